@@ -7,7 +7,8 @@ from __future__ import annotations
 
 from airflow.sdk import DAG
 
-from muster.operators import admission, forms
+from muster.operators import forms
+from muster.operators.lifecycle import admission
 
 PARAMS = {
     "node": forms.node(),

@@ -8,9 +8,10 @@ from typing import Any
 from airflow.providers.standard.operators.trigger_dagrun import TriggerDagRunOperator
 from airflow.sdk import DAG, Param, TriggerRule, task
 
-from muster.operators import block, forms
-from muster.operators.member import RETRY_DELAY, MusterMemberOperator
-from muster.operators.remote_job import controller_faults
+from muster.operators import forms
+from muster.operators.testing import block
+from muster.operators.testing.member import RETRY_DELAY, MusterMemberOperator
+from muster.operators.testing.remote_job import controller_faults
 
 PARAMS = {
     "nodes": Param(

@@ -10,7 +10,8 @@ import datetime
 
 from airflow.sdk import DAG, CronTriggerTimetable, task
 
-from muster.operators import forms, mailing
+from muster.operators import forms
+from muster.operators.reporting import mailing
 
 with DAG(
     dag_id="fleet_digest",

@@ -8,7 +8,8 @@ from __future__ import annotations
 
 from airflow.sdk import DAG
 
-from muster.operators import admission, forms, held
+from muster.operators import forms
+from muster.operators.lifecycle import admission, held
 
 PARAMS = {
     "node": forms.node("The name of a node with a verdict that is held"),

@@ -11,7 +11,9 @@ from typing import Any
 from airflow.providers.standard.operators.trigger_dagrun import TriggerDagRunOperator
 from airflow.sdk import DAG, task
 
-from muster.operators import forms, held, upkeep
+from muster.operators import forms, upkeep
+from muster.operators.lifecycle import held
+from muster.operators.reporting import sending
 
 LIVE = ["queued", "running"]
 
@@ -32,7 +34,7 @@ with DAG(
     @task
     def deliver_mail() -> tuple[int, int, int]:
         """Send the reports that wait in the outbox: (sent, waiting, refused for good)."""
-        return upkeep.deliver_mail()
+        return sending.deliver_mail()
 
     @task
     def sweep_leases(ti: Any = None) -> list[str]:

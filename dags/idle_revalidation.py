@@ -11,7 +11,8 @@ from typing import Any
 from airflow.providers.standard.operators.trigger_dagrun import TriggerDagRunOperator
 from airflow.sdk import DAG, task
 
-from muster.operators import forms, revalidation
+from muster.operators import forms
+from muster.operators.lifecycle import revalidation
 from muster.settings import settings
 
 PARAMS = {

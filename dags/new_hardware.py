@@ -12,7 +12,8 @@ from typing import Any
 from airflow.providers.standard.operators.trigger_dagrun import TriggerDagRunOperator
 from airflow.sdk import DAG, Asset, PartitionedAssetTimetable, task
 
-from muster.operators import arrival, forms
+from muster.operators import forms
+from muster.operators.lifecycle import arrival
 
 with DAG(
     dag_id="new_hardware",

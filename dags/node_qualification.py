@@ -6,8 +6,9 @@ from typing import Any
 
 from airflow.sdk import DAG, TriggerRule, task
 
-from muster.operators import forms, qualification, stage
-from muster.operators.remote_job import controller_faults
+from muster.operators import forms
+from muster.operators.testing import qualification, stage
+from muster.operators.testing.remote_job import controller_faults
 from muster_criteria.sku_files.programme import STAGES
 
 PARAMS = {

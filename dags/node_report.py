@@ -10,7 +10,9 @@ from typing import Any
 
 from airflow.sdk import DAG, Asset, task
 
-from muster.operators import claims, forms, reports
+from muster.operators import forms
+from muster.operators.lifecycle import reports
+from muster.operators.testing import claims
 
 with DAG(
     dag_id="node_report",

@@ -10,8 +10,10 @@ from typing import Any
 
 from airflow.sdk import DAG, TriggerRule, task
 
-from muster.operators import forms, revalidation, stage
-from muster.operators.remote_job import controller_faults
+from muster.operators import forms
+from muster.operators.lifecycle import revalidation
+from muster.operators.testing import stage
+from muster.operators.testing.remote_job import controller_faults
 from muster_criteria.sku_files.programme import STAGES
 
 PARAMS = {

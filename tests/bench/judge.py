@@ -22,9 +22,9 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 
-from muster_criteria.fleet.history import History, build_history
-from muster_criteria.fleet.readings import DAY_S, together
-from muster_criteria.fleet.snapshot import Snapshot, build_snapshot
+from muster_criteria.fleet.peers.history import History, build_history
+from muster_criteria.fleet.peers.snapshot import Snapshot, build_snapshot
+from muster_criteria.fleet.series.readings import DAY_S, together
 from muster_criteria.fleet.sweep import sweep
 from muster_criteria.sku_files.limits import Limit
 from muster_criteria.sku_files.model import Sku

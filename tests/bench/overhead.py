@@ -183,7 +183,7 @@ def compare(folder: Path, nodes: int) -> tuple[Cost, Cost]:
 
 def memory_per_waiting_node(folder: Path) -> float:
     """Megabytes that a triggerer's process grows by for each job that it waits for."""
-    from muster.operators.trigger import JobTrigger
+    from muster.operators.testing.trigger import JobTrigger
     from muster.remote import jobs, ssh
     from muster.remote.attempt_key import AttemptKey
     from muster.remote.waiting import Wait

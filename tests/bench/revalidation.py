@@ -20,7 +20,7 @@ import numpy as np
 from muster.lifecycle import hazard
 from muster.lifecycle.forecast import forecast
 from muster.lifecycle.room import Limits, Signs
-from muster.lifecycle.selection import Idle, by_urgency
+from muster.lifecycle.selection import Idle, Known, by_urgency
 from muster.lifecycle.transitions import State
 from muster.records import NodeRecord
 from muster.records.fleet.trends import IMAGE_RATIO_MAX
@@ -65,7 +65,7 @@ def plan_seconds(nodes: int, seed: int) -> float:
         for node, count in zip(fleet, rng.poisson(0.1, nodes), strict=True)
     }
     began = time.perf_counter()
-    tests, passed_over = forecast(fleet, NOW, idle, passes, Limits(share=0.05, minutes=MINUTES), signs=signs)
+    tests, passed_over = forecast(Known(fleet, NOW, idle, passes, Limits(share=0.05, minutes=MINUTES), signs=signs))
     took = time.perf_counter() - began
     assert len(tests) + len(passed_over) == nodes
     return took

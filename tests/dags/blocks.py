@@ -15,7 +15,7 @@ from airflow.sdk.definitions import dag as sdk_dag
 
 from muster import records
 from muster.integration import logins
-from muster.operators import block, member
+from muster.operators.testing import block, member
 from muster.remote import attempt as remote
 from muster.remote.zipapp import build_agent
 from muster.settings import settings

@@ -11,7 +11,7 @@ from airflow.sdk.exceptions import AirflowException, AirflowFailException, Airfl
 from muster import records
 from muster.errors import NodeLeased
 from muster.lifecycle.transitions import State
-from muster.operators import admission
+from muster.operators.lifecycle import admission
 from tests.support import lives
 from tests.support.refusals import caused
 

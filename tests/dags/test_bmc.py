@@ -13,7 +13,7 @@ import pytest
 
 from muster import records
 from muster.judging.reevaluate import reevaluate
-from muster.operators import remote_job
+from muster.operators.testing import remote_job
 from muster.remote import redfish
 from muster.remote.bmc import Login
 from muster.remote.zipapp import AgentFile

@@ -17,7 +17,7 @@ import yaml
 
 from muster import records
 from muster.lifecycle.transitions import State
-from muster.operators import member
+from muster.operators.testing import member
 from muster_criteria.cluster.model import COLLECTIVES, TRAINING
 from muster_criteria.model import Verdict
 from muster_criteria.sku_files.skus import SHIPPED

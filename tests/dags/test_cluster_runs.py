@@ -13,7 +13,7 @@ from airflow.sdk.exceptions import AirflowFailException
 from muster import records
 from muster.errors import MusterError, UnknownNode
 from muster.lifecycle.transitions import State
-from muster.operators import block
+from muster.operators.testing import block
 from muster.remote import ssh
 from muster_criteria.cluster import plan as cluster_plan
 from muster_criteria.model import Verdict

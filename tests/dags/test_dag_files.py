@@ -12,7 +12,7 @@ import sys
 
 import pytest
 
-from muster.cli import doctor
+from muster.cli.controller import doctor
 from muster_criteria.cluster import plan as cluster_plan
 from tests.support import airflow_home
 

@@ -13,7 +13,7 @@ from airflow.sdk.exceptions import AirflowException, AirflowFailException, Airfl
 from muster import records
 from muster.errors import NodeLeased
 from muster.lifecycle.transitions import State
-from muster.operators import admission, held, revalidation
+from muster.operators.lifecycle import admission, held, revalidation
 from muster_criteria.model import Verdict
 from tests.dags.conftest import NODE, Mailbox
 from tests.dags.test_admission import answer

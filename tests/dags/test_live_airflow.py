@@ -18,7 +18,7 @@ import pytest
 
 from muster import records
 from muster.lifecycle.transitions import State
-from muster.operators import arrival
+from muster.operators.lifecycle import arrival
 from tests.dags import blocks, conftest
 from tests.dags.blocks import NAMES, Nodes
 from tests.dags.conftest import NODE

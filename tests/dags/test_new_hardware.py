@@ -11,7 +11,7 @@ from airflow.sdk.exceptions import AirflowException, AirflowFailException, Airfl
 from muster import records
 from muster.errors import BadInventory, MusterError
 from muster.lifecycle.transitions import State
-from muster.operators import arrival
+from muster.operators.lifecycle import arrival
 from muster_demo.services import free_port
 from tests.muster.fleet import host_key
 from tests.support.refusals import caused

@@ -16,7 +16,9 @@ import pytest
 from muster import records
 from muster.errors import MusterError, UnknownNode
 from muster.lifecycle.transitions import State
-from muster.operators import claims, qualification, remote_job, stage, upkeep
+from muster.operators import upkeep
+from muster.operators.reporting import sending
+from muster.operators.testing import claims, qualification, remote_job, stage
 from muster.remote import jobs, outcome, ssh
 from muster.remote.zipapp import AgentFile
 from muster_criteria.model import Action, Coverage, FaultClass, Finding, Judgement, Severity, Verdict
@@ -301,8 +303,8 @@ def test_mail_that_is_down_fails_nothing_and_is_sent_later(
     assert len(records.outbox_pending()) == 1
     monkeypatch.setenv("AIRFLOW_CONN_SMTP_DEFAULT", good)
     (waiting,) = records.outbox_pending()
-    assert upkeep.deliver_mail(waiting.key) == (1, 0, 0)
-    assert upkeep.deliver_mail() == (0, 0, 0)
+    assert sending.deliver_mail(waiting.key) == (1, 0, 0)
+    assert sending.deliver_mail() == (0, 0, 0)
     assert len(mailbox.mails) == 1
 
 

@@ -22,7 +22,7 @@ from muster import records
 from muster.admission import idle_fleet
 from muster.errors import MusterError
 from muster.lifecycle.transitions import State
-from muster.operators import arrival, reports
+from muster.operators.lifecycle import arrival, reports
 from tests.muster import fleet as nodes
 from tests.support import slurm
 
@@ -39,7 +39,7 @@ def serving(fleet: Path) -> Path:
 
 def planned(node: str = NODE) -> tuple[str, int]:
     known = idle_fleet.known(records.list_nodes(), datetime.datetime.now(datetime.UTC))
-    sign = known["signs"].get(node)
+    sign = known.signs.get(node)
     return (sign.requested, sign.xids) if sign else ("", 0)
 
 

@@ -11,7 +11,7 @@ from airflow.sdk.exceptions import AirflowFailException, AirflowSkipException
 from muster import records
 from muster.integration import closing
 from muster.lifecycle.transitions import State
-from muster.operators import revalidation
+from muster.operators.lifecycle import revalidation
 from muster.web.fleet import attention
 from muster_criteria.model import Judgement, Verdict
 from muster_criteria.stage import judge as judging

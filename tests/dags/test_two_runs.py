@@ -19,7 +19,9 @@ from muster import records
 from muster.errors import MusterError
 from muster.integration import listeners, policy
 from muster.lifecycle.transitions import State
-from muster.operators import block, qualification, revalidation, upkeep
+from muster.operators import upkeep
+from muster.operators.lifecycle import revalidation
+from muster.operators.testing import block, qualification
 from tests.muster.fleet import host_key
 from tests.support import lives
 

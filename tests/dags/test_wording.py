@@ -13,7 +13,8 @@ from syrupy.assertion import SnapshotAssertion
 
 from muster import records
 from muster.lifecycle.transitions import State
-from muster.operators import admission, arrival, block, held, qualification, revalidation
+from muster.operators.lifecycle import admission, arrival, held, revalidation
+from muster.operators.testing import block, qualification
 from tests.dags.test_admission import answer, waiting  # noqa: F401 - a fixture
 from tests.dags.test_held_verdict import failed_node, tripped  # noqa: F401 - fixtures
 from tests.dags.test_new_hardware import KEY, LINE, WRONG, host_key, never

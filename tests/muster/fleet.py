@@ -12,9 +12,9 @@ from collections.abc import Iterable, Mapping, Sequence
 
 from muster import records
 from muster.lifecycle.transitions import STAGES
-from muster_criteria.fleet.comparisons import Comparison
-from muster_criteria.fleet.readings import readings_of, together
-from muster_criteria.fleet.snapshot import Snapshot, build_snapshot
+from muster_criteria.fleet.peers.snapshot import Snapshot, build_snapshot
+from muster_criteria.fleet.series.comparisons import Comparison
+from muster_criteria.fleet.series.readings import readings_of, together
 from muster_criteria.measured import StageResult, parse_result
 from muster_criteria.model import (
     Action,

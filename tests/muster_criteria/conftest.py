@@ -11,10 +11,10 @@ from typing import Any
 import numpy as np
 import pytest
 
-from muster_criteria.fleet.history import build_history
-from muster_criteria.fleet.readings import DAY_S, readings_of, together
-from muster_criteria.fleet.references import References
-from muster_criteria.fleet.snapshot import build_snapshot
+from muster_criteria.fleet.peers.history import build_history
+from muster_criteria.fleet.peers.references import References
+from muster_criteria.fleet.peers.snapshot import build_snapshot
+from muster_criteria.fleet.series.readings import DAY_S, readings_of, together
 from muster_criteria.rows import rows_of
 from muster_criteria.sku_files.limits import Limit
 from muster_criteria.sku_files.model import Sku

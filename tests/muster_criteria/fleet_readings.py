@@ -7,8 +7,8 @@ import dataclasses
 import numpy as np
 import pandas as pd
 
-from muster_criteria.fleet.comparisons import Comparison
-from muster_criteria.fleet.readings import as_readings
+from muster_criteria.fleet.series.comparisons import Comparison
+from muster_criteria.fleet.series.readings import as_readings
 
 GPUS = 8
 DAY = 20_000.0

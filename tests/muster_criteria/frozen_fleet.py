@@ -9,9 +9,9 @@ from typing import Any
 
 import pandas as pd
 
-from muster_criteria.fleet.history import History, build_history
-from muster_criteria.fleet.readings import DAY_S
-from muster_criteria.fleet.snapshot import build_snapshot
+from muster_criteria.fleet.peers.history import History, build_history
+from muster_criteria.fleet.peers.snapshot import build_snapshot
+from muster_criteria.fleet.series.readings import DAY_S
 from muster_criteria.fleet.sweep import Sweep, sweep
 from tests.muster_criteria.fleet_readings import DAY, Fleet
 

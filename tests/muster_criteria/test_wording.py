@@ -15,7 +15,7 @@ from syrupy.assertion import SnapshotAssertion
 from muster_criteria.context.alike import Neighbour, beside_others
 from muster_criteria.context.goldens import Golden, Goldens, Sighting, golden_id
 from muster_criteria.context.waivers import Machine, Waiver, waive
-from muster_criteria.fleet.references import References
+from muster_criteria.fleet.peers.references import References
 from muster_criteria.measured import BadResult, parse_result
 from muster_criteria.model import Evidence, Judgement
 from muster_criteria.sku_files.model import Sku, SkuError

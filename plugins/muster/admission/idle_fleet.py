@@ -5,12 +5,12 @@ from __future__ import annotations
 import dataclasses
 import datetime
 from collections.abc import Mapping, Sequence
-from typing import Any
 
 from muster import records
 from muster.admission import service
 from muster.blackout import closed
 from muster.lifecycle.room import Limits, Signs
+from muster.lifecycle.selection import Known
 from muster.lifecycle.transitions import State
 from muster.records import NodeRecord
 from muster.settings import settings
@@ -36,11 +36,11 @@ def limits(now: datetime.datetime) -> Limits:
     )
 
 
-def known(nodes: Sequence[NodeRecord], now: datetime.datetime) -> Mapping[str, Any]:
-    """Returns what ``selection.choose`` and ``selection.forecast`` both take: nodes, which of them runs hold, their
-    idleness, passes and signs, limits, and the circuit breaker. A node whose test a person requested in its scheduler,
-    of which something grave was reported since its last whole test, or whose certificate holds no longer, takes the
-    whole test before the others.
+def known(nodes: Sequence[NodeRecord], now: datetime.datetime) -> Known:
+    """Returns what is known of the nodes at ``now``, by the records, the schedulers and the settings.
+
+    A node whose test a person requested in its scheduler, of which something grave was reported since its last whole
+    test, or whose certificate holds no longer, takes the whole test before the others.
     """
     tested = records.stage_tests()
     idle = service.idle([node.name for node in nodes if node.state is State.PRODUCTION])
@@ -74,16 +74,16 @@ def known(nodes: Sequence[NodeRecord], now: datetime.datetime) -> Mapping[str, A
         sign = signs.get(node, Signs())
         signs[node] = dataclasses.replace(sign, change=change.versions, proven=change.passed)
     breakers = {simulated: records.breaker(simulated=simulated).why for simulated in {node.simulated for node in nodes}}
-    return {
-        "nodes": nodes,
-        "now": now,
-        "idle": idle,
-        "leased": {lease.node for lease in records.live_leases()},
-        "passes": tested,
-        "limits": limits(now),
-        "signs": signs,
-        "barred": lambda node: breakers[node.simulated],
-    }
+    return Known(
+        nodes,
+        now,
+        idle,
+        tested,
+        limits(now),
+        signs=signs,
+        leased={lease.node for lease in records.live_leases()},
+        barred=lambda node: breakers[node.simulated],
+    )
 
 
 def _whole_test_since(moment: datetime.datetime, tested: Mapping[str, datetime.datetime]) -> bool:

@@ -8,26 +8,10 @@ import typer
 
 import muster
 from muster import acting
-from muster.cli import (
-    admin,
-    adoption,
-    certificate,
-    digest,
-    doctor,
-    golden,
-    judging,
-    mail,
-    node,
-    pausing,
-    plan,
-    removal,
-    run,
-    scheduler,
-    start,
-    status,
-    waive,
-    xid,
-)
+from muster.cli.controller import admin, doctor, mail
+from muster.cli.fleet import digest, plan, run, start, status
+from muster.cli.nodes import adoption, node, pausing, removal, scheduler
+from muster.cli.verdicts import certificate, golden, judging, sku, waive, xid
 
 app = typer.Typer(
     no_args_is_help=True,
@@ -59,7 +43,7 @@ app.add_typer(waive.app, name="waivers", help="Accepted findings.")
 app.add_typer(mail.app, name="mail", help="Mails that were not sent.")
 app.add_typer(certificate.app, name="certificate", help="Certificates of admission, and the key that signs them.")
 app.add_typer(golden.app, name="golden", help="Goldens: the bits on which the fleet agreed.")
-app.add_typer(admin.sku_app, name="sku", help="Hardware models.")
+app.add_typer(sku.app, name="sku", help="Hardware models.")
 app.add_typer(xid.app, name="xid", help="Policies for the errors of the GPU driver.")
 app.add_typer(admin.db_app, name="db", help="The fleet records' database.")
 app.command("settings")(admin.show_settings)

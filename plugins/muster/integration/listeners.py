@@ -20,11 +20,11 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 TASK_MODULES = (
-    "muster.operators.stage",
-    "muster.operators.qualification",
-    "muster.operators.member",
-    "muster.operators.block",
-    "muster.operators.upkeep",
+    "muster.operators.testing.stage",
+    "muster.operators.testing.qualification",
+    "muster.operators.testing.member",
+    "muster.operators.testing.block",
+    "muster.operators.reporting.sending",
 )
 
 

@@ -18,7 +18,7 @@ from muster_criteria.model import Verdict
 
 if TYPE_CHECKING:
     from muster.records import NodeRecord, RunRecord
-    from muster_criteria.fleet.snapshot import Snapshot
+    from muster_criteria.fleet.peers.snapshot import Snapshot
     from muster_criteria.measured import StageResult
     from muster_criteria.model import Evidence, Judgement
     from muster_criteria.sku_files.model import Sku

@@ -27,7 +27,7 @@ from muster_criteria.sku_files.skus import load_sku
 if TYPE_CHECKING:
     import pandas as pd
 
-    from muster_criteria.fleet.snapshot import Snapshot
+    from muster_criteria.fleet.peers.snapshot import Snapshot
 
 NOT_MEASURED = "NONE"
 """The sweep's verdict on a node without comparable measurements."""
@@ -155,10 +155,10 @@ _GRAVITY = (NOT_MEASURED, "PASS", "WARN", "RETEST", "FAIL")
 
 def _judged(stages: Sequence[LatestStage], side: _Side) -> pd.DataFrame:
     """The sweep's verdicts on these results of one stage (see ``sweep.VERDICTS``), by node."""
-    from muster_criteria.fleet.history import build_history
-    from muster_criteria.fleet.readings import together
+    from muster_criteria.fleet.peers.history import build_history
+    from muster_criteria.fleet.series.readings import together
+    from muster_criteria.fleet.series.timeline import VISITS_MAX
     from muster_criteria.fleet.sweep import sweep
-    from muster_criteria.fleet.timeline import VISITS_MAX
 
     first = stages[0]
     snapshot = _snapshot(first, side)
@@ -175,8 +175,8 @@ def _judged(stages: Sequence[LatestStage], side: _Side) -> pd.DataFrame:
 
 def _snapshot(of: LatestStage, side: _Side) -> Snapshot:
     """The side's snapshot; an empty one where there are no peers yet."""
-    from muster_criteria.fleet.readings import together
-    from muster_criteria.fleet.snapshot import build_snapshot
+    from muster_criteria.fleet.peers.snapshot import build_snapshot
+    from muster_criteria.fleet.series.readings import together
 
     if side.snapshot:
         return records.load_snapshot(side.snapshot, of.sku, of.level, simulated=of.simulated)
@@ -185,7 +185,7 @@ def _snapshot(of: LatestStage, side: _Side) -> Snapshot:
 
 def _readings(of: LatestStage, sku: Sku) -> Iterator[pd.DataFrame]:
     """Readings of a stage's result and of its repeats, as the stage's judge takes them."""
-    from muster_criteria.fleet.readings import readings_of
+    from muster_criteria.fleet.series.readings import readings_of
     from muster_criteria.fleet.single import derived
     from muster_criteria.rows import rows_of
     from muster_criteria.stage import retests

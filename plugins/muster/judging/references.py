@@ -11,8 +11,8 @@ if TYPE_CHECKING:
     import pandas as pd
 
     from muster.records import NodeRecord, RunRecord
-    from muster_criteria.fleet.references import References
-    from muster_criteria.fleet.snapshot import Snapshot
+    from muster_criteria.fleet.peers.references import References
+    from muster_criteria.fleet.peers.snapshot import Snapshot
     from muster_criteria.measured import StageResult
     from muster_criteria.sku_files.model import Sku
 
@@ -33,9 +33,9 @@ def with_history(
     repeats: pd.DataFrame | None = None,
 ) -> References:
     """The snapshot with the node's visits that were recorded ``before`` (default: now), and this visit's repeats."""
-    from muster_criteria.fleet.history import build_history
-    from muster_criteria.fleet.references import References
-    from muster_criteria.fleet.timeline import VISITS_MAX
+    from muster_criteria.fleet.peers.history import build_history
+    from muster_criteria.fleet.peers.references import References
+    from muster_criteria.fleet.series.timeline import VISITS_MAX
 
     visits = records.node_readings(
         node.name, run.level, metrics(sku), run_id=run.run_id, visits=VISITS_MAX, before=before

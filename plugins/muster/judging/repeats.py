@@ -45,7 +45,7 @@ def _earlier(run: RunRecord, stage: str, before: datetime.datetime | None) -> li
 
 def readings(others: tuple[StageResult, ...], sku: Sku, node: NodeRecord) -> pd.DataFrame | None:
     """Readings of the repeatable probes of these results, ``run`` being the job; None if there are none."""
-    from muster_criteria.fleet.readings import readings_of, together
+    from muster_criteria.fleet.series.readings import readings_of, together
     from muster_criteria.stage.retests import repeated_rows
 
     frames = [

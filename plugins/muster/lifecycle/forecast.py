@@ -6,11 +6,11 @@ import collections
 import datetime
 import heapq
 import math
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import TYPE_CHECKING
 
-from muster.lifecycle.room import FULL, NO_SIGNS, Limits, Room, Signs
-from muster.lifecycle.selection import STEP, Idle, Passes, Planned, nothing_bars, ranked, sorted_out
+from muster.lifecycle.room import FULL, Room
+from muster.lifecycle.selection import STEP, Known, Planned, ranked, sorted_out
 
 if TYPE_CHECKING:
     from muster.records import NodeRecord
@@ -20,15 +20,8 @@ Entry = tuple[int, "NodeRecord", Callable[[], Planned]]
 
 
 def forecast(
-    nodes: Iterable[NodeRecord],
-    now: datetime.datetime,
-    idle: Mapping[str, Idle],
-    passes: Passes,
-    limits: Limits,
+    known: Known,
     *,
-    signs: Mapping[str, Signs] | None = None,
-    leased: Collection[str] = (),
-    barred: Callable[[NodeRecord], str] = nothing_bars,
     closed_at: Callable[[datetime.datetime], str] = lambda at: "",
     hours: float = 24.0,
 ) -> tuple[list[tuple[datetime.datetime, Planned]], Mapping[str, str]]:
@@ -40,17 +33,16 @@ def forecast(
     """
     from muster.lifecycle import hazard  # brings numpy
 
-    nodes, signs = list(nodes), signs or {}
-    ready, passed_over = sorted_out(nodes, now, idle, passes, signs, limits, leased, barred)
-    room = Room.beside(nodes, limits, signs, leased)
-    line = _Line(ranked(ready, now, passes, signs, limits), room, signs)
+    ready, passed_over = sorted_out(known)
+    room = known.room()
+    line = _Line(ranked(ready, known), room, known)
     ends: dict[int, list[NodeRecord]] = collections.defaultdict(list)  # by step
-    ends[_steps(hazard.minutes_of().max())] += [node for node in nodes if node.name in leased]
+    ends[_steps(hazard.minutes_of().max())] += [node for node in known.nodes if node.name in known.leased]
     tests: list[tuple[datetime.datetime, Planned]] = []
     for step in range(_steps(hours * 60.0)):
-        at = now + step * STEP
+        at = known.now + step * STEP
         for node in ends.pop(step, ()):
-            room.free(node, signs.get(node.name, NO_SIGNS))
+            room.free(node, known.sign(node))
         if closed_at(at):
             continue
         for _, node, plan in line.begin():
@@ -71,11 +63,9 @@ class _Line:
     there are nodes; this costs as many as there are limits, so that a day of 100,000 nodes is planned in seconds.
     """
 
-    def __init__(
-        self, order: Iterable[tuple[NodeRecord, Callable[[], Planned]]], room: Room, signs: Mapping[str, Signs]
-    ) -> None:
+    def __init__(self, order: Iterable[tuple[NodeRecord, Callable[[], Planned]]], room: Room, known: Known) -> None:
         self._rest: Iterator[Entry] = ((rank, *each) for rank, each in enumerate(order))
-        self._room, self._signs = room, signs
+        self._room, self._known = room, known
         self._next = next(self._rest, None)
         # By limit, of what, and the SKU, since each has canaries of its own.
         self._held: dict[tuple[str, str, str], list[Entry]] = collections.defaultdict(list)
@@ -91,7 +81,7 @@ class _Line:
             elif self._next:
                 behind, entry = None, self._next
             _, node, _ = entry
-            sign = self._signs.get(node.name, NO_SIGNS)
+            sign = self._known.sign(node)
             found = self._room.barrier(node, sign)
             if found is not None and found[0] == FULL:
                 return

@@ -12,7 +12,7 @@ from __future__ import annotations
 import dataclasses
 import datetime
 import functools
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from muster.lifecycle.room import NO_SIGNS, Limits, Room, Signs
@@ -73,32 +73,42 @@ def nothing_bars(node: NodeRecord) -> str:
     return ""
 
 
-def choose(
-    nodes: Iterable[NodeRecord],
-    now: datetime.datetime,
-    idle: Mapping[str, Idle],
-    passes: Passes,
-    limits: Limits,
-    *,
-    signs: Mapping[str, Signs] | None = None,
-    leased: Collection[str] = (),
-    barred: Callable[[NodeRecord], str] = nothing_bars,
-) -> Choice:
-    """Returns the nodes to test now. First come those that wait in revalidation, out of production until they pass.
+@dataclasses.dataclass(frozen=True)
+class Known:
+    """What is known at ``now`` of the nodes that may be tested, and the limits.
 
     ``idle``: by node, from the backend (missing: not idle). ``barred``: returns why the circuit breaker keeps a node in
     production, or "". Nodes in revalidation or leased by a run count as tested; ``leased`` nodes of every state draw
     power, as new ones do in their burn-in.
     """
-    nodes = list(nodes)
-    signs = signs or {}
-    ready, passed_over = sorted_out(nodes, now, idle, passes, signs, limits, leased, barred)
-    if limits.closed:
-        return Choice((), passed_over | {node.name: limits.closed for node in ready})
-    room = Room.beside(nodes, limits, signs, leased)
+
+    nodes: Sequence[NodeRecord]
+    now: datetime.datetime
+    idle: Mapping[str, Idle]
+    passes: Passes
+    limits: Limits
+    signs: Mapping[str, Signs] = dataclasses.field(default_factory=dict)
+    leased: Collection[str] = ()
+    barred: Callable[[NodeRecord], str] = nothing_bars
+
+    def sign(self, node: NodeRecord) -> Signs:
+        """Returns the node's signs; NO_SIGNS if there is none."""
+        return self.signs.get(node.name, NO_SIGNS)
+
+    def room(self) -> Room:
+        """Returns the room that the tests of leased nodes leave."""
+        return Room.beside(self.nodes, self.limits, self.signs, self.leased)
+
+
+def choose(known: Known) -> Choice:
+    """Returns the nodes to test now. First come those that wait in revalidation, out of production until they pass."""
+    ready, passed_over = sorted_out(known)
+    if known.limits.closed:
+        return Choice((), passed_over | {node.name: known.limits.closed for node in ready})
+    room = known.room()
     chosen: list[Planned] = []
-    for node, planned in ranked(ready, now, passes, signs, limits):
-        sign = signs.get(node.name, NO_SIGNS)
+    for node, planned in ranked(ready, known):
+        sign = known.sign(node)
         if barrier := room.barrier(node, sign):
             passed_over[node.name] = room.why(node, *barrier)
         else:
@@ -107,26 +117,15 @@ def choose(
     return Choice(tuple(chosen), passed_over)
 
 
-def sorted_out(
-    nodes: Iterable[NodeRecord],
-    now: datetime.datetime,
-    idle: Mapping[str, Idle],
-    passes: Passes,
-    signs: Mapping[str, Signs],
-    limits: Limits,
-    leased: Collection[str],
-    barred: Callable[[NodeRecord], str],
-) -> tuple[list[NodeRecord], dict[str, str]]:
+def sorted_out(known: Known) -> tuple[list[NodeRecord], dict[str, str]]:
     """Returns the nodes in service that may be tested, and by node why another may not."""
     passed_over: dict[str, str] = {}
     ready: list[NodeRecord] = []
-    for node in nodes:
+    for node in known.nodes:
         if node.state not in SERVING:
             continue
         # The breaker keeps nodes in production; one that waits in revalidation has left it.
-        why = _why_not(node, now, idle, passes, signs, limits, leased) or (
-            barred(node) if node.state is State.PRODUCTION else ""
-        )
+        why = _why_not(node, known) or (known.barred(node) if node.state is State.PRODUCTION else "")
         if why:
             passed_over[node.name] = why
         else:
@@ -134,20 +133,19 @@ def sorted_out(
     return ready, passed_over
 
 
-def facts_of(
-    nodes: Sequence[NodeRecord], now: datetime.datetime, passes: Passes, signs: Mapping[str, Signs]
-) -> hazard.Facts:
-    """Returns what is known of the nodes, in their order; a stage without a test counts from the machine's arrival."""
+def facts_of(nodes: Sequence[NodeRecord], known: Known) -> hazard.Facts:
+    """Returns what is known of these nodes, in their order; a stage without a test counts from the arrival."""
     import numpy as np  # here, as a DAG file imports this module and may load nothing heavy
 
     from muster.lifecycle import hazard
 
+    now = known.now
     came = [node.machine_since or now for node in nodes]
     since = [
         [passed.get(stage, arrived) for stage in STAGES]
-        for passed, arrived in ((passes.get(node.name, {}), at) for node, at in zip(nodes, came, strict=True))
+        for passed, arrived in ((known.passes.get(node.name, {}), at) for node, at in zip(nodes, came, strict=True))
     ]
-    seen = [signs.get(node.name, NO_SIGNS) for node in nodes]
+    seen = [known.sign(node) for node in nodes]
     hours = np.array([[at.timestamp() for at in row] for row in since]).reshape(len(nodes), len(STAGES))
     counted = [(each.xids, each.repairs, each.neighbours, each.ecc, each.links, each.sliding, each.image)
                for each in seen]  # fmt: skip
@@ -183,13 +181,7 @@ def by_urgency(
     return np.lexsort((names, -np.where(overdue, oldest, score), *first))
 
 
-def ranked(
-    ready: Sequence[NodeRecord],
-    now: datetime.datetime,
-    passes: Passes,
-    signs: Mapping[str, Signs],
-    limits: Limits,
-) -> Iterator[tuple[NodeRecord, Callable[[], Planned]]]:
+def ranked(ready: Sequence[NodeRecord], known: Known) -> Iterator[tuple[NodeRecord, Callable[[], Planned]]]:
     """Yields the nodes, most urgent first, each with what makes its plan: of a large fleet few are needed."""
     if not ready:
         return
@@ -197,15 +189,16 @@ def ranked(
 
     from muster.lifecycle import hazard
 
-    facts = facts_of(ready, now, passes, signs)
+    now, limits = known.now, known.limits
+    facts = facts_of(ready, known)
     worth = hazard.worth(facts, limits.minutes)
     oldest = facts.hours_since.max(axis=1)
-    requested = np.array([bool(signs.get(node.name, NO_SIGNS).requested) for node in ready])
-    never = np.array([len(passes.get(node.name, {})) < len(STAGES) for node in ready])
+    requested = np.array([bool(known.sign(node).requested) for node in ready])
+    never = np.array([len(known.passes.get(node.name, {})) < len(STAGES) for node in ready])
     waiting = np.array([node.state is State.REVALIDATION for node in ready])
     overdue = waiting | requested | never | (oldest >= limits.whole_after.total_seconds() / 3600.0)
 
-    again = np.array([_again(node, signs) for node in ready])
+    again = np.array([_again(node, known) for node in ready])
     # Lists, since a single value of an array is slow to read, and a large fleet reads many.
     subsets, minutes = hazard.subsets(), hazard.minutes_of().tolist()
     late, best, suspected, days = (each.tolist() for each in (overdue, worth.stages, worth.suspicion, oldest / 24.0))
@@ -220,7 +213,7 @@ def ranked(
             last = f"back after {(now - contact).total_seconds() / 86400.0:.1f} days without contact; {last}"
         ended = "was inconclusive" if ready[at].inconclusive else "was not made"
         last = f"its last test {ended}; {last}" if again[at] else last
-        why = _why(suspicion, last, signs.get(name, NO_SIGNS))
+        why = _why(suspicion, last, known.sign(ready[at]))
         why = "it waits in revalidation, out of production until it passes" if waiting[at] else why
         return Planned(name, subsets[chosen], minutes[chosen], suspicion, why)
 
@@ -230,9 +223,9 @@ def ranked(
         yield ready[at], functools.partial(planned, at)
 
 
-def _again(node: NodeRecord, signs: Mapping[str, Signs]) -> bool:
+def _again(node: NodeRecord, known: Known) -> bool:
     """Whether the node's last test was inconclusive or not made, and that has not happened too often in a row."""
-    skipped = signs.get(node.name, NO_SIGNS).skipped
+    skipped = known.sign(node).skipped
     return 0 < node.inconclusive < INCONCLUSIVE_BUDGET or 0 < skipped < INCONCLUSIVE_BUDGET
 
 
@@ -254,36 +247,28 @@ def _why(suspicion: float, last: str, sign: Signs) -> str:
     return f"{suspicion:.2%} likely to have a hidden defect: {', '.join(parts)}"
 
 
-def _why_not(
-    node: NodeRecord,
-    now: datetime.datetime,
-    idle: Mapping[str, Idle],
-    passes: Passes,
-    signs: Mapping[str, Signs],
-    limits: Limits,
-    leased: Collection[str],
-) -> str:
-    if node.name in leased:
+def _why_not(node: NodeRecord, known: Known) -> str:
+    if node.name in known.leased:
         return "a run holds it"
     if node.pause:
         return f"its tests are {node.pause}"
-    sign = signs.get(node.name, NO_SIGNS)
+    sign = known.sign(node)
     if sign.refused:
         return sign.refused
     if node.state is State.REVALIDATION:
         return ""
-    state = idle.get(node.name)
+    state = known.idle.get(node.name)
     if state is None:
         return "the backend does not know whether it is idle"
     if not state.idle:
         return state.why or "it is in use"
-    if _again(node, signs):
+    if _again(node, known):
         return ""
     if sign.requested:
-        if sign.tried is not None and now - sign.tried < limits.after:
+        if sign.tried is not None and known.now - sign.tried < known.limits.after:
             return f"its last test ended on {sign.tried:%Y-%m-%d %H:%M} UTC, too short a time ago; {sign.requested}"
         return ""
-    latest = max(passes.get(node.name, {}).values(), default=None)
-    if latest is not None and now - latest < limits.after:
+    latest = max(known.passes.get(node.name, {}).values(), default=None)
+    if latest is not None and known.now - latest < known.limits.after:
         return f"it was tested on {latest:%Y-%m-%d %H:%M} UTC, which is fresh enough"
     return ""

@@ -15,7 +15,7 @@ from muster import records
 from muster.admission import service
 from muster.errors import IllegalMove, MusterError, NodeLeased
 from muster.judging.reevaluate import reevaluate
-from muster.operators import mailing
+from muster.operators.reporting import mailing
 from muster.records import RunRecord, StageVerdict
 from muster_criteria.measured import StageResult
 from muster_criteria.model import Judgement, Verdict

@@ -49,7 +49,7 @@ def _recompute(sku: Sku, level: str, simulated: bool, now: datetime.datetime) ->
     last = records.latest_snapshot(sku.name, level, simulated=simulated)
     if changed is None or (last is not None and changed <= last.made_at and _readable(last)):
         return None
-    from muster_criteria.fleet.snapshot import build_snapshot
+    from muster_criteria.fleet.peers.snapshot import build_snapshot
 
     readings = records.fleet_readings(sku.name, level, metrics(sku), simulated=simulated)
     suspected = records.excluded_from_peers(sku.name, simulated=simulated)

@@ -1,151 +1,18 @@
-"""Periodic tasks, independent of runs: mails, leases of ended runs, changes that wait for a scheduler, old data."""
+"""Periodic tasks, independent of runs: leases of ended runs, changes that wait for a scheduler, audit, old data."""
 
 from __future__ import annotations
 
-import datetime
-import email
-import email.policy
 import logging
-import smtplib
-from collections.abc import Callable, Collection, Sequence
-from email.message import EmailMessage
-from typing import NamedTuple
-
-from airflow.providers.smtp.hooks.smtp import SmtpHook
-from airflow.sdk.exceptions import AirflowException
+from collections.abc import Callable
 
 from muster import records
 from muster.admission import service
 from muster.audit import stream
 from muster.integration import closing
-from muster.operators import archive, notifying
+from muster.operators.reporting import archive
 from muster.records import Purged
-from muster.settings import settings
 
 log = logging.getLogger(__name__)
-
-MAILS_AT_ONCE = 100
-PERMANENT = 500
-FRESH = datetime.timedelta(minutes=2)
-"""How long only the run that queued a mail tries to send it: two senders would send it twice."""
-
-
-class Delivery(NamedTuple):
-    """Numbers of mails: sent, waiting for a retry, and parked (refused permanently)."""
-
-    sent: int
-    waiting: int
-    parked: int
-
-
-def deliver_mail(key: str | None = None) -> Delivery:
-    """Send what is due in the outbox, mails first, then notifications, or that of ``key`` alone.
-
-    What is refused for now waits, longer each time; a mail with a permanent refusal (5xx) is parked, as is a
-    notification that was not sent within a day. Recipients that the server refuses keep the mail from no others. If the
-    server cannot be reached, all mails stay due.
-    """
-    now = _now()
-    sent = _send_mails(_due(key, now, notifications=False)) + _notify(key, now)
-    parked = [mail for mail in records.outbox_parked() if key is None or mail.key == key]
-    if parked and key is None:
-        first = parked[0]
-        log.warning("%d are parked and not tried again, first %s: %s", len(parked), first.key, first.last_error)
-    return Delivery(sent, records.outbox_waiting(key), len(parked))
-
-
-def _now() -> datetime.datetime:
-    return datetime.datetime.now(datetime.UTC)
-
-
-def _due(
-    key: str | None, now: datetime.datetime, *, notifications: bool, but_of: Collection[str] = ()
-) -> list[records.OutboxMessage]:
-    """What is to be sent now. ``but_of``: rules whose notifications are left out."""
-    due = records.outbox_pending(MAILS_AT_ONCE, due=key is None, key=key, notifications=notifications, but_of=but_of)
-    return [each for each in due if key is not None or each.attempts or each.created_at < now - FRESH]
-
-
-def _send_mails(pending: Sequence[records.OutboxMessage]) -> int:
-    """Returns how many were accepted; ends at once if the server cannot be reached."""
-    sent = 0
-    for each in pending:
-        connected = False
-        try:
-            # One connection per mail: a refused mail must not break the next ones.
-            with SmtpHook(smtp_conn_id=settings().smtp_conn_id) as hook:
-                connected = True
-                refusal = _send(hook, records.outbox_message(each.id), each.recipients)
-        except (AirflowException, OSError) as error:
-            failed = records.outbox_failed if connected else records.outbox_unreachable
-            failed(each.id, str(error)[:500])
-            log.warning("mail cannot be sent now (%s); it is kept and sent by the housekeeping DAG", error)
-            break
-        sent += _settle(each, refusal)
-    return sent
-
-
-def _notify(key: str | None, now: datetime.datetime) -> int:
-    """Returns how many were sent. A rule that failed is left alone, since each attempt may take half a minute, and
-    what waits behind its notifications, or behind those that are too old, is sent.
-    """
-    sent = 0
-    down: set[str] = set()
-    while True:
-        known, given_up = len(down), False
-        for each in _due(key, now, notifications=True, but_of=down):
-            rule = notifying.rule_of(each.key)
-            if rule in down:
-                continue
-            failure = notifying.send(each.key, records.outbox_message(each.id), now, each.last_error)
-            if failure is not None and failure.last:
-                given_up = True
-            elif failure is not None:
-                down.add(rule)
-            sent += _settle(each, failure and Refusal(failure.reason, permanent=failure.last))
-        if (len(down) == known and not given_up) or key is not None:
-            return sent
-
-
-def _settle(tried: records.OutboxMessage, refusal: Refusal | None) -> bool:
-    """Record how the attempt ended; returns whether it was accepted."""
-    if refusal is None:
-        records.outbox_sent(tried.id)
-        return True
-    records.outbox_failed(tried.id, refusal.reason, park=refusal.permanent, recipients=refusal.recipients)
-    then = "it is parked" if refusal.permanent else "it is tried again later"
-    log.warning("%s was not accepted (%s); %s", tried.key, refusal.reason, then)
-    return False
-
-
-class Refusal(NamedTuple):
-    """Why a mail server refuses a mail; ``permanent``: with 5xx (RFC 5321 4.2.1) for all of ``recipients``.
-
-    ``recipients``: those refused by name; (): the server refused the mail as a whole.
-    """
-
-    reason: str
-    permanent: bool
-    recipients: tuple[str, ...] = ()
-
-
-def _send(hook: SmtpHook, raw: bytes, recipients: Sequence[str]) -> Refusal | None:
-    """Send one mail to ``recipients``, () for all of its header. Raises OSError if the connection breaks."""
-    message = email.message_from_bytes(raw, policy=email.policy.SMTP)
-    assert isinstance(message, EmailMessage)
-    client = hook._smtp_client
-    assert isinstance(client, smtplib.SMTP)
-    try:
-        refused = client.send_message(message, to_addrs=recipients or None)
-    except smtplib.SMTPRecipientsRefused as error:
-        refused = error.recipients
-    except smtplib.SMTPException as error:
-        code = error.smtp_code if isinstance(error, smtplib.SMTPResponseException) else 0
-        return Refusal(str(error)[:500], code >= PERMANENT)
-    if not refused:
-        return None
-    reasons = "; ".join(f"{name}: {code} {text.decode(errors='replace')}" for name, (code, text) in refused.items())
-    return Refusal(reasons[:500], all(code >= PERMANENT for code, _ in refused.values()), tuple(refused))
 
 
 def sweep_leases(is_live: Callable[[str, str], bool]) -> list[str]:

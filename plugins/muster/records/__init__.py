@@ -6,18 +6,10 @@ DatabaseNotReady, in one sentence, if the database is away or not at this versio
 
 from __future__ import annotations
 
-from muster.records.admission import admission_decision
-from muster.records.adoption import adopt_nodes, rekey_node, replace_node, verify_node
-from muster.records.audit import (
-    AuditEvent,
-    AuditLag,
-    audit_batch,
-    audit_command,
-    audit_delivered,
-    audit_failed,
-    audit_lags,
-)
-from muster.records.certificates import (
+from muster.records.database.engine import DatabaseState, database_state, dispose, rehearsal, scratch, upgrade
+from muster.records.database.retention import apply_retention
+from muster.records.decisions.admission import admission_decision
+from muster.records.decisions.certificates import (
     CertificateRecord,
     VersionChange,
     certificate_of,
@@ -27,10 +19,17 @@ from muster.records.certificates import (
     version_changes,
     versions_of,
 )
-from muster.records.common_causes import neighbours
-from muster.records.contested import confirm_part, serials_elsewhere
-from muster.records.database.engine import DatabaseState, database_state, dispose, rehearsal, scratch, upgrade
-from muster.records.database.retention import apply_retention
+from muster.records.decisions.signing import key_path, public_text, read_public, replace_key, signing_key
+from muster.records.decisions.verdicts import (
+    approvals,
+    latest_verdicts,
+    open_findings,
+    record_approval,
+    record_unanswered,
+    stage_tests,
+)
+from muster.records.decisions.waivers import end_of, list_waivers, revoke_waiver, waive_finding, waivers_at
+from muster.records.decisions.withdrawals import breaker, keep_in_service
 from muster.records.fleet.goldens import GoldenRecord, goldens_for, list_goldens, withdraw_golden
 from muster.records.fleet.latest import LatestStage, conclusive_stages, latest_stages
 from muster.records.fleet.measured import VISITS, ZONE, excluded_from_peers, fleet_readings, node_readings
@@ -47,7 +46,9 @@ from muster.records.fleet.revisions import load_revision
 from muster.records.fleet.running import running_versions
 from muster.records.fleet.signs import certificate_ends, last_tests, note_refusal, refusals, signs, tests_since
 from muster.records.fleet.xids import XidRecord, by_boot, part_of, recorded_xids
-from muster.records.leases import (
+from muster.records.machines.adoption import adopt_nodes, rekey_node, replace_node, verify_node
+from muster.records.machines.contested import confirm_part, serials_elsewhere
+from muster.records.machines.leases import (
     acquire_lease,
     acquire_leases,
     fenced_nodes,
@@ -56,7 +57,7 @@ from muster.records.leases import (
     raise_fence,
     release_leases,
 )
-from muster.records.nodes import (
+from muster.records.machines.nodes import (
     add_node,
     add_nodes,
     get_node,
@@ -65,23 +66,9 @@ from muster.records.nodes import (
     node_events,
     touch_contact,
 )
-from muster.records.notices import notify
-from muster.records.outbox import (
-    NOTIFICATION,
-    outbox_add,
-    outbox_added,
-    outbox_drop,
-    outbox_failed,
-    outbox_message,
-    outbox_notify,
-    outbox_parked,
-    outbox_parked_count,
-    outbox_pending,
-    outbox_resend,
-    outbox_sent,
-    outbox_unreachable,
-    outbox_waiting,
-)
+from muster.records.machines.parts import node_parts, part_history, part_runs
+from muster.records.machines.pauses import pause_node, resume_node
+from muster.records.machines.reported import Reported, report, reported
 from muster.records.output.export import export_run
 from muster.records.output.figures import DURATIONS_S, GIVE_BACK_S, FleetFigures, NodeFigures, Spread, fleet_figures
 from muster.records.output.ledger import fleet_facts
@@ -97,26 +84,33 @@ from muster.records.output.overview import (
     runs_under_way,
 )
 from muster.records.output.raw import BmcReading, StageAttempt, StageBytes, bmc_readings, stage_attempts, stage_bytes
-from muster.records.parts import node_parts, part_history, part_runs
-from muster.records.pauses import pause_node, resume_node
-from muster.records.reevaluations import provisional_verdicts, record_reevaluation
-from muster.records.reported import Reported, report, reported
-from muster.records.reporting import judgements, run_report
-from muster.records.runs import (
-    begin_run,
-    begin_stage,
-    count_jobs,
-    find_run,
-    finish_run,
-    get_job,
-    get_run,
-    last_run,
-    list_runs,
-    record_job,
-    run_stages,
-    typical_duration_s,
+from muster.records.queues.audit import (
+    AuditEvent,
+    AuditLag,
+    audit_batch,
+    audit_command,
+    audit_delivered,
+    audit_failed,
+    audit_lags,
 )
-from muster.records.schedulers import (
+from muster.records.queues.notices import notify
+from muster.records.queues.outbox import (
+    NOTIFICATION,
+    outbox_add,
+    outbox_added,
+    outbox_drop,
+    outbox_failed,
+    outbox_message,
+    outbox_notify,
+    outbox_parked,
+    outbox_parked_count,
+    outbox_pending,
+    outbox_resend,
+    outbox_sent,
+    outbox_unreachable,
+    outbox_waiting,
+)
+from muster.records.queues.schedulers import (
     ADMITTED,
     WITHDRAWN,
     PlaceRecord,
@@ -136,8 +130,24 @@ from muster.records.schedulers import (
     scheduler_places,
     withdraw_for_test,
 )
-from muster.records.signing import key_path, public_text, read_public, replace_key, signing_key
-from muster.records.stages import record_stage
+from muster.records.testing.common_causes import neighbours
+from muster.records.testing.reevaluations import provisional_verdicts, record_reevaluation
+from muster.records.testing.reporting import judgements, run_report
+from muster.records.testing.runs import (
+    begin_run,
+    begin_stage,
+    count_jobs,
+    find_run,
+    finish_run,
+    get_job,
+    get_run,
+    last_run,
+    list_runs,
+    record_job,
+    run_stages,
+    typical_duration_s,
+)
+from muster.records.testing.stages import record_stage
 from muster.records.values import (
     HOST_KEY,
     NODE_NAME,
@@ -155,13 +165,3 @@ from muster.records.values import (
     SnapshotRecord,
     StageVerdict,
 )
-from muster.records.verdicts import (
-    approvals,
-    latest_verdicts,
-    open_findings,
-    record_approval,
-    record_unanswered,
-    stage_tests,
-)
-from muster.records.waivers import end_of, list_waivers, revoke_waiver, waive_finding, waivers_at
-from muster.records.withdrawals import breaker, keep_in_service

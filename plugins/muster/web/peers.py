@@ -6,7 +6,7 @@ from collections.abc import Mapping
 
 from muster import records
 from muster.web.shared import Shared
-from muster_criteria.fleet.bands import Band, Key
+from muster_criteria.fleet.peers.bands import Band, Key
 from muster_criteria.model import Judgement
 from muster_reports.model import RunReport
 

@@ -8,7 +8,7 @@ from collections.abc import Iterable, Mapping, Sequence
 
 from muster.records import Point
 from muster_criteria.devices import kind_of
-from muster_criteria.fleet.bands import Band, Key
+from muster_criteria.fleet.peers.bands import Band, Key
 from muster_criteria.model import Observation
 from muster_criteria.words import number
 from muster_reports.model import Series

@@ -20,7 +20,9 @@ from unittest import mock
 import numpy as np
 import pandas as pd
 
-from muster_criteria.fleet import budget, explained, keyed, outliers, shapes, tails, thresholds, verdicts
+from muster_criteria.fleet import budget, thresholds, verdicts
+from muster_criteria.fleet.peers import explained, outliers, shapes, tails
+from muster_criteria.fleet.series import keyed
 from tests.bench.accuracy.bars import figures
 from tests.bench.accuracy.devices import Hall
 from tests.bench.accuracy.evaluation import Row, Size, evaluate

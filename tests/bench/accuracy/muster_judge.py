@@ -13,11 +13,11 @@ import numpy.typing as npt
 import pandas as pd
 
 from muster_criteria.fleet.budget import OWN_PAST
-from muster_criteria.fleet.comparisons import Comparison
-from muster_criteria.fleet.history import History, build_history
-from muster_criteria.fleet.keyed import given_name
-from muster_criteria.fleet.readings import as_readings, group_of, together
-from muster_criteria.fleet.snapshot import build_snapshot
+from muster_criteria.fleet.peers.history import History, build_history
+from muster_criteria.fleet.peers.snapshot import build_snapshot
+from muster_criteria.fleet.series.comparisons import Comparison
+from muster_criteria.fleet.series.keyed import given_name
+from muster_criteria.fleet.series.readings import as_readings, group_of, together
 from muster_criteria.fleet.sweep import sweep
 from muster_criteria.labels import labels_text
 from muster_criteria.rows import PRESENCE, PRESENCE_PROBE

@@ -21,7 +21,7 @@ from muster.admission.entry import move
 from muster.admission.slurm import FEATURE
 from muster.errors import BadScheduler, BadSettings, LeftAlone, SchedulerDown
 from muster.lifecycle.transitions import State
-from muster.records import schedulers
+from muster.records.queues import schedulers
 from tests.muster import fleet
 from tests.support import sshd
 from tests.support.kubernetes import Cluster

@@ -18,7 +18,8 @@ from muster.admission.idle_fleet import known
 from muster.lifecycle.room import Signs
 from muster.lifecycle.selection import choose
 from muster.lifecycle.transitions import INCONCLUSIVE_BUDGET, STAGES, State
-from muster.operators import claims, qualification, revalidation
+from muster.operators.lifecycle import revalidation
+from muster.operators.testing import claims, qualification
 from muster.records.database.engine import writing
 from muster.records.database.models import CertificateRow
 from muster_criteria.model import Verdict
@@ -42,7 +43,7 @@ def now() -> datetime.datetime:
 
 
 def sign() -> Signs:
-    return known([records.get_node(NODE)], now())["signs"].get(NODE, Signs())
+    return known([records.get_node(NODE)], now()).signs.get(NODE, Signs())
 
 
 def retest(run_id: str, verdict: Verdict, *, stages: tuple[str, ...] = STAGES) -> None:
@@ -87,7 +88,7 @@ def test_a_drain_that_requests_a_test_is_seen_at_once(tmp_path: Path, monkeypatc
     for reason in ("ECC? muster:verify", ""):
         path.write_text(f"r1n1 # {reason}\n" if reason else "r1n1\n")
         found = known([records.get_node("gpu-0002")], now())
-        requested.append(found["signs"].get("gpu-0002", Signs()).requested)
+        requested.append(found.signs.get("gpu-0002", Signs()).requested)
     assert "muster:verify" in requested[0]
     assert requested[1] == ""
 
@@ -117,7 +118,7 @@ def test_a_request_that_no_test_answers_becomes_a_question(
 
     def chosen() -> list[str]:
         service.reconcile()
-        return [each.node for each in choose(**known([records.get_node(NODE)], now())).chosen]
+        return [each.node for each in choose(known([records.get_node(NODE)], now())).chosen]
 
     def test(run_id: str) -> None:
         run = ("node_revalidation", run_id)

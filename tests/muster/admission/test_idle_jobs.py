@@ -23,7 +23,8 @@ from muster.admission.backend import TEST_PREFIX
 from muster.admission.clusters import backend_of
 from muster.errors import BadScheduler, JobEnded, LeftAlone, Preempted
 from muster.lifecycle.transitions import STAGES, State
-from muster.operators import qualification, revalidation
+from muster.operators.lifecycle import revalidation
+from muster.operators.testing import qualification
 from muster.remote import launch
 from muster_criteria.model import Verdict
 from tests.muster import fleet
@@ -132,7 +133,7 @@ class OnKubernetes:
 
 def serve(scheduler: Scheduler, patch: pytest.MonkeyPatch) -> None:
     """A node in production, open in its scheduler."""
-    patch.setattr("muster.operators.claims.controller_ready", lambda: None)  # of SSH and keys, tested elsewhere
+    patch.setattr("muster.operators.testing.claims.controller_ready", lambda: None)  # of SSH and keys, tested elsewhere
     records.add_node(fleet.new_node(NODE))
     fleet.qualify(NODE)
     records.move_node(NODE, State.PRODUCTION, "Ada", "needed now")

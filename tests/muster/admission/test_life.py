@@ -25,8 +25,9 @@ from muster.admission import service
 from muster.admission.entry import admit, move
 from muster.errors import IllegalMove, MusterError
 from muster.lifecycle.transitions import SERVING, State
-from muster.operators import qualification, revalidation
-from muster.records import schedulers
+from muster.operators.lifecycle import revalidation
+from muster.operators.testing import qualification
+from muster.records.queues import schedulers
 from muster_criteria.model import Verdict
 from tests.muster import fleet
 from tests.muster.admission.listed import DAG, Jobs, line, placed

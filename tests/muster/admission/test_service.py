@@ -17,11 +17,11 @@ from muster import records
 from muster.admission import clusters, service
 from muster.admission.backend import TEST_PREFIX, Seen
 from muster.admission.entry import move
-from muster.cli.check import of_controller
+from muster.cli.nodes.check import of_controller
 from muster.errors import BadScheduler, MusterError, Refusal, SchedulerDown
 from muster.lifecycle.transitions import STAGES, State
 from muster.operators import provisional
-from muster.records import schedulers
+from muster.records.queues import schedulers
 from muster_criteria.model import Verdict
 from tests.muster import fleet
 from tests.muster.admission.listed import NODE, THERE, in_production, line, placed

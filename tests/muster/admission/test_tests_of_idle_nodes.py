@@ -17,7 +17,8 @@ from muster.errors import LeftAlone, Preempted, SchedulerDown
 from muster.integration import closing
 from muster.lifecycle.selection import choose
 from muster.lifecycle.transitions import State
-from muster.operators import claims, qualification, revalidation
+from muster.operators.lifecycle import revalidation
+from muster.operators.testing import claims, qualification
 from muster_criteria.model import Verdict
 from tests.muster import fleet
 from tests.muster.admission.listed import DAG, NODE, THERE, Jobs, in_production, line, placed, revalidate
@@ -211,7 +212,7 @@ def test_a_node_that_waits_in_revalidation_and_is_in_use_leaves_the_others_their
     monkeypatch.setattr(NodeList, "look", lambda self, names: dict.fromkeys(names, used))
 
     def chosen() -> list[str]:
-        return [each.node for each in choose(**known(records.list_nodes(), datetime.datetime.now(datetime.UTC))).chosen]
+        return [each.node for each in choose(known(records.list_nodes(), datetime.datetime.now(datetime.UTC))).chosen]
 
     assert chosen() == [NODE]
     with pytest.raises(AirflowSkipException):

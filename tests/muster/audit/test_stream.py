@@ -11,7 +11,7 @@ import pytest
 
 from muster import acting, records
 from muster.audit import sinks, stream
-from muster.cli import doctor
+from muster.cli.controller import doctor
 from muster.errors import BadSettings, ControllerFault, NoPerson
 from muster.lifecycle.transitions import State
 from muster.records.database import access
@@ -189,7 +189,7 @@ def test_a_writer_that_keeps_the_events_locked_only_delays_a_delivery(
 ) -> None:
     if fleet_db.startswith("sqlite"):
         pytest.skip("SQLite takes no lock here")
-    monkeypatch.setattr("muster.records.audit.LOCK_TIMEOUT_MS", 100)
+    monkeypatch.setattr("muster.records.queues.audit.LOCK_TIMEOUT_MS", 100)
     configure(monkeypatch, disk={"kind": "file", "path": tmp_path / "audit.jsonl"})
     write(1)
     got: list[dict[str, int]] = []

@@ -9,8 +9,8 @@ import typer
 from syrupy.assertion import SnapshotAssertion
 
 from muster import records
-from muster.cli import doctor
 from muster.cli.app import app
+from muster.cli.controller import doctor
 from muster.integration.airflow_api import Pool
 from muster.settings import Settings, shown
 from tests.muster import fleet

@@ -23,7 +23,8 @@ from muster.judging.proposal import propose
 from muster.judging.reevaluate import differences, reevaluate
 from muster.judging.references import metrics
 from muster.lifecycle.transitions import STAGES
-from muster.operators import provisional, statistics, upkeep
+from muster.operators import provisional, statistics
+from muster.operators.reporting import sending
 from muster.records.database.engine import writing
 from muster.records.database.models import MeasurementRow, StageRecord
 from muster_criteria.chassis import Chassis
@@ -331,7 +332,7 @@ def test_peers_settle_what_could_not_be_judged(
     judged: str, sku: Sku, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     monkeypatch.setenv("MUSTER_MAIL_TO", "ops@example.com")
-    monkeypatch.setattr(upkeep, "deliver_mail", lambda key: upkeep.Delivery(0, 1, 0))
+    monkeypatch.setattr(sending, "deliver_mail", lambda key: sending.Delivery(0, 1, 0))
     well, odd = newcomer(sku, "well"), newcomer(sku, "odd", {"gpu3": 0.93})
     assert records.get_run(DAG, well).verdict is Verdict.PROVISIONAL
     verdict_of = provisional.reevaluate_provisional()

@@ -16,7 +16,7 @@ from muster.lifecycle import hazard
 from muster.lifecycle.forecast import forecast
 from muster.lifecycle.pause import Pause
 from muster.lifecycle.room import CANARIES, Limits, Signs
-from muster.lifecycle.selection import STEP, Idle, choose, facts_of
+from muster.lifecycle.selection import STEP, Idle, Known, choose, facts_of
 from muster.lifecycle.transitions import SERVING, State
 from muster.records import NodeRecord
 from muster.settings import Settings
@@ -61,7 +61,7 @@ def test_which_nodes_are_chosen(
     signs = {f"n{place}": each[5] for place, each in enumerate(fleet)}
     leased = {f"n{place}" for place, each in enumerate(fleet) if each[3]}
     limits = Limits(share, minutes, after * HOUR)
-    choice = choose(nodes, NOW, idle, passes, limits, signs=signs, leased=leased, barred=lambda each: each.rack)
+    choice = choose(Known(nodes, NOW, idle, passes, limits, signs=signs, leased=leased, barred=lambda each: each.rack))
     service = [each for each in nodes if each.state in (State.PRODUCTION, State.REVALIDATION)]
     under_test = [each for each in service if each.name in leased]
     waiting = [each.name for each in service if each.name not in leased and each.state is State.REVALIDATION]
@@ -98,13 +98,13 @@ def test_one_at_a_time_in_a_small_fleet_and_never_none_for_ever() -> None:
     nodes = [node("a"), node("b")]
     idle = {"a": IDLE, "b": IDLE}
     few = Limits(share=0.05)
-    choice = choose(nodes, NOW, idle, {"a": passed(1), "b": passed(9)}, few)
+    choice = choose(Known(nodes, NOW, idle, {"a": passed(1), "b": passed(9)}, few))
     assert [each.node for each in choice.chosen] == ["b"]
     assert choice.passed_over == {"a": "1 of 2 nodes are being tested, which is the limit"}
-    assert choose(nodes, NOW, idle, {}, few, leased={"a"}).chosen == ()
-    (waiting,) = choose([node("a", State.REVALIDATION), node("b")], NOW, idle, {}, few).chosen
+    assert choose(Known(nodes, NOW, idle, {}, few, leased={"a"})).chosen == ()
+    (waiting,) = choose(Known([node("a", State.REVALIDATION), node("b")], NOW, idle, {}, few)).chosen
     assert (waiting.node, waiting.stages) == ("a", STAGES)
-    assert choose([node("a", State.REVALIDATION), node("b")], NOW, idle, {}, few, leased={"a"}).chosen == ()
+    assert choose(Known([node("a", State.REVALIDATION), node("b")], NOW, idle, {}, few, leased={"a"})).chosen == ()
 
 
 @pytest.mark.parametrize(
@@ -115,8 +115,8 @@ def test_one_at_a_time_in_a_small_fleet_and_never_none_for_ever() -> None:
 def test_what_happened_to_a_node_puts_it_first(worse: Signs) -> None:
     nodes, idle = [node("a"), node("b")], {"a": IDLE, "b": IDLE}
     passes = {"a": passed(30), "b": passed(24)}
-    assert [each.node for each in choose(nodes, NOW, idle, passes, ALL).chosen] == ["a", "b"]
-    first, second = choose(nodes, NOW, idle, passes, ALL, signs={"b": worse}).chosen
+    assert [each.node for each in choose(Known(nodes, NOW, idle, passes, ALL)).chosen] == ["a", "b"]
+    first, second = choose(Known(nodes, NOW, idle, passes, ALL, signs={"b": worse})).chosen
     assert first.node == "b"
     assert first.suspicion > second.suspicion
 
@@ -126,7 +126,9 @@ def test_what_happened_to_a_node_puts_it_first(worse: Signs) -> None:
     [(Signs(ecc=1), {"memory"}), (Signs(links=2), {"links"}), (Signs(image=2.0), set(hazard.GROUPS))],
 )
 def test_a_sign_speaks_of_its_own_defects(sign: Signs, groups: set[str]) -> None:
-    usual, worse = hazard.hidden(facts_of([node("a"), node("b")], NOW, {}, {"b": sign}))
+    usual, worse = hazard.hidden(
+        facts_of([node("a"), node("b")], Known([node("a"), node("b")], NOW, {}, {}, ALL, {"b": sign}))
+    )
     assert {group for group, likelier in zip(hazard.GROUPS, worse > usual, strict=True) if likelier} == groups
 
 
@@ -139,7 +141,7 @@ def test_nodes_of_which_a_stage_never_passes_leave_the_others_their_turn() -> No
     taken: collections.Counter[str] = collections.Counter()
     for hour in range(7 * 24):
         now = NOW + hour * HOUR
-        for each in choose(fleet, now, idle, tested, limits).chosen:
+        for each in choose(Known(fleet, now, idle, tested, limits)).chosen:
             taken[each.node] += each.stages == STAGES
             tested[each.node] = tested[each.node] | dict.fromkeys(each.stages, now)
     assert min(taken[each.name] for each in fleet) >= 1
@@ -149,7 +151,7 @@ def test_nodes_of_which_a_stage_never_passes_leave_the_others_their_turn() -> No
 def test_a_test_that_is_requested_is_whole_and_comes_before_the_overdue() -> None:
     passes = {"a": passed(9000), "b": passed(1)}
     signs = {"b": Signs(requested="its certificate holds no longer")}
-    first = choose([node("a"), node("b")], NOW, {"a": IDLE, "b": IDLE}, passes, ALL, signs=signs).chosen[0]
+    first = choose(Known([node("a"), node("b")], NOW, {"a": IDLE, "b": IDLE}, passes, ALL, signs=signs)).chosen[0]
     assert (first.node, first.stages) == ("b", STAGES)
 
 
@@ -157,7 +159,9 @@ def test_a_node_that_returns_from_long_idle_takes_the_whole_test_at_once() -> No
     """Whatever ended it: an outage, a power saver, a job of weeks. Its passes are as old as its last contact."""
     away = dataclasses.replace(node("b"), contact_at=NOW - 240 * HOUR)
     fleet = [dataclasses.replace(node("a"), contact_at=NOW - 30 * HOUR), away]
-    first, second = choose(fleet, NOW, dict.fromkeys("ab", IDLE), {"a": passed(30), "b": passed(240)}, ALL).chosen
+    first, second = choose(
+        Known(fleet, NOW, dict.fromkeys("ab", IDLE), {"a": passed(30), "b": passed(240)}, ALL)
+    ).chosen
     assert (first.node, first.stages) == ("b", STAGES)
     assert "10.0 days without contact" in first.why
     assert "without contact" not in second.why
@@ -169,7 +173,7 @@ def test_a_requested_test_rests_after_each_try_too(tried: int | None, chosen: li
     sign = Signs(requested="it is requested", tried=None if tried is None else NOW - tried * HOUR)
     limits = Limits(1.0, after=4 * HOUR)
     fleet = [node("a"), node("b")]
-    found = choose(fleet, NOW, dict.fromkeys("ab", IDLE), {"b": passed(1)}, limits, signs={"b": sign}).chosen
+    found = choose(Known(fleet, NOW, dict.fromkeys("ab", IDLE), {"b": passed(1)}, limits, signs={"b": sign})).chosen
     assert [each.node for each in found] == chosen
 
 
@@ -179,7 +183,7 @@ def test_a_node_whose_test_was_preempted_comes_sooner_a_few_times(skipped: int, 
     passes = {"a": passed(50), "b": passed(50) | {"intake": NOW}}
     limits = Limits(1.0, after=4 * HOUR)
     signs = {"b": Signs(skipped=skipped)}
-    found = choose([node("a"), node("b")], NOW, dict.fromkeys("ab", IDLE), passes, limits, signs=signs).chosen
+    found = choose(Known([node("a"), node("b")], NOW, dict.fromkeys("ab", IDLE), passes, limits, signs=signs)).chosen
     assert found[0].node == first
     assert len(found) == 1 + (first == "b")
 
@@ -194,7 +198,7 @@ def test_new_firmware_is_tested_on_canaries_first(proven: int, in_test: int, cho
     new = Signs(requested="its certificate holds no longer", change="driver 590.1", proven=proven)
     signs = {f"n{at}": new for at in range(4)}
     idle, tested = dict.fromkeys((each.name for each in nodes), IDLE), {f"n{at}" for at in range(in_test)}
-    choice = choose(nodes, NOW, idle, {}, ALL, signs=signs, leased=tested)
+    choice = choose(Known(nodes, NOW, idle, {}, ALL, signs=signs, leased=tested))
     picked = [each.node for each in choice.chosen]
     assert len([name for name in picked if name != "other"]) == chosen
     assert "other" in picked
@@ -205,7 +209,7 @@ def test_canaries_of_one_sku_do_not_hold_up_another() -> None:
     new = Signs(requested="its certificate holds no longer", change="driver 590.1", proven=CANARIES)
     signs = {"a": new, "b": new, "c": dataclasses.replace(new, proven=0)}
     nodes = [node("a"), node("b"), dataclasses.replace(node("c"), sku="other")]
-    choice = choose(nodes, NOW, dict.fromkeys("abc", IDLE), {}, ALL, signs=signs, leased={"a", "b"})
+    choice = choose(Known(nodes, NOW, dict.fromkeys("abc", IDLE), {}, ALL, signs=signs, leased={"a", "b"}))
     assert [each.node for each in choice.chosen] == ["c"]
 
 
@@ -213,10 +217,10 @@ def test_power_and_blackouts_are_limits() -> None:
     nodes = [node(name, domain="pdu-1" if name != "c" else "") for name in "abc"]
     idle = dict.fromkeys("abc", IDLE)
     limits = Limits(share=1.0, node_kw=10.0, domain_kw={"pdu-1": 15.0})
-    choice = choose(nodes, NOW, idle, {}, limits)
+    choice = choose(Known(nodes, NOW, idle, {}, limits))
     assert [each.node for each in choice.chosen] == ["a", "c"]
     assert "pdu-1" in choice.passed_over["b"]
-    shut = choose(nodes, NOW, idle, {}, dataclasses.replace(limits, closed="no test now"))
+    shut = choose(Known(nodes, NOW, idle, {}, dataclasses.replace(limits, closed="no test now")))
     assert (shut.chosen, set(shut.passed_over.values())) == ((), {"no test now"})
 
 
@@ -225,10 +229,10 @@ def test_every_test_draws_power_and_no_limit_spares_a_node_that_waits(busy: Stat
     """A new node under load draws as much as one in service, and blackouts hold for what waits in revalidation too."""
     nodes = [node("a", busy, domain="pdu-1"), node("b", State.REVALIDATION, domain="pdu-1"), node("c")]
     limits = Limits(share=1.0, node_kw=10.0, domain_kw={"pdu-1": 15.0})
-    choice = choose(nodes, NOW, {}, {}, limits, leased={"a"})
+    choice = choose(Known(nodes, NOW, {}, {}, limits, leased={"a"}))
     assert choice.chosen == ()
     assert "pdu-1" in choice.passed_over["b"]
-    shut = choose(nodes[1:], NOW, {}, {}, dataclasses.replace(limits, closed="no test now"))
+    shut = choose(Known(nodes[1:], NOW, {}, {}, dataclasses.replace(limits, closed="no test now")))
     assert (shut.chosen, shut.passed_over["b"]) == ((), "no test now")
 
 
@@ -237,22 +241,24 @@ def test_a_node_whose_test_was_refused_leaves_its_place_to_another() -> None:
     for state in (State.PRODUCTION, State.REVALIDATION):
         fleet = [node(f"n{at}") for at in range(2 if state is State.PRODUCTION else 40)] + [node("b", state)]
         idle = {each.name: IDLE for each in fleet}
-        choice = choose(fleet, NOW, idle, {}, Limits(share=0.05), signs=signs)
+        choice = choose(Known(fleet, NOW, idle, {}, Limits(share=0.05), signs=signs))
         assert len(choice.chosen) == 1
         assert choice.passed_over["b"] == signs["b"].refused
 
 
 def test_a_stage_that_just_passed_is_not_the_one_to_run() -> None:
     fresh = passed(100) | {"performance": NOW - HOUR}
-    (planned,) = choose([node("a")], NOW, {"a": IDLE}, {"a": fresh}, Limits(1.0, minutes=16.0)).chosen
+    (planned,) = choose(Known([node("a")], NOW, {"a": IDLE}, {"a": fresh}, Limits(1.0, minutes=16.0))).chosen
     assert "performance" not in planned.stages
-    (planned,) = choose([node("a")], NOW, {"a": IDLE}, {"a": passed(100)}, Limits(1.0, minutes=16.0)).chosen
+    (planned,) = choose(Known([node("a")], NOW, {"a": IDLE}, {"a": passed(100)}, Limits(1.0, minutes=16.0))).chosen
     assert "performance" in planned.stages
 
 
 def test_a_test_leaves_less_hidden_and_time_more() -> None:
     nodes = [node(name) for name in "abc"]
-    facts = facts_of(nodes, NOW, {"a": passed(10), "b": passed(100), "c": passed(100) | {"burn_in": NOW}}, {})
+    facts = facts_of(
+        nodes, Known(nodes, NOW, {}, {"a": passed(10), "b": passed(100), "c": passed(100) | {"burn_in": NOW}}, ALL, {})
+    )
     first, second, third = hazard.hidden(facts)
     assert (first < second).all()
     assert (third <= second).all()
@@ -261,7 +267,7 @@ def test_a_test_leaves_less_hidden_and_time_more() -> None:
 
 def test_no_set_of_stages_fits_into_no_time() -> None:
     with pytest.raises(ValueError):
-        hazard.worth(facts_of([node("a")], NOW, {}, {}), 1.0)
+        hazard.worth(facts_of([node("a")], Known([node("a")], NOW, {}, {}, ALL, {})), 1.0)
 
 
 def test_some_set_of_stages_fits_into_the_least_minutes_that_the_setting_allows() -> None:
@@ -273,14 +279,14 @@ def test_the_forecast_fills_the_day_one_after_the_other() -> None:
     nodes = [node(f"n{number}") for number in range(60)]
     idle = {each.name: IDLE for each in nodes}
     passes = {each.name: passed(48) for each in nodes}
-    tests, passed_over = forecast(nodes, NOW, idle, passes, Limits(share=0.02, minutes=45.0))
+    tests, passed_over = forecast(Known(nodes, NOW, idle, passes, Limits(share=0.02, minutes=45.0)))
     starts = [at for at, _ in tests]
     assert starts == sorted(starts)
     assert all(later - at >= datetime.timedelta(minutes=5) for at, later in itertools.pairwise(starts))
     assert starts[-1] < NOW + 24 * HOUR
     assert len(tests) + len(passed_over) == 60
     morning = lambda at: "closed" if at.hour < 8 else ""  # noqa: E731
-    late, _ = forecast(nodes, NOW, idle, passes, Limits(share=0.02, minutes=45.0), closed_at=morning)
+    late, _ = forecast(Known(nodes, NOW, idle, passes, Limits(share=0.02, minutes=45.0)), closed_at=morning)
     assert late[0][0].hour == 8
 
 
@@ -312,7 +318,7 @@ def test_what_the_forecast_says_is_what_is_chosen_at_each_of_its_times(
     ends = {f"n{at:02}": NOW + datetime.timedelta(minutes=43.2) for at in places if fleet[at][3]}
     serving = sum(each.state in SERVING for each in nodes)
     limits = Limits(at_once / max(serving, 1), node_kw=10.0, domain_kw={"pdu-0": kw})
-    foretold, _ = forecast(nodes, NOW, idle, passes, limits, signs=signs, leased=set(ends), hours=4.0)
+    foretold, _ = forecast(Known(nodes, NOW, idle, passes, limits, signs=signs, leased=set(ends)), hours=4.0)
     done: set[str] = set()
     for step in range(48):
         at = NOW + step * STEP
@@ -330,7 +336,7 @@ def test_what_the_forecast_says_is_what_is_chosen_at_each_of_its_times(
         # What was tested once is not tested again, and is back in production.
         then = [dataclasses.replace(each, state=State.PRODUCTION) if each in serves else each for each in nodes]
         free = idle | dict.fromkeys(done, Idle(False))
-        choice = choose(then, at, free, passes, limits, signs=seen, leased=set(ends))
+        choice = choose(Known(then, at, free, passes, limits, signs=seen, leased=set(ends)))
         chosen = [(each.node, each.stages) for each in choice.chosen]
         assert [(each.node, each.stages) for time, each in foretold if time == at] == chosen
         ends |= {each.node: at + datetime.timedelta(minutes=each.minutes) for each in choice.chosen}
@@ -343,7 +349,9 @@ def test_in_the_forecast_too_the_canaries_of_one_sku_do_not_hold_up_another() ->
     new = Signs(change="driver 590.1")
     signs = {name: dataclasses.replace(new, requested="revoked" if name[0] == "a" else "") for name in names}
     limits = Limits(1.0, minutes=16.0)
-    tests, _ = forecast(nodes, NOW, dict.fromkeys(names, IDLE), dict.fromkeys(names, passed(50)), limits, signs=signs)
+    tests, _ = forecast(
+        Known(nodes, NOW, dict.fromkeys(names, IDLE), dict.fromkeys(names, passed(50)), limits, signs=signs)
+    )
     begins = {planned.node: at for at, planned in tests}
     assert begins["b1"] == NOW
     assert NOW < begins["b2"] < begins["a2"]
@@ -380,8 +388,8 @@ def test_a_paused_node_is_passed_over_with_the_pause_as_reason_whatever_is_due()
         node("c"),
     ]
     idle, signs = dict.fromkeys("abc", IDLE), {"a": Signs(requested="requested: ECC?")}
-    choice = choose(nodes, NOW, idle, {}, ALL, signs=signs)
+    choice = choose(Known(nodes, NOW, idle, {}, ALL, signs=signs))
     assert [each.node for each in choice.chosen] == ["c"]
     assert all(str(pause) in choice.passed_over[name] for name in "ab")
-    tests, passed_over = forecast(nodes, NOW, idle, {}, ALL, signs=signs)
+    tests, passed_over = forecast(Known(nodes, NOW, idle, {}, ALL, signs=signs))
     assert ([planned.node for _, planned in tests], set(passed_over)) == (["c"], {"a", "b"})

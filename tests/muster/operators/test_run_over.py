@@ -10,7 +10,8 @@ import pytest
 from muster import records
 from muster.integration import listeners
 from muster.lifecycle.transitions import STAGES, State
-from muster.operators import qualification, upkeep
+from muster.operators import upkeep
+from muster.operators.testing import qualification
 from muster_criteria.model import Verdict
 from tests.muster import fleet
 

@@ -15,10 +15,10 @@ from muster.lifecycle.transitions import State
 from muster.records.database import engine
 from muster_criteria.model import Verdict
 from tests.muster import fleet
-from tests.muster.records.test_common_causes import visit
-from tests.muster.records.test_engine import UNUSABLE
-from tests.muster.records.test_goldens import only, visited
-from tests.muster.records.test_runs import inconclusive
+from tests.muster.records.database.test_engine import UNUSABLE
+from tests.muster.records.fleet.test_goldens import only, visited
+from tests.muster.records.testing.test_common_causes import visit
+from tests.muster.records.testing.test_runs import inconclusive
 from tests.support.wording import refused
 
 pytestmark = pytest.mark.usefixtures("fleet_db")

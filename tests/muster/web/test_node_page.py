@@ -15,7 +15,7 @@ from muster import records
 from muster.lifecycle.transitions import State
 from muster.web import actions, plots, starts, timeline
 from muster_criteria import chassis
-from muster_criteria.fleet.bands import Band
+from muster_criteria.fleet.peers.bands import Band
 from muster_criteria.model import Verdict
 from muster_node.contract import Measurement
 from tests.muster import fleet

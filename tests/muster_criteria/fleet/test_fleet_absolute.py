@@ -7,7 +7,7 @@ import pandas as pd
 import pytest
 
 from muster_criteria.fleet.absolute import absolute
-from muster_criteria.fleet.readings import as_readings
+from muster_criteria.fleet.series.readings import as_readings
 from muster_criteria.rows import PRESENCE
 from muster_criteria.sku_files.model import Sku
 

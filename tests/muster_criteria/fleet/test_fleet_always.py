@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from muster_criteria.fleet.readings import as_readings
+from muster_criteria.fleet.series.readings import as_readings
 from tests.muster_criteria.fleet_readings import scaled
 from tests.muster_criteria.frozen_fleet import NODE, Frozen, level
 from tests.support.examples import times

@@ -9,10 +9,10 @@ import pandas as pd
 import pytest
 
 from muster_criteria.fleet.budget import STANDARD
-from muster_criteria.fleet.history import History, build_history
-from muster_criteria.fleet.keyed import keyed
-from muster_criteria.fleet.readings import as_readings, together
-from muster_criteria.fleet.snapshot import build_snapshot
+from muster_criteria.fleet.peers.history import History, build_history
+from muster_criteria.fleet.peers.snapshot import build_snapshot
+from muster_criteria.fleet.series.keyed import keyed
+from muster_criteria.fleet.series.readings import as_readings, together
 from muster_criteria.fleet.sweep import sweep
 from muster_criteria.fleet.thresholds import Thresholds
 from tests.muster_criteria.fleet_readings import DAY, Fleet, scaled

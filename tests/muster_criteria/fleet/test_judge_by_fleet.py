@@ -7,10 +7,10 @@ import dataclasses
 import numpy as np
 import pytest
 
-from muster_criteria.fleet.history import FIRST_VISITS, VISIT_COLUMNS, History
-from muster_criteria.fleet.keyed import keyed
-from muster_criteria.fleet.readings import readings_of
-from muster_criteria.fleet.references import References
+from muster_criteria.fleet.peers.history import FIRST_VISITS, VISIT_COLUMNS, History
+from muster_criteria.fleet.peers.references import References
+from muster_criteria.fleet.series.keyed import keyed
+from muster_criteria.fleet.series.readings import readings_of
 from muster_criteria.fleet.single import derived
 from muster_criteria.fleet.thresholds import Thresholds
 from muster_criteria.model import Action, FaultClass, Finding, Lack, Severity, Verdict

@@ -14,8 +14,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from muster_criteria.fleet.readings import DAY_S, readings_of, together
-from muster_criteria.fleet.references import References
+from muster_criteria.fleet.peers.references import References
+from muster_criteria.fleet.series.readings import DAY_S, readings_of, together
 from muster_criteria.fleet.sweep import sweep
 from muster_criteria.measured import BadResult, parse_result
 from muster_criteria.model import Judgement, Lack, Severity, Verdict

@@ -11,7 +11,7 @@ import pandas as pd
 import pytest
 import yaml
 
-from muster_criteria.fleet.readings import as_readings, group_of
+from muster_criteria.fleet.series.readings import as_readings, group_of
 from muster_criteria.sku_files.learn import learn
 from muster_criteria.sku_files.learned import Calibration, LearnedFile, as_file, floors_of, newest, read_learned
 from muster_criteria.sku_files.model import SkuError

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from muster_criteria.fleet.references import References
+from muster_criteria.fleet.peers.references import References
 from muster_criteria.model import (
     UNJUDGED,
     Action,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from muster_criteria.fleet.references import References
+from muster_criteria.fleet.peers.references import References
 from muster_criteria.model import Action, FaultClass, Lack, Severity, Verdict
 from muster_criteria.sku_files.skus import list_skus
 from tests.muster_criteria.nodes import MakeCase, shipped

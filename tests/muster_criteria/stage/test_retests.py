@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
-from muster_criteria.fleet.readings import readings_of
-from muster_criteria.fleet.references import References
+from muster_criteria.fleet.peers.references import References
+from muster_criteria.fleet.series.readings import readings_of
 from muster_criteria.measured import StageResult
 from muster_criteria.model import Action, Judgement, Severity, Variant, Verdict
 from muster_criteria.sku_files.model import Sku

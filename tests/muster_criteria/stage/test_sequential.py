@@ -7,8 +7,8 @@ from typing import Any
 import pandas as pd
 import pytest
 
-from muster_criteria.fleet.readings import readings_of, together
-from muster_criteria.fleet.references import References
+from muster_criteria.fleet.peers.references import References
+from muster_criteria.fleet.series.readings import readings_of, together
 from muster_criteria.measured import Measured, StageResult
 from muster_criteria.model import Action, Judgement, Lack, Severity, Verdict
 from muster_criteria.sku_files.skus import lint_sku, load_sku

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from muster_criteria.fleet.readings import group_of
+from muster_criteria.fleet.series.readings import group_of
 from muster_node.agent import facts
 from muster_node.hardware.seam import Fact
 from muster_simulator import create_machine, environment, open_simulated

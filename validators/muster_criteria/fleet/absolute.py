@@ -10,7 +10,7 @@ from collections.abc import Mapping
 import numpy as np
 import pandas as pd
 
-from muster_criteria.fleet.keyed import Codes, Numbers
+from muster_criteria.fleet.series.keyed import Codes, Numbers
 from muster_criteria.labels import labels_of
 from muster_criteria.rows import PRESENCE
 from muster_criteria.sku_files.limits import Limit

@@ -19,7 +19,7 @@ from __future__ import annotations
 import dataclasses
 import math
 
-from muster_criteria.fleet.comparisons import Spread
+from muster_criteria.fleet.series.comparisons import Spread
 
 NODE_RULES = ("node_peers", "node_drift")
 """Rules that compare the common level of all devices of a node; a finding blames no single device."""

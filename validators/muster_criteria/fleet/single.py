@@ -10,11 +10,11 @@ import pandas as pd
 
 from muster_criteria.devices import kind_of
 from muster_criteria.fleet.budget import NODE_RULES
-from muster_criteria.fleet.comparisons import Comparison, Derivation
-from muster_criteria.fleet.distances import Distances
-from muster_criteria.fleet.keyed import INDEX_UNIT, Codes, Numbers
-from muster_criteria.fleet.readings import readings_of, together
-from muster_criteria.fleet.references import References
+from muster_criteria.fleet.peers.distances import Distances
+from muster_criteria.fleet.peers.references import References
+from muster_criteria.fleet.series.comparisons import Comparison, Derivation
+from muster_criteria.fleet.series.keyed import INDEX_UNIT, Codes, Numbers
+from muster_criteria.fleet.series.readings import readings_of, together
 from muster_criteria.fleet.verdicts import RuleResult, judge_readings
 from muster_criteria.labels import labels_of, labels_text
 from muster_criteria.rows import Row

@@ -12,11 +12,11 @@ import pandas as pd
 from muster_criteria.fleet.absolute import absolute
 from muster_criteria.fleet.budget import NODE_RULES, STANDARD, repeat_informs
 from muster_criteria.fleet.causes import cause_of_each, common_causes
-from muster_criteria.fleet.comparisons import Comparison
-from muster_criteria.fleet.distances import Distances
-from muster_criteria.fleet.history import History
-from muster_criteria.fleet.keyed import INDEX_UNIT
-from muster_criteria.fleet.snapshot import Snapshot
+from muster_criteria.fleet.peers.distances import Distances
+from muster_criteria.fleet.peers.history import History
+from muster_criteria.fleet.peers.snapshot import Snapshot
+from muster_criteria.fleet.series.comparisons import Comparison
+from muster_criteria.fleet.series.keyed import INDEX_UNIT
 from muster_criteria.fleet.verdicts import RuleResult, judge_readings
 from muster_criteria.sku_files.model import Sku
 

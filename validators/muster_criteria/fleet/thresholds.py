@@ -12,9 +12,9 @@ import numpy.typing as npt
 from scipy.special import stdtrit
 
 from muster_criteria.fleet.budget import Budget, cusum_limit, varies_by_part
-from muster_criteria.fleet.keyed import Codes, Numbers, Series
-from muster_criteria.fleet.snapshot import Snapshot
-from muster_criteria.fleet.tails import PROBABILITIES, threshold
+from muster_criteria.fleet.peers.snapshot import Snapshot
+from muster_criteria.fleet.peers.tails import PROBABILITIES, threshold
+from muster_criteria.fleet.series.keyed import Codes, Numbers, Series
 
 MAD_EFFICIENCY = 0.37
 """Efficiency of the MAD as an estimate of a Gaussian's scale (P. Rousseeuw and C. Croux, Alternatives to the Median

@@ -14,12 +14,12 @@ import numpy.typing as npt
 import pandas as pd
 
 from muster_criteria.fleet.budget import STANDARD, Budget
-from muster_criteria.fleet.comparisons import Comparison
-from muster_criteria.fleet.distances import Distances, distances, own_changes
-from muster_criteria.fleet.history import FIRST_VISITS, History, Past
-from muster_criteria.fleet.keyed import Codes, Keyed, Numbers, keyed
-from muster_criteria.fleet.snapshot import Snapshot
-from muster_criteria.fleet.tails import gaussian_score
+from muster_criteria.fleet.peers.distances import Distances, distances, own_changes
+from muster_criteria.fleet.peers.history import FIRST_VISITS, History, Past
+from muster_criteria.fleet.peers.snapshot import Snapshot
+from muster_criteria.fleet.peers.tails import gaussian_score
+from muster_criteria.fleet.series.comparisons import Comparison
+from muster_criteria.fleet.series.keyed import Codes, Keyed, Numbers, keyed
 from muster_criteria.fleet.thresholds import Thresholds
 
 _WINSOR = 4.0

@@ -1,6 +1,6 @@
 """Calibrates floors from healthy nodes: robust, from enough of them, on one stack, and never lowered unreported.
 
-Pure: readings (``fleet.readings``) and the SKU give a ``Calibration``; ``learned`` writes it as a file.
+Pure: readings (``fleet.series.readings``) and the SKU give a ``Calibration``; ``learned`` writes it as a file.
 """
 
 from __future__ import annotations

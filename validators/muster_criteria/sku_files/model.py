@@ -7,7 +7,7 @@ from typing import Annotated, Any, Literal, get_args
 
 from pydantic import BeforeValidator, Field, FiniteFloat, PrivateAttr, model_validator
 
-from muster_criteria.fleet.comparisons import Comparison, Derivation
+from muster_criteria.fleet.series.comparisons import Comparison, Derivation
 from muster_criteria.sku_files.figures import Absent, Figure
 from muster_criteria.sku_files.limits import Limit, labelled
 from muster_criteria.sku_files.peaks import peaks_of

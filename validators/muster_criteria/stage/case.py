@@ -9,7 +9,7 @@ import pandas as pd
 
 from muster_criteria.context.goldens import Goldens
 from muster_criteria.context.versions import Running
-from muster_criteria.fleet.references import References
+from muster_criteria.fleet.peers.references import References
 from muster_criteria.measured import StageResult
 from muster_criteria.model import Evidence
 from muster_criteria.sku_files.model import Sku

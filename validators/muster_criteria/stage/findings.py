@@ -11,8 +11,8 @@ import pandas as pd
 
 from muster_criteria.context.goldens import GOLDEN
 from muster_criteria.devices import natural
-from muster_criteria.fleet.comparisons import Comparison
-from muster_criteria.fleet.keyed import given_name
+from muster_criteria.fleet.series.comparisons import Comparison
+from muster_criteria.fleet.series.keyed import given_name
 from muster_criteria.fleet.single import FLEET_PROBE, Runs
 from muster_criteria.model import (
     COMMON_CAUSE,

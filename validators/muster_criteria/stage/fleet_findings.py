@@ -11,7 +11,7 @@ import pandas as pd
 from muster_criteria.devices import kind_of
 from muster_criteria.fleet.budget import NODE_RULES, varies_by_part
 from muster_criteria.fleet.causes import DEVICE_SHARE, is_common
-from muster_criteria.fleet.comparisons import Comparison
+from muster_criteria.fleet.series.comparisons import Comparison
 from muster_criteria.model import COMMON_CAUSE, SHARED_CAUSE, Action, FaultClass, Finding, Severity, Variant, subject
 from muster_criteria.sku_files.limits import labelled
 from muster_criteria.stage.rules import FLEET_KINDS, SEVERITY, Rule

@@ -19,7 +19,7 @@ import numpy.typing as npt
 import pandas as pd
 
 from muster_criteria.devices import kind_of
-from muster_criteria.fleet.comparisons import Comparison
+from muster_criteria.fleet.series.comparisons import Comparison
 from muster_criteria.fleet.single import REFERENCE_COLUMNS
 from muster_criteria.labels import Labels
 from muster_criteria.rows import PRESENCE, Row

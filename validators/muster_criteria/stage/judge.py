@@ -13,7 +13,7 @@ from muster_criteria.context.goldens import golden_findings
 from muster_criteria.context.past_faults import with_past
 from muster_criteria.context.suspicion import confirmed
 from muster_criteria.context.versions import judge_versions
-from muster_criteria.fleet.references import References
+from muster_criteria.fleet.peers.references import References
 from muster_criteria.fleet.single import Compared, compare, derived
 from muster_criteria.measured import StageResult
 from muster_criteria.model import UNJUDGED, Coverage, Finding, Gap, Judgement, Lack, Observation, Severity, Verdict

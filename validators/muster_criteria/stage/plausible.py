@@ -9,7 +9,7 @@ import numpy as np
 import numpy.typing as npt
 import pandas as pd
 
-from muster_criteria.fleet.comparisons import Worse
+from muster_criteria.fleet.series.comparisons import Worse
 from muster_criteria.model import Action, FaultClass, Finding
 from muster_criteria.sku_files.peaks import MEANING
 from muster_criteria.stage.row_findings import row_finding

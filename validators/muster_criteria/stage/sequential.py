@@ -13,7 +13,7 @@ from collections.abc import Iterator, Sequence
 import numpy as np
 import pandas as pd
 
-from muster_criteria.fleet.readings import day_of
+from muster_criteria.fleet.series.readings import day_of
 from muster_criteria.labels import labels_text
 from muster_criteria.measured import StageResult
 from muster_criteria.model import Action, Finding, Gap, Lack, Severity, Variant
@@ -62,7 +62,7 @@ def weigh(
     """Returns the findings; those of noisy limits are decided over all runs, in the order in which they began.
 
     ``frame`` is of ``result``; ``others``: those of the other results of the same test, oldest first, and ``repeats``
-    the readings in them (see ``fleet.readings``).
+    the readings in them (see ``fleet.series.readings``).
     """
     noisy = sequential_probes(sku, result.stage, result.level)
     if not noisy:

@@ -8,7 +8,6 @@ from typing import Any
 from sqlalchemy import ColumnElement, CursorResult, Select, delete, func, or_, select
 
 from muster.lifecycle.transitions import State
-from muster.records import stages
 from muster.records.database.digests import DigestRow, SuspectRow
 from muster.records.database.engine import reading, writing
 from muster.records.database.models import (
@@ -24,6 +23,7 @@ from muster.records.database.models import (
     StageRecord,
 )
 from muster.records.database.outgoing import Outbox
+from muster.records.testing import stages
 from muster.records.values import Purged
 from muster.settings import settings
 

@@ -20,7 +20,7 @@ from muster.records.database.engine import reading, writing
 from muster.records.database.models import Node, Run
 from muster.records.fleet.measured import NOT_PEERS
 from muster.records.fleet.suspects import suspect_subjects
-from muster.records.parts import current_serials
+from muster.records.machines.parts import current_serials
 from muster_criteria.context.goldens import Golden, Goldens, Sighting, consensus, digests_of, golden_id
 from muster_criteria.context.waivers import subject_of
 

@@ -11,7 +11,7 @@ from muster.records.database.engine import reading
 from muster.records.database.models import Artifact, Node, Run, StageRecord
 from muster.records.fleet.measured import ZONE
 from muster.records.output.raw import StageAttempt
-from muster.records.stages import RESULT
+from muster.records.testing.stages import RESULT
 from muster_criteria.model import Verdict
 
 CONCLUSIVE = tuple(str(verdict) for verdict in (Verdict.PASS, Verdict.PROVISIONAL, Verdict.WARN, Verdict.FAIL))

@@ -1,4 +1,4 @@
-"""Recorded measurements as the readings that peers and histories are made of (``muster_criteria.fleet.readings``).
+"""Recorded measurements as readings (``fleet.series.readings`` of the criteria), of which peers and histories are made.
 
 Only what a conclusive test found on a machine that was not failed by it counts. What was measured at another level,
 with other work and other warmth, is another quantity; real and simulated nodes are never put together.
@@ -18,8 +18,8 @@ from muster.lifecycle.transitions import State
 from muster.records.database import access
 from muster.records.database.engine import reading
 from muster.records.database.models import FindingRow, MeasurementRow, Node, Placement, Run, StageRecord
+from muster.records.decisions.verdicts import current_verdicts
 from muster.records.fleet.suspects import nodes_with_suspects
-from muster.records.verdicts import current_verdicts
 from muster_criteria.fleet.budget import OWN_PAST
 from muster_criteria.model import Action, Severity, Verdict
 
@@ -125,7 +125,7 @@ def _visits(
 def _readings(
     session: Session, stages: Select[Any], metrics: Sequence[str], *, before: datetime.datetime | None = None
 ) -> pd.DataFrame:
-    from muster_criteria.fleet.readings import together
+    from muster_criteria.fleet.series.readings import together
 
     listed = list(session.execute(stages))
     since = _parts_since(session, sorted({stage.name for stage in listed}), before)
@@ -141,7 +141,7 @@ def _batch(
 ) -> pd.DataFrame:
     import pandas as pd
 
-    from muster_criteria.fleet.readings import as_readings, day_of, group_of
+    from muster_criteria.fleet.series.readings import as_readings, day_of, group_of
     from muster_criteria.fleet.single import FLEET_PROBE
     from muster_criteria.labels import labels_text
 

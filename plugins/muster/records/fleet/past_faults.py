@@ -12,7 +12,7 @@ from sqlalchemy.orm import Session
 from muster.records.database import access
 from muster.records.database.engine import reading
 from muster.records.database.models import FindingRow, Node, Part, Placement, Run, StageRecord
-from muster.records.parts import real_serials, serials_at
+from muster.records.machines.parts import real_serials, serials_at
 from muster_criteria.devices import kind_of
 from muster_criteria.model import COMMON_CAUSE, SHARED_CAUSE, Severity
 

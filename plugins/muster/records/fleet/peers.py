@@ -11,10 +11,10 @@ from muster.errors import UnknownSnapshot
 from muster.records.database.engine import reading, writing
 from muster.records.database.models import Event, Node, PeerSnapshot, Run, StageRecord
 from muster.records.values import SnapshotRecord
-from muster_criteria.fleet.bands import Band, Key, bands_of
+from muster_criteria.fleet.peers.bands import Band, Key, bands_of
 
 if TYPE_CHECKING:
-    from muster_criteria.fleet.snapshot import Snapshot
+    from muster_criteria.fleet.peers.snapshot import Snapshot
 
 
 def keep_snapshot(snapshot: Snapshot, sku: str, level: str, *, simulated: bool) -> SnapshotRecord:
@@ -40,7 +40,7 @@ def latest_snapshot(sku: str, level: str, *, simulated: bool) -> SnapshotRecord 
 
 def load_snapshot(version: str, sku: str, level: str, *, simulated: bool) -> Snapshot:
     """The snapshot of that version. Raises UnknownSnapshot if there is none of such nodes, or it cannot be read."""
-    from muster_criteria.fleet.snapshot import Snapshot
+    from muster_criteria.fleet.peers.snapshot import Snapshot
 
     with reading() as session:
         data = session.scalar(

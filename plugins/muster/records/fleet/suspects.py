@@ -17,9 +17,9 @@ from sqlalchemy.orm import Session
 from muster.records.database import access
 from muster.records.database.digests import SuspectRow
 from muster.records.database.models import Node, Part, Placement, Run
-from muster.records.parts import current_serials
+from muster.records.decisions.waivers import marked_now
+from muster.records.machines.parts import current_serials
 from muster.records.values import OpenFinding
-from muster.records.waivers import marked_now
 from muster_criteria.context.suspicion import makes_suspect
 from muster_criteria.context.waivers import subject_of
 from muster_criteria.model import Action, FaultClass, Finding, Judgement, Severity, Variant

@@ -15,8 +15,8 @@ from muster.records.database import access
 from muster.records.database.engine import reading
 from muster.records.database.models import Artifact, Event, FindingRow, MeasurementRow, Run, StageRecord
 from muster.records.output.charts import telemetry_rows
-from muster.records.reporting import run_report
-from muster.records.stages import RESULT, TELEMETRY
+from muster.records.testing.reporting import run_report
+from muster.records.testing.stages import RESULT, TELEMETRY
 
 if TYPE_CHECKING:
     import pyarrow

@@ -11,16 +11,16 @@ from sqlalchemy import ColumnElement, Select, and_, case, exists, extract, func,
 from sqlalchemy.orm import Session
 
 from muster.lifecycle.breaker import Breaker
-from muster.records.audit import AuditLag, audit_lags
 from muster.records.database import access
 from muster.records.database.engine import reading
 from muster.records.database.models import CertificateRow, FindingRow, Lease, Node, Run
 from muster.records.database.models import StageRecord as Stage
 from muster.records.database.outgoing import Outbox, SchedulerPlace
 from muster.records.database.wanted import ADMITTED
-from muster.records.outbox import tried
-from muster.records.runs import last_run_id
-from muster.records.withdrawals import breaker_now
+from muster.records.decisions.withdrawals import breaker_now
+from muster.records.queues.audit import AuditLag, audit_lags
+from muster.records.queues.outbox import tried
+from muster.records.testing.runs import last_run_id
 from muster_criteria.model import Verdict
 
 WINDOW = datetime.timedelta(hours=24)

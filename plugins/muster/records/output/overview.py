@@ -24,7 +24,7 @@ from muster.records.database.models import (
     StageRecord,
 )
 from muster.records.fleet.latest import CONCLUSIVE
-from muster.records.runs import last_run_id
+from muster.records.testing.runs import last_run_id
 from muster.records.values import EventRecord, RunRecord
 from muster_criteria.model import Verdict
 from muster_criteria.xid.judge import EVENT

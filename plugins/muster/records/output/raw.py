@@ -10,7 +10,7 @@ from sqlalchemy import select
 from muster.records.database import access
 from muster.records.database.engine import reading
 from muster.records.database.models import Artifact, Run, StageRecord
-from muster.records.stages import CHASSIS, RESULT, TELEMETRY
+from muster.records.testing.stages import CHASSIS, RESULT, TELEMETRY
 from muster_criteria.chassis import Chassis
 from muster_criteria.model import Verdict
 

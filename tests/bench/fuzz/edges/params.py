@@ -14,7 +14,8 @@ from airflow.sdk.exceptions import ParamValidationError
 from muster.enrolment import inventory
 from muster.errors import BadInventory, MusterError
 from muster.integration import runid
-from muster.operators import arrival, forms
+from muster.operators import forms
+from muster.operators.lifecycle import arrival
 from tests.bench.fuzz import mutate
 from tests.bench.fuzz.edge import Edge, Sample, Taken
 

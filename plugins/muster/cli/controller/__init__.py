@@ -1,0 +1,1 @@
+"""The controller: what it needs, its database, its settings, its mails."""

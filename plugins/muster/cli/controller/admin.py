@@ -1,0 +1,69 @@
+"""``muster db``, ``muster settings``, ``muster housekeeping``."""
+
+from __future__ import annotations
+
+import dataclasses
+
+import typer
+
+from muster.cli.terminal import show
+from muster.cli.terminal.dry import DryRun, rehearsed
+from muster.cli.terminal.messages import messages
+from muster.cli.terminal.options import AsJson
+from muster.settings import settings, shown
+
+db_app = typer.Typer(no_args_is_help=True)
+
+
+@db_app.command("upgrade")
+@messages
+def upgrade() -> None:
+    """Create the fleet records, or bring them to this version's schema. Repeating it changes nothing."""
+    from muster import records
+
+    before, after = records.upgrade()
+    if before == after:
+        typer.echo(f"the fleet records are at schema {after} already")
+        return
+    done = f"the fleet records went from {f'schema {before}' if before else 'nothing'} to schema {after}"
+    records.audit_command(settings().who, done, {"before": before, "after": after})
+    typer.echo(done)
+
+
+def show_settings(json: AsJson = False) -> None:
+    """Show every setting: its variable, its value (secrets masked), what it is for. Empty means its default."""
+    rows = shown(settings())
+    if json:
+        show.as_json({name: value for name, value, _ in rows})
+    else:
+        show.table(["variable", "value", "what it is"], rows, empty="there are no settings")
+
+
+@messages
+def housekeeping(dry_run: DryRun = False) -> None:
+    """Free leases of runs that are over, carry out what waits for a scheduler, delete what is no longer kept."""
+    from muster import records
+    from muster.admission import service
+    from muster.integration import closing
+    from muster.integration.airflow_api import RUN_OVER, AirflowClient
+
+    leases = records.live_leases()
+    if leases:
+        with AirflowClient.from_settings() as airflow:
+            runs = {(lease.dag_id, lease.run_id) for lease in leases}
+            states = {run: airflow.run_state(*run) for run in sorted(runs)}
+        over = [run for run, state in states.items() if state is None or state in RUN_OVER]
+        with rehearsed(dry_run):
+            for run in over:
+                for node in closing.release(*run, "its run is over in Airflow"):
+                    typer.echo(f"{node}: lease {'would be ' if dry_run else ''}freed")
+    for sentence in () if dry_run else service.reconcile():
+        typer.echo(sentence)
+    gone = records.apply_retention(dry_run=dry_run)
+    if not dry_run:
+        records.audit_command(settings().who, "housekeeping was done by hand", {"deleted": dataclasses.asdict(gone)})
+    typer.echo(
+        f"{'would delete' if dry_run else 'deleted'} {gone.telemetry} telemetry files, {gone.results} raw results, "
+        f"{gone.measurements} measurements, {gone.runs} runs, {gone.mails} mails, {gone.snapshots} peer snapshots, "
+        f"{gone.digests} digests, {gone.suspects} suspicions, {gone.parts} parts, {gone.events} events"
+    )

@@ -1,0 +1,328 @@
+"""``muster doctor``: what the controller needs, what is missing, and the command that sets it. Changes nothing."""
+
+from __future__ import annotations
+
+import collections
+import dataclasses
+import enum
+import os
+import smtplib
+import socket
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from muster.cli.controller import connections
+from muster.cli.terminal import show
+from muster.errors import BadSettings, ControllerFault, MusterError
+from muster.settings import Settings, settings
+
+if TYPE_CHECKING:
+    from muster.integration.airflow_api import Pool
+
+DAGS = (
+    "node_qualification", "cluster_qualification", "admission", "node_revalidation", "idle_revalidation",
+    "held_verdict", "new_hardware", "node_report", "peer_statistics", "housekeeping", "fleet_digest",
+)  # fmt: skip
+COMPONENTS = ("metadatabase", "scheduler", "triggerer", "dag_processor")
+DEFAULT_POOL = "muster_burn"
+"""As ``muster.integration.policy`` has it, which imports Airflow."""
+SQLITE_NODES_MAX = 8
+"""Up to so many nodes (the demo has 7) the fleet records may stay on SQLite without a warning."""
+SMTP_TIMEOUT_S = 10.0
+
+
+class Mark(enum.StrEnum):
+    """How a check ended: OK, ADVICE (works, but read it), MISSING (something needed is not there)."""
+
+    OK = "ok"
+    ADVICE = "advice"
+    MISSING = "missing"
+
+
+@dataclasses.dataclass(frozen=True)
+class Check:
+    """One line: what was checked, how it ended, what was seen, and what to do if it is not OK."""
+
+    mark: Mark
+    item: str
+    message: str
+    fix: str = ""
+
+
+def doctor(
+    json: Annotated[bool, typer.Option("--json", help="JSON instead of a table.")] = False,
+) -> None:
+    """Check everything the controller needs. Ends with status 1 if something needed is missing.
+
+    Run it where the scheduler and the workers run, with their environment: connections are looked up as they do.
+    """
+    checks = list(examine())
+    if json:
+        show.as_json([dataclasses.asdict(each) for each in checks])
+    else:
+        show.table(
+            ["", "what", "found", "to do"],
+            [[each.mark, each.item, each.message, each.fix] for each in checks],
+            empty="nothing was checked",
+        )
+    if any(each.mark is Mark.MISSING for each in checks):
+        raise typer.Exit(1)
+
+
+def examine(timeout_s: float = 30.0) -> Iterator[Check]:
+    """All checks, in the order in which a new installation sets things up. ``timeout_s``: of a request to Airflow."""
+    try:
+        current = settings()
+    except BadSettings as error:
+        yield Check(Mark.MISSING, "settings", str(error), "see `muster settings`")
+        return
+    yield home(current.home)
+    yield database()
+    yield from fences()
+    yield skus(current)
+    yield agent(current.home)
+    yield ssh_connection(current)
+    yield from airflow(current, timeout_s)
+    yield mail(current)
+    if current.audit_sinks:
+        yield audit_stream(current)
+
+
+def home(folder: Path) -> Check:
+    """MUSTER_HOME can be written."""
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        return Check(Mark.MISSING, "MUSTER_HOME", f"{folder} cannot be made: {error.strerror}", _HOME)
+    if not os.access(folder, os.W_OK | os.X_OK):
+        return Check(Mark.MISSING, "MUSTER_HOME", f"{folder} cannot be written", _HOME)
+    return Check(Mark.OK, "MUSTER_HOME", str(folder))
+
+
+_HOME = "export MUSTER_HOME=/a/folder/of/this/user"
+_DATABASE = "export MUSTER_DATABASE_URL=postgresql://USER:PASSWORD@HOST/muster"
+
+
+def database() -> Check:
+    """The fleet records are reachable, at this version's schema, and on PostgreSQL for more than a demo."""
+    from muster import records
+
+    try:
+        found = records.database_state()
+        if found.schema is None:
+            return Check(Mark.MISSING, "fleet records", f"{found.url} has no tables", "muster db upgrade")
+        nodes = [node for node in records.list_nodes() if not node.simulated]
+    except MusterError as error:
+        return Check(Mark.MISSING, "fleet records", str(error), f"muster db upgrade, or {_DATABASE}")
+    seen = f"{found.url}, schema {found.schema}, {len(nodes)} nodes"
+    if found.sqlite and len(nodes) > SQLITE_NODES_MAX:
+        return Check(Mark.ADVICE, "fleet records", f"{seen}: SQLite is for the demo", _DATABASE)
+    return Check(Mark.OK, "fleet records", seen)
+
+
+def fences() -> Iterator[Check]:
+    """No node refused its latest job for having seen a newer one that the records do not know; silent if so."""
+    from muster import records
+
+    try:
+        fenced = records.fenced_nodes()
+    except MusterError:  # reported by ``database``
+        return
+    if fenced:
+        seen = f"{', '.join(fenced)} refused a job as older than one seen there: the records were restored, or another "
+        yield Check(
+            Mark.MISSING, "fences", f"{seen}controller tests these nodes",
+            f"end the other controller; then muster node unfence {fenced[0]} --reason WHY",
+        )  # fmt: skip
+
+
+def skus(current: Settings) -> Check:
+    """The SKU files can be read, and the folders of MUSTER_SKU_PATH exist."""
+    from muster_criteria.sku_files.model import SkuError
+    from muster_criteria.sku_files.skus import list_skus, load_sku
+
+    for folder in current.sku_folders:
+        if not folder.is_dir():
+            return Check(Mark.MISSING, "SKU files", f"MUSTER_SKU_PATH names {folder}, which is no folder", "correct it")
+    known = list_skus(current.sku_folders)
+    for name in known:
+        try:
+            load_sku(name, current.sku_folders)
+        except SkuError as error:
+            return Check(Mark.MISSING, "SKU files", str(error), f"muster sku lint {name}")
+    return Check(Mark.OK, "SKU files", ", ".join(known))
+
+
+def audit_stream(current: Settings) -> Check:
+    """Each receiver of MUSTER_AUDIT_SINKS can be used, and accepted what was sent last."""
+    from muster import records
+    from muster.audit.sinks import sinks
+
+    try:
+        sinks(current.audit_sinks)
+        failing = [lag.sentence for lag in records.audit_lags() if lag.last_error]
+    except MusterError as error:
+        return Check(Mark.MISSING, "audit stream", str(error), "see `muster settings`")
+    if failing:
+        return Check(Mark.ADVICE, "audit stream", "; ".join(failing), "make the receiver accept events")
+    return Check(Mark.OK, "audit stream", ", ".join(sorted(current.audit_sinks)))
+
+
+def agent(folder: Path) -> Check:
+    """The node side can be packed into one file."""
+    from muster.remote.zipapp import build_agent
+
+    try:
+        built = build_agent(folder / "agents")
+    except ControllerFault as error:
+        return Check(Mark.MISSING, "node side", str(error), _HOME)
+    return Check(Mark.OK, "node side", f"{built.path.name[:12]}….pyz, {built.path.stat().st_size // 1024} KiB")
+
+
+def ssh_connection(current: Settings) -> Check:
+    """The SSH login of the tasks: the Airflow connection MUSTER_SSH_CONN_ID, with a key that can be read."""
+    name = current.ssh_conn_id
+    fix = (
+        f"""airflow connections add {name} --conn-type ssh --conn-login USER """
+        """--conn-extra '{"key_file": "/path/to/id_ed25519"}'"""
+    )
+    from muster.remote.login import Credentials, settings_credentials
+
+    found = connections.find(name)
+    if found is None:
+        who, source = settings_credentials(), "MUSTER_SSH_USER and MUSTER_SSH_KEY_FILE"
+        if who == Credentials():
+            seen = f"no Airflow connection {name} can be read here (another Fernet key hides stored ones)"
+            return Check(Mark.MISSING, "SSH login", seen, fix)
+    else:
+        who, source = Credentials.of_connection(found.login, found.password, found.extra), f"connection {name}"
+        if not (who.key_file or who.private_key or who.password):
+            return Check(Mark.MISSING, "SSH login", f"{source} has neither key_file, private_key nor password", fix)
+    try:
+        key = who.key()
+    except ControllerFault as error:
+        return Check(Mark.MISSING, "SSH login", f"{source}: {error}", fix)
+    given = who.key_file or ("a key" if key else "a password" if who.password else "the keys in ~/.ssh")
+    user = who.username or "each node's own user"
+    return Check(Mark.OK, "SSH login", f"{source}: {user}, {given}")
+
+
+def airflow(current: Settings, timeout_s: float) -> Iterator[Check]:
+    """Airflow's components are healthy, the login works, the DAGs are loaded and unpaused, every pool exists."""
+    from muster.integration.airflow_api import AirflowClient
+
+    address = "export MUSTER_AIRFLOW_URL=…, and start its components: see docs/deploying.md"
+    login = "export MUSTER_AIRFLOW_USERNAME=… MUSTER_AIRFLOW_PASSWORD=… (or MUSTER_AIRFLOW_TOKEN=…)"
+    with AirflowClient.from_settings(timeout_s) as client:
+        try:
+            health = client.health()
+        except MusterError as error:
+            yield Check(Mark.MISSING, "Airflow", str(error), address)
+            return
+        ill = [f"{name} is {health.get(name, 'absent')}" for name in COMPONENTS if health.get(name) != "healthy"]
+        if ill:
+            yield Check(
+                Mark.MISSING, "Airflow", f"{current.airflow_url}: {', '.join(ill)}", "start it, or read its log"
+            )
+        else:
+            yield Check(Mark.OK, "Airflow", f"{current.airflow_url}: {', '.join(COMPONENTS)} healthy")
+        try:
+            loaded = client.dags()
+        except MusterError as error:
+            yield Check(Mark.MISSING, "Airflow login", str(error), login)
+            return
+        yield dags(loaded)
+        try:
+            yield pools(client.pools(), current)
+        except MusterError as error:
+            yield Check(Mark.MISSING, "pools", str(error), login)
+
+
+def dags(paused: dict[str, bool]) -> Check:
+    """Every DAG is loaded, and none is paused; ``paused`` is {DAG id: whether it is paused}."""
+    absent = [name for name in DAGS if name not in paused]
+    if absent:
+        fix = "put dags/ into Airflow's DAGs folder and plugins/muster_plugin.py into its plugins folder"
+        return Check(
+            Mark.MISSING, "DAGs", f"not loaded: {', '.join(absent)}", f"{fix}; airflow dags list-import-errors"
+        )
+    waiting = [name for name in DAGS if paused[name]]
+    if waiting:
+        fix = "; ".join(f"airflow dags unpause {name}" for name in waiting)
+        return Check(Mark.ADVICE, "DAGs", f"paused: {', '.join(waiting)}", fix)
+    return Check(Mark.OK, "DAGs", f"{len(DAGS)} loaded, none paused")
+
+
+def pools(known: dict[str, Pool], current: Settings) -> Check:
+    """Every pool that nodes name exists, counts deferred tasks, and has more than one slot for several nodes."""
+    from muster import records
+
+    try:
+        named = collections.Counter(node.pool or DEFAULT_POOL for node in records.list_nodes())
+    except MusterError:
+        named = collections.Counter()
+    wanted = sorted({*named, DEFAULT_POOL})
+    absent = [name for name in wanted if name not in known]
+    blind = [name for name in wanted if name in known and not known[name].include_deferred]
+    if absent or blind:
+        parts = [f"missing: {', '.join(absent)}"] * bool(absent)
+        parts += [f"without deferred tasks: {', '.join(blind)}"] * bool(blind)
+        return Check(Mark.MISSING, "pools", "; ".join(parts), _pool_fix((absent + blind)[0], current))
+    shown = ", ".join(_pool(name, known[name], named[name]) for name in wanted)
+    narrow = [name for name in wanted if known[name].slots in (0, 1) and named[name] > 1]
+    if narrow:
+        return Check(Mark.ADVICE, "pools", f"{shown}; one slot loads one node at a time", _pool_fix(narrow[0], current))
+    return Check(Mark.OK, "pools", shown)
+
+
+def _pool(name: str, pool: Pool, nodes: int) -> str:
+    """The pool's slots, its nodes, and how many of their stages wait for a slot now."""
+    slots = "unlimited slots" if pool.slots < 0 else f"{pool.slots} slot{'s' if pool.slots != 1 else ''}"
+    waiting = f", {pool.waiting} waiting" if pool.waiting else ""
+    return f"{name} ({slots} for {nodes} node{'s' if nodes != 1 else ''}{waiting})"
+
+
+def _pool_fix(name: str, current: Settings) -> str:
+    slots = current.burn_slots if name == DEFAULT_POOL else "SLOTS"
+    return f"airflow pools set {name} {slots} 'nodes under load at once' --include-deferred"
+
+
+def mail(current: Settings) -> Check:
+    """Reports have a recipient, and the mail server of the SMTP connection answers."""
+    from muster.lifecycle import mail_rules
+
+    try:
+        rules = mail_rules.read(current.mail_rules)
+    except BadSettings as error:
+        return Check(Mark.MISSING, "mail", str(error), "export MUSTER_MAIL_RULES='[…]'")
+    people = dict.fromkeys([*current.mail_recipients, *(address for rule in rules for address in rule.to)])
+    if not people:
+        return Check(Mark.ADVICE, "mail", "MUSTER_MAIL_TO is empty: no report is mailed", "export MUSTER_MAIL_TO=…")
+    name = current.smtp_conn_id
+    fix = (
+        f"airflow connections add {name} --conn-type smtp --conn-host mail.example.org --conn-port 587 "
+        """--conn-login USER --conn-password … --conn-extra '{"disable_ssl": true}'"""
+    )
+    found = connections.find(name)
+    if found is None or not found.host:
+        return Check(Mark.MISSING, "mail", f"no Airflow connection {name} with a host can be read here", fix)
+    try:
+        _greet(found)
+    except (OSError, smtplib.SMTPException) as error:
+        where = f"{found.host}:{found.port or 'default port'}"
+        return Check(Mark.ADVICE, "mail", f"{where} does not answer: {error}; mails wait until it does", fix)
+    return Check(Mark.OK, "mail", f"{found.host} answers; reports go to {', '.join(people)}")
+
+
+def _greet(server: connections.Connection) -> None:
+    """Connect as the SMTP provider would, and say NOOP. Raises OSError or SMTPException."""
+    plain = bool(server.extra.get("disable_ssl"))
+    kind: Callable[..., smtplib.SMTP] = smtplib.SMTP if plain else smtplib.SMTP_SSL
+    host = socket.gethostname()
+    with kind(
+        server.host, server.port or (25 if plain else 465), local_hostname=host, timeout=SMTP_TIMEOUT_S
+    ) as client:
+        client.noop()

@@ -1,0 +1,58 @@
+"""``muster digest``: what happened to the fleet, or to one team's part of it, in a period."""
+
+from __future__ import annotations
+
+import datetime
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from muster.cli.terminal import show
+from muster.cli.terminal.options import AsJson
+from muster.errors import MusterError
+
+
+def digest(
+    days: Annotated[float, typer.Option(help="How far back.", min=0.01, max=3660.0)] = 7.0,
+    label: Annotated[list[str] | None, typer.Option(help="NAME=TEXT; only nodes with it; may be repeated.")] = None,
+    simulated: Annotated[bool, typer.Option("--simulated", help="The simulated nodes, not the real ones.")] = False,
+    until: Annotated[datetime.datetime | None, typer.Option(help="When the period ends, in UTC; now.")] = None,
+    rows: Annotated[str, typer.Option(help="List all that the section of this title counts.")] = "",
+    html: Annotated[Path | None, typer.Option(help="Write the digest as one HTML file too.")] = None,
+    json: AsJson = False,
+) -> None:
+    """Show what was delivered, what failed and why, interruptions, hours lost, coverage, repeat offenders."""
+    from muster import records
+    from muster_reports.digest import render
+
+    pairs = [each.partition("=") for each in label or ()]
+    if wrong := [name for name, equals, _ in pairs if not equals]:
+        raise MusterError(f"--label {wrong[0]} cannot be read; write --label team=training")
+    end = until.replace(tzinfo=datetime.UTC) if until else _next_second()
+    labels = {name: text for name, _, text in pairs}
+    found = records.fleet_facts(end - datetime.timedelta(days=days), end, simulated=simulated, labels=labels)
+    sections = render.all_sections(found)
+    if rows:
+        chosen = next((each for each in sections if each.title.lower() == rows.lower()), None)
+        if chosen is None:
+            titles = ", ".join(each.title for each in sections)
+            raise MusterError(f"the digest has no section {rows!r}: give one of {titles}")
+        if json:
+            show.as_json([dict(zip(chosen.columns, row, strict=True)) for row in chosen.behind])
+        else:
+            show.table(list(chosen.columns), [list(row) for row in chosen.behind], empty="it counts nothing")
+        return
+    if json:
+        show.as_json(sections)
+        return
+    made = render.render(found, ", ".join(label or ()), simulated=simulated)
+    typer.echo(made.text)
+    if html:
+        html.write_text(made.html, encoding="utf-8")
+        typer.echo(f"written: {html}")
+
+
+def _next_second() -> datetime.datetime:
+    """The end of a period up to now, as ``--until`` can give it again."""
+    return datetime.datetime.now(datetime.UTC).replace(microsecond=0) + datetime.timedelta(seconds=1)

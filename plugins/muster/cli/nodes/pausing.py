@@ -1,0 +1,43 @@
+"""``muster node pause`` and ``muster node resume``: keep all tests away from a node until a day."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+from muster.cli.nodes.adoption import Reason, given
+from muster.cli.terminal import show
+from muster.cli.terminal.dry import DryRun, rehearsed, risks
+from muster.cli.terminal.messages import messages
+from muster.cli.terminal.options import AsWho, Name
+
+
+@messages
+def pause(
+    name: Name,
+    until: Annotated[str, typer.Option(help="The last day (YYYY-MM-DD, UTC) on which no test starts.")],
+    reason: Reason,
+    who: AsWho = "",
+    dry_run: DryRun = False,
+) -> None:
+    """Let no test of a node start until a day has passed; its state and its place in its scheduler stay."""
+    from muster import records
+    from muster.lifecycle.preview import risks_of_pause
+
+    with rehearsed(dry_run):
+        node = records.pause_node(name, records.end_of(until), show.person(who), given(reason))
+        typer.echo(f"{name}: its tests {'would be' if dry_run else 'are'} {node.pause}")
+        if dry_run:
+            lease = records.get_lease(name)
+            risks(name, risks_of_pause(node.state, lease.run_id if lease else ""))
+
+
+@messages
+def resume(name: Name, reason: Reason, who: AsWho = "", dry_run: DryRun = False) -> None:
+    """End the pause of a node's tests before its last day."""
+    from muster import records
+
+    with rehearsed(dry_run):
+        records.resume_node(name, show.person(who), given(reason))
+        typer.echo(f"{name}: its pause {'would be' if dry_run else 'is'} over")

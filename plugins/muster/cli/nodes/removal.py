@@ -1,0 +1,62 @@
+"""``muster node remove``: a machine leaves the fleet, and what Muster put on it goes."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from muster.cli.nodes.adoption import Reason, given
+from muster.cli.terminal import show
+from muster.cli.terminal.dry import DryRun, rehearsed, risks
+from muster.cli.terminal.messages import messages
+from muster.cli.terminal.options import AsWho, Name
+from muster.errors import MusterError
+from muster.lifecycle.transitions import State
+from muster.settings import settings
+
+if TYPE_CHECKING:
+    from muster.records import NodeRecord
+
+
+@messages
+def remove(
+    name: Name,
+    reason: Reason,
+    clean: Annotated[bool, typer.Option("--clean", help="Delete Muster's files on the node too, over SSH.")] = False,
+    who: AsWho = "",
+    dry_run: DryRun = False,
+) -> None:
+    """Retire a node that leaves the fleet, and end its place in a scheduler, closed there. Its history stays."""
+    from muster import records
+    from muster.admission import entry
+
+    node = records.get_node(name)
+    if lease := records.get_lease(name):
+        raise MusterError(f"{name} is leased by run {lease.run_id}: end that run first")
+    with rehearsed(dry_run):
+        if node.state is not State.RETIRED:
+            entry.move(name, State.RETIRED, show.person(who), given(reason), dry_run=dry_run)
+        place = records.scheduler_place(name)
+        if place is not None and place.waits and not dry_run:
+            raise MusterError(
+                f"{name} is retired, and {place.cluster} has not closed it yet: {place.last_error}; repeat this later"
+            )
+        if place is not None:
+            records.place_on_scheduler(name, "", "", show.person(who), given(reason))
+        typer.echo(f"{name}: retired{f', and closed in {place.cluster} for good' if place else ''}")
+        if dry_run and clean:
+            typer.echo(f"{name}: Muster's files on it would be deleted")
+        if dry_run:
+            risks(name, ["it is not tested any more, and its records and mails stay as long as all others"])
+    if clean and not dry_run:
+        _clean(node)
+
+
+def _clean(node: NodeRecord) -> None:
+    from muster.cli.controller.connections import logged_in
+    from muster.remote import jobs
+
+    with logged_in(node, settings().ssh_timeout_s) as client:
+        left = jobs.clean(client, node.work_dir, node.name)
+    typer.echo(f"{node.name}: {left or 'Muster left no file on it'}")

@@ -1,0 +1,77 @@
+"""``muster node scheduler``: the cluster that allocates a node to users, and the node's name there."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from muster.cli.nodes.adoption import Reason, given
+from muster.cli.terminal import show
+from muster.cli.terminal.dry import DryRun, rehearsed, risks
+from muster.cli.terminal.messages import messages
+from muster.cli.terminal.options import AsJson, AsWho, Name
+
+if TYPE_CHECKING:
+    from muster.records import PlaceRecord
+
+
+@messages
+def scheduler(
+    name: Name,
+    reason: Reason,
+    cluster: Annotated[str, typer.Option(help="A cluster of MUSTER_SCHEDULERS; empty: no scheduler.")] = "",
+    called: Annotated[str, typer.Option(help="Its name there (Slurm: NodeName); default: its name here.")] = "",
+    who: AsWho = "",
+    dry_run: DryRun = False,
+) -> None:
+    """Give a node its place in a scheduler, or move it to another. A node that is not admitted is closed there."""
+    from muster import records
+    from muster.admission import clusters, service
+
+    there = called or name
+    if cluster:
+        clusters.check(cluster, [there])
+    with rehearsed(dry_run):
+        place = records.place_on_scheduler(name, cluster, there, show.person(who), given(reason))
+        typer.echo(f"{name}: {f'{there} in {cluster}' if place else 'no scheduler'}")
+        if dry_run and place is not None and place.wanted == records.WITHDRAWN:
+            risks(name, [f"{there} is closed to new jobs in {cluster} until Muster admits it"])
+    if place is not None and not dry_run and (trouble := service.carry_out(name)):
+        typer.echo(f"{name}: {place.wanted} waits: {trouble}")
+
+
+def schedulers(json: AsJson = False) -> None:
+    """Show every node's place in a scheduler, the changes that wait, and where a scheduler differs."""
+    from muster import records
+
+    places = records.scheduler_places()
+    if json:
+        show.as_json(places)
+        return
+    rows = [[each.node, each.cluster, each.name, _state(each), each.difference or each.last_error] for each in places]
+    empty = "no node has a scheduler; `muster node scheduler NODE --cluster CLUSTER --reason …` gives it one"
+    show.table(["node", "cluster", "there", "state", ""], rows, empty=empty)
+
+
+def sentences() -> list[str]:
+    """One sentence for each change that waits, each difference, each question and each requested test."""
+    from muster import records
+
+    lines = []
+    for each in records.scheduler_places():
+        where = f"{each.node} ({each.name} in {each.cluster})"
+        if each.waits:
+            why = f": {each.last_error}" if each.last_error else ""
+            lines.append(f"{where}: to be {each.wanted}, since {show.when(each.wanted_at)}{why}")
+        if each.difference:
+            lines.append(f"{where}: {each.difference}")
+        if each.verify:
+            lines.append(f"{where}: a person requests a test: {each.verify}")
+        if each.question:
+            lines.append(each.question)
+    return lines
+
+
+def _state(place: PlaceRecord) -> str:
+    return f"to be {place.wanted}" if place.waits else place.done or "left alone (shadow mode)"

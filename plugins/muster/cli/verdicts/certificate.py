@@ -1,0 +1,86 @@
+"""``muster certificate``: show, list and verify the certificates of admission, and their key."""
+
+from __future__ import annotations
+
+import datetime
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from muster.cli.terminal import show
+from muster.cli.terminal.options import AsJson, AsWho, Name
+from muster.errors import BadCertificate, MusterError
+
+app = typer.Typer(no_args_is_help=True)
+
+
+@app.command("show")
+def show_(name: Name, json: AsJson = False) -> None:
+    """Print a node's newest certificate, JSON as it was signed. Ends with status 1 if it holds no longer."""
+    from muster import records
+
+    found = records.certificate_of(name)
+    if found is None:
+        raise MusterError(f"{name} has no certificate: it gets one when it is admitted")
+    typer.echo(found.document)
+    if why := found.invalid(datetime.datetime.now(datetime.UTC)):
+        typer.echo(f"muster: the certificate of {name} holds no longer: {why}", err=True)
+        raise typer.Exit(1)
+
+
+@app.command("list")
+def list_(json: AsJson = False) -> None:
+    """List the nodes in production whose certificate was revoked or has expired: they are tested again when idle."""
+    from muster import records
+
+    found = records.uncertified()
+    if json:
+        show.as_json(found)
+        return
+    show.table(["node", "why"], [list(each) for each in found.items()], empty="every node in production has one")
+
+
+@app.command("verify")
+def verify(
+    file: Annotated[Path, typer.Argument(help="What `muster certificate show` printed.")],
+    key: Annotated[Path, typer.Option(help="The public key: what `muster certificate key` printed.")],
+    json: AsJson = False,
+) -> None:
+    """Check a certificate's signature and expiry by the public key. Only records show whether it was revoked."""
+    from muster import records
+    from muster.lifecycle import certificate
+
+    try:
+        document = file.read_bytes()
+    except OSError as error:
+        raise BadCertificate(f"the certificate {file} cannot be read: {error.strerror}") from None
+    try:
+        content = certificate.verify(document, records.read_public(key), datetime.datetime.now(datetime.UTC))
+    except BadCertificate as error:
+        raise BadCertificate(f"{file} is not valid: {error}") from None
+    if json:
+        show.as_json(content)
+        return
+    passed = ", ".join(f"{each['stage']} {each['verdict']} at {each['level']}" for each in content["stages"])
+    facts = {name: content[name] for name in ("node", "id", "verdict", "admitted_by", "sku", "expires_at")}
+    show.facts({"certificate": "valid", **facts, "stages": passed})
+
+
+@app.command("key")
+def key(
+    new: Annotated[bool, typer.Option("--new", help="Make a key first; the file must not exist.")] = False,
+    reason: Annotated[str, typer.Option(help="Why a key is made; it is recorded.")] = "",
+    who: AsWho = "",
+    json: AsJson = False,
+) -> None:
+    """Print the public key that verifies this controller's certificates."""
+    from muster import records
+
+    if new:
+        records.replace_key(show.person(who), reason)
+    public = records.public_text(records.signing_key(create=False))
+    if json:
+        show.as_json({"public_key": public})
+    else:
+        typer.echo(public, nl=False)

@@ -1,0 +1,115 @@
+"""``muster sku learn``: floors calibrated from this fleet's own healthy nodes, written as a new revision."""
+
+from __future__ import annotations
+
+import datetime
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from muster.cli.terminal import show
+from muster.cli.terminal.dry import DryRun
+from muster.cli.terminal.messages import messages
+from muster.errors import MusterError
+from muster.settings import settings
+
+if TYPE_CHECKING:
+    from muster_criteria.sku_files.learned import Calibration, LearnedFile, LearnedFloor
+    from muster_criteria.sku_files.model import Sku
+
+
+@messages
+def learn(
+    name: Annotated[str, typer.Argument(help="The SKU.")],
+    level: Annotated[str, typer.Option(help="Learn from measurements of this level.")] = "standard",
+    stack: Annotated[str, typer.Option(help="Firmware, driver and libraries; default: those most nodes run.")] = "",
+    into: Annotated[Path | None, typer.Option(help="Folder of SKU files; default: MUSTER_SKU_PATH's first.")] = None,
+    dry_run: DryRun = False,
+) -> None:
+    """Derive floors from measured healthy nodes (16 at least), robustly, and write them as the next revision."""
+    from muster import records
+    from muster_criteria.sku_files.learned import FOLDER, BadCalibration, as_file, newest, read_learned
+    from muster_criteria.sku_files.model import SkuError
+    from muster_criteria.sku_files.skus import load_sku
+
+    folder = into or next(iter(settings().sku_folders), None)
+    if folder is None:
+        raise MusterError("nowhere to write to: name a folder with --into, or set MUSTER_SKU_PATH")
+    search = [folder, *settings().sku_folders]
+    try:
+        sku = load_sku(name, search)
+        last_path = newest(search, name)
+        last = None if last_path is None else read_learned(last_path, name)[1]
+    except (SkuError, BadCalibration) as error:
+        raise MusterError(str(error)) from None
+    calibration = _calibrated(sku, level, stack, last)
+    if calibration.refused:
+        raise MusterError(f"nothing is learned for {name} at level {level}: {calibration.refused}")
+    _show(calibration)
+    revision = (last.revision if last else 0) + 1
+    path = folder / FOLDER / f"{name}-{revision:04d}.yaml"
+    if dry_run:
+        typer.echo(f"dry run: {path} was not written")
+        return
+    text = as_file(name, calibration, level, revision, datetime.datetime.now(datetime.UTC).date(), sku.limits)
+    _write_checked(path, text, name, search)
+    records.audit_command(
+        settings().who, f"floors of {name} were learned at level {level}, as revision {revision}",
+        {"sku": name, "level": level, "revision": revision, "file": str(path)},
+    )  # fmt: skip
+    typer.echo(f"{path} is in force from now on; delete it to go back to the revision before")
+
+
+def _calibrated(sku: Sku, level: str, stack: str, last: LearnedFile | None) -> Calibration:
+    from muster import records
+    from muster_criteria.sku_files import learn as learning
+    from muster_criteria.sku_files.learned import floors_of
+
+    metrics = sorted({limit.metric for limit in sku.limits if limit.unit in learning.RATE_UNITS})
+    readings = records.fleet_readings(sku.name, level, metrics, simulated=False, visits=1)
+    suspects = records.excluded_from_peers(sku.name, simulated=False)
+    readings = readings[~readings["node"].isin(list(suspects))]
+    return learning.learn(readings, floors_of(last) if last else (), stack)
+
+
+def _show(calibration: Calibration) -> None:
+    state = (
+        "a canary, since most nodes run another stack: floors only warn"
+        if calibration.canary
+        else "floors that fail a node"
+    )
+    typer.echo(f"{calibration.nodes} healthy nodes on {calibration.stack or 'an unknown stack'}: {state}")
+    show.table(
+        ["metric", "on", "floor", "warns below", "median", "spread", "devices", "nodes"],
+        [_row(each) for each in calibration.learned],
+        empty="no rate was measured on enough nodes",
+    )
+    if calibration.left_out:
+        typer.echo(f"left out, since they stand out below the others: {', '.join(calibration.left_out)}")
+    for note in calibration.notes:
+        typer.echo(note)
+
+
+def _row(each: LearnedFloor) -> list[object]:
+    return [
+        each.name, each.kind, f"{each.fail:g} {each.unit}", f"{each.warn:g} {each.unit}", f"{each.median:.5g}",
+        f"{100 * each.spread:.2g} %", each.devices, each.nodes,
+    ]  # fmt: skip
+
+
+def _write_checked(path: Path, text: str, name: str, search: list[Path]) -> None:
+    """Write a revision that is not there yet, and take it back if the SKU does not hold together with it."""
+    from muster_criteria.sku_files.skus import lint_sku
+
+    path.parent.mkdir(parents=True, exist_ok=True)
+    try:
+        with path.open("x", encoding="utf-8") as file:
+            file.write(text)
+    except FileExistsError:
+        raise MusterError(
+            f"{path} exists already and is not overwritten: another calibration was written meanwhile"
+        ) from None
+    if problems := lint_sku(name, search):
+        path.unlink()
+        raise MusterError(f"the floors do not hold together, so nothing was kept: {problems[0]}")

@@ -1,0 +1,133 @@
+"""New hardware: an asset event for one node and delivery starts one run of its qualification.
+
+The event's partition key is ``NODE__DELIVERY``. Its extra may hold ``level``, and ``inventory``: the node's inventory
+line, to enrol it; without it the node must be enrolled already. An event adds a node and never changes one. Airflow
+gives the event's run a random id, so the deterministic id of the qualification run is what prevents a repeated event
+from testing the node again.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import logging
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, Literal
+
+import pydantic
+from airflow.sdk.exceptions import AirflowException, AirflowSkipException
+
+from muster import records
+from muster.errors import BadInventory, MusterError, UnknownNode
+from muster.integration import runid
+from muster.operators.testing import claims
+from muster.records import NODE_NAME
+
+log = logging.getLogger(__name__)
+
+ASSET = "muster_new_hardware"
+
+_KEY = "give NODE__DELIVERY, as in gpu-0001__PO-4711"
+
+
+class Extra(pydantic.BaseModel):
+    """The optional content of an event. Airflow adds ``from_rest_api``."""
+
+    model_config = pydantic.ConfigDict(extra="forbid", frozen=True)
+
+    level: Literal["demo", "short", "standard", "long"] = "standard"
+    inventory: dict[str, Any] | None = None
+    from_rest_api: bool = False
+
+
+@dataclasses.dataclass(frozen=True)
+class Arrival:
+    """One node of one delivery, with the content of its event."""
+
+    node: str
+    delivery: str
+    extra: Extra
+
+    @property
+    def reason(self) -> str:
+        """Why the node is tested."""
+        return f"delivery {self.delivery}"
+
+
+def read(partition_key: str | None, extras: Sequence[Mapping[str, Any]]) -> Arrival:
+    """Returns the node and delivery of a partition key. Raises MusterError for an invalid key or extra.
+
+    A run that a person starts has no event; a run has several if they came faster than Airflow made runs. All events
+    of a run must have the same content.
+    """
+    if not partition_key:
+        raise MusterError(f"the event has no partition key, which names the node; {_KEY}")
+    node, _, delivery = partition_key.partition("__")
+    if not NODE_NAME.fullmatch(node) or not delivery.strip():
+        raise MusterError(f"the partition key {partition_key!r} does not name a node and its delivery; {_KEY}")
+    try:
+        parsed = [Extra.model_validate(extra) for extra in extras] or [Extra()]
+    except pydantic.ValidationError as error:
+        first = error.errors()[0]
+        where = ".".join(str(part) for part in first["loc"])
+        raise MusterError(
+            f"the extra of the event for {partition_key} cannot be used: {where}: {first['msg']}; "
+            "it takes level and inventory"
+        ) from None
+    first_extra = parsed[0]
+    if any(other != first_extra for other in parsed):
+        raise MusterError(f"{len(parsed)} events for {partition_key} differ; send the right one again")
+    if "bmc" in (first_extra.inventory or {}):
+        # It names a secret of the controller and the address that it is sent to.
+        raise MusterError(
+            f"the event for {partition_key} has a bmc, and an event sets no bmc: leave it out, and give it by "
+            f"`muster node add` or `muster node import`"
+        )
+    named = (first_extra.inventory or {}).get("name", node)
+    if named != node:
+        raise MusterError(f"the event for {partition_key} has the inventory line of {named!r}; correct one of them")
+    return Arrival(node, delivery.strip(), first_extra)
+
+
+def receive(
+    partition_key: str | None, extras: Sequence[Mapping[str, Any]], exists: Callable[[str], bool]
+) -> dict[str, Any]:
+    """Enrol the node if its event describes it. Returns the arguments of TriggerDagRunOperator for its qualification.
+
+    ``exists(run_id)``: whether node_qualification has that run. Raises AirflowSkipException if it has or the node's
+    tests are paused,
+    AirflowFailException if a person has to resolve something first, AirflowException while the node does not respond.
+    """
+    with claims.failing_at_once():
+        arrival = read(partition_key, extras)
+        run_id = runid.run_id(arrival.node, arrival.reason)
+        if exists(run_id):
+            raise AirflowSkipException(
+                f"{arrival.node} of delivery {arrival.delivery} was received before, as run {run_id} of "
+                "node_qualification: clear that run to test the node again, or name another delivery"
+            )
+        if arrival.extra.inventory is not None:
+            _enrol(arrival, arrival.extra.inventory)
+        try:
+            node = records.get_node(arrival.node)
+        except UnknownNode as error:
+            raise MusterError(f"{error}, or send its line under `inventory` in the event's extra") from error
+        if node.pause:
+            raise AirflowSkipException(f"{node.name} is not tested: its tests are {node.pause}; then clear this run")
+    conf = {"node": node.name, "level": arrival.extra.level, "reason": arrival.reason, "pool": node.pool or None}
+    return {"trigger_run_id": run_id, "conf": conf}
+
+
+def _enrol(arrival: Arrival, line: Mapping[str, Any]) -> None:
+    from muster.enrolment import inventory
+    from muster.enrolment import known as enrolment
+
+    try:
+        described = inventory.described({**line, "name": arrival.node}, enrolment.skus())
+    except BadInventory as error:
+        raise MusterError(f"{arrival.node} cannot be enrolled: {'; '.join(error.problems)}") from error
+    try:
+        found = enrolment.pinned(described)
+    except BadInventory as error:  # tried again: it may not have booted yet
+        raise AirflowException(f"{arrival.node} cannot be enrolled yet: {'; '.join(error.problems)}") from error
+    for name, outcome in records.add_nodes(found, actor=arrival.reason, change=False).items():
+        log.info("%s: %s", name, outcome)

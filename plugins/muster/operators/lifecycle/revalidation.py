@@ -1,0 +1,159 @@
+"""The tasks of revalidation: choose idle production nodes, take one out of production, and return it.
+
+Each is a plain function of run ids and parameters; the DAG files make tasks of them.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import datetime
+import logging
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any
+
+from airflow.sdk.exceptions import AirflowSkipException
+
+from muster import acting, records
+from muster.admission import service
+from muster.admission.idle_fleet import known
+from muster.errors import ControllerFault, LeftAlone, MusterError, NodeLeased, NodePaused, UnknownNode, UnknownRun
+from muster.integration import runid
+from muster.lifecycle import selection as planning
+from muster.lifecycle.transitions import INCONCLUSIVE_BUDGET, SERVING, State
+from muster.operators.testing import claims, qualification
+from muster_criteria.sku_files.model import SkuError
+from muster_criteria.sku_files.programme import STAGES
+
+log = logging.getLogger(__name__)
+
+
+def pick(run_id: str, level: str) -> list[dict[str, Any]]:
+    """Returns the arguments of TriggerDagRunOperator for one run of node_revalidation per node to test now.
+
+    Raises ControllerFault.
+    """
+    claims.controller_ready()
+    now = datetime.datetime.now(datetime.UTC)
+    nodes = {node.name: node for node in records.list_nodes()}
+    choice = planning.choose(known(list(nodes.values()), now))
+    for planned in choice.chosen:
+        log.info("%s is tested in %s: %s", planned.node, ", ".join(planned.stages), planned.why)
+    for name, why in choice.passed_over.items():
+        log.info("%s is not tested now: %s", name, why)
+    tests: list[tuple[str, str, str, Sequence[str]]] = [
+        (each.node, "waiting", "it was waiting", each.stages)
+        if nodes[each.node].state is State.REVALIDATION
+        else (each.node, "idle", f"it was idle; {each.why}", each.stages)
+        for each in choice.chosen
+    ]
+    return [
+        {
+            "trigger_run_id": runid.run_id(name, f"{reason} in {run_id}"),
+            "conf": {
+                "node": name,
+                "level": level,
+                "reason": why,
+                "pool": nodes[name].pool or None,
+                "stages": list(stages),
+            },
+        }
+        for name, reason, why, stages in tests
+    ]
+
+
+def claim(dag_id: str, run_id: str, params: Mapping[str, Any], user: str | None = None) -> dict[str, Any]:
+    """Take a node out of production for this run. Raises AirflowSkipException if the node is in use by now.
+
+    ``user``: the user of Airflow who started the run, in its pages or over REST. Raises AirflowFailException if a
+    person has to resolve something first, ControllerFault.
+    """
+    with claims.failing_at_once(), _refusal_noted(str(params["node"])):
+        return _claim(dag_id, run_id, params, acting.airflow_login(user or ""))
+
+
+@contextlib.contextmanager
+def _refusal_noted(name: str) -> Iterator[None]:
+    """Note a refusal that would come again with the next run, so that other nodes come first for a while."""
+    try:
+        yield
+    except (ControllerFault, UnknownNode):
+        raise
+    except (MusterError, SkuError) as error:
+        records.note_refusal(name, str(error))
+        raise
+
+
+def _claim(dag_id: str, run_id: str, params: Mapping[str, Any], login: str) -> dict[str, Any]:
+    level, reason = str(params["level"]), str(params.get("reason") or "")
+    node = claims.testable(str(params["node"]), level)
+    claims.controller_ready()
+    claims.refuse_other_pool(node, params)
+    name = node.name
+    lease = records.get_lease(name)
+    if lease is None or (lease.dag_id, lease.run_id) != (dag_id, run_id):
+        if node.state not in SERVING:
+            raise MusterError(f"{name} is in {node.state}, and only nodes in production are revalidated; qualify it")
+        if why := service.in_use(node):
+            if node.state is State.REVALIDATION:  # it comes first each time, while a job of a user may run for days
+                records.note_refusal(name, why)
+            raise AirflowSkipException(f"{name} is not tested: {why}")
+    try:
+        with claims.leased([name], dag_id, run_id) as (lease,):
+            # Without force: revalidation never disturbs a node in use.
+            service.take_for_test(name, f"{dag_id} {run_id}", f"revalidation {run_id}")
+            records.begin_run(dag_id, run_id, name, level, reason, started_by=login, required_stages=_stages(params))
+    except NodePaused as error:
+        raise AirflowSkipException(f"{name} is not tested: {error}") from error
+    except (NodeLeased, LeftAlone) as error:
+        if isinstance(error, LeftAlone):
+            records.note_refusal(name, str(error))
+        _return_to_scheduler(name, dag_id, run_id)
+        raise AirflowSkipException(f"{name} is not tested: {error}") from error
+    return {"node": name, "sku": node.sku, "level": level, "token": lease.token, "simulated": node.simulated}
+
+
+def _stages(params: Mapping[str, Any]) -> tuple[str, ...]:
+    """Returns the stages that the run was asked for, in order; all without a list. Raises MusterError for another."""
+    chosen = params.get("stages") or STAGES
+    if unknown := set(chosen) - set(STAGES):
+        raise MusterError(f"there is no stage {min(unknown)!r}; the stages are {', '.join(STAGES)}")
+    return tuple(stage for stage in STAGES if stage in chosen)
+
+
+def conclude(dag_id: str, run_id: str, faults: Callable[[], Mapping[str, str]] = dict) -> dict[str, str]:
+    """Combine the stages' verdicts, move the node, and return it to the scheduler if it is in production.
+
+    Raises AirflowFailException if the verdict is FAIL, INCONCLUSIVE or SKIPPED (``qualification.conclude``).
+    """
+    try:
+        run = records.get_run(dag_id, run_id)
+    except UnknownRun as error:
+        raise AirflowSkipException("the node was not tested") from error
+    try:
+        return qualification.conclude(dag_id, run_id, faults)
+    finally:
+        _return_to_scheduler(run.node, dag_id, run_id)
+        _ask_about_no_verdict(run.node)
+
+
+def _ask_about_no_verdict(name: str) -> None:
+    node = records.get_node(name)
+    if node.state is State.PRODUCTION and node.inconclusive >= INCONCLUSIVE_BUDGET:
+        records.notify(
+            f"no verdict/{name}",
+            f"{'[simulated] ' if node.simulated else ''}{name} serves, and {node.inconclusive} tests of it in a row "
+            f"were inconclusive: see `muster node show {name}`, remove the cause, and test it again, or withdraw it "
+            f"with `muster node move {name} quarantine --reason …`",
+        )
+
+
+def _return_to_scheduler(name: str, dag_id: str, run_id: str) -> None:
+    place = records.scheduler_place(name)  # before the lease: a run that takes the node afterwards has another job
+    lease = records.get_lease(name)
+    if lease is not None and (lease.dag_id, lease.run_id) != (dag_id, run_id):
+        return  # it is that run's now
+    if place is not None:
+        service.end_test(name, place.test_job)
+    if records.get_node(name).state is State.PRODUCTION:
+        records.restore_place(name, "its revalidation is over")
+    service.carry_out(name)

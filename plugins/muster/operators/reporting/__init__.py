@@ -1,0 +1,1 @@
+"""What people read of a run: mails, notifications, the archive of reports, the run's note."""

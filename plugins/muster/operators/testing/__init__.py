@@ -1,0 +1,1 @@
+"""What tests a node: claims, stages, the members of a block, and the remote job under each."""

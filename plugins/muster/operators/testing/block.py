@@ -1,0 +1,258 @@
+"""The tasks around a block's members: claim all nodes or none, judge them together, admit, report, release.
+
+Each is a plain function of run ids and parameters; the DAG file makes tasks of them.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import hashlib
+import logging
+import secrets
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from airflow.sdk.exceptions import AirflowException, AirflowFailException
+
+from muster import acting, records
+from muster.admission import entry
+from muster.errors import MusterError
+from muster.integration import closing, logins, runid
+from muster.lifecycle.certificate import WATCHED
+from muster.lifecycle.gate import Admit
+from muster.lifecycle.transitions import CLUSTER_STAGES, State
+from muster.operators.testing import claims
+from muster.records import NodeRecord
+from muster.remote import attempt as remote
+from muster.settings import settings
+from muster_criteria.model import Action, Evidence, FaultClass, Finding, Severity, Verdict
+from muster_criteria.sku_files.model import Sku
+from muster_criteria.sku_files.skus import load_sku
+
+log = logging.getLogger(__name__)
+
+STAGE = CLUSTER_STAGES[0]
+
+PORTS = range(20000, 30000)
+"""Ports for the rendezvous, below Linux's ephemeral ports (ip_local_port_range begins at 32768)."""
+
+ADMITTED = "admitted"
+
+ADDRESS_LABEL = "block_address"
+"""The node label with the address for other nodes, where that differs from the controller's address for it."""
+
+
+def claim(
+    dag_id: str, run_id: str, params: Mapping[str, Any], try_number: int = 1, user: str | None = None
+) -> dict[str, Any]:
+    """Claim all nodes of the block for this run, or none. Returns the shared part of their plans, members by rank.
+
+    ``user``: the user of Airflow who started the run, in its pages or over REST. Raises AirflowFailException if a
+    person has to resolve something first, ControllerFault.
+    """
+    with claims.failing_at_once():
+        claims.controller_ready()
+        return _claim(dag_id, run_id, params, try_number, acting.airflow_login(user or ""))
+
+
+def _claim(dag_id: str, run_id: str, params: Mapping[str, Any], try_number: int, login: str) -> dict[str, Any]:
+    names, level = [str(name) for name in params["nodes"]], str(params["level"])
+    force, reason = claims.forced(params), str(params.get("reason") or "")
+    if len(set(names)) < 2 or len(set(names)) != len(names):
+        raise MusterError(f"a block is at least two nodes, each named once, not {', '.join(names) or 'none'}")
+    nodes = [claims.testable(name, level) for name in names]
+    _check_nodes(nodes)
+    for sentence in _differences(names):
+        log.warning("before the block trains: %s", sentence)
+    with claims.leased(names, dag_id, run_id):
+        claims.refuse_in_use(names, force)
+        for name in names:
+            records.begin_run(
+                dag_id, run_id, name, level, reason, force, started_by=login, required_stages=CLUSTER_STAGES
+            )
+        for name in names:
+            records.begin_stage(dag_id, run_id, STAGE, node=name)
+    # Each try has its own port and secret, so that processes left over from an earlier try cannot join.
+    drawn = int.from_bytes(hashlib.sha256(f"{dag_id}/{run_id}/{try_number}".encode()).digest()[:8], "big")
+    master = nodes[0]
+    return {
+        "members": names,
+        "master_addr": str(master.labels.get(ADDRESS_LABEL) or master.host),
+        "master_port": PORTS[drawn % len(PORTS)],
+        "session": secrets.token_hex(16),
+        "seed": drawn & 0x7FFFFFFF,
+    }
+
+
+def _check_nodes(nodes: Sequence[NodeRecord]) -> None:
+    """Raises MusterError unless these nodes can be a block."""
+    for node in nodes:
+        if node.state not in (State.QUALIFIED, State.CLUSTER_VALIDATION):
+            raise MusterError(
+                f"{node.name} is {node.state}, and only qualified nodes are validated together: qualify it first "
+                f"(`muster qualify {node.name}`), or leave it out"
+            )
+    if len({node.simulated for node in nodes}) > 1:
+        raise MusterError("a block cannot mix real and simulated nodes: they are judged by each other")
+
+
+def _differences(members: Sequence[str]) -> list[str]:
+    """A sentence for each driver and firmware in which the members differ, as each reported it last."""
+    from muster_criteria.context.versions import differing
+
+    return differing(records.versions_of(members), WATCHED)
+
+
+def judge(dag_id: str, run_id: str, members: Sequence[str], faults: Mapping[str, str]) -> dict[str, dict[str, str]]:
+    """Judge the block from its members' results and record each verdict. Returns {member: {verdict, reason}}.
+
+    A member that fails is quarantined at once, independently of the others. ``faults``: {member: why the controller
+    could not test it}.
+    """
+    from muster_criteria.cluster.judge import MemberResult, judge_block
+    from muster_criteria.stage.findings import evidence_finding
+
+    collected = {name: _collected(dag_id, run_id, name, faults.get(name, "")) for name in members}
+    skus = {name: load_sku(records.get_node(name).sku, settings().sku_folders) for name in members}
+    mixed = [
+        evidence_finding(Evidence(
+            "versions_differ", f"{sentence[0].upper()}{sentence[1:]}.", fault_class=FaultClass.SOFTWARE,
+            action=Action.FIX_SOFTWARE, severity=Severity.WARNING, expected="one version in a block",
+        ))
+        for sentence in _differences(members)
+    ]  # fmt: skip
+    results = {
+        name: MemberResult(
+            name, member.result, member.why_missing, devices=_gpus(skus[name]), known=(*member.evidence, *mixed)
+        )
+        for name, member in collected.items()
+    }
+    # A programme of this name is one for all SKUs of the fleet.
+    block = judge_block(list(results.values()), skus[members[0]].block)
+    for note in block.notes:
+        log.warning("%s", note)
+    outcome: dict[str, dict[str, str]] = {}
+    for judged in block.members:
+        name = judged.name
+        member, sku, run = collected[name], skus[name], records.get_run(dag_id, run_id, node=name)
+        judgement = judged.judgement(results[name], run.level, sku.name, sku.revision)
+        judgement = dataclasses.replace(judgement, stage=STAGE, simulated=judgement.simulated or run.simulated)
+        stored = records.record_stage(
+            dag_id, run_id, member.result, judgement, member.raw, member.telemetry, member.attempts, node=name
+        ).judgement
+        headline = f"cluster validation: {stored.reason}"
+        # A member that is INCONCLUSIVE only because another one was lost, or for a fault of the controller, was not
+        # tested: its own budget stays.
+        others_fault = not judged.missing and bool(block.missing or block.failed)
+        untested = (others_fault or member.fault) and stored.verdict is Verdict.INCONCLUSIVE
+        closed = records.finish_run(
+            dag_id, run_id, Verdict.SKIPPED if untested else stored.verdict, headline, node=name
+        )
+        log.info("%s: %s: %s (%s)", name, stored.verdict, stored.reason, closed.state_after)
+        outcome[name] = {"verdict": str(stored.verdict), "reason": stored.reason}
+    return outcome
+
+
+def _gpus(sku: Sku) -> int | None:
+    counted = sku.devices.get("gpu")
+    return counted if isinstance(counted, int) and counted > 0 else None
+
+
+@dataclasses.dataclass(frozen=True)
+class _Collected:
+    """The stored result of one member. ``evidence``: what the controller itself established, such as a reboot.
+
+    ``fault``: why the controller could not collect a result, "" if it could.
+    """
+
+    result: Any = None
+    raw: bytes | None = None
+    telemetry: bytes | None = None
+    attempts: int = 1
+    why_missing: str = ""
+    evidence: tuple[Finding, ...] = ()
+    fault: str = ""
+
+
+def _collected(dag_id: str, run_id: str, name: str, fault: str) -> _Collected:
+    from muster_criteria.measured import parse_result
+
+    kept = records.stage_bytes(dag_id, run_id, STAGE, node=name)
+    before = records.judgements(dag_id, run_id, node=name).get(STAGE)
+    if kept is None or before is None:
+        why = f"a fault of the controller: {fault}" if fault else "its task ended before it returned a result"
+        return _Collected(why_missing=why, fault=fault)
+    # Without its waivers: the records apply those that are valid now to the new verdict.
+    evidence = tuple(dataclasses.replace(each, waived="") for each in before.findings if each.metric == "evidence")
+    if kept.result is None:
+        return _Collected(attempts=kept.attempts, why_missing=before.reason, evidence=evidence)
+    return _Collected(parse_result(kept.result), kept.result, kept.telemetry, kept.attempts, evidence=evidence)
+
+
+def admit(dag_id: str, run_id: str, outcome: Mapping[str, Mapping[str, str]]) -> dict[str, str]:
+    """Admit the members that pass the gate to production. Returns {member: ADMITTED or the gate's reasons}.
+
+    Only members with PASS or WARN are considered. Raises AirflowException if the admission backend refuses or cannot
+    be reached; the retry sends all of them again.
+    """
+    decisions, failures = {}, []
+    for name, result in outcome.items():
+        if result["verdict"] not in (Verdict.PASS, Verdict.WARN):
+            continue
+        try:
+            decision = entry.admit(name, dag_id, run_id)
+        except MusterError as error:
+            failures.append(f"{name}: {error}")
+            continue
+        decisions[name] = ADMITTED if isinstance(decision, Admit) else "; ".join(decision.reasons)
+        log.info("%s: %s", name, decisions[name])
+    if failures:
+        raise AirflowException("; ".join(failures))
+    return decisions
+
+
+def questions(run_id: str, level: str, decisions: Mapping[str, str]) -> list[dict[str, Any]]:
+    """Returns the arguments of TriggerDagRunOperator for one admission run per member that was not admitted."""
+    return [
+        {
+            "trigger_run_id": runid.run_id(name, f"after {run_id}"),
+            "conf": {"node": name, "level": level, "reason": f"after {run_id}"},
+        }
+        for name, decision in decisions.items()
+        if decision != ADMITTED
+    ]
+
+
+def conclude(outcome: Mapping[str, Mapping[str, str]] | None) -> str:
+    """Returns a summary of the block. Raises AirflowFailException if a member is FAIL or INCONCLUSIVE."""
+    if not outcome:
+        raise AirflowFailException("the block was not judged")
+    failures = {
+        verdict: [f"{name} ({result['reason']})" for name, result in outcome.items() if result["verdict"] == verdict]
+        for verdict in (Verdict.FAIL, Verdict.INCONCLUSIVE)
+    }
+    if any(failures.values()):
+        parts = [f"{verdict}: {'; '.join(names)}" for verdict, names in failures.items() if names]
+        raise AirflowFailException(". ".join(parts))
+    return f"all {len(outcome)} members completed it"
+
+
+def report(dag_id: str, run_id: str, members: Sequence[str]) -> dict[str, str]:
+    """Mail a report for each member. Returns {member: delivery status}."""
+    from muster.operators.reporting import mailing, run_note
+
+    run_note.annotate(dag_id, run_id)
+    return {name: mailing.send_report(dag_id, run_id, node=name) for name in members}
+
+
+def release(dag_id: str, run_id: str, members: Sequence[str]) -> list[str]:
+    """Stop this run's jobs on the block's nodes and release the nodes."""
+    for name in members:
+        try:
+            remote.stop_leftovers(dag_id, run_id, [STAGE], logins.connect, node=name)
+        except MusterError as error:
+            # The node itself stops the job at its deadline, or when a newer run starts one.
+            log.warning("the job of this run on %s may still be running: %s", name, error)
+    freed = closing.release(dag_id, run_id, "the run is over")
+    log.info("released %s", ", ".join(freed) or "nothing: the nodes were released before")
+    return freed

@@ -1,0 +1,127 @@
+"""One member of a block as one mapped Airflow task.
+
+A member's measurements can only be judged together with the others', so its verdict is INCONCLUSIVE until
+``operators.testing.block`` judges all members.
+"""
+
+from __future__ import annotations
+
+import datetime
+from typing import TYPE_CHECKING, Any
+
+from airflow.sdk.exceptions import AirflowFailException
+
+from muster import records
+from muster.errors import MusterError
+from muster.integration import logins
+from muster.lifecycle.transitions import CLUSTER_STAGES
+from muster.operators.testing.remote_job import Judged, RemoteJobOperator
+from muster.remote import attempt as remote
+from muster.remote import outcome
+from muster.remote.attempt import Attempt, Programme
+from muster.remote.attempt_key import AttemptKey
+from muster.remote.outcome import Ended, Kind
+from muster_criteria.cluster.model import Measurements
+from muster_criteria.cluster.plan import cluster_calls, cluster_deadline_s
+from muster_criteria.cluster.presence import reported_lost
+from muster_criteria.measured import StageResult
+from muster_criteria.model import Coverage, Gap, Judgement, Lack, Verdict
+from muster_criteria.sku_files.model import Sku
+
+if TYPE_CHECKING:
+    from airflow.sdk.definitions.context import Context
+
+    from muster.records import RunRecord
+
+STAGE = CLUSTER_STAGES[0]
+
+UNJUDGED = "measured, and to be judged beside the other members of its block"
+
+GRACE_S = 120.0
+"""How long (s) to wait after a member's deadline: shorter than for a stage, since the whole block waits."""
+
+PATIENCE_S = 10.0
+"""A member that lost its connection ends by itself within this time (s), unless it hangs."""
+
+RETRY_DELAY = datetime.timedelta(seconds=5)
+"""Delay of a retry after a controller error: the other members give up soon after. The DAG file sets it, since
+``partial`` passes Airflow's default of five minutes."""
+
+
+class MusterMemberOperator(RemoteJobOperator):
+    """Takes one node through the cluster stage of the block that its run holds. Mapped over ``member``.
+
+    The task ``claims`` pushes the block to XCom as ``block``: members by rank, address and port of the rendezvous,
+    the session's secret, the seed.
+    """
+
+    def __init__(self, *, member: str, claims: str, **kwargs: Any) -> None:
+        super().__init__(stage=STAGE, grace_s=GRACE_S, member=member, **kwargs)
+        self.claims = claims
+
+    def _programme(self, context: Context, run: RunRecord, sku: Sku, key: AttemptKey, job_key: str) -> Programme:
+        ti: Any = context["ti"]
+        block: dict[str, Any] = ti.xcom_pull(task_ids=self.claims, key="block")
+        calls = cluster_calls(
+            sku.block,
+            block["members"],
+            master_addr=block["master_addr"],
+            master_port=block["master_port"],
+            session=block["session"],
+            level=run.level,
+            seed=block["seed"],
+        )
+        return Programme(calls[self.member], cluster_deadline_s(sku.block, run.level))
+
+    def _is_last(self, context: Context) -> bool:
+        """Always true: a member cannot be measured again without the others."""
+        return True
+
+    def _judge(self, attempt: Attempt, end: Ended, result: StageResult | None, why_missing: str) -> Judged:
+        """INCONCLUSIVE until the block is judged, but FAIL on evidence about the machine itself."""
+        from muster_criteria.stage.findings import evidence_finding
+
+        trouble = why_missing
+        if result is not None and result.end != "completed" and result.notes:
+            trouble = result.notes[0]
+        evidence = outcome.evidence(end.kind, stage="cluster validation", loads=True, losses=1, neighbours="")
+        judgement = Judgement(
+            stage=STAGE,
+            level=attempt.run.level,
+            verdict=Verdict.FAIL if evidence else Verdict.INCONCLUSIVE,
+            reason=evidence[0].sentence if evidence else trouble or UNJUDGED,
+            coverage=Coverage(1, 0, 0, (Gap(Lack.NO_RESULT, trouble) if trouble else Gap(Lack.UNJUDGED, UNJUDGED),)),
+            findings=tuple(evidence_finding(each) for each in evidence),
+            observations=(),
+            simulated=attempt.node.simulated or (result is not None and result.simulated),
+            sku=attempt.sku.name,
+            sku_version=attempt.sku.revision,
+        )
+        return Judged(judgement, result)
+
+    def _state(self, end: Ended, judgement: Judgement) -> str:
+        return outcome.LOST if end.kind is Kind.LOST else outcome.FINAL
+
+    def _after(self, attempt: Attempt, result: StageResult | None) -> None:
+        """Stop the jobs of lost members: one that hangs would hold the block until its deadline.
+
+        All members report the same losses, so the first of the remaining members stops the jobs.
+        """
+        lost = reported_lost(Measurements(result))
+        left = [name for name in attempt.plan.probes[0].params["members"] if name not in lost]
+        if left[:1] != [self.member]:
+            return
+        for name in sorted(lost):
+            job = records.get_job(attempt.task.dag_id, attempt.task.run_id, STAGE, node=name)
+            if job is None or job.state != outcome.RUNNING:
+                continue
+            try:
+                remote.stop_hung(job, logins.connect, PATIENCE_S)
+            except MusterError as error:
+                self.log.warning("%s was lost to the block, and its job cannot be stopped: %s", name, error)
+
+    def _finish(self, context: Context, attempt: Attempt, judgement: Judgement, job_end: str) -> Any:
+        """Fails the task if the member did not complete; the block's judge decides the verdict."""
+        if job_end == "completed":
+            return {"member": self.member, "end": job_end}
+        raise AirflowFailException(f"{self.member} did not take part: {judgement.reason}")

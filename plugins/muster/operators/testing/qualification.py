@@ -1,0 +1,97 @@
+"""The tasks around the stages of a node's qualification: claim the node, conclude, report, release.
+
+Each is a plain function of run ids and parameters; the DAG file makes tasks of them.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from airflow.sdk.exceptions import AirflowFailException
+
+from muster import acting, records
+from muster.admission import service
+from muster.errors import IllegalMove, MusterError, UnknownRun
+from muster.integration import closing, logins
+from muster.operators.reporting import mailing, run_note
+from muster.operators.testing import claims
+from muster.remote import attempt as remote
+from muster_criteria.model import Verdict
+from muster_criteria.sku_files import programme
+
+log = logging.getLogger(__name__)
+
+
+def claim(dag_id: str, run_id: str, params: Mapping[str, Any], user: str | None = None) -> dict[str, Any]:
+    """Claim the node for this run, unless another run holds it or it is in use; begin the run in the records.
+
+    ``user``: the user of Airflow who started the run, in its pages or over REST.
+    Raises AirflowFailException if a person has to resolve something first, ControllerFault.
+    """
+    force, reason = claims.forced(params), str(params.get("reason") or "")
+    with claims.failing_at_once():
+        node = claims.testable(str(params["node"]), str(params["level"]))
+        claims.controller_ready()
+        level = str(params["level"])
+        claims.refuse_other_pool(node, params)
+        with claims.leased([node.name], dag_id, run_id) as (lease,):
+            claims.refuse_in_use([node.name], force)
+            records.begin_run(
+                dag_id, run_id, node.name, level, reason, force, started_by=acting.airflow_login(user or ""),
+                required_stages=programme.STAGES,
+            )  # fmt: skip
+    log.info("%s is leased by this run with fencing token %d", node.name, lease.token)
+    return {"node": node.name, "sku": node.sku, "level": level, "token": lease.token, "simulated": node.simulated}
+
+
+def conclude(dag_id: str, run_id: str, faults: Callable[[], Mapping[str, str]] = dict) -> dict[str, str]:
+    """Combine the stages' verdicts, close the run and move its node. Returns {verdict, headline, state}.
+
+    ``faults``: ``controller_faults`` of the stages; a run that has no verdict on the node for such a fault is SKIPPED.
+    Raises AirflowFailException if the verdict is FAIL, INCONCLUSIVE or SKIPPED, or the run cannot be concluded.
+    """
+    from muster_criteria.stage.verdict import overall
+
+    try:
+        run = records.get_run(dag_id, run_id)
+        judgements = list(records.judgements(dag_id, run_id).values())
+        verdict, headline = overall(judgements, run.required_stages)
+        unjudged = verdict is Verdict.INCONCLUSIVE and verdict not in {each.verdict for each in judgements}
+        if unjudged and (fault := faults().get("")):
+            verdict, headline = Verdict.SKIPPED, f"Not tested, for a fault of the controller: {fault}"
+        if verdict is Verdict.INCONCLUSIVE and not run.forced and service.preempted(run.node):
+            verdict, headline = Verdict.SKIPPED, "Preempted: its scheduler took the node back for another job"
+        closed = records.finish_run(dag_id, run_id, verdict, headline)
+    except (UnknownRun, IllegalMove) as error:
+        raise AirflowFailException(f"the run cannot be concluded: {error}") from error
+    service.carry_out(run.node)
+    log.info("%s: %s (%s → %s)", verdict, headline, closed.state_before, closed.state_after)
+    if verdict in (Verdict.FAIL, Verdict.INCONCLUSIVE, Verdict.SKIPPED):
+        raise AirflowFailException(f"{verdict}: {headline}")
+    return {"verdict": str(verdict), "headline": headline, "state": str(closed.state_after)}
+
+
+def report(dag_id: str, run_id: str) -> str:
+    """Note the verdict on the run, render and mail its report. Returns the delivery status; raises no SMTP error."""
+    run_note.annotate(dag_id, run_id)
+    return mailing.send_report(dag_id, run_id)
+
+
+def release(dag_id: str, run_id: str) -> list[str]:
+    """Stop this run's jobs on the node, release the node, and carry out what that queues in its scheduler."""
+    try:
+        remote.stop_leftovers(dag_id, run_id, programme.STAGES, logins.connect)
+    except MusterError as error:
+        # The node itself stops the job at its deadline, or when a newer run starts one.
+        log.warning("a job of this run may still be running on the node: %s", error)
+    held = [lease.node for lease in records.live_leases() if (lease.dag_id, lease.run_id) == (dag_id, run_id)]
+    # Before the release: a run that takes a node afterwards has another job.
+    test_jobs = {place.node: place.test_job for place in map(records.scheduler_place, held) if place is not None}
+    freed = closing.release(dag_id, run_id, "the run is over")
+    for node in freed:
+        service.end_test(node, test_jobs.get(node, ""))
+        service.carry_out(node)  # a node whose test job kept it open is closed now, unless it passed
+    log.info("released %s", ", ".join(freed) or "nothing: the node was released before")
+    return freed

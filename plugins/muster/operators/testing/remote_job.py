@@ -1,0 +1,258 @@
+"""A remote attempt as an Airflow task: started in a worker, awaited in the triggerer, settled in a worker.
+
+The steps are ``muster.remote.attempt``'s. What is judged and recorded is the subclass's.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import datetime
+import functools
+import time
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from typing import TYPE_CHECKING, Any, NoReturn
+
+from airflow.sdk import BaseOperator
+from airflow.sdk.exceptions import AirflowException, AirflowFailException
+
+from muster import records
+from muster.admission import service
+from muster.errors import (
+    ControllerFault,
+    DifferentMachine,
+    IllegalMove,
+    JobEnded,
+    LeaseLost,
+    MusterError,
+    Preempted,
+    UnknownRun,
+)
+from muster.integration import logins
+from muster.operators.testing.trigger import JobTrigger
+from muster.remote import attempt as remote
+from muster.remote import jobs, launch, neighbours, outcome, ssh
+from muster.remote.attempt import Attempt, Programme, StillRunning, Task
+from muster.remote.attempt_key import AttemptKey
+from muster.remote.outcome import Ended, Kind
+from muster.remote.zipapp import build_agent
+from muster.settings import settings
+from muster_criteria.chassis import Chassis
+from muster_criteria.measured import StageResult
+from muster_criteria.model import Judgement
+from muster_criteria.sku_files.model import Sku, SkuError
+from muster_criteria.sku_files.skus import load_sku
+
+if TYPE_CHECKING:
+    import paramiko
+    from airflow.sdk.definitions.context import Context
+
+    from muster.records import NodeRecord, RunRecord
+
+
+_FAULT = "controller_fault"
+"""XCom key: why the controller could not do its part in a task's last attempt. In Airflow's database, since the fault
+may be that the records cannot be written."""
+
+
+def controller_faults(ti: Any, task_ids: Iterable[str]) -> dict[str, str]:
+    """Returns {member ("" in a run of one node): why the controller could not do its part in the last attempt}."""
+    found = ti.xcom_pull(task_ids=list(task_ids), key=_FAULT)
+    return {each["member"]: each["why"] for each in found if each}
+
+
+def log_in(node: NodeRecord) -> paramiko.SSHClient:
+    """Log in to a node. Raises RemoteError, and ControllerFault if other nodes refuse the login too."""
+    try:
+        return logins.connect(node)
+    except ssh.LoginRefused as error:
+        once = functools.partial(logins.connect, timeout=neighbours.TRY_TIMEOUT_S, attempts=1)
+        if others := neighbours.that_refuse_too(node, once):
+            raise ControllerFault(f"{error}; {others} refuse the same login, which they accepted before") from error
+        raise
+
+
+class Inconclusive(AirflowException):
+    """The attempt has no verdict on the node; Airflow retries the task."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Judged:
+    """A judgement with the result to store and the BMC's readings."""
+
+    judgement: Judgement
+    result: StageResult | None
+    chassis: Chassis | None = None
+
+
+class RemoteJobOperator(BaseOperator):
+    """Makes one attempt at ``stage`` on a node that the run holds. ``grace_s``: wait (s) after the job's deadline.
+
+    ``member``: the node, where the run tests several.
+    """
+
+    def __init__(self, *, stage: str, grace_s: float, member: str = "", **kwargs: Any) -> None:
+        super().__init__(**kwargs)
+        self.stage = stage
+        self.grace_s = grace_s
+        self.member = member
+        self._starting: Attempt | None = None
+
+    def execute(self, context: Context) -> Any:
+        """Start the job, or find the running one, and defer until it ends."""
+        with self._failing_at_once(context):
+            attempt = self._claim(context, begin=True)
+            if attempt.job.state == outcome.FINAL:
+                # A worker died after recording the verdict and before ending the task: do not measure twice.
+                return self._finish(context, attempt, *self._recorded(attempt))
+            self._starting = attempt
+            try:
+                with log_in(attempt.node) as client:
+                    agent = build_agent(settings().home / "agents")
+                    # A person's reason for force lets a test run on a node that users may have.
+                    step = tuple if attempt.run.forced else functools.partial(service.step_of_test, attempt.node.name)
+                    attempt, seen = remote.begin(attempt, client, agent, step)
+            except ssh.RemoteError as error:
+                self._starting = None
+                last = self._is_last(context)
+                recorded = remote.unreachable(attempt, Kind.REFUSED, error, self._recorder(attempt), last=last)
+                return self._finish(context, attempt, *(recorded or self._recorded(attempt)))
+            self._starting = None
+            if seen.state in (jobs.State.ABSENT, jobs.State.RUNNING):
+                self._defer(attempt, seen)
+            return self._settle(context, attempt, Kind.DONE)
+
+    def execute_complete(self, context: Context, event: Mapping[str, Any]) -> Any:
+        """Collect, judge and record the job's result."""
+        try:
+            kind = Kind(event["kind"])
+        except (KeyError, TypeError, ValueError):
+            kind = Kind.DONE
+        with self._failing_at_once(context):
+            return self._settle(context, self._claim(context, begin=False), kind)
+
+    def resume_execution(self, next_method: str, next_kwargs: dict[str, Any] | None, context: Context) -> Any:
+        """Resume after the trigger. If the trigger failed or timed out, the job's result is still collected."""
+        if next_method != "execute_complete":
+            self.log.warning("the trigger ended without an event (%s); looking at the node itself", next_kwargs)
+            next_method, next_kwargs = "execute_complete", {"event": {}}
+        return super().resume_execution(next_method, next_kwargs, context)
+
+    def on_kill(self) -> None:
+        """Stop a job that is being started; once the task is deferred, the trigger's on_kill does that."""
+        if self._starting is None:
+            return
+        try:
+            remote.stop(self._starting, logins.connect)
+        except MusterError as error:
+            self.log.warning("the job on %s may run until its deadline: %s", self._starting.node.name, error)
+
+    # What a subclass adds.
+
+    def _programme(self, context: Context, run: RunRecord, sku: Sku, key: AttemptKey, job_key: str) -> Programme:
+        """Returns the probes to run and the deadline."""
+        raise NotImplementedError
+
+    def _judge(self, attempt: Attempt, end: Ended, result: StageResult | None, why_missing: str) -> Judged:
+        """Judge an attempt. ``why_missing``: why there is no result, "" if there is one."""
+        raise NotImplementedError
+
+    def _state(self, end: Ended, judgement: Judgement) -> str:
+        """The state of the judged job in the records."""
+        raise NotImplementedError
+
+    def _after(self, attempt: Attempt, result: StageResult | None) -> None:
+        """Called after the attempt is recorded."""
+
+    def _finish(self, context: Context, attempt: Attempt, judgement: Judgement, job_end: str) -> Any:
+        """End the task according to the recorded judgement. ``job_end``: ``StageResult.end``, "" without a result."""
+        raise NotImplementedError
+
+    def _is_last(self, context: Context) -> bool:
+        """Whether this is the last attempt."""
+        ti: Any = context["ti"]
+        return bool(ti.try_number > ti.max_tries)
+
+    # The steps in between.
+
+    @contextlib.contextmanager
+    def _failing_at_once(self, context: Context) -> Iterator[None]:
+        """Raise AirflowFailException for errors that a person has to resolve, Inconclusive (retried) for other ones.
+
+        A fault of the controller is pushed to XCom for ``controller_faults``: the node is not charged with it.
+        """
+        try:
+            yield
+        except (
+            DifferentMachine, IllegalMove, JobEnded, LeaseLost, Preempted, SkuError, UnknownRun, launch.BadLaunch,
+        ) as error:  # fmt: skip
+            raise AirflowFailException(str(error)) from error
+        except ControllerFault as error:
+            context["ti"].xcom_push(key=_FAULT, value={"member": self.member, "why": str(error)})
+            raise Inconclusive(f"a fault of the controller, not of the node: {error}") from error
+        except MusterError as error:
+            raise Inconclusive(str(error)) from error
+
+    def _claim(self, context: Context, *, begin: bool) -> Attempt:
+        ti: Any = context["ti"]
+        task = Task(ti.dag_id, ti.run_id, ti.task_id, self.stage, ti.try_number, ti.max_tries, self.member)
+        run = records.get_run(task.dag_id, task.run_id, node=self.member)
+        sku = load_sku(run.sku, settings().sku_folders)
+        if begin:
+            self._check(run, sku)
+        return remote.claim(
+            task, run, sku, lambda key, job_key: self._programme(context, run, sku, key, job_key), begin=begin
+        )
+
+    def _check(self, run: RunRecord, sku: Sku) -> None:
+        """Raise AirflowSkipException if the stage is not to be run."""
+
+    def _defer(self, attempt: Attempt, seen: jobs.Look) -> NoReturn:
+        wait = remote.wait(attempt, seen, self.grace_s)
+        # The trigger ends by itself; this limit is for a triggerer that never runs it.
+        limit = max(60.0, wait.deadline_at - time.time()) + 2 * self.grace_s + 600
+        self.defer(
+            trigger=JobTrigger(wait=wait.to_json(), ssh_conn_id=settings().ssh_conn_id),
+            method_name="execute_complete",
+            timeout=datetime.timedelta(seconds=limit),
+        )
+        raise AssertionError("defer does not return")
+
+    def _settle(self, context: Context, attempt: Attempt, hint: Kind) -> Any:
+        record = self._recorder(attempt)
+        settled = remote.settle(attempt, log_in, hint, record, last=self._is_last(context))
+        if isinstance(settled, StillRunning):
+            self._defer(attempt, settled.seen)
+        return self._finish(context, attempt, *(settled or self._recorded(attempt)))
+
+    def _recorder(self, attempt: Attempt) -> Callable[[Ended, jobs.Collected], tuple[Judgement, str]]:
+        """Returns a function that judges and records an attempt and returns (judgement, ``StageResult.end``)."""
+
+        def record(end: Ended, collected: jobs.Collected) -> tuple[Judgement, str]:
+            result, why_missing = remote.checked_result(attempt, collected)
+            judged = self._judge(attempt, end, result, "" if result else why_missing or end.sentence)
+            stored = records.record_stage(
+                attempt.task.dag_id,
+                attempt.task.run_id,
+                judged.result,
+                judged.judgement,
+                collected.result if result else None,
+                collected.telemetry,
+                attempt.task.try_number,
+                node=self.member,
+                chassis=judged.chassis.to_json().encode() if judged.chassis else None,
+            )
+            for sentence in stored.swapped:
+                self.log.warning("%s", sentence)
+            repeat = judged.judgement.repeat
+            judgement = dataclasses.replace(stored.judgement, repeat=repeat)
+            remote.record_end(attempt, end, self._state(end, judgement), repeat)
+            self._after(attempt, result)
+            return judgement, result.end if result else ""
+
+        return record
+
+    def _recorded(self, attempt: Attempt) -> tuple[Judgement, str]:
+        """The recorded judgement of the stage, and ``StageResult.end``."""
+        recorded = records.judgements(attempt.task.dag_id, attempt.task.run_id, node=self.member)
+        return recorded[self.stage], attempt.recorded_end() or ""

@@ -1,0 +1,181 @@
+"""One stage of a node's qualification as an Airflow task.
+
+A FAIL fails the task at once, an INCONCLUSIVE is tried again, any other verdict is a success. The verdict is recorded
+first.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import datetime
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+from airflow.sdk import TriggerRule, chain, task
+from airflow.sdk.exceptions import AirflowFailException, AirflowSkipException
+
+from muster import records
+from muster.admission import service
+from muster.errors import MusterError
+from muster.integration.policy import DEFAULT_POOL, LOAD_STAGES
+from muster.judging import repeats
+from muster.judging.case import Collected, fresh_case, judgement_of
+from muster.operators.testing import qualification
+from muster.operators.testing.remote_job import Inconclusive, Judged, RemoteJobOperator
+from muster.remote import attempt as remote
+from muster.remote import outcome
+from muster.remote.attempt import Attempt, Programme
+from muster.remote.attempt_key import AttemptKey
+from muster.remote.neighbours import lost_jobs, reachable_neighbours
+from muster.remote.outcome import Ended, Kind, Next
+from muster.settings import settings
+from muster_criteria.measured import StageResult
+from muster_criteria.model import Evidence, Judgement, Verdict
+from muster_criteria.sku_files import programme
+from muster_criteria.sku_files.model import Sku
+from muster_criteria.sku_files.programme import STAGES
+
+if TYPE_CHECKING:
+    from airflow.sdk.definitions.context import Context
+
+    from muster.records import RunRecord
+
+GRACE_S = 900.0
+"""How long (s) after a job's deadline to wait for a node that does not respond: servers take minutes to boot."""
+
+SOON = datetime.timedelta(seconds=30)
+"""After how long Airflow tries again the tasks around the stages."""
+
+VERDICT_SHOWN = "{{ verdict | default('') }}"
+"""The template of the map index, which Airflow shows beside each task instance: the stage's verdict."""
+
+
+class MusterStageOperator(RemoteJobOperator):
+    """Runs one stage on the node that the run holds."""
+
+    ui_color = "#d7ecd9"
+
+    def __init__(self, *, stage: str, **kwargs: Any) -> None:
+        if stage in LOAD_STAGES:
+            kwargs.setdefault("pool", DEFAULT_POOL)
+        kwargs.setdefault("retries", 2)
+        kwargs.setdefault("map_index_template", VERDICT_SHOWN)
+        kwargs.setdefault("retry_delay", datetime.timedelta(seconds=settings().retry_seconds))
+        super().__init__(stage=stage, grace_s=GRACE_S, **kwargs)
+
+    def execute(self, context: Context) -> Any:
+        """Measure the stage, if the run is of it. It is not skipped if not: that would skip the stages behind it."""
+        if self.stage in self._stages_of_run(context):
+            return super().execute(context)
+        self.log.info("this test is of other stages only")
+        context["verdict"] = "not tested"  # type: ignore[typeddict-unknown-key]
+        return None
+
+    def _stages_of_run(self, context: Context) -> Sequence[str]:
+        run = context["dag_run"]
+        try:
+            return records.get_run(run.dag_id, run.run_id).required_stages
+        except MusterError:  # reported, or retried, by the claim of the attempt
+            return (self.stage,)
+
+    def _check(self, run: RunRecord, sku: Sku) -> None:
+        if why := outcome.stopped_by(_earlier(run, sku, self.stage)):
+            raise AirflowSkipException(why)
+
+    def _programme(self, context: Context, run: RunRecord, sku: Sku, key: AttemptKey, job_key: str) -> Programme:
+        """The stage's probes, or only those that the judge requested again."""
+        calls = programme.stage_calls(sku, self.stage, run.level, remote.seed(job_key))
+        if key.repeats:
+            before = records.get_job(run.dag_id, run.run_id, self.stage, str(key.repeats))
+            calls = tuple(call for call in calls if before and call.probe in before.repeat_probes)
+        return Programme(calls, programme.stage_deadline_s(sku, self.stage, run.level))
+
+    def _judge(self, attempt: Attempt, end: Ended, result: StageResult | None, why_missing: str) -> Judged:
+        chassis = remote.read_bmc(attempt) if result else None
+        collected = Collected(result, chassis, why_missing, self._evidence(attempt, end))
+        case = fresh_case(attempt.run, attempt.node, attempt.sku, self.stage, collected)
+        judgement = judgement_of(case, attempt.node.name)
+        if result is None or not repeats.may_go_on(result, judgement.repeat):
+            judgement = dataclasses.replace(judgement, repeat=())
+        return Judged(judgement, case.result, chassis)
+
+    def _evidence(self, attempt: Attempt, end: Ended) -> tuple[Evidence, ...]:
+        losses, neighbours = 0, ""
+        if end.kind is Kind.LOST:
+            losses = lost_jobs(attempt.task.dag_id, attempt.task.run_id, LOAD_STAGES) + 1
+            neighbours = reachable_neighbours(attempt.node)
+        loads = self.stage in LOAD_STAGES
+        return outcome.evidence(end.kind, stage=self.stage, loads=loads, losses=losses, neighbours=neighbours)
+
+    def _state(self, end: Ended, judgement: Judgement) -> str:
+        return outcome.state_after(end.kind, judgement.verdict, repeat=bool(judgement.repeat))
+
+    def _finish(self, context: Context, attempt: Attempt, judgement: Judgement, job_end: str) -> Any:
+        # Pushed rather than returned: a failing task returns nothing.
+        context["ti"].xcom_push(key="verdict", value=_summary(judgement))
+        context["verdict"] = str(judgement.verdict)  # type: ignore[typeddict-unknown-key]
+        self.log.info("%s %s: %s", self.stage, judgement.verdict, judgement.reason)
+        for finding in judgement.findings:
+            self.log.warning("finding (%s): %s", finding.severity, finding.summary)
+        for missing in judgement.coverage.missing:
+            self.log.warning("not measured: %s", missing)
+        last = self._is_last(context)
+        if judgement.verdict is Verdict.INCONCLUSIVE and not last and not attempt.run.forced:
+            last = service.preempted(attempt.node.name)  # the node is a user's by now: no further attempt
+        then = outcome.whats_next(judgement.verdict, job_end, last, repeat=bool(judgement.repeat))
+        if then is Next.REPEAT:
+            # A repeat is no failure, so it uses up none of Airflow's retries.
+            self.log.info("running again: %s", ", ".join(judgement.repeat))
+            return self.execute(context)
+        if then is Next.FAIL:
+            raise AirflowFailException(f"{judgement.verdict}: {judgement.reason}")
+        if then is Next.RETRY:
+            raise Inconclusive(f"{judgement.verdict}: {judgement.reason}")
+        return None
+
+
+def _earlier(run: RunRecord, sku: Sku, stage: str) -> list[tuple[str, Verdict | None, bool]]:
+    """(stage, verdict, blocking) of the run's stages before ``stage``; the verdict is None if it has none yet."""
+    before = programme.STAGES[: programme.STAGES.index(stage)]
+    judged = {each.stage: each.verdict for each in records.run_stages(run.dag_id, run.run_id)}
+    return [(name, judged.get(name), programme.blocking(sku, name)) for name in before if name in run.required_stages]
+
+
+def _summary(judgement: Judgement) -> dict[str, Any]:
+    """The verdict as it is kept in XCom."""
+    coverage = judgement.coverage
+    return {
+        "verdict": str(judgement.verdict),
+        "reason": judgement.reason,
+        "coverage": {"required": coverage.required, "measured": coverage.measured, "judged": coverage.judged},
+        "findings": [finding.summary for finding in judgement.findings[:20]],
+        "simulated": judgement.simulated,
+        "sku": f"{judgement.sku} {judgement.sku_version}",
+    }
+
+
+def wire(claim: Any, conclude: Any) -> None:
+    """Wire a node's test in the current DAG: the task ``claim``, every stage, ``conclude``, the report, the release.
+
+    A stage runs once the one before it has succeeded or failed, and is skipped if that was skipped. The stage itself
+    decides whether a failure ends the run: a blocking stage's FAIL and a lasting INCONCLUSIVE do.
+    """
+
+    @task(retries=2, retry_delay=SOON)
+    def report(dag_run: Any = None) -> str:
+        """Mail the report; if mail is down, it is sent later."""
+        return qualification.report(dag_run.dag_id, dag_run.run_id)
+
+    @task(retries=2, retry_delay=SOON)
+    def release(dag_run: Any = None) -> list[str]:
+        """Release the node."""
+        return qualification.release(dag_run.dag_id, dag_run.run_id)
+
+    first, *others = STAGES
+    stages = [MusterStageOperator(task_id=first, stage=first)]
+    stages += [MusterStageOperator(task_id=each, stage=each, trigger_rule=TriggerRule.ONE_DONE) for each in others]
+    taken, concluded = claim().as_setup(), conclude()
+    chain(taken, *stages, concluded)
+    # Teardowns: they run however the run ends, and what becomes of the mail does not change the run's own outcome.
+    reported = report().as_teardown(setups=taken)
+    concluded >> reported >> release().as_teardown(setups=taken)

@@ -1,0 +1,1 @@
+"""Verdicts, and what is decided on them: admission, certificates, waivers, held verdicts."""

@@ -1,0 +1,1 @@
+"""What waits to be delivered: mails, notices, events for the audit stream, changes of schedulers."""

@@ -1,0 +1,143 @@
+"""``muster doctor``: each thing that can be missing is found, named by its check, and ends with status 1."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+
+import httpx
+import pytest
+
+from muster import records
+from muster.cli.controller import doctor
+from muster.cli.controller.doctor import Mark
+from muster.integration.airflow_api import AirflowClient, Pool
+from muster.settings import Settings
+from muster_criteria.model import Verdict
+from tests.muster import fleet
+from tests.muster.integration.test_airflow_api import Airflow
+from tests.support import sshd
+
+Muster = Callable[..., "tuple[int, str, str]"]
+HEALTHY = {name: {"status": "healthy"} for name in doctor.COMPONENTS}
+
+
+@pytest.fixture
+def airflow(monkeypatch: pytest.MonkeyPatch, sqlite_db: str) -> Airflow:
+    """An API with every DAG, the pool muster_burn and healthy components."""
+    api = Airflow()
+    pages = {
+        "/api/v2/dags": {"dags": [{"dag_id": name, "is_paused": False} for name in doctor.DAGS]},
+        "/api/v2/pools": {
+            "pools": [{"name": "muster_burn", "slots": 16, "scheduled_slots": 0, "include_deferred": True}]
+        },
+    }
+
+    def answer(request: httpx.Request) -> httpx.Response | None:
+        page = pages.get(request.url.path)
+        return httpx.Response(200, json={**page, "total_entries": 1}) if page else None
+
+    def serve(request: httpx.Request) -> httpx.Response:
+        return httpx.Response(200, json=HEALTHY) if request.url.path.endswith("/health") else api(request)
+
+    api.override = answer
+
+    def made(timeout_s: float = 30.0) -> AirflowClient:
+        return AirflowClient("http://airflow", "ada", "right", transport=httpx.MockTransport(serve))
+
+    monkeypatch.setattr(AirflowClient, "from_settings", made)
+    return api
+
+
+@pytest.fixture
+def key(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A private key, and the Airflow connection that names it."""
+    server = sshd.Sshd(tmp_path / "keys")
+    extra = {"key_file": str(server.key_file)}
+    monkeypatch.setenv("AIRFLOW_CONN_MUSTER_SSH", json.dumps({"conn_type": "ssh", "login": "muster", "extra": extra}))
+    return server.key_file
+
+
+def marks(out: str) -> dict[str, str]:
+    return {check["item"]: check["mark"] for check in json.loads(out)}
+
+
+@pytest.mark.needs_sshd
+def test_a_complete_installation_has_nothing_missing(muster: Muster, airflow: Airflow, key: Path) -> None:
+    status, out, _ = muster("doctor", "--json")
+    assert (status, marks(out)) == (
+        0,
+        {"MUSTER_HOME": "ok", "fleet records": "ok", "SKU files": "ok", "node side": "ok", "SSH login": "ok",
+         "Airflow": "ok", "DAGs": "ok", "pools": "ok", "mail": "advice"},
+    )  # fmt: skip
+
+
+@pytest.mark.needs_sshd
+def test_whatever_is_missing_is_named(
+    muster: Muster, airflow: Airflow, key: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    records.add_node(fleet.new_node("a", pool="rack-r1"))
+    key.unlink()
+    monkeypatch.setenv("MUSTER_SKU_PATH", str(tmp_path / "nowhere"))
+    monkeypatch.setenv("MUSTER_MAIL_TO", "fleet@example.org")
+    status, out, _ = muster("doctor", "--json")
+    found = marks(out)
+    assert status == 1
+    assert {item for item, mark in found.items() if mark == "missing"} == {"SKU files", "SSH login", "pools", "mail"}
+    assert all(check["fix"] for check in json.loads(out) if check["mark"] == "missing")
+
+
+def test_a_setting_that_cannot_be_used_is_the_first_and_only_line(
+    muster: Muster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("MUSTER_BURN_SLOTS", "none")
+    status, out, _ = muster("doctor", "--json")
+    assert (status, marks(out)) == (1, {"settings": "missing"})
+
+
+def test_a_node_that_refuses_jobs_by_its_fence_is_missing_until_the_fence_is_raised(sqlite_db: str) -> None:
+    records.add_node(fleet.new_node())
+    lease = fleet.begin()
+    parsed, raw = fleet.result()
+    job = records.JobRecord(lease.dag_id, lease.run_id, "intake", "0.0", "final", "", fence=lease.token)
+    records.record_job(job)
+    fenced = parsed.model_copy(update={"end": "fenced", "fence": lease.token})
+    records.record_stage(lease.dag_id, lease.run_id, fenced, fleet.judgement("intake", Verdict.INCONCLUSIVE), raw)
+    records.release_leases(lease.dag_id, lease.run_id, "over")
+    assert [each.mark for each in doctor.fences()] == [Mark.MISSING]
+    records.raise_fence("gpu-0001", lease.token + 7, "Ada", "restored from Sunday")
+    assert list(doctor.fences()) == []
+
+
+def test_dags_that_are_absent_are_missing_and_paused_ones_are_advice() -> None:
+    every = dict.fromkeys(doctor.DAGS, False)
+    assert doctor.dags(every).mark is Mark.OK
+    assert doctor.dags(every | {"housekeeping": True}).mark is Mark.ADVICE
+    assert doctor.dags({"housekeeping": False}).mark is Mark.MISSING
+
+
+def test_records_without_tables_are_missing_and_a_large_fleet_on_sqlite_is_advice(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("MUSTER_DATABASE_URL", f"sqlite:///{tmp_path / 'empty.db'}")
+    assert doctor.database().mark is Mark.MISSING
+    records.upgrade()
+    for number in range(doctor.SQLITE_NODES_MAX + 1):
+        records.add_node(fleet.new_node(f"n{number}", host=f"10.0.0.{number}"))
+    assert doctor.database().mark is Mark.ADVICE
+
+
+def test_a_pool_that_ignores_deferred_tasks_bounds_nothing(sqlite_db: str) -> None:
+    assert doctor.pools({"muster_burn": Pool(16, 0, False)}, Settings()).mark is Mark.MISSING
+
+
+@pytest.mark.parametrize(("slots", "mark"), [(1, Mark.ADVICE), (2, Mark.OK), (-1, Mark.OK)])
+def test_a_pool_that_serialises_a_rack_is_named_with_what_waits(sqlite_db: str, slots: int, mark: Mark) -> None:
+    """Muster makes a pool that a run names with one slot."""
+    for number in range(3):
+        records.add_node(fleet.new_node(f"n{number}", pool="rack-7"))
+    check = doctor.pools({"muster_burn": Pool(1, 0, True), "rack-7": Pool(slots, 2, True)}, Settings())
+    assert check.mark is mark
+    assert "rack-7" in check.message
+    assert "2 waiting" in check.message

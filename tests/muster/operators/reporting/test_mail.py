@@ -1,0 +1,118 @@
+"""Mails against a real SMTP server: one that it refuses does not hold up those behind it."""
+
+from __future__ import annotations
+
+import datetime
+import json
+import os
+from collections.abc import Iterator
+from email.message import EmailMessage
+from typing import Any
+
+import pytest
+from aiosmtpd.controller import Controller
+
+from muster import records
+from muster.operators.reporting import sending
+from muster_demo.services import free_port
+
+pytestmark = pytest.mark.usefixtures("sqlite_db")
+
+ANSWERS = {"refused": "554 no", "busy": "451 later", "fine": "250 OK"}
+
+
+class Server:
+    """Answers each mail as its subject asks."""
+
+    def __init__(self) -> None:
+        self.tried: list[str] = []
+        self.unknown: dict[str, str] = {}
+        self.recipients: list[list[str]] = []
+
+    async def handle_RCPT(self, _server: Any, _session: Any, envelope: Any, address: str, _options: Any) -> str:
+        if address in self.unknown:
+            return self.unknown[address]
+        envelope.rcpt_tos.append(address)
+        return "250 OK"
+
+    async def handle_DATA(self, _server: Any, _session: Any, envelope: Any) -> str:
+        subject = envelope.content.decode().partition("Subject: ")[2].split()[0]
+        self.tried.append(subject)
+        self.recipients.append(envelope.rcpt_tos)
+        return ANSWERS[subject]
+
+
+@pytest.fixture
+def server(monkeypatch: pytest.MonkeyPatch) -> Iterator[Server]:
+    handler, port = Server(), free_port()
+    controller = Controller(handler, hostname="127.0.0.1", port=port)
+    controller.start()
+    extra = {"disable_ssl": True, "disable_tls": True, "retry_limit": 0, "timeout": 5}
+    connection = {"conn_type": "smtp", "host": "127.0.0.1", "port": port, "extra": extra}
+    monkeypatch.setenv("AIRFLOW_CONN_SMTP_DEFAULT", json.dumps(connection))
+    monkeypatch.setattr(sending, "FRESH", datetime.timedelta(0))
+    yield handler
+    controller.stop()
+
+
+def add(*subjects: str, to: str = "fleet@example.org") -> None:
+    for subject in subjects:
+        mail = EmailMessage()
+        mail["Subject"], mail["From"], mail["To"] = subject, "muster@example.org", to
+        records.outbox_add(subject, mail.as_bytes())
+
+
+def test_a_refused_mail_is_parked_and_a_deferred_one_backs_off(server: Server) -> None:
+    add("refused", "busy", "fine")
+    assert sending.deliver_mail() == (1, 1, 1)
+    assert server.tried == ["refused", "busy", "fine"]
+    assert sending.deliver_mail() == (0, 1, 1), "the mail server is not asked again at once"
+    assert len(server.tried) == 3
+    (parked,) = records.outbox_parked()
+    assert (parked.key, "554" in parked.last_error) == ("refused", True)
+
+
+def test_a_run_sends_its_own_mail_behind_a_hundred_that_wait(server: Server) -> None:
+    add(*(["busy"] + [f"busy {number}" for number in range(100)]), "fine")
+    assert sending.deliver_mail("fine") == (1, 0, 0)
+    assert server.tried == ["fine"]
+
+
+def test_a_parked_mail_that_is_rendered_again_is_tried_again(server: Server) -> None:
+    add("refused")
+    sending.deliver_mail()
+    assert records.outbox_add("refused", b"Subject: fine\nFrom: m@example.org\nTo: f@example.org\n\n") == "replaced"
+    assert sending.deliver_mail() == (1, 0, 0)
+
+
+def test_a_recipient_that_is_refused_is_kept_and_the_others_get_the_mail_once(server: Server) -> None:
+    server.unknown = {"gone@example.org": "550 no such user", "full@example.org": "452 mailbox full"}
+    add("fine", to="gone@example.org, fleet@example.org, full@example.org")
+    assert sending.deliver_mail() == (0, 1, 0)
+    (waiting,) = records.outbox_pending()
+    assert waiting.recipients == ("full@example.org", "gone@example.org")
+    assert "550" in waiting.last_error
+    server.unknown.pop("full@example.org")
+    records.outbox_resend("fine", "Ada", "mended")
+    assert sending.deliver_mail() == (0, 0, 1)
+    (parked,) = records.outbox_parked()
+    assert (parked.recipients, server.recipients) == (
+        ("gone@example.org",),
+        [["fleet@example.org"], ["full@example.org"]],
+    )
+    server.unknown.clear()
+    records.outbox_resend("fine", "Ada", "mended")
+    assert sending.deliver_mail() == (1, 0, 0)
+
+
+def test_a_server_that_was_down_gets_all_mails_at_the_next_delivery(
+    server: Server, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    up = json.loads(os.environ["AIRFLOW_CONN_SMTP_DEFAULT"])
+    monkeypatch.setenv("AIRFLOW_CONN_SMTP_DEFAULT", json.dumps({**up, "port": free_port()}))
+    add("fine", "fine too")
+    for _ in range(8):
+        assert sending.deliver_mail() == (0, 2, 0)
+    assert records.outbox_pending()[0].last_error
+    monkeypatch.setenv("AIRFLOW_CONN_SMTP_DEFAULT", json.dumps(up))
+    assert sending.deliver_mail() == (2, 0, 0)

@@ -1,0 +1,58 @@
+"""Runs that end at the same moment send one mail each, and housekeeping leaves fresh mails to them."""
+
+from __future__ import annotations
+
+import datetime
+
+import pytest
+from sqlalchemy import update
+
+from muster import records
+from muster.operators.reporting import sending
+from muster.records.database.engine import writing
+from muster.records.database.outgoing import Outbox
+
+pytestmark = pytest.mark.usefixtures("sqlite_db")
+
+
+class Hook:
+    """Stands in for the SMTP hook; ``taken`` is what the mail server was given."""
+
+    taken: list[bytes]
+
+    def __init__(self, smtp_conn_id: str) -> None: ...
+
+    def __enter__(self) -> Hook:
+        return self
+
+    def __exit__(self, *_error: object) -> None: ...
+
+
+@pytest.fixture
+def taken(monkeypatch) -> list[bytes]:
+    sent: list[bytes] = []
+    monkeypatch.setattr(sending, "SmtpHook", Hook)
+    monkeypatch.setattr(sending, "_send", lambda _hook, raw, _recipients: sent.append(raw))
+    return sent
+
+
+def test_a_run_sends_its_own_mail_only(taken) -> None:
+    records.outbox_add("run-1", b"one")
+    records.outbox_add("run-2", b"two")
+    assert sending.deliver_mail("run-2") == (1, 0, 0)
+    assert sending.deliver_mail("run-1") == (1, 0, 0)
+    assert sending.deliver_mail("run-1") == (0, 0, 0)
+    assert taken == [b"two", b"one"]
+
+
+def test_housekeeping_sends_what_failed_and_what_was_abandoned_but_nothing_fresh(taken) -> None:
+    for key in ("fresh", "failed", "abandoned"):
+        records.outbox_add(key, key.encode())
+    waiting = {mail.key: mail.id for mail in records.outbox_pending()}
+    records.outbox_failed(waiting["failed"], "connection refused")
+    long_ago = datetime.datetime.now(datetime.UTC) - 2 * sending.FRESH
+    with writing() as session:
+        session.execute(update(Outbox).where(Outbox.key == "abandoned").values(created_at=long_ago))
+        session.execute(update(Outbox).where(Outbox.key == "failed").values(retry_at=long_ago))
+    assert sending.deliver_mail() == (2, 1, 0)
+    assert sorted(taken) == [b"abandoned", b"failed"]

@@ -1,0 +1,122 @@
+"""The claim rule: a run that would bypass its node's pool holds nothing."""
+
+from __future__ import annotations
+
+import contextlib
+import datetime
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+from airflow.sdk import DAG
+from airflow.sdk.exceptions import AirflowException, AirflowFailException, AirflowSkipException
+
+from muster import records
+from muster.admission import service
+from muster.errors import LeftAlone, MusterError, SchedulerDown
+from muster.lifecycle.transitions import State
+from muster.operators.lifecycle import admission, arrival, held, revalidation
+from muster.operators.testing import claims, qualification
+from tests.muster import fleet
+
+pytestmark = pytest.mark.usefixtures("sqlite_db")
+
+NODE = "gpu-0001"
+
+
+def serving() -> None:
+    fleet.qualify()
+    records.move_node(NODE, State.PRODUCTION, "Ada", "needed now")
+
+
+@pytest.mark.parametrize(
+    ("claim", "prepare"), [(qualification.claim, lambda: None), (revalidation.claim, serving)], ids=["new", "serving"]
+)
+@pytest.mark.parametrize(("pool", "taken"), [(None, False), ("", False), ("rack-8", False), ("rack-7", True)])
+def test_a_run_outside_its_nodes_pool_is_refused(
+    claim: Callable[..., Any], prepare: Callable[[], None], pool: str | None, taken: bool
+) -> None:
+    """The pool bounds a rack's watts, and the policy sees the run's conf only."""
+    records.add_node(fleet.new_node(NODE, pool="rack-7"))
+    prepare()
+    params = {"node": NODE, "level": "demo", "reason": "x", "pool": pool}
+    if taken:
+        assert claim("node_qualification", "run", params)["node"] == NODE
+    else:
+        with pytest.raises(AirflowFailException):
+            claim("node_qualification", "run", params)
+    assert [lease.node for lease in records.live_leases()] == ([NODE] if taken else [])
+
+
+@pytest.mark.parametrize(
+    ("refused", "noted"), [(LeftAlone("a job waits for it"), True), (SchedulerDown("no answer"), True), (None, False)]
+)
+def test_a_test_that_is_refused_before_it_begins_is_not_picked_again_at_once(
+    refused: MusterError | None, noted: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Else a node that no test can take would keep the place of the others."""
+    monkeypatch.setenv("MUSTER_REVALIDATION_AFTER_HOURS", "0")
+    records.add_node(fleet.new_node(NODE))
+    serving()
+
+    def take(*_: str) -> None:
+        if refused:
+            raise refused
+
+    monkeypatch.setattr(service, "take_for_test", take)
+    params = {"node": NODE, "level": "demo", "reason": "x"}
+    with pytest.raises(AirflowException) if refused else contextlib.nullcontext():
+        revalidation.claim("node_revalidation", "run", params)
+    records.release_leases("node_revalidation", "run", "over")
+    assert bool(records.refusals(datetime.datetime.now(datetime.UTC) - datetime.timedelta(hours=1))) is noted
+    assert (revalidation.pick("later", "demo") == []) is noted
+
+
+def test_a_paused_node_is_left_alone_and_a_decision_about_it_is_carried_out() -> None:
+    records.add_node(fleet.new_node(NODE))
+    serving()
+    later = datetime.datetime.now(datetime.UTC) + datetime.timedelta(days=1)
+    records.pause_node(NODE, later, "Ada", "a technician is there")
+    params = {"node": NODE, "level": "demo", "reason": "x"}
+    assert revalidation.pick("now", "demo") == []
+    with pytest.raises(AirflowSkipException):
+        revalidation.claim("node_revalidation", "run", params)
+    with pytest.raises(AirflowFailException):
+        qualification.claim("node_qualification", "run", params)
+    with pytest.raises(AirflowSkipException):
+        arrival.receive(f"{NODE}__PO-1", [], lambda run_id: False)
+    assert (records.live_leases(), records.get_node(NODE).state) == ([], State.PRODUCTION)
+    with claims.leased_for_decision(NODE, "held_verdict", "run", "Withdraw", "Ada"):
+        assert records.move_node(NODE, State.QUARANTINE, "Ada", "believed").state is State.QUARANTINE
+
+
+def test_a_retest_is_started_in_the_nodes_pool() -> None:
+    """By the admission DAG, whose runs have no pool of their own."""
+    records.add_node(fleet.new_node(NODE, pool="rack-7"))
+    fleet.qualify()
+    assert admission.look(NODE)["pool"] == "rack-7"
+    with DAG("asks", schedule=None) as dag:
+        admission.decision(admission.look, admission.carry_out, whether="w", options=["A"], retest="node_qualification")
+    assert "pool" in dag.get_task("retest").conf
+
+
+@pytest.mark.parametrize(
+    "task",
+    [
+        lambda: qualification.claim("node_qualification", "run", {"node": "none", "level": "demo", "reason": "x"}),
+        lambda: revalidation.claim("node_revalidation", "run", {"node": "none", "level": "demo", "reason": "x"}),
+        lambda: admission.look("none"),
+        lambda: held.look("none"),
+    ],
+    ids=["qualify", "revalidate", "admission", "held"],
+)
+def test_an_unknown_node_is_one_sentence_in_the_log_without_its_causes(
+    task: Callable[[], object], caplog: pytest.LogCaptureFixture
+) -> None:
+    """Airflow itself logs a traceback of every failed task, each cause included."""
+    with pytest.raises(AirflowFailException) as refused:
+        task()
+    assert refused.value.__cause__ is None
+    assert refused.value.__suppress_context__
+    logged = [each.getMessage() for each in caplog.records if each.levelname == "ERROR"]
+    assert logged == [str(refused.value)]

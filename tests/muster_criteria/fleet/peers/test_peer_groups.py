@@ -1,0 +1,96 @@
+"""Peer groups: firmware parts them, and a node whose group is small is judged by all of its SKU instead."""
+
+from __future__ import annotations
+
+import datetime
+
+import pytest
+
+from muster_criteria.fleet.budget import STANDARD
+from muster_criteria.fleet.peers.bands import Band, bands_of, sku_wide
+from muster_criteria.fleet.peers.references import References
+from muster_criteria.fleet.peers.snapshot import build_snapshot
+from muster_criteria.fleet.series.comparisons import Comparison
+from muster_criteria.fleet.series.readings import DAY_S, group_of, readings_of, together
+from muster_criteria.labels import labels_of, labels_text
+from muster_criteria.model import Verdict
+from muster_criteria.rows import rows_of
+from muster_criteria.sku_files.model import Sku
+from tests.muster_criteria.conftest import DAY
+from tests.muster_criteria.nodes import MakeCase
+
+PEERS = STANDARD.peers_min
+
+
+def test_a_node_with_firmware_of_its_own_is_judged_by_its_sku(case: MakeCase, references: References) -> None:
+    """No measurement may become unjudged, and no fault go unseen, because no other node has that firmware."""
+    for share in (1.0, 0.955):
+        usual, alone = case("performance"), case("performance")
+        for each in (usual, alone):
+            for row in each.rows("memory_bandwidth", "gpu3"):
+                row["value"] *= share
+        alone.raw["environment"]["vbios"] = "97"
+        judged, expected = (each.judge(references=references) for each in (alone, usual))
+
+        assert judged == expected
+        assert judged.coverage.judged == judged.coverage.required
+        assert (judged.verdict is not Verdict.PASS) == (share < 1.0)
+
+
+@pytest.mark.parametrize("alike", [PEERS - 1, PEERS])
+def test_firmware_makes_a_group_from_eight_peers_on(case: MakeCase, h100: Sku, alike: int) -> None:
+    rows = [row for row in rows_of(case("performance").result(), h100) if row.metric == "memory_bandwidth"]
+    environments = [{"driver": "570", "vbios": "97" if node < alike else "96"} for node in range(2 * PEERS + 1)]
+    readings = together(
+        readings_of(rows, node=f"n{node}", at=(DAY - 1) * DAY_S, run="r", sku=h100.name, environment=environment)
+        for node, environment in enumerate(environments)
+    )
+    made_at = datetime.datetime.fromtimestamp(DAY * DAY_S, datetime.UTC)
+    groups = set(build_snapshot(readings, made_at, h100.programme.compare).cells["group"])
+
+    assert {sku_wide(h100.name), group_of(h100.name, environments[-1])} <= groups
+    assert (group_of(h100.name, environments[0]) in groups) == (alike == PEERS)
+
+
+@pytest.mark.parametrize(("nodes", "compared"), [(1, False), (2, True)])
+def test_a_node_is_not_its_own_eight_peers(case: MakeCase, h100: Sku, nodes: int, compared: bool) -> None:
+    """A node whose GPUs are all slow alike would else find them usual at its second visit."""
+    rows = [row for row in rows_of(case("performance").result(), h100) if row.metric == "memory_bandwidth"]
+    known = {"run": "r", "sku": h100.name, "environment": {}, "zone": ""}
+    readings = [readings_of(rows, node=f"n{number}", at=DAY * DAY_S, **known) for number in range(nodes)]
+    made_at = datetime.datetime.fromtimestamp((DAY + 1) * DAY_S, datetime.UTC)
+    cells = build_snapshot(together(readings), made_at, h100.programme.compare).cells
+
+    assert (len(cells) > 0) is compared
+
+
+def test_the_peers_of_a_series_have_a_band(h100: Sku) -> None:
+    rows = [Observed("gpu0", float(value)) for value in range(101)]
+    known = {"at": DAY * DAY_S, "run": "r", "sku": h100.name, "environment": {}}
+    readings = together(readings_of([row], node=f"n{number}", **known) for number, row in enumerate(rows))
+    made_at = datetime.datetime.fromtimestamp((DAY + 1) * DAY_S, datetime.UTC)
+    compared = [Comparison(metric="gemm_rate", device="gpu", unit="TFLOPS", worse="lower")]
+    raw = build_snapshot(readings, made_at, compared).to_bytes()
+
+    key = ("gpu", "gemm_rate", (("dtype", "bf16"),), "TFLOPS")
+    assert bands_of(raw, h100.name) == {key: Band(5.0, 50.0, 95.0, 101)}
+    assert bands_of(raw, "another") == {}
+    with pytest.raises(ValueError):
+        bands_of(raw[:-20], h100.name)
+
+
+class Observed:
+    def __init__(self, device: str, value: float | None) -> None:
+        self.device, self.value, self.metric, self.unit = device, value, "gemm_rate", "TFLOPS"
+        self.labels = (("dtype", "bf16"),)
+
+
+def test_readings_of_a_result_know_slot_kind_and_group() -> None:
+    rows = [Observed("gpu3", 700.0), Observed("node", 1.0), Observed("gpu4", None), Observed("gpu5", float("nan"))]
+    versions = {"driver": "570", "vbios": "96"}
+    found = readings_of(rows, node="n", at=DAY * DAY_S, run="r", sku="h100", environment=versions, zone="z")
+
+    assert found[["device", "kind", "slot"]].to_numpy().tolist() == [["gpu3", "gpu", 3], ["node", "node", -1]]
+    assert set(found["group"]) == {"h100|vbios=96|driver=570|cuda=|torch=|zone=z"}
+    assert set(found["at"]) == {DAY}
+    assert labels_of(labels_text({"b": "2", "a": "1"})) == (("a", "1"), ("b", "2"))

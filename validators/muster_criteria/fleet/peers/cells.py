@@ -1,0 +1,117 @@
+"""Cells: what is usual for one series in one slot of one peer group, and where to look when there are too few peers."""
+
+from __future__ import annotations
+
+import functools
+
+import numpy as np
+import pandas as pd
+
+from muster_criteria.fleet.peers.bands import ANY_SLOT, COLUMNS, HIGH, LOW, sku_wide
+from muster_criteria.fleet.series.keyed import Codes, Keyed, Numbers, SeriesKey, mapping, medians, quantiles
+
+
+class Cells:
+    """A table of cells, and the look-up of many readings at once."""
+
+    def __init__(self, frame: pd.DataFrame) -> None:
+        """``frame``: columns ``COLUMNS``, each (series, group, slot) once."""
+        self.frame = frame
+
+    @functools.cached_property
+    def _series(self) -> dict[SeriesKey, int]:
+        keys = zip(*(self.frame[name] for name in COLUMNS[:4]), strict=True)
+        return {key: number for number, key in enumerate(dict.fromkeys(keys))}
+
+    @functools.cached_property
+    def _groups(self) -> dict[str, int]:
+        return {name: number for number, name in enumerate(dict.fromkeys(self.frame["group"]))}
+
+    @functools.cached_property
+    def _slots(self) -> int:
+        return int(self.frame["slot"].max()) + 3 if len(self.frame) else 3
+
+    @functools.cached_property
+    def _sorted(self) -> tuple[Codes, Codes]:
+        series = np.array([self._series[key] for key in zip(*(self.frame[n] for n in COLUMNS[:4]), strict=True)] or [0])
+        group = np.array([self._groups[name] for name in self.frame["group"]] or [0])
+        slot = self.frame["slot"].to_numpy(dtype=np.int64) if len(self.frame) else np.array([0])
+        keys = self._key(series, group, slot)
+        order = np.argsort(keys)
+        return keys[order], order
+
+    def _key(self, series: Codes, group: Codes, slot: Codes) -> Codes:
+        return (series * max(len(self._groups), 1) + group) * self._slots + slot + 2
+
+    def usual(self, readings: Keyed) -> tuple[Numbers, Codes]:
+        """The median that each reading is compared with, and of how many peers it is; NaN and 0 where there are none.
+
+        The same slot of the peer group; else the same slot of the SKU; else any slot of the SKU.
+        """
+        series = mapping([each.key for each in readings.catalogue], self._series)
+        group = mapping(readings.groups, self._groups)
+        sku = mapping([sku_wide(name) for name in readings.skus], self._groups)
+        slots = int(readings.slot.max(initial=0)) + 3
+        combined = readings.series * len(readings.groups) + readings.group
+        combined = (combined * len(readings.skus) + readings.sku) * slots + readings.slot + 2
+        which, distinct = pd.factorize(combined)
+        rest, slot = np.divmod(distinct, slots)
+        rest, sku_code = np.divmod(rest, max(len(readings.skus), 1))
+        series_code, group_code = np.divmod(rest, max(len(readings.groups), 1))
+        median, count = np.full(len(distinct), np.nan), np.zeros(len(distinct), dtype=np.int64)
+        for where, at in ((group[group_code], slot - 2), (sku[sku_code], slot - 2), (sku[sku_code], ANY_SLOT)):
+            self._fill(series[series_code], where, np.broadcast_to(at, where.shape), median, count)
+        return median[which], count[which]
+
+    def _fill(self, series: Codes, group: Codes, slot: Codes, median: Numbers, count: Codes) -> None:
+        wanted = np.flatnonzero(np.isnan(median) & (series >= 0) & (group >= 0) & (slot < self._slots - 2))
+        if not len(self.frame) or not wanted.size:
+            return
+        keys, order = self._sorted
+        keys_wanted = self._key(series[wanted], group[wanted], slot[wanted])
+        at = np.minimum(np.searchsorted(keys, keys_wanted), len(keys) - 1)
+        hit = keys[at] == keys_wanted
+        row = order[at[hit]]
+        median[wanted[hit]] = self.frame["median"].to_numpy()[row]
+        count[wanted[hit]] = self.frame["count"].to_numpy()[row]
+
+
+def cells_of(readings: Keyed, peers_min: int) -> pd.DataFrame:
+    """The cells that these readings make, one reading a device; those of fewer than ``peers_min`` are left out.
+
+    A node is not its own peer: over all slots, so many must stand in others than the node that has most of them.
+    """
+    catalogue, slots = readings.catalogue, int(readings.slot.max(initial=0)) + 3
+    any_slot: Codes = np.full(len(readings), ANY_SLOT)
+    parts = []
+    groups = (
+        (readings.group, readings.groups, readings.slot),
+        (readings.sku, [sku_wide(name) for name in readings.skus], readings.slot),
+        (readings.sku, [sku_wide(name) for name in readings.skus], any_slot),
+    )
+    for code, names, slot in groups:
+        number, distinct = pd.factorize((readings.series * max(len(names), 1) + code) * slots + slot + 2)
+        median, count = medians(readings.value, number.astype(np.int64), len(distinct))
+        own = _most_of_one_node(number, readings.node, len(distinct)) if slot is any_slot else 0
+        enough = (count - own >= peers_min) & (median > 0.0)
+        rest, at = np.divmod(distinct[enough], slots)
+        series, group = np.divmod(rest, max(len(names), 1))
+        columns: dict[str, object] = {
+            name: [catalogue[each].key[position] for each in series] for position, name in enumerate(COLUMNS[:4])
+        }
+        columns |= {"group": [names[each] for each in group], "slot": at - 2}
+        number_of = np.flatnonzero(enough)
+        low, high = quantiles(readings.value, number.astype(np.int64), number_of, (LOW, HIGH))
+        columns |= {"median": median[enough], "low": low, "high": high, "count": count[enough]}
+        parts.append(pd.DataFrame(columns, columns=list(COLUMNS)))
+    frame = pd.concat([part for part in parts if len(part)] or parts[:1], ignore_index=True)
+    return frame.sort_values(list(COLUMNS[:6]), ignore_index=True, kind="stable")
+
+
+def _most_of_one_node(cell: Codes, node: Codes, cells: int) -> Codes:
+    """Returns for each cell the largest number of readings from one node."""
+    nodes = int(node.max(initial=0)) + 1
+    pairs, of_pair = np.unique(cell * nodes + node, return_counts=True)
+    most: Codes = np.zeros(cells, dtype=np.int64)
+    np.maximum.at(most, pairs // nodes, of_pair)
+    return most

@@ -1,0 +1,121 @@
+"""Distances: how far each reading is from its peers, from its siblings, and from what its device used to be.
+
+A distance is a share, and positive where it is adverse: 0.05 is a rate 5 % too low, or a resistance 5 % too high.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+
+import numpy as np
+import numpy.typing as npt
+import pandas as pd
+
+from muster_criteria.fleet.peers.cells import Cells
+from muster_criteria.fleet.peers.explained import Slopes, without_given
+from muster_criteria.fleet.series.keyed import Codes, Keyed, Numbers, medians, together
+
+MEMBERS_MIN = 2
+"""Readings of a family that make an index."""
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class Distances:
+    """One element per reading, family indices included; NaN where there is nothing to compare with.
+
+    ``usual``: the peers' median, in unit; ``peers_count``: of how many. ``relative``: the reading relative to its
+    peers' median and then to its siblings' median (to the peers alone where siblings are too few): what a device's
+    history is kept in. ``level``: what its siblings' median is relative to the peers', the node's own level.
+    """
+
+    readings: Keyed
+    usual: Numbers
+    peers_count: Codes
+    peers: Numbers
+    siblings: Numbers
+    relative: Numbers
+    level: Numbers
+    siblings_count: Codes
+
+
+def distances(readings: Keyed, cells: Cells, slopes: Slopes, siblings_min: int) -> Distances:
+    """Compare readings with their peers' cells and with each other; see ``Distances``.
+
+    Indices are judged too, and what only explains others is not: it is left out.
+    """
+    usual, count = cells.usual(readings)
+    ratio = readings.value / usual
+    indices = family_indices(readings, ratio)
+    indices = together(indices, without_given(indices, readings, ratio, slopes))
+    if not readings.judged.all():
+        judged = np.flatnonzero(readings.judged)
+        readings, usual, count = readings.take(judged), usual[judged], count[judged]
+    if len(indices):
+        more, more_count = cells.usual(indices)
+        readings = together(readings, indices)
+        usual, count = np.concatenate([usual, more]), np.concatenate([count, more_count])
+    ratio = readings.value / usual
+    level, siblings_count = _levels(readings, ratio)
+    enough = (siblings_count >= siblings_min) & (level > 0.0)
+    base = np.where(enough, level, 1.0)
+    relative = ratio / base
+    sign = readings.sign
+    return Distances(
+        readings=readings,
+        usual=usual,
+        peers_count=count,
+        peers=sign * (ratio - 1.0),
+        siblings=np.where(enough, sign * (relative - 1.0), np.nan),
+        relative=relative,
+        level=np.where(enough, level, np.nan),
+        siblings_count=siblings_count,
+    )
+
+
+def _levels(readings: Keyed, ratio: Numbers) -> tuple[Numbers, Codes]:
+    """The median ratio over the devices of the reading's node, and how many they are; repeats count once."""
+    of, size = readings.siblings_of, readings.visits * len(readings.catalogue)
+    item, distinct = pd.factorize(readings.item)
+    if len(distinct) == len(item):
+        level, count = medians(ratio, of, size)
+        return level[of], count[of]
+    each, _ = medians(ratio, item.astype(np.int64), len(distinct))
+    of_item = np.empty(len(distinct), dtype=np.int64)
+    of_item[item] = of
+    level, count = medians(each, of_item, size)
+    return level[of], count[of]
+
+
+def own_changes(change: Numbers, siblings_of: Codes, siblings_min: int) -> tuple[Numbers, Numbers]:
+    """Returns (each device's change since its past less its siblings' shared change, that change; 1 for too few).
+
+    ``change``: today's relative reading over that of the past. Where healthy devices differ widely, one that worsens
+    moves the median of its node's readings by as much as half of its own change; the median of their changes stays.
+    """
+    common, count = medians(change, siblings_of, int(siblings_of.max(initial=-1)) + 1)
+    shared = np.where((count >= siblings_min) & (common > 0.0), common, 1.0)[siblings_of]
+    return change / shared, shared
+
+
+def family_indices(readings: Keyed, ratio: Numbers) -> Keyed:
+    """A reading for each device, run and family: 1 − the median of its members' adverse distances from their peers."""
+    number = {each.comparison.family: at for at, each in enumerate(readings.catalogue) if each.index and not each.given}
+    family = np.array(
+        [-1 if each.index else number.get(each.comparison.family, -1) for each in readings.catalogue] or [-1]
+    )
+    of = family[readings.series]
+    members = np.flatnonzero((of >= 0) & np.isfinite(ratio))
+    if not members.size:
+        return readings.take(members)
+    chosen = readings.take(members)
+    runs = int(readings.run.max()) + 1
+    group = ((chosen.visit * len(readings.devices) + chosen.device) * runs + chosen.run) * len(readings.catalogue)
+    group += of[members]
+    which, distinct = pd.factorize(group)
+    value, count = medians(1.0 - chosen.sign * (ratio[members] - 1.0), which.astype(np.int64), len(distinct))
+    first: npt.NDArray[np.int64] = np.full(len(distinct), -1, dtype=np.int64)
+    first[which[::-1]] = np.arange(len(which))[::-1]
+    made = chosen.take(first).replace(
+        row=np.full(len(distinct), -1, dtype=np.int64), series=of[members][first].astype(np.int64), value=value
+    )
+    return made.take(count >= MEMBERS_MIN)

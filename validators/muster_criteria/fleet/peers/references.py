@@ -1,0 +1,28 @@
+"""A node's references beside its SKU: frozen, versioned, supplied by the caller."""
+
+from __future__ import annotations
+
+import dataclasses
+
+import pandas as pd
+
+from muster_criteria.fleet.budget import STANDARD, Budget
+from muster_criteria.fleet.peers.history import History
+from muster_criteria.fleet.peers.snapshot import Snapshot
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class References:
+    """The peers' snapshot, the nodes' own history, the node's place, and the budget of false alarms.
+
+    ``zone``: the node's cooling zone (part of its peer group). ``history`` None: no earlier visits are known.
+    ``repeats``: readings (see ``readings``) of earlier runs of this same visit, where a repeat was requested: two
+    readings fail a device sooner than one. ``node``: its name in ``history`` and ``repeats``; empty: as in the result.
+    """
+
+    snapshot: Snapshot
+    history: History | None = None
+    budget: Budget = STANDARD
+    repeats: pd.DataFrame | None = None
+    node: str = ""
+    zone: str = ""

@@ -1,0 +1,107 @@
+"""A frozen snapshot of the peers: what is usual for each metric, slot and peer group, and how far healthy parts differ.
+
+Built from the latest value of each device; the same readings and date always give the same version. A verdict cites the
+version, and can be replayed with it.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import datetime
+import functools
+import gzip
+import hashlib
+import json
+from collections.abc import Collection, Sequence
+from typing import Any
+
+import pandas as pd
+
+from muster_criteria.fleet.budget import STANDARD
+from muster_criteria.fleet.peers import cells as cells_module
+from muster_criteria.fleet.peers import explained
+from muster_criteria.fleet.peers.cells import Cells
+from muster_criteria.fleet.peers.explained import Slopes
+from muster_criteria.fleet.peers.outliers import SCALES, TAILS, Estimated, estimate
+from muster_criteria.fleet.series.comparisons import Comparison
+
+SCHEMA = "muster.snapshot/6"
+_TABLES = {"cells": cells_module.COLUMNS, "scales": SCALES, "tails": TAILS, "slopes": explained.COLUMNS}
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class Snapshot(Estimated):
+    """Reference figures of the peers. ``version``: digest of the content and its date."""
+
+    version: str
+    made_at: datetime.datetime
+
+    @functools.cached_property
+    def lookup(self) -> Cells:
+        """The cells, ready for looking up many readings."""
+        return Cells(self.cells)
+
+    @functools.cached_property
+    def slope_of(self) -> Slopes:
+        """The slopes as a mapping."""
+        return explained.slopes_of(self.slopes)
+
+    def to_bytes(self) -> bytes:
+        """Compressed JSON, the same bytes for the same snapshot."""
+        return gzip.compress(json.dumps(_content(self) | {"version": self.version}).encode(), mtime=0)
+
+    @classmethod
+    def from_bytes(cls, raw: bytes) -> Snapshot:
+        """Returns the snapshot that ``to_bytes`` wrote. Raises ValueError, in one sentence, on anything else."""
+        try:
+            content = json.loads(gzip.decompress(raw))
+            version = content.pop("version")
+            if content["schema"] != SCHEMA:
+                raise ValueError(f"its schema is {content['schema']}, not {SCHEMA}")
+            tables = {name: pd.DataFrame(content[name], columns=list(columns)) for name, columns in _TABLES.items()}
+            made = cls(
+                version="",
+                made_at=datetime.datetime.fromisoformat(content["made_at"]),
+                low=float(content["low"]),
+                varied=float(content["varied"]),
+                nodes=int(content["nodes"]),
+                **tables,
+            )
+        except (OSError, EOFError, KeyError, TypeError, ValueError) as error:
+            raise ValueError(f"the snapshot cannot be read: {error}") from None
+        if _digest(made) != version:
+            raise ValueError(f"the snapshot cannot be read: its content is not that of version {version}")
+        return dataclasses.replace(made, version=version)
+
+
+def _content(snapshot: Snapshot) -> dict[str, Any]:
+    tables = {
+        name: {column: getattr(snapshot, name)[column].tolist() for column in columns}
+        for name, columns in _TABLES.items()
+    }
+    counts = {name: getattr(snapshot, name) for name in ("low", "varied", "nodes")}
+    return {"schema": SCHEMA, "made_at": snapshot.made_at.isoformat(), **tables, **counts}
+
+
+def _digest(snapshot: Snapshot) -> str:
+    return hashlib.sha256(json.dumps(_content(snapshot), sort_keys=True).encode()).hexdigest()[:16]
+
+
+def build_snapshot(
+    readings: pd.DataFrame,
+    at: datetime.datetime,
+    comparisons: Sequence[Comparison],
+    *,
+    exclude: Collection[str] = frozenset(),
+) -> Snapshot:
+    """The snapshot of these readings (see ``readings.COLUMNS``) as of ``at`` (with zone).
+
+    Give the last few visits of each device where there are any: medians come from the latest value of each device; from
+    several visits the distances of a device from its own past are estimated, without which drift and repeats only warn.
+    Readings after ``at`` and those of nodes in ``exclude`` (open findings, quarantined) are left out.
+    """
+    made_at = at.astimezone(datetime.UTC)
+    kept = (readings["at"] <= made_at.timestamp() / 86400.0) & ~readings["node"].isin(list(exclude))
+    estimated = estimate(readings[kept].reset_index(drop=True), comparisons, STANDARD)
+    snapshot = Snapshot(**vars(estimated), version="", made_at=made_at)
+    return dataclasses.replace(snapshot, version=_digest(snapshot))

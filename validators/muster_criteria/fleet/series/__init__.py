@@ -1,0 +1,1 @@
+"""What nodes measured, laid out for comparison: readings, their series as integers, their visits in time."""

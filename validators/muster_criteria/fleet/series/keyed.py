@@ -1,0 +1,239 @@
+"""Readings as integers: what the vectorised judge works on, with the names kept aside.
+
+Only readings that a comparison is about are kept: the metric on that kind of device, in that unit, and finite.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping, Sequence
+from typing import TypeVar
+
+import numpy as np
+import numpy.typing as npt
+import pandas as pd
+
+from muster_criteria.fleet.series.comparisons import Comparison
+
+Numbers = npt.NDArray[np.float64]
+Codes = npt.NDArray[np.int64]
+
+SeriesKey = tuple[str, str, str, str]
+"""(kind, metric, labels, unit): what is compared with its like."""
+
+Name = TypeVar("Name", str, SeriesKey)
+
+INDEX_UNIT = "1"
+LOW_INDEX_WEIGHT = 0.1
+MEMBER_WEIGHT, INDEX_WEIGHT, GIVEN_WEIGHT, ALONE_WEIGHT = 0.1, 1.0, 12.0, 4.5
+"""Weights of series that vary from part to part."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Series:
+    """One kind of number: what it is, which comparison is about it, and whether it is a family's index.
+
+    ``given``: an index without what another metric explains of it (see ``comparisons.Comparison``).
+    """
+
+    key: SeriesKey
+    comparison: Comparison
+    index: bool = False
+    given: bool = False
+
+    @property
+    def sign(self) -> float:
+        """+1 where more is worse, −1 where less is. An index falls where its members get worse."""
+        return 1.0 if self.comparison.worse == "higher" and not self.index else -1.0
+
+    @property
+    def weight(self) -> float:
+        """Its weight among the series of its spread, by which the budget is divided.
+
+        Of low spread each may show a defect that no other does; an index shows little that its members do not. A varied
+        family is left to its index, and where something explains part of it, to what is left: members and plain index
+        vary together.
+        """
+        if not self.comparison.judged:
+            return 0.0
+        if self.comparison.spread == "low":
+            return LOW_INDEX_WEIGHT if self.index else self.comparison.weight
+        if self.index:
+            return GIVEN_WEIGHT if self.given else INDEX_WEIGHT
+        return self.comparison.weight * (MEMBER_WEIGHT if self.comparison.family else ALONE_WEIGHT)
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class Keyed:
+    """Compared readings, one element each. ``row``: position in the frame they came from, −1 for a family's index.
+
+    ``visit`` numbers what siblings are compared within: the node, and where days matter the node's day (``day``: days
+    since 1970, whole). The names that codes stand for are in ``nodes``, ``devices``, ``groups`` and ``skus``.
+    """
+
+    row: Codes
+    visit: Codes
+    node: Codes
+    device: Codes
+    slot: Codes
+    group: Codes
+    sku: Codes
+    run: Codes
+    series: Codes
+    day: Codes
+    value: Numbers
+    catalogue: tuple[Series, ...]
+    nodes: Sequence[str]
+    devices: Sequence[str]
+    groups: Sequence[str]
+    skus: Sequence[str]
+    visits: int
+
+    def __len__(self) -> int:
+        return len(self.value)
+
+    @property
+    def sign(self) -> Numbers:
+        """The sign of each reading's series."""
+        return np.array([series.sign for series in self.catalogue] or [0.0])[self.series]
+
+    @property
+    def siblings_of(self) -> Codes:
+        """Number of the (visit, series) that each reading belongs to."""
+        return self.visit * len(self.catalogue) + self.series
+
+    @property
+    def item(self) -> Codes:
+        """Number of the (visit, device, series) that each reading is of; repeats share it."""
+        return (self.visit * len(self.devices) + self.device) * len(self.catalogue) + self.series
+
+    def replace(self, **columns: object) -> Keyed:
+        """A copy with other columns."""
+        return dataclasses.replace(self, **columns)  # type: ignore[arg-type]
+
+    def take(self, chosen: npt.NDArray[np.generic]) -> Keyed:
+        """The chosen readings (a mask or positions)."""
+        return self.replace(**{name: getattr(self, name)[chosen] for name in PER_READING})
+
+    @property
+    def judged(self) -> npt.NDArray[np.bool_]:
+        """Which readings are judged; the others only explain."""
+        return np.array([each.comparison.judged for each in self.catalogue] or [True])[self.series]
+
+
+PER_READING = ("row", "visit", "node", "device", "slot", "group", "sku", "run", "series", "day", "value")
+
+
+def keyed(readings: pd.DataFrame, comparisons: Sequence[Comparison], *, by_day: bool = False) -> Keyed:
+    """The readings (see ``readings.as_readings``) that these comparisons are about.
+
+    ``by_day``: siblings are those of one day; otherwise all readings of a node are of one visit.
+    """
+    catalogue, series = _catalogue(readings, comparisons)
+    value = readings["value"].to_numpy()
+    kept = np.flatnonzero((series >= 0) & np.isfinite(value))
+    if not readings["node"].cat.codes.to_numpy().size:
+        kept = np.empty(0, dtype=np.int64)
+
+    def codes(name: str) -> Codes:
+        return readings[name].cat.codes.to_numpy()[kept].astype(np.int64)
+
+    at = readings["at"].to_numpy()[kept]
+    day = np.floor(np.where(np.isfinite(at), at, 0.0)).astype(np.int64)
+    node = codes("node")
+    if by_day:
+        visit, visits = pd.factorize(node * 1_000_000 + day)
+        visit, count = visit.astype(np.int64), len(visits)
+    else:
+        visit, count = node, len(readings["node"].cat.categories)
+    return Keyed(
+        row=kept,
+        visit=visit,
+        node=node,
+        device=codes("device"),
+        slot=readings["slot"].to_numpy()[kept].astype(np.int64),
+        group=codes("group"),
+        sku=codes("sku"),
+        run=codes("run"),
+        series=series[kept].astype(np.int64),
+        day=day,
+        value=value[kept],
+        catalogue=catalogue,
+        nodes=readings["node"].cat.categories.tolist(),
+        devices=readings["device"].cat.categories.tolist(),
+        groups=readings["group"].cat.categories.tolist(),
+        skus=readings["sku"].cat.categories.tolist(),
+        visits=count,
+    )
+
+
+def _catalogue(
+    readings: pd.DataFrame, comparisons: Sequence[Comparison]
+) -> tuple[tuple[Series, ...], npt.NDArray[np.int32]]:
+    """The series there are, family indices last, and the number of each reading's series (−1: not compared)."""
+    about: dict[tuple[str, str, str], Comparison] = {}
+    for each in comparisons:
+        about.setdefault((each.device, each.metric, each.unit), each)
+    parts = [readings[name].cat for name in ("kind", "metric", "labels", "unit")]
+    code = np.zeros(len(readings), dtype=np.int64)
+    for part in parts:
+        code = code * max(len(part.categories), 1) + part.codes.to_numpy()
+    numbers, present = pd.factorize(code)
+    catalogue: list[Series] = []
+    number_of = np.full(len(present) + 1, -1, dtype=np.int32)
+    for position in np.argsort(present):
+        key, left = [], int(present[position])
+        for part in reversed(parts):
+            left, at = divmod(left, max(len(part.categories), 1))
+            key.append(str(part.categories[at]))
+        kind, metric, labels, unit = reversed(key)
+        comparison = about.get((kind, metric, unit))
+        if comparison is not None:
+            number_of[position] = len(catalogue)
+            catalogue.append(Series((kind, metric, labels, unit), comparison))
+    families = {each.family: each for each in reversed(comparisons) if each.family}
+    present_families = {each.comparison.family for each in catalogue}
+    for family, comparison in sorted(families.items()):
+        if family in present_families:
+            key_of = (comparison.device, f"{family}_index", "", INDEX_UNIT)
+            catalogue.append(Series(key_of, comparison, index=True))
+            if comparison.given:
+                key_of = (comparison.device, given_name(comparison), "", INDEX_UNIT)
+                catalogue.append(Series(key_of, comparison, index=True, given=True))
+    return tuple(catalogue), number_of[numbers]
+
+
+def given_name(comparison: Comparison) -> str:
+    """Returns the name of this family's index less the part that ``given`` explains."""
+    return f"{comparison.family}_given_{comparison.given}"
+
+
+def together(one: Keyed, other: Keyed) -> Keyed:
+    """Readings of the same names and series, one after the other."""
+    return one.replace(
+        **{name: np.concatenate([getattr(one, name), getattr(other, name)]) for name in PER_READING},
+    )
+
+
+def mapping(names: Sequence[Name], known: Mapping[Name, int]) -> Codes:
+    """The other side's number of each name, −1 where it has none."""
+    return np.array([known.get(name, -1) for name in names] or [-1], dtype=np.int64)
+
+
+def medians(values: Numbers, groups: Codes, size: int) -> tuple[Numbers, Codes]:
+    """Median (NaN for an empty group) and number of the values of each of the groups 0…size−1; NaN values count not."""
+    known = np.isfinite(values)
+    values, groups = values[known], groups[known]
+    found = np.full(size, np.nan)
+    each = pd.Series(values).groupby(groups, sort=False).median()
+    found[each.index.to_numpy(dtype=np.int64)] = each.to_numpy()
+    return found, np.bincount(groups, minlength=size)
+
+
+def quantiles(values: Numbers, groups: Codes, of: Codes, shares: Sequence[float]) -> Numbers:
+    """The quantiles ``shares`` (rows) of the groups ``of`` (columns), each with a value; NaN values count not."""
+    if not of.size:
+        return np.empty((len(shares), 0))
+    known = np.isfinite(values) & np.isin(groups, of)
+    found = pd.Series(values[known]).groupby(groups[known]).quantile(np.array(shares)).unstack()
+    return found.loc[of].to_numpy().T

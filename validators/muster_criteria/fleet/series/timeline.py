@@ -1,0 +1,74 @@
+"""Timelines: the last few visits of each device, in time order, as one row of numbers for each of its series."""
+
+from __future__ import annotations
+
+import dataclasses
+
+import numpy as np
+import numpy.typing as npt
+import pandas as pd
+
+from muster_criteria.fleet.series.keyed import Codes, Numbers, medians
+
+Matrix = npt.NDArray[np.float32]
+
+VISITS_MAX = 8
+"""Earlier visits that are kept of each series: enough for a median and a CUSUM, and 32 bytes a series."""
+
+
+_BLOCK = 500_000
+"""Rows processed at a time."""
+_FAR = 1e30
+"""Largest distance from a reference, to which others are cut: larger ones overflow numbers of 32 bits."""
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class Timeline:
+    """``owners``: whose each row is; ``values``: a column a visit, the latest last, NaN before the first one."""
+
+    owners: Codes
+    values: Matrix
+
+
+def timeline(owner: Codes, day: Codes, value: Numbers) -> Timeline:
+    """Timelines of these readings; what an owner reported several times on one day counts once, as its median."""
+    known = np.isfinite(value)
+    owner, day, value = owner[known], day[known], np.clip(value[known], -_FAR, _FAR)
+    if not len(owner):
+        return Timeline(np.empty(0, dtype=np.int64), np.empty((0, VISITS_MAX), dtype=np.float32))
+    first_day = int(day.min())
+    days = int(day.max()) - first_day + 1
+    visit, distinct = pd.factorize(owner * days + (day - first_day))
+    if len(distinct) != len(visit):
+        value, _ = medians(value, visit.astype(np.int64), len(distinct))
+    else:
+        distinct = owner * days + (day - first_day)
+    order = np.argsort(distinct, kind="stable")
+    whose = distinct[order] // days
+    starts = np.flatnonzero(np.diff(whose, prepend=whose[0] - 1))
+    counts = np.diff(starts, append=len(whose))
+    from_end = np.repeat(starts + counts, counts) - np.arange(len(whose)) - 1
+    row = np.repeat(np.arange(len(starts)), counts)
+    kept = from_end < VISITS_MAX
+    values = np.full((len(starts), VISITS_MAX), np.nan, dtype=np.float32)
+    values[row[kept], VISITS_MAX - 1 - from_end[kept]] = value[order][kept]
+    return Timeline(whose[starts], values)
+
+
+def row_medians(values: Matrix, first: int = VISITS_MAX) -> Numbers:
+    """The median of the ``first`` values of each row, NaN where it has none; some rows at a time, to save memory."""
+    blocks = [values[start : start + _BLOCK] for start in range(0, len(values), _BLOCK)]
+    return np.concatenate([_medians(block, first) for block in blocks]) if blocks else np.empty(0)
+
+
+def _medians(values: Matrix, first: int) -> Numbers:
+    if first < VISITS_MAX:
+        rank = np.cumsum(np.isfinite(values), axis=1, dtype=np.int8)
+        values = np.where(rank <= first, values, np.float32(np.nan))
+    # Sorting puts NaN last, so no row needs a loop of its own.
+    ordered = np.sort(values, axis=1)
+    count = np.sum(np.isfinite(values), axis=1)
+    rows = np.arange(len(values))
+    low = ordered[rows, np.maximum(count - 1, 0) // 2].astype(np.float64)
+    high = ordered[rows, np.minimum(count // 2, values.shape[1] - 1)]
+    return np.where(count > 0, (low + high.astype(np.float64)) / 2.0, np.nan)
