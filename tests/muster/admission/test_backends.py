@@ -370,6 +370,7 @@ def test_a_controller_that_is_killed_between_records_and_slurm_leaves_what_the_r
     if state is State.QUARANTINE:
         move("gpu-0001", State.PRODUCTION, "Ada", "needed now")
     was_open = state is State.QUARANTINE
+    until(lambda: not service.look(["gpu-0001"])["gpu-0001"].apart)  # after an UNDRAIN it does not respond for a second
     done = subprocess.run([sys.executable, "-c", KILLED, where, state], capture_output=True, text=True, check=False)
     assert done.returncode == -signal.SIGKILL, done.stderr
     assert records.get_node("gpu-0001").state is state
