@@ -93,8 +93,8 @@ def _show(calibration: Calibration) -> None:
 
 def _row(each: LearnedFloor) -> list[object]:
     return [
-        each.name, each.kind, f"{each.fail:g} {each.unit}", f"{each.warn:g} {each.unit}", f"{each.median:.5g}",
-        f"{100 * each.spread:.2g} %", each.devices, each.nodes,
+        each.name, each.kind, f"{each.fail:g} {each.unit}", f"{each.warn:g} {each.unit}", f"{each.basis.median:.5g}",
+        f"{100 * each.basis.spread:.2g} %", each.basis.devices, each.basis.nodes,
     ]  # fmt: skip
 
 
