@@ -285,16 +285,13 @@ class TestSlurm:
             self.cluster.await_nodes(self.cluster.names)
 
 
-@pytest.mark.parametrize(
-    "chosen",
-    [
-        {},
-        {"alpha": {}},
-        {"alpha": {"kind": "pbs"}},
-        {"alpha": {"kind": "slurm", "slurmconf": "/x"}},
-        {"alpha": {"kind": "slurm", "login": {"host": "login-1"}}},
-    ],
-)
+UNCONFIGURED: list[dict[str, Any]] = [
+    {}, {"alpha": {}}, {"alpha": {"kind": "pbs"}}, {"alpha": {"kind": "slurm", "slurmconf": "/x"}},
+    {"alpha": {"kind": "slurm", "login": {"host": "login-1"}}},
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("chosen", UNCONFIGURED)
 def test_a_cluster_that_is_not_configured_is_one_sentence(
     chosen: dict[str, Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
