@@ -25,7 +25,7 @@ from muster_demo.stack import Stack, write_password
 from muster_node.contract import Measurement
 from tests.dags import conftest
 from tests.muster import fleet
-from tests.support import browser, live_airflow
+from tests.support.servers import browser, live_airflow
 
 pytestmark = [pytest.mark.slow, pytest.mark.needs_chromium, pytest.mark.timeout(600)]
 READY = "node_qualification"

@@ -23,11 +23,11 @@ from muster.errors import BadScheduler, BadSettings, LeftAlone, SchedulerDown
 from muster.lifecycle.transitions import State
 from muster.records.queues import schedulers
 from tests.muster import fleet
-from tests.support import sshd
-from tests.support.kubernetes import Cluster
 from tests.support.node_list import NodeList, NodeListSettings
-from tests.support.receiver import Receiver
-from tests.support.slurm import Slurm
+from tests.support.servers import sshd
+from tests.support.servers.kubernetes import Cluster
+from tests.support.servers.receiver import Receiver
+from tests.support.servers.slurm import Slurm
 from tests.support.waiting import until
 
 Apart = Callable[[], object]
