@@ -10,7 +10,7 @@ import pytest
 
 from tests.support import airflow_home  # noqa: F401  # sets the environment before a test file imports Airflow
 
-pytest_plugins = ["tests.support.services_needed", "tests.support.run_end"]
+pytest_plugins = ["tests.support.plugins.services_needed", "tests.support.plugins.run_end"]
 
 
 def pytest_configure() -> None:

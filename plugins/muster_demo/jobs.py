@@ -53,16 +53,16 @@ class Jobs:
             "sbatch", "--parsable", "--exclusive", f"--partition={USERS}", f"--nodelist={node}", f"--job-name={name}",
             "--output=/dev/null", f"--chdir={self.slurm.folder}", f"--wrap=date +%s.%N > {began.name}",
         )  # fmt: skip
-        if not _within(BEGINS_WITHIN_S, lambda: _text(began).endswith("\n")):
+        if not _begins(lambda: _text(began).endswith("\n")):
             self.say(f"Slurm: the job did not begin on {node} within {BEGINS_WITHIN_S:.0f} s")
             self.slurm.call("scancel", f"--name={name}", f"--nodelist={node}", check=False)
             return None
-        _within(BEGINS_WITHIN_S, lambda: not self.slurm.call("squeue", "--noheader", f"--name={name}"))
+        _begins(lambda: not self.slurm.call("squeue", "--noheader", f"--name={name}"))
         return float(_text(began)) - submitted
 
 
-def _within(seconds: float, true: Callable[[], bool]) -> bool:
-    deadline = time.monotonic() + seconds
+def _begins(true: Callable[[], bool]) -> bool:
+    deadline = time.monotonic() + BEGINS_WITHIN_S
     while not (found := true()) and time.monotonic() < deadline:
         time.sleep(LOOK_EVERY_S)
     return found

@@ -70,12 +70,6 @@ class Supervisor:
         self._sessions.setdefault(name, []).append(service.pid)
         return service
 
-    def restart(self, name: str) -> Service:
-        """End a service and start it again with the same command."""
-        service = self.services[name]
-        self.stop([name])
-        return self.start(name, service.command, service.environment)
-
     def stop(self, names: Sequence[str] | None = None, *, patience_s: float = 5.0) -> None:
         """End the named services, or all, with their descendants; returns when they are gone.
 

@@ -37,8 +37,8 @@ from muster_criteria.model import Verdict  # noqa: E402
 from muster_demo import watchdog  # noqa: E402
 from muster_demo.services import ServiceFailed, Supervisor, base_environment  # noqa: E402
 from tests.bench.processes import cpu_seconds  # noqa: E402
-from tests.support import celery_airflow, postgresql  # noqa: E402
-from tests.support.celery_airflow import TRIGGERERS, WORKERS, CeleryStack  # noqa: E402
+from tests.support.servers import celery_airflow, postgresql  # noqa: E402
+from tests.support.servers.celery_airflow import TRIGGERERS, WORKERS, CeleryStack  # noqa: E402
 from tests.support.simulated_fleet import SERVICE, SimulatedFleet, Start  # noqa: E402
 
 FILES = Path(__file__).parent / "fleet_files"

@@ -30,7 +30,7 @@ from muster import records
 from muster.lifecycle.transitions import State
 from muster.web import PREFIX
 from muster_demo.stack import Stack
-from tests.support import browser, live_airflow, postgresql
+from tests.support.servers import browser, live_airflow, postgresql
 
 BARS = {
     "first_paint_ms": 1000.0, "filter_ms": 200.0, "server_p95_ms": 300.0, "live_core_percent": 5.0, "scrape_ms": 300.0,

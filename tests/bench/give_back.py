@@ -28,7 +28,7 @@ from muster.remote.zipapp import build_agent
 from muster_criteria.sku_files.programme import STAGES, stage_calls
 from muster_criteria.sku_files.skus import load_sku
 from muster_node.contract import Plan, ProbeCall
-from tests.support import slurm, sshd
+from tests.support.servers import slurm, sshd
 
 BAR_S = 5.0
 TRIALS_MIN = 20

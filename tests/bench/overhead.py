@@ -34,7 +34,8 @@ from muster_criteria.model import Verdict  # noqa: E402
 from muster_demo.services import Supervisor  # noqa: E402
 from muster_demo.stack import Stack, airflow_settings, migrate, new_login, write_password  # noqa: E402
 from tests.bench.processes import StepSampler, cpu_seconds  # noqa: E402
-from tests.support import sshd, standin  # noqa: E402
+from tests.support import standin  # noqa: E402
+from tests.support.servers import sshd  # noqa: E402
 
 FILES = Path(__file__).parent / "overhead_files"
 STEPS = ("claim", "intake", "burn_in", "integrity", "performance", "thermal", "conclude", "report", "release")

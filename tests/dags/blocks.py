@@ -21,7 +21,8 @@ from muster.remote.zipapp import build_agent
 from muster.settings import settings
 from muster_criteria.model import Verdict
 from muster_simulator import create_machine, environment
-from tests.support import airflow_home, lives, sshd
+from tests.support import airflow_home, lives
+from tests.support.servers import sshd
 
 DAG_ID = "cluster_qualification"
 NAMES = ("n1", "n2")

@@ -18,8 +18,8 @@ from aiosmtpd.handlers import Message
 
 from muster import records
 from muster_demo.services import free_port
-from tests.support import sshd
-from tests.support.statements import statements_compiled_once  # noqa: F401 - for every test
+from tests.support.plugins.statements import statements_compiled_once  # noqa: F401 - for every test
+from tests.support.servers import sshd
 
 NODE = "this-node"
 

@@ -20,7 +20,8 @@ from muster.remote.zipapp import AgentFile
 from muster_criteria.model import FaultClass, Verdict
 from muster_demo.services import free_port
 from tests.dags.conftest import NODE
-from tests.support import airflow_home, bmc, sshd, standin
+from tests.support import airflow_home, standin
+from tests.support.servers import bmc, sshd
 
 pytestmark = pytest.mark.needs_sshd
 

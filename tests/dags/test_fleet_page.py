@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
-import importlib.resources
 import itertools
 import json
 import os
@@ -26,11 +25,10 @@ from muster_demo.stack import Stack, write_password
 from muster_node.contract import Measurement
 from tests.dags import conftest
 from tests.muster import fleet
-from tests.support import browser, live_airflow
+from tests.support.servers import browser, live_airflow
 
 pytestmark = [pytest.mark.slow, pytest.mark.needs_chromium, pytest.mark.timeout(600)]
 READY = "node_qualification"
-AXE = Path(str(importlib.resources.files("axe_core_python"))) / "axe.min.js"
 PASSWORD = "for-this-test"
 BLOCK = "cluster_qualification"
 SICK = "gpu-0066"
@@ -115,13 +113,18 @@ def fails_among_peers(name: str) -> None:
 INSIDE = "document.querySelector('iframe').contentDocument"
 
 
-def axe(page: browser.Browser, url: str) -> None:
-    """Nothing serious is wrong with the page for keyboards and screen readers."""
-    page.go(url)
-    page.script(AXE.read_text())
-    found = page.script("axe.run().then((result) => result.violations)")
-    grave = [each for each in found if each["impact"] in ("serious", "critical")]
-    assert not grave, [(each["id"], [node["html"] for node in each["nodes"]]) for each in grave]
+def bearer(airflow: Stack, username: str = "viewer", password: str = PASSWORD) -> dict[str, str]:
+    """The header of a request by this login."""
+    login = {"username": username, "password": password}
+    token = httpx.post(f"{airflow.login.url}/auth/token", json=login).json()["access_token"]
+    return {"Authorization": f"Bearer {token}"}
+
+
+def enter(airflow: Stack, page: browser.Browser, place: str) -> None:
+    """From the Fleet page's table in Airflow's frame to a page that it links to."""
+    page.go(f"{airflow.login.url}/plugin/fleet")
+    page.wait(f"{INSIDE}.querySelector('caption')")
+    page.script(f"{INSIDE}.querySelector('td a[href$=\"{place}\"]').click()")
 
 
 def shoot(page: browser.Browser, url: str, name: str, size: str, theme: str, folder: Path) -> None:
@@ -154,18 +157,16 @@ def test_without_a_login_nothing_is_served(airflow: Stack) -> None:
 
 def test_programs_read_by_airflows_tokens_and_metrics_by_their_own(airflow: Stack) -> None:
     login = airflow.login
-    granted = httpx.post(f"{login.url}/auth/token", json={"username": login.username, "password": login.password})
-    token = granted.json()["access_token"]
+    operator = bearer(airflow, login.username, login.password)
+    token = operator["Authorization"].removeprefix("Bearer ")
 
-    def status(path: str, bearer: str = "") -> int:
-        headers = {"Authorization": f"Bearer {bearer}"} if bearer else {}
+    def status(path: str, given: str = "") -> int:
+        headers = {"Authorization": f"Bearer {given}"} if given else {}
         answer = httpx.get(f"{login.url}{api.PREFIX}{path}", headers=headers)
         assert answer.status_code in (200, 404) or "gpu-" not in answer.text
         return answer.status_code
 
-    described = httpx.get(
-        f"{login.url}{api.PREFIX}/v1/openapi.json", headers={"Authorization": f"Bearer {token}"}
-    ).json()
+    described = httpx.get(f"{login.url}{api.PREFIX}/v1/openapi.json", headers=operator).json()
     assert described["servers"] == [{"url": api.PREFIX}]
     for path in ("/v1/openapi.json", *(path.replace("{name}", "gpu-0007") for path in described["paths"])):
         assert status(path, token) == (404 if path.endswith("certificate") else 200), path
@@ -228,9 +229,7 @@ def test_a_page_that_is_no_longer_renewed_says_so(airflow: Stack, page: browser.
 
 
 def test_a_link_to_a_run_opens_airflows_own_page(airflow: Stack, page: browser.Browser) -> None:
-    page.go(f"{airflow.login.url}/plugin/fleet")
-    page.wait(f"{INSIDE}.querySelector('caption')")
-    page.script(f"{INSIDE}.querySelector('td a[href$=\"/node/gpu-0007\"]').click()")
+    enter(airflow, page, "/node/gpu-0007")
     # The page's script has to run first: until then the link would open inside the frame.
     page.wait(f"{INSIDE}.readyState === 'complete' && {INSIDE}.querySelector('h1').innerText === 'gpu-0007'")
     page.script(f"{INSIDE}.querySelector('a[data-airflow]').click()")
@@ -242,9 +241,7 @@ def test_a_viewer_reads_and_changes_nothing(airflow: Stack) -> None:
     form = {"what": "move", "state": "quarantine", "reason": "x", "confirmed": "yes"}
     origin = {"Origin": airflow.login.url}
     assert httpx.post(url, data=form, headers=origin).status_code == 401
-    login = {"username": "viewer", "password": PASSWORD}
-    token = httpx.post(f"{airflow.login.url}/auth/token", json=login).json()["access_token"]
-    viewer = {"Authorization": f"Bearer {token}"}
+    viewer = bearer(airflow)
     assert httpx.get(url, headers=viewer).status_code == 200
     assert httpx.post(url, data=form, headers=origin | viewer).status_code == 403
     assert records.get_node("gpu-0003").state is State.REGISTERED
@@ -255,8 +252,7 @@ def test_an_operator_starts_a_test_under_their_login_and_a_viewer_does_not(airfl
     form = {"level": "short", "reason": "new fan", "confirmed": "yes"}
     statuses = []
     for username, password in (("viewer", PASSWORD), (airflow.login.username, airflow.login.password)):
-        granted = httpx.post(f"{airflow.login.url}/auth/token", json={"username": username, "password": password})
-        headers = {"Origin": airflow.login.url, "Authorization": f"Bearer {granted.json()['access_token']}"}
+        headers = {"Origin": airflow.login.url, **bearer(airflow, username, password)}
         statuses.append(httpx.post(url, data=form, headers=headers).status_code)
     assert statuses == [403, 303]
     started = httpx.get(f"{airflow.login.url}/api/v2/dags/{READY}/dagRuns/gpu-0002__new-fan", headers=headers).json()
@@ -265,14 +261,9 @@ def test_an_operator_starts_a_test_under_their_login_and_a_viewer_does_not(airfl
 
 
 def test_what_a_node_sends_stays_text(airflow: Stack, page: browser.Browser) -> None:
-    login = airflow.login
-    for path in (
-        f"/node/{SICK}",
-        "/",
-        f"/report?dag_id={READY}&run_id={SICK}__new",
-        f"/compare?left=gpu-0001&right={SICK}",
-    ):
-        page.go(f"{login.url}{PREFIX}{path}")
+    report, beside = f"/report?dag_id={READY}&run_id={SICK}__new", f"/compare?left=gpu-0001&right={SICK}"
+    for path in (f"/node/{SICK}", "/", report, beside):
+        page.go(f"{airflow.login.url}{PREFIX}{path}")
         if path != "/":
             assert "window.struck" in page.script("document.body.innerText"), path
         assert not page.script("window.struck"), path
@@ -281,9 +272,7 @@ def test_what_a_node_sends_stays_text(airflow: Stack, page: browser.Browser) -> 
 
 def test_an_operator_waives_a_finding_after_seeing_what_it_means(airflow: Stack, page: browser.Browser) -> None:
     (found,) = records.open_findings(SICK)
-    page.go(f"{airflow.login.url}/plugin/fleet")
-    page.wait(f"{INSIDE}.querySelector('caption')")
-    page.script(f"{INSIDE}.querySelector('td a[href$=\"/node/{SICK}\"]').click()")
+    enter(airflow, page, f"/node/{SICK}")
     page.wait(f"{INSIDE}.querySelector('select[name=finding]')")
     page.script(f"{INSIDE}.querySelector('select[name=finding]').value = '{found.finding.id}'")
     form = f"{INSIDE}.querySelector('select[name=finding]').closest('form')"
@@ -298,9 +287,7 @@ def test_an_operator_waives_a_finding_after_seeing_what_it_means(airflow: Stack,
 
 
 def test_an_operator_quarantines_a_node_after_seeing_what_it_means(airflow: Stack, page: browser.Browser) -> None:
-    page.go(f"{airflow.login.url}/plugin/fleet")
-    page.wait(f"{INSIDE}.querySelector('caption')")
-    page.script(f"{INSIDE}.querySelector('td a[href$=\"/node/gpu-0005\"]').click()")
+    enter(airflow, page, "/node/gpu-0005")
     page.wait(f"{INSIDE}.querySelector('input[name=reason]')")
     page.script(f"{INSIDE}.querySelector('select[name=state]').value = 'quarantine'")
     page.script(f"{INSIDE}.querySelector('input[name=reason]').value = 'smells of smoke'")
@@ -320,9 +307,7 @@ def test_a_question_is_answered_beside_its_evidence_and_by_no_viewer(
     desk.client.trigger(airflow_api.ADMISSION, "asked", {"node": "gpu-0001"})
     desk.wait("the question", desk.client.hitl_pending)
     url = f"{airflow.login.url}{PREFIX}/approvals"
-    login = {"username": "viewer", "password": PASSWORD}
-    token = httpx.post(f"{airflow.login.url}/auth/token", json=login).json()["access_token"]
-    viewer = {"Authorization": f"Bearer {token}", "Origin": airflow.login.url}
+    viewer = {"Origin": airflow.login.url, **bearer(airflow)}
     seen = httpx.get(url, headers=viewer)
     assert "gpu-0001" in seen.text
     assert "<form" not in seen.text
@@ -344,7 +329,7 @@ def test_a_question_is_answered_beside_its_evidence_and_by_no_viewer(
     desk.settle()
     for size, theme in itertools.product(browser.SIZES, ("light", "dark")):
         shoot(page, url, "approvals", size, theme, tmp_path)
-        axe(page, url)
+        browser.axe(page, url)
     page.go(f"{airflow.login.url}/plugin/fleet")
     page.wait(f"{INSIDE}.querySelector('caption')")
     page.script(f"{INSIDE}.querySelector('a[href$=\"/approvals\"]').click()")
@@ -377,7 +362,7 @@ def test_nothing_is_asked_of_another_host(airflow: Stack, page: browser.Browser)
 def test_axe_finds_nothing_serious(airflow: Stack, page: browser.Browser, path: str, theme: str) -> None:
     page.go(f"{airflow.login.url}{PREFIX}{path}")
     page.script(f"localStorage.setItem('theme', '{theme}')")
-    axe(page, f"{airflow.login.url}{PREFIX}{path}")
+    browser.axe(page, f"{airflow.login.url}{PREFIX}{path}")
 
 
 @pytest.mark.parametrize("size", browser.SIZES)
@@ -402,7 +387,7 @@ def test_on_a_phone_no_table_scrolls_sideways_and_its_headings_stay(
     nodes = page.call("Accessibility.getFullAXTree")["nodes"]
     roles = {each["role"]["value"] for each in nodes if not each["ignored"]}
     assert {"table", "row", "columnheader", "cell"} <= roles
-    axe(page, f"{airflow.login.url}{PREFIX}{path}")
+    browser.axe(page, f"{airflow.login.url}{PREFIX}{path}")
 
 
 def test_a_figure_is_drawn_among_its_peers(airflow: Stack, page: browser.Browser) -> None:

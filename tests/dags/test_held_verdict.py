@@ -20,8 +20,9 @@ from tests.dags.test_admission import answer
 from tests.dags.test_qualification_runs import Decree, decree, node  # noqa: F401 - fixtures
 from tests.dags.test_revalidation_runs import revalidate
 from tests.muster import fleet as values
-from tests.support import lives, sshd
+from tests.support import lives
 from tests.support.refusals import caused
+from tests.support.servers import sshd
 
 DAG_ID = "held_verdict"
 

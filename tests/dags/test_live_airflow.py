@@ -23,7 +23,8 @@ from tests.dags import blocks, conftest
 from tests.dags.blocks import NAMES, Nodes
 from tests.dags.conftest import NODE
 from tests.muster.fleet import host_key
-from tests.support import live_airflow, lives, sshd
+from tests.support import lives
+from tests.support.servers import live_airflow, sshd
 
 pytestmark = [*live_airflow.MARKS, pytest.mark.slow, pytest.mark.early(9)]
 

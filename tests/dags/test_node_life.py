@@ -15,7 +15,7 @@ from muster_criteria.model import Verdict
 from muster_criteria.sku_files.skus import SHIPPED
 from tests.dags import conftest
 from tests.dags.conftest import NODE, Mailbox
-from tests.support import live_airflow
+from tests.support.servers import live_airflow
 
 pytestmark = [*live_airflow.MARKS, pytest.mark.early(0)]
 

@@ -25,8 +25,9 @@ from muster_criteria.model import Action, Coverage, FaultClass, Finding, Judgeme
 from muster_criteria.stage import judge as judging
 from muster_criteria.stage.case import Case
 from tests.dags.conftest import NODE, Mailbox
-from tests.support import airflow_home, sshd, standin
+from tests.support import airflow_home, standin
 from tests.support.refusals import caused
+from tests.support.servers import sshd
 
 pytestmark = [pytest.mark.needs_sshd, pytest.mark.early(8)]
 

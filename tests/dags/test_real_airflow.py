@@ -23,7 +23,7 @@ from muster.lifecycle.transitions import State
 from muster_criteria.model import Verdict
 from muster_demo.stack import Stack
 from tests.dags.conftest import NODE, Mailbox
-from tests.support import live_airflow, sshd
+from tests.support.servers import live_airflow, sshd
 
 pytestmark = [*live_airflow.MARKS, pytest.mark.slow, pytest.mark.early(7)]
 

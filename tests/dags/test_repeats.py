@@ -21,7 +21,8 @@ from muster_criteria.stage import judge as judging
 from muster_criteria.stage.case import Case
 from muster_node.contract import Plan
 from tests.dags.conftest import NODE
-from tests.support import airflow_home, sshd, standin
+from tests.support import airflow_home, standin
+from tests.support.servers import sshd
 
 pytestmark = pytest.mark.needs_sshd
 

@@ -24,7 +24,7 @@ from muster.errors import MusterError
 from muster.lifecycle.transitions import State
 from muster.operators.lifecycle import arrival, reports
 from tests.muster import fleet as nodes
-from tests.support import slurm
+from tests.support.servers import slurm
 
 EXAMPLES = Path(__file__).resolve().parents[2] / "docs" / "examples"
 NODE = "gpu-0001"

@@ -19,7 +19,8 @@ from muster_criteria.stage.case import Case
 from tests.dags.conftest import NODE, Mailbox
 from tests.dags.test_qualification_runs import Decree, decree, node  # noqa: F401 - fixtures
 from tests.muster import fleet as records_fleet
-from tests.support import airflow_home, lives, sshd, standin
+from tests.support import airflow_home, lives, standin
+from tests.support.servers import sshd
 
 pytestmark = pytest.mark.needs_sshd
 

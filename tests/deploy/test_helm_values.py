@@ -19,7 +19,7 @@ import yaml
 
 from muster.settings import Settings
 from tests.support import airflow_home
-from tests.support.celery_airflow import SETTINGS, TRIGGERERS, WORKERS
+from tests.support.servers.celery_airflow import SETTINGS, TRIGGERERS, WORKERS
 
 FILE = airflow_home.ROOT / "plugins" / "muster" / "deploy" / "values.yaml"
 NAMED = {"type": "object", "required": ["name"]}

@@ -14,7 +14,8 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 
 from muster_demo.services import Supervisor, free_port
-from tests.support import orphans, sshd
+from tests.support import orphans
+from tests.support.servers import sshd
 
 ROOT = Path(__file__).parents[2]
 BLOCK = re.compile(r"^```\n(.*?)^```", re.M | re.S)

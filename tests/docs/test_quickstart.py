@@ -15,7 +15,7 @@ from pathlib import Path
 import pytest
 
 from tests.docs.quickstart import BLOCK, FORCED, HOST, ROOT, controller, quickstart, replaced, run
-from tests.support import slurm, sshd
+from tests.support.servers import slurm, sshd
 
 pytestmark = [pytest.mark.slow, pytest.mark.needs_sshd, pytest.mark.needs_torch, pytest.mark.timeout(1800)]
 

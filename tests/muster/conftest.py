@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 
 from muster import records
-from tests.support.postgresql import PostgreSQL, running
-from tests.support.statements import statements_compiled_once  # noqa: F401 - for every test
+from tests.support.plugins.statements import statements_compiled_once  # noqa: F401 - for every test
+from tests.support.servers.postgresql import PostgreSQL, running
 
 POSTGRESQL = pytest.param("postgresql", marks=pytest.mark.needs_postgresql)
 

@@ -8,23 +8,23 @@ from muster_criteria.model import Lack, Verdict
 
 def cleared(judgement: ClusterJudgement) -> tuple[str, ...]:
     """Members that passed."""
-    return tuple(member.name for member in judgement.members if member.verdict is Verdict.PASS)
+    return tuple(name for name, member in judgement.members.items() if member.verdict is Verdict.PASS)
 
 
 def inconclusive(judgement: ClusterJudgement) -> dict[str, set[Lack]]:
     """The codes of what is missing, by member with an INCONCLUSIVE verdict."""
     return {
-        member.name: {gap.code for gap in member.coverage.missing}
-        for member in judgement.members
+        name: {gap.code for gap in member.coverage.missing}
+        for name, member in judgement.members.items()
         if member.verdict is Verdict.INCONCLUSIVE
     }
 
 
 def reason(judgement: ClusterJudgement, name: str) -> str:
     """The reason of one member's verdict."""
-    return next(member.reason for member in judgement.members if member.name == name)
+    return judgement.members[name].reason
 
 
 def verdicts(judgement: ClusterJudgement) -> set[Verdict]:
     """The verdicts of all members."""
-    return {member.verdict for member in judgement.members}
+    return {member.verdict for member in judgement.members.values()}

@@ -9,6 +9,7 @@ import shutil
 from collections.abc import Iterator
 from pathlib import Path
 
+import pandas as pd
 import pytest
 from syrupy.assertion import SnapshotAssertion
 
@@ -16,8 +17,10 @@ from muster_criteria.context.alike import Neighbour, beside_others
 from muster_criteria.context.goldens import Golden, Goldens, Sighting, golden_id
 from muster_criteria.context.waivers import Machine, Waiver, waive
 from muster_criteria.fleet.peers.references import References
+from muster_criteria.fleet.series.readings import as_readings
 from muster_criteria.measured import BadResult, parse_result
 from muster_criteria.model import Evidence, Judgement
+from muster_criteria.sku_files.learn import learn
 from muster_criteria.sku_files.model import Sku, SkuError
 from muster_criteria.sku_files.skus import SHIPPED, lint_sku, load_sku
 from muster_criteria.stage.case import Case
@@ -25,6 +28,7 @@ from muster_criteria.stage.judge import judge
 from muster_criteria.stage.verdict import overall
 from tests.muster_criteria.nodes import Case as Node
 from tests.muster_criteria.nodes import MakeCase
+from tests.muster_criteria.sku_files.test_learn import NEW, fleet, unusable, written
 from tests.muster_criteria.sku_files.test_skus import WRONG, WRONG_PROGRAMMES, rewrite
 
 NOW = datetime.datetime(2026, 11, 20, 12, tzinfo=datetime.UTC)
@@ -193,3 +197,28 @@ def test_wording_of_results_that_cannot_be_used(snapshot: SnapshotAssertion) -> 
             parse_result(raw)
         problems_by_name.append(str(error.value))
     assert problems_by_name == snapshot
+
+
+def test_wording_of_calibrations(tmp_path: Path, snapshot: SnapshotAssertion) -> None:
+    before = [("driver=570.1", learn(fleet(16), ()).learned[0])]
+    slower = pd.concat([fleet(30), fleet(16, driver=NEW, rate=700.0, first=100)], ignore_index=True)
+    calibrations = {
+        "none": learn(fleet(0), ()),
+        "too few": learn(fleet(15), ()),
+        "too few left": learn(fleet(17, slow=(1, 2)), ()),
+        "a floor would sink": learn(fleet(16, rate=700.0), before),
+        "a slower stack": learn(as_readings(slower), before, "driver=580.2"),
+    }
+    path = tmp_path / "learned" / "h200-sxm-8-0001.yaml"
+    path.parent.mkdir()
+    unused = {}
+    for name, text in unusable().items():
+        path.write_text(text)
+        with pytest.raises(SkuError) as error:
+            load_sku("h200-sxm-8", [tmp_path])
+        unused[name] = str(error.value)
+    assert {
+        "calibrations": {name: [each.refused, *map(str, each.notes)] for name, each in calibrations.items()},
+        "source": written(calibrations["a slower stack"], tmp_path).limits[0].source,
+        "unused": unused,
+    } == snapshot

@@ -16,8 +16,8 @@ from tests.muster_criteria.xid.test_xid import BAD, refused_policy
 
 def sentences(judgement: ClusterJudgement) -> list[str]:
     """Every sentence of a block's judgement, in the order of its members."""
-    found = [f"{member.name}: {member.verdict}: {member.reason}" for member in judgement.members]
-    findings = [finding for member in judgement.members for finding in member.findings]
+    found = [f"{name}: {member.verdict}: {member.reason}" for name, member in judgement.members.items()]
+    findings = [finding for member in judgement.members.values() for finding in member.findings]
     found += [f"{each.rule}: {each.summary} expected {each.expected}; {each.source}" for each in findings]
     return [*found, *judgement.notes]
 

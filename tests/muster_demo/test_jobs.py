@@ -12,7 +12,7 @@ import pytest
 from muster_demo import slurm
 from muster_demo.jobs import Jobs
 from muster_demo.services import ServiceFailed, Supervisor
-from tests.support.slurm import running
+from tests.support.servers.slurm import running
 
 
 @pytest.fixture(scope="module")

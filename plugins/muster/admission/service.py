@@ -1,8 +1,7 @@
 """What the controller asks of the schedulers: is a node in use, carry out a change, find differences.
 
-The records decide first, and queue the change in the same transaction (``records.queues.schedulers``). It is carried
-out at once where that is possible, and by the housekeeping DAG otherwise. Until then the node counts as neither
-admitted nor idle.
+The records decide first, and queue the change in the same transaction (``records.queues.schedulers``); it is carried
+out at once, or else by the housekeeping DAG. Until then the node counts as neither admitted nor idle.
 """
 
 from __future__ import annotations

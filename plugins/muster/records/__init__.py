@@ -6,7 +6,7 @@ DatabaseNotReady, in one sentence, if the database is away or not at this versio
 
 from __future__ import annotations
 
-from muster.records.database.engine import DatabaseState, database_state, dispose, rehearsal, scratch, upgrade
+from muster.records.database.engine import database_state, dispose, rehearsal, scratch, upgrade
 from muster.records.database.retention import apply_retention
 from muster.records.decisions.admission import admission_decision
 from muster.records.decisions.certificates import (
@@ -83,7 +83,7 @@ from muster.records.output.overview import (
     nodes_with,
     runs_under_way,
 )
-from muster.records.output.raw import BmcReading, StageAttempt, StageBytes, bmc_readings, stage_attempts, stage_bytes
+from muster.records.output.raw import BmcReading, bmc_readings, stage_attempts, stage_bytes
 from muster.records.queues.audit import (
     AuditEvent,
     AuditLag,

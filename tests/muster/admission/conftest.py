@@ -10,12 +10,12 @@ import pytest
 
 from muster.admission import clusters
 from tests.muster.admission.listed import Jobs
-from tests.support import kubernetes_server, slurm
-from tests.support.kubernetes import Cluster
-from tests.support.kubernetes import running as running_kubernetes
 from tests.support.node_list import NodeList, NodeListSettings
-from tests.support.receiver import SECRET, Receiver, running
-from tests.support.slurm import Slurm
+from tests.support.servers import kubernetes_server, slurm
+from tests.support.servers.kubernetes import Cluster
+from tests.support.servers.kubernetes import running as running_kubernetes
+from tests.support.servers.receiver import SECRET, Receiver, running
+from tests.support.servers.slurm import Slurm
 
 
 @pytest.fixture(scope="session")

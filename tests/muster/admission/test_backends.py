@@ -23,11 +23,11 @@ from muster.errors import BadScheduler, BadSettings, LeftAlone, SchedulerDown
 from muster.lifecycle.transitions import State
 from muster.records.queues import schedulers
 from tests.muster import fleet
-from tests.support import sshd
-from tests.support.kubernetes import Cluster
 from tests.support.node_list import NodeList, NodeListSettings
-from tests.support.receiver import Receiver
-from tests.support.slurm import Slurm
+from tests.support.servers import sshd
+from tests.support.servers.kubernetes import Cluster
+from tests.support.servers.receiver import Receiver
+from tests.support.servers.slurm import Slurm
 from tests.support.waiting import until
 
 Apart = Callable[[], object]
@@ -36,8 +36,6 @@ SLURM = pytest.param("slurm", marks=[pytest.mark.slow, pytest.mark.needs_slurm])
 OVER_SSH = pytest.param("slurm over SSH", marks=[*SLURM.marks, pytest.mark.needs_sshd])
 KUBERNETES = pytest.param("delta", marks=[pytest.mark.slow, pytest.mark.needs_kubernetes])
 MARK = Mark("PASS", datetime.date(2026, 11, 23), "c-1")
-
-
 REAL = [KUBERNETES, SLURM, OVER_SSH]
 
 
@@ -57,12 +55,8 @@ def backend(request: pytest.FixtureRequest, fleet_db: str) -> Iterator[tuple[Adm
         cluster: Slurm = request.getfixturevalue("alpha")
         patch: pytest.MonkeyPatch = request.getfixturevalue("monkeypatch")
         with sshd.running(request.getfixturevalue("tmp_path") / "sshd") as server:
-            login = {
-                "host": "127.0.0.1",
-                "port": server.port,
-                "user": server.node().user,
-                "host_key": server.key_text(),
-            }
+            login = {"host": "127.0.0.1", "port": server.port, "user": server.node().user,
+                     "host_key": server.key_text()}  # fmt: skip
             chosen = {"kind": "slurm", "slurm_conf": str(cluster.conf), "login": login}
             patch.setenv("MUSTER_SCHEDULERS", json.dumps({"beta": chosen}))
             patch.setenv("MUSTER_SSH_KEY_FILE", str(server.key_file))
@@ -74,8 +68,7 @@ def backend(request: pytest.FixtureRequest, fleet_db: str) -> Iterator[tuple[Adm
         return
     if request.param == "kubernetes":
         standin: Cluster = request.getfixturevalue("kubernetes")
-        ready = {"type": "Ready", "status": "Unknown"}
-        unknown = {"status": {"conditions": [ready]}}
+        unknown = {"status": {"conditions": [{"type": "Ready", "status": "Unknown"}]}}
         yield backend_of("kube"), "n0", lambda: standin.write("n0", "kubelet", unknown, status=True)
         return
     if request.param == "worked example":
@@ -293,12 +286,9 @@ class TestSlurm:
 
 
 UNCONFIGURED: list[dict[str, Any]] = [
-    {},
-    {"alpha": {}},
-    {"alpha": {"kind": "pbs"}},
-    {"alpha": {"kind": "slurm", "slurmconf": "/x"}},
+    {}, {"alpha": {}}, {"alpha": {"kind": "pbs"}}, {"alpha": {"kind": "slurm", "slurmconf": "/x"}},
     {"alpha": {"kind": "slurm", "login": {"host": "login-1"}}},
-]
+]  # fmt: skip
 
 
 @pytest.mark.parametrize("chosen", UNCONFIGURED)
@@ -310,6 +300,16 @@ def test_a_cluster_that_is_not_configured_is_one_sentence(
         backend_of("alpha")
 
 
+def served(there: str, node: str = "gpu-0001", state: State = State.PRODUCTION) -> None:
+    """A node that is qualified or in production, and its place in Slurm."""
+    records.add_node(fleet.new_node(node))
+    records.place_on_scheduler(node, "alpha", there, "Ada", "rack 1")
+    assert service.carry_out(node) == ""
+    fleet.qualify(node)
+    if state is State.PRODUCTION:
+        move(node, state, "Ada", "needed now")
+
+
 @pytest.mark.slow
 @pytest.mark.needs_slurm
 @pytest.mark.parametrize("options", [(), ("-c",)], ids=["with its state", "without its state"])
@@ -317,11 +317,8 @@ def test_a_slurmctld_that_restarts_ends_with_what_the_records_say(
     alpha: Slurm, fleet_db: str, options: tuple[str, ...]
 ) -> None:
     """Without its state it forgets every drain: a quarantined node is drained again, and an admitted one stays open."""
-    for node, there in (("gpu-0001", "n0"), ("gpu-0002", "n1")):
-        records.add_node(fleet.new_node(node))
-        records.place_on_scheduler(node, "alpha", there, "Ada", "rack 1")
-        fleet.qualify(node)
-        move(node, State.PRODUCTION, "Ada", "needed now")
+    served("n0")
+    served("n1", "gpu-0002")
     alpha.stop("slurmctld")
     move("gpu-0001", State.QUARANTINE, "Ada", "noise")
     waiting = records.scheduler_place("gpu-0001")
@@ -363,13 +360,8 @@ def test_a_controller_that_is_killed_between_records_and_slurm_leaves_what_the_r
     alpha: Slurm, fleet_db: str, monkeypatch: pytest.MonkeyPatch, where: str, state: State
 ) -> None:
     """The next process carries the change out, once the one that was killed cannot be at it any more."""
-    records.add_node(fleet.new_node())
-    records.place_on_scheduler("gpu-0001", "alpha", "n3", "Ada", "rack 1")
-    assert service.carry_out("gpu-0001") == ""
-    fleet.qualify()
-    if state is State.QUARANTINE:
-        move("gpu-0001", State.PRODUCTION, "Ada", "needed now")
     was_open = state is State.QUARANTINE
+    served("n3", state=State.PRODUCTION if was_open else State.QUALIFIED)
     until(lambda: not service.look(["gpu-0001"])["gpu-0001"].apart)  # after an UNDRAIN it does not respond for a second
     done = subprocess.run([sys.executable, "-c", KILLED, where, state], capture_output=True, text=True, check=False)
     assert done.returncode == -signal.SIGKILL, done.stderr
@@ -393,10 +385,7 @@ def test_a_job_that_arrives_while_a_node_is_claimed_keeps_it(
     alpha: Slurm, fleet_db: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Between the look that found the node idle and its drain: the test gives way, and the job runs on."""
-    records.add_node(fleet.new_node())
-    records.place_on_scheduler("gpu-0001", "alpha", "n2", "Ada", "rack 1")
-    fleet.qualify()
-    move("gpu-0001", State.PRODUCTION, "Ada", "needed now")
+    served("n2")
     until(lambda: service.idle(["gpu-0001"])["gpu-0001"].idle)
     job = alpha.call("sbatch", "--parsable", "-w", "n2", "-o", "/dev/null", "--wrap", "sleep 60").strip()
     until(lambda: alpha.call("squeue", "-h", "-j", job, "-o", "%t").strip() == "R")

@@ -28,8 +28,8 @@ from muster.operators.testing import qualification
 from muster.remote import launch
 from muster_criteria.model import Verdict
 from tests.muster import fleet
-from tests.support import kubernetes_server
-from tests.support.slurm import Slurm
+from tests.support.servers import kubernetes_server
+from tests.support.servers.slurm import Slurm
 from tests.support.waiting import until
 
 pytestmark = pytest.mark.usefixtures("sqlite_db")

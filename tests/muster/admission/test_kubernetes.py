@@ -22,7 +22,7 @@ from muster.admission.kubernetes_test_pod import resources_left
 from muster.errors import BadScheduler, LeftAlone, SchedulerDown
 from muster.lifecycle.transitions import State
 from tests.muster import fleet
-from tests.support.kubernetes import Cluster
+from tests.support.servers.kubernetes import Cluster
 
 MARK = Mark("PASS", datetime.date(2026, 11, 23), "c-1")
 

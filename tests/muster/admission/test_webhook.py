@@ -19,7 +19,7 @@ from muster.lifecycle.transitions import State
 from muster.records.database import wanted
 from tests.muster import fleet
 from tests.muster.admission.conftest import webhook_settings
-from tests.support.receiver import Receiver
+from tests.support.servers.receiver import Receiver
 
 MARK = Mark("PASS", datetime.date(2026, 11, 23), "c-1")
 NODE = "gpu-0001"

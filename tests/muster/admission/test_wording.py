@@ -16,7 +16,7 @@ from muster.lifecycle.transitions import State
 from tests.muster import fleet
 from tests.muster.admission.test_backends import UNCONFIGURED
 from tests.muster.admission.test_kubernetes import NO_CLUSTER
-from tests.support.kubernetes import Cluster
+from tests.support.servers.kubernetes import Cluster
 from tests.support.wording import refused
 
 pytestmark = pytest.mark.usefixtures("fleet_db")

@@ -26,7 +26,8 @@ from muster.records.database.engine import writing
 from muster.records.database.models import Node
 from muster.records.database.outgoing import SchedulerPlace
 from tests.muster import fleet
-from tests.support import airflow_home, run_end
+from tests.support import airflow_home
+from tests.support.plugins import run_end
 
 DEPLOY = airflow_home.ROOT / "plugins" / "muster" / "deploy"
 BOARDS = sorted((DEPLOY / "dashboards").glob("*.json"))

@@ -10,7 +10,7 @@ import pytest
 
 from muster.remote import ssh
 from muster.remote.login import Credentials
-from tests.support import sshd
+from tests.support.servers import sshd
 
 
 @pytest.fixture

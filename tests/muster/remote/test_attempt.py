@@ -28,7 +28,8 @@ from muster_criteria.measured import parse_result
 from muster_criteria.model import Verdict
 from muster_criteria.sku_files.skus import load_sku
 from tests.muster import fleet
-from tests.support import sshd, standin
+from tests.support import standin
+from tests.support.servers import sshd
 
 pytestmark = [pytest.mark.needs_sshd, pytest.mark.usefixtures("sqlite_db")]
 

@@ -36,7 +36,7 @@ from muster.remote.waiting import Wait, Waiter
 from muster.remote.zipapp import AgentFile, build_agent
 from muster_criteria.measured import parse_result
 from muster_node.contract import EXIT_OF_END, Plan, ProbeCall
-from tests.support import sshd
+from tests.support.servers import sshd
 
 pytestmark = [pytest.mark.slow, pytest.mark.needs_sshd, pytest.mark.needs_podman, pytest.mark.early(14)]
 

@@ -15,7 +15,8 @@ import pytest
 from muster.remote import jobs, launch, ssh
 from muster.remote.attempt_key import AttemptKey
 from muster.remote.login import Credentials
-from tests.support import sshd, standin
+from tests.support import standin
+from tests.support.servers import sshd
 
 pytestmark = pytest.mark.needs_sshd
 

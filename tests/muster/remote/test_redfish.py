@@ -18,7 +18,7 @@ from muster.remote.redfish import BmcSilent, read_chassis
 from muster.remote.redfish_limits import EXCHANGE_BYTES_MAX
 from muster_criteria.measured import Measured
 from muster_demo.services import free_port
-from tests.support import bmc as bmcs
+from tests.support.servers import bmc as bmcs
 
 
 @pytest.fixture(scope="module")

@@ -15,7 +15,7 @@ from muster.errors import ControllerFault
 from muster.remote import ssh, waiting
 from muster.remote.login import Credentials
 from muster.remote.ssh import NodeAddress
-from tests.support.sshd import Sshd
+from tests.support.servers.sshd import Sshd
 
 pytestmark = pytest.mark.needs_sshd
 

@@ -27,7 +27,8 @@ from muster.remote.login import Credentials
 from muster.remote.outcome import Kind
 from muster.remote.ssh import NodeAddress
 from muster.remote.waiting import Over, Wait, Waiter
-from tests.support import sshd, standin
+from tests.support import standin
+from tests.support.servers import sshd
 
 pytestmark = [pytest.mark.needs_sshd, pytest.mark.early(12)]
 

@@ -14,8 +14,8 @@ from muster.remote.login import Credentials
 from muster.remote.redfish import read_chassis
 from muster_demo.services import free_port
 from tests.muster.remote.test_jobs import KEY
-from tests.support import bmc as bmcs
-from tests.support.sshd import Sshd
+from tests.support.servers import bmc as bmcs
+from tests.support.servers.sshd import Sshd
 from tests.support.wording import refused
 
 LAUNCHES: list[dict[str, object]] = [

@@ -94,7 +94,7 @@ def test_a_whole_node_that_differs_is_held_for_its_software() -> None:
     judgement = judge_block(members(sent))
     assert judgement.failed == {}
     assert inconclusive(judgement) == {"n1": {Lack.ALL_CORRUPT}}
-    assert {f.fault_class for m in judgement.members for f in m.findings} == {FaultClass.SOFTWARE}
+    assert {f.fault_class for m in judgement.members.values() for f in m.findings} == {FaultClass.SOFTWARE}
     assert cleared(judgement) == ("n0", "n2")
 
 
@@ -312,15 +312,15 @@ def test_a_fault_of_the_judge_passes_none(monkeypatch: pytest.MonkeyPatch) -> No
 def test_the_verdict_can_be_recorded_as_that_of_a_stage() -> None:
     sent = block(3)
     sent["n1"].flip("gpu1", erratic=True)
-    results = members(sent)
-    judgement = judge_block(results)
-    recorded = judgement.members[1].judgement(results[1], "demo", "h100-sxm-8", "1+abc")
+    results = [sent[name].member(level="demo", sku="h100-sxm-8", sku_version="1+abc") for name in sent]
+    recorded = judge_block(results).members["n1"]
+    assert (recorded.level, recorded.sku, recorded.sku_version) == ("demo", "h100-sxm-8", "1+abc")
     assert (recorded.stage, recorded.verdict, recorded.simulated) == ("cluster_validation", Verdict.FAIL, True)
     spoilt = [o for o in recorded.observations if not o.ok]
     assert [(o.metric, o.device) for o in spoilt] == [("self_mismatches", "gpu1")]
     assert recorded.findings[0].severity is Severity.CRITICAL
     lost = MemberResult("n9", None, "no answer")
-    assert judge_block([*results, lost]).members[3].judgement(lost, "demo", "s", "1").observations == ()
+    assert judge_block([*results, lost]).members["n9"].observations == ()
 
 
 def test_plans_differ_in_rank_only_and_are_what_the_probes_take() -> None:
@@ -341,7 +341,7 @@ def test_plans_differ_in_rank_only_and_are_what_the_probes_take() -> None:
 def test_values_that_travel_are_frozen() -> None:
     judgement = judge_block(members(block(2)))
     with pytest.raises(dataclasses.FrozenInstanceError):
-        judgement.members = ()  # type: ignore[misc]
+        judgement.members = {}  # type: ignore[misc]
 
 
 def test_what_the_controller_knows_of_a_member_is_judged_with_the_block() -> None:

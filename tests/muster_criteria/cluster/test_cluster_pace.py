@@ -38,16 +38,17 @@ def test_slow_without_anybody_waiting_for_it_only_warns() -> None:
     sent["n1"].wait = 0.3
     judgement = judge_block(members(sent))
     assert judgement.failed == {}
-    (member,) = [member for member in judgement.members if member.verdict is not Verdict.PASS]
-    assert (member.name, member.verdict) == ("n1", Verdict.WARN)
+    ((name, member),) = [each for each in judgement.members.items() if each[1].verdict is not Verdict.PASS]
+    assert (name, member.verdict) == ("n1", Verdict.WARN)
 
 
 @pytest.mark.parametrize("count", [2, 3])
 def test_with_fewer_than_three_others_the_slower_one_is_warned_only(count: int) -> None:
     sent = block(count)
     slow(sent, "n1")
-    (warned,) = [member for member in judge_block(members(sent)).members if member.verdict is not Verdict.PASS]
-    assert (warned.name, warned.verdict, warned.findings[0].confidence) == ("n1", Verdict.WARN, 0.5)
+    judgement = judge_block(members(sent))
+    ((name, warned),) = [each for each in judgement.members.items() if each[1].verdict is not Verdict.PASS]
+    assert (name, warned.verdict, warned.findings[0].confidence) == ("n1", Verdict.WARN, 0.5)
 
 
 def test_a_difference_that_every_step_shows_fails_none() -> None:
@@ -97,8 +98,8 @@ def test_who_comes_late_to_most_collectives_is_warned_of() -> None:
     sent = block(3)
     sent["n2"].lags = dict.fromkeys(OPS, 0.4)
     judgement = judge_block(members(sent))
-    (member,) = [member for member in judgement.members if member.verdict is not Verdict.PASS]
-    assert (member.name, member.verdict, member.findings[0].rule) == ("n2", Verdict.WARN, "late")
+    ((name, member),) = [each for each in judgement.members.items() if each[1].verdict is not Verdict.PASS]
+    assert (name, member.verdict, member.findings[0].rule) == ("n2", Verdict.WARN, "late")
     sent["n2"].lags["all_reduce"] = sent["n2"].lags["all_gather"] = sent["n2"].lags["send_recv"] = 0.0
     assert verdicts(judge_block(members(sent))) == {Verdict.PASS}
 
@@ -111,4 +112,4 @@ def test_one_member_that_reports_false_times_gets_no_other_failed() -> None:
         sent["n0"].wait = 10.0
         judgement = judge_block(members(sent))
         assert judgement.failed == {}
-        assert {member.verdict for member in judgement.members if member.name != "n0"} == {others}
+        assert {member.verdict for name, member in judgement.members.items() if name != "n0"} == {others}

@@ -69,7 +69,7 @@ def test_a_pair_of_real_cpus_confirm_each_other(block: Make) -> None:
     judgement = judged(ends)
     assert judgement.failed == inconclusive(judgement) == {}
     # Two processes share these cores with whatever else runs: one may be slower, which warns, and must do no more.
-    assert {member.verdict for member in judgement.members} <= {Verdict.PASS, Verdict.WARN}
+    assert {member.verdict for member in judgement.members.values()} <= {Verdict.PASS, Verdict.WARN}
     assert not any(end.result.simulated for end in ends.values())
     rates = [row.value for row in ends["n0"].result.measurements if row.metric == "collective_busbw"]
     assert len(rates) == 5

@@ -18,13 +18,13 @@ from muster_criteria.cluster.model import (
     ClusterJudgement,
     Measurements,
     MemberResult,
-    MemberVerdict,
 )
 from muster_criteria.cluster.payloads import judge_payloads
 from muster_criteria.cluster.plan import block_needs
 from muster_criteria.cluster.presence import judge_presence
 from muster_criteria.cluster.stragglers import judge_pace
-from muster_criteria.model import Gap, Lack
+from muster_criteria.measured import Measured
+from muster_criteria.model import Gap, Judgement, Lack, Observation
 from muster_criteria.sku_files.limits import labelled
 from muster_criteria.sku_files.model import BlockProgramme
 from muster_criteria.sku_files.programme import Need
@@ -32,7 +32,7 @@ from muster_criteria.stage.coverage import Tally
 from muster_criteria.stage.findings import in_order
 from muster_criteria.stage.verdict import verdict_of
 
-__all__ = ["STAGE", "ClusterJudgement", "MemberResult", "MemberVerdict", "judge_block"]
+__all__ = ["STAGE", "ClusterJudgement", "MemberResult", "judge_block"]
 
 log = logging.getLogger(__name__)
 
@@ -57,8 +57,10 @@ def judge_block(members: Sequence[MemberResult], programme: BlockProgramme) -> C
             block.suspect(names, Lack.JUDGE_FAILED, f"the judge failed with an error ({type(error).__name__}: {error})")
     devices = _devices_expected(ordered, measured)
     needs = tuple(block_needs(programme))
-    verdicts = [_verdict(member, measured[member.name], needs, devices[member.name], block) for member in ordered]
-    return ClusterJudgement(tuple(verdicts), tuple(block.notes))
+    judged = {
+        member.name: _judgement(member, measured[member.name], needs, devices[member.name], block) for member in ordered
+    }
+    return ClusterJudgement(judged, tuple(name for name in judged if name in block.missing), tuple(block.notes))
 
 
 def _judge_loss(members: Mapping[str, Measurements], block: BlockFindings) -> None:
@@ -85,16 +87,50 @@ def _devices_expected(members: Sequence[MemberResult], measured: Mapping[str, Me
     }
 
 
-def _verdict(
+def _judgement(
     member: MemberResult, measured: Measurements, needs: Iterable[Need], devices: int, block: BlockFindings
-) -> MemberVerdict:
+) -> Judgement:
     counted = Tally()
     for gap in block.suspected.get(member.name, ()):
         counted.miss(gap)
     _count(measured, needs, devices, counted)
     coverage, findings = counted.coverage(), in_order((*member.known, *block.findings.get(member.name, ())))
     verdict, reason = verdict_of(findings, coverage)
-    return MemberVerdict(member.name, verdict, reason, coverage, findings, member.name in block.missing)
+    broken = {(finding.metric, finding.device) for finding in findings}
+    result = member.result
+    rows = result.measurements if result is not None else ()
+    return Judgement(
+        stage=STAGE,
+        level=member.level,
+        verdict=verdict,
+        reason=reason,
+        coverage=coverage,
+        findings=findings,
+        observations=tuple(_observation(row, broken) for row in rows if row.metric != "step_digest"),
+        simulated=result is not None and result.simulated,
+        sku=member.sku,
+        sku_version=member.sku_version,
+        notes=tuple(result.notes) if result is not None else (),
+    )
+
+
+def _observation(row: Measured, broken: set[tuple[str, str]]) -> Observation:
+    return Observation(
+        probe=row.probe,
+        metric=row.metric,
+        device=row.device,
+        unit=row.unit,
+        value=row.value,
+        text=row.text,
+        labels=tuple(sorted(row.labels.items())),
+        samples=row.samples,
+        spread=row.spread,
+        floor=None,
+        ceiling=None,
+        source="",
+        ok=(row.metric, row.device) not in broken,
+        note=row.note,
+    )
 
 
 def _count(measured: Measurements, needs: Iterable[Need], devices: int, counted: Tally) -> None:

@@ -1,4 +1,4 @@
-"""The values of judging a block of nodes: results of members, verdicts on members, verdict on the block."""
+"""The values of judging a block of nodes: results of members, judgements on members."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import TypeVar
 
 from muster_criteria.devices import natural
 from muster_criteria.measured import Measured, StageResult
-from muster_criteria.model import Coverage, Finding, Gap, Judgement, Lack, Observation, Severity, Verdict
+from muster_criteria.model import Finding, Gap, Judgement, Lack, Severity
 
 T = TypeVar("T")
 
@@ -23,6 +23,7 @@ class MemberResult:
 
     ``devices`` is how many GPUs its SKU counts; None: as many as the member of the block that tested most, and on nodes
     without GPUs as many as it has itself. ``known``: findings on it that are known before, of the controller.
+    ``level``, ``sku`` and ``sku_version`` are copied into its judgement.
     """
 
     name: str
@@ -30,59 +31,29 @@ class MemberResult:
     why_missing: str = ""
     devices: int | None = None
     known: tuple[Finding, ...] = ()
-
-
-@dataclasses.dataclass(frozen=True)
-class MemberVerdict:
-    """The verdict on one member. ``missing``: it did not join, or was lost to the others."""
-
-    name: str
-    verdict: Verdict
-    reason: str
-    coverage: Coverage
-    findings: tuple[Finding, ...]
-    missing: bool = False
-
-    def judgement(self, member: MemberResult, level: str, sku: str, sku_version: str) -> Judgement:
-        """The verdict as the judgement of a stage, for records and reports."""
-        result = member.result
-        broken = {(finding.metric, finding.device) for finding in self.findings}
-        measured = result.measurements if result is not None else []
-        return Judgement(
-            stage=STAGE,
-            level=level,
-            verdict=self.verdict,
-            reason=self.reason,
-            coverage=self.coverage,
-            findings=self.findings,
-            observations=tuple(_observation(row, broken) for row in measured if row.metric != "step_digest"),
-            simulated=result is not None and result.simulated,
-            sku=sku,
-            sku_version=sku_version,
-            notes=tuple(result.notes) if result is not None else (),
-        )
+    level: str = ""
+    sku: str = ""
+    sku_version: str = ""
 
 
 @dataclasses.dataclass(frozen=True)
 class ClusterJudgement:
-    """Verdicts on all members of a block, sorted by name, and ``notes`` that concern all of them."""
+    """The judgements of a block's members by name, in order; ``missing``: members that did not join, or were lost to
+    the others; ``notes`` concern all of them.
+    """
 
-    members: tuple[MemberVerdict, ...]
+    members: Mapping[str, Judgement]
+    missing: tuple[str, ...] = ()
     notes: tuple[str, ...] = ()
 
     @property
     def failed(self) -> dict[str, tuple[Finding, ...]]:
         """Critical findings by member; each names its device."""
         critical = {
-            member.name: tuple(finding for finding in member.findings if finding.severity is Severity.CRITICAL)
-            for member in self.members
+            name: tuple(finding for finding in judgement.findings if finding.severity is Severity.CRITICAL)
+            for name, judgement in self.members.items()
         }
         return {name: findings for name, findings in critical.items() if findings}
-
-    @property
-    def missing(self) -> tuple[str, ...]:
-        """Members that did not join, or were lost to the others."""
-        return tuple(member.name for member in self.members if member.missing)
 
 
 @dataclasses.dataclass
@@ -152,22 +123,3 @@ class Measurements:
 
 def _only(values: set[T | None]) -> T | None:
     return next(iter(values)) if len(values) == 1 else None
-
-
-def _observation(row: Measured, broken: set[tuple[str, str]]) -> Observation:
-    return Observation(
-        probe=row.probe,
-        metric=row.metric,
-        device=row.device,
-        unit=row.unit,
-        value=row.value,
-        text=row.text,
-        labels=tuple(sorted(row.labels.items())),
-        samples=row.samples,
-        spread=row.spread,
-        floor=None,
-        ceiling=None,
-        source="",
-        ok=(row.metric, row.device) not in broken,
-        note=row.note,
-    )

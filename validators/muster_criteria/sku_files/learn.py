@@ -13,7 +13,7 @@ import pandas as pd
 from scipy.stats import median_abs_deviation
 
 from muster_criteria.labels import labels_of
-from muster_criteria.sku_files.learned import Calibration, LearnedFloor
+from muster_criteria.sku_files.learned import Basis, Calibration, LearnedFloor, Note, Remark
 from muster_criteria.sku_files.limits import labelled
 
 NODES_MIN = 16
@@ -56,7 +56,7 @@ def learn(readings: pd.DataFrame, before: Sequence[tuple[str, LearnedFloor]], st
     if nodes < least:
         others = "; ".join(f"{count} run {name or 'an unknown stack'}" for name, count in counted.items())
         why = f"{nodes} healthy nodes are measured on {chosen or 'any stack'}, and {least} are needed"
-        return Calibration(chosen, nodes, changed, refused=f"{why}{f' ({others})' if others else ''}")
+        return Calibration(chosen, nodes, least, changed, refused=f"{why}{f' ({others})' if others else ''}")
     learned, left_out, notes = [], set(), []
     for (kind, metric, labels, unit), group in frame[frame["stack"] == chosen].groupby(
         ["kind", "metric", "labels", "unit"], observed=True
@@ -65,18 +65,17 @@ def learn(readings: pd.DataFrame, before: Sequence[tuple[str, LearnedFloor]], st
         left_out |= suspects
         name = labelled(str(metric), dict(labels_of(str(labels))))
         if (count := int(healthy["node"].nunique())) < least:
-            notes.append(f"{name}: {count} nodes measured it, so no floor was learned")
+            notes.append(Note(Remark.TOO_FEW_NODES, name, f"{count} nodes measured it, so no floor was learned"))
             continue
         found = _floors(healthy, str(metric), str(kind), str(labels), str(unit))
         kept = None if changed else _sunk(found, before)
         if kept is not None:
-            notes.append(
-                f"{name}: the floor would sink from {kept.fail:g} to {found.fail:g} {unit}, so the old floor is kept"
-            )
+            sinks = f"the floor would sink from {kept.fail:g} to {found.fail:g} {unit}, so the old floor is kept"
+            notes.append(Note(Remark.FLOOR_KEPT, name, sinks))
         learned.append(kept or found)
     canary = changed and nodes < fleet / 2
     notes += list(_slower(learned, before)) if changed else []
-    return Calibration(chosen, nodes, canary, tuple(learned), tuple(sorted(left_out)), tuple(notes))
+    return Calibration(chosen, nodes, least, canary, tuple(learned), tuple(sorted(left_out)), tuple(notes))
 
 
 def _healthy(group: pd.DataFrame) -> tuple[pd.DataFrame, set[str]]:
@@ -110,10 +109,12 @@ def _floors(healthy: pd.DataFrame, metric: str, kind: str, labels: str, unit: st
         unit=unit,
         fail=_rounded_down(fail),
         warn=_rounded_down(warn),
-        median=middle,
-        spread=sigma / middle,
-        devices=len(healthy.drop_duplicates(["node", "device"])),
-        nodes=int(healthy["node"].nunique()),
+        basis=Basis(
+            median=float(f"{middle:.6g}"),
+            spread=float(f"{sigma / middle:.4g}"),
+            devices=len(healthy.drop_duplicates(["node", "device"])),
+            nodes=int(healthy["node"].nunique()),
+        ),
     )
 
 
@@ -136,10 +137,11 @@ def _same(found: LearnedFloor, before: Sequence[tuple[str, LearnedFloor]]) -> Le
     return next((was for _, was in before if (was.metric, was.kind, was.labels, was.unit) == key), None)
 
 
-def _slower(learned: Sequence[LearnedFloor], before: Sequence[tuple[str, LearnedFloor]]) -> Iterator[str]:
+def _slower(learned: Sequence[LearnedFloor], before: Sequence[tuple[str, LearnedFloor]]) -> Iterator[Note]:
     """Yields a note for each floor that a new stack lowers."""
     for found in learned:
         was = _same(found, before)
         if was is not None and found.fail < (1.0 - LOWER_MAX) * was.fail:
             share = 100 * (1 - found.fail / was.fail)
-            yield f"{found.name}: the new stack's floor is {share:.1f} % below that of the one before"
+            below = f"the new stack's floor is {share:.1f} % below that of the one before"
+            yield Note(Remark.FLOOR_LOWERED, found.name, below)

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import dataclasses
 import datetime
+import enum
 import re
 from collections.abc import Iterable, Sequence
 from pathlib import Path
@@ -32,6 +33,15 @@ class BadCalibration(Exception):
     """A file of learned floors that cannot be used; the message is one sentence."""
 
 
+class Basis(Written):
+    """The data behind a floor: the median in the floor's unit, sigma as a share of it, devices and nodes counted."""
+
+    median: float
+    spread: float
+    devices: int
+    nodes: int
+
+
 @dataclasses.dataclass(frozen=True)
 class LearnedFloor:
     """The floors of one metric in ``unit``, and the readings behind them."""
@@ -42,10 +52,7 @@ class LearnedFloor:
     unit: str
     fail: float
     warn: float
-    median: float
-    spread: float
-    devices: int
-    nodes: int
+    basis: Basis
 
     @property
     def name(self) -> str:
@@ -53,29 +60,41 @@ class LearnedFloor:
         return labelled(self.metric, dict(self.labels))
 
 
+class Remark(enum.StrEnum):
+    """What a person has to know of one metric's floors."""
+
+    TOO_FEW_NODES = "too_few_nodes"
+    FLOOR_KEPT = "floor_kept"
+    FLOOR_LOWERED = "floor_lowered"
+
+
+@dataclasses.dataclass(frozen=True)
+class Note:
+    """A remark on a metric ("gemm_rate[dtype=bf16]"), and its sentence."""
+
+    code: Remark
+    metric: str
+    text: str
+
+    def __str__(self) -> str:
+        return f"{self.metric}: {self.text}"
+
+
 @dataclasses.dataclass(frozen=True)
 class Calibration:
     """Floors from a fleet's healthy nodes. ``canary``: most nodes do not run this stack yet, so floors only warn.
 
-    ``refused``: one sentence on why there are too few nodes; empty otherwise.
+    ``needed``: how many nodes it takes. ``refused``: one sentence on why there are too few nodes; empty otherwise.
     """
 
     stack: str
     nodes: int
+    needed: int
     canary: bool
     learned: tuple[LearnedFloor, ...] = ()
     left_out: tuple[str, ...] = ()
-    notes: tuple[str, ...] = ()
+    notes: tuple[Note, ...] = ()
     refused: str = ""
-
-
-class Basis(Written):
-    """The data behind a floor: the median in the floor's unit, sigma as a share of it, devices and nodes counted."""
-
-    median: float
-    spread: float
-    devices: int
-    nodes: int
 
 
 class LearnedFile(Written):
@@ -132,8 +151,7 @@ def floors_of(file: LearnedFile) -> list[tuple[str, LearnedFloor]]:
             file.stack,
             LearnedFloor(
                 metric=limit.metric, kind=limit.device, labels=tuple(sorted(limit.labels.items())), unit=limit.unit,
-                fail=limit.number or 0.0, warn=warns.get(_key(limit), 0.0), median=basis.median, spread=basis.spread,
-                devices=basis.devices, nodes=basis.nodes,
+                fail=limit.number or 0.0, warn=warns.get(_key(limit), 0.0), basis=basis,
             ),
         )
         for limit, basis in zip(floors, file.basis, strict=False)
@@ -185,19 +203,15 @@ def as_file(
         "learned": sku, "revision": revision, "date": today, "level": level, "stack": calibration.stack,
         "nodes": calibration.nodes, "canary": calibration.canary, "left_out": list(calibration.left_out),
         "limits": limits,
-        "basis": [
-            {"median": float(f"{each.median:.6g}"), "spread": float(f"{each.spread:.4g}"), "devices": each.devices,
-             "nodes": each.nodes}
-            for each in calibration.learned
-        ],
+        "basis": [each.basis.model_dump() for each in calibration.learned],
     }  # fmt: skip
     head = "# Floors learned from this fleet's healthy nodes by `muster sku learn`; each calibration is a new file.\n"
     return head + yaml.safe_dump(content, allow_unicode=True, sort_keys=False, width=120)
 
 
 def _source(found: LearnedFloor, canary: bool) -> str:
-    first = "as a canary " if canary else ""
+    first, basis = "as a canary " if canary else "", found.basis
     return (
-        f"learned {first}from {found.devices} devices in {found.nodes} healthy nodes: median {found.median:.5g} "
-        f"{found.unit}, robust spread {100 * found.spread:.2g} %"
+        f"learned {first}from {basis.devices} devices in {basis.nodes} healthy nodes: median {basis.median:.5g} "
+        f"{found.unit}, robust spread {100 * basis.spread:.2g} %"
     )

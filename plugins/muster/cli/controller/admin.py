@@ -26,7 +26,7 @@ def upgrade() -> None:
         typer.echo(f"the fleet records are at schema {after} already")
         return
     done = f"the fleet records went from {f'schema {before}' if before else 'nothing'} to schema {after}"
-    records.audit_command(settings().who, done, {"before": before, "after": after})
+    records.audit_command(done, {"before": before, "after": after})
     typer.echo(done)
 
 
@@ -61,7 +61,7 @@ def housekeeping(dry_run: DryRun = False) -> None:
         typer.echo(sentence)
     gone = records.apply_retention(dry_run=dry_run)
     if not dry_run:
-        records.audit_command(settings().who, "housekeeping was done by hand", {"deleted": dataclasses.asdict(gone)})
+        records.audit_command("housekeeping was done by hand", {"deleted": dataclasses.asdict(gone)})
     typer.echo(
         f"{'would delete' if dry_run else 'deleted'} {gone.telemetry} telemetry files, {gone.results} raw results, "
         f"{gone.measurements} measurements, {gone.runs} runs, {gone.mails} mails, {gone.snapshots} peer snapshots, "

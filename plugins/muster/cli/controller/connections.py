@@ -10,6 +10,8 @@ import sys
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
+from muster.settings import settings
+
 if TYPE_CHECKING:
     import paramiko
 
@@ -57,12 +59,12 @@ def find(conn_id: str) -> Connection | None:
 
 
 @contextlib.contextmanager
-def logged_in(node: Address, timeout_s: float) -> Iterator[paramiko.SSHClient]:
+def logged_in(node: Address) -> Iterator[paramiko.SSHClient]:
     """An SSH session to a node, with the login of Airflow's tasks. Raises what ``muster.remote.ssh.connect`` raises."""
     with airflow_libraries():
         from muster.integration import logins
 
-        client = logins.connect(node, timeout=timeout_s, attempts=1)
+        client = logins.connect(node, timeout=settings().ssh_timeout_s, attempts=1)
         try:
             yield client
         finally:

@@ -5,13 +5,14 @@ from __future__ import annotations
 import dataclasses
 import json
 import posixpath
-from collections.abc import Callable, Mapping
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable
+from typing import TYPE_CHECKING
 
 from muster.errors import MusterError, UnknownNode
 from muster.settings import settings
 
 if TYPE_CHECKING:
+    from muster.records import NewNode, NodeRecord
     from muster.remote import ssh
 
 OK, MISSING, OPTIONAL = "ok", "missing", "optional"
@@ -34,39 +35,13 @@ class Item:
     message: str
 
 
-@dataclasses.dataclass(frozen=True)
-class Target:
-    """A machine to check; ``pinned`` is whether its host key is the one of its enrolment."""
-
-    name: str
-    host: str
-    port: int
-    user: str
-    host_key: str
-    launch: Mapping[str, Any]
-    work_dir: str
-    pinned: bool
-    sku: str = ""
-
-
-def target(node: str, port: int, user: str, launch: str) -> Target:
-    """The enrolled node of that name, or the host of that name under the key that answers now."""
+def target(node: str, port: int, user: str, launch: str) -> NodeRecord | NewNode:
+    """The enrolled node of that name, or the host of that name, without a SKU, under the key that answers now."""
     from muster import records
     from muster.remote.ssh import scan_host_key
 
     try:
-        known = records.get_node(node)
-        return Target(
-            known.name,
-            known.host,
-            known.port,
-            known.user,
-            known.host_key,
-            known.launch,
-            known.work_dir,
-            True,
-            known.sku,
-        )
+        return records.get_node(node)
     except UnknownNode:
         pass
     try:
@@ -76,10 +51,10 @@ def target(node: str, port: int, user: str, launch: str) -> Target:
             f'--launch {launch!r} is not JSON; write \'{{"kind": "venv", "path": "/opt/venv"}}\''
         ) from None
     key = scan_host_key(node, port, settings().ssh_timeout_s)
-    return Target(node, node, port, user, key, parsed, "~/.muster", False)
+    return records.NewNode(node, node, key, "", port, user, parsed)
 
 
-def check(node: Target, level: str) -> list[Item]:
+def check(node: NodeRecord | NewNode, level: str) -> list[Item]:
     """Everything that the node side looks at there, what is missing first. Raises MusterError if it cannot be reached.
 
     Of an enrolled node, missing is what its SKU requires at ``level``; what no probe of it uses is left out.
@@ -91,11 +66,11 @@ def check(node: Target, level: str) -> list[Item]:
             f"{node.name}: the node side could not check anything: {answer.complaint}; "
             f"look whether Python 3.9 or later is there ({program})"
         )
-    how = "the key pinned at enrolment" if node.pinned else "a host key that is not pinned yet"
+    how = "the key pinned at enrolment" if node.sku else "a host key that is not pinned yet"
     if node.sku:
         items = for_sku(items, node.sku, level)
     items = [Item(OK, "ssh", (), f"logged in to {node.host}:{node.port} under {how}"), *items]
-    return _missing_first([*of_controller(node.name), *items] if node.pinned else items)
+    return _missing_first([*of_controller(node.name), *items] if node.sku else items)
 
 
 def of_controller(name: str) -> list[Item]:
@@ -119,7 +94,7 @@ def _tried(item: str, act: Callable[[], None], well: str) -> Item:
     return Item(OK, item, (), well)
 
 
-def fence_of(node: Target) -> int:
+def fence_of(node: NodeRecord | NewNode) -> int:
     """The highest fencing token that the node has seen, -1 if none. Raises MusterError."""
     answer, program = _run_agent(node, ["info", "--json", "--node", node.name])
     try:
@@ -134,11 +109,11 @@ def fence_of(node: Target) -> int:
     return found
 
 
-def _run_agent(node: Target, args: list[str]) -> tuple[ssh.Completed, str]:
+def _run_agent(node: NodeRecord | NewNode, args: list[str]) -> tuple[ssh.Completed, str]:
     """(output of the node side with these arguments, name of the program that runs it). Raises MusterError."""
     from muster.cli.controller.connections import logged_in
 
-    with logged_in(node, settings().ssh_timeout_s) as client:
+    with logged_in(node) as client:
         from muster.remote import jobs, launch, ssh
         from muster.remote.zipapp import build_agent
 

@@ -13,7 +13,6 @@ from muster.cli.terminal.messages import messages
 from muster.cli.terminal.options import AsWho, Name
 from muster.errors import MusterError
 from muster.lifecycle.transitions import State
-from muster.settings import settings
 
 if TYPE_CHECKING:
     from muster.records import NodeRecord
@@ -57,6 +56,6 @@ def _clean(node: NodeRecord) -> None:
     from muster.cli.controller.connections import logged_in
     from muster.remote import jobs
 
-    with logged_in(node, settings().ssh_timeout_s) as client:
+    with logged_in(node) as client:
         left = jobs.clean(client, node.work_dir, node.name)
     typer.echo(f"{node.name}: {left or 'Muster left no file on it'}")

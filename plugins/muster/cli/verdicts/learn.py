@@ -55,7 +55,7 @@ def learn(
     text = as_file(name, calibration, level, revision, datetime.datetime.now(datetime.UTC).date(), sku.limits)
     _write_checked(path, text, name, search)
     records.audit_command(
-        settings().who, f"floors of {name} were learned at level {level}, as revision {revision}",
+        f"floors of {name} were learned at level {level}, as revision {revision}",
         {"sku": name, "level": level, "revision": revision, "file": str(path)},
     )  # fmt: skip
     typer.echo(f"{path} is in force from now on; delete it to go back to the revision before")
@@ -93,8 +93,8 @@ def _show(calibration: Calibration) -> None:
 
 def _row(each: LearnedFloor) -> list[object]:
     return [
-        each.name, each.kind, f"{each.fail:g} {each.unit}", f"{each.warn:g} {each.unit}", f"{each.median:.5g}",
-        f"{100 * each.spread:.2g} %", each.devices, each.nodes,
+        each.name, each.kind, f"{each.fail:g} {each.unit}", f"{each.warn:g} {each.unit}", f"{each.basis.median:.5g}",
+        f"{100 * each.basis.spread:.2g} %", each.basis.devices, each.basis.nodes,
     ]  # fmt: skip
 
 

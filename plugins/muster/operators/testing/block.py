@@ -121,29 +121,29 @@ def judge(dag_id: str, run_id: str, members: Sequence[str], faults: Mapping[str,
         ))
         for sentence in _differences(members)
     ]  # fmt: skip
-    results = {
-        name: MemberResult(
-            name, member.result, member.why_missing, devices=_gpus(skus[name]), known=(*member.evidence, *mixed)
+    runs = {name: records.get_run(dag_id, run_id, node=name) for name in members}
+    results = [
+        MemberResult(
+            name, member.result, member.why_missing, devices=_gpus(skus[name]), known=(*member.evidence, *mixed),
+            level=runs[name].level, sku=skus[name].name, sku_version=skus[name].revision,
         )
         for name, member in collected.items()
-    }
+    ]  # fmt: skip
     # A programme of this name is one for all SKUs of the fleet.
-    block = judge_block(list(results.values()), skus[members[0]].block)
+    block = judge_block(results, skus[members[0]].block)
     for note in block.notes:
         log.warning("%s", note)
     outcome: dict[str, dict[str, str]] = {}
-    for judged in block.members:
-        name = judged.name
-        member, sku, run = collected[name], skus[name], records.get_run(dag_id, run_id, node=name)
-        judgement = judged.judgement(results[name], run.level, sku.name, sku.revision)
-        judgement = dataclasses.replace(judgement, stage=STAGE, simulated=judgement.simulated or run.simulated)
+    for name, judged in block.members.items():
+        member = collected[name]
+        judgement = dataclasses.replace(judged, simulated=judged.simulated or runs[name].simulated)
         stored = records.record_stage(
             dag_id, run_id, member.result, judgement, member.raw, member.telemetry, member.attempts, node=name
         ).judgement
         headline = f"cluster validation: {stored.reason}"
         # A member that is INCONCLUSIVE only because another one was lost, or for a fault of the controller, was not
         # tested: its own budget stays.
-        others_fault = not judged.missing and bool(block.missing or block.failed)
+        others_fault = name not in block.missing and bool(block.missing or block.failed)
         untested = (others_fault or member.fault) and stored.verdict is Verdict.INCONCLUSIVE
         closed = records.finish_run(
             dag_id, run_id, Verdict.SKIPPED if untested else stored.verdict, headline, node=name

@@ -55,10 +55,10 @@ class AuditLag:
         )
 
 
-def audit_command(actor: str, what: str, evidence: Mapping[str, Any]) -> None:
-    """Record that ``actor`` did something by hand that concerns no node. ``what``: as a clause."""
+def audit_command(what: str, evidence: Mapping[str, Any]) -> None:
+    """Record what the person of the settings did by hand that concerns no node. ``what``: as a clause."""
     with writing() as session:
-        access.write_remark(session, actor, what, evidence)
+        access.write_remark(session, settings().who, what, evidence)
 
 
 def audit_batch(sink: str, limit: int) -> list[AuditEvent]:

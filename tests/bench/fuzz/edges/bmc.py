@@ -15,7 +15,7 @@ from muster.remote.bmc import Bmc, Login
 from muster.remote.redfish import BmcSilent, read_chassis
 from tests.bench.fuzz import mutate
 from tests.bench.fuzz.edge import Edge, Sample, Taken
-from tests.support import bmc
+from tests.support.servers import bmc
 
 ROOT, CHASSIS = "/redfish/v1", "/redfish/v1/Chassis/1"
 DOCUMENTS: dict[str, Any] = {

@@ -17,7 +17,7 @@ from muster.settings import Settings
 from muster_criteria.model import Verdict
 from tests.muster import fleet
 from tests.muster.integration.test_airflow_api import Airflow
-from tests.support import sshd
+from tests.support.servers import sshd
 
 Muster = Callable[..., "tuple[int, str, str]"]
 HEALTHY = {name: {"status": "healthy"} for name in doctor.COMPONENTS}

@@ -12,7 +12,7 @@ from muster import records
 from muster.cli.nodes import check as checking
 from muster.lifecycle.transitions import State
 from tests.muster import fleet
-from tests.support import sshd
+from tests.support.servers import sshd
 
 Muster = Callable[..., "tuple[int, str, str]"]
 

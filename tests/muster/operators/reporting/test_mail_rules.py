@@ -18,6 +18,7 @@ from muster import records
 from muster.errors import BadSettings
 from muster.lifecycle import mail_rules
 from muster.operators.reporting import mailing, sending
+from muster.records.database import access
 from muster_demo.services import free_port
 from tests.muster import fleet
 
@@ -36,9 +37,7 @@ def deliver() -> Callable[..., sending.Delivery]:
 @pytest.fixture(autouse=True)
 def no_server(deliver: object, monkeypatch: pytest.MonkeyPatch) -> None:
     """No mail leaves the outbox."""
-    monkeypatch.setattr(
-        "muster.operators.reporting.sending.deliver_mail", lambda key=None: (0, records.outbox_waiting(key), 0)
-    )
+    monkeypatch.setattr(sending, "deliver_mail", lambda key=None: (0, records.outbox_waiting(key), 0))
     monkeypatch.delenv("MUSTER_MAIL_TO", raising=False)
 
 
@@ -51,12 +50,8 @@ class Clock:
 
     def __init__(self, patch: pytest.MonkeyPatch) -> None:
         self.now = MONDAY
-        for what in (
-            "operators.reporting.mailing._now",
-            "operators.reporting.sending._now",
-            "records.database.access.now",
-        ):
-            patch.setattr(f"muster.{what}", lambda: self.now)
+        for module, name in ((mailing, "_now"), (sending, "_now"), (access, "now")):
+            patch.setattr(module, name, lambda: self.now)
 
 
 def queued() -> list[tuple[str, str, str]]:

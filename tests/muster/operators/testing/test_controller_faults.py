@@ -19,7 +19,7 @@ from muster.remote import ssh
 from muster.settings import settings
 from muster_criteria.model import Verdict
 from tests.muster import fleet
-from tests.support import sshd
+from tests.support.servers import sshd
 
 pytestmark = pytest.mark.usefixtures("sqlite_db")
 

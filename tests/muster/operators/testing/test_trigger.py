@@ -22,7 +22,8 @@ from muster.remote.attempt_key import AttemptKey
 from muster.remote.bmc import BadBmc, Bmc, Login
 from muster.remote.ssh import NodeAddress
 from muster.remote.waiting import Wait
-from tests.support import sshd, standin
+from tests.support import standin
+from tests.support.servers import sshd
 
 pytestmark = pytest.mark.needs_sshd
 

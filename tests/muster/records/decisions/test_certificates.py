@@ -16,7 +16,7 @@ from muster.lifecycle.transitions import CLUSTER_STAGES, STAGES, State
 from muster.records.decisions import certificates
 from muster_criteria.model import Coverage, Finding, Severity, Verdict
 from tests.muster import fleet
-from tests.support.statements import executed
+from tests.support.plugins.statements import executed
 
 pytestmark = pytest.mark.usefixtures("fleet_db")
 

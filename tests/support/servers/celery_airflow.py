@@ -18,7 +18,7 @@ from muster_demo.services import Supervisor, free_port, port_is_open
 from muster_demo.stack import Stack, airflow_settings, migrate, new_login, write_password
 from muster_demo.watchdog import end_all
 from tests.support import airflow_home, orphans
-from tests.support.postgresql import PostgreSQL
+from tests.support.servers.postgresql import PostgreSQL
 
 WORKERS = ("worker-1", "worker-2")
 TRIGGERERS = ("triggerer-1", "triggerer-2")
@@ -134,7 +134,7 @@ def running(
 
 def _start_redis(supervisor: Supervisor, port: int, folder: Path, environment: Mapping[str, str]) -> None:
     program = shutil.which("redis-server")
-    assert program, "no redis-server: tests.support.services_needed should have refused the run"
+    assert program, "no redis-server: tests.support.plugins.services_needed should have refused the run"
     command = [program, "--bind", "127.0.0.1", "--port", str(port), "--dir", str(folder), "--save", ""]
     supervisor.start("redis", command, environment)
     supervisor.wait_until("Redis", lambda: port_is_open(port), 30)

@@ -9,11 +9,11 @@ from pathlib import Path
 
 import pytest
 
-ROOT = Path(__file__).parents[2]
+ROOT = Path(__file__).parents[3]
 CONFTEST = """
-from tests.support import services_needed
+from tests.support.plugins import services_needed
 
-pytest_plugins = ["tests.support.services_needed"]
+pytest_plugins = ["tests.support.plugins.services_needed"]
 services_needed.SERVICES["needs_sshd"] = ("openssh-server", lambda: False, "apt-get install openssh-server")
 """
 TESTS = """

@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 
 from muster_demo import slurm
-from tests.support import kubernetes_server
+from tests.support.servers import kubernetes_server
 
 SBIN = "/usr/sbin:/usr/local/sbin"
 
@@ -43,7 +43,7 @@ SERVICES: dict[str, tuple[str, Callable[[], bool], str]] = {
     "needs_kubernetes": (
         "kube-apiserver",
         lambda: not kubernetes_server.missing(),
-        f"tests/support/kubernetes_server.sh {kubernetes_server.FOLDER}",
+        f"tests/support/servers/kubernetes_server.sh {kubernetes_server.FOLDER}",
     ),
     "needs_prometheus": ("prometheus", lambda: shutil.which("promtool") is not None, "apt-get install prometheus"),
     "needs_chromium": ("chromium", lambda: shutil.which("chromium") is not None, "apt-get install chromium"),

@@ -13,7 +13,7 @@ from pathlib import Path
 import psutil
 import pytest
 
-from tests.support import run_end
+from tests.support.plugins import run_end
 
 pytestmark = [pytest.mark.needs_sshd, pytest.mark.needs_postgresql]
 
@@ -21,7 +21,7 @@ pytestmark = [pytest.mark.needs_sshd, pytest.mark.needs_postgresql]
 TEST = """
 import subprocess, sys, time
 from pathlib import Path
-from tests.support import postgresql, sshd
+from tests.support.servers import postgresql, sshd
 
 def test_that_waits(tmp_path):
     with postgresql.running() as database, sshd.running(tmp_path / "node") as server:
@@ -42,7 +42,7 @@ def test_no_process_outlives_an_interrupted_run(how: signal.Signals, tmp_path: P
     (tmp_path / "pytest.ini").write_text("[pytest]\n")
     outer = {name: value for name, value in os.environ.items() if "XDIST" not in name}
     run = subprocess.Popen(
-        [sys.executable, "-m", "pytest", "-p", "tests.support.run_end", "-n", "1", str(tmp_path)],
+        [sys.executable, "-m", "pytest", "-p", "tests.support.plugins.run_end", "-n", "1", str(tmp_path)],
         env={**outer, "PYTHONPATH": str(run_end.ROOT)},
         cwd=tmp_path,
         stdout=subprocess.DEVNULL,

@@ -2,7 +2,7 @@
 
 Every process of a run inherits ``MARK``. A watchdog in a session of its own waits until the run's process is gone, even
 by SIGKILL, and then ends every process that carries this mark, with its descendants.
-Run as ``python -m tests.support.run_end VALUE``; the watchdog waits for the end of its standard input.
+Run as ``python -m tests.support.plugins.run_end VALUE``; the watchdog waits for the end of its standard input.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ ROUNDS = 10
 
 PR_SET_PDEATHSIG = 1
 
-ROOT = Path(__file__).resolve().parents[2]
+ROOT = Path(__file__).resolve().parents[3]
 LONG_S = 60.0
 """Runs longer than this list their slowest files."""
 
@@ -50,7 +50,7 @@ def pytest_configure(config: pytest.Config) -> None:
     config.stash[COSTS] = Costs()
     config.pluginmanager.register(config.stash[COSTS])
     config.stash[WATCHDOG] = subprocess.Popen(
-        [sys.executable, "-m", "tests.support.run_end", os.environ[MARK]],
+        [sys.executable, "-m", "tests.support.plugins.run_end", os.environ[MARK]],
         cwd=ROOT,
         stdin=subprocess.PIPE,
         stdout=subprocess.DEVNULL,

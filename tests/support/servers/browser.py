@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 import contextlib
+import importlib.resources
 import itertools
 import json
 import shutil
@@ -18,6 +19,7 @@ from websockets.sync.client import ClientConnection, connect
 
 SIZES = {"phone": (390, 844), "laptop": (1366, 768), "wall": (2560, 1440)}
 NAVIGATED = "Inspected target navigated or closed"
+AXE = Path(str(importlib.resources.files("axe_core_python"))) / "axe.min.js"
 
 
 class Navigated(Exception):
@@ -114,3 +116,12 @@ def _port(file: Path, process: subprocess.Popen[bytes]) -> int:
             return int(lines[0])
         time.sleep(0.1)
     raise AssertionError("Chromium opened no DevTools port within 60 s")
+
+
+def axe(page: Browser, url: str) -> None:
+    """Nothing serious is wrong with the page for keyboards and screen readers."""
+    page.go(url)
+    page.script(AXE.read_text())
+    found = page.script("axe.run().then((result) => result.violations)")
+    grave = [each for each in found if each["impact"] in ("serious", "critical")]
+    assert not grave, [(each["id"], [node["html"] for node in each["nodes"]]) for each in grave]

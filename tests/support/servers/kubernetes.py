@@ -26,7 +26,7 @@ import yaml
 TOKEN = "token-of-muster"
 CORDON_TAINT = {"key": "node.kubernetes.io/unschedulable", "effect": "NoSchedule"}
 _SCHEMA = json.loads((Path(__file__).parent / "kubernetes_node.json").read_text())
-_RBAC = Path(__file__).resolve().parents[2] / "docs" / "examples" / "kubernetes_rbac.yaml"
+_RBAC = Path(__file__).resolve().parents[3] / "docs" / "examples" / "kubernetes_rbac.yaml"
 _LABEL = re.compile(r"(([A-Za-z0-9][-A-Za-z0-9_.]*)?[A-Za-z0-9])?")
 
 

@@ -24,7 +24,7 @@ class PostgreSQL:
         self.folder = folder
         found = sorted(Path("/usr/lib/postgresql").glob("*/bin/initdb"), key=lambda path: int(path.parts[-3]))
         initdb = str(found[-1]) if found else shutil.which("initdb")
-        assert initdb, "no initdb: tests.support.services_needed should have refused the run"
+        assert initdb, "no initdb: tests.support.plugins.services_needed should have refused the run"
         self.bin = Path(initdb).parent
         self._as_user: list[str] = []
         if os.geteuid() == 0:

@@ -15,7 +15,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from muster_demo.services import free_port
-from tests.support import run_end
+from tests.support.plugins import run_end
 
 SSHD = shutil.which("sshd", path="/usr/sbin:/usr/local/sbin:/usr/bin")
 

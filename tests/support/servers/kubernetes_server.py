@@ -32,7 +32,7 @@ from muster_demo.services import Supervisor, free_ports
 from tests.support.waiting import until
 
 FOLDER = Path(os.environ.get("MUSTER_TEST_KUBERNETES") or Path.home() / ".cache" / "muster-tests" / "kubernetes")
-EXAMPLES = Path(__file__).resolve().parents[2] / "docs" / "examples"
+EXAMPLES = Path(__file__).resolve().parents[3] / "docs" / "examples"
 ADMIN, MUSTER = "token-of-admin", "token-of-muster"
 USERS = f'{ADMIN},admin,1,system:masters\n{MUSTER},system:serviceaccount:muster:muster,2,"system:serviceaccounts"\n'
 GPU = "nvidia.com/gpu"

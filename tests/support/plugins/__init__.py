@@ -1,0 +1,1 @@
+"""Plugins of pytest: no process outlives a run, no missing service is skipped in silence, SQL is counted."""
