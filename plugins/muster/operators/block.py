@@ -185,7 +185,8 @@ def _collected(dag_id: str, run_id: str, name: str, fault: str) -> _Collected:
     # Without its waivers: the records apply those that are valid now to the new verdict.
     evidence = tuple(dataclasses.replace(each, waived="") for each in before.findings if each.metric == "evidence")
     if kept.result is None:
-        return _Collected(attempts=kept.attempts, why_missing=before.reason, evidence=evidence)
+        # The fault too: this task may have recorded the missing result before it was killed.
+        return _Collected(attempts=kept.attempts, why_missing=before.reason, evidence=evidence, fault=fault)
     return _Collected(parse_result(kept.result), kept.result, kept.telemetry, kept.attempts, evidence=evidence)
 
 
