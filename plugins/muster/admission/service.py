@@ -18,7 +18,7 @@ from muster.admission.backend import TEST_PREFIX, VERIFY, AdmissionBackend, Allo
 from muster.admission.clusters import UNREADABLE, ask, backend_of, unreadable
 from muster.errors import LeftAlone, MusterError, Preempted, SchedulerDown
 from muster.lifecycle.selection import Idle
-from muster.lifecycle.transitions import INCONCLUSIVE_BUDGET, SERVING, State
+from muster.lifecycle.transitions import BROKEN, INCONCLUSIVE_BUDGET, SERVING, State
 from muster.records import NodeRecord, PlaceRecord
 from muster_criteria.context.suspicion import METRICS as CORRUPTION
 from muster_criteria.model import Severity
@@ -27,9 +27,6 @@ log = logging.getLogger(__name__)
 
 ROUNDS = 3
 """How often one call follows a change that was superseded while it was carried out."""
-
-BROKEN = frozenset({State.QUARANTINE, State.TRIAGE, State.REPAIR, State.RMA})
-"""States of nodes that are drained again if their scheduler shows them open."""
 
 _SECOND = datetime.timedelta(seconds=1)
 """Schedulers record the second in which a node was created."""
