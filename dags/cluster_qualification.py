@@ -63,7 +63,7 @@ with DAG(
     @task
     def questions(decisions: dict[str, str], params: Any = None, dag_run: Any = None) -> list[dict[str, Any]]:
         """Returns one admission run to start per node, so that an open question does not hold the block."""
-        return block.questions(dag_run.run_id, params["level"], decisions)
+        return block.questions(dag_run.dag_id, dag_run.run_id, params["level"], decisions)
 
     @task(trigger_rule=TriggerRule.ALL_DONE)
     def conclude(outcome: dict[str, dict[str, str]]) -> str:

@@ -95,6 +95,14 @@ def test_every_task_has_a_time_limit(parsed: dict) -> None:
     assert unlimited == set()
 
 
+def test_every_task_survives_the_death_of_its_worker(parsed: dict) -> None:
+    """Else a question is not put, a re-test that a person chose not started, a delivery not tested."""
+    lost = {
+        f"{dag}.{name}" for dag, tasks in parsed["tasks"].items() for name, task in tasks.items() if not task["retries"]
+    }
+    assert lost == set()
+
+
 def test_the_story_in_order(parsed: dict) -> None:
     tasks = parsed["tasks"]["node_qualification"]
     story = ["claim", "intake", "burn_in", "integrity", "performance", "thermal", "conclude", "report", "release"]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import datetime
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -168,6 +169,25 @@ def test_without_a_named_person_or_a_reason_decides_nothing(failed_node: str, ap
             held.carry_out("n1", DAG_ID, "r", {**approval, "chosen_options": [option]})
     assert records.get_node("n1").held_run == failed_node
     assert records.live_leases() == []
+
+
+def test_a_run_that_was_cleared_and_is_held_again_is_asked_about_again(failed_node: str) -> None:
+    (first,) = held.questions()
+    records.keep_in_service("n1", "Ada", "a bad driver")
+    values.fail("n1", failed_node.split("/")[1])
+    assert records.get_node("n1").held_run == failed_node
+    (second,) = held.questions()
+    assert second["trigger_run_id"] != first["trigger_run_id"]
+    assert [second] == held.questions()  # each housekeeping asks, and Airflow knows a question by its run
+
+
+def test_what_is_held_outlives_the_retention_of_runs(failed_node: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("MUSTER_RETENTION_RUNS_DAYS", "1")
+    later = datetime.datetime.now(datetime.UTC) + datetime.timedelta(days=2)
+    assert records.apply_retention(later).runs
+    assert held.look("n1")
+    records.keep_in_service("n1", "Ada", "a bad driver")
+    assert records.apply_retention(later).runs == 1
 
 
 def test_what_was_settled_meanwhile_is_asked_no_more(failed_node: str) -> None:

@@ -140,9 +140,10 @@ def do_stage(
     stage: str,
     verdict: Verdict = Verdict.PASS,
     environment: Mapping[str, str] | None = None,
+    serials: dict[str, str] | None = None,
     **fields: object,
 ) -> None:
-    parsed, raw = result(stage, node=lease.node, environment=environment)
+    parsed, raw = result(stage, node=lease.node, environment=environment, serials=serials)
     records.begin_stage(lease.dag_id, lease.run_id, stage, node=lease.node)
     judged = judgement(stage, verdict, **fields)
     records.record_stage(lease.dag_id, lease.run_id, parsed, judged, raw, node=lease.node)
@@ -155,11 +156,12 @@ def qualify(
     *,
     level: str = "short",
     stages: Sequence[str] = STAGES,
+    serials: dict[str, str] | None = None,
 ) -> records.LeaseRecord:
     """The whole of a passing run, or of one that tests only ``stages``; the lease is freed."""
     lease = begin(node, run_id, level=level, required_stages=stages)
     for stage in stages:
-        do_stage(lease, stage, environment=environment, level=level)
+        do_stage(lease, stage, environment=environment, serials=serials, level=level)
     records.finish_run(lease.dag_id, lease.run_id, Verdict.PASS, "All is well.")
     records.release_leases(lease.dag_id, lease.run_id, "over")
     return lease

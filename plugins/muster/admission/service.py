@@ -17,7 +17,7 @@ from muster.admission.backend import TEST_PREFIX, VERIFY, AdmissionBackend, Allo
 from muster.admission.clusters import UNREADABLE, ask, backend_of, unreadable
 from muster.errors import LeftAlone, MusterError, Preempted, SchedulerDown
 from muster.lifecycle.selection import Idle
-from muster.lifecycle.transitions import INCONCLUSIVE_BUDGET, SERVING, State
+from muster.lifecycle.transitions import BROKEN, INCONCLUSIVE_BUDGET, SERVING, State
 from muster.records import NodeRecord, PlaceRecord
 from muster_criteria.context.suspicion import METRICS as CORRUPTION
 from muster_criteria.model import Severity
@@ -26,9 +26,6 @@ log = logging.getLogger(__name__)
 
 ROUNDS = 3
 """How often one call follows a change that was superseded while it was carried out."""
-
-BROKEN = frozenset({State.QUARANTINE, State.TRIAGE, State.REPAIR, State.RMA})
-"""States of nodes that are drained again if their scheduler shows them open."""
 
 _SECOND = datetime.timedelta(seconds=1)
 """Schedulers record the second in which a node was created."""
@@ -142,10 +139,13 @@ def step_of_test(node: str) -> tuple[str, ...]:
         return ()
     if tests is None or not place.test_job:
         # Begun as a job that was ended, or somebody opened the node: it is not closed under a job of a user.
-        seen = look([node], unanswered={}).get(node)
+        unanswered: dict[str, Idle] = {}
+        seen = look([node], unanswered).get(node)
         if place.wanted == records.ADMITTED or (seen is not None and seen.open):
             records.note_test_job(node, place.test_job, preempted=True)
             raise Preempted(f"the test of {node} is over: {place.cluster} may run jobs of users on it")
+        if seen is None and not unanswered:
+            raise _unknown(place)
         if place.waits and (trouble := carry_out(node)):
             raise SchedulerDown(f"{node} is not tested, since its withdrawal is not confirmed: {trouble}")
         return ()
@@ -212,6 +212,8 @@ def withdraw_for_test(node: str, why: str) -> None:
         if trouble := carry_out(node):
             raise SchedulerDown(f"{node} is not tested, since it could not be withdrawn: {trouble}")
         seen, place = look([node]).get(node), records.scheduler_place(node)
+        if seen is None and place:
+            raise _unknown(place)
         if not (seen and seen.open and place and place.wanted == records.WITHDRAWN):
             break
     if place and place.wanted != records.WITHDRAWN and not (seen and seen.foreign):
@@ -221,6 +223,11 @@ def withdraw_for_test(node: str, why: str) -> None:
     if seen is not None and seen.used_by and place:
         # A job began between the look and the drain: it ends by itself, and the node is tested another time.
         raise LeftAlone(f"{node} is not tested, since it is in use: {seen.used_by}")
+
+
+def _unknown(place: PlaceRecord) -> SchedulerDown:
+    """It may have the node under another name, open."""
+    return SchedulerDown(f"{place.node} is not tested, since {place.cluster} does not know {place.name}")
 
 
 def carry_out(node: str) -> str:

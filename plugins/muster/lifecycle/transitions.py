@@ -56,6 +56,9 @@ Without revalidation: a node whose revalidation was inconclusive, and found some
 SERVING = frozenset({State.PRODUCTION, State.REVALIDATION})
 """States of a node in service; a node in revalidation is out of production until it passes."""
 
+BROKEN = frozenset({State.QUARANTINE, State.TRIAGE, State.REPAIR, State.RMA})
+"""States of a node that is not tested until a person has it repaired; its scheduler keeps it closed."""
+
 STATE_OF_STAGE = {
     "intake": State.INTAKE,
     "burn_in": State.BURN_IN,

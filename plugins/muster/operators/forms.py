@@ -8,8 +8,12 @@ from airflow.sdk import Param
 
 from muster_criteria.sku_files.programme import LEVELS, STAGES
 
-TASK_DEFAULTS = {"execution_timeout": datetime.timedelta(minutes=30)}
-"""Limits each task's time in a worker; deferred time does not count."""
+TASK_DEFAULTS = {
+    "execution_timeout": datetime.timedelta(minutes=30),
+    "retries": 2,
+    "retry_delay": datetime.timedelta(seconds=30),
+}
+"""Limits each task's time in a worker, where deferred time does not count, and repeats one whose worker was killed."""
 
 LOAD = {
     "demo": ("13 s", "12 min"),

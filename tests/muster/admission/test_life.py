@@ -24,7 +24,7 @@ from muster import records
 from muster.admission import service
 from muster.admission.entry import admit, move
 from muster.errors import IllegalMove, MusterError
-from muster.lifecycle.transitions import SERVING, State
+from muster.lifecycle.transitions import BROKEN, SERVING, State
 from muster.operators.lifecycle import revalidation
 from muster.operators.testing import qualification
 from muster.records.queues import schedulers
@@ -204,7 +204,7 @@ class Life(RuleBasedStateMachine):
         closed = "muster:" in line(self.list_of_nodes, self.there)
         assert not (closed and self.state is State.PRODUCTION), "no node is left drained by us"
         assert not self.jobs.running, "no test job is left"
-        assert closed or self.foreign or self.state not in service.BROKEN
+        assert closed or self.foreign or self.state not in BROKEN
         self.leave()
 
     def leave(self) -> None:

@@ -257,6 +257,17 @@ def test_a_change_is_claimed_longer_than_its_scheduler_may_take(nodes: Path, mon
     assert records.claim_change(NODE) is None
 
 
+def test_a_claim_by_a_clock_that_was_set_back_holds_no_change_up(nodes: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    in_production()
+    now = schedulers.access.now()
+    monkeypatch.setattr(schedulers.access, "now", lambda: now + datetime.timedelta(days=1))
+    records.withdraw_for_test(NODE, "revalidation r1")
+    assert records.claim_change(NODE)  # and its process is killed
+    monkeypatch.setattr(schedulers.access, "now", lambda: now)
+    assert service.carry_out(NODE) == ""
+    assert "muster:" in line(nodes)
+
+
 def test_a_change_that_is_superseded_while_it_is_carried_out_is_followed(
     nodes: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

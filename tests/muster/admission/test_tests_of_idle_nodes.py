@@ -170,6 +170,18 @@ def test_no_stage_runs_on_a_node_that_somebody_opened_during_its_test(nodes: Pat
     assert not service.preempted(NODE)
 
 
+def test_no_stage_runs_on_a_node_that_its_scheduler_has_under_another_name_by_now(nodes: Path) -> None:
+    """There it may be open, and a user's."""
+    in_production()
+    revalidate()
+    records.begin_stage(DAG, "r1", "intake")
+    assert service.step_of_test(NODE) == ()
+    nodes.write_text("renamed\n")
+    for begins in (lambda: service.step_of_test(NODE), lambda: service.withdraw_for_test(NODE, "revalidation r1")):
+        with pytest.raises(SchedulerDown):
+            begins()
+
+
 @pytest.mark.parametrize("there", ["open", "closed by another", "away"])
 def test_no_stage_runs_before_the_withdrawal_of_its_node_is_confirmed(nodes: Path, there: str) -> None:
     """As of a qualification that takes a node in service."""

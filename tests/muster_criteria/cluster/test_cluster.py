@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import random
+from collections.abc import Sequence
 from typing import Any
 
 import pytest
@@ -253,17 +254,28 @@ def test_a_member_that_tested_fewer_devices_than_its_peers_is_held() -> None:
     assert "n1" in inconclusive(judgement)
 
 
+def on_cpus(name: str, names: Sequence[str], cores: int) -> Sent:
+    """A member without GPUs, which tests its CPUs."""
+    healthy = Sent(name, names, cores)
+    healthy.gpus = [gpu.replace("gpu", "cpu") for gpu in healthy.gpus]
+    healthy.digests = {(at[0].replace("gpu", "cpu"), *at[1:]): text for at, text in healthy.digests.items()}
+    for per_device in ("wrong_in_itself", "keys", "compute"):
+        figures = getattr(healthy, per_device)
+        setattr(healthy, per_device, {gpu.replace("gpu", "cpu"): value for gpu, value in figures.items()})
+    return healthy
+
+
 def test_cpu_nodes_may_have_different_numbers_of_cores() -> None:
-    sent = block(3)
-    for each, cores in zip(sent.values(), (2, 4, 8), strict=True):
-        healthy = Sent(each.name, each.block, cores)
-        healthy.gpus = [gpu.replace("gpu", "cpu") for gpu in healthy.gpus]
-        healthy.digests = {(at[0].replace("gpu", "cpu"), *at[1:]): text for at, text in healthy.digests.items()}
-        for per_device in ("wrong_in_itself", "keys", "compute"):
-            figures = getattr(healthy, per_device)
-            setattr(healthy, per_device, {gpu.replace("gpu", "cpu"): value for gpu, value in figures.items()})
-        sent[each.name] = healthy
+    names = sorted(block(3))
+    sent = {name: on_cpus(name, names, cores) for name, cores in zip(names, (2, 4, 8), strict=True)}
     assert verdicts(judge_block(members(sent))) == {Verdict.PASS}
+
+
+def test_cpus_are_no_gpus_where_the_driver_of_a_whole_block_is_broken() -> None:
+    names = sorted(block(3))
+    judgement = judge_block([on_cpus(name, names, 16).member(devices=8) for name in names])
+    assert cleared(judgement) == ()
+    assert inconclusive(judgement) == {key: {Lack.NOT_REPORTED} for key in names}
 
 
 def test_a_sender_that_spoils_payloads_is_distinguished_from_a_receiver_and_from_a_path() -> None:

@@ -56,6 +56,14 @@ def test_the_next_job_restores_settings_when_the_agent_was_killed(node: Node, li
     assert not (node.work / FILE).exists()
 
 
+def test_a_clock_that_was_set_back_meanwhile_keeps_no_setting(node: Node, limit: Path) -> None:
+    running = node.start(plan(call("meddles", 60.0, hang=True)))
+    running.wait_for_progress("has set a limit")
+    running.end(signal.SIGKILL)
+    node.run(plan(call("meddles"), job_id="job-2"), env={"FAKE_SET_BACK_S": "3600"})
+    assert limit.read_text() == "700"
+
+
 @pytest.mark.parametrize("change", ["another boot", "long ago", "from the future", "nonsense"])
 def test_settings_files_from_long_ago_or_an_earlier_boot_are_ignored(node: Node, limit: Path, change: str) -> None:
     running = node.start(plan(call("meddles", 60.0, hang=True)))

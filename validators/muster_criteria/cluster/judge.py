@@ -93,7 +93,7 @@ def _judgement(
     counted = Tally()
     for gap in block.suspected.get(member.name, ()):
         counted.miss(gap)
-    _count(measured, needs, devices, counted)
+    _count(measured, needs, devices, counted, gpus=member.devices is not None)
     coverage, findings = counted.coverage(), in_order((*member.known, *block.findings.get(member.name, ())))
     verdict, reason = verdict_of(findings, coverage)
     broken = {(finding.metric, finding.device) for finding in findings}
@@ -133,8 +133,11 @@ def _observation(row: Measured, broken: set[tuple[str, str]]) -> Observation:
     )
 
 
-def _count(measured: Measurements, needs: Iterable[Need], devices: int, counted: Tally) -> None:
-    """Counts what the programme requires of a member that tests so many devices, whatever its plan was."""
+def _count(measured: Measurements, needs: Iterable[Need], devices: int, counted: Tally, *, gpus: bool) -> None:
+    """Counts what the programme requires of a member that tests so many devices, whatever its plan was.
+
+    ``gpus``: they are the GPUs of its SKU, in whose place a node without its driver tests CPUs.
+    """
     for need in needs:
         probe, requirement, labels = need.probe, need.requirement, dict(need.labels)
         metric = requirement.metric
@@ -153,7 +156,8 @@ def _count(measured: Measurements, needs: Iterable[Need], devices: int, counted:
             else:
                 counted.miss(Gap(Lack.NOT_REPORTED, "", f"{labelled(metric, labels)} of {probe}"))
             continue
-        found = len({row.device for row in rows})
+        named = {row.device for row in rows}
+        found = len(named & {f"gpu{slot}" for slot in range(devices)} if gpus else named)
         counted.required += min(found, devices)
         for _ in range(found, devices):
             counted.miss(Gap(Lack.NOT_REPORTED, f"{found} reported it", f"{metric} on each of {devices} devices"))

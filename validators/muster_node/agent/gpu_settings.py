@@ -97,7 +97,7 @@ class SavedSettings:
     def _keep(self) -> List[str]:
         content = {
             "boot_id": self._hardware.boot_id(),
-            "at": self._hardware.clock.wall(),
+            "at": self._hardware.clock.now(),  # not the wall clock, which may be set back
             "facts": [dataclasses.asdict(fact) for fact in self._before.values()],
         }
         try:
@@ -110,7 +110,7 @@ class SavedSettings:
         """The settings that an unfinished job of this boot left in the file; empty if there are none, or old ones."""
         try:
             content = json.loads(self._file.read_text(encoding="utf-8"))
-            age = self._hardware.clock.wall() - float(content["at"])
+            age = self._hardware.clock.now() - float(content["at"])
             if content["boot_id"] != self._hardware.boot_id() or not 0 <= age <= LEFT_BEHIND_MAX_S:
                 return {}
             return settings(Fact(**fact) for fact in content["facts"])

@@ -29,11 +29,15 @@ OPTIONS = [WITHDRAW, RETEST, KEEP]
 
 def questions() -> list[dict[str, Any]]:
     """Returns the arguments of TriggerDagRunOperator for one run of the DAG held_verdict per held verdict."""
+    held = [node for node in records.list_nodes(states=(State.PRODUCTION,)) if node.held_run]
+    runs = {node.name: records.get_run(*node.held_run.split("/", 1), node=node.name) for node in held}
+    # With its time: a run that is cleared, and is under way without one, may have another verdict, to be asked about.
     return [
-        {"trigger_run_id": runid.run_id(node.name, f"held in {node.held_run}"), "conf": {"node": node.name}}
-        for node in records.list_nodes(states=(State.PRODUCTION,))
-        if node.held_run
-    ]
+        {"trigger_run_id": runid.run_id(name, f"held in {run.dag_id}/{run.run_id} on {run.ended_at}"),
+         "conf": {"node": name}}
+        for name, run in runs.items()
+        if run.ended_at
+    ]  # fmt: skip
 
 
 def look(node: str) -> dict[str, str]:

@@ -185,7 +185,8 @@ def _collected(dag_id: str, run_id: str, name: str, fault: str) -> _Collected:
     # Without its waivers: the records apply those that are valid now to the new verdict.
     evidence = tuple(dataclasses.replace(each, waived="") for each in before.findings if each.metric == "evidence")
     if kept.result is None:
-        return _Collected(attempts=kept.attempts, why_missing=before.reason, evidence=evidence)
+        # The fault too: this task may have recorded the missing result before it was killed.
+        return _Collected(attempts=kept.attempts, why_missing=before.reason, evidence=evidence, fault=fault)
     return _Collected(parse_result(kept.result), kept.result, kept.telemetry, kept.attempts, evidence=evidence)
 
 
@@ -211,15 +212,17 @@ def admit(dag_id: str, run_id: str, outcome: Mapping[str, Mapping[str, str]]) ->
     return decisions
 
 
-def questions(run_id: str, level: str, decisions: Mapping[str, str]) -> list[dict[str, Any]]:
+def questions(dag_id: str, run_id: str, level: str, decisions: Mapping[str, str]) -> list[dict[str, Any]]:
     """Returns the arguments of TriggerDagRunOperator for one admission run per member that was not admitted."""
+    asked = [name for name, decision in decisions.items() if decision != ADMITTED]
+    # With its time: a block that was cleared has another verdict, to be asked about.
+    ended = {name: records.get_run(dag_id, run_id, node=name).ended_at for name in asked}
     return [
         {
-            "trigger_run_id": runid.run_id(name, f"after {run_id}"),
+            "trigger_run_id": runid.run_id(name, f"after {run_id} on {ended[name]}"),
             "conf": {"node": name, "level": level, "reason": f"after {run_id}"},
         }
-        for name, decision in decisions.items()
-        if decision != ADMITTED
+        for name in asked
     ]
 
 

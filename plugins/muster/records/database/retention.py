@@ -35,9 +35,10 @@ def apply_retention(now: datetime.datetime | None = None, *, dry_run: bool = Fal
     """Delete what the MUSTER_RETENTION_* settings no longer keep, or only count it; returns how much that is.
 
     Raw telemetry, raw results, digests, and mails that were sent or refused go by their own age, measurements by their
-    stage's, runs by their end, parts and suspicions of them by when they were last in a node, events by their own age
-    and leases by their end. Verdicts and findings stay as long as their run; nodes, goldens and SKU revisions for ever;
-    peer snapshots as long as a verdict that is kept cites them, and the newest of each kind.
+    stage's, runs by their end, but for those whose verdict is held, parts and suspicions of them by when they were last
+    in a node, events by their own age and leases by their end. Verdicts and findings stay as long as their run; nodes,
+    goldens and SKU revisions for ever; peer snapshots as long as a verdict that is kept cites them, and the newest of
+    each kind.
     """
     moment = now or datetime.datetime.now(datetime.UTC)
     keep = settings()
@@ -52,7 +53,9 @@ def apply_retention(now: datetime.datetime | None = None, *, dry_run: bool = Fal
     purge = _count if dry_run else _purge
     runs = 0
     if keep.retention_runs_days:
-        runs = purge(Run.id, select(Run.id).where(Run.ended_at < before(keep.retention_runs_days)))
+        held = select(Node.held_run).where(Node.held_run != "")
+        past = select(Run.id).where(Run.ended_at < before(keep.retention_runs_days))
+        runs = purge(Run.id, past.where((Run.dag_id + "/" + Run.run_id).not_in(held)))
     suspects = parts = events = 0
     if keep.retention_parts_days:
         gone = before(keep.retention_parts_days)
@@ -60,9 +63,9 @@ def apply_retention(now: datetime.datetime | None = None, *, dry_run: bool = Fal
         purge(Placement.id, select(Placement.id).where(or_(Placement.until < gone, Placement.part_id.in_(_gone(gone)))))
         parts = purge(Part.id, _gone(gone))
     if keep.retention_events_days:
-        past = before(keep.retention_events_days)
-        events = purge(Event.id, select(Event.id).where(Event.at < past))
-        purge(Lease.id, select(Lease.id).where(Lease.released_at < past))
+        since = before(keep.retention_events_days)
+        events = purge(Event.id, select(Event.id).where(Event.at < since))
+        purge(Lease.id, select(Lease.id).where(Lease.released_at < since))
     mails_over = or_(*(at < before(keep.retention_outbox_days) for at in (Outbox.sent_at, Outbox.parked_at)))
     return Purged(
         telemetry=purge(Artifact.id, _artifacts(before(keep.retention_telemetry_days), stages.TELEMETRY)),

@@ -39,7 +39,7 @@ def decide(session: Session, row: Node) -> Decision:
     )
     enters = isinstance(decision, Admit) and row.state != State.PRODUCTION
     if enters and certificates.passed_before_change(session, row):
-        return NeedsPerson(("some of its stages passed with another driver or firmware than it has now",))
+        return NeedsPerson(("some of its stages passed with another part, driver or firmware than it has now",))
     return decision
 
 

@@ -20,7 +20,7 @@ from muster.records.database.engine import reading, rehearsing
 from muster.records.database.models import CertificateRow, MeasurementRow, Node, Run, StageRecord
 from muster.records.decisions.signing import key_path, signing_key
 from muster.records.decisions.verdicts import current_verdicts
-from muster.records.machines.parts import current_serials
+from muster.records.machines.parts import current_serials, serials_at
 from muster.settings import settings
 from muster_criteria.model import Verdict
 
@@ -132,8 +132,8 @@ def issue(session: Session, node: Node, actor: str, evidence: Evidence, *, whole
     """Issue the certificate of an admission, in the transaction that makes it; none for a node in shadow mode.
 
     A node that returns from a test with nothing new keeps its certificate as it is, unless the test was ``whole`` and
-    warns only of what a person accepted. So does one of whose stages some passed with another driver or firmware than
-    it has now. Raises ControllerFault.
+    warns only of what a person accepted. So does one of whose stages some passed with another part, driver or firmware
+    than it has now. Raises ControllerFault.
     """
     if State(node.state) is not State.PRODUCTION or node.shadow:
         return
@@ -236,13 +236,15 @@ def _stages(session: Session, node: Node) -> list[dict[str, Any]]:
 
 
 def passed_before_change(session: Session, node: Node) -> bool:
-    """Whether a stage of the node passed last with another driver or firmware than the node reported last."""
-    present = _environment(session, node)
-    return any(
-        run.environment.get(name, version) != version
-        for _, run in _latest(session, node).values()
-        for name, version in present.items()
-    )
+    """Whether a stage of the node passed last with another part, driver or firmware than the node has now."""
+    versions, parts = _environment(session, node), current_serials(session, node.name)
+    for stage, run in _latest(session, node).values():
+        before = serials_at(session, node.name, stage.recorded_at)
+        if any(before.get(slot, serial) != serial for slot, serial in parts.items()):
+            return True
+        if any(run.environment.get(name, version) != version for name, version in versions.items()):
+            return True
+    return False
 
 
 def _latest(session: Session, node: Node) -> dict[str, tuple[StageRecord, Run]]:

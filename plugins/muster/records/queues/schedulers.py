@@ -152,8 +152,10 @@ def claim_change(node: str) -> PlaceRecord | None:
     From here until it is confirmed, what the scheduler does with the node is unknown, whatever was confirmed before.
     """
     moment = access.now()
-    until = moment + CLAIM * datetime.timedelta(seconds=settings().scheduler_timeout_s)
-    free = or_(SchedulerPlace.claimed_until.is_(None), SchedulerPlace.claimed_until < moment)
+    length = CLAIM * datetime.timedelta(seconds=settings().scheduler_timeout_s)
+    until, claimed = moment + length, SchedulerPlace.claimed_until
+    # A claim that ends far beyond this one is by a clock that has been set back since.
+    free = or_(claimed.is_(None), claimed < moment, claimed > until + length)
     with writing() as session:
         mine = update(SchedulerPlace).where(SchedulerPlace.node == node, SchedulerPlace.wanted != SchedulerPlace.done)
         mine = mine.where(SchedulerPlace.wanted != "", free).values(claimed_until=until, done="")

@@ -5,17 +5,17 @@ from __future__ import annotations
 import statistics
 from collections.abc import Collection, Sequence
 
-from sqlalchemy import ScalarSelect, func, select
+from sqlalchemy import ScalarSelect, func, select, update
 from sqlalchemy.orm import Session, aliased
 
 from muster.errors import IllegalMove, LeaseLost, Refusal
 from muster.lifecycle import ending
 from muster.lifecycle import transitions as lifecycle
 from muster.lifecycle.ending import RunFacts
-from muster.lifecycle.transitions import STAGES, Evidence, State
+from muster.lifecycle.transitions import BROKEN, STAGES, Evidence, State
 from muster.records.database import access
 from muster.records.database.engine import reading, writing
-from muster.records.database.models import Job, Node, Run, StageRecord
+from muster.records.database.models import Event, Job, Node, Run, StageRecord
 from muster.records.database.outgoing import SchedulerPlace
 from muster.records.database.wanted import follow_state
 from muster.records.decisions import certificates, withdrawals
@@ -45,7 +45,8 @@ def begin_run(
     started_by: str = "",
     required_stages: Sequence[str] = STAGES,
 ) -> RunRecord:
-    """Record that a run begins on a node; the same run again is the same record.
+    """Record that a run begins on a node; the same run again is the same record, without what it measured before a
+    repair.
 
     A DAG run that tests several nodes begins once for each of them. ``forced`` is the person's reason to overrule the
     in-use guard, ``started_by`` the login that started the run. ``required_stages`` are those without which the run is
@@ -56,7 +57,7 @@ def begin_run(
         state = State(row.state)
         run = session.scalar(select(Run).where(Run.dag_id == dag_id, Run.run_id == run_id, Run.node == node))
         if run is None:
-            if state in (State.QUARANTINE, State.TRIAGE, State.REPAIR, State.RMA, State.RETIRED):
+            if state in (*BROKEN, State.RETIRED):
                 raise IllegalMove(
                     f"{node} is in {state} and is not tested there; from {state} it can go to "
                     f"{lifecycle.possible_moves(state)}",
@@ -69,7 +70,20 @@ def begin_run(
             )  # fmt: skip
             session.add(run)
             session.flush()
+        else:
+            _set_aside(session, run, row)
         return access.to_run(run)
+
+
+def _set_aside(session: Session, run: Run, node: Node) -> None:
+    """Keep as superseded what a cleared run measured before the node's repair, or on another machine of its name.
+
+    A FAIL stays until its stage is measured anew.
+    """
+    left = select(func.max(Event.at)).where(Event.node == node.name, Event.from_state.in_(map(str, BROKEN)))
+    since = max(filter(None, (node.machine_since, session.scalar(left))))
+    old = update(StageRecord).where(StageRecord.run == run.id, StageRecord.current, StageRecord.recorded_at < since)
+    session.execute(old.where(StageRecord.verdict != str(Verdict.FAIL)).values(current=False))
 
 
 def begin_stage(dag_id: str, run_id: str, stage: str, *, node: str = "") -> NodeRecord:

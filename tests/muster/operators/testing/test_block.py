@@ -54,3 +54,18 @@ def test_a_fleets_own_programme_judges_the_block_and_is_cited(tmp_path: Path, mo
         assert any("step_reduce" in gap.what for gap in stage.judgement.coverage.missing)
         assert cited.block.probes["cluster_training"].require[-1].metric == "step_reduce"
         assert cited.revision != load_sku(cited.name).revision
+
+
+def test_a_block_that_was_cleared_asks_again() -> None:
+    for name in NAMES:
+        records.add_node(fleet.new_node(name))
+        fleet.qualify(name)
+    asked = []
+    for _ in range(2):
+        block.claim(*RUN, {"nodes": NAMES, "level": "short", "reason": "x"})
+        block.judge(*RUN, NAMES, {})
+        block.release(*RUN, NAMES)
+        found = [block.questions(*RUN, "short", dict.fromkeys(NAMES, "it warns")) for _ in range(2)]
+        assert found[0] == found[1]  # a retry
+        asked += [each["trigger_run_id"] for each in found[0]]
+    assert len(set(asked)) == 4

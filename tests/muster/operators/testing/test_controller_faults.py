@@ -122,7 +122,8 @@ def test_of_a_block_only_the_member_that_did_not_respond_is_charged() -> None:
         records.add_node(fleet.new_node(name))
         fleet.qualify(name)
     block.claim("cluster_qualification", "block", PARAMS)
-    block.judge("cluster_qualification", "block", PARAMS["nodes"], {NODE: FAULT})
+    for _ in range(2):  # its worker is killed before the task ends, and Airflow tries it again
+        block.judge("cluster_qualification", "block", PARAMS["nodes"], {NODE: FAULT})
     charged = {name: records.get_node(name).inconclusive for name in PARAMS["nodes"]}
     assert charged == {NODE: 0, "gpu-0002": 1}
 

@@ -12,6 +12,7 @@ from muster import records
 from muster.admission.entry import move
 from muster.admission.idle_fleet import known
 from muster.errors import ControllerFault
+from muster.lifecycle.gate import NeedsPerson
 from muster.lifecycle.transitions import CLUSTER_STAGES, STAGES, State
 from muster.records.decisions import certificates
 from muster_criteria.model import Coverage, Finding, Severity, Verdict
@@ -168,6 +169,27 @@ def test_what_passed_with_the_old_driver_certifies_nothing_of_the_new_one(
     if not certified:
         sign = known([records.get_node(NODE)], datetime.datetime.now(datetime.UTC)).signs[NODE]
         assert (sign.change, bool(sign.requested)) == ("driver 590.1", True)
+
+
+@pytest.mark.parametrize(("stages", "certified"), [(("integrity",), False), (STAGES, True)])
+def test_what_passed_with_the_old_part_certifies_nothing_of_the_new_one(
+    stages: tuple[str, ...], certified: bool
+) -> None:
+    """The test of a few stages that sees the new part first is no test of it."""
+    in_production()
+    fleet.qualify(run_id="idle", serials={"gpu0": "S2"}, stages=stages)
+    assert records.get_node(NODE).state is State.PRODUCTION
+    assert (NODE not in records.uncertified()) is certified
+
+
+def test_a_part_swapped_after_the_qualification_needs_a_person(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("MUSTER_ADMISSION_LEVEL", "short")
+    records.add_node(fleet.new_node())
+    fleet.qualify(serials={"gpu0": "S1"})
+    block = fleet.begin(run_id="block", required_stages=CLUSTER_STAGES)
+    fleet.do_stage(block, *CLUSTER_STAGES, serials={"gpu0": "S2"})
+    records.finish_run(block.dag_id, block.run_id, Verdict.PASS, "All is well.")
+    assert isinstance(records.admission_decision(NODE), NeedsPerson)
 
 
 def test_a_certificate_rests_on_the_oldest_of_the_latest_passes() -> None:

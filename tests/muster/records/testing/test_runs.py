@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from muster import records
-from muster.errors import Refusal, UnknownNode, UnknownRun
+from muster.errors import IllegalMove, Refusal, UnknownNode, UnknownRun
 from muster.lifecycle.transitions import STAGES, State
 from muster.records import JobRecord
 from muster_criteria.model import Coverage, Severity, Verdict
@@ -195,3 +195,33 @@ def test_what_is_not_there_is_stated() -> None:
         records.run_report("dag", "nothing")
     with pytest.raises(UnknownNode):
         records.begin_run("dag", "r", "absent", "short", "new")
+
+
+@pytest.mark.parametrize("meanwhile", ["nothing", "repaired", "replaced"])
+def test_a_run_that_is_cleared_after_a_repair_measures_each_stage_anew(meanwhile: str) -> None:
+    """The last task alone was cleared: what the run measured before the repair is no proof of the node as it is now."""
+    records.add_node(fleet.new_node())
+    fleet.qualify()
+    repaired = (State.QUARANTINE, State.TRIAGE, State.REPAIR, State.REGISTERED)
+    for state in repaired if meanwhile == "repaired" else ():
+        records.move_node("gpu-0001", state, "Ada", "GPU 3 is another one")
+    if meanwhile == "replaced":
+        records.replace_node("gpu-0001", "Ada", "another board", host_key=fleet.host_key("other"))
+    lease = fleet.begin()
+    if meanwhile == "nothing":
+        fleet.do_stage(lease, "thermal")
+        return
+    with pytest.raises(IllegalMove):
+        fleet.do_stage(lease, "thermal")
+    for stage in ("intake", "burn_in", "thermal"):
+        fleet.do_stage(lease, stage)
+    assert [each.stage for each in records.run_stages(lease.dag_id, lease.run_id)] == ["intake", "burn_in", "thermal"]
+
+
+def test_a_cleared_run_keeps_its_fail_until_the_stage_is_measured_anew() -> None:
+    records.add_node(fleet.new_node())
+    fleet.fail()
+    for state in (State.TRIAGE, State.REPAIR, State.REGISTERED):
+        records.move_node("gpu-0001", state, "Ada", "GPU 3 is another one")
+    fleet.begin()
+    assert [each.verdict for each in records.latest_verdicts("gpu-0001")] == [Verdict.FAIL]

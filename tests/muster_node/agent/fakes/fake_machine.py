@@ -15,7 +15,7 @@ class RealClock(Clock):
         return time.monotonic()
 
     def wall(self):
-        return time.time()
+        return time.time() - float(os.environ.get("FAKE_SET_BACK_S", "0"))
 
     def sleep(self, seconds):
         time.sleep(seconds)
