@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import datetime
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -11,9 +12,12 @@ from airflow.sdk import DAG
 from airflow.sdk.exceptions import AirflowException, AirflowFailException, AirflowSkipException
 
 from muster import records
-from muster.errors import NodeLeased
+from muster.admission import service
+from muster.admission.backend import Allocation
+from muster.errors import MusterError, NodeLeased
+from muster.integration import runid
 from muster.lifecycle.transitions import State
-from muster.operators import admission, held, revalidation
+from muster.operators import admission, claims, held, revalidation
 from muster_criteria.model import Verdict
 from tests.dags.conftest import NODE, Mailbox
 from tests.dags.test_admission import answer
@@ -24,6 +28,11 @@ from tests.support import lives, sshd
 from tests.support.refusals import caused
 
 DAG_ID = "held_verdict"
+
+
+def over(*_: str) -> bool:
+    """No run of Airflow is queued or running."""
+    return False
 
 
 @pytest.fixture
@@ -160,6 +169,68 @@ def test_a_question_whose_answer_was_lost_is_asked_again_by_another_run(
     assert bool(records.get_node("n1").held_run) is (ended == "failed")
 
 
+class TestReTestThatDidNotSettleIt:
+    """The answer has closed its question, and the verdict is held as before: it is asked again."""
+
+    QUESTION = "n1__held-in-node-qualification-n1-idle"
+    TEST = runid.asked_by("n1", QUESTION)
+
+    @pytest.fixture(autouse=True)
+    def answered(self, failed_node: str) -> None:
+        assert [each["trigger_run_id"] for each in held.questions(over)] == [self.QUESTION]
+        held.carry_out("n1", DAG_ID, self.QUESTION, answer(held.RETEST))
+
+    def refuse(self, node: str = "n1") -> None:
+        with pytest.raises(AirflowSkipException):
+            revalidation.claim("node_revalidation", self.TEST, {"node": node, "level": "short"})
+
+    @pytest.mark.parametrize("live", [(DAG_ID, QUESTION), ("node_revalidation", TEST)])
+    def test_not_while_it_may_still_begin(self, live: tuple[str, str]) -> None:
+        assert held.questions(lambda *run: run == live) == []
+
+    @pytest.mark.parametrize("cause", ["paused", "leased", "in use"])
+    def test_after_a_refusal_the_question_gives_the_cause(self, cause: str, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setattr(claims, "controller_ready", lambda: None)
+        if cause == "paused":
+            records.pause_node("n1", datetime.datetime.now(datetime.UTC) + datetime.timedelta(days=9), "Ada", "rewired")
+        elif cause == "leased":
+            records.acquire_lease("n1", "node_qualification", "other")
+        else:
+            monkeypatch.setattr(service, "in_use", lambda _: "job 7 of ada")
+        self.refuse()
+        (again,) = held.questions(over)
+        assert again["trigger_run_id"] != self.QUESTION
+        assert again["trigger_run_id"] == held.questions(over)[0]["trigger_run_id"], "once"
+        (refusal,) = records.refusals(records.approvals("n1")[-1].at).values()
+        assert refusal in held.look("n1")["body"]
+
+    def test_after_a_test_that_could_not_reach_the_node(self) -> None:
+        records.begin_run("node_revalidation", self.TEST, "n1", "short", "requested")
+        records.acquire_lease("n1", "node_revalidation", self.TEST)
+        records.finish_run("node_revalidation", self.TEST, Verdict.INCONCLUSIVE, "ssh got no answer")
+        records.release_leases("node_revalidation", self.TEST, "over")
+        assert len(held.questions(over)) == 1
+        assert "ssh got no answer" in held.look("n1")["body"]
+
+    def test_and_again_after_the_next_one(self) -> None:
+        (again,) = held.questions(over)
+        held.carry_out("n1", DAG_ID, again["trigger_run_id"], answer(held.RETEST))
+        (third,) = held.questions(over)
+        assert third["trigger_run_id"] not in (self.QUESTION, again["trigger_run_id"])
+
+
+@pytest.mark.parametrize("operators", [held, admission])
+def test_a_re_test_that_cannot_begin_is_tried_again_and_not_recorded(
+    failed_node: str, operators: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(service, "allocation", lambda _: Allocation(True, "job 7 of ada"))
+    monkeypatch.setattr(service, "in_use", lambda _: "job 7 of ada")
+    dag_id = DAG_ID if operators is held else "admission"
+    with caused(AirflowException, MusterError):
+        operators.carry_out("n1", dag_id, "r", answer(held.RETEST))
+    assert records.approvals("n1") == []
+
+
 @pytest.mark.parametrize("approval", [answer(reason=" "), answer(name="airflow")])
 def test_without_a_named_person_or_a_reason_decides_nothing(failed_node: str, approval: dict[str, Any]) -> None:
     for option in held.OPTIONS:
@@ -174,9 +245,9 @@ def test_what_was_settled_meanwhile_is_asked_no_more(failed_node: str) -> None:
     with caused(AirflowException, NodeLeased):
         held.carry_out("n1", DAG_ID, "r", answer(held.WITHDRAW))
     records.release_leases("node_revalidation", "again", "over")
-    assert [each["conf"] for each in held.questions()] == [{"node": "n1"}]
+    assert [each["conf"] for each in held.questions(over)] == [{"node": "n1"}]
     records.keep_in_service("n1", "Ada", "a bad driver")
-    assert held.questions() == []
+    assert held.questions(over) == []
     for attempt in (lambda: held.look("n1"), lambda: held.carry_out("n1", DAG_ID, "r", answer(held.WITHDRAW))):
         with pytest.raises(AirflowSkipException):
             attempt()
