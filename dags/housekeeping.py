@@ -6,6 +6,7 @@ circuit breaker holds.
 from __future__ import annotations
 
 import datetime
+from collections.abc import Callable
 from typing import Any
 
 from airflow.providers.standard.operators.trigger_dagrun import TriggerDagRunOperator
@@ -16,6 +17,13 @@ from muster.operators.lifecycle import held
 from muster.operators.reporting import sending
 
 LIVE = ["queued", "running"]
+
+
+def live(ti: Any) -> Callable[[str, str], bool]:
+    """Returns whether a run, (DAG id, run id), is queued or running; one that was deleted is not."""
+    # Counts live runs, since reading the state of a deleted run is an error.
+    return lambda dag_id, run_id: ti.get_dr_count(dag_id, run_ids=[run_id], states=LIVE) > 0
+
 
 with DAG(
     dag_id="housekeeping",
@@ -39,8 +47,7 @@ with DAG(
     @task
     def sweep_leases(ti: Any = None) -> list[str]:
         """Release nodes whose run is over or was deleted."""
-        # Counts live runs, since reading the state of a deleted run is an error.
-        return upkeep.sweep_leases(lambda dag_id, run_id: ti.get_dr_count(dag_id, run_ids=[run_id], states=LIVE) > 0)
+        return upkeep.sweep_leases(live(ti))
 
     @task
     def reconcile_schedulers() -> list[str]:
@@ -58,9 +65,9 @@ with DAG(
         return str(upkeep.apply_retention())
 
     @task
-    def held_verdicts() -> list[dict[str, Any]]:
-        """Returns one run of the DAG held_verdict to start per held verdict."""
-        return held.questions()
+    def held_verdicts(ti: Any = None) -> list[dict[str, Any]]:
+        """Returns one run of the DAG held_verdict to start per question about a held verdict."""
+        return held.questions(live(ti))
 
     TriggerDagRunOperator.partial(
         task_id="ask", trigger_dag_id="held_verdict", logical_date=None, skip_when_already_exists=True

@@ -12,9 +12,13 @@ from airflow.sdk import DAG
 from airflow.sdk.exceptions import AirflowException, AirflowFailException, AirflowSkipException
 
 from muster import records
-from muster.errors import NodeLeased
+from muster.admission import service
+from muster.admission.backend import Allocation
+from muster.errors import MusterError, NodeLeased
+from muster.integration import runid
 from muster.lifecycle.transitions import State
 from muster.operators.lifecycle import admission, held, revalidation
+from muster.operators.testing import claims
 from muster_criteria.model import Verdict
 from tests.dags.conftest import NODE, Mailbox
 from tests.dags.test_admission import answer
@@ -26,6 +30,11 @@ from tests.support.refusals import caused
 from tests.support.servers import sshd
 
 DAG_ID = "held_verdict"
+
+
+def over(*_: str) -> bool:
+    """No run of Airflow is queued or running."""
+    return False
 
 
 @pytest.fixture
@@ -162,6 +171,68 @@ def test_a_question_whose_answer_was_lost_is_asked_again_by_another_run(
     assert bool(records.get_node("n1").held_run) is (ended == "failed")
 
 
+class TestReTestThatDidNotSettleIt:
+    """The answer has closed its question, and the verdict is held as before: it is asked again."""
+
+    @pytest.fixture(autouse=True)
+    def _answered(self, failed_node: str) -> None:
+        (asked,) = held.questions(over)
+        self.question: str = asked["trigger_run_id"]
+        self.test = runid.asked_by("n1", self.question)
+        held.carry_out("n1", DAG_ID, self.question, answer(held.RETEST))
+
+    def refuse(self) -> None:
+        with pytest.raises(AirflowSkipException):
+            revalidation.claim("node_revalidation", self.test, {"node": "n1", "level": "short"})
+
+    @pytest.mark.parametrize("dag_id", [DAG_ID, "node_revalidation"])
+    def test_not_while_it_may_still_begin(self, dag_id: str) -> None:
+        live = (dag_id, self.question if dag_id == DAG_ID else self.test)
+        assert held.questions(lambda *run: run == live) == []
+
+    @pytest.mark.parametrize("cause", ["paused", "leased", "in use"])
+    def test_after_a_refusal_the_question_gives_the_cause(self, cause: str, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setattr(claims, "controller_ready", lambda: None)
+        if cause == "paused":
+            records.pause_node("n1", datetime.datetime.now(datetime.UTC) + datetime.timedelta(days=9), "Ada", "rewired")
+        elif cause == "leased":
+            records.acquire_lease("n1", "node_qualification", "other")
+        else:
+            monkeypatch.setattr(service, "in_use", lambda _: "job 7 of ada")
+        self.refuse()
+        (again,) = held.questions(over)
+        assert again["trigger_run_id"] != self.question
+        assert again["trigger_run_id"] == held.questions(over)[0]["trigger_run_id"], "once"
+        (refusal,) = records.refusals(records.approvals("n1")[-1].at).values()
+        assert refusal.translate(admission.MARKDOWN) in held.look("n1")["body"]
+
+    def test_after_a_test_that_could_not_reach_the_node(self) -> None:
+        records.begin_run("node_revalidation", self.test, "n1", "short", "requested")
+        records.acquire_lease("n1", "node_revalidation", self.test)
+        records.finish_run("node_revalidation", self.test, Verdict.INCONCLUSIVE, "ssh got no answer")
+        records.release_leases("node_revalidation", self.test, "over")
+        assert len(held.questions(over)) == 1
+        assert "ssh got no answer" in held.look("n1")["body"]
+
+    def test_and_again_after_the_next_one(self) -> None:
+        (again,) = held.questions(over)
+        held.carry_out("n1", DAG_ID, again["trigger_run_id"], answer(held.RETEST))
+        (third,) = held.questions(over)
+        assert third["trigger_run_id"] not in (self.question, again["trigger_run_id"])
+
+
+@pytest.mark.parametrize("operators", [held, admission])
+def test_a_re_test_that_cannot_begin_is_tried_again_and_not_recorded(
+    failed_node: str, operators: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(service, "allocation", lambda _: Allocation(True, "job 7 of ada"))
+    monkeypatch.setattr(service, "in_use", lambda _: "job 7 of ada")
+    dag_id = DAG_ID if operators is held else "admission"
+    with caused(AirflowException, MusterError):
+        operators.carry_out("n1", dag_id, "r", answer(held.RETEST))
+    assert records.approvals("n1") == []
+
+
 @pytest.mark.parametrize("approval", [answer(reason=" "), answer(name="airflow")])
 def test_without_a_named_person_or_a_reason_decides_nothing(failed_node: str, approval: dict[str, Any]) -> None:
     for option in held.OPTIONS:
@@ -172,13 +243,13 @@ def test_without_a_named_person_or_a_reason_decides_nothing(failed_node: str, ap
 
 
 def test_a_run_that_was_cleared_and_is_held_again_is_asked_about_again(failed_node: str) -> None:
-    (first,) = held.questions()
+    (first,) = held.questions(over)
     records.keep_in_service("n1", "Ada", "a bad driver")
     values.fail("n1", failed_node.split("/")[1])
     assert records.get_node("n1").held_run == failed_node
-    (second,) = held.questions()
+    (second,) = held.questions(over)
     assert second["trigger_run_id"] != first["trigger_run_id"]
-    assert [second] == held.questions()  # each housekeeping asks, and Airflow knows a question by its run
+    assert [second] == held.questions(over)  # each housekeeping asks, and Airflow knows a question by its run
 
 
 def test_what_is_held_outlives_the_retention_of_runs(failed_node: str, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -195,9 +266,9 @@ def test_what_was_settled_meanwhile_is_asked_no_more(failed_node: str) -> None:
     with caused(AirflowException, NodeLeased):
         held.carry_out("n1", DAG_ID, "r", answer(held.WITHDRAW))
     records.release_leases("node_revalidation", "again", "over")
-    assert [each["conf"] for each in held.questions()] == [{"node": "n1"}]
+    assert [each["conf"] for each in held.questions(over)] == [{"node": "n1"}]
     records.keep_in_service("n1", "Ada", "a bad driver")
-    assert held.questions() == []
+    assert held.questions(over) == []
     for attempt in (lambda: held.look("n1"), lambda: held.carry_out("n1", DAG_ID, "r", answer(held.WITHDRAW))):
         with pytest.raises(AirflowSkipException):
             attempt()

@@ -7,7 +7,7 @@ from muster.admission import entry, service
 from muster.admission.startable import startable
 from muster.errors import NodeLeased
 from muster.integration.airflow_api import HELD
-from muster.integration.runid import QUALIFICATION, REVALIDATION
+from muster.integration.runid import QUALIFICATION, REVALIDATION, asked_by
 from muster.lifecycle.preview import TEST_IN_SERVICE
 from muster.lifecycle.transitions import SERVING, State
 from muster.records import ADMITTED, NodeRecord
@@ -21,9 +21,14 @@ def check(option: str, node: NodeRecord, dag_id: str, run_id: str) -> None:
     """Raise MusterError if that run would lose the answer now: another run holds the node, or the test cannot begin."""
     if lease := records.get_lease(node.name):
         raise NodeLeased(f"run {lease.run_id} of {lease.dag_id} holds {node.name}: answer when it has ended")
+    check_test(option, node, dag_id, run_id)
+
+
+def check_test(option: str, node: NodeRecord, dag_id: str, run_id: str) -> None:
+    """Raise MusterError if the answer is a re-test that cannot begin now."""
     if option == RETEST:
-        dag, run = REVALIDATION if dag_id == HELD else QUALIFICATION, run_id.replace("+", "-").replace(":", "-")
-        startable(node, dag, f"{node.name}__asked-by-{run}", settings().admission_level, f"requested in {run_id}", "")
+        dag = REVALIDATION if dag_id == HELD else QUALIFICATION
+        startable(node, dag, asked_by(node.name, run_id), settings().admission_level, f"requested in {run_id}", "")
 
 
 def carry_out(

@@ -9,6 +9,9 @@ import unicodedata
 QUALIFICATION, REVALIDATION = "node_qualification", "node_revalidation"
 """The DAGs whose runs test one node."""
 
+ASKED_BY = "__asked-by-"
+"""What the id of a test that a person requested in an answer has after the node's name."""
+
 SLUG_CHARS = 60
 """Longer reasons are cut and get a hash, to stay readable and within Airflow's limit of 250 characters."""
 
@@ -26,6 +29,14 @@ def slug(reason: str) -> str:
         return words
     digest = hashlib.sha256(" ".join(reason.split()).encode(errors="surrogatepass")).hexdigest()[:8]
     return f"{words[:SLUG_CHARS].rstrip('-.')}-{digest}".lstrip("-")
+
+
+def asked_by(node: str, question: str) -> str:
+    """Returns the DAG run id of the test that the answer to the question of run ``question`` starts.
+
+    The DAGs that ask compose the same by a template.
+    """
+    return f"{node}{ASKED_BY}{question.replace('+', '-').replace(':', '-')}"
 
 
 def run_id(node: str, reason: str) -> str:

@@ -66,6 +66,11 @@ class RunFacts:
         warned = verdict is Verdict.WARN and self.accepted and not self.suspect
         return warned and self._covered(Verdict.PASS, Verdict.WARN)
 
+    def still_held(self, held_run: str) -> str:
+        """Returns ``held_run``, "dag_id/run_id" of a held verdict, while no later test replaced what it found."""
+        found = {f"{each.dag_id}/{each.run_id}" for each in self.verdicts if each.verdict not in _FOUND_NOTHING}
+        return held_run if held_run in found else ""
+
     @property
     def _foreign(self) -> bool:
         return self.run.simulated and not self.node.simulated

@@ -14,11 +14,12 @@ from typing import TYPE_CHECKING, Any
 from airflow.providers.standard.operators.hitl import HITLOperator
 from airflow.providers.standard.operators.trigger_dagrun import TriggerDagRunOperator
 from airflow.sdk import Param, task
-from airflow.sdk.exceptions import AirflowFailException, AirflowSkipException
+from airflow.sdk.exceptions import AirflowException, AirflowFailException, AirflowSkipException
 
 from muster import records
 from muster.admission import answers
 from muster.admission.answers import ADMIT, RETEST, RMA
+from muster.errors import MusterError
 from muster.integration import runid
 from muster.integration.airflow_api import REASON
 from muster.lifecycle.gate import Admit, Refuse
@@ -102,7 +103,7 @@ def decision(
     again = TriggerDagRunOperator(
         task_id="retest",
         trigger_dag_id=retest,
-        trigger_run_id="{{ params.node }}__asked-by-{{ run_id | replace('+', '-') | replace(':', '-') }}",
+        trigger_run_id="{{ params.node }}" + runid.ASKED_BY + "{{ run_id | replace('+', '-') | replace(':', '-') }}",
         conf={
             "node": "{{ params.node }}",
             "level": "{{ params.level }}",
@@ -183,13 +184,23 @@ def look(node: str) -> dict[str, str]:
 def carry_out(node: str, dag_id: str, run_id: str, answer: Mapping[str, Any]) -> str:
     """Carry out a person's decision and record it under their name. Returns the option.
 
-    Raises AirflowException while a run holds the node, AirflowFailException without a named person and a reason.
+    Raises AirflowException while a run holds the node or the re-test cannot begin, AirflowFailException without a named
+    person and a reason.
     """
     option, person, reason, link = answered(answer, dag_id, run_id)
+    refuse_lost(option, node, dag_id, run_id)
     with claims.leased_for_decision(node, dag_id, run_id, option, person):
         answers.carry_out(option, node, person, reason, link=link, dag_id=dag_id, run_id=run_id)
     log.info("%s: %s, by %s: %s", node, option, person, reason)
     return option
+
+
+def refuse_lost(option: str, node: str, dag_id: str, run_id: str) -> None:
+    """Raise AirflowException, which is tried again, if the answer is a re-test that cannot begin now."""
+    try:
+        answers.check_test(option, records.get_node(node), dag_id, run_id)
+    except MusterError as error:
+        raise AirflowException(f"{option}: {error}") from error
 
 
 def answered(answer: Mapping[str, Any], dag_id: str, run_id: str) -> tuple[str, str, str, str]:

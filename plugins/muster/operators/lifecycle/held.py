@@ -7,7 +7,7 @@ the question is open.
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from airflow.sdk.exceptions import AirflowSkipException
@@ -15,10 +15,12 @@ from airflow.sdk.exceptions import AirflowSkipException
 from muster import records
 from muster.admission import answers
 from muster.admission.answers import KEEP, RETEST, WITHDRAW
+from muster.errors import UnknownRun
 from muster.integration import runid
 from muster.lifecycle.transitions import State
-from muster.operators.lifecycle.admission import MARKDOWN, answered
+from muster.operators.lifecycle.admission import MARKDOWN, answered, refuse_lost
 from muster.operators.testing import claims
+from muster.records import ApprovalRecord, NodeRecord, RunRecord
 from muster_criteria.model import Severity
 from muster_reports.advice import least_sure
 
@@ -27,17 +29,55 @@ log = logging.getLogger(__name__)
 OPTIONS = [WITHDRAW, RETEST, KEEP]
 
 
-def questions() -> list[dict[str, Any]]:
-    """Returns the arguments of TriggerDagRunOperator for one run of the DAG held_verdict per held verdict."""
-    held = [node for node in records.list_nodes(states=(State.PRODUCTION,)) if node.held_run]
-    runs = {node.name: records.get_run(*node.held_run.split("/", 1), node=node.name) for node in held}
-    # With its time: a run that is cleared, and is under way without one, may have another verdict, to be asked about.
+def questions(live: Callable[[str, str], bool]) -> list[dict[str, Any]]:
+    """Returns the arguments of TriggerDagRunOperator for one run of the DAG held_verdict per question.
+
+    One per held verdict, and one more after each re-test that is over, or did not begin, and left the verdict held.
+    ``live``: whether a run of Airflow, (DAG id, run id), is queued or running.
+    """
     return [
-        {"trigger_run_id": runid.run_id(name, f"held in {run.dag_id}/{run.run_id} on {run.ended_at}"),
-         "conf": {"node": name}}
-        for name, run in runs.items()
-        if run.ended_at
-    ]  # fmt: skip
+        {"trigger_run_id": runid.run_id(node.name, reason), "conf": {"node": node.name}}
+        for node in records.list_nodes(states=(State.PRODUCTION,))
+        if node.held_run and (reason := _why_asked(node, live))
+    ]
+
+
+def _why_asked(node: NodeRecord, live: Callable[[str, str], bool]) -> str:
+    """The reason of the question's run id; "" while the run that is held, or a re-test of it, is under way."""
+    run = _held(node)
+    if run.ended_at is None:
+        return ""
+    # With its time: a run that was cleared may have another verdict, to be asked about.
+    reason, tests = f"held in {node.held_run} on {run.ended_at}", _retests(node, run)
+    if not tests:
+        return reason
+    return "" if any(live(*each) for each in _runs_of(tests[-1])) else f"{reason} after {len(tests)} re-tests"
+
+
+def _held(node: NodeRecord) -> RunRecord:
+    return records.get_run(*node.held_run.split("/", 1), node=node.name)
+
+
+def _retests(node: NodeRecord, held: RunRecord) -> list[ApprovalRecord]:
+    """The re-tests that people requested since the verdict is held, oldest first."""
+    chosen = [each for each in records.approvals(node.name) if each.option == RETEST]
+    return [each for each in chosen if held.ended_at and each.at >= held.ended_at and each.run]
+
+
+def _runs_of(retest: ApprovalRecord) -> tuple[tuple[str, str], tuple[str, str]]:
+    """(DAG id, run id) of the question, and of the test."""
+    dag_id, run_id = retest.run.split("/", 1)
+    return (dag_id, run_id), (runid.REVALIDATION, runid.asked_by(retest.node, run_id))
+
+
+def _outcome(retest: ApprovalRecord) -> str:
+    """What became of a re-test that settled nothing."""
+    _, (dag_id, run_id) = _runs_of(retest)
+    try:
+        run = records.get_run(dag_id, run_id, node=retest.node)
+    except UnknownRun:
+        return records.refusals(retest.at).get(retest.node, f"not tested: see run {run_id} of {dag_id}")
+    return f"{run.verdict}: {run.headline}"
 
 
 def look(node: str) -> dict[str, str]:
@@ -45,15 +85,20 @@ def look(node: str) -> dict[str, str]:
     with claims.failing_at_once():
         record = records.get_node(node)
     _still_held(node)
-    run = records.get_run(*record.held_run.split("/", 1), node=node)
+    run = _held(record)
     found = [each.finding for each in records.open_findings(node) if each.finding.severity is not Severity.INFO]
     simulated = " (simulated)" if record.simulated else ""
     findings = [f"{each.summary} ({each.severity}{least_sure([each])})" for each in found]
+    tried = [
+        f"The re-test that {each.person} requested at {each.at:%Y-%m-%d %H:%M} UTC settled nothing: {_outcome(each)}."
+        for each in _retests(record, run)[-1:]
+    ]
     lines = [
         f"**{node}**{simulated}, {record.sku}, serves with the verdict {run.verdict} of {run.run_id}:",
         "",
         *(f"- {sentence.translate(MARKDOWN)}" for sentence in findings or [run.headline]),
         "",
+        *(f"{sentence.translate(MARKDOWN)}\n" for sentence in tried),
         f"The verdict is held, since {run.why_held.translate(MARKDOWN)}. Many at once may be a fault of the tests.",
         "",
         f"**{WITHDRAW}**: into quarantine, under your name. **{RETEST}**: test it now. **{KEEP}**: no change.",
@@ -64,9 +109,12 @@ def look(node: str) -> dict[str, str]:
 def carry_out(node: str, dag_id: str, run_id: str, answer: Mapping[str, Any]) -> str:
     """Carry out a person's decision and record it under their name. Returns the option.
 
-    Raises AirflowException while the node is leased by another run, AirflowSkipException if no verdict is held.
+    Raises AirflowException while the node is leased by another run or the re-test cannot begin, AirflowSkipException
+    if no verdict is held.
     """
     option, person, reason, link = answered(answer, dag_id, run_id)
+    _still_held(node)
+    refuse_lost(option, node, dag_id, run_id)
     with claims.leased_for_decision(node, dag_id, run_id, option, person):
         _still_held(node)
         answers.carry_out(option, node, person, reason, link=link, dag_id=dag_id, run_id=run_id)

@@ -88,13 +88,15 @@ def _claim(dag_id: str, run_id: str, params: Mapping[str, Any], login: str) -> d
     node = claims.testable(str(params["node"]), level)
     claims.controller_ready()
     claims.refuse_other_pool(node, params)
-    name = node.name
+    name, asked = node.name, runid.ASKED_BY in run_id  # of what a person requested, each refusal is noted
     lease = records.get_lease(name)
     if lease is None or (lease.dag_id, lease.run_id) != (dag_id, run_id):
         if node.state not in SERVING:
             raise MusterError(f"{name} is in {node.state}, and only nodes in production are revalidated; qualify it")
         if why := service.in_use(node):
-            if node.state is State.REVALIDATION:  # it comes first each time, while a job of a user may run for days
+            if (
+                asked or node.state is State.REVALIDATION
+            ):  # it comes first each time, while a job of a user may run for days
                 records.note_refusal(name, why)
             raise AirflowSkipException(f"{name} is not tested: {why}")
     try:
@@ -103,9 +105,11 @@ def _claim(dag_id: str, run_id: str, params: Mapping[str, Any], login: str) -> d
             service.take_for_test(name, f"{dag_id} {run_id}", f"revalidation {run_id}")
             records.begin_run(dag_id, run_id, name, level, reason, started_by=login, required_stages=_stages(params))
     except NodePaused as error:
+        if asked:
+            records.note_refusal(name, str(error))
         raise AirflowSkipException(f"{name} is not tested: {error}") from error
     except (NodeLeased, LeftAlone) as error:
-        if isinstance(error, LeftAlone):
+        if asked or isinstance(error, LeftAlone):
             records.note_refusal(name, str(error))
         _return_to_scheduler(name, dag_id, run_id)
         raise AirflowSkipException(f"{name} is not tested: {error}") from error

@@ -301,8 +301,9 @@ def close(session: Session, run: Run, node: Node, verdict: Verdict) -> Evidence:
     if State.PRODUCTION in end.path and verdict is not Verdict.INCONCLUSIVE:
         certificates.issue(session, node, "muster", evidence, whole=set(STAGES) <= set(run.required_stages))
     node.inconclusive = end.inconclusive
-    serves = end.why_held and State(node.state) in lifecycle.SERVING
-    run.why_held, node.held_run = end.why_held, evidence.run if serves and evidence.run else ""
+    serves = State(node.state) in lifecycle.SERVING
+    held = evidence.run if end.why_held else facts.still_held(node.held_run)
+    run.why_held, node.held_run = end.why_held, held or "" if serves else ""
     if end.verified:
         leave_shadow(session, node, "muster", f"{end.reason}: {run.headline}", evidence)
     return evidence

@@ -100,6 +100,25 @@ def test_a_later_pass_settles_what_was_held() -> None:
     assert not records.get_node("c").held_run
 
 
+@pytest.mark.parametrize("verdict", [Verdict.INCONCLUSIVE, Verdict.SKIPPED])
+def test_a_later_test_without_a_verdict_settles_nothing(verdict: Verdict) -> None:
+    serve("a", "b", "c", "d")
+    retest("a"), retest("b")
+    held = retest("c")
+    lease = fleet.begin("c", "c__offline")
+    records.finish_run(lease.dag_id, lease.run_id, verdict, "the node did not answer")
+    records.release_leases(lease.dag_id, lease.run_id, "over")
+    assert (state("c"), records.get_node("c").held_run) == (State.PRODUCTION, f"{fleet.DAG}/{held.run_id}")
+
+
+def test_a_pass_of_other_stages_settles_nothing() -> None:
+    serve("a", "b", "c", "d")
+    retest("a"), retest("b")
+    held = retest("c")
+    fleet.qualify("c", "c__others", stages=STAGES[1:])
+    assert (state("c"), records.get_node("c").held_run) == (State.PRODUCTION, f"{fleet.DAG}/{held.run_id}")
+
+
 def test_a_later_test_withdraws_it_once_the_breaker_is_closed(monkeypatch: pytest.MonkeyPatch) -> None:
     serve("a", "b", "c", "d")
     retest("a"), retest("b"), retest("c")
