@@ -10,7 +10,7 @@ from muster.integration.airflow_api import HELD
 from muster.integration.runid import QUALIFICATION, REVALIDATION, asked_by
 from muster.lifecycle.preview import TEST_IN_SERVICE
 from muster.lifecycle.transitions import SERVING, State
-from muster.records import ADMITTED, NodeRecord
+from muster.records import NodeRecord
 from muster.settings import settings
 
 ADMIT, RETEST, RMA, WITHDRAW, KEEP = "Admit", "Re-test", "RMA", "Withdraw", "Keep"
@@ -68,7 +68,7 @@ def effects(option: str, node: NodeRecord) -> tuple[str, ...]:
         state += ", and its shadow mode ends"
     if option == KEEP:
         state += "; the verdict is no longer held, and its findings stay open"
-    return state, f"scheduler: {_scheduler(node, after)}", f"certificate: {_certificate(node, after)}", "mail: none"
+    return state, *entry.effects(node, after)
 
 
 def _of_test(node: NodeRecord) -> tuple[str, ...]:
@@ -77,27 +77,9 @@ def _of_test(node: NodeRecord) -> tuple[str, ...]:
         state = (
             "it serves during the test" if node.shadow else "its qualification begins; a FAIL puts it into quarantine"
         )
-        scheduler = "no change" if node.shadow else _scheduler(node, node.state)
+        scheduler = "no change" if node.shadow else entry.at_scheduler(node, node.state)
         return f"state: {state}", f"scheduler: {scheduler}", "certificate: no change", mail
     by_job = service.tested_by_job(node.name)
-    scheduler = "a test job that gives way to users' jobs" if by_job else _scheduler(node, State.REVALIDATION)
+    scheduler = "a test job that gives way to users' jobs" if by_job else entry.at_scheduler(node, State.REVALIDATION)
     certificate = "a new one after a full-coverage PASS"
     return f"state: {TEST_IN_SERVICE}", f"scheduler: {scheduler}", f"certificate: {certificate}", mail
-
-
-def _certificate(node: NodeRecord, after: State) -> str:
-    if after is State.PRODUCTION and (node.state is not after or node.shadow):
-        return f"a new one in your name, valid for {settings().certificate_days:g} days"
-    held = records.certificate_of(node.name)
-    revoked = held and not held.revoked and after not in SERVING
-    return f"{held.id} is revoked" if held and revoked else "no change"
-
-
-def _scheduler(node: NodeRecord, after: State) -> str:
-    place = records.scheduler_place(node.name)
-    if place is None:
-        return "it has none"
-    opens = after is State.PRODUCTION
-    if opens == (place.wanted == ADMITTED):
-        return f"no change in {place.cluster}"
-    return f"{place.cluster} {'allocates' if opens else 'drains'} {place.name}"

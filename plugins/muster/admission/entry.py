@@ -6,8 +6,9 @@ from muster import records
 from muster.admission.service import carry_out
 from muster.errors import IllegalMove, Refusal
 from muster.lifecycle.gate import Admit, Decision, Refuse
-from muster.lifecycle.transitions import Evidence, State
-from muster.records import NodeRecord
+from muster.lifecycle.transitions import SERVING, Evidence, State
+from muster.records import ADMITTED, NodeRecord
+from muster.settings import settings
 
 
 def admit(node: str, dag_id: str, run_id: str) -> Decision:
@@ -68,3 +69,27 @@ def admit_by(
     if not dry_run:
         carry_out(node)
     return record
+
+
+def effects(node: NodeRecord, after: State) -> tuple[str, ...]:
+    """Returns what a person's move of the node into ``after`` does beside it: to scheduler, certificate and mail."""
+    return f"scheduler: {at_scheduler(node, after)}", f"certificate: {_certificate(node, after)}", "mail: none"
+
+
+def at_scheduler(node: NodeRecord, after: State) -> str:
+    """Returns what the node's scheduler will do once the node is in ``after``."""
+    place = records.scheduler_place(node.name)
+    if place is None:
+        return "it has none"
+    opens = after is State.PRODUCTION
+    if opens == (place.wanted == ADMITTED):
+        return f"no change in {place.cluster}"
+    return f"{place.cluster} {'allocates' if opens else 'drains'} {place.name}"
+
+
+def _certificate(node: NodeRecord, after: State) -> str:
+    if after is State.PRODUCTION and (node.state is not after or node.shadow):
+        return f"a new one in your name, valid for {settings().certificate_days:g} days"
+    held = records.certificate_of(node.name)
+    revoked = held and not held.revoked and after not in SERVING
+    return f"{held.id} is revoked" if held and revoked else "no change"

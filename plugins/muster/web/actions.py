@@ -71,9 +71,10 @@ class Change:
         before, lease = records.get_node(self.node), records.get_lease(self.node)
         with self._login(), records.rehearsal():
             sentence = self._carry_out(dry_run=True)
-        risks = (
-            list(risks_of_move(before.state, State(self.state), shadow=before.shadow)) if self.what == "move" else []
-        )
+        risks = []
+        if self.what == "move":
+            after = State(self.state)
+            risks += [*risks_of_move(before.state, after, shadow=before.shadow), *entry.effects(before, after)]
         if self.what == "waive":
             risks.append("the finding no longer fails a test until then, however bad it gets")
         if self.what == "keep":

@@ -23,6 +23,7 @@ def test_a_change_is_previewed_then_recorded_under_the_login(client: TestClient)
     form = {"what": "move", "state": "quarantine", "reason": "smells of smoke"}
     preview = client.post("/node/n1", data=form)
     assert "it is not tested while it is in quarantine" in preview.text
+    assert "scheduler: " in preview.text
     assert records.get_node("n1").state is State.QUALIFIED
     done = client.post("/node/n1", data={**form, "confirmed": "yes"}, follow_redirects=False)
     assert done.status_code == 303

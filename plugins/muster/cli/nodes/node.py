@@ -179,12 +179,14 @@ def move(
 
     if not reason.strip():
         raise MusterError("a move needs a reason: --reason 'why'")
-    before = records.get_node(name).state
+    before = records.get_node(name)
     with rehearsed(dry_run):
         node = entry.move(name, to, show.person(who), reason.strip(), dry_run=dry_run)
         typer.echo(f"{node.name} {'would be' if dry_run else 'is now'} {node.state}")
         if dry_run:
-            risks(name, risks_of_move(before, to))
+            risks(name, risks_of_move(before.state, to, shadow=before.shadow))
+            for effect in entry.effects(before, to):
+                typer.echo(f"{name}: {effect}")
 
 
 @app.command("check")

@@ -54,10 +54,14 @@ def learn(
         return
     text = as_file(name, calibration, level, revision, datetime.datetime.now(datetime.UTC).date(), sku.limits)
     _write_checked(path, text, name, search)
-    records.audit_command(
-        f"floors of {name} were learned at level {level}, as revision {revision}",
-        {"sku": name, "level": level, "revision": revision, "file": str(path)},
-    )  # fmt: skip
+    try:
+        records.audit_command(
+            f"floors of {name} were learned at level {level}, as revision {revision}",
+            {"sku": name, "level": level, "revision": revision, "file": str(path)},
+        )
+    except BaseException:
+        path.unlink()  # no limit comes into force without its event
+        raise
     typer.echo(f"{path} is in force from now on; delete it to go back to the revision before")
 
 

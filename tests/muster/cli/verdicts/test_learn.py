@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from muster import records
+from muster.errors import MusterError
 from muster_criteria.sku_files.skus import load_sku
 from muster_node.contract import Measurement
 from tests.muster import fleet
@@ -65,6 +66,21 @@ def test_floors_are_learned_from_enough_real_nodes_only(muster: Muster, tmp_path
         limit for limit in load_sku("h200-sxm-8", [tmp_path]).limits if limit.source.startswith("learned from 32")
     ]
     assert [(limit.breach, limit.number) for limit in floors] == [("fail", 673.2), ("warn", 710.6)]
+
+
+@pytest.mark.usefixtures("fifteen")
+def test_no_floor_comes_into_force_without_its_event(
+    muster: Muster, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    measured("gpu-0015", 760.0)
+
+    def broken(*_: object) -> None:
+        raise MusterError("the records cannot be written")
+
+    monkeypatch.setattr(records, "audit_command", broken)
+    status, _, err = muster("sku", "learn", "h200-sxm-8", "--level", "short", "--into", str(tmp_path))
+    assert (status, "cannot be written" in err) == (1, True)
+    assert list((tmp_path / "learned").iterdir()) == []
 
 
 @pytest.mark.parametrize(
