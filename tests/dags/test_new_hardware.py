@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import datetime
 from pathlib import Path
 from typing import Any
 
@@ -50,6 +51,19 @@ def test_a_delivery_that_was_tested_is_not_tested_again(fleet: Path) -> None:
         arrival.receive(KEY, [{"inventory": LINE}], lambda run_id: not seen.append(run_id))
     assert seen == ["gpu-0001__delivery-po-4711"]
     assert records.list_nodes() == [], "nothing is even enrolled"
+
+
+def test_a_delivery_of_a_paused_node_is_mailed_since_no_run_follows(
+    fleet: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("MUSTER_MAIL_TO", "oncall@example.org")
+    records.add_node(records.NewNode("gpu-0001", "10.0.0.1", host_key("gpu-0001"), "h100-sxm-8"))
+    until = datetime.datetime.now(datetime.UTC) + datetime.timedelta(days=9)
+    records.pause_node("gpu-0001", until, "Ada", "rewired")
+    with pytest.raises(AirflowSkipException):
+        arrival.receive(KEY, [], never)
+    (waiting,) = records.outbox_pending()
+    assert waiting.key.startswith(f"notice/paused delivery/{KEY}/")
 
 
 WRONG: list[tuple[str | None, list[dict[str, Any]]]] = [

@@ -6,7 +6,7 @@ import dataclasses
 import math
 from typing import TYPE_CHECKING
 
-from muster.lifecycle.transitions import IN_FLIGHT, SERVING, State
+from muster.lifecycle.transitions import BROKEN, IN_FLIGHT, SERVING, State
 from muster_criteria.sku_files import programme
 from muster_criteria.sku_files.declarations import declared_probes
 from muster_criteria.words import duration
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from muster.records import NodeRecord
     from muster_criteria.sku_files.model import Sku
 
-OUT_OF_SERVICE = frozenset({State.QUARANTINE, State.TRIAGE, State.REPAIR, State.RMA, State.RETIRED})
+OUT_OF_SERVICE = BROKEN | {State.RETIRED}
 
 TEST_IN_SERVICE = (
     "it is tested out of service, or by a job that gives way; a FAIL puts it into quarantine, a new WARN into "

@@ -178,7 +178,7 @@ def _transitions() -> dict[tuple[State, State], tuple[Need, ...]]:
     for state in (s.INTAKE, s.BURN_IN, s.VALIDATION):
         table[state, s.REGISTERED] = (n.RUN_OVER, n.QUALIFYING, n.HELD, n.PERSON)
     for state in s:
-        if state not in (s.QUARANTINE, s.TRIAGE, s.REPAIR, s.RMA, s.RETIRED):
+        if state not in (*BROKEN, s.RETIRED):
             table[state, s.QUARANTINE] = (n.FAIL, n.BUDGET, n.PERSON)
         if state is not s.RETIRED:
             table[state, s.RETIRED] = (n.PERSON,)
@@ -303,7 +303,7 @@ def closing(
     s = State
     if shadow:
         return Closing((), 0, f"the run ended with {verdict}", verified=verdict is Verdict.PASS and full_coverage)
-    if current in (s.QUARANTINE, s.TRIAGE, s.REPAIR, s.RMA, s.RETIRED):
+    if current in (*BROKEN, s.RETIRED):
         return Closing((), inconclusive, "")
     if verdict is Verdict.FAIL:
         return Closing((s.QUARANTINE,), 0, "the run found a critical fault")

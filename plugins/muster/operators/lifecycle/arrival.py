@@ -93,9 +93,9 @@ def receive(
 ) -> dict[str, Any]:
     """Enrol the node if its event describes it. Returns the arguments of TriggerDagRunOperator for its qualification.
 
-    ``exists(run_id)``: whether node_qualification has that run. Raises AirflowSkipException if it has or the node's
-    tests are paused,
-    AirflowFailException if a person has to resolve something first, AirflowException while the node does not respond.
+    ``exists(run_id)``: whether node_qualification has that run. Raises AirflowSkipException if it has, or the node's
+    tests are paused, which is mailed; AirflowFailException if a person has to resolve something first;
+    AirflowException while the node does not respond.
     """
     with claims.failing_at_once():
         arrival = read(partition_key, extras)
@@ -112,7 +112,12 @@ def receive(
         except UnknownNode as error:
             raise MusterError(f"{error}, or send its line under `inventory` in the event's extra") from error
         if node.pause:
-            raise AirflowSkipException(f"{node.name} is not tested: its tests are {node.pause}; then clear this run")
+            sentence = (
+                f"{node.name} of delivery {arrival.delivery} is not tested: its tests are {node.pause}; then clear the "
+                "run of new_hardware that received it"
+            )
+            records.notify(f"paused delivery/{partition_key}", sentence)
+            raise AirflowSkipException(sentence)
     conf = {"node": node.name, "level": arrival.extra.level, "reason": arrival.reason, "pool": node.pool or None}
     return {"trigger_run_id": run_id, "conf": conf}
 
