@@ -37,8 +37,7 @@ def plan(
     )
     if all_:
         typer.echo()
-        show.table(
-            ["not tested", "because"], [[name, why] for name, why in passed_over.items()], empty="all are tested"
-        )
+        rows = [[name, why] for name, why in passed_over.items()]
+        show.table(["not tested", "because"], rows, empty="no other node is in service")
     elif passed_over:
         typer.echo(f"{len(passed_over)} other nodes are not tested; `muster plan --all` shows why")

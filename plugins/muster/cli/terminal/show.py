@@ -75,8 +75,8 @@ def facts(pairs: Mapping[str, object]) -> None:
 
 
 def when(moment: datetime.datetime | None) -> str:
-    """A moment in UTC, to the minute; "never" for None."""
-    return f"{moment:%Y-%m-%d %H:%M}" if moment else "never"
+    """A moment to the minute, with its zone, UTC; "never" for None."""
+    return f"{moment:%Y-%m-%d %H:%M} UTC" if moment else "never"
 
 
 def age(moment: datetime.datetime | None) -> str:

@@ -33,7 +33,7 @@ def list_(
         show.as_json(goldens)
         return
     show.table(
-        ["golden", "operation", "digest", "", "since (UTC)", ""],
+        ["golden", "operation", "digest", "", "since", ""],
         [
             [each.id, each.op, each.digest[:_SHOWN] or "–", _state(each),
              show.when(each.promoted_at) if each.promoted_at else "", "simulated" if each.simulated else ""]

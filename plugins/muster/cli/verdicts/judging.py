@@ -92,7 +92,7 @@ def list_(sku: Annotated[str, typer.Option(help="Only of this hardware model.")]
         show.as_json(kept)
         return
     show.table(
-        ["snapshot", "made (UTC)", "sku", "level", "nodes", ""],
+        ["snapshot", "made", "sku", "level", "nodes", ""],
         [
             [each.version, show.when(each.made_at), each.sku, each.level, each.nodes,
              "simulated" if each.simulated else ""]
