@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import datetime
 from typing import Any
 
 from airflow.providers.standard.operators.trigger_dagrun import TriggerDagRunOperator
@@ -40,22 +39,21 @@ with DAG(
     tags=["muster", "operator"],
     render_template_as_native_obj=True,
 ):
-    soon = datetime.timedelta(seconds=30)
 
-    @task(retries=2, retry_delay=soon)
+    @task
     def claim_block(params: Any = None, dag_run: Any = None, ti: Any = None) -> list[str]:
         """Claim all nodes of the block for this run, or none."""
         claimed = block.claim(dag_run.dag_id, dag_run.run_id, params, ti.try_number, dag_run.triggering_user_name)
         ti.xcom_push(key="block", value=claimed)
         return list(claimed["members"])
 
-    @task(retries=2, retry_delay=soon, trigger_rule=TriggerRule.ALL_DONE)
+    @task(trigger_rule=TriggerRule.ALL_DONE)
     def judge_block(dag_run: Any = None, ti: Any = None) -> dict[str, dict[str, str]]:
         """Judge the members by one another; one that fails goes into quarantine."""
         members, faults = ti.xcom_pull(task_ids="claim_block"), controller_faults(ti, ["train"])
         return block.judge(dag_run.dag_id, dag_run.run_id, members, faults)
 
-    @task(retries=2, retry_delay=soon)
+    @task
     def admit(outcome: dict[str, dict[str, str]], dag_run: Any = None) -> dict[str, str]:
         """Admit the members that pass the gate; a person decides on the others that did not fail."""
         return block.admit(dag_run.dag_id, dag_run.run_id, outcome)
@@ -70,12 +68,12 @@ with DAG(
         """Summarise the block in a sentence; fails unless every member passed."""
         return block.conclude(outcome)
 
-    @task(retries=2, retry_delay=soon)
+    @task
     def report(members: list[str], dag_run: Any = None) -> dict[str, str]:
         """Mail a report for each member; if mail is down, they are sent later."""
         return block.report(dag_run.dag_id, dag_run.run_id, members)
 
-    @task(retries=2, retry_delay=soon)
+    @task
     def release(members: list[str], dag_run: Any = None) -> list[str]:
         """Release the nodes."""
         return block.release(dag_run.dag_id, dag_run.run_id, members)

@@ -27,7 +27,7 @@ with DAG(
     tags=["muster", "manager"],
 ):
 
-    @task(retries=2, retry_delay=datetime.timedelta(seconds=30))
+    @task
     def send() -> list[str]:
         """Queue the digests; housekeeping sends what a mail server does not take at once."""
         return mailing.send_digests()

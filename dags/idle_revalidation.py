@@ -36,7 +36,7 @@ with DAG(
     tags=["muster", "system"],
 ):
 
-    @task(retries=2, retry_delay=datetime.timedelta(seconds=30))
+    @task
     def pick(params: Any = None, dag_run: Any = None) -> list[dict[str, Any]]:
         """Choose the nodes."""
         return revalidation.pick(dag_run.run_id, params["level"])

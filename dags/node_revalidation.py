@@ -37,12 +37,12 @@ with DAG(
     render_template_as_native_obj=True,
 ):
     # One XCom for each task: a dictionary is not taken apart into one for each of its keys.
-    @task(retries=2, retry_delay=stage.SOON, multiple_outputs=False)
+    @task(multiple_outputs=False)
     def claim(params: Any = None, dag_run: Any = None) -> dict[str, Any]:
         """Take the node out of production, unless it is in use by now."""
         return revalidation.claim(dag_run.dag_id, dag_run.run_id, params, dag_run.triggering_user_name)
 
-    @task(retries=2, retry_delay=stage.SOON, trigger_rule=TriggerRule.ALL_DONE, multiple_outputs=False)
+    @task(trigger_rule=TriggerRule.ALL_DONE, multiple_outputs=False)
     def conclude(dag_run: Any = None, ti: Any = None) -> dict[str, str]:
         """Combine the stages' verdicts and return the node to production, or keep it out."""
         return revalidation.conclude(dag_run.dag_id, dag_run.run_id, lambda: controller_faults(ti, STAGES))

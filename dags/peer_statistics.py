@@ -25,13 +25,13 @@ with DAG(
     tags=["muster", "system"],
 ):
 
-    @task(retries=2, retry_delay=datetime.timedelta(seconds=30))
+    @task
     def recompute() -> list[str]:
         """Make a snapshot for every model and level whose nodes were tested or moved since the last one."""
         return statistics.recompute()
 
     # If the statistics of one model fail, those of the others are still new.
-    @task(retries=2, retry_delay=datetime.timedelta(seconds=30), trigger_rule="all_done")
+    @task(trigger_rule="all_done")
     def reevaluate_provisional() -> dict[str, str]:
         """Re-evaluate PROVISIONAL verdicts by the newest snapshot; runs with a new verdict are mailed."""
         return provisional.reevaluate_provisional()

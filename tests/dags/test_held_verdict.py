@@ -79,7 +79,7 @@ def test_a_revalidation_past_the_limit_leaves_the_node_in_service_and_calls_a_pe
     assert revalidate("housekeeping")[0]["run"] == "success"
     with create_session() as session:
         started = list(session.scalars(select(DagRun).where(DagRun.dag_id == DAG_ID)))
-    assert [run.conf for run in started] == [{"node": NODE}]
+    assert [run.conf for run in started] == [{"node": NODE, "level": "demo"}]
 
 
 def test_while_it_is_open_no_node_is_taken_out_for_a_test(
@@ -266,7 +266,7 @@ def test_what_was_settled_meanwhile_is_asked_no_more(failed_node: str) -> None:
     with caused(AirflowException, NodeLeased):
         held.carry_out("n1", DAG_ID, "r", answer(held.WITHDRAW))
     records.release_leases("node_revalidation", "again", "over")
-    assert [each["conf"] for each in held.questions(over)] == [{"node": "n1"}]
+    assert [each["conf"] for each in held.questions(over)] == [{"node": "n1", "level": "short"}]
     records.keep_in_service("n1", "Ada", "a bad driver")
     assert held.questions(over) == []
     for attempt in (lambda: held.look("n1"), lambda: held.carry_out("n1", DAG_ID, "r", answer(held.WITHDRAW))):

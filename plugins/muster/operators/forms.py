@@ -13,7 +13,10 @@ TASK_DEFAULTS = {
     "retries": 2,
     "retry_delay": datetime.timedelta(seconds=30),
 }
-"""Limits each task's time in a worker, where deferred time does not count, and repeats one whose worker was killed."""
+"""Limits each task's time in a worker, where deferred time does not count, and repeats one whose worker was killed.
+
+Airflow can take a task that resumes at once for a killed one; the retry of a question then asks again.
+"""
 
 LOAD = {
     "demo": ("13 s", "12 min"),

@@ -69,9 +69,8 @@ def decision(
 
     ``whether``: see ``AskOperator``. ``retest``: the DAG that tests the node if the option is RETEST.
     """
-    soon = datetime.timedelta(seconds=30)
 
-    @task(task_id="look", retries=2, retry_delay=soon)
+    @task(task_id="look")
     def put_question(params: Any = None) -> dict[str, str]:
         """Put the question together."""
         return look(params["node"])
@@ -85,12 +84,9 @@ def decision(
         # Without a minimum length: Airflow validates the default when the task starts. The records refuse an empty one.
         params={REASON: Param("", type="string", title="Reason", description_md="It is recorded with your name.")},
         response_timeout=datetime.timedelta(hours=settings().approval_hours),
-        # Airflow can take a task that resumes at once for a killed one; the retry then asks again.
-        retries=2,
-        retry_delay=soon,
     )
 
-    @task(task_id="carry_out", retries=5, retry_delay=soon, on_failure_callback=lost)
+    @task(task_id="carry_out", retries=5, on_failure_callback=lost)
     def decide(answer: Any, params: Any = None, dag_run: Any = None) -> str:
         """Carry out the decision under that person's name."""
         return carry_out(params["node"], dag_run.dag_id, dag_run.run_id, answer)
@@ -114,7 +110,7 @@ def decision(
         skip_when_already_exists=True,
     )
 
-    @task(task_id="lost", retries=2, retry_delay=soon, trigger_rule="one_failed")
+    @task(task_id="lost", trigger_rule="one_failed")
     def ask_anew(params: Any = None, dag_run: Any = None, ti: Any = None) -> list[dict[str, Any]]:
         """Returns the run to start that asks again, since the answer was not carried out; none without an answer."""
         return asked_again(dict(params), dag_run.run_id, ti.xcom_pull(task_ids="ask"))

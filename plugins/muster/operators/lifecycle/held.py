@@ -36,7 +36,8 @@ def questions(live: Callable[[str, str], bool]) -> list[dict[str, Any]]:
     ``live``: whether a run of Airflow, (DAG id, run id), is queued or running.
     """
     return [
-        {"trigger_run_id": runid.run_id(node.name, reason), "conf": {"node": node.name}}
+        # A re-test at the level of the verdict: one at a lower level would leave it held.
+        {"trigger_run_id": runid.run_id(node.name, reason), "conf": {"node": node.name, "level": _held(node).level}}
         for node in records.list_nodes(states=(State.PRODUCTION,))
         if node.held_run and (reason := _why_asked(node, live))
     ]

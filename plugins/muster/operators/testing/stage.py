@@ -43,9 +43,6 @@ if TYPE_CHECKING:
 GRACE_S = 900.0
 """How long (s) after a job's deadline to wait for a node that does not respond: servers take minutes to boot."""
 
-SOON = datetime.timedelta(seconds=30)
-"""After how long Airflow tries again the tasks around the stages."""
-
 VERDICT_SHOWN = "{{ verdict | default('') }}"
 """The template of the map index, which Airflow shows beside each task instance: the stage's verdict."""
 
@@ -161,12 +158,12 @@ def wire(claim: Any, conclude: Any) -> None:
     decides whether a failure ends the run: a blocking stage's FAIL and a lasting INCONCLUSIVE do.
     """
 
-    @task(retries=2, retry_delay=SOON)
+    @task
     def report(dag_run: Any = None) -> str:
         """Mail the report; if mail is down, it is sent later."""
         return qualification.report(dag_run.dag_id, dag_run.run_id)
 
-    @task(retries=2, retry_delay=SOON)
+    @task
     def release(dag_run: Any = None) -> list[str]:
         """Release the node."""
         return qualification.release(dag_run.dag_id, dag_run.run_id)
