@@ -19,6 +19,7 @@ from starlette.exceptions import HTTPException
 
 from muster import records
 from muster.errors import MusterError, UnknownNode, UnknownRun
+from muster.lifecycle.preview import OUT_OF_SERVICE
 from muster.web import (
     PREFIX,
     access,
@@ -132,7 +133,7 @@ def node(
         request, "node.html.j2",
         node=found, runs=runs, last=last, ended=ended,
         skipped=newest if newest and newest.verdict is Verdict.SKIPPED else None,
-        may_decide=may_decide, may_start=may_start,
+        may_decide=may_decide, may_start=may_start and found.state not in OUT_OF_SERVICE,
         questions=[(each, approvals.reasons(each, found), approvals.effects(each, found)) for each in asked],
         steps=_steps(last, found) if last else (),
         findings=records.open_findings(name),

@@ -21,12 +21,14 @@ def test_a_change_is_previewed_then_recorded_under_the_login(client: TestClient)
     records.add_node(fleet.new_node("n1"))
     fleet.qualify("n1")
     form = {"what": "move", "state": "quarantine", "reason": "smells of smoke"}
+    assert "Preview the test" in client.get("/node/n1").text
     preview = client.post("/node/n1", data=form)
     assert "it is not tested while it is in quarantine" in preview.text
     assert "scheduler: " in preview.text
     assert records.get_node("n1").state is State.QUALIFIED
     done = client.post("/node/n1", data={**form, "confirmed": "yes"}, follow_redirects=False)
     assert done.status_code == 303
+    assert "Preview the test" not in client.get("/node/n1").text, "no test gets it there"
     event = records.node_events("n1")[-1]
     assert (event.to_state, event.actor, event.login, event.reason) == (
         State.QUARANTINE, "ada", "airflow:ada", "smells of smoke",
