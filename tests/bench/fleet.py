@@ -14,6 +14,7 @@ assert airflow_home.HOME, "before anything imports Airflow"
 
 import argparse  # noqa: E402
 import collections  # noqa: E402
+import contextlib  # noqa: E402
 import dataclasses  # noqa: E402
 import email  # noqa: E402
 import json  # noqa: E402
@@ -93,7 +94,10 @@ class Meter:
         total = 0
         for name in TRIGGERERS:
             root = psutil.Process(self.pids[name])
-            total += sum(process.memory_full_info().uss for process in (root, *root.children(recursive=True)))
+            total += root.memory_full_info().uss
+            for child in root.children(recursive=True):
+                with contextlib.suppress(psutil.NoSuchProcess):  # one that ended since it was listed
+                    total += child.memory_full_info().uss
         return total / 1e6
 
 
