@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 import time
-from typing import Callable, List, Optional, TypeVar
+from typing import Callable, TypeVar
 
 T = TypeVar("T")
 
@@ -15,13 +15,13 @@ class Hung(Exception):
     """The call did not return in time, or the waiting was cut short; the message is one sentence."""
 
 
-def bounded(what: str, call: Callable[[], T], limit_s: float, stop: Callable[[], Optional[str]] = lambda: None) -> T:
+def bounded(what: str, call: Callable[[], T], limit_s: float, stop: Callable[[], str | None] = lambda: None) -> T:
     """Returns ``call()``; waits at most ``limit_s`` seconds, and only until ``stop()`` returns a reason to stop.
 
     The call runs in a daemon thread, which is left behind if it hangs. Raises Hung, or whatever the call raises.
     """
-    answers: List[T] = []
-    errors: List[BaseException] = []
+    answers: list[T] = []
+    errors: list[BaseException] = []
 
     def work() -> None:
         try:
@@ -37,10 +37,10 @@ def bounded(what: str, call: Callable[[], T], limit_s: float, stop: Callable[[],
         if not thread.is_alive():
             break
         if time.monotonic() > give_up_at:
-            raise Hung("%s did not answer within %.0f s" % (what, limit_s))
+            raise Hung(f"{what} did not answer within {limit_s:.0f} s")
         why = stop()
         if why:
-            raise Hung("%s was not waited for: %s" % (what, why))
+            raise Hung(f"{what} was not waited for: {why}")
     if errors:
         raise errors[0]
     return answers[0]

@@ -8,7 +8,7 @@ import pathlib
 import shutil
 import subprocess
 import sys
-from typing import Callable, Dict, List, Optional, Tuple, Type
+from typing import Callable
 
 from muster_node import privilege
 from muster_node.agent import facts, jobdir
@@ -44,11 +44,11 @@ class Item:
 
     item: str
     ok: bool
-    needed_by: Tuple[str, ...]
+    needed_by: tuple[str, ...]
     message: str
 
 
-def check(probes: Dict[str, Type[Probe]], open_hardware: Callable[[], Hardware]) -> List[Item]:
+def check(probes: dict[str, type[Probe]], open_hardware: Callable[[], Hardware]) -> list[Item]:
     """Checks everything. Slow where PyTorch is installed: it is imported once, in a process of its own."""
     all_probes = tuple(sorted(probes))
     hardware, trouble = _hardware(open_hardware)
@@ -66,41 +66,41 @@ def check(probes: Dict[str, Type[Probe]], open_hardware: Callable[[], Hardware])
     return items
 
 
-def _needing(probes: Dict[str, Type[Probe]], need: str) -> Tuple[str, ...]:
+def _needing(probes: dict[str, type[Probe]], need: str) -> tuple[str, ...]:
     return tuple(sorted(name for name, probe in probes.items() if need in probe.needs))
 
 
-def _python(all_probes: Tuple[str, ...]) -> Item:
-    version = "%d.%d.%d" % sys.version_info[:3]
+def _python(all_probes: tuple[str, ...]) -> Item:
+    version = ".".join(map(str, sys.version_info[:3]))
     ok = sys.version_info >= PYTHON_MIN
-    message = "Python %s at %s" % (version, sys.executable)
+    message = f"Python {version} at {sys.executable}"
     return Item(
         "python", ok, all_probes, message if ok else message + " is too old: point the launch at Python 3.9 or later"
     )
 
 
-def _hardware(open_hardware: Callable[[], Hardware]) -> "tuple[Optional[Hardware], str]":
+def _hardware(open_hardware: Callable[[], Hardware]) -> tuple[Hardware | None, str]:
     try:
         return bounded("opening the hardware", open_hardware, 120.0), ""
     except Exception as error:
-        return None, "the hardware cannot be opened (%s: %s): look at the driver" % (type(error).__name__, error)
+        return None, f"the hardware cannot be opened ({type(error).__name__}: {error}): look at the driver"
 
 
-def _work_dir(all_probes: Tuple[str, ...]) -> Item:
+def _work_dir(all_probes: tuple[str, ...]) -> Item:
     work = jobdir.work_dir()
     if not jobdir.writable(work):
-        message = "%s cannot be written: set MUSTER_WORK to a directory of this user's own" % work
+        message = f"{work} cannot be written: set MUSTER_WORK to a directory of this user's own"
         return Item("work directory", False, all_probes, message)
     free = facts.disk_free(work)
-    message = "%s has %.1f GB free" % (work, free / 1e9)
+    message = f"{work} has {free / 1e9:.1f} GB free"
     ok = free >= DISK_MIN_BYTES
     return Item(
         "work directory", ok, all_probes, message if ok else message + ": free at least 2 GB, or set MUSTER_WORK"
     )
 
 
-def _clock(hardware: Optional[Hardware]) -> Item:
-    state: Optional[float] = None
+def _clock(hardware: Hardware | None) -> Item:
+    state: float | None = None
     if hardware is not None:
         try:
             inventory = bounded("the inventory", lambda: list(hardware.inventory()), 60.0)
@@ -113,29 +113,29 @@ def _clock(hardware: Optional[Hardware]) -> Item:
     return Item("clock", False, (), message + ": run chrony or systemd-timesyncd")
 
 
-def _torch(needed_by: Tuple[str, ...], with_gpus: bool) -> List[Item]:
-    advice = "install torch for %s, or launch Muster in a container that has it" % sys.executable
+def _torch(needed_by: tuple[str, ...], with_gpus: bool) -> list[Item]:
+    advice = f"install torch for {sys.executable}, or launch Muster in a container that has it"
     try:
         command = [sys.executable, "-c", TORCH_CODE]
         done = subprocess.run(command, stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=TORCH_LIMIT_S)
     except (OSError, subprocess.TimeoutExpired) as error:
-        what = "PyTorch could not be imported (%s)" % type(error).__name__
-        return [Item("torch", False, needed_by, "%s: %s" % (what, advice))]
+        what = f"PyTorch could not be imported ({type(error).__name__})"
+        return [Item("torch", False, needed_by, f"{what}: {advice}")]
     words = done.stdout.split()
     if done.returncode != 0 or len(words) != 3:
         last = (done.stderr.strip().splitlines() or ["no output"])[-1][:200]
-        return [Item("torch", False, needed_by, "PyTorch cannot be imported (%s): %s" % (last, advice))]
-    items = [Item("torch", True, needed_by, "PyTorch %s, built for %s" % (words[0], words[1]))]
+        return [Item("torch", False, needed_by, f"PyTorch cannot be imported ({last}): {advice}")]
+    items = [Item("torch", True, needed_by, f"PyTorch {words[0]}, built for {words[1]}")]
     if with_gpus:
         seen = words[2] != "0"
-        message = "PyTorch sees %s GPUs" % words[2]
+        message = f"PyTorch sees {words[2]} GPUs"
         items.append(
             Item("cuda", seen, needed_by, message if seen else message + ": install a build for this driver's CUDA")
         )
     return items
 
 
-def _gpus(there: bool, needed_by: Tuple[str, ...]) -> Item:
+def _gpus(there: bool, needed_by: tuple[str, ...]) -> Item:
     if there:
         return Item("gpu", True, needed_by, "GPUs answer")
     if _nvidia_on_pci():
@@ -154,18 +154,18 @@ def _nvidia_on_pci() -> bool:
     return False
 
 
-def _privileges() -> List[Item]:
+def _privileges() -> list[Item]:
     return [
-        Item("sudo -n %s" % " ".join(command), granted, (), "allowed" if granted else NOT_ALLOWED)
+        Item("sudo -n {}".format(" ".join(command)), granted, (), "allowed" if granted else NOT_ALLOWED)
         for command, granted in ((command, privilege.granted(command)) for command in privilege.COMMANDS)
     ]
 
 
-def _tools(probes: Dict[str, Type[Probe]]) -> List[Item]:
+def _tools(probes: dict[str, type[Probe]]) -> list[Item]:
     items = []
     needed = {need.partition(":")[2] for probe in probes.values() for need in probe.needs if need.startswith("tool:")}
     for tool in sorted(needed | set(OPTIONAL_TOOLS)):
         path = shutil.which(tool)
-        message = path or "not installed: %s" % OPTIONAL_TOOLS.get(tool, "install %s" % tool)
+        message = path or "not installed: {}".format(OPTIONAL_TOOLS.get(tool, f"install {tool}"))
         items.append(Item(tool, path is not None, _needing(probes, "tool:" + tool), message))
     return items

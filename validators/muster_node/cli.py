@@ -9,7 +9,8 @@ import pathlib
 import platform
 import socket
 import sys
-from typing import Any, Callable, Dict, NoReturn, Optional, Sequence
+from collections.abc import Sequence
+from typing import Any, Callable, NoReturn
 
 import muster_node
 from muster_node import check, contract
@@ -71,8 +72,8 @@ def _parser() -> argparse.ArgumentParser:
 
 
 def _exits() -> str:
-    return ", ".join("%d %s" % (status, end) for end, status in contract.EXIT_OF_END.items()) + (
-        ", %d bad plan, %d no result" % (contract.EXIT_BAD_PLAN, contract.EXIT_NO_RESULT)
+    return ", ".join(f"{status} {end}" for end, status in contract.EXIT_OF_END.items()) + (
+        f", {contract.EXIT_BAD_PLAN} bad plan, {contract.EXIT_NO_RESULT} no result"
     )
 
 
@@ -82,9 +83,9 @@ def _probes(known: registry.Registry, as_json: bool) -> int:
         print(json.dumps({"probes": declared, "broken": known.broken}, indent=1))
         return 0
     for item in declared:
-        print("%-18s %-12s %s" % (item["name"], item["stage"], item["doc"]))
+        print(f"{item['name']:18} {item['stage']:12} {item['doc']}")
     for module, reason in sorted(known.broken.items()):
-        print("%s cannot be used: %s" % (module, reason), file=sys.stderr)
+        print(f"{module} cannot be used: {reason}", file=sys.stderr)
     return 0
 
 
@@ -95,12 +96,12 @@ def _check(known: registry.Registry, open_hardware: Callable[[], Hardware], as_j
     else:
         for item in items:
             mark = "ok" if item.ok else "MISSING" if item.needed_by else "optional"
-            print("%-9s %-16s %s" % (mark, item.item, item.message))
+            print(f"{mark:9} {item.item:16} {item.message}")
     return 0 if all(item.ok or not item.needed_by for item in items) else 1
 
 
 def _info(open_hardware: Callable[[], Hardware], node: str, as_json: bool) -> int:
-    info: Dict[str, Any] = {
+    info: dict[str, Any] = {
         "version": muster_node.__version__,
         "sha256": facts.agent_sha256(),
         "plan_schema": contract.PLAN_SCHEMA,
@@ -118,19 +119,19 @@ def _info(open_hardware: Callable[[], Hardware], node: str, as_json: bool) -> in
         print(json.dumps(info, indent=1))
     else:
         for name, value in info.items():
-            print("%-14s %s" % (name, value))
+            print(f"{name:14} {value}")
     return 0
 
 
-def _hardware_info(open_hardware: Callable[[], Hardware]) -> Dict[str, Optional[object]]:
+def _hardware_info(open_hardware: Callable[[], Hardware]) -> dict[str, object | None]:
     try:
         hardware = bounded("opening the hardware", open_hardware, agent.OPEN_LIMIT_S)
         return {"boot_id": hardware.boot_id(), "simulated": hardware.simulated}
     except Exception as error:
-        return {"boot_id": None, "simulated": None, "hardware_error": "%s: %s" % (type(error).__name__, error)}
+        return {"boot_id": None, "simulated": None, "hardware_error": f"{type(error).__name__}: {error}"}
 
 
-def _fence_info(node: str) -> Dict[str, object]:
+def _fence_info(node: str) -> dict[str, object]:
     mine = fence.Fence(jobdir.fence_dir(node))
     try:
         return {"fence": mine.highest(), "running": mine.running()}

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
-from typing import Any, Dict, List, Optional, Tuple
+from typing import Any
 
 PLAN_SCHEMA = "muster.plan/1"
 RESULT_SCHEMA = "muster.result/1"
@@ -44,7 +44,7 @@ class ProbeCall:
     probe: str
     timeout_s: float
     seed: int
-    params: Dict[str, Any] = dataclasses.field(default_factory=dict)
+    params: dict[str, Any] = dataclasses.field(default_factory=dict)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -62,9 +62,9 @@ class Plan:
     level: str
     fence: int
     deadline_s: float
-    probes: Tuple[ProbeCall, ...]
+    probes: tuple[ProbeCall, ...]
     telemetry_interval_s: float = 1.0
-    force_reason: Optional[str] = None
+    force_reason: str | None = None
     schema: str = PLAN_SCHEMA
 
     def to_json(self) -> str:
@@ -72,20 +72,20 @@ class Plan:
         return json.dumps(dataclasses.asdict(self), indent=1, sort_keys=True)
 
     @staticmethod
-    def from_json(text: str) -> "Plan":
+    def from_json(text: str) -> Plan:
         """Parse a plan. Raises ValueError, in one sentence, on anything malformed or of another schema."""
         try:
             raw = json.loads(text)
             if raw.get("schema") != PLAN_SCHEMA:
-                raise ValueError("schema is %r, this agent reads %r" % (raw.get("schema"), PLAN_SCHEMA))
+                raise ValueError("schema is {!r}, this agent reads {!r}".format(raw.get("schema"), PLAN_SCHEMA))
             known = {field.name for field in dataclasses.fields(Plan)}
             unknown = sorted(set(raw) - known)
             if unknown:
-                raise ValueError("unknown keys %s" % ", ".join(unknown))
+                raise ValueError("unknown keys {}".format(", ".join(unknown)))
             raw["probes"] = tuple(ProbeCall(**call) for call in raw["probes"])
             return Plan(**raw)
         except (TypeError, KeyError, AttributeError, ValueError) as error:
-            raise ValueError("the plan cannot be used: %s" % error) from error
+            raise ValueError(f"the plan cannot be used: {error}") from error
 
 
 @dataclasses.dataclass(frozen=True)
@@ -103,11 +103,11 @@ class Measurement:
     metric: str
     device: str
     unit: str
-    value: Optional[float] = None
-    text: Optional[str] = None
-    labels: Dict[str, str] = dataclasses.field(default_factory=dict)
+    value: float | None = None
+    text: str | None = None
+    labels: dict[str, str] = dataclasses.field(default_factory=dict)
     samples: int = 1
-    spread: Optional[float] = None
+    spread: float | None = None
     note: str = ""
 
 
@@ -133,12 +133,12 @@ class Aggregate:
     device: str
     unit: str
     samples: int
-    minimum: Optional[float] = None
-    median: Optional[float] = None
-    p95: Optional[float] = None
-    maximum: Optional[float] = None
-    slope_per_min: Optional[float] = None
-    time_in_state: Dict[str, float] = dataclasses.field(default_factory=dict)
+    minimum: float | None = None
+    median: float | None = None
+    p95: float | None = None
+    maximum: float | None = None
+    slope_per_min: float | None = None
+    time_in_state: dict[str, float] = dataclasses.field(default_factory=dict)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -171,14 +171,14 @@ class Result:
     ended_at: float
     end: str
     partial: bool
-    identity: Dict[str, Any]
-    environment: Dict[str, str]
-    guard: Dict[str, Any]
-    probes: List[ProbeOutcome]
-    measurements: List[Measurement]
-    telemetry: List[Aggregate]
-    telemetry_file: Optional[TelemetryFile] = None
-    notes: List[str] = dataclasses.field(default_factory=list)
+    identity: dict[str, Any]
+    environment: dict[str, str]
+    guard: dict[str, Any]
+    probes: list[ProbeOutcome]
+    measurements: list[Measurement]
+    telemetry: list[Aggregate]
+    telemetry_file: TelemetryFile | None = None
+    notes: list[str] = dataclasses.field(default_factory=list)
     schema: str = RESULT_SCHEMA
 
     def to_json(self) -> str:

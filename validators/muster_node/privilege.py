@@ -9,17 +9,17 @@ from __future__ import annotations
 import os
 import shutil
 import subprocess
-from typing import Sequence, Tuple
+from collections.abc import Sequence
 
 SERIAL_FILES = ("/sys/class/dmi/id/product_serial", "/sys/class/dmi/id/board_serial")
 DMESG = ("dmesg",)
 IPMITOOL = ("ipmitool", "sdr", "elist", "all")
-COMMANDS: Tuple[Tuple[str, ...], ...] = (*(("cat", file) for file in SERIAL_FILES), DMESG, IPMITOOL)
+COMMANDS: tuple[tuple[str, ...], ...] = (*(("cat", file) for file in SERIAL_FILES), DMESG, IPMITOOL)
 
 ASK_LIMIT_S = 10.0
 
 
-def as_root(command: Sequence[str]) -> Tuple[str, ...]:
+def as_root(command: Sequence[str]) -> tuple[str, ...]:
     """Returns the command line that runs ``command`` as root without asking for a password."""
     return ("sudo", "-n", *command)
 

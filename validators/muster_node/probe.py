@@ -7,7 +7,8 @@ time only through ``context.hardware`` (``muster_node.hardware.seam``), and repo
 from __future__ import annotations
 
 import dataclasses
-from typing import TYPE_CHECKING, Any, Callable, ClassVar, Dict, Mapping, Optional, Tuple
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any, Callable, ClassVar
 
 if TYPE_CHECKING:
     import pathlib
@@ -33,7 +34,7 @@ class Metric:
 
     unit: str
     doc: str
-    gpu_unit: Optional[str] = None
+    gpu_unit: str | None = None
 
     def unit_on(self, device: str) -> str:
         """The unit in which this metric is reported on ``device``."""
@@ -53,10 +54,10 @@ class Context:
     ``scratch`` is a directory of the probe's own, removed afterwards. ``params`` holds every declared parameter.
     """
 
-    hardware: "Hardware"
+    hardware: Hardware
     params: Mapping[str, Any]
     seed: int
-    scratch: "pathlib.Path"
+    scratch: pathlib.Path
     emit: Callable[..., None]
     progress: Callable[[str], None]
 
@@ -71,9 +72,9 @@ class Probe:
     name: ClassVar[str]
     stage: ClassVar[str]
     doc: ClassVar[str]
-    params: ClassVar[Dict[str, Param]] = {}
-    metrics: ClassVar[Dict[str, Metric]] = {}
-    needs: ClassVar[Tuple[str, ...]] = ()
+    params: ClassVar[dict[str, Param]] = {}
+    metrics: ClassVar[dict[str, Metric]] = {}
+    needs: ClassVar[tuple[str, ...]] = ()
     loads: ClassVar[bool] = True
 
     @classmethod
@@ -86,16 +87,16 @@ class Probe:
         raise NotImplementedError
 
 
-def resolve_params(probe: "type[Probe]", given: Mapping[str, Any]) -> Dict[str, Any]:
+def resolve_params(probe: type[Probe], given: Mapping[str, Any]) -> dict[str, Any]:
     """Defaults overlaid by what the plan gives. Raises ValueError naming a parameter that the probe does not have."""
     unknown = sorted(set(given) - set(probe.params))
     if unknown:
         known = ", ".join(sorted(probe.params)) or "none"
-        raise ValueError("probe %s has no parameter %s (it has: %s)" % (probe.name, ", ".join(unknown), known))
+        raise ValueError("probe {} has no parameter {} (it has: {})".format(probe.name, ", ".join(unknown), known))
     return {name: given.get(name, param.default) for name, param in probe.params.items()}
 
 
-def missing_need(probe: "type[Probe]", has: Callable[[str], bool]) -> Optional[str]:
+def missing_need(probe: type[Probe], has: Callable[[str], bool]) -> str | None:
     """The first declared need that is missing, or None."""
     for need in probe.needs:
         if not has(need):

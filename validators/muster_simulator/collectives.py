@@ -7,7 +7,8 @@ really added, in buffers that a fault can change; the devices account for the ti
 from __future__ import annotations
 
 import contextlib
-from typing import Any, Callable, Dict, List, Sequence
+from collections.abc import Sequence
+from typing import Any, Callable
 
 from muster_node.cluster.exchange import ELEMENT_BYTES, Exchange
 from muster_node.hardware.seam import Collective, Compute, Transfer
@@ -29,7 +30,7 @@ class Ring(Collective):
         self._filled = [member.mine() for member in self._members]
         self._incoming = [member.empty(self._share) for member in self._members]
 
-    def run(self) -> List[float]:
+    def run(self) -> list[float]:
         """Run it once; device seconds by GPU, each until it has all of its part."""
         for member in self._members:
             member.reset()
@@ -38,7 +39,7 @@ class Ring(Collective):
             _STEPS[self._op](self)
         return [timing.seconds for timing in timings]
 
-    def wrong(self) -> List[int]:
+    def wrong(self) -> list[int]:
         """Elements that differ from the exact result, by GPU."""
         return [sum(member.wrong().values()) for member in self._members]
 
@@ -77,7 +78,7 @@ class Ring(Collective):
             for part in range(self._count):
                 self._copy(rank, behind, member.result[member.span(part)], self._filled[behind][member.span(part)])
 
-    def _reduce(self, buffers: List[Any]) -> None:
+    def _reduce(self, buffers: list[Any]) -> None:
         """Afterwards part ``rank`` of buffer ``rank`` is the sum of that part of all buffers."""
         for step in range(self._count - 1):
             for rank, member in enumerate(self._members):
@@ -88,7 +89,7 @@ class Ring(Collective):
                 buffers[rank][part] += self._incoming[rank]
                 self._computes[rank].touch(buffers[rank][part], nominal_bytes=0)  # added as it arrives
 
-    def _gather(self, buffers: List[Any]) -> None:
+    def _gather(self, buffers: list[Any]) -> None:
         """Afterwards every buffer has part ``rank`` of buffer ``rank``, for all of them."""
         for step in range(self._count - 1):
             for rank, member in enumerate(self._members):
@@ -100,7 +101,7 @@ class Ring(Collective):
         self._computes[rank].transfer([one], nominal_bytes=self._nominal_bytes)
 
 
-_STEPS: Dict[str, Callable[[Ring], None]] = {
+_STEPS: dict[str, Callable[[Ring], None]] = {
     "all_reduce": Ring.all_reduce,
     "all_gather": Ring.all_gather,
     "reduce_scatter": Ring.reduce_scatter,

@@ -9,7 +9,8 @@ from __future__ import annotations
 
 import contextlib
 import random
-from typing import TYPE_CHECKING, Any, Iterator, Optional, Sequence, Tuple
+from collections.abc import Iterator, Sequence
+from typing import TYPE_CHECKING, Any
 
 from muster_node.hardware.seam import Compute, Device, Timing, Transfer
 from muster_node.probe import Skip
@@ -29,11 +30,11 @@ _VECTOR_DTYPES = ("fp32",)
 class SimulatedCompute(Compute):
     """One simulated GPU, in a process that has PyTorch. Not for use by two threads at once."""
 
-    def __init__(self, hardware: "SimulatedHardware", device: Device, gpu: Gpu, noise: random.Random) -> None:
+    def __init__(self, hardware: SimulatedHardware, device: Device, gpu: Gpu, noise: random.Random) -> None:
         try:
             import torch
         except ImportError as error:
-            raise Skip("PyTorch cannot be imported here: %s" % error) from error
+            raise Skip(f"PyTorch cannot be imported here: {error}") from error
         # The physical shapes are far too small to share between threads, and the host belongs to other nodes too.
         torch.set_num_threads(1)
         self.device = device
@@ -54,13 +55,13 @@ class SimulatedCompute(Compute):
             torch.float8_e5m2: "fp8",
         }
 
-    def physical(self, *shape: int) -> Tuple[int, ...]:
+    def physical(self, *shape: int) -> tuple[int, ...]:
         """The nominal shape, cut down: 1-D buffers in length, matrices in every dimension."""
         machine = self._hardware.machine
         largest = machine.kernel_elements if len(shape) == 1 else machine.kernel_edge
         return tuple(min(extent, largest) for extent in shape)
 
-    def matmul(self, a: Any, b: Any, *, nominal: Tuple[int, int, int], out_dtype: Any = None) -> Any:
+    def matmul(self, a: Any, b: Any, *, nominal: tuple[int, int, int], out_dtype: Any = None) -> Any:
         """The real product of the small operands, accumulated in fp32 (fp64: fp64; int8: int32) as tensor cores do."""
         torch = self._torch
         m, n, k = nominal
@@ -154,7 +155,7 @@ class SimulatedCompute(Compute):
         if dtype == self._torch.float32:
             return "tf32" if self._torch.backends.cuda.matmul.allow_tf32 else "fp32"
         if dtype not in self._dtype_names:
-            raise Skip("%s has no matrix product in %s" % (self.device.id, dtype))
+            raise Skip(f"{self.device.id} has no matrix product in {dtype}")
         return self._dtype_names[dtype]
 
     def _upset(self, out: Any) -> None:
@@ -180,7 +181,7 @@ class SimulatedCompute(Compute):
         cell = gpu.stuck_cell_word % words.numel()
         words[cell] = words[cell] | mask if gpu.stuck_cell_level else words[cell] & ~mask
 
-    def _words(self, buffer: Any, bit: int) -> Tuple[Any, int]:
+    def _words(self, buffer: Any, bit: int) -> tuple[Any, int]:
         """A buffer as integers, and the mask of one bit of them (counted round where they have fewer)."""
         size = buffer.element_size()
         bit %= 8 * size
@@ -188,6 +189,6 @@ class SimulatedCompute(Compute):
         return buffer.view(-1).view(self._integer_of[size]), -(1 << bit) if bit == 8 * size - 1 else 1 << bit
 
 
-def _mean(total: float, elapsed: float, otherwise: Optional[float]) -> float:
+def _mean(total: float, elapsed: float, otherwise: float | None) -> float:
     """The mean rate over the block, or the current rate where no time passed between the readings."""
     return total / elapsed if elapsed > 0 else otherwise or 0.0

@@ -8,8 +8,9 @@ from __future__ import annotations
 
 import dataclasses
 import random
+from collections.abc import Iterable, Mapping
 from pathlib import Path
-from typing import Any, Callable, Dict, Iterable, Mapping
+from typing import Any, Callable
 
 from muster_simulator.machine import (
     KERNEL_EDGE,
@@ -23,7 +24,7 @@ from muster_simulator.machine import (
 from muster_simulator.models import Model
 
 Spec = Mapping[str, Any]
-Change = Dict[str, Any]
+Change = dict[str, Any]
 
 # Chosen so that an integrity test of as few as 20 kernels misses the defect once in a million runs. Each represents a
 # product of 10^9 to 10^11 multiply-adds.
@@ -42,7 +43,7 @@ class Defect:
     possible: Callable[[Model], bool] = lambda model: True
 
 
-DEFECTS: Dict[str, Defect] = {}
+DEFECTS: dict[str, Defect] = {}
 
 
 def _on_gpu(kind: str, possible: Callable[[Model], bool] = lambda model: True) -> Callable[..., Any]:
@@ -79,7 +80,7 @@ def _on_nic(kind: str) -> Callable[..., Any]:
 
 def _place(kind: str, key: str, what: str, number: Any, count: int) -> int:
     if not isinstance(number, int) or not 0 <= number < count:
-        raise ValueError("defect %s needs %s, %s from 0 to %d, not %r" % (kind, key, what, count - 1, number))
+        raise ValueError(f"defect {kind} needs {key}, {what} from 0 to {count - 1}, not {number!r}")
     return number
 
 
@@ -248,9 +249,9 @@ def with_defect(machine: Machine, spec: Spec, dice: random.Random) -> Machine:
     """The machine with one more defect. Raises ValueError, in one sentence, where it cannot have it."""
     kind = spec.get("kind")
     if kind not in DEFECTS:
-        raise ValueError("no defect %r can be built in; there are: %s" % (kind, ", ".join(sorted(DEFECTS))))
+        raise ValueError("no defect {!r} can be built in; there are: {}".format(kind, ", ".join(sorted(DEFECTS))))
     if not DEFECTS[kind].possible(machine.model):
-        raise ValueError("defect %s needs a part that %s does not have" % (kind, machine.model_name))
+        raise ValueError(f"defect {kind} needs a part that {machine.model_name} does not have")
     return DEFECTS[kind].alter(machine, spec, dice)
 
 
@@ -271,7 +272,7 @@ def create_machine(
     model, kind or part.
     """
     machine = draw_machine(directory.name, model, seed, speed, kernel_edge)
-    dice = random.Random("%s/%s/%s/parts" % (model, directory.name, seed))
+    dice = random.Random(f"{model}/{directory.name}/{seed}/parts")
     for spec in faults:
         machine = with_defect(machine, spec, dice)
     save_machine(directory, machine)

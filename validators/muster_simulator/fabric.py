@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import List
-
 from muster_node.hardware.seam import NOT_SUPPORTED, Fact
 from muster_simulator.machine import Gpu, Machine
 from muster_simulator.state import GpuState, State
@@ -14,9 +12,9 @@ _GB = 1e9
 _ADAPTER = {"adapter": "MT4129"}
 
 
-def nvlink_facts(machine: Machine, built: Gpu, gpu: GpuState) -> List[Fact]:
+def nvlink_facts(machine: Machine, built: Gpu, gpu: GpuState) -> list[Fact]:
     """State and speed of every link, error counters of those that are up, and the GPU's place in the fabric."""
-    device, model = "gpu%d" % built.slot, machine.model
+    device, model = f"gpu{built.slot}", machine.model
     facts = [Fact("nvlink_active", device, "count", float(built.nvlinks))]
     for link in range(model.nvlinks):
         up, labels = link < built.nvlinks, {"link": str(link)}
@@ -28,9 +26,9 @@ def nvlink_facts(machine: Machine, built: Gpu, gpu: GpuState) -> List[Fact]:
     return facts + nvlink_errors(machine, built, gpu)
 
 
-def nvlink_errors(machine: Machine, built: Gpu, gpu: GpuState) -> List[Fact]:
+def nvlink_errors(machine: Machine, built: Gpu, gpu: GpuState) -> list[Fact]:
     """Error counters by link and kind; a noisy link is the GPU's first. Kinds that it lacks are not supported."""
-    device, own = "gpu%d" % built.slot, _ERROR_KINDS[machine.model.nvlink_generation]
+    device, own = f"gpu{built.slot}", _ERROR_KINDS[machine.model.nvlink_generation]
     facts = []
     for kind in own:
         for link in range(built.nvlinks):
@@ -44,7 +42,7 @@ def nvlink_errors(machine: Machine, built: Gpu, gpu: GpuState) -> List[Fact]:
     return facts
 
 
-def port_facts(machine: Machine, state: State) -> List[Fact]:
+def port_facts(machine: Machine, state: State) -> list[Fact]:
     """Speed, state and error counters of the ports to the cluster."""
     facts = []
     for nic in machine.nics:
@@ -60,7 +58,7 @@ def port_facts(machine: Machine, state: State) -> List[Fact]:
     return facts + port_errors(state)
 
 
-def port_errors(state: State) -> List[Fact]:
+def port_errors(state: State) -> list[Fact]:
     """Error counters of the ports, to be differenced."""
     return [
         Fact("ib_errors", "nic:" + name, "count", float(int(count)), labels={"counter": "symbol_error"})

@@ -10,8 +10,10 @@ import math
 import os
 import random
 import threading
+from collections import Counter
+from collections.abc import Iterable, Iterator
 from pathlib import Path
-from typing import Any, Counter, Dict, Iterable, Iterator, List, Optional
+from typing import Any
 
 from muster_node.hardware import HARDWARE_ENV
 from muster_node.hardware.seam import Clock, Collective, Compute, Device, Fact, Hardware, Sample, Usage
@@ -35,23 +37,23 @@ class SimulatedHardware(Hardware):
 
     simulated = True
 
-    def __init__(self, directory: Path, clock: Optional[Clock] = None, noise: Optional[random.Random] = None) -> None:
+    def __init__(self, directory: Path, clock: Clock | None = None, noise: random.Random | None = None) -> None:
         """Opens the machine in ``directory``. ``noise`` is not reproducible unless given, as on a real machine."""
         self.machine: Machine = load_machine(directory)
         self.clock = clock or SimulatedClock(self.machine.speed)
         self._directory = directory
         self._state = SharedState(directory, self.machine, self.clock)
         self._dice = noise or random.Random()
-        self._holder = "%016x" % self._dice.getrandbits(64)
+        self._holder = f"{self._dice.getrandbits(64):016x}"
         self._held: Counter[int] = collections.Counter()
         self._held_lock = threading.Lock()
-        self._known: Optional[List[int]] = None
+        self._known: list[int] | None = None
 
-    def devices(self, kind: str) -> List[Device]:
+    def devices(self, kind: str) -> list[Device]:
         """GPUs that answered the first query, by slot; no device of any other kind."""
-        return [Device("gpu%d" % slot, "gpu", slot) for slot in self._slots()] if kind == "gpu" else []
+        return [Device(f"gpu{slot}", "gpu", slot) for slot in self._slots()] if kind == "gpu" else []
 
-    def _slots(self) -> List[int]:
+    def _slots(self) -> list[int]:
         """Fixed like a driver's handles: a GPU that is lost later keeps its slot and does not answer."""
         if self._known is None:
             with self._state.now() as state:
@@ -91,11 +93,11 @@ class SimulatedHardware(Hardware):
             Sample("load", "node", "count", load),
         ]
         samples += [
-            Sample("fan_speed", "fan%d" % number, "RPM", round(physics.fan_rpm(self.machine, share, duty), -1))
+            Sample("fan_speed", f"fan{number}", "RPM", round(physics.fan_rpm(self.machine, share, duty), -1))
             for number, share in enumerate(self.machine.fans)
         ]
         for slot, gpu in gpus.items():
-            device = "gpu%d" % slot
+            device = f"gpu{slot}"
             power = gpu.power_w * (1.0 + self._dice.gauss(0.0, _POWER_NOISE))
             core = float(round(gpu.core_c))
             samples += [
@@ -117,10 +119,10 @@ class SimulatedHardware(Hardware):
             raw = json.loads((self._directory / "usage.json").read_text(encoding="utf-8"))
         except FileNotFoundError:
             return idle
-        fields: Dict[str, Any] = {name: tuple(v) if isinstance(v, list) else v for name, v in raw.items()}
+        fields: dict[str, Any] = {name: tuple(v) if isinstance(v, list) else v for name, v in raw.items()}
         return dataclasses.replace(idle, **fields)
 
-    def kernel_log(self) -> Optional[List[str]]:
+    def kernel_log(self) -> list[str] | None:
         """The modelled kernel's log since boot."""
         with self._state.now() as state:
             return kernel_log(self.machine, state)
@@ -139,7 +141,7 @@ class SimulatedHardware(Hardware):
         return Ring(torch, [self.compute(gpu) for gpu in self.devices("gpu")], op, elements)
 
     @contextlib.contextmanager
-    def loading(self, devices: List[Device]) -> Iterator[None]:
+    def loading(self, devices: list[Device]) -> Iterator[None]:
         """Keep devices busy during the block, as seen by every process that opens this machine."""
         slots = [self._slot(device) for device in devices]
         self._hold(slots, 1)
@@ -148,7 +150,7 @@ class SimulatedHardware(Hardware):
         finally:
             self._hold(slots, -1)
 
-    def _hold(self, slots: List[int], change: int) -> None:
+    def _hold(self, slots: list[int], change: int) -> None:
         """Blocks may nest and overlap: a GPU rests when the last of them has ended."""
         with self._held_lock:
             before = {slot for slot, blocks in self._held.items() if blocks > 0}
@@ -164,11 +166,11 @@ class SimulatedHardware(Hardware):
 
     def _slot(self, device: Device) -> int:
         if device not in self.devices("gpu"):
-            raise Skip("this machine has no %s that computes" % device.id)
+            raise Skip(f"this machine has no {device.id} that computes")
         return device.index
 
 
-def open_simulated(directory: Optional[Path] = None) -> Hardware:
+def open_simulated(directory: Path | None = None) -> Hardware:
     """The machine that ``create_machine`` built in ``directory``, or in the one that the environment names.
 
     Raises ValueError where there is none.
@@ -176,6 +178,6 @@ def open_simulated(directory: Optional[Path] = None) -> Hardware:
     return SimulatedHardware(Path(os.environ[MACHINE_ENV]) if directory is None else directory)
 
 
-def environment(directory: Path) -> Dict[str, str]:
+def environment(directory: Path) -> dict[str, str]:
     """The environment in which the node side measures the machine in ``directory`` instead of its host."""
     return {HARDWARE_ENV: "muster_simulator:open_simulated", MACHINE_ENV: str(directory)}

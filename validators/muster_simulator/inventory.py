@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from typing import Collection, Dict, List, Optional
+from collections.abc import Collection
 
 from muster_node.hardware.seam import NOT_SUPPORTED, Fact
 from muster_simulator import fabric
@@ -18,7 +18,7 @@ _BIOS, _BMC, _INFOROM = "1.4.2", "24.9", "G520.0200.00.05"
 IS_LOST = "NVML: GPU is lost"
 
 
-def inventory(machine: Machine, state: State, known: Collection[int]) -> List[Fact]:
+def inventory(machine: Machine, state: State, known: Collection[int]) -> list[Fact]:
     """All facts of node and GPUs. ``known``: slots of the GPUs that answered when the calling process began."""
     facts = _node_facts(machine) + fabric.port_facts(machine, state)
     for slot in known:
@@ -28,7 +28,7 @@ def inventory(machine: Machine, state: State, known: Collection[int]) -> List[Fa
     return facts
 
 
-def counters(machine: Machine, state: State, known: Collection[int]) -> List[Fact]:
+def counters(machine: Machine, state: State, known: Collection[int]) -> list[Fact]:
     """Cumulative counters: ECC, row remaps, replays, NVLink errors and throttle time of GPUs, those of ports and host.
 
     No defect is one of the host's CPUs or memory, so theirs never change.
@@ -37,11 +37,11 @@ def counters(machine: Machine, state: State, known: Collection[int]) -> List[Fac
         Fact(name, "node", "count", 0.0)
         for name in ("machine_checks", "edac_corrected", "edac_uncorrected", "kernel_errors")
     ]
-    facts += [Fact("cpu_throttle_events", "cpu%d" % cpu, "count", 0.0) for cpu in range(machine.model.cpu_threads)]
+    facts += [Fact("cpu_throttle_events", f"cpu{cpu}", "count", 0.0) for cpu in range(machine.model.cpu_threads)]
     facts.append(Fact("xid_count", "node", "count", xid_count(state)))
     facts += fabric.port_errors(state)
     for slot in known:
-        built, gpu, device = machine.gpus[slot], state.gpus[slot], "gpu%d" % slot
+        built, gpu, device = machine.gpus[slot], state.gpus[slot], f"gpu{slot}"
         own = [*_ecc_facts(built, gpu), *_remapped(built, gpu), _replays(machine, device, gpu)]
         own += fabric.nvlink_errors(machine, built, gpu)
         own += [
@@ -52,14 +52,14 @@ def counters(machine: Machine, state: State, known: Collection[int]) -> List[Fac
     return facts
 
 
-def _or_lost(gpu: GpuState, facts: List[Fact]) -> List[Fact]:
+def _or_lost(gpu: GpuState, facts: list[Fact]) -> list[Fact]:
     """A GPU that has since fallen off the bus has no facts but that one."""
     if not gpu.lost:
         return facts
     return [dataclasses.replace(fact, value=None, text=None, note=IS_LOST) for fact in facts]
 
 
-def _node_facts(machine: Machine) -> List[Fact]:
+def _node_facts(machine: Machine) -> list[Fact]:
     model = machine.model
     numbers = {
         ("cpu_sockets", "count"): model.cpu_sockets,
@@ -92,11 +92,11 @@ def _node_facts(machine: Machine) -> List[Fact]:
     }
     facts = [Fact(name, "node", unit, float(value)) for (name, unit), value in numbers.items()]
     facts += [_text(name, "node", text) for name, text in texts.items()]
-    return facts + [Fact("disk_size", "disk:%s" % name, "GB", size) for name, size in model.disks]
+    return facts + [Fact("disk_size", f"disk:{name}", "GB", size) for name, size in model.disks]
 
 
-def _ecc_facts(built: Gpu, gpu: GpuState) -> List[Fact]:
-    device = "gpu%d" % built.slot
+def _ecc_facts(built: Gpu, gpu: GpuState) -> list[Fact]:
+    device = f"gpu{built.slot}"
     counts = {
         ("ecc_uncorrected", "volatile"): int(gpu.uncorrectable),
         ("ecc_uncorrected", "aggregate"): int(gpu.uncorrectable),
@@ -115,8 +115,8 @@ def _replays(machine: Machine, device: str, gpu: GpuState) -> Fact:
     return Fact("pcie_replay", device, "count", float(int(gpu.pcie_replays)) if there else None, note=_unless(there))
 
 
-def _gpu_facts(machine: Machine, built: Gpu, gpu: GpuState) -> List[Fact]:
-    model, device = machine.model, "gpu%d" % built.slot
+def _gpu_facts(machine: Machine, built: Gpu, gpu: GpuState) -> list[Fact]:
+    model, device = machine.model, f"gpu{built.slot}"
     texts = {
         "gpu_model": model.gpu_model,
         "gpu_serial": built.serial,
@@ -127,7 +127,7 @@ def _gpu_facts(machine: Machine, built: Gpu, gpu: GpuState) -> List[Fact]:
         "compute_mode": "default",
         "throttle_reason": gpu.throttle,
     }
-    numbers: Dict["tuple[str, str]", Optional[float]] = {
+    numbers: dict[tuple[str, str], float | None] = {
         ("module_id", "count"): built.slot + 1,
         ("hbm_total", "GiB"): model.hbm_bytes / 2**30,
         ("pcie_generation", "count"): built.pcie_generation or None,
@@ -153,7 +153,7 @@ def _gpu_facts(machine: Machine, built: Gpu, gpu: GpuState) -> List[Fact]:
     return facts + fabric.nvlink_facts(machine, built, gpu)
 
 
-def _clock_facts(machine: Machine, device: str) -> List[Fact]:
+def _clock_facts(machine: Machine, device: str) -> list[Fact]:
     """Without a locked clock: NVML's application clocks are another setting."""
     clocks = {"sm": machine.model.boost_clock_mhz, "memory": _MEMORY_CLOCK_MHZ}
     return [
@@ -163,9 +163,9 @@ def _clock_facts(machine: Machine, device: str) -> List[Fact]:
     ]
 
 
-def _repair_facts(built: Gpu, gpu: GpuState) -> List[Fact]:
+def _repair_facts(built: Gpu, gpu: GpuState) -> list[Fact]:
     """Row remaps: a row that lost data waits for the next reset, if its bank has a spare row left; else it failed."""
-    device, waiting = "gpu%d" % built.slot, built.waiting_rows + int(gpu.uncorrectable)
+    device, waiting = f"gpu{built.slot}", built.waiting_rows + int(gpu.uncorrectable)
     failed = waiting > 0 and built.spare_rows < 1
     numbers = {
         ("row_remap_pending", "bool"): waiting > 0 and not failed,
@@ -179,9 +179,9 @@ def _repair_facts(built: Gpu, gpu: GpuState) -> List[Fact]:
     ]
 
 
-def _remapped(built: Gpu, gpu: GpuState) -> List[Fact]:
+def _remapped(built: Gpu, gpu: GpuState) -> list[Fact]:
     counts = {"row_remap_corrected": built.waiting_rows, "row_remap_uncorrected": int(gpu.uncorrectable)}
-    return [Fact(name, "gpu%d" % built.slot, "count", float(count)) for name, count in counts.items()]
+    return [Fact(name, f"gpu{built.slot}", "count", float(count)) for name, count in counts.items()]
 
 
 def _text(name: str, device: str, text: str) -> Fact:

@@ -2,30 +2,27 @@
 
 from __future__ import annotations
 
-from typing import List
-
 from muster_simulator.machine import Machine
 from muster_simulator.state import LOST, TIMED_OUT, UNCORRECTABLE, State
 
 _UNKNOWN_PROCESS = "pid='<unknown>', name=<unknown>"
 _XIDS = {
-    UNCORRECTABLE: "48, %s, An uncorrectable double bit error (DBE) has been detected" % _UNKNOWN_PROCESS,
-    LOST: "79, %s, GPU has fallen off the bus." % _UNKNOWN_PROCESS,
-    TIMED_OUT: "119, %s, Timeout after 6s of waiting for RPC response from GPU GSP!" % _UNKNOWN_PROCESS,
+    UNCORRECTABLE: f"48, {_UNKNOWN_PROCESS}, An uncorrectable double bit error (DBE) has been detected",
+    LOST: f"79, {_UNKNOWN_PROCESS}, GPU has fallen off the bus.",
+    TIMED_OUT: f"119, {_UNKNOWN_PROCESS}, Timeout after 6s of waiting for RPC response from GPU GSP!",
 }
 
 
-def kernel_log(machine: Machine, state: State) -> List[str]:
+def kernel_log(machine: Machine, state: State) -> list[str]:
     """Boot lines, and an XID for each event, stamped with seconds since boot."""
     model = machine.model
     lines = [
-        "[    0.000000] Linux version %s" % model.kernel,
-        "[   11.402113] NVRM: loading NVIDIA UNIX Open Kernel Module for %s  %s"
-        % (model.architecture, model.driver_version),
+        f"[    0.000000] Linux version {model.kernel}",
+        f"[   11.402113] NVRM: loading NVIDIA UNIX Open Kernel Module for {model.architecture}  {model.driver_version}",
     ]
     for event in state.events:
         pci = machine.gpus[event.slot].pci[4:-2].lower()
-        lines.append("[%12.6f] NVRM: Xid (PCI:%s): %s" % (event.at - state.booted, pci, _XIDS[event.kind]))
+        lines.append(f"[{event.at - state.booted:12.6f}] NVRM: Xid (PCI:{pci}): {_XIDS[event.kind]}")
     return lines
 
 

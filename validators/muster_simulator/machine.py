@@ -11,7 +11,6 @@ import json
 import random
 import uuid
 from pathlib import Path
-from typing import List
 
 from muster_simulator.models import MODELS, Model
 
@@ -108,12 +107,12 @@ class Machine:
     serial_board: str
     inlet_c: float
     coolant_c: float
-    fans: List[float]
-    nics: List[Nic]
+    fans: list[float]
+    nics: list[Nic]
     speed: float
     kernel_edge: int
     kernel_elements: int
-    gpus: List[Gpu]
+    gpus: list[Gpu]
     schema: str = SCHEMA
 
     @property
@@ -134,9 +133,9 @@ def _draw_gpu(dice: random.Random, wear: random.Random, model: Model, slot: int)
     return Gpu(
         slot=slot,
         enumerates=True,
-        serial="SIM16%011d" % dice.randrange(10**11),
-        uuid="GPU-%s" % uuid.UUID(int=dice.getrandbits(128), version=4),
-        pci="00000000:%02X:00.0" % (0x19 + 0x1A * slot),
+        serial=f"SIM16{dice.randrange(10**11):011d}",
+        uuid=f"GPU-{uuid.UUID(int=dice.getrandbits(128), version=4)}",
+        pci=f"00000000:{0x19 + 0x1A * slot:02X}:00.0",
         silicon=_draw(dice, 1.0, 0.0175),
         leakage_w=_draw(dice, model.leakage_w, 0.10 * model.leakage_w),
         thermal_resistance=_draw(dice, model.thermal_resistance, 0.04 * model.thermal_resistance),
@@ -180,17 +179,17 @@ def draw_machine(
     Raises ValueError for a model that is unknown.
     """
     if model_name not in MODELS:
-        raise ValueError("no simulated model %r; there are: %s" % (model_name, ", ".join(sorted(MODELS))))
+        raise ValueError("no simulated model {!r}; there are: {}".format(model_name, ", ".join(sorted(MODELS))))
     model = MODELS[model_name]
-    dice = random.Random("%s/%s/%s" % (model_name, hostname, seed))
-    wear = random.Random("%s/%s/%s/wear" % (model_name, hostname, seed))
+    dice = random.Random(f"{model_name}/{hostname}/{seed}")
+    wear = random.Random(f"{model_name}/{hostname}/{seed}/wear")
     return Machine(
         model_name=model_name,
         hostname=hostname,
         boot_id=str(uuid.UUID(int=dice.getrandbits(128), version=4)),
-        machine_id="%032x" % dice.getrandbits(128),
-        serial_system="SIM%09d" % dice.randrange(10**9),
-        serial_board="SIMB%010d" % dice.randrange(10**10),
+        machine_id=f"{dice.getrandbits(128):032x}",
+        serial_system=f"SIM{dice.randrange(10**9):09d}",
+        serial_board=f"SIMB{dice.randrange(10**10):010d}",
         inlet_c=_draw(dice, model.inlet_c, 0.8),
         coolant_c=_draw(wear, model.coolant_c, 0.8),
         fans=[1.0] * model.fans,
@@ -214,11 +213,11 @@ def load_machine(directory: Path) -> Machine:
     try:
         raw = json.loads(path.read_text(encoding="utf-8"))
         if raw.get("schema") != SCHEMA:
-            raise ValueError("its schema is %r, not %r" % (raw.get("schema"), SCHEMA))
+            raise ValueError("its schema is {!r}, not {!r}".format(raw.get("schema"), SCHEMA))
         if raw.get("model_name") not in MODELS:
-            raise ValueError("its model %r is unknown" % raw.get("model_name"))
+            raise ValueError("its model {!r} is unknown".format(raw.get("model_name")))
         raw["gpus"] = [Gpu(**gpu) for gpu in raw["gpus"]]
         raw["nics"] = [Nic(**nic) for nic in raw["nics"]]
         return Machine(**raw)
     except (OSError, ValueError, TypeError, KeyError, AttributeError) as error:
-        raise ValueError("%s describes no simulated machine: %s" % (path, error)) from error
+        raise ValueError(f"{path} describes no simulated machine: {error}") from error

@@ -7,7 +7,6 @@ resistance, time constants, spreads) is a plausible choice of this simulation an
 from __future__ import annotations
 
 import dataclasses
-from typing import Dict, Tuple
 
 
 @dataclasses.dataclass(frozen=True)
@@ -26,7 +25,7 @@ class Model:
     vbios: str
     hbm_bytes: int
     hbm_rate: float
-    work_per_clock: Dict[str, float]
+    work_per_clock: dict[str, float]
     gemm_clock_mhz: float
     boost_clock_mhz: float
     idle_clock_mhz: float
@@ -64,8 +63,8 @@ class Model:
     cpu_max_clock_mhz: float
     cpu_llc_mib: float
     memory_gib: float
-    nics: Tuple[Tuple[str, float], ...]
-    disks: Tuple[Tuple[str, float], ...]
+    nics: tuple[tuple[str, float], ...]
+    disks: tuple[tuple[str, float], ...]
     pcie_devices: int
     driver_version: str
     cuda_version: str
@@ -134,8 +133,8 @@ _H100 = Model(
     cpu_max_clock_mhz=3800.0,
     cpu_llc_mib=210.0,
     memory_gib=2015.0,
-    nics=tuple(("ib%d" % port, 400.0) for port in range(8)),
-    disks=tuple(("nvme%dn1" % slot, 1920.0 if slot < 2 else 3840.0) for slot in range(10)),
+    nics=tuple((f"ib{port}", 400.0) for port in range(8)),
+    disks=tuple((f"nvme{slot}n1", 1920.0 if slot < 2 else 3840.0) for slot in range(10)),
     pcie_devices=214,
     driver_version="570.124.06",
     cuda_version="12.8",
@@ -251,12 +250,12 @@ _GB200 = dataclasses.replace(
     cpu_max_clock_mhz=3438.0,
     cpu_llc_mib=228.0,
     memory_gib=878.0,
-    nics=tuple(("ib%d" % port, 400.0) for port in range(4)),
+    nics=tuple((f"ib{port}", 400.0) for port in range(4)),
     pcie_devices=96,
     kernel="6.8.0-1028-nvidia-64k",
 )
 
-MODELS: Dict[str, Model] = {
+MODELS: dict[str, Model] = {
     "h100-sxm-8": _H100,
     "h200-sxm-8": _H200,
     "b200-sxm-8": _B200,

@@ -12,8 +12,9 @@ import fcntl
 import json
 import math
 import os
+from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import Any, Dict, Iterator, List, NamedTuple, Optional, Sequence, Set
+from typing import Any, NamedTuple
 
 from muster_node.hardware.seam import Clock
 from muster_simulator import physics
@@ -65,7 +66,7 @@ class GpuState:
     busy: bool = False
     megacycles: float = 0.0
     joules: float = 0.0
-    throttled_s: Dict[str, float] = dataclasses.field(
+    throttled_s: dict[str, float] = dataclasses.field(
         default_factory=lambda: dict.fromkeys(physics.THROTTLE_REASONS, 0.0)
     )
     lost: bool = False
@@ -86,7 +87,7 @@ class Load:
     pid: int
     born: str
     holder: str
-    slots: List[int]
+    slots: list[int]
 
 
 @dataclasses.dataclass
@@ -95,10 +96,10 @@ class State:
 
     at: float
     booted: float
-    gpus: Dict[int, GpuState]
-    nic_errors: Dict[str, float]
-    loads: List[Load] = dataclasses.field(default_factory=list)
-    events: List[Event] = dataclasses.field(default_factory=list)
+    gpus: dict[int, GpuState]
+    nic_errors: dict[str, float]
+    loads: list[Load] = dataclasses.field(default_factory=list)
+    events: list[Event] = dataclasses.field(default_factory=list)
 
 
 class Reading(NamedTuple):
@@ -156,11 +157,11 @@ def advance(machine: Machine, state: State, now: float) -> None:
     state.events = sorted(state.events)[-EVENTS_MAX:]
 
 
-def _busy(state: State) -> Set[int]:
+def _busy(state: State) -> set[int]:
     return {slot for load in state.loads for slot in load.slots}
 
 
-def _advance_all(machine: Machine, state: State, busy: Set[int], seconds: float) -> bool:
+def _advance_all(machine: Machine, state: State, busy: set[int], seconds: float) -> bool:
     """One step of all GPUs; True if all temperatures have settled."""
     half = len(machine.gpus) // 2
     settled = True
@@ -210,10 +211,10 @@ def _noticed(built: Gpu, gpu: GpuState, since: float, seconds: float) -> Iterato
         yield Event(since + seconds, built.slot, LOST)
 
 
-def _born(pid: int) -> Optional[str]:
+def _born(pid: int) -> str | None:
     """Start time of a process in kernel ticks; None when it is gone (a zombie is gone: it loads nothing)."""
     try:
-        fields = Path("/proc/%d/stat" % pid).read_text(encoding="utf-8", errors="replace").rpartition(")")[2].split()
+        fields = Path(f"/proc/{pid}/stat").read_text(encoding="utf-8", errors="replace").rpartition(")")[2].split()
     except OSError:
         return None
     return None if fields[0] in ("Z", "X") else fields[19]
@@ -264,9 +265,9 @@ class SharedState:
             gpu = state.gpus[slot]
             return Reading(state.at, gpu.megacycles, gpu.joules, gpu.clock_mhz, gpu.power_w, gpu.core_c, gpu.lost)
 
-    def _load(self) -> Optional[State]:
+    def _load(self) -> State | None:
         try:
-            raw: Dict[str, Any] = json.loads(self._file.read_text(encoding="utf-8"))
+            raw: dict[str, Any] = json.loads(self._file.read_text(encoding="utf-8"))
         except FileNotFoundError:
             return None
         gpus = {int(slot): GpuState(**gpu) for slot, gpu in raw["gpus"].items()}

@@ -7,7 +7,7 @@ would be shorter, but its error is random: the same run would give two results.
 from __future__ import annotations
 
 import math
-from typing import Dict, Iterator, Optional, Tuple
+from collections.abc import Iterator
 
 BINS_MAX = 1024
 """Bins of one histogram; at the first accuracy they span a factor of 28,000 between smallest and largest value."""
@@ -30,8 +30,8 @@ class Histogram:
 
     def __init__(self) -> None:
         self._log_gamma = math.log((1 + ACCURACY) / (1 - ACCURACY))
-        self._positive: Dict[int, _Bin] = {}
-        self._negative: Dict[int, _Bin] = {}
+        self._positive: dict[int, _Bin] = {}
+        self._negative: dict[int, _Bin] = {}
         self._zero = 0
         self.count = 0
 
@@ -62,7 +62,7 @@ class Histogram:
         while self.bins > BINS_MAX:
             self._merge()
 
-    def quantile(self, share: float) -> Optional[float]:
+    def quantile(self, share: float) -> float | None:
         """The ``share`` quantile (0 < share <= 1), None without values."""
         if not self.count:
             return None
@@ -80,7 +80,7 @@ class Histogram:
         self._positive = _halved(self._positive)
         self._negative = _halved(self._negative)
 
-    def _ascending(self) -> Iterator[Tuple[float, int]]:
+    def _ascending(self) -> Iterator[tuple[float, int]]:
         for index in sorted(self._negative, reverse=True):
             yield -self._negative[index].middle(), self._negative[index].count
         if self._zero:
@@ -111,8 +111,8 @@ class _Bin:
         return self.low * (2 / (1 + self.low / self.high)) if self.low < self.high else self.low
 
 
-def _halved(bins: Dict[int, _Bin]) -> Dict[int, _Bin]:
-    merged: Dict[int, _Bin] = {}
+def _halved(bins: dict[int, _Bin]) -> dict[int, _Bin]:
+    merged: dict[int, _Bin] = {}
     for index, one in bins.items():
         half = math.ceil(index / 2)
         if half in merged:
@@ -141,7 +141,7 @@ class Line:
         self._tt += off_t * (t - self._mean_t)
         self._tx += off_t * (x - self._mean_x)
 
-    def slope_per_min(self) -> Optional[float]:
+    def slope_per_min(self) -> float | None:
         """Units of x per minute; None if all points lie at one time."""
         return 60 * self._tx / self._tt if self._tt > 0 else None
 
@@ -154,7 +154,7 @@ class NumberSeries:
         self.maximum = -math.inf
         self.histogram = Histogram()
         self._line = Line()
-        self._first_t: Optional[float] = None
+        self._first_t: float | None = None
 
     def add(self, t: float, value: float) -> None:
         """One finite sample, ``t`` in seconds."""
@@ -166,12 +166,12 @@ class NumberSeries:
         # Epoch seconds are so large that their differences lose digits in the products; time from the start is not.
         self._line.add(t - self._first_t, value)
 
-    def quantile(self, share: float) -> Optional[float]:
+    def quantile(self, share: float) -> float | None:
         """As Histogram.quantile, but never outside what was seen."""
         value = self.histogram.quantile(share)
         return None if value is None else min(max(value, self.minimum), self.maximum)
 
-    def slope_per_min(self) -> Optional[float]:
+    def slope_per_min(self) -> float | None:
         """Least-squares slope in units per minute."""
         return self._line.slope_per_min()
 
@@ -184,8 +184,8 @@ class StateSeries:
 
     def __init__(self) -> None:
         self.count = 0
-        self.seconds: Dict[str, float] = {}
-        self._last: Optional[Tuple[float, str]] = None
+        self.seconds: dict[str, float] = {}
+        self._last: tuple[float, str] | None = None
 
     def add(self, t: float, state: str, hold_max_s: float) -> None:
         """One sample, ``t`` in seconds; the one before it is taken to have held for ``hold_max_s`` at most."""

@@ -16,7 +16,8 @@ import resource
 import sys
 import threading
 import traceback
-from typing import Any, Callable, Dict, Mapping, NoReturn, Optional, Type
+from collections.abc import Mapping
+from typing import Any, Callable, NoReturn
 
 from muster_node import contract
 from muster_node.agent import orphans, registry
@@ -34,7 +35,7 @@ class Undeclared(Exception):
 class Reporter:
     """Writes lines to the agent. Safe to use from several threads."""
 
-    def __init__(self, fd: int, probe: Type[Probe]) -> None:
+    def __init__(self, fd: int, probe: type[Probe]) -> None:
         self._fd = fd
         self._probe = probe
         self._lock = threading.Lock()
@@ -44,21 +45,21 @@ class Reporter:
         metric: str,
         device: str,
         *,
-        value: Optional[float] = None,
-        text: Optional[str] = None,
-        labels: Optional[Mapping[str, Any]] = None,
+        value: float | None = None,
+        text: str | None = None,
+        labels: Mapping[str, Any] | None = None,
         samples: int = 1,
-        spread: Optional[float] = None,
+        spread: float | None = None,
         note: str = "",
     ) -> None:
         """Context.emit. Raises Undeclared for a metric that is not declared, or for both a value and a text."""
         if metric not in self._probe.metrics:
-            raise Undeclared("probe %s does not declare the metric %s" % (self._probe.name, metric))
+            raise Undeclared(f"probe {self._probe.name} does not declare the metric {metric}")
         if value is not None and text is not None:
-            raise Undeclared("metric %s was given both a value and a text" % metric)
+            raise Undeclared(f"metric {metric} was given both a value and a text")
         number = None if value is None else float(value)
         if number is not None and not math.isfinite(number):
-            number, note = None, ("not a finite number (%s); %s" % (number, note)).rstrip("; ")
+            number, note = None, (f"not a finite number ({number}); {note}").rstrip("; ")
         if spread is not None and not math.isfinite(spread):
             spread = None
         self.send(
@@ -85,7 +86,7 @@ class Reporter:
                 data = data[os.write(self._fd, data) :]
 
 
-def main(job: Dict[str, Any], open_hardware: Callable[[], Hardware]) -> NoReturn:
+def main(job: dict[str, Any], open_hardware: Callable[[], Hardware]) -> NoReturn:
     """Runs one probe and ends the process; ``job`` is {"plan", "index", "module", "scratch", "fd", "parent"}."""
     orphans.die_with_parent(job["parent"])
     # What the probe starts must not hold the line to the agent open, nor write on it.
@@ -108,16 +109,16 @@ def main(job: Dict[str, Any], open_hardware: Callable[[], Hardware]) -> NoReturn
 
 
 def _run(
-    probe: Type[Probe],
+    probe: type[Probe],
     call: contract.ProbeCall,
     reporter: Reporter,
     scratch: pathlib.Path,
     open_hardware: Callable[[], Hardware],
-) -> "tuple[str, str]":
+) -> tuple[str, str]:
     try:
         params = resolve_params(probe, call.params)
     except ValueError as error:
-        return contract.SKIPPED, "the plan cannot be used: %s" % error
+        return contract.SKIPPED, f"the plan cannot be used: {error}"
     try:
         hardware = open_hardware()
         lacking = missing_need(probe, lambda need: registry.has_need(need, hardware))
@@ -134,9 +135,9 @@ def _run(
 
 def _sentence(error: BaseException) -> str:
     if isinstance(error, SystemExit):
-        what = "the probe called sys.exit(%s)" % error.code
+        what = f"the probe called sys.exit({error.code})"
     else:
-        what = "%s: %s" % (type(error).__name__, error) if str(error) else type(error).__name__
+        what = f"{type(error).__name__}: {error}" if str(error) else type(error).__name__
     frames = traceback.extract_tb(error.__traceback__)
-    where = " (%s:%s)" % (os.path.basename(frames[-1].filename), frames[-1].lineno) if frames else ""
+    where = f" ({os.path.basename(frames[-1].filename)}:{frames[-1].lineno})" if frames else ""
     return " ".join(what.split())[:300] + where

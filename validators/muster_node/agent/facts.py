@@ -10,7 +10,7 @@ import platform
 import socket
 import sys
 import zipfile
-from typing import Any, Dict, List, Tuple
+from typing import Any
 
 import muster_node
 from muster_node.hardware.seam import Fact, Hardware
@@ -51,9 +51,9 @@ def machine_id() -> str:
     return _first_line("/etc/machine-id") or _first_line("/var/lib/dbus/machine-id")
 
 
-def identity(hardware: Hardware, inventory: List[Fact]) -> Dict[str, Any]:
+def identity(hardware: Hardware, inventory: list[Fact]) -> dict[str, Any]:
     """boot_id, hostname, machine_id, serials {part: serial} ("system", "board", "gpu0", "disk:sda")."""
-    serials: Dict[str, str] = {}
+    serials: dict[str, str] = {}
     for fact in inventory:
         if fact.text and fact.name.startswith("serial_"):
             serials[fact.name[len("serial_") :]] = fact.text[:200]
@@ -67,7 +67,7 @@ def identity(hardware: Hardware, inventory: List[Fact]) -> Dict[str, Any]:
     }
 
 
-def environment(inventory: List[Fact]) -> Dict[str, str]:
+def environment(inventory: list[Fact]) -> dict[str, str]:
     """kernel, os, python, muster, and where known torch, driver, cuda, cpu, gpu, vbios. PyTorch is not imported."""
     found = {
         "kernel": platform.release(),
@@ -84,9 +84,9 @@ def environment(inventory: List[Fact]) -> Dict[str, str]:
     return found
 
 
-def _from_facts(inventory: List[Fact]) -> Dict[str, List[str]]:
+def _from_facts(inventory: list[Fact]) -> dict[str, list[str]]:
     """Texts in the inventory for each name of ``FROM_FACTS``, in its order; devices without one are left out."""
-    found_facts: Dict[str, List[str]] = {}
+    found_facts: dict[str, list[str]] = {}
     for fact in inventory:
         name = FROM_FACTS.get(fact.name)
         if name and fact.text:
@@ -102,7 +102,7 @@ def torch_version() -> str:
         return ""
 
 
-def oom_kills(paths: Tuple[str, ...] = ("/proc/vmstat",)) -> int:
+def oom_kills(paths: tuple[str, ...] = ("/proc/vmstat",)) -> int:
     """How often the kernel's OOM killer has killed since boot (and in this process's memory cgroup); 0 if unknown."""
     total = 0
     for path in (*paths, *_memory_event_files()):
@@ -113,15 +113,15 @@ def oom_kills(paths: Tuple[str, ...] = ("/proc/vmstat",)) -> int:
     return total
 
 
-def _memory_event_files() -> List[str]:
+def _memory_event_files() -> list[str]:
     files = []
     for line in _lines("/proc/self/cgroup"):
         _, _, rest = line.partition(":")
         controllers, _, path = rest.partition(":")
         if not controllers:
-            files.append("/sys/fs/cgroup%s/memory.events" % path)
+            files.append(f"/sys/fs/cgroup{path}/memory.events")
         elif "memory" in controllers.split(","):
-            files.append("/sys/fs/cgroup/memory%s/memory.oom_control" % path)
+            files.append(f"/sys/fs/cgroup/memory{path}/memory.oom_control")
     return files
 
 
@@ -132,7 +132,7 @@ def _os_name() -> str:
     return sys.platform
 
 
-def _lines(path: str) -> List[str]:
+def _lines(path: str) -> list[str]:
     try:
         with open(path, encoding="utf-8", errors="replace") as file:
             return file.read(1 << 20).splitlines()

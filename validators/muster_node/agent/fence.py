@@ -14,7 +14,8 @@ import os
 import pathlib
 import signal
 import time
-from typing import Any, Callable, Dict, Iterator, Optional
+from collections.abc import Iterator
+from typing import Any, Callable
 
 from muster_node.agent import orphans
 from muster_node.agent.jobdir import atomic_write
@@ -51,7 +52,7 @@ class Fence:
         self._token_file = work / "fence"
         self._lock_file = work / "fence.lock"
         self._running_file = work / "running"
-        self._running_fd: Optional[int] = None
+        self._running_fd: int | None = None
 
     def highest(self) -> int:
         """The highest token seen, -1 if none. Raises Fenced if the file is not a number: then the order is unknown."""
@@ -63,10 +64,10 @@ class Fence:
             return int(text)
         except ValueError:
             raise Fenced(
-                "the fence file %s does not hold a number; delete it once no test runs on this node" % self._token_file
+                f"the fence file {self._token_file} does not hold a number; delete it once no test runs on this node"
             ) from None
 
-    def running(self) -> Optional[Dict[str, Any]]:
+    def running(self) -> dict[str, Any] | None:
         """The record of the working agent, None if none works."""
         try:
             fd = os.open(str(self._running_file), os.O_RDONLY)
@@ -80,7 +81,7 @@ class Fence:
         finally:
             os.close(fd)
 
-    def enter(self, token: int, job_id: str, job_dir: pathlib.Path, stop: Callable[[], Optional[str]]) -> str:
+    def enter(self, token: int, job_id: str, job_dir: pathlib.Path, stop: Callable[[], str | None]) -> str:
         """Takes the node for a job: older work is ended first. Returns a sentence about what was ended, or "".
 
         Raises Fenced for a token lower than one seen, Occupied if a job with the same token runs, or an older one
@@ -136,7 +137,7 @@ class Fence:
                     break
                 except OSError:
                     if time.monotonic() > give_up_at:
-                        note = "refused: %s is held by a process that does not respond" % self._lock_file
+                        note = f"refused: {self._lock_file} is held by a process that does not respond"
                         raise Occupied(note) from None
                     time.sleep(0.02)
             yield
@@ -147,14 +148,14 @@ class Fence:
         with self._locked():
             highest = self.highest()
             if token < highest:
-                raise Fenced("refused: token %d is older than %d, which this node has already seen" % (token, highest))
+                raise Fenced(f"refused: token {token} is older than {highest}, which this node has already seen")
             if token > highest:
                 atomic_write(self._token_file, b"%d\n" % token)
 
-    def _take(self, fd: int, token: int, stop: Callable[[], Optional[str]]) -> str:
+    def _take(self, fd: int, token: int, stop: Callable[[], str | None]) -> str:
         note = ""
         started = time.monotonic()
-        termed: Optional[int] = None
+        termed: int | None = None
         killed = False
         while True:
             try:
@@ -164,26 +165,26 @@ class Fence:
                 pass
             holder = _read_running(fd)
             waited_s = time.monotonic() - started
-            who = "job %s (token %s, pid %s)" % (holder.get("job_id"), holder.get("token"), holder.get("pid"))
+            who = "job {} (token {}, pid {})".format(holder.get("job_id"), holder.get("token"), holder.get("pid"))
             # The holder takes the lock before it writes its name: an empty file means that it needs more time.
             if holder and int(holder.get("token", -1)) >= token:
-                raise Occupied("refused: %s already works on this node" % who)
+                raise Occupied(f"refused: {who} already works on this node")
             if holder and termed != holder.get("pid"):
                 termed = holder.get("pid")
-                note = "older work was ended: %s" % who
+                note = f"older work was ended: {who}"
                 _signal(holder, signal.SIGTERM)
             if waited_s > TERM_WAIT_S and not killed:
                 killed = True
                 _kill_with_children(holder)
             if waited_s > TERM_WAIT_S + KILL_WAIT_S:
-                raise Occupied("refused: older work, %s, could not be ended" % who)
+                raise Occupied(f"refused: older work, {who}, could not be ended")
             why = stop()
             if why:
-                raise Occupied("refused: %s while waiting for %s to end" % (why, who))
+                raise Occupied(f"refused: {why} while waiting for {who} to end")
             time.sleep(0.05)
 
 
-def _read_running(fd: int) -> Dict[str, Any]:
+def _read_running(fd: int) -> dict[str, Any]:
     try:
         record = json.loads(os.pread(fd, 65536, 0))
         return record if isinstance(record, dict) else {}
@@ -191,7 +192,7 @@ def _read_running(fd: int) -> Dict[str, Any]:
         return {}
 
 
-def _is_here(holder: Dict[str, Any]) -> bool:
+def _is_here(holder: dict[str, Any]) -> bool:
     # A process id means something only in its own namespace, and only until it is given to another process.
     if holder.get("namespace") != _namespace():
         return False
@@ -199,13 +200,13 @@ def _is_here(holder: Dict[str, Any]) -> bool:
     return process is not None and process.started == holder.get("started")
 
 
-def _signal(holder: Dict[str, Any], number: int) -> None:
+def _signal(holder: dict[str, Any], number: int) -> None:
     if _is_here(holder):
         with contextlib.suppress(OSError):
             os.kill(int(holder["pid"]), number)
 
 
-def _kill_with_children(holder: Dict[str, Any]) -> None:
+def _kill_with_children(holder: dict[str, Any]) -> None:
     # Not its process group: that may be shared with the process that launched it and waits for its exit status.
     if not _is_here(holder):
         return

@@ -11,7 +11,8 @@ import contextlib
 import dataclasses
 import json
 import pathlib
-from typing import Any, Callable, Dict, Iterable, List, Optional, Tuple
+from collections.abc import Iterable
+from typing import Any, Callable
 
 from muster_node.agent.jobdir import atomic_write
 from muster_node.bounded import bounded
@@ -27,9 +28,9 @@ LIMIT_S, HURRIED_S = 30.0, 1.2
 
 _GONE = "not reported any more"
 
-Key = Tuple[str, str, Tuple[Tuple[str, str], ...]]
+Key = tuple[str, str, tuple[tuple[str, str], ...]]
 """Device, setting and its labels."""
-Settings = Dict[Key, Fact]
+Settings = dict[Key, Fact]
 
 
 def settings(facts: Iterable[Fact]) -> Settings:
@@ -41,19 +42,19 @@ def settings(facts: Iterable[Fact]) -> Settings:
     }
 
 
-def changes(before: Settings, after: Settings) -> Dict[Key, str]:
+def changes(before: Settings, after: Settings) -> dict[Key, str]:
     """Differences as text, for GPUs that still report settings; lost GPUs are reported elsewhere."""
     telling = {device for device, _, _ in after}
     found = {}
     for key, fact in before.items():
         was, now = _words(fact), _words(after[key]) if key in after else _GONE
         if key[0] in telling and now != was:
-            variant = "".join(" (%s)" % text for _, text in key[2])
-            found[key] = "%s%s: %s before, %s after" % (key[1], variant, was, now)
+            variant = "".join(f" ({text})" for _, text in key[2])
+            found[key] = f"{key[1]}{variant}: {was} before, {now} after"
     return found
 
 
-def restore(hardware: Hardware, before: Settings, after: Settings) -> List[str]:
+def restore(hardware: Hardware, before: Settings, after: Settings) -> list[str]:
     """Restores what differs from before; one sentence for each setting with the outcome."""
     notes = []
     for key, words in changes(before, after).items():
@@ -61,7 +62,7 @@ def restore(hardware: Hardware, before: Settings, after: Settings) -> List[str]:
         why_not = hardware.restore_setting(
             device, name, [fact for other, fact in before.items() if other[:2] == key[:2]]
         )
-        notes.append("%s %s; %s" % (device, words, "not restored: %s" % why_not if why_not else "restored"))
+        notes.append("{} {}; {}".format(device, words, f"not restored: {why_not}" if why_not else "restored"))
     return notes
 
 
@@ -72,29 +73,29 @@ class SavedSettings:
         self._file, self._hardware = folder / FILE, hardware
         self._before: Settings = {}
 
-    def begin(self, facts: Iterable[Fact], stop: Callable[[], Optional[str]] = lambda: None) -> List[str]:
+    def begin(self, facts: Iterable[Fact], stop: Callable[[], str | None] = lambda: None) -> list[str]:
         """Restores the settings that a killed job left, then saves the current ones; returns notes."""
         found = settings(facts)
         left = {key: fact for key, fact in self._left_behind().items() if key in found}
         notes = _bounded_notes(lambda: restore(self._hardware, left, found), LIMIT_S, stop)
         self._before = {**found, **left}
         kept = self._keep() if self._before else []
-        return ["left by a killed job: %s" % each for each in notes] + kept
+        return [f"left by a killed job: {each}" for each in notes] + kept
 
-    def end(self, limit_s: float = LIMIT_S) -> List[str]:
+    def end(self, limit_s: float = LIMIT_S) -> list[str]:
         """Restores the settings that changed since the job began; returns notes.
 
         What takes longer than ``limit_s`` seconds is left to the next job.
         """
         return _bounded_notes(self._end, limit_s) if self._before else []
 
-    def _end(self) -> List[str]:
+    def _end(self) -> list[str]:
         notes = restore(self._hardware, self._before, settings(self._hardware.inventory()))
         with contextlib.suppress(OSError):
             self._file.unlink()
         return notes
 
-    def _keep(self) -> List[str]:
+    def _keep(self) -> list[str]:
         content = {
             "boot_id": self._hardware.boot_id(),
             "at": self._hardware.clock.now(),  # not the wall clock, which may be set back
@@ -103,7 +104,7 @@ class SavedSettings:
         try:
             atomic_write(self._file, json.dumps(content).encode())
         except OSError as error:
-            return ["settings of GPUs would not be restored if this job were killed: %s" % error]
+            return [f"settings of GPUs would not be restored if this job were killed: {error}"]
         return []
 
     def _left_behind(self) -> Settings:
@@ -119,14 +120,14 @@ class SavedSettings:
 
 
 def _bounded_notes(
-    work: Callable[[], List[str]], limit_s: float, stop: Callable[[], Optional[str]] = lambda: None
-) -> List[str]:
+    work: Callable[[], list[str]], limit_s: float, stop: Callable[[], str | None] = lambda: None
+) -> list[str]:
     try:
         return bounded("restoring settings", work, limit_s, stop)
     except Exception as error:  # a driver that hangs or a lost GPU must not lose the measurements
-        return ["settings of GPUs were not compared with those before: %s" % error]
+        return [f"settings of GPUs were not compared with those before: {error}"]
 
 
-def _words(fact: Fact) -> Optional[str]:
-    text: Any = fact.text if fact.value is None else "%g %s" % (fact.value, fact.unit)
+def _words(fact: Fact) -> str | None:
+    text: Any = fact.text if fact.value is None else f"{fact.value:g} {fact.unit}"
     return None if text is None else str(text)

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import dataclasses
 import time
-from typing import Callable, List, Optional, Tuple
+from typing import Callable
 
 from muster_node.bounded import Hung, bounded
 from muster_node.hardware.seam import Hardware, Usage
@@ -25,28 +25,30 @@ class Use:
     """Whether the machine is in use, and sentences that name its users (or logins that do not use it)."""
 
     busy: bool
-    evidence: Tuple[str, ...]
+    evidence: tuple[str, ...]
 
     def sentence(self) -> str:
         """The reading as one sentence."""
-        return "this machine is in use: %s" % "; ".join(self.evidence) if self.busy else "this machine is not in use"
+        return (
+            "this machine is in use: {}".format("; ".join(self.evidence)) if self.busy else "this machine is not in use"
+        )
 
 
 def assess(usage: Usage) -> Use:
     """Evaluates one reading. ``busy_processes`` lists foreign processes above half a core (the seam's promise)."""
-    busy: List[str] = []
-    other: List[str] = []
+    busy: list[str] = []
+    other: list[str] = []
     if usage.gpu_processes:
-        busy.append("foreign GPU processes: %s" % _names(usage.gpu_processes))
+        busy.append(f"foreign GPU processes: {_names(usage.gpu_processes)}")
     if usage.busy_processes:
-        busy.append("busy processes: %s" % _names(usage.busy_processes))
+        busy.append(f"busy processes: {_names(usage.busy_processes)}")
     if usage.users:
-        other.append("logged in: %s" % _names(usage.users))
-    other.append("load average %.1f on %d CPUs" % (usage.load_1min, usage.cpu_count))
+        other.append(f"logged in: {_names(usage.users)}")
+    other.append(f"load average {usage.load_1min:.1f} on {usage.cpu_count} CPUs")
     return Use(bool(busy), tuple(busy + other))
 
 
-def look(hardware: Hardware, patient: bool, stop: Callable[[], Optional[str]] = lambda: None) -> Use:
+def look(hardware: Hardware, patient: bool, stop: Callable[[], str | None] = lambda: None) -> Use:
     """Reads the usage, again while it is busy if ``patient``. A reading that fails counts as busy."""
     use = Use(True, ("not looked at",))
     for attempt in range(READINGS if patient else 1):
@@ -57,18 +59,18 @@ def look(hardware: Hardware, patient: bool, stop: Callable[[], Optional[str]] = 
         except Hung as error:
             return Use(True, (str(error),))
         except Exception as error:
-            return Use(True, ("usage could not be read: %s: %s" % (type(error).__name__, str(error)[:200]),))
+            return Use(True, (f"usage could not be read: {type(error).__name__}: {str(error)[:200]}",))
         if not use.busy:
             return use
     return use
 
 
-def _names(names: Tuple[str, ...]) -> str:
+def _names(names: tuple[str, ...]) -> str:
     shown = ", ".join(str(name)[:120] for name in names[:NAMES_MAX])
-    return shown + (" and %d more" % (len(names) - NAMES_MAX) if len(names) > NAMES_MAX else "")
+    return shown + (f" and {len(names) - NAMES_MAX} more" if len(names) > NAMES_MAX else "")
 
 
-def _wait(seconds: float, stop: Callable[[], Optional[str]]) -> None:
+def _wait(seconds: float, stop: Callable[[], str | None]) -> None:
     until = time.monotonic() + seconds
     while time.monotonic() < until and not stop():
         time.sleep(0.05)

@@ -14,7 +14,8 @@ import sys
 import time
 import traceback
 import uuid
-from typing import Any, Callable, Dict, List, NoReturn, Optional, Sequence, Set
+from collections.abc import Sequence
+from typing import Any, Callable, NoReturn
 
 from muster_node import contract
 from muster_node.agent import facts, guard, jobdir, orphans, registry
@@ -53,7 +54,7 @@ class Refused(Exception):
 class Job:
     """The state of one job while it runs; ``result`` turns it into what is written."""
 
-    def __init__(self, plan: Plan, job: JobDir, stop: Stop, progress: Progress, spare: Set[int]) -> None:
+    def __init__(self, plan: Plan, job: JobDir, stop: Stop, progress: Progress, spare: set[int]) -> None:
         self.plan = plan
         self.job = job
         self.stop = stop
@@ -61,14 +62,14 @@ class Job:
         self.spare = spare
         self.started_at = time.time()
         self.simulated = False
-        self.identity: Dict[str, Any] = {}
-        self.environment: Dict[str, str] = {}
-        self.guard: Dict[str, Any] = {"busy": False, "evidence": []}
-        self.outcomes: List[ProbeOutcome] = []
-        self.measurements: List[Measurement] = []
-        self.telemetry: List[Aggregate] = []
-        self.telemetry_file: Optional[TelemetryFile] = None
-        self.notes: List[str] = []
+        self.identity: dict[str, Any] = {}
+        self.environment: dict[str, str] = {}
+        self.guard: dict[str, Any] = {"busy": False, "evidence": []}
+        self.outcomes: list[ProbeOutcome] = []
+        self.measurements: list[Measurement] = []
+        self.telemetry: list[Aggregate] = []
+        self.telemetry_file: TelemetryFile | None = None
+        self.notes: list[str] = []
 
     def result(self, end: str, sentence: str) -> Result:
         """The result so far: probes that were not reached are skipped, with ``sentence`` as the reason."""
@@ -102,7 +103,7 @@ class Job:
 
 def run(
     plan_path: pathlib.Path,
-    job_path: Optional[pathlib.Path],
+    job_path: pathlib.Path | None,
     *,
     relaunch: Sequence[str],
     open_hardware: OpenHardware,
@@ -114,10 +115,10 @@ def run(
         plan = Plan.from_json(text)
         check_plan(plan)
     except (OSError, ValueError) as error:
-        print("muster: %s: %s" % (plan_path, error), file=sys.stderr)
+        print(f"muster: {plan_path}: {error}", file=sys.stderr)
         return contract.EXIT_BAD_PLAN
     job = JobDir(job_path or plan_path.parent)
-    marker = "%s-%s" % (jobdir.safe_name(plan.job_id), uuid.uuid4().hex)
+    marker = f"{jobdir.safe_name(plan.job_id)}-{uuid.uuid4().hex}"
     # The watchdog is forked before any thread or lock exists, so that it inherits neither.
     watchdog = orphans.Watchdog.start(marker, plan.deadline_s + WATCHDOG_MARGIN_S)
     try:
@@ -127,10 +128,10 @@ def run(
         try:
             mine = job.open()
         except OSError as error:
-            print("muster: the job directory %s cannot be used: %s" % (job.path, error), file=sys.stderr)
+            print(f"muster: the job directory {job.path} cannot be used: {error}", file=sys.stderr)
             return contract.EXIT_NO_RESULT
         if not mine:
-            print("muster: this job already runs in %s; wait for it or end it" % job.path, file=sys.stderr)
+            print(f"muster: this job already runs in {job.path}; wait for it or end it", file=sys.stderr)
             return contract.EXIT_NO_RESULT
         plan_file = _keep_plan(job, plan_path, text)
         return _run_in(job, plan, plan_file, stop, marker, watchdog.pid, relaunch, open_hardware, packages)
@@ -144,21 +145,21 @@ def check_plan(plan: Plan) -> None:
     for name, value in [("deadline_s", plan.deadline_s), ("telemetry_interval_s", plan.telemetry_interval_s)]:
         _check_positive(name, value)
     if isinstance(plan.fence, bool) or not isinstance(plan.fence, int) or plan.fence < 0:
-        raise ValueError("the plan cannot be used: fence must be a whole number, not %r" % (plan.fence,))
+        raise ValueError(f"the plan cannot be used: fence must be a whole number, not {plan.fence!r}")
     for name, text in [("job_id", plan.job_id), ("node", plan.node), ("stage", plan.stage), ("level", plan.level)]:
         if not isinstance(text, str) or not text:
-            raise ValueError("the plan cannot be used: %s must be a text, not %r" % (name, text))
+            raise ValueError(f"the plan cannot be used: {name} must be a text, not {text!r}")
     if len(plan.probes) > PROBES_MAX:
-        raise ValueError("the plan cannot be used: %d probe calls, more than %d" % (len(plan.probes), PROBES_MAX))
+        raise ValueError(f"the plan cannot be used: {len(plan.probes)} probe calls, more than {PROBES_MAX}")
     for call in plan.probes:
-        _check_positive("timeout_s of probe %s" % call.probe, call.timeout_s)
+        _check_positive(f"timeout_s of probe {call.probe}", call.timeout_s)
         if not isinstance(call.probe, str) or not isinstance(call.params, dict) or not isinstance(call.seed, int):
-            raise ValueError("the plan cannot be used: probe call %r is malformed" % (call.probe,))
+            raise ValueError(f"the plan cannot be used: probe call {call.probe!r} is malformed")
 
 
 def _check_positive(name: str, value: Any) -> None:
     if isinstance(value, bool) or not isinstance(value, (int, float)) or not 0 < value < 1e9:
-        raise ValueError("the plan cannot be used: %s must be a positive number of seconds, not %r" % (name, value))
+        raise ValueError(f"the plan cannot be used: {name} must be a positive number of seconds, not {value!r}")
 
 
 def _keep_plan(job: JobDir, plan_path: pathlib.Path, text: str) -> pathlib.Path:
@@ -169,7 +170,7 @@ def _keep_plan(job: JobDir, plan_path: pathlib.Path, text: str) -> pathlib.Path:
         jobdir.atomic_write(job.plan, text.encode())
         return job.plan
     except OSError as error:
-        job.notes.append("the plan could not be copied into the job directory: %s" % error)
+        job.notes.append(f"the plan could not be copied into the job directory: {error}")
         return plan_path
 
 
@@ -198,14 +199,14 @@ def _run_in(
         end, sentence = stop.end, stop.sentence
         if not end:
             traceback.print_exc()
-            end, sentence = contract.END_ERROR, "the agent failed: %s: %s" % (type(error).__name__, error)
+            end, sentence = contract.END_ERROR, f"the agent failed: {type(error).__name__}: {error}"
     orphans.end_descendants(state.spare, stop.patience_s(0.5, 0.2))
     try:
         size = _write(state, end, sentence)
         progress.write("job", _summary(state, end, sentence, size))
         status = contract.EXIT_OF_END[end]
     except OSError as error:
-        print("muster: result.json could not be written: %s" % error, file=sys.stderr)
+        print(f"muster: result.json could not be written: {error}", file=sys.stderr)
         status = contract.EXIT_NO_RESULT
     progress.close()
     console.close()
@@ -215,11 +216,11 @@ def _run_in(
 
 def _work(
     state: Job, fence: Fence, context: RunContext, open_hardware: OpenHardware, packages: Sequence[str]
-) -> "tuple[str, str]":
+) -> tuple[str, str]:
     plan, stop = state.plan, state.stop
     _enter(state, fence)
     known = registry.discover(packages)
-    state.notes.extend("probe file %s cannot be used: %s" % item for item in sorted(known.broken.items()))
+    state.notes.extend("probe file {} cannot be used: {}".format(*item) for item in sorted(known.broken.items()))
     hardware = _open(state, open_hardware)
     inventory = _describe(state, hardware)
     _ask_leave(state, hardware, known)
@@ -261,7 +262,7 @@ def _enter(state: Job, fence: Fence) -> None:
     except Occupied as error:
         raise Refused(state.stop.end or contract.END_BUSY, str(error)) from error
     except OSError as error:
-        sentence = "the fence in %s cannot be used: %s" % (jobdir.fence_dir(state.plan.node), error)
+        sentence = f"the fence in {jobdir.fence_dir(state.plan.node)} cannot be used: {error}"
         raise Refused(contract.END_ERROR, sentence) from error
     if note:
         state.notes.append(note)
@@ -273,18 +274,18 @@ def _open(state: Job, open_hardware: OpenHardware) -> Hardware:
     try:
         hardware = bounded("opening the hardware", open_hardware, OPEN_LIMIT_S, state.stop)
     except Exception as error:
-        what = str(error) if isinstance(error, Hung) else "%s: %s" % (type(error).__name__, error)
-        raise Refused(state.stop.end or contract.END_ERROR, "the hardware could not be opened: %s" % what) from error
+        what = str(error) if isinstance(error, Hung) else f"{type(error).__name__}: {error}"
+        raise Refused(state.stop.end or contract.END_ERROR, f"the hardware could not be opened: {what}") from error
     state.simulated = hardware.simulated
     return hardware
 
 
-def _describe(state: Job, hardware: Hardware) -> List[Fact]:
-    inventory: List[Fact] = []
+def _describe(state: Job, hardware: Hardware) -> list[Fact]:
+    inventory: list[Fact] = []
     try:
         inventory = bounded("the inventory", lambda: list(hardware.inventory()), INVENTORY_LIMIT_S, state.stop)
     except Exception as error:
-        state.notes.append("identity is incomplete: %s: %s" % (type(error).__name__, error))
+        state.notes.append(f"identity is incomplete: {type(error).__name__}: {error}")
     state.identity = bounded("the identity", lambda: facts.identity(hardware, inventory), INVENTORY_LIMIT_S, state.stop)
     state.environment = facts.environment(inventory)
     return inventory
@@ -300,8 +301,8 @@ def _ask_leave(state: Job, hardware: Hardware, known: registry.Registry) -> None
     use = guard.look(hardware, patient=loads and not plan.force_reason, stop=state.stop)
     evidence = list(use.evidence)
     if use.busy and loads and plan.force_reason:
-        evidence.append("continued by force: %s" % plan.force_reason[:300])
-        state.notes.append("%s; continued by force: %s" % (use.sentence(), plan.force_reason[:300]))
+        evidence.append(f"continued by force: {plan.force_reason[:300]}")
+        state.notes.append(f"{use.sentence()}; continued by force: {plan.force_reason[:300]}")
     state.guard = {"busy": use.busy, "evidence": evidence}
     if use.busy and loads and not plan.force_reason:
         why = state.stop()
@@ -312,16 +313,16 @@ def _one_probe(state: Job, context: RunContext, index: int, known: registry.Regi
     name = state.plan.probes[index].probe
     probe = known.probes.get(name)
     if probe is None:
-        reason = "this agent has no probe %r (it has: %s)" % (name, ", ".join(sorted(known.probes)))
+        reason = "this agent has no probe {!r} (it has: {})".format(name, ", ".join(sorted(known.probes)))
         state.outcomes.append(ProbeOutcome(name, contract.SKIPPED, reason[:500], time.time(), 0.0))
         return
-    state.progress.write(name, "started (%d of %d)" % (index + 1, len(state.plan.probes)))
+    state.progress.write(name, f"started ({index + 1} of {len(state.plan.probes)})")
     outcome, measurements, notes = run_probe(context, index, probe, state.stop.left_s() + 1.0)
     state.outcomes.append(outcome)
     state.measurements.extend(measurements)
     state.notes.extend(notes)
-    note = ": " + outcome.reason if outcome.reason else ", %d measurements" % len(measurements)
-    state.progress.write(name, "%s after %.1f s%s" % (outcome.status.replace("_", " "), outcome.duration_s, note))
+    note = ": " + outcome.reason if outcome.reason else f", {len(measurements)} measurements"
+    state.progress.write(name, "{} after {:.1f} s{}".format(outcome.status.replace("_", " "), outcome.duration_s, note))
 
 
 def _write(state: Job, end: str, sentence: str) -> int:
@@ -341,9 +342,9 @@ def _write(state: Job, end: str, sentence: str) -> int:
 
 def _summary(state: Job, end: str, sentence: str, size: int) -> str:
     counts = collections.Counter(outcome.status for outcome in state.outcomes)
-    tally = ", ".join("%d %s" % (count, status.replace("_", " ")) for status, count in sorted(counts.items()))
-    note = " (%s)" % sentence if sentence else ""
-    return "%s%s; probes: %s; result.json %.0f kB" % (end, note, tally or "none", size / 1000)
+    tally = ", ".join(f"{count} {status.replace('_', ' ')}" for status, count in sorted(counts.items()))
+    note = f" ({sentence})" if sentence else ""
+    return "{}{}; probes: {}; result.json {:.0f} kB".format(end, note, tally or "none", size / 1000)
 
 
 def leave_process(status: int) -> NoReturn:

@@ -13,7 +13,7 @@ import sys
 import tempfile
 import threading
 import time
-from typing import Dict, List, Optional, TextIO
+from typing import TextIO
 
 RESERVE_BYTES = 6 * 1024 * 1024
 """Held free for the result (5 MB at most) while the job runs, so that a disk filled meanwhile does not cost it."""
@@ -80,7 +80,7 @@ def file_system_of(path: str, mountinfo: str) -> str:
 
 def atomic_write(path: pathlib.Path, data: bytes) -> None:
     """Writes ``path`` whole or not at all, and durably. Raises OSError (then nothing of it is left behind)."""
-    temporary = path.with_name(".%s.%d" % (path.name, os.getpid()))
+    temporary = path.with_name(f".{path.name}.{os.getpid()}")
     try:
         with open(temporary, "wb") as file:
             file.write(data)
@@ -112,8 +112,8 @@ class JobDir:
         self.logs = self.path / "logs"
         self.scratch = self.path / "scratch"
         self._reserve = self.path / ".reserve"
-        self._lock_fd: Optional[int] = None
-        self.notes: List[str] = []
+        self._lock_fd: int | None = None
+        self.notes: list[str] = []
 
     def open(self) -> bool:
         """Creates and locks the directory, removes an earlier job's result; False if a live agent holds it.
@@ -139,7 +139,7 @@ class JobDir:
             self.logs.mkdir(exist_ok=True)
             self.scratch.mkdir(exist_ok=True)
         except OSError as error:
-            self.notes.append("the job directory could not be prepared in full: %s" % error)
+            self.notes.append(f"the job directory could not be prepared in full: {error}")
         return True
 
     def _take_reserve(self) -> None:
@@ -153,7 +153,7 @@ class JobDir:
 
     def scratch_for(self, index: int, probe: str) -> pathlib.Path:
         """A fresh directory for one probe. Raises OSError."""
-        path = self.scratch / ("%02d_%s" % (index, safe_name(probe)))
+        path = self.scratch / f"{index:02d}_{safe_name(probe)}"
         path.mkdir(parents=True, exist_ok=True)
         return path
 
@@ -161,7 +161,7 @@ class JobDir:
         """Removes a probe's directory; what cannot be removed is noted."""
         self._remove(path)
         if path.exists():
-            self.notes.append("scratch directory %s could not be removed" % path.name)
+            self.notes.append(f"scratch directory {path.name} could not be removed")
 
     def write_result(self, data: bytes) -> None:
         """Frees the reserve and writes result.json atomically. Raises OSError if it cannot be written even so."""
@@ -194,7 +194,7 @@ class Console:
 
     def __init__(self, stream: TextIO) -> None:
         self._stream = stream
-        self._lines: "queue.Queue[Optional[str]]" = queue.Queue(maxsize=1000)
+        self._lines: queue.Queue[str | None] = queue.Queue(maxsize=1000)
         self._thread = threading.Thread(target=self._write, name="console", daemon=True)
         self._thread.start()
 
@@ -224,30 +224,30 @@ class Progress:
     def __init__(self, path: pathlib.Path, console: Console) -> None:
         self._console = console
         self._lines = 0
-        self._file: Optional[TextIO] = None
-        self.notes: List[str] = []
+        self._file: TextIO | None = None
+        self.notes: list[str] = []
         try:
-            self._file = open(path, "w", encoding="utf-8", buffering=1)  # noqa: SIM115  (closed in close)
+            self._file = open(path, "w", encoding="utf-8", buffering=1)  # noqa: SIM115 - closed by close()
         except OSError as error:
-            self.notes.append("progress.jsonl cannot be written: %s" % error)
+            self.notes.append(f"progress.jsonl cannot be written: {error}")
 
     def write(self, probe: str, text: str) -> None:
         """One line, such as "12:01:03 exact_gemm: cpu1 bf16 40/200 checked"; control characters are taken out."""
         self._lines += 1
         if self._lines > PROGRESS_LINES_MAX:
             if self._lines == PROGRESS_LINES_MAX + 1:
-                self.notes.append("progress: lines after the first %d were dropped" % PROGRESS_LINES_MAX)
+                self.notes.append(f"progress: lines after the first {PROGRESS_LINES_MAX} were dropped")
             return
         now = time.time()
         clean = " ".join("".join(c if c.isprintable() else " " for c in text[:PROGRESS_TEXT_MAX]).split())
-        self._console.write("%s %s: %s" % (time.strftime("%H:%M:%S", time.localtime(now)), probe, clean))
+        self._console.write("{} {}: {}".format(time.strftime("%H:%M:%S", time.localtime(now)), probe, clean))
         if self._file is None:
             return
-        row: Dict[str, object] = {"t": round(now, 2), "probe": probe, "text": clean}
+        row: dict[str, object] = {"t": round(now, 2), "probe": probe, "text": clean}
         try:
             self._file.write(json.dumps(row) + "\n")
         except OSError as error:
-            self.notes.append("progress.jsonl was cut short: %s" % error)
+            self.notes.append(f"progress.jsonl was cut short: {error}")
             self._file = None
 
     def close(self) -> None:

@@ -15,7 +15,8 @@ import select
 import signal
 import subprocess
 import time
-from typing import Callable, Dict, Iterable, List, NamedTuple, Optional, Set
+from collections.abc import Iterable
+from typing import Callable, NamedTuple
 
 MARKER = "MUSTER_RUN"
 """Environment variable that every process of a job inherits; its value is unique to the run."""
@@ -54,10 +55,10 @@ def die_with_parent(parent: int) -> None:
         os._exit(1)
 
 
-def look_up(pid: int) -> Optional[Process]:
+def look_up(pid: int) -> Process | None:
     """The process with this id, None if there is none."""
     try:
-        with open("/proc/%d/stat" % pid, "rb") as file:
+        with open(f"/proc/{pid}/stat", "rb") as file:
             text = file.read().decode("utf-8", "replace")
     except OSError:
         return None
@@ -67,19 +68,19 @@ def look_up(pid: int) -> Optional[Process]:
     return Process(pid, name, fields[0], int(fields[1]), int(fields[2]), int(fields[19]))
 
 
-def process_table() -> Dict[int, Process]:
+def process_table() -> dict[int, Process]:
     """All processes that can be seen, by id."""
     found = (look_up(int(name)) for name in os.listdir("/proc") if name.isdigit())
     return {process.pid: process for process in found if process is not None}
 
 
-def descendants(of: int, without: Callable[[Process], bool] = lambda process: False) -> List[Process]:
+def descendants(of: int, without: Callable[[Process], bool] = lambda process: False) -> list[Process]:
     """Everything below process ``of``, the dead but unreaped included; branches that ``without`` names are left out."""
     table = process_table()
-    children: Dict[int, List[Process]] = {}
+    children: dict[int, list[Process]] = {}
     for process in table.values():
         children.setdefault(process.parent, []).append(process)
-    found: List[Process] = []
+    found: list[Process] = []
     queue = [of]
     while queue:
         for process in children.get(queue.pop(), []):
@@ -89,12 +90,12 @@ def descendants(of: int, without: Callable[[Process], bool] = lambda process: Fa
     return found
 
 
-def marked(value: str) -> List[Process]:
+def marked(value: str) -> list[Process]:
     """Processes whose environment carries this run's marker, as far as this user may look."""
-    needle = ("%s=%s" % (MARKER, value)).encode()
+    needle = (f"{MARKER}={value}").encode()
     found = []
     for process in process_table().values():
-        with contextlib.suppress(OSError), open("/proc/%d/environ" % process.pid, "rb") as file:
+        with contextlib.suppress(OSError), open(f"/proc/{process.pid}/environ", "rb") as file:
             if needle in file.read().split(b"\0"):
                 found.append(process)
     return found
@@ -111,13 +112,13 @@ def kill(pid: int) -> None:
             subprocess.run(["sudo", "-n", "kill", "-KILL", str(pid)], capture_output=True, timeout=2)
 
 
-def end_descendants(spare: Set[int], limit_s: float = 0.5) -> List[str]:
+def end_descendants(spare: set[int], limit_s: float = 0.5) -> list[str]:
     """Ends what probes left below this process, but not ``spare``; returns the names of those still running.
 
     Looks again until nothing is left (what is killed may have been forking), ``limit_s`` seconds at most.
     """
-    names: List[str] = []
-    seen: Set[int] = set()
+    names: list[str] = []
+    seen: set[int] = set()
     group = os.getpgrp()
     give_up_at = time.monotonic() + limit_s
     while True:
@@ -146,7 +147,7 @@ class Watchdog:
         self._lifeline = lifeline
 
     @staticmethod
-    def start(marker: str, limit_s: float) -> "Watchdog":
+    def start(marker: str, limit_s: float) -> Watchdog:
         """Starts one that also kills this process, with everything it started, once ``limit_s`` seconds are over."""
         agent = os.getpid()
         reader, writer = os.pipe()

@@ -8,7 +8,8 @@ import os
 import pathlib
 import re
 import time
-from typing import Any, Callable, Dict, List, Optional, Sequence, Type
+from collections.abc import Sequence
+from typing import Any, Callable
 
 import muster_node
 from muster_node import contract
@@ -47,19 +48,19 @@ class RunContext:
     relaunch: Sequence[str]
     marker: str
     progress: Progress
-    stop: Callable[[], Optional[str]]
-    spare: "set[int]"
+    stop: Callable[[], str | None]
+    spare: set[int]
 
 
 class Listener:
     """Validates every line that a probe sends. Raises BadLine, which ends the probe."""
 
-    def __init__(self, probe: Type[Probe], report: Callable[[str], None]) -> None:
+    def __init__(self, probe: type[Probe], report: Callable[[str], None]) -> None:
         self._probe = probe
         self._report = report
         self._sent = 0
-        self.measurements: List[Measurement] = []
-        self.end: Optional["tuple[str, str]"] = None
+        self.measurements: list[Measurement] = []
+        self.end: tuple[str, str] | None = None
         self.message_at = time.monotonic()
 
     def take(self, line: bytes) -> None:
@@ -67,37 +68,37 @@ class Listener:
         self.message_at = time.monotonic()
         self._sent += len(line)
         if self._sent > SENT_BYTES_MAX:
-            raise BadLine("it sent more than %d bytes" % SENT_BYTES_MAX)
+            raise BadLine(f"it sent more than {SENT_BYTES_MAX} bytes")
         try:
             raw = json.loads(line.decode("utf-8"))
         except (ValueError, RecursionError):
-            raise BadLine("it sent a line that is not JSON: %r" % line[:40]) from None
+            raise BadLine(f"it sent a line that is not JSON: {line[:40]!r}") from None
         kind = raw.get("kind") if isinstance(raw, dict) else None
         if kind == "measurement":
             if len(self.measurements) >= MEASUREMENTS_MAX:
-                raise BadLine("it sent more than %d measurements" % MEASUREMENTS_MAX)
+                raise BadLine(f"it sent more than {MEASUREMENTS_MAX} measurements")
             self.measurements.append(self._measurement(raw))
         elif kind == "progress":
             self._report(str(raw.get("text", "")))
         elif kind == "end" and raw.get("status") in (contract.COMPLETED, contract.SKIPPED, contract.CRASHED):
             self.end = (raw["status"], str(raw.get("reason", ""))[:REASON_MAX])
         else:
-            raise BadLine("it sent a line of unknown kind: %r" % line[:40])
+            raise BadLine(f"it sent a line of unknown kind: {line[:40]!r}")
 
-    def _measurement(self, raw: Dict[str, Any]) -> Measurement:
+    def _measurement(self, raw: dict[str, Any]) -> Measurement:
         name = raw.get("metric")
         declared = self._probe.metrics.get(name) if isinstance(name, str) else None
         if declared is None:
-            raise BadLine("it reported the undeclared metric %r" % (name,))
+            raise BadLine(f"it reported the undeclared metric {name!r}")
         device = raw.get("device")
         if not isinstance(device, str) or not DEVICE.fullmatch(device):
-            raise BadLine("metric %s came with an unusable device: %.60r" % (name, device))
+            raise BadLine(f"metric {name} came with an unusable device: {device!r}")
         value, text = _number(name, raw.get("value")), raw.get("text")
         if value is not None and text is not None:
-            raise BadLine("metric %s came with both a value and a text" % name)
+            raise BadLine(f"metric {name} came with both a value and a text")
         samples = raw.get("samples", 1)
         if isinstance(samples, bool) or not isinstance(samples, int) or not 0 <= samples <= 2**53:
-            raise BadLine("metric %s came with %.60r samples" % (name, samples))
+            raise BadLine(f"metric {name} came with {samples!r} samples")
         spread = _number(name, raw.get("spread"))
         return Measurement(
             probe=self._probe.name,
@@ -113,26 +114,26 @@ class Listener:
         )
 
 
-def _number(name: Any, value: Any) -> Optional[float]:
+def _number(name: Any, value: Any) -> float | None:
     if value is None:
         return None
     if isinstance(value, bool) or not isinstance(value, (int, float)) or not abs(value) <= NUMBER_MAX:
-        raise BadLine("metric %s came with %.60r for a number" % (name, value))
+        raise BadLine(f"metric {name} came with {value!r} for a number")
     return float(value)
 
 
-def _labels(name: Any, labels: Any) -> Dict[str, str]:
+def _labels(name: Any, labels: Any) -> dict[str, str]:
     if not isinstance(labels, dict) or len(labels) > LABELS_MAX:
-        raise BadLine("metric %s came with unusable labels" % name)
+        raise BadLine(f"metric {name} came with unusable labels")
     for key, label in labels.items():
         if not LABEL_KEY.fullmatch(key) or not isinstance(label, str) or not LABEL.fullmatch(label):
-            raise BadLine("metric %s came with an unusable label: %.60r" % (name, {key: label}))
+            raise BadLine(f"metric {name} came with an unusable label: { {key: label}!r}")
     return labels
 
 
 def run_probe(
-    context: RunContext, index: int, probe: Type[Probe], budget_s: float
-) -> "tuple[ProbeOutcome, List[Measurement], List[str]]":
+    context: RunContext, index: int, probe: type[Probe], budget_s: float
+) -> tuple[ProbeOutcome, list[Measurement], list[str]]:
     """Runs call ``index`` of the plan for ``budget_s`` at most. Returns its outcome, measurements and notes.
 
     Never raises because of the probe.
@@ -140,12 +141,12 @@ def run_probe(
     started_at, started = time.time(), time.monotonic()
     listener = Listener(probe, lambda text: context.progress.write(probe.name, text))
     timeout_s = context.plan.probes[index].timeout_s
-    log = CappedLog(context.job.logs / ("%02d_%s.log" % (index, safe_name(probe.name))))
-    notes: List[str] = []
+    log = CappedLog(context.job.logs / f"{index:02d}_{safe_name(probe.name)}.log")
+    notes: list[str] = []
     try:
         scratch = context.job.scratch_for(index, probe.name)
     except OSError as error:
-        reason = "no scratch directory could be made: %s" % error
+        reason = f"no scratch directory could be made: {error}"
         return _outcome(probe, contract.SKIPPED, reason, started_at, started), [], []
     ooms = facts.oom_kills()
     try:
@@ -163,19 +164,19 @@ def run_probe(
         if end.returncode is None:
             context.spare.add(end.pid)
     except OSError as error:
-        status, reason = contract.CRASHED, "its process could not be started: %s" % error
+        status, reason = contract.CRASHED, f"its process could not be started: {error}"
     left = orphans.end_descendants(context.spare, 0.2 if context.stop() else 0.5)
     if left:
-        notes.append("probe %s left processes behind, which were ended: %s" % (probe.name, ", ".join(left[:10])))
+        notes.append("probe {} left processes behind, which were ended: {}".format(probe.name, ", ".join(left[:10])))
     context.job.drop_scratch(scratch)
     return _outcome(probe, status, reason, started_at, started), listener.measurements, notes
 
 
-def _outcome(probe: Type[Probe], status: str, reason: str, started_at: float, started: float) -> ProbeOutcome:
+def _outcome(probe: type[Probe], status: str, reason: str, started_at: float, started: float) -> ProbeOutcome:
     return ProbeOutcome(probe.name, status, reason[:REASON_MAX], started_at, round(time.monotonic() - started, 3))
 
 
-def _command(context: RunContext, index: int, probe: Type[Probe], scratch: pathlib.Path, fd: int) -> List[str]:
+def _command(context: RunContext, index: int, probe: type[Probe], scratch: pathlib.Path, fd: int) -> list[str]:
     job = {
         "plan": str(context.plan_file),
         "index": index,
@@ -187,7 +188,7 @@ def _command(context: RunContext, index: int, probe: Type[Probe], scratch: pathl
     return [*context.relaunch, "_probe", json.dumps(job)]
 
 
-def _environment(context: RunContext, scratch: pathlib.Path) -> Dict[str, str]:
+def _environment(context: RunContext, scratch: pathlib.Path) -> dict[str, str]:
     root = str(pathlib.Path(muster_node.__file__).parent.parent)
     path = os.environ.get("PYTHONPATH")
     environment = {
@@ -202,21 +203,21 @@ def _environment(context: RunContext, scratch: pathlib.Path) -> Dict[str, str]:
 
 
 def _tell_if_quiet(
-    listener: Listener, context: RunContext, probe: Type[Probe], started: float, timeout_s: float
+    listener: Listener, context: RunContext, probe: type[Probe], started: float, timeout_s: float
 ) -> None:
     now = time.monotonic()
     if now - listener.message_at >= QUIET_S:
         listener.message_at = now
-        context.progress.write(probe.name, "still running, %.0f s of at most %.0f s" % (now - started, timeout_s))
+        context.progress.write(probe.name, f"still running, {now - started:.0f} s of at most {timeout_s:.0f} s")
 
 
-def _judge(end: ChildEnd, listener: Listener, log: CappedLog, timeout_s: float, oom: bool) -> "tuple[str, str]":
+def _judge(end: ChildEnd, listener: Listener, log: CappedLog, timeout_s: float, oom: bool) -> tuple[str, str]:
     """Status and one-sentence reason of a probe whose process has ended."""
     if end.returncode is None:
         return contract.TIMED_OUT, process.describe(
             [
-                "unkillable: process %d is still there (state %s) after SIGKILL and was left behind"
-                % (end.pid, process.state_of(end.pid) or "unknown"),
+                f"unkillable: process {end.pid} is still there (state {process.state_of(end.pid) or 'unknown'}) "
+                "after SIGKILL and was left behind",
                 _why_cut(end, timeout_s),
             ]
         )
@@ -235,18 +236,18 @@ def _judge(end: ChildEnd, listener: Listener, log: CappedLog, timeout_s: float, 
     if end.returncode < 0:
         return contract.CRASHED, _with_log(_killed(-end.returncode, oom), log)
     last = log.last_line()
-    output = ", its last output was: %s" % last if last else ""
+    output = f", its last output was: {last}" if last else ""
     if end.returncode == 0:
-        return contract.CRASHED, "it ended without a result%s" % output
-    return contract.CRASHED, _with_log("it exited with status %d%s" % (end.returncode, output), log)
+        return contract.CRASHED, f"it ended without a result{output}"
+    return contract.CRASHED, _with_log(f"it exited with status {end.returncode}{output}", log)
 
 
 def _why_cut(end: ChildEnd, timeout_s: float) -> str:
     if end.cut == process.TIMEOUT:
-        return "it did not end within %g s" % timeout_s
+        return f"it did not end within {timeout_s:g} s"
     if end.cut == process.REFUSED:
         return end.detail
-    return "it was cut short: %s" % end.cut if end.cut else ""
+    return f"it was cut short: {end.cut}" if end.cut else ""
 
 
 def _killed(number: int, oom: bool) -> str:
@@ -255,8 +256,8 @@ def _killed(number: int, oom: bool) -> str:
         return "it was killed by the kernel for want of memory (SIGKILL, and the kernel's oom_kill count rose)"
     if name == "SIGKILL":
         return "it was killed by SIGKILL from outside; the kernel counted no out-of-memory kill"
-    return "it was killed by %s" % name
+    return f"it was killed by {name}"
 
 
 def _with_log(reason: str, log: CappedLog) -> str:
-    return "%s; its output is in logs/%s" % (reason, log.path.name) if log.size else reason
+    return f"{reason}; its output is in logs/{log.path.name}" if log.size else reason

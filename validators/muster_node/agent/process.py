@@ -11,7 +11,8 @@ import selectors
 import signal
 import subprocess
 import time
-from typing import Callable, Deque, Dict, List, Optional, Sequence
+from collections.abc import Sequence
+from typing import Callable
 
 from muster_node.agent import orphans
 
@@ -43,7 +44,7 @@ class ChildEnd:
     ended by itself, TIMEOUT, REFUSED (``detail`` is the sentence), or the reason that ``stop()`` gave.
     """
 
-    returncode: Optional[int]
+    returncode: int | None
     cut: str
     detail: str
     pid: int
@@ -58,10 +59,10 @@ class CappedLog:
     def __init__(self, path: pathlib.Path) -> None:
         self.path = path
         self.size = 0
-        self._tail: Deque[bytes] = collections.deque()
+        self._tail: collections.deque[bytes] = collections.deque()
         self._tail_size = 0
         self._written = 0
-        self._file: Optional[int] = None
+        self._file: int | None = None
 
     def add(self, data: bytes) -> None:
         """Takes output. A disk that is full costs the log, nothing else."""
@@ -111,16 +112,16 @@ class _Lines:
             if line.strip():
                 self._take(line)
         if len(self._rest) > LINE_MAX:
-            raise BadLine("it sent a line longer than %d bytes" % LINE_MAX)
+            raise BadLine(f"it sent a line longer than {LINE_MAX} bytes")
 
 
 def run_child(
     command: Callable[[int], Sequence[str]],
     *,
-    env: Dict[str, str],
+    env: dict[str, str],
     cwd: pathlib.Path,
     timeout_s: float,
-    stop: Callable[[], Optional[str]],
+    stop: Callable[[], str | None],
     take: Callable[[bytes], None],
     log: CappedLog,
     tick: Callable[[], None] = lambda: None,
@@ -150,7 +151,7 @@ def run_child(
         os.close(writer)
     assert process.stdout is not None
     output = process.stdout.fileno()
-    sinks: Dict[int, Callable[[bytes], None]] = {reader: _Lines(take).add, output: log.add}
+    sinks: dict[int, Callable[[bytes], None]] = {reader: _Lines(take).add, output: log.add}
     try:
         cut, detail = _listen(process, sinks, time.monotonic() + timeout_s, stop, tick)
         hurried = cut not in ("", TIMEOUT, REFUSED)
@@ -169,12 +170,12 @@ def run_child(
 
 
 def _listen(
-    process: "subprocess.Popen[bytes]",
-    sinks: Dict[int, Callable[[bytes], None]],
+    process: subprocess.Popen[bytes],
+    sinks: dict[int, Callable[[bytes], None]],
     give_up_at: float,
-    stop: Callable[[], Optional[str]],
+    stop: Callable[[], str | None],
     tick: Callable[[], None],
-) -> "tuple[str, str]":
+) -> tuple[str, str]:
     with selectors.DefaultSelector() as selector:
         for fd in sinks:
             os.set_blocking(fd, False)
@@ -199,7 +200,7 @@ def _listen(
     return "", ""
 
 
-def _drain(sinks: Dict[int, Callable[[bytes], None]]) -> None:
+def _drain(sinks: dict[int, Callable[[bytes], None]]) -> None:
     # Only the data in the pipes at its end, not until end of file: a grandchild may hold the other end open.
     for fd, sink in sinks.items():
         taken = 0
@@ -214,7 +215,7 @@ def _drain(sinks: Dict[int, Callable[[bytes], None]]) -> None:
             sink(data)
 
 
-def _finish(process: "subprocess.Popen[bytes]", grace_s: float, kill_wait_s: float) -> bool:
+def _finish(process: subprocess.Popen[bytes], grace_s: float, kill_wait_s: float) -> bool:
     """Ends the child and its group, by SIGTERM, then by SIGKILL. Returns False if it cannot be killed."""
     if process.poll() is None:
         _signal_group(process.pid, signal.SIGTERM)
@@ -229,7 +230,7 @@ def _signal_group(group: int, number: int) -> None:
         os.killpg(group, number)
 
 
-def _gone(process: "subprocess.Popen[bytes]", wait_s: float) -> bool:
+def _gone(process: subprocess.Popen[bytes], wait_s: float) -> bool:
     until = time.monotonic() + wait_s
     while process.poll() is None:
         if time.monotonic() >= until:
@@ -249,9 +250,9 @@ def signal_name(number: int) -> str:
     try:
         return signal.Signals(number).name
     except ValueError:
-        return "signal %d" % number
+        return f"signal {number}"
 
 
-def describe(parts: List[str]) -> str:
+def describe(parts: list[str]) -> str:
     """Clauses to one sentence, 400 characters at most."""
     return "; ".join(part for part in parts if part)[:400]

@@ -10,7 +10,8 @@ import importlib
 import importlib.util
 import pkgutil
 import shutil
-from typing import Any, Dict, Sequence, Type
+from collections.abc import Sequence
+from typing import Any
 
 from muster_node.hardware.seam import Hardware
 from muster_node.probe import Probe
@@ -22,30 +23,30 @@ PROBE_PACKAGES = ("muster_node.probes",)
 class Registry:
     """Probes by name, and the files that could not be used: module → one sentence."""
 
-    probes: Dict[str, Type[Probe]]
-    broken: Dict[str, str]
+    probes: dict[str, type[Probe]]
+    broken: dict[str, str]
 
 
 def discover(packages: Sequence[str] = PROBE_PACKAGES) -> Registry:
     """Looks through ``packages``. Files whose name begins with "_" are helpers."""
-    probes: Dict[str, Type[Probe]] = {}
-    broken: Dict[str, str] = {}
+    probes: dict[str, type[Probe]] = {}
+    broken: dict[str, str] = {}
     for package_name in packages:
         package = importlib.import_module(package_name)
         for info in sorted(pkgutil.iter_modules(package.__path__), key=lambda module: module.name):
             if info.name.startswith("_"):
                 continue
-            module_name = "%s.%s" % (package_name, info.name)
+            module_name = f"{package_name}.{info.name}"
             try:
                 for probe in probes_in(module_name).values():
                     _check(probe, probes)
                     probes[probe.name] = probe
             except Exception as error:
-                broken[module_name] = "%s: %s" % (type(error).__name__, str(error)[:300])
+                broken[module_name] = f"{type(error).__name__}: {str(error)[:300]}"
     return Registry(probes, broken)
 
 
-def probes_in(module_name: str) -> Dict[str, Type[Probe]]:
+def probes_in(module_name: str) -> dict[str, type[Probe]]:
     """The probes that one module defines, by name. Raises whatever its import raises."""
     module = importlib.import_module(module_name)
     return {
@@ -58,15 +59,15 @@ def probes_in(module_name: str) -> Dict[str, Type[Probe]]:
     }
 
 
-def _check(probe: Type[Probe], known: Dict[str, Type[Probe]]) -> None:
+def _check(probe: type[Probe], known: dict[str, type[Probe]]) -> None:
     for attribute in ("name", "stage", "doc"):
         if not isinstance(getattr(probe, attribute, None), str):
-            raise ValueError("probe class %s declares no %s" % (probe.__name__, attribute))
+            raise ValueError(f"probe class {probe.__name__} declares no {attribute}")
     if probe.name in known:
-        raise ValueError("probe name %s is taken by %s" % (probe.name, known[probe.name].__module__))
+        raise ValueError(f"probe name {probe.name} is taken by {known[probe.name].__module__}")
 
 
-def declaration(probe: Type[Probe]) -> Dict[str, Any]:
+def declaration(probe: type[Probe]) -> dict[str, Any]:
     """A probe's declaration as plain data."""
     return {
         "name": probe.name,
@@ -102,5 +103,5 @@ def need_sentence(need: str) -> str:
     if need == "gpu":
         return "no GPU answers"
     if kind == "tool":
-        return "%s is not installed" % program
-    return "needs %s, which this agent does not know" % need
+        return f"{program} is not installed"
+    return f"needs {need}, which this agent does not know"

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import dataclasses
 import json
-from typing import Any, Dict, List, Sequence, Tuple, TypeVar
+from collections.abc import Sequence
+from typing import Any, TypeVar
 
 from muster_node.contract import RESULT_BYTES_MAX, Aggregate, Measurement, Result
 
@@ -29,7 +30,7 @@ def encode(result: Result, limit: int = RESULT_BYTES_MAX) -> bytes:
     room = limit - len(bare.to_json().encode()) - 20_000
     telemetry, telemetry_notes = _fit({"telemetry": result.telemetry}, room // 2)
     room -= sum(_size(aggregate) for aggregate in telemetry)
-    by_probe: Dict[str, List[Measurement]] = {}
+    by_probe: dict[str, list[Measurement]] = {}
     for measurement in result.measurements:
         by_probe.setdefault(measurement.probe, []).append(measurement)
     measurements, more = _fit(by_probe, room)
@@ -37,10 +38,10 @@ def encode(result: Result, limit: int = RESULT_BYTES_MAX) -> bytes:
     return dataclasses.replace(result, telemetry=telemetry, measurements=measurements, notes=notes).to_json().encode()
 
 
-def _capped_notes(notes: Sequence[str]) -> List[str]:
+def _capped_notes(notes: Sequence[str]) -> list[str]:
     kept = [note[:NOTE_MAX] for note in notes[:NOTES_MAX]]
     if len(notes) > NOTES_MAX:
-        kept.append("%d further notes were dropped" % (len(notes) - NOTES_MAX))
+        kept.append(f"{len(notes) - NOTES_MAX} further notes were dropped")
     return kept
 
 
@@ -49,16 +50,16 @@ def _size(entry: Any) -> int:
     return len(json.dumps(dataclasses.asdict(entry), sort_keys=True).encode()) + 2
 
 
-def _fit(groups: Dict[str, List[T]], room: int) -> Tuple[List[T], List[str]]:
+def _fit(groups: dict[str, list[T]], room: int) -> tuple[list[T], list[str]]:
     """The entries of each group that fit into an even share of ``room`` bytes; what small groups leave, others use."""
     sizes = {name: sum(_size(entry) for entry in entries) for name, entries in groups.items()}
-    shares: Dict[str, int] = {}
+    shares: dict[str, int] = {}
     left, waiting = max(room, 0), sorted(groups, key=lambda name: sizes[name])
     for position, name in enumerate(waiting):
         shares[name] = min(sizes[name], left // (len(waiting) - position))
         left -= shares[name]
-    kept: List[T] = []
-    notes: List[str] = []
+    kept: list[T] = []
+    notes: list[str] = []
     for name, entries in groups.items():
         used, count = 0, 0
         for entry in entries:

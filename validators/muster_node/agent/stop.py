@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import signal
 import time
-from typing import Any, Callable, Optional
+from typing import Any, Callable
 
 from muster_node import contract
 
@@ -22,7 +22,7 @@ class Stop:
         self._monotonic = monotonic
         self._deadline_s = deadline_s
         self._deadline_at = monotonic() + deadline_s
-        self._stopped_at: Optional[float] = None
+        self._stopped_at: float | None = None
         self._superseded: Callable[[], bool] = lambda: False
         self._polled_at = monotonic()
         self._signal = 0
@@ -50,7 +50,7 @@ class Stop:
         left = self._stopped_at + END_WITHIN_S - self._monotonic()
         return max(PATIENCE_MIN_S, min(usual_s, hurried_s, left))
 
-    def __call__(self) -> Optional[str]:
+    def __call__(self) -> str | None:
         """Why to stop, as a clause; None to go on."""
         if not self.end:
             self._look()
@@ -65,9 +65,9 @@ class Stop:
                 return
         if self._signal:
             name = signal.Signals(self._signal).name
-            self._set(contract.END_TERMINATED, "%s by %s" % (contract.PREEMPTED, name))
+            self._set(contract.END_TERMINATED, f"{contract.PREEMPTED} by {name}")
         elif now >= self._deadline_at:
-            self._set(contract.END_DEADLINE, "the job's deadline of %g s was reached" % self._deadline_s)
+            self._set(contract.END_DEADLINE, f"the job's deadline of {self._deadline_s:g} s was reached")
 
     def _set(self, end: str, sentence: str) -> None:
         self.end, self.sentence = end, sentence

@@ -16,7 +16,7 @@ import pathlib
 import re
 import threading
 import time
-from typing import Dict, Iterable, List, Optional, Tuple, Union
+from collections.abc import Iterable
 
 from muster_node.agent.aggregate import NumberSeries, StateSeries
 from muster_node.contract import Aggregate, TelemetryFile
@@ -41,7 +41,7 @@ DEVICE = re.compile(r"[a-z]+[0-9]*(:[A-Za-z0-9_.:@+/-]{1,64})?")
 UNIT = re.compile(r"[A-Za-z0-9%°/·²³ .-]{1,16}")
 """What the controller takes for a series or state, a device and a unit."""
 
-Key = Tuple[str, str]
+Key = tuple[str, str]
 
 
 class _HashedFile(io.RawIOBase):
@@ -81,22 +81,22 @@ class Recorder:
         self._path = path
         self._hold_max_s = hold_max_s
         self._lock = threading.Lock()
-        self._series: Dict[Key, Tuple[str, str, Union[NumberSeries, StateSeries]]] = {}
+        self._series: dict[Key, tuple[str, str, NumberSeries | StateSeries]] = {}
         self._left_out = 0
         self._unusable = 0
         self._rows = 0
         self._closed = False
         self._flushed_at = -math.inf
-        self.notes: List[str] = []
-        self._raw: Optional[_HashedFile] = None
-        self._gzip: Optional[gzip.GzipFile] = None
+        self.notes: list[str] = []
+        self._raw: _HashedFile | None = None
+        self._gzip: gzip.GzipFile | None = None
         try:
             self._raw = _HashedFile(path)
             self._gzip = gzip.GzipFile(fileobj=self._raw, mode="wb", filename="", mtime=0, compresslevel=6)
         except OSError as error:
-            self._stop_file("the telemetry file cannot be written: %s" % error)
+            self._stop_file(f"the telemetry file cannot be written: {error}")
 
-    def add(self, t: float, samples: Iterable[Sample], hold_max_s: Optional[float] = None) -> None:
+    def add(self, t: float, samples: Iterable[Sample], hold_max_s: float | None = None) -> None:
         """One reading of all sensors, ``t`` in epoch seconds. Ignored once closed (a reading that came too late).
 
         ``hold_max_s`` from now on replaces that of the start.
@@ -108,18 +108,16 @@ class Recorder:
             lines = [line for line in (self._take(t, sample) for sample in samples) if line]
             self._write(t, lines)
 
-    def close(self) -> Tuple[List[Aggregate], Optional[TelemetryFile]]:
+    def close(self) -> tuple[list[Aggregate], TelemetryFile | None]:
         """Ends the file; returns the aggregates, sorted by series and device, and the file if there is one."""
         with self._lock:
             self._closed = True
             if self._gzip is not None:
                 self._end_file()
             if self._left_out:
-                self.notes.append("telemetry: %d readings beyond %d series were dropped" % (self._left_out, SERIES_MAX))
+                self.notes.append(f"telemetry: {self._left_out} readings beyond {SERIES_MAX} series were dropped")
             if self._unusable:
-                self.notes.append(
-                    "telemetry: %d readings with an unusable name or number were dropped" % self._unusable
-                )
+                self.notes.append(f"telemetry: {self._unusable} readings with an unusable name or number were dropped")
             file = None
             if self._raw is not None:
                 file = TelemetryFile(self._path.name, self._raw.sha256.hexdigest(), self._rows, self._raw.size)
@@ -136,7 +134,7 @@ class Recorder:
                 self._left_out += 1
                 return ""
             kept = NumberSeries() if sample.state is None else StateSeries()
-            head = '"series":%s,"device":%s' % (json.dumps(key[0]), json.dumps(key[1]))
+            head = f'"series":{json.dumps(key[0])},"device":{json.dumps(key[1])}'
             entry = self._series[key] = (sample.unit, head, kept)
         _, head, kept = entry
         if isinstance(kept, StateSeries):
@@ -147,7 +145,7 @@ class Recorder:
                 self._unusable += 1
                 return ""
             kept.add(t, state, self._hold_max_s)
-            return '{"t":%.2f,%s,"state":%s}\n' % (t, head, json.dumps(state))
+            return f'{{"t":{t:.2f},{head},"state":{json.dumps(state)}}}\n'
         if sample.value is None:
             return ""
         value = float(sample.value)
@@ -155,9 +153,9 @@ class Recorder:
             self._unusable += 1
             return ""
         kept.add(t, value)
-        return '{"t":%.2f,%s,"value":%.7g}\n' % (t, head, value)
+        return f'{{"t":{t:.2f},{head},"value":{value:.7g}}}\n'
 
-    def _write(self, t: float, lines: List[str]) -> None:
+    def _write(self, t: float, lines: list[str]) -> None:
         if self._gzip is None or self._raw is None or not lines:
             return
         try:
@@ -168,9 +166,9 @@ class Recorder:
                 self._flushed_at = t
             if self._raw.size > FILE_BYTES_MAX:
                 self._end_file()
-                self.notes.append("telemetry: the side file was ended at its limit of %d bytes" % FILE_BYTES_MAX)
+                self.notes.append(f"telemetry: the side file was ended at its limit of {FILE_BYTES_MAX} bytes")
         except OSError as error:
-            self._stop_file("the telemetry file was cut short: %s" % error)
+            self._stop_file(f"the telemetry file was cut short: {error}")
 
     def _end_file(self) -> None:
         try:
@@ -180,7 +178,7 @@ class Recorder:
                 self._raw.close()
             self._gzip = None
         except OSError as error:
-            self._stop_file("the telemetry file was cut short: %s" % error)
+            self._stop_file(f"the telemetry file was cut short: {error}")
 
     def _stop_file(self, note: str) -> None:
         self.notes.append(note)
@@ -189,7 +187,7 @@ class Recorder:
             self._raw.close()
 
 
-def _aggregate(key: Key, entry: Tuple[str, str, Union[NumberSeries, StateSeries]]) -> Aggregate:
+def _aggregate(key: Key, entry: tuple[str, str, NumberSeries | StateSeries]) -> Aggregate:
     unit, _, kept = entry
     if isinstance(kept, StateSeries):
         seconds = {state: round(spent, 3) for state, spent in sorted(kept.seconds.items())}
@@ -222,7 +220,7 @@ class Sampler:
         self._recorder = recorder
         self._interval_s = interval_s
         self._stop = threading.Event()
-        self._reading_since: Optional[float] = None
+        self._reading_since: float | None = None
         self._spacing_s = interval_s
         self._longest_s = 0.0
         self._failures = 0
@@ -233,7 +231,7 @@ class Sampler:
         """Starts sampling."""
         self._thread.start()
 
-    def stop(self, wait_s: float = 0.5) -> List[str]:
+    def stop(self, wait_s: float = 0.5) -> list[str]:
         """Ends sampling; a reading that hangs is not waited for longer than ``wait_s``. Returns what to note."""
         self._stop.set()
         self._thread.join(wait_s)
@@ -241,12 +239,12 @@ class Sampler:
         since = self._reading_since
         if self._thread.is_alive() and since is not None:
             hung_s = time.monotonic() - since
-            notes.append("telemetry: a sensor reading hung for the last %.0f s; the series end before it" % hung_s)
+            notes.append(f"telemetry: a sensor reading hung for the last {hung_s:.0f} s; the series end before it")
         slow_s = max(5.0, 5 * self._interval_s)
         if self._longest_s > slow_s:
-            notes.append("telemetry: the slowest reading of the sensors took %.0f s" % self._longest_s)
+            notes.append(f"telemetry: the slowest reading of the sensors took {self._longest_s:.0f} s")
         if self._failures:
-            notes.append("telemetry: %d readings failed, the first with %s" % (self._failures, self._first_failure))
+            notes.append(f"telemetry: {self._failures} readings failed, the first with {self._first_failure}")
         return notes
 
     def _loop(self) -> None:
@@ -267,7 +265,7 @@ class Sampler:
         except Exception as error:
             self._failures += 1
             if not self._first_failure:
-                self._first_failure = ("%s: %s" % (type(error).__name__, error))[:200]
+                self._first_failure = (f"{type(error).__name__}: {error}")[:200]
 
     def _now(self) -> float:
         try:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import threading
-from typing import Dict, List, Optional, Tuple
 
 from muster_node.contract import Measurement
 from muster_node.hardware.host.xid_log import XidEvent, folded, labels_of
@@ -18,8 +17,8 @@ class XidWatch:
     """Reads the driver's events in a thread of its own, so that one that hangs holds up nothing."""
 
     def __init__(self, hardware: Hardware) -> None:
-        self._source: Optional[XidSource] = None
-        self._events: List[XidEvent] = []
+        self._source: XidSource | None = None
+        self._events: list[XidEvent] = []
         self._failure = ""
         try:
             self._source = hardware.xid_source()
@@ -30,7 +29,7 @@ class XidWatch:
         if self._source is not None:
             self._thread.start()
 
-    def stop(self, devices: Dict[str, str], wait_s: float = LEAVE_S) -> Tuple[List[Measurement], List[str]]:
+    def stop(self, devices: dict[str, str], wait_s: float = LEAVE_S) -> tuple[list[Measurement], list[str]]:
         """Ends the watch: an entry for each XID, and notes. ``devices``: by PCI address."""
         if self._source is None:
             return [], self._failures()
@@ -45,22 +44,22 @@ class XidWatch:
         ]  # fmt: skip
         return entries, self._notes(self._source)
 
-    def _notes(self, source: XidSource) -> List[str]:
+    def _notes(self, source: XidSource) -> list[str]:
         notes = ["the kernel log cannot be read: XIDs of this job are those of NVML's event set"]
         for reason in sorted(set(source.refused.values())):
             who = ", ".join(device for device, why in source.refused.items() if why == reason)
-            notes.append("XIDs of %s are not seen: %s" % (who, reason))
+            notes.append(f"XIDs of {who} are not seen: {reason}")
         if self._thread.is_alive():
             notes.append("XIDs are not seen to the end: NVML's event set did not answer")
         elif source.trouble:
-            notes.append("XIDs may be missing: %s" % source.trouble)
+            notes.append(f"XIDs may be missing: {source.trouble}")
         return notes + self._failures()
 
-    def _failures(self) -> List[str]:
-        return ["XIDs are not seen to the end: %s" % self._failure] if self._failure else []
+    def _failures(self) -> list[str]:
+        return [f"XIDs are not seen to the end: {self._failure}"] if self._failure else []
 
     def _fail(self, error: Exception) -> None:
-        self._failure = ("%s: %s" % (type(error).__name__, error))[:200]
+        self._failure = (f"{type(error).__name__}: {error}")[:200]
 
     def _loop(self) -> None:
         assert self._source is not None

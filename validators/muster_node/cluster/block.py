@@ -5,7 +5,8 @@ from __future__ import annotations
 import dataclasses
 import hashlib
 import json
-from typing import Any, Dict, Mapping, Tuple
+from collections.abc import Mapping
+from typing import Any
 
 from muster_node.agent import facts
 from muster_node.agent.probe_run import LABEL
@@ -13,7 +14,7 @@ from muster_node.probe import Metric, Param
 
 PORT_MAX = 65535
 
-PARAMS: Dict[str, Param] = {
+PARAMS: dict[str, Param] = {
     "rank": Param(None, "this node's place in members, counted from 0"),
     "world_size": Param(None, "number of members"),
     "members": Param(None, "the nodes' names, by rank"),
@@ -27,7 +28,7 @@ PARAMS: Dict[str, Param] = {
 }
 """What every probe of a block takes. All but rank must be the same for all members."""
 
-METRICS: Dict[str, Metric] = {
+METRICS: dict[str, Metric] = {
     "member_missing": Metric("count", "1 for a member that did not come up or was lost, 0 for one that stayed"),
     "block_intact": Metric("bool", "whether the block ended with all members present"),
     "join_lag": Metric("s", "real time by which this member joined later than the first"),
@@ -44,7 +45,7 @@ class Block:
     """One member's view of the block. Times are real seconds. ``terms`` is a digest of what all must agree on."""
 
     rank: int
-    members: Tuple[str, ...]
+    members: tuple[str, ...]
     master_addr: str
     master_port: int
     session: str
@@ -74,19 +75,19 @@ def block_of(probe: str, params: Mapping[str, Any], seed: int) -> Block:
     """The block that a probe's parameters describe. Raises ValueError, in one sentence, where they do not fit."""
     members = params["members"]
     if not isinstance(members, (list, tuple)) or not all(isinstance(m, str) and LABEL.fullmatch(m) for m in members):
-        raise ValueError("members must be a list of node names, not %.100r" % (members,))
+        raise ValueError(f"members must be a list of node names, not {members!r}")
     if len(members) < 2 or len(set(members)) != len(members) or "" in members:
-        raise ValueError("a block takes at least two members, each named once, not %.100r" % (members,))
+        raise ValueError(f"a block takes at least two members, each named once, not {members!r}")
     if params["world_size"] != len(members):
-        raise ValueError("world_size is %r, but %d members are named" % (params["world_size"], len(members)))
+        raise ValueError(f"world_size is {params['world_size']!r}, but {len(members)} members are named")
     rank, port = params["rank"], params["master_port"]
     if isinstance(rank, bool) or not isinstance(rank, int) or not 0 <= rank < len(members):
-        raise ValueError("rank must be a number from 0 to %d, not %r" % (len(members) - 1, rank))
+        raise ValueError(f"rank must be a number from 0 to {len(members) - 1}, not {rank!r}")
     if isinstance(port, bool) or not isinstance(port, int) or not 0 < port <= PORT_MAX:
-        raise ValueError("master_port must be a number from 1 to %d, not %r" % (PORT_MAX, port))
+        raise ValueError(f"master_port must be a number from 1 to {PORT_MAX}, not {port!r}")
     for name in _TEXTS:
         if not isinstance(params[name], str) or not params[name]:
-            raise ValueError("%s must be a text, not %r" % (name, params[name]))
+            raise ValueError(f"{name} must be a text, not {params[name]!r}")
     limits = {name: _seconds(name, params[name]) for name in _LIMITS}
     return Block(
         rank=rank,
@@ -102,7 +103,7 @@ def block_of(probe: str, params: Mapping[str, Any], seed: int) -> Block:
 
 def _seconds(name: str, value: Any) -> float:
     if isinstance(value, bool) or not isinstance(value, (int, float)) or not 0 < value < 1e6:
-        raise ValueError("%s must be a positive number of seconds, not %r" % (name, value))
+        raise ValueError(f"{name} must be a positive number of seconds, not {value!r}")
     return float(value)
 
 

@@ -9,7 +9,8 @@ alike, and an even number of flips cancels. So the upper halves of 64-bit words 
 
 from __future__ import annotations
 
-from typing import Any, Iterable
+from collections.abc import Iterable
+from typing import Any
 
 _CHUNK = 1 << 22
 _MASK = (1 << 64) - 1
@@ -35,7 +36,7 @@ def digest(torch: Any, tensors: Iterable[Any]) -> str:
             weighted += int((bits * weights).sum())
             second += int(((bits >> 32) * weights if words.element_size() == 8 else bits).sum())
             first += bits.numel()
-    return "%016x%016x" % (weighted & _MASK, second & _MASK)
+    return f"{weighted & _MASK:016x}{second & _MASK:016x}"
 
 
 def _weights(torch: Any, first: int, count: int, device: Any) -> Any:

@@ -7,7 +7,7 @@ factor, where S is the size of the whole buffer (for all_gather and reduce_scatt
 from __future__ import annotations
 
 import functools
-from typing import Any, Callable, Dict, List, Tuple
+from typing import Any, Callable
 
 ELEMENT_BYTES = 4
 ANYBODY = -1
@@ -16,7 +16,7 @@ ANYBODY = -1
 _MODULUS = 97  # values below it: sums over 100,000 ranks stay exact in fp32
 _CHUNK = 1 << 24  # places that are computed at a time: as 64-bit integers they take twice the memory of the payload
 
-Layout = Tuple[Callable[[], Any], Callable[[], Any], Any, List[Tuple[int, slice]]]
+Layout = tuple[Callable[[], Any], Callable[[], Any], Any, list[tuple[int, slice]]]
 """Resets the buffers, runs the collective; the result; and which parts of it came from which rank."""
 
 
@@ -40,13 +40,13 @@ class Exchange:
     def __init__(self, torch: Any, op: str, rank: int, ranks: int, elements: int, device: Any) -> None:
         """Raises ValueError for an unknown operation."""
         if op not in _LAYOUTS:
-            raise ValueError("there is no collective %s (there are %s)" % (op, ", ".join(_LAYOUTS)))
+            raise ValueError("there is no collective {} (there are {})".format(op, ", ".join(_LAYOUTS)))
         self._rank, self._ranks, self._elements = rank, ranks, elements
         self._torch, self._device = torch, device
         self.reset, self.run, self.result, self._parts = _LAYOUTS[op](self)
         self._expected = _EXPECTED[op](self)
 
-    def wrong(self) -> Dict[int, int]:
+    def wrong(self) -> dict[int, int]:
         """Elements that differ from the exact answer, by the rank they came from; those with none are left out.
 
         Bits are compared, since a comparison of numbers would not find a zero with a flipped sign.
@@ -135,14 +135,14 @@ class Exchange:
         return self._torch.cat([self.payload(rank)[: self.share].clone() for rank in range(self._ranks)])
 
 
-_LAYOUTS: Dict[str, Callable[[Exchange], Layout]] = {
+_LAYOUTS: dict[str, Callable[[Exchange], Layout]] = {
     "all_reduce": Exchange.all_reduce,
     "all_gather": Exchange.all_gather,
     "reduce_scatter": Exchange.reduce_scatter,
     "all_to_all": Exchange.all_to_all,
     "send_recv": Exchange.send_recv,
 }
-_EXPECTED: Dict[str, Callable[[Exchange], Any]] = {
+_EXPECTED: dict[str, Callable[[Exchange], Any]] = {
     "all_reduce": Exchange.total,
     "all_gather": Exchange.expect_first_parts,
     "reduce_scatter": lambda self: self.total()[self.span(self._rank)].clone(),

@@ -12,7 +12,8 @@ import fcntl
 import os
 import socket
 import struct
-from typing import Any, Iterator
+from collections.abc import Iterator
+from typing import Any
 
 from muster_node.cluster.member import PeerGroup
 from muster_node.probe import Skip
@@ -53,7 +54,7 @@ def open_fabric(torch: Any, group: PeerGroup, device: Any) -> Iterator[Fabric]:
     """
     block, dist = group.block, torch.distributed
     _require(torch, device)
-    group.agree("%s of PyTorch %s" % (_backend(device), torch.__version__))
+    group.agree(f"{_backend(device)} of PyTorch {torch.__version__}")
     _choose_interface(block.interface or interface_of(group.local_address))
     limit = datetime.timedelta(seconds=_LIMIT_FACTOR * block.progress_timeout_s)
     store = None
@@ -77,8 +78,8 @@ def open_fabric(torch: Any, group: PeerGroup, device: Any) -> Iterator[Fabric]:
 
 def _require(torch: Any, device: Any) -> None:
     backend, dist = _backend(device), torch.distributed
-    if not dist.is_available() or not getattr(dist, "is_%s_available" % backend)():
-        raise Skip("PyTorch was built without %s" % backend)
+    if not dist.is_available() or not getattr(dist, f"is_{backend}_available")():
+        raise Skip(f"PyTorch was built without {backend}")
 
 
 def _choose_interface(name: str) -> None:

@@ -15,7 +15,7 @@ import os
 import select
 import socket
 import threading
-from typing import Any, Dict, List, Optional
+from typing import Any
 
 from muster_node.cluster.block import Block
 from muster_node.cluster.wire import LINE_MAX, UNKNOWN_PEER_LINE_MAX, Gone, Link, Message
@@ -47,7 +47,7 @@ class _Peer:
     state: str = WORKING
     mark: Any = None
     activity: str = ""
-    arrived: Optional[str] = None
+    arrived: str | None = None
     payload: Any = None
 
 
@@ -69,7 +69,7 @@ def listen(port: int) -> socket.socket:
     except OSError as error:
         listener.close()
         reason = "it is in use" if error.errno == errno.EADDRINUSE else os.strerror(error.errno or 0)
-        raise OSError("the members cannot meet on port %d of this node: %s" % (port, reason)) from error
+        raise OSError(f"the members cannot meet on port {port} of this node: {reason}") from error
     listener.setblocking(False)
     return listener
 
@@ -80,19 +80,19 @@ class Hub(threading.Thread):
     def __init__(self, block: Block, session: str, clock: Clock, listener: socket.socket) -> None:
         super().__init__(name="block-hub", daemon=True)
         self._block, self._session, self._clock, self._listener = block, session, clock, listener
-        self._peers: Dict[str, _Peer] = {}
-        self._unknown_peers: List[_UnknownPeer] = []
-        self._lost: Dict[str, str] = {}
-        self._faults: Dict[str, str] = {}
+        self._peers: dict[str, _Peer] = {}
+        self._unknown_peers: list[_UnknownPeer] = []
+        self._lost: dict[str, str] = {}
+        self._faults: dict[str, str] = {}
         self._fault_at = 0.0
-        self._end_at: Optional[float] = None
+        self._end_at: float | None = None
         self._broken = ""
         self._over = False
         self._beat_at = 0.0
         self._read_at = clock.now()
         self._still_s, self._still_at = 0.0, float("-inf")
         self._join_until = clock.now() + block.join_timeout_s
-        self.error: Optional[BaseException] = None
+        self.error: BaseException | None = None
 
     def run(self) -> None:
         """Serves until the block has ended."""
@@ -149,9 +149,9 @@ class Hub(threading.Thread):
         self._note_standstill()
         if (self._still_s and self._block.master in self._lost) or self._read_at - self._still_at < _GRACE_S:
             # The others ended correctly in the meantime: to them, this node was the lost one.
-            self._mark_lost(self._block.master, "it stood still for %.1f s in phase %s" % (self._still_s, peer.phase))
+            self._mark_lost(self._block.master, f"it stood still for {self._still_s:.1f} s in phase {peer.phase}")
         else:
-            self._mark_lost(peer.name, "its process ended in phase %s: %s" % (peer.phase, gone))
+            self._mark_lost(peer.name, f"its process ended in phase {peer.phase}: {gone}")
 
     def _accept(self) -> None:
         while len(self._unknown_peers) < _UNKNOWN_PEERS_MAX:
@@ -184,11 +184,11 @@ class Hub(threading.Thread):
             return "this is another session"
         name, rank = hello.get("name"), hello.get("rank")
         if (rank, name) not in list(enumerate(self._block.members)):
-            return "rank %r is not %r here" % (rank, name)
+            return f"rank {rank!r} is not {name!r} here"
         if hello.get("terms") != self._block.terms:
             return "its plan, seed or agent is not the same as the master's"
         if name in self._peers:
-            return "%s is here already" % name
+            return f"{name} is here already"
         return ""
 
     def _admit(self, name: str, link: Link, waited_s: float) -> None:
@@ -211,7 +211,9 @@ class Hub(threading.Thread):
         elif kind == "arrive":
             peer.arrived, peer.payload = str(message.get("phase")), message.get("payload")
         elif kind == "fault" and message.get("own"):
-            self._mark_lost(peer.name, "it failed in phase %s: %s" % (peer.phase, str(message.get("sentence"))[:300]))
+            self._mark_lost(
+                peer.name, "it failed in phase {}: {}".format(peer.phase, str(message.get("sentence"))[:300])
+            )
         elif kind == "fault":
             self._fault_at = self._fault_at or peer.message_at
             self._faults[peer.name] = str(message.get("sentence"))[:300]
@@ -227,7 +229,7 @@ class Hub(threading.Thread):
         block = self._block
         for peer in self._peers.values():
             if now - peer.message_at > block.stall_timeout_s:
-                quiet = "no message came from it for %.0f s in phase %s" % (block.stall_timeout_s, peer.phase)
+                quiet = f"no message came from it for {block.stall_timeout_s:.0f} s in phase {peer.phase}"
                 self._mark_lost(peer.name, quiet)
         if self._lost:
             return
@@ -239,7 +241,7 @@ class Hub(threading.Thread):
             self._release()
         elif self._fault_at and now - self._fault_at > block.stall_timeout_s + _GRACE_S:
             name, sentence = sorted(self._faults.items())[0]
-            self._abort("collectives failed though all members were present; %s reported: %s" % (name, sentence), now)
+            self._abort(f"collectives failed though all members were present; {name} reported: {sentence}", now)
         else:
             self._check_progress(behind, now)
 
@@ -247,22 +249,22 @@ class Hub(threading.Thread):
         if now >= self._join_until:
             for name in self._block.members:
                 if name not in self._peers:
-                    self._mark_lost(name, "it did not come up within %.0f s" % self._block.join_timeout_s)
+                    self._mark_lost(name, f"it did not come up within {self._block.join_timeout_s:.0f} s")
 
-    def _check_progress(self, behind: List[_Peer], now: float) -> None:
+    def _check_progress(self, behind: list[_Peer], now: float) -> None:
         limit = self._block.progress_timeout_s
         for peer in behind:
             if peer.state == WORKING and now - peer.moved_at > limit:
-                where = "phase %s%s" % (peer.phase, ", " + peer.activity if peer.activity else "")
-                self._mark_lost(peer.name, "it responds, but made no progress for %.0f s in %s" % (limit, where))
+                where = "phase {}{}".format(peer.phase, ", " + peer.activity if peer.activity else "")
+                self._mark_lost(peer.name, f"it responds, but made no progress for {limit:.0f} s in {where}")
         if all(peer.state == WAITING and now - peer.moved_at > limit for peer in behind):
-            where = ", ".join(sorted({"%s: %s" % (peer.phase, peer.activity) for peer in behind}))
-            self._abort("all members wait in a collective without progress for %.0f s (%s)" % (limit, where), now)
+            where = ", ".join(sorted({f"{peer.phase}: {peer.activity}" for peer in behind}))
+            self._abort(f"all members wait in a collective without progress for {limit:.0f} s ({where})", now)
 
     def _release(self) -> None:
         phases = sorted({str(peer.arrived) for peer in self._peers.values()})
         if len(phases) > 1:
-            self._abort("members are not in the same phase: %s" % ", ".join(phases), self._clock.now())
+            self._abort("members are not in the same phase: {}".format(", ".join(phases)), self._clock.now())
             return
         first = min(peer.joined_at for peer in self._peers.values())
         payloads = {peer.name: peer.payload for peer in self._peers.values()}

@@ -14,7 +14,8 @@ import queue
 import select
 import socket
 import threading
-from typing import Any, Callable, Dict, Iterator, List, Optional, Tuple
+from collections.abc import Iterator
+from typing import Any, Callable
 
 from muster_node.cluster.block import Block
 from muster_node.cluster.hub import END_PHASE, WAITING, WORKING, Hub, listen
@@ -37,9 +38,9 @@ class ExitStatus:
     """
 
     phase: str
-    missing: Tuple[Tuple[str, str], ...] = ()
+    missing: tuple[tuple[str, str], ...] = ()
     broken: str = ""
-    error: Optional[BaseException] = None
+    error: BaseException | None = None
 
 
 class BlockEnded(Exception):
@@ -55,14 +56,14 @@ class PeerGroup:
     def __init__(self, block: Block, clock: Clock, progress: Callable[[str], None]) -> None:
         self.block = block
         self.local_address = ""
-        self.phase_seconds: Dict[str, float] = {}
+        self.phase_seconds: dict[str, float] = {}
         self.phase = "join"
         self.state = WORKING
         self.activity = ""
         self.marks = 0
-        self.join_lag_s: Optional[float] = None
-        self.requests: "queue.Queue[Tuple[str, Any]]" = queue.Queue()
-        self.responses: "queue.Queue[Optional[Dict[str, Any]]]" = queue.Queue()
+        self.join_lag_s: float | None = None
+        self.requests: queue.Queue[tuple[str, Any]] = queue.Queue()
+        self.responses: queue.Queue[dict[str, Any] | None] = queue.Queue()
         self._clock, self._progress = clock, progress
         self._begun_at = clock.now()
 
@@ -70,7 +71,7 @@ class PeerGroup:
         """Starts a phase."""
         self.phase, self._begun_at = phase, self._clock.now()
         self.mark("")
-        self._progress("phase %s" % phase)
+        self._progress(f"phase {phase}")
 
     def mark(self, activity: str) -> None:
         """Reports progress: ``activity`` describes the work that begins. Without progress a member counts as stuck."""
@@ -86,7 +87,7 @@ class PeerGroup:
         # Not after an exception: a collective that fails is not this member's failure.
         self.state = WORKING
 
-    def gather(self, payload: Any = None) -> Dict[str, Any]:
+    def gather(self, payload: Any = None) -> dict[str, Any]:
         """Barrier at the end of this phase; returns {name: payload} of all members. Raises BlockEnded."""
         self.phase_seconds.setdefault(self.phase, self._clock.now() - self._begun_at)
         self.requests.put((self.phase, payload))
@@ -104,8 +105,8 @@ class PeerGroup:
         values = self.gather(what)
         usual, count = collections.Counter(values.values()).most_common(1)[0]
         if what != usual or 2 * count <= len(values):
-            different = "; ".join("%s: %s" % (name, values[name]) for name in sorted(values)[:_NAMED_MAX])
-            raise ValueError("these members cannot work together (%s)" % different)
+            different = "; ".join(f"{name}: {values[name]}" for name in sorted(values)[:_NAMED_MAX])
+            raise ValueError(f"these members cannot work together ({different})")
 
 
 class Member:
@@ -114,16 +115,16 @@ class Member:
     def __init__(self, block: Block, probe: str, clock: Clock, progress: Callable[[str], None]) -> None:
         self.group = PeerGroup(block, clock, progress)
         self._block, self._clock, self._progress = block, clock, progress
-        self._session = "%s/%s" % (block.session, probe)
-        self._link: Optional[Link] = None
+        self._session = f"{block.session}/{probe}"
+        self._link: Link | None = None
         self._message_at = clock.now()
         self._beat_at, self._beat_phase = 0.0, ""
-        self._error: Optional[BaseException] = None
+        self._error: BaseException | None = None
         self._done = threading.Event()
 
     def run(self, work: Callable[[PeerGroup], None]) -> ExitStatus:
         """Takes part in the block from joining to its end. Raises OSError where the master cannot listen."""
-        hub: Optional[Hub] = None
+        hub: Hub | None = None
         if self._block.rank == 0:
             hub = Hub(self._block, self._session, self._clock, listen(self._block.master_port))
             hub.start()
@@ -137,10 +138,10 @@ class Member:
                 # The last message must have left before this process ends.
                 hub.join(_HUB_END_S)
         if hub is not None and hub.error is not None:
-            raise RuntimeError("the hub of the block failed: %s" % hub.error) from hub.error
+            raise RuntimeError(f"the hub of the block failed: {hub.error}") from hub.error
         return exit_status
 
-    def _join(self) -> Optional[ExitStatus]:
+    def _join(self) -> ExitStatus | None:
         """Connects to the hub; returns None once this member is admitted."""
         begun = self._clock.now()
         why = "no answer"
@@ -148,15 +149,15 @@ class Member:
             try:
                 self._link = self._connect(self._clock.now() - begun)
                 self._message_at = self._clock.now()
-                self._progress("joined at %s, waiting for the others" % self._block.master)
+                self._progress(f"joined at {self._block.master}, waiting for the others")
                 return None
             except OSError as error:
                 why = error.strerror or str(error)
             except Gone as gone:
                 why = str(gone)
             self._clock.sleep(_RETRY_S)
-        place = "%s:%d" % (self._block.master_addr, self._block.master_port)
-        sentence = "it could not be joined at %s within %.0f s: %s" % (place, self._block.join_timeout_s, why)
+        place = f"{self._block.master_addr}:{self._block.master_port}"
+        sentence = f"it could not be joined at {place} within {self._block.join_timeout_s:.0f} s: {why}"
         return ExitStatus("join", missing=((self._block.master, sentence),))
 
     def _connect(self, waited_s: float) -> Link:
@@ -169,7 +170,7 @@ class Member:
             link.send("hello", session=self._session, name=block.name, rank=block.rank, terms=terms, waited=waited_s)
             message = self._await_answer(link)
             if message["kind"] != "welcome":
-                raise Gone("it refused: %s" % str(message.get("why", "it gave no reason"))[:200])
+                raise Gone("it refused: {}".format(str(message.get("why", "it gave no reason"))[:200]))
             self.group.local_address = str(connection.getsockname()[0])
             return link
         except (OSError, Gone):
@@ -201,13 +202,13 @@ class Member:
             except Gone as gone:
                 return self._exit_status(missing=((self._block.master, self._master_lost(str(gone))),))
             if self._clock.now() - self._message_at > self._block.stall_timeout_s:
-                quiet = "no message came from it for %.0f s" % self._block.stall_timeout_s
+                quiet = f"no message came from it for {self._block.stall_timeout_s:.0f} s"
                 return self._exit_status(missing=((self._block.master, self._master_lost(quiet)),))
 
     def _master_lost(self, why: str) -> str:
-        return "it was lost in phase %s: %s" % (self.group.phase, why)
+        return f"it was lost in phase {self.group.phase}: {why}"
 
-    def _receive(self) -> List[Message]:
+    def _receive(self) -> list[Message]:
         assert self._link is not None
         select.select([self._link.socket], [], [], _TICK_S)
         messages = self._link.receive()
@@ -215,7 +216,7 @@ class Member:
             self._message_at = self._clock.now()
         return messages
 
-    def _handle(self, message: Message, worker: threading.Thread) -> Optional[ExitStatus]:
+    def _handle(self, message: Message, worker: threading.Thread) -> ExitStatus | None:
         if message["kind"] == "end":
             missing = tuple((str(name), str(why)) for name, why in message["missing"])
             return self._exit_status(missing=missing, broken=str(message.get("broken", "")))
@@ -223,7 +224,7 @@ class Member:
             return None
         if message["phase"] == "join":
             self.group.join_lag_s = float(message["lags"].get(self._block.name, 0.0))
-            self._progress("all %d members are here" % len(self._block.members))
+            self._progress(f"all {len(self._block.members)} members are here")
             worker.start()
         elif message["phase"] == END_PHASE:
             return self._exit_status()
@@ -231,7 +232,7 @@ class Member:
             self.group.responses.put(message["payloads"])
         return None
 
-    def _exit_status(self, missing: Tuple[Tuple[str, str], ...] = (), broken: str = "") -> ExitStatus:
+    def _exit_status(self, missing: tuple[tuple[str, str], ...] = (), broken: str = "") -> ExitStatus:
         return ExitStatus(self.group.phase, missing, broken, self._error)
 
     def _send_pending(self) -> None:
@@ -249,7 +250,7 @@ class Member:
             if self._error is None:
                 self._link.send("arrive", phase=END_PHASE)
             else:
-                sentence = "%s: %s" % (type(self._error).__name__, " ".join(str(self._error).split())[:300])
+                sentence = "{}: {}".format(type(self._error).__name__, " ".join(str(self._error).split())[:300])
                 self._link.send("fault", own=group.state == WORKING, sentence=sentence)
 
     def _work(self, work: Callable[[PeerGroup], None]) -> None:

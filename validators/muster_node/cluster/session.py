@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Callable, Type
+from typing import Callable
 
 from muster_node.cluster.block import METRICS, PARAMS, Block, block_of
 from muster_node.cluster.member import ExitStatus, Member, PeerGroup
@@ -11,7 +11,7 @@ from muster_node.probe import Context, Probe
 __all__ = ["METRICS", "PARAMS", "join_block"]
 
 
-def join_block(probe: Type[Probe], context: Context, work: Callable[[PeerGroup], None]) -> None:
+def join_block(probe: type[Probe], context: Context, work: Callable[[PeerGroup], None]) -> None:
     """Joins the block that the parameters describe, does ``work`` with it, and reports who was lost.
 
     Returns normally if another member was lost: measurements until then stay valid. Raises the exception of the work
@@ -26,7 +26,7 @@ def join_block(probe: Type[Probe], context: Context, work: Callable[[PeerGroup],
     if exit_status.error is not None and (given_up is not None or not (exit_status.missing or exit_status.broken)):
         raise exit_status.error
     if given_up is not None:
-        raise RuntimeError("the other members gave this node up: %s" % given_up)
+        raise RuntimeError(f"the other members gave this node up: {given_up}")
 
 
 def _report(context: Context, block: Block, group: PeerGroup, exit_status: ExitStatus) -> None:
@@ -34,8 +34,8 @@ def _report(context: Context, block: Block, group: PeerGroup, exit_status: ExitS
     for name in block.members:
         note = missing.get(name, "")
         context.emit("member_missing", "node", value=float(name in missing), labels={"member": name}, note=note)
-    why = exit_status.broken or "; ".join("%s: %s" % item for item in exit_status.missing)
-    note = "ended in phase %s: %s" % (exit_status.phase, why) if why else ""
+    why = exit_status.broken or "; ".join("{}: {}".format(*item) for item in exit_status.missing)
+    note = f"ended in phase {exit_status.phase}: {why}" if why else ""
     context.emit("block_intact", "node", value=float(not why), note=note)
     if group.join_lag_s is not None:
         context.emit("join_lag", "node", value=group.join_lag_s)

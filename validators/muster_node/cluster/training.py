@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import dataclasses
 import functools
-from typing import Any, Dict, List, Sequence, Tuple
+from collections.abc import Sequence
+from typing import Any
 
 from muster_node.cluster.digest import digest
 from muster_node.cluster.fabric import Fabric
@@ -17,7 +18,7 @@ RATE = 0.05
 """Learning rate. It only has to move the weights, not to train well."""
 
 
-Part = Tuple[str, str]
+Part = tuple[str, str]
 """Kind ("activations", "gradients") and layer."""
 
 
@@ -26,8 +27,8 @@ class Trial:
     """One micro-batch on one device: digest by (kind, layer), and what the second run gave otherwise."""
 
     step: int
-    digests: Dict[Part, str]
-    differing: List[Part]
+    digests: dict[Part, str]
+    differing: list[Part]
 
 
 def same_batch(torch: Any, model: Transformer, seed: int, step: int, group: PeerGroup) -> Trial:
@@ -38,15 +39,15 @@ def same_batch(torch: Any, model: Transformer, seed: int, step: int, group: Peer
     batch = model.batch(seed_of(seed, "same", step), model.shape.batch * model.shape.seq)
     runs = []
     for run in (1, 2):
-        group.mark("step %d, run %d on %s" % (step, run, model.compute.device.id))
-        seen: Dict[Part, List[Any]] = {}
+        group.mark(f"step {step}, run {run} on {model.compute.device.id}")
+        seen: dict[Part, list[Any]] = {}
         model.tape = functools.partial(_remember, seen)
         model.gradients(batch)
         runs.append({part: digest(torch, tensors) for part, tensors in seen.items()})
     return Trial(step, runs[0], [part for part in runs[0] if runs[0][part] != runs[1][part]])
 
 
-def _remember(seen: Dict[Part, List[Any]], kind: str, layer: str, tensor: Any) -> None:
+def _remember(seen: dict[Part, list[Any]], kind: str, layer: str, tensor: Any) -> None:
     seen.setdefault((kind, layer), []).append(tensor)
 
 
@@ -54,7 +55,7 @@ def _remember(seen: Dict[Part, List[Any]], kind: str, layer: str, tensor: Any) -
 class StepTimes:
     """One step, in seconds of the machine's clock; ``compute`` is device time, by device and of the slowest."""
 
-    by_device: Dict[str, float]
+    by_device: dict[str, float]
     compute: float
     wait: float
     reduce: float
@@ -77,11 +78,11 @@ class Parallel:
         shares = self._compute(number, tokens)
         gradient = sum(share["gradient"].to(self._fabric.device) for share in shares)
         self._fabric.settle()
-        with group.waiting("step %d, waiting for the others" % number):
+        with group.waiting(f"step {number}, waiting for the others"):
             ready = clock.now()
             self._fabric.barrier()
             met = clock.now()
-            group.mark("step %d, sum of gradients" % number)
+            group.mark(f"step {number}, sum of gradients")
             torch.distributed.all_reduce(gradient)
             self._fabric.settle()
             summed = clock.now()
@@ -94,26 +95,26 @@ class Parallel:
         """The digest of the node's current weights: the same on all nodes, since all have added the same sums."""
         return digest(self._torch, self._first.weights)
 
-    def _compute(self, number: int, tokens: int) -> List[Dict[str, Any]]:
+    def _compute(self, number: int, tokens: int) -> list[dict[str, Any]]:
         """Local gradients of every device, all devices at once."""
-        devices: List[Device] = [model.compute.device for model in self._models.values()]
+        devices: list[Device] = [model.compute.device for model in self._models.values()]
 
-        def work(worker: Worker) -> Dict[str, Any]:
+        def work(worker: Worker) -> dict[str, Any]:
             return self._share(self._models[worker.device.id], number, tokens, worker)
 
         if len(devices) == 1:
             return [work(Worker(devices[0], 0, 1, lambda: None))]
         return self._hardware.at_once(devices, work)
 
-    def _share(self, model: Transformer, number: int, tokens: int, worker: Worker) -> Dict[str, Any]:
+    def _share(self, model: Transformer, number: int, tokens: int, worker: Worker) -> dict[str, Any]:
         compute = model.compute
         micro_batches = max(1, compute.physical(tokens, model.shape.d_model)[0] // model.tokens)
-        total: List[Any] = []
+        total: list[Any] = []
         losses = []
         worker.ready()
         with compute.timer() as timing:
             for micro in range(micro_batches):
-                self._group.mark("step %d, micro-batch %d on %s" % (number, micro, compute.device.id))
+                self._group.mark(f"step {number}, micro-batch {micro} on {compute.device.id}")
                 seed = seed_of(self._seed, "share", self._group.block.rank, worker.index, number, micro)
                 loss, gradients = model.gradients(model.batch(seed, tokens // micro_batches))
                 losses.append(loss)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import json
 import socket
-from typing import Any, Dict, List
+from typing import Any
 
 LINE_MAX = 16 * 1024 * 1024
 """A meeting's answer carries the payloads of all members."""
@@ -13,7 +13,7 @@ LINE_MAX = 16 * 1024 * 1024
 UNKNOWN_PEER_LINE_MAX = 64 * 1024
 _READ = 256 * 1024
 
-Message = Dict[str, Any]
+Message = dict[str, Any]
 
 
 class Gone(Exception):
@@ -45,9 +45,9 @@ class Link:
         except (BlockingIOError, InterruptedError):
             return
         except OSError as error:
-            raise Gone("the connection broke (%s)" % (error.strerror or error)) from error
+            raise Gone(f"the connection broke ({error.strerror or error})") from error
 
-    def receive(self) -> List[Message]:
+    def receive(self) -> list[Message]:
         """Every message that has come whole. What came before the end is returned first; the next call raises."""
         ended = ""
         try:
@@ -62,11 +62,11 @@ class Link:
         except (BlockingIOError, InterruptedError):
             pass
         except OSError as error:
-            ended = "the connection broke (%s)" % (error.strerror or error)
+            ended = f"the connection broke ({error.strerror or error})"
         *lines, rest = bytes(self._in).split(b"\n")
         self._in = bytearray(rest)
         if len(rest) > self.line_max:
-            raise Gone("a line longer than %d bytes came" % self.line_max)
+            raise Gone(f"a line longer than {self.line_max} bytes came")
         if ended and not lines:
             raise Gone(ended)
         return [_parsed(line) for line in lines if line]

@@ -13,7 +13,7 @@ HARDWARE_ENV = "MUSTER_HARDWARE"
 """``MODULE:FUNCTION``, which opens another machine than this host. The node's own login sets it; a plan cannot."""
 
 
-def open_hardware() -> "Hardware":
+def open_hardware() -> Hardware:
     """The machine that ``MUSTER_HARDWARE`` opens, or this host where it is not set.
 
     Raises RuntimeError if the variable names nothing that can be imported: this host is never measured in its place.
@@ -27,5 +27,5 @@ def open_hardware() -> "Hardware":
     try:
         open_named = getattr(importlib.import_module(module), function)
     except (ImportError, AttributeError, ValueError) as error:
-        raise RuntimeError("%s=%s cannot be opened: %s" % (HARDWARE_ENV, opener, error)) from error
+        raise RuntimeError(f"{HARDWARE_ENV}={opener} cannot be opened: {error}") from error
     return open_named()  # type: ignore[no-any-return]

@@ -13,4 +13,4 @@ def require_torch() -> Any:
     try:
         return importlib.import_module("torch")
     except ImportError as error:
-        raise Skip("PyTorch cannot be imported: %s" % error) from error
+        raise Skip(f"PyTorch cannot be imported: {error}") from error

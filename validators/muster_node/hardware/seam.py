@@ -12,19 +12,14 @@ import contextlib
 import dataclasses
 import threading
 import time
+from collections.abc import Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import AbstractContextManager
 from typing import (
     TYPE_CHECKING,
     Any,
     Callable,
-    ContextManager,
-    Dict,
-    Iterable,
-    List,
-    Optional,
     Protocol,
-    Sequence,
-    Tuple,
 )
 
 if TYPE_CHECKING:
@@ -55,9 +50,9 @@ class Fact:
     name: str
     device: str
     unit: str
-    value: Optional[float] = None
-    text: Optional[str] = None
-    labels: Dict[str, str] = dataclasses.field(default_factory=dict)
+    value: float | None = None
+    text: str | None = None
+    labels: dict[str, str] = dataclasses.field(default_factory=dict)
     note: str = ""
 
 
@@ -68,19 +63,19 @@ class Sample:
     series: str
     device: str
     unit: str
-    value: Optional[float] = None
-    state: Optional[str] = None
+    value: float | None = None
+    state: str | None = None
 
 
 @dataclasses.dataclass(frozen=True)
 class Usage:
     """Use of the machine: foreign GPU processes, logged-in users, and load that is not ours."""
 
-    gpu_processes: Tuple[str, ...] = ()
-    users: Tuple[str, ...] = ()
+    gpu_processes: tuple[str, ...] = ()
+    users: tuple[str, ...] = ()
     load_1min: float = 0.0
     cpu_count: int = 1
-    busy_processes: Tuple[str, ...] = ()
+    busy_processes: tuple[str, ...] = ()
 
 
 class Clock(abc.ABC):
@@ -120,9 +115,9 @@ class Timing:
     """Filled in when a ``Compute.timer`` block ends: device seconds (on CPUs: CPU time), and its pace where known."""
 
     seconds: float = 0.0
-    mean_clock_mhz: Optional[float] = None
-    mean_power_w: Optional[float] = None
-    mean_core_c: Optional[float] = None
+    mean_clock_mhz: float | None = None
+    mean_power_w: float | None = None
+    mean_core_c: float | None = None
 
 
 @dataclasses.dataclass(frozen=True)
@@ -135,7 +130,7 @@ class Transfer:
     direction: str
     target: Any
     source: Any
-    peer: Optional[Device] = None
+    peer: Device | None = None
 
 
 class Compute(abc.ABC):
@@ -149,11 +144,11 @@ class Compute(abc.ABC):
     torch_device: Any
 
     @abc.abstractmethod
-    def physical(self, *shape: int) -> Tuple[int, ...]:
+    def physical(self, *shape: int) -> tuple[int, ...]:
         """The shape to allocate for a nominal shape: the same on real hardware, capped on simulated hardware."""
 
     @abc.abstractmethod
-    def matmul(self, a: Any, b: Any, *, nominal: Tuple[int, int, int], out_dtype: Any = None) -> Any:
+    def matmul(self, a: Any, b: Any, *, nominal: tuple[int, int, int], out_dtype: Any = None) -> Any:
         """a @ b on the device, accounted as 2·m·n·k FLOP of ``nominal`` (m, n, k) in a's dtype; returns the product."""
 
     @abc.abstractmethod
@@ -174,7 +169,7 @@ class Compute(abc.ABC):
         raise NotImplementedError
 
     @abc.abstractmethod
-    def timer(self) -> ContextManager[Timing]:
+    def timer(self) -> AbstractContextManager[Timing]:
         """Times the work queued inside the block, with synchronisation at both ends."""
 
     @abc.abstractmethod
@@ -193,11 +188,11 @@ class Collective(abc.ABC):
     """The algorithm and transport that carry it."""
 
     @abc.abstractmethod
-    def run(self) -> List[float]:
+    def run(self) -> list[float]:
         """Run it once; device seconds by GPU, each until it has all of its part."""
 
     @abc.abstractmethod
-    def wrong(self) -> List[int]:
+    def wrong(self) -> list[int]:
         """Elements that differ from the exact result, by GPU."""
 
 
@@ -253,10 +248,10 @@ class _StartSignal:
 class XidSource(Protocol):
     """XIDs as they happen. ``refused``: by device, why its XIDs are not seen; ``trouble``: why a reading broke off."""
 
-    refused: Dict[str, str]
+    refused: dict[str, str]
     trouble: str
 
-    def read(self) -> List[XidEvent]:
+    def read(self) -> list[XidEvent]:
         """The XIDs since the last reading, without waiting for any."""
 
     def close(self) -> None:
@@ -275,7 +270,7 @@ class Hardware(abc.ABC):
     host_clock: Clock = RealClock()
 
     @abc.abstractmethod
-    def devices(self, kind: str) -> List[Device]:
+    def devices(self, kind: str) -> list[Device]:
         """Devices of a kind that answer, in slot order: "cpu" (every logical CPU), "core" (of these, one for each
         physical core), "gpu", "disk" (the one that scratch files lie on)."""
 
@@ -300,10 +295,10 @@ class Hardware(abc.ABC):
         """Who uses the machine now."""
 
     @abc.abstractmethod
-    def kernel_log(self) -> Optional[List[str]]:
+    def kernel_log(self) -> list[str] | None:
         """Lines of the kernel log, oldest first; None where it cannot be read."""
 
-    def xid_source(self) -> Optional[XidSource]:
+    def xid_source(self) -> XidSource | None:
         """XIDs from now on by another way than the kernel log; None where that can be read, or there is no other."""
         return None
 
@@ -311,7 +306,7 @@ class Hardware(abc.ABC):
     def compute(self, device: Device) -> Compute:
         """Compute on a device. Raises muster_node.probe.Skip where PyTorch or the device is missing."""
 
-    def collective(self, op: str, elements: int) -> Optional[Collective]:
+    def collective(self, op: str, elements: int) -> Collective | None:
         """A collective of ``elements``, a multiple of the number of GPUs; None where NCCL runs one process a GPU."""
         return None
 
@@ -324,11 +319,11 @@ class Hardware(abc.ABC):
 
     def at_once(
         self,
-        devices: List[Device],
+        devices: list[Device],
         work: Callable[[Worker], Any],
-        tick: Optional[Callable[[], None]] = None,
+        tick: Callable[[], None] | None = None,
         tick_s: float = 1.0,
-    ) -> List[Any]:
+    ) -> list[Any]:
         """Run ``work`` on all ``devices`` at the same time and return what each returned, in order.
 
         ``tick`` is called meanwhile in the caller, every ``tick_s`` seconds of the clock. The first exception of a
@@ -363,6 +358,6 @@ class Hardware(abc.ABC):
         """Whether the driver reports a GPU as lost (fallen off the bus). False where it does not answer at all."""
         return False
 
-    def loading(self, devices: List[Device]) -> ContextManager[None]:
+    def loading(self, devices: list[Device]) -> AbstractContextManager[None]:
         """Marks devices as under sustained load for the block; the simulated model heats them, real ones ignore it."""
         return contextlib.nullcontext()

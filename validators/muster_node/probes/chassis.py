@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import collections
 import os
-from typing import Dict, List
 
 from muster_node import privilege
 from muster_node.probe import Context, Metric, Param, Probe, Skip
@@ -46,7 +45,7 @@ class Chassis(Probe):
         _emit_inlet(context, [each for each in readings if each.metric == "inlet_temperature"])
         for each, device in _numbered([each for each in readings if each.metric in KINDS]):
             readable = each.value is not None or each.text is not None
-            note = each.name if readable else "%s: not supported (the BMC has no reading of it)" % each.name
+            note = each.name if readable else f"{each.name}: not supported (the BMC has no reading of it)"
             context.emit(each.metric, device, value=each.value, text=each.text, labels=SOURCE, note=note)
 
 
@@ -56,30 +55,30 @@ def _output(context: Context) -> str:
     if done.status not in (0, None) and os.geteuid() != 0:  # /dev/ipmi0 belongs to root
         done = run_tool(context, privilege.as_root(privilege.IPMITOOL), limit_s)
     if done.status is None:
-        raise RuntimeError("ipmitool did not end within %g s" % limit_s)
+        raise RuntimeError(f"ipmitool did not end within {limit_s:g} s")
     if done.status != 0:
-        raise Skip("no BMC answers ipmitool here: %s" % done.last_line())
+        raise Skip(f"no BMC answers ipmitool here: {done.last_line()}")
     return done.out
 
 
-def _emit_inlet(context: Context, inlets: List[Reading]) -> None:
+def _emit_inlet(context: Context, inlets: list[Reading]) -> None:
     known = [each for each in inlets if each.value is not None]
     names = ", ".join(each.name for each in known or inlets)
     if known:
         hottest = max(each.value for each in known if each.value is not None)
         context.emit("inlet_temperature", "inlet", value=hottest, labels=SOURCE, samples=len(known), note=names)
     elif inlets:
-        context.emit("inlet_temperature", "inlet", labels=SOURCE, note="%s: not supported" % names)
+        context.emit("inlet_temperature", "inlet", labels=SOURCE, note=f"{names}: not supported")
 
 
-def _numbered(readings: List[Reading]) -> "List[tuple[Reading, str]]":
+def _numbered(readings: list[Reading]) -> list[tuple[Reading, str]]:
     """Each reading with its device. Fans and supplies are numbered in the BMC's order; a fan's state comes last."""
-    numbers: Dict[str, int] = collections.defaultdict(int)
+    numbers: dict[str, int] = collections.defaultdict(int)
     found = []
     for each in readings:
         kind = KINDS[each.metric]
         counted = "fan_state" if kind == "fan" else each.metric
-        found.append((each, "%s%d" % (kind, numbers[counted])))
+        found.append((each, f"{kind}{numbers[counted]}"))
         if each.metric == counted:
             numbers[counted] += 1
     return found

@@ -8,7 +8,7 @@ machine too, so everything here is measured in real time.
 from __future__ import annotations
 
 import os
-from typing import Any, Dict, List
+from typing import Any
 
 from muster_node.cluster.exchange import ANYBODY, ELEMENT_BYTES, OPS, Exchange, busbw_factor
 from muster_node.cluster.fabric import Fabric, open_fabric
@@ -61,7 +61,7 @@ class _Work:
     def __init__(self, context: Context) -> None:
         self._context = context
         self._clock: Clock = context.hardware.host_clock
-        self._times: Dict[str, Dict[str, List[float]]] = {}
+        self._times: dict[str, dict[str, list[float]]] = {}
 
     def __call__(self, group: PeerGroup) -> None:
         group.begin("prepare")
@@ -69,7 +69,7 @@ class _Work:
         torch = require_torch()
         context = self._context
         with open_fabric(torch, group, device_of(context, torch)) as fabric:
-            context.emit("collective_backend", "node", text="%s, PyTorch %s" % (fabric.backend, torch.__version__))
+            context.emit("collective_backend", "node", text=f"{fabric.backend}, PyTorch {torch.__version__}")
             group.begin("collectives")
             for op in context.params["ops"]:
                 self._operation(torch, fabric, group, op)
@@ -80,16 +80,16 @@ class _Work:
 
     def _operation(self, torch: Any, fabric: Fabric, group: PeerGroup, op: str) -> None:
         ranks, context = len(group.block.members), self._context
-        wrong: Dict[int, int] = {}
+        wrong: dict[int, int] = {}
         checks = 0
         for mib in context.params["mib"]:
             elements = max(1, int(mib * MIB) // ELEMENT_BYTES // ranks) * ranks
             exchange = Exchange(torch, op, group.block.rank, ranks, elements, fabric.device)
-            times: Dict[str, List[float]] = {"waits": [], "seconds": []}
+            times: dict[str, list[float]] = {"waits": [], "seconds": []}
             for repeat in range(_WARMUP + context.params["repeats"]):
                 exchange.reset()
                 fabric.settle()
-                with group.waiting("%s of %g MiB, repeat %d" % (op, mib, repeat)):
+                with group.waiting(f"{op} of {mib:g} MiB, repeat {repeat}"):
                     begun = self._clock.now()
                     fabric.barrier()
                     met = self._clock.now()
@@ -102,14 +102,14 @@ class _Work:
                 for source, count in exchange.wrong().items():
                     wrong[source] = wrong.get(source, 0) + count
                 checks += 1
-            self._times["%s/%d" % (op, elements * ELEMENT_BYTES)] = times
+            self._times[f"{op}/{elements * ELEMENT_BYTES}"] = times
         context.emit("collective_mismatches", "node", value=sum(wrong.values()), labels={"op": op}, samples=checks)
         for source, count in sorted(wrong.items()):
             if source != ANYBODY:
                 labels = {"op": op, "sender": group.block.members[source]}
                 context.emit("collective_mismatches", "node", value=count, labels=labels, samples=checks)
 
-    def _report(self, group: PeerGroup, times: Dict[str, Any]) -> None:
+    def _report(self, group: PeerGroup, times: dict[str, Any]) -> None:
         """Every member reports the block's bandwidth, and its own time and lag."""
         emit, members = self._context.emit, group.block.members
         for key, mine in self._times.items():

@@ -10,7 +10,7 @@ that computes longest and waits least.
 from __future__ import annotations
 
 import os
-from typing import Any, Dict, List
+from typing import Any
 
 from muster_node.cluster.fabric import open_fabric
 from muster_node.cluster.member import PeerGroup
@@ -84,7 +84,7 @@ class _Work:
         torch.use_deterministic_algorithms(True, warn_only=True)
         devices = self._devices()
         kind = devices[0].kind
-        group.agree("%s, %s" % (kind, self._shape(devices[0])))
+        group.agree(f"{kind}, {self._shape(devices[0])}")
         group.begin("same_batch")
         for device in devices:
             self._same_batch(torch, group, device)
@@ -104,10 +104,10 @@ class _Work:
             group.begin("finish")
             group.gather()
 
-    def _devices(self) -> List[Device]:
+    def _devices(self) -> list[Device]:
         gpus = self._context.params["gpus"]
         if gpus not in (ALL, ONE):
-            raise ValueError("gpus must be %r or %r, not %r" % (ALL, ONE, gpus))
+            raise ValueError(f"gpus must be {ALL!r} or {ONE!r}, not {gpus!r}")
         devices = self._hardware.devices("gpu") or self._hardware.devices("core")
         if not devices:
             raise Skip("this machine offers no device to compute on")
@@ -136,7 +136,7 @@ class _Work:
         emit, context = self._context.emit, self._context
         model = self._replica(torch, device)
         emit("digest_key", device.id, text=self._key(torch, model))
-        differing: List[str] = []
+        differing: list[str] = []
         steps = context.params["same_steps"]
         for step in range(steps):
             trial = same_batch(torch, model, context.seed, step, group)
@@ -148,8 +148,8 @@ class _Work:
                     labels={"step": str(step), "kind": kind, "layer": layer},
                     samples=2,
                 )
-            differing += ["step %d %s of layer %s" % (step, kind, layer) for kind, layer in trial.differing]
-        note = "the first is %s" % differing[0] if differing else ""
+            differing += [f"step {step} {kind} of layer {layer}" for kind, layer in trial.differing]
+        note = f"the first is {differing[0]}" if differing else ""
         emit("self_mismatches", device.id, value=len(differing), samples=steps, note=note)
 
     def _key(self, torch: Any, model: Transformer) -> str:
@@ -158,21 +158,21 @@ class _Work:
         named = [f.text for f in self._hardware.inventory() if (f.name, f.device) == wanted and f.text]
         capability = getattr(torch.backends.cpu, "get_cpu_capability", lambda: "unknown")()
         on_gpu = model.compute.torch_device.type == "cuda"
-        libraries = "CUDA %s" % torch.version.cuda if on_gpu else "CPU kernels for %s" % capability
-        sizes = "%s, %d×%d×%d" % (DTYPES[device.kind], model.shape.layers, model.tokens, model.d)
-        return "%s; PyTorch %s, %s; %s" % (named[0] if named else "unknown", torch.__version__, libraries, sizes)
+        libraries = f"CUDA {torch.version.cuda}" if on_gpu else f"CPU kernels for {capability}"
+        sizes = f"{DTYPES[device.kind]}, {model.shape.layers}×{model.tokens}×{model.d}"
+        return "{}; PyTorch {}, {}; {}".format(named[0] if named else "unknown", torch.__version__, libraries, sizes)
 
-    def _report(self, steps: List[StepTimes], weights: str, devices: int) -> None:
+    def _report(self, steps: list[StepTimes], weights: str, devices: int) -> None:
         emit = self._context.emit
 
-        def emit_times(metric: str, device: str, values: List[float]) -> None:
+        def emit_times(metric: str, device: str, values: list[float]) -> None:
             emit(metric, device, value=median(values), samples=len(values), spread=spread(values))
 
         emit("training_devices", "node", value=devices)
         emit_times("step_compute", "node", [step.compute for step in steps])
         emit_times("step_wait", "node", [step.wait for step in steps])
         emit_times("step_reduce", "node", [step.reduce for step in steps])
-        by_device: Dict[str, List[float]] = {}
+        by_device: dict[str, list[float]] = {}
         for step in steps:
             for device, seconds in step.by_device.items():
                 by_device.setdefault(device, []).append(seconds)

@@ -12,7 +12,7 @@ import dataclasses
 import datetime
 import os
 import pathlib
-from typing import Any, Callable, Dict, List, Optional, Tuple
+from typing import Any, Callable
 
 from muster_node.cluster.exchange import ELEMENT_BYTES, OPS, Exchange, busbw_factor
 from muster_node.hardware.pytorch import require_torch
@@ -28,7 +28,7 @@ _WARMUP = 2
 _BATCH, _BATCH_OF_LARGE, _LARGE = 20, 5, GIB  # as many as nccl-tests time at once, of large buffers fewer
 _BUFFERS = 6  # buffers of full size that one operation takes with its payload, its result and what it must be
 
-Key = Tuple[str, int]
+Key = tuple[str, int]
 """An operation, and the size of the whole buffer in bytes."""
 
 
@@ -62,12 +62,12 @@ class Collectives(Probe):
                 _report(context, found, {"nvls": "off"}, None, own.carried)
             return
         backend = BACKENDS["gpu" if gpus else "cpu"]
-        if not torch.distributed.is_available() or not getattr(torch.distributed, "is_%s_available" % backend)():
-            raise Skip("PyTorch was built without %s" % backend)
+        if not torch.distributed.is_available() or not getattr(torch.distributed, f"is_{backend}_available")():
+            raise Skip(f"PyTorch was built without {backend}")
         if not cores:
             raise Skip("this machine offers no CPU to run on")
         ranks = len(gpus) or context.params["ranks"] or max(2, min(32, len(cores)))
-        context.progress("%s collectives between %d processes" % (backend, ranks))
+        context.progress(f"{backend} collectives between {ranks} processes")
         # A process for each rank, which is forked before this one has touched a GPU, and finds its own there.
         carriers = [cores[rank % len(cores)] for rank in range(ranks)]
         everyone = _Rank(torch, context, gpus, nvls=True)
@@ -81,16 +81,14 @@ class Collectives(Probe):
         in_switch = all(parse_nccl_log(log).nvls for log in logs)
         _report(context, found, {"nvls": "on" if in_switch else "off"}, logs)
         if in_switch:
-            context.progress("nccl collectives between %d processes, without NVLS" % ranks)
+            context.progress(f"nccl collectives between {ranks} processes, without NVLS")
             everyone = _Rank(torch, context, gpus, nvls=False)
             found = _or_why_not(context, {"nvls": "off"}, lambda: hardware.at_once(carriers, everyone))
             if found:
                 _report(context, found, {"nvls": "off"}, _logs(context, ranks, nvls=False))
 
 
-def _or_why_not(
-    context: Context, labels: Dict[str, str], measure: Callable[[], List["_Measured"]]
-) -> List["_Measured"]:
+def _or_why_not(context: Context, labels: dict[str, str], measure: Callable[[], list[_Measured]]) -> list[_Measured]:
     """What ``measure`` returns; if a rank raised, an empty list, after emitting entries that name its device.
 
     A collective has no figure without each of its ranks.
@@ -111,13 +109,13 @@ class _Measured:
     ``stretches``: begin and end in its log of what was logged during each.
     """
 
-    seconds: Dict[Key, List[float]] = dataclasses.field(default_factory=dict)
-    wrong: Dict[str, int] = dataclasses.field(default_factory=dict)
-    left_out: List[Key] = dataclasses.field(default_factory=list)
-    stretches: Dict[Key, Tuple[int, int]] = dataclasses.field(default_factory=dict)
+    seconds: dict[Key, list[float]] = dataclasses.field(default_factory=dict)
+    wrong: dict[str, int] = dataclasses.field(default_factory=dict)
+    left_out: list[Key] = dataclasses.field(default_factory=list)
+    stretches: dict[Key, tuple[int, int]] = dataclasses.field(default_factory=dict)
 
 
-def _in_this_process(context: Context, gpus: List[Device]) -> List[_Measured]:
+def _in_this_process(context: Context, gpus: list[Device]) -> list[_Measured]:
     """What each GPU measured in the machine's own collectives."""
     hardware, ranks, params = context.hardware, len(gpus), context.params
     measured = [_Measured(wrong=dict.fromkeys(params["ops"], 0)) for _ in gpus]
@@ -146,7 +144,7 @@ def _elements(wanted: int, ranks: int) -> int:
 
 
 def _report(
-    context: Context, measured: List[_Measured], labels: Dict[str, str], logs: Optional[List[str]], carried: str = ""
+    context: Context, measured: list[_Measured], labels: dict[str, str], logs: list[str] | None, carried: str = ""
 ) -> None:
     """``logs``: those of all ranks, where rates count only with proof of what carried the bytes; else ``carried``."""
     ranks, first = len(measured), measured[0]
@@ -182,10 +180,10 @@ def _report(
 
 
 def _log_file(scratch: pathlib.Path, rank: int, nvls: bool) -> pathlib.Path:
-    return scratch / ("nccl-%s-%d.log" % ("nvls" if nvls else "plain", rank))
+    return scratch / f"nccl-{'nvls' if nvls else 'plain'}-{rank}.log"
 
 
-def _logs(context: Context, ranks: int, nvls: bool) -> List[str]:
+def _logs(context: Context, ranks: int, nvls: bool) -> list[str]:
     """What NCCL wrote for each rank; "" where it wrote nothing."""
     files = [_log_file(context.scratch, rank, nvls) for rank in range(ranks)]
     return [file.read_text("latin-1") if file.exists() else "" for file in files]
@@ -194,7 +192,7 @@ def _logs(context: Context, ranks: int, nvls: bool) -> List[str]:
 class _Rank:
     """The work of one process."""
 
-    def __init__(self, torch: Any, context: Context, gpus: List[Device], nvls: bool) -> None:
+    def __init__(self, torch: Any, context: Context, gpus: list[Device], nvls: bool) -> None:
         self._torch, self._hardware, self._params = torch, context.hardware, context.params
         self._scratch, self._gpus, self._nvls = context.scratch, gpus, nvls
         self._kind = "gpu" if gpus else "cpu"
@@ -215,7 +213,7 @@ class _Rank:
         except RuntimeError as error:  # the worker's own name is that of the CPU it runs on
             # The group is left as it is: NCCL may wait in it for the others, until one of them reports first.
             device = self._gpus[worker.index] if self._gpus else compute.device
-            raise RuntimeError("%s: %s" % (device.id, reason_of(error))) from error
+            raise RuntimeError(f"{device.id}: {reason_of(error)}") from error
         dist.destroy_process_group()
         return measured
 
@@ -268,7 +266,7 @@ class _Rank:
         self._torch.distributed.all_reduce(least, op=self._torch.distributed.ReduceOp.MIN)
         return int(least)
 
-    def _times(self, exchange: Exchange, size: int, op: str, measured: _Measured) -> List[float]:
+    def _times(self, exchange: Exchange, size: int, op: str, measured: _Measured) -> list[float]:
         """Seconds of one collective, by repeat; on GPUs of several that are queued at once, as nccl-tests do it."""
         clock, times = self._hardware.clock, []
         batch = 1 if not self._gpus else _BATCH if size < _LARGE else _BATCH_OF_LARGE
@@ -310,4 +308,4 @@ def _await_port(path: pathlib.Path, clock: Clock) -> int:
         if path.exists():
             return int(path.read_text())
         clock.sleep(0.01)
-    raise TimeoutError("the first rank did not open its store within %.0f s" % _TIMEOUT.total_seconds())
+    raise TimeoutError(f"the first rank did not open its store within {_TIMEOUT.total_seconds():.0f} s")

@@ -5,7 +5,7 @@ Throughput is kept window by window, so that a core that slows down as the machi
 
 from __future__ import annotations
 
-from typing import Any, List, Optional
+from typing import Any
 
 from muster_node.hardware.host.kernel_log import hardware_errors
 from muster_node.hardware.pytorch import require_torch
@@ -52,9 +52,9 @@ class CpuBurn(Probe):
             elapsed = hardware.clock.now() - start
             if elapsed - last[0] >= _PROGRESS_S:
                 last[0] = elapsed
-                context.progress("burning %d CPUs, %.0f of %.0f s" % (len(devices), elapsed, context.params["seconds"]))
+                context.progress(f"burning {len(devices)} CPUs, {elapsed:.0f} of {context.params['seconds']:.0f} s")
 
-        context.progress("burning %d CPUs for %.0f s" % (len(devices), context.params["seconds"]))
+        context.progress(f"burning {len(devices)} CPUs for {context.params['seconds']:.0f} s")
         with hardware.loading(devices):
             burns = hardware.at_once(devices, _burning(torch, context), tick)
         for device, burn in zip(devices, burns):
@@ -73,7 +73,7 @@ def _burning(torch: Any, context: Context) -> HostBurning:
     return HostBurning(torch, context, params["dtype"], params["memory_gib"], params["seconds"])
 
 
-def _emit_whole(context: Context, burns: List[HostBurn]) -> None:
+def _emit_whole(context: Context, burns: list[HostBurn]) -> None:
     medians = [median(burn.rates) for burn in burns]
     value = 100.0 * (max(medians) - min(medians)) / median(medians) if len(medians) > 1 else None
     note = "" if value is not None else "there is only one CPU"
@@ -81,7 +81,7 @@ def _emit_whole(context: Context, burns: List[HostBurn]) -> None:
     emit_memory(context, burns)
 
 
-def _emit_kernel_errors(context: Context, log_before: Optional[List[str]]) -> None:
+def _emit_kernel_errors(context: Context, log_before: list[str] | None) -> None:
     log_after = context.hardware.kernel_log()
     if log_before is None or log_after is None:
         context.emit("kernel_errors", "node", value=None, note="the kernel log cannot be read: no privilege")

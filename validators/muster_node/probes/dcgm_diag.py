@@ -5,8 +5,6 @@ A test that passes and names an error is counted as a warning; so is one that fa
 
 from __future__ import annotations
 
-from typing import Dict, List, Tuple
-
 from muster_node.probe import Context, Metric, Param, Probe
 from muster_node.tools.dcgm import Outcome, parse_dcgm_diag
 from muster_node.tools.output import BadOutput, failed_exit
@@ -39,17 +37,17 @@ class DcgmDiag(Probe):
         real_only(context)
         note = cool_down(context)
         level = int(context.params["level"])
-        context.progress("dcgmi diag -r %d" % level)
+        context.progress(f"dcgmi diag -r {level}")
         limit_s = context.params["limit_s"]
         done = run_tool(context, ["dcgmi", "diag", "-r", str(level), "-j"], limit_s)
         try:
             outcomes = parsed(done, limit_s, _outcomes)
         except BadOutput as error:
-            raise RuntimeError("dcgmi diag %s" % error) from error
+            raise RuntimeError(f"dcgmi diag {error}") from error
         _emit(context, outcomes, _names(context), note)
 
 
-def _outcomes(done: ToolRun) -> List[Outcome]:
+def _outcomes(done: ToolRun) -> list[Outcome]:
     """Raises BadOutput also where dcgmi ends with an error that no outcome explains."""
     outcomes = parse_dcgm_diag(done.out)
     if done.status and not any(outcome.failed or outcome.warned for outcome in outcomes):
@@ -57,15 +55,15 @@ def _outcomes(done: ToolRun) -> List[Outcome]:
     return outcomes
 
 
-def _names(context: Context) -> Dict[int, str]:
+def _names(context: Context) -> dict[int, str]:
     """Device by DCGM's number: DCGM numbers the GPUs that answer by PCI address, which differs from slots."""
     return dict(enumerate(device for _, device in sorted(gpus_by_pci(context.hardware).items())))
 
 
-def _emit(context: Context, outcomes: List[Outcome], names: Dict[int, str], note: str) -> None:
-    by_place: Dict[Tuple[str, str], List[Outcome]] = {}
+def _emit(context: Context, outcomes: list[Outcome], names: dict[int, str], note: str) -> None:
+    by_place: dict[tuple[str, str], list[Outcome]] = {}
     for outcome in outcomes:
-        device = "node" if outcome.gpu is None else names.get(outcome.gpu, "gpu%d" % outcome.gpu)
+        device = "node" if outcome.gpu is None else names.get(outcome.gpu, f"gpu{outcome.gpu}")
         by_place.setdefault((device, outcome.test), []).append(outcome)
     for (device, test), reported in by_place.items():
         ran = [outcome for outcome in reported if not outcome.skipped]

@@ -13,7 +13,7 @@ import mmap
 import os
 import pathlib
 import random
-from typing import Iterator, List, Tuple
+from collections.abc import Iterator
 
 from muster_node.hardware.seam import SCRATCH_DISK, Clock
 from muster_node.probe import Context, Metric, Param, Probe, Skip
@@ -47,8 +47,8 @@ class Disk(Probe):
         directory = pathlib.Path(context.params["directory"] or context.scratch)
         blocks = max(1, int(context.params["mib"]) * MIB // _BLOCK)
         check_room(directory, blocks * _BLOCK)
-        path = directory / ("muster-disk-%d.scratch" % os.getpid())
-        context.progress("writing and reading %d MiB in %s" % (blocks * _BLOCK // MIB, directory))
+        path = directory / f"muster-disk-{os.getpid()}.scratch"
+        context.progress(f"writing and reading {blocks * _BLOCK // MIB} MiB in {directory}")
         clock, seed = context.hardware.clock, seed_of(context.seed, "disk")
         _create(path)
         try:
@@ -70,7 +70,7 @@ class Disk(Probe):
 class _Times:
     """Seconds for each block, and for the flush at the end."""
 
-    blocks: List[float]
+    blocks: list[float]
     flush: float = 0.0
 
 
@@ -79,10 +79,10 @@ def check_room(directory: pathlib.Path, size: int) -> None:
     try:
         status = os.statvfs(directory)
     except OSError as error:
-        raise Skip("the scratch directory cannot be used: %s" % error) from error
+        raise Skip(f"the scratch directory cannot be used: {error}") from error
     free = status.f_bavail * status.f_frsize
     if free < 2 * size:
-        raise Skip("only %d MiB are free in %s, %d are needed" % (free // MIB, directory, 2 * size // MIB))
+        raise Skip(f"only {free // MIB} MiB are free in {directory}, {2 * size // MIB} are needed")
 
 
 def _create(path: pathlib.Path) -> None:
@@ -90,11 +90,11 @@ def _create(path: pathlib.Path) -> None:
     try:
         os.close(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600))
     except PermissionError as error:
-        raise Skip("the scratch directory cannot be written: %s" % error) from error
+        raise Skip(f"the scratch directory cannot be written: {error}") from error
 
 
 @contextlib.contextmanager
-def _opened(path: pathlib.Path, flags: int) -> Iterator[Tuple[int, bool]]:
+def _opened(path: pathlib.Path, flags: int) -> Iterator[tuple[int, bool]]:
     """The file's descriptor, and whether it bypasses the page cache."""
     try:
         descriptor, direct = os.open(path, flags | os.O_DIRECT), True
@@ -107,7 +107,7 @@ def _opened(path: pathlib.Path, flags: int) -> Iterator[Tuple[int, bool]]:
         os.close(descriptor)
 
 
-def _write(descriptor: int, blocks: int, seed: int, clock: Clock) -> Tuple[_Times, List[bytes]]:
+def _write(descriptor: int, blocks: int, seed: int, clock: Clock) -> tuple[_Times, list[bytes]]:
     generator, seconds, digests = random.Random(seed), [], []
     with mmap.mmap(-1, _BLOCK) as buffer:  # page-aligned, as direct writes demand
         for _ in range(blocks):
@@ -122,7 +122,7 @@ def _write(descriptor: int, blocks: int, seed: int, clock: Clock) -> Tuple[_Time
     return _Times(seconds, clock.now() - start), digests
 
 
-def _read(descriptor: int, digests: List[bytes], clock: Clock) -> Tuple[_Times, int]:
+def _read(descriptor: int, digests: list[bytes], clock: Clock) -> tuple[_Times, int]:
     seconds, wrong = [], 0
     with mmap.mmap(-1, _BLOCK) as buffer:
         for digest in digests:

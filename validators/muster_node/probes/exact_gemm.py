@@ -19,7 +19,8 @@ Not covered: significands of full entropy, since integers here fill at most the 
 from __future__ import annotations
 
 import math
-from typing import Any, Callable, Dict, List, Mapping, Optional, Tuple
+from collections.abc import Mapping
+from typing import Any, Callable
 
 from muster_node.hardware.pytorch import require_torch
 from muster_node.hardware.seam import Compute, Device, Worker
@@ -36,7 +37,7 @@ from muster_node.workloads.rerun import DOC as RERUN_DOC
 from muster_node.workloads.rerun import Rerun, peers_of, report_reruns
 
 _MOST_PRODUCTS = 4096  # of one set of operands: with more, a tiny product would seldom get fresh operands
-_Found = Dict[str, List[Finding]]  # by device
+_Found = dict[str, list[Finding]]  # by device
 _COLD, _SOAKED, _AS_FOUND = "cold", "soaked", "as found"
 
 
@@ -89,8 +90,8 @@ class ExactGemm(Probe):
         """Screen every device under each condition. Raises Skip where no device has any of the formats."""
         torch, devices = require_torch(), best_devices(context.hardware)
         dtypes = context.params["dtypes"]
-        found: Dict[str, _Found] = {dtype: {device.id: [] for device in devices} for dtype in dtypes}
-        missing: Dict[str, List[str]] = {device.id: [] for device in devices}
+        found: dict[str, _Found] = {dtype: {device.id: [] for device in devices} for dtype in dtypes}
+        missing: dict[str, list[str]] = {device.id: [] for device in devices}
         try:
             # Cold comes first and for all formats: after the first soak nothing is cold any more.
             if "alone" in context.params["modes"]:
@@ -114,11 +115,11 @@ class ExactGemm(Probe):
             if formats:
                 context.emit("gemm_not_supported", device_id, text=", ".join(formats))
         if all(formats == dtypes for formats in missing.values()):
-            raise Skip("no device here multiplies any of %s" % ", ".join(dtypes))
+            raise Skip("no device here multiplies any of {}".format(", ".join(dtypes)))
 
     def _again(
-        self, context: Context, dtype: str, devices: List[Device], findings: _Found
-    ) -> Dict[str, Dict[str, Rerun]]:
+        self, context: Context, dtype: str, devices: list[Device], findings: _Found
+    ) -> dict[str, dict[str, Rerun]]:
         """Repeats wrong products on the same device, and on two siblings with the same operands.
 
         {device with mismatches: {device: number of wrong repeats there}}.
@@ -126,7 +127,7 @@ class ExactGemm(Probe):
         wrong = {name: [vector for finding in found for vector in finding.wrong] for name, found in findings.items()}
         failing = {name for name, vectors in wrong.items() if vectors}
         suspects = failing | {name for name, found in findings.items() if any(finding.error for finding in found)}
-        reruns: Dict[str, Dict[str, Rerun]] = {}
+        reruns: dict[str, dict[str, Rerun]] = {}
         for name in sorted(failing):
             own = [finding.again for finding in findings[name]]
             on = reruns[name] = {name: Rerun(sum(one.runs for one in own), sum(one.wrong for one in own))}
@@ -137,7 +138,7 @@ class ExactGemm(Probe):
         return reruns
 
 
-def _cold(torch: Any, context: Context, devices: List[Device], found: Dict[str, _Found]) -> None:
+def _cold(torch: Any, context: Context, devices: list[Device], found: dict[str, _Found]) -> None:
     """Each device by itself, format after format, so that the others rest meanwhile."""
     context.progress("waiting until the devices are cool")
     note = cool_down(context)
@@ -147,15 +148,15 @@ def _cold(torch: Any, context: Context, devices: List[Device], found: Dict[str, 
                 _at_once(context, [device], _COLD, dtype, _Screen(torch, context, dtype, "alone"), findings, note)
 
 
-def _soaked(torch: Any, context: Context, devices: List[Device], dtype: str) -> float:
+def _soaked(torch: Any, context: Context, devices: list[Device], dtype: str) -> float:
     """Heat all devices; returns the seconds that this took, 0 where none has the format."""
-    context.progress("soaking for %g s" % context.params["soak_s"])
+    context.progress("soaking for {:g} s".format(context.params["soak_s"]))
     with context.hardware.loading(devices):
         soaked = on_each(context.hardware, devices, Soak(torch, context, dtype))
         return float(max((seconds for seconds in soaked if not error_of(seconds)), default=0.0))
 
 
-def _loaded(torch: Any, context: Context, devices: List[Device], dtype: str, findings: _Found) -> None:
+def _loaded(torch: Any, context: Context, devices: list[Device], dtype: str, findings: _Found) -> None:
     """All devices at once: steadily, then in pulses of both patterns."""
     if "together" in context.params["modes"]:
         condition = _SOAKED if context.params["soak_s"] else _AS_FOUND
@@ -167,15 +168,17 @@ def _loaded(torch: Any, context: Context, devices: List[Device], dtype: str, fin
 
 def _at_once(
     context: Context,
-    devices: List[Device],
+    devices: list[Device],
     condition: str,
     dtype: str,
-    work: Callable[[Worker], Optional[Finding]],
+    work: Callable[[Worker], Finding | None],
     findings: _Found,
     note: str = "",
 ) -> None:
     """One turn of these devices under a condition, with how warm they were when it began."""
-    context.progress("exact %s products, %s, on %s" % (dtype, condition, ", ".join(device.id for device in devices)))
+    context.progress(
+        "exact {} products, {}, on {}".format(dtype, condition, ", ".join(device.id for device in devices))
+    )
     warm, labels = gpu_temperatures(context.hardware), {"condition": condition, "dtype": dtype}
     with context.hardware.loading(devices):
         for device, finding in zip(devices, context.hardware.at_once(devices, work)):
@@ -184,7 +187,7 @@ def _at_once(
                 emit_start_temperature(context, device, warm.get(device.id), labels, note)
 
 
-def _report_pulses(context: Context, devices: List[Device], dtype: str, pattern: str, findings: _Found) -> None:
+def _report_pulses(context: Context, devices: list[Device], dtype: str, pattern: str, findings: _Found) -> None:
     """Reports the number of bursts; zero bursts are a missing value, since nothing was tested."""
     for device in devices:
         for finding in findings[device.id][-1:]:
@@ -193,7 +196,7 @@ def _report_pulses(context: Context, devices: List[Device], dtype: str, pattern:
             context.emit("gemm_pulses", device.id, value=finding.bursts or None, labels=labels, note=note)
 
 
-def _report_wrong(context: Context, devices: List[Device], found: Dict[str, _Found]) -> None:
+def _report_wrong(context: Context, devices: list[Device], found: dict[str, _Found]) -> None:
     """Reports mismatches found before the test ended with an error; such a test clears no device."""
     for dtype, findings in found.items():
         for device in devices:
@@ -201,7 +204,7 @@ def _report_wrong(context: Context, devices: List[Device], found: Dict[str, _Fou
                 _report(context, device, dtype, findings[device.id])
 
 
-def _report(context: Context, device: Device, dtype: str, findings: List[Finding]) -> bool:
+def _report(context: Context, device: Device, dtype: str, findings: list[Finding]) -> bool:
     if not findings:
         return False
     labels = {"dtype": dtype}
@@ -218,7 +221,7 @@ def _report(context: Context, device: Device, dtype: str, findings: List[Finding
         wrong = sum(finding.wrong_products for finding in findings)
         modes = " and ".join(finding.mode for finding in findings if finding.mismatches)
         examples = "; ".join([e for finding in findings for e in finding.examples][:EXAMPLES])
-        note = "%d of %d products wrong (%s): %s" % (wrong, products, modes, examples)
+        note = f"{wrong} of {products} products wrong ({modes}): {examples}"
     context.emit("gemm_mismatches", device.id, value=total, labels=labels, samples=products, note=note)
     context.emit("gemm_checked_elements", device.id, value=checked, labels=labels, samples=products)
     context.emit("gemm_checked_fraction", device.id, value=100.0 * checked / produced, labels=labels, samples=products)
@@ -226,7 +229,7 @@ def _report(context: Context, device: Device, dtype: str, findings: List[Finding
     return True
 
 
-def _report_pace(context: Context, device: Device, dtype: str, findings: List[Finding]) -> None:
+def _report_pace(context: Context, device: Device, dtype: str, findings: list[Finding]) -> None:
     for shape in {shape: None for finding in findings for shape in finding.paces}:
         paces = [finding.paces[shape] for finding in findings if shape in finding.paces]
         verified, raw = sum(pace.verified_s for pace in paces), sum(pace.raw_s for pace in paces)
@@ -236,9 +239,9 @@ def _report_pace(context: Context, device: Device, dtype: str, findings: List[Fi
             "gemm_verified_to_raw",
             device.id,
             value=100.0 * raw / verified,
-            labels={"dtype": dtype, "shape": "%dx%dx%d" % shape},
+            labels={"dtype": dtype, "shape": "x".join(map(str, shape))},
             samples=products,
-            note="K = %d: %.4g GFLOPS checked, %.4g GFLOPS raw" % (shape[2], work / verified, work / raw),
+            note=f"K = {shape[2]}: {work / verified:.4g} GFLOPS checked, {work / raw:.4g} GFLOPS raw",
         )
 
 
@@ -249,7 +252,7 @@ class _Screen:
         self._torch, self._hardware, self._dtype, self._mode = torch, context.hardware, dtype, mode
         self._params, self._seed = context.params, context.seed
 
-    def __call__(self, worker: Worker) -> Optional[Finding]:
+    def __call__(self, worker: Worker) -> Finding | None:
         compute = self._hardware.compute(worker.device)
         worker.ready()
         if not compute.supports(self._dtype):
@@ -298,7 +301,7 @@ class _Screen:
 class _Repeat:
     """The same operands again, on a device that is no suspect."""
 
-    def __init__(self, context: Context, dtype: str, vectors: List[Tuple[Shape, str, int]]) -> None:
+    def __init__(self, context: Context, dtype: str, vectors: list[tuple[Shape, str, int]]) -> None:
         self._hardware, self._dtype, self._vectors = context.hardware, dtype, vectors
 
     def __call__(self, worker: Worker) -> Rerun:

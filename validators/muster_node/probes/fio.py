@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import os
 import pathlib
-from typing import List
 
 from muster_node.hardware.seam import SCRATCH_DISK
 from muster_node.probe import Context, Metric, Param, Probe
@@ -53,30 +52,30 @@ class Fio(Probe):
         params = context.params
         unknown = [test for test in params["tests"] if test not in TESTS]
         if unknown:
-            raise ValueError("there is no test %r (there are: %s)" % (unknown[0], ", ".join(TESTS)))
+            raise ValueError("there is no test {!r} (there are: {})".format(unknown[0], ", ".join(TESTS)))
         directory = pathlib.Path(params["directory"] or context.scratch)
         check_room(directory, int(params["mib"] * MIB))
-        path = directory / ("muster-fio-%d.scratch" % os.getpid())
+        path = directory / f"muster-fio-{os.getpid()}.scratch"
         broken = []
         try:
             for test in params["tests"]:
-                context.progress("fio: %s" % test)
+                context.progress(f"fio: {test}")
                 try:
                     _emit(context, test, _measured(context, path, test))
                 except BadOutput as error:
-                    broken.append("%s: fio %s" % (test, error))
+                    broken.append(f"{test}: fio {error}")
         finally:
             path.unlink(missing_ok=True)
         if broken:
             raise RuntimeError("; ".join(broken))
 
 
-def _command(path: pathlib.Path, test: str, mib: int, seconds: float) -> List[str]:
+def _command(path: pathlib.Path, test: str, mib: int, seconds: float) -> list[str]:
     pattern, block, depth = TESTS[test]
     return [
-        "fio", "--output-format=json", "--name=muster", "--filename=%s" % path, "--size=%dM" % mib, "--rw=%s" % pattern,
-        "--bs=%s" % block, "--iodepth=%d" % depth, "--ioengine=libaio", "--direct=1", "--time_based",
-        "--runtime=%g" % seconds, "--end_fsync=1", "--randrepeat=0", "--group_reporting",
+        "fio", "--output-format=json", "--name=muster", f"--filename={path}", f"--size={mib}M", f"--rw={pattern}",
+        f"--bs={block}", f"--iodepth={depth}", "--ioengine=libaio", "--direct=1", "--time_based",
+        f"--runtime={seconds:g}", "--end_fsync=1", "--randrepeat=0", "--group_reporting",
     ]  # fmt: skip
 
 

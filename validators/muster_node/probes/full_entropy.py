@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import dataclasses
 import os
-from typing import Any, Dict, List, Tuple
+from typing import Any
 
 from muster_node.cluster.digest import digest
 from muster_node.hardware.pytorch import require_torch
@@ -59,7 +59,9 @@ class FullEntropy(Probe):
     def run(self, context: Context) -> None:
         """Run all operations on all devices at once. Raises ValueError for parameters that make no sense."""
         if context.params["repeats"] < 2:
-            raise ValueError("repeats must be 2 or more to compare anything, it is %s" % context.params["repeats"])
+            raise ValueError(
+                "repeats must be 2 or more to compare anything, it is {}".format(context.params["repeats"])
+            )
         precisions = [dtype for dtype in ("fp32", "tf32") if dtype in context.params["dtypes"]]
         if len(precisions) > 1:
             raise ValueError("fp32 and tf32 are one setting of the whole process: test them in two calls")
@@ -67,7 +69,7 @@ class FullEntropy(Probe):
         os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
         torch, devices = require_torch(), best_devices(context.hardware)
         torch.use_deterministic_algorithms(True, warn_only=True)
-        context.progress("operations of full entropy on %s" % ", ".join(device.id for device in devices))
+        context.progress("operations of full entropy on {}".format(", ".join(device.id for device in devices)))
         facts = _facts(context.hardware)
         with precision_of(torch, *(precisions or ["fp32"])):
             with context.hardware.loading(devices):
@@ -76,7 +78,7 @@ class FullEntropy(Probe):
             devices = [device for device in devices if device.id not in errors]
             found = [result for result in results if not error_of(result)]
             if not found:
-                raise RuntimeError("every device failed: %s" % "; ".join(sorted(set(errors.values()))))
+                raise RuntimeError("every device failed: {}".format("; ".join(sorted(set(errors.values())))))
             names = [device.id for device in devices]
             for device, ran in zip(names, found):
                 context.emit("golden_key", device, text=ran.key)
@@ -89,7 +91,7 @@ class FullEntropy(Probe):
                     context.emit("full_entropy_mismatches", device_id, labels={"op": operation}, note=error)
             _run_again(torch, context, devices, found, wrong)
 
-    def _report(self, context: Context, device: str, operation: str, ran: "Ran", problems: List[str]) -> None:
+    def _report(self, context: Context, device: str, operation: str, ran: Ran, problems: list[str]) -> None:
         if operation not in ran.digests:
             return
         runs, labels = ran.digests[operation], {"op": operation}
@@ -105,17 +107,17 @@ class Ran:
     """What one device gave: the key of its digests, and by operation the digest of every run."""
 
     key: str
-    digests: Dict[str, List[str]]
+    digests: dict[str, list[str]]
 
 
-def judge(operation: str, found: List[Ran]) -> Dict[int, List[str]]:
+def judge(operation: str, found: list[Ran]) -> dict[int, list[str]]:
     """Faults in each device's runs of an operation: index → sentences, from repeats and from the vote."""
-    problems: Dict[int, List[str]] = {}
+    problems: dict[int, list[str]] = {}
     for index, ran in enumerate(found):
         runs = ran.digests.get(operation, [])
         for number, text in enumerate(runs[1:], start=2):
             if text != runs[0]:
-                problems.setdefault(index, []).append("run %d gave other bits than run 1" % number)
+                problems.setdefault(index, []).append(f"run {number} gave other bits than run 1")
     for key in {ran.key for ran in found}:
         voters = [index for index, ran in enumerate(found) if ran.key == key and operation in ran.digests]
         answers = [_answer(found[index].digests[operation]) for index in voters]
@@ -124,12 +126,12 @@ def judge(operation: str, found: List[Ran]) -> Dict[int, List[str]]:
     return problems
 
 
-def _answer(runs: List[str]) -> str:
+def _answer(runs: list[str]) -> str:
     """A device's vote: the digest of most of its runs, so that one transient fault does not change it."""
     return max(runs, key=runs.count)
 
 
-def expected_digest(operation: str, index: int, found: List[Ran]) -> str:
+def expected_digest(operation: str, index: int, found: list[Ran]) -> str:
     """The expected digest of device ``index``: that of most devices with its key, or else its own vote."""
     alike = [ran for ran in found if ran.key == found[index].key and operation in ran.digests]
     answers = [_answer(ran.digests[operation]) for ran in alike]
@@ -138,7 +140,7 @@ def expected_digest(operation: str, index: int, found: List[Ran]) -> str:
 
 
 def _run_again(
-    torch: Any, context: Context, devices: List[Device], found: List[Ran], wrong: Dict[str, Dict[int, List[str]]]
+    torch: Any, context: Context, devices: list[Device], found: list[Ran], wrong: dict[str, dict[int, list[str]]]
 ) -> None:
     """Repeats operations with differing bits on the device itself, and on two that are not suspect."""
     suspects = {devices[index].id for problems in wrong.values() for index in problems}
@@ -155,11 +157,11 @@ def _run_again(
 class _Again:
     """Repeats of some operations on one device, with known expected digests."""
 
-    def __init__(self, torch: Any, context: Context, expected: Dict[str, str], times: int) -> None:
+    def __init__(self, torch: Any, context: Context, expected: dict[str, str], times: int) -> None:
         self._torch, self._hardware, self._params = torch, context.hardware, context.params
         self._expected, self._times = expected, times
 
-    def __call__(self, worker: Worker) -> Dict[str, Rerun]:
+    def __call__(self, worker: Worker) -> dict[str, Rerun]:
         compute, seed = self._hardware.compute(worker.device), seed_of(self._params["data_seed"])
         worker.ready()
         seen = {}
@@ -174,7 +176,7 @@ class _Again:
 class _Runner:
     """The work of one device."""
 
-    def __init__(self, torch: Any, context: Context, facts: Dict[Tuple[str, str], str]) -> None:
+    def __init__(self, torch: Any, context: Context, facts: dict[tuple[str, str], str]) -> None:
         self._torch, self._hardware, self._facts = torch, context.hardware, facts
         self._params = context.params
 
@@ -188,11 +190,11 @@ class _Runner:
         return Ran(golden_key(self._torch, compute, facts, self._params["data_seed"]), digests)
 
 
-def _facts(hardware: Hardware) -> Dict[Tuple[str, str], str]:
+def _facts(hardware: Hardware) -> dict[tuple[str, str], str]:
     """Facts and settings that may change the bits: (name, device) → text."""
     facts = {}
     for fact in hardware.inventory():
         if fact.name in _FACTS and (fact.text is not None or fact.value is not None):
-            facts[fact.name, fact.device] = fact.text or "%g" % (fact.value or 0)
+            facts[fact.name, fact.device] = fact.text or f"{fact.value or 0:g}"
     facts.update({(name, "node"): os.environ.get(name, "unset") for name in _SETTINGS})
     return facts

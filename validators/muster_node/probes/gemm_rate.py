@@ -10,7 +10,8 @@ over other shapes finds in the same library.
 from __future__ import annotations
 
 import dataclasses
-from typing import Any, Dict, List, Mapping, Optional, Tuple
+from collections.abc import Mapping
+from typing import Any
 
 from muster_node.hardware.pytorch import require_torch
 from muster_node.hardware.seam import Compute, Device, Timing, Worker
@@ -94,20 +95,20 @@ class _Rates:
     ``burst``: rates of the blocks that came first. ``best``: the best of the shapes that were tried, and which it was.
     """
 
-    blocks: List[float]
-    clock_mhz: Optional[float]
-    power_w: Optional[float]
-    core_c: Optional[float]
-    per_ghz: List[float]
-    burst: List[float]
-    best: Optional[Tuple[float, str]] = None
+    blocks: list[float]
+    clock_mhz: float | None
+    power_w: float | None
+    core_c: float | None
+    per_ghz: list[float]
+    burst: list[float]
+    best: tuple[float, str] | None = None
 
 
 def _on_gpus(context: Context, torch: Any, dtype: str) -> bool:
     gpus, labels, params = context.hardware.devices("gpu"), {"dtype": dtype}, context.params
-    alone: Dict[str, Any] = {}
+    alone: dict[str, Any] = {}
     for device in gpus if params["alone_s"] else ():
-        context.progress("%s products on %s" % (dtype, device.id))
+        context.progress(f"{dtype} products on {device.id}")
         alone.update(_measure(context, torch, dtype, [device], _Times(params["alone_s"], params["alone_s"])))
     for name, rates in alone.items():
         if error_of(rates):
@@ -116,7 +117,7 @@ def _on_gpus(context: Context, torch: Any, dtype: str) -> bool:
         blocks = rates.blocks
         value = median(blocks)
         context.emit("gemm_rate_alone", name, value=value, labels=labels, samples=len(blocks), spread=spread(blocks))
-    context.progress("%s products on all GPUs" % dtype)
+    context.progress(f"{dtype} products on all GPUs")
     times = _Times(params["warmup_s"], params["seconds"], params["search_s"])
     found = _measure(context, torch, dtype, gpus, times)
     for name, rates in found.items():
@@ -128,7 +129,7 @@ def _on_gpus(context: Context, torch: Any, dtype: str) -> bool:
     return bool(found)
 
 
-def _emit_beside(context: Context, device: str, labels: Dict[str, str], rates: _Rates) -> None:
+def _emit_beside(context: Context, device: str, labels: dict[str, str], rates: _Rates) -> None:
     """Metrics of a GPU beside its rate."""
     emit, samples = context.emit, len(rates.blocks)
     rate = median(rates.blocks)
@@ -143,19 +144,19 @@ def _emit_beside(context: Context, device: str, labels: Dict[str, str], rates: _
         ("gemm_power", rates.power_w, "power"),
         ("gemm_temperature", rates.core_c, "temperature"),
     ):
-        note = "" if value else "the GPU reports no %s" % what
+        note = "" if value else f"the GPU reports no {what}"
         emit(metric, device, value=value, labels=labels, samples=samples, note=note)
     if rates.best:
         best, shape = rates.best
-        note = "best: %.1f TFLOPS at %s" % (best, shape)
+        note = f"best: {best:.1f} TFLOPS at {shape}"
         emit("gemm_rate_to_best", device, value=100.0 * rate / best, labels=labels, samples=samples, note=note)
 
 
 def _on_cores(context: Context, torch: Any, dtype: str) -> bool:
-    alone: Dict[str, Any] = {}
+    alone: dict[str, Any] = {}
     times = _Times(context.params["warmup_s"], context.params["seconds"])
     for device in context.hardware.devices("cpu"):
-        context.progress("%s products on %s" % (dtype, device.id))
+        context.progress(f"{dtype} products on {device.id}")
         alone.update(_measure(context, torch, dtype, [device], times))
     peak, why_not = _peak_gflops(context, dtype)
     labels = {"dtype": dtype}
@@ -166,7 +167,7 @@ def _on_cores(context: Context, torch: Any, dtype: str) -> bool:
     if not alone:
         return False
     cores = context.hardware.devices("core") or context.hardware.devices("cpu")
-    context.progress("%s products on all cores" % dtype)
+    context.progress(f"{dtype} products on all cores")
     together = _measure(context, torch, dtype, cores, times)
     rounds = [sum(blocks) for blocks in zip(*(rates.blocks for rates in together.values()))]
     rate = sum(median(rates.blocks) for rates in together.values())
@@ -183,10 +184,10 @@ def _emit_rate(context: Context, device: str, dtype: str, rates: _Rates) -> None
         context.emit("gemm_clock", device, value=rates.clock_mhz, labels=labels, samples=len(blocks))
 
 
-def _peak_gflops(context: Context, dtype: str) -> "tuple[Optional[float], str]":
+def _peak_gflops(context: Context, dtype: str) -> tuple[float | None, str]:
     """A core's peak rate, and the note for shares of it."""
     if dtype not in ("fp64", "fp32"):
-        return None, "unknown: cores have units of their own for %s, or none" % dtype
+        return None, f"unknown: cores have units of their own for {dtype}, or none"
     facts = {fact.name: fact for fact in context.hardware.inventory() if fact.device == "node"}
     clock, width = facts.get("cpu_max_clock"), facts.get("cpu_vector_width")
     if clock is None or width is None or not clock.value or not width.value:
@@ -203,7 +204,7 @@ class _Times:
     search_s: float = 0.0
 
 
-def _measure(context: Context, torch: Any, dtype: str, devices: List[Device], times: _Times) -> Dict[str, Any]:
+def _measure(context: Context, torch: Any, dtype: str, devices: list[Device], times: _Times) -> dict[str, Any]:
     """_Rates, or the DeviceError, of every device that multiplies the format."""
     with context.hardware.loading(devices):
         found = on_each(context.hardware, devices, _Rating(torch, context, dtype, times))
@@ -217,7 +218,7 @@ class _Rating:
         self._torch, self._hardware, self._dtype = torch, context.hardware, dtype
         self._params, self._seed, self._times = context.params, context.seed, times
 
-    def __call__(self, worker: Worker) -> Optional[_Rates]:
+    def __call__(self, worker: Worker) -> _Rates | None:
         compute, kind = self._hardware.compute(worker.device), worker.device.kind
         if not compute.supports(self._dtype):
             worker.ready()
@@ -243,23 +244,23 @@ class _Rating:
         seed = seed_of(self._seed, compute.device.id)
         return Products(self._torch, compute, self._dtype, shape, seed, _FLUSH_MIB[compute.device.kind])
 
-    def _search(self, compute: Compute) -> Tuple[float, str]:
+    def _search(self, compute: Compute) -> tuple[float, str]:
         """The best median of all shapes, each for an equal part of the time and as warm as the work before left it."""
         found = []
         for shape in SEARCHED:
             products = self._products(compute, shape)
             timings = products.blocks(self._times.search_s / len(SEARCHED), _MIN_BLOCKS_SEARCHED)
             work = products.flop * products.per_block / _GIGA[compute.device.kind]
-            found.append((median([work / timing.seconds for timing in timings]), "%dx%dx%d" % shape))
+            found.append((median([work / timing.seconds for timing in timings]), "x".join(map(str, shape))))
         return max(found)
 
 
-def _first(timings: List[Timing], seconds: float) -> List[Timing]:
+def _first(timings: list[Timing], seconds: float) -> list[Timing]:
     """Those that began within the first ``seconds``."""
     before = [sum(earlier.seconds for earlier in timings[:place]) for place in range(len(timings))]
     return [timing for timing, start in zip(timings, before) if start < seconds]
 
 
-def _mean(readings: List[Optional[float]]) -> Optional[float]:
+def _mean(readings: list[float | None]) -> float | None:
     known = [reading for reading in readings if reading]
     return sum(known) / len(known) if known else None

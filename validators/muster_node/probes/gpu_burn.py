@@ -8,7 +8,9 @@ readings; the others go on.
 from __future__ import annotations
 
 import dataclasses
-from typing import Any, ContextManager, Dict, Iterable, List, Mapping, Optional
+from collections.abc import Iterable, Mapping
+from contextlib import AbstractContextManager
+from typing import Any
 
 from muster_node.agent.gpu_settings import settings
 from muster_node.hardware.pytorch import require_torch
@@ -64,10 +66,10 @@ class GpuBurn(Probe):
         before = settings(hardware.inventory())
         burn = _Burn(torch, context)
         with _beside(context, torch, gpus) as host, precision_of(torch, dtype), hardware.loading(gpus):
-            context.progress("%s products on %d GPUs for %g s" % (dtype, len(gpus), context.params["seconds"]))
+            context.progress(f"{dtype} products on {len(gpus)} GPUs for {context.params['seconds']:g} s")
             burns = hardware.at_once(gpus, burn, lambda: last.add(hardware.telemetry()), _LOOK_S)
             if not any(burns):
-                raise Skip("no GPU here multiplies %s" % dtype)
+                raise Skip(f"no GPU here multiplies {dtype}")
             lost = {gpu: burned.lost for gpu, burned in zip(gpus, burns) if burned and burned.lost}
             remaining = [gpu for gpu, burned in zip(gpus, burns) if burned and gpu not in lost]
             lost.update(pulses.pulse(context, torch, remaining, burn.operands))
@@ -80,7 +82,7 @@ class GpuBurn(Probe):
         host_load.emit_beside(context, host)
 
 
-def _beside(context: Context, torch: Any, gpus: List[Device]) -> ContextManager[host_load.Burns]:
+def _beside(context: Context, torch: Any, gpus: list[Device]) -> AbstractContextManager[host_load.Burns]:
     """The host's load: all cores, but those that are needed to drive the GPUs."""
     params = context.params
     cores = context.hardware.devices("core")[len(gpus) :] if params["host_gib"] else []
@@ -88,7 +90,7 @@ def _beside(context: Context, torch: Any, gpus: List[Device]) -> ContextManager[
     return host_load.burning_beside(context, torch, cores, params["host_gib"], limit_s)
 
 
-def _emit_lost(context: Context, gpu: Device, how: str, last: "_LastReadings") -> None:
+def _emit_lost(context: Context, gpu: Device, how: str, last: _LastReadings) -> None:
     """A GPU is lost if the driver reports so, or if it failed and reports no sensor; other failures are no loss."""
     lost = context.hardware.lost(gpu)
     if how and not lost:
@@ -102,13 +104,13 @@ class _LastReadings:
     """The last reading of each GPU's sensors."""
 
     def __init__(self) -> None:
-        self._read: Dict[str, Dict[str, str]] = {}
+        self._read: dict[str, dict[str, str]] = {}
 
     def add(self, samples: Iterable[Sample]) -> None:
         """One reading of all sensors; a GPU without a reading keeps its last."""
         for sample in samples:
             if sample.series in _LAST_SERIES and sample.value is not None:
-                self._read.setdefault(sample.device, {})[sample.series] = "%.0f %s" % (sample.value, sample.unit)
+                self._read.setdefault(sample.device, {})[sample.series] = f"{sample.value:.0f} {sample.unit}"
 
     def of(self, gpu: Device) -> str:
         """As text."""
@@ -120,8 +122,8 @@ class _LastReadings:
 class _Burned:
     """One GPU's result: TFLOPS and TFLOPS/GHz block by block, and the error that ended it early, if any."""
 
-    rates: List[float] = dataclasses.field(default_factory=list)
-    per_ghz: List[float] = dataclasses.field(default_factory=list)
+    rates: list[float] = dataclasses.field(default_factory=list)
+    per_ghz: list[float] = dataclasses.field(default_factory=list)
     lost: str = ""
 
 
@@ -131,7 +133,7 @@ class _Burn:
     def __init__(self, torch: Any, context: Context) -> None:
         self._torch, self._hardware, self._params, self._seed = torch, context.hardware, context.params, context.seed
 
-    def __call__(self, worker: Worker) -> Optional[_Burned]:
+    def __call__(self, worker: Worker) -> _Burned | None:
         compute = self._hardware.compute(worker.device)
         supported = compute.supports(self._params["dtype"])
         worker.ready()
@@ -142,7 +144,7 @@ class _Burn:
         try:
             self._burn(compute, start + self._params["seconds"], burned)
         except RuntimeError as error:  # what PyTorch raises when a device is lost
-            burned.lost = "lost under load after %.0f s: %s" % (clock.now() - start, reason_of(error))
+            burned.lost = f"lost under load after {clock.now() - start:.0f} s: {reason_of(error)}"
         return burned
 
     def _burn(self, compute: Compute, end: float, burned: _Burned) -> None:
@@ -160,7 +162,7 @@ class _Burn:
                     burned.per_ghz.append(rate / (timing.mean_clock_mhz / 1000.0))
             products = max(2, products_in(BUSY_BLOCK_S, timing.seconds / products))
 
-    def operands(self, compute: Compute) -> List[Any]:
+    def operands(self, compute: Compute) -> list[Any]:
         """Both factors, of random numbers: their power is that of real work."""
         size = self._params["size"]
         seed = seed_of(self._seed, compute.device.id)
@@ -175,7 +177,7 @@ def _emit_rates(context: Context, gpu: Device, burned: _Burned) -> None:
         return
     # A GPU that was lost has no rate over the whole burn; the note has its rate until then.
     value = None if note else median(rates)
-    note = note and "%s; %.1f TFLOPS until then" % (note, median(rates))
+    note = note and f"{note}; {median(rates):.1f} TFLOPS until then"
     emit("burn_rate", gpu.id, value=value, samples=samples, spread=spread(rates), note=note)
     drop = None if note else drop_percent(rates)
     emit(
@@ -195,5 +197,5 @@ def _emit_rates(context: Context, gpu: Device, burned: _Burned) -> None:
     )
 
 
-def _missing(value: Optional[float], why: str) -> str:
+def _missing(value: float | None, why: str) -> str:
     return why if value is None else ""

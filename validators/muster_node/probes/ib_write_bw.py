@@ -42,11 +42,11 @@ class IbWriteBw(Probe):
             raise Skip("no InfiniBand or RoCE port is up")
         broken = []
         for place, device in enumerate(up):
-            context.progress("ib_write_bw on %s" % device)
+            context.progress(f"ib_write_bw on {device}")
             try:
                 average = _measured(context, device, _FIRST_PORT + place)
             except BadOutput as error:
-                broken.append("%s: ib_write_bw %s" % (device, error))
+                broken.append(f"{device}: ib_write_bw {error}")
                 continue
             context.emit("ib_bandwidth", device, value=average)
             context.emit("ib_share", device, value=100.0 * average / (rates[device] or 1.0))

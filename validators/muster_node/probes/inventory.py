@@ -108,7 +108,7 @@ class Inventory(Probe):
         )
         for fact in context.hardware.inventory():
             if fact.name not in self.metrics:
-                context.progress("no metric for the fact %s of %s" % (fact.name, fact.device))
+                context.progress(f"no metric for the fact {fact.name} of {fact.device}")
                 continue
             context.emit(
                 fact.name, fact.device, value=fact.value, text=fact.text, labels=dict(fact.labels), note=fact.note

@@ -6,7 +6,7 @@ and writes (copy 2, triad 3 for each element); what a cache fetches before a wri
 
 from __future__ import annotations
 
-from typing import Any, Callable, Dict, List
+from typing import Any, Callable
 
 from muster_node.hardware.pytorch import require_torch
 from muster_node.hardware.seam import Compute, Device, Worker
@@ -59,12 +59,12 @@ class MemoryBandwidth(Probe):
             _emit(context, "memory", op, passes, why_not)
 
 
-def _measure(context: Context, torch: Any, devices: List[Device]) -> List[Any]:
+def _measure(context: Context, torch: Any, devices: list[Device]) -> list[Any]:
     """Each device's rates in GB/s by operation, pass by pass, all at work at once; or its DeviceError."""
     if not devices:
         return []
     array_bytes = MIB * (context.params["array_mib"] or _array_mib(context, devices[0].kind))
-    context.progress("copy and triad on %s" % ", ".join(device.id for device in devices))
+    context.progress("copy and triad on {}".format(", ".join(device.id for device in devices)))
     with context.hardware.loading(devices):
         return on_each(context.hardware, devices, _Streaming(torch, context, array_bytes))
 
@@ -74,7 +74,7 @@ def _array_mib(context: Context, kind: str) -> float:
     return max(_ARRAY_MIB[kind], _LLC_TIMES * llc[0] if llc and kind == "cpu" else 0)
 
 
-def _emit(context: Context, device: str, op: str, rates: List[float], why_not: str = "") -> None:
+def _emit(context: Context, device: str, op: str, rates: list[float], why_not: str = "") -> None:
     context.emit(
         "memory_bandwidth",
         device,
@@ -93,11 +93,11 @@ class _Streaming:
         self._torch, self._hardware, self._array_bytes = torch, context.hardware, array_bytes
         self._seconds = context.params["seconds"]
 
-    def __call__(self, worker: Worker) -> Dict[str, List[float]]:
+    def __call__(self, worker: Worker) -> dict[str, list[float]]:
         torch, compute = self._torch, self._hardware.compute(worker.device)
         elements = int(self._array_bytes / (worker.count if worker.device.kind == "cpu" else 1)) // _ELEMENT
         if _ARRAYS * self._array_bytes > _FREE_SHARE * compute.free_memory():
-            raise Skip("three arrays of %.0f MiB do not fit into half of the free memory" % (self._array_bytes / MIB))
+            raise Skip(f"three arrays of {self._array_bytes / MIB:.0f} MiB do not fit into half of the free memory")
         worker.ready()  # all have read how much is free before one allocates
         (physical,) = compute.physical(elements)
         a, b, c = (
@@ -117,11 +117,11 @@ class _Streaming:
             for op, work in (("copy", copy), ("triad", triad))
         }
 
-    def _rates(self, compute: Compute, work: Callable[[], None], pass_bytes: int, worker: Worker) -> List[float]:
+    def _rates(self, compute: Compute, work: Callable[[], None], pass_bytes: int, worker: Worker) -> list[float]:
         for _ in range(_WARMUP_PASSES):
             work()
         worker.ready()
-        seconds: List[float] = []
+        seconds: list[float] = []
         while len(seconds) < _MIN_PASSES or sum(seconds) < self._seconds:
             with compute.timer() as timing:
                 work()

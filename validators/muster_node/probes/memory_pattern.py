@@ -10,7 +10,8 @@ rate at which the same device copies the same memory.
 from __future__ import annotations
 
 import dataclasses
-from typing import Any, Dict, List, Mapping, Optional
+from collections.abc import Mapping
+from typing import Any
 
 from muster_node.hardware.pytorch import require_torch
 from muster_node.hardware.seam import Compute, Device, Hardware, Worker
@@ -56,7 +57,7 @@ class MemoryPattern(Probe):
         """Test the memory of the best devices. Raises Skip where too little is free, ValueError on bad parameters."""
         torch, devices = require_torch(), best_devices(context.hardware)
         _check(context.params, devices[0].kind)
-        context.progress("memory patterns by %s" % ", ".join(device.id for device in devices))
+        context.progress("memory patterns by {}".format(", ".join(device.id for device in devices)))
         tester = _Tester(torch, context)
         with context.hardware.loading(devices):
             found = context.hardware.at_once(devices, tester)
@@ -76,11 +77,11 @@ def _check(params: Mapping[str, Any], kind: str) -> None:
     most = _FRACTION_MAX[kind]
     if not 0 < params["fraction"] <= most:
         raise ValueError(
-            "fraction must lie above 0 and not above %s on a %s, it is %s" % (most, kind, params["fraction"])
+            "fraction must lie above 0 and not above {} on a {}, it is {}".format(most, kind, params["fraction"])
         )
     unknown = sorted(set(params["patterns"]) - set(PATTERNS))
     if unknown:
-        raise ValueError("there is no pattern %s (there are %s)" % (unknown[0], ", ".join(PATTERNS)))
+        raise ValueError("there is no pattern {} (there are {})".format(unknown[0], ", ".join(PATTERNS)))
 
 
 @dataclasses.dataclass
@@ -96,10 +97,10 @@ class _Tested:
     seconds: float = 0.0
     moved_bytes: int = 0
     copy_rate: float = 0.0
-    mismatches: Dict[str, int] = dataclasses.field(default_factory=dict)
-    examples: Dict[str, List[str]] = dataclasses.field(default_factory=dict)
-    keys: Dict[str, int] = dataclasses.field(default_factory=dict)
-    reruns: Dict[str, Dict[str, Rerun]] = dataclasses.field(default_factory=dict)
+    mismatches: dict[str, int] = dataclasses.field(default_factory=dict)
+    examples: dict[str, list[str]] = dataclasses.field(default_factory=dict)
+    keys: dict[str, int] = dataclasses.field(default_factory=dict)
+    reruns: dict[str, dict[str, Rerun]] = dataclasses.field(default_factory=dict)
     error: str = ""
 
     @property
@@ -129,7 +130,7 @@ class _Tester:
             tested.error = reason_of(error)
         return tested
 
-    def _run(self, compute: Compute, nominal_bytes: int, tested: "_Tested") -> None:
+    def _run(self, compute: Compute, nominal_bytes: int, tested: _Tested) -> None:
         region, clock = self._region(compute, nominal_bytes), self._hardware.clock
         tested.nominal_bytes = region.nominal_bytes
         end = clock.now() + self._params["seconds"]
@@ -142,7 +143,7 @@ class _Tester:
     def again_on(self, peer: Device, nominal_bytes: int, tested: _Tested) -> None:
         """Repeats the failed patterns of ``tested`` on a sibling: the same keys, on ``nominal_bytes`` of memory."""
 
-        def work(worker: Worker) -> Dict[str, bool]:
+        def work(worker: Worker) -> dict[str, bool]:
             compute = self._hardware.compute(worker.device)
             worker.ready()
             region = self._region(compute, nominal_bytes)
@@ -184,16 +185,16 @@ def _share(free: int, params: Any, worker: Worker) -> int:
     if params["max_gib"] is not None:
         wanted = min(wanted, params["max_gib"] * GIB)
     if wanted < _MIN_BYTES:
-        raise Skip("only %.1f MiB of memory may be tested" % (wanted / MIB))
+        raise Skip(f"only {wanted / MIB:.1f} MiB of memory may be tested")
     return int(wanted / workers)
 
 
-def _total_gib(hardware: Hardware) -> Dict[str, float]:
+def _total_gib(hardware: Hardware) -> dict[str, float]:
     """Device → all of its memory (GiB), where the inventory has it."""
     return {fact.device: fact.value for fact in hardware.inventory() if fact.name == "hbm_total" and fact.value}
 
 
-def _report(context: Context, device: str, found: List[_Tested], free: int, total_gib: Optional[float]) -> None:
+def _report(context: Context, device: str, found: list[_Tested], free: int, total_gib: float | None) -> None:
     rounds = min(tested.rounds for tested in found)
     error = next((tested.error for tested in found if tested.error), "")
     for pattern in context.params["patterns"]:
@@ -214,19 +215,19 @@ def _report(context: Context, device: str, found: List[_Tested], free: int, tota
         context.emit("memory_coverage", device, note=error)
         return
     tested_bytes = sum(tested.nominal_bytes for tested in found)
-    note = "%.4g of %.4g GiB that were free" % (tested_bytes / GIB, free / GIB)
+    note = f"{tested_bytes / GIB:.4g} of {free / GIB:.4g} GiB that were free"
     if total_gib:
-        note += "; %.3g of %.4g GiB in all were taken before" % (max(0.0, total_gib - free / GIB), total_gib)
+        note += f"; {max(0.0, total_gib - free / GIB):.3g} of {total_gib:.4g} GiB in all were taken before"
     context.emit("memory_tested", device, value=tested_bytes / GIB, samples=rounds)
     context.emit("memory_coverage", device, value=100.0 * tested_bytes / free, samples=rounds, note=note)
     _report_rate(context, device, found)
 
 
-def _report_rate(context: Context, device: str, found: List[_Tested]) -> None:
+def _report_rate(context: Context, device: str, found: list[_Tested]) -> None:
     if not all(tested.seconds > 0 and tested.copy_rate > 0 for tested in found):
         return
     rate, copied = sum(t.moved_bytes / t.seconds for t in found), sum(t.copy_rate for t in found)
     samples = min(tested.rounds for tested in found)
     context.emit("memory_pattern_rate", device, value=rate / 1e9, samples=samples)
-    note = "%.4g GB/s written and read, %.4g GB/s when copied" % (rate / 1e9, copied / 1e9)
+    note = f"{rate / 1e9:.4g} GB/s written and read, {copied / 1e9:.4g} GB/s when copied"
     context.emit("memory_pattern_to_copy", device, value=100.0 * rate / copied, samples=samples, note=note)

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import pathlib
 import shutil
-from typing import List, Tuple
 
 from muster_node.probe import Context, Metric, Param, Probe, Skip
 from muster_node.tools.nccl_log import Proof, carrier, parse_nccl_log
@@ -56,28 +55,28 @@ class NcclTests(Probe):
         broken = []
         for op in context.params["ops"]:
             if op not in PROGRAMS:
-                raise Skip("there is no operation %r (there are: %s)" % (op, ", ".join(PROGRAMS)))
+                raise Skip("there is no operation {!r} (there are: {})".format(op, ", ".join(PROGRAMS)))
             program = shutil.which(PROGRAMS[op])
             if program is None:
-                context.emit("nccl_busbw", "node", labels={"op": op}, note="%s is not installed" % PROGRAMS[op])
+                context.emit("nccl_busbw", "node", labels={"op": op}, note=f"{PROGRAMS[op]} is not installed")
                 continue
-            context.progress("%s on %d GPUs" % (PROGRAMS[op], count))
+            context.progress(f"{PROGRAMS[op]} on {count} GPUs")
             try:
                 found, proof = _measured(context, op, program, count)
                 _emit(context, op, count, found, proof, note)
             except BadOutput as error:
-                broken.append("%s %s" % (PROGRAMS[op], error))
+                broken.append(f"{PROGRAMS[op]} {error}")
         if broken:
             raise RuntimeError("; ".join(broken))
 
 
-def _command(program: str, context: Context, count: int) -> List[str]:
+def _command(program: str, context: Context, count: int) -> list[str]:
     size, iterations = str(context.params["max_size"]), str(int(context.params["iterations"]))
     return [program, "-b", "8", "-e", size, "-f", "2", "-g", str(count), "-n", iterations, "-c", "1"]
 
 
-def _measured(context: Context, op: str, program: str, count: int) -> Tuple[NcclRun, Proof]:
-    log = pathlib.Path(context.scratch / ("nccl-%s.log" % op))
+def _measured(context: Context, op: str, program: str, count: int) -> tuple[NcclRun, Proof]:
+    log = pathlib.Path(context.scratch / f"nccl-{op}.log")
     logging = {"NCCL_DEBUG": "INFO", "NCCL_DEBUG_SUBSYS": "INIT,GRAPH,TUNING", "NCCL_DEBUG_FILE": str(log)}
     limit_s = context.params["limit_s"]
     found = parsed(run_tool(context, _command(program, context, count), limit_s, logging), limit_s, _run)
@@ -94,7 +93,7 @@ def _run(done: ToolRun) -> NcclRun:
 
 
 def _emit(context: Context, op: str, count: int, found: NcclRun, proof: Proof, note: str) -> None:
-    labels, size = {"op": op}, "%d bytes, %d GPUs" % (found.largest, found.ranks)
+    labels, size = {"op": op}, f"{found.largest} bytes, {found.ranks} GPUs"
     why_not = proof.why_not and "what carried it is not proven: " + proof.why_not
     if found.ranks < 2:  # nccl-tests report 0 GB/s then
         why_not = "one GPU alone exchanges nothing"

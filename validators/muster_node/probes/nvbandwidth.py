@@ -6,7 +6,6 @@ It runs after a cool-down, so that the heat of an earlier burn does not slow it.
 from __future__ import annotations
 
 import statistics
-from typing import Dict
 
 from muster_node.probe import Context, Metric, Param, Probe
 from muster_node.tools.nvbandwidth import Bandwidths, Test, parse_nvbandwidth
@@ -41,7 +40,7 @@ class Nvbandwidth(Probe):
         """Run it once for all tests. Raises Skip on simulated hardware, RuntimeError if a test gave no result."""
         real_only(context)
         note, limit_s = cool_down(context), context.params["limit_s"]
-        context.progress("nvbandwidth: %s" % ", ".join(context.params["tests"]))
+        context.progress("nvbandwidth: {}".format(", ".join(context.params["tests"])))
         command = ["nvbandwidth", "-i", str(int(context.params["samples"])), "-t", *context.params["tests"]]
         try:
             found = parsed(run_tool(context, command, limit_s, _IN_BUS_ORDER), limit_s, _run)
@@ -49,11 +48,11 @@ class Nvbandwidth(Probe):
                 context.emit("nvbandwidth_corruptions", "node", value=name in found.corrupt, labels={"test": name})
             names = _names(context, found)
         except BadOutput as error:
-            raise RuntimeError("nvbandwidth %s" % error) from error
+            raise RuntimeError(f"nvbandwidth {error}") from error
         for test in found.tests:
             _emit(context, test, names, note)
         if found.corrupt:  # it ends at the first corrupt copy
-            raise RuntimeError("nvbandwidth ended at corrupt data in %s" % ", ".join(found.corrupt))
+            raise RuntimeError("nvbandwidth ended at corrupt data in {}".format(", ".join(found.corrupt)))
 
 
 def _run(done: ToolRun) -> Bandwidths:
@@ -64,7 +63,7 @@ def _run(done: ToolRun) -> Bandwidths:
     return found
 
 
-def _names(context: Context, found: Bandwidths) -> Dict[int, str]:
+def _names(context: Context, found: Bandwidths) -> dict[int, str]:
     """Device by CUDA number: by the PCI addresses that the tool prints, else by the order of the bus.
 
     Raises BadOutput if it prints none and counts other GPUs than answer: then the numbers cannot be mapped.
@@ -72,24 +71,24 @@ def _names(context: Context, found: Bandwidths) -> Dict[int, str]:
     by_pci = gpus_by_pci(context.hardware)
     numbers = {column for test in found.tests for _, column in test.cells}
     if numbers <= found.devices.keys():
-        return {number: by_pci.get(pci, "gpu%d" % number) for number, pci in found.devices.items()}
+        return {number: by_pci.get(pci, f"gpu{number}") for number, pci in found.devices.items()}
     in_bus_order = [device for _, device in sorted(by_pci.items())]
     if not numbers <= set(range(len(in_bus_order))) or len(in_bus_order) != len(context.hardware.devices("gpu")):
         raise BadOutput("unknown GPUs", "numbers GPUs without PCI addresses, and not as many as answer")
     return dict(enumerate(in_bus_order))
 
 
-def _emit(context: Context, test: Test, names: Dict[int, str], note: str) -> None:
+def _emit(context: Context, test: Test, names: dict[int, str], note: str) -> None:
     """One figure for each GPU: the median over its peers, so that one bad GPU does not spoil those of all others."""
     metric = "nvbandwidth_latency" if test.unit == "ns" else "nvbandwidth_rate"
     worst = max if test.unit == "ns" else min
     for gpu in sorted({column for _, column in test.cells}):
         cells = {row: value for (row, column), value in test.cells.items() if column == gpu}
         peer = worst(cells, key=lambda row: cells[row])
-        slowest = "slowest with %s: %g %s" % (names.get(peer, "gpu%d" % peer), cells[peer], test.unit)
+        slowest = "slowest with {}: {:g} {}".format(names.get(peer, f"gpu{peer}"), cells[peer], test.unit)
         context.emit(
             metric,
-            names.get(gpu, "gpu%d" % gpu),
+            names.get(gpu, f"gpu{gpu}"),
             value=statistics.median(cells.values()),
             labels={"test": test.name},
             samples=int(context.params["samples"]),

@@ -11,14 +11,14 @@ import hashlib
 import lzma
 import random
 import zlib
-from typing import Any, Callable, Dict, List, Tuple
+from typing import Any, Callable
 
 from muster_node.hardware.seam import Worker
 from muster_node.probe import Context, Metric, Param, Probe
 from muster_node.workloads.common import MIB, seed_of
 from muster_node.workloads.vote import dissenters
 
-CODECS: Dict[str, Tuple[Callable[[bytes], bytes], Callable[[bytes], bytes]]] = {
+CODECS: dict[str, tuple[Callable[[bytes], bytes], Callable[[bytes], bytes]]] = {
     "zlib": (lambda data: zlib.compress(data, 6), zlib.decompress),
     "bz2": (lambda data: bz2.compress(data, 1), bz2.decompress),
     "lzma": (lambda data: lzma.compress(data, preset=0), lzma.decompress),
@@ -45,16 +45,16 @@ class RoundTrip(Probe):
         """Test all logical CPUs together, round by round, until rounds and seconds are reached."""
         clock, devices = context.hardware.clock, context.hardware.devices("cpu")
         wrong = {(device.id, codec): 0 for device in devices for codec in (*CODECS, HASH)}
-        notes: Dict[Tuple[str, str], str] = {}
+        notes: dict[tuple[str, str], str] = {}
         end, rounds = clock.now() + context.params["seconds"], 0
         while rounds < context.params["rounds"] or clock.now() < end:
-            context.progress("round trips on all cores, round %d" % (rounds + 1))
+            context.progress(f"round trips on all cores, round {rounds + 1}")
             trip = _Trip(seed_of(context.seed, rounds), int(context.params["mib"] * MIB))
             results = context.hardware.at_once(devices, trip)
             for codec in (*CODECS, HASH):
                 for index, problem in compare([result[codec] for result in results]).items():
                     wrong[devices[index].id, codec] += 1
-                    notes.setdefault((devices[index].id, codec), "round %d: %s" % (rounds + 1, problem))
+                    notes.setdefault((devices[index].id, codec), f"round {rounds + 1}: {problem}")
             rounds += 1
         for (device, codec), count in wrong.items():
             note = notes.get((device, codec), "")
@@ -63,7 +63,7 @@ class RoundTrip(Probe):
             )
 
 
-def compare(results: List[Tuple[bool, str]]) -> Dict[int, str]:
+def compare(results: list[tuple[bool, str]]) -> dict[int, str]:
     """Which of the cores' (round trip kept the data, digest) are wrong, and how: index → reason."""
     problems = {index: "the data did not come back" for index, (kept, _) in enumerate(results) if not kept}
     for index, reason in dissenters([digest for _, digest in results], "cores").items():
@@ -77,10 +77,10 @@ class _Trip:
     def __init__(self, seed: int, size: int) -> None:
         self._seed, self._size = seed, size
 
-    def __call__(self, worker: Worker) -> Dict[str, Tuple[bool, str]]:
+    def __call__(self, worker: Worker) -> dict[str, tuple[bool, str]]:
         data = make_data(self._seed, self._size)
         worker.ready()
-        results: Dict[str, Any] = {HASH: (True, hashlib.sha256(data).hexdigest())}
+        results: dict[str, Any] = {HASH: (True, hashlib.sha256(data).hexdigest())}
         for codec, (compress, expand) in CODECS.items():
             packed = compress(data)
             try:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import collections
 from statistics import mean
-from typing import Any, Dict, List, NamedTuple, Tuple
+from typing import Any, NamedTuple
 
 from muster_node.hardware.pytorch import require_torch
 from muster_node.hardware.seam import NOT_SUPPORTED, Device, Hardware, Sample, Worker
@@ -30,10 +30,10 @@ _WATCHED = ("temperature", "hbm_temperature", "thermal_margin", "power", "clock"
 
 _TOO_SHORT = "the soak was too short"
 
-Series = Dict[Tuple[str, str], List[float]]
+Series = dict[tuple[str, str], list[float]]
 """By (series, device): readings, or the times at which they were taken."""
 
-Counters = Dict[Tuple[str, str], float]
+Counters = dict[tuple[str, str], float]
 """Seconds throttled since the driver was loaded, by (device, reason)."""
 
 
@@ -80,7 +80,7 @@ class ThermalSoak(Probe):
         torch = require_torch()
         hardware, devices = context.hardware, best_devices(context.hardware)
         record = Record(hardware.clock.now)
-        context.progress("soaking %s for %.0f s" % (", ".join(d.id for d in devices), context.params["seconds"]))
+        context.progress("soaking {} for {:.0f} s".format(", ".join(d.id for d in devices), context.params["seconds"]))
 
         def tick() -> None:
             record.add(list(hardware.telemetry()))
@@ -129,14 +129,14 @@ def _emit_lost(context: Context, gpu: Device, error: str) -> None:
         context.emit("gpu_lost", gpu.id, value=None if error else 0.0, note=error)
 
 
-def _emit_sensor_shares(context: Context, devices: List[Device], record: "Record") -> None:
+def _emit_sensor_shares(context: Context, devices: list[Device], record: Record) -> None:
     """Of the sensors that a device has, the one that gave the fewest readings."""
     for device in devices:
         counts = {series: record.readings[series, device.id] for series in _WATCHED}
         given = {series: count for series, count in counts.items() if count}
         if given:
             fewest = min(given, key=lambda series: given[series])
-            note = "%s: %d of %d readings" % (fewest, given[fewest], record.attempts)
+            note = f"{fewest}: {given[fewest]} of {record.attempts} readings"
             context.emit("sensor_share", device.id, value=100.0 * given[fewest] / record.attempts, note=note)
         elif device.kind == "gpu":
             context.emit("sensor_share", device.id, value=0.0, note="no sensor gave a reading")
@@ -147,15 +147,15 @@ class Record:
 
     def __init__(self, now: Any) -> None:
         self._now = now
-        self._last: Dict[str, float] = {}
-        self._ticks: List[float] = []
+        self._last: dict[str, float] = {}
+        self._ticks: list[float] = []
         self.series: Series = collections.defaultdict(list)
         self.times: Series = collections.defaultdict(list)
-        self.readings: "collections.Counter[Tuple[str, str]]" = collections.Counter()
-        self.throttled: Dict[str, Dict[str, float]] = {}
-        self.contradicted: Dict[Tuple[str, str], str] = {}
+        self.readings: collections.Counter[tuple[str, str]] = collections.Counter()
+        self.throttled: dict[str, dict[str, float]] = {}
+        self.contradicted: dict[tuple[str, str], str] = {}
 
-    def add(self, samples: List[Sample]) -> None:
+    def add(self, samples: list[Sample]) -> None:
         """Add one attempt to read all sensors. A state counts for the time since the device's previous reading."""
         now = self._now()
         self._ticks.append(now)
@@ -194,7 +194,7 @@ class Record:
                 seen = times.get(reason, 0.0)
                 times[reason] = max(seen, counted)
                 if seen > counted + coarse:
-                    note = "read for %.1f s, but the driver's counter has %.1f s" % (seen, counted)
+                    note = f"read for {seen:.1f} s, but the driver's counter has {counted:.1f} s"
                     self.contradicted[device, reason] = note
 
 
@@ -203,7 +203,7 @@ def _cool_down(context: Context) -> Record:
     clock = context.hardware.clock
     record, end = Record(clock.now), clock.now() + context.params["cooldown_s"]
     if context.params["cooldown_s"]:
-        context.progress("cooling down for %.0f s" % context.params["cooldown_s"])
+        context.progress("cooling down for {:.0f} s".format(context.params["cooldown_s"]))
     while clock.now() < end:
         record.add(list(context.hardware.telemetry()))
         clock.sleep(context.params["interval_s"])
@@ -253,11 +253,11 @@ def summarise(context: Context, record: Record) -> None:
             context.emit("throttle_time", device, value=times.get(reason, 0.0), labels={"reason": reason}, note=note)
 
 
-def _steady(values: List[float], settle: float) -> List[float]:
+def _steady(values: list[float], settle: float) -> list[float]:
     return values[_settled_from(values, settle) :]
 
 
-def _settled_from(values: List[float], settle: float) -> int:
+def _settled_from(values: list[float], settle: float) -> int:
     """Index of the first settled reading; 0 if none would be left."""
     place = int(settle * len(values))
     return place if place < len(values) else 0
@@ -309,7 +309,7 @@ class _Soaked(NamedTuple):
     began: float
     ended: float
     busy_s: float
-    rates: List[float]
+    rates: list[float]
 
 
 class _Soaking:
@@ -340,7 +340,7 @@ class _Soaking:
         block(1)  # the first product allocates and plans
         per_block = products_in(_BLOCKS_S[kind], block(1))
         window = max(_WINDOW_MIN_S, self._seconds / _WINDOWS)
-        rates: List[float] = []
+        rates: list[float] = []
         worker.ready()
         began, total = clock.now(), 0.0
         end = began + self._seconds

@@ -7,7 +7,8 @@ the whole probe, so that none of host memory is handed from a GPU to another tha
 from __future__ import annotations
 
 import dataclasses
-from typing import Any, Callable, Dict, List, Sequence, Set, Tuple, TypeVar
+from collections.abc import Sequence
+from typing import Any, Callable, TypeVar
 
 from muster_node.cluster.digest import digest
 from muster_node.hardware.pytorch import require_torch
@@ -61,7 +62,7 @@ class Transfers(Probe):
 class _Copied:
     """Results of one kind of copy: GB/s of each timed copy, number of copies, and number of wrong copies."""
 
-    rates: List[float] = dataclasses.field(default_factory=list)
+    rates: list[float] = dataclasses.field(default_factory=list)
     copies: int = 0
     wrong: int = 0
     example: str = ""
@@ -69,11 +70,11 @@ class _Copied:
     """Why the copies broke off, if they did: then they have no figures."""
 
     @classmethod
-    def never(cls, reason: str) -> "_Copied":
+    def never(cls, reason: str) -> _Copied:
         """Copies that could not begin."""
-        return cls(lost="no copy could begin: %s" % reason)
+        return cls(lost=f"no copy could begin: {reason}")
 
-    def add(self, other: "_Copied") -> None:
+    def add(self, other: _Copied) -> None:
         """Count another's copies too; the rates are not of one kind and stay apart."""
         self.copies, self.wrong = self.copies + other.copies, self.wrong + other.wrong
         self.example, self.lost = self.example or other.example, self.lost or other.lost
@@ -87,7 +88,7 @@ class _Sent:
     """
 
     words: Any
-    digests: Tuple[str, str]
+    digests: tuple[str, str]
 
     def turn(self) -> None:
         """Switches between the words and their complement."""
@@ -126,7 +127,7 @@ class _Copying:
                 for number in range(_WARMUP + self._repeats):
                     self._once(compute, routes, copied, number >= _WARMUP)
             except RuntimeError as error:  # what PyTorch raises when a device has gone
-                copied.lost = "the copies broke off: %s" % reason_of(error)
+                copied.lost = f"the copies broke off: {reason_of(error)}"
         return copied
 
     def _once(self, compute: Compute, routes: Sequence[_Route], copied: _Copied, counts: bool) -> None:
@@ -153,7 +154,7 @@ def _difference(transfer: Transfer) -> str:
     if not places.numel():
         return "the digests differ, and the words are the same on a second look"
     first = int(places[0]) * WORD
-    return "%d of %d words differ, the first at 0x%x" % (places.numel(), transfer.target.numel(), first)
+    return f"{places.numel()} of {transfer.target.numel()} words differ, the first at 0x{first:x}"
 
 
 def _whole_words(mib: float) -> int:
@@ -171,14 +172,14 @@ class _HostLink:
             direction: self._new_route(torch, direction, shape, context.seed) for direction in ("h2d", "d2h")
         }
 
-    def _new_route(self, torch: Any, direction: str, shape: Tuple[int, ...], seed: int) -> _Route:
+    def _new_route(self, torch: Any, direction: str, shape: tuple[int, ...], seed: int) -> _Route:
         compute = self._compute
         ends = [compute.host_buffer(*shape), torch.empty(shape, dtype=torch.int64, device=compute.torch_device)]
         source, target = ends if direction == "h2d" else ends[::-1]
         sent = _filled(torch, source, seed_of(seed, compute.device.id, direction))
         return _Route(Transfer(direction, target, source), sent)
 
-    def measure(self, ready: Callable[[], Any]) -> Dict[str, _Copied]:
+    def measure(self, ready: Callable[[], Any]) -> dict[str, _Copied]:
         """Both directions alone and at once; ``ready`` is called before each."""
         found = {}
         for name, directions in HOST_DIRECTIONS.items():
@@ -190,7 +191,7 @@ class _HostLink:
 _Link = TypeVar("_Link")
 
 
-def _each(gpus: List[Device], make: Callable[[Device], _Link]) -> Tuple[Dict[Device, _Link], Dict[Device, str]]:
+def _each(gpus: list[Device], make: Callable[[Device], _Link]) -> tuple[dict[Device, _Link], dict[Device, str]]:
     """What ``make`` returns by GPU, and the reasons of those on which PyTorch raised an error."""
     made, errors = {}, {}
     for gpu in gpus:
@@ -201,11 +202,11 @@ def _each(gpus: List[Device], make: Callable[[Device], _Link]) -> Tuple[Dict[Dev
     return made, errors
 
 
-def _to_the_host(context: Context, torch: Any, gpus: List[Device]) -> None:
+def _to_the_host(context: Context, torch: Any, gpus: list[Device]) -> None:
     links, errors = _each(gpus, lambda gpu: _HostLink(torch, context, gpu))
     counted = {gpu: {name: _Copied.never(error) for name in HOST_DIRECTIONS} for gpu, error in errors.items()}
     for gpu, link in links.items():
-        context.progress("copies between the host and %s" % gpu.id)
+        context.progress(f"copies between the host and {gpu.id}")
         counted[gpu] = link.measure(lambda: None)
     for gpu in gpus:
         _emit_host_rates(context, "pcie_bandwidth", gpu, counted[gpu])
@@ -221,12 +222,12 @@ def _to_the_host(context: Context, torch: Any, gpus: List[Device]) -> None:
             _emit_mismatches(context, "transfer_mismatches", gpu, copied, {"direction": direction})
 
 
-def _emit_host_rates(context: Context, metric: str, gpu: Device, found: Dict[str, _Copied]) -> None:
+def _emit_host_rates(context: Context, metric: str, gpu: Device, found: dict[str, _Copied]) -> None:
     for direction, copied in found.items():
         _emit_rate(context, metric, gpu, copied, {"direction": direction})
 
 
-def _emit_rate(context: Context, metric: str, gpu: Device, copied: _Copied, labels: Dict[str, str]) -> None:
+def _emit_rate(context: Context, metric: str, gpu: Device, copied: _Copied, labels: dict[str, str]) -> None:
     rates = copied.rates
     if copied.lost:
         context.emit(metric, gpu.id, labels=labels, samples=len(rates), note=copied.lost)
@@ -234,14 +235,14 @@ def _emit_rate(context: Context, metric: str, gpu: Device, copied: _Copied, labe
         context.emit(metric, gpu.id, value=median(rates), labels=labels, samples=len(rates), spread=spread(rates))
 
 
-def _emit_mismatches(context: Context, metric: str, gpu: Device, copied: _Copied, labels: Dict[str, str]) -> None:
+def _emit_mismatches(context: Context, metric: str, gpu: Device, copied: _Copied, labels: dict[str, str]) -> None:
     # Mismatches before the end count; matches clear nothing.
     value = None if copied.lost and not copied.wrong else copied.wrong
     note = "; ".join(filter(None, (copied.example, copied.lost)))
     context.emit(metric, gpu.id, value=value, labels=labels, samples=copied.copies, note=note)
 
 
-def _between(context: Context, torch: Any, gpus: List[Device]) -> None:
+def _between(context: Context, torch: Any, gpus: list[Device]) -> None:
     """From every GPU to every other, one copy at a time: what one link can do, with no other traffic on a switch."""
     if len(gpus) < 2:
         context.emit("peer_bandwidth", gpus[0].id, note="there is no other GPU that answers")
@@ -249,7 +250,7 @@ def _between(context: Context, torch: Any, gpus: List[Device]) -> None:
     nominal_bytes = _whole_words(context.params["peer_mib"])
     copying = _Copying(torch, context, nominal_bytes)
 
-    def ends(gpu: Device) -> Tuple[_Sent, Any]:
+    def ends(gpu: Device) -> tuple[_Sent, Any]:
         compute = context.hardware.compute(gpu)
         source, target = (
             torch.empty(compute.physical(nominal_bytes // WORD), dtype=torch.int64, device=compute.torch_device)
@@ -260,11 +261,11 @@ def _between(context: Context, torch: Any, gpus: List[Device]) -> None:
     buffers, errors = _each(gpus, ends)
     found = {}
     for gpu in gpus:
-        context.progress("copies from its peers to %s" % gpu.id)
+        context.progress(f"copies from its peers to {gpu.id}")
         for peer in (each for each in gpus if each != gpu):
             broken = next((each for each in (gpu, peer) if each in errors), None)
             if broken is not None:
-                copied = _Copied.never("%s: %s" % (broken.id, errors[broken]))
+                copied = _Copied.never(f"{broken.id}: {errors[broken]}")
             else:
                 sent, target = buffers[peer][0], buffers[gpu][1]
                 route = _Route(Transfer("peer", target, sent.words, peer), sent)
@@ -280,11 +281,11 @@ def _between(context: Context, torch: Any, gpus: List[Device]) -> None:
     _emit_blame(context, gpus, found, broken_gpus)
 
 
-def _without(found: Dict[str, _Copied], peers: Set[str]) -> Dict[str, _Copied]:
+def _without(found: dict[str, _Copied], peers: set[str]) -> dict[str, _Copied]:
     return {peer: copied for peer, copied in found.items() if peer not in peers}
 
 
-def _emit_peers(context: Context, gpu: Device, found: Dict[str, _Copied], broken: Set[str]) -> None:
+def _emit_peers(context: Context, gpu: Device, found: dict[str, _Copied], broken: set[str]) -> None:
     """The median over a GPU's peers, if there is a figure for each."""
     lost = next((copied.lost for copied in found.values() if copied.lost), "")
     if lost:
@@ -292,24 +293,24 @@ def _emit_peers(context: Context, gpu: Device, found: Dict[str, _Copied], broken
         return
     rates = {peer: median(copied.rates) for peer, copied in found.items()}
     slowest = min(rates, key=lambda peer: rates[peer])
-    note = "slowest from %s: %.1f GB/s" % (slowest, rates[slowest])
-    note += "".join("; without %s" % peer for peer in sorted(broken))
+    note = f"slowest from {slowest}: {rates[slowest]:.1f} GB/s"
+    note += "".join(f"; without {peer}" for peer in sorted(broken))
     context.emit("peer_bandwidth", gpu.id, value=median(list(rates.values())), samples=len(rates), note=note)
 
 
-def _emit_blame(context: Context, gpus: List[Device], found: Dict[Tuple[str, str], _Copied], broken: Set[str]) -> None:
+def _emit_blame(context: Context, gpus: list[Device], found: dict[tuple[str, str], _Copied], broken: set[str]) -> None:
     samples = sum(copied.copies for copied in found.values()) * 2 // len(gpus)
     for device, wrong in blamed({pair: copied.wrong for pair, copied in found.items()}).items():
         apart = broken - {device}
         own = {pair: copied for pair, copied in found.items() if device in pair and not apart & set(pair)}
         lost = next((copied.lost for copied in own.values() if copied.lost), "")
-        pairs = sorted("%s to %s" % pair[::-1] for pair, copied in own.items() if copied.wrong)
+        pairs = sorted("{} to {}".format(*pair[::-1]) for pair, copied in own.items() if copied.wrong)
         value, note = (None if lost and not wrong else wrong), "; ".join(filter(None, [*pairs, lost]))
         labels = {"direction": "peer"}
         context.emit("transfer_mismatches", device, value=value, labels=labels, samples=samples, note=note)
 
 
-def blamed(wrong: Dict[Tuple[str, str], int]) -> Dict[str, int]:
+def blamed(wrong: dict[tuple[str, str], int]) -> dict[str, int]:
     """{device: wrong copies attributed to it}, from {(receiver, sender): wrong copies}.
 
     A faulty device has wrong copies with many peers: each pair counts for the end with more wrong pairs,

@@ -5,8 +5,6 @@ Run it at the end of a stage: the stage's inventory has the time of the log's ne
 
 from __future__ import annotations
 
-from typing import Dict
-
 from muster_node.hardware.host.xid_log import SXID, XidEvent, folded, labels_of, parse_xids
 from muster_node.hardware.seam import NO_PRIVILEGE
 from muster_node.probe import Context, Metric, Probe
@@ -29,7 +27,7 @@ class Xids(Probe):
         """Report every message; an unreadable log has no total, never zero."""
         log = context.hardware.kernel_log()
         if log is None:
-            context.emit("xid_total", "node", note="the kernel log cannot be read: %s" % NO_PRIVILEGE)
+            context.emit("xid_total", "node", note=f"the kernel log cannot be read: {NO_PRIVILEGE}")
             return
         events = parse_xids(log)
         devices = gpus_by_pci(context.hardware) if events else {}
@@ -44,6 +42,6 @@ class Xids(Probe):
         context.emit("xid_total", "node", value=len(events))
 
 
-def _device_of(event: XidEvent, devices: Dict[str, str]) -> str:
+def _device_of(event: XidEvent, devices: dict[str, str]) -> str:
     """The GPU or switch; the node for a GPU that no longer answers, whose address is in the labels."""
     return event.switch if event.kind == SXID else devices.get(event.pci, "node")

@@ -10,7 +10,8 @@ from __future__ import annotations
 import dataclasses
 import json
 import re
-from typing import Any, Dict, Iterator, List, Optional, Set, Tuple
+from collections.abc import Iterator
+from typing import Any
 
 from muster_node.tools.output import BadOutput
 
@@ -40,9 +41,9 @@ class Outcome:
     """What one test reports for one device: ``gpu`` is DCGM's number, None for the node as a whole."""
 
     test: str
-    gpu: Optional[int]
+    gpu: int | None
     status: str
-    errors: Tuple[Error, ...] = ()
+    errors: tuple[Error, ...] = ()
 
     @property
     def passed(self) -> bool:
@@ -70,7 +71,7 @@ class Outcome:
         return not self.skipped and not self.failed and (bool(self.errors) or not self.passed)
 
 
-def parse_dcgm_diag(text: str) -> List[Outcome]:
+def parse_dcgm_diag(text: str) -> list[Outcome]:
     """Raises BadOutput for text that is no report, or a report in which no test ran."""
     try:
         raw = json.loads(text[text.index("{") : text.rindex("}") + 1])
@@ -81,14 +82,14 @@ def parse_dcgm_diag(text: str) -> List[Outcome]:
         raise BadOutput("no report", "printed no report of DCGM's diagnostics")
     trouble = report.get("runtime_error") or report.get("error")
     if trouble:
-        raise BadOutput("failed", "could not run the tests: %s" % str(trouble)[:_TEXT_MAX])
+        raise BadOutput("failed", f"could not run the tests: {str(trouble)[:_TEXT_MAX]}")
     outcomes = list(_outcomes(report))
     if not outcomes:
         raise BadOutput("no results", "printed a report without a test")
     return outcomes
 
 
-def _outcomes(report: Dict[str, Any]) -> Iterator[Outcome]:
+def _outcomes(report: dict[str, Any]) -> Iterator[Outcome]:
     for category in _dicts(report.get("test_categories")):
         for test in _dicts(category.get("tests")):
             name = str(test.get("name", "unnamed"))
@@ -100,17 +101,17 @@ def _outcomes(report: Dict[str, Any]) -> Iterator[Outcome]:
                 yield from _beyond(devices, name, test[_SUMMARY])
 
 
-def _by_gpu(name: str, result: Dict[str, Any], gpus: List[Optional[int]]) -> Iterator[Outcome]:
+def _by_gpu(name: str, result: dict[str, Any], gpus: list[int | None]) -> Iterator[Outcome]:
     """One outcome for each GPU of a result. A failure of several GPUs whose errors name some fails only those."""
     status, errors = _status(result), _errors(result)
-    named: Set[int] = {int(number) for error in errors for number in _GPU.findall(error.text)}
+    named: set[int] = {int(number) for error in errors for number in _GPU.findall(error.text)}
     shared = len(gpus) > 1 and bool(named & set(gpus)) and status.lower() in _FAIL
     for gpu in gpus:
         own = tuple(error for error in errors if not shared or str(gpu) in _GPU.findall(error.text))
         yield Outcome(name, gpu, "Pass" if shared and not own else status, own)
 
 
-def _beyond(devices: List[Outcome], name: str, summary: Any) -> Iterator[Outcome]:
+def _beyond(devices: list[Outcome], name: str, summary: Any) -> Iterator[Outcome]:
     """The node's outcome of a test, from DCGM 4's summary, if it adds anything to the devices' outcomes.
 
     Some versions repeat the devices' errors there. A summary that is no table has no status, which is no pass.
@@ -123,24 +124,24 @@ def _beyond(devices: List[Outcome], name: str, summary: Any) -> Iterator[Outcome
         yield whole
 
 
-def _status(result: Dict[str, Any]) -> str:
+def _status(result: dict[str, Any]) -> str:
     return str(result.get("status", _NO_STATUS))
 
 
-def _dicts(value: Any) -> List[Dict[str, Any]]:
+def _dicts(value: Any) -> list[dict[str, Any]]:
     return [each for each in value if isinstance(each, dict)] if isinstance(value, list) else []
 
 
-def _gpus(result: Dict[str, Any]) -> List[Optional[int]]:
+def _gpus(result: dict[str, Any]) -> list[int | None]:
     """DCGM 4 names one entity, DCGM 3 a list of numbers as text; without either the result is the node's."""
     if result.get("entity_group") == "GPU" and isinstance(result.get("entity_id"), int):
         return [result["entity_id"]]
     words = str(result.get("gpu_ids", result.get("gpu_id", ""))).split(",")
-    numbers: List[Optional[int]] = [int(word) for word in words if word.strip().isdigit()]
+    numbers: list[int | None] = [int(word) for word in words if word.strip().isdigit()]
     return numbers or [None]
 
 
-def _errors(result: Dict[str, Any]) -> Tuple[Error, ...]:
+def _errors(result: dict[str, Any]) -> tuple[Error, ...]:
     """What DCGM calls warnings: texts, or (since 3.1) tables with the error's number, severity and category."""
     warnings = result.get("warnings") or ()
     listed = warnings if isinstance(warnings, (list, tuple)) else [warnings]

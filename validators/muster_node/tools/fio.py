@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import json
 import os
-from typing import Any, Dict, Optional
+from typing import Any
 
 from muster_node.tools.output import BadOutput
 
@@ -18,7 +18,7 @@ class FioRun:
 
     bytes_per_s: float
     iops: float
-    p99_ms: Optional[float]
+    p99_ms: float | None
 
 
 def parse_fio(text: str, pattern: str) -> FioRun:
@@ -26,24 +26,24 @@ def parse_fio(text: str, pattern: str) -> FioRun:
     begin = text.find("{")  # warnings may stand before it
     try:
         job = json.loads(text[max(begin, 0) :])["jobs"][0]
-        side: Dict[str, Any] = job["write" if pattern.endswith("write") else "read"]
+        side: dict[str, Any] = job["write" if pattern.endswith("write") else "read"]
         error, rate, iops = int(job["error"]), _bytes_per_s(side), float(side["iops"])
         p99 = _p99_ms(side)
     except (ValueError, KeyError, IndexError, TypeError, AttributeError, RecursionError) as wrong:
         raise BadOutput("no results", "printed no result of a job") from wrong
     if error:
-        raise BadOutput("failed", "failed: %s" % os.strerror(error))
+        raise BadOutput("failed", f"failed: {os.strerror(error)}")
     if rate <= 0 or iops <= 0:
         raise BadOutput("idle", "moved nothing")
     return FioRun(rate, iops, p99)
 
 
-def _bytes_per_s(side: Dict[str, Any]) -> float:
+def _bytes_per_s(side: dict[str, Any]) -> float:
     """Version 3 prints bytes; version 2 has only ``bw``, in KiB a second."""
     return float(side["bw_bytes"]) if "bw_bytes" in side else _KIB * float(side["bw"])
 
 
-def _p99_ms(side: Dict[str, Any]) -> Optional[float]:
+def _p99_ms(side: dict[str, Any]) -> float | None:
     """Version 3 prints nanoseconds, version 2 microseconds."""
     for key, per_ms in (("clat_ns", 1e6), ("clat", 1e3)):
         p99 = side.get(key, {}).get("percentile", {}).get("99.000000")

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import dataclasses
 import re
-from typing import Iterator, List, Optional
+from collections.abc import Iterator
 
 _NUMBER = re.compile(r"^(-?[0-9]+(?:[.,][0-9]+)?) (degrees C|RPM|Watts|percent)\b")
 _FAN_NAME = re.compile(r"fan(?!.*redundan)", re.IGNORECASE)
@@ -33,8 +33,8 @@ class Reading:
 
     metric: str
     name: str
-    value: Optional[float] = None
-    text: Optional[str] = None
+    value: float | None = None
+    text: str | None = None
 
 
 @dataclasses.dataclass(frozen=True)
@@ -48,7 +48,7 @@ class _Sensor:
     def readable(self) -> bool:
         return self.status in _STATES
 
-    def number(self, unit: str) -> Optional[float]:
+    def number(self, unit: str) -> float | None:
         found = _NUMBER.match(self.reading)
         matches = self.readable and found is not None and found.group(2) == unit
         return float(found.group(1).replace(",", ".")) if found and matches else None
@@ -62,13 +62,13 @@ class _Sensor:
         return named and (not self.readable or self.number("percent") is not None)
 
 
-def parse_sdr(text: str) -> List[Reading]:
+def parse_sdr(text: str) -> list[Reading]:
     """All fans, inlets and power supplies, in the order of the BMC."""
     sensors = list(_sensors(text))
     fans = [sensor for sensor in sensors if sensor.fan and sensor.entity != _POWER_SUPPLY]
     in_percent = any(sensor.number("percent") is not None for sensor in fans)
     unknown = "fan_duty" if in_percent and not any(sensor.number("RPM") for sensor in fans) else "fan_speed"
-    found: List[Reading] = []
+    found: list[Reading] = []
     for sensor in sensors:
         if sensor.entity == _POWER_SUPPLY:
             found.extend(_of_supply(sensor))

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import dataclasses
 import re
-from typing import Dict, FrozenSet, Sequence, Set, Tuple
+from collections.abc import Sequence
 
 SUBSYSTEMS = "INIT,GRAPH,TUNING,COLL,P2P,NET,ENV"
 # By their places in NCCL's own lists.
@@ -40,18 +40,18 @@ _NVLS = re.compile(r"NCCL INFO NVLS multicast support is (not )?available")
 class Logged:
     """Contents of a part of a log: (rank, ranks) of communicators, transports, choices by (call, bytes), and calls."""
 
-    complete: FrozenSet[Tuple[int, int]]
-    transports: Tuple[str, ...]
-    choices: Dict[Tuple[str, int], Tuple[str, ...]]
-    calls: FrozenSet[Tuple[str, int]]
+    complete: frozenset[tuple[int, int]]
+    transports: tuple[str, ...]
+    choices: dict[tuple[str, int], tuple[str, ...]]
+    calls: frozenset[tuple[str, int]]
     nvls: bool
 
 
 def parse_nccl_log(text: str) -> Logged:
     """Read a log or a part of one. What is not logged is empty, as is the name of a call in some versions."""
-    choices: Dict[Tuple[str, int], Set[str]] = {}
+    choices: dict[tuple[str, int], set[str]] = {}
     for call, size, algorithm, protocol in _CHOICE.findall(text):
-        chosen = "%s/%s" % (_name(algorithm, _ALGORITHMS), _name(protocol, _PROTOCOLS))
+        chosen = f"{_name(algorithm, _ALGORITHMS)}/{_name(protocol, _PROTOCOLS)}"
         choices.setdefault((call, int(size)), set()).add(chosen)
     return Logged(
         complete=frozenset((int(rank), int(ranks)) for rank, ranks in _COMPLETE.findall(text)),
@@ -88,9 +88,9 @@ def prove(op: str, size: int, ranks: int, during: Logged, until: Sequence[Logged
     """
     complete = {rank for logged in until for rank, of in logged.complete if of == ranks}
     if len(complete) < ranks:
-        return _unproven("not joined", "%d of %d ranks logged that they joined" % (len(complete), ranks))
+        return _unproven("not joined", f"{len(complete)} of {ranks} ranks logged that they joined")
     if not any((call, ranks) in during.calls for call in _CALLS[op]):
-        return _unproven("not called", "NCCL logged no call of %s over %d ranks" % (op, ranks))
+        return _unproven("not called", f"NCCL logged no call of {op} over {ranks} ranks")
     return carrier(op, size, ranks, during, until)
 
 
@@ -98,24 +98,24 @@ def carrier(op: str, size: int, ranks: int, during: Logged, until: Sequence[Logg
     """As ``prove``, where the call and its ranks are known from elsewhere."""
     algorithms = () if op in _POINT_TO_POINT else _chosen(op, size, ranks, during)
     if op not in _POINT_TO_POINT and not algorithms:
-        return _unproven("no algorithm", "NCCL logged no algorithm for %s of %d bytes" % (op, size))
+        return _unproven("no algorithm", f"NCCL logged no algorithm for {op} of {size} bytes")
     by_switch = bool(algorithms) and all(chosen.split("/")[0] in _IN_SWITCH for chosen in algorithms)
     silent = sum(1 for logged in until if not logged.transports)
     if silent and not by_switch:
         if len(until) == 1:  # one log of all ranks
-            return _unproven("no transport", "NCCL logged no transport for %s of %d bytes" % (op, size))
-        return _unproven("no transport", "%d of %d ranks logged no transport" % (silent, ranks))
+            return _unproven("no transport", f"NCCL logged no transport for {op} of {size} bytes")
+        return _unproven("no transport", f"{silent} of {ranks} ranks logged no transport")
     transports = sorted({transport for logged in until for transport in logged.transports})
     how = ", ".join(algorithms) or "point to point"
-    over = " over %s" % ", ".join(transports) if transports and not by_switch else ""
-    return Proof(carried="%s%s, %d GPUs" % (how, over, ranks), in_switch=by_switch)
+    over = " over {}".format(", ".join(transports)) if transports and not by_switch else ""
+    return Proof(carried=f"{how}{over}, {ranks} GPUs", in_switch=by_switch)
 
 
 def _unproven(code: str, why_not: str) -> Proof:
     return Proof(why_not=why_not, code=code)
 
 
-def _chosen(op: str, size: int, ranks: int, during: Logged) -> Tuple[str, ...]:
+def _chosen(op: str, size: int, ranks: int, during: Logged) -> tuple[str, ...]:
     sizes = (size, size // ranks) if op in _GATHERING else (size,)
     keys = [(call, each) for each in sizes for call in _CALLS[op]] + [("", size)]
     return next((during.choices[key] for key in keys if key in during.choices), ())

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import dataclasses
 import re
-from typing import Dict, Optional, Tuple
 
 from muster_node.tools.output import BadOutput, number
 
@@ -25,7 +24,7 @@ _HEADS = (3, 4, 5)
 class NcclRun:
     """Out-of-place bus bandwidth in GB/s by bytes, count of wrong values, and how many ranks (GPUs) took part."""
 
-    busbw: Dict[int, float]
+    busbw: dict[int, float]
     wrong: int
     ranks: int
 
@@ -42,7 +41,7 @@ def parse_nccl_tests(text: str) -> NcclRun:
     if not busbw:
         raise BadOutput("no results", "printed no row of results")
     if _AVERAGE.search(text) is None:
-        raise BadOutput("cut short", "broke off after %d sizes" % len(busbw))
+        raise BadOutput("cut short", f"broke off after {len(busbw)} sizes")
     checked = _CHECKED.search(text)
     # The last line counts 0 values out of bounds also where none was checked.
     if checked is None or _UNCHECKED.search(text) or not all(was_checked for _, _, was_checked in rows):
@@ -54,7 +53,7 @@ def parse_nccl_tests(text: str) -> NcclRun:
     return NcclRun(busbw, wrong if checked.group(2) == "OK" else max(wrong, 1), ranks)
 
 
-def _row(line: str) -> Optional[Tuple[int, float, bool]]:
+def _row(line: str) -> tuple[int, float, bool] | None:
     """(bytes, GB/s, whether its values were checked), out of place; None for a line that is no row of results."""
     words = line.split()
     if len(words) - _TIMINGS not in _HEADS or not words[0].isdigit() or not words[1].isdigit():

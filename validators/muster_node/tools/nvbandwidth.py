@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import dataclasses
 import re
-from typing import Dict, List, Tuple
 
 from muster_node.hardware.host.xid_log import normal_pci
 from muster_node.tools.output import BadOutput, number
@@ -19,7 +18,7 @@ _SUM = re.compile(r"^SUM (\w+) ([\d.]+)")
 _ERROR = re.compile(r"\b(?:ERROR|CUDA_ERROR_\w+|NVML_ERROR_\w+|ASSERT)\b.*")
 _CORRUPT = "Invalid value when checking the pattern"
 
-Matrix = Dict[Tuple[int, int], float]
+Matrix = dict[tuple[int, int], float]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -39,9 +38,9 @@ class Test:
 class Bandwidths:
     """PCI address by CUDA device number ({} if not printed), the tests, and those that read back wrong data."""
 
-    devices: Dict[int, str]
-    tests: List[Test]
-    corrupt: Tuple[str, ...] = ()
+    devices: dict[int, str]
+    tests: list[Test]
+    corrupt: tuple[str, ...] = ()
 
 
 def parse_nvbandwidth(text: str) -> Bandwidths:
@@ -51,7 +50,7 @@ def parse_nvbandwidth(text: str) -> Bandwidths:
     corrupt = _corrupt(lines)
     failed = _ERROR.search(text)
     if failed and not corrupt:
-        raise BadOutput("failed", "failed: %s" % failed.group(0)[:160])
+        raise BadOutput("failed", f"failed: {failed.group(0)[:160]}")
     tests, running = [], ""
     for place, line in enumerate(lines):
         found = _RUNNING.match(line)
@@ -62,15 +61,15 @@ def parse_nvbandwidth(text: str) -> Bandwidths:
             tests.append(Test(running, title.group(1), _matrix(lines[place + 1 :], running, between), between))
             running = ""
     if running and running not in {*corrupt, *(test.name for test in tests)}:
-        raise BadOutput("cut short", "broke off in %s" % running)
+        raise BadOutput("cut short", f"broke off in {running}")
     if not tests and not corrupt:
         raise BadOutput("no results", "printed no results")
     return Bandwidths(devices, tests, corrupt)
 
 
-def _corrupt(lines: List[str]) -> Tuple[str, ...]:
+def _corrupt(lines: list[str]) -> tuple[str, ...]:
     """Names of the tests whose copies did not arrive as they were sent."""
-    running, found = "", {}  # type: str, Dict[str, None]
+    running, found = "", {}  # type: str, dict[str, None]
     for line in lines:
         match = _RUNNING.match(line)
         running = match.group(1) if match else running
@@ -79,7 +78,7 @@ def _corrupt(lines: List[str]) -> Tuple[str, ...]:
     return tuple(found)
 
 
-def _matrix(lines: List[str], name: str, between_gpus: bool) -> Matrix:
+def _matrix(lines: list[str], name: str, between_gpus: bool) -> Matrix:
     """The cells below a title. Between GPUs the diagonal is no rate: version 0.1 prints 0.00 there, later ones N/A."""
     columns = [int(word) for word in lines[0].split() if word.isdigit()] if lines else []
     cells: Matrix = {}
@@ -93,4 +92,4 @@ def _matrix(lines: List[str], name: str, between_gpus: bool) -> Matrix:
             value, row = number(word), int(words[0])
             if value is not None and not (between_gpus and row == column):
                 cells[row, column] = value
-    raise BadOutput("cut short", "broke off in %s" % name)
+    raise BadOutput("cut short", f"broke off in {name}")

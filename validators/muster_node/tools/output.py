@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Optional
-
 
 class BadOutput(Exception):
     """A tool's output that holds no result.
@@ -18,10 +16,10 @@ class BadOutput(Exception):
 
 def failed_exit(status: int) -> BadOutput:
     """The error for a tool that printed a result and still exited with an error."""
-    return BadOutput("exit status", "ended with exit status %d" % status)
+    return BadOutput("exit status", f"ended with exit status {status}")
 
 
-def number(word: str) -> Optional[float]:
+def number(word: str) -> float | None:
     """The number that a word is; None for any other word ("N/A")."""
     try:
         return float(word)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-from typing import Dict
 
 from muster_node.tools.output import BadOutput, number
 
@@ -19,12 +18,12 @@ def parse_ib_write_bw(text: str) -> float:
     """Average bandwidth in Gb/s of the largest size. ``text`` is both streams. Raises BadOutput if a write failed."""
     failed = _COMPLETION.search(text)
     if failed:
-        raise BadOutput("write failed", "failed: %s" % " ".join(failed.group(0).split()))
+        raise BadOutput("write failed", "failed: {}".format(" ".join(failed.group(0).split())))
     header = _HEADER.search(text)
     if header is None:
         raise BadOutput("no results", "printed no table")
     average = [name.rstrip("[") for name in _COLUMN.findall(header.group(0))].index("BW average")
-    rates: Dict[int, float] = {}
+    rates: dict[int, float] = {}
     for line in text[header.end() :].splitlines():
         words = line.split()
         rate = number(words[average]) if len(words) > average and words[0].isdigit() and words[1].isdigit() else None

@@ -7,7 +7,8 @@ import dataclasses
 import os
 import signal
 import subprocess
-from typing import Callable, Dict, Iterator, List, Optional, Sequence, TypeVar
+from collections.abc import Iterator, Sequence
+from typing import Callable, TypeVar
 
 from muster_node.hardware.host.xid_log import by_pci
 from muster_node.hardware.seam import Hardware
@@ -35,7 +36,7 @@ COOL_PARAMS = {
 class ToolRun:
     """How a tool ended: its exit status (None: it exceeded its time limit) and both streams."""
 
-    status: Optional[int]
+    status: int | None
     out: str
     err: str
 
@@ -53,7 +54,7 @@ def real_only(context: Context) -> None:
 
 
 def run_tool(
-    context: Context, command: Sequence[str], limit_s: float, environment: Optional[Dict[str, str]] = None
+    context: Context, command: Sequence[str], limit_s: float, environment: dict[str, str] | None = None
 ) -> ToolRun:
     """Run a tool in its own session; all of its processes are ended after ``limit_s`` seconds."""
     with started(context, command, environment) as tool:
@@ -63,24 +64,24 @@ def run_tool(
 def parsed(done: ToolRun, limit_s: float, parse: Callable[[ToolRun], Parsed]) -> Parsed:
     """``parse(done)``. Raises BadOutput, with the tool's last line, for a timeout or output that cannot be read."""
     if done.status is None:
-        raise BadOutput("timeout", "did not end within %g s" % limit_s)
+        raise BadOutput("timeout", f"did not end within {limit_s:g} s")
     try:
         return parse(done)
     except BadOutput as error:
-        raise BadOutput(error.code, "%s; its last line: %s" % (error, done.last_line())) from error
+        raise BadOutput(error.code, f"{error}; its last line: {done.last_line()}") from error
 
 
 @dataclasses.dataclass
 class Tool:
     """A running tool; its streams go to files, so that a full pipe cannot block it."""
 
-    process: "subprocess.Popen[bytes]"
+    process: subprocess.Popen[bytes]
     out: str
     err: str
 
     def wait(self, limit_s: float) -> ToolRun:
         """Wait for the tool; end it after ``limit_s`` seconds."""
-        status: Optional[int] = None
+        status: int | None = None
         try:
             status = self.process.wait(limit_s)
         except subprocess.TimeoutExpired:
@@ -100,9 +101,9 @@ class Tool:
 
 
 @contextlib.contextmanager
-def started(context: Context, command: Sequence[str], environment: Optional[Dict[str, str]] = None) -> Iterator[Tool]:
+def started(context: Context, command: Sequence[str], environment: dict[str, str] | None = None) -> Iterator[Tool]:
     """A tool that runs at most as long as the block, in the C locale. Raises Skip if it cannot be started."""
-    base = "%s-%d" % (os.path.basename(command[0]), len(list(context.scratch.iterdir())))
+    base = f"{os.path.basename(command[0])}-{len(list(context.scratch.iterdir()))}"
     out, err = str(context.scratch / (base + ".out")), str(context.scratch / (base + ".err"))
     with open(out, "wb") as out_file, open(err, "wb") as err_file:
         try:
@@ -115,7 +116,7 @@ def started(context: Context, command: Sequence[str], environment: Optional[Dict
                 start_new_session=True,
             )
         except OSError as error:
-            raise Skip("%s cannot be started: %s" % (command[0], error)) from error
+            raise Skip(f"{command[0]} cannot be started: {error}") from error
     tool = Tool(process, out, err)
     try:
         yield tool
@@ -133,7 +134,7 @@ def cool_down(context: Context) -> str:
     """Wait until all GPUs are cool or stop cooling. Returns a note if one is still hot or unreadable, else ""."""
     clock = context.hardware.clock
     give_up_at = clock.now() + context.params["cool_limit_s"]
-    readings: List[float] = []
+    readings: list[float] = []
     while True:
         hottest = max(gpu_temperatures(context.hardware).values(), default=None)
         if hottest is None:
@@ -143,11 +144,11 @@ def cool_down(context: Context) -> str:
         readings.append(hottest)
         still = len(readings) > STILL_TICKS and readings[-STILL_TICKS - 1] - hottest < STILL_C
         if still or clock.now() >= give_up_at:
-            return "the hottest GPU was still at %.0f °C" % hottest
+            return f"the hottest GPU was still at {hottest:.0f} °C"
         clock.sleep(TICK_S)
 
 
-def gpu_temperatures(hardware: Hardware) -> Dict[str, float]:
+def gpu_temperatures(hardware: Hardware) -> dict[str, float]:
     """Core temperature in °C by device, of the GPUs that report one."""
     return {
         sample.device: sample.value
@@ -156,6 +157,6 @@ def gpu_temperatures(hardware: Hardware) -> Dict[str, float]:
     }
 
 
-def gpus_by_pci(hardware: Hardware) -> Dict[str, str]:
+def gpus_by_pci(hardware: Hardware) -> dict[str, str]:
     """Device by PCI address ({"0000:1b:00": "gpu3"}) of the GPUs that answer: tools number GPUs in their own order."""
     return by_pci(hardware.inventory())

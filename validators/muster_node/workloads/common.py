@@ -6,7 +6,8 @@ import contextlib
 import dataclasses
 import hashlib
 import statistics
-from typing import Any, Iterator, List, Optional, Sequence
+from collections.abc import Iterator, Sequence
+from typing import Any
 
 from muster_node.hardware.seam import Device, Hardware
 
@@ -48,7 +49,7 @@ def right_operand(b: Any) -> Any:
     return b.t().contiguous().t() if b.element_size() == 1 else b
 
 
-def best_devices(hardware: Hardware) -> List[Device]:
+def best_devices(hardware: Hardware) -> list[Device]:
     """Every device of the best kind there is."""
     return hardware.devices("gpu") or hardware.devices("cpu")
 
@@ -58,7 +59,7 @@ def median(samples: Sequence[float]) -> float:
     return float(statistics.median(samples))
 
 
-def spread(samples: Sequence[float]) -> Optional[float]:
+def spread(samples: Sequence[float]) -> float | None:
     """(p95 − p5) / median, None for fewer than two samples or a median of zero."""
     middle = median(samples)
     if len(samples) < 2 or middle == 0:
@@ -72,7 +73,7 @@ def quantile(samples: Sequence[float], share: float) -> float:
     return float(ordered[round(share * (len(ordered) - 1))])
 
 
-def drop_percent(samples: Sequence[float]) -> Optional[float]:
+def drop_percent(samples: Sequence[float]) -> float | None:
     """Drop in percent from the median of the first third to that of the last; None below three samples."""
     third = len(samples) // 3
     if third == 0:

@@ -7,8 +7,9 @@ docs/science.md#cooling-and-power.
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from statistics import mean
-from typing import List, Optional, Sequence, Tuple
+from typing import Optional
 
 from muster_node.workloads.common import median
 
@@ -23,7 +24,7 @@ _NEIGHBOURS = 2
 _GRID = 60
 _REFINEMENTS = 2
 
-Figure = Tuple[Optional[float], str]
+Figure = tuple[Optional[float], str]
 """A value; or None, and why there is none."""
 
 
@@ -38,7 +39,7 @@ def time_to_steady(times: Sequence[float], readings: Sequence[float], began: flo
     outside = [place for place, reading in enumerate(smooth) if abs(reading - settled) > STEADY_C]
     first = outside[-1] + 1 if outside else 0
     if first > settled_from:
-        return None, "not steady: more than %g °C from its mean within the part that should be settled" % STEADY_C
+        return None, f"not steady: more than {STEADY_C:g} °C from its mean within the part that should be settled"
     return max(0.0, times[first] - began), ""
 
 
@@ -46,14 +47,14 @@ def cooldown_constant(times: Sequence[float], readings: Sequence[float]) -> Figu
     """Time constant in s of the exponential that fits readings (°C) after a load best, by least squares."""
     watched = times[-1] - times[0] if times else 0.0
     if len(readings) < FEWEST_READINGS or watched <= 0:
-        return None, "%d readings of the cool-down are too few" % len(readings)
+        return None, f"{len(readings)} readings of the cool-down are too few"
     fall = readings[0] - readings[-1]
     if fall < LEAST_FALL_C:
-        return None, "it cooled by %.0f °C only, too little to fit" % fall
+        return None, f"it cooled by {fall:.0f} °C only, too little to fit"
     shortest = watched / (len(times) - 1)
     constant = _best_constant(times, readings, shortest / 2.0, watched)
     if constant * CONSTANTS_WATCHED > watched:
-        return None, "watched for %.0f s, less than %g time constants" % (watched, CONSTANTS_WATCHED)
+        return None, f"watched for {watched:.0f} s, less than {CONSTANTS_WATCHED:g} time constants"
     if constant < shortest:
         return None, "it cools faster than it is read"
     return constant, ""
@@ -73,7 +74,7 @@ def _best_constant(times: Sequence[float], readings: Sequence[float], low: float
 
 def _residual(times: Sequence[float], readings: Sequence[float], constant: float) -> float:
     """What the best line through readings against exp(−t/constant) leaves of their squares."""
-    shapes: List[float] = [math.exp((times[0] - moment) / constant) for moment in times]
+    shapes: list[float] = [math.exp((times[0] - moment) / constant) for moment in times]
     middle, level = mean(shapes), mean(readings)
     together = sum((shape - middle) * (reading - level) for shape, reading in zip(shapes, readings))
     slope = together / sum((shape - middle) ** 2 for shape in shapes)

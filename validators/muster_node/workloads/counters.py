@@ -6,7 +6,7 @@ late to be differenced.
 
 from __future__ import annotations
 
-from typing import Dict, Iterable, List, Optional, Tuple
+from collections.abc import Iterable
 
 from muster_node.hardware.seam import Device, Fact, Hardware
 from muster_node.probe import Context, Metric
@@ -46,7 +46,7 @@ METRICS = {
 _UNREADABLE = "this machine has no such counter"
 _NAMED = 4
 
-Key = Tuple[str, str, str, str]
+Key = tuple[str, str, str, str]
 """Counter, device, and kind (or reason) and part ("link 3", "symbol_error") where a device has several."""
 
 
@@ -58,7 +58,7 @@ class Counters:
         self._began = hardware.clock.now()
         self._before = _cumulative(hardware.counters())
 
-    def emit(self, context: Context, gpus: List[Device]) -> None:
+    def emit(self, context: Context, gpus: list[Device]) -> None:
         """Report what was added since."""
         after, minutes = _cumulative(self._hardware.counters()), (self._hardware.clock.now() - self._began) / 60.0
         for gpu in gpus:
@@ -78,34 +78,34 @@ class Counters:
         """Report what was added since to the host's counters: ``HOST_METRICS``."""
         self._emit_host(context, _cumulative(self._hardware.counters()))
 
-    def _emit_host(self, context: Context, after: Dict[Key, Fact]) -> None:
+    def _emit_host(self, context: Context, after: dict[Key, Fact]) -> None:
         for counter in HOST:
             value, note = self._added(after, (counter, "node", "", ""))
             context.emit(counter, "node", value=value, note=note)
         cpus = {key[1]: key for key in self._keys(after, "cpu_throttle_events")}
         self._emit_sum(context, after, "cpu_throttle_events_delta", "node", cpus)
 
-    def _emit_throttled(self, context: Context, after: Dict[Key, Fact], gpu: Device) -> None:
+    def _emit_throttled(self, context: Context, after: dict[Key, Fact], gpu: Device) -> None:
         keys = [key for key in self._keys(after, "throttle_time") if key[1] == gpu.id]
         for key in keys or [("throttle_time", gpu.id, "", "")]:
             value, note = self._added(after, key)
             labels = {"reason": key[2]} if key[2] else {}
             context.emit("throttle_time_delta", gpu.id, value=value, labels=labels, note=note)
 
-    def _keys(self, after: Dict[Key, Fact], counter: str) -> List[Key]:
+    def _keys(self, after: dict[Key, Fact], counter: str) -> list[Key]:
         """All parts of a counter that were read before or after."""
         return sorted(key for key in {*self._before, *after} if key[0] == counter)
 
-    def _added(self, after: Dict[Key, Fact], key: Key) -> Tuple[Optional[float], str]:
+    def _added(self, after: dict[Key, Fact], key: Key) -> tuple[float | None, str]:
         begun, ended = self._before.get(key), after.get(key)
         if begun is None or ended is None or begun.value is None or ended.value is None:
             notes = [fact.note for fact in (ended, begun) if fact is not None and fact.note]
             return None, notes[0] if notes else _UNREADABLE
         return ended.value - begun.value, ""
 
-    def _emit_sums(self, context: Context, after: Dict[Key, Fact], counter: str, by_kind: bool) -> None:
+    def _emit_sums(self, context: Context, after: dict[Key, Fact], counter: str, by_kind: bool) -> None:
         """One sum for each device (and kind of error); the note names the parts that it came from."""
-        groups: Dict[Tuple[str, str], Dict[str, Key]] = {}
+        groups: dict[tuple[str, str], dict[str, Key]] = {}
         for key in self._keys(after, counter):
             groups.setdefault((key[1], key[2] if by_kind else ""), {})[key[3] or key[2]] = key
         for (device, kind), parts in groups.items():
@@ -114,17 +114,17 @@ class Counters:
     def _emit_sum(
         self,
         context: Context,
-        after: Dict[Key, Fact],
+        after: dict[Key, Fact],
         metric: str,
         device: str,
-        parts: Dict[str, Key],
-        labels: Optional[Dict[str, str]] = None,
+        parts: dict[str, Key],
+        labels: dict[str, str] | None = None,
     ) -> None:
         """The sum of what all parts (name → counter) added; no value without a readable part."""
         added = {part: self._added(after, key) for part, key in parts.items()}
         known = {part: value for part, (value, _) in added.items() if value is not None}
-        grown = ["%s: %.0f" % (part, value) for part, value in known.items() if value]
-        refusals = ["%s: %s" % (part, note) for part, (_, note) in added.items() if note]
+        grown = [f"{part}: {value:.0f}" for part, value in known.items() if value]
+        refusals = [f"{part}: {note}" for part, (_, note) in added.items() if note]
         context.emit(
             metric,
             device,
@@ -135,7 +135,7 @@ class Counters:
         )
 
 
-def _cumulative(facts: Iterable[Fact]) -> Dict[Key, Fact]:
+def _cumulative(facts: Iterable[Fact]) -> dict[Key, Fact]:
     return {_key(fact): fact for fact in facts if fact.labels.get("scope", "volatile") == "volatile"}
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from typing import Any, Callable, List, Optional
+from typing import Any, Callable
 
 from muster_node.hardware.seam import Device, Hardware, Worker
 from muster_node.workloads.common import reason_of
@@ -18,11 +18,11 @@ class DeviceError:
 
 def on_each(
     hardware: Hardware,
-    devices: List[Device],
+    devices: list[Device],
     work: Callable[[Worker], Any],
-    tick: Optional[Callable[[], None]] = None,
+    tick: Callable[[], None] | None = None,
     tick_s: float = 1.0,
-) -> List[Any]:
+) -> list[Any]:
     """As ``Hardware.at_once``; the result of a GPU on which ``work`` raised a RuntimeError is a DeviceError.
 
     PyTorch raises RuntimeError and its subclasses for errors of a device. On CPUs every error is raised: a core that

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from typing import Any, Callable, List, Tuple
+from typing import Any, Callable
 
 from muster_node.hardware.seam import Compute
 from muster_node.workloads.common import FORMATS, right_operand
@@ -22,9 +22,9 @@ class Operands:
     """Integer matrices, the exponents that scale their rows and columns, and both combined in the format under test."""
 
     dtype: str
-    integers: Tuple[Any, Any]
-    exponents: Tuple[Any, Any]
-    scaled: Tuple[Any, Any]
+    integers: tuple[Any, Any]
+    exponents: tuple[Any, Any]
+    scaled: tuple[Any, Any]
 
     def expected(self, torch: Any, out_dtype: Any) -> Any:
         """The exact product, rounded once to ``out_dtype``."""
@@ -35,7 +35,7 @@ class Operands:
         return (exact.double() * rows[:, None] * columns[None, :]).to(out_dtype)
 
 
-def fitting_shape(dtype: str, shape: Tuple[int, int, int]) -> Tuple[int, int, int]:
+def fitting_shape(dtype: str, shape: tuple[int, int, int]) -> tuple[int, int, int]:
     """``shape`` (m, n, k) with K cut to what operands of −1, 0 and 1 may sum up to: 2^13 for fp8."""
     m, n, k = shape
     return m, n, min(k, 1 << FORMATS[dtype].exact_sum)
@@ -47,7 +47,7 @@ def operand_limit(dtype: str, k: int) -> int:
     return max(1, min((1 << number_format.significand) - 1, math.isqrt(((1 << number_format.exact_sum) - 1) // k)))
 
 
-def exponent_limits(dtype: str, k: int, limit: int) -> Tuple[int, int]:
+def exponent_limits(dtype: str, k: int, limit: int) -> tuple[int, int]:
     """Lowest and highest power of two by which a row or column may be scaled with every result normal and finite."""
     scale = FORMATS[dtype].scale
     if dtype != "fp16":
@@ -56,7 +56,7 @@ def exponent_limits(dtype: str, k: int, limit: int) -> Tuple[int, int]:
     return -scale, max(-scale, (15 - (k * limit * limit).bit_length()) // 2)
 
 
-def make_operands(torch: Any, device: Any, dtype: str, shape: Tuple[int, int, int], span: str, seed: int) -> Operands:
+def make_operands(torch: Any, device: Any, dtype: str, shape: tuple[int, int, int], span: str, seed: int) -> Operands:
     """Operands for one product of physical ``shape`` (m, n, k), integers spread over ``span``."""
     m, n, k = shape
     generator = torch.Generator(device=device).manual_seed(seed)
@@ -77,7 +77,7 @@ def make_operands(torch: Any, device: Any, dtype: str, shape: Tuple[int, int, in
     return Operands(dtype, (a, b), (rows, columns), (scaled[0], right_operand(scaled[1])))
 
 
-def _integers(torch: Any, device: Any, generator: Any, size: Tuple[int, int], limit: int, span: str) -> Any:
+def _integers(torch: Any, device: Any, generator: Any, size: tuple[int, int], limit: int, span: str) -> Any:
     draw = {"generator": generator, "device": device, "dtype": torch.int64}
     values = torch.randint(-limit, limit + 1, size, **draw)
     if span == "high":
@@ -115,10 +115,10 @@ def limb_product(torch: Any, a: Any, b: Any, int_mm: Callable[[Any, Any], Any]) 
     return total
 
 
-def _limbs(torch: Any, values: Any) -> List[Any]:
+def _limbs(torch: Any, values: Any) -> list[Any]:
     """Signed digits to the base 2^7, lowest first, as int8."""
     half = 1 << (_LIMB_BITS - 1)
-    limbs: List[Any] = []
+    limbs: list[Any] = []
     while not limbs or bool(values.any()):
         digit = ((values + half) & (2 * half - 1)) - half
         limbs.append(digit.to(torch.int8))
@@ -126,7 +126,7 @@ def _limbs(torch: Any, values: Any) -> List[Any]:
     return limbs
 
 
-def multiply(torch: Any, compute: Compute, operands: Operands, nominal: Tuple[int, int, int]) -> Any:
+def multiply(torch: Any, compute: Compute, operands: Operands, nominal: tuple[int, int, int]) -> Any:
     """The product under test, in fp32 where the device can give that (its accumulator, before any rounding)."""
     out_dtype = {"fp64": torch.float64, "int8": torch.int32}.get(operands.dtype, torch.float32)
     return compute.matmul(*operands.scaled, nominal=nominal, out_dtype=out_dtype)

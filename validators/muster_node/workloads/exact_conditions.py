@@ -5,7 +5,7 @@ A fault may show on a warm GPU only, or only while its power changes in steps (d
 
 from __future__ import annotations
 
-from typing import Any, Dict, Optional
+from typing import Any
 
 from muster_node.hardware.seam import Compute, Device, Worker
 from muster_node.probe import Context
@@ -16,7 +16,7 @@ from muster_node.workloads.pulses import Rhythm
 
 
 def emit_start_temperature(
-    context: Context, device: Device, celsius: Optional[float], labels: Dict[str, str], note: str
+    context: Context, device: Device, celsius: float | None, labels: dict[str, str], note: str
 ) -> None:
     """Reports a GPU's temperature before the products of a format under a condition; nothing for other devices."""
     if device.kind == "gpu":
@@ -58,7 +58,7 @@ class Pulsed:
         self._params, self._seed = context.params, context.seed
         self._rhythm = Rhythm(context.hardware.clock, self._params["pulse_s"], self._params["pulse_ms"], pattern)
 
-    def __call__(self, worker: Worker) -> Optional[Finding]:
+    def __call__(self, worker: Worker) -> Finding | None:
         """None without the format."""
         compute, reruns = self._hardware.compute(worker.device), self._params["reruns"]
         if not compute.supports(self._dtype):

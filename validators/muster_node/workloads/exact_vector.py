@@ -5,7 +5,8 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import math
-from typing import Any, Dict, Iterator, List, Optional, Sequence, Tuple
+from collections.abc import Iterator, Sequence
+from typing import Any
 
 from muster_node.hardware.seam import Compute
 from muster_node.workloads.common import reason_of
@@ -25,10 +26,10 @@ BATCH = 8
 _PLACES = 4  # wrong elements of each
 _HELD_BYTES = 2 << 30  # of products that a burst holds until they are checked; a longer one pauses for a moment
 
-Shape = Tuple[int, int, int]
+Shape = tuple[int, int, int]
 
 
-def heaviest(shapes: Optional[Sequence[Sequence[int]]], kind: str, dtype: str) -> Shape:
+def heaviest(shapes: Sequence[Sequence[int]] | None, kind: str, dtype: str) -> Shape:
     """The shape with the most work, of those given or that suit the kind of device: it takes the fewest launches.
 
     Eight GPUs are fed by the threads of one process, which cannot queue small products as fast as they are done.
@@ -56,10 +57,10 @@ class Finding:
     checked: int = 0
     mismatches: int = 0
     wrong_products: int = 0
-    examples: List[str] = dataclasses.field(default_factory=list)
-    wrong: List[Tuple[Shape, str, int]] = dataclasses.field(default_factory=list)  # shape, range and seed of operands
+    examples: list[str] = dataclasses.field(default_factory=list)
+    wrong: list[tuple[Shape, str, int]] = dataclasses.field(default_factory=list)  # shape, range and seed of operands
     again: Rerun = dataclasses.field(default_factory=Rerun)
-    paces: Dict[Shape, Pace] = dataclasses.field(default_factory=dict)
+    paces: dict[Shape, Pace] = dataclasses.field(default_factory=dict)
     bursts: int = 0
     error: str = ""
 
@@ -80,7 +81,7 @@ class Vector:
         self.origin = (shape, span, seed)
         m, n, k = compute.physical(*shape)
         self._operands = make_operands(torch, compute.torch_device, dtype, (m, n, k), span, seed)
-        self._origin_text = "%dx%dx%d %s seed %d" % (m, n, k, span, seed)
+        self._origin_text = f"{m}x{n}x{k} {span} seed {seed}"
         # Which format the product comes in is up to the device, and decides how the exact answer is rounded.
         self._first = self._multiply()
         self._expected = self._operands.expected(torch, self._first.dtype)
@@ -121,7 +122,7 @@ class Vector:
         m, n, _ = self._shape
         return self._check.differs(self._compute.touch(product, nominal_bytes=m * n * product.element_size()))
 
-    def _settle(self, batch: List[Tuple[Any, Any]], reruns: int, finding: Finding) -> None:
+    def _settle(self, batch: list[tuple[Any, Any]], reruns: int, finding: Finding) -> None:
         flags = self._torch.stack([differs for _, differs in batch]).tolist()
         for (product, _), wrong in zip(batch, flags):
             finding.products += 1
@@ -143,6 +144,6 @@ class Vector:
         finding.again = Rerun(finding.again.runs + reruns, finding.again.wrong + again)
         finding.wrong.append(self.origin)
         places = [tuple(place) for place in wrong.nonzero()[:_PLACES].tolist()]
-        seen = ["(%d,%d) is %r, exact %r" % (*p, product[p].item(), self._expected[p].item()) for p in places]
-        what = "%d elements, %s" % (count, ", ".join(seen)) if count else "its check sums alone"
-        finding.examples.append("%s: %s, again in %d of %d reruns" % (self._origin_text, what, again, reruns))
+        seen = [f"({p[0]},{p[1]}) is {product[p].item()!r}, exact {self._expected[p].item()!r}" for p in places]
+        what = f"{count} elements, {', '.join(seen)}" if count else "its check sums alone"
+        finding.examples.append(f"{self._origin_text}: {what}, again in {again} of {reruns} reruns")

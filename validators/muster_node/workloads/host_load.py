@@ -6,8 +6,9 @@ import contextlib
 import dataclasses
 import multiprocessing
 import threading
+from collections.abc import Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
-from typing import Any, Callable, Iterator, List, Optional
+from typing import Any, Callable, Optional
 
 from muster_node.hardware.seam import Device, Worker
 from muster_node.probe import Context, Metric, Skip
@@ -27,7 +28,7 @@ METRICS = {
 }
 """What a probe declares that loads the host beside GPUs."""
 
-Burns = Optional["Future[List[HostBurn]]"]
+Burns = Optional["Future[list[HostBurn]]"]
 """The future result of a load beside the GPUs; None without such a load."""
 
 
@@ -35,10 +36,10 @@ Burns = Optional["Future[List[HostBurn]]"]
 class HostBurn:
     """One CPU's burn: GFLOPS window by window, memory passes, and words that were wrong."""
 
-    rates: List[float]
+    rates: list[float]
     memory_checks: int
     mismatches: int
-    examples: List[str]
+    examples: list[str]
 
 
 class HostBurning:
@@ -66,7 +67,7 @@ class HostBurning:
         compute = self._hardware.compute(worker.device)
         memory_bytes = int(self._memory_gib * GIB)
         if memory_bytes > _FREE_SHARE * compute.free_memory():
-            raise Skip("%.1f GiB to check while burning are not free" % self._memory_gib)
+            raise Skip(f"{self._memory_gib:.1f} GiB to check while burning are not free")
         seed = seed_of(self._seed, worker.device.id)
         generator = torch.Generator().manual_seed(seed)
         dtype = getattr(torch, self._dtype)
@@ -75,8 +76,8 @@ class HostBurning:
         sizes = _sizes(memory_bytes // worker.count)
         regions = [Region(torch, compute, size, BLOCK_BYTES["cpu"]) for size in sizes]
         window = max(_WINDOW_MIN_S, self._seconds / _WINDOWS)
-        rates: List[float] = []
-        mismatches, examples = 0, []  # type: int, List[str]
+        rates: list[float] = []
+        mismatches, examples = 0, []  # type: int, list[str]
         end = clock.now() + self._seconds
         while not rates or (clock.now() < end and not self._stopped()):
             until, products, busy = clock.now() + window, 0, 0.0
@@ -91,12 +92,12 @@ class HostBurning:
         return HostBurn(rates, len(rates), mismatches, examples)
 
 
-def _sizes(total: int) -> List[int]:
+def _sizes(total: int) -> list[int]:
     count = max(1, total // _REGION_BYTES)
     return [total // count] * count
 
 
-def emit_memory(context: Context, burns: List[HostBurn]) -> None:
+def emit_memory(context: Context, burns: list[HostBurn]) -> None:
     """``memory_burn_mismatches`` of all CPUs together."""
     context.emit(
         "memory_burn_mismatches",
@@ -109,7 +110,7 @@ def emit_memory(context: Context, burns: List[HostBurn]) -> None:
 
 @contextlib.contextmanager
 def burning_beside(
-    context: Context, torch: Any, cores: List[Device], memory_gib: float, limit_s: float
+    context: Context, torch: Any, cores: list[Device], memory_gib: float, limit_s: float
 ) -> Iterator[Burns]:
     """Burns ``cores`` while the block lasts, ``limit_s`` at most; the future has the result once the block has ended.
 
@@ -138,7 +139,7 @@ def emit_beside(context: Context, burns: Burns) -> None:
         try:
             found = burns.result()
         except (Skip, RuntimeError) as error:
-            why = "the host was not loaded to the end: %s" % reason_of(error)
+            why = f"the host was not loaded to the end: {reason_of(error)}"
         else:
             rates = [median(burn.rates) for burn in found]
             context.emit("host_burn_rate", "node", value=median(rates), samples=len(rates), spread=spread(rates))

@@ -8,13 +8,14 @@ from __future__ import annotations
 
 import hashlib
 import importlib.metadata
-from typing import Any, Callable, Dict, Iterator, List, Tuple
+from collections.abc import Iterator
+from typing import Any, Callable
 
 from muster_node.hardware.seam import Compute
 from muster_node.workloads.common import FORMATS, right_operand, seed_of
 from muster_node.workloads.transformer import Shape, Transformer
 
-Operation = Callable[[], List[Any]]
+Operation = Callable[[], list[Any]]
 """A function that runs once and returns all that it computed."""
 
 VERSION = 2
@@ -43,12 +44,12 @@ class Operations:
         self._torch, self._compute, self._seed, self._kind = torch, compute, seed, compute.device.kind
         self._float = getattr(torch, _FLOATS[self._kind])
 
-    def named(self, dtypes: List[str]) -> Iterator[Tuple[str, Operation]]:
+    def named(self, dtypes: list[str]) -> Iterator[tuple[str, Operation]]:
         """Name and operation, one after the other: only one holds its operands at a time."""
         for dtype in dtypes:
             if self._compute.supports(dtype):
                 for shape in GEMM_SHAPES[self._kind]:
-                    yield "gemm %s %dx%dx%d" % (dtype, *shape), self._gemm(dtype, shape)
+                    yield f"gemm {dtype} {'x'.join(map(str, shape))}", self._gemm(dtype, shape)
         yield "attention", self._attention()
         yield "layer norm", self._rows(lambda x: self._torch.nn.functional.layer_norm(x, x.shape[-1:]))
         yield "softmax", self._rows(lambda x: self._torch.softmax(x, -1))
@@ -56,20 +57,20 @@ class Operations:
         yield "adam step", self._adam()
         yield "transformer step", self._transformer()
 
-    def _draw(self, name: str, size: Tuple[int, ...]) -> Any:
+    def _draw(self, name: str, size: tuple[int, ...]) -> Any:
         """Normal numbers whose exponents are spread wide, in fp32 on the device."""
         torch = self._torch
         dice = torch.Generator().manual_seed(seed_of(self._seed, name, size))
         exponents = torch.randint(-_WIDE, _WIDE + 1, size, generator=dice)
         return torch.ldexp(torch.randn(size, generator=dice), exponents).to(self._compute.torch_device)
 
-    def _stored(self, result: Any, nominal: Tuple[int, ...]) -> Any:
+    def _stored(self, result: Any, nominal: tuple[int, ...]) -> Any:
         count = 1
         for extent in nominal:
             count *= extent
         return self._compute.touch(result, nominal_bytes=count * result.element_size())
 
-    def _gemm(self, dtype: str, shape: Tuple[int, int, int]) -> Operation:
+    def _gemm(self, dtype: str, shape: tuple[int, int, int]) -> Operation:
         m, n, k = self._compute.physical(*shape)
         target = getattr(self._torch, FORMATS[dtype].torch_name)
         a, b = (self._draw(side, size) for side, size in (("a", (m, k)), ("b", (k, n))))
@@ -96,7 +97,7 @@ class Operations:
         weight, gradient, first, second = (self._draw(name, size) for name in ("weight", "gradient", "m", "v"))
         decay, decay_square, floor, rate = _ADAM
 
-        def step() -> List[Any]:
+        def step() -> list[Any]:
             mean = first * decay + gradient * (1 - decay)
             square = second.abs() * decay_square + gradient.square() * (1 - decay_square)
             moved = weight - rate * mean / (square.sqrt() + floor)
@@ -110,8 +111,8 @@ class Operations:
         model = Transformer(self._torch, self._compute, shape, _FLOATS[self._kind], seed_of(self._seed, "weights"))
         batch = model.batch(seed_of(self._seed, "batch"), shape.batch * shape.seq)
 
-        def step() -> List[Any]:
-            seen: List[Any] = []
+        def step() -> list[Any]:
+            seen: list[Any] = []
             model.tape = lambda kind, layer, tensor: seen.append(tensor)
             loss, _ = model.gradients(batch)
             return [loss, *seen]
@@ -119,7 +120,7 @@ class Operations:
         return step
 
 
-def golden_key(torch: Any, compute: Compute, facts: Dict[str, str], seed: int) -> str:
+def golden_key(torch: Any, compute: Compute, facts: dict[str, str], seed: int) -> str:
     """The golden key: everything that may change healthy devices' bits. Only digests of equal keys are comparable.
 
     Its own digest comes first, so that keys still differ if the rest is cut off.
@@ -129,7 +130,7 @@ def golden_key(torch: Any, compute: Compute, facts: Dict[str, str], seed: int) -
         properties = torch.cuda.get_device_properties(compute.torch_device)
         parts.update(
             sms=str(properties.multi_processor_count),
-            capability="%d.%d" % (properties.major, properties.minor),
+            capability=f"{properties.major}.{properties.minor}",
             cuda=str(torch.version.cuda),
             cublas=_packaged("nvidia-cublas"),
             cudnn=str(torch.backends.cudnn.version()),
@@ -137,8 +138,8 @@ def golden_key(torch: Any, compute: Compute, facts: Dict[str, str], seed: int) -
     else:
         parts["cpu_kernels"] = str(getattr(torch.backends.cpu, "get_cpu_capability", lambda: "unknown")())
     parts.update(torch=str(torch.__version__), seed=str(seed), shapes=repr(GEMM_SHAPES[compute.device.kind]))
-    text = "; ".join("%s=%s" % item for item in sorted(parts.items()))
-    return "key=%s; %s" % (hashlib.sha256(text.encode()).hexdigest()[:16], text)
+    text = "; ".join("{}={}".format(*item) for item in sorted(parts.items()))
+    return f"key={hashlib.sha256(text.encode()).hexdigest()[:16]}; {text}"
 
 
 def _packaged(prefix: str) -> str:
@@ -147,7 +148,7 @@ def _packaged(prefix: str) -> str:
     "bundled" where there is none: the library then came with PyTorch itself.
     """
     versions = {
-        "%s %s" % (found.metadata["Name"], found.version)
+        "{} {}".format(found.metadata["Name"], found.version)
         for found in importlib.metadata.distributions()
         if str(found.metadata["Name"]).lower().startswith(prefix)
     }

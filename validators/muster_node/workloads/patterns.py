@@ -8,7 +8,8 @@ row to row: the template stays in the cache, so that writing moves each byte onc
 from __future__ import annotations
 
 import dataclasses
-from typing import Any, Callable, Iterator, List, Tuple
+from collections.abc import Iterator
+from typing import Any, Callable
 
 from muster_node.hardware.seam import Compute
 from muster_node.workloads.common import MIB
@@ -70,18 +71,18 @@ class Region:
         """The buffer itself."""
         return self._buffer
 
-    def run(self, pattern: str, fills: List[Fill]) -> Tuple[int, List[str]]:
+    def run(self, pattern: str, fills: list[Fill]) -> tuple[int, list[str]]:
         """One run of a pattern, as ``sequences`` gives it: how many words differed, and descriptions of a few."""
         return self.test_moved(fills[0]) if pattern == "block_move" else self.test(fills)
 
-    def test(self, fills: List[Fill]) -> Tuple[int, List[str]]:
+    def test(self, fills: list[Fill]) -> tuple[int, list[str]]:
         """Write the first fill everywhere; then compare with each and write the next, up and down in turns.
 
         Returns how many words differed in all comparisons, and a few of them in words.
         """
         laid = [_Laid(self._torch, fill, self.period, self._rows) for fill in fills]
         self._write(laid[0])
-        wrong, examples = 0, []  # type: int, List[str]
+        wrong, examples = 0, []  # type: int, list[str]
         for number, fill in enumerate(laid):
             following = laid[number + 1] if number + 1 < len(laid) else None
             for low, high in self._spans if number % 2 == 0 else reversed(self._spans):
@@ -91,7 +92,7 @@ class Region:
             self._passed(1 if following is None else 2)
         return wrong, examples
 
-    def test_moved(self, fill: Fill) -> Tuple[int, List[str]]:
+    def test_moved(self, fill: Fill) -> tuple[int, list[str]]:
         """Write a fill everywhere, let the device move every block to its neighbour's place, and compare there."""
         laid = _Laid(self._torch, fill, self.period, self._rows)
         self._write(laid)
@@ -103,7 +104,7 @@ class Region:
             self._copy(self._lines(low, high), self._lines(low + step, high + step))
         self._copy(self._lines(rows - step, rows), kept)
         self.moved_bytes += 2 * self.nominal_bytes
-        wrong, examples = 0, []  # type: int, List[str]
+        wrong, examples = 0, []  # type: int, list[str]
         for low in range(0, rows - step, step):
             wrong += self._compare(laid, low, min(low + step, rows - step), examples, step)
         wrong += self._compare(laid, rows - step, rows, examples, step - rows)
@@ -121,12 +122,12 @@ class Region:
         moved = 2 * repeats * self.nominal_bytes * half / len(self._rows)
         return moved / timing.seconds if timing.seconds > 0 else 0.0
 
-    def _write(self, laid: "_Laid") -> None:
+    def _write(self, laid: _Laid) -> None:
         for low, high in self._spans:
             laid.write(self._lines(low, high), low)
         self._passed(1)
 
-    def _compare(self, laid: "_Laid", low: int, high: int, examples: List[str], moved: int = 0) -> int:
+    def _compare(self, laid: _Laid, low: int, high: int, examples: list[str], moved: int = 0) -> int:
         """``moved``: the expected data was written that many rows further on."""
         lines = self._lines(low, high)
         different = laid.differs(lines, low + moved)
@@ -135,7 +136,7 @@ class Region:
             for row, column in _first(different, EXAMPLES - len(examples)):
                 index = (low + row) * self.period + column
                 wrote, read = laid.written_and_read(lines, low + moved, row, column)
-                origin = ", moved there from word %d" % (index + moved * self.period) if moved else ""
+                origin = f", moved there from word {index + moved * self.period}" if moved else ""
                 examples.append(described(index, wrote, read) + origin)
         return count
 
@@ -173,7 +174,7 @@ class _Laid:
             lines.sub_(self._raised[low : low + len(lines)])
         return lines != self._shared(lines, low)
 
-    def written_and_read(self, lines: Any, low: int, row: int, column: int) -> Tuple[int, int]:
+    def written_and_read(self, lines: Any, low: int, row: int, column: int) -> tuple[int, int]:
         """The words that were written into a cell and read from it; after ``differs``."""
         raised = 0 if self._raised is None else int(self._raised[low + row])
         return int(self._shared(lines, low)[row, column]) + raised, int(lines[row, column]) + raised
@@ -182,9 +183,9 @@ class _Laid:
         return self._template.as_strided((len(lines), self._period), (self._stride, 1), low * self._stride)
 
 
-def _first(different: Any, most: int) -> List[Tuple[int, int]]:
+def _first(different: Any, most: int) -> list[tuple[int, int]]:
     """Row and column of the first few that are true, row by row: a list of all could need more memory than is left."""
-    found: List[Tuple[int, int]] = []
+    found: list[tuple[int, int]] = []
     for row in different.any(1).nonzero().flatten().tolist():
         if len(found) >= most:
             break
@@ -197,11 +198,11 @@ def described(index: int, wrote: int, read: int) -> str:
     wrote, read = wrote & _ALL, read & _ALL
     fallen, risen = bin(wrote & ~read).count("1"), bin(read & ~wrote).count("1")
     ways = ((fallen, "1→0"), (risen, "0→1"))
-    flips = " and ".join("%d bit%s %s" % (count, "" if count == 1 else "s", way) for count, way in ways if count)
-    return "word %d (offset 0x%x): wrote 0x%016x, read 0x%016x, %s" % (index, index * WORD, wrote, read, flips)
+    flips = " and ".join(f"{count} bit{'' if count == 1 else 's'} {way}" for count, way in ways if count)
+    return f"word {index} (offset 0x{index * WORD:x}): wrote 0x{wrote:016x}, read 0x{read:016x}, {flips}"
 
 
-def sequences(torch: Any, pattern: str, key: int, walk: int) -> Iterator[List[Fill]]:
+def sequences(torch: Any, pattern: str, key: int, walk: int) -> Iterator[list[Fill]]:
     """The runs that make up a pattern; each run is a list of fills for ``Region.run``."""
     if pattern in ("walking_ones", "walking_zeros"):
         for step in range(walk):

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, List, Optional, Tuple
+from typing import Any
 
 from muster_node.hardware.seam import Compute, Timing
 from muster_node.workloads.common import FORMATS, MIB, right_operand
@@ -14,7 +14,7 @@ BUSY_BLOCK_S = 0.1
 _FLUSHES = 8
 _TINY_S = 1e-9
 
-Shape = Tuple[int, int, int]
+Shape = tuple[int, int, int]
 """m, n, k."""
 
 
@@ -28,7 +28,7 @@ class Products:
     def __init__(self, torch: Any, compute: Compute, dtype: str, shape: Shape, seed: int, flush_mib: float) -> None:
         self._compute, self._shape = compute, shape
         self._a, self._b = normal_operands(torch, compute, dtype, shape, seed)
-        self._flushed: Optional[Any] = None
+        self._flushed: Any | None = None
         self._flush_bytes, self._flush_s = int(flush_mib * MIB), 0.0
         if self._flush_bytes:
             self._flushed = torch.empty(
@@ -64,9 +64,9 @@ class Products:
         timing.seconds = max(timing.seconds - self.per_block * self._flush_s, _TINY_S)
         return timing
 
-    def blocks(self, seconds: float, at_least: int) -> List[Timing]:
+    def blocks(self, seconds: float, at_least: int) -> list[Timing]:
         """Blocks until they come to ``seconds`` of products."""
-        timings: List[Timing] = []
+        timings: list[Timing] = []
         while len(timings) < at_least or sum(timing.seconds for timing in timings) < seconds:
             timings.append(self.block())
         return timings
@@ -85,7 +85,7 @@ def products_in(seconds: float, each_s: float) -> int:
     return max(1, round(seconds / max(each_s, _TINY_S)))
 
 
-def normal_operands(torch: Any, compute: Compute, dtype: str, shape: Shape, seed: int) -> List[Any]:
+def normal_operands(torch: Any, compute: Compute, dtype: str, shape: Shape, seed: int) -> list[Any]:
     """Both factors of a product, of normal random numbers: zeros or ones would draw less power and so run faster."""
     m, n, k = shape
     generator = torch.Generator(device=compute.torch_device).manual_seed(seed)

@@ -12,8 +12,9 @@ import dataclasses
 import math
 import operator
 import threading
+from collections.abc import Iterator, Sequence
 from statistics import mean
-from typing import Any, Callable, Dict, Iterator, List, Optional, Sequence, Tuple
+from typing import Any, Callable
 
 from muster_node.hardware.seam import Clock, Compute, Device, Hardware, Worker
 from muster_node.probe import Context, Metric, Param
@@ -38,7 +39,7 @@ _POWER = ("power_instant", "power")
 NO_BURST = "no burst came in time for its place"
 _LEAD_S = 0.05  # from the common start signal to the first burst: time for every thread to wake
 
-Operands = Callable[[Compute], List[Any]]
+Operands = Callable[[Compute], list[Any]]
 """Makes both factors of the product on a device."""
 
 
@@ -61,10 +62,10 @@ class Rhythm:
         self._clock, self._each = clock, seconds / len(widths_ms)
         self._widths = [width / 1000.0 for width in widths_ms]
         self._anti_phase = pattern == PATTERNS[1]
-        self._begin: Optional[float] = None
+        self._begin: float | None = None
         self._lock = threading.Lock()
 
-    def widths(self, gpu: Device) -> Iterator[Tuple[float, Iterator[None]]]:
+    def widths(self, gpu: Device) -> Iterator[tuple[float, Iterator[None]]]:
         """(seconds of a burst, what waits for each moment at which one is to begin) for each width, on this GPU."""
         begin, odd = self._agreed_begin(), gpu.index % 2 == 1
         for number, width in enumerate(self._widths):
@@ -116,7 +117,7 @@ class Pulsing:
                 pulsed.lost = reason_of(error)
         return pulsed
 
-    def _prepare(self, compute: Compute) -> Tuple[Tuple[Any, Any, Any], float]:
+    def _prepare(self, compute: Compute) -> tuple[tuple[Any, Any, Any], float]:
         """Factors and the product that bursts are compared with; and the seconds that one takes."""
         a, b = self._operands(compute)
         reference = self._product(compute, a, b)
@@ -124,7 +125,7 @@ class Pulsing:
             self._product(compute, a, b)
         return (a, b, reference), timing.seconds
 
-    def _pulse(self, compute: Compute, prepared: Tuple[Tuple[Any, Any, Any], float], pulsed: Pulsed) -> None:
+    def _pulse(self, compute: Compute, prepared: tuple[tuple[Any, Any, Any], float], pulsed: Pulsed) -> None:
         matrices, product_s = prepared
         for width, places in self._rhythm.widths(compute.device):
             with compute.timer():
@@ -132,8 +133,8 @@ class Pulsing:
             pulsed.pulses, pulsed.mismatches = pulsed.pulses + pulses, pulsed.mismatches + wrong
 
     def _bursts(
-        self, compute: Compute, matrices: Tuple[Any, Any, Any], products: int, places: Iterator[None]
-    ) -> Tuple[int, int]:
+        self, compute: Compute, matrices: tuple[Any, Any, Any], products: int, places: Iterator[None]
+    ) -> tuple[int, int]:
         """Queues a burst at each place, without waiting for it: (bursts, elements that differ from the reference)."""
         a, b, reference = matrices
         pulses, wrong = 0, self._torch.zeros((), dtype=self._torch.int64, device=compute.torch_device)
@@ -153,8 +154,8 @@ class _PowerWatch:
 
     def __init__(self, hardware: Hardware) -> None:
         self._hardware = hardware
-        self._read: Dict[Tuple[str, str], List[float]] = {}
-        self._times: List[float] = []
+        self._read: dict[tuple[str, str], list[float]] = {}
+        self._times: list[float] = []
 
     def __call__(self) -> None:
         self._times.append(self._hardware.clock.now())
@@ -162,7 +163,7 @@ class _PowerWatch:
             if sample.series in _POWER and sample.value is not None:
                 self._read.setdefault((sample.device, sample.series), []).append(sample.value)
 
-    def power(self, device: str) -> Tuple[List[float], str]:
+    def power(self, device: str) -> tuple[list[float], str]:
         """Readings in W of the device's fastest sensor, and a note on how fast it was."""
         series = next((series for series in _POWER if (device, series) in self._read), None)
         if series is None:
@@ -177,19 +178,19 @@ class _PowerWatch:
         return powers, note % (1 / median(gaps), sensor, fresh, len(powers) - 1)
 
 
-def pulse(context: Context, torch: Any, gpus: List[Device], operands: Operands) -> Dict[Device, str]:
+def pulse(context: Context, torch: Any, gpus: list[Device], operands: Operands) -> dict[Device, str]:
     """Pulse in both patterns, if ``pulse_s`` is not 0. Returns the GPUs that failed, with the reason."""
-    lost: Dict[Device, str] = {}
+    lost: dict[Device, str] = {}
     for pattern in PATTERNS if context.params["pulse_s"] else ():
         left = [gpu for gpu in gpus if gpu not in lost]
         if not left:
             break
-        context.progress("pulses of %s ms on %d GPUs, %s" % (context.params["pulse_ms"], len(left), pattern))
+        context.progress(f"pulses of {context.params['pulse_ms']} ms on {len(left)} GPUs, {pattern}")
         watch = _PowerWatch(context.hardware)
         found = context.hardware.at_once(left, Pulsing(torch, context, operands, pattern), watch, _TICK_S)
         for gpu, pulsed in zip(left, found):
             if pulsed.lost:
-                lost[gpu] = "lost under pulses %s: %s" % (pattern, pulsed.lost)
+                lost[gpu] = f"lost under pulses {pattern}: {pulsed.lost}"
             _emit(context, gpu, pattern, pulsed, watch)
     return lost
 

@@ -6,7 +6,7 @@ They are reported beside the mismatches, one figure for each device that repeate
 from __future__ import annotations
 
 import dataclasses
-from typing import Collection, Dict, List
+from collections.abc import Collection
 
 from muster_node.hardware.seam import Device
 from muster_node.probe import Context
@@ -29,7 +29,7 @@ class Rerun:
         self.wrong += int(wrong)
 
 
-def peers_of(wrong: str, suspects: Collection[str], devices: List[Device]) -> List[Device]:
+def peers_of(wrong: str, suspects: Collection[str], devices: list[Device]) -> list[Device]:
     """The next two siblings in slot order that are not suspect themselves."""
     places = [device.id for device in devices]
     start = places.index(wrong) + 1
@@ -37,7 +37,7 @@ def peers_of(wrong: str, suspects: Collection[str], devices: List[Device]) -> Li
     return [device for device in around if device.id not in suspects][:PEERS]
 
 
-def report_reruns(context: Context, metric: str, device: str, labels: Dict[str, str], on: Dict[str, Rerun]) -> None:
+def report_reruns(context: Context, metric: str, device: str, labels: dict[str, str], on: dict[str, Rerun]) -> None:
     """One figure for each device that repeated the wrong work of ``device``."""
     for name, rerun in on.items():
         if rerun.runs:

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from typing import Any, Callable, List, NamedTuple, Tuple
+from typing import Any, Callable, NamedTuple
 
 from muster_node.hardware.seam import Compute
 
@@ -81,7 +81,7 @@ class Transformer:
         logits = self._product(_norm(x), named["head"], (t, vocab, d), "head")
         return (torch.logsumexp(logits, 1) - (logits * batch.wanted).sum(1)).mean()
 
-    def gradients(self, batch: Batch) -> "Tuple[Any, List[Any]]":
+    def gradients(self, batch: Batch) -> tuple[Any, list[Any]]:
         """Loss, and the local gradient of every weight."""
         loss = self.loss(batch)
         gradients = list(self._torch.autograd.grad(loss, self.weights))
@@ -97,13 +97,13 @@ class Transformer:
         scores = torch.matmul(q, k.transpose(2, 3)) / math.sqrt(self.head) + self._mask
         return torch.matmul(torch.softmax(scores, 3), v).transpose(1, 2).reshape(self.tokens, d)
 
-    def _draw(self, seed: int) -> "Tuple[List[str], List[Any]]":
+    def _draw(self, seed: int) -> tuple[list[str], list[Any]]:
         sizes = {"embed": (self.vocab, self.d), "place": (self.seq, self.d)}
         for layer in range(self.shape.layers):
-            sizes["mix.%d" % layer] = (self.d, 3 * self.d)
-            sizes["join.%d" % layer] = (self.d, self.d)
-            sizes["up.%d" % layer] = (self.d, self.ff)
-            sizes["down.%d" % layer] = (self.ff, self.d)
+            sizes[f"mix.{layer}"] = (self.d, 3 * self.d)
+            sizes[f"join.{layer}"] = (self.d, self.d)
+            sizes[f"up.{layer}"] = (self.d, self.ff)
+            sizes[f"down.{layer}"] = (self.ff, self.d)
         sizes["head"] = (self.d, self.vocab)
         dice = self._torch.Generator().manual_seed(seed)
         weights = []
@@ -122,7 +122,7 @@ class Transformer:
             """Takes nominal (m, n, k) and the layer beside the operands."""
 
             @staticmethod
-            def forward(context: Any, x: Any, w: Any, nominal: "Tuple[int, int, int]", layer: str) -> Any:
+            def forward(context: Any, x: Any, w: Any, nominal: tuple[int, int, int], layer: str) -> Any:
                 x, w = x.to(dtype), w.to(dtype)
                 context.save_for_backward(x, w)
                 context.nominal, context.layer = nominal, layer

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import collections
-from typing import Dict, Sequence
+from collections.abc import Sequence
 
 
-def dissenters(answers: Sequence[str], voters: str) -> Dict[int, str]:
+def dissenters(answers: Sequence[str], voters: str) -> dict[int, str]:
     """Reasons by index of the answers that are not the majority's; all of them, where there is no majority.
 
     ``voters``: the plural noun for the voters.
@@ -16,6 +16,6 @@ def dissenters(answers: Sequence[str], voters: str) -> Dict[int, str]:
         return {}
     answer, most = votes.most_common(1)[0]
     if 2 * most <= len(answers):
-        return dict.fromkeys(range(len(answers)), "%s disagree and no answer has a majority" % voters)
-    reason = "differs from %d of %d %s" % (most, len(answers), voters)
+        return dict.fromkeys(range(len(answers)), f"{voters} disagree and no answer has a majority")
+    reason = f"differs from {most} of {len(answers)} {voters}"
     return {index: reason for index, own in enumerate(answers) if own != answer}

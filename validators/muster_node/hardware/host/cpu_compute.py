@@ -9,7 +9,9 @@ from __future__ import annotations
 import contextlib
 import os
 import time
-from typing import Any, ContextManager, Iterator, Optional, Sequence, Tuple
+from collections.abc import Iterator, Sequence
+from contextlib import AbstractContextManager
+from typing import Any
 
 from muster_node.hardware.host import parse
 from muster_node.hardware.host.sysfs import Files
@@ -35,11 +37,11 @@ class CpuCompute(Compute):
         os.sched_setaffinity(0, {device.index})
         self._torch.set_num_threads(1)
 
-    def physical(self, *shape: int) -> Tuple[int, ...]:
+    def physical(self, *shape: int) -> tuple[int, ...]:
         """The same shape: memory is real here."""
         return shape
 
-    def matmul(self, a: Any, b: Any, *, nominal: Tuple[int, int, int], out_dtype: Any = None) -> Any:
+    def matmul(self, a: Any, b: Any, *, nominal: tuple[int, int, int], out_dtype: Any = None) -> Any:
         """a @ b. CPUs ignore ``out_dtype`` for floats; the product's dtype is the actual one.
 
         int8 operands always give the int32 product.
@@ -56,7 +58,7 @@ class CpuCompute(Compute):
         """The tensor itself: real traffic needs no accounting."""
         return tensor
 
-    def timer(self) -> ContextManager[Timing]:
+    def timer(self) -> AbstractContextManager[Timing]:
         """Seconds of CPU time that the block took, and the core's clock where the kernel reports it."""
         return self._timed()
 
@@ -71,8 +73,8 @@ class CpuCompute(Compute):
         if before is not None and after is not None:
             timing.mean_clock_mhz = (before + after) / 2
 
-    def _clock_mhz(self) -> Optional[float]:
-        khz = self._files.number("/sys/devices/system/cpu/cpu%d/cpufreq/scaling_cur_freq" % self.device.index)
+    def _clock_mhz(self) -> float | None:
+        khz = self._files.number(f"/sys/devices/system/cpu/cpu{self.device.index}/cpufreq/scaling_cur_freq")
         return khz / 1000.0 if khz else None
 
     def free_memory(self) -> int:

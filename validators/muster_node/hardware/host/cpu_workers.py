@@ -14,7 +14,7 @@ import signal
 import sys
 import traceback
 from multiprocessing.connection import wait
-from typing import Any, Callable, Dict, List, Optional
+from typing import Any, Callable
 
 from muster_node.hardware.seam import Clock, Device, Worker
 from muster_node.probe import Skip
@@ -28,12 +28,12 @@ class WorkerFailed(RuntimeError):
 
 
 def run_pinned(
-    devices: List[Device],
+    devices: list[Device],
     work: Callable[[Worker], Any],
     clock: Clock,
-    tick: Optional[Callable[[], None]] = None,
+    tick: Callable[[], None] | None = None,
     tick_s: float = 1.0,
-) -> List[Any]:
+) -> list[Any]:
     """``Hardware.at_once`` for CPUs. Raises Skip as a worker raised it, WorkerFailed for anything else."""
     context = multiprocessing.get_context("fork")
     processes, pipes = [], []
@@ -59,14 +59,14 @@ def run_pinned(
 
 
 def _attend(
-    devices: List[Device],
-    pipes: List[Any],
+    devices: list[Device],
+    pipes: list[Any],
     clock: Clock,
-    tick: Optional[Callable[[], None]],
+    tick: Callable[[], None] | None,
     tick_s: float,
-) -> List[Any]:
-    results: List[Any] = [None] * len(devices)
-    running: "Dict[Any, int]" = {pipe: index for index, pipe in enumerate(pipes)}
+) -> list[Any]:
+    results: list[Any] = [None] * len(devices)
+    running: dict[Any, int] = {pipe: index for index, pipe in enumerate(pipes)}
     ready = 0
     next_tick = clock.now()
     while running:
@@ -87,7 +87,7 @@ def _attend(
             elif kind == _SKIP:
                 raise Skip(content)
             else:
-                raise WorkerFailed("the worker on %s failed: %s" % (devices[index].id, content))
+                raise WorkerFailed(f"the worker on {devices[index].id} failed: {content}")
     return results
 
 
@@ -118,8 +118,8 @@ def _work_in_child(
         pipe.send((_SKIP, str(skip)))
     except BaseException as error:
         place = traceback.extract_tb(error.__traceback__)[-1]
-        where = "%s:%s" % (os.path.basename(place.filename), place.lineno)
-        pipe.send((_ERROR, "%s: %s (%s)" % (type(error).__name__, error, where)))
+        where = f"{os.path.basename(place.filename)}:{place.lineno}"
+        pipe.send((_ERROR, f"{type(error).__name__}: {error} ({where})"))
 
 
 def _die_with(parent: int) -> None:

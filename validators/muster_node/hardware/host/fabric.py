@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from typing import Dict, Iterator, List, Tuple
+from collections.abc import Iterator
 
 from muster_node.hardware.host.inventory import fact, text_fact
 from muster_node.hardware.host.parse import parse_infiniband_rate
@@ -32,13 +32,13 @@ FABRIC_MANAGER = "nvidia-fabricmanager"
 _KNOWN_STATES = ("active", "inactive", "failed", "activating", "deactivating")
 
 
-def ports(files: Files) -> List[Tuple[str, str, str]]:
+def ports(files: Files) -> list[tuple[str, str, str]]:
     """(device, adapter, path) of every port; devices are named as ``inventory`` names them for their speed."""
     found = []
     for adapter in files.names(_IB):
-        for port in files.names("%s/%s/ports" % (_IB, adapter)):
-            device = "nic:" + adapter if port == "1" else "nic:%s/%s" % (adapter, port)
-            found.append((device, adapter, "%s/%s/ports/%s/" % (_IB, adapter, port)))
+        for port in files.names(f"{_IB}/{adapter}/ports"):
+            device = "nic:" + adapter if port == "1" else f"nic:{adapter}/{port}"
+            found.append((device, adapter, f"{_IB}/{adapter}/ports/{port}/"))
     return found
 
 
@@ -49,12 +49,12 @@ def port_facts(files: Files) -> Iterator[Fact]:
         active = float(_ACTIVE in state) if state else None
         yield fact("ib_port_active", device, "bool", active)
         # By model of adapter, so that a port is compared with ports of its kind only.
-        kind = {"adapter": files.text("%s/%s/hca_type" % (_IB, adapter)) or "unknown"}
+        kind = {"adapter": files.text(f"{_IB}/{adapter}/hca_type") or "unknown"}
         rate = parse_infiniband_rate(files.text(path + "rate")) if active else None
         yield Fact("ib_port_rate", device, "Gb/s", rate, labels=kind, note="" if rate else "the port is not up")
         yield text_fact("ib_port_state", device, state.partition(":")[2].strip() or None)
         yield text_fact("ib_link_layer", device, files.text(path + "link_layer") or None)
-        firmware = files.text("%s/%s/fw_ver" % (_IB, adapter)) or None
+        firmware = files.text(f"{_IB}/{adapter}/fw_ver") or None
         yield Fact("ib_firmware", device, "text", text=firmware, labels=kind, note="" if firmware else NOT_SUPPORTED)
     yield from port_errors(files)
 
@@ -75,22 +75,22 @@ def fabric_manager() -> Fact:
     return text_fact("fabric_manager", "node", state if state in _KNOWN_STATES else None)
 
 
-def topology(files: Files, gpus: Dict[str, str]) -> Iterator[Fact]:
+def topology(files: Files, gpus: dict[str, str]) -> Iterator[Fact]:
     """For each GPU (device → PCI address) its NUMA node and the fabric ports that sit nearest to it on PCIe."""
-    nics = {adapter: _path(files, "%s/%s/device" % (_IB, adapter)) for adapter in files.names(_IB)}
+    nics = {adapter: _path(files, f"{_IB}/{adapter}/device") for adapter in files.names(_IB)}
     for device, address in gpus.items():
-        base = "/sys/bus/pci/devices/%s.0" % normal_pci(address)
+        base = f"/sys/bus/pci/devices/{normal_pci(address)}.0"
         node = files.number(base + "/numa_node")
         yield fact("gpu_numa_node", device, "count", node if node is not None and node >= 0 else None)
         own = _path(files, base)
         near = {adapter: _shared(own, path) for adapter, path in nics.items() if path} if own else {}
         closest = max(near.values(), default=0)
         names = sorted(adapter for adapter, depth in near.items() if depth == closest)
-        nearest = "%s (%s)" % (", ".join(names), _distance(closest)) if names and closest else None
+        nearest = "{} ({})".format(", ".join(names), _distance(closest)) if names and closest else None
         yield text_fact("nearest_nic", device, nearest)
 
 
-def _path(files: Files, path: str) -> List[str]:
+def _path(files: Files, path: str) -> list[str]:
     """The PCI functions from the root complex down to a device; empty where the device is not there."""
     if not files.exists(path):
         return []
@@ -98,7 +98,7 @@ def _path(files: Files, path: str) -> List[str]:
     return [part for part in parts if part.count(":") == 2 or (part.startswith("pci") and ":" in part)]
 
 
-def _shared(one: List[str], other: List[str]) -> int:
+def _shared(one: list[str], other: list[str]) -> int:
     """How many steps from the root two paths have in common."""
     return next((at for at, pair in enumerate(zip(one, other)) if pair[0] != pair[1]), min(len(one), len(other)))
 

@@ -7,7 +7,7 @@ import fcntl
 import re
 import socket
 import struct
-from typing import Iterator, Optional
+from collections.abc import Iterator
 
 from muster_node.hardware.host.inventory import text_fact
 from muster_node.hardware.host.sysfs import Files, output_of
@@ -28,20 +28,20 @@ def firmware(files: Files, nvidia: bool) -> Iterator[Fact]:
     # By the kernel's IPMI driver: no login, and unlike ipmitool no privilege.
     bmcs = files.names("/sys/devices/platform", "ipmi_bmc.*")
     for bmc in bmcs[:1] or [""]:
-        path = "/sys/devices/platform/%s/firmware_revision" % bmc
+        path = f"/sys/devices/platform/{bmc}/firmware_revision"
         yield text_fact("bmc_firmware", "node", files.text(path) or None, "" if bmc else "the kernel knows no BMC")
     for name in files.names("/sys/class/net"):
-        if files.exists("/sys/class/net/%s/device" % name):
+        if files.exists(f"/sys/class/net/{name}/device"):
             yield text_fact("nic_firmware", "nic:" + name, nic_firmware(name))
     if nvidia:
         for slot, address in enumerate(files.names(_SWITCHES)):
-            found = _SWITCH_BIOS.search(files.text("%s/%s/information" % (_SWITCHES, address)))
-            yield text_fact("nvswitch_firmware", "nvswitch%d" % slot, found.group(1) if found else None)
+            found = _SWITCH_BIOS.search(files.text(f"{_SWITCHES}/{address}/information"))
+            yield text_fact("nvswitch_firmware", f"nvswitch{slot}", found.group(1) if found else None)
         found = _FABRIC_MANAGER.search(output_of(["nv-fabricmanager", "--version"]) or "")
         yield text_fact("fabric_manager_version", "node", found.group(1) if found else None)
 
 
-def nic_firmware(name: str) -> Optional[str]:
+def nic_firmware(name: str) -> str | None:
     """Firmware of a network interface as its driver reports it (ETHTOOL_GDRVINFO); None where it reports none."""
     info = array.array("B", _DRIVER_INFO.pack(_GET_DRIVER_INFO, *[b""] * 6, *[0] * 5))
     request = struct.pack("16sP16x", name.encode()[:15], info.buffer_info()[0])

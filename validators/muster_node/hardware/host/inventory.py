@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import ctypes
 import os
-from typing import Any, Dict, Iterator, List, Optional
+from collections.abc import Iterator
+from typing import Any
 
 from muster_node import privilege
 from muster_node.hardware.host import parse
@@ -22,12 +23,12 @@ _TIME_ERROR = 5  # adjtimex(2): the clock is not synchronised
 _CPU = "/sys/devices/system/cpu"
 
 
-def fact(name: str, device: str, unit: str, value: Optional[float], note: str = "") -> Fact:
+def fact(name: str, device: str, unit: str, value: float | None, note: str = "") -> Fact:
     """A numeric fact; None becomes a fact with a note."""
     return Fact(name, device, unit, value=value, note=note if value is not None else note or NOT_SUPPORTED)
 
 
-def text_fact(name: str, device: str, text: Optional[str], note: str = "") -> Fact:
+def text_fact(name: str, device: str, text: str | None, note: str = "") -> Fact:
     """A text fact; None becomes a fact with a note."""
     return Fact(name, device, "text", text=text, note=note if text is not None else note or NOT_SUPPORTED)
 
@@ -41,13 +42,13 @@ def inventory(files: Files) -> Iterator[Fact]:
     yield from _platform_facts(files)
 
 
-def online_topology(files: Files) -> Dict[int, Dict[str, Any]]:
+def online_topology(files: Files) -> dict[int, dict[str, Any]]:
     """Logical CPU → {"package", "core"} of those online; entries are None where the kernel does not report them."""
     topology = {}
     online = files.text(_CPU + "/online")
     cpus = parse.parse_cpu_list(online) if online else list(range(os.cpu_count() or 1))
     for cpu in cpus:
-        base = "%s/cpu%d/topology/" % (_CPU, cpu)
+        base = f"{_CPU}/cpu{cpu}/topology/"
         topology[cpu] = {
             "package": files.number(base + "physical_package_id"),
             "core": files.number(base + "core_id"),
@@ -73,23 +74,23 @@ def _cpu_facts(files: Files) -> Iterator[Fact]:
     yield fact("cpu_llc", "node", "MiB", llc / MIB if llc else None)
 
 
-def max_clock(files: Files) -> "tuple[Optional[float], str]":
+def max_clock(files: Files) -> tuple[float | None, str]:
     """The CPU's highest clock in MHz, and a note on where it comes from."""
     info = parse.parse_cpuinfo(files.text("/proc/cpuinfo"))
-    paths = ["%s/%s/cpufreq/cpuinfo_max_freq" % (_CPU, name) for name in files.names(_CPU, "cpu[0-9]*")]
+    paths = [f"{_CPU}/{name}/cpufreq/cpuinfo_max_freq" for name in files.names(_CPU, "cpu[0-9]*")]
     readings = [files.number(path) for path in paths]
     return parse.parse_clock([khz for khz in readings if khz], info)
 
 
-def last_level_cache_bytes(files: Files) -> Optional[int]:
+def last_level_cache_bytes(files: Files) -> int | None:
     """Bytes of last-level cache over all sockets; None where the kernel does not report them."""
-    caches: Dict[str, int] = {}
+    caches: dict[str, int] = {}
     for cpu in files.names(_CPU, "cpu[0-9]*"):
-        indexes = files.names("%s/%s/cache" % (_CPU, cpu), "index*")
+        indexes = files.names(f"{_CPU}/{cpu}/cache", "index*")
         if not indexes:
             continue
         deepest = max(
-            ("%s/%s/cache/%s/" % (_CPU, cpu, index) for index in indexes), key=lambda p: files.number(p + "level") or 0
+            (f"{_CPU}/{cpu}/cache/{index}/" for index in indexes), key=lambda p: files.number(p + "level") or 0
         )
         size = parse.parse_size(files.text(deepest + "size"))
         if size:
@@ -107,22 +108,22 @@ def _disk_facts(files: Files) -> Iterator[Fact]:
     for name in files.names("/sys/block"):
         if name.startswith(_VIRTUAL_DISKS):
             continue
-        sectors = files.number("/sys/block/%s/size" % name)
+        sectors = files.number(f"/sys/block/{name}/size")
         yield fact("disk_size", "disk:" + name, "GB", sectors * _SECTOR_BYTES / GB if sectors else None)
 
 
 def _nic_facts(files: Files) -> Iterator[Fact]:
     for name in files.names("/sys/class/net"):
-        base = "/sys/class/net/%s/" % name
+        base = f"/sys/class/net/{name}/"
         if not files.exists(base + "device"):
             continue  # loopback, bridges and other interfaces without hardware behind them
         megabits = files.number(base + "speed")
         known = megabits is not None and megabits > 0  # −1: the link is down, or the driver does not know
         yield fact("nic_speed", "nic:" + name, "Gb/s", megabits / 1000.0 if known and megabits else None)
     for name in files.names("/sys/class/infiniband"):
-        for port in files.names("/sys/class/infiniband/%s/ports" % name):
-            rate = parse.parse_infiniband_rate(files.text("/sys/class/infiniband/%s/ports/%s/rate" % (name, port)))
-            device = "nic:" + name if port == "1" else "nic:%s/%s" % (name, port)
+        for port in files.names(f"/sys/class/infiniband/{name}/ports"):
+            rate = parse.parse_infiniband_rate(files.text(f"/sys/class/infiniband/{name}/ports/{port}/rate"))
+            device = "nic:" + name if port == "1" else f"nic:{name}/{port}"
             yield fact("nic_speed", device, "Gb/s", rate)
 
 
@@ -137,7 +138,7 @@ def _platform_facts(files: Files) -> Iterator[Fact]:
     yield from serials(files)
 
 
-def serials(files: Files) -> List[Fact]:
+def serials(files: Files) -> list[Fact]:
     """Serial numbers of system and board from DMI, which only root may read (``sudo -n`` is tried)."""
     facts = []
     for name, file in zip(("serial_system", "serial_board"), privilege.SERIAL_FILES):
@@ -147,7 +148,7 @@ def serials(files: Files) -> List[Fact]:
     return facts
 
 
-def clock_synchronised() -> Optional[bool]:
+def clock_synchronised() -> bool | None:
     """Whether the kernel's clock is disciplined (NTP, PTP, chrony), by adjtimex(2); None where that call is missing."""
     try:
         libc = ctypes.CDLL(None, use_errno=True)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import re
-from typing import List, Optional, Sequence
+from collections.abc import Sequence
 
 from muster_node import privilege
 from muster_node.hardware.host.sysfs import output_of
@@ -32,7 +32,7 @@ _HARDWARE_ERROR = re.compile(
 """Messages of failing hardware, or of a kernel that gave up on it; other driver messages occur on healthy nodes."""
 
 
-def read() -> Optional[List[str]]:
+def read() -> list[str] | None:
     """Lines of the kernel log, oldest first, from /dev/kmsg, dmesg or journalctl; None where none can be read."""
     text = _read_kmsg()
     if text is not None:
@@ -44,7 +44,7 @@ def read() -> Optional[List[str]]:
     return None
 
 
-def _read_kmsg() -> Optional[str]:
+def _read_kmsg() -> str | None:
     """All records of the kernel's ring buffer; each read returns one record, EAGAIN ends it."""
     try:
         descriptor = os.open("/dev/kmsg", os.O_RDONLY | os.O_NONBLOCK)
@@ -67,16 +67,16 @@ def _read_kmsg() -> Optional[str]:
     return b"".join(records).decode("utf-8", "replace")
 
 
-def parse_kmsg(text: str) -> List[str]:
+def parse_kmsg(text: str) -> list[str]:
     """Records of /dev/kmsg as "[seconds] message" lines; continuation lines (dictionaries of a record) are dropped."""
     lines = []
     for line in text.splitlines():
         found = re.match(r"\d+,\d+,(\d+),[^;]*;(.*)", line)
         if found:
-            lines.append("[%12.6f] %s" % (int(found.group(1)) / 1e6, found.group(2)[:LINE_MAX]))
+            lines.append(f"[{int(found.group(1)) / 1e6:12.6f}] {found.group(2)[:LINE_MAX]}")
     return lines
 
 
-def hardware_errors(lines: Sequence[str]) -> List[str]:
+def hardware_errors(lines: Sequence[str]) -> list[str]:
     """The lines of a kernel log that report failing hardware."""
     return [line for line in lines if _HARDWARE_ERROR.search(line)]

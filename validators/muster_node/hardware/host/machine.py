@@ -5,7 +5,8 @@ from __future__ import annotations
 import importlib
 import os
 import pathlib
-from typing import TYPE_CHECKING, Any, Callable, Dict, Iterator, List, Optional, Sequence
+from collections.abc import Iterator, Sequence
+from typing import TYPE_CHECKING, Any, Callable
 
 from muster_node.hardware.host import fabric, firmware, inventory, kernel_log, parse
 from muster_node.hardware.host.cpu_compute import CpuCompute
@@ -42,17 +43,17 @@ class HostHardware(Hardware):
 
     simulated = False
 
-    def __init__(self, files: Optional[Files] = None, accelerators: Optional[NvidiaGpus] = None) -> None:
+    def __init__(self, files: Files | None = None, accelerators: NvidiaGpus | None = None) -> None:
         self.clock = RealClock()
         self._files = files or Files(pathlib.Path("/"))
         self._accelerators = accelerators
         self._allowed = sorted(os.sched_getaffinity(0))
         self._sensors = HostSensors(self._files, self.clock)
 
-    def devices(self, kind: str) -> List[Device]:
+    def devices(self, kind: str) -> list[Device]:
         """CPUs are those that this process may run on, named by the kernel's numbers."""
         if kind == "cpu":
-            return [Device("cpu%d" % cpu, "cpu", cpu) for cpu in self._allowed]
+            return [Device(f"cpu{cpu}", "cpu", cpu) for cpu in self._allowed]
         if kind == "core":
             return self._cores()
         if kind == "disk":
@@ -61,9 +62,9 @@ class HostHardware(Hardware):
             return self._accelerators.devices()
         return []
 
-    def _cores(self) -> List[Device]:
+    def _cores(self) -> list[Device]:
         topology = inventory.online_topology(self._files)
-        first_thread: Dict[Any, Device] = {}
+        first_thread: dict[Any, Device] = {}
         for device in self.devices("cpu"):
             place = topology.get(device.index, {})
             core = place.get("core")
@@ -95,11 +96,11 @@ class HostHardware(Hardware):
         machine_checks = parse.parse_interrupts(files.text("/proc/interrupts"))
         yield fact("machine_checks", "node", "count", machine_checks)
         for name, item in (("edac_corrected", "ce_count"), ("edac_uncorrected", "ue_count")):
-            counts = [files.number("%s/%s/%s" % (_EDAC, mc, item)) for mc in files.names(_EDAC, "mc[0-9]*")]
+            counts = [files.number(f"{_EDAC}/{mc}/{item}") for mc in files.names(_EDAC, "mc[0-9]*")]
             known = [count for count in counts if count is not None]
             yield fact(name, "node", "count", sum(known) if known else None, NOT_SUPPORTED if not known else "")
         for device in self.devices("cpu"):
-            path = "/sys/devices/system/cpu/%s/thermal_throttle/core_throttle_count" % device.id
+            path = f"/sys/devices/system/cpu/{device.id}/thermal_throttle/core_throttle_count"
             events = files.number(path)
             if events is not None:
                 yield fact("cpu_throttle_events", device.id, "count", events)
@@ -112,7 +113,7 @@ class HostHardware(Hardware):
         """How often the GPU driver has logged an XID; a log that has wrapped forgets the oldest."""
         log = self.kernel_log()
         if log is None:
-            return fact("xid_count", "node", "count", None, "the kernel log cannot be read: %s" % NO_PRIVILEGE)
+            return fact("xid_count", "node", "count", None, f"the kernel log cannot be read: {NO_PRIVILEGE}")
         return fact("xid_count", "node", "count", sum(event.kind == XID for event in parse_xids(log)))
 
     def telemetry(self) -> Iterator[Sample]:
@@ -126,11 +127,11 @@ class HostHardware(Hardware):
         gpu_processes = self._accelerators.processes() if self._accelerators is not None else ()
         return usage(self._files, self.clock, gpu_processes)
 
-    def kernel_log(self) -> Optional[List[str]]:
+    def kernel_log(self) -> list[str] | None:
         """By /dev/kmsg, else by dmesg or journalctl, with ``sudo -n`` last."""
         return kernel_log.read()
 
-    def xid_source(self) -> Optional[XidSource]:
+    def xid_source(self) -> XidSource | None:
         """NVML's event set, where the kernel log cannot be read."""
         if self._accelerators is None or self.kernel_log() is not None:
             return None
@@ -157,11 +158,11 @@ class HostHardware(Hardware):
 
     def at_once(
         self,
-        devices: List[Device],
+        devices: list[Device],
         work: Callable[[Worker], Any],
-        tick: Optional[Callable[[], None]] = None,
+        tick: Callable[[], None] | None = None,
         tick_s: float = 1.0,
-    ) -> List[Any]:
+    ) -> list[Any]:
         """On CPUs in pinned processes, on GPUs in threads."""
         if devices and devices[0].kind == "cpu":
             return run_pinned(devices, work, self.clock, tick, tick_s)

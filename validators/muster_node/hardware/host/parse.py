@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import re
-from typing import Any, Dict, List, Optional, Sequence, Tuple
+from collections.abc import Sequence
+from typing import Any
 
 from muster_node.hardware.seam import NOT_SUPPORTED
 
@@ -16,7 +17,7 @@ _MACHINE_CHECK_INTERRUPTS = ("MCE", "THR", "DFR")
 _UNSET_SERIALS = {"", "none", "not specified", "default string", "to be filled by o.e.m.", "system serial number", "0"}
 
 
-def parse_cpuinfo(text: str) -> Dict[str, Any]:
+def parse_cpuinfo(text: str) -> dict[str, Any]:
     """/proc/cpuinfo as {model, threads, sockets, cores, microcode, mhz, tsc_mhz, flags}; absent items are None.
 
     ``mhz`` is the fastest momentary clock (a constant on most virtual machines), ``tsc_mhz`` half of BogoMIPS, which on
@@ -29,7 +30,7 @@ def parse_cpuinfo(text: str) -> Dict[str, Any]:
     clocks = [float(block["cpu MHz"]) for block in blocks if "cpu MHz" in block]
     model = first.get("model name")
     if model is None and "CPU implementer" in first:
-        model = "ARM implementer %s part %s" % (first["CPU implementer"], first.get("CPU part", "?"))
+        model = "ARM implementer {} part {}".format(first["CPU implementer"], first.get("CPU part", "?"))
     bogomips = first.get("bogomips")
     return {
         "model": model,
@@ -43,17 +44,17 @@ def parse_cpuinfo(text: str) -> Dict[str, Any]:
     }
 
 
-def _fields(block: str) -> Dict[str, str]:
+def _fields(block: str) -> dict[str, str]:
     pairs = (line.partition(":") for line in block.splitlines() if ":" in line)
     return {name.strip(): value.strip() for name, _, value in pairs}
 
 
-def parse_vector_width(flags: Sequence[str]) -> Optional[int]:
+def parse_vector_width(flags: Sequence[str]) -> int | None:
     """Width in bits of the widest vector registers among the CPU's flags."""
     return next((bits for flag, bits in _VECTOR_FLAGS if flag in flags), None)
 
 
-def parse_clock(cpufreq_khz: Sequence[float], cpuinfo: Dict[str, Any]) -> Tuple[Optional[float], str]:
+def parse_clock(cpufreq_khz: Sequence[float], cpuinfo: dict[str, Any]) -> tuple[float | None, str]:
     """The highest clock in MHz and a note that names its source; the best source first."""
     if cpufreq_khz:
         return max(cpufreq_khz) / 1000.0, ""
@@ -64,41 +65,41 @@ def parse_clock(cpufreq_khz: Sequence[float], cpuinfo: Dict[str, Any]) -> Tuple[
     return None, NOT_SUPPORTED
 
 
-def parse_meminfo(text: str) -> Dict[str, int]:
+def parse_meminfo(text: str) -> dict[str, int]:
     """/proc/meminfo in bytes."""
     found = re.findall(r"^(\w+):\s+(\d+) kB", text, re.MULTILINE)
     return {name: int(kib) * 1024 for name, kib in found}
 
 
-def parse_os_release(text: str) -> Optional[str]:
+def parse_os_release(text: str) -> str | None:
     """The pretty name of the operating system."""
     found = re.search(r'^PRETTY_NAME="?([^"\n]*)"?', text, re.MULTILINE)
     return found.group(1) if found else None
 
 
-def parse_cpu_list(text: str) -> List[int]:
+def parse_cpu_list(text: str) -> list[int]:
     """A kernel CPU list such as "0-3,8,10-11"."""
-    cpus: List[int] = []
+    cpus: list[int] = []
     for part in filter(None, text.strip().split(",")):
         first, _, last = part.partition("-")
         cpus.extend(range(int(first), int(last or first) + 1))
     return cpus
 
 
-def parse_size(text: str) -> Optional[int]:
+def parse_size(text: str) -> int | None:
     """A kernel size such as "32768K" in bytes."""
     found = re.fullmatch(r"(\d+)([KMG]?)", text.strip())
     return int(found.group(1)) << {"": 0, "K": 10, "M": 20, "G": 30}[found.group(2)] if found else None
 
 
-def parse_interrupts(text: str) -> Optional[int]:
+def parse_interrupts(text: str) -> int | None:
     """Machine-check events in /proc/interrupts, over all CPUs; None where the kernel counts none of them."""
     found = re.findall(r"^\s*(\w+):((?:\s+\d+)+)", text, re.MULTILINE)
     counts = [sum(map(int, rest.split())) for name, rest in found if name in _MACHINE_CHECK_INTERRUPTS]
     return sum(counts) if counts else None
 
 
-def parse_proc_stat(text: str) -> Dict[str, Tuple[int, int]]:
+def parse_proc_stat(text: str) -> dict[str, tuple[int, int]]:
     """/proc/stat as {"node" or "cpu3": (busy ticks, all ticks)}; guest time is already inside user time."""
     result = {}
     for line in text.splitlines():
@@ -111,7 +112,7 @@ def parse_proc_stat(text: str) -> Dict[str, Tuple[int, int]]:
     return result
 
 
-def parse_process(text: str) -> Optional[Dict[str, Any]]:
+def parse_process(text: str) -> dict[str, Any] | None:
     """/proc/PID/stat as {pid, name, parent, session, ticks}; the name may hold blanks and brackets."""
     found = re.match(r"(\d+) \((.*)\) (.*)", text, re.DOTALL)
     if not found:
@@ -126,18 +127,18 @@ def parse_process(text: str) -> Optional[Dict[str, Any]]:
     }
 
 
-def parse_who(text: str) -> List[Tuple[str, str]]:
+def parse_who(text: str) -> list[tuple[str, str]]:
     """Output of ``who`` as (user, terminal), one for each login."""
     rows = (line.split() for line in text.splitlines())
     return [(words[0], words[1]) for words in rows if len(words) >= 2]
 
 
-def parse_infiniband_rate(text: str) -> Optional[float]:
+def parse_infiniband_rate(text: str) -> float | None:
     """A port's rate ("400 Gb/sec (4X NDR)") in Gb/s."""
     found = re.match(r"([\d.]+) Gb/sec", text.strip())
     return float(found.group(1)) if found else None
 
 
-def parse_serial(text: Optional[str]) -> Optional[str]:
+def parse_serial(text: str | None) -> str | None:
     """A serial number, None where the maker left a placeholder in its place."""
     return text if text is not None and text.strip().lower() not in _UNSET_SERIALS else None

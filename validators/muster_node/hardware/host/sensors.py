@@ -8,7 +8,7 @@ from __future__ import annotations
 import dataclasses
 import os
 import re
-from typing import Dict, Iterator, List, Tuple
+from collections.abc import Iterator
 
 from muster_node.hardware.host import parse
 from muster_node.hardware.host.sysfs import Files
@@ -26,12 +26,12 @@ _INLET = re.compile(r"\b(inlet|intake|ambient|front)\b", re.IGNORECASE)
 class _Paths:
     """Where this machine's sensors are, found once: looking for them at every reading would cost more than reading."""
 
-    temperature: List[str]
-    inlet: List[str]
-    energy: List[str]
-    clock: Dict[str, str]
-    throttle: Dict[str, str]
-    fan: List[str]
+    temperature: list[str]
+    inlet: list[str]
+    energy: list[str]
+    clock: dict[str, str]
+    throttle: dict[str, str]
+    fan: list[str]
 
 
 class HostSensors:
@@ -41,9 +41,9 @@ class HostSensors:
         self._files = files
         self._clock = clock
         self._paths = _find(files)
-        self._energy: Dict[str, Tuple[float, float]] = {}
-        self._ticks: Dict[str, Tuple[int, int]] = {}
-        self._throttles: Dict[str, float] = {}
+        self._energy: dict[str, tuple[float, float]] = {}
+        self._ticks: dict[str, tuple[int, int]] = {}
+        self._throttles: dict[str, float] = {}
 
     def read(self) -> Iterator[Sample]:
         """One reading of everything there is. Rates (power, utilisation, throttling) start with the second call."""
@@ -119,7 +119,7 @@ def _find(files: Files) -> _Paths:
         clock=_present(files, cpus, "cpufreq/scaling_cur_freq"),
         throttle=_present(files, cpus, "thermal_throttle/core_throttle_count"),
         fan=[
-            "%s/%s/%s" % (_HWMON, chip, pwm)
+            f"{_HWMON}/{chip}/{pwm}"
             for chip in files.names(_HWMON)
             for pwm in files.names(_HWMON + "/" + chip, "pwm[0-9]")
         ],
@@ -127,22 +127,22 @@ def _find(files: Files) -> _Paths:
 
 
 def _is_package(files: Files, name: str) -> bool:
-    return files.text("%s/%s/name" % (_RAPL, name)).startswith("package")
+    return files.text(f"{_RAPL}/{name}/name").startswith("package")
 
 
-def _present(files: Files, cpus: List[str], item: str) -> Dict[str, str]:
-    paths = {cpu: "%s/%s/%s" % (_CPU, cpu, item) for cpu in cpus}
+def _present(files: Files, cpus: list[str], item: str) -> dict[str, str]:
+    paths = {cpu: f"{_CPU}/{cpu}/{item}" for cpu in cpus}
     return {cpu: path for cpu, path in paths.items() if files.exists(path)}
 
 
 def _temperature_paths(files: Files) -> Iterator[str]:
-    chips = [chip for chip in files.names(_HWMON) if files.text("%s/%s/name" % (_HWMON, chip)) in _CPU_SENSORS]
+    chips = [chip for chip in files.names(_HWMON) if files.text(f"{_HWMON}/{chip}/name") in _CPU_SENSORS]
     for chip in chips:
         for item in files.names(_HWMON + "/" + chip, "temp*_input"):
-            yield "%s/%s/%s" % (_HWMON, chip, item)
+            yield f"{_HWMON}/{chip}/{item}"
     if not chips:
         for zone in files.names("/sys/class/thermal", "thermal_zone*"):
-            base = "/sys/class/thermal/%s/" % zone
+            base = f"/sys/class/thermal/{zone}/"
             if files.text(base + "type") in ("x86_pkg_temp", "cpu-thermal", "cpu_thermal"):
                 yield base + "temp"
 
@@ -150,6 +150,6 @@ def _temperature_paths(files: Files) -> Iterator[str]:
 def _inlet_paths(files: Files) -> Iterator[str]:
     for chip in files.names(_HWMON):
         for label in files.names(_HWMON + "/" + chip, "temp*_label"):
-            path = "%s/%s/%s" % (_HWMON, chip, label)
+            path = f"{_HWMON}/{chip}/{label}"
             if _INLET.search(files.text(path)):
                 yield path.replace("_label", "_input")

@@ -9,7 +9,7 @@ import dataclasses
 import os
 import pathlib
 import subprocess
-from typing import Iterable, List, Optional, Sequence
+from collections.abc import Iterable, Sequence
 
 from muster_node import privilege
 from muster_node.hardware.seam import NO_PRIVILEGE, NOT_SUPPORTED
@@ -21,10 +21,10 @@ COMMAND_TIMEOUT_S = 10.0
 class Reading:
     """The stripped text of a file, or None with a note that gives the reason."""
 
-    text: Optional[str]
+    text: str | None
     note: str = ""
 
-    def number(self) -> Optional[float]:
+    def number(self) -> float | None:
         """The text as a number, None if it is none."""
         try:
             return float(self.text) if self.text is not None else None
@@ -53,11 +53,11 @@ class Files:
         """The text of a file, empty if it cannot be read."""
         return self.read(path).text or ""
 
-    def number(self, path: str) -> Optional[float]:
+    def number(self, path: str) -> float | None:
         """The number in a file, None if there is none."""
         return self.read(path).number()
 
-    def names(self, path: str, pattern: str = "*") -> List[str]:
+    def names(self, path: str, pattern: str = "*") -> list[str]:
         """Names in a directory that match, sorted with numbers by value; empty if it cannot be listed."""
         try:
             found = [entry.name for entry in (self.root / path.lstrip("/")).glob(pattern)]
@@ -70,13 +70,13 @@ class Files:
         return os.path.exists(self.root / path.lstrip("/"))  # Path.exists raises where a directory is closed to us
 
 
-def natural(name: str) -> "tuple[str, int]":
+def natural(name: str) -> tuple[str, int]:
     """Sort key under which cpu10 follows cpu9."""
     digits = name[len(name.rstrip("0123456789")) :]
     return (name[: len(name) - len(digits)], int(digits) if digits else -1)
 
 
-def output_of(command: Sequence[str], ok_statuses: Iterable[int] = (0,)) -> Optional[str]:
+def output_of(command: Sequence[str], ok_statuses: Iterable[int] = (0,)) -> str | None:
     """Standard output of a short command; None where it is missing, refused, fails or takes too long."""
     try:
         done = subprocess.run(

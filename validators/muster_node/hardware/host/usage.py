@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from typing import Any, Dict, List, Set, Tuple
+from typing import Any
 
 from muster_node.hardware.host import parse
 from muster_node.hardware.host.sysfs import Files, output_of
@@ -16,7 +16,7 @@ _WINDOW_S = 0.3
 _KERNEL_THREADS = 2  # kthreadd, the parent of all kernel threads
 
 
-def usage(files: Files, clock: Clock, gpu_processes: Tuple[str, ...]) -> Usage:
+def usage(files: Files, clock: Clock, gpu_processes: tuple[str, ...]) -> Usage:
     """Look at the machine for about half a second."""
     return Usage(
         gpu_processes=gpu_processes,
@@ -27,18 +27,18 @@ def usage(files: Files, clock: Clock, gpu_processes: Tuple[str, ...]) -> Usage:
     )
 
 
-def _users(files: Files) -> List[str]:
+def _users(files: Files) -> list[str]:
     ours = _our_terminals(files)
     logins = parse.parse_who(output_of(["who"]) or "")
-    return ["%s on %s" % (user, terminal) for user, terminal in logins if terminal not in ours]
+    return [f"{user} on {terminal}" for user, terminal in logins if terminal not in ours]
 
 
-def _our_terminals(files: Files) -> Set[str]:
+def _our_terminals(files: Files) -> set[str]:
     """Terminals of this process and its ancestors: the login that started this process is not a foreign user."""
     terminals = set()
     for pid in _ancestors(_processes(files)):
         try:
-            terminal = os.readlink("%s/proc/%d/fd/0" % (str(files.root).rstrip("/"), pid))
+            terminal = os.readlink(f"{str(files.root).rstrip('/')}/proc/{pid}/fd/0")
         except OSError:
             continue
         if terminal.startswith("/dev/"):
@@ -46,18 +46,16 @@ def _our_terminals(files: Files) -> Set[str]:
     return terminals
 
 
-def _busy(files: Files, clock: Clock) -> List[str]:
+def _busy(files: Files, clock: Clock) -> list[str]:
     """Foreign processes that are busy in two windows running; one window alone catches every passing cron job."""
     first = _busy_once(files, clock)
     if not first:
         return []
     second = _busy_once(files, clock)
-    return [
-        "%s (process %d) uses %.0f %% of a core" % (second[p][0], p, 100 * second[p][1]) for p in first if p in second
-    ]
+    return [f"{second[p][0]} (process {p}) uses {100 * second[p][1]:.0f} % of a core" for p in first if p in second]
 
 
-def _busy_once(files: Files, clock: Clock) -> Dict[int, Tuple[str, float]]:
+def _busy_once(files: Files, clock: Clock) -> dict[int, tuple[str, float]]:
     before, start = _processes(files), clock.now()
     clock.sleep(_WINDOW_S)
     after, elapsed = _processes(files), clock.now() - start
@@ -73,13 +71,13 @@ def _busy_once(files: Files, clock: Clock) -> Dict[int, Tuple[str, float]]:
     return busy
 
 
-def _processes(files: Files) -> Dict[int, Dict[str, Any]]:
-    stats = (parse.parse_process(files.text("/proc/%s/stat" % pid)) for pid in files.names("/proc", "[0-9]*"))
+def _processes(files: Files) -> dict[int, dict[str, Any]]:
+    stats = (parse.parse_process(files.text(f"/proc/{pid}/stat")) for pid in files.names("/proc", "[0-9]*"))
     return {stat["pid"]: stat for stat in stats if stat is not None}
 
 
-def _ancestors(processes: Dict[int, Dict[str, Any]]) -> Set[int]:
-    found: Set[int] = set()
+def _ancestors(processes: dict[int, dict[str, Any]]) -> set[int]:
+    found: set[int] = set()
     current = os.getpid()
     while current in processes and current not in found and current > 1:
         found.add(current)
@@ -87,7 +85,7 @@ def _ancestors(processes: Dict[int, Dict[str, Any]]) -> Set[int]:
     return found
 
 
-def _our_tree(processes: Dict[int, Dict[str, Any]]) -> Set[int]:
+def _our_tree(processes: dict[int, dict[str, Any]]) -> set[int]:
     """This process, its session, its ancestors (agent, sshd) and every process that it or its session started."""
     mine = processes.get(os.getpid())
     ours = _ancestors(processes)

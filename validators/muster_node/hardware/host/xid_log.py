@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import dataclasses
 import re
-from typing import Dict, Iterable, List, Optional, Tuple
+from collections.abc import Iterable
 
 from muster_node.hardware.seam import Fact
 
@@ -38,17 +38,17 @@ class XidEvent:
     pci: str
     switch: str
     text: str
-    at: Optional[float]
+    at: float | None
     count: int = 1
 
 
-def parse_xids(lines: Iterable[str]) -> List[XidEvent]:
+def parse_xids(lines: Iterable[str]) -> list[XidEvent]:
     """All XIDs and SXIDs of a kernel log, oldest first; other lines are ignored."""
     events = (_parse(line) for line in lines)
     return [event for event in events if event is not None]
 
 
-def _parse(line: str) -> Optional[XidEvent]:
+def _parse(line: str) -> XidEvent | None:
     stamp = _TIME.match(line)
     at = float(stamp.group(1)) if stamp else None
     xid = _XID.search(line)
@@ -70,36 +70,36 @@ def _xid_text(code: int, text: str, instance: str) -> str:
         found = _PROCESS.match(text)
         process = found.group(1) if found else ""
         text = " ".join(_PROCESS.sub("", text).split())
-    return " ".join(filter(None, (text, instance and "(%s)" % instance, process and "(%s)" % process)))
+    return " ".join(filter(None, (text, instance and f"({instance})", process and f"({process})")))
 
 
 def normal_pci(address: str) -> str:
     """ "0000:1b:00" for "00000000:1B:00.0", "0000:1b:00" or "1b:00": driver, NVML and sysfs differ."""
     parts = address.strip().lower().partition(".")[0].split(":")
     domain = parts[-3] if len(parts) >= 3 else "0"
-    return ":".join(["%04x" % int(domain or "0", 16), *parts[-2:]])
+    return ":".join(["{:04x}".format(int(domain or "0", 16)), *parts[-2:]])
 
 
-def by_pci(inventory: Iterable[Fact]) -> Dict[str, str]:
+def by_pci(inventory: Iterable[Fact]) -> dict[str, str]:
     """Device by PCI address ({"0000:1b:00": "gpu3"}) of the GPUs that answer."""
     return {normal_pci(fact.text): fact.device for fact in inventory if fact.name == "pci_address" and fact.text}
 
 
-def labels_of(event: XidEvent, number: int) -> Dict[str, str]:
+def labels_of(event: XidEvent, number: int) -> dict[str, str]:
     """The labels of a message. ``number``: its place among those of the stage."""
-    at = "" if event.at is None else "%.6f" % event.at
+    at = "" if event.at is None else f"{event.at:.6f}"
     return {"kind": event.kind, "code": str(event.code), "pci": event.pci, "at": at, "n": str(number)}
 
 
-def last_time(lines: Iterable[str]) -> Optional[float]:
+def last_time(lines: Iterable[str]) -> float | None:
     """Seconds since boot of the log's newest line; None if no line has a time."""
     stamps = (_TIME.match(line) for line in lines)
     return max((float(stamp.group(1)) for stamp in stamps if stamp), default=None)
 
 
-def folded(events: Iterable[XidEvent]) -> List[XidEvent]:
+def folded(events: Iterable[XidEvent]) -> list[XidEvent]:
     """Messages with the same text of the same device as one event; the counts add up to the number of messages."""
-    kept: Dict[Tuple[str, int, str], List[XidEvent]] = {}
+    kept: dict[tuple[str, int, str], list[XidEvent]] = {}
     for event in events:
         alike = kept.setdefault((event.kind, event.code, event.pci), [])
         same = next((place for place, known in enumerate(alike) if known.text == event.text), None)

@@ -6,7 +6,9 @@ import contextlib
 import os
 import threading
 import time
-from typing import Any, Callable, ContextManager, FrozenSet, Iterator, List, NamedTuple, Optional, Sequence, Tuple
+from collections.abc import Iterator, Sequence
+from contextlib import AbstractContextManager
+from typing import Any, Callable, NamedTuple
 
 from muster_node.hardware.pytorch import require_torch
 from muster_node.hardware.seam import Compute, Device, Timing, Transfer
@@ -16,14 +18,14 @@ from muster_node.probe import Skip
 class Pace(NamedTuple):
     """SM clock in MHz, power in W and core temperature in °C at one moment, each None where unknown."""
 
-    clock_mhz: Optional[float]
-    power_w: Optional[float]
-    core_c: Optional[float]
+    clock_mhz: float | None
+    power_w: float | None
+    core_c: float | None
 
 
 Paced = Callable[[], Pace]
 
-Near = Callable[[], FrozenSet[int]]
+Near = Callable[[], frozenset[int]]
 """The logical CPUs beside a GPU; empty where unknown."""
 
 _PACE_INTERVAL_S = 0.02
@@ -42,18 +44,18 @@ class CudaCompute(Compute):
         self._index = _cuda_index(self._torch, uuid, nvml_index)
         self.torch_device = self._torch.device("cuda", self._index)
         self._sampler, self._near = _PaceSampler(pace), near
-        self._streams: List[Any] = []
+        self._streams: list[Any] = []
         self._one: Any = None  # the scale of fp8 products, made once: a kernel of its own within each would be timed
         # Partial sums in the operands' own precision would be neither exact nor what frameworks use for training.
         matmul = self._torch.backends.cuda.matmul
         matmul.allow_bf16_reduced_precision_reduction = False
         matmul.allow_fp16_reduced_precision_reduction = False
 
-    def physical(self, *shape: int) -> Tuple[int, ...]:
+    def physical(self, *shape: int) -> tuple[int, ...]:
         """The same shape: memory is real here."""
         return shape
 
-    def matmul(self, a: Any, b: Any, *, nominal: Tuple[int, int, int], out_dtype: Any = None) -> Any:
+    def matmul(self, a: Any, b: Any, *, nominal: tuple[int, int, int], out_dtype: Any = None) -> Any:
         """a @ b. PyTorch before 2.8 ignores ``out_dtype``; the product's dtype is the actual one.
 
         int8 gives int32; fp8 gives ``out_dtype`` or bf16, unscaled.
@@ -102,7 +104,7 @@ class CudaCompute(Compute):
             for stream, _ in zip(self._streams, transfers):
                 current.wait_stream(stream)
 
-    def timer(self) -> ContextManager[Timing]:
+    def timer(self) -> AbstractContextManager[Timing]:
         """Times the block by device events; clock, power and temperature are means of what was read meanwhile.
 
         The block never waits for a sensor: a reading that is not there when the work is done is dropped.
@@ -142,14 +144,14 @@ class _PaceSampler:
     def __init__(self, pace: Paced) -> None:
         self._pace = pace
         self._lock = threading.Lock()
-        self._taken: Optional[List[Pace]] = None
+        self._taken: list[Pace] | None = None
         self._wanted = threading.Event()
-        self._thread: Optional[threading.Thread] = None
+        self._thread: threading.Thread | None = None
 
     @contextlib.contextmanager
-    def sampling(self) -> Iterator[List[Pace]]:
+    def sampling(self) -> Iterator[list[Pace]]:
         """The readings that were begun and finished within the block."""
-        taken: List[Pace] = []
+        taken: list[Pace] = []
         with self._lock:
             self._taken = taken
             if self._thread is None:
@@ -181,7 +183,7 @@ class _PaceSampler:
 
 
 @contextlib.contextmanager
-def _running_on(cpus: FrozenSet[int]) -> Iterator[None]:
+def _running_on(cpus: frozenset[int]) -> Iterator[None]:
     """Keeps this thread on such of these CPUs as it may use: memory comes from the NUMA node of the allocating CPU."""
     before = os.sched_getaffinity(0)
     os.sched_setaffinity(0, before & cpus or before)
@@ -194,9 +196,7 @@ def _running_on(cpus: FrozenSet[int]) -> Iterator[None]:
 def _torch_with_cuda() -> Any:
     torch = require_torch()
     if not torch.cuda.is_available():
-        raise Skip(
-            "PyTorch %s cannot use a GPU here (a CPU build, or a driver that it does not fit)" % torch.__version__
-        )
+        raise Skip(f"PyTorch {torch.__version__} cannot use a GPU here (a CPU build, or a driver that it does not fit)")
     return torch
 
 
@@ -213,9 +213,9 @@ def _cuda_index(torch: Any, uuid: str, nvml_index: int) -> int:
             return index
     if not any(uuids) and nvml_index < count:
         return nvml_index
-    raise Skip("PyTorch does not see the GPU %s (CUDA_VISIBLE_DEVICES may hide it)" % uuid)
+    raise Skip(f"PyTorch does not see the GPU {uuid} (CUDA_VISIBLE_DEVICES may hide it)")
 
 
-def _mean(readings: List[Optional[float]]) -> Optional[float]:
+def _mean(readings: list[float | None]) -> float | None:
     known = [reading for reading in readings if reading is not None]
     return sum(known) / len(known) if known else None

@@ -7,7 +7,8 @@ from __future__ import annotations
 
 import ctypes
 import time
-from typing import Any, Dict, List, Sequence, Tuple
+from collections.abc import Sequence
+from typing import Any
 
 from muster_node.hardware.host.xid_log import XID, XidEvent, normal_pci
 from muster_node.hardware.nvidia.nvml import Nvml
@@ -24,10 +25,10 @@ class EventSet:
     reading broke off, "" if none did.
     """
 
-    def __init__(self, nvml: Nvml, gpus: Sequence[Tuple[Device, Any]]) -> None:
+    def __init__(self, nvml: Nvml, gpus: Sequence[tuple[Device, Any]]) -> None:
         self._nvml = nvml
-        self._places: Dict[int, str] = {}
-        self.refused: Dict[str, str] = {}
+        self._places: dict[int, str] = {}
+        self.refused: dict[str, str] = {}
         self.trouble = ""
         self._set = nvml.query("nvmlEventSetCreate")
         for device, handle in gpus:
@@ -40,9 +41,9 @@ class EventSet:
             address = nvml.query("nvmlDeviceGetPciInfo", handle).map(lambda info: normal_pci(str(info.busId)))
             self._places[_address(handle)] = address.value or ""
 
-    def read(self) -> List[XidEvent]:
+    def read(self) -> list[XidEvent]:
         """The XIDs since the last reading, without waiting for any."""
-        events: List[XidEvent] = []
+        events: list[XidEvent] = []
         while self._set.value is not None and len(events) < READ_MAX:
             answer = self._nvml.query("nvmlEventSetWait_v2", self._set.value, 0)
             if answer.value is None:
@@ -70,5 +71,5 @@ def _address(handle: Any) -> int:
 def _instance(data: Any) -> str:
     """The MIG instance, as the kernel log names it."""
     parts = (("GPU-I", data.gpuInstanceId), ("GPU-CI", data.computeInstanceId))
-    named = " ".join("%s:%02d" % (name, number) for name, number in parts if number != NO_INSTANCE)
-    return " (%s)" % named if named else ""
+    named = " ".join(f"{name}:{number:02d}" for name, number in parts if number != NO_INSTANCE)
+    return f" ({named})" if named else ""

@@ -14,7 +14,8 @@ import itertools
 import math
 import operator
 import os
-from typing import Any, Dict, FrozenSet, Iterator, List, Optional, Sequence, Tuple
+from collections.abc import Iterator, Sequence
+from typing import Any
 
 from muster_node.hardware.nvidia.compute import CudaCompute, Pace
 from muster_node.hardware.nvidia.events import EventSet
@@ -58,11 +59,11 @@ class NvidiaGpus:
         self._query = self._nvml.query
         self._constant = self._nvml.constant
         self._failure = failure
-        self._unanswered: List[str] = []
+        self._unanswered: list[str] = []
         self._gpus = [] if failure else self._find()
         self._driver = Answer() if failure else self._query("nvmlSystemGetDriverVersion").map(str)
 
-    def devices(self) -> List[Device]:
+    def devices(self) -> list[Device]:
         """GPUs that answered when the machine was opened, in slot order."""
         return [gpu.device for gpu in self._gpus]
 
@@ -71,7 +72,7 @@ class NvidiaGpus:
         yield Fact("gpu_count", "node", "count", *self._count())
         yield self._text("driver_version", "node", "nvmlSystemGetDriverVersion")
         cuda = self._query("nvmlSystemGetCudaDriverVersion_v2")
-        version = cuda.map(lambda number: "%d.%d" % (number // 1000, number % 1000 // 10))
+        version = cuda.map(lambda number: f"{number // 1000}.{number % 1000 // 10}")
         yield Fact("cuda_version", "node", "text", text=version.value, note=version.note)
         for gpu in self._gpus:
             yield from self._gpu_facts(gpu)
@@ -92,7 +93,7 @@ class NvidiaGpus:
             for reason, field in throttle_fields(self._driver.value or "").items():
                 yield self._number("throttle_time", gpu, "s", self._throttled(gpu, field), {"reason": reason})
 
-    def _throttled(self, gpu: _Gpu, field: Optional[int]) -> Answer:
+    def _throttled(self, gpu: _Gpu, field: int | None) -> Answer:
         """Seconds in a throttle state since the driver was loaded."""
         if field is not None:
             return self._nvml.field(gpu.handle, field).map(lambda nanoseconds: nanoseconds * _NS)
@@ -128,7 +129,7 @@ class NvidiaGpus:
             if throttle is not None:
                 yield Sample("throttle", gpu.device.id, "state", state=throttle)
 
-    def processes(self) -> Tuple[str, ...]:
+    def processes(self) -> tuple[str, ...]:
         """One sentence for each process on a GPU other than this one, and for each GPU whose list may not be read.
 
         A GPU that is lost, hangs or does not support the list counts as not in use: no process can be using it.
@@ -136,11 +137,11 @@ class NvidiaGpus:
         found = []
         for gpu in self._gpus:
             for kind in ("Compute", "Graphics"):
-                answer = self._query("nvmlDeviceGet%sRunningProcesses" % kind, gpu.handle)
+                answer = self._query(f"nvmlDeviceGet{kind}RunningProcesses", gpu.handle)
                 if answer.code == self._constant("NVML_ERROR_NO_PERMISSION", 4):
-                    found.append("no permission to list the %s processes of %s" % (kind.lower(), gpu.device.id))
+                    found.append(f"no permission to list the {kind.lower()} processes of {gpu.device.id}")
                 found += [
-                    "process %d uses %s (%s)" % (process.pid, gpu.device.id, kind.lower())
+                    f"process {process.pid} uses {gpu.device.id} ({kind.lower()})"
                     for process in answer.value or ()
                     if process.pid != os.getpid()
                 ]
@@ -150,7 +151,7 @@ class NvidiaGpus:
         """Compute on one GPU. Raises Skip where PyTorch cannot use it."""
         gpu = next((gpu for gpu in self._gpus if gpu.device == device), None)
         if gpu is None:
-            raise Skip("%s does not answer NVML" % device.id)
+            raise Skip(f"{device.id} does not answer NVML")
         pace, near = functools.partial(self._pace, gpu.handle), functools.partial(self._near, gpu.handle)
         return CudaCompute(device, gpu.uuid, gpu.nvml_index, pace, near)
 
@@ -162,7 +163,7 @@ class NvidiaGpus:
     def lost(self, device: Device) -> bool:
         """As ``Hardware.lost``: some calls go on answering for a lost GPU, so several are made."""
         code = self._constant("NVML_ERROR_GPU_IS_LOST", 15)
-        calls: Tuple[Tuple[str, Tuple[Any, ...]], ...] = (
+        calls: tuple[tuple[str, tuple[Any, ...]], ...] = (
             ("nvmlDeviceGetTemperature", (self._constant("NVML_TEMPERATURE_GPU", 0),)),
             ("nvmlDeviceGetPowerUsage", ()),
             ("nvmlDeviceGetUtilizationRates", ()),
@@ -170,7 +171,7 @@ class NvidiaGpus:
         gpu = next((gpu for gpu in self._gpus if gpu.device == device), None)
         return gpu is not None and any(self._query(call, gpu.handle, *more).code == code for call, more in calls)
 
-    def _near(self, handle: Any) -> FrozenSet[int]:
+    def _near(self, handle: Any) -> frozenset[int]:
         """The logical CPUs of the GPU's own NUMA node, from NVML's bit mask in words of 64."""
         masks = self._query("nvmlDeviceGetCpuAffinity", handle, ((os.cpu_count() or 1) + 63) // 64).value or ()
         return frozenset(64 * place + bit for place, mask in enumerate(masks) for bit in range(64) if mask >> bit & 1)
@@ -181,25 +182,25 @@ class NvidiaGpus:
         core = self._query("nvmlDeviceGetTemperature", handle, self._constant("NVML_TEMPERATURE_GPU", 0))
         return Pace(clock.value, watts.value, core.value)
 
-    def _find(self) -> List[_Gpu]:
+    def _find(self) -> list[_Gpu]:
         """Every GPU that gives a handle."""
-        found: List[Tuple[int, Any, Optional[int]]] = []
+        found: list[tuple[int, Any, int | None]] = []
         count = self._query("nvmlDeviceGetCount")
         if count.value is None:
-            self._failure = "NVML does not count its GPUs: %s" % count.note.removeprefix("NVML: ")
+            self._failure = "NVML does not count its GPUs: {}".format(count.note.removeprefix("NVML: "))
         for index in range(count.value or 0):
             handle = self._query("nvmlDeviceGetHandleByIndex", index)
             if handle.value is None:
-                self._unanswered.append("NVML index %d: %s" % (index, handle.note))
+                self._unanswered.append(f"NVML index {index}: {handle.note}")
                 continue
             found.append((index, handle.value, self._query("nvmlDeviceGetModuleId", handle.value).value))
         gpus = []
         for (index, handle, _), slot in zip(found, slots_of([(index, module) for index, _, module in found])):
             uuid = self._query("nvmlDeviceGetUUID", handle).value or ""
-            gpus.append(_Gpu(Device("gpu%d" % slot, "gpu", slot), handle, uuid, index))
+            gpus.append(_Gpu(Device(f"gpu{slot}", "gpu", slot), handle, uuid, index))
         return sorted(gpus, key=lambda gpu: gpu.device.index)
 
-    def _count(self) -> Tuple[Optional[float], Optional[str], Dict[str, str], str]:
+    def _count(self) -> tuple[float | None, str | None, dict[str, str], str]:
         if self._failure:
             return None, None, {}, self._failure
         return float(len(self._gpus)), None, {}, "; ".join(self._unanswered)
@@ -219,7 +220,7 @@ class NvidiaGpus:
             "pci_address", gpu, query("nvmlDeviceGetPciInfo", handle).map(lambda info: str(info.busId))
         )
         mode = query("nvmlDeviceGetComputeMode", handle)
-        yield self._text_fact("compute_mode", gpu, mode.map(lambda mode: COMPUTE_MODES.get(mode, "mode %d" % mode)))
+        yield self._text_fact("compute_mode", gpu, mode.map(lambda mode: COMPUTE_MODES.get(mode, f"mode {mode}")))
         yield self._text_fact("throttle_reason", gpu, self._throttle(gpu))
         remap = query("nvmlDeviceGetRemappedRows", handle)
         limits = query("nvmlDeviceGetPowerManagementLimitConstraints", handle)
@@ -286,7 +287,7 @@ class NvidiaGpus:
         for name, kind in (("ecc_uncorrected", "UNCORRECTED"), ("ecc_corrected", "CORRECTED")):
             for scope in ("volatile", "aggregate"):
                 error_type = self._constant("NVML_MEMORY_ERROR_TYPE_" + kind, 0)
-                counter = self._constant("NVML_%s_ECC" % scope.upper(), 0)
+                counter = self._constant(f"NVML_{scope.upper()}_ECC", 0)
                 count = self._query("nvmlDeviceGetTotalEccErrors", gpu.handle, error_type, counter)
                 yield self._number(name, gpu, "count", count, {"scope": scope})
 
@@ -335,7 +336,7 @@ class NvidiaGpus:
         present = (name for name, constant in HARMFUL_FIRST if reasons & self._constant(constant, 0))
         return next(present, "none")
 
-    def _number(self, name: str, gpu: _Gpu, unit: str, answer: Answer, labels: Optional[Dict[str, str]] = None) -> Fact:
+    def _number(self, name: str, gpu: _Gpu, unit: str, answer: Answer, labels: dict[str, str] | None = None) -> Fact:
         usable = _usable(answer)
         value = float(answer.value) if usable else None
         note = answer.note if usable else answer.note or "NVML gave no number"
@@ -354,7 +355,7 @@ def _usable(answer: Answer) -> bool:
     return isinstance(answer.value, (int, float)) and math.isfinite(answer.value)
 
 
-def slots_of(modules: Sequence[Tuple[int, Optional[int]]]) -> List[int]:
+def slots_of(modules: Sequence[tuple[int, int | None]]) -> list[int]:
     """Slots of GPUs from (NVML index, module id): the id − 1, or the index where a board has no usable ids.
 
     A GPU that alone has no id takes the first slot that the others leave, so that they keep theirs.
@@ -366,7 +367,7 @@ def slots_of(modules: Sequence[Tuple[int, Optional[int]]]) -> List[int]:
     return [next(free) if module is None else module - 1 for _, module in modules]
 
 
-def open_nvidia(nvml: Any = None, limit_s: float = CALL_LIMIT_S) -> Optional[NvidiaGpus]:
+def open_nvidia(nvml: Any = None, limit_s: float = CALL_LIMIT_S) -> NvidiaGpus | None:
     """The NVIDIA GPUs of this machine; None where there is no NVIDIA driver library at all.
 
     A library that is present but does not start is not "no GPUs": gpu_count then has no value, and a note.
@@ -379,5 +380,5 @@ def open_nvidia(nvml: Any = None, limit_s: float = CALL_LIMIT_S) -> Optional[Nvi
     start = Nvml(nvml, limit_s).query("nvmlInit")
     if start.code == nvml.NVML_ERROR_LIBRARY_NOT_FOUND:
         return None
-    failure = "NVML does not start: %s" % start.note.removeprefix("NVML: ") if start.note else ""
+    failure = "NVML does not start: {}".format(start.note.removeprefix("NVML: ")) if start.note else ""
     return NvidiaGpus(nvml, failure, limit_s)

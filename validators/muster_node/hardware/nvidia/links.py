@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import ctypes
-from typing import Any, Iterator, List, Optional, Tuple
+from collections.abc import Iterator
+from typing import Any
 
 from muster_node.hardware.nvidia.nvml import NO_FUNCTION, Answer, Nvml
 from muster_node.hardware.seam import NOT_SUPPORTED, Fact
@@ -41,7 +42,7 @@ class Links:
 
     def __init__(self, nvml: Nvml, handle: Any, device: str) -> None:
         self._nvml, self._handle, self._device = nvml, handle, device
-        self._states: List[Tuple[int, bool]] = []
+        self._states: list[tuple[int, bool]] = []
         self.active = self._ask_states()
 
     def _ask_states(self) -> Answer:
@@ -84,9 +85,9 @@ class Links:
 def fabric_facts(nvml: Nvml, handle: Any, device: str) -> Iterator[Fact]:
     """State of the GPU's registration in its NVSwitch fabric, and whether the fabric manager reports it healthy."""
     answer = _fabric_info(nvml, handle)
-    state = answer.map(lambda info: _FABRIC_STATES.get(info.state, "state %d" % info.state))
+    state = answer.map(lambda info: _FABRIC_STATES.get(info.state, f"state {info.state}"))
     failed = answer.value is not None and answer.value.state == 3 and answer.value.status != 0
-    text = "completed with NVML error %d" % answer.value.status if failed else state.value
+    text = f"completed with NVML error {answer.value.status}" if failed else state.value
     note = "" if text is not None else answer.note or NOT_SUPPORTED
     yield Fact("fabric_state", device, "text", text=text, note=note)
     yield _number("fabric_healthy", device, "bool", answer.map(_fabric_health), {})
@@ -106,7 +107,7 @@ def _fabric_info(nvml: Nvml, handle: Any) -> Answer:
     return answer
 
 
-def _fabric_health(info: Any) -> Optional[float]:
+def _fabric_health(info: Any) -> float | None:
     """1 for healthy, 0 for unhealthy or of limited capacity, None if not supported; from the summary or its parts."""
     summary = getattr(info, "healthSummary", None)
     if summary is not None:
@@ -118,6 +119,6 @@ def _fabric_health(info: Any) -> Optional[float]:
     return float(degraded != _TRUE and unhealthy != _TRUE and configuration <= _CONFIGURATION_RIGHT)
 
 
-def _number(name: str, device: str, unit: str, answer: Answer, labels: "dict[str, str]") -> Fact:
+def _number(name: str, device: str, unit: str, answer: Answer, labels: dict[str, str]) -> Fact:
     note = "" if answer.value is not None else answer.note or NOT_SUPPORTED
     return Fact(name, device, unit, None if answer.value is None else float(answer.value), labels=labels, note=note)

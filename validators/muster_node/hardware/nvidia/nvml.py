@@ -11,7 +11,7 @@ import operator
 import os
 import queue
 import threading
-from typing import Any, Callable, List, Optional, Set, Tuple, Union
+from typing import Any, Callable
 
 from muster_node.hardware.seam import NOT_SUPPORTED
 
@@ -32,7 +32,7 @@ class Answer:
     note: str = ""
     code: int = 0
 
-    def map(self, change: Callable[[Any], Any]) -> "Answer":
+    def map(self, change: Callable[[Any], Any]) -> Answer:
         """Applies a function to the value; keeps a refusal; notes a value that cannot be converted.
 
         The binding decodes texts inside a structure only when they are read, which is here.
@@ -46,7 +46,7 @@ class Answer:
 
 
 def _unreadable(what: str, error: Exception) -> Answer:
-    return Answer(note="NVML: %s cannot be read (%s)" % (what, type(error).__name__), code=UNREADABLE)
+    return Answer(note=f"NVML: {what} cannot be read ({type(error).__name__})", code=UNREADABLE)
 
 
 class _Worker:
@@ -54,8 +54,8 @@ class _Worker:
 
     def __init__(self) -> None:
         self.pid = os.getpid()
-        self._calls: "queue.SimpleQueue[Callable[[], Any]]" = queue.SimpleQueue()
-        self._answers: "queue.SimpleQueue[Tuple[Any, Optional[BaseException]]]" = queue.SimpleQueue()
+        self._calls: queue.SimpleQueue[Callable[[], Any]] = queue.SimpleQueue()
+        self._answers: queue.SimpleQueue[tuple[Any, BaseException | None]] = queue.SimpleQueue()
         threading.Thread(target=self._work, name="nvml", daemon=True).start()
 
     def _work(self) -> None:
@@ -81,17 +81,17 @@ class Nvml:
     def __init__(self, binding: Any, limit_s: float = CALL_LIMIT_S) -> None:
         self._binding = binding
         self._limit_s = limit_s
-        self._worker: Optional[_Worker] = None
+        self._worker: _Worker | None = None
         self._lock = threading.Lock()
-        self._hung: List[Tuple[Any, str]] = []
-        self._lost: Set[int] = set()
+        self._hung: list[tuple[Any, str]] = []
+        self._lost: set[int] = set()
 
     def query(self, function: str, *arguments: Any) -> Answer:
         """One NVML call; an error of any kind, a missing function or a hang becomes an answer without a value."""
         try:
             call = getattr(self._binding, function)
         except AttributeError:
-            return Answer(note="not supported by the NVML binding (%s)" % function, code=NO_FUNCTION)
+            return Answer(note=f"not supported by the NVML binding ({function})", code=NO_FUNCTION)
         with self._lock:
             why = self._given_up(arguments)
             if why:
@@ -101,7 +101,7 @@ class Nvml:
             try:
                 return Answer(self._worker.run(lambda: call(*arguments), self._limit_s))
             except queue.Empty:
-                why = "%s did not answer within %g s" % (function, self._limit_s)
+                why = f"{function} did not answer within {self._limit_s:g} s"
                 self._hung.append((arguments[:1], why))
                 self._worker = None
                 return Answer(note="NVML: " + why, code=HUNG)
@@ -111,20 +111,20 @@ class Nvml:
                     self._lost.update(map(id, arguments[:1]))
                 return answer
             except AttributeError:  # a function that the driver's library lacks, in some bindings
-                return Answer(note="not supported by the NVML binding (%s)" % function, code=NO_FUNCTION)
+                return Answer(note=f"not supported by the NVML binding ({function})", code=NO_FUNCTION)
             except Exception as error:  # a text that is no UTF-8, or a structure that the binding does not know
-                return _unreadable("the answer of %s" % function, error)
+                return _unreadable(f"the answer of {function}", error)
 
     def is_lost(self, handle: Any) -> bool:
         """Whether any call about this GPU was refused with NVML_ERROR_GPU_IS_LOST: it is off the bus until a reset."""
         return id(handle) in self._lost
 
-    def _given_up(self, arguments: Tuple[Any, ...]) -> str:
+    def _given_up(self, arguments: tuple[Any, ...]) -> str:
         if len(self._hung) >= HUNG_MAX:
             return self._hung[-1][1]
         return next((why for subject, why in self._hung if subject == arguments[:1]), "")
 
-    def field(self, handle: Any, field: Union[str, int], scope: Optional[int] = None) -> Answer:
+    def field(self, handle: Any, field: str | int, scope: int | None = None) -> Answer:
         """One NVML field value, by the binding's name of the field or by its id, in the type that the driver reports.
 
         ``scope``: the number of the link.
@@ -145,7 +145,7 @@ class Nvml:
             self.constant("NVML_ERROR_NOT_SUPPORTED", 3),
             self.constant("NVML_ERROR_FUNCTION_NOT_FOUND", 13),
         )
-        return Answer(note=NOT_SUPPORTED if unsupported else "NVML: %s" % error, code=code)
+        return Answer(note=NOT_SUPPORTED if unsupported else f"NVML: {error}", code=code)
 
     def constant(self, name: str, otherwise: Any) -> Any:
         """A constant or structure of the binding, ``otherwise`` where it has none of that name."""

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from typing import Any, Callable, Dict, Optional, Sequence, Tuple
+from collections.abc import Sequence
+from typing import Any, Callable
 
 from muster_node.hardware.nvidia.nvml import Nvml
 from muster_node.hardware.seam import Fact
 
 COMPUTE_MODES = {0: "default", 1: "exclusive thread", 2: "prohibited", 3: "exclusive process"}
 
-Call = Tuple[str, Tuple[int, ...]]
+Call = tuple[str, tuple[int, ...]]
 """An NVML function, and its arguments after the handle."""
 
 
@@ -29,26 +30,26 @@ def restore_setting(nvml: Nvml, handle: Any, setting: str, facts: Sequence[Fact]
     return nvml.query(function, handle, *arguments).note
 
 
-def _number(facts: Sequence[Fact]) -> Optional[float]:
+def _number(facts: Sequence[Fact]) -> float | None:
     return facts[0].value if facts else None
 
 
-def _power_limit(facts: Sequence[Fact]) -> Optional[Call]:
+def _power_limit(facts: Sequence[Fact]) -> Call | None:
     watts = _number(facts)
     return None if watts is None else ("nvmlDeviceSetPowerManagementLimit", (round(watts * 1000.0),))
 
 
-def _persistence_mode(facts: Sequence[Fact]) -> Optional[Call]:
+def _persistence_mode(facts: Sequence[Fact]) -> Call | None:
     on = _number(facts)
     return None if on is None else ("nvmlDeviceSetPersistenceMode", (int(on),))
 
 
-def _compute_mode(facts: Sequence[Fact]) -> Optional[Call]:
+def _compute_mode(facts: Sequence[Fact]) -> Call | None:
     codes = [code for code, words in COMPUTE_MODES.items() if facts and facts[0].text == words]
     return ("nvmlDeviceSetComputeMode", (codes[0],)) if codes else None
 
 
-def _application_clock(facts: Sequence[Fact]) -> Optional[Call]:
+def _application_clock(facts: Sequence[Fact]) -> Call | None:
     clocks = {fact.labels.get("domain"): fact.value for fact in facts}
     memory, sm = clocks.get("memory"), clocks.get("sm")
     if memory is None or sm is None:
@@ -56,7 +57,7 @@ def _application_clock(facts: Sequence[Fact]) -> Optional[Call]:
     return "nvmlDeviceSetApplicationsClocks", (int(memory), int(sm))
 
 
-_CALLS: Dict[str, Callable[[Sequence[Fact]], Optional[Call]]] = {
+_CALLS: dict[str, Callable[[Sequence[Fact]], Call | None]] = {
     "power_limit": _power_limit,
     "persistence_mode": _persistence_mode,
     "compute_mode": _compute_mode,

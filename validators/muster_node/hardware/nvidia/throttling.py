@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Dict, Optional
-
 HARMFUL_FIRST = (
     ("hw_thermal", "nvmlClocksEventReasonHwThermalSlowdown"),
     ("hw_power_brake", "nvmlClocksEventReasonHwPowerBrakeSlowdown"),
@@ -19,7 +17,7 @@ _THERMAL_FIELDS_SINCE = (((580, 126), 269), ((575, 0), 251))
 older and newer drivers have power smoothing; that of 580.126 and later has them at 269. Before 575 there are none."""
 
 
-def throttle_fields(driver: str) -> Dict[str, Optional[int]]:
+def throttle_fields(driver: str) -> dict[str, int | None]:
     """NVML field ids of the cumulative nanoseconds in each throttle state, by reason; None where a driver has none."""
     version = tuple(int(part) if part.isdigit() else 0 for part in driver.split(".")[:2])
     first = next((base for since, base in _THERMAL_FIELDS_SINCE if version >= since), None)
