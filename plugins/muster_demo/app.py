@@ -15,13 +15,13 @@ from collections.abc import Callable
 from rich.console import Console
 from rich.markup import escape
 
-from muster import records
+from muster import store
 from muster.admission import clusters
 from muster.admission import service as schedulers
 from muster.errors import MusterError, UnknownRun
 from muster.integration.airflow_api import AirflowClient
 from muster.integration.runid import run_id
-from muster.lifecycle.transitions import State
+from muster.rules.transitions import State
 from muster_demo import fleet, service, slurm, watchdog
 from muster_demo.draw import draw_faults, load_answers, node_names, save_answers
 from muster_demo.hosts import Hosts, Keys, make_client_keys
@@ -221,15 +221,15 @@ class Demo:
 
     def enrol(self, members: list[fleet.Member], python: str) -> None:
         """Enter the fleet in the records."""
-        records.upgrade()
-        added = [records.add_node(fleet.describe(member, python)) for member in members]
+        store.upgrade()
+        added = [store.add_node(fleet.describe(member, python)) for member in members]
         self.say(f"{added.count('added')} nodes enrolled, host keys pinned")
         if self.jobs is None:
             return
         names = [member.name for member in members]
         clusters.check(CLUSTER, names)
         for name in names:
-            records.place_on_scheduler(name, CLUSTER, name, ACTOR, "make demo")
+            store.place_on_scheduler(name, CLUSTER, name, ACTOR, "make demo")
             if trouble := schedulers.carry_out(name):
                 raise DemoFailed(f"{name} cannot be closed in Slurm: {trouble}")
         self.say("Slurm: every node is closed to users' jobs until Muster admits it")
@@ -249,7 +249,7 @@ class Demo:
 
     def serve(self, stack: Stack, client: AirflowClient) -> None:
         """Take the qualified simulated nodes into production, and test one of them again there."""
-        names = [node.name for node in records.list_nodes(states=(State.QUALIFIED,)) if node.simulated]
+        names = [node.name for node in store.list_nodes(states=(State.QUALIFIED,)) if node.simulated]
         if len(names) < 2:
             self.say(f"{len(names)} simulated nodes qualified: too few for a block, so none enters production")
             return
@@ -290,7 +290,7 @@ class Demo:
         while len(mails := read_mails(self.place.mail, names)) < expected and time.monotonic() < deadline:
             time.sleep(0.5)
         show_verdicts(self.console, reports, services)
-        show_breaker(self.console, records.breaker(simulated=True))
+        show_breaker(self.console, store.breaker(simulated=True))
         show_approvals(self.console, services.values(), ACTOR)
         in_slurm = self.jobs.seen() if self.jobs else None
         if self.jobs:
@@ -312,7 +312,7 @@ class Demo:
 
     def ask_about(self, host: fleet.Member, client: AirflowClient) -> None:
         """Ask the user, and only the user, whether the real machine enters production, if it qualified."""
-        if records.get_node(host.name).state is not State.QUALIFIED:
+        if store.get_node(host.name).state is not State.QUALIFIED:
             return
         question = run_id(host.name, REASON)
         conf = {"node": host.name, "level": LEVEL, "reason": "the demo asks its user"}
@@ -338,7 +338,7 @@ class Demo:
 def finished(run: Run) -> RunReport | None:
     """The run's report; None for a run that the records do not have."""
     try:
-        return records.run_report(run.dag_id, run.run_id)
+        return store.run_report(run.dag_id, run.run_id)
     except UnknownRun:
         return None
 

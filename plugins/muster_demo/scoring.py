@@ -5,8 +5,8 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Iterable, Mapping, Sequence
 
-from muster.lifecycle.transitions import is_person
-from muster.records import ApprovalRecord
+from muster.rules.transitions import is_person
+from muster.store import ApprovalRecord
 from muster_criteria.model import Finding, Severity, Verdict
 from muster_demo.draw import Planted
 from muster_reports.model import RunReport

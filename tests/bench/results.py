@@ -18,7 +18,7 @@ from pathlib import Path
 
 import pytest
 
-from muster import records
+from muster import store
 from muster_criteria.measured import BadResult, parse_result
 from muster_node.contract import Measurement
 from tests.muster import fleet
@@ -56,18 +56,18 @@ def storing() -> float:
     """CPU seconds to read and record a stage of 2,000 measurements, new ones each time, on SQLite."""
     fresh = itertools.count()
 
-    def store() -> None:
+    def record() -> None:
         figures = [Measurement("p", f"m{index}", f"gpu{index % 8}", "count", next(fresh)) for index in range(STORED)]
         parsed, raw = fleet.result(measurements=figures)
-        records.record_stage(lease.dag_id, lease.run_id, parsed, fleet.judgement(), raw)
+        store.record_stage(lease.dag_id, lease.run_id, parsed, fleet.judgement(), raw)
 
     with tempfile.TemporaryDirectory() as folder, pytest.MonkeyPatch.context() as patch:
         patch.setenv("MUSTER_DATABASE_URL", f"sqlite:///{Path(folder) / 'muster.db'}")
-        records.upgrade()
-        records.add_node(fleet.new_node())
+        store.upgrade()
+        store.add_node(fleet.new_node())
         lease = fleet.begin()
-        took = best_of(store)
-        records.dispose()
+        took = best_of(record)
+        store.dispose()
     return took
 
 

@@ -17,13 +17,13 @@ from collections.abc import Callable, Sequence
 
 import numpy as np
 
-from muster.lifecycle import hazard
-from muster.lifecycle.forecast import forecast
-from muster.lifecycle.room import Limits, Signs
-from muster.lifecycle.selection import Idle, Known, by_urgency
-from muster.lifecycle.transitions import State
-from muster.records import NodeRecord
-from muster.records.fleet.trends import IMAGE_RATIO_MAX
+from muster.rules import hazard
+from muster.rules.forecast import forecast
+from muster.rules.room import Limits, Signs
+from muster.rules.selection import Idle, Known, by_urgency
+from muster.rules.transitions import State
+from muster.store import NodeRecord
+from muster.store.fleet.trends import IMAGE_RATIO_MAX
 from muster_criteria.sku_files.programme import STAGES
 
 YEAR_H, STEP_H, MONTH_H = 24 * 365, 2, 24 * 30

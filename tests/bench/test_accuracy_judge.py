@@ -7,7 +7,7 @@ import json
 import numpy as np
 import pytest
 
-from muster.records import VISITS
+from muster.store import VISITS
 from tests.bench.accuracy.__main__ import main
 from tests.bench.accuracy.devices import DRIVERS, GPUS, Hall
 from tests.bench.accuracy.evaluation import Row, Size, evaluate

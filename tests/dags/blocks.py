@@ -13,7 +13,7 @@ import psutil
 import pytest
 from airflow.sdk.definitions import dag as sdk_dag
 
-from muster import records
+from muster import store
 from muster.integration import logins
 from muster.operators.testing import block, member
 from muster.remote import attempt as remote
@@ -57,8 +57,8 @@ class Nodes:
             create_machine(machine, seed=5, faults=(faults or {}).get(name, ()))
             server = self.serve(name, {**environment(machine), "OMP_NUM_THREADS": "1"})
             node = server.node(name)
-            records.add_node(
-                records.NewNode(
+            store.add_node(
+                store.NewNode(
                     name, node.host, " ".join(node.host_key.split()[:2]), "h100-sxm-8", port=node.port,
                     user=node.user or "", launch={"kind": "python", "python": sys.executable},
                     work_dir=node.work_dir, simulated=True,
@@ -116,7 +116,7 @@ class Meeting:
 
     def start_others(self) -> None:
         for name in self.block["members"]:
-            if name in self.absent or records.get_job(*self.run, member.STAGE, node=name) is not None:
+            if name in self.absent or store.get_job(*self.run, member.STAGE, node=name) is not None:
                 continue
             operator = member.MusterMemberOperator(task_id="train", member=name, claims="claim_block", retries=2)
             ti = SimpleNamespace(
@@ -143,4 +143,4 @@ def validate(names: Sequence[str] = NAMES, **changes: Any) -> tuple[dict[str, st
 
 def verdicts(run_id: str, names: Sequence[str] = NAMES) -> dict[str, Verdict | None]:
     """What became of each member."""
-    return {name: records.get_run(DAG_ID, run_id, node=name).verdict for name in names}
+    return {name: store.get_run(DAG_ID, run_id, node=name).verdict for name in names}

@@ -16,7 +16,7 @@ import pytest
 from aiosmtpd.controller import Controller
 from aiosmtpd.handlers import Message
 
-from muster import records
+from muster import store
 from muster_demo.services import free_port
 from tests.support.plugins.statements import statements_compiled_once  # noqa: F401 - for every test
 from tests.support.servers import sshd
@@ -81,7 +81,7 @@ def empty_records(folder: Path, patch: pytest.MonkeyPatch) -> Iterator[Path]:
     (folder / "muster").mkdir()
     (folder / "muster" / "muster.db").write_bytes(_new_database())
     yield folder / "muster"
-    records.dispose()
+    store.dispose()
 
 
 @functools.cache
@@ -89,8 +89,8 @@ def _new_database() -> bytes:
     """Made once: going through all migrations takes longer than many a test."""
     with tempfile.TemporaryDirectory() as folder, pytest.MonkeyPatch.context() as patch:
         patch.setenv("MUSTER_DATABASE_URL", f"sqlite:///{folder}/muster.db")
-        records.upgrade()
-        records.dispose()
+        store.upgrade()
+        store.dispose()
         return (Path(folder) / "muster.db").read_bytes()
 
 
@@ -102,8 +102,8 @@ def this_machine(folder: Path, patch: pytest.MonkeyPatch) -> Iterator[sshd.Sshd]
     with sshd.running(folder / "node", {"MUSTER_BOOT_ID_FILE": str(boot)}) as started:
         patch.setenv("MUSTER_SSH_KEY_FILE", str(started.key_file))
         node = started.node(NODE)
-        records.add_node(
-            records.NewNode(
+        store.add_node(
+            store.NewNode(
                 name=NODE,
                 host=node.host,
                 port=node.port,

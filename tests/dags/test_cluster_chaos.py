@@ -15,9 +15,9 @@ import psutil
 import pytest
 import yaml
 
-from muster import records
-from muster.lifecycle.transitions import State
+from muster import store
 from muster.operators.testing import member
+from muster.rules.transitions import State
 from muster_criteria.cluster.model import COLLECTIVES, TRAINING
 from muster_criteria.model import Verdict
 from muster_criteria.sku_files.skus import SHIPPED
@@ -122,13 +122,13 @@ def test_a_lost_rank_is_named_the_other_ends_and_no_node_is_leased(
     (left,) = set(NAMES) - {lost}
     assert (states[f"train[{left}]"], states[f"train[{lost}]"], states["run"]) == ("success", "failed", "failed")
     assert verdicts(run_id) == {left: Verdict.SKIPPED, lost: Verdict.INCONCLUSIVE}
-    (stored,) = records.run_stages(DAG_ID, run_id, node=left)
+    (stored,) = store.run_stages(DAG_ID, run_id, node=left)
     assert f"{lost}: " in stored.reason
     assert phase in stored.reason
-    counted = {name: records.get_node(name).inconclusive for name in NAMES}
+    counted = {name: store.get_node(name).inconclusive for name in NAMES}
     assert counted == {left: 0, lost: 1}, "no member is charged for another"
-    assert {records.get_node(name).state for name in NAMES} == {State.QUALIFIED}
-    assert records.live_leases() == []
+    assert {store.get_node(name).state for name in NAMES} == {State.QUALIFIED}
+    assert store.live_leases() == []
 
 
 def test_a_slow_rank_fails_and_the_others_pass(
@@ -145,8 +145,8 @@ def test_a_slow_rank_fails_and_the_others_pass(
     nodes.build({"n2": [{"kind": "slow_gemm", "gpu": 0, "share": 0.5}]}, names)
     states, run_id = validate(names)
     assert verdicts(run_id, names) == {"n1": Verdict.PASS, "n2": Verdict.FAIL, "n3": Verdict.PASS, "n4": Verdict.PASS}
-    assert "gpu0" in records.get_run(DAG_ID, run_id, node="n2").headline
-    assert records.get_node("n2").state is State.QUARANTINE
-    assert {records.get_node(name).state for name in ("n1", "n3", "n4")} == {State.QUALIFIED}
+    assert "gpu0" in store.get_run(DAG_ID, run_id, node="n2").headline
+    assert store.get_node("n2").state is State.QUARANTINE
+    assert {store.get_node(name).state for name in ("n1", "n3", "n4")} == {State.QUALIFIED}
     assert states["run"] == "failed"
-    assert records.live_leases() == []
+    assert store.live_leases() == []

@@ -10,11 +10,11 @@ from typing import Any
 import pytest
 from airflow.sdk.exceptions import AirflowFailException
 
-from muster import records
+from muster import store
 from muster.errors import MusterError, UnknownNode
-from muster.lifecycle.transitions import State
 from muster.operators.testing import block
 from muster.remote import ssh
+from muster.rules.transitions import State
 from muster_criteria.cluster import plan as cluster_plan
 from muster_criteria.model import Verdict
 from tests.dags.blocks import DAG_ID, NAMES, Meeting, Nodes, validate, verdicts
@@ -62,13 +62,13 @@ def test_a_good_block_meets_trains_and_enters_production(
     assert states["ask"] == "skipped", "no person has to be asked"
     assert verdicts(run_id) == {"n1": Verdict.PASS, "n2": Verdict.PASS}
     for name in NAMES:
-        (stored,) = records.run_stages(DAG_ID, run_id, node=name)
+        (stored,) = store.run_stages(DAG_ID, run_id, node=name)
         assert stored.full_coverage
-        last = records.node_events(name)[-1]
+        last = store.node_events(name)[-1]
         assert (last.from_state, last.to_state) == (State.CLUSTER_VALIDATION, State.PRODUCTION)
         assert last.evidence["full_coverage"]
         assert list((nodes.servers[name].home / "muster" / "jobs").iterdir()) == [], "every job was tidied up"
-    assert records.live_leases() == []
+    assert store.live_leases() == []
     assert sorted(mail["Subject"].split(":")[0] for mail in mailbox.mails) == [
         "[Muster] [simulated] PASS n1 (cluster qualification)", "[Muster] [simulated] PASS n2 (cluster qualification)",
     ]  # fmt: skip
@@ -79,14 +79,14 @@ def test_a_member_that_corrupts_fails_and_the_other_cleared(nodes: Nodes, meetin
     before = questions()
     states, run_id = validate()
     assert verdicts(run_id) == {"n1": Verdict.PASS, "n2": Verdict.FAIL}
-    assert "gpu3" in records.get_run(DAG_ID, run_id, node="n2").headline
-    assert records.get_node("n2").state is State.QUARANTINE
-    assert records.get_node("n1").state is State.QUALIFIED, "the gate asks for more than a demo's pass"
+    assert "gpu3" in store.get_run(DAG_ID, run_id, node="n2").headline
+    assert store.get_node("n2").state is State.QUARANTINE
+    assert store.get_node("n1").state is State.QUALIFIED, "the gate asks for more than a demo's pass"
     assert (states["conclude"], states["run"]) == ("failed", "failed")
     assert [run.split("__")[0] for run in questions() if run not in before] == ["n1"], (
         "a person is asked about n1, and not about n2"
     )
-    assert records.live_leases() == []
+    assert store.live_leases() == []
 
 
 def test_a_member_that_does_not_come_up_is_named_and_none_hangs(
@@ -99,20 +99,20 @@ def test_a_member_that_does_not_come_up_is_named_and_none_hangs(
     states, run_id = validate()
     assert (states["train[n1]"], states["train[n2]"], states["judge_block"]) == ("success", "failed", "success")
     assert verdicts(run_id) == {"n1": Verdict.SKIPPED, "n2": Verdict.INCONCLUSIVE}
-    (stored,) = records.run_stages(DAG_ID, run_id, node="n1")
+    (stored,) = store.run_stages(DAG_ID, run_id, node="n1")
     assert "n2" in stored.reason
-    assert (records.get_node("n1").inconclusive, records.get_node("n2").inconclusive) == (0, 1), "n2 alone is charged"
-    assert {records.get_node(name).state for name in NAMES} == {State.QUALIFIED}
-    assert records.live_leases() == []
+    assert (store.get_node("n1").inconclusive, store.get_node("n2").inconclusive) == (0, 1), "n2 alone is charged"
+    assert {store.get_node(name).state for name in NAMES} == {State.QUALIFIED}
+    assert store.live_leases() == []
 
 
 def test_a_block_is_taken_whole_or_not_at_all(nodes: Nodes, meeting: Meeting) -> None:
     nodes.build()
-    records.acquire_lease("n2", "cluster_qualification", "another-run")
+    store.acquire_lease("n2", "cluster_qualification", "another-run")
     states, _ = validate()
     assert (states["claim_block"], states["run"]) == ("failed", "failed")
-    assert [(lease.node, lease.run_id) for lease in records.live_leases()] == [("n2", "another-run")]
-    assert records.get_node("n1").state is State.QUALIFIED
+    assert [(lease.node, lease.run_id) for lease in store.live_leases()] == [("n2", "another-run")]
+    assert store.get_node("n1").state is State.QUALIFIED
 
 
 @pytest.mark.parametrize(
@@ -130,7 +130,7 @@ def test_what_a_person_must_put_right_is_one_sentence(
 ) -> None:
     for name in NAMES:
         key = "ssh-ed25519 AAAAC3NzaC1lZDI1NTE5AAAAI" + name.ljust(43, "0")
-        records.add_node(records.NewNode(name, "127.0.0.1", key, "h100-sxm-8"))
+        store.add_node(store.NewNode(name, "127.0.0.1", key, "h100-sxm-8"))
     with caused(AirflowFailException, cause):
         block.claim(DAG_ID, "r", {"level": "demo", "reason": "x", **params})
-    assert records.live_leases() == []
+    assert store.live_leases() == []

@@ -11,14 +11,14 @@ import pytest
 from airflow.sdk import DAG
 from airflow.sdk.exceptions import AirflowException, AirflowFailException, AirflowSkipException
 
-from muster import records
+from muster import store
 from muster.admission import service
 from muster.admission.backend import Allocation
 from muster.errors import MusterError, NodeLeased
 from muster.integration import runid
-from muster.lifecycle.transitions import State
 from muster.operators.lifecycle import admission, held, revalidation
 from muster.operators.testing import claims
+from muster.rules.transitions import State
 from muster_criteria.model import Verdict
 from tests.dags.conftest import NODE, Mailbox
 from tests.dags.test_admission import answer
@@ -46,13 +46,13 @@ def tripped(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.fixture
 def failed_node(fleet: Path, tripped: None) -> str:
     """A node in production that a revalidation failed; gives what the node is marked with."""
-    records.add_node(values.new_node("n1"))
+    store.add_node(values.new_node("n1"))
     lives.in_production("n1")
     lease = values.begin("n1", "n1__idle")
     values.do_stage(lease, "intake", Verdict.FAIL, findings=(values.finding(confidence=0.8),))
-    records.finish_run(lease.dag_id, lease.run_id, Verdict.FAIL, "gpu3 is slow.")
-    records.release_leases(lease.dag_id, lease.run_id, "over")
-    return records.get_node("n1").held_run
+    store.finish_run(lease.dag_id, lease.run_id, Verdict.FAIL, "gpu3 is slow.")
+    store.release_leases(lease.dag_id, lease.run_id, "over")
+    return store.get_node("n1").held_run
 
 
 @pytest.mark.needs_sshd
@@ -70,12 +70,12 @@ def test_a_revalidation_past_the_limit_leaves_the_node_in_service_and_calls_a_pe
     decree.verdicts["integrity"] = Verdict.FAIL
     states, run_id = revalidate(node=NODE, reason="idle")
     assert (states["conclude"], states["run"]) == ("failed", "failed"), "the verdict stands"
-    stands = records.get_node(NODE)
+    stands = store.get_node(NODE)
     assert (stands.state, stands.held_run) == (State.PRODUCTION, f"node_revalidation/{run_id}")
-    assert records.live_leases() == []
+    assert store.live_leases() == []
     (mail,) = mailbox.mails
     assert "held" in mail["subject"]
-    assert records.get_run("node_revalidation", run_id).why_held.startswith("the circuit breaker is open: 0 of 1 nodes")
+    assert store.get_run("node_revalidation", run_id).why_held.startswith("the circuit breaker is open: 0 of 1 nodes")
     assert revalidate("housekeeping")[0]["run"] == "success"
     with create_session() as session:
         started = list(session.scalars(select(DagRun).where(DagRun.dag_id == DAG_ID)))
@@ -98,7 +98,7 @@ def test_the_question_says_what_was_found_and_why_it_is_held(failed_node: str) -
     assert started["subject"] == "Withdraw n1 from production?"
     assert "n1__idle" in started["body"]
     assert "80 %" in started["body"]
-    assert records.get_run("node_qualification", "n1__idle").why_held in started["body"]
+    assert store.get_run("node_qualification", "n1__idle").why_held in started["body"]
 
 
 @pytest.mark.parametrize(
@@ -111,11 +111,11 @@ def test_the_question_says_what_was_found_and_why_it_is_held(failed_node: str) -
 )
 def test_each_answer_is_carried_out_under_a_name(failed_node: str, option: str, state: State, marked: bool) -> None:
     assert held.carry_out("n1", DAG_ID, "r", answer(option)) == option
-    stands = records.get_node("n1")
+    stands = store.get_node("n1")
     assert (stands.state, bool(stands.held_run)) == (state, marked)
-    (approval,) = records.approvals("n1")
+    (approval,) = store.approvals("n1")
     assert (approval.person, approval.option, approval.reason) == ("Petra", option, "seen it myself")
-    assert records.live_leases() == []
+    assert store.live_leases() == []
 
 
 def test_a_person_is_notified_of_an_answer_that_was_not_carried_out(
@@ -130,7 +130,7 @@ def test_a_person_is_notified_of_an_answer_that_was_not_carried_out(
     callbacks = dag.get_task("carry_out").on_failure_callback
     for each in callbacks if isinstance(callbacks, list) else [callbacks]:
         each(context)
-    (waiting,) = records.outbox_pending()
+    (waiting,) = store.outbox_pending()
     assert waiting.key.startswith(f"notice/answer lost/{DAG_ID}/r/")
 
 
@@ -168,7 +168,7 @@ def test_a_question_whose_answer_was_lost_is_asked_again_by_another_run(
         for run in again:
             assert run.conf["level"] == "demo"
             session.delete(run)
-    assert bool(records.get_node("n1").held_run) is (ended == "failed")
+    assert bool(store.get_node("n1").held_run) is (ended == "failed")
 
 
 class TestReTestThatDidNotSettleIt:
@@ -194,23 +194,23 @@ class TestReTestThatDidNotSettleIt:
     def test_after_a_refusal_the_question_gives_the_cause(self, cause: str, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr(claims, "controller_ready", lambda: None)
         if cause == "paused":
-            records.pause_node("n1", datetime.datetime.now(datetime.UTC) + datetime.timedelta(days=9), "Ada", "rewired")
+            store.pause_node("n1", datetime.datetime.now(datetime.UTC) + datetime.timedelta(days=9), "Ada", "rewired")
         elif cause == "leased":
-            records.acquire_lease("n1", "node_qualification", "other")
+            store.acquire_lease("n1", "node_qualification", "other")
         else:
             monkeypatch.setattr(service, "in_use", lambda _: "job 7 of ada")
         self.refuse()
         (again,) = held.questions(over)
         assert again["trigger_run_id"] != self.question
         assert again["trigger_run_id"] == held.questions(over)[0]["trigger_run_id"], "once"
-        (refusal,) = records.refusals(records.approvals("n1")[-1].at).values()
+        (refusal,) = store.refusals(store.approvals("n1")[-1].at).values()
         assert refusal.translate(admission.MARKDOWN) in held.look("n1")["body"]
 
     def test_after_a_test_that_could_not_reach_the_node(self) -> None:
-        records.begin_run("node_revalidation", self.test, "n1", "short", "requested")
-        records.acquire_lease("n1", "node_revalidation", self.test)
-        records.finish_run("node_revalidation", self.test, Verdict.INCONCLUSIVE, "ssh got no answer")
-        records.release_leases("node_revalidation", self.test, "over")
+        store.begin_run("node_revalidation", self.test, "n1", "short", "requested")
+        store.acquire_lease("n1", "node_revalidation", self.test)
+        store.finish_run("node_revalidation", self.test, Verdict.INCONCLUSIVE, "ssh got no answer")
+        store.release_leases("node_revalidation", self.test, "over")
         assert len(held.questions(over)) == 1
         assert "ssh got no answer" in held.look("n1")["body"]
 
@@ -230,7 +230,7 @@ def test_a_re_test_that_cannot_begin_is_tried_again_and_not_recorded(
     dag_id = DAG_ID if operators is held else "admission"
     with caused(AirflowException, MusterError):
         operators.carry_out("n1", dag_id, "r", answer(held.RETEST))
-    assert records.approvals("n1") == []
+    assert store.approvals("n1") == []
 
 
 @pytest.mark.parametrize("approval", [answer(reason=" "), answer(name="airflow")])
@@ -238,15 +238,15 @@ def test_without_a_named_person_or_a_reason_decides_nothing(failed_node: str, ap
     for option in held.OPTIONS:
         with pytest.raises(AirflowFailException):
             held.carry_out("n1", DAG_ID, "r", {**approval, "chosen_options": [option]})
-    assert records.get_node("n1").held_run == failed_node
-    assert records.live_leases() == []
+    assert store.get_node("n1").held_run == failed_node
+    assert store.live_leases() == []
 
 
 def test_a_run_that_was_cleared_and_is_held_again_is_asked_about_again(failed_node: str) -> None:
     (first,) = held.questions(over)
-    records.keep_in_service("n1", "Ada", "a bad driver")
+    store.keep_in_service("n1", "Ada", "a bad driver")
     values.fail("n1", failed_node.split("/")[1])
-    assert records.get_node("n1").held_run == failed_node
+    assert store.get_node("n1").held_run == failed_node
     (second,) = held.questions(over)
     assert second["trigger_run_id"] != first["trigger_run_id"]
     assert [second] == held.questions(over)  # each housekeeping asks, and Airflow knows a question by its run
@@ -255,21 +255,21 @@ def test_a_run_that_was_cleared_and_is_held_again_is_asked_about_again(failed_no
 def test_what_is_held_outlives_the_retention_of_runs(failed_node: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("MUSTER_RETENTION_RUNS_DAYS", "1")
     later = datetime.datetime.now(datetime.UTC) + datetime.timedelta(days=2)
-    assert records.apply_retention(later).runs
+    assert store.apply_retention(later).runs
     assert held.look("n1")
-    records.keep_in_service("n1", "Ada", "a bad driver")
-    assert records.apply_retention(later).runs == 1
+    store.keep_in_service("n1", "Ada", "a bad driver")
+    assert store.apply_retention(later).runs == 1
 
 
 def test_what_was_settled_meanwhile_is_asked_no_more(failed_node: str) -> None:
-    records.acquire_lease("n1", "node_revalidation", "again")
+    store.acquire_lease("n1", "node_revalidation", "again")
     with caused(AirflowException, NodeLeased):
         held.carry_out("n1", DAG_ID, "r", answer(held.WITHDRAW))
-    records.release_leases("node_revalidation", "again", "over")
+    store.release_leases("node_revalidation", "again", "over")
     assert [each["conf"] for each in held.questions(over)] == [{"node": "n1", "level": "short"}]
-    records.keep_in_service("n1", "Ada", "a bad driver")
+    store.keep_in_service("n1", "Ada", "a bad driver")
     assert held.questions(over) == []
     for attempt in (lambda: held.look("n1"), lambda: held.carry_out("n1", DAG_ID, "r", answer(held.WITHDRAW))):
         with pytest.raises(AirflowSkipException):
             attempt()
-    assert records.get_node("n1").state is State.PRODUCTION
+    assert store.get_node("n1").state is State.PRODUCTION

@@ -9,10 +9,10 @@ from typing import Any
 import pytest
 from airflow.sdk.exceptions import AirflowException, AirflowFailException, AirflowSkipException
 
-from muster import records
+from muster import store
 from muster.errors import BadInventory, MusterError
-from muster.lifecycle.transitions import State
 from muster.operators.lifecycle import arrival
+from muster.rules.transitions import State
 from muster_demo.services import free_port
 from tests.muster.fleet import host_key
 from tests.support.refusals import caused
@@ -31,13 +31,13 @@ def test_a_node_that_its_event_describes_is_enrolled_and_tested(fleet: Path) -> 
         "trigger_run_id": "gpu-0001__delivery-po-4711",
         "conf": {"node": "gpu-0001", "level": "short", "reason": "delivery PO-4711", "pool": "rack-7"},
     }
-    node = records.get_node("gpu-0001")
+    node = store.get_node("gpu-0001")
     assert (node.host, node.host_key, node.state) == ("10.0.0.1", host_key("gpu-0001"), State.REGISTERED)
-    assert records.node_events("gpu-0001")[0].actor == "delivery PO-4711"
+    assert store.node_events("gpu-0001")[0].actor == "delivery PO-4711"
 
 
 def test_a_node_that_is_enrolled_needs_no_description(fleet: Path) -> None:
-    records.add_node(records.NewNode("gpu-0001", "10.0.0.1", host_key("gpu-0001"), "h100-sxm-8"))
+    store.add_node(store.NewNode("gpu-0001", "10.0.0.1", host_key("gpu-0001"), "h100-sxm-8"))
     for extras in ([], [{}], [{"from_rest_api": True}, {"from_rest_api": True}]):
         started = arrival.receive(KEY, extras, never)
         assert started["conf"] == {
@@ -50,19 +50,19 @@ def test_a_delivery_that_was_tested_is_not_tested_again(fleet: Path) -> None:
     with pytest.raises(AirflowSkipException):
         arrival.receive(KEY, [{"inventory": LINE}], lambda run_id: not seen.append(run_id))
     assert seen == ["gpu-0001__delivery-po-4711"]
-    assert records.list_nodes() == [], "nothing is even enrolled"
+    assert store.list_nodes() == [], "nothing is even enrolled"
 
 
 def test_a_delivery_of_a_paused_node_is_mailed_since_no_run_follows(
     fleet: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("MUSTER_MAIL_TO", "oncall@example.org")
-    records.add_node(records.NewNode("gpu-0001", "10.0.0.1", host_key("gpu-0001"), "h100-sxm-8"))
+    store.add_node(store.NewNode("gpu-0001", "10.0.0.1", host_key("gpu-0001"), "h100-sxm-8"))
     until = datetime.datetime.now(datetime.UTC) + datetime.timedelta(days=9)
-    records.pause_node("gpu-0001", until, "Ada", "rewired")
+    store.pause_node("gpu-0001", until, "Ada", "rewired")
     with pytest.raises(AirflowSkipException):
         arrival.receive(KEY, [], never)
-    (waiting,) = records.outbox_pending()
+    (waiting,) = store.outbox_pending()
     assert waiting.key.startswith(f"notice/paused delivery/{KEY}/")
 
 
@@ -92,11 +92,11 @@ def test_what_a_person_must_put_right_is_one_sentence(
     with caused(AirflowFailException, MusterError) as refused:
         arrival.receive(key, extras, never)
     assert "\n" not in str(refused.value)
-    assert records.list_nodes() == []
+    assert store.list_nodes() == []
 
 
 def test_another_machine_under_a_known_name_is_refused(fleet: Path) -> None:
-    records.add_node(records.NewNode("gpu-0001", "10.0.0.1", host_key("another"), "h100-sxm-8"))
+    store.add_node(store.NewNode("gpu-0001", "10.0.0.1", host_key("another"), "h100-sxm-8"))
     with caused(AirflowFailException, BadInventory):
         arrival.receive(KEY, [{"inventory": LINE}], never)
 
@@ -106,12 +106,12 @@ def test_another_machine_under_a_known_name_is_refused(fleet: Path) -> None:
 )
 def test_an_event_changes_no_node(fleet: Path, change: dict[str, Any]) -> None:
     arrival.receive(KEY, [{"inventory": LINE}], never)
-    before = records.get_node("gpu-0001")
+    before = store.get_node("gpu-0001")
     again = arrival.receive("gpu-0001__PO-4712", [{"inventory": LINE}], never)
     assert again["conf"]["node"] == "gpu-0001"
     with pytest.raises(AirflowFailException):
         arrival.receive("gpu-0001__PO-4713", [{"inventory": {**LINE, **change}}], never)
-    assert records.get_node("gpu-0001") == before
+    assert store.get_node("gpu-0001") == before
 
 
 def test_a_node_that_does_not_answer_yet_is_tried_again(fleet: Path) -> None:
@@ -119,4 +119,4 @@ def test_a_node_that_does_not_answer_yet_is_tried_again(fleet: Path) -> None:
     with caused(AirflowException, BadInventory) as refused:
         arrival.receive(KEY, [{"inventory": line}], never)
     assert not isinstance(refused.value, AirflowFailException)
-    assert records.list_nodes() == []
+    assert store.list_nodes() == []

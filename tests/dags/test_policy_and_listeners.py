@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from muster import records
+from muster import store
 from muster.integration import listeners, policy
 from tests.support import airflow_home
 
@@ -84,17 +84,17 @@ def test_airflow_sees_one_plugin_file_and_not_the_package() -> None:
 
 def enrol(name: str) -> None:
     key = "ssh-ed25519 AAAAC3NzaC1lZDI1NTE5AAAAI" + name.ljust(43, "0")
-    records.add_node(records.NewNode(name=name, host="127.0.0.1", host_key=key, sku="cpu-generic"))
+    store.add_node(store.NewNode(name=name, host="127.0.0.1", host_key=key, sku="cpu-generic"))
 
 
 @pytest.mark.parametrize("end", [listeners.on_dag_run_success, listeners.on_dag_run_failed])
 def test_a_node_is_free_when_its_run_is_over(fleet: Path, end: Any) -> None:
     enrol("n1")
-    records.acquire_lease("n1", "node_qualification", "n1__new")
+    store.acquire_lease("n1", "node_qualification", "n1__new")
     end(run({}, "another_dag"), "")
-    assert records.live_leases()
+    assert store.live_leases()
     end(run({}), "")
-    assert records.live_leases() == []
+    assert store.live_leases() == []
 
 
 def test_a_listener_never_raises_in_the_scheduler(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -13,14 +13,14 @@ from typing import Any
 
 import pytest
 
-from muster import records
+from muster import store
 from muster.errors import MusterError, UnknownNode
-from muster.lifecycle.transitions import State
 from muster.operators import upkeep
 from muster.operators.reporting import sending
 from muster.operators.testing import claims, qualification, remote_job, stage
 from muster.remote import jobs, outcome, ssh
 from muster.remote.zipapp import AgentFile
+from muster.rules.transitions import State
 from muster_criteria.model import Action, Coverage, FaultClass, Finding, Judgement, Severity, Verdict
 from muster_criteria.stage import judge as judging
 from muster_criteria.stage.case import Case
@@ -92,22 +92,22 @@ def listed(run_id: str) -> dict[str, str]:
 
 
 def verdicts(run_id: str) -> dict[str, str]:
-    return {each.stage: str(each.verdict) for each in records.run_stages(DAG_ID, run_id)}
+    return {each.stage: str(each.verdict) for each in store.run_stages(DAG_ID, run_id)}
 
 
 def test_a_good_node_is_qualified_reported_and_let_go(node: sshd.Sshd, mailbox: Mailbox) -> None:
     states, run_id = qualify()
     assert set(states.values()) == {"success"}
-    run = records.get_run(DAG_ID, run_id)
+    run = store.get_run(DAG_ID, run_id)
     assert (run.verdict, run.state_after) == (Verdict.PASS, State.QUALIFIED)
     assert run.started_by == "airflow:dag_test", "the user of Airflow, here that of dag.test"
-    assert records.live_leases() == []
+    assert store.live_leases() == []
     assert standin.started(node.home) == STAGES
     assert [mail["Subject"].split(":")[0] for mail in mailbox.mails] == ["[Muster] PASS this-node"]
     work = node.home / "muster"
     assert list((work / "jobs").iterdir()) == [], "every job was tidied up"
     assert len(list((work / "agents").iterdir())) == 1, "the agent was sent once"
-    assert [event.to_state for event in records.node_events(NODE)][1:] == [
+    assert [event.to_state for event in store.node_events(NODE)][1:] == [
         State.INTAKE, State.BURN_IN, State.VALIDATION, State.QUALIFIED,
     ]  # fmt: skip
 
@@ -121,8 +121,8 @@ def test_a_blocking_fail_stops_the_burn_and_still_reports(node: sshd.Sshd, decre
     assert (states["conclude"], states["report"], states["release"]) == ("failed", "success", "success")
     assert states["run"] == "failed", "a node that failed must not leave a green run behind"
     assert standin.started(node.home) == ["intake", "burn_in"], "a FAIL is not tried again"
-    assert records.get_node(NODE).state is State.QUARANTINE
-    assert records.live_leases() == []
+    assert store.get_node(NODE).state is State.QUARANTINE
+    assert store.live_leases() == []
     assert "FAIL" in mailbox.mails[0]["Subject"]
 
 
@@ -131,7 +131,7 @@ def test_a_fail_that_does_not_block_is_red_and_the_rest_is_measured(node: sshd.S
     decree.verdicts["performance"] = Verdict.FAIL
     states, _ = qualify()
     assert (states["performance"], states["thermal"], states["conclude"]) == ("failed", "success", "failed")
-    assert records.get_node(NODE).state is State.QUARANTINE
+    assert store.get_node(NODE).state is State.QUARANTINE
 
 
 @pytest.mark.slow
@@ -150,11 +150,11 @@ def test_a_fail_that_a_person_has_waived_neither_stops_the_run_nor_passes(node: 
     )
     decree.verdicts["burn_in"], decree.findings["burn_in"] = Verdict.FAIL, (slow,)
     assert qualify()[0]["burn_in"] == "failed"
-    (found,) = records.open_findings(NODE)
+    (found,) = store.open_findings(NODE)
     until = datetime.datetime.now(datetime.UTC) + datetime.timedelta(days=1)
-    records.waive_finding(found.finding.id, until, "ann", "known slow")
+    store.waive_finding(found.finding.id, until, "ann", "known slow")
     for to in (State.TRIAGE, State.REPAIR, State.REGISTERED):
-        records.move_node(NODE, to, "ann", "known slow")
+        store.move_node(NODE, to, "ann", "known slow")
     states, run_id = qualify()
     assert (states["burn_in"], states["run"]) == ("success", "success")
     assert verdicts(run_id)["burn_in"] == "WARN"
@@ -166,9 +166,9 @@ def test_inconclusive_is_measured_anew_three_times_and_no_more(node: sshd.Sshd, 
     states, run_id = qualify()
     assert standin.started(node.home) == ["intake", "burn_in", "burn_in", "burn_in"]
     assert (states["burn_in"], states["integrity"], states["conclude"]) == ("failed", "skipped", "failed")
-    assert records.get_run(DAG_ID, run_id).verdict is Verdict.INCONCLUSIVE
-    assert records.get_node(NODE).state is State.REGISTERED
-    assert records.get_job(DAG_ID, run_id, "burn_in").attempt_key == "2.2"
+    assert store.get_run(DAG_ID, run_id).verdict is Verdict.INCONCLUSIVE
+    assert store.get_node(NODE).state is State.REGISTERED
+    assert store.get_job(DAG_ID, run_id, "burn_in").attempt_key == "2.2"
 
 
 def test_a_folder_that_cannot_be_removed_leaves_the_recorded_verdict(
@@ -191,7 +191,7 @@ def test_a_folder_that_cannot_be_removed_leaves_the_recorded_verdict(
     assert removed == 4
     assert states["burn_in"] == "failed"
     assert verdicts(run_id)["burn_in"] == "FAIL"
-    assert records.get_node(NODE).state is State.QUARANTINE
+    assert store.get_node(NODE).state is State.QUARANTINE
 
 
 def test_a_reboot_under_load_is_a_finding_not_an_excuse(node: sshd.Sshd) -> None:
@@ -199,8 +199,8 @@ def test_a_reboot_under_load_is_a_finding_not_an_excuse(node: sshd.Sshd) -> None
     states, run_id = qualify()
     assert states["burn_in"] == "failed"
     assert verdicts(run_id)["burn_in"] == "FAIL"
-    assert "reboot" in records.get_run(DAG_ID, run_id).headline
-    assert records.get_node(NODE).state is State.QUARANTINE
+    assert "reboot" in store.get_run(DAG_ID, run_id).headline
+    assert store.get_node(NODE).state is State.QUARANTINE
     assert standin.started(node.home) == ["intake", "burn_in"]
 
 
@@ -238,25 +238,23 @@ def test_a_node_lost_twice_while_its_neighbour_answers_fails(
     monkeypatch.setattr(stage.MusterStageOperator, "_finish", finish)
     with sshd.running(tmp_path / "neighbour") as neighbour:
         other = neighbour.node("neighbour")
-        records.add_node(
-            records.NewNode(
-                "neighbour", other.host, " ".join(other.host_key.split()[:2]), "cpu-generic", port=other.port
-            )
+        store.add_node(
+            store.NewNode("neighbour", other.host, " ".join(other.host_key.split()[:2]), "cpu-generic", port=other.port)
         )
         _, run_id = qualify()
-    summary = next(each for each in records.run_stages(DAG_ID, run_id) if each.stage == "burn_in")
+    summary = next(each for each in store.run_stages(DAG_ID, run_id) if each.stage == "burn_in")
     assert (summary.verdict, summary.attempts) == (Verdict.FAIL, 2)
     assert "neighbour" in summary.reason
-    assert records.get_job(DAG_ID, run_id, "burn_in").state == outcome.LOST
+    assert store.get_job(DAG_ID, run_id, "burn_in").state == outcome.LOST
 
 
 def test_a_node_that_another_run_holds_is_refused_at_once(node: sshd.Sshd, mailbox: Mailbox) -> None:
-    records.acquire_lease(NODE, DAG_ID, "this-node__other")
+    store.acquire_lease(NODE, DAG_ID, "this-node__other")
     states, _ = qualify()
     assert (states.pop("claim"), states.pop("run")) == ("failed", "failed")
     assert set(states.values()) == {"upstream_failed"}, "nothing is even started"
-    assert [lease.run_id for lease in records.live_leases()] == ["this-node__other"], "the holder keeps it"
-    assert records.get_node(NODE).state is State.REGISTERED
+    assert [lease.run_id for lease in store.live_leases()] == ["this-node__other"], "the holder keeps it"
+    assert store.get_node(NODE).state is State.REGISTERED
     assert standin.started(node.home) == []
     assert mailbox.mails == []
 
@@ -272,7 +270,7 @@ def test_what_a_person_must_put_right_is_one_sentence(
     monkeypatch.setattr(claims.service, "allocation", lambda node: Allocation(True, "a user's job"))
     with caused(AirflowFailException, cause):
         qualification.claim(DAG_ID, "r", {"level": "demo", "reason": "x", "node": name})
-    assert records.live_leases() == []
+    assert store.live_leases() == []
 
 
 def test_a_person_may_force_a_busy_node_and_it_is_recorded(
@@ -283,9 +281,9 @@ def test_a_person_may_force_a_busy_node_and_it_is_recorded(
     monkeypatch.setattr(claims.service, "allocation", lambda node: Allocation(True, "a user's job"))
     params = {"node": NODE, "level": "demo", "reason": "x", "force_reason": "agreed with the user"}
     assert qualification.claim(DAG_ID, "r", params, "provisioner")["node"] == NODE
-    run = records.get_run(DAG_ID, "r")
+    run = store.get_run(DAG_ID, "r")
     assert (run.forced, run.started_by) == ("agreed with the user", "airflow:provisioner")
-    assert "airflow:provisioner" in str(records.run_report(DAG_ID, "r").forced)
+    assert "airflow:provisioner" in str(store.run_report(DAG_ID, "r").forced)
 
 
 def test_mail_that_is_down_fails_nothing_and_is_sent_later(
@@ -301,9 +299,9 @@ def test_mail_that_is_down_fails_nothing_and_is_sent_later(
         states, _ = qualify()
     assert (states["report"], states["run"]) == ("success", "success")
     assert mailbox.mails == []
-    assert len(records.outbox_pending()) == 1
+    assert len(store.outbox_pending()) == 1
     monkeypatch.setenv("AIRFLOW_CONN_SMTP_DEFAULT", good)
-    (waiting,) = records.outbox_pending()
+    (waiting,) = store.outbox_pending()
     assert sending.deliver_mail(waiting.key) == (1, 0, 0)
     assert sending.deliver_mail() == (0, 0, 0)
     assert len(mailbox.mails) == 1
@@ -316,7 +314,7 @@ def _port(connection: str) -> int:
 
 
 def test_the_sweep_frees_only_nodes_whose_run_is_over(fleet: Path, server: sshd.Sshd) -> None:
-    records.acquire_lease(NODE, DAG_ID, "r")
+    store.acquire_lease(NODE, DAG_ID, "r")
     assert upkeep.sweep_leases(lambda dag_id, run_id: True) == []
     assert upkeep.sweep_leases(lambda dag_id, run_id: (dag_id, run_id) != (DAG_ID, "r")) == [NODE]
-    assert records.live_leases() == []
+    assert store.live_leases() == []

@@ -8,10 +8,10 @@ from typing import Any
 import pytest
 from airflow.sdk.exceptions import AirflowFailException, AirflowSkipException
 
-from muster import records
+from muster import store
 from muster.integration import closing
-from muster.lifecycle.transitions import State
 from muster.operators.lifecycle import revalidation
+from muster.rules.transitions import State
 from muster.web.fleet import attention
 from muster_criteria.model import Judgement, Verdict
 from muster_criteria.stage import judge as judging
@@ -37,9 +37,9 @@ def revalidate(dag_id: str = DAG_ID, **conf: Any) -> tuple[dict[str, str], str]:
 
 
 def label_busy(server: sshd.Sshd) -> None:
-    record = records.get_node(NODE)
-    records.add_node(
-        records.NewNode(
+    record = store.get_node(NODE)
+    store.add_node(
+        store.NewNode(
             NODE, record.host, record.host_key, record.sku, port=record.port, user=record.user, launch=record.launch,
             work_dir=record.work_dir, labels={"busy": "yes"},
         )
@@ -50,10 +50,10 @@ def test_a_good_node_goes_out_and_comes_back(node: sshd.Sshd, mailbox: Mailbox) 
     lives.in_production(NODE)
     states, run_id = revalidate(node=NODE, reason="idle")
     assert set(states.values()) == {"success"}
-    assert records.get_run(DAG_ID, run_id).verdict is Verdict.PASS
-    moves = [(event.from_state, event.to_state) for event in records.node_events(NODE)]
+    assert store.get_run(DAG_ID, run_id).verdict is Verdict.PASS
+    moves = [(event.from_state, event.to_state) for event in store.node_events(NODE)]
     assert moves[-2:] == [(State.PRODUCTION, State.REVALIDATION), (State.REVALIDATION, State.PRODUCTION)]
-    assert records.live_leases() == []
+    assert store.live_leases() == []
     assert len(mailbox.mails) == 1
 
 
@@ -61,9 +61,9 @@ def test_a_test_of_some_stages_only_returns_the_node_by_these(node: sshd.Sshd) -
     lives.in_production(NODE)
     states, run_id = revalidate(node=NODE, reason="idle", stages=["performance", "intake"])
     assert states["run"] == "success"
-    assert [each.stage for each in records.run_stages(DAG_ID, run_id)] == ["intake", "performance"]
-    assert records.get_run(DAG_ID, run_id).verdict is Verdict.PASS
-    assert records.get_node(NODE).state is State.PRODUCTION
+    assert [each.stage for each in store.run_stages(DAG_ID, run_id)] == ["intake", "performance"]
+    assert store.get_run(DAG_ID, run_id).verdict is Verdict.PASS
+    assert store.get_node(NODE).state is State.PRODUCTION
 
 
 def test_a_bad_node_does_not_come_back(node: sshd.Sshd, decree: Decree) -> None:  # noqa: F811
@@ -71,8 +71,8 @@ def test_a_bad_node_does_not_come_back(node: sshd.Sshd, decree: Decree) -> None:
     decree.verdicts["integrity"] = Verdict.FAIL
     states, _ = revalidate(node=NODE, reason="idle")
     assert (states["conclude"], states["run"]) == ("failed", "failed")
-    assert records.get_node(NODE).state is State.QUARANTINE
-    assert records.live_leases() == []
+    assert store.get_node(NODE).state is State.QUARANTINE
+    assert store.live_leases() == []
 
 
 def test_a_key_that_the_controller_loses_costs_the_node_nothing(
@@ -89,10 +89,10 @@ def test_a_key_that_the_controller_loses_costs_the_node_nothing(
     monkeypatch.setattr(judging, "judge", judge_and_lose_the_key)
     states, run_id = revalidate(node=NODE, reason="idle")
     assert states["run"] == "failed", "a node that was not tested must not leave a green run behind"
-    now, run = records.get_node(NODE), records.get_run(DAG_ID, run_id)
+    now, run = store.get_node(NODE), store.get_run(DAG_ID, run_id)
     assert (now.state, now.inconclusive, run.verdict) == (State.PRODUCTION, 0, Verdict.SKIPPED)
     assert str(node.key_file) in run.headline
-    assert records.live_leases() == []
+    assert store.live_leases() == []
 
 
 @pytest.mark.slow
@@ -103,11 +103,11 @@ def test_a_node_in_shadow_mode_is_judged_and_never_drained(
     mailbox: Mailbox,
     verdict: Verdict,
 ) -> None:
-    records.adopt_nodes([NODE], lives.PERSON, "it serves already")
+    store.adopt_nodes([NODE], lives.PERSON, "it serves already")
     decree.verdicts["integrity"] = verdict
     _, run_id = revalidate(node=NODE, reason="idle")
-    assert records.get_run(DAG_ID, run_id).verdict is verdict
-    assert {event.to_state for event in records.node_events(NODE)} <= {State.REGISTERED, State.PRODUCTION}
+    assert store.get_run(DAG_ID, run_id).verdict is verdict
+    assert {event.to_state for event in store.node_events(NODE)} <= {State.REGISTERED, State.PRODUCTION}
     assert len(mailbox.mails) == 1
 
 
@@ -118,8 +118,8 @@ def test_a_node_that_somebody_uses_by_now_is_left_alone(node: sshd.Sshd) -> None
     assert (states.pop("claim"), states.pop("run")) == ("skipped", "success")
     assert set(states.values()) == {"skipped"}
     assert standin.started(node.home) == []
-    assert records.live_leases() == []
-    assert records.get_node(NODE).state is State.PRODUCTION
+    assert store.live_leases() == []
+    assert store.get_node(NODE).state is State.PRODUCTION
 
 
 def test_of_two_runs_that_want_one_node_one_runs(fleet: Path, server: sshd.Sshd) -> None:
@@ -129,7 +129,7 @@ def test_of_two_runs_that_want_one_node_one_runs(fleet: Path, server: sshd.Sshd)
     revalidation.claim(DAG_ID, "first", params)  # a retried task
     with pytest.raises(AirflowSkipException):
         revalidation.claim(DAG_ID, "second", params)
-    assert [lease.run_id for lease in records.live_leases()] == ["first"]
+    assert [lease.run_id for lease in store.live_leases()] == ["first"]
 
 
 def test_idle_nodes_are_picked_and_one_run_is_started_for_each(
@@ -161,12 +161,12 @@ def test_a_revalidation_that_could_not_decide_costs_no_service_and_is_repeated_u
 ) -> None:
     monkeypatch.setenv("MUSTER_MAIL_TO", "fleet@example.org")
     lives.in_production(NODE)
-    before = records.certificate_of(NODE)
+    before = store.certificate_of(NODE)
     params = {"node": NODE, "level": "demo", "reason": "x"}
     for turn in ("first", "second", "third"):
-        assert records.outbox_waiting() == 0
+        assert store.outbox_waiting() == 0
         revalidation.claim(DAG_ID, turn, params)
-        records.begin_stage(DAG_ID, turn, "intake")
+        store.begin_stage(DAG_ID, turn, "intake")
         assert revalidation.pick("hourly", "demo") == [], "a run holds it"
         if turn == "second":  # its task conclude was never run
             closing.release(DAG_ID, turn, "over")
@@ -174,13 +174,13 @@ def test_a_revalidation_that_could_not_decide_costs_no_service_and_is_repeated_u
             with pytest.raises(AirflowFailException):
                 revalidation.conclude(DAG_ID, turn)
             closing.release(DAG_ID, turn, "over")
-        assert records.get_node(NODE).state is State.PRODUCTION
+        assert store.get_node(NODE).state is State.PRODUCTION
         picked = [run["conf"]["node"] for run in revalidation.pick("hourly", "demo")]
         assert picked == ([] if turn == "third" else [NODE]), "fresh, but for the test that decided nothing"
-    assert records.get_node(NODE).inconclusive == 3
-    assert records.outbox_waiting() == 1
-    assert records.certificate_of(NODE) == before
-    assert [each.node for each in attention(records.fleet_rows())] == [NODE]
+    assert store.get_node(NODE).inconclusive == 3
+    assert store.outbox_waiting() == 1
+    assert store.certificate_of(NODE) == before
+    assert [each.node for each in attention(store.fleet_rows())] == [NODE]
 
 
 @pytest.mark.parametrize(
@@ -191,17 +191,17 @@ def test_an_inconclusive_revalidation_that_found_something_keeps_the_node_out(
 ) -> None:
     """What no peer could judge yet is nothing found, as in a run that ends PROVISIONAL."""
     _tested(verdict, "first")
-    assert records.get_node(NODE).state is then
+    assert store.get_node(NODE).state is then
 
 
 def _tested(verdict: Verdict, turn: str) -> None:
     lives.in_production(NODE)
     revalidation.claim(DAG_ID, turn, {"node": NODE, "level": "demo", "reason": "x"})
-    records.begin_stage(DAG_ID, turn, "intake")
+    store.begin_stage(DAG_ID, turn, "intake")
     result, raw = records_fleet.result("intake")
-    records.record_stage(DAG_ID, turn, result, records_fleet.judgement("intake", verdict), raw)
-    records.finish_run(DAG_ID, turn, Verdict.INCONCLUSIVE, "its switch was away")
-    records.release_leases(DAG_ID, turn, "over")
+    store.record_stage(DAG_ID, turn, result, records_fleet.judgement("intake", verdict), raw)
+    store.finish_run(DAG_ID, turn, Verdict.INCONCLUSIVE, "its switch was away")
+    store.release_leases(DAG_ID, turn, "over")
 
 
 def test_a_node_that_waits_and_is_still_used_is_left_alone(fleet: Path, server: sshd.Sshd) -> None:
@@ -210,4 +210,4 @@ def test_a_node_that_waits_and_is_still_used_is_left_alone(fleet: Path, server: 
     label_busy(server)
     with pytest.raises(AirflowSkipException):
         revalidation.claim(DAG_ID, "second", params)
-    assert records.live_leases() == []
+    assert store.live_leases() == []

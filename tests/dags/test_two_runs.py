@@ -15,13 +15,13 @@ from typing import Any
 import pytest
 from airflow.sdk.exceptions import AirflowFailException, AirflowSkipException
 
-from muster import records
+from muster import store
 from muster.errors import MusterError
 from muster.integration import listeners, policy
-from muster.lifecycle.transitions import State
 from muster.operators import upkeep
 from muster.operators.lifecycle import revalidation
 from muster.operators.testing import block, qualification
+from muster.rules.transitions import State
 from tests.muster.fleet import host_key
 from tests.support import lives
 
@@ -70,12 +70,12 @@ def ready(fleet: Path, dag: Holder) -> None:
     """Nodes in the state in which the DAG takes them."""
     bring = {State.REGISTERED: lambda _: None, State.QUALIFIED: lives.qualified, State.PRODUCTION: lives.in_production}
     for name in NAMES:
-        records.add_node(records.NewNode(name, "127.0.0.1", host_key(name), "cpu-generic"))
+        store.add_node(store.NewNode(name, "127.0.0.1", host_key(name), "cpu-generic"))
         bring[dag.begins](name)
 
 
 def holders() -> set[str]:
-    return {lease.run_id for lease in records.live_leases()}
+    return {lease.run_id for lease in store.live_leases()}
 
 
 def test_no_dag_that_holds_nodes_is_forgotten() -> None:
@@ -138,11 +138,11 @@ def test_after_any_end_the_node_is_free_and_the_next_run_has_it(
     dag.claim("first")
     if at_work:
         stage = block.STAGE if dag.dag_id == "cluster_qualification" else "intake"
-        records.begin_stage(dag.dag_id, "first", stage, node="n1")
+        store.begin_stage(dag.dag_id, "first", stage, node="n1")
     ENDS[end](dag)
-    assert records.live_leases() == []
-    assert records.get_run(dag.dag_id, "first", node="n1").ended_at
-    assert records.get_node("n1").state is dag.begins
+    assert store.live_leases() == []
+    assert store.get_run(dag.dag_id, "first", node="n1").ended_at
+    assert store.get_node("n1").state is dag.begins
     dag.claim("second")
     assert holders() == {"second"}
 
@@ -152,7 +152,7 @@ def test_a_claim_that_fails_half_way_holds_nothing(ready: None, dag: Holder, mon
     def broken(*_: Any, **__: Any) -> None:
         raise MusterError("it cannot be begun")
 
-    monkeypatch.setattr(records, "begin_run", broken)
+    monkeypatch.setattr(store, "begin_run", broken)
     with pytest.raises(AirflowFailException):
         dag.claim("first")
-    assert records.live_leases() == []
+    assert store.live_leases() == []

@@ -11,10 +11,10 @@ import pytest
 from airflow.sdk.exceptions import AirflowException
 from syrupy.assertion import SnapshotAssertion
 
-from muster import records
-from muster.lifecycle.transitions import State
+from muster import store
 from muster.operators.lifecycle import admission, arrival, held, revalidation
 from muster.operators.testing import block, qualification
+from muster.rules.transitions import State
 from tests.dags.test_admission import answer, waiting  # noqa: F401 - a fixture
 from tests.dags.test_held_verdict import failed_node, tripped  # noqa: F401 - fixtures
 from tests.dags.test_new_hardware import KEY, LINE, WRONG, host_key, never
@@ -34,7 +34,7 @@ def ended(call: Callable[..., object], *args: Any) -> str:
 def test_wording_of_arrivals(fleet: Path, snapshot: SnapshotAssertion) -> None:
     sentences = [ended(arrival.receive, key, extras, never) for key, extras in WRONG]
     sentences.append(ended(arrival.receive, KEY, [{"inventory": LINE}], lambda run_id: True))
-    records.add_node(records.NewNode("gpu-0001", "10.0.0.1", host_key("another"), "h100-sxm-8"))
+    store.add_node(store.NewNode("gpu-0001", "10.0.0.1", host_key("another"), "h100-sxm-8"))
     sentences.append(ended(arrival.receive, KEY, [{"inventory": LINE}], never))
     assert "\n".join(sentences) == snapshot
 
@@ -43,31 +43,31 @@ def test_wording_of_arrivals(fleet: Path, snapshot: SnapshotAssertion) -> None:
 def test_wording_of_admissions(snapshot: SnapshotAssertion) -> None:
     sentences = [admission.look("n1")["body"]]
     sentences.append(admission.unanswered("n1", "admission", "r", whether="enters production"))
-    records.acquire_lease("n1", "node_qualification", "n1__other")
+    store.acquire_lease("n1", "node_qualification", "n1__other")
     sentences.append(ended(admission.carry_out, "n1", "admission", "r", answer()))
-    records.release_leases("node_qualification", "n1__other", "over")
-    records.move_node("n1", State.QUARANTINE, lives.PERSON, "it smokes")
+    store.release_leases("node_qualification", "n1__other", "over")
+    store.move_node("n1", State.QUARANTINE, lives.PERSON, "it smokes")
     sentences.append(ended(admission.look, "n1"))
     assert "\n".join(sentences) == snapshot
 
 
 def test_wording_of_held_verdicts(failed_node: str, snapshot: SnapshotAssertion) -> None:  # noqa: F811 - a fixture
     sentences = [held.look("n1")["body"]]
-    records.keep_in_service("n1", "Ada", "a bad driver")
+    store.keep_in_service("n1", "Ada", "a bad driver")
     sentences.append(ended(held.look, "n1"))
     assert "\n".join(sentences) == snapshot
 
 
 def test_wording_of_claims(fleet: Path, snapshot: SnapshotAssertion) -> None:
     for name in ("n1", "n2"):
-        records.add_node(values.new_node(name))
+        store.add_node(values.new_node(name))
     params = {"level": "demo", "reason": "x"}
     blocks: list[dict[str, Any]] = [
         {"nodes": ["n1"]}, {"nodes": ["n1", "n1"]}, {"nodes": ["n1", "nobody"]}, {"nodes": ["n1", "n2"]},
         {"nodes": ["n1", "n2"], "level": "quick"},
     ]  # fmt: skip
     sentences = [ended(block.claim, "cluster_qualification", "r", params | each) for each in blocks]
-    records.acquire_lease("n1", "node_revalidation", "first")
+    store.acquire_lease("n1", "node_revalidation", "first")
     sentences.append(ended(revalidation.claim, "node_revalidation", "second", params | {"node": "n1"}))
     sentences.append(ended(qualification.claim, "node_qualification", "second", params | {"node": "n1"}))
     assert "\n".join(sentences) == snapshot

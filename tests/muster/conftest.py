@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from muster import records
+from muster import store
 from tests.support.plugins.statements import statements_compiled_once  # noqa: F401 - for every test
 from tests.support.servers.postgresql import PostgreSQL, running
 
@@ -37,8 +37,8 @@ def postgresql_template(postgresql: PostgreSQL) -> PostgreSQL:
 def _upgrade(url: str) -> None:
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("MUSTER_DATABASE_URL", url)
-        records.upgrade()
-        records.dispose()
+        store.upgrade()
+        store.dispose()
 
 
 @pytest.fixture
@@ -48,7 +48,7 @@ def muster_home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Pat
     monkeypatch.setenv("MUSTER_SSH_USER", "muster")
     monkeypatch.delenv("MUSTER_DATABASE_URL", raising=False)
     yield tmp_path / "home"
-    records.dispose()
+    store.dispose()
 
 
 @pytest.fixture

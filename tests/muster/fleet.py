@@ -10,8 +10,8 @@ import hashlib
 import json
 from collections.abc import Iterable, Mapping, Sequence
 
-from muster import records
-from muster.lifecycle.transitions import STAGES
+from muster import store
+from muster.rules.transitions import STAGES
 from muster_criteria.fleet.peers.snapshot import Snapshot, build_snapshot
 from muster_criteria.fleet.series.comparisons import Comparison
 from muster_criteria.fleet.series.readings import readings_of, together
@@ -35,8 +35,8 @@ def host_key(of: str) -> str:
     return "ssh-ed25519 " + base64.b64encode(hashlib.sha512(of.encode()).digest()[:51]).decode()
 
 
-def new_node(name: str = "gpu-0001", **changes: object) -> records.NewNode:
-    node = records.NewNode(name=name, host=f"{name}.example", host_key=host_key(name), sku="cpu-generic")
+def new_node(name: str = "gpu-0001", **changes: object) -> store.NewNode:
+    node = store.NewNode(name=name, host=f"{name}.example", host_key=host_key(name), sku="cpu-generic")
     return dataclasses.replace(node, **changes)
 
 
@@ -128,15 +128,15 @@ def finding(**changes: object) -> Finding:
     return dataclasses.replace(FINDING, **changes)
 
 
-def begin(node: str = "gpu-0001", run_id: str = "", *, level: str = "short", **options: object) -> records.LeaseRecord:
+def begin(node: str = "gpu-0001", run_id: str = "", *, level: str = "short", **options: object) -> store.LeaseRecord:
     """A run of an enrolled node, begun and holding it."""
     run_id = run_id or f"{node}__new"
-    records.begin_run(DAG, run_id, node, level, "new", **options)
-    return records.acquire_lease(node, DAG, run_id)
+    store.begin_run(DAG, run_id, node, level, "new", **options)
+    return store.acquire_lease(node, DAG, run_id)
 
 
 def do_stage(
-    lease: records.LeaseRecord,
+    lease: store.LeaseRecord,
     stage: str,
     verdict: Verdict = Verdict.PASS,
     environment: Mapping[str, str] | None = None,
@@ -144,9 +144,9 @@ def do_stage(
     **fields: object,
 ) -> None:
     parsed, raw = result(stage, node=lease.node, environment=environment, serials=serials)
-    records.begin_stage(lease.dag_id, lease.run_id, stage, node=lease.node)
+    store.begin_stage(lease.dag_id, lease.run_id, stage, node=lease.node)
     judged = judgement(stage, verdict, **fields)
-    records.record_stage(lease.dag_id, lease.run_id, parsed, judged, raw, node=lease.node)
+    store.record_stage(lease.dag_id, lease.run_id, parsed, judged, raw, node=lease.node)
 
 
 def qualify(
@@ -157,20 +157,20 @@ def qualify(
     level: str = "short",
     stages: Sequence[str] = STAGES,
     serials: dict[str, str] | None = None,
-) -> records.LeaseRecord:
+) -> store.LeaseRecord:
     """The whole of a passing run, or of one that tests only ``stages``; the lease is freed."""
     lease = begin(node, run_id, level=level, required_stages=stages)
     for stage in stages:
         do_stage(lease, stage, environment=environment, serials=serials, level=level)
-    records.finish_run(lease.dag_id, lease.run_id, Verdict.PASS, "All is well.")
-    records.release_leases(lease.dag_id, lease.run_id, "over")
+    store.finish_run(lease.dag_id, lease.run_id, Verdict.PASS, "All is well.")
+    store.release_leases(lease.dag_id, lease.run_id, "over")
     return lease
 
 
-def fail(node: str = "gpu-0001", run_id: str = "", *found: Finding, stage: str = "intake") -> records.LeaseRecord:
+def fail(node: str = "gpu-0001", run_id: str = "", *found: Finding, stage: str = "intake") -> store.LeaseRecord:
     """A run that ends with a FAIL of its first stage; the lease is freed."""
     lease = begin(node, run_id)
     do_stage(lease, stage, Verdict.FAIL, findings=found or (FINDING,))
-    records.finish_run(lease.dag_id, lease.run_id, Verdict.FAIL, "gpu3 is slow.")
-    records.release_leases(lease.dag_id, lease.run_id, "over")
+    store.finish_run(lease.dag_id, lease.run_id, Verdict.FAIL, "gpu3 is slow.")
+    store.release_leases(lease.dag_id, lease.run_id, "over")
     return lease

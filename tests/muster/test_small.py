@@ -8,12 +8,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from muster import records
+from muster import store
 from muster.admission import service
 from muster.admission.backend import Allocation
 from muster.errors import BadSettings
 from muster.integration.runid import run_id, slug
-from muster.lifecycle.transitions import State
+from muster.rules.transitions import State
 from muster.settings import settings, shown
 from tests.muster import fleet
 
@@ -75,8 +75,8 @@ class TestSettings:
 
 @pytest.mark.usefixtures("sqlite_db")
 def test_without_a_scheduler_only_production_counts_as_allocated() -> None:
-    records.add_node(fleet.new_node())
+    store.add_node(fleet.new_node())
     assert service.allocation("gpu-0001") == Allocation(False)
     fleet.qualify()
-    records.move_node("gpu-0001", State.PRODUCTION, "Ada", "needed now")
+    store.move_node("gpu-0001", State.PRODUCTION, "Ada", "needed now")
     assert service.allocation("gpu-0001").allocated

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from muster import records
+from muster import store
 from muster_demo import watchdog
 from muster_demo.draw import draw_faults, node_names
 from muster_reports.model import RunReport
@@ -59,9 +59,9 @@ def test_unattended_it_finds_every_fault_and_takes_everybody_else_into_service(
 def _reports(directory: Path, monkeypatch: pytest.MonkeyPatch) -> list[RunReport]:
     """The reports of every node's runs."""
     monkeypatch.setenv("MUSTER_HOME", str(directory / "muster"))
-    records.dispose()
-    found = [records.run_report(run.dag_id, run.run_id, node=run.node) for run in records.list_runs()]
-    records.dispose()
+    store.dispose()
+    found = [store.run_report(run.dag_id, run.run_id, node=run.node) for run in store.list_runs()]
+    store.dispose()
     return found
 
 

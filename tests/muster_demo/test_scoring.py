@@ -7,7 +7,7 @@ import datetime
 
 import pytest
 
-from muster.records import ApprovalRecord
+from muster.store import ApprovalRecord
 from muster_criteria.model import Action, Coverage, FaultClass, Finding, Judgement, Severity, Verdict
 from muster_demo.draw import FAULT_KINDS, GPUS_PER_NODE, draw_faults, load_answers, node_names, save_answers
 from muster_demo.scoring import InSlurm, Mail, Score, Service, score

@@ -11,9 +11,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from muster import records
+from muster import store
 from muster.errors import AirflowRefused
-from muster.lifecycle.transitions import CLUSTER_STAGES, State, is_person
+from muster.rules.transitions import CLUSTER_STAGES, State, is_person
 from muster_criteria.model import Coverage, Judgement, Verdict
 from muster_demo import service, watch
 from muster_demo.scoring import Service
@@ -105,7 +105,7 @@ class Lives:
         self.served: dict[str, Service] = {}
         self.requests: list[str] = []
         monkeypatch.setattr(service, "service_of", lambda node: self.served[node])
-        monkeypatch.setattr(service.records, "list_nodes", lambda states: [types.SimpleNamespace(name="n1")])
+        monkeypatch.setattr(service.store, "list_nodes", lambda states: [types.SimpleNamespace(name="n1")])
         self.watcher = types.SimpleNamespace(runs=[], client=self, going=lambda: self.watcher.runs)
         self.met: list[tuple[str, str]] = []
 
@@ -175,25 +175,25 @@ def fleet(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     monkeypatch.setenv("MUSTER_HOME", str(tmp_path))
     monkeypatch.setenv("MUSTER_ADMISSION_LEVEL", "demo")
     monkeypatch.delenv("MUSTER_DATABASE_URL", raising=False)
-    records.dispose()
-    records.upgrade()
+    store.dispose()
+    store.upgrade()
     key = "ssh-ed25519 AAAAC3NzaC1lZDI1NTE5AAAAI" + "a" * 43
-    records.add_node(records.NewNode(NODE, "127.0.0.1", key, "h100-sxm-8", simulated=True))
+    store.add_node(store.NewNode(NODE, "127.0.0.1", key, "h100-sxm-8", simulated=True))
     lives.qualified(NODE)
     yield
-    records.dispose()
+    store.dispose()
 
 
 def validate(verdict: Verdict) -> Run:
     """The node goes through a block, which holds it still."""
     (stage,) = CLUSTER_STAGES
     run = ("cluster_qualification", "block-1__demo")
-    records.acquire_lease(NODE, *run)
-    records.begin_run(*run, NODE, "demo", "demo", required_stages=CLUSTER_STAGES)
-    records.begin_stage(*run, stage)
+    store.acquire_lease(NODE, *run)
+    store.begin_run(*run, NODE, "demo", "demo", required_stages=CLUSTER_STAGES)
+    store.begin_stage(*run, stage)
     messages = Judgement(stage, "demo", verdict, "by decree", Coverage(1, 1, 1), (), (), True, "h100-sxm-8", "1")
-    records.record_stage(*run, None, messages)
-    records.finish_run(*run, verdict, "by decree")
+    store.record_stage(*run, None, messages)
+    store.finish_run(*run, verdict, "by decree")
     return Run(NODE, True, *run)
 
 
@@ -213,7 +213,7 @@ def test_a_node_that_the_demo_admits_is_announced_as_the_demos_own_doing(fleet: 
     from muster.admission import entry
 
     run = validate(Verdict.WARN)
-    records.release_leases(run.dag_id, run.run_id, "over")
+    store.release_leases(run.dag_id, run.run_id, "over")
     requests = Run(NODE, True, "admission", QUESTION)
     assert cells(requests, False)["production"] == "asked"
     assert cells(requests, True)["production"] == "kept out"
@@ -226,19 +226,19 @@ def test_a_node_that_the_demo_admits_is_announced_as_the_demos_own_doing(fleet: 
 
 
 def test_coming_back_from_a_revalidation_is_not_entering_anew(fleet: None) -> None:
-    records.move_node(NODE, State.PRODUCTION, lives.PERSON, "it may")
+    store.move_node(NODE, State.PRODUCTION, lives.PERSON, "it may")
     run = ("node_revalidation", "again")
-    records.acquire_lease(NODE, *run)
-    records.begin_run(*run, NODE, "demo", "idle", required_stages=["intake"])
-    records.begin_stage(*run, "intake")
+    store.acquire_lease(NODE, *run)
+    store.begin_run(*run, NODE, "demo", "idle", required_stages=["intake"])
+    store.begin_stage(*run, "intake")
     assert cells(Run(NODE, True, *run), False)["revalidation"] == "running"
     assert not any(service.computes(Run(NODE, True, run[0], run_id)) for run_id in (run[1], "not claimed yet"))
-    records.record_job(records.JobRecord(*run, "burn_in", "1", "running", "/jobs/1"))
+    store.record_job(store.JobRecord(*run, "burn_in", "1", "running", "/jobs/1"))
     assert cells(Run(NODE, True, *run), False)["revalidation"] == "burn-in"
     assert service.computes(Run(NODE, True, *run))
     messages = Judgement("intake", "demo", Verdict.PASS, "", Coverage(1, 1, 1), (), (), True, "h100-sxm-8", "1")
-    records.record_stage(*run, None, messages)
-    records.finish_run(*run, Verdict.PASS, "well")
+    store.record_stage(*run, None, messages)
+    store.finish_run(*run, Verdict.PASS, "well")
     served = service_of(NODE)
     assert served.revalidated
     assert served.entered_by == lives.PERSON

@@ -54,7 +54,7 @@ def fleet(monkeypatch) -> None:
     stand_in = types.SimpleNamespace(
         list_nodes=lambda: [node("host-here", "burn_in"), node("sim-1", "registered")], run_stages=stages, get_job=job
     )
-    monkeypatch.setattr(watch, "records", stand_in)
+    monkeypatch.setattr(watch, "store", stand_in)
 
 
 def test_verdicts_and_running_jobs_are_shown(fleet) -> None:

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from muster import records
-from muster.lifecycle.transitions import STAGES, State
+from muster import store
+from muster.rules.transitions import STAGES, State
 from muster_criteria.model import Coverage, Judgement, Verdict
 
 PERSON = "Petra"
@@ -12,20 +12,20 @@ PERSON = "Petra"
 def qualified(name: str, level: str = "demo") -> None:
     """An enrolled node goes through node_qualification with a full-coverage PASS of every stage."""
     run = ("node_qualification", f"{name}__earlier")
-    node = records.get_node(name)
-    records.acquire_lease(name, *run)
-    records.begin_run(*run, name, level, "earlier")
+    node = store.get_node(name)
+    store.acquire_lease(name, *run)
+    store.begin_run(*run, name, level, "earlier")
     for stage in STAGES:
-        records.begin_stage(*run, stage)
+        store.begin_stage(*run, stage)
         judgement = Judgement(
             stage, level, Verdict.PASS, "by decree", Coverage(1, 1, 1), (), (), node.simulated, node.sku, "1"
         )
-        records.record_stage(*run, None, judgement)
-    records.finish_run(*run, Verdict.PASS, "by decree")
-    records.release_leases(*run, "over")
+        store.record_stage(*run, None, judgement)
+    store.finish_run(*run, Verdict.PASS, "by decree")
+    store.release_leases(*run, "over")
 
 
 def in_production(name: str, level: str = "demo") -> None:
     """The node is qualified, and a person takes it into production."""
     qualified(name, level)
-    records.move_node(name, State.PRODUCTION, PERSON, "a test begins here")
+    store.move_node(name, State.PRODUCTION, PERSON, "a test begins here")

@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import IO
 
 import muster_simulator
-from muster import records
+from muster import store
 from muster_demo.hosts import Keys, make_client_keys, make_key
 from muster_demo.services import Supervisor
 from muster_demo.sshserver import Config, serve
@@ -94,8 +94,8 @@ class SimulatedFleet:
     def enrol(self, sku: str) -> None:
         """Write every node into the fleet records."""
         for name in self.names:
-            records.add_node(
-                records.NewNode(
+            store.add_node(
+                store.NewNode(
                     name=name,
                     host="127.0.0.1",
                     port=self._port(name),

@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-from muster import records
+from muster import store
 from muster.admission import entry, service
 from muster.admission.startable import startable
 from muster.errors import NodeLeased
 from muster.integration.airflow_api import HELD
 from muster.integration.runid import QUALIFICATION, REVALIDATION, asked_by
-from muster.lifecycle.preview import TEST_IN_SERVICE
-from muster.lifecycle.transitions import SERVING, State
-from muster.records import NodeRecord
+from muster.rules.preview import TEST_IN_SERVICE
+from muster.rules.transitions import SERVING, State
 from muster.settings import settings
+from muster.store import NodeRecord
 
 ADMIT, RETEST, RMA, WITHDRAW, KEEP = "Admit", "Re-test", "RMA", "Withdraw", "Keep"
 _AFTER = {RMA: State.RMA, WITHDRAW: State.QUARANTINE}
@@ -19,7 +19,7 @@ _AFTER = {RMA: State.RMA, WITHDRAW: State.QUARANTINE}
 
 def check(option: str, node: NodeRecord, dag_id: str, run_id: str) -> None:
     """Raise MusterError if that run would lose the answer now: another run holds the node, or the test cannot begin."""
-    if lease := records.get_lease(node.name):
+    if lease := store.get_lease(node.name):
         raise NodeLeased(f"run {lease.run_id} of {lease.dag_id} holds {node.name}: answer when it has ended")
     check_test(option, node, dag_id, run_id)
 
@@ -44,18 +44,18 @@ def carry_out(
 ) -> None:
     """Carry out the answer, and record it under the person's name; a re-test is only recorded: its run is the DAG's.
 
-    ``dry_run``: the scheduler is not called (for ``records.rehearsal``). Raises IllegalMove, UnknownNode, and NoPerson
+    ``dry_run``: the scheduler is not called (for ``store.rehearsal``). Raises IllegalMove, UnknownNode, and NoPerson
     without a named person and a reason.
     """
     decided = {"link": link, "dag_id": dag_id, "run_id": run_id}
     if option == ADMIT:
         entry.admit_by(node, person, reason, option=option, **decided, dry_run=dry_run)
         return
-    records.record_approval(node, person, option, reason, **decided)
-    if (after := _AFTER.get(option)) and records.get_node(node).state is not after:
+    store.record_approval(node, person, option, reason, **decided)
+    if (after := _AFTER.get(option)) and store.get_node(node).state is not after:
         entry.move(node, after, person, reason, dry_run=dry_run)
     elif option == KEEP:
-        records.keep_in_service(node, person, reason)
+        store.keep_in_service(node, person, reason)
 
 
 def effects(option: str, node: NodeRecord) -> tuple[str, ...]:

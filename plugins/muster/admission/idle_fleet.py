@@ -6,14 +6,14 @@ import dataclasses
 import datetime
 from collections.abc import Mapping, Sequence
 
-from muster import records
+from muster import store
 from muster.admission import service
 from muster.blackout import closed
-from muster.lifecycle.room import Limits, Signs
-from muster.lifecycle.selection import Known
-from muster.lifecycle.transitions import State
-from muster.records import NodeRecord
+from muster.rules.room import Limits, Signs
+from muster.rules.selection import Known
+from muster.rules.transitions import State
 from muster.settings import settings
+from muster.store import NodeRecord
 from muster_criteria.sku_files.programme import STAGES
 
 SIGNS_FOR = datetime.timedelta(days=30)
@@ -42,22 +42,22 @@ def known(nodes: Sequence[NodeRecord], now: datetime.datetime) -> Known:
     A node whose test a person requested in its scheduler, of which something grave was reported since its last whole
     test, or whose certificate holds no longer, takes the whole test before the others.
     """
-    tested = records.stage_tests()
+    tested = store.stage_tests()
     idle = service.idle([node.name for node in nodes if node.state is State.PRODUCTION])
-    signs = dict(records.signs(now - SIGNS_FOR))
+    signs = dict(store.signs(now - SIGNS_FOR))
     due: dict[str, tuple[str, datetime.datetime | None]] = {}  # why a test is requested, and since when
-    for node, each in records.reported(now - SIGNS_FOR).items():
+    for node, each in store.reported(now - SIGNS_FOR).items():
         sign = signs.get(node, Signs())
         signs[node] = dataclasses.replace(sign, xids=sign.xids + each.xids)
         if each.urgent_at and not _whole_test_since(each.urgent_at, tested.get(node, {})):
             due[node] = each.urgent, each.urgent_at
-    ended = records.certificate_ends()
-    for node, why in records.uncertified().items():
+    ended = store.certificate_ends()
+    for node, why in store.uncertified().items():
         # One whose whole test renewed nothing, as a PROVISIONAL stage does not, takes the next one in its turn.
         if node not in ended or not _whole_test_since(ended[node], tested.get(node, {})):
             due[node] = f"its certificate holds no longer: {why}", ended.get(node)
     due |= {node: (f"requested: {each.requested}", each.since) for node, each in idle.items() if each.requested}
-    tests = records.last_tests()
+    tests = store.last_tests()
     for node in due.keys() | tests.keys():
         why, since = due.get(node, ("", None))
         test = tests.get(node)
@@ -66,14 +66,14 @@ def known(nodes: Sequence[NodeRecord], now: datetime.datetime) -> Known:
         sign = signs.get(node, Signs())
         signs[node] = dataclasses.replace(sign, requested=why, tried=tried, skipped=test.skipped if test else 0)
     asked = {
-        each.node: f"a person is asked: {each.question}" for each in records.scheduler_differences() if each.question
+        each.node: f"a person is asked: {each.question}" for each in store.scheduler_differences() if each.question
     }
-    for node, why in {**records.refusals(now - REFUSED_FOR), **asked}.items():
+    for node, why in {**store.refusals(now - REFUSED_FOR), **asked}.items():
         signs[node] = dataclasses.replace(signs.get(node, Signs()), refused=why)
-    for node, change in records.version_changes().items():
+    for node, change in store.version_changes().items():
         sign = signs.get(node, Signs())
         signs[node] = dataclasses.replace(sign, change=change.versions, proven=change.passed)
-    breakers = {simulated: records.breaker(simulated=simulated).why for simulated in {node.simulated for node in nodes}}
+    breakers = {simulated: store.breaker(simulated=simulated).why for simulated in {node.simulated for node in nodes}}
     return Known(
         nodes,
         now,
@@ -81,7 +81,7 @@ def known(nodes: Sequence[NodeRecord], now: datetime.datetime) -> Known:
         tested,
         limits(now),
         signs=signs,
-        leased={lease.node for lease in records.live_leases()},
+        leased={lease.node for lease in store.live_leases()},
         barred=lambda node: breakers[node.simulated],
     )
 

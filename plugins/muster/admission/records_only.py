@@ -6,10 +6,10 @@ import datetime
 import logging
 from collections.abc import Collection, Mapping
 
-from muster import records
+from muster import store
 from muster.admission.backend import Mark, Seen
-from muster.lifecycle.transitions import State
-from muster.records import NodeRecord
+from muster.rules.transitions import State
+from muster.store import NodeRecord
 
 log = logging.getLogger(__name__)
 
@@ -35,7 +35,7 @@ class RecordsOnly:
     def look(self, names: Collection[str]) -> Mapping[str, Seen]:
         """From the nodes' states and labels."""
         wanted = set(names)
-        nodes = {node.name: node for node in records.list_nodes() if node.name in wanted}
+        nodes = {node.name: node for node in store.list_nodes() if node.name in wanted}
         return {name: seen(node, node.state is State.PRODUCTION) for name, node in nodes.items()}
 
     def admit(self, name: str, mark: Mark, wanted_at: datetime.datetime | None = None) -> None:

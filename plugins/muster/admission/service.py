@@ -1,6 +1,6 @@
 """What the controller asks of the schedulers: is a node in use, carry out a change, find differences.
 
-The records decide first, and queue the change in the same transaction (``records.queues.schedulers``); it is carried
+The records decide first, and queue the change in the same transaction (``store.queues.schedulers``); it is carried
 out at once, or else by the housekeeping DAG. Until then the node counts as neither admitted nor idle.
 """
 
@@ -12,13 +12,13 @@ import hashlib
 import logging
 from collections.abc import Collection, Iterable, Mapping
 
-from muster import records
+from muster import store
 from muster.admission.backend import TEST_PREFIX, VERIFY, AdmissionBackend, Allocation, Mark, PreemptibleTests, Seen
 from muster.admission.clusters import UNREADABLE, ask, backend_of, unreadable
 from muster.errors import LeftAlone, MusterError, Preempted, SchedulerDown
-from muster.lifecycle.selection import Idle
-from muster.lifecycle.transitions import BROKEN, INCONCLUSIVE_BUDGET, SERVING, State
-from muster.records import NodeRecord, PlaceRecord
+from muster.rules.selection import Idle
+from muster.rules.transitions import BROKEN, INCONCLUSIVE_BUDGET, SERVING, State
+from muster.store import NodeRecord, PlaceRecord
 from muster_criteria.context.suspicion import METRICS as CORRUPTION
 from muster_criteria.model import Severity
 
@@ -61,9 +61,9 @@ def in_use(node: NodeRecord) -> str:
 
 def idle(nodes: Collection[str]) -> dict[str, Idle]:
     """Whether each node in service is unused. A scheduler that does not answer makes all of its nodes not idle."""
-    leases = {lease.node: lease for lease in records.live_leases()}
-    states = {node.name: node.state for node in records.list_nodes() if node.name in set(nodes)}
-    places = {place.node: place for place in records.scheduler_places()}
+    leases = {lease.node: lease for lease in store.live_leases()}
+    states = {node.name: node.state for node in store.list_nodes() if node.name in set(nodes)}
+    places = {place.node: place for place in store.scheduler_places()}
     answers: dict[str, Idle] = {}
     seen = look(nodes, unanswered=answers)
     for node in nodes:
@@ -82,7 +82,7 @@ def idle(nodes: Collection[str]) -> dict[str, Idle]:
 
 def _waits_for_test(place: PlaceRecord, seen: Seen | None) -> bool:
     """Whether the node's admission waits for a PASS that a person requested: only a test can carry it out."""
-    return place.wanted == records.ADMITTED and seen is not None and seen.verify
+    return place.wanted == store.ADMITTED and seen is not None and seen.verify
 
 
 def look(nodes: Collection[str], unanswered: dict[str, Idle] | None = None) -> dict[str, Seen]:
@@ -90,7 +90,7 @@ def look(nodes: Collection[str], unanswered: dict[str, Idle] | None = None) -> d
 
     A cluster that does not answer raises its MusterError, or its nodes go into ``unanswered``.
     """
-    places = {place.node: (place.cluster, place.name) for place in records.scheduler_places()}
+    places = {place.node: (place.cluster, place.name) for place in store.scheduler_places()}
     by_cluster: dict[str, dict[str, str]] = collections.defaultdict(dict)
     for node in nodes:
         cluster, name = places.get(node, ("", node))
@@ -124,7 +124,7 @@ def take_for_test(node: str, run: str, why: str) -> None:
     if seen.idle.idle is False:
         raise LeftAlone(f"{node} is not tested, since it is in use: {seen.idle.why}")
     # Stored first: a job that is submitted by a process that dies is then found, and ended.
-    records.note_test_job(node, job)
+    store.note_test_job(node, job)
     tests.begin(place.name, job)
 
 
@@ -141,8 +141,8 @@ def step_of_test(node: str) -> tuple[str, ...]:
         # Begun as a job that was ended, or somebody opened the node: it is not closed under a job of a user.
         unanswered: dict[str, Idle] = {}
         seen = look([node], unanswered).get(node)
-        if place.wanted == records.ADMITTED or (seen is not None and seen.open):
-            records.note_test_job(node, place.test_job, preempted=True)
+        if place.wanted == store.ADMITTED or (seen is not None and seen.open):
+            store.note_test_job(node, place.test_job, preempted=True)
             raise Preempted(f"the test of {node} is over: {place.cluster} may run jobs of users on it")
         if seen is None and not unanswered:
             raise _unknown(place)
@@ -152,13 +152,13 @@ def step_of_test(node: str) -> tuple[str, ...]:
     words = tests.step(place.test_job)
     if words is not None:
         return words
-    records.note_test_job(node, place.test_job, preempted=True)
+    store.note_test_job(node, place.test_job, preempted=True)
     raise Preempted(f"the test of {node} was preempted: {place.cluster} took the node back for another job")
 
 
 def preempted(node: str) -> bool:
     """Whether the test of the node was a job that its scheduler ended. Unknown counts as no."""
-    place = records.scheduler_place(node)
+    place = store.scheduler_place(node)
     if place is not None and place.preempted:
         return True
     try:
@@ -175,7 +175,7 @@ def end_test(node: str, job: str | None = None) -> str:
 
     ``job``: this one alone; another run may have taken the node since. Returns why it may run on, "" if it does not.
     """
-    place = records.scheduler_place(node)
+    place = store.scheduler_place(node)
     if place is None or job not in (None, place.test_job) or not (place.test_job or place.preempted):
         return ""
     try:
@@ -184,12 +184,12 @@ def end_test(node: str, job: str | None = None) -> str:
     except MusterError as error:
         log.warning("the test job of %s is ended later: %s", node, error)
         return str(error)
-    records.forget_test_job(node, place.test_job)
+    store.forget_test_job(node, place.test_job)
     return ""
 
 
 def _tests_of(node: str) -> tuple[PlaceRecord | None, PreemptibleTests | None]:
-    place = records.scheduler_place(node)
+    place = store.scheduler_place(node)
     return place, backend_of(place.cluster).tests if place else None
 
 
@@ -199,7 +199,7 @@ def tested_by_job(node: str) -> bool:
         place, tests = _tests_of(node)
     except MusterError:
         return False
-    return place is not None and place.wanted == records.ADMITTED and tests is not None
+    return place is not None and place.wanted == store.ADMITTED and tests is not None
 
 
 def withdraw_for_test(node: str, why: str) -> None:
@@ -208,15 +208,15 @@ def withdraw_for_test(node: str, why: str) -> None:
     The caller's release of the node takes it back.
     """
     for anew in (False, True):  # anew: it was withdrawn before, and somebody opened it
-        records.withdraw_for_test(node, why, anew=anew)
+        store.withdraw_for_test(node, why, anew=anew)
         if trouble := carry_out(node):
             raise SchedulerDown(f"{node} is not tested, since it could not be withdrawn: {trouble}")
-        seen, place = look([node]).get(node), records.scheduler_place(node)
+        seen, place = look([node]).get(node), store.scheduler_place(node)
         if seen is None and place:
             raise _unknown(place)
-        if not (seen and seen.open and place and place.wanted == records.WITHDRAWN):
+        if not (seen and seen.open and place and place.wanted == store.WITHDRAWN):
             break
-    if place and place.wanted != records.WITHDRAWN and not (seen and seen.foreign):
+    if place and place.wanted != store.WITHDRAWN and not (seen and seen.foreign):
         raise LeftAlone(
             f"{node} is not tested, since it is in shadow mode: Muster does not close it in {place.cluster}"
         )
@@ -233,12 +233,12 @@ def _unknown(place: PlaceRecord) -> SchedulerDown:
 def carry_out(node: str) -> str:
     """Carry out the change that waits for the node, if any. Returns why it still waits, "" if nothing does."""
     for _ in range(ROUNDS):
-        change = records.claim_change(node)
+        change = store.claim_change(node)
         if change is None:
-            place = records.scheduler_place(node)
+            place = store.scheduler_place(node)
             return "another process carries it out now" if place and place.waits else ""
         error = _carry_out(change)
-        records.change_carried_out(change, error)
+        store.change_carried_out(change, error)
         if error:
             log.warning("%s: %s in %s waits: %s", node, change.wanted, change.cluster, error)
             return error
@@ -248,7 +248,7 @@ def carry_out(node: str) -> str:
 def _carry_out(change: PlaceRecord) -> str:
     try:
         backend = backend_of(change.cluster)
-        if change.wanted == records.ADMITTED:
+        if change.wanted == store.ADMITTED:
             backend.admit(change.name, mark_of(change.node), change.wanted_at)
         else:
             backend.withdraw(change.name, change.why, change.wanted_at)
@@ -265,18 +265,18 @@ def _end_corrupted_jobs(change: PlaceRecord, backend: AdmissionBackend) -> None:
     """End users' jobs on a node in quarantine for corrupted data, where the cluster's settings want it; name each."""
     if backend.end_jobs is None or change.state is not State.QUARANTINE:
         return
-    found = [each.finding for each in records.open_findings(change.node) if not each.finding.waived]
+    found = [each.finding for each in store.open_findings(change.node) if not each.finding.waived]
     if not any(each.metric in CORRUPTION and each.severity is Severity.CRITICAL for each in found):
         return
     for job in backend.end_jobs(change.name):
         sentence = f"job {job} was ended on it, since it corrupts data (end_corrupted_jobs of {change.cluster})"
-        records.note_ended_job(change.node, sentence)
-        records.notify(f"ended job {job}/{change.node}", f"{_simulated(change.node)}{change.node}: {sentence}")
+        store.note_ended_job(change.node, sentence)
+        store.notify(f"ended job {job}/{change.node}", f"{_simulated(change.node)}{change.node}: {sentence}")
 
 
 def mark_of(node: str) -> Mark:
     """Returns what the admission of the node shows beside it. Raises LeftAlone without a certificate."""
-    found = records.certificate_of(node)
+    found = store.certificate_of(node)
     if found is None:
         raise LeftAlone(f"{node} has no certificate: admit it, or test it again")
     return Mark(found.verdict, found.issued_at.date(), found.id, found.tested_since)
@@ -288,16 +288,16 @@ def reconcile() -> list[str]:
     A cluster that does not answer is left after its first change: its others wait for the next call.
     """
     down: set[str] = set()
-    places = records.scheduler_places()  # before the leases: a run that begins now has another job
-    leased = {lease.node for lease in records.live_leases()}
+    places = store.scheduler_places()  # before the leases: a run that begins now has another job
+    leased = {lease.node for lease in store.live_leases()}
     for place in places:
         # Its run is over, or its process died.
         if place.test_job and place.node not in leased and place.cluster not in down:
             down |= _down_after(end_test(place.node, place.test_job), place)
-    for place in records.scheduler_places(waiting=True):
+    for place in store.scheduler_places(waiting=True):
         if place.cluster not in down:
             down |= _down_after(carry_out(place.node), place)
-    return [*_differences(records.scheduler_places(), down)]
+    return [*_differences(store.scheduler_places(), down)]
 
 
 def _down_after(trouble: str, place: PlaceRecord) -> set[str]:
@@ -340,7 +340,7 @@ def _compare(place: PlaceRecord, seen: Mapping[str, Seen]) -> Iterable[str]:
     verify = shown if shown is not None and shown.verify else Seen(open=True)
     before = (place.difference, place.verify, place.verify_since)
     if before != (difference, verify.foreign, verify.foreign_since):
-        records.note_difference(place.node, difference, verify.foreign, verify.foreign_since)
+        store.note_difference(place.node, difference, verify.foreign, verify.foreign_since)
     if difference:
         yield f"{place.node}: {difference}"
     if verify.foreign:
@@ -349,9 +349,9 @@ def _compare(place: PlaceRecord, seen: Mapping[str, Seen]) -> Iterable[str]:
         return
     if shown.open and place.state in BROKEN:
         why = "somebody opened it, or its scheduler lost the drain"
-        if not records.drain_again(place.node, why):
+        if not store.drain_again(place.node, why):
             return
-        records.notify(
+        store.notify(
             f"drained again/{place.node}",
             f"{_simulated(place.node)}{place.node} is in {place.state} and was open in {place.cluster}: {why}; it is "
             f"drained again. See who opened it, and `muster node move` if it is healthy",
@@ -360,33 +360,33 @@ def _compare(place: PlaceRecord, seen: Mapping[str, Seen]) -> Iterable[str]:
     elif lost_marks and not lost:
         # What `scontrol reconfigure` or a new node object lost is set again, by the queue: the node may have been
         # withdrawn meanwhile.
-        records.mark_again(place.node)
+        store.mark_again(place.node)
         carry_out(place.node)
 
 
 def _ask_about_request(node: str) -> None:
     """Ask the person whose drain requests a test, once so many tests ended and none opened the node."""
-    place = records.scheduler_place(node)
+    place = store.scheduler_place(node)
     if place is None or place.question or place.verify_since is None or place.state not in SERVING:
         return
-    count = records.tests_since(node, place.verify_since)
+    count = store.tests_since(node, place.verify_since)
     if count < INCONCLUSIVE_BUDGET:
         return
     question = (
         f"{node} was closed in {place.cluster} for a test ({place.verify}), and {count} tests since then gave no PASS "
         f"that opens it: see `muster node show {node}`, remove the cause, and close it anew with {VERIFY}, or open it"
     )
-    if records.ask_about_request(node, question):
-        records.notify(f"request not answered/{node}", f"{_simulated(node)}{question}")
+    if store.ask_about_request(node, question):
+        store.notify(f"request not answered/{node}", f"{_simulated(node)}{question}")
 
 
 def _simulated(node: str) -> str:
-    return "[simulated] " if records.get_node(node).simulated else ""
+    return "[simulated] " if store.get_node(node).simulated else ""
 
 
 def _tested_since(node: str, created: datetime.datetime | None) -> bool:
     """Whether the node's certificate rests on tests that began after ``created``, where the scheduler records it."""
-    found = records.certificate_of(node)
+    found = store.certificate_of(node)
     if created is None or found is None or found.tested_since is None:
         return created is None
     return found.tested_since >= created + _SECOND
@@ -398,10 +398,10 @@ def difference_of(place: PlaceRecord, seen: Seen | None) -> str:
         return f"{place.cluster} does not know {place.name}"
     if place.waits or seen.apart:
         return ""
-    if place.wanted == records.ADMITTED and not seen.open:
+    if place.wanted == store.ADMITTED and not seen.open:
         return f"it is admitted, and closed in {place.cluster}: {seen.foreign or 'by Muster'}"
     if not place.wanted and seen.ours:
         return f"it serves in shadow mode, and {place.cluster} shows it closed by Muster: verify it, or open it there"
-    if place.wanted == records.WITHDRAWN and seen.open:
+    if place.wanted == store.WITHDRAWN and seen.open:
         return f"it is in {place.state}, and open in {place.cluster}"
     return ""

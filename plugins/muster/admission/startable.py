@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from muster import records
+from muster import store
 from muster.admission import service
 from muster.admission.backend import Allocation
 from muster.errors import MusterError
 from muster.integration.runid import REVALIDATION
-from muster.records import NodeRecord
 from muster.remote.launch import parse_launch
 from muster.settings import settings
+from muster.store import NodeRecord
 from muster_criteria.sku_files.model import SkuError
 from muster_criteria.sku_files.skus import load_sku
 
@@ -25,7 +25,7 @@ def startable(node: NodeRecord, dag: str, run_id: str, level: str, reason: str, 
     except SkuError as error:
         raise MusterError(str(error)) from None
     parse_launch(node.launch)
-    if any(run.run_id == run_id and run.dag_id == dag for run in records.list_runs(node=node.name)):
+    if any(run.run_id == run_id and run.dag_id == dag for run in store.list_runs(node=node.name)):
         raise MusterError(f"run {run_id} exists already: give another reason for another run")
     allocation = service.allocation(node.name)
     if dag == REVALIDATION:
@@ -33,7 +33,7 @@ def startable(node: NodeRecord, dag: str, run_id: str, level: str, reason: str, 
             raise MusterError(f"it is left alone: {why}")
     elif allocation.allocated and not force_reason:
         raise MusterError(f"it is in use: {allocation.by}; only --force with --force-reason tests it anyway")
-    with records.rehearsal():
-        records.acquire_lease(node.name, dag, run_id)
-        records.begin_run(dag, run_id, node.name, level, reason, force_reason or None)
+    with store.rehearsal():
+        store.acquire_lease(node.name, dag, run_id)
+        store.begin_run(dag, run_id, node.name, level, reason, force_reason or None)
     return allocation

@@ -21,7 +21,7 @@ from urllib.parse import urlsplit
 import httpx
 import pydantic
 
-from muster import records
+from muster import store
 from muster.admission import records_only
 from muster.admission.backend import Mark, Seen
 from muster.errors import BadScheduler, LeftAlone, SchedulerDown
@@ -107,8 +107,8 @@ class Webhook:
         if self._chosen.state_url:
             wanted = set(names)
             return {name: node for name, node in self._state().items() if name in wanted}
-        nodes = {node.name: node for node in records.list_nodes()}
-        places = {place.name: place for place in records.scheduler_places() if place.cluster == self._chosen.cluster}
+        nodes = {node.name: node for node in store.list_nodes()}
+        places = {place.name: place for place in store.scheduler_places() if place.cluster == self._chosen.cluster}
         # A receiver without state knows any name: the first change shows whether it accepts this one.
         return {
             name: records_only.seen(nodes[places[name].node], places[name].admitted)

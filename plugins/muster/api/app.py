@@ -8,7 +8,7 @@ from typing import Annotated
 from fastapi import FastAPI, Header, HTTPException, Request, Response
 from fastapi.responses import JSONResponse
 
-from muster import records
+from muster import store
 from muster.api import metrics, read
 from muster.errors import DatabaseNotReady, MusterError
 from muster.settings import Settings, settings
@@ -39,7 +39,7 @@ def show_metrics(authorization: Annotated[str, Header()] = "") -> Response:
     if scheme.lower() != "bearer" or not matches:
         raise HTTPException(401, "Metrics need the token: Authorization: Bearer …", {"WWW-Authenticate": "Bearer"})
     try:
-        figures = records.fleet_figures()
+        figures = store.fleet_figures()
     except DatabaseNotReady as error:
         raise HTTPException(503, str(error)) from None
     shown = metrics.render(figures, nodes_max=current.metrics_nodes)

@@ -12,11 +12,11 @@ import pydantic
 from fastapi import APIRouter, Depends, HTTPException, Query, Request
 from fastapi.openapi.utils import get_openapi
 
-from muster import records
+from muster import store
 from muster.errors import UnknownNode
-from muster.lifecycle.pause import Pause
-from muster.lifecycle.transitions import State
-from muster.records import FleetRow, OpenFinding, StageVerdict
+from muster.rules.pause import Pause
+from muster.rules.transitions import State
+from muster.store import FleetRow, OpenFinding, StageVerdict
 from muster.web import fleet
 from muster.web.app import read
 from muster.web.overview import fleet_now
@@ -63,7 +63,7 @@ class Certificate(pydantic.BaseModel):
 def known(name: str) -> str:
     """The name, if such a node is enrolled. Raises HTTPException 404."""
     try:
-        return records.get_node(name).name
+        return store.get_node(name).name
     except UnknownNode as error:
         raise HTTPException(404, str(error)) from None
 
@@ -84,32 +84,32 @@ def nodes(
 ) -> list[FleetRow]:
     """Nodes by name with their last run, filtered as on the Fleet page, at most ``limit``, ``after`` a name."""
     filters = fleet.Filters(state=state, verdict=verdict, sku=sku, rack=rack, q=q)
-    rows = fleet.chosen(fleet_now()[0], filters, records.nodes_with(q) if q else ())
+    rows = fleet.chosen(fleet_now()[0], filters, store.nodes_with(q) if q else ())
     return [row for row in rows if row.node > after][:limit]
 
 
 @router.get("/nodes/{name}")
 def node(name: Name) -> Node:
     """One node."""
-    return Node.model_validate(records.get_node(name))
+    return Node.model_validate(store.get_node(name))
 
 
 @router.get("/nodes/{name}/verdicts")
 def verdicts(name: Name) -> list[StageVerdict]:
     """The node's current verdicts, of every stage, oldest first."""
-    return records.latest_verdicts(name)
+    return store.latest_verdicts(name)
 
 
 @router.get("/nodes/{name}/findings")
 def findings(name: Name) -> list[OpenFinding]:
     """The node's open findings, with the waivers that are valid now."""
-    return records.open_findings(name)
+    return store.open_findings(name)
 
 
 @router.get("/nodes/{name}/certificate")
 def certificate(name: Name) -> Certificate:
     """The node's newest certificate, valid or not; 404 without one."""
-    found = records.certificate_of(name)
+    found = store.certificate_of(name)
     if found is None:
         raise HTTPException(404, f"{name} has no certificate")
     why = found.invalid(datetime.datetime.now(datetime.UTC))

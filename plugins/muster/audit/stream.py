@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 
-from muster import records
+from muster import store
 from muster.audit.sinks import NotAccepted, Sink, sinks
 from muster.errors import DatabaseNotReady
 from muster.settings import settings
@@ -28,13 +28,13 @@ def _deliver(name: str, sink: Sink) -> int:
     sent = 0
     for _ in range(BATCHES):
         try:
-            events = records.audit_batch(name, BATCH)
+            events = store.audit_batch(name, BATCH)
             if not events:
                 break
             sink.send(events)
         except (OSError, NotAccepted, DatabaseNotReady) as error:  # the last: a lock was not free in time
-            records.audit_failed(name, (str(error) or type(error).__name__)[:500])
+            store.audit_failed(name, (str(error) or type(error).__name__)[:500])
             break
-        records.audit_delivered(name, events[-1].id)
+        store.audit_delivered(name, events[-1].id)
         sent += len(events)
     return sent

@@ -44,7 +44,7 @@ PRELOAD = (
     "matplotlib.backends.backend_agg",
     "paramiko",
     "asyncssh",
-    "muster.records",
+    "muster.store",
     "muster_criteria.stage.judge",
     "muster_reports.mail",
     "muster.integration.warm",

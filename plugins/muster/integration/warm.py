@@ -16,9 +16,9 @@ from typing import Any
 
 from tqdm import tqdm
 
-from muster import records
-from muster.records import JobRecord, NewNode
+from muster import store
 from muster.settings import settings
+from muster.store import JobRecord, NewNode
 from muster_criteria.measured import parse_result
 from muster_criteria.model import Judgement
 from muster_criteria.sku_files import programme
@@ -42,35 +42,35 @@ def rehearse() -> None:
     # would lack, and share a lock with all forks, which one that is killed might never give back.
     tqdm.monitor_interval = 0
     tqdm.set_lock(threading.RLock())
-    with tempfile.TemporaryDirectory(prefix="muster-rehearsal-") as folder, records.scratch(Path(folder) / "muster.db"):
-        records.add_node(NewNode(NODE, "localhost", HOST_KEY, SKU, simulated=True))
-        lease = records.acquire_lease(NODE, *RUN)
-        records.begin_run(*RUN, NODE, LEVEL, "warming up", required_stages=STAGES)
+    with tempfile.TemporaryDirectory(prefix="muster-rehearsal-") as folder, store.scratch(Path(folder) / "muster.db"):
+        store.add_node(NewNode(NODE, "localhost", HOST_KEY, SKU, simulated=True))
+        lease = store.acquire_lease(NODE, *RUN)
+        store.begin_run(*RUN, NODE, LEVEL, "warming up", required_stages=STAGES)
         judgements = [_rehearse_stage(stage, lease.token) for stage in STAGES]
-        records.finish_run(*RUN, *overall(judgements, STAGES))
-        rendered = mail.render(records.run_report(*RUN))
+        store.finish_run(*RUN, *overall(judgements, STAGES))
+        rendered = mail.render(store.run_report(*RUN))
         message = mail.build_message(rendered, "muster@localhost", ["nobody@localhost"])
-        records.outbox_add(rendered.report_id, message.as_bytes())
-        for waiting in records.outbox_pending():
-            records.outbox_sent(waiting.id)
-        records.release_leases(*RUN, "warm")
+        store.outbox_add(rendered.report_id, message.as_bytes())
+        for waiting in store.outbox_pending():
+            store.outbox_sent(waiting.id)
+        store.release_leases(*RUN, "warm")
 
 
 def _rehearse_stage(stage: str, fence: int) -> Judgement:
     """Run one stage from its begin to its verdict."""
-    run = records.get_run(*RUN)
-    records.run_stages(*RUN)
+    run = store.get_run(*RUN)
+    store.run_stages(*RUN)
     sku = load_sku(run.sku, settings().sku_folders)
-    node = records.begin_stage(*RUN, stage)
-    records.get_lease(node.name)
-    records.get_job(*RUN, stage)
-    records.record_job(JobRecord(*RUN, stage, "0.0", "running", "", fence=fence))
-    records.touch_contact(node.name)
+    node = store.begin_stage(*RUN, stage)
+    store.get_lease(node.name)
+    store.get_job(*RUN, stage)
+    store.record_job(JobRecord(*RUN, stage, "0.0", "running", "", fence=fence))
+    store.touch_contact(node.name)
     raw, telemetry = json.dumps(_result(stage)).encode(), _telemetry()
     result = parse_result(raw)
     judgement = judge(Case.of(result, sku))
-    records.record_stage(*RUN, result, judgement, raw, telemetry)
-    records.record_job(JobRecord(*RUN, stage, "0.0", "final", "", fence=fence))
+    store.record_stage(*RUN, result, judgement, raw, telemetry)
+    store.record_job(JobRecord(*RUN, stage, "0.0", "final", "", fence=fence))
     return judgement
 
 

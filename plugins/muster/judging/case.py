@@ -8,7 +8,7 @@ import logging
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING
 
-from muster import records
+from muster import store
 from muster.errors import UnknownSnapshot
 from muster.judging import repeats
 from muster.judging.references import compares, with_history
@@ -17,7 +17,7 @@ from muster_criteria.chassis import Chassis, joined
 from muster_criteria.model import Verdict
 
 if TYPE_CHECKING:
-    from muster.records import NodeRecord, RunRecord
+    from muster.store import NodeRecord, RunRecord
     from muster_criteria.fleet.peers.snapshot import Snapshot
     from muster_criteria.measured import StageResult
     from muster_criteria.model import Evidence, Judgement
@@ -47,7 +47,7 @@ class Collected:
 def fresh_case(run: RunRecord, node: NodeRecord, sku: Sku, stage: str, collected: Collected) -> Case:
     """Returns the case of an attempt that has just ended, with the newest peers and all records until now."""
     returned = returning_xids(node.name, collected.result, sku.xid_policy)
-    claimed = records.serials_elsewhere(node.name, collected.result)
+    claimed = store.serials_elsewhere(node.name, collected.result)
     collected = dataclasses.replace(collected, evidence=(*collected.evidence, *returned, *claimed))
     return _case(run, node, sku, stage, collected, lambda result: _newest(run, node, sku, result))
 
@@ -60,11 +60,11 @@ def stored_case(
     ``version``: "" for the snapshot that the judgement cites, ``NO_PEERS`` for none. Raises UnknownSnapshot.
     """
     run = dataclasses.replace(run, level=recorded.level)
-    node = dataclasses.replace(records.get_node(run.node), simulated=recorded.simulated)
+    node = dataclasses.replace(store.get_node(run.node), simulated=recorded.simulated)
     cited = version or recorded.snapshot or NO_PEERS
     snapshot = None
     if cited != NO_PEERS:
-        snapshot = records.load_snapshot(cited, run.sku, run.level, simulated=recorded.simulated)
+        snapshot = store.load_snapshot(cited, run.sku, run.level, simulated=recorded.simulated)
     return _case(
         run, node, sku, recorded.stage, collected, lambda _: snapshot, before=before, goldens=version != NO_PEERS
     )
@@ -95,8 +95,8 @@ def with_common_causes(
 
     if judgement.verdict is not Verdict.FAIL or not any(symptom(each) for each in judgement.findings):
         return judgement
-    groups = groups_of(records.get_node(node).rack, environment)
-    return beside_others(judgement, node, groups, records.neighbours(node, judgement.stage, before))
+    groups = groups_of(store.get_node(node).rack, environment)
+    return beside_others(judgement, node, groups, store.neighbours(node, judgement.stage, before))
 
 
 def _case(
@@ -133,11 +133,11 @@ def _case(
         result=result,
         simulated=simulated,
         references=with_history(snapshot, run, node, sku, before=before, repeats=again) if snapshot else None,
-        goldens=records.goldens_for(result, run.run_id, simulated=simulated, before=before) if goldens else Goldens(),
+        goldens=store.goldens_for(result, run.run_id, simulated=simulated, before=before) if goldens else Goldens(),
         others=others,
         repeats=again,
-        running=records.running_versions(sku.name, node.name, fleet_parts, simulated=simulated, before=before),
-        previous_faults=records.previous_faults(result, node.name, run.run_id, before=before),
+        running=store.running_versions(sku.name, node.name, fleet_parts, simulated=simulated, before=before),
+        previous_faults=store.previous_faults(result, node.name, run.run_id, before=before),
     )
 
 
@@ -146,11 +146,11 @@ def _newest(run: RunRecord, node: NodeRecord, sku: Sku, result: StageResult) -> 
     if not compares(sku, result):
         return None
     simulated = node.simulated or result.simulated
-    latest = records.latest_snapshot(sku.name, run.level, simulated=simulated)
+    latest = store.latest_snapshot(sku.name, run.level, simulated=simulated)
     if latest is None:
         return None
     try:
-        return records.load_snapshot(latest.version, sku.name, run.level, simulated=simulated)
+        return store.load_snapshot(latest.version, sku.name, run.level, simulated=simulated)
     except UnknownSnapshot as error:
         log.warning("judged without peers: %s", error)
         return None

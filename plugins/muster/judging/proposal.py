@@ -13,12 +13,12 @@ from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from muster import records
+from muster import store
 from muster.errors import MusterError, UnknownRevision, UnknownSnapshot
 from muster.judging.references import metrics
-from muster.lifecycle.transitions import STAGES
-from muster.records import LatestStage
+from muster.rules.transitions import STAGES
 from muster.settings import settings
+from muster.store import LatestStage
 from muster_criteria.measured import BadResult, StageResult, parse_result
 from muster_criteria.model import Verdict
 from muster_criteria.sku_files.model import Sku, SkuError
@@ -82,7 +82,7 @@ def propose(*, skus: str = "", as_of: str = "", stage: str = "", node: str = "")
     missing: list[str] = []
     refused: MusterError | None = None
     concerned = False
-    for sku_name, of_stage, level, simulated in records.conclusive_stages():
+    for sku_name, of_stage, level, simulated in store.conclusive_stages():
         if of_stage not in STAGES or of_stage != (stage or of_stage):
             continue
         try:
@@ -95,7 +95,7 @@ def propose(*, skus: str = "", as_of: str = "", stage: str = "", node: str = "")
         concerned = True
         stages = [
             each
-            for each in records.latest_stages(sku_name, of_stage, level, simulated=simulated)
+            for each in store.latest_stages(sku_name, of_stage, level, simulated=simulated)
             if each.node == (node or each.node)
         ]
         missing += [each.node for each in stages if not each.attempts]
@@ -114,14 +114,14 @@ class _Side:
 
 
 def _sides(name: str, level: str, simulated: bool, skus: str, as_of: str) -> tuple[_Side, _Side]:
-    newest = records.latest_snapshot(name, level, simulated=simulated)
+    newest = store.latest_snapshot(name, level, simulated=simulated)
     version = newest.version if newest else ""
     try:
         now = load_sku(name, settings().sku_folders)
     except SkuError as error:
         raise UnknownRevision(str(error)) from None
     if as_of:
-        records.load_snapshot(as_of, name, level, simulated=simulated)
+        store.load_snapshot(as_of, name, level, simulated=simulated)
     return _Side(now, version), _Side(_proposed_sku(name, skus) if skus else now, as_of or version)
 
 
@@ -130,7 +130,7 @@ def _proposed_sku(name: str, skus: str) -> Sku:
     if not folder.is_dir():
         if "/" in skus:
             raise UnknownRevision(f"there is no folder {skus}; give one of SKU files, or a stored revision")
-        return records.load_revision(name, skus)
+        return store.load_revision(name, skus)
     try:
         return load_sku(name, (folder, *settings().sku_folders))
     except SkuError as error:
@@ -163,7 +163,7 @@ def _judged(stages: Sequence[LatestStage], side: _Side) -> pd.DataFrame:
     first = stages[0]
     snapshot = _snapshot(first, side)
     compare = side.sku.programme.compare
-    earlier = records.fleet_readings(
+    earlier = store.fleet_readings(
         first.sku, first.level, metrics(side.sku), simulated=first.simulated, visits=VISITS_MAX + 1
     )
     current = {f"{each.dag_id}/{each.run_id}/{each.stage}" for each in stages}
@@ -179,7 +179,7 @@ def _snapshot(of: LatestStage, side: _Side) -> Snapshot:
     from muster_criteria.fleet.series.readings import together
 
     if side.snapshot:
-        return records.load_snapshot(side.snapshot, of.sku, of.level, simulated=of.simulated)
+        return store.load_snapshot(side.snapshot, of.sku, of.level, simulated=of.simulated)
     return build_snapshot(together([]), datetime.datetime.now(datetime.UTC), side.sku.programme.compare)
 
 

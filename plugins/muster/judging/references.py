@@ -5,12 +5,12 @@ from __future__ import annotations
 import datetime
 from typing import TYPE_CHECKING
 
-from muster import records
+from muster import store
 
 if TYPE_CHECKING:
     import pandas as pd
 
-    from muster.records import NodeRecord, RunRecord
+    from muster.store import NodeRecord, RunRecord
     from muster_criteria.fleet.peers.references import References
     from muster_criteria.fleet.peers.snapshot import Snapshot
     from muster_criteria.measured import StageResult
@@ -37,11 +37,11 @@ def with_history(
     from muster_criteria.fleet.peers.references import References
     from muster_criteria.fleet.series.timeline import VISITS_MAX
 
-    visits = records.node_readings(
+    visits = store.node_readings(
         node.name, run.level, metrics(sku), run_id=run.run_id, visits=VISITS_MAX, before=before
     )
     history = build_history(visits, snapshot, sku.programme.compare) if len(visits) else None
-    zone = str(node.labels.get(records.ZONE, ""))
+    zone = str(node.labels.get(store.ZONE, ""))
     return References(snapshot, history, repeats=repeats, node=node.name, zone=zone)
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from muster import records
+from muster import store
 from muster_criteria.measured import BadResult, StageResult, parse_result
 from muster_criteria.model import Verdict
 from muster_criteria.sku_files.model import Sku
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
     import pandas as pd
 
-    from muster.records import NodeRecord, RunRecord
+    from muster.store import NodeRecord, RunRecord
 
 
 def arranged(
@@ -35,7 +35,7 @@ def arranged(
 
 def _earlier(run: RunRecord, stage: str, before: datetime.datetime | None) -> list[tuple[Verdict, StageResult]]:
     found = []
-    for each in records.stage_attempts(run.dag_id, run.run_id, stage, node=run.node, before=before):
+    for each in store.stage_attempts(run.dag_id, run.run_id, stage, node=run.node, before=before):
         try:
             found.append((each.verdict, parse_result(each.result)))
         except BadResult:
@@ -56,7 +56,7 @@ def readings(others: tuple[StageResult, ...], sku: Sku, node: NodeRecord) -> pd.
             run=each.job_id,
             sku=sku.name,
             environment=each.environment,
-            zone=str(node.labels.get(records.ZONE, "")),
+            zone=str(node.labels.get(store.ZONE, "")),
         )
         for each in others
     ]

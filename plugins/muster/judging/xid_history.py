@@ -6,7 +6,7 @@ import dataclasses
 import itertools
 from collections.abc import Sequence
 
-from muster.records import XidRecord, by_boot, part_of, recorded_xids
+from muster.store import XidRecord, by_boot, part_of, recorded_xids
 from muster_criteria.measured import StageResult
 from muster_criteria.model import Evidence
 from muster_criteria.xid.judge import events_of, returned

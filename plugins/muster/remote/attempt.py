@@ -18,9 +18,8 @@ from typing import TypeVar
 
 import paramiko
 
-from muster import records
+from muster import store
 from muster.errors import LeaseLost, MusterError
-from muster.records import JobRecord, NodeRecord, RunRecord
 from muster.remote import jobs, launch, outcome, redfish, ssh
 from muster.remote.attempt_key import AttemptKey
 from muster.remote.bmc_watch import BmcWatch
@@ -29,6 +28,7 @@ from muster.remote.ssh import NodeAddress
 from muster.remote.waiting import Wait
 from muster.remote.zipapp import AgentFile
 from muster.settings import settings
+from muster.store import JobRecord, NodeRecord, RunRecord
 from muster_criteria.chassis import Chassis, with_earlier
 from muster_criteria.measured import BadResult, StageResult, parse_result
 from muster_criteria.sku_files.model import Sku
@@ -74,7 +74,7 @@ class Attempt:
 
     def recorded_end(self) -> str | None:
         """Returns ``StageResult.end`` of the job's result if it is stored with a verdict; else None."""
-        kept = records.stage_bytes(self.task.dag_id, self.task.run_id, self.task.stage, node=self.task.node)
+        kept = store.stage_bytes(self.task.dag_id, self.task.run_id, self.task.stage, node=self.task.node)
         if kept is None or kept.result is None:
             return None
         result = json.loads(kept.result)
@@ -98,19 +98,19 @@ def claim(
     IllegalMove, SkuError.
     """
     if begin:
-        node = records.begin_stage(task.dag_id, task.run_id, task.stage, node=task.node)
+        node = store.begin_stage(task.dag_id, task.run_id, task.stage, node=task.node)
     else:
-        node = records.get_node(run.node)
-    lease = records.get_lease(node.name)
+        node = store.get_node(run.node)
+    lease = store.get_lease(node.name)
     if lease is None or (lease.dag_id, lease.run_id) != (task.dag_id, task.run_id):
         raise LeaseLost(f"this run does not hold {node.name} any more; clear it to start over")
-    job = records.get_job(task.dag_id, task.run_id, task.stage, node=task.node)
+    job = store.get_job(task.dag_id, task.run_id, task.stage, node=task.node)
     key = outcome.next_attempt(task.max_tries, job) if begin or job is None else AttemptKey.parse(job.attempt_key)
     if job is None or job.attempt_key != str(key):
         job = JobRecord(
             task.dag_id, task.run_id, task.stage, str(key), outcome.SUBMITTED, "", fence=lease.token, node=task.node
         )
-        records.record_job(job)
+        store.record_job(job)
     # Members of a block share one task id, so the node is part of their jobs' names.
     task_id = f"{task.task_id}[{task.node}]" if task.node else task.task_id
     job_key = key.job_key(task.dag_id, task.run_id, task_id)
@@ -159,7 +159,7 @@ def begin(
         started_at=datetime.datetime.now(datetime.UTC),
         chassis=before.to_json() if before else "",
     )
-    records.record_job(job)
+    store.record_job(job)
     jobs.start(client, seen, key, attempt.plan.to_json(), node.launch, agent.sha256, words)
     log.info("started job %s on %s: %s", key, node.name, ", ".join(call.probe for call in attempt.plan.probes))
     attempt = dataclasses.replace(attempt, job=job)
@@ -176,7 +176,7 @@ def _stop_if_taken_back(
         step()
     except MusterError:
         jobs.stop(client, seen.work, attempt.job_key, attempt.node.launch)
-        records.record_job(dataclasses.replace(attempt.job, state=outcome.STOPPED))
+        store.record_job(dataclasses.replace(attempt.job, state=outcome.STOPPED))
         raise
 
 
@@ -301,7 +301,7 @@ def read_bmc(attempt: Attempt) -> Chassis | None:
 def record_end(attempt: Attempt, end: Ended, state: str, repeat_probes: tuple[str, ...] = ()) -> None:
     """Record how the attempt's job ended, and which probes are to run again."""
     now = datetime.datetime.now(datetime.UTC)
-    records.record_job(
+    store.record_job(
         dataclasses.replace(
             attempt.job, state=state, ended_at=now, note=end.sentence[:500], repeat_probes=repeat_probes
         )
@@ -310,7 +310,7 @@ def record_end(attempt: Attempt, end: Ended, state: str, repeat_probes: tuple[st
 
 def stop(attempt: Attempt, connect: Connect) -> None:
     """Stop the attempt's job; the next attempt measures again. Raises RemoteError."""
-    records.record_job(dataclasses.replace(attempt.job, state=outcome.STOPPED))
+    store.record_job(dataclasses.replace(attempt.job, state=outcome.STOPPED))
     with connect(attempt.node) as client:
         seen = jobs.look(client, attempt.node.work_dir, attempt.job_key, "")
         jobs.stop(client, seen.work, attempt.job_key, attempt.node.launch)
@@ -321,21 +321,21 @@ def stop_leftovers(dag_id: str, run_id: str, stages: Collection[str], connect: C
 
     Raises RemoteError.
     """
-    latest = [records.get_job(dag_id, run_id, stage, node=node) for stage in stages]
+    latest = [store.get_job(dag_id, run_id, stage, node=node) for stage in stages]
     running = [job for job in latest if job is not None and job.state == outcome.RUNNING]
     if not running:
         return
-    machine = records.get_node(records.get_run(dag_id, run_id, node=node).node)
+    machine = store.get_node(store.get_run(dag_id, run_id, node=node).node)
     with connect(machine) as client:
         for job in running:
             _stop_job(client, machine, job)
             log.warning("stopped the job of stage %s on %s, which no task waited for", job.stage, machine.name)
-            records.record_job(dataclasses.replace(job, state=outcome.STOPPED, note="its run was over", node=node))
+            store.record_job(dataclasses.replace(job, state=outcome.STOPPED, note="its run was over", node=node))
 
 
 def stop_hung(job: JobRecord, connect: Connect, patience_s: float) -> None:
     """Give a running job ``patience_s`` seconds to end by itself, then stop it. Raises RemoteError."""
-    node = records.get_node(job.node)
+    node = store.get_node(job.node)
     until = time.monotonic() + patience_s
     with connect(node) as client:
         while jobs.look(client, node.work_dir, posixpath.basename(job.remote_dir), "").state is jobs.State.RUNNING:

@@ -8,11 +8,11 @@ import dataclasses
 from collections.abc import Awaitable, Callable, Mapping
 from typing import Any
 
-from muster import records
-from muster.records import JobRecord
+from muster import store
 from muster.remote import redfish
 from muster.remote.bmc import BadBmc, Bmc, Login, parse_bmc
 from muster.settings import settings
+from muster.store import JobRecord
 from muster_criteria.chassis import STAGES, with_earlier
 
 _THREADS = concurrent.futures.ThreadPoolExecutor(max_workers=8, thread_name_prefix="bmc")
@@ -49,9 +49,9 @@ class BmcWatch:
 
     def _read(self, who: Login) -> str:
         reading = redfish.ask(self.bmc, self.stage, who)
-        job = records.get_job(self.dag_id, self.run_id, self.stage, self.attempt_key)
+        job = store.get_job(self.dag_id, self.run_id, self.stage, self.attempt_key)
         if reading is None or job is None:
             return ""
         worst = with_earlier(job.chassis, reading, meanwhile=True)
-        records.record_job(dataclasses.replace(job, chassis=worst.to_json()))
+        store.record_job(dataclasses.replace(job, chassis=worst.to_json()))
         return reading.trouble

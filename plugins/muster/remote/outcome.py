@@ -6,9 +6,9 @@ import dataclasses
 import enum
 from collections.abc import Iterable
 
-from muster.records import JobRecord
 from muster.remote.attempt_key import AttemptKey
 from muster.remote.jobs import Look, State
+from muster.store import JobRecord
 from muster_criteria.model import Evidence, Verdict
 from muster_node.contract import EXIT_BAD_PLAN, EXIT_NO_RESULT
 

@@ -16,7 +16,7 @@ from typing import Any
 
 import asyncssh
 
-from muster import records
+from muster import store
 from muster.errors import ControllerFault
 from muster.remote import jobs, scripts, ssh
 from muster.remote.bmc import Bmc, Login
@@ -262,7 +262,7 @@ class Waiter:
         if touched and now - touched < CONTACT_SECONDS:
             return touched
         try:
-            await asyncio.to_thread(records.touch_contact, self.wait.node.name)
+            await asyncio.to_thread(store.touch_contact, self.wait.node.name)
         except Exception as error:  # the job matters more
             self.log.warning("the contact with %s could not be recorded: %s", self.wait.node.name, error)
         return now

@@ -12,11 +12,11 @@ from airflow.api_fastapi.core_api.security import GetUserDep, requires_access_da
 from airflow.configuration import conf
 from fastapi import Form, HTTPException, Request
 
-from muster import acting, records
+from muster import acting, store
 from muster.admission import entry
 from muster.errors import MusterError
-from muster.lifecycle.preview import risks_of_move, risks_of_pause
-from muster.lifecycle.transitions import State, person_moves
+from muster.rules.preview import risks_of_move, risks_of_pause
+from muster.rules.transitions import State, person_moves
 from muster.web.access import allowed
 
 DECIDES = "admission"
@@ -42,7 +42,7 @@ def from_this_page(request: Request) -> None:
         raise HTTPException(403, "this form was not sent by the Fleet page: open the node's page and try again")
 
 
-def moves(node: records.NodeRecord) -> list[State]:
+def moves(node: store.NodeRecord) -> list[State]:
     """The states into which a person may move the node."""
     return person_moves(node.state)
 
@@ -68,8 +68,8 @@ class Change:
 
     def preview(self) -> tuple[str, list[str]]:
         """Returns (what would happen, its risks); nothing changes. Raises MusterError, as ``apply`` would."""
-        before, lease = records.get_node(self.node), records.get_lease(self.node)
-        with self._login(), records.rehearsal():
+        before, lease = store.get_node(self.node), store.get_lease(self.node)
+        with self._login(), store.rehearsal():
             sentence = self._carry_out(dry_run=True)
         risks = []
         if self.what == "move":
@@ -112,25 +112,25 @@ class Change:
         return f"{moved.name}: {to}"
 
     def _waive(self, dry_run: bool) -> str:
-        end = records.end_of(self.until)
-        if self.finding not in {each.finding.id for each in records.open_findings(self.node)}:
+        end = store.end_of(self.until)
+        if self.finding not in {each.finding.id for each in store.open_findings(self.node)}:
             raise MusterError(f"{self.node} has no open finding {self.finding!r}")
-        waiver = records.waive_finding(self.finding, end, self.person, self.reason)
+        waiver = store.waive_finding(self.finding, end, self.person, self.reason)
         return f"{waiver.rule} of {waiver.metric} is waived {waiver}; test the node again"
 
     def _keep(self, dry_run: bool) -> str:
-        kept = records.keep_in_service(self.node, self.person, self.reason)
+        kept = store.keep_in_service(self.node, self.person, self.reason)
         return f"{kept.name} stays in {kept.state}"
 
     def _pause(self, dry_run: bool) -> str:
-        paused = records.pause_node(self.node, records.end_of(self.until), self.person, self.reason)
+        paused = store.pause_node(self.node, store.end_of(self.until), self.person, self.reason)
         return f"{paused.name}: its tests are {paused.pause}"
 
     def _resume(self, dry_run: bool) -> str:
-        return f"{records.resume_node(self.node, self.person, self.reason).name}: its pause is over"
+        return f"{store.resume_node(self.node, self.person, self.reason).name}: its pause is over"
 
     def _verify(self, dry_run: bool) -> str:
-        return f"{self.node}: {records.verify_node(self.node, self.person, self.reason)}"
+        return f"{self.node}: {store.verify_node(self.node, self.person, self.reason)}"
 
 
 CHANGES: dict[str, Callable[[Change, bool], str]] = {

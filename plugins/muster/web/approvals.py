@@ -22,12 +22,12 @@ from airflow.models.taskinstance import TaskInstance
 from fastapi import Depends, Form, Query
 from sqlalchemy import Select, func, select
 
-from muster import acting, records
+from muster import acting, store
 from muster.admission import answers
 from muster.errors import MusterError, UnknownNode
 from muster.integration.airflow_api import ASKING, HELD, REASON, WAITS
-from muster.lifecycle.gate import Admit
-from muster.lifecycle.transitions import is_person
+from muster.rules.gate import Admit
+from muster.rules.transitions import is_person
 from muster.web import peers, plots
 from muster.web.access import allowed, if_confirmed
 from muster_reports.model import RunReport
@@ -61,10 +61,10 @@ class Evidence:
     ``effects``: (answer, what it will do).
     """
 
-    node: records.NodeRecord
+    node: store.NodeRecord
     reasons: tuple[str, ...]
-    run: records.RunRecord | None
-    findings: Sequence[records.OpenFinding]
+    run: store.RunRecord | None
+    findings: Sequence[store.OpenFinding]
     strips: Sequence[plots.Strip]
     effects: Sequence[tuple[str, Sequence[str]]]
 
@@ -112,30 +112,30 @@ def _questions(session: SessionDep, user: BaseUser, query: Select[HITLDetail]) -
 def evidence(asked: Question) -> Evidence | None:
     """What speaks for and against; None if the records know no such node."""
     try:
-        node = records.get_node(asked.node)
+        node = store.get_node(asked.node)
     except UnknownNode:
         return None
     if asked.dag_id == HELD and node.held_run:
-        run: records.RunRecord | None = records.get_run(*node.held_run.split("/", 1), node=node.name)
+        run: store.RunRecord | None = store.get_run(*node.held_run.split("/", 1), node=node.name)
     else:
-        run = records.last_run(node.name)
-    report: RunReport | None = records.run_report(run.dag_id, run.run_id, node=node.name) if run else None
+        run = store.last_run(node.name)
+    report: RunReport | None = store.run_report(run.dag_id, run.run_id, node=node.name) if run else None
     observed = [each for stage in report.stages for each in stage.judgement.observations] if report else []
     bands = peers.bands(report) if report else {}
     failed = [each for each in plots.strips(observed, bands) if each.failed]
-    return Evidence(node, reasons(asked, node), run, records.open_findings(node.name), failed, effects(asked, node))
+    return Evidence(node, reasons(asked, node), run, store.open_findings(node.name), failed, effects(asked, node))
 
 
-def effects(asked: Question, node: records.NodeRecord) -> list[tuple[str, Sequence[str]]]:
+def effects(asked: Question, node: store.NodeRecord) -> list[tuple[str, Sequence[str]]]:
     """(answer, what it will do) for each answer to the question."""
     return [(option, answers.effects(option, node)) for option in asked.options]
 
 
-def reasons(asked: Question, node: records.NodeRecord) -> tuple[str, ...]:
+def reasons(asked: Question, node: store.NodeRecord) -> tuple[str, ...]:
     """Why a person decides; empty if the records have nothing against the node."""
     if asked.dag_id == HELD and node.held_run:
-        return (records.get_run(*node.held_run.split("/", 1), node=node.name).why_held,)
-    decision = records.admission_decision(node.name)
+        return (store.get_run(*node.held_run.split("/", 1), node=node.name).why_held,)
+    decision = store.admission_decision(node.name)
     return () if isinstance(decision, Admit) else tuple(decision.reasons)
 
 
@@ -173,15 +173,15 @@ class Answer:
     def preview(self) -> tuple[str, tuple[str, ...]]:
         """Returns (the answer, what it will do); nothing changes. Raises MusterError where it would be refused."""
         asked = self._question()
-        answers.check(self.option, records.get_node(asked.node), asked.dag_id, asked.run_id)
-        with acting.under(acting.airflow_login(self.person)), records.rehearsal():
+        answers.check(self.option, store.get_node(asked.node), asked.dag_id, asked.run_id)
+        with acting.under(acting.airflow_login(self.person)), store.rehearsal():
             answers.carry_out(self.option, asked.node, self.person, self.reason, dry_run=True)
-        return f"{self.option}: {asked.node}", answers.effects(self.option, records.get_node(asked.node))
+        return f"{self.option}: {asked.node}", answers.effects(self.option, store.get_node(asked.node))
 
     def apply(self) -> None:
         """Give the answer under the viewer's login. Raises MusterError; HTTPException if Airflow refuses it."""
         asked = self._question()
-        answers.check(self.option, records.get_node(asked.node), asked.dag_id, asked.run_id)
+        answers.check(self.option, store.get_node(asked.node), asked.dag_id, asked.run_id)
         payload = UpdateHITLDetailPayload(chosen_options=[self.option], params_input={REASON: self.reason})
         update_hitl_detail(asked.dag_id, asked.run_id, asked.task_id, payload, self._user, self._session)
 

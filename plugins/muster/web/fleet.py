@@ -10,8 +10,8 @@ import io
 import urllib.parse
 from collections.abc import Collection, Mapping, Sequence
 
-from muster.lifecycle.transitions import IN_FLIGHT, INCONCLUSIVE_BUDGET, State
-from muster.records import FleetRow, RunRecord
+from muster.rules.transitions import IN_FLIGHT, INCONCLUSIVE_BUDGET, State
+from muster.store import FleetRow, RunRecord
 from muster_criteria.text import one_line
 from muster_reports.model import RunReport, Series
 

@@ -9,7 +9,7 @@ from typing import Any
 from fastapi import Request
 from markupsafe import Markup
 
-from muster import records
+from muster import store
 from muster.web import fleet, plots, rack_map, rendering, shading
 from muster.web.shared import Shared
 from muster_reports import text
@@ -18,7 +18,7 @@ SINCE = datetime.timedelta(days=1)
 RUNS_MAX, MOVES_MAX = 30, 12
 NOTICES_S = 10
 """Seconds for which the sentences about the whole fleet are shared between viewers."""
-_shared_rows = Shared[list[records.FleetRow]](1)
+_shared_rows = Shared[list[store.FleetRow]](1)
 _shared_notices = Shared[list[str]](1)
 _shared_parts = Shared[tuple[Markup, list[str]]](32)
 
@@ -46,12 +46,12 @@ def values(request: Request, filters: fleet.Filters, questions: int, stamp: str)
 
 def _overview(filters: fleet.Filters) -> dict[str, Any]:
     rows, version = fleet_now()
-    found = records.nodes_with(filters.q) if filters.q else set()
+    found = store.nodes_with(filters.q) if filters.q else set()
     chosen = fleet.chosen(rows, filters, found)
     begin = (max(1, filters.page) - 1) * fleet.PAGE
     only = {row.node for row in chosen} if filters.narrowed else None
-    runs, under_way = records.runs_under_way(RUNS_MAX, only)
-    moves, moved = records.moves_since(_now() - SINCE, MOVES_MAX, only)
+    runs, under_way = store.runs_under_way(RUNS_MAX, only)
+    moves, moved = store.moves_since(_now() - SINCE, MOVES_MAX, only)
     waiting = fleet.attention(chosen)
     colours = rack_map.by_state(chosen)
     if filters.colour:
@@ -69,39 +69,39 @@ def _overview(filters: fleet.Filters) -> dict[str, Any]:
     }  # fmt: skip
 
 
-def _typical(runs: list[records.RunRecord]) -> dict[fleet.Kind, float | None]:
+def _typical(runs: list[store.RunRecord]) -> dict[fleet.Kind, float | None]:
     return {
-        of: records.typical_duration_s(of.sku, of.level, of.dag_id, simulated=of.simulated, stages=of.stages)
+        of: store.typical_duration_s(of.sku, of.level, of.dag_id, simulated=of.simulated, stages=of.stages)
         for of in {fleet.kind_of(run) for run in runs}
     }
 
 
-def fleet_now() -> tuple[list[records.FleetRow], str]:
+def fleet_now() -> tuple[list[store.FleetRow], str]:
     """All rows and their version; read once for all viewers until something changes."""
-    version = records.fleet_version()
-    return _shared_rows.get(version, records.fleet_rows), version
+    version = store.fleet_version()
+    return _shared_rows.get(version, store.fleet_rows), version
 
 
-def _notices_now(rows: list[records.FleetRow], version: str) -> list[str]:
+def _notices_now(rows: list[store.FleetRow], version: str) -> list[str]:
     """``_notices``, read once in ``NOTICES_S`` for all viewers and filters."""
     return _shared_notices.get((version, int(_now().timestamp()) // NOTICES_S), lambda: _notices(rows))
 
 
-def _notices(rows: list[records.FleetRow]) -> list[str]:
+def _notices(rows: list[store.FleetRow]) -> list[str]:
     """One sentence for each thing of the fleet as a whole that needs a person."""
     found = []
     for simulated in sorted({row.simulated for row in rows}):
-        breaker = records.breaker(simulated=simulated)
+        breaker = store.breaker(simulated=simulated)
         if breaker.open:
             found.append(f"The circuit breaker{' of simulated nodes' if simulated else ''} is open: {breaker.sentence}")
-    if parked := records.outbox_parked_count():
+    if parked := store.outbox_parked_count():
         found.append(f"Mails or notifications given up: {parked:,}. `muster status` shows why.")
-    if places := records.scheduler_differences():
+    if places := store.scheduler_differences():
         found.append(
             f"{text.plural(len(places), 'node')} differ from what their scheduler says, first {places[0].node}: "
             f"{places[0].difference or places[0].question}"
         )
-    found += [f"{lag.sentence}." for lag in records.audit_lags() if lag.last_error]
+    found += [f"{lag.sentence}." for lag in store.audit_lags() if lag.last_error]
     return found
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from muster import records
+from muster import store
 from muster.web.shared import Shared
 from muster_criteria.fleet.peers.bands import Band, Key
 from muster_criteria.model import Judgement
@@ -21,9 +21,9 @@ def bands(report: RunReport) -> dict[Key, Band]:
 def _of(judged: Judgement) -> Mapping[Key, Band]:
     version, which = judged.snapshot, (judged.sku, judged.level)
     if not version:
-        newest = records.latest_snapshot(*which, simulated=judged.simulated)
+        newest = store.latest_snapshot(*which, simulated=judged.simulated)
         version = newest.version if newest else ""
     return _bands.get(
         (version, *which, judged.simulated),
-        lambda: records.peer_bands(version, *which, simulated=judged.simulated),
+        lambda: store.peer_bands(version, *which, simulated=judged.simulated),
     )

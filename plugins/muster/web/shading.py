@@ -5,8 +5,8 @@ from __future__ import annotations
 import time
 from collections.abc import Mapping
 
-from muster import records
-from muster.records import NodeFigure
+from muster import store
+from muster.store import NodeFigure
 from muster.web.rack_map import read_key
 from muster.web.shared import Shared
 
@@ -19,12 +19,12 @@ _metrics = Shared[list[tuple[str, tuple[tuple[str, str], ...]]]](1)
 
 def figures(colour: str) -> Mapping[str, NodeFigure]:
     """{node: its figure} of the metric that ``colour`` names (``rack_map.key``); empty if no node has measured it."""
-    return _figures.get((colour, _period()), lambda: records.node_figures(*read_key(colour)))
+    return _figures.get((colour, _period()), lambda: store.node_figures(*read_key(colour)))
 
 
 def metrics() -> list[tuple[str, tuple[tuple[str, str], ...]]]:
     """(metric, its labels) of what the map can show, in order."""
-    return _metrics.get(_period(), records.judged_metrics)
+    return _metrics.get(_period(), store.judged_metrics)
 
 
 def _period() -> int:

@@ -14,12 +14,12 @@ from airflow.api_fastapi.logging.decorators import action_logging
 from airflow.models.dagbag import DBDagBag
 from fastapi import Form, HTTPException, Request
 
-from muster import records
+from muster import store
 from muster.admission.startable import startable
 from muster.errors import MusterError
 from muster.integration.runid import QUALIFICATION, REVALIDATION, run_id
-from muster.lifecycle import preview
-from muster.lifecycle.transitions import SERVING
+from muster.rules import preview
+from muster.rules.transitions import SERVING
 from muster.settings import settings
 from muster.web.access import allowed, if_confirmed
 from muster_criteria.sku_files.programme import LEVELS
@@ -58,7 +58,7 @@ class Start:
         node, dag_id, run = self._wanted()
         allocation = startable(node, dag_id, run, self.level, self.reason, "")
         plans = preview.stage_plans(load_sku(node.sku, settings().sku_folders), self.level)
-        usual_s = records.typical_duration_s(node.sku, self.level, dag_id, simulated=node.simulated)
+        usual_s = store.typical_duration_s(node.sku, self.level, dag_id, simulated=node.simulated)
         needed = preview.time_needed(plans, usual_s, 1, 1)
         sentence = f"Run {run} of {dag_id} at level {self.level}: {needed}"
         return sentence, list(preview.risks_of_test(node, plans, allocation))
@@ -74,11 +74,11 @@ class Start:
         body = TriggerDAGRunPostBody(dag_run_id=run, logical_date=None, conf=conf, note=f"{node.name}: {self.reason}")
         trigger_dag_run(dag_id, body, DBDagBag(), self._user, self._session, self._request)
 
-    def _wanted(self) -> tuple[records.NodeRecord, str, str]:
+    def _wanted(self) -> tuple[store.NodeRecord, str, str]:
         if not self.reason:
             raise MusterError("give a reason: it stays in the node's history and names the run")
         if self.level not in LEVELS:
             raise MusterError(f"there is no level {self.level!r}: choose one of {', '.join(LEVELS)}")
-        node = records.get_node(self.node)
+        node = store.get_node(self.node)
         dag_id = REVALIDATION if node.state in SERVING else QUALIFICATION
         return node, dag_id, run_id(node.name, self.reason)

@@ -6,8 +6,8 @@ import dataclasses
 import datetime
 from collections.abc import Iterator, Sequence
 
-from muster.lifecycle.transitions import State
-from muster.records import BmcReading, CertificateRecord, EventRecord, PlacementRecord, RunRecord
+from muster.rules.transitions import State
+from muster.store import BmcReading, CertificateRecord, EventRecord, PlacementRecord, RunRecord
 
 
 @dataclasses.dataclass(frozen=True)

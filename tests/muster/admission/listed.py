@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from muster import records
+from muster import store
 from muster.admission import service
 from muster.admission.entry import move
 from muster.errors import SchedulerDown
-from muster.lifecycle.transitions import State
+from muster.rules.transitions import State
 from tests.muster import fleet
 
 NODE, THERE = "gpu-0001", "r1n1"
@@ -16,8 +16,8 @@ DAG = "node_revalidation"
 
 
 def placed(node: str = NODE, there: str = THERE) -> None:
-    records.add_node(fleet.new_node(node))
-    records.place_on_scheduler(node, "alpha", there, "Ada", "rack 1")
+    store.add_node(fleet.new_node(node))
+    store.place_on_scheduler(node, "alpha", there, "Ada", "rack 1")
 
 
 def in_production() -> None:
@@ -55,8 +55,8 @@ class Jobs:
         self.ended += [job] if self.running.pop(job, "") else []
 
 
-def revalidate(run: str = "r1") -> records.LeaseRecord:
-    lease = records.acquire_lease(NODE, DAG, run)
+def revalidate(run: str = "r1") -> store.LeaseRecord:
+    lease = store.acquire_lease(NODE, DAG, run)
     service.take_for_test(NODE, f"node_revalidation {run}", "revalidation")
-    records.begin_run(DAG, run, NODE, "short", "idle")
+    store.begin_run(DAG, run, NODE, "short", "idle")
     return lease

@@ -6,7 +6,7 @@ import json
 
 import pytest
 
-from muster import records
+from muster import store
 from muster.admission import answers
 from tests.muster import fleet
 from tests.support import lives
@@ -14,12 +14,12 @@ from tests.support import lives
 
 def test_a_re_test_by_a_job_that_gives_way_drains_nothing(sqlite_db: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """The effects of the answer name a drain only where a test closes the node."""
-    records.add_node(fleet.new_node("by-job"))
+    store.add_node(fleet.new_node("by-job"))
     lives.in_production("by-job")
-    records.place_on_scheduler("by-job", "slurm1", "n0", "Ada", "new")
+    store.place_on_scheduler("by-job", "slurm1", "n0", "Ada", "new")
     said = {}
     for partition in ("muster", ""):
         chosen = {"kind": "slurm", "test_partition": partition} if partition else {"kind": "slurm"}
         monkeypatch.setenv("MUSTER_SCHEDULERS", json.dumps({"slurm1": chosen}))
-        said[partition] = "drains n0" in " ".join(answers.effects(answers.RETEST, records.get_node("by-job")))
+        said[partition] = "drains n0" in " ".join(answers.effects(answers.RETEST, store.get_node("by-job")))
     assert said == {"muster": False, "": True}

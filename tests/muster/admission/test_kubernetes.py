@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 import yaml
 
-from muster import records
+from muster import store
 from muster.admission import service
 from muster.admission.backend import AdmissionBackend, Mark, Seen
 from muster.admission.clusters import backend_of
@@ -20,7 +20,7 @@ from muster.admission.entry import move
 from muster.admission.kubernetes import BESIDE, CONDITION, LABEL, REQUEST, TAINT, Kubernetes
 from muster.admission.kubernetes_test_pod import resources_left
 from muster.errors import BadScheduler, LeftAlone, SchedulerDown
-from muster.lifecycle.transitions import State
+from muster.rules.transitions import State
 from tests.muster import fleet
 from tests.support.servers.kubernetes import Cluster
 
@@ -222,8 +222,8 @@ def test_a_list_that_breaks_off_is_no_shorter_list(backend: AdmissionBackend, ku
 
 def test_a_node_that_is_created_anew_gets_no_mark_of_an_earlier_test(kubernetes: Cluster, fleet_db: str) -> None:
     node = fleet.new_node().name
-    records.add_node(fleet.new_node())
-    records.place_on_scheduler(node, "kube", "n0", "Ada", "rack 1")
+    store.add_node(fleet.new_node())
+    store.place_on_scheduler(node, "kube", "n0", "Ada", "rack 1")
     fleet.qualify(node)
     move(node, State.PRODUCTION, "Ada", "needed now")
     kubernetes.create("n0")
@@ -239,8 +239,8 @@ def test_a_node_that_is_created_anew_gets_no_mark_of_an_earlier_test(kubernetes:
 
 def test_a_node_that_is_admitted_while_it_is_not_ready_is_marked_once_it_is(kubernetes: Cluster, fleet_db: str) -> None:
     node = fleet.new_node().name
-    records.add_node(fleet.new_node())
-    records.place_on_scheduler(node, "kube", "n0", "Ada", "rack 1")
+    store.add_node(fleet.new_node())
+    store.place_on_scheduler(node, "kube", "n0", "Ada", "rack 1")
     fleet.qualify(node)
     time.sleep(1.1)  # the API server records whole seconds
     ready = kubernetes.nodes["n0"]["status"]["conditions"][0]
@@ -257,8 +257,8 @@ def test_marks_that_somebody_removed_are_shown_and_not_set_again_until_a_test_pa
     kubernetes: Cluster, fleet_db: str
 ) -> None:
     node = fleet.new_node().name
-    records.add_node(fleet.new_node())
-    records.place_on_scheduler(node, "kube", "n0", "Ada", "rack 1")
+    store.add_node(fleet.new_node())
+    store.place_on_scheduler(node, "kube", "n0", "Ada", "rack 1")
     fleet.qualify(node)
     time.sleep(1.1)  # the API server records whole seconds
     move(node, State.PRODUCTION, "Ada", "needed now")

@@ -20,14 +20,14 @@ from hypothesis.stateful import (
     run_state_machine_as_test,
 )
 
-from muster import records
+from muster import store
 from muster.admission import service
 from muster.admission.entry import admit, move
 from muster.errors import IllegalMove, MusterError
-from muster.lifecycle.transitions import BROKEN, SERVING, State
 from muster.operators.lifecycle import revalidation
 from muster.operators.testing import qualification
-from muster.records.queues import schedulers
+from muster.rules.transitions import BROKEN, SERVING, State
+from muster.store.queues import schedulers
 from muster_criteria.model import Verdict
 from tests.muster import fleet
 from tests.muster.admission.listed import DAG, Jobs, line, placed
@@ -72,7 +72,7 @@ class Life(RuleBasedStateMachine):
 
     @property
     def state(self) -> State:
-        return records.get_node(self.node).state
+        return store.get_node(self.node).state
 
     def again(self) -> str:
         self.runs += 1
@@ -93,26 +93,26 @@ class Life(RuleBasedStateMachine):
     @rule()
     def gate(self) -> None:
         run = self.again()
-        records.acquire_lease(self.node, "admission", run)
+        store.acquire_lease(self.node, "admission", run)
         with contextlib.suppress(MusterError):
             admit(self.node, "admission", run)
-        records.release_leases("admission", run, "over")
+        store.release_leases("admission", run, "over")
 
     @precondition(lambda self: not self.run and self.state in SERVING)
     @rule()
     def test_begins(self) -> None:
         self.run, self.tested, self.served = self.again(), False, self.state is State.PRODUCTION
-        records.acquire_lease(self.node, DAG, self.run)
+        store.acquire_lease(self.node, DAG, self.run)
         try:
             service.take_for_test(self.node, f"{DAG} {self.run}", "revalidation")
-            records.begin_run(DAG, self.run, self.node, "short", "idle")
+            store.begin_run(DAG, self.run, self.node, "short", "idle")
         except MusterError:
             self.test_ends(killed=False)
 
     @precondition(lambda self: self.run and not self.tested)
     @rule(found=st.sampled_from(["nothing", "no result", "a trace", "a fault", "corruption"]))
     def stage(self, found: str) -> None:
-        lease = records.get_lease(self.node)
+        lease = store.get_lease(self.node)
         assert lease
         verdict = {"nothing": Verdict.PASS, "a fault": Verdict.FAIL, "corruption": Verdict.FAIL}
         finding = fleet.finding(metric="gemm_mismatches" if found == "corruption" else "gemm_rate")
@@ -133,7 +133,7 @@ class Life(RuleBasedStateMachine):
             with contextlib.suppress(AirflowFailException, AirflowSkipException):
                 revalidation.conclude(DAG, self.run)
             qualification.release(DAG, self.run)
-        records.release_leases(DAG, self.run, "gone")
+        store.release_leases(DAG, self.run, "gone")
         self.run = ""
 
     @precondition(lambda self: self.state in (State.PRODUCTION, State.QUALIFIED) and not self.run)
@@ -160,7 +160,7 @@ class Life(RuleBasedStateMachine):
 
     @rule()
     def controller_is_killed_after_its_claim(self) -> None:
-        records.claim_change(self.node)
+        store.claim_change(self.node)
 
     @rule()
     def housekeeping(self) -> None:
@@ -168,7 +168,7 @@ class Life(RuleBasedStateMachine):
 
     @property
     def certified(self) -> bool:
-        found = records.certificate_of(self.node)
+        found = store.certificate_of(self.node)
         return found is not None and not found.invalid(datetime.datetime.now(datetime.UTC))
 
     @invariant()
@@ -211,7 +211,7 @@ class Life(RuleBasedStateMachine):
         """The node's place goes, so that the next example is alone."""
         if self.state in SERVING:
             move(self.node, State.REGISTERED, "Ada", "over")
-        records.place_on_scheduler(self.node, "", "", "Ada", "over")
+        store.place_on_scheduler(self.node, "", "", "Ada", "over")
 
 
 def test_whatever_happens_no_certificate_no_production_and_no_drain_is_left_or_undone(

@@ -9,14 +9,14 @@ from typing import Any
 
 import pytest
 
-from muster import acting, records
+from muster import acting, store
 from muster.audit import sinks, stream
 from muster.cli.controller import doctor
 from muster.errors import BadSettings, ControllerFault, NoPerson
-from muster.lifecycle.transitions import State
-from muster.records.database import access
-from muster.records.database.engine import writing
+from muster.rules.transitions import State
 from muster.settings import settings
+from muster.store.database import access
+from muster.store.database.engine import writing
 from tests.muster import fleet
 from tests.muster.audit import receivers
 
@@ -28,7 +28,7 @@ NODE = "gpu-0001"
 def write(number: int, begin: int = 0) -> None:
     """Events with reasons that would break a line, a frame or a terminal."""
     if begin == 0:
-        records.add_node(fleet.new_node(NODE))
+        store.add_node(fleet.new_node(NODE))
     with acting.under("airflow:ada"), writing() as session:
         for each in range(begin, begin + number):
             reason = f"remark {each}\n<34>1 \x1b[31m ü " + "x" * 40
@@ -39,20 +39,20 @@ def write(number: int, begin: int = 0) -> None:
 def test_a_decision_that_concerns_no_node_is_audited(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setenv("MUSTER_CERTIFICATE_KEY_FILE", str(tmp_path / "key"))
     for key in ("sent-again", "dropped"):
-        records.outbox_add(key, b"x")
+        store.outbox_add(key, b"x")
     with acting.under("os:ada"):
-        records.outbox_resend("sent-again", "Ada", "the server is mended")
-        records.outbox_drop("dropped", "Ada", "of last year")
-        assert not records.outbox_drop("unknown", "Ada", "of last year")
-        records.replace_key("Ada", "the old one was lost")
+        store.outbox_resend("sent-again", "Ada", "the server is mended")
+        store.outbox_drop("dropped", "Ada", "of last year")
+        assert not store.outbox_drop("unknown", "Ada", "of last year")
+        store.replace_key("Ada", "the old one was lost")
         with pytest.raises(ControllerFault):
-            records.replace_key("Ada", "a key is there")
-    for refused in (records.outbox_resend, records.outbox_drop):
+            store.replace_key("Ada", "a key is there")
+    for refused in (store.outbox_resend, store.outbox_drop):
         with pytest.raises(NoPerson):
             refused("sent-again", "Ada", " ")
     with pytest.raises(NoPerson):
-        records.replace_key("admin", "why not")
-    events = records.audit_batch("siem", 9)
+        store.replace_key("admin", "why not")
+    events = store.audit_batch("siem", 9)
     assert [(each.kind, each.node, each.actor, each.login) for each in events] == [("audit", "", "Ada", "os:ada")] * 3
     assert [each.evidence.get("mail") for each in events] == ["sent-again", "dropped", None]
     assert [each.reason.rpartition(": ")[2] for each in events] == [
@@ -70,11 +70,11 @@ def first_seen(got: list[dict[str, Any]]) -> list[int]:
 
 
 def everything() -> list[int]:
-    return [event.id for event in records.audit_batch("none", 10**6)]
+    return [event.id for event in store.audit_batch("none", 10**6)]
 
 
-def lag(sink: str) -> records.AuditLag:
-    return next(each for each in records.audit_lags() if each.sink == sink)
+def lag(sink: str) -> store.AuditLag:
+    return next(each for each in store.audit_lags() if each.sink == sink)
 
 
 def test_syslog_that_breaks_midway_loses_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -159,7 +159,7 @@ def test_a_torn_line_does_not_join_the_next(tmp_path: Path) -> None:
     write(2)
     path = tmp_path / "audit.jsonl"
     path.write_text('{"id": 1, "no')
-    sinks.FileSink(kind="file", path=path).send(records.audit_batch("disk", 9))
+    sinks.FileSink(kind="file", path=path).send(store.audit_batch("disk", 9))
     torn, *lines = path.read_text().splitlines()
     assert (torn, [json.loads(line)["id"] for line in lines]) == ('{"id": 1, "no', everything())
 
@@ -170,8 +170,8 @@ def test_an_event_that_is_committed_late_is_not_passed_over(fleet_db: str) -> No
     if fleet_db.startswith("sqlite"):
         pytest.skip("SQLite has one writer at a time")
     write(1)
-    got: list[records.AuditEvent] = []
-    reader = threading.Thread(target=lambda: got.extend(records.audit_batch("siem", 100)))
+    got: list[store.AuditEvent] = []
+    reader = threading.Thread(target=lambda: got.extend(store.audit_batch("siem", 100)))
     with writing() as session:
         access.write_event(session, NODE, State.REGISTERED, State.REGISTERED, "slow", "first", {})
         quick = threading.Thread(target=write, args=(1, 1))
@@ -189,7 +189,7 @@ def test_a_writer_that_keeps_the_events_locked_only_delays_a_delivery(
 ) -> None:
     if fleet_db.startswith("sqlite"):
         pytest.skip("SQLite takes no lock here")
-    monkeypatch.setattr("muster.records.queues.audit.LOCK_TIMEOUT_MS", 100)
+    monkeypatch.setattr("muster.store.queues.audit.LOCK_TIMEOUT_MS", 100)
     configure(monkeypatch, disk={"kind": "file", "path": tmp_path / "audit.jsonl"})
     write(1)
     got: list[dict[str, int]] = []

@@ -8,10 +8,10 @@ from typing import Any
 
 import pytest
 
-from muster import records
+from muster import store
 from muster.errors import UnknownRun
 from muster.integration import warm
-from muster.records.database import engine
+from muster.store.database import engine
 from tests.muster import fleet
 
 
@@ -31,12 +31,12 @@ def test_what_was_rehearsed_is_not_compiled_again(monkeypatch: pytest.MonkeyPatc
 
     monkeypatch.setattr(engine.engine().dialect, "statement_compiler", compiled_again)
     with pytest.raises(UnknownRun):
-        records.get_run("node_qualification", "gpu-0001__new")
-    assert records.get_lease("gpu-0001") is None
+        store.get_run("node_qualification", "gpu-0001__new")
+    assert store.get_lease("gpu-0001") is None
 
 
 @pytest.mark.usefixtures("fleet_db")
 def test_a_rehearsal_beside_records_in_use_leaves_them_as_they_are() -> None:
-    records.add_node(fleet.new_node())
+    store.add_node(fleet.new_node())
     warm.rehearse()
-    assert [node.name for node in records.list_nodes()] == ["gpu-0001"]
+    assert [node.name for node in store.list_nodes()] == ["gpu-0001"]

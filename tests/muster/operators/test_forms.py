@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from muster.lifecycle.preview import stage_plans
 from muster.operators import forms
+from muster.rules.preview import stage_plans
 from muster_criteria.sku_files.programme import LEVELS
 from muster_criteria.sku_files.skus import load_sku
 from muster_criteria.words import duration

@@ -7,11 +7,11 @@ from types import SimpleNamespace
 
 import pytest
 
-from muster import records
+from muster import store
 from muster.integration import listeners
-from muster.lifecycle.transitions import STAGES, State
 from muster.operators import upkeep
 from muster.operators.testing import qualification
+from muster.rules.transitions import STAGES, State
 from muster_criteria.model import Verdict
 from tests.muster import fleet
 
@@ -34,33 +34,33 @@ def door(request: pytest.FixtureRequest) -> Callable[[], object]:
 
 def begun(verdict: Verdict) -> None:
     """A run whose task ``conclude`` failed: a verdict of its intake is recorded, and nothing after."""
-    records.add_node(fleet.new_node(NODE))
-    records.acquire_lease(NODE, *RUN)
-    records.begin_run(*RUN, NODE, "short", "new", required_stages=STAGES)
-    records.begin_stage(*RUN, "intake")
+    store.add_node(fleet.new_node(NODE))
+    store.acquire_lease(NODE, *RUN)
+    store.begin_run(*RUN, NODE, "short", "new", required_stages=STAGES)
+    store.begin_stage(*RUN, "intake")
     result, raw = fleet.result("intake")
-    records.record_stage(*RUN, result, fleet.judgement("intake", verdict), raw)
+    store.record_stage(*RUN, result, fleet.judgement("intake", verdict), raw)
 
 
 def test_a_fail_that_was_never_concluded_still_counts(door: Callable[[], object]) -> None:
     begun(Verdict.FAIL)
     door()
-    run = records.get_run(*RUN)
+    run = store.get_run(*RUN)
     assert (run.verdict, run.state_after) == (Verdict.FAIL, State.QUARANTINE)
-    assert records.get_node(NODE).state is State.QUARANTINE
-    assert records.live_leases() == []
+    assert store.get_node(NODE).state is State.QUARANTINE
+    assert store.live_leases() == []
 
 
 def test_without_a_fail_the_run_ends_inconclusive(door: Callable[[], object]) -> None:
     begun(Verdict.PASS)
     door()
-    assert records.get_run(*RUN).verdict is Verdict.INCONCLUSIVE
-    assert records.get_node(NODE).state is State.REGISTERED
-    assert records.live_leases() == []
+    assert store.get_run(*RUN).verdict is Verdict.INCONCLUSIVE
+    assert store.get_node(NODE).state is State.REGISTERED
+    assert store.live_leases() == []
 
 
 def test_a_run_that_never_began_is_released(door: Callable[[], object]) -> None:
-    records.add_node(fleet.new_node(NODE))
-    records.acquire_lease(NODE, *RUN)
+    store.add_node(fleet.new_node(NODE))
+    store.acquire_lease(NODE, *RUN)
     door()
-    assert records.live_leases() == []
+    assert store.live_leases() == []

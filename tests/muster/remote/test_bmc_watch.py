@@ -7,11 +7,11 @@ from typing import Any
 
 import pytest
 
-from muster import records
-from muster.records import JobRecord
+from muster import store
 from muster.remote import redfish
 from muster.remote.bmc import BadBmc, Bmc, Login
 from muster.remote.bmc_watch import BmcWatch
+from muster.store import JobRecord
 from muster_criteria.chassis import Chassis, reading
 
 BEFORE = Chassis((reading("fan_speed", "fan0", 8000.0, None, "Fan 1"),))
@@ -22,8 +22,8 @@ JOB = JobRecord("dag", "run", "burn_in", "0.0", "running", "", chassis=BEFORE.to
 def kept(monkeypatch: pytest.MonkeyPatch) -> list[JobRecord]:
     """The job as it is recorded."""
     written: list[JobRecord] = []
-    monkeypatch.setattr(records, "get_job", lambda *_: JOB)
-    monkeypatch.setattr(records, "record_job", written.append)
+    monkeypatch.setattr(store, "get_job", lambda *_: JOB)
+    monkeypatch.setattr(store, "record_job", written.append)
     return written
 
 

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import pytest
 
-from muster.records import JobRecord
 from muster.remote import outcome
 from muster.remote.attempt_key import AttemptKey
 from muster.remote.jobs import Look, State
 from muster.remote.outcome import Kind, Next
+from muster.store import JobRecord
 from muster_criteria.model import Verdict
 
 

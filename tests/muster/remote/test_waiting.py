@@ -18,7 +18,7 @@ from typing import Any
 import paramiko
 import pytest
 
-from muster import records
+from muster import store
 from muster.remote import jobs, scripts, waiting
 from muster.remote.attempt_key import AttemptKey
 from muster.remote.bmc import Bmc, Login
@@ -53,7 +53,7 @@ def server(tmp_path: Path, boot: Path) -> Iterator[sshd.Sshd]:
 def touched(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     """Contacts are noted here instead of in a database."""
     names: list[str] = []
-    monkeypatch.setattr(records, "touch_contact", names.append)
+    monkeypatch.setattr(store, "touch_contact", names.append)
     return names
 
 

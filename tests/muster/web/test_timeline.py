@@ -6,7 +6,7 @@ import datetime
 
 import pytest
 
-from muster.records import CertificateRecord
+from muster.store import CertificateRecord
 from muster.web.timeline import timeline
 
 NOW = datetime.datetime(2026, 6, 1, tzinfo=datetime.UTC)

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 import pytest
 from sqlalchemy import Engine, event
 
-from muster.records.database import engine
+from muster.store.database import engine
 
 
 @pytest.fixture(scope="session", autouse=True)

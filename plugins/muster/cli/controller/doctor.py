@@ -108,13 +108,13 @@ _DATABASE = "export MUSTER_DATABASE_URL=postgresql://USER:PASSWORD@HOST/muster"
 
 def database() -> Check:
     """The fleet records are reachable, at this version's schema, and on PostgreSQL for more than a demo."""
-    from muster import records
+    from muster import store
 
     try:
-        found = records.database_state()
+        found = store.database_state()
         if found.schema is None:
             return Check(Mark.MISSING, "fleet records", f"{found.url} has no tables", "muster db upgrade")
-        nodes = [node for node in records.list_nodes() if not node.simulated]
+        nodes = [node for node in store.list_nodes() if not node.simulated]
     except MusterError as error:
         return Check(Mark.MISSING, "fleet records", str(error), f"muster db upgrade, or {_DATABASE}")
     seen = f"{found.url}, schema {found.schema}, {len(nodes)} nodes"
@@ -125,10 +125,10 @@ def database() -> Check:
 
 def fences() -> Iterator[Check]:
     """No node refused its latest job for having seen a newer one that the records do not know; silent if so."""
-    from muster import records
+    from muster import store
 
     try:
-        fenced = records.fenced_nodes()
+        fenced = store.fenced_nodes()
     except MusterError:  # reported by ``database``
         return
     if fenced:
@@ -158,12 +158,12 @@ def skus(current: Settings) -> Check:
 
 def audit_stream(current: Settings) -> Check:
     """Each receiver of MUSTER_AUDIT_SINKS can be used, and accepted what was sent last."""
-    from muster import records
+    from muster import store
     from muster.audit.sinks import sinks
 
     try:
         sinks(current.audit_sinks)
-        failing = [lag.sentence for lag in records.audit_lags() if lag.last_error]
+        failing = [lag.sentence for lag in store.audit_lags() if lag.last_error]
     except MusterError as error:
         return Check(Mark.MISSING, "audit stream", str(error), "see `muster settings`")
     if failing:
@@ -258,10 +258,10 @@ def dags(paused: dict[str, bool]) -> Check:
 
 def pools(known: dict[str, Pool], current: Settings) -> Check:
     """Every pool that nodes name exists, counts deferred tasks, and has more than one slot for several nodes."""
-    from muster import records
+    from muster import store
 
     try:
-        named = collections.Counter(node.pool or DEFAULT_POOL for node in records.list_nodes())
+        named = collections.Counter(node.pool or DEFAULT_POOL for node in store.list_nodes())
     except MusterError:
         named = collections.Counter()
     wanted = sorted({*named, DEFAULT_POOL})
@@ -292,7 +292,7 @@ def _pool_fix(name: str, current: Settings) -> str:
 
 def mail(current: Settings) -> Check:
     """Reports have a recipient, and the mail server of the SMTP connection answers."""
-    from muster.lifecycle import mail_rules
+    from muster.rules import mail_rules
 
     try:
         rules = mail_rules.read(current.mail_rules)

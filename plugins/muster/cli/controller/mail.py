@@ -22,9 +22,9 @@ Reason = Annotated[str, typer.Option(help="Why; it is recorded.")]
 @app.command("list")
 def list_(json: AsJson = False) -> None:
     """List the mails that wait for the mail server or were refused by it."""
-    from muster import records
+    from muster import store
 
-    waiting, parked = records.outbox_pending(limit=ALL), records.outbox_parked()
+    waiting, parked = store.outbox_pending(limit=ALL), store.outbox_parked()
     if json:
         show.as_json({"waiting": waiting, "parked": parked})
         return
@@ -41,21 +41,21 @@ def list_(json: AsJson = False) -> None:
 @app.command()
 def resend(keys: Keys, reason: Reason, who: AsWho = "", dry_run: DryRun = False, json: AsJson = False) -> None:
     """Let housekeeping send mails again within minutes, those that the mail server refused too."""
-    from muster import records
+    from muster import store
 
     with rehearsed(dry_run):
         done = "would be sent again" if dry_run else "is sent again within minutes"
-        _each(keys, lambda key: records.outbox_resend(key, show.person(who), reason), done, json)
+        _each(keys, lambda key: store.outbox_resend(key, show.person(who), reason), done, json)
 
 
 @app.command()
 def drop(keys: Keys, reason: Reason, who: AsWho = "", dry_run: DryRun = False, json: AsJson = False) -> None:
     """Delete mails that were not sent; the reports stay in the records."""
-    from muster import records
+    from muster import store
 
     with rehearsed(dry_run):
         done = "would be deleted" if dry_run else "is deleted"
-        _each(keys, lambda key: records.outbox_drop(key, show.person(who), reason), done, json)
+        _each(keys, lambda key: store.outbox_drop(key, show.person(who), reason), done, json)
 
 
 def _each(keys: list[str], change: Callable[[str], bool], done: str, json: bool) -> None:

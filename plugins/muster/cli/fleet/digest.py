@@ -23,7 +23,7 @@ def digest(
     json: AsJson = False,
 ) -> None:
     """Show what was delivered, what failed and why, interruptions, hours lost, coverage, repeat offenders."""
-    from muster import records
+    from muster import store
     from muster_reports.digest import render
 
     pairs = [each.partition("=") for each in label or ()]
@@ -31,7 +31,7 @@ def digest(
         raise MusterError(f"--label {wrong[0]} cannot be read; write --label team=training")
     end = until.replace(tzinfo=datetime.UTC) if until else _next_second()
     labels = {name: text for name, _, text in pairs}
-    found = records.fleet_facts(end - datetime.timedelta(days=days), end, simulated=simulated, labels=labels)
+    found = store.fleet_facts(end - datetime.timedelta(days=days), end, simulated=simulated, labels=labels)
     sections = render.all_sections(found)
     if rows:
         chosen = next((each for each in sections if each.title.lower() == rows.lower()), None)

@@ -17,14 +17,14 @@ def plan(
     json: AsJson = False,
 ) -> None:
     """Show the tests of idle nodes that will start, if nodes that are idle now stay idle, and why."""
-    from muster import records
+    from muster import store
     from muster.admission.idle_fleet import known
     from muster.blackout import closed
-    from muster.lifecycle.forecast import forecast
+    from muster.rules.forecast import forecast
     from muster.settings import settings
 
     now = datetime.datetime.now(datetime.UTC)
-    nodes = records.list_nodes()  # new ones under load draw power too
+    nodes = store.list_nodes()  # new ones under load draw power too
     windows = settings().revalidation_blackouts
     tests, passed_over = forecast(known(nodes, now), closed_at=lambda at: closed(windows, at), hours=hours)
     if json:

@@ -21,9 +21,9 @@ def list_(
     json: AsJson = False,
 ) -> None:
     """List runs, latest first."""
-    from muster import records
+    from muster import store
 
-    runs = records.list_runs(node=node, limit=limit)
+    runs = store.list_runs(node=node, limit=limit)
     if json:
         show.as_json(runs)
         return
@@ -43,10 +43,10 @@ def show_(
     run_id: Annotated[str, typer.Argument(help="The run's id.")], node: OfNode = "", json: AsJson = False
 ) -> None:
     """Show a run: its stages, their verdicts, and what was found."""
-    from muster import records
+    from muster import store
 
-    run = records.find_run(run_id, node=node)
-    report = records.run_report(run.dag_id, run.run_id, node=run.node)
+    run = store.find_run(run_id, node=node)
+    report = store.run_report(run.dag_id, run.run_id, node=run.node)
     if json:
         typer.echo(report.result_json)
         return
@@ -82,8 +82,8 @@ def export(
     node: OfNode = "",
 ) -> None:
     """Write a run as JSON and Parquet."""
-    from muster import records
+    from muster import store
 
-    run = records.find_run(run_id, node=node)
-    for path in records.export_run(run.dag_id, run.run_id, to, node=run.node):
+    run = store.find_run(run_id, node=node)
+    for path in store.export_run(run.dag_id, run.run_id, to, node=run.node):
         typer.echo(str(path))

@@ -19,7 +19,7 @@ from muster.settings import settings
 
 if TYPE_CHECKING:
     from muster.integration.airflow_api import AirflowClient
-    from muster.records import NodeRecord
+    from muster.store import NodeRecord
 
 BLOCK, ADMISSION = "cluster_qualification", "admission"
 LEVELS = ("demo", "short", "standard", "long")
@@ -73,7 +73,7 @@ def revalidate(
     json: AsJson = False,
 ) -> None:
     """Test nodes of production again, one DAG run each; a node in use is left alone."""
-    from muster.lifecycle.transitions import SERVING
+    from muster.rules.transitions import SERVING
 
     known = _known(nodes, level)
     for node in known.values():
@@ -93,7 +93,7 @@ def block(
     json: AsJson = False,
 ) -> None:
     """Test qualified nodes together, as one block; those that meet every condition enter production."""
-    from muster.lifecycle.transitions import State
+    from muster.rules.transitions import State
 
     why = _forced(force, force_reason)
     members = list(_known(nodes, level).values())
@@ -122,7 +122,7 @@ def approve(
     json: AsJson = False,
 ) -> None:
     """List the questions that wait for a person, or answer one under your login to Airflow."""
-    from muster import records
+    from muster import store
     from muster.admission import answers
     from muster.integration.airflow_api import REASON, AirflowClient
 
@@ -143,7 +143,7 @@ def approve(
         if not reason.strip():
             raise MusterError("give the reason with --reason: it stays in the node's history")
         _check_login()
-        node = records.get_node(str(airflow.conf(question.dag, run).get("node")))
+        node = store.get_node(str(airflow.conf(question.dag, run).get("node")))
         answers.check(option, node, question.dag, run)
         if dry_run:
             typer.echo(f"{run}: would be answered {option}: {question.subject}\ndry run: nothing was answered")
@@ -157,7 +157,7 @@ def approve(
 
 def _check_login() -> None:
     """Raise MusterError if the answer would come from no person: its run would refuse it later, unseen."""
-    from muster.lifecycle.transitions import is_person
+    from muster.rules.transitions import is_person
 
     current = settings()
     login = "" if current.airflow_token.get_secret_value() else current.airflow_username
@@ -191,11 +191,11 @@ class Question:
 
 
 def _known(names: Sequence[str], level: str) -> dict[str, NodeRecord]:
-    from muster import records
+    from muster import store
 
     if level not in LEVELS:
         raise MusterError(f"there is no level {level!r}: give one of {', '.join(LEVELS)}")
-    return {name: records.get_node(name) for name in names}
+    return {name: store.get_node(name) for name in names}
 
 
 def _forced(force: bool, why: str) -> str:
@@ -225,11 +225,11 @@ def _test(dag: str, nodes: Sequence[NodeRecord], level: str, reason: str, force_
 
 def _askable(node: NodeRecord) -> None:
     """Raises MusterError if the gate refuses the node, or has nothing to ask a person."""
-    from muster import records
-    from muster.lifecycle.gate import Admit, Refuse
-    from muster.lifecycle.transitions import State
+    from muster import store
+    from muster.rules.gate import Admit, Refuse
+    from muster.rules.transitions import State
 
-    decision = records.admission_decision(node.name)
+    decision = store.admission_decision(node.name)
     if isinstance(decision, Refuse):
         raise MusterError(f"it does not enter production: {'; '.join(decision.reasons)}")
     if isinstance(decision, Admit) and node.state is State.PRODUCTION:

@@ -17,7 +17,7 @@ from muster.cli.terminal.dry import DryRun, rehearsed, risks
 from muster.cli.terminal.messages import messages
 from muster.cli.terminal.options import AsJson, AsWho, Name
 from muster.errors import MusterError
-from muster.lifecycle.transitions import INCONCLUSIVE_BUDGET, State
+from muster.rules.transitions import INCONCLUSIVE_BUDGET, State
 
 AIRFLOW_S = 5.0
 """The timeout (s) of a request to Airflow, for which a person waits."""
@@ -27,18 +27,18 @@ def status(json: AsJson = False) -> None:
     """Show nodes by state and what waits: nodes, verdicts and questions for a person, schedulers that differ, mails not
     sent; and what `muster doctor` finds.
     """
-    from muster import records
+    from muster import store
     from muster.web import fleet
 
-    nodes = records.list_nodes()
+    nodes = store.list_nodes()
     kinds = sorted({node.simulated for node in nodes}) or [False]
-    breakers = {("simulated" if kind else "real"): records.breaker(simulated=kind) for kind in kinds}
+    breakers = {("simulated" if kind else "real"): store.breaker(simulated=kind) for kind in kinds}
     held = {node.name: node.held_run for node in nodes if node.held_run}
     paused = {node.name: node.pause for node in nodes if node.pause}
-    lags = records.audit_lags()
-    waiting, parked = records.outbox_waiting(), records.outbox_parked()
+    lags = store.audit_lags()
+    waiting, parked = store.outbox_waiting(), store.outbox_parked()
     states, waits = collections.Counter(node.state for node in nodes), scheduler.sentences()
-    attention, uncertified = fleet.attention(records.fleet_rows()), records.uncertified()
+    attention, uncertified = fleet.attention(store.fleet_rows()), store.uncertified()
     if json:
         asked, unknown, lacks = _controller()
         shown = {kind: {"open": each.open, "withdrawn": each.withdrawn, "fleet": each.fleet, "allowed": each.allowed}
@@ -127,10 +127,10 @@ def _run_of(key: str) -> str:
 @messages
 def keep(name: Name, reason: Reason, who: AsWho = "", dry_run: DryRun = False) -> None:
     """Keep a node in service although a verdict against it is held."""
-    from muster import records
+    from muster import store
 
     with rehearsed(dry_run):
-        node = records.keep_in_service(name, show.person(who), given(reason))
+        node = store.keep_in_service(name, show.person(who), given(reason))
         typer.echo(f"{node.name} {'would stay' if dry_run else 'stays'} in {node.state}")
         if dry_run:
             risks(name, ["its findings stay open, and no decision about them is requested again"])

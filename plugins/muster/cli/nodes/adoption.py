@@ -12,7 +12,7 @@ from muster.cli.terminal.dry import DryRun, rehearsed, risks
 from muster.cli.terminal.messages import messages
 from muster.cli.terminal.options import AsJson, AsWho, Name
 from muster.errors import MusterError
-from muster.lifecycle.transitions import State
+from muster.rules.transitions import State
 from muster.settings import settings
 
 Reason = Annotated[str, typer.Option(help="Why; it stays in the node's history.")]
@@ -31,16 +31,16 @@ def adopt(
     In shadow mode a node is tested and reported, but findings do not withdraw it. The mode ends with a full-coverage
     PASS, or with `muster node verify`.
     """
-    from muster import records
+    from muster import store
     from muster.enrolment import inventory
     from muster.enrolment.known import pinned, skus
-    from muster.lifecycle.preview import risks_of_move
+    from muster.rules.preview import risks_of_move
 
     if not names and file is None:
         raise MusterError("name the nodes to adopt, or give an inventory: --file fleet.yaml")
     enrol = pinned(inventory.load(file, skus())) if file else []
     with rehearsed(dry_run):
-        outcome = records.adopt_nodes(names or (), show.person(who), given(reason), enrol=enrol)
+        outcome = store.adopt_nodes(names or (), show.person(who), given(reason), enrol=enrol)
         for name, word in outcome.items():
             typer.echo(f"{name}: {word}")
             if dry_run and word == "adopted":
@@ -50,10 +50,10 @@ def adopt(
 @messages
 def verify(name: Name, reason: Reason, who: AsWho = "", dry_run: DryRun = False) -> None:
     """End a node's shadow mode on a person's decision, without a test."""
-    from muster import records
+    from muster import store
 
     with rehearsed(dry_run):
-        typer.echo(f"{name}: {records.verify_node(name, show.person(who), given(reason))}")
+        typer.echo(f"{name}: {store.verify_node(name, show.person(who), given(reason))}")
         if dry_run:
             risks(name, ["it was never proven, and a FAIL will withdraw it from production"])
 
@@ -73,14 +73,14 @@ def replace(
 
     The history stays with the old machine's serials: see `muster node part SERIAL`.
     """
-    from muster import records
-    from muster.lifecycle.preview import risks_of_move
+    from muster import store
     from muster.remote.ssh import scan_host_key
+    from muster.rules.preview import risks_of_move
 
-    before = records.get_node(name)
+    before = store.get_node(name)
     key = host_key or scan_host_key(host or before.host, port or before.port, settings().ssh_timeout_s)
     with rehearsed(dry_run):
-        node = records.replace_node(
+        node = store.replace_node(
             name, show.person(who), given(reason), host_key=key, host=host, port=port, serials=_serials(serial or [])
         )
         typer.echo(f"{name}: {'would be another machine' if dry_run else 'is another machine now'}, and {node.state}")
@@ -97,13 +97,13 @@ def reinstalled(
     dry_run: DryRun = False,
 ) -> None:
     """Pin the new host key of the same machine after its system was installed anew; its history and state stay."""
-    from muster import records
+    from muster import store
     from muster.remote.ssh import scan_host_key
 
-    before = records.get_node(name)
+    before = store.get_node(name)
     key = host_key or scan_host_key(before.host, before.port, settings().ssh_timeout_s)
     with rehearsed(dry_run):
-        node = records.rekey_node(name, show.person(who), given(reason), host_key=key)
+        node = store.rekey_node(name, show.person(who), given(reason), host_key=key)
         typer.echo(f"{name}: {'would have' if dry_run else 'has'} the host key {node.host_key}, and stays {node.state}")
         if dry_run:
             risks(name, ["the host that has this key is tested under this name until its serials are read"])
@@ -118,10 +118,10 @@ def confirm(
     dry_run: DryRun = False,
 ) -> None:
     """Record that a part sits in this node, as the node reported, and no longer in another."""
-    from muster import records
+    from muster import store
 
     with rehearsed(dry_run):
-        for each in records.confirm_part(name, serial, show.person(who), given(reason)):
+        for each in store.confirm_part(name, serial, show.person(who), given(reason)):
             if each.until is None:
                 typer.echo(f"{serial} {'would sit' if dry_run else 'sits'} in {each.slot} of {each.node}")
         if dry_run:
@@ -131,13 +131,13 @@ def confirm(
 @messages
 def unfence(name: Name, reason: Reason, who: AsWho = "", dry_run: DryRun = False) -> None:
     """Let a node accept jobs again after the records were restored: raise their fencing token above the node's."""
-    from muster import records
+    from muster import store
     from muster.cli.nodes import check
 
-    records.get_node(name)
+    store.get_node(name)
     seen = check.fence_of(check.target(name, 22, "", ""))
     with rehearsed(dry_run):
-        before = records.raise_fence(name, seen, show.person(who), given(reason))
+        before = store.raise_fence(name, seen, show.person(who), given(reason))
         typer.echo(f"{name} has seen the fencing token {seen}, the records {before}; the next is higher than both")
         if dry_run:
             risks(name, ["if another controller tests it too, each ends the other's tests"])
@@ -147,9 +147,9 @@ def part(
     serial: Annotated[str, typer.Argument(help="The serial of a part, or of a machine.")], json: AsJson = False
 ) -> None:
     """Show where a part was installed, and every run it took part in."""
-    from muster import records
+    from muster import store
 
-    places, runs = records.part_history(serial), records.part_runs(serial)
+    places, runs = store.part_history(serial), store.part_runs(serial)
     if json:
         show.as_json({"places": places, "runs": runs})
         return

@@ -12,8 +12,8 @@ from muster.errors import MusterError, UnknownNode
 from muster.settings import settings
 
 if TYPE_CHECKING:
-    from muster.records import NewNode, NodeRecord
     from muster.remote import ssh
+    from muster.store import NewNode, NodeRecord
 
 OK, MISSING, OPTIONAL = "ok", "missing", "optional"
 
@@ -37,11 +37,11 @@ class Item:
 
 def target(node: str, port: int, user: str, launch: str) -> NodeRecord | NewNode:
     """The enrolled node of that name, or the host of that name, without a SKU, under the key that answers now."""
-    from muster import records
+    from muster import store
     from muster.remote.ssh import scan_host_key
 
     try:
-        return records.get_node(node)
+        return store.get_node(node)
     except UnknownNode:
         pass
     try:
@@ -51,7 +51,7 @@ def target(node: str, port: int, user: str, launch: str) -> NodeRecord | NewNode
             f'--launch {launch!r} is not JSON; write \'{{"kind": "venv", "path": "/opt/venv"}}\''
         ) from None
     key = scan_host_key(node, port, settings().ssh_timeout_s)
-    return records.NewNode(node, node, key, "", port, user, parsed)
+    return store.NewNode(node, node, key, "", port, user, parsed)
 
 
 def check(node: NodeRecord | NewNode, level: str) -> list[Item]:
@@ -75,14 +75,14 @@ def check(node: NodeRecord | NewNode, level: str) -> list[Item]:
 
 def of_controller(name: str) -> list[Item]:
     """What the controller lacks for admitting an enrolled node: its place in a scheduler, and the signing key."""
-    from muster import records
+    from muster import store
     from muster.admission import clusters
 
-    place = records.scheduler_place(name)
+    place = store.scheduler_place(name)
     found = []
     if place is not None:
         found.append(_tried("scheduler", lambda: clusters.check(place.cluster, [place.name]), place.cluster))
-    found.append(_tried("signing key", records.check_signing_key, "certificates can be signed"))
+    found.append(_tried("signing key", store.check_signing_key, "certificates can be signed"))
     return found
 
 

@@ -13,11 +13,11 @@ from muster.cli.terminal.dry import DryRun, rehearsed, risks
 from muster.cli.terminal.messages import messages
 from muster.cli.terminal.options import AsJson, AsWho, Name
 from muster.errors import MusterError
-from muster.lifecycle.transitions import State
+from muster.rules.transitions import State
 from muster.settings import settings
 
 if TYPE_CHECKING:
-    from muster.records import NodeRecord
+    from muster.store import NodeRecord
 
 app = typer.Typer(no_args_is_help=True)
 
@@ -47,13 +47,13 @@ def add(
         "rack": rack, "pool": pool, "work_dir": work_dir, "launch": launch, "labels": ";".join(label or ()),
         "bmc": bmc,
     }  # fmt: skip
-    from muster import records
+    from muster import store
     from muster.enrolment import inventory
     from muster.enrolment.known import pinned, skus
 
     found = pinned(inventory.one(row, skus()))
     with rehearsed(dry_run):
-        for known, outcome in records.add_nodes(found, actor=settings().who).items():
+        for known, outcome in store.add_nodes(found, actor=settings().who).items():
             typer.echo(f"{known}: {outcome}")
 
 
@@ -64,13 +64,13 @@ def import_(
     dry_run: DryRun = False,
 ) -> None:
     """Enrol all nodes of an inventory, or none if any line is wrong."""
-    from muster import records
+    from muster import store
     from muster.enrolment import inventory
     from muster.enrolment.known import pinned, skus
 
     found = pinned(inventory.load(file, skus()))
     with rehearsed(dry_run):
-        outcomes = records.add_nodes(found, actor=settings().who)
+        outcomes = store.add_nodes(found, actor=settings().who)
         for known, outcome in outcomes.items():
             if outcome.startswith("updated"):
                 typer.echo(f"{known}: {outcome}")
@@ -86,13 +86,13 @@ def list_(
     json: AsJson = False,
 ) -> None:
     """List the nodes."""
-    from muster import records
+    from muster import store
 
-    nodes = records.list_nodes(states=state or (), sku=sku, rack=rack)
+    nodes = store.list_nodes(states=state or (), sku=sku, rack=rack)
     if json:
         show.as_json(nodes)
         return
-    leased = {lease.node: lease.run_id for lease in records.live_leases()}
+    leased = {lease.node: lease.run_id for lease in store.live_leases()}
     show.table(
         ["node", "state", "sku", "rack", "address", "answered", "leased by", ""],
         [
@@ -108,11 +108,11 @@ def list_(
 @app.command("show")
 def show_(name: Name, json: AsJson = False) -> None:
     """Show one node: its state, parts, open findings and last runs."""
-    from muster import records
+    from muster import store
 
-    node, lease = records.get_node(name), records.get_lease(name)
-    parts, runs = records.node_parts(name), records.list_runs(node=name, limit=10, this_machine=True)
-    waivers, findings = records.list_waivers(node=name), records.open_findings(name)
+    node, lease = store.get_node(name), store.get_lease(name)
+    parts, runs = store.node_parts(name), store.list_runs(node=name, limit=10, this_machine=True)
+    waivers, findings = store.list_waivers(node=name), store.open_findings(name)
     if json:
         show.as_json(
             {"node": node, "lease": lease, "parts": parts, "runs": runs, "waivers": waivers, "findings": findings}
@@ -149,9 +149,9 @@ def show_(name: Name, json: AsJson = False) -> None:
 @app.command("history")
 def history(name: Name, json: AsJson = False) -> None:
     """Show a node's events."""
-    from muster import records
+    from muster import store
 
-    events = records.node_events(name)
+    events = store.node_events(name)
     if json:
         show.as_json(events)
         return
@@ -173,13 +173,13 @@ def move(
     dry_run: DryRun = False,
 ) -> None:
     """Move a node on a person's decision; into production only if the admission gate does not refuse it."""
-    from muster import records
+    from muster import store
     from muster.admission import entry
-    from muster.lifecycle.preview import risks_of_move
+    from muster.rules.preview import risks_of_move
 
     if not reason.strip():
         raise MusterError("a move needs a reason: --reason 'why'")
-    before = records.get_node(name)
+    before = store.get_node(name)
     with rehearsed(dry_run):
         node = entry.move(name, to, show.person(who), reason.strip(), dry_run=dry_run)
         typer.echo(f"{node.name} {'would be' if dry_run else 'is now'} {node.state}")

@@ -22,22 +22,22 @@ def pause(
     dry_run: DryRun = False,
 ) -> None:
     """Let no test of a node start until a day has passed; its state and its place in its scheduler stay."""
-    from muster import records
-    from muster.lifecycle.preview import risks_of_pause
+    from muster import store
+    from muster.rules.preview import risks_of_pause
 
     with rehearsed(dry_run):
-        node = records.pause_node(name, records.end_of(until), show.person(who), given(reason))
+        node = store.pause_node(name, store.end_of(until), show.person(who), given(reason))
         typer.echo(f"{name}: its tests {'would be' if dry_run else 'are'} {node.pause}")
         if dry_run:
-            lease = records.get_lease(name)
+            lease = store.get_lease(name)
             risks(name, risks_of_pause(node.state, lease.run_id if lease else ""))
 
 
 @messages
 def resume(name: Name, reason: Reason, who: AsWho = "", dry_run: DryRun = False) -> None:
     """End the pause of a node's tests before its last day."""
-    from muster import records
+    from muster import store
 
     with rehearsed(dry_run):
-        records.resume_node(name, show.person(who), given(reason))
+        store.resume_node(name, show.person(who), given(reason))
         typer.echo(f"{name}: its pause {'would be' if dry_run else 'is'} over")

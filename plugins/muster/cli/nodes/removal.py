@@ -12,10 +12,10 @@ from muster.cli.terminal.dry import DryRun, rehearsed, risks
 from muster.cli.terminal.messages import messages
 from muster.cli.terminal.options import AsWho, Name
 from muster.errors import MusterError
-from muster.lifecycle.transitions import State
+from muster.rules.transitions import State
 
 if TYPE_CHECKING:
-    from muster.records import NodeRecord
+    from muster.store import NodeRecord
 
 
 @messages
@@ -27,22 +27,22 @@ def remove(
     dry_run: DryRun = False,
 ) -> None:
     """Retire a node that leaves the fleet, and end its place in a scheduler, closed there. Its history stays."""
-    from muster import records
+    from muster import store
     from muster.admission import entry
 
-    node = records.get_node(name)
-    if lease := records.get_lease(name):
+    node = store.get_node(name)
+    if lease := store.get_lease(name):
         raise MusterError(f"{name} is leased by run {lease.run_id}: end that run first")
     with rehearsed(dry_run):
         if node.state is not State.RETIRED:
             entry.move(name, State.RETIRED, show.person(who), given(reason), dry_run=dry_run)
-        place = records.scheduler_place(name)
+        place = store.scheduler_place(name)
         if place is not None and place.waits and not dry_run:
             raise MusterError(
                 f"{name} is retired, and {place.cluster} has not closed it yet: {place.last_error}; repeat this later"
             )
         if place is not None:
-            records.place_on_scheduler(name, "", "", show.person(who), given(reason))
+            store.place_on_scheduler(name, "", "", show.person(who), given(reason))
         typer.echo(f"{name}: retired{f', and closed in {place.cluster} for good' if place else ''}")
         if dry_run and clean:
             typer.echo(f"{name}: Muster's files on it would be deleted")

@@ -13,7 +13,7 @@ from muster.cli.terminal.messages import messages
 from muster.cli.terminal.options import AsJson, AsWho, Name
 
 if TYPE_CHECKING:
-    from muster.records import PlaceRecord
+    from muster.store import PlaceRecord
 
 
 @messages
@@ -26,16 +26,16 @@ def scheduler(
     dry_run: DryRun = False,
 ) -> None:
     """Give a node its place in a scheduler, or move it to another. A node that is not admitted is closed there."""
-    from muster import records
+    from muster import store
     from muster.admission import clusters, service
 
     there = called or name
     if cluster:
         clusters.check(cluster, [there])
     with rehearsed(dry_run):
-        place = records.place_on_scheduler(name, cluster, there, show.person(who), given(reason))
+        place = store.place_on_scheduler(name, cluster, there, show.person(who), given(reason))
         typer.echo(f"{name}: {f'{there} in {cluster}' if place else 'no scheduler'}")
-        if dry_run and place is not None and place.wanted == records.WITHDRAWN:
+        if dry_run and place is not None and place.wanted == store.WITHDRAWN:
             risks(name, [f"{there} is closed to new jobs in {cluster} until Muster admits it"])
     if place is not None and not dry_run and (trouble := service.carry_out(name)):
         typer.echo(f"{name}: {place.wanted} waits: {trouble}")
@@ -43,9 +43,9 @@ def scheduler(
 
 def schedulers(json: AsJson = False) -> None:
     """Show every node's place in a scheduler, the changes that wait, and where a scheduler differs."""
-    from muster import records
+    from muster import store
 
-    places = records.scheduler_places()
+    places = store.scheduler_places()
     if json:
         show.as_json(places)
         return
@@ -56,10 +56,10 @@ def schedulers(json: AsJson = False) -> None:
 
 def sentences() -> list[str]:
     """One sentence for each change that waits, each difference, each question and each requested test."""
-    from muster import records
+    from muster import store
 
     lines = []
-    for each in records.scheduler_places():
+    for each in store.scheduler_places():
         where = f"{each.node} ({each.name} in {each.cluster})"
         if each.waits:
             why = f": {each.last_error}" if each.last_error else ""

@@ -13,8 +13,8 @@ from muster.errors import MusterError
 from muster.settings import settings
 
 if TYPE_CHECKING:
-    from muster.lifecycle.preview import StagePlan
-    from muster.records import NodeRecord
+    from muster.rules.preview import StagePlan
+    from muster.store import NodeRecord
 
 DryRun = Annotated[bool, typer.Option("--dry-run", help="Show what it would do and what it risks; change nothing.")]
 
@@ -22,12 +22,12 @@ DryRun = Annotated[bool, typer.Option("--dry-run", help="Show what it would do a
 @contextlib.contextmanager
 def rehearsed(dry_run: bool) -> Iterator[None]:
     """With ``dry_run``, whatever the block writes into the records is rolled back."""
-    from muster import records
+    from muster import store
 
     if not dry_run:
         yield
         return
-    with records.rehearsal():
+    with store.rehearsal():
         yield
     typer.echo("dry run: nothing was changed")
 
@@ -40,13 +40,13 @@ def risks(of: str, sentences: Iterable[str]) -> None:
 
 def qualification(nodes: Sequence[str], dag: str, level: str, reason: str, force_reason: str) -> bool:
     """Show what qualifying the nodes would do, without a request to Airflow. Returns whether none would be refused."""
-    from muster import records
+    from muster import store
     from muster.integration.runid import run_id
-    from muster.lifecycle import preview
+    from muster.rules import preview
     from muster_criteria.sku_files.model import SkuError
     from muster_criteria.sku_files.skus import load_sku
 
-    known = [records.get_node(name) for name in nodes]
+    known = [store.get_node(name) for name in nodes]
     well = True
     for sku_name, simulated in sorted({(node.sku, node.simulated) for node in known}):
         try:
@@ -56,7 +56,7 @@ def qualification(nodes: Sequence[str], dag: str, level: str, reason: str, force
         alike = [node for node in known if (node.sku, node.simulated) == (sku_name, simulated)]
         typer.echo(f"{sku_name} at level {level}: {', '.join(node.name for node in alike)}")
         _show_plans(plans)
-        usual_s = records.typical_duration_s(sku_name, level, dag, simulated=simulated)
+        usual_s = store.typical_duration_s(sku_name, level, dag, simulated=simulated)
         typer.echo(f"time: {preview.time_needed(plans, usual_s, len(alike), settings().burn_slots)}")
         for node in alike:
             typer.echo(f"{node.name}: {node.state}: would be run {run_id(node.name, reason)} of {dag}")
@@ -70,7 +70,7 @@ def _rehearse(
 ) -> bool:
     """Show the risks. Returns whether the run would get the node, by the checks of ``claim``, rolled back."""
     from muster.admission.startable import startable
-    from muster.lifecycle import preview
+    from muster.rules import preview
 
     try:
         allocation = startable(node, dag, run_id, level, reason, force_reason)

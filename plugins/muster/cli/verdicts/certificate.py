@@ -18,9 +18,9 @@ app = typer.Typer(no_args_is_help=True)
 @app.command("show")
 def show_(name: Name, json: AsJson = False) -> None:
     """Print a node's newest certificate, JSON as it was signed. Ends with status 1 if it holds no longer."""
-    from muster import records
+    from muster import store
 
-    found = records.certificate_of(name)
+    found = store.certificate_of(name)
     if found is None:
         raise MusterError(f"{name} has no certificate: it gets one when it is admitted")
     typer.echo(found.document)
@@ -32,9 +32,9 @@ def show_(name: Name, json: AsJson = False) -> None:
 @app.command("list")
 def list_(json: AsJson = False) -> None:
     """List the nodes in production whose certificate was revoked or has expired: they are tested again when idle."""
-    from muster import records
+    from muster import store
 
-    found = records.uncertified()
+    found = store.uncertified()
     if json:
         show.as_json(found)
         return
@@ -48,15 +48,15 @@ def verify(
     json: AsJson = False,
 ) -> None:
     """Check a certificate's signature and expiry by the public key. Only records show whether it was revoked."""
-    from muster import records
-    from muster.lifecycle import certificate
+    from muster import store
+    from muster.rules import certificate
 
     try:
         document = file.read_bytes()
     except OSError as error:
         raise BadCertificate(f"the certificate {file} cannot be read: {error.strerror}") from None
     try:
-        content = certificate.verify(document, records.read_public(key), datetime.datetime.now(datetime.UTC))
+        content = certificate.verify(document, store.read_public(key), datetime.datetime.now(datetime.UTC))
     except BadCertificate as error:
         raise BadCertificate(f"{file} is not valid: {error}") from None
     if json:
@@ -75,11 +75,11 @@ def key(
     json: AsJson = False,
 ) -> None:
     """Print the public key that verifies this controller's certificates."""
-    from muster import records
+    from muster import store
 
     if new:
-        records.replace_key(show.person(who), reason)
-    public = records.public_text(records.signing_key(create=False))
+        store.replace_key(show.person(who), reason)
+    public = store.public_text(store.signing_key(create=False))
     if json:
         show.as_json({"public_key": public})
     else:

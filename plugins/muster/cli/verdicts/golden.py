@@ -13,7 +13,7 @@ from muster.cli.terminal.messages import messages
 from muster.cli.terminal.options import AsJson, AsWho
 
 if TYPE_CHECKING:
-    from muster.records import GoldenRecord
+    from muster.store import GoldenRecord
 
 app = typer.Typer(no_args_is_help=True)
 
@@ -26,9 +26,9 @@ def list_(
     json: AsJson = False,
 ) -> None:
     """List every operation of which digests were seen, and whether there is a golden for it. --json tells the keys."""
-    from muster import records
+    from muster import store
 
-    goldens = records.list_goldens(withdrawn=withdrawn)
+    goldens = store.list_goldens(withdrawn=withdrawn)
     if json:
         show.as_json(goldens)
         return
@@ -52,10 +52,10 @@ def withdraw(
     dry_run: DryRun = False,
 ) -> None:
     """End a golden, or forget the digests seen where there is none yet: devices have to agree again."""
-    from muster import records
+    from muster import store
 
     with rehearsed(dry_run):
-        ended = records.withdraw_golden(golden, show.person(who), given(reason))
+        ended = store.withdraw_golden(golden, show.person(who), given(reason))
         what = f"of {ended.op} ({ended.digest[:_SHOWN] or 'never promoted'})"
         typer.echo(f"{golden} {what} {'would be' if dry_run else 'is'} withdrawn")
         if dry_run:

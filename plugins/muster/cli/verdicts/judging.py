@@ -38,7 +38,7 @@ def judge(
     A run is judged as its stages were, and every difference is printed. With --fleet, the verdicts that a new SKU
     revision (--skus) or another snapshot (--as-of) would change are printed node by node.
     """
-    from muster import records
+    from muster import store
     from muster.judging.reevaluate import reevaluate
 
     if fleet == bool(run_id):
@@ -46,7 +46,7 @@ def judge(
     if fleet:
         _fleet(skus, as_of, stage, node, json)
         return
-    run = records.find_run(run_id, node=node)
+    run = store.find_run(run_id, node=node)
     outcomes = reevaluate(run, as_of=as_of, skus=skus, stage=stage)
     if json:
         show.as_json([{"recorded": each.recorded, "outcome": each.outcome, "why_not": each.why_not,
@@ -85,9 +85,9 @@ def _fleet(skus: str, as_of: str, stage: str, node: str, json: bool) -> None:
 @app.command("list")
 def list_(sku: Annotated[str, typer.Option(help="Only of this hardware model.")] = "", json: AsJson = False) -> None:
     """List the peer snapshots that are kept, latest first."""
-    from muster import records
+    from muster import store
 
-    kept = records.list_snapshots(sku=sku)
+    kept = store.list_snapshots(sku=sku)
     if json:
         show.as_json(kept)
         return

@@ -28,7 +28,7 @@ def learn(
     dry_run: DryRun = False,
 ) -> None:
     """Derive floors from measured healthy nodes (16 at least), robustly, and write them as the next revision."""
-    from muster import records
+    from muster import store
     from muster_criteria.sku_files.learned import FOLDER, BadCalibration, as_file, newest, read_learned
     from muster_criteria.sku_files.model import SkuError
     from muster_criteria.sku_files.skus import load_sku
@@ -55,7 +55,7 @@ def learn(
     text = as_file(name, calibration, level, revision, datetime.datetime.now(datetime.UTC).date(), sku.limits)
     _write_checked(path, text, name, search)
     try:
-        records.audit_command(
+        store.audit_command(
             f"floors of {name} were learned at level {level}, as revision {revision}",
             {"sku": name, "level": level, "revision": revision, "file": str(path)},
         )
@@ -66,13 +66,13 @@ def learn(
 
 
 def _calibrated(sku: Sku, level: str, stack: str, last: LearnedFile | None) -> Calibration:
-    from muster import records
+    from muster import store
     from muster_criteria.sku_files import learn as learning
     from muster_criteria.sku_files.learned import floors_of
 
     metrics = sorted({limit.metric for limit in sku.limits if limit.unit in learning.RATE_UNITS})
-    readings = records.fleet_readings(sku.name, level, metrics, simulated=False, visits=1)
-    suspects = records.excluded_from_peers(sku.name, simulated=False)
+    readings = store.fleet_readings(sku.name, level, metrics, simulated=False, visits=1)
+    suspects = store.excluded_from_peers(sku.name, simulated=False)
     readings = readings[~readings["node"].isin(list(suspects))]
     return learning.learn(readings, floors_of(last) if last else (), stack)
 

@@ -27,17 +27,17 @@ def waive(
 
     A stage with a waived critical finding is at best WARN, so a named person must approve the node for production.
     """
-    from muster import records
-    from muster.lifecycle.transitions import SERVING
+    from muster import store
+    from muster.rules.transitions import SERVING
 
     with rehearsed(dry_run):
-        waiver = records.waive_finding(finding, records.end_of(until), show.person(who), given(reason))
+        waiver = store.waive_finding(finding, store.end_of(until), show.person(who), given(reason))
         what = f"{waiver.rule} of {waiver.metric} on {waiver.subject or f'{waiver.device} of {waiver.node}'}"
         typer.echo(f"waiver {'(not given)' if dry_run else waiver.id}: {what} is waived {waiver}")
         if dry_run:
             risks(waiver.node, [f"{what} no longer fails a test until {waiver.last_day}, however bad it gets"])
     if not dry_run:
-        command = "revalidate" if records.get_node(waiver.node).state in SERVING else "qualify"
+        command = "revalidate" if store.get_node(waiver.node).state in SERVING else "qualify"
         typer.echo(f"recorded verdicts stay; test again: muster {command} {waiver.node} --reason '…'")
 
 
@@ -48,9 +48,9 @@ def list_(
     json: AsJson = False,
 ) -> None:
     """List the waivers in force."""
-    from muster import records
+    from muster import store
 
-    waivers = records.list_waivers(node=node, over=over)
+    waivers = store.list_waivers(node=node, over=over)
     if json:
         show.as_json(waivers)
         return
@@ -74,8 +74,8 @@ def revoke(
     dry_run: DryRun = False,
 ) -> None:
     """End a waiver early."""
-    from muster import records
+    from muster import store
 
     with rehearsed(dry_run):
-        ended = records.revoke_waiver(waiver, show.person(who), given(reason))
+        ended = store.revoke_waiver(waiver, show.person(who), given(reason))
         typer.echo(f"waiver {waiver} of {ended.finding} on {ended.node} {'would be' if dry_run else 'is'} revoked")

@@ -59,12 +59,12 @@ def compare(
     json: AsJson = False,
 ) -> None:
     """Show what another policy would have done about every XID in the records. Changes nothing."""
-    from muster import records
+    from muster import store
     from muster.judging import xid_history
-    from muster.records import recorded_xids
+    from muster.store import recorded_xids
 
     if node:
-        records.get_node(node)
+        store.get_node(node)
     recorded = recorded_xids(node=node)
     skus = sorted({record.sku for record in recorded})
     before = {sku: load(against) if against else _of_sku(sku) for sku in skus}

@@ -12,15 +12,15 @@ from typing import Any
 
 from airflow.sdk.exceptions import AirflowSkipException
 
-from muster import records
+from muster import store
 from muster.admission import answers
 from muster.admission.answers import KEEP, RETEST, WITHDRAW
 from muster.errors import UnknownRun
 from muster.integration import runid
-from muster.lifecycle.transitions import State
 from muster.operators.lifecycle.admission import MARKDOWN, answered, refuse_lost
 from muster.operators.testing import claims
-from muster.records import ApprovalRecord, NodeRecord, RunRecord
+from muster.rules.transitions import State
+from muster.store import ApprovalRecord, NodeRecord, RunRecord
 from muster_criteria.model import Severity
 from muster_reports.advice import least_sure
 
@@ -38,7 +38,7 @@ def questions(live: Callable[[str, str], bool]) -> list[dict[str, Any]]:
     return [
         # A re-test at the level of the verdict: one at a lower level would leave it held.
         {"trigger_run_id": runid.run_id(node.name, reason), "conf": {"node": node.name, "level": _held(node).level}}
-        for node in records.list_nodes(states=(State.PRODUCTION,))
+        for node in store.list_nodes(states=(State.PRODUCTION,))
         if node.held_run and (reason := _why_asked(node, live))
     ]
 
@@ -56,12 +56,12 @@ def _why_asked(node: NodeRecord, live: Callable[[str, str], bool]) -> str:
 
 
 def _held(node: NodeRecord) -> RunRecord:
-    return records.get_run(*node.held_run.split("/", 1), node=node.name)
+    return store.get_run(*node.held_run.split("/", 1), node=node.name)
 
 
 def _retests(node: NodeRecord, held: RunRecord) -> list[ApprovalRecord]:
     """The re-tests that people requested since the verdict is held, oldest first."""
-    chosen = [each for each in records.approvals(node.name) if each.option == RETEST]
+    chosen = [each for each in store.approvals(node.name) if each.option == RETEST]
     return [each for each in chosen if held.ended_at and each.at >= held.ended_at and each.run]
 
 
@@ -75,19 +75,19 @@ def _outcome(retest: ApprovalRecord) -> str:
     """What became of a re-test that settled nothing."""
     _, (dag_id, run_id) = _runs_of(retest)
     try:
-        run = records.get_run(dag_id, run_id, node=retest.node)
+        run = store.get_run(dag_id, run_id, node=retest.node)
     except UnknownRun:
-        return records.refusals(retest.at).get(retest.node, f"not tested: see run {run_id} of {dag_id}")
+        return store.refusals(retest.at).get(retest.node, f"not tested: see run {run_id} of {dag_id}")
     return f"{run.verdict}: {run.headline}"
 
 
 def look(node: str) -> dict[str, str]:
     """Returns the question as {subject, body, pool}. Raises AirflowSkipException if no verdict is held."""
     with claims.failing_at_once():
-        record = records.get_node(node)
+        record = store.get_node(node)
     _still_held(node)
     run = _held(record)
-    found = [each.finding for each in records.open_findings(node) if each.finding.severity is not Severity.INFO]
+    found = [each.finding for each in store.open_findings(node) if each.finding.severity is not Severity.INFO]
     simulated = " (simulated)" if record.simulated else ""
     findings = [f"{each.summary} ({each.severity}{least_sure([each])})" for each in found]
     tried = [
@@ -124,5 +124,5 @@ def carry_out(node: str, dag_id: str, run_id: str, answer: Mapping[str, Any]) ->
 
 
 def _still_held(node: str) -> None:
-    if not records.get_node(node).held_run:
+    if not store.get_node(node).held_run:
         raise AirflowSkipException(f"no verdict on {node} is held")

@@ -12,7 +12,7 @@ from typing import Any, Literal
 
 import pydantic
 
-from muster import records
+from muster import store
 from muster.errors import MusterError, UnknownNode
 from muster.settings import settings
 from muster_criteria.text import one_line
@@ -63,7 +63,7 @@ def receive(extras: Sequence[Mapping[str, Any]]) -> list[str]:
     """
     noted: list[str] = []
     problems: list[str] = []
-    places = {(place.cluster, place.name): place.node for place in records.scheduler_places()}
+    places = {(place.cluster, place.name): place.node for place in store.scheduler_places()}
     for extra in extras:
         try:
             report = Report.model_validate(extra)
@@ -76,7 +76,7 @@ def receive(extras: Sequence[Mapping[str, Any]]) -> list[str]:
             try:
                 if node is None:
                     raise UnknownNode(f"no node has the name {name!r} in {report.cluster}")
-                if records.report(node, report.id, report.kind, report.sentence, urgent=_urgent(node, report)):
+                if store.report(node, report.id, report.kind, report.sentence, urgent=_urgent(node, report)):
                     noted.append(node)
             except UnknownNode as error:
                 problems.append(str(error))
@@ -92,7 +92,7 @@ def _urgent(node: str, report: Report) -> bool:
     from muster_criteria.sku_files.skus import load_sku
 
     try:
-        policy = load_sku(records.get_node(node).sku, settings().sku_folders).xid_policy
+        policy = load_sku(store.get_node(node).sku, settings().sku_folders).xid_policy
     except SkuError as error:
         log.warning("%s: %s", node, error)
         return True

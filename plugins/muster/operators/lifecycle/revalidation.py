@@ -13,14 +13,14 @@ from typing import Any
 
 from airflow.sdk.exceptions import AirflowSkipException
 
-from muster import acting, records
+from muster import acting, store
 from muster.admission import service
 from muster.admission.idle_fleet import known
 from muster.errors import ControllerFault, LeftAlone, MusterError, NodeLeased, NodePaused, UnknownNode, UnknownRun
 from muster.integration import runid
-from muster.lifecycle import selection as planning
-from muster.lifecycle.transitions import INCONCLUSIVE_BUDGET, SERVING, State
 from muster.operators.testing import claims, qualification
+from muster.rules import selection as planning
+from muster.rules.transitions import INCONCLUSIVE_BUDGET, SERVING, State
 from muster_criteria.sku_files.model import SkuError
 from muster_criteria.sku_files.programme import STAGES
 
@@ -34,7 +34,7 @@ def pick(run_id: str, level: str) -> list[dict[str, Any]]:
     """
     claims.controller_ready()
     now = datetime.datetime.now(datetime.UTC)
-    nodes = {node.name: node for node in records.list_nodes()}
+    nodes = {node.name: node for node in store.list_nodes()}
     choice = planning.choose(known(list(nodes.values()), now))
     for planned in choice.chosen:
         log.info("%s is tested in %s: %s", planned.node, ", ".join(planned.stages), planned.why)
@@ -79,7 +79,7 @@ def _refusal_noted(name: str) -> Iterator[None]:
     except (ControllerFault, UnknownNode):
         raise
     except (MusterError, SkuError) as error:
-        records.note_refusal(name, str(error))
+        store.note_refusal(name, str(error))
         raise
 
 
@@ -89,7 +89,7 @@ def _claim(dag_id: str, run_id: str, params: Mapping[str, Any], login: str) -> d
     claims.controller_ready()
     claims.refuse_other_pool(node, params)
     name, asked = node.name, runid.ASKED_BY in run_id  # of what a person requested, each refusal is noted
-    lease = records.get_lease(name)
+    lease = store.get_lease(name)
     if lease is None or (lease.dag_id, lease.run_id) != (dag_id, run_id):
         if node.state not in SERVING:
             raise MusterError(f"{name} is in {node.state}, and only nodes in production are revalidated; qualify it")
@@ -97,20 +97,20 @@ def _claim(dag_id: str, run_id: str, params: Mapping[str, Any], login: str) -> d
             if (
                 asked or node.state is State.REVALIDATION
             ):  # it comes first each time, while a job of a user may run for days
-                records.note_refusal(name, why)
+                store.note_refusal(name, why)
             raise AirflowSkipException(f"{name} is not tested: {why}")
     try:
         with claims.leased([name], dag_id, run_id) as (lease,):
             # Without force: revalidation never disturbs a node in use.
             service.take_for_test(name, f"{dag_id} {run_id}", f"revalidation {run_id}")
-            records.begin_run(dag_id, run_id, name, level, reason, started_by=login, required_stages=_stages(params))
+            store.begin_run(dag_id, run_id, name, level, reason, started_by=login, required_stages=_stages(params))
     except NodePaused as error:
         if asked:
-            records.note_refusal(name, str(error))
+            store.note_refusal(name, str(error))
         raise AirflowSkipException(f"{name} is not tested: {error}") from error
     except (NodeLeased, LeftAlone) as error:
         if asked or isinstance(error, LeftAlone):
-            records.note_refusal(name, str(error))
+            store.note_refusal(name, str(error))
         _return_to_scheduler(name, dag_id, run_id)
         raise AirflowSkipException(f"{name} is not tested: {error}") from error
     return {"node": name, "sku": node.sku, "level": level, "token": lease.token, "simulated": node.simulated}
@@ -130,7 +130,7 @@ def conclude(dag_id: str, run_id: str, faults: Callable[[], Mapping[str, str]] =
     Raises AirflowFailException if the verdict is FAIL, INCONCLUSIVE or SKIPPED (``qualification.conclude``).
     """
     try:
-        run = records.get_run(dag_id, run_id)
+        run = store.get_run(dag_id, run_id)
     except UnknownRun as error:
         raise AirflowSkipException("the node was not tested") from error
     try:
@@ -141,9 +141,9 @@ def conclude(dag_id: str, run_id: str, faults: Callable[[], Mapping[str, str]] =
 
 
 def _ask_about_no_verdict(name: str) -> None:
-    node = records.get_node(name)
+    node = store.get_node(name)
     if node.state is State.PRODUCTION and node.inconclusive >= INCONCLUSIVE_BUDGET:
-        records.notify(
+        store.notify(
             f"no verdict/{name}",
             f"{'[simulated] ' if node.simulated else ''}{name} serves, and {node.inconclusive} tests of it in a row "
             f"were inconclusive: see `muster node show {name}`, remove the cause, and test it again, or withdraw it "
@@ -152,12 +152,12 @@ def _ask_about_no_verdict(name: str) -> None:
 
 
 def _return_to_scheduler(name: str, dag_id: str, run_id: str) -> None:
-    place = records.scheduler_place(name)  # before the lease: a run that takes the node afterwards has another job
-    lease = records.get_lease(name)
+    place = store.scheduler_place(name)  # before the lease: a run that takes the node afterwards has another job
+    lease = store.get_lease(name)
     if lease is not None and (lease.dag_id, lease.run_id) != (dag_id, run_id):
         return  # it is that run's now
     if place is not None:
         service.end_test(name, place.test_job)
-    if records.get_node(name).state is State.PRODUCTION:
-        records.restore_place(name, "its revalidation is over")
+    if store.get_node(name).state is State.PRODUCTION:
+        store.restore_place(name, "its revalidation is over")
     service.carry_out(name)

@@ -9,9 +9,9 @@ from typing import NamedTuple
 
 from airflow.sdk.module_loading import import_string
 
-from muster import records
+from muster import store
 from muster.errors import BadSettings
-from muster.lifecycle import mail_rules
+from muster.rules import mail_rules
 from muster.settings import settings
 
 
@@ -24,7 +24,7 @@ class Failure(NamedTuple):
 
 def rule_of(key: str) -> str:
     """The name of the rule of a notification."""
-    return key.removeprefix(records.NOTIFICATION).partition("/")[0]
+    return key.removeprefix(store.NOTIFICATION).partition("/")[0]
 
 
 def send(key: str, message: bytes, now: datetime.datetime, last_error: str = "") -> Failure | None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Sequence
 
-from muster import records
+from muster import store
 from muster.errors import MusterError
 from muster.integration.airflow_api import AirflowClient
 from muster.settings import settings
@@ -29,7 +29,7 @@ def annotate(dag_id: str, run_id: str) -> None:
         return
     lines = [
         f"{'[simulated] ' if run.simulated else ''}{run.node}: {run.verdict}: {one_line(run.headline)}"
-        for run in records.list_runs(run=(dag_id, run_id))
+        for run in store.list_runs(run=(dag_id, run_id))
         if run.verdict is not None
     ]
     if not lines:

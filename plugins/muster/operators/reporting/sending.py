@@ -14,7 +14,7 @@ from typing import NamedTuple
 from airflow.providers.smtp.hooks.smtp import SmtpHook
 from airflow.sdk.exceptions import AirflowException
 
-from muster import records
+from muster import store
 from muster.operators.reporting import notifying
 from muster.settings import settings
 
@@ -43,11 +43,11 @@ def deliver_mail(key: str | None = None) -> Delivery:
     """
     now = _now()
     sent = _send_mails(_due(key, now, notifications=False)) + _notify(key, now)
-    parked = [mail for mail in records.outbox_parked() if key is None or mail.key == key]
+    parked = [mail for mail in store.outbox_parked() if key is None or mail.key == key]
     if parked and key is None:
         first = parked[0]
         log.warning("%d are parked and not tried again, first %s: %s", len(parked), first.key, first.last_error)
-    return Delivery(sent, records.outbox_waiting(key), len(parked))
+    return Delivery(sent, store.outbox_waiting(key), len(parked))
 
 
 def _now() -> datetime.datetime:
@@ -56,13 +56,13 @@ def _now() -> datetime.datetime:
 
 def _due(
     key: str | None, now: datetime.datetime, *, notifications: bool, but_of: Collection[str] = ()
-) -> list[records.OutboxMessage]:
+) -> list[store.OutboxMessage]:
     """What is to be sent now. ``but_of``: rules whose notifications are left out."""
-    due = records.outbox_pending(MAILS_AT_ONCE, due=key is None, key=key, notifications=notifications, but_of=but_of)
+    due = store.outbox_pending(MAILS_AT_ONCE, due=key is None, key=key, notifications=notifications, but_of=but_of)
     return [each for each in due if key is not None or each.attempts or each.created_at < now - FRESH]
 
 
-def _send_mails(pending: Sequence[records.OutboxMessage]) -> int:
+def _send_mails(pending: Sequence[store.OutboxMessage]) -> int:
     """Returns how many were accepted; ends at once if the server cannot be reached."""
     sent = 0
     for each in pending:
@@ -71,9 +71,9 @@ def _send_mails(pending: Sequence[records.OutboxMessage]) -> int:
             # One connection per mail: a refused mail must not break the next ones.
             with SmtpHook(smtp_conn_id=settings().smtp_conn_id) as hook:
                 connected = True
-                refusal = _send(hook, records.outbox_message(each.id), each.recipients)
+                refusal = _send(hook, store.outbox_message(each.id), each.recipients)
         except (AirflowException, OSError) as error:
-            failed = records.outbox_failed if connected else records.outbox_unreachable
+            failed = store.outbox_failed if connected else store.outbox_unreachable
             failed(each.id, str(error)[:500])
             log.warning("mail cannot be sent now (%s); it is kept and sent by the housekeeping DAG", error)
             break
@@ -93,7 +93,7 @@ def _notify(key: str | None, now: datetime.datetime) -> int:
             rule = notifying.rule_of(each.key)
             if rule in down:
                 continue
-            failure = notifying.send(each.key, records.outbox_message(each.id), now, each.last_error)
+            failure = notifying.send(each.key, store.outbox_message(each.id), now, each.last_error)
             if failure is not None and failure.last:
                 given_up = True
             elif failure is not None:
@@ -103,12 +103,12 @@ def _notify(key: str | None, now: datetime.datetime) -> int:
             return sent
 
 
-def _settle(tried: records.OutboxMessage, refusal: Refusal | None) -> bool:
+def _settle(tried: store.OutboxMessage, refusal: Refusal | None) -> bool:
     """Record how the attempt ended; returns whether it was accepted."""
     if refusal is None:
-        records.outbox_sent(tried.id)
+        store.outbox_sent(tried.id)
         return True
-    records.outbox_failed(tried.id, refusal.reason, park=refusal.permanent, recipients=refusal.recipients)
+    store.outbox_failed(tried.id, refusal.reason, park=refusal.permanent, recipients=refusal.recipients)
     then = "it is parked" if refusal.permanent else "it is tried again later"
     log.warning("%s was not accepted (%s); %s", tried.key, refusal.reason, then)
     return False

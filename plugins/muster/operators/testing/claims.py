@@ -10,15 +10,15 @@ from typing import Any
 
 from airflow.sdk.exceptions import AirflowException, AirflowFailException
 
-from muster import acting, records
+from muster import acting, store
 from muster.admission import service
 from muster.errors import ControllerFault, IllegalMove, MusterError, NodeLeased, SchedulerDown
 from muster.integration import logins
 from muster.integration.policy import DEFAULT_POOL
-from muster.records import LeaseRecord, NodeRecord
 from muster.remote.launch import parse_launch
 from muster.remote.zipapp import build_agent
 from muster.settings import settings
+from muster.store import LeaseRecord, NodeRecord
 from muster_criteria.sku_files import programme
 from muster_criteria.sku_files.model import SkuError
 from muster_criteria.sku_files.skus import load_sku
@@ -41,7 +41,7 @@ def failing_at_once() -> Iterator[None]:
 
 def testable(name: str, level: str) -> NodeRecord:
     """Returns the node. Raises MusterError or SkuError if its record, SKU, launch settings or ``level`` are invalid."""
-    node = records.get_node(name)
+    node = store.get_node(name)
     load_sku(node.sku, settings().sku_folders)
     parse_launch(node.launch)
     if level not in programme.LEVELS:
@@ -56,12 +56,12 @@ def controller_ready() -> None:
     lease proves that the records can be written. No run reports such a fault, so it is mailed, once a day.
     """
     try:
-        records.check_signing_key()
+        store.check_signing_key()
         logins.credentials(settings().ssh_conn_id).key()
         build_agent(settings().home / "agents")
     except ControllerFault as fault:
         which = hashlib.sha256(str(fault).encode()).hexdigest()[:16]
-        records.notify(f"controller fault/{which}", f"No node can be tested: {fault}")
+        store.notify(f"controller fault/{which}", f"No node can be tested: {fault}")
         raise
 
 
@@ -83,11 +83,11 @@ def forced(params: Mapping[str, Any]) -> str | None:
 @contextlib.contextmanager
 def leased(names: Collection[str], dag_id: str, run_id: str) -> Iterator[list[LeaseRecord]]:
     """Hold the nodes for the run; release them if the block fails. Raises NodeLeased, NodePaused."""
-    leases = records.acquire_leases(names, dag_id, run_id)
+    leases = store.acquire_leases(names, dag_id, run_id)
     try:
         yield leases
     except (MusterError, SkuError) as error:
-        records.release_leases(dag_id, run_id, f"not begun: {error}")
+        store.release_leases(dag_id, run_id, f"not begun: {error}")
         raise
 
 
@@ -115,12 +115,12 @@ def leased_for_decision(node: str, dag_id: str, run_id: str, option: str, user: 
     that the lifecycle does not allow.
     """
     try:
-        records.acquire_lease(node, dag_id, run_id, decision=True)
+        store.acquire_lease(node, dag_id, run_id, decision=True)
         try:
             with acting.under(acting.airflow_login(user)):
                 yield
         finally:
-            records.release_leases(dag_id, run_id, f"{option} was carried out")
+            store.release_leases(dag_id, run_id, f"{option} was carried out")
     except NodeLeased as error:
         raise AirflowException(str(error)) from error
     except IllegalMove as error:

@@ -11,16 +11,16 @@ from typing import TYPE_CHECKING, Any
 
 from airflow.sdk.exceptions import AirflowFailException
 
-from muster import records
+from muster import store
 from muster.errors import MusterError
 from muster.integration import logins
-from muster.lifecycle.transitions import CLUSTER_STAGES
 from muster.operators.testing.remote_job import Judged, RemoteJobOperator
 from muster.remote import attempt as remote
 from muster.remote import outcome
 from muster.remote.attempt import Attempt, Programme
 from muster.remote.attempt_key import AttemptKey
 from muster.remote.outcome import Ended, Kind
+from muster.rules.transitions import CLUSTER_STAGES
 from muster_criteria.cluster.model import Measurements
 from muster_criteria.cluster.plan import cluster_calls, cluster_deadline_s
 from muster_criteria.cluster.presence import reported_lost
@@ -31,7 +31,7 @@ from muster_criteria.sku_files.model import Sku
 if TYPE_CHECKING:
     from airflow.sdk.definitions.context import Context
 
-    from muster.records import RunRecord
+    from muster.store import RunRecord
 
 STAGE = CLUSTER_STAGES[0]
 
@@ -112,7 +112,7 @@ class MusterMemberOperator(RemoteJobOperator):
         if left[:1] != [self.member]:
             return
         for name in sorted(lost):
-            job = records.get_job(attempt.task.dag_id, attempt.task.run_id, STAGE, node=name)
+            job = store.get_job(attempt.task.dag_id, attempt.task.run_id, STAGE, node=name)
             if job is None or job.state != outcome.RUNNING:
                 continue
             try:

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, NoReturn
 from airflow.sdk import BaseOperator
 from airflow.sdk.exceptions import AirflowException, AirflowFailException
 
-from muster import records
+from muster import store
 from muster.admission import service
 from muster.errors import (
     ControllerFault,
@@ -47,7 +47,7 @@ if TYPE_CHECKING:
     import paramiko
     from airflow.sdk.definitions.context import Context
 
-    from muster.records import NodeRecord, RunRecord
+    from muster.store import NodeRecord, RunRecord
 
 
 _FAULT = "controller_fault"
@@ -196,7 +196,7 @@ class RemoteJobOperator(BaseOperator):
     def _claim(self, context: Context, *, begin: bool) -> Attempt:
         ti: Any = context["ti"]
         task = Task(ti.dag_id, ti.run_id, ti.task_id, self.stage, ti.try_number, ti.max_tries, self.member)
-        run = records.get_run(task.dag_id, task.run_id, node=self.member)
+        run = store.get_run(task.dag_id, task.run_id, node=self.member)
         sku = load_sku(run.sku, settings().sku_folders)
         if begin:
             self._check(run, sku)
@@ -231,7 +231,7 @@ class RemoteJobOperator(BaseOperator):
         def record(end: Ended, collected: jobs.Collected) -> tuple[Judgement, str]:
             result, why_missing = remote.checked_result(attempt, collected)
             judged = self._judge(attempt, end, result, "" if result else why_missing or end.sentence)
-            stored = records.record_stage(
+            stored = store.record_stage(
                 attempt.task.dag_id,
                 attempt.task.run_id,
                 judged.result,
@@ -254,5 +254,5 @@ class RemoteJobOperator(BaseOperator):
 
     def _recorded(self, attempt: Attempt) -> tuple[Judgement, str]:
         """The recorded judgement of the stage, and ``StageResult.end``."""
-        recorded = records.judgements(attempt.task.dag_id, attempt.task.run_id, node=self.member)
+        recorded = store.judgements(attempt.task.dag_id, attempt.task.run_id, node=self.member)
         return recorded[self.stage], attempt.recorded_end() or ""

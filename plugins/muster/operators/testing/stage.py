@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 from airflow.sdk import TriggerRule, chain, task
 from airflow.sdk.exceptions import AirflowFailException, AirflowSkipException
 
-from muster import records
+from muster import store
 from muster.admission import service
 from muster.errors import MusterError
 from muster.integration.policy import DEFAULT_POOL, LOAD_STAGES
@@ -38,7 +38,7 @@ from muster_criteria.sku_files.programme import STAGES
 if TYPE_CHECKING:
     from airflow.sdk.definitions.context import Context
 
-    from muster.records import RunRecord
+    from muster.store import RunRecord
 
 GRACE_S = 900.0
 """How long (s) after a job's deadline to wait for a node that does not respond: servers take minutes to boot."""
@@ -71,7 +71,7 @@ class MusterStageOperator(RemoteJobOperator):
     def _stages_of_run(self, context: Context) -> Sequence[str]:
         run = context["dag_run"]
         try:
-            return records.get_run(run.dag_id, run.run_id).required_stages
+            return store.get_run(run.dag_id, run.run_id).required_stages
         except MusterError:  # reported, or retried, by the claim of the attempt
             return (self.stage,)
 
@@ -83,7 +83,7 @@ class MusterStageOperator(RemoteJobOperator):
         """The stage's probes, or only those that the judge requested again."""
         calls = programme.stage_calls(sku, self.stage, run.level, remote.seed(job_key))
         if key.repeats:
-            before = records.get_job(run.dag_id, run.run_id, self.stage, str(key.repeats))
+            before = store.get_job(run.dag_id, run.run_id, self.stage, str(key.repeats))
             calls = tuple(call for call in calls if before and call.probe in before.repeat_probes)
         return Programme(calls, programme.stage_deadline_s(sku, self.stage, run.level))
 
@@ -134,7 +134,7 @@ class MusterStageOperator(RemoteJobOperator):
 def _earlier(run: RunRecord, sku: Sku, stage: str) -> list[tuple[str, Verdict | None, bool]]:
     """(stage, verdict, blocking) of the run's stages before ``stage``; the verdict is None if it has none yet."""
     before = programme.STAGES[: programme.STAGES.index(stage)]
-    judged = {each.stage: each.verdict for each in records.run_stages(run.dag_id, run.run_id)}
+    judged = {each.stage: each.verdict for each in store.run_stages(run.dag_id, run.run_id)}
     return [(name, judged.get(name), programme.blocking(sku, name)) for name in before if name in run.required_stages]
 
 

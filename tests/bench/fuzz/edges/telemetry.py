@@ -7,7 +7,7 @@ import gzip
 import json
 import random
 
-from muster.records.output.charts import CHARTED, DEVICES, POINTS, chart_series
+from muster.store.output.charts import CHARTED, DEVICES, POINTS, chart_series
 from tests.bench.fuzz import mutate
 from tests.bench.fuzz.edge import Edge, Sample, Taken
 

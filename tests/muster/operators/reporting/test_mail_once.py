@@ -7,10 +7,10 @@ import datetime
 import pytest
 from sqlalchemy import update
 
-from muster import records
+from muster import store
 from muster.operators.reporting import sending
-from muster.records.database.engine import writing
-from muster.records.database.outgoing import Outbox
+from muster.store.database.engine import writing
+from muster.store.database.outgoing import Outbox
 
 pytestmark = pytest.mark.usefixtures("sqlite_db")
 
@@ -37,8 +37,8 @@ def taken(monkeypatch) -> list[bytes]:
 
 
 def test_a_run_sends_its_own_mail_only(taken) -> None:
-    records.outbox_add("run-1", b"one")
-    records.outbox_add("run-2", b"two")
+    store.outbox_add("run-1", b"one")
+    store.outbox_add("run-2", b"two")
     assert sending.deliver_mail("run-2") == (1, 0, 0)
     assert sending.deliver_mail("run-1") == (1, 0, 0)
     assert sending.deliver_mail("run-1") == (0, 0, 0)
@@ -47,9 +47,9 @@ def test_a_run_sends_its_own_mail_only(taken) -> None:
 
 def test_housekeeping_sends_what_failed_and_what_was_abandoned_but_nothing_fresh(taken) -> None:
     for key in ("fresh", "failed", "abandoned"):
-        records.outbox_add(key, key.encode())
-    waiting = {mail.key: mail.id for mail in records.outbox_pending()}
-    records.outbox_failed(waiting["failed"], "connection refused")
+        store.outbox_add(key, key.encode())
+    waiting = {mail.key: mail.id for mail in store.outbox_pending()}
+    store.outbox_failed(waiting["failed"], "connection refused")
     long_ago = datetime.datetime.now(datetime.UTC) - 2 * sending.FRESH
     with writing() as session:
         session.execute(update(Outbox).where(Outbox.key == "abandoned").values(created_at=long_ago))

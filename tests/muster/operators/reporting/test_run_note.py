@@ -5,7 +5,7 @@ from __future__ import annotations
 import httpx
 import pytest
 
-from muster import records
+from muster import store
 from muster.integration.airflow_api import AirflowClient
 from muster.operators.reporting import run_note
 from muster_criteria.model import Verdict
@@ -45,7 +45,7 @@ class Airflow:
 
 def test_the_note_names_node_verdict_and_reason_in_one_line(monkeypatch: pytest.MonkeyPatch) -> None:
     airflow = Airflow(monkeypatch)
-    records.add_node(fleet.new_node("n1"))
+    store.add_node(fleet.new_node("n1"))
     run = fleet.fail("n1").run_id
     run_note.annotate(fleet.DAG, run)
     assert airflow.notes == ["n1: FAIL: gpu3 is slow."]
@@ -61,7 +61,7 @@ def test_the_note_names_node_verdict_and_reason_in_one_line(monkeypatch: pytest.
 def test_a_note_of_a_person_stays_above_the_verdict(monkeypatch: pytest.MonkeyPatch, by_hand: str) -> None:
     airflow = Airflow(monkeypatch)
     airflow.note = by_hand
-    records.add_node(fleet.new_node("n1"))
+    store.add_node(fleet.new_node("n1"))
     run = fleet.fail("n1").run_id
     run_note.annotate(fleet.DAG, run)
     run_note.annotate(fleet.DAG, run)  # a task that was cleared
@@ -73,9 +73,9 @@ def test_a_block_has_a_line_for_each_member_as_long_as_airflow_takes_it(monkeypa
     airflow = Airflow(monkeypatch)
     for number in range(20):
         name = f"n{number:02d}"
-        records.add_node(fleet.new_node(name))
-        records.begin_run("block", "b", name, "short", "x")
-        records.finish_run("block", "b", Verdict.INCONCLUSIVE, "x" * 90 + "\nsecond", node=name)
+        store.add_node(fleet.new_node(name))
+        store.begin_run("block", "b", name, "short", "x")
+        store.finish_run("block", "b", Verdict.INCONCLUSIVE, "x" * 90 + "\nsecond", node=name)
     run_note.annotate("block", "b")
     (note,) = airflow.notes
     assert note.startswith("n00: INCONCLUSIVE: xxx")

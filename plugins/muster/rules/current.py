@@ -1,0 +1,38 @@
+"""Which verdicts on a node are current. Pure.
+
+A later, conclusive verdict of the same stage, at the same level or a more thorough one, supersedes a verdict. After a
+FAIL, neither an inconclusive run nor a shorter one does.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import TYPE_CHECKING
+
+from muster_criteria.model import Verdict
+from muster_criteria.sku_files.model import LEVELS
+
+if TYPE_CHECKING:
+    from muster.store import StageVerdict
+
+INCONCLUSIVE = frozenset({Verdict.INCONCLUSIVE, Verdict.SKIPPED})
+
+
+def thoroughness(level: str) -> int:
+    """Returns the rank of a level; -1 for an unknown one."""
+    return LEVELS.index(level) if level in LEVELS else -1
+
+
+def current_of(verdicts: Iterable[StageVerdict]) -> list[StageVerdict]:
+    """Returns the verdicts that no later one supersedes, oldest first."""
+    listed = sorted(verdicts, key=lambda each: each.recorded_at)
+    return [
+        each
+        for place, each in enumerate(listed)
+        if not any(
+            later.stage == each.stage
+            and later.verdict not in INCONCLUSIVE
+            and thoroughness(later.level) >= thoroughness(each.level)
+            for later in listed[place + 1 :]
+        )
+    ]

@@ -1,0 +1,169 @@
+"""The effect of a run's end on its node. Pure: ``muster.store`` loads the facts and stores the result.
+
+A verdict withdraws a node only while the circuit breaker is closed, and quarantines it only for findings
+that it does not share with other nodes of its rack or image.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from typing import TYPE_CHECKING
+
+from muster.rules import transitions
+from muster.rules.current import thoroughness
+from muster.rules.transitions import STAGES, Closing, Evidence, State
+from muster_criteria.model import COMMON_CAUSE, Finding, Verdict
+
+if TYPE_CHECKING:
+    from muster.rules.breaker import Breaker
+    from muster.store import NodeRecord, RunRecord, StageVerdict
+    from muster_criteria.context.alike import Neighbour
+
+
+_FOUND_NOTHING = frozenset({Verdict.PASS, Verdict.PROVISIONAL, Verdict.INCONCLUSIVE, Verdict.SKIPPED})
+
+
+@dataclasses.dataclass(frozen=True)
+class RunFacts:
+    """A run and its node, from the records.
+
+    ``stages``: the run's current verdicts. ``verdicts``: the current verdicts on the node, of all runs.
+    ``suspect``: a part of the node corrupted data before, without a waiver valid now. ``accepted``: all that the run
+    found is waived now, and was waived when a person admitted the node. ``fenced``: the node refused a job of the run
+    as older than one that it has seen. ``clean``: all that the run found, informative findings apart, is ``accepted``.
+    ``preempted``: the run was a job of the scheduler, which ended it for a user's.
+    """
+
+    run: RunRecord
+    node: NodeRecord
+    stages: Sequence[StageVerdict]
+    verdicts: Sequence[StageVerdict]
+    suspect: bool
+    accepted: bool
+    fenced: bool = False
+    clean: bool = False
+    preempted: bool = False
+
+    @property
+    def full_coverage(self) -> bool:
+        """Whether the run passed with full coverage, on this kind of node, without a suspect part in it."""
+        return not self.suspect and self._covered(Verdict.PASS)
+
+    def nothing_new(self, verdict: Verdict) -> bool:
+        """Whether a run that ends with ``verdict`` gives no reason to end the service of a node in revalidation.
+
+        Either it could not test the node, which it took out of production, or not judge all that it measured, and found
+        nothing until then; or it tested all with full coverage, and warns only of findings that a person accepted when
+        admitting the node.
+        """
+        if verdict in (Verdict.INCONCLUSIVE, Verdict.PROVISIONAL):
+            decided = {each.verdict for each in self.stages} <= _FOUND_NOTHING and not self._foreign
+            return self.run.state_before is State.PRODUCTION and decided and self.clean and not self.suspect
+        if verdict is Verdict.SKIPPED:
+            passed = self.preempted or all(each.verdict is Verdict.PASS for each in self.stages)
+            return self.run.state_before is State.PRODUCTION and passed
+        warned = verdict is Verdict.WARN and self.accepted and not self.suspect
+        return warned and self._covered(Verdict.PASS, Verdict.WARN)
+
+    def still_held(self, held_run: str) -> str:
+        """Returns ``held_run``, "dag_id/run_id" of a held verdict, while no later test replaced what it found."""
+        found = {f"{each.dag_id}/{each.run_id}" for each in self.verdicts if each.verdict not in _FOUND_NOTHING}
+        return held_run if held_run in found else ""
+
+    @property
+    def _foreign(self) -> bool:
+        return self.run.simulated and not self.node.simulated
+
+    def _covered(self, *verdicts: Verdict) -> bool:
+        return full_coverage(self.run.required_stages, self.stages, verdicts) and not self._foreign
+
+
+def full_coverage(
+    required: Collection[str], stages: Iterable[StageVerdict], verdicts: Collection[Verdict] = (Verdict.PASS,)
+) -> bool:
+    """Whether every required stage has one of ``verdicts`` with full coverage. Without a required stage: False."""
+    covered = {each.stage for each in stages if each.verdict in verdicts and each.full_coverage}
+    return bool(required) and set(required) <= covered
+
+
+def attested(claimed: Evidence, facts: RunFacts | None) -> Evidence:
+    """Returns ``claimed`` with everything about the run replaced by the facts.
+
+    ``facts`` is None if the run does not hold the node; the run is then no evidence. ``run_over`` and ``budget_spent``
+    are never taken from a claim.
+    """
+    if facts is None:
+        return Evidence(person=claimed.person, reason=claimed.reason)
+    verdict = facts.run.verdict
+    if verdict is None and any(each.verdict is Verdict.FAIL for each in facts.stages):
+        verdict = Verdict.FAIL  # one failed stage fails the run, so it counts before the run has ended
+    full = facts.full_coverage
+    if facts.node.state is State.CLUSTER_VALIDATION:
+        full = full and _qualified_in_full(facts.verdicts)  # the PASS of a block does not qualify its members
+    return Evidence(run=claimed.run, verdict=verdict, full_coverage=full, person=claimed.person, reason=claimed.reason)
+
+
+def end_of_run(facts: RunFacts, verdict: Verdict, admission_level: str) -> tuple[Closing, bool]:
+    """Returns (the effect on the node, whether the run passed with full coverage), before anything is held."""
+    run, node = facts.run, facts.node
+    full = facts.full_coverage
+    if node.shadow:
+        # Shadow mode ends only on a test as complete as a qualification.
+        thorough = thoroughness(run.level) >= thoroughness(admission_level)
+        full = full and thorough and set(STAGES) <= set(run.required_stages)
+    nothing_new = facts.nothing_new(verdict)
+    if facts.fenced and verdict is Verdict.INCONCLUSIVE:
+        verdict = Verdict.SKIPPED  # records that were restored, or a second controller: not the node's fault
+    return transitions.closing(
+        node.state, verdict, full, node.inconclusive, shadow=node.shadow, nothing_new=nothing_new
+    ), full
+
+
+def hold_back(
+    end: Closing, state: State, verdict: Verdict, breaker: Breaker | None, findings: Iterable[Finding]
+) -> tuple[Closing, bool]:
+    """Returns (``end`` or its held form, whether it is held for a cause that other nodes share).
+
+    ``state``: the node's. ``breaker``: None if the end does not take the node out of service. ``findings``: the run's.
+    """
+    from muster_criteria.context.alike import why_held
+
+    if breaker is not None and breaker.why:
+        end = end.hold(state, breaker.why)
+    if State.QUARANTINE in end.path and verdict is Verdict.FAIL and (why := why_held(findings)):
+        return end.hold(state, why), True
+    return end, False
+
+
+def shared_cause_notes(
+    node: str, causes: Iterable[tuple[str, Finding]], neighbours: Mapping[str, Sequence[Neighbour]]
+) -> dict[str, str]:
+    """Returns {other node: remark for its history} of nodes that failed earlier with a cause that ``node`` shares.
+
+    ``causes``: (stage, finding) of the run of ``node``. ``neighbours``: by stage, the nodes tested in the window.
+    """
+    from muster_criteria.context.alike import GROUPED
+
+    notes: dict[str, str] = {}
+    for stage, finding in causes:
+        labels = dict(finding.labels)
+        by, name = labels.get(GROUPED, ""), labels.get("name", "")
+        if finding.rule != COMMON_CAUSE or not by:
+            continue
+        for other in neighbours.get(stage, ()):
+            if other.groups.get(by) == name and finding.metric in other.failing:
+                notes.setdefault(
+                    other.node,
+                    f"{node} failed in {finding.metric} too: the likely cause is the {finding.fault_class} of {by} "
+                    f"{name}; return no device before that is ruled out",
+                )
+    return notes
+
+
+def _qualified_in_full(verdicts: Sequence[StageVerdict]) -> bool:
+    by_stage = {stage: [each for each in verdicts if each.stage == stage] for stage in STAGES}
+    return all(
+        found and all(each.verdict is Verdict.PASS and each.full_coverage for each in found)
+        for found in by_stage.values()
+    )

@@ -1,0 +1,160 @@
+"""The gate to production: admits a node, requires a person's decision, or refuses the node. Pure.
+
+A node is admitted automatically only with a full-coverage PASS of every stage, at node and at cluster level, thorough
+and recent enough, without open findings, waivers and simulated results. A person decides on the rest, unless refused.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import datetime
+from collections.abc import Iterable, Iterator, Sequence
+from typing import TYPE_CHECKING
+
+from muster.rules.current import current_of, thoroughness
+from muster.rules.transitions import CLUSTER_STAGES, STAGES, TRANSITIONS, Need, State
+from muster_criteria.context.waivers import Waiver
+from muster_criteria.model import Severity, Verdict
+
+if TYPE_CHECKING:
+    from muster.store import NodeRecord, OpenFinding, StageVerdict
+
+
+@dataclasses.dataclass(frozen=True)
+class Limits:
+    """The maximum age of a PASS, the minimum level, and the required stages.
+
+    ``level`` applies to the stages of the node; any level of a block's run suffices.
+    """
+
+    fresh: datetime.timedelta
+    level: str
+    stages: tuple[str, ...] = STAGES
+    cluster_stages: tuple[str, ...] = CLUSTER_STAGES
+
+
+@dataclasses.dataclass(frozen=True)
+class Admit:
+    """The node enters production without a person's decision."""
+
+
+@dataclasses.dataclass(frozen=True)
+class NeedsPerson:
+    """A named person may admit the node, with a reason; ``reasons``: the open points."""
+
+    reasons: tuple[str, ...]
+
+
+@dataclasses.dataclass(frozen=True)
+class Refuse:
+    """The node must not enter production until ``reasons`` are resolved; no person may override this."""
+
+    reasons: tuple[str, ...]
+
+
+Decision = Admit | NeedsPerson | Refuse
+
+
+def decide(
+    node: NodeRecord,
+    verdicts: Iterable[StageVerdict],
+    findings: Sequence[OpenFinding],
+    waivers: Sequence[Waiver],
+    *,
+    limits: Limits,
+    now: datetime.datetime,
+) -> Decision:
+    """Returns whether the node may enter production (or stay there).
+
+    ``verdicts``: of the node's machine, at node and cluster level; superseded ones are ignored. ``findings``: its open
+    findings with the waivers valid now. ``waivers``: those about the node.
+    """
+    current = current_of(verdicts)
+    refusals = (*_out_of_place(node), *_failed(current, findings), *_open_critical(findings))
+    if refusals:
+        return Refuse(refusals)
+    open_points = (
+        *_lacking(node, current, limits, now),
+        *_not_passed(current),
+        *_simulated(node, current),
+        *_open(findings),
+        *(f"a waiver is in effect, {waiver}" for waiver in waivers if waiver.holds(now)),
+    )
+    return NeedsPerson(open_points) if open_points else Admit()
+
+
+def _out_of_place(node: NodeRecord) -> Iterator[str]:
+    if node.state is not State.PRODUCTION and Need.PERSON not in TRANSITIONS.get((node.state, State.PRODUCTION), ()):
+        yield f"it is in {node.state}, and no node enters production from there"
+
+
+def _failed(current: Sequence[StageVerdict], findings: Sequence[OpenFinding]) -> Iterator[str]:
+    """Current FAILs, except those whose critical findings are all waived now: these need a person."""
+    for verdict in current:
+        if verdict.verdict is Verdict.FAIL:
+            critical = [
+                each.finding
+                for each in findings
+                if (each.stage, each.dag_id, each.run_id) == (verdict.stage, verdict.dag_id, verdict.run_id)
+                and each.finding.severity is Severity.CRITICAL
+            ]
+            if not critical or not all(finding.waived for finding in critical):
+                yield f"{verdict.stage} failed in run {verdict.run_id}: {verdict.reason}"
+
+
+def _open_critical(findings: Sequence[OpenFinding]) -> Iterator[str]:
+    for found in findings:
+        if found.finding.severity is Severity.CRITICAL and not found.finding.waived:
+            yield f"open finding {found.finding.id}: {found.finding.summary}"
+
+
+def _lacking(
+    node: NodeRecord, current: Sequence[StageVerdict], limits: Limits, now: datetime.datetime
+) -> Iterator[str]:
+    if node.pause and node.state is not State.PRODUCTION:
+        yield f"its tests are {node.pause}"
+    if node.shadow:
+        yield "it was adopted in service and is unverified"
+    elif node.state is not State.PRODUCTION and Need.FULL_PASS not in TRANSITIONS[node.state, State.PRODUCTION]:
+        yield f"it is in {node.state}, and a test alone does not admit it from there"
+    for stage in (*limits.stages, *limits.cluster_stages):
+        passes = [each for each in current if each.stage == stage and each.verdict is Verdict.PASS]
+        if not any(each.stage == stage for each in current):
+            yield f"{stage} was never tested"
+        elif passes:
+            yield from _unfit(stage, passes, limits, now)
+
+
+def _unfit(stage: str, passes: Sequence[StageVerdict], limits: Limits, now: datetime.datetime) -> Iterator[str]:
+    """Yields why none of the stage's passes is sufficient."""
+    thorough = passes
+    if stage in limits.stages:
+        thorough = [each for each in passes if thoroughness(each.level) >= thoroughness(limits.level)]
+    if not thorough:
+        levels = ", ".join(sorted({each.level for each in passes}))
+        yield f"{stage} passed at level {levels} only, and {limits.level} is required"
+    elif not any(now - each.recorded_at <= limits.fresh for each in thorough):
+        last = max(each.recorded_at for each in thorough)
+        hours = f"{limits.fresh.total_seconds() / 3600:g} hours"
+        yield f"{stage} passed last on {last:%Y-%m-%d %H:%M} UTC, longer ago than {hours}"
+
+
+def _not_passed(current: Sequence[StageVerdict]) -> Iterator[str]:
+    for verdict in current:
+        if verdict.verdict is not Verdict.PASS:
+            yield f"{verdict.stage} is {verdict.verdict} in run {verdict.run_id}: {verdict.reason}"
+        elif not verdict.full_coverage:
+            yield f"{verdict.stage} passed without full coverage in run {verdict.run_id}"
+
+
+def _simulated(node: NodeRecord, current: Sequence[StageVerdict]) -> Iterator[str]:
+    for verdict in current:
+        if verdict.simulated and not node.simulated:
+            yield f"{verdict.stage} in run {verdict.run_id} is a simulated result, and the node is real"
+
+
+def _open(findings: Sequence[OpenFinding]) -> Iterator[str]:
+    for found in findings:
+        if found.finding.severity is not Severity.INFO:
+            waived = f" (waived {found.finding.waived})" if found.finding.waived else ""
+            yield f"open finding {found.finding.id}: {found.finding.summary}{waived}"

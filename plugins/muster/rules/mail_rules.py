@@ -1,0 +1,108 @@
+"""Rules that choose who gets which report, when, and through what. Pure."""
+
+from __future__ import annotations
+
+import datetime
+from collections.abc import Mapping, Sequence
+from typing import Any, Literal
+
+import pydantic
+
+from muster.blackout import closed, closed_until
+from muster.errors import BadSettings
+from muster.rules.transitions import State
+from muster_criteria.model import Verdict
+
+
+class Rule(pydantic.BaseModel):
+    """One rule of MUSTER_MAIL_RULES. A report matches that has one of ``verdicts``, left its node in one of ``states``,
+    and is of a node with all of ``labels``; what is empty matches everything.
+
+    It is mailed to ``to``: in the UTC windows of ``quiet`` at their end, and ``an_hour`` mails an hour at most (0: any
+    number), after which the hour's reports come as one list; both hold for ``notifier`` too. ``notifier``: the path of
+    a class of Airflow's notifiers, made with ``arguments``, whose templates know ``node``, ``verdict``, ``state``,
+    ``headline``, ``link`` and ``simulated``. ``digest``: how often the addresses get the digest of the
+    nodes with ``labels``.
+    ``notices``: the rule gets what belongs to no report, such as a user's job that was ended.
+    """
+
+    model_config = pydantic.ConfigDict(extra="forbid", frozen=True)
+
+    name: str = pydantic.Field(pattern=r"^[a-z0-9-]{1,40}$")
+    to: tuple[str, ...] = ()
+    notifier: str = ""
+    arguments: dict[str, Any] = {}
+    verdicts: tuple[Verdict, ...] = ()
+    states: tuple[State, ...] = ()
+    labels: dict[str, str] = {}
+    quiet: str = ""
+    an_hour: int = pydantic.Field(default=0, ge=0)
+    digest: Literal["", "daily", "weekly"] = ""
+    notices: bool = False
+
+    @pydantic.model_validator(mode="after")
+    def _usable(self) -> Rule:
+        closed(self.quiet, datetime.datetime.now(datetime.UTC))
+        if not self.to and not self.notifier:
+            raise ValueError(f"rule {self.name} reaches nobody: give to or notifier")
+        if not self.to and self.digest:
+            raise ValueError(f"rule {self.name}: a digest is a mail: give to")
+        return self
+
+    def matches(self, verdict: str, state: str, labels: Mapping[str, str]) -> bool:
+        """Whether a report is for this rule."""
+        return (
+            (not self.verdicts or verdict in self.verdicts)
+            and (not self.states or state in self.states)
+            and all(labels.get(name) == text for name, text in self.labels.items())
+        )
+
+    def due(self, now: datetime.datetime) -> datetime.datetime | None:
+        """When a mail or a notification of ``now`` may be sent; None: at once."""
+        return closed_until(self.quiet, now)
+
+
+def read(chosen: Sequence[Mapping[str, Any]]) -> list[Rule]:
+    """The rules of MUSTER_MAIL_RULES. Raises BadSettings, which names the rule and what is wrong."""
+    found: list[Rule] = []
+    for number, each in enumerate(chosen, start=1):
+        try:
+            rule = Rule.model_validate(each)
+        except pydantic.ValidationError as error:
+            first = error.errors()[0]
+            where = "".join(f"{part}: " for part in first["loc"])
+            why = first["msg"].removeprefix("Value error, ")
+            raise BadSettings(f"MUSTER_MAIL_RULES: rule {number} cannot be used: {where}{why}") from None
+        if rule.name in {other.name for other in found}:
+            raise BadSettings(f"MUSTER_MAIL_RULES: two rules are called {rule.name}: give each its own name")
+        found.append(rule)
+    return found
+
+
+def recipients(
+    rules: Sequence[Rule], everything: Sequence[str], verdict: str, state: str, labels: Mapping[str, str]
+) -> list[tuple[Rule, tuple[str, ...]]]:
+    """The rules that such a report matches, each with those of its addresses that do not get it already."""
+    return _once([rule for rule in rules if rule.matches(verdict, state, labels)], everything)
+
+
+def of_notices(rules: Sequence[Rule], everything: Sequence[str]) -> list[tuple[Rule, tuple[str, ...]]]:
+    """The rules that get notices, as ``recipients`` does.
+
+    Where none asks for them and ``everything`` is empty, it is all rules without labels, or else all: a notice that
+    reaches no one is lost.
+    """
+    chosen = [rule for rule in rules if rule.notices]
+    if not chosen and not everything:
+        chosen = [rule for rule in rules if not rule.labels] or list(rules)
+    return _once(chosen, everything)
+
+
+def _once(rules: Sequence[Rule], everything: Sequence[str]) -> list[tuple[Rule, tuple[str, ...]]]:
+    """An address gets a mail once: as one of ``everything``, else by the first rule."""
+    seen = set(everything)
+    found = []
+    for rule in rules:
+        found.append((rule, tuple(each for each in dict.fromkeys(rule.to) if each not in seen)))
+        seen |= set(rule.to)
+    return found

@@ -1,0 +1,158 @@
+"""What the limits on tests of idle nodes leave beside those that run: of the share, of kilowatts, of canaries. Pure."""
+
+from __future__ import annotations
+
+import collections
+import dataclasses
+import datetime
+import math
+from collections.abc import Collection, Mapping
+from typing import TYPE_CHECKING
+
+from muster.rules.transitions import SERVING, State
+
+if TYPE_CHECKING:
+    from muster.store import NodeRecord
+
+DOMAIN = "power_domain"
+"""The label of a node that names the PDU or busway which feeds it."""
+
+CANARIES = 2
+"""Nodes that are tested with new driver or firmware, and must pass, before the others that have the same."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Signs:
+    """What happened to a node in the last 30 days: XIDs, repairs, and failed nodes of its rack other than itself.
+
+    ``ecc``, ``links``: counters of its devices' memory and link errors that grew. ``sliding``: figures of its last
+    tests that move away from its own past. ``image``: how much more often nodes with its image fail than others.
+    ``requested``: why the whole test is due at once, "" if it is not; ``tried``: when the last test since then ended,
+    with whatever verdict but SKIPPED. ``skipped``: how many tests in a row ended SKIPPED, as preempted ones do.
+    ``refused``: why none is tried now: one was refused within the last hour, before it began, or a person is asked.
+    ``change``: the driver and firmware that are new on it; ``proven``: how many other nodes passed each test with them.
+    """
+
+    xids: int = 0
+    repairs: int = 0
+    neighbours: int = 0
+    requested: str = ""
+    tried: datetime.datetime | None = None
+    skipped: int = 0
+    refused: str = ""
+    change: str = ""
+    proven: int = 0
+    ecc: int = 0
+    links: int = 0
+    sliding: int = 0
+    image: float = 1.0
+
+
+NO_SIGNS = Signs()
+
+
+@dataclasses.dataclass(frozen=True)
+class Limits:
+    """``share`` (0 to 1) of the nodes in service may be tested at a time, and at least one. ``minutes``: how long an
+    idle node is likely to stay free. ``after``: a node that was tested later than this is fresh, and one
+    whose test is requested rests for this long after each try. ``whole_after``:
+    each node takes the whole test this often. ``node_kw``: a node's power under load; ``domain_kw``: what the load of
+    all tests may draw from each power domain. ``closed``: why no test starts now, "" if one may.
+    """
+
+    share: float
+    minutes: float = math.inf
+    after: datetime.timedelta = datetime.timedelta(0)
+    whole_after: datetime.timedelta = datetime.timedelta(days=7)
+    node_kw: float = 0.0
+    domain_kw: Mapping[str, float] = dataclasses.field(default_factory=dict)
+    closed: str = ""
+
+
+FULL, POWER, CANARY = "share", "power", "canary"
+"""What keeps a node that may be tested from its test now, until another test ends."""
+
+
+@dataclasses.dataclass
+class Room:
+    """What the tests that are under way leave of the limits.
+
+    ``serving``: the nodes in service, of which ``at_once`` may be tested at a time. Of these, ``tested``: those that a
+    run holds; ``out``: these and those that wait in revalidation, out of production. ``drawn``: by power domain, in kW.
+    ``canaries``: by SKU and change, those of ``out`` that have it; ``passed``: how many more passed with it than signs
+    say.
+    """
+
+    limits: Limits
+    serving: int
+    at_once: int
+    tested: int
+    out: int
+    drawn: dict[str, float]
+    canaries: collections.Counter[tuple[str, str]]
+    passed: collections.Counter[tuple[str, str]] = dataclasses.field(default_factory=collections.Counter)
+
+    @classmethod
+    def beside(
+        cls, nodes: Collection[NodeRecord], limits: Limits, signs: Mapping[str, Signs], leased: Collection[str]
+    ) -> Room:
+        """Returns the room beside the runs that hold nodes. New nodes draw power too, in their burn-in."""
+        serving = [node for node in nodes if node.state in SERVING]
+        out = [node for node in serving if node.name in leased or node.state is State.REVALIDATION]
+        drawn: dict[str, float] = collections.defaultdict(float)
+        for node in nodes:
+            drawn[node.labels.get(DOMAIN, "")] += limits.node_kw * (node.name in leased)
+        canaries = collections.Counter((node.sku, signs.get(node.name, NO_SIGNS).change) for node in out)
+        tested, count = sum(node.name in leased for node in out), len(serving)
+        return cls(limits, count, at_once(count, limits), tested, len(out), drawn, canaries)
+
+    def barrier(self, node: NodeRecord, sign: Signs) -> tuple[str, str] | None:
+        """Returns which limit keeps the node from its test now, and of what; None if it may be tested."""
+        waits = node.state is State.REVALIDATION
+        if (self.tested if waits else self.out) >= self.at_once:
+            return FULL, ""
+        if self.limits.domain_kw:
+            domain = node.labels.get(DOMAIN, "")
+            if self.drawn[domain] + self.limits.node_kw > self.limits.domain_kw.get(domain, math.inf):
+                return POWER, domain
+        if sign.change and not waits:
+            change = node.sku, sign.change
+            proven = sign.proven + self.passed[change]
+            if proven < CANARIES <= proven + self.canaries[change]:
+                return CANARY, sign.change
+        return None
+
+    def why(self, node: NodeRecord, limit: str, of: str) -> str:
+        """Returns the sentence for a barrier of the node."""
+        if limit == POWER:
+            return f"power domain {of} has none left of its {self.limits.domain_kw[of]:g} kW for tests"
+        if limit == CANARY:
+            return f"it waits until {CANARIES} other nodes with {of} have passed"
+        tested = self.tested if node.state is State.REVALIDATION else self.out
+        return f"{tested} of {self.serving} nodes are being tested, which is the limit"
+
+    def take(self, node: NodeRecord, sign: Signs) -> None:
+        """Count a test that begins."""
+        self._count(node, sign, 1)
+
+    def free(self, node: NodeRecord, sign: Signs) -> None:
+        """Count a test that ends with a PASS."""
+        self._count(node, sign, -1)
+        if sign.change and node.state in SERVING:  # the certificates that prove a change are of nodes in service
+            self.passed[node.sku, sign.change] += 1
+
+    def _count(self, node: NodeRecord, sign: Signs, by: int) -> None:
+        if self.limits.domain_kw:
+            self.drawn[node.labels.get(DOMAIN, "")] += by * self.limits.node_kw
+        if node.state not in SERVING:
+            return
+        self.tested += by
+        if by < 0 or node.state is not State.REVALIDATION:  # one that waits there was counted before its test
+            self.out += by
+            if sign.change:
+                self.canaries[node.sku, sign.change] += by
+
+
+def at_once(serving: int, limits: Limits) -> int:
+    """Returns how many of so many nodes in service may be tested at a time."""
+    return max(1, math.floor(serving * limits.share))

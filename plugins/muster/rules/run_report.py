@@ -1,0 +1,99 @@
+"""Assembles a run's report from its stored parts. Pure; ``muster.store.run_report`` loads the input."""
+
+from __future__ import annotations
+
+import dataclasses
+import datetime
+import json
+from collections.abc import Iterable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+from muster.rules import transitions
+from muster.rules.transitions import State
+from muster_criteria.context.waivers import Machine, Waiver, concerns
+from muster_criteria.model import Verdict
+from muster_reports.model import RunReport, StageReport
+
+if TYPE_CHECKING:
+    from muster.rules.breaker import Breaker
+    from muster.store import JobRecord, NodeRecord, RunRecord
+
+
+def assemble(
+    run: RunRecord,
+    node: NodeRecord,
+    stages: Mapping[str, StageReport],
+    jobs: Mapping[str, JobRecord],
+    facts: tuple[Mapping[str, Any], Mapping[str, Any]],
+    waivers: Sequence[str],
+    breaker: Breaker,
+    *,
+    run_url: str | None,
+    now: datetime.datetime,
+) -> RunReport:
+    """Returns the report of a run.
+
+    ``stages``: by name, those that have a verdict. ``jobs``: the latest job of each stage that was begun. ``facts``:
+    (identity, environment) of the node in the run. ``waivers``: a sentence each.
+    """
+    listed = tuple(stages[name] for name in transitions.in_order(stages))
+    report = RunReport(
+        node=run.node, sku=run.sku, run_id=run.run_id, dag_id=run.dag_id, reason=run.reason,
+        simulated=run.simulated or any(each.judgement.simulated for each in listed),
+        verdict=run.verdict or Verdict.INCONCLUSIVE,
+        headline=run.headline or "The run has not ended yet.",
+        state_before=run.state_before, state_after=run.state_after or node.state,
+        started_at=run.started_at, ended_at=run.ended_at or now,
+        identity=_pairs(facts[0]), environment=_pairs(facts[1]), stages=listed,
+        not_run=tuple((name, _why_not_run(name, listed, jobs)) for name in run.required_stages if name not in stages),
+        waivers=tuple(waivers), shadow=node.shadow, forced=_forced(run), run_url=run_url,
+        why_held=run.why_held, breaker=f"{breaker.state}: {breaker.sentence}",
+    )  # fmt: skip
+    return dataclasses.replace(report, result_json=report_json(report))
+
+
+def _forced(run: RunRecord) -> str | None:
+    if run.forced is None or not run.started_by:
+        return run.forced
+    return f"{run.forced} (started by {run.started_by})"
+
+
+def report_json(report: RunReport) -> str:
+    """Returns the report as JSON, schema "muster.report/1", without the charts' points."""
+    content = dataclasses.asdict(report)
+    del content["result_json"]
+    for stage in content["stages"]:
+        del stage["telemetry"]
+    return json.dumps({"schema": "muster.report/1", **content}, default=_plain, indent=1)
+
+
+def waiver_sentences(given: Iterable[Waiver], machine: Machine) -> tuple[str, ...]:
+    """Returns a sentence for each waiver about a part of this machine."""
+    sentences = []
+    for waiver in given:
+        if concerns(waiver, machine):
+            labels = ", ".join(f"{key} {value}" for key, value in waiver.labels)
+            what = f"{waiver.rule} of {waiver.metric}{f' ({labels})' if labels else ''} on {waiver.device}"
+            sentences.append(f"{what} ({waiver.finding}) is waived {waiver}")
+    return tuple(sentences)
+
+
+def _why_not_run(stage: str, stages: Iterable[StageReport], jobs: Mapping[str, JobRecord]) -> str:
+    if stage in jobs:
+        return f"begun, but not judged ({jobs[stage].note or jobs[stage].state})"
+    failed = next((each.judgement.stage for each in stages if each.judgement.verdict is Verdict.FAIL), "")
+    return f"{failed} failed before it" if failed else "the run ended before it"
+
+
+def _pairs(facts: Mapping[str, Any], prefix: str = "") -> tuple[tuple[str, str], ...]:
+    pairs: list[tuple[str, str]] = []
+    for key, value in sorted(facts.items()):
+        if isinstance(value, dict):
+            pairs.extend(_pairs(value, f"{prefix}{key} "))
+        elif value not in (None, ""):
+            pairs.append((f"{prefix}{key}", str(value)))
+    return tuple(pairs)
+
+
+def _plain(value: Any) -> Any:
+    return value.isoformat() if hasattr(value, "isoformat") else str(State(value))

@@ -1,0 +1,192 @@
+"""Rows as values, and the queries and writes that every module of the records needs."""
+
+from __future__ import annotations
+
+import dataclasses
+import datetime
+from collections.abc import Mapping
+from typing import Any
+
+from sqlalchemy import select, text, update
+from sqlalchemy.orm import Session
+
+from muster import acting
+from muster.errors import IllegalMove, UnknownNode, UnknownRun
+from muster.rules import transitions as lifecycle
+from muster.rules.pause import Pause
+from muster.rules.transitions import SERVING, Evidence, State
+from muster.store.database.models import CertificateRow, Event, FindingRow, Lease, Node, Run, StageRecord
+from muster.store.database.wanted import follow_state
+from muster.store.values import EventRecord, LeaseRecord, NodeRecord, RunRecord, StageVerdict
+from muster_criteria.model import Action, FaultClass, Finding, Severity, Variant, Verdict
+
+
+def now() -> datetime.datetime:
+    """This moment, in UTC."""
+    return datetime.datetime.now(datetime.UTC)
+
+
+def node_row(session: Session, name: str, *, lock: bool = False) -> Node:
+    """The node's row, locked against other writers if asked. Raises UnknownNode."""
+    row = session.get(Node, name, with_for_update=True if lock else None)
+    if row is None:
+        raise UnknownNode(f"no node {name!r} is enrolled; see `muster node list`, or enrol it with `muster node add`")
+    return row
+
+
+def lock_enrolment(session: Session) -> None:
+    """Let enrolments take turns until this transaction ends, before any row is locked.
+
+    Two of them at once would each see that a name, key or serial is free. SQLite's writers take turns anyway.
+    """
+    if session.get_bind().dialect.name == "postgresql":
+        session.execute(text("SELECT pg_advisory_xact_lock(hashtext('muster.enrol'))"))
+
+
+def run_row(session: Session, dag_id: str, run_id: str, node: str = "") -> Run:
+    """The run's row, of ``node`` if the run tests several. Raises UnknownRun."""
+    query = select(Run).where(Run.dag_id == dag_id, Run.run_id == run_id)
+    rows = list(session.scalars(query.where(Run.node == node) if node else query))
+    if not rows:
+        on = f" on {node}" if node else ""
+        raise UnknownRun(f"no run {run_id!r} of {dag_id}{on} is recorded; see `muster runs list`")
+    if len(rows) > 1:
+        names = ", ".join(sorted(row.node for row in rows))
+        raise UnknownRun(f"run {run_id!r} of {dag_id} tests several nodes ({names}): name the one that is meant")
+    return rows[0]
+
+
+def live_lease(session: Session, node: str) -> Lease | None:
+    """The lease that holds the node now, if any."""
+    return session.scalar(select(Lease).where(Lease.node == node, Lease.released_at.is_(None)))
+
+
+def holds(session: Session, node: str, dag_id: str, run_id: str) -> bool:
+    """Whether that run holds the node."""
+    lease = live_lease(session, node)
+    return lease is not None and (lease.dag_id, lease.run_id) == (dag_id, run_id)
+
+
+def move(session: Session, node: Node, to: State, actor: str, reason: str, evidence: Evidence) -> None:
+    """Move the node and write the event, within the caller's transaction. Raises IllegalMove naming the node."""
+    current = State(node.state)
+    try:
+        lifecycle.check_move(current, to, evidence, shadow=node.shadow)
+    except IllegalMove as error:
+        raise IllegalMove(f"{node.name} stays in {current}: {error}", error.code) from None
+    node.state = to
+    node.shadow = evidence.adopted and to is State.PRODUCTION
+    if to not in SERVING or evidence.person:
+        node.held_run = ""
+    write_event(session, node.name, current, to, actor, reason, evidence_json(evidence))
+    if to not in SERVING:
+        valid = (CertificateRow.node == node.name, CertificateRow.revoked == "")
+        why = f"the node left service: {reason}"
+        session.execute(update(CertificateRow).where(*valid).values(revoked=why, revoked_at=now()))
+    quarantined = to is State.QUARANTINE and current is not to
+    follow_state(session, node, reason, by_person=bool(evidence.person), quarantined=quarantined)
+    if evidence.run:
+        # A run that has ended may still move its node: into production, or back when it lets go.
+        dag_id, _, run_id = evidence.run.partition("/")
+        this = (Run.dag_id == dag_id, Run.run_id == run_id, Run.node == node.name, Run.ended_at.is_not(None))
+        session.execute(update(Run).where(*this).values(state_after=to))
+
+
+def write_event(
+    session: Session, node: str, before: State, after: State, actor: str, reason: str, evidence: Mapping[str, Any]
+) -> Event:
+    """Append an event and return it; two equal states make it a remark."""
+    event = Event(
+        node=node, at=now(), from_state=before, to_state=after, actor=actor, login=acting.current(), reason=reason,
+        evidence=dict(evidence),
+    )  # fmt: skip
+    session.add(event)
+    session.flush()
+    return event
+
+
+def write_decision(session: Session, person: str, reason: str, what: str, evidence: Mapping[str, Any]) -> None:
+    """Append the event of a person's decision that concerns no node. ``what``: what was done, as a clause."""
+    decided = {"person": person, "reason": reason.strip(), **evidence}
+    write_remark(session, person, f"{what}: {reason.strip()}", decided)
+
+
+def write_remark(session: Session, actor: str, what: str, evidence: Mapping[str, Any]) -> None:
+    """Append an event that concerns no node."""
+    session.add(
+        Event(
+            node=None, at=now(), from_state="", to_state="", actor=actor, login=acting.current(), reason=what,
+            evidence=dict(evidence),
+        )
+    )  # fmt: skip
+    session.flush()
+
+
+def evidence_json(evidence: Evidence) -> dict[str, Any]:
+    """The evidence as an event keeps it: only what is there."""
+    return {name: value for name, value in dataclasses.asdict(evidence).items() if value}
+
+
+def pause_of(row: Node) -> Pause | None:
+    """The node's pause, while it lasts."""
+    if row.paused_until is None or row.paused_until <= now():
+        return None
+    return Pause(row.paused_by, row.paused_until, row.paused_for)
+
+
+def to_node(row: Node) -> NodeRecord:
+    """The node as a value."""
+    return NodeRecord(
+        name=row.name, host=row.host, port=row.port, user=row.user, host_key=row.host_key, sku=row.sku,
+        state=State(row.state), launch=dict(row.launch), work_dir=row.work_dir, rack=row.rack, pool=row.pool,
+        labels=dict(row.labels), simulated=row.simulated, added_at=row.added_at, contact_at=row.contact_at,
+        inconclusive=row.inconclusive, machine_since=row.machine_since, shadow=row.shadow,
+        held_run=row.held_run, bmc=dict(row.bmc), pause=pause_of(row),
+    )  # fmt: skip
+
+
+def to_lease(row: Lease) -> LeaseRecord:
+    """The lease as a value."""
+    return LeaseRecord(row.node, row.dag_id, row.run_id, row.token, row.acquired_at)
+
+
+def to_event(row: Event) -> EventRecord:
+    """The event as a value."""
+    return EventRecord(
+        row.node, row.at, State(row.from_state), State(row.to_state), row.actor, row.reason, row.evidence, row.login
+    )
+
+
+def to_run(row: Run) -> RunRecord:
+    """The run as a value."""
+    return RunRecord(
+        dag_id=row.dag_id, run_id=row.run_id, node=row.node, sku=row.sku, level=row.level, reason=row.reason,
+        forced=row.forced, required_stages=tuple(row.required_stages), state_before=State(row.state_before),
+        state_after=State(row.state_after) if row.state_after else None,
+        verdict=Verdict(row.verdict) if row.verdict else None, headline=row.headline, simulated=row.simulated,
+        started_at=row.started_at, ended_at=row.ended_at, why_held=row.why_held, started_by=row.started_by,
+    )  # fmt: skip
+
+
+def to_verdict(row: StageRecord, run: Run) -> StageVerdict:
+    """The stage's verdict as a value."""
+    return StageVerdict(
+        row.stage, row.level, Verdict(row.verdict), row.required > 0 and row.required == row.measured == row.judged,
+        row.reason, row.recorded_at, run.dag_id, run.run_id, row.snapshot, row.simulated, row.attempts,
+    )  # fmt: skip
+
+
+def to_finding(row: FindingRow) -> Finding:
+    """The finding as a value, with its id and the waiver that was valid when it was judged."""
+    return Finding(
+        rule=row.rule, metric=row.metric, device=row.device, severity=Severity(row.severity),
+        fault_class=FaultClass(row.fault_class), action=Action(row.action), observed=row.observed,
+        expected=row.expected, source=row.source, summary=row.summary, labels=to_labels(row.labels),
+        confidence=row.confidence, id=row.finding_id, waived=row.waived, measurements=tuple(row.measurements),
+        variant=Variant(row.variant),
+    )  # fmt: skip
+
+
+def to_labels(labels: Mapping[str, Any]) -> tuple[tuple[str, str], ...]:
+    """Labels as judgements have them: sorted pairs of texts."""
+    return tuple(sorted((str(key), str(value)) for key, value in labels.items()))

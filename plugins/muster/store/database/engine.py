@@ -1,0 +1,294 @@
+"""Engines, sessions and the schema's version.
+
+A process keeps one connection, because opening an SQLite file costs more than a query. A forked process keeps the
+inherited engine with its compiled statements, but opens connections of its own.
+"""
+
+from __future__ import annotations
+
+import atexit
+import contextlib
+import contextvars
+import dataclasses
+import os
+import sqlite3
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from sqlalchemy import Connection, Engine, Pool, create_engine, event, text
+from sqlalchemy.engine import make_url
+from sqlalchemy.exc import ArgumentError, DBAPIError, NoSuchModuleError, OperationalError, ProgrammingError
+from sqlalchemy.orm import Session
+from sqlalchemy.pool import QueuePool
+
+from muster.errors import DatabaseNotReady
+from muster.settings import settings
+from muster.store.database.models import Base
+
+SQLITE = "sqlite"
+
+SCHEMA = "0001"
+"""The migration that this code needs."""
+
+BUSY_TIMEOUT_MS = 30_000
+"""How long a writer waits for another on SQLite: longer than any transaction of ours takes under full load."""
+
+_lock = threading.Lock()
+_engines: dict[str, tuple[int, Engine]] = {}
+"""By URL: the process whose connections it holds, and the engine."""
+
+_inherited: list[Pool] = []
+"""The parent process's connections, referenced so that they are not closed: SQLite forbids that in a fork."""
+
+_checked: set[tuple[int, str]] = set()
+_rehearsing: contextvars.ContextVar[bool] = contextvars.ContextVar("rehearsing", default=False)
+_scratch: contextvars.ContextVar[Path | None] = contextvars.ContextVar("scratch", default=None)
+
+
+def engine() -> Engine:
+    """This process's engine for the records. Raises DatabaseNotReady if the URL cannot be used."""
+    url = settings().records_url
+    if _scratch.get() and make_url(url).get_backend_name() != SQLITE:
+        url = "sqlite://"
+    with _lock:
+        if url not in _engines:
+            _engines[url] = (_begun(), _make(url))
+        owner, made = _engines[url]
+        if owner != os.getpid():
+            _inherited.append(made.pool)
+            made.dispose(close=False)
+            _engines[url] = (_begun(), made)
+        return made
+
+
+def _begun() -> int:
+    """The id of this process, which from now on closes its connections when it ends."""
+    atexit.register(dispose)
+    return os.getpid()
+
+
+def dispose() -> None:
+    """Close this process's connections, and forget its engines."""
+    with _lock:
+        for pid, made in _engines.values():
+            if pid == os.getpid():
+                made.dispose()
+            else:
+                _inherited.append(made.pool)
+        _engines.clear()
+        _checked.clear()
+
+
+@contextlib.contextmanager
+def scratch(path: Path) -> Iterator[None]:
+    """Within the block, in this thread, the records are a new SQLite database at ``path``.
+
+    Mappings that SQLAlchemy compiles here are reused for the real records; statements too, if those are on SQLite.
+    """
+    token = _scratch.set(path)
+    try:
+        made = engine()
+        key = (os.getpid(), str(made.url))
+        made.dispose()
+        Base.metadata.create_all(made)
+        version(made)
+        _checked.add(key)
+        try:
+            yield
+        finally:
+            made.dispose()
+            _checked.discard(key)
+    finally:
+        _scratch.reset(token)
+
+
+@contextlib.contextmanager
+def reading() -> Iterator[Session]:
+    """A short session that only reads."""
+    with _translated(), Session(_ready(), expire_on_commit=False) as session:
+        yield session
+
+
+@contextlib.contextmanager
+def writing() -> Iterator[Session]:
+    """One transaction: committed when the block ends, rolled back if it raises.
+
+    On SQLite it takes the write lock at its beginning: a reader that becomes a writer half-way could not wait for
+    another writer, but would fail at once.
+    """
+    bound = _ready().execution_options(muster_writes=True)
+    with _translated(), Session(bound, expire_on_commit=False) as session, session.begin() as transaction:
+        yield session
+        if _rehearsing.get():
+            session.flush()
+            transaction.rollback()
+
+
+@contextlib.contextmanager
+def rehearsal() -> Iterator[None]:
+    """Within the block every transaction is gone through, refusals and all, and then rolled back: nothing changes."""
+    token = _rehearsing.set(True)
+    try:
+        yield
+    finally:
+        _rehearsing.reset(token)
+
+
+def rehearsing() -> bool:
+    """Whether the present transaction will be rolled back (``rehearsal``), so that no file may be made either."""
+    return _rehearsing.get()
+
+
+def upgrade() -> tuple[str | None, str]:
+    """Bring the database to this version's schema; returns the versions (before, after).
+
+    Raises DatabaseNotReady if it cannot be reached, or was written by a newer Muster.
+    """
+    made = engine()
+    with _translated():
+        before = version(made)
+        if before == SCHEMA:
+            return before, SCHEMA
+        if before is not None and before > SCHEMA:
+            raise DatabaseNotReady(_newer(before))
+        # Alembic is imported here only: reading and writing records never pays for it.
+        from alembic import command
+        from alembic.config import Config
+
+        config = Config()
+        config.set_main_option("script_location", str(Path(__file__).parent / "migrations"))
+        with _connected_for_upgrade(made) as connection, connection.begin():
+            if connection.dialect.name == "postgresql":
+                # Two upgrades at once take turns, as SQLite's write lock makes them do anyway.
+                connection.execute(text("SELECT pg_advisory_xact_lock(hashtext('muster.upgrade'))"))
+            config.attributes["connection"] = connection
+            command.upgrade(config, "head")
+    return before, SCHEMA
+
+
+@contextlib.contextmanager
+def _connected_for_upgrade(made: Engine) -> Iterator[Connection]:
+    """A connection without SQLite's foreign keys, which would delete referring rows when a table is rebuilt."""
+    with made.execution_options(muster_writes=True).connect() as connection:
+        if connection.dialect.name == SQLITE:
+            driver: Any = connection.connection.driver_connection
+            connection.detach()  # closed afterwards: the pool must not reuse it with this setting
+            driver.execute("PRAGMA foreign_keys=OFF")
+        yield connection
+
+
+@dataclasses.dataclass(frozen=True)
+class DatabaseState:
+    """The configured database: its URL without the password, its schema (None: no tables), whether it is SQLite."""
+
+    url: str
+    schema: str | None
+    sqlite: bool
+
+
+def database_state() -> DatabaseState:
+    """The state of the configured database. Raises DatabaseNotReady if it cannot be reached."""
+    made = engine()
+    return DatabaseState(_place(made), version(made), made.dialect.name == SQLITE)
+
+
+def version(made: Engine) -> str | None:
+    """The schema version in the database, or None if it has none. Raises DatabaseNotReady if it cannot be reached."""
+    try:
+        with made.connect() as connection:
+            return connection.execute(text("SELECT version_num FROM alembic_version")).scalar()
+    except (OperationalError, ProgrammingError) as error:
+        if _is_missing_table(error):
+            return None
+        raise DatabaseNotReady(_unreachable(error)) from error
+
+
+def _make(url: str) -> Engine:
+    try:
+        parsed = make_url(url)
+        if parsed.get_backend_name() != SQLITE:
+            made = create_engine(parsed, pool_pre_ping=True, pool_size=2, max_overflow=8)
+        else:
+            made = create_engine(parsed, poolclass=QueuePool, pool_size=1, max_overflow=-1)
+            event.listen(made, "do_connect", _place_sqlite)
+            event.listen(made, "connect", _open_sqlite)
+            event.listen(made, "begin", _begin_sqlite)
+    except (ArgumentError, NoSuchModuleError, ModuleNotFoundError) as error:
+        raise DatabaseNotReady(
+            f"MUSTER_DATABASE_URL cannot be used ({error}); give sqlite:///PATH or postgresql://USER:PASSWORD@HOST/DB"
+        ) from None
+    return made
+
+
+def _place_sqlite(_dialect: Any, _record: Any, arguments: list[Any], _options: dict[str, Any]) -> None:
+    """Make sure that the file's folder exists, and that ``scratch`` has its own file."""
+    place = _scratch.get()
+    if place is not None:
+        arguments[0] = str(place)
+    elif arguments[0] != ":memory:":
+        try:
+            Path(arguments[0]).parent.mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            raise DatabaseNotReady(
+                f"the records' folder cannot be made: {error}; set MUSTER_HOME to one you own"
+            ) from None
+
+
+def _open_sqlite(connection: Any, _record: Any) -> None:
+    # The driver's own transaction handling would begin late and deferred; _begin_sqlite issues BEGIN instead.
+    connection.isolation_level = None
+    cursor: sqlite3.Cursor = connection.cursor()
+    cursor.execute(f"PRAGMA busy_timeout={BUSY_TIMEOUT_MS}")
+    cursor.execute("PRAGMA journal_mode=WAL")
+    cursor.execute("PRAGMA synchronous=NORMAL")
+    cursor.execute("PRAGMA foreign_keys=ON")
+    cursor.close()
+
+
+def _begin_sqlite(connection: Connection) -> None:
+    writes = connection.get_execution_options().get("muster_writes")
+    connection.exec_driver_sql("BEGIN IMMEDIATE" if writes else "BEGIN")
+
+
+def _ready() -> Engine:
+    made = engine()
+    key = (os.getpid(), str(made.url))
+    if key not in _checked:
+        found = version(made)
+        if found != SCHEMA:
+            if found is not None and found > SCHEMA:
+                raise DatabaseNotReady(_newer(found))
+            state = f"are at schema {found}, this version needs {SCHEMA}" if found else "are empty"
+            raise DatabaseNotReady(f"the fleet records ({_place(made)}) {state}: run `muster db upgrade`")
+        _checked.add(key)
+    return made
+
+
+@contextlib.contextmanager
+def _translated() -> Iterator[None]:
+    """Raise DatabaseNotReady for a lost database; other errors pass."""
+    try:
+        yield
+    except OperationalError as error:
+        raise DatabaseNotReady(_unreachable(error)) from error
+
+
+def _place(made: Engine) -> str:
+    return made.url.render_as_string(hide_password=True)
+
+
+def _newer(found: str) -> str:
+    return f"the fleet records are at schema {found}, newer than this version knows ({SCHEMA}): upgrade Muster itself"
+
+
+def _unreachable(error: DBAPIError) -> str:
+    detail = " ".join(str(error.orig).split())
+    return f"the fleet records cannot be used ({detail}); check MUSTER_DATABASE_URL and that the database is running"
+
+
+def _is_missing_table(error: DBAPIError) -> bool:
+    if isinstance(error.orig, sqlite3.Error):
+        return "no such table" in str(error.orig)
+    return getattr(error.orig, "sqlstate", None) == "42P01"  # undefined_table

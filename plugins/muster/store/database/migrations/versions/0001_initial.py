@@ -1,0 +1,47 @@
+"""The initial schema: the tables of the models, and triggers that keep ``events`` append-only.
+
+Retention may delete events that are older than ``EVENT_DAYS_MIN``.
+
+Until the first release the schema is edited in the models. A release freezes it: this file then lists its tables.
+"""
+
+from __future__ import annotations
+
+from alembic import op
+
+from muster.settings import EVENT_DAYS_MIN
+from muster.store.database.models import Base
+
+revision = "0001"
+down_revision = None
+branch_labels = None
+depends_on = None
+
+APPEND_ONLY = "events are append-only"
+
+
+def upgrade() -> None:
+    Base.metadata.create_all(op.get_bind())
+    if op.get_bind().dialect.name == "sqlite":
+        young = f"WHEN OLD.at > datetime('now', '-{EVENT_DAYS_MIN} days') "
+        for action, when in (("UPDATE", ""), ("DELETE", young)):
+            op.execute(
+                f"CREATE TRIGGER events_no_{action.lower()} BEFORE {action} ON events {when}"
+                f"BEGIN SELECT RAISE(ABORT, '{APPEND_ONLY}'); END"
+            )
+        return
+    op.execute(
+        "CREATE FUNCTION muster_events_append_only() RETURNS trigger LANGUAGE plpgsql AS "
+        f"$$ BEGIN IF TG_OP = 'DELETE' AND OLD.at < now() - interval '{EVENT_DAYS_MIN} days' THEN RETURN OLD; END IF; "
+        f"RAISE EXCEPTION '{APPEND_ONLY}'; END $$"
+    )
+    op.execute(
+        "CREATE TRIGGER events_append_only BEFORE UPDATE OR DELETE ON events "
+        "FOR EACH ROW EXECUTE FUNCTION muster_events_append_only()"
+    )
+
+
+def downgrade() -> None:
+    Base.metadata.drop_all(op.get_bind())
+    if op.get_bind().dialect.name == "postgresql":
+        op.execute("DROP FUNCTION muster_events_append_only()")

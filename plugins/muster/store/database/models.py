@@ -1,0 +1,368 @@
+"""The fleet records as SQLAlchemy tables. Internal to ``muster.store``, which returns frozen values.
+
+Two tables are more than storage: ``leases`` allows one live row per node (a partial unique index), and ``events`` is
+append-only (triggers of the initial migration).
+"""
+
+from __future__ import annotations
+
+import datetime
+from typing import Any
+
+from sqlalchemy import BigInteger, ForeignKey, Index, UniqueConstraint, text
+from sqlalchemy.orm import Mapped, mapped_column
+
+from muster.store.database import digests as digests  # their tables belong to the same metadata
+from muster.store.database import outgoing as outgoing
+from muster.store.database.base import Base as Base  # imported from here, its metadata holds all tables
+from muster.store.database.base import BigId
+
+
+class Node(Base):
+    """A machine under its name. ``fence`` is the highest fencing token ever given out for it; it only grows.
+
+    ``machine_since``: since when the present machine has the name. ``shadow``: adopted while it served, unverified.
+    ``held_run``: "dag_id/run_id" of the run whose verdict the circuit breaker holds, until a person or another test
+    decides. ``bmc``: address of its BMC, without secrets. ``paused_until``: the end of the pause that ``paused_by``
+    gave it for the reason ``paused_for``; None, or a moment that is over, without one.
+    """
+
+    __tablename__ = "nodes"
+
+    name: Mapped[str] = mapped_column(primary_key=True)
+    host: Mapped[str]
+    port: Mapped[int]
+    user: Mapped[str]
+    host_key: Mapped[str] = mapped_column(unique=True)
+    sku: Mapped[str]
+    state: Mapped[str] = mapped_column(index=True)
+    launch: Mapped[dict[str, Any]]
+    work_dir: Mapped[str]
+    rack: Mapped[str]
+    pool: Mapped[str]
+    labels: Mapped[dict[str, Any]]
+    simulated: Mapped[bool]
+    added_at: Mapped[datetime.datetime]
+    fence: Mapped[int] = mapped_column(BigInteger, default=0)
+    inconclusive: Mapped[int] = mapped_column(default=0)
+    contact_at: Mapped[datetime.datetime | None]
+    machine_since: Mapped[datetime.datetime]
+    shadow: Mapped[bool] = mapped_column(default=False)
+    held_run: Mapped[str] = mapped_column(default="")
+    bmc: Mapped[dict[str, Any]] = mapped_column(default=dict)
+    paused_until: Mapped[datetime.datetime | None]
+    paused_by: Mapped[str] = mapped_column(default="")
+    paused_for: Mapped[str] = mapped_column(default="")
+
+
+class Part(Base):
+    """A part with a serial, wherever it sits; its identity is its serial."""
+
+    __tablename__ = "parts"
+    __table_args__ = (UniqueConstraint("kind", "serial"),)
+
+    id: Mapped[int] = mapped_column(BigId, primary_key=True)
+    kind: Mapped[str]
+    serial: Mapped[str]
+    first_seen: Mapped[datetime.datetime]
+
+
+class Placement(Base):
+    """Where a part sat, from when to when; one open placement per part and per slot of a node."""
+
+    __tablename__ = "placements"
+    __table_args__ = (
+        Index("uq_placements_part_open", "part_id", unique=True,
+              sqlite_where=text("until IS NULL"), postgresql_where=text("until IS NULL")),
+        Index("uq_placements_slot_open", "node", "slot", unique=True,
+              sqlite_where=text("until IS NULL"), postgresql_where=text("until IS NULL")),
+    )  # fmt: skip
+
+    id: Mapped[int] = mapped_column(BigId, primary_key=True)
+    part_id: Mapped[int] = mapped_column(ForeignKey("parts.id"))
+    node: Mapped[str] = mapped_column(ForeignKey("nodes.name"), index=True)
+    slot: Mapped[str]
+    since: Mapped[datetime.datetime]
+    seen_at: Mapped[datetime.datetime]
+    until: Mapped[datetime.datetime | None]
+
+
+class Lease(Base):
+    """Who leased a node and with which token; the row without ``released_at`` is the one that is in force."""
+
+    __tablename__ = "leases"
+    __table_args__ = (
+        UniqueConstraint("node", "token"),
+        Index("uq_leases_node_live", "node", unique=True,
+              sqlite_where=text("released_at IS NULL"), postgresql_where=text("released_at IS NULL")),
+        Index("ix_leases_dag_id_run_id", "dag_id", "run_id"),
+    )  # fmt: skip
+
+    id: Mapped[int] = mapped_column(BigId, primary_key=True)
+    node: Mapped[str] = mapped_column(ForeignKey("nodes.name"))
+    dag_id: Mapped[str]
+    run_id: Mapped[str]
+    token: Mapped[int] = mapped_column(BigInteger)
+    acquired_at: Mapped[datetime.datetime]
+    released_at: Mapped[datetime.datetime | None]
+    released_reason: Mapped[str] = mapped_column(default="")
+
+
+class Run(Base):
+    """What one DAG run did with one node; a run that tests a block of nodes has a row for each.
+
+    ``why_held``: why the circuit breaker kept its verdict from withdrawing the node, "" if it did not. ``started_by``:
+    the login that started it in Airflow or over REST, "" if a program did.
+    """
+
+    __tablename__ = "runs"
+    __table_args__ = (
+        UniqueConstraint("dag_id", "run_id", "node"),
+        Index("ix_runs_node_ended_at", "node", "ended_at"),
+        Index("ix_runs_passed", "node", "ended_at",
+              sqlite_where=text("verdict = 'PASS'"), postgresql_where=text("verdict = 'PASS'")),
+    )  # fmt: skip
+
+    id: Mapped[int] = mapped_column(BigId, primary_key=True)
+    dag_id: Mapped[str]
+    run_id: Mapped[str]
+    node: Mapped[str] = mapped_column(ForeignKey("nodes.name"))
+    sku: Mapped[str]
+    level: Mapped[str]
+    reason: Mapped[str]
+    forced: Mapped[str | None]
+    started_by: Mapped[str] = mapped_column(default="")
+    required_stages: Mapped[list[Any]]
+    state_before: Mapped[str]
+    state_after: Mapped[str | None]
+    verdict: Mapped[str | None]
+    headline: Mapped[str] = mapped_column(default="")
+    why_held: Mapped[str] = mapped_column(default="")
+    simulated: Mapped[bool]
+    identity: Mapped[dict[str, Any]] = mapped_column(default=dict)
+    environment: Mapped[dict[str, Any]] = mapped_column(default=dict)
+    started_at: Mapped[datetime.datetime] = mapped_column(index=True)
+    ended_at: Mapped[datetime.datetime | None] = mapped_column(index=True)
+
+
+class Job(Base):
+    """One detached job on a node: one attempt at a stage of a run; a user's Clear makes a new ``attempt_key``.
+
+    ``chassis``: the BMC's readings before it, as written by ``muster_criteria.chassis.Chassis``; empty without a BMC.
+    ``repeat_probes``: the probes to run again after it, before the stage is judged.
+    """
+
+    __tablename__ = "jobs"
+    __table_args__ = (UniqueConstraint("run", "stage", "attempt_key"),)
+
+    id: Mapped[int] = mapped_column(BigId, primary_key=True)
+    run: Mapped[int] = mapped_column(ForeignKey("runs.id", ondelete="CASCADE"))
+    stage: Mapped[str]
+    attempt_key: Mapped[str]
+    state: Mapped[str]
+    remote_dir: Mapped[str]
+    boot_id: Mapped[str]
+    fence: Mapped[int] = mapped_column(BigInteger)
+    started_at: Mapped[datetime.datetime | None]
+    ended_at: Mapped[datetime.datetime | None]
+    note: Mapped[str]
+    chassis: Mapped[str] = mapped_column(default="")
+    repeat_probes: Mapped[list[Any]] = mapped_column(default=list)
+
+
+class StageRecord(Base):
+    """The verdict of one stage of a run, with its coverage. Repeating a stage supersedes this row, never erases it.
+
+    ``sku_version`` and ``snapshot`` are the SKU files' revision and the peer statistics it was judged by; the
+    latter is empty without peers. ``sliding``: as ``Judgement`` has it. ``risen``: the counters of
+    errors that rose since the node's stage before, by name.
+    """
+
+    __tablename__ = "stages"
+    __table_args__ = (
+        Index("uq_stages_run_stage_current", "run", "stage", unique=True,
+              sqlite_where=text("current"), postgresql_where=text("current")),
+    )  # fmt: skip
+
+    id: Mapped[int] = mapped_column(BigId, primary_key=True)
+    run: Mapped[int] = mapped_column(ForeignKey("runs.id", ondelete="CASCADE"), index=True)
+    stage: Mapped[str]
+    level: Mapped[str]
+    current: Mapped[bool]
+    verdict: Mapped[str]
+    reason: Mapped[str]
+    required: Mapped[int]
+    measured: Mapped[int]
+    judged: Mapped[int]
+    missing: Mapped[list[Any]]
+    unjudged: Mapped[list[Any]]
+    sku: Mapped[str]
+    sku_version: Mapped[str]
+    simulated: Mapped[bool]
+    notes: Mapped[list[Any]]
+    attempts: Mapped[int]
+    recorded_at: Mapped[datetime.datetime] = mapped_column(index=True)
+    started_at: Mapped[datetime.datetime | None]
+    ended_at: Mapped[datetime.datetime | None]
+    job_end: Mapped[str]
+    partial: Mapped[bool]
+    agent_sha256: Mapped[str]
+    probes: Mapped[list[Any]]
+    aggregates: Mapped[list[Any]]
+    charts: Mapped[list[Any]]
+    result_sha256: Mapped[str]
+    telemetry_sha256: Mapped[str]
+    snapshot: Mapped[str] = mapped_column(default="", index=True)
+    sliding: Mapped[int] = mapped_column(default=0)
+    risen: Mapped[list[Any]] = mapped_column(default=list)
+
+
+class MeasurementRow(Base):
+    """One measured figure of a stage, beside the limits it was judged by (``judged`` is its place in the judgement)."""
+
+    __tablename__ = "measurements"
+    __table_args__ = (Index("ix_measurements_stage_metric", "stage", "metric"),)
+
+    id: Mapped[int] = mapped_column(BigId, primary_key=True)
+    stage: Mapped[int] = mapped_column(ForeignKey("stages.id", ondelete="CASCADE"))
+    probe: Mapped[str]
+    metric: Mapped[str]
+    device: Mapped[str]
+    unit: Mapped[str]
+    value: Mapped[float | None]
+    text: Mapped[str | None]
+    labels: Mapped[dict[str, Any]]
+    samples: Mapped[int] = mapped_column(BigInteger)
+    spread: Mapped[float | None]
+    note: Mapped[str]
+    judged: Mapped[int | None]
+    floor: Mapped[float | None]
+    ceiling: Mapped[float | None]
+    source: Mapped[str]
+    ok: Mapped[bool | None]
+
+
+class FindingRow(Base):
+    """Which measurement broke which rule. ``waived``: the waiver that was valid when it was judged, "" without one.
+
+    ``measurements`` are references to the figures behind it, as ``Finding.measurements`` has them.
+    """
+
+    __tablename__ = "findings"
+
+    id: Mapped[int] = mapped_column(BigId, primary_key=True)
+    stage: Mapped[int] = mapped_column(ForeignKey("stages.id", ondelete="CASCADE"), index=True)
+    node: Mapped[str] = mapped_column(ForeignKey("nodes.name"), index=True)
+    rule: Mapped[str]
+    metric: Mapped[str]
+    device: Mapped[str]
+    severity: Mapped[str]
+    fault_class: Mapped[str]
+    action: Mapped[str]
+    observed: Mapped[str]
+    expected: Mapped[str]
+    source: Mapped[str]
+    summary: Mapped[str]
+    labels: Mapped[dict[str, Any]]
+    confidence: Mapped[float]
+    finding_id: Mapped[str] = mapped_column(index=True)
+    waived: Mapped[str] = mapped_column(default="")
+    measurements: Mapped[list[Any]] = mapped_column(default=list)
+    variant: Mapped[str] = mapped_column(default="")
+
+
+class WaiverRow(Base):
+    """A person's decision that a known finding does not fail its stage until a date; every report shows it."""
+
+    __tablename__ = "waivers"
+
+    id: Mapped[int] = mapped_column(BigId, primary_key=True)
+    node: Mapped[str] = mapped_column(ForeignKey("nodes.name"), index=True)
+    rule: Mapped[str]
+    metric: Mapped[str]
+    device: Mapped[str]
+    reason: Mapped[str]
+    person: Mapped[str]
+    created_at: Mapped[datetime.datetime]
+    until: Mapped[datetime.datetime]
+    revoked_at: Mapped[datetime.datetime | None]
+    finding_id: Mapped[str]
+    subject: Mapped[str] = mapped_column(index=True)
+    labels: Mapped[dict[str, Any]]
+
+
+class Event(Base):
+    """One step in a node's life, or a remark about it (then both states are the same). Append-only.
+
+    ``actor``: the name that a person gave, or the program. ``login``: the authenticated login (``muster.acting``).
+    ``node``: None, and both states "", for a decision that concerns no node.
+    """
+
+    __tablename__ = "events"
+
+    id: Mapped[int] = mapped_column(BigId, primary_key=True)
+    node: Mapped[str] = mapped_column(ForeignKey("nodes.name"), index=True, nullable=True)
+    at: Mapped[datetime.datetime] = mapped_column(index=True)
+    from_state: Mapped[str]
+    to_state: Mapped[str]
+    actor: Mapped[str]
+    login: Mapped[str] = mapped_column(default="")
+    reason: Mapped[str]
+    evidence: Mapped[dict[str, Any]]
+
+
+class PeerSnapshot(Base):
+    """What the healthy devices of one SKU, real or simulated, were like at one level; never changed afterwards."""
+
+    __tablename__ = "peer_snapshots"
+    __table_args__ = (UniqueConstraint("sku", "level", "simulated", "version"),)
+
+    id: Mapped[int] = mapped_column(BigId, primary_key=True)
+    version: Mapped[str]
+    made_at: Mapped[datetime.datetime]
+    sku: Mapped[str]
+    level: Mapped[str]
+    simulated: Mapped[bool]
+    nodes: Mapped[int]
+    data: Mapped[bytes] = mapped_column(deferred=True)
+
+
+class SkuRevision(Base):
+    """The contents of a SKU's files that a verdict cites, as JSON of ``muster_criteria.sku_files.skus.Sku``."""
+
+    __tablename__ = "sku_revisions"
+
+    sku: Mapped[str] = mapped_column(primary_key=True)
+    revision: Mapped[str] = mapped_column(primary_key=True)
+    kept_at: Mapped[datetime.datetime]
+    content: Mapped[str] = mapped_column(deferred=True)
+
+
+class Artifact(Base):
+    """Bytes as they came from a node, kept until retention takes them: a stage's raw result or its telemetry file."""
+
+    __tablename__ = "artifacts"
+    __table_args__ = (UniqueConstraint("stage", "kind"),)
+
+    id: Mapped[int] = mapped_column(BigId, primary_key=True)
+    stage: Mapped[int] = mapped_column(ForeignKey("stages.id", ondelete="CASCADE"))
+    kind: Mapped[str]
+    created_at: Mapped[datetime.datetime] = mapped_column(index=True)
+    data: Mapped[bytes] = mapped_column(deferred=True)
+
+
+class CertificateRow(Base):
+    """A certificate of admission. ``certified``: the serials, driver and firmware in it; ``revoked``: why, or ""."""
+
+    __tablename__ = "certificates"
+
+    id: Mapped[str] = mapped_column(primary_key=True)
+    node: Mapped[str] = mapped_column(ForeignKey("nodes.name"), index=True)
+    issued_at: Mapped[datetime.datetime]
+    expires_at: Mapped[datetime.datetime]
+    verdict: Mapped[str]
+    tested_since: Mapped[datetime.datetime | None]
+    certified: Mapped[dict[str, Any]]
+    revoked: Mapped[str] = mapped_column(default="")
+    revoked_at: Mapped[datetime.datetime | None]
+    document: Mapped[str] = mapped_column(deferred=True)

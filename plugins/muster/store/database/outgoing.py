@@ -1,0 +1,80 @@
+"""Tables of what leaves the records: mails, changes of schedulers, how far the audit stream has got."""
+
+from __future__ import annotations
+
+import datetime
+
+from sqlalchemy import BigInteger, ForeignKey, Index, UniqueConstraint, text
+from sqlalchemy.orm import Mapped, mapped_column
+
+from muster.store.database.base import Base, BigId
+
+
+class Outbox(Base):
+    """A mail to be sent: one per key, whatever is retried."""
+
+    __tablename__ = "outbox"
+    __table_args__ = (
+        Index("ix_outbox_unsent", "id",
+              sqlite_where=text("sent_at IS NULL"), postgresql_where=text("sent_at IS NULL")),
+    )  # fmt: skip
+
+    id: Mapped[int] = mapped_column(BigId, primary_key=True)
+    key: Mapped[str] = mapped_column(unique=True)
+    message: Mapped[bytes]
+    created_at: Mapped[datetime.datetime]
+    sent_at: Mapped[datetime.datetime | None]
+    retry_at: Mapped[datetime.datetime | None]
+    """Not tried again before."""
+    parked_at: Mapped[datetime.datetime | None]
+    """Since when it is not tried any more: the mail server refused it for good."""
+    attempts: Mapped[int] = mapped_column(default=0)
+    last_error: Mapped[str] = mapped_column(default="")
+    recipients: Mapped[str] = mapped_column(default="")
+    """Those that have not got it, with commas, once the mail server refused some; "": all of its header ``To``."""
+
+
+class SchedulerPlace(Base):
+    """A node's place in a scheduler, what the records want there, and what has been confirmed there.
+
+    ``cluster`` and ``name``: the configured backend, and the node's name in it. ``wanted``: "admitted", "withdrawn", or
+    "" (left alone: in shadow mode). While it differs from ``done``, the change waits. ``claimed_until``: one process at
+    a time carries it out. ``difference``: what the scheduler shows instead. ``question``: what a person has to look at.
+    ``verify``: a person's drain that requests a test, since ``verify_since``. ``test_job``: the name of the job that
+    tests the node, "" without; ``preempted``: its scheduler ended that job before we did.
+    """
+
+    __tablename__ = "scheduler_places"
+    __table_args__ = (UniqueConstraint("cluster", "name"),)
+
+    node: Mapped[str] = mapped_column(ForeignKey("nodes.name"), primary_key=True)
+    cluster: Mapped[str]
+    name: Mapped[str]
+    wanted: Mapped[str]
+    why: Mapped[str]
+    wanted_at: Mapped[datetime.datetime]
+    done: Mapped[str] = mapped_column(default="")
+    done_at: Mapped[datetime.datetime | None]
+    claimed_until: Mapped[datetime.datetime | None]
+    attempts: Mapped[int] = mapped_column(default=0)
+    last_error: Mapped[str] = mapped_column(default="")
+    difference: Mapped[str] = mapped_column(default="")
+    question: Mapped[str] = mapped_column(default="")
+    verify: Mapped[str] = mapped_column(default="")
+    verify_since: Mapped[datetime.datetime | None]
+    test_job: Mapped[str] = mapped_column(default="")
+    preempted: Mapped[bool] = mapped_column(default=False)
+
+
+class AuditCursor(Base):
+    """How far a receiver of the audit stream has got. ``event``: id of the last event that it accepted.
+
+    ``last_error``: why the next ones were not accepted, since ``failing_since``; "" and None while all is well.
+    """
+
+    __tablename__ = "audit_cursors"
+
+    sink: Mapped[str] = mapped_column(primary_key=True)
+    event: Mapped[int] = mapped_column(BigInteger, default=0)
+    failing_since: Mapped[datetime.datetime | None]
+    last_error: Mapped[str] = mapped_column(default="")

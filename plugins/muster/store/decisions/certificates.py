@@ -1,0 +1,307 @@
+"""Certificates: issued with the move into production, revoked when a part, firmware or driver is another one."""
+
+from __future__ import annotations
+
+import dataclasses
+import datetime
+import secrets
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
+from sqlalchemy import ColumnElement, Text, and_, cast, func, select
+from sqlalchemy.orm import Session, undefer
+
+from muster.rules import certificate
+from muster.rules.current import INCONCLUSIVE
+from muster.rules.transitions import SERVING, STAGES, Evidence, State
+from muster.settings import settings
+from muster.store.database import access
+from muster.store.database.engine import reading, rehearsing
+from muster.store.database.models import CertificateRow, MeasurementRow, Node, Run, StageRecord
+from muster.store.decisions.signing import key_path, signing_key
+from muster.store.decisions.verdicts import current_verdicts
+from muster.store.machines.parts import current_serials, serials_at
+from muster_criteria.model import Verdict
+
+_PASSED = (Verdict.PASS, Verdict.WARN)
+"""Verdicts of a stage that passed: a warning is in production only where a person accepted it."""
+
+
+@dataclasses.dataclass(frozen=True)
+class CertificateRecord:
+    """A certificate of a node. ``tested_since``: when the first run began that it rests on, None if some stage did not
+    pass; ``revoked``: why, or "".
+    """
+
+    id: str
+    node: str
+    issued_at: datetime.datetime
+    expires_at: datetime.datetime
+    verdict: str
+    tested_since: datetime.datetime | None
+    revoked: str
+    document: str
+    revoked_at: datetime.datetime | None = None
+
+    def invalid(self, now: datetime.datetime) -> str:
+        """Returns why it holds no longer, "" while it holds."""
+        return _invalid(self.revoked, self.expires_at, now)
+
+
+def certificate_of(node: str) -> CertificateRecord | None:
+    """The newest certificate of the node's present machine, valid or not. Raises UnknownNode."""
+    with reading() as session:
+        row = _newest(session, access.node_row(session, node))
+        return _value(row) if row else None
+
+
+def certificates_of(node: str, limit: int = 100) -> list[CertificateRecord]:
+    """The certificates under the node's name, those of earlier machines too, the newest first."""
+    query = select(CertificateRow).where(CertificateRow.node == node).order_by(CertificateRow.issued_at.desc())
+    with reading() as session:
+        found = session.scalars(query.options(undefer(CertificateRow.document)).limit(limit))
+        return [_value(row) for row in found]
+
+
+def uncertified() -> dict[str, str]:
+    """{node: why} of the nodes in production, outside shadow mode, without a valid certificate."""
+    now = access.now()
+    with reading() as session:
+        served = and_(Node.state == str(State.PRODUCTION), Node.shadow.is_(False))
+        newest = {node.name: row for node, row in _newest_of(session, served)}
+    why = {name: _invalid(row.revoked, row.expires_at, now) if row else "it has none" for name, row in newest.items()}
+    return {name: why[name] for name in sorted(why) if why[name]}
+
+
+@dataclasses.dataclass(frozen=True)
+class VersionChange:
+    """What runs on a node in service since its certificate was revoked, such as "driver 580.10". ``passed``: how many
+    other nodes of its SKU hold a certificate for just that.
+    """
+
+    versions: str
+    passed: int
+
+
+def version_changes() -> dict[str, VersionChange]:
+    """{node: its change} of the nodes in service whose driver or firmware is not what was certified."""
+    found: dict[str, tuple[str, dict[str, str]]] = {}
+    certified: list[tuple[str, Mapping[str, Any]]] = []
+    now = access.now()
+    with reading() as session:
+        serves = Node.state.in_([str(state) for state in SERVING])
+        reported = _environments(session, serves)
+        for node, row in _newest_of(session, serves):
+            if row is None:
+                continue
+            was = row.certified["environment"]
+            if not _invalid(row.revoked, row.expires_at, now):
+                certified.append((node.sku, was))
+            elif row.revoked:
+                present = reported.get(node.name, {})
+                new = {name: present[name] for name in sorted(present) if was.get(name, present[name]) != present[name]}
+                if new:
+                    found[node.name] = (node.sku, new)
+    return {
+        name: VersionChange(
+            ", ".join(f"{part} {version}" for part, version in new.items()),
+            sum(sku == other and new.items() <= was.items() for other, was in certified),
+        )
+        for name, (sku, new) in found.items()
+    }
+
+
+def versions_of(nodes: Sequence[str]) -> dict[str, dict[str, str]]:
+    """{node: {name: version}} of driver and firmware, as each reported them last. Raises UnknownNode."""
+    with reading() as session:
+        rows = [access.node_row(session, name) for name in nodes]
+        reported = _environments(session, Node.name.in_(nodes))
+    return {row.name: reported.get(row.name, {}) for row in rows}
+
+
+def check_signing_key() -> None:
+    """Raise ControllerFault unless certificates can be signed: asked before a node leaves service for a test."""
+    with reading() as session:
+        made_later = _none_yet(session) and settings().certificate_key_file is None and not key_path().exists()
+    if not made_later:
+        signing_key(create=False)
+
+
+def issue(session: Session, node: Node, actor: str, evidence: Evidence, *, whole: bool = False) -> None:
+    """Issue the certificate of an admission, in the transaction that makes it; none for a node in shadow mode.
+
+    A node that returns from a test with nothing new keeps its certificate as it is, unless the test was ``whole`` and
+    warns only of what a person accepted. So does one of whose stages some passed with another part, driver or firmware
+    than it has now. Raises ControllerFault.
+    """
+    if State(node.state) is not State.PRODUCTION or node.shadow:
+        return
+    nothing_new = evidence.nothing_new and not (whole and evidence.verdict is Verdict.WARN)
+    if evidence.held or nothing_new or (not evidence.person and passed_before_change(session, node)):
+        return
+    now = access.now()
+    days = datetime.timedelta(days=settings().certificate_days)
+    stages = _stages(session, node)
+    environment = _environment(session, node)
+    by_test = evidence.verdict and not evidence.person
+    content: dict[str, Any] = {
+        "id": secrets.token_hex(8),
+        "node": node.name,
+        "issued_at": now.isoformat(),
+        "expires_at": (now + days).isoformat(),
+        "serials": current_serials(session, node.name),
+        "environment": environment,
+        "sku": node.sku,
+        "stages": stages,
+        "measurements_sha256": _measurements(session, node),
+        "admitted_by": evidence.person or actor,
+        "reason": evidence.reason,
+        "simulated": node.simulated,
+        "verdict": str(evidence.verdict) if by_test else "admitted by a person",
+    }
+    passed = [run.started_at for stage, run in _latest(session, node).values() if stage.verdict in _PASSED]
+    session.add(
+        CertificateRow(
+            id=content["id"], node=node.name, issued_at=now, expires_at=now + days, verdict=content["verdict"],
+            tested_since=min(passed) if len(passed) == len(STAGES) else None,
+            certified={"serials": content["serials"], "environment": environment},
+            document=certificate.sign(content, _key(session)),
+        )
+    )  # fmt: skip
+    session.flush()
+
+
+def compare(session: Session, node: Node, environment: Mapping[str, Any]) -> None:
+    """Revoke the node's certificate if its parts, or its driver and firmware in ``environment``, are other ones."""
+    row = _newest(session, node)
+    if row is None or row.revoked:
+        return
+    found = certificate.changes(row.certified, current_serials(session, node.name), environment)
+    if found:
+        row.revoked, row.revoked_at = "; ".join(found), access.now()
+        state = State(node.state)
+        evidence = {"certificate": row.id}
+        reason = f"its certificate is revoked: {row.revoked}"
+        access.write_event(session, node.name, state, state, "muster", reason, evidence)
+
+
+def _key(session: Session) -> Any:
+    # A key that was lost is not replaced in silence: the certificates that it signed could not be verified any more.
+    create = _none_yet(session)
+    if create and rehearsing() and settings().certificate_key_file is None and not key_path().exists():
+        return Ed25519PrivateKey.generate()
+    return signing_key(create=create)
+
+
+def _none_yet(session: Session) -> bool:
+    return not session.scalar(select(func.count()).select_from(CertificateRow))
+
+
+def _newest(session: Session, node: Node) -> CertificateRow | None:
+    query = select(CertificateRow).where(CertificateRow.node == node.name)
+    query = query.where(CertificateRow.issued_at >= node.machine_since)
+    return session.scalar(query.order_by(CertificateRow.issued_at.desc()).limit(1))
+
+
+def _newest_of(session: Session, which: ColumnElement[bool]) -> Iterator[tuple[Node, CertificateRow | None]]:
+    """Each node of ``which`` and the newest certificate of its present machine."""
+    place = func.row_number().over(partition_by=CertificateRow.node, order_by=CertificateRow.issued_at.desc())
+    ranked = (
+        select(CertificateRow.id, CertificateRow.node, place.label("place"))
+        .join(Node, Node.name == CertificateRow.node)
+        .where(which, CertificateRow.issued_at >= Node.machine_since)
+        .subquery()
+    )
+    query = (
+        select(Node, CertificateRow)
+        .outerjoin(ranked, and_(ranked.c.node == Node.name, ranked.c.place == 1))
+        .outerjoin(CertificateRow, CertificateRow.id == ranked.c.id)
+    )
+    yield from session.execute(query.where(which))
+
+
+def _stages(session: Session, node: Node) -> list[dict[str, Any]]:
+    ids = [stage for stage, _ in current_verdicts(session, node)]
+    query = select(StageRecord, Run).join(Run, StageRecord.run == Run.id).where(StageRecord.id.in_(ids))
+    return [
+        {
+            "stage": stage.stage, "level": stage.level, "verdict": stage.verdict, "run": f"{run.dag_id}/{run.run_id}",
+            "run_started_at": run.started_at.isoformat(), "recorded_at": stage.recorded_at.isoformat(),
+            "sku": stage.sku, "sku_revision": stage.sku_version, "result_sha256": stage.result_sha256,
+            "coverage": {"required": stage.required, "measured": stage.measured, "judged": stage.judged},
+        }
+        for stage, run in session.execute(query.order_by(StageRecord.id))
+    ]  # fmt: skip
+
+
+def passed_before_change(session: Session, node: Node) -> bool:
+    """Whether a stage of the node passed last with another part, driver or firmware than the node has now."""
+    versions, parts = _environment(session, node), current_serials(session, node.name)
+    for stage, run in _latest(session, node).values():
+        before = serials_at(session, node.name, stage.recorded_at)
+        if any(before.get(slot, serial) != serial for slot, serial in parts.items()):
+            return True
+        if any(run.environment.get(name, version) != version for name, version in versions.items()):
+            return True
+    return False
+
+
+def _latest(session: Session, node: Node) -> dict[str, tuple[StageRecord, Run]]:
+    """The newest conclusive verdict of each stage of the node itself, at whatever level: a revalidation is shorter than
+    the qualification, whose verdicts stay current beside it.
+    """
+    query = (
+        select(StageRecord, Run)
+        .join(Run, StageRecord.run == Run.id)
+        .where(Run.node == node.name, Run.started_at >= node.machine_since, StageRecord.current)
+        .where(StageRecord.stage.in_(STAGES), StageRecord.verdict.not_in([str(each) for each in INCONCLUSIVE]))
+        .order_by(StageRecord.recorded_at, StageRecord.id)
+    )
+    return {stage.stage: (stage, run) for stage, run in session.execute(query)}
+
+
+def _measurements(session: Session, node: Node) -> str:
+    ids = [stage for stage, _ in current_verdicts(session, node)]
+    rows = session.scalars(
+        select(MeasurementRow).where(MeasurementRow.stage.in_(ids)).order_by(MeasurementRow.stage, MeasurementRow.id)
+    )
+    return certificate.digest(
+        [[row.probe, row.metric, row.device, row.unit, repr(row.value), row.text, row.labels] for row in rows]
+    )
+
+
+def _environment(session: Session, node: Node) -> dict[str, str]:
+    return _environments(session, Node.name == node.name).get(node.name, {})
+
+
+def _environments(session: Session, which: ColumnElement[bool]) -> dict[str, dict[str, str]]:
+    """{node: {name: version}} of driver and firmware, from the last run of each node of ``which`` that reported any."""
+    latest = (
+        select(func.max(Run.id))
+        .join(Node, Node.name == Run.node)
+        .where(which, Run.started_at >= Node.machine_since, cast(Run.environment, Text) != "{}")
+        .group_by(Run.node)
+    )
+    return {
+        node: {name: str(environment[name]) for name in certificate.WATCHED if environment.get(name)}
+        for node, environment in session.execute(select(Run.node, Run.environment).where(Run.id.in_(latest)))
+    }
+
+
+def _invalid(revoked: str, expires_at: datetime.datetime, now: datetime.datetime) -> str:
+    return revoked or (f"it expired on {expires_at:%Y-%m-%d %H:%M} UTC" if now >= expires_at else "")
+
+
+def _value(row: CertificateRow) -> CertificateRecord:
+    return CertificateRecord(
+        row.id,
+        row.node,
+        row.issued_at,
+        row.expires_at,
+        row.verdict,
+        row.tested_since,
+        row.revoked,
+        row.document,
+        row.revoked_at,
+    )

@@ -1,0 +1,90 @@
+"""The key that signs certificates: one file, readable by its owner alone, with the public key beside it."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+from cryptography.hazmat.primitives import serialization
+from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey, Ed25519PublicKey
+
+from muster.errors import BadCertificate, ControllerFault
+from muster.rules.decisions import check_decision
+from muster.settings import settings
+from muster.store.database import access
+from muster.store.database.engine import writing
+
+_PEM = serialization.Encoding.PEM
+
+
+def key_path() -> Path:
+    """The file of MUSTER_CERTIFICATE_KEY_FILE, by default in MUSTER_HOME."""
+    return settings().certificate_key_file or settings().home / "certificate.key"
+
+
+def signing_key(*, create: bool) -> Ed25519PrivateKey:
+    """The key. ``create``: make one if the default file is missing. Raises ControllerFault if it cannot be used."""
+    path = key_path()
+    try:
+        if create and not path.exists() and settings().certificate_key_file is None:
+            new_key()
+        if path.stat().st_mode & 0o077:
+            raise ControllerFault(f"the signing key {path} can be read by others: `chmod 600 {path}`")
+        key = serialization.load_pem_private_key(path.read_bytes(), None)
+    except FileNotFoundError:
+        raise ControllerFault(
+            f"the signing key {path} is missing: restore it, or make another with "
+            "`muster certificate key --new --reason …`"
+        ) from None
+    except OSError as error:
+        raise ControllerFault(f"the signing key {path} cannot be read: {error.strerror}") from None
+    except (ValueError, TypeError):
+        key = None
+    if not isinstance(key, Ed25519PrivateKey):
+        raise ControllerFault(f"the signing key {path} is no Ed25519 key without passphrase, in PEM")
+    return key
+
+
+def new_key() -> Path:
+    """Make a key, and the file of its public key. Returns the latter. Raises ControllerFault if there is one."""
+    path, public = key_path(), key_path().with_suffix(".pub")
+    key = Ed25519PrivateKey.generate()
+    secret = key.private_bytes(_PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption())
+    path.parent.mkdir(parents=True, exist_ok=True)
+    part = path.with_name(f".{path.name}.{os.getpid()}")
+    try:
+        part.touch(mode=0o600)
+        part.write_bytes(secret)
+        os.link(part, path)  # of two processes, one makes the key, and it is whole from the first moment
+    except FileExistsError:
+        raise ControllerFault(f"there is a signing key already: {path}; move it away first") from None
+    finally:
+        part.unlink(missing_ok=True)
+    public.write_text(public_text(key))
+    return public
+
+
+def replace_key(person: str, reason: str) -> Path:
+    """``new_key`` on a person's decision, which is recorded. Raises NoPerson without a named person and a reason."""
+    check_decision(person, reason, "no signing key is made")
+    with writing() as session:
+        access.write_decision(session, person, reason, f"signing key {key_path()} made", {"key": str(key_path())})
+        return new_key()
+
+
+def public_text(key: Ed25519PrivateKey) -> str:
+    """The public key in PEM."""
+    return key.public_key().public_bytes(_PEM, serialization.PublicFormat.SubjectPublicKeyInfo).decode()
+
+
+def read_public(path: Path) -> Ed25519PublicKey:
+    """The public key in a file. Raises BadCertificate."""
+    try:
+        key = serialization.load_pem_public_key(path.read_bytes())
+    except OSError as error:
+        raise BadCertificate(f"the public key {path} cannot be read: {error.strerror}") from None
+    except ValueError:
+        key = None
+    if not isinstance(key, Ed25519PublicKey):
+        raise BadCertificate(f"{path} is no public Ed25519 key in PEM; `muster certificate key` prints it")
+    return key

@@ -1,0 +1,130 @@
+"""What is current on a node: verdicts, findings, approvals, the last pass."""
+
+from __future__ import annotations
+
+import datetime
+
+from sqlalchemy import func, select
+from sqlalchemy.orm import Session
+
+from muster.rules.current import current_of
+from muster.rules.decisions import check_decision
+from muster.rules.transitions import State
+from muster.store.database import access
+from muster.store.database.engine import reading, writing
+from muster.store.database.models import Event, FindingRow, Node, Run, StageRecord
+from muster.store.decisions.waivers import marked_now
+from muster.store.fleet.suspects import suspects_on
+from muster.store.values import ApprovalRecord, OpenFinding, StageVerdict
+from muster_criteria.model import Verdict
+
+
+def latest_verdicts(node: str) -> list[StageVerdict]:
+    """The current verdicts on the node's machine, of every stage, oldest first.
+
+    A stage may have several: a short test does not supersede a thorough one (``muster.rules.current``).
+    Raises UnknownNode.
+    """
+    with reading() as session:
+        return [verdict for _, verdict in current_verdicts(session, access.node_row(session, node))]
+
+
+def open_findings(node: str) -> list[OpenFinding]:
+    """The findings of the current verdicts on the node's machine, with the waivers that are valid now.
+
+    Findings that made one of its parts a suspect stay open. Raises UnknownNode.
+    """
+    with reading() as session:
+        return findings_now(session, access.node_row(session, node))
+
+
+def findings_now(session: Session, row: Node) -> list[OpenFinding]:
+    """``open_findings`` within the caller's transaction."""
+    stages = dict(current_verdicts(session, row))
+    query = select(FindingRow).where(FindingRow.stage.in_(list(stages))).order_by(FindingRow.id)
+    found = [(access.to_finding(each), stages[each.stage]) for each in session.scalars(query)]
+    now_waived = marked_now(session, row, [finding for finding, _ in found])
+    current_ids = {finding.id for finding in now_waived}
+    return [
+        *(
+            OpenFinding(finding, verdict.stage, verdict.dag_id, verdict.run_id, verdict.recorded_at)
+            for finding, (_, verdict) in zip(now_waived, found, strict=True)
+        ),
+        *(each for each in suspects_on(session, row) if each.finding.id not in current_ids),
+    ]
+
+
+def stage_tests() -> dict[str, dict[str, datetime.datetime]]:
+    """{node: {stage: when it was last tested on the present machine}}, without those that never were.
+
+    It was tested if nothing failed and nothing was missing: PASS, WARN or PROVISIONAL.
+    """
+    tested = [str(verdict) for verdict in (Verdict.PASS, Verdict.WARN, Verdict.PROVISIONAL)]
+    query = (
+        select(Run.node, StageRecord.stage, func.max(StageRecord.recorded_at).label("at"))
+        .join(Run, StageRecord.run == Run.id)
+        .join(Node, Node.name == Run.node)
+        .where(StageRecord.verdict.in_(tested), StageRecord.current, Run.started_at >= Node.machine_since)
+        .group_by(Run.node, StageRecord.stage)
+    )
+    found: dict[str, dict[str, datetime.datetime]] = {}
+    with reading() as session:
+        for row in session.execute(query):
+            found.setdefault(row.node, {})[row.stage] = row.at
+    return found
+
+
+def record_approval(
+    node: str, person: str, option: str, reason: str, *, link: str = "", dag_id: str = "", run_id: str = ""
+) -> ApprovalRecord:
+    """Store a person's decision about the node as an event; it moves nothing (see ``move_node``).
+
+    Raises NoPerson without a named person and a reason, UnknownNode.
+    """
+    check_decision(person, reason, f"nothing is approved for {node}")
+    with writing() as session:
+        state = State(access.node_row(session, node).state)
+        run, reason = f"{dag_id}/{run_id}" if run_id else "", reason.strip()
+        evidence = {"approval": option, "person": person, "reason": reason, "link": link, "run": run}
+        event = access.write_event(session, node, state, state, person, f"chose {option!r}: {reason}", evidence)
+        return ApprovalRecord(node, event.at, person, option, reason, link, run, event.login)
+
+
+def record_unanswered(node: str, sentence: str, dag_id: str, run_id: str) -> None:
+    """Store that a person did not answer a question about the node. Raises UnknownNode."""
+    with writing() as session:
+        state = State(access.node_row(session, node).state)
+        access.write_event(session, node, state, state, "muster", sentence, {"unanswered": f"{dag_id}/{run_id}"})
+
+
+def approvals(node: str) -> list[ApprovalRecord]:
+    """People's decisions about the node, oldest first. Raises UnknownNode."""
+    with reading() as session:
+        access.node_row(session, node)
+        events = list(session.scalars(select(Event).where(Event.node == node).order_by(Event.id)))
+    return [
+        ApprovalRecord(
+            node,
+            event.at,
+            evidence["person"],
+            evidence["approval"],
+            evidence["reason"],
+            evidence["link"],
+            evidence["run"],
+            event.login,
+        )
+        for event in events
+        if "approval" in (evidence := event.evidence)
+    ]
+
+
+def current_verdicts(session: Session, node: Node) -> list[tuple[int, StageVerdict]]:
+    """(id of the stage's row, verdict) of the current ones, oldest first."""
+    query = (
+        select(StageRecord, Run)
+        .join(Run, StageRecord.run == Run.id)
+        .where(Run.node == node.name, Run.started_at >= node.machine_since, StageRecord.current)
+        .order_by(StageRecord.recorded_at, StageRecord.id)
+    )
+    ids = {access.to_verdict(stage, run): stage.id for stage, run in session.execute(query)}
+    return [(ids[verdict], verdict) for verdict in current_of(ids)]

@@ -1,0 +1,190 @@
+"""Waivers: given, listed, revoked, and applied to what a node's tests found."""
+
+from __future__ import annotations
+
+import dataclasses
+import datetime
+from collections.abc import Collection, Sequence
+
+from sqlalchemy import or_, select
+from sqlalchemy.orm import Session
+
+from muster.errors import BadDay, BadWaiver, UnknownFinding
+from muster.rules import waivers as lifecycle
+from muster.rules.decisions import check_decision
+from muster.rules.transitions import State
+from muster.store.database import access
+from muster.store.database.engine import reading, writing
+from muster.store.database.models import Event, FindingRow, Node, Run, StageRecord, WaiverRow
+from muster.store.machines.parts import current_serials, serials_at, sits_now
+from muster_criteria.context import waivers
+from muster_criteria.context.waivers import Machine, Waiver
+from muster_criteria.model import Finding, Judgement, Severity
+
+
+def end_of(day: str) -> datetime.datetime:
+    """The moment (UTC) at which a decision ends whose last day is YYYY-MM-DD. Raises BadDay if it is no day."""
+    try:
+        last = datetime.date.fromisoformat(day.strip())
+    except ValueError:
+        raise BadDay(f"{day!r} is not a date: name the last day as 2026-12-31") from None
+    return datetime.datetime.combine(last, datetime.time(), datetime.UTC) + datetime.timedelta(days=1)
+
+
+def waive_finding(finding_id: str, until: datetime.datetime, person: str, reason: str) -> Waiver:
+    """Waive a finding until a moment: from the next test on, it alone does not fail its stage.
+
+    The waiver follows the part that has the finding. Recorded verdicts stay unchanged.
+    Raises UnknownFinding, NoPerson without a named person and a reason, and BadWaiver if it is over already or the
+    part or machine that it was found on is no longer there.
+    """
+    check_decision(person, reason, f"{finding_id} is not waived")
+    moment = access.now()
+    if until <= moment:
+        last = (until - datetime.timedelta.resolution).date()
+        raise BadWaiver(f"a waiver until {last} would be over already: give a later date")
+    with writing() as session:
+        query = (
+            select(FindingRow, Run.started_at, StageRecord.recorded_at)
+            .join(StageRecord, FindingRow.stage == StageRecord.id)
+            .join(Run, StageRecord.run == Run.id)
+            .where(FindingRow.finding_id == finding_id)
+            .order_by(FindingRow.id.desc())
+        )
+        latest = session.execute(query.limit(1)).first()
+        if latest is None:
+            raise UnknownFinding(f"no finding {finding_id!r} is recorded; `muster runs show` and reports give ids")
+        found, began, recorded_at = latest
+        name, device, subject = _where_now(session, found, began, recorded_at)
+        node = access.node_row(session, name, lock=True)
+        row = WaiverRow(
+            node=name, rule=found.rule, metric=found.metric, device=device, labels=found.labels,
+            finding_id=finding_id, subject=subject,
+            reason=reason.strip(), person=person, created_at=moment, until=until,
+        )  # fmt: skip
+        session.add(row)
+        session.flush()
+        given = to_waiver(row)
+        state = State(node.state)
+        evidence = {"waiver": row.id, "finding": finding_id, "person": person}
+        access.write_event(session, node.name, state, state, person, f"waived {finding_id} {given}", evidence)
+        return given
+
+
+def _where_now(
+    session: Session, found: FindingRow, began: datetime.datetime, recorded_at: datetime.datetime
+) -> tuple[str, str, str]:
+    """(node, device, subject) of what was found, where it is now. Raises BadWaiver if it is nowhere."""
+    # A part whose serial became known later is taken for the one that sat there.
+    serials = {**current_serials(session, found.node), **serials_at(session, found.node, recorded_at)}
+    subject = waivers.subject_of(found.device, serials)
+    if found.device in serials:
+        kind, _, serial = subject.partition(" ")
+        place = sits_now(session, kind, serial)
+        if place is None:
+            raise BadWaiver(f"{found.finding_id} was found on {subject}, which sits in no node now: nothing to waive")
+        return (*place, subject)
+    if began < access.node_row(session, found.node).machine_since:
+        was = f"{found.finding_id} was found on the machine that {found.node} was"
+        raise BadWaiver(f"{was} before it was replaced: nothing to waive")
+    return found.node, found.device, subject
+
+
+def revoke_waiver(waiver_id: int, person: str, reason: str) -> Waiver:
+    """End a waiver before its time. Raises NoPerson, and BadWaiver if none of that id is valid."""
+    check_decision(person, reason, f"waiver {waiver_id} is not revoked")
+    with writing() as session:
+        row = session.get(WaiverRow, waiver_id, with_for_update=True)
+        if row is None or row.revoked_at is not None:
+            what = "is revoked already" if row else "does not exist"
+            raise BadWaiver(f"waiver {waiver_id} {what}; see `muster waivers list`")
+        row.revoked_at = access.now()
+        state = State(access.node_row(session, row.node).state)
+        evidence = {"waiver": row.id, "finding": row.finding_id, "person": person}
+        text = f"revoked the waiver of {row.finding_id}: {reason.strip()}"
+        access.write_event(session, row.node, state, state, person, text, evidence)
+        return to_waiver(row)
+
+
+def list_waivers(*, node: str = "", over: bool = False) -> list[Waiver]:
+    """The waivers in force, and with ``over`` those that ended; with ``node`` only that machine's.
+
+    Raises UnknownNode.
+    """
+    with reading() as session:
+        machine = machine_of(session, access.node_row(session, node)) if node else None
+        given = [to_waiver(row) for row in session.scalars(select(WaiverRow).order_by(WaiverRow.id))]
+    moment = access.now()
+    return [
+        each for each in given if (over or each.holds(moment)) and (machine is None or waivers.concerns(each, machine))
+    ]
+
+
+def machine_of(session: Session, node: Node, unsure: Collection[str] = ()) -> Machine:
+    """The node's present machine, without the parts in the slots ``unsure``."""
+    serials = current_serials(session, node.name)
+    known = {slot: serial for slot, serial in serials.items() if slot not in unsure}
+    return Machine(node.name, known, node.machine_since)
+
+
+def valid_waivers(session: Session, now: datetime.datetime) -> list[Waiver]:
+    """Every waiver that is valid at that moment."""
+    query = select(WaiverRow).where(WaiverRow.until > now, WaiverRow.revoked_at.is_(None)).order_by(WaiverRow.id)
+    return [to_waiver(row) for row in session.scalars(query)]
+
+
+def waivers_at(node: str, moment: datetime.datetime) -> tuple[list[Waiver], Machine]:
+    """(the waivers valid at that moment, the machine with the parts that sat in it then). Raises UnknownNode."""
+    with reading() as session:
+        row = access.node_row(session, node)
+        return _waivers_at(session, moment), Machine(row.name, serials_at(session, node, moment), row.machine_since)
+
+
+def _waivers_at(session: Session, moment: datetime.datetime) -> list[Waiver]:
+    query = select(WaiverRow).where(WaiverRow.created_at <= moment, WaiverRow.until > moment)
+    query = query.where(or_(WaiverRow.revoked_at.is_(None), WaiverRow.revoked_at > moment)).order_by(WaiverRow.id)
+    # A waiver that was revoked later was valid then.
+    return [dataclasses.replace(to_waiver(each), revoked_at=None) for each in session.scalars(query)]
+
+
+def accepted_at_admission(session: Session, node: Node, findings: Sequence[Finding]) -> bool:
+    """Whether each finding above INFO is waived now, and was waived when a person admitted the node."""
+    grave = [finding for finding in findings if finding.severity is not Severity.INFO]
+    admitted = _admitted_by_person(session, node)
+    if admitted is None:
+        return False
+    then = lifecycle.mark(grave, _waivers_at(session, admitted), machine_of(session, node))
+    return all(each.waived for each in (*then, *marked_now(session, node, grave)))
+
+
+def _admitted_by_person(session: Session, node: Node) -> datetime.datetime | None:
+    """When a person last admitted the node, or verified it in shadow mode; None if a test did so since."""
+    query = select(Event).where(Event.node == node.name, Event.to_state == State.PRODUCTION).order_by(Event.id.desc())
+    for event in session.scalars(query):
+        remark = event.from_state == State.PRODUCTION and "verified" not in event.evidence
+        returned = event.from_state == State.REVALIDATION and "person" not in event.evidence
+        if not (remark or returned):
+            return event.at if "person" in event.evidence else None
+    return None
+
+
+def apply_waivers(session: Session, node: Node, judgement: Judgement, unsure: Collection[str] = ()) -> Judgement:
+    """The judgement of the node's stage as the waivers that are valid now leave it, its findings with their ids.
+
+    No waiver of a part covers what was found in the slots ``unsure``.
+    """
+    moment = access.now()
+    return lifecycle.apply(judgement, valid_waivers(session, moment), machine_of(session, node, unsure), moment)
+
+
+def marked_now(session: Session, node: Node, findings: Sequence[Finding]) -> list[Finding]:
+    """Findings of the node, each with the waiver that covers it now, whatever was valid when it was found."""
+    return lifecycle.mark(findings, valid_waivers(session, access.now()), machine_of(session, node))
+
+
+def to_waiver(row: WaiverRow) -> Waiver:
+    """The waiver as a value."""
+    return Waiver(
+        row.id, row.node, row.subject, row.rule, row.metric, row.device, access.to_labels(row.labels),
+        row.person, row.reason, row.created_at, row.until, row.revoked_at, row.finding_id,
+    )  # fmt: skip

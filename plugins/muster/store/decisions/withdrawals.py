@@ -1,0 +1,67 @@
+"""The circuit breaker's state by the records, and a person's decision on a verdict that it holds."""
+
+from __future__ import annotations
+
+import datetime
+
+from sqlalchemy import select, text
+from sqlalchemy.orm import Session
+
+from muster.errors import IllegalMove, Refusal
+from muster.rules import breaker as planning
+from muster.rules.breaker import Breaker, Limits
+from muster.rules.decisions import check_decision
+from muster.rules.transitions import SERVING, State
+from muster.settings import settings
+from muster.store.database import access
+from muster.store.database.engine import reading, writing
+from muster.store.database.models import Event, Node
+from muster.store.values import NodeRecord
+
+
+def breaker(*, simulated: bool = False) -> Breaker:
+    """The state of the circuit breaker of the real or of the simulated fleet."""
+    with reading() as session:
+        return breaker_now(session, simulated=simulated)
+
+
+def breaker_now(session: Session, *, simulated: bool, deciding: bool = False) -> Breaker:
+    """``breaker`` within the caller's transaction; ``deciding``: it is about to withdraw a node if the breaker lets it.
+
+    Real and simulated nodes have a breaker each.
+    """
+    if deciding and session.get_bind().dialect.name == "postgresql":
+        # Two that decide at once would each see room for one more; SQLite's writers take turns anyway.
+        session.execute(text("SELECT pg_advisory_xact_lock(hashtext('muster.withdraw'))"))
+    now, limits = access.now(), _limits()
+    serving = [str(state) for state in SERVING]
+    left = (
+        select(Event)
+        .join(Node, Node.name == Event.node)
+        .where(Event.at > now - limits.window, Event.from_state.in_(serving), Event.to_state.not_in(serving))
+        .where(Node.simulated == simulated)
+    )
+    in_service = session.scalars(select(Node.name).where(Node.state.in_(serving), Node.simulated == simulated))
+    return planning.state(map(access.to_event, session.scalars(left)), list(in_service), now, limits)
+
+
+def keep_in_service(name: str, person: str, reason: str) -> NodeRecord:
+    """Keep a node in service whose verdict is held: removes the mark, keeps the finding.
+
+    Raises IllegalMove if no verdict is held, NoPerson without a named person and a reason, UnknownNode.
+    """
+    check_decision(person, reason, f"{name} is not kept")
+    with writing() as session:
+        row = access.node_row(session, name, lock=True)
+        if not row.held_run:
+            raise IllegalMove(f"no verdict on {name} is held: there is nothing to decide", Refusal.NOTHING_HELD)
+        evidence = {"person": person, "reason": reason.strip(), "kept": row.held_run}
+        state, row.held_run = State(row.state), ""
+        access.write_event(session, name, state, state, person, f"kept in service: {reason.strip()}", evidence)
+        return access.to_node(row)
+
+
+def _limits() -> Limits:
+    current = settings()
+    window = datetime.timedelta(hours=current.breaker_hours)
+    return Limits(window, current.breaker_share, current.breaker_nodes, current.breaker_fleet)

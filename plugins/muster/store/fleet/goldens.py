@@ -1,0 +1,232 @@
+"""Digests that devices returned, and the goldens promoted from them or withdrawn."""
+
+from __future__ import annotations
+
+import dataclasses
+import datetime
+from collections.abc import Collection, Iterable, Sequence
+from typing import TYPE_CHECKING
+
+from sqlalchemy import ColumnElement, func, insert, or_, select, text
+from sqlalchemy.orm import Session
+
+from muster import acting
+from muster.errors import UnknownGolden
+from muster.rules.decisions import check_decision
+from muster.rules.transitions import State
+from muster.store.database import access
+from muster.store.database.digests import DigestRow, GoldenRow
+from muster.store.database.engine import reading, writing
+from muster.store.database.models import Node, Run
+from muster.store.fleet.measured import NOT_PEERS
+from muster.store.fleet.suspects import suspect_subjects
+from muster.store.machines.parts import current_serials
+from muster_criteria.context.goldens import Golden, Goldens, Sighting, consensus, digests_of, golden_id
+from muster_criteria.context.waivers import subject_of
+
+if TYPE_CHECKING:
+    from muster_criteria.measured import StageResult
+
+
+@dataclasses.dataclass(frozen=True)
+class GoldenRecord:
+    """One key and operation: its golden, or why there is none, or why it was withdrawn."""
+
+    id: str
+    op: str
+    key: str
+    simulated: bool
+    digest: str
+    devices: int
+    nodes: int
+    why_not: str = ""
+    promoted_at: datetime.datetime | None = None
+    agreed: tuple[str, ...] = ()
+    withdrawn_at: datetime.datetime | None = None
+    withdrawn_by: str = ""
+    withdrawn_login: str = ""
+    withdrawn_reason: str = ""
+
+
+def goldens_for(
+    result: StageResult, run_id: str, *, simulated: bool, before: datetime.datetime | None = None
+) -> Goldens:
+    """The goldens and digests to compare a result with, as recorded ``before`` (default: now).
+
+    Digests of run ``run_id`` itself are left out.
+    """
+    simulated = simulated or result.simulated
+    wanted = {golden_id(each.key, each.op, simulated=simulated) for each in digests_of(result)}
+    if not wanted:
+        return Goldens(simulated=simulated)
+    with reading() as session:
+        promoted = {row.golden_id: _golden(row) for row in _current(session, wanted, before)}
+        excluded = suspect_subjects(session, before)
+        seen = _sightings(session, wanted - promoted.keys(), before)
+    digests = tuple(each for each in seen if each.subject not in excluded and each.run.rpartition("/")[2] != run_id)
+    return Goldens(promoted, digests, simulated)
+
+
+def observe(session: Session, run: Run, result: StageResult, unsure: Collection[str] = (), *, simulated: bool) -> None:
+    """Keep the digests of a result, and promote what they complete, in the caller's transaction.
+
+    Digests of the slots ``unsure``, whose part is not known, are left out.
+    """
+    answers = [each for each in digests_of(result) if each.device not in unsure]
+    if not answers:
+        return
+    if session.get_bind().dialect.name == "postgresql":
+        # Two at once would each promote; SQLite's writers take turns anyway.
+        session.execute(text("SELECT pg_advisory_xact_lock(hashtext('muster.golden'))"))
+    serials, moment = current_serials(session, run.node), access.now()
+    sightings = [
+        Sighting(
+            golden_id(each.key, each.op, simulated=simulated), each.key, each.op, each.digest,
+            subject_of(each.device, serials) or f"{each.device} of {run.node}", each.device, run.node,
+            f"{run.dag_id}/{run.run_id}", moment,
+        )
+        for each in answers
+    ]  # fmt: skip
+    ids = {each.golden_id for each in sightings}
+    known = {(each.golden_id, each.subject, each.digest) for each in _sightings(session, ids, None)}
+    fresh = [each for each in sightings if (each.golden_id, each.subject, each.digest) not in known]
+    if fresh:
+        session.execute(insert(DigestRow), [_digest_row(each, run, simulated) for each in fresh])
+    _promote(session, ids, simulated)
+
+
+def list_goldens(*, withdrawn: bool = False) -> list[GoldenRecord]:
+    """Every key and operation with a digest, with ``withdrawn`` also the ended goldens."""
+    with reading() as session:
+        rows = list(session.scalars(select(GoldenRow).order_by(GoldenRow.id)))
+        current_ids = {row.golden_id for row in rows if row.withdrawn_at is None}
+        others = set(session.scalars(select(DigestRow.golden_id).distinct())) - current_ids
+        waiting = _waiting(session, others)
+    return [*(_record(row) for row in rows if withdrawn or row.withdrawn_at is None), *waiting]
+
+
+def withdraw_golden(identity: str, person: str, reason: str) -> GoldenRecord:
+    """End a golden, or discard the digests of a key without one; devices then have to agree again.
+
+    Verdicts that cite it stay. Raises UnknownGolden, and NoPerson without a named person and a reason.
+    """
+    check_decision(person, reason, f"{identity} is not withdrawn")
+    with writing() as session:
+        row = next(iter(_current(session, {identity}, None)), None)
+        if row is None:
+            seen = _sightings(session, {identity}, None)
+            if not seen:
+                raise UnknownGolden(
+                    f"there is no golden {identity!r}, and nothing seen of it; see `muster golden list`"
+                )
+            simulated = identity == golden_id(seen[0].key, seen[0].op, simulated=True)
+            row = GoldenRow(
+                golden_id=identity, key=seen[0].key, op=seen[0].op, simulated=simulated, digest="",
+                promoted_at=access.now(), agreed=[],
+            )  # fmt: skip
+            session.add(row)
+        row.withdrawn_at, row.withdrawn_reason = access.now(), reason.strip()
+        row.withdrawn_by, row.withdrawn_login = person, acting.current()
+        access.write_decision(
+            session, person, reason, f"golden {identity} of {row.op} withdrawn",
+            {"golden": identity, "digest": row.digest},
+        )  # fmt: skip
+        return _record(row)
+
+
+def _promote(session: Session, ids: Collection[str], simulated: bool) -> None:
+    excluded, moment = suspect_subjects(session), access.now()
+    missing = set(ids) - {row.golden_id for row in _current(session, ids, None)}
+    for identity, seen in _by_id(_voting(session, _sightings(session, missing, None))).items():
+        state = consensus(seen, excluded)
+        if state.digest:
+            agreed = [
+                f"{each.subject} on {each.node} in {each.run}"
+                for each in seen
+                if each.digest == state.digest and each.subject not in excluded
+            ]
+            session.add(
+                GoldenRow(
+                    golden_id=identity, key=seen[0].key, op=seen[0].op, simulated=simulated, digest=state.digest,
+                    promoted_at=moment, agreed=agreed,
+                )
+            )  # fmt: skip
+    session.flush()
+
+
+def _waiting(session: Session, ids: Collection[str]) -> list[GoldenRecord]:
+    excluded = suspect_subjects(session)
+    found = []
+    for identity, seen in _by_id(_voting(session, _sightings(session, ids, None))).items():
+        state = consensus(seen, excluded)
+        simulated = identity == golden_id(seen[0].key, seen[0].op, simulated=True)
+        found.append(
+            GoldenRecord(identity, seen[0].op, seen[0].key, simulated, "", state.devices, state.nodes, state.why_not)
+        )
+    return found
+
+
+def _current(session: Session, ids: Collection[str], before: datetime.datetime | None) -> Sequence[GoldenRow]:
+    query = select(GoldenRow).where(GoldenRow.golden_id.in_(ids), GoldenRow.digest != "").order_by(GoldenRow.id)
+    if before is None:
+        return session.scalars(query.where(GoldenRow.withdrawn_at.is_(None))).all()
+    valid: ColumnElement[bool] = or_(GoldenRow.withdrawn_at.is_(None), GoldenRow.withdrawn_at >= before)
+    return session.scalars(query.where(GoldenRow.promoted_at < before, valid)).all()
+
+
+def _sightings(session: Session, ids: Collection[str], before: datetime.datetime | None) -> list[Sighting]:
+    """What was seen of these keys since each was last withdrawn, oldest first."""
+    ended = select(GoldenRow.golden_id, func.max(GoldenRow.withdrawn_at).label("at")).where(
+        GoldenRow.golden_id.in_(ids), GoldenRow.withdrawn_at.is_not(None)
+    )
+    query = select(DigestRow).where(DigestRow.golden_id.in_(ids)).order_by(DigestRow.id)
+    if before is not None:
+        ended = ended.where(GoldenRow.withdrawn_at < before)
+        query = query.where(DigestRow.seen_at < before)
+    since = {row.golden_id: row.at for row in session.execute(ended.group_by(GoldenRow.golden_id))}
+    rows = session.scalars(query)
+    return [_sighting(row) for row in rows if row.golden_id not in since or row.seen_at > since[row.golden_id]]
+
+
+def _voting(session: Session, sightings: Sequence[Sighting]) -> list[Sighting]:
+    """Those of machines that are in the fleet and not out of service: one that is gone cannot agree any more."""
+    names = {each.node for each in sightings}
+    rows = session.execute(select(Node.name, Node.state, Node.machine_since).where(Node.name.in_(names)))
+    since = {row.name: row.machine_since for row in rows if State(row.state) not in NOT_PEERS}
+    return [each for each in sightings if each.node in since and each.seen_at >= since[each.node]]
+
+
+def _by_id(sightings: Iterable[Sighting]) -> dict[str, list[Sighting]]:
+    found: dict[str, list[Sighting]] = {}
+    for each in sightings:
+        found.setdefault(each.golden_id, []).append(each)
+    return found
+
+
+def _golden(row: GoldenRow) -> Golden:
+    return Golden(row.golden_id, row.digest, row.promoted_at, tuple(row.agreed))
+
+
+def _sighting(row: DigestRow) -> Sighting:
+    return Sighting(
+        row.golden_id, row.key, row.op, row.digest, row.subject, row.device, row.node, f"{row.dag_id}/{row.run_id}",
+        row.seen_at,
+    )  # fmt: skip
+
+
+def _digest_row(each: Sighting, run: Run, simulated: bool) -> dict[str, object]:
+    return {
+        "golden_id": each.golden_id, "key": each.key, "op": each.op, "simulated": simulated, "digest": each.digest,
+        "subject": each.subject, "device": each.device, "node": each.node, "dag_id": run.dag_id, "run_id": run.run_id,
+        "seen_at": each.seen_at,
+    }  # fmt: skip
+
+
+def _record(row: GoldenRow) -> GoldenRecord:
+    agreed = tuple(str(each) for each in row.agreed)
+    nodes = {each.partition(" on ")[2].partition(" in ")[0] for each in agreed}
+    return GoldenRecord(
+        row.golden_id, row.op, row.key, row.simulated, row.digest, len(agreed), len(nodes),
+        "" if row.digest else "forgotten before there was one", row.promoted_at, agreed, row.withdrawn_at,
+        row.withdrawn_by, row.withdrawn_login, row.withdrawn_reason,
+    )  # fmt: skip

@@ -1,0 +1,90 @@
+"""The latest conclusive results of every node, as their nodes sent them: for judging a whole fleet at once."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Iterator
+
+from sqlalchemy import func, select
+
+from muster.store.database.engine import reading
+from muster.store.database.models import Artifact, Node, Run, StageRecord
+from muster.store.fleet.measured import ZONE
+from muster.store.output.raw import StageAttempt
+from muster.store.testing.stages import RESULT
+from muster_criteria.model import Verdict
+
+CONCLUSIVE = tuple(str(verdict) for verdict in (Verdict.PASS, Verdict.PROVISIONAL, Verdict.WARN, Verdict.FAIL))
+BATCH = 100
+"""Stages whose results are read at a time; a result has up to some hundred kilobytes."""
+
+
+@dataclasses.dataclass(frozen=True)
+class LatestStage:
+    """The latest conclusive verdict of a node's machine on one stage.
+
+    ``attempts``: the attempts at it in that run whose results are kept, oldest first; empty: none is kept any more.
+    """
+
+    node: str
+    sku: str
+    zone: str
+    simulated: bool
+    dag_id: str
+    run_id: str
+    stage: str
+    level: str
+    verdict: Verdict
+    attempts: tuple[StageAttempt, ...] = ()
+
+
+def latest_stages(sku: str, stage: str, level: str, *, simulated: bool) -> Iterator[LatestStage]:
+    """The latest result of that stage at that level, of every node of that SKU, by name."""
+    newest = func.row_number().over(
+        partition_by=Run.node, order_by=(StageRecord.recorded_at.desc(), StageRecord.id.desc())
+    )
+    ranked = (
+        select(
+            StageRecord.run, StageRecord.verdict, Run.dag_id, Run.run_id, Node.name, Node.labels, newest.label("place")
+        )
+        .join(Run, StageRecord.run == Run.id)
+        .join(Node, Node.name == Run.node)
+        .where(StageRecord.current, StageRecord.verdict.in_(CONCLUSIVE), StageRecord.stage == stage)
+        .where(StageRecord.level == level, Node.sku == sku, Node.simulated == simulated, Run.simulated == simulated)
+        .where(Run.started_at >= Node.machine_since)
+        .subquery()
+    )
+    with reading() as session:
+        chosen = list(session.execute(select(ranked).where(ranked.c.place == 1).order_by(ranked.c.name)))
+        for first in range(0, len(chosen), BATCH):
+            some = chosen[first : first + BATCH]
+            kept: dict[int, list[StageAttempt]] = {}
+            query = (
+                select(StageRecord.run, StageRecord.verdict, Artifact.data)
+                .join(Artifact, Artifact.stage == StageRecord.id)
+                .where(StageRecord.run.in_([each.run for each in some]), StageRecord.stage == stage)
+                .where(Artifact.kind == RESULT)
+                .order_by(StageRecord.id)
+            )
+            for run, verdict, data in session.execute(query):
+                kept.setdefault(run, []).append(StageAttempt(Verdict(verdict), data))
+            for each in some:
+                zone = str(each.labels.get(ZONE, ""))
+                yield LatestStage(
+                    each.name, sku, zone, simulated, each.dag_id, each.run_id, stage, level, Verdict(each.verdict),
+                    tuple(kept.get(each.run, ())),
+                )  # fmt: skip
+
+
+def conclusive_stages() -> list[tuple[str, str, str, bool]]:
+    """(SKU, stage, level, whether simulated) of everything that any node has a conclusive verdict on, in order."""
+    query = (
+        select(Node.sku, StageRecord.stage, StageRecord.level, Node.simulated)
+        .join(Run, StageRecord.run == Run.id)
+        .join(Node, Node.name == Run.node)
+        .where(StageRecord.current, StageRecord.verdict.in_(CONCLUSIVE))
+        .distinct()
+        .order_by(Node.sku, StageRecord.level, StageRecord.stage, Node.simulated)
+    )
+    with reading() as session:
+        return [(row[0], row[1], row[2], row[3]) for row in session.execute(query)]

@@ -1,0 +1,190 @@
+"""Recorded measurements as readings (``fleet.series.readings`` of the criteria), of which peers and histories are made.
+
+Only what a conclusive test found on a machine that was not failed by it counts. What was measured at another level,
+with other work and other warmth, is another quantity; real and simulated nodes are never put together.
+"""
+
+from __future__ import annotations
+
+import datetime
+import json
+from collections.abc import Iterable, Iterator, Sequence
+from typing import TYPE_CHECKING, Any
+
+from sqlalchemy import ColumnElement, Row, Select, Text, cast, func, select
+from sqlalchemy.orm import Session
+
+from muster.rules.transitions import State
+from muster.store.database import access
+from muster.store.database.engine import reading
+from muster.store.database.models import FindingRow, MeasurementRow, Node, Placement, Run, StageRecord
+from muster.store.decisions.verdicts import current_verdicts
+from muster.store.fleet.suspects import nodes_with_suspects
+from muster_criteria.fleet.budget import OWN_PAST
+from muster_criteria.model import Action, Severity, Verdict
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+SOUND = tuple(str(verdict) for verdict in (Verdict.PASS, Verdict.WARN, Verdict.PROVISIONAL))
+"""Verdicts of stages whose measurements count."""
+
+NOT_PEERS = frozenset({State.QUARANTINE, State.TRIAGE, State.REPAIR, State.RMA, State.RETIRED})
+"""Nodes in these states are no peers."""
+
+ZONE = "cooling_zone"
+"""A node's label: nodes with the same value share cooling air. Nodes without it share one zone."""
+
+VISITS = 5
+"""Number of each node's latest visits in peer statistics. The last visit gives the usual values; all visits give how
+far a device differs from its own past, for which three visits of the past and two later readings are needed."""
+
+BATCH = 500
+"""Stages whose measurements are fetched at a time."""
+
+
+def fleet_readings(
+    sku: str, level: str, metrics: Iterable[str], *, simulated: bool, visits: int = VISITS
+) -> pd.DataFrame:
+    """What the latest ``visits`` of every node of that SKU, at that level, measured of these metrics."""
+    fleet = (Node.sku == sku, Node.simulated == simulated)
+    with reading() as session:
+        return _readings(session, _visits(level, visits, *fleet), tuple(metrics))
+
+
+def node_readings(
+    node: str, level: str, metrics: Iterable[str], *, run_id: str, visits: int, before: datetime.datetime | None = None
+) -> pd.DataFrame:
+    """What the node's own latest ``visits`` at that level measured, without run ``run_id``, up to ``before`` (now).
+
+    Parts are followed by their serials: what was measured on another part in the same slot is left out. Raises
+    UnknownNode.
+    """
+    with reading() as session:
+        access.node_row(session, node)
+        query = _visits(level, visits, Node.name == node, Run.run_id != run_id, before=before)
+        return _readings(session, query, tuple(metrics), before=before)
+
+
+def excluded_from_peers(sku: str, *, simulated: bool) -> frozenset[str]:
+    """Nodes of that SKU that do not count as peers.
+
+    They are out of service, have an open critical finding (waived or not) or a part that once corrupted data, or differ
+    from their own past without a second reading that clears them.
+    """
+    with reading() as session:
+        fleet = (Node.sku == sku, Node.simulated == simulated)
+        out = select(Node.name).where(*fleet, Node.state.in_([str(state) for state in NOT_PEERS]))
+        candidates = select(Node).where(*fleet).where(Node.name.in_(select(FindingRow.node).where(_suspicious())))
+        names = set(session.scalars(out))
+        names |= {row.name for row in session.scalars(candidates) if _has_suspicious_finding(session, row)}
+        names |= set(session.scalars(select(Node.name).where(*fleet, Node.name.in_(nodes_with_suspects(session)))))
+        return frozenset(names)
+
+
+def _has_suspicious_finding(session: Session, node: Node) -> bool:
+    stages = [stage for stage, _ in current_verdicts(session, node)]
+    return session.scalar(select(FindingRow.id).where(FindingRow.stage.in_(stages), _suspicious()).limit(1)) is not None
+
+
+def _suspicious() -> ColumnElement[bool]:
+    suspect = FindingRow.rule.in_(OWN_PAST) & (FindingRow.action == str(Action.RETEST))
+    return (FindingRow.severity == str(Severity.CRITICAL)) | suspect
+
+
+def _visits(
+    level: str, visits: int, *of: ColumnElement[bool], before: datetime.datetime | None = None
+) -> Select[tuple[Any, ...]]:
+    """The latest sound stages of each kind on each machine, with where and when they were measured.
+
+    ``of``: conditions on nodes and runs. ``before``: as recorded then, without later repeats of a stage.
+    """
+    if before is None:
+        known: ColumnElement[bool] = StageRecord.current.is_(True)
+    else:
+        latest = select(func.max(StageRecord.id)).join(Run, StageRecord.run == Run.id).join(Node, Node.name == Run.node)
+        latest = latest.where(StageRecord.recorded_at < before, *of).group_by(StageRecord.run, StageRecord.stage)
+        known = StageRecord.id.in_(latest)
+    latest_first = func.row_number().over(
+        partition_by=(Run.node, StageRecord.stage), order_by=(StageRecord.recorded_at.desc(), StageRecord.id.desc())
+    )
+    ranked = (
+        select(
+            StageRecord.id, StageRecord.stage, StageRecord.recorded_at, Run.dag_id, Run.run_id, Run.environment,
+            Node.name, Node.sku, Node.labels, latest_first.label("place"),
+        )
+        .join(Run, StageRecord.run == Run.id)
+        .join(Node, Node.name == Run.node)
+        .where(known, StageRecord.level == level, StageRecord.verdict.in_(SOUND), *of)
+        .where(Run.started_at >= Node.machine_since, Run.simulated == Node.simulated)
+        .subquery()
+    )  # fmt: skip
+    return select(ranked).where(ranked.c.place <= visits).order_by(ranked.c.id)
+
+
+def _readings(
+    session: Session, stages: Select[Any], metrics: Sequence[str], *, before: datetime.datetime | None = None
+) -> pd.DataFrame:
+    from muster_criteria.fleet.series.readings import together
+
+    listed = list(session.execute(stages))
+    since = _parts_since(session, sorted({stage.name for stage in listed}), before)
+    batches = (listed[first : first + BATCH] for first in range(0, len(listed), BATCH))
+    return together(_batch(session, batch, metrics, since) for batch in batches)
+
+
+def _batch(
+    session: Session,
+    stages: Sequence[Row[Any]],
+    metrics: Sequence[str],
+    since: dict[tuple[str, str], datetime.datetime],
+) -> pd.DataFrame:
+    import pandas as pd
+
+    from muster_criteria.fleet.series.readings import as_readings, day_of, group_of
+    from muster_criteria.fleet.single import FLEET_PROBE
+    from muster_criteria.labels import labels_text
+
+    origin = {
+        stage.id: (
+            stage.name, group_of(stage.sku, stage.environment, str(stage.labels.get(ZONE, ""))), stage.sku,
+            day_of(stage.recorded_at), f"{stage.dag_id}/{stage.run_id}/{stage.stage}", stage.recorded_at,
+        )
+        for stage in stages
+    }  # fmt: skip
+    figures = select(
+        MeasurementRow.stage, MeasurementRow.device, MeasurementRow.metric, MeasurementRow.unit, MeasurementRow.value,
+        cast(MeasurementRow.labels, Text).label("labels"),
+    ).where(
+        MeasurementRow.stage.in_(list(origin)), MeasurementRow.metric.in_(metrics), MeasurementRow.value.is_not(None),
+        MeasurementRow.probe != FLEET_PROBE,  # the judge's own words are no measurements
+    ).order_by(MeasurementRow.id)  # fmt: skip
+    named: dict[str, str] = {}
+
+    def rows() -> Iterator[tuple[object, ...]]:
+        for stage, device, metric, unit, value, labels in session.execute(figures):
+            node, group, sku, day, run, recorded_at = origin[stage]
+            if recorded_at < since.get((node, device), recorded_at):
+                continue  # another part sat in this slot then
+            if labels not in named:
+                named[labels] = labels_text(json.loads(labels))
+            yield node, device, group, sku, metric, named[labels], unit, value, day, run
+
+    columns = ["node", "device", "group", "sku", "metric", "labels", "unit", "value", "at", "run"]
+    return as_readings(pd.DataFrame(list(rows()), columns=columns))
+
+
+def _parts_since(
+    session: Session, nodes: Sequence[str], before: datetime.datetime | None
+) -> dict[tuple[str, str], datetime.datetime]:
+    """{(node, slot): since when the part sits there that sat there at ``before`` (now)}."""
+    query = select(Placement.node, Placement.slot, Placement.since)
+    if before is None:
+        query = query.where(Placement.until.is_(None))
+    else:
+        query = query.where(Placement.since < before)  # the latest of a slot wins below
+    found: dict[tuple[str, str], datetime.datetime] = {}
+    for first in range(0, len(nodes), BATCH):
+        some = query.where(Placement.node.in_(nodes[first : first + BATCH])).order_by(Placement.since)
+        found |= {(row.node, row.slot): row.since for row in session.execute(some)}
+    return found

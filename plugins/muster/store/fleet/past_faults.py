@@ -1,0 +1,82 @@
+"""In how many earlier runs the parts of a node failed: by serial, in any slot of any node."""
+
+from __future__ import annotations
+
+import datetime
+from collections.abc import Iterator, Mapping
+from typing import TYPE_CHECKING
+
+from sqlalchemy import Select, select, tuple_
+from sqlalchemy.orm import Session
+
+from muster.store.database import access
+from muster.store.database.engine import reading
+from muster.store.database.models import FindingRow, Node, Part, Placement, Run, StageRecord
+from muster.store.machines.parts import real_serials, serials_at
+from muster_criteria.devices import kind_of
+from muster_criteria.model import COMMON_CAUSE, SHARED_CAUSE, Severity
+
+if TYPE_CHECKING:
+    from muster_criteria.measured import StageResult
+
+
+def previous_faults(
+    result: StageResult, node: str, run_id: str, before: datetime.datetime | None = None
+) -> dict[str, int]:
+    """{device: in how many runs its part failed}, without run ``run_id``, up to ``before`` (now).
+
+    The parts are those that ``result`` found, or, where it has no serials, those recorded for the node. What carries no
+    serial is followed by its name, since the machine has the node's name. Findings that several devices or nodes had in
+    common do not count. Raises UnknownNode.
+    """
+    moment = before or datetime.datetime.now(datetime.UTC)
+    reported = result.identity.get("serials")
+    with reading() as session:
+        row = access.node_row(session, node)
+        serials = serials_at(session, node, moment) | real_serials(reported if isinstance(reported, Mapping) else {})
+        failures = _failures(moment).where(Run.run_id != run_id, Run.simulated == row.simulated)
+        runs: dict[str, set[int]] = {}
+        for device, run in (*_of_parts(session, failures, serials), *_of_names(session, failures, row, serials)):
+            runs.setdefault(device, set()).add(run)
+    return {device: len(found) for device, found in runs.items()}
+
+
+def _failures(before: datetime.datetime) -> Select[str, str, int, datetime.datetime]:
+    return (
+        select(FindingRow.node, FindingRow.device, StageRecord.run, StageRecord.recorded_at)
+        .join(StageRecord, FindingRow.stage == StageRecord.id)
+        .join(Run, StageRecord.run == Run.id)
+        .where(
+            FindingRow.severity == str(Severity.CRITICAL), FindingRow.confidence > SHARED_CAUSE,
+            FindingRow.rule != COMMON_CAUSE, StageRecord.recorded_at < before,
+        )
+    )  # fmt: skip
+
+
+def _of_parts(
+    session: Session, failures: Select[str, str, int, datetime.datetime], serials: Mapping[str, str]
+) -> Iterator[tuple[str, int]]:
+    """(device as it is called now, run) of each failure of a part with a serial, wherever it sat then."""
+    now = {(kind_of(slot), serial): slot for slot, serial in serials.items()}
+    places = select(Part.kind, Part.serial, Placement.node, Placement.slot, Placement.since, Placement.until)
+    places = places.join(Part, Placement.part_id == Part.id).where(tuple_(Part.kind, Part.serial).in_(list(now)))
+    sat = list(session.execute(places)) if now else []
+    found = list(session.execute(failures.where(FindingRow.node.in_({place.node for place in sat})))) if sat else []
+    for place in sat:
+        for node, device, run, at in found:
+            here = (node, device) == (place.node, place.slot)
+            if here and place.since <= at and (place.until is None or at < place.until):
+                yield now[place.kind, place.serial], run
+
+
+def _of_names(
+    session: Session,
+    failures: Select[str, str, int, datetime.datetime],
+    node: Node,
+    serials: Mapping[str, str],
+) -> Iterator[tuple[str, int]]:
+    """(device, run) of each failure on this machine of what has no serial: the node itself, a disk, a CPU."""
+    query = failures.where(FindingRow.node == node.name, Run.started_at >= node.machine_since)
+    for _, device, run, _ in session.execute(query):
+        if device not in serials:
+            yield device, run

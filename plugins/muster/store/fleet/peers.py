@@ -1,0 +1,102 @@
+"""Peer snapshots as they are kept: one for each SKU and level, of real and of simulated nodes, numbered by content."""
+
+from __future__ import annotations
+
+import datetime
+from typing import TYPE_CHECKING, Any
+
+from sqlalchemy import Select, func, select
+
+from muster.errors import UnknownSnapshot
+from muster.store.database.engine import reading, writing
+from muster.store.database.models import Event, Node, PeerSnapshot, Run, StageRecord
+from muster.store.values import SnapshotRecord
+from muster_criteria.fleet.peers.bands import Band, Key, bands_of
+
+if TYPE_CHECKING:
+    from muster_criteria.fleet.peers.snapshot import Snapshot
+
+
+def keep_snapshot(snapshot: Snapshot, sku: str, level: str, *, simulated: bool) -> SnapshotRecord:
+    """Write a snapshot down; the same one again changes nothing."""
+    with writing() as session:
+        row = session.scalar(_snapshots(sku, level, simulated).where(PeerSnapshot.version == snapshot.version))
+        if row is None:
+            row = PeerSnapshot(
+                version=snapshot.version, made_at=snapshot.made_at, sku=sku, level=level, simulated=simulated,
+                nodes=snapshot.nodes, data=snapshot.to_bytes(),
+            )  # fmt: skip
+            session.add(row)
+        return _to_value(row)
+
+
+def latest_snapshot(sku: str, level: str, *, simulated: bool) -> SnapshotRecord | None:
+    """The newest snapshot by which such a node is judged now, if there is one."""
+    newest = _snapshots(sku, level, simulated).order_by(PeerSnapshot.made_at.desc(), PeerSnapshot.id.desc())
+    with reading() as session:
+        row = session.scalar(newest.limit(1))
+        return _to_value(row) if row is not None else None
+
+
+def load_snapshot(version: str, sku: str, level: str, *, simulated: bool) -> Snapshot:
+    """The snapshot of that version. Raises UnknownSnapshot if there is none of such nodes, or it cannot be read."""
+    from muster_criteria.fleet.peers.snapshot import Snapshot
+
+    with reading() as session:
+        data = session.scalar(
+            _snapshots(sku, level, simulated, PeerSnapshot.data).where(PeerSnapshot.version == version)
+        )
+    if data is None:
+        kind = "simulated" if simulated else "real"
+        raise UnknownSnapshot(
+            f"no snapshot {version!r} of {kind} {sku} nodes at level {level} is kept; see `muster snapshots list`"
+        )
+    try:
+        return Snapshot.from_bytes(data)
+    except ValueError as error:
+        raise UnknownSnapshot(f"snapshot {version} cannot be used by this version of Muster: {error}") from error
+
+
+def peer_bands(version: str, sku: str, level: str, *, simulated: bool) -> dict[Key, Band]:
+    """What is usual among the peers by that snapshot; empty if it is not kept, or was made by another version of
+    Muster."""
+    with reading() as session:
+        data = session.scalar(
+            _snapshots(sku, level, simulated, PeerSnapshot.data).where(PeerSnapshot.version == version)
+        )
+    try:
+        return bands_of(data, sku) if data else {}
+    except ValueError:
+        return {}
+
+
+def list_snapshots(*, sku: str = "") -> list[SnapshotRecord]:
+    """All that are kept, latest first."""
+    query = select(PeerSnapshot).order_by(PeerSnapshot.made_at.desc(), PeerSnapshot.id.desc())
+    if sku:
+        query = query.where(PeerSnapshot.sku == sku)
+    with reading() as session:
+        return [_to_value(row) for row in session.scalars(query)]
+
+
+def last_change(sku: str, level: str, *, simulated: bool) -> datetime.datetime | None:
+    """When something last happened that peer statistics depend on: a test at that level, or a step in a node's life."""
+    fleet = (Node.sku == sku, Node.simulated == simulated)
+    tested = (
+        select(func.max(StageRecord.recorded_at))
+        .join(Run, StageRecord.run == Run.id)
+        .join(Node, Node.name == Run.node)
+        .where(StageRecord.level == level, *fleet)
+    )
+    moved = select(func.max(Event.at)).join(Node, Node.name == Event.node).where(*fleet)
+    with reading() as session:
+        at = session.scalar(tested)
+        return max(at, session.scalar(moved) or at) if at else None
+
+
+def _snapshots(sku: str, level: str, simulated: bool, what: Any = PeerSnapshot) -> Select[Any]:
+    return select(what).where(PeerSnapshot.sku == sku, PeerSnapshot.level == level, PeerSnapshot.simulated == simulated)
+
+
+def _to_value(row: PeerSnapshot) -> SnapshotRecord:
+    return SnapshotRecord(row.version, row.made_at, row.sku, row.level, row.simulated, row.nodes)

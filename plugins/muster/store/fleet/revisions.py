@@ -1,0 +1,81 @@
+"""The contents of SKU files that verdicts cite, kept so that the verdicts can be re-evaluated."""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import logging
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from sqlalchemy import select
+from sqlalchemy.exc import IntegrityError
+from sqlalchemy.orm import Session
+
+from muster.errors import UnknownRevision
+from muster.settings import settings
+from muster.store.database import access
+from muster.store.database.engine import reading
+from muster.store.database.models import SkuRevision
+
+if TYPE_CHECKING:
+    from muster_criteria.sku_files.model import Sku
+
+log = logging.getLogger(__name__)
+
+
+def load_revision(sku: str, revision: str) -> Sku:
+    """The SKU as it was at that revision. Raises UnknownRevision if it is not kept, or cannot be read."""
+    from muster_criteria.sku_files.model import Sku
+
+    with reading() as session:
+        content = session.scalar(
+            select(SkuRevision.content).where(SkuRevision.sku == sku, SkuRevision.revision == revision)
+        )
+        known = list(
+            session.scalars(select(SkuRevision.revision).where(SkuRevision.sku == sku).order_by(SkuRevision.kept_at))
+        )
+    if content is None:
+        kept = f"kept are {', '.join(known)}" if known else "none of it are kept"
+        raise UnknownRevision(f"no revision {revision!r} of SKU {sku} is kept ({kept}); give a folder of SKU files")
+    try:
+        return Sku.model_validate_json(content)
+    except ValueError as error:
+        raise UnknownRevision(
+            f"revision {revision} of SKU {sku} cannot be used by this version of Muster ({_first(error)}); "
+            "give a folder of SKU files, or re-evaluate with the version that recorded the verdict"
+        ) from error
+
+
+def keep_revision(session: Session, sku: str, revision: str) -> None:
+    """Keep the contents of the SKU's files, once, in the caller's transaction, if they are at that revision."""
+    known = select(SkuRevision.revision).where(SkuRevision.sku == sku, SkuRevision.revision == revision)
+    if session.scalar(known) is not None:
+        return
+    content = _content(sku, revision, settings().sku_folders)
+    if content is None:
+        return
+    # Another task may write the same revision at this moment; either row will do.
+    with contextlib.suppress(IntegrityError), session.begin_nested():
+        session.add(SkuRevision(sku=sku, revision=revision, kept_at=access.now(), content=content))
+
+
+@functools.lru_cache(maxsize=32)
+def _content(sku: str, revision: str, folders: tuple[Path, ...]) -> str | None:
+    """The SKU's files as JSON; None, which is logged once a process, if they are not at that revision any more."""
+    from muster_criteria.sku_files.model import SkuError
+    from muster_criteria.sku_files.skus import load_sku
+
+    try:
+        now = load_sku(sku, folders)
+    except SkuError as error:
+        log.warning("verdicts by %s %s cannot be re-evaluated: %s", sku, revision, error)
+        return None
+    if now.revision != revision:
+        log.warning("verdicts by %s %s cannot be re-evaluated: the files are at %s now", sku, revision, now.revision)
+        return None
+    return now.model_dump_json()
+
+
+def _first(error: ValueError) -> str:
+    return " ".join(str(error).split())[:160]

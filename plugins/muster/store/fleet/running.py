@@ -1,0 +1,50 @@
+"""The versions of drivers and firmware that a fleet runs, as each node's latest intake recorded them."""
+
+from __future__ import annotations
+
+import collections
+import datetime
+from collections.abc import Collection
+from typing import TYPE_CHECKING
+
+from sqlalchemy import func, select
+
+from muster.store.database.engine import reading
+from muster.store.database.models import MeasurementRow, Node, Run, StageRecord
+from muster.store.fleet.measured import NOT_PEERS
+
+if TYPE_CHECKING:
+    from muster_criteria.context.versions import Running
+
+STAGE = "intake"
+
+
+def running_versions(
+    sku: str, node: str, parts: Collection[str], *, simulated: bool, before: datetime.datetime | None = None
+) -> Running:
+    """By part, the versions that the other nodes of the SKU run, and on how many; as recorded ``before`` (now)."""
+    if not parts:
+        return {}
+    latest = (
+        select(func.max(StageRecord.id))
+        .join(Run, StageRecord.run == Run.id)
+        .join(Node, Node.name == Run.node)
+        .where(StageRecord.stage == STAGE, StageRecord.measured > 0, Run.started_at >= Node.machine_since)
+        .where(Node.sku == sku, Node.name != node, Node.simulated == simulated, Run.simulated == simulated)
+        .where(Node.state.not_in([str(state) for state in NOT_PEERS]))
+        .group_by(Run.node)
+    )
+    if before is not None:
+        latest = latest.where(StageRecord.recorded_at < before)
+    query = (
+        select(MeasurementRow.metric, MeasurementRow.text, func.count(Run.node.distinct()).label("nodes"))
+        .join(StageRecord, MeasurementRow.stage == StageRecord.id)
+        .join(Run, StageRecord.run == Run.id)
+        .where(StageRecord.id.in_(latest), MeasurementRow.metric.in_(parts), MeasurementRow.text.is_not(None))
+        .group_by(MeasurementRow.metric, MeasurementRow.text)
+    )
+    found: dict[str, dict[str, int]] = collections.defaultdict(dict)
+    with reading() as session:
+        for metric, version, nodes in session.execute(query):
+            found[metric][str(version)] = nodes
+    return dict(found)

@@ -1,0 +1,116 @@
+"""Parts that corrupted data once. They stay suspects; no later test or reboot clears them.
+
+What a part is, and how it is followed to another slot or node, is as for waivers (``waivers.subject_of``). A suspect
+that is taken out is no longer this node's; one that stays needs a named person.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import datetime
+from collections.abc import Collection, Mapping
+from typing import Any
+
+from sqlalchemy import select
+from sqlalchemy.orm import Session
+
+from muster.store.database import access
+from muster.store.database.digests import SuspectRow
+from muster.store.database.models import Node, Part, Placement, Run
+from muster.store.decisions.waivers import marked_now
+from muster.store.machines.parts import current_serials
+from muster.store.values import OpenFinding
+from muster_criteria.context.suspicion import makes_suspect
+from muster_criteria.context.waivers import subject_of
+from muster_criteria.model import Action, FaultClass, Finding, Judgement, Severity, Variant
+
+
+def mark(session: Session, run: Run, judgement: Judgement, unsure: Collection[str] = ()) -> None:
+    """Store each part that a finding of this judgement makes a suspect; known suspects stay unchanged.
+
+    In the slots ``unsure`` it is not known which part that is: there the slot of this machine is the suspect.
+    """
+    suspicious = [finding for finding in judgement.findings if makes_suspect(finding)]
+    if not suspicious:
+        return
+    serials, moment = current_serials(session, run.node), access.now()
+    known = {
+        (row.subject, row.finding_id)
+        for row in session.scalars(select(SuspectRow).where(SuspectRow.node == run.node))
+        if row.subject or row.run_id == run.run_id
+    }
+    for finding in suspicious:
+        subject = "" if finding.device in unsure else subject_of(finding.device, serials)
+        if (subject, finding.id) not in known:
+            session.add(
+                SuspectRow(
+                    subject=subject, node=run.node, device=finding.device, stage=judgement.stage, dag_id=run.dag_id,
+                    run_id=run.run_id, since=moment, finding_id=finding.id, finding=_to_json(finding),
+                )
+            )  # fmt: skip
+    session.flush()
+
+
+def suspects_on(session: Session, node: Node) -> list[OpenFinding]:
+    """The findings that made parts of this machine suspects, the oldest of each part and finding, with the waivers of
+    this moment on them.
+    """
+    serials = current_serials(session, node.name)
+    here = {subject_of(slot, serials): slot for slot in serials}
+    rows = {
+        (row.subject, row.finding_id): (row, slot)
+        for row in session.scalars(select(SuspectRow).order_by(SuspectRow.id.desc()))
+        if (slot := _slot(row, node, serials, here))
+    }
+    listed = sorted(rows.values(), key=lambda each: each[0].id)
+    waived = marked_now(session, node, [_finding(row, slot) for row, slot in listed])
+    return [
+        OpenFinding(finding, row.stage, row.dag_id, row.run_id, row.since)
+        for finding, (row, _) in zip(waived, listed, strict=True)
+    ]
+
+
+def free_of_suspects(session: Session, node: Node) -> bool:
+    """Whether every suspect part of this machine is waived now, or there is none."""
+    return all(each.finding.waived for each in suspects_on(session, node))
+
+
+def suspect_subjects(session: Session, before: datetime.datetime | None = None) -> frozenset[str]:
+    """The parts that are suspects now, or were ``before``."""
+    query = select(SuspectRow.subject).distinct()
+    if before is not None:
+        query = query.where(SuspectRow.since < before)
+    return frozenset(session.scalars(query)) - {""}
+
+
+def nodes_with_suspects(session: Session) -> frozenset[str]:
+    """Every node in which a suspect sits now."""
+    names = set(session.scalars(select(SuspectRow.node).distinct()))
+    serials = {subject.partition(" ")[2] for subject in suspect_subjects(session)}
+    places = select(Placement.node).join(Part).where(Part.serial.in_(serials), Placement.until.is_(None))
+    names |= set(session.scalars(places)) if serials else set()
+    return frozenset(name for name in names if suspects_on(session, access.node_row(session, name)))
+
+
+def _slot(row: SuspectRow, node: Node, serials: Mapping[str, str], here: Mapping[str, str]) -> str:
+    """Where the suspect sits in this machine; empty where it does not."""
+    if not row.subject:
+        return row.device if row.node == node.name and row.since >= node.machine_since else ""
+    return row.device if row.subject == subject_of(row.device, serials) else here.get(row.subject, "")
+
+
+def _finding(row: SuspectRow, slot: str) -> Finding:
+    stored = row.finding
+    summary = f"{stored['summary'].rstrip('.')} (a suspect since {row.since:%Y-%m-%d}, which no clean test ends)."
+    return Finding(
+        rule=stored["rule"], metric=stored["metric"], device=slot, severity=Severity(stored["severity"]),
+        fault_class=FaultClass(stored["fault_class"]), action=Action(stored["action"]), observed=stored["observed"],
+        expected=stored["expected"], source=stored["source"], summary=summary,
+        labels=tuple((str(key), str(value)) for key, value in stored["labels"]), confidence=stored["confidence"],
+        id=row.finding_id, measurements=tuple(stored["measurements"]),
+        variant=Variant(stored["variant"]),
+    )  # fmt: skip
+
+
+def _to_json(finding: Finding) -> dict[str, Any]:
+    return {**dataclasses.asdict(finding), "waived": ""}

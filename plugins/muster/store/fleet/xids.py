@@ -1,0 +1,78 @@
+"""The recorded XIDs of the fleet, for evaluating another XID policy on them."""
+
+from __future__ import annotations
+
+import dataclasses
+import datetime
+from collections.abc import Iterable
+from typing import Any
+
+from sqlalchemy import select
+
+from muster.store.database.engine import reading
+from muster.store.database.models import MeasurementRow, Node, Run, StageRecord
+from muster_criteria.xid.judge import EVENT, event_of
+from muster_criteria.xid.policy import XidEvent
+
+
+@dataclasses.dataclass(frozen=True)
+class XidRecord:
+    """One XID as a stage of a run reported it. ``part``: the GPU's serial where known, else its PCI address.
+
+    ``former``: reported by an earlier machine of that name.
+    """
+
+    node: str
+    sku: str
+    dag_id: str
+    run_id: str
+    stage: str
+    verdict: str
+    boot_id: str
+    part: str
+    seen_at: datetime.datetime
+    event: XidEvent
+    former: bool = False
+
+
+def recorded_xids(*, node: str = "") -> list[XidRecord]:
+    """All XIDs of current verdicts, oldest first; with ``node``, of its present machine only."""
+    query = (
+        select(MeasurementRow, StageRecord, Run, (Run.started_at < Node.machine_since).label("former"))
+        .join(StageRecord, MeasurementRow.stage == StageRecord.id)
+        .join(Run, StageRecord.run == Run.id)
+        .join(Node, Node.name == Run.node)
+        .where(MeasurementRow.metric == EVENT, StageRecord.current)
+        .order_by(StageRecord.recorded_at, MeasurementRow.id)
+    )
+    if node:
+        query = query.where(Run.node == node, Run.started_at >= Node.machine_since)
+    with reading() as session:
+        return [_record(*row) for row in session.execute(query)]
+
+
+def _record(row: MeasurementRow, stage: StageRecord, run: Run, former: bool) -> XidRecord:
+    event = event_of(row.device, row.labels, row.text or "", row.samples)
+    return XidRecord(
+        node=run.node, sku=run.sku, dag_id=run.dag_id, run_id=run.run_id, stage=stage.stage, verdict=stage.verdict,
+        boot_id=str(run.identity.get("boot_id", "")), part=part_of(event, run.identity), seen_at=stage.recorded_at,
+        event=event, former=bool(former),
+    )  # fmt: skip
+
+
+def part_of(event: XidEvent, identity: dict[str, Any]) -> str:
+    """The part with the error: the GPU's serial where known, else its PCI address."""
+    serials = identity.get("serials")
+    serial = serials.get(event.device) if isinstance(serials, dict) else None
+    return str(serial or event.pci or event.device)
+
+
+def by_boot(records: Iterable[XidRecord]) -> dict[str, list[XidEvent]]:
+    """{boot id: its events, whose ``pci`` names the part}; what several stages report counts once."""
+    boots: dict[str, list[XidEvent]] = {}
+    for record in records:
+        events = boots.setdefault(record.boot_id, [])
+        known = dataclasses.replace(record.event, pci=record.part)
+        if known not in events:
+            events.append(known)
+    return boots

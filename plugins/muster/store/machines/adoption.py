@@ -1,0 +1,178 @@
+"""Decisions of a person about a machine: adoption, verification, replacement."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+from sqlalchemy import select
+from sqlalchemy.orm import Session
+
+from muster.errors import BadInventory, BadNode, IllegalMove, MusterError, NodeLeased, NoPerson, Refusal, SameMachine
+from muster.rules.transitions import Evidence, Need, State
+from muster.store.database import access
+from muster.store.database.engine import writing
+from muster.store.database.models import Node, Part, Placement, Run
+from muster.store.decisions import admission
+from muster.store.machines.nodes import check_description, enrol_all
+from muster.store.machines.parts import CHASSIS, clear_places, current_serials, place
+from muster.store.testing.runs import leave_shadow
+from muster.store.values import NewNode, NodeRecord
+from muster_criteria.model import Verdict
+
+
+def adopt_nodes(
+    names: Iterable[str], actor: str, reason: str, *, enrol: Iterable[tuple[str, NewNode]] = ()
+) -> dict[str, str]:
+    """Take over machines that serve already: into production, unverified, in shadow mode; all of them or none.
+
+    ``enrol`` are enrolled first, as ``add_nodes`` does, and adopted with them. {name: "adopted" | "unchanged"}, the
+    latter for those that are in production already. Raises BadInventory with a sentence for each that is refused:
+    unknown, not registered, leased by a run, or failed in a test of ours.
+    """
+    outcome: dict[str, str] = {}
+    problems: list[str] = []
+    with writing() as session:
+        access.lock_enrolment(session)
+        for name in dict.fromkeys([*enrol_all(session, enrol, actor), *names]):
+            try:
+                outcome[name] = _adopt(session, access.node_row(session, name, lock=True), actor, reason)
+            except MusterError as error:
+                problems.append(str(error))
+        if problems:
+            raise BadInventory(problems)
+    return outcome
+
+
+def verify_node(name: str, actor: str, reason: str) -> str:
+    """End a node's shadow mode by a person's decision: "verified", or "unchanged" if it is in none.
+
+    Raises IllegalMove without a named person and a reason, or if the gate to production refuses the node; UnknownNode.
+    """
+    evidence = Evidence(person=actor, reason=reason)
+    with writing() as session:
+        row = access.node_row(session, name, lock=True)
+        if not Need.PERSON.met(evidence):
+            raise NoPerson(f"{name} leaves shadow mode on a full-coverage PASS, or {Need.PERSON.value}")
+        if not row.shadow:
+            return "unchanged"
+        admission.check(name, admission.decide(session, row), evidence)
+        leave_shadow(session, row, actor, reason, evidence)
+        return "verified"
+
+
+def replace_node(
+    name: str,
+    actor: str,
+    reason: str,
+    *,
+    host_key: str,
+    host: str = "",
+    port: int = 0,
+    serials: Mapping[str, str] | None = None,
+) -> NodeRecord:
+    """Give the name to another machine, which starts as registered.
+
+    Earlier runs, verdicts, waivers and inconclusive runs stay with the serials and no longer count for this node.
+    ``serials`` {slot: serial}: those of the new machine, where known. Raises NodeLeased, BadNode (malformed, or nothing
+    differs), SameMachine (enrolled under another name), IllegalMove (no person, no reason, retired), UnknownNode.
+    """
+    with writing() as session:
+        access.lock_enrolment(session)
+        row = access.node_row(session, name, lock=True)
+        before, known = _of_machine(session, row), dict(serials or {})
+        check_description(NewNode(name, host or row.host, host_key, row.sku, port or row.port))
+        _check_other_machine(session, row, host_key, known)
+        row.host_key, row.host, row.port = host_key, host or row.host, port or row.port
+        _begin_anew(session, row, actor, reason)
+        clear_places(session, name)
+        place(session, name, known)
+        remark = {"before": before, "after": _of_machine(session, row)}
+        state = State(row.state)
+        access.write_event(session, name, state, state, actor, "the machine behind the name is another one", remark)
+        return access.to_node(row)
+
+
+def rekey_node(name: str, actor: str, reason: str, *, host_key: str) -> NodeRecord:
+    """Pin the new host key of a reinstalled machine; its history, serials and state stay.
+
+    The next result must show the serials that the records know, or it is refused as another machine's. Raises
+    NodeLeased, BadNode (malformed, or the same key), SameMachine (another node has the key), IllegalMove (no person,
+    no reason, retired), UnknownNode.
+    """
+    with writing() as session:
+        access.lock_enrolment(session)
+        row = access.node_row(session, name, lock=True)
+        before, state = _of_machine(session, row), State(row.state)
+        check_description(NewNode(name, row.host, host_key, row.sku, row.port))
+        _check_other_machine(session, row, host_key, {})
+        if state is State.RETIRED:
+            raise IllegalMove(f"{name} is retired, and keeps its host key", Refusal.STATE)
+        if not Need.REPLACEMENT.met(Evidence(person=actor, reason=reason, replaced=True)):
+            raise NoPerson(f"{name} keeps its host key: a new one needs a named person and a reason")
+        row.host_key = host_key
+        remark = {"person": actor, "reason": reason, "before": before, "after": _of_machine(session, row)}
+        access.write_event(session, name, state, state, actor, f"reinstalled: {reason}", remark)
+        return access.to_node(row)
+
+
+def _adopt(session: Session, row: Node, actor: str, reason: str) -> str:
+    state = State(row.state)
+    if state is State.PRODUCTION:
+        return "unchanged"
+    if state is not State.REGISTERED:
+        raise IllegalMove(f"{row.name} is in {state}: only a registered node can be adopted", Refusal.STATE)
+    _refuse_leased(session, row)
+    failed = select(Run.run_id).where(
+        Run.node == row.name, Run.verdict == str(Verdict.FAIL), Run.started_at >= row.machine_since
+    )
+    run_id = session.scalar(failed.order_by(Run.id.desc()).limit(1))
+    if run_id is not None:
+        sentence = f"{row.name} failed run {run_id} and cannot be adopted: test it, `muster qualify {row.name}`"
+        raise IllegalMove(sentence, Refusal.FAILED)
+    evidence = Evidence(person=actor, reason=reason, adopted=True)
+    access.move(session, row, State.PRODUCTION, actor, f"adopted, in shadow mode: {reason}", evidence)
+    return "adopted"
+
+
+def _of_machine(session: Session, row: Node) -> dict[str, Any]:
+    serials = current_serials(session, row.name)
+    return {"host_key": row.host_key, "address": f"{row.host}:{row.port}", "serials": serials}
+
+
+def _check_other_machine(session: Session, row: Node, host_key: str, serials: Mapping[str, str]) -> None:
+    _refuse_leased(session, row)
+    known = current_serials(session, row.name)
+    if host_key == row.host_key and all(known.get(slot) == serial for slot, serial in serials.items()):
+        raise BadNode(f"{row.name} has this host key{' and these serials' if serials else ''} already: nothing differs")
+    bearer = session.scalar(select(Node.name).where(Node.host_key == host_key, Node.name != row.name))
+    if bearer is not None:
+        raise SameMachine(f"the machine at {row.name} has the host key of {bearer}: retire or replace {bearer} first")
+    chassis = [serials[slot] for slot in CHASSIS if slot in serials]
+    sits = session.execute(
+        select(Placement.node, Part.serial)
+        .join(Part)
+        .where(Part.serial.in_(chassis), Part.kind.in_(CHASSIS), Placement.until.is_(None), Placement.node != row.name)
+    ).first()
+    if sits is not None:
+        raise SameMachine(f"the machine with serial {sits.serial} is {sits.node}: retire or replace {sits.node} first")
+
+
+def _begin_anew(session: Session, row: Node, actor: str, reason: str) -> None:
+    evidence = Evidence(person=actor, reason=reason, replaced=True)
+    if State(row.state) is State.REGISTERED:
+        if not Need.REPLACEMENT.met(evidence):
+            raise NoPerson(f"{row.name} is not replaced: that needs {Need.REPLACEMENT.value}")
+        stored = access.evidence_json(evidence)
+        access.write_event(session, row.name, State.REGISTERED, State.REGISTERED, actor, f"replaced: {reason}", stored)
+    else:
+        access.move(session, row, State.REGISTERED, actor, f"replaced: {reason}", evidence)
+    row.machine_since, row.inconclusive, row.contact_at, row.held_run = access.now(), 0, None, ""
+
+
+def _refuse_leased(session: Session, row: Node) -> None:
+    lease = access.live_lease(session, row.name)
+    if lease is not None:
+        raise NodeLeased(
+            f"{row.name} is leased by run {lease.run_id} of {lease.dag_id}: wait for it, or end it in Airflow"
+        )

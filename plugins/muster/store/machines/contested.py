@@ -1,0 +1,103 @@
+"""Serials that a node reports while the records have the part in another node: a person decides where it is.
+
+A serial is what the node reports, without proof. If a report alone moved parts, a node that reports another's serials
+would take parts out of that node, and its own faults would make them suspects.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING
+
+from sqlalchemy import select
+from sqlalchemy.orm import Session
+
+from muster.errors import BadNode
+from muster.rules.decisions import check_decision
+from muster.rules.transitions import State
+from muster.store.database import access
+from muster.store.database.digests import SuspectRow
+from muster.store.database.engine import reading, writing
+from muster.store.database.models import Node, Run
+from muster.store.machines.parts import current_serials, elsewhere, move_part, real_serials
+from muster.store.values import PlacementRecord
+from muster_criteria.context.waivers import subject_of
+from muster_criteria.model import Action, Evidence, Severity
+
+if TYPE_CHECKING:
+    from muster_criteria.measured import StageResult
+
+
+def serials_elsewhere(node: str, result: StageResult | None) -> tuple[Evidence, ...]:
+    """A warning for each part that the result reports while another node has it. Raises UnknownNode."""
+    reported = _reported(result)
+    with reading() as session:
+        access.node_row(session, node)
+        found = elsewhere(session, node, reported)
+    return tuple(
+        Evidence(
+            "serial_elsewhere",
+            f"{slot} reports the serial {each.serial}, which sits in {each.slot} of {each.node}: no part was "
+            f"moved, and nothing found on {slot} is charged to it; look which node has it: if this one, "
+            f"`muster node confirm {node} {each.serial} --reason …`",
+            slot,
+            action=Action.INSPECT,
+            severity=Severity.WARNING,
+            expected="parts that sit in this node alone",
+        )
+        for slot, each in sorted(found.items())
+    )
+
+
+def unsure_slots(session: Session, node: str, result: StageResult | None) -> frozenset[str]:
+    """The slots in which the result reports another part than the records have there."""
+    known = current_serials(session, node)
+    return frozenset(slot for slot, serial in _reported(result).items() if known.get(slot) != serial)
+
+
+def confirm_part(node: str, serial: str, person: str, reason: str) -> list[PlacementRecord]:
+    """Move the part to the slot in which ``node`` reported it last, on a person's decision; returns its places.
+
+    What made that slot a suspect while the part was contested follows the part from now on. Raises NoPerson without
+    a named person and a reason, BadNode if the node's last run with serials did not report it, UnknownNode.
+    """
+    check_decision(person, reason, f"{serial} is not moved")
+    with writing() as session:
+        row = access.node_row(session, node, lock=True)
+        runs = _runs_with_serials(session, row)
+        slot = next((slot for slot, each in (runs[0][1] if runs else {}).items() if each == serial), "")
+        if not slot:
+            raise BadNode(
+                f"{node} has not reported the serial {serial} in its last run; test it: `muster qualify {node}`"
+            )
+        state, text = State(row.state), f"{slot} of {node} has the part {serial}: {reason.strip()}"
+        for sentence in move_part(session, node, slot, serial):
+            access.write_event(session, node, state, state, person, sentence, {"person": person, "reason": reason})
+        access.write_event(session, node, state, state, person, text, {"person": person, "reason": reason})
+        _follow(session, row, slot, serial, [run_id for run_id, serials in runs if serials.get(slot) == serial])
+    from muster.store.machines.parts import part_history
+
+    return part_history(serial)
+
+
+def _follow(session: Session, node: Node, slot: str, serial: str, run_ids: list[str]) -> None:
+    marked = select(SuspectRow).where(
+        SuspectRow.node == node.name,
+        SuspectRow.device == slot,
+        SuspectRow.subject == "",
+        SuspectRow.run_id.in_(run_ids),
+    )
+    for suspect in session.scalars(marked):
+        suspect.subject = subject_of(slot, {slot: serial})
+
+
+def _runs_with_serials(session: Session, node: Node) -> list[tuple[str, dict[str, str]]]:
+    """(run id, {slot: serial}) of the machine's runs that reported serials, latest first."""
+    query = select(Run.run_id, Run.identity).where(Run.node == node.name, Run.started_at >= node.machine_since)
+    found = ((row.run_id, row.identity.get("serials")) for row in session.execute(query.order_by(Run.id.desc())))
+    return [(run_id, real_serials(serials)) for run_id, serials in found if isinstance(serials, dict) and serials]
+
+
+def _reported(result: StageResult | None) -> dict[str, str]:
+    serials = result.identity.get("serials") if result is not None else None
+    return real_serials(serials) if isinstance(serials, Mapping) else {}

@@ -1,0 +1,156 @@
+"""Leases: a node is leased by one run at a time, without expiry, under a fencing token that only grows."""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+
+from sqlalchemy import func, select
+from sqlalchemy.orm import Session
+
+from muster.errors import BadNode, NodeLeased, NodePaused
+from muster.rules.decisions import check_decision
+from muster.rules.transitions import IN_FLIGHT, Evidence, State
+from muster.store.database import access
+from muster.store.database.engine import reading, writing
+from muster.store.database.models import Job, Lease, Node, Run, StageRecord
+from muster.store.database.wanted import follow_state
+from muster.store.values import LeaseRecord
+from muster_criteria.model import Verdict
+from muster_node.contract import END_FENCED
+
+TOKEN_MAX = 2**40
+"""Far above any token, which counts seconds since 1970."""
+
+
+def acquire_lease(node: str, dag_id: str, run_id: str, *, decision: bool = False) -> LeaseRecord:
+    """``acquire_leases`` of one node."""
+    return acquire_leases([node], dag_id, run_id, decision=decision)[0]
+
+
+def acquire_leases(nodes: Collection[str], dag_id: str, run_id: str, *, decision: bool = False) -> list[LeaseRecord]:
+    """Take all the nodes of a block for a run, or none of them; returns the leases by node.
+
+    Nodes that the run holds already keep their lease and token. ``decision``: the run carries out a person's decision
+    and tests nothing, so that a pause of the tests does not concern it. Raises NodeLeased naming every holder,
+    NodePaused naming every pause, UnknownNode.
+    """
+    taken, refusals, paused = [], [], []
+    with writing() as session:
+        # In one order, as everywhere: two blocks that share nodes cannot deadlock.
+        for node in sorted(set(nodes)):
+            row = access.node_row(session, node, lock=True)
+            lease = access.live_lease(session, node)
+            if lease is not None and (lease.dag_id, lease.run_id) != (dag_id, run_id):
+                since = f"{lease.acquired_at:%Y-%m-%d %H:%M} UTC"
+                refusals.append(f"{node} is leased by run {lease.run_id} of {lease.dag_id} since {since}")
+                continue
+            if lease is None and not decision and (pause := access.pause_of(row)):
+                paused.append(f"the tests of {node} are {pause} (`muster node resume {node} --reason …` ends that)")
+                continue
+            if lease is None:
+                row.fence = _next_token(row.fence)
+                lease = Lease(node=node, dag_id=dag_id, run_id=run_id, token=row.fence, acquired_at=access.now())
+                session.add(lease)
+                session.flush()
+            taken.append(access.to_lease(lease))
+        if refusals:
+            raise NodeLeased(f"{', '.join(refusals)}; wait for that run, or end it in Airflow")
+        if paused:
+            raise NodePaused("; ".join(paused))
+    return taken
+
+
+def _next_token(last: int) -> int:
+    """A token above ``last`` and above each that other records of this node could have given until now.
+
+    Records that were restored, rebuilt or are kept by a second controller know of fewer tokens than the node has seen;
+    all of them know the time. Leases are further apart than seconds.
+    """
+    return max(last + 1, int(access.now().timestamp()))
+
+
+def raise_fence(node: str, seen: int, person: str, reason: str) -> int:
+    """Make the node's next token higher than ``seen``, the highest that it has seen; returns the last token until then.
+
+    Raises NoPerson without a named person and a reason, BadNode for a token that no controller gives, UnknownNode.
+    """
+    check_decision(person, reason, f"the fence of {node} stays")
+    if not seen < TOKEN_MAX:
+        raise BadNode(
+            f"{node} has the fencing token {seen}, which no controller gave: delete the file `fence` in its work "
+            "folder while no test runs there"
+        )
+    with writing() as session:
+        row = access.node_row(session, node, lock=True)
+        before, row.fence = row.fence, max(row.fence, seen)
+        state, text = State(row.state), f"the fence was raised from {before} to {row.fence}: {reason.strip()}"
+        access.write_event(session, node, state, state, person, text, {"person": person, "reason": reason.strip()})
+        return before
+
+
+def fenced_nodes() -> list[str]:
+    """The nodes that refused their latest job as older than one they have seen, with no newer lease in the records."""
+    latest = select(func.max(StageRecord.id)).join(Run, StageRecord.run == Run.id).group_by(Run.node)
+    query = (
+        select(Node.name)
+        .join(Run, Run.node == Node.name)
+        .join(StageRecord, StageRecord.run == Run.id)
+        .join(Job, (Job.run == Run.id) & (Job.stage == StageRecord.stage))
+        .where(StageRecord.id.in_(latest), StageRecord.job_end == END_FENCED, Job.fence >= Node.fence)
+    )
+    with reading() as session:
+        return sorted(set(session.scalars(query)))
+
+
+def release_leases(dag_id: str, run_id: str, reason: str) -> list[str]:
+    """Free every node that the run holds, because it is over; returns their names.
+
+    A node still in flight goes back to registered (or qualified), which a block's members are until they are admitted;
+    one in revalidation waits there for the next. A run without a verdict is closed as INCONCLUSIVE. Harmless when
+    nothing is lease.
+    """
+    with writing() as session:
+        query = select(Lease).where(Lease.dag_id == dag_id, Lease.run_id == run_id, Lease.released_at.is_(None))
+        freed = [lease.node for lease in session.scalars(query.order_by(Lease.node))]
+        for name in freed:
+            _free(session, name, dag_id, run_id, reason)
+        unfinished = select(Run).where(Run.dag_id == dag_id, Run.run_id == run_id, Run.ended_at.is_(None))
+        for run in session.scalars(unfinished.order_by(Run.node)):
+            run.ended_at = access.now()
+            run.verdict = Verdict.INCONCLUSIVE
+            run.headline = f"The run ended without a verdict: {reason}"
+            run.state_after = access.node_row(session, run.node).state
+    return freed
+
+
+def live_leases() -> list[LeaseRecord]:
+    """Every lease that holds a node now, by node."""
+    with reading() as session:
+        query = select(Lease).where(Lease.released_at.is_(None)).order_by(Lease.node)
+        return [access.to_lease(row) for row in session.scalars(query)]
+
+
+def get_lease(node: str) -> LeaseRecord | None:
+    """The lease that holds the node now, if any."""
+    with reading() as session:
+        row = access.live_lease(session, node)
+        return access.to_lease(row) if row else None
+
+
+def _free(session: Session, name: str, dag_id: str, run_id: str, reason: str) -> None:
+    # The node is locked first, as everywhere: two transactions that lock in one order cannot deadlock.
+    node = access.node_row(session, name, lock=True)
+    lease = access.live_lease(session, name)
+    if lease is None or (lease.dag_id, lease.run_id) != (dag_id, run_id):
+        return
+    lease.released_at = access.now()
+    lease.released_reason = reason
+    state = State(node.state)
+    if state in IN_FLIGHT:
+        back = State.QUALIFIED if state is State.CLUSTER_VALIDATION else State.REGISTERED
+        evidence = Evidence(run=f"{dag_id}/{run_id}", run_over=True)
+        query = select(Run.verdict).where(Run.dag_id == dag_id, Run.run_id == run_id, Run.node == name)
+        verdict = session.scalar(query)
+        end = f"run {run_id} ended with {verdict}" if verdict else f"run {run_id} ended without a verdict ({reason})"
+        access.move(session, node, back, "muster", end, evidence)
+    follow_state(session, node, f"run {run_id} is over: {reason}")

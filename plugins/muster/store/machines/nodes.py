@@ -1,0 +1,218 @@
+"""Enrolment, look-up, moves and history of nodes."""
+
+from __future__ import annotations
+
+import dataclasses
+import datetime
+import json
+from collections.abc import Collection, Iterable
+
+from sqlalchemy import select
+from sqlalchemy.orm import Session
+
+from muster.errors import BadInventory, BadNode, DifferentMachine, IllegalMove, MusterError, Refusal, SameMachine, at
+from muster.rules.transitions import Evidence, State, steps
+from muster.store.database import access
+from muster.store.database.engine import reading, writing
+from muster.store.database.models import Event, Node
+from muster.store.decisions import admission, certificates
+from muster.store.machines.parts import current_serials, place
+from muster.store.testing.runs import attested
+from muster.store.values import HOST_KEY, NODE_NAME, EventRecord, NewNode, NodeRecord
+
+_DESCRIPTION = ("host", "port", "user", "sku", "launch", "work_dir", "rack", "pool", "labels", "bmc")
+_MAPPINGS = ("launch", "labels", "bmc")
+
+
+def add_node(node: NewNode) -> str:
+    """Enrol a machine, or update a known one's description: "added", "unchanged" or "updated: host a → b".
+
+    Raises DifferentMachine if the name is known with another host key or other serials, SameMachine if the host key is
+    known under another name, BadNode if the description is malformed, IllegalMove if the SKU of a tested node would
+    change; then nothing is changed.
+    """
+    with writing() as session:
+        access.lock_enrolment(session)
+        return enrol(session, node, "muster")
+
+
+def add_nodes(nodes: Iterable[tuple[str, NewNode]], actor: str = "muster", *, change: bool = True) -> dict[str, str]:
+    """Enrol many at once, or none: {name: "added", "unchanged" or "updated: host a → b"}.
+
+    Each comes with its place ("fleet.yaml:12"). Without ``change`` a known node with another description is refused.
+    Raises BadInventory with one sentence for each refused node.
+    """
+    with writing() as session:
+        access.lock_enrolment(session)
+        return enrol_all(session, nodes, actor, change=change)
+
+
+def get_node(name: str) -> NodeRecord:
+    """The node of that name. Raises UnknownNode."""
+    with reading() as session:
+        return access.to_node(access.node_row(session, name))
+
+
+def list_nodes(*, states: Collection[State] = (), sku: str = "", rack: str = "") -> list[NodeRecord]:
+    """All nodes by name, or those in one of ``states``, of ``sku``, in ``rack``."""
+    query = select(Node).order_by(Node.name)
+    if states:
+        query = query.where(Node.state.in_([str(state) for state in states]))
+    if sku:
+        query = query.where(Node.sku == sku)
+    if rack:
+        query = query.where(Node.rack == rack)
+    with reading() as session:
+        return [access.to_node(row) for row in session.scalars(query)]
+
+
+def move_node(name: str, to: State, actor: str, reason: str, evidence: Evidence | None = None) -> NodeRecord:
+    """Move a node in one transaction with its event; returns the moved node.
+
+    Without ``evidence`` it is ``actor``'s own decision, for ``reason``, and each of ``lifecycle.steps`` is an event.
+    What the evidence claims about a run (that it holds the node, its verdict, its coverage) is replaced by what is
+    recorded. A move into production needs the gate: a node that it refuses does not enter, and one that it does not
+    admit enters by a person's decision only.
+    Raises IllegalMove, UnknownNode.
+    """
+    with writing() as session:
+        row = access.node_row(session, name, lock=True)
+        resting = evidence or Evidence(person=actor, reason=reason)
+        decision = admission.decide(session, row) if to is State.PRODUCTION else None
+        proven = attested(session, row, resting)
+        for state in (State(to),) if evidence else steps(State(row.state), State(to)):
+            access.move(session, row, state, actor, reason, proven)
+        if decision is not None:
+            admission.check(name, decision, resting)
+            certificates.issue(session, row, actor, proven)
+        if resting.person:
+            row.inconclusive = 0
+        return access.to_node(row)
+
+
+def touch_contact(name: str, at: datetime.datetime | None = None) -> None:
+    """Note that the node has answered."""
+    with writing() as session:
+        row = access.node_row(session, name)
+        moment = at or access.now()
+        row.contact_at = max(moment, row.contact_at) if row.contact_at else moment
+
+
+def node_events(name: str, limit: int | None = None) -> list[EventRecord]:
+    """The node's history, oldest first (the last ``limit`` of it). Raises UnknownNode."""
+    with reading() as session:
+        access.node_row(session, name)
+        query = select(Event).where(Event.node == name).order_by(Event.id.desc()).limit(limit)
+        rows = list(session.scalars(query))
+    return [access.to_event(row) for row in reversed(rows)]
+
+
+def enrol_all(
+    session: Session, nodes: Iterable[tuple[str, NewNode]], actor: str, *, change: bool = True
+) -> dict[str, str]:
+    """``add_nodes`` within the caller's transaction, which holds the enrolment lock."""
+    outcome: dict[str, str] = {}
+    problems: list[str] = []
+    for where, node in nodes:
+        try:
+            outcome[node.name] = enrol(session, node, actor, change=change)
+        except MusterError as error:
+            problems.append(at(where, error))
+    if problems:
+        raise BadInventory(problems)
+    return outcome
+
+
+def enrol(session: Session, new: NewNode, actor: str, *, change: bool = True) -> str:
+    """``add_node`` within the caller's transaction, which holds the enrolment lock."""
+    check_description(new)
+    row = session.get(Node, new.name, with_for_update=True)
+    other = session.scalar(select(Node.name).where(Node.host_key == new.host_key, Node.name != new.name))
+    if row is not None and row.host_key != new.host_key:
+        raise DifferentMachine(
+            f"{new.name} is enrolled with another host key than the one at {new.host}:{new.port}: give a different "
+            f"machine a name of its own, or record what changed: another machine has taken the place, `muster node "
+            f"replace {new.name} --reason …`, or it has a new system, `muster node reinstalled {new.name} --reason …`"
+        )
+    if other is not None:
+        raise SameMachine(f"{new.name} has the host key of {other}: it is the same machine, and keeps the name {other}")
+    if row is None:
+        fields = {field.name: getattr(new, field.name) for field in dataclasses.fields(new)}
+        del fields["serials"], fields["named"]
+        fields |= {name: dict(getattr(new, name)) for name in _MAPPINGS}
+        moment = access.now()
+        row = Node(
+            **fields, state=State.REGISTERED, added_at=moment, machine_since=moment, fence=0, inconclusive=0,
+            shadow=False,
+        )  # fmt: skip
+        session.add(row)
+        session.flush()
+        access.write_event(session, new.name, State.REGISTERED, State.REGISTERED, actor, "enrolled", {"sku": new.sku})
+        place(session, new.name, new.serials)
+        return "added"
+    return _describe(session, row, new, actor, change=change)
+
+
+def _describe(session: Session, row: Node, new: NewNode, actor: str, *, change: bool) -> str:
+    known = current_serials(session, new.name)
+    for slot, serial in new.serials.items():
+        if known.get(slot, serial) != serial:
+            raise DifferentMachine(
+                f"{new.name} has serial {known[slot]} for {slot}, and this machine has {serial}; "
+                f"give it a name of its own, or record the replacement: `muster node replace {new.name} --reason …`"
+            )
+    named = _DESCRIPTION if new.named is None else [name for name in _DESCRIPTION if name in new.named]
+    changed = [name for name in named if getattr(row, name) != getattr(new, name)]
+    if new.simulated and not row.simulated:
+        changed.append("simulated")
+    if changed and not change:
+        raise IllegalMove(
+            f"{new.name} is enrolled with another {', '.join(changed)}, and an event changes no node: send the event "
+            "without it, or change it first by `muster node add` or `muster node import`",
+            Refusal.BY_EVENT,
+        )
+    if "sku" in changed and State(row.state) is not State.REGISTERED:
+        raise IllegalMove(
+            f"{new.name} is {row.state} as {row.sku} and cannot become {new.sku}; "
+            f"move it back first: `muster node move {new.name} registered --reason …`",
+            Refusal.STATE,
+        )
+    before = {name: getattr(row, name) for name in changed}
+    for name in changed:
+        value = getattr(new, name)
+        setattr(row, name, dict(value) if name in _MAPPINGS else value)
+    place(session, new.name, new.serials)
+    if not changed:
+        return "unchanged"
+    after = {name: getattr(row, name) for name in changed}
+    what = "; ".join(f"{name} {_shown(before[name])} → {_shown(after[name])}" for name in changed)
+    state = State(row.state)
+    access.write_event(
+        session, new.name, state, state, actor, f"description changed: {what}", {"before": before, "after": after}
+    )
+    return f"updated: {what}"
+
+
+def _shown(value: object) -> str:
+    """A field of a description in a sentence."""
+    text = value if isinstance(value, str) else json.dumps(value, sort_keys=True)
+    return text if text.strip("{}") else "none"
+
+
+def check_description(new: NewNode) -> None:
+    """Raise BadNode if the description is malformed."""
+    if not NODE_NAME.fullmatch(new.name):
+        raise BadNode(
+            f"{new.name!r} cannot be a node's name: use up to 63 letters, digits, '.', '-' and single '_', "
+            "beginning with a letter or digit"
+        )
+    if not new.host.strip() or any(character.isspace() for character in new.host):
+        raise BadNode(f"{new.name}: {new.host!r} is no host; give a name or an address")
+    if not 0 < new.port < 65536:
+        raise BadNode(f"{new.name}: {new.port} is no port; give 1 to 65535")
+    if not HOST_KEY.fullmatch(new.host_key):
+        raise BadNode(
+            f"{new.name}: its host key is not 'TYPE BASE64' as in known_hosts; copy it from `ssh-keyscan {new.host}`"
+        )
+    if not new.sku.strip():
+        raise BadNode(f"{new.name}: no SKU given; see `muster sku list`")

@@ -1,0 +1,187 @@
+"""The fleet in figures, for metrics: few queries, each over an index, in one transaction."""
+
+from __future__ import annotations
+
+import dataclasses
+import datetime
+from collections.abc import Sequence
+from typing import Any
+
+from sqlalchemy import ColumnElement, Select, and_, case, exists, extract, func, or_, select
+from sqlalchemy.orm import Session
+
+from muster.rules.breaker import Breaker
+from muster.store.database import access
+from muster.store.database.engine import reading
+from muster.store.database.models import CertificateRow, FindingRow, Lease, Node, Run
+from muster.store.database.models import StageRecord as Stage
+from muster.store.database.outgoing import Outbox, SchedulerPlace
+from muster.store.database.wanted import ADMITTED
+from muster.store.decisions.withdrawals import breaker_now
+from muster.store.queues.audit import AuditLag, audit_lags
+from muster.store.queues.outbox import tried
+from muster.store.testing.runs import last_run_id
+from muster_criteria.model import Verdict
+
+WINDOW = datetime.timedelta(hours=24)
+"""Runs, findings and durations are those of the last WINDOW: retention deletes rows, so totals could fall."""
+
+DURATIONS_S = (60.0, 300.0, 900.0, 1800.0, 3600.0, 2 * 3600.0, 4 * 3600.0, 8 * 3600.0, 24 * 3600.0, 72 * 3600.0)
+GIVE_BACK_S = (1.0, 5.0, 15.0, 30.0, 60.0, 300.0, 900.0, 3600.0)
+
+
+@dataclasses.dataclass(frozen=True)
+class NodeFigures:
+    """One node. ``verdict``: of its last run (``runs.last_run_id``), "" without one.
+
+    ``passed_at``: end of its last run with a PASS. Both are of the present machine alone.
+    """
+
+    name: str
+    sku: str
+    rack: str
+    state: str
+    simulated: bool
+    shadow: bool
+    held: bool
+    verdict: str
+    passed_at: datetime.datetime | None
+    certified: bool
+
+
+@dataclasses.dataclass(frozen=True)
+class Spread:
+    """Durations under one set of labels: how many ended in each bucket (the last: above all limits), and their sum."""
+
+    labels: tuple[str, ...]
+    counts: tuple[int, ...]
+    seconds: float
+
+
+@dataclasses.dataclass(frozen=True)
+class Waiting:
+    """A queue: {labels: how many}, and since when the oldest of them waits."""
+
+    counts: dict[tuple[str, ...], int]
+    since: datetime.datetime | None
+
+
+@dataclasses.dataclass(frozen=True)
+class FleetFigures:
+    """The fleet at one moment. ``findings``: by stage, part and severity. Durations: of stages by stage and level, of
+    runs by DAG, level and verdict.
+    """
+
+    at: datetime.datetime
+    nodes: tuple[NodeFigures, ...]
+    breakers: dict[bool, Breaker]
+    findings: dict[tuple[str, ...], int]
+    stage_durations: tuple[Spread, ...]
+    run_durations: tuple[Spread, ...]
+    give_back: tuple[Spread, ...]
+    tests: Waiting
+    mails: Waiting
+    parked: int
+    changes: Waiting
+    differences: int
+    audit: tuple[AuditLag, ...]
+
+
+def fleet_figures() -> FleetFigures:
+    """What the metrics show of the records, the breakers by whether the nodes are simulated."""
+    now = access.now()
+    recent = now - WINDOW
+    ended = and_(Run.ended_at >= recent, Run.verdict.is_not(None))
+    recorded = and_(Stage.recorded_at >= recent, Stage.current)
+    unsent = Outbox.sent_at.is_(None)
+    unconfirmed = and_(SchedulerPlace.wanted != "", SchedulerPlace.wanted != SchedulerPlace.done)
+    with reading() as session:
+        nodes = _nodes(session, now)
+        kinds = {node.simulated for node in nodes} or {False}
+        mails = session.execute(
+            select(func.count(), func.count(Outbox.parked_at), func.min(_if_null(Outbox.parked_at, Outbox.created_at)))
+            .where(unsent, tried())
+        ).one()  # fmt: skip
+        return FleetFigures(
+            now,
+            nodes,
+            {kind: breaker_now(session, simulated=kind) for kind in kinds},
+            _counts(
+                session,
+                select(Stage.stage, FindingRow.fault_class, FindingRow.severity, func.count())
+                .join(Stage, FindingRow.stage == Stage.id)
+                .where(recorded, FindingRow.waived == ""),
+            ),
+            _spread(session, DURATIONS_S, Stage.started_at, Stage.ended_at, recorded, Stage.stage, Stage.level),
+            _spread(session, DURATIONS_S, Run.started_at, Run.ended_at, ended, Run.dag_id, Run.level, Run.verdict),
+            _spread(
+                session, GIVE_BACK_S, SchedulerPlace.wanted_at, SchedulerPlace.done_at,
+                and_(SchedulerPlace.done_at >= recent, SchedulerPlace.done == ADMITTED, ~unconfirmed),
+                SchedulerPlace.cluster,
+            ),
+            _waiting(session, Lease.acquired_at, Lease.released_at.is_(None), Lease.dag_id),
+            Waiting({(): mails[0] - mails[1]}, mails[2]),
+            mails[1],
+            _waiting(session, SchedulerPlace.wanted_at, unconfirmed, SchedulerPlace.cluster, SchedulerPlace.wanted),
+            session.scalar(
+                select(func.count()).where(or_(SchedulerPlace.difference != "", SchedulerPlace.question != ""))
+            ) or 0,
+            tuple(audit_lags()),
+        )  # fmt: skip
+
+
+def _nodes(session: Session, now: datetime.datetime) -> tuple[NodeFigures, ...]:
+    this_machine = (Run.node == Node.name, Run.started_at >= Node.machine_since)
+    verdict = select(Run.verdict).where(Run.id == last_run_id())
+    passed = select(func.max(Run.ended_at)).where(*this_machine, Run.verdict == str(Verdict.PASS))
+    valid = exists().where(
+        CertificateRow.node == Node.name, CertificateRow.revoked == "", CertificateRow.expires_at > now,
+        CertificateRow.issued_at >= Node.machine_since,
+    )  # fmt: skip
+    query = select(
+        Node.name, Node.sku, Node.rack, Node.state, Node.simulated, Node.shadow, Node.held_run != "",
+        func.coalesce(verdict.scalar_subquery(), ""),
+        passed.scalar_subquery(), valid,
+    ).order_by(Node.name)  # fmt: skip
+    return tuple(NodeFigures(*row) for row in session.execute(query))
+
+
+def _counts(session: Session, query: Select[*tuple[Any, ...]]) -> dict[tuple[str, ...], int]:
+    """{labels: number} of a query whose last column counts."""
+    *labels, _number = query.selected_columns
+    return {tuple(row[:-1]): row[-1] for row in session.execute(query.group_by(*labels))}
+
+
+def _waiting(
+    session: Session, since: ColumnElement[Any] | Any, where: ColumnElement[bool], *labels: ColumnElement[Any] | Any
+) -> Waiting:
+    rows = session.execute(select(*labels, func.count(), func.min(since)).where(where).group_by(*labels)).all()
+    return Waiting({tuple(row[:-2]): row[-2] for row in rows}, min((row[-1] for row in rows), default=None))
+
+
+def _spread(
+    session: Session,
+    limits: Sequence[float],
+    began: ColumnElement[Any] | Any,
+    ended: ColumnElement[Any] | Any,
+    where: ColumnElement[bool],
+    *labels: ColumnElement[Any] | Any,
+) -> tuple[Spread, ...]:
+    """How long took what ``where`` selects, counted by the database: rows of a large fleet would take seconds."""
+    took = extract("epoch", ended) - extract("epoch", began)
+    rows = select(*labels, took.label("seconds")).where(where, began.is_not(None), ended.is_not(None))
+    # Materialised, or PostgreSQL would compute the seconds anew for each limit.
+    each = rows.cte("each_one").prefix_with("MATERIALIZED")
+    *names_of, seconds = each.c
+    bucket = case(*((seconds <= limit, place) for place, limit in enumerate(limits)), else_=len(limits)).label("bucket")
+    query = select(*names_of, bucket, func.count(), func.sum(seconds)).group_by(*names_of, bucket)
+    found: dict[tuple[str, ...], tuple[list[int], list[float]]] = {}
+    for *names, place, number, total in session.execute(query):
+        counts, sums = found.setdefault(tuple(names), ([0] * (len(limits) + 1), []))
+        counts[place] = number
+        sums.append(float(total))
+    return tuple(Spread(names, tuple(counts), sum(sums)) for names, (counts, sums) in sorted(found.items()))
+
+
+def _if_null(tested: ColumnElement[Any] | Any, value: ColumnElement[Any] | Any) -> ColumnElement[Any]:
+    return case((tested.is_(None), value))

@@ -1,0 +1,187 @@
+"""What happened to the fleet in a period, for its digest."""
+
+from __future__ import annotations
+
+import collections
+import datetime
+import shlex
+from collections.abc import Collection, Mapping
+from typing import Any
+
+from sqlalchemy import Select, func, select
+from sqlalchemy.orm import Session
+
+from muster.rules.certificate import WATCHED
+from muster.store.database.engine import reading
+from muster.store.database.models import Event, FindingRow, Node, Run, StageRecord
+from muster_criteria.model import Severity, Verdict
+from muster_reports.digest import facts
+
+
+def fleet_facts(
+    since: datetime.datetime, until: datetime.datetime, *, simulated: bool = False, labels: dict[str, str] | None = None
+) -> facts.Facts:
+    """The facts of the nodes that have all of ``labels``, real or simulated ones.
+
+    The vendor of a node is its label ``vendor``, else who made the machine, as its firmware says. Faults, and moves to
+    RMA, have the vendor and the firmware that the node reported last by then.
+    """
+    chosen = labels or {}
+    scope = [*(["--simulated"] if simulated else []), *(f"--label={name}={text}" for name, text in chosen.items())]
+    with reading() as session:
+        passed = (
+            select(Run.node, func.max(Run.ended_at).label("at"))
+            .where(Run.verdict.in_([str(Verdict.PASS), str(Verdict.WARN)]), Run.ended_at <= until)
+            .group_by(Run.node)
+            .subquery()
+        )
+        reported = _environments(session)
+        query = select(Node, passed.c.at).outerjoin(passed, passed.c.node == Node.name)
+        nodes = {
+            node.name: facts.Node(
+                node.name,
+                node.sku,
+                node.rack,
+                node.state,
+                node.added_at,
+                at,
+                _vendor(node.labels, reported.get(node.name, {})),
+                _versions(reported.get(node.name, {})),
+            )
+            for node, at in session.execute(query.where(Node.simulated == simulated, Node.added_at < until))
+            if chosen.items() <= node.labels.items()
+        }
+        labelled = {row.name: row.labels for row in session.execute(select(Node.name, Node.labels))}
+        entered = (
+            select(Event.node, func.min(Event.at))
+            .where(Event.to_state == "production", Event.from_state != "production")
+            .group_by(Event.node)
+        )
+        # An adopted node served before Muster knew it: its way into production says nothing of a delivery.
+        adopted = set(session.scalars(select(Event.node).where(Event.evidence["adopted"].as_boolean())))
+        delivered = {
+            name: at
+            for name, at in session.execute(entered)
+            if name in nodes and name not in adopted and since <= at < until
+        }
+        events = select(Event).where(Event.at >= since, Event.at < until, Event.from_state != Event.to_state)
+        changes = list(session.scalars(events.order_by(Event.at, Event.id)))
+        critical = list(session.execute(_critical(since, until)))
+        concerned = {row.node for row in changes if row.to_state == "rma"} | {node for node, *_ in critical}
+        past = _past(session, concerned, until)
+        moves = [
+            facts.Move(
+                row.node,
+                row.at,
+                row.from_state,
+                row.to_state,
+                row.reason,
+                row.evidence.get("verdict") == str(Verdict.FAIL),
+                _vendor(labelled[row.node], _at(past[row.node], row.at)) if row.to_state == "rma" else facts.UNKNOWN,
+            )
+            for row in changes
+        ]
+        ended = select(Run).where(Run.ended_at >= since, Run.ended_at < until, Run.verdict.is_not(None))
+        failed, tested = _stages(session, since, until)
+        runs = [
+            facts.Run(
+                run.node,
+                run.run_id,
+                str(run.verdict),
+                run.headline,
+                run.started_at,
+                run.ended_at,
+                run.level,
+                tuple(sorted(failed[run.id])),
+                tested[run.id],
+            )
+            for run in session.scalars(ended)
+            if run.ended_at is not None
+        ]
+        faults = [
+            facts.Fault(node, part, device, run_id, _vendor(labelled[node], was), _versions(was))
+            for node, part, device, run_id, began in critical
+            for was in [_at(past[node], began)]
+        ]
+    return facts.Facts(since, until, nodes, moves, runs, faults, delivered, shlex.join(scope))
+
+
+def _critical(since: datetime.datetime, until: datetime.datetime) -> Select[str, str, str, str, datetime.datetime]:
+    return (
+        select(Run.node, FindingRow.fault_class, FindingRow.device, Run.run_id, Run.started_at)
+        .join(StageRecord, FindingRow.stage == StageRecord.id)
+        .join(Run, StageRecord.run == Run.id)
+        .where(
+            Run.ended_at >= since,
+            Run.ended_at < until,
+            Run.verdict == str(Verdict.FAIL),
+            StageRecord.current,
+            FindingRow.severity == str(Severity.CRITICAL),
+            FindingRow.waived == "",
+        )
+    )
+
+
+def _vendor(labels: Mapping[str, Any], environment: Mapping[str, Any]) -> str:
+    return str(labels.get("vendor") or environment.get("vendor") or facts.UNKNOWN)
+
+
+def _versions(environment: Mapping[str, Any]) -> dict[str, str]:
+    return {name: str(environment[name]) for name in WATCHED if environment.get(name)}
+
+
+Past = list[tuple[datetime.datetime, Mapping[str, Any]]]
+"""When each run of a node began that measured intake, and what it reported."""
+
+
+def _past(session: Session, nodes: Collection[str], until: datetime.datetime) -> dict[str, Past]:
+    """What was reported under these names, of earlier machines too."""
+    query = (
+        select(Run.node, Run.started_at, Run.environment)
+        .join(StageRecord, StageRecord.run == Run.id)
+        .where(Run.node.in_(nodes), Run.started_at < until, StageRecord.stage == "intake", StageRecord.measured > 0)
+        .order_by(Run.id)
+    )
+    found: dict[str, Past] = collections.defaultdict(list)
+    for node, began, environment in session.execute(query):
+        found[node].append((began, environment))
+    return found
+
+
+def _at(past: Past, at: datetime.datetime) -> Mapping[str, Any]:
+    return next((environment for began, environment in reversed(past) if began <= at), {})
+
+
+def _environments(session: Session) -> dict[str, dict[str, str]]:
+    """{node: {name: text}} of vendor, driver and firmware, from the run of each that measured intake last."""
+    latest = (
+        select(func.max(Run.id))
+        .join(StageRecord, StageRecord.run == Run.id)
+        .join(Node, Node.name == Run.node)
+        .where(StageRecord.stage == "intake", StageRecord.measured > 0, Run.started_at >= Node.machine_since)
+        .group_by(Run.node)
+    )
+    rows = session.execute(select(Run.node, Run.environment).where(Run.id.in_(latest)))
+    return {
+        node: {name: str(environment[name]) for name in (*WATCHED, "vendor") if environment.get(name)}
+        for node, environment in rows
+    }
+
+
+def _stages(
+    session: Session, since: datetime.datetime, until: datetime.datetime
+) -> tuple[dict[int, set[str]], dict[int, float]]:
+    """By run that ended in the period: the stages that failed, and the seconds of the period its stages took."""
+    query = (
+        select(StageRecord.run, StageRecord.stage, StageRecord.verdict, StageRecord.started_at, StageRecord.ended_at)
+        .join(Run, StageRecord.run == Run.id)
+        .where(Run.ended_at >= since, Run.ended_at < until, Run.verdict.is_not(None))
+    )
+    failed: dict[int, set[str]] = collections.defaultdict(set)
+    tested: dict[int, float] = collections.defaultdict(float)
+    for run, stage, verdict, begun, ended in session.execute(query):
+        if verdict == str(Verdict.FAIL):
+            failed[run].add(stage)
+        if begun and ended:
+            tested[run] += max(0.0, (ended - max(begun, since)).total_seconds())
+    return failed, tested

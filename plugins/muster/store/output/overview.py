@@ -1,0 +1,245 @@
+"""The fleet at a glance, one row a node, for pages and metrics: a few statements each, whatever the fleet's size."""
+
+from __future__ import annotations
+
+import dataclasses
+import datetime
+from collections.abc import Collection
+
+from sqlalchemy import ColumnElement, Select, and_, exists, func, or_, select
+from sqlalchemy.orm import Session, aliased
+
+from muster.rules.transitions import IN_FLIGHT, SERVING, State
+from muster.store.database import access
+from muster.store.database.engine import reading
+from muster.store.database.models import (
+    Event,
+    FindingRow,
+    Lease,
+    MeasurementRow,
+    Node,
+    Part,
+    Placement,
+    Run,
+    StageRecord,
+)
+from muster.store.fleet.latest import CONCLUSIVE
+from muster.store.testing.runs import last_run_id
+from muster.store.values import EventRecord, RunRecord
+from muster_criteria.model import Verdict
+from muster_criteria.xid.judge import EVENT
+
+POINTS_MAX = 4000
+
+
+@dataclasses.dataclass(frozen=True)
+class FleetRow:
+    """One node with its last run (``runs.last_run_id``); without one, ``verdict`` is None, the run's fields empty."""
+
+    node: str
+    state: State
+    sku: str
+    rack: str
+    simulated: bool
+    held_run: str
+    contact_at: datetime.datetime | None
+    dag_id: str
+    run_id: str
+    verdict: Verdict | None
+    headline: str
+    ended_at: datetime.datetime | None
+    state_since: datetime.datetime | None
+    """When the node came into its state."""
+    inconclusive: int = 0
+    """Inconclusive runs in a row."""
+    pod: str = ""
+    slot: str = ""
+    """Where it stands, by the labels ``pod`` and ``slot``."""
+    moved_for: str = ""
+    """Why the node came into its state; empty if a test moved it, or one has ended since."""
+    paused_until: datetime.datetime | None = None
+    """The end of the pause of its tests; None, or a moment that is over, without one."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Point:
+    """One value of a metric in a node's life. ``labels``: (name, text) in order of names."""
+
+    at: datetime.datetime
+    run_id: str
+    level: str
+    device: str
+    labels: tuple[tuple[str, str], ...]
+    value: float
+    unit: str
+    floor: float | None
+    ceiling: float | None
+
+
+def fleet_version() -> str:
+    """A text that changes whenever a node, a run, a verdict or a lease does; cheap to ask."""
+    with reading() as session:
+        row = session.execute(
+            select(
+                select(func.max(Event.id)).scalar_subquery(),
+                select(func.max(StageRecord.id)).scalar_subquery(),
+                select(func.max(Run.id)).scalar_subquery(),
+                select(func.count(Run.id)).where(Run.ended_at.is_(None)).scalar_subquery(),
+                select(func.max(Lease.id)).scalar_subquery(),
+                select(func.count(Node.name)).where(Node.held_run != "").scalar_subquery(),
+            )
+        ).one()
+    return "-".join(str(number or 0) for number in row)
+
+
+def fleet_rows() -> list[FleetRow]:
+    """All nodes by name."""
+    moved = (
+        select(Event.node, func.max(Event.id).label("id"))
+        .where(Event.from_state != Event.to_state)
+        .group_by(Event.node)
+        .subquery()
+    )
+    query = (
+        select(
+            Node.name, Node.state, Node.sku, Node.rack, Node.simulated, Node.held_run, Node.contact_at, Run.dag_id,
+            Run.run_id, Run.verdict, Run.headline, Run.ended_at, func.coalesce(Event.at, Node.added_at),
+            Node.inconclusive, Node.labels, Event.reason, Node.paused_until,
+            and_(Event.evidence["run"].as_string().is_not(None), Event.evidence["person"].as_string().is_(None)),
+        )
+        .select_from(Node)
+        .outerjoin(Run, Run.id == last_run_id())
+        .outerjoin(moved, moved.c.node == Node.name)
+        .outerjoin(Event, Event.id == moved.c.id)
+        .order_by(Node.name)
+    )  # fmt: skip
+    with reading() as session:
+        return [
+            FleetRow(
+                name, State(state), sku, rack, simulated, held_run, contact, dag_id or "", run_id or "",
+                Verdict(verdict) if verdict else None, headline or "", ended, since, inconclusive,
+                str(labels.get("pod", "")), str(labels.get("slot", "")),
+                "" if tested or (ended and since < ended) else reason or "", paused,
+            )
+            for name, state, sku, rack, simulated, held_run, contact, dag_id, run_id, verdict, headline, ended, since,
+            inconclusive, labels, reason, paused, tested in session.execute(query)
+        ]  # fmt: skip
+
+
+def moves_since(
+    since: datetime.datetime, limit: int, nodes: Collection[str] | None = None
+) -> tuple[list[EventRecord], int]:
+    """The latest ``limit`` changes of state since then, latest first, and how many there are; of ``nodes`` alone if
+    given. A test under way is no change, and neither is one between two states of a node in service.
+    """
+    in_service = [str(state) for state in SERVING]
+    query = (
+        select(Event.id, Event.node)
+        .where(Event.at >= since, Event.from_state != Event.to_state, Event.to_state.not_in(sorted(IN_FLIGHT)))
+        .where(~and_(Event.from_state.in_(in_service), Event.to_state.in_(in_service)))
+        .order_by(Event.at.desc(), Event.id.desc())
+    )
+    with reading() as session:
+        ids = _ids(session, query, nodes)
+        found = {row.id: row for row in session.scalars(select(Event).where(Event.id.in_(ids[:limit])))}
+        return [access.to_event(found[number]) for number in ids[:limit]], len(ids)
+
+
+def runs_under_way(limit: int, nodes: Collection[str] | None = None) -> tuple[list[RunRecord], int]:
+    """The oldest ``limit`` runs that have not ended, oldest first, and how many there are; of ``nodes`` alone if
+    given."""
+    query = select(Run.id, Run.node).where(Run.ended_at.is_(None)).order_by(Run.id)
+    with reading() as session:
+        ids = _ids(session, query, nodes)
+        rows = session.scalars(select(Run).where(Run.id.in_(ids[:limit])).order_by(Run.id))
+        return [access.to_run(row) for row in rows], len(ids)
+
+
+def _ids(session: Session, query: Select[int, str], nodes: Collection[str] | None) -> list[int]:
+    """The ids of an (id, node) query; of ``nodes`` alone if given, which may be too many for an SQL list."""
+    return [number for number, node in session.execute(query) if nodes is None or node in nodes]
+
+
+def nodes_with(text: str) -> set[str]:
+    """Names of nodes with that serial, or with a current finding or XID by that code, device or words.
+
+    A serial is found by its beginning; a number or "xid 79" by the XIDs of current verdicts. Current: of the present
+    machine, without a later conclusive verdict on the same stage.
+    """
+    text = text.strip()
+    if not text:
+        return set()
+    serials = (
+        select(Placement.node)
+        .join(Part, Part.id == Placement.part_id)
+        .where(Placement.until.is_(None), Part.serial.istartswith(text, autoescape=True))
+    )
+    findings = (
+        select(FindingRow.node)
+        .join(StageRecord, StageRecord.id == FindingRow.stage)
+        .join(Run, Run.id == StageRecord.run)
+        .join(Node, Node.name == Run.node)
+        .where(
+            StageRecord.current,
+            Run.started_at >= Node.machine_since,
+            ~_superseded(),
+            or_(
+                FindingRow.finding_id == text,
+                *(
+                    column.icontains(text, autoescape=True)
+                    for column in (FindingRow.rule, FindingRow.metric, FindingRow.summary)
+                ),
+            ),
+        )
+    )
+    queries = [serials, findings]
+    number = text.lower().removeprefix("xid").strip()
+    if number.isdigit() and len(number) <= 4:
+        code = MeasurementRow.labels["code"].as_string()
+        queries.append(
+            select(Run.node)
+            .join(StageRecord, StageRecord.run == Run.id)
+            .join(Node, Node.name == Run.node)
+            .join(MeasurementRow, MeasurementRow.stage == StageRecord.id)
+            .where(StageRecord.current, Run.started_at >= Node.machine_since, ~_superseded())
+            .where(MeasurementRow.metric == EVENT, code == number)
+        )
+    with reading() as session:
+        return {name for query in queries for name in session.scalars(query.distinct())}
+
+
+def _superseded() -> ColumnElement[bool]:
+    """Whether the ``Run``'s node has a later conclusive verdict on the stage of ``StageRecord``."""
+    run, stage = aliased(Run), aliased(StageRecord)
+    return (
+        exists()
+        .where(run.node == Run.node, stage.run == run.id, stage.stage == StageRecord.stage, stage.current)
+        .where(stage.verdict.in_(CONCLUSIVE), stage.id > StageRecord.id)
+        .correlate(Run, StageRecord)
+    )
+
+
+def metric_points(node: str, metric: str) -> list[Point]:
+    """The values of one metric in the runs of the node's present machine, oldest first; at most ``POINTS_MAX``."""
+    query = (
+        select(MeasurementRow, StageRecord.recorded_at, Run.run_id, StageRecord.level)
+        .join(StageRecord, MeasurementRow.stage == StageRecord.id)
+        .join(Run, StageRecord.run == Run.id)
+        .join(Node, Node.name == Run.node)
+        .where(
+            Run.node == node, Run.started_at >= Node.machine_since, MeasurementRow.metric == metric,
+            MeasurementRow.value.is_not(None), StageRecord.current,
+        )
+        .order_by(MeasurementRow.id.desc())
+        .limit(POINTS_MAX)
+    )  # fmt: skip
+    with reading() as session:
+        rows = list(session.execute(query))
+    return [
+        Point(
+            at, run_id, level, row.device, tuple(sorted((str(name), str(text)) for name, text in row.labels.items())),
+            row.value, row.unit, row.floor, row.ceiling,
+        )
+        for row, at, run_id, level in reversed(rows)
+        if row.value is not None
+    ]  # fmt: skip

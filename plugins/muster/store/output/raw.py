@@ -1,0 +1,98 @@
+"""The stored bytes that nodes sent, for re-evaluation."""
+
+from __future__ import annotations
+
+import dataclasses
+import datetime
+
+from sqlalchemy import select
+
+from muster.store.database import access
+from muster.store.database.engine import reading
+from muster.store.database.models import Artifact, Run, StageRecord
+from muster.store.testing.stages import CHASSIS, RESULT, TELEMETRY
+from muster_criteria.chassis import Chassis
+from muster_criteria.model import Verdict
+
+
+@dataclasses.dataclass(frozen=True)
+class StageBytes:
+    """The bytes behind a stage's current verdict, and when it was recorded. None: never received, or deleted.
+
+    ``chassis``: the BMC's readings, as ``muster_criteria.chassis.Chassis`` writes it.
+    """
+
+    result: bytes | None = None
+    telemetry: bytes | None = None
+    attempts: int = 1
+    recorded_at: datetime.datetime | None = None
+    chassis: bytes | None = None
+
+
+@dataclasses.dataclass(frozen=True)
+class StageAttempt:
+    """One attempt at a stage that brought a result: its bytes and its verdict."""
+
+    verdict: Verdict
+    result: bytes
+
+
+@dataclasses.dataclass(frozen=True)
+class BmcReading:
+    """What a node's BMC showed during one stage."""
+
+    at: datetime.datetime
+    stage: str
+    dag_id: str
+    run_id: str
+    chassis: Chassis
+
+
+def bmc_readings(node: str, limit: int) -> list[BmcReading]:
+    """The last ``limit`` readings of the node's BMC that are kept, the newest first."""
+    query = (
+        select(Artifact.created_at, StageRecord.stage, Run.dag_id, Run.run_id, Artifact.data)
+        .join(StageRecord, Artifact.stage == StageRecord.id)
+        .join(Run, StageRecord.run == Run.id)
+        .where(Run.node == node, Artifact.kind == CHASSIS)
+        .order_by(Artifact.id.desc())
+        .limit(limit)
+    )
+    with reading() as session:
+        return [
+            BmcReading(at, stage, dag_id, run_id, Chassis.from_json(data))
+            for at, stage, dag_id, run_id, data in session.execute(query)
+        ]
+
+
+def stage_attempts(
+    dag_id: str, run_id: str, stage: str, *, node: str = "", before: datetime.datetime | None = None
+) -> list[StageAttempt]:
+    """All attempts at ``stage`` whose results are kept, oldest first, superseded ones too. Raises UnknownRun."""
+    with reading() as session:
+        run = access.run_row(session, dag_id, run_id, node)
+        query = (
+            select(StageRecord.verdict, Artifact.data)
+            .join(Artifact, Artifact.stage == StageRecord.id)
+            .where(StageRecord.run == run.id, StageRecord.stage == stage, Artifact.kind == RESULT)
+            .order_by(StageRecord.id)
+        )
+        if before is not None:
+            query = query.where(StageRecord.recorded_at < before)
+        return [StageAttempt(Verdict(each.verdict), each.data) for each in session.execute(query)]
+
+
+def stage_bytes(dag_id: str, run_id: str, stage: str, *, node: str = "") -> StageBytes | None:
+    """The bytes of the current verdict of ``stage``; None without one. ``node``: if the run tests several.
+
+    Raises UnknownRun.
+    """
+    with reading() as session:
+        run = access.run_row(session, dag_id, run_id, node)
+        query = select(StageRecord).where(StageRecord.run == run.id, StageRecord.stage == stage, StageRecord.current)
+        row = session.scalar(query)
+        if row is None:
+            return None
+        rows = session.execute(select(Artifact.kind, Artifact.data).where(Artifact.stage == row.id))
+        kept = {each.kind: each.data for each in rows}
+        return StageBytes(kept.get(RESULT), kept.get(TELEMETRY), row.attempts, row.recorded_at, kept.get(CHASSIS))

@@ -1,0 +1,117 @@
+"""The events as a stream for receivers outside: at least once, in order, with a cursor for each receiver."""
+
+from __future__ import annotations
+
+import dataclasses
+import datetime
+from collections.abc import Mapping
+from typing import Any
+
+from sqlalchemy import func, select, text, update
+
+from muster.settings import settings
+from muster.store.database import access
+from muster.store.database.engine import reading, writing
+from muster.store.database.models import Event
+from muster.store.database.outgoing import AuditCursor
+
+LOCK_TIMEOUT_MS = 5000
+"""Writers of events wait behind the lock that waits: then it gives up, and housekeeping tries again."""
+
+
+@dataclasses.dataclass(frozen=True)
+class AuditEvent:
+    """One event as receivers get it. ``id`` grows with each event, and names it when it comes twice."""
+
+    id: int
+    at: str
+    kind: str
+    """"lifecycle" if the node moved, else "audit": a decision, a change or a remark."""
+    node: str
+    """"", as are both states, for a decision that concerns no node."""
+    from_state: str
+    to_state: str
+    actor: str
+    login: str
+    reason: str
+    evidence: dict[str, Any]
+
+
+@dataclasses.dataclass(frozen=True)
+class AuditLag:
+    """What a receiver has not accepted yet. ``since``: when the oldest such event was written, None without any."""
+
+    sink: str
+    waiting: int
+    since: datetime.datetime | None
+    last_error: str
+
+    @property
+    def sentence(self) -> str:
+        """The state in one sentence."""
+        since = f" since {self.since:%Y-%m-%d %H:%M} UTC" if self.since else ""
+        return f"audit stream {self.sink}: {self.waiting} events wait{since}" + (
+            f": {self.last_error}" if self.last_error else ""
+        )
+
+
+def audit_command(what: str, evidence: Mapping[str, Any]) -> None:
+    """Record what the person of the settings did by hand that concerns no node. ``what``: as a clause."""
+    with writing() as session:
+        access.write_remark(session, settings().who, what, evidence)
+
+
+def audit_batch(sink: str, limit: int) -> list[AuditEvent]:
+    """The next events for the receiver, oldest first; a new receiver gets all that there are."""
+    with writing() as session:
+        if session.get_bind().dialect.name == "postgresql":
+            # An id is given when a row is inserted and seen when that transaction ends: a lower id may appear after a
+            # higher one. This lock waits for such transactions, and lasts for one query of an index.
+            session.execute(text(f"SET LOCAL lock_timeout = {LOCK_TIMEOUT_MS}"))
+            session.execute(text("LOCK TABLE events IN SHARE MODE"))
+        whole = session.scalar(select(func.max(Event.id))) or 0
+    with reading() as session:
+        after = session.scalar(select(AuditCursor.event).where(AuditCursor.sink == sink)) or 0
+        query = select(Event).where(Event.id > after, Event.id <= whole).order_by(Event.id).limit(limit)
+        return [_value(row) for row in session.scalars(query)]
+
+
+def audit_delivered(sink: str, event: int) -> None:
+    """Store that the receiver has accepted everything up to this event; never moves back."""
+    with writing() as session:
+        if session.get(AuditCursor, sink, with_for_update=True) is None:
+            session.add(AuditCursor(sink=sink, event=0, last_error=""))
+            session.flush()
+        of_sink = update(AuditCursor).where(AuditCursor.sink == sink)
+        session.execute(of_sink.where(AuditCursor.event < event).values(event=event))
+        session.execute(of_sink.values(last_error="", failing_since=None))
+
+
+def audit_failed(sink: str, error: str) -> None:
+    """Store why the receiver did not accept the next events."""
+    with writing() as session:
+        row = session.get(AuditCursor, sink, with_for_update=True)
+        if row is None:
+            row = AuditCursor(sink=sink, event=0)
+            session.add(row)
+        row.last_error, row.failing_since = error, row.failing_since or access.now()
+
+
+def audit_lags() -> list[AuditLag]:
+    """What waits for each receiver of the settings."""
+    lags = []
+    with reading() as session:
+        for sink in sorted(settings().audit_sinks):
+            row = session.get(AuditCursor, sink)
+            waits = select(func.count(), func.min(Event.at)).where(Event.id > (row.event if row else 0))
+            number, since = session.execute(waits).one()
+            lags.append(AuditLag(sink, number, since, row.last_error if row else ""))
+    return lags
+
+
+def _value(row: Event) -> AuditEvent:
+    kind = "audit" if row.from_state == row.to_state else "lifecycle"
+    return AuditEvent(
+        row.id, row.at.isoformat(), kind, row.node or "", row.from_state, row.to_state, row.actor, row.login,
+        row.reason, row.evidence,
+    )  # fmt: skip

@@ -1,0 +1,185 @@
+"""Mails waiting to be sent: stored first, so that none is lost while the mail server is down."""
+
+from __future__ import annotations
+
+import datetime
+import json
+from collections.abc import Collection, Mapping
+
+from sqlalchemy import ColumnElement, func, or_, select
+
+from muster.rules.decisions import check_decision
+from muster.store.database import access
+from muster.store.database.engine import reading, writing
+from muster.store.database.outgoing import Outbox
+from muster.store.values import OutboxMessage, ParkedMail
+
+RETRY_FIRST = datetime.timedelta(minutes=4)
+"""Less than the five minutes between two deliveries of the housekeeping DAG."""
+
+RETRY_MAX = datetime.timedelta(hours=6)
+
+NOTIFICATION = "notify/"
+"""Begins the key of each notification in the outbox; the rest are mails."""
+NOTIFICATION_AGE = datetime.timedelta(hours=24)
+"""How long one is tried: a later one would report what is over."""
+
+
+def outbox_add(key: str, message: bytes, due: datetime.datetime | None = None) -> str:
+    """Put a mail in the outbox: "added", or "replaced" if one of that key was still waiting, or "sent already".
+
+    ``key`` names what the mail is about ("node_qualification/gpu-0001__new"), so that a retry does not mail twice.
+    ``due``: it is not sent before.
+    """
+    with writing() as session:
+        row = session.scalar(select(Outbox).where(Outbox.key == key).with_for_update())
+        if row is None:
+            made = Outbox(key=key, message=message, created_at=access.now(), attempts=0, last_error="", retry_at=due)
+            session.add(made)
+            return "added"
+        if row.sent_at is not None:
+            return "sent already"
+        row.message, row.retry_at, row.parked_at, row.recipients = message, due, None, ""
+        return "replaced"
+
+
+def outbox_notify(rule: str, about: str, known: Mapping[str, object], due: datetime.datetime | None = None) -> str:
+    """Put in the outbox what the notifier of ``rule`` sends ``about`` something, once; returns its key.
+
+    ``known``: what its templates know. ``due``: it is not sent before.
+    """
+    key = f"{NOTIFICATION}{rule}/{about}"
+    outbox_add(key, _notification(known, due or access.now()), due)
+    return key
+
+
+def _notification(known: Mapping[str, object], begins: datetime.datetime) -> bytes:
+    return json.dumps({"known": known, "last": (begins + NOTIFICATION_AGE).isoformat()}).encode()
+
+
+def outbox_resend(key: str, person: str, reason: str) -> bool:
+    """Make the mail of ``key`` due now, a parked one too; returns whether there is an unsent mail of that key.
+
+    A notification is tried for another ``NOTIFICATION_AGE``. Raises NoPerson without a named person and a reason.
+    """
+    check_decision(person, reason, f"the mail {key} is not sent again")
+    with writing() as session:
+        row = session.scalar(select(Outbox).where(Outbox.key == key, Outbox.sent_at.is_(None)).with_for_update())
+        if row is not None:
+            row.retry_at, row.parked_at = None, None
+            if key.startswith(NOTIFICATION):
+                row.message = _notification(json.loads(row.message)["known"], access.now())
+            access.write_decision(session, person, reason, f"mail {key} sent again", {"mail": key})
+        return row is not None
+
+
+def outbox_drop(key: str, person: str, reason: str) -> bool:
+    """Delete the unsent mail of ``key``; returns whether there was one. Raises NoPerson as ``outbox_resend``."""
+    check_decision(person, reason, f"the mail {key} is not dropped")
+    with writing() as session:
+        row = session.scalar(select(Outbox).where(Outbox.key == key, Outbox.sent_at.is_(None)).with_for_update())
+        if row is not None:
+            session.delete(row)
+            access.write_decision(session, person, reason, f"mail {key} dropped unsent", {"mail": key})
+        return row is not None
+
+
+def outbox_pending(
+    limit: int = 100,
+    *,
+    due: bool = False,
+    key: str | None = None,
+    notifications: bool | None = None,
+    but_of: Collection[str] = (),
+) -> list[OutboxMessage]:
+    """What waits to be sent, mails before notifications, oldest first, without bytes: a hundred mails are 600 MB.
+
+    With ``due`` those alone that may be tried now, with ``key`` the one of that key; with ``notifications`` these
+    alone, or mails alone if false. ``but_of``: rules whose notifications are left out.
+    """
+    columns = (Outbox.id, Outbox.key, Outbox.created_at, Outbox.attempts, Outbox.last_error, Outbox.retry_at)
+    query = select(*columns, Outbox.recipients).where(Outbox.sent_at.is_(None), Outbox.parked_at.is_(None))
+    if key is not None:
+        query = query.where(Outbox.key == key)
+    if notifications is not None:
+        query = query.where(Outbox.key.startswith(NOTIFICATION).is_(notifications))
+    for rule in but_of:
+        query = query.where(~Outbox.key.startswith(f"{NOTIFICATION}{rule}/", autoescape=True))
+    if due:
+        query = query.where(or_(Outbox.retry_at.is_(None), Outbox.retry_at <= access.now()))
+    with reading() as session:
+        rows = session.execute(query.order_by(Outbox.key.startswith(NOTIFICATION), Outbox.id).limit(limit))
+        return [OutboxMessage(*row[:-1], _addresses(row[-1])) for row in rows]
+
+
+def outbox_message(message_id: int) -> bytes:
+    """The bytes of one mail in the outbox."""
+    with reading() as session:
+        return session.scalars(select(Outbox.message).where(Outbox.id == message_id)).one()
+
+
+def outbox_parked() -> list[ParkedMail]:
+    """All mails that the mail server refused for good, and the notifications that were given up, oldest first."""
+    columns = (Outbox.key, Outbox.parked_at, Outbox.last_error, Outbox.recipients)
+    query = select(*columns).where(Outbox.parked_at.is_not(None))
+    with reading() as session:
+        rows = session.execute(query.order_by(Outbox.id))
+        return [ParkedMail(key, at, error, _addresses(left)) for key, at, error, left in rows if at]
+
+
+def outbox_parked_count() -> int:
+    """How many mails and notifications were given up."""
+    with reading() as session:
+        return session.scalar(select(func.count()).where(Outbox.parked_at.is_not(None))) or 0
+
+
+def tried() -> ColumnElement[bool]:
+    """Whether a mail was due already: it was tried, or is not delayed until a later time."""
+    return or_(Outbox.attempts > 0, Outbox.retry_at.is_(None), Outbox.retry_at <= access.now())
+
+
+def _addresses(text: str) -> tuple[str, ...]:
+    return tuple(text.split(",")) if text else ()
+
+
+def outbox_waiting(key: str | None = None) -> int:
+    """How many mails wait to be sent, of all or of ``key``, without those whose quiet hours are not over."""
+    waiting = select(func.count()).where(Outbox.sent_at.is_(None), Outbox.parked_at.is_(None), tried())
+    if key is not None:
+        waiting = waiting.where(Outbox.key == key)
+    with reading() as session:
+        return session.scalar(waiting) or 0
+
+
+def outbox_added(prefix: str, since: datetime.datetime, other_than: str) -> int:
+    """How many mails whose keys begin with ``prefix`` were added since then, without the one of key ``other_than``."""
+    mine = (Outbox.key.startswith(prefix, autoescape=True), Outbox.created_at >= since, Outbox.key != other_than)
+    with reading() as session:
+        return session.scalar(select(func.count()).select_from(Outbox).where(*mine)) or 0
+
+
+def outbox_sent(message_id: int) -> None:
+    """Mark the mail as accepted by the mail server."""
+    with writing() as session:
+        row = session.get_one(Outbox, message_id)
+        row.sent_at, row.attempts, row.last_error = access.now(), row.attempts + 1, ""
+
+
+def outbox_unreachable(message_id: int, error: str) -> None:
+    """Record that the mail server could not be reached: the mail is due at the next delivery again."""
+    with writing() as session:
+        row = session.get_one(Outbox, message_id)
+        row.attempts, row.last_error = row.attempts + 1, error
+
+
+def outbox_failed(message_id: int, error: str, *, park: bool = False, recipients: Collection[str] = ()) -> None:
+    """Record that the server refused the mail, and why: it waits twice as long as before, or is parked.
+
+    ``recipients``: those that were refused, where the others were accepted; only they are tried from now on.
+    """
+    with writing() as session:
+        row = session.get_one(Outbox, message_id)
+        row.retry_at = access.now() + min(RETRY_FIRST * 2 ** min(row.attempts, 10), RETRY_MAX)
+        row.parked_at = access.now() if park else None
+        row.attempts, row.last_error = row.attempts + 1, error
+        row.recipients = ",".join(sorted(recipients)) or row.recipients

@@ -1,0 +1,269 @@
+"""The queue of changes to schedulers: one place for each node, what is wanted there, and what has been confirmed.
+
+A change is queued by the transaction that moves the node (``database.wanted``), so none is lost; a later change of the
+same node supersedes one that still waits.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import datetime
+
+from sqlalchemy import or_, select, update
+from sqlalchemy.orm import Session
+
+from muster.errors import BadScheduler, IllegalMove, Refusal
+from muster.rules.decisions import check_decision
+from muster.rules.transitions import SERVING, State
+from muster.settings import settings
+from muster.store.database import access
+from muster.store.database.engine import reading, writing
+from muster.store.database.models import Node
+from muster.store.database.outgoing import SchedulerPlace
+from muster.store.database.wanted import ADMITTED as ADMITTED
+from muster.store.database.wanted import WITHDRAWN as WITHDRAWN
+from muster.store.database.wanted import follow_state, of_state, want
+
+CLAIM = 20
+"""So many times MUSTER_SCHEDULER_TIMEOUT_S a process that carries out a change keeps the others from it. A change takes
+up to seven commands, and over SSH each has one such limit for the login and one for the command.
+"""
+
+
+@dataclasses.dataclass(frozen=True)
+class PlaceRecord:
+    """As ``SchedulerPlace``; ``state``: the node's."""
+
+    node: str
+    cluster: str
+    name: str
+    state: State
+    wanted: str
+    why: str
+    wanted_at: datetime.datetime
+    done: str
+    attempts: int
+    last_error: str
+    difference: str
+    question: str
+    verify: str
+    test_job: str = ""
+    preempted: bool = False
+    done_at: datetime.datetime | None = None
+    verify_since: datetime.datetime | None = None
+
+    @property
+    def waits(self) -> bool:
+        """Whether a change is still to be carried out."""
+        return self.wanted != self.done and bool(self.wanted)
+
+    @property
+    def admitted(self) -> bool:
+        """Whether the scheduler has confirmed that it allocates the node."""
+        return self.wanted == self.done == ADMITTED
+
+
+def place_on_scheduler(node: str, cluster: str, name: str, person: str, reason: str) -> PlaceRecord | None:
+    """Give the node a place in a cluster under its name there, or, with cluster "", none. Queues what its state wants.
+
+    Raises IllegalMove without a person and a reason, or if a node in service or in a test would change its place;
+    BadScheduler if another node has that name there; UnknownNode.
+    """
+    check_decision(person, reason, f"{node} keeps its scheduler")
+    with writing() as session:
+        row = access.node_row(session, node, lock=True)
+        place = session.get(SchedulerPlace, node, with_for_update=True)
+        before = f"{place.cluster}/{place.name}" if place else "no scheduler"
+        lease = access.live_lease(session, node)
+        if place is not None and lease is not None:
+            raise IllegalMove(
+                f"{node} is tested in {before}, by run {lease.run_id} of {lease.dag_id}: wait for its end",
+                Refusal.LEASED,
+            )
+        if place is not None and State(row.state) in SERVING:
+            raise IllegalMove(
+                f"{node} is in service in {before}: move it out first, `muster node move {node} registered --reason …`",
+                Refusal.STATE,
+            )
+        taken = select(SchedulerPlace.node).where(SchedulerPlace.cluster == cluster, SchedulerPlace.name == name)
+        other = session.scalar(taken.where(SchedulerPlace.node != node))
+        if other is not None:
+            raise BadScheduler(f"{other} is {name} in {cluster} already: two nodes cannot have one name there")
+        if place is not None:
+            session.delete(place)
+            session.flush()
+        if cluster:
+            wanted = of_state(row)
+            why = f"{row.state}, not admitted yet" if wanted == WITHDRAWN else reason.strip()
+            session.add(
+                SchedulerPlace(node=node, cluster=cluster, name=name, wanted=wanted, why=why, wanted_at=access.now())
+            )
+            session.flush()
+        state, after = State(row.state), f"{cluster}/{name}" if cluster else "no scheduler"
+        evidence = {"person": person, "reason": reason.strip(), "before": before, "after": after}
+        access.write_event(session, node, state, state, person, f"its scheduler is {after}: {reason.strip()}", evidence)
+        return _record(session, node)
+
+
+def scheduler_place(node: str) -> PlaceRecord | None:
+    """The node's place in a scheduler, None without one."""
+    with reading() as session:
+        return _record(session, node)
+
+
+def scheduler_places(*, waiting: bool = False) -> list[PlaceRecord]:
+    """Every node's place, by node. ``waiting``: those with a change to carry out: withdrawals, then the oldest."""
+    query = select(SchedulerPlace, Node.state).join(Node, Node.name == SchedulerPlace.node)
+    with reading() as session:
+        found = [_value(row, state) for row, state in session.execute(query.order_by(SchedulerPlace.node))]
+    if not waiting:
+        return found
+    return sorted((each for each in found if each.waits), key=lambda each: (each.wanted == ADMITTED, each.wanted_at))
+
+
+def scheduler_differences() -> list[PlaceRecord]:
+    """The places alone whose scheduler differs from the records or raised a question, by node."""
+    query = select(SchedulerPlace, Node.state).join(Node, Node.name == SchedulerPlace.node)
+    query = query.where(or_(SchedulerPlace.difference != "", SchedulerPlace.question != ""))
+    with reading() as session:
+        return [_value(row, state) for row, state in session.execute(query.order_by(SchedulerPlace.node))]
+
+
+def withdraw_for_test(node: str, why: str, *, anew: bool = False) -> None:
+    """Queue the withdrawal of a node in service that a run is about to test; its release takes it back.
+
+    ``anew``: also if it is confirmed already. Nothing for a node in shadow mode.
+    """
+    with writing() as session:
+        row = access.node_row(session, node, lock=True)
+        if not row.shadow:
+            want(session, row, WITHDRAWN, why, anew=anew)
+
+
+def restore_place(node: str, why: str) -> None:
+    """Queue what the node's state demands, after a test for which it was withdrawn. Harmless when nothing differs."""
+    with writing() as session:
+        follow_state(session, access.node_row(session, node, lock=True), why)
+
+
+def claim_change(node: str) -> PlaceRecord | None:
+    """The change of the node that waits, for the caller alone for ``CLAIM``; None if there is none, or another has it.
+
+    From here until it is confirmed, what the scheduler does with the node is unknown, whatever was confirmed before.
+    """
+    moment = access.now()
+    length = CLAIM * datetime.timedelta(seconds=settings().scheduler_timeout_s)
+    until, claimed = moment + length, SchedulerPlace.claimed_until
+    # A claim that ends far beyond this one is by a clock that has been set back since.
+    free = or_(claimed.is_(None), claimed < moment, claimed > until + length)
+    with writing() as session:
+        mine = update(SchedulerPlace).where(SchedulerPlace.node == node, SchedulerPlace.wanted != SchedulerPlace.done)
+        mine = mine.where(SchedulerPlace.wanted != "", free).values(claimed_until=until, done="")
+        taken = session.execute(mine.returning(SchedulerPlace.node)).first()
+        return _record(session, node) if taken else None
+
+
+def change_carried_out(change: PlaceRecord, error: str = "") -> None:
+    """Note that the claimed change was confirmed, or why not. One that was superseded meanwhile stays queued."""
+    with writing() as session:
+        row = session.get_one(SchedulerPlace, change.node, with_for_update=True)
+        row.claimed_until = None
+        if (row.cluster, row.name) != (change.cluster, change.name):
+            return
+        if error:
+            row.attempts, row.last_error = row.attempts + 1, error
+            return
+        # The scheduler is where this change left it, whatever is wanted by now.
+        row.done, row.done_at, row.difference = change.wanted, access.now(), ""
+        if row.wanted_at == change.wanted_at:
+            row.attempts, row.last_error = 0, ""
+
+
+def note_difference(
+    node: str, difference: str, verify: str = "", verify_since: datetime.datetime | None = None
+) -> None:
+    """Store what the scheduler shows that the records do not, and a person's drain that requests a test, since when.
+
+    Another request, or none, ends the question about the request before.
+    """
+    with writing() as session:
+        row = session.get(SchedulerPlace, node)
+        if row is None:
+            return
+        later = verify_since is not None and (row.verify_since is None or verify_since > row.verify_since)
+        if row.verify != verify or (verify and later):
+            row.question = "" if row.verify else row.question
+            row.verify_since = (verify_since if later else access.now()) if verify else None
+        row.difference, row.verify = difference, verify
+
+
+def ask_about_request(node: str, question: str) -> bool:
+    """Ask a person about the drain by which one requests a test. Returns False, and changes nothing, if it is gone."""
+    with writing() as session:
+        row = session.get(SchedulerPlace, node, with_for_update=True)
+        if row is None or not row.verify:
+            return False
+        row.question = question
+        return True
+
+
+def note_test_job(node: str, job: str, *, preempted: bool = False) -> None:
+    """Store the name of the job as which the node is tested, and whether it was preempted."""
+    with writing() as session:
+        row = session.get_one(SchedulerPlace, node, with_for_update=True)
+        row.test_job, row.preempted = job, preempted
+
+
+def forget_test_job(node: str, job: str) -> None:
+    """Note that we ended this test job; another that a run has noted meanwhile stays."""
+    query = update(SchedulerPlace).where(SchedulerPlace.node == node, SchedulerPlace.test_job == job)
+    with writing() as session:
+        session.execute(query.values(test_job="", preempted=False))
+
+
+def note_ended_job(node: str, sentence: str) -> None:
+    """Remark in the node's history that a user's job was ended, which ``sentence`` names."""
+    with writing() as session:
+        state = State(access.node_row(session, node).state)
+        access.write_event(session, node, state, state, "muster", sentence, {})
+
+
+def drain_again(node: str, seen: str) -> bool:
+    """Queue the withdrawal of a node in quarantine that its scheduler shows open, and ask a person about it.
+
+    Returns False, and changes nothing, if another end is wanted by now.
+    """
+    with writing() as session:
+        row = access.node_row(session, node, lock=True)
+        place = session.get_one(SchedulerPlace, node, with_for_update=True)
+        if place.wanted != WITHDRAWN:
+            return False
+        place.done, place.wanted_at = "", access.now()
+        place.question = (
+            f"{node} is in {row.state} and was found open in {place.cluster}: {seen}; find out why, then "
+            f"`muster node move {node} … --reason …`"
+        )
+        state = State(row.state)
+        access.write_event(session, node, state, state, "muster", f"drained again: {seen}", {})
+        return True
+
+
+def mark_again(node: str) -> None:
+    """Queue the confirmed admission of a node once more; nothing if another end is wanted by now, or it still waits."""
+    confirmed = (SchedulerPlace.wanted == ADMITTED, SchedulerPlace.done == ADMITTED)
+    with writing() as session:
+        session.execute(update(SchedulerPlace).where(SchedulerPlace.node == node, *confirmed).values(done=""))
+
+
+def _record(session: Session, node: str) -> PlaceRecord | None:
+    query = select(SchedulerPlace, Node.state).join(Node, Node.name == SchedulerPlace.node)
+    found = session.execute(query.where(SchedulerPlace.node == node)).first()
+    return _value(found[0], found[1]) if found else None
+
+
+def _value(row: SchedulerPlace, state: str) -> PlaceRecord:
+    return PlaceRecord(
+        row.node, row.cluster, row.name, State(state), row.wanted, row.why, row.wanted_at, row.done, row.attempts,
+        row.last_error, row.difference, row.question, row.verify, row.test_job,
+        row.preempted, row.done_at, row.verify_since,
+    )  # fmt: skip

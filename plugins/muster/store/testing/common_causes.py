@@ -1,0 +1,97 @@
+"""What other nodes failed in lately: the input for telling a common cause from a fault of one node."""
+
+from __future__ import annotations
+
+import dataclasses
+import datetime
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING
+
+from sqlalchemy import select
+from sqlalchemy.orm import Session
+
+from muster.rules import ending
+from muster.rules.transitions import State
+from muster.settings import settings
+from muster.store.database import access
+from muster.store.database.engine import reading
+from muster.store.database.models import FindingRow, Node, Run, StageRecord
+from muster_criteria.model import Finding, Verdict
+
+if TYPE_CHECKING:
+    from muster_criteria.context.alike import Neighbour
+
+_CONCLUSIVE = tuple(str(verdict) for verdict in (Verdict.PASS, Verdict.WARN, Verdict.PROVISIONAL, Verdict.FAIL))
+"""Verdicts that count: an inconclusive stage neither failed nor passed."""
+
+
+def neighbours(node: str, stage: str, before: datetime.datetime | None = None) -> list[Neighbour]:
+    """The other nodes judged in that stage within MUSTER_COMMON_CAUSE_HOURS ``before`` (default: now).
+
+    Real and simulated nodes are separate fleets. Raises UnknownNode.
+    """
+    with reading() as session:
+        return _neighbours(session, access.node_row(session, node), stage, before or access.now())
+
+
+def findings_of_run(session: Session, run: Run) -> list[tuple[str, Finding]]:
+    """(stage, finding) of the run's current verdicts."""
+    query = (
+        select(StageRecord.stage, FindingRow)
+        .join(FindingRow, FindingRow.stage == StageRecord.id)
+        .where(StageRecord.run == run.id, StageRecord.current)
+        .order_by(FindingRow.id)
+    )
+    return [(stage, access.to_finding(row)) for stage, row in session.execute(query)]
+
+
+def note_shared_cause(session: Session, run: Run, found: Sequence[tuple[str, Finding]]) -> None:
+    """Add a remark to the history of each quarantined node that failed earlier with the same cause.
+
+    Only a person takes a node out of quarantine; the remark keeps its parts from being returned.
+    """
+    node, moment = access.node_row(session, run.node), access.now()
+    others = {stage: _neighbours(session, node, stage, moment) for stage in {stage for stage, _ in found}}
+    for name, sentence in ending.shared_cause_notes(run.node, found, others).items():
+        if (state := State(access.node_row(session, name).state)) is State.QUARANTINE:
+            evidence = {"common_cause": f"{run.dag_id}/{run.run_id}"}
+            access.write_event(session, name, state, state, "muster", sentence, evidence)
+
+
+@dataclasses.dataclass
+class _Latest:
+    """The latest verdict of a stage on one node."""
+
+    stage: int
+    rack: str
+    environment: Mapping[str, str | None]
+
+
+def _neighbours(session: Session, own: Node, stage: str, until: datetime.datetime) -> list[Neighbour]:
+    """The other nodes that were judged in that stage in the window, each by its latest verdict there."""
+    # Imported here because it brings pandas, and every task process that parses a DAG file imports the records.
+    from muster_criteria.context.alike import Neighbour, groups_of, symptom
+
+    since = until - datetime.timedelta(hours=settings().common_cause_hours)
+
+    query = (
+        select(StageRecord.id, Run.node, Node.rack, Run.environment)
+        .join(Run, StageRecord.run == Run.id)
+        .join(Node, Node.name == Run.node)
+        .where(StageRecord.stage == stage, StageRecord.recorded_at > since, StageRecord.recorded_at <= until)
+        .where(StageRecord.verdict.in_(_CONCLUSIVE), Run.node != own.name, Node.simulated == own.simulated)
+        .order_by(StageRecord.id)
+    )
+    latest = {row.node: _Latest(row.id, row.rack, row.environment) for row in session.execute(query)}
+    found: dict[int, list[Finding]] = {}
+    stages = [each.stage for each in latest.values()]
+    for row in session.scalars(select(FindingRow).where(FindingRow.stage.in_(stages))):
+        found.setdefault(row.stage, []).append(access.to_finding(row))
+    return [
+        Neighbour(
+            node,
+            groups_of(each.rack, each.environment),
+            frozenset(name for finding in found.get(each.stage, ()) if (name := symptom(finding))),
+        )
+        for node, each in sorted(latest.items())
+    ]

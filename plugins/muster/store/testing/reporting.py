@@ -1,0 +1,96 @@
+"""Loading what a run's report shows."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from sqlalchemy import select
+from sqlalchemy.orm import Session
+
+from muster.rules import run_report as building
+from muster.rules import transitions
+from muster.store.database import access
+from muster.store.database.engine import reading
+from muster.store.database.models import FindingRow, Job, MeasurementRow, StageRecord
+from muster.store.decisions.waivers import machine_of, valid_waivers
+from muster.store.decisions.withdrawals import breaker_now
+from muster.store.output import charts
+from muster.store.testing.runs import to_job
+from muster_criteria.model import Coverage, Finding, Gap, Judgement, Lack, Observation, Verdict
+from muster_reports.model import RunReport, StageReport
+
+
+def run_report(dag_id: str, run_id: str, *, run_url: str | None = None, node: str = "") -> RunReport:
+    """Everything a report of the run shows, of ``node`` if it tests several. Raises UnknownRun."""
+    with reading() as session:
+        run = access.run_row(session, dag_id, run_id, node)
+        row = access.node_row(session, run.node)
+        stages = session.scalars(select(StageRecord).where(StageRecord.run == run.id, StageRecord.current))
+        jobs = session.scalars(select(Job).where(Job.run == run.id).order_by(Job.id))
+        return building.assemble(
+            access.to_run(run),
+            access.to_node(row),
+            {stage.stage: _stage(session, stage) for stage in stages},
+            {job.stage: to_job(run, job) for job in jobs},
+            (run.identity, run.environment),
+            building.waiver_sentences(valid_waivers(session, access.now()), machine_of(session, row)),
+            breaker_now(session, simulated=run.simulated),
+            run_url=run_url,
+            now=access.now(),
+        )
+
+
+def judgements(dag_id: str, run_id: str, *, node: str = "") -> dict[str, Judgement]:
+    """The current judgement of each judged stage of the run, of ``node`` if it tests several. Raises UnknownRun."""
+    with reading() as session:
+        run = access.run_row(session, dag_id, run_id, node)
+        rows = session.scalars(select(StageRecord).where(StageRecord.run == run.id, StageRecord.current))
+        found = {row.stage: _judgement(session, row) for row in rows}
+    return {stage: found[stage] for stage in transitions.in_order(found)}
+
+
+def _judgement(session: Session, row: StageRecord) -> Judgement:
+    return Judgement(
+        stage=row.stage, level=row.level, verdict=Verdict(row.verdict), reason=row.reason,
+        coverage=Coverage(row.required, row.measured, row.judged, _gaps(row.missing), _gaps(row.unjudged)),
+        findings=_findings(session, row), observations=_observations(session, row), simulated=row.simulated,
+        sku=row.sku, sku_version=row.sku_version, notes=tuple(row.notes), snapshot=row.snapshot,
+    )  # fmt: skip
+
+
+def _stage(session: Session, row: StageRecord) -> StageReport:
+    started, ended = row.started_at, row.ended_at
+    return StageReport(
+        judgement=_judgement(session, row),
+        started_at=started,
+        duration_s=(ended - started).total_seconds() if started and ended else None,
+        probes=tuple((probe, status, reason) for probe, status, reason in row.probes),
+        telemetry=charts.from_json(row.charts),
+        attempts=row.attempts,
+        end=row.job_end,
+    )  # fmt: skip
+
+
+def _gaps(stored: list[dict[str, Any]]) -> tuple[Gap, ...]:
+    return tuple(Gap(Lack(each["code"]), each["why"], each["what"], each["device"]) for each in stored)
+
+
+def _findings(session: Session, stage: StageRecord) -> tuple[Finding, ...]:
+    rows = session.scalars(select(FindingRow).where(FindingRow.stage == stage.id).order_by(FindingRow.id))
+    return tuple(access.to_finding(row) for row in rows)
+
+
+def _observations(session: Session, stage: StageRecord) -> tuple[Observation, ...]:
+    rows = session.scalars(
+        select(MeasurementRow)
+        .where(MeasurementRow.stage == stage.id, MeasurementRow.judged.is_not(None))
+        .order_by(MeasurementRow.judged)
+    )
+    return tuple(
+        Observation(
+            probe=row.probe, metric=row.metric, device=row.device, unit=row.unit, value=row.value, text=row.text,
+            labels=access.to_labels(row.labels), samples=row.samples, spread=row.spread, floor=row.floor,
+            ceiling=row.ceiling, source=row.source, ok=bool(row.ok), note=row.note,
+        )
+        for row in rows
+    )  # fmt: skip

@@ -1,0 +1,350 @@
+"""Runs from begin to end, their jobs, and what a run proves about its node."""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Collection, Sequence
+
+from sqlalchemy import ScalarSelect, func, select, update
+from sqlalchemy.orm import Session, aliased
+
+from muster.errors import IllegalMove, LeaseLost, Refusal
+from muster.rules import ending
+from muster.rules import transitions as lifecycle
+from muster.rules.ending import RunFacts
+from muster.rules.transitions import BROKEN, STAGES, Evidence, State
+from muster.settings import settings
+from muster.store.database import access
+from muster.store.database.engine import reading, writing
+from muster.store.database.models import Event, Job, Node, Run, StageRecord
+from muster.store.database.outgoing import SchedulerPlace
+from muster.store.database.wanted import follow_state
+from muster.store.decisions import certificates, withdrawals
+from muster.store.decisions.verdicts import current_verdicts
+from muster.store.decisions.waivers import accepted_at_admission
+from muster.store.fleet.suspects import free_of_suspects
+from muster.store.testing import common_causes
+from muster.store.values import JobRecord, NodeRecord, RunRecord, StageVerdict
+from muster_criteria.model import Severity, Verdict
+from muster_node.contract import END_FENCED
+
+RECENT = 20
+"""Number of latest runs that the typical duration is the median of."""
+READ = 10 * RECENT
+"""Number of latest runs among which those of the same stages are looked for."""
+
+
+def begin_run(
+    dag_id: str,
+    run_id: str,
+    node: str,
+    level: str,
+    reason: str,
+    forced: str | None = None,
+    *,
+    started_by: str = "",
+    required_stages: Sequence[str] = STAGES,
+) -> RunRecord:
+    """Record that a run begins on a node; the same run again is the same record, without what it measured before a
+    repair.
+
+    A DAG run that tests several nodes begins once for each of them. ``forced`` is the person's reason to overrule the
+    in-use guard, ``started_by`` the login that started the run. ``required_stages`` are those without which the run is
+    no full-coverage pass. Raises UnknownNode, and IllegalMove if the node is where no test may take it.
+    """
+    with writing() as session:
+        row = access.node_row(session, node)
+        state = State(row.state)
+        run = session.scalar(select(Run).where(Run.dag_id == dag_id, Run.run_id == run_id, Run.node == node))
+        if run is None:
+            if state in (*BROKEN, State.RETIRED):
+                raise IllegalMove(
+                    f"{node} is in {state} and is not tested there; from {state} it can go to "
+                    f"{lifecycle.possible_moves(state)}",
+                    Refusal.STATE,
+                )
+            run = Run(
+                dag_id=dag_id, run_id=run_id, node=node, sku=row.sku, level=level, reason=reason, forced=forced,
+                started_by=started_by, required_stages=list(required_stages), state_before=state,
+                simulated=row.simulated, started_at=access.now(),
+            )  # fmt: skip
+            session.add(run)
+            session.flush()
+        else:
+            _set_aside(session, run, row)
+        return access.to_run(run)
+
+
+def _set_aside(session: Session, run: Run, node: Node) -> None:
+    """Keep as superseded what a cleared run measured before the node's repair, or on another machine of its name.
+
+    A FAIL stays until its stage is measured anew.
+    """
+    left = select(func.max(Event.at)).where(Event.node == node.name, Event.from_state.in_(map(str, BROKEN)))
+    since = max(filter(None, (node.machine_since, session.scalar(left))))
+    old = update(StageRecord).where(StageRecord.run == run.id, StageRecord.current, StageRecord.recorded_at < since)
+    session.execute(old.where(StageRecord.verdict != str(Verdict.FAIL)).values(current=False))
+
+
+def begin_stage(dag_id: str, run_id: str, stage: str, *, node: str = "") -> NodeRecord:
+    """Move the run's node into the state in which ``stage`` runs, and return it; harmless when it is there already.
+
+    A node in shadow mode stays where it serves. ``node`` names it where the run tests several. A run that is cleared
+    and repeated after its end is open again from here. Raises LeaseLost if the run does not hold the node, IllegalMove
+    if the stage cannot follow the node's state (quarantined since, earlier stages missing).
+    """
+    with writing() as session:
+        run = access.run_row(session, dag_id, run_id, node)
+        row = access.node_row(session, run.node, lock=True)
+        require_lease(session, run)
+        done = frozenset(summary.stage for summary in _stages(session, run))
+        evidence = Evidence(run=f"{dag_id}/{run_id}")
+        if run.ended_at is not None:
+            run.state_before = row.state  # a test that is not made returns the node there, no further
+        for state in lifecycle.path_to_stage(stage, State(row.state), done, shadow=row.shadow):
+            access.move(session, row, state, "muster", f"stage {stage} of run {run_id}", evidence)
+        run.ended_at, run.verdict, run.headline, run.state_after, run.why_held = None, None, "", None, ""
+        return access.to_node(row)
+
+
+def finish_run(dag_id: str, run_id: str, verdict: Verdict, headline: str, *, node: str = "") -> RunRecord:
+    """Close a run with its verdict, and move its node accordingly, in one transaction.
+
+    The moves are ``lifecycle.closing``'s: qualified on PASS, WARN or PROVISIONAL, quarantine on FAIL, back to
+    registered on INCONCLUSIVE, and triage on the third of these in a row; a node that serves goes on serving then,
+    unless the run found something (``ending.RunFacts.nothing_new``). A node in shadow mode stays, and a
+    full-coverage PASS of every stage, at the level that admission asks for, ends its shadow. While the circuit
+    breaker is open, a verdict that would take the node out of service is held: it goes on serving, marked. So is a
+    FAIL for what nodes of its rack or image have in common; one that does not serve is registered again. All this
+    happens only if the run holds the node. The same verdict a second time changes nothing. ``node`` names it where the
+    run tests several. Raises UnknownRun.
+    """
+    with writing() as session:
+        run = access.run_row(session, dag_id, run_id, node)
+        row = access.node_row(session, run.node, lock=True)
+        if run.ended_at is not None and run.verdict == verdict:
+            return access.to_run(run)
+        run.verdict, run.headline, run.ended_at = str(verdict), headline, access.now()
+        session.flush()
+        if access.holds(session, row.name, dag_id, run_id):
+            close(session, run, row, verdict)
+        run.state_after = row.state
+        return access.to_run(run)
+
+
+def get_run(dag_id: str, run_id: str, *, node: str = "") -> RunRecord:
+    """The run, of ``node`` if it tests several. Raises UnknownRun."""
+    with reading() as session:
+        return access.to_run(access.run_row(session, dag_id, run_id, node))
+
+
+def find_run(run_id: str, *, node: str = "") -> RunRecord:
+    """The latest run of that id, of whatever DAG, of ``node`` if it tests several. Raises UnknownRun."""
+    with reading() as session:
+        dag_id = session.scalar(select(Run.dag_id).where(Run.run_id == run_id).order_by(Run.id.desc()).limit(1))
+        return access.to_run(access.run_row(session, dag_id or "any DAG", run_id, node))
+
+
+def list_runs(
+    *,
+    node: str = "",
+    run: tuple[str, str] | None = None,
+    limit: int | None = None,
+    this_machine: bool = False,
+) -> list[RunRecord]:
+    """Runs, latest first, at most ``limit``.
+
+    ``node``, ``run`` (dag_id, run_id): of these only; ``this_machine``: of present machines.
+    """
+    query = select(Run).order_by(Run.id.desc()).limit(limit)
+    if run:
+        query = query.where(Run.dag_id == run[0], Run.run_id == run[1])
+    if node:
+        query = query.where(Run.node == node)
+    if this_machine:
+        query = query.join(Node, Node.name == Run.node).where(Run.started_at >= Node.machine_since)
+    with reading() as session:
+        return [access.to_run(row) for row in session.scalars(query)]
+
+
+def last_run_id() -> ScalarSelect[int]:
+    """The id of the last run of each ``Node`` of the enclosing query: of its present machine, ended, and not SKIPPED.
+
+    What was skipped measured nothing, so it hides no earlier verdict.
+    """
+    found = aliased(Run)
+    return (
+        select(found.id)
+        .where(found.node == Node.name, found.started_at >= Node.machine_since)
+        .where(found.ended_at.is_not(None), found.verdict != str(Verdict.SKIPPED))
+        .order_by(found.ended_at.desc())
+        .limit(1)
+        .correlate(Node)
+        .scalar_subquery()
+    )
+
+
+def last_run(node: str) -> RunRecord | None:
+    """The node's last run (``last_run_id``), None without one."""
+    query = select(Run).join(Node, Node.name == Run.node).where(Node.name == node, Run.id == last_run_id())
+    with reading() as session:
+        row = session.scalar(query)
+        return access.to_run(row) if row is not None else None
+
+
+def typical_duration_s(
+    sku: str, level: str, dag_id: str, *, simulated: bool, stages: Sequence[str] = STAGES
+) -> float | None:
+    """Median time (s) of the latest such runs, of just these required stages, that went through all of them.
+
+    None if there is none.
+    """
+    ended = select(Run.started_at, Run.ended_at, Run.required_stages).where(
+        Run.sku == sku,
+        Run.level == level,
+        Run.dag_id == dag_id,
+        Run.simulated == simulated,
+        Run.ended_at.is_not(None),
+        Run.verdict.in_([str(verdict) for verdict in (Verdict.PASS, Verdict.WARN, Verdict.PROVISIONAL)]),
+    )
+    with reading() as session:
+        rows = list(session.execute(ended.order_by(Run.id.desc()).limit(READ)))
+    took = [(row.ended_at - row.started_at).total_seconds() for row in rows if set(row.required_stages) == set(stages)]
+    return statistics.median(took[:RECENT]) if took else None
+
+
+def run_stages(dag_id: str, run_id: str, *, node: str = "") -> list[StageVerdict]:
+    """The current verdict of each judged stage, in the order of the node's life. Raises UnknownRun."""
+    with reading() as session:
+        return _stages(session, access.run_row(session, dag_id, run_id, node))
+
+
+def record_job(job: JobRecord) -> None:
+    """Store a job or its new state, keyed by run, stage and attempt. Raises UnknownRun."""
+    with writing() as session:
+        run = access.run_row(session, job.dag_id, job.run_id, job.node)
+        row = _job(session, run, job.stage, job.attempt_key)
+        if row is None:
+            row = Job(run=run.id, stage=job.stage, attempt_key=job.attempt_key)
+            session.add(row)
+        for name in ("state", "remote_dir", "boot_id", "fence", "started_at", "ended_at", "note", "chassis"):
+            setattr(row, name, getattr(job, name))
+        row.repeat_probes = list(job.repeat_probes)
+
+
+def get_job(
+    dag_id: str, run_id: str, stage: str, attempt_key: str | None = None, *, node: str = ""
+) -> JobRecord | None:
+    """The job of that stage and attempt (without one: the latest), or None. Raises UnknownRun."""
+    with reading() as session:
+        run = access.run_row(session, dag_id, run_id, node)
+        row = _job(session, run, stage, attempt_key)
+        return to_job(run, row) if row else None
+
+
+def count_jobs(dag_id: str, run_id: str, stages: Collection[str], state: str) -> int:
+    """How many jobs of these stages stand in ``state`` in the run, over all attempts."""
+    query = select(func.count()).select_from(Job).join(Run, Job.run == Run.id)
+    query = query.where(Run.dag_id == dag_id, Run.run_id == run_id)
+    with reading() as session:
+        return session.scalar(query.where(Job.stage.in_(sorted(stages)), Job.state == state)) or 0
+
+
+def to_job(run: Run, row: Job) -> JobRecord:
+    """The job as a value."""
+    return JobRecord(
+        run.dag_id, run.run_id, row.stage, row.attempt_key, row.state, row.remote_dir, row.boot_id, row.fence,
+        row.started_at, row.ended_at, row.note, run.node, row.chassis, tuple(row.repeat_probes),
+    )  # fmt: skip
+
+
+def require_lease(session: Session, run: Run) -> None:
+    """Raise LeaseLost unless the run holds its node: a run that lost its lease can do nothing."""
+    if not access.holds(session, run.node, run.dag_id, run.run_id):
+        raise LeaseLost(f"run {run.run_id} of {run.dag_id} does not hold {run.node} (any more); clear it to start over")
+
+
+def attested(session: Session, node: Node, claimed: Evidence) -> Evidence:
+    """``claimed`` with everything about the run replaced by what is recorded (``lifecycle.ending.attested``)."""
+    dag_id, _, run_id = (claimed.run or "").partition("/")
+    run = session.scalar(select(Run).where(Run.dag_id == dag_id, Run.run_id == run_id, Run.node == node.name))
+    leased = run is not None and access.holds(session, node.name, dag_id, run_id)
+    return ending.attested(claimed, _facts(session, run, node) if run is not None and leased else None)
+
+
+def close(session: Session, run: Run, node: Node, verdict: Verdict) -> Evidence:
+    """Move the node as the end of the run decides (``lifecycle.ending``). Returns on what evidence.
+
+    The caller has locked the node.
+    """
+    facts = _facts(session, run, node)
+    current = facts.node.state
+    end, full = ending.end_of_run(facts, verdict, settings().admission_level)
+    breaker = None
+    if end.withdraws(current):
+        breaker = withdrawals.breaker_now(session, simulated=node.simulated, deciding=True)
+    found = common_causes.findings_of_run(session, run) if verdict is Verdict.FAIL else []
+    end, shared = ending.hold_back(end, current, verdict, breaker, [finding for _, finding in found])
+    if shared:
+        common_causes.note_shared_cause(session, run, found)
+    evidence = Evidence(
+        run=f"{run.dag_id}/{run.run_id}",
+        run_over=verdict in (Verdict.INCONCLUSIVE, Verdict.SKIPPED),
+        verdict=verdict,
+        full_coverage=full,
+        budget_spent=State.TRIAGE in end.path,
+        held=bool(end.why_held),
+        nothing_new=facts.nothing_new(verdict),
+    )
+    for state in end.path:
+        access.move(session, node, state, "muster", f"{end.reason}: {run.headline}", evidence)
+    if State.PRODUCTION in end.path and verdict is not Verdict.INCONCLUSIVE:
+        certificates.issue(session, node, "muster", evidence, whole=set(STAGES) <= set(run.required_stages))
+    node.inconclusive = end.inconclusive
+    serves = State(node.state) in lifecycle.SERVING
+    held = evidence.run if end.why_held else facts.still_held(node.held_run)
+    run.why_held, node.held_run = end.why_held, held or "" if serves else ""
+    if end.verified:
+        leave_shadow(session, node, "muster", f"{end.reason}: {run.headline}", evidence)
+    return evidence
+
+
+def _facts(session: Session, run: Run, node: Node) -> RunFacts:
+    found = [finding for _, finding in common_causes.findings_of_run(session, run)]
+    place = session.get(SchedulerPlace, node.name)
+    fenced = select(StageRecord.id).where(
+        StageRecord.run == run.id, StageRecord.current, StageRecord.job_end == END_FENCED
+    )
+    accepted = accepted_at_admission(session, node, found)
+    return RunFacts(
+        run=access.to_run(run),
+        node=access.to_node(node),
+        stages=_stages(session, run),
+        verdicts=[verdict for _, verdict in current_verdicts(session, node)],
+        suspect=not free_of_suspects(session, node),
+        accepted=accepted,
+        clean=accepted or all(finding.severity is Severity.INFO for finding in found),
+        fenced=bool(session.scalar(select(fenced.exists()))),
+        preempted=place is not None and place.preempted,
+    )
+
+
+def leave_shadow(session: Session, node: Node, actor: str, reason: str, evidence: Evidence) -> None:
+    """End the node's shadow mode, with its event: from here on it is treated like every other node in production."""
+    node.shadow = False
+    state = State(node.state)
+    proof = {**access.evidence_json(evidence), "verified": True}
+    access.write_event(session, node.name, state, state, actor, f"out of shadow mode: {reason}", proof)
+    follow_state(session, node, reason, by_person=bool(evidence.person))
+    certificates.issue(session, node, actor, evidence)
+
+
+def _job(session: Session, run: Run, stage: str, attempt_key: str | None) -> Job | None:
+    query = select(Job).where(Job.run == run.id, Job.stage == stage).order_by(Job.id.desc()).limit(1)
+    return session.scalar(query if attempt_key is None else query.where(Job.attempt_key == attempt_key))
+
+
+def _stages(session: Session, run: Run) -> list[StageVerdict]:
+    rows = session.scalars(select(StageRecord).where(StageRecord.run == run.id, StageRecord.current))
+    found = {row.stage: access.to_verdict(row, run) for row in rows}
+    return [found[stage] for stage in lifecycle.in_order(found)]

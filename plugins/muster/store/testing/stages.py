@@ -1,0 +1,253 @@
+"""Storing a stage: measurements, findings, verdict and raw bytes."""
+
+from __future__ import annotations
+
+import dataclasses
+import datetime
+import hashlib
+from collections.abc import Iterable
+from typing import TYPE_CHECKING, Any
+
+from sqlalchemy import delete, insert, inspect, update
+from sqlalchemy.orm import Session
+
+from muster.rules.transitions import State
+from muster.settings import settings
+from muster.store.database import access
+from muster.store.database.engine import writing
+from muster.store.database.models import Artifact, FindingRow, MeasurementRow, Node, Run, StageRecord
+from muster.store.decisions import certificates
+from muster.store.decisions.waivers import apply_waivers
+from muster.store.fleet import goldens, suspects, trends
+from muster.store.fleet.revisions import keep_revision
+from muster.store.machines.contested import unsure_slots
+from muster.store.machines.parts import place
+from muster.store.output import charts
+from muster.store.testing.runs import require_lease
+from muster_criteria.model import Judgement, Observation
+
+if TYPE_CHECKING:
+    from muster_criteria.measured import StageResult
+
+RESULT = "result"
+TELEMETRY = "telemetry"
+CHASSIS = "chassis"
+MEGABYTE = 1024**2
+
+_Key = tuple[str, str, str, tuple[tuple[str, str], ...]]
+
+
+@dataclasses.dataclass(frozen=True)
+class StoredStage:
+    """What was stored: the judgement as the waivers leave it, with finding ids, and a sentence per swapped part."""
+
+    judgement: Judgement
+    swapped: tuple[str, ...] = ()
+
+
+def record_stage(
+    dag_id: str,
+    run_id: str,
+    result: StageResult | None,
+    judgement: Judgement,
+    raw: bytes | None = None,
+    telemetry: bytes | None = None,
+    attempts: int = 1,
+    *,
+    node: str = "",
+    chassis: bytes | None = None,
+) -> StoredStage:
+    """Store a stage: every measurement, the findings, the verdict with its coverage, the raw bytes and the charts.
+
+    ``result``: None if the node returned none. ``chassis``: the readings of its BMC. The same raw result
+    again (a retried task) replaces itself; any other supersedes the stage's former verdict, which is kept. What is
+    stored, and returned, is the judgement as the waivers that hold now leave it. ``node`` names it where the run tests
+    several. Raises LeaseLost if the run does not hold the node, DifferentMachine if the result comes from one
+    with another chassis serial, UnknownRun; then nothing is stored.
+    """
+    charted = charts.chart_series(telemetry) if telemetry else []
+    with writing() as session:
+        run = access.run_row(session, dag_id, run_id, node)
+        row = access.node_row(session, run.node, lock=True)
+        require_lease(session, run)
+        swapped = _observe(session, run, row, result) if result is not None else []
+        # Only now is it known which parts sit in the node, and so which waivers are about it.
+        unsure = unsure_slots(session, row.name, result)
+        judgement = apply_waivers(session, row, judgement, unsure)
+        keep_revision(session, judgement.sku, judgement.sku_version)
+        stage = _stage_row(run, result, judgement, raw, telemetry, attempts)
+        stage.charts = charts.to_json(charted)
+        _supersede(session, run, stage)
+        stage.risen = trends.risen(session, row, result) if result is not None else []
+        session.add(stage)
+        session.flush()
+        _store_rows(session, stage, run.node, result, judgement)
+        suspects.mark(session, run, judgement, unsure)
+        if result is not None and result.simulated <= row.simulated:
+            goldens.observe(session, run, result, unsure, simulated=row.simulated)
+        _store_bytes(session, stage, raw, telemetry, chassis)
+    return StoredStage(judgement, tuple(swapped))
+
+
+def supersede(
+    session: Session, run: Run, node: Node, former: StageRecord, result: StageResult, judgement: Judgement
+) -> None:
+    """Make ``judgement`` the stage's current verdict instead of ``former``, which is kept.
+
+    ``result``: what both rest on. Times of measurement, stored bytes and charts are taken over.
+    """
+    unsure = unsure_slots(session, node.name, result)
+    judgement = apply_waivers(session, node, judgement, unsure)
+    keep_revision(session, judgement.sku, judgement.sku_version)
+    former.current = False
+    session.flush()
+    same = {column.key: getattr(former, column.key) for column in inspect(StageRecord).column_attrs}
+    del same["id"]
+    verdict = _verdict_columns(judgement)
+    first = f"{former.verdict} at first; re-evaluated on {access.now():%Y-%m-%d %H:%M} UTC with newer peer statistics."
+    stage = StageRecord(**{**same, **verdict, "current": True, "notes": [*verdict["notes"], first]})
+    session.add(stage)
+    session.flush()
+    _store_rows(session, stage, run.node, result, judgement)
+    suspects.mark(session, run, judgement, unsure)
+    session.execute(update(Artifact).where(Artifact.stage == former.id).values(stage=stage.id))
+
+
+def _observe(session: Session, run: Run, node: Node, result: StageResult) -> list[str]:
+    """Store the machine's serials, identity and environment, and whether it is simulated, from the result."""
+    serials = result.identity.get("serials")
+    swapped = []
+    if isinstance(serials, dict):
+        swapped = place(session, node.name, {slot: serial for slot, serial in serials.items() if serial})
+    for sentence in swapped:
+        access.write_event(
+            session, node.name, State(node.state), State(node.state), "muster", sentence, {"run": run.run_id}
+        )
+    if result.simulated:
+        # Only a person says that a node is simulated. The run is marked, and on a real node it proves nothing.
+        run.simulated = True
+    run.identity = {**run.identity, **result.identity}
+    run.environment = {**run.environment, **result.environment}
+    certificates.compare(session, node, result.environment)
+    node.contact_at = access.now()
+    return swapped
+
+
+def _stage_row(
+    run: Run,
+    result: StageResult | None,
+    judgement: Judgement,
+    raw: bytes | None,
+    telemetry: bytes | None,
+    attempts: int,
+) -> StageRecord:
+    return StageRecord(
+        run=run.id, stage=judgement.stage, level=judgement.level, current=True, **_verdict_columns(judgement),
+        simulated=judgement.simulated or (result is not None and result.simulated),
+        attempts=attempts, recorded_at=access.now(),
+        started_at=_moment(result.started_at) if result else None,
+        ended_at=_moment(result.ended_at) if result else None,
+        job_end=result.end if result else "", partial=result.partial if result else False,
+        agent_sha256=result.agent_sha256 if result else "",
+        probes=[[each.probe, each.status, each.reason] for each in result.probes] if result else [],
+        aggregates=[each.model_dump(mode="json") for each in result.telemetry] if result else [],
+        result_sha256=_sha256(raw), telemetry_sha256=_sha256(telemetry),
+    )  # fmt: skip
+
+
+def _verdict_columns(judgement: Judgement) -> dict[str, Any]:
+    """The columns of a stage's row that hold its verdict, and what it was judged by."""
+    coverage = judgement.coverage
+    return {
+        "verdict": str(judgement.verdict), "reason": judgement.reason, "notes": list(judgement.notes),
+        "required": coverage.required, "measured": coverage.measured, "judged": coverage.judged,
+        "missing": [dataclasses.asdict(gap) for gap in coverage.missing],
+        "unjudged": [dataclasses.asdict(gap) for gap in coverage.unjudged],
+        "sku": judgement.sku, "sku_version": judgement.sku_version, "snapshot": judgement.snapshot,
+        "sliding": judgement.sliding,
+    }  # fmt: skip
+
+
+def _supersede(session: Session, run: Run, stage: StageRecord) -> None:
+    """Delete the stage's current verdict if it rests on the same raw result, else keep it as superseded."""
+    current = (StageRecord.run == run.id, StageRecord.stage == stage.stage, StageRecord.current)
+    if stage.result_sha256:
+        session.execute(delete(StageRecord).where(*current, StageRecord.result_sha256 == stage.result_sha256))
+    session.execute(update(StageRecord).where(*current).values(current=False))
+
+
+def _store_rows(
+    session: Session, stage: StageRecord, node: str, result: StageResult | None, judgement: Judgement
+) -> None:
+    measurements = list(_measurement_rows(stage.id, result, judgement.observations))
+    if measurements:
+        session.execute(insert(MeasurementRow), measurements)
+    findings = [
+        {
+            "stage": stage.id, "node": node, "rule": each.rule, "metric": each.metric, "device": each.device,
+            "severity": str(each.severity), "fault_class": str(each.fault_class), "action": str(each.action),
+            "observed": each.observed, "expected": each.expected, "source": each.source, "summary": each.summary,
+            "labels": dict(each.labels), "confidence": each.confidence, "finding_id": each.id,
+            "waived": each.waived, "measurements": list(each.measurements), "variant": str(each.variant),
+        }
+        for each in judgement.findings
+    ]  # fmt: skip
+    if findings:
+        session.execute(insert(FindingRow), findings)
+
+
+def _measurement_rows(
+    stage: int, result: StageResult | None, observations: Iterable[Observation]
+) -> Iterable[dict[str, Any]]:
+    """A row for each measurement, with its limits where it was judged, and one for each observation derived from it."""
+    judged: dict[_Key, tuple[int, Observation]] = {}
+    extra: list[tuple[int, Observation]] = []
+    for place_, each in enumerate(observations):
+        key = (each.probe, each.metric, each.device, tuple(sorted(each.labels)))
+        if key in judged:
+            extra.append((place_, each))
+        else:
+            judged[key] = (place_, each)
+    for measured in result.measurements if result else ():
+        key = (measured.probe, measured.metric, measured.device, tuple(sorted(measured.labels.items())))
+        found = judged.get(key)
+        if found is not None and (found[1].value, found[1].text) == (measured.value, measured.text):
+            del judged[key]
+            # The judge's note, if any: the node's own is often empty.
+            yield _row(stage, found[1], found[1].note or measured.note, found)
+        else:
+            yield _row(stage, measured, measured.note, None)
+    for remaining in [*judged.values(), *extra]:
+        yield _row(stage, remaining[1], remaining[1].note, remaining)
+
+
+def _row(stage: int, figure: Any, note: str, judged: tuple[int, Observation] | None) -> dict[str, Any]:
+    limits = judged[1] if judged else None
+    return {
+        "stage": stage, "probe": figure.probe, "metric": figure.metric, "device": figure.device, "unit": figure.unit,
+        "value": figure.value, "text": figure.text, "labels": dict(figure.labels), "samples": figure.samples,
+        "spread": figure.spread, "note": note, "judged": judged[0] if judged else None,
+        "floor": limits.floor if limits else None, "ceiling": limits.ceiling if limits else None,
+        "source": limits.source if limits else "", "ok": limits.ok if limits else None,
+    }  # fmt: skip
+
+
+def _store_bytes(
+    session: Session, stage: StageRecord, raw: bytes | None, telemetry: bytes | None, chassis: bytes | None
+) -> None:
+    moment = access.now()
+    if raw:
+        session.add(Artifact(stage=stage.id, kind=RESULT, created_at=moment, data=raw))
+    if telemetry and len(telemetry) <= settings().telemetry_max_mb * MEGABYTE:
+        session.add(Artifact(stage=stage.id, kind=TELEMETRY, created_at=moment, data=telemetry))
+    if chassis:
+        session.add(Artifact(stage=stage.id, kind=CHASSIS, created_at=moment, data=chassis))
+    session.flush()
+
+
+def _sha256(data: bytes | None) -> str:
+    return hashlib.sha256(data).hexdigest() if data else ""
+
+
+def _moment(epoch: float) -> datetime.datetime:
+    return datetime.datetime.fromtimestamp(epoch, datetime.UTC)

@@ -1,0 +1,58 @@
+"""Certificates: what is altered, expired or signed by another key is refused; what changed in a machine is found."""
+
+from __future__ import annotations
+
+import datetime
+import json
+from typing import Any
+
+import pytest
+from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
+from hypothesis import given
+from hypothesis import strategies as st
+
+from muster.errors import BadCertificate
+from muster.rules import certificate
+
+NOW = datetime.datetime(2026, 11, 23, tzinfo=datetime.UTC)
+KEY = Ed25519PrivateKey.generate()
+CONTENT: dict[str, Any] = {
+    "id": "c-1", "node": "gpu-0001", "expires_at": (NOW + datetime.timedelta(days=1)).isoformat(),
+    "serials": {"gpu0": "S1"}, "environment": {"driver": "580"},
+}  # fmt: skip
+DOCUMENT = certificate.sign(CONTENT, KEY)
+
+
+def test_a_certificate_is_valid_until_it_expires_and_under_its_own_key_alone() -> None:
+    assert certificate.verify(DOCUMENT, KEY.public_key(), NOW) == CONTENT
+    for key, now in ((Ed25519PrivateKey.generate(), NOW), (KEY, NOW + datetime.timedelta(days=1))):
+        with pytest.raises(BadCertificate):
+            certificate.verify(DOCUMENT, key.public_key(), now)
+
+
+@given(st.sampled_from(sorted(CONTENT)), st.text(max_size=5))
+def test_an_altered_certificate_is_refused(name: str, value: str) -> None:
+    parsed = json.loads(DOCUMENT)
+    parsed["certificate"][name] = value
+    with pytest.raises(BadCertificate):
+        certificate.verify(json.dumps(parsed), KEY.public_key(), NOW)
+
+
+@given(st.one_of(st.binary(max_size=40), st.just(b'{"certificate": {}, "signature": "????"}'), st.just(b"[" * 100_000)))
+def test_what_is_no_certificate_is_one_sentence(document: bytes) -> None:
+    with pytest.raises(BadCertificate):
+        certificate.verify(document, KEY.public_key(), NOW)
+
+
+@pytest.mark.parametrize(
+    ("serials", "environment", "count"),
+    [
+        ({"gpu0": "S1"}, {"driver": "580"}, 0),
+        ({}, {}, 0),
+        ({"gpu0": "S2"}, {"driver": "580"}, 1),
+        ({"gpu0": "S1"}, {"driver": "590"}, 1),
+        ({"gpu0": "S2", "gpu1": "S3"}, {"driver": "590"}, 2),
+    ],
+)
+def test_another_part_or_driver_is_a_change(serials: dict[str, str], environment: dict[str, str], count: int) -> None:
+    assert len(certificate.changes(CONTENT, serials, environment)) == count

@@ -1,0 +1,395 @@
+"""Idle nodes are tested by worth: within every limit, the overdue first, and in doubt none."""
+
+from __future__ import annotations
+
+import collections
+import dataclasses
+import datetime
+import itertools
+
+import pytest
+from hypothesis import example, given
+from hypothesis import strategies as st
+
+from muster.blackout import closed
+from muster.rules import hazard
+from muster.rules.forecast import forecast
+from muster.rules.pause import Pause
+from muster.rules.room import CANARIES, Limits, Signs
+from muster.rules.selection import STEP, Idle, Known, choose, facts_of
+from muster.rules.transitions import SERVING, State
+from muster.settings import Settings
+from muster.store import NodeRecord
+from muster_criteria.sku_files.programme import STAGES
+
+NOW = datetime.datetime(2026, 6, 1, tzinfo=datetime.UTC)
+HOUR = datetime.timedelta(hours=1)
+IDLE = Idle(True)
+ALL = Limits(share=1.0)
+
+
+def node(name: str, state: State = State.PRODUCTION, rack: str = "", domain: str = "") -> NodeRecord:
+    labels = {"power_domain": domain} if domain else {}
+    came = NOW - datetime.timedelta(days=200)
+    return NodeRecord(name, "h", 22, "", "", "sku", state, {}, "~", rack, "", labels, False, came, machine_since=came)
+
+
+def passed(hours: float | None) -> dict[str, datetime.datetime]:
+    return {} if hours is None else dict.fromkeys(STAGES, NOW - hours * HOUR)
+
+
+FLEETS = st.lists(
+    st.tuples(
+        st.sampled_from([State.PRODUCTION, State.PRODUCTION, State.PRODUCTION, *State]),
+        st.sampled_from([IDLE, IDLE, Idle(False, "job 7"), Idle(False), None]),
+        st.sampled_from([None, 0, 1, 50, 200]),
+        st.sampled_from([False, False, False, True]),
+        st.sampled_from(["", "", "too hot"]),
+        st.sampled_from([Signs(), Signs(xids=2), Signs(repairs=1, neighbours=1)]),
+    ),
+    max_size=40,
+)
+
+
+@given(FLEETS, st.floats(0, 1), st.sampled_from([0, 24, 100]), st.sampled_from([20.0, 45.0]))
+def test_which_nodes_are_chosen(
+    fleet: list[tuple[State, Idle | None, int | None, bool, str, Signs]], share: float, after: int, minutes: float
+) -> None:
+    nodes = [node(f"n{place}", each[0], each[4]) for place, each in enumerate(fleet)]
+    idle = {f"n{place}": each[1] for place, each in enumerate(fleet) if each[1] is not None}
+    passes = {f"n{place}": passed(each[2]) for place, each in enumerate(fleet)}
+    signs = {f"n{place}": each[5] for place, each in enumerate(fleet)}
+    leased = {f"n{place}" for place, each in enumerate(fleet) if each[3]}
+    limits = Limits(share, minutes, after * HOUR)
+    choice = choose(Known(nodes, NOW, idle, passes, limits, signs=signs, leased=leased, barred=lambda each: each.rack))
+    service = [each for each in nodes if each.state in (State.PRODUCTION, State.REVALIDATION)]
+    under_test = [each for each in service if each.name in leased]
+    waiting = [each.name for each in service if each.name not in leased and each.state is State.REVALIDATION]
+
+    def may(each: NodeRecord) -> bool:
+        last = max(passes[each.name].values(), default=None)
+        return (
+            each.state is State.PRODUCTION and each.name not in leased and idle.get(each.name, Idle(False)).idle
+            and not each.rack and (last is None or NOW - last >= after * HOUR)
+        )  # fmt: skip
+
+    eligible = {each.name for each in service if may(each)}
+    picked = [each.node for each in choice.chosen]
+    chosen = [name for name in picked if name not in waiting]
+    assert set(chosen) <= eligible
+    # Bounded, and not idle itself: a node that may be tested is, up to the share; those that wait come first.
+    room = max(0, max(1, int(len(service) * share)) - len(under_test))
+    assert set(picked) - set(chosen) <= set(waiting)
+    assert len(picked) - len(chosen) == min(len(waiting), room)
+    assert picked[len(picked) - len(chosen) :] == chosen
+    assert len(chosen) == min(len(eligible), max(0, room - len(waiting)))
+    assert set(picked) | set(choice.passed_over) == {each.name for each in service}
+    assert not set(picked) & set(choice.passed_over)
+    assert all(choice.passed_over.values())
+    overdue = [not passes[name] or passes[name]["intake"] <= NOW - limits.whole_after for name in chosen]
+    assert overdue == sorted(overdue, reverse=True), "whole tests that are overdue come first"
+    for each, late in zip(choice.chosen, [True] * (len(picked) - len(chosen)) + overdue, strict=True):
+        assert (each.stages == STAGES) if late else (each.minutes <= minutes)
+        assert each.stages[0] == "intake"
+        assert 0.0 <= each.suspicion <= 1.0
+
+
+def test_one_at_a_time_in_a_small_fleet_and_never_none_for_ever() -> None:
+    nodes = [node("a"), node("b")]
+    idle = {"a": IDLE, "b": IDLE}
+    few = Limits(share=0.05)
+    choice = choose(Known(nodes, NOW, idle, {"a": passed(1), "b": passed(9)}, few))
+    assert [each.node for each in choice.chosen] == ["b"]
+    assert choice.passed_over == {"a": "1 of 2 nodes are being tested, which is the limit"}
+    assert choose(Known(nodes, NOW, idle, {}, few, leased={"a"})).chosen == ()
+    (waiting,) = choose(Known([node("a", State.REVALIDATION), node("b")], NOW, idle, {}, few)).chosen
+    assert (waiting.node, waiting.stages) == ("a", STAGES)
+    assert choose(Known([node("a", State.REVALIDATION), node("b")], NOW, idle, {}, few, leased={"a"})).chosen == ()
+
+
+@pytest.mark.parametrize(
+    "worse",
+    [Signs(xids=1), Signs(repairs=1), Signs(neighbours=1), Signs(ecc=3), Signs(links=3), Signs(sliding=1),
+     Signs(image=1.4)],
+)  # fmt: skip
+def test_what_happened_to_a_node_puts_it_first(worse: Signs) -> None:
+    nodes, idle = [node("a"), node("b")], {"a": IDLE, "b": IDLE}
+    passes = {"a": passed(30), "b": passed(24)}
+    assert [each.node for each in choose(Known(nodes, NOW, idle, passes, ALL)).chosen] == ["a", "b"]
+    first, second = choose(Known(nodes, NOW, idle, passes, ALL, signs={"b": worse})).chosen
+    assert first.node == "b"
+    assert first.suspicion > second.suspicion
+
+
+@pytest.mark.parametrize(
+    ("sign", "groups"),
+    [(Signs(ecc=1), {"memory"}), (Signs(links=2), {"links"}), (Signs(image=2.0), set(hazard.GROUPS))],
+)
+def test_a_sign_speaks_of_its_own_defects(sign: Signs, groups: set[str]) -> None:
+    usual, worse = hazard.hidden(
+        facts_of([node("a"), node("b")], Known([node("a"), node("b")], NOW, {}, {}, ALL, {"b": sign}))
+    )
+    assert {group for group, likelier in zip(hazard.GROUPS, worse > usual, strict=True) if likelier} == groups
+
+
+def test_nodes_of_which_a_stage_never_passes_leave_the_others_their_turn() -> None:
+    """Each test of some ends with a warning or PROVISIONAL in one stage, which is a test of it all the same."""
+    fleet = [node(f"n{at:02}") for at in range(20)]
+    idle = {each.name: IDLE for each in fleet}
+    tested = {each.name: passed(None if at < 7 else 216) for at, each in enumerate(fleet)}
+    limits = Limits(share=0.05, minutes=45.0, after=4 * HOUR)
+    taken: collections.Counter[str] = collections.Counter()
+    for hour in range(7 * 24):
+        now = NOW + hour * HOUR
+        for each in choose(Known(fleet, now, idle, tested, limits)).chosen:
+            taken[each.node] += each.stages == STAGES
+            tested[each.node] = tested[each.node] | dict.fromkeys(each.stages, now)
+    assert min(taken[each.name] for each in fleet) >= 1
+    assert max(taken[each.name] for each in fleet) <= 2
+
+
+def test_a_test_that_is_requested_is_whole_and_comes_before_the_overdue() -> None:
+    passes = {"a": passed(9000), "b": passed(1)}
+    signs = {"b": Signs(requested="its certificate holds no longer")}
+    first = choose(Known([node("a"), node("b")], NOW, {"a": IDLE, "b": IDLE}, passes, ALL, signs=signs)).chosen[0]
+    assert (first.node, first.stages) == ("b", STAGES)
+
+
+def test_a_node_that_returns_from_long_idle_takes_the_whole_test_at_once() -> None:
+    """Whatever ended it: an outage, a power saver, a job of weeks. Its passes are as old as its last contact."""
+    away = dataclasses.replace(node("b"), contact_at=NOW - 240 * HOUR)
+    fleet = [dataclasses.replace(node("a"), contact_at=NOW - 30 * HOUR), away]
+    first, second = choose(
+        Known(fleet, NOW, dict.fromkeys("ab", IDLE), {"a": passed(30), "b": passed(240)}, ALL)
+    ).chosen
+    assert (first.node, first.stages) == ("b", STAGES)
+    assert "10.0 days without contact" in first.why
+    assert "without contact" not in second.why
+
+
+@pytest.mark.parametrize(("tried", "chosen"), [(None, ["b", "a"]), (5, ["b", "a"]), (1, ["a"])])
+def test_a_requested_test_rests_after_each_try_too(tried: int | None, chosen: list[str]) -> None:
+    """Whatever keeps a node from passing, it does not take the only place again and again; its passes do not count."""
+    sign = Signs(requested="it is requested", tried=None if tried is None else NOW - tried * HOUR)
+    limits = Limits(1.0, after=4 * HOUR)
+    fleet = [node("a"), node("b")]
+    found = choose(Known(fleet, NOW, dict.fromkeys("ab", IDLE), {"b": passed(1)}, limits, signs={"b": sign})).chosen
+    assert [each.node for each in found] == chosen
+
+
+@pytest.mark.parametrize(("skipped", "first"), [(0, "a"), (1, "b"), (2, "b"), (3, "a")])
+def test_a_node_whose_test_was_preempted_comes_sooner_a_few_times(skipped: int, first: str) -> None:
+    """What passed before the preemption does not make it fresh; a node that is always taken back blocks no other."""
+    passes = {"a": passed(50), "b": passed(50) | {"intake": NOW}}
+    limits = Limits(1.0, after=4 * HOUR)
+    signs = {"b": Signs(skipped=skipped)}
+    found = choose(Known([node("a"), node("b")], NOW, dict.fromkeys("ab", IDLE), passes, limits, signs=signs)).chosen
+    assert found[0].node == first
+    assert len(found) == 1 + (first == "b")
+
+
+@pytest.mark.parametrize(
+    ("proven", "in_test", "chosen"), [(0, 0, 2), (0, 1, 1), (0, 2, 0), (1, 0, 1), (1, 1, 0), (2, 0, 4), (2, 3, 1)]
+)
+def test_new_firmware_is_tested_on_canaries_first(proven: int, in_test: int, chosen: int) -> None:
+    """Two nodes pass before the others that have the same are taken; what runs on other nodes does not wait."""
+    nodes = [node(f"n{at}", State.REVALIDATION if at < in_test else State.PRODUCTION) for at in range(4)]
+    nodes.append(node("other"))
+    new = Signs(requested="its certificate holds no longer", change="driver 590.1", proven=proven)
+    signs = {f"n{at}": new for at in range(4)}
+    idle, tested = dict.fromkeys((each.name for each in nodes), IDLE), {f"n{at}" for at in range(in_test)}
+    choice = choose(Known(nodes, NOW, idle, {}, ALL, signs=signs, leased=tested))
+    picked = [each.node for each in choice.chosen]
+    assert len([name for name in picked if name != "other"]) == chosen
+    assert "other" in picked
+
+
+def test_canaries_of_one_sku_do_not_hold_up_another() -> None:
+    """Each has a firmware of its own: two proved it on theirs, and are tested in numbers."""
+    new = Signs(requested="its certificate holds no longer", change="driver 590.1", proven=CANARIES)
+    signs = {"a": new, "b": new, "c": dataclasses.replace(new, proven=0)}
+    nodes = [node("a"), node("b"), dataclasses.replace(node("c"), sku="other")]
+    choice = choose(Known(nodes, NOW, dict.fromkeys("abc", IDLE), {}, ALL, signs=signs, leased={"a", "b"}))
+    assert [each.node for each in choice.chosen] == ["c"]
+
+
+def test_power_and_blackouts_are_limits() -> None:
+    nodes = [node(name, domain="pdu-1" if name != "c" else "") for name in "abc"]
+    idle = dict.fromkeys("abc", IDLE)
+    limits = Limits(share=1.0, node_kw=10.0, domain_kw={"pdu-1": 15.0})
+    choice = choose(Known(nodes, NOW, idle, {}, limits))
+    assert [each.node for each in choice.chosen] == ["a", "c"]
+    assert "pdu-1" in choice.passed_over["b"]
+    shut = choose(Known(nodes, NOW, idle, {}, dataclasses.replace(limits, closed="no test now")))
+    assert (shut.chosen, set(shut.passed_over.values())) == ((), {"no test now"})
+
+
+@pytest.mark.parametrize("busy", [State.REVALIDATION, State.BURN_IN])
+def test_every_test_draws_power_and_no_limit_spares_a_node_that_waits(busy: State) -> None:
+    """A new node under load draws as much as one in service, and blackouts hold for what waits in revalidation too."""
+    nodes = [node("a", busy, domain="pdu-1"), node("b", State.REVALIDATION, domain="pdu-1"), node("c")]
+    limits = Limits(share=1.0, node_kw=10.0, domain_kw={"pdu-1": 15.0})
+    choice = choose(Known(nodes, NOW, {}, {}, limits, leased={"a"}))
+    assert choice.chosen == ()
+    assert "pdu-1" in choice.passed_over["b"]
+    shut = choose(Known(nodes[1:], NOW, {}, {}, dataclasses.replace(limits, closed="no test now")))
+    assert (shut.chosen, shut.passed_over["b"]) == ((), "no test now")
+
+
+def test_a_node_whose_test_was_refused_leaves_its_place_to_another() -> None:
+    signs = {"b": Signs(requested="it is requested", refused="not tested: its SKU is unknown")}
+    for state in (State.PRODUCTION, State.REVALIDATION):
+        fleet = [node(f"n{at}") for at in range(2 if state is State.PRODUCTION else 40)] + [node("b", state)]
+        idle = {each.name: IDLE for each in fleet}
+        choice = choose(Known(fleet, NOW, idle, {}, Limits(share=0.05), signs=signs))
+        assert len(choice.chosen) == 1
+        assert choice.passed_over["b"] == signs["b"].refused
+
+
+def test_a_stage_that_just_passed_is_not_the_one_to_run() -> None:
+    fresh = passed(100) | {"performance": NOW - HOUR}
+    (planned,) = choose(Known([node("a")], NOW, {"a": IDLE}, {"a": fresh}, Limits(1.0, minutes=16.0))).chosen
+    assert "performance" not in planned.stages
+    (planned,) = choose(Known([node("a")], NOW, {"a": IDLE}, {"a": passed(100)}, Limits(1.0, minutes=16.0))).chosen
+    assert "performance" in planned.stages
+
+
+def test_a_test_leaves_less_hidden_and_time_more() -> None:
+    nodes = [node(name) for name in "abc"]
+    facts = facts_of(
+        nodes, Known(nodes, NOW, {}, {"a": passed(10), "b": passed(100), "c": passed(100) | {"burn_in": NOW}}, ALL, {})
+    )
+    first, second, third = hazard.hidden(facts)
+    assert (first < second).all()
+    assert (third <= second).all()
+    assert third[0] < second[0], "burn-in finds slow GPUs"
+
+
+def test_no_set_of_stages_fits_into_no_time() -> None:
+    with pytest.raises(ValueError):
+        hazard.worth(facts_of([node("a")], Known([node("a")], NOW, {}, {}, ALL, {})), 1.0)
+
+
+def test_some_set_of_stages_fits_into_the_least_minutes_that_the_setting_allows() -> None:
+    (least,) = (each.ge for each in Settings.model_fields["revalidation_minutes"].metadata if hasattr(each, "ge"))
+    assert hazard.minutes_of().min() <= least
+
+
+def test_the_forecast_fills_the_day_one_after_the_other() -> None:
+    nodes = [node(f"n{number}") for number in range(60)]
+    idle = {each.name: IDLE for each in nodes}
+    passes = {each.name: passed(48) for each in nodes}
+    tests, passed_over = forecast(Known(nodes, NOW, idle, passes, Limits(share=0.02, minutes=45.0)))
+    starts = [at for at, _ in tests]
+    assert starts == sorted(starts)
+    assert all(later - at >= datetime.timedelta(minutes=5) for at, later in itertools.pairwise(starts))
+    assert starts[-1] < NOW + 24 * HOUR
+    assert len(tests) + len(passed_over) == 60
+    morning = lambda at: "closed" if at.hour < 8 else ""  # noqa: E731
+    late, _ = forecast(Known(nodes, NOW, idle, passes, Limits(share=0.02, minutes=45.0)), closed_at=morning)
+    assert late[0][0].hour == 8
+
+
+LEASED = (State.PRODUCTION, IDLE, None, True, "", Signs())
+OTHER = (State.RETIRED, IDLE, None, False, "", Signs())
+CHANGED = (State.PRODUCTION, IDLE, None, False, "too hot", Signs())
+
+
+@given(FLEETS, st.integers(1, 3), st.sampled_from([15.0, 25.0]), st.integers(0, 2))
+@example(
+    [LEASED, LEASED, OTHER, (State.REGISTERED, IDLE, None, True, "too hot", Signs()), CHANGED, OTHER, CHANGED],
+    2,
+    25.0,
+    0,
+)
+def test_what_the_forecast_says_is_what_is_chosen_at_each_of_its_times(
+    fleet: list[tuple[State, Idle | None, int | None, bool, str, Signs]], at_once: int, kw: float, proven: int
+) -> None:
+    """Power, canaries and runs under way included; as it assumes, each test passes after its minutes."""
+    places = range(len(fleet))
+    nodes = [node(f"n{at:02}", fleet[at][0], domain=f"pdu-{at % 2}") for at in places]
+    nodes = [dataclasses.replace(each, sku=f"sku-{at % 3 // 2}") for at, each in enumerate(nodes)]
+    idle = {f"n{at:02}": fleet[at][1] or IDLE for at in places}
+    # Of two nodes with equal signs that were tested within hours, the order may change within hours.
+    hours = [None if each[2] is None else max(each[2], 50) for each in fleet]
+    passes = {f"n{at:02}": passed(hours[at]) for at in places}
+    new = Signs(requested="its certificate holds no longer", change="driver 590.1", proven=proven)
+    signs = {f"n{at:02}": new if fleet[at][4] else fleet[at][5] for at in places}
+    ends = {f"n{at:02}": NOW + datetime.timedelta(minutes=43.2) for at in places if fleet[at][3]}
+    serving = sum(each.state in SERVING for each in nodes)
+    limits = Limits(at_once / max(serving, 1), node_kw=10.0, domain_kw={"pdu-0": kw})
+    foretold, _ = forecast(Known(nodes, NOW, idle, passes, limits, signs=signs, leased=set(ends)), hours=4.0)
+    done: set[str] = set()
+    for step in range(48):
+        at = NOW + step * STEP
+        for name in [name for name, end in ends.items() if end <= at]:
+            del ends[name]
+            done.add(name)
+        serves = [each for each in nodes if each.name in done and each.state in SERVING]
+        passed_new = collections.Counter(each.sku for each in serves if signs[each.name] is new)
+        seen = {
+            each.name: dataclasses.replace(new, proven=proven + passed_new[each.sku])
+            if signs[each.name] is new
+            else signs[each.name]
+            for each in nodes
+        }
+        # What was tested once is not tested again, and is back in production.
+        then = [dataclasses.replace(each, state=State.PRODUCTION) if each in serves else each for each in nodes]
+        free = idle | dict.fromkeys(done, Idle(False))
+        choice = choose(Known(then, at, free, passes, limits, signs=seen, leased=set(ends)))
+        chosen = [(each.node, each.stages) for each in choice.chosen]
+        assert [(each.node, each.stages) for time, each in foretold if time == at] == chosen
+        ends |= {each.node: at + datetime.timedelta(minutes=each.minutes) for each in choice.chosen}
+
+
+def test_in_the_forecast_too_the_canaries_of_one_sku_do_not_hold_up_another() -> None:
+    """Of ``a`` the tests are whole, so that its canaries take longer."""
+    nodes = [dataclasses.replace(node(f"{sku}{at}"), sku=sku) for sku in "ab" for at in range(3)]
+    names = [each.name for each in nodes]
+    new = Signs(change="driver 590.1")
+    signs = {name: dataclasses.replace(new, requested="revoked" if name[0] == "a" else "") for name in names}
+    limits = Limits(1.0, minutes=16.0)
+    tests, _ = forecast(
+        Known(nodes, NOW, dict.fromkeys(names, IDLE), dict.fromkeys(names, passed(50)), limits, signs=signs)
+    )
+    begins = {planned.node: at for at, planned in tests}
+    assert begins["b1"] == NOW
+    assert NOW < begins["b2"] < begins["a2"]
+
+
+@pytest.mark.parametrize(
+    ("windows", "shut"),
+    [
+        ("", False),
+        ("Mon 00:00-24:00", True),
+        ("Mon-Fri 00:00-00:01", True),
+        ("Tue-Sun 00:00-24:00", False),
+        ("Sat-Mon 00:00-24:00", True),
+        ("Mon 08:00-10:00; Mon 00:00-01:00", True),
+        ("Mon 08:00-10:00", False),
+    ],
+)
+def test_blackout_windows(windows: str, shut: bool) -> None:
+    assert NOW.weekday() == 0
+    assert bool(closed(windows, NOW)) is shut
+
+
+@pytest.mark.parametrize("windows", ["Mo 08:00-10:00", "Mon 8-10", "Mon 10:00-08:00", "Mon-Fri", "Mon 00:00-25:00"])
+def test_a_bad_window_is_one_sentence(windows: str) -> None:
+    with pytest.raises(ValueError, match=r"Mon|Mo "):
+        closed(windows, NOW)
+
+
+def test_a_paused_node_is_passed_over_with_the_pause_as_reason_whatever_is_due() -> None:
+    pause = Pause("Ada", NOW + HOUR, "a technician is there")
+    nodes = [
+        dataclasses.replace(node("a"), pause=pause),
+        dataclasses.replace(node("b", State.REVALIDATION), pause=pause),
+        node("c"),
+    ]
+    idle, signs = dict.fromkeys("abc", IDLE), {"a": Signs(requested="requested: ECC?")}
+    choice = choose(Known(nodes, NOW, idle, {}, ALL, signs=signs))
+    assert [each.node for each in choice.chosen] == ["c"]
+    assert all(str(pause) in choice.passed_over[name] for name in "ab")
+    tests, passed_over = forecast(Known(nodes, NOW, idle, {}, ALL, signs=signs))
+    assert ([planned.node for _, planned in tests], set(passed_over)) == (["c"], {"a", "b"})

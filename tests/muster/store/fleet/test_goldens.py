@@ -1,0 +1,236 @@
+"""Goldens in the records: what devices gave makes them, a verdict cites them, a person withdraws them."""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import json
+import threading
+from typing import Any
+
+import pytest
+
+from muster import acting, store
+from muster.errors import NoPerson, UnknownGolden
+from muster.judging.case import NO_PEERS
+from muster.judging.reevaluate import reevaluate
+from muster.rules.transitions import State
+from muster_criteria.context.goldens import golden_id
+from muster_criteria.measured import parse_result
+from muster_criteria.model import Action, Finding, Judgement, Severity, Verdict
+from muster_criteria.sku_files.model import Sku
+from muster_criteria.sku_files.skus import load_sku
+from muster_criteria.stage.case import Case
+from muster_criteria.stage.judge import judge
+from tests.muster import fleet
+from tests.muster.cli.conftest import muster  # noqa: F401 - a fixture
+from tests.muster_criteria.nodes import healthy_raw, measurement
+from tests.muster_criteria.violations import violations
+
+pytestmark = pytest.mark.usefixtures("fleet_db")
+
+STAGE, LEVEL, OP, KEY = "integrity", "demo", "attention", "driver=570; torch=2.8"
+GPUS = tuple(f"gpu{slot}" for slot in range(8))
+ID = golden_id(KEY, OP, simulated=False)
+
+
+@functools.cache
+def h100() -> tuple[Sku, dict[str, Any]]:
+    sku = load_sku("h100-sxm-8")
+    return sku, healthy_raw(sku, STAGE, LEVEL)
+
+
+def visited(node: str, run: str = "1", *, key: str = KEY, simulated: bool = False, **digests: str) -> Judgement:
+    """A visit whose GPUs gave ``digests`` ("right", by default), judged and recorded as the task does."""
+    sku, healthy = h100()
+    measured = [measurement("full_entropy", "golden_key", gpu, key, "text") for gpu in GPUS]
+    measured += [
+        measurement("full_entropy", "full_entropy_digest", gpu, digests.get(gpu, "right"), "text", labels={"op": OP})
+        for gpu in GPUS
+    ]
+    identity = {"boot_id": "b", "serials": {"system": node, **{gpu: f"{node}-{gpu}" for gpu in GPUS}}}
+    raw = json.dumps(
+        {**healthy, "node": node, "identity": identity, "simulated": simulated, "notes": [run],
+         "measurements": healthy["measurements"] + measured}
+    ).encode()  # fmt: skip
+    result = parse_result(raw)
+    if node not in {each.name for each in store.list_nodes()}:
+        store.add_node(fleet.new_node(node, sku=sku.name, simulated=simulated))
+    lease = fleet.begin(node, f"{node}__{run}")
+    known = store.goldens_for(result, lease.run_id, simulated=simulated)
+    judgement = judge(dataclasses.replace(Case.of(result, sku), goldens=known), evaluate=violations)
+    store.record_stage(lease.dag_id, lease.run_id, result, judgement, raw)
+    store.release_leases(lease.dag_id, lease.run_id, "over")
+    return judgement
+
+
+def findings(judgement: Judgement) -> list[tuple[str, Severity, Action]]:
+    return [(each.device, each.severity, each.action) for each in judgement.findings]
+
+
+def only() -> store.GoldenRecord:
+    (record,) = store.list_goldens()
+    return record
+
+
+class TestPromotion:
+    @pytest.mark.both_dialects
+    def test_the_third_node_that_agrees_makes_it(self) -> None:
+        for node in ("a", "b"):
+            assert visited(node).verdict is Verdict.PASS
+        assert only().digest == ""
+        visited("c")
+        golden = only()
+        assert (golden.id, golden.digest, golden.devices, golden.nodes) == (ID, "right", 24, 3)
+        assert len(golden.agreed) == 24
+
+    def test_the_same_node_three_times_does_not(self) -> None:
+        for run in "123":
+            visited("a", run)
+        assert only().nodes == 1
+
+    def test_a_device_that_differs_from_then_on_fails_and_the_golden_cited(self) -> None:
+        for node in ("a", "b", "c"):
+            visited(node)
+        judgement = visited("d", gpu5="wrong")
+        assert judgement.verdict is Verdict.FAIL
+        assert findings(judgement) == [("gpu5", Severity.CRITICAL, Action.RMA)]
+        assert judgement.findings[0].source.startswith(f"golden {ID} of ")
+        assert only().digest == "right", "and the golden stands"
+
+    def test_one_who_dissents_before_holds_it(self) -> None:
+        for node in ("a", "b"):
+            visited(node)
+        assert findings(visited("c", gpu5="wrong")) == [("gpu5", Severity.WARNING, Action.RETEST)]
+        visited("d")
+        assert only().digest == ""
+
+    @pytest.mark.parametrize("leaves", ["out of service", "replaced"])
+    def test_a_machine_that_is_gone_has_no_vote(self, leaves: str) -> None:
+        for node in ("a", "b"):
+            visited(node)
+        visited("c", gpu5="wrong")
+        if leaves == "replaced":
+            store.replace_node("c", "Ada", "another machine", host_key=fleet.host_key("new"))
+        else:
+            store.move_node("c", State.RETIRED, "Ada", "sold")
+        assert only().nodes == 2
+        visited("d")
+        assert (only().digest, only().nodes) == ("right", 3)
+
+    def test_real_and_simulated_nodes_never_vote_together(self) -> None:
+        for node, simulated in (("a", False), ("b", False), ("c", True)):
+            visited(node, simulated=simulated)
+        assert {(each.simulated, each.nodes, each.digest) for each in store.list_goldens()} == {
+            (False, 2, ""), (True, 1, ""),
+        }  # fmt: skip
+
+    def test_a_suspect_has_no_voice(self) -> None:
+        visited("a")
+        failing = Finding(
+            "exactly", "gemm_mismatches", "gpu5", Severity.CRITICAL, fleet.FINDING.fault_class, Action.RMA,
+            "4", "0", "by definition", "gpu5 computes wrong results.",
+        )  # fmt: skip
+        lease = fleet.begin("a", "a__sdc")
+        sent = fleet.result(node="a", serials={gpu: f"a-{gpu}" for gpu in GPUS})
+        store.record_stage(*lease_of(lease), sent[0], fleet.judgement(findings=(failing,)), sent[1])
+        store.release_leases(*lease_of(lease), "over")
+        visited("a", "2", gpu5="wrong")
+        for node in ("b", "c"):
+            visited(node)
+        assert only().digest == "right"
+        assert not [each for each in only().agreed if "a-gpu5" in each]
+
+
+def lease_of(lease: store.LeaseRecord) -> tuple[str, str]:
+    return lease.dag_id, lease.run_id
+
+
+class TestWithdrawal:
+    def test_from_then_on_devices_have_to_agree_afresh(self) -> None:
+        for node in ("a", "b", "c"):
+            visited(node)
+        with acting.under("os:ada"):
+            withdrawn = store.withdraw_golden(ID, "Ada", "another cuBLAS")
+        (event,) = (each for each in store.audit_batch("siem", 500) if not each.node)
+        assert (event.actor, event.evidence["golden"], event.evidence["reason"]) == ("Ada", ID, "another cuBLAS")
+        given = (withdrawn.withdrawn_by, withdrawn.withdrawn_login, withdrawn.withdrawn_reason)
+        assert given == ("Ada", "os:ada", "another cuBLAS")
+        assert store.list_goldens() == []
+        (kept,) = store.list_goldens(withdrawn=True)
+        assert kept.withdrawn_at is not None
+        for node in ("a", "b", "c"):
+            assert visited(node, "2", **dict.fromkeys(GPUS, "other")).verdict is Verdict.PASS
+        assert only().digest == "other"
+
+    def test_what_holds_a_key_without_a_golden_is_forgotten_too(self) -> None:
+        visited("a")
+        visited("b", gpu5="wrong")
+        assert store.withdraw_golden(ID, "Ada", "a driver in between").digest == ""
+        for node in ("a", "c", "d"):
+            visited(node, "2")
+        assert only().digest == "right"
+
+    def test_no_named_person_and_no_evidence_are_refused(self) -> None:
+        visited("a")
+        for person, reason in (("root", "because"), ("Ada", " ")):
+            with pytest.raises(NoPerson):
+                store.withdraw_golden(ID, person, reason)
+        with pytest.raises(UnknownGolden):
+            store.withdraw_golden("g-0", "Ada", "because")
+
+
+class TestReplay:
+    def test_by_what_was_known_then_it_is_the_same_again(self) -> None:
+        for node in ("a", "b", "c"):
+            visited(node)
+        judgement = visited("d", gpu5="wrong")
+        store.withdraw_golden(ID, "Ada", "because")
+        visited("e", "1", **dict.fromkeys(GPUS, "other"))
+        (again,) = reevaluate(store.find_run("d__1"))
+        assert again.differences == ()
+        assert again.outcome is not None
+        assert again.outcome.findings[0].source == judgement.findings[0].source
+
+    def test_by_the_sku_alone_there_is_no_golden(self) -> None:
+        for node in ("a", "b", "c"):
+            visited(node)
+        visited("d", gpu5="wrong")
+        (again,) = reevaluate(store.find_run("d__1"), as_of=NO_PEERS)
+        assert len(again.differences) == 2
+
+    def test_a_dissent_before_there_was_a_golden_stays_one(self) -> None:
+        visited("a")
+        visited("b", gpu5="wrong")
+        visited("c")
+        (again,) = reevaluate(store.find_run("b__1"))
+        assert again.differences == ()
+
+
+@pytest.mark.both_dialects
+def test_two_that_complete_it_at_once_make_one_golden() -> None:
+    visited("a")
+    for node in ("b", "c"):
+        store.add_node(fleet.new_node(node, sku="h100-sxm-8"))
+    both = [threading.Thread(target=visited, args=(node,)) for node in ("b", "c")]
+    for each in both:
+        each.start()
+    for each in both:
+        each.join()
+    assert only().digest == "right"
+
+
+def test_the_command_lists_and_withdraws(muster: Any) -> None:  # noqa: F811 - the fixture
+    for node in ("a", "b", "c"):
+        visited(node)
+    code, out, _ = muster("golden", "list")
+    assert code == 0
+    assert all(part in out for part in (ID, OP, "right", "golden of 24 devices on 3 nodes"))
+    code, out, _ = muster("golden", "withdraw", ID, "--reason", "new cuBLAS", "--as", "Ada", "--dry-run")
+    assert (code, only().digest) == (0, "right")
+    code, out, _ = muster("golden", "withdraw", ID, "--reason", "new cuBLAS", "--as", "Ada")
+    assert (code, store.list_goldens()) == (0, [])
+    assert "Ada" in muster("golden", "list", "--withdrawn")[1]
+    code, _, err = muster("golden", "withdraw", "g-0", "--reason", "x", "--as", "Ada")
+    assert code == 1
+    assert "g-0" in err

@@ -1,0 +1,145 @@
+"""PROVISIONAL verdicts re-evaluated: what they move, what is kept, and what stands in the way."""
+
+from __future__ import annotations
+
+import dataclasses
+
+import pytest
+from sqlalchemy import select
+
+from muster import store
+from muster.errors import NodeLeased, Refusal
+from muster.rules.transitions import STAGES, State
+from muster.store.database.engine import writing
+from muster.store.database.models import CertificateRow, Node
+from muster_criteria.model import Coverage, Gap, Judgement, Lack, Verdict
+from tests.muster import fleet
+from tests.support.refusals import illegal
+
+NODE, OPEN = "gpu-0001", "performance"
+UNJUDGED = Coverage(2, 2, 1, (), (Gap(Lack.UNJUDGED, "nothing to judge it by", "burn_rate", "gpu0"),))
+
+
+@pytest.fixture
+def waiting(fleet_db: str) -> store.RunRecord:
+    """A node that qualified with one stage PROVISIONAL; gives the run."""
+    store.add_node(fleet.new_node(NODE))
+    return provisional("new")
+
+
+def provisional(name: str) -> store.RunRecord:
+    lease = fleet.begin(NODE, f"{NODE}__{name}")
+    for stage in STAGES:
+        if stage == OPEN:
+            fleet.do_stage(lease, stage, Verdict.PROVISIONAL, coverage=UNJUDGED)
+        else:
+            fleet.do_stage(lease, stage)
+    run = store.finish_run(lease.dag_id, lease.run_id, Verdict.PROVISIONAL, "Not judged: burn_rate.")
+    store.release_leases(lease.dag_id, lease.run_id, "over")
+    return run
+
+
+def again(run: store.RunRecord, verdict: Verdict, stage: str = OPEN) -> store.RunRecord:
+    result, _ = fleet.result(stage, node=NODE)
+    found = (fleet.finding(),) if verdict is Verdict.FAIL else ()
+    judgement: Judgement = dataclasses.replace(fleet.judgement(stage, verdict, findings=found), snapshot="abc")
+    return store.record_reevaluation(run, [(result, judgement)], verdict, f"{verdict} now.")
+
+
+def test_what_could_not_be_judged_waits_until_a_run_takes_the_node(waiting: store.RunRecord) -> None:
+    (judgement,) = store.provisional_verdicts()[NODE]
+    assert (judgement.stage, judgement.verdict, judgement.run_id) == (OPEN, Verdict.PROVISIONAL, waiting.run_id)
+    fleet.begin(NODE, f"{NODE}__next")
+    assert store.provisional_verdicts() == {}
+
+
+@pytest.mark.both_dialects
+def test_a_pass_stands_instead_and_the_node_stays(waiting: store.RunRecord) -> None:
+    before = {judgement.stage: judgement for judgement in store.latest_verdicts(NODE)}[OPEN]
+    sent = store.stage_bytes(waiting.dag_id, waiting.run_id, OPEN)
+    run = again(waiting, Verdict.PASS)
+    assert (run.verdict, run.headline, run.state_after) == (Verdict.PASS, "PASS now.", State.QUALIFIED)
+    assert run.ended_at == waiting.ended_at, "it was measured when it was"
+    judgement = {judgement.stage: judgement for judgement in store.latest_verdicts(NODE)}[OPEN]
+    assert (judgement.verdict, judgement.full_coverage, judgement.snapshot) == (Verdict.PASS, True, "abc")
+    assert judgement.recorded_at == before.recorded_at
+    assert store.provisional_verdicts() == {}
+    assert store.stage_bytes(waiting.dag_id, waiting.run_id, OPEN) == sent, "what the node sent is still there"
+    report = store.run_report(waiting.dag_id, waiting.run_id)
+    (stage,) = (stage for stage in report.stages if stage.judgement.stage == OPEN)
+    assert stage.judgement.notes[-1].startswith("PROVISIONAL at first")
+    assert stage.judgement.observations
+    event = store.node_events(NODE)[-1]
+    assert (event.evidence["reevaluated"], event.evidence["verdict"]) == (f"{waiting.dag_id}/{waiting.run_id}", "PASS")
+
+
+def test_a_fail_takes_the_node_out(waiting: store.RunRecord) -> None:
+    run = again(waiting, Verdict.FAIL)
+    assert run.state_after == store.get_node(NODE).state == State.QUARANTINE
+    assert [each.finding.device for each in store.open_findings(NODE)] == ["gpu3"]
+
+
+def test_a_warning_is_an_open_finding(waiting: store.RunRecord) -> None:
+    assert again(waiting, Verdict.WARN).state_after is State.QUALIFIED
+    assert store.get_run(waiting.dag_id, waiting.run_id).verdict is Verdict.WARN
+
+
+def test_a_node_that_a_run_holds_is_that_runs(waiting: store.RunRecord) -> None:
+    fleet.begin(NODE, f"{NODE}__next")
+    with pytest.raises(NodeLeased):
+        again(waiting, Verdict.PASS)
+    assert store.get_run(waiting.dag_id, waiting.run_id).verdict is Verdict.PROVISIONAL
+
+
+def test_a_node_that_a_person_moved_stays_where_it_was_put(waiting: store.RunRecord) -> None:
+    store.move_node(NODE, State.RETIRED, "ada", "it is sold")
+    assert store.provisional_verdicts() == {}
+    with illegal(Refusal.STATE):
+        again(waiting, Verdict.FAIL)
+    assert store.get_node(NODE).state is State.RETIRED
+
+
+@pytest.mark.parametrize(
+    ("verdict", "then"),
+    [(Verdict.PASS, State.PRODUCTION), (Verdict.WARN, State.PRODUCTION), (Verdict.FAIL, State.QUARANTINE)],
+)
+def test_a_node_that_serves_is_judged_again_too(waiting: store.RunRecord, verdict: Verdict, then: State) -> None:
+    """A person admitted it while nothing could judge it."""
+    store.move_node(NODE, State.PRODUCTION, "ada", "we need it")
+    assert OPEN in store.stage_tests()[NODE]
+    assert list(store.provisional_verdicts()) == [NODE]
+    assert again(waiting, verdict).state_after is then
+    assert store.get_node(NODE).state is then
+    assert (OPEN in store.stage_tests()[NODE]) is (verdict is not Verdict.FAIL)
+
+
+@pytest.mark.parametrize("held", ["", f"{fleet.DAG}/later"])
+def test_a_pass_of_a_node_that_serves_renews_its_certificate(waiting: store.RunRecord, held: str) -> None:
+    """Its tests end PROVISIONAL and renew nothing, and it does not enter production again."""
+    store.move_node(NODE, State.PRODUCTION, "ada", "we need it")
+    with writing() as session:
+        session.get_one(Node, NODE).held_run = held
+        for certificate in session.scalars(select(CertificateRow)):
+            certificate.expires_at = certificate.issued_at
+    again(waiting, Verdict.PASS)
+    assert list(store.uncertified()) == ([NODE] if held else [])
+
+
+def test_what_later_runs_left_open_stays_open(waiting: store.RunRecord) -> None:
+    """Of a later run that failed and is held, and of inconclusive ones."""
+    store.move_node(NODE, State.PRODUCTION, "ada", "we need it")
+    with writing() as session:
+        row = session.get_one(Node, NODE)
+        row.held_run, row.inconclusive = f"{fleet.DAG}/later", 2
+    assert again(waiting, Verdict.PASS).state_after is State.PRODUCTION
+    node = store.get_node(NODE)
+    assert (node.held_run, node.inconclusive) == (f"{fleet.DAG}/later", 2)
+
+
+def test_only_what_stands_and_is_provisional_is_reevaluated(waiting: store.RunRecord) -> None:
+    with illegal(Refusal.NOT_PROVISIONAL):
+        again(waiting, Verdict.PASS, "intake")
+    later = provisional("later")
+    with illegal(Refusal.NOT_PROVISIONAL):
+        again(waiting, Verdict.PASS)
+    assert again(later, Verdict.PASS).verdict is Verdict.PASS

@@ -1,0 +1,255 @@
+"""What a stage leaves behind: measurements beside their limits, findings, verdict, charts; and what a report shows."""
+
+from __future__ import annotations
+
+import gzip
+import json
+from pathlib import Path
+
+import pyarrow.parquet
+import pytest
+import sqlalchemy
+from sqlalchemy import func, select
+
+from muster import acting, store
+from muster.errors import MusterError
+from muster.store.database.engine import reading
+from muster.store.database.models import Artifact, MeasurementRow, StageRecord
+from muster.store.output import charts
+from muster.store.output.charts import DEVICES, POINTS, chart_series, telemetry_rows
+from muster_criteria.context.waivers import finding_id
+from muster_criteria.model import Verdict
+from muster_node.contract import Measurement
+from tests.muster import fleet
+
+
+@pytest.fixture
+def lease(fleet_db: str) -> store.LeaseRecord:
+    with acting.under("os:ada"):
+        store.add_node(fleet.new_node())
+    return fleet.begin()
+
+
+def record(lease: store.LeaseRecord, stage: str = "intake", **options: object) -> None:
+    parsed, raw = fleet.result(stage, serials={"gpu0": "G0"}, simulated=True)
+    judgement = fleet.judgement(stage, Verdict.FAIL, findings=(fleet.FINDING,))
+    store.record_stage(lease.dag_id, lease.run_id, parsed, judgement, raw, **options)
+
+
+def count(table: type[MeasurementRow] | type[StageRecord] | type[Artifact]) -> int:
+    with reading() as session:
+        return session.scalar(select(func.count()).select_from(table)) or 0
+
+
+class TestReport:
+    @pytest.mark.both_dialects
+    def test_it_is_what_was_judged(self, lease: store.LeaseRecord) -> None:
+        record(lease, telemetry=fleet.telemetry(100), attempts=2)
+        store.finish_run(lease.dag_id, lease.run_id, Verdict.FAIL, "gpu3 is slow.")
+        report = store.run_report(lease.dag_id, lease.run_id, run_url="http://airflow/run")
+        stage = report.stages[0]
+        found = fleet.finding(id=finding_id("gpu-0001", fleet.FINDING))
+        assert stage.judgement == fleet.judgement("intake", Verdict.FAIL, findings=(found,), simulated=True)
+        assert (stage.attempts, stage.duration_s) == (2, 90)
+        assert stage.probes == (("gemm_rate", "completed", ""),)
+        assert (report.verdict, report.headline, report.state_after) == (Verdict.FAIL, "gpu3 is slow.", "quarantine")
+        assert dict(report.identity)["serials gpu0"] == "G0"
+        assert dict(report.environment) == {"kernel": "6.1"}
+        assert report.not_run[0][0] == "burn_in"
+        assert report.run_url == "http://airflow/run"
+
+    def test_simulated_stays_simulated(self, lease: store.LeaseRecord) -> None:
+        """A real result after a simulated one leaves run and report marked; no result changes what the node is."""
+        record(lease)
+        real, raw = fleet.result("burn_in")
+        store.record_stage(lease.dag_id, lease.run_id, real, fleet.judgement("burn_in"), raw)
+        assert not store.get_node("gpu-0001").simulated
+        assert store.get_run(lease.dag_id, lease.run_id).simulated
+        assert store.run_report(lease.dag_id, lease.run_id).simulated
+
+    def test_the_attachment_is_the_report(self, lease: store.LeaseRecord) -> None:
+        record(lease, telemetry=fleet.telemetry(100))
+        content = json.loads(store.run_report(lease.dag_id, lease.run_id).result_json)
+        assert content["schema"] == "muster.report/1"
+        assert content["stages"][0]["judgement"]["findings"][0]["device"] == "gpu3"
+        assert content["simulated"] is True
+        assert "telemetry" not in content["stages"][0]
+
+    def test_a_stage_without_a_result_has_its_verdict(self, lease: store.LeaseRecord) -> None:
+        lost = fleet.judgement("intake", Verdict.INCONCLUSIVE)
+        store.record_stage(lease.dag_id, lease.run_id, None, lost)
+        stage = store.run_report(lease.dag_id, lease.run_id).stages[0]
+        assert stage.judgement.verdict is Verdict.INCONCLUSIVE
+        assert (stage.started_at, stage.probes) == (None, ())
+
+    def test_a_stage_that_was_begun_and_never_judged_says_so(self, lease: store.LeaseRecord) -> None:
+        store.record_job(
+            store.JobRecord(lease.dag_id, lease.run_id, "intake", "1", "lost", "/j", note="connection lost")
+        )
+        report = store.run_report(lease.dag_id, lease.run_id)
+        assert [stage for stage, _ in report.not_run][:2] == ["intake", "burn_in"]
+        assert "connection lost" in report.not_run[0][1]
+
+
+class TestMeasurements:
+    @pytest.mark.both_dialects
+    def test_every_one_is_kept_and_the_judged_ones_have_their_limits(self, lease: store.LeaseRecord) -> None:
+        figures = [
+            Measurement("gemm_rate", "gemm_rate", "gpu0", "TFLOPS", 612.5),
+            Measurement("inventory", "gpu_model", "gpu0", "text", text="H100"),
+            Measurement("inventory", "fan", "node", "%", note="not supported"),
+        ]
+        parsed, raw = fleet.result(measurements=figures)
+        store.record_stage(lease.dag_id, lease.run_id, parsed, fleet.judgement(), raw)
+        with reading() as session:
+            rows = list(session.scalars(select(MeasurementRow).order_by(MeasurementRow.id)))
+        assert [(row.metric, row.value, row.text, row.floor, row.ok) for row in rows] == [
+            ("gemm_rate", 612.5, None, 600.0, True),
+            ("gpu_model", None, "H100", None, None),
+            ("fan", None, None, None, None),
+        ]
+        assert rows[2].note == "not supported"
+
+    @pytest.mark.both_dialects
+    def test_a_retried_task_replaces_itself_and_a_repeated_stage_supersedes(self, lease: store.LeaseRecord) -> None:
+        for _ in range(2):
+            record(lease)
+        assert (count(StageRecord), count(MeasurementRow), count(Artifact)) == (1, 1, 1)
+        repeated, raw = fleet.result(note="the second time")
+        store.record_stage(lease.dag_id, lease.run_id, repeated, fleet.judgement(), raw)
+        assert (count(StageRecord), count(MeasurementRow)) == (2, 2)
+        assert [each.verdict for each in store.run_stages(lease.dag_id, lease.run_id)] == [Verdict.PASS]
+
+    @pytest.mark.both_dialects
+    def test_a_count_of_samples_may_be_as_large_as_the_result_allows(self, lease: store.LeaseRecord) -> None:
+        many = [Measurement("gemm_rate", "gemm_rate", "gpu0", "TFLOPS", 600.0, samples=2**53)]
+        parsed, raw = fleet.result(measurements=many)
+        store.record_stage(lease.dag_id, lease.run_id, parsed, fleet.judgement(), raw)
+        with reading() as session:
+            assert session.scalar(select(func.max(MeasurementRow.samples))) == 2**53
+
+    def test_two_thousand_cost_a_few_statements(self, lease: store.LeaseRecord) -> None:
+        figures = [Measurement("p", f"m{index}", f"gpu{index % 8}", "count", float(index)) for index in range(2000)]
+        parsed, raw = fleet.result(measurements=figures)
+        statements: list[str] = []
+
+        def note(_connection: object, _cursor: object, statement: str, *_: object) -> None:
+            statements.append(statement)
+
+        sqlalchemy.event.listen(sqlalchemy.Engine, "before_cursor_execute", note)
+        try:
+            store.record_stage(lease.dag_id, lease.run_id, parsed, fleet.judgement(), raw)
+        finally:
+            sqlalchemy.event.remove(sqlalchemy.Engine, "before_cursor_execute", note)
+        assert 0 < len(statements) < 30
+        assert count(MeasurementRow) == 2001
+
+
+class TestCharts:
+    def test_short_telemetry_is_kept_as_it_is(self) -> None:
+        (series,) = chart_series(fleet.telemetry(60))
+        assert (series.series, series.device, series.unit) == ("temperature", "gpu0", "°C")
+        assert series.seconds == tuple(float(second) for second in range(60))
+        assert series.values == tuple(40.0 + second % 50 for second in range(60))
+
+    @pytest.mark.parametrize("seconds", [301, 5_000, 40_000])
+    def test_long_telemetry_is_thinned_evenly(self, seconds: int) -> None:
+        (series,) = chart_series(fleet.telemetry(seconds))
+        assert POINTS / 2 <= len(series.values) <= POINTS
+        assert series.seconds[-1] > 0.98 * seconds
+        assert list(series.seconds) == sorted(series.seconds)
+        assert sum(series.values) / len(series.values) == pytest.approx(64.5, abs=1.0)
+
+    def test_of_many_devices_the_odd_ones_are_kept(self) -> None:
+        shown = chart_series(fleet.telemetry(10, devices=[f"cpu{index}" for index in range(64)]))
+        assert len(shown) == DEVICES
+        assert {"cpu0", "cpu63"} <= {chart.device for chart in shown}
+
+    def test_what_makes_no_sense_is_left_out(self) -> None:
+        lines = [
+            b'{"t": 1, "series": "clock", "device": "gpu0", "value": 1980}', b"garbage", b"[1]", b'{"t": "x"}',
+            b'{"t": 2, "series": "clock", "device": ["gpu0"], "value": 1}',
+            b'{"t": 2, "series": "clock", "device": "gpu0", "value": NaN}',
+            b'{"t": 2, "series": "throttle", "device": "gpu0", "state": "none"}', b"\xff\xfe",
+        ]  # fmt: skip
+        (series,) = chart_series(gzip.compress(b"\n".join(lines)))
+        assert series.values == (1980.0,)
+        assert chart_series(b"no gzip at all") == []
+        assert len(chart_series(fleet.telemetry(100)[:-20])) <= 1
+
+    @pytest.mark.parametrize(
+        "line",
+        [
+            b"[" * 60_000,
+            b'{"t": 1, "series": "power", "device": "gpu0", "value": %s}' % (b"9" * 400),
+            b'{"t": 1e308, "series": "power", "device": "gpu0", "value": 1e308}',
+            b'{"t": 1, "series": "power", "device": "\\ud800", "value": 1, "state": "\\ud800"}',
+        ],
+    )  # fmt: skip
+    def test_no_line_prevents_the_verdict_or_the_export(
+        self, lease: store.LeaseRecord, line: bytes, tmp_path: Path
+    ) -> None:
+        sound = b'{"t": 1, "series": "clock", "device": "gpu0", "value": 1980}\n'
+        record(lease, telemetry=gzip.compress(sound + (line + b"\n") * 700 + sound))
+        (stage,) = store.run_report(lease.dag_id, lease.run_id).stages
+        assert [each.values for each in stage.telemetry if each.series == "clock"] == [(1980.0, 1980.0)]
+        store.export_run(lease.dag_id, lease.run_id, tmp_path / "out")
+        rows = pyarrow.parquet.read_table(tmp_path / "out" / "telemetry.parquet").to_pylist()
+        assert [row["value"] for row in rows if row["series"] == "clock"] == [1980.0, 1980.0]
+
+    @pytest.mark.parametrize(("cap", "value"), [("BYTES", 10_000), ("SPARE_BYTES", 10_000)])
+    def test_a_bomb_is_not_unpacked_to_its_end(self, cap: str, value: int, monkeypatch: pytest.MonkeyPatch) -> None:
+        packed = gzip.compress(b'{"t": 1, "series": "power", "device": "gpu0", "value": 1}\n' * 1_000_000)
+        monkeypatch.setattr(charts, cap, value)
+        assert sum(1 for _ in telemetry_rows(packed)) < 500_000
+
+    def test_the_number_of_tracks_is_bounded(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        made: list[object] = []
+        track = charts._Track
+        monkeypatch.setattr(charts, "_Track", lambda: made.append(1) or track())
+        chart_series(fleet.telemetry(2, devices=[f"cpu{index}" for index in range(5_000)]))
+        assert len(made) <= 2048, "as many as a node keeps"
+
+
+class TestExport:
+    def test_a_run_becomes_files(self, lease: store.LeaseRecord, tmp_path: Path) -> None:
+        record(lease, telemetry=fleet.telemetry(100))
+        files = store.export_run(lease.dag_id, lease.run_id, tmp_path / "a" / "b")
+        assert sorted(file.name for file in files) == [
+            "findings.parquet", "intake.result.json", "measurements.parquet", "run.json", "telemetry.parquet",
+        ]  # fmt: skip
+        rows = pyarrow.parquet.read_table(tmp_path / "a/b/measurements.parquet").to_pylist()
+        assert [(row["node"], row["stage"], row["value"], row["floor"], row["simulated"]) for row in rows] == [
+            ("gpu-0001", "intake", 612.5, 600.0, True)
+        ]
+        findings = pyarrow.parquet.read_table(tmp_path / "a/b/findings.parquet").to_pylist()
+        assert json.loads(findings[0]["labels"]) == {"dtype": "bf16"}
+        assert pyarrow.parquet.read_table(tmp_path / "a/b/telemetry.parquet").num_rows == 100
+        content = json.loads((tmp_path / "a/b/run.json").read_text())
+        assert content["aggregates"]["intake"][0]["maximum"] == 700.0
+        assert content["events"][0]["reason"] == "enrolled"
+        assert content["events"][0]["login"] == "os:ada"
+        assert (tmp_path / "a/b/intake.result.json").read_bytes() == fleet.result(
+            serials={"gpu0": "G0"}, simulated=True
+        )[1]
+
+    def test_a_run_without_findings_has_an_empty_table(self, lease: store.LeaseRecord, tmp_path: Path) -> None:
+        store.record_stage(lease.dag_id, lease.run_id, None, fleet.judgement())
+        store.export_run(lease.dag_id, lease.run_id, tmp_path / "out")
+        table = pyarrow.parquet.read_table(tmp_path / "out" / "findings.parquet")
+        assert table.num_rows == 0
+        assert "summary" in table.column_names
+        assert not (tmp_path / "out" / "telemetry.parquet").exists()
+
+    def test_a_folder_that_cannot_be_written_is_one_sentence(self, lease: store.LeaseRecord, tmp_path: Path) -> None:
+        (tmp_path / "file").write_text("")
+        with pytest.raises(MusterError):
+            store.export_run(lease.dag_id, lease.run_id, tmp_path / "file")
+
+    def test_telemetry_too_large_is_charted_but_not_kept(
+        self, lease: store.LeaseRecord, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setattr("muster.store.testing.stages.MEGABYTE", 1)
+        record(lease, telemetry=fleet.telemetry(100))
+        assert count(Artifact) == 1
+        assert store.run_report(lease.dag_id, lease.run_id).stages[0].telemetry
