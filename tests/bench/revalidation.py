@@ -17,10 +17,10 @@ from collections.abc import Callable, Sequence
 
 import numpy as np
 
-from muster.rules import hazard
-from muster.rules.forecast import forecast
-from muster.rules.room import Limits, Signs
-from muster.rules.selection import Idle, Known, by_urgency
+from muster.rules.idle import hazard
+from muster.rules.idle.capacity import Limits, Signs
+from muster.rules.idle.forecast import forecast
+from muster.rules.idle.selection import Idle, Known, by_urgency
 from muster.rules.transitions import State
 from muster.store import NodeRecord
 from muster.store.fleet.trends import IMAGE_RATIO_MAX

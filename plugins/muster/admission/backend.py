@@ -7,7 +7,7 @@ import datetime
 from collections.abc import Callable, Collection, Iterable, Mapping
 from typing import Protocol
 
-from muster.rules.selection import Idle
+from muster.rules.idle.selection import Idle
 
 VERIFY = "muster:verify"
 """In a person's reason for a drain: test the node next, and open it if it passes."""

@@ -9,8 +9,8 @@ from collections.abc import Mapping, Sequence
 from muster import store
 from muster.admission import service
 from muster.blackout import closed
-from muster.rules.room import Limits, Signs
-from muster.rules.selection import Known
+from muster.rules.idle.capacity import Limits, Signs
+from muster.rules.idle.selection import Known
 from muster.rules.transitions import State
 from muster.settings import settings
 from muster.store import NodeRecord

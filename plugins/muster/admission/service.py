@@ -16,7 +16,7 @@ from muster import store
 from muster.admission.backend import TEST_PREFIX, VERIFY, AdmissionBackend, Allocation, Mark, PreemptibleTests, Seen
 from muster.admission.clusters import UNREADABLE, ask, backend_of, unreadable
 from muster.errors import LeftAlone, MusterError, Preempted, SchedulerDown
-from muster.rules.selection import Idle
+from muster.rules.idle.selection import Idle
 from muster.rules.transitions import BROKEN, INCONCLUSIVE_BUDGET, SERVING, State
 from muster.store import NodeRecord, PlaceRecord
 from muster_criteria.context.suspicion import METRICS as CORRUPTION

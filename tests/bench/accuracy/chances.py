@@ -1,6 +1,6 @@
 """``python -m tests.bench.accuracy.chances --write``: how likely each stage finds which defects.
 
-Makes the table by which idle nodes are chosen (``muster.rules.hazard``): simulated faults of the accuracy bench,
+Makes the table by which idle nodes are chosen (``muster.rules.idle.hazard``): simulated faults of the accuracy bench,
 each severity alike, at a later visit, judged stage by stage.
 """
 
@@ -14,7 +14,7 @@ from collections.abc import Sequence
 import numpy as np
 import pandas as pd
 
-from muster.rules.hazard import CHANCES, GROUPS
+from muster.rules.idle.hazard import CHANCES, GROUPS
 from muster_criteria.sku_files.programme import STAGES
 from tests.bench.accuracy.devices import Hall
 from tests.bench.accuracy.fleet import CELLS, FLEET_NODES, draw_fleet, draw_trials

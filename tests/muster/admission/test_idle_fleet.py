@@ -17,8 +17,8 @@ from muster.admission.entry import move
 from muster.admission.idle_fleet import known
 from muster.operators.lifecycle import revalidation
 from muster.operators.testing import claims, qualification
-from muster.rules.room import Signs
-from muster.rules.selection import choose
+from muster.rules.idle.capacity import Signs
+from muster.rules.idle.selection import choose
 from muster.rules.transitions import INCONCLUSIVE_BUDGET, STAGES, State
 from muster.store.database.engine import writing
 from muster.store.database.models import CertificateRow

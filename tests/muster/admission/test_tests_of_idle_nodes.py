@@ -17,7 +17,7 @@ from muster.errors import LeftAlone, Preempted, SchedulerDown
 from muster.integration import closing
 from muster.operators.lifecycle import revalidation
 from muster.operators.testing import claims, qualification
-from muster.rules.selection import choose
+from muster.rules.idle.selection import choose
 from muster.rules.transitions import State
 from muster_criteria.model import Verdict
 from tests.muster import fleet

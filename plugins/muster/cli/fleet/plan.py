@@ -20,7 +20,7 @@ def plan(
     from muster import store
     from muster.admission.idle_fleet import known
     from muster.blackout import closed
-    from muster.rules.forecast import forecast
+    from muster.rules.idle.forecast import forecast
     from muster.settings import settings
 
     now = datetime.datetime.now(datetime.UTC)

@@ -19,7 +19,7 @@ from muster.admission.idle_fleet import known
 from muster.errors import ControllerFault, LeftAlone, MusterError, NodeLeased, NodePaused, UnknownNode, UnknownRun
 from muster.integration import runid
 from muster.operators.testing import claims, qualification
-from muster.rules import selection as planning
+from muster.rules.idle import selection as planning
 from muster.rules.transitions import INCONCLUSIVE_BUDGET, SERVING, State
 from muster_criteria.sku_files.model import SkuError
 from muster_criteria.sku_files.programme import STAGES

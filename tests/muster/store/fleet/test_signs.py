@@ -8,7 +8,7 @@ import datetime
 import pytest
 
 from muster import store
-from muster.rules.room import Signs
+from muster.rules.idle.capacity import Signs
 from muster_criteria.model import Verdict
 from muster_node.contract import Measurement
 from tests.muster import fleet

@@ -12,11 +12,11 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from muster.blackout import closed
-from muster.rules import hazard
-from muster.rules.forecast import forecast
+from muster.rules.idle import hazard
+from muster.rules.idle.capacity import CANARIES, Limits, Signs
+from muster.rules.idle.forecast import forecast
+from muster.rules.idle.selection import STEP, Idle, Known, choose, facts_of
 from muster.rules.pause import Pause
-from muster.rules.room import CANARIES, Limits, Signs
-from muster.rules.selection import STEP, Idle, Known, choose, facts_of
 from muster.rules.transitions import SERVING, State
 from muster.settings import Settings
 from muster.store import NodeRecord

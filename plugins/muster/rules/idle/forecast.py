@@ -9,8 +9,8 @@ import math
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import TYPE_CHECKING
 
-from muster.rules.room import FULL, Room
-from muster.rules.selection import STEP, Known, Planned, ranked, sorted_out
+from muster.rules.idle.capacity import FULL, Room
+from muster.rules.idle.selection import STEP, Known, Planned, ranked, sorted_out
 
 if TYPE_CHECKING:
     from muster.store import NodeRecord
@@ -31,7 +31,7 @@ def forecast(
     which hold nodes now end after the minutes of a whole test. It plans one test of a node, and none of those that were
     tested just now. ``closed_at``: returns why no test starts at a time.
     """
-    from muster.rules import hazard  # brings numpy
+    from muster.rules.idle import hazard  # brings numpy
 
     ready, passed_over = sorted_out(known)
     room = known.room()

@@ -3,7 +3,7 @@
 Nodes that wait in revalidation, those whose test is requested, and those that never took each stage, or not for
 ``Limits.whole_after``, come first, in this order, and take the whole test. Then come those whose last tests were
 inconclusive or preempted, a few times, and those whose best stages end the most expected harm in a minute
-(``muster.rules.hazard``). A node is not tested if the backend does not know it, a run holds it, a person paused
+(``muster.rules.idle.hazard``). A node is not tested if the backend does not know it, a run holds it, a person paused
 its tests, its test was refused just now, the circuit breaker bars it, or a limit is reached.
 """
 
@@ -15,7 +15,7 @@ import functools
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from muster.rules.room import NO_SIGNS, Limits, Room, Signs
+from muster.rules.idle.capacity import NO_SIGNS, Limits, Room, Signs
 from muster.rules.transitions import INCONCLUSIVE_BUDGET, SERVING, State
 from muster_criteria.sku_files.programme import STAGES
 
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     import numpy as np
     import numpy.typing as npt
 
-    from muster.rules import hazard
+    from muster.rules.idle import hazard
     from muster.store import NodeRecord
 
 Passes = Mapping[str, Mapping[str, datetime.datetime]]
@@ -137,7 +137,7 @@ def facts_of(nodes: Sequence[NodeRecord], known: Known) -> hazard.Facts:
     """Returns what is known of these nodes, in their order; a stage without a test counts from the arrival."""
     import numpy as np  # here, as a DAG file imports this module and may load nothing heavy
 
-    from muster.rules import hazard
+    from muster.rules.idle import hazard
 
     now = known.now
     came = [node.machine_since or now for node in nodes]
@@ -187,7 +187,7 @@ def ranked(ready: Sequence[NodeRecord], known: Known) -> Iterator[tuple[NodeReco
         return
     import numpy as np
 
-    from muster.rules import hazard
+    from muster.rules.idle import hazard
 
     now, limits = known.now, known.limits
     facts = facts_of(ready, known)
