@@ -20,9 +20,13 @@ TEST_TORCH := $(VENV)/.test-torch
 
 # Without bytecode each of the demo's processes would compile Airflow anew, which takes longer than running it.
 unexport PYTHONDONTWRITEBYTECODE
+# `make test` leaves out what is not installed, and names it; .ci/run sets this to nothing, and goes without nothing.
+ALLOW_MISSING ?= all
 export ALLOW_MISSING TORCH_INDEX
+# The services come first: one of them may be Python's venv module, which the environment needs.
+.NOTPARALLEL:
 
-.PHONY: help install images demo test test-slow declarations figures wording lint lock audit clean
+.PHONY: help install images demo services services-slow test test-slow declarations figures wording lint lock audit clean
 
 help: ## this list
 	@sed -n 's/^\([a-z-]*\):.*## /  make \1\t/p' Makefile | expand -t 16
@@ -36,13 +40,19 @@ images: $(INSTALLED) ## renew the README's pictures from the mails of the last `
 demo: $(NODE_TORCH) ## the main job: a small fleet goes through its qualification; Ctrl-C ends it
 	@$(BIN)/python -m muster_demo $(ARGS)
 
+services:
+	@tests/support/services.sh install
+
+services-slow:
+	@tests/support/services.sh install slow
+
 # Much of the suite waits for servers that it starts: three processes share it, a file at a time, the slow files first.
 PROCESSES ?= 3
 PYTEST := $(BIN)/python -m pytest -n $(PROCESSES) --dist loadfile --no-loadscope-reorder
-test: $(TEST_TORCH) ## the tests of every room; ALLOW_MISSING=openssh-server,postgresql goes without these services
+test: services $(TEST_TORCH) ## the tests of every room; as root on Debian it installs the services that they need
 	@$(PYTEST) -m "not slow" $(ARGS)
 
-test-slow: $(TEST_TORCH) ## the unattended demo, Celery with failures, cluster chaos, containers, many seeds
+test-slow: services-slow $(TEST_TORCH) ## the unattended demo, Celery with failures, cluster chaos, containers, many seeds
 	@FLEET_SHOTS="$${FLEET_SHOTS:-$(CURDIR)/.fleet-shots}" TIMES_EXAMPLES=5 $(PYTEST) -m "slow or many_examples" $(ARGS)
 
 declarations: $(INSTALLED) ## renew validators/skus/probes.json from the probes' own declarations

@@ -1,69 +1,72 @@
 """A pytest plugin: a service that tests need and that is missing fails the session by name.
 
-``ALLOW_MISSING=openssh-server,postgresql`` leaves out the tests that need these packages; the summary then lists them.
+``ALLOW_MISSING=openssh-server,postgresql`` leaves out the tests that need these; ``ALLOW_MISSING=all``, which
+`make test` sets, leaves out the tests of whatever is missing. The summary then names each. ``services.sh`` lists the
+services, how one sees that they are installed, and how to install them.
 """
 
 from __future__ import annotations
 
+import functools
 import importlib.util
 import os
-import shutil
-from collections.abc import Callable
+import subprocess
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from muster_demo import slurm
 from tests.support.servers import kubernetes_server
 
-SBIN = "/usr/sbin:/usr/local/sbin"
-
-
-def _has_sshd() -> bool:
-    return shutil.which("sshd", path=f"{os.environ.get('PATH', '')}:{SBIN}") is not None
-
-
-def _has_postgresql() -> bool:
-    """Debian keeps initdb and postgres out of PATH, in a folder for each version."""
-    debian = any(Path("/usr/lib/postgresql").glob("*/bin/initdb"))
-    return debian or shutil.which("initdb") is not None
-
-
-def _has_torch() -> bool:
-    return importlib.util.find_spec("torch") is not None
-
-
-SERVICES: dict[str, tuple[str, Callable[[], bool], str]] = {
-    "needs_sshd": ("openssh-server", _has_sshd, "apt-get install openssh-server"),
-    "needs_postgresql": ("postgresql", _has_postgresql, "apt-get install postgresql"),
-    "needs_redis": ("redis-server", lambda: shutil.which("redis-server") is not None, "apt-get install redis-server"),
-    "needs_podman": ("podman", lambda: shutil.which("podman") is not None, "apt-get install podman runc"),
-    "needs_slurm": ("slurm-wlm", lambda: not slurm.missing(Path("/tmp")), "apt-get install slurm-wlm munge"),
-    "needs_kubernetes": (
-        "kube-apiserver",
-        lambda: not kubernetes_server.missing(),
-        f"tests/support/servers/kubernetes_server.sh {kubernetes_server.FOLDER}",
-    ),
-    "needs_prometheus": ("prometheus", lambda: shutil.which("promtool") is not None, "apt-get install prometheus"),
-    "needs_chromium": ("chromium", lambda: shutil.which("chromium") is not None, "apt-get install chromium"),
-    "needs_torch": ("torch", _has_torch, "python -m muster_demo.pytorch --here"),
+SCRIPT = Path(__file__).parents[1] / "services.sh"
+MARKERS = {
+    "needs_sshd": "openssh-server",
+    "needs_postgresql": "postgresql",
+    "needs_redis": "redis-server",
+    "needs_podman": "podman",
+    "needs_slurm": "slurm-wlm",
+    "needs_kubernetes": "kube-apiserver",
+    "needs_prometheus": "prometheus",
+    "needs_chromium": "chromium",
+    "needs_torch": "torch",
 }
-"""Marker: (package, whether it is installed, how to install it)."""
+"""Marker: what the test needs."""
+ALL = "all"
+
+
+def _script(*words: str) -> list[str]:
+    environment = {**os.environ, "MUSTER_TEST_KUBERNETES": str(kubernetes_server.FOLDER)}
+    ran = subprocess.run(
+        ["bash", str(SCRIPT), *words], env=environment, capture_output=True, text=True, check=True, timeout=60
+    )
+    return ran.stdout.splitlines()
+
+
+@functools.cache
+def missing() -> frozenset[str]:
+    """What tests need and this machine does not have."""
+    torch = {"torch"} if importlib.util.find_spec("torch") is None else set()
+    return frozenset(_script("missing")) | torch
+
+
+def how_to_install(name: str) -> str:
+    """The command that installs it."""
+    return "python -m muster_demo.pytorch --here" if name == "torch" else _script("how", name)[0]
+
 
 LEFT_OUT = pytest.StashKey[dict[str, int]]()
 COMPLAINTS = pytest.StashKey[list[str]]()
 
 
 def allowed_missing() -> frozenset[str]:
-    """The packages that ALLOW_MISSING names. Raises UsageError for a name that is not in SERVICES."""
+    """What ALLOW_MISSING names. Raises UsageError for a name that is not in MARKERS."""
     words = frozenset(word for word in os.environ.get("ALLOW_MISSING", "").replace(",", " ").split() if word)
-    known = {package for package, _is_installed, _how in SERVICES.values()}
-    if words - known:
+    known = frozenset(MARKERS.values())
+    if unknown := words - known - {ALL}:
         raise pytest.UsageError(
-            f"ALLOW_MISSING names {', '.join(sorted(words - known))}; only {', '.join(sorted(known))} may be missing"
+            f"ALLOW_MISSING names {', '.join(sorted(unknown))}; it may name {', '.join(sorted(known))}, or be {ALL}"
         )
-    return words
+    return known if ALL in words else words
 
 
 def pytest_configure() -> None:
@@ -78,16 +81,17 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     left_out: dict[str, int] = {}
     complaints = []
     dropped: list[pytest.Item] = []
-    for marker, (package, is_installed, how) in SERVICES.items():
+    for marker, name in MARKERS.items():
         needing = [item for item in items if item.get_closest_marker(marker)]
-        if not needing or is_installed():
+        if not needing or name not in missing():
             continue
-        if package not in allowed:
+        if name not in allowed:
+            how = how_to_install(name)
             complaints.append(
-                f"{len(needing)} tests need {package}, which is not installed: {how}, or ALLOW_MISSING={package}"
+                f"{len(needing)} tests need {name}, which is not installed: {how}, or ALLOW_MISSING={name}"
             )
             continue
-        left_out[package] = len(needing)
+        left_out[name] = len(needing)
         dropped += [item for item in needing if item not in dropped]
     config.stash[LEFT_OUT], config.stash[COMPLAINTS] = left_out, complaints
     if complaints:
@@ -117,9 +121,11 @@ def pytest_sessionfinish(session: pytest.Session) -> None:
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: pytest.Config) -> None:
     """List what was left out and what is missing."""
-    for complaint in config.stash.get(COMPLAINTS, []):
+    if complaints := config.stash.get(COMPLAINTS, []):
         terminalreporter.section("NOTHING WAS TESTED", red=True, bold=True)
-        terminalreporter.write_line(complaint)
-    for package, count in config.stash.get(LEFT_OUT, {}).items():
+        for complaint in complaints:
+            terminalreporter.write_line(complaint)
+    if left_out := config.stash.get(LEFT_OUT, {}):
         terminalreporter.section("NOT TESTED", red=True, bold=True)
-        terminalreporter.write_line(f"{package} is missing (allowed by ALLOW_MISSING): {count} tests were left out")
+        for name, count in left_out.items():
+            terminalreporter.write_line(f"{name} is missing: {count} tests were left out ({how_to_install(name)})")
