@@ -15,7 +15,7 @@ from muster import store
 from muster.api import metrics
 from muster.api.app import create_app
 from muster.store.database.engine import writing
-from muster.store.database.models import Base, FindingRow, Node, Run, StageRecord
+from muster.store.database.models import Base, FindingRow, NodeRow, RunRow, StageRow
 from muster_criteria.model import Verdict
 from tests.muster import fleet
 
@@ -146,32 +146,32 @@ def grow(nodes: int, runs_each: int) -> None:
     store.add_node(fleet.new_node("model"))
     fleet.fail("model")
     with writing() as session:
-        models = {table: _row(session.query(table).first()) for table in (Node, Run, StageRecord, FindingRow)}
+        models = {table: _row(session.query(table).first()) for table in (NodeRow, RunRow, StageRow, FindingRow)}
         new = [
-            {**models[Node], "name": f"n{number:05d}", "host_key": f"k{number}", "state": "production"}
+            {**models[NodeRow], "name": f"n{number:05d}", "host_key": f"k{number}", "state": "production"}
             for number in range(nodes)
         ]
-        session.execute(insert(Node), new)
+        session.execute(insert(NodeRow), new)
         ends = [
             (f"n{number:05d}", day, now - datetime.timedelta(days=day, seconds=60 + number * 8))
             for day in range(runs_each)
             for number in range(nodes)
         ]
         runs = [
-            {**models[Run], "id": place, "node": node, "run_id": f"{node}__{day}", "verdict": str(Verdict.PASS),
+            {**models[RunRow], "id": place, "node": node, "run_id": f"{node}__{day}", "verdict": str(Verdict.PASS),
              "started_at": end - datetime.timedelta(hours=1), "ended_at": end}
             for place, (node, day, end) in enumerate(ends, 1000)
         ]  # fmt: skip
         stages = [
-            {**models[StageRecord], "id": run["id"], "run": run["id"], "verdict": "PASS",
+            {**models[StageRow], "id": run["id"], "run": run["id"], "verdict": "PASS",
              "recorded_at": run["ended_at"], "started_at": run["started_at"], "ended_at": run["ended_at"]}
             for run in runs
         ]  # fmt: skip
         findings = [
             {**models[FindingRow], "id": run["id"], "stage": run["id"], "node": run["node"]} for run in runs[::10]
         ]
-        session.execute(insert(Run), runs)
-        session.execute(insert(StageRecord), stages)
+        session.execute(insert(RunRow), runs)
+        session.execute(insert(StageRow), stages)
         session.execute(insert(FindingRow), findings)
         session.execute(text("ANALYZE"))  # as PostgreSQL's autovacuum does in a fleet that grew
 

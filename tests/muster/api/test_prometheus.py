@@ -23,8 +23,8 @@ from starlette.routing import Mount
 from muster import store
 from muster.api import app
 from muster.store.database.engine import writing
-from muster.store.database.models import Node
-from muster.store.database.outgoing import SchedulerPlace
+from muster.store.database.models import NodeRow
+from muster.store.database.outgoing import PlaceRow
 from tests.muster import fleet
 from tests.support import airflow_home
 from tests.support.plugins import run_end
@@ -85,9 +85,9 @@ def populate(monkeypatch: pytest.MonkeyPatch) -> None:
     fleet.begin("gpu-0004", "block-2")
     now = store.get_node("gpu-0001").added_at
     with writing() as session:
-        session.get_one(Node, "gpu-0001").state = "production"
+        session.get_one(NodeRow, "gpu-0001").state = "production"
         for name, done in (("gpu-0001", "admitted"), ("gpu-0002", "")):
-            session.add(SchedulerPlace(node=name, cluster="c1", name=name, wanted="admitted", why="", wanted_at=now,
+            session.add(PlaceRow(node=name, cluster="c1", name=name, wanted="admitted", why="", wanted_at=now,
                                        done=done, done_at=now))  # fmt: skip
 
 

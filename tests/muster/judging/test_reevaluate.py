@@ -26,7 +26,7 @@ from muster.operators import provisional, statistics
 from muster.operators.reporting import sending
 from muster.rules.transitions import STAGES
 from muster.store.database.engine import writing
-from muster.store.database.models import MeasurementRow, StageRecord
+from muster.store.database.models import MeasurementRow, StageRow
 from muster_criteria.chassis import Chassis
 from muster_criteria.measured import StageResult, parse_result
 from muster_criteria.model import Coverage, Evidence, Judgement, Verdict
@@ -246,7 +246,7 @@ def test_a_model_whose_statistics_cannot_be_made_leaves_those_of_the_others(judg
     store.add_node(fleet.new_node("x", sku=other.name))
     visited("x", other, "first", verdict_of=passed(other))
     with writing() as session:
-        of_x = select(StageRecord.id).where(StageRecord.sku == other.name)
+        of_x = select(StageRow.id).where(StageRow.sku == other.name)
         session.execute(update(MeasurementRow).where(MeasurementRow.stage.in_(of_x)).values(device="gpu99999"))
     before = snapshot()
     with pytest.raises(MusterError, match=other.name):

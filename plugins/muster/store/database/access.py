@@ -15,7 +15,7 @@ from muster.errors import IllegalMove, UnknownNode, UnknownRun
 from muster.rules import transitions as lifecycle
 from muster.rules.pause import Pause
 from muster.rules.transitions import SERVING, Evidence, State
-from muster.store.database.models import CertificateRow, Event, FindingRow, Lease, Node, Run, StageRecord
+from muster.store.database.models import CertificateRow, EventRow, FindingRow, LeaseRow, NodeRow, RunRow, StageRow
 from muster.store.database.wanted import follow_state
 from muster.store.values import EventRecord, LeaseRecord, NodeRecord, RunRecord, StageVerdict
 from muster_criteria.model import Action, FaultClass, Finding, Severity, Variant, Verdict
@@ -26,9 +26,9 @@ def now() -> datetime.datetime:
     return datetime.datetime.now(datetime.UTC)
 
 
-def node_row(session: Session, name: str, *, lock: bool = False) -> Node:
+def node_row(session: Session, name: str, *, lock: bool = False) -> NodeRow:
     """The node's row, locked against other writers if asked. Raises UnknownNode."""
-    row = session.get(Node, name, with_for_update=True if lock else None)
+    row = session.get(NodeRow, name, with_for_update=True if lock else None)
     if row is None:
         raise UnknownNode(f"no node {name!r} is enrolled; see `muster node list`, or enrol it with `muster node add`")
     return row
@@ -43,10 +43,10 @@ def lock_enrolment(session: Session) -> None:
         session.execute(text("SELECT pg_advisory_xact_lock(hashtext('muster.enrol'))"))
 
 
-def run_row(session: Session, dag_id: str, run_id: str, node: str = "") -> Run:
+def run_row(session: Session, dag_id: str, run_id: str, node: str = "") -> RunRow:
     """The run's row, of ``node`` if the run tests several. Raises UnknownRun."""
-    query = select(Run).where(Run.dag_id == dag_id, Run.run_id == run_id)
-    rows = list(session.scalars(query.where(Run.node == node) if node else query))
+    query = select(RunRow).where(RunRow.dag_id == dag_id, RunRow.run_id == run_id)
+    rows = list(session.scalars(query.where(RunRow.node == node) if node else query))
     if not rows:
         on = f" on {node}" if node else ""
         raise UnknownRun(f"no run {run_id!r} of {dag_id}{on} is recorded; see `muster runs list`")
@@ -56,9 +56,9 @@ def run_row(session: Session, dag_id: str, run_id: str, node: str = "") -> Run:
     return rows[0]
 
 
-def live_lease(session: Session, node: str) -> Lease | None:
+def live_lease(session: Session, node: str) -> LeaseRow | None:
     """The lease that holds the node now, if any."""
-    return session.scalar(select(Lease).where(Lease.node == node, Lease.released_at.is_(None)))
+    return session.scalar(select(LeaseRow).where(LeaseRow.node == node, LeaseRow.released_at.is_(None)))
 
 
 def holds(session: Session, node: str, dag_id: str, run_id: str) -> bool:
@@ -67,7 +67,7 @@ def holds(session: Session, node: str, dag_id: str, run_id: str) -> bool:
     return lease is not None and (lease.dag_id, lease.run_id) == (dag_id, run_id)
 
 
-def move(session: Session, node: Node, to: State, actor: str, reason: str, evidence: Evidence) -> None:
+def move(session: Session, node: NodeRow, to: State, actor: str, reason: str, evidence: Evidence) -> None:
     """Move the node and write the event, within the caller's transaction. Raises IllegalMove naming the node."""
     current = State(node.state)
     try:
@@ -88,15 +88,20 @@ def move(session: Session, node: Node, to: State, actor: str, reason: str, evide
     if evidence.run:
         # A run that has ended may still move its node: into production, or back when it lets go.
         dag_id, _, run_id = evidence.run.partition("/")
-        this = (Run.dag_id == dag_id, Run.run_id == run_id, Run.node == node.name, Run.ended_at.is_not(None))
-        session.execute(update(Run).where(*this).values(state_after=to))
+        this = (
+            RunRow.dag_id == dag_id,
+            RunRow.run_id == run_id,
+            RunRow.node == node.name,
+            RunRow.ended_at.is_not(None),
+        )
+        session.execute(update(RunRow).where(*this).values(state_after=to))
 
 
 def write_event(
     session: Session, node: str, before: State, after: State, actor: str, reason: str, evidence: Mapping[str, Any]
-) -> Event:
+) -> EventRow:
     """Append an event and return it; two equal states make it a remark."""
-    event = Event(
+    event = EventRow(
         node=node, at=now(), from_state=before, to_state=after, actor=actor, login=acting.current(), reason=reason,
         evidence=dict(evidence),
     )  # fmt: skip
@@ -114,7 +119,7 @@ def write_decision(session: Session, person: str, reason: str, what: str, eviden
 def write_remark(session: Session, actor: str, what: str, evidence: Mapping[str, Any]) -> None:
     """Append an event that concerns no node."""
     session.add(
-        Event(
+        EventRow(
             node=None, at=now(), from_state="", to_state="", actor=actor, login=acting.current(), reason=what,
             evidence=dict(evidence),
         )
@@ -127,14 +132,14 @@ def evidence_json(evidence: Evidence) -> dict[str, Any]:
     return {name: value for name, value in dataclasses.asdict(evidence).items() if value}
 
 
-def pause_of(row: Node) -> Pause | None:
+def pause_of(row: NodeRow) -> Pause | None:
     """The node's pause, while it lasts."""
     if row.paused_until is None or row.paused_until <= now():
         return None
     return Pause(row.paused_by, row.paused_until, row.paused_for)
 
 
-def to_node(row: Node) -> NodeRecord:
+def to_node(row: NodeRow) -> NodeRecord:
     """The node as a value."""
     return NodeRecord(
         name=row.name, host=row.host, port=row.port, user=row.user, host_key=row.host_key, sku=row.sku,
@@ -145,19 +150,19 @@ def to_node(row: Node) -> NodeRecord:
     )  # fmt: skip
 
 
-def to_lease(row: Lease) -> LeaseRecord:
+def to_lease(row: LeaseRow) -> LeaseRecord:
     """The lease as a value."""
     return LeaseRecord(row.node, row.dag_id, row.run_id, row.token, row.acquired_at)
 
 
-def to_event(row: Event) -> EventRecord:
+def to_event(row: EventRow) -> EventRecord:
     """The event as a value."""
     return EventRecord(
         row.node, row.at, State(row.from_state), State(row.to_state), row.actor, row.reason, row.evidence, row.login
     )
 
 
-def to_run(row: Run) -> RunRecord:
+def to_run(row: RunRow) -> RunRecord:
     """The run as a value."""
     return RunRecord(
         dag_id=row.dag_id, run_id=row.run_id, node=row.node, sku=row.sku, level=row.level, reason=row.reason,
@@ -168,7 +173,7 @@ def to_run(row: Run) -> RunRecord:
     )  # fmt: skip
 
 
-def to_verdict(row: StageRecord, run: Run) -> StageVerdict:
+def to_verdict(row: StageRow, run: RunRow) -> StageVerdict:
     """The stage's verdict as a value."""
     return StageVerdict(
         row.stage, row.level, Verdict(row.verdict), row.required > 0 and row.required == row.measured == row.judged,

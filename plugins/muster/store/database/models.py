@@ -18,7 +18,7 @@ from muster.store.database.base import Base as Base  # imported from here, its m
 from muster.store.database.base import BigId
 
 
-class Node(Base):
+class NodeRow(Base):
     """A machine under its name. ``fence`` is the highest fencing token ever given out for it; it only grows.
 
     ``machine_since``: since when the present machine has the name. ``shadow``: adopted while it served, unverified.
@@ -55,7 +55,7 @@ class Node(Base):
     paused_for: Mapped[str] = mapped_column(default="")
 
 
-class Part(Base):
+class PartRow(Base):
     """A part with a serial, wherever it sits; its identity is its serial."""
 
     __tablename__ = "parts"
@@ -67,7 +67,7 @@ class Part(Base):
     first_seen: Mapped[datetime.datetime]
 
 
-class Placement(Base):
+class PlacementRow(Base):
     """Where a part sat, from when to when; one open placement per part and per slot of a node."""
 
     __tablename__ = "placements"
@@ -87,7 +87,7 @@ class Placement(Base):
     until: Mapped[datetime.datetime | None]
 
 
-class Lease(Base):
+class LeaseRow(Base):
     """Who leased a node and with which token; the row without ``released_at`` is the one that is in force."""
 
     __tablename__ = "leases"
@@ -108,7 +108,7 @@ class Lease(Base):
     released_reason: Mapped[str] = mapped_column(default="")
 
 
-class Run(Base):
+class RunRow(Base):
     """What one DAG run did with one node; a run that tests a block of nodes has a row for each.
 
     ``why_held``: why the circuit breaker kept its verdict from withdrawing the node, "" if it did not. ``started_by``:
@@ -145,7 +145,7 @@ class Run(Base):
     ended_at: Mapped[datetime.datetime | None] = mapped_column(index=True)
 
 
-class Job(Base):
+class JobRow(Base):
     """One detached job on a node: one attempt at a stage of a run; a user's Clear makes a new ``attempt_key``.
 
     ``chassis``: the BMC's readings before it, as written by ``muster_criteria.chassis.Chassis``; empty without a BMC.
@@ -170,7 +170,7 @@ class Job(Base):
     repeat_probes: Mapped[list[Any]] = mapped_column(default=list)
 
 
-class StageRecord(Base):
+class StageRow(Base):
     """The verdict of one stage of a run, with its coverage. Repeating a stage supersedes this row, never erases it.
 
     ``sku_version`` and ``snapshot`` are the SKU files' revision and the peer statistics it was judged by; the
@@ -291,7 +291,7 @@ class WaiverRow(Base):
     labels: Mapped[dict[str, Any]]
 
 
-class Event(Base):
+class EventRow(Base):
     """One step in a node's life, or a remark about it (then both states are the same). Append-only.
 
     ``actor``: the name that a person gave, or the program. ``login``: the authenticated login (``muster.acting``).
@@ -311,7 +311,7 @@ class Event(Base):
     evidence: Mapped[dict[str, Any]]
 
 
-class PeerSnapshot(Base):
+class SnapshotRow(Base):
     """What the healthy devices of one SKU, real or simulated, were like at one level; never changed afterwards."""
 
     __tablename__ = "peer_snapshots"
@@ -327,7 +327,7 @@ class PeerSnapshot(Base):
     data: Mapped[bytes] = mapped_column(deferred=True)
 
 
-class SkuRevision(Base):
+class RevisionRow(Base):
     """The contents of a SKU's files that a verdict cites, as JSON of ``muster_criteria.sku_files.skus.Sku``."""
 
     __tablename__ = "sku_revisions"
@@ -338,7 +338,7 @@ class SkuRevision(Base):
     content: Mapped[str] = mapped_column(deferred=True)
 
 
-class Artifact(Base):
+class ArtifactRow(Base):
     """Bytes as they came from a node, kept until retention takes them: a stage's raw result or its telemetry file."""
 
     __tablename__ = "artifacts"

@@ -10,7 +10,7 @@ from sqlalchemy.orm import Mapped, mapped_column
 from muster.store.database.base import Base, BigId
 
 
-class Outbox(Base):
+class OutboxRow(Base):
     """A mail to be sent: one per key, whatever is retried."""
 
     __tablename__ = "outbox"
@@ -34,7 +34,7 @@ class Outbox(Base):
     """Those that have not got it, with commas, once the mail server refused some; "": all of its header ``To``."""
 
 
-class SchedulerPlace(Base):
+class PlaceRow(Base):
     """A node's place in a scheduler, what the records want there, and what has been confirmed there.
 
     ``cluster`` and ``name``: the configured backend, and the node's name in it. ``wanted``: "admitted", "withdrawn", or
@@ -66,7 +66,7 @@ class SchedulerPlace(Base):
     preempted: Mapped[bool] = mapped_column(default=False)
 
 
-class AuditCursor(Base):
+class AuditCursorRow(Base):
     """How far a receiver of the audit stream has got. ``event``: id of the last event that it accepted.
 
     ``last_error``: why the next ones were not accepted, since ``failing_since``; "" and None while all is well.

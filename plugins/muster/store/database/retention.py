@@ -12,18 +12,18 @@ from muster.settings import settings
 from muster.store.database.digests import DigestRow, SuspectRow
 from muster.store.database.engine import reading, writing
 from muster.store.database.models import (
-    Artifact,
-    Event,
-    Lease,
+    ArtifactRow,
+    EventRow,
+    LeaseRow,
     MeasurementRow,
-    Node,
-    Part,
-    PeerSnapshot,
-    Placement,
-    Run,
-    StageRecord,
+    NodeRow,
+    PartRow,
+    PlacementRow,
+    RunRow,
+    SnapshotRow,
+    StageRow,
 )
-from muster.store.database.outgoing import Outbox
+from muster.store.database.outgoing import OutboxRow
 from muster.store.testing import stages
 from muster.store.values import Purged
 
@@ -46,34 +46,37 @@ def apply_retention(now: datetime.datetime | None = None, *, dry_run: bool = Fal
     def before(days: int) -> datetime.datetime:
         return moment - datetime.timedelta(days=days)
 
-    old_stages = select(StageRecord.id).where(
-        StageRecord.recorded_at < before(keep.retention_measurements_days),
-        StageRecord.id.in_(select(MeasurementRow.stage)),
+    old_stages = select(StageRow.id).where(
+        StageRow.recorded_at < before(keep.retention_measurements_days),
+        StageRow.id.in_(select(MeasurementRow.stage)),
     )
     purge = _count if dry_run else _purge
     runs = 0
     if keep.retention_runs_days:
-        held = select(Node.held_run).where(Node.held_run != "")
-        past = select(Run.id).where(Run.ended_at < before(keep.retention_runs_days))
-        runs = purge(Run.id, past.where((Run.dag_id + "/" + Run.run_id).not_in(held)))
+        held = select(NodeRow.held_run).where(NodeRow.held_run != "")
+        past = select(RunRow.id).where(RunRow.ended_at < before(keep.retention_runs_days))
+        runs = purge(RunRow.id, past.where((RunRow.dag_id + "/" + RunRow.run_id).not_in(held)))
     suspects = parts = events = 0
     if keep.retention_parts_days:
         gone = before(keep.retention_parts_days)
         suspects = purge(SuspectRow.id, _suspects_gone(gone))
-        purge(Placement.id, select(Placement.id).where(or_(Placement.until < gone, Placement.part_id.in_(_gone(gone)))))
-        parts = purge(Part.id, _gone(gone))
+        purge(
+            PlacementRow.id,
+            select(PlacementRow.id).where(or_(PlacementRow.until < gone, PlacementRow.part_id.in_(_gone(gone)))),
+        )
+        parts = purge(PartRow.id, _gone(gone))
     if keep.retention_events_days:
         since = before(keep.retention_events_days)
-        events = purge(Event.id, select(Event.id).where(Event.at < since))
-        purge(Lease.id, select(Lease.id).where(Lease.released_at < since))
-    mails_over = or_(*(at < before(keep.retention_outbox_days) for at in (Outbox.sent_at, Outbox.parked_at)))
+        events = purge(EventRow.id, select(EventRow.id).where(EventRow.at < since))
+        purge(LeaseRow.id, select(LeaseRow.id).where(LeaseRow.released_at < since))
+    mails_over = or_(*(at < before(keep.retention_outbox_days) for at in (OutboxRow.sent_at, OutboxRow.parked_at)))
     return Purged(
-        telemetry=purge(Artifact.id, _artifacts(before(keep.retention_telemetry_days), stages.TELEMETRY)),
-        results=purge(Artifact.id, _artifacts(before(keep.retention_results_days), stages.RESULT, stages.CHASSIS)),
+        telemetry=purge(ArtifactRow.id, _artifacts(before(keep.retention_telemetry_days), stages.TELEMETRY)),
+        results=purge(ArtifactRow.id, _artifacts(before(keep.retention_results_days), stages.RESULT, stages.CHASSIS)),
         measurements=purge(MeasurementRow.stage, old_stages),
         runs=runs,
-        mails=purge(Outbox.id, select(Outbox.id).where(mails_over)),
-        snapshots=purge(PeerSnapshot.id, _uncited_snapshots(before(keep.retention_snapshots_days))),
+        mails=purge(OutboxRow.id, select(OutboxRow.id).where(mails_over)),
+        snapshots=purge(SnapshotRow.id, _uncited_snapshots(before(keep.retention_snapshots_days))),
         digests=purge(
             DigestRow.id, select(DigestRow.id).where(DigestRow.seen_at < before(keep.retention_digests_days))
         ),
@@ -85,43 +88,43 @@ def apply_retention(now: datetime.datetime | None = None, *, dry_run: bool = Fal
 
 def _in_use(before: datetime.datetime) -> ColumnElement[bool]:
     """Which placements show that a part is or was in a node since ``before``; a retired node has its parts no more."""
-    retired = (Node.state == str(State.RETIRED)) & (Placement.seen_at < before)
-    return or_(Placement.until.is_(None) & ~retired, Placement.until >= before)
+    retired = (NodeRow.state == str(State.RETIRED)) & (PlacementRow.seen_at < before)
+    return or_(PlacementRow.until.is_(None) & ~retired, PlacementRow.until >= before)
 
 
 def _gone(before: datetime.datetime) -> Select[int]:
     """The parts that have been in no node since then."""
-    in_use = select(Placement.part_id).join(Node, Placement.node == Node.name).where(_in_use(before))
-    return select(Part.id).where(Part.first_seen < before, Part.id.not_in(in_use))
+    in_use = select(PlacementRow.part_id).join(NodeRow, PlacementRow.node == NodeRow.name).where(_in_use(before))
+    return select(PartRow.id).where(PartRow.first_seen < before, PartRow.id.not_in(in_use))
 
 
 def _suspects_gone(before: datetime.datetime) -> Select[int]:
     """The suspicions of parts that have been in no node since then, and of places in machines that are gone."""
     old = select(SuspectRow.id, SuspectRow.subject).where(SuspectRow.since < before)
-    of_machine = old.join(Node, SuspectRow.node == Node.name).where(
-        SuspectRow.subject == "", or_(SuspectRow.since < Node.machine_since, Node.state == str(State.RETIRED))
+    of_machine = old.join(NodeRow, SuspectRow.node == NodeRow.name).where(
+        SuspectRow.subject == "", or_(SuspectRow.since < NodeRow.machine_since, NodeRow.state == str(State.RETIRED))
     )
     with reading() as session:
         gone = [row.id for row in session.execute(of_machine)]
         # A part, "gpu SERIAL", or a place in a chassis, "gpu3 of system SERIAL"; a serial may be any text.
         named = {row.id: {row.subject, row.subject.partition(" of ")[2]} for row in session.execute(old) if row.subject}
         serials = {part.partition(" ")[2] for parts in named.values() for part in parts}
-        used = select(Part.kind, Part.serial).join(Placement).join(Node, Placement.node == Node.name)
-        used = used.where(Part.serial.in_(serials), _in_use(before))
+        used = select(PartRow.kind, PartRow.serial).join(PlacementRow).join(NodeRow, PlacementRow.node == NodeRow.name)
+        used = used.where(PartRow.serial.in_(serials), _in_use(before))
         here = {f"{row.kind} {row.serial}" for row in session.execute(used)}
     gone += [id_ for id_, parts in named.items() if not parts & here]
     return select(SuspectRow.id).where(SuspectRow.id.in_(gone))
 
 
 def _artifacts(before: datetime.datetime, *kinds: str) -> Select[int]:
-    return select(Artifact.id).where(Artifact.kind.in_(kinds), Artifact.created_at < before)
+    return select(ArtifactRow.id).where(ArtifactRow.kind.in_(kinds), ArtifactRow.created_at < before)
 
 
 def _uncited_snapshots(before: datetime.datetime) -> Select[int]:
-    newest = select(func.max(PeerSnapshot.id)).group_by(PeerSnapshot.sku, PeerSnapshot.level, PeerSnapshot.simulated)
-    cited = select(StageRecord.snapshot).where(StageRecord.snapshot != "")
-    return select(PeerSnapshot.id).where(
-        PeerSnapshot.made_at < before, PeerSnapshot.id.not_in(newest), PeerSnapshot.version.not_in(cited)
+    newest = select(func.max(SnapshotRow.id)).group_by(SnapshotRow.sku, SnapshotRow.level, SnapshotRow.simulated)
+    cited = select(StageRow.snapshot).where(StageRow.snapshot != "")
+    return select(SnapshotRow.id).where(
+        SnapshotRow.made_at < before, SnapshotRow.id.not_in(newest), SnapshotRow.version.not_in(cited)
     )
 
 

@@ -8,22 +8,22 @@ from sqlalchemy import select
 from sqlalchemy.orm import Session
 
 from muster.rules.transitions import State
-from muster.store.database.models import Lease, Node
-from muster.store.database.outgoing import SchedulerPlace
+from muster.store.database.models import LeaseRow, NodeRow
+from muster.store.database.outgoing import PlaceRow
 
 ADMITTED, WITHDRAWN, LEFT_ALONE = "admitted", "withdrawn", ""
 
 
-def of_state(node: Node) -> str:
+def of_state(node: NodeRow) -> str:
     """Returns what the node's state demands of its scheduler. A node in shadow mode is left alone."""
     if State(node.state) is not State.PRODUCTION:
         return WITHDRAWN
     return LEFT_ALONE if node.shadow else ADMITTED
 
 
-def want(session: Session, node: Node, wanted: str, why: str, *, anew: bool = False) -> None:
+def want(session: Session, node: NodeRow, wanted: str, why: str, *, anew: bool = False) -> None:
     """Queue the change, in the caller's transaction. The same end is queued again only if ``anew``, for its reason."""
-    place = session.get(SchedulerPlace, node.name, with_for_update=True)
+    place = session.get(PlaceRow, node.name, with_for_update=True)
     if place is None or (place.wanted == wanted and not anew):
         return
     # A receiver orders changes by this time, so it never goes back, whatever the clock does.
@@ -34,14 +34,16 @@ def want(session: Session, node: Node, wanted: str, why: str, *, anew: bool = Fa
         place.done = ""
 
 
-def follow_state(session: Session, node: Node, why: str, *, by_person: bool = False, quarantined: bool = False) -> None:
+def follow_state(
+    session: Session, node: NodeRow, why: str, *, by_person: bool = False, quarantined: bool = False
+) -> None:
     """Queue what the node's present state demands. ``by_person``: an open question about it is answered.
 
     ``quarantined``: the node enters quarantine, and its scheduler shows ``why``, closed though the node may be already.
     """
-    place = session.get(SchedulerPlace, node.name)
+    place = session.get(PlaceRow, node.name)
     by_job = place is not None and place.test_job and State(node.state) is State.REVALIDATION
-    if by_job and session.scalar(select(Lease.id).where(Lease.node == node.name, Lease.released_at.is_(None))):
+    if by_job and session.scalar(select(LeaseRow.id).where(LeaseRow.node == node.name, LeaseRow.released_at.is_(None))):
         return  # the test is a job, which keeps the node in service
     want(session, node, of_state(node), why, anew=quarantined)
     if place is not None and by_person:

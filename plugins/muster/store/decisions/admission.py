@@ -13,7 +13,7 @@ from muster.rules.transitions import Evidence, State
 from muster.settings import settings
 from muster.store.database import access
 from muster.store.database.engine import reading
-from muster.store.database.models import Node
+from muster.store.database.models import NodeRow
 from muster.store.decisions import certificates
 from muster.store.decisions.verdicts import current_verdicts, findings_now
 from muster.store.decisions.waivers import machine_of, valid_waivers
@@ -26,7 +26,7 @@ def admission_decision(node: str) -> Decision:
         return decide(session, access.node_row(session, node))
 
 
-def decide(session: Session, row: Node) -> Decision:
+def decide(session: Session, row: NodeRow) -> Decision:
     """``admission_decision`` within the caller's transaction."""
     now, machine, chosen = access.now(), machine_of(session, row), settings()
     decision = gate.decide(

@@ -18,7 +18,7 @@ from muster.rules.transitions import SERVING, STAGES, Evidence, State
 from muster.settings import settings
 from muster.store.database import access
 from muster.store.database.engine import reading, rehearsing
-from muster.store.database.models import CertificateRow, MeasurementRow, Node, Run, StageRecord
+from muster.store.database.models import CertificateRow, MeasurementRow, NodeRow, RunRow, StageRow
 from muster.store.decisions.signing import key_path, signing_key
 from muster.store.decisions.verdicts import current_verdicts
 from muster.store.machines.parts import current_serials, serials_at
@@ -68,7 +68,7 @@ def uncertified() -> dict[str, str]:
     """{node: why} of the nodes in production, outside shadow mode, without a valid certificate."""
     now = access.now()
     with reading() as session:
-        served = and_(Node.state == str(State.PRODUCTION), Node.shadow.is_(False))
+        served = and_(NodeRow.state == str(State.PRODUCTION), NodeRow.shadow.is_(False))
         newest = {node.name: row for node, row in _newest_of(session, served)}
     why = {name: _invalid(row.revoked, row.expires_at, now) if row else "it has none" for name, row in newest.items()}
     return {name: why[name] for name in sorted(why) if why[name]}
@@ -90,7 +90,7 @@ def version_changes() -> dict[str, VersionChange]:
     certified: list[tuple[str, Mapping[str, Any]]] = []
     now = access.now()
     with reading() as session:
-        serves = Node.state.in_([str(state) for state in SERVING])
+        serves = NodeRow.state.in_([str(state) for state in SERVING])
         reported = _environments(session, serves)
         for node, row in _newest_of(session, serves):
             if row is None:
@@ -116,7 +116,7 @@ def versions_of(nodes: Sequence[str]) -> dict[str, dict[str, str]]:
     """{node: {name: version}} of driver and firmware, as each reported them last. Raises UnknownNode."""
     with reading() as session:
         rows = [access.node_row(session, name) for name in nodes]
-        reported = _environments(session, Node.name.in_(nodes))
+        reported = _environments(session, NodeRow.name.in_(nodes))
     return {row.name: reported.get(row.name, {}) for row in rows}
 
 
@@ -128,7 +128,7 @@ def check_signing_key() -> None:
         signing_key(create=False)
 
 
-def issue(session: Session, node: Node, actor: str, evidence: Evidence, *, whole: bool = False) -> None:
+def issue(session: Session, node: NodeRow, actor: str, evidence: Evidence, *, whole: bool = False) -> None:
     """Issue the certificate of an admission, in the transaction that makes it; none for a node in shadow mode.
 
     A node that returns from a test with nothing new keeps its certificate as it is, unless the test was ``whole`` and
@@ -172,7 +172,7 @@ def issue(session: Session, node: Node, actor: str, evidence: Evidence, *, whole
     session.flush()
 
 
-def compare(session: Session, node: Node, environment: Mapping[str, Any]) -> None:
+def compare(session: Session, node: NodeRow, environment: Mapping[str, Any]) -> None:
     """Revoke the node's certificate if its parts, or its driver and firmware in ``environment``, are other ones."""
     row = _newest(session, node)
     if row is None or row.revoked:
@@ -198,32 +198,32 @@ def _none_yet(session: Session) -> bool:
     return not session.scalar(select(func.count()).select_from(CertificateRow))
 
 
-def _newest(session: Session, node: Node) -> CertificateRow | None:
+def _newest(session: Session, node: NodeRow) -> CertificateRow | None:
     query = select(CertificateRow).where(CertificateRow.node == node.name)
     query = query.where(CertificateRow.issued_at >= node.machine_since)
     return session.scalar(query.order_by(CertificateRow.issued_at.desc()).limit(1))
 
 
-def _newest_of(session: Session, which: ColumnElement[bool]) -> Iterator[tuple[Node, CertificateRow | None]]:
+def _newest_of(session: Session, which: ColumnElement[bool]) -> Iterator[tuple[NodeRow, CertificateRow | None]]:
     """Each node of ``which`` and the newest certificate of its present machine."""
     place = func.row_number().over(partition_by=CertificateRow.node, order_by=CertificateRow.issued_at.desc())
     ranked = (
         select(CertificateRow.id, CertificateRow.node, place.label("place"))
-        .join(Node, Node.name == CertificateRow.node)
-        .where(which, CertificateRow.issued_at >= Node.machine_since)
+        .join(NodeRow, NodeRow.name == CertificateRow.node)
+        .where(which, CertificateRow.issued_at >= NodeRow.machine_since)
         .subquery()
     )
     query = (
-        select(Node, CertificateRow)
-        .outerjoin(ranked, and_(ranked.c.node == Node.name, ranked.c.place == 1))
+        select(NodeRow, CertificateRow)
+        .outerjoin(ranked, and_(ranked.c.node == NodeRow.name, ranked.c.place == 1))
         .outerjoin(CertificateRow, CertificateRow.id == ranked.c.id)
     )
     yield from session.execute(query.where(which))
 
 
-def _stages(session: Session, node: Node) -> list[dict[str, Any]]:
+def _stages(session: Session, node: NodeRow) -> list[dict[str, Any]]:
     ids = [stage for stage, _ in current_verdicts(session, node)]
-    query = select(StageRecord, Run).join(Run, StageRecord.run == Run.id).where(StageRecord.id.in_(ids))
+    query = select(StageRow, RunRow).join(RunRow, StageRow.run == RunRow.id).where(StageRow.id.in_(ids))
     return [
         {
             "stage": stage.stage, "level": stage.level, "verdict": stage.verdict, "run": f"{run.dag_id}/{run.run_id}",
@@ -231,11 +231,11 @@ def _stages(session: Session, node: Node) -> list[dict[str, Any]]:
             "sku": stage.sku, "sku_revision": stage.sku_version, "result_sha256": stage.result_sha256,
             "coverage": {"required": stage.required, "measured": stage.measured, "judged": stage.judged},
         }
-        for stage, run in session.execute(query.order_by(StageRecord.id))
+        for stage, run in session.execute(query.order_by(StageRow.id))
     ]  # fmt: skip
 
 
-def passed_before_change(session: Session, node: Node) -> bool:
+def passed_before_change(session: Session, node: NodeRow) -> bool:
     """Whether a stage of the node passed last with another part, driver or firmware than the node has now."""
     versions, parts = _environment(session, node), current_serials(session, node.name)
     for stage, run in _latest(session, node).values():
@@ -247,21 +247,21 @@ def passed_before_change(session: Session, node: Node) -> bool:
     return False
 
 
-def _latest(session: Session, node: Node) -> dict[str, tuple[StageRecord, Run]]:
+def _latest(session: Session, node: NodeRow) -> dict[str, tuple[StageRow, RunRow]]:
     """The newest conclusive verdict of each stage of the node itself, at whatever level: a revalidation is shorter than
     the qualification, whose verdicts stay current beside it.
     """
     query = (
-        select(StageRecord, Run)
-        .join(Run, StageRecord.run == Run.id)
-        .where(Run.node == node.name, Run.started_at >= node.machine_since, StageRecord.current)
-        .where(StageRecord.stage.in_(STAGES), StageRecord.verdict.not_in([str(each) for each in INCONCLUSIVE]))
-        .order_by(StageRecord.recorded_at, StageRecord.id)
+        select(StageRow, RunRow)
+        .join(RunRow, StageRow.run == RunRow.id)
+        .where(RunRow.node == node.name, RunRow.started_at >= node.machine_since, StageRow.current)
+        .where(StageRow.stage.in_(STAGES), StageRow.verdict.not_in([str(each) for each in INCONCLUSIVE]))
+        .order_by(StageRow.recorded_at, StageRow.id)
     )
     return {stage.stage: (stage, run) for stage, run in session.execute(query)}
 
 
-def _measurements(session: Session, node: Node) -> str:
+def _measurements(session: Session, node: NodeRow) -> str:
     ids = [stage for stage, _ in current_verdicts(session, node)]
     rows = session.scalars(
         select(MeasurementRow).where(MeasurementRow.stage.in_(ids)).order_by(MeasurementRow.stage, MeasurementRow.id)
@@ -271,21 +271,21 @@ def _measurements(session: Session, node: Node) -> str:
     )
 
 
-def _environment(session: Session, node: Node) -> dict[str, str]:
-    return _environments(session, Node.name == node.name).get(node.name, {})
+def _environment(session: Session, node: NodeRow) -> dict[str, str]:
+    return _environments(session, NodeRow.name == node.name).get(node.name, {})
 
 
 def _environments(session: Session, which: ColumnElement[bool]) -> dict[str, dict[str, str]]:
     """{node: {name: version}} of driver and firmware, from the last run of each node of ``which`` that reported any."""
     latest = (
-        select(func.max(Run.id))
-        .join(Node, Node.name == Run.node)
-        .where(which, Run.started_at >= Node.machine_since, cast(Run.environment, Text) != "{}")
-        .group_by(Run.node)
+        select(func.max(RunRow.id))
+        .join(NodeRow, NodeRow.name == RunRow.node)
+        .where(which, RunRow.started_at >= NodeRow.machine_since, cast(RunRow.environment, Text) != "{}")
+        .group_by(RunRow.node)
     )
     return {
         node: {name: str(environment[name]) for name in certificate.WATCHED if environment.get(name)}
-        for node, environment in session.execute(select(Run.node, Run.environment).where(Run.id.in_(latest)))
+        for node, environment in session.execute(select(RunRow.node, RunRow.environment).where(RunRow.id.in_(latest)))
     }
 
 

@@ -12,7 +12,7 @@ from muster.rules.decisions import check_decision
 from muster.rules.transitions import State
 from muster.store.database import access
 from muster.store.database.engine import reading, writing
-from muster.store.database.models import Event, FindingRow, Node, Run, StageRecord
+from muster.store.database.models import EventRow, FindingRow, NodeRow, RunRow, StageRow
 from muster.store.decisions.waivers import marked_now
 from muster.store.fleet.suspects import suspects_on
 from muster.store.values import ApprovalRecord, OpenFinding, StageVerdict
@@ -38,7 +38,7 @@ def open_findings(node: str) -> list[OpenFinding]:
         return findings_now(session, access.node_row(session, node))
 
 
-def findings_now(session: Session, row: Node) -> list[OpenFinding]:
+def findings_now(session: Session, row: NodeRow) -> list[OpenFinding]:
     """``open_findings`` within the caller's transaction."""
     stages = dict(current_verdicts(session, row))
     query = select(FindingRow).where(FindingRow.stage.in_(list(stages))).order_by(FindingRow.id)
@@ -61,11 +61,11 @@ def stage_tests() -> dict[str, dict[str, datetime.datetime]]:
     """
     tested = [str(verdict) for verdict in (Verdict.PASS, Verdict.WARN, Verdict.PROVISIONAL)]
     query = (
-        select(Run.node, StageRecord.stage, func.max(StageRecord.recorded_at).label("at"))
-        .join(Run, StageRecord.run == Run.id)
-        .join(Node, Node.name == Run.node)
-        .where(StageRecord.verdict.in_(tested), StageRecord.current, Run.started_at >= Node.machine_since)
-        .group_by(Run.node, StageRecord.stage)
+        select(RunRow.node, StageRow.stage, func.max(StageRow.recorded_at).label("at"))
+        .join(RunRow, StageRow.run == RunRow.id)
+        .join(NodeRow, NodeRow.name == RunRow.node)
+        .where(StageRow.verdict.in_(tested), StageRow.current, RunRow.started_at >= NodeRow.machine_since)
+        .group_by(RunRow.node, StageRow.stage)
     )
     found: dict[str, dict[str, datetime.datetime]] = {}
     with reading() as session:
@@ -101,7 +101,7 @@ def approvals(node: str) -> list[ApprovalRecord]:
     """People's decisions about the node, oldest first. Raises UnknownNode."""
     with reading() as session:
         access.node_row(session, node)
-        events = list(session.scalars(select(Event).where(Event.node == node).order_by(Event.id)))
+        events = list(session.scalars(select(EventRow).where(EventRow.node == node).order_by(EventRow.id)))
     return [
         ApprovalRecord(
             node,
@@ -118,13 +118,13 @@ def approvals(node: str) -> list[ApprovalRecord]:
     ]
 
 
-def current_verdicts(session: Session, node: Node) -> list[tuple[int, StageVerdict]]:
+def current_verdicts(session: Session, node: NodeRow) -> list[tuple[int, StageVerdict]]:
     """(id of the stage's row, verdict) of the current ones, oldest first."""
     query = (
-        select(StageRecord, Run)
-        .join(Run, StageRecord.run == Run.id)
-        .where(Run.node == node.name, Run.started_at >= node.machine_since, StageRecord.current)
-        .order_by(StageRecord.recorded_at, StageRecord.id)
+        select(StageRow, RunRow)
+        .join(RunRow, StageRow.run == RunRow.id)
+        .where(RunRow.node == node.name, RunRow.started_at >= node.machine_since, StageRow.current)
+        .order_by(StageRow.recorded_at, StageRow.id)
     )
     ids = {access.to_verdict(stage, run): stage.id for stage, run in session.execute(query)}
     return [(ids[verdict], verdict) for verdict in current_of(ids)]

@@ -15,7 +15,7 @@ from muster.rules.decisions import check_decision
 from muster.rules.transitions import State
 from muster.store.database import access
 from muster.store.database.engine import reading, writing
-from muster.store.database.models import Event, FindingRow, Node, Run, StageRecord, WaiverRow
+from muster.store.database.models import EventRow, FindingRow, NodeRow, RunRow, StageRow, WaiverRow
 from muster.store.machines.parts import current_serials, serials_at, sits_now
 from muster_criteria.context import waivers
 from muster_criteria.context.waivers import Machine, Waiver
@@ -45,9 +45,9 @@ def waive_finding(finding_id: str, until: datetime.datetime, person: str, reason
         raise BadWaiver(f"a waiver until {last} would be over already: give a later date")
     with writing() as session:
         query = (
-            select(FindingRow, Run.started_at, StageRecord.recorded_at)
-            .join(StageRecord, FindingRow.stage == StageRecord.id)
-            .join(Run, StageRecord.run == Run.id)
+            select(FindingRow, RunRow.started_at, StageRow.recorded_at)
+            .join(StageRow, FindingRow.stage == StageRow.id)
+            .join(RunRow, StageRow.run == RunRow.id)
             .where(FindingRow.finding_id == finding_id)
             .order_by(FindingRow.id.desc())
         )
@@ -120,7 +120,7 @@ def list_waivers(*, node: str = "", over: bool = False) -> list[Waiver]:
     ]
 
 
-def machine_of(session: Session, node: Node, unsure: Collection[str] = ()) -> Machine:
+def machine_of(session: Session, node: NodeRow, unsure: Collection[str] = ()) -> Machine:
     """The node's present machine, without the parts in the slots ``unsure``."""
     serials = current_serials(session, node.name)
     known = {slot: serial for slot, serial in serials.items() if slot not in unsure}
@@ -147,7 +147,7 @@ def _waivers_at(session: Session, moment: datetime.datetime) -> list[Waiver]:
     return [dataclasses.replace(to_waiver(each), revoked_at=None) for each in session.scalars(query)]
 
 
-def accepted_at_admission(session: Session, node: Node, findings: Sequence[Finding]) -> bool:
+def accepted_at_admission(session: Session, node: NodeRow, findings: Sequence[Finding]) -> bool:
     """Whether each finding above INFO is waived now, and was waived when a person admitted the node."""
     grave = [finding for finding in findings if finding.severity is not Severity.INFO]
     admitted = _admitted_by_person(session, node)
@@ -157,9 +157,13 @@ def accepted_at_admission(session: Session, node: Node, findings: Sequence[Findi
     return all(each.waived for each in (*then, *marked_now(session, node, grave)))
 
 
-def _admitted_by_person(session: Session, node: Node) -> datetime.datetime | None:
+def _admitted_by_person(session: Session, node: NodeRow) -> datetime.datetime | None:
     """When a person last admitted the node, or verified it in shadow mode; None if a test did so since."""
-    query = select(Event).where(Event.node == node.name, Event.to_state == State.PRODUCTION).order_by(Event.id.desc())
+    query = (
+        select(EventRow)
+        .where(EventRow.node == node.name, EventRow.to_state == State.PRODUCTION)
+        .order_by(EventRow.id.desc())
+    )
     for event in session.scalars(query):
         remark = event.from_state == State.PRODUCTION and "verified" not in event.evidence
         returned = event.from_state == State.REVALIDATION and "person" not in event.evidence
@@ -168,7 +172,7 @@ def _admitted_by_person(session: Session, node: Node) -> datetime.datetime | Non
     return None
 
 
-def apply_waivers(session: Session, node: Node, judgement: Judgement, unsure: Collection[str] = ()) -> Judgement:
+def apply_waivers(session: Session, node: NodeRow, judgement: Judgement, unsure: Collection[str] = ()) -> Judgement:
     """The judgement of the node's stage as the waivers that are valid now leave it, its findings with their ids.
 
     No waiver of a part covers what was found in the slots ``unsure``.
@@ -177,7 +181,7 @@ def apply_waivers(session: Session, node: Node, judgement: Judgement, unsure: Co
     return lifecycle.apply(judgement, valid_waivers(session, moment), machine_of(session, node, unsure), moment)
 
 
-def marked_now(session: Session, node: Node, findings: Sequence[Finding]) -> list[Finding]:
+def marked_now(session: Session, node: NodeRow, findings: Sequence[Finding]) -> list[Finding]:
     """Findings of the node, each with the waiver that covers it now, whatever was valid when it was found."""
     return lifecycle.mark(findings, valid_waivers(session, access.now()), machine_of(session, node))
 

@@ -15,7 +15,7 @@ from muster.rules.transitions import SERVING, State
 from muster.settings import settings
 from muster.store.database import access
 from muster.store.database.engine import reading, writing
-from muster.store.database.models import Event, Node
+from muster.store.database.models import EventRow, NodeRow
 from muster.store.values import NodeRecord
 
 
@@ -36,12 +36,12 @@ def breaker_now(session: Session, *, simulated: bool, deciding: bool = False) ->
     now, limits = access.now(), _limits()
     serving = [str(state) for state in SERVING]
     left = (
-        select(Event)
-        .join(Node, Node.name == Event.node)
-        .where(Event.at > now - limits.window, Event.from_state.in_(serving), Event.to_state.not_in(serving))
-        .where(Node.simulated == simulated)
+        select(EventRow)
+        .join(NodeRow, NodeRow.name == EventRow.node)
+        .where(EventRow.at > now - limits.window, EventRow.from_state.in_(serving), EventRow.to_state.not_in(serving))
+        .where(NodeRow.simulated == simulated)
     )
-    in_service = session.scalars(select(Node.name).where(Node.state.in_(serving), Node.simulated == simulated))
+    in_service = session.scalars(select(NodeRow.name).where(NodeRow.state.in_(serving), NodeRow.simulated == simulated))
     return planning.state(map(access.to_event, session.scalars(left)), list(in_service), now, limits)
 
 

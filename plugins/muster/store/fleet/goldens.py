@@ -17,7 +17,7 @@ from muster.rules.transitions import State
 from muster.store.database import access
 from muster.store.database.digests import DigestRow, GoldenRow
 from muster.store.database.engine import reading, writing
-from muster.store.database.models import Node, Run
+from muster.store.database.models import NodeRow, RunRow
 from muster.store.fleet.measured import NOT_PEERS
 from muster.store.fleet.suspects import suspect_subjects
 from muster.store.machines.parts import current_serials
@@ -67,7 +67,9 @@ def goldens_for(
     return Goldens(promoted, digests, simulated)
 
 
-def observe(session: Session, run: Run, result: StageResult, unsure: Collection[str] = (), *, simulated: bool) -> None:
+def observe(
+    session: Session, run: RunRow, result: StageResult, unsure: Collection[str] = (), *, simulated: bool
+) -> None:
     """Keep the digests of a result, and promote what they complete, in the caller's transaction.
 
     Digests of the slots ``unsure``, whose part is not known, are left out.
@@ -191,7 +193,7 @@ def _sightings(session: Session, ids: Collection[str], before: datetime.datetime
 def _voting(session: Session, sightings: Sequence[Sighting]) -> list[Sighting]:
     """Those of machines that are in the fleet and not out of service: one that is gone cannot agree any more."""
     names = {each.node for each in sightings}
-    rows = session.execute(select(Node.name, Node.state, Node.machine_since).where(Node.name.in_(names)))
+    rows = session.execute(select(NodeRow.name, NodeRow.state, NodeRow.machine_since).where(NodeRow.name.in_(names)))
     since = {row.name: row.machine_since for row in rows if State(row.state) not in NOT_PEERS}
     return [each for each in sightings if each.node in since and each.seen_at >= since[each.node]]
 
@@ -214,7 +216,7 @@ def _sighting(row: DigestRow) -> Sighting:
     )  # fmt: skip
 
 
-def _digest_row(each: Sighting, run: Run, simulated: bool) -> dict[str, object]:
+def _digest_row(each: Sighting, run: RunRow, simulated: bool) -> dict[str, object]:
     return {
         "golden_id": each.golden_id, "key": each.key, "op": each.op, "simulated": simulated, "digest": each.digest,
         "subject": each.subject, "device": each.device, "node": each.node, "dag_id": run.dag_id, "run_id": run.run_id,

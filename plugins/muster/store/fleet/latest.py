@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from sqlalchemy import func, select
 
 from muster.store.database.engine import reading
-from muster.store.database.models import Artifact, Node, Run, StageRecord
+from muster.store.database.models import ArtifactRow, NodeRow, RunRow, StageRow
 from muster.store.fleet.measured import ZONE
 from muster.store.output.raw import StageAttempt
 from muster.store.testing.stages import RESULT
@@ -41,17 +41,25 @@ class LatestStage:
 def latest_stages(sku: str, stage: str, level: str, *, simulated: bool) -> Iterator[LatestStage]:
     """The latest result of that stage at that level, of every node of that SKU, by name."""
     newest = func.row_number().over(
-        partition_by=Run.node, order_by=(StageRecord.recorded_at.desc(), StageRecord.id.desc())
+        partition_by=RunRow.node, order_by=(StageRow.recorded_at.desc(), StageRow.id.desc())
     )
     ranked = (
         select(
-            StageRecord.run, StageRecord.verdict, Run.dag_id, Run.run_id, Node.name, Node.labels, newest.label("place")
+            StageRow.run,
+            StageRow.verdict,
+            RunRow.dag_id,
+            RunRow.run_id,
+            NodeRow.name,
+            NodeRow.labels,
+            newest.label("place"),
         )
-        .join(Run, StageRecord.run == Run.id)
-        .join(Node, Node.name == Run.node)
-        .where(StageRecord.current, StageRecord.verdict.in_(CONCLUSIVE), StageRecord.stage == stage)
-        .where(StageRecord.level == level, Node.sku == sku, Node.simulated == simulated, Run.simulated == simulated)
-        .where(Run.started_at >= Node.machine_since)
+        .join(RunRow, StageRow.run == RunRow.id)
+        .join(NodeRow, NodeRow.name == RunRow.node)
+        .where(StageRow.current, StageRow.verdict.in_(CONCLUSIVE), StageRow.stage == stage)
+        .where(
+            StageRow.level == level, NodeRow.sku == sku, NodeRow.simulated == simulated, RunRow.simulated == simulated
+        )
+        .where(RunRow.started_at >= NodeRow.machine_since)
         .subquery()
     )
     with reading() as session:
@@ -60,11 +68,11 @@ def latest_stages(sku: str, stage: str, level: str, *, simulated: bool) -> Itera
             some = chosen[first : first + BATCH]
             kept: dict[int, list[StageAttempt]] = {}
             query = (
-                select(StageRecord.run, StageRecord.verdict, Artifact.data)
-                .join(Artifact, Artifact.stage == StageRecord.id)
-                .where(StageRecord.run.in_([each.run for each in some]), StageRecord.stage == stage)
-                .where(Artifact.kind == RESULT)
-                .order_by(StageRecord.id)
+                select(StageRow.run, StageRow.verdict, ArtifactRow.data)
+                .join(ArtifactRow, ArtifactRow.stage == StageRow.id)
+                .where(StageRow.run.in_([each.run for each in some]), StageRow.stage == stage)
+                .where(ArtifactRow.kind == RESULT)
+                .order_by(StageRow.id)
             )
             for run, verdict, data in session.execute(query):
                 kept.setdefault(run, []).append(StageAttempt(Verdict(verdict), data))
@@ -79,12 +87,12 @@ def latest_stages(sku: str, stage: str, level: str, *, simulated: bool) -> Itera
 def conclusive_stages() -> list[tuple[str, str, str, bool]]:
     """(SKU, stage, level, whether simulated) of everything that any node has a conclusive verdict on, in order."""
     query = (
-        select(Node.sku, StageRecord.stage, StageRecord.level, Node.simulated)
-        .join(Run, StageRecord.run == Run.id)
-        .join(Node, Node.name == Run.node)
-        .where(StageRecord.current, StageRecord.verdict.in_(CONCLUSIVE))
+        select(NodeRow.sku, StageRow.stage, StageRow.level, NodeRow.simulated)
+        .join(RunRow, StageRow.run == RunRow.id)
+        .join(NodeRow, NodeRow.name == RunRow.node)
+        .where(StageRow.current, StageRow.verdict.in_(CONCLUSIVE))
         .distinct()
-        .order_by(Node.sku, StageRecord.level, StageRecord.stage, Node.simulated)
+        .order_by(NodeRow.sku, StageRow.level, StageRow.stage, NodeRow.simulated)
     )
     with reading() as session:
         return [(row[0], row[1], row[2], row[3]) for row in session.execute(query)]

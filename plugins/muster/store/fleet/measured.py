@@ -17,7 +17,7 @@ from sqlalchemy.orm import Session
 from muster.rules.transitions import State
 from muster.store.database import access
 from muster.store.database.engine import reading
-from muster.store.database.models import FindingRow, MeasurementRow, Node, Placement, Run, StageRecord
+from muster.store.database.models import FindingRow, MeasurementRow, NodeRow, PlacementRow, RunRow, StageRow
 from muster.store.decisions.verdicts import current_verdicts
 from muster.store.fleet.suspects import nodes_with_suspects
 from muster_criteria.fleet.budget import OWN_PAST
@@ -47,7 +47,7 @@ def fleet_readings(
     sku: str, level: str, metrics: Iterable[str], *, simulated: bool, visits: int = VISITS
 ) -> pd.DataFrame:
     """What the latest ``visits`` of every node of that SKU, at that level, measured of these metrics."""
-    fleet = (Node.sku == sku, Node.simulated == simulated)
+    fleet = (NodeRow.sku == sku, NodeRow.simulated == simulated)
     with reading() as session:
         return _readings(session, _visits(level, visits, *fleet), tuple(metrics))
 
@@ -62,7 +62,7 @@ def node_readings(
     """
     with reading() as session:
         access.node_row(session, node)
-        query = _visits(level, visits, Node.name == node, Run.run_id != run_id, before=before)
+        query = _visits(level, visits, NodeRow.name == node, RunRow.run_id != run_id, before=before)
         return _readings(session, query, tuple(metrics), before=before)
 
 
@@ -73,16 +73,18 @@ def excluded_from_peers(sku: str, *, simulated: bool) -> frozenset[str]:
     from their own past without a second reading that clears them.
     """
     with reading() as session:
-        fleet = (Node.sku == sku, Node.simulated == simulated)
-        out = select(Node.name).where(*fleet, Node.state.in_([str(state) for state in NOT_PEERS]))
-        candidates = select(Node).where(*fleet).where(Node.name.in_(select(FindingRow.node).where(_suspicious())))
+        fleet = (NodeRow.sku == sku, NodeRow.simulated == simulated)
+        out = select(NodeRow.name).where(*fleet, NodeRow.state.in_([str(state) for state in NOT_PEERS]))
+        candidates = select(NodeRow).where(*fleet).where(NodeRow.name.in_(select(FindingRow.node).where(_suspicious())))
         names = set(session.scalars(out))
         names |= {row.name for row in session.scalars(candidates) if _has_suspicious_finding(session, row)}
-        names |= set(session.scalars(select(Node.name).where(*fleet, Node.name.in_(nodes_with_suspects(session)))))
+        names |= set(
+            session.scalars(select(NodeRow.name).where(*fleet, NodeRow.name.in_(nodes_with_suspects(session))))
+        )
         return frozenset(names)
 
 
-def _has_suspicious_finding(session: Session, node: Node) -> bool:
+def _has_suspicious_finding(session: Session, node: NodeRow) -> bool:
     stages = [stage for stage, _ in current_verdicts(session, node)]
     return session.scalar(select(FindingRow.id).where(FindingRow.stage.in_(stages), _suspicious()).limit(1)) is not None
 
@@ -100,23 +102,27 @@ def _visits(
     ``of``: conditions on nodes and runs. ``before``: as recorded then, without later repeats of a stage.
     """
     if before is None:
-        known: ColumnElement[bool] = StageRecord.current.is_(True)
+        known: ColumnElement[bool] = StageRow.current.is_(True)
     else:
-        latest = select(func.max(StageRecord.id)).join(Run, StageRecord.run == Run.id).join(Node, Node.name == Run.node)
-        latest = latest.where(StageRecord.recorded_at < before, *of).group_by(StageRecord.run, StageRecord.stage)
-        known = StageRecord.id.in_(latest)
+        latest = (
+            select(func.max(StageRow.id))
+            .join(RunRow, StageRow.run == RunRow.id)
+            .join(NodeRow, NodeRow.name == RunRow.node)
+        )
+        latest = latest.where(StageRow.recorded_at < before, *of).group_by(StageRow.run, StageRow.stage)
+        known = StageRow.id.in_(latest)
     latest_first = func.row_number().over(
-        partition_by=(Run.node, StageRecord.stage), order_by=(StageRecord.recorded_at.desc(), StageRecord.id.desc())
+        partition_by=(RunRow.node, StageRow.stage), order_by=(StageRow.recorded_at.desc(), StageRow.id.desc())
     )
     ranked = (
         select(
-            StageRecord.id, StageRecord.stage, StageRecord.recorded_at, Run.dag_id, Run.run_id, Run.environment,
-            Node.name, Node.sku, Node.labels, latest_first.label("place"),
+            StageRow.id, StageRow.stage, StageRow.recorded_at, RunRow.dag_id, RunRow.run_id, RunRow.environment,
+            NodeRow.name, NodeRow.sku, NodeRow.labels, latest_first.label("place"),
         )
-        .join(Run, StageRecord.run == Run.id)
-        .join(Node, Node.name == Run.node)
-        .where(known, StageRecord.level == level, StageRecord.verdict.in_(SOUND), *of)
-        .where(Run.started_at >= Node.machine_since, Run.simulated == Node.simulated)
+        .join(RunRow, StageRow.run == RunRow.id)
+        .join(NodeRow, NodeRow.name == RunRow.node)
+        .where(known, StageRow.level == level, StageRow.verdict.in_(SOUND), *of)
+        .where(RunRow.started_at >= NodeRow.machine_since, RunRow.simulated == NodeRow.simulated)
         .subquery()
     )  # fmt: skip
     return select(ranked).where(ranked.c.place <= visits).order_by(ranked.c.id)
@@ -178,13 +184,13 @@ def _parts_since(
     session: Session, nodes: Sequence[str], before: datetime.datetime | None
 ) -> dict[tuple[str, str], datetime.datetime]:
     """{(node, slot): since when the part sits there that sat there at ``before`` (now)}."""
-    query = select(Placement.node, Placement.slot, Placement.since)
+    query = select(PlacementRow.node, PlacementRow.slot, PlacementRow.since)
     if before is None:
-        query = query.where(Placement.until.is_(None))
+        query = query.where(PlacementRow.until.is_(None))
     else:
-        query = query.where(Placement.since < before)  # the latest of a slot wins below
+        query = query.where(PlacementRow.since < before)  # the latest of a slot wins below
     found: dict[tuple[str, str], datetime.datetime] = {}
     for first in range(0, len(nodes), BATCH):
-        some = query.where(Placement.node.in_(nodes[first : first + BATCH])).order_by(Placement.since)
+        some = query.where(PlacementRow.node.in_(nodes[first : first + BATCH])).order_by(PlacementRow.since)
         found |= {(row.node, row.slot): row.since for row in session.execute(some)}
     return found

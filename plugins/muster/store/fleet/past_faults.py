@@ -11,7 +11,7 @@ from sqlalchemy.orm import Session
 
 from muster.store.database import access
 from muster.store.database.engine import reading
-from muster.store.database.models import FindingRow, Node, Part, Placement, Run, StageRecord
+from muster.store.database.models import FindingRow, NodeRow, PartRow, PlacementRow, RunRow, StageRow
 from muster.store.machines.parts import real_serials, serials_at
 from muster_criteria.devices import kind_of
 from muster_criteria.model import COMMON_CAUSE, SHARED_CAUSE, Severity
@@ -34,7 +34,7 @@ def previous_faults(
     with reading() as session:
         row = access.node_row(session, node)
         serials = serials_at(session, node, moment) | real_serials(reported if isinstance(reported, Mapping) else {})
-        failures = _failures(moment).where(Run.run_id != run_id, Run.simulated == row.simulated)
+        failures = _failures(moment).where(RunRow.run_id != run_id, RunRow.simulated == row.simulated)
         runs: dict[str, set[int]] = {}
         for device, run in (*_of_parts(session, failures, serials), *_of_names(session, failures, row, serials)):
             runs.setdefault(device, set()).add(run)
@@ -43,12 +43,12 @@ def previous_faults(
 
 def _failures(before: datetime.datetime) -> Select[str, str, int, datetime.datetime]:
     return (
-        select(FindingRow.node, FindingRow.device, StageRecord.run, StageRecord.recorded_at)
-        .join(StageRecord, FindingRow.stage == StageRecord.id)
-        .join(Run, StageRecord.run == Run.id)
+        select(FindingRow.node, FindingRow.device, StageRow.run, StageRow.recorded_at)
+        .join(StageRow, FindingRow.stage == StageRow.id)
+        .join(RunRow, StageRow.run == RunRow.id)
         .where(
             FindingRow.severity == str(Severity.CRITICAL), FindingRow.confidence > SHARED_CAUSE,
-            FindingRow.rule != COMMON_CAUSE, StageRecord.recorded_at < before,
+            FindingRow.rule != COMMON_CAUSE, StageRow.recorded_at < before,
         )
     )  # fmt: skip
 
@@ -58,8 +58,12 @@ def _of_parts(
 ) -> Iterator[tuple[str, int]]:
     """(device as it is called now, run) of each failure of a part with a serial, wherever it sat then."""
     now = {(kind_of(slot), serial): slot for slot, serial in serials.items()}
-    places = select(Part.kind, Part.serial, Placement.node, Placement.slot, Placement.since, Placement.until)
-    places = places.join(Part, Placement.part_id == Part.id).where(tuple_(Part.kind, Part.serial).in_(list(now)))
+    places = select(
+        PartRow.kind, PartRow.serial, PlacementRow.node, PlacementRow.slot, PlacementRow.since, PlacementRow.until
+    )
+    places = places.join(PartRow, PlacementRow.part_id == PartRow.id).where(
+        tuple_(PartRow.kind, PartRow.serial).in_(list(now))
+    )
     sat = list(session.execute(places)) if now else []
     found = list(session.execute(failures.where(FindingRow.node.in_({place.node for place in sat})))) if sat else []
     for place in sat:
@@ -72,11 +76,11 @@ def _of_parts(
 def _of_names(
     session: Session,
     failures: Select[str, str, int, datetime.datetime],
-    node: Node,
+    node: NodeRow,
     serials: Mapping[str, str],
 ) -> Iterator[tuple[str, int]]:
     """(device, run) of each failure on this machine of what has no serial: the node itself, a disk, a CPU."""
-    query = failures.where(FindingRow.node == node.name, Run.started_at >= node.machine_since)
+    query = failures.where(FindingRow.node == node.name, RunRow.started_at >= node.machine_since)
     for _, device, run, _ in session.execute(query):
         if device not in serials:
             yield device, run

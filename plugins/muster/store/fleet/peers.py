@@ -9,7 +9,7 @@ from sqlalchemy import Select, func, select
 
 from muster.errors import UnknownSnapshot
 from muster.store.database.engine import reading, writing
-from muster.store.database.models import Event, Node, PeerSnapshot, Run, StageRecord
+from muster.store.database.models import EventRow, NodeRow, RunRow, SnapshotRow, StageRow
 from muster.store.values import SnapshotRecord
 from muster_criteria.fleet.peers.bands import Band, Key, bands_of
 
@@ -20,9 +20,9 @@ if TYPE_CHECKING:
 def keep_snapshot(snapshot: Snapshot, sku: str, level: str, *, simulated: bool) -> SnapshotRecord:
     """Write a snapshot down; the same one again changes nothing."""
     with writing() as session:
-        row = session.scalar(_snapshots(sku, level, simulated).where(PeerSnapshot.version == snapshot.version))
+        row = session.scalar(_snapshots(sku, level, simulated).where(SnapshotRow.version == snapshot.version))
         if row is None:
-            row = PeerSnapshot(
+            row = SnapshotRow(
                 version=snapshot.version, made_at=snapshot.made_at, sku=sku, level=level, simulated=simulated,
                 nodes=snapshot.nodes, data=snapshot.to_bytes(),
             )  # fmt: skip
@@ -32,7 +32,7 @@ def keep_snapshot(snapshot: Snapshot, sku: str, level: str, *, simulated: bool) 
 
 def latest_snapshot(sku: str, level: str, *, simulated: bool) -> SnapshotRecord | None:
     """The newest snapshot by which such a node is judged now, if there is one."""
-    newest = _snapshots(sku, level, simulated).order_by(PeerSnapshot.made_at.desc(), PeerSnapshot.id.desc())
+    newest = _snapshots(sku, level, simulated).order_by(SnapshotRow.made_at.desc(), SnapshotRow.id.desc())
     with reading() as session:
         row = session.scalar(newest.limit(1))
         return _to_value(row) if row is not None else None
@@ -43,9 +43,7 @@ def load_snapshot(version: str, sku: str, level: str, *, simulated: bool) -> Sna
     from muster_criteria.fleet.peers.snapshot import Snapshot
 
     with reading() as session:
-        data = session.scalar(
-            _snapshots(sku, level, simulated, PeerSnapshot.data).where(PeerSnapshot.version == version)
-        )
+        data = session.scalar(_snapshots(sku, level, simulated, SnapshotRow.data).where(SnapshotRow.version == version))
     if data is None:
         kind = "simulated" if simulated else "real"
         raise UnknownSnapshot(
@@ -61,9 +59,7 @@ def peer_bands(version: str, sku: str, level: str, *, simulated: bool) -> dict[K
     """What is usual among the peers by that snapshot; empty if it is not kept, or was made by another version of
     Muster."""
     with reading() as session:
-        data = session.scalar(
-            _snapshots(sku, level, simulated, PeerSnapshot.data).where(PeerSnapshot.version == version)
-        )
+        data = session.scalar(_snapshots(sku, level, simulated, SnapshotRow.data).where(SnapshotRow.version == version))
     try:
         return bands_of(data, sku) if data else {}
     except ValueError:
@@ -72,31 +68,31 @@ def peer_bands(version: str, sku: str, level: str, *, simulated: bool) -> dict[K
 
 def list_snapshots(*, sku: str = "") -> list[SnapshotRecord]:
     """All that are kept, latest first."""
-    query = select(PeerSnapshot).order_by(PeerSnapshot.made_at.desc(), PeerSnapshot.id.desc())
+    query = select(SnapshotRow).order_by(SnapshotRow.made_at.desc(), SnapshotRow.id.desc())
     if sku:
-        query = query.where(PeerSnapshot.sku == sku)
+        query = query.where(SnapshotRow.sku == sku)
     with reading() as session:
         return [_to_value(row) for row in session.scalars(query)]
 
 
 def last_change(sku: str, level: str, *, simulated: bool) -> datetime.datetime | None:
     """When something last happened that peer statistics depend on: a test at that level, or a step in a node's life."""
-    fleet = (Node.sku == sku, Node.simulated == simulated)
+    fleet = (NodeRow.sku == sku, NodeRow.simulated == simulated)
     tested = (
-        select(func.max(StageRecord.recorded_at))
-        .join(Run, StageRecord.run == Run.id)
-        .join(Node, Node.name == Run.node)
-        .where(StageRecord.level == level, *fleet)
+        select(func.max(StageRow.recorded_at))
+        .join(RunRow, StageRow.run == RunRow.id)
+        .join(NodeRow, NodeRow.name == RunRow.node)
+        .where(StageRow.level == level, *fleet)
     )
-    moved = select(func.max(Event.at)).join(Node, Node.name == Event.node).where(*fleet)
+    moved = select(func.max(EventRow.at)).join(NodeRow, NodeRow.name == EventRow.node).where(*fleet)
     with reading() as session:
         at = session.scalar(tested)
         return max(at, session.scalar(moved) or at) if at else None
 
 
-def _snapshots(sku: str, level: str, simulated: bool, what: Any = PeerSnapshot) -> Select[Any]:
-    return select(what).where(PeerSnapshot.sku == sku, PeerSnapshot.level == level, PeerSnapshot.simulated == simulated)
+def _snapshots(sku: str, level: str, simulated: bool, what: Any = SnapshotRow) -> Select[Any]:
+    return select(what).where(SnapshotRow.sku == sku, SnapshotRow.level == level, SnapshotRow.simulated == simulated)
 
 
-def _to_value(row: PeerSnapshot) -> SnapshotRecord:
+def _to_value(row: SnapshotRow) -> SnapshotRecord:
     return SnapshotRecord(row.version, row.made_at, row.sku, row.level, row.simulated, row.nodes)

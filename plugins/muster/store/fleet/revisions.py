@@ -16,7 +16,7 @@ from muster.errors import UnknownRevision
 from muster.settings import settings
 from muster.store.database import access
 from muster.store.database.engine import reading
-from muster.store.database.models import SkuRevision
+from muster.store.database.models import RevisionRow
 
 if TYPE_CHECKING:
     from muster_criteria.sku_files.model import Sku
@@ -30,10 +30,10 @@ def load_revision(sku: str, revision: str) -> Sku:
 
     with reading() as session:
         content = session.scalar(
-            select(SkuRevision.content).where(SkuRevision.sku == sku, SkuRevision.revision == revision)
+            select(RevisionRow.content).where(RevisionRow.sku == sku, RevisionRow.revision == revision)
         )
         known = list(
-            session.scalars(select(SkuRevision.revision).where(SkuRevision.sku == sku).order_by(SkuRevision.kept_at))
+            session.scalars(select(RevisionRow.revision).where(RevisionRow.sku == sku).order_by(RevisionRow.kept_at))
         )
     if content is None:
         kept = f"kept are {', '.join(known)}" if known else "none of it are kept"
@@ -49,7 +49,7 @@ def load_revision(sku: str, revision: str) -> Sku:
 
 def keep_revision(session: Session, sku: str, revision: str) -> None:
     """Keep the contents of the SKU's files, once, in the caller's transaction, if they are at that revision."""
-    known = select(SkuRevision.revision).where(SkuRevision.sku == sku, SkuRevision.revision == revision)
+    known = select(RevisionRow.revision).where(RevisionRow.sku == sku, RevisionRow.revision == revision)
     if session.scalar(known) is not None:
         return
     content = _content(sku, revision, settings().sku_folders)
@@ -57,7 +57,7 @@ def keep_revision(session: Session, sku: str, revision: str) -> None:
         return
     # Another task may write the same revision at this moment; either row will do.
     with contextlib.suppress(IntegrityError), session.begin_nested():
-        session.add(SkuRevision(sku=sku, revision=revision, kept_at=access.now(), content=content))
+        session.add(RevisionRow(sku=sku, revision=revision, kept_at=access.now(), content=content))
 
 
 @functools.lru_cache(maxsize=32)

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 from sqlalchemy import func, select
 
 from muster.store.database.engine import reading
-from muster.store.database.models import MeasurementRow, Node, Run, StageRecord
+from muster.store.database.models import MeasurementRow, NodeRow, RunRow, StageRow
 from muster.store.fleet.measured import NOT_PEERS
 
 if TYPE_CHECKING:
@@ -26,21 +26,21 @@ def running_versions(
     if not parts:
         return {}
     latest = (
-        select(func.max(StageRecord.id))
-        .join(Run, StageRecord.run == Run.id)
-        .join(Node, Node.name == Run.node)
-        .where(StageRecord.stage == STAGE, StageRecord.measured > 0, Run.started_at >= Node.machine_since)
-        .where(Node.sku == sku, Node.name != node, Node.simulated == simulated, Run.simulated == simulated)
-        .where(Node.state.not_in([str(state) for state in NOT_PEERS]))
-        .group_by(Run.node)
+        select(func.max(StageRow.id))
+        .join(RunRow, StageRow.run == RunRow.id)
+        .join(NodeRow, NodeRow.name == RunRow.node)
+        .where(StageRow.stage == STAGE, StageRow.measured > 0, RunRow.started_at >= NodeRow.machine_since)
+        .where(NodeRow.sku == sku, NodeRow.name != node, NodeRow.simulated == simulated, RunRow.simulated == simulated)
+        .where(NodeRow.state.not_in([str(state) for state in NOT_PEERS]))
+        .group_by(RunRow.node)
     )
     if before is not None:
-        latest = latest.where(StageRecord.recorded_at < before)
+        latest = latest.where(StageRow.recorded_at < before)
     query = (
-        select(MeasurementRow.metric, MeasurementRow.text, func.count(Run.node.distinct()).label("nodes"))
-        .join(StageRecord, MeasurementRow.stage == StageRecord.id)
-        .join(Run, StageRecord.run == Run.id)
-        .where(StageRecord.id.in_(latest), MeasurementRow.metric.in_(parts), MeasurementRow.text.is_not(None))
+        select(MeasurementRow.metric, MeasurementRow.text, func.count(RunRow.node.distinct()).label("nodes"))
+        .join(StageRow, MeasurementRow.stage == StageRow.id)
+        .join(RunRow, StageRow.run == RunRow.id)
+        .where(StageRow.id.in_(latest), MeasurementRow.metric.in_(parts), MeasurementRow.text.is_not(None))
         .group_by(MeasurementRow.metric, MeasurementRow.text)
     )
     found: dict[str, dict[str, int]] = collections.defaultdict(dict)

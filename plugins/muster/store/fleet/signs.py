@@ -14,7 +14,7 @@ from muster.rules.idle.capacity import Signs
 from muster.rules.transitions import SERVING, State
 from muster.store.database import access
 from muster.store.database.engine import reading, writing
-from muster.store.database.models import CertificateRow, Event, MeasurementRow, Node, Run, StageRecord
+from muster.store.database.models import CertificateRow, EventRow, MeasurementRow, NodeRow, RunRow, StageRow
 from muster.store.fleet import trends
 from muster_criteria.model import Verdict
 from muster_criteria.xid.judge import EVENT
@@ -23,27 +23,27 @@ from muster_criteria.xid.judge import EVENT
 def signs(since: datetime.datetime) -> dict[str, Signs]:
     """{node: its signs since then}, without nodes that have none. Each XID on each GPU counts once."""
     xids = (
-        select(Run.node, func.count(MeasurementRow.id))
-        .join(StageRecord, MeasurementRow.stage == StageRecord.id)
-        .join(Run, StageRecord.run == Run.id)
-        .where(MeasurementRow.metric == EVENT, StageRecord.current, StageRecord.recorded_at >= since)
-        .group_by(Run.node)
+        select(RunRow.node, func.count(MeasurementRow.id))
+        .join(StageRow, MeasurementRow.stage == StageRow.id)
+        .join(RunRow, StageRow.run == RunRow.id)
+        .where(MeasurementRow.metric == EVENT, StageRow.current, StageRow.recorded_at >= since)
+        .group_by(RunRow.node)
     )
     repairs = (
-        select(Event.node, func.count(Event.id))
-        .where(Event.at >= since, Event.to_state == str(State.REPAIR), Event.from_state != Event.to_state)
-        .group_by(Event.node)
+        select(EventRow.node, func.count(EventRow.id))
+        .where(EventRow.at >= since, EventRow.to_state == str(State.REPAIR), EventRow.from_state != EventRow.to_state)
+        .group_by(EventRow.node)
     )
     failed = (
-        select(Node.name, Node.rack)
-        .join(Run, Run.node == Node.name)
-        .where(Run.verdict == str(Verdict.FAIL), Run.started_at >= since, Node.rack != "")
+        select(NodeRow.name, NodeRow.rack)
+        .join(RunRow, RunRow.node == NodeRow.name)
+        .where(RunRow.verdict == str(Verdict.FAIL), RunRow.started_at >= since, NodeRow.rack != "")
         .distinct()
     )
     with reading() as session:
         seen, repaired = _pairs(session, xids), _pairs(session, repairs)
         racks = _pairs(session, failed)
-        sits = _pairs(session, select(Node.name, Node.rack).where(Node.rack.in_(racks.values())))
+        sits = _pairs(session, select(NodeRow.name, NodeRow.rack).where(NodeRow.rack.in_(racks.values())))
         grown, sliding = trends.grown(session, since), trends.sliding(session, since)
         images = trends.image_ratios(session, since)
     by_rack = collections.Counter(racks.values())
@@ -75,19 +75,23 @@ class Tried:
 def last_tests() -> dict[str, Tried]:
     """{node: its last tests on the present machine}; those that ended SKIPPED count if they began in service."""
     ended = (
-        select(Run.node, func.max(Run.started_at).label("began"), func.max(Run.ended_at).label("ended"))
-        .join(Node, Node.name == Run.node)
-        .where(Run.ended_at.is_not(None), Run.verdict != str(Verdict.SKIPPED), Run.started_at >= Node.machine_since)
-        .group_by(Run.node)
+        select(RunRow.node, func.max(RunRow.started_at).label("began"), func.max(RunRow.ended_at).label("ended"))
+        .join(NodeRow, NodeRow.name == RunRow.node)
+        .where(
+            RunRow.ended_at.is_not(None),
+            RunRow.verdict != str(Verdict.SKIPPED),
+            RunRow.started_at >= NodeRow.machine_since,
+        )
+        .group_by(RunRow.node)
     )
     last = ended.subquery()
     skipped = (
-        select(Run.node, func.count(Run.id))
-        .join(Node, Node.name == Run.node)
-        .outerjoin(last, last.c.node == Run.node)
-        .where(Run.verdict == str(Verdict.SKIPPED), Run.state_before.in_([str(state) for state in SERVING]))
-        .where(Run.started_at >= Node.machine_since, or_(last.c.ended.is_(None), Run.ended_at > last.c.ended))
-        .group_by(Run.node)
+        select(RunRow.node, func.count(RunRow.id))
+        .join(NodeRow, NodeRow.name == RunRow.node)
+        .outerjoin(last, last.c.node == RunRow.node)
+        .where(RunRow.verdict == str(Verdict.SKIPPED), RunRow.state_before.in_([str(state) for state in SERVING]))
+        .where(RunRow.started_at >= NodeRow.machine_since, or_(last.c.ended.is_(None), RunRow.ended_at > last.c.ended))
+        .group_by(RunRow.node)
     )
     with reading() as session:
         found = {row.node: Tried(row.began, row.ended) for row in session.execute(ended)}
@@ -99,10 +103,10 @@ def last_tests() -> dict[str, Tried]:
 def tests_since(node: str, moment: datetime.datetime) -> int:
     """Returns how many tests of the node's present machine began after ``moment`` and ended, SKIPPED ones apart."""
     ended = (
-        select(func.count(Run.id))
-        .join(Node, Node.name == Run.node)
-        .where(Run.node == node, Run.started_at >= Node.machine_since, Run.started_at > moment)
-        .where(Run.ended_at.is_not(None), Run.verdict != str(Verdict.SKIPPED))
+        select(func.count(RunRow.id))
+        .join(NodeRow, NodeRow.name == RunRow.node)
+        .where(RunRow.node == node, RunRow.started_at >= NodeRow.machine_since, RunRow.started_at > moment)
+        .where(RunRow.ended_at.is_not(None), RunRow.verdict != str(Verdict.SKIPPED))
     )
     with reading() as session:
         return session.scalar(ended) or 0
@@ -110,8 +114,8 @@ def tests_since(node: str, moment: datetime.datetime) -> int:
 
 def certificate_ends() -> dict[str, datetime.datetime]:
     """{node: when the newest certificate of its present machine ended or ends}, without nodes that have none."""
-    query = select(CertificateRow).join(Node, Node.name == CertificateRow.node)
-    query = query.where(CertificateRow.issued_at >= Node.machine_since).order_by(CertificateRow.issued_at)
+    query = select(CertificateRow).join(NodeRow, NodeRow.name == CertificateRow.node)
+    query = query.where(CertificateRow.issued_at >= NodeRow.machine_since).order_by(CertificateRow.issued_at)
     columns = load_only(CertificateRow.node, CertificateRow.revoked_at, CertificateRow.expires_at)
     with reading() as session:
         return {row.node: row.revoked_at or row.expires_at for row in session.scalars(query.options(columns))}
@@ -126,7 +130,11 @@ def note_refusal(node: str, why: str) -> None:
 
 def refusals(since: datetime.datetime) -> dict[str, str]:
     """{node: why its last test was refused} of the nodes of which one was since then."""
-    query = select(Event.node, Event.reason).where(Event.actor == REFUSED, Event.at >= since).order_by(Event.id)
+    query = (
+        select(EventRow.node, EventRow.reason)
+        .where(EventRow.actor == REFUSED, EventRow.at >= since)
+        .order_by(EventRow.id)
+    )
     with reading() as session:
         return _pairs(session, query)
 

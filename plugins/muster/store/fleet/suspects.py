@@ -16,7 +16,7 @@ from sqlalchemy.orm import Session
 
 from muster.store.database import access
 from muster.store.database.digests import SuspectRow
-from muster.store.database.models import Node, Part, Placement, Run
+from muster.store.database.models import NodeRow, PartRow, PlacementRow, RunRow
 from muster.store.decisions.waivers import marked_now
 from muster.store.machines.parts import current_serials
 from muster.store.values import OpenFinding
@@ -25,7 +25,7 @@ from muster_criteria.context.waivers import subject_of
 from muster_criteria.model import Action, FaultClass, Finding, Judgement, Severity, Variant
 
 
-def mark(session: Session, run: Run, judgement: Judgement, unsure: Collection[str] = ()) -> None:
+def mark(session: Session, run: RunRow, judgement: Judgement, unsure: Collection[str] = ()) -> None:
     """Store each part that a finding of this judgement makes a suspect; known suspects stay unchanged.
 
     In the slots ``unsure`` it is not known which part that is: there the slot of this machine is the suspect.
@@ -51,7 +51,7 @@ def mark(session: Session, run: Run, judgement: Judgement, unsure: Collection[st
     session.flush()
 
 
-def suspects_on(session: Session, node: Node) -> list[OpenFinding]:
+def suspects_on(session: Session, node: NodeRow) -> list[OpenFinding]:
     """The findings that made parts of this machine suspects, the oldest of each part and finding, with the waivers of
     this moment on them.
     """
@@ -70,7 +70,7 @@ def suspects_on(session: Session, node: Node) -> list[OpenFinding]:
     ]
 
 
-def free_of_suspects(session: Session, node: Node) -> bool:
+def free_of_suspects(session: Session, node: NodeRow) -> bool:
     """Whether every suspect part of this machine is waived now, or there is none."""
     return all(each.finding.waived for each in suspects_on(session, node))
 
@@ -87,12 +87,12 @@ def nodes_with_suspects(session: Session) -> frozenset[str]:
     """Every node in which a suspect sits now."""
     names = set(session.scalars(select(SuspectRow.node).distinct()))
     serials = {subject.partition(" ")[2] for subject in suspect_subjects(session)}
-    places = select(Placement.node).join(Part).where(Part.serial.in_(serials), Placement.until.is_(None))
+    places = select(PlacementRow.node).join(PartRow).where(PartRow.serial.in_(serials), PlacementRow.until.is_(None))
     names |= set(session.scalars(places)) if serials else set()
     return frozenset(name for name in names if suspects_on(session, access.node_row(session, name)))
 
 
-def _slot(row: SuspectRow, node: Node, serials: Mapping[str, str], here: Mapping[str, str]) -> str:
+def _slot(row: SuspectRow, node: NodeRow, serials: Mapping[str, str], here: Mapping[str, str]) -> str:
     """Where the suspect sits in this machine; empty where it does not."""
     if not row.subject:
         return row.device if row.node == node.name and row.since >= node.machine_since else ""

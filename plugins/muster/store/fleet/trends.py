@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 from sqlalchemy import Select, Text, cast, func, select
 from sqlalchemy.orm import Session
 
-from muster.store.database.models import MeasurementRow, Node, Run, StageRecord
+from muster.store.database.models import MeasurementRow, NodeRow, RunRow, StageRow
 from muster_criteria.model import Verdict
 
 if TYPE_CHECKING:
@@ -29,7 +29,7 @@ RISEN_MAX = 32
 """Counters of each group that are kept of a stage; the planner counts three."""
 
 
-def risen(session: Session, node: Node, result: StageResult) -> list[str]:
+def risen(session: Session, node: NodeRow, result: StageResult) -> list[str]:
     """Returns the counters that are higher in ``result`` than when the node read them last, as "METRIC DEVICE LABELS".
 
     A counter only rises or is reset, so another value above zero means new errors. Asked before the stage is stored:
@@ -38,13 +38,13 @@ def risen(session: Session, node: Node, result: StageResult) -> list[str]:
     now = {_name(each): each.value for each in result.measurements if each.metric in COUNTERS and each.value}
     if not now:
         return []
-    counters = select(MeasurementRow.id).where(MeasurementRow.stage == StageRecord.id)
+    counters = select(MeasurementRow.id).where(MeasurementRow.stage == StageRow.id)
     counters = counters.where(MeasurementRow.metric.in_(COUNTERS), MeasurementRow.value.is_not(None))
     last = (
-        select(StageRecord.id)
-        .join(Run, StageRecord.run == Run.id)
-        .where(Run.node == node.name, Run.started_at >= node.machine_since, StageRecord.current, counters.exists())
-        .order_by(StageRecord.recorded_at.desc(), StageRecord.id.desc())
+        select(StageRow.id)
+        .join(RunRow, StageRow.run == RunRow.id)
+        .where(RunRow.node == node.name, RunRow.started_at >= node.machine_since, StageRow.current, counters.exists())
+        .order_by(StageRow.recorded_at.desc(), StageRow.id.desc())
         .limit(1)
     )
     rows = session.scalars(
@@ -68,7 +68,7 @@ def _group(name: str) -> str:
 
 def grown(session: Session, since: datetime.datetime) -> dict[str, collections.Counter[str]]:
     """{node: {"ecc" or "links": how many counters of its devices rose since then}}, each once."""
-    stages = _stages(since).where(cast(StageRecord.risen, Text) != "[]").add_columns(StageRecord.risen)
+    stages = _stages(since).where(cast(StageRow.risen, Text) != "[]").add_columns(StageRow.risen)
     names: dict[str, set[str]] = collections.defaultdict(set)
     for row in session.execute(stages):
         names[row.node] |= set(row.risen)
@@ -92,17 +92,25 @@ def image_ratios(session: Session, since: datetime.datetime) -> dict[str, float]
     The standardised ratio of failed nodes to expected ones, each plus one (a Gamma(1, 1) prior: few nodes say little),
     to one decimal, at most ``IMAGE_RATIO_MAX``. An image is kernel, driver and libraries, as the node reported last.
     """
-    lately = (Run.started_at >= since, Run.started_at >= Node.machine_since, Run.ended_at.is_not(None))
-    failing = select(Run.node).join(Node, Node.name == Run.node).where(*lately, Run.verdict == str(Verdict.FAIL))
+    lately = (RunRow.started_at >= since, RunRow.started_at >= NodeRow.machine_since, RunRow.ended_at.is_not(None))
+    failing = (
+        select(RunRow.node)
+        .join(NodeRow, NodeRow.name == RunRow.node)
+        .where(*lately, RunRow.verdict == str(Verdict.FAIL))
+    )
     failed = set(session.scalars(failing.distinct()))
     if not failed:
         return {}
     # Imported here because it brings pandas, and every task process that parses a DAG file imports the records.
     from muster_criteria.context.alike import groups_of
 
-    latest = select(func.max(Run.id)).join(Node, Node.name == Run.node).group_by(Run.node)
-    latest = latest.where(*lately, cast(Run.environment, Text) != "{}")
-    shown = select(Run.node, Run.environment, Node.sku).join(Node, Node.name == Run.node).where(Run.id.in_(latest))
+    latest = select(func.max(RunRow.id)).join(NodeRow, NodeRow.name == RunRow.node).group_by(RunRow.node)
+    latest = latest.where(*lately, cast(RunRow.environment, Text) != "{}")
+    shown = (
+        select(RunRow.node, RunRow.environment, NodeRow.sku)
+        .join(NodeRow, NodeRow.name == RunRow.node)
+        .where(RunRow.id.in_(latest))
+    )
     images: dict[str, tuple[str, str]] = {}
     for row in session.execute(shown):
         if image := groups_of("", row.environment).get("image"):
@@ -127,8 +135,8 @@ def image_ratios(session: Session, since: datetime.datetime) -> dict[str, float]
 def _stages(since: datetime.datetime) -> Select[int, str, datetime.datetime, int, str]:
     """The current stages since then of the machine that has each node's name now."""
     return (
-        select(StageRecord.id, StageRecord.stage, StageRecord.recorded_at, StageRecord.sliding, Run.node)
-        .join(Run, StageRecord.run == Run.id)
-        .join(Node, Node.name == Run.node)
-        .where(StageRecord.current, StageRecord.recorded_at >= since, Run.started_at >= Node.machine_since)
+        select(StageRow.id, StageRow.stage, StageRow.recorded_at, StageRow.sliding, RunRow.node)
+        .join(RunRow, StageRow.run == RunRow.id)
+        .join(NodeRow, NodeRow.name == RunRow.node)
+        .where(StageRow.current, StageRow.recorded_at >= since, RunRow.started_at >= NodeRow.machine_since)
     )

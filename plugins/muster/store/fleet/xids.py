@@ -10,7 +10,7 @@ from typing import Any
 from sqlalchemy import select
 
 from muster.store.database.engine import reading
-from muster.store.database.models import MeasurementRow, Node, Run, StageRecord
+from muster.store.database.models import MeasurementRow, NodeRow, RunRow, StageRow
 from muster_criteria.xid.judge import EVENT, event_of
 from muster_criteria.xid.policy import XidEvent
 
@@ -38,20 +38,20 @@ class XidRecord:
 def recorded_xids(*, node: str = "") -> list[XidRecord]:
     """All XIDs of current verdicts, oldest first; with ``node``, of its present machine only."""
     query = (
-        select(MeasurementRow, StageRecord, Run, (Run.started_at < Node.machine_since).label("former"))
-        .join(StageRecord, MeasurementRow.stage == StageRecord.id)
-        .join(Run, StageRecord.run == Run.id)
-        .join(Node, Node.name == Run.node)
-        .where(MeasurementRow.metric == EVENT, StageRecord.current)
-        .order_by(StageRecord.recorded_at, MeasurementRow.id)
+        select(MeasurementRow, StageRow, RunRow, (RunRow.started_at < NodeRow.machine_since).label("former"))
+        .join(StageRow, MeasurementRow.stage == StageRow.id)
+        .join(RunRow, StageRow.run == RunRow.id)
+        .join(NodeRow, NodeRow.name == RunRow.node)
+        .where(MeasurementRow.metric == EVENT, StageRow.current)
+        .order_by(StageRow.recorded_at, MeasurementRow.id)
     )
     if node:
-        query = query.where(Run.node == node, Run.started_at >= Node.machine_since)
+        query = query.where(RunRow.node == node, RunRow.started_at >= NodeRow.machine_since)
     with reading() as session:
         return [_record(*row) for row in session.execute(query)]
 
 
-def _record(row: MeasurementRow, stage: StageRecord, run: Run, former: bool) -> XidRecord:
+def _record(row: MeasurementRow, stage: StageRow, run: RunRow, former: bool) -> XidRecord:
     event = event_of(row.device, row.labels, row.text or "", row.samples)
     return XidRecord(
         node=run.node, sku=run.sku, dag_id=run.dag_id, run_id=run.run_id, stage=stage.stage, verdict=stage.verdict,

@@ -12,7 +12,7 @@ from muster.errors import BadInventory, BadNode, IllegalMove, MusterError, NodeL
 from muster.rules.transitions import Evidence, Need, State
 from muster.store.database import access
 from muster.store.database.engine import writing
-from muster.store.database.models import Node, Part, Placement, Run
+from muster.store.database.models import NodeRow, PartRow, PlacementRow, RunRow
 from muster.store.decisions import admission
 from muster.store.machines.nodes import check_description, enrol_all
 from muster.store.machines.parts import CHASSIS, clear_places, current_serials, place
@@ -116,17 +116,17 @@ def rekey_node(name: str, actor: str, reason: str, *, host_key: str) -> NodeReco
         return access.to_node(row)
 
 
-def _adopt(session: Session, row: Node, actor: str, reason: str) -> str:
+def _adopt(session: Session, row: NodeRow, actor: str, reason: str) -> str:
     state = State(row.state)
     if state is State.PRODUCTION:
         return "unchanged"
     if state is not State.REGISTERED:
         raise IllegalMove(f"{row.name} is in {state}: only a registered node can be adopted", Refusal.STATE)
     _refuse_leased(session, row)
-    failed = select(Run.run_id).where(
-        Run.node == row.name, Run.verdict == str(Verdict.FAIL), Run.started_at >= row.machine_since
+    failed = select(RunRow.run_id).where(
+        RunRow.node == row.name, RunRow.verdict == str(Verdict.FAIL), RunRow.started_at >= row.machine_since
     )
-    run_id = session.scalar(failed.order_by(Run.id.desc()).limit(1))
+    run_id = session.scalar(failed.order_by(RunRow.id.desc()).limit(1))
     if run_id is not None:
         sentence = f"{row.name} failed run {run_id} and cannot be adopted: test it, `muster qualify {row.name}`"
         raise IllegalMove(sentence, Refusal.FAILED)
@@ -135,30 +135,35 @@ def _adopt(session: Session, row: Node, actor: str, reason: str) -> str:
     return "adopted"
 
 
-def _of_machine(session: Session, row: Node) -> dict[str, Any]:
+def _of_machine(session: Session, row: NodeRow) -> dict[str, Any]:
     serials = current_serials(session, row.name)
     return {"host_key": row.host_key, "address": f"{row.host}:{row.port}", "serials": serials}
 
 
-def _check_other_machine(session: Session, row: Node, host_key: str, serials: Mapping[str, str]) -> None:
+def _check_other_machine(session: Session, row: NodeRow, host_key: str, serials: Mapping[str, str]) -> None:
     _refuse_leased(session, row)
     known = current_serials(session, row.name)
     if host_key == row.host_key and all(known.get(slot) == serial for slot, serial in serials.items()):
         raise BadNode(f"{row.name} has this host key{' and these serials' if serials else ''} already: nothing differs")
-    bearer = session.scalar(select(Node.name).where(Node.host_key == host_key, Node.name != row.name))
+    bearer = session.scalar(select(NodeRow.name).where(NodeRow.host_key == host_key, NodeRow.name != row.name))
     if bearer is not None:
         raise SameMachine(f"the machine at {row.name} has the host key of {bearer}: retire or replace {bearer} first")
     chassis = [serials[slot] for slot in CHASSIS if slot in serials]
     sits = session.execute(
-        select(Placement.node, Part.serial)
-        .join(Part)
-        .where(Part.serial.in_(chassis), Part.kind.in_(CHASSIS), Placement.until.is_(None), Placement.node != row.name)
+        select(PlacementRow.node, PartRow.serial)
+        .join(PartRow)
+        .where(
+            PartRow.serial.in_(chassis),
+            PartRow.kind.in_(CHASSIS),
+            PlacementRow.until.is_(None),
+            PlacementRow.node != row.name,
+        )
     ).first()
     if sits is not None:
         raise SameMachine(f"the machine with serial {sits.serial} is {sits.node}: retire or replace {sits.node} first")
 
 
-def _begin_anew(session: Session, row: Node, actor: str, reason: str) -> None:
+def _begin_anew(session: Session, row: NodeRow, actor: str, reason: str) -> None:
     evidence = Evidence(person=actor, reason=reason, replaced=True)
     if State(row.state) is State.REGISTERED:
         if not Need.REPLACEMENT.met(evidence):
@@ -170,7 +175,7 @@ def _begin_anew(session: Session, row: Node, actor: str, reason: str) -> None:
     row.machine_since, row.inconclusive, row.contact_at, row.held_run = access.now(), 0, None, ""
 
 
-def _refuse_leased(session: Session, row: Node) -> None:
+def _refuse_leased(session: Session, row: NodeRow) -> None:
     lease = access.live_lease(session, row.name)
     if lease is not None:
         raise NodeLeased(

@@ -18,7 +18,7 @@ from muster.rules.transitions import State
 from muster.store.database import access
 from muster.store.database.digests import SuspectRow
 from muster.store.database.engine import reading, writing
-from muster.store.database.models import Node, Run
+from muster.store.database.models import NodeRow, RunRow
 from muster.store.machines.parts import current_serials, elsewhere, move_part, real_serials
 from muster.store.values import PlacementRecord
 from muster_criteria.context.waivers import subject_of
@@ -80,7 +80,7 @@ def confirm_part(node: str, serial: str, person: str, reason: str) -> list[Place
     return part_history(serial)
 
 
-def _follow(session: Session, node: Node, slot: str, serial: str, run_ids: list[str]) -> None:
+def _follow(session: Session, node: NodeRow, slot: str, serial: str, run_ids: list[str]) -> None:
     marked = select(SuspectRow).where(
         SuspectRow.node == node.name,
         SuspectRow.device == slot,
@@ -91,10 +91,12 @@ def _follow(session: Session, node: Node, slot: str, serial: str, run_ids: list[
         suspect.subject = subject_of(slot, {slot: serial})
 
 
-def _runs_with_serials(session: Session, node: Node) -> list[tuple[str, dict[str, str]]]:
+def _runs_with_serials(session: Session, node: NodeRow) -> list[tuple[str, dict[str, str]]]:
     """(run id, {slot: serial}) of the machine's runs that reported serials, latest first."""
-    query = select(Run.run_id, Run.identity).where(Run.node == node.name, Run.started_at >= node.machine_since)
-    found = ((row.run_id, row.identity.get("serials")) for row in session.execute(query.order_by(Run.id.desc())))
+    query = select(RunRow.run_id, RunRow.identity).where(
+        RunRow.node == node.name, RunRow.started_at >= node.machine_since
+    )
+    found = ((row.run_id, row.identity.get("serials")) for row in session.execute(query.order_by(RunRow.id.desc())))
     return [(run_id, real_serials(serials)) for run_id, serials in found if isinstance(serials, dict) and serials]
 
 

@@ -12,7 +12,7 @@ from muster.rules.decisions import check_decision
 from muster.rules.transitions import IN_FLIGHT, Evidence, State
 from muster.store.database import access
 from muster.store.database.engine import reading, writing
-from muster.store.database.models import Job, Lease, Node, Run, StageRecord
+from muster.store.database.models import JobRow, LeaseRow, NodeRow, RunRow, StageRow
 from muster.store.database.wanted import follow_state
 from muster.store.values import LeaseRecord
 from muster_criteria.model import Verdict
@@ -49,7 +49,7 @@ def acquire_leases(nodes: Collection[str], dag_id: str, run_id: str, *, decision
                 continue
             if lease is None:
                 row.fence = _next_token(row.fence)
-                lease = Lease(node=node, dag_id=dag_id, run_id=run_id, token=row.fence, acquired_at=access.now())
+                lease = LeaseRow(node=node, dag_id=dag_id, run_id=run_id, token=row.fence, acquired_at=access.now())
                 session.add(lease)
                 session.flush()
             taken.append(access.to_lease(lease))
@@ -90,13 +90,13 @@ def raise_fence(node: str, seen: int, person: str, reason: str) -> int:
 
 def fenced_nodes() -> list[str]:
     """The nodes that refused their latest job as older than one they have seen, with no newer lease in the records."""
-    latest = select(func.max(StageRecord.id)).join(Run, StageRecord.run == Run.id).group_by(Run.node)
+    latest = select(func.max(StageRow.id)).join(RunRow, StageRow.run == RunRow.id).group_by(RunRow.node)
     query = (
-        select(Node.name)
-        .join(Run, Run.node == Node.name)
-        .join(StageRecord, StageRecord.run == Run.id)
-        .join(Job, (Job.run == Run.id) & (Job.stage == StageRecord.stage))
-        .where(StageRecord.id.in_(latest), StageRecord.job_end == END_FENCED, Job.fence >= Node.fence)
+        select(NodeRow.name)
+        .join(RunRow, RunRow.node == NodeRow.name)
+        .join(StageRow, StageRow.run == RunRow.id)
+        .join(JobRow, (JobRow.run == RunRow.id) & (JobRow.stage == StageRow.stage))
+        .where(StageRow.id.in_(latest), StageRow.job_end == END_FENCED, JobRow.fence >= NodeRow.fence)
     )
     with reading() as session:
         return sorted(set(session.scalars(query)))
@@ -110,12 +110,14 @@ def release_leases(dag_id: str, run_id: str, reason: str) -> list[str]:
     nothing is lease.
     """
     with writing() as session:
-        query = select(Lease).where(Lease.dag_id == dag_id, Lease.run_id == run_id, Lease.released_at.is_(None))
-        freed = [lease.node for lease in session.scalars(query.order_by(Lease.node))]
+        query = select(LeaseRow).where(
+            LeaseRow.dag_id == dag_id, LeaseRow.run_id == run_id, LeaseRow.released_at.is_(None)
+        )
+        freed = [lease.node for lease in session.scalars(query.order_by(LeaseRow.node))]
         for name in freed:
             _free(session, name, dag_id, run_id, reason)
-        unfinished = select(Run).where(Run.dag_id == dag_id, Run.run_id == run_id, Run.ended_at.is_(None))
-        for run in session.scalars(unfinished.order_by(Run.node)):
+        unfinished = select(RunRow).where(RunRow.dag_id == dag_id, RunRow.run_id == run_id, RunRow.ended_at.is_(None))
+        for run in session.scalars(unfinished.order_by(RunRow.node)):
             run.ended_at = access.now()
             run.verdict = Verdict.INCONCLUSIVE
             run.headline = f"The run ended without a verdict: {reason}"
@@ -126,7 +128,7 @@ def release_leases(dag_id: str, run_id: str, reason: str) -> list[str]:
 def live_leases() -> list[LeaseRecord]:
     """Every lease that holds a node now, by node."""
     with reading() as session:
-        query = select(Lease).where(Lease.released_at.is_(None)).order_by(Lease.node)
+        query = select(LeaseRow).where(LeaseRow.released_at.is_(None)).order_by(LeaseRow.node)
         return [access.to_lease(row) for row in session.scalars(query)]
 
 
@@ -149,7 +151,7 @@ def _free(session: Session, name: str, dag_id: str, run_id: str, reason: str) ->
     if state in IN_FLIGHT:
         back = State.QUALIFIED if state is State.CLUSTER_VALIDATION else State.REGISTERED
         evidence = Evidence(run=f"{dag_id}/{run_id}", run_over=True)
-        query = select(Run.verdict).where(Run.dag_id == dag_id, Run.run_id == run_id, Run.node == name)
+        query = select(RunRow.verdict).where(RunRow.dag_id == dag_id, RunRow.run_id == run_id, RunRow.node == name)
         verdict = session.scalar(query)
         end = f"run {run_id} ended with {verdict}" if verdict else f"run {run_id} ended without a verdict ({reason})"
         access.move(session, node, back, "muster", end, evidence)

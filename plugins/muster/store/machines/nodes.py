@@ -14,7 +14,7 @@ from muster.errors import BadInventory, BadNode, DifferentMachine, IllegalMove, 
 from muster.rules.transitions import Evidence, State, steps
 from muster.store.database import access
 from muster.store.database.engine import reading, writing
-from muster.store.database.models import Event, Node
+from muster.store.database.models import EventRow, NodeRow
 from muster.store.decisions import admission, certificates
 from muster.store.machines.parts import current_serials, place
 from muster.store.testing.runs import attested
@@ -55,13 +55,13 @@ def get_node(name: str) -> NodeRecord:
 
 def list_nodes(*, states: Collection[State] = (), sku: str = "", rack: str = "") -> list[NodeRecord]:
     """All nodes by name, or those in one of ``states``, of ``sku``, in ``rack``."""
-    query = select(Node).order_by(Node.name)
+    query = select(NodeRow).order_by(NodeRow.name)
     if states:
-        query = query.where(Node.state.in_([str(state) for state in states]))
+        query = query.where(NodeRow.state.in_([str(state) for state in states]))
     if sku:
-        query = query.where(Node.sku == sku)
+        query = query.where(NodeRow.sku == sku)
     if rack:
-        query = query.where(Node.rack == rack)
+        query = query.where(NodeRow.rack == rack)
     with reading() as session:
         return [access.to_node(row) for row in session.scalars(query)]
 
@@ -102,7 +102,7 @@ def node_events(name: str, limit: int | None = None) -> list[EventRecord]:
     """The node's history, oldest first (the last ``limit`` of it). Raises UnknownNode."""
     with reading() as session:
         access.node_row(session, name)
-        query = select(Event).where(Event.node == name).order_by(Event.id.desc()).limit(limit)
+        query = select(EventRow).where(EventRow.node == name).order_by(EventRow.id.desc()).limit(limit)
         rows = list(session.scalars(query))
     return [access.to_event(row) for row in reversed(rows)]
 
@@ -126,8 +126,8 @@ def enrol_all(
 def enrol(session: Session, new: NewNode, actor: str, *, change: bool = True) -> str:
     """``add_node`` within the caller's transaction, which holds the enrolment lock."""
     check_description(new)
-    row = session.get(Node, new.name, with_for_update=True)
-    other = session.scalar(select(Node.name).where(Node.host_key == new.host_key, Node.name != new.name))
+    row = session.get(NodeRow, new.name, with_for_update=True)
+    other = session.scalar(select(NodeRow.name).where(NodeRow.host_key == new.host_key, NodeRow.name != new.name))
     if row is not None and row.host_key != new.host_key:
         raise DifferentMachine(
             f"{new.name} is enrolled with another host key than the one at {new.host}:{new.port}: give a different "
@@ -141,7 +141,7 @@ def enrol(session: Session, new: NewNode, actor: str, *, change: bool = True) ->
         del fields["serials"], fields["named"]
         fields |= {name: dict(getattr(new, name)) for name in _MAPPINGS}
         moment = access.now()
-        row = Node(
+        row = NodeRow(
             **fields, state=State.REGISTERED, added_at=moment, machine_since=moment, fence=0, inconclusive=0,
             shadow=False,
         )  # fmt: skip
@@ -153,7 +153,7 @@ def enrol(session: Session, new: NewNode, actor: str, *, change: bool = True) ->
     return _describe(session, row, new, actor, change=change)
 
 
-def _describe(session: Session, row: Node, new: NewNode, actor: str, *, change: bool) -> str:
+def _describe(session: Session, row: NodeRow, new: NewNode, actor: str, *, change: bool) -> str:
     known = current_serials(session, new.name)
     for slot, serial in new.serials.items():
         if known.get(slot, serial) != serial:

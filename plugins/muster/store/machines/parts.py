@@ -13,7 +13,7 @@ from muster.errors import DifferentMachine
 from muster.rules.transitions import SERVING, State
 from muster.store.database import access
 from muster.store.database.engine import reading
-from muster.store.database.models import Event, Node, Part, Placement, Run
+from muster.store.database.models import EventRow, NodeRow, PartRow, PlacementRow, RunRow
 from muster.store.values import PlacementRecord, RunRecord
 from muster_criteria.devices import kind_of
 
@@ -45,19 +45,20 @@ def node_parts(node: str) -> list[PlacementRecord]:
 def part_runs(serial: str) -> list[RunRecord]:
     """Every run in which the part with this serial was tested, on whatever node, latest first."""
     ids = (
-        select(Run.id)
-        .join(Placement, Placement.node == Run.node)
-        .join(Part, Placement.part_id == Part.id)
+        select(RunRow.id)
+        .join(PlacementRow, PlacementRow.node == RunRow.node)
+        .join(PartRow, PlacementRow.part_id == PartRow.id)
         .where(
-            Part.serial == serial,
+            PartRow.serial == serial,
             # A part is first seen in the middle of a run, which is its run all the same.
-            or_(Run.ended_at.is_(None), Run.ended_at >= Placement.since),
-            or_(Placement.until.is_(None), Run.started_at < Placement.until),
+            or_(RunRow.ended_at.is_(None), RunRow.ended_at >= PlacementRow.since),
+            or_(PlacementRow.until.is_(None), RunRow.started_at < PlacementRow.until),
         )
     )
     with reading() as session:
         return [
-            access.to_run(row) for row in session.scalars(select(Run).where(Run.id.in_(ids)).order_by(Run.id.desc()))
+            access.to_run(row)
+            for row in session.scalars(select(RunRow).where(RunRow.id.in_(ids)).order_by(RunRow.id.desc()))
         ]
 
 
@@ -69,7 +70,7 @@ def real_serials(reported: Mapping[str, str | None]) -> dict[str, str]:
 
 def clear_places(session: Session, node: str) -> None:
     """Note that no part sits in the node any more."""
-    open_ones = select(Placement).where(Placement.node == node, Placement.until.is_(None))
+    open_ones = select(PlacementRow).where(PlacementRow.node == node, PlacementRow.until.is_(None))
     for row in session.scalars(open_ones):
         row.until = access.now()
     session.flush()
@@ -108,9 +109,11 @@ def move_part(session: Session, node: str, slot: str, serial: str) -> list[str]:
 def elsewhere(session: Session, node: str, serials: Mapping[str, str]) -> dict[str, PlacementRecord]:
     """{slot: where the part is that ``node`` reports there} for each that another node has, or had lately."""
     seen = access.now() - LATELY
-    query = select(Part, Placement, Node.state).join(Placement, Placement.part_id == Part.id)
-    query = query.join(Node, Placement.node == Node.name)
-    query = query.where(Part.serial.in_(set(serials.values())), Placement.until.is_(None), Placement.node != node)
+    query = select(PartRow, PlacementRow, NodeRow.state).join(PlacementRow, PlacementRow.part_id == PartRow.id)
+    query = query.join(NodeRow, PlacementRow.node == NodeRow.name)
+    query = query.where(
+        PartRow.serial.in_(set(serials.values())), PlacementRow.until.is_(None), PlacementRow.node != node
+    )
     found = {}
     for part, row, state in session.execute(query):
         if State(state) is State.RETIRED or (row.seen_at < seen and State(state) not in SERVING):
@@ -125,28 +128,36 @@ def _remark(session: Session, node: str, slot: str, sits: PlacementRecord) -> No
     """Add the contradiction to both nodes' histories, unless it is there."""
     text = f"{slot} of {node} reports the serial {sits.serial} of {sits.slot} of {sits.node}: nothing was moved"
     for name in (node, sits.node):
-        if session.scalar(select(Event.id).where(Event.node == name, Event.reason == text).limit(1)) is None:
+        if session.scalar(select(EventRow.id).where(EventRow.node == name, EventRow.reason == text).limit(1)) is None:
             state = State(access.node_row(session, name).state)
             access.write_event(session, name, state, state, "muster", text, {"serial_elsewhere": sits.serial})
 
 
 def current_serials(session: Session, node: str) -> dict[str, str]:
     """{slot: serial} of the parts that sit in the node."""
-    query = select(Placement.slot, Part.serial).join(Part).where(Placement.node == node, Placement.until.is_(None))
+    query = (
+        select(PlacementRow.slot, PartRow.serial)
+        .join(PartRow)
+        .where(PlacementRow.node == node, PlacementRow.until.is_(None))
+    )
     return {row.slot: row.serial for row in session.execute(query)}
 
 
 def serials_at(session: Session, node: str, moment: datetime.datetime) -> dict[str, str]:
     """{slot: serial} of the parts that sat in the node at that moment."""
-    query = select(Placement.slot, Part.serial).join(Part).where(Placement.node == node, Placement.since <= moment)
-    query = query.where(or_(Placement.until.is_(None), Placement.until > moment)).order_by(Placement.id)
+    query = (
+        select(PlacementRow.slot, PartRow.serial)
+        .join(PartRow)
+        .where(PlacementRow.node == node, PlacementRow.since <= moment)
+    )
+    query = query.where(or_(PlacementRow.until.is_(None), PlacementRow.until > moment)).order_by(PlacementRow.id)
     return {row.slot: row.serial for row in session.execute(query)}
 
 
 def sits_now(session: Session, kind: str, serial: str) -> tuple[str, str] | None:
     """(node, slot) where that part sits; None where it sits in no node, or was never seen."""
-    query = select(Placement.node, Placement.slot).join(Part)
-    query = query.where(Part.kind == kind, Part.serial == serial, Placement.until.is_(None))
+    query = select(PlacementRow.node, PlacementRow.slot).join(PartRow)
+    query = query.where(PartRow.kind == kind, PartRow.serial == serial, PlacementRow.until.is_(None))
     found = session.execute(query).first()
     return (found.node, found.slot) if found else None
 
@@ -154,12 +165,12 @@ def sits_now(session: Session, kind: str, serial: str) -> tuple[str, str] | None
 def _place_one(session: Session, node: str, slot: str, serial: str, previous: str | None) -> list[str]:
     moment = access.now()
     kind = kind_of(slot)
-    part = session.scalar(select(Part).where(Part.kind == kind, Part.serial == serial))
+    part = session.scalar(select(PartRow).where(PartRow.kind == kind, PartRow.serial == serial))
     if part is None:
-        part = Part(kind=kind, serial=serial, first_seen=moment)
+        part = PartRow(kind=kind, serial=serial, first_seen=moment)
         session.add(part)
         session.flush()
-    where = session.scalar(select(Placement).where(Placement.part_id == part.id, Placement.until.is_(None)))
+    where = session.scalar(select(PlacementRow).where(PlacementRow.part_id == part.id, PlacementRow.until.is_(None)))
     if where is not None and (where.node, where.slot) == (node, slot):
         where.seen_at = moment
         return []
@@ -169,20 +180,22 @@ def _place_one(session: Session, node: str, slot: str, serial: str, previous: st
         sentences.append(f"{serial} moved from {where.slot} of {where.node} to {slot} of {node}")
     if previous is not None:
         sitting = session.scalar(
-            select(Placement).where(Placement.node == node, Placement.slot == slot, Placement.until.is_(None))
+            select(PlacementRow).where(
+                PlacementRow.node == node, PlacementRow.slot == slot, PlacementRow.until.is_(None)
+            )
         )
         if sitting is not None:
             sitting.until = moment
         sentences.append(f"{slot} of {node} is now {serial}, was {previous}")
     session.flush()
-    session.add(Placement(part_id=part.id, node=node, slot=slot, since=moment, seen_at=moment))
+    session.add(PlacementRow(part_id=part.id, node=node, slot=slot, since=moment, seen_at=moment))
     session.flush()
     return sentences
 
 
 def _placements(*, serial: str = "", node: str = "") -> list[PlacementRecord]:
-    query = select(Placement, Part).join(Part).order_by(Placement.id)
-    query = query.where(Part.serial == serial) if serial else query.where(Placement.node == node)
+    query = select(PlacementRow, PartRow).join(PartRow).order_by(PlacementRow.id)
+    query = query.where(PartRow.serial == serial) if serial else query.where(PlacementRow.node == node)
     with reading() as session:
         return [
             PlacementRecord(part.kind, part.serial, row.node, row.slot, row.since, row.until)

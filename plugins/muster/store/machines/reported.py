@@ -11,7 +11,7 @@ from sqlalchemy import select
 from muster.rules.transitions import State
 from muster.store.database import access
 from muster.store.database.engine import reading, writing
-from muster.store.database.models import Event, Node
+from muster.store.database.models import EventRow, NodeRow
 
 ACTOR = "report"
 
@@ -31,7 +31,9 @@ def report(node: str, key: str, kind: str, text: str, *, urgent: bool) -> bool:
     """Note a report. Returns False if ``key`` was noted for the node before. Raises UnknownNode."""
     with writing() as session:
         row = access.node_row(session, node, lock=True)
-        known = select(Event.evidence).where(Event.node == node, Event.actor == ACTOR, Event.at >= row.machine_since)
+        known = select(EventRow.evidence).where(
+            EventRow.node == node, EventRow.actor == ACTOR, EventRow.at >= row.machine_since
+        )
         if any(evidence.get("report") == key for evidence in session.scalars(known)):
             return False
         state = State(row.state)
@@ -42,10 +44,14 @@ def report(node: str, key: str, kind: str, text: str, *, urgent: bool) -> bool:
 
 def reported(since: datetime.datetime) -> dict[str, Reported]:
     """{node: what was reported of its present machine since then}, without nodes of which nothing was."""
-    query = select(Event).join(Node, Node.name == Event.node).where(Event.actor == ACTOR, Event.at >= since)
-    by_node: dict[str, list[Event]] = collections.defaultdict(list)
+    query = (
+        select(EventRow)
+        .join(NodeRow, NodeRow.name == EventRow.node)
+        .where(EventRow.actor == ACTOR, EventRow.at >= since)
+    )
+    by_node: dict[str, list[EventRow]] = collections.defaultdict(list)
     with reading() as session:
-        for event in session.scalars(query.where(Event.at >= Node.machine_since).order_by(Event.id)):
+        for event in session.scalars(query.where(EventRow.at >= NodeRow.machine_since).order_by(EventRow.id)):
             by_node[event.node].append(event)
         found = {}
         for node, events in by_node.items():

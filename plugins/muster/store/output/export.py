@@ -13,7 +13,7 @@ from sqlalchemy.orm import Session
 from muster.errors import MusterError
 from muster.store.database import access
 from muster.store.database.engine import reading
-from muster.store.database.models import Artifact, Event, FindingRow, MeasurementRow, Run, StageRecord
+from muster.store.database.models import ArtifactRow, EventRow, FindingRow, MeasurementRow, RunRow, StageRow
 from muster.store.output.charts import telemetry_rows
 from muster.store.testing.reporting import run_report
 from muster.store.testing.stages import RESULT, TELEMETRY
@@ -49,7 +49,7 @@ def export_run(dag_id: str, run_id: str, folder: Path, *, node: str = "") -> lis
             raise MusterError(f"{folder} is not empty, and an export replaces no file; name a new folder")
         with reading() as session:
             run = access.run_row(session, dag_id, run_id, node)
-            query = select(StageRecord).where(StageRecord.run == run.id, StageRecord.current).order_by(StageRecord.id)
+            query = select(StageRow).where(StageRow.run == run.id, StageRow.current).order_by(StageRow.id)
             stages = list(session.scalars(query))
             return [
                 _write_json(session, run, stages, report, folder / "run.json"),
@@ -64,8 +64,8 @@ def export_run(dag_id: str, run_id: str, folder: Path, *, node: str = "") -> lis
         ) from None
 
 
-def _write_json(session: Session, run: Run, stages: list[StageRecord], report: dict[str, Any], path: Path) -> Path:
-    events = session.scalars(select(Event).where(Event.node == run.node).order_by(Event.id))
+def _write_json(session: Session, run: RunRow, stages: list[StageRow], report: dict[str, Any], path: Path) -> Path:
+    events = session.scalars(select(EventRow).where(EventRow.node == run.node).order_by(EventRow.id))
     report["aggregates"] = {stage.stage: stage.aggregates for stage in stages}
     report["events"] = [
         {
@@ -80,8 +80,8 @@ def _write_json(session: Session, run: Run, stages: list[StageRecord], report: d
 
 def _table(
     session: Session,
-    run: Run,
-    stages: list[StageRecord],
+    run: RunRow,
+    stages: list[StageRow],
     model: type[MeasurementRow] | type[FindingRow],
     names: tuple[str, ...],
     path: Path,
@@ -120,7 +120,7 @@ def _arrow_type(name: str) -> pyarrow.DataType:
     return pyarrow.int64() if name == "samples" else pyarrow.string()
 
 
-def _telemetry(session: Session, stages: list[StageRecord], path: Path) -> list[Path]:
+def _telemetry(session: Session, stages: list[StageRow], path: Path) -> list[Path]:
     import pyarrow
     from pyarrow import parquet
 
@@ -150,7 +150,7 @@ def _batches(stage: str, packed: bytes) -> Iterator[list[dict[str, Any]]]:
         yield batch
 
 
-def _raw(session: Session, stages: list[StageRecord], folder: Path) -> list[Path]:
+def _raw(session: Session, stages: list[StageRow], folder: Path) -> list[Path]:
     written = []
     for stage in stages:
         data = _artifact(session, stage, RESULT)
@@ -161,5 +161,5 @@ def _raw(session: Session, stages: list[StageRecord], folder: Path) -> list[Path
     return written
 
 
-def _artifact(session: Session, stage: StageRecord, kind: str) -> bytes | None:
-    return session.scalar(select(Artifact.data).where(Artifact.stage == stage.id, Artifact.kind == kind))
+def _artifact(session: Session, stage: StageRow, kind: str) -> bytes | None:
+    return session.scalar(select(ArtifactRow.data).where(ArtifactRow.stage == stage.id, ArtifactRow.kind == kind))

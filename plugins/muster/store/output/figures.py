@@ -13,9 +13,9 @@ from sqlalchemy.orm import Session
 from muster.rules.breaker import Breaker
 from muster.store.database import access
 from muster.store.database.engine import reading
-from muster.store.database.models import CertificateRow, FindingRow, Lease, Node, Run
-from muster.store.database.models import StageRecord as Stage
-from muster.store.database.outgoing import Outbox, SchedulerPlace
+from muster.store.database.models import CertificateRow, FindingRow, LeaseRow, NodeRow, RunRow
+from muster.store.database.models import StageRow as Stage
+from muster.store.database.outgoing import OutboxRow, PlaceRow
 from muster.store.database.wanted import ADMITTED
 from muster.store.decisions.withdrawals import breaker_now
 from muster.store.queues.audit import AuditLag, audit_lags
@@ -91,15 +91,15 @@ def fleet_figures() -> FleetFigures:
     """What the metrics show of the records, the breakers by whether the nodes are simulated."""
     now = access.now()
     recent = now - WINDOW
-    ended = and_(Run.ended_at >= recent, Run.verdict.is_not(None))
+    ended = and_(RunRow.ended_at >= recent, RunRow.verdict.is_not(None))
     recorded = and_(Stage.recorded_at >= recent, Stage.current)
-    unsent = Outbox.sent_at.is_(None)
-    unconfirmed = and_(SchedulerPlace.wanted != "", SchedulerPlace.wanted != SchedulerPlace.done)
+    unsent = OutboxRow.sent_at.is_(None)
+    unconfirmed = and_(PlaceRow.wanted != "", PlaceRow.wanted != PlaceRow.done)
     with reading() as session:
         nodes = _nodes(session, now)
         kinds = {node.simulated for node in nodes} or {False}
         mails = session.execute(
-            select(func.count(), func.count(Outbox.parked_at), func.min(_if_null(Outbox.parked_at, Outbox.created_at)))
+            select(func.count(), func.count(OutboxRow.parked_at), func.min(_if_null(OutboxRow.parked_at, OutboxRow.created_at)))
             .where(unsent, tried())
         ).one()  # fmt: skip
         return FleetFigures(
@@ -113,36 +113,36 @@ def fleet_figures() -> FleetFigures:
                 .where(recorded, FindingRow.waived == ""),
             ),
             _spread(session, DURATIONS_S, Stage.started_at, Stage.ended_at, recorded, Stage.stage, Stage.level),
-            _spread(session, DURATIONS_S, Run.started_at, Run.ended_at, ended, Run.dag_id, Run.level, Run.verdict),
+            _spread(session, DURATIONS_S, RunRow.started_at, RunRow.ended_at, ended, RunRow.dag_id, RunRow.level, RunRow.verdict),
             _spread(
-                session, GIVE_BACK_S, SchedulerPlace.wanted_at, SchedulerPlace.done_at,
-                and_(SchedulerPlace.done_at >= recent, SchedulerPlace.done == ADMITTED, ~unconfirmed),
-                SchedulerPlace.cluster,
+                session, GIVE_BACK_S, PlaceRow.wanted_at, PlaceRow.done_at,
+                and_(PlaceRow.done_at >= recent, PlaceRow.done == ADMITTED, ~unconfirmed),
+                PlaceRow.cluster,
             ),
-            _waiting(session, Lease.acquired_at, Lease.released_at.is_(None), Lease.dag_id),
+            _waiting(session, LeaseRow.acquired_at, LeaseRow.released_at.is_(None), LeaseRow.dag_id),
             Waiting({(): mails[0] - mails[1]}, mails[2]),
             mails[1],
-            _waiting(session, SchedulerPlace.wanted_at, unconfirmed, SchedulerPlace.cluster, SchedulerPlace.wanted),
+            _waiting(session, PlaceRow.wanted_at, unconfirmed, PlaceRow.cluster, PlaceRow.wanted),
             session.scalar(
-                select(func.count()).where(or_(SchedulerPlace.difference != "", SchedulerPlace.question != ""))
+                select(func.count()).where(or_(PlaceRow.difference != "", PlaceRow.question != ""))
             ) or 0,
             tuple(audit_lags()),
         )  # fmt: skip
 
 
 def _nodes(session: Session, now: datetime.datetime) -> tuple[NodeFigures, ...]:
-    this_machine = (Run.node == Node.name, Run.started_at >= Node.machine_since)
-    verdict = select(Run.verdict).where(Run.id == last_run_id())
-    passed = select(func.max(Run.ended_at)).where(*this_machine, Run.verdict == str(Verdict.PASS))
+    this_machine = (RunRow.node == NodeRow.name, RunRow.started_at >= NodeRow.machine_since)
+    verdict = select(RunRow.verdict).where(RunRow.id == last_run_id())
+    passed = select(func.max(RunRow.ended_at)).where(*this_machine, RunRow.verdict == str(Verdict.PASS))
     valid = exists().where(
-        CertificateRow.node == Node.name, CertificateRow.revoked == "", CertificateRow.expires_at > now,
-        CertificateRow.issued_at >= Node.machine_since,
+        CertificateRow.node == NodeRow.name, CertificateRow.revoked == "", CertificateRow.expires_at > now,
+        CertificateRow.issued_at >= NodeRow.machine_since,
     )  # fmt: skip
     query = select(
-        Node.name, Node.sku, Node.rack, Node.state, Node.simulated, Node.shadow, Node.held_run != "",
+        NodeRow.name, NodeRow.sku, NodeRow.rack, NodeRow.state, NodeRow.simulated, NodeRow.shadow, NodeRow.held_run != "",
         func.coalesce(verdict.scalar_subquery(), ""),
         passed.scalar_subquery(), valid,
-    ).order_by(Node.name)  # fmt: skip
+    ).order_by(NodeRow.name)  # fmt: skip
     return tuple(NodeFigures(*row) for row in session.execute(query))
 
 

@@ -13,7 +13,7 @@ from sqlalchemy.orm import Session
 
 from muster.rules.certificate import WATCHED
 from muster.store.database.engine import reading
-from muster.store.database.models import Event, FindingRow, Node, Run, StageRecord
+from muster.store.database.models import EventRow, FindingRow, NodeRow, RunRow, StageRow
 from muster_criteria.model import Severity, Verdict
 from muster_reports.digest import facts
 
@@ -30,13 +30,13 @@ def fleet_facts(
     scope = [*(["--simulated"] if simulated else []), *(f"--label={name}={text}" for name, text in chosen.items())]
     with reading() as session:
         passed = (
-            select(Run.node, func.max(Run.ended_at).label("at"))
-            .where(Run.verdict.in_([str(Verdict.PASS), str(Verdict.WARN)]), Run.ended_at <= until)
-            .group_by(Run.node)
+            select(RunRow.node, func.max(RunRow.ended_at).label("at"))
+            .where(RunRow.verdict.in_([str(Verdict.PASS), str(Verdict.WARN)]), RunRow.ended_at <= until)
+            .group_by(RunRow.node)
             .subquery()
         )
         reported = _environments(session)
-        query = select(Node, passed.c.at).outerjoin(passed, passed.c.node == Node.name)
+        query = select(NodeRow, passed.c.at).outerjoin(passed, passed.c.node == NodeRow.name)
         nodes = {
             node.name: facts.Node(
                 node.name,
@@ -48,24 +48,26 @@ def fleet_facts(
                 _vendor(node.labels, reported.get(node.name, {})),
                 _versions(reported.get(node.name, {})),
             )
-            for node, at in session.execute(query.where(Node.simulated == simulated, Node.added_at < until))
+            for node, at in session.execute(query.where(NodeRow.simulated == simulated, NodeRow.added_at < until))
             if chosen.items() <= node.labels.items()
         }
-        labelled = {row.name: row.labels for row in session.execute(select(Node.name, Node.labels))}
+        labelled = {row.name: row.labels for row in session.execute(select(NodeRow.name, NodeRow.labels))}
         entered = (
-            select(Event.node, func.min(Event.at))
-            .where(Event.to_state == "production", Event.from_state != "production")
-            .group_by(Event.node)
+            select(EventRow.node, func.min(EventRow.at))
+            .where(EventRow.to_state == "production", EventRow.from_state != "production")
+            .group_by(EventRow.node)
         )
         # An adopted node served before Muster knew it: its way into production says nothing of a delivery.
-        adopted = set(session.scalars(select(Event.node).where(Event.evidence["adopted"].as_boolean())))
+        adopted = set(session.scalars(select(EventRow.node).where(EventRow.evidence["adopted"].as_boolean())))
         delivered = {
             name: at
             for name, at in session.execute(entered)
             if name in nodes and name not in adopted and since <= at < until
         }
-        events = select(Event).where(Event.at >= since, Event.at < until, Event.from_state != Event.to_state)
-        changes = list(session.scalars(events.order_by(Event.at, Event.id)))
+        events = select(EventRow).where(
+            EventRow.at >= since, EventRow.at < until, EventRow.from_state != EventRow.to_state
+        )
+        changes = list(session.scalars(events.order_by(EventRow.at, EventRow.id)))
         critical = list(session.execute(_critical(since, until)))
         concerned = {row.node for row in changes if row.to_state == "rma"} | {node for node, *_ in critical}
         past = _past(session, concerned, until)
@@ -81,7 +83,7 @@ def fleet_facts(
             )
             for row in changes
         ]
-        ended = select(Run).where(Run.ended_at >= since, Run.ended_at < until, Run.verdict.is_not(None))
+        ended = select(RunRow).where(RunRow.ended_at >= since, RunRow.ended_at < until, RunRow.verdict.is_not(None))
         failed, tested = _stages(session, since, until)
         runs = [
             facts.Run(
@@ -108,14 +110,14 @@ def fleet_facts(
 
 def _critical(since: datetime.datetime, until: datetime.datetime) -> Select[str, str, str, str, datetime.datetime]:
     return (
-        select(Run.node, FindingRow.fault_class, FindingRow.device, Run.run_id, Run.started_at)
-        .join(StageRecord, FindingRow.stage == StageRecord.id)
-        .join(Run, StageRecord.run == Run.id)
+        select(RunRow.node, FindingRow.fault_class, FindingRow.device, RunRow.run_id, RunRow.started_at)
+        .join(StageRow, FindingRow.stage == StageRow.id)
+        .join(RunRow, StageRow.run == RunRow.id)
         .where(
-            Run.ended_at >= since,
-            Run.ended_at < until,
-            Run.verdict == str(Verdict.FAIL),
-            StageRecord.current,
+            RunRow.ended_at >= since,
+            RunRow.ended_at < until,
+            RunRow.verdict == str(Verdict.FAIL),
+            StageRow.current,
             FindingRow.severity == str(Severity.CRITICAL),
             FindingRow.waived == "",
         )
@@ -137,10 +139,10 @@ Past = list[tuple[datetime.datetime, Mapping[str, Any]]]
 def _past(session: Session, nodes: Collection[str], until: datetime.datetime) -> dict[str, Past]:
     """What was reported under these names, of earlier machines too."""
     query = (
-        select(Run.node, Run.started_at, Run.environment)
-        .join(StageRecord, StageRecord.run == Run.id)
-        .where(Run.node.in_(nodes), Run.started_at < until, StageRecord.stage == "intake", StageRecord.measured > 0)
-        .order_by(Run.id)
+        select(RunRow.node, RunRow.started_at, RunRow.environment)
+        .join(StageRow, StageRow.run == RunRow.id)
+        .where(RunRow.node.in_(nodes), RunRow.started_at < until, StageRow.stage == "intake", StageRow.measured > 0)
+        .order_by(RunRow.id)
     )
     found: dict[str, Past] = collections.defaultdict(list)
     for node, began, environment in session.execute(query):
@@ -155,13 +157,13 @@ def _at(past: Past, at: datetime.datetime) -> Mapping[str, Any]:
 def _environments(session: Session) -> dict[str, dict[str, str]]:
     """{node: {name: text}} of vendor, driver and firmware, from the run of each that measured intake last."""
     latest = (
-        select(func.max(Run.id))
-        .join(StageRecord, StageRecord.run == Run.id)
-        .join(Node, Node.name == Run.node)
-        .where(StageRecord.stage == "intake", StageRecord.measured > 0, Run.started_at >= Node.machine_since)
-        .group_by(Run.node)
+        select(func.max(RunRow.id))
+        .join(StageRow, StageRow.run == RunRow.id)
+        .join(NodeRow, NodeRow.name == RunRow.node)
+        .where(StageRow.stage == "intake", StageRow.measured > 0, RunRow.started_at >= NodeRow.machine_since)
+        .group_by(RunRow.node)
     )
-    rows = session.execute(select(Run.node, Run.environment).where(Run.id.in_(latest)))
+    rows = session.execute(select(RunRow.node, RunRow.environment).where(RunRow.id.in_(latest)))
     return {
         node: {name: str(environment[name]) for name in (*WATCHED, "vendor") if environment.get(name)}
         for node, environment in rows
@@ -173,9 +175,9 @@ def _stages(
 ) -> tuple[dict[int, set[str]], dict[int, float]]:
     """By run that ended in the period: the stages that failed, and the seconds of the period its stages took."""
     query = (
-        select(StageRecord.run, StageRecord.stage, StageRecord.verdict, StageRecord.started_at, StageRecord.ended_at)
-        .join(Run, StageRecord.run == Run.id)
-        .where(Run.ended_at >= since, Run.ended_at < until, Run.verdict.is_not(None))
+        select(StageRow.run, StageRow.stage, StageRow.verdict, StageRow.started_at, StageRow.ended_at)
+        .join(RunRow, StageRow.run == RunRow.id)
+        .where(RunRow.ended_at >= since, RunRow.ended_at < until, RunRow.verdict.is_not(None))
     )
     failed: dict[int, set[str]] = collections.defaultdict(set)
     tested: dict[int, float] = collections.defaultdict(float)

@@ -10,7 +10,7 @@ from sqlalchemy import and_, func, or_, select
 
 from muster.store.database import access
 from muster.store.database.engine import reading
-from muster.store.database.models import MeasurementRow, Node, Run, StageRecord
+from muster.store.database.models import MeasurementRow, NodeRow, RunRow, StageRow
 from muster.store.fleet.latest import CONCLUSIVE
 
 RECENT = datetime.timedelta(days=90)
@@ -33,13 +33,13 @@ class NodeFigure:
 def node_figures(metric: str, labels: Mapping[str, str]) -> dict[str, NodeFigure]:
     """{node: the metric with these labels}, from the last conclusive stage of its present machine within ``RECENT``."""
     newest = (
-        select(func.max(StageRecord.id).label("id"), Run.node)
-        .join(Run, StageRecord.run == Run.id)
-        .join(Node, Node.name == Run.node)
-        .where(StageRecord.current, StageRecord.verdict.in_(CONCLUSIVE))
-        .where(StageRecord.recorded_at >= access.now() - RECENT)
-        .where(Run.started_at >= Node.machine_since)
-        .group_by(Run.node, StageRecord.stage)
+        select(func.max(StageRow.id).label("id"), RunRow.node)
+        .join(RunRow, StageRow.run == RunRow.id)
+        .join(NodeRow, NodeRow.name == RunRow.node)
+        .where(StageRow.current, StageRow.verdict.in_(CONCLUSIVE))
+        .where(StageRow.recorded_at >= access.now() - RECENT)
+        .where(RunRow.started_at >= NodeRow.machine_since)
+        .group_by(RunRow.node, StageRow.stage)
         .subquery()
     )
     row = MeasurementRow
@@ -62,7 +62,7 @@ def node_figures(metric: str, labels: Mapping[str, str]) -> dict[str, NodeFigure
 
 def judged_metrics() -> list[tuple[str, tuple[tuple[str, str], ...]]]:
     """(metric, its labels) of what has a limit in the latest ``SAMPLED`` stages, in order."""
-    latest = select(StageRecord.id).order_by(StageRecord.id.desc()).limit(SAMPLED).scalar_subquery()
+    latest = select(StageRow.id).order_by(StageRow.id.desc()).limit(SAMPLED).scalar_subquery()
     query = (
         select(MeasurementRow.metric, MeasurementRow.labels)
         .where(MeasurementRow.stage.in_(latest), MeasurementRow.value.is_not(None))

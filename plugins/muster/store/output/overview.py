@@ -13,15 +13,15 @@ from muster.rules.transitions import IN_FLIGHT, SERVING, State
 from muster.store.database import access
 from muster.store.database.engine import reading
 from muster.store.database.models import (
-    Event,
+    EventRow,
     FindingRow,
-    Lease,
+    LeaseRow,
     MeasurementRow,
-    Node,
-    Part,
-    Placement,
-    Run,
-    StageRecord,
+    NodeRow,
+    PartRow,
+    PlacementRow,
+    RunRow,
+    StageRow,
 )
 from muster.store.fleet.latest import CONCLUSIVE
 from muster.store.testing.runs import last_run_id
@@ -81,12 +81,12 @@ def fleet_version() -> str:
     with reading() as session:
         row = session.execute(
             select(
-                select(func.max(Event.id)).scalar_subquery(),
-                select(func.max(StageRecord.id)).scalar_subquery(),
-                select(func.max(Run.id)).scalar_subquery(),
-                select(func.count(Run.id)).where(Run.ended_at.is_(None)).scalar_subquery(),
-                select(func.max(Lease.id)).scalar_subquery(),
-                select(func.count(Node.name)).where(Node.held_run != "").scalar_subquery(),
+                select(func.max(EventRow.id)).scalar_subquery(),
+                select(func.max(StageRow.id)).scalar_subquery(),
+                select(func.max(RunRow.id)).scalar_subquery(),
+                select(func.count(RunRow.id)).where(RunRow.ended_at.is_(None)).scalar_subquery(),
+                select(func.max(LeaseRow.id)).scalar_subquery(),
+                select(func.count(NodeRow.name)).where(NodeRow.held_run != "").scalar_subquery(),
             )
         ).one()
     return "-".join(str(number or 0) for number in row)
@@ -95,23 +95,23 @@ def fleet_version() -> str:
 def fleet_rows() -> list[FleetRow]:
     """All nodes by name."""
     moved = (
-        select(Event.node, func.max(Event.id).label("id"))
-        .where(Event.from_state != Event.to_state)
-        .group_by(Event.node)
+        select(EventRow.node, func.max(EventRow.id).label("id"))
+        .where(EventRow.from_state != EventRow.to_state)
+        .group_by(EventRow.node)
         .subquery()
     )
     query = (
         select(
-            Node.name, Node.state, Node.sku, Node.rack, Node.simulated, Node.held_run, Node.contact_at, Run.dag_id,
-            Run.run_id, Run.verdict, Run.headline, Run.ended_at, func.coalesce(Event.at, Node.added_at),
-            Node.inconclusive, Node.labels, Event.reason, Node.paused_until,
-            and_(Event.evidence["run"].as_string().is_not(None), Event.evidence["person"].as_string().is_(None)),
+            NodeRow.name, NodeRow.state, NodeRow.sku, NodeRow.rack, NodeRow.simulated, NodeRow.held_run, NodeRow.contact_at, RunRow.dag_id,
+            RunRow.run_id, RunRow.verdict, RunRow.headline, RunRow.ended_at, func.coalesce(EventRow.at, NodeRow.added_at),
+            NodeRow.inconclusive, NodeRow.labels, EventRow.reason, NodeRow.paused_until,
+            and_(EventRow.evidence["run"].as_string().is_not(None), EventRow.evidence["person"].as_string().is_(None)),
         )
-        .select_from(Node)
-        .outerjoin(Run, Run.id == last_run_id())
-        .outerjoin(moved, moved.c.node == Node.name)
-        .outerjoin(Event, Event.id == moved.c.id)
-        .order_by(Node.name)
+        .select_from(NodeRow)
+        .outerjoin(RunRow, RunRow.id == last_run_id())
+        .outerjoin(moved, moved.c.node == NodeRow.name)
+        .outerjoin(EventRow, EventRow.id == moved.c.id)
+        .order_by(NodeRow.name)
     )  # fmt: skip
     with reading() as session:
         return [
@@ -134,24 +134,26 @@ def moves_since(
     """
     in_service = [str(state) for state in SERVING]
     query = (
-        select(Event.id, Event.node)
-        .where(Event.at >= since, Event.from_state != Event.to_state, Event.to_state.not_in(sorted(IN_FLIGHT)))
-        .where(~and_(Event.from_state.in_(in_service), Event.to_state.in_(in_service)))
-        .order_by(Event.at.desc(), Event.id.desc())
+        select(EventRow.id, EventRow.node)
+        .where(
+            EventRow.at >= since, EventRow.from_state != EventRow.to_state, EventRow.to_state.not_in(sorted(IN_FLIGHT))
+        )
+        .where(~and_(EventRow.from_state.in_(in_service), EventRow.to_state.in_(in_service)))
+        .order_by(EventRow.at.desc(), EventRow.id.desc())
     )
     with reading() as session:
         ids = _ids(session, query, nodes)
-        found = {row.id: row for row in session.scalars(select(Event).where(Event.id.in_(ids[:limit])))}
+        found = {row.id: row for row in session.scalars(select(EventRow).where(EventRow.id.in_(ids[:limit])))}
         return [access.to_event(found[number]) for number in ids[:limit]], len(ids)
 
 
 def runs_under_way(limit: int, nodes: Collection[str] | None = None) -> tuple[list[RunRecord], int]:
     """The oldest ``limit`` runs that have not ended, oldest first, and how many there are; of ``nodes`` alone if
     given."""
-    query = select(Run.id, Run.node).where(Run.ended_at.is_(None)).order_by(Run.id)
+    query = select(RunRow.id, RunRow.node).where(RunRow.ended_at.is_(None)).order_by(RunRow.id)
     with reading() as session:
         ids = _ids(session, query, nodes)
-        rows = session.scalars(select(Run).where(Run.id.in_(ids[:limit])).order_by(Run.id))
+        rows = session.scalars(select(RunRow).where(RunRow.id.in_(ids[:limit])).order_by(RunRow.id))
         return [access.to_run(row) for row in rows], len(ids)
 
 
@@ -170,18 +172,18 @@ def nodes_with(text: str) -> set[str]:
     if not text:
         return set()
     serials = (
-        select(Placement.node)
-        .join(Part, Part.id == Placement.part_id)
-        .where(Placement.until.is_(None), Part.serial.istartswith(text, autoescape=True))
+        select(PlacementRow.node)
+        .join(PartRow, PartRow.id == PlacementRow.part_id)
+        .where(PlacementRow.until.is_(None), PartRow.serial.istartswith(text, autoescape=True))
     )
     findings = (
         select(FindingRow.node)
-        .join(StageRecord, StageRecord.id == FindingRow.stage)
-        .join(Run, Run.id == StageRecord.run)
-        .join(Node, Node.name == Run.node)
+        .join(StageRow, StageRow.id == FindingRow.stage)
+        .join(RunRow, RunRow.id == StageRow.run)
+        .join(NodeRow, NodeRow.name == RunRow.node)
         .where(
-            StageRecord.current,
-            Run.started_at >= Node.machine_since,
+            StageRow.current,
+            RunRow.started_at >= NodeRow.machine_since,
             ~_superseded(),
             or_(
                 FindingRow.finding_id == text,
@@ -197,11 +199,11 @@ def nodes_with(text: str) -> set[str]:
     if number.isdigit() and len(number) <= 4:
         code = MeasurementRow.labels["code"].as_string()
         queries.append(
-            select(Run.node)
-            .join(StageRecord, StageRecord.run == Run.id)
-            .join(Node, Node.name == Run.node)
-            .join(MeasurementRow, MeasurementRow.stage == StageRecord.id)
-            .where(StageRecord.current, Run.started_at >= Node.machine_since, ~_superseded())
+            select(RunRow.node)
+            .join(StageRow, StageRow.run == RunRow.id)
+            .join(NodeRow, NodeRow.name == RunRow.node)
+            .join(MeasurementRow, MeasurementRow.stage == StageRow.id)
+            .where(StageRow.current, RunRow.started_at >= NodeRow.machine_since, ~_superseded())
             .where(MeasurementRow.metric == EVENT, code == number)
         )
     with reading() as session:
@@ -210,25 +212,25 @@ def nodes_with(text: str) -> set[str]:
 
 def _superseded() -> ColumnElement[bool]:
     """Whether the ``Run``'s node has a later conclusive verdict on the stage of ``StageRecord``."""
-    run, stage = aliased(Run), aliased(StageRecord)
+    run, stage = aliased(RunRow), aliased(StageRow)
     return (
         exists()
-        .where(run.node == Run.node, stage.run == run.id, stage.stage == StageRecord.stage, stage.current)
-        .where(stage.verdict.in_(CONCLUSIVE), stage.id > StageRecord.id)
-        .correlate(Run, StageRecord)
+        .where(run.node == RunRow.node, stage.run == run.id, stage.stage == StageRow.stage, stage.current)
+        .where(stage.verdict.in_(CONCLUSIVE), stage.id > StageRow.id)
+        .correlate(RunRow, StageRow)
     )
 
 
 def metric_points(node: str, metric: str) -> list[Point]:
     """The values of one metric in the runs of the node's present machine, oldest first; at most ``POINTS_MAX``."""
     query = (
-        select(MeasurementRow, StageRecord.recorded_at, Run.run_id, StageRecord.level)
-        .join(StageRecord, MeasurementRow.stage == StageRecord.id)
-        .join(Run, StageRecord.run == Run.id)
-        .join(Node, Node.name == Run.node)
+        select(MeasurementRow, StageRow.recorded_at, RunRow.run_id, StageRow.level)
+        .join(StageRow, MeasurementRow.stage == StageRow.id)
+        .join(RunRow, StageRow.run == RunRow.id)
+        .join(NodeRow, NodeRow.name == RunRow.node)
         .where(
-            Run.node == node, Run.started_at >= Node.machine_since, MeasurementRow.metric == metric,
-            MeasurementRow.value.is_not(None), StageRecord.current,
+            RunRow.node == node, RunRow.started_at >= NodeRow.machine_since, MeasurementRow.metric == metric,
+            MeasurementRow.value.is_not(None), StageRow.current,
         )
         .order_by(MeasurementRow.id.desc())
         .limit(POINTS_MAX)

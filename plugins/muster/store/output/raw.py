@@ -9,7 +9,7 @@ from sqlalchemy import select
 
 from muster.store.database import access
 from muster.store.database.engine import reading
-from muster.store.database.models import Artifact, Run, StageRecord
+from muster.store.database.models import ArtifactRow, RunRow, StageRow
 from muster.store.testing.stages import CHASSIS, RESULT, TELEMETRY
 from muster_criteria.chassis import Chassis
 from muster_criteria.model import Verdict
@@ -51,11 +51,11 @@ class BmcReading:
 def bmc_readings(node: str, limit: int) -> list[BmcReading]:
     """The last ``limit`` readings of the node's BMC that are kept, the newest first."""
     query = (
-        select(Artifact.created_at, StageRecord.stage, Run.dag_id, Run.run_id, Artifact.data)
-        .join(StageRecord, Artifact.stage == StageRecord.id)
-        .join(Run, StageRecord.run == Run.id)
-        .where(Run.node == node, Artifact.kind == CHASSIS)
-        .order_by(Artifact.id.desc())
+        select(ArtifactRow.created_at, StageRow.stage, RunRow.dag_id, RunRow.run_id, ArtifactRow.data)
+        .join(StageRow, ArtifactRow.stage == StageRow.id)
+        .join(RunRow, StageRow.run == RunRow.id)
+        .where(RunRow.node == node, ArtifactRow.kind == CHASSIS)
+        .order_by(ArtifactRow.id.desc())
         .limit(limit)
     )
     with reading() as session:
@@ -72,13 +72,13 @@ def stage_attempts(
     with reading() as session:
         run = access.run_row(session, dag_id, run_id, node)
         query = (
-            select(StageRecord.verdict, Artifact.data)
-            .join(Artifact, Artifact.stage == StageRecord.id)
-            .where(StageRecord.run == run.id, StageRecord.stage == stage, Artifact.kind == RESULT)
-            .order_by(StageRecord.id)
+            select(StageRow.verdict, ArtifactRow.data)
+            .join(ArtifactRow, ArtifactRow.stage == StageRow.id)
+            .where(StageRow.run == run.id, StageRow.stage == stage, ArtifactRow.kind == RESULT)
+            .order_by(StageRow.id)
         )
         if before is not None:
-            query = query.where(StageRecord.recorded_at < before)
+            query = query.where(StageRow.recorded_at < before)
         return [StageAttempt(Verdict(each.verdict), each.data) for each in session.execute(query)]
 
 
@@ -89,10 +89,10 @@ def stage_bytes(dag_id: str, run_id: str, stage: str, *, node: str = "") -> Stag
     """
     with reading() as session:
         run = access.run_row(session, dag_id, run_id, node)
-        query = select(StageRecord).where(StageRecord.run == run.id, StageRecord.stage == stage, StageRecord.current)
+        query = select(StageRow).where(StageRow.run == run.id, StageRow.stage == stage, StageRow.current)
         row = session.scalar(query)
         if row is None:
             return None
-        rows = session.execute(select(Artifact.kind, Artifact.data).where(Artifact.stage == row.id))
+        rows = session.execute(select(ArtifactRow.kind, ArtifactRow.data).where(ArtifactRow.stage == row.id))
         kept = {each.kind: each.data for each in rows}
         return StageBytes(kept.get(RESULT), kept.get(TELEMETRY), row.attempts, row.recorded_at, kept.get(CHASSIS))

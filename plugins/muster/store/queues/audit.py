@@ -12,8 +12,8 @@ from sqlalchemy import func, select, text, update
 from muster.settings import settings
 from muster.store.database import access
 from muster.store.database.engine import reading, writing
-from muster.store.database.models import Event
-from muster.store.database.outgoing import AuditCursor
+from muster.store.database.models import EventRow
+from muster.store.database.outgoing import AuditCursorRow
 
 LOCK_TIMEOUT_MS = 5000
 """Writers of events wait behind the lock that waits: then it gives up, and housekeeping tries again."""
@@ -69,30 +69,30 @@ def audit_batch(sink: str, limit: int) -> list[AuditEvent]:
             # higher one. This lock waits for such transactions, and lasts for one query of an index.
             session.execute(text(f"SET LOCAL lock_timeout = {LOCK_TIMEOUT_MS}"))
             session.execute(text("LOCK TABLE events IN SHARE MODE"))
-        whole = session.scalar(select(func.max(Event.id))) or 0
+        whole = session.scalar(select(func.max(EventRow.id))) or 0
     with reading() as session:
-        after = session.scalar(select(AuditCursor.event).where(AuditCursor.sink == sink)) or 0
-        query = select(Event).where(Event.id > after, Event.id <= whole).order_by(Event.id).limit(limit)
+        after = session.scalar(select(AuditCursorRow.event).where(AuditCursorRow.sink == sink)) or 0
+        query = select(EventRow).where(EventRow.id > after, EventRow.id <= whole).order_by(EventRow.id).limit(limit)
         return [_value(row) for row in session.scalars(query)]
 
 
 def audit_delivered(sink: str, event: int) -> None:
     """Store that the receiver has accepted everything up to this event; never moves back."""
     with writing() as session:
-        if session.get(AuditCursor, sink, with_for_update=True) is None:
-            session.add(AuditCursor(sink=sink, event=0, last_error=""))
+        if session.get(AuditCursorRow, sink, with_for_update=True) is None:
+            session.add(AuditCursorRow(sink=sink, event=0, last_error=""))
             session.flush()
-        of_sink = update(AuditCursor).where(AuditCursor.sink == sink)
-        session.execute(of_sink.where(AuditCursor.event < event).values(event=event))
+        of_sink = update(AuditCursorRow).where(AuditCursorRow.sink == sink)
+        session.execute(of_sink.where(AuditCursorRow.event < event).values(event=event))
         session.execute(of_sink.values(last_error="", failing_since=None))
 
 
 def audit_failed(sink: str, error: str) -> None:
     """Store why the receiver did not accept the next events."""
     with writing() as session:
-        row = session.get(AuditCursor, sink, with_for_update=True)
+        row = session.get(AuditCursorRow, sink, with_for_update=True)
         if row is None:
-            row = AuditCursor(sink=sink, event=0)
+            row = AuditCursorRow(sink=sink, event=0)
             session.add(row)
         row.last_error, row.failing_since = error, row.failing_since or access.now()
 
@@ -102,14 +102,14 @@ def audit_lags() -> list[AuditLag]:
     lags = []
     with reading() as session:
         for sink in sorted(settings().audit_sinks):
-            row = session.get(AuditCursor, sink)
-            waits = select(func.count(), func.min(Event.at)).where(Event.id > (row.event if row else 0))
+            row = session.get(AuditCursorRow, sink)
+            waits = select(func.count(), func.min(EventRow.at)).where(EventRow.id > (row.event if row else 0))
             number, since = session.execute(waits).one()
             lags.append(AuditLag(sink, number, since, row.last_error if row else ""))
     return lags
 
 
-def _value(row: Event) -> AuditEvent:
+def _value(row: EventRow) -> AuditEvent:
     kind = "audit" if row.from_state == row.to_state else "lifecycle"
     return AuditEvent(
         row.id, row.at.isoformat(), kind, row.node or "", row.from_state, row.to_state, row.actor, row.login,

@@ -11,7 +11,7 @@ from sqlalchemy import ColumnElement, func, or_, select
 from muster.rules.decisions import check_decision
 from muster.store.database import access
 from muster.store.database.engine import reading, writing
-from muster.store.database.outgoing import Outbox
+from muster.store.database.outgoing import OutboxRow
 from muster.store.values import OutboxMessage, ParkedMail
 
 RETRY_FIRST = datetime.timedelta(minutes=4)
@@ -32,9 +32,9 @@ def outbox_add(key: str, message: bytes, due: datetime.datetime | None = None) -
     ``due``: it is not sent before.
     """
     with writing() as session:
-        row = session.scalar(select(Outbox).where(Outbox.key == key).with_for_update())
+        row = session.scalar(select(OutboxRow).where(OutboxRow.key == key).with_for_update())
         if row is None:
-            made = Outbox(key=key, message=message, created_at=access.now(), attempts=0, last_error="", retry_at=due)
+            made = OutboxRow(key=key, message=message, created_at=access.now(), attempts=0, last_error="", retry_at=due)
             session.add(made)
             return "added"
         if row.sent_at is not None:
@@ -64,7 +64,9 @@ def outbox_resend(key: str, person: str, reason: str) -> bool:
     """
     check_decision(person, reason, f"the mail {key} is not sent again")
     with writing() as session:
-        row = session.scalar(select(Outbox).where(Outbox.key == key, Outbox.sent_at.is_(None)).with_for_update())
+        row = session.scalar(
+            select(OutboxRow).where(OutboxRow.key == key, OutboxRow.sent_at.is_(None)).with_for_update()
+        )
         if row is not None:
             row.retry_at, row.parked_at = None, None
             if key.startswith(NOTIFICATION):
@@ -77,7 +79,9 @@ def outbox_drop(key: str, person: str, reason: str) -> bool:
     """Delete the unsent mail of ``key``; returns whether there was one. Raises NoPerson as ``outbox_resend``."""
     check_decision(person, reason, f"the mail {key} is not dropped")
     with writing() as session:
-        row = session.scalar(select(Outbox).where(Outbox.key == key, Outbox.sent_at.is_(None)).with_for_update())
+        row = session.scalar(
+            select(OutboxRow).where(OutboxRow.key == key, OutboxRow.sent_at.is_(None)).with_for_update()
+        )
         if row is not None:
             session.delete(row)
             access.write_decision(session, person, reason, f"mail {key} dropped unsent", {"mail": key})
@@ -97,45 +101,52 @@ def outbox_pending(
     With ``due`` those alone that may be tried now, with ``key`` the one of that key; with ``notifications`` these
     alone, or mails alone if false. ``but_of``: rules whose notifications are left out.
     """
-    columns = (Outbox.id, Outbox.key, Outbox.created_at, Outbox.attempts, Outbox.last_error, Outbox.retry_at)
-    query = select(*columns, Outbox.recipients).where(Outbox.sent_at.is_(None), Outbox.parked_at.is_(None))
+    columns = (
+        OutboxRow.id,
+        OutboxRow.key,
+        OutboxRow.created_at,
+        OutboxRow.attempts,
+        OutboxRow.last_error,
+        OutboxRow.retry_at,
+    )
+    query = select(*columns, OutboxRow.recipients).where(OutboxRow.sent_at.is_(None), OutboxRow.parked_at.is_(None))
     if key is not None:
-        query = query.where(Outbox.key == key)
+        query = query.where(OutboxRow.key == key)
     if notifications is not None:
-        query = query.where(Outbox.key.startswith(NOTIFICATION).is_(notifications))
+        query = query.where(OutboxRow.key.startswith(NOTIFICATION).is_(notifications))
     for rule in but_of:
-        query = query.where(~Outbox.key.startswith(f"{NOTIFICATION}{rule}/", autoescape=True))
+        query = query.where(~OutboxRow.key.startswith(f"{NOTIFICATION}{rule}/", autoescape=True))
     if due:
-        query = query.where(or_(Outbox.retry_at.is_(None), Outbox.retry_at <= access.now()))
+        query = query.where(or_(OutboxRow.retry_at.is_(None), OutboxRow.retry_at <= access.now()))
     with reading() as session:
-        rows = session.execute(query.order_by(Outbox.key.startswith(NOTIFICATION), Outbox.id).limit(limit))
+        rows = session.execute(query.order_by(OutboxRow.key.startswith(NOTIFICATION), OutboxRow.id).limit(limit))
         return [OutboxMessage(*row[:-1], _addresses(row[-1])) for row in rows]
 
 
 def outbox_message(message_id: int) -> bytes:
     """The bytes of one mail in the outbox."""
     with reading() as session:
-        return session.scalars(select(Outbox.message).where(Outbox.id == message_id)).one()
+        return session.scalars(select(OutboxRow.message).where(OutboxRow.id == message_id)).one()
 
 
 def outbox_parked() -> list[ParkedMail]:
     """All mails that the mail server refused for good, and the notifications that were given up, oldest first."""
-    columns = (Outbox.key, Outbox.parked_at, Outbox.last_error, Outbox.recipients)
-    query = select(*columns).where(Outbox.parked_at.is_not(None))
+    columns = (OutboxRow.key, OutboxRow.parked_at, OutboxRow.last_error, OutboxRow.recipients)
+    query = select(*columns).where(OutboxRow.parked_at.is_not(None))
     with reading() as session:
-        rows = session.execute(query.order_by(Outbox.id))
+        rows = session.execute(query.order_by(OutboxRow.id))
         return [ParkedMail(key, at, error, _addresses(left)) for key, at, error, left in rows if at]
 
 
 def outbox_parked_count() -> int:
     """How many mails and notifications were given up."""
     with reading() as session:
-        return session.scalar(select(func.count()).where(Outbox.parked_at.is_not(None))) or 0
+        return session.scalar(select(func.count()).where(OutboxRow.parked_at.is_not(None))) or 0
 
 
 def tried() -> ColumnElement[bool]:
     """Whether a mail was due already: it was tried, or is not delayed until a later time."""
-    return or_(Outbox.attempts > 0, Outbox.retry_at.is_(None), Outbox.retry_at <= access.now())
+    return or_(OutboxRow.attempts > 0, OutboxRow.retry_at.is_(None), OutboxRow.retry_at <= access.now())
 
 
 def _addresses(text: str) -> tuple[str, ...]:
@@ -144,31 +155,35 @@ def _addresses(text: str) -> tuple[str, ...]:
 
 def outbox_waiting(key: str | None = None) -> int:
     """How many mails wait to be sent, of all or of ``key``, without those whose quiet hours are not over."""
-    waiting = select(func.count()).where(Outbox.sent_at.is_(None), Outbox.parked_at.is_(None), tried())
+    waiting = select(func.count()).where(OutboxRow.sent_at.is_(None), OutboxRow.parked_at.is_(None), tried())
     if key is not None:
-        waiting = waiting.where(Outbox.key == key)
+        waiting = waiting.where(OutboxRow.key == key)
     with reading() as session:
         return session.scalar(waiting) or 0
 
 
 def outbox_added(prefix: str, since: datetime.datetime, other_than: str) -> int:
     """How many mails whose keys begin with ``prefix`` were added since then, without the one of key ``other_than``."""
-    mine = (Outbox.key.startswith(prefix, autoescape=True), Outbox.created_at >= since, Outbox.key != other_than)
+    mine = (
+        OutboxRow.key.startswith(prefix, autoescape=True),
+        OutboxRow.created_at >= since,
+        OutboxRow.key != other_than,
+    )
     with reading() as session:
-        return session.scalar(select(func.count()).select_from(Outbox).where(*mine)) or 0
+        return session.scalar(select(func.count()).select_from(OutboxRow).where(*mine)) or 0
 
 
 def outbox_sent(message_id: int) -> None:
     """Mark the mail as accepted by the mail server."""
     with writing() as session:
-        row = session.get_one(Outbox, message_id)
+        row = session.get_one(OutboxRow, message_id)
         row.sent_at, row.attempts, row.last_error = access.now(), row.attempts + 1, ""
 
 
 def outbox_unreachable(message_id: int, error: str) -> None:
     """Record that the mail server could not be reached: the mail is due at the next delivery again."""
     with writing() as session:
-        row = session.get_one(Outbox, message_id)
+        row = session.get_one(OutboxRow, message_id)
         row.attempts, row.last_error = row.attempts + 1, error
 
 
@@ -178,7 +193,7 @@ def outbox_failed(message_id: int, error: str, *, park: bool = False, recipients
     ``recipients``: those that were refused, where the others were accepted; only they are tried from now on.
     """
     with writing() as session:
-        row = session.get_one(Outbox, message_id)
+        row = session.get_one(OutboxRow, message_id)
         row.retry_at = access.now() + min(RETRY_FIRST * 2 ** min(row.attempts, 10), RETRY_MAX)
         row.parked_at = access.now() if park else None
         row.attempts, row.last_error = row.attempts + 1, error

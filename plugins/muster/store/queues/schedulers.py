@@ -18,8 +18,8 @@ from muster.rules.transitions import SERVING, State
 from muster.settings import settings
 from muster.store.database import access
 from muster.store.database.engine import reading, writing
-from muster.store.database.models import Node
-from muster.store.database.outgoing import SchedulerPlace
+from muster.store.database.models import NodeRow
+from muster.store.database.outgoing import PlaceRow
 from muster.store.database.wanted import ADMITTED as ADMITTED
 from muster.store.database.wanted import WITHDRAWN as WITHDRAWN
 from muster.store.database.wanted import follow_state, of_state, want
@@ -72,7 +72,7 @@ def place_on_scheduler(node: str, cluster: str, name: str, person: str, reason: 
     check_decision(person, reason, f"{node} keeps its scheduler")
     with writing() as session:
         row = access.node_row(session, node, lock=True)
-        place = session.get(SchedulerPlace, node, with_for_update=True)
+        place = session.get(PlaceRow, node, with_for_update=True)
         before = f"{place.cluster}/{place.name}" if place else "no scheduler"
         lease = access.live_lease(session, node)
         if place is not None and lease is not None:
@@ -85,8 +85,8 @@ def place_on_scheduler(node: str, cluster: str, name: str, person: str, reason: 
                 f"{node} is in service in {before}: move it out first, `muster node move {node} registered --reason …`",
                 Refusal.STATE,
             )
-        taken = select(SchedulerPlace.node).where(SchedulerPlace.cluster == cluster, SchedulerPlace.name == name)
-        other = session.scalar(taken.where(SchedulerPlace.node != node))
+        taken = select(PlaceRow.node).where(PlaceRow.cluster == cluster, PlaceRow.name == name)
+        other = session.scalar(taken.where(PlaceRow.node != node))
         if other is not None:
             raise BadScheduler(f"{other} is {name} in {cluster} already: two nodes cannot have one name there")
         if place is not None:
@@ -95,9 +95,7 @@ def place_on_scheduler(node: str, cluster: str, name: str, person: str, reason: 
         if cluster:
             wanted = of_state(row)
             why = f"{row.state}, not admitted yet" if wanted == WITHDRAWN else reason.strip()
-            session.add(
-                SchedulerPlace(node=node, cluster=cluster, name=name, wanted=wanted, why=why, wanted_at=access.now())
-            )
+            session.add(PlaceRow(node=node, cluster=cluster, name=name, wanted=wanted, why=why, wanted_at=access.now()))
             session.flush()
         state, after = State(row.state), f"{cluster}/{name}" if cluster else "no scheduler"
         evidence = {"person": person, "reason": reason.strip(), "before": before, "after": after}
@@ -113,9 +111,9 @@ def scheduler_place(node: str) -> PlaceRecord | None:
 
 def scheduler_places(*, waiting: bool = False) -> list[PlaceRecord]:
     """Every node's place, by node. ``waiting``: those with a change to carry out: withdrawals, then the oldest."""
-    query = select(SchedulerPlace, Node.state).join(Node, Node.name == SchedulerPlace.node)
+    query = select(PlaceRow, NodeRow.state).join(NodeRow, NodeRow.name == PlaceRow.node)
     with reading() as session:
-        found = [_value(row, state) for row, state in session.execute(query.order_by(SchedulerPlace.node))]
+        found = [_value(row, state) for row, state in session.execute(query.order_by(PlaceRow.node))]
     if not waiting:
         return found
     return sorted((each for each in found if each.waits), key=lambda each: (each.wanted == ADMITTED, each.wanted_at))
@@ -123,10 +121,10 @@ def scheduler_places(*, waiting: bool = False) -> list[PlaceRecord]:
 
 def scheduler_differences() -> list[PlaceRecord]:
     """The places alone whose scheduler differs from the records or raised a question, by node."""
-    query = select(SchedulerPlace, Node.state).join(Node, Node.name == SchedulerPlace.node)
-    query = query.where(or_(SchedulerPlace.difference != "", SchedulerPlace.question != ""))
+    query = select(PlaceRow, NodeRow.state).join(NodeRow, NodeRow.name == PlaceRow.node)
+    query = query.where(or_(PlaceRow.difference != "", PlaceRow.question != ""))
     with reading() as session:
-        return [_value(row, state) for row, state in session.execute(query.order_by(SchedulerPlace.node))]
+        return [_value(row, state) for row, state in session.execute(query.order_by(PlaceRow.node))]
 
 
 def withdraw_for_test(node: str, why: str, *, anew: bool = False) -> None:
@@ -153,20 +151,20 @@ def claim_change(node: str) -> PlaceRecord | None:
     """
     moment = access.now()
     length = CLAIM * datetime.timedelta(seconds=settings().scheduler_timeout_s)
-    until, claimed = moment + length, SchedulerPlace.claimed_until
+    until, claimed = moment + length, PlaceRow.claimed_until
     # A claim that ends far beyond this one is by a clock that has been set back since.
     free = or_(claimed.is_(None), claimed < moment, claimed > until + length)
     with writing() as session:
-        mine = update(SchedulerPlace).where(SchedulerPlace.node == node, SchedulerPlace.wanted != SchedulerPlace.done)
-        mine = mine.where(SchedulerPlace.wanted != "", free).values(claimed_until=until, done="")
-        taken = session.execute(mine.returning(SchedulerPlace.node)).first()
+        mine = update(PlaceRow).where(PlaceRow.node == node, PlaceRow.wanted != PlaceRow.done)
+        mine = mine.where(PlaceRow.wanted != "", free).values(claimed_until=until, done="")
+        taken = session.execute(mine.returning(PlaceRow.node)).first()
         return _record(session, node) if taken else None
 
 
 def change_carried_out(change: PlaceRecord, error: str = "") -> None:
     """Note that the claimed change was confirmed, or why not. One that was superseded meanwhile stays queued."""
     with writing() as session:
-        row = session.get_one(SchedulerPlace, change.node, with_for_update=True)
+        row = session.get_one(PlaceRow, change.node, with_for_update=True)
         row.claimed_until = None
         if (row.cluster, row.name) != (change.cluster, change.name):
             return
@@ -187,7 +185,7 @@ def note_difference(
     Another request, or none, ends the question about the request before.
     """
     with writing() as session:
-        row = session.get(SchedulerPlace, node)
+        row = session.get(PlaceRow, node)
         if row is None:
             return
         later = verify_since is not None and (row.verify_since is None or verify_since > row.verify_since)
@@ -200,7 +198,7 @@ def note_difference(
 def ask_about_request(node: str, question: str) -> bool:
     """Ask a person about the drain by which one requests a test. Returns False, and changes nothing, if it is gone."""
     with writing() as session:
-        row = session.get(SchedulerPlace, node, with_for_update=True)
+        row = session.get(PlaceRow, node, with_for_update=True)
         if row is None or not row.verify:
             return False
         row.question = question
@@ -210,13 +208,13 @@ def ask_about_request(node: str, question: str) -> bool:
 def note_test_job(node: str, job: str, *, preempted: bool = False) -> None:
     """Store the name of the job as which the node is tested, and whether it was preempted."""
     with writing() as session:
-        row = session.get_one(SchedulerPlace, node, with_for_update=True)
+        row = session.get_one(PlaceRow, node, with_for_update=True)
         row.test_job, row.preempted = job, preempted
 
 
 def forget_test_job(node: str, job: str) -> None:
     """Note that we ended this test job; another that a run has noted meanwhile stays."""
-    query = update(SchedulerPlace).where(SchedulerPlace.node == node, SchedulerPlace.test_job == job)
+    query = update(PlaceRow).where(PlaceRow.node == node, PlaceRow.test_job == job)
     with writing() as session:
         session.execute(query.values(test_job="", preempted=False))
 
@@ -235,7 +233,7 @@ def drain_again(node: str, seen: str) -> bool:
     """
     with writing() as session:
         row = access.node_row(session, node, lock=True)
-        place = session.get_one(SchedulerPlace, node, with_for_update=True)
+        place = session.get_one(PlaceRow, node, with_for_update=True)
         if place.wanted != WITHDRAWN:
             return False
         place.done, place.wanted_at = "", access.now()
@@ -250,18 +248,18 @@ def drain_again(node: str, seen: str) -> bool:
 
 def mark_again(node: str) -> None:
     """Queue the confirmed admission of a node once more; nothing if another end is wanted by now, or it still waits."""
-    confirmed = (SchedulerPlace.wanted == ADMITTED, SchedulerPlace.done == ADMITTED)
+    confirmed = (PlaceRow.wanted == ADMITTED, PlaceRow.done == ADMITTED)
     with writing() as session:
-        session.execute(update(SchedulerPlace).where(SchedulerPlace.node == node, *confirmed).values(done=""))
+        session.execute(update(PlaceRow).where(PlaceRow.node == node, *confirmed).values(done=""))
 
 
 def _record(session: Session, node: str) -> PlaceRecord | None:
-    query = select(SchedulerPlace, Node.state).join(Node, Node.name == SchedulerPlace.node)
-    found = session.execute(query.where(SchedulerPlace.node == node)).first()
+    query = select(PlaceRow, NodeRow.state).join(NodeRow, NodeRow.name == PlaceRow.node)
+    found = session.execute(query.where(PlaceRow.node == node)).first()
     return _value(found[0], found[1]) if found else None
 
 
-def _value(row: SchedulerPlace, state: str) -> PlaceRecord:
+def _value(row: PlaceRow, state: str) -> PlaceRecord:
     return PlaceRecord(
         row.node, row.cluster, row.name, State(state), row.wanted, row.why, row.wanted_at, row.done, row.attempts,
         row.last_error, row.difference, row.question, row.verify, row.test_job,

@@ -15,7 +15,7 @@ from muster.rules.transitions import State
 from muster.settings import settings
 from muster.store.database import access
 from muster.store.database.engine import reading
-from muster.store.database.models import FindingRow, Node, Run, StageRecord
+from muster.store.database.models import FindingRow, NodeRow, RunRow, StageRow
 from muster_criteria.model import Finding, Verdict
 
 if TYPE_CHECKING:
@@ -34,18 +34,18 @@ def neighbours(node: str, stage: str, before: datetime.datetime | None = None) -
         return _neighbours(session, access.node_row(session, node), stage, before or access.now())
 
 
-def findings_of_run(session: Session, run: Run) -> list[tuple[str, Finding]]:
+def findings_of_run(session: Session, run: RunRow) -> list[tuple[str, Finding]]:
     """(stage, finding) of the run's current verdicts."""
     query = (
-        select(StageRecord.stage, FindingRow)
-        .join(FindingRow, FindingRow.stage == StageRecord.id)
-        .where(StageRecord.run == run.id, StageRecord.current)
+        select(StageRow.stage, FindingRow)
+        .join(FindingRow, FindingRow.stage == StageRow.id)
+        .where(StageRow.run == run.id, StageRow.current)
         .order_by(FindingRow.id)
     )
     return [(stage, access.to_finding(row)) for stage, row in session.execute(query)]
 
 
-def note_shared_cause(session: Session, run: Run, found: Sequence[tuple[str, Finding]]) -> None:
+def note_shared_cause(session: Session, run: RunRow, found: Sequence[tuple[str, Finding]]) -> None:
     """Add a remark to the history of each quarantined node that failed earlier with the same cause.
 
     Only a person takes a node out of quarantine; the remark keeps its parts from being returned.
@@ -67,7 +67,7 @@ class _Latest:
     environment: Mapping[str, str | None]
 
 
-def _neighbours(session: Session, own: Node, stage: str, until: datetime.datetime) -> list[Neighbour]:
+def _neighbours(session: Session, own: NodeRow, stage: str, until: datetime.datetime) -> list[Neighbour]:
     """The other nodes that were judged in that stage in the window, each by its latest verdict there."""
     # Imported here because it brings pandas, and every task process that parses a DAG file imports the records.
     from muster_criteria.context.alike import Neighbour, groups_of, symptom
@@ -75,12 +75,12 @@ def _neighbours(session: Session, own: Node, stage: str, until: datetime.datetim
     since = until - datetime.timedelta(hours=settings().common_cause_hours)
 
     query = (
-        select(StageRecord.id, Run.node, Node.rack, Run.environment)
-        .join(Run, StageRecord.run == Run.id)
-        .join(Node, Node.name == Run.node)
-        .where(StageRecord.stage == stage, StageRecord.recorded_at > since, StageRecord.recorded_at <= until)
-        .where(StageRecord.verdict.in_(_CONCLUSIVE), Run.node != own.name, Node.simulated == own.simulated)
-        .order_by(StageRecord.id)
+        select(StageRow.id, RunRow.node, NodeRow.rack, RunRow.environment)
+        .join(RunRow, StageRow.run == RunRow.id)
+        .join(NodeRow, NodeRow.name == RunRow.node)
+        .where(StageRow.stage == stage, StageRow.recorded_at > since, StageRow.recorded_at <= until)
+        .where(StageRow.verdict.in_(_CONCLUSIVE), RunRow.node != own.name, NodeRow.simulated == own.simulated)
+        .order_by(StageRow.id)
     )
     latest = {row.node: _Latest(row.id, row.rack, row.environment) for row in session.execute(query)}
     found: dict[int, list[Finding]] = {}

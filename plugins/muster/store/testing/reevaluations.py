@@ -11,7 +11,7 @@ from muster.rules import reevaluation
 from muster.rules.transitions import State
 from muster.store.database import access
 from muster.store.database.engine import reading, writing
-from muster.store.database.models import Lease, Node, Run, StageRecord
+from muster.store.database.models import LeaseRow, NodeRow, RunRow, StageRow
 from muster.store.decisions import certificates
 from muster.store.decisions.verdicts import current_verdicts
 from muster.store.testing.runs import close
@@ -29,16 +29,16 @@ def provisional_verdicts() -> dict[str, list[StageVerdict]]:
     Those are the nodes that are qualified or serve, and that no run holds.
     """
     provisional = (
-        select(Run.node)
-        .join(StageRecord, StageRecord.run == Run.id)
-        .where(StageRecord.current, StageRecord.verdict == str(Verdict.PROVISIONAL))
+        select(RunRow.node)
+        .join(StageRow, StageRow.run == RunRow.id)
+        .where(StageRow.current, StageRow.verdict == str(Verdict.PROVISIONAL))
     )
     states = [str(state) for state in reevaluation.STATES]
-    nodes = select(Node).where(Node.state.in_(states), Node.name.in_(provisional)).order_by(Node.name)
+    nodes = select(NodeRow).where(NodeRow.state.in_(states), NodeRow.name.in_(provisional)).order_by(NodeRow.name)
     with reading() as session:
         rows = list(session.scalars(nodes))
         verdicts = {row.name: [verdict for _, verdict in current_verdicts(session, row)] for row in rows}
-        leased = set(session.scalars(select(Lease.node).where(Lease.released_at.is_(None))))
+        leased = set(session.scalars(select(LeaseRow.node).where(LeaseRow.released_at.is_(None))))
         return reevaluation.waiting([access.to_node(row) for row in rows], verdicts, leased)
 
 
@@ -56,7 +56,7 @@ def record_reevaluation(
         node = access.node_row(session, run.node, lock=True)  # no run can take the node until this transaction ends
         lease = access.live_lease(session, node.name)
         open_ids = [id_ for id_, each in current_verdicts(session, node) if each.verdict is Verdict.PROVISIONAL]
-        mine = session.scalars(select(StageRecord).where(StageRecord.run == row.id, StageRecord.id.in_(open_ids)))
+        mine = session.scalars(select(StageRow).where(StageRow.run == row.id, StageRow.id.in_(open_ids)))
         former = {stage.stage: stage for stage in mine}
         stages = [judgement.stage for _, judgement in judged]
         holder = access.to_lease(lease) if lease else None

@@ -11,7 +11,7 @@ from muster.rules import run_report as building
 from muster.rules import transitions
 from muster.store.database import access
 from muster.store.database.engine import reading
-from muster.store.database.models import FindingRow, Job, MeasurementRow, StageRecord
+from muster.store.database.models import FindingRow, JobRow, MeasurementRow, StageRow
 from muster.store.decisions.waivers import machine_of, valid_waivers
 from muster.store.decisions.withdrawals import breaker_now
 from muster.store.output import charts
@@ -25,8 +25,8 @@ def run_report(dag_id: str, run_id: str, *, run_url: str | None = None, node: st
     with reading() as session:
         run = access.run_row(session, dag_id, run_id, node)
         row = access.node_row(session, run.node)
-        stages = session.scalars(select(StageRecord).where(StageRecord.run == run.id, StageRecord.current))
-        jobs = session.scalars(select(Job).where(Job.run == run.id).order_by(Job.id))
+        stages = session.scalars(select(StageRow).where(StageRow.run == run.id, StageRow.current))
+        jobs = session.scalars(select(JobRow).where(JobRow.run == run.id).order_by(JobRow.id))
         return building.assemble(
             access.to_run(run),
             access.to_node(row),
@@ -44,12 +44,12 @@ def judgements(dag_id: str, run_id: str, *, node: str = "") -> dict[str, Judgeme
     """The current judgement of each judged stage of the run, of ``node`` if it tests several. Raises UnknownRun."""
     with reading() as session:
         run = access.run_row(session, dag_id, run_id, node)
-        rows = session.scalars(select(StageRecord).where(StageRecord.run == run.id, StageRecord.current))
+        rows = session.scalars(select(StageRow).where(StageRow.run == run.id, StageRow.current))
         found = {row.stage: _judgement(session, row) for row in rows}
     return {stage: found[stage] for stage in transitions.in_order(found)}
 
 
-def _judgement(session: Session, row: StageRecord) -> Judgement:
+def _judgement(session: Session, row: StageRow) -> Judgement:
     return Judgement(
         stage=row.stage, level=row.level, verdict=Verdict(row.verdict), reason=row.reason,
         coverage=Coverage(row.required, row.measured, row.judged, _gaps(row.missing), _gaps(row.unjudged)),
@@ -58,7 +58,7 @@ def _judgement(session: Session, row: StageRecord) -> Judgement:
     )  # fmt: skip
 
 
-def _stage(session: Session, row: StageRecord) -> StageReport:
+def _stage(session: Session, row: StageRow) -> StageReport:
     started, ended = row.started_at, row.ended_at
     return StageReport(
         judgement=_judgement(session, row),
@@ -75,12 +75,12 @@ def _gaps(stored: list[dict[str, Any]]) -> tuple[Gap, ...]:
     return tuple(Gap(Lack(each["code"]), each["why"], each["what"], each["device"]) for each in stored)
 
 
-def _findings(session: Session, stage: StageRecord) -> tuple[Finding, ...]:
+def _findings(session: Session, stage: StageRow) -> tuple[Finding, ...]:
     rows = session.scalars(select(FindingRow).where(FindingRow.stage == stage.id).order_by(FindingRow.id))
     return tuple(access.to_finding(row) for row in rows)
 
 
-def _observations(session: Session, stage: StageRecord) -> tuple[Observation, ...]:
+def _observations(session: Session, stage: StageRow) -> tuple[Observation, ...]:
     rows = session.scalars(
         select(MeasurementRow)
         .where(MeasurementRow.stage == stage.id, MeasurementRow.judged.is_not(None))

@@ -16,8 +16,8 @@ from muster.rules.transitions import BROKEN, STAGES, Evidence, State
 from muster.settings import settings
 from muster.store.database import access
 from muster.store.database.engine import reading, writing
-from muster.store.database.models import Event, Job, Node, Run, StageRecord
-from muster.store.database.outgoing import SchedulerPlace
+from muster.store.database.models import EventRow, JobRow, NodeRow, RunRow, StageRow
+from muster.store.database.outgoing import PlaceRow
 from muster.store.database.wanted import follow_state
 from muster.store.decisions import certificates, withdrawals
 from muster.store.decisions.verdicts import current_verdicts
@@ -55,7 +55,9 @@ def begin_run(
     with writing() as session:
         row = access.node_row(session, node)
         state = State(row.state)
-        run = session.scalar(select(Run).where(Run.dag_id == dag_id, Run.run_id == run_id, Run.node == node))
+        run = session.scalar(
+            select(RunRow).where(RunRow.dag_id == dag_id, RunRow.run_id == run_id, RunRow.node == node)
+        )
         if run is None:
             if state in (*BROKEN, State.RETIRED):
                 raise IllegalMove(
@@ -63,7 +65,7 @@ def begin_run(
                     f"{lifecycle.possible_moves(state)}",
                     Refusal.STATE,
                 )
-            run = Run(
+            run = RunRow(
                 dag_id=dag_id, run_id=run_id, node=node, sku=row.sku, level=level, reason=reason, forced=forced,
                 started_by=started_by, required_stages=list(required_stages), state_before=state,
                 simulated=row.simulated, started_at=access.now(),
@@ -75,15 +77,15 @@ def begin_run(
         return access.to_run(run)
 
 
-def _set_aside(session: Session, run: Run, node: Node) -> None:
+def _set_aside(session: Session, run: RunRow, node: NodeRow) -> None:
     """Keep as superseded what a cleared run measured before the node's repair, or on another machine of its name.
 
     A FAIL stays until its stage is measured anew.
     """
-    left = select(func.max(Event.at)).where(Event.node == node.name, Event.from_state.in_(map(str, BROKEN)))
+    left = select(func.max(EventRow.at)).where(EventRow.node == node.name, EventRow.from_state.in_(map(str, BROKEN)))
     since = max(filter(None, (node.machine_since, session.scalar(left))))
-    old = update(StageRecord).where(StageRecord.run == run.id, StageRecord.current, StageRecord.recorded_at < since)
-    session.execute(old.where(StageRecord.verdict != str(Verdict.FAIL)).values(current=False))
+    old = update(StageRow).where(StageRow.run == run.id, StageRow.current, StageRow.recorded_at < since)
+    session.execute(old.where(StageRow.verdict != str(Verdict.FAIL)).values(current=False))
 
 
 def begin_stage(dag_id: str, run_id: str, stage: str, *, node: str = "") -> NodeRecord:
@@ -141,7 +143,9 @@ def get_run(dag_id: str, run_id: str, *, node: str = "") -> RunRecord:
 def find_run(run_id: str, *, node: str = "") -> RunRecord:
     """The latest run of that id, of whatever DAG, of ``node`` if it tests several. Raises UnknownRun."""
     with reading() as session:
-        dag_id = session.scalar(select(Run.dag_id).where(Run.run_id == run_id).order_by(Run.id.desc()).limit(1))
+        dag_id = session.scalar(
+            select(RunRow.dag_id).where(RunRow.run_id == run_id).order_by(RunRow.id.desc()).limit(1)
+        )
         return access.to_run(access.run_row(session, dag_id or "any DAG", run_id, node))
 
 
@@ -156,13 +160,13 @@ def list_runs(
 
     ``node``, ``run`` (dag_id, run_id): of these only; ``this_machine``: of present machines.
     """
-    query = select(Run).order_by(Run.id.desc()).limit(limit)
+    query = select(RunRow).order_by(RunRow.id.desc()).limit(limit)
     if run:
-        query = query.where(Run.dag_id == run[0], Run.run_id == run[1])
+        query = query.where(RunRow.dag_id == run[0], RunRow.run_id == run[1])
     if node:
-        query = query.where(Run.node == node)
+        query = query.where(RunRow.node == node)
     if this_machine:
-        query = query.join(Node, Node.name == Run.node).where(Run.started_at >= Node.machine_since)
+        query = query.join(NodeRow, NodeRow.name == RunRow.node).where(RunRow.started_at >= NodeRow.machine_since)
     with reading() as session:
         return [access.to_run(row) for row in session.scalars(query)]
 
@@ -172,21 +176,25 @@ def last_run_id() -> ScalarSelect[int]:
 
     What was skipped measured nothing, so it hides no earlier verdict.
     """
-    found = aliased(Run)
+    found = aliased(RunRow)
     return (
         select(found.id)
-        .where(found.node == Node.name, found.started_at >= Node.machine_since)
+        .where(found.node == NodeRow.name, found.started_at >= NodeRow.machine_since)
         .where(found.ended_at.is_not(None), found.verdict != str(Verdict.SKIPPED))
         .order_by(found.ended_at.desc())
         .limit(1)
-        .correlate(Node)
+        .correlate(NodeRow)
         .scalar_subquery()
     )
 
 
 def last_run(node: str) -> RunRecord | None:
     """The node's last run (``last_run_id``), None without one."""
-    query = select(Run).join(Node, Node.name == Run.node).where(Node.name == node, Run.id == last_run_id())
+    query = (
+        select(RunRow)
+        .join(NodeRow, NodeRow.name == RunRow.node)
+        .where(NodeRow.name == node, RunRow.id == last_run_id())
+    )
     with reading() as session:
         row = session.scalar(query)
         return access.to_run(row) if row is not None else None
@@ -199,16 +207,16 @@ def typical_duration_s(
 
     None if there is none.
     """
-    ended = select(Run.started_at, Run.ended_at, Run.required_stages).where(
-        Run.sku == sku,
-        Run.level == level,
-        Run.dag_id == dag_id,
-        Run.simulated == simulated,
-        Run.ended_at.is_not(None),
-        Run.verdict.in_([str(verdict) for verdict in (Verdict.PASS, Verdict.WARN, Verdict.PROVISIONAL)]),
+    ended = select(RunRow.started_at, RunRow.ended_at, RunRow.required_stages).where(
+        RunRow.sku == sku,
+        RunRow.level == level,
+        RunRow.dag_id == dag_id,
+        RunRow.simulated == simulated,
+        RunRow.ended_at.is_not(None),
+        RunRow.verdict.in_([str(verdict) for verdict in (Verdict.PASS, Verdict.WARN, Verdict.PROVISIONAL)]),
     )
     with reading() as session:
-        rows = list(session.execute(ended.order_by(Run.id.desc()).limit(READ)))
+        rows = list(session.execute(ended.order_by(RunRow.id.desc()).limit(READ)))
     took = [(row.ended_at - row.started_at).total_seconds() for row in rows if set(row.required_stages) == set(stages)]
     return statistics.median(took[:RECENT]) if took else None
 
@@ -225,7 +233,7 @@ def record_job(job: JobRecord) -> None:
         run = access.run_row(session, job.dag_id, job.run_id, job.node)
         row = _job(session, run, job.stage, job.attempt_key)
         if row is None:
-            row = Job(run=run.id, stage=job.stage, attempt_key=job.attempt_key)
+            row = JobRow(run=run.id, stage=job.stage, attempt_key=job.attempt_key)
             session.add(row)
         for name in ("state", "remote_dir", "boot_id", "fence", "started_at", "ended_at", "note", "chassis"):
             setattr(row, name, getattr(job, name))
@@ -244,13 +252,13 @@ def get_job(
 
 def count_jobs(dag_id: str, run_id: str, stages: Collection[str], state: str) -> int:
     """How many jobs of these stages stand in ``state`` in the run, over all attempts."""
-    query = select(func.count()).select_from(Job).join(Run, Job.run == Run.id)
-    query = query.where(Run.dag_id == dag_id, Run.run_id == run_id)
+    query = select(func.count()).select_from(JobRow).join(RunRow, JobRow.run == RunRow.id)
+    query = query.where(RunRow.dag_id == dag_id, RunRow.run_id == run_id)
     with reading() as session:
-        return session.scalar(query.where(Job.stage.in_(sorted(stages)), Job.state == state)) or 0
+        return session.scalar(query.where(JobRow.stage.in_(sorted(stages)), JobRow.state == state)) or 0
 
 
-def to_job(run: Run, row: Job) -> JobRecord:
+def to_job(run: RunRow, row: JobRow) -> JobRecord:
     """The job as a value."""
     return JobRecord(
         run.dag_id, run.run_id, row.stage, row.attempt_key, row.state, row.remote_dir, row.boot_id, row.fence,
@@ -258,21 +266,23 @@ def to_job(run: Run, row: Job) -> JobRecord:
     )  # fmt: skip
 
 
-def require_lease(session: Session, run: Run) -> None:
+def require_lease(session: Session, run: RunRow) -> None:
     """Raise LeaseLost unless the run holds its node: a run that lost its lease can do nothing."""
     if not access.holds(session, run.node, run.dag_id, run.run_id):
         raise LeaseLost(f"run {run.run_id} of {run.dag_id} does not hold {run.node} (any more); clear it to start over")
 
 
-def attested(session: Session, node: Node, claimed: Evidence) -> Evidence:
+def attested(session: Session, node: NodeRow, claimed: Evidence) -> Evidence:
     """``claimed`` with everything about the run replaced by what is recorded (``lifecycle.ending.attested``)."""
     dag_id, _, run_id = (claimed.run or "").partition("/")
-    run = session.scalar(select(Run).where(Run.dag_id == dag_id, Run.run_id == run_id, Run.node == node.name))
+    run = session.scalar(
+        select(RunRow).where(RunRow.dag_id == dag_id, RunRow.run_id == run_id, RunRow.node == node.name)
+    )
     leased = run is not None and access.holds(session, node.name, dag_id, run_id)
     return ending.attested(claimed, _facts(session, run, node) if run is not None and leased else None)
 
 
-def close(session: Session, run: Run, node: Node, verdict: Verdict) -> Evidence:
+def close(session: Session, run: RunRow, node: NodeRow, verdict: Verdict) -> Evidence:
     """Move the node as the end of the run decides (``lifecycle.ending``). Returns on what evidence.
 
     The caller has locked the node.
@@ -309,12 +319,10 @@ def close(session: Session, run: Run, node: Node, verdict: Verdict) -> Evidence:
     return evidence
 
 
-def _facts(session: Session, run: Run, node: Node) -> RunFacts:
+def _facts(session: Session, run: RunRow, node: NodeRow) -> RunFacts:
     found = [finding for _, finding in common_causes.findings_of_run(session, run)]
-    place = session.get(SchedulerPlace, node.name)
-    fenced = select(StageRecord.id).where(
-        StageRecord.run == run.id, StageRecord.current, StageRecord.job_end == END_FENCED
-    )
+    place = session.get(PlaceRow, node.name)
+    fenced = select(StageRow.id).where(StageRow.run == run.id, StageRow.current, StageRow.job_end == END_FENCED)
     accepted = accepted_at_admission(session, node, found)
     return RunFacts(
         run=access.to_run(run),
@@ -329,7 +337,7 @@ def _facts(session: Session, run: Run, node: Node) -> RunFacts:
     )
 
 
-def leave_shadow(session: Session, node: Node, actor: str, reason: str, evidence: Evidence) -> None:
+def leave_shadow(session: Session, node: NodeRow, actor: str, reason: str, evidence: Evidence) -> None:
     """End the node's shadow mode, with its event: from here on it is treated like every other node in production."""
     node.shadow = False
     state = State(node.state)
@@ -339,12 +347,12 @@ def leave_shadow(session: Session, node: Node, actor: str, reason: str, evidence
     certificates.issue(session, node, actor, evidence)
 
 
-def _job(session: Session, run: Run, stage: str, attempt_key: str | None) -> Job | None:
-    query = select(Job).where(Job.run == run.id, Job.stage == stage).order_by(Job.id.desc()).limit(1)
-    return session.scalar(query if attempt_key is None else query.where(Job.attempt_key == attempt_key))
+def _job(session: Session, run: RunRow, stage: str, attempt_key: str | None) -> JobRow | None:
+    query = select(JobRow).where(JobRow.run == run.id, JobRow.stage == stage).order_by(JobRow.id.desc()).limit(1)
+    return session.scalar(query if attempt_key is None else query.where(JobRow.attempt_key == attempt_key))
 
 
-def _stages(session: Session, run: Run) -> list[StageVerdict]:
-    rows = session.scalars(select(StageRecord).where(StageRecord.run == run.id, StageRecord.current))
+def _stages(session: Session, run: RunRow) -> list[StageVerdict]:
+    rows = session.scalars(select(StageRow).where(StageRow.run == run.id, StageRow.current))
     found = {row.stage: access.to_verdict(row, run) for row in rows}
     return [found[stage] for stage in lifecycle.in_order(found)]

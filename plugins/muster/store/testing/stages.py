@@ -15,7 +15,7 @@ from muster.rules.transitions import State
 from muster.settings import settings
 from muster.store.database import access
 from muster.store.database.engine import writing
-from muster.store.database.models import Artifact, FindingRow, MeasurementRow, Node, Run, StageRecord
+from muster.store.database.models import ArtifactRow, FindingRow, MeasurementRow, NodeRow, RunRow, StageRow
 from muster.store.decisions import certificates
 from muster.store.decisions.waivers import apply_waivers
 from muster.store.fleet import goldens, suspects, trends
@@ -90,7 +90,7 @@ def record_stage(
 
 
 def supersede(
-    session: Session, run: Run, node: Node, former: StageRecord, result: StageResult, judgement: Judgement
+    session: Session, run: RunRow, node: NodeRow, former: StageRow, result: StageResult, judgement: Judgement
 ) -> None:
     """Make ``judgement`` the stage's current verdict instead of ``former``, which is kept.
 
@@ -101,19 +101,19 @@ def supersede(
     keep_revision(session, judgement.sku, judgement.sku_version)
     former.current = False
     session.flush()
-    same = {column.key: getattr(former, column.key) for column in inspect(StageRecord).column_attrs}
+    same = {column.key: getattr(former, column.key) for column in inspect(StageRow).column_attrs}
     del same["id"]
     verdict = _verdict_columns(judgement)
     first = f"{former.verdict} at first; re-evaluated on {access.now():%Y-%m-%d %H:%M} UTC with newer peer statistics."
-    stage = StageRecord(**{**same, **verdict, "current": True, "notes": [*verdict["notes"], first]})
+    stage = StageRow(**{**same, **verdict, "current": True, "notes": [*verdict["notes"], first]})
     session.add(stage)
     session.flush()
     _store_rows(session, stage, run.node, result, judgement)
     suspects.mark(session, run, judgement, unsure)
-    session.execute(update(Artifact).where(Artifact.stage == former.id).values(stage=stage.id))
+    session.execute(update(ArtifactRow).where(ArtifactRow.stage == former.id).values(stage=stage.id))
 
 
-def _observe(session: Session, run: Run, node: Node, result: StageResult) -> list[str]:
+def _observe(session: Session, run: RunRow, node: NodeRow, result: StageResult) -> list[str]:
     """Store the machine's serials, identity and environment, and whether it is simulated, from the result."""
     serials = result.identity.get("serials")
     swapped = []
@@ -134,14 +134,14 @@ def _observe(session: Session, run: Run, node: Node, result: StageResult) -> lis
 
 
 def _stage_row(
-    run: Run,
+    run: RunRow,
     result: StageResult | None,
     judgement: Judgement,
     raw: bytes | None,
     telemetry: bytes | None,
     attempts: int,
-) -> StageRecord:
-    return StageRecord(
+) -> StageRow:
+    return StageRow(
         run=run.id, stage=judgement.stage, level=judgement.level, current=True, **_verdict_columns(judgement),
         simulated=judgement.simulated or (result is not None and result.simulated),
         attempts=attempts, recorded_at=access.now(),
@@ -168,17 +168,15 @@ def _verdict_columns(judgement: Judgement) -> dict[str, Any]:
     }  # fmt: skip
 
 
-def _supersede(session: Session, run: Run, stage: StageRecord) -> None:
+def _supersede(session: Session, run: RunRow, stage: StageRow) -> None:
     """Delete the stage's current verdict if it rests on the same raw result, else keep it as superseded."""
-    current = (StageRecord.run == run.id, StageRecord.stage == stage.stage, StageRecord.current)
+    current = (StageRow.run == run.id, StageRow.stage == stage.stage, StageRow.current)
     if stage.result_sha256:
-        session.execute(delete(StageRecord).where(*current, StageRecord.result_sha256 == stage.result_sha256))
-    session.execute(update(StageRecord).where(*current).values(current=False))
+        session.execute(delete(StageRow).where(*current, StageRow.result_sha256 == stage.result_sha256))
+    session.execute(update(StageRow).where(*current).values(current=False))
 
 
-def _store_rows(
-    session: Session, stage: StageRecord, node: str, result: StageResult | None, judgement: Judgement
-) -> None:
+def _store_rows(session: Session, stage: StageRow, node: str, result: StageResult | None, judgement: Judgement) -> None:
     measurements = list(_measurement_rows(stage.id, result, judgement.observations))
     if measurements:
         session.execute(insert(MeasurementRow), measurements)
@@ -233,15 +231,15 @@ def _row(stage: int, figure: Any, note: str, judged: tuple[int, Observation] | N
 
 
 def _store_bytes(
-    session: Session, stage: StageRecord, raw: bytes | None, telemetry: bytes | None, chassis: bytes | None
+    session: Session, stage: StageRow, raw: bytes | None, telemetry: bytes | None, chassis: bytes | None
 ) -> None:
     moment = access.now()
     if raw:
-        session.add(Artifact(stage=stage.id, kind=RESULT, created_at=moment, data=raw))
+        session.add(ArtifactRow(stage=stage.id, kind=RESULT, created_at=moment, data=raw))
     if telemetry and len(telemetry) <= settings().telemetry_max_mb * MEGABYTE:
-        session.add(Artifact(stage=stage.id, kind=TELEMETRY, created_at=moment, data=telemetry))
+        session.add(ArtifactRow(stage=stage.id, kind=TELEMETRY, created_at=moment, data=telemetry))
     if chassis:
-        session.add(Artifact(stage=stage.id, kind=CHASSIS, created_at=moment, data=chassis))
+        session.add(ArtifactRow(stage=stage.id, kind=CHASSIS, created_at=moment, data=chassis))
     session.flush()
 
 

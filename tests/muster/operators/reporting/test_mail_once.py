@@ -10,7 +10,7 @@ from sqlalchemy import update
 from muster import store
 from muster.operators.reporting import sending
 from muster.store.database.engine import writing
-from muster.store.database.outgoing import Outbox
+from muster.store.database.outgoing import OutboxRow
 
 pytestmark = pytest.mark.usefixtures("sqlite_db")
 
@@ -52,7 +52,7 @@ def test_housekeeping_sends_what_failed_and_what_was_abandoned_but_nothing_fresh
     store.outbox_failed(waiting["failed"], "connection refused")
     long_ago = datetime.datetime.now(datetime.UTC) - 2 * sending.FRESH
     with writing() as session:
-        session.execute(update(Outbox).where(Outbox.key == "abandoned").values(created_at=long_ago))
-        session.execute(update(Outbox).where(Outbox.key == "failed").values(retry_at=long_ago))
+        session.execute(update(OutboxRow).where(OutboxRow.key == "abandoned").values(created_at=long_ago))
+        session.execute(update(OutboxRow).where(OutboxRow.key == "failed").values(retry_at=long_ago))
     assert sending.deliver_mail() == (2, 1, 0)
     assert sorted(taken) == [b"abandoned", b"failed"]

@@ -13,13 +13,13 @@ from muster.store.database import access
 from muster.store.database.digests import DigestRow, SuspectRow
 from muster.store.database.engine import reading
 from muster.store.database.models import (
-    Artifact,
-    Event,
+    ArtifactRow,
+    EventRow,
     FindingRow,
     MeasurementRow,
-    Part,
-    Placement,
-    StageRecord,
+    PartRow,
+    PlacementRow,
+    StageRow,
 )
 from muster_criteria.model import Verdict
 from muster_node.contract import Measurement
@@ -36,7 +36,7 @@ def days(number: int) -> datetime.datetime:
 
 def left() -> dict[str, int]:
     with reading() as session:
-        tables = {"artifacts": Artifact, "measurements": MeasurementRow, "findings": FindingRow, "stages": StageRecord}
+        tables = {"artifacts": ArtifactRow, "measurements": MeasurementRow, "findings": FindingRow, "stages": StageRow}
         return {name: session.scalar(select(func.count()).select_from(table)) or 0 for name, table in tables.items()}
 
 
@@ -75,7 +75,13 @@ def test_runs_go_only_if_a_setting_says_so(monkeypatch: pytest.MonkeyPatch) -> N
 
 def stored() -> dict[str, int]:
     with reading() as session:
-        tables = {"digests": DigestRow, "suspects": SuspectRow, "parts": Part, "places": Placement, "events": Event}
+        tables = {
+            "digests": DigestRow,
+            "suspects": SuspectRow,
+            "parts": PartRow,
+            "places": PlacementRow,
+            "events": EventRow,
+        }
         return {name: session.scalar(select(func.count()).select_from(table)) or 0 for name, table in tables.items()}
 
 

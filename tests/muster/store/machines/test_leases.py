@@ -16,7 +16,7 @@ from muster.errors import LeaseLost, MusterError, NodeLeased, UnknownNode
 from muster.rules.transitions import State
 from muster.store.database import access
 from muster.store.database.engine import writing
-from muster.store.database.models import Lease, Node
+from muster.store.database.models import LeaseRow, NodeRow
 from muster_criteria.model import Verdict
 from tests.muster import fleet
 
@@ -64,8 +64,8 @@ class TestLeases:
             last = store.acquire_lease("gpu-0001", "dag", str(number)).token
             store.release_leases("dag", str(number), "over")
         with writing() as session:
-            session.execute(delete(Lease))
-            session.execute(update(Node).values(fence=0))
+            session.execute(delete(LeaseRow))
+            session.execute(update(NodeRow).values(fence=0))
         later = access.now() + datetime.timedelta(minutes=10)
         monkeypatch.setattr(access, "now", lambda: later)
         assert store.acquire_lease("gpu-0001", "dag", "restored").token > last

@@ -11,7 +11,7 @@ from muster import store
 from muster.judging.case import with_common_causes
 from muster.rules.transitions import State
 from muster.store.database.engine import writing
-from muster.store.database.models import StageRecord
+from muster.store.database.models import StageRow
 from muster_criteria.model import COMMON_CAUSE, Finding, Verdict
 from tests.muster import fleet
 
@@ -42,7 +42,7 @@ def visit(
 def age(hours: float) -> None:
     """Let everything that was judged so far be so much older."""
     with writing() as session:
-        for row in session.query(StageRecord):
+        for row in session.query(StageRow):
             row.recorded_at -= datetime.timedelta(hours=hours)
 
 
@@ -98,9 +98,9 @@ class TestAlike:
     def test_simulated_nodes_say_nothing_of_real_ones(self) -> None:
         visit("a"), visit("b")
         with writing() as session:
-            from muster.store.database.models import Node
+            from muster.store.database.models import NodeRow
 
-            for row in session.query(Node):
+            for row in session.query(NodeRow):
                 row.simulated = True
         assert visit("c") is State.QUARANTINE
 
@@ -111,9 +111,9 @@ class TestAlike:
         visit("a"), visit("b")
         lease = fleet.begin("c", "c__again")
         with writing() as session:
-            from muster.store.database.models import Node
+            from muster.store.database.models import NodeRow
 
-            session.get(Node, "c").state = State.REVALIDATION  # type: ignore[union-attr]
+            session.get(NodeRow, "c").state = State.REVALIDATION  # type: ignore[union-attr]
         parsed, raw = fleet.result("intake", node="c", note="again")
         judgement = fleet.judgement("intake", Verdict.FAIL, findings=(fleet.FINDING,))
         marked = with_common_causes(judgement, "c", parsed.environment)

@@ -11,7 +11,7 @@ from muster import store
 from muster.errors import NodeLeased, Refusal
 from muster.rules.transitions import STAGES, State
 from muster.store.database.engine import writing
-from muster.store.database.models import CertificateRow, Node
+from muster.store.database.models import CertificateRow, NodeRow
 from muster_criteria.model import Coverage, Gap, Judgement, Lack, Verdict
 from tests.muster import fleet
 from tests.support.refusals import illegal
@@ -118,7 +118,7 @@ def test_a_pass_of_a_node_that_serves_renews_its_certificate(waiting: store.RunR
     """Its tests end PROVISIONAL and renew nothing, and it does not enter production again."""
     store.move_node(NODE, State.PRODUCTION, "ada", "we need it")
     with writing() as session:
-        session.get_one(Node, NODE).held_run = held
+        session.get_one(NodeRow, NODE).held_run = held
         for certificate in session.scalars(select(CertificateRow)):
             certificate.expires_at = certificate.issued_at
     again(waiting, Verdict.PASS)
@@ -129,7 +129,7 @@ def test_what_later_runs_left_open_stays_open(waiting: store.RunRecord) -> None:
     """Of a later run that failed and is held, and of inconclusive ones."""
     store.move_node(NODE, State.PRODUCTION, "ada", "we need it")
     with writing() as session:
-        row = session.get_one(Node, NODE)
+        row = session.get_one(NodeRow, NODE)
         row.held_run, row.inconclusive = f"{fleet.DAG}/later", 2
     assert again(waiting, Verdict.PASS).state_after is State.PRODUCTION
     node = store.get_node(NODE)

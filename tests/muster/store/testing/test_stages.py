@@ -14,7 +14,7 @@ from sqlalchemy import func, select
 from muster import acting, store
 from muster.errors import MusterError
 from muster.store.database.engine import reading
-from muster.store.database.models import Artifact, MeasurementRow, StageRecord
+from muster.store.database.models import ArtifactRow, MeasurementRow, StageRow
 from muster.store.output import charts
 from muster.store.output.charts import DEVICES, POINTS, chart_series, telemetry_rows
 from muster_criteria.context.waivers import finding_id
@@ -36,7 +36,7 @@ def record(lease: store.LeaseRecord, stage: str = "intake", **options: object) -
     store.record_stage(lease.dag_id, lease.run_id, parsed, judgement, raw, **options)
 
 
-def count(table: type[MeasurementRow] | type[StageRecord] | type[Artifact]) -> int:
+def count(table: type[MeasurementRow] | type[StageRow] | type[ArtifactRow]) -> int:
     with reading() as session:
         return session.scalar(select(func.count()).select_from(table)) or 0
 
@@ -114,10 +114,10 @@ class TestMeasurements:
     def test_a_retried_task_replaces_itself_and_a_repeated_stage_supersedes(self, lease: store.LeaseRecord) -> None:
         for _ in range(2):
             record(lease)
-        assert (count(StageRecord), count(MeasurementRow), count(Artifact)) == (1, 1, 1)
+        assert (count(StageRow), count(MeasurementRow), count(ArtifactRow)) == (1, 1, 1)
         repeated, raw = fleet.result(note="the second time")
         store.record_stage(lease.dag_id, lease.run_id, repeated, fleet.judgement(), raw)
-        assert (count(StageRecord), count(MeasurementRow)) == (2, 2)
+        assert (count(StageRow), count(MeasurementRow)) == (2, 2)
         assert [each.verdict for each in store.run_stages(lease.dag_id, lease.run_id)] == [Verdict.PASS]
 
     @pytest.mark.both_dialects
@@ -251,5 +251,5 @@ class TestExport:
     ) -> None:
         monkeypatch.setattr("muster.store.testing.stages.MEGABYTE", 1)
         record(lease, telemetry=fleet.telemetry(100))
-        assert count(Artifact) == 1
+        assert count(ArtifactRow) == 1
         assert store.run_report(lease.dag_id, lease.run_id).stages[0].telemetry
