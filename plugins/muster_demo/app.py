@@ -21,7 +21,7 @@ from muster.admission import service as schedulers
 from muster.errors import MusterError, UnknownRun
 from muster.integration.airflow_api import AirflowClient
 from muster.integration.runid import run_id
-from muster.rules.transitions import State
+from muster.model.states import State
 from muster_demo import fleet, service, slurm, watchdog
 from muster_demo.draw import draw_faults, load_answers, node_names, save_answers
 from muster_demo.hosts import Hosts, Keys, make_client_keys

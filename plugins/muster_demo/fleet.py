@@ -9,8 +9,8 @@ import re
 import socket
 
 import muster_simulator
+from muster.model.nodes import NewNode
 from muster.remote.ssh import scan_host_key
-from muster.store import NewNode
 from muster_demo.draw import Planted, node_names
 from muster_demo.hosts import Hosts
 from muster_simulator import create_machine

@@ -12,8 +12,8 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from muster.rules.breaker import Breaker
-from muster.rules.transitions import is_person
+from muster.model.breaker import Breaker
+from muster.model.names import is_person
 from muster_demo.scoring import Mail, Score, Service, critical_findings
 from muster_demo.slurm import Slurm
 from muster_demo.table import SERVICE, STYLES, production_cell

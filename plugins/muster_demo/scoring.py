@@ -5,8 +5,8 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Iterable, Mapping, Sequence
 
-from muster.rules.transitions import is_person
-from muster.store import ApprovalRecord
+from muster.model.events import Approval
+from muster.model.names import is_person
 from muster_criteria.model import Finding, Severity, Verdict
 from muster_demo.draw import Planted
 from muster_reports.model import RunReport
@@ -62,7 +62,7 @@ class Service:
     state: str
     entered_by: str = ""
     on_full_pass: bool = False
-    approvals: tuple[ApprovalRecord, ...] = ()
+    approvals: tuple[Approval, ...] = ()
     validations: tuple[RunReport, ...] = ()
     revalidations: tuple[RunReport, ...] = ()
     judged_again: int = 0

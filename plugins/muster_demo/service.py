@@ -13,8 +13,10 @@ from muster import store
 from muster.errors import AirflowRefused
 from muster.integration import runid
 from muster.integration.airflow_api import REASON, AirflowClient
+from muster.model import runs
+from muster.model.stages import STAGES
+from muster.model.states import SERVING, State
 from muster.rules.current import INCONCLUSIVE
-from muster.rules.transitions import SERVING, STAGES, State
 from muster.settings import settings
 from muster_demo.scoring import Service
 from muster_demo.table import production_cell
@@ -211,7 +213,7 @@ def cells(run: Run, over: bool) -> dict[str, str]:
     return {column: cell for column, cell in found.items() if cell}
 
 
-def _at_work(run: store.RunRecord) -> str:
+def _at_work(run: runs.Run) -> str:
     """The stage of a revalidation whose job began last; "running" for runs without such stages."""
     if run.dag_id != REVALIDATION_DAG:
         return "running"

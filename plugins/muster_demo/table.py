@@ -10,7 +10,7 @@ from rich.live import Live
 from rich.table import Table
 from rich.text import Text
 
-from muster.rules.transitions import is_person
+from muster.model.names import is_person
 
 STAGES = ("intake", "burn_in", "integrity", "performance", "thermal")
 """The columns while nodes are qualified."""

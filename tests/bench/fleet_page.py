@@ -27,7 +27,7 @@ import psutil
 import sqlalchemy
 
 from muster import store
-from muster.rules.transitions import State
+from muster.model.states import State
 from muster.web import PREFIX
 from muster_demo.stack import Stack
 from tests.support.servers import browser, live_airflow, postgresql

@@ -6,6 +6,7 @@ side, Great Expectations), but the probes are trivial, and only the controller's
 
 from __future__ import annotations
 
+from muster.model.nodes import NewNode
 from tests.support import airflow_home
 
 assert airflow_home.HOME, "before anything imports Airflow"
@@ -86,7 +87,7 @@ def fleet(folder: Path, nodes: int) -> Iterator[None]:
             (server.folder / "authorized_keys").write_text((key.folder / "login.pub").read_text())
             node = server.node()
             store.add_node(
-                store.NewNode(
+                NewNode(
                     f"bench-{number}", node.host, " ".join(node.host_key.split()[:2]), "bench-node", port=node.port,
                     user=node.user or "", launch={"kind": "python", "python": sys.executable}, work_dir=node.work_dir,
                 )

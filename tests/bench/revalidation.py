@@ -17,12 +17,12 @@ from collections.abc import Callable, Sequence
 
 import numpy as np
 
+from muster.model.nodes import Node
+from muster.model.states import State
 from muster.rules.idle import hazard
 from muster.rules.idle.capacity import Limits, Signs
 from muster.rules.idle.forecast import forecast
 from muster.rules.idle.selection import Idle, Known, by_urgency
-from muster.rules.transitions import State
-from muster.store import NodeRecord
 from muster.store.fleet.trends import IMAGE_RATIO_MAX
 from muster_criteria.sku_files.programme import STAGES
 
@@ -51,7 +51,7 @@ def plan_seconds(nodes: int, seed: int) -> float:
     rng = np.random.default_rng(seed)
     came = NOW - datetime.timedelta(days=400)
     fleet = [
-        NodeRecord(f"n{number:06d}", "h", 22, "", "", "sku", State.PRODUCTION, {}, "~", f"r{number // RACK}", "", {},
+        Node(f"n{number:06d}", "h", 22, "", "", "sku", State.PRODUCTION, {}, "~", f"r{number // RACK}", "", {},
                    False, came, machine_since=came)
         for number in range(nodes)
     ]  # fmt: skip

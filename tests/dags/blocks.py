@@ -15,6 +15,7 @@ from airflow.sdk.definitions import dag as sdk_dag
 
 from muster import store
 from muster.integration import logins
+from muster.model.nodes import NewNode
 from muster.operators.testing import block, member
 from muster.remote import attempt as remote
 from muster.remote.zipapp import build_agent
@@ -58,7 +59,7 @@ class Nodes:
             server = self.serve(name, {**environment(machine), "OMP_NUM_THREADS": "1"})
             node = server.node(name)
             store.add_node(
-                store.NewNode(
+                NewNode(
                     name, node.host, " ".join(node.host_key.split()[:2]), "h100-sxm-8", port=node.port,
                     user=node.user or "", launch={"kind": "python", "python": sys.executable},
                     work_dir=node.work_dir, simulated=True,

@@ -17,6 +17,7 @@ from aiosmtpd.controller import Controller
 from aiosmtpd.handlers import Message
 
 from muster import store
+from muster.model.nodes import NewNode
 from muster_demo.services import free_port
 from tests.support.plugins.statements import statements_compiled_once  # noqa: F401 - for every test
 from tests.support.servers import sshd
@@ -103,7 +104,7 @@ def this_machine(folder: Path, patch: pytest.MonkeyPatch) -> Iterator[sshd.Sshd]
         patch.setenv("MUSTER_SSH_KEY_FILE", str(started.key_file))
         node = started.node(NODE)
         store.add_node(
-            store.NewNode(
+            NewNode(
                 name=NODE,
                 host=node.host,
                 port=node.port,

@@ -10,8 +10,9 @@ from airflow.sdk.exceptions import AirflowException, AirflowFailException, Airfl
 
 from muster import store
 from muster.errors import NodeLeased
+from muster.model.nodes import NewNode
+from muster.model.states import State
 from muster.operators.lifecycle import admission
-from muster.rules.transitions import State
 from tests.support import lives
 from tests.support.refusals import caused
 
@@ -22,7 +23,7 @@ DAG_ID = "admission"
 def waiting(fleet: Path) -> None:
     """A qualified node that was never validated with others."""
     key = "ssh-ed25519 AAAAC3NzaC1lZDI1NTE5AAAAI" + "n1".ljust(43, "0")
-    store.add_node(store.NewNode("n1", "127.0.0.1", key, "cpu-generic"))
+    store.add_node(NewNode("n1", "127.0.0.1", key, "cpu-generic"))
     lives.qualified("n1", "standard")
 
 

@@ -13,6 +13,7 @@ import pytest
 
 from muster import store
 from muster.judging.reevaluate import reevaluate
+from muster.model.nodes import NewNode
 from muster.operators.testing import remote_job
 from muster.remote import redfish
 from muster.remote.bmc import Login
@@ -48,9 +49,9 @@ def watched(
 
 def enrol(described: dict[str, str]) -> None:
     known = store.get_node(NODE)
-    fields = {each.name: getattr(known, each.name) for each in dataclasses.fields(store.NewNode)
+    fields = {each.name: getattr(known, each.name) for each in dataclasses.fields(NewNode)
               if each.name not in ("serials", "named")}  # fmt: skip
-    store.add_node(store.NewNode(**{**fields, "bmc": described}))
+    store.add_node(NewNode(**{**fields, "bmc": described}))
 
 
 def qualify() -> str:

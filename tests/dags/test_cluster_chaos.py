@@ -16,8 +16,8 @@ import pytest
 import yaml
 
 from muster import store
+from muster.model.states import State
 from muster.operators.testing import member
-from muster.rules.transitions import State
 from muster_criteria.cluster.model import COLLECTIVES, TRAINING
 from muster_criteria.model import Verdict
 from muster_criteria.sku_files.skus import SHIPPED

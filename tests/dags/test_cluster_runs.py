@@ -12,9 +12,10 @@ from airflow.sdk.exceptions import AirflowFailException
 
 from muster import store
 from muster.errors import MusterError, UnknownNode
+from muster.model.nodes import NewNode
+from muster.model.states import State
 from muster.operators.testing import block
 from muster.remote import ssh
-from muster.rules.transitions import State
 from muster_criteria.cluster import plan as cluster_plan
 from muster_criteria.model import Verdict
 from tests.dags.blocks import DAG_ID, NAMES, Meeting, Nodes, validate, verdicts
@@ -130,7 +131,7 @@ def test_what_a_person_must_put_right_is_one_sentence(
 ) -> None:
     for name in NAMES:
         key = "ssh-ed25519 AAAAC3NzaC1lZDI1NTE5AAAAI" + name.ljust(43, "0")
-        store.add_node(store.NewNode(name, "127.0.0.1", key, "h100-sxm-8"))
+        store.add_node(NewNode(name, "127.0.0.1", key, "h100-sxm-8"))
     with caused(AirflowFailException, cause):
         block.claim(DAG_ID, "r", {"level": "demo", "reason": "x", **params})
     assert store.live_leases() == []

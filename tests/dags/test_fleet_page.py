@@ -17,7 +17,7 @@ import pytest
 from muster import store
 from muster.api import app as api
 from muster.integration import airflow_api
-from muster.rules.transitions import State
+from muster.model.states import State
 from muster.web import PREFIX
 from muster.web import app as web
 from muster_criteria.model import Verdict

@@ -16,9 +16,9 @@ from muster.admission import service
 from muster.admission.backend import Allocation
 from muster.errors import MusterError, NodeLeased
 from muster.integration import runid
+from muster.model.states import State
 from muster.operators.lifecycle import admission, held, revalidation
 from muster.operators.testing import claims
-from muster.rules.transitions import State
 from muster_criteria.model import Verdict
 from tests.dags.conftest import NODE, Mailbox
 from tests.dags.test_admission import answer

@@ -17,8 +17,9 @@ from typing import Any
 import pytest
 
 from muster import store
+from muster.model.nodes import NewNode
+from muster.model.states import State
 from muster.operators.lifecycle import arrival
-from muster.rules.transitions import State
 from tests.dags import blocks, conftest
 from tests.dags.blocks import NAMES, Nodes
 from tests.dags.conftest import NODE
@@ -84,7 +85,7 @@ def live(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Live]:
         block = Nodes(folder, stack, patch, key_file=server.key_file)
         block.build()
         newcomer = block.serve("newcomer", {})
-        store.add_node(store.NewNode(UNNOTICED, "127.0.0.1", host_key(UNNOTICED), "cpu-generic"))
+        store.add_node(NewNode(UNNOTICED, "127.0.0.1", host_key(UNNOTICED), "cpu-generic"))
         lives.qualified(UNNOTICED)
         desk = live_airflow.Desk(stack.enter_context(live_airflow.running(folder, NEW_HARDWARE)))
         desk.stack.wait_ready(ADMISSION)

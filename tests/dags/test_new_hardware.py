@@ -11,8 +11,9 @@ from airflow.sdk.exceptions import AirflowException, AirflowFailException, Airfl
 
 from muster import store
 from muster.errors import BadInventory, MusterError
+from muster.model.nodes import NewNode
+from muster.model.states import State
 from muster.operators.lifecycle import arrival
-from muster.rules.transitions import State
 from muster_demo.services import free_port
 from tests.muster.fleet import host_key
 from tests.support.refusals import caused
@@ -37,7 +38,7 @@ def test_a_node_that_its_event_describes_is_enrolled_and_tested(fleet: Path) -> 
 
 
 def test_a_node_that_is_enrolled_needs_no_description(fleet: Path) -> None:
-    store.add_node(store.NewNode("gpu-0001", "10.0.0.1", host_key("gpu-0001"), "h100-sxm-8"))
+    store.add_node(NewNode("gpu-0001", "10.0.0.1", host_key("gpu-0001"), "h100-sxm-8"))
     for extras in ([], [{}], [{"from_rest_api": True}, {"from_rest_api": True}]):
         started = arrival.receive(KEY, extras, never)
         assert started["conf"] == {
@@ -57,7 +58,7 @@ def test_a_delivery_of_a_paused_node_is_mailed_since_no_run_follows(
     fleet: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("MUSTER_MAIL_TO", "oncall@example.org")
-    store.add_node(store.NewNode("gpu-0001", "10.0.0.1", host_key("gpu-0001"), "h100-sxm-8"))
+    store.add_node(NewNode("gpu-0001", "10.0.0.1", host_key("gpu-0001"), "h100-sxm-8"))
     until = datetime.datetime.now(datetime.UTC) + datetime.timedelta(days=9)
     store.pause_node("gpu-0001", until, "Ada", "rewired")
     with pytest.raises(AirflowSkipException):
@@ -96,7 +97,7 @@ def test_what_a_person_must_put_right_is_one_sentence(
 
 
 def test_another_machine_under_a_known_name_is_refused(fleet: Path) -> None:
-    store.add_node(store.NewNode("gpu-0001", "10.0.0.1", host_key("another"), "h100-sxm-8"))
+    store.add_node(NewNode("gpu-0001", "10.0.0.1", host_key("another"), "h100-sxm-8"))
     with caused(AirflowFailException, BadInventory):
         arrival.receive(KEY, [{"inventory": LINE}], never)
 

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from muster import store
-from muster.rules.transitions import State
+from muster.model.states import State
 from muster_criteria.model import Verdict
 from muster_criteria.sku_files.skus import SHIPPED
 from tests.dags import conftest

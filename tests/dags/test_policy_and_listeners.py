@@ -13,6 +13,7 @@ import pytest
 
 from muster import store
 from muster.integration import listeners, policy
+from muster.model.nodes import NewNode
 from tests.support import airflow_home
 
 
@@ -84,7 +85,7 @@ def test_airflow_sees_one_plugin_file_and_not_the_package() -> None:
 
 def enrol(name: str) -> None:
     key = "ssh-ed25519 AAAAC3NzaC1lZDI1NTE5AAAAI" + name.ljust(43, "0")
-    store.add_node(store.NewNode(name=name, host="127.0.0.1", host_key=key, sku="cpu-generic"))
+    store.add_node(NewNode(name=name, host="127.0.0.1", host_key=key, sku="cpu-generic"))
 
 
 @pytest.mark.parametrize("end", [listeners.on_dag_run_success, listeners.on_dag_run_failed])

@@ -15,12 +15,13 @@ import pytest
 
 from muster import store
 from muster.errors import MusterError, UnknownNode
+from muster.model.nodes import NewNode
+from muster.model.states import State
 from muster.operators import upkeep
 from muster.operators.reporting import sending
 from muster.operators.testing import claims, qualification, remote_job, stage
 from muster.remote import jobs, outcome, ssh
 from muster.remote.zipapp import AgentFile
-from muster.rules.transitions import State
 from muster_criteria.model import Action, Coverage, FaultClass, Finding, Judgement, Severity, Verdict
 from muster_criteria.stage import judge as judging
 from muster_criteria.stage.case import Case
@@ -239,7 +240,7 @@ def test_a_node_lost_twice_while_its_neighbour_answers_fails(
     with sshd.running(tmp_path / "neighbour") as neighbour:
         other = neighbour.node("neighbour")
         store.add_node(
-            store.NewNode("neighbour", other.host, " ".join(other.host_key.split()[:2]), "cpu-generic", port=other.port)
+            NewNode("neighbour", other.host, " ".join(other.host_key.split()[:2]), "cpu-generic", port=other.port)
         )
         _, run_id = qualify()
     summary = next(each for each in store.run_stages(DAG_ID, run_id) if each.stage == "burn_in")

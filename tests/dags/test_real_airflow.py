@@ -19,7 +19,8 @@ import pytest
 from muster import store
 from muster.errors import AlreadyTriggered
 from muster.integration.airflow_api import AirflowClient
-from muster.rules.transitions import State
+from muster.model.nodes import NewNode
+from muster.model.states import State
 from muster_criteria.model import Verdict
 from muster_demo.stack import Stack
 from tests.dags.conftest import NODE, Mailbox
@@ -41,7 +42,7 @@ def counted(server: sshd.Sshd, tmp_path: Path) -> Path:
     python.chmod(python.stat().st_mode | stat.S_IXUSR)
     node = server.node(NODE)
     store.add_node(
-        store.NewNode(
+        NewNode(
             NODE, node.host, " ".join(node.host_key.split()[:2]), "cpu-generic", port=node.port, user=node.user or "",
             launch={"kind": "python", "python": str(python)}, work_dir=node.work_dir, pool="rack-a",
         )

@@ -21,8 +21,8 @@ import yaml
 from muster import store
 from muster.admission import idle_fleet
 from muster.errors import MusterError
+from muster.model.states import State
 from muster.operators.lifecycle import arrival, reports
-from muster.rules.transitions import State
 from tests.muster import fleet as nodes
 from tests.support.servers import slurm
 

@@ -10,8 +10,9 @@ from airflow.sdk.exceptions import AirflowFailException, AirflowSkipException
 
 from muster import store
 from muster.integration import closing
+from muster.model.nodes import NewNode
+from muster.model.states import State
 from muster.operators.lifecycle import revalidation
-from muster.rules.transitions import State
 from muster.web.fleet import attention
 from muster_criteria.model import Judgement, Verdict
 from muster_criteria.stage import judge as judging
@@ -39,7 +40,7 @@ def revalidate(dag_id: str = DAG_ID, **conf: Any) -> tuple[dict[str, str], str]:
 def label_busy(server: sshd.Sshd) -> None:
     record = store.get_node(NODE)
     store.add_node(
-        store.NewNode(
+        NewNode(
             NODE, record.host, record.host_key, record.sku, port=record.port, user=record.user, launch=record.launch,
             work_dir=record.work_dir, labels={"busy": "yes"},
         )

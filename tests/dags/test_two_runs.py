@@ -18,10 +18,11 @@ from airflow.sdk.exceptions import AirflowFailException, AirflowSkipException
 from muster import store
 from muster.errors import MusterError
 from muster.integration import listeners, policy
+from muster.model.nodes import NewNode
+from muster.model.states import State
 from muster.operators import upkeep
 from muster.operators.lifecycle import revalidation
 from muster.operators.testing import block, qualification
-from muster.rules.transitions import State
 from tests.muster.fleet import host_key
 from tests.support import lives
 
@@ -70,7 +71,7 @@ def ready(fleet: Path, dag: Holder) -> None:
     """Nodes in the state in which the DAG takes them."""
     bring = {State.REGISTERED: lambda _: None, State.QUALIFIED: lives.qualified, State.PRODUCTION: lives.in_production}
     for name in NAMES:
-        store.add_node(store.NewNode(name, "127.0.0.1", host_key(name), "cpu-generic"))
+        store.add_node(NewNode(name, "127.0.0.1", host_key(name), "cpu-generic"))
         bring[dag.begins](name)
 
 

@@ -12,9 +12,10 @@ from airflow.sdk.exceptions import AirflowException
 from syrupy.assertion import SnapshotAssertion
 
 from muster import store
+from muster.model.nodes import NewNode
+from muster.model.states import State
 from muster.operators.lifecycle import admission, arrival, held, revalidation
 from muster.operators.testing import block, qualification
-from muster.rules.transitions import State
 from tests.dags.test_admission import answer, waiting  # noqa: F401 - a fixture
 from tests.dags.test_held_verdict import failed_node, tripped  # noqa: F401 - fixtures
 from tests.dags.test_new_hardware import KEY, LINE, WRONG, host_key, never
@@ -34,7 +35,7 @@ def ended(call: Callable[..., object], *args: Any) -> str:
 def test_wording_of_arrivals(fleet: Path, snapshot: SnapshotAssertion) -> None:
     sentences = [ended(arrival.receive, key, extras, never) for key, extras in WRONG]
     sentences.append(ended(arrival.receive, KEY, [{"inventory": LINE}], lambda run_id: True))
-    store.add_node(store.NewNode("gpu-0001", "10.0.0.1", host_key("another"), "h100-sxm-8"))
+    store.add_node(NewNode("gpu-0001", "10.0.0.1", host_key("another"), "h100-sxm-8"))
     sentences.append(ended(arrival.receive, KEY, [{"inventory": LINE}], never))
     assert "\n".join(sentences) == snapshot
 

@@ -11,7 +11,8 @@ import json
 from collections.abc import Iterable, Mapping, Sequence
 
 from muster import store
-from muster.rules.transitions import STAGES
+from muster.model.nodes import Lease, NewNode
+from muster.model.stages import STAGES
 from muster_criteria.fleet.peers.snapshot import Snapshot, build_snapshot
 from muster_criteria.fleet.series.comparisons import Comparison
 from muster_criteria.fleet.series.readings import readings_of, together
@@ -35,8 +36,8 @@ def host_key(of: str) -> str:
     return "ssh-ed25519 " + base64.b64encode(hashlib.sha512(of.encode()).digest()[:51]).decode()
 
 
-def new_node(name: str = "gpu-0001", **changes: object) -> store.NewNode:
-    node = store.NewNode(name=name, host=f"{name}.example", host_key=host_key(name), sku="cpu-generic")
+def new_node(name: str = "gpu-0001", **changes: object) -> NewNode:
+    node = NewNode(name=name, host=f"{name}.example", host_key=host_key(name), sku="cpu-generic")
     return dataclasses.replace(node, **changes)
 
 
@@ -128,7 +129,7 @@ def finding(**changes: object) -> Finding:
     return dataclasses.replace(FINDING, **changes)
 
 
-def begin(node: str = "gpu-0001", run_id: str = "", *, level: str = "short", **options: object) -> store.LeaseRecord:
+def begin(node: str = "gpu-0001", run_id: str = "", *, level: str = "short", **options: object) -> Lease:
     """A run of an enrolled node, begun and holding it."""
     run_id = run_id or f"{node}__new"
     store.begin_run(DAG, run_id, node, level, "new", **options)
@@ -136,7 +137,7 @@ def begin(node: str = "gpu-0001", run_id: str = "", *, level: str = "short", **o
 
 
 def do_stage(
-    lease: store.LeaseRecord,
+    lease: Lease,
     stage: str,
     verdict: Verdict = Verdict.PASS,
     environment: Mapping[str, str] | None = None,
@@ -157,7 +158,7 @@ def qualify(
     level: str = "short",
     stages: Sequence[str] = STAGES,
     serials: dict[str, str] | None = None,
-) -> store.LeaseRecord:
+) -> Lease:
     """The whole of a passing run, or of one that tests only ``stages``; the lease is freed."""
     lease = begin(node, run_id, level=level, required_stages=stages)
     for stage in stages:
@@ -167,7 +168,7 @@ def qualify(
     return lease
 
 
-def fail(node: str = "gpu-0001", run_id: str = "", *found: Finding, stage: str = "intake") -> store.LeaseRecord:
+def fail(node: str = "gpu-0001", run_id: str = "", *found: Finding, stage: str = "intake") -> Lease:
     """A run that ends with a FAIL of its first stage; the lease is freed."""
     lease = begin(node, run_id)
     do_stage(lease, stage, Verdict.FAIL, findings=found or (FINDING,))

@@ -13,7 +13,7 @@ from muster.admission import service
 from muster.admission.backend import Allocation
 from muster.errors import BadSettings
 from muster.integration.runid import run_id, slug
-from muster.rules.transitions import State
+from muster.model.states import State
 from muster.settings import settings, shown
 from tests.muster import fleet
 

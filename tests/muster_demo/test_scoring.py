@@ -7,7 +7,7 @@ import datetime
 
 import pytest
 
-from muster.store import ApprovalRecord
+from muster.model.events import Approval
 from muster_criteria.model import Action, Coverage, FaultClass, Finding, Judgement, Severity, Verdict
 from muster_demo.draw import FAULT_KINDS, GPUS_PER_NODE, draw_faults, load_answers, node_names, save_answers
 from muster_demo.scoring import InSlurm, Mail, Score, Service, score
@@ -67,8 +67,8 @@ def serving(node: str) -> Service:
     return Service(node, "production", "muster", True, (), (validated,), (again,))
 
 
-def approval(node: str, person: str, reason: str) -> ApprovalRecord:
-    return ApprovalRecord(node, NOW, person, "Admit", reason, "http://airflow/hitl", "admission/run")
+def approval(node: str, person: str, reason: str) -> Approval:
+    return Approval(node, NOW, person, "Admit", reason, "http://airflow/hitl", "admission/run")
 
 
 class Fleet:

@@ -13,7 +13,11 @@ from hypothesis import strategies as st
 
 from muster import store
 from muster.errors import AirflowRefused
-from muster.rules.transitions import CLUSTER_STAGES, State, is_person
+from muster.model.names import is_person
+from muster.model.nodes import NewNode
+from muster.model.runs import Job
+from muster.model.stages import CLUSTER_STAGES
+from muster.model.states import State
 from muster_criteria.model import Coverage, Judgement, Verdict
 from muster_demo import service, watch
 from muster_demo.scoring import Service
@@ -178,7 +182,7 @@ def fleet(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     store.dispose()
     store.upgrade()
     key = "ssh-ed25519 AAAAC3NzaC1lZDI1NTE5AAAAI" + "a" * 43
-    store.add_node(store.NewNode(NODE, "127.0.0.1", key, "h100-sxm-8", simulated=True))
+    store.add_node(NewNode(NODE, "127.0.0.1", key, "h100-sxm-8", simulated=True))
     lives.qualified(NODE)
     yield
     store.dispose()
@@ -233,7 +237,7 @@ def test_coming_back_from_a_revalidation_is_not_entering_anew(fleet: None) -> No
     store.begin_stage(*run, "intake")
     assert cells(Run(NODE, True, *run), False)["revalidation"] == "running"
     assert not any(service.computes(Run(NODE, True, run[0], run_id)) for run_id in (run[1], "not claimed yet"))
-    store.record_job(store.JobRecord(*run, "burn_in", "1", "running", "/jobs/1"))
+    store.record_job(Job(*run, "burn_in", "1", "running", "/jobs/1"))
     assert cells(Run(NODE, True, *run), False)["revalidation"] == "burn-in"
     assert service.computes(Run(NODE, True, *run))
     messages = Judgement("intake", "demo", Verdict.PASS, "", Coverage(1, 1, 1), (), (), True, "h100-sxm-8", "1")

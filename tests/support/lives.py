@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from muster import store
-from muster.rules.transitions import STAGES, State
+from muster.model.stages import STAGES
+from muster.model.states import State
 from muster_criteria.model import Coverage, Judgement, Verdict
 
 PERSON = "Petra"

@@ -20,6 +20,7 @@ from typing import IO
 
 import muster_simulator
 from muster import store
+from muster.model.nodes import NewNode
 from muster_demo.hosts import Keys, make_client_keys, make_key
 from muster_demo.services import Supervisor
 from muster_demo.sshserver import Config, serve
@@ -95,7 +96,7 @@ class SimulatedFleet:
         """Write every node into the fleet records."""
         for name in self.names:
             store.add_node(
-                store.NewNode(
+                NewNode(
                     name=name,
                     host="127.0.0.1",
                     port=self._port(name),

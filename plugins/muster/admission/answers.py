@@ -8,23 +8,23 @@ from muster.admission.startable import startable
 from muster.errors import NodeLeased
 from muster.integration.airflow_api import HELD
 from muster.integration.runid import QUALIFICATION, REVALIDATION, asked_by
+from muster.model.nodes import Node
+from muster.model.states import SERVING, State
 from muster.rules.preview import TEST_IN_SERVICE
-from muster.rules.transitions import SERVING, State
 from muster.settings import settings
-from muster.store import NodeRecord
 
 ADMIT, RETEST, RMA, WITHDRAW, KEEP = "Admit", "Re-test", "RMA", "Withdraw", "Keep"
 _AFTER = {RMA: State.RMA, WITHDRAW: State.QUARANTINE}
 
 
-def check(option: str, node: NodeRecord, dag_id: str, run_id: str) -> None:
+def check(option: str, node: Node, dag_id: str, run_id: str) -> None:
     """Raise MusterError if that run would lose the answer now: another run holds the node, or the test cannot begin."""
     if lease := store.get_lease(node.name):
         raise NodeLeased(f"run {lease.run_id} of {lease.dag_id} holds {node.name}: answer when it has ended")
     check_test(option, node, dag_id, run_id)
 
 
-def check_test(option: str, node: NodeRecord, dag_id: str, run_id: str) -> None:
+def check_test(option: str, node: Node, dag_id: str, run_id: str) -> None:
     """Raise MusterError if the answer is a re-test that cannot begin now."""
     if option == RETEST:
         dag = REVALIDATION if dag_id == HELD else QUALIFICATION
@@ -58,7 +58,7 @@ def carry_out(
         store.keep_in_service(node, person, reason)
 
 
-def effects(option: str, node: NodeRecord) -> tuple[str, ...]:
+def effects(option: str, node: Node) -> tuple[str, ...]:
     """What the answer will do: to the node's state, in its scheduler, to its certificate, and which mail follows."""
     if option == RETEST:
         return _of_test(node)
@@ -71,7 +71,7 @@ def effects(option: str, node: NodeRecord) -> tuple[str, ...]:
     return state, *entry.effects(node, after)
 
 
-def _of_test(node: NodeRecord) -> tuple[str, ...]:
+def _of_test(node: Node) -> tuple[str, ...]:
     mail = "mail: the report, when the test has ended"
     if node.state not in SERVING or node.shadow:
         state = (

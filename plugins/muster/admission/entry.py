@@ -5,10 +5,12 @@ from __future__ import annotations
 from muster import store
 from muster.admission.service import carry_out
 from muster.errors import IllegalMove, Refusal
+from muster.model.events import Evidence
+from muster.model.nodes import Node
+from muster.model.schedulers import ADMITTED
+from muster.model.states import SERVING, State
 from muster.rules.gate import Admit, Decision, Refuse
-from muster.rules.transitions import SERVING, Evidence, State
 from muster.settings import settings
-from muster.store import ADMITTED, NodeRecord
 
 
 def admit(node: str, dag_id: str, run_id: str) -> Decision:
@@ -25,7 +27,7 @@ def admit(node: str, dag_id: str, run_id: str) -> Decision:
     return decision
 
 
-def move(node: str, to: State, person: str, reason: str, *, dry_run: bool = False) -> NodeRecord:
+def move(node: str, to: State, person: str, reason: str, *, dry_run: bool = False) -> Node:
     """Move the node on a person's decision; into production only as ``admit_by`` does.
 
     ``dry_run``: the scheduler is not called (for ``store.rehearsal``). Raises IllegalMove, UnknownNode.
@@ -49,7 +51,7 @@ def admit_by(
     dag_id: str = "",
     run_id: str = "",
     dry_run: bool = False,
-) -> NodeRecord:
+) -> Node:
     """Let the node into production on a person's decision, which is recorded.
 
     Raises IllegalMove if the gate refuses the node, or without a named person and a reason.
@@ -69,12 +71,12 @@ def admit_by(
     return record
 
 
-def effects(node: NodeRecord, after: State) -> tuple[str, ...]:
+def effects(node: Node, after: State) -> tuple[str, ...]:
     """Returns what a person's move of the node into ``after`` does beside it: to scheduler, certificate and mail."""
     return f"scheduler: {at_scheduler(node, after)}", f"certificate: {_certificate(node, after)}", "mail: none"
 
 
-def at_scheduler(node: NodeRecord, after: State) -> str:
+def at_scheduler(node: Node, after: State) -> str:
     """Returns what the node's scheduler will do once the node is in ``after``."""
     place = store.scheduler_place(node.name)
     if place is None:
@@ -85,7 +87,7 @@ def at_scheduler(node: NodeRecord, after: State) -> str:
     return f"{place.cluster} {'allocates' if opens else 'drains'} {place.name}"
 
 
-def _certificate(node: NodeRecord, after: State) -> str:
+def _certificate(node: Node, after: State) -> str:
     if after is State.PRODUCTION and (node.state is not after or node.shadow):
         return f"a new one in your name, valid for {settings().certificate_days:g} days"
     held = store.certificate_of(node.name)

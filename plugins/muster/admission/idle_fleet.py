@@ -9,11 +9,11 @@ from collections.abc import Mapping, Sequence
 from muster import store
 from muster.admission import service
 from muster.blackout import closed
+from muster.model.nodes import Node
+from muster.model.states import State
 from muster.rules.idle.capacity import Limits, Signs
 from muster.rules.idle.selection import Known
-from muster.rules.transitions import State
 from muster.settings import settings
-from muster.store import NodeRecord
 from muster_criteria.sku_files.programme import STAGES
 
 SIGNS_FOR = datetime.timedelta(days=30)
@@ -36,7 +36,7 @@ def limits(now: datetime.datetime) -> Limits:
     )
 
 
-def known(nodes: Sequence[NodeRecord], now: datetime.datetime) -> Known:
+def known(nodes: Sequence[Node], now: datetime.datetime) -> Known:
     """Returns what is known of the nodes at ``now``, by the records, the schedulers and the settings.
 
     A node whose test a person requested in its scheduler, of which something grave was reported since its last whole

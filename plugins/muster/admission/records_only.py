@@ -8,8 +8,8 @@ from collections.abc import Collection, Mapping
 
 from muster import store
 from muster.admission.backend import Mark, Seen
-from muster.rules.transitions import State
-from muster.store import NodeRecord
+from muster.model.nodes import Node
+from muster.model.states import State
 
 log = logging.getLogger(__name__)
 
@@ -47,7 +47,7 @@ class RecordsOnly:
         log.info("%s is withdrawn (%s): no scheduler is connected, only the records change", name, reason)
 
 
-def seen(node: NodeRecord, serves: bool) -> Seen:
+def seen(node: Node, serves: bool) -> Seen:
     """Returns an unobserved node, open if it ``serves``: its label alone tells whether it is in use."""
     busy = node.labels.get(BUSY)
     return Seen(

@@ -16,9 +16,11 @@ from muster import store
 from muster.admission.backend import TEST_PREFIX, VERIFY, AdmissionBackend, Allocation, Mark, PreemptibleTests, Seen
 from muster.admission.clusters import UNREADABLE, ask, backend_of, unreadable
 from muster.errors import LeftAlone, MusterError, Preempted, SchedulerDown
+from muster.model.nodes import Node
+from muster.model.schedulers import ADMITTED, WITHDRAWN, Place
+from muster.model.states import BROKEN, SERVING, State
 from muster.rules.idle.selection import Idle
-from muster.rules.transitions import BROKEN, INCONCLUSIVE_BUDGET, SERVING, State
-from muster.store import NodeRecord, PlaceRecord
+from muster.rules.transitions import INCONCLUSIVE_BUDGET
 from muster_criteria.context.suspicion import METRICS as CORRUPTION
 from muster_criteria.model import Severity
 
@@ -47,7 +49,7 @@ def allocation(node: str) -> Allocation:
     return seen.allocation
 
 
-def in_use(node: NodeRecord) -> str:
+def in_use(node: Node) -> str:
     """Returns why a revalidation must leave the node alone now, "" if it is idle.
 
     In revalidation, only current allocations count. Raises as ``allocation``.
@@ -80,9 +82,9 @@ def idle(nodes: Collection[str]) -> dict[str, Idle]:
     return answers
 
 
-def _waits_for_test(place: PlaceRecord, seen: Seen | None) -> bool:
+def _waits_for_test(place: Place, seen: Seen | None) -> bool:
     """Whether the node's admission waits for a PASS that a person requested: only a test can carry it out."""
-    return place.wanted == store.ADMITTED and seen is not None and seen.verify
+    return place.wanted == ADMITTED and seen is not None and seen.verify
 
 
 def look(nodes: Collection[str], unanswered: dict[str, Idle] | None = None) -> dict[str, Seen]:
@@ -141,7 +143,7 @@ def step_of_test(node: str) -> tuple[str, ...]:
         # Begun as a job that was ended, or somebody opened the node: it is not closed under a job of a user.
         unanswered: dict[str, Idle] = {}
         seen = look([node], unanswered).get(node)
-        if place.wanted == store.ADMITTED or (seen is not None and seen.open):
+        if place.wanted == ADMITTED or (seen is not None and seen.open):
             store.note_test_job(node, place.test_job, preempted=True)
             raise Preempted(f"the test of {node} is over: {place.cluster} may run jobs of users on it")
         if seen is None and not unanswered:
@@ -188,7 +190,7 @@ def end_test(node: str, job: str | None = None) -> str:
     return ""
 
 
-def _tests_of(node: str) -> tuple[PlaceRecord | None, PreemptibleTests | None]:
+def _tests_of(node: str) -> tuple[Place | None, PreemptibleTests | None]:
     place = store.scheduler_place(node)
     return place, backend_of(place.cluster).tests if place else None
 
@@ -199,7 +201,7 @@ def tested_by_job(node: str) -> bool:
         place, tests = _tests_of(node)
     except MusterError:
         return False
-    return place is not None and place.wanted == store.ADMITTED and tests is not None
+    return place is not None and place.wanted == ADMITTED and tests is not None
 
 
 def withdraw_for_test(node: str, why: str) -> None:
@@ -214,9 +216,9 @@ def withdraw_for_test(node: str, why: str) -> None:
         seen, place = look([node]).get(node), store.scheduler_place(node)
         if seen is None and place:
             raise _unknown(place)
-        if not (seen and seen.open and place and place.wanted == store.WITHDRAWN):
+        if not (seen and seen.open and place and place.wanted == WITHDRAWN):
             break
-    if place and place.wanted != store.WITHDRAWN and not (seen and seen.foreign):
+    if place and place.wanted != WITHDRAWN and not (seen and seen.foreign):
         raise LeftAlone(
             f"{node} is not tested, since it is in shadow mode: Muster does not close it in {place.cluster}"
         )
@@ -225,7 +227,7 @@ def withdraw_for_test(node: str, why: str) -> None:
         raise LeftAlone(f"{node} is not tested, since it is in use: {seen.used_by}")
 
 
-def _unknown(place: PlaceRecord) -> SchedulerDown:
+def _unknown(place: Place) -> SchedulerDown:
     """It may have the node under another name, open."""
     return SchedulerDown(f"{place.node} is not tested, since {place.cluster} does not know {place.name}")
 
@@ -245,10 +247,10 @@ def carry_out(node: str) -> str:
     return "it changed several times meanwhile"
 
 
-def _carry_out(change: PlaceRecord) -> str:
+def _carry_out(change: Place) -> str:
     try:
         backend = backend_of(change.cluster)
-        if change.wanted == store.ADMITTED:
+        if change.wanted == ADMITTED:
             backend.admit(change.name, mark_of(change.node), change.wanted_at)
         else:
             backend.withdraw(change.name, change.why, change.wanted_at)
@@ -261,7 +263,7 @@ def _carry_out(change: PlaceRecord) -> str:
     return ""
 
 
-def _end_corrupted_jobs(change: PlaceRecord, backend: AdmissionBackend) -> None:
+def _end_corrupted_jobs(change: Place, backend: AdmissionBackend) -> None:
     """End users' jobs on a node in quarantine for corrupted data, where the cluster's settings want it; name each."""
     if backend.end_jobs is None or change.state is not State.QUARANTINE:
         return
@@ -300,7 +302,7 @@ def reconcile() -> list[str]:
     return [*_differences(store.scheduler_places(), down)]
 
 
-def _down_after(trouble: str, place: PlaceRecord) -> set[str]:
+def _down_after(trouble: str, place: Place) -> set[str]:
     """Returns the place's cluster if it does not answer at all, asked only after ``trouble`` with it."""
     try:
         if trouble:
@@ -310,8 +312,8 @@ def _down_after(trouble: str, place: PlaceRecord) -> set[str]:
     return set()
 
 
-def _differences(places: Iterable[PlaceRecord], down: Collection[str]) -> Iterable[str]:
-    by_cluster: dict[str, list[PlaceRecord]] = collections.defaultdict(list)
+def _differences(places: Iterable[Place], down: Collection[str]) -> Iterable[str]:
+    by_cluster: dict[str, list[Place]] = collections.defaultdict(list)
     for place in places:
         by_cluster[place.cluster].append(place)
     for cluster, members in by_cluster.items():
@@ -327,7 +329,7 @@ def _differences(places: Iterable[PlaceRecord], down: Collection[str]) -> Iterab
             yield from _compare(place, seen)
 
 
-def _compare(place: PlaceRecord, seen: Mapping[str, Seen]) -> Iterable[str]:
+def _compare(place: Place, seen: Mapping[str, Seen]) -> Iterable[str]:
     shown = seen.get(place.name)
     lost_marks = shown is not None and shown.open and place.admitted and not shown.marked
     created = shown.created if shown else None
@@ -392,16 +394,16 @@ def _tested_since(node: str, created: datetime.datetime | None) -> bool:
     return found.tested_since >= created + _SECOND
 
 
-def difference_of(place: PlaceRecord, seen: Seen | None) -> str:
+def difference_of(place: Place, seen: Seen | None) -> str:
     """Returns how the scheduler differs from the records, "" if it does not, or a change still waits. Pure."""
     if seen is None:
         return f"{place.cluster} does not know {place.name}"
     if place.waits or seen.apart:
         return ""
-    if place.wanted == store.ADMITTED and not seen.open:
+    if place.wanted == ADMITTED and not seen.open:
         return f"it is admitted, and closed in {place.cluster}: {seen.foreign or 'by Muster'}"
     if not place.wanted and seen.ours:
         return f"it serves in shadow mode, and {place.cluster} shows it closed by Muster: verify it, or open it there"
-    if place.wanted == store.WITHDRAWN and seen.open:
+    if place.wanted == WITHDRAWN and seen.open:
         return f"it is in {place.state}, and open in {place.cluster}"
     return ""

@@ -7,14 +7,14 @@ from muster.admission import service
 from muster.admission.backend import Allocation
 from muster.errors import MusterError
 from muster.integration.runid import REVALIDATION
+from muster.model.nodes import Node
 from muster.remote.launch import parse_launch
 from muster.settings import settings
-from muster.store import NodeRecord
 from muster_criteria.sku_files.model import SkuError
 from muster_criteria.sku_files.skus import load_sku
 
 
-def startable(node: NodeRecord, dag: str, run_id: str, level: str, reason: str, force_reason: str) -> Allocation:
+def startable(node: Node, dag: str, run_id: str, level: str, reason: str, force_reason: str) -> Allocation:
     """Returns whether the node is in use, if the run's ``claim`` would get it now; rolls back what it tried.
 
     Raises MusterError with the reason if not: the run exists, another run holds the node, it is in use and not forced

@@ -18,9 +18,8 @@ from prometheus_client import CollectorRegistry
 from prometheus_client.core import GaugeHistogramMetricFamily, GaugeMetricFamily, Metric
 from prometheus_client.openmetrics.exposition import CONTENT_TYPE_LATEST, generate_latest
 
-from muster import store
-from muster.rules.transitions import SERVING, State
-from muster.store import FleetFigures, NodeFigures, Spread
+from muster.model.figures import DURATIONS_S, GIVE_BACK_S, FleetFigures, NodeFigures, Spread
+from muster.model.states import SERVING, State
 from muster_criteria.model import Verdict
 
 CONTENT_TYPE = CONTENT_TYPE_LATEST
@@ -83,11 +82,11 @@ class Fleet:
         yield _gauge("muster_findings", f"findings {WINDOW_TEXT} that are not waived, by suspected part",
                      ("stage", "class", "severity"), seen.findings)  # fmt: skip
         yield _histogram("muster_stage_duration_seconds", f"duration of stages {WINDOW_TEXT}", ("stage", "level"),
-                         store.DURATIONS_S, seen.stage_durations)  # fmt: skip
+                         DURATIONS_S, seen.stage_durations)  # fmt: skip
         yield _histogram("muster_run_duration_seconds", f"duration of runs that ended {WINDOW_TEXT}, waits included",
-                         ("dag", "level", "verdict"), store.DURATIONS_S, seen.run_durations)  # fmt: skip
+                         ("dag", "level", "verdict"), DURATIONS_S, seen.run_durations)  # fmt: skip
         yield _histogram("muster_give_back_seconds", f"from the wish to give a node back until its scheduler confirmed "
-                         f"it, last change of each node {WINDOW_TEXT}", ("cluster",), store.GIVE_BACK_S,
+                         f"it, last change of each node {WINDOW_TEXT}", ("cluster",), GIVE_BACK_S,
                          seen.give_back)  # fmt: skip
         yield _gauge("muster_tests_running", "nodes that a run holds now", ("dag",), seen.tests.counts)
         yield _gauge("muster_tests_oldest_timestamp_seconds", "since when the oldest of them is leased; 0: none", (),

@@ -14,9 +14,10 @@ from fastapi.openapi.utils import get_openapi
 
 from muster import store
 from muster.errors import UnknownNode
-from muster.rules.pause import Pause
-from muster.rules.transitions import State
-from muster.store import FleetRow, OpenFinding, StageVerdict
+from muster.model.figures import FleetRow
+from muster.model.nodes import Pause
+from muster.model.runs import OpenFinding, StageVerdict
+from muster.model.states import State
 from muster.web import fleet
 from muster.web.app import read
 from muster.web.overview import fleet_now

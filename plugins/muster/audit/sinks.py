@@ -19,7 +19,7 @@ import httpx
 import pydantic
 
 from muster.errors import BadSettings, MusterError
-from muster.store import AuditEvent
+from muster.model.queues import AuditEvent
 
 TIMEOUT_S = 20.0
 PRIORITY = 13 * 8 + 5  # facility "log audit", severity "notice"

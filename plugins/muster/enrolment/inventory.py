@@ -16,8 +16,9 @@ import yaml
 from pydantic_core import PydanticCustomError
 
 from muster.errors import BadInventory, MusterError, at
+from muster.model.names import HOST_KEY, NODE_NAME
+from muster.model.nodes import NewNode
 from muster.remote.bmc import BadBmc, parse_bmc
-from muster.store import HOST_KEY, NODE_NAME, NewNode
 from muster_criteria import yaml_file
 from muster_criteria.text import one_line
 from muster_criteria.yaml_file import BadYaml

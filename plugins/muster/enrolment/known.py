@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from muster.enrolment import inventory
 from muster.enrolment.inventory import InventoryNode
+from muster.model.nodes import NewNode
 from muster.settings import settings
-from muster.store import NewNode
 
 
 def pinned(nodes: list[tuple[str, InventoryNode]]) -> list[tuple[str, NewNode]]:

@@ -6,7 +6,7 @@ import logging
 
 from muster import store
 from muster.errors import MusterError
-from muster.rules.transitions import State
+from muster.model.states import State
 from muster_criteria.model import Verdict
 
 log = logging.getLogger(__name__)

@@ -17,8 +17,9 @@ from typing import Any
 from tqdm import tqdm
 
 from muster import store
+from muster.model.nodes import NewNode
+from muster.model.runs import Job
 from muster.settings import settings
-from muster.store import JobRecord, NewNode
 from muster_criteria.measured import parse_result
 from muster_criteria.model import Judgement
 from muster_criteria.sku_files import programme
@@ -64,13 +65,13 @@ def _rehearse_stage(stage: str, fence: int) -> Judgement:
     node = store.begin_stage(*RUN, stage)
     store.get_lease(node.name)
     store.get_job(*RUN, stage)
-    store.record_job(JobRecord(*RUN, stage, "0.0", "running", "", fence=fence))
+    store.record_job(Job(*RUN, stage, "0.0", "running", "", fence=fence))
     store.touch_contact(node.name)
     raw, telemetry = json.dumps(_result(stage)).encode(), _telemetry()
     result = parse_result(raw)
     judgement = judge(Case.of(result, sku))
     store.record_stage(*RUN, result, judgement, raw, telemetry)
-    store.record_job(JobRecord(*RUN, stage, "0.0", "final", "", fence=fence))
+    store.record_job(Job(*RUN, stage, "0.0", "final", "", fence=fence))
     return judgement
 
 

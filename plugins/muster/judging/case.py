@@ -13,11 +13,12 @@ from muster.errors import UnknownSnapshot
 from muster.judging import repeats
 from muster.judging.references import compares, with_history
 from muster.judging.xid_history import returning_xids
+from muster.model.nodes import Node
+from muster.model.runs import Run
 from muster_criteria.chassis import Chassis, joined
 from muster_criteria.model import Verdict
 
 if TYPE_CHECKING:
-    from muster.store import NodeRecord, RunRecord
     from muster_criteria.fleet.peers.snapshot import Snapshot
     from muster_criteria.measured import StageResult
     from muster_criteria.model import Evidence, Judgement
@@ -44,7 +45,7 @@ class Collected:
     evidence: tuple[Evidence, ...] = ()
 
 
-def fresh_case(run: RunRecord, node: NodeRecord, sku: Sku, stage: str, collected: Collected) -> Case:
+def fresh_case(run: Run, node: Node, sku: Sku, stage: str, collected: Collected) -> Case:
     """Returns the case of an attempt that has just ended, with the newest peers and all records until now."""
     returned = returning_xids(node.name, collected.result, sku.xid_policy)
     claimed = store.serials_elsewhere(node.name, collected.result)
@@ -53,7 +54,7 @@ def fresh_case(run: RunRecord, node: NodeRecord, sku: Sku, stage: str, collected
 
 
 def stored_case(
-    run: RunRecord, sku: Sku, recorded: Judgement, collected: Collected, before: datetime.datetime, version: str
+    run: Run, sku: Sku, recorded: Judgement, collected: Collected, before: datetime.datetime, version: str
 ) -> Case:
     """Returns the case of a recorded judgement, with the records ``before`` and the peer snapshot ``version``.
 
@@ -100,8 +101,8 @@ def with_common_causes(
 
 
 def _case(
-    run: RunRecord,
-    node: NodeRecord,
+    run: Run,
+    node: Node,
     sku: Sku,
     stage: str,
     collected: Collected,
@@ -141,7 +142,7 @@ def _case(
     )
 
 
-def _newest(run: RunRecord, node: NodeRecord, sku: Sku, result: StageResult) -> Snapshot | None:
+def _newest(run: Run, node: Node, sku: Sku, result: StageResult) -> Snapshot | None:
     """The newest peer snapshot, None if there is none or the result has nothing that the programme compares."""
     if not compares(sku, result):
         return None

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING
 from muster import store
 from muster.errors import MusterError, UnknownRevision, UnknownSnapshot
 from muster.judging.references import metrics
-from muster.rules.transitions import STAGES
+from muster.model.stages import STAGES
 from muster.settings import settings
 from muster.store import LatestStage
 from muster_criteria.measured import BadResult, StageResult, parse_result

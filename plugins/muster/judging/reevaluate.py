@@ -14,10 +14,10 @@ from pathlib import Path
 from muster import store
 from muster.errors import MusterError, UnknownRevision
 from muster.judging.case import Collected, judgement_of, stored_case
+from muster.model.runs import Run
+from muster.model.stages import STAGES
 from muster.rules import waivers
-from muster.rules.transitions import STAGES
 from muster.settings import settings
-from muster.store import RunRecord
 from muster_criteria.chassis import Chassis
 from muster_criteria.measured import StageResult, parse_result
 from muster_criteria.model import Evidence, Finding, Judgement
@@ -47,7 +47,7 @@ class Reevaluated:
 
 
 def reevaluate(
-    run: RunRecord, *, as_of: str = "", skus: str = "", stage: str = "", waived_at: datetime.datetime | None = None
+    run: Run, *, as_of: str = "", skus: str = "", stage: str = "", waived_at: datetime.datetime | None = None
 ) -> list[Reevaluated]:
     """Judge the run's stages (or ``stage`` alone) again. Records nothing.
 
@@ -66,7 +66,7 @@ def reevaluate(
 
 
 def _reevaluated(
-    run: RunRecord,
+    run: Run,
     recorded: Judgement,
     as_of: str,
     find: Callable[[str], Sku],

@@ -6,11 +6,12 @@ import datetime
 from typing import TYPE_CHECKING
 
 from muster import store
+from muster.model.nodes import Node
+from muster.model.runs import Run
 
 if TYPE_CHECKING:
     import pandas as pd
 
-    from muster.store import NodeRecord, RunRecord
     from muster_criteria.fleet.peers.references import References
     from muster_criteria.fleet.peers.snapshot import Snapshot
     from muster_criteria.measured import StageResult
@@ -25,8 +26,8 @@ def compares(sku: Sku, result: StageResult) -> bool:
 
 def with_history(
     snapshot: Snapshot,
-    run: RunRecord,
-    node: NodeRecord,
+    run: Run,
+    node: Node,
     sku: Sku,
     *,
     before: datetime.datetime | None = None,

@@ -5,6 +5,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from muster import store
+from muster.model.nodes import Node
+from muster.model.runs import Run
 from muster_criteria.measured import BadResult, StageResult, parse_result
 from muster_criteria.model import Verdict
 from muster_criteria.sku_files.model import Sku
@@ -14,11 +16,9 @@ if TYPE_CHECKING:
 
     import pandas as pd
 
-    from muster.store import NodeRecord, RunRecord
-
 
 def arranged(
-    run: RunRecord, sku: Sku, now: StageResult, *, before: datetime.datetime | None = None
+    run: Run, sku: Sku, now: StageResult, *, before: datetime.datetime | None = None
 ) -> tuple[StageResult, tuple[StageResult, ...]]:
     """(the result that the stage is judged by, the other results of the same test in this run), oldest first.
 
@@ -33,7 +33,7 @@ def arranged(
     return retests.arranged(attempts, now, sku, now.stage, run.level)
 
 
-def _earlier(run: RunRecord, stage: str, before: datetime.datetime | None) -> list[tuple[Verdict, StageResult]]:
+def _earlier(run: Run, stage: str, before: datetime.datetime | None) -> list[tuple[Verdict, StageResult]]:
     found = []
     for each in store.stage_attempts(run.dag_id, run.run_id, stage, node=run.node, before=before):
         try:
@@ -43,7 +43,7 @@ def _earlier(run: RunRecord, stage: str, before: datetime.datetime | None) -> li
     return found
 
 
-def readings(others: tuple[StageResult, ...], sku: Sku, node: NodeRecord) -> pd.DataFrame | None:
+def readings(others: tuple[StageResult, ...], sku: Sku, node: Node) -> pd.DataFrame | None:
     """Readings of the repeatable probes of these results, ``run`` being the job; None if there are none."""
     from muster_criteria.fleet.series.readings import readings_of, together
     from muster_criteria.stage.retests import repeated_rows

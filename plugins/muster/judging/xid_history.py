@@ -6,7 +6,8 @@ import dataclasses
 import itertools
 from collections.abc import Sequence
 
-from muster.store import XidRecord, by_boot, part_of, recorded_xids
+from muster.model.statistics import RecordedXid
+from muster.store import by_boot, part_of, recorded_xids
 from muster_criteria.measured import StageResult
 from muster_criteria.model import Evidence
 from muster_criteria.xid.judge import events_of, returned
@@ -37,7 +38,7 @@ class FinalResponse(Response):
 class Comparison:
     """One recorded error under two policies; ``before`` is None if its SKU has no policy."""
 
-    record: XidRecord
+    record: RecordedXid
     before: FinalResponse | None
     after: FinalResponse
 
@@ -55,7 +56,7 @@ class Comparison:
         return self.before is not None and GRAVITY[self.after.severity] < GRAVITY[self.before.severity]
 
 
-def compare(records: Sequence[XidRecord], before: dict[str, XidPolicy | None], after: XidPolicy) -> list[Comparison]:
+def compare(records: Sequence[RecordedXid], before: dict[str, XidPolicy | None], after: XidPolicy) -> list[Comparison]:
     """Every recorded error under the policy that its SKU has now (``before``, by SKU) and under ``after``, in order.
 
     Errors that come back escalate by their machine's errors until then, so ``records`` must be whole histories,
@@ -75,7 +76,7 @@ def compare(records: Sequence[XidRecord], before: dict[str, XidPolicy | None], a
     return [found[place] for place in range(len(records))]
 
 
-def _responses(history: Sequence[XidRecord], policy: XidPolicy) -> list[FinalResponse]:
+def _responses(history: Sequence[RecordedXid], policy: XidPolicy) -> list[FinalResponse]:
     """Returns the response to each error of one machine, as known at the end of its stage."""
     seen: dict[_Key, dict[str, dict[XidSeverity, XidEvent]]] = {}
     often: dict[_Key, int] = {}
@@ -94,7 +95,7 @@ def _responses(history: Sequence[XidRecord], policy: XidPolicy) -> list[FinalRes
 _Key = tuple[str, str, int]
 
 
-def _key(record: XidRecord) -> _Key:
+def _key(record: RecordedXid) -> _Key:
     """The key of ``returning``, where ``pci`` names the part."""
     return record.part, record.event.kind, record.event.code
 

@@ -15,8 +15,8 @@ from muster import store
 from muster.admission import service
 from muster.errors import IllegalMove, MusterError, NodeLeased
 from muster.judging.reevaluate import reevaluate
+from muster.model.runs import Run, StageVerdict
 from muster.operators.reporting import mailing
-from muster.store import RunRecord, StageVerdict
 from muster_criteria.measured import StageResult
 from muster_criteria.model import Judgement, Verdict
 
@@ -48,7 +48,7 @@ def reevaluate_provisional() -> dict[str, str]:
     return changed
 
 
-def _reevaluate_run(run: RunRecord, verdicts: Sequence[StageVerdict]) -> RunRecord | None:
+def _reevaluate_run(run: Run, verdicts: Sequence[StageVerdict]) -> Run | None:
     """Record the new verdicts, move the node, in its scheduler too, and mail the report.
 
     Returns the run, or None if no verdict is final.
@@ -67,7 +67,7 @@ def _reevaluate_run(run: RunRecord, verdicts: Sequence[StageVerdict]) -> RunReco
     return closed
 
 
-def _final_verdicts(run: RunRecord, verdicts: Sequence[StageVerdict]) -> Iterator[tuple[StageResult, Judgement]]:
+def _final_verdicts(run: Run, verdicts: Sequence[StageVerdict]) -> Iterator[tuple[StageResult, Judgement]]:
     """Yields (result, judgement) of each stage that is final under the newest snapshot and the current waivers."""
     now = datetime.datetime.now(datetime.UTC)
     for recorded in verdicts:

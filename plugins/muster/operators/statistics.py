@@ -8,8 +8,8 @@ import logging
 from muster import store
 from muster.errors import MusterError, UnknownSnapshot
 from muster.judging.references import metrics
+from muster.model.statistics import KeptSnapshot
 from muster.settings import settings
-from muster.store import SnapshotRecord
 from muster_criteria.sku_files.model import LEVELS, Sku, SkuError
 from muster_criteria.sku_files.skus import load_sku
 
@@ -43,7 +43,7 @@ def recompute(now: datetime.datetime | None = None) -> list[str]:
     return made
 
 
-def _recompute(sku: Sku, level: str, simulated: bool, now: datetime.datetime) -> SnapshotRecord | None:
+def _recompute(sku: Sku, level: str, simulated: bool, now: datetime.datetime) -> KeptSnapshot | None:
     """Returns the new snapshot; None if there are no changes since the last one, or no measurements."""
     changed = store.last_change(sku.name, level, simulated=simulated)
     last = store.latest_snapshot(sku.name, level, simulated=simulated)
@@ -62,7 +62,7 @@ def _recompute(sku: Sku, level: str, simulated: bool, now: datetime.datetime) ->
     return kept
 
 
-def _readable(kept: SnapshotRecord) -> bool:
+def _readable(kept: KeptSnapshot) -> bool:
     """Whether this version of Muster can read the snapshot; one that another version made may be unreadable."""
     try:
         store.load_snapshot(kept.version, kept.sku, kept.level, simulated=kept.simulated)

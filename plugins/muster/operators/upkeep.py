@@ -9,8 +9,8 @@ from muster import store
 from muster.admission import service
 from muster.audit import stream
 from muster.integration import closing
+from muster.model.figures import Purged
 from muster.operators.reporting import archive
-from muster.store import Purged
 
 log = logging.getLogger(__name__)
 

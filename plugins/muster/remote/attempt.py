@@ -20,6 +20,8 @@ import paramiko
 
 from muster import store
 from muster.errors import LeaseLost, MusterError
+from muster.model.nodes import Node
+from muster.model.runs import Job, Run
 from muster.remote import jobs, launch, outcome, redfish, ssh
 from muster.remote.attempt_key import AttemptKey
 from muster.remote.bmc_watch import BmcWatch
@@ -28,7 +30,6 @@ from muster.remote.ssh import NodeAddress
 from muster.remote.waiting import Wait
 from muster.remote.zipapp import AgentFile
 from muster.settings import settings
-from muster.store import JobRecord, NodeRecord, RunRecord
 from muster_criteria.chassis import Chassis, with_earlier
 from muster_criteria.measured import BadResult, StageResult, parse_result
 from muster_criteria.sku_files.model import Sku
@@ -39,7 +40,7 @@ log = logging.getLogger(__name__)
 
 T = TypeVar("T")
 
-Connect = Callable[[NodeRecord], paramiko.SSHClient]
+Connect = Callable[[Node], paramiko.SSHClient]
 """Logs in to a node. Raises RemoteError."""
 
 
@@ -61,10 +62,10 @@ class Attempt:
     """An attempt, read from the records whenever its task resumes."""
 
     task: Task
-    run: RunRecord
-    node: NodeRecord
+    run: Run
+    node: Node
     sku: Sku
-    job: JobRecord
+    job: Job
     plan: Plan
 
     @property
@@ -89,9 +90,7 @@ class Programme:
     deadline_s: float
 
 
-def claim(
-    task: Task, run: RunRecord, sku: Sku, programme: Callable[[AttemptKey, str], Programme], *, begin: bool
-) -> Attempt:
+def claim(task: Task, run: Run, sku: Sku, programme: Callable[[AttemptKey, str], Programme], *, begin: bool) -> Attempt:
     """Returns the task's current attempt, with its job in the records; ``begin`` moves the node into the stage.
 
     ``programme`` is called with the attempt's key and its job's. Raises LeaseLost unless the run holds the node,
@@ -107,7 +106,7 @@ def claim(
     job = store.get_job(task.dag_id, task.run_id, task.stage, node=task.node)
     key = outcome.next_attempt(task.max_tries, job) if begin or job is None else AttemptKey.parse(job.attempt_key)
     if job is None or job.attempt_key != str(key):
-        job = JobRecord(
+        job = Job(
             task.dag_id, task.run_id, task.stage, str(key), outcome.SUBMITTED, "", fence=lease.token, node=task.node
         )
         store.record_job(job)
@@ -333,7 +332,7 @@ def stop_leftovers(dag_id: str, run_id: str, stages: Collection[str], connect: C
             store.record_job(dataclasses.replace(job, state=outcome.STOPPED, note="its run was over", node=node))
 
 
-def stop_hung(job: JobRecord, connect: Connect, patience_s: float) -> None:
+def stop_hung(job: Job, connect: Connect, patience_s: float) -> None:
     """Give a running job ``patience_s`` seconds to end by itself, then stop it. Raises RemoteError."""
     node = store.get_node(job.node)
     until = time.monotonic() + patience_s
@@ -346,6 +345,6 @@ def stop_hung(job: JobRecord, connect: Connect, patience_s: float) -> None:
             time.sleep(1.0)
 
 
-def _stop_job(client: paramiko.SSHClient, node: NodeRecord, job: JobRecord) -> None:
+def _stop_job(client: paramiko.SSHClient, node: Node, job: Job) -> None:
     folder, key = posixpath.split(job.remote_dir)
     jobs.stop(client, posixpath.dirname(folder), key, node.launch)

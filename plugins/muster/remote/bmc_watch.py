@@ -9,10 +9,10 @@ from collections.abc import Awaitable, Callable, Mapping
 from typing import Any
 
 from muster import store
+from muster.model.runs import Job
 from muster.remote import redfish
 from muster.remote.bmc import BadBmc, Bmc, Login, parse_bmc
 from muster.settings import settings
-from muster.store import JobRecord
 from muster_criteria.chassis import STAGES, with_earlier
 
 _THREADS = concurrent.futures.ThreadPoolExecutor(max_workers=8, thread_name_prefix="bmc")
@@ -31,7 +31,7 @@ class BmcWatch:
     attempt_key: str
 
     @classmethod
-    def of(cls, job: JobRecord, bmc: Mapping[str, Any]) -> BmcWatch | None:
+    def of(cls, job: Job, bmc: Mapping[str, Any]) -> BmcWatch | None:
         """The watch for a job; None if the node has no BMC, or the stage does not use it."""
         every_s = settings().bmc_seconds
         if not bmc or not every_s or job.stage not in STAGES:

@@ -8,8 +8,8 @@ from collections.abc import Callable, Collection
 import paramiko
 
 from muster import store
+from muster.model.nodes import Node
 from muster.remote import outcome, ssh
-from muster.store import NodeRecord
 
 RECENT = datetime.timedelta(minutes=5)
 """Triggers record a contact once a minute; a neighbour with a contact within this time was reachable."""
@@ -20,7 +20,7 @@ TRIED = 4
 TRY_TIMEOUT_S = 3.0
 
 
-def reachable_neighbours(node: NodeRecord) -> str:
+def reachable_neighbours(node: Node) -> str:
     """Returns the names of other nodes that respond or did recently, "" if none; of the same rack, if it has others."""
     others = [each for each in store.list_nodes() if each.name != node.name]
     near = [each for each in others if node.rack and each.rack == node.rack] or others
@@ -31,7 +31,7 @@ def reachable_neighbours(node: NodeRecord) -> str:
     return ", ".join(reachable[:TRIED])
 
 
-def that_refuse_too(node: NodeRecord, connect: Callable[[NodeRecord], paramiko.SSHClient]) -> str:
+def that_refuse_too(node: Node, connect: Callable[[Node], paramiko.SSHClient]) -> str:
     """Returns the names of the nodes that refuse the login as ``node`` does, "" if one of them accepts it.
 
     Tried are the nodes that accepted it last, since one that never did is no evidence about the login.
@@ -49,7 +49,7 @@ def that_refuse_too(node: NodeRecord, connect: Callable[[NodeRecord], paramiko.S
     return ", ".join(refusing)
 
 
-def _responds(node: NodeRecord) -> bool:
+def _responds(node: Node) -> bool:
     try:
         ssh.scan_host_key(node.host, node.port, timeout=TRY_TIMEOUT_S)
     except ssh.Unreachable:

@@ -6,9 +6,9 @@ import dataclasses
 import enum
 from collections.abc import Iterable
 
+from muster.model.runs import Job
 from muster.remote.attempt_key import AttemptKey
 from muster.remote.jobs import Look, State
-from muster.store import JobRecord
 from muster_criteria.model import Evidence, Verdict
 from muster_node.contract import EXIT_BAD_PLAN, EXIT_NO_RESULT
 
@@ -57,7 +57,7 @@ class Ended:
     sentence: str
 
 
-def next_attempt(max_tries: int, latest: JobRecord | None) -> AttemptKey:
+def next_attempt(max_tries: int, latest: Job | None) -> AttemptKey:
     """Returns the attempt to make now: that of the latest job if it can be used, else a new one.
 
     A retry uses the job that a dead worker left. After an INCONCLUSIVE verdict it measures again; a repeat

@@ -58,7 +58,7 @@ class CommandTimedOut(RemoteError):
 
 
 class Address(Protocol):
-    """A node's address, user and pinned host key; ``NodeRecord`` is one."""
+    """A node's address, user and pinned host key; ``Node`` is one."""
 
     @property
     def name(self) -> str: ...  # noqa: D102

@@ -7,13 +7,10 @@ FAIL, neither an inconclusive run nor a shorter one does.
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import TYPE_CHECKING
 
+from muster.model.runs import StageVerdict
 from muster_criteria.model import Verdict
 from muster_criteria.sku_files.model import LEVELS
-
-if TYPE_CHECKING:
-    from muster.store import StageVerdict
 
 INCONCLUSIVE = frozenset({Verdict.INCONCLUSIVE, Verdict.SKIPPED})
 

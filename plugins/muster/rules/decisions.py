@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from muster.errors import NoPerson
-from muster.rules.transitions import is_person
+from muster.model.names import is_person
 
 
 def check_decision(person: str, reason: str, refused: str) -> None:

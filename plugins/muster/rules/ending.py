@@ -10,16 +10,19 @@ import dataclasses
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING
 
+from muster.model.breaker import Breaker
+from muster.model.events import Evidence
+from muster.model.nodes import Node
+from muster.model.runs import Run, StageVerdict
+from muster.model.stages import STAGES
+from muster.model.states import State
 from muster.rules import transitions
 from muster.rules.current import thoroughness
-from muster.rules.transitions import STAGES, Closing, Evidence, State
+from muster.rules.transitions import Closing
 from muster_criteria.model import COMMON_CAUSE, Finding, Verdict
 
 if TYPE_CHECKING:
-    from muster.rules.breaker import Breaker
-    from muster.store import NodeRecord, RunRecord, StageVerdict
     from muster_criteria.context.alike import Neighbour
-
 
 _FOUND_NOTHING = frozenset({Verdict.PASS, Verdict.PROVISIONAL, Verdict.INCONCLUSIVE, Verdict.SKIPPED})
 
@@ -35,8 +38,8 @@ class RunFacts:
     ``preempted``: the run was a job of the scheduler, which ended it for a user's.
     """
 
-    run: RunRecord
-    node: NodeRecord
+    run: Run
+    node: Node
     stages: Sequence[StageVerdict]
     verdicts: Sequence[StageVerdict]
     suspect: bool

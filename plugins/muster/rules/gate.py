@@ -9,15 +9,15 @@ from __future__ import annotations
 import dataclasses
 import datetime
 from collections.abc import Iterable, Iterator, Sequence
-from typing import TYPE_CHECKING
 
+from muster.model.nodes import Node
+from muster.model.runs import OpenFinding, StageVerdict
+from muster.model.stages import CLUSTER_STAGES, STAGES
+from muster.model.states import State
 from muster.rules.current import current_of, thoroughness
-from muster.rules.transitions import CLUSTER_STAGES, STAGES, TRANSITIONS, Need, State
+from muster.rules.transitions import TRANSITIONS, Need
 from muster_criteria.context.waivers import Waiver
 from muster_criteria.model import Severity, Verdict
-
-if TYPE_CHECKING:
-    from muster.store import NodeRecord, OpenFinding, StageVerdict
 
 
 @dataclasses.dataclass(frozen=True)
@@ -56,7 +56,7 @@ Decision = Admit | NeedsPerson | Refuse
 
 
 def decide(
-    node: NodeRecord,
+    node: Node,
     verdicts: Iterable[StageVerdict],
     findings: Sequence[OpenFinding],
     waivers: Sequence[Waiver],
@@ -83,7 +83,7 @@ def decide(
     return NeedsPerson(open_points) if open_points else Admit()
 
 
-def _out_of_place(node: NodeRecord) -> Iterator[str]:
+def _out_of_place(node: Node) -> Iterator[str]:
     if node.state is not State.PRODUCTION and Need.PERSON not in TRANSITIONS.get((node.state, State.PRODUCTION), ()):
         yield f"it is in {node.state}, and no node enters production from there"
 
@@ -108,9 +108,7 @@ def _open_critical(findings: Sequence[OpenFinding]) -> Iterator[str]:
             yield f"open finding {found.finding.id}: {found.finding.summary}"
 
 
-def _lacking(
-    node: NodeRecord, current: Sequence[StageVerdict], limits: Limits, now: datetime.datetime
-) -> Iterator[str]:
+def _lacking(node: Node, current: Sequence[StageVerdict], limits: Limits, now: datetime.datetime) -> Iterator[str]:
     if node.pause and node.state is not State.PRODUCTION:
         yield f"its tests are {node.pause}"
     if node.shadow:
@@ -147,7 +145,7 @@ def _not_passed(current: Sequence[StageVerdict]) -> Iterator[str]:
             yield f"{verdict.stage} passed without full coverage in run {verdict.run_id}"
 
 
-def _simulated(node: NodeRecord, current: Sequence[StageVerdict]) -> Iterator[str]:
+def _simulated(node: Node, current: Sequence[StageVerdict]) -> Iterator[str]:
     for verdict in current:
         if verdict.simulated and not node.simulated:
             yield f"{verdict.stage} in run {verdict.run_id} is a simulated result, and the node is real"

@@ -10,7 +10,7 @@ import pydantic
 
 from muster.blackout import closed, closed_until
 from muster.errors import BadSettings
-from muster.rules.transitions import State
+from muster.model.states import State
 from muster_criteria.model import Verdict
 
 

@@ -6,14 +6,14 @@ import dataclasses
 import math
 from typing import TYPE_CHECKING
 
-from muster.rules.transitions import BROKEN, IN_FLIGHT, SERVING, State
+from muster.model.nodes import Node
+from muster.model.states import BROKEN, IN_FLIGHT, SERVING, State
 from muster_criteria.sku_files import programme
 from muster_criteria.sku_files.declarations import declared_probes
 from muster_criteria.words import duration
 
 if TYPE_CHECKING:
     from muster.admission.backend import Allocation
-    from muster.store import NodeRecord
     from muster_criteria.sku_files.model import Sku
 
 OUT_OF_SERVICE = BROKEN | {State.RETIRED}
@@ -89,7 +89,7 @@ def time_needed(plans: tuple[StagePlan, ...], usual_s: float | None, nodes: int,
     return text if nodes == 1 else f"{text}; {nodes} nodes, {min(nodes, at_once)} at a time"
 
 
-def risks_of_test(node: NodeRecord, plans: tuple[StagePlan, ...], allocation: Allocation) -> tuple[str, ...]:
+def risks_of_test(node: Node, plans: tuple[StagePlan, ...], allocation: Allocation) -> tuple[str, ...]:
     """Returns the risks of testing the node now, gravest first."""
     loading = [plan.stage for plan in plans if any(probe.loads for probe in plan.probes)]
     risks = [f"full load in {', '.join(loading)}"] if loading else []

@@ -3,22 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
-from typing import TYPE_CHECKING
 
 from muster.errors import IllegalMove, NodeLeased, Refusal
-from muster.rules.transitions import STAGES, State
+from muster.model.nodes import Lease, Node
+from muster.model.runs import StageVerdict
+from muster.model.stages import STAGES
+from muster.model.states import State
 from muster_criteria.model import Verdict
-
-if TYPE_CHECKING:
-    from muster.store import LeaseRecord, NodeRecord, StageVerdict
-
 
 STATES = frozenset({State.QUALIFIED, State.PRODUCTION})
 """States of nodes whose verdicts are re-evaluated; in all others a person or a run decides next."""
 
 
 def waiting(
-    nodes: Collection[NodeRecord], verdicts: Mapping[str, Sequence[StageVerdict]], leased: Collection[str]
+    nodes: Collection[Node], verdicts: Mapping[str, Sequence[StageVerdict]], leased: Collection[str]
 ) -> dict[str, list[StageVerdict]]:
     """Returns {node: its PROVISIONAL verdicts} of nodes that are qualified or serve, without those that a run holds and
     those in shadow mode.
@@ -33,9 +31,7 @@ def waiting(
     return {node: provisional for node, provisional in found.items() if provisional}
 
 
-def check(
-    node: NodeRecord, lease: LeaseRecord | None, run_id: str, provisional: Collection[str], stages: Collection[str]
-) -> None:
+def check(node: Node, lease: Lease | None, run_id: str, provisional: Collection[str], stages: Collection[str]) -> None:
     """Raise NodeLeased or IllegalMove unless ``stages`` of the run may be replaced.
 
     ``provisional``: the stages of that run whose PROVISIONAL verdict is current.

@@ -6,24 +6,23 @@ import dataclasses
 import datetime
 import json
 from collections.abc import Iterable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from muster.rules import transitions
-from muster.rules.transitions import State
+from muster.model.breaker import Breaker
+from muster.model.nodes import Node
+from muster.model.runs import Job, Run
+from muster.model.stages import in_order
+from muster.model.states import State
 from muster_criteria.context.waivers import Machine, Waiver, concerns
 from muster_criteria.model import Verdict
 from muster_reports.model import RunReport, StageReport
 
-if TYPE_CHECKING:
-    from muster.rules.breaker import Breaker
-    from muster.store import JobRecord, NodeRecord, RunRecord
-
 
 def assemble(
-    run: RunRecord,
-    node: NodeRecord,
+    run: Run,
+    node: Node,
     stages: Mapping[str, StageReport],
-    jobs: Mapping[str, JobRecord],
+    jobs: Mapping[str, Job],
     facts: tuple[Mapping[str, Any], Mapping[str, Any]],
     waivers: Sequence[str],
     breaker: Breaker,
@@ -36,7 +35,7 @@ def assemble(
     ``stages``: by name, those that have a verdict. ``jobs``: the latest job of each stage that was begun. ``facts``:
     (identity, environment) of the node in the run. ``waivers``: a sentence each.
     """
-    listed = tuple(stages[name] for name in transitions.in_order(stages))
+    listed = tuple(stages[name] for name in in_order(stages))
     report = RunReport(
         node=run.node, sku=run.sku, run_id=run.run_id, dag_id=run.dag_id, reason=run.reason,
         simulated=run.simulated or any(each.judgement.simulated for each in listed),
@@ -52,7 +51,7 @@ def assemble(
     return dataclasses.replace(report, result_json=report_json(report))
 
 
-def _forced(run: RunRecord) -> str | None:
+def _forced(run: Run) -> str | None:
     if run.forced is None or not run.started_by:
         return run.forced
     return f"{run.forced} (started by {run.started_by})"
@@ -78,7 +77,7 @@ def waiver_sentences(given: Iterable[Waiver], machine: Machine) -> tuple[str, ..
     return tuple(sentences)
 
 
-def _why_not_run(stage: str, stages: Iterable[StageReport], jobs: Mapping[str, JobRecord]) -> str:
+def _why_not_run(stage: str, stages: Iterable[StageReport], jobs: Mapping[str, Job]) -> str:
     if stage in jobs:
         return f"begun, but not judged ({jobs[stage].note or jobs[stage].state})"
     failed = next((each.judgement.stage for each in stages if each.judgement.verdict is Verdict.FAIL), "")

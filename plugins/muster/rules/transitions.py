@@ -8,101 +8,16 @@ from __future__ import annotations
 import dataclasses
 import enum
 import itertools
-from collections.abc import Iterable
 
 from muster.errors import IllegalMove, Refusal
+from muster.model.events import Evidence
+from muster.model.names import is_person
+from muster.model.stages import STAGES
+from muster.model.states import BROKEN, IN_FLIGHT, SERVING, STATE_OF_STAGE, State
 from muster_criteria.model import Verdict
-
-STAGES = ("intake", "burn_in", "integrity", "performance", "thermal")
-"""The stages of a node's qualification, in order."""
-
-CLUSTER_STAGES = ("cluster_validation",)
-"""The stages that a block of nodes goes through together, after qualification."""
 
 INCONCLUSIVE_BUDGET = 3
 """Number of consecutive inconclusive runs after which a person decides (docs/operating.md)."""
-
-NOT_PERSONS = frozenset(
-    {"", "muster", "airflow", "system", "scheduler", "housekeeping"}
-    | {"root", "admin", "administrator", "anonymous", "nobody"}
-)
-"""Actors that are programs or shared accounts: no decision is accepted under these names."""
-
-
-class State(enum.StrEnum):
-    """A node's state."""
-
-    REGISTERED = "registered"
-    INTAKE = "intake"
-    BURN_IN = "burn_in"
-    VALIDATION = "validation"
-    QUALIFIED = "qualified"
-    CLUSTER_VALIDATION = "cluster_validation"
-    PRODUCTION = "production"
-    REVALIDATION = "revalidation"
-    QUARANTINE = "quarantine"
-    TRIAGE = "triage"
-    REPAIR = "repair"
-    RMA = "rma"
-    RETIRED = "retired"
-
-
-IN_FLIGHT = frozenset({State.INTAKE, State.BURN_IN, State.VALIDATION, State.CLUSTER_VALIDATION})
-"""States of a node under test; without a run no node stays in them.
-
-Without revalidation: a node whose revalidation was inconclusive, and found something, waits there for the next one.
-"""
-
-SERVING = frozenset({State.PRODUCTION, State.REVALIDATION})
-"""States of a node in service; a node in revalidation is out of production until it passes."""
-
-BROKEN = frozenset({State.QUARANTINE, State.TRIAGE, State.REPAIR, State.RMA})
-"""States of a node that is not tested until a person has it repaired; its scheduler keeps it closed."""
-
-STATE_OF_STAGE = {
-    "intake": State.INTAKE,
-    "burn_in": State.BURN_IN,
-    "integrity": State.VALIDATION,
-    "performance": State.VALIDATION,
-    "thermal": State.VALIDATION,
-    "cluster_validation": State.CLUSTER_VALIDATION,
-}
-
-
-def in_order(stages: Iterable[str]) -> list[str]:
-    """These stages in the order in which a node goes through them, others last."""
-    return sorted(stages, key=lambda stage: (STAGES.index(stage) if stage in STAGES else len(STAGES), stage))
-
-
-def is_person(name: str | None) -> bool:
-    """Whether ``name`` can be a person, so that decisions are accepted under it."""
-    return (name or "").strip().lower() not in NOT_PERSONS
-
-
-@dataclasses.dataclass(frozen=True)
-class Evidence:
-    """The evidence for a move.
-
-    ``run`` is "dag_id/run_id" of the run that holds the node's lease; ``run_over``: it has ended without a
-    verdict. ``verdict`` and ``full_coverage`` are that run's, looked up by the records.
-    ``budget_spent``: the budget of inconclusive runs is used up. ``person`` and ``reason``: who decided, and why.
-    ``adopted`` and ``replaced``: the person took over a machine that serves already, or put another one in its place;
-    set by the records' functions of these names alone. ``held``: the run's verdict is held by the
-    circuit breaker or for a common cause. ``nothing_new``: the run tests a node in service, and gives no reason to end
-    that (``ending.RunFacts.nothing_new``). Both are set by the records alone, when they close that run.
-    """
-
-    run: str | None = None
-    run_over: bool = False
-    verdict: Verdict | None = None
-    full_coverage: bool = False
-    budget_spent: bool = False
-    person: str | None = None
-    reason: str = ""
-    adopted: bool = False
-    replaced: bool = False
-    held: bool = False
-    nothing_new: bool = False
 
 
 class Need(enum.Enum):

@@ -6,12 +6,31 @@ DatabaseNotReady, in one sentence, if the database is away or not at this versio
 
 from __future__ import annotations
 
+from muster.model.certificates import Certificate, VersionChange
+from muster.model.events import Approval, Event
+from muster.model.figures import (
+    DURATIONS_S,
+    GIVE_BACK_S,
+    BmcReading,
+    FleetFigures,
+    FleetRow,
+    NodeFigure,
+    NodeFigures,
+    Point,
+    Purged,
+    Spread,
+)
+from muster.model.names import HOST_KEY, NODE_NAME
+from muster.model.nodes import Lease, NewNode, Node
+from muster.model.parts import Placement
+from muster.model.queues import AuditEvent, AuditLag, OutboxMessage
+from muster.model.runs import Job, OpenFinding, Run, StageVerdict
+from muster.model.schedulers import ADMITTED, WITHDRAWN, Place
+from muster.model.statistics import KeptGolden, KeptSnapshot, RecordedXid, Reported
 from muster.store.database.engine import database_state, dispose, rehearsal, scratch, upgrade
 from muster.store.database.retention import apply_retention
 from muster.store.decisions.admission import admission_decision
 from muster.store.decisions.certificates import (
-    CertificateRecord,
-    VersionChange,
     certificate_of,
     certificates_of,
     check_signing_key,
@@ -30,7 +49,7 @@ from muster.store.decisions.verdicts import (
 )
 from muster.store.decisions.waivers import end_of, list_waivers, revoke_waiver, waive_finding, waivers_at
 from muster.store.decisions.withdrawals import breaker, keep_in_service
-from muster.store.fleet.goldens import GoldenRecord, goldens_for, list_goldens, withdraw_golden
+from muster.store.fleet.goldens import goldens_for, list_goldens, withdraw_golden
 from muster.store.fleet.latest import LatestStage, conclusive_stages, latest_stages
 from muster.store.fleet.measured import VISITS, ZONE, excluded_from_peers, fleet_readings, node_readings
 from muster.store.fleet.past_faults import previous_faults
@@ -45,7 +64,7 @@ from muster.store.fleet.peers import (
 from muster.store.fleet.revisions import load_revision
 from muster.store.fleet.running import running_versions
 from muster.store.fleet.signs import certificate_ends, last_tests, note_refusal, refusals, signs, tests_since
-from muster.store.fleet.xids import XidRecord, by_boot, part_of, recorded_xids
+from muster.store.fleet.xids import by_boot, part_of, recorded_xids
 from muster.store.machines.adoption import adopt_nodes, rekey_node, replace_node, verify_node
 from muster.store.machines.contested import confirm_part, serials_elsewhere
 from muster.store.machines.leases import (
@@ -68,14 +87,12 @@ from muster.store.machines.nodes import (
 )
 from muster.store.machines.parts import node_parts, part_history, part_runs
 from muster.store.machines.pauses import pause_node, resume_node
-from muster.store.machines.reported import Reported, report, reported
+from muster.store.machines.reported import report, reported
 from muster.store.output.export import export_run
-from muster.store.output.figures import DURATIONS_S, GIVE_BACK_S, FleetFigures, NodeFigures, Spread, fleet_figures
+from muster.store.output.figures import fleet_figures
 from muster.store.output.ledger import fleet_facts
-from muster.store.output.node_metrics import NodeFigure, judged_metrics, node_figures
+from muster.store.output.node_metrics import judged_metrics, node_figures
 from muster.store.output.overview import (
-    FleetRow,
-    Point,
     fleet_rows,
     fleet_version,
     metric_points,
@@ -83,16 +100,8 @@ from muster.store.output.overview import (
     nodes_with,
     runs_under_way,
 )
-from muster.store.output.raw import BmcReading, bmc_readings, stage_attempts, stage_bytes
-from muster.store.queues.audit import (
-    AuditEvent,
-    AuditLag,
-    audit_batch,
-    audit_command,
-    audit_delivered,
-    audit_failed,
-    audit_lags,
-)
+from muster.store.output.raw import bmc_readings, stage_attempts, stage_bytes
+from muster.store.queues.audit import audit_batch, audit_command, audit_delivered, audit_failed, audit_lags
 from muster.store.queues.notices import notify
 from muster.store.queues.outbox import (
     NOTIFICATION,
@@ -111,9 +120,6 @@ from muster.store.queues.outbox import (
     outbox_waiting,
 )
 from muster.store.queues.schedulers import (
-    ADMITTED,
-    WITHDRAWN,
-    PlaceRecord,
     ask_about_request,
     change_carried_out,
     claim_change,
@@ -148,20 +154,3 @@ from muster.store.testing.runs import (
     typical_duration_s,
 )
 from muster.store.testing.stages import record_stage
-from muster.store.values import (
-    HOST_KEY,
-    NODE_NAME,
-    ApprovalRecord,
-    EventRecord,
-    JobRecord,
-    LeaseRecord,
-    NewNode,
-    NodeRecord,
-    OpenFinding,
-    OutboxMessage,
-    PlacementRecord,
-    Purged,
-    RunRecord,
-    SnapshotRecord,
-    StageVerdict,
-)

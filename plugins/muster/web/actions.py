@@ -15,8 +15,10 @@ from fastapi import Form, HTTPException, Request
 from muster import acting, store
 from muster.admission import entry
 from muster.errors import MusterError
+from muster.model.nodes import Node
+from muster.model.states import State
 from muster.rules.preview import risks_of_move, risks_of_pause
-from muster.rules.transitions import State, person_moves
+from muster.rules.transitions import person_moves
 from muster.web.access import allowed
 
 DECIDES = "admission"
@@ -42,7 +44,7 @@ def from_this_page(request: Request) -> None:
         raise HTTPException(403, "this form was not sent by the Fleet page: open the node's page and try again")
 
 
-def moves(node: store.NodeRecord) -> list[State]:
+def moves(node: Node) -> list[State]:
     """The states into which a person may move the node."""
     return person_moves(node.state)
 

@@ -19,6 +19,7 @@ from starlette.exceptions import HTTPException
 
 from muster import store
 from muster.errors import MusterError, UnknownNode, UnknownRun
+from muster.model.nodes import Node
 from muster.rules.preview import OUT_OF_SERVICE
 from muster.web import (
     PREFIX,
@@ -158,7 +159,7 @@ def node(
     )  # fmt: skip
 
 
-def _steps(last: RunReport, node: store.NodeRecord) -> tuple[str, ...]:
+def _steps(last: RunReport, node: Node) -> tuple[str, ...]:
     """What to do about the node's last run, as the node stands now: a person may have decided since."""
     held = last.why_held if node.held_run else ""
     return advice.next_steps(dataclasses.replace(last, why_held=held, state_after=str(node.state), shadow=node.shadow))

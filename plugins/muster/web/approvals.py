@@ -26,8 +26,10 @@ from muster import acting, store
 from muster.admission import answers
 from muster.errors import MusterError, UnknownNode
 from muster.integration.airflow_api import ASKING, HELD, REASON, WAITS
+from muster.model.names import is_person
+from muster.model.nodes import Node
+from muster.model.runs import OpenFinding, Run
 from muster.rules.gate import Admit
-from muster.rules.transitions import is_person
 from muster.web import peers, plots
 from muster.web.access import allowed, if_confirmed
 from muster_reports.model import RunReport
@@ -61,10 +63,10 @@ class Evidence:
     ``effects``: (answer, what it will do).
     """
 
-    node: store.NodeRecord
+    node: Node
     reasons: tuple[str, ...]
-    run: store.RunRecord | None
-    findings: Sequence[store.OpenFinding]
+    run: Run | None
+    findings: Sequence[OpenFinding]
     strips: Sequence[plots.Strip]
     effects: Sequence[tuple[str, Sequence[str]]]
 
@@ -116,7 +118,7 @@ def evidence(asked: Question) -> Evidence | None:
     except UnknownNode:
         return None
     if asked.dag_id == HELD and node.held_run:
-        run: store.RunRecord | None = store.get_run(*node.held_run.split("/", 1), node=node.name)
+        run: Run | None = store.get_run(*node.held_run.split("/", 1), node=node.name)
     else:
         run = store.last_run(node.name)
     report: RunReport | None = store.run_report(run.dag_id, run.run_id, node=node.name) if run else None
@@ -126,12 +128,12 @@ def evidence(asked: Question) -> Evidence | None:
     return Evidence(node, reasons(asked, node), run, store.open_findings(node.name), failed, effects(asked, node))
 
 
-def effects(asked: Question, node: store.NodeRecord) -> list[tuple[str, Sequence[str]]]:
+def effects(asked: Question, node: Node) -> list[tuple[str, Sequence[str]]]:
     """(answer, what it will do) for each answer to the question."""
     return [(option, answers.effects(option, node)) for option in asked.options]
 
 
-def reasons(asked: Question, node: store.NodeRecord) -> tuple[str, ...]:
+def reasons(asked: Question, node: Node) -> tuple[str, ...]:
     """Why a person decides; empty if the records have nothing against the node."""
     if asked.dag_id == HELD and node.held_run:
         return (store.get_run(*node.held_run.split("/", 1), node=node.name).why_held,)

@@ -10,8 +10,10 @@ import io
 import urllib.parse
 from collections.abc import Collection, Mapping, Sequence
 
-from muster.rules.transitions import IN_FLIGHT, INCONCLUSIVE_BUDGET, State
-from muster.store import FleetRow, RunRecord
+from muster.model.figures import FleetRow
+from muster.model.runs import Run
+from muster.model.states import IN_FLIGHT, State
+from muster.rules.transitions import INCONCLUSIVE_BUDGET
 from muster_criteria.text import one_line
 from muster_reports.model import RunReport, Series
 
@@ -85,7 +87,7 @@ class Kind:
     stages: tuple[str, ...]
 
 
-def kind_of(run: RunRecord) -> Kind:
+def kind_of(run: Run) -> Kind:
     """The run's kind."""
     return Kind(run.sku, run.level, run.dag_id, run.simulated, run.required_stages)
 
@@ -94,7 +96,7 @@ def kind_of(run: RunRecord) -> Kind:
 class Progress:
     """A run that is under way. ``left_s``: seconds that such runs usually still take; None if none is recorded."""
 
-    run: RunRecord
+    run: Run
     state: State | None
     left_s: float | None
 
@@ -152,7 +154,7 @@ def verdict_counts(rows: Sequence[FleetRow]) -> list[tuple[str, int]]:
 
 
 def progress(
-    runs: Sequence[RunRecord],
+    runs: Sequence[Run],
     states: Mapping[str, State],
     typical: Mapping[Kind, float | None],
     now: datetime.datetime,

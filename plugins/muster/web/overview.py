@@ -10,6 +10,8 @@ from fastapi import Request
 from markupsafe import Markup
 
 from muster import store
+from muster.model.figures import FleetRow
+from muster.model.runs import Run
 from muster.web import fleet, plots, rack_map, rendering, shading
 from muster.web.shared import Shared
 from muster_reports import text
@@ -18,7 +20,7 @@ SINCE = datetime.timedelta(days=1)
 RUNS_MAX, MOVES_MAX = 30, 12
 NOTICES_S = 10
 """Seconds for which the sentences about the whole fleet are shared between viewers."""
-_shared_rows = Shared[list[store.FleetRow]](1)
+_shared_rows = Shared[list[FleetRow]](1)
 _shared_notices = Shared[list[str]](1)
 _shared_parts = Shared[tuple[Markup, list[str]]](32)
 
@@ -69,25 +71,25 @@ def _overview(filters: fleet.Filters) -> dict[str, Any]:
     }  # fmt: skip
 
 
-def _typical(runs: list[store.RunRecord]) -> dict[fleet.Kind, float | None]:
+def _typical(runs: list[Run]) -> dict[fleet.Kind, float | None]:
     return {
         of: store.typical_duration_s(of.sku, of.level, of.dag_id, simulated=of.simulated, stages=of.stages)
         for of in {fleet.kind_of(run) for run in runs}
     }
 
 
-def fleet_now() -> tuple[list[store.FleetRow], str]:
+def fleet_now() -> tuple[list[FleetRow], str]:
     """All rows and their version; read once for all viewers until something changes."""
     version = store.fleet_version()
     return _shared_rows.get(version, store.fleet_rows), version
 
 
-def _notices_now(rows: list[store.FleetRow], version: str) -> list[str]:
+def _notices_now(rows: list[FleetRow], version: str) -> list[str]:
     """``_notices``, read once in ``NOTICES_S`` for all viewers and filters."""
     return _shared_notices.get((version, int(_now().timestamp()) // NOTICES_S), lambda: _notices(rows))
 
 
-def _notices(rows: list[store.FleetRow]) -> list[str]:
+def _notices(rows: list[FleetRow]) -> list[str]:
     """One sentence for each thing of the fleet as a whole that needs a person."""
     found = []
     for simulated in sorted({row.simulated for row in rows}):

@@ -6,7 +6,7 @@ import collections
 import dataclasses
 from collections.abc import Iterable, Mapping, Sequence
 
-from muster.store import Point
+from muster.model.figures import Point
 from muster_criteria.devices import kind_of
 from muster_criteria.fleet.peers.bands import Band, Key
 from muster_criteria.model import Observation

@@ -9,7 +9,7 @@ import statistics
 import urllib.parse
 from collections.abc import Mapping, Sequence
 
-from muster.store import FleetRow, NodeFigure
+from muster.model.figures import FleetRow, NodeFigure
 from muster.web.fleet import GROUP_OF, GROUPS
 from muster_criteria.devices import natural
 from muster_criteria.words import number

@@ -12,7 +12,7 @@ from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup, escape
 from starlette.exceptions import HTTPException
 
-from muster.rules.transitions import STAGES
+from muster.model.stages import STAGES
 from muster.web import PREFIX, fleet, plots
 from muster_criteria import words
 from muster_criteria.sku_files.programme import LEVELS

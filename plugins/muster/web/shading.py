@@ -6,7 +6,7 @@ import time
 from collections.abc import Mapping
 
 from muster import store
-from muster.store import NodeFigure
+from muster.model.figures import NodeFigure
 from muster.web.rack_map import read_key
 from muster.web.shared import Shared
 

@@ -18,8 +18,9 @@ from muster import store
 from muster.admission.startable import startable
 from muster.errors import MusterError
 from muster.integration.runid import QUALIFICATION, REVALIDATION, run_id
+from muster.model.nodes import Node
+from muster.model.states import SERVING
 from muster.rules import preview
-from muster.rules.transitions import SERVING
 from muster.settings import settings
 from muster.web.access import allowed, if_confirmed
 from muster_criteria.sku_files.programme import LEVELS
@@ -74,7 +75,7 @@ class Start:
         body = TriggerDAGRunPostBody(dag_run_id=run, logical_date=None, conf=conf, note=f"{node.name}: {self.reason}")
         trigger_dag_run(dag_id, body, DBDagBag(), self._user, self._session, self._request)
 
-    def _wanted(self) -> tuple[store.NodeRecord, str, str]:
+    def _wanted(self) -> tuple[Node, str, str]:
         if not self.reason:
             raise MusterError("give a reason: it stays in the node's history and names the run")
         if self.level not in LEVELS:

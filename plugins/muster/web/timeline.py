@@ -6,8 +6,12 @@ import dataclasses
 import datetime
 from collections.abc import Iterator, Sequence
 
-from muster.rules.transitions import State
-from muster.store import BmcReading, CertificateRecord, EventRecord, PlacementRecord, RunRecord
+from muster.model.certificates import Certificate
+from muster.model.events import Event
+from muster.model.figures import BmcReading
+from muster.model.parts import Placement
+from muster.model.runs import Run
+from muster.model.states import State
 
 
 @dataclasses.dataclass(frozen=True)
@@ -19,14 +23,14 @@ class Entry:
     what: str
     by: str = ""
     state: State | None = None
-    run: RunRecord | None = None
+    run: Run | None = None
 
 
 def timeline(
-    events: Sequence[EventRecord],
-    runs: Sequence[RunRecord],
-    certificates: Sequence[CertificateRecord],
-    parts: Sequence[PlacementRecord],
+    events: Sequence[Event],
+    runs: Sequence[Run],
+    certificates: Sequence[Certificate],
+    parts: Sequence[Placement],
     bmc: Sequence[BmcReading],
     now: datetime.datetime,
     most: int,
@@ -40,19 +44,19 @@ def timeline(
     return sorted(found, key=lambda entry: entry.at, reverse=True)[:most]
 
 
-def _events(events: Sequence[EventRecord]) -> Iterator[Entry]:
+def _events(events: Sequence[Event]) -> Iterator[Entry]:
     for each in reversed(events):
         moved = each.from_state != each.to_state
         by = f"{each.actor} {each.login}".strip()
         yield Entry(each.at, "state" if moved else "remark", each.reason, by, each.to_state if moved else None)
 
 
-def _runs(runs: Sequence[RunRecord]) -> Iterator[Entry]:
+def _runs(runs: Sequence[Run]) -> Iterator[Entry]:
     for each in runs:
         yield Entry(each.ended_at or each.started_at, "test", each.headline or each.reason, run=each)
 
 
-def _certificates(certificates: Sequence[CertificateRecord], now: datetime.datetime) -> Iterator[Entry]:
+def _certificates(certificates: Sequence[Certificate], now: datetime.datetime) -> Iterator[Entry]:
     for each in certificates:
         yield Entry(each.issued_at, "certificate", f"{each.id} issued: {each.verdict}")
         if each.revoked_at:
@@ -69,7 +73,7 @@ def _bmc(readings: Sequence[BmcReading]) -> Iterator[Entry]:
             yield Entry(each.at, "BMC", f"during {each.stage}: {shown}")
 
 
-def _parts(parts: Sequence[PlacementRecord]) -> Iterator[Entry]:
+def _parts(parts: Sequence[Placement]) -> Iterator[Entry]:
     for each in parts:
         part = f"{each.kind} {each.serial}"
         yield Entry(each.since, "part", f"{part} seen in {each.slot}")

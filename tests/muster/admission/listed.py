@@ -8,7 +8,8 @@ from muster import store
 from muster.admission import service
 from muster.admission.entry import move
 from muster.errors import SchedulerDown
-from muster.rules.transitions import State
+from muster.model.nodes import Lease
+from muster.model.states import State
 from tests.muster import fleet
 
 NODE, THERE = "gpu-0001", "r1n1"
@@ -55,7 +56,7 @@ class Jobs:
         self.ended += [job] if self.running.pop(job, "") else []
 
 
-def revalidate(run: str = "r1") -> store.LeaseRecord:
+def revalidate(run: str = "r1") -> Lease:
     lease = store.acquire_lease(NODE, DAG, run)
     service.take_for_test(NODE, f"node_revalidation {run}", "revalidation")
     store.begin_run(DAG, run, NODE, "short", "idle")

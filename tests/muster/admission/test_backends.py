@@ -20,7 +20,7 @@ from muster.admission.clusters import backend_of
 from muster.admission.entry import move
 from muster.admission.slurm import FEATURE
 from muster.errors import BadScheduler, BadSettings, LeftAlone, SchedulerDown
-from muster.rules.transitions import State
+from muster.model.states import State
 from muster.store.queues import schedulers
 from tests.muster import fleet
 from tests.support.node_list import NodeList, NodeListSettings

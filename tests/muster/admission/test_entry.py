@@ -8,8 +8,10 @@ from muster import store
 from muster.admission import service
 from muster.admission.entry import admit, admit_by
 from muster.errors import Refusal
+from muster.model.events import Evidence
+from muster.model.stages import CLUSTER_STAGES, STAGES
+from muster.model.states import State
 from muster.rules.gate import Admit, NeedsPerson, Refuse
-from muster.rules.transitions import CLUSTER_STAGES, STAGES, Evidence, State
 from muster_criteria.model import Verdict
 from tests.muster import fleet
 from tests.support.refusals import illegal

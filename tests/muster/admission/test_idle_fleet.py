@@ -15,11 +15,13 @@ from muster import store
 from muster.admission import clusters, service
 from muster.admission.entry import move
 from muster.admission.idle_fleet import known
+from muster.model.stages import STAGES
+from muster.model.states import State
 from muster.operators.lifecycle import revalidation
 from muster.operators.testing import claims, qualification
 from muster.rules.idle.capacity import Signs
 from muster.rules.idle.selection import choose
-from muster.rules.transitions import INCONCLUSIVE_BUDGET, STAGES, State
+from muster.rules.transitions import INCONCLUSIVE_BUDGET
 from muster.store.database.engine import writing
 from muster.store.database.models import CertificateRow
 from muster_criteria.model import Verdict

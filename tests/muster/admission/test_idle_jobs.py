@@ -22,10 +22,11 @@ from muster.admission import clusters, service
 from muster.admission.backend import TEST_PREFIX
 from muster.admission.clusters import backend_of
 from muster.errors import BadScheduler, JobEnded, LeftAlone, Preempted
+from muster.model.stages import STAGES
+from muster.model.states import State
 from muster.operators.lifecycle import revalidation
 from muster.operators.testing import qualification
 from muster.remote import launch
-from muster.rules.transitions import STAGES, State
 from muster_criteria.model import Verdict
 from tests.muster import fleet
 from tests.support.servers import kubernetes_server

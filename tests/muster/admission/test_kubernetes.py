@@ -20,7 +20,7 @@ from muster.admission.entry import move
 from muster.admission.kubernetes import BESIDE, CONDITION, LABEL, REQUEST, TAINT, Kubernetes
 from muster.admission.kubernetes_test_pod import resources_left
 from muster.errors import BadScheduler, LeftAlone, SchedulerDown
-from muster.rules.transitions import State
+from muster.model.states import State
 from tests.muster import fleet
 from tests.support.servers.kubernetes import Cluster
 

@@ -24,9 +24,9 @@ from muster import store
 from muster.admission import service
 from muster.admission.entry import admit, move
 from muster.errors import IllegalMove, MusterError
+from muster.model.states import BROKEN, SERVING, State
 from muster.operators.lifecycle import revalidation
 from muster.operators.testing import qualification
-from muster.rules.transitions import BROKEN, SERVING, State
 from muster.store.queues import schedulers
 from muster_criteria.model import Verdict
 from tests.muster import fleet

@@ -19,8 +19,9 @@ from muster.admission.backend import TEST_PREFIX, Seen
 from muster.admission.entry import move
 from muster.cli.nodes.check import of_controller
 from muster.errors import BadScheduler, MusterError, Refusal, SchedulerDown
+from muster.model.stages import STAGES
+from muster.model.states import State
 from muster.operators import provisional
-from muster.rules.transitions import STAGES, State
 from muster.store.queues import schedulers
 from muster_criteria.model import Verdict
 from tests.muster import fleet

@@ -15,10 +15,11 @@ from muster.admission.backend import TEST_PREFIX, Seen
 from muster.admission.idle_fleet import known
 from muster.errors import LeftAlone, Preempted, SchedulerDown
 from muster.integration import closing
+from muster.model.nodes import Lease
+from muster.model.states import State
 from muster.operators.lifecycle import revalidation
 from muster.operators.testing import claims, qualification
 from muster.rules.idle.selection import choose
-from muster.rules.transitions import State
 from muster_criteria.model import Verdict
 from tests.muster import fleet
 from tests.muster.admission.listed import DAG, NODE, THERE, Jobs, in_production, line, placed, revalidate
@@ -111,7 +112,7 @@ def test_the_end_of_one_run_leaves_the_job_of_the_next(
     if by == "reconcile":
         live = store.live_leases
 
-        def live_leases() -> list[store.LeaseRecord]:
+        def live_leases() -> list[Lease]:
             found = live()
             monkeypatch.setattr(store, "live_leases", live)
             revalidate("r2")

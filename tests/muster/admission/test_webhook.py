@@ -15,7 +15,7 @@ from muster.admission.clusters import backend_of, check
 from muster.admission.entry import move
 from muster.admission.webhook import signed
 from muster.errors import BadScheduler, BadSettings, LeftAlone, MusterError, SchedulerDown
-from muster.rules.transitions import State
+from muster.model.states import State
 from muster.store.database import wanted
 from tests.muster import fleet
 from tests.muster.admission.conftest import webhook_settings

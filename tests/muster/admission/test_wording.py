@@ -12,7 +12,7 @@ from muster import store
 from muster.admission import clusters, service
 from muster.admission.clusters import backend_of
 from muster.admission.entry import admit_by
-from muster.rules.transitions import State
+from muster.model.states import State
 from tests.muster import fleet
 from tests.muster.admission.test_backends import UNCONFIGURED
 from tests.muster.admission.test_kubernetes import NO_CLUSTER

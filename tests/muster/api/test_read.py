@@ -11,7 +11,7 @@ from fastapi.testclient import TestClient
 
 from muster import store
 from muster.api.app import create_app
-from muster.rules.transitions import State
+from muster.model.states import State
 from muster.web.app import read
 from tests.muster import fleet
 

@@ -13,7 +13,8 @@ from muster import acting, store
 from muster.audit import sinks, stream
 from muster.cli.controller import doctor
 from muster.errors import BadSettings, ControllerFault, NoPerson
-from muster.rules.transitions import State
+from muster.model.queues import AuditEvent, AuditLag
+from muster.model.states import State
 from muster.settings import settings
 from muster.store.database import access
 from muster.store.database.engine import writing
@@ -73,7 +74,7 @@ def everything() -> list[int]:
     return [event.id for event in store.audit_batch("none", 10**6)]
 
 
-def lag(sink: str) -> store.AuditLag:
+def lag(sink: str) -> AuditLag:
     return next(each for each in store.audit_lags() if each.sink == sink)
 
 
@@ -170,7 +171,7 @@ def test_an_event_that_is_committed_late_is_not_passed_over(fleet_db: str) -> No
     if fleet_db.startswith("sqlite"):
         pytest.skip("SQLite has one writer at a time")
     write(1)
-    got: list[store.AuditEvent] = []
+    got: list[AuditEvent] = []
     reader = threading.Thread(target=lambda: got.extend(store.audit_batch("siem", 100)))
     with writing() as session:
         access.write_event(session, NODE, State.REGISTERED, State.REGISTERED, "slow", "first", {})

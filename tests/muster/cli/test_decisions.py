@@ -15,7 +15,7 @@ from sqlalchemy import text
 
 from muster import store
 from muster.integration.airflow_api import AirflowClient
-from muster.rules.transitions import State
+from muster.model.states import State
 from muster.store.database.engine import reading
 from muster.store.database.models import Base
 from muster_criteria.model import Verdict

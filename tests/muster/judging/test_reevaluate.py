@@ -22,9 +22,10 @@ from muster.judging.case import NO_PEERS, Collected, fresh_case, judgement_of, s
 from muster.judging.proposal import propose
 from muster.judging.reevaluate import differences, reevaluate
 from muster.judging.references import metrics
+from muster.model.runs import Run
+from muster.model.stages import STAGES
 from muster.operators import provisional, statistics
 from muster.operators.reporting import sending
-from muster.rules.transitions import STAGES
 from muster.store.database.engine import writing
 from muster.store.database.models import MeasurementRow, StageRow
 from muster_criteria.chassis import Chassis
@@ -209,7 +210,7 @@ def test_wording_of_what_cannot_be_reevaluated(
     assert (status, err) == (1, f"muster: {refused(store.find_run, 'nobody__ran').partition(': ')[2]}\n")
 
 
-def run_revision(run: store.RunRecord) -> str:
+def run_revision(run: Run) -> str:
     return store.run_report(run.dag_id, run.run_id).stages[0].judgement.sku_version
 
 
@@ -362,7 +363,7 @@ def test_one_node_that_cannot_be_judged_again_keeps_no_other_from_it(
     newcomer(sku, "well")
     original = store.record_reevaluation
 
-    def record_reevaluation(run: store.RunRecord, *changes: Any) -> store.RunRecord:
+    def record_reevaluation(run: Run, *changes: Any) -> Run:
         if run.node == "taken":
             raise NodeLeased("taken is leased by run x")
         if run.node == "broken":

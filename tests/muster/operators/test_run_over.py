@@ -9,9 +9,10 @@ import pytest
 
 from muster import store
 from muster.integration import listeners
+from muster.model.stages import STAGES
+from muster.model.states import State
 from muster.operators import upkeep
 from muster.operators.testing import qualification
-from muster.rules.transitions import STAGES, State
 from muster_criteria.model import Verdict
 from tests.muster import fleet
 

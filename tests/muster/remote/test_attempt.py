@@ -17,13 +17,14 @@ import pytest
 import muster.remote
 from muster import store
 from muster.errors import LeaseLost, Preempted
+from muster.model.nodes import NewNode
+from muster.model.stages import STAGES
 from muster.remote import attempt as remote
 from muster.remote import jobs, outcome, ssh
 from muster.remote.attempt import Attempt, NoVerdict, Programme, StillRunning, Task
 from muster.remote.login import Credentials
 from muster.remote.outcome import Ended, Kind
 from muster.remote.zipapp import AgentFile
-from muster.rules.transitions import STAGES
 from muster_criteria.measured import parse_result
 from muster_criteria.model import Verdict
 from muster_criteria.sku_files.skus import load_sku
@@ -96,7 +97,7 @@ class Bench:
 def bench(server: sshd.Sshd, tmp_path: Path) -> Iterator[Bench]:
     node = server.node(NODE)
     key, place = " ".join(node.host_key.split()[:2]), {"port": node.port, "user": node.user or ""}
-    store.add_node(store.NewNode(NODE, node.host, key, "cpu-generic", work_dir=node.work_dir, **place))
+    store.add_node(NewNode(NODE, node.host, key, "cpu-generic", work_dir=node.work_dir, **place))
     store.acquire_lease(NODE, *RUN)
     store.begin_run(*RUN, NODE, "demo", "new", required_stages=STAGES)
     yield Bench(server, AgentFile(*standin.write(tmp_path / "cache")))

@@ -8,20 +8,20 @@ from typing import Any
 import pytest
 
 from muster import store
+from muster.model.runs import Job
 from muster.remote import redfish
 from muster.remote.bmc import BadBmc, Bmc, Login
 from muster.remote.bmc_watch import BmcWatch
-from muster.store import JobRecord
 from muster_criteria.chassis import Chassis, reading
 
 BEFORE = Chassis((reading("fan_speed", "fan0", 8000.0, None, "Fan 1"),))
-JOB = JobRecord("dag", "run", "burn_in", "0.0", "running", "", chassis=BEFORE.to_json())
+JOB = Job("dag", "run", "burn_in", "0.0", "running", "", chassis=BEFORE.to_json())
 
 
 @pytest.fixture
-def kept(monkeypatch: pytest.MonkeyPatch) -> list[JobRecord]:
+def kept(monkeypatch: pytest.MonkeyPatch) -> list[Job]:
     """The job as it is recorded."""
-    written: list[JobRecord] = []
+    written: list[Job] = []
     monkeypatch.setattr(store, "get_job", lambda *_: JOB)
     monkeypatch.setattr(store, "record_job", written.append)
     return written
@@ -51,7 +51,7 @@ def read(login: Any = None) -> str:
     return asyncio.run(watch.read(who))
 
 
-def test_the_worst_is_kept_with_the_job(kept: list[JobRecord], requests: list[Any]) -> None:
+def test_the_worst_is_kept_with_the_job(kept: list[Job], requests: list[Any]) -> None:
     assert read(Login("root", "secret")) == "it is slow"
     (job,) = kept
     assert [each.value for each in Chassis.from_json(job.chassis).readings] == [0.0]
@@ -59,7 +59,7 @@ def test_the_worst_is_kept_with_the_job(kept: list[JobRecord], requests: list[An
     assert requests == [Login("root", "secret")]
 
 
-def test_a_login_that_is_missing_is_reported(kept: list[JobRecord], requests: list[Any]) -> None:
+def test_a_login_that_is_missing_is_reported(kept: list[Job], requests: list[Any]) -> None:
     assert "no_such_bmc" in read()
     assert (kept, requests) == ([], [])
 
@@ -72,4 +72,4 @@ def test_it_is_not_read_where_it_need_not_be(
     monkeypatch: pytest.MonkeyPatch, seconds: str, stage: str, bmc: dict[str, str]
 ) -> None:
     monkeypatch.setenv("MUSTER_BMC_SECONDS", seconds)
-    assert BmcWatch.of(JobRecord("dag", "run", stage, "0.0", "running", ""), bmc) is None
+    assert BmcWatch.of(Job("dag", "run", stage, "0.0", "running", ""), bmc) is None

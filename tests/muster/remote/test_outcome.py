@@ -4,16 +4,16 @@ from __future__ import annotations
 
 import pytest
 
+from muster.model.runs import Job
 from muster.remote import outcome
 from muster.remote.attempt_key import AttemptKey
 from muster.remote.jobs import Look, State
 from muster.remote.outcome import Kind, Next
-from muster.store import JobRecord
 from muster_criteria.model import Verdict
 
 
-def job(generation: str, state: str) -> JobRecord:
-    return JobRecord("d", "r", "burn_in", generation, state, "")
+def job(generation: str, state: str) -> Job:
+    return Job("d", "r", "burn_in", generation, state, "")
 
 
 @pytest.mark.parametrize(
@@ -35,7 +35,7 @@ def job(generation: str, state: str) -> JobRecord:
         (5, job("2.0", outcome.FINAL), "5.0"),
     ],
 )
-def test_which_attempt_comes_next(max_tries: int, latest: JobRecord | None, expected: str) -> None:
+def test_which_attempt_comes_next(max_tries: int, latest: Job | None, expected: str) -> None:
     assert str(outcome.next_attempt(max_tries, latest)) == expected
 
 

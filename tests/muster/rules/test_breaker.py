@@ -8,9 +8,10 @@ import random
 from hypothesis import given
 from hypothesis import strategies as st
 
+from muster.model.breaker import Breaker
+from muster.model.events import Event
+from muster.model.states import SERVING, State
 from muster.rules import breaker
-from muster.rules.transitions import SERVING, State
-from muster.store import EventRecord
 
 NOW = datetime.datetime(2026, 6, 1, tzinfo=datetime.UTC)
 HOUR = datetime.timedelta(hours=1)
@@ -23,12 +24,12 @@ def event(
     before: State = State.REVALIDATION,
     after: State = State.QUARANTINE,
     person: str = "",
-) -> EventRecord:
+) -> Event:
     proof = {"person": person} if person else {"run": "dag/run"}
-    return EventRecord(node, NOW - hours_ago * HOUR, before, after, "muster", "", proof)
+    return Event(node, NOW - hours_ago * HOUR, before, after, "muster", "", proof)
 
 
-def stands(out: int, fleet: int, limits: breaker.Limits = LIMITS) -> breaker.Breaker:
+def stands(out: int, fleet: int, limits: breaker.Limits = LIMITS) -> Breaker:
     """A fleet of ``fleet`` nodes, of which ``out`` were withdrawn an hour ago."""
     names = [f"n{place}" for place in range(fleet)]
     return breaker.state([event(name) for name in names[:out]], names[out:], NOW, limits)
@@ -97,7 +98,7 @@ EVENTS = st.lists(
 
 @given(EVENTS, st.integers(0, 60), st.randoms())
 def test_it_counts_each_node_once_whatever_the_order_and_never_for_what_is_over(
-    events: list[EventRecord], serving: int, chance: random.Random
+    events: list[Event], serving: int, chance: random.Random
 ) -> None:
     in_service = [f"s{place}" for place in range(serving)]
     history = breaker.state(events, in_service, NOW, LIMITS)

@@ -9,10 +9,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from muster.model.nodes import Node, Pause
+from muster.model.runs import OpenFinding, StageVerdict
+from muster.model.stages import CLUSTER_STAGES, STAGES
+from muster.model.states import State
 from muster.rules.gate import Admit, Decision, Limits, NeedsPerson, Refuse, decide
-from muster.rules.pause import Pause
-from muster.rules.transitions import CLUSTER_STAGES, STAGES, State
-from muster.store import NodeRecord, OpenFinding, StageVerdict
 from muster_criteria.context.waivers import Waiver
 from muster_criteria.model import Severity, Verdict
 from muster_criteria.sku_files.model import LEVELS
@@ -33,10 +34,8 @@ OUT_OF_SERVICE = (
 )
 
 
-def node(state: State = State.CLUSTER_VALIDATION, *, shadow: bool = False) -> NodeRecord:
-    return NodeRecord(
-        "gpu-0001", "h", 22, "", "", "sku", state, {}, "~", "", "", {}, False, NOW - 1000 * HOUR, shadow=shadow
-    )
+def node(state: State = State.CLUSTER_VALIDATION, *, shadow: bool = False) -> Node:
+    return Node("gpu-0001", "h", 22, "", "", "sku", state, {}, "~", "", "", {}, False, NOW - 1000 * HOUR, shadow=shadow)
 
 
 def stage_verdict(
@@ -62,9 +61,7 @@ def waiver(until: float = 1) -> Waiver:
 WELL = [stage_verdict(stage) for stage in ALL]
 
 
-def decision_for(
-    verdicts: list[StageVerdict] = WELL, findings=(), waivers=(), at: NodeRecord | None = None
-) -> Decision:
+def decision_for(verdicts: list[StageVerdict] = WELL, findings=(), waivers=(), at: Node | None = None) -> Decision:
     return decide(at or node(), verdicts, findings, waivers, limits=LIMITS, now=NOW)
 
 

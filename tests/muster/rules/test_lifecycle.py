@@ -10,16 +10,13 @@ from hypothesis import strategies as st
 from syrupy.assertion import SnapshotAssertion
 
 from muster.errors import IllegalMove, Refusal
+from muster.model.events import Evidence
+from muster.model.names import NOT_PERSONS
+from muster.model.stages import CLUSTER_STAGES, STAGES
+from muster.model.states import IN_FLIGHT, SERVING, State
 from muster.rules.transitions import (
-    CLUSTER_STAGES,
-    IN_FLIGHT,
     INCONCLUSIVE_BUDGET,
-    NOT_PERSONS,
-    SERVING,
-    STAGES,
     TRANSITIONS,
-    Evidence,
-    State,
     check_move,
     closing,
     path_to_stage,

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import pytest
 
+from muster.model.states import State
 from muster.rules.preview import risks_of_move, stage_plans, time_needed
-from muster.rules.transitions import TRANSITIONS, State
+from muster.rules.transitions import TRANSITIONS
 from muster_criteria.sku_files import programme
 from muster_criteria.sku_files.model import LEVELS
 from muster_criteria.sku_files.skus import list_skus, load_sku

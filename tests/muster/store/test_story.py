@@ -14,8 +14,10 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, ru
 
 from muster import store
 from muster.errors import MusterError
+from muster.model.events import Evidence
+from muster.model.stages import STAGES
+from muster.model.states import IN_FLIGHT, State
 from muster.rules.gate import Refuse
-from muster.rules.transitions import IN_FLIGHT, STAGES, Evidence, State
 from muster_criteria.model import Coverage, Verdict
 from tests.muster import fleet
 

@@ -11,7 +11,8 @@ from sqlalchemy import text
 from syrupy.assertion import SnapshotAssertion
 
 from muster import store
-from muster.rules.transitions import State
+from muster.model.runs import Job
+from muster.model.states import State
 from muster.store.database import engine
 from muster_criteria.model import Verdict
 from tests.muster import fleet
@@ -144,7 +145,7 @@ def test_wording_of_what_runs_leave(snapshot: SnapshotAssertion, tmp_path: Path)
         visit(name)
     store.add_node(fleet.new_node("gpu-0002"))
     lease = fleet.begin("gpu-0002", "r")
-    store.record_job(store.JobRecord(lease.dag_id, "r", "intake", "1", "lost", "/j", note="connection lost"))
+    store.record_job(Job(lease.dag_id, "r", "intake", "1", "lost", "/j", note="connection lost"))
     report = store.run_report(lease.dag_id, "r")
     taken = [fleet.new_node("gpu-0003"), fleet.new_node("gpu-0004")]
     for node in taken:

@@ -11,7 +11,7 @@ from fastapi import FastAPI
 from fastapi.testclient import TestClient
 
 from muster import store
-from muster.rules.transitions import State
+from muster.model.states import State
 from muster.web import approvals
 from tests.muster import fleet
 from tests.muster.web.conftest import HOSTILE, ask, override, page, question

@@ -12,7 +12,10 @@ from fastapi import FastAPI
 from fastapi.testclient import TestClient
 
 from muster import store
-from muster.rules.transitions import State
+from muster.model.certificates import Certificate
+from muster.model.events import Event
+from muster.model.parts import Placement
+from muster.model.states import State
 from muster.web import actions, plots, starts, timeline
 from muster_criteria import chassis
 from muster_criteria.fleet.peers.bands import Band
@@ -85,9 +88,9 @@ def test_the_timeline_is_sorted_and_keeps_the_latest() -> None:
     def at(day: int) -> datetime.datetime:
         return datetime.datetime(2026, 5, day, tzinfo=datetime.UTC)
 
-    event = store.EventRecord("n1", at(2), State.REGISTERED, State.INTAKE, "muster", "x", {})
-    parts = [store.PlacementRecord("n1", "gpu0", "gpu", "S-1", at(1), at(4))]
-    certificate = store.CertificateRecord("c-1", "n1", at(3), at(9), "PASS", None, "a FAIL", "", at(5))
+    event = Event("n1", at(2), State.REGISTERED, State.INTAKE, "muster", "x", {})
+    parts = [Placement("n1", "gpu0", "gpu", "S-1", at(1), at(4))]
+    certificate = Certificate("c-1", "n1", at(3), at(9), "PASS", None, "a FAIL", "", at(5))
     found = timeline.timeline([event], [], [certificate], parts, [], at(30), 4)
     expected = [(5, "certificate"), (4, "part"), (3, "certificate"), (2, "state")]
     assert [(each.at.day, each.kind) for each in found] == expected
@@ -101,7 +104,7 @@ def test_the_timeline_shows_what_became_of_a_certificate(revoked: int | None, no
         return datetime.datetime(2026, 5, day, tzinfo=datetime.UTC)
 
     why, when = ("a FAIL", at(revoked)) if revoked else ("", None)
-    row = store.CertificateRecord("c-1", "n1", at(3), at(9), "PASS", None, why, "", when)
+    row = Certificate("c-1", "n1", at(3), at(9), "PASS", None, why, "", when)
     assert [each.at.day for each in timeline.timeline([], [], [row], [], [], at(now), 9)] == days
 
 

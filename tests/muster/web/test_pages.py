@@ -14,7 +14,9 @@ from fastapi.routing import APIRoute
 from fastapi.testclient import TestClient
 
 from muster import store
-from muster.rules.transitions import State
+from muster.model.figures import FleetRow
+from muster.model.queues import AuditLag
+from muster.model.states import State
 from muster.web import access, actions, approvals, overview, starts
 from muster.web import app as web
 from muster.web.shared import Shared
@@ -150,7 +152,7 @@ def test_the_live_part_is_renewed_by_time_questions_and_notices(
     asked = client.get(f"/live?version={version}")
     assert "2 questions wait" in asked.text
     version = _version(asked.text)
-    lag = store.AuditLag("siem", 7, None, "refused")
+    lag = AuditLag("siem", 7, None, "refused")
     monkeypatch.setattr(store, "audit_lags", lambda: [lag])
     noon[0] += datetime.timedelta(seconds=overview.NOTICES_S)
     noticed = client.get(f"/live?version={version}")
@@ -273,8 +275,8 @@ def test_the_page_of_a_block_names_its_members(client: TestClient) -> None:
     assert "n2" in text[text.index("Still running on") : text.index("Members")]
 
 
-def _row(name: str, state: State) -> store.FleetRow:
-    return store.FleetRow(name, state, "cpu-generic", "r1", False, "", None, "", "", None, "", None, None)
+def _row(name: str, state: State) -> FleetRow:
+    return FleetRow(name, state, "cpu-generic", "r1", False, "", None, "", "", None, "", None, None)
 
 
 @pytest.mark.parametrize(

@@ -7,8 +7,8 @@ import dataclasses
 import pytest
 
 from muster import store
-from muster.rules.transitions import State
-from muster.store import FleetRow, NodeFigure
+from muster.model.figures import FleetRow, NodeFigure
+from muster.model.states import State
 from muster.web import rack_map
 from muster_node.contract import Measurement
 from tests.muster import fleet

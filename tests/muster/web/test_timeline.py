@@ -6,17 +6,17 @@ import datetime
 
 import pytest
 
-from muster.store import CertificateRecord
+from muster.model.certificates import Certificate
 from muster.web.timeline import timeline
 
 NOW = datetime.datetime(2026, 6, 1, tzinfo=datetime.UTC)
 DAY = datetime.timedelta(days=1)
 
 
-def certificate(number: int, issued: float) -> CertificateRecord:
+def certificate(number: int, issued: float) -> Certificate:
     """A certificate of 30 days, issued so many days ago."""
     at = NOW - issued * DAY
-    return CertificateRecord(f"c{number}", "n1", at, at + 30 * DAY, "PASS", at, "", "")
+    return Certificate(f"c{number}", "n1", at, at + 30 * DAY, "PASS", at, "", "")
 
 
 @pytest.mark.parametrize(

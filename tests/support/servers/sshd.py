@@ -22,7 +22,7 @@ SSHD = shutil.which("sshd", path="/usr/sbin:/usr/local/sbin:/usr/bin")
 
 @dataclasses.dataclass(frozen=True)
 class Node:
-    """What our code needs to know of a node; shaped like ``NodeRecord``."""
+    """What our code needs to know of a node; shaped like ``Node``."""
 
     name: str
     host: str

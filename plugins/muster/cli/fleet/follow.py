@@ -9,11 +9,11 @@ from typing import TYPE_CHECKING
 import typer
 
 from muster.errors import AirflowUnreachable
+from muster.model.runs import Run
 from muster.settings import settings
 
 if TYPE_CHECKING:
     from muster.integration.airflow_api import AirflowClient
-    from muster.store import RunRecord
 
 UNANSWERED_MAX = 20
 """So many requests in a row may fail before ``--watch`` gives up."""
@@ -24,7 +24,7 @@ _AT_WORK = {
 """By a task's state in Airflow, what ``--watch`` shows behind its name."""
 
 
-def follow(airflow: AirflowClient, dag: str, runs: Mapping[str, str], *, quiet: bool = False) -> list[RunRecord]:
+def follow(airflow: AirflowClient, dag: str, runs: Mapping[str, str], *, quiet: bool = False) -> list[Run]:
     """Follow the runs ({nodes: run id}) to their ends; returns what was recorded of each node.
 
     ``quiet``: prints nothing. Raises AirflowUnreachable after ``UNANSWERED_MAX`` requests in a row without an answer.

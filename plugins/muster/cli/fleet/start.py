@@ -15,11 +15,11 @@ from muster.cli.terminal import dry, show
 from muster.cli.terminal.options import AsJson
 from muster.errors import MusterError
 from muster.integration.runid import QUALIFICATION, REVALIDATION, run_id
+from muster.model.nodes import Node
 from muster.settings import settings
 
 if TYPE_CHECKING:
     from muster.integration.airflow_api import AirflowClient
-    from muster.store import NodeRecord
 
 BLOCK, ADMISSION = "cluster_qualification", "admission"
 LEVELS = ("demo", "short", "standard", "long")
@@ -73,7 +73,7 @@ def revalidate(
     json: AsJson = False,
 ) -> None:
     """Test nodes of production again, one DAG run each; a node in use is left alone."""
-    from muster.rules.transitions import SERVING
+    from muster.model.states import SERVING
 
     known = _known(nodes, level)
     for node in known.values():
@@ -93,7 +93,7 @@ def block(
     json: AsJson = False,
 ) -> None:
     """Test qualified nodes together, as one block; those that meet every condition enter production."""
-    from muster.rules.transitions import State
+    from muster.model.states import State
 
     why = _forced(force, force_reason)
     members = list(_known(nodes, level).values())
@@ -157,7 +157,7 @@ def approve(
 
 def _check_login() -> None:
     """Raise MusterError if the answer would come from no person: its run would refuse it later, unseen."""
-    from muster.rules.transitions import is_person
+    from muster.model.names import is_person
 
     current = settings()
     login = "" if current.airflow_token.get_secret_value() else current.airflow_username
@@ -190,7 +190,7 @@ class Question:
         return cls(task["dag_id"], task["dag_run_id"], task["task_id"], str(waiting["subject"]), options)
 
 
-def _known(names: Sequence[str], level: str) -> dict[str, NodeRecord]:
+def _known(names: Sequence[str], level: str) -> dict[str, Node]:
     from muster import store
 
     if level not in LEVELS:
@@ -204,7 +204,7 @@ def _forced(force: bool, why: str) -> str:
     return f"{why.strip()} ({settings().who}, {acting.current()})" if force else ""
 
 
-def _test(dag: str, nodes: Sequence[NodeRecord], level: str, reason: str, force_reason: str = "") -> _Wanted:
+def _test(dag: str, nodes: Sequence[Node], level: str, reason: str, force_reason: str = "") -> _Wanted:
     several = len(nodes) > 1
     run = run_id(f"{nodes[0].name}+{len(nodes) - 1}" if several else nodes[0].name, reason)
     conf: dict[str, Any] = {"level": level, "reason": reason}
@@ -223,11 +223,11 @@ def _test(dag: str, nodes: Sequence[NodeRecord], level: str, reason: str, force_
     return _Wanted(dag, ", ".join(node.name for node in nodes), run, conf, check)
 
 
-def _askable(node: NodeRecord) -> None:
+def _askable(node: Node) -> None:
     """Raises MusterError if the gate refuses the node, or has nothing to ask a person."""
     from muster import store
+    from muster.model.states import State
     from muster.rules.gate import Admit, Refuse
-    from muster.rules.transitions import State
 
     decision = store.admission_decision(node.name)
     if isinstance(decision, Refuse):

@@ -17,7 +17,8 @@ from muster.cli.terminal.dry import DryRun, rehearsed, risks
 from muster.cli.terminal.messages import messages
 from muster.cli.terminal.options import AsJson, AsWho, Name
 from muster.errors import MusterError
-from muster.rules.transitions import INCONCLUSIVE_BUDGET, State
+from muster.model.states import State
+from muster.rules.transitions import INCONCLUSIVE_BUDGET
 
 AIRFLOW_S = 5.0
 """The timeout (s) of a request to Airflow, for which a person waits."""

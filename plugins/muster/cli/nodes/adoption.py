@@ -12,7 +12,7 @@ from muster.cli.terminal.dry import DryRun, rehearsed, risks
 from muster.cli.terminal.messages import messages
 from muster.cli.terminal.options import AsJson, AsWho, Name
 from muster.errors import MusterError
-from muster.rules.transitions import State
+from muster.model.states import State
 from muster.settings import settings
 
 Reason = Annotated[str, typer.Option(help="Why; it stays in the node's history.")]

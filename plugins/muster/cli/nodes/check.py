@@ -9,11 +9,11 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from muster.errors import MusterError, UnknownNode
+from muster.model.nodes import NewNode, Node
 from muster.settings import settings
 
 if TYPE_CHECKING:
     from muster.remote import ssh
-    from muster.store import NewNode, NodeRecord
 
 OK, MISSING, OPTIONAL = "ok", "missing", "optional"
 
@@ -35,7 +35,7 @@ class Item:
     message: str
 
 
-def target(node: str, port: int, user: str, launch: str) -> NodeRecord | NewNode:
+def target(node: str, port: int, user: str, launch: str) -> Node | NewNode:
     """The enrolled node of that name, or the host of that name, without a SKU, under the key that answers now."""
     from muster import store
     from muster.remote.ssh import scan_host_key
@@ -51,10 +51,10 @@ def target(node: str, port: int, user: str, launch: str) -> NodeRecord | NewNode
             f'--launch {launch!r} is not JSON; write \'{{"kind": "venv", "path": "/opt/venv"}}\''
         ) from None
     key = scan_host_key(node, port, settings().ssh_timeout_s)
-    return store.NewNode(node, node, key, "", port, user, parsed)
+    return NewNode(node, node, key, "", port, user, parsed)
 
 
-def check(node: NodeRecord | NewNode, level: str) -> list[Item]:
+def check(node: Node | NewNode, level: str) -> list[Item]:
     """Everything that the node side looks at there, what is missing first. Raises MusterError if it cannot be reached.
 
     Of an enrolled node, missing is what its SKU requires at ``level``; what no probe of it uses is left out.
@@ -94,7 +94,7 @@ def _tried(item: str, act: Callable[[], None], well: str) -> Item:
     return Item(OK, item, (), well)
 
 
-def fence_of(node: NodeRecord | NewNode) -> int:
+def fence_of(node: Node | NewNode) -> int:
     """The highest fencing token that the node has seen, -1 if none. Raises MusterError."""
     answer, program = _run_agent(node, ["info", "--json", "--node", node.name])
     try:
@@ -109,7 +109,7 @@ def fence_of(node: NodeRecord | NewNode) -> int:
     return found
 
 
-def _run_agent(node: NodeRecord | NewNode, args: list[str]) -> tuple[ssh.Completed, str]:
+def _run_agent(node: Node | NewNode, args: list[str]) -> tuple[ssh.Completed, str]:
     """(output of the node side with these arguments, name of the program that runs it). Raises MusterError."""
     from muster.cli.controller.connections import logged_in
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import collections
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
 
@@ -13,11 +13,9 @@ from muster.cli.terminal.dry import DryRun, rehearsed, risks
 from muster.cli.terminal.messages import messages
 from muster.cli.terminal.options import AsJson, AsWho, Name
 from muster.errors import MusterError
-from muster.rules.transitions import State
+from muster.model.nodes import Node
+from muster.model.states import State
 from muster.settings import settings
-
-if TYPE_CHECKING:
-    from muster.store import NodeRecord
 
 app = typer.Typer(no_args_is_help=True)
 
@@ -222,7 +220,7 @@ def check(
         raise typer.Exit(1)
 
 
-def _marks(node: NodeRecord) -> str:
+def _marks(node: Node) -> str:
     marks = (
         ("simulated", node.simulated), ("shadow", node.shadow), ("verdict held", node.held_run), ("paused", node.pause),
     )  # fmt: skip

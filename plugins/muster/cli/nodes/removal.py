@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
 
@@ -12,10 +12,8 @@ from muster.cli.terminal.dry import DryRun, rehearsed, risks
 from muster.cli.terminal.messages import messages
 from muster.cli.terminal.options import AsWho, Name
 from muster.errors import MusterError
-from muster.rules.transitions import State
-
-if TYPE_CHECKING:
-    from muster.store import NodeRecord
+from muster.model.nodes import Node
+from muster.model.states import State
 
 
 @messages
@@ -52,7 +50,7 @@ def remove(
         _clean(node)
 
 
-def _clean(node: NodeRecord) -> None:
+def _clean(node: Node) -> None:
     from muster.cli.controller.connections import logged_in
     from muster.remote import jobs
 

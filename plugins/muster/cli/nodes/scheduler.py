@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
 
@@ -11,9 +11,7 @@ from muster.cli.terminal import show
 from muster.cli.terminal.dry import DryRun, rehearsed, risks
 from muster.cli.terminal.messages import messages
 from muster.cli.terminal.options import AsJson, AsWho, Name
-
-if TYPE_CHECKING:
-    from muster.store import PlaceRecord
+from muster.model.schedulers import WITHDRAWN, Place
 
 
 @messages
@@ -35,7 +33,7 @@ def scheduler(
     with rehearsed(dry_run):
         place = store.place_on_scheduler(name, cluster, there, show.person(who), given(reason))
         typer.echo(f"{name}: {f'{there} in {cluster}' if place else 'no scheduler'}")
-        if dry_run and place is not None and place.wanted == store.WITHDRAWN:
+        if dry_run and place is not None and place.wanted == WITHDRAWN:
             risks(name, [f"{there} is closed to new jobs in {cluster} until Muster admits it"])
     if place is not None and not dry_run and (trouble := service.carry_out(name)):
         typer.echo(f"{name}: {place.wanted} waits: {trouble}")
@@ -73,5 +71,5 @@ def sentences() -> list[str]:
     return lines
 
 
-def _state(place: PlaceRecord) -> str:
+def _state(place: Place) -> str:
     return f"to be {place.wanted}" if place.waits else place.done or "left alone (shadow mode)"

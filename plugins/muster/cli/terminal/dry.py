@@ -10,11 +10,11 @@ import typer
 
 from muster.cli.terminal import show
 from muster.errors import MusterError
+from muster.model.nodes import Node
 from muster.settings import settings
 
 if TYPE_CHECKING:
     from muster.rules.preview import StagePlan
-    from muster.store import NodeRecord
 
 DryRun = Annotated[bool, typer.Option("--dry-run", help="Show what it would do and what it risks; change nothing.")]
 
@@ -66,7 +66,7 @@ def qualification(nodes: Sequence[str], dag: str, level: str, reason: str, force
 
 
 def _rehearse(
-    node: NodeRecord, plans: tuple[StagePlan, ...], dag: str, run_id: str, level: str, reason: str, force_reason: str
+    node: Node, plans: tuple[StagePlan, ...], dag: str, run_id: str, level: str, reason: str, force_reason: str
 ) -> bool:
     """Show the risks. Returns whether the run would get the node, by the checks of ``claim``, rolled back."""
     from muster.admission.startable import startable

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
 
@@ -11,9 +11,7 @@ from muster.cli.terminal import show
 from muster.cli.terminal.dry import DryRun, rehearsed, risks
 from muster.cli.terminal.messages import messages
 from muster.cli.terminal.options import AsJson, AsWho
-
-if TYPE_CHECKING:
-    from muster.store import GoldenRecord
+from muster.model.statistics import KeptGolden
 
 app = typer.Typer(no_args_is_help=True)
 
@@ -62,7 +60,7 @@ def withdraw(
             risks(golden, ["until devices agree again, only repeats and siblings show which device is wrong"])
 
 
-def _state(each: GoldenRecord) -> str:
+def _state(each: KeptGolden) -> str:
     if each.withdrawn_at is not None:
         return f"withdrawn by {each.withdrawn_by} on {show.when(each.withdrawn_at)}: {each.withdrawn_reason}"
     return each.why_not or f"golden of {each.devices} devices on {each.nodes} nodes"

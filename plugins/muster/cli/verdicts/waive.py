@@ -28,7 +28,7 @@ def waive(
     A stage with a waived critical finding is at best WARN, so a named person must approve the node for production.
     """
     from muster import store
-    from muster.rules.transitions import SERVING
+    from muster.model.states import SERVING
 
     with rehearsed(dry_run):
         waiver = store.waive_finding(finding, store.end_of(until), show.person(who), given(reason))

@@ -22,9 +22,9 @@ from muster.admission.answers import ADMIT, RETEST, RMA
 from muster.errors import MusterError
 from muster.integration import runid
 from muster.integration.airflow_api import REASON
+from muster.model.states import State
 from muster.operators.testing import claims
 from muster.rules.gate import Admit, Refuse
-from muster.rules.transitions import State
 from muster.settings import settings
 
 if TYPE_CHECKING:

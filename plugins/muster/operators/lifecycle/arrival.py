@@ -19,8 +19,8 @@ from airflow.sdk.exceptions import AirflowException, AirflowSkipException
 from muster import store
 from muster.errors import BadInventory, MusterError, UnknownNode
 from muster.integration import runid
+from muster.model.names import NODE_NAME
 from muster.operators.testing import claims
-from muster.store import NODE_NAME
 
 log = logging.getLogger(__name__)
 

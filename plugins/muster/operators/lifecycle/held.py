@@ -17,10 +17,12 @@ from muster.admission import answers
 from muster.admission.answers import KEEP, RETEST, WITHDRAW
 from muster.errors import UnknownRun
 from muster.integration import runid
+from muster.model.events import Approval
+from muster.model.nodes import Node
+from muster.model.runs import Run
+from muster.model.states import State
 from muster.operators.lifecycle.admission import MARKDOWN, answered, refuse_lost
 from muster.operators.testing import claims
-from muster.rules.transitions import State
-from muster.store import ApprovalRecord, NodeRecord, RunRecord
 from muster_criteria.model import Severity
 from muster_reports.advice import least_sure
 
@@ -43,7 +45,7 @@ def questions(live: Callable[[str, str], bool]) -> list[dict[str, Any]]:
     ]
 
 
-def _why_asked(node: NodeRecord, live: Callable[[str, str], bool]) -> str:
+def _why_asked(node: Node, live: Callable[[str, str], bool]) -> str:
     """The reason of the question's run id; "" while the run that is held, or a re-test of it, is under way."""
     run = _held(node)
     if run.ended_at is None:
@@ -55,23 +57,23 @@ def _why_asked(node: NodeRecord, live: Callable[[str, str], bool]) -> str:
     return "" if any(live(*each) for each in _runs_of(tests[-1])) else f"{reason} after {len(tests)} re-tests"
 
 
-def _held(node: NodeRecord) -> RunRecord:
+def _held(node: Node) -> Run:
     return store.get_run(*node.held_run.split("/", 1), node=node.name)
 
 
-def _retests(node: NodeRecord, held: RunRecord) -> list[ApprovalRecord]:
+def _retests(node: Node, held: Run) -> list[Approval]:
     """The re-tests that people requested since the verdict is held, oldest first."""
     chosen = [each for each in store.approvals(node.name) if each.option == RETEST]
     return [each for each in chosen if held.ended_at and each.at >= held.ended_at and each.run]
 
 
-def _runs_of(retest: ApprovalRecord) -> tuple[tuple[str, str], tuple[str, str]]:
+def _runs_of(retest: Approval) -> tuple[tuple[str, str], tuple[str, str]]:
     """(DAG id, run id) of the question, and of the test."""
     dag_id, run_id = retest.run.split("/", 1)
     return (dag_id, run_id), (runid.REVALIDATION, runid.asked_by(retest.node, run_id))
 
 
-def _outcome(retest: ApprovalRecord) -> str:
+def _outcome(retest: Approval) -> str:
     """What became of a re-test that settled nothing."""
     _, (dag_id, run_id) = _runs_of(retest)
     try:

@@ -18,9 +18,10 @@ from muster.admission import service
 from muster.admission.idle_fleet import known
 from muster.errors import ControllerFault, LeftAlone, MusterError, NodeLeased, NodePaused, UnknownNode, UnknownRun
 from muster.integration import runid
+from muster.model.states import SERVING, State
 from muster.operators.testing import claims, qualification
 from muster.rules.idle import selection as planning
-from muster.rules.transitions import INCONCLUSIVE_BUDGET, SERVING, State
+from muster.rules.transitions import INCONCLUSIVE_BUDGET
 from muster_criteria.sku_files.model import SkuError
 from muster_criteria.sku_files.programme import STAGES
 

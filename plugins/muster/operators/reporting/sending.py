@@ -15,6 +15,7 @@ from airflow.providers.smtp.hooks.smtp import SmtpHook
 from airflow.sdk.exceptions import AirflowException
 
 from muster import store
+from muster.model.queues import OutboxMessage
 from muster.operators.reporting import notifying
 from muster.settings import settings
 
@@ -56,13 +57,13 @@ def _now() -> datetime.datetime:
 
 def _due(
     key: str | None, now: datetime.datetime, *, notifications: bool, but_of: Collection[str] = ()
-) -> list[store.OutboxMessage]:
+) -> list[OutboxMessage]:
     """What is to be sent now. ``but_of``: rules whose notifications are left out."""
     due = store.outbox_pending(MAILS_AT_ONCE, due=key is None, key=key, notifications=notifications, but_of=but_of)
     return [each for each in due if key is not None or each.attempts or each.created_at < now - FRESH]
 
 
-def _send_mails(pending: Sequence[store.OutboxMessage]) -> int:
+def _send_mails(pending: Sequence[OutboxMessage]) -> int:
     """Returns how many were accepted; ends at once if the server cannot be reached."""
     sent = 0
     for each in pending:
@@ -103,7 +104,7 @@ def _notify(key: str | None, now: datetime.datetime) -> int:
             return sent
 
 
-def _settle(tried: store.OutboxMessage, refusal: Refusal | None) -> bool:
+def _settle(tried: OutboxMessage, refusal: Refusal | None) -> bool:
     """Record how the attempt ended; returns whether it was accepted."""
     if refusal is None:
         store.outbox_sent(tried.id)

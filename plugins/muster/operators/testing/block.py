@@ -18,13 +18,14 @@ from muster import acting, store
 from muster.admission import entry
 from muster.errors import MusterError
 from muster.integration import closing, logins, runid
+from muster.model.nodes import Node
+from muster.model.stages import CLUSTER_STAGES
+from muster.model.states import State
 from muster.operators.testing import claims
 from muster.remote import attempt as remote
 from muster.rules.certificate import WATCHED
 from muster.rules.gate import Admit
-from muster.rules.transitions import CLUSTER_STAGES, State
 from muster.settings import settings
-from muster.store import NodeRecord
 from muster_criteria.model import Action, Evidence, FaultClass, Finding, Severity, Verdict
 from muster_criteria.sku_files.model import Sku
 from muster_criteria.sku_files.skus import load_sku
@@ -84,7 +85,7 @@ def _claim(dag_id: str, run_id: str, params: Mapping[str, Any], try_number: int,
     }
 
 
-def _check_nodes(nodes: Sequence[NodeRecord]) -> None:
+def _check_nodes(nodes: Sequence[Node]) -> None:
     """Raises MusterError unless these nodes can be a block."""
     for node in nodes:
         if node.state not in (State.QUALIFIED, State.CLUSTER_VALIDATION):

@@ -15,10 +15,10 @@ from muster.admission import service
 from muster.errors import ControllerFault, IllegalMove, MusterError, NodeLeased, SchedulerDown
 from muster.integration import logins
 from muster.integration.policy import DEFAULT_POOL
+from muster.model.nodes import Lease, Node
 from muster.remote.launch import parse_launch
 from muster.remote.zipapp import build_agent
 from muster.settings import settings
-from muster.store import LeaseRecord, NodeRecord
 from muster_criteria.sku_files import programme
 from muster_criteria.sku_files.model import SkuError
 from muster_criteria.sku_files.skus import load_sku
@@ -39,7 +39,7 @@ def failing_at_once() -> Iterator[None]:
         raise AirflowFailException(str(error)) from None
 
 
-def testable(name: str, level: str) -> NodeRecord:
+def testable(name: str, level: str) -> Node:
     """Returns the node. Raises MusterError or SkuError if its record, SKU, launch settings or ``level`` are invalid."""
     node = store.get_node(name)
     load_sku(node.sku, settings().sku_folders)
@@ -65,7 +65,7 @@ def controller_ready() -> None:
         raise
 
 
-def refuse_other_pool(node: NodeRecord, params: Mapping[str, Any]) -> None:
+def refuse_other_pool(node: Node, params: Mapping[str, Any]) -> None:
     """Raise MusterError if the run would load the node outside its own pool, which bounds a rack's power."""
     pool = str(params.get("pool") or "")
     if node.pool and pool != node.pool:
@@ -81,7 +81,7 @@ def forced(params: Mapping[str, Any]) -> str | None:
 
 
 @contextlib.contextmanager
-def leased(names: Collection[str], dag_id: str, run_id: str) -> Iterator[list[LeaseRecord]]:
+def leased(names: Collection[str], dag_id: str, run_id: str) -> Iterator[list[Lease]]:
     """Hold the nodes for the run; release them if the block fails. Raises NodeLeased, NodePaused."""
     leases = store.acquire_leases(names, dag_id, run_id)
     try:

@@ -14,13 +14,14 @@ from airflow.sdk.exceptions import AirflowFailException
 from muster import store
 from muster.errors import MusterError
 from muster.integration import logins
+from muster.model.runs import Run
+from muster.model.stages import CLUSTER_STAGES
 from muster.operators.testing.remote_job import Judged, RemoteJobOperator
 from muster.remote import attempt as remote
 from muster.remote import outcome
 from muster.remote.attempt import Attempt, Programme
 from muster.remote.attempt_key import AttemptKey
 from muster.remote.outcome import Ended, Kind
-from muster.rules.transitions import CLUSTER_STAGES
 from muster_criteria.cluster.model import Measurements
 from muster_criteria.cluster.plan import cluster_calls, cluster_deadline_s
 from muster_criteria.cluster.presence import reported_lost
@@ -30,8 +31,6 @@ from muster_criteria.sku_files.model import Sku
 
 if TYPE_CHECKING:
     from airflow.sdk.definitions.context import Context
-
-    from muster.store import RunRecord
 
 STAGE = CLUSTER_STAGES[0]
 
@@ -59,7 +58,7 @@ class MusterMemberOperator(RemoteJobOperator):
         super().__init__(stage=STAGE, grace_s=GRACE_S, member=member, **kwargs)
         self.claims = claims
 
-    def _programme(self, context: Context, run: RunRecord, sku: Sku, key: AttemptKey, job_key: str) -> Programme:
+    def _programme(self, context: Context, run: Run, sku: Sku, key: AttemptKey, job_key: str) -> Programme:
         ti: Any = context["ti"]
         block: dict[str, Any] = ti.xcom_pull(task_ids=self.claims, key="block")
         calls = cluster_calls(

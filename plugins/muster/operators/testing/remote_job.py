@@ -29,6 +29,8 @@ from muster.errors import (
     UnknownRun,
 )
 from muster.integration import logins
+from muster.model.nodes import Node
+from muster.model.runs import Run
 from muster.operators.testing.trigger import JobTrigger
 from muster.remote import attempt as remote
 from muster.remote import jobs, launch, neighbours, outcome, ssh
@@ -47,9 +49,6 @@ if TYPE_CHECKING:
     import paramiko
     from airflow.sdk.definitions.context import Context
 
-    from muster.store import NodeRecord, RunRecord
-
-
 _FAULT = "controller_fault"
 """XCom key: why the controller could not do its part in a task's last attempt. In Airflow's database, since the fault
 may be that the records cannot be written."""
@@ -61,7 +60,7 @@ def controller_faults(ti: Any, task_ids: Iterable[str]) -> dict[str, str]:
     return {each["member"]: each["why"] for each in found if each}
 
 
-def log_in(node: NodeRecord) -> paramiko.SSHClient:
+def log_in(node: Node) -> paramiko.SSHClient:
     """Log in to a node. Raises RemoteError, and ControllerFault if other nodes refuse the login too."""
     try:
         return logins.connect(node)
@@ -149,7 +148,7 @@ class RemoteJobOperator(BaseOperator):
 
     # What a subclass adds.
 
-    def _programme(self, context: Context, run: RunRecord, sku: Sku, key: AttemptKey, job_key: str) -> Programme:
+    def _programme(self, context: Context, run: Run, sku: Sku, key: AttemptKey, job_key: str) -> Programme:
         """Returns the probes to run and the deadline."""
         raise NotImplementedError
 
@@ -204,7 +203,7 @@ class RemoteJobOperator(BaseOperator):
             task, run, sku, lambda key, job_key: self._programme(context, run, sku, key, job_key), begin=begin
         )
 
-    def _check(self, run: RunRecord, sku: Sku) -> None:
+    def _check(self, run: Run, sku: Sku) -> None:
         """Raise AirflowSkipException if the stage is not to be run."""
 
     def _defer(self, attempt: Attempt, seen: jobs.Look) -> NoReturn:

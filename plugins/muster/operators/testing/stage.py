@@ -20,6 +20,7 @@ from muster.errors import MusterError
 from muster.integration.policy import DEFAULT_POOL, LOAD_STAGES
 from muster.judging import repeats
 from muster.judging.case import Collected, fresh_case, judgement_of
+from muster.model.runs import Run
 from muster.operators.testing import qualification
 from muster.operators.testing.remote_job import Inconclusive, Judged, RemoteJobOperator
 from muster.remote import attempt as remote
@@ -37,8 +38,6 @@ from muster_criteria.sku_files.programme import STAGES
 
 if TYPE_CHECKING:
     from airflow.sdk.definitions.context import Context
-
-    from muster.store import RunRecord
 
 GRACE_S = 900.0
 """How long (s) after a job's deadline to wait for a node that does not respond: servers take minutes to boot."""
@@ -75,11 +74,11 @@ class MusterStageOperator(RemoteJobOperator):
         except MusterError:  # reported, or retried, by the claim of the attempt
             return (self.stage,)
 
-    def _check(self, run: RunRecord, sku: Sku) -> None:
+    def _check(self, run: Run, sku: Sku) -> None:
         if why := outcome.stopped_by(_earlier(run, sku, self.stage)):
             raise AirflowSkipException(why)
 
-    def _programme(self, context: Context, run: RunRecord, sku: Sku, key: AttemptKey, job_key: str) -> Programme:
+    def _programme(self, context: Context, run: Run, sku: Sku, key: AttemptKey, job_key: str) -> Programme:
         """The stage's probes, or only those that the judge requested again."""
         calls = programme.stage_calls(sku, self.stage, run.level, remote.seed(job_key))
         if key.repeats:
@@ -131,7 +130,7 @@ class MusterStageOperator(RemoteJobOperator):
         return None
 
 
-def _earlier(run: RunRecord, sku: Sku, stage: str) -> list[tuple[str, Verdict | None, bool]]:
+def _earlier(run: Run, sku: Sku, stage: str) -> list[tuple[str, Verdict | None, bool]]:
     """(stage, verdict, blocking) of the run's stages before ``stage``; the verdict is None if it has none yet."""
     before = programme.STAGES[: programme.STAGES.index(stage)]
     judged = {each.stage: each.verdict for each in store.run_stages(run.dag_id, run.run_id)}

@@ -7,12 +7,9 @@ import dataclasses
 import datetime
 import math
 from collections.abc import Collection, Mapping
-from typing import TYPE_CHECKING
 
-from muster.rules.transitions import SERVING, State
-
-if TYPE_CHECKING:
-    from muster.store import NodeRecord
+from muster.model.nodes import Node
+from muster.model.states import SERVING, State
 
 DOMAIN = "power_domain"
 """The label of a node that names the PDU or busway which feeds it."""
@@ -94,7 +91,7 @@ class Room:
 
     @classmethod
     def beside(
-        cls, nodes: Collection[NodeRecord], limits: Limits, signs: Mapping[str, Signs], leased: Collection[str]
+        cls, nodes: Collection[Node], limits: Limits, signs: Mapping[str, Signs], leased: Collection[str]
     ) -> Room:
         """Returns the room beside the runs that hold nodes. New nodes draw power too, in their burn-in."""
         serving = [node for node in nodes if node.state in SERVING]
@@ -106,7 +103,7 @@ class Room:
         tested, count = sum(node.name in leased for node in out), len(serving)
         return cls(limits, count, at_once(count, limits), tested, len(out), drawn, canaries)
 
-    def barrier(self, node: NodeRecord, sign: Signs) -> tuple[str, str] | None:
+    def barrier(self, node: Node, sign: Signs) -> tuple[str, str] | None:
         """Returns which limit keeps the node from its test now, and of what; None if it may be tested."""
         waits = node.state is State.REVALIDATION
         if (self.tested if waits else self.out) >= self.at_once:
@@ -122,7 +119,7 @@ class Room:
                 return CANARY, sign.change
         return None
 
-    def why(self, node: NodeRecord, limit: str, of: str) -> str:
+    def why(self, node: Node, limit: str, of: str) -> str:
         """Returns the sentence for a barrier of the node."""
         if limit == POWER:
             return f"power domain {of} has none left of its {self.limits.domain_kw[of]:g} kW for tests"
@@ -131,17 +128,17 @@ class Room:
         tested = self.tested if node.state is State.REVALIDATION else self.out
         return f"{tested} of {self.serving} nodes are being tested, which is the limit"
 
-    def take(self, node: NodeRecord, sign: Signs) -> None:
+    def take(self, node: Node, sign: Signs) -> None:
         """Count a test that begins."""
         self._count(node, sign, 1)
 
-    def free(self, node: NodeRecord, sign: Signs) -> None:
+    def free(self, node: Node, sign: Signs) -> None:
         """Count a test that ends with a PASS."""
         self._count(node, sign, -1)
         if sign.change and node.state in SERVING:  # the certificates that prove a change are of nodes in service
             self.passed[node.sku, sign.change] += 1
 
-    def _count(self, node: NodeRecord, sign: Signs, by: int) -> None:
+    def _count(self, node: Node, sign: Signs, by: int) -> None:
         if self.limits.domain_kw:
             self.drawn[node.labels.get(DOMAIN, "")] += by * self.limits.node_kw
         if node.state not in SERVING:

@@ -7,15 +7,12 @@ import datetime
 import heapq
 import math
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from typing import TYPE_CHECKING
 
+from muster.model.nodes import Node
 from muster.rules.idle.capacity import FULL, Room
 from muster.rules.idle.selection import STEP, Known, Planned, ranked, sorted_out
 
-if TYPE_CHECKING:
-    from muster.store import NodeRecord
-
-Entry = tuple[int, "NodeRecord", Callable[[], Planned]]
+Entry = tuple[int, "Node", Callable[[], Planned]]
 """A node's place in the order, the node, and what makes its plan."""
 
 
@@ -36,7 +33,7 @@ def forecast(
     ready, passed_over = sorted_out(known)
     room = known.room()
     line = _Line(ranked(ready, known), room, known)
-    ends: dict[int, list[NodeRecord]] = collections.defaultdict(list)  # by step
+    ends: dict[int, list[Node]] = collections.defaultdict(list)  # by step
     ends[_steps(hazard.minutes_of().max())] += [node for node in known.nodes if node.name in known.leased]
     tests: list[tuple[datetime.datetime, Planned]] = []
     for step in range(_steps(hours * 60.0)):
@@ -63,7 +60,7 @@ class _Line:
     there are nodes; this costs as many as there are limits, so that a day of 100,000 nodes is planned in seconds.
     """
 
-    def __init__(self, order: Iterable[tuple[NodeRecord, Callable[[], Planned]]], room: Room, known: Known) -> None:
+    def __init__(self, order: Iterable[tuple[Node, Callable[[], Planned]]], room: Room, known: Known) -> None:
         self._rest: Iterator[Entry] = ((rank, *each) for rank, each in enumerate(order))
         self._room, self._known = room, known
         self._next = next(self._rest, None)
@@ -98,7 +95,7 @@ class _Line:
             elif barrier != behind:
                 heapq.heappush(self._held[barrier], entry)
 
-    def left(self) -> Iterator[tuple[NodeRecord, str]]:
+    def left(self) -> Iterator[tuple[Node, str]]:
         """Yields the other nodes, each with the limit that it met, "" if it met none but the share."""
         for (limit, of, _), held in self._held.items():
             yield from ((node, self._room.why(node, limit, of)) for _, node, _ in held)

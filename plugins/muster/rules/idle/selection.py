@@ -15,8 +15,10 @@ import functools
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
+from muster.model.nodes import Node
+from muster.model.states import SERVING, State
 from muster.rules.idle.capacity import NO_SIGNS, Limits, Room, Signs
-from muster.rules.transitions import INCONCLUSIVE_BUDGET, SERVING, State
+from muster.rules.transitions import INCONCLUSIVE_BUDGET
 from muster_criteria.sku_files.programme import STAGES
 
 if TYPE_CHECKING:
@@ -24,7 +26,6 @@ if TYPE_CHECKING:
     import numpy.typing as npt
 
     from muster.rules.idle import hazard
-    from muster.store import NodeRecord
 
 Passes = Mapping[str, Mapping[str, datetime.datetime]]
 """By node and stage, when it was last tested and did not fail, as ``store.stage_tests``; what is missing never was.
@@ -68,7 +69,7 @@ class Choice:
     passed_over: Mapping[str, str]
 
 
-def nothing_bars(node: NodeRecord) -> str:
+def nothing_bars(node: Node) -> str:
     """The circuit breaker that never opens."""
     return ""
 
@@ -82,16 +83,16 @@ class Known:
     power, as new ones do in their burn-in.
     """
 
-    nodes: Sequence[NodeRecord]
+    nodes: Sequence[Node]
     now: datetime.datetime
     idle: Mapping[str, Idle]
     passes: Passes
     limits: Limits
     signs: Mapping[str, Signs] = dataclasses.field(default_factory=dict)
     leased: Collection[str] = ()
-    barred: Callable[[NodeRecord], str] = nothing_bars
+    barred: Callable[[Node], str] = nothing_bars
 
-    def sign(self, node: NodeRecord) -> Signs:
+    def sign(self, node: Node) -> Signs:
         """Returns the node's signs; NO_SIGNS if there is none."""
         return self.signs.get(node.name, NO_SIGNS)
 
@@ -117,10 +118,10 @@ def choose(known: Known) -> Choice:
     return Choice(tuple(chosen), passed_over)
 
 
-def sorted_out(known: Known) -> tuple[list[NodeRecord], dict[str, str]]:
+def sorted_out(known: Known) -> tuple[list[Node], dict[str, str]]:
     """Returns the nodes in service that may be tested, and by node why another may not."""
     passed_over: dict[str, str] = {}
-    ready: list[NodeRecord] = []
+    ready: list[Node] = []
     for node in known.nodes:
         if node.state not in SERVING:
             continue
@@ -133,7 +134,7 @@ def sorted_out(known: Known) -> tuple[list[NodeRecord], dict[str, str]]:
     return ready, passed_over
 
 
-def facts_of(nodes: Sequence[NodeRecord], known: Known) -> hazard.Facts:
+def facts_of(nodes: Sequence[Node], known: Known) -> hazard.Facts:
     """Returns what is known of these nodes, in their order; a stage without a test counts from the arrival."""
     import numpy as np  # here, as a DAG file imports this module and may load nothing heavy
 
@@ -181,7 +182,7 @@ def by_urgency(
     return np.lexsort((names, -np.where(overdue, oldest, score), *first))
 
 
-def ranked(ready: Sequence[NodeRecord], known: Known) -> Iterator[tuple[NodeRecord, Callable[[], Planned]]]:
+def ranked(ready: Sequence[Node], known: Known) -> Iterator[tuple[Node, Callable[[], Planned]]]:
     """Yields the nodes, most urgent first, each with what makes its plan: of a large fleet few are needed."""
     if not ready:
         return
@@ -223,7 +224,7 @@ def ranked(ready: Sequence[NodeRecord], known: Known) -> Iterator[tuple[NodeReco
         yield ready[at], functools.partial(planned, at)
 
 
-def _again(node: NodeRecord, known: Known) -> bool:
+def _again(node: Node, known: Known) -> bool:
     """Whether the node's last test was inconclusive or not made, and that has not happened too often in a row."""
     skipped = known.sign(node).skipped
     return 0 < node.inconclusive < INCONCLUSIVE_BUDGET or 0 < skipped < INCONCLUSIVE_BUDGET
@@ -247,7 +248,7 @@ def _why(suspicion: float, last: str, sign: Signs) -> str:
     return f"{suspicion:.2%} likely to have a hidden defect: {', '.join(parts)}"
 
 
-def _why_not(node: NodeRecord, known: Known) -> str:
+def _why_not(node: Node, known: Known) -> str:
     if node.name in known.leased:
         return "a run holds it"
     if node.pause:

@@ -12,12 +12,13 @@ from sqlalchemy.orm import Session
 
 from muster import acting
 from muster.errors import IllegalMove, UnknownNode, UnknownRun
+from muster.model.events import Event, Evidence
+from muster.model.nodes import Lease, Node, Pause
+from muster.model.runs import Run, StageVerdict
+from muster.model.states import SERVING, State
 from muster.rules import transitions as lifecycle
-from muster.rules.pause import Pause
-from muster.rules.transitions import SERVING, Evidence, State
 from muster.store.database.models import CertificateRow, EventRow, FindingRow, LeaseRow, NodeRow, RunRow, StageRow
 from muster.store.database.wanted import follow_state
-from muster.store.values import EventRecord, LeaseRecord, NodeRecord, RunRecord, StageVerdict
 from muster_criteria.model import Action, FaultClass, Finding, Severity, Variant, Verdict
 
 
@@ -139,9 +140,9 @@ def pause_of(row: NodeRow) -> Pause | None:
     return Pause(row.paused_by, row.paused_until, row.paused_for)
 
 
-def to_node(row: NodeRow) -> NodeRecord:
+def to_node(row: NodeRow) -> Node:
     """The node as a value."""
-    return NodeRecord(
+    return Node(
         name=row.name, host=row.host, port=row.port, user=row.user, host_key=row.host_key, sku=row.sku,
         state=State(row.state), launch=dict(row.launch), work_dir=row.work_dir, rack=row.rack, pool=row.pool,
         labels=dict(row.labels), simulated=row.simulated, added_at=row.added_at, contact_at=row.contact_at,
@@ -150,21 +151,21 @@ def to_node(row: NodeRow) -> NodeRecord:
     )  # fmt: skip
 
 
-def to_lease(row: LeaseRow) -> LeaseRecord:
+def to_lease(row: LeaseRow) -> Lease:
     """The lease as a value."""
-    return LeaseRecord(row.node, row.dag_id, row.run_id, row.token, row.acquired_at)
+    return Lease(row.node, row.dag_id, row.run_id, row.token, row.acquired_at)
 
 
-def to_event(row: EventRow) -> EventRecord:
+def to_event(row: EventRow) -> Event:
     """The event as a value."""
-    return EventRecord(
+    return Event(
         row.node, row.at, State(row.from_state), State(row.to_state), row.actor, row.reason, row.evidence, row.login
     )
 
 
-def to_run(row: RunRow) -> RunRecord:
+def to_run(row: RunRow) -> Run:
     """The run as a value."""
-    return RunRecord(
+    return Run(
         dag_id=row.dag_id, run_id=row.run_id, node=row.node, sku=row.sku, level=row.level, reason=row.reason,
         forced=row.forced, required_stages=tuple(row.required_stages), state_before=State(row.state_before),
         state_after=State(row.state_after) if row.state_after else None,

@@ -7,7 +7,8 @@ from typing import Any
 
 from sqlalchemy import ColumnElement, CursorResult, Select, delete, func, or_, select
 
-from muster.rules.transitions import State
+from muster.model.figures import Purged
+from muster.model.states import State
 from muster.settings import settings
 from muster.store.database.digests import DigestRow, SuspectRow
 from muster.store.database.engine import reading, writing
@@ -25,7 +26,6 @@ from muster.store.database.models import (
 )
 from muster.store.database.outgoing import OutboxRow
 from muster.store.testing import stages
-from muster.store.values import Purged
 
 BATCH = 200
 """Stages, runs or files a transaction: what a run in progress has to wait for stays well under a second."""

@@ -7,11 +7,10 @@ import datetime
 from sqlalchemy import select
 from sqlalchemy.orm import Session
 
-from muster.rules.transitions import State
+from muster.model.schedulers import ADMITTED, LEFT_ALONE, WITHDRAWN
+from muster.model.states import State
 from muster.store.database.models import LeaseRow, NodeRow
 from muster.store.database.outgoing import PlaceRow
-
-ADMITTED, WITHDRAWN, LEFT_ALONE = "admitted", "withdrawn", ""
 
 
 def of_state(node: NodeRow) -> str:

@@ -7,9 +7,10 @@ import datetime
 from sqlalchemy.orm import Session
 
 from muster.errors import IllegalMove, Refusal
+from muster.model.events import Evidence
+from muster.model.states import State
 from muster.rules import gate
 from muster.rules.gate import Admit, Decision, NeedsPerson, Refuse
-from muster.rules.transitions import Evidence, State
 from muster.settings import settings
 from muster.store.database import access
 from muster.store.database.engine import reading

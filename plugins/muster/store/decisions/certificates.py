@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import datetime
 import secrets
 from collections.abc import Iterator, Mapping, Sequence
@@ -12,9 +11,12 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from sqlalchemy import ColumnElement, Text, and_, cast, func, select
 from sqlalchemy.orm import Session, undefer
 
+from muster.model.certificates import Certificate, VersionChange, why_invalid
+from muster.model.events import Evidence
+from muster.model.stages import STAGES
+from muster.model.states import SERVING, State
 from muster.rules import certificate
 from muster.rules.current import INCONCLUSIVE
-from muster.rules.transitions import SERVING, STAGES, Evidence, State
 from muster.settings import settings
 from muster.store.database import access
 from muster.store.database.engine import reading, rehearsing
@@ -28,35 +30,14 @@ _PASSED = (Verdict.PASS, Verdict.WARN)
 """Verdicts of a stage that passed: a warning is in production only where a person accepted it."""
 
 
-@dataclasses.dataclass(frozen=True)
-class CertificateRecord:
-    """A certificate of a node. ``tested_since``: when the first run began that it rests on, None if some stage did not
-    pass; ``revoked``: why, or "".
-    """
-
-    id: str
-    node: str
-    issued_at: datetime.datetime
-    expires_at: datetime.datetime
-    verdict: str
-    tested_since: datetime.datetime | None
-    revoked: str
-    document: str
-    revoked_at: datetime.datetime | None = None
-
-    def invalid(self, now: datetime.datetime) -> str:
-        """Returns why it holds no longer, "" while it holds."""
-        return _invalid(self.revoked, self.expires_at, now)
-
-
-def certificate_of(node: str) -> CertificateRecord | None:
+def certificate_of(node: str) -> Certificate | None:
     """The newest certificate of the node's present machine, valid or not. Raises UnknownNode."""
     with reading() as session:
         row = _newest(session, access.node_row(session, node))
         return _value(row) if row else None
 
 
-def certificates_of(node: str, limit: int = 100) -> list[CertificateRecord]:
+def certificates_of(node: str, limit: int = 100) -> list[Certificate]:
     """The certificates under the node's name, those of earlier machines too, the newest first."""
     query = select(CertificateRow).where(CertificateRow.node == node).order_by(CertificateRow.issued_at.desc())
     with reading() as session:
@@ -70,18 +51,10 @@ def uncertified() -> dict[str, str]:
     with reading() as session:
         served = and_(NodeRow.state == str(State.PRODUCTION), NodeRow.shadow.is_(False))
         newest = {node.name: row for node, row in _newest_of(session, served)}
-    why = {name: _invalid(row.revoked, row.expires_at, now) if row else "it has none" for name, row in newest.items()}
+    why = {
+        name: why_invalid(row.revoked, row.expires_at, now) if row else "it has none" for name, row in newest.items()
+    }
     return {name: why[name] for name in sorted(why) if why[name]}
-
-
-@dataclasses.dataclass(frozen=True)
-class VersionChange:
-    """What runs on a node in service since its certificate was revoked, such as "driver 580.10". ``passed``: how many
-    other nodes of its SKU hold a certificate for just that.
-    """
-
-    versions: str
-    passed: int
 
 
 def version_changes() -> dict[str, VersionChange]:
@@ -96,7 +69,7 @@ def version_changes() -> dict[str, VersionChange]:
             if row is None:
                 continue
             was = row.certified["environment"]
-            if not _invalid(row.revoked, row.expires_at, now):
+            if not why_invalid(row.revoked, row.expires_at, now):
                 certified.append((node.sku, was))
             elif row.revoked:
                 present = reported.get(node.name, {})
@@ -289,12 +262,8 @@ def _environments(session: Session, which: ColumnElement[bool]) -> dict[str, dic
     }
 
 
-def _invalid(revoked: str, expires_at: datetime.datetime, now: datetime.datetime) -> str:
-    return revoked or (f"it expired on {expires_at:%Y-%m-%d %H:%M} UTC" if now >= expires_at else "")
-
-
-def _value(row: CertificateRow) -> CertificateRecord:
-    return CertificateRecord(
+def _value(row: CertificateRow) -> Certificate:
+    return Certificate(
         row.id,
         row.node,
         row.issued_at,

@@ -7,15 +7,16 @@ import datetime
 from sqlalchemy import func, select
 from sqlalchemy.orm import Session
 
+from muster.model.events import Approval
+from muster.model.runs import OpenFinding, StageVerdict
+from muster.model.states import State
 from muster.rules.current import current_of
 from muster.rules.decisions import check_decision
-from muster.rules.transitions import State
 from muster.store.database import access
 from muster.store.database.engine import reading, writing
 from muster.store.database.models import EventRow, FindingRow, NodeRow, RunRow, StageRow
 from muster.store.decisions.waivers import marked_now
 from muster.store.fleet.suspects import suspects_on
-from muster.store.values import ApprovalRecord, OpenFinding, StageVerdict
 from muster_criteria.model import Verdict
 
 
@@ -76,7 +77,7 @@ def stage_tests() -> dict[str, dict[str, datetime.datetime]]:
 
 def record_approval(
     node: str, person: str, option: str, reason: str, *, link: str = "", dag_id: str = "", run_id: str = ""
-) -> ApprovalRecord:
+) -> Approval:
     """Store a person's decision about the node as an event; it moves nothing (see ``move_node``).
 
     Raises NoPerson without a named person and a reason, UnknownNode.
@@ -87,7 +88,7 @@ def record_approval(
         run, reason = f"{dag_id}/{run_id}" if run_id else "", reason.strip()
         evidence = {"approval": option, "person": person, "reason": reason, "link": link, "run": run}
         event = access.write_event(session, node, state, state, person, f"chose {option!r}: {reason}", evidence)
-        return ApprovalRecord(node, event.at, person, option, reason, link, run, event.login)
+        return Approval(node, event.at, person, option, reason, link, run, event.login)
 
 
 def record_unanswered(node: str, sentence: str, dag_id: str, run_id: str) -> None:
@@ -97,13 +98,13 @@ def record_unanswered(node: str, sentence: str, dag_id: str, run_id: str) -> Non
         access.write_event(session, node, state, state, "muster", sentence, {"unanswered": f"{dag_id}/{run_id}"})
 
 
-def approvals(node: str) -> list[ApprovalRecord]:
+def approvals(node: str) -> list[Approval]:
     """People's decisions about the node, oldest first. Raises UnknownNode."""
     with reading() as session:
         access.node_row(session, node)
         events = list(session.scalars(select(EventRow).where(EventRow.node == node).order_by(EventRow.id)))
     return [
-        ApprovalRecord(
+        Approval(
             node,
             event.at,
             evidence["person"],

@@ -10,9 +10,9 @@ from sqlalchemy import or_, select
 from sqlalchemy.orm import Session
 
 from muster.errors import BadDay, BadWaiver, UnknownFinding
+from muster.model.states import State
 from muster.rules import waivers as lifecycle
 from muster.rules.decisions import check_decision
-from muster.rules.transitions import State
 from muster.store.database import access
 from muster.store.database.engine import reading, writing
 from muster.store.database.models import EventRow, FindingRow, NodeRow, RunRow, StageRow, WaiverRow

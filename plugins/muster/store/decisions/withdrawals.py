@@ -8,15 +8,16 @@ from sqlalchemy import select, text
 from sqlalchemy.orm import Session
 
 from muster.errors import IllegalMove, Refusal
+from muster.model.breaker import Breaker
+from muster.model.nodes import Node
+from muster.model.states import SERVING, State
 from muster.rules import breaker as planning
-from muster.rules.breaker import Breaker, Limits
+from muster.rules.breaker import Limits
 from muster.rules.decisions import check_decision
-from muster.rules.transitions import SERVING, State
 from muster.settings import settings
 from muster.store.database import access
 from muster.store.database.engine import reading, writing
 from muster.store.database.models import EventRow, NodeRow
-from muster.store.values import NodeRecord
 
 
 def breaker(*, simulated: bool = False) -> Breaker:
@@ -45,7 +46,7 @@ def breaker_now(session: Session, *, simulated: bool, deciding: bool = False) ->
     return planning.state(map(access.to_event, session.scalars(left)), list(in_service), now, limits)
 
 
-def keep_in_service(name: str, person: str, reason: str) -> NodeRecord:
+def keep_in_service(name: str, person: str, reason: str) -> Node:
     """Keep a node in service whose verdict is held: removes the mark, keeps the finding.
 
     Raises IllegalMove if no verdict is held, NoPerson without a named person and a reason, UnknownNode.

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import datetime
 from collections.abc import Collection, Iterable, Sequence
 from typing import TYPE_CHECKING
@@ -12,8 +11,9 @@ from sqlalchemy.orm import Session
 
 from muster import acting
 from muster.errors import UnknownGolden
+from muster.model.states import State
+from muster.model.statistics import KeptGolden
 from muster.rules.decisions import check_decision
-from muster.rules.transitions import State
 from muster.store.database import access
 from muster.store.database.digests import DigestRow, GoldenRow
 from muster.store.database.engine import reading, writing
@@ -26,26 +26,6 @@ from muster_criteria.context.waivers import subject_of
 
 if TYPE_CHECKING:
     from muster_criteria.measured import StageResult
-
-
-@dataclasses.dataclass(frozen=True)
-class GoldenRecord:
-    """One key and operation: its golden, or why there is none, or why it was withdrawn."""
-
-    id: str
-    op: str
-    key: str
-    simulated: bool
-    digest: str
-    devices: int
-    nodes: int
-    why_not: str = ""
-    promoted_at: datetime.datetime | None = None
-    agreed: tuple[str, ...] = ()
-    withdrawn_at: datetime.datetime | None = None
-    withdrawn_by: str = ""
-    withdrawn_login: str = ""
-    withdrawn_reason: str = ""
 
 
 def goldens_for(
@@ -97,7 +77,7 @@ def observe(
     _promote(session, ids, simulated)
 
 
-def list_goldens(*, withdrawn: bool = False) -> list[GoldenRecord]:
+def list_goldens(*, withdrawn: bool = False) -> list[KeptGolden]:
     """Every key and operation with a digest, with ``withdrawn`` also the ended goldens."""
     with reading() as session:
         rows = list(session.scalars(select(GoldenRow).order_by(GoldenRow.id)))
@@ -107,7 +87,7 @@ def list_goldens(*, withdrawn: bool = False) -> list[GoldenRecord]:
     return [*(_record(row) for row in rows if withdrawn or row.withdrawn_at is None), *waiting]
 
 
-def withdraw_golden(identity: str, person: str, reason: str) -> GoldenRecord:
+def withdraw_golden(identity: str, person: str, reason: str) -> KeptGolden:
     """End a golden, or discard the digests of a key without one; devices then have to agree again.
 
     Verdicts that cite it stay. Raises UnknownGolden, and NoPerson without a named person and a reason.
@@ -156,14 +136,14 @@ def _promote(session: Session, ids: Collection[str], simulated: bool) -> None:
     session.flush()
 
 
-def _waiting(session: Session, ids: Collection[str]) -> list[GoldenRecord]:
+def _waiting(session: Session, ids: Collection[str]) -> list[KeptGolden]:
     excluded = suspect_subjects(session)
     found = []
     for identity, seen in _by_id(_voting(session, _sightings(session, ids, None))).items():
         state = consensus(seen, excluded)
         simulated = identity == golden_id(seen[0].key, seen[0].op, simulated=True)
         found.append(
-            GoldenRecord(identity, seen[0].op, seen[0].key, simulated, "", state.devices, state.nodes, state.why_not)
+            KeptGolden(identity, seen[0].op, seen[0].key, simulated, "", state.devices, state.nodes, state.why_not)
         )
     return found
 
@@ -224,10 +204,10 @@ def _digest_row(each: Sighting, run: RunRow, simulated: bool) -> dict[str, objec
     }  # fmt: skip
 
 
-def _record(row: GoldenRow) -> GoldenRecord:
+def _record(row: GoldenRow) -> KeptGolden:
     agreed = tuple(str(each) for each in row.agreed)
     nodes = {each.partition(" on ")[2].partition(" in ")[0] for each in agreed}
-    return GoldenRecord(
+    return KeptGolden(
         row.golden_id, row.op, row.key, row.simulated, row.digest, len(agreed), len(nodes),
         "" if row.digest else "forgotten before there was one", row.promoted_at, agreed, row.withdrawn_at,
         row.withdrawn_by, row.withdrawn_login, row.withdrawn_reason,

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 from sqlalchemy import ColumnElement, Row, Select, Text, cast, func, select
 from sqlalchemy.orm import Session
 
-from muster.rules.transitions import State
+from muster.model.states import State
 from muster.store.database import access
 from muster.store.database.engine import reading
 from muster.store.database.models import FindingRow, MeasurementRow, NodeRow, PlacementRow, RunRow, StageRow

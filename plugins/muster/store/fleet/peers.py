@@ -8,16 +8,16 @@ from typing import TYPE_CHECKING, Any
 from sqlalchemy import Select, func, select
 
 from muster.errors import UnknownSnapshot
+from muster.model.statistics import KeptSnapshot
 from muster.store.database.engine import reading, writing
 from muster.store.database.models import EventRow, NodeRow, RunRow, SnapshotRow, StageRow
-from muster.store.values import SnapshotRecord
 from muster_criteria.fleet.peers.bands import Band, Key, bands_of
 
 if TYPE_CHECKING:
     from muster_criteria.fleet.peers.snapshot import Snapshot
 
 
-def keep_snapshot(snapshot: Snapshot, sku: str, level: str, *, simulated: bool) -> SnapshotRecord:
+def keep_snapshot(snapshot: Snapshot, sku: str, level: str, *, simulated: bool) -> KeptSnapshot:
     """Write a snapshot down; the same one again changes nothing."""
     with writing() as session:
         row = session.scalar(_snapshots(sku, level, simulated).where(SnapshotRow.version == snapshot.version))
@@ -30,7 +30,7 @@ def keep_snapshot(snapshot: Snapshot, sku: str, level: str, *, simulated: bool) 
         return _to_value(row)
 
 
-def latest_snapshot(sku: str, level: str, *, simulated: bool) -> SnapshotRecord | None:
+def latest_snapshot(sku: str, level: str, *, simulated: bool) -> KeptSnapshot | None:
     """The newest snapshot by which such a node is judged now, if there is one."""
     newest = _snapshots(sku, level, simulated).order_by(SnapshotRow.made_at.desc(), SnapshotRow.id.desc())
     with reading() as session:
@@ -66,7 +66,7 @@ def peer_bands(version: str, sku: str, level: str, *, simulated: bool) -> dict[K
         return {}
 
 
-def list_snapshots(*, sku: str = "") -> list[SnapshotRecord]:
+def list_snapshots(*, sku: str = "") -> list[KeptSnapshot]:
     """All that are kept, latest first."""
     query = select(SnapshotRow).order_by(SnapshotRow.made_at.desc(), SnapshotRow.id.desc())
     if sku:
@@ -94,5 +94,5 @@ def _snapshots(sku: str, level: str, simulated: bool, what: Any = SnapshotRow) -
     return select(what).where(SnapshotRow.sku == sku, SnapshotRow.level == level, SnapshotRow.simulated == simulated)
 
 
-def _to_value(row: SnapshotRow) -> SnapshotRecord:
-    return SnapshotRecord(row.version, row.made_at, row.sku, row.level, row.simulated, row.nodes)
+def _to_value(row: SnapshotRow) -> KeptSnapshot:
+    return KeptSnapshot(row.version, row.made_at, row.sku, row.level, row.simulated, row.nodes)

@@ -10,8 +10,8 @@ from typing import Any
 from sqlalchemy import Select, func, or_, select
 from sqlalchemy.orm import Session, load_only
 
+from muster.model.states import SERVING, State
 from muster.rules.idle.capacity import Signs
-from muster.rules.transitions import SERVING, State
 from muster.store.database import access
 from muster.store.database.engine import reading, writing
 from muster.store.database.models import CertificateRow, EventRow, MeasurementRow, NodeRow, RunRow, StageRow

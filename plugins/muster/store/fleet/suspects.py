@@ -14,12 +14,12 @@ from typing import Any
 from sqlalchemy import select
 from sqlalchemy.orm import Session
 
+from muster.model.runs import OpenFinding
 from muster.store.database import access
 from muster.store.database.digests import SuspectRow
 from muster.store.database.models import NodeRow, PartRow, PlacementRow, RunRow
 from muster.store.decisions.waivers import marked_now
 from muster.store.machines.parts import current_serials
-from muster.store.values import OpenFinding
 from muster_criteria.context.suspicion import makes_suspect
 from muster_criteria.context.waivers import subject_of
 from muster_criteria.model import Action, FaultClass, Finding, Judgement, Severity, Variant

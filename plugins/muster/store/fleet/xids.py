@@ -3,39 +3,19 @@
 from __future__ import annotations
 
 import dataclasses
-import datetime
 from collections.abc import Iterable
 from typing import Any
 
 from sqlalchemy import select
 
+from muster.model.statistics import RecordedXid
 from muster.store.database.engine import reading
 from muster.store.database.models import MeasurementRow, NodeRow, RunRow, StageRow
 from muster_criteria.xid.judge import EVENT, event_of
 from muster_criteria.xid.policy import XidEvent
 
 
-@dataclasses.dataclass(frozen=True)
-class XidRecord:
-    """One XID as a stage of a run reported it. ``part``: the GPU's serial where known, else its PCI address.
-
-    ``former``: reported by an earlier machine of that name.
-    """
-
-    node: str
-    sku: str
-    dag_id: str
-    run_id: str
-    stage: str
-    verdict: str
-    boot_id: str
-    part: str
-    seen_at: datetime.datetime
-    event: XidEvent
-    former: bool = False
-
-
-def recorded_xids(*, node: str = "") -> list[XidRecord]:
+def recorded_xids(*, node: str = "") -> list[RecordedXid]:
     """All XIDs of current verdicts, oldest first; with ``node``, of its present machine only."""
     query = (
         select(MeasurementRow, StageRow, RunRow, (RunRow.started_at < NodeRow.machine_since).label("former"))
@@ -51,9 +31,9 @@ def recorded_xids(*, node: str = "") -> list[XidRecord]:
         return [_record(*row) for row in session.execute(query)]
 
 
-def _record(row: MeasurementRow, stage: StageRow, run: RunRow, former: bool) -> XidRecord:
+def _record(row: MeasurementRow, stage: StageRow, run: RunRow, former: bool) -> RecordedXid:
     event = event_of(row.device, row.labels, row.text or "", row.samples)
-    return XidRecord(
+    return RecordedXid(
         node=run.node, sku=run.sku, dag_id=run.dag_id, run_id=run.run_id, stage=stage.stage, verdict=stage.verdict,
         boot_id=str(run.identity.get("boot_id", "")), part=part_of(event, run.identity), seen_at=stage.recorded_at,
         event=event, former=bool(former),
@@ -67,7 +47,7 @@ def part_of(event: XidEvent, identity: dict[str, Any]) -> str:
     return str(serial or event.pci or event.device)
 
 
-def by_boot(records: Iterable[XidRecord]) -> dict[str, list[XidEvent]]:
+def by_boot(records: Iterable[RecordedXid]) -> dict[str, list[XidEvent]]:
     """{boot id: its events, whose ``pci`` names the part}; what several stages report counts once."""
     boots: dict[str, list[XidEvent]] = {}
     for record in records:

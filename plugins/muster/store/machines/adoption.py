@@ -9,7 +9,10 @@ from sqlalchemy import select
 from sqlalchemy.orm import Session
 
 from muster.errors import BadInventory, BadNode, IllegalMove, MusterError, NodeLeased, NoPerson, Refusal, SameMachine
-from muster.rules.transitions import Evidence, Need, State
+from muster.model.events import Evidence
+from muster.model.nodes import NewNode, Node
+from muster.model.states import State
+from muster.rules.transitions import Need
 from muster.store.database import access
 from muster.store.database.engine import writing
 from muster.store.database.models import NodeRow, PartRow, PlacementRow, RunRow
@@ -17,7 +20,6 @@ from muster.store.decisions import admission
 from muster.store.machines.nodes import check_description, enrol_all
 from muster.store.machines.parts import CHASSIS, clear_places, current_serials, place
 from muster.store.testing.runs import leave_shadow
-from muster.store.values import NewNode, NodeRecord
 from muster_criteria.model import Verdict
 
 
@@ -70,7 +72,7 @@ def replace_node(
     host: str = "",
     port: int = 0,
     serials: Mapping[str, str] | None = None,
-) -> NodeRecord:
+) -> Node:
     """Give the name to another machine, which starts as registered.
 
     Earlier runs, verdicts, waivers and inconclusive runs stay with the serials and no longer count for this node.
@@ -93,7 +95,7 @@ def replace_node(
         return access.to_node(row)
 
 
-def rekey_node(name: str, actor: str, reason: str, *, host_key: str) -> NodeRecord:
+def rekey_node(name: str, actor: str, reason: str, *, host_key: str) -> Node:
     """Pin the new host key of a reinstalled machine; its history, serials and state stay.
 
     The next result must show the serials that the records know, or it is refused as another machine's. Raises

@@ -13,14 +13,14 @@ from sqlalchemy import select
 from sqlalchemy.orm import Session
 
 from muster.errors import BadNode
+from muster.model.parts import Placement
+from muster.model.states import State
 from muster.rules.decisions import check_decision
-from muster.rules.transitions import State
 from muster.store.database import access
 from muster.store.database.digests import SuspectRow
 from muster.store.database.engine import reading, writing
 from muster.store.database.models import NodeRow, RunRow
 from muster.store.machines.parts import current_serials, elsewhere, move_part, real_serials
-from muster.store.values import PlacementRecord
 from muster_criteria.context.waivers import subject_of
 from muster_criteria.model import Action, Evidence, Severity
 
@@ -55,7 +55,7 @@ def unsure_slots(session: Session, node: str, result: StageResult | None) -> fro
     return frozenset(slot for slot, serial in _reported(result).items() if known.get(slot) != serial)
 
 
-def confirm_part(node: str, serial: str, person: str, reason: str) -> list[PlacementRecord]:
+def confirm_part(node: str, serial: str, person: str, reason: str) -> list[Placement]:
     """Move the part to the slot in which ``node`` reported it last, on a person's decision; returns its places.
 
     What made that slot a suspect while the part was contested follows the part from now on. Raises NoPerson without

@@ -8,13 +8,14 @@ from sqlalchemy import func, select
 from sqlalchemy.orm import Session
 
 from muster.errors import BadNode, NodeLeased, NodePaused
+from muster.model.events import Evidence
+from muster.model.nodes import Lease
+from muster.model.states import IN_FLIGHT, State
 from muster.rules.decisions import check_decision
-from muster.rules.transitions import IN_FLIGHT, Evidence, State
 from muster.store.database import access
 from muster.store.database.engine import reading, writing
 from muster.store.database.models import JobRow, LeaseRow, NodeRow, RunRow, StageRow
 from muster.store.database.wanted import follow_state
-from muster.store.values import LeaseRecord
 from muster_criteria.model import Verdict
 from muster_node.contract import END_FENCED
 
@@ -22,12 +23,12 @@ TOKEN_MAX = 2**40
 """Far above any token, which counts seconds since 1970."""
 
 
-def acquire_lease(node: str, dag_id: str, run_id: str, *, decision: bool = False) -> LeaseRecord:
+def acquire_lease(node: str, dag_id: str, run_id: str, *, decision: bool = False) -> Lease:
     """``acquire_leases`` of one node."""
     return acquire_leases([node], dag_id, run_id, decision=decision)[0]
 
 
-def acquire_leases(nodes: Collection[str], dag_id: str, run_id: str, *, decision: bool = False) -> list[LeaseRecord]:
+def acquire_leases(nodes: Collection[str], dag_id: str, run_id: str, *, decision: bool = False) -> list[Lease]:
     """Take all the nodes of a block for a run, or none of them; returns the leases by node.
 
     Nodes that the run holds already keep their lease and token. ``decision``: the run carries out a person's decision
@@ -125,14 +126,14 @@ def release_leases(dag_id: str, run_id: str, reason: str) -> list[str]:
     return freed
 
 
-def live_leases() -> list[LeaseRecord]:
+def live_leases() -> list[Lease]:
     """Every lease that holds a node now, by node."""
     with reading() as session:
         query = select(LeaseRow).where(LeaseRow.released_at.is_(None)).order_by(LeaseRow.node)
         return [access.to_lease(row) for row in session.scalars(query)]
 
 
-def get_lease(node: str) -> LeaseRecord | None:
+def get_lease(node: str) -> Lease | None:
     """The lease that holds the node now, if any."""
     with reading() as session:
         row = access.live_lease(session, node)

@@ -11,14 +11,17 @@ from sqlalchemy import select
 from sqlalchemy.orm import Session
 
 from muster.errors import BadInventory, BadNode, DifferentMachine, IllegalMove, MusterError, Refusal, SameMachine, at
-from muster.rules.transitions import Evidence, State, steps
+from muster.model.events import Event, Evidence
+from muster.model.names import HOST_KEY, NODE_NAME
+from muster.model.nodes import NewNode, Node
+from muster.model.states import State
+from muster.rules.transitions import steps
 from muster.store.database import access
 from muster.store.database.engine import reading, writing
 from muster.store.database.models import EventRow, NodeRow
 from muster.store.decisions import admission, certificates
 from muster.store.machines.parts import current_serials, place
 from muster.store.testing.runs import attested
-from muster.store.values import HOST_KEY, NODE_NAME, EventRecord, NewNode, NodeRecord
 
 _DESCRIPTION = ("host", "port", "user", "sku", "launch", "work_dir", "rack", "pool", "labels", "bmc")
 _MAPPINGS = ("launch", "labels", "bmc")
@@ -47,13 +50,13 @@ def add_nodes(nodes: Iterable[tuple[str, NewNode]], actor: str = "muster", *, ch
         return enrol_all(session, nodes, actor, change=change)
 
 
-def get_node(name: str) -> NodeRecord:
+def get_node(name: str) -> Node:
     """The node of that name. Raises UnknownNode."""
     with reading() as session:
         return access.to_node(access.node_row(session, name))
 
 
-def list_nodes(*, states: Collection[State] = (), sku: str = "", rack: str = "") -> list[NodeRecord]:
+def list_nodes(*, states: Collection[State] = (), sku: str = "", rack: str = "") -> list[Node]:
     """All nodes by name, or those in one of ``states``, of ``sku``, in ``rack``."""
     query = select(NodeRow).order_by(NodeRow.name)
     if states:
@@ -66,7 +69,7 @@ def list_nodes(*, states: Collection[State] = (), sku: str = "", rack: str = "")
         return [access.to_node(row) for row in session.scalars(query)]
 
 
-def move_node(name: str, to: State, actor: str, reason: str, evidence: Evidence | None = None) -> NodeRecord:
+def move_node(name: str, to: State, actor: str, reason: str, evidence: Evidence | None = None) -> Node:
     """Move a node in one transaction with its event; returns the moved node.
 
     Without ``evidence`` it is ``actor``'s own decision, for ``reason``, and each of ``lifecycle.steps`` is an event.
@@ -98,7 +101,7 @@ def touch_contact(name: str, at: datetime.datetime | None = None) -> None:
         row.contact_at = max(moment, row.contact_at) if row.contact_at else moment
 
 
-def node_events(name: str, limit: int | None = None) -> list[EventRecord]:
+def node_events(name: str, limit: int | None = None) -> list[Event]:
     """The node's history, oldest first (the last ``limit`` of it). Raises UnknownNode."""
     with reading() as session:
         access.node_row(session, name)

@@ -10,11 +10,12 @@ from sqlalchemy import or_, select
 from sqlalchemy.orm import Session
 
 from muster.errors import DifferentMachine
-from muster.rules.transitions import SERVING, State
+from muster.model.parts import Placement
+from muster.model.runs import Run
+from muster.model.states import SERVING, State
 from muster.store.database import access
 from muster.store.database.engine import reading
 from muster.store.database.models import EventRow, NodeRow, PartRow, PlacementRow, RunRow
-from muster.store.values import PlacementRecord, RunRecord
 from muster_criteria.devices import kind_of
 
 CHASSIS = ("system", "board")
@@ -32,17 +33,17 @@ _FILLERS = re.compile(
 """Fillers that firmware reports instead of a serial."""
 
 
-def part_history(serial: str) -> list[PlacementRecord]:
+def part_history(serial: str) -> list[Placement]:
     """Every place the part with this serial sat in, oldest first."""
     return _placements(serial=serial)
 
 
-def node_parts(node: str) -> list[PlacementRecord]:
+def node_parts(node: str) -> list[Placement]:
     """Every part that ever sat in the node, by slot and time."""
     return sorted(_placements(node=node), key=lambda each: (each.slot, each.since))
 
 
-def part_runs(serial: str) -> list[RunRecord]:
+def part_runs(serial: str) -> list[Run]:
     """Every run in which the part with this serial was tested, on whatever node, latest first."""
     ids = (
         select(RunRow.id)
@@ -106,7 +107,7 @@ def move_part(session: Session, node: str, slot: str, serial: str) -> list[str]:
     return _place_one(session, node, slot, serial, current_serials(session, node).get(slot))
 
 
-def elsewhere(session: Session, node: str, serials: Mapping[str, str]) -> dict[str, PlacementRecord]:
+def elsewhere(session: Session, node: str, serials: Mapping[str, str]) -> dict[str, Placement]:
     """{slot: where the part is that ``node`` reports there} for each that another node has, or had lately."""
     seen = access.now() - LATELY
     query = select(PartRow, PlacementRow, NodeRow.state).join(PlacementRow, PlacementRow.part_id == PartRow.id)
@@ -120,11 +121,11 @@ def elsewhere(session: Session, node: str, serials: Mapping[str, str]) -> dict[s
             continue
         for slot, serial in serials.items():
             if (kind_of(slot), serial) == (part.kind, part.serial):
-                found[slot] = PlacementRecord(part.kind, serial, row.node, row.slot, row.since, None)
+                found[slot] = Placement(part.kind, serial, row.node, row.slot, row.since, None)
     return found
 
 
-def _remark(session: Session, node: str, slot: str, sits: PlacementRecord) -> None:
+def _remark(session: Session, node: str, slot: str, sits: Placement) -> None:
     """Add the contradiction to both nodes' histories, unless it is there."""
     text = f"{slot} of {node} reports the serial {sits.serial} of {sits.slot} of {sits.node}: nothing was moved"
     for name in (node, sits.node):
@@ -193,11 +194,11 @@ def _place_one(session: Session, node: str, slot: str, serial: str, previous: st
     return sentences
 
 
-def _placements(*, serial: str = "", node: str = "") -> list[PlacementRecord]:
+def _placements(*, serial: str = "", node: str = "") -> list[Placement]:
     query = select(PlacementRow, PartRow).join(PartRow).order_by(PlacementRow.id)
     query = query.where(PartRow.serial == serial) if serial else query.where(PlacementRow.node == node)
     with reading() as session:
         return [
-            PlacementRecord(part.kind, part.serial, row.node, row.slot, row.since, row.until)
+            Placement(part.kind, part.serial, row.node, row.slot, row.since, row.until)
             for row, part in session.execute(query)
         ]

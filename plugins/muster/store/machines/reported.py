@@ -3,28 +3,17 @@
 from __future__ import annotations
 
 import collections
-import dataclasses
 import datetime
 
 from sqlalchemy import select
 
-from muster.rules.transitions import State
+from muster.model.states import State
+from muster.model.statistics import Reported
 from muster.store.database import access
 from muster.store.database.engine import reading, writing
 from muster.store.database.models import EventRow, NodeRow
 
 ACTOR = "report"
-
-
-@dataclasses.dataclass(frozen=True)
-class Reported:
-    """What was reported of one node since some time. ``xids``: how many XIDs; ``urgent``: the latest report after which
-    a whole test is due, and when it came.
-    """
-
-    xids: int
-    urgent: str
-    urgent_at: datetime.datetime | None
 
 
 def report(node: str, key: str, kind: str, text: str, *, urgent: bool) -> bool:

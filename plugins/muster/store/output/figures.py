@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import datetime
 from collections.abc import Sequence
 from typing import Any
@@ -10,81 +9,21 @@ from typing import Any
 from sqlalchemy import ColumnElement, Select, and_, case, exists, extract, func, or_, select
 from sqlalchemy.orm import Session
 
-from muster.rules.breaker import Breaker
+from muster.model.figures import DURATIONS_S, GIVE_BACK_S, FleetFigures, NodeFigures, Spread, Waiting
+from muster.model.schedulers import ADMITTED
 from muster.store.database import access
 from muster.store.database.engine import reading
 from muster.store.database.models import CertificateRow, FindingRow, LeaseRow, NodeRow, RunRow
 from muster.store.database.models import StageRow as Stage
 from muster.store.database.outgoing import OutboxRow, PlaceRow
-from muster.store.database.wanted import ADMITTED
 from muster.store.decisions.withdrawals import breaker_now
-from muster.store.queues.audit import AuditLag, audit_lags
+from muster.store.queues.audit import audit_lags
 from muster.store.queues.outbox import tried
 from muster.store.testing.runs import last_run_id
 from muster_criteria.model import Verdict
 
 WINDOW = datetime.timedelta(hours=24)
 """Runs, findings and durations are those of the last WINDOW: retention deletes rows, so totals could fall."""
-
-DURATIONS_S = (60.0, 300.0, 900.0, 1800.0, 3600.0, 2 * 3600.0, 4 * 3600.0, 8 * 3600.0, 24 * 3600.0, 72 * 3600.0)
-GIVE_BACK_S = (1.0, 5.0, 15.0, 30.0, 60.0, 300.0, 900.0, 3600.0)
-
-
-@dataclasses.dataclass(frozen=True)
-class NodeFigures:
-    """One node. ``verdict``: of its last run (``runs.last_run_id``), "" without one.
-
-    ``passed_at``: end of its last run with a PASS. Both are of the present machine alone.
-    """
-
-    name: str
-    sku: str
-    rack: str
-    state: str
-    simulated: bool
-    shadow: bool
-    held: bool
-    verdict: str
-    passed_at: datetime.datetime | None
-    certified: bool
-
-
-@dataclasses.dataclass(frozen=True)
-class Spread:
-    """Durations under one set of labels: how many ended in each bucket (the last: above all limits), and their sum."""
-
-    labels: tuple[str, ...]
-    counts: tuple[int, ...]
-    seconds: float
-
-
-@dataclasses.dataclass(frozen=True)
-class Waiting:
-    """A queue: {labels: how many}, and since when the oldest of them waits."""
-
-    counts: dict[tuple[str, ...], int]
-    since: datetime.datetime | None
-
-
-@dataclasses.dataclass(frozen=True)
-class FleetFigures:
-    """The fleet at one moment. ``findings``: by stage, part and severity. Durations: of stages by stage and level, of
-    runs by DAG, level and verdict.
-    """
-
-    at: datetime.datetime
-    nodes: tuple[NodeFigures, ...]
-    breakers: dict[bool, Breaker]
-    findings: dict[tuple[str, ...], int]
-    stage_durations: tuple[Spread, ...]
-    run_durations: tuple[Spread, ...]
-    give_back: tuple[Spread, ...]
-    tests: Waiting
-    mails: Waiting
-    parked: int
-    changes: Waiting
-    differences: int
-    audit: tuple[AuditLag, ...]
 
 
 def fleet_figures() -> FleetFigures:
@@ -99,9 +38,12 @@ def fleet_figures() -> FleetFigures:
         nodes = _nodes(session, now)
         kinds = {node.simulated for node in nodes} or {False}
         mails = session.execute(
-            select(func.count(), func.count(OutboxRow.parked_at), func.min(_if_null(OutboxRow.parked_at, OutboxRow.created_at)))
-            .where(unsent, tried())
-        ).one()  # fmt: skip
+            select(
+                func.count(),
+                func.count(OutboxRow.parked_at),
+                func.min(_if_null(OutboxRow.parked_at, OutboxRow.created_at)),
+            ).where(unsent, tried())
+        ).one()
         return FleetFigures(
             now,
             nodes,
@@ -113,7 +55,10 @@ def fleet_figures() -> FleetFigures:
                 .where(recorded, FindingRow.waived == ""),
             ),
             _spread(session, DURATIONS_S, Stage.started_at, Stage.ended_at, recorded, Stage.stage, Stage.level),
-            _spread(session, DURATIONS_S, RunRow.started_at, RunRow.ended_at, ended, RunRow.dag_id, RunRow.level, RunRow.verdict),
+            _spread(
+                session, DURATIONS_S, RunRow.started_at, RunRow.ended_at,
+                ended, RunRow.dag_id, RunRow.level, RunRow.verdict,
+            ),
             _spread(
                 session, GIVE_BACK_S, PlaceRow.wanted_at, PlaceRow.done_at,
                 and_(PlaceRow.done_at >= recent, PlaceRow.done == ADMITTED, ~unconfirmed),
@@ -139,8 +84,8 @@ def _nodes(session: Session, now: datetime.datetime) -> tuple[NodeFigures, ...]:
         CertificateRow.issued_at >= NodeRow.machine_since,
     )  # fmt: skip
     query = select(
-        NodeRow.name, NodeRow.sku, NodeRow.rack, NodeRow.state, NodeRow.simulated, NodeRow.shadow, NodeRow.held_run != "",
-        func.coalesce(verdict.scalar_subquery(), ""),
+        NodeRow.name, NodeRow.sku, NodeRow.rack, NodeRow.state, NodeRow.simulated, NodeRow.shadow,
+        NodeRow.held_run != "", func.coalesce(verdict.scalar_subquery(), ""),
         passed.scalar_subquery(), valid,
     ).order_by(NodeRow.name)  # fmt: skip
     return tuple(NodeFigures(*row) for row in session.execute(query))

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import dataclasses
 import datetime
 from collections.abc import Mapping
 
 from sqlalchemy import and_, func, or_, select
 
+from muster.model.figures import NodeFigure
 from muster.store.database import access
 from muster.store.database.engine import reading
 from muster.store.database.models import MeasurementRow, NodeRow, RunRow, StageRow
@@ -17,17 +17,6 @@ RECENT = datetime.timedelta(days=90)
 """Older stages are not looked at: each node is tested at least weekly."""
 SAMPLED = 200
 """Stages, the latest, whose metrics can be chosen."""
-
-
-@dataclasses.dataclass(frozen=True)
-class NodeFigure:
-    """One metric of one node: the value of its worst device, the least if the metric has a floor, else the greatest."""
-
-    value: float
-    unit: str
-    floored: bool
-    ok: bool
-    """Whether all devices are within limits."""
 
 
 def node_figures(metric: str, labels: Mapping[str, str]) -> dict[str, NodeFigure]:

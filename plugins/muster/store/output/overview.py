@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
-import dataclasses
 import datetime
 from collections.abc import Collection
 
 from sqlalchemy import ColumnElement, Select, and_, exists, func, or_, select
 from sqlalchemy.orm import Session, aliased
 
-from muster.rules.transitions import IN_FLIGHT, SERVING, State
+from muster.model.events import Event
+from muster.model.figures import FleetRow, Point
+from muster.model.runs import Run
+from muster.model.states import IN_FLIGHT, SERVING, State
 from muster.store.database import access
 from muster.store.database.engine import reading
 from muster.store.database.models import (
@@ -25,55 +27,10 @@ from muster.store.database.models import (
 )
 from muster.store.fleet.latest import CONCLUSIVE
 from muster.store.testing.runs import last_run_id
-from muster.store.values import EventRecord, RunRecord
 from muster_criteria.model import Verdict
 from muster_criteria.xid.judge import EVENT
 
 POINTS_MAX = 4000
-
-
-@dataclasses.dataclass(frozen=True)
-class FleetRow:
-    """One node with its last run (``runs.last_run_id``); without one, ``verdict`` is None, the run's fields empty."""
-
-    node: str
-    state: State
-    sku: str
-    rack: str
-    simulated: bool
-    held_run: str
-    contact_at: datetime.datetime | None
-    dag_id: str
-    run_id: str
-    verdict: Verdict | None
-    headline: str
-    ended_at: datetime.datetime | None
-    state_since: datetime.datetime | None
-    """When the node came into its state."""
-    inconclusive: int = 0
-    """Inconclusive runs in a row."""
-    pod: str = ""
-    slot: str = ""
-    """Where it stands, by the labels ``pod`` and ``slot``."""
-    moved_for: str = ""
-    """Why the node came into its state; empty if a test moved it, or one has ended since."""
-    paused_until: datetime.datetime | None = None
-    """The end of the pause of its tests; None, or a moment that is over, without one."""
-
-
-@dataclasses.dataclass(frozen=True)
-class Point:
-    """One value of a metric in a node's life. ``labels``: (name, text) in order of names."""
-
-    at: datetime.datetime
-    run_id: str
-    level: str
-    device: str
-    labels: tuple[tuple[str, str], ...]
-    value: float
-    unit: str
-    floor: float | None
-    ceiling: float | None
 
 
 def fleet_version() -> str:
@@ -102,8 +59,9 @@ def fleet_rows() -> list[FleetRow]:
     )
     query = (
         select(
-            NodeRow.name, NodeRow.state, NodeRow.sku, NodeRow.rack, NodeRow.simulated, NodeRow.held_run, NodeRow.contact_at, RunRow.dag_id,
-            RunRow.run_id, RunRow.verdict, RunRow.headline, RunRow.ended_at, func.coalesce(EventRow.at, NodeRow.added_at),
+            NodeRow.name, NodeRow.state, NodeRow.sku, NodeRow.rack, NodeRow.simulated, NodeRow.held_run,
+            NodeRow.contact_at, RunRow.dag_id, RunRow.run_id, RunRow.verdict, RunRow.headline, RunRow.ended_at,
+            func.coalesce(EventRow.at, NodeRow.added_at),
             NodeRow.inconclusive, NodeRow.labels, EventRow.reason, NodeRow.paused_until,
             and_(EventRow.evidence["run"].as_string().is_not(None), EventRow.evidence["person"].as_string().is_(None)),
         )
@@ -126,9 +84,7 @@ def fleet_rows() -> list[FleetRow]:
         ]  # fmt: skip
 
 
-def moves_since(
-    since: datetime.datetime, limit: int, nodes: Collection[str] | None = None
-) -> tuple[list[EventRecord], int]:
+def moves_since(since: datetime.datetime, limit: int, nodes: Collection[str] | None = None) -> tuple[list[Event], int]:
     """The latest ``limit`` changes of state since then, latest first, and how many there are; of ``nodes`` alone if
     given. A test under way is no change, and neither is one between two states of a node in service.
     """
@@ -147,7 +103,7 @@ def moves_since(
         return [access.to_event(found[number]) for number in ids[:limit]], len(ids)
 
 
-def runs_under_way(limit: int, nodes: Collection[str] | None = None) -> tuple[list[RunRecord], int]:
+def runs_under_way(limit: int, nodes: Collection[str] | None = None) -> tuple[list[Run], int]:
     """The oldest ``limit`` runs that have not ended, oldest first, and how many there are; of ``nodes`` alone if
     given."""
     query = select(RunRow.id, RunRow.node).where(RunRow.ended_at.is_(None)).order_by(RunRow.id)

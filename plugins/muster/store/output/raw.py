@@ -7,6 +7,7 @@ import datetime
 
 from sqlalchemy import select
 
+from muster.model.figures import BmcReading
 from muster.store.database import access
 from muster.store.database.engine import reading
 from muster.store.database.models import ArtifactRow, RunRow, StageRow
@@ -35,17 +36,6 @@ class StageAttempt:
 
     verdict: Verdict
     result: bytes
-
-
-@dataclasses.dataclass(frozen=True)
-class BmcReading:
-    """What a node's BMC showed during one stage."""
-
-    at: datetime.datetime
-    stage: str
-    dag_id: str
-    run_id: str
-    chassis: Chassis
 
 
 def bmc_readings(node: str, limit: int) -> list[BmcReading]:

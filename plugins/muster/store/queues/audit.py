@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import dataclasses
-import datetime
 from collections.abc import Mapping
 from typing import Any
 
 from sqlalchemy import func, select, text, update
 
+from muster.model.queues import AuditEvent, AuditLag
 from muster.settings import settings
 from muster.store.database import access
 from muster.store.database.engine import reading, writing
@@ -17,42 +16,6 @@ from muster.store.database.outgoing import AuditCursorRow
 
 LOCK_TIMEOUT_MS = 5000
 """Writers of events wait behind the lock that waits: then it gives up, and housekeeping tries again."""
-
-
-@dataclasses.dataclass(frozen=True)
-class AuditEvent:
-    """One event as receivers get it. ``id`` grows with each event, and names it when it comes twice."""
-
-    id: int
-    at: str
-    kind: str
-    """"lifecycle" if the node moved, else "audit": a decision, a change or a remark."""
-    node: str
-    """"", as are both states, for a decision that concerns no node."""
-    from_state: str
-    to_state: str
-    actor: str
-    login: str
-    reason: str
-    evidence: dict[str, Any]
-
-
-@dataclasses.dataclass(frozen=True)
-class AuditLag:
-    """What a receiver has not accepted yet. ``since``: when the oldest such event was written, None without any."""
-
-    sink: str
-    waiting: int
-    since: datetime.datetime | None
-    last_error: str
-
-    @property
-    def sentence(self) -> str:
-        """The state in one sentence."""
-        since = f" since {self.since:%Y-%m-%d %H:%M} UTC" if self.since else ""
-        return f"audit stream {self.sink}: {self.waiting} events wait{since}" + (
-            f": {self.last_error}" if self.last_error else ""
-        )
 
 
 def audit_command(what: str, evidence: Mapping[str, Any]) -> None:

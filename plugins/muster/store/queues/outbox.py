@@ -8,11 +8,11 @@ from collections.abc import Collection, Mapping
 
 from sqlalchemy import ColumnElement, func, or_, select
 
+from muster.model.queues import OutboxMessage, ParkedMail
 from muster.rules.decisions import check_decision
 from muster.store.database import access
 from muster.store.database.engine import reading, writing
 from muster.store.database.outgoing import OutboxRow
-from muster.store.values import OutboxMessage, ParkedMail
 
 RETRY_FIRST = datetime.timedelta(minutes=4)
 """Less than the five minutes between two deliveries of the housekeeping DAG."""

@@ -6,22 +6,22 @@ same node supersedes one that still waits.
 
 from __future__ import annotations
 
-import dataclasses
 import datetime
 
 from sqlalchemy import or_, select, update
 from sqlalchemy.orm import Session
 
 from muster.errors import BadScheduler, IllegalMove, Refusal
+from muster.model.schedulers import ADMITTED as ADMITTED
+from muster.model.schedulers import WITHDRAWN as WITHDRAWN
+from muster.model.schedulers import Place
+from muster.model.states import SERVING, State
 from muster.rules.decisions import check_decision
-from muster.rules.transitions import SERVING, State
 from muster.settings import settings
 from muster.store.database import access
 from muster.store.database.engine import reading, writing
 from muster.store.database.models import NodeRow
 from muster.store.database.outgoing import PlaceRow
-from muster.store.database.wanted import ADMITTED as ADMITTED
-from muster.store.database.wanted import WITHDRAWN as WITHDRAWN
 from muster.store.database.wanted import follow_state, of_state, want
 
 CLAIM = 20
@@ -30,40 +30,7 @@ up to seven commands, and over SSH each has one such limit for the login and one
 """
 
 
-@dataclasses.dataclass(frozen=True)
-class PlaceRecord:
-    """As ``SchedulerPlace``; ``state``: the node's."""
-
-    node: str
-    cluster: str
-    name: str
-    state: State
-    wanted: str
-    why: str
-    wanted_at: datetime.datetime
-    done: str
-    attempts: int
-    last_error: str
-    difference: str
-    question: str
-    verify: str
-    test_job: str = ""
-    preempted: bool = False
-    done_at: datetime.datetime | None = None
-    verify_since: datetime.datetime | None = None
-
-    @property
-    def waits(self) -> bool:
-        """Whether a change is still to be carried out."""
-        return self.wanted != self.done and bool(self.wanted)
-
-    @property
-    def admitted(self) -> bool:
-        """Whether the scheduler has confirmed that it allocates the node."""
-        return self.wanted == self.done == ADMITTED
-
-
-def place_on_scheduler(node: str, cluster: str, name: str, person: str, reason: str) -> PlaceRecord | None:
+def place_on_scheduler(node: str, cluster: str, name: str, person: str, reason: str) -> Place | None:
     """Give the node a place in a cluster under its name there, or, with cluster "", none. Queues what its state wants.
 
     Raises IllegalMove without a person and a reason, or if a node in service or in a test would change its place;
@@ -103,13 +70,13 @@ def place_on_scheduler(node: str, cluster: str, name: str, person: str, reason: 
         return _record(session, node)
 
 
-def scheduler_place(node: str) -> PlaceRecord | None:
+def scheduler_place(node: str) -> Place | None:
     """The node's place in a scheduler, None without one."""
     with reading() as session:
         return _record(session, node)
 
 
-def scheduler_places(*, waiting: bool = False) -> list[PlaceRecord]:
+def scheduler_places(*, waiting: bool = False) -> list[Place]:
     """Every node's place, by node. ``waiting``: those with a change to carry out: withdrawals, then the oldest."""
     query = select(PlaceRow, NodeRow.state).join(NodeRow, NodeRow.name == PlaceRow.node)
     with reading() as session:
@@ -119,7 +86,7 @@ def scheduler_places(*, waiting: bool = False) -> list[PlaceRecord]:
     return sorted((each for each in found if each.waits), key=lambda each: (each.wanted == ADMITTED, each.wanted_at))
 
 
-def scheduler_differences() -> list[PlaceRecord]:
+def scheduler_differences() -> list[Place]:
     """The places alone whose scheduler differs from the records or raised a question, by node."""
     query = select(PlaceRow, NodeRow.state).join(NodeRow, NodeRow.name == PlaceRow.node)
     query = query.where(or_(PlaceRow.difference != "", PlaceRow.question != ""))
@@ -144,7 +111,7 @@ def restore_place(node: str, why: str) -> None:
         follow_state(session, access.node_row(session, node, lock=True), why)
 
 
-def claim_change(node: str) -> PlaceRecord | None:
+def claim_change(node: str) -> Place | None:
     """The change of the node that waits, for the caller alone for ``CLAIM``; None if there is none, or another has it.
 
     From here until it is confirmed, what the scheduler does with the node is unknown, whatever was confirmed before.
@@ -161,7 +128,7 @@ def claim_change(node: str) -> PlaceRecord | None:
         return _record(session, node) if taken else None
 
 
-def change_carried_out(change: PlaceRecord, error: str = "") -> None:
+def change_carried_out(change: Place, error: str = "") -> None:
     """Note that the claimed change was confirmed, or why not. One that was superseded meanwhile stays queued."""
     with writing() as session:
         row = session.get_one(PlaceRow, change.node, with_for_update=True)
@@ -253,14 +220,14 @@ def mark_again(node: str) -> None:
         session.execute(update(PlaceRow).where(PlaceRow.node == node, *confirmed).values(done=""))
 
 
-def _record(session: Session, node: str) -> PlaceRecord | None:
+def _record(session: Session, node: str) -> Place | None:
     query = select(PlaceRow, NodeRow.state).join(NodeRow, NodeRow.name == PlaceRow.node)
     found = session.execute(query.where(PlaceRow.node == node)).first()
     return _value(found[0], found[1]) if found else None
 
 
-def _value(row: PlaceRow, state: str) -> PlaceRecord:
-    return PlaceRecord(
+def _value(row: PlaceRow, state: str) -> Place:
+    return Place(
         row.node, row.cluster, row.name, State(state), row.wanted, row.why, row.wanted_at, row.done, row.attempts,
         row.last_error, row.difference, row.question, row.verify, row.test_job,
         row.preempted, row.done_at, row.verify_since,

@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING
 from sqlalchemy import select
 from sqlalchemy.orm import Session
 
+from muster.model.states import State
 from muster.rules import ending
-from muster.rules.transitions import State
 from muster.settings import settings
 from muster.store.database import access
 from muster.store.database.engine import reading

@@ -7,8 +7,9 @@ from typing import TYPE_CHECKING
 
 from sqlalchemy import select
 
+from muster.model.runs import Run, StageVerdict
+from muster.model.states import State
 from muster.rules import reevaluation
-from muster.rules.transitions import State
 from muster.store.database import access
 from muster.store.database.engine import reading, writing
 from muster.store.database.models import LeaseRow, NodeRow, RunRow, StageRow
@@ -16,7 +17,6 @@ from muster.store.decisions import certificates
 from muster.store.decisions.verdicts import current_verdicts
 from muster.store.testing.runs import close
 from muster.store.testing.stages import supersede
-from muster.store.values import RunRecord, StageVerdict
 from muster_criteria.model import Judgement, Verdict
 
 if TYPE_CHECKING:
@@ -43,8 +43,8 @@ def provisional_verdicts() -> dict[str, list[StageVerdict]]:
 
 
 def record_reevaluation(
-    run: RunRecord, judged: Sequence[tuple[StageResult, Judgement]], verdict: Verdict, headline: str
-) -> RunRecord:
+    run: Run, judged: Sequence[tuple[StageResult, Judgement]], verdict: Verdict, headline: str
+) -> Run:
     """Replace PROVISIONAL verdicts of the run, and move its node accordingly, in one transaction.
 
     ``judged``: each stage's stored result and new judgement; ``verdict``: the run's with them. The replaced verdicts

@@ -7,8 +7,8 @@ from typing import Any
 from sqlalchemy import select
 from sqlalchemy.orm import Session
 
+from muster.model.stages import in_order
 from muster.rules import run_report as building
-from muster.rules import transitions
 from muster.store.database import access
 from muster.store.database.engine import reading
 from muster.store.database.models import FindingRow, JobRow, MeasurementRow, StageRow
@@ -46,7 +46,7 @@ def judgements(dag_id: str, run_id: str, *, node: str = "") -> dict[str, Judgeme
         run = access.run_row(session, dag_id, run_id, node)
         rows = session.scalars(select(StageRow).where(StageRow.run == run.id, StageRow.current))
         found = {row.stage: _judgement(session, row) for row in rows}
-    return {stage: found[stage] for stage in transitions.in_order(found)}
+    return {stage: found[stage] for stage in in_order(found)}
 
 
 def _judgement(session: Session, row: StageRow) -> Judgement:

@@ -9,10 +9,14 @@ from sqlalchemy import ScalarSelect, func, select, update
 from sqlalchemy.orm import Session, aliased
 
 from muster.errors import IllegalMove, LeaseLost, Refusal
+from muster.model.events import Evidence
+from muster.model.nodes import Node
+from muster.model.runs import Job, Run, StageVerdict
+from muster.model.stages import STAGES, in_order
+from muster.model.states import BROKEN, SERVING, State
 from muster.rules import ending
 from muster.rules import transitions as lifecycle
 from muster.rules.ending import RunFacts
-from muster.rules.transitions import BROKEN, STAGES, Evidence, State
 from muster.settings import settings
 from muster.store.database import access
 from muster.store.database.engine import reading, writing
@@ -24,7 +28,6 @@ from muster.store.decisions.verdicts import current_verdicts
 from muster.store.decisions.waivers import accepted_at_admission
 from muster.store.fleet.suspects import free_of_suspects
 from muster.store.testing import common_causes
-from muster.store.values import JobRecord, NodeRecord, RunRecord, StageVerdict
 from muster_criteria.model import Severity, Verdict
 from muster_node.contract import END_FENCED
 
@@ -44,7 +47,7 @@ def begin_run(
     *,
     started_by: str = "",
     required_stages: Sequence[str] = STAGES,
-) -> RunRecord:
+) -> Run:
     """Record that a run begins on a node; the same run again is the same record, without what it measured before a
     repair.
 
@@ -88,7 +91,7 @@ def _set_aside(session: Session, run: RunRow, node: NodeRow) -> None:
     session.execute(old.where(StageRow.verdict != str(Verdict.FAIL)).values(current=False))
 
 
-def begin_stage(dag_id: str, run_id: str, stage: str, *, node: str = "") -> NodeRecord:
+def begin_stage(dag_id: str, run_id: str, stage: str, *, node: str = "") -> Node:
     """Move the run's node into the state in which ``stage`` runs, and return it; harmless when it is there already.
 
     A node in shadow mode stays where it serves. ``node`` names it where the run tests several. A run that is cleared
@@ -109,7 +112,7 @@ def begin_stage(dag_id: str, run_id: str, stage: str, *, node: str = "") -> Node
         return access.to_node(row)
 
 
-def finish_run(dag_id: str, run_id: str, verdict: Verdict, headline: str, *, node: str = "") -> RunRecord:
+def finish_run(dag_id: str, run_id: str, verdict: Verdict, headline: str, *, node: str = "") -> Run:
     """Close a run with its verdict, and move its node accordingly, in one transaction.
 
     The moves are ``lifecycle.closing``'s: qualified on PASS, WARN or PROVISIONAL, quarantine on FAIL, back to
@@ -134,13 +137,13 @@ def finish_run(dag_id: str, run_id: str, verdict: Verdict, headline: str, *, nod
         return access.to_run(run)
 
 
-def get_run(dag_id: str, run_id: str, *, node: str = "") -> RunRecord:
+def get_run(dag_id: str, run_id: str, *, node: str = "") -> Run:
     """The run, of ``node`` if it tests several. Raises UnknownRun."""
     with reading() as session:
         return access.to_run(access.run_row(session, dag_id, run_id, node))
 
 
-def find_run(run_id: str, *, node: str = "") -> RunRecord:
+def find_run(run_id: str, *, node: str = "") -> Run:
     """The latest run of that id, of whatever DAG, of ``node`` if it tests several. Raises UnknownRun."""
     with reading() as session:
         dag_id = session.scalar(
@@ -155,7 +158,7 @@ def list_runs(
     run: tuple[str, str] | None = None,
     limit: int | None = None,
     this_machine: bool = False,
-) -> list[RunRecord]:
+) -> list[Run]:
     """Runs, latest first, at most ``limit``.
 
     ``node``, ``run`` (dag_id, run_id): of these only; ``this_machine``: of present machines.
@@ -188,7 +191,7 @@ def last_run_id() -> ScalarSelect[int]:
     )
 
 
-def last_run(node: str) -> RunRecord | None:
+def last_run(node: str) -> Run | None:
     """The node's last run (``last_run_id``), None without one."""
     query = (
         select(RunRow)
@@ -227,7 +230,7 @@ def run_stages(dag_id: str, run_id: str, *, node: str = "") -> list[StageVerdict
         return _stages(session, access.run_row(session, dag_id, run_id, node))
 
 
-def record_job(job: JobRecord) -> None:
+def record_job(job: Job) -> None:
     """Store a job or its new state, keyed by run, stage and attempt. Raises UnknownRun."""
     with writing() as session:
         run = access.run_row(session, job.dag_id, job.run_id, job.node)
@@ -240,9 +243,7 @@ def record_job(job: JobRecord) -> None:
         row.repeat_probes = list(job.repeat_probes)
 
 
-def get_job(
-    dag_id: str, run_id: str, stage: str, attempt_key: str | None = None, *, node: str = ""
-) -> JobRecord | None:
+def get_job(dag_id: str, run_id: str, stage: str, attempt_key: str | None = None, *, node: str = "") -> Job | None:
     """The job of that stage and attempt (without one: the latest), or None. Raises UnknownRun."""
     with reading() as session:
         run = access.run_row(session, dag_id, run_id, node)
@@ -258,9 +259,9 @@ def count_jobs(dag_id: str, run_id: str, stages: Collection[str], state: str) ->
         return session.scalar(query.where(JobRow.stage.in_(sorted(stages)), JobRow.state == state)) or 0
 
 
-def to_job(run: RunRow, row: JobRow) -> JobRecord:
+def to_job(run: RunRow, row: JobRow) -> Job:
     """The job as a value."""
-    return JobRecord(
+    return Job(
         run.dag_id, run.run_id, row.stage, row.attempt_key, row.state, row.remote_dir, row.boot_id, row.fence,
         row.started_at, row.ended_at, row.note, run.node, row.chassis, tuple(row.repeat_probes),
     )  # fmt: skip
@@ -311,7 +312,7 @@ def close(session: Session, run: RunRow, node: NodeRow, verdict: Verdict) -> Evi
     if State.PRODUCTION in end.path and verdict is not Verdict.INCONCLUSIVE:
         certificates.issue(session, node, "muster", evidence, whole=set(STAGES) <= set(run.required_stages))
     node.inconclusive = end.inconclusive
-    serves = State(node.state) in lifecycle.SERVING
+    serves = State(node.state) in SERVING
     held = evidence.run if end.why_held else facts.still_held(node.held_run)
     run.why_held, node.held_run = end.why_held, held or "" if serves else ""
     if end.verified:
@@ -355,4 +356,4 @@ def _job(session: Session, run: RunRow, stage: str, attempt_key: str | None) -> 
 def _stages(session: Session, run: RunRow) -> list[StageVerdict]:
     rows = session.scalars(select(StageRow).where(StageRow.run == run.id, StageRow.current))
     found = {row.stage: access.to_verdict(row, run) for row in rows}
-    return [found[stage] for stage in lifecycle.in_order(found)]
+    return [found[stage] for stage in in_order(found)]

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 from sqlalchemy import delete, insert, inspect, update
 from sqlalchemy.orm import Session
 
-from muster.rules.transitions import State
+from muster.model.states import State
 from muster.settings import settings
 from muster.store.database import access
 from muster.store.database.engine import writing

@@ -13,6 +13,7 @@ from muster import store
 from muster.cli.controller import doctor
 from muster.cli.controller.doctor import Mark
 from muster.integration.airflow_api import AirflowClient, Pool
+from muster.model.runs import Job
 from muster.settings import Settings
 from muster_criteria.model import Verdict
 from tests.muster import fleet
@@ -100,7 +101,7 @@ def test_a_node_that_refuses_jobs_by_its_fence_is_missing_until_the_fence_is_rai
     store.add_node(fleet.new_node())
     lease = fleet.begin()
     parsed, raw = fleet.result()
-    job = store.JobRecord(lease.dag_id, lease.run_id, "intake", "0.0", "final", "", fence=lease.token)
+    job = Job(lease.dag_id, lease.run_id, "intake", "0.0", "final", "", fence=lease.token)
     store.record_job(job)
     fenced = parsed.model_copy(update={"end": "fenced", "fence": lease.token})
     store.record_stage(lease.dag_id, lease.run_id, fenced, fleet.judgement("intake", Verdict.INCONCLUSIVE), raw)

@@ -13,7 +13,7 @@ import pytest
 
 from muster import acting, store
 from muster.integration.airflow_api import AirflowClient
-from muster.rules.transitions import State
+from muster.model.states import State
 from muster.store.database.engine import SCHEMA
 from muster_criteria.model import Verdict
 from tests.muster import fleet

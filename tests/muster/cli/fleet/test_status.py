@@ -12,8 +12,8 @@ import pytest
 from muster import store
 from muster.cli.controller import doctor
 from muster.integration.airflow_api import AirflowClient
+from muster.model.states import State
 from muster.operators.reporting import sending
-from muster.rules.transitions import State
 from muster_criteria.model import Verdict
 from tests.muster import fleet
 from tests.muster.cli.test_decisions import asks

@@ -10,7 +10,7 @@ import pytest
 
 from muster import store
 from muster.cli.nodes import check as checking
-from muster.rules.transitions import State
+from muster.model.states import State
 from tests.muster import fleet
 from tests.support.servers import sshd
 

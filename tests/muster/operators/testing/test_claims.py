@@ -14,9 +14,9 @@ from airflow.sdk.exceptions import AirflowException, AirflowFailException, Airfl
 from muster import store
 from muster.admission import service
 from muster.errors import LeftAlone, MusterError, SchedulerDown
+from muster.model.states import State
 from muster.operators.lifecycle import admission, arrival, held, revalidation
 from muster.operators.testing import claims, qualification
-from muster.rules.transitions import State
 from tests.muster import fleet
 
 pytestmark = pytest.mark.usefixtures("sqlite_db")

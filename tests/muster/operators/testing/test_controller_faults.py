@@ -12,10 +12,10 @@ from airflow.sdk.exceptions import AirflowFailException
 
 from muster import store
 from muster.errors import ControllerFault
+from muster.model.states import State
 from muster.operators.lifecycle import revalidation
 from muster.operators.testing import block, qualification, remote_job
 from muster.remote import ssh
-from muster.rules.transitions import State
 from muster.settings import settings
 from muster_criteria.model import Verdict
 from tests.muster import fleet

@@ -12,14 +12,13 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from muster.blackout import closed
+from muster.model.nodes import Node, Pause
+from muster.model.states import SERVING, State
 from muster.rules.idle import hazard
 from muster.rules.idle.capacity import CANARIES, Limits, Signs
 from muster.rules.idle.forecast import forecast
 from muster.rules.idle.selection import STEP, Idle, Known, choose, facts_of
-from muster.rules.pause import Pause
-from muster.rules.transitions import SERVING, State
 from muster.settings import Settings
-from muster.store import NodeRecord
 from muster_criteria.sku_files.programme import STAGES
 
 NOW = datetime.datetime(2026, 6, 1, tzinfo=datetime.UTC)
@@ -28,10 +27,10 @@ IDLE = Idle(True)
 ALL = Limits(share=1.0)
 
 
-def node(name: str, state: State = State.PRODUCTION, rack: str = "", domain: str = "") -> NodeRecord:
+def node(name: str, state: State = State.PRODUCTION, rack: str = "", domain: str = "") -> Node:
     labels = {"power_domain": domain} if domain else {}
     came = NOW - datetime.timedelta(days=200)
-    return NodeRecord(name, "h", 22, "", "", "sku", state, {}, "~", rack, "", labels, False, came, machine_since=came)
+    return Node(name, "h", 22, "", "", "sku", state, {}, "~", rack, "", labels, False, came, machine_since=came)
 
 
 def passed(hours: float | None) -> dict[str, datetime.datetime]:
@@ -66,7 +65,7 @@ def test_which_nodes_are_chosen(
     under_test = [each for each in service if each.name in leased]
     waiting = [each.name for each in service if each.name not in leased and each.state is State.REVALIDATION]
 
-    def may(each: NodeRecord) -> bool:
+    def may(each: Node) -> bool:
         last = max(passes[each.name].values(), default=None)
         return (
             each.state is State.PRODUCTION and each.name not in leased and idle.get(each.name, Idle(False)).idle

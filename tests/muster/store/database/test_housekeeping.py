@@ -9,6 +9,7 @@ from sqlalchemy import func, select
 
 from muster import store
 from muster.errors import BadSettings
+from muster.model.figures import Purged
 from muster.store.database import access
 from muster.store.database.digests import DigestRow, SuspectRow
 from muster.store.database.engine import reading
@@ -54,12 +55,12 @@ def a_run() -> None:
 @pytest.mark.both_dialects
 def test_each_kind_goes_when_its_time_has_come() -> None:
     a_run()
-    assert store.apply_retention(days(89)) == store.Purged(0, 0, 0, 0, 0)
-    assert store.apply_retention(days(91)) == store.Purged(1, 0, 0, 0, 0)
-    assert store.apply_retention(days(366)) == store.Purged(0, 1, 0, 0, 0)
+    assert store.apply_retention(days(89)) == Purged(0, 0, 0, 0, 0)
+    assert store.apply_retention(days(91)) == Purged(1, 0, 0, 0, 0)
+    assert store.apply_retention(days(366)) == Purged(0, 1, 0, 0, 0)
     assert left() == {"artifacts": 0, "measurements": 1, "findings": 1, "stages": 1}
-    assert store.apply_retention(days(731)) == store.Purged(0, 0, 1, 0, 0)
-    assert store.apply_retention(days(36500)) == store.Purged(0, 0, 0, 0, 0)
+    assert store.apply_retention(days(731)) == Purged(0, 0, 1, 0, 0)
+    assert store.apply_retention(days(36500)) == Purged(0, 0, 0, 0, 0)
     assert left() == {"artifacts": 0, "measurements": 0, "findings": 1, "stages": 1}
     assert store.run_report(fleet.DAG, "gpu-0001__new").stages[0].telemetry
 
@@ -130,7 +131,7 @@ def test_parts_suspicions_and_events_stay_unless_a_setting_says_so_and_what_is_i
     assert (after["digests"], after["suspects"], after["parts"], after["places"], after["events"]) == (0, 1, 4, 4, 0)
     assert [each.finding.device for each in store.open_findings("gpu-0002")][-1:] == ["gpu3"], "it still sits there"
     assert store.part_history("gpu-0001-OLD") == []
-    assert store.apply_retention(NOW) == store.Purged(0, 0, 0, 0, 0)
+    assert store.apply_retention(NOW) == Purged(0, 0, 0, 0, 0)
 
 
 @pytest.mark.parametrize("days_kept", ["30", "364", "-1"])

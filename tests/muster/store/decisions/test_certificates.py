@@ -12,8 +12,10 @@ from muster import store
 from muster.admission.entry import move
 from muster.admission.idle_fleet import known
 from muster.errors import ControllerFault
+from muster.model.certificates import Certificate, VersionChange
+from muster.model.stages import CLUSTER_STAGES, STAGES
+from muster.model.states import State
 from muster.rules.gate import NeedsPerson
-from muster.rules.transitions import CLUSTER_STAGES, STAGES, State
 from muster.store.decisions import certificates
 from muster_criteria.model import Coverage, Finding, Severity, Verdict
 from tests.muster import fleet
@@ -24,7 +26,7 @@ pytestmark = pytest.mark.usefixtures("fleet_db")
 NODE = "gpu-0001"
 
 
-def in_production() -> store.CertificateRecord:
+def in_production() -> Certificate:
     store.add_node(fleet.new_node(serials={"gpu0": "S1"}))
     fleet.qualify()
     move(NODE, State.PRODUCTION, "Ada", "needed now")
@@ -144,9 +146,9 @@ def test_a_new_driver_is_a_change_until_a_whole_test_passes_with_it(monkeypatch:
         move(name, State.PRODUCTION, "Ada", "needed now")
     assert store.version_changes() == {}
     contact({}, "590.1")
-    assert store.version_changes() == {NODE: store.VersionChange("driver 590.1", 0)}
+    assert store.version_changes() == {NODE: VersionChange("driver 590.1", 0)}
     fleet.qualify("gpu-0002", "again", environment={"driver": "590.1"})
-    assert store.version_changes() == {NODE: store.VersionChange("driver 590.1", 1)}
+    assert store.version_changes() == {NODE: VersionChange("driver 590.1", 1)}
     sign = known([store.get_node(NODE)], datetime.datetime.now(datetime.UTC)).signs[NODE]
     assert (sign.change, sign.proven) == ("driver 590.1", 1)
 
@@ -259,7 +261,7 @@ def test_the_number_of_queries_does_not_grow_with_the_fleet_or_the_certificates(
                 each()
         counts.append(len(statements))
     assert len(set(counts)) == 1
-    assert store.version_changes() == {f"n{one}": store.VersionChange(f"driver 590.{one}", 0) for one in (1, 2)}
+    assert store.version_changes() == {f"n{one}": VersionChange(f"driver 590.{one}", 0) for one in (1, 2)}
     assert list(store.uncertified()) == ["n1", "n2"]
     held = store.certificates_of("n0", 2)
     assert (len(held), held[0]) == (2, store.certificate_of("n0"))

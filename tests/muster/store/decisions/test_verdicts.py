@@ -13,9 +13,10 @@ from sqlalchemy.exc import DBAPIError
 
 from muster import store
 from muster.errors import DifferentMachine, NodeLeased, NoPerson, UnknownNode, UnknownRun
+from muster.model.runs import StageVerdict
+from muster.model.stages import CLUSTER_STAGES, STAGES
+from muster.model.states import State
 from muster.rules.current import INCONCLUSIVE, current_of, thoroughness
-from muster.rules.transitions import CLUSTER_STAGES, STAGES, State
-from muster.store import StageVerdict
 from muster.store.database.engine import writing
 from muster_criteria.model import Verdict
 from muster_criteria.sku_files.model import LEVELS

@@ -11,7 +11,9 @@ import pytest
 
 from muster import store
 from muster.errors import BadWaiver, NoPerson, UnknownFinding
-from muster.rules.transitions import STAGES, State
+from muster.model.runs import Run
+from muster.model.stages import STAGES
+from muster.model.states import State
 from muster_criteria.model import Coverage, Finding, Gap, Lack, Severity, Verdict
 from tests.muster import fleet
 
@@ -34,7 +36,7 @@ def found(run_id: str = "", **serials: str) -> str:
     return finding.id
 
 
-def again(run_id: str, node: str = NODE, **changes: object) -> store.RunRecord:
+def again(run_id: str, node: str = NODE, **changes: object) -> Run:
     """A whole run in which the same is found once more, and nothing else."""
     lease = fleet.begin(node, run_id)
     for stage in STAGES:
@@ -171,7 +173,7 @@ def test_what_was_waived_when_a_person_admitted_the_node_does_not_end_its_servic
     slow = fleet.finding(severity=Severity.WARNING)
     found = (slow, dataclasses.replace(slow, device=also.get("device", slow.device)))
 
-    def test(run_id: str, findings: tuple[Finding, ...], **changes: Any) -> store.RunRecord:
+    def test(run_id: str, findings: tuple[Finding, ...], **changes: Any) -> Run:
         lease = fleet.begin(NODE, run_id)
         for stage in STAGES:
             warns = {"verdict": Verdict.WARN, "findings": findings, **changes} if stage == "performance" else {}

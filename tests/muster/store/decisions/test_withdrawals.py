@@ -9,7 +9,9 @@ import pytest
 
 from muster import store
 from muster.errors import NoPerson, Refusal
-from muster.rules.transitions import STAGES, State
+from muster.model.runs import Run
+from muster.model.stages import STAGES
+from muster.model.states import State
 from muster_criteria.model import Verdict
 from tests.muster import fleet
 from tests.support.refusals import illegal
@@ -35,7 +37,7 @@ def serve(*names: str, **changes: object) -> None:
         store.verify_node(name, "Ada", "I saw it")
 
 
-def retest(name: str, verdict: Verdict = FAULT) -> store.RunRecord:
+def retest(name: str, verdict: Verdict = FAULT) -> Run:
     """A revalidation of the node that ends with this verdict."""
     lease = fleet.begin(name, f"{name}__{next(_runs)}")
     for stage in STAGES if verdict is Verdict.PASS else STAGES[:1]:

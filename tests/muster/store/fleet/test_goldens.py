@@ -14,7 +14,9 @@ from muster import acting, store
 from muster.errors import NoPerson, UnknownGolden
 from muster.judging.case import NO_PEERS
 from muster.judging.reevaluate import reevaluate
-from muster.rules.transitions import State
+from muster.model.nodes import Lease
+from muster.model.states import State
+from muster.model.statistics import KeptGolden
 from muster_criteria.context.goldens import golden_id
 from muster_criteria.measured import parse_result
 from muster_criteria.model import Action, Finding, Judgement, Severity, Verdict
@@ -68,7 +70,7 @@ def findings(judgement: Judgement) -> list[tuple[str, Severity, Action]]:
     return [(each.device, each.severity, each.action) for each in judgement.findings]
 
 
-def only() -> store.GoldenRecord:
+def only() -> KeptGolden:
     (record,) = store.list_goldens()
     return record
 
@@ -142,7 +144,7 @@ class TestPromotion:
         assert not [each for each in only().agreed if "a-gpu5" in each]
 
 
-def lease_of(lease: store.LeaseRecord) -> tuple[str, str]:
+def lease_of(lease: Lease) -> tuple[str, str]:
     return lease.dag_id, lease.run_id
 
 

@@ -7,7 +7,7 @@ import datetime
 import pytest
 
 from muster import store
-from muster.rules.transitions import State
+from muster.model.states import State
 from muster_criteria.model import COMMON_CAUSE, SHARED_CAUSE, Finding, Severity, Verdict
 from tests.muster import fleet
 

@@ -12,7 +12,9 @@ import pytest
 
 from muster import store
 from muster.errors import UnknownRevision, UnknownSnapshot
-from muster.rules.transitions import STAGES, State
+from muster.model.stages import STAGES
+from muster.model.states import State
+from muster.model.statistics import KeptSnapshot
 from muster.settings import settings
 from muster_criteria.model import Action, Severity, Verdict
 from muster_criteria.sku_files.skus import load_sku
@@ -203,7 +205,7 @@ class TestSnapshots:
         kept = store.keep_snapshot(Stub("two", NOW), SKU, "short", simulated=False)
         assert kept.made_at == NOW + datetime.timedelta(days=1), "the same version changes nothing"
         latest = store.latest_snapshot(SKU, "short", simulated=False)
-        assert latest == store.SnapshotRecord("two", kept.made_at, SKU, "short", False, 9)
+        assert latest == KeptSnapshot("two", kept.made_at, SKU, "short", False, 9)
         assert [each.version for each in store.list_snapshots()] == ["two", "one"]
         assert store.list_snapshots(sku="other") == []
         assert store.latest_snapshot(SKU, "long", simulated=False) is None

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from muster import store
-from muster.rules.transitions import State
+from muster.model.states import State
 from muster_node.contract import Measurement
 from tests.muster import fleet
 

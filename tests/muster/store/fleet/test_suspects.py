@@ -12,8 +12,9 @@ from muster import store
 from muster.admission.entry import admit_by
 from muster.errors import BadWaiver, MusterError, Refusal
 from muster.judging.case import Collected, fresh_case
+from muster.model.stages import CLUSTER_STAGES, STAGES
+from muster.model.states import State
 from muster.rules.gate import NeedsPerson, Refuse
-from muster.rules.transitions import CLUSTER_STAGES, STAGES, State
 from muster.store.database import access
 from muster.store.machines.parts import LATELY
 from muster_criteria.model import Action, Finding, Severity, Verdict

@@ -8,7 +8,9 @@ import pytest
 
 from muster import store
 from muster.errors import BadInventory, BadNode, DifferentMachine, NodeLeased, NoPerson, Refusal, SameMachine
-from muster.rules.transitions import STAGES, Evidence, State
+from muster.model.events import Evidence
+from muster.model.stages import STAGES
+from muster.model.states import State
 from muster_criteria.model import Coverage, Verdict
 from tests.muster import fleet
 from tests.support.refusals import illegal

@@ -7,6 +7,7 @@ import datetime
 import pytest
 
 from muster import store
+from muster.model.runs import Job
 from muster_criteria.chassis import Chassis
 from tests.muster import fleet
 
@@ -27,7 +28,7 @@ class TestBmcs:
     def test_what_it_reported_before_a_job_outlives_the_worker(self) -> None:
         store.add_node(fleet.new_node())
         lease = fleet.begin()
-        job = store.JobRecord(lease.dag_id, lease.run_id, "thermal", "0.0", "running", "", chassis=READINGS)
+        job = Job(lease.dag_id, lease.run_id, "thermal", "0.0", "running", "", chassis=READINGS)
         store.record_job(job)
         found = store.get_job(lease.dag_id, lease.run_id, "thermal")
         assert found is not None

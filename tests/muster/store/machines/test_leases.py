@@ -13,7 +13,7 @@ from sqlalchemy import delete, update
 
 from muster import store
 from muster.errors import LeaseLost, MusterError, NodeLeased, UnknownNode
-from muster.rules.transitions import State
+from muster.model.states import State
 from muster.store.database import access
 from muster.store.database.engine import writing
 from muster.store.database.models import LeaseRow, NodeRow

@@ -13,7 +13,8 @@ from sqlalchemy.exc import DBAPIError
 from muster import store
 from muster.enrolment import inventory
 from muster.errors import BadInventory, BadNode, DifferentMachine, Refusal, SameMachine, UnknownNode
-from muster.rules.transitions import Evidence, State
+from muster.model.events import Evidence
+from muster.model.states import State
 from muster.store.database.engine import writing
 from muster_criteria.model import Coverage, Verdict
 from muster_reports import advice

@@ -8,7 +8,8 @@ import pytest
 
 from muster import store
 from muster.errors import BadDay, IllegalMove, NodeLeased, NodePaused, NoPerson, Refusal
-from muster.rules.transitions import State
+from muster.model.nodes import Node
+from muster.model.states import State
 from muster.store.database import access
 from tests.muster import fleet
 
@@ -19,12 +20,12 @@ SOON = datetime.datetime.now(datetime.UTC) + datetime.timedelta(days=2)
 
 
 @pytest.fixture
-def paused(fleet_db: str) -> store.NodeRecord:
+def paused(fleet_db: str) -> Node:
     store.add_node(fleet.new_node())
     return store.pause_node(NODE, SOON, "Ada", "a technician is there")
 
 
-def test_no_run_leases_it_to_test_it_until_a_person_resumes_it(paused: store.NodeRecord) -> None:
+def test_no_run_leases_it_to_test_it_until_a_person_resumes_it(paused: Node) -> None:
     store.add_node(fleet.new_node("gpu-0002"))
     for nodes in ([NODE], [NODE, "gpu-0002"]):
         with pytest.raises(NodePaused):
@@ -65,7 +66,7 @@ def test_decisions_about_it_still_work() -> None:
     assert (moved.state, moved.pause is not None) == (State.QUARANTINE, True)
 
 
-def test_a_second_pause_replaces_the_first(paused: store.NodeRecord) -> None:
+def test_a_second_pause_replaces_the_first(paused: Node) -> None:
     longer = store.pause_node(NODE, SOON + datetime.timedelta(days=1), "Ben", "a customer has it")
     assert longer.pause is not None
     assert (longer.pause.person, longer.pause.until - SOON) == ("Ben", datetime.timedelta(days=1))

@@ -7,8 +7,8 @@ import datetime
 import pytest
 
 from muster import store
-from muster.rules.transitions import State
-from muster.store import FleetRow
+from muster.model.figures import FleetRow
+from muster.model.states import State
 from muster_criteria.model import Verdict
 from muster_node.contract import Measurement
 from tests.muster import fleet

@@ -9,7 +9,7 @@ import pytest
 
 from muster import store
 from muster.judging.case import with_common_causes
-from muster.rules.transitions import State
+from muster.model.states import State
 from muster.store.database.engine import writing
 from muster.store.database.models import StageRow
 from muster_criteria.model import COMMON_CAUSE, Finding, Verdict

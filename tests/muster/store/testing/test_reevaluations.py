@@ -9,7 +9,9 @@ from sqlalchemy import select
 
 from muster import store
 from muster.errors import NodeLeased, Refusal
-from muster.rules.transitions import STAGES, State
+from muster.model.runs import Run
+from muster.model.stages import STAGES
+from muster.model.states import State
 from muster.store.database.engine import writing
 from muster.store.database.models import CertificateRow, NodeRow
 from muster_criteria.model import Coverage, Gap, Judgement, Lack, Verdict
@@ -21,13 +23,13 @@ UNJUDGED = Coverage(2, 2, 1, (), (Gap(Lack.UNJUDGED, "nothing to judge it by", "
 
 
 @pytest.fixture
-def waiting(fleet_db: str) -> store.RunRecord:
+def waiting(fleet_db: str) -> Run:
     """A node that qualified with one stage PROVISIONAL; gives the run."""
     store.add_node(fleet.new_node(NODE))
     return provisional("new")
 
 
-def provisional(name: str) -> store.RunRecord:
+def provisional(name: str) -> Run:
     lease = fleet.begin(NODE, f"{NODE}__{name}")
     for stage in STAGES:
         if stage == OPEN:
@@ -39,14 +41,14 @@ def provisional(name: str) -> store.RunRecord:
     return run
 
 
-def again(run: store.RunRecord, verdict: Verdict, stage: str = OPEN) -> store.RunRecord:
+def again(run: Run, verdict: Verdict, stage: str = OPEN) -> Run:
     result, _ = fleet.result(stage, node=NODE)
     found = (fleet.finding(),) if verdict is Verdict.FAIL else ()
     judgement: Judgement = dataclasses.replace(fleet.judgement(stage, verdict, findings=found), snapshot="abc")
     return store.record_reevaluation(run, [(result, judgement)], verdict, f"{verdict} now.")
 
 
-def test_what_could_not_be_judged_waits_until_a_run_takes_the_node(waiting: store.RunRecord) -> None:
+def test_what_could_not_be_judged_waits_until_a_run_takes_the_node(waiting: Run) -> None:
     (judgement,) = store.provisional_verdicts()[NODE]
     assert (judgement.stage, judgement.verdict, judgement.run_id) == (OPEN, Verdict.PROVISIONAL, waiting.run_id)
     fleet.begin(NODE, f"{NODE}__next")
@@ -54,7 +56,7 @@ def test_what_could_not_be_judged_waits_until_a_run_takes_the_node(waiting: stor
 
 
 @pytest.mark.both_dialects
-def test_a_pass_stands_instead_and_the_node_stays(waiting: store.RunRecord) -> None:
+def test_a_pass_stands_instead_and_the_node_stays(waiting: Run) -> None:
     before = {judgement.stage: judgement for judgement in store.latest_verdicts(NODE)}[OPEN]
     sent = store.stage_bytes(waiting.dag_id, waiting.run_id, OPEN)
     run = again(waiting, Verdict.PASS)
@@ -73,25 +75,25 @@ def test_a_pass_stands_instead_and_the_node_stays(waiting: store.RunRecord) -> N
     assert (event.evidence["reevaluated"], event.evidence["verdict"]) == (f"{waiting.dag_id}/{waiting.run_id}", "PASS")
 
 
-def test_a_fail_takes_the_node_out(waiting: store.RunRecord) -> None:
+def test_a_fail_takes_the_node_out(waiting: Run) -> None:
     run = again(waiting, Verdict.FAIL)
     assert run.state_after == store.get_node(NODE).state == State.QUARANTINE
     assert [each.finding.device for each in store.open_findings(NODE)] == ["gpu3"]
 
 
-def test_a_warning_is_an_open_finding(waiting: store.RunRecord) -> None:
+def test_a_warning_is_an_open_finding(waiting: Run) -> None:
     assert again(waiting, Verdict.WARN).state_after is State.QUALIFIED
     assert store.get_run(waiting.dag_id, waiting.run_id).verdict is Verdict.WARN
 
 
-def test_a_node_that_a_run_holds_is_that_runs(waiting: store.RunRecord) -> None:
+def test_a_node_that_a_run_holds_is_that_runs(waiting: Run) -> None:
     fleet.begin(NODE, f"{NODE}__next")
     with pytest.raises(NodeLeased):
         again(waiting, Verdict.PASS)
     assert store.get_run(waiting.dag_id, waiting.run_id).verdict is Verdict.PROVISIONAL
 
 
-def test_a_node_that_a_person_moved_stays_where_it_was_put(waiting: store.RunRecord) -> None:
+def test_a_node_that_a_person_moved_stays_where_it_was_put(waiting: Run) -> None:
     store.move_node(NODE, State.RETIRED, "ada", "it is sold")
     assert store.provisional_verdicts() == {}
     with illegal(Refusal.STATE):
@@ -103,7 +105,7 @@ def test_a_node_that_a_person_moved_stays_where_it_was_put(waiting: store.RunRec
     ("verdict", "then"),
     [(Verdict.PASS, State.PRODUCTION), (Verdict.WARN, State.PRODUCTION), (Verdict.FAIL, State.QUARANTINE)],
 )
-def test_a_node_that_serves_is_judged_again_too(waiting: store.RunRecord, verdict: Verdict, then: State) -> None:
+def test_a_node_that_serves_is_judged_again_too(waiting: Run, verdict: Verdict, then: State) -> None:
     """A person admitted it while nothing could judge it."""
     store.move_node(NODE, State.PRODUCTION, "ada", "we need it")
     assert OPEN in store.stage_tests()[NODE]
@@ -114,7 +116,7 @@ def test_a_node_that_serves_is_judged_again_too(waiting: store.RunRecord, verdic
 
 
 @pytest.mark.parametrize("held", ["", f"{fleet.DAG}/later"])
-def test_a_pass_of_a_node_that_serves_renews_its_certificate(waiting: store.RunRecord, held: str) -> None:
+def test_a_pass_of_a_node_that_serves_renews_its_certificate(waiting: Run, held: str) -> None:
     """Its tests end PROVISIONAL and renew nothing, and it does not enter production again."""
     store.move_node(NODE, State.PRODUCTION, "ada", "we need it")
     with writing() as session:
@@ -125,7 +127,7 @@ def test_a_pass_of_a_node_that_serves_renews_its_certificate(waiting: store.RunR
     assert list(store.uncertified()) == ([NODE] if held else [])
 
 
-def test_what_later_runs_left_open_stays_open(waiting: store.RunRecord) -> None:
+def test_what_later_runs_left_open_stays_open(waiting: Run) -> None:
     """Of a later run that failed and is held, and of inconclusive ones."""
     store.move_node(NODE, State.PRODUCTION, "ada", "we need it")
     with writing() as session:
@@ -136,7 +138,7 @@ def test_what_later_runs_left_open_stays_open(waiting: store.RunRecord) -> None:
     assert (node.held_run, node.inconclusive) == (f"{fleet.DAG}/later", 2)
 
 
-def test_only_what_stands_and_is_provisional_is_reevaluated(waiting: store.RunRecord) -> None:
+def test_only_what_stands_and_is_provisional_is_reevaluated(waiting: Run) -> None:
     with illegal(Refusal.NOT_PROVISIONAL):
         again(waiting, Verdict.PASS, "intake")
     later = provisional("later")

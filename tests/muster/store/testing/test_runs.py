@@ -6,8 +6,9 @@ import pytest
 
 from muster import store
 from muster.errors import IllegalMove, Refusal, UnknownNode, UnknownRun
-from muster.rules.transitions import STAGES, State
-from muster.store import JobRecord
+from muster.model.runs import Job
+from muster.model.stages import STAGES
+from muster.model.states import State
 from muster_criteria.model import Coverage, Severity, Verdict
 from tests.muster import fleet
 from tests.support.refusals import illegal
@@ -177,7 +178,7 @@ def test_jobs_are_kept_per_generation() -> None:
     fleet.begin()
     assert store.get_job(fleet.DAG, "gpu-0001__new", "burn_in") is None
     for generation, state in (("1", "submitted"), ("2", "submitted"), ("1", "collected")):
-        store.record_job(JobRecord(fleet.DAG, "gpu-0001__new", "burn_in", generation, state, f"/jobs/{generation}"))
+        store.record_job(Job(fleet.DAG, "gpu-0001__new", "burn_in", generation, state, f"/jobs/{generation}"))
     latest = store.get_job(fleet.DAG, "gpu-0001__new", "burn_in")
     first = store.get_job(fleet.DAG, "gpu-0001__new", "burn_in", "1")
     assert latest is not None

@@ -13,6 +13,8 @@ from sqlalchemy import func, select
 
 from muster import acting, store
 from muster.errors import MusterError
+from muster.model.nodes import Lease
+from muster.model.runs import Job
 from muster.store.database.engine import reading
 from muster.store.database.models import ArtifactRow, MeasurementRow, StageRow
 from muster.store.output import charts
@@ -24,13 +26,13 @@ from tests.muster import fleet
 
 
 @pytest.fixture
-def lease(fleet_db: str) -> store.LeaseRecord:
+def lease(fleet_db: str) -> Lease:
     with acting.under("os:ada"):
         store.add_node(fleet.new_node())
     return fleet.begin()
 
 
-def record(lease: store.LeaseRecord, stage: str = "intake", **options: object) -> None:
+def record(lease: Lease, stage: str = "intake", **options: object) -> None:
     parsed, raw = fleet.result(stage, serials={"gpu0": "G0"}, simulated=True)
     judgement = fleet.judgement(stage, Verdict.FAIL, findings=(fleet.FINDING,))
     store.record_stage(lease.dag_id, lease.run_id, parsed, judgement, raw, **options)
@@ -43,7 +45,7 @@ def count(table: type[MeasurementRow] | type[StageRow] | type[ArtifactRow]) -> i
 
 class TestReport:
     @pytest.mark.both_dialects
-    def test_it_is_what_was_judged(self, lease: store.LeaseRecord) -> None:
+    def test_it_is_what_was_judged(self, lease: Lease) -> None:
         record(lease, telemetry=fleet.telemetry(100), attempts=2)
         store.finish_run(lease.dag_id, lease.run_id, Verdict.FAIL, "gpu3 is slow.")
         report = store.run_report(lease.dag_id, lease.run_id, run_url="http://airflow/run")
@@ -58,7 +60,7 @@ class TestReport:
         assert report.not_run[0][0] == "burn_in"
         assert report.run_url == "http://airflow/run"
 
-    def test_simulated_stays_simulated(self, lease: store.LeaseRecord) -> None:
+    def test_simulated_stays_simulated(self, lease: Lease) -> None:
         """A real result after a simulated one leaves run and report marked; no result changes what the node is."""
         record(lease)
         real, raw = fleet.result("burn_in")
@@ -67,7 +69,7 @@ class TestReport:
         assert store.get_run(lease.dag_id, lease.run_id).simulated
         assert store.run_report(lease.dag_id, lease.run_id).simulated
 
-    def test_the_attachment_is_the_report(self, lease: store.LeaseRecord) -> None:
+    def test_the_attachment_is_the_report(self, lease: Lease) -> None:
         record(lease, telemetry=fleet.telemetry(100))
         content = json.loads(store.run_report(lease.dag_id, lease.run_id).result_json)
         assert content["schema"] == "muster.report/1"
@@ -75,17 +77,15 @@ class TestReport:
         assert content["simulated"] is True
         assert "telemetry" not in content["stages"][0]
 
-    def test_a_stage_without_a_result_has_its_verdict(self, lease: store.LeaseRecord) -> None:
+    def test_a_stage_without_a_result_has_its_verdict(self, lease: Lease) -> None:
         lost = fleet.judgement("intake", Verdict.INCONCLUSIVE)
         store.record_stage(lease.dag_id, lease.run_id, None, lost)
         stage = store.run_report(lease.dag_id, lease.run_id).stages[0]
         assert stage.judgement.verdict is Verdict.INCONCLUSIVE
         assert (stage.started_at, stage.probes) == (None, ())
 
-    def test_a_stage_that_was_begun_and_never_judged_says_so(self, lease: store.LeaseRecord) -> None:
-        store.record_job(
-            store.JobRecord(lease.dag_id, lease.run_id, "intake", "1", "lost", "/j", note="connection lost")
-        )
+    def test_a_stage_that_was_begun_and_never_judged_says_so(self, lease: Lease) -> None:
+        store.record_job(Job(lease.dag_id, lease.run_id, "intake", "1", "lost", "/j", note="connection lost"))
         report = store.run_report(lease.dag_id, lease.run_id)
         assert [stage for stage, _ in report.not_run][:2] == ["intake", "burn_in"]
         assert "connection lost" in report.not_run[0][1]
@@ -93,7 +93,7 @@ class TestReport:
 
 class TestMeasurements:
     @pytest.mark.both_dialects
-    def test_every_one_is_kept_and_the_judged_ones_have_their_limits(self, lease: store.LeaseRecord) -> None:
+    def test_every_one_is_kept_and_the_judged_ones_have_their_limits(self, lease: Lease) -> None:
         figures = [
             Measurement("gemm_rate", "gemm_rate", "gpu0", "TFLOPS", 612.5),
             Measurement("inventory", "gpu_model", "gpu0", "text", text="H100"),
@@ -111,7 +111,7 @@ class TestMeasurements:
         assert rows[2].note == "not supported"
 
     @pytest.mark.both_dialects
-    def test_a_retried_task_replaces_itself_and_a_repeated_stage_supersedes(self, lease: store.LeaseRecord) -> None:
+    def test_a_retried_task_replaces_itself_and_a_repeated_stage_supersedes(self, lease: Lease) -> None:
         for _ in range(2):
             record(lease)
         assert (count(StageRow), count(MeasurementRow), count(ArtifactRow)) == (1, 1, 1)
@@ -121,14 +121,14 @@ class TestMeasurements:
         assert [each.verdict for each in store.run_stages(lease.dag_id, lease.run_id)] == [Verdict.PASS]
 
     @pytest.mark.both_dialects
-    def test_a_count_of_samples_may_be_as_large_as_the_result_allows(self, lease: store.LeaseRecord) -> None:
+    def test_a_count_of_samples_may_be_as_large_as_the_result_allows(self, lease: Lease) -> None:
         many = [Measurement("gemm_rate", "gemm_rate", "gpu0", "TFLOPS", 600.0, samples=2**53)]
         parsed, raw = fleet.result(measurements=many)
         store.record_stage(lease.dag_id, lease.run_id, parsed, fleet.judgement(), raw)
         with reading() as session:
             assert session.scalar(select(func.max(MeasurementRow.samples))) == 2**53
 
-    def test_two_thousand_cost_a_few_statements(self, lease: store.LeaseRecord) -> None:
+    def test_two_thousand_cost_a_few_statements(self, lease: Lease) -> None:
         figures = [Measurement("p", f"m{index}", f"gpu{index % 8}", "count", float(index)) for index in range(2000)]
         parsed, raw = fleet.result(measurements=figures)
         statements: list[str] = []
@@ -186,9 +186,7 @@ class TestCharts:
             b'{"t": 1, "series": "power", "device": "\\ud800", "value": 1, "state": "\\ud800"}',
         ],
     )  # fmt: skip
-    def test_no_line_prevents_the_verdict_or_the_export(
-        self, lease: store.LeaseRecord, line: bytes, tmp_path: Path
-    ) -> None:
+    def test_no_line_prevents_the_verdict_or_the_export(self, lease: Lease, line: bytes, tmp_path: Path) -> None:
         sound = b'{"t": 1, "series": "clock", "device": "gpu0", "value": 1980}\n'
         record(lease, telemetry=gzip.compress(sound + (line + b"\n") * 700 + sound))
         (stage,) = store.run_report(lease.dag_id, lease.run_id).stages
@@ -212,7 +210,7 @@ class TestCharts:
 
 
 class TestExport:
-    def test_a_run_becomes_files(self, lease: store.LeaseRecord, tmp_path: Path) -> None:
+    def test_a_run_becomes_files(self, lease: Lease, tmp_path: Path) -> None:
         record(lease, telemetry=fleet.telemetry(100))
         files = store.export_run(lease.dag_id, lease.run_id, tmp_path / "a" / "b")
         assert sorted(file.name for file in files) == [
@@ -233,7 +231,7 @@ class TestExport:
             serials={"gpu0": "G0"}, simulated=True
         )[1]
 
-    def test_a_run_without_findings_has_an_empty_table(self, lease: store.LeaseRecord, tmp_path: Path) -> None:
+    def test_a_run_without_findings_has_an_empty_table(self, lease: Lease, tmp_path: Path) -> None:
         store.record_stage(lease.dag_id, lease.run_id, None, fleet.judgement())
         store.export_run(lease.dag_id, lease.run_id, tmp_path / "out")
         table = pyarrow.parquet.read_table(tmp_path / "out" / "findings.parquet")
@@ -241,14 +239,12 @@ class TestExport:
         assert "summary" in table.column_names
         assert not (tmp_path / "out" / "telemetry.parquet").exists()
 
-    def test_a_folder_that_cannot_be_written_is_one_sentence(self, lease: store.LeaseRecord, tmp_path: Path) -> None:
+    def test_a_folder_that_cannot_be_written_is_one_sentence(self, lease: Lease, tmp_path: Path) -> None:
         (tmp_path / "file").write_text("")
         with pytest.raises(MusterError):
             store.export_run(lease.dag_id, lease.run_id, tmp_path / "file")
 
-    def test_telemetry_too_large_is_charted_but_not_kept(
-        self, lease: store.LeaseRecord, monkeypatch: pytest.MonkeyPatch
-    ) -> None:
+    def test_telemetry_too_large_is_charted_but_not_kept(self, lease: Lease, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr("muster.store.testing.stages.MEGABYTE", 1)
         record(lease, telemetry=fleet.telemetry(100))
         assert count(ArtifactRow) == 1

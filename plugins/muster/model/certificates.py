@@ -1,0 +1,42 @@
+"""Certificates of admission, and what changed since one was issued."""
+
+from __future__ import annotations
+
+import dataclasses
+import datetime
+
+
+@dataclasses.dataclass(frozen=True)
+class Certificate:
+    """A certificate of a node. ``tested_since``: when the first run began that it rests on, None if some stage did not
+    pass; ``revoked``: why, or "".
+    """
+
+    id: str
+    node: str
+    issued_at: datetime.datetime
+    expires_at: datetime.datetime
+    verdict: str
+    tested_since: datetime.datetime | None
+    revoked: str
+    document: str
+    revoked_at: datetime.datetime | None = None
+
+    def invalid(self, now: datetime.datetime) -> str:
+        """Returns why it holds no longer, "" while it holds."""
+        return why_invalid(self.revoked, self.expires_at, now)
+
+
+@dataclasses.dataclass(frozen=True)
+class VersionChange:
+    """What runs on a node in service since its certificate was revoked, such as "driver 580.10". ``passed``: how many
+    other nodes of its SKU hold a certificate for just that.
+    """
+
+    versions: str
+    passed: int
+
+
+def why_invalid(revoked: str, expires_at: datetime.datetime, now: datetime.datetime) -> str:
+    """Returns why a certificate no longer holds, "" while it does."""
+    return revoked or (f"it expired on {expires_at:%Y-%m-%d %H:%M} UTC" if now >= expires_at else "")

@@ -1,0 +1,155 @@
+"""The fleet in figures, for metrics and pages."""
+
+from __future__ import annotations
+
+import dataclasses
+import datetime
+
+from muster.model.breaker import Breaker
+from muster.model.queues import AuditLag
+from muster.model.states import State
+from muster_criteria.chassis import Chassis
+from muster_criteria.model import Verdict
+
+DURATIONS_S = (60.0, 300.0, 900.0, 1800.0, 3600.0, 2 * 3600.0, 4 * 3600.0, 8 * 3600.0, 24 * 3600.0, 72 * 3600.0)
+
+GIVE_BACK_S = (1.0, 5.0, 15.0, 30.0, 60.0, 300.0, 900.0, 3600.0)
+
+
+@dataclasses.dataclass(frozen=True)
+class NodeFigures:
+    """One node. ``verdict``: of its last run (``runs.last_run_id``), "" without one.
+
+    ``passed_at``: end of its last run with a PASS. Both are of the present machine alone.
+    """
+
+    name: str
+    sku: str
+    rack: str
+    state: str
+    simulated: bool
+    shadow: bool
+    held: bool
+    verdict: str
+    passed_at: datetime.datetime | None
+    certified: bool
+
+
+@dataclasses.dataclass(frozen=True)
+class Spread:
+    """Durations under one set of labels: how many ended in each bucket (the last: above all limits), and their sum."""
+
+    labels: tuple[str, ...]
+    counts: tuple[int, ...]
+    seconds: float
+
+
+@dataclasses.dataclass(frozen=True)
+class Waiting:
+    """A queue: {labels: how many}, and since when the oldest of them waits."""
+
+    counts: dict[tuple[str, ...], int]
+    since: datetime.datetime | None
+
+
+@dataclasses.dataclass(frozen=True)
+class FleetFigures:
+    """The fleet at one moment. ``findings``: by stage, part and severity. Durations: of stages by stage and level, of
+    runs by DAG, level and verdict.
+    """
+
+    at: datetime.datetime
+    nodes: tuple[NodeFigures, ...]
+    breakers: dict[bool, Breaker]
+    findings: dict[tuple[str, ...], int]
+    stage_durations: tuple[Spread, ...]
+    run_durations: tuple[Spread, ...]
+    give_back: tuple[Spread, ...]
+    tests: Waiting
+    mails: Waiting
+    parked: int
+    changes: Waiting
+    differences: int
+    audit: tuple[AuditLag, ...]
+
+
+@dataclasses.dataclass(frozen=True)
+class NodeFigure:
+    """One metric of one node: the value of its worst device, the least if the metric has a floor, else the greatest."""
+
+    value: float
+    unit: str
+    floored: bool
+    ok: bool
+    """Whether all devices are within limits."""
+
+
+@dataclasses.dataclass(frozen=True)
+class FleetRow:
+    """One node with its last run (``runs.last_run_id``); without one, ``verdict`` is None, the run's fields empty."""
+
+    node: str
+    state: State
+    sku: str
+    rack: str
+    simulated: bool
+    held_run: str
+    contact_at: datetime.datetime | None
+    dag_id: str
+    run_id: str
+    verdict: Verdict | None
+    headline: str
+    ended_at: datetime.datetime | None
+    state_since: datetime.datetime | None
+    """When the node came into its state."""
+    inconclusive: int = 0
+    """Inconclusive runs in a row."""
+    pod: str = ""
+    slot: str = ""
+    """Where it stands, by the labels ``pod`` and ``slot``."""
+    moved_for: str = ""
+    """Why the node came into its state; empty if a test moved it, or one has ended since."""
+    paused_until: datetime.datetime | None = None
+    """The end of the pause of its tests; None, or a moment that is over, without one."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Point:
+    """One value of a metric in a node's life. ``labels``: (name, text) in order of names."""
+
+    at: datetime.datetime
+    run_id: str
+    level: str
+    device: str
+    labels: tuple[tuple[str, str], ...]
+    value: float
+    unit: str
+    floor: float | None
+    ceiling: float | None
+
+
+@dataclasses.dataclass(frozen=True)
+class BmcReading:
+    """What a node's BMC showed during one stage."""
+
+    at: datetime.datetime
+    stage: str
+    dag_id: str
+    run_id: str
+    chassis: Chassis
+
+
+@dataclasses.dataclass(frozen=True)
+class Purged:
+    """How many rows of each kind retention deleted."""
+
+    telemetry: int
+    results: int
+    measurements: int
+    runs: int
+    mails: int
+    snapshots: int = 0
+    digests: int = 0
+    suspects: int = 0
+    parts: int = 0
+    events: int = 0

@@ -1,0 +1,22 @@
+"""The form of names, keys and logins."""
+
+from __future__ import annotations
+
+import re
+
+NODE_NAME = re.compile(r"(?!.*__)[A-Za-z0-9][A-Za-z0-9._-]{0,62}")
+"""A node's name becomes part of run ids and paths; "__" separates node and reason in a run id."""
+
+HOST_KEY = re.compile(r"(ssh|ecdsa|sk)-[A-Za-z0-9@.-]+ [A-Za-z0-9+/]{40,}={0,3}")
+"""An SSH host key as "TYPE BASE64"."""
+
+NOT_PERSONS = frozenset(
+    {"", "muster", "airflow", "system", "scheduler", "housekeeping"}
+    | {"root", "admin", "administrator", "anonymous", "nobody"}
+)
+"""Actors that are programs or shared accounts: no decision is accepted under these names."""
+
+
+def is_person(name: str | None) -> bool:
+    """Whether ``name`` can be a person, so that decisions are accepted under it."""
+    return (name or "").strip().lower() not in NOT_PERSONS

@@ -1,0 +1,98 @@
+"""A machine under its name: as it is enrolled, as it is recorded, leased, and kept from tests."""
+
+from __future__ import annotations
+
+import dataclasses
+import datetime
+from collections.abc import Mapping
+from typing import Any
+
+from muster.model.states import State
+
+
+@dataclasses.dataclass(frozen=True)
+class NewNode:
+    """A machine to enrol.
+
+    ``host_key`` is "type base64", as in known_hosts. ``user`` empty means the SSH connection's. ``launch``: how
+    the node side is started ({"kind": "host", …}; empty: the host's python). ``serials`` {slot: serial}, where known.
+    ``bmc``: as ``muster.remote.bmc.Bmc`` has it, so without secrets; empty: none is known.
+    """
+
+    name: str
+    host: str
+    host_key: str
+    sku: str
+    port: int = 22
+    user: str = ""
+    launch: Mapping[str, Any] = dataclasses.field(default_factory=dict)
+    work_dir: str = "~/.muster"
+    rack: str = ""
+    pool: str = ""
+    labels: Mapping[str, str] = dataclasses.field(default_factory=dict)
+    simulated: bool = False
+    serials: Mapping[str, str] = dataclasses.field(default_factory=dict)
+    bmc: Mapping[str, Any] = dataclasses.field(default_factory=dict)
+    named: frozenset[str] | None = None
+    """The fields that the description names; those of a known node that it does not name stay. None: it names all."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Pause:
+    """Who paused the tests of a node, until when, and why. ``str``: that, as a clause about its tests."""
+
+    person: str
+    until: datetime.datetime
+    reason: str
+
+    @property
+    def last_day(self) -> datetime.date:
+        """The last day (UTC) of the pause."""
+        return (self.until - datetime.timedelta.resolution).date()
+
+    def __str__(self) -> str:
+        return f"paused by {self.person} until {self.last_day} (UTC): {self.reason}"
+
+
+@dataclasses.dataclass(frozen=True)
+class Node:
+    """An enrolled machine, its state and its last contact. ``pool`` empty means the DAG's default.
+
+    ``machine_since``: since when this machine has the name. ``shadow``: adopted while it served, judged and reported,
+    but never drained. ``held_run``: "dag_id/run_id" of a run whose verdict would have withdrawn it, had the
+    circuit breaker not been open; until a person or another test decides, it serves. ``pause``: that of its tests,
+    while it lasts.
+    """
+
+    name: str
+    host: str
+    port: int
+    user: str
+    host_key: str
+    sku: str
+    state: State
+    launch: Mapping[str, Any]
+    work_dir: str
+    rack: str
+    pool: str
+    labels: Mapping[str, str]
+    simulated: bool
+    added_at: datetime.datetime
+    contact_at: datetime.datetime | None = None
+    inconclusive: int = 0
+    machine_since: datetime.datetime | None = None
+    shadow: bool = False
+    held_run: str = ""
+    bmc: Mapping[str, Any] = dataclasses.field(default_factory=dict)
+    pause: Pause | None = None
+
+
+@dataclasses.dataclass(frozen=True)
+class Lease:
+    """A node leased by a run; ``token`` is the fencing token that goes to the node."""
+
+    node: str
+    dag_id: str
+    run_id: str
+    token: int
+    acquired_at: datetime.datetime

@@ -1,0 +1,43 @@
+"""A node's place on its scheduler: what is wanted there, and what was confirmed."""
+
+from __future__ import annotations
+
+import dataclasses
+import datetime
+
+from muster.model.states import State
+
+ADMITTED, WITHDRAWN, LEFT_ALONE = "admitted", "withdrawn", ""
+
+
+@dataclasses.dataclass(frozen=True)
+class Place:
+    """As ``SchedulerPlace``; ``state``: the node's."""
+
+    node: str
+    cluster: str
+    name: str
+    state: State
+    wanted: str
+    why: str
+    wanted_at: datetime.datetime
+    done: str
+    attempts: int
+    last_error: str
+    difference: str
+    question: str
+    verify: str
+    test_job: str = ""
+    preempted: bool = False
+    done_at: datetime.datetime | None = None
+    verify_since: datetime.datetime | None = None
+
+    @property
+    def waits(self) -> bool:
+        """Whether a change is still to be carried out."""
+        return self.wanted != self.done and bool(self.wanted)
+
+    @property
+    def admitted(self) -> bool:
+        """Whether the scheduler has confirmed that it allocates the node."""
+        return self.wanted == self.done == ADMITTED

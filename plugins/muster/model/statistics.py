@@ -1,0 +1,71 @@
+"""What is kept of the fleet's measurements: peer statistics, goldens, XIDs, reports."""
+
+from __future__ import annotations
+
+import dataclasses
+import datetime
+
+from muster_criteria.xid.policy import XidEvent
+
+
+@dataclasses.dataclass(frozen=True)
+class KeptSnapshot:
+    """Peer statistics that are kept: of so many healthy nodes of one SKU, real or simulated, tested at one level."""
+
+    version: str
+    made_at: datetime.datetime
+    sku: str
+    level: str
+    simulated: bool
+    nodes: int
+
+
+@dataclasses.dataclass(frozen=True)
+class KeptGolden:
+    """One key and operation: its golden, or why there is none, or why it was withdrawn."""
+
+    id: str
+    op: str
+    key: str
+    simulated: bool
+    digest: str
+    devices: int
+    nodes: int
+    why_not: str = ""
+    promoted_at: datetime.datetime | None = None
+    agreed: tuple[str, ...] = ()
+    withdrawn_at: datetime.datetime | None = None
+    withdrawn_by: str = ""
+    withdrawn_login: str = ""
+    withdrawn_reason: str = ""
+
+
+@dataclasses.dataclass(frozen=True)
+class RecordedXid:
+    """One XID as a stage of a run reported it. ``part``: the GPU's serial where known, else its PCI address.
+
+    ``former``: reported by an earlier machine of that name.
+    """
+
+    node: str
+    sku: str
+    dag_id: str
+    run_id: str
+    stage: str
+    verdict: str
+    boot_id: str
+    part: str
+    seen_at: datetime.datetime
+    event: XidEvent
+    former: bool = False
+
+
+@dataclasses.dataclass(frozen=True)
+class Reported:
+    """What was reported of one node since some time. ``xids``: how many XIDs; ``urgent``: the latest report after which
+    a whole test is due, and when it came.
+    """
+
+    xids: int
+    urgent: str
+    urgent_at: datetime.datetime | None
