@@ -221,15 +221,15 @@ class Demo:
 
     def enrol(self, members: list[fleet.Member], python: str) -> None:
         """Enter the fleet in the records."""
-        store.upgrade()
-        added = [store.add_node(fleet.describe(member, python)) for member in members]
+        store.engine.upgrade()
+        added = [store.nodes.add(fleet.describe(member, python)) for member in members]
         self.say(f"{added.count('added')} nodes enrolled, host keys pinned")
         if self.jobs is None:
             return
         names = [member.name for member in members]
         clusters.check(CLUSTER, names)
         for name in names:
-            store.place_on_scheduler(name, CLUSTER, name, ACTOR, "make demo")
+            store.schedulers.assign(name, CLUSTER, name, ACTOR, "make demo")
             if trouble := schedulers.carry_out(name):
                 raise DemoFailed(f"{name} cannot be closed in Slurm: {trouble}")
         self.say("Slurm: every node is closed to users' jobs until Muster admits it")
@@ -249,7 +249,7 @@ class Demo:
 
     def serve(self, stack: Stack, client: AirflowClient) -> None:
         """Take the qualified simulated nodes into production, and test one of them again there."""
-        names = [node.name for node in store.list_nodes(states=(State.QUALIFIED,)) if node.simulated]
+        names = [node.name for node in store.nodes.find(states=(State.QUALIFIED,)) if node.simulated]
         if len(names) < 2:
             self.say(f"{len(names)} simulated nodes qualified: too few for a block, so none enters production")
             return
@@ -290,7 +290,7 @@ class Demo:
         while len(mails := read_mails(self.place.mail, names)) < expected and time.monotonic() < deadline:
             time.sleep(0.5)
         show_verdicts(self.console, reports, services)
-        show_breaker(self.console, store.breaker(simulated=True))
+        show_breaker(self.console, store.withdrawals.breaker(simulated=True))
         show_approvals(self.console, services.values(), ACTOR)
         in_slurm = self.jobs.seen() if self.jobs else None
         if self.jobs:
@@ -312,7 +312,7 @@ class Demo:
 
     def ask_about(self, host: fleet.Member, client: AirflowClient) -> None:
         """Ask the user, and only the user, whether the real machine enters production, if it qualified."""
-        if store.get_node(host.name).state is not State.QUALIFIED:
+        if store.nodes.get(host.name).state is not State.QUALIFIED:
             return
         question = run_id(host.name, REASON)
         conf = {"node": host.name, "level": LEVEL, "reason": "the demo asks its user"}
@@ -338,7 +338,7 @@ class Demo:
 def finished(run: Run) -> RunReport | None:
     """The run's report; None for a run that the records do not have."""
     try:
-        return store.run_report(run.dag_id, run.run_id)
+        return store.reporting.run(run.dag_id, run.run_id)
     except UnknownRun:
         return None
 

@@ -136,7 +136,7 @@ class ServiceStory:
         # By its schedule the DAG may have chosen a node meanwhile, which is out of production until its test ends.
         self._watch(REVALIDATION_DAG)
         self.follow(_nothing)
-        serving = [node.name for node in store.list_nodes(states=(State.PRODUCTION,)) if node.name in nodes]
+        serving = [node.name for node in store.nodes.find(states=(State.PRODUCTION,)) if node.name in nodes]
         if self.users is None:
             self._revalidate("now__demo", serving, _nothing)
             return
@@ -186,9 +186,9 @@ def without_verdict(served: Service) -> bool:
 
 def computes(run: Run) -> bool:
     """Whether a revalidation's test has begun on the node."""
-    if run.dag_id != REVALIDATION_DAG or not store.list_runs(run=(run.dag_id, run.run_id)):
+    if run.dag_id != REVALIDATION_DAG or not store.runs.find(run=(run.dag_id, run.run_id)):
         return False
-    return any(store.get_job(run.dag_id, run.run_id, stage) is not None for stage in STAGES)
+    return any(store.runs.get_job(run.dag_id, run.run_id, stage) is not None for stage in STAGES)
 
 
 def _nothing() -> None:
@@ -198,7 +198,7 @@ def _nothing() -> None:
 def cells(run: Run, over: bool) -> dict[str, str]:
     """The cell of a node in each column of ``table.SERVICE``."""
     verdicts: dict[str, str] = {}
-    for each in store.list_runs(node=run.node):
+    for each in store.runs.find(node=run.node):
         verdicts.setdefault(each.dag_id, each.verdict.value if each.verdict else _at_work(each))
     here = service_of(run.node)
     production = production_cell(here.entered_by)
@@ -217,7 +217,7 @@ def _at_work(run: runs.Run) -> str:
     """The stage of a revalidation whose job began last; "running" for runs without such stages."""
     if run.dag_id != REVALIDATION_DAG:
         return "running"
-    begun = (stage for stage in reversed(STAGES) if store.get_job(run.dag_id, run.run_id, stage) is not None)
+    begun = (stage for stage in reversed(STAGES) if store.runs.get_job(run.dag_id, run.run_id, stage) is not None)
     return next(begun, "running").replace("_", "-")
 
 
@@ -225,21 +225,21 @@ def service_of(node: str) -> Service:
     """The node's service, from the records."""
     entries = [
         event
-        for event in store.node_events(node)
+        for event in store.nodes.events(node)
         if event.to_state is State.PRODUCTION and event.from_state not in SERVING
     ]
     reports: dict[str, list[Any]] = {BLOCK_DAG: [], REVALIDATION_DAG: []}
-    for run in reversed(store.list_runs(node=node)):
+    for run in reversed(store.runs.find(node=node)):
         if run.dag_id in reports:
-            reports[run.dag_id].append(store.run_report(run.dag_id, run.run_id, node=node))
+            reports[run.dag_id].append(store.reporting.run(run.dag_id, run.run_id, node=node))
     evidence: Mapping[str, Any] = entries[-1].evidence if entries else {}
-    again = [event.evidence for event in store.node_events(node) if "reevaluated" in event.evidence]
+    again = [event.evidence for event in store.nodes.events(node) if "reevaluated" in event.evidence]
     return Service(
         node=node,
-        state=str(store.get_node(node).state),
+        state=str(store.nodes.get(node).state),
         entered_by=entries[-1].actor if entries else "",
         on_full_pass=bool(evidence.get("full_coverage")),
-        approvals=tuple(store.approvals(node)),
+        approvals=tuple(store.verdicts.approvals(node)),
         validations=tuple(reports[BLOCK_DAG]),
         revalidations=tuple(reports[REVALIDATION_DAG]),
         judged_again=sum(each["verdict"] != each["before"] for each in again),

@@ -64,7 +64,7 @@ class Watcher:
 
     def look(self) -> list[Row]:
         """One row for each node, in the order of the runs; a node is done if none of its runs is going on."""
-        states = {node.name: node.state.value for node in store.list_nodes()}
+        states = {node.name: node.state.value for node in store.nodes.find()}
         going = self.going()
         ended = {dag_id: self._ended(dag_id) for dag_id in {run.dag_id for run in going}}
         self.over |= {run: ended[run.dag_id][run.run_id] for run in going if run.run_id in ended[run.dag_id]}
@@ -98,13 +98,13 @@ class Watcher:
 def stage_cells(run: Run, over: bool) -> dict[str, str]:
     """A cell for each stage of a run: its verdict, or "running" while a job of it is on the node."""
     try:
-        verdicts = {each.stage: each.verdict.value for each in store.run_stages(run.dag_id, run.run_id)}
+        verdicts = {each.stage: each.verdict.value for each in store.runs.stages(run.dag_id, run.run_id)}
     except UnknownRun:
         return {}
     cells = {}
     for stage in STAGES:
         if stage in verdicts:
             cells[stage] = verdicts[stage]
-        elif not over and store.get_job(run.dag_id, run.run_id, stage) is not None:
+        elif not over and store.runs.get_job(run.dag_id, run.run_id, stage) is not None:
             cells[stage] = "running"
     return cells

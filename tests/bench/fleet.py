@@ -231,7 +231,7 @@ def run_id(node: str) -> str:
 def verdict_of(node: str) -> Verdict | None:
     """The verdict in the records of the node's run once it has ended; INCONCLUSIVE is no verdict."""
     try:
-        run = store.get_run(DAG_ID, run_id(node))
+        run = store.runs.get(DAG_ID, run_id(node))
     except UnknownRun:
         return None
     return None if run.ended_at is None or run.verdict is Verdict.INCONCLUSIVE else run.verdict
@@ -279,7 +279,7 @@ def measure(
         finally:
             fleet.gate.open()
             supervisor.stop()
-            store.dispose()
+            store.engine.dispose()
 
 
 def _enrolled(supervisor: Supervisor, folder: Path, fleet: SimulatedFleet, records_url: str) -> dict[str, str]:
@@ -296,7 +296,7 @@ def _enrolled(supervisor: Supervisor, folder: Path, fleet: SimulatedFleet, recor
         "AIRFLOW_CONN_SMTP_DEFAULT": start_mail(supervisor, folder, environment),
     }
     os.environ.update(settings)
-    store.upgrade()
+    store.engine.upgrade()
     fleet.enrol("fleet-node")
     return {**environment, **settings}
 

@@ -43,7 +43,7 @@ PAINTS, REQUESTS, VIEWERS, LIVE_S, SCRAPES = 7, 120, 10, 60, 9
 def spread(url: str, nodes: int, seed: int) -> None:
     """Give each node a rack, and a state drawn by ``STATES``."""
     rng = random.Random(seed)
-    names = [node.name for node in store.list_nodes()][:nodes]
+    names = [node.name for node in store.nodes.find()][:nodes]
     rows = [
         {"n": name, "s": rng.choices(list(STATES), list(STATES.values()))[0], "r": f"r{place // RACK:04d}"}
         for place, name in enumerate(names)
@@ -93,13 +93,13 @@ def followed(client: httpx.Client, stack: Stack) -> float:
     port = f"port:{stack.login.port}"  # the API server's title names it
     running = psutil.process_iter(["cmdline"])
     server = next(each for each in running if port in " ".join(each.info["cmdline"] or ()))
-    serving = (row.node for row in store.fleet_rows() if row.state is State.PRODUCTION)
+    serving = (row.node for row in store.overview.rows() if row.state is State.PRODUCTION)
 
     def used(ask: bool) -> float:
         version, before = "", sum(server.cpu_times()[:2])
         for _ in range(LIVE_S // 10):
             begun = time.monotonic()
-            store.move_node(next(serving), State.QUARANTINE, "bench", "one event an interval")
+            store.nodes.move(next(serving), State.QUARANTINE, "bench", "one event an interval")
             for viewer in range(VIEWERS if ask else 0):
                 answer = client.get(f"{PREFIX}/live", params={"version": version})
                 assert answer.status_code == 200
@@ -133,7 +133,7 @@ def measure(nodes: int, seed: int) -> dict[str, float]:
         os.environ["MUSTER_HOME"] = str(folder / "muster")
         os.environ["MUSTER_DATABASE_URL"] = server.create("fleet")
         os.environ["MUSTER_METRICS_TOKEN"] = token = secrets.token_urlsafe()
-        store.upgrade()
+        store.engine.upgrade()
         grow(nodes, runs_each=10)
         spread(os.environ["MUSTER_DATABASE_URL"], nodes, seed)
         with (
@@ -150,7 +150,7 @@ def measure(nodes: int, seed: int) -> dict[str, float]:
                 p95 = served(client, rng, nodes)
                 core = followed(client, stack)
             scrape = scraped(f"{stack.login.url}{api.PREFIX}/metrics", token, nodes)
-        store.dispose()
+        store.engine.dispose()
     return {
         "first_paint_ms": round(statistics.median(first), 1),
         "filter_ms": round(statistics.median(filtered), 1),

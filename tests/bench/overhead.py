@@ -78,7 +78,7 @@ def fleet(folder: Path, nodes: int) -> Iterator[None]:
     os.environ["MUSTER_HOME"] = str(folder / "muster")
     os.environ["MUSTER_SKU_PATH"] = str(FILES)
     os.environ["MUSTER_POLL_SECONDS"] = "1"
-    store.upgrade()
+    store.engine.upgrade()
     with contextlib.ExitStack() as servers:
         key = None
         for number in range(nodes):
@@ -86,7 +86,7 @@ def fleet(folder: Path, nodes: int) -> Iterator[None]:
             key = key or server
             (server.folder / "authorized_keys").write_text((key.folder / "login.pub").read_text())
             node = server.node()
-            store.add_node(
+            store.nodes.add(
                 NewNode(
                     f"bench-{number}", node.host, " ".join(node.host_key.split()[:2]), "bench-node", port=node.port,
                     user=node.user or "", launch={"kind": "python", "python": sys.executable}, work_dir=node.work_dir,
@@ -177,7 +177,7 @@ def compare(folder: Path, nodes: int) -> tuple[Cost, Cost]:
         both("warm")
         meter.measure_idle()
         ours, bare = zip(*(both(f"measured-{turn}") for turn in range(TURNS)), strict=True)
-        for run in store.list_runs():
+        for run in store.runs.find():
             if run.verdict is not Verdict.PASS:
                 raise RuntimeError(f"{run.node} did not pass, which is not what is measured here: {run.headline}.")
         return Cost.of(ours), Cost.of(bare)
@@ -190,7 +190,7 @@ def memory_per_waiting_node(folder: Path) -> float:
     from muster.remote.attempt_key import AttemptKey
     from muster.remote.waiting import Wait
 
-    store.touch_contact = lambda name: None  # type: ignore[assignment]
+    store.nodes.touch_contact = lambda name: None  # type: ignore[assignment]
     with sshd.running(folder / "waiting") as server:
         os.environ["MUSTER_SSH_KEY_FILE"] = str(server.key_file)
         agent, sha256 = standin.write(folder / "cache")

@@ -59,15 +59,15 @@ def storing() -> float:
     def record() -> None:
         figures = [Measurement("p", f"m{index}", f"gpu{index % 8}", "count", next(fresh)) for index in range(STORED)]
         parsed, raw = fleet.result(measurements=figures)
-        store.record_stage(lease.dag_id, lease.run_id, parsed, fleet.judgement(), raw)
+        store.stages.record(lease.dag_id, lease.run_id, parsed, fleet.judgement(), raw)
 
     with tempfile.TemporaryDirectory() as folder, pytest.MonkeyPatch.context() as patch:
         patch.setenv("MUSTER_DATABASE_URL", f"sqlite:///{Path(folder) / 'muster.db'}")
-        store.upgrade()
-        store.add_node(fleet.new_node())
+        store.engine.upgrade()
+        store.nodes.add(fleet.new_node())
         lease = fleet.begin()
         took = best_of(record)
-        store.dispose()
+        store.engine.dispose()
     return took
 
 

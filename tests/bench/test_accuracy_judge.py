@@ -7,7 +7,7 @@ import json
 import numpy as np
 import pytest
 
-from muster.store import VISITS
+from muster import store
 from tests.bench.accuracy.__main__ import main
 from tests.bench.accuracy.devices import DRIVERS, GPUS, Hall
 from tests.bench.accuracy.evaluation import Row, Size, evaluate
@@ -52,7 +52,7 @@ def test_inventory_tells_at_once_and_heat_only_at_the_end(rows: list[Row]) -> No
 
 
 def test_peer_statistics_look_back_as_far_as_the_product_s() -> None:
-    assert FLEET_VISITS == VISITS
+    assert FLEET_VISITS == store.measured.VISITS
 
 
 def test_readings_say_where_a_node_stands_and_leave_out_what_did_not_answer() -> None:

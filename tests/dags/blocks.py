@@ -58,7 +58,7 @@ class Nodes:
             create_machine(machine, seed=5, faults=(faults or {}).get(name, ()))
             server = self.serve(name, {**environment(machine), "OMP_NUM_THREADS": "1"})
             node = server.node(name)
-            store.add_node(
+            store.nodes.add(
                 NewNode(
                     name, node.host, " ".join(node.host_key.split()[:2]), "h100-sxm-8", port=node.port,
                     user=node.user or "", launch={"kind": "python", "python": sys.executable},
@@ -117,7 +117,7 @@ class Meeting:
 
     def start_others(self) -> None:
         for name in self.block["members"]:
-            if name in self.absent or store.get_job(*self.run, member.STAGE, node=name) is not None:
+            if name in self.absent or store.runs.get_job(*self.run, member.STAGE, node=name) is not None:
                 continue
             operator = member.MusterMemberOperator(task_id="train", member=name, claims="claim_block", retries=2)
             ti = SimpleNamespace(
@@ -144,4 +144,4 @@ def validate(names: Sequence[str] = NAMES, **changes: Any) -> tuple[dict[str, st
 
 def verdicts(run_id: str, names: Sequence[str] = NAMES) -> dict[str, Verdict | None]:
     """What became of each member."""
-    return {name: store.get_run(DAG_ID, run_id, node=name).verdict for name in names}
+    return {name: store.runs.get(DAG_ID, run_id, node=name).verdict for name in names}

@@ -82,7 +82,7 @@ def empty_records(folder: Path, patch: pytest.MonkeyPatch) -> Iterator[Path]:
     (folder / "muster").mkdir()
     (folder / "muster" / "muster.db").write_bytes(_new_database())
     yield folder / "muster"
-    store.dispose()
+    store.engine.dispose()
 
 
 @functools.cache
@@ -90,8 +90,8 @@ def _new_database() -> bytes:
     """Made once: going through all migrations takes longer than many a test."""
     with tempfile.TemporaryDirectory() as folder, pytest.MonkeyPatch.context() as patch:
         patch.setenv("MUSTER_DATABASE_URL", f"sqlite:///{folder}/muster.db")
-        store.upgrade()
-        store.dispose()
+        store.engine.upgrade()
+        store.engine.dispose()
         return (Path(folder) / "muster.db").read_bytes()
 
 
@@ -103,7 +103,7 @@ def this_machine(folder: Path, patch: pytest.MonkeyPatch) -> Iterator[sshd.Sshd]
     with sshd.running(folder / "node", {"MUSTER_BOOT_ID_FILE": str(boot)}) as started:
         patch.setenv("MUSTER_SSH_KEY_FILE", str(started.key_file))
         node = started.node(NODE)
-        store.add_node(
+        store.nodes.add(
             NewNode(
                 name=NODE,
                 host=node.host,

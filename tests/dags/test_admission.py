@@ -23,7 +23,7 @@ DAG_ID = "admission"
 def waiting(fleet: Path) -> None:
     """A qualified node that was never validated with others."""
     key = "ssh-ed25519 AAAAC3NzaC1lZDI1NTE5AAAAI" + "n1".ljust(43, "0")
-    store.add_node(NewNode("n1", "127.0.0.1", key, "cpu-generic"))
+    store.nodes.add(NewNode("n1", "127.0.0.1", key, "cpu-generic"))
     lives.qualified("n1", "standard")
 
 
@@ -40,14 +40,14 @@ def test_the_question_says_why() -> None:
 
 
 def test_a_node_with_a_fault_is_not_even_asked_about(waiting: None) -> None:
-    store.move_node("n1", State.QUARANTINE, lives.PERSON, "it smokes")
+    store.nodes.move("n1", State.QUARANTINE, lives.PERSON, "it smokes")
     with pytest.raises(AirflowFailException):
         admission.look("n1")
 
 
 def test_a_node_that_is_in_already_needs_no_person(waiting: None, monkeypatch: pytest.MonkeyPatch) -> None:
-    store.move_node("n1", State.PRODUCTION, lives.PERSON, "so be it")
-    monkeypatch.setattr(store, "admission_decision", lambda _: admission.Admit())
+    store.nodes.move("n1", State.PRODUCTION, lives.PERSON, "so be it")
+    monkeypatch.setattr(store.admission, "decision", lambda _: admission.Admit())
     with pytest.raises(AirflowSkipException):
         admission.look("n1")
 
@@ -58,13 +58,13 @@ def test_a_node_that_is_in_already_needs_no_person(waiting: None, monkeypatch: p
 )
 def test_each_answer_is_carried_out_under_a_name(waiting: None, option: str, state: State) -> None:
     assert admission.carry_out("n1", DAG_ID, "r", answer(option)) == option
-    assert store.get_node("n1").state is state
-    (approval,) = store.approvals("n1")
+    assert store.nodes.get("n1").state is state
+    (approval,) = store.verdicts.approvals("n1")
     assert (approval.person, approval.option, approval.reason) == ("Petra", option, "seen it myself")
     assert approval.login == "airflow:Petra"
-    assert {event.login for event in store.node_events("n1") if event.actor == "Petra"} == {"airflow:Petra"}
+    assert {event.login for event in store.nodes.events("n1") if event.actor == "Petra"} == {"airflow:Petra"}
     assert approval.link.endswith("/dags/admission/runs/r/tasks/ask/required_actions")
-    assert store.live_leases() == []
+    assert store.leases.live() == []
 
 
 @pytest.mark.parametrize(
@@ -76,28 +76,28 @@ def test_without_a_named_person_or_a_reason_moves_nothing(waiting: None, respons
     for option in admission.OPTIONS:
         with pytest.raises(AirflowFailException):
             admission.carry_out("n1", DAG_ID, "r", {**response, "chosen_options": [option]})
-    assert store.get_node("n1").state is State.QUALIFIED
-    assert store.live_leases() == []
+    assert store.nodes.get("n1").state is State.QUALIFIED
+    assert store.leases.live() == []
 
 
 def test_what_went_wrong_while_the_person_thought_counts(waiting: None) -> None:
-    store.move_node("n1", State.QUARANTINE, lives.PERSON, "it smokes")
+    store.nodes.move("n1", State.QUARANTINE, lives.PERSON, "it smokes")
     with pytest.raises(AirflowFailException):
         admission.carry_out("n1", DAG_ID, "r", answer())
-    assert store.live_leases() == []
+    assert store.leases.live() == []
 
 
 def test_a_node_that_a_run_holds_meanwhile_is_tried_again(waiting: None) -> None:
-    store.acquire_lease("n1", "node_qualification", "n1__other")
+    store.leases.acquire("n1", "node_qualification", "n1__other")
     with caused(AirflowException, NodeLeased):
         admission.carry_out("n1", DAG_ID, "r", answer())
-    assert [lease.run_id for lease in store.live_leases()] == ["n1__other"]
-    assert store.get_node("n1").state is State.QUALIFIED
+    assert [lease.run_id for lease in store.leases.live()] == ["n1__other"]
+    assert store.nodes.get("n1").state is State.QUALIFIED
 
 
 def test_no_person_answers_and_that_is_what_the_records_say(waiting: None) -> None:
     """What a real Airflow makes of a question's time-out is in test_live_airflow."""
     sentence = admission.unanswered("n1", DAG_ID, "r", whether="enters production")
-    last = store.node_events("n1")[-1]
+    last = store.nodes.events("n1")[-1]
     assert (last.reason, last.from_state, last.to_state) == (sentence, State.QUALIFIED, State.QUALIFIED)
-    assert store.approvals("n1") == []
+    assert store.verdicts.approvals("n1") == []

@@ -122,13 +122,13 @@ def test_a_lost_rank_is_named_the_other_ends_and_no_node_is_leased(
     (left,) = set(NAMES) - {lost}
     assert (states[f"train[{left}]"], states[f"train[{lost}]"], states["run"]) == ("success", "failed", "failed")
     assert verdicts(run_id) == {left: Verdict.SKIPPED, lost: Verdict.INCONCLUSIVE}
-    (stored,) = store.run_stages(DAG_ID, run_id, node=left)
+    (stored,) = store.runs.stages(DAG_ID, run_id, node=left)
     assert f"{lost}: " in stored.reason
     assert phase in stored.reason
-    counted = {name: store.get_node(name).inconclusive for name in NAMES}
+    counted = {name: store.nodes.get(name).inconclusive for name in NAMES}
     assert counted == {left: 0, lost: 1}, "no member is charged for another"
-    assert {store.get_node(name).state for name in NAMES} == {State.QUALIFIED}
-    assert store.live_leases() == []
+    assert {store.nodes.get(name).state for name in NAMES} == {State.QUALIFIED}
+    assert store.leases.live() == []
 
 
 def test_a_slow_rank_fails_and_the_others_pass(
@@ -145,8 +145,8 @@ def test_a_slow_rank_fails_and_the_others_pass(
     nodes.build({"n2": [{"kind": "slow_gemm", "gpu": 0, "share": 0.5}]}, names)
     states, run_id = validate(names)
     assert verdicts(run_id, names) == {"n1": Verdict.PASS, "n2": Verdict.FAIL, "n3": Verdict.PASS, "n4": Verdict.PASS}
-    assert "gpu0" in store.get_run(DAG_ID, run_id, node="n2").headline
-    assert store.get_node("n2").state is State.QUARANTINE
-    assert {store.get_node(name).state for name in ("n1", "n3", "n4")} == {State.QUALIFIED}
+    assert "gpu0" in store.runs.get(DAG_ID, run_id, node="n2").headline
+    assert store.nodes.get("n2").state is State.QUARANTINE
+    assert {store.nodes.get(name).state for name in ("n1", "n3", "n4")} == {State.QUALIFIED}
     assert states["run"] == "failed"
-    assert store.live_leases() == []
+    assert store.leases.live() == []

@@ -63,13 +63,13 @@ def test_a_good_block_meets_trains_and_enters_production(
     assert states["ask"] == "skipped", "no person has to be asked"
     assert verdicts(run_id) == {"n1": Verdict.PASS, "n2": Verdict.PASS}
     for name in NAMES:
-        (stored,) = store.run_stages(DAG_ID, run_id, node=name)
+        (stored,) = store.runs.stages(DAG_ID, run_id, node=name)
         assert stored.full_coverage
-        last = store.node_events(name)[-1]
+        last = store.nodes.events(name)[-1]
         assert (last.from_state, last.to_state) == (State.CLUSTER_VALIDATION, State.PRODUCTION)
         assert last.evidence["full_coverage"]
         assert list((nodes.servers[name].home / "muster" / "jobs").iterdir()) == [], "every job was tidied up"
-    assert store.live_leases() == []
+    assert store.leases.live() == []
     assert sorted(mail["Subject"].split(":")[0] for mail in mailbox.mails) == [
         "[Muster] [simulated] PASS n1 (cluster qualification)", "[Muster] [simulated] PASS n2 (cluster qualification)",
     ]  # fmt: skip
@@ -80,14 +80,14 @@ def test_a_member_that_corrupts_fails_and_the_other_cleared(nodes: Nodes, meetin
     before = questions()
     states, run_id = validate()
     assert verdicts(run_id) == {"n1": Verdict.PASS, "n2": Verdict.FAIL}
-    assert "gpu3" in store.get_run(DAG_ID, run_id, node="n2").headline
-    assert store.get_node("n2").state is State.QUARANTINE
-    assert store.get_node("n1").state is State.QUALIFIED, "the gate asks for more than a demo's pass"
+    assert "gpu3" in store.runs.get(DAG_ID, run_id, node="n2").headline
+    assert store.nodes.get("n2").state is State.QUARANTINE
+    assert store.nodes.get("n1").state is State.QUALIFIED, "the gate asks for more than a demo's pass"
     assert (states["conclude"], states["run"]) == ("failed", "failed")
     assert [run.split("__")[0] for run in questions() if run not in before] == ["n1"], (
         "a person is asked about n1, and not about n2"
     )
-    assert store.live_leases() == []
+    assert store.leases.live() == []
 
 
 def test_a_member_that_does_not_come_up_is_named_and_none_hangs(
@@ -100,20 +100,20 @@ def test_a_member_that_does_not_come_up_is_named_and_none_hangs(
     states, run_id = validate()
     assert (states["train[n1]"], states["train[n2]"], states["judge_block"]) == ("success", "failed", "success")
     assert verdicts(run_id) == {"n1": Verdict.SKIPPED, "n2": Verdict.INCONCLUSIVE}
-    (stored,) = store.run_stages(DAG_ID, run_id, node="n1")
+    (stored,) = store.runs.stages(DAG_ID, run_id, node="n1")
     assert "n2" in stored.reason
-    assert (store.get_node("n1").inconclusive, store.get_node("n2").inconclusive) == (0, 1), "n2 alone is charged"
-    assert {store.get_node(name).state for name in NAMES} == {State.QUALIFIED}
-    assert store.live_leases() == []
+    assert (store.nodes.get("n1").inconclusive, store.nodes.get("n2").inconclusive) == (0, 1), "n2 alone is charged"
+    assert {store.nodes.get(name).state for name in NAMES} == {State.QUALIFIED}
+    assert store.leases.live() == []
 
 
 def test_a_block_is_taken_whole_or_not_at_all(nodes: Nodes, meeting: Meeting) -> None:
     nodes.build()
-    store.acquire_lease("n2", "cluster_qualification", "another-run")
+    store.leases.acquire("n2", "cluster_qualification", "another-run")
     states, _ = validate()
     assert (states["claim_block"], states["run"]) == ("failed", "failed")
-    assert [(lease.node, lease.run_id) for lease in store.live_leases()] == [("n2", "another-run")]
-    assert store.get_node("n1").state is State.QUALIFIED
+    assert [(lease.node, lease.run_id) for lease in store.leases.live()] == [("n2", "another-run")]
+    assert store.nodes.get("n1").state is State.QUALIFIED
 
 
 @pytest.mark.parametrize(
@@ -131,7 +131,7 @@ def test_what_a_person_must_put_right_is_one_sentence(
 ) -> None:
     for name in NAMES:
         key = "ssh-ed25519 AAAAC3NzaC1lZDI1NTE5AAAAI" + name.ljust(43, "0")
-        store.add_node(NewNode(name, "127.0.0.1", key, "h100-sxm-8"))
+        store.nodes.add(NewNode(name, "127.0.0.1", key, "h100-sxm-8"))
     with caused(AirflowFailException, cause):
         block.claim(DAG_ID, "r", {"level": "demo", "reason": "x", **params})
-    assert store.live_leases() == []
+    assert store.leases.live() == []

@@ -51,10 +51,10 @@ def airflow(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stack]:
         patch = stack.enter_context(pytest.MonkeyPatch.context())
         stack.enter_context(conftest.empty_records(folder, patch))
         for number in range(12):
-            store.add_node(fleet.new_node(f"gpu-{number:04d}", rack=f"r{number % 3}"))
+            store.nodes.add(fleet.new_node(f"gpu-{number:04d}", rack=f"r{number % 3}"))
         fleet.qualify("gpu-0001")
         fails_among_peers("gpu-0007")
-        store.add_node(fleet.new_node(SICK, rack="r9", serials={"gpu0": HOSTILE}, labels={HOSTILE: HOSTILE}))
+        store.nodes.add(fleet.new_node(SICK, rack="r9", serials={"gpu0": HOSTILE}, labels={HOSTILE: HOSTILE}))
         fleet.fail(SICK, "", fleet.finding(summary=HOSTILE, device=HOSTILE, source=HOSTILE))
         for name, verdict in (("gpu-0008", Verdict.PASS), ("gpu-0009", Verdict.FAIL)):
             in_a_block(name, verdict)
@@ -89,25 +89,25 @@ def page(airflow: Stack, tmp_path_factory: pytest.TempPathFactory) -> Iterator[b
 def in_a_block(name: str, verdict: Verdict) -> None:
     fleet.qualify(name)
     stage = "cluster_validation"
-    lease = store.acquire_lease(name, BLOCK, "block-1")
-    store.begin_run(BLOCK, "block-1", name, "short", "new rack", required_stages=[stage])
+    lease = store.leases.acquire(name, BLOCK, "block-1")
+    store.runs.begin(BLOCK, "block-1", name, "short", "new rack", required_stages=[stage])
     fleet.do_stage(lease, stage, verdict, findings=(fleet.FINDING,) if verdict is Verdict.FAIL else ())
-    store.finish_run(BLOCK, "block-1", verdict, f"The block: {verdict}.", node=name)
-    store.release_leases(BLOCK, "block-1", "over")
+    store.runs.finish(BLOCK, "block-1", verdict, f"The block: {verdict}.", node=name)
+    store.leases.release(BLOCK, "block-1", "over")
 
 
 def fails_among_peers(name: str) -> None:
     """One of its eight GPUs fails; the fleet's statistics hold what such GPUs usually reach."""
-    store.keep_snapshot(fleet.peers(range(590, 640)), "cpu-generic", "short", simulated=False)
+    store.peers.keep(fleet.peers(range(590, 640)), "cpu-generic", "short", simulated=False)
     rates = (612.5, 618.0, 604.0, 480.0, 609.0, 621.5, 615.0, 611.0)
     seen = [Measurement("gemm_rate", "gemm_rate", f"gpu{gpu}", "TFLOPS", rate) for gpu, rate in enumerate(rates)]
     lease, (sent, raw) = fleet.begin(name), fleet.result(node=name, measurements=seen)
     found = dataclasses.replace(fleet.judged(seen, floor=600.0), verdict=Verdict.FAIL, findings=(fleet.FINDING,))
-    store.begin_stage(lease.dag_id, lease.run_id, "intake", node=name)
+    store.runs.begin_stage(lease.dag_id, lease.run_id, "intake", node=name)
     warm = fleet.telemetry(100, [f"gpu{gpu}" for gpu in range(len(rates))])
-    store.record_stage(lease.dag_id, lease.run_id, sent, found, raw, warm, node=name)
-    store.finish_run(lease.dag_id, lease.run_id, Verdict.FAIL, "gpu3 is slow.")
-    store.release_leases(lease.dag_id, lease.run_id, "over")
+    store.stages.record(lease.dag_id, lease.run_id, sent, found, raw, warm, node=name)
+    store.runs.finish(lease.dag_id, lease.run_id, Verdict.FAIL, "gpu3 is slow.")
+    store.leases.release(lease.dag_id, lease.run_id, "over")
 
 
 INSIDE = "document.querySelector('iframe').contentDocument"
@@ -244,7 +244,7 @@ def test_a_viewer_reads_and_changes_nothing(airflow: Stack) -> None:
     viewer = bearer(airflow)
     assert httpx.get(url, headers=viewer).status_code == 200
     assert httpx.post(url, data=form, headers=origin | viewer).status_code == 403
-    assert store.get_node("gpu-0003").state is State.REGISTERED
+    assert store.nodes.get("gpu-0003").state is State.REGISTERED
 
 
 def test_an_operator_starts_a_test_under_their_login_and_a_viewer_does_not(airflow: Stack) -> None:
@@ -271,7 +271,7 @@ def test_what_a_node_sends_stays_text(airflow: Stack, page: browser.Browser) -> 
 
 
 def test_an_operator_waives_a_finding_after_seeing_what_it_means(airflow: Stack, page: browser.Browser) -> None:
-    (found,) = store.open_findings(SICK)
+    (found,) = store.verdicts.open_findings(SICK)
     enter(airflow, page, f"/node/{SICK}")
     page.wait(f"{INSIDE}.querySelector('select[name=finding]')")
     page.script(f"{INSIDE}.querySelector('select[name=finding]').value = '{found.finding.id}'")
@@ -279,10 +279,10 @@ def test_an_operator_waives_a_finding_after_seeing_what_it_means(airflow: Stack,
     page.script(f"{form}.querySelector('input[name=reason]').value = 'the spare is ordered'")
     page.script(f"{form}.querySelector('button').click()")
     page.wait(f"{INSIDE}.body.innerText.includes('the finding no longer fails a test until then')")
-    assert not store.list_waivers(node=SICK)
+    assert not store.waivers.find(node=SICK)
     page.script(f"{INSIDE}.querySelector('button[name=confirmed]').click()")
     page.wait(f"{INSIDE}.querySelector('h1').innerText.startsWith('{SICK}')")
-    (waiver,) = store.list_waivers(node=SICK)
+    (waiver,) = store.waivers.find(node=SICK)
     assert (waiver.person, waiver.reason) == (airflow.login.username, "the spare is ordered")
 
 
@@ -295,7 +295,7 @@ def test_an_operator_quarantines_a_node_after_seeing_what_it_means(airflow: Stac
     page.wait(f"{INSIDE}.body.innerText.includes('it is not tested while it is in quarantine')")
     page.script(f"{INSIDE}.querySelector('button[name=confirmed]').click()")
     page.wait(f"{INSIDE}.querySelector('h1').innerText === 'gpu-0005'")
-    event = store.node_events("gpu-0005")[-1]
+    event = store.nodes.events("gpu-0005")[-1]
     assert (event.to_state, event.login) == (State.QUARANTINE, f"airflow:{airflow.login.username}")
 
 
@@ -343,8 +343,8 @@ def test_a_question_is_answered_beside_its_evidence_and_by_no_viewer(
     page.script(f"{INSIDE}.querySelector('button[name=confirmed]').click()")
     page.wait(f"{INSIDE}.body.innerText.includes('No question waits')")
     assert desk.wait_over(airflow_api.ADMISSION, "asked") == "success"
-    assert store.get_node("gpu-0001").state is State.PRODUCTION
-    (approval,) = store.approvals("gpu-0001")
+    assert store.nodes.get("gpu-0001").state is State.PRODUCTION
+    (approval,) = store.verdicts.approvals("gpu-0001")
     assert (approval.person, approval.reason) == (airflow.login.username, "seen it myself")
 
 

@@ -46,13 +46,13 @@ def tripped(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.fixture
 def failed_node(fleet: Path, tripped: None) -> str:
     """A node in production that a revalidation failed; gives what the node is marked with."""
-    store.add_node(values.new_node("n1"))
+    store.nodes.add(values.new_node("n1"))
     lives.in_production("n1")
     lease = values.begin("n1", "n1__idle")
     values.do_stage(lease, "intake", Verdict.FAIL, findings=(values.finding(confidence=0.8),))
-    store.finish_run(lease.dag_id, lease.run_id, Verdict.FAIL, "gpu3 is slow.")
-    store.release_leases(lease.dag_id, lease.run_id, "over")
-    return store.get_node("n1").held_run
+    store.runs.finish(lease.dag_id, lease.run_id, Verdict.FAIL, "gpu3 is slow.")
+    store.leases.release(lease.dag_id, lease.run_id, "over")
+    return store.nodes.get("n1").held_run
 
 
 @pytest.mark.needs_sshd
@@ -70,12 +70,12 @@ def test_a_revalidation_past_the_limit_leaves_the_node_in_service_and_calls_a_pe
     decree.verdicts["integrity"] = Verdict.FAIL
     states, run_id = revalidate(node=NODE, reason="idle")
     assert (states["conclude"], states["run"]) == ("failed", "failed"), "the verdict stands"
-    stands = store.get_node(NODE)
+    stands = store.nodes.get(NODE)
     assert (stands.state, stands.held_run) == (State.PRODUCTION, f"node_revalidation/{run_id}")
-    assert store.live_leases() == []
+    assert store.leases.live() == []
     (mail,) = mailbox.mails
     assert "held" in mail["subject"]
-    assert store.get_run("node_revalidation", run_id).why_held.startswith("the circuit breaker is open: 0 of 1 nodes")
+    assert store.runs.get("node_revalidation", run_id).why_held.startswith("the circuit breaker is open: 0 of 1 nodes")
     assert revalidate("housekeeping")[0]["run"] == "success"
     with create_session() as session:
         started = list(session.scalars(select(DagRun).where(DagRun.dag_id == DAG_ID)))
@@ -98,7 +98,7 @@ def test_the_question_says_what_was_found_and_why_it_is_held(failed_node: str) -
     assert started["subject"] == "Withdraw n1 from production?"
     assert "n1__idle" in started["body"]
     assert "80 %" in started["body"]
-    assert store.get_run("node_qualification", "n1__idle").why_held in started["body"]
+    assert store.runs.get("node_qualification", "n1__idle").why_held in started["body"]
 
 
 @pytest.mark.parametrize(
@@ -111,11 +111,11 @@ def test_the_question_says_what_was_found_and_why_it_is_held(failed_node: str) -
 )
 def test_each_answer_is_carried_out_under_a_name(failed_node: str, option: str, state: State, marked: bool) -> None:
     assert held.carry_out("n1", DAG_ID, "r", answer(option)) == option
-    stands = store.get_node("n1")
+    stands = store.nodes.get("n1")
     assert (stands.state, bool(stands.held_run)) == (state, marked)
-    (approval,) = store.approvals("n1")
+    (approval,) = store.verdicts.approvals("n1")
     assert (approval.person, approval.option, approval.reason) == ("Petra", option, "seen it myself")
-    assert store.live_leases() == []
+    assert store.leases.live() == []
 
 
 def test_a_person_is_notified_of_an_answer_that_was_not_carried_out(
@@ -130,7 +130,7 @@ def test_a_person_is_notified_of_an_answer_that_was_not_carried_out(
     callbacks = dag.get_task("carry_out").on_failure_callback
     for each in callbacks if isinstance(callbacks, list) else [callbacks]:
         each(context)
-    (waiting,) = store.outbox_pending()
+    (waiting,) = store.outbox.pending()
     assert waiting.key.startswith(f"notice/answer lost/{DAG_ID}/r/")
 
 
@@ -168,7 +168,7 @@ def test_a_question_whose_answer_was_lost_is_asked_again_by_another_run(
         for run in again:
             assert run.conf["level"] == "demo"
             session.delete(run)
-    assert bool(store.get_node("n1").held_run) is (ended == "failed")
+    assert bool(store.nodes.get("n1").held_run) is (ended == "failed")
 
 
 class TestReTestThatDidNotSettleIt:
@@ -194,23 +194,23 @@ class TestReTestThatDidNotSettleIt:
     def test_after_a_refusal_the_question_gives_the_cause(self, cause: str, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr(claims, "controller_ready", lambda: None)
         if cause == "paused":
-            store.pause_node("n1", datetime.datetime.now(datetime.UTC) + datetime.timedelta(days=9), "Ada", "rewired")
+            store.pauses.pause("n1", datetime.datetime.now(datetime.UTC) + datetime.timedelta(days=9), "Ada", "rewired")
         elif cause == "leased":
-            store.acquire_lease("n1", "node_qualification", "other")
+            store.leases.acquire("n1", "node_qualification", "other")
         else:
             monkeypatch.setattr(service, "in_use", lambda _: "job 7 of ada")
         self.refuse()
         (again,) = held.questions(over)
         assert again["trigger_run_id"] != self.question
         assert again["trigger_run_id"] == held.questions(over)[0]["trigger_run_id"], "once"
-        (refusal,) = store.refusals(store.approvals("n1")[-1].at).values()
+        (refusal,) = store.signs.refusals(store.verdicts.approvals("n1")[-1].at).values()
         assert refusal.translate(admission.MARKDOWN) in held.look("n1")["body"]
 
     def test_after_a_test_that_could_not_reach_the_node(self) -> None:
-        store.begin_run("node_revalidation", self.test, "n1", "short", "requested")
-        store.acquire_lease("n1", "node_revalidation", self.test)
-        store.finish_run("node_revalidation", self.test, Verdict.INCONCLUSIVE, "ssh got no answer")
-        store.release_leases("node_revalidation", self.test, "over")
+        store.runs.begin("node_revalidation", self.test, "n1", "short", "requested")
+        store.leases.acquire("n1", "node_revalidation", self.test)
+        store.runs.finish("node_revalidation", self.test, Verdict.INCONCLUSIVE, "ssh got no answer")
+        store.leases.release("node_revalidation", self.test, "over")
         assert len(held.questions(over)) == 1
         assert "ssh got no answer" in held.look("n1")["body"]
 
@@ -230,7 +230,7 @@ def test_a_re_test_that_cannot_begin_is_tried_again_and_not_recorded(
     dag_id = DAG_ID if operators is held else "admission"
     with caused(AirflowException, MusterError):
         operators.carry_out("n1", dag_id, "r", answer(held.RETEST))
-    assert store.approvals("n1") == []
+    assert store.verdicts.approvals("n1") == []
 
 
 @pytest.mark.parametrize("approval", [answer(reason=" "), answer(name="airflow")])
@@ -238,15 +238,15 @@ def test_without_a_named_person_or_a_reason_decides_nothing(failed_node: str, ap
     for option in held.OPTIONS:
         with pytest.raises(AirflowFailException):
             held.carry_out("n1", DAG_ID, "r", {**approval, "chosen_options": [option]})
-    assert store.get_node("n1").held_run == failed_node
-    assert store.live_leases() == []
+    assert store.nodes.get("n1").held_run == failed_node
+    assert store.leases.live() == []
 
 
 def test_a_run_that_was_cleared_and_is_held_again_is_asked_about_again(failed_node: str) -> None:
     (first,) = held.questions(over)
-    store.keep_in_service("n1", "Ada", "a bad driver")
+    store.withdrawals.keep_in_service("n1", "Ada", "a bad driver")
     values.fail("n1", failed_node.split("/")[1])
-    assert store.get_node("n1").held_run == failed_node
+    assert store.nodes.get("n1").held_run == failed_node
     (second,) = held.questions(over)
     assert second["trigger_run_id"] != first["trigger_run_id"]
     assert [second] == held.questions(over)  # each housekeeping asks, and Airflow knows a question by its run
@@ -255,21 +255,21 @@ def test_a_run_that_was_cleared_and_is_held_again_is_asked_about_again(failed_no
 def test_what_is_held_outlives_the_retention_of_runs(failed_node: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("MUSTER_RETENTION_RUNS_DAYS", "1")
     later = datetime.datetime.now(datetime.UTC) + datetime.timedelta(days=2)
-    assert store.apply_retention(later).runs
+    assert store.retention.apply(later).runs
     assert held.look("n1")
-    store.keep_in_service("n1", "Ada", "a bad driver")
-    assert store.apply_retention(later).runs == 1
+    store.withdrawals.keep_in_service("n1", "Ada", "a bad driver")
+    assert store.retention.apply(later).runs == 1
 
 
 def test_what_was_settled_meanwhile_is_asked_no_more(failed_node: str) -> None:
-    store.acquire_lease("n1", "node_revalidation", "again")
+    store.leases.acquire("n1", "node_revalidation", "again")
     with caused(AirflowException, NodeLeased):
         held.carry_out("n1", DAG_ID, "r", answer(held.WITHDRAW))
-    store.release_leases("node_revalidation", "again", "over")
+    store.leases.release("node_revalidation", "again", "over")
     assert [each["conf"] for each in held.questions(over)] == [{"node": "n1", "level": "short"}]
-    store.keep_in_service("n1", "Ada", "a bad driver")
+    store.withdrawals.keep_in_service("n1", "Ada", "a bad driver")
     assert held.questions(over) == []
     for attempt in (lambda: held.look("n1"), lambda: held.carry_out("n1", DAG_ID, "r", answer(held.WITHDRAW))):
         with pytest.raises(AirflowSkipException):
             attempt()
-    assert store.get_node("n1").state is State.PRODUCTION
+    assert store.nodes.get("n1").state is State.PRODUCTION

@@ -85,7 +85,7 @@ def live(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Live]:
         block = Nodes(folder, stack, patch, key_file=server.key_file)
         block.build()
         newcomer = block.serve("newcomer", {})
-        store.add_node(NewNode(UNNOTICED, "127.0.0.1", host_key(UNNOTICED), "cpu-generic"))
+        store.nodes.add(NewNode(UNNOTICED, "127.0.0.1", host_key(UNNOTICED), "cpu-generic"))
         lives.qualified(UNNOTICED)
         desk = live_airflow.Desk(stack.enter_context(live_airflow.running(folder, NEW_HARDWARE)))
         desk.stack.wait_ready(ADMISSION)
@@ -100,7 +100,7 @@ def test_a_person_answers_over_rest(live: Live) -> None:
     lives.qualified(NODE, "standard")
     client.trigger(ADMISSION, f"{NODE}-asked", {"node": NODE})
     live.desk.wait("the question", lambda: [each for each in client.hitl_pending() if NODE in each["subject"]])
-    assert store.live_leases() == [], "no run holds the node while a person thinks"
+    assert store.leases.live() == [], "no run holds the node while a person thinks"
     live.desk.settle()
     asked, answer = f"{NODE}-asked", ("--option", "Admit", "--reason", "seen it myself")
     assert asked in [each["run"] for each in json.loads(live.muster("approve", "--json").stdout)]
@@ -109,11 +109,11 @@ def test_a_person_answers_over_rest(live: Live) -> None:
     assert live.muster("approve", asked, *answer).returncode == 0
     assert live.desk.wait_over(ADMISSION, f"{NODE}-asked") == "success"
     assert client.task_states(ADMISSION, f"{NODE}-asked")["retest"] == "skipped"
-    assert store.get_node(NODE).state is State.PRODUCTION
-    (approval,) = store.approvals(NODE)
+    assert store.nodes.get(NODE).state is State.PRODUCTION
+    (approval,) = store.verdicts.approvals(NODE)
     assert approval.person == live.desk.stack.login.username
     assert approval.at <= datetime.datetime.now(datetime.UTC)
-    assert store.live_leases() == []
+    assert store.leases.live() == []
 
 
 def test_each_delivery_of_a_node_is_tested_once_however_often_it_is_announced(live: Live) -> None:
@@ -124,9 +124,9 @@ def test_each_delivery_of_a_node_is_tested_once_however_often_it_is_announced(li
     first, second = "newcomer__delivery-po-1", "newcomer__delivery-po-2"
     for _ in range(2):
         live.announce("newcomer__PO-1", extra)
-    live.desk.wait("its test", lambda: store.live_leases())
-    assert [(lease.node, lease.run_id) for lease in store.live_leases()] == [("newcomer", first)]
-    assert store.get_node("newcomer").host_key == " ".join(at.host_key.split()[:2]), "pinned as it answered"
+    live.desk.wait("its test", lambda: store.leases.live())
+    assert [(lease.node, lease.run_id) for lease in store.leases.live()] == [("newcomer", first)]
+    assert store.nodes.get("newcomer").host_key == " ".join(at.host_key.split()[:2]), "pinned as it answered"
     before = len(live.desk.wait("all receipts", lambda: live.received("newcomer__PO-1")))
     live.announce("newcomer__PO-1", extra)
     runs = live.desk.wait("another receipt", lambda: len(runs := live.received("newcomer__PO-1")) > before and runs)
@@ -141,7 +141,7 @@ def test_each_delivery_of_a_node_is_tested_once_however_often_it_is_announced(li
     live.desk.wait("another delivery's run", lambda: second in live.tested("newcomer"))
     assert live.desk.wait_over(QUALIFICATION, second) == "failed"
     assert f"newcomer is leased by run {first}" in live.desk.log(QUALIFICATION, second, "claim")
-    assert [(lease.node, lease.run_id) for lease in store.live_leases()] == [("newcomer", first)]
+    assert [(lease.node, lease.run_id) for lease in store.leases.live()] == [("newcomer", first)]
 
     for key, sentence in (("nobody__PO-1", "no node 'nobody' is enrolled"), ("newcomer", "give NODE__DELIVERY")):
         live.announce(key, {})
@@ -151,8 +151,8 @@ def test_each_delivery_of_a_node_is_tested_once_however_often_it_is_announced(li
     assert live.tested("nobody") == []
 
     live.desk.fail(QUALIFICATION, first)
-    live.desk.wait("the release", lambda: store.live_leases() == [], 60)
-    assert store.get_node("newcomer").state is State.REGISTERED
+    live.desk.wait("the release", lambda: store.leases.live() == [], 60)
+    assert store.nodes.get("newcomer").state is State.REGISTERED
 
 
 def test_a_block_whose_run_is_marked_failed_is_let_go_and_meets_again(live: Live) -> None:
@@ -161,27 +161,27 @@ def test_a_block_whose_run_is_marked_failed_is_let_go_and_meets_again(live: Live
     conf = {"nodes": list(NAMES), "level": "demo", "reason": "a test"}
     desk.client.trigger(blocks.DAG_ID, "block-6", conf)
     desk.wait("the meeting", lambda: all("phase same_batch" in live.block.progress(name) for name in NAMES))
-    assert [lease.node for lease in store.live_leases()] == list(NAMES)
+    assert [lease.node for lease in store.leases.live()] == list(NAMES)
     desk.fail(blocks.DAG_ID, "block-6")
     desk.wait("the end of the work on the nodes", lambda: not any(live.block.jobs(name) for name in NAMES), 60)
-    desk.wait("the release", lambda: store.live_leases() == [], 60)
-    assert {store.get_node(name).state for name in NAMES} == {State.QUALIFIED}
+    desk.wait("the release", lambda: store.leases.live() == [], 60)
+    assert {store.nodes.get(name).state for name in NAMES} == {State.QUALIFIED}
 
     desk.client.trigger(blocks.DAG_ID, "block-7", conf)
     ended = desk.wait_over(blocks.DAG_ID, "block-7")
     states = desk.client.task_states(blocks.DAG_ID, "block-7")
     assert ended == "success", states
     assert (states["train[0]"], states["train[1]"], states["ask"]) == ("success", "success", "skipped")
-    assert {store.get_node(name).state for name in NAMES} == {State.PRODUCTION}
-    assert store.live_leases() == []
+    assert {store.nodes.get(name).state for name in NAMES} == {State.PRODUCTION}
+    assert store.leases.live() == []
 
 
 def test_no_person_answers_in_time_and_the_node_stays_out(live: Live) -> None:
     desk, run = live.desk, f"{UNNOTICED}-asked"
     assert desk.wait_over(ADMISSION, run) == "failed"
     assert desk.client.task_states(ADMISSION, run)["carry_out"] == "upstream_failed"
-    assert store.get_node(UNNOTICED).state is State.QUALIFIED
-    last = store.node_events(UNNOTICED)[-1]
+    assert store.nodes.get(UNNOTICED).state is State.QUALIFIED
+    last = store.nodes.events(UNNOTICED)[-1]
     assert last.reason.startswith(f"no answer within {PATIENCE_H:g} hours to whether {UNNOTICED} enters production")
     assert last.evidence == {"unanswered": f"{ADMISSION}/{run}"}
     assert last.reason in desk.log(ADMISSION, run, "ask")
@@ -189,6 +189,6 @@ def test_no_person_answers_in_time_and_the_node_stays_out(live: Live) -> None:
     desk.client.hitl_answer(ADMISSION, run, "ask", ["Admit"], {"decision_reason": "too late"})
     time.sleep(2.0)
     assert desk.client.task_states(ADMISSION, run)["ask"] == "failed"
-    assert store.get_node(UNNOTICED).state is State.QUALIFIED
-    assert store.approvals(UNNOTICED) == []
-    assert store.live_leases() == []
+    assert store.nodes.get(UNNOTICED).state is State.QUALIFIED
+    assert store.verdicts.approvals(UNNOTICED) == []
+    assert store.leases.live() == []

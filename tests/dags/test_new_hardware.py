@@ -32,13 +32,13 @@ def test_a_node_that_its_event_describes_is_enrolled_and_tested(fleet: Path) -> 
         "trigger_run_id": "gpu-0001__delivery-po-4711",
         "conf": {"node": "gpu-0001", "level": "short", "reason": "delivery PO-4711", "pool": "rack-7"},
     }
-    node = store.get_node("gpu-0001")
+    node = store.nodes.get("gpu-0001")
     assert (node.host, node.host_key, node.state) == ("10.0.0.1", host_key("gpu-0001"), State.REGISTERED)
-    assert store.node_events("gpu-0001")[0].actor == "delivery PO-4711"
+    assert store.nodes.events("gpu-0001")[0].actor == "delivery PO-4711"
 
 
 def test_a_node_that_is_enrolled_needs_no_description(fleet: Path) -> None:
-    store.add_node(NewNode("gpu-0001", "10.0.0.1", host_key("gpu-0001"), "h100-sxm-8"))
+    store.nodes.add(NewNode("gpu-0001", "10.0.0.1", host_key("gpu-0001"), "h100-sxm-8"))
     for extras in ([], [{}], [{"from_rest_api": True}, {"from_rest_api": True}]):
         started = arrival.receive(KEY, extras, never)
         assert started["conf"] == {
@@ -51,19 +51,19 @@ def test_a_delivery_that_was_tested_is_not_tested_again(fleet: Path) -> None:
     with pytest.raises(AirflowSkipException):
         arrival.receive(KEY, [{"inventory": LINE}], lambda run_id: not seen.append(run_id))
     assert seen == ["gpu-0001__delivery-po-4711"]
-    assert store.list_nodes() == [], "nothing is even enrolled"
+    assert store.nodes.find() == [], "nothing is even enrolled"
 
 
 def test_a_delivery_of_a_paused_node_is_mailed_since_no_run_follows(
     fleet: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("MUSTER_MAIL_TO", "oncall@example.org")
-    store.add_node(NewNode("gpu-0001", "10.0.0.1", host_key("gpu-0001"), "h100-sxm-8"))
+    store.nodes.add(NewNode("gpu-0001", "10.0.0.1", host_key("gpu-0001"), "h100-sxm-8"))
     until = datetime.datetime.now(datetime.UTC) + datetime.timedelta(days=9)
-    store.pause_node("gpu-0001", until, "Ada", "rewired")
+    store.pauses.pause("gpu-0001", until, "Ada", "rewired")
     with pytest.raises(AirflowSkipException):
         arrival.receive(KEY, [], never)
-    (waiting,) = store.outbox_pending()
+    (waiting,) = store.outbox.pending()
     assert waiting.key.startswith(f"notice/paused delivery/{KEY}/")
 
 
@@ -93,11 +93,11 @@ def test_what_a_person_must_put_right_is_one_sentence(
     with caused(AirflowFailException, MusterError) as refused:
         arrival.receive(key, extras, never)
     assert "\n" not in str(refused.value)
-    assert store.list_nodes() == []
+    assert store.nodes.find() == []
 
 
 def test_another_machine_under_a_known_name_is_refused(fleet: Path) -> None:
-    store.add_node(NewNode("gpu-0001", "10.0.0.1", host_key("another"), "h100-sxm-8"))
+    store.nodes.add(NewNode("gpu-0001", "10.0.0.1", host_key("another"), "h100-sxm-8"))
     with caused(AirflowFailException, BadInventory):
         arrival.receive(KEY, [{"inventory": LINE}], never)
 
@@ -107,12 +107,12 @@ def test_another_machine_under_a_known_name_is_refused(fleet: Path) -> None:
 )
 def test_an_event_changes_no_node(fleet: Path, change: dict[str, Any]) -> None:
     arrival.receive(KEY, [{"inventory": LINE}], never)
-    before = store.get_node("gpu-0001")
+    before = store.nodes.get("gpu-0001")
     again = arrival.receive("gpu-0001__PO-4712", [{"inventory": LINE}], never)
     assert again["conf"]["node"] == "gpu-0001"
     with pytest.raises(AirflowFailException):
         arrival.receive("gpu-0001__PO-4713", [{"inventory": {**LINE, **change}}], never)
-    assert store.get_node("gpu-0001") == before
+    assert store.nodes.get("gpu-0001") == before
 
 
 def test_a_node_that_does_not_answer_yet_is_tried_again(fleet: Path) -> None:
@@ -120,4 +120,4 @@ def test_a_node_that_does_not_answer_yet_is_tried_again(fleet: Path) -> None:
     with caused(AirflowException, BadInventory) as refused:
         arrival.receive(KEY, [{"inventory": line}], never)
     assert not isinstance(refused.value, AirflowFailException)
-    assert store.list_nodes() == []
+    assert store.nodes.find() == []

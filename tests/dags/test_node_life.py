@@ -64,23 +64,23 @@ def test_a_node_is_tested_admitted_by_a_person_and_in_service(
     }
     desk.client.trigger(QUALIFICATION, tested, conf)
     desk.wait_over(QUALIFICATION, tested, 420)
-    assert [(each.stage, each.attempts) for each in store.run_stages(QUALIFICATION, tested)] == [
+    assert [(each.stage, each.attempts) for each in store.runs.stages(QUALIFICATION, tested)] == [
         (stage, 1) for stage in STAGES
     ]
-    run = store.get_run(QUALIFICATION, tested)
+    run = store.runs.get(QUALIFICATION, tested)
     assert run.verdict in MEASURED, run.headline
-    assert store.get_node(NODE).state is State.QUALIFIED
-    assert store.live_leases() == []
+    assert store.nodes.get(NODE).state is State.QUALIFIED
+    assert store.leases.live() == []
     assert len(mailbox.about(NODE)) == 1
     desk.stack.wait_ready(ADMISSION)
     desk.client.trigger(ADMISSION, decision, {"node": NODE})
     desk.wait("the question", lambda: [each for each in desk.client.hitl_pending() if NODE in each["subject"]])
-    assert store.live_leases() == [], "no run holds the node while a person decides"
+    assert store.leases.live() == [], "no run holds the node while a person decides"
     desk.settle()
     desk.client.hitl_answer(ADMISSION, decision, "ask", ["Admit"], {"decision_reason": "seen it myself"})
     assert desk.wait_over(ADMISSION, decision) == "success"
-    (approval,) = store.approvals(NODE)
+    (approval,) = store.verdicts.approvals(NODE)
     assert approval.person == desk.stack.login.username
-    assert list(dict.fromkeys(event.to_state for event in store.node_events(NODE))) == [
+    assert list(dict.fromkeys(event.to_state for event in store.nodes.events(NODE))) == [
         State.REGISTERED, State.INTAKE, State.BURN_IN, State.VALIDATION, State.QUALIFIED, State.PRODUCTION,
     ]  # fmt: skip

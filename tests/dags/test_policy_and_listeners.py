@@ -85,17 +85,17 @@ def test_airflow_sees_one_plugin_file_and_not_the_package() -> None:
 
 def enrol(name: str) -> None:
     key = "ssh-ed25519 AAAAC3NzaC1lZDI1NTE5AAAAI" + name.ljust(43, "0")
-    store.add_node(NewNode(name=name, host="127.0.0.1", host_key=key, sku="cpu-generic"))
+    store.nodes.add(NewNode(name=name, host="127.0.0.1", host_key=key, sku="cpu-generic"))
 
 
 @pytest.mark.parametrize("end", [listeners.on_dag_run_success, listeners.on_dag_run_failed])
 def test_a_node_is_free_when_its_run_is_over(fleet: Path, end: Any) -> None:
     enrol("n1")
-    store.acquire_lease("n1", "node_qualification", "n1__new")
+    store.leases.acquire("n1", "node_qualification", "n1__new")
     end(run({}, "another_dag"), "")
-    assert store.live_leases()
+    assert store.leases.live()
     end(run({}), "")
-    assert store.live_leases() == []
+    assert store.leases.live() == []
 
 
 def test_a_listener_never_raises_in_the_scheduler(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -93,22 +93,22 @@ def listed(run_id: str) -> dict[str, str]:
 
 
 def verdicts(run_id: str) -> dict[str, str]:
-    return {each.stage: str(each.verdict) for each in store.run_stages(DAG_ID, run_id)}
+    return {each.stage: str(each.verdict) for each in store.runs.stages(DAG_ID, run_id)}
 
 
 def test_a_good_node_is_qualified_reported_and_let_go(node: sshd.Sshd, mailbox: Mailbox) -> None:
     states, run_id = qualify()
     assert set(states.values()) == {"success"}
-    run = store.get_run(DAG_ID, run_id)
+    run = store.runs.get(DAG_ID, run_id)
     assert (run.verdict, run.state_after) == (Verdict.PASS, State.QUALIFIED)
     assert run.started_by == "airflow:dag_test", "the user of Airflow, here that of dag.test"
-    assert store.live_leases() == []
+    assert store.leases.live() == []
     assert standin.started(node.home) == STAGES
     assert [mail["Subject"].split(":")[0] for mail in mailbox.mails] == ["[Muster] PASS this-node"]
     work = node.home / "muster"
     assert list((work / "jobs").iterdir()) == [], "every job was tidied up"
     assert len(list((work / "agents").iterdir())) == 1, "the agent was sent once"
-    assert [event.to_state for event in store.node_events(NODE)][1:] == [
+    assert [event.to_state for event in store.nodes.events(NODE)][1:] == [
         State.INTAKE, State.BURN_IN, State.VALIDATION, State.QUALIFIED,
     ]  # fmt: skip
 
@@ -122,8 +122,8 @@ def test_a_blocking_fail_stops_the_burn_and_still_reports(node: sshd.Sshd, decre
     assert (states["conclude"], states["report"], states["release"]) == ("failed", "success", "success")
     assert states["run"] == "failed", "a node that failed must not leave a green run behind"
     assert standin.started(node.home) == ["intake", "burn_in"], "a FAIL is not tried again"
-    assert store.get_node(NODE).state is State.QUARANTINE
-    assert store.live_leases() == []
+    assert store.nodes.get(NODE).state is State.QUARANTINE
+    assert store.leases.live() == []
     assert "FAIL" in mailbox.mails[0]["Subject"]
 
 
@@ -132,7 +132,7 @@ def test_a_fail_that_does_not_block_is_red_and_the_rest_is_measured(node: sshd.S
     decree.verdicts["performance"] = Verdict.FAIL
     states, _ = qualify()
     assert (states["performance"], states["thermal"], states["conclude"]) == ("failed", "success", "failed")
-    assert store.get_node(NODE).state is State.QUARANTINE
+    assert store.nodes.get(NODE).state is State.QUARANTINE
 
 
 @pytest.mark.slow
@@ -151,11 +151,11 @@ def test_a_fail_that_a_person_has_waived_neither_stops_the_run_nor_passes(node: 
     )
     decree.verdicts["burn_in"], decree.findings["burn_in"] = Verdict.FAIL, (slow,)
     assert qualify()[0]["burn_in"] == "failed"
-    (found,) = store.open_findings(NODE)
+    (found,) = store.verdicts.open_findings(NODE)
     until = datetime.datetime.now(datetime.UTC) + datetime.timedelta(days=1)
-    store.waive_finding(found.finding.id, until, "ann", "known slow")
+    store.waivers.give(found.finding.id, until, "ann", "known slow")
     for to in (State.TRIAGE, State.REPAIR, State.REGISTERED):
-        store.move_node(NODE, to, "ann", "known slow")
+        store.nodes.move(NODE, to, "ann", "known slow")
     states, run_id = qualify()
     assert (states["burn_in"], states["run"]) == ("success", "success")
     assert verdicts(run_id)["burn_in"] == "WARN"
@@ -167,9 +167,9 @@ def test_inconclusive_is_measured_anew_three_times_and_no_more(node: sshd.Sshd, 
     states, run_id = qualify()
     assert standin.started(node.home) == ["intake", "burn_in", "burn_in", "burn_in"]
     assert (states["burn_in"], states["integrity"], states["conclude"]) == ("failed", "skipped", "failed")
-    assert store.get_run(DAG_ID, run_id).verdict is Verdict.INCONCLUSIVE
-    assert store.get_node(NODE).state is State.REGISTERED
-    assert store.get_job(DAG_ID, run_id, "burn_in").attempt_key == "2.2"
+    assert store.runs.get(DAG_ID, run_id).verdict is Verdict.INCONCLUSIVE
+    assert store.nodes.get(NODE).state is State.REGISTERED
+    assert store.runs.get_job(DAG_ID, run_id, "burn_in").attempt_key == "2.2"
 
 
 def test_a_folder_that_cannot_be_removed_leaves_the_recorded_verdict(
@@ -192,7 +192,7 @@ def test_a_folder_that_cannot_be_removed_leaves_the_recorded_verdict(
     assert removed == 4
     assert states["burn_in"] == "failed"
     assert verdicts(run_id)["burn_in"] == "FAIL"
-    assert store.get_node(NODE).state is State.QUARANTINE
+    assert store.nodes.get(NODE).state is State.QUARANTINE
 
 
 def test_a_reboot_under_load_is_a_finding_not_an_excuse(node: sshd.Sshd) -> None:
@@ -200,8 +200,8 @@ def test_a_reboot_under_load_is_a_finding_not_an_excuse(node: sshd.Sshd) -> None
     states, run_id = qualify()
     assert states["burn_in"] == "failed"
     assert verdicts(run_id)["burn_in"] == "FAIL"
-    assert "reboot" in store.get_run(DAG_ID, run_id).headline
-    assert store.get_node(NODE).state is State.QUARANTINE
+    assert "reboot" in store.runs.get(DAG_ID, run_id).headline
+    assert store.nodes.get(NODE).state is State.QUARANTINE
     assert standin.started(node.home) == ["intake", "burn_in"]
 
 
@@ -239,23 +239,23 @@ def test_a_node_lost_twice_while_its_neighbour_answers_fails(
     monkeypatch.setattr(stage.MusterStageOperator, "_finish", finish)
     with sshd.running(tmp_path / "neighbour") as neighbour:
         other = neighbour.node("neighbour")
-        store.add_node(
+        store.nodes.add(
             NewNode("neighbour", other.host, " ".join(other.host_key.split()[:2]), "cpu-generic", port=other.port)
         )
         _, run_id = qualify()
-    summary = next(each for each in store.run_stages(DAG_ID, run_id) if each.stage == "burn_in")
+    summary = next(each for each in store.runs.stages(DAG_ID, run_id) if each.stage == "burn_in")
     assert (summary.verdict, summary.attempts) == (Verdict.FAIL, 2)
     assert "neighbour" in summary.reason
-    assert store.get_job(DAG_ID, run_id, "burn_in").state == outcome.LOST
+    assert store.runs.get_job(DAG_ID, run_id, "burn_in").state == outcome.LOST
 
 
 def test_a_node_that_another_run_holds_is_refused_at_once(node: sshd.Sshd, mailbox: Mailbox) -> None:
-    store.acquire_lease(NODE, DAG_ID, "this-node__other")
+    store.leases.acquire(NODE, DAG_ID, "this-node__other")
     states, _ = qualify()
     assert (states.pop("claim"), states.pop("run")) == ("failed", "failed")
     assert set(states.values()) == {"upstream_failed"}, "nothing is even started"
-    assert [lease.run_id for lease in store.live_leases()] == ["this-node__other"], "the holder keeps it"
-    assert store.get_node(NODE).state is State.REGISTERED
+    assert [lease.run_id for lease in store.leases.live()] == ["this-node__other"], "the holder keeps it"
+    assert store.nodes.get(NODE).state is State.REGISTERED
     assert standin.started(node.home) == []
     assert mailbox.mails == []
 
@@ -271,7 +271,7 @@ def test_what_a_person_must_put_right_is_one_sentence(
     monkeypatch.setattr(claims.service, "allocation", lambda node: Allocation(True, "a user's job"))
     with caused(AirflowFailException, cause):
         qualification.claim(DAG_ID, "r", {"level": "demo", "reason": "x", "node": name})
-    assert store.live_leases() == []
+    assert store.leases.live() == []
 
 
 def test_a_person_may_force_a_busy_node_and_it_is_recorded(
@@ -282,9 +282,9 @@ def test_a_person_may_force_a_busy_node_and_it_is_recorded(
     monkeypatch.setattr(claims.service, "allocation", lambda node: Allocation(True, "a user's job"))
     params = {"node": NODE, "level": "demo", "reason": "x", "force_reason": "agreed with the user"}
     assert qualification.claim(DAG_ID, "r", params, "provisioner")["node"] == NODE
-    run = store.get_run(DAG_ID, "r")
+    run = store.runs.get(DAG_ID, "r")
     assert (run.forced, run.started_by) == ("agreed with the user", "airflow:provisioner")
-    assert "airflow:provisioner" in str(store.run_report(DAG_ID, "r").forced)
+    assert "airflow:provisioner" in str(store.reporting.run(DAG_ID, "r").forced)
 
 
 def test_mail_that_is_down_fails_nothing_and_is_sent_later(
@@ -300,9 +300,9 @@ def test_mail_that_is_down_fails_nothing_and_is_sent_later(
         states, _ = qualify()
     assert (states["report"], states["run"]) == ("success", "success")
     assert mailbox.mails == []
-    assert len(store.outbox_pending()) == 1
+    assert len(store.outbox.pending()) == 1
     monkeypatch.setenv("AIRFLOW_CONN_SMTP_DEFAULT", good)
-    (waiting,) = store.outbox_pending()
+    (waiting,) = store.outbox.pending()
     assert sending.deliver_mail(waiting.key) == (1, 0, 0)
     assert sending.deliver_mail() == (0, 0, 0)
     assert len(mailbox.mails) == 1
@@ -315,7 +315,7 @@ def _port(connection: str) -> int:
 
 
 def test_the_sweep_frees_only_nodes_whose_run_is_over(fleet: Path, server: sshd.Sshd) -> None:
-    store.acquire_lease(NODE, DAG_ID, "r")
+    store.leases.acquire(NODE, DAG_ID, "r")
     assert upkeep.sweep_leases(lambda dag_id, run_id: True) == []
     assert upkeep.sweep_leases(lambda dag_id, run_id: (dag_id, run_id) != (DAG_ID, "r")) == [NODE]
-    assert store.live_leases() == []
+    assert store.leases.live() == []

@@ -41,7 +41,7 @@ def counted(server: sshd.Sshd, tmp_path: Path) -> Path:
     python.write_text(f'#!/bin/sh\n[ "$2" = run ] && echo "$3" >>{diary}\nexec {sys.executable} "$@"\n')
     python.chmod(python.stat().st_mode | stat.S_IXUSR)
     node = server.node(NODE)
-    store.add_node(
+    store.nodes.add(
         NewNode(
             NODE, node.host, " ".join(node.host_key.split()[:2]), "cpu-generic", port=node.port, user=node.user or "",
             launch={"kind": "python", "python": str(python)}, work_dir=node.work_dir, pool="rack-a",
@@ -109,12 +109,12 @@ def test_components_die_in_mid_run_and_nothing_is_lost_or_run_twice(
 
     started = [Path(line).parent.name for line in counted.read_text().splitlines()]
     assert len(started) == len(set(started)) == len(STAGES), f"a job was started twice: {started}; {run.states()}"
-    summaries = store.run_stages(DAG_ID, RUN_ID)
+    summaries = store.runs.stages(DAG_ID, RUN_ID)
     assert [(each.stage, each.attempts) for each in summaries] == [(stage, 1) for stage in STAGES]
-    ended = store.get_run(DAG_ID, RUN_ID)
+    ended = store.runs.get(DAG_ID, RUN_ID)
     assert ended.verdict in (Verdict.PASS, Verdict.WARN, Verdict.PROVISIONAL), ended.headline
-    assert store.get_node(NODE).state is State.QUALIFIED
-    assert store.live_leases() == []
+    assert store.nodes.get(NODE).state is State.QUALIFIED
+    assert store.leases.live() == []
     assert len(mailbox.about(NODE)) == 1
     assert list((server.home / "muster" / "jobs").iterdir()) == []
     listed = run.client._request("GET", f"/dags/{DAG_ID}/dagRuns/{RUN_ID}/taskInstances/burn_in").json()
@@ -148,15 +148,15 @@ def test_what_a_user_does_to_a_waiting_task_reaches_the_node(
     run.wait("the end of the work on the node", lambda: burning() == [], 30)
     run.wait("the end", lambda: run.client.run_state(DAG_ID, RUN_ID) == "failed")
     assert run.states()["integrity"] == "skipped"
-    assert store.get_run(DAG_ID, RUN_ID).verdict is Verdict.INCONCLUSIVE
-    assert store.live_leases() == []
+    assert store.runs.get(DAG_ID, RUN_ID).verdict is Verdict.INCONCLUSIVE
+    assert store.leases.live() == []
 
     clear = {"dry_run": False, "dag_run_id": RUN_ID, "task_ids": ["burn_in"], "only_failed": False,
              "include_downstream": True, "reset_dag_runs": True}  # fmt: skip
     run.client._request("POST", f"/dags/{DAG_ID}/clearTaskInstances", json=clear)
     run.wait("the burn-in again", lambda: run.states()["burn_in"] == "deferred" and burning())
     assert burning() != first, "a Clear starts a new job"
-    assert [lease.run_id for lease in store.live_leases()] == [RUN_ID], "the node is taken again"
+    assert [lease.run_id for lease in store.leases.live()] == [RUN_ID], "the node is taken again"
     run.client._request("PATCH", f"/dags/{DAG_ID}/dagRuns/{RUN_ID}", json={"state": "failed"})
     run.wait("the end of the work on the node", lambda: burning() == [], 30)
-    run.wait("the release", lambda: store.live_leases() == [], 30)
+    run.wait("the release", lambda: store.leases.live() == [], 30)

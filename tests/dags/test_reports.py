@@ -33,12 +33,12 @@ XID = {"id": "x-1", "kind": "xid", "nodes": [NODE], "code": 79}
 
 @pytest.fixture
 def serving(fleet: Path) -> Path:
-    store.adopt_nodes([], "Ada", "serves", enrol=[("", nodes.new_node(sku="h100-sxm-8"))])
+    store.adoption.adopt([], "Ada", "serves", enrol=[("", nodes.new_node(sku="h100-sxm-8"))])
     return fleet
 
 
 def planned(node: str = NODE) -> tuple[str, int]:
-    known = idle_fleet.known(store.list_nodes(), datetime.datetime.now(datetime.UTC))
+    known = idle_fleet.known(store.nodes.find(), datetime.datetime.now(datetime.UTC))
     sign = known.signs.get(node)
     return (sign.requested, sign.xids) if sign else ("", 0)
 
@@ -49,7 +49,7 @@ def test_a_grave_xid_is_tested_next_and_a_repeated_report_counts_once(serving: P
     requested, xids = planned()
     assert "XID 79" in requested
     assert xids == 1
-    assert store.get_node(NODE).state is State.PRODUCTION
+    assert store.nodes.get(NODE).state is State.PRODUCTION
 
 
 def test_an_xid_of_the_users_program_is_a_sign_and_demands_no_test(serving: Path) -> None:
@@ -62,10 +62,10 @@ def test_a_report_before_the_last_whole_test_demands_none(serving: Path, monkeyp
     assert "job 7 of alice" in planned()[0]
     later = datetime.datetime.now(datetime.UTC) + datetime.timedelta(hours=1)
     passed = {NODE: dict.fromkeys(idle_fleet.STAGES, later)}
-    monkeypatch.setattr(store, "stage_tests", lambda: passed)
+    monkeypatch.setattr(store.verdicts, "stage_tests", lambda: passed)
     assert planned()[0] == ""
     reports.receive([{"id": "r", "kind": "returned", "nodes": [NODE]}])
-    monkeypatch.setattr(store, "stage_tests", lambda: {NODE: {"intake": later}})
+    monkeypatch.setattr(store.verdicts, "stage_tests", lambda: {NODE: {"intake": later}})
     assert planned()[0]
 
 
@@ -85,7 +85,7 @@ def test_a_report_before_the_last_whole_test_demands_none(serving: Path, monkeyp
 def test_a_report_that_cannot_be_used_is_one_sentence_and_costs_no_other(serving: Path, bad: dict[str, Any]) -> None:
     with pytest.raises(MusterError):
         reports.receive([{**bad, "id": "bad"} if bad else bad, {**XID, "id": "good"}])
-    assert [event.evidence["report"] for event in store.node_events(NODE) if event.actor == "report"] == ["good"]
+    assert [event.evidence["report"] for event in store.nodes.events(NODE) if event.actor == "report"] == ["good"]
 
 
 def test_netbox_announces_a_staged_device_once(fleet: Path) -> None:
@@ -104,7 +104,7 @@ def test_netbox_announces_a_staged_device_once(fleet: Path) -> None:
             run = arrival.receive(event["partition_key"], [event["extra"]], started.__contains__)
             started.append(run["trigger_run_id"])
     assert started == ["gpu-0001__delivery-netbox-17"]
-    assert (store.get_node(NODE).host, store.get_node(NODE).rack) == ("10.0.0.1", "r12")
+    assert (store.nodes.get(NODE).host, store.nodes.get(NODE).rack) == ("10.0.0.1", "r12")
 
 
 @pytest.fixture

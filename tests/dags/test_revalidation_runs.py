@@ -38,8 +38,8 @@ def revalidate(dag_id: str = DAG_ID, **conf: Any) -> tuple[dict[str, str], str]:
 
 
 def label_busy(server: sshd.Sshd) -> None:
-    record = store.get_node(NODE)
-    store.add_node(
+    record = store.nodes.get(NODE)
+    store.nodes.add(
         NewNode(
             NODE, record.host, record.host_key, record.sku, port=record.port, user=record.user, launch=record.launch,
             work_dir=record.work_dir, labels={"busy": "yes"},
@@ -51,10 +51,10 @@ def test_a_good_node_goes_out_and_comes_back(node: sshd.Sshd, mailbox: Mailbox) 
     lives.in_production(NODE)
     states, run_id = revalidate(node=NODE, reason="idle")
     assert set(states.values()) == {"success"}
-    assert store.get_run(DAG_ID, run_id).verdict is Verdict.PASS
-    moves = [(event.from_state, event.to_state) for event in store.node_events(NODE)]
+    assert store.runs.get(DAG_ID, run_id).verdict is Verdict.PASS
+    moves = [(event.from_state, event.to_state) for event in store.nodes.events(NODE)]
     assert moves[-2:] == [(State.PRODUCTION, State.REVALIDATION), (State.REVALIDATION, State.PRODUCTION)]
-    assert store.live_leases() == []
+    assert store.leases.live() == []
     assert len(mailbox.mails) == 1
 
 
@@ -62,9 +62,9 @@ def test_a_test_of_some_stages_only_returns_the_node_by_these(node: sshd.Sshd) -
     lives.in_production(NODE)
     states, run_id = revalidate(node=NODE, reason="idle", stages=["performance", "intake"])
     assert states["run"] == "success"
-    assert [each.stage for each in store.run_stages(DAG_ID, run_id)] == ["intake", "performance"]
-    assert store.get_run(DAG_ID, run_id).verdict is Verdict.PASS
-    assert store.get_node(NODE).state is State.PRODUCTION
+    assert [each.stage for each in store.runs.stages(DAG_ID, run_id)] == ["intake", "performance"]
+    assert store.runs.get(DAG_ID, run_id).verdict is Verdict.PASS
+    assert store.nodes.get(NODE).state is State.PRODUCTION
 
 
 def test_a_bad_node_does_not_come_back(node: sshd.Sshd, decree: Decree) -> None:  # noqa: F811
@@ -72,8 +72,8 @@ def test_a_bad_node_does_not_come_back(node: sshd.Sshd, decree: Decree) -> None:
     decree.verdicts["integrity"] = Verdict.FAIL
     states, _ = revalidate(node=NODE, reason="idle")
     assert (states["conclude"], states["run"]) == ("failed", "failed")
-    assert store.get_node(NODE).state is State.QUARANTINE
-    assert store.live_leases() == []
+    assert store.nodes.get(NODE).state is State.QUARANTINE
+    assert store.leases.live() == []
 
 
 def test_a_key_that_the_controller_loses_costs_the_node_nothing(
@@ -90,10 +90,10 @@ def test_a_key_that_the_controller_loses_costs_the_node_nothing(
     monkeypatch.setattr(judging, "judge", judge_and_lose_the_key)
     states, run_id = revalidate(node=NODE, reason="idle")
     assert states["run"] == "failed", "a node that was not tested must not leave a green run behind"
-    now, run = store.get_node(NODE), store.get_run(DAG_ID, run_id)
+    now, run = store.nodes.get(NODE), store.runs.get(DAG_ID, run_id)
     assert (now.state, now.inconclusive, run.verdict) == (State.PRODUCTION, 0, Verdict.SKIPPED)
     assert str(node.key_file) in run.headline
-    assert store.live_leases() == []
+    assert store.leases.live() == []
 
 
 @pytest.mark.slow
@@ -104,11 +104,11 @@ def test_a_node_in_shadow_mode_is_judged_and_never_drained(
     mailbox: Mailbox,
     verdict: Verdict,
 ) -> None:
-    store.adopt_nodes([NODE], lives.PERSON, "it serves already")
+    store.adoption.adopt([NODE], lives.PERSON, "it serves already")
     decree.verdicts["integrity"] = verdict
     _, run_id = revalidate(node=NODE, reason="idle")
-    assert store.get_run(DAG_ID, run_id).verdict is verdict
-    assert {event.to_state for event in store.node_events(NODE)} <= {State.REGISTERED, State.PRODUCTION}
+    assert store.runs.get(DAG_ID, run_id).verdict is verdict
+    assert {event.to_state for event in store.nodes.events(NODE)} <= {State.REGISTERED, State.PRODUCTION}
     assert len(mailbox.mails) == 1
 
 
@@ -119,8 +119,8 @@ def test_a_node_that_somebody_uses_by_now_is_left_alone(node: sshd.Sshd) -> None
     assert (states.pop("claim"), states.pop("run")) == ("skipped", "success")
     assert set(states.values()) == {"skipped"}
     assert standin.started(node.home) == []
-    assert store.live_leases() == []
-    assert store.get_node(NODE).state is State.PRODUCTION
+    assert store.leases.live() == []
+    assert store.nodes.get(NODE).state is State.PRODUCTION
 
 
 def test_of_two_runs_that_want_one_node_one_runs(fleet: Path, server: sshd.Sshd) -> None:
@@ -130,7 +130,7 @@ def test_of_two_runs_that_want_one_node_one_runs(fleet: Path, server: sshd.Sshd)
     revalidation.claim(DAG_ID, "first", params)  # a retried task
     with pytest.raises(AirflowSkipException):
         revalidation.claim(DAG_ID, "second", params)
-    assert [lease.run_id for lease in store.live_leases()] == ["first"]
+    assert [lease.run_id for lease in store.leases.live()] == ["first"]
 
 
 def test_idle_nodes_are_picked_and_one_run_is_started_for_each(
@@ -162,12 +162,12 @@ def test_a_revalidation_that_could_not_decide_costs_no_service_and_is_repeated_u
 ) -> None:
     monkeypatch.setenv("MUSTER_MAIL_TO", "fleet@example.org")
     lives.in_production(NODE)
-    before = store.certificate_of(NODE)
+    before = store.certificates.newest(NODE)
     params = {"node": NODE, "level": "demo", "reason": "x"}
     for turn in ("first", "second", "third"):
-        assert store.outbox_waiting() == 0
+        assert store.outbox.waiting() == 0
         revalidation.claim(DAG_ID, turn, params)
-        store.begin_stage(DAG_ID, turn, "intake")
+        store.runs.begin_stage(DAG_ID, turn, "intake")
         assert revalidation.pick("hourly", "demo") == [], "a run holds it"
         if turn == "second":  # its task conclude was never run
             closing.release(DAG_ID, turn, "over")
@@ -175,13 +175,13 @@ def test_a_revalidation_that_could_not_decide_costs_no_service_and_is_repeated_u
             with pytest.raises(AirflowFailException):
                 revalidation.conclude(DAG_ID, turn)
             closing.release(DAG_ID, turn, "over")
-        assert store.get_node(NODE).state is State.PRODUCTION
+        assert store.nodes.get(NODE).state is State.PRODUCTION
         picked = [run["conf"]["node"] for run in revalidation.pick("hourly", "demo")]
         assert picked == ([] if turn == "third" else [NODE]), "fresh, but for the test that decided nothing"
-    assert store.get_node(NODE).inconclusive == 3
-    assert store.outbox_waiting() == 1
-    assert store.certificate_of(NODE) == before
-    assert [each.node for each in attention(store.fleet_rows())] == [NODE]
+    assert store.nodes.get(NODE).inconclusive == 3
+    assert store.outbox.waiting() == 1
+    assert store.certificates.newest(NODE) == before
+    assert [each.node for each in attention(store.overview.rows())] == [NODE]
 
 
 @pytest.mark.parametrize(
@@ -192,17 +192,17 @@ def test_an_inconclusive_revalidation_that_found_something_keeps_the_node_out(
 ) -> None:
     """What no peer could judge yet is nothing found, as in a run that ends PROVISIONAL."""
     _tested(verdict, "first")
-    assert store.get_node(NODE).state is then
+    assert store.nodes.get(NODE).state is then
 
 
 def _tested(verdict: Verdict, turn: str) -> None:
     lives.in_production(NODE)
     revalidation.claim(DAG_ID, turn, {"node": NODE, "level": "demo", "reason": "x"})
-    store.begin_stage(DAG_ID, turn, "intake")
+    store.runs.begin_stage(DAG_ID, turn, "intake")
     result, raw = records_fleet.result("intake")
-    store.record_stage(DAG_ID, turn, result, records_fleet.judgement("intake", verdict), raw)
-    store.finish_run(DAG_ID, turn, Verdict.INCONCLUSIVE, "its switch was away")
-    store.release_leases(DAG_ID, turn, "over")
+    store.stages.record(DAG_ID, turn, result, records_fleet.judgement("intake", verdict), raw)
+    store.runs.finish(DAG_ID, turn, Verdict.INCONCLUSIVE, "its switch was away")
+    store.leases.release(DAG_ID, turn, "over")
 
 
 def test_a_node_that_waits_and_is_still_used_is_left_alone(fleet: Path, server: sshd.Sshd) -> None:
@@ -211,4 +211,4 @@ def test_a_node_that_waits_and_is_still_used_is_left_alone(fleet: Path, server: 
     label_busy(server)
     with pytest.raises(AirflowSkipException):
         revalidation.claim(DAG_ID, "second", params)
-    assert store.live_leases() == []
+    assert store.leases.live() == []

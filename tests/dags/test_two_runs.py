@@ -71,12 +71,12 @@ def ready(fleet: Path, dag: Holder) -> None:
     """Nodes in the state in which the DAG takes them."""
     bring = {State.REGISTERED: lambda _: None, State.QUALIFIED: lives.qualified, State.PRODUCTION: lives.in_production}
     for name in NAMES:
-        store.add_node(NewNode(name, "127.0.0.1", host_key(name), "cpu-generic"))
+        store.nodes.add(NewNode(name, "127.0.0.1", host_key(name), "cpu-generic"))
         bring[dag.begins](name)
 
 
 def holders() -> set[str]:
-    return {lease.run_id for lease in store.live_leases()}
+    return {lease.run_id for lease in store.leases.live()}
 
 
 def test_no_dag_that_holds_nodes_is_forgotten() -> None:
@@ -139,11 +139,11 @@ def test_after_any_end_the_node_is_free_and_the_next_run_has_it(
     dag.claim("first")
     if at_work:
         stage = block.STAGE if dag.dag_id == "cluster_qualification" else "intake"
-        store.begin_stage(dag.dag_id, "first", stage, node="n1")
+        store.runs.begin_stage(dag.dag_id, "first", stage, node="n1")
     ENDS[end](dag)
-    assert store.live_leases() == []
-    assert store.get_run(dag.dag_id, "first", node="n1").ended_at
-    assert store.get_node("n1").state is dag.begins
+    assert store.leases.live() == []
+    assert store.runs.get(dag.dag_id, "first", node="n1").ended_at
+    assert store.nodes.get("n1").state is dag.begins
     dag.claim("second")
     assert holders() == {"second"}
 
@@ -153,7 +153,7 @@ def test_a_claim_that_fails_half_way_holds_nothing(ready: None, dag: Holder, mon
     def broken(*_: Any, **__: Any) -> None:
         raise MusterError("it cannot be begun")
 
-    monkeypatch.setattr(store, "begin_run", broken)
+    monkeypatch.setattr(store.runs, "begin", broken)
     with pytest.raises(AirflowFailException):
         dag.claim("first")
-    assert store.live_leases() == []
+    assert store.leases.live() == []

@@ -35,7 +35,7 @@ def ended(call: Callable[..., object], *args: Any) -> str:
 def test_wording_of_arrivals(fleet: Path, snapshot: SnapshotAssertion) -> None:
     sentences = [ended(arrival.receive, key, extras, never) for key, extras in WRONG]
     sentences.append(ended(arrival.receive, KEY, [{"inventory": LINE}], lambda run_id: True))
-    store.add_node(NewNode("gpu-0001", "10.0.0.1", host_key("another"), "h100-sxm-8"))
+    store.nodes.add(NewNode("gpu-0001", "10.0.0.1", host_key("another"), "h100-sxm-8"))
     sentences.append(ended(arrival.receive, KEY, [{"inventory": LINE}], never))
     assert "\n".join(sentences) == snapshot
 
@@ -44,31 +44,31 @@ def test_wording_of_arrivals(fleet: Path, snapshot: SnapshotAssertion) -> None:
 def test_wording_of_admissions(snapshot: SnapshotAssertion) -> None:
     sentences = [admission.look("n1")["body"]]
     sentences.append(admission.unanswered("n1", "admission", "r", whether="enters production"))
-    store.acquire_lease("n1", "node_qualification", "n1__other")
+    store.leases.acquire("n1", "node_qualification", "n1__other")
     sentences.append(ended(admission.carry_out, "n1", "admission", "r", answer()))
-    store.release_leases("node_qualification", "n1__other", "over")
-    store.move_node("n1", State.QUARANTINE, lives.PERSON, "it smokes")
+    store.leases.release("node_qualification", "n1__other", "over")
+    store.nodes.move("n1", State.QUARANTINE, lives.PERSON, "it smokes")
     sentences.append(ended(admission.look, "n1"))
     assert "\n".join(sentences) == snapshot
 
 
 def test_wording_of_held_verdicts(failed_node: str, snapshot: SnapshotAssertion) -> None:  # noqa: F811 - a fixture
     sentences = [held.look("n1")["body"]]
-    store.keep_in_service("n1", "Ada", "a bad driver")
+    store.withdrawals.keep_in_service("n1", "Ada", "a bad driver")
     sentences.append(ended(held.look, "n1"))
     assert "\n".join(sentences) == snapshot
 
 
 def test_wording_of_claims(fleet: Path, snapshot: SnapshotAssertion) -> None:
     for name in ("n1", "n2"):
-        store.add_node(values.new_node(name))
+        store.nodes.add(values.new_node(name))
     params = {"level": "demo", "reason": "x"}
     blocks: list[dict[str, Any]] = [
         {"nodes": ["n1"]}, {"nodes": ["n1", "n1"]}, {"nodes": ["n1", "nobody"]}, {"nodes": ["n1", "n2"]},
         {"nodes": ["n1", "n2"], "level": "quick"},
     ]  # fmt: skip
     sentences = [ended(block.claim, "cluster_qualification", "r", params | each) for each in blocks]
-    store.acquire_lease("n1", "node_revalidation", "first")
+    store.leases.acquire("n1", "node_revalidation", "first")
     sentences.append(ended(revalidation.claim, "node_revalidation", "second", params | {"node": "n1"}))
     sentences.append(ended(qualification.claim, "node_qualification", "second", params | {"node": "n1"}))
     assert "\n".join(sentences) == snapshot

@@ -101,7 +101,7 @@ def fleet_pages(database: Path) -> dict[str, str]:
     asked: list[approvals.Question] = []
     app.dependency_overrides |= {approvals.waiting: lambda: len(asked), approvals.about: lambda: asked}
     style = (Path(web.__file__).parent / "static" / "fleet.css").read_text()
-    failed = next(row.node for row in store.fleet_rows() if row.verdict is Verdict.FAIL)
+    failed = next(row.node for row in store.overview.rows() if row.verdict is Verdict.FAIL)
     with TestClient(app) as client:
         pages = {name: client.get(path).text for name, path in (("fleet", "/"), ("node", f"/node/{failed}"))}
     return {name: re.sub(r"<link .*?>\s*<script .*?</script>", f"<style>{style}</style>", html, flags=re.DOTALL)

@@ -37,8 +37,8 @@ def postgresql_template(postgresql: PostgreSQL) -> PostgreSQL:
 def _upgrade(url: str) -> None:
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("MUSTER_DATABASE_URL", url)
-        store.upgrade()
-        store.dispose()
+        store.engine.upgrade()
+        store.engine.dispose()
 
 
 @pytest.fixture
@@ -48,7 +48,7 @@ def muster_home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Pat
     monkeypatch.setenv("MUSTER_SSH_USER", "muster")
     monkeypatch.delenv("MUSTER_DATABASE_URL", raising=False)
     yield tmp_path / "home"
-    store.dispose()
+    store.engine.dispose()
 
 
 @pytest.fixture

@@ -75,8 +75,8 @@ class TestSettings:
 
 @pytest.mark.usefixtures("sqlite_db")
 def test_without_a_scheduler_only_production_counts_as_allocated() -> None:
-    store.add_node(fleet.new_node())
+    store.nodes.add(fleet.new_node())
     assert service.allocation("gpu-0001") == Allocation(False)
     fleet.qualify()
-    store.move_node("gpu-0001", State.PRODUCTION, "Ada", "needed now")
+    store.nodes.move("gpu-0001", State.PRODUCTION, "Ada", "needed now")
     assert service.allocation("gpu-0001").allocated

@@ -59,9 +59,9 @@ def test_unattended_it_finds_every_fault_and_takes_everybody_else_into_service(
 def _reports(directory: Path, monkeypatch: pytest.MonkeyPatch) -> list[RunReport]:
     """The reports of every node's runs."""
     monkeypatch.setenv("MUSTER_HOME", str(directory / "muster"))
-    store.dispose()
-    found = [store.run_report(run.dag_id, run.run_id, node=run.node) for run in store.list_runs()]
-    store.dispose()
+    store.engine.dispose()
+    found = [store.reporting.run(run.dag_id, run.run_id, node=run.node) for run in store.runs.find()]
+    store.engine.dispose()
     return found
 
 

@@ -179,25 +179,25 @@ def fleet(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     monkeypatch.setenv("MUSTER_HOME", str(tmp_path))
     monkeypatch.setenv("MUSTER_ADMISSION_LEVEL", "demo")
     monkeypatch.delenv("MUSTER_DATABASE_URL", raising=False)
-    store.dispose()
-    store.upgrade()
+    store.engine.dispose()
+    store.engine.upgrade()
     key = "ssh-ed25519 AAAAC3NzaC1lZDI1NTE5AAAAI" + "a" * 43
-    store.add_node(NewNode(NODE, "127.0.0.1", key, "h100-sxm-8", simulated=True))
+    store.nodes.add(NewNode(NODE, "127.0.0.1", key, "h100-sxm-8", simulated=True))
     lives.qualified(NODE)
     yield
-    store.dispose()
+    store.engine.dispose()
 
 
 def validate(verdict: Verdict) -> Run:
     """The node goes through a block, which holds it still."""
     (stage,) = CLUSTER_STAGES
     run = ("cluster_qualification", "block-1__demo")
-    store.acquire_lease(NODE, *run)
-    store.begin_run(*run, NODE, "demo", "demo", required_stages=CLUSTER_STAGES)
-    store.begin_stage(*run, stage)
+    store.leases.acquire(NODE, *run)
+    store.runs.begin(*run, NODE, "demo", "demo", required_stages=CLUSTER_STAGES)
+    store.runs.begin_stage(*run, stage)
     messages = Judgement(stage, "demo", verdict, "by decree", Coverage(1, 1, 1), (), (), True, "h100-sxm-8", "1")
-    store.record_stage(*run, None, messages)
-    store.finish_run(*run, verdict, "by decree")
+    store.stages.record(*run, None, messages)
+    store.runs.finish(*run, verdict, "by decree")
     return Run(NODE, True, *run)
 
 
@@ -217,7 +217,7 @@ def test_a_node_that_the_demo_admits_is_announced_as_the_demos_own_doing(fleet: 
     from muster.admission import entry
 
     run = validate(Verdict.WARN)
-    store.release_leases(run.dag_id, run.run_id, "over")
+    store.leases.release(run.dag_id, run.run_id, "over")
     requests = Run(NODE, True, "admission", QUESTION)
     assert cells(requests, False)["production"] == "asked"
     assert cells(requests, True)["production"] == "kept out"
@@ -230,19 +230,19 @@ def test_a_node_that_the_demo_admits_is_announced_as_the_demos_own_doing(fleet: 
 
 
 def test_coming_back_from_a_revalidation_is_not_entering_anew(fleet: None) -> None:
-    store.move_node(NODE, State.PRODUCTION, lives.PERSON, "it may")
+    store.nodes.move(NODE, State.PRODUCTION, lives.PERSON, "it may")
     run = ("node_revalidation", "again")
-    store.acquire_lease(NODE, *run)
-    store.begin_run(*run, NODE, "demo", "idle", required_stages=["intake"])
-    store.begin_stage(*run, "intake")
+    store.leases.acquire(NODE, *run)
+    store.runs.begin(*run, NODE, "demo", "idle", required_stages=["intake"])
+    store.runs.begin_stage(*run, "intake")
     assert cells(Run(NODE, True, *run), False)["revalidation"] == "running"
     assert not any(service.computes(Run(NODE, True, run[0], run_id)) for run_id in (run[1], "not claimed yet"))
-    store.record_job(Job(*run, "burn_in", "1", "running", "/jobs/1"))
+    store.runs.record_job(Job(*run, "burn_in", "1", "running", "/jobs/1"))
     assert cells(Run(NODE, True, *run), False)["revalidation"] == "burn-in"
     assert service.computes(Run(NODE, True, *run))
     messages = Judgement("intake", "demo", Verdict.PASS, "", Coverage(1, 1, 1), (), (), True, "h100-sxm-8", "1")
-    store.record_stage(*run, None, messages)
-    store.finish_run(*run, Verdict.PASS, "well")
+    store.stages.record(*run, None, messages)
+    store.runs.finish(*run, Verdict.PASS, "well")
     served = service_of(NODE)
     assert served.revalidated
     assert served.entered_by == lives.PERSON

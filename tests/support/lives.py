@@ -13,20 +13,20 @@ PERSON = "Petra"
 def qualified(name: str, level: str = "demo") -> None:
     """An enrolled node goes through node_qualification with a full-coverage PASS of every stage."""
     run = ("node_qualification", f"{name}__earlier")
-    node = store.get_node(name)
-    store.acquire_lease(name, *run)
-    store.begin_run(*run, name, level, "earlier")
+    node = store.nodes.get(name)
+    store.leases.acquire(name, *run)
+    store.runs.begin(*run, name, level, "earlier")
     for stage in STAGES:
-        store.begin_stage(*run, stage)
+        store.runs.begin_stage(*run, stage)
         judgement = Judgement(
             stage, level, Verdict.PASS, "by decree", Coverage(1, 1, 1), (), (), node.simulated, node.sku, "1"
         )
-        store.record_stage(*run, None, judgement)
-    store.finish_run(*run, Verdict.PASS, "by decree")
-    store.release_leases(*run, "over")
+        store.stages.record(*run, None, judgement)
+    store.runs.finish(*run, Verdict.PASS, "by decree")
+    store.leases.release(*run, "over")
 
 
 def in_production(name: str, level: str = "demo") -> None:
     """The node is qualified, and a person takes it into production."""
     qualified(name, level)
-    store.move_node(name, State.PRODUCTION, PERSON, "a test begins here")
+    store.nodes.move(name, State.PRODUCTION, PERSON, "a test begins here")

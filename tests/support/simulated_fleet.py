@@ -95,7 +95,7 @@ class SimulatedFleet:
     def enrol(self, sku: str) -> None:
         """Write every node into the fleet records."""
         for name in self.names:
-            store.add_node(
+            store.nodes.add(
                 NewNode(
                     name=name,
                     host="127.0.0.1",

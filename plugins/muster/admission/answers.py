@@ -19,7 +19,7 @@ _AFTER = {RMA: State.RMA, WITHDRAW: State.QUARANTINE}
 
 def check(option: str, node: Node, dag_id: str, run_id: str) -> None:
     """Raise MusterError if that run would lose the answer now: another run holds the node, or the test cannot begin."""
-    if lease := store.get_lease(node.name):
+    if lease := store.leases.get(node.name):
         raise NodeLeased(f"run {lease.run_id} of {lease.dag_id} holds {node.name}: answer when it has ended")
     check_test(option, node, dag_id, run_id)
 
@@ -44,18 +44,18 @@ def carry_out(
 ) -> None:
     """Carry out the answer, and record it under the person's name; a re-test is only recorded: its run is the DAG's.
 
-    ``dry_run``: the scheduler is not called (for ``store.rehearsal``). Raises IllegalMove, UnknownNode, and NoPerson
-    without a named person and a reason.
+    ``dry_run``: the scheduler is not called (for ``store.engine.rehearsal``). Raises IllegalMove, UnknownNode,
+    and NoPerson without a named person and a reason.
     """
     decided = {"link": link, "dag_id": dag_id, "run_id": run_id}
     if option == ADMIT:
         entry.admit_by(node, person, reason, option=option, **decided, dry_run=dry_run)
         return
-    store.record_approval(node, person, option, reason, **decided)
-    if (after := _AFTER.get(option)) and store.get_node(node).state is not after:
+    store.verdicts.record_approval(node, person, option, reason, **decided)
+    if (after := _AFTER.get(option)) and store.nodes.get(node).state is not after:
         entry.move(node, after, person, reason, dry_run=dry_run)
     elif option == KEEP:
-        store.keep_in_service(node, person, reason)
+        store.withdrawals.keep_in_service(node, person, reason)
 
 
 def effects(option: str, node: Node) -> tuple[str, ...]:

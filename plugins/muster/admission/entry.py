@@ -18,11 +18,11 @@ def admit(node: str, dag_id: str, run_id: str) -> Decision:
 
     If it is there already, only the backend's call is repeated. Raises IllegalMove if the run does not hold it.
     """
-    decision = store.admission_decision(node)
+    decision = store.admission.decision(node)
     if isinstance(decision, Admit):
-        if store.get_node(node).state is not State.PRODUCTION:
+        if store.nodes.get(node).state is not State.PRODUCTION:
             evidence = Evidence(run=f"{dag_id}/{run_id}")
-            store.move_node(node, State.PRODUCTION, "muster", "full-coverage PASS at node and cluster level", evidence)
+            store.nodes.move(node, State.PRODUCTION, "muster", "full-coverage PASS at node and cluster level", evidence)
         carry_out(node)
     return decision
 
@@ -30,12 +30,12 @@ def admit(node: str, dag_id: str, run_id: str) -> Decision:
 def move(node: str, to: State, person: str, reason: str, *, dry_run: bool = False) -> Node:
     """Move the node on a person's decision; into production only as ``admit_by`` does.
 
-    ``dry_run``: the scheduler is not called (for ``store.rehearsal``). Raises IllegalMove, UnknownNode.
+    ``dry_run``: the scheduler is not called (for ``store.engine.rehearsal``). Raises IllegalMove, UnknownNode.
     """
-    record = store.get_node(node)
+    record = store.nodes.get(node)
     if to is State.PRODUCTION and (record.state is not State.PRODUCTION or record.shadow):
         return admit_by(node, person, reason, dry_run=dry_run)
-    record = store.move_node(node, to, person, reason)
+    record = store.nodes.move(node, to, person, reason)
     if not dry_run:
         carry_out(node)
     return record
@@ -56,16 +56,16 @@ def admit_by(
 
     Raises IllegalMove if the gate refuses the node, or without a named person and a reason.
     """
-    decision = store.admission_decision(node)
+    decision = store.admission.decision(node)
     if isinstance(decision, Refuse):
         raise IllegalMove(f"{node} does not enter production: {'; '.join(decision.reasons)}", Refusal.GATE)
-    store.record_approval(node, person, option, reason, link=link, dag_id=dag_id, run_id=run_id)
-    record = store.get_node(node)
+    store.verdicts.record_approval(node, person, option, reason, link=link, dag_id=dag_id, run_id=run_id)
+    record = store.nodes.get(node)
     if record.state is not State.PRODUCTION:
-        record = store.move_node(node, State.PRODUCTION, person, reason)
+        record = store.nodes.move(node, State.PRODUCTION, person, reason)
     elif record.shadow:
-        store.verify_node(node, person, reason)
-        record = store.get_node(node)
+        store.adoption.verify(node, person, reason)
+        record = store.nodes.get(node)
     if not dry_run:
         carry_out(node)
     return record
@@ -78,7 +78,7 @@ def effects(node: Node, after: State) -> tuple[str, ...]:
 
 def at_scheduler(node: Node, after: State) -> str:
     """Returns what the node's scheduler will do once the node is in ``after``."""
-    place = store.scheduler_place(node.name)
+    place = store.schedulers.place(node.name)
     if place is None:
         return "it has none"
     opens = after is State.PRODUCTION
@@ -90,6 +90,6 @@ def at_scheduler(node: Node, after: State) -> str:
 def _certificate(node: Node, after: State) -> str:
     if after is State.PRODUCTION and (node.state is not after or node.shadow):
         return f"a new one in your name, valid for {settings().certificate_days:g} days"
-    held = store.certificate_of(node.name)
+    held = store.certificates.newest(node.name)
     revoked = held and not held.revoked and after not in SERVING
     return f"{held.id} is revoked" if held and revoked else "no change"

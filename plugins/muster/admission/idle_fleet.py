@@ -42,22 +42,22 @@ def known(nodes: Sequence[Node], now: datetime.datetime) -> Known:
     A node whose test a person requested in its scheduler, of which something grave was reported since its last whole
     test, or whose certificate holds no longer, takes the whole test before the others.
     """
-    tested = store.stage_tests()
+    tested = store.verdicts.stage_tests()
     idle = service.idle([node.name for node in nodes if node.state is State.PRODUCTION])
-    signs = dict(store.signs(now - SIGNS_FOR))
+    signs = dict(store.signs.collect(now - SIGNS_FOR))
     due: dict[str, tuple[str, datetime.datetime | None]] = {}  # why a test is requested, and since when
-    for node, each in store.reported(now - SIGNS_FOR).items():
+    for node, each in store.reported.since(now - SIGNS_FOR).items():
         sign = signs.get(node, Signs())
         signs[node] = dataclasses.replace(sign, xids=sign.xids + each.xids)
         if each.urgent_at and not _whole_test_since(each.urgent_at, tested.get(node, {})):
             due[node] = each.urgent, each.urgent_at
-    ended = store.certificate_ends()
-    for node, why in store.uncertified().items():
+    ended = store.signs.certificate_ends()
+    for node, why in store.certificates.uncertified().items():
         # One whose whole test renewed nothing, as a PROVISIONAL stage does not, takes the next one in its turn.
         if node not in ended or not _whole_test_since(ended[node], tested.get(node, {})):
             due[node] = f"its certificate holds no longer: {why}", ended.get(node)
     due |= {node: (f"requested: {each.requested}", each.since) for node, each in idle.items() if each.requested}
-    tests = store.last_tests()
+    tests = store.signs.last_tests()
     for node in due.keys() | tests.keys():
         why, since = due.get(node, ("", None))
         test = tests.get(node)
@@ -66,14 +66,17 @@ def known(nodes: Sequence[Node], now: datetime.datetime) -> Known:
         sign = signs.get(node, Signs())
         signs[node] = dataclasses.replace(sign, requested=why, tried=tried, skipped=test.skipped if test else 0)
     asked = {
-        each.node: f"a person is asked: {each.question}" for each in store.scheduler_differences() if each.question
+        each.node: f"a person is asked: {each.question}" for each in store.schedulers.differences() if each.question
     }
-    for node, why in {**store.refusals(now - REFUSED_FOR), **asked}.items():
+    for node, why in {**store.signs.refusals(now - REFUSED_FOR), **asked}.items():
         signs[node] = dataclasses.replace(signs.get(node, Signs()), refused=why)
-    for node, change in store.version_changes().items():
+    for node, change in store.certificates.version_changes().items():
         sign = signs.get(node, Signs())
         signs[node] = dataclasses.replace(sign, change=change.versions, proven=change.passed)
-    breakers = {simulated: store.breaker(simulated=simulated).why for simulated in {node.simulated for node in nodes}}
+    breakers = {
+        simulated: store.withdrawals.breaker(simulated=simulated).why
+        for simulated in {node.simulated for node in nodes}
+    }
     return Known(
         nodes,
         now,
@@ -81,7 +84,7 @@ def known(nodes: Sequence[Node], now: datetime.datetime) -> Known:
         tested,
         limits(now),
         signs=signs,
-        leased={lease.node for lease in store.live_leases()},
+        leased={lease.node for lease in store.leases.live()},
         barred=lambda node: breakers[node.simulated],
     )
 

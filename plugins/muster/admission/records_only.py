@@ -35,7 +35,7 @@ class RecordsOnly:
     def look(self, names: Collection[str]) -> Mapping[str, Seen]:
         """From the nodes' states and labels."""
         wanted = set(names)
-        nodes = {node.name: node for node in store.list_nodes() if node.name in wanted}
+        nodes = {node.name: node for node in store.nodes.find() if node.name in wanted}
         return {name: seen(node, node.state is State.PRODUCTION) for name, node in nodes.items()}
 
     def admit(self, name: str, mark: Mark, wanted_at: datetime.datetime | None = None) -> None:

@@ -63,9 +63,9 @@ def in_use(node: Node) -> str:
 
 def idle(nodes: Collection[str]) -> dict[str, Idle]:
     """Whether each node in service is unused. A scheduler that does not answer makes all of its nodes not idle."""
-    leases = {lease.node: lease for lease in store.live_leases()}
-    states = {node.name: node.state for node in store.list_nodes() if node.name in set(nodes)}
-    places = {place.node: place for place in store.scheduler_places()}
+    leases = {lease.node: lease for lease in store.leases.live()}
+    states = {node.name: node.state for node in store.nodes.find() if node.name in set(nodes)}
+    places = {place.node: place for place in store.schedulers.places()}
     answers: dict[str, Idle] = {}
     seen = look(nodes, unanswered=answers)
     for node in nodes:
@@ -92,7 +92,7 @@ def look(nodes: Collection[str], unanswered: dict[str, Idle] | None = None) -> d
 
     A cluster that does not answer raises its MusterError, or its nodes go into ``unanswered``.
     """
-    places = {place.node: (place.cluster, place.name) for place in store.scheduler_places()}
+    places = {place.node: (place.cluster, place.name) for place in store.schedulers.places()}
     by_cluster: dict[str, dict[str, str]] = collections.defaultdict(dict)
     for node in nodes:
         cluster, name = places.get(node, ("", node))
@@ -126,7 +126,7 @@ def take_for_test(node: str, run: str, why: str) -> None:
     if seen.idle.idle is False:
         raise LeftAlone(f"{node} is not tested, since it is in use: {seen.idle.why}")
     # Stored first: a job that is submitted by a process that dies is then found, and ended.
-    store.note_test_job(node, job)
+    store.schedulers.note_test_job(node, job)
     tests.begin(place.name, job)
 
 
@@ -144,7 +144,7 @@ def step_of_test(node: str) -> tuple[str, ...]:
         unanswered: dict[str, Idle] = {}
         seen = look([node], unanswered).get(node)
         if place.wanted == ADMITTED or (seen is not None and seen.open):
-            store.note_test_job(node, place.test_job, preempted=True)
+            store.schedulers.note_test_job(node, place.test_job, preempted=True)
             raise Preempted(f"the test of {node} is over: {place.cluster} may run jobs of users on it")
         if seen is None and not unanswered:
             raise _unknown(place)
@@ -154,13 +154,13 @@ def step_of_test(node: str) -> tuple[str, ...]:
     words = tests.step(place.test_job)
     if words is not None:
         return words
-    store.note_test_job(node, place.test_job, preempted=True)
+    store.schedulers.note_test_job(node, place.test_job, preempted=True)
     raise Preempted(f"the test of {node} was preempted: {place.cluster} took the node back for another job")
 
 
 def preempted(node: str) -> bool:
     """Whether the test of the node was a job that its scheduler ended. Unknown counts as no."""
-    place = store.scheduler_place(node)
+    place = store.schedulers.place(node)
     if place is not None and place.preempted:
         return True
     try:
@@ -177,7 +177,7 @@ def end_test(node: str, job: str | None = None) -> str:
 
     ``job``: this one alone; another run may have taken the node since. Returns why it may run on, "" if it does not.
     """
-    place = store.scheduler_place(node)
+    place = store.schedulers.place(node)
     if place is None or job not in (None, place.test_job) or not (place.test_job or place.preempted):
         return ""
     try:
@@ -186,12 +186,12 @@ def end_test(node: str, job: str | None = None) -> str:
     except MusterError as error:
         log.warning("the test job of %s is ended later: %s", node, error)
         return str(error)
-    store.forget_test_job(node, place.test_job)
+    store.schedulers.forget_test_job(node, place.test_job)
     return ""
 
 
 def _tests_of(node: str) -> tuple[Place | None, PreemptibleTests | None]:
-    place = store.scheduler_place(node)
+    place = store.schedulers.place(node)
     return place, backend_of(place.cluster).tests if place else None
 
 
@@ -210,10 +210,10 @@ def withdraw_for_test(node: str, why: str) -> None:
     The caller's release of the node takes it back.
     """
     for anew in (False, True):  # anew: it was withdrawn before, and somebody opened it
-        store.withdraw_for_test(node, why, anew=anew)
+        store.schedulers.withdraw_for_test(node, why, anew=anew)
         if trouble := carry_out(node):
             raise SchedulerDown(f"{node} is not tested, since it could not be withdrawn: {trouble}")
-        seen, place = look([node]).get(node), store.scheduler_place(node)
+        seen, place = look([node]).get(node), store.schedulers.place(node)
         if seen is None and place:
             raise _unknown(place)
         if not (seen and seen.open and place and place.wanted == WITHDRAWN):
@@ -235,12 +235,12 @@ def _unknown(place: Place) -> SchedulerDown:
 def carry_out(node: str) -> str:
     """Carry out the change that waits for the node, if any. Returns why it still waits, "" if nothing does."""
     for _ in range(ROUNDS):
-        change = store.claim_change(node)
+        change = store.schedulers.claim(node)
         if change is None:
-            place = store.scheduler_place(node)
+            place = store.schedulers.place(node)
             return "another process carries it out now" if place and place.waits else ""
         error = _carry_out(change)
-        store.change_carried_out(change, error)
+        store.schedulers.carried_out(change, error)
         if error:
             log.warning("%s: %s in %s waits: %s", node, change.wanted, change.cluster, error)
             return error
@@ -267,18 +267,18 @@ def _end_corrupted_jobs(change: Place, backend: AdmissionBackend) -> None:
     """End users' jobs on a node in quarantine for corrupted data, where the cluster's settings want it; name each."""
     if backend.end_jobs is None or change.state is not State.QUARANTINE:
         return
-    found = [each.finding for each in store.open_findings(change.node) if not each.finding.waived]
+    found = [each.finding for each in store.verdicts.open_findings(change.node) if not each.finding.waived]
     if not any(each.metric in CORRUPTION and each.severity is Severity.CRITICAL for each in found):
         return
     for job in backend.end_jobs(change.name):
         sentence = f"job {job} was ended on it, since it corrupts data (end_corrupted_jobs of {change.cluster})"
-        store.note_ended_job(change.node, sentence)
-        store.notify(f"ended job {job}/{change.node}", f"{_simulated(change.node)}{change.node}: {sentence}")
+        store.schedulers.note_ended_job(change.node, sentence)
+        store.notices.notify(f"ended job {job}/{change.node}", f"{_simulated(change.node)}{change.node}: {sentence}")
 
 
 def mark_of(node: str) -> Mark:
     """Returns what the admission of the node shows beside it. Raises LeftAlone without a certificate."""
-    found = store.certificate_of(node)
+    found = store.certificates.newest(node)
     if found is None:
         raise LeftAlone(f"{node} has no certificate: admit it, or test it again")
     return Mark(found.verdict, found.issued_at.date(), found.id, found.tested_since)
@@ -290,16 +290,16 @@ def reconcile() -> list[str]:
     A cluster that does not answer is left after its first change: its others wait for the next call.
     """
     down: set[str] = set()
-    places = store.scheduler_places()  # before the leases: a run that begins now has another job
-    leased = {lease.node for lease in store.live_leases()}
+    places = store.schedulers.places()  # before the leases: a run that begins now has another job
+    leased = {lease.node for lease in store.leases.live()}
     for place in places:
         # Its run is over, or its process died.
         if place.test_job and place.node not in leased and place.cluster not in down:
             down |= _down_after(end_test(place.node, place.test_job), place)
-    for place in store.scheduler_places(waiting=True):
+    for place in store.schedulers.places(waiting=True):
         if place.cluster not in down:
             down |= _down_after(carry_out(place.node), place)
-    return [*_differences(store.scheduler_places(), down)]
+    return [*_differences(store.schedulers.places(), down)]
 
 
 def _down_after(trouble: str, place: Place) -> set[str]:
@@ -342,7 +342,7 @@ def _compare(place: Place, seen: Mapping[str, Seen]) -> Iterable[str]:
     verify = shown if shown is not None and shown.verify else Seen(open=True)
     before = (place.difference, place.verify, place.verify_since)
     if before != (difference, verify.foreign, verify.foreign_since):
-        store.note_difference(place.node, difference, verify.foreign, verify.foreign_since)
+        store.schedulers.note_difference(place.node, difference, verify.foreign, verify.foreign_since)
     if difference:
         yield f"{place.node}: {difference}"
     if verify.foreign:
@@ -351,9 +351,9 @@ def _compare(place: Place, seen: Mapping[str, Seen]) -> Iterable[str]:
         return
     if shown.open and place.state in BROKEN:
         why = "somebody opened it, or its scheduler lost the drain"
-        if not store.drain_again(place.node, why):
+        if not store.schedulers.drain_again(place.node, why):
             return
-        store.notify(
+        store.notices.notify(
             f"drained again/{place.node}",
             f"{_simulated(place.node)}{place.node} is in {place.state} and was open in {place.cluster}: {why}; it is "
             f"drained again. See who opened it, and `muster node move` if it is healthy",
@@ -362,33 +362,33 @@ def _compare(place: Place, seen: Mapping[str, Seen]) -> Iterable[str]:
     elif lost_marks and not lost:
         # What `scontrol reconfigure` or a new node object lost is set again, by the queue: the node may have been
         # withdrawn meanwhile.
-        store.mark_again(place.node)
+        store.schedulers.mark_again(place.node)
         carry_out(place.node)
 
 
 def _ask_about_request(node: str) -> None:
     """Ask the person whose drain requests a test, once so many tests ended and none opened the node."""
-    place = store.scheduler_place(node)
+    place = store.schedulers.place(node)
     if place is None or place.question or place.verify_since is None or place.state not in SERVING:
         return
-    count = store.tests_since(node, place.verify_since)
+    count = store.signs.tests_since(node, place.verify_since)
     if count < INCONCLUSIVE_BUDGET:
         return
     question = (
         f"{node} was closed in {place.cluster} for a test ({place.verify}), and {count} tests since then gave no PASS "
         f"that opens it: see `muster node show {node}`, remove the cause, and close it anew with {VERIFY}, or open it"
     )
-    if store.ask_about_request(node, question):
-        store.notify(f"request not answered/{node}", f"{_simulated(node)}{question}")
+    if store.schedulers.ask_about_request(node, question):
+        store.notices.notify(f"request not answered/{node}", f"{_simulated(node)}{question}")
 
 
 def _simulated(node: str) -> str:
-    return "[simulated] " if store.get_node(node).simulated else ""
+    return "[simulated] " if store.nodes.get(node).simulated else ""
 
 
 def _tested_since(node: str, created: datetime.datetime | None) -> bool:
     """Whether the node's certificate rests on tests that began after ``created``, where the scheduler records it."""
-    found = store.certificate_of(node)
+    found = store.certificates.newest(node)
     if created is None or found is None or found.tested_since is None:
         return created is None
     return found.tested_since >= created + _SECOND

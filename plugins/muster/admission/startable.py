@@ -25,7 +25,7 @@ def startable(node: Node, dag: str, run_id: str, level: str, reason: str, force_
     except SkuError as error:
         raise MusterError(str(error)) from None
     parse_launch(node.launch)
-    if any(run.run_id == run_id and run.dag_id == dag for run in store.list_runs(node=node.name)):
+    if any(run.run_id == run_id and run.dag_id == dag for run in store.runs.find(node=node.name)):
         raise MusterError(f"run {run_id} exists already: give another reason for another run")
     allocation = service.allocation(node.name)
     if dag == REVALIDATION:
@@ -33,7 +33,7 @@ def startable(node: Node, dag: str, run_id: str, level: str, reason: str, force_
             raise MusterError(f"it is left alone: {why}")
     elif allocation.allocated and not force_reason:
         raise MusterError(f"it is in use: {allocation.by}; only --force with --force-reason tests it anyway")
-    with store.rehearsal():
-        store.acquire_lease(node.name, dag, run_id)
-        store.begin_run(dag, run_id, node.name, level, reason, force_reason or None)
+    with store.engine.rehearsal():
+        store.leases.acquire(node.name, dag, run_id)
+        store.runs.begin(dag, run_id, node.name, level, reason, force_reason or None)
     return allocation

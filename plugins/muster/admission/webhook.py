@@ -107,8 +107,8 @@ class Webhook:
         if self._chosen.state_url:
             wanted = set(names)
             return {name: node for name, node in self._state().items() if name in wanted}
-        nodes = {node.name: node for node in store.list_nodes()}
-        places = {place.name: place for place in store.scheduler_places() if place.cluster == self._chosen.cluster}
+        nodes = {node.name: node for node in store.nodes.find()}
+        places = {place.name: place for place in store.schedulers.places() if place.cluster == self._chosen.cluster}
         # A receiver without state knows any name: the first change shows whether it accepts this one.
         return {
             name: records_only.seen(nodes[places[name].node], places[name].admitted)

@@ -39,7 +39,7 @@ def show_metrics(authorization: Annotated[str, Header()] = "") -> Response:
     if scheme.lower() != "bearer" or not matches:
         raise HTTPException(401, "Metrics need the token: Authorization: Bearer …", {"WWW-Authenticate": "Bearer"})
     try:
-        figures = store.fleet_figures()
+        figures = store.figures.fleet()
     except DatabaseNotReady as error:
         raise HTTPException(503, str(error)) from None
     shown = metrics.render(figures, nodes_max=current.metrics_nodes)

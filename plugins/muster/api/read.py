@@ -64,7 +64,7 @@ class Certificate(pydantic.BaseModel):
 def known(name: str) -> str:
     """The name, if such a node is enrolled. Raises HTTPException 404."""
     try:
-        return store.get_node(name).name
+        return store.nodes.get(name).name
     except UnknownNode as error:
         raise HTTPException(404, str(error)) from None
 
@@ -85,32 +85,32 @@ def nodes(
 ) -> list[FleetRow]:
     """Nodes by name with their last run, filtered as on the Fleet page, at most ``limit``, ``after`` a name."""
     filters = fleet.Filters(state=state, verdict=verdict, sku=sku, rack=rack, q=q)
-    rows = fleet.chosen(fleet_now()[0], filters, store.nodes_with(q) if q else ())
+    rows = fleet.chosen(fleet_now()[0], filters, store.overview.nodes_with(q) if q else ())
     return [row for row in rows if row.node > after][:limit]
 
 
 @router.get("/nodes/{name}")
 def node(name: Name) -> Node:
     """One node."""
-    return Node.model_validate(store.get_node(name))
+    return Node.model_validate(store.nodes.get(name))
 
 
 @router.get("/nodes/{name}/verdicts")
 def verdicts(name: Name) -> list[StageVerdict]:
     """The node's current verdicts, of every stage, oldest first."""
-    return store.latest_verdicts(name)
+    return store.verdicts.latest(name)
 
 
 @router.get("/nodes/{name}/findings")
 def findings(name: Name) -> list[OpenFinding]:
     """The node's open findings, with the waivers that are valid now."""
-    return store.open_findings(name)
+    return store.verdicts.open_findings(name)
 
 
 @router.get("/nodes/{name}/certificate")
 def certificate(name: Name) -> Certificate:
     """The node's newest certificate, valid or not; 404 without one."""
-    found = store.certificate_of(name)
+    found = store.certificates.newest(name)
     if found is None:
         raise HTTPException(404, f"{name} has no certificate")
     why = found.invalid(datetime.datetime.now(datetime.UTC))

@@ -28,13 +28,13 @@ def _deliver(name: str, sink: Sink) -> int:
     sent = 0
     for _ in range(BATCHES):
         try:
-            events = store.audit_batch(name, BATCH)
+            events = store.audit.batch(name, BATCH)
             if not events:
                 break
             sink.send(events)
         except (OSError, NotAccepted, DatabaseNotReady) as error:  # the last: a lock was not free in time
-            store.audit_failed(name, (str(error) or type(error).__name__)[:500])
+            store.audit.failed(name, (str(error) or type(error).__name__)[:500])
             break
-        store.audit_delivered(name, events[-1].id)
+        store.audit.delivered(name, events[-1].id)
         sent += len(events)
     return sent

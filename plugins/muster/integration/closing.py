@@ -19,23 +19,23 @@ def release(dag_id: str, run_id: str, reason: str) -> list[str]:
     otherwise the run would end INCONCLUSIVE and the node could be qualified again. A node in revalidation whose run
     has no verdict is treated as after any other INCONCLUSIVE run, or as after a SKIPPED one if it was preempted.
     """
-    for lease in store.live_leases():
+    for lease in store.leases.live():
         if (lease.dag_id, lease.run_id) == (dag_id, run_id):
             _conclude(dag_id, run_id, lease.node, reason)
-    return store.release_leases(dag_id, run_id, reason)
+    return store.leases.release(dag_id, run_id, reason)
 
 
 def _conclude(dag_id: str, run_id: str, node: str, reason: str) -> None:
     try:
-        run = store.get_run(dag_id, run_id, node=node)
-        failed = [each for each in store.run_stages(dag_id, run_id, node=node) if each.verdict is Verdict.FAIL]
+        run = store.runs.get(dag_id, run_id, node=node)
+        failed = [each for each in store.runs.stages(dag_id, run_id, node=node) if each.verdict is Verdict.FAIL]
     except MusterError:  # it was not begun
         return
     if failed and run.ended_at is None:
         headline = f"{failed[0].stage}: {failed[0].reason}"
-        closed = store.finish_run(dag_id, run_id, Verdict.FAIL, headline, node=node)
+        closed = store.runs.finish(dag_id, run_id, Verdict.FAIL, headline, node=node)
         log.warning("%s: FAIL: %s (%s); the run was not concluded", node, headline, closed.state_after)
-    elif run.ended_at is None and store.get_node(node).state is State.REVALIDATION:
-        place = store.scheduler_place(node)
+    elif run.ended_at is None and store.nodes.get(node).state is State.REVALIDATION:
+        place = store.schedulers.place(node)
         verdict = Verdict.SKIPPED if place is not None and place.preempted else Verdict.INCONCLUSIVE
-        store.finish_run(dag_id, run_id, verdict, f"The run ended without a verdict: {reason}", node=node)
+        store.runs.finish(dag_id, run_id, verdict, f"The run ended without a verdict: {reason}", node=node)

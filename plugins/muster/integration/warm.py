@@ -43,35 +43,38 @@ def rehearse() -> None:
     # would lack, and share a lock with all forks, which one that is killed might never give back.
     tqdm.monitor_interval = 0
     tqdm.set_lock(threading.RLock())
-    with tempfile.TemporaryDirectory(prefix="muster-rehearsal-") as folder, store.scratch(Path(folder) / "muster.db"):
-        store.add_node(NewNode(NODE, "localhost", HOST_KEY, SKU, simulated=True))
-        lease = store.acquire_lease(NODE, *RUN)
-        store.begin_run(*RUN, NODE, LEVEL, "warming up", required_stages=STAGES)
+    with (
+        tempfile.TemporaryDirectory(prefix="muster-rehearsal-") as folder,
+        store.engine.scratch(Path(folder) / "muster.db"),
+    ):
+        store.nodes.add(NewNode(NODE, "localhost", HOST_KEY, SKU, simulated=True))
+        lease = store.leases.acquire(NODE, *RUN)
+        store.runs.begin(*RUN, NODE, LEVEL, "warming up", required_stages=STAGES)
         judgements = [_rehearse_stage(stage, lease.token) for stage in STAGES]
-        store.finish_run(*RUN, *overall(judgements, STAGES))
-        rendered = mail.render(store.run_report(*RUN))
+        store.runs.finish(*RUN, *overall(judgements, STAGES))
+        rendered = mail.render(store.reporting.run(*RUN))
         message = mail.build_message(rendered, "muster@localhost", ["nobody@localhost"])
-        store.outbox_add(rendered.report_id, message.as_bytes())
-        for waiting in store.outbox_pending():
-            store.outbox_sent(waiting.id)
-        store.release_leases(*RUN, "warm")
+        store.outbox.add(rendered.report_id, message.as_bytes())
+        for waiting in store.outbox.pending():
+            store.outbox.sent(waiting.id)
+        store.leases.release(*RUN, "warm")
 
 
 def _rehearse_stage(stage: str, fence: int) -> Judgement:
     """Run one stage from its begin to its verdict."""
-    run = store.get_run(*RUN)
-    store.run_stages(*RUN)
+    run = store.runs.get(*RUN)
+    store.runs.stages(*RUN)
     sku = load_sku(run.sku, settings().sku_folders)
-    node = store.begin_stage(*RUN, stage)
-    store.get_lease(node.name)
-    store.get_job(*RUN, stage)
-    store.record_job(Job(*RUN, stage, "0.0", "running", "", fence=fence))
-    store.touch_contact(node.name)
+    node = store.runs.begin_stage(*RUN, stage)
+    store.leases.get(node.name)
+    store.runs.get_job(*RUN, stage)
+    store.runs.record_job(Job(*RUN, stage, "0.0", "running", "", fence=fence))
+    store.nodes.touch_contact(node.name)
     raw, telemetry = json.dumps(_result(stage)).encode(), _telemetry()
     result = parse_result(raw)
     judgement = judge(Case.of(result, sku))
-    store.record_stage(*RUN, result, judgement, raw, telemetry)
-    store.record_job(Job(*RUN, stage, "0.0", "final", "", fence=fence))
+    store.stages.record(*RUN, result, judgement, raw, telemetry)
+    store.runs.record_job(Job(*RUN, stage, "0.0", "final", "", fence=fence))
     return judgement
 
 

@@ -48,7 +48,7 @@ class Collected:
 def fresh_case(run: Run, node: Node, sku: Sku, stage: str, collected: Collected) -> Case:
     """Returns the case of an attempt that has just ended, with the newest peers and all records until now."""
     returned = returning_xids(node.name, collected.result, sku.xid_policy)
-    claimed = store.serials_elsewhere(node.name, collected.result)
+    claimed = store.contested.serials_elsewhere(node.name, collected.result)
     collected = dataclasses.replace(collected, evidence=(*collected.evidence, *returned, *claimed))
     return _case(run, node, sku, stage, collected, lambda result: _newest(run, node, sku, result))
 
@@ -61,11 +61,11 @@ def stored_case(
     ``version``: "" for the snapshot that the judgement cites, ``NO_PEERS`` for none. Raises UnknownSnapshot.
     """
     run = dataclasses.replace(run, level=recorded.level)
-    node = dataclasses.replace(store.get_node(run.node), simulated=recorded.simulated)
+    node = dataclasses.replace(store.nodes.get(run.node), simulated=recorded.simulated)
     cited = version or recorded.snapshot or NO_PEERS
     snapshot = None
     if cited != NO_PEERS:
-        snapshot = store.load_snapshot(cited, run.sku, run.level, simulated=recorded.simulated)
+        snapshot = store.peers.load(cited, run.sku, run.level, simulated=recorded.simulated)
     return _case(
         run, node, sku, recorded.stage, collected, lambda _: snapshot, before=before, goldens=version != NO_PEERS
     )
@@ -96,8 +96,8 @@ def with_common_causes(
 
     if judgement.verdict is not Verdict.FAIL or not any(symptom(each) for each in judgement.findings):
         return judgement
-    groups = groups_of(store.get_node(node).rack, environment)
-    return beside_others(judgement, node, groups, store.neighbours(node, judgement.stage, before))
+    groups = groups_of(store.nodes.get(node).rack, environment)
+    return beside_others(judgement, node, groups, store.common_causes.neighbours(node, judgement.stage, before))
 
 
 def _case(
@@ -134,11 +134,13 @@ def _case(
         result=result,
         simulated=simulated,
         references=with_history(snapshot, run, node, sku, before=before, repeats=again) if snapshot else None,
-        goldens=store.goldens_for(result, run.run_id, simulated=simulated, before=before) if goldens else Goldens(),
+        goldens=store.goldens.matching(result, run.run_id, simulated=simulated, before=before)
+        if goldens
+        else Goldens(),
         others=others,
         repeats=again,
-        running=store.running_versions(sku.name, node.name, fleet_parts, simulated=simulated, before=before),
-        previous_faults=store.previous_faults(result, node.name, run.run_id, before=before),
+        running=store.running.versions(sku.name, node.name, fleet_parts, simulated=simulated, before=before),
+        previous_faults=store.past_faults.previous(result, node.name, run.run_id, before=before),
     )
 
 
@@ -147,11 +149,11 @@ def _newest(run: Run, node: Node, sku: Sku, result: StageResult) -> Snapshot | N
     if not compares(sku, result):
         return None
     simulated = node.simulated or result.simulated
-    latest = store.latest_snapshot(sku.name, run.level, simulated=simulated)
+    latest = store.peers.latest(sku.name, run.level, simulated=simulated)
     if latest is None:
         return None
     try:
-        return store.load_snapshot(latest.version, sku.name, run.level, simulated=simulated)
+        return store.peers.load(latest.version, sku.name, run.level, simulated=simulated)
     except UnknownSnapshot as error:
         log.warning("judged without peers: %s", error)
         return None

@@ -18,7 +18,6 @@ from muster.errors import MusterError, UnknownRevision, UnknownSnapshot
 from muster.judging.references import metrics
 from muster.model.stages import STAGES
 from muster.settings import settings
-from muster.store import LatestStage
 from muster_criteria.measured import BadResult, StageResult, parse_result
 from muster_criteria.model import Verdict
 from muster_criteria.sku_files.model import Sku, SkuError
@@ -82,7 +81,7 @@ def propose(*, skus: str = "", as_of: str = "", stage: str = "", node: str = "")
     missing: list[str] = []
     refused: MusterError | None = None
     concerned = False
-    for sku_name, of_stage, level, simulated in store.conclusive_stages():
+    for sku_name, of_stage, level, simulated in store.latest.conclusive():
         if of_stage not in STAGES or of_stage != (stage or of_stage):
             continue
         try:
@@ -95,7 +94,7 @@ def propose(*, skus: str = "", as_of: str = "", stage: str = "", node: str = "")
         concerned = True
         stages = [
             each
-            for each in store.latest_stages(sku_name, of_stage, level, simulated=simulated)
+            for each in store.latest.stages(sku_name, of_stage, level, simulated=simulated)
             if each.node == (node or each.node)
         ]
         missing += [each.node for each in stages if not each.attempts]
@@ -114,14 +113,14 @@ class _Side:
 
 
 def _sides(name: str, level: str, simulated: bool, skus: str, as_of: str) -> tuple[_Side, _Side]:
-    newest = store.latest_snapshot(name, level, simulated=simulated)
+    newest = store.peers.latest(name, level, simulated=simulated)
     version = newest.version if newest else ""
     try:
         now = load_sku(name, settings().sku_folders)
     except SkuError as error:
         raise UnknownRevision(str(error)) from None
     if as_of:
-        store.load_snapshot(as_of, name, level, simulated=simulated)
+        store.peers.load(as_of, name, level, simulated=simulated)
     return _Side(now, version), _Side(_proposed_sku(name, skus) if skus else now, as_of or version)
 
 
@@ -130,14 +129,14 @@ def _proposed_sku(name: str, skus: str) -> Sku:
     if not folder.is_dir():
         if "/" in skus:
             raise UnknownRevision(f"there is no folder {skus}; give one of SKU files, or a stored revision")
-        return store.load_revision(name, skus)
+        return store.revisions.load(name, skus)
     try:
         return load_sku(name, (folder, *settings().sku_folders))
     except SkuError as error:
         raise UnknownRevision(str(error)) from None
 
 
-def _outcomes(stages: Sequence[LatestStage], now: _Side, proposed: _Side) -> Iterator[Outcome]:
+def _outcomes(stages: Sequence[store.latest.LatestStage], now: _Side, proposed: _Side) -> Iterator[Outcome]:
     if not stages:
         return
     judged = [_judged(stages, side) for side in (now, proposed)]
@@ -153,7 +152,7 @@ def _outcomes(stages: Sequence[LatestStage], now: _Side, proposed: _Side) -> Ite
 _GRAVITY = (NOT_MEASURED, "PASS", "WARN", "RETEST", "FAIL")
 
 
-def _judged(stages: Sequence[LatestStage], side: _Side) -> pd.DataFrame:
+def _judged(stages: Sequence[store.latest.LatestStage], side: _Side) -> pd.DataFrame:
     """The sweep's verdicts on these results of one stage (see ``sweep.VERDICTS``), by node."""
     from muster_criteria.fleet.peers.history import build_history
     from muster_criteria.fleet.series.readings import together
@@ -163,7 +162,7 @@ def _judged(stages: Sequence[LatestStage], side: _Side) -> pd.DataFrame:
     first = stages[0]
     snapshot = _snapshot(first, side)
     compare = side.sku.programme.compare
-    earlier = store.fleet_readings(
+    earlier = store.measured.fleet_readings(
         first.sku, first.level, metrics(side.sku), simulated=first.simulated, visits=VISITS_MAX + 1
     )
     current = {f"{each.dag_id}/{each.run_id}/{each.stage}" for each in stages}
@@ -173,17 +172,17 @@ def _judged(stages: Sequence[LatestStage], side: _Side) -> pd.DataFrame:
     return sweep(today, snapshot, history, compare, skus={side.sku.name: side.sku}, stage=first.stage).verdicts
 
 
-def _snapshot(of: LatestStage, side: _Side) -> Snapshot:
+def _snapshot(of: store.latest.LatestStage, side: _Side) -> Snapshot:
     """The side's snapshot; an empty one where there are no peers yet."""
     from muster_criteria.fleet.peers.snapshot import build_snapshot
     from muster_criteria.fleet.series.readings import together
 
     if side.snapshot:
-        return store.load_snapshot(side.snapshot, of.sku, of.level, simulated=of.simulated)
+        return store.peers.load(side.snapshot, of.sku, of.level, simulated=of.simulated)
     return build_snapshot(together([]), datetime.datetime.now(datetime.UTC), side.sku.programme.compare)
 
 
-def _readings(of: LatestStage, sku: Sku) -> Iterator[pd.DataFrame]:
+def _readings(of: store.latest.LatestStage, sku: Sku) -> Iterator[pd.DataFrame]:
     """Readings of a stage's result and of its repeats, as the stage's judge takes them."""
     from muster_criteria.fleet.series.readings import readings_of
     from muster_criteria.fleet.single import derived
@@ -207,7 +206,7 @@ def _readings(of: LatestStage, sku: Sku) -> Iterator[pd.DataFrame]:
         )  # fmt: skip
 
 
-def _parsed(of: LatestStage) -> Iterable[tuple[Verdict, StageResult]]:
+def _parsed(of: store.latest.LatestStage) -> Iterable[tuple[Verdict, StageResult]]:
     """Attempts that can be read, each job once."""
     jobs: dict[str, tuple[Verdict, StageResult]] = {}
     for attempt in of.attempts:

@@ -56,7 +56,7 @@ def reevaluate(
     waivers of this moment; default: of the moment at which each verdict was recorded. Raises UnknownSnapshot,
     UnknownRevision, MusterError.
     """
-    recorded = store.judgements(run.dag_id, run.run_id, node=run.node)
+    recorded = store.reporting.judgements(run.dag_id, run.run_id, node=run.node)
     chosen = [each for name, each in recorded.items() if not stage or name == stage]
     if not chosen:
         has = ", ".join(recorded) or "none"
@@ -74,7 +74,7 @@ def _reevaluated(
 ) -> Reevaluated:
     if recorded.stage not in STAGES:
         return Reevaluated(recorded, None, "it was judged together with other nodes, and cannot be judged alone")
-    kept = store.stage_bytes(run.dag_id, run.run_id, recorded.stage, node=run.node)
+    kept = store.raw.stage_bytes(run.dag_id, run.run_id, recorded.stage, node=run.node)
     if kept is None or kept.result is None or kept.recorded_at is None:
         return Reevaluated(recorded, None, "no result of the node is stored, or retention has deleted it")
     collected = Collected(
@@ -85,7 +85,7 @@ def _reevaluated(
     case = stored_case(run, find(recorded.sku_version), recorded, collected, kept.recorded_at, as_of)
     outcome = judgement_of(case, run.node, before=kept.recorded_at)
     moment = waived_at or kept.recorded_at
-    outcome = waivers.apply(outcome, *store.waivers_at(run.node, moment), moment)
+    outcome = waivers.apply(outcome, *store.waivers.valid_at(run.node, moment), moment)
     return Reevaluated(recorded, outcome, result=case.result)
 
 
@@ -132,9 +132,9 @@ def _finder(name: str, skus: str) -> Callable[[str], Sku]:
     if skus and not folder.is_dir():
         if "/" in skus:
             raise UnknownRevision(f"there is no folder {skus}; give one of SKU files, or a revision that is kept")
-        return lambda cited: store.load_revision(name, skus)
+        return lambda cited: store.revisions.load(name, skus)
     if not skus:
-        return lambda cited: store.load_revision(name, cited)
+        return lambda cited: store.revisions.load(name, cited)
     if not (folder / f"{name}.yaml").is_file():
         raise UnknownRevision(f"there is no {name}.yaml in {folder}; give a folder of SKU files that has it")
     try:

@@ -38,11 +38,11 @@ def with_history(
     from muster_criteria.fleet.peers.references import References
     from muster_criteria.fleet.series.timeline import VISITS_MAX
 
-    visits = store.node_readings(
+    visits = store.measured.node_readings(
         node.name, run.level, metrics(sku), run_id=run.run_id, visits=VISITS_MAX, before=before
     )
     history = build_history(visits, snapshot, sku.programme.compare) if len(visits) else None
-    zone = str(node.labels.get(store.ZONE, ""))
+    zone = str(node.labels.get(store.measured.ZONE, ""))
     return References(snapshot, history, repeats=repeats, node=node.name, zone=zone)
 
 

@@ -35,7 +35,7 @@ def arranged(
 
 def _earlier(run: Run, stage: str, before: datetime.datetime | None) -> list[tuple[Verdict, StageResult]]:
     found = []
-    for each in store.stage_attempts(run.dag_id, run.run_id, stage, node=run.node, before=before):
+    for each in store.raw.stage_attempts(run.dag_id, run.run_id, stage, node=run.node, before=before):
         try:
             found.append((each.verdict, parse_result(each.result)))
         except BadResult:
@@ -56,7 +56,7 @@ def readings(others: tuple[StageResult, ...], sku: Sku, node: Node) -> pd.DataFr
             run=each.job_id,
             sku=sku.name,
             environment=each.environment,
-            zone=str(node.labels.get(store.ZONE, "")),
+            zone=str(node.labels.get(store.measured.ZONE, "")),
         )
         for each in others
     ]

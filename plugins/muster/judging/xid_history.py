@@ -6,8 +6,8 @@ import dataclasses
 import itertools
 from collections.abc import Sequence
 
+from muster import store
 from muster.model.statistics import RecordedXid
-from muster.store import by_boot, part_of, recorded_xids
 from muster_criteria.measured import StageResult
 from muster_criteria.model import Evidence
 from muster_criteria.xid.judge import events_of, returned
@@ -19,10 +19,12 @@ def returning_xids(node: str, result: StageResult | None, policy: XidPolicy | No
     if result is None or policy is None:
         return ()
     identity = dict(result.identity)
-    now = [dataclasses.replace(event, pci=part_of(event, identity)) for event in events_of(result.measurements)]
+    now = [
+        dataclasses.replace(event, pci=store.xids.part_of(event, identity)) for event in events_of(result.measurements)
+    ]
     if not now:
         return ()
-    boots = by_boot(recorded_xids(node=node))
+    boots = store.xids.by_boot(store.xids.recorded(node=node))
     boots.setdefault(str(identity.get("boot_id", "")), []).extend(now)
     return returned(list(boots.values()), now, policy)
 
@@ -60,7 +62,7 @@ def compare(records: Sequence[RecordedXid], before: dict[str, XidPolicy | None],
     """Every recorded error under the policy that its SKU has now (``before``, by SKU) and under ``after``, in order.
 
     Errors that come back escalate by their machine's errors until then, so ``records`` must be whole histories,
-    oldest first (see ``recorded_xids``).
+    oldest first (see ``store.xids.recorded``).
     """
     machines: dict[tuple[str, bool], list[int]] = {}
     for place, record in enumerate(records):

@@ -32,11 +32,11 @@ def reevaluate_provisional() -> dict[str, str]:
     could not be judged, after all others are recorded.
     """
     changed, failed = {}, []
-    for node, verdicts in store.provisional_verdicts().items():
+    for node, verdicts in store.reevaluations.provisional().items():
         try:
             for dag_id, run_id in dict.fromkeys((each.dag_id, each.run_id) for each in verdicts):
                 mine = [each for each in verdicts if (each.dag_id, each.run_id) == (dag_id, run_id)]
-                closed = _reevaluate_run(store.get_run(dag_id, run_id, node=node), mine)
+                closed = _reevaluate_run(store.runs.get(dag_id, run_id, node=node), mine)
                 if closed is not None:
                     changed[node] = f"{closed.verdict}: {closed.headline}"
         except (NodeLeased, IllegalMove) as error:
@@ -58,9 +58,9 @@ def _reevaluate_run(run: Run, verdicts: Sequence[StageVerdict]) -> Run | None:
     updates = {judgement.stage: (result, judgement) for result, judgement in _final_verdicts(run, verdicts)}
     if not updates:
         return None
-    recorded = store.judgements(run.dag_id, run.run_id, node=run.node)
+    recorded = store.reporting.judgements(run.dag_id, run.run_id, node=run.node)
     current = [updates[stage][1] if stage in updates else each for stage, each in recorded.items()]
-    closed = store.record_reevaluation(run, list(updates.values()), *overall(current, run.required_stages))
+    closed = store.reevaluations.record(run, list(updates.values()), *overall(current, run.required_stages))
     service.carry_out(run.node)
     log.info("%s: %s: %s (%s)", run.node, closed.verdict, closed.headline, closed.state_after)
     mailing.send_report(run.dag_id, run.run_id, node=run.node)
@@ -71,7 +71,7 @@ def _final_verdicts(run: Run, verdicts: Sequence[StageVerdict]) -> Iterator[tupl
     """Yields (result, judgement) of each stage that is final under the newest snapshot and the current waivers."""
     now = datetime.datetime.now(datetime.UTC)
     for recorded in verdicts:
-        latest = store.latest_snapshot(run.sku, recorded.level, simulated=run.simulated)
+        latest = store.peers.latest(run.sku, recorded.level, simulated=run.simulated)
         if latest is None or latest.version == recorded.snapshot:
             continue
         for again in reevaluate(run, as_of=latest.version, stage=recorded.stage, waived_at=now):

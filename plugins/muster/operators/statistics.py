@@ -23,7 +23,7 @@ def recompute(now: datetime.datetime | None = None) -> list[str]:
     """
     moment = now or datetime.datetime.now(datetime.UTC)
     made, failed = [], []
-    for name, simulated in sorted({(node.sku, node.simulated) for node in store.list_nodes()}):
+    for name, simulated in sorted({(node.sku, node.simulated) for node in store.nodes.find()}):
         try:
             sku = load_sku(name, settings().sku_folders)
         except SkuError as error:
@@ -45,18 +45,18 @@ def recompute(now: datetime.datetime | None = None) -> list[str]:
 
 def _recompute(sku: Sku, level: str, simulated: bool, now: datetime.datetime) -> KeptSnapshot | None:
     """Returns the new snapshot; None if there are no changes since the last one, or no measurements."""
-    changed = store.last_change(sku.name, level, simulated=simulated)
-    last = store.latest_snapshot(sku.name, level, simulated=simulated)
+    changed = store.peers.last_change(sku.name, level, simulated=simulated)
+    last = store.peers.latest(sku.name, level, simulated=simulated)
     if changed is None or (last is not None and changed <= last.made_at and _readable(last)):
         return None
     from muster_criteria.fleet.peers.snapshot import build_snapshot
 
-    readings = store.fleet_readings(sku.name, level, metrics(sku), simulated=simulated)
-    suspected = store.excluded_from_peers(sku.name, simulated=simulated)
+    readings = store.measured.fleet_readings(sku.name, level, metrics(sku), simulated=simulated)
+    suspected = store.measured.excluded_from_peers(sku.name, simulated=simulated)
     snapshot = build_snapshot(readings, now, sku.programme.compare, exclude=suspected)
     if not snapshot.nodes:
         return None
-    kept = store.keep_snapshot(snapshot, sku.name, level, simulated=simulated)
+    kept = store.peers.keep(snapshot, sku.name, level, simulated=simulated)
     kind = "simulated " if simulated else ""
     log.info("snapshot %s: %d %s%s nodes at level %s", kept.version, kept.nodes, kind, sku.name, level)
     return kept
@@ -65,7 +65,7 @@ def _recompute(sku: Sku, level: str, simulated: bool, now: datetime.datetime) ->
 def _readable(kept: KeptSnapshot) -> bool:
     """Whether this version of Muster can read the snapshot; one that another version made may be unreadable."""
     try:
-        store.load_snapshot(kept.version, kept.sku, kept.level, simulated=kept.simulated)
+        store.peers.load(kept.version, kept.sku, kept.level, simulated=kept.simulated)
     except UnknownSnapshot as error:
         log.warning("recomputing a snapshot: %s", error)
         return False

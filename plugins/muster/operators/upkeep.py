@@ -20,7 +20,7 @@ def sweep_leases(is_live: Callable[[str, str], bool]) -> list[str]:
 
     ``is_live(dag_id, run_id)``: whether the run is queued or running; false for a deleted run.
     """
-    over = {(lease.dag_id, lease.run_id) for lease in store.live_leases()}
+    over = {(lease.dag_id, lease.run_id) for lease in store.leases.live()}
     freed = [
         node
         for dag_id, run_id in sorted(over)
@@ -43,7 +43,7 @@ def reconcile() -> list[str]:
 def stream_audit() -> dict[str, int]:
     """Send the audit stream's events that wait. Returns {receiver: how many it accepted}; logs why one did not."""
     sent = stream.deliver()
-    for lag in store.audit_lags():
+    for lag in store.audit.lags():
         if lag.last_error:
             log.warning("%s", lag.sentence)
     return sent
@@ -51,6 +51,6 @@ def stream_audit() -> dict[str, int]:
 
 def apply_retention() -> Purged:
     """Remove data older than the retention times in the settings."""
-    purged = store.apply_retention()
+    purged = store.retention.apply()
     log.info("removed %s and %d archived reports", purged, archive.expire())
     return purged

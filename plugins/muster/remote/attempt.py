@@ -75,7 +75,7 @@ class Attempt:
 
     def recorded_end(self) -> str | None:
         """Returns ``StageResult.end`` of the job's result if it is stored with a verdict; else None."""
-        kept = store.stage_bytes(self.task.dag_id, self.task.run_id, self.task.stage, node=self.task.node)
+        kept = store.raw.stage_bytes(self.task.dag_id, self.task.run_id, self.task.stage, node=self.task.node)
         if kept is None or kept.result is None:
             return None
         result = json.loads(kept.result)
@@ -97,19 +97,19 @@ def claim(task: Task, run: Run, sku: Sku, programme: Callable[[AttemptKey, str],
     IllegalMove, SkuError.
     """
     if begin:
-        node = store.begin_stage(task.dag_id, task.run_id, task.stage, node=task.node)
+        node = store.runs.begin_stage(task.dag_id, task.run_id, task.stage, node=task.node)
     else:
-        node = store.get_node(run.node)
-    lease = store.get_lease(node.name)
+        node = store.nodes.get(run.node)
+    lease = store.leases.get(node.name)
     if lease is None or (lease.dag_id, lease.run_id) != (task.dag_id, task.run_id):
         raise LeaseLost(f"this run does not hold {node.name} any more; clear it to start over")
-    job = store.get_job(task.dag_id, task.run_id, task.stage, node=task.node)
+    job = store.runs.get_job(task.dag_id, task.run_id, task.stage, node=task.node)
     key = outcome.next_attempt(task.max_tries, job) if begin or job is None else AttemptKey.parse(job.attempt_key)
     if job is None or job.attempt_key != str(key):
         job = Job(
             task.dag_id, task.run_id, task.stage, str(key), outcome.SUBMITTED, "", fence=lease.token, node=task.node
         )
-        store.record_job(job)
+        store.runs.record_job(job)
     # Members of a block share one task id, so the node is part of their jobs' names.
     task_id = f"{task.task_id}[{task.node}]" if task.node else task.task_id
     job_key = key.job_key(task.dag_id, task.run_id, task_id)
@@ -158,7 +158,7 @@ def begin(
         started_at=datetime.datetime.now(datetime.UTC),
         chassis=before.to_json() if before else "",
     )
-    store.record_job(job)
+    store.runs.record_job(job)
     jobs.start(client, seen, key, attempt.plan.to_json(), node.launch, agent.sha256, words)
     log.info("started job %s on %s: %s", key, node.name, ", ".join(call.probe for call in attempt.plan.probes))
     attempt = dataclasses.replace(attempt, job=job)
@@ -175,7 +175,7 @@ def _stop_if_taken_back(
         step()
     except MusterError:
         jobs.stop(client, seen.work, attempt.job_key, attempt.node.launch)
-        store.record_job(dataclasses.replace(attempt.job, state=outcome.STOPPED))
+        store.runs.record_job(dataclasses.replace(attempt.job, state=outcome.STOPPED))
         raise
 
 
@@ -300,7 +300,7 @@ def read_bmc(attempt: Attempt) -> Chassis | None:
 def record_end(attempt: Attempt, end: Ended, state: str, repeat_probes: tuple[str, ...] = ()) -> None:
     """Record how the attempt's job ended, and which probes are to run again."""
     now = datetime.datetime.now(datetime.UTC)
-    store.record_job(
+    store.runs.record_job(
         dataclasses.replace(
             attempt.job, state=state, ended_at=now, note=end.sentence[:500], repeat_probes=repeat_probes
         )
@@ -309,7 +309,7 @@ def record_end(attempt: Attempt, end: Ended, state: str, repeat_probes: tuple[st
 
 def stop(attempt: Attempt, connect: Connect) -> None:
     """Stop the attempt's job; the next attempt measures again. Raises RemoteError."""
-    store.record_job(dataclasses.replace(attempt.job, state=outcome.STOPPED))
+    store.runs.record_job(dataclasses.replace(attempt.job, state=outcome.STOPPED))
     with connect(attempt.node) as client:
         seen = jobs.look(client, attempt.node.work_dir, attempt.job_key, "")
         jobs.stop(client, seen.work, attempt.job_key, attempt.node.launch)
@@ -320,21 +320,21 @@ def stop_leftovers(dag_id: str, run_id: str, stages: Collection[str], connect: C
 
     Raises RemoteError.
     """
-    latest = [store.get_job(dag_id, run_id, stage, node=node) for stage in stages]
+    latest = [store.runs.get_job(dag_id, run_id, stage, node=node) for stage in stages]
     running = [job for job in latest if job is not None and job.state == outcome.RUNNING]
     if not running:
         return
-    machine = store.get_node(store.get_run(dag_id, run_id, node=node).node)
+    machine = store.nodes.get(store.runs.get(dag_id, run_id, node=node).node)
     with connect(machine) as client:
         for job in running:
             _stop_job(client, machine, job)
             log.warning("stopped the job of stage %s on %s, which no task waited for", job.stage, machine.name)
-            store.record_job(dataclasses.replace(job, state=outcome.STOPPED, note="its run was over", node=node))
+            store.runs.record_job(dataclasses.replace(job, state=outcome.STOPPED, note="its run was over", node=node))
 
 
 def stop_hung(job: Job, connect: Connect, patience_s: float) -> None:
     """Give a running job ``patience_s`` seconds to end by itself, then stop it. Raises RemoteError."""
-    node = store.get_node(job.node)
+    node = store.nodes.get(job.node)
     until = time.monotonic() + patience_s
     with connect(node) as client:
         while jobs.look(client, node.work_dir, posixpath.basename(job.remote_dir), "").state is jobs.State.RUNNING:

@@ -49,9 +49,9 @@ class BmcWatch:
 
     def _read(self, who: Login) -> str:
         reading = redfish.ask(self.bmc, self.stage, who)
-        job = store.get_job(self.dag_id, self.run_id, self.stage, self.attempt_key)
+        job = store.runs.get_job(self.dag_id, self.run_id, self.stage, self.attempt_key)
         if reading is None or job is None:
             return ""
         worst = with_earlier(job.chassis, reading, meanwhile=True)
-        store.record_job(dataclasses.replace(job, chassis=worst.to_json()))
+        store.runs.record_job(dataclasses.replace(job, chassis=worst.to_json()))
         return reading.trouble

@@ -22,7 +22,7 @@ TRY_TIMEOUT_S = 3.0
 
 def reachable_neighbours(node: Node) -> str:
     """Returns the names of other nodes that respond or did recently, "" if none; of the same rack, if it has others."""
-    others = [each for each in store.list_nodes() if each.name != node.name]
+    others = [each for each in store.nodes.find() if each.name != node.name]
     near = [each for each in others if node.rack and each.rack == node.rack] or others
     since = datetime.datetime.now(datetime.UTC) - RECENT
     reachable = [each.name for each in near if each.contact_at and each.contact_at >= since]
@@ -36,7 +36,7 @@ def that_refuse_too(node: Node, connect: Callable[[Node], paramiko.SSHClient]) -
 
     Tried are the nodes that accepted it last, since one that never did is no evidence about the login.
     """
-    others = [each for each in store.list_nodes() if each.name != node.name and each.contact_at]
+    others = [each for each in store.nodes.find() if each.name != node.name and each.contact_at]
     refusing = []
     for other in sorted(others, key=lambda each: str(each.contact_at), reverse=True)[:TRIED]:
         try:
@@ -59,4 +59,4 @@ def _responds(node: Node) -> bool:
 
 def lost_jobs(dag_id: str, run_id: str, stages: Collection[str]) -> int:
     """Returns how many jobs of these stages in the run were lost."""
-    return store.count_jobs(dag_id, run_id, stages, outcome.LOST)
+    return store.runs.count_jobs(dag_id, run_id, stages, outcome.LOST)

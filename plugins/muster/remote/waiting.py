@@ -262,7 +262,7 @@ class Waiter:
         if touched and now - touched < CONTACT_SECONDS:
             return touched
         try:
-            await asyncio.to_thread(store.touch_contact, self.wait.node.name)
+            await asyncio.to_thread(store.nodes.touch_contact, self.wait.node.name)
         except Exception as error:  # the job matters more
             self.log.warning("the contact with %s could not be recorded: %s", self.wait.node.name, error)
         return now

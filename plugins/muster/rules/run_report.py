@@ -1,4 +1,4 @@
-"""Assembles a run's report from its stored parts. Pure; ``muster.store.run_report`` loads the input."""
+"""Assembles a run's report from its stored parts. Pure; ``muster.store.reporting.run`` loads the input."""
 
 from __future__ import annotations
 

@@ -70,8 +70,8 @@ class Change:
 
     def preview(self) -> tuple[str, list[str]]:
         """Returns (what would happen, its risks); nothing changes. Raises MusterError, as ``apply`` would."""
-        before, lease = store.get_node(self.node), store.get_lease(self.node)
-        with self._login(), store.rehearsal():
+        before, lease = store.nodes.get(self.node), store.leases.get(self.node)
+        with self._login(), store.engine.rehearsal():
             sentence = self._carry_out(dry_run=True)
         risks = []
         if self.what == "move":
@@ -114,25 +114,25 @@ class Change:
         return f"{moved.name}: {to}"
 
     def _waive(self, dry_run: bool) -> str:
-        end = store.end_of(self.until)
-        if self.finding not in {each.finding.id for each in store.open_findings(self.node)}:
+        end = store.waivers.end_of(self.until)
+        if self.finding not in {each.finding.id for each in store.verdicts.open_findings(self.node)}:
             raise MusterError(f"{self.node} has no open finding {self.finding!r}")
-        waiver = store.waive_finding(self.finding, end, self.person, self.reason)
+        waiver = store.waivers.give(self.finding, end, self.person, self.reason)
         return f"{waiver.rule} of {waiver.metric} is waived {waiver}; test the node again"
 
     def _keep(self, dry_run: bool) -> str:
-        kept = store.keep_in_service(self.node, self.person, self.reason)
+        kept = store.withdrawals.keep_in_service(self.node, self.person, self.reason)
         return f"{kept.name} stays in {kept.state}"
 
     def _pause(self, dry_run: bool) -> str:
-        paused = store.pause_node(self.node, store.end_of(self.until), self.person, self.reason)
+        paused = store.pauses.pause(self.node, store.waivers.end_of(self.until), self.person, self.reason)
         return f"{paused.name}: its tests are {paused.pause}"
 
     def _resume(self, dry_run: bool) -> str:
-        return f"{store.resume_node(self.node, self.person, self.reason).name}: its pause is over"
+        return f"{store.pauses.resume(self.node, self.person, self.reason).name}: its pause is over"
 
     def _verify(self, dry_run: bool) -> str:
-        return f"{self.node}: {store.verify_node(self.node, self.person, self.reason)}"
+        return f"{self.node}: {store.adoption.verify(self.node, self.person, self.reason)}"
 
 
 CHANGES: dict[str, Callable[[Change, bool], str]] = {

@@ -89,7 +89,7 @@ def whole_fleet(
 def nodes_csv(filters: Annotated[fleet.Filters, Depends(fleet.Filters)]) -> Response:
     """All nodes that the filters leave, as CSV."""
     rows, _ = overview.fleet_now()
-    found = store.nodes_with(filters.q) if filters.q else set()
+    found = store.overview.nodes_with(filters.q) if filters.q else set()
     body = fleet.csv_of(fleet.chosen(rows, filters, found))
     headers = {"Content-Disposition": 'attachment; filename="nodes.csv"', "X-Content-Type-Options": "nosniff"}
     return Response(body, media_type="text/csv; charset=utf-8", headers=headers)
@@ -119,14 +119,14 @@ def node(
 ) -> Response:
     """One node: its verdict, what to do, findings, figures, telemetry, history and parts."""
     try:
-        found = store.get_node(name)
+        found = store.nodes.get(name)
     except UnknownNode as error:
         raise HTTPException(404, str(error)) from error
-    runs = store.list_runs(node=name, limit=RUNS_MAX)
-    ended, now = store.last_run(name), datetime.datetime.now(datetime.UTC)
+    runs = store.runs.find(node=name, limit=RUNS_MAX)
+    ended, now = store.runs.last(name), datetime.datetime.now(datetime.UTC)
     newest = next((each for each in runs if each.ended_at), None)
-    last = store.run_report(ended.dag_id, ended.run_id, node=name) if ended else None
-    certificates, parts = store.certificates_of(name, EVENTS_MAX), store.node_parts(name)
+    last = store.reporting.run(ended.dag_id, ended.run_id, node=name) if ended else None
+    certificates, parts = store.certificates.of_node(name, EVENTS_MAX), store.parts.of_node(name)
     observed = [each for stage in last.stages for each in stage.judgement.observations] if last else []
     figures = plots.strips(observed, peers.bands(last) if last else {}, judged_only=False)
     curves = fleet.curves_of(last) if last else {}
@@ -137,25 +137,25 @@ def node(
         may_decide=may_decide, may_start=may_start and found.state not in OUT_OF_SERVICE,
         questions=[(each, approvals.reasons(each, found), approvals.effects(each, found)) for each in asked],
         steps=_steps(last, found) if last else (),
-        findings=store.open_findings(name),
+        findings=store.verdicts.open_findings(name),
         moves=actions.moves(found),
         until=now + datetime.timedelta(days=actions.WAIVER_DAYS),
         next_day=now + datetime.timedelta(days=1),
-        verdicts=store.latest_verdicts(name),
-        lease=store.get_lease(name),
+        verdicts=store.verdicts.latest(name),
+        lease=store.leases.get(name),
         history=timeline.timeline(
-            store.node_events(name, limit=EVENTS_MAX), store.list_runs(node=name, limit=EVENTS_MAX),
-            certificates, parts, store.bmc_readings(name, EVENTS_MAX), now, EVENTS_MAX,
+            store.nodes.events(name, limit=EVENTS_MAX), store.runs.find(node=name, limit=EVENTS_MAX),
+            certificates, parts, store.raw.bmc_readings(name, EVENTS_MAX), now, EVENTS_MAX,
         ),
         parts=parts,
-        certificate=store.certificate_of(name),
+        certificate=store.certificates.newest(name),
         now=now,
         strips=[each for each in figures if each.limits or each.peers],
         unlimited=[each for each in figures if not each.limits and not each.peers],
         metrics=sorted({each.metric for each in observed if each.value is not None}),
         metric=metric,
         curves=sorted(curves), curve=curve, drawn=plots.curves(curves.get(curve, ())),
-        life=plots.life(store.metric_points(name, metric)) if metric else None,
+        life=plots.life(store.overview.metric_points(name, metric)) if metric else None,
     )  # fmt: skip
 
 
@@ -233,11 +233,11 @@ def answer(
 
 def run(request: Request, dag_id: str, run_id: str, about: Annotated[str, Depends(access.node_of)]) -> Response:
     """The page of the node that a DAG run tests or asks about, or of the block if it tests several."""
-    members = store.list_runs(run=(dag_id, run_id))
+    members = store.runs.find(run=(dag_id, run_id))
     if node := _one_node([each.node for each in members], about):
         return RedirectResponse(f"{rendering.base(request)}{PREFIX}/node/{quote(node, safe='')}", status_code=303)
     ended = [each.node for each in members if each.ended_at]
-    found = block.of_reports([store.run_report(dag_id, run_id, node=node) for node in ended])
+    found = block.of_reports([store.reporting.run(dag_id, run_id, node=node) for node in ended])
     at_work = [each.node for each in members if not each.ended_at]
     return rendering.render(request, "block.html.j2", dag_id=dag_id, run_id=run_id, at_work=at_work, block=found)
 
@@ -249,7 +249,7 @@ def _one_node(members: list[str], about: str) -> str:
     if members:
         return about if about in members else ""
     try:
-        return store.get_node(about).name
+        return store.nodes.get(about).name
     except UnknownNode:
         return ""
 
@@ -267,12 +267,12 @@ def _report_of(what: str) -> RunReport:
     node, _, run = what.strip().partition("/")
     dag_id, _, run_id = run.partition("/")
     if not run:
-        store.get_node(node)
-        ended = store.last_run(node)
+        store.nodes.get(node)
+        ended = store.runs.last(node)
         if ended is None:
             raise UnknownRun(f"no run of {node} has ended yet")
         dag_id, run_id = ended.dag_id, ended.run_id
-    return store.run_report(dag_id, run_id, node=node)
+    return store.reporting.run(dag_id, run_id, node=node)
 
 
 def report(
@@ -282,18 +282,18 @@ def report(
 
     A run that has none, since it tests no node or several, leads to its own page.
     """
-    members = [each.node for each in store.list_runs(run=(dag_id, run_id))]
+    members = [each.node for each in store.runs.find(run=(dag_id, run_id))]
     if not node and (not members or not _one_node(members, about)):
         query = urlencode({"dag_id": dag_id, "run_id": run_id})
         return RedirectResponse(f"{rendering.base(request)}{PREFIX}/run?{query}", status_code=303)
     node = node or _one_node(members, about)
     try:
-        found = store.get_run(dag_id, run_id, node=node)
+        found = store.runs.get(dag_id, run_id, node=node)
     except UnknownRun as error:
         raise HTTPException(404, str(error)) from error
     if found.ended_at is None:
         raise HTTPException(404, f"run {run_id} has not ended yet: it has no report")
-    body = page.render_page(store.run_report(dag_id, run_id, node=node))
+    body = page.render_page(store.reporting.run(dag_id, run_id, node=node))
     return HTMLResponse(body, headers={"Content-Security-Policy": REPORT_POLICY, "X-Content-Type-Options": "nosniff"})
 
 

@@ -114,18 +114,20 @@ def _questions(session: SessionDep, user: BaseUser, query: Select[HITLDetail]) -
 def evidence(asked: Question) -> Evidence | None:
     """What speaks for and against; None if the records know no such node."""
     try:
-        node = store.get_node(asked.node)
+        node = store.nodes.get(asked.node)
     except UnknownNode:
         return None
     if asked.dag_id == HELD and node.held_run:
-        run: Run | None = store.get_run(*node.held_run.split("/", 1), node=node.name)
+        run: Run | None = store.runs.get(*node.held_run.split("/", 1), node=node.name)
     else:
-        run = store.last_run(node.name)
-    report: RunReport | None = store.run_report(run.dag_id, run.run_id, node=node.name) if run else None
+        run = store.runs.last(node.name)
+    report: RunReport | None = store.reporting.run(run.dag_id, run.run_id, node=node.name) if run else None
     observed = [each for stage in report.stages for each in stage.judgement.observations] if report else []
     bands = peers.bands(report) if report else {}
     failed = [each for each in plots.strips(observed, bands) if each.failed]
-    return Evidence(node, reasons(asked, node), run, store.open_findings(node.name), failed, effects(asked, node))
+    return Evidence(
+        node, reasons(asked, node), run, store.verdicts.open_findings(node.name), failed, effects(asked, node)
+    )
 
 
 def effects(asked: Question, node: Node) -> list[tuple[str, Sequence[str]]]:
@@ -136,8 +138,8 @@ def effects(asked: Question, node: Node) -> list[tuple[str, Sequence[str]]]:
 def reasons(asked: Question, node: Node) -> tuple[str, ...]:
     """Why a person decides; empty if the records have nothing against the node."""
     if asked.dag_id == HELD and node.held_run:
-        return (store.get_run(*node.held_run.split("/", 1), node=node.name).why_held,)
-    decision = store.admission_decision(node.name)
+        return (store.runs.get(*node.held_run.split("/", 1), node=node.name).why_held,)
+    decision = store.admission.decision(node.name)
     return () if isinstance(decision, Admit) else tuple(decision.reasons)
 
 
@@ -175,15 +177,15 @@ class Answer:
     def preview(self) -> tuple[str, tuple[str, ...]]:
         """Returns (the answer, what it will do); nothing changes. Raises MusterError where it would be refused."""
         asked = self._question()
-        answers.check(self.option, store.get_node(asked.node), asked.dag_id, asked.run_id)
-        with acting.under(acting.airflow_login(self.person)), store.rehearsal():
+        answers.check(self.option, store.nodes.get(asked.node), asked.dag_id, asked.run_id)
+        with acting.under(acting.airflow_login(self.person)), store.engine.rehearsal():
             answers.carry_out(self.option, asked.node, self.person, self.reason, dry_run=True)
-        return f"{self.option}: {asked.node}", answers.effects(self.option, store.get_node(asked.node))
+        return f"{self.option}: {asked.node}", answers.effects(self.option, store.nodes.get(asked.node))
 
     def apply(self) -> None:
         """Give the answer under the viewer's login. Raises MusterError; HTTPException if Airflow refuses it."""
         asked = self._question()
-        answers.check(self.option, store.get_node(asked.node), asked.dag_id, asked.run_id)
+        answers.check(self.option, store.nodes.get(asked.node), asked.dag_id, asked.run_id)
         payload = UpdateHITLDetailPayload(chosen_options=[self.option], params_input={REASON: self.reason})
         update_hitl_detail(asked.dag_id, asked.run_id, asked.task_id, payload, self._user, self._session)
 

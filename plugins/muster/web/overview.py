@@ -48,12 +48,12 @@ def values(request: Request, filters: fleet.Filters, questions: int, stamp: str)
 
 def _overview(filters: fleet.Filters) -> dict[str, Any]:
     rows, version = fleet_now()
-    found = store.nodes_with(filters.q) if filters.q else set()
+    found = store.overview.nodes_with(filters.q) if filters.q else set()
     chosen = fleet.chosen(rows, filters, found)
     begin = (max(1, filters.page) - 1) * fleet.PAGE
     only = {row.node for row in chosen} if filters.narrowed else None
-    runs, under_way = store.runs_under_way(RUNS_MAX, only)
-    moves, moved = store.moves_since(_now() - SINCE, MOVES_MAX, only)
+    runs, under_way = store.overview.runs_under_way(RUNS_MAX, only)
+    moves, moved = store.overview.moves_since(_now() - SINCE, MOVES_MAX, only)
     waiting = fleet.attention(chosen)
     colours = rack_map.by_state(chosen)
     if filters.colour:
@@ -73,15 +73,15 @@ def _overview(filters: fleet.Filters) -> dict[str, Any]:
 
 def _typical(runs: list[Run]) -> dict[fleet.Kind, float | None]:
     return {
-        of: store.typical_duration_s(of.sku, of.level, of.dag_id, simulated=of.simulated, stages=of.stages)
+        of: store.runs.typical_duration_s(of.sku, of.level, of.dag_id, simulated=of.simulated, stages=of.stages)
         for of in {fleet.kind_of(run) for run in runs}
     }
 
 
 def fleet_now() -> tuple[list[FleetRow], str]:
     """All rows and their version; read once for all viewers until something changes."""
-    version = store.fleet_version()
-    return _shared_rows.get(version, store.fleet_rows), version
+    version = store.overview.version()
+    return _shared_rows.get(version, store.overview.rows), version
 
 
 def _notices_now(rows: list[FleetRow], version: str) -> list[str]:
@@ -93,17 +93,17 @@ def _notices(rows: list[FleetRow]) -> list[str]:
     """One sentence for each thing of the fleet as a whole that needs a person."""
     found = []
     for simulated in sorted({row.simulated for row in rows}):
-        breaker = store.breaker(simulated=simulated)
+        breaker = store.withdrawals.breaker(simulated=simulated)
         if breaker.open:
             found.append(f"The circuit breaker{' of simulated nodes' if simulated else ''} is open: {breaker.sentence}")
-    if parked := store.outbox_parked_count():
+    if parked := store.outbox.parked_count():
         found.append(f"Mails or notifications given up: {parked:,}. `muster status` shows why.")
-    if places := store.scheduler_differences():
+    if places := store.schedulers.differences():
         found.append(
             f"{text.plural(len(places), 'node')} differ from what their scheduler says, first {places[0].node}: "
             f"{places[0].difference or places[0].question}"
         )
-    found += [f"{lag.sentence}." for lag in store.audit_lags() if lag.last_error]
+    found += [f"{lag.sentence}." for lag in store.audit.lags() if lag.last_error]
     return found
 
 

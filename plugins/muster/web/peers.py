@@ -21,9 +21,9 @@ def bands(report: RunReport) -> dict[Key, Band]:
 def _of(judged: Judgement) -> Mapping[Key, Band]:
     version, which = judged.snapshot, (judged.sku, judged.level)
     if not version:
-        newest = store.latest_snapshot(*which, simulated=judged.simulated)
+        newest = store.peers.latest(*which, simulated=judged.simulated)
         version = newest.version if newest else ""
     return _bands.get(
         (version, *which, judged.simulated),
-        lambda: store.peer_bands(version, *which, simulated=judged.simulated),
+        lambda: store.peers.bands(version, *which, simulated=judged.simulated),
     )

@@ -19,12 +19,12 @@ _metrics = Shared[list[tuple[str, tuple[tuple[str, str], ...]]]](1)
 
 def figures(colour: str) -> Mapping[str, NodeFigure]:
     """{node: its figure} of the metric that ``colour`` names (``rack_map.key``); empty if no node has measured it."""
-    return _figures.get((colour, _period()), lambda: store.node_figures(*read_key(colour)))
+    return _figures.get((colour, _period()), lambda: store.node_metrics.figures(*read_key(colour)))
 
 
 def metrics() -> list[tuple[str, tuple[tuple[str, str], ...]]]:
     """(metric, its labels) of what the map can show, in order."""
-    return _metrics.get(_period(), store.judged_metrics)
+    return _metrics.get(_period(), store.node_metrics.judged)
 
 
 def _period() -> int:

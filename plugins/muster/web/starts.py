@@ -59,7 +59,7 @@ class Start:
         node, dag_id, run = self._wanted()
         allocation = startable(node, dag_id, run, self.level, self.reason, "")
         plans = preview.stage_plans(load_sku(node.sku, settings().sku_folders), self.level)
-        usual_s = store.typical_duration_s(node.sku, self.level, dag_id, simulated=node.simulated)
+        usual_s = store.runs.typical_duration_s(node.sku, self.level, dag_id, simulated=node.simulated)
         needed = preview.time_needed(plans, usual_s, 1, 1)
         sentence = f"Run {run} of {dag_id} at level {self.level}: {needed}"
         return sentence, list(preview.risks_of_test(node, plans, allocation))
@@ -80,6 +80,6 @@ class Start:
             raise MusterError("give a reason: it stays in the node's history and names the run")
         if self.level not in LEVELS:
             raise MusterError(f"there is no level {self.level!r}: choose one of {', '.join(LEVELS)}")
-        node = store.get_node(self.node)
+        node = store.nodes.get(self.node)
         dag_id = REVALIDATION if node.state in SERVING else QUALIFICATION
         return node, dag_id, run_id(node.name, self.reason)

@@ -17,8 +17,8 @@ DAG = "node_revalidation"
 
 
 def placed(node: str = NODE, there: str = THERE) -> None:
-    store.add_node(fleet.new_node(node))
-    store.place_on_scheduler(node, "alpha", there, "Ada", "rack 1")
+    store.nodes.add(fleet.new_node(node))
+    store.schedulers.assign(node, "alpha", there, "Ada", "rack 1")
 
 
 def in_production() -> None:
@@ -57,7 +57,7 @@ class Jobs:
 
 
 def revalidate(run: str = "r1") -> Lease:
-    lease = store.acquire_lease(NODE, DAG, run)
+    lease = store.leases.acquire(NODE, DAG, run)
     service.take_for_test(NODE, f"node_revalidation {run}", "revalidation")
-    store.begin_run(DAG, run, NODE, "short", "idle")
+    store.runs.begin(DAG, run, NODE, "short", "idle")
     return lease

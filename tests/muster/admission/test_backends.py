@@ -76,7 +76,7 @@ def backend(request: pytest.FixtureRequest, fleet_db: str) -> Iterator[tuple[Adm
         path.write_text("n0\nn1\n")
         yield NodeList(NodeListSettings(kind="node_list", path=path)), "n0", lambda: None
         return
-    store.adopt_nodes([], "Ada", "serves", enrol=[("", fleet.new_node())])
+    store.adoption.adopt([], "Ada", "serves", enrol=[("", fleet.new_node())])
     yield backend_of(""), "gpu-0001", lambda: None
 
 
@@ -302,8 +302,8 @@ def test_a_cluster_that_is_not_configured_is_one_sentence(
 
 def served(there: str, node: str = "gpu-0001", state: State = State.PRODUCTION) -> None:
     """A node that is qualified or in production, and its place in Slurm."""
-    store.add_node(fleet.new_node(node))
-    store.place_on_scheduler(node, "alpha", there, "Ada", "rack 1")
+    store.nodes.add(fleet.new_node(node))
+    store.schedulers.assign(node, "alpha", there, "Ada", "rack 1")
     assert service.carry_out(node) == ""
     fleet.qualify(node)
     if state is State.PRODUCTION:
@@ -321,20 +321,20 @@ def test_a_slurmctld_that_restarts_ends_with_what_the_records_say(
     served("n1", "gpu-0002")
     alpha.stop("slurmctld")
     move("gpu-0001", State.QUARANTINE, "Ada", "noise")
-    waiting = store.scheduler_place("gpu-0001")
+    waiting = store.schedulers.place("gpu-0001")
     assert waiting
     assert waiting.waits
     alpha.start_controller(*options)
     alpha.await_nodes(alpha.names)
-    until(lambda: not service.reconcile() and not store.scheduler_places(waiting=True))
+    until(lambda: not service.reconcile() and not store.schedulers.places(waiting=True))
     until(lambda: service.look(["gpu-0002"])["gpu-0002"].open)
     assert service.look(["gpu-0001"])["gpu-0001"].ours
     alpha.stop("slurmctld")
     alpha.start_controller(*options)
     alpha.await_nodes(alpha.names)
-    until(lambda: not service.reconcile() and not store.scheduler_places(waiting=True))
+    until(lambda: not service.reconcile() and not store.schedulers.places(waiting=True))
     assert service.look(["gpu-0001"])["gpu-0001"].ours
-    place = store.scheduler_place("gpu-0001")
+    place = store.schedulers.place("gpu-0001")
     assert place
     assert bool(place.question) is bool(options)
 
@@ -365,14 +365,14 @@ def test_a_controller_that_is_killed_between_records_and_slurm_leaves_what_the_r
     until(lambda: not service.look(["gpu-0001"])["gpu-0001"].apart)  # after an UNDRAIN it does not respond for a second
     done = subprocess.run([sys.executable, "-c", KILLED, where, state], capture_output=True, text=True, check=False)
     assert done.returncode == -signal.SIGKILL, done.stderr
-    assert store.get_node("gpu-0001").state is state
+    assert store.nodes.get("gpu-0001").state is state
     until(lambda: not service.look(["gpu-0001"])["gpu-0001"].apart)
     assert service.look(["gpu-0001"])["gpu-0001"].open is (was_open is (where == "before"))
     assert not service.idle(["gpu-0001"])["gpu-0001"].idle
     assert service.carry_out("gpu-0001"), "the other process may still be at it"
     later = schedulers.access.now() + datetime.timedelta(hours=1)
     monkeypatch.setattr(schedulers.access, "now", lambda: later)
-    until(lambda: not service.reconcile() and not store.scheduler_places(waiting=True))
+    until(lambda: not service.reconcile() and not store.schedulers.places(waiting=True))
     until(lambda: not service.look(["gpu-0001"])["gpu-0001"].apart)
     seen = service.look(["gpu-0001"])["gpu-0001"]
     assert (seen.open, seen.ours) == (not was_open, was_open)
@@ -389,10 +389,10 @@ def test_a_job_that_arrives_while_a_node_is_claimed_keeps_it(
     until(lambda: service.idle(["gpu-0001"])["gpu-0001"].idle)
     job = alpha.call("sbatch", "--parsable", "-w", "n2", "-o", "/dev/null", "--wrap", "sleep 60").strip()
     until(lambda: alpha.call("squeue", "-h", "-j", job, "-o", "%t").strip() == "R")
-    store.acquire_lease("gpu-0001", "node_revalidation", "r")
+    store.leases.acquire("gpu-0001", "node_revalidation", "r")
     with pytest.raises(LeftAlone):
         service.withdraw_for_test("gpu-0001", "revalidation r")
-    store.release_leases("node_revalidation", "r", "not begun")
+    store.leases.release("node_revalidation", "r", "not begun")
     assert service.carry_out("gpu-0001") == ""
     until(lambda: service.look(["gpu-0001"])["gpu-0001"].open)
     assert alpha.call("squeue", "-h", "-j", job, "-o", "%t").strip() == "R"

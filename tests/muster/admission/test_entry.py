@@ -27,32 +27,32 @@ def short_is_enough(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def qualified(stage: str = "", verdict: Verdict = Verdict.PASS, driver: str = "580.1") -> None:
-    store.add_node(fleet.new_node())
+    store.nodes.add(fleet.new_node())
     lease = fleet.begin()
     for each in ("intake", "burn_in", "integrity", "performance", "thermal"):
         fleet.do_stage(lease, each, verdict if each == stage else Verdict.PASS, environment={"driver": driver})
-    store.finish_run(lease.dag_id, lease.run_id, verdict, "so it ended")
-    store.release_leases(lease.dag_id, lease.run_id, "over")
+    store.runs.finish(lease.dag_id, lease.run_id, verdict, "so it ended")
+    store.leases.release(lease.dag_id, lease.run_id, "over")
 
 
 def validated(verdict: Verdict = Verdict.PASS) -> None:
     """A cluster run that holds the node still, its verdict given."""
-    store.acquire_leases([NODE], "cluster", "run")
-    store.begin_run("cluster", "run", NODE, "short", "block 7", required_stages=CLUSTER_STAGES)
-    lease = store.get_lease(NODE)
+    store.leases.acquire_all([NODE], "cluster", "run")
+    store.runs.begin("cluster", "run", NODE, "short", "block 7", required_stages=CLUSTER_STAGES)
+    lease = store.leases.get(NODE)
     assert lease is not None
     fleet.do_stage(lease, *CLUSTER_STAGES, verdict, environment={"driver": "580.1"})
-    store.finish_run("cluster", "run", verdict, "so it ended", node=NODE)
+    store.runs.finish("cluster", "run", verdict, "so it ended", node=NODE)
 
 
 def test_a_node_that_passed_everything_enters_and_twice_is_harmless() -> None:
     qualified()
-    assert isinstance(store.admission_decision(NODE), NeedsPerson)
+    assert isinstance(store.admission.decision(NODE), NeedsPerson)
     validated()
     assert admit(NODE, "cluster", "run") == Admit()
     assert admit(NODE, "cluster", "run") == Admit()
-    assert store.get_node(NODE).state is State.PRODUCTION
-    event = store.node_events(NODE)[-1]
+    assert store.nodes.get(NODE).state is State.PRODUCTION
+    event = store.nodes.events(NODE)[-1]
     assert (event.actor, event.evidence["verdict"], event.evidence["full_coverage"]) == ("muster", "PASS", True)
 
 
@@ -62,25 +62,25 @@ def test_what_passed_with_another_driver_enters_by_a_person_only() -> None:
     validated()
     assert isinstance(admit(NODE, "cluster", "run"), NeedsPerson)
     with illegal(Refusal.GATE):
-        store.move_node(NODE, State.PRODUCTION, "muster", "the block passed", Evidence(run="cluster/run"))
+        store.nodes.move(NODE, State.PRODUCTION, "muster", "the block passed", Evidence(run="cluster/run"))
     admit_by(NODE, "Ada", "the driver is known")
-    assert store.uncertified() == {}
+    assert store.certificates.uncertified() == {}
 
 
 def test_simulated_results_of_a_real_node_open_nothing() -> None:
     """A node may send what it likes: only a person says that it is simulated, and then it is no real node's pass."""
-    store.add_node(fleet.new_node())
+    store.nodes.add(fleet.new_node())
     lease = fleet.begin()
     for stage in STAGES:
         parsed, raw = fleet.result(stage, node=NODE, simulated=True)
-        store.begin_stage(lease.dag_id, lease.run_id, stage)
-        store.record_stage(lease.dag_id, lease.run_id, parsed, fleet.judgement(stage, simulated=True), raw)
-    store.finish_run(lease.dag_id, lease.run_id, Verdict.PASS, "so it ended")
-    store.release_leases(lease.dag_id, lease.run_id, "over")
-    assert not store.get_node(NODE).simulated
+        store.runs.begin_stage(lease.dag_id, lease.run_id, stage)
+        store.stages.record(lease.dag_id, lease.run_id, parsed, fleet.judgement(stage, simulated=True), raw)
+    store.runs.finish(lease.dag_id, lease.run_id, Verdict.PASS, "so it ended")
+    store.leases.release(lease.dag_id, lease.run_id, "over")
+    assert not store.nodes.get(NODE).simulated
     validated()
     assert isinstance(admit(NODE, "cluster", "run"), NeedsPerson)
-    assert store.get_node(NODE).state is not State.PRODUCTION
+    assert store.nodes.get(NODE).state is not State.PRODUCTION
 
 
 def test_a_warning_needs_a_person_who_is_recorded() -> None:
@@ -88,33 +88,33 @@ def test_a_warning_needs_a_person_who_is_recorded() -> None:
     validated()
     decision = admit(NODE, "cluster", "run")
     assert isinstance(decision, NeedsPerson)
-    assert store.get_node(NODE).state is State.CLUSTER_VALIDATION
+    assert store.nodes.get(NODE).state is State.CLUSTER_VALIDATION
     for person, reason in (("airflow", "fine"), ("Ada", "")):
         with illegal(Refusal.PERSON):
             admit_by(NODE, person, reason)
     link = "http://airflow/hitl"
     node = admit_by(NODE, "Ada", "warm aisle, known", link=link, dag_id="cluster", run_id="run")
     assert node.state is State.PRODUCTION
-    (approval,) = store.approvals(NODE)
+    (approval,) = store.verdicts.approvals(NODE)
     assert (approval.person, approval.option, approval.link) == ("Ada", "admit", link)
-    assert store.node_events(NODE)[-1].evidence == {"person": "Ada", "reason": "warm aisle, known"}
+    assert store.nodes.events(NODE)[-1].evidence == {"person": "Ada", "reason": "warm aisle, known"}
 
 
 def test_a_run_tells_where_its_node_went_after_its_verdict() -> None:
     """The verdict comes first, then the gate's or a person's word on it, then the node is let go."""
     qualified()
     validated()
-    assert store.get_run("cluster", "run", node=NODE).state_after is State.CLUSTER_VALIDATION
+    assert store.runs.get("cluster", "run", node=NODE).state_after is State.CLUSTER_VALIDATION
     admit(NODE, "cluster", "run")
-    assert store.get_run("cluster", "run", node=NODE).state_after is State.PRODUCTION
+    assert store.runs.get("cluster", "run", node=NODE).state_after is State.PRODUCTION
 
 
 def test_a_run_whose_node_waits_for_a_person_tells_where_it_waits() -> None:
     qualified("thermal", Verdict.WARN)
     validated()
     admit(NODE, "cluster", "run")
-    store.release_leases("cluster", "run", "over")
-    assert store.get_run("cluster", "run", node=NODE).state_after is State.QUALIFIED
+    store.leases.release("cluster", "run", "over")
+    assert store.runs.get("cluster", "run", node=NODE).state_after is State.QUALIFIED
 
 
 def test_the_pass_of_a_block_opens_nothing_for_a_node_that_qualified_on_less() -> None:
@@ -123,7 +123,7 @@ def test_the_pass_of_a_block_opens_nothing_for_a_node_that_qualified_on_less() -
     validated()
     claimed = Evidence(run="cluster/run", verdict=Verdict.PASS, full_coverage=True)
     with illegal(Refusal.EVIDENCE):
-        store.move_node(NODE, State.PRODUCTION, "muster", "the block passed", claimed)
+        store.nodes.move(NODE, State.PRODUCTION, "muster", "the block passed", claimed)
 
 
 def test_no_program_enters_what_a_person_has_to_decide_on(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -132,22 +132,22 @@ def test_no_program_enters_what_a_person_has_to_decide_on(monkeypatch: pytest.Mo
     validated()
     monkeypatch.setenv("MUSTER_ADMISSION_MAX_AGE_HOURS", "1e-9")
     with illegal(Refusal.GATE):
-        store.move_node(NODE, State.PRODUCTION, "muster", "the block passed", Evidence(run="cluster/run"))
-    assert store.get_node(NODE).state is State.CLUSTER_VALIDATION
+        store.nodes.move(NODE, State.PRODUCTION, "muster", "the block passed", Evidence(run="cluster/run"))
+    assert store.nodes.get(NODE).state is State.CLUSTER_VALIDATION
 
 
 def test_what_is_refused_no_person_admits() -> None:
     qualified()
     validated(Verdict.FAIL)
-    assert isinstance(store.admission_decision(NODE), Refuse)
+    assert isinstance(store.admission.decision(NODE), Refuse)
     with illegal(Refusal.GATE):
         admit_by(NODE, "Ada", "I need it")
-    assert store.approvals(NODE) == []
+    assert store.verdicts.approvals(NODE) == []
 
 
 def test_a_person_admits_an_adopted_node_for_good() -> None:
-    store.adopt_nodes([], "Ada", "serves", enrol=[("", fleet.new_node())])
-    assert isinstance(store.admission_decision(NODE), NeedsPerson)
+    store.adoption.adopt([], "Ada", "serves", enrol=[("", fleet.new_node())])
+    assert isinstance(store.admission.decision(NODE), NeedsPerson)
     assert not admit_by(NODE, "Ada", "acceptance protocol 12").shadow
 
 
@@ -160,8 +160,8 @@ def test_without_a_scheduler_state_and_label_decide_whether_a_node_is_in_use() -
     validated()
     admit(NODE, "cluster", "run")
     assert shown() == (True, False)
-    store.release_leases("cluster", "run", "over")
+    store.leases.release("cluster", "run", "over")
     assert shown() == (True, True)
     for label, busy in (("Training 7", True), ("no", False), ("", False)):
-        store.add_node(fleet.new_node(labels={"busy": label}))
+        store.nodes.add(fleet.new_node(labels={"busy": label}))
         assert shown() == (busy, not busy)

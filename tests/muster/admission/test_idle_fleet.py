@@ -35,7 +35,7 @@ NODE = "gpu-0001"
 
 @pytest.fixture(autouse=True)
 def serving(fleet_db: str) -> None:
-    store.add_node(fleet.new_node())
+    store.nodes.add(fleet.new_node())
     fleet.qualify()
     move(NODE, State.PRODUCTION, "Ada", "needed now")
 
@@ -45,19 +45,19 @@ def now() -> datetime.datetime:
 
 
 def sign() -> Signs:
-    return known([store.get_node(NODE)], now()).signs.get(NODE, Signs())
+    return known([store.nodes.get(NODE)], now()).signs.get(NODE, Signs())
 
 
 def retest(run_id: str, verdict: Verdict, *, stages: tuple[str, ...] = STAGES) -> None:
     lease = fleet.begin(run_id=run_id, required_stages=stages)
     for stage in stages:
         fleet.do_stage(lease, stage, Verdict.PASS if verdict is Verdict.SKIPPED else verdict)
-    store.finish_run(lease.dag_id, lease.run_id, verdict, "So it ended.")
-    store.release_leases(lease.dag_id, lease.run_id, "over")
+    store.runs.finish(lease.dag_id, lease.run_id, verdict, "So it ended.")
+    store.leases.release(lease.dag_id, lease.run_id, "over")
 
 
 def test_an_urgent_report_is_not_answered_by_an_earlier_test_and_rests_after_a_later_one() -> None:
-    store.report(NODE, "x-1", "xid", "XID 79", urgent=True)
+    store.reported.note(NODE, "x-1", "xid", "XID 79", urgent=True)
     assert (sign().requested, sign().tried) == ("XID 79", None)
     retest("later", Verdict.INCONCLUSIVE)
     assert sign().requested == "XID 79"
@@ -82,14 +82,14 @@ def test_a_drain_that_requests_a_test_is_seen_at_once(tmp_path: Path, monkeypatc
     path.write_text("r1n1\n")
     monkeypatch.setitem(clusters.KINDS, "node_list", (NodeListSettings, NodeList))
     monkeypatch.setenv("MUSTER_SCHEDULERS", json.dumps({"alpha": {"kind": "node_list", "path": str(path)}}))
-    store.add_node(fleet.new_node("gpu-0002"))
-    store.place_on_scheduler("gpu-0002", "alpha", "r1n1", "Ada", "rack 1")
+    store.nodes.add(fleet.new_node("gpu-0002"))
+    store.schedulers.assign("gpu-0002", "alpha", "r1n1", "Ada", "rack 1")
     fleet.qualify("gpu-0002")
     move("gpu-0002", State.PRODUCTION, "Ada", "needed now")
     requested = []
     for reason in ("ECC? muster:verify", ""):
         path.write_text(f"r1n1 # {reason}\n" if reason else "r1n1\n")
-        found = known([store.get_node("gpu-0002")], now())
+        found = known([store.nodes.get("gpu-0002")], now())
         requested.append(found.signs.get("gpu-0002", Signs()).requested)
     assert "muster:verify" in requested[0]
     assert requested[1] == ""
@@ -103,7 +103,7 @@ def test_a_whole_test_that_renews_no_certificate_is_repeated_in_its_turn_only() 
     retest("part", Verdict.PROVISIONAL, stages=("intake",))
     assert sign().requested
     retest("whole", Verdict.PROVISIONAL)
-    assert list(store.uncertified()) == [NODE]
+    assert list(store.certificates.uncertified()) == [NODE]
     assert sign().requested == ""
 
 
@@ -115,17 +115,17 @@ def test_a_request_that_no_test_answers_becomes_a_question(
     monkeypatch.setenv("MUSTER_MAIL_TO", "ops@example.org")
     monkeypatch.setenv("MUSTER_REVALIDATION_AFTER_HOURS", "0")
     monkeypatch.setattr(claims, "controller_ready", lambda: None)
-    store.place_on_scheduler(NODE, "alpha", "r1n1", "Ada", "rack 1")
+    store.schedulers.assign(NODE, "alpha", "r1n1", "Ada", "rack 1")
     service.reconcile()
 
     def chosen() -> list[str]:
         service.reconcile()
-        return [each.node for each in choose(known([store.get_node(NODE)], now())).chosen]
+        return [each.node for each in choose(known([store.nodes.get(NODE)], now())).chosen]
 
     def test(run_id: str) -> None:
         run = ("node_revalidation", run_id)
         revalidation.claim(*run, {"node": NODE, "level": "short"})
-        lease = store.get_lease(NODE)
+        lease = store.leases.get(NODE)
         assert lease
         for stage in STAGES:
             fleet.do_stage(lease, stage, verdict)
@@ -139,14 +139,14 @@ def test_a_request_that_no_test_answers_becomes_a_question(
             assert chosen() == [NODE]
             test(f"{reason} {number}")
         assert chosen() == []
-        place = store.scheduler_place(NODE)
+        place = store.schedulers.place(NODE)
         assert place
         assert reason in place.question
         assert nodes.read_text() == f"r1n1 # {reason}\n"
-        assert store.get_node(NODE).state is State.PRODUCTION
-    assert {"request not answered"} <= {mail.key.split("/")[1] for mail in store.outbox_pending()}
+        assert store.nodes.get(NODE).state is State.PRODUCTION
+    assert {"request not answered"} <= {mail.key.split("/")[1] for mail in store.outbox.pending()}
     nodes.write_text("r1n1\n")
     service.reconcile()
-    place = store.scheduler_place(NODE)
+    place = store.schedulers.place(NODE)
     assert place
     assert (place.question, place.verify, place.admitted) == ("", "", True)

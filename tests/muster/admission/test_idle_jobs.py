@@ -135,10 +135,10 @@ class OnKubernetes:
 def serve(scheduler: Scheduler, patch: pytest.MonkeyPatch) -> None:
     """A node in production, open in its scheduler."""
     patch.setattr("muster.operators.testing.claims.controller_ready", lambda: None)  # of SSH and keys, tested elsewhere
-    store.add_node(fleet.new_node(NODE))
+    store.nodes.add(fleet.new_node(NODE))
     fleet.qualify(NODE)
-    store.move_node(NODE, State.PRODUCTION, "Ada", "needed now")
-    store.place_on_scheduler(NODE, scheduler.name, NAME, "Ada", "rack 1")
+    store.nodes.move(NODE, State.PRODUCTION, "Ada", "needed now")
+    store.schedulers.assign(NODE, scheduler.name, NAME, "Ada", "rack 1")
     until(lambda: service.carry_out(NODE) == "" and service.idle([NODE])[NODE].idle)  # it may be planned for a job
 
 
@@ -169,17 +169,17 @@ def test_a_test_and_its_pass_leave_the_node_in_service(scheduler: Scheduler) -> 
         revalidation.claim(*RUN, PARAMS)
     assert len(scheduler.ours()) == 1
     assert not backend_of(scheduler.name).look([NAME])[NAME].used_by
-    lease = store.get_lease(NODE)
+    lease = store.leases.get(NODE)
     assert lease is not None
     for stage in STAGES:
         fleet.do_stage(lease, stage)
         assert not scheduler.closed()
     revalidation.conclude(*RUN)
     qualification.release(*RUN)
-    place = store.scheduler_place(NODE)
+    place = store.schedulers.place(NODE)
     assert place is not None
     assert place.admitted
-    assert store.get_node(NODE).state is State.PRODUCTION
+    assert store.nodes.get(NODE).state is State.PRODUCTION
     assert not scheduler.closed()
     until(lambda: not scheduler.ours())
 
@@ -194,19 +194,19 @@ def test_a_job_that_arrives_at_each_phase_gets_the_node_and_costs_it_nothing(sch
     else:
         revalidation.claim(*RUN, PARAMS)
         if phase != "claimed":
-            store.begin_stage(*RUN, "intake")
+            store.runs.begin_stage(*RUN, "intake")
         if phase == "after a stage":
             result, raw = fleet.result("intake")
-            store.record_stage(*RUN, result, fleet.judgement("intake", Verdict.INCONCLUSIVE), raw)
+            store.stages.record(*RUN, result, fleet.judgement("intake", Verdict.INCONCLUSIVE), raw)
         job = scheduler.submit()
         until(lambda: scheduler.runs(job))
         with pytest.raises(Preempted):
             service.step_of_test(NODE)
         with pytest.raises(AirflowFailException):
             revalidation.conclude(*RUN)
-        assert store.get_run(*RUN).verdict is Verdict.SKIPPED
-        store.release_leases(*RUN, "over")
-    node, place = store.get_node(NODE), store.scheduler_place(NODE)
+        assert store.runs.get(*RUN).verdict is Verdict.SKIPPED
+        store.leases.release(*RUN, "over")
+    node, place = store.nodes.get(NODE), store.schedulers.place(NODE)
     assert place is not None
     assert (node.state, node.inconclusive, place.admitted, place.test_job) == (State.PRODUCTION, 0, True, "")
     assert scheduler.runs(job)
@@ -217,28 +217,28 @@ def test_a_job_that_arrives_at_each_phase_gets_the_node_and_costs_it_nothing(sch
 @pytest.mark.parametrize("how", ["node", "person"])
 def test_a_test_that_ends_with_its_node_or_by_a_person_is_not_preempted(scheduler: Scheduler, how: str) -> None:
     revalidation.claim(*RUN, PARAMS)
-    store.begin_stage(*RUN, "intake")
+    store.runs.begin_stage(*RUN, "intake")
     result, raw = fleet.result("intake")
-    store.record_stage(*RUN, result, fleet.judgement("intake", Verdict.INCONCLUSIVE), raw)
+    store.stages.record(*RUN, result, fleet.judgement("intake", Verdict.INCONCLUSIVE), raw)
     scheduler.lose(how)
     until(lambda: not scheduler.ours())
     with pytest.raises(JobEnded):
         service.step_of_test(NODE)
     with pytest.raises(AirflowFailException):
         revalidation.conclude(*RUN)
-    assert store.get_run(*RUN).verdict is Verdict.INCONCLUSIVE
+    assert store.runs.get(*RUN).verdict is Verdict.INCONCLUSIVE
 
 
 def test_a_fail_drains_and_kills_no_job_of_a_user(scheduler: Scheduler) -> None:
     revalidation.claim(*RUN, PARAMS)
-    store.begin_stage(*RUN, "intake")
+    store.runs.begin_stage(*RUN, "intake")
     result, raw = fleet.result("intake")
-    store.record_stage(*RUN, result, fleet.judgement("intake", Verdict.FAIL), raw)
+    store.stages.record(*RUN, result, fleet.judgement("intake", Verdict.FAIL), raw)
     job = scheduler.submit()
     until(lambda: scheduler.runs(job))
     with pytest.raises(AirflowFailException):
         revalidation.conclude(*RUN)
-    assert store.get_node(NODE).state is State.QUARANTINE
+    assert store.nodes.get(NODE).state is State.QUARANTINE
     assert scheduler.closed()
     assert scheduler.runs(job)
 
@@ -251,10 +251,10 @@ def test_corrupted_data_ends_a_users_job_only_where_the_settings_want_it(
 ) -> None:
     scheduler.use(end_corrupted_jobs=wanted)
     revalidation.claim(*RUN, PARAMS)
-    store.begin_stage(*RUN, "intake")
+    store.runs.begin_stage(*RUN, "intake")
     result, raw = fleet.result("intake")
     found = fleet.judgement("intake", Verdict.FAIL, findings=(fleet.finding(metric=metric),))
-    store.record_stage(*RUN, result, found, raw)
+    store.stages.record(*RUN, result, found, raw)
     job = scheduler.submit()
     elsewhere = scheduler.submit("n1")
     until(lambda: scheduler.runs(job) and scheduler.runs(elsewhere))
@@ -263,20 +263,20 @@ def test_corrupted_data_ends_a_users_job_only_where_the_settings_want_it(
     ends = wanted and metric == "gemm_mismatches"
     until(lambda: scheduler.runs(job) is not ends)
     assert scheduler.runs(elsewhere)
-    history = [event.reason for event in store.node_events(NODE)]
+    history = [event.reason for event in store.nodes.events(NODE)]
     assert any(f"job {scheduler.shown(job)}" in line for line in history) is ends
 
 
 def test_the_job_of_a_controller_that_was_killed_is_ended_by_housekeeping(scheduler: Scheduler) -> None:
     """Its lease is freed when its run is over; before that the test goes on."""
     revalidation.claim(*RUN, PARAMS)
-    store.begin_stage(*RUN, "intake")
+    store.runs.begin_stage(*RUN, "intake")
     service.reconcile()
     assert len(scheduler.ours()) == 1
-    store.release_leases(*RUN, "its run is gone")
+    store.leases.release(*RUN, "its run is gone")
     service.reconcile()
     until(lambda: not scheduler.ours())
-    place = store.scheduler_place(NODE)
+    place = store.schedulers.place(NODE)
     assert place is not None
     assert not place.test_job
 

@@ -222,8 +222,8 @@ def test_a_list_that_breaks_off_is_no_shorter_list(backend: AdmissionBackend, ku
 
 def test_a_node_that_is_created_anew_gets_no_mark_of_an_earlier_test(kubernetes: Cluster, fleet_db: str) -> None:
     node = fleet.new_node().name
-    store.add_node(fleet.new_node())
-    store.place_on_scheduler(node, "kube", "n0", "Ada", "rack 1")
+    store.nodes.add(fleet.new_node())
+    store.schedulers.assign(node, "kube", "n0", "Ada", "rack 1")
     fleet.qualify(node)
     move(node, State.PRODUCTION, "Ada", "needed now")
     kubernetes.create("n0")
@@ -239,8 +239,8 @@ def test_a_node_that_is_created_anew_gets_no_mark_of_an_earlier_test(kubernetes:
 
 def test_a_node_that_is_admitted_while_it_is_not_ready_is_marked_once_it_is(kubernetes: Cluster, fleet_db: str) -> None:
     node = fleet.new_node().name
-    store.add_node(fleet.new_node())
-    store.place_on_scheduler(node, "kube", "n0", "Ada", "rack 1")
+    store.nodes.add(fleet.new_node())
+    store.schedulers.assign(node, "kube", "n0", "Ada", "rack 1")
     fleet.qualify(node)
     time.sleep(1.1)  # the API server records whole seconds
     ready = kubernetes.nodes["n0"]["status"]["conditions"][0]
@@ -257,8 +257,8 @@ def test_marks_that_somebody_removed_are_shown_and_not_set_again_until_a_test_pa
     kubernetes: Cluster, fleet_db: str
 ) -> None:
     node = fleet.new_node().name
-    store.add_node(fleet.new_node())
-    store.place_on_scheduler(node, "kube", "n0", "Ada", "rack 1")
+    store.nodes.add(fleet.new_node())
+    store.schedulers.assign(node, "kube", "n0", "Ada", "rack 1")
     fleet.qualify(node)
     time.sleep(1.1)  # the API server records whole seconds
     move(node, State.PRODUCTION, "Ada", "needed now")

@@ -72,7 +72,7 @@ class Life(RuleBasedStateMachine):
 
     @property
     def state(self) -> State:
-        return store.get_node(self.node).state
+        return store.nodes.get(self.node).state
 
     def again(self) -> str:
         self.runs += 1
@@ -93,26 +93,26 @@ class Life(RuleBasedStateMachine):
     @rule()
     def gate(self) -> None:
         run = self.again()
-        store.acquire_lease(self.node, "admission", run)
+        store.leases.acquire(self.node, "admission", run)
         with contextlib.suppress(MusterError):
             admit(self.node, "admission", run)
-        store.release_leases("admission", run, "over")
+        store.leases.release("admission", run, "over")
 
     @precondition(lambda self: not self.run and self.state in SERVING)
     @rule()
     def test_begins(self) -> None:
         self.run, self.tested, self.served = self.again(), False, self.state is State.PRODUCTION
-        store.acquire_lease(self.node, DAG, self.run)
+        store.leases.acquire(self.node, DAG, self.run)
         try:
             service.take_for_test(self.node, f"{DAG} {self.run}", "revalidation")
-            store.begin_run(DAG, self.run, self.node, "short", "idle")
+            store.runs.begin(DAG, self.run, self.node, "short", "idle")
         except MusterError:
             self.test_ends(killed=False)
 
     @precondition(lambda self: self.run and not self.tested)
     @rule(found=st.sampled_from(["nothing", "no result", "a trace", "a fault", "corruption"]))
     def stage(self, found: str) -> None:
-        lease = store.get_lease(self.node)
+        lease = store.leases.get(self.node)
         assert lease
         verdict = {"nothing": Verdict.PASS, "a fault": Verdict.FAIL, "corruption": Verdict.FAIL}
         finding = fleet.finding(metric="gemm_mismatches" if found == "corruption" else "gemm_rate")
@@ -133,7 +133,7 @@ class Life(RuleBasedStateMachine):
             with contextlib.suppress(AirflowFailException, AirflowSkipException):
                 revalidation.conclude(DAG, self.run)
             qualification.release(DAG, self.run)
-        store.release_leases(DAG, self.run, "gone")
+        store.leases.release(DAG, self.run, "gone")
         self.run = ""
 
     @precondition(lambda self: self.state in (State.PRODUCTION, State.QUALIFIED) and not self.run)
@@ -160,7 +160,7 @@ class Life(RuleBasedStateMachine):
 
     @rule()
     def controller_is_killed_after_its_claim(self) -> None:
-        store.claim_change(self.node)
+        store.schedulers.claim(self.node)
 
     @rule()
     def housekeeping(self) -> None:
@@ -168,7 +168,7 @@ class Life(RuleBasedStateMachine):
 
     @property
     def certified(self) -> bool:
-        found = store.certificate_of(self.node)
+        found = store.certificates.newest(self.node)
         return found is not None and not found.invalid(datetime.datetime.now(datetime.UTC))
 
     @invariant()
@@ -211,7 +211,7 @@ class Life(RuleBasedStateMachine):
         """The node's place goes, so that the next example is alone."""
         if self.state in SERVING:
             move(self.node, State.REGISTERED, "Ada", "over")
-        store.place_on_scheduler(self.node, "", "", "Ada", "over")
+        store.schedulers.assign(self.node, "", "", "Ada", "over")
 
 
 def test_whatever_happens_no_certificate_no_production_and_no_drain_is_left_or_undone(

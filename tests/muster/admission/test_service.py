@@ -61,8 +61,8 @@ def test_a_node_that_a_reevaluation_fails_is_closed_at_once(nodes: Path, monkeyp
     lease = fleet.begin()
     for stage in STAGES:
         fleet.do_stage(lease, stage, Verdict.PROVISIONAL if stage == "performance" else Verdict.PASS)
-    store.finish_run(lease.dag_id, lease.run_id, Verdict.PROVISIONAL, "Not judged.")
-    store.release_leases(lease.dag_id, lease.run_id, "over")
+    store.runs.finish(lease.dag_id, lease.run_id, Verdict.PROVISIONAL, "Not judged.")
+    store.leases.release(lease.dag_id, lease.run_id, "over")
     move(NODE, State.PRODUCTION, "Ada", "needed now")
     assert line(nodes) == THERE
     failed = fleet.judgement("performance", Verdict.FAIL, findings=(fleet.FINDING,))
@@ -79,7 +79,7 @@ def test_a_change_waits_while_the_scheduler_is_down_and_the_node_is_neither_admi
     nodes.unlink()
     fleet.qualify()
     move(NODE, State.PRODUCTION, "Ada", "needed now")
-    place = store.scheduler_place(NODE)
+    place = store.schedulers.place(NODE)
     assert place
     assert (place.waits, place.admitted, place.attempts) == (True, False, 1)
     assert not service.idle([NODE])[NODE].idle
@@ -120,13 +120,13 @@ def test_a_node_in_quarantine_that_somebody_opened_is_closed_again_and_a_person_
     move(NODE, State.QUARANTINE, "Ada", "noise")
     nodes.write_text(f"{THERE}\n")
     service.reconcile()
-    place = store.scheduler_place(NODE)
+    place = store.schedulers.place(NODE)
     assert "muster: noise" in line(nodes)
     assert place
     assert place.question
-    assert [mail.key.split("/")[1:3] for mail in store.outbox_pending()] == [["drained again", NODE]]
+    assert [mail.key.split("/")[1:3] for mail in store.outbox.pending()] == [["drained again", NODE]]
     move(NODE, State.TRIAGE, "Ada", "seen")
-    place = store.scheduler_place(NODE)
+    place = store.schedulers.place(NODE)
     assert place
     assert not place.question
 
@@ -168,7 +168,7 @@ def test_housekeeping_asks_about_no_node_that_returned_to_service_while_it_looke
 
     marks_lost(monkeypatch, repaired)
     service.reconcile()
-    place = store.scheduler_place(NODE)
+    place = store.schedulers.place(NODE)
     assert place
     assert (line(nodes), place.question) == (THERE, "")
 
@@ -189,12 +189,12 @@ def test_lost_marks_that_cannot_be_set_now_wait_and_stop_nothing_else(
         patch.setattr(NodeList, "admit", refuse)
         marks_lost(patch)
         service.reconcile()
-    place = store.scheduler_place(NODE)
+    place = store.schedulers.place(NODE)
     assert place
     assert (place.waits, place.last_error) == (True, "away")
     assert line(nodes, "r1n2").endswith("muster: noise")
     service.reconcile()
-    place = store.scheduler_place(NODE)
+    place = store.schedulers.place(NODE)
     assert place
     assert place.admitted
 
@@ -213,14 +213,14 @@ def test_any_other_difference_is_shown_and_not_corrected(nodes: Path) -> None:
 
 
 def test_a_node_in_shadow_mode_is_left_alone_until_it_is_verified(nodes: Path) -> None:
-    store.adopt_nodes([], "Ada", "serves", enrol=[("", fleet.new_node())])
-    store.place_on_scheduler(NODE, "alpha", THERE, "Ada", "rack 1")
+    store.adoption.adopt([], "Ada", "serves", enrol=[("", fleet.new_node())])
+    store.schedulers.assign(NODE, "alpha", THERE, "Ada", "rack 1")
     nodes.write_text(f"{THERE} # muster: from before\n")
-    store.withdraw_for_test(NODE, "revalidation")
+    store.schedulers.withdraw_for_test(NODE, "revalidation")
     (difference,) = service.reconcile()
     assert "shadow mode" in difference
     assert line(nodes).endswith("from before")
-    store.verify_node(NODE, "Ada", "acceptance protocol 12")
+    store.adoption.verify(NODE, "Ada", "acceptance protocol 12")
     service.reconcile()
     assert line(nodes) == THERE
 
@@ -231,20 +231,20 @@ def test_a_controller_that_is_killed_while_it_changes_a_node_leaves_no_drain(
 ) -> None:
     """Killed: the claim of the change stays, and nothing is noted any more."""
     in_production()
-    store.acquire_lease(NODE, "revalidation", "r1")
-    store.withdraw_for_test(NODE, "revalidation r1")
-    change = store.claim_change(NODE)
+    store.leases.acquire(NODE, "revalidation", "r1")
+    store.schedulers.withdraw_for_test(NODE, "revalidation r1")
+    change = store.schedulers.claim(NODE)
     assert change
     if when == "after the drain":
         clusters.backend_of("alpha").withdraw(THERE, change.why)
-    store.release_leases("revalidation", "r1", "its run was gone")
+    store.leases.release("revalidation", "r1", "its run was gone")
     assert service.carry_out(NODE), "another process may still be at it"
     monkeypatch.setattr(schedulers, "CLAIM", 0)
     later = schedulers.access.now() + datetime.timedelta(minutes=10)
     monkeypatch.setattr(schedulers.access, "now", lambda: later)
     service.reconcile()
     assert line(nodes) == THERE
-    place = store.scheduler_place(NODE)
+    place = store.schedulers.place(NODE)
     assert place
     assert place.admitted
 
@@ -252,18 +252,18 @@ def test_a_controller_that_is_killed_while_it_changes_a_node_leaves_no_drain(
 def test_a_change_is_claimed_longer_than_its_scheduler_may_take(nodes: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("MUSTER_SCHEDULER_TIMEOUT_S", "120")
     placed()
-    assert store.claim_change(NODE)
+    assert store.schedulers.claim(NODE)
     later = schedulers.access.now() + datetime.timedelta(minutes=20)
     monkeypatch.setattr(schedulers.access, "now", lambda: later)
-    assert store.claim_change(NODE) is None
+    assert store.schedulers.claim(NODE) is None
 
 
 def test_a_claim_by_a_clock_that_was_set_back_holds_no_change_up(nodes: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     in_production()
     now = schedulers.access.now()
     monkeypatch.setattr(schedulers.access, "now", lambda: now + datetime.timedelta(days=1))
-    store.withdraw_for_test(NODE, "revalidation r1")
-    assert store.claim_change(NODE)  # and its process is killed
+    store.schedulers.withdraw_for_test(NODE, "revalidation r1")
+    assert store.schedulers.claim(NODE)  # and its process is killed
     monkeypatch.setattr(schedulers.access, "now", lambda: now)
     assert service.carry_out(NODE) == ""
     assert "muster:" in line(nodes)
@@ -278,10 +278,10 @@ def test_a_change_that_is_superseded_while_it_is_carried_out_is_followed(
     def slow(self: NodeList, *change: object) -> None:
         real(self, *change)
         monkeypatch.setattr(NodeList, "withdraw", real)
-        store.restore_place(NODE, "its run is over")
+        store.schedulers.restore(NODE, "its run is over")
 
     monkeypatch.setattr(NodeList, "withdraw", slow)
-    store.withdraw_for_test(NODE, "revalidation r1")
+    store.schedulers.withdraw_for_test(NODE, "revalidation r1")
     assert service.carry_out(NODE) == ""
     assert line(nodes) == THERE
 
@@ -290,12 +290,12 @@ def test_the_test_job_of_a_cluster_that_left_the_settings_does_not_stop_the_othe
     nodes: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     placed()
-    store.add_node(fleet.new_node("gpu-0002"))
-    store.place_on_scheduler("gpu-0002", "beta", "r1n2", "Ada", "rack 1")
-    store.note_test_job("gpu-0002", f"{TEST_PREFIX}1")
+    store.nodes.add(fleet.new_node("gpu-0002"))
+    store.schedulers.assign("gpu-0002", "beta", "r1n2", "Ada", "rack 1")
+    store.schedulers.note_test_job("gpu-0002", f"{TEST_PREFIX}1")
     service.reconcile()
     assert "muster: registered" in line(nodes)
-    place = store.scheduler_place("gpu-0002")
+    place = store.schedulers.place("gpu-0002")
     assert place
     assert place.test_job, "it is ended once the cluster is back"
 
@@ -310,27 +310,27 @@ def test_a_place_stays_while_a_run_tests_its_node(nodes: Path, leased: bool) -> 
         move(NODE, State.PRODUCTION, "Ada", "needed now")
         lease = fleet.begin(NODE, "again")
         fleet.do_stage(lease, "intake")
-        store.release_leases(lease.dag_id, lease.run_id, "over")
-        assert store.get_node(NODE).state is State.REVALIDATION
+        store.leases.release(lease.dag_id, lease.run_id, "over")
+        assert store.nodes.get(NODE).state is State.REVALIDATION
     for cluster, there in (("alpha", "r1n2"), ("", "")):
         with illegal(Refusal.LEASED if leased else Refusal.STATE):
-            store.place_on_scheduler(NODE, cluster, there, "Ada", "rack 2")
-    assert [place.name for place in store.scheduler_places()] == [THERE]
+            store.schedulers.assign(NODE, cluster, there, "Ada", "rack 2")
+    assert [place.name for place in store.schedulers.places()] == [THERE]
 
 
 def test_bad_places_are_one_sentence_and_change_nothing(nodes: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     placed()
-    store.add_node(fleet.new_node("gpu-0002"))
+    store.nodes.add(fleet.new_node("gpu-0002"))
     for cluster, name in (("alpha", "r9n9"), ("beta", THERE)):
         with pytest.raises(BadScheduler):
             clusters.check(cluster, [name])
     with pytest.raises(BadScheduler):
-        store.place_on_scheduler("gpu-0002", "alpha", THERE, "Ada", "x")
+        store.schedulers.assign("gpu-0002", "alpha", THERE, "Ada", "x")
     fleet.qualify()
     move(NODE, State.PRODUCTION, "Ada", "needed now")
     with illegal(Refusal.STATE):
-        store.place_on_scheduler(NODE, "alpha", "r1n2", "Ada", "x")
-    assert [place.name for place in store.scheduler_places()] == [THERE]
+        store.schedulers.assign(NODE, "alpha", "r1n2", "Ada", "x")
+    assert [place.name for place in store.schedulers.places()] == [THERE]
     nodes.write_text("r1n2\n")
     marks = {item.item: item.mark for item in of_controller(NODE)}
     assert marks == {"scheduler": "missing", "signing key": "ok"}
@@ -339,7 +339,7 @@ def test_bad_places_are_one_sentence_and_change_nothing(nodes: Path, monkeypatch
 def test_a_cluster_that_shows_what_cannot_be_read_stops_no_other(nodes: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Its nodes count as not idle, and its changes wait."""
     in_production()
-    store.add_node(fleet.new_node("gpu-0002"))
+    store.nodes.add(fleet.new_node("gpu-0002"))
     fleet.qualify("gpu-0002")
     move("gpu-0002", State.PRODUCTION, "Ada", "needed now")
 
@@ -352,7 +352,7 @@ def test_a_cluster_that_shows_what_cannot_be_read_stops_no_other(nodes: Path, mo
     assert (answers[NODE].idle, answers["gpu-0002"].idle) == (False, True)
     move(NODE, State.QUARANTINE, "Ada", "noise")
     assert any("alpha" in line for line in service.reconcile())
-    place = store.scheduler_place(NODE)
+    place = store.schedulers.place(NODE)
     assert place
     assert (place.waits, bool(place.last_error)) == (True, True)
 
@@ -362,9 +362,9 @@ def test_no_job_is_ended_for_corrupted_data_that_a_person_waived(nodes: Path, mo
     fleet.fail(NODE, "bad", fleet.finding(metric="gemm_mismatches"))
     for state in (State.TRIAGE, State.REPAIR, State.REGISTERED):
         move(NODE, state, "Ada", "repaired")
-    (found,) = {each.finding.id for each in store.open_findings(NODE)}
+    (found,) = {each.finding.id for each in store.verdicts.open_findings(NODE)}
     until = datetime.datetime.now(datetime.UTC) + datetime.timedelta(days=30)
-    store.waive_finding(found, until, "Ada", "the probe was wrong")
+    store.waivers.give(found, until, "Ada", "the probe was wrong")
     fleet.qualify(NODE, "again")
     move(NODE, State.PRODUCTION, "Ada", "needed now")
     ended: list[str] = []

@@ -37,7 +37,7 @@ def test_a_node_that_its_test_job_leaves_in_revalidation_is_closed_when_the_run_
     fleet.do_stage(lease, "intake", Verdict.INCONCLUSIVE, findings=(fleet.finding(),))
     with pytest.raises(AirflowFailException):
         revalidation.conclude(DAG, "r1")
-    assert (store.get_node(NODE).state, line(nodes)) == (State.REVALIDATION, THERE)
+    assert (store.nodes.get(NODE).state, line(nodes)) == (State.REVALIDATION, THERE)
     qualification.release(DAG, "r1")
     assert "muster:" in line(nodes)
 
@@ -45,8 +45,8 @@ def test_a_node_that_its_test_job_leaves_in_revalidation_is_closed_when_the_run_
 @pytest.mark.parametrize("closed", [False, True])
 def test_a_node_in_shadow_mode_is_tested_only_while_another_keeps_it_closed(nodes: Path, closed: bool) -> None:
     """Muster closes none of these."""
-    store.adopt_nodes([], "Ada", "serves", enrol=[("", fleet.new_node())])
-    store.place_on_scheduler(NODE, "alpha", THERE, "Ada", "rack 1")
+    store.adoption.adopt([], "Ada", "serves", enrol=[("", fleet.new_node())])
+    store.schedulers.assign(NODE, "alpha", THERE, "Ada", "rack 1")
     if closed:
         nodes.write_text(f"{THERE} # alice: muster:verify\n")
     before = nodes.read_text()
@@ -60,7 +60,7 @@ def test_a_test_job_that_was_left_is_ended_before_another_begins(nodes: Path, jo
     in_production()
     revalidate()
     (left,) = jobs.running
-    store.release_leases(DAG, "r1", "its process died")
+    store.leases.release(DAG, "r1", "its process died")
     jobs.down = down
     if down:
         with pytest.raises(SchedulerDown):
@@ -79,12 +79,12 @@ def test_a_test_job_that_was_left_is_ended_before_a_qualification(nodes: Path, j
     in_production()
     revalidate()
     (left,) = jobs.running
-    store.release_leases(DAG, "r1", "its process died")
+    store.leases.release(DAG, "r1", "its process died")
     jobs.down = down
     with pytest.raises(SchedulerDown) if down else contextlib.nullcontext():
         claims.refuse_in_use([NODE], None)
     assert jobs.ended == ([] if down else [left])
-    place = store.scheduler_place(NODE)
+    place = store.schedulers.place(NODE)
     assert place
     assert place.test_job == (left if down else "")
 
@@ -108,17 +108,17 @@ def test_the_end_of_one_run_leaves_the_job_of_the_next(
         monkeypatch.setattr(closing, "release", release)
         qualification.release(DAG, "r1")
     else:
-        store.release_leases(DAG, "r1", "its process died")
+        store.leases.release(DAG, "r1", "its process died")
     if by == "reconcile":
-        live = store.live_leases
+        live = store.leases.live
 
         def live_leases() -> list[Lease]:
             found = live()
-            monkeypatch.setattr(store, "live_leases", live)
+            monkeypatch.setattr(store.leases, "live", live)
             revalidate("r2")
             return found
 
-        monkeypatch.setattr(store, "live_leases", live_leases)
+        monkeypatch.setattr(store.leases, "live", live_leases)
         service.reconcile()
     elif by != "release":
         revalidate("r2")
@@ -130,7 +130,7 @@ def test_the_end_of_one_run_leaves_the_job_of_the_next(
         monkeypatch.setattr(claims, "controller_ready", lambda: None)
         with pytest.raises(AirflowSkipException):
             revalidation.claim(DAG, "r1", {"node": NODE, "level": "demo"})
-    place = store.scheduler_place(NODE)
+    place = store.schedulers.place(NODE)
     assert place
     assert list(jobs.running) == [place.test_job]
 
@@ -143,7 +143,7 @@ def test_no_step_of_a_test_runs_on_an_open_node_once_its_job_was_ended(nodes: Pa
         fleet.do_stage(lease, "intake")
         assert service.step_of_test(NODE)
     assert service.end_test(NODE) == ""
-    store.begin_stage(DAG, "r1", "burn_in" if when == "after a stage" else "intake")
+    store.runs.begin_stage(DAG, "r1", "burn_in" if when == "after a stage" else "intake")
     with pytest.raises(Preempted):
         service.step_of_test(NODE)
     assert line(nodes) == THERE, "an idle test never drains"
@@ -151,8 +151,8 @@ def test_no_step_of_a_test_runs_on_an_open_node_once_its_job_was_ended(nodes: Pa
     with pytest.raises(AirflowFailException):
         revalidation.conclude(DAG, "r1")
     qualification.release(DAG, "r1")
-    assert (store.get_node(NODE).state, line(nodes)) == (State.PRODUCTION, THERE)
-    place = store.scheduler_place(NODE)
+    assert (store.nodes.get(NODE).state, line(nodes)) == (State.PRODUCTION, THERE)
+    place = store.schedulers.place(NODE)
     assert place
     assert not place.preempted
 
@@ -160,12 +160,12 @@ def test_no_step_of_a_test_runs_on_an_open_node_once_its_job_was_ended(nodes: Pa
 def test_no_stage_runs_on_a_node_that_somebody_opened_during_its_test(nodes: Path) -> None:
     in_production()
     revalidate()
-    store.begin_stage(DAG, "r1", "intake")
+    store.runs.begin_stage(DAG, "r1", "intake")
     assert service.step_of_test(NODE) == ()
     nodes.write_text(f"{THERE}\n")
     with pytest.raises(Preempted):
         service.step_of_test(NODE)
-    store.release_leases(DAG, "r1", "its process died")
+    store.leases.release(DAG, "r1", "its process died")
     revalidate("r2")
     assert "muster:" in line(nodes)
     assert not service.preempted(NODE)
@@ -175,7 +175,7 @@ def test_no_stage_runs_on_a_node_that_its_scheduler_has_under_another_name_by_no
     """There it may be open, and a user's."""
     in_production()
     revalidate()
-    store.begin_stage(DAG, "r1", "intake")
+    store.runs.begin_stage(DAG, "r1", "intake")
     assert service.step_of_test(NODE) == ()
     nodes.write_text("renamed\n")
     for begins in (lambda: service.step_of_test(NODE), lambda: service.withdraw_for_test(NODE, "revalidation r1")):
@@ -191,7 +191,7 @@ def test_no_stage_runs_before_the_withdrawal_of_its_node_is_confirmed(nodes: Pat
     fleet.begin(NODE, "again")
     if there == "away":
         nodes.rename(nodes.with_suffix(".away"))
-    store.begin_stage(fleet.DAG, "again", "intake")
+    store.runs.begin_stage(fleet.DAG, "again", "intake")
     refused = {"open": Preempted, "away": SchedulerDown}
     with pytest.raises(refused[there]) if there in refused else contextlib.nullcontext():
         assert service.step_of_test(NODE) == ()
@@ -202,7 +202,7 @@ def test_a_cluster_that_is_down_is_asked_to_end_one_test_job_only(nodes: Path, j
     placed()
     placed("gpu-0002", "r1n2")
     for node in (NODE, "gpu-0002"):
-        store.note_test_job(node, f"{TEST_PREFIX}{node}")
+        store.schedulers.note_test_job(node, f"{TEST_PREFIX}{node}")
     jobs.down, jobs.asked = True, 0
     nodes.rename(nodes.with_suffix(".away"))
     service.reconcile()
@@ -220,12 +220,12 @@ def test_a_node_that_waits_in_revalidation_and_is_in_use_leaves_the_others_their
     with pytest.raises(AirflowFailException):
         revalidation.conclude(DAG, "r1")
     qualification.release(DAG, "r1")
-    assert store.get_node(NODE).state is State.REVALIDATION
+    assert store.nodes.get(NODE).state is State.REVALIDATION
     used = Seen(open=False, ours=True, used_by="job 7 of alice")
     monkeypatch.setattr(NodeList, "look", lambda self, names: dict.fromkeys(names, used))
 
     def chosen() -> list[str]:
-        return [each.node for each in choose(known(store.list_nodes(), datetime.datetime.now(datetime.UTC))).chosen]
+        return [each.node for each in choose(known(store.nodes.find(), datetime.datetime.now(datetime.UTC))).chosen]
 
     assert chosen() == [NODE]
     with pytest.raises(AirflowSkipException):
@@ -240,7 +240,7 @@ def test_a_test_that_a_person_forces_on_an_open_node_is_not_preempted(nodes: Pat
     assert line(nodes) == THERE
     with pytest.raises(AirflowFailException):
         qualification.conclude(lease.dag_id, lease.run_id)
-    assert store.get_run(lease.dag_id, lease.run_id).verdict is Verdict.INCONCLUSIVE
+    assert store.runs.get(lease.dag_id, lease.run_id).verdict is Verdict.INCONCLUSIVE
 
 
 def test_a_preemption_costs_nothing_also_where_the_run_was_not_concluded(nodes: Path, jobs: Jobs) -> None:
@@ -249,6 +249,6 @@ def test_a_preemption_costs_nothing_also_where_the_run_was_not_concluded(nodes: 
     jobs.running.clear()
     assert service.preempted(NODE)
     closing.release(DAG, "r1", "its run was gone")
-    node = store.get_node(NODE)
+    node = store.nodes.get(NODE)
     assert (node.state, node.inconclusive) == (State.PRODUCTION, 0)
-    assert store.get_run(DAG, "r1").verdict is Verdict.SKIPPED
+    assert store.runs.get(DAG, "r1").verdict is Verdict.SKIPPED

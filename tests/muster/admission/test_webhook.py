@@ -34,9 +34,9 @@ def beside(receiver: Receiver, fleet_db: str) -> AdmissionBackend:
 def blind(receiver: Receiver, fleet_db: str, monkeypatch: pytest.MonkeyPatch) -> Receiver:
     """A receiver that offers no state, and gpu-0001 admitted there."""
     webhook_settings(monkeypatch, receiver, state_url="")
-    store.add_node(fleet.new_node())
+    store.nodes.add(fleet.new_node())
     check("hook", ["n0"])
-    store.place_on_scheduler(NODE, "hook", "n0", "Ada", "rack 1")
+    store.schedulers.assign(NODE, "hook", "n0", "Ada", "rack 1")
     fleet.qualify()
     move(NODE, State.PRODUCTION, "Ada", "needed now")
     receiver.messages.clear()
@@ -55,7 +55,7 @@ def test_a_change_that_goes_wrong_waits_and_is_carried_out_once(blind: Receiver,
     """ "lie" is known by the state alone, which this receiver does not offer."""
     blind.mood = [mood]
     move(NODE, State.QUARANTINE, "Ada", "noise")
-    place = store.scheduler_place(NODE)
+    place = store.schedulers.place(NODE)
     assert place
     assert place.waits is (mood != "lie")
     assert not service.idle([NODE])[NODE].idle
@@ -83,7 +83,7 @@ def test_later_changes_have_higher_sequences_even_if_the_clock_goes_back(
 def test_an_answer_that_confirms_nothing_leaves_the_change_waiting(blind: Receiver, answer: str) -> None:
     blind.mood = [answer]
     move(NODE, State.QUARANTINE, "Ada", "noise")
-    place = store.scheduler_place(NODE)
+    place = store.schedulers.place(NODE)
     assert place
     assert place.waits
 
@@ -91,7 +91,7 @@ def test_an_answer_that_confirms_nothing_leaves_the_change_waiting(blind: Receiv
 def test_without_state_the_label_tells_whether_a_node_is_in_use(blind: Receiver) -> None:
     assert service.idle([NODE])[NODE].idle
     assert service.allocation(NODE).allocated
-    store.add_nodes([("", fleet.new_node(labels={"busy": "job 7"}))], actor="Ada")
+    store.nodes.add_all([("", fleet.new_node(labels={"busy": "job 7"}))], actor="Ada")
     assert not service.idle([NODE])[NODE].idle
 
 

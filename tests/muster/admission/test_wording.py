@@ -44,12 +44,12 @@ def test_wording_of_connections(
 
 def test_wording_of_places_and_differences(nodes: Path, snapshot: SnapshotAssertion) -> None:
     for name in ("gpu-0001", "gpu-0002"):
-        store.add_node(fleet.new_node(name))
-    store.place_on_scheduler("gpu-0001", "alpha", "r1n1", "Ada", "rack 1")
+        store.nodes.add(fleet.new_node(name))
+    store.schedulers.assign("gpu-0001", "alpha", "r1n1", "Ada", "rack 1")
     refusals = [
         refused(clusters.check, "alpha", ["r9n9"]),
         refused(clusters.check, "beta", ["r1n1"]),
-        refused(store.place_on_scheduler, "gpu-0002", "alpha", "r1n1", "Ada", "x"),
+        refused(store.schedulers.assign, "gpu-0002", "alpha", "r1n1", "Ada", "x"),
         service.idle(["gpu-0002"])["gpu-0002"].why,
     ]
     service.reconcile()
@@ -57,6 +57,6 @@ def test_wording_of_places_and_differences(nodes: Path, snapshot: SnapshotAssert
     refusals += service.reconcile()
     nodes.write_text("")
     refusals += service.reconcile()
-    store.move_node("gpu-0001", State.QUARANTINE, "Ada", "noise")
+    store.nodes.move("gpu-0001", State.QUARANTINE, "Ada", "noise")
     refusals.append(refused(admit_by, "gpu-0001", "Ada", "needed"))
     assert "\n".join(refusals) == snapshot

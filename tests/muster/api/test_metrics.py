@@ -73,14 +73,14 @@ def test_they_show_the_records(client: TestClient) -> None:
     assert empty["muster_mails_waiting"] == {(): 0}
     assert empty["muster_tests_oldest_timestamp_seconds"] == {(): 0}
     for name in ("gpu-0001", "gpu-0002", "gpu-0003"):
-        store.add_node(fleet.new_node(name, rack="r1"))
+        store.nodes.add(fleet.new_node(name, rack="r1"))
     fleet.qualify("gpu-0001")
     fleet.fail("gpu-0002")
     fleet.begin("gpu-0003")
-    store.outbox_add("a/b", b"mail")
-    store.outbox_add("a/c", b"mail")
-    first = store.outbox_pending()[0]
-    store.outbox_failed(first.id, "550 no", park=True)
+    store.outbox.add("a/b", b"mail")
+    store.outbox.add("a/c", b"mail")
+    first = store.outbox.pending()[0]
+    store.outbox.failed(first.id, "550 no", park=True)
     seen = read(client)
     assert seen["muster_nodes"]["false", "cpu-generic", "qualified"] == 1
     assert seen["muster_nodes"]["false", "cpu-generic", "quarantine"] == 1
@@ -100,13 +100,13 @@ def test_they_show_the_records(client: TestClient) -> None:
 
 def test_hostile_names_stay_one_label(client: TestClient) -> None:
     rack = 'r"1\n} evil 1 \\'
-    store.add_node(fleet.new_node(rack=rack))
+    store.nodes.add(fleet.new_node(rack=rack))
     series = read(client)["muster_node_last_pass_timestamp_seconds"]
     assert [labels[1] for labels in series] == [rack]
 
 
 def test_a_fleet_above_the_limit_has_no_series_of_nodes(client: TestClient, monkeypatch: pytest.MonkeyPatch) -> None:
-    store.add_node(fleet.new_node())
+    store.nodes.add(fleet.new_node())
     monkeypatch.setenv("MUSTER_METRICS_NODES", "0")
     seen = read(client)
     assert "muster_node_last_pass_timestamp_seconds" not in seen
@@ -115,7 +115,7 @@ def test_a_fleet_above_the_limit_has_no_series_of_nodes(client: TestClient, monk
 
 def test_the_docs_list_each_metric(client: TestClient) -> None:
     """docs/operating.md has the table that this prints when it fails."""
-    families = list(metrics.Fleet(store.fleet_figures(), nodes_max=9).collect())
+    families = list(metrics.Fleet(store.figures.fleet(), nodes_max=9).collect())
     rows = [(family.name, vars(family)["_labelnames"], family.documentation) for family in families]
     rows.append((metrics.NODE_METRIC, ("node", "rack", "state"), metrics.NODE_TEXT))
     table = "".join(f"| `{name}` | {', '.join(labels)} | {text} |\n" for name, labels, text in rows)
@@ -143,7 +143,7 @@ def test_ten_thousand_nodes(client: TestClient, capsys: pytest.CaptureFixture[st
 def grow(nodes: int, runs_each: int) -> None:
     """A fleet in production whose nodes were tested daily: each run with one stage, each tenth with a finding."""
     now = datetime.datetime.now(datetime.UTC)
-    store.add_node(fleet.new_node("model"))
+    store.nodes.add(fleet.new_node("model"))
     fleet.fail("model")
     with writing() as session:
         models = {table: _row(session.query(table).first()) for table in (NodeRow, RunRow, StageRow, FindingRow)}

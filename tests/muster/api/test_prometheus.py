@@ -76,14 +76,14 @@ def test_prometheus_scrapes_and_has_data_for_each_query(tmp_path: Path, monkeypa
 def populate(monkeypatch: pytest.MonkeyPatch) -> None:
     """A fleet with something in each metric: its labels exist only where there is something to count."""
     for name in ("gpu-0001", "gpu-0002", "gpu-0003", "gpu-0004"):
-        store.add_node(fleet.new_node(name, rack="r1"))
+        store.nodes.add(fleet.new_node(name, rack="r1"))
     fleet.qualify("gpu-0001")
     fleet.qualify("gpu-0002")
     fleet.fail("gpu-0003")
     monkeypatch.setattr(fleet, "DAG", "cluster_qualification")
     fleet.fail("gpu-0002", "block", stage="cluster_validation")
     fleet.begin("gpu-0004", "block-2")
-    now = store.get_node("gpu-0001").added_at
+    now = store.nodes.get("gpu-0001").added_at
     with writing() as session:
         session.get_one(NodeRow, "gpu-0001").state = "production"
         for name, done in (("gpu-0001", "admitted"), ("gpu-0002", "")):

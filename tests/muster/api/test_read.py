@@ -52,10 +52,10 @@ def _described(app: FastAPI) -> set[str]:
 
 def test_answers(client: TestClient) -> None:
     for name in ("gpu-0001", "gpu-0002", "gpu-0003"):
-        store.add_node(fleet.new_node(name, rack="r1", launch={"kind": "python", "python": "/secret"}))
+        store.nodes.add(fleet.new_node(name, rack="r1", launch={"kind": "python", "python": "/secret"}))
     fleet.fail("gpu-0001")
     fleet.qualify("gpu-0002")
-    store.move_node("gpu-0002", State.PRODUCTION, "Ada", "by hand")
+    store.nodes.move("gpu-0002", State.PRODUCTION, "Ada", "by hand")
 
     def get(path: str) -> Any:
         answer = client.get(f"/v1/nodes{path}")
@@ -71,7 +71,7 @@ def test_answers(client: TestClient) -> None:
     assert get("/gpu-0002")["state"] == "production"
     assert get("/gpu-0002")["pause"] is None
     later = datetime.datetime.now(datetime.UTC) + datetime.timedelta(days=1)
-    store.pause_node("gpu-0002", later, "Ada", "a technician is there")
+    store.pauses.pause("gpu-0002", later, "Ada", "a technician is there")
     assert get("/gpu-0002")["pause"]["person"] == "Ada"
     assert get("/gpu-0001/verdicts")[0]["verdict"] == "FAIL"
     assert get("/gpu-0001/findings")[0]["finding"]["fault_class"] == "gpu"
@@ -84,7 +84,7 @@ def test_answers(client: TestClient) -> None:
 
 def test_a_page_of_nodes_does_not_read_the_fleet_anew(client: TestClient, monkeypatch: pytest.MonkeyPatch) -> None:
     for name in ("a", "b"):
-        store.add_node(fleet.new_node(name))
+        store.nodes.add(fleet.new_node(name))
     assert [row["node"] for row in client.get("/v1/nodes?limit=1").json()] == ["a"]
-    monkeypatch.setattr(store, "fleet_rows", lambda: pytest.fail("the fleet was read again"))
+    monkeypatch.setattr(store.overview, "rows", lambda: pytest.fail("the fleet was read again"))
     assert [row["node"] for row in client.get("/v1/nodes?limit=1&after=a").json()] == ["b"]

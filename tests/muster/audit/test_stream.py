@@ -29,7 +29,7 @@ NODE = "gpu-0001"
 def write(number: int, begin: int = 0) -> None:
     """Events with reasons that would break a line, a frame or a terminal."""
     if begin == 0:
-        store.add_node(fleet.new_node(NODE))
+        store.nodes.add(fleet.new_node(NODE))
     with acting.under("airflow:ada"), writing() as session:
         for each in range(begin, begin + number):
             reason = f"remark {each}\n<34>1 \x1b[31m ü " + "x" * 40
@@ -40,20 +40,20 @@ def write(number: int, begin: int = 0) -> None:
 def test_a_decision_that_concerns_no_node_is_audited(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setenv("MUSTER_CERTIFICATE_KEY_FILE", str(tmp_path / "key"))
     for key in ("sent-again", "dropped"):
-        store.outbox_add(key, b"x")
+        store.outbox.add(key, b"x")
     with acting.under("os:ada"):
-        store.outbox_resend("sent-again", "Ada", "the server is mended")
-        store.outbox_drop("dropped", "Ada", "of last year")
-        assert not store.outbox_drop("unknown", "Ada", "of last year")
-        store.replace_key("Ada", "the old one was lost")
+        store.outbox.resend("sent-again", "Ada", "the server is mended")
+        store.outbox.drop("dropped", "Ada", "of last year")
+        assert not store.outbox.drop("unknown", "Ada", "of last year")
+        store.signing.replace_key("Ada", "the old one was lost")
         with pytest.raises(ControllerFault):
-            store.replace_key("Ada", "a key is there")
-    for refused in (store.outbox_resend, store.outbox_drop):
+            store.signing.replace_key("Ada", "a key is there")
+    for refused in (store.outbox.resend, store.outbox.drop):
         with pytest.raises(NoPerson):
             refused("sent-again", "Ada", " ")
     with pytest.raises(NoPerson):
-        store.replace_key("admin", "why not")
-    events = store.audit_batch("siem", 9)
+        store.signing.replace_key("admin", "why not")
+    events = store.audit.batch("siem", 9)
     assert [(each.kind, each.node, each.actor, each.login) for each in events] == [("audit", "", "Ada", "os:ada")] * 3
     assert [each.evidence.get("mail") for each in events] == ["sent-again", "dropped", None]
     assert [each.reason.rpartition(": ")[2] for each in events] == [
@@ -71,11 +71,11 @@ def first_seen(got: list[dict[str, Any]]) -> list[int]:
 
 
 def everything() -> list[int]:
-    return [event.id for event in store.audit_batch("none", 10**6)]
+    return [event.id for event in store.audit.batch("none", 10**6)]
 
 
 def lag(sink: str) -> AuditLag:
-    return next(each for each in store.audit_lags() if each.sink == sink)
+    return next(each for each in store.audit.lags() if each.sink == sink)
 
 
 def test_syslog_that_breaks_midway_loses_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -160,7 +160,7 @@ def test_a_torn_line_does_not_join_the_next(tmp_path: Path) -> None:
     write(2)
     path = tmp_path / "audit.jsonl"
     path.write_text('{"id": 1, "no')
-    sinks.FileSink(kind="file", path=path).send(store.audit_batch("disk", 9))
+    sinks.FileSink(kind="file", path=path).send(store.audit.batch("disk", 9))
     torn, *lines = path.read_text().splitlines()
     assert (torn, [json.loads(line)["id"] for line in lines]) == ('{"id": 1, "no', everything())
 
@@ -172,7 +172,7 @@ def test_an_event_that_is_committed_late_is_not_passed_over(fleet_db: str) -> No
         pytest.skip("SQLite has one writer at a time")
     write(1)
     got: list[AuditEvent] = []
-    reader = threading.Thread(target=lambda: got.extend(store.audit_batch("siem", 100)))
+    reader = threading.Thread(target=lambda: got.extend(store.audit.batch("siem", 100)))
     with writing() as session:
         access.write_event(session, NODE, State.REGISTERED, State.REGISTERED, "slow", "first", {})
         quick = threading.Thread(target=write, args=(1, 1))

@@ -68,7 +68,7 @@ def test_an_answer_under_a_shared_login_is_refused_before_it_is_given(
 ) -> None:
     """The run refuses it too, but only after the question is closed. Whose a token is, Airflow alone knows."""
     airflow.override = asks
-    store.add_node(fleet.new_node("gpu-0005"))
+    store.nodes.add(fleet.new_node("gpu-0005"))
     monkeypatch.setenv("MUSTER_AIRFLOW_USERNAME", login)
     monkeypatch.setenv("MUSTER_AIRFLOW_TOKEN", token)
     status, _, _ = muster("approve", "asks", "--option", "Approve", "--reason", "because")
@@ -78,7 +78,7 @@ def test_an_answer_under_a_shared_login_is_refused_before_it_is_given(
 
 def test_an_answer_about_a_node_under_test_is_refused_before_it_is_given(muster: Muster, airflow: Airflow) -> None:
     airflow.override = asks
-    store.add_node(fleet.new_node("gpu-0005"))
+    store.nodes.add(fleet.new_node("gpu-0005"))
     fleet.begin("gpu-0005", "at-work")
     for dry_run in ((), ("--dry-run",)):
         status, _, err = muster("approve", "asks", "--option", "Approve", "--reason", "because", *dry_run)
@@ -88,21 +88,21 @@ def test_an_answer_about_a_node_under_test_is_refused_before_it_is_given(muster:
 
 def failed() -> str:
     """A node whose run failed, registered again; returns the finding's id."""
-    store.add_node(fleet.new_node(serials={"system": "S-1", "gpu3": "G-3"}))
+    store.nodes.add(fleet.new_node(serials={"system": "S-1", "gpu3": "G-3"}))
     lease = fleet.fail()
     for state in (State.TRIAGE, State.REPAIR, State.REGISTERED):
-        store.move_node(NODE, state, "Ada", "known")
-    return store.run_report(lease.dag_id, lease.run_id).stages[0].judgement.findings[0].id
+        store.nodes.move(NODE, state, "Ada", "known")
+    return store.reporting.run(lease.dag_id, lease.run_id).stages[0].judgement.findings[0].id
 
 
 @pytest.mark.usefixtures("fleet_db")
 def test_the_login_is_recorded_beside_the_name_that_is_typed(muster: Muster, monkeypatch: pytest.MonkeyPatch) -> None:
     """The environment's LOGNAME is as easily typed as a name."""
-    store.add_node(fleet.new_node())
+    store.nodes.add(fleet.new_node())
     for name in ("LOGNAME", "USER", "MUSTER_PERSON"):
         monkeypatch.setenv(name, "mallory")
     assert muster("node", "move", NODE, "retired", *WHY)[0] == 0
-    event = store.node_events(NODE)[-1]
+    event = store.nodes.events(NODE)[-1]
     login = f"os:{pwd.getpwuid(os.getuid()).pw_name}"
     assert (event.actor, event.login) == ("Ada", login)
     assert f"\tAda\t{login}\t" in muster("node", "history", NODE)[1]
@@ -118,7 +118,7 @@ class TestWaivers:
         assert status == 0
         assert out.splitlines()[0] == f"waiver 1: floor of gemm_rate on gpu G-3 is waived by Ada until {DAY}: because"
         assert f"1\t{finding}\tfloor of gemm_rate\tgpu G-3\t{DAY}\tAda\tbecause" in muster("waivers", "list")[1]
-        (given,) = store.list_waivers()
+        (given,) = store.waivers.find()
         assert given.until == datetime.datetime.fromisoformat(f"{DAY}T00:00+00:00") + datetime.timedelta(days=1)
         assert f"{finding} by Ada until {DAY}: because\n" in muster("node", "show", NODE)[1]
         assert json.loads(muster("waivers", "list", "--node", NODE, "--json")[1])[0]["person"] == "Ada"
@@ -126,7 +126,7 @@ class TestWaivers:
         _, out, _ = muster("runs", "show", "again")
         assert f"floor of gemm_rate (dtype bf16) on gpu3 ({finding}) is waived by Ada until {DAY}" in out
         assert out.rstrip().endswith(f"\trma\tby Ada until {DAY}: because")
-        assert store.run_stages(lease.dag_id, lease.run_id)[0].verdict is Verdict.WARN
+        assert store.runs.stages(lease.dag_id, lease.run_id)[0].verdict is Verdict.WARN
         ended = f"waiver 1 of {finding} on gpu-0001 is revoked\n"
         assert muster("waivers", "revoke", "1", *WHY) == (0, ended, "")
         assert muster("waivers", "list")[1] == "nothing is waived\n"
@@ -147,7 +147,7 @@ class TestWaivers:
         assert (status, out) == (1, "")
         assert err.startswith(f"muster: {sentence}")
         assert err.count("\n") == 1
-        assert store.list_waivers(over=True) == []
+        assert store.waivers.find(over=True) == []
 
 
 @pytest.mark.usefixtures("fleet_db")
@@ -239,14 +239,14 @@ class TestDryRuns:
         monkeypatch.setenv("MUSTER_RETENTION_RUNS_DAYS", "1")
         monkeypatch.setenv("MUSTER_PERSON", "Ada")
         finding = failed()
-        store.waive_finding(finding, datetime.datetime.now(datetime.UTC) + datetime.timedelta(days=9), "Ada", "known")
+        store.waivers.give(finding, datetime.datetime.now(datetime.UTC) + datetime.timedelta(days=9), "Ada", "known")
         for name in ("gpu-0002", "gpu-0004"):
-            store.add_node(fleet.new_node(name))
-        store.adopt_nodes([], "Ada", "serves", enrol=[("", fleet.new_node("gpu-0003"))])
+            store.nodes.add(fleet.new_node(name))
+        store.adoption.adopt([], "Ada", "serves", enrol=[("", fleet.new_node("gpu-0003"))])
         for name in ("gpu-0005", "gpu-0006"):
-            store.add_node(fleet.new_node(name))
+            store.nodes.add(fleet.new_node(name))
             fleet.qualify(name)
-        store.outbox_add("a-mail", b"x", datetime.datetime.now(datetime.UTC) + datetime.timedelta(hours=1))
+        store.outbox.add("a-mail", b"x", datetime.datetime.now(datetime.UTC) + datetime.timedelta(hours=1))
         airflow.override = asks
         lease = fleet.begin("gpu-0004", "forgotten")
         airflow.runs[lease.run_id] = "failed"
@@ -268,23 +268,23 @@ class TestDryRuns:
 
     def test_a_refusal_is_rehearsed_too(self, muster: Muster, airflow: Airflow) -> None:
         failed()
-        store.move_node(NODE, State.QUARANTINE, "Ada", "smoke")
+        store.nodes.move(NODE, State.QUARANTINE, "Ada", "smoke")
         status, _, err = muster("node", "move", NODE, "production", *WHY, "--dry-run")
         assert status == 1
         assert "no node enters production from there" in err
         status, out, _ = muster("qualify", NODE, "--dry-run")
         assert status == 1
         assert "gpu-0001: would be refused: gpu-0001 is in quarantine and is not tested there" in out
-        store.add_node(fleet.new_node("gpu-0002"))
+        store.nodes.add(fleet.new_node("gpu-0002"))
         fleet.begin("gpu-0002", "other")
         assert "would be refused: gpu-0002 is leased by run other" in muster("qualify", "gpu-0002", "--dry-run")[1]
-        store.adopt_nodes([], "Ada", "serves", enrol=[("", fleet.new_node("gpu-0003"))])
+        store.adoption.adopt([], "Ada", "serves", enrol=[("", fleet.new_node("gpu-0003"))])
         assert "would be refused: it is in use: production" in muster("qualify", "gpu-0003", "--dry-run")[1]
         assert airflow.log == []
 
     def test_the_plan_its_time_and_its_risks(self, muster: Muster, airflow: Airflow) -> None:
-        store.add_node(fleet.new_node("gpu-0002"))
-        store.adopt_nodes([], "Ada", "serves", enrol=[("", fleet.new_node("gpu-0003"))])
+        store.nodes.add(fleet.new_node("gpu-0002"))
+        store.adoption.adopt([], "Ada", "serves", enrol=[("", fleet.new_node("gpu-0003"))])
         status, out, _ = muster(
             "qualify", "gpu-0002", "gpu-0003", "--level", "short", "--force", "--force-reason", "mine", "--dry-run"
         )

@@ -56,7 +56,7 @@ def test_wording_of_doctor(snapshot: SnapshotAssertion, sqlite_db: str) -> None:
 @pytest.mark.usefixtures("sqlite_db")
 def test_wording_of_refusals(muster: Muster, snapshot: SnapshotAssertion) -> None:
     key = fleet.host_key("a")
-    store.add_node(fleet.new_node("a"))
+    store.nodes.add(fleet.new_node("a"))
     refused = [
         ["node", "show", "b"],
         ["node", "add", "h", "--sku", "cpu-generi"],
@@ -84,7 +84,7 @@ def test_wording_of_refusals(muster: Muster, snapshot: SnapshotAssertion) -> Non
     assert {line: err for line, (_, _, err) in answers.items()} == snapshot
     assert {status for status, _, _ in answers.values()} == {1}
     assert all(out == "" for _, out, _ in answers.values())
-    (node,) = store.list_nodes()
+    (node,) = store.nodes.find()
     assert (node.name, node.state) == ("a", "registered")
 
 

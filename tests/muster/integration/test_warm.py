@@ -31,12 +31,12 @@ def test_what_was_rehearsed_is_not_compiled_again(monkeypatch: pytest.MonkeyPatc
 
     monkeypatch.setattr(engine.engine().dialect, "statement_compiler", compiled_again)
     with pytest.raises(UnknownRun):
-        store.get_run("node_qualification", "gpu-0001__new")
-    assert store.get_lease("gpu-0001") is None
+        store.runs.get("node_qualification", "gpu-0001__new")
+    assert store.leases.get("gpu-0001") is None
 
 
 @pytest.mark.usefixtures("fleet_db")
 def test_a_rehearsal_beside_records_in_use_leaves_them_as_they_are() -> None:
-    store.add_node(fleet.new_node())
+    store.nodes.add(fleet.new_node())
     warm.rehearse()
-    assert [node.name for node in store.list_nodes()] == ["gpu-0001"]
+    assert [node.name for node in store.nodes.find()] == ["gpu-0001"]

@@ -39,7 +39,7 @@ def stricter(tmp_path: Path) -> Path:
 
 
 def test_a_stricter_floor_changes_the_verdict_of_the_slow_node_alone(judged: str, stricter: Path) -> None:  # noqa: F811
-    before = store.find_run(judged)
+    before = store.runs.by_id(judged)
     found = propose(skus=str(stricter))
     (change,) = found.changes
     assert (change.node, change.stage, change.level, change.recorded) == ("n0", STAGE, LEVEL, Verdict.WARN)
@@ -47,7 +47,7 @@ def test_a_stricter_floor_changes_the_verdict_of_the_slow_node_alone(judged: str
     assert change.reason.startswith("gpu3: memory_bandwidth")
     assert len(found.outcomes) == NODES
     assert {each.now for each in found.outcomes if each.node != "n0"} <= {"PASS", "WARN"}
-    assert store.find_run(judged) == before, "nothing is recorded"
+    assert store.runs.by_id(judged) == before, "nothing is recorded"
 
 
 def test_another_snapshot_is_a_proposal_too(judged: str, sku: Sku) -> None:  # noqa: F811
@@ -74,7 +74,7 @@ def test_a_proposal_that_proposes_nothing_is_refused(judged: str, tmp_path: Path
 
 
 def test_results_that_are_kept_no_longer_are_named(judged: str, stricter: Path) -> None:  # noqa: F811
-    store.apply_retention(store.list_snapshots()[0].made_at.replace(year=2100))
+    store.retention.apply(store.peers.find()[0].made_at.replace(year=2100))
     found = propose(skus=str(stricter))
     assert (len(found.outcomes), len(found.without_result)) == (0, NODES)
 

@@ -62,19 +62,19 @@ def template(tmp_path_factory: pytest.TempPathFactory, sqlite_template: Path, sk
         patch.setenv("MUSTER_HOME", str(home))
         patch.delenv("MUSTER_DATABASE_URL", raising=False)
         for number in range(NODES):
-            store.add_node(fleet.new_node(f"n{number}", sku=SKU))
+            store.nodes.add(fleet.new_node(f"n{number}", sku=SKU))
         for visit in range(3):
             for number in range(NODES):
                 visited(f"n{number}", sku, f"visit {visit}", verdict_of=passed(sku))
         statistics.recompute()
-        store.dispose()
+        store.engine.dispose()
     return home / "muster.db"
 
 
 @pytest.fixture
 def judged(template: Path, sqlite_db: str, muster_home: Path, sku: Sku) -> str:
     """Such a fleet, in which gpu3 of n0 has become slow, though not below its floor; gives the run that found it."""
-    store.dispose()
+    store.engine.dispose()
     shutil.copy(template, muster_home / "muster.db")
     visited("n0", sku, "slow", slow={"gpu3": 0.93})
     return "n0__slow"
@@ -92,11 +92,11 @@ def visited(
     result, raw = measured(sku, f"{node} {run}", node, slow or {})
     lease = fleet.begin(node, f"{node}__{run}")
     if verdict_of is None:
-        begun = dataclasses.replace(store.get_run(DAG, lease.run_id), level=LEVEL)
-        verdict_of = judgement_of(fresh_case(begun, store.get_node(node), sku, STAGE, Collected(result)), node)
-    store.record_stage(DAG, lease.run_id, result, verdict_of, raw)
-    store.finish_run(DAG, lease.run_id, Verdict.WARN, "so it is")
-    store.release_leases(DAG, lease.run_id, "over")
+        begun = dataclasses.replace(store.runs.get(DAG, lease.run_id), level=LEVEL)
+        verdict_of = judgement_of(fresh_case(begun, store.nodes.get(node), sku, STAGE, Collected(result)), node)
+    store.stages.record(DAG, lease.run_id, result, verdict_of, raw)
+    store.runs.finish(DAG, lease.run_id, Verdict.WARN, "so it is")
+    store.leases.release(DAG, lease.run_id, "over")
     return verdict_of
 
 
@@ -113,15 +113,15 @@ def measured(sku: Sku, seed: str, node: str, slow: dict[str, float]) -> tuple[St
 
 
 def snapshot() -> str:
-    latest = store.latest_snapshot(SKU, LEVEL, simulated=False)
+    latest = store.peers.latest(SKU, LEVEL, simulated=False)
     assert latest is not None
     return latest.version
 
 
 def test_the_verdict_cites_the_snapshot_that_separates_the_slow_gpu_from_its_peers(judged: str) -> None:
-    (stage,) = store.run_report(DAG, judged).stages
+    (stage,) = store.reporting.run(DAG, judged).stages
     assert stage.judgement.snapshot == snapshot()
-    (kept,) = store.list_snapshots()
+    (kept,) = store.peers.find()
     assert (kept.sku, kept.level, kept.nodes, kept.simulated) == (SKU, LEVEL, NODES, False)
     blamed = [found for found in stage.judgement.findings if found.metric == SLOW and found.device == "gpu3"]
     assert blamed
@@ -131,7 +131,7 @@ def test_the_verdict_cites_the_snapshot_that_separates_the_slow_gpu_from_its_pee
 def test_by_the_cited_references_the_outcome_is_the_record(judged: str, sku: Sku) -> None:
     statistics.recompute()
     visited("n0", sku, "later")
-    (again,) = reevaluate(store.find_run(judged))
+    (again,) = reevaluate(store.runs.by_id(judged))
     assert again.outcome is not None
     assert again.differences == ()
     assert again.outcome.snapshot == again.recorded.snapshot
@@ -141,26 +141,26 @@ def test_by_the_cited_references_the_outcome_is_the_record(judged: str, sku: Sku
 def test_a_fresh_result_and_its_stored_copy_make_the_same_case(judged: str, sku: Sku) -> None:
     result, raw = measured(sku, "n0 again", "n0", {"gpu3": 0.93})
     lease = fleet.begin("n0", "n0__again")
-    run = dataclasses.replace(store.get_run(DAG, lease.run_id), level=LEVEL)
+    run = dataclasses.replace(store.runs.get(DAG, lease.run_id), level=LEVEL)
     evidence = (Evidence("lost_under_load_twice", "It was lost twice."),)
     collected = Collected(result, Chassis(trouble="the BMC does not answer"), evidence=evidence)
-    fresh = fresh_case(run, store.get_node("n0"), sku, STAGE, collected)
+    fresh = fresh_case(run, store.nodes.get("n0"), sku, STAGE, collected)
     verdict_of = judgement_of(fresh, "n0")
-    store.record_stage(DAG, lease.run_id, fresh.result, verdict_of, raw, chassis=collected.chassis.to_json().encode())
-    store.finish_run(DAG, lease.run_id, Verdict.WARN, "over")
-    store.release_leases(DAG, lease.run_id, "over")
+    store.stages.record(DAG, lease.run_id, fresh.result, verdict_of, raw, chassis=collected.chassis.to_json().encode())
+    store.runs.finish(DAG, lease.run_id, Verdict.WARN, "over")
+    store.leases.release(DAG, lease.run_id, "over")
     statistics.recompute()
-    kept = store.stage_bytes(DAG, lease.run_id, STAGE)
+    kept = store.raw.stage_bytes(DAG, lease.run_id, STAGE)
     assert kept is not None
     assert kept.result is not None
     assert kept.chassis is not None
     assert kept.recorded_at is not None
     again = Collected(parse_result(kept.result), Chassis.from_json(kept.chassis), evidence=evidence)
-    stored = stored_case(store.find_run(lease.run_id), sku, verdict_of, again, kept.recorded_at, "")
+    stored = stored_case(store.runs.by_id(lease.run_id), sku, verdict_of, again, kept.recorded_at, "")
     assert history(fresh) == history(stored)
     alike = {field.name for field in dataclasses.fields(Case)} - {"references"}
     assert {name: getattr(fresh, name) for name in alike} == {name: getattr(stored, name) for name in alike}
-    (outcome,) = reevaluate(store.find_run(lease.run_id))
+    (outcome,) = reevaluate(store.runs.by_id(lease.run_id))
     assert outcome.differences == ()
 
 
@@ -172,7 +172,7 @@ def history(case: Case) -> tuple[str, str]:
 
 
 def test_without_peers_it_would_not_be_known(judged: str) -> None:
-    (again,) = reevaluate(store.find_run(judged), as_of=NO_PEERS)
+    (again,) = reevaluate(store.runs.by_id(judged), as_of=NO_PEERS)
     assert any(sentence.startswith("no longer found") and "gpu3" in sentence for sentence in again.differences)
     assert again.outcome is not None
     assert again.outcome.snapshot == ""
@@ -183,7 +183,7 @@ def test_by_other_sku_files_a_floor_may_be_broken(judged: str, tmp_path: Path) -
     shutil.copytree(SHIPPED, folder)
     file = folder / f"{SKU}.yaml"
     file.write_text(file.read_text().replace("floor: 2610", "floor: 2800"))
-    (again,) = reevaluate(store.find_run(judged), skus=str(folder))
+    (again,) = reevaluate(store.runs.by_id(judged), skus=str(folder))
     assert any(sentence.startswith("found now (critical): gpu3") for sentence in again.differences)
     assert again.outcome is not None
     assert again.outcome.sku_version != again.recorded.sku_version
@@ -195,7 +195,7 @@ def test_wording_of_what_cannot_be_reevaluated(
     tmp_path: Path,
     snapshot: SnapshotAssertion,
 ) -> None:
-    run = store.find_run(judged)
+    run = store.runs.by_id(judged)
     refusals = [
         refused(reevaluate, run, as_of="x"),
         refused(reevaluate, run, skus="9").replace(run_revision(run), "REVISION"),
@@ -207,17 +207,17 @@ def test_wording_of_what_cannot_be_reevaluated(
     ]
     assert "\n".join(refusals) == snapshot
     status, _, err = muster("judge", "nobody__ran")
-    assert (status, err) == (1, f"muster: {refused(store.find_run, 'nobody__ran').partition(': ')[2]}\n")
+    assert (status, err) == (1, f"muster: {refused(store.runs.by_id, 'nobody__ran').partition(': ')[2]}\n")
 
 
 def run_revision(run: Run) -> str:
-    return store.run_report(run.dag_id, run.run_id).stages[0].judgement.sku_version
+    return store.reporting.run(run.dag_id, run.run_id).stages[0].judgement.sku_version
 
 
 def test_a_result_that_is_kept_no_longer_is_not_guessed(judged: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    later = store.list_snapshots()[0].made_at.replace(year=2100)
-    store.apply_retention(later)
-    (again,) = reevaluate(store.find_run(judged))
+    later = store.peers.find()[0].made_at.replace(year=2100)
+    store.retention.apply(later)
+    (again,) = reevaluate(store.runs.by_id(judged))
     assert (again.outcome, again.differences) == (None, ())
     assert again.why_not.startswith("no result of the node is stored")
 
@@ -244,7 +244,7 @@ def test_statistics_are_made_anew_only_after_something_happened(judged: str, sku
 def test_a_model_whose_statistics_cannot_be_made_leaves_those_of_the_others(judged: str, sku: Sku) -> None:
     """A device number beyond what statistics can hold, in the records of the model that comes first."""
     other = load_sku("a100-sxm-80gb-8")
-    store.add_node(fleet.new_node("x", sku=other.name))
+    store.nodes.add(fleet.new_node("x", sku=other.name))
     visited("x", other, "first", verdict_of=passed(other))
     with writing() as session:
         of_x = select(StageRow.id).where(StageRow.sku == other.name)
@@ -259,9 +259,9 @@ def test_a_snapshot_that_cannot_be_read_stops_no_test_and_is_made_anew(
     judged: str, sku: Sku, caplog: pytest.LogCaptureFixture
 ) -> None:
     statistics.recompute()
-    broken = dataclasses.replace(store.load_snapshot(snapshot(), SKU, LEVEL, simulated=False), version="broken")
+    broken = dataclasses.replace(store.peers.load(snapshot(), SKU, LEVEL, simulated=False), version="broken")
     broken = dataclasses.replace(broken, made_at=broken.made_at.replace(year=2100))
-    store.keep_snapshot(broken, SKU, LEVEL, simulated=False)
+    store.peers.keep(broken, SKU, LEVEL, simulated=False)
     assert visited("n1", sku, "again").snapshot == ""
     assert "judged without peers: snapshot broken cannot be used" in caplog.text
     assert len(statistics.recompute()) == 1
@@ -270,10 +270,10 @@ def test_a_snapshot_that_cannot_be_read_stops_no_test_and_is_made_anew(
 def test_where_nothing_is_compared_the_records_are_asked_nothing(
     judged: str, sku: Sku, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(store, "latest_snapshot", lambda *_, **__: pytest.fail("asked"))
+    monkeypatch.setattr(store.peers, "latest", lambda *_, **__: pytest.fail("asked"))
     bare = sku.model_copy(update={"programme": sku.programme.model_copy(update={"compare": (), "derive": ()})})
     result, _ = measured(sku, "x", "n0", {})
-    run, node = store.find_run(judged), store.get_node("n0")
+    run, node = store.runs.by_id(judged), store.nodes.get("n0")
     assert fresh_case(run, node, bare, STAGE, Collected(result)).references is None
     intake = parse_result(json.dumps(healthy_raw(sku, "intake", LEVEL)).encode())
     assert fresh_case(run, node, sku, "intake", Collected(intake)).references is None
@@ -298,11 +298,11 @@ def test_what_two_judgements_say_differently() -> None:
 def test_a_judgement_now_goes_by_the_waivers_of_now(judged: str, sku: Sku) -> None:
     failed = visited("n0", sku, "worse", slow={"gpu3": 0.6})
     assert failed.verdict is Verdict.FAIL
-    run = store.find_run("n0__worse")
+    run = store.runs.by_id("n0__worse")
     until = datetime.datetime.now(datetime.UTC) + datetime.timedelta(days=1)
-    (stage,) = store.run_report(DAG, run.run_id).stages
+    (stage,) = store.reporting.run(DAG, run.run_id).stages
     for finding in stage.judgement.findings:
-        store.waive_finding(finding.id, until, "Ada", "it goes back next week")
+        store.waivers.give(finding.id, until, "Ada", "it goes back next week")
     (then,), (now,), (over,) = (
         reevaluate(run),
         reevaluate(run, waived_at=datetime.datetime.now(datetime.UTC)),
@@ -315,17 +315,17 @@ def test_a_judgement_now_goes_by_the_waivers_of_now(judged: str, sku: Sku) -> No
 
 def newcomer(sku: Sku, name: str, slow: dict[str, float] | None = None) -> str:
     """Returns the run of a node that qualified when no peers were known."""
-    store.add_node(fleet.new_node(name, sku=SKU))
+    store.nodes.add(fleet.new_node(name, sku=SKU))
     lease = fleet.begin(name, f"{name}__new")
     for stage in STAGES:
         if stage != STAGE:
             fleet.do_stage(lease, stage)
             continue
         result, raw = measured(sku, name, name, slow or {})
-        store.begin_stage(lease.dag_id, lease.run_id, stage)
-        store.record_stage(lease.dag_id, lease.run_id, result, judge(Case.of(result, sku)), raw)
-    store.finish_run(lease.dag_id, lease.run_id, Verdict.PROVISIONAL, "Nobody knows.")
-    store.release_leases(lease.dag_id, lease.run_id, "over")
+        store.runs.begin_stage(lease.dag_id, lease.run_id, stage)
+        store.stages.record(lease.dag_id, lease.run_id, result, judge(Case.of(result, sku)), raw)
+    store.runs.finish(lease.dag_id, lease.run_id, Verdict.PROVISIONAL, "Nobody knows.")
+    store.leases.release(lease.dag_id, lease.run_id, "over")
     return lease.run_id
 
 
@@ -335,24 +335,24 @@ def test_peers_settle_what_could_not_be_judged(
     monkeypatch.setenv("MUSTER_MAIL_TO", "ops@example.com")
     monkeypatch.setattr(sending, "deliver_mail", lambda key: sending.Delivery(0, 1, 0))
     well, odd = newcomer(sku, "well"), newcomer(sku, "odd", {"gpu3": 0.93})
-    assert store.get_run(DAG, well).verdict is Verdict.PROVISIONAL
+    assert store.runs.get(DAG, well).verdict is Verdict.PROVISIONAL
     verdict_of = provisional.reevaluate_provisional()
     assert verdict_of["well"].startswith("PASS: All 5 stages passed, ")
     assert verdict_of["odd"].startswith("WARN: ")
-    assert (store.get_run(DAG, well).verdict, store.get_run(DAG, odd).verdict) == (Verdict.PASS, Verdict.WARN)
-    found = [each.finding for each in store.open_findings("odd") if each.finding.metric == SLOW]
+    assert (store.runs.get(DAG, well).verdict, store.runs.get(DAG, odd).verdict) == (Verdict.PASS, Verdict.WARN)
+    found = [each.finding for each in store.verdicts.open_findings("odd") if each.finding.metric == SLOW]
     assert ("gpu3", "peers") in {(finding.device, finding.rule) for finding in found}
-    assert [mail.key.split("/")[1] for mail in store.outbox_pending()] == [odd, well]
-    (again,) = reevaluate(store.get_run(DAG, well), stage=STAGE)
+    assert [mail.key.split("/")[1] for mail in store.outbox.pending()] == [odd, well]
+    (again,) = reevaluate(store.runs.get(DAG, well), stage=STAGE)
     assert again.differences == (), "it can be replayed like every verdict"
     assert provisional.reevaluate_provisional() == {}
 
 
 def test_without_new_peers_nothing_is_stated(judged: str, sku: Sku, monkeypatch: pytest.MonkeyPatch) -> None:
     newcomer(sku, "well")
-    monkeypatch.setattr(store, "latest_snapshot", lambda *_, **__: None)
+    monkeypatch.setattr(store.peers, "latest", lambda *_, **__: None)
     assert provisional.reevaluate_provisional() == {}
-    assert store.get_run(DAG, "well__new").verdict is Verdict.PROVISIONAL
+    assert store.runs.get(DAG, "well__new").verdict is Verdict.PROVISIONAL
 
 
 def test_one_node_that_cannot_be_judged_again_keeps_no_other_from_it(
@@ -361,7 +361,7 @@ def test_one_node_that_cannot_be_judged_again_keeps_no_other_from_it(
     newcomer(sku, "broken")
     newcomer(sku, "taken")
     newcomer(sku, "well")
-    original = store.record_reevaluation
+    original = store.reevaluations.record
 
     def record_reevaluation(run: Run, *changes: Any) -> Run:
         if run.node == "taken":
@@ -370,8 +370,8 @@ def test_one_node_that_cannot_be_judged_again_keeps_no_other_from_it(
             raise UnknownRevision("no revision 9 is kept")
         return original(run, *changes)
 
-    monkeypatch.setattr(store, "record_reevaluation", record_reevaluation)
+    monkeypatch.setattr(store.reevaluations, "record", record_reevaluation)
     with pytest.raises(AirflowFailException, match=r"^not re-evaluated: broken: no revision 9 is kept$"):
         provisional.reevaluate_provisional()
-    assert store.get_run(DAG, "well__new").verdict is Verdict.PASS
-    assert store.get_run(DAG, "taken__new").verdict is Verdict.PROVISIONAL
+    assert store.runs.get(DAG, "well__new").verdict is Verdict.PASS
+    assert store.runs.get(DAG, "taken__new").verdict is Verdict.PROVISIONAL

@@ -35,33 +35,33 @@ def door(request: pytest.FixtureRequest) -> Callable[[], object]:
 
 def begun(verdict: Verdict) -> None:
     """A run whose task ``conclude`` failed: a verdict of its intake is recorded, and nothing after."""
-    store.add_node(fleet.new_node(NODE))
-    store.acquire_lease(NODE, *RUN)
-    store.begin_run(*RUN, NODE, "short", "new", required_stages=STAGES)
-    store.begin_stage(*RUN, "intake")
+    store.nodes.add(fleet.new_node(NODE))
+    store.leases.acquire(NODE, *RUN)
+    store.runs.begin(*RUN, NODE, "short", "new", required_stages=STAGES)
+    store.runs.begin_stage(*RUN, "intake")
     result, raw = fleet.result("intake")
-    store.record_stage(*RUN, result, fleet.judgement("intake", verdict), raw)
+    store.stages.record(*RUN, result, fleet.judgement("intake", verdict), raw)
 
 
 def test_a_fail_that_was_never_concluded_still_counts(door: Callable[[], object]) -> None:
     begun(Verdict.FAIL)
     door()
-    run = store.get_run(*RUN)
+    run = store.runs.get(*RUN)
     assert (run.verdict, run.state_after) == (Verdict.FAIL, State.QUARANTINE)
-    assert store.get_node(NODE).state is State.QUARANTINE
-    assert store.live_leases() == []
+    assert store.nodes.get(NODE).state is State.QUARANTINE
+    assert store.leases.live() == []
 
 
 def test_without_a_fail_the_run_ends_inconclusive(door: Callable[[], object]) -> None:
     begun(Verdict.PASS)
     door()
-    assert store.get_run(*RUN).verdict is Verdict.INCONCLUSIVE
-    assert store.get_node(NODE).state is State.REGISTERED
-    assert store.live_leases() == []
+    assert store.runs.get(*RUN).verdict is Verdict.INCONCLUSIVE
+    assert store.nodes.get(NODE).state is State.REGISTERED
+    assert store.leases.live() == []
 
 
 def test_a_run_that_never_began_is_released(door: Callable[[], object]) -> None:
-    store.add_node(fleet.new_node(NODE))
-    store.acquire_lease(NODE, *RUN)
+    store.nodes.add(fleet.new_node(NODE))
+    store.leases.acquire(NODE, *RUN)
     door()
-    assert store.live_leases() == []
+    assert store.leases.live() == []

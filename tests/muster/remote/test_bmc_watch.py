@@ -22,8 +22,8 @@ JOB = Job("dag", "run", "burn_in", "0.0", "running", "", chassis=BEFORE.to_json(
 def kept(monkeypatch: pytest.MonkeyPatch) -> list[Job]:
     """The job as it is recorded."""
     written: list[Job] = []
-    monkeypatch.setattr(store, "get_job", lambda *_: JOB)
-    monkeypatch.setattr(store, "record_job", written.append)
+    monkeypatch.setattr(store.runs, "get_job", lambda *_: JOB)
+    monkeypatch.setattr(store.runs, "record_job", written.append)
     return written
 
 

@@ -53,7 +53,7 @@ def server(tmp_path: Path, boot: Path) -> Iterator[sshd.Sshd]:
 def touched(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     """Contacts are noted here instead of in a database."""
     names: list[str] = []
-    monkeypatch.setattr(store, "touch_contact", names.append)
+    monkeypatch.setattr(store.nodes, "touch_contact", names.append)
     return names
 
 

@@ -46,7 +46,7 @@ class Story(RuleBasedStateMachine):
         self.patch.setenv("MUSTER_HOME", str(self.folder))
         self.patch.delenv("MUSTER_DATABASE_URL", raising=False)
         self.patch.setenv("MUSTER_ADMISSION_LEVEL", "short")
-        store.add_node(fleet.new_node(NODE))
+        store.nodes.add(fleet.new_node(NODE))
         self.passed: dict[str, set[str]] = {run: set() for run in RUNS}
         self.verdicts: dict[str, Verdict | None] = dict.fromkeys(RUNS)
         self.entered_by: str | None = None
@@ -55,7 +55,7 @@ class Story(RuleBasedStateMachine):
 
     def teardown(self) -> None:
         if hasattr(self, "folder"):
-            store.dispose()
+            store.engine.dispose()
             self.patch.undo()
             shutil.rmtree(self.folder)
 
@@ -68,8 +68,8 @@ class Story(RuleBasedStateMachine):
     ) -> None:
         """Some stages in order, of which the last may not go well; an end that they may not bear out, or none."""
         try:
-            store.begin_run(fleet.DAG, run, NODE, "short", "because")
-            lease = store.acquire_lease(NODE, fleet.DAG, run)
+            store.runs.begin(fleet.DAG, run, NODE, "short", "because")
+            lease = store.leases.acquire(NODE, fleet.DAG, run)
         except MusterError:
             return
         assert lease.token >= self.token
@@ -87,9 +87,9 @@ class Story(RuleBasedStateMachine):
         """A Clear of any task, at any time."""
         covered = Coverage(2, 2, 2) if full else Coverage(2, 1, 1)
         try:
-            store.begin_stage(fleet.DAG, run, stage)
+            store.runs.begin_stage(fleet.DAG, run, stage)
             self.verdicts[run] = None
-            store.record_stage(fleet.DAG, run, None, fleet.judgement(stage, verdict, coverage=covered))
+            store.stages.record(fleet.DAG, run, None, fleet.judgement(stage, verdict, coverage=covered))
         except MusterError:
             return
         (self.passed[run].add if verdict is Verdict.PASS and full else self.passed[run].discard)(stage)
@@ -97,22 +97,22 @@ class Story(RuleBasedStateMachine):
     @rule(run=RUN, verdict=st.sampled_from(Verdict))
     def finish(self, run: str, verdict: Verdict) -> None:
         """With any verdict whatever, even one that the stages do not bear out."""
-        before = store.get_node(NODE).state
+        before = store.nodes.get(NODE).state
         try:
-            store.finish_run(fleet.DAG, run, verdict, "by claim")
+            store.runs.finish(fleet.DAG, run, verdict, "by claim")
         except MusterError:
             return
         self.verdicts[run] = verdict
         self.note_entry(before, run=run)
-        if self.shadow and not store.get_node(NODE).shadow:
+        if self.shadow and not store.nodes.get(NODE).shadow:
             assert verdict is Verdict.PASS
             assert self.passed[run] == set(STAGES)
             self.shadow = False
 
     @rule(run=RUN)
     def release(self, run: str) -> None:
-        before = store.get_node(NODE).state
-        store.release_leases(fleet.DAG, run, "over")
+        before = store.nodes.get(NODE).state
+        store.leases.release(fleet.DAG, run, "over")
         self.note_entry(before)
 
     @rule(
@@ -121,9 +121,9 @@ class Story(RuleBasedStateMachine):
         reason=st.sampled_from(["", " ", "because"]),
     )
     def person_moves(self, to: State, person: str, reason: str) -> None:
-        before, decision = store.get_node(NODE).state, store.admission_decision(NODE)
+        before, decision = store.nodes.get(NODE).state, store.admission.decision(NODE)
         try:
-            store.move_node(NODE, to, person, reason)
+            store.nodes.move(NODE, to, person, reason)
         except MusterError:
             return
         assert to is not State.PRODUCTION or not isinstance(decision, Refuse)
@@ -141,19 +141,19 @@ class Story(RuleBasedStateMachine):
         self, to: State, run: str, run_over: bool, verdict: Verdict | None, full: bool, budget: bool
     ) -> None:
         """A program asks for a move and claims whatever it likes."""
-        before = store.get_node(NODE).state
+        before = store.nodes.get(NODE).state
         claimed = Evidence(f"{fleet.DAG}/{run}", run_over, verdict, full, budget, "muster", "claimed")
         try:
-            store.move_node(NODE, to, "muster", "claimed", claimed)
+            store.nodes.move(NODE, to, "muster", "claimed", claimed)
         except MusterError:
             return
         self.note_entry(before, run=run)
 
     @rule(person=st.sampled_from(["Ada", *NOBODIES]), reason=st.sampled_from(["", "because"]))
     def adopt(self, person: str, reason: str) -> None:
-        before = store.get_node(NODE).state
+        before = store.nodes.get(NODE).state
         try:
-            adopted = store.adopt_nodes([NODE], person, reason)[NODE] == "adopted"
+            adopted = store.adoption.adopt([NODE], person, reason)[NODE] == "adopted"
         except MusterError:
             return
         if adopted:
@@ -165,9 +165,9 @@ class Story(RuleBasedStateMachine):
     @rule(person=st.sampled_from(["Ada", *NOBODIES]))
     def verify(self, person: str) -> None:
         try:
-            verified = store.verify_node(NODE, person, "I saw it") == "verified"
+            verified = store.adoption.verify(NODE, person, "I saw it") == "verified"
         except MusterError:
-            assert person != "Ada" or isinstance(store.admission_decision(NODE), Refuse)
+            assert person != "Ada" or isinstance(store.admission.decision(NODE), Refuse)
             return
         assert person == "Ada"
         if verified:
@@ -178,12 +178,12 @@ class Story(RuleBasedStateMachine):
         """Another machine: nothing that was proved of the one before counts for it."""
         self.machines += 1
         try:
-            store.replace_node(NODE, person, "new board", host_key=fleet.host_key(f"machine {self.machines}"))
+            store.adoption.replace(NODE, person, "new board", host_key=fleet.host_key(f"machine {self.machines}"))
         except MusterError:
             return
         assert person == "Ada"
-        assert store.latest_verdicts(NODE) == []
-        assert store.get_node(NODE).state is State.REGISTERED
+        assert store.verdicts.latest(NODE) == []
+        assert store.nodes.get(NODE).state is State.REGISTERED
         self.shadow, self.person_put_it = False, None
 
     @rule()
@@ -198,14 +198,14 @@ class Story(RuleBasedStateMachine):
                 self.program_claims(to, run, False, Verdict.PASS, True, False)
 
     def note_entry(self, before: State, run: str = "", person: bool = False) -> None:
-        after = store.get_node(NODE).state
+        after = store.nodes.get(NODE).state
         if after is not State.PRODUCTION or before is State.PRODUCTION:
             return
         proved = run in RUNS and self.verdicts[run] is Verdict.PASS and self.passed[run] == set(STAGES)
         untested = run in RUNS and self.verdicts[run] in (Verdict.INCONCLUSIVE, Verdict.SKIPPED)
         if untested and before is State.REVALIDATION and not person:
             # It goes on serving: its last way into production stands.
-            assert store.get_run(fleet.DAG, run).state_before is State.PRODUCTION
+            assert store.runs.get(fleet.DAG, run).state_before is State.PRODUCTION
             return
         assert person or proved, f"{before} → production on run {run!r}"
         self.entered_by = "person" if person else run
@@ -215,15 +215,15 @@ class Story(RuleBasedStateMachine):
         """Each event begins where the last one ended; the node stands where they lead, and nowhere without cause."""
         if not hasattr(self, "folder"):
             return
-        state, events = store.get_node(NODE).state, store.node_events(NODE)
+        state, events = store.nodes.get(NODE).state, store.nodes.events(NODE)
         assert all(earlier.to_state == later.from_state for earlier, later in itertools.pairwise(events))
         assert state is events[-1].to_state
         if state is State.PRODUCTION:
             assert self.entered_by
-        assert store.get_node(NODE).shadow == self.shadow
+        assert store.nodes.get(NODE).shadow == self.shadow
         assert not self.shadow or state is State.PRODUCTION
         if state in IN_FLIGHT and state is not self.person_put_it:
-            assert store.get_lease(NODE) is not None
+            assert store.leases.get(NODE) is not None
 
 
 @pytest.mark.filterwarnings("ignore::hypothesis.errors.NonInteractiveExampleWarning")

@@ -33,67 +33,67 @@ EARLIER = datetime.datetime(2000, 1, 1, tzinfo=datetime.UTC)
 
 
 def test_wording_of_refusals(snapshot: SnapshotAssertion) -> None:
-    store.add_node(fleet.new_node())
+    store.nodes.add(fleet.new_node())
     fleet.fail("gpu-0001", "failed")
-    store.add_node(fleet.new_node("gpu-0002"))
-    lease = store.acquire_lease("gpu-0002", fleet.DAG, "r")
-    store.add_node(fleet.new_node("gpu-0003"))
-    store.move_node("gpu-0003", State.RETIRED, "Ada", "old")
-    store.adopt_nodes([], "Ada", "it serves", enrol=[("", fleet.new_node("gpu-0004", serials={"system": "S4"}))])
-    (finding,) = store.open_findings(NODE)
-    waived = store.waive_finding(finding.finding.id, LATER, "Ada", "known").id
-    store.revoke_waiver(waived, "Ada", "repaired")
+    store.nodes.add(fleet.new_node("gpu-0002"))
+    lease = store.leases.acquire("gpu-0002", fleet.DAG, "r")
+    store.nodes.add(fleet.new_node("gpu-0003"))
+    store.nodes.move("gpu-0003", State.RETIRED, "Ada", "old")
+    store.adoption.adopt([], "Ada", "it serves", enrol=[("", fleet.new_node("gpu-0004", serials={"system": "S4"}))])
+    (finding,) = store.verdicts.open_findings(NODE)
+    waived = store.waivers.give(finding.finding.id, LATER, "Ada", "known").id
+    store.waivers.revoke(waived, "Ada", "repaired")
     lost = (fleet.DAG, "failed", None, fleet.judgement())
     new = fleet.host_key("new")
     refusals = [
-        refused(store.get_node, "gpu-0009"),
-        refused(store.get_run, fleet.DAG, "gone"),
-        refused(store.find_run, "gone"),
-        refused(store.load_revision, "cpu-generic", "9"),
-        refused(store.load_snapshot, "9", "cpu-generic", "short", simulated=False),
-        refused(store.withdraw_golden, "g-9", "Ada", "why"),
-        refused(store.withdraw_golden, "g-9", "root", "why"),
-        refused(store.waive_finding, "f-9", LATER, "Ada", "why"),
-        refused(store.waive_finding, "f-9", LATER, "", "why"),
-        refused(store.waive_finding, finding.finding.id, EARLIER, "Ada", "why"),
-        refused(store.revoke_waiver, 9, "Ada", "why"),
-        refused(store.revoke_waiver, waived, "Ada", "why"),
-        refused(store.pause_node, NODE, EARLIER, "Ada", "why"),
-        refused(store.pause_node, NODE, LATER, "root", "why"),
-        refused(store.resume_node, NODE, "Ada", "why"),
-        refused(store.resume_node, NODE, "root", "why"),
-        refused(store.end_of, "soon"),
-        refused(store.keep_in_service, NODE, "Ada", "why"),
-        refused(store.record_approval, NODE, "root", "admit", "why"),
-        refused(store.verify_node, NODE, "root", "why"),
-        refused(store.adopt_nodes, [NODE, "gpu-0009"], "Ada", "why"),
-        refused(store.replace_node, NODE, "Ada", "why", host_key=fleet.host_key(NODE)),
-        refused(store.adopt_nodes, [], "root", "why", enrol=[("", fleet.new_node("gpu-0005"))]),
-        refused(store.move_node, "gpu-0004", State.QUARANTINE, "muster", "found"),
-        refused(store.replace_node, NODE, "root", "why", host_key=new),
-        refused(store.replace_node, NODE, "Ada", "why", host_key="nonsense"),
-        refused(store.replace_node, NODE, "Ada", "why", host_key=new, serials={"system": "S4"}),
-        refused(store.replace_node, "gpu-0003", "Ada", "why", host_key=new),
-        refused(store.confirm_part, NODE, "G-1", "Ada", "why"),
-        refused(store.confirm_part, NODE, "G-1", "root", "why"),
-        refused(store.raise_fence, NODE, 2**60, "Ada", "why"),
-        refused(store.raise_fence, NODE, 7, "root", "why"),
-        refused(store.begin_run, fleet.DAG, "again", NODE, "short", "new"),
-        refused(store.record_stage, *lost),
-        refused(store.move_node, NODE, State.PRODUCTION, "Ada", "why"),
-        refused(store.move_node, NODE, State.TRIAGE, "root", "why"),
-        refused(store.add_node, fleet.new_node(host_key=fleet.host_key("other"))),
-        refused(store.add_node, fleet.new_node("gpu-0005", host_key=fleet.host_key(NODE))),
-        refused(store.add_node, fleet.new_node(sku="other")),
+        refused(store.nodes.get, "gpu-0009"),
+        refused(store.runs.get, fleet.DAG, "gone"),
+        refused(store.runs.by_id, "gone"),
+        refused(store.revisions.load, "cpu-generic", "9"),
+        refused(store.peers.load, "9", "cpu-generic", "short", simulated=False),
+        refused(store.goldens.withdraw, "g-9", "Ada", "why"),
+        refused(store.goldens.withdraw, "g-9", "root", "why"),
+        refused(store.waivers.give, "f-9", LATER, "Ada", "why"),
+        refused(store.waivers.give, "f-9", LATER, "", "why"),
+        refused(store.waivers.give, finding.finding.id, EARLIER, "Ada", "why"),
+        refused(store.waivers.revoke, 9, "Ada", "why"),
+        refused(store.waivers.revoke, waived, "Ada", "why"),
+        refused(store.pauses.pause, NODE, EARLIER, "Ada", "why"),
+        refused(store.pauses.pause, NODE, LATER, "root", "why"),
+        refused(store.pauses.resume, NODE, "Ada", "why"),
+        refused(store.pauses.resume, NODE, "root", "why"),
+        refused(store.waivers.end_of, "soon"),
+        refused(store.withdrawals.keep_in_service, NODE, "Ada", "why"),
+        refused(store.verdicts.record_approval, NODE, "root", "admit", "why"),
+        refused(store.adoption.verify, NODE, "root", "why"),
+        refused(store.adoption.adopt, [NODE, "gpu-0009"], "Ada", "why"),
+        refused(store.adoption.replace, NODE, "Ada", "why", host_key=fleet.host_key(NODE)),
+        refused(store.adoption.adopt, [], "root", "why", enrol=[("", fleet.new_node("gpu-0005"))]),
+        refused(store.nodes.move, "gpu-0004", State.QUARANTINE, "muster", "found"),
+        refused(store.adoption.replace, NODE, "root", "why", host_key=new),
+        refused(store.adoption.replace, NODE, "Ada", "why", host_key="nonsense"),
+        refused(store.adoption.replace, NODE, "Ada", "why", host_key=new, serials={"system": "S4"}),
+        refused(store.adoption.replace, "gpu-0003", "Ada", "why", host_key=new),
+        refused(store.contested.confirm, NODE, "G-1", "Ada", "why"),
+        refused(store.contested.confirm, NODE, "G-1", "root", "why"),
+        refused(store.leases.raise_fence, NODE, 2**60, "Ada", "why"),
+        refused(store.leases.raise_fence, NODE, 7, "root", "why"),
+        refused(store.runs.begin, fleet.DAG, "again", NODE, "short", "new"),
+        refused(store.stages.record, *lost),
+        refused(store.nodes.move, NODE, State.PRODUCTION, "Ada", "why"),
+        refused(store.nodes.move, NODE, State.TRIAGE, "root", "why"),
+        refused(store.nodes.add, fleet.new_node(host_key=fleet.host_key("other"))),
+        refused(store.nodes.add, fleet.new_node("gpu-0005", host_key=fleet.host_key(NODE))),
+        refused(store.nodes.add, fleet.new_node(sku="other")),
         *(
-            refused(store.add_node, fleet.new_node(**change))
+            refused(store.nodes.add, fleet.new_node(**change))
             for change in ({"name": "a__b"}, {"host": "a b"}, {"port": 0}, {"host_key": "x"}, {"sku": " "})
         ),
     ]
     since = f"{lease.acquired_at:%Y-%m-%d %H:%M}"
-    refusals.append(refused(store.acquire_lease, "gpu-0002", fleet.DAG, "other").replace(since, "SINCE"))
-    store.pause_node("gpu-0004", LATER, "Ada", "a technician is there")
-    refusals.append(refused(store.acquire_lease, "gpu-0004", fleet.DAG, "other"))
+    refusals.append(refused(store.leases.acquire, "gpu-0002", fleet.DAG, "other").replace(since, "SINCE"))
+    store.pauses.pause("gpu-0004", LATER, "Ada", "a technician is there")
+    refusals.append(refused(store.leases.acquire, "gpu-0004", fleet.DAG, "other"))
     assert "\n".join(refusals) == snapshot
 
 
@@ -104,61 +104,61 @@ def test_wording_of_a_database_that_cannot_be_used(
     for version in ("0000", "9999"):
         with engine.engine().begin() as connection:
             connection.execute(text(f"UPDATE alembic_version SET version_num = '{version}'"))
-        refusals.append(refused(store.list_nodes).replace(engine.SCHEMA, "SCHEMA"))
+        refusals.append(refused(store.nodes.find).replace(engine.SCHEMA, "SCHEMA"))
     for url in UNUSABLE:
-        store.dispose()
+        store.engine.dispose()
         monkeypatch.setenv("MUSTER_DATABASE_URL", url)
-        refusals.append(refused(store.list_nodes))
+        refusals.append(refused(store.nodes.find))
     assert WITHIN.sub("(…)", "\n".join(refusals)) == snapshot
 
 
 def test_wording_of_a_history(snapshot: SnapshotAssertion) -> None:
-    store.add_node(fleet.new_node())
-    store.add_node(fleet.new_node(rack="r1"))
+    store.nodes.add(fleet.new_node())
+    store.nodes.add(fleet.new_node(rack="r1"))
     fleet.qualify()
     lease = fleet.begin(run_id="second")
     fleet.do_stage(lease, "intake", Verdict.FAIL, findings=(fleet.FINDING,))
-    (found,) = store.open_findings(NODE)
-    waiver = store.waive_finding(found.finding.id, LATER, "Ada", "known")
-    store.revoke_waiver(waiver.id, "Ada", "repaired")
-    store.finish_run(lease.dag_id, lease.run_id, Verdict.FAIL, "gpu3 is slow.")
-    store.release_leases(lease.dag_id, lease.run_id, "over")
-    store.record_unanswered(NODE, "no answer", fleet.DAG, "third")
-    store.record_approval(NODE, "Ada", "repair", "a new part")
+    (found,) = store.verdicts.open_findings(NODE)
+    waiver = store.waivers.give(found.finding.id, LATER, "Ada", "known")
+    store.waivers.revoke(waiver.id, "Ada", "repaired")
+    store.runs.finish(lease.dag_id, lease.run_id, Verdict.FAIL, "gpu3 is slow.")
+    store.leases.release(lease.dag_id, lease.run_id, "over")
+    store.verdicts.record_unanswered(NODE, "no answer", fleet.DAG, "third")
+    store.verdicts.record_approval(NODE, "Ada", "repair", "a new part")
     for state in (State.TRIAGE, State.REPAIR, State.REGISTERED):
-        store.move_node(NODE, state, "Ada", "a new part")
-    store.adopt_nodes(["gpu-0002"], "Ada", "it serves", enrol=[("", fleet.new_node("gpu-0002"))])
+        store.nodes.move(NODE, state, "Ada", "a new part")
+    store.adoption.adopt(["gpu-0002"], "Ada", "it serves", enrol=[("", fleet.new_node("gpu-0002"))])
     for name in (NODE, "gpu-0002"):
         lease, (sent, raw) = fleet.begin(name, f"{name}__parts"), fleet.result(node=name, serials={"gpu3": "G-1"})
-        store.record_stage(lease.dag_id, lease.run_id, sent, fleet.judgement(), raw)
-    store.confirm_part("gpu-0002", "G-1", "Ada", "moved there")
-    events = [*store.node_events(NODE), *store.node_events("gpu-0002")]
+        store.stages.record(lease.dag_id, lease.run_id, sent, fleet.judgement(), raw)
+    store.contested.confirm("gpu-0002", "G-1", "Ada", "moved there")
+    events = [*store.nodes.events(NODE), *store.nodes.events("gpu-0002")]
     lines = [f"{each.from_state} -> {each.to_state}: {each.actor}: {each.reason}" for each in events]
     assert "\n".join(lines) == snapshot
 
 
 def test_wording_of_what_runs_leave(snapshot: SnapshotAssertion, tmp_path: Path) -> None:
-    store.add_node(fleet.new_node())
+    store.nodes.add(fleet.new_node())
     for attempt in range(3):
         inconclusive(f"run-{attempt}")
     for name in ("a", "b", "c"):
         visit(name)
-    store.add_node(fleet.new_node("gpu-0002"))
+    store.nodes.add(fleet.new_node("gpu-0002"))
     lease = fleet.begin("gpu-0002", "r")
-    store.record_job(Job(lease.dag_id, "r", "intake", "1", "lost", "/j", note="connection lost"))
-    report = store.run_report(lease.dag_id, "r")
+    store.runs.record_job(Job(lease.dag_id, "r", "intake", "1", "lost", "/j", note="connection lost"))
+    report = store.reporting.run(lease.dag_id, "r")
     taken = [fleet.new_node("gpu-0003"), fleet.new_node("gpu-0004")]
     for node in taken:
-        store.add_node(node)
-    store.acquire_leases(["gpu-0003", "gpu-0004"], "cluster", "one")
+        store.nodes.add(node)
+    store.leases.acquire_all(["gpu-0003", "gpu-0004"], "cluster", "one")
     (tmp_path / "file").write_text("")
     lines = [
-        *(each.reason for each in store.node_events(NODE)[-2:]),
-        store.get_run(fleet.DAG, "c__new").why_held,
-        store.node_events("c")[-1].reason,
+        *(each.reason for each in store.nodes.events(NODE)[-2:]),
+        store.runs.get(fleet.DAG, "c__new").why_held,
+        store.nodes.events("c")[-1].reason,
         *(f"{stage}: {why}" for stage, why in report.not_run[:2]),
-        refused(store.acquire_leases, ["gpu-0003", "gpu-0004"], "cluster", "two"),
-        refused(store.export_run, lease.dag_id, "r", tmp_path / "file"),
+        refused(store.leases.acquire_all, ["gpu-0003", "gpu-0004"], "cluster", "two"),
+        refused(store.export.run, lease.dag_id, "r", tmp_path / "file"),
     ]
     assert DATED.sub("SINCE", "\n".join(lines).replace(str(tmp_path), "FOLDER")) == snapshot
 
@@ -168,5 +168,5 @@ def test_wording_of_goldens(snapshot: SnapshotAssertion) -> None:
     lines = [only().why_not]
     visited("c", gpu5="wrong")
     lines.append(only().why_not)
-    lines.append(store.withdraw_golden(only().id, "Ada", "a driver in between").why_not)
+    lines.append(store.goldens.withdraw(only().id, "Ada", "a driver in between").why_not)
     assert "\n".join(lines) == snapshot

@@ -18,37 +18,37 @@ from tests.muster.web.conftest import HOSTILE, ask, override, page, question
 
 
 def test_a_change_is_previewed_then_recorded_under_the_login(client: TestClient) -> None:
-    store.add_node(fleet.new_node("n1"))
+    store.nodes.add(fleet.new_node("n1"))
     fleet.qualify("n1")
     form = {"what": "move", "state": "quarantine", "reason": "smells of smoke"}
     assert "Preview the test" in client.get("/node/n1").text
     preview = client.post("/node/n1", data=form)
     assert "it is not tested while it is in quarantine" in preview.text
     assert "scheduler: " in preview.text
-    assert store.get_node("n1").state is State.QUALIFIED
+    assert store.nodes.get("n1").state is State.QUALIFIED
     done = client.post("/node/n1", data={**form, "confirmed": "yes"}, follow_redirects=False)
     assert done.status_code == 303
     assert "Preview the test" not in client.get("/node/n1").text, "no test gets it there"
-    event = store.node_events("n1")[-1]
+    event = store.nodes.events("n1")[-1]
     assert (event.to_state, event.actor, event.login, event.reason) == (
         State.QUARANTINE, "ada", "airflow:ada", "smells of smoke",
     )  # fmt: skip
 
 
 def test_shadow_mode_is_ended_from_the_page(client: TestClient) -> None:
-    store.adopt_nodes([], "Ada", "serves", enrol=[("", fleet.new_node("n1"))])
+    store.adoption.adopt([], "Ada", "serves", enrol=[("", fleet.new_node("n1"))])
     assert "shadow mode" in page(client, "/node/n1")
     form = {"what": "verify", "reason": "seen it serve"}
     assert "a FAIL will withdraw it" in client.post("/node/n1", data=form).text
-    assert store.get_node("n1").shadow
+    assert store.nodes.get("n1").shadow
     assert client.post("/node/n1", data={**form, "confirmed": "1"}, follow_redirects=False).status_code == 303
-    assert not store.get_node("n1").shadow
+    assert not store.nodes.get("n1").shadow
 
 
 def test_a_finding_is_waived_from_the_page(client: TestClient) -> None:
-    store.add_node(fleet.new_node("n1"))
+    store.nodes.add(fleet.new_node("n1"))
     fleet.fail("n1")
-    (found,) = store.open_findings("n1")
+    (found,) = store.verdicts.open_findings("n1")
     form = {
         "what": "waive",
         "finding": found.finding.id,
@@ -57,37 +57,37 @@ def test_a_finding_is_waived_from_the_page(client: TestClient) -> None:
         "confirmed": "1",
     }
     assert client.post("/node/n1", data=form, follow_redirects=False).status_code == 303
-    (waiver,) = store.list_waivers(node="n1")
+    (waiver,) = store.waivers.find(node="n1")
     assert (waiver.person, waiver.last_day.isoformat()) == ("ada", "2999-01-01")
     assert waiver.until.isoformat() == "2999-01-02T00:00:00+00:00"
 
 
 def test_tests_are_paused_and_resumed_from_the_page(client: TestClient) -> None:
-    store.add_node(fleet.new_node("n1"))
+    store.nodes.add(fleet.new_node("n1"))
     fleet.begin("n1", "at-work")
     assert "is paused" not in page(client, "/node/n1")
     form = {"what": "pause", "until": "2999-01-01", "reason": "a technician is there"}
     assert "run at-work holds it" in client.post("/node/n1", data=form).text
-    assert store.get_node("n1").pause is None
+    assert store.nodes.get("n1").pause is None
     assert client.post("/node/n1", data={**form, "confirmed": "1"}, follow_redirects=False).status_code == 303
-    pause = store.get_node("n1").pause
+    pause = store.nodes.get("n1").pause
     assert pause is not None
     assert (pause.person, pause.last_day.isoformat(), pause.reason) == ("ada", "2999-01-01", "a technician is there")
     assert page(client, "/node/n1").count(str(pause)) == 2, "beside its name and in its history"
-    assert store.node_events("n1")[-1].login == "airflow:ada"
+    assert store.nodes.events("n1")[-1].login == "airflow:ada"
     form = {"what": "resume", "reason": "it is back", "confirmed": "1"}
     assert client.post("/node/n1", data=form, follow_redirects=False).status_code == 303
-    assert store.get_node("n1").pause is None
+    assert store.nodes.get("n1").pause is None
 
 
 def test_a_finding_of_another_node_is_not_waived(client: TestClient) -> None:
     for name in ("n1", "n2"):
-        store.add_node(fleet.new_node(name))
+        store.nodes.add(fleet.new_node(name))
     fleet.fail("n2")
-    (found,) = store.open_findings("n2")
+    (found,) = store.verdicts.open_findings("n2")
     form = {"what": "waive", "finding": found.finding.id, "until": "2999-01-01", "reason": "x", "confirmed": "1"}
     assert client.post("/node/n1", data=form).status_code == 400
-    assert not store.list_waivers(node="n2")
+    assert not store.waivers.find(node="n2")
 
 
 @pytest.mark.parametrize(
@@ -108,18 +108,18 @@ def test_a_finding_of_another_node_is_not_waived(client: TestClient) -> None:
 )
 @pytest.mark.parametrize("confirmed", ["", "yes"])
 def test_what_cannot_be_done_changes_nothing(client: TestClient, form: dict[str, str], confirmed: str) -> None:
-    store.add_node(fleet.new_node("n1"))
-    before = store.fleet_version()
+    store.nodes.add(fleet.new_node("n1"))
+    before = store.overview.version()
     answer = client.post("/node/n1", data={**form, "confirmed": confirmed})
     assert answer.status_code == 400
     assert "Nothing was changed" in answer.text
-    assert store.fleet_version() == before
+    assert store.overview.version() == before
 
 
 def test_a_test_is_previewed_with_its_time_and_risks_and_refused_where_it_would_not_get_the_node(
     client: TestClient,
 ) -> None:
-    store.add_node(fleet.new_node("n1"))
+    store.nodes.add(fleet.new_node("n1"))
     form = {"level": "short", "reason": "new fan"}
     text = client.post("/node/n1/test", data=form).text
     for expected in ("n1__new-fan", "node_qualification", "under load", "a FAIL puts it into quarantine"):
@@ -134,7 +134,7 @@ def test_a_test_is_previewed_with_its_time_and_risks_and_refused_where_it_would_
 def test_behind_a_proxy_the_configured_address_is_the_pages_origin(
     client: TestClient, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    store.add_node(fleet.new_node("n1"))
+    store.nodes.add(fleet.new_node("n1"))
     form = {"what": "move", "state": "quarantine", "reason": "x"}
     origin = {"Origin": "https://fleet.example"}
     assert client.post("/node/n1", data=form, headers=origin).status_code == 403
@@ -146,14 +146,14 @@ def test_behind_a_proxy_the_configured_address_is_the_pages_origin(
 
 @pytest.mark.parametrize("origin", ["http://evil.example", "null", ""])
 def test_a_form_of_another_site_is_refused(client: TestClient, origin: str) -> None:
-    store.add_node(fleet.new_node("n1"))
+    store.nodes.add(fleet.new_node("n1"))
     form = {"what": "move", "state": "quarantine", "reason": "x", "confirmed": "yes"}
     assert client.post("/node/n1", data=form, headers={"Origin": origin}).status_code == 403
-    assert store.get_node("n1").state is State.REGISTERED
+    assert store.nodes.get("n1").state is State.REGISTERED
 
 
 def test_a_nodes_open_question_is_answered_on_its_page(client: TestClient, monkeypatch: pytest.MonkeyPatch) -> None:
-    store.add_node(fleet.new_node("n1"))
+    store.nodes.add(fleet.new_node("n1"))
     fleet.fail("n1")
     assert "<option>RMA" not in page(client, "/node/n1")
     override(client, approvals.about, [question("n1")])
@@ -178,13 +178,13 @@ def test_a_nodes_open_question_is_answered_on_its_page(client: TestClient, monke
 
 @pytest.mark.both_dialects
 def test_an_answer_is_previewed_before_it_is_given(client: TestClient, monkeypatch: pytest.MonkeyPatch) -> None:
-    store.add_node(fleet.new_node("n1"))
+    store.nodes.add(fleet.new_node("n1"))
     fleet.qualify("n1")
-    store.place_on_scheduler("n1", "slurm1", "gpu1", "ada", "new")
+    store.schedulers.assign("n1", "slurm1", "gpu1", "ada", "new")
     override(client, approvals.one, question("n1"))
     given = []
     monkeypatch.setattr(approvals, "update_hitl_detail", lambda *named: given.append(named))
-    before, path = store.fleet_version(), "/approvals/admission/r/ask"
+    before, path = store.overview.version(), "/approvals/admission/r/ask"
     for option, effects in (
         ("Admit", ("qualified → production", "slurm1 allocates gpu1", "valid for", "mail: none")),
         ("RMA", ("qualified → rma", "no change in slurm1", "certificate: no change", "mail: none")),
@@ -194,9 +194,9 @@ def test_an_answer_is_previewed_before_it_is_given(client: TestClient, monkeypat
             assert effect in preview, effect
             assert effect in ask(client, "n1"), "the question's page compares the answers"
         assert 'name="confirmed"' in preview
-    assert (store.fleet_version(), given) == (before, [])
-    store.move_node("n1", State.PRODUCTION, "ada", "seen it")
-    certificate = store.certificate_of("n1")
+    assert (store.overview.version(), given) == (before, [])
+    store.nodes.move("n1", State.PRODUCTION, "ada", "seen it")
+    certificate = store.certificates.newest("n1")
     assert certificate
     assert f"certificate: {certificate.id} is revoked" in ask(client, "n1")
     client.post(path, data={"option": "Admit", "reason": "seen it", "confirmed": "yes"}, follow_redirects=False)
@@ -205,7 +205,7 @@ def test_an_answer_is_previewed_before_it_is_given(client: TestClient, monkeypat
 
 
 def test_an_answer_that_would_be_refused_is_refused_at_its_preview(client: TestClient) -> None:
-    store.add_node(fleet.new_node("n1"))
+    store.nodes.add(fleet.new_node("n1"))
     fleet.fail("n1")
     form = {"option": "Admit", "reason": "seen it"}
     answer = client.post("/approvals/admission/r/ask", data=form)
@@ -221,9 +221,9 @@ def test_an_answer_that_its_run_would_lose_is_refused(client: TestClient, monkey
     given = []
     monkeypatch.setattr(approvals, "update_hitl_detail", lambda *named: given.append(named))
     for name in ("leased", "used"):
-        store.add_node(fleet.new_node(name))
+        store.nodes.add(fleet.new_node(name))
         fleet.qualify(name)
-    store.move_node("used", State.PRODUCTION, "ada", "seen it")
+    store.nodes.move("used", State.PRODUCTION, "ada", "seen it")
     fleet.begin("leased", "at-work")
     for name, option, why in (("leased", "RMA", "run at-work"), ("used", "Re-test", "in use")):
         asked = dataclasses.replace(question(name), options=("RMA", "Re-test"))
@@ -236,7 +236,7 @@ def test_an_answer_that_its_run_would_lose_is_refused(client: TestClient, monkey
 
 
 def test_a_question_stands_beside_its_evidence(client: TestClient) -> None:
-    store.add_node(fleet.new_node("n1"))
+    store.nodes.add(fleet.new_node("n1"))
     fleet.fail("n1", "", fleet.finding(summary=HOSTILE), fleet.FINDING)
     text = ask(client, "n1")
     for expected in ("gpu3 is slow.", fleet.FINDING.summary, "/node/n1", "<option>RMA"):

@@ -27,17 +27,17 @@ from tests.support import lives
 
 
 def test_a_figure_without_a_limit_is_shown_below_the_judged_ones(client: TestClient) -> None:
-    store.add_node(fleet.new_node("n1"))
+    store.nodes.add(fleet.new_node("n1"))
     lease = fleet.begin("n1")
     measured = [Measurement("gemm_rate", name, "gpu0", "TFLOPS", 640.0) for name in ("judged", "not_judged")]
     parsed, raw = fleet.result(node="n1", measurements=measured)
     found = fleet.judged(measured, floor=600.0)
     seen = (found.observations[0], dataclasses.replace(found.observations[1], floor=None))
-    store.begin_stage(lease.dag_id, lease.run_id, "intake", node="n1")
-    store.record_stage(
+    store.runs.begin_stage(lease.dag_id, lease.run_id, "intake", node="n1")
+    store.stages.record(
         lease.dag_id, lease.run_id, parsed, dataclasses.replace(found, observations=seen), raw, node="n1"
     )
-    store.finish_run(lease.dag_id, lease.run_id, Verdict.PROVISIONAL, "not all is judged")
+    store.runs.finish(lease.dag_id, lease.run_id, Verdict.PROVISIONAL, "not all is judged")
     figures = page(client, "/node/n1").partition('id="figures"')[2]
     judged, _, unlimited = figures.partition("<details>")
     assert 'aria-label="judged:' in judged
@@ -47,14 +47,14 @@ def test_a_figure_without_a_limit_is_shown_below_the_judged_ones(client: TestCli
 @pytest.mark.both_dialects
 def test_a_figure_stands_beside_the_peers_of_its_sku_level_and_kind(client: TestClient) -> None:
     for name, simulated in (("n1", False), ("sim", True)):
-        store.add_node(fleet.new_node(name, simulated=simulated))
+        store.nodes.add(fleet.new_node(name, simulated=simulated))
         fleet.fail(name)
     snapshot = fleet.peers(range(500, 601))
     for sku, level, simulated in (("another", "short", False), ("cpu-generic", "long", False),
                                   ("cpu-generic", "short", True)):  # fmt: skip
-        store.keep_snapshot(snapshot, sku, level, simulated=simulated)
+        store.peers.keep(snapshot, sku, level, simulated=simulated)
     assert 'class="peers"' not in page(client, "/node/n1")
-    store.keep_snapshot(snapshot, "cpu-generic", "short", simulated=False)
+    store.peers.keep(snapshot, "cpu-generic", "short", simulated=False)
     (label,) = re.findall(r'aria-label="gemm_rate:([^"]+)"', page(client, "/node/n1"))
     assert "90 % of 101 peers: 505 to 595, median 550 TFLOPS" in label
     strip, *_ = plots.strips(
@@ -66,7 +66,7 @@ def test_a_figure_stands_beside_the_peers_of_its_sku_level_and_kind(client: Test
 
 
 def test_a_node_shows_its_figures_findings_history_and_parts(client: TestClient) -> None:
-    store.add_node(fleet.new_node("n1", serials={"gpu0": "S-1"}))
+    store.nodes.add(fleet.new_node("n1", serials={"gpu0": "S-1"}))
     fleet.fail("n1")
     text = page(client, "/node/n1?metric=gemm_rate")
     for expected in ("gpu3 is slow.", fleet.FINDING.summary, "S-1", "enrolled", "at least 600 TFLOPS", "n1__new"):
@@ -75,7 +75,7 @@ def test_a_node_shows_its_figures_findings_history_and_parts(client: TestClient)
 
 
 def test_a_nodes_history_is_one_list(client: TestClient) -> None:
-    store.add_node(fleet.new_node("n1", serials={"gpu0": "S-1"}))
+    store.nodes.add(fleet.new_node("n1", serials={"gpu0": "S-1"}))
     run = fleet.fail("n1").run_id
     text = page(client, "/node/n1")
     history = text[text.index("History") :]
@@ -110,21 +110,21 @@ def test_the_timeline_shows_what_became_of_a_certificate(revoked: int | None, no
 
 @pytest.mark.both_dialects
 def test_a_nodes_history_shows_each_certificate_and_what_its_bmc_showed(client: TestClient) -> None:
-    store.add_node(fleet.new_node("n1"))
+    store.nodes.add(fleet.new_node("n1"))
     for run in ("one", "two"):
         fleet.qualify("n1", f"n1__{run}")
-        store.move_node("n1", State.PRODUCTION, "ada", "seen it")
+        store.nodes.move("n1", State.PRODUCTION, "ada", "seen it")
         if run == "one":
-            store.move_node("n1", State.REGISTERED, "ada", "new fan")
+            store.nodes.move("n1", State.REGISTERED, "ada", "new fan")
     lease = fleet.begin("n1", "n1__three")
     parsed, raw = fleet.result("thermal", node="n1")
     states = (("psu0", "ok"), ("psu1", "critical"))
     readings = [chassis.reading("psu_state", device, None, state, "PSU") for device, state in states]
     shown = chassis.Chassis(tuple(readings)).to_json().encode()
-    store.begin_stage(lease.dag_id, lease.run_id, "thermal")
-    store.record_stage(lease.dag_id, lease.run_id, parsed, fleet.judgement("thermal"), raw, chassis=shown)
-    newest, oldest = store.certificates_of("n1")
-    assert (newest.revoked_at, bool(oldest.revoked_at), newest) == (None, True, store.certificate_of("n1"))
+    store.runs.begin_stage(lease.dag_id, lease.run_id, "thermal")
+    store.stages.record(lease.dag_id, lease.run_id, parsed, fleet.judgement("thermal"), raw, chassis=shown)
+    newest, oldest = store.certificates.of_node("n1")
+    assert (newest.revoked_at, bool(oldest.revoked_at), newest) == (None, True, store.certificates.newest("n1"))
     text = page(client, "/node/n1")
     history = text[text.index("<h2>History") :]
     for expected in (f"{newest.id} issued", f"{oldest.id} issued", f"{oldest.id} revoked", "psu1 is critical"):
@@ -133,19 +133,19 @@ def test_a_nodes_history_shows_each_certificate_and_what_its_bmc_showed(client: 
 
 
 def test_a_chosen_metric_and_a_chosen_curve_stand_side_by_side(client: TestClient) -> None:
-    store.add_node(fleet.new_node("n1"))
+    store.nodes.add(fleet.new_node("n1"))
     lease = fleet.begin("n1")
-    store.begin_stage(lease.dag_id, lease.run_id, "intake", node="n1")
+    store.runs.begin_stage(lease.dag_id, lease.run_id, "intake", node="n1")
     parsed, raw = fleet.result(node="n1")
-    store.record_stage(lease.dag_id, lease.run_id, parsed, fleet.judgement(), raw, fleet.telemetry(10), node="n1")
-    store.finish_run(lease.dag_id, lease.run_id, Verdict.PASS, "All is well.")
+    store.stages.record(lease.dag_id, lease.run_id, parsed, fleet.judgement(), raw, fleet.telemetry(10), node="n1")
+    store.runs.finish(lease.dag_id, lease.run_id, Verdict.PASS, "All is well.")
     text = page(client, "/node/n1?metric=gemm_rate&curve=x")
     assert '<input type="hidden" name="curve" value="x">' in text
     assert '<input type="hidden" name="metric" value="gemm_rate">' in text
 
 
 def test_without_the_permission_the_node_page_has_no_forms(client: TestClient) -> None:
-    store.add_node(fleet.new_node("n1"))
+    store.nodes.add(fleet.new_node("n1"))
     assert 'method="post"' in page(client, "/node/n1")
     app = client.app
     assert isinstance(app, FastAPI)
@@ -155,13 +155,13 @@ def test_without_the_permission_the_node_page_has_no_forms(client: TestClient) -
 
 
 def test_the_last_attempt_that_was_skipped_is_a_line_beside_the_last_verdict(client: TestClient) -> None:
-    store.add_node(fleet.new_node("n1"))
+    store.nodes.add(fleet.new_node("n1"))
     fleet.fail("n1")
     for state in (State.TRIAGE, State.REPAIR, State.REGISTERED):
-        store.move_node("n1", state, "Ada", "repaired")
+        store.nodes.move("n1", state, "Ada", "repaired")
     lease = fleet.begin("n1", "skipped")
-    store.finish_run(lease.dag_id, lease.run_id, Verdict.SKIPPED, "A job took the node.")
-    store.release_leases(lease.dag_id, lease.run_id, "over")
+    store.runs.finish(lease.dag_id, lease.run_id, Verdict.SKIPPED, "A job took the node.")
+    store.leases.release(lease.dag_id, lease.run_id, "over")
     text = page(client, "/node/n1")
     assert fleet.FINDING.summary in text
     assert "gpu3 is slow." in text
@@ -171,7 +171,7 @@ def test_the_last_attempt_that_was_skipped_is_a_line_beside_the_last_verdict(cli
 
 
 def test_a_metric_of_one_run_is_drawn(client: TestClient) -> None:
-    store.add_node(fleet.new_node("n1"))
+    store.nodes.add(fleet.new_node("n1"))
     fleet.fail("n1")
     (path,) = re.findall(r'class="line" d="([^"]+)"', page(client, "/node/n1?metric=gemm_rate"))
     assert path.endswith("h8")
@@ -179,14 +179,14 @@ def test_a_metric_of_one_run_is_drawn(client: TestClient) -> None:
 
 def test_what_to_do_follows_what_a_person_decided_since(client: TestClient, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("MUSTER_BREAKER_FLEET", "1")
-    store.add_node(fleet.new_node("n1"))
+    store.nodes.add(fleet.new_node("n1"))
     lives.in_production("n1")
     fleet.fail("n1")
     held = page(client, "/node/n1")
     assert "muster node keep n1" in html.unescape(held)
-    store.keep_in_service("n1", "Ada", "a bad driver")
+    store.withdrawals.keep_in_service("n1", "Ada", "a bad driver")
     kept = html.unescape(page(client, "/node/n1"))
     assert "muster node keep n1" not in kept
     assert "muster node move n1 quarantine" in kept
-    store.move_node("n1", State.QUARANTINE, "Ada", "no better")
+    store.nodes.move("n1", State.QUARANTINE, "Ada", "no better")
     assert "goes on serving" not in page(client, "/node/n1")

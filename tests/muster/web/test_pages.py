@@ -46,7 +46,7 @@ def test_an_empty_fleet_says_how_to_begin(client: TestClient) -> None:
 @pytest.mark.both_dialects
 def test_sick_nodes_stand_first_with_their_reason(client: TestClient) -> None:
     for name in ("a", "b", "c"):
-        store.add_node(fleet.new_node(name, rack="r1"))
+        store.nodes.add(fleet.new_node(name, rack="r1"))
     fleet.fail("b")
     fleet.qualify("c")
     text = page(client, "/")
@@ -60,9 +60,9 @@ def test_sick_nodes_stand_first_with_their_reason(client: TestClient) -> None:
 @pytest.mark.usefixtures("fleet_db")
 def test_each_list_of_the_overview_marks_what_is_simulated(client: TestClient) -> None:
     for name in ("real", "sim"):
-        store.add_node(fleet.new_node(name, simulated=name == "sim"))
+        store.nodes.add(fleet.new_node(name, simulated=name == "sim"))
         fleet.fail(name)
-        store.add_node(fleet.new_node(f"{name}-2", simulated=name == "sim"))
+        store.nodes.add(fleet.new_node(f"{name}-2", simulated=name == "sim"))
         fleet.begin(f"{name}-2", name)
     text = page(client, "/")
     marked = re.findall(r"/node/([^\"]+)\">[^<]*</a>( <span class=\"sim\">simulated</span>)?", text)
@@ -75,7 +75,7 @@ def test_each_list_of_the_overview_marks_what_is_simulated(client: TestClient) -
 @pytest.mark.both_dialects
 def test_the_nodes_that_the_filters_leave_are_one_csv_without_formulas(client: TestClient) -> None:
     for name, rack in (("a", "=1+1"), ("b", 'r"1,\n2'), ("c", HOSTILE)):
-        store.add_node(fleet.new_node(name, rack=rack))
+        store.nodes.add(fleet.new_node(name, rack=rack))
     fleet.fail("b")
     answer = client.get("/nodes.csv")
     assert answer.headers["content-type"].startswith("text/csv")
@@ -88,7 +88,7 @@ def test_the_nodes_that_the_filters_leave_are_one_csv_without_formulas(client: T
 
 def test_search_finds_serials_findings_xids_racks_and_names(client: TestClient) -> None:
     for name in ("x1", "x2", "x3", "y4"):
-        store.add_node(fleet.new_node(name, rack="rack-9" if name == "y4" else "r1"))
+        store.nodes.add(fleet.new_node(name, rack="rack-9" if name == "y4" else "r1"))
     fleet.fail("x1")
     for name, measured in (
         ("x2", Measurement("xids", "xid", "gpu0", "text", None, "GPU has fallen off the bus", {"code": "79"})),
@@ -96,12 +96,12 @@ def test_search_finds_serials_findings_xids_racks_and_names(client: TestClient) 
     ):
         lease = fleet.begin(name)
         parsed, raw = fleet.result(node=name, measurements=[measured], serials={"gpu0": f"165{name}"})
-        store.begin_stage(lease.dag_id, lease.run_id, "intake", node=name)
-        store.record_stage(lease.dag_id, lease.run_id, parsed, fleet.judgement(), raw, node=name)
-    assert store.nodes_with("165x2") == {"x2"}
-    assert store.nodes_with("gemm_rate") == {"x1"}
-    assert store.nodes_with("xid 79") == store.nodes_with("79") == {"x2"}
-    assert store.nodes_with("100%") == set()
+        store.runs.begin_stage(lease.dag_id, lease.run_id, "intake", node=name)
+        store.stages.record(lease.dag_id, lease.run_id, parsed, fleet.judgement(), raw, node=name)
+    assert store.overview.nodes_with("165x2") == {"x2"}
+    assert store.overview.nodes_with("gemm_rate") == {"x1"}
+    assert store.overview.nodes_with("xid 79") == store.overview.nodes_with("79") == {"x2"}
+    assert store.overview.nodes_with("100%") == set()
     assert "/node/y4" in page(client, "/?q=rack-9")
     listed = page(client, "/?q=X2").partition("<caption>")[2]
     assert "/node/x2" in listed
@@ -109,7 +109,7 @@ def test_search_finds_serials_findings_xids_racks_and_names(client: TestClient) 
 
 
 def test_text_from_outside_stays_text(client: TestClient) -> None:
-    store.add_node(fleet.new_node("n1", rack=HOSTILE, labels={HOSTILE: HOSTILE}, serials={"gpu0": HOSTILE}))
+    store.nodes.add(fleet.new_node("n1", rack=HOSTILE, labels={HOSTILE: HOSTILE}, serials={"gpu0": HOSTILE}))
     found = fleet.finding(summary=HOSTILE, device=HOSTILE, source=HOSTILE)
     fleet.fail("n1", "", found)
     for path in ("/", "/node/n1", "/?q=%3Cscript%3E&rack=%22%3E%3Cscript%3E", "/node/n1?metric=%22%3E%3Cscript%3E",
@@ -133,7 +133,7 @@ def noon(monkeypatch: pytest.MonkeyPatch) -> list[datetime.datetime]:
 
 
 def test_the_live_part_is_empty_until_something_changes(client: TestClient, noon: list[datetime.datetime]) -> None:
-    store.add_node(fleet.new_node("n1"))
+    store.nodes.add(fleet.new_node("n1"))
     version = _version(page(client, "/"))
     assert client.get(f"/live?version={version}").status_code == 204
     lease = fleet.begin("n1")
@@ -146,14 +146,14 @@ def test_the_live_part_is_empty_until_something_changes(client: TestClient, noon
 def test_the_live_part_is_renewed_by_time_questions_and_notices(
     client: TestClient, noon: list[datetime.datetime], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    store.add_node(fleet.new_node("n1"))
+    store.nodes.add(fleet.new_node("n1"))
     version = _version(page(client, "/"))
     override(client, approvals.waiting, 2)
     asked = client.get(f"/live?version={version}")
     assert "2 questions wait" in asked.text
     version = _version(asked.text)
     lag = AuditLag("siem", 7, None, "refused")
-    monkeypatch.setattr(store, "audit_lags", lambda: [lag])
+    monkeypatch.setattr(store.audit, "lags", lambda: [lag])
     noon[0] += datetime.timedelta(seconds=overview.NOTICES_S)
     noticed = client.get(f"/live?version={version}")
     assert "audit stream siem: 7 events wait" in noticed.text
@@ -165,7 +165,7 @@ def test_the_live_part_is_renewed_by_time_questions_and_notices(
 def test_the_live_part_is_rendered_once_for_all_viewers(
     client: TestClient, noon: list[datetime.datetime], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    store.add_node(fleet.new_node("n1"))
+    store.nodes.add(fleet.new_node("n1"))
     made: list[object] = []
     read = overview._overview
     monkeypatch.setattr(overview, "_overview", lambda filters: made.append(filters) or read(filters))
@@ -181,9 +181,9 @@ def test_the_live_part_is_rendered_once_for_all_viewers(
 def test_the_sentences_about_the_fleet_are_read_once_for_all_filters(
     client: TestClient, noon: list[datetime.datetime], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    store.add_node(fleet.new_node("n1"))
+    store.nodes.add(fleet.new_node("n1"))
     read: list[str] = []
-    monkeypatch.setattr(store, "audit_lags", lambda: read.append("lags") or [])
+    monkeypatch.setattr(store.audit, "lags", lambda: read.append("lags") or [])
     for filters in ("", "?rack=r1", "?q=n1", "?state=registered"):
         page(client, f"/{filters}")
     assert read == ["lags"]
@@ -208,7 +208,7 @@ def test_a_held_verdict_waits_for_a_person(client: TestClient) -> None:
 
 
 def test_the_page_of_a_run_leads_to_its_node(client: TestClient) -> None:
-    store.add_node(fleet.new_node("n1"))
+    store.nodes.add(fleet.new_node("n1"))
     run = fleet.fail("n1").run_id
     answer = client.get(f"/run?dag_id={fleet.DAG}&run_id={run}", follow_redirects=False)
     assert (answer.status_code, answer.headers["location"]) == (303, "/muster/node/n1")
@@ -218,9 +218,9 @@ def test_the_page_of_a_run_leads_to_its_node(client: TestClient) -> None:
 @pytest.mark.parametrize("path", ["/run", "/report"])
 def test_the_page_of_a_task_leads_to_the_member_that_it_trained(client: TestClient, path: str) -> None:
     for name in ("n1", "n2"):
-        store.add_node(fleet.new_node(name))
+        store.nodes.add(fleet.new_node(name))
         fleet.qualify(name)
-        store.begin_run("cluster_qualification", "block", name, "short", "x", required_stages=["cluster_validation"])
+        store.runs.begin("cluster_qualification", "block", name, "short", "x", required_stages=["cluster_validation"])
     asked = f"{path}?dag_id=cluster_qualification&run_id=block"
     override(client, access.node_of, "n2")
     answer = client.get(asked, follow_redirects=False)
@@ -236,7 +236,7 @@ def test_the_page_of_a_task_leads_to_the_member_that_it_trained(client: TestClie
 
 
 def test_the_page_of_a_run_that_only_asks_leads_to_the_node_it_asks_about(client: TestClient) -> None:
-    store.add_node(fleet.new_node("n1"))
+    store.nodes.add(fleet.new_node("n1"))
     asked = "/run?dag_id=admission&run_id=n1__new"
     assert "has tested no node" in page(client, asked)
     override(client, access.node_of, "n1")
@@ -247,7 +247,7 @@ def test_the_page_of_a_run_that_only_asks_leads_to_the_node_it_asks_about(client
 
 def test_two_runs_are_compared_by_node_or_by_run(client: TestClient) -> None:
     for name in ("n1", "n2"):
-        store.add_node(fleet.new_node(name))
+        store.nodes.add(fleet.new_node(name))
     fleet.qualify("n1")
     run = fleet.fail("n2", "", fleet.finding(summary=HOSTILE)).run_id
     text = page(client, f"/compare?left=n1&right=n2/{fleet.DAG}/{run}")
@@ -256,20 +256,20 @@ def test_two_runs_are_compared_by_node_or_by_run(client: TestClient) -> None:
     assert "<script>" not in text.replace('<script src="', "")
     for unknown in ("n3", "n1/dag/run", "n1/dag"):
         assert client.get("/compare", params={"left": "n1", "right": unknown}).status_code == 404
-    store.add_node(fleet.new_node("n4"))
+    store.nodes.add(fleet.new_node("n4"))
     assert client.get("/compare?left=n4&right=n1").status_code == 404
 
 
 def test_the_page_of_a_block_names_its_members(client: TestClient) -> None:
     for name in ("n1", "n2"):
-        store.add_node(fleet.new_node(name))
+        store.nodes.add(fleet.new_node(name))
         fleet.qualify(name)
-        lease = store.acquire_lease(name, "cluster_qualification", "block")
-        store.begin_run("cluster_qualification", "block", name, "short", "x", required_stages=["cluster_validation"])
+        lease = store.leases.acquire(name, "cluster_qualification", "block")
+        store.runs.begin("cluster_qualification", "block", name, "short", "x", required_stages=["cluster_validation"])
         fleet.do_stage(lease, "cluster_validation")
     path = "/run?dag_id=cluster_qualification&run_id=block"
     assert "Still running on" in page(client, path)
-    store.finish_run("cluster_qualification", "block", Verdict.PASS, "n1 is well.", node="n1")
+    store.runs.finish("cluster_qualification", "block", Verdict.PASS, "n1 is well.", node="n1")
     text = page(client, path)
     assert "n1 is well." in text
     assert "n2" in text[text.index("Still running on") : text.index("Members")]
@@ -332,7 +332,7 @@ def test_filters_apply_to_what_runs_and_what_changed_and_the_rest_is_counted(
     client: TestClient, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     for name, rack in (("a", "r1"), ("b", "r1"), ("c", "r2")):
-        store.add_node(fleet.new_node(name, rack=rack))
+        store.nodes.add(fleet.new_node(name, rack=rack))
         fleet.qualify(name)
         fleet.begin(name, f"{name}__again")
     text = page(client, "/?rack=r2")
@@ -349,19 +349,19 @@ def test_filters_apply_to_what_runs_and_what_changed_and_the_rest_is_counted(
 
 def test_all_that_was_given_up_is_counted(client: TestClient) -> None:
     for number in range(101):
-        store.outbox_add(f"{number}", b"")
-    for each in store.outbox_pending(101):
-        store.outbox_failed(each.id, "554 no such user", park=True)
+        store.outbox.add(f"{number}", b"")
+    for each in store.outbox.pending(101):
+        store.outbox.failed(each.id, "554 no such user", park=True)
     assert "given up: 101." in page(client, "/")
 
 
 def test_a_paused_node_is_marked_on_the_overview_until_the_pause_ends(
     client: TestClient, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    store.add_node(fleet.new_node("n1"))
+    store.nodes.add(fleet.new_node("n1"))
     assert ">paused<" not in page(client, "/")
     until = datetime.datetime.now(datetime.UTC) + datetime.timedelta(days=2)
-    store.pause_node("n1", until, "Ada", "a technician is there")
+    store.pauses.pause("n1", until, "Ada", "a technician is there")
     assert ">paused<" in page(client, "/")
     monkeypatch.setattr(overview, "_now", lambda: until)
     assert ">paused<" not in page(client, "/")

@@ -70,7 +70,7 @@ def test_a_slot_of_many_digits_is_sorted_too() -> None:
 @pytest.mark.usefixtures("fleet_db")
 def test_the_figure_of_a_node_is_its_worst_device_in_its_last_conclusive_stage() -> None:
     for name in ("a", "b", "never"):
-        store.add_node(fleet.new_node(name))
+        store.nodes.add(fleet.new_node(name))
     for name, values in (("a", (700.0, 640.0)), ("b", (500.0, 710.0))):
         lease = fleet.begin(name)
         figures = [
@@ -79,9 +79,9 @@ def test_the_figure_of_a_node_is_its_worst_device_in_its_last_conclusive_stage()
             for dtype in ("bf16", "fp8")
         ]
         parsed, raw = fleet.result(node=name, measurements=figures)
-        store.begin_stage(lease.dag_id, lease.run_id, "intake", node=name)
-        store.record_stage(lease.dag_id, lease.run_id, parsed, fleet.judged(figures, floor=600.0), raw, node=name)
-    found = store.node_figures("gemm_rate", {"dtype": "bf16"})
+        store.runs.begin_stage(lease.dag_id, lease.run_id, "intake", node=name)
+        store.stages.record(lease.dag_id, lease.run_id, parsed, fleet.judged(figures, floor=600.0), raw, node=name)
+    found = store.node_metrics.figures("gemm_rate", {"dtype": "bf16"})
     assert found == {"a": NodeFigure(640.0, "TFLOPS", True, True), "b": NodeFigure(500.0, "TFLOPS", True, False)}
-    assert store.node_figures("gemm_rate", {"dtype": "int8"}) == {}
-    assert store.judged_metrics() == [("gemm_rate", (("dtype", "bf16"),)), ("gemm_rate", (("dtype", "fp8"),))]
+    assert store.node_metrics.figures("gemm_rate", {"dtype": "int8"}) == {}
+    assert store.node_metrics.judged() == [("gemm_rate", (("dtype", "bf16"),)), ("gemm_rate", (("dtype", "fp8"),))]

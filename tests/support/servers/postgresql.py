@@ -61,7 +61,7 @@ class PostgreSQL:
         with psycopg.connect(host=str(self.folder), user="muster", dbname="postgres", autocommit=True) as connection:
             connection.execute(f"CREATE DATABASE {name} TEMPLATE {template}")
             yield self.url(name)
-            store.dispose()
+            store.engine.dispose()
             connection.execute(f"DROP DATABASE {name} WITH (FORCE)")
 
     def url(self, database: str) -> str:

@@ -21,12 +21,12 @@ def upgrade() -> None:
     """Create the fleet records, or bring them to this version's schema. Repeating it changes nothing."""
     from muster import store
 
-    before, after = store.upgrade()
+    before, after = store.engine.upgrade()
     if before == after:
         typer.echo(f"the fleet records are at schema {after} already")
         return
     done = f"the fleet records went from {f'schema {before}' if before else 'nothing'} to schema {after}"
-    store.audit_command(done, {"before": before, "after": after})
+    store.audit.command(done, {"before": before, "after": after})
     typer.echo(done)
 
 
@@ -47,7 +47,7 @@ def housekeeping(dry_run: DryRun = False) -> None:
     from muster.integration import closing
     from muster.integration.airflow_api import RUN_OVER, AirflowClient
 
-    leases = store.live_leases()
+    leases = store.leases.live()
     if leases:
         with AirflowClient.from_settings() as airflow:
             runs = {(lease.dag_id, lease.run_id) for lease in leases}
@@ -59,9 +59,9 @@ def housekeeping(dry_run: DryRun = False) -> None:
                     typer.echo(f"{node}: lease {'would be ' if dry_run else ''}freed")
     for sentence in () if dry_run else service.reconcile():
         typer.echo(sentence)
-    gone = store.apply_retention(dry_run=dry_run)
+    gone = store.retention.apply(dry_run=dry_run)
     if not dry_run:
-        store.audit_command("housekeeping was done by hand", {"deleted": dataclasses.asdict(gone)})
+        store.audit.command("housekeeping was done by hand", {"deleted": dataclasses.asdict(gone)})
     typer.echo(
         f"{'would delete' if dry_run else 'deleted'} {gone.telemetry} telemetry files, {gone.results} raw results, "
         f"{gone.measurements} measurements, {gone.runs} runs, {gone.mails} mails, {gone.snapshots} peer snapshots, "

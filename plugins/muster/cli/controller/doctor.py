@@ -111,10 +111,10 @@ def database() -> Check:
     from muster import store
 
     try:
-        found = store.database_state()
+        found = store.engine.state()
         if found.schema is None:
             return Check(Mark.MISSING, "fleet records", f"{found.url} has no tables", "muster db upgrade")
-        nodes = [node for node in store.list_nodes() if not node.simulated]
+        nodes = [node for node in store.nodes.find() if not node.simulated]
     except MusterError as error:
         return Check(Mark.MISSING, "fleet records", str(error), f"muster db upgrade, or {_DATABASE}")
     seen = f"{found.url}, schema {found.schema}, {len(nodes)} nodes"
@@ -128,7 +128,7 @@ def fences() -> Iterator[Check]:
     from muster import store
 
     try:
-        fenced = store.fenced_nodes()
+        fenced = store.leases.fenced_nodes()
     except MusterError:  # reported by ``database``
         return
     if fenced:
@@ -163,7 +163,7 @@ def audit_stream(current: Settings) -> Check:
 
     try:
         sinks(current.audit_sinks)
-        failing = [lag.sentence for lag in store.audit_lags() if lag.last_error]
+        failing = [lag.sentence for lag in store.audit.lags() if lag.last_error]
     except MusterError as error:
         return Check(Mark.MISSING, "audit stream", str(error), "see `muster settings`")
     if failing:
@@ -261,7 +261,7 @@ def pools(known: dict[str, Pool], current: Settings) -> Check:
     from muster import store
 
     try:
-        named = collections.Counter(node.pool or DEFAULT_POOL for node in store.list_nodes())
+        named = collections.Counter(node.pool or DEFAULT_POOL for node in store.nodes.find())
     except MusterError:
         named = collections.Counter()
     wanted = sorted({*named, DEFAULT_POOL})

@@ -24,7 +24,7 @@ def list_(json: AsJson = False) -> None:
     """List the mails that wait for the mail server or were refused by it."""
     from muster import store
 
-    waiting, parked = store.outbox_pending(limit=ALL), store.outbox_parked()
+    waiting, parked = store.outbox.pending(limit=ALL), store.outbox.parked()
     if json:
         show.as_json({"waiting": waiting, "parked": parked})
         return
@@ -45,7 +45,7 @@ def resend(keys: Keys, reason: Reason, who: AsWho = "", dry_run: DryRun = False,
 
     with rehearsed(dry_run):
         done = "would be sent again" if dry_run else "is sent again within minutes"
-        _each(keys, lambda key: store.outbox_resend(key, show.person(who), reason), done, json)
+        _each(keys, lambda key: store.outbox.resend(key, show.person(who), reason), done, json)
 
 
 @app.command()
@@ -55,7 +55,7 @@ def drop(keys: Keys, reason: Reason, who: AsWho = "", dry_run: DryRun = False, j
 
     with rehearsed(dry_run):
         done = "would be deleted" if dry_run else "is deleted"
-        _each(keys, lambda key: store.outbox_drop(key, show.person(who), reason), done, json)
+        _each(keys, lambda key: store.outbox.drop(key, show.person(who), reason), done, json)
 
 
 def _each(keys: list[str], change: Callable[[str], bool], done: str, json: bool) -> None:

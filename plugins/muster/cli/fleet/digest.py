@@ -31,7 +31,7 @@ def digest(
         raise MusterError(f"--label {wrong[0]} cannot be read; write --label team=training")
     end = until.replace(tzinfo=datetime.UTC) if until else _next_second()
     labels = {name: text for name, _, text in pairs}
-    found = store.fleet_facts(end - datetime.timedelta(days=days), end, simulated=simulated, labels=labels)
+    found = store.ledger.fleet(end - datetime.timedelta(days=days), end, simulated=simulated, labels=labels)
     sections = render.all_sections(found)
     if rows:
         chosen = next((each for each in sections if each.title.lower() == rows.lower()), None)

@@ -46,8 +46,8 @@ def follow(airflow: AirflowClient, dag: str, runs: Mapping[str, str], *, quiet: 
             for of, run_id in list(pending.items()):
                 state = airflow.run_state(dag, run_id)
                 states = airflow.task_states(dag, run_id)
-                for run in store.list_runs(run=(dag, run_id)):
-                    for stage in store.run_stages(dag, run_id, node=run.node):
+                for run in store.runs.find(run=(dag, run_id)):
+                    for stage in store.runs.stages(dag, run_id, node=run.node):
                         show_once(f"{run.node}: {stage.stage}: {stage.verdict}: {stage.reason}")
                 if at := ", ".join(f"{task}{_AT_WORK[its]}" for task, its in states.items() if its in _AT_WORK):
                     show_once(f"{of}: {at}")
@@ -62,4 +62,4 @@ def follow(airflow: AirflowClient, dag: str, runs: Mapping[str, str], *, quiet: 
             typer.echo(f"muster: {error}; asking again", err=True)
         if pending:
             time.sleep(settings().poll_seconds)
-    return [run for run_id in runs.values() for run in store.list_runs(run=(dag, run_id))]
+    return [run for run_id in runs.values() for run in store.runs.find(run=(dag, run_id))]

@@ -24,7 +24,7 @@ def plan(
     from muster.settings import settings
 
     now = datetime.datetime.now(datetime.UTC)
-    nodes = store.list_nodes()  # new ones under load draw power too
+    nodes = store.nodes.find()  # new ones under load draw power too
     windows = settings().revalidation_blackouts
     tests, passed_over = forecast(known(nodes, now), closed_at=lambda at: closed(windows, at), hours=hours)
     if json:

@@ -23,7 +23,7 @@ def list_(
     """List runs, latest first."""
     from muster import store
 
-    runs = store.list_runs(node=node, limit=limit)
+    runs = store.runs.find(node=node, limit=limit)
     if json:
         show.as_json(runs)
         return
@@ -45,8 +45,8 @@ def show_(
     """Show a run: its stages, their verdicts, and what was found."""
     from muster import store
 
-    run = store.find_run(run_id, node=node)
-    report = store.run_report(run.dag_id, run.run_id, node=run.node)
+    run = store.runs.by_id(run_id, node=node)
+    report = store.reporting.run(run.dag_id, run.run_id, node=run.node)
     if json:
         typer.echo(report.result_json)
         return
@@ -84,6 +84,6 @@ def export(
     """Write a run as JSON and Parquet."""
     from muster import store
 
-    run = store.find_run(run_id, node=node)
-    for path in store.export_run(run.dag_id, run.run_id, to, node=run.node):
+    run = store.runs.by_id(run_id, node=node)
+    for path in store.export.run(run.dag_id, run.run_id, to, node=run.node):
         typer.echo(str(path))

@@ -143,7 +143,7 @@ def approve(
         if not reason.strip():
             raise MusterError("give the reason with --reason: it stays in the node's history")
         _check_login()
-        node = store.get_node(str(airflow.conf(question.dag, run).get("node")))
+        node = store.nodes.get(str(airflow.conf(question.dag, run).get("node")))
         answers.check(option, node, question.dag, run)
         if dry_run:
             typer.echo(f"{run}: would be answered {option}: {question.subject}\ndry run: nothing was answered")
@@ -195,7 +195,7 @@ def _known(names: Sequence[str], level: str) -> dict[str, Node]:
 
     if level not in LEVELS:
         raise MusterError(f"there is no level {level!r}: give one of {', '.join(LEVELS)}")
-    return {name: store.get_node(name) for name in names}
+    return {name: store.nodes.get(name) for name in names}
 
 
 def _forced(force: bool, why: str) -> str:
@@ -229,7 +229,7 @@ def _askable(node: Node) -> None:
     from muster.model.states import State
     from muster.rules.gate import Admit, Refuse
 
-    decision = store.admission_decision(node.name)
+    decision = store.admission.decision(node.name)
     if isinstance(decision, Refuse):
         raise MusterError(f"it does not enter production: {'; '.join(decision.reasons)}")
     if isinstance(decision, Admit) and node.state is State.PRODUCTION:

@@ -31,15 +31,15 @@ def status(json: AsJson = False) -> None:
     from muster import store
     from muster.web import fleet
 
-    nodes = store.list_nodes()
+    nodes = store.nodes.find()
     kinds = sorted({node.simulated for node in nodes}) or [False]
-    breakers = {("simulated" if kind else "real"): store.breaker(simulated=kind) for kind in kinds}
+    breakers = {("simulated" if kind else "real"): store.withdrawals.breaker(simulated=kind) for kind in kinds}
     held = {node.name: node.held_run for node in nodes if node.held_run}
     paused = {node.name: node.pause for node in nodes if node.pause}
-    lags = store.audit_lags()
-    waiting, parked = store.outbox_waiting(), store.outbox_parked()
+    lags = store.audit.lags()
+    waiting, parked = store.outbox.waiting(), store.outbox.parked()
     states, waits = collections.Counter(node.state for node in nodes), scheduler.sentences()
-    attention, uncertified = fleet.attention(store.fleet_rows()), store.uncertified()
+    attention, uncertified = fleet.attention(store.overview.rows()), store.certificates.uncertified()
     if json:
         asked, unknown, lacks = _controller()
         shown = {kind: {"open": each.open, "withdrawn": each.withdrawn, "fleet": each.fleet, "allowed": each.allowed}
@@ -131,7 +131,7 @@ def keep(name: Name, reason: Reason, who: AsWho = "", dry_run: DryRun = False) -
     from muster import store
 
     with rehearsed(dry_run):
-        node = store.keep_in_service(name, show.person(who), given(reason))
+        node = store.withdrawals.keep_in_service(name, show.person(who), given(reason))
         typer.echo(f"{node.name} {'would stay' if dry_run else 'stays'} in {node.state}")
         if dry_run:
             risks(name, ["its findings stay open, and no decision about them is requested again"])

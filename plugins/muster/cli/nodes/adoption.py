@@ -40,7 +40,7 @@ def adopt(
         raise MusterError("name the nodes to adopt, or give an inventory: --file fleet.yaml")
     enrol = pinned(inventory.load(file, skus())) if file else []
     with rehearsed(dry_run):
-        outcome = store.adopt_nodes(names or (), show.person(who), given(reason), enrol=enrol)
+        outcome = store.adoption.adopt(names or (), show.person(who), given(reason), enrol=enrol)
         for name, word in outcome.items():
             typer.echo(f"{name}: {word}")
             if dry_run and word == "adopted":
@@ -53,7 +53,7 @@ def verify(name: Name, reason: Reason, who: AsWho = "", dry_run: DryRun = False)
     from muster import store
 
     with rehearsed(dry_run):
-        typer.echo(f"{name}: {store.verify_node(name, show.person(who), given(reason))}")
+        typer.echo(f"{name}: {store.adoption.verify(name, show.person(who), given(reason))}")
         if dry_run:
             risks(name, ["it was never proven, and a FAIL will withdraw it from production"])
 
@@ -77,10 +77,10 @@ def replace(
     from muster.remote.ssh import scan_host_key
     from muster.rules.preview import risks_of_move
 
-    before = store.get_node(name)
+    before = store.nodes.get(name)
     key = host_key or scan_host_key(host or before.host, port or before.port, settings().ssh_timeout_s)
     with rehearsed(dry_run):
-        node = store.replace_node(
+        node = store.adoption.replace(
             name, show.person(who), given(reason), host_key=key, host=host, port=port, serials=_serials(serial or [])
         )
         typer.echo(f"{name}: {'would be another machine' if dry_run else 'is another machine now'}, and {node.state}")
@@ -100,10 +100,10 @@ def reinstalled(
     from muster import store
     from muster.remote.ssh import scan_host_key
 
-    before = store.get_node(name)
+    before = store.nodes.get(name)
     key = host_key or scan_host_key(before.host, before.port, settings().ssh_timeout_s)
     with rehearsed(dry_run):
-        node = store.rekey_node(name, show.person(who), given(reason), host_key=key)
+        node = store.adoption.rekey(name, show.person(who), given(reason), host_key=key)
         typer.echo(f"{name}: {'would have' if dry_run else 'has'} the host key {node.host_key}, and stays {node.state}")
         if dry_run:
             risks(name, ["the host that has this key is tested under this name until its serials are read"])
@@ -121,7 +121,7 @@ def confirm(
     from muster import store
 
     with rehearsed(dry_run):
-        for each in store.confirm_part(name, serial, show.person(who), given(reason)):
+        for each in store.contested.confirm(name, serial, show.person(who), given(reason)):
             if each.until is None:
                 typer.echo(f"{serial} {'would sit' if dry_run else 'sits'} in {each.slot} of {each.node}")
         if dry_run:
@@ -134,10 +134,10 @@ def unfence(name: Name, reason: Reason, who: AsWho = "", dry_run: DryRun = False
     from muster import store
     from muster.cli.nodes import check
 
-    store.get_node(name)
+    store.nodes.get(name)
     seen = check.fence_of(check.target(name, 22, "", ""))
     with rehearsed(dry_run):
-        before = store.raise_fence(name, seen, show.person(who), given(reason))
+        before = store.leases.raise_fence(name, seen, show.person(who), given(reason))
         typer.echo(f"{name} has seen the fencing token {seen}, the records {before}; the next is higher than both")
         if dry_run:
             risks(name, ["if another controller tests it too, each ends the other's tests"])
@@ -149,7 +149,7 @@ def part(
     """Show where a part was installed, and every run it took part in."""
     from muster import store
 
-    places, runs = store.part_history(serial), store.part_runs(serial)
+    places, runs = store.parts.history(serial), store.parts.runs_of(serial)
     if json:
         show.as_json({"places": places, "runs": runs})
         return

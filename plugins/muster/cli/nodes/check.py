@@ -41,7 +41,7 @@ def target(node: str, port: int, user: str, launch: str) -> Node | NewNode:
     from muster.remote.ssh import scan_host_key
 
     try:
-        return store.get_node(node)
+        return store.nodes.get(node)
     except UnknownNode:
         pass
     try:
@@ -78,11 +78,11 @@ def of_controller(name: str) -> list[Item]:
     from muster import store
     from muster.admission import clusters
 
-    place = store.scheduler_place(name)
+    place = store.schedulers.place(name)
     found = []
     if place is not None:
         found.append(_tried("scheduler", lambda: clusters.check(place.cluster, [place.name]), place.cluster))
-    found.append(_tried("signing key", store.check_signing_key, "certificates can be signed"))
+    found.append(_tried("signing key", store.certificates.check_signing_key, "certificates can be signed"))
     return found
 
 

@@ -51,7 +51,7 @@ def add(
 
     found = pinned(inventory.one(row, skus()))
     with rehearsed(dry_run):
-        for known, outcome in store.add_nodes(found, actor=settings().who).items():
+        for known, outcome in store.nodes.add_all(found, actor=settings().who).items():
             typer.echo(f"{known}: {outcome}")
 
 
@@ -68,7 +68,7 @@ def import_(
 
     found = pinned(inventory.load(file, skus()))
     with rehearsed(dry_run):
-        outcomes = store.add_nodes(found, actor=settings().who)
+        outcomes = store.nodes.add_all(found, actor=settings().who)
         for known, outcome in outcomes.items():
             if outcome.startswith("updated"):
                 typer.echo(f"{known}: {outcome}")
@@ -86,11 +86,11 @@ def list_(
     """List the nodes."""
     from muster import store
 
-    nodes = store.list_nodes(states=state or (), sku=sku, rack=rack)
+    nodes = store.nodes.find(states=state or (), sku=sku, rack=rack)
     if json:
         show.as_json(nodes)
         return
-    leased = {lease.node: lease.run_id for lease in store.live_leases()}
+    leased = {lease.node: lease.run_id for lease in store.leases.live()}
     show.table(
         ["node", "state", "sku", "rack", "address", "answered", "leased by", ""],
         [
@@ -108,9 +108,9 @@ def show_(name: Name, json: AsJson = False) -> None:
     """Show one node: its state, parts, open findings and last runs."""
     from muster import store
 
-    node, lease = store.get_node(name), store.get_lease(name)
-    parts, runs = store.node_parts(name), store.list_runs(node=name, limit=10, this_machine=True)
-    waivers, findings = store.list_waivers(node=name), store.open_findings(name)
+    node, lease = store.nodes.get(name), store.leases.get(name)
+    parts, runs = store.parts.of_node(name), store.runs.find(node=name, limit=10, this_machine=True)
+    waivers, findings = store.waivers.find(node=name), store.verdicts.open_findings(name)
     if json:
         show.as_json(
             {"node": node, "lease": lease, "parts": parts, "runs": runs, "waivers": waivers, "findings": findings}
@@ -149,7 +149,7 @@ def history(name: Name, json: AsJson = False) -> None:
     """Show a node's events."""
     from muster import store
 
-    events = store.node_events(name)
+    events = store.nodes.events(name)
     if json:
         show.as_json(events)
         return
@@ -177,7 +177,7 @@ def move(
 
     if not reason.strip():
         raise MusterError("a move needs a reason: --reason 'why'")
-    before = store.get_node(name)
+    before = store.nodes.get(name)
     with rehearsed(dry_run):
         node = entry.move(name, to, show.person(who), reason.strip(), dry_run=dry_run)
         typer.echo(f"{node.name} {'would be' if dry_run else 'is now'} {node.state}")

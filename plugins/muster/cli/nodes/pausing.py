@@ -26,10 +26,10 @@ def pause(
     from muster.rules.preview import risks_of_pause
 
     with rehearsed(dry_run):
-        node = store.pause_node(name, store.end_of(until), show.person(who), given(reason))
+        node = store.pauses.pause(name, store.waivers.end_of(until), show.person(who), given(reason))
         typer.echo(f"{name}: its tests {'would be' if dry_run else 'are'} {node.pause}")
         if dry_run:
-            lease = store.get_lease(name)
+            lease = store.leases.get(name)
             risks(name, risks_of_pause(node.state, lease.run_id if lease else ""))
 
 
@@ -39,5 +39,5 @@ def resume(name: Name, reason: Reason, who: AsWho = "", dry_run: DryRun = False)
     from muster import store
 
     with rehearsed(dry_run):
-        store.resume_node(name, show.person(who), given(reason))
+        store.pauses.resume(name, show.person(who), given(reason))
         typer.echo(f"{name}: its pause {'would be' if dry_run else 'is'} over")

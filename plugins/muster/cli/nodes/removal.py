@@ -28,19 +28,19 @@ def remove(
     from muster import store
     from muster.admission import entry
 
-    node = store.get_node(name)
-    if lease := store.get_lease(name):
+    node = store.nodes.get(name)
+    if lease := store.leases.get(name):
         raise MusterError(f"{name} is leased by run {lease.run_id}: end that run first")
     with rehearsed(dry_run):
         if node.state is not State.RETIRED:
             entry.move(name, State.RETIRED, show.person(who), given(reason), dry_run=dry_run)
-        place = store.scheduler_place(name)
+        place = store.schedulers.place(name)
         if place is not None and place.waits and not dry_run:
             raise MusterError(
                 f"{name} is retired, and {place.cluster} has not closed it yet: {place.last_error}; repeat this later"
             )
         if place is not None:
-            store.place_on_scheduler(name, "", "", show.person(who), given(reason))
+            store.schedulers.assign(name, "", "", show.person(who), given(reason))
         typer.echo(f"{name}: retired{f', and closed in {place.cluster} for good' if place else ''}")
         if dry_run and clean:
             typer.echo(f"{name}: Muster's files on it would be deleted")

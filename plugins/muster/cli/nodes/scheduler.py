@@ -31,7 +31,7 @@ def scheduler(
     if cluster:
         clusters.check(cluster, [there])
     with rehearsed(dry_run):
-        place = store.place_on_scheduler(name, cluster, there, show.person(who), given(reason))
+        place = store.schedulers.assign(name, cluster, there, show.person(who), given(reason))
         typer.echo(f"{name}: {f'{there} in {cluster}' if place else 'no scheduler'}")
         if dry_run and place is not None and place.wanted == WITHDRAWN:
             risks(name, [f"{there} is closed to new jobs in {cluster} until Muster admits it"])
@@ -43,7 +43,7 @@ def schedulers(json: AsJson = False) -> None:
     """Show every node's place in a scheduler, the changes that wait, and where a scheduler differs."""
     from muster import store
 
-    places = store.scheduler_places()
+    places = store.schedulers.places()
     if json:
         show.as_json(places)
         return
@@ -57,7 +57,7 @@ def sentences() -> list[str]:
     from muster import store
 
     lines = []
-    for each in store.scheduler_places():
+    for each in store.schedulers.places():
         where = f"{each.node} ({each.name} in {each.cluster})"
         if each.waits:
             why = f": {each.last_error}" if each.last_error else ""

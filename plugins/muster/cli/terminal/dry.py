@@ -27,7 +27,7 @@ def rehearsed(dry_run: bool) -> Iterator[None]:
     if not dry_run:
         yield
         return
-    with store.rehearsal():
+    with store.engine.rehearsal():
         yield
     typer.echo("dry run: nothing was changed")
 
@@ -46,7 +46,7 @@ def qualification(nodes: Sequence[str], dag: str, level: str, reason: str, force
     from muster_criteria.sku_files.model import SkuError
     from muster_criteria.sku_files.skus import load_sku
 
-    known = [store.get_node(name) for name in nodes]
+    known = [store.nodes.get(name) for name in nodes]
     well = True
     for sku_name, simulated in sorted({(node.sku, node.simulated) for node in known}):
         try:
@@ -56,7 +56,7 @@ def qualification(nodes: Sequence[str], dag: str, level: str, reason: str, force
         alike = [node for node in known if (node.sku, node.simulated) == (sku_name, simulated)]
         typer.echo(f"{sku_name} at level {level}: {', '.join(node.name for node in alike)}")
         _show_plans(plans)
-        usual_s = store.typical_duration_s(sku_name, level, dag, simulated=simulated)
+        usual_s = store.runs.typical_duration_s(sku_name, level, dag, simulated=simulated)
         typer.echo(f"time: {preview.time_needed(plans, usual_s, len(alike), settings().burn_slots)}")
         for node in alike:
             typer.echo(f"{node.name}: {node.state}: would be run {run_id(node.name, reason)} of {dag}")

@@ -20,7 +20,7 @@ def show_(name: Name, json: AsJson = False) -> None:
     """Print a node's newest certificate, JSON as it was signed. Ends with status 1 if it holds no longer."""
     from muster import store
 
-    found = store.certificate_of(name)
+    found = store.certificates.newest(name)
     if found is None:
         raise MusterError(f"{name} has no certificate: it gets one when it is admitted")
     typer.echo(found.document)
@@ -34,7 +34,7 @@ def list_(json: AsJson = False) -> None:
     """List the nodes in production whose certificate was revoked or has expired: they are tested again when idle."""
     from muster import store
 
-    found = store.uncertified()
+    found = store.certificates.uncertified()
     if json:
         show.as_json(found)
         return
@@ -56,7 +56,7 @@ def verify(
     except OSError as error:
         raise BadCertificate(f"the certificate {file} cannot be read: {error.strerror}") from None
     try:
-        content = certificate.verify(document, store.read_public(key), datetime.datetime.now(datetime.UTC))
+        content = certificate.verify(document, store.signing.read_public(key), datetime.datetime.now(datetime.UTC))
     except BadCertificate as error:
         raise BadCertificate(f"{file} is not valid: {error}") from None
     if json:
@@ -78,8 +78,8 @@ def key(
     from muster import store
 
     if new:
-        store.replace_key(show.person(who), reason)
-    public = store.public_text(store.signing_key(create=False))
+        store.signing.replace_key(show.person(who), reason)
+    public = store.signing.public_text(store.signing.signing_key(create=False))
     if json:
         show.as_json({"public_key": public})
     else:

@@ -26,7 +26,7 @@ def list_(
     """List every operation of which digests were seen, and whether there is a golden for it. --json tells the keys."""
     from muster import store
 
-    goldens = store.list_goldens(withdrawn=withdrawn)
+    goldens = store.goldens.find(withdrawn=withdrawn)
     if json:
         show.as_json(goldens)
         return
@@ -53,7 +53,7 @@ def withdraw(
     from muster import store
 
     with rehearsed(dry_run):
-        ended = store.withdraw_golden(golden, show.person(who), given(reason))
+        ended = store.goldens.withdraw(golden, show.person(who), given(reason))
         what = f"of {ended.op} ({ended.digest[:_SHOWN] or 'never promoted'})"
         typer.echo(f"{golden} {what} {'would be' if dry_run else 'is'} withdrawn")
         if dry_run:

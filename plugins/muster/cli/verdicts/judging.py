@@ -46,7 +46,7 @@ def judge(
     if fleet:
         _fleet(skus, as_of, stage, node, json)
         return
-    run = store.find_run(run_id, node=node)
+    run = store.runs.by_id(run_id, node=node)
     outcomes = reevaluate(run, as_of=as_of, skus=skus, stage=stage)
     if json:
         show.as_json([{"recorded": each.recorded, "outcome": each.outcome, "why_not": each.why_not,
@@ -87,7 +87,7 @@ def list_(sku: Annotated[str, typer.Option(help="Only of this hardware model.")]
     """List the peer snapshots that are kept, latest first."""
     from muster import store
 
-    kept = store.list_snapshots(sku=sku)
+    kept = store.peers.find(sku=sku)
     if json:
         show.as_json(kept)
         return

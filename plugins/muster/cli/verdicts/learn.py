@@ -55,7 +55,7 @@ def learn(
     text = as_file(name, calibration, level, revision, datetime.datetime.now(datetime.UTC).date(), sku.limits)
     _write_checked(path, text, name, search)
     try:
-        store.audit_command(
+        store.audit.command(
             f"floors of {name} were learned at level {level}, as revision {revision}",
             {"sku": name, "level": level, "revision": revision, "file": str(path)},
         )
@@ -71,8 +71,8 @@ def _calibrated(sku: Sku, level: str, stack: str, last: LearnedFile | None) -> C
     from muster_criteria.sku_files.learned import floors_of
 
     metrics = sorted({limit.metric for limit in sku.limits if limit.unit in learning.RATE_UNITS})
-    readings = store.fleet_readings(sku.name, level, metrics, simulated=False, visits=1)
-    suspects = store.excluded_from_peers(sku.name, simulated=False)
+    readings = store.measured.fleet_readings(sku.name, level, metrics, simulated=False, visits=1)
+    suspects = store.measured.excluded_from_peers(sku.name, simulated=False)
     readings = readings[~readings["node"].isin(list(suspects))]
     return learning.learn(readings, floors_of(last) if last else (), stack)
 

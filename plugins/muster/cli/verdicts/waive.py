@@ -31,13 +31,13 @@ def waive(
     from muster.model.states import SERVING
 
     with rehearsed(dry_run):
-        waiver = store.waive_finding(finding, store.end_of(until), show.person(who), given(reason))
+        waiver = store.waivers.give(finding, store.waivers.end_of(until), show.person(who), given(reason))
         what = f"{waiver.rule} of {waiver.metric} on {waiver.subject or f'{waiver.device} of {waiver.node}'}"
         typer.echo(f"waiver {'(not given)' if dry_run else waiver.id}: {what} is waived {waiver}")
         if dry_run:
             risks(waiver.node, [f"{what} no longer fails a test until {waiver.last_day}, however bad it gets"])
     if not dry_run:
-        command = "revalidate" if store.get_node(waiver.node).state in SERVING else "qualify"
+        command = "revalidate" if store.nodes.get(waiver.node).state in SERVING else "qualify"
         typer.echo(f"recorded verdicts stay; test again: muster {command} {waiver.node} --reason '…'")
 
 
@@ -50,7 +50,7 @@ def list_(
     """List the waivers in force."""
     from muster import store
 
-    waivers = store.list_waivers(node=node, over=over)
+    waivers = store.waivers.find(node=node, over=over)
     if json:
         show.as_json(waivers)
         return
@@ -77,5 +77,5 @@ def revoke(
     from muster import store
 
     with rehearsed(dry_run):
-        ended = store.revoke_waiver(waiver, show.person(who), given(reason))
+        ended = store.waivers.revoke(waiver, show.person(who), given(reason))
         typer.echo(f"waiver {waiver} of {ended.finding} on {ended.node} {'would be' if dry_run else 'is'} revoked")

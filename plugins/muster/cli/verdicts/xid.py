@@ -61,11 +61,10 @@ def compare(
     """Show what another policy would have done about every XID in the records. Changes nothing."""
     from muster import store
     from muster.judging import xid_history
-    from muster.store import recorded_xids
 
     if node:
-        store.get_node(node)
-    recorded = recorded_xids(node=node)
+        store.nodes.get(node)
+    recorded = store.xids.recorded(node=node)
     skus = sorted({record.sku for record in recorded})
     before = {sku: load(against) if against else _of_sku(sku) for sku in skus}
     # What came before ``since`` is not shown, but an error that came back since then may have begun there.

@@ -131,7 +131,7 @@ def lost(context: Context) -> None:
     node, dag_id, run_id = context["params"]["node"], dag_run.dag_id, dag_run.run_id
     why = f"the answer in run {run_id} of {dag_id} was not carried out: {context.get('exception')}"
     again = "the question is asked again, unless it is settled"
-    store.notify(f"answer lost/{dag_id}/{run_id}", f"{node}: {why}; {again}: see `muster approve`")
+    store.notices.notify(f"answer lost/{dag_id}/{run_id}", f"{node}: {why}; {again}: see `muster approve`")
 
 
 def asked_again(params: Mapping[str, Any], run_id: str, answer: Mapping[str, Any] | None) -> list[dict[str, Any]]:
@@ -147,10 +147,10 @@ def asked_again(params: Mapping[str, Any], run_id: str, answer: Mapping[str, Any
 
 def unanswered(node: str, dag_id: str, run_id: str, *, whether: str) -> str:
     """Record that the question got no answer, and return the message. The node keeps its state."""
-    state = store.get_node(node).state
+    state = store.nodes.get(node).state
     waited = f"no answer within {settings().approval_hours:g} hours to whether {node} {whether}"
     message = f"{waited}: it stays {state}; start the DAG {dag_id} again to ask again"
-    store.record_unanswered(node, message, dag_id, run_id)
+    store.verdicts.record_unanswered(node, message, dag_id, run_id)
     return message
 
 
@@ -160,7 +160,7 @@ def look(node: str) -> dict[str, str]:
     Raises AirflowSkipException if the node is in production already, AirflowFailException if the gate refuses it.
     """
     with claims.failing_at_once():
-        decision, record = store.admission_decision(node), store.get_node(node)
+        decision, record = store.admission.decision(node), store.nodes.get(node)
     if isinstance(decision, Refuse):
         raise AirflowFailException(f"{node} does not enter production: {'; '.join(decision.reasons)}")
     if isinstance(decision, Admit) and record.state is State.PRODUCTION:
@@ -194,7 +194,7 @@ def carry_out(node: str, dag_id: str, run_id: str, answer: Mapping[str, Any]) ->
 def refuse_lost(option: str, node: str, dag_id: str, run_id: str) -> None:
     """Raise AirflowException, which is tried again, if the answer is a re-test that cannot begin now."""
     try:
-        answers.check_test(option, store.get_node(node), dag_id, run_id)
+        answers.check_test(option, store.nodes.get(node), dag_id, run_id)
     except MusterError as error:
         raise AirflowException(f"{option}: {error}") from error
 

@@ -108,7 +108,7 @@ def receive(
         if arrival.extra.inventory is not None:
             _enrol(arrival, arrival.extra.inventory)
         try:
-            node = store.get_node(arrival.node)
+            node = store.nodes.get(arrival.node)
         except UnknownNode as error:
             raise MusterError(f"{error}, or send its line under `inventory` in the event's extra") from error
         if node.pause:
@@ -116,7 +116,7 @@ def receive(
                 f"{node.name} of delivery {arrival.delivery} is not tested: its tests are {node.pause}; then clear the "
                 "run of new_hardware that received it"
             )
-            store.notify(f"paused delivery/{partition_key}", sentence)
+            store.notices.notify(f"paused delivery/{partition_key}", sentence)
             raise AirflowSkipException(sentence)
     conf = {"node": node.name, "level": arrival.extra.level, "reason": arrival.reason, "pool": node.pool or None}
     return {"trigger_run_id": run_id, "conf": conf}
@@ -134,5 +134,5 @@ def _enrol(arrival: Arrival, line: Mapping[str, Any]) -> None:
         found = enrolment.pinned(described)
     except BadInventory as error:  # tried again: it may not have booted yet
         raise AirflowException(f"{arrival.node} cannot be enrolled yet: {'; '.join(error.problems)}") from error
-    for name, outcome in store.add_nodes(found, actor=arrival.reason, change=False).items():
+    for name, outcome in store.nodes.add_all(found, actor=arrival.reason, change=False).items():
         log.info("%s: %s", name, outcome)

@@ -40,7 +40,7 @@ def questions(live: Callable[[str, str], bool]) -> list[dict[str, Any]]:
     return [
         # A re-test at the level of the verdict: one at a lower level would leave it held.
         {"trigger_run_id": runid.run_id(node.name, reason), "conf": {"node": node.name, "level": _held(node).level}}
-        for node in store.list_nodes(states=(State.PRODUCTION,))
+        for node in store.nodes.find(states=(State.PRODUCTION,))
         if node.held_run and (reason := _why_asked(node, live))
     ]
 
@@ -58,12 +58,12 @@ def _why_asked(node: Node, live: Callable[[str, str], bool]) -> str:
 
 
 def _held(node: Node) -> Run:
-    return store.get_run(*node.held_run.split("/", 1), node=node.name)
+    return store.runs.get(*node.held_run.split("/", 1), node=node.name)
 
 
 def _retests(node: Node, held: Run) -> list[Approval]:
     """The re-tests that people requested since the verdict is held, oldest first."""
-    chosen = [each for each in store.approvals(node.name) if each.option == RETEST]
+    chosen = [each for each in store.verdicts.approvals(node.name) if each.option == RETEST]
     return [each for each in chosen if held.ended_at and each.at >= held.ended_at and each.run]
 
 
@@ -77,19 +77,19 @@ def _outcome(retest: Approval) -> str:
     """What became of a re-test that settled nothing."""
     _, (dag_id, run_id) = _runs_of(retest)
     try:
-        run = store.get_run(dag_id, run_id, node=retest.node)
+        run = store.runs.get(dag_id, run_id, node=retest.node)
     except UnknownRun:
-        return store.refusals(retest.at).get(retest.node, f"not tested: see run {run_id} of {dag_id}")
+        return store.signs.refusals(retest.at).get(retest.node, f"not tested: see run {run_id} of {dag_id}")
     return f"{run.verdict}: {run.headline}"
 
 
 def look(node: str) -> dict[str, str]:
     """Returns the question as {subject, body, pool}. Raises AirflowSkipException if no verdict is held."""
     with claims.failing_at_once():
-        record = store.get_node(node)
+        record = store.nodes.get(node)
     _still_held(node)
     run = _held(record)
-    found = [each.finding for each in store.open_findings(node) if each.finding.severity is not Severity.INFO]
+    found = [each.finding for each in store.verdicts.open_findings(node) if each.finding.severity is not Severity.INFO]
     simulated = " (simulated)" if record.simulated else ""
     findings = [f"{each.summary} ({each.severity}{least_sure([each])})" for each in found]
     tried = [
@@ -126,5 +126,5 @@ def carry_out(node: str, dag_id: str, run_id: str, answer: Mapping[str, Any]) ->
 
 
 def _still_held(node: str) -> None:
-    if not store.get_node(node).held_run:
+    if not store.nodes.get(node).held_run:
         raise AirflowSkipException(f"no verdict on {node} is held")

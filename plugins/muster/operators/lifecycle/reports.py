@@ -63,7 +63,7 @@ def receive(extras: Sequence[Mapping[str, Any]]) -> list[str]:
     """
     noted: list[str] = []
     problems: list[str] = []
-    places = {(place.cluster, place.name): place.node for place in store.scheduler_places()}
+    places = {(place.cluster, place.name): place.node for place in store.schedulers.places()}
     for extra in extras:
         try:
             report = Report.model_validate(extra)
@@ -76,7 +76,7 @@ def receive(extras: Sequence[Mapping[str, Any]]) -> list[str]:
             try:
                 if node is None:
                     raise UnknownNode(f"no node has the name {name!r} in {report.cluster}")
-                if store.report(node, report.id, report.kind, report.sentence, urgent=_urgent(node, report)):
+                if store.reported.note(node, report.id, report.kind, report.sentence, urgent=_urgent(node, report)):
                     noted.append(node)
             except UnknownNode as error:
                 problems.append(str(error))
@@ -92,7 +92,7 @@ def _urgent(node: str, report: Report) -> bool:
     from muster_criteria.sku_files.skus import load_sku
 
     try:
-        policy = load_sku(store.get_node(node).sku, settings().sku_folders).xid_policy
+        policy = load_sku(store.nodes.get(node).sku, settings().sku_folders).xid_policy
     except SkuError as error:
         log.warning("%s: %s", node, error)
         return True

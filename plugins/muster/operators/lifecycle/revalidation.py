@@ -35,7 +35,7 @@ def pick(run_id: str, level: str) -> list[dict[str, Any]]:
     """
     claims.controller_ready()
     now = datetime.datetime.now(datetime.UTC)
-    nodes = {node.name: node for node in store.list_nodes()}
+    nodes = {node.name: node for node in store.nodes.find()}
     choice = planning.choose(known(list(nodes.values()), now))
     for planned in choice.chosen:
         log.info("%s is tested in %s: %s", planned.node, ", ".join(planned.stages), planned.why)
@@ -80,7 +80,7 @@ def _refusal_noted(name: str) -> Iterator[None]:
     except (ControllerFault, UnknownNode):
         raise
     except (MusterError, SkuError) as error:
-        store.note_refusal(name, str(error))
+        store.signs.note_refusal(name, str(error))
         raise
 
 
@@ -90,7 +90,7 @@ def _claim(dag_id: str, run_id: str, params: Mapping[str, Any], login: str) -> d
     claims.controller_ready()
     claims.refuse_other_pool(node, params)
     name, asked = node.name, runid.ASKED_BY in run_id  # of what a person requested, each refusal is noted
-    lease = store.get_lease(name)
+    lease = store.leases.get(name)
     if lease is None or (lease.dag_id, lease.run_id) != (dag_id, run_id):
         if node.state not in SERVING:
             raise MusterError(f"{name} is in {node.state}, and only nodes in production are revalidated; qualify it")
@@ -98,20 +98,20 @@ def _claim(dag_id: str, run_id: str, params: Mapping[str, Any], login: str) -> d
             if (
                 asked or node.state is State.REVALIDATION
             ):  # it comes first each time, while a job of a user may run for days
-                store.note_refusal(name, why)
+                store.signs.note_refusal(name, why)
             raise AirflowSkipException(f"{name} is not tested: {why}")
     try:
         with claims.leased([name], dag_id, run_id) as (lease,):
             # Without force: revalidation never disturbs a node in use.
             service.take_for_test(name, f"{dag_id} {run_id}", f"revalidation {run_id}")
-            store.begin_run(dag_id, run_id, name, level, reason, started_by=login, required_stages=_stages(params))
+            store.runs.begin(dag_id, run_id, name, level, reason, started_by=login, required_stages=_stages(params))
     except NodePaused as error:
         if asked:
-            store.note_refusal(name, str(error))
+            store.signs.note_refusal(name, str(error))
         raise AirflowSkipException(f"{name} is not tested: {error}") from error
     except (NodeLeased, LeftAlone) as error:
         if asked or isinstance(error, LeftAlone):
-            store.note_refusal(name, str(error))
+            store.signs.note_refusal(name, str(error))
         _return_to_scheduler(name, dag_id, run_id)
         raise AirflowSkipException(f"{name} is not tested: {error}") from error
     return {"node": name, "sku": node.sku, "level": level, "token": lease.token, "simulated": node.simulated}
@@ -131,7 +131,7 @@ def conclude(dag_id: str, run_id: str, faults: Callable[[], Mapping[str, str]] =
     Raises AirflowFailException if the verdict is FAIL, INCONCLUSIVE or SKIPPED (``qualification.conclude``).
     """
     try:
-        run = store.get_run(dag_id, run_id)
+        run = store.runs.get(dag_id, run_id)
     except UnknownRun as error:
         raise AirflowSkipException("the node was not tested") from error
     try:
@@ -142,9 +142,9 @@ def conclude(dag_id: str, run_id: str, faults: Callable[[], Mapping[str, str]] =
 
 
 def _ask_about_no_verdict(name: str) -> None:
-    node = store.get_node(name)
+    node = store.nodes.get(name)
     if node.state is State.PRODUCTION and node.inconclusive >= INCONCLUSIVE_BUDGET:
-        store.notify(
+        store.notices.notify(
             f"no verdict/{name}",
             f"{'[simulated] ' if node.simulated else ''}{name} serves, and {node.inconclusive} tests of it in a row "
             f"were inconclusive: see `muster node show {name}`, remove the cause, and test it again, or withdraw it "
@@ -153,12 +153,12 @@ def _ask_about_no_verdict(name: str) -> None:
 
 
 def _return_to_scheduler(name: str, dag_id: str, run_id: str) -> None:
-    place = store.scheduler_place(name)  # before the lease: a run that takes the node afterwards has another job
-    lease = store.get_lease(name)
+    place = store.schedulers.place(name)  # before the lease: a run that takes the node afterwards has another job
+    lease = store.leases.get(name)
     if lease is not None and (lease.dag_id, lease.run_id) != (dag_id, run_id):
         return  # it is that run's now
     if place is not None:
         service.end_test(name, place.test_job)
-    if store.get_node(name).state is State.PRODUCTION:
-        store.restore_place(name, "its revalidation is over")
+    if store.nodes.get(name).state is State.PRODUCTION:
+        store.schedulers.restore(name, "its revalidation is over")
     service.carry_out(name)

@@ -31,7 +31,7 @@ def send_report(dag_id: str, run_id: str, *, node: str = "") -> str:
     from muster.operators.reporting import archive, sending
 
     current = settings()
-    report = store.run_report(dag_id, run_id, run_url=current.run_page(dag_id, run_id), node=node)
+    report = store.reporting.run(dag_id, run_id, run_url=current.run_page(dag_id, run_id), node=node)
     rendered = mail.render(report, archive.keep(report))
     log.info("%s", rendered.subject)
     key = f"{dag_id}/{run_id}/{rendered.report_id}"
@@ -39,10 +39,10 @@ def send_report(dag_id: str, run_id: str, *, node: str = "") -> str:
     delayed = False
     if current.mail_recipients:
         message = mail.build_message(rendered, current.mail_from, current.mail_recipients)
-        store.outbox_add(key, message.as_bytes())
+        store.outbox.add(key, message.as_bytes())
         keys.append(key)
     chosen = _rules()
-    labels = store.get_node(report.node).labels if chosen else {}
+    labels = store.nodes.get(report.node).labels if chosen else {}
     facts = (report.verdict, report.state_after, labels)
     for rule, recipients in mail_rules.recipients(chosen, current.mail_recipients, *facts):
         if recipients:
@@ -69,40 +69,40 @@ def _mail_by_rule(rule: mail_rules.Rule, recipients: Sequence[str], rendered: ma
     if _filled(rule, mine, key):
         sentence, lines, end = _of_the_hour(rule)
         about = f"flood/{rule.name}/{_hour():%Y-%m-%dT%H}"
-        store.outbox_add(about, mail.build_notice(about, sentence, sender, recipients, lines).as_bytes(), end)
+        store.outbox.add(about, mail.build_notice(about, sentence, sender, recipients, lines).as_bytes(), end)
         return []
-    store.outbox_add(mine + key, mail.build_message(rendered, sender, recipients).as_bytes(), due)
+    store.outbox.add(mine + key, mail.build_message(rendered, sender, recipients).as_bytes(), due)
     return [] if due else [mine + key]
 
 
 def _notify_by_rule(rule: mail_rules.Rule, report: RunReport, key: str) -> list[str]:
     """As _mail_by_rule, for the rule's notifier, which gets the list of the hour as its headline."""
     due = rule.due(_now())
-    if _filled(rule, f"{store.NOTIFICATION}{rule.name}/", key):
+    if _filled(rule, f"{store.outbox.NOTIFICATION}{rule.name}/", key):
         sentence, lines, end = _of_the_hour(rule)
         known = {"node": "", "verdict": "", "state": "", "link": "", "simulated": report.simulated}
         known["headline"] = "\n- ".join([sentence, *lines[:LISTED]])
-        store.outbox_notify(rule.name, f"flood/{_hour():%Y-%m-%dT%H}", known, end)
+        store.outbox.notify(rule.name, f"flood/{_hour():%Y-%m-%dT%H}", known, end)
         return []
     known = {
         "node": report.node, "verdict": str(report.verdict), "state": report.state_after,
         "headline": report.headline, "link": report.run_url, "simulated": report.simulated,
     }  # fmt: skip
-    added = store.outbox_notify(rule.name, key, known, due)
+    added = store.outbox.notify(rule.name, key, known, due)
     return [] if due else [added]
 
 
 def _filled(rule: mail_rules.Rule, mine: str, key: str) -> bool:
     """Whether the hour has its fill of what the outbox keeps under ``mine``, without the report of ``key``."""
-    return bool(rule.an_hour) and store.outbox_added(mine, _hour(), mine + key) >= rule.an_hour
+    return bool(rule.an_hour) and store.outbox.added(mine, _hour(), mine + key) >= rule.an_hour
 
 
 def _of_the_hour(rule: mail_rules.Rule) -> tuple[str, list[str], datetime.datetime]:
     """The sentence and the lines about the tests of this hour, and when to send them."""
     hour = _hour()
     end = hour + datetime.timedelta(hours=1)
-    labels = {node.name: node.labels for node in store.list_nodes()}
-    ended = [run for run in store.list_runs(limit=FLOOD_MAX) if run.ended_at and run.ended_at >= hour]
+    labels = {node.name: node.labels for node in store.nodes.find()}
+    ended = [run for run in store.runs.find(limit=FLOOD_MAX) if run.ended_at and run.ended_at >= hour]
     lines = [
         f"{'[simulated] ' if run.simulated else ''}{run.node}: {run.verdict}: {run.headline}"
         for run in ended[::-1]
@@ -132,7 +132,7 @@ def send_digests() -> list[str]:
         log.warning("no digest is mailed: neither MUSTER_MAIL_TO nor a rule of MUSTER_MAIL_RULES wants one")
     subjects = []
     for (every, name, labels, recipients), simulated in itertools.product(wanted, (False, True)):
-        facts = store.fleet_facts(until - PERIODS[every], until, simulated=simulated, labels=labels)
+        facts = store.ledger.fleet(until - PERIODS[every], until, simulated=simulated, labels=labels)
         if not facts.nodes or not recipients:
             continue
         whose = ", ".join(f"{label}={value}" for label, value in labels.items())
@@ -140,10 +140,10 @@ def send_digests() -> list[str]:
         mine = f"digest/{every}/{name}{'simulated' if simulated else 'real'}/"
         key = mine + rendered.report_id
         monday = until.replace(hour=0, minute=0, second=0) - datetime.timedelta(days=until.weekday())
-        if every == "weekly" and store.outbox_added(mine, monday, key):
+        if every == "weekly" and store.outbox.added(mine, monday, key):
             continue
         message = mail.build_message(rendered, current.mail_from, recipients)
-        store.outbox_add(key, message.as_bytes())
+        store.outbox.add(key, message.as_bytes())
         sending.deliver_mail(key)
         subjects.append(rendered.subject)
     return subjects

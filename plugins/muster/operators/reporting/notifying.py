@@ -24,7 +24,7 @@ class Failure(NamedTuple):
 
 def rule_of(key: str) -> str:
     """The name of the rule of a notification."""
-    return key.removeprefix(store.NOTIFICATION).partition("/")[0]
+    return key.removeprefix(store.outbox.NOTIFICATION).partition("/")[0]
 
 
 def send(key: str, message: bytes, now: datetime.datetime, last_error: str = "") -> Failure | None:

@@ -29,7 +29,7 @@ def annotate(dag_id: str, run_id: str) -> None:
         return
     lines = [
         f"{'[simulated] ' if run.simulated else ''}{run.node}: {run.verdict}: {one_line(run.headline)}"
-        for run in store.list_runs(run=(dag_id, run_id))
+        for run in store.runs.find(run=(dag_id, run_id))
         if run.verdict is not None
     ]
     if not lines:

@@ -44,11 +44,11 @@ def deliver_mail(key: str | None = None) -> Delivery:
     """
     now = _now()
     sent = _send_mails(_due(key, now, notifications=False)) + _notify(key, now)
-    parked = [mail for mail in store.outbox_parked() if key is None or mail.key == key]
+    parked = [mail for mail in store.outbox.parked() if key is None or mail.key == key]
     if parked and key is None:
         first = parked[0]
         log.warning("%d are parked and not tried again, first %s: %s", len(parked), first.key, first.last_error)
-    return Delivery(sent, store.outbox_waiting(key), len(parked))
+    return Delivery(sent, store.outbox.waiting(key), len(parked))
 
 
 def _now() -> datetime.datetime:
@@ -59,7 +59,7 @@ def _due(
     key: str | None, now: datetime.datetime, *, notifications: bool, but_of: Collection[str] = ()
 ) -> list[OutboxMessage]:
     """What is to be sent now. ``but_of``: rules whose notifications are left out."""
-    due = store.outbox_pending(MAILS_AT_ONCE, due=key is None, key=key, notifications=notifications, but_of=but_of)
+    due = store.outbox.pending(MAILS_AT_ONCE, due=key is None, key=key, notifications=notifications, but_of=but_of)
     return [each for each in due if key is not None or each.attempts or each.created_at < now - FRESH]
 
 
@@ -72,9 +72,9 @@ def _send_mails(pending: Sequence[OutboxMessage]) -> int:
             # One connection per mail: a refused mail must not break the next ones.
             with SmtpHook(smtp_conn_id=settings().smtp_conn_id) as hook:
                 connected = True
-                refusal = _send(hook, store.outbox_message(each.id), each.recipients)
+                refusal = _send(hook, store.outbox.message(each.id), each.recipients)
         except (AirflowException, OSError) as error:
-            failed = store.outbox_failed if connected else store.outbox_unreachable
+            failed = store.outbox.failed if connected else store.outbox.unreachable
             failed(each.id, str(error)[:500])
             log.warning("mail cannot be sent now (%s); it is kept and sent by the housekeeping DAG", error)
             break
@@ -94,7 +94,7 @@ def _notify(key: str | None, now: datetime.datetime) -> int:
             rule = notifying.rule_of(each.key)
             if rule in down:
                 continue
-            failure = notifying.send(each.key, store.outbox_message(each.id), now, each.last_error)
+            failure = notifying.send(each.key, store.outbox.message(each.id), now, each.last_error)
             if failure is not None and failure.last:
                 given_up = True
             elif failure is not None:
@@ -107,9 +107,9 @@ def _notify(key: str | None, now: datetime.datetime) -> int:
 def _settle(tried: OutboxMessage, refusal: Refusal | None) -> bool:
     """Record how the attempt ended; returns whether it was accepted."""
     if refusal is None:
-        store.outbox_sent(tried.id)
+        store.outbox.sent(tried.id)
         return True
-    store.outbox_failed(tried.id, refusal.reason, park=refusal.permanent, recipients=refusal.recipients)
+    store.outbox.failed(tried.id, refusal.reason, park=refusal.permanent, recipients=refusal.recipients)
     then = "it is parked" if refusal.permanent else "it is tried again later"
     log.warning("%s was not accepted (%s); %s", tried.key, refusal.reason, then)
     return False

@@ -68,11 +68,11 @@ def _claim(dag_id: str, run_id: str, params: Mapping[str, Any], try_number: int,
     with claims.leased(names, dag_id, run_id):
         claims.refuse_in_use(names, force)
         for name in names:
-            store.begin_run(
+            store.runs.begin(
                 dag_id, run_id, name, level, reason, force, started_by=login, required_stages=CLUSTER_STAGES
             )
         for name in names:
-            store.begin_stage(dag_id, run_id, STAGE, node=name)
+            store.runs.begin_stage(dag_id, run_id, STAGE, node=name)
     # Each try has its own port and secret, so that processes left over from an earlier try cannot join.
     drawn = int.from_bytes(hashlib.sha256(f"{dag_id}/{run_id}/{try_number}".encode()).digest()[:8], "big")
     master = nodes[0]
@@ -101,7 +101,7 @@ def _differences(members: Sequence[str]) -> list[str]:
     """A sentence for each driver and firmware in which the members differ, as each reported it last."""
     from muster_criteria.context.versions import differing
 
-    return differing(store.versions_of(members), WATCHED)
+    return differing(store.certificates.versions_of(members), WATCHED)
 
 
 def judge(dag_id: str, run_id: str, members: Sequence[str], faults: Mapping[str, str]) -> dict[str, dict[str, str]]:
@@ -114,7 +114,7 @@ def judge(dag_id: str, run_id: str, members: Sequence[str], faults: Mapping[str,
     from muster_criteria.stage.findings import evidence_finding
 
     collected = {name: _collected(dag_id, run_id, name, faults.get(name, "")) for name in members}
-    skus = {name: load_sku(store.get_node(name).sku, settings().sku_folders) for name in members}
+    skus = {name: load_sku(store.nodes.get(name).sku, settings().sku_folders) for name in members}
     mixed = [
         evidence_finding(Evidence(
             "versions_differ", f"{sentence[0].upper()}{sentence[1:]}.", fault_class=FaultClass.SOFTWARE,
@@ -122,7 +122,7 @@ def judge(dag_id: str, run_id: str, members: Sequence[str], faults: Mapping[str,
         ))
         for sentence in _differences(members)
     ]  # fmt: skip
-    runs = {name: store.get_run(dag_id, run_id, node=name) for name in members}
+    runs = {name: store.runs.get(dag_id, run_id, node=name) for name in members}
     results = [
         MemberResult(
             name, member.result, member.why_missing, devices=_gpus(skus[name]), known=(*member.evidence, *mixed),
@@ -138,7 +138,7 @@ def judge(dag_id: str, run_id: str, members: Sequence[str], faults: Mapping[str,
     for name, judged in block.members.items():
         member = collected[name]
         judgement = dataclasses.replace(judged, simulated=judged.simulated or runs[name].simulated)
-        stored = store.record_stage(
+        stored = store.stages.record(
             dag_id, run_id, member.result, judgement, member.raw, member.telemetry, member.attempts, node=name
         ).judgement
         headline = f"cluster validation: {stored.reason}"
@@ -146,7 +146,7 @@ def judge(dag_id: str, run_id: str, members: Sequence[str], faults: Mapping[str,
         # tested: its own budget stays.
         others_fault = name not in block.missing and bool(block.missing or block.failed)
         untested = (others_fault or member.fault) and stored.verdict is Verdict.INCONCLUSIVE
-        closed = store.finish_run(dag_id, run_id, Verdict.SKIPPED if untested else stored.verdict, headline, node=name)
+        closed = store.runs.finish(dag_id, run_id, Verdict.SKIPPED if untested else stored.verdict, headline, node=name)
         log.info("%s: %s: %s (%s)", name, stored.verdict, stored.reason, closed.state_after)
         outcome[name] = {"verdict": str(stored.verdict), "reason": stored.reason}
     return outcome
@@ -176,8 +176,8 @@ class _Collected:
 def _collected(dag_id: str, run_id: str, name: str, fault: str) -> _Collected:
     from muster_criteria.measured import parse_result
 
-    kept = store.stage_bytes(dag_id, run_id, STAGE, node=name)
-    before = store.judgements(dag_id, run_id, node=name).get(STAGE)
+    kept = store.raw.stage_bytes(dag_id, run_id, STAGE, node=name)
+    before = store.reporting.judgements(dag_id, run_id, node=name).get(STAGE)
     if kept is None or before is None:
         why = f"a fault of the controller: {fault}" if fault else "its task ended before it returned a result"
         return _Collected(why_missing=why, fault=fault)
@@ -215,7 +215,7 @@ def questions(dag_id: str, run_id: str, level: str, decisions: Mapping[str, str]
     """Returns the arguments of TriggerDagRunOperator for one admission run per member that was not admitted."""
     asked = [name for name, decision in decisions.items() if decision != ADMITTED]
     # With its time: a block that was cleared has another verdict, to be asked about.
-    ended = {name: store.get_run(dag_id, run_id, node=name).ended_at for name in asked}
+    ended = {name: store.runs.get(dag_id, run_id, node=name).ended_at for name in asked}
     return [
         {
             "trigger_run_id": runid.run_id(name, f"after {run_id} on {ended[name]}"),

@@ -41,7 +41,7 @@ def failing_at_once() -> Iterator[None]:
 
 def testable(name: str, level: str) -> Node:
     """Returns the node. Raises MusterError or SkuError if its record, SKU, launch settings or ``level`` are invalid."""
-    node = store.get_node(name)
+    node = store.nodes.get(name)
     load_sku(node.sku, settings().sku_folders)
     parse_launch(node.launch)
     if level not in programme.LEVELS:
@@ -56,12 +56,12 @@ def controller_ready() -> None:
     lease proves that the records can be written. No run reports such a fault, so it is mailed, once a day.
     """
     try:
-        store.check_signing_key()
+        store.certificates.check_signing_key()
         logins.credentials(settings().ssh_conn_id).key()
         build_agent(settings().home / "agents")
     except ControllerFault as fault:
         which = hashlib.sha256(str(fault).encode()).hexdigest()[:16]
-        store.notify(f"controller fault/{which}", f"No node can be tested: {fault}")
+        store.notices.notify(f"controller fault/{which}", f"No node can be tested: {fault}")
         raise
 
 
@@ -83,11 +83,11 @@ def forced(params: Mapping[str, Any]) -> str | None:
 @contextlib.contextmanager
 def leased(names: Collection[str], dag_id: str, run_id: str) -> Iterator[list[Lease]]:
     """Hold the nodes for the run; release them if the block fails. Raises NodeLeased, NodePaused."""
-    leases = store.acquire_leases(names, dag_id, run_id)
+    leases = store.leases.acquire_all(names, dag_id, run_id)
     try:
         yield leases
     except (MusterError, SkuError) as error:
-        store.release_leases(dag_id, run_id, f"not begun: {error}")
+        store.leases.release(dag_id, run_id, f"not begun: {error}")
         raise
 
 
@@ -115,12 +115,12 @@ def leased_for_decision(node: str, dag_id: str, run_id: str, option: str, user: 
     that the lifecycle does not allow.
     """
     try:
-        store.acquire_lease(node, dag_id, run_id, decision=True)
+        store.leases.acquire(node, dag_id, run_id, decision=True)
         try:
             with acting.under(acting.airflow_login(user)):
                 yield
         finally:
-            store.release_leases(dag_id, run_id, f"{option} was carried out")
+            store.leases.release(dag_id, run_id, f"{option} was carried out")
     except NodeLeased as error:
         raise AirflowException(str(error)) from error
     except IllegalMove as error:

@@ -111,7 +111,7 @@ class MusterMemberOperator(RemoteJobOperator):
         if left[:1] != [self.member]:
             return
         for name in sorted(lost):
-            job = store.get_job(attempt.task.dag_id, attempt.task.run_id, STAGE, node=name)
+            job = store.runs.get_job(attempt.task.dag_id, attempt.task.run_id, STAGE, node=name)
             if job is None or job.state != outcome.RUNNING:
                 continue
             try:

@@ -38,7 +38,7 @@ def claim(dag_id: str, run_id: str, params: Mapping[str, Any], user: str | None 
         claims.refuse_other_pool(node, params)
         with claims.leased([node.name], dag_id, run_id) as (lease,):
             claims.refuse_in_use([node.name], force)
-            store.begin_run(
+            store.runs.begin(
                 dag_id, run_id, node.name, level, reason, force, started_by=acting.airflow_login(user or ""),
                 required_stages=programme.STAGES,
             )  # fmt: skip
@@ -55,15 +55,15 @@ def conclude(dag_id: str, run_id: str, faults: Callable[[], Mapping[str, str]] =
     from muster_criteria.stage.verdict import overall
 
     try:
-        run = store.get_run(dag_id, run_id)
-        judgements = list(store.judgements(dag_id, run_id).values())
+        run = store.runs.get(dag_id, run_id)
+        judgements = list(store.reporting.judgements(dag_id, run_id).values())
         verdict, headline = overall(judgements, run.required_stages)
         unjudged = verdict is Verdict.INCONCLUSIVE and verdict not in {each.verdict for each in judgements}
         if unjudged and (fault := faults().get("")):
             verdict, headline = Verdict.SKIPPED, f"Not tested, for a fault of the controller: {fault}"
         if verdict is Verdict.INCONCLUSIVE and not run.forced and service.preempted(run.node):
             verdict, headline = Verdict.SKIPPED, "Preempted: its scheduler took the node back for another job"
-        closed = store.finish_run(dag_id, run_id, verdict, headline)
+        closed = store.runs.finish(dag_id, run_id, verdict, headline)
     except (UnknownRun, IllegalMove) as error:
         raise AirflowFailException(f"the run cannot be concluded: {error}") from error
     service.carry_out(run.node)
@@ -86,9 +86,9 @@ def release(dag_id: str, run_id: str) -> list[str]:
     except MusterError as error:
         # The node itself stops the job at its deadline, or when a newer run starts one.
         log.warning("a job of this run may still be running on the node: %s", error)
-    held = [lease.node for lease in store.live_leases() if (lease.dag_id, lease.run_id) == (dag_id, run_id)]
+    held = [lease.node for lease in store.leases.live() if (lease.dag_id, lease.run_id) == (dag_id, run_id)]
     # Before the release: a run that takes a node afterwards has another job.
-    test_jobs = {place.node: place.test_job for place in map(store.scheduler_place, held) if place is not None}
+    test_jobs = {place.node: place.test_job for place in map(store.schedulers.place, held) if place is not None}
     freed = closing.release(dag_id, run_id, "the run is over")
     for node in freed:
         service.end_test(node, test_jobs.get(node, ""))

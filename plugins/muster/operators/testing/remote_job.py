@@ -195,7 +195,7 @@ class RemoteJobOperator(BaseOperator):
     def _claim(self, context: Context, *, begin: bool) -> Attempt:
         ti: Any = context["ti"]
         task = Task(ti.dag_id, ti.run_id, ti.task_id, self.stage, ti.try_number, ti.max_tries, self.member)
-        run = store.get_run(task.dag_id, task.run_id, node=self.member)
+        run = store.runs.get(task.dag_id, task.run_id, node=self.member)
         sku = load_sku(run.sku, settings().sku_folders)
         if begin:
             self._check(run, sku)
@@ -230,7 +230,7 @@ class RemoteJobOperator(BaseOperator):
         def record(end: Ended, collected: jobs.Collected) -> tuple[Judgement, str]:
             result, why_missing = remote.checked_result(attempt, collected)
             judged = self._judge(attempt, end, result, "" if result else why_missing or end.sentence)
-            stored = store.record_stage(
+            stored = store.stages.record(
                 attempt.task.dag_id,
                 attempt.task.run_id,
                 judged.result,
@@ -253,5 +253,5 @@ class RemoteJobOperator(BaseOperator):
 
     def _recorded(self, attempt: Attempt) -> tuple[Judgement, str]:
         """The recorded judgement of the stage, and ``StageResult.end``."""
-        recorded = store.judgements(attempt.task.dag_id, attempt.task.run_id, node=self.member)
+        recorded = store.reporting.judgements(attempt.task.dag_id, attempt.task.run_id, node=self.member)
         return recorded[self.stage], attempt.recorded_end() or ""

@@ -70,7 +70,7 @@ class MusterStageOperator(RemoteJobOperator):
     def _stages_of_run(self, context: Context) -> Sequence[str]:
         run = context["dag_run"]
         try:
-            return store.get_run(run.dag_id, run.run_id).required_stages
+            return store.runs.get(run.dag_id, run.run_id).required_stages
         except MusterError:  # reported, or retried, by the claim of the attempt
             return (self.stage,)
 
@@ -82,7 +82,7 @@ class MusterStageOperator(RemoteJobOperator):
         """The stage's probes, or only those that the judge requested again."""
         calls = programme.stage_calls(sku, self.stage, run.level, remote.seed(job_key))
         if key.repeats:
-            before = store.get_job(run.dag_id, run.run_id, self.stage, str(key.repeats))
+            before = store.runs.get_job(run.dag_id, run.run_id, self.stage, str(key.repeats))
             calls = tuple(call for call in calls if before and call.probe in before.repeat_probes)
         return Programme(calls, programme.stage_deadline_s(sku, self.stage, run.level))
 
@@ -133,7 +133,7 @@ class MusterStageOperator(RemoteJobOperator):
 def _earlier(run: Run, sku: Sku, stage: str) -> list[tuple[str, Verdict | None, bool]]:
     """(stage, verdict, blocking) of the run's stages before ``stage``; the verdict is None if it has none yet."""
     before = programme.STAGES[: programme.STAGES.index(stage)]
-    judged = {each.stage: each.verdict for each in store.run_stages(run.dag_id, run.run_id)}
+    judged = {each.stage: each.verdict for each in store.runs.stages(run.dag_id, run.run_id)}
     return [(name, judged.get(name), programme.blocking(sku, name)) for name in before if name in run.required_stages]
 
 

@@ -28,7 +28,8 @@ if TYPE_CHECKING:
     from muster.rules.idle import hazard
 
 Passes = Mapping[str, Mapping[str, datetime.datetime]]
-"""By node and stage, when it was last tested and did not fail, as ``store.stage_tests``; what is missing never was.
+"""By node and stage, when it was last tested and did not fail, as ``store.verdicts.stage_tests``; what is missing
+never was.
 
 A stage that warns or ends PROVISIONAL counts: else a node that never passes it would take the turn of all others.
 """

@@ -188,7 +188,7 @@ class DatabaseState:
     sqlite: bool
 
 
-def database_state() -> DatabaseState:
+def state() -> DatabaseState:
     """The state of the configured database. Raises DatabaseNotReady if it cannot be reached."""
     made = engine()
     return DatabaseState(_place(made), version(made), made.dialect.name == SQLITE)

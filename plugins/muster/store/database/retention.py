@@ -31,7 +31,7 @@ BATCH = 200
 """Stages, runs or files a transaction: what a run in progress has to wait for stays well under a second."""
 
 
-def apply_retention(now: datetime.datetime | None = None, *, dry_run: bool = False) -> Purged:
+def apply(now: datetime.datetime | None = None, *, dry_run: bool = False) -> Purged:
     """Delete what the MUSTER_RETENTION_* settings no longer keep, or only count it; returns how much that is.
 
     Raw telemetry, raw results, digests, and mails that were sent or refused go by their own age, measurements by their

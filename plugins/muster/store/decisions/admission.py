@@ -21,7 +21,7 @@ from muster.store.decisions.waivers import machine_of, valid_waivers
 from muster_criteria.context import waivers
 
 
-def admission_decision(node: str) -> Decision:
+def decision(node: str) -> Decision:
     """The gate's decision on the node by the current records. Raises UnknownNode."""
     with reading() as session:
         return decide(session, access.node_row(session, node))

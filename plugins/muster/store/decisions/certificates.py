@@ -30,14 +30,14 @@ _PASSED = (Verdict.PASS, Verdict.WARN)
 """Verdicts of a stage that passed: a warning is in production only where a person accepted it."""
 
 
-def certificate_of(node: str) -> Certificate | None:
+def newest(node: str) -> Certificate | None:
     """The newest certificate of the node's present machine, valid or not. Raises UnknownNode."""
     with reading() as session:
         row = _newest(session, access.node_row(session, node))
         return _value(row) if row else None
 
 
-def certificates_of(node: str, limit: int = 100) -> list[Certificate]:
+def of_node(node: str, limit: int = 100) -> list[Certificate]:
     """The certificates under the node's name, those of earlier machines too, the newest first."""
     query = select(CertificateRow).where(CertificateRow.node == node).order_by(CertificateRow.issued_at.desc())
     with reading() as session:

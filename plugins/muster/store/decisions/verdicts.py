@@ -20,7 +20,7 @@ from muster.store.fleet.suspects import suspects_on
 from muster_criteria.model import Verdict
 
 
-def latest_verdicts(node: str) -> list[StageVerdict]:
+def latest(node: str) -> list[StageVerdict]:
     """The current verdicts on the node's machine, of every stage, oldest first.
 
     A stage may have several: a short test does not supersede a thorough one (``muster.rules.current``).

@@ -31,7 +31,7 @@ def end_of(day: str) -> datetime.datetime:
     return datetime.datetime.combine(last, datetime.time(), datetime.UTC) + datetime.timedelta(days=1)
 
 
-def waive_finding(finding_id: str, until: datetime.datetime, person: str, reason: str) -> Waiver:
+def give(finding_id: str, until: datetime.datetime, person: str, reason: str) -> Waiver:
     """Waive a finding until a moment: from the next test on, it alone does not fail its stage.
 
     The waiver follows the part that has the finding. Recorded verdicts stay unchanged.
@@ -90,7 +90,7 @@ def _where_now(
     return found.node, found.device, subject
 
 
-def revoke_waiver(waiver_id: int, person: str, reason: str) -> Waiver:
+def revoke(waiver_id: int, person: str, reason: str) -> Waiver:
     """End a waiver before its time. Raises NoPerson, and BadWaiver if none of that id is valid."""
     check_decision(person, reason, f"waiver {waiver_id} is not revoked")
     with writing() as session:
@@ -106,7 +106,7 @@ def revoke_waiver(waiver_id: int, person: str, reason: str) -> Waiver:
         return to_waiver(row)
 
 
-def list_waivers(*, node: str = "", over: bool = False) -> list[Waiver]:
+def find(*, node: str = "", over: bool = False) -> list[Waiver]:
     """The waivers in force, and with ``over`` those that ended; with ``node`` only that machine's.
 
     Raises UnknownNode.
@@ -133,7 +133,7 @@ def valid_waivers(session: Session, now: datetime.datetime) -> list[Waiver]:
     return [to_waiver(row) for row in session.scalars(query)]
 
 
-def waivers_at(node: str, moment: datetime.datetime) -> tuple[list[Waiver], Machine]:
+def valid_at(node: str, moment: datetime.datetime) -> tuple[list[Waiver], Machine]:
     """(the waivers valid at that moment, the machine with the parts that sat in it then). Raises UnknownNode."""
     with reading() as session:
         row = access.node_row(session, node)

@@ -28,9 +28,7 @@ if TYPE_CHECKING:
     from muster_criteria.measured import StageResult
 
 
-def goldens_for(
-    result: StageResult, run_id: str, *, simulated: bool, before: datetime.datetime | None = None
-) -> Goldens:
+def matching(result: StageResult, run_id: str, *, simulated: bool, before: datetime.datetime | None = None) -> Goldens:
     """The goldens and digests to compare a result with, as recorded ``before`` (default: now).
 
     Digests of run ``run_id`` itself are left out.
@@ -77,7 +75,7 @@ def observe(
     _promote(session, ids, simulated)
 
 
-def list_goldens(*, withdrawn: bool = False) -> list[KeptGolden]:
+def find(*, withdrawn: bool = False) -> list[KeptGolden]:
     """Every key and operation with a digest, with ``withdrawn`` also the ended goldens."""
     with reading() as session:
         rows = list(session.scalars(select(GoldenRow).order_by(GoldenRow.id)))
@@ -87,7 +85,7 @@ def list_goldens(*, withdrawn: bool = False) -> list[KeptGolden]:
     return [*(_record(row) for row in rows if withdrawn or row.withdrawn_at is None), *waiting]
 
 
-def withdraw_golden(identity: str, person: str, reason: str) -> KeptGolden:
+def withdraw(identity: str, person: str, reason: str) -> KeptGolden:
     """End a golden, or discard the digests of a key without one; devices then have to agree again.
 
     Verdicts that cite it stay. Raises UnknownGolden, and NoPerson without a named person and a reason.

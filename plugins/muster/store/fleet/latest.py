@@ -38,7 +38,7 @@ class LatestStage:
     attempts: tuple[StageAttempt, ...] = ()
 
 
-def latest_stages(sku: str, stage: str, level: str, *, simulated: bool) -> Iterator[LatestStage]:
+def stages(sku: str, stage: str, level: str, *, simulated: bool) -> Iterator[LatestStage]:
     """The latest result of that stage at that level, of every node of that SKU, by name."""
     newest = func.row_number().over(
         partition_by=RunRow.node, order_by=(StageRow.recorded_at.desc(), StageRow.id.desc())
@@ -84,7 +84,7 @@ def latest_stages(sku: str, stage: str, level: str, *, simulated: bool) -> Itera
                 )  # fmt: skip
 
 
-def conclusive_stages() -> list[tuple[str, str, str, bool]]:
+def conclusive() -> list[tuple[str, str, str, bool]]:
     """(SKU, stage, level, whether simulated) of everything that any node has a conclusive verdict on, in order."""
     query = (
         select(NodeRow.sku, StageRow.stage, StageRow.level, NodeRow.simulated)

@@ -20,9 +20,7 @@ if TYPE_CHECKING:
     from muster_criteria.measured import StageResult
 
 
-def previous_faults(
-    result: StageResult, node: str, run_id: str, before: datetime.datetime | None = None
-) -> dict[str, int]:
+def previous(result: StageResult, node: str, run_id: str, before: datetime.datetime | None = None) -> dict[str, int]:
     """{device: in how many runs its part failed}, without run ``run_id``, up to ``before`` (now).
 
     The parts are those that ``result`` found, or, where it has no serials, those recorded for the node. What carries no

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from muster_criteria.fleet.peers.snapshot import Snapshot
 
 
-def keep_snapshot(snapshot: Snapshot, sku: str, level: str, *, simulated: bool) -> KeptSnapshot:
+def keep(snapshot: Snapshot, sku: str, level: str, *, simulated: bool) -> KeptSnapshot:
     """Write a snapshot down; the same one again changes nothing."""
     with writing() as session:
         row = session.scalar(_snapshots(sku, level, simulated).where(SnapshotRow.version == snapshot.version))
@@ -30,7 +30,7 @@ def keep_snapshot(snapshot: Snapshot, sku: str, level: str, *, simulated: bool) 
         return _to_value(row)
 
 
-def latest_snapshot(sku: str, level: str, *, simulated: bool) -> KeptSnapshot | None:
+def latest(sku: str, level: str, *, simulated: bool) -> KeptSnapshot | None:
     """The newest snapshot by which such a node is judged now, if there is one."""
     newest = _snapshots(sku, level, simulated).order_by(SnapshotRow.made_at.desc(), SnapshotRow.id.desc())
     with reading() as session:
@@ -38,7 +38,7 @@ def latest_snapshot(sku: str, level: str, *, simulated: bool) -> KeptSnapshot | 
         return _to_value(row) if row is not None else None
 
 
-def load_snapshot(version: str, sku: str, level: str, *, simulated: bool) -> Snapshot:
+def load(version: str, sku: str, level: str, *, simulated: bool) -> Snapshot:
     """The snapshot of that version. Raises UnknownSnapshot if there is none of such nodes, or it cannot be read."""
     from muster_criteria.fleet.peers.snapshot import Snapshot
 
@@ -55,7 +55,7 @@ def load_snapshot(version: str, sku: str, level: str, *, simulated: bool) -> Sna
         raise UnknownSnapshot(f"snapshot {version} cannot be used by this version of Muster: {error}") from error
 
 
-def peer_bands(version: str, sku: str, level: str, *, simulated: bool) -> dict[Key, Band]:
+def bands(version: str, sku: str, level: str, *, simulated: bool) -> dict[Key, Band]:
     """What is usual among the peers by that snapshot; empty if it is not kept, or was made by another version of
     Muster."""
     with reading() as session:
@@ -66,7 +66,7 @@ def peer_bands(version: str, sku: str, level: str, *, simulated: bool) -> dict[K
         return {}
 
 
-def list_snapshots(*, sku: str = "") -> list[KeptSnapshot]:
+def find(*, sku: str = "") -> list[KeptSnapshot]:
     """All that are kept, latest first."""
     query = select(SnapshotRow).order_by(SnapshotRow.made_at.desc(), SnapshotRow.id.desc())
     if sku:

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 
-def load_revision(sku: str, revision: str) -> Sku:
+def load(sku: str, revision: str) -> Sku:
     """The SKU as it was at that revision. Raises UnknownRevision if it is not kept, or cannot be read."""
     from muster_criteria.sku_files.model import Sku
 

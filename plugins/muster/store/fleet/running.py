@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 STAGE = "intake"
 
 
-def running_versions(
+def versions(
     sku: str, node: str, parts: Collection[str], *, simulated: bool, before: datetime.datetime | None = None
 ) -> Running:
     """By part, the versions that the other nodes of the SKU run, and on how many; as recorded ``before`` (now)."""

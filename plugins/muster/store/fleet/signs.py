@@ -20,7 +20,7 @@ from muster_criteria.model import Verdict
 from muster_criteria.xid.judge import EVENT
 
 
-def signs(since: datetime.datetime) -> dict[str, Signs]:
+def collect(since: datetime.datetime) -> dict[str, Signs]:
     """{node: its signs since then}, without nodes that have none. Each XID on each GPU counts once."""
     xids = (
         select(RunRow.node, func.count(MeasurementRow.id))

@@ -15,7 +15,7 @@ from muster_criteria.xid.judge import EVENT, event_of
 from muster_criteria.xid.policy import XidEvent
 
 
-def recorded_xids(*, node: str = "") -> list[RecordedXid]:
+def recorded(*, node: str = "") -> list[RecordedXid]:
     """All XIDs of current verdicts, oldest first; with ``node``, of its present machine only."""
     query = (
         select(MeasurementRow, StageRow, RunRow, (RunRow.started_at < NodeRow.machine_since).label("former"))

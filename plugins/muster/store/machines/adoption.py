@@ -23,7 +23,7 @@ from muster.store.testing.runs import leave_shadow
 from muster_criteria.model import Verdict
 
 
-def adopt_nodes(
+def adopt(
     names: Iterable[str], actor: str, reason: str, *, enrol: Iterable[tuple[str, NewNode]] = ()
 ) -> dict[str, str]:
     """Take over machines that serve already: into production, unverified, in shadow mode; all of them or none.
@@ -46,7 +46,7 @@ def adopt_nodes(
     return outcome
 
 
-def verify_node(name: str, actor: str, reason: str) -> str:
+def verify(name: str, actor: str, reason: str) -> str:
     """End a node's shadow mode by a person's decision: "verified", or "unchanged" if it is in none.
 
     Raises IllegalMove without a named person and a reason, or if the gate to production refuses the node; UnknownNode.
@@ -63,7 +63,7 @@ def verify_node(name: str, actor: str, reason: str) -> str:
         return "verified"
 
 
-def replace_node(
+def replace(
     name: str,
     actor: str,
     reason: str,
@@ -95,7 +95,7 @@ def replace_node(
         return access.to_node(row)
 
 
-def rekey_node(name: str, actor: str, reason: str, *, host_key: str) -> Node:
+def rekey(name: str, actor: str, reason: str, *, host_key: str) -> Node:
     """Pin the new host key of a reinstalled machine; its history, serials and state stay.
 
     The next result must show the serials that the records know, or it is refused as another machine's. Raises

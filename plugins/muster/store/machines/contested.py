@@ -55,7 +55,7 @@ def unsure_slots(session: Session, node: str, result: StageResult | None) -> fro
     return frozenset(slot for slot, serial in _reported(result).items() if known.get(slot) != serial)
 
 
-def confirm_part(node: str, serial: str, person: str, reason: str) -> list[Placement]:
+def confirm(node: str, serial: str, person: str, reason: str) -> list[Placement]:
     """Move the part to the slot in which ``node`` reported it last, on a person's decision; returns its places.
 
     What made that slot a suspect while the part was contested follows the part from now on. Raises NoPerson without
@@ -75,9 +75,9 @@ def confirm_part(node: str, serial: str, person: str, reason: str) -> list[Place
             access.write_event(session, node, state, state, person, sentence, {"person": person, "reason": reason})
         access.write_event(session, node, state, state, person, text, {"person": person, "reason": reason})
         _follow(session, row, slot, serial, [run_id for run_id, serials in runs if serials.get(slot) == serial])
-    from muster.store.machines.parts import part_history
+    from muster.store.machines import parts
 
-    return part_history(serial)
+    return parts.history(serial)
 
 
 def _follow(session: Session, node: NodeRow, slot: str, serial: str, run_ids: list[str]) -> None:

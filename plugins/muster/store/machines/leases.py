@@ -23,12 +23,12 @@ TOKEN_MAX = 2**40
 """Far above any token, which counts seconds since 1970."""
 
 
-def acquire_lease(node: str, dag_id: str, run_id: str, *, decision: bool = False) -> Lease:
+def acquire(node: str, dag_id: str, run_id: str, *, decision: bool = False) -> Lease:
     """``acquire_leases`` of one node."""
-    return acquire_leases([node], dag_id, run_id, decision=decision)[0]
+    return acquire_all([node], dag_id, run_id, decision=decision)[0]
 
 
-def acquire_leases(nodes: Collection[str], dag_id: str, run_id: str, *, decision: bool = False) -> list[Lease]:
+def acquire_all(nodes: Collection[str], dag_id: str, run_id: str, *, decision: bool = False) -> list[Lease]:
     """Take all the nodes of a block for a run, or none of them; returns the leases by node.
 
     Nodes that the run holds already keep their lease and token. ``decision``: the run carries out a person's decision
@@ -103,7 +103,7 @@ def fenced_nodes() -> list[str]:
         return sorted(set(session.scalars(query)))
 
 
-def release_leases(dag_id: str, run_id: str, reason: str) -> list[str]:
+def release(dag_id: str, run_id: str, reason: str) -> list[str]:
     """Free every node that the run holds, because it is over; returns their names.
 
     A node still in flight goes back to registered (or qualified), which a block's members are until they are admitted;
@@ -126,14 +126,14 @@ def release_leases(dag_id: str, run_id: str, reason: str) -> list[str]:
     return freed
 
 
-def live_leases() -> list[Lease]:
+def live() -> list[Lease]:
     """Every lease that holds a node now, by node."""
     with reading() as session:
         query = select(LeaseRow).where(LeaseRow.released_at.is_(None)).order_by(LeaseRow.node)
         return [access.to_lease(row) for row in session.scalars(query)]
 
 
-def get_lease(node: str) -> Lease | None:
+def get(node: str) -> Lease | None:
     """The lease that holds the node now, if any."""
     with reading() as session:
         row = access.live_lease(session, node)

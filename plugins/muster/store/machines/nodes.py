@@ -27,7 +27,7 @@ _DESCRIPTION = ("host", "port", "user", "sku", "launch", "work_dir", "rack", "po
 _MAPPINGS = ("launch", "labels", "bmc")
 
 
-def add_node(node: NewNode) -> str:
+def add(node: NewNode) -> str:
     """Enrol a machine, or update a known one's description: "added", "unchanged" or "updated: host a → b".
 
     Raises DifferentMachine if the name is known with another host key or other serials, SameMachine if the host key is
@@ -39,7 +39,7 @@ def add_node(node: NewNode) -> str:
         return enrol(session, node, "muster")
 
 
-def add_nodes(nodes: Iterable[tuple[str, NewNode]], actor: str = "muster", *, change: bool = True) -> dict[str, str]:
+def add_all(nodes: Iterable[tuple[str, NewNode]], actor: str = "muster", *, change: bool = True) -> dict[str, str]:
     """Enrol many at once, or none: {name: "added", "unchanged" or "updated: host a → b"}.
 
     Each comes with its place ("fleet.yaml:12"). Without ``change`` a known node with another description is refused.
@@ -50,13 +50,13 @@ def add_nodes(nodes: Iterable[tuple[str, NewNode]], actor: str = "muster", *, ch
         return enrol_all(session, nodes, actor, change=change)
 
 
-def get_node(name: str) -> Node:
+def get(name: str) -> Node:
     """The node of that name. Raises UnknownNode."""
     with reading() as session:
         return access.to_node(access.node_row(session, name))
 
 
-def list_nodes(*, states: Collection[State] = (), sku: str = "", rack: str = "") -> list[Node]:
+def find(*, states: Collection[State] = (), sku: str = "", rack: str = "") -> list[Node]:
     """All nodes by name, or those in one of ``states``, of ``sku``, in ``rack``."""
     query = select(NodeRow).order_by(NodeRow.name)
     if states:
@@ -69,7 +69,7 @@ def list_nodes(*, states: Collection[State] = (), sku: str = "", rack: str = "")
         return [access.to_node(row) for row in session.scalars(query)]
 
 
-def move_node(name: str, to: State, actor: str, reason: str, evidence: Evidence | None = None) -> Node:
+def move(name: str, to: State, actor: str, reason: str, evidence: Evidence | None = None) -> Node:
     """Move a node in one transaction with its event; returns the moved node.
 
     Without ``evidence`` it is ``actor``'s own decision, for ``reason``, and each of ``lifecycle.steps`` is an event.
@@ -101,7 +101,7 @@ def touch_contact(name: str, at: datetime.datetime | None = None) -> None:
         row.contact_at = max(moment, row.contact_at) if row.contact_at else moment
 
 
-def node_events(name: str, limit: int | None = None) -> list[Event]:
+def events(name: str, limit: int | None = None) -> list[Event]:
     """The node's history, oldest first (the last ``limit`` of it). Raises UnknownNode."""
     with reading() as session:
         access.node_row(session, name)

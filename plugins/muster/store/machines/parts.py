@@ -33,17 +33,17 @@ _FILLERS = re.compile(
 """Fillers that firmware reports instead of a serial."""
 
 
-def part_history(serial: str) -> list[Placement]:
+def history(serial: str) -> list[Placement]:
     """Every place the part with this serial sat in, oldest first."""
     return _placements(serial=serial)
 
 
-def node_parts(node: str) -> list[Placement]:
+def of_node(node: str) -> list[Placement]:
     """Every part that ever sat in the node, by slot and time."""
     return sorted(_placements(node=node), key=lambda each: (each.slot, each.since))
 
 
-def part_runs(serial: str) -> list[Run]:
+def runs_of(serial: str) -> list[Run]:
     """Every run in which the part with this serial was tested, on whatever node, latest first."""
     ids = (
         select(RunRow.id)

@@ -12,7 +12,7 @@ from muster.store.database import access
 from muster.store.database.engine import writing
 
 
-def pause_node(name: str, until: datetime.datetime, person: str, reason: str) -> Node:
+def pause(name: str, until: datetime.datetime, person: str, reason: str) -> Node:
     """Pause the tests of a node until a moment; a pause that it has already is replaced. Returns the node.
 
     A run that holds the node goes on. Raises BadDay if it is over already, NoPerson without a named person and a
@@ -30,7 +30,7 @@ def pause_node(name: str, until: datetime.datetime, person: str, reason: str) ->
         return access.to_node(row)
 
 
-def resume_node(name: str, person: str, reason: str) -> Node:
+def resume(name: str, person: str, reason: str) -> Node:
     """End a node's pause before its time; returns the node.
 
     Raises IllegalMove if its tests are not paused, NoPerson without a named person and a reason, UnknownNode.

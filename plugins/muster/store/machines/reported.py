@@ -16,7 +16,7 @@ from muster.store.database.models import EventRow, NodeRow
 ACTOR = "report"
 
 
-def report(node: str, key: str, kind: str, text: str, *, urgent: bool) -> bool:
+def note(node: str, key: str, kind: str, text: str, *, urgent: bool) -> bool:
     """Note a report. Returns False if ``key`` was noted for the node before. Raises UnknownNode."""
     with writing() as session:
         row = access.node_row(session, node, lock=True)
@@ -31,7 +31,7 @@ def report(node: str, key: str, kind: str, text: str, *, urgent: bool) -> bool:
         return True
 
 
-def reported(since: datetime.datetime) -> dict[str, Reported]:
+def since(since: datetime.datetime) -> dict[str, Reported]:
     """{node: what was reported of its present machine since then}, without nodes of which nothing was."""
     query = (
         select(EventRow)

@@ -15,7 +15,7 @@ from muster.store.database import access
 from muster.store.database.engine import reading
 from muster.store.database.models import ArtifactRow, EventRow, FindingRow, MeasurementRow, RunRow, StageRow
 from muster.store.output.charts import telemetry_rows
-from muster.store.testing.reporting import run_report
+from muster.store.testing import reporting
 from muster.store.testing.stages import RESULT, TELEMETRY
 
 if TYPE_CHECKING:
@@ -35,14 +35,14 @@ _FINDING = (
 )  # fmt: skip
 
 
-def export_run(dag_id: str, run_id: str, folder: Path, *, node: str = "") -> list[Path]:
+def run(dag_id: str, run_id: str, folder: Path, *, node: str = "") -> list[Path]:
     """Write the run (of ``node``, if it tests several) into ``folder``, new or empty, and return the files.
 
     ``run.json`` (the report, with aggregates and the node's events), ``measurements.parquet``, ``findings.parquet``,
     ``telemetry.parquet`` if raw telemetry is still kept, and ``{stage}.result.json`` for each raw result still kept.
     Raises UnknownRun, and MusterError if the folder is not empty or cannot be written.
     """
-    report = json.loads(run_report(dag_id, run_id, node=node).result_json)
+    report = json.loads(reporting.run(dag_id, run_id, node=node).result_json)
     try:
         folder.mkdir(parents=True, exist_ok=True)
         if any(folder.iterdir()):

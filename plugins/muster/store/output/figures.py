@@ -17,7 +17,7 @@ from muster.store.database.models import CertificateRow, FindingRow, LeaseRow, N
 from muster.store.database.models import StageRow as Stage
 from muster.store.database.outgoing import OutboxRow, PlaceRow
 from muster.store.decisions.withdrawals import breaker_now
-from muster.store.queues.audit import audit_lags
+from muster.store.queues import audit
 from muster.store.queues.outbox import tried
 from muster.store.testing.runs import last_run_id
 from muster_criteria.model import Verdict
@@ -26,7 +26,7 @@ WINDOW = datetime.timedelta(hours=24)
 """Runs, findings and durations are those of the last WINDOW: retention deletes rows, so totals could fall."""
 
 
-def fleet_figures() -> FleetFigures:
+def fleet() -> FleetFigures:
     """What the metrics show of the records, the breakers by whether the nodes are simulated."""
     now = access.now()
     recent = now - WINDOW
@@ -71,7 +71,7 @@ def fleet_figures() -> FleetFigures:
             session.scalar(
                 select(func.count()).where(or_(PlaceRow.difference != "", PlaceRow.question != ""))
             ) or 0,
-            tuple(audit_lags()),
+            tuple(audit.lags()),
         )  # fmt: skip
 
 

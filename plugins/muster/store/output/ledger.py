@@ -18,7 +18,7 @@ from muster_criteria.model import Severity, Verdict
 from muster_reports.digest import facts
 
 
-def fleet_facts(
+def fleet(
     since: datetime.datetime, until: datetime.datetime, *, simulated: bool = False, labels: dict[str, str] | None = None
 ) -> facts.Facts:
     """The facts of the nodes that have all of ``labels``, real or simulated ones.

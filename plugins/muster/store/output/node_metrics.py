@@ -19,7 +19,7 @@ SAMPLED = 200
 """Stages, the latest, whose metrics can be chosen."""
 
 
-def node_figures(metric: str, labels: Mapping[str, str]) -> dict[str, NodeFigure]:
+def figures(metric: str, labels: Mapping[str, str]) -> dict[str, NodeFigure]:
     """{node: the metric with these labels}, from the last conclusive stage of its present machine within ``RECENT``."""
     newest = (
         select(func.max(StageRow.id).label("id"), RunRow.node)
@@ -49,7 +49,7 @@ def node_figures(metric: str, labels: Mapping[str, str]) -> dict[str, NodeFigure
         }
 
 
-def judged_metrics() -> list[tuple[str, tuple[tuple[str, str], ...]]]:
+def judged() -> list[tuple[str, tuple[tuple[str, str], ...]]]:
     """(metric, its labels) of what has a limit in the latest ``SAMPLED`` stages, in order."""
     latest = select(StageRow.id).order_by(StageRow.id.desc()).limit(SAMPLED).scalar_subquery()
     query = (

@@ -33,7 +33,7 @@ from muster_criteria.xid.judge import EVENT
 POINTS_MAX = 4000
 
 
-def fleet_version() -> str:
+def version() -> str:
     """A text that changes whenever a node, a run, a verdict or a lease does; cheap to ask."""
     with reading() as session:
         row = session.execute(
@@ -49,7 +49,7 @@ def fleet_version() -> str:
     return "-".join(str(number or 0) for number in row)
 
 
-def fleet_rows() -> list[FleetRow]:
+def rows() -> list[FleetRow]:
     """All nodes by name."""
     moved = (
         select(EventRow.node, func.max(EventRow.id).label("id"))

@@ -18,13 +18,13 @@ LOCK_TIMEOUT_MS = 5000
 """Writers of events wait behind the lock that waits: then it gives up, and housekeeping tries again."""
 
 
-def audit_command(what: str, evidence: Mapping[str, Any]) -> None:
+def command(what: str, evidence: Mapping[str, Any]) -> None:
     """Record what the person of the settings did by hand that concerns no node. ``what``: as a clause."""
     with writing() as session:
         access.write_remark(session, settings().who, what, evidence)
 
 
-def audit_batch(sink: str, limit: int) -> list[AuditEvent]:
+def batch(sink: str, limit: int) -> list[AuditEvent]:
     """The next events for the receiver, oldest first; a new receiver gets all that there are."""
     with writing() as session:
         if session.get_bind().dialect.name == "postgresql":
@@ -39,7 +39,7 @@ def audit_batch(sink: str, limit: int) -> list[AuditEvent]:
         return [_value(row) for row in session.scalars(query)]
 
 
-def audit_delivered(sink: str, event: int) -> None:
+def delivered(sink: str, event: int) -> None:
     """Store that the receiver has accepted everything up to this event; never moves back."""
     with writing() as session:
         if session.get(AuditCursorRow, sink, with_for_update=True) is None:
@@ -50,7 +50,7 @@ def audit_delivered(sink: str, event: int) -> None:
         session.execute(of_sink.values(last_error="", failing_since=None))
 
 
-def audit_failed(sink: str, error: str) -> None:
+def failed(sink: str, error: str) -> None:
     """Store why the receiver did not accept the next events."""
     with writing() as session:
         row = session.get(AuditCursorRow, sink, with_for_update=True)
@@ -60,7 +60,7 @@ def audit_failed(sink: str, error: str) -> None:
         row.last_error, row.failing_since = error, row.failing_since or access.now()
 
 
-def audit_lags() -> list[AuditLag]:
+def lags() -> list[AuditLag]:
     """What waits for each receiver of the settings."""
     lags = []
     with reading() as session:

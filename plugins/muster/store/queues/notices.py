@@ -9,7 +9,7 @@ from muster.errors import BadSettings
 from muster.rules import mail_rules
 from muster.settings import settings
 from muster.store.database import access
-from muster.store.queues.outbox import outbox_add, outbox_notify
+from muster.store.queues import outbox
 
 log = logging.getLogger(__name__)
 
@@ -39,12 +39,12 @@ def _queue(key: str, sentence: str) -> None:
             _mail(f"{key}/{rule.name}", sentence, recipients, rule)
         if rule.notifier:
             known = {"node": "", "verdict": "", "state": "", "headline": sentence, "link": "", "simulated": False}
-            outbox_notify(rule.name, key, known, rule.due(access.now()))
+            outbox.notify(rule.name, key, known, rule.due(access.now()))
 
 
 def _mail(key: str, sentence: str, recipients: Sequence[str], rule: mail_rules.Rule | None = None) -> None:
     from muster_reports import mail
 
     message = mail.build_notice(key, sentence, settings().mail_from, recipients)
-    if outbox_add(key, message.as_bytes(), rule.due(access.now()) if rule else None) == "added":
+    if outbox.add(key, message.as_bytes(), rule.due(access.now()) if rule else None) == "added":
         log.info("queued a mail: %s", sentence)

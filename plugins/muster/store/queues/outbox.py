@@ -25,7 +25,7 @@ NOTIFICATION_AGE = datetime.timedelta(hours=24)
 """How long one is tried: a later one would report what is over."""
 
 
-def outbox_add(key: str, message: bytes, due: datetime.datetime | None = None) -> str:
+def add(key: str, message: bytes, due: datetime.datetime | None = None) -> str:
     """Put a mail in the outbox: "added", or "replaced" if one of that key was still waiting, or "sent already".
 
     ``key`` names what the mail is about ("node_qualification/gpu-0001__new"), so that a retry does not mail twice.
@@ -43,13 +43,13 @@ def outbox_add(key: str, message: bytes, due: datetime.datetime | None = None) -
         return "replaced"
 
 
-def outbox_notify(rule: str, about: str, known: Mapping[str, object], due: datetime.datetime | None = None) -> str:
+def notify(rule: str, about: str, known: Mapping[str, object], due: datetime.datetime | None = None) -> str:
     """Put in the outbox what the notifier of ``rule`` sends ``about`` something, once; returns its key.
 
     ``known``: what its templates know. ``due``: it is not sent before.
     """
     key = f"{NOTIFICATION}{rule}/{about}"
-    outbox_add(key, _notification(known, due or access.now()), due)
+    add(key, _notification(known, due or access.now()), due)
     return key
 
 
@@ -57,7 +57,7 @@ def _notification(known: Mapping[str, object], begins: datetime.datetime) -> byt
     return json.dumps({"known": known, "last": (begins + NOTIFICATION_AGE).isoformat()}).encode()
 
 
-def outbox_resend(key: str, person: str, reason: str) -> bool:
+def resend(key: str, person: str, reason: str) -> bool:
     """Make the mail of ``key`` due now, a parked one too; returns whether there is an unsent mail of that key.
 
     A notification is tried for another ``NOTIFICATION_AGE``. Raises NoPerson without a named person and a reason.
@@ -75,7 +75,7 @@ def outbox_resend(key: str, person: str, reason: str) -> bool:
         return row is not None
 
 
-def outbox_drop(key: str, person: str, reason: str) -> bool:
+def drop(key: str, person: str, reason: str) -> bool:
     """Delete the unsent mail of ``key``; returns whether there was one. Raises NoPerson as ``outbox_resend``."""
     check_decision(person, reason, f"the mail {key} is not dropped")
     with writing() as session:
@@ -88,7 +88,7 @@ def outbox_drop(key: str, person: str, reason: str) -> bool:
         return row is not None
 
 
-def outbox_pending(
+def pending(
     limit: int = 100,
     *,
     due: bool = False,
@@ -123,13 +123,13 @@ def outbox_pending(
         return [OutboxMessage(*row[:-1], _addresses(row[-1])) for row in rows]
 
 
-def outbox_message(message_id: int) -> bytes:
+def message(message_id: int) -> bytes:
     """The bytes of one mail in the outbox."""
     with reading() as session:
         return session.scalars(select(OutboxRow.message).where(OutboxRow.id == message_id)).one()
 
 
-def outbox_parked() -> list[ParkedMail]:
+def parked() -> list[ParkedMail]:
     """All mails that the mail server refused for good, and the notifications that were given up, oldest first."""
     columns = (OutboxRow.key, OutboxRow.parked_at, OutboxRow.last_error, OutboxRow.recipients)
     query = select(*columns).where(OutboxRow.parked_at.is_not(None))
@@ -138,7 +138,7 @@ def outbox_parked() -> list[ParkedMail]:
         return [ParkedMail(key, at, error, _addresses(left)) for key, at, error, left in rows if at]
 
 
-def outbox_parked_count() -> int:
+def parked_count() -> int:
     """How many mails and notifications were given up."""
     with reading() as session:
         return session.scalar(select(func.count()).where(OutboxRow.parked_at.is_not(None))) or 0
@@ -153,7 +153,7 @@ def _addresses(text: str) -> tuple[str, ...]:
     return tuple(text.split(",")) if text else ()
 
 
-def outbox_waiting(key: str | None = None) -> int:
+def waiting(key: str | None = None) -> int:
     """How many mails wait to be sent, of all or of ``key``, without those whose quiet hours are not over."""
     waiting = select(func.count()).where(OutboxRow.sent_at.is_(None), OutboxRow.parked_at.is_(None), tried())
     if key is not None:
@@ -162,7 +162,7 @@ def outbox_waiting(key: str | None = None) -> int:
         return session.scalar(waiting) or 0
 
 
-def outbox_added(prefix: str, since: datetime.datetime, other_than: str) -> int:
+def added(prefix: str, since: datetime.datetime, other_than: str) -> int:
     """How many mails whose keys begin with ``prefix`` were added since then, without the one of key ``other_than``."""
     mine = (
         OutboxRow.key.startswith(prefix, autoescape=True),
@@ -173,21 +173,21 @@ def outbox_added(prefix: str, since: datetime.datetime, other_than: str) -> int:
         return session.scalar(select(func.count()).select_from(OutboxRow).where(*mine)) or 0
 
 
-def outbox_sent(message_id: int) -> None:
+def sent(message_id: int) -> None:
     """Mark the mail as accepted by the mail server."""
     with writing() as session:
         row = session.get_one(OutboxRow, message_id)
         row.sent_at, row.attempts, row.last_error = access.now(), row.attempts + 1, ""
 
 
-def outbox_unreachable(message_id: int, error: str) -> None:
+def unreachable(message_id: int, error: str) -> None:
     """Record that the mail server could not be reached: the mail is due at the next delivery again."""
     with writing() as session:
         row = session.get_one(OutboxRow, message_id)
         row.attempts, row.last_error = row.attempts + 1, error
 
 
-def outbox_failed(message_id: int, error: str, *, park: bool = False, recipients: Collection[str] = ()) -> None:
+def failed(message_id: int, error: str, *, park: bool = False, recipients: Collection[str] = ()) -> None:
     """Record that the server refused the mail, and why: it waits twice as long as before, or is parked.
 
     ``recipients``: those that were refused, where the others were accepted; only they are tried from now on.

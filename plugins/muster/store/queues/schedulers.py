@@ -30,7 +30,7 @@ up to seven commands, and over SSH each has one such limit for the login and one
 """
 
 
-def place_on_scheduler(node: str, cluster: str, name: str, person: str, reason: str) -> Place | None:
+def assign(node: str, cluster: str, name: str, person: str, reason: str) -> Place | None:
     """Give the node a place in a cluster under its name there, or, with cluster "", none. Queues what its state wants.
 
     Raises IllegalMove without a person and a reason, or if a node in service or in a test would change its place;
@@ -70,13 +70,13 @@ def place_on_scheduler(node: str, cluster: str, name: str, person: str, reason: 
         return _record(session, node)
 
 
-def scheduler_place(node: str) -> Place | None:
+def place(node: str) -> Place | None:
     """The node's place in a scheduler, None without one."""
     with reading() as session:
         return _record(session, node)
 
 
-def scheduler_places(*, waiting: bool = False) -> list[Place]:
+def places(*, waiting: bool = False) -> list[Place]:
     """Every node's place, by node. ``waiting``: those with a change to carry out: withdrawals, then the oldest."""
     query = select(PlaceRow, NodeRow.state).join(NodeRow, NodeRow.name == PlaceRow.node)
     with reading() as session:
@@ -86,7 +86,7 @@ def scheduler_places(*, waiting: bool = False) -> list[Place]:
     return sorted((each for each in found if each.waits), key=lambda each: (each.wanted == ADMITTED, each.wanted_at))
 
 
-def scheduler_differences() -> list[Place]:
+def differences() -> list[Place]:
     """The places alone whose scheduler differs from the records or raised a question, by node."""
     query = select(PlaceRow, NodeRow.state).join(NodeRow, NodeRow.name == PlaceRow.node)
     query = query.where(or_(PlaceRow.difference != "", PlaceRow.question != ""))
@@ -105,13 +105,13 @@ def withdraw_for_test(node: str, why: str, *, anew: bool = False) -> None:
             want(session, row, WITHDRAWN, why, anew=anew)
 
 
-def restore_place(node: str, why: str) -> None:
+def restore(node: str, why: str) -> None:
     """Queue what the node's state demands, after a test for which it was withdrawn. Harmless when nothing differs."""
     with writing() as session:
         follow_state(session, access.node_row(session, node, lock=True), why)
 
 
-def claim_change(node: str) -> Place | None:
+def claim(node: str) -> Place | None:
     """The change of the node that waits, for the caller alone for ``CLAIM``; None if there is none, or another has it.
 
     From here until it is confirmed, what the scheduler does with the node is unknown, whatever was confirmed before.
@@ -128,7 +128,7 @@ def claim_change(node: str) -> Place | None:
         return _record(session, node) if taken else None
 
 
-def change_carried_out(change: Place, error: str = "") -> None:
+def carried_out(change: Place, error: str = "") -> None:
     """Note that the claimed change was confirmed, or why not. One that was superseded meanwhile stays queued."""
     with writing() as session:
         row = session.get_one(PlaceRow, change.node, with_for_update=True)

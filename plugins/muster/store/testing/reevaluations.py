@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from muster_criteria.measured import StageResult
 
 
-def provisional_verdicts() -> dict[str, list[StageVerdict]]:
+def provisional() -> dict[str, list[StageVerdict]]:
     """{node: its current PROVISIONAL verdicts} of the nodes whose verdicts may be re-evaluated now.
 
     Those are the nodes that are qualified or serve, and that no run holds.
@@ -42,9 +42,7 @@ def provisional_verdicts() -> dict[str, list[StageVerdict]]:
         return reevaluation.waiting([access.to_node(row) for row in rows], verdicts, leased)
 
 
-def record_reevaluation(
-    run: Run, judged: Sequence[tuple[StageResult, Judgement]], verdict: Verdict, headline: str
-) -> Run:
+def record(run: Run, judged: Sequence[tuple[StageResult, Judgement]], verdict: Verdict, headline: str) -> Run:
     """Replace PROVISIONAL verdicts of the run, and move its node accordingly, in one transaction.
 
     ``judged``: each stage's stored result and new judgement; ``verdict``: the run's with them. The replaced verdicts

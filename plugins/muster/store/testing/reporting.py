@@ -20,7 +20,7 @@ from muster_criteria.model import Coverage, Finding, Gap, Judgement, Lack, Obser
 from muster_reports.model import RunReport, StageReport
 
 
-def run_report(dag_id: str, run_id: str, *, run_url: str | None = None, node: str = "") -> RunReport:
+def run(dag_id: str, run_id: str, *, run_url: str | None = None, node: str = "") -> RunReport:
     """Everything a report of the run shows, of ``node`` if it tests several. Raises UnknownRun."""
     with reading() as session:
         run = access.run_row(session, dag_id, run_id, node)

@@ -37,7 +37,7 @@ READ = 10 * RECENT
 """Number of latest runs among which those of the same stages are looked for."""
 
 
-def begin_run(
+def begin(
     dag_id: str,
     run_id: str,
     node: str,
@@ -112,7 +112,7 @@ def begin_stage(dag_id: str, run_id: str, stage: str, *, node: str = "") -> Node
         return access.to_node(row)
 
 
-def finish_run(dag_id: str, run_id: str, verdict: Verdict, headline: str, *, node: str = "") -> Run:
+def finish(dag_id: str, run_id: str, verdict: Verdict, headline: str, *, node: str = "") -> Run:
     """Close a run with its verdict, and move its node accordingly, in one transaction.
 
     The moves are ``lifecycle.closing``'s: qualified on PASS, WARN or PROVISIONAL, quarantine on FAIL, back to
@@ -137,13 +137,13 @@ def finish_run(dag_id: str, run_id: str, verdict: Verdict, headline: str, *, nod
         return access.to_run(run)
 
 
-def get_run(dag_id: str, run_id: str, *, node: str = "") -> Run:
+def get(dag_id: str, run_id: str, *, node: str = "") -> Run:
     """The run, of ``node`` if it tests several. Raises UnknownRun."""
     with reading() as session:
         return access.to_run(access.run_row(session, dag_id, run_id, node))
 
 
-def find_run(run_id: str, *, node: str = "") -> Run:
+def by_id(run_id: str, *, node: str = "") -> Run:
     """The latest run of that id, of whatever DAG, of ``node`` if it tests several. Raises UnknownRun."""
     with reading() as session:
         dag_id = session.scalar(
@@ -152,7 +152,7 @@ def find_run(run_id: str, *, node: str = "") -> Run:
         return access.to_run(access.run_row(session, dag_id or "any DAG", run_id, node))
 
 
-def list_runs(
+def find(
     *,
     node: str = "",
     run: tuple[str, str] | None = None,
@@ -191,7 +191,7 @@ def last_run_id() -> ScalarSelect[int]:
     )
 
 
-def last_run(node: str) -> Run | None:
+def last(node: str) -> Run | None:
     """The node's last run (``last_run_id``), None without one."""
     query = (
         select(RunRow)
@@ -224,7 +224,7 @@ def typical_duration_s(
     return statistics.median(took[:RECENT]) if took else None
 
 
-def run_stages(dag_id: str, run_id: str, *, node: str = "") -> list[StageVerdict]:
+def stages(dag_id: str, run_id: str, *, node: str = "") -> list[StageVerdict]:
     """The current verdict of each judged stage, in the order of the node's life. Raises UnknownRun."""
     with reading() as session:
         return _stages(session, access.run_row(session, dag_id, run_id, node))

@@ -45,7 +45,7 @@ class StoredStage:
     swapped: tuple[str, ...] = ()
 
 
-def record_stage(
+def record(
     dag_id: str,
     run_id: str,
     result: StageResult | None,

@@ -78,7 +78,7 @@ def test_a_complete_installation_has_nothing_missing(muster: Muster, airflow: Ai
 def test_whatever_is_missing_is_named(
     muster: Muster, airflow: Airflow, key: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    store.add_node(fleet.new_node("a", pool="rack-r1"))
+    store.nodes.add(fleet.new_node("a", pool="rack-r1"))
     key.unlink()
     monkeypatch.setenv("MUSTER_SKU_PATH", str(tmp_path / "nowhere"))
     monkeypatch.setenv("MUSTER_MAIL_TO", "fleet@example.org")
@@ -98,16 +98,16 @@ def test_a_setting_that_cannot_be_used_is_the_first_and_only_line(
 
 
 def test_a_node_that_refuses_jobs_by_its_fence_is_missing_until_the_fence_is_raised(sqlite_db: str) -> None:
-    store.add_node(fleet.new_node())
+    store.nodes.add(fleet.new_node())
     lease = fleet.begin()
     parsed, raw = fleet.result()
     job = Job(lease.dag_id, lease.run_id, "intake", "0.0", "final", "", fence=lease.token)
-    store.record_job(job)
+    store.runs.record_job(job)
     fenced = parsed.model_copy(update={"end": "fenced", "fence": lease.token})
-    store.record_stage(lease.dag_id, lease.run_id, fenced, fleet.judgement("intake", Verdict.INCONCLUSIVE), raw)
-    store.release_leases(lease.dag_id, lease.run_id, "over")
+    store.stages.record(lease.dag_id, lease.run_id, fenced, fleet.judgement("intake", Verdict.INCONCLUSIVE), raw)
+    store.leases.release(lease.dag_id, lease.run_id, "over")
     assert [each.mark for each in doctor.fences()] == [Mark.MISSING]
-    store.raise_fence("gpu-0001", lease.token + 7, "Ada", "restored from Sunday")
+    store.leases.raise_fence("gpu-0001", lease.token + 7, "Ada", "restored from Sunday")
     assert list(doctor.fences()) == []
 
 
@@ -123,9 +123,9 @@ def test_records_without_tables_are_missing_and_a_large_fleet_on_sqlite_is_advic
 ) -> None:
     monkeypatch.setenv("MUSTER_DATABASE_URL", f"sqlite:///{tmp_path / 'empty.db'}")
     assert doctor.database().mark is Mark.MISSING
-    store.upgrade()
+    store.engine.upgrade()
     for number in range(doctor.SQLITE_NODES_MAX + 1):
-        store.add_node(fleet.new_node(f"n{number}", host=f"10.0.0.{number}"))
+        store.nodes.add(fleet.new_node(f"n{number}", host=f"10.0.0.{number}"))
     assert doctor.database().mark is Mark.ADVICE
 
 
@@ -137,7 +137,7 @@ def test_a_pool_that_ignores_deferred_tasks_bounds_nothing(sqlite_db: str) -> No
 def test_a_pool_that_serialises_a_rack_is_named_with_what_waits(sqlite_db: str, slots: int, mark: Mark) -> None:
     """Muster makes a pool that a run names with one slot."""
     for number in range(3):
-        store.add_node(fleet.new_node(f"n{number}", pool="rack-7"))
+        store.nodes.add(fleet.new_node(f"n{number}", pool="rack-7"))
     check = doctor.pools({"muster_burn": Pool(1, 0, True), "rack-7": Pool(slots, 2, True)}, Settings())
     assert check.mark is mark
     assert "rack-7" in check.message

@@ -13,7 +13,7 @@ Muster = Callable[..., "tuple[int, str, str]"]
 
 def test_the_command_of_a_section_lists_exactly_what_it_counts(muster: Muster, sqlite_db: str) -> None:
     for name, team in (("a", "x"), ("b", "y"), ("c", "x")):
-        store.add_node(fleet.new_node(name, labels={"team": team}))
+        store.nodes.add(fleet.new_node(name, labels={"team": team}))
         fleet.fail(name)
     out = muster("digest", "--label", "team=x")[1]
     (command,) = [line.partition("muster ")[2].split() for line in out.splitlines() if "--rows Failed" in line]

@@ -32,7 +32,7 @@ def airflow(monkeypatch: pytest.MonkeyPatch, sqlite_db: str) -> Airflow:
 
     monkeypatch.setattr(AirflowClient, "from_settings", made)
     for name in ("gpu-0001", "gpu-0002"):
-        store.add_node(fleet.new_node(name))
+        store.nodes.add(fleet.new_node(name))
     return api
 
 
@@ -49,7 +49,7 @@ def test_each_node_gets_its_run_and_a_second_time_is_refused(muster: Muster, air
 
 
 def test_a_node_is_loaded_in_the_pool_of_its_rack(muster: Muster, airflow: Airflow) -> None:
-    store.add_node(fleet.new_node("gpu-0003", pool="rack-r12"))
+    store.nodes.add(fleet.new_node("gpu-0003", pool="rack-r12"))
     assert muster("qualify", "gpu-0003")[0] == 0
     assert airflow.conf["gpu-0003__new-hardware"]["pool"] == "rack-r12"
 
@@ -107,7 +107,7 @@ def test_what_cannot_be_started_starts_nothing(
 
 def test_a_node_that_cannot_be_tested_is_refused_before_anything_starts(muster: Muster, airflow: Airflow) -> None:
     fleet.fail()
-    store.acquire_lease("gpu-0002", "dag", "other")
+    store.leases.acquire("gpu-0002", "dag", "other")
     status, out, err = muster("qualify", "gpu-0001", "gpu-0002")
     assert (status, out, airflow.runs) == (1, "", {})
     assert "gpu-0001 is in quarantine" in err
@@ -129,7 +129,7 @@ def test_watching_ends_with_the_verdict(
         airflow.on_tasks = lambda run: None
         lease = fleet.begin(run_id=run)
         fleet.do_stage(lease, "intake", verdict)
-        store.finish_run(lease.dag_id, lease.run_id, verdict, "So it is.")
+        store.runs.finish(lease.dag_id, lease.run_id, verdict, "So it is.")
         airflow.runs[run] = "success"
 
     airflow.on_tasks = progress
@@ -153,7 +153,7 @@ def test_watching_survives_an_api_server_that_is_too_busy_to_answer(
         airflow.on_tasks = lambda run: None
         lease = fleet.begin(run_id=run)
         fleet.do_stage(lease, "intake", Verdict.PASS)
-        store.finish_run(lease.dag_id, lease.run_id, Verdict.PASS, "So it is.")
+        store.runs.finish(lease.dag_id, lease.run_id, Verdict.PASS, "So it is.")
         airflow.runs[run] = "success"
 
     airflow.on_tasks = busy
@@ -162,7 +162,7 @@ def test_watching_survives_an_api_server_that_is_too_busy_to_answer(
 
 
 def test_without_airflow_nothing_is_started(muster: Muster, sqlite_db: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    store.add_node(fleet.new_node())
+    store.nodes.add(fleet.new_node())
     monkeypatch.setenv("MUSTER_AIRFLOW_URL", "http://127.0.0.1:1")
     monkeypatch.setenv("MUSTER_AIRFLOW_TOKEN", "t")
     status, _, err = muster("qualify", "gpu-0001")
@@ -174,7 +174,7 @@ def test_runs_are_listed_and_shown(muster: Muster, airflow: Airflow) -> None:
     assert "start one with `muster qualify NODE`" in muster("runs", "list")[1]
     lease = fleet.begin()
     fleet.do_stage(lease, "intake", Verdict.FAIL, findings=(fleet.FINDING,))
-    store.finish_run(lease.dag_id, lease.run_id, Verdict.FAIL, "gpu3 is slow.")
+    store.runs.finish(lease.dag_id, lease.run_id, Verdict.FAIL, "gpu3 is slow.")
     assert "gpu-0001__new\tgpu-0001\tshort\tFAIL" in muster("runs", "list")[1]
     assert json.loads(muster("runs", "list", "--json")[1])[0]["headline"] == "gpu3 is slow."
     _, out, _ = muster("runs", "show", "gpu-0001__new")
@@ -199,14 +199,14 @@ def test_a_run_is_exported(muster: Muster, airflow: Airflow, tmp_path: Path) -> 
 def test_a_sweep_frees_what_is_over_and_nothing_else(muster: Muster, airflow: Airflow) -> None:
     for node, state in (("gpu-0001", "failed"), ("gpu-0002", "running")):
         lease = fleet.begin(node)
-        store.begin_stage(lease.dag_id, lease.run_id, "intake")
+        store.runs.begin_stage(lease.dag_id, lease.run_id, "intake")
         airflow.runs[lease.run_id] = state
     status, out, _ = muster("housekeeping")
     assert status == 0
     assert out.splitlines()[0] == "gpu-0001: lease freed"
-    assert [lease.node for lease in store.live_leases()] == ["gpu-0002"]
-    assert store.get_node("gpu-0001").state is State.REGISTERED
-    last = store.audit_batch("siem", 99)[-1]
+    assert [lease.node for lease in store.leases.live()] == ["gpu-0002"]
+    assert store.nodes.get("gpu-0001").state is State.REGISTERED
+    last = store.audit.batch("siem", 99)[-1]
     assert (last.node, last.login[:3], last.evidence["deleted"]["runs"]) == ("", "os:", 0)
 
 
@@ -216,7 +216,7 @@ class TestSmallCommands:
         assert muster("db", "upgrade")[1] == f"the fleet records went from nothing to schema {SCHEMA}\n"
         assert muster("db", "upgrade")[1] == f"the fleet records are at schema {SCHEMA} already\n"
         assert muster("node", "list")[0] == 0
-        (made,) = store.audit_batch("siem", 9)
+        (made,) = store.audit.batch("siem", 9)
         assert (made.node, made.login[:3], made.evidence["after"]) == ("", "os:", SCHEMA)
 
     def test_settings_are_shown_without_secrets(

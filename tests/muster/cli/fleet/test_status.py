@@ -28,13 +28,13 @@ def held(sqlite_db: str, monkeypatch: pytest.MonkeyPatch) -> str:
     """A node in production with a verdict that is held, beside a simulated one that was never tested; gives the run."""
     monkeypatch.setenv("MUSTER_BREAKER_FLEET", "1")
     monkeypatch.setenv("MUSTER_PERSON", "Ada")
-    store.add_node(fleet.new_node("a"))
-    store.add_node(fleet.new_node("sim", simulated=True))
+    store.nodes.add(fleet.new_node("a"))
+    store.nodes.add(fleet.new_node("sim", simulated=True))
     lives.in_production("a")
     lease = fleet.begin("a", "a__idle")
     fleet.do_stage(lease, "intake", Verdict.FAIL, findings=(fleet.FINDING,))
-    store.finish_run(lease.dag_id, lease.run_id, Verdict.FAIL, "gpu3 is slow.")
-    store.release_leases(lease.dag_id, lease.run_id, "over")
+    store.runs.finish(lease.dag_id, lease.run_id, Verdict.FAIL, "gpu3 is slow.")
+    store.leases.release(lease.dag_id, lease.run_id, "over")
     return f"{fleet.DAG}/a__idle"
 
 
@@ -54,7 +54,7 @@ def test_the_fleet_stands_on_one_screen(muster: Muster, held: str) -> None:
 def test_a_pause_is_shown_wherever_the_node_is(muster: Muster, held: str) -> None:
     why = ("--reason", "a technician is there")
     assert muster("node", "pause", "a", "--until", "2999-01-01", *why)[0] == 0
-    pause = str(store.get_node("a").pause)
+    pause = str(store.nodes.get("a").pause)
     assert "2999-01-01" in pause
     assert f"a: its tests are {pause}; `muster node resume a" in muster("status")[1]
     assert json.loads(muster("status", "--json")[1])["paused"]["a"]["reason"] == why[1]
@@ -123,7 +123,7 @@ def test_a_portal_in_front_of_airflow_hides_no_record(
 
 
 def test_nodes_out_of_service_are_named_with_reason_and_what_to_do(muster: Muster, held: str) -> None:
-    store.add_node(fleet.new_node("sick"))
+    store.nodes.add(fleet.new_node("sick"))
     fleet.fail("sick")
     shown = json.loads(muster("status", "--json")[1])["attention"]
     assert [(each["node"], each["state"]) for each in shown] == [("a", "production"), ("sick", "quarantine")]
@@ -134,10 +134,10 @@ def test_nodes_out_of_service_are_named_with_reason_and_what_to_do(muster: Muste
 
 def test_a_repaired_node_that_was_not_tested_again_is_named(muster: Muster, held: str) -> None:
     fixed = "repaired"
-    store.add_node(fleet.new_node(fixed))
+    store.nodes.add(fleet.new_node(fixed))
     fleet.fail(fixed)
     for state in (State.TRIAGE, State.REPAIR, State.REGISTERED):
-        store.move_node(fixed, state, "Ada", "gpu3 replaced")
+        store.nodes.move(fixed, state, "Ada", "gpu3 replaced")
     shown = json.loads(muster("status", "--json")[1])["attention"]
     assert [(each["node"], each["why"]) for each in shown if each["state"] == "registered"] == [
         (fixed, "gpu3 replaced")
@@ -148,8 +148,8 @@ def test_a_repaired_node_that_was_not_tested_again_is_named(muster: Muster, held
 
 def test_mails_that_the_mail_server_refused_are_shown(muster: Muster, sqlite_db: str) -> None:
     for key, parked in ((f"{fleet.DAG}/a__new/1", True), (f"{fleet.DAG}/b__new/2", False)):
-        store.outbox_add(key, b"x")
-        store.outbox_failed(store.outbox_pending()[-1].id, "554 message too large", park=parked)
+        store.outbox.add(key, b"x")
+        store.outbox.failed(store.outbox.pending()[-1].id, "554 message too large", park=parked)
     shown = json.loads(muster("status", "--json")[1])["mails"]
     assert [(each["key"], each["last_error"]) for each in shown["parked"]] == [
         (f"{fleet.DAG}/a__new/1", "554 message too large")
@@ -173,8 +173,8 @@ def test_mails_that_the_mail_server_refused_are_shown(muster: Muster, sqlite_db:
     ],
 )
 def test_only_a_mail_about_a_run_leads_to_one(muster: Muster, sqlite_db: str, key: str, run: str) -> None:
-    store.outbox_add(key, b"x")
-    store.outbox_failed(store.outbox_pending()[0].id, "554 no", park=True)
+    store.outbox.add(key, b"x")
+    store.outbox.failed(store.outbox.pending()[0].id, "554 no", park=True)
     out = muster("status")[1]
     printed = out.partition("`muster mail drop ")[2].partition("`")[0]
     assert shlex.split(printed)[0] == key, "the command can be pasted"
@@ -183,25 +183,25 @@ def test_only_a_mail_about_a_run_leads_to_one(muster: Muster, sqlite_db: str, ke
 
 def test_an_unsent_mail_is_sent_again_or_dropped(muster: Muster, sqlite_db: str) -> None:
     for key in ("a", "b"):
-        store.outbox_add(key, b"x")
-        store.outbox_failed(store.outbox_pending()[-1].id, "550 no", park=True, recipients=["gone@example.org"])
+        store.outbox.add(key, b"x")
+        store.outbox.failed(store.outbox.pending()[-1].id, "550 no", park=True, recipients=["gone@example.org"])
     assert json.loads(muster("mail", "list", "--json")[1])["parked"][0]["recipients"] == ["gone@example.org"]
     why = ("--reason", "the server is mended", "--as", "Ada")
     assert muster("mail", "resend", "a", *why)[0] == 0
-    assert [mail.key for mail in store.outbox_pending(due=True)] == ["a"]
+    assert [mail.key for mail in store.outbox.pending(due=True)] == ["a"]
     assert muster("mail", "drop", "b", "c", *why)[0] == 1
-    assert [event.evidence["mail"] for event in store.audit_batch("siem", 9)] == ["a", "b"]
+    assert [event.evidence["mail"] for event in store.audit.batch("siem", 9)] == ["a", "b"]
     shown = json.loads(muster("mail", "list", "--json")[1])
     assert ([each["key"] for each in shown["waiting"]], shown["parked"]) == (["a"], [])
 
 
 def test_a_long_list_of_unsent_mails_is_not_cut_unseen(muster: Muster, sqlite_db: str) -> None:
     for number in range(103):
-        store.outbox_add(f"mail-{number}", b"x")
+        store.outbox.add(f"mail-{number}", b"x")
     assert muster("mail", "list")[1].splitlines()[-1].startswith("and 3 more")
     assert len(json.loads(muster("mail", "list", "--json")[1])["waiting"]) == 103
-    for mail in store.outbox_pending(limit=103):
-        store.outbox_failed(mail.id, "554 no", park=True)
+    for mail in store.outbox.pending(limit=103):
+        store.outbox.failed(mail.id, "554 no", park=True)
     assert "and 3 more not sent" in muster("status")[1]
     assert len(json.loads(muster("status", "--json")[1])["mails"]["parked"]) == 103
     assert sending.deliver_mail() == (0, 0, 103)
@@ -216,10 +216,10 @@ def test_node_and_run_show_that_it_is_held(muster: Muster, held: str) -> None:
 def test_a_person_keeps_it(muster: Muster, held: str) -> None:
     status, out, _ = muster("node", "keep", "a", "--reason", "a bad driver", "--dry-run")
     assert (status, out.splitlines()[0]) == (0, "a would stay in production")
-    assert store.get_node("a").held_run == held
+    assert store.nodes.get("a").held_run == held
     status, out, _ = muster("node", "keep", "a", "--reason", "a bad driver")
     assert (status, out.strip()) == (0, "a stays in production")
-    assert store.get_node("a").held_run == ""
+    assert store.nodes.get("a").held_run == ""
     status, _, err = muster("node", "keep", "a", "--reason", "again")
     assert status == 1
     assert "no verdict on a is held: there is nothing to decide" in err

@@ -28,14 +28,14 @@ def add(muster: Muster, *more: str, name: str = "gpu-0001", host: str = "10.0.0.
 def test_adding_twice_is_harmless(muster: Muster) -> None:
     assert add(muster, "--label", "team=a", "--label", "row=3") == (0, "gpu-0001: added\n", "")
     assert add(muster, "--label", "team=a", "--label", "row=3") == (0, "gpu-0001: unchanged\n", "")
-    assert store.get_node("gpu-0001").labels == {"team": "a", "row": "3"}
+    assert store.nodes.get("gpu-0001").labels == {"team": "a", "row": "3"}
 
 
 @pytest.mark.needs_sshd
 def test_the_key_that_answers_is_pinned(muster: Muster, tmp_path: Path) -> None:
     with sshd.running(tmp_path / "node") as server:
         assert muster("node", "add", "127.0.0.1", "--port", str(server.port), "--sku", "cpu-generic")[0] == 0
-        assert store.get_node("127.0.0.1").host_key == " ".join(server.key_text().split()[:2])
+        assert store.nodes.get("127.0.0.1").host_key == " ".join(server.key_text().split()[:2])
 
 
 @pytest.mark.needs_sshd
@@ -49,7 +49,7 @@ def test_a_check_uses_the_connection_of_the_tasks_and_prints_json_only(
         monkeypatch.setenv(
             "AIRFLOW_CONN_MUSTER_SSH", json.dumps({"conn_type": "ssh", "login": node.user, "extra": extra})
         )
-        store.add_node(fleet.new_node("here", host=node.host, port=node.port, host_key=node.host_key))
+        store.nodes.add(fleet.new_node("here", host=node.host, port=node.port, host_key=node.host_key))
         for target in (["here"], ["127.0.0.1", "--port", str(server.port)]):
             status, out, _ = muster("node", "check", *target, "--json")
             items = {item["item"]: item for item in json.loads(out)}
@@ -68,19 +68,19 @@ def test_a_node_that_has_seen_higher_tokens_is_unfenced(
             "AIRFLOW_CONN_MUSTER_SSH", json.dumps({"conn_type": "ssh", "login": node.user, "extra": extra})
         )
         work = tmp_path / "work"
-        store.add_node(
+        store.nodes.add(
             fleet.new_node("here", host=node.host, port=node.port, host_key=node.host_key, work_dir=str(work))
         )
         work.mkdir()
-        seen = store.acquire_lease("here", "dag", "one").token + 10**6
-        store.release_leases("dag", "one", "over")
+        seen = store.leases.acquire("here", "dag", "one").token + 10**6
+        store.leases.release("dag", "one", "over")
         (work / "fence").write_text(str(seen))
         unfence = ("node", "unfence", "here", "--as", "Ada", "--reason", "restored from Sunday")
         assert muster(*unfence, "--dry-run")[0] == 0
-        assert store.acquire_lease("here", "dag", "two").token < seen
-        store.release_leases("dag", "two", "over")
+        assert store.leases.acquire("here", "dag", "two").token < seen
+        store.leases.release("dag", "two", "over")
         assert muster(*unfence)[0] == 0
-        assert store.acquire_lease("here", "dag", "three").token > seen
+        assert store.leases.acquire("here", "dag", "three").token > seen
         (work / "fence").write_text("not a number")
         assert muster(*unfence)[0] == 1
 
@@ -122,14 +122,14 @@ def test_an_import_is_all_or_nothing(muster: Muster, tmp_path: Path) -> None:
     status, out, err = muster("node", "import", str(path))
     assert (status, out) == (1, "")
     assert err == f"muster: {path}:402: there are more cells than the header names; quote those with commas in them\n"
-    assert store.list_nodes() == []
+    assert store.nodes.find() == []
     path.write_text("name,host,sku,host_key\n" + "\n".join(lines))
     assert muster("node", "import", str(path)) == (0, "400 added\n", "")
     assert muster("node", "import", str(path)) == (0, "400 unchanged\n", "")
     path.write_text("name,host,sku,host_key\n" + "\n".join([lines[0].replace("10.0.0.0", "10.9.9.9"), *lines[1:]]))
     changed = "n0: updated: host 10.0.0.0 → 10.9.9.9\n1 updated, 399 unchanged\n"
     assert muster("node", "import", str(path), "--dry-run") == (0, f"{changed}dry run: nothing was changed\n", "")
-    assert store.get_node("n0").host == "10.0.0.0"
+    assert store.nodes.get("n0").host == "10.0.0.0"
     assert muster("node", "import", str(path)) == (0, changed, "")
 
 
@@ -143,14 +143,14 @@ def test_an_import_of_a_different_machine_names_its_line(muster: Muster, tmp_pat
     status, _, err = muster("node", "import", str(path))
     assert status == 1
     assert err.startswith(f"muster: {path}:3: gpu-0001 is enrolled with another host key")
-    assert [node.name for node in store.list_nodes()] == ["gpu-0001"]
+    assert [node.name for node in store.nodes.find()] == ["gpu-0001"]
 
 
 def test_lists_are_for_people_and_for_programs(muster: Muster) -> None:
     assert "enrol some with `muster node add" in muster("node", "list")[1]
     add(muster)
     add(muster, name="gpu-0002", host="10.0.0.2")
-    store.move_node("gpu-0002", State.QUARANTINE, "Ada", "smoke")
+    store.nodes.move("gpu-0002", State.QUARANTINE, "Ada", "smoke")
     assert muster("node", "list", "--state", "quarantine")[1].splitlines()[1].startswith("gpu-0002\tquarantine\t")
     listed = json.loads(muster("node", "list", "--json")[1])
     assert [(node["name"], node["state"]) for node in listed] == [
@@ -160,7 +160,7 @@ def test_lists_are_for_people_and_for_programs(muster: Muster) -> None:
 
 
 def test_one_node_is_shown_with_its_parts_and_runs(muster: Muster) -> None:
-    store.add_node(fleet.new_node(serials={"gpu3": "G-77"}))
+    store.nodes.add(fleet.new_node(serials={"gpu3": "G-77"}))
     fleet.qualify()
     _, out, _ = muster("node", "show", "gpu-0001")
     assert "qualified" in out
@@ -181,15 +181,15 @@ def test_a_node_that_leaves_is_retired_and_left_clean(
         login = {"conn_type": "ssh", "login": node.user, "extra": extra}
         monkeypatch.setenv("AIRFLOW_CONN_MUSTER_SSH", json.dumps(login))
         new = fleet.new_node("here", host=node.host, port=node.port, host_key=node.host_key, work_dir=node.work_dir)
-        store.add_node(new)
+        store.nodes.add(new)
         Path(node.work_dir, "jobs").mkdir(parents=True)
         leave = ("node", "remove", "here", "--reason", "sold", "--clean", "--as", "Ada")
         assert muster(*leave, "--dry-run")[0] == 0
         assert Path(node.work_dir).exists()
         lease = fleet.begin("here")
         assert muster(*leave)[0] == 1
-        assert (store.get_node("here").state, Path(node.work_dir).exists()) == (State.REGISTERED, True)
-        store.release_leases(lease.dag_id, lease.run_id, "over")
+        assert (store.nodes.get("here").state, Path(node.work_dir).exists()) == (State.REGISTERED, True)
+        store.leases.release(lease.dag_id, lease.run_id, "over")
         assert muster(*leave)[0] == 0
-        assert (store.get_node("here").state, Path(node.work_dir).exists()) == (State.RETIRED, False)
+        assert (store.nodes.get("here").state, Path(node.work_dir).exists()) == (State.RETIRED, False)
         assert muster(*leave)[0] == 0, "repeated, it changes nothing"

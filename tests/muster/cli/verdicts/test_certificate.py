@@ -18,13 +18,13 @@ Muster = Callable[..., "tuple[int, str, str]"]
 def test_a_certificate_is_verified_by_the_public_key_alone(
     muster: Muster, sqlite_db: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    store.add_node(fleet.new_node("a"))
+    store.nodes.add(fleet.new_node("a"))
     assert muster("certificate", "show", "a")[0] == 1
     lives.in_production("a")
     document, public = tmp_path / "a.json", tmp_path / "key.pub"
     document.write_text(muster("certificate", "show", "a")[1])
     public.write_text(muster("certificate", "key")[1])
-    store.dispose()
+    store.engine.dispose()
     monkeypatch.setenv("MUSTER_HOME", str(tmp_path / "elsewhere"))
     status, out, _ = muster("certificate", "verify", str(document), "--key", str(public), "--json")
     assert (status, json.loads(out)["node"]) == (0, "a")

@@ -19,17 +19,17 @@ Muster = Callable[..., "tuple[int, str, str]"]
 
 def measured(name: str, rate: float, *, simulated: bool = False) -> None:
     """A node that passed its performance stage with these bf16 rates on two GPUs."""
-    store.add_node(fleet.new_node(name, sku="h200-sxm-8"))
-    lease = store.acquire_lease(name, fleet.DAG, f"{name}__run")
-    store.begin_run(fleet.DAG, lease.run_id, name, "short", "for a test")
+    store.nodes.add(fleet.new_node(name, sku="h200-sxm-8"))
+    lease = store.leases.acquire(name, fleet.DAG, f"{name}__run")
+    store.runs.begin(fleet.DAG, lease.run_id, name, "short", "for a test")
     figures = [
         Measurement("gemm_rate", "gemm_rate", f"gpu{gpu}", "TFLOPS", rate + gpu, labels={"dtype": "bf16"})
         for gpu in range(2)
     ]
     result, raw = fleet.result("performance", node=name, measurements=figures, simulated=simulated)
     judged = dataclasses.replace(fleet.judgement("performance"), observations=())
-    store.record_stage(fleet.DAG, lease.run_id, result, judged, raw)
-    store.release_leases(fleet.DAG, lease.run_id, "done")
+    store.stages.record(fleet.DAG, lease.run_id, result, judged, raw)
+    store.leases.release(fleet.DAG, lease.run_id, "done")
 
 
 @pytest.fixture
@@ -53,7 +53,7 @@ def test_floors_are_learned_from_enough_real_nodes_only(muster: Muster, tmp_path
     assert "gemm_rate[dtype=bf16]\tgpu\t673.2 TFLOPS\t710.6 TFLOPS\t748" in out
     assert f"dry run: {tmp_path}/learned/h200-sxm-8-0001.yaml was not written" in out
     assert not (tmp_path / "learned").exists()
-    before = len(store.audit_batch("siem", 999))
+    before = len(store.audit.batch("siem", 999))
 
     for revision in ("0001", "0002"):
         status, out, err = muster(*learn)
@@ -61,7 +61,7 @@ def test_floors_are_learned_from_enough_real_nodes_only(muster: Muster, tmp_path
         assert status == 0
         assert f"{tmp_path}/learned/h200-sxm-8-{revision}.yaml is in force from now on" in out
     assert len(list((tmp_path / "learned").iterdir())) == 2
-    assert [each.evidence["revision"] for each in store.audit_batch("siem", 999)[before:]] == [1, 2]
+    assert [each.evidence["revision"] for each in store.audit.batch("siem", 999)[before:]] == [1, 2]
     floors = [
         limit for limit in load_sku("h200-sxm-8", [tmp_path]).limits if limit.source.startswith("learned from 32")
     ]
@@ -77,7 +77,7 @@ def test_no_floor_comes_into_force_without_its_event(
     def broken(*_: object) -> None:
         raise MusterError("the records cannot be written")
 
-    monkeypatch.setattr(store, "audit_command", broken)
+    monkeypatch.setattr(store.audit, "command", broken)
     status, _, err = muster("sku", "learn", "h200-sxm-8", "--level", "short", "--into", str(tmp_path))
     assert (status, "cannot be written" in err) == (1, True)
     assert list((tmp_path / "learned").iterdir()) == []

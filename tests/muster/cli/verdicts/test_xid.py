@@ -14,7 +14,6 @@ import pytest
 from muster import store
 from muster.cli.verdicts.xid import load
 from muster.judging.xid_history import compare, returning_xids
-from muster.store import recorded_xids
 from muster_criteria.measured import StageResult, parse_result
 from muster_criteria.sku_files.skus import SHIPPED, load_sku
 from muster_node.contract import Measurement
@@ -42,16 +41,16 @@ def stored(boot: str, *events: Measurement, serial: str = "") -> tuple[StageResu
 
 def record(boot: str, *events: Measurement, serial: str = "") -> None:
     """One run of gpu-0001 in one boot with these errors."""
-    lease = store.acquire_lease("gpu-0001", fleet.DAG, f"gpu-0001__{boot}")
-    store.begin_run(fleet.DAG, lease.run_id, "gpu-0001", "short", "for a test")
+    lease = store.leases.acquire("gpu-0001", fleet.DAG, f"gpu-0001__{boot}")
+    store.runs.begin(fleet.DAG, lease.run_id, "gpu-0001", "short", "for a test")
     parsed, raw = stored(boot, *events, serial=serial)
-    store.record_stage(fleet.DAG, lease.run_id, parsed, fleet.judgement(), raw)
-    store.release_leases(fleet.DAG, lease.run_id, "done")
+    store.stages.record(fleet.DAG, lease.run_id, parsed, fleet.judgement(), raw)
+    store.leases.release(fleet.DAG, lease.run_id, "done")
 
 
 @pytest.fixture
 def node(sqlite_db: object) -> None:
-    store.add_node(fleet.new_node(sku="h100-sxm-8"))
+    store.nodes.add(fleet.new_node(sku="h100-sxm-8"))
 
 
 def test_a_policy_is_shown_with_its_sources_and_reasons(muster: Muster) -> None:
@@ -179,7 +178,7 @@ def test_one_node_does_not_escalate_for_another_nor_a_machine_for_the_one_before
 ) -> None:
     record("b-1", xid(119))
     record("b-2", xid(119))
-    recorded = recorded_xids()
+    recorded = store.xids.recorded()
     assert [each.former for each in recorded] == [False, False]
     policy = load(escalating(boots=2))
     before = {"h100-sxm-8": policy}
@@ -194,11 +193,11 @@ def test_one_node_does_not_escalate_for_another_nor_a_machine_for_the_one_before
 @pytest.mark.usefixtures("node")
 def test_errors_of_the_machine_that_bore_the_name_before_are_known_as_such() -> None:
     record("b-1", xid(119))
-    store.replace_node("gpu-0001", "Ada", "new machine", host_key=fleet.host_key("new"))
+    store.adoption.replace("gpu-0001", "Ada", "new machine", host_key=fleet.host_key("new"))
     record("b-2", xid(119))
 
-    assert [(each.boot_id, each.former) for each in recorded_xids()] == [("b-1", True), ("b-2", False)]
-    assert [each.boot_id for each in recorded_xids(node="gpu-0001")] == ["b-2"]
+    assert [(each.boot_id, each.former) for each in store.xids.recorded()] == [("b-1", True), ("b-2", False)]
+    assert [each.boot_id for each in store.xids.recorded(node="gpu-0001")] == ["b-2"]
 
 
 @pytest.mark.usefixtures("node")

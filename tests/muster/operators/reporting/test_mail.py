@@ -59,7 +59,7 @@ def add(*subjects: str, to: str = "fleet@example.org") -> None:
     for subject in subjects:
         mail = EmailMessage()
         mail["Subject"], mail["From"], mail["To"] = subject, "muster@example.org", to
-        store.outbox_add(subject, mail.as_bytes())
+        store.outbox.add(subject, mail.as_bytes())
 
 
 def test_a_refused_mail_is_parked_and_a_deferred_one_backs_off(server: Server) -> None:
@@ -68,7 +68,7 @@ def test_a_refused_mail_is_parked_and_a_deferred_one_backs_off(server: Server) -
     assert server.tried == ["refused", "busy", "fine"]
     assert sending.deliver_mail() == (0, 1, 1), "the mail server is not asked again at once"
     assert len(server.tried) == 3
-    (parked,) = store.outbox_parked()
+    (parked,) = store.outbox.parked()
     assert (parked.key, "554" in parked.last_error) == ("refused", True)
 
 
@@ -81,7 +81,7 @@ def test_a_run_sends_its_own_mail_behind_a_hundred_that_wait(server: Server) -> 
 def test_a_parked_mail_that_is_rendered_again_is_tried_again(server: Server) -> None:
     add("refused")
     sending.deliver_mail()
-    assert store.outbox_add("refused", b"Subject: fine\nFrom: m@example.org\nTo: f@example.org\n\n") == "replaced"
+    assert store.outbox.add("refused", b"Subject: fine\nFrom: m@example.org\nTo: f@example.org\n\n") == "replaced"
     assert sending.deliver_mail() == (1, 0, 0)
 
 
@@ -89,19 +89,19 @@ def test_a_recipient_that_is_refused_is_kept_and_the_others_get_the_mail_once(se
     server.unknown = {"gone@example.org": "550 no such user", "full@example.org": "452 mailbox full"}
     add("fine", to="gone@example.org, fleet@example.org, full@example.org")
     assert sending.deliver_mail() == (0, 1, 0)
-    (waiting,) = store.outbox_pending()
+    (waiting,) = store.outbox.pending()
     assert waiting.recipients == ("full@example.org", "gone@example.org")
     assert "550" in waiting.last_error
     server.unknown.pop("full@example.org")
-    store.outbox_resend("fine", "Ada", "mended")
+    store.outbox.resend("fine", "Ada", "mended")
     assert sending.deliver_mail() == (0, 0, 1)
-    (parked,) = store.outbox_parked()
+    (parked,) = store.outbox.parked()
     assert (parked.recipients, server.recipients) == (
         ("gone@example.org",),
         [["fleet@example.org"], ["full@example.org"]],
     )
     server.unknown.clear()
-    store.outbox_resend("fine", "Ada", "mended")
+    store.outbox.resend("fine", "Ada", "mended")
     assert sending.deliver_mail() == (1, 0, 0)
 
 
@@ -113,6 +113,6 @@ def test_a_server_that_was_down_gets_all_mails_at_the_next_delivery(
     add("fine", "fine too")
     for _ in range(8):
         assert sending.deliver_mail() == (0, 2, 0)
-    assert store.outbox_pending()[0].last_error
+    assert store.outbox.pending()[0].last_error
     monkeypatch.setenv("AIRFLOW_CONN_SMTP_DEFAULT", json.dumps(up))
     assert sending.deliver_mail() == (2, 0, 0)

@@ -37,8 +37,8 @@ def taken(monkeypatch) -> list[bytes]:
 
 
 def test_a_run_sends_its_own_mail_only(taken) -> None:
-    store.outbox_add("run-1", b"one")
-    store.outbox_add("run-2", b"two")
+    store.outbox.add("run-1", b"one")
+    store.outbox.add("run-2", b"two")
     assert sending.deliver_mail("run-2") == (1, 0, 0)
     assert sending.deliver_mail("run-1") == (1, 0, 0)
     assert sending.deliver_mail("run-1") == (0, 0, 0)
@@ -47,9 +47,9 @@ def test_a_run_sends_its_own_mail_only(taken) -> None:
 
 def test_housekeeping_sends_what_failed_and_what_was_abandoned_but_nothing_fresh(taken) -> None:
     for key in ("fresh", "failed", "abandoned"):
-        store.outbox_add(key, key.encode())
-    waiting = {mail.key: mail.id for mail in store.outbox_pending()}
-    store.outbox_failed(waiting["failed"], "connection refused")
+        store.outbox.add(key, key.encode())
+    waiting = {mail.key: mail.id for mail in store.outbox.pending()}
+    store.outbox.failed(waiting["failed"], "connection refused")
     long_ago = datetime.datetime.now(datetime.UTC) - 2 * sending.FRESH
     with writing() as session:
         session.execute(update(OutboxRow).where(OutboxRow.key == "abandoned").values(created_at=long_ago))

@@ -37,7 +37,7 @@ def deliver() -> Callable[..., sending.Delivery]:
 @pytest.fixture(autouse=True)
 def no_server(deliver: object, monkeypatch: pytest.MonkeyPatch) -> None:
     """No mail leaves the outbox."""
-    monkeypatch.setattr(sending, "deliver_mail", lambda key=None: (0, store.outbox_waiting(key), 0))
+    monkeypatch.setattr(sending, "deliver_mail", lambda key=None: (0, store.outbox.waiting(key), 0))
     monkeypatch.delenv("MUSTER_MAIL_TO", raising=False)
 
 
@@ -57,8 +57,8 @@ class Clock:
 def queued() -> list[tuple[str, str, str]]:
     """(recipients, subject, text) of each mail in the outbox."""
     found = []
-    for each in store.outbox_pending():
-        message = email.message_from_bytes(store.outbox_message(each.id), policy=email.policy.default)
+    for each in store.outbox.pending():
+        message = email.message_from_bytes(store.outbox.message(each.id), policy=email.policy.default)
         body = message.get_body(("plain",))
         assert body is not None
         found.append((str(message["To"]), str(message["Subject"]), str(body.get_content())))
@@ -66,7 +66,7 @@ def queued() -> list[tuple[str, str, str]]:
 
 
 def report_of(node: str, *, well: bool = False, **labels: str) -> str:
-    store.add_node(fleet.new_node(node, labels=labels))
+    store.nodes.add(fleet.new_node(node, labels=labels))
     run = (fleet.qualify if well else fleet.fail)(node).run_id
     return mailing.send_report(fleet.DAG, run)
 
@@ -94,12 +94,12 @@ def test_quiet_hours_hold_a_mail_until_they_end(monkeypatch: pytest.MonkeyPatch)
     use(monkeypatch, {"name": "day", "to": ["day@x.org"], "quiet": quiet}, {"name": "night", "to": ["night@x.org"]})
     clock = Clock(monkeypatch)
     report_of("n1")
-    assert store.outbox_waiting() == 1, "a mail that is delayed is not late"
-    assert [each.key.split("/")[1] for each in store.outbox_pending(due=True)] == ["night"]
+    assert store.outbox.waiting() == 1, "a mail that is delayed is not late"
+    assert [each.key.split("/")[1] for each in store.outbox.pending(due=True)] == ["night"]
     clock.now += datetime.timedelta(hours=7, minutes=29)
-    assert len(store.outbox_pending(due=True)) == 1
+    assert len(store.outbox.pending(due=True)) == 1
     clock.now += datetime.timedelta(minutes=1)
-    assert len(store.outbox_pending(due=True)) == 2
+    assert len(store.outbox.pending(due=True)) == 2
 
 
 def test_a_flood_becomes_one_list_at_the_end_of_the_hour(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -111,9 +111,9 @@ def test_a_flood_becomes_one_list_at_the_end_of_the_hour(monkeypatch: pytest.Mon
     mails = queued()
     assert len(mails) == 3
     assert [f"n{number}: FAIL: gpu3 is slow." in mails[-1][2] for number in range(5)] == [True] * 5
-    assert len(store.outbox_pending(due=True)) == 2
+    assert len(store.outbox.pending(due=True)) == 2
     clock.now += datetime.timedelta(minutes=30)
-    assert len(store.outbox_pending(due=True)) == 3
+    assert len(store.outbox.pending(due=True)) == 3
     report_of("n9")
     assert len(queued()) == 4, "the next hour has its own mails"
 
@@ -125,12 +125,12 @@ def test_quiet_hours_and_the_hours_fill_hold_notifications_too(monkeypatch: pyte
     for number in range(4):
         report_of(f"n{number}")
     midnight = MONDAY.replace(hour=0, minute=0) + datetime.timedelta(days=1)
-    assert [each.retry_at for each in store.outbox_pending()] == [midnight] * 3
+    assert [each.retry_at for each in store.outbox.pending()] == [midnight] * 3
     assert report_of("n4").startswith("delayed")
-    last = json.loads(store.outbox_message(store.outbox_pending()[-1].id))["known"]
+    last = json.loads(store.outbox.message(store.outbox.pending()[-1].id))["known"]
     assert (last["node"], "n4" in last["headline"]) == ("", True)
     clock.now = midnight
-    assert len(store.outbox_pending(due=True)) == 3
+    assert len(store.outbox.pending(due=True)) == 3
 
 
 @pytest.mark.parametrize(
@@ -154,11 +154,11 @@ def test_a_notice_reaches_somebody_wherever_the_recipients_are_named(
 ) -> None:
     monkeypatch.setenv("MUSTER_MAIL_TO", everything)
     use(monkeypatch, *rules)
-    store.notify("ended job 7/n1", "job 7 was ended on n1")
-    store.notify("ended job 7/n1", "job 7 was ended on n1")
+    store.notices.notify("ended job 7/n1", "job 7 was ended on n1")
+    store.notices.notify("ended job 7/n1", "job 7 was ended on n1")
     found = []
-    for each in store.outbox_pending():
-        raw = store.outbox_message(each.id)
+    for each in store.outbox.pending():
+        raw = store.outbox.message(each.id)
         if each.key.startswith("notify/"):
             found.append(each.key.split("/")[1])
             assert json.loads(raw)["known"]["headline"] == "job 7 was ended on n1"
@@ -218,7 +218,7 @@ def test_a_notifier_of_airflow_knows_the_verdict_and_holds_up_no_mail(
         report_of("n2", well=True)
     assert "n1 FAIL quarantine: gpu3 is slow." in sink.subjects
     assert len(sink.subjects) == 3, "one notification, and the two mails behind the notifier that is down"
-    waiting = [each.key for each in store.outbox_pending()]
+    waiting = [each.key for each in store.outbox.pending()]
     assert [key.split("/")[:2] for key in waiting] == [["notify", "down"], ["notify", "unknown"]] * 2
 
 
@@ -230,7 +230,7 @@ def test_a_notification_that_failed_is_sent_by_the_next_delivery_once(
     use(monkeypatch, chat("chat"))
     clock = Clock(monkeypatch)
     report_of("n1")
-    (key,) = [each.key for each in store.outbox_pending()]
+    (key,) = [each.key for each in store.outbox.pending()]
     assert deliver(key) == (0, 1, 0)
     clock.now += datetime.timedelta(minutes=5)
     with sink.serving(port):
@@ -244,10 +244,10 @@ def test_a_notification_whose_rule_is_gone_waits_and_says_so(
 ) -> None:
     use(monkeypatch, chat("chat"))
     report_of("n1")
-    (key,) = [each.key for each in store.outbox_pending()]
+    (key,) = [each.key for each in store.outbox.pending()]
     use(monkeypatch, {"name": "chat", "to": ["a@x.org"]})
     assert deliver(key) == (0, 1, 0)
-    (waiting,) = store.outbox_pending()
+    (waiting,) = store.outbox.pending()
     assert f"muster mail drop {key}" in waiting.last_error
 
 
@@ -298,7 +298,7 @@ def test_a_notifier_that_is_down_is_tried_once_in_a_delivery_and_after_the_mails
     monkeypatch.setattr(sending, "MAILS_AT_ONCE", 3)
     report = email.message.EmailMessage()
     report["Subject"], report["From"], report["To"] = "a mail", "m@x.org", "all@x.org"
-    store.outbox_add("behind them", report.as_bytes())
+    store.outbox.add("behind them", report.as_bytes())
     clock.now += datetime.timedelta(minutes=5)
     monkeypatch.setattr(sending, "FRESH", datetime.timedelta(0))
     with sink.serving(port):
@@ -314,8 +314,8 @@ def test_rules_that_cannot_be_read_hold_up_no_mail(
     failing(monkeypatch, "chat")
     report_of("n1")
     use(monkeypatch, {"name": "X Y"})
-    assert deliver(store.outbox_pending()[0].key) == (0, 1, 0)
-    assert "MUSTER_MAIL_RULES" in store.outbox_pending()[0].last_error
+    assert deliver(store.outbox.pending()[0].key) == (0, 1, 0)
+    assert "MUSTER_MAIL_RULES" in store.outbox.pending()[0].last_error
 
 
 def test_a_notification_is_given_up_after_a_day_without_another_attempt_until_a_person_sends_it_again(
@@ -324,14 +324,14 @@ def test_a_notification_is_given_up_after_a_day_without_another_attempt_until_a_
     clock = Clock(monkeypatch)
     tried = failing(monkeypatch, "chat")
     report_of("n1")
-    (key,) = [each.key for each in store.outbox_pending()]
+    (key,) = [each.key for each in store.outbox.pending()]
     clock.now += datetime.timedelta(hours=23)
     assert deliver(key) == (0, 1, 0)
     clock.now += datetime.timedelta(hours=2)
     assert deliver(key) == (0, 0, 1)
     assert tried == ["n1"]
-    assert "OSError" in store.outbox_parked()[0].last_error
-    store.outbox_resend(key, "Ada", "the pager works again")
+    assert "OSError" in store.outbox.parked()[0].last_error
+    store.outbox.resend(key, "Ada", "the pager works again")
     assert deliver(key) == (0, 1, 0)
     assert tried == ["n1", "n1"]
 
@@ -355,7 +355,7 @@ def test_a_rule_brings_the_digest_of_its_nodes(monkeypatch: pytest.MonkeyPatch) 
     monkeypatch.setenv("MUSTER_MAIL_TO", "all@x.org")
     use(monkeypatch, {"name": "team", "to": ["team@x.org"], "labels": {"team": "a"}, "digest": "weekly"})
     for name, team in (("n1", "a"), ("n2", "b")):
-        store.add_node(fleet.new_node(name, labels={"team": team}))
+        store.nodes.add(fleet.new_node(name, labels={"team": team}))
     assert len(mailing.send_digests()) == 2
     (everything, first, _), (ours, second, _) = queued()
     assert (everything, ours) == ("all@x.org", "team@x.org")
@@ -367,7 +367,7 @@ def test_a_weekly_digest_comes_once_a_week_even_if_a_monday_was_missed(monkeypat
     daily = {"name": "d", "to": ["day@x.org"], "digest": "daily"}
     use(monkeypatch, daily, {"name": "w", "to": ["week@x.org"], "digest": "weekly"})
     clock = Clock(monkeypatch)
-    store.add_node(fleet.new_node("n1"))
+    store.nodes.add(fleet.new_node("n1"))
     got = []
     for days in (1, 2, 6, 7, 8):  # from Tuesday on
         clock.now = MONDAY + datetime.timedelta(days=days)

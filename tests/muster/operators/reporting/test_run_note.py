@@ -45,7 +45,7 @@ class Airflow:
 
 def test_the_note_names_node_verdict_and_reason_in_one_line(monkeypatch: pytest.MonkeyPatch) -> None:
     airflow = Airflow(monkeypatch)
-    store.add_node(fleet.new_node("n1"))
+    store.nodes.add(fleet.new_node("n1"))
     run = fleet.fail("n1").run_id
     run_note.annotate(fleet.DAG, run)
     assert airflow.notes == ["n1: FAIL: gpu3 is slow."]
@@ -61,7 +61,7 @@ def test_the_note_names_node_verdict_and_reason_in_one_line(monkeypatch: pytest.
 def test_a_note_of_a_person_stays_above_the_verdict(monkeypatch: pytest.MonkeyPatch, by_hand: str) -> None:
     airflow = Airflow(monkeypatch)
     airflow.note = by_hand
-    store.add_node(fleet.new_node("n1"))
+    store.nodes.add(fleet.new_node("n1"))
     run = fleet.fail("n1").run_id
     run_note.annotate(fleet.DAG, run)
     run_note.annotate(fleet.DAG, run)  # a task that was cleared
@@ -73,9 +73,9 @@ def test_a_block_has_a_line_for_each_member_as_long_as_airflow_takes_it(monkeypa
     airflow = Airflow(monkeypatch)
     for number in range(20):
         name = f"n{number:02d}"
-        store.add_node(fleet.new_node(name))
-        store.begin_run("block", "b", name, "short", "x")
-        store.finish_run("block", "b", Verdict.INCONCLUSIVE, "x" * 90 + "\nsecond", node=name)
+        store.nodes.add(fleet.new_node(name))
+        store.runs.begin("block", "b", name, "short", "x")
+        store.runs.finish("block", "b", Verdict.INCONCLUSIVE, "x" * 90 + "\nsecond", node=name)
     run_note.annotate("block", "b")
     (note,) = airflow.notes
     assert note.startswith("n00: INCONCLUSIVE: xxx")

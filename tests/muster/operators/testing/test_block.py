@@ -25,14 +25,14 @@ def test_members_that_differ_are_named_before_they_train_and_in_the_verdict(
     drivers: tuple[str, str], differ: bool, caplog: pytest.LogCaptureFixture
 ) -> None:
     for name, driver in zip(NAMES, drivers, strict=True):
-        store.add_node(fleet.new_node(name))
+        store.nodes.add(fleet.new_node(name))
         fleet.qualify(name, environment={"driver": driver})
     with caplog.at_level(logging.WARNING):
         block.claim(*RUN, {"nodes": NAMES, "level": "short", "reason": "x"})
     assert ("590.1 on gpu-0002" in caplog.text) is differ
     block.judge(*RUN, NAMES, {})
     for name in NAMES:
-        (stage,) = store.run_report(*RUN, node=name).stages
+        (stage,) = store.reporting.run(*RUN, node=name).stages
         found = [each for each in stage.judgement.findings if each.rule == "versions_differ"]
         assert [each.action for each in found] == [Action.FIX_SOFTWARE] * differ
 
@@ -44,13 +44,13 @@ def test_a_fleets_own_programme_judges_the_block_and_is_cited(tmp_path: Path, mo
     (tmp_path / "programmes" / "block.yaml").write_text(yaml.safe_dump(programme))
     monkeypatch.setenv("MUSTER_SKU_PATH", str(tmp_path))
     for name in NAMES:
-        store.add_node(fleet.new_node(name))
+        store.nodes.add(fleet.new_node(name))
         fleet.qualify(name)
     block.claim(*RUN, {"nodes": NAMES, "level": "short", "reason": "x"})
     block.judge(*RUN, NAMES, {})
     for name in NAMES:
-        (stage,) = store.run_report(*RUN, node=name).stages
-        cited = store.load_revision(stage.judgement.sku, stage.judgement.sku_version)
+        (stage,) = store.reporting.run(*RUN, node=name).stages
+        cited = store.revisions.load(stage.judgement.sku, stage.judgement.sku_version)
         assert any("step_reduce" in gap.what for gap in stage.judgement.coverage.missing)
         assert cited.block.probes["cluster_training"].require[-1].metric == "step_reduce"
         assert cited.revision != load_sku(cited.name).revision
@@ -58,7 +58,7 @@ def test_a_fleets_own_programme_judges_the_block_and_is_cited(tmp_path: Path, mo
 
 def test_a_block_that_was_cleared_asks_again() -> None:
     for name in NAMES:
-        store.add_node(fleet.new_node(name))
+        store.nodes.add(fleet.new_node(name))
         fleet.qualify(name)
     asked = []
     for _ in range(2):

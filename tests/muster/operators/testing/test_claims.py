@@ -26,7 +26,7 @@ NODE = "gpu-0001"
 
 def serving() -> None:
     fleet.qualify()
-    store.move_node(NODE, State.PRODUCTION, "Ada", "needed now")
+    store.nodes.move(NODE, State.PRODUCTION, "Ada", "needed now")
 
 
 @pytest.mark.parametrize(
@@ -37,7 +37,7 @@ def test_a_run_outside_its_nodes_pool_is_refused(
     claim: Callable[..., Any], prepare: Callable[[], None], pool: str | None, taken: bool
 ) -> None:
     """The pool bounds a rack's watts, and the policy sees the run's conf only."""
-    store.add_node(fleet.new_node(NODE, pool="rack-7"))
+    store.nodes.add(fleet.new_node(NODE, pool="rack-7"))
     prepare()
     params = {"node": NODE, "level": "demo", "reason": "x", "pool": pool}
     if taken:
@@ -45,7 +45,7 @@ def test_a_run_outside_its_nodes_pool_is_refused(
     else:
         with pytest.raises(AirflowFailException):
             claim("node_qualification", "run", params)
-    assert [lease.node for lease in store.live_leases()] == ([NODE] if taken else [])
+    assert [lease.node for lease in store.leases.live()] == ([NODE] if taken else [])
 
 
 @pytest.mark.parametrize(
@@ -56,7 +56,7 @@ def test_a_test_that_is_refused_before_it_begins_is_not_picked_again_at_once(
 ) -> None:
     """Else a node that no test can take would keep the place of the others."""
     monkeypatch.setenv("MUSTER_REVALIDATION_AFTER_HOURS", "0")
-    store.add_node(fleet.new_node(NODE))
+    store.nodes.add(fleet.new_node(NODE))
     serving()
 
     def take(*_: str) -> None:
@@ -67,16 +67,16 @@ def test_a_test_that_is_refused_before_it_begins_is_not_picked_again_at_once(
     params = {"node": NODE, "level": "demo", "reason": "x"}
     with pytest.raises(AirflowException) if refused else contextlib.nullcontext():
         revalidation.claim("node_revalidation", "run", params)
-    store.release_leases("node_revalidation", "run", "over")
-    assert bool(store.refusals(datetime.datetime.now(datetime.UTC) - datetime.timedelta(hours=1))) is noted
+    store.leases.release("node_revalidation", "run", "over")
+    assert bool(store.signs.refusals(datetime.datetime.now(datetime.UTC) - datetime.timedelta(hours=1))) is noted
     assert (revalidation.pick("later", "demo") == []) is noted
 
 
 def test_a_paused_node_is_left_alone_and_a_decision_about_it_is_carried_out() -> None:
-    store.add_node(fleet.new_node(NODE))
+    store.nodes.add(fleet.new_node(NODE))
     serving()
     later = datetime.datetime.now(datetime.UTC) + datetime.timedelta(days=1)
-    store.pause_node(NODE, later, "Ada", "a technician is there")
+    store.pauses.pause(NODE, later, "Ada", "a technician is there")
     params = {"node": NODE, "level": "demo", "reason": "x"}
     assert revalidation.pick("now", "demo") == []
     with pytest.raises(AirflowSkipException):
@@ -85,14 +85,14 @@ def test_a_paused_node_is_left_alone_and_a_decision_about_it_is_carried_out() ->
         qualification.claim("node_qualification", "run", params)
     with pytest.raises(AirflowSkipException):
         arrival.receive(f"{NODE}__PO-1", [], lambda run_id: False)
-    assert (store.live_leases(), store.get_node(NODE).state) == ([], State.PRODUCTION)
+    assert (store.leases.live(), store.nodes.get(NODE).state) == ([], State.PRODUCTION)
     with claims.leased_for_decision(NODE, "held_verdict", "run", "Withdraw", "Ada"):
-        assert store.move_node(NODE, State.QUARANTINE, "Ada", "believed").state is State.QUARANTINE
+        assert store.nodes.move(NODE, State.QUARANTINE, "Ada", "believed").state is State.QUARANTINE
 
 
 def test_a_retest_is_started_in_the_nodes_pool() -> None:
     """By the admission DAG, whose runs have no pool of their own."""
-    store.add_node(fleet.new_node(NODE, pool="rack-7"))
+    store.nodes.add(fleet.new_node(NODE, pool="rack-7"))
     fleet.qualify()
     assert admission.look(NODE)["pool"] == "rack-7"
     with DAG("asks", schedule=None) as dag:

@@ -30,9 +30,9 @@ FAULT = "the SSH key file /keys/id does not exist"
 
 
 def serving() -> None:
-    store.add_node(fleet.new_node(NODE))
+    store.nodes.add(fleet.new_node(NODE))
     fleet.qualify()
-    store.move_node(NODE, State.PRODUCTION, "Ada", "needed now")
+    store.nodes.move(NODE, State.PRODUCTION, "Ada", "needed now")
 
 
 @pytest.mark.parametrize("broken", ["no connection", "key", "disk"])
@@ -58,8 +58,8 @@ def test_no_run_takes_a_node_that_the_controller_cannot_test(
         (settings().home / "agents").write_text("no folder")
     with pytest.raises(ControllerFault):
         begin()
-    assert store.get_node(NODE).state is State.PRODUCTION
-    assert store.live_leases() == []
+    assert store.nodes.get(NODE).state is State.PRODUCTION
+    assert store.leases.live() == []
 
 
 def test_a_fault_that_refuses_claims_is_mailed_once(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -70,8 +70,8 @@ def test_a_fault_that_refuses_claims_is_mailed_once(monkeypatch: pytest.MonkeyPa
         for _ in range(2):
             with pytest.raises(ControllerFault):
                 qualification.claim(*RUN, PARAMS)
-    (waiting,) = store.outbox_pending()
-    message = email.message_from_bytes(store.outbox_message(waiting.id))
+    (waiting,) = store.outbox.pending()
+    message = email.message_from_bytes(store.outbox.message(waiting.id))
     assert message["To"] == "ops@example.org"
     assert "/nowhere/key" in str(message.get_payload())
 
@@ -93,13 +93,13 @@ def test_a_run_that_the_controller_broke_off_costs_its_node_nothing(
     """But a FAIL counts, a warning is not forgotten, and a task that ended for another reason is no fault of ours."""
     serving()
     revalidation.claim(*RUN, PARAMS)
-    store.begin_stage(*RUN, "intake")
+    store.runs.begin_stage(*RUN, "intake")
     if intake is not None:
         result, raw = fleet.result("intake")
-        store.record_stage(*RUN, result, fleet.judgement("intake", intake), raw)
+        store.stages.record(*RUN, result, fleet.judgement("intake", intake), raw)
     with pytest.raises(AirflowFailException):
         revalidation.conclude(*RUN, lambda: {"": FAULT} if broken else {})
-    node, run = store.get_node(NODE), store.get_run(*RUN)
+    node, run = store.nodes.get(NODE), store.runs.get(*RUN)
     assert (node.state, node.inconclusive, run.verdict) == (state, inconclusive, verdict)
 
 
@@ -107,24 +107,24 @@ def test_a_cleared_run_returns_its_node_no_further_than_it_found_it() -> None:
     """Out of production since its first end, for a warning of the node's own."""
     serving()
     revalidation.claim(*RUN, PARAMS)
-    store.begin_stage(*RUN, "intake")
+    store.runs.begin_stage(*RUN, "intake")
     result, raw = fleet.result("intake")
-    store.record_stage(*RUN, result, fleet.judgement("intake", Verdict.WARN), raw)
+    store.stages.record(*RUN, result, fleet.judgement("intake", Verdict.WARN), raw)
     for faults in ({}, {"": FAULT}):
-        store.begin_stage(*RUN, "burn_in")
+        store.runs.begin_stage(*RUN, "burn_in")
         with pytest.raises(AirflowFailException):
             revalidation.conclude(*RUN, faults.copy)
-        assert store.get_node(NODE).state is State.REVALIDATION
+        assert store.nodes.get(NODE).state is State.REVALIDATION
 
 
 def test_of_a_block_only_the_member_that_did_not_respond_is_charged() -> None:
     for name in PARAMS["nodes"]:
-        store.add_node(fleet.new_node(name))
+        store.nodes.add(fleet.new_node(name))
         fleet.qualify(name)
     block.claim("cluster_qualification", "block", PARAMS)
     for _ in range(2):  # its worker is killed before the task ends, and Airflow tries it again
         block.judge("cluster_qualification", "block", PARAMS["nodes"], {NODE: FAULT})
-    charged = {name: store.get_node(name).inconclusive for name in PARAMS["nodes"]}
+    charged = {name: store.nodes.get(name).inconclusive for name in PARAMS["nodes"]}
     assert charged == {NODE: 0, "gpu-0002": 1}
 
 
@@ -137,13 +137,13 @@ def test_a_login_that_every_node_refuses_is_the_controllers_fault(
         monkeypatch.setenv("MUSTER_SSH_KEY_FILE", str(one.key_file))
         for name, server in (("a", one), ("b", other)):
             node, key = server.node(name), " ".join(server.key_text().split()[:2])
-            store.add_node(fleet.new_node(name, host=node.host, port=node.port, user=node.user, host_key=key))
+            store.nodes.add(fleet.new_node(name, host=node.host, port=node.port, user=node.user, host_key=key))
         (one.folder / "authorized_keys").write_text("")
         with pytest.raises(ssh.LoginRefused):
-            remote_job.log_in(store.get_node("a"))
-        store.touch_contact("b")
+            remote_job.log_in(store.nodes.get("a"))
+        store.nodes.touch_contact("b")
         with pytest.raises(ControllerFault):
-            remote_job.log_in(store.get_node("a"))
+            remote_job.log_in(store.nodes.get("a"))
         (other.folder / "authorized_keys").write_text((one.folder / "login.pub").read_text())
         with pytest.raises(ssh.LoginRefused):
-            remote_job.log_in(store.get_node("a"))
+            remote_job.log_in(store.nodes.get("a"))

@@ -33,7 +33,7 @@ CONNECTION = "AIRFLOW_CONN_MUSTER_SSH"
 
 @pytest.fixture
 def server(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[sshd.Sshd]:
-    monkeypatch.setattr(store, "touch_contact", lambda _name: None)
+    monkeypatch.setattr(store.nodes, "touch_contact", lambda _name: None)
     with sshd.running(tmp_path / "node") as started:
         # What the connection has on hosts, host keys and compression is ignored.
         extra = {"key_file": str(started.key_file), "no_host_key_check": True, "compress": True}

@@ -25,22 +25,22 @@ BOTH = pytest.mark.parametrize("empty_db", ["sqlite", POSTGRESQL], indirect=True
 @BOTH
 def test_an_empty_database_says_what_to_do_and_upgrading_twice_is_harmless(empty_db: str) -> None:
     with pytest.raises(DatabaseNotReady):
-        store.list_nodes()
-    assert store.upgrade() == (None, engine.SCHEMA)
-    assert store.upgrade() == (engine.SCHEMA, engine.SCHEMA)
-    assert store.list_nodes() == []
+        store.nodes.find()
+    assert store.engine.upgrade() == (None, engine.SCHEMA)
+    assert store.engine.upgrade() == (engine.SCHEMA, engine.SCHEMA)
+    assert store.nodes.find() == []
 
 
 @BOTH
 def test_upgrades_at_once_take_turns(empty_db: str) -> None:
     with ThreadPoolExecutor(max_workers=2) as people:
         assert {after for _, after in people.map(lambda _: upgrade_alone(), range(2))} == {engine.SCHEMA}
-    assert store.list_nodes() == []
+    assert store.nodes.find() == []
 
 
 def upgrade_alone() -> tuple[str | None, str]:
     """In a process of its own, as two operators would."""
-    code = "from muster import store; print(*store.upgrade())"
+    code = "from muster import store; print(*store.engine.upgrade())"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
     before, after = done.stdout.split()
@@ -60,7 +60,7 @@ def test_another_schema_is_refused(found: str) -> None:
         connection.execute(text(f"UPDATE alembic_version SET version_num = '{found}'"))
         connection.commit()
     with pytest.raises(DatabaseNotReady):
-        store.list_nodes()
+        store.nodes.find()
 
 
 UNUSABLE = (
@@ -77,7 +77,7 @@ def test_a_database_that_cannot_be_had_is_one_sentence(
 ) -> None:
     monkeypatch.setenv("MUSTER_DATABASE_URL", url)
     with pytest.raises(DatabaseNotReady) as refused:
-        store.list_nodes()
+        store.nodes.find()
     assert "secret" not in str(refused.value)
     assert "\n" not in str(refused.value)
 
@@ -86,49 +86,49 @@ def test_a_database_that_cannot_be_had_is_one_sentence(
 @pytest.mark.both_dialects
 def test_a_forked_process_has_connections_of_its_own() -> None:
     """Airflow's workers fork after we may have been used: parent and child must not talk over one socket."""
-    store.add_node(fleet.new_node())
+    store.nodes.add(fleet.new_node())
     pid = os.fork()
     if pid == 0:
         status = 1
         try:
-            store.touch_contact("gpu-0001")
+            store.nodes.touch_contact("gpu-0001")
             status = 0
         finally:
             os._exit(status)
-    store.touch_contact("gpu-0001")
+    store.nodes.touch_contact("gpu-0001")
     assert os.waitpid(pid, 0)[1] == 0
-    assert store.get_node("gpu-0001").contact_at is not None
+    assert store.nodes.get("gpu-0001").contact_at is not None
 
 
 @pytest.mark.usefixtures("sqlite_db")
 def test_a_process_opens_the_records_once_and_a_forked_one_opens_its_own() -> None:
     opened: list[int] = []
     event.listen(engine.engine(), "connect", lambda *_: opened.append(os.getpid()))
-    store.add_node(fleet.new_node())
-    store.list_nodes()
+    store.nodes.add(fleet.new_node())
+    store.nodes.find()
     assert opened == [os.getpid()]
     pid = os.fork()
     if pid == 0:
         status = 1
         try:
-            store.list_nodes()
-            store.list_nodes()
+            store.nodes.find()
+            store.nodes.find()
             status = 0 if opened[1:] == [os.getpid()] else 2
         finally:
             os._exit(status)
     assert os.waitpid(pid, 0)[1] == 0
-    assert [node.name for node in store.list_nodes()] == ["gpu-0001"]
+    assert [node.name for node in store.nodes.find()] == ["gpu-0001"]
     assert len(opened) == 1
 
 
 @BOTH
 def test_a_scratch_database_is_empty_and_keeps_nothing(empty_db: str, tmp_path: Path) -> None:
-    store.upgrade()
-    store.add_node(fleet.new_node())
+    store.engine.upgrade()
+    store.nodes.add(fleet.new_node())
     with engine.scratch(tmp_path / "scratch.db"):
-        assert store.list_nodes() == []
-        store.add_node(fleet.new_node("gpu-0002"))
-    assert [node.name for node in store.list_nodes()] == ["gpu-0001"]
+        assert store.nodes.find() == []
+        store.nodes.add(fleet.new_node("gpu-0002"))
+    assert [node.name for node in store.nodes.find()] == ["gpu-0001"]
 
 
 def test_importing_the_records_opens_nothing(muster_home: Path) -> None:

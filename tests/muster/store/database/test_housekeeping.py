@@ -42,36 +42,36 @@ def left() -> dict[str, int]:
 
 
 def a_run() -> None:
-    store.add_node(fleet.new_node())
+    store.nodes.add(fleet.new_node())
     lease = fleet.begin()
-    store.begin_stage(lease.dag_id, lease.run_id, "intake")
+    store.runs.begin_stage(lease.dag_id, lease.run_id, "intake")
     parsed, raw = fleet.result()
     judgement = fleet.judgement(verdict=Verdict.FAIL, findings=(fleet.FINDING,))
-    store.record_stage(lease.dag_id, lease.run_id, parsed, judgement, raw, fleet.telemetry(10))
-    store.finish_run(lease.dag_id, lease.run_id, Verdict.FAIL, "gpu3 is slow.")
-    store.release_leases(lease.dag_id, lease.run_id, "over")
+    store.stages.record(lease.dag_id, lease.run_id, parsed, judgement, raw, fleet.telemetry(10))
+    store.runs.finish(lease.dag_id, lease.run_id, Verdict.FAIL, "gpu3 is slow.")
+    store.leases.release(lease.dag_id, lease.run_id, "over")
 
 
 @pytest.mark.both_dialects
 def test_each_kind_goes_when_its_time_has_come() -> None:
     a_run()
-    assert store.apply_retention(days(89)) == Purged(0, 0, 0, 0, 0)
-    assert store.apply_retention(days(91)) == Purged(1, 0, 0, 0, 0)
-    assert store.apply_retention(days(366)) == Purged(0, 1, 0, 0, 0)
+    assert store.retention.apply(days(89)) == Purged(0, 0, 0, 0, 0)
+    assert store.retention.apply(days(91)) == Purged(1, 0, 0, 0, 0)
+    assert store.retention.apply(days(366)) == Purged(0, 1, 0, 0, 0)
     assert left() == {"artifacts": 0, "measurements": 1, "findings": 1, "stages": 1}
-    assert store.apply_retention(days(731)) == Purged(0, 0, 1, 0, 0)
-    assert store.apply_retention(days(36500)) == Purged(0, 0, 0, 0, 0)
+    assert store.retention.apply(days(731)) == Purged(0, 0, 1, 0, 0)
+    assert store.retention.apply(days(36500)) == Purged(0, 0, 0, 0, 0)
     assert left() == {"artifacts": 0, "measurements": 0, "findings": 1, "stages": 1}
-    assert store.run_report(fleet.DAG, "gpu-0001__new").stages[0].telemetry
+    assert store.reporting.run(fleet.DAG, "gpu-0001__new").stages[0].telemetry
 
 
 def test_runs_go_only_if_a_setting_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
     a_run()
     monkeypatch.setenv("MUSTER_RETENTION_RUNS_DAYS", "1000")
-    assert store.apply_retention(days(1001)).runs == 1
+    assert store.retention.apply(days(1001)).runs == 1
     assert left() == dict.fromkeys(left(), 0)
-    assert len(store.node_events("gpu-0001")) == 3
-    assert store.apply_retention(days(1001)).runs == 0
+    assert len(store.nodes.events("gpu-0001")) == 3
+    assert store.retention.apply(days(1001)).runs == 0
 
 
 def stored() -> dict[str, int]:
@@ -98,16 +98,16 @@ def old(fleet_db: str, monkeypatch: pytest.MonkeyPatch) -> None:
         Measurement("full_entropy", "full_entropy_digest", "gpu3", "text", text="abc", labels={"op": "softmax"}),
     ]
     for node in ("gpu-0001", "gpu-0002"):
-        store.add_node(fleet.new_node(node))
+        store.nodes.add(fleet.new_node(node))
         lease = fleet.begin(node, f"{node}__old")
         sent, raw = fleet.result(node=node, serials={"system": node, "gpu3": f"{node}-OLD"}, measurements=bits)
         found = fleet.judgement(verdict=Verdict.FAIL, findings=(corrupt,))
-        store.record_stage(lease.dag_id, lease.run_id, sent, found, raw)
-        store.release_leases(lease.dag_id, lease.run_id, "over")
+        store.stages.record(lease.dag_id, lease.run_id, sent, found, raw)
+        store.leases.release(lease.dag_id, lease.run_id, "over")
     lease = fleet.begin("gpu-0001", "gpu-0001__swapped")
     sent, raw = fleet.result(node="gpu-0001", serials={"gpu3": "NEW"})
-    store.record_stage(lease.dag_id, lease.run_id, sent, fleet.judgement(), raw)
-    store.release_leases(lease.dag_id, lease.run_id, "over")
+    store.stages.record(lease.dag_id, lease.run_id, sent, fleet.judgement(), raw)
+    store.leases.release(lease.dag_id, lease.run_id, "over")
     monkeypatch.setattr(access, "now", lambda: NOW)
 
 
@@ -118,56 +118,58 @@ def test_parts_suspicions_and_events_stay_unless_a_setting_says_so_and_what_is_i
 ) -> None:
     before = stored()
     assert (before["digests"], before["suspects"], before["parts"], before["places"]) == (2, 2, 5, 5)
-    assert store.apply_retention(NOW).parts == 0
+    assert store.retention.apply(NOW).parts == 0
     assert stored() == before
     for kind in ("DIGESTS", "PARTS", "EVENTS"):
         monkeypatch.setenv(f"MUSTER_RETENTION_{kind}_DAYS", "400")
-    planned = store.apply_retention(NOW, dry_run=True)
+    planned = store.retention.apply(NOW, dry_run=True)
     assert stored() == before
-    purged = store.apply_retention(NOW)
+    purged = store.retention.apply(NOW)
     assert (purged.digests, purged.suspects, purged.parts) == (2, 1, 1)
     assert (planned.digests, planned.suspects, planned.events) == (purged.digests, purged.suspects, purged.events)
     after = stored()
     assert (after["digests"], after["suspects"], after["parts"], after["places"], after["events"]) == (0, 1, 4, 4, 0)
-    assert [each.finding.device for each in store.open_findings("gpu-0002")][-1:] == ["gpu3"], "it still sits there"
-    assert store.part_history("gpu-0001-OLD") == []
-    assert store.apply_retention(NOW) == Purged(0, 0, 0, 0, 0)
+    assert [each.finding.device for each in store.verdicts.open_findings("gpu-0002")][-1:] == ["gpu3"], (
+        "it still sits there"
+    )
+    assert store.parts.history("gpu-0001-OLD") == []
+    assert store.retention.apply(NOW) == Purged(0, 0, 0, 0, 0)
 
 
 @pytest.mark.parametrize("days_kept", ["30", "364", "-1"])
 def test_events_are_kept_for_a_year_at_least(days_kept: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("MUSTER_RETENTION_EVENTS_DAYS", days_kept)
     with pytest.raises(BadSettings):
-        store.apply_retention(NOW)
+        store.retention.apply(NOW)
 
 
 def test_a_parked_mail_goes_after_its_time() -> None:
-    store.outbox_add("run", b"mail")
-    store.outbox_failed(store.outbox_pending()[0].id, "554", park=True)
-    assert store.apply_retention(days(29)).mails == 0
-    assert store.apply_retention(days(31)).mails == 1
+    store.outbox.add("run", b"mail")
+    store.outbox.failed(store.outbox.pending()[0].id, "554", park=True)
+    assert store.retention.apply(days(29)).mails == 0
+    assert store.retention.apply(days(31)).mails == 1
 
 
 @pytest.mark.both_dialects
 def test_many_batches_are_one_answer(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("muster.store.database.retention.BATCH", 2)
     for number in range(5):
-        store.outbox_add(f"run-{number}", b"mail")
-    for message in store.outbox_pending():
-        store.outbox_sent(message.id)
-    assert store.apply_retention(days(31)).mails == 5
+        store.outbox.add(f"run-{number}", b"mail")
+    for message in store.outbox.pending():
+        store.outbox.sent(message.id)
+    assert store.retention.apply(days(31)).mails == 5
 
 
 def test_a_mail_waits_until_it_is_sent_and_is_sent_once() -> None:
-    assert store.outbox_add("run", b"first") == "added"
-    assert store.outbox_add("run", b"second") == "replaced"
-    (waiting,) = store.outbox_pending()
-    assert store.outbox_message(waiting.id) == b"second"
-    store.outbox_failed(waiting.id, "connection refused")
-    (waiting,) = store.outbox_pending()
+    assert store.outbox.add("run", b"first") == "added"
+    assert store.outbox.add("run", b"second") == "replaced"
+    (waiting,) = store.outbox.pending()
+    assert store.outbox.message(waiting.id) == b"second"
+    store.outbox.failed(waiting.id, "connection refused")
+    (waiting,) = store.outbox.pending()
     assert (waiting.attempts, waiting.last_error) == (1, "connection refused")
-    assert store.apply_retention(days(36500)).mails == 0
-    store.outbox_sent(waiting.id)
-    assert store.outbox_pending() == []
-    assert store.outbox_add("run", b"third") == "sent already"
-    assert store.outbox_pending() == []
+    assert store.retention.apply(days(36500)).mails == 0
+    store.outbox.sent(waiting.id)
+    assert store.outbox.pending() == []
+    assert store.outbox.add("run", b"third") == "sent already"
+    assert store.outbox.pending() == []

@@ -27,10 +27,10 @@ NODE = "gpu-0001"
 
 
 def in_production() -> Certificate:
-    store.add_node(fleet.new_node(serials={"gpu0": "S1"}))
+    store.nodes.add(fleet.new_node(serials={"gpu0": "S1"}))
     fleet.qualify()
     move(NODE, State.PRODUCTION, "Ada", "needed now")
-    found = store.certificate_of(NODE)
+    found = store.certificates.newest(NODE)
     assert found
     return found
 
@@ -39,37 +39,37 @@ def contact(serials: dict[str, str], driver: str = "") -> None:
     """A stage of a revalidation, with what the node reports."""
     lease = fleet.begin(run_id=f"r-{serials}-{driver}")
     parsed, raw = fleet.result("intake", serials=serials, environment={"driver": driver} if driver else {})
-    store.begin_stage(lease.dag_id, lease.run_id, "intake")
-    store.record_stage(lease.dag_id, lease.run_id, parsed, fleet.judgement("intake"), raw)
-    store.release_leases(lease.dag_id, lease.run_id, "over")
+    store.runs.begin_stage(lease.dag_id, lease.run_id, "intake")
+    store.stages.record(lease.dag_id, lease.run_id, parsed, fleet.judgement("intake"), raw)
+    store.leases.release(lease.dag_id, lease.run_id, "over")
 
 
 def test_a_certificate_names_what_was_tested_and_who_admitted() -> None:
     content = json.loads(in_production().document)["certificate"]
     assert (content["node"], content["admitted_by"], content["serials"]) == (NODE, "Ada", {"gpu0": "S1"})
     assert {each["stage"] for each in content["stages"]} == set(STAGES)
-    assert store.uncertified() == {}
+    assert store.certificates.uncertified() == {}
 
 
 @pytest.mark.parametrize(("serials", "revoked"), [({"gpu0": "S1"}, False), ({"gpu0": "S2"}, True), ({}, False)])
 def test_another_part_seen_at_a_later_contact_revokes_it(serials: dict[str, str], revoked: bool) -> None:
     in_production()
     contact(serials)
-    found = store.certificate_of(NODE)
+    found = store.certificates.newest(NODE)
     assert found
     assert bool(found.revoked) is revoked
-    assert store.get_node(NODE).state is State.REVALIDATION
+    assert store.nodes.get(NODE).state is State.REVALIDATION
 
 
 def test_the_end_of_service_revokes_it_and_the_next_admission_issues_another() -> None:
     first = in_production()
     move(NODE, State.REGISTERED, "Ada", "new rack")
-    now = store.certificate_of(NODE)
+    now = store.certificates.newest(NODE)
     assert now
     assert now.revoked
     fleet.qualify(run_id="again")
     move(NODE, State.PRODUCTION, "Ada", "moved")
-    second = store.certificate_of(NODE)
+    second = store.certificates.newest(NODE)
     assert second
     assert (second.id != first.id, second.revoked) == (True, "")
 
@@ -77,19 +77,19 @@ def test_the_end_of_service_revokes_it_and_the_next_admission_issues_another() -
 def test_an_expired_certificate_leaves_the_node_in_service_and_due(monkeypatch: pytest.MonkeyPatch) -> None:
     found = in_production()
     monkeypatch.setattr(certificates.access, "now", lambda: found.expires_at + datetime.timedelta(seconds=1))
-    assert list(store.uncertified()) == [NODE]
-    node = store.get_node(NODE)
+    assert list(store.certificates.uncertified()) == [NODE]
+    node = store.nodes.get(NODE)
     assert known([node], found.expires_at).signs[NODE].requested
-    assert store.get_node(NODE).state is State.PRODUCTION
+    assert store.nodes.get(NODE).state is State.PRODUCTION
 
 
 def test_a_revalidation_that_passes_issues_another(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("MUSTER_ADMISSION_LEVEL", "short")
     first = in_production()
     fleet.qualify(run_id="revalidation")
-    second = store.certificate_of(NODE)
+    second = store.certificates.newest(NODE)
     assert second
-    assert store.get_node(NODE).state is State.PRODUCTION
+    assert store.nodes.get(NODE).state is State.PRODUCTION
     assert second.id != first.id
     assert second.verdict == Verdict.PASS
     assert second.tested_since
@@ -98,10 +98,10 @@ def test_a_revalidation_that_passes_issues_another(monkeypatch: pytest.MonkeyPat
 
 
 def test_a_node_in_shadow_mode_has_none_until_it_is_verified() -> None:
-    store.adopt_nodes([], "Ada", "serves", enrol=[("", fleet.new_node())])
-    assert (store.certificate_of(NODE), store.uncertified()) == (None, {})
-    store.verify_node(NODE, "Ada", "acceptance protocol 12")
-    assert store.certificate_of(NODE)
+    store.adoption.adopt([], "Ada", "serves", enrol=[("", fleet.new_node())])
+    assert (store.certificates.newest(NODE), store.certificates.uncertified()) == (None, {})
+    store.adoption.verify(NODE, "Ada", "acceptance protocol 12")
+    assert store.certificates.newest(NODE)
 
 
 @pytest.mark.parametrize("trouble", ["missing", "lost", "readable by others", "no key"])
@@ -112,44 +112,44 @@ def test_without_a_usable_key_nothing_enters_production(
     if trouble == "lost":
         in_production()
         move(NODE, State.REGISTERED, "Ada", "new rack")
-        store.key_path().unlink()
+        store.signing.key_path().unlink()
     else:
         monkeypatch.setenv("MUSTER_CERTIFICATE_KEY_FILE", str(path))
         if trouble != "missing":
             path.write_text("x")
             path.chmod(0o644 if trouble == "readable by others" else 0o600)
-        store.add_node(fleet.new_node())
+        store.nodes.add(fleet.new_node())
     fleet.qualify(run_id="again")
     with pytest.raises(ControllerFault):
         move(NODE, State.PRODUCTION, "Ada", "needed now")
-    assert store.get_node(NODE).state is State.QUALIFIED
+    assert store.nodes.get(NODE).state is State.QUALIFIED
     with pytest.raises(ControllerFault):
-        store.check_signing_key()
+        store.certificates.check_signing_key()
 
 
 def test_a_rehearsed_admission_makes_no_key() -> None:
-    store.add_node(fleet.new_node())
+    store.nodes.add(fleet.new_node())
     fleet.qualify()
-    with store.rehearsal():
-        store.move_node(NODE, State.PRODUCTION, "Ada", "needed now")
-    assert not store.key_path().exists()
-    store.move_node(NODE, State.PRODUCTION, "Ada", "needed now")
-    assert store.key_path().exists()
+    with store.engine.rehearsal():
+        store.nodes.move(NODE, State.PRODUCTION, "Ada", "needed now")
+    assert not store.signing.key_path().exists()
+    store.nodes.move(NODE, State.PRODUCTION, "Ada", "needed now")
+    assert store.signing.key_path().exists()
 
 
 def test_a_new_driver_is_a_change_until_a_whole_test_passes_with_it(monkeypatch: pytest.MonkeyPatch) -> None:
     """How many others hold a certificate for the same decides whether this one is a canary."""
     monkeypatch.setenv("MUSTER_ADMISSION_LEVEL", "short")
     for name in (NODE, "gpu-0002"):
-        store.add_node(fleet.new_node(name))
+        store.nodes.add(fleet.new_node(name))
         fleet.qualify(name, environment={"driver": "580.1"})
         move(name, State.PRODUCTION, "Ada", "needed now")
-    assert store.version_changes() == {}
+    assert store.certificates.version_changes() == {}
     contact({}, "590.1")
-    assert store.version_changes() == {NODE: VersionChange("driver 590.1", 0)}
+    assert store.certificates.version_changes() == {NODE: VersionChange("driver 590.1", 0)}
     fleet.qualify("gpu-0002", "again", environment={"driver": "590.1"})
-    assert store.version_changes() == {NODE: VersionChange("driver 590.1", 1)}
-    sign = known([store.get_node(NODE)], datetime.datetime.now(datetime.UTC)).signs[NODE]
+    assert store.certificates.version_changes() == {NODE: VersionChange("driver 590.1", 1)}
+    sign = known([store.nodes.get(NODE)], datetime.datetime.now(datetime.UTC)).signs[NODE]
     assert (sign.change, sign.proven) == ("driver 590.1", 1)
 
 
@@ -158,18 +158,18 @@ def test_what_passed_with_the_old_driver_certifies_nothing_of_the_new_one(
     stages: tuple[str, ...], certified: bool
 ) -> None:
     """A revalidation is shorter than the qualification, and of no block, and certifies the new driver all the same."""
-    store.add_node(fleet.new_node())
+    store.nodes.add(fleet.new_node())
     fleet.qualify(environment={"driver": "580.1"}, level="standard")
     block = fleet.begin(run_id="block", required_stages=CLUSTER_STAGES)
     fleet.do_stage(block, *CLUSTER_STAGES, environment={"driver": "580.1"})
-    store.release_leases(block.dag_id, block.run_id, "over")
+    store.leases.release(block.dag_id, block.run_id, "over")
     move(NODE, State.PRODUCTION, "Ada", "needed now")
     fleet.qualify(run_id="idle", environment={"driver": "590.1"}, stages=stages)
-    assert store.get_node(NODE).state is State.PRODUCTION
-    assert (NODE not in store.uncertified()) is certified
-    assert (NODE not in store.version_changes()) is certified
+    assert store.nodes.get(NODE).state is State.PRODUCTION
+    assert (NODE not in store.certificates.uncertified()) is certified
+    assert (NODE not in store.certificates.version_changes()) is certified
     if not certified:
-        sign = known([store.get_node(NODE)], datetime.datetime.now(datetime.UTC)).signs[NODE]
+        sign = known([store.nodes.get(NODE)], datetime.datetime.now(datetime.UTC)).signs[NODE]
         assert (sign.change, bool(sign.requested)) == ("driver 590.1", True)
 
 
@@ -180,27 +180,27 @@ def test_what_passed_with_the_old_part_certifies_nothing_of_the_new_one(
     """The test of a few stages that sees the new part first is no test of it."""
     in_production()
     fleet.qualify(run_id="idle", serials={"gpu0": "S2"}, stages=stages)
-    assert store.get_node(NODE).state is State.PRODUCTION
-    assert (NODE not in store.uncertified()) is certified
+    assert store.nodes.get(NODE).state is State.PRODUCTION
+    assert (NODE not in store.certificates.uncertified()) is certified
 
 
 def test_a_part_swapped_after_the_qualification_needs_a_person(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("MUSTER_ADMISSION_LEVEL", "short")
-    store.add_node(fleet.new_node())
+    store.nodes.add(fleet.new_node())
     fleet.qualify(serials={"gpu0": "S1"})
     block = fleet.begin(run_id="block", required_stages=CLUSTER_STAGES)
     fleet.do_stage(block, *CLUSTER_STAGES, serials={"gpu0": "S2"})
-    store.finish_run(block.dag_id, block.run_id, Verdict.PASS, "All is well.")
-    assert isinstance(store.admission_decision(NODE), NeedsPerson)
+    store.runs.finish(block.dag_id, block.run_id, Verdict.PASS, "All is well.")
+    assert isinstance(store.admission.decision(NODE), NeedsPerson)
 
 
 def test_a_certificate_rests_on_the_oldest_of_the_latest_passes() -> None:
     """A test of some stages is no test of the node since then: what waits for one, as muster:verify, waits on."""
     first = in_production()
     fleet.qualify(run_id="some", stages=("intake", "thermal"))
-    some = store.certificate_of(NODE)
+    some = store.certificates.newest(NODE)
     fleet.qualify(run_id="all")
-    every = store.certificate_of(NODE)
+    every = store.certificates.newest(NODE)
     assert first.tested_since
     assert some
     assert every
@@ -211,14 +211,14 @@ def test_a_certificate_rests_on_the_oldest_of_the_latest_passes() -> None:
 
 
 def test_without_a_pass_of_each_stage_it_rests_on_no_test() -> None:
-    store.add_node(fleet.new_node())
+    store.nodes.add(fleet.new_node())
     lease = fleet.begin()
     for stage in STAGES:
         fleet.do_stage(lease, stage, Verdict.PROVISIONAL if stage == "thermal" else Verdict.PASS)
-    store.finish_run(lease.dag_id, lease.run_id, Verdict.PROVISIONAL, "It is unknown.")
-    store.release_leases(lease.dag_id, lease.run_id, "over")
+    store.runs.finish(lease.dag_id, lease.run_id, Verdict.PROVISIONAL, "It is unknown.")
+    store.leases.release(lease.dag_id, lease.run_id, "over")
     move(NODE, State.PRODUCTION, "Ada", "needed now")
-    found = store.certificate_of(NODE)
+    found = store.certificates.newest(NODE)
     assert found
     assert found.tested_since is None
 
@@ -234,10 +234,10 @@ def test_a_revalidation_that_could_not_judge_all_ends_no_service_and_renews_no_c
     for stage in STAGES:
         unjudged = {"verdict": Verdict.PROVISIONAL, "coverage": Coverage(2, 2, 1), "findings": findings}
         fleet.do_stage(lease, stage, **unjudged if stage == "thermal" else {})
-    store.finish_run(lease.dag_id, lease.run_id, Verdict.PROVISIONAL, "It has no limit.")
-    store.release_leases(lease.dag_id, lease.run_id, "over")
-    assert store.get_node(NODE).state is state
-    found = store.certificate_of(NODE)
+    store.runs.finish(lease.dag_id, lease.run_id, Verdict.PROVISIONAL, "It has no limit.")
+    store.leases.release(lease.dag_id, lease.run_id, "over")
+    assert store.nodes.get(NODE).state is state
+    found = store.certificates.newest(NODE)
     assert found
     assert (found.id, bool(found.revoked)) == (first.id, state is not State.PRODUCTION)
 
@@ -247,10 +247,14 @@ def test_the_number_of_queries_does_not_grow_with_the_fleet_or_the_certificates(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setenv("MUSTER_ADMISSION_LEVEL", "short")
-    asked = (store.uncertified, store.version_changes, lambda: store.certificates_of("n0"))
+    asked = (
+        store.certificates.uncertified,
+        store.certificates.version_changes,
+        lambda: store.certificates.of_node("n0"),
+    )
     counts = []
     for number in range(3):
-        store.add_node(fleet.new_node(f"n{number}"))
+        store.nodes.add(fleet.new_node(f"n{number}"))
         fleet.qualify(f"n{number}", environment={"driver": "580.1"})
         move(f"n{number}", State.PRODUCTION, "Ada", "needed now")
         if number:
@@ -261,7 +265,7 @@ def test_the_number_of_queries_does_not_grow_with_the_fleet_or_the_certificates(
                 each()
         counts.append(len(statements))
     assert len(set(counts)) == 1
-    assert store.version_changes() == {f"n{one}": VersionChange(f"driver 590.{one}", 0) for one in (1, 2)}
-    assert list(store.uncertified()) == ["n1", "n2"]
-    held = store.certificates_of("n0", 2)
-    assert (len(held), held[0]) == (2, store.certificate_of("n0"))
+    assert store.certificates.version_changes() == {f"n{one}": VersionChange(f"driver 590.{one}", 0) for one in (1, 2)}
+    assert list(store.certificates.uncertified()) == ["n1", "n2"]
+    held = store.certificates.of_node("n0", 2)
+    assert (len(held), held[0]) == (2, store.certificates.newest("n0"))

@@ -56,44 +56,44 @@ def test_a_fail_stands_until_something_as_thorough_says_otherwise(verdicts: list
 
 
 def stage(run_id: str, verdict: Verdict, *, level: str = "short", **verdicts: object) -> None:
-    store.begin_run(fleet.DAG, run_id, NODE, level, "because")
-    lease = store.acquire_lease(NODE, fleet.DAG, run_id)
-    store.begin_stage(fleet.DAG, run_id, "intake")
-    store.record_stage(fleet.DAG, run_id, None, fleet.judgement("intake", verdict, **verdicts))
-    store.release_leases(fleet.DAG, run_id, "over")
+    store.runs.begin(fleet.DAG, run_id, NODE, level, "because")
+    lease = store.leases.acquire(NODE, fleet.DAG, run_id)
+    store.runs.begin_stage(fleet.DAG, run_id, "intake")
+    store.stages.record(fleet.DAG, run_id, None, fleet.judgement("intake", verdict, **verdicts))
+    store.leases.release(fleet.DAG, run_id, "over")
     assert lease.node == NODE
 
 
 @pytest.mark.usefixtures("fleet_db")
 class TestStanding:
     def test_a_finding_is_open_until_it_is_looked_at_again(self) -> None:
-        store.add_node(fleet.new_node())
-        assert store.latest_verdicts(NODE) == []
+        store.nodes.add(fleet.new_node())
+        assert store.verdicts.latest(NODE) == []
         stage("one", Verdict.FAIL, findings=(fleet.FINDING,))
         stage("two", Verdict.INCONCLUSIVE)
-        assert [each.verdict for each in store.latest_verdicts(NODE)] == [Verdict.FAIL, Verdict.INCONCLUSIVE]
-        assert [(each.run_id, each.finding.device) for each in store.open_findings(NODE)] == [("one", "gpu3")]
+        assert [each.verdict for each in store.verdicts.latest(NODE)] == [Verdict.FAIL, Verdict.INCONCLUSIVE]
+        assert [(each.run_id, each.finding.device) for each in store.verdicts.open_findings(NODE)] == [("one", "gpu3")]
         stage("three", Verdict.PASS)
-        assert [(each.run_id, each.full_coverage) for each in store.latest_verdicts(NODE)] == [("three", True)]
-        assert store.open_findings(NODE) == []
+        assert [(each.run_id, each.full_coverage) for each in store.verdicts.latest(NODE)] == [("three", True)]
+        assert store.verdicts.open_findings(NODE) == []
         with pytest.raises(UnknownNode):
-            store.open_findings("absent")
+            store.verdicts.open_findings("absent")
 
     def test_the_last_pass_of_each_machine(self) -> None:
         for name in BLOCK:
-            store.add_node(fleet.new_node(name))
+            store.nodes.add(fleet.new_node(name))
         fleet.qualify(NODE)
         fleet.qualify("gpu-0002")
         fleet.fail("gpu-0003")
-        assert set(store.stage_tests()) == {NODE, "gpu-0002"}
-        assert set(store.stage_tests()[NODE]) == set(STAGES)
-        store.replace_node("gpu-0002", "Ada", "new", host_key=fleet.host_key("new"))
-        assert set(store.stage_tests()) == {NODE}
+        assert set(store.verdicts.stage_tests()) == {NODE, "gpu-0002"}
+        assert set(store.verdicts.stage_tests()[NODE]) == set(STAGES)
+        store.adoption.replace("gpu-0002", "Ada", "new", host_key=fleet.host_key("new"))
+        assert set(store.verdicts.stage_tests()) == {NODE}
 
     def test_a_duration_is_typical_of_runs_of_one_kind(self) -> None:
-        store.add_node(fleet.new_node())
+        store.nodes.add(fleet.new_node())
         fleet.qualify()
-        usual = functools.partial(store.typical_duration_s, "cpu-generic")
+        usual = functools.partial(store.runs.typical_duration_s, "cpu-generic")
         assert usual("short", fleet.DAG, simulated=False) == pytest.approx(0, abs=60)
         assert usual("long", fleet.DAG, simulated=False) is None
         assert usual("short", "node_revalidation", simulated=False) is None
@@ -101,17 +101,19 @@ class TestStanding:
         assert usual("short", fleet.DAG, simulated=False, stages=["intake"]) is None
 
     def test_an_approval_is_a_persons_and_cannot_be_rewritten(self) -> None:
-        store.add_node(fleet.new_node())
+        store.nodes.add(fleet.new_node())
         link = "http://airflow/dags/x"
-        verdicts = store.record_approval(NODE, "Ada", "admit", "good enough", link=link, dag_id="dag", run_id="run")
+        verdicts = store.verdicts.record_approval(
+            NODE, "Ada", "admit", "good enough", link=link, dag_id="dag", run_id="run"
+        )
         assert (verdicts.person, verdicts.option, verdicts.reason, verdicts.link, verdicts.run) == (
             "Ada", "admit", "good enough", link, "dag/run",
         )  # fmt: skip
-        assert store.approvals(NODE) == [verdicts]
-        assert store.get_node(NODE).state is State.REGISTERED
+        assert store.verdicts.approvals(NODE) == [verdicts]
+        assert store.nodes.get(NODE).state is State.REGISTERED
         for person, reason in (("airflow", "why not"), ("Ada", " ")):
             with pytest.raises(NoPerson):
-                store.record_approval(NODE, person, "admit", reason)
+                store.verdicts.record_approval(NODE, person, "admit", reason)
         with pytest.raises(DBAPIError), writing() as session:
             session.execute(text("DELETE FROM events"))
 
@@ -121,21 +123,21 @@ class TestBlocks:
     @pytest.fixture(autouse=True)
     def block(self, fleet_db: str) -> None:
         for name in BLOCK:
-            store.add_node(fleet.new_node(name))
+            store.nodes.add(fleet.new_node(name))
 
     def test_all_of_a_block_or_none(self) -> None:
-        leases = store.acquire_leases(BLOCK, "cluster", "one")
+        leases = store.leases.acquire_all(BLOCK, "cluster", "one")
         assert [lease.node for lease in leases] == list(BLOCK)
-        assert store.acquire_leases(reversed(BLOCK), "cluster", "one") == leases
+        assert store.leases.acquire_all(reversed(BLOCK), "cluster", "one") == leases
         with pytest.raises(NodeLeased):
-            store.acquire_leases(BLOCK[:2], "cluster", "two")
-        assert store.release_leases("cluster", "one", "over") == list(BLOCK)
-        store.acquire_lease("gpu-0002", "dag", "three")
+            store.leases.acquire_all(BLOCK[:2], "cluster", "two")
+        assert store.leases.release("cluster", "one", "over") == list(BLOCK)
+        store.leases.acquire("gpu-0002", "dag", "three")
         with pytest.raises(NodeLeased):
-            store.acquire_leases(BLOCK, "cluster", "two")
+            store.leases.acquire_all(BLOCK, "cluster", "two")
         with pytest.raises(UnknownNode):
-            store.acquire_leases(["gpu-0001", "absent"], "cluster", "two")
-        assert [lease.node for lease in store.live_leases()] == ["gpu-0002"]
+            store.leases.acquire_all(["gpu-0001", "absent"], "cluster", "two")
+        assert [lease.node for lease in store.leases.live()] == ["gpu-0002"]
 
     @pytest.mark.both_dialects
     def test_blocks_that_race_for_shared_nodes(self) -> None:
@@ -147,12 +149,12 @@ class TestBlocks:
             for turn in range(10):
                 barrier.wait()
                 try:
-                    leases = store.acquire_leases(nodes, "cluster", f"{run}-{turn}")
+                    leases = store.leases.acquire_all(nodes, "cluster", f"{run}-{turn}")
                     outcomes.append(tuple(lease.node for lease in leases))
                 except NodeLeased:
                     outcomes.append(())
                 barrier.wait()
-                store.release_leases("cluster", f"{run}-{turn}", "over")
+                store.leases.release("cluster", f"{run}-{turn}", "over")
 
         threads = [
             threading.Thread(target=race, args=("one", list(BLOCK))),
@@ -167,30 +169,30 @@ class TestBlocks:
     def test_a_run_of_a_block_has_a_record_for_each_of_its_nodes(self) -> None:
         for name in BLOCK[:2]:
             fleet.qualify(name)
-        store.acquire_leases(BLOCK[:2], "cluster", "run")
+        store.leases.acquire_all(BLOCK[:2], "cluster", "run")
         for name in BLOCK[:2]:
-            store.begin_run("cluster", "run", name, "short", "block 7", required_stages=CLUSTER_STAGES)
-            lease = store.get_lease(name)
+            store.runs.begin("cluster", "run", name, "short", "block 7", required_stages=CLUSTER_STAGES)
+            lease = store.leases.get(name)
             assert lease is not None
             fleet.do_stage(lease, *CLUSTER_STAGES, Verdict.FAIL if name == NODE else Verdict.PASS)
-            assert store.get_node(name).state is State.CLUSTER_VALIDATION
+            assert store.nodes.get(name).state is State.CLUSTER_VALIDATION
         with pytest.raises(UnknownRun):
-            store.get_run("cluster", "run")
-        assert store.finish_run("cluster", "run", Verdict.FAIL, "slow", node=NODE).state_after is State.QUARANTINE
-        closed = store.finish_run("cluster", "run", Verdict.PASS, "well", node="gpu-0002")
+            store.runs.get("cluster", "run")
+        assert store.runs.finish("cluster", "run", Verdict.FAIL, "slow", node=NODE).state_after is State.QUARANTINE
+        closed = store.runs.finish("cluster", "run", Verdict.PASS, "well", node="gpu-0002")
         assert closed.state_after is State.CLUSTER_VALIDATION
-        assert store.run_report("cluster", "run", node="gpu-0002").verdict is Verdict.PASS
-        assert store.find_run("run", node=NODE).verdict is Verdict.FAIL
-        assert store.release_leases("cluster", "run", "over") == list(BLOCK[:2])
-        assert store.get_node("gpu-0002").state is State.QUALIFIED
-        assert [each.stage for each in store.latest_verdicts("gpu-0002")] == [*STAGES, *CLUSTER_STAGES]
+        assert store.reporting.run("cluster", "run", node="gpu-0002").verdict is Verdict.PASS
+        assert store.runs.by_id("run", node=NODE).verdict is Verdict.FAIL
+        assert store.leases.release("cluster", "run", "over") == list(BLOCK[:2])
+        assert store.nodes.get("gpu-0002").state is State.QUALIFIED
+        assert [each.stage for each in store.verdicts.latest("gpu-0002")] == [*STAGES, *CLUSTER_STAGES]
 
     def test_a_block_that_ends_without_a_word_is_closed_for_each(self) -> None:
-        store.acquire_leases(BLOCK, "cluster", "run")
+        store.leases.acquire_all(BLOCK, "cluster", "run")
         for name in BLOCK:
-            store.begin_run("cluster", "run", name, "short", "block 7", required_stages=CLUSTER_STAGES)
-        store.release_leases("cluster", "run", "killed")
-        assert {run.verdict for run in store.list_runs()} == {Verdict.INCONCLUSIVE}
+            store.runs.begin("cluster", "run", name, "short", "block 7", required_stages=CLUSTER_STAGES)
+        store.leases.release("cluster", "run", "killed")
+        assert {run.verdict for run in store.runs.find()} == {Verdict.INCONCLUSIVE}
 
 
 @pytest.mark.usefixtures("fleet_db")
@@ -208,7 +210,7 @@ def test_enrolments_that_race_for_one_name(same_key: bool) -> None:
             key = fleet.host_key(name if same_key else f"{name}-{number}")
             go.wait()
             try:
-                seen.append(store.add_node(fleet.new_node(name, host_key=key)))
+                seen.append(store.nodes.add(fleet.new_node(name, host_key=key)))
             except DifferentMachine:
                 seen.append("different")
 

@@ -28,11 +28,11 @@ def days(number: float) -> datetime.datetime:
 
 def found(run_id: str = "", **serials: str) -> str:
     """The id of what a failing run of a node found."""
-    store.add_node(fleet.new_node(serials=serials))
+    store.nodes.add(fleet.new_node(serials=serials))
     lease = fleet.fail(run_id=run_id)
     for state in (State.TRIAGE, State.REPAIR, State.REGISTERED):
-        store.move_node(NODE, state, "Ada", "it is known to be slow")
-    (finding,) = store.run_report(lease.dag_id, lease.run_id).stages[0].judgement.findings
+        store.nodes.move(NODE, state, "Ada", "it is known to be slow")
+    (finding,) = store.reporting.run(lease.dag_id, lease.run_id).stages[0].judgement.findings
     return finding.id
 
 
@@ -42,10 +42,10 @@ def again(run_id: str, node: str = NODE, **changes: object) -> Run:
     for stage in STAGES:
         fields = {"findings": (fleet.finding(**changes),)} if stage == "performance" else {}
         fleet.do_stage(lease, stage, Verdict.FAIL if fields else Verdict.PASS, **fields)
-    stages = store.run_stages(lease.dag_id, lease.run_id)
+    stages = store.runs.stages(lease.dag_id, lease.run_id)
     gravest = next((each.verdict for each in stages if each.verdict is not Verdict.PASS), Verdict.PASS)
-    closed = store.finish_run(lease.dag_id, lease.run_id, gravest, "so it ended")
-    store.release_leases(lease.dag_id, lease.run_id, "over")
+    closed = store.runs.finish(lease.dag_id, lease.run_id, gravest, "so it ended")
+    store.leases.release(lease.dag_id, lease.run_id, "over")
     return closed
 
 
@@ -53,102 +53,104 @@ def test_the_same_thing_has_the_same_id_in_every_run() -> None:
     first = found("one")
     assert first.startswith("f-")
     assert found("two") == first
-    assert store.waive_finding(first, days(1), "Ada", "known").finding == first
+    assert store.waivers.give(first, days(1), "Ada", "known").finding == first
 
 
 def test_a_waived_finding_warns_and_a_person_still_has_to_open_production() -> None:
-    waiver = store.waive_finding(found(), days(30), "Ada", "slow but good enough")
+    waiver = store.waivers.give(found(), days(30), "Ada", "slow but good enough")
     closed = again("second")
     assert (closed.verdict, closed.state_after) == (Verdict.WARN, State.QUALIFIED)
-    report = store.run_report(closed.dag_id, closed.run_id)
+    report = store.reporting.run(closed.dag_id, closed.run_id)
     judgement = next(each.judgement for each in report.stages if each.judgement.stage == "performance")
     assert judgement.findings[0].severity is Severity.CRITICAL
     assert judgement.findings[0].waived == f"by Ada until {waiver.until:%Y-%m-%d}: slow but good enough"
     assert judgement.reason.startswith("gemm_rate on gpu3 is 480 TFLOPS, expected ≥ 600 TFLOPS (waived by Ada")
     (shown,) = report.waivers
     assert shown.startswith("floor of gemm_rate (dtype bf16) on gpu3 (f-")
-    summary = next(each for each in store.run_stages(closed.dag_id, closed.run_id) if each.stage == "performance")
+    summary = next(each for each in store.runs.stages(closed.dag_id, closed.run_id) if each.stage == "performance")
     assert summary.verdict is Verdict.WARN
-    assert [each.finding.waived != "" for each in store.open_findings(NODE) if each.stage == "performance"] == [True]
+    assert [
+        each.finding.waived != "" for each in store.verdicts.open_findings(NODE) if each.stage == "performance"
+    ] == [True]
 
 
 def test_what_was_judged_before_stays() -> None:
-    waiver = store.waive_finding(found(), days(30), "Ada", "known")
-    first = store.get_run(fleet.DAG, "gpu-0001__new")
+    waiver = store.waivers.give(found(), days(30), "Ada", "known")
+    first = store.runs.get(fleet.DAG, "gpu-0001__new")
     assert first.verdict is Verdict.FAIL
-    (before,) = store.run_report(fleet.DAG, "gpu-0001__new").stages[0].judgement.findings
+    (before,) = store.reporting.run(fleet.DAG, "gpu-0001__new").stages[0].judgement.findings
     assert before.waived == ""
-    event = store.node_events(NODE)[-1]
+    event = store.nodes.events(NODE)[-1]
     assert (event.actor, event.from_state, event.to_state) == ("Ada", State.REGISTERED, State.REGISTERED)
     assert event.evidence == {"waiver": waiver.id, "finding": waiver.finding, "person": "Ada"}
 
 
 @pytest.mark.parametrize("ends", ["expires", "is revoked"])
 def test_one_that_is_over_does_nothing(ends: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    waiver = store.waive_finding(found(), days(1), "Ada", "for a day")
-    assert store.list_waivers(node=NODE) == [waiver]
+    waiver = store.waivers.give(found(), days(1), "Ada", "for a day")
+    assert store.waivers.find(node=NODE) == [waiver]
     if ends == "is revoked":
-        store.revoke_waiver(waiver.id, "Ada", "changed my mind")
+        store.waivers.revoke(waiver.id, "Ada", "changed my mind")
         with pytest.raises(BadWaiver):
-            store.revoke_waiver(waiver.id, "Ada", "again")
+            store.waivers.revoke(waiver.id, "Ada", "again")
     else:
         later = days(2)
         monkeypatch.setattr("muster.store.database.access.now", lambda: later)
     assert again("second").verdict is Verdict.FAIL
-    assert store.list_waivers(node=NODE) == []
-    assert [each.id for each in store.list_waivers(over=True)] == [waiver.id]
-    assert store.run_report(fleet.DAG, "second").waivers == ()
-    assert [each.finding.waived for each in store.open_findings(NODE)][-1] == ""
+    assert store.waivers.find(node=NODE) == []
+    assert [each.id for each in store.waivers.find(over=True)] == [waiver.id]
+    assert store.reporting.run(fleet.DAG, "second").waivers == ()
+    assert [each.finding.waived for each in store.verdicts.open_findings(NODE)][-1] == ""
 
 
 def test_it_is_about_nothing_else() -> None:
-    store.waive_finding(found(), days(30), "Ada", "known")
+    store.waivers.give(found(), days(30), "Ada", "known")
     for number, change in enumerate(
         [{"device": "gpu4"}, {"metric": "power"}, {"rule": "ceiling"}, {"labels": (("dtype", "fp16"),)}]
     ):
         assert again(f"run-{number}", **change).verdict is Verdict.FAIL
         for state in (State.TRIAGE, State.REPAIR, State.REGISTERED):
-            store.move_node(NODE, state, "Ada", "next")
+            store.nodes.move(NODE, state, "Ada", "next")
 
 
 @pytest.mark.both_dialects
 def test_it_follows_the_part_and_not_the_slot() -> None:
-    waiver = store.waive_finding(found(system="S-1", gpu3="G-77"), days(30), "Ada", "slow card")
+    waiver = store.waivers.give(found(system="S-1", gpu3="G-77"), days(30), "Ada", "slow card")
     assert waiver.subject == "gpu G-77"
     lease, (swapped, raw) = fleet.begin(run_id="swapped"), fleet.result(serials={"system": "S-1", "gpu3": "G-78"})
-    store.record_stage(lease.dag_id, lease.run_id, swapped, fleet.judgement(), raw)
-    store.release_leases(lease.dag_id, lease.run_id, "over")
-    store.add_node(fleet.new_node("gpu-0002", serials={"system": "S-2", "gpu0": "G-77"}))
+    store.stages.record(lease.dag_id, lease.run_id, swapped, fleet.judgement(), raw)
+    store.leases.release(lease.dag_id, lease.run_id, "over")
+    store.nodes.add(fleet.new_node("gpu-0002", serials={"system": "S-2", "gpu0": "G-77"}))
     assert again("moved", "gpu-0002", device="gpu0").verdict is Verdict.WARN
     assert again("stayed", device="gpu3").verdict is Verdict.FAIL
-    assert store.list_waivers(node="gpu-0002") == [waiver]
-    assert store.list_waivers(node=NODE) == []
+    assert store.waivers.find(node="gpu-0002") == [waiver]
+    assert store.waivers.find(node=NODE) == []
 
 
 def test_without_a_serial_it_ends_with_the_machine() -> None:
     finding = found()
-    waiver = store.waive_finding(finding, days(30), "Ada", "known")
+    waiver = store.waivers.give(finding, days(30), "Ada", "known")
     assert waiver.subject == ""
-    store.replace_node(NODE, "Ada", "new board", host_key=fleet.host_key("new"))
+    store.adoption.replace(NODE, "Ada", "new board", host_key=fleet.host_key("new"))
     assert again("second").verdict is Verdict.FAIL
-    assert store.list_waivers(node=NODE) == []
+    assert store.waivers.find(node=NODE) == []
 
 
 def test_what_cannot_be_waived() -> None:
     finding = found()
     for who, why in (("airflow", "known"), ("Ada", " ")):
         with pytest.raises(NoPerson):
-            store.waive_finding(finding, days(1), who, why)
+            store.waivers.give(finding, days(1), who, why)
     with pytest.raises(BadWaiver):
-        store.waive_finding(finding, days(-1), "Ada", "known")
+        store.waivers.give(finding, days(-1), "Ada", "known")
     with pytest.raises(UnknownFinding):
-        store.waive_finding("f-000000000000", days(1), "Ada", "known")
+        store.waivers.give("f-000000000000", days(1), "Ada", "known")
     with pytest.raises(BadWaiver):
-        store.revoke_waiver(99, "Ada", "why")
-    store.replace_node(NODE, "Ada", "new board", host_key=fleet.host_key("new"))
+        store.waivers.revoke(99, "Ada", "why")
+    store.adoption.replace(NODE, "Ada", "new board", host_key=fleet.host_key("new"))
     with pytest.raises(BadWaiver):
-        store.waive_finding(finding, days(1), "Ada", "known")
-    assert store.list_waivers(over=True) == []
+        store.waivers.give(finding, days(1), "Ada", "known")
+    assert store.waivers.find(over=True) == []
 
 
 @pytest.mark.parametrize(
@@ -178,24 +180,24 @@ def test_what_was_waived_when_a_person_admitted_the_node_does_not_end_its_servic
         for stage in STAGES:
             warns = {"verdict": Verdict.WARN, "findings": findings, **changes} if stage == "performance" else {}
             fleet.do_stage(lease, stage, **warns)
-        closed = store.finish_run(lease.dag_id, lease.run_id, Verdict.WARN, "it is slow")
-        store.release_leases(lease.dag_id, lease.run_id, "over")
+        closed = store.runs.finish(lease.dag_id, lease.run_id, Verdict.WARN, "it is slow")
+        store.leases.release(lease.dag_id, lease.run_id, "over")
         return closed
 
     adopted = given == "before it was verified"
-    store.add_node(fleet.new_node())
+    store.nodes.add(fleet.new_node())
     if adopted:
-        store.adopt_nodes([NODE], "Ada", "it serves")
+        store.adoption.adopt([NODE], "Ada", "it serves")
     first = test("first", (slow,))
-    (known,) = store.open_findings(NODE)
-    waive = functools.partial(store.waive_finding, known.finding.id, days(30), "Ada", "slow but good enough")
+    (known,) = store.verdicts.open_findings(NODE)
+    waive = functools.partial(store.waivers.give, known.finding.id, days(30), "Ada", "slow but good enough")
     waiver = waive() if given != "after" else None
     if adopted:
-        store.verify_node(NODE, "Ada", "good enough")
+        store.adoption.verify(NODE, "Ada", "good enough")
     else:
-        store.move_node(NODE, State.PRODUCTION, "Ada", "needed now")
+        store.nodes.move(NODE, State.PRODUCTION, "Ada", "needed now")
     if waiver is not None and given in ("before, and renewed", "before, and revoked"):
-        store.revoke_waiver(waiver.id, "Ada", "renewed")
+        store.waivers.revoke(waiver.id, "Ada", "renewed")
     if given in ("after", "before, and renewed"):
         waive()
     closed = test("again", found, **{name: value for name, value in also.items() if name == "coverage"})
@@ -208,22 +210,22 @@ def test_a_whole_test_that_warns_of_nothing_but_that_issues_the_next_certificate
     stages: tuple[str, ...], certified: bool
 ) -> None:
     """Else its certificate would expire for good, and its test be requested again and again."""
-    store.add_node(fleet.new_node())
+    store.nodes.add(fleet.new_node())
     slow = {"verdict": Verdict.WARN, "findings": (fleet.finding(severity=Severity.WARNING),)}
     before = None
     for run_id, tested in (("first", STAGES), ("again", stages)):
         lease = fleet.begin(NODE, run_id, required_stages=tested)
         for stage in tested:
             fleet.do_stage(lease, stage, **slow if stage == "performance" else {})
-        store.finish_run(lease.dag_id, lease.run_id, Verdict.WARN, "it is slow")
-        store.release_leases(lease.dag_id, lease.run_id, "over")
+        store.runs.finish(lease.dag_id, lease.run_id, Verdict.WARN, "it is slow")
+        store.leases.release(lease.dag_id, lease.run_id, "over")
         if before is None:
-            (known,) = store.open_findings(NODE)
-            store.waive_finding(known.finding.id, days(30), "Ada", "slow but good enough")
-            store.move_node(NODE, State.PRODUCTION, "Ada", "needed now")
-            before = store.certificate_of(NODE)
-    after = store.certificate_of(NODE)
+            (known,) = store.verdicts.open_findings(NODE)
+            store.waivers.give(known.finding.id, days(30), "Ada", "slow but good enough")
+            store.nodes.move(NODE, State.PRODUCTION, "Ada", "needed now")
+            before = store.certificates.newest(NODE)
+    after = store.certificates.newest(NODE)
     assert before
     assert after
-    assert store.get_node(NODE).state is State.PRODUCTION
+    assert store.nodes.get(NODE).state is State.PRODUCTION
     assert (after.id != before.id) is certified

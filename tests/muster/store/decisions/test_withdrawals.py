@@ -32,9 +32,9 @@ def breaker_of_four(monkeypatch: pytest.MonkeyPatch) -> None:
 def serve(*names: str, **changes: object) -> None:
     """Enrolled nodes in production, by a person's word."""
     for name in names:
-        store.add_node(fleet.new_node(name, **changes))
-        store.adopt_nodes([name], "Ada", "it serves")
-        store.verify_node(name, "Ada", "I saw it")
+        store.nodes.add(fleet.new_node(name, **changes))
+        store.adoption.adopt([name], "Ada", "it serves")
+        store.adoption.verify(name, "Ada", "I saw it")
 
 
 def retest(name: str, verdict: Verdict = FAULT) -> Run:
@@ -42,29 +42,29 @@ def retest(name: str, verdict: Verdict = FAULT) -> Run:
     lease = fleet.begin(name, f"{name}__{next(_runs)}")
     for stage in STAGES if verdict is Verdict.PASS else STAGES[:1]:
         fleet.do_stage(lease, stage, verdict, findings=(fleet.FINDING,) if verdict is FAULT else ())
-    ended = store.finish_run(lease.dag_id, lease.run_id, verdict, "so it is")
-    store.release_leases(lease.dag_id, lease.run_id, "over")
+    ended = store.runs.finish(lease.dag_id, lease.run_id, verdict, "so it is")
+    store.leases.release(lease.dag_id, lease.run_id, "over")
     return ended
 
 
 def state(name: str) -> State:
-    return store.get_node(name).state
+    return store.nodes.get(name).state
 
 
 def test_past_the_limit_a_verdict_is_held_and_the_node_goes_on_serving() -> None:
     serve("a", "b", "c", "d")
     assert not retest("a").why_held
     assert retest("b").state_after is State.QUARANTINE
-    assert store.breaker().open
+    assert store.withdrawals.breaker().open
     held = retest("c")
     assert (held.verdict, held.state_after) == (Verdict.FAIL, State.PRODUCTION)
     assert held.why_held.startswith("the circuit breaker is open: 2 of 4 nodes were withdrawn")
-    node = store.get_node("c")
+    node = store.nodes.get("c")
     assert (node.state, node.held_run) == (State.PRODUCTION, f"{fleet.DAG}/{held.run_id}")
-    last = store.node_events("c")[-1]
+    last = store.nodes.events("c")[-1]
     assert (last.from_state, last.to_state) == (State.REVALIDATION, State.PRODUCTION)
     assert last.evidence["held"]
-    assert store.breaker().withdrawn == ("a", "b"), "a node that is held has not been withdrawn"
+    assert store.withdrawals.breaker().withdrawn == ("a", "b"), "a node that is held has not been withdrawn"
 
 
 def test_a_warning_that_would_take_a_node_out_of_service_is_held() -> None:
@@ -79,17 +79,17 @@ def test_a_warning_that_would_take_a_node_out_of_service_is_held() -> None:
 def test_first_qualifications_go_to_quarantine_freely_and_do_not_count() -> None:
     serve("a", "b", "c", "d")
     retest("a"), retest("b")
-    store.add_node(fleet.new_node("new"))
+    store.nodes.add(fleet.new_node("new"))
     fleet.fail("new")
     assert state("new") is State.QUARANTINE
-    assert store.breaker().withdrawn == ("a", "b")
+    assert store.withdrawals.breaker().withdrawn == ("a", "b")
 
 
 def test_real_and_simulated_fleets_have_a_breaker_each() -> None:
     serve("a", "b", "c", "d", simulated=True)
     serve("w", "x", "y", "z")
     retest("a"), retest("b")
-    assert (store.breaker(simulated=True).open, store.breaker().open) == (True, False)
+    assert (store.withdrawals.breaker(simulated=True).open, store.withdrawals.breaker().open) == (True, False)
     assert not retest("w").why_held
     assert retest("c").why_held
 
@@ -97,9 +97,9 @@ def test_real_and_simulated_fleets_have_a_breaker_each() -> None:
 def test_a_later_pass_settles_what_was_held() -> None:
     serve("a", "b", "c", "d")
     retest("a"), retest("b"), retest("c")
-    assert store.get_node("c").held_run
+    assert store.nodes.get("c").held_run
     assert not retest("c", Verdict.PASS).why_held
-    assert not store.get_node("c").held_run
+    assert not store.nodes.get("c").held_run
 
 
 @pytest.mark.parametrize("verdict", [Verdict.INCONCLUSIVE, Verdict.SKIPPED])
@@ -108,9 +108,9 @@ def test_a_later_test_without_a_verdict_settles_nothing(verdict: Verdict) -> Non
     retest("a"), retest("b")
     held = retest("c")
     lease = fleet.begin("c", "c__offline")
-    store.finish_run(lease.dag_id, lease.run_id, verdict, "the node did not answer")
-    store.release_leases(lease.dag_id, lease.run_id, "over")
-    assert (state("c"), store.get_node("c").held_run) == (State.PRODUCTION, f"{fleet.DAG}/{held.run_id}")
+    store.runs.finish(lease.dag_id, lease.run_id, verdict, "the node did not answer")
+    store.leases.release(lease.dag_id, lease.run_id, "over")
+    assert (state("c"), store.nodes.get("c").held_run) == (State.PRODUCTION, f"{fleet.DAG}/{held.run_id}")
 
 
 def test_a_pass_of_other_stages_settles_nothing() -> None:
@@ -118,7 +118,7 @@ def test_a_pass_of_other_stages_settles_nothing() -> None:
     retest("a"), retest("b")
     held = retest("c")
     fleet.qualify("c", "c__others", stages=STAGES[1:])
-    assert (state("c"), store.get_node("c").held_run) == (State.PRODUCTION, f"{fleet.DAG}/{held.run_id}")
+    assert (state("c"), store.nodes.get("c").held_run) == (State.PRODUCTION, f"{fleet.DAG}/{held.run_id}")
 
 
 def test_a_later_test_withdraws_it_once_the_breaker_is_closed(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -126,22 +126,22 @@ def test_a_later_test_withdraws_it_once_the_breaker_is_closed(monkeypatch: pytes
     retest("a"), retest("b"), retest("c")
     monkeypatch.setenv("MUSTER_BREAKER_SHARE", "0.75")
     retest("c")
-    assert (state("c"), store.get_node("c").held_run) == (State.QUARANTINE, "")
+    assert (state("c"), store.nodes.get("c").held_run) == (State.QUARANTINE, "")
 
 
 def test_a_person_withdraws_it_or_keeps_it() -> None:
     serve("a", "b", "c", "d")
     retest("a"), retest("b"), retest("c"), retest("d")
-    assert store.move_node("c", State.QUARANTINE, "Ada", "I believe it").held_run == ""
-    assert store.breaker().withdrawn == ("a", "b"), "a person's decision is not the judge's"
+    assert store.nodes.move("c", State.QUARANTINE, "Ada", "I believe it").held_run == ""
+    assert store.withdrawals.breaker().withdrawn == ("a", "b"), "a person's decision is not the judge's"
     for actor, reason in (("muster", "because"), ("Ada", " ")):
         with pytest.raises(NoPerson):
-            store.keep_in_service("d", actor, reason)
-    kept = store.keep_in_service("d", "Ada", "a bad driver, not the GPU")
+            store.withdrawals.keep_in_service("d", actor, reason)
+    kept = store.withdrawals.keep_in_service("d", "Ada", "a bad driver, not the GPU")
     assert (kept.state, kept.held_run) == (State.PRODUCTION, "")
-    assert store.node_events("d")[-1].reason == "kept in service: a bad driver, not the GPU"
+    assert store.nodes.events("d")[-1].reason == "kept in service: a bad driver, not the GPU"
     with illegal(Refusal.NOTHING_HELD):
-        store.keep_in_service("d", "Ada", "again")
+        store.withdrawals.keep_in_service("d", "Ada", "again")
 
 
 @pytest.mark.both_dialects

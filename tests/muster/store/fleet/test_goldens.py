@@ -56,13 +56,13 @@ def visited(node: str, run: str = "1", *, key: str = KEY, simulated: bool = Fals
          "measurements": healthy["measurements"] + measured}
     ).encode()  # fmt: skip
     result = parse_result(raw)
-    if node not in {each.name for each in store.list_nodes()}:
-        store.add_node(fleet.new_node(node, sku=sku.name, simulated=simulated))
+    if node not in {each.name for each in store.nodes.find()}:
+        store.nodes.add(fleet.new_node(node, sku=sku.name, simulated=simulated))
     lease = fleet.begin(node, f"{node}__{run}")
-    known = store.goldens_for(result, lease.run_id, simulated=simulated)
+    known = store.goldens.matching(result, lease.run_id, simulated=simulated)
     judgement = judge(dataclasses.replace(Case.of(result, sku), goldens=known), evaluate=violations)
-    store.record_stage(lease.dag_id, lease.run_id, result, judgement, raw)
-    store.release_leases(lease.dag_id, lease.run_id, "over")
+    store.stages.record(lease.dag_id, lease.run_id, result, judgement, raw)
+    store.leases.release(lease.dag_id, lease.run_id, "over")
     return judgement
 
 
@@ -71,7 +71,7 @@ def findings(judgement: Judgement) -> list[tuple[str, Severity, Action]]:
 
 
 def only() -> KeptGolden:
-    (record,) = store.list_goldens()
+    (record,) = store.goldens.find()
     return record
 
 
@@ -113,9 +113,9 @@ class TestPromotion:
             visited(node)
         visited("c", gpu5="wrong")
         if leaves == "replaced":
-            store.replace_node("c", "Ada", "another machine", host_key=fleet.host_key("new"))
+            store.adoption.replace("c", "Ada", "another machine", host_key=fleet.host_key("new"))
         else:
-            store.move_node("c", State.RETIRED, "Ada", "sold")
+            store.nodes.move("c", State.RETIRED, "Ada", "sold")
         assert only().nodes == 2
         visited("d")
         assert (only().digest, only().nodes) == ("right", 3)
@@ -123,7 +123,7 @@ class TestPromotion:
     def test_real_and_simulated_nodes_never_vote_together(self) -> None:
         for node, simulated in (("a", False), ("b", False), ("c", True)):
             visited(node, simulated=simulated)
-        assert {(each.simulated, each.nodes, each.digest) for each in store.list_goldens()} == {
+        assert {(each.simulated, each.nodes, each.digest) for each in store.goldens.find()} == {
             (False, 2, ""), (True, 1, ""),
         }  # fmt: skip
 
@@ -135,8 +135,8 @@ class TestPromotion:
         )  # fmt: skip
         lease = fleet.begin("a", "a__sdc")
         sent = fleet.result(node="a", serials={gpu: f"a-{gpu}" for gpu in GPUS})
-        store.record_stage(*lease_of(lease), sent[0], fleet.judgement(findings=(failing,)), sent[1])
-        store.release_leases(*lease_of(lease), "over")
+        store.stages.record(*lease_of(lease), sent[0], fleet.judgement(findings=(failing,)), sent[1])
+        store.leases.release(*lease_of(lease), "over")
         visited("a", "2", gpu5="wrong")
         for node in ("b", "c"):
             visited(node)
@@ -153,13 +153,13 @@ class TestWithdrawal:
         for node in ("a", "b", "c"):
             visited(node)
         with acting.under("os:ada"):
-            withdrawn = store.withdraw_golden(ID, "Ada", "another cuBLAS")
-        (event,) = (each for each in store.audit_batch("siem", 500) if not each.node)
+            withdrawn = store.goldens.withdraw(ID, "Ada", "another cuBLAS")
+        (event,) = (each for each in store.audit.batch("siem", 500) if not each.node)
         assert (event.actor, event.evidence["golden"], event.evidence["reason"]) == ("Ada", ID, "another cuBLAS")
         given = (withdrawn.withdrawn_by, withdrawn.withdrawn_login, withdrawn.withdrawn_reason)
         assert given == ("Ada", "os:ada", "another cuBLAS")
-        assert store.list_goldens() == []
-        (kept,) = store.list_goldens(withdrawn=True)
+        assert store.goldens.find() == []
+        (kept,) = store.goldens.find(withdrawn=True)
         assert kept.withdrawn_at is not None
         for node in ("a", "b", "c"):
             assert visited(node, "2", **dict.fromkeys(GPUS, "other")).verdict is Verdict.PASS
@@ -168,7 +168,7 @@ class TestWithdrawal:
     def test_what_holds_a_key_without_a_golden_is_forgotten_too(self) -> None:
         visited("a")
         visited("b", gpu5="wrong")
-        assert store.withdraw_golden(ID, "Ada", "a driver in between").digest == ""
+        assert store.goldens.withdraw(ID, "Ada", "a driver in between").digest == ""
         for node in ("a", "c", "d"):
             visited(node, "2")
         assert only().digest == "right"
@@ -177,9 +177,9 @@ class TestWithdrawal:
         visited("a")
         for person, reason in (("root", "because"), ("Ada", " ")):
             with pytest.raises(NoPerson):
-                store.withdraw_golden(ID, person, reason)
+                store.goldens.withdraw(ID, person, reason)
         with pytest.raises(UnknownGolden):
-            store.withdraw_golden("g-0", "Ada", "because")
+            store.goldens.withdraw("g-0", "Ada", "because")
 
 
 class TestReplay:
@@ -187,9 +187,9 @@ class TestReplay:
         for node in ("a", "b", "c"):
             visited(node)
         judgement = visited("d", gpu5="wrong")
-        store.withdraw_golden(ID, "Ada", "because")
+        store.goldens.withdraw(ID, "Ada", "because")
         visited("e", "1", **dict.fromkeys(GPUS, "other"))
-        (again,) = reevaluate(store.find_run("d__1"))
+        (again,) = reevaluate(store.runs.by_id("d__1"))
         assert again.differences == ()
         assert again.outcome is not None
         assert again.outcome.findings[0].source == judgement.findings[0].source
@@ -198,14 +198,14 @@ class TestReplay:
         for node in ("a", "b", "c"):
             visited(node)
         visited("d", gpu5="wrong")
-        (again,) = reevaluate(store.find_run("d__1"), as_of=NO_PEERS)
+        (again,) = reevaluate(store.runs.by_id("d__1"), as_of=NO_PEERS)
         assert len(again.differences) == 2
 
     def test_a_dissent_before_there_was_a_golden_stays_one(self) -> None:
         visited("a")
         visited("b", gpu5="wrong")
         visited("c")
-        (again,) = reevaluate(store.find_run("b__1"))
+        (again,) = reevaluate(store.runs.by_id("b__1"))
         assert again.differences == ()
 
 
@@ -213,7 +213,7 @@ class TestReplay:
 def test_two_that_complete_it_at_once_make_one_golden() -> None:
     visited("a")
     for node in ("b", "c"):
-        store.add_node(fleet.new_node(node, sku="h100-sxm-8"))
+        store.nodes.add(fleet.new_node(node, sku="h100-sxm-8"))
     both = [threading.Thread(target=visited, args=(node,)) for node in ("b", "c")]
     for each in both:
         each.start()
@@ -231,7 +231,7 @@ def test_the_command_lists_and_withdraws(muster: Any) -> None:  # noqa: F811 - t
     code, out, _ = muster("golden", "withdraw", ID, "--reason", "new cuBLAS", "--as", "Ada", "--dry-run")
     assert (code, only().digest) == (0, "right")
     code, out, _ = muster("golden", "withdraw", ID, "--reason", "new cuBLAS", "--as", "Ada")
-    assert (code, store.list_goldens()) == (0, [])
+    assert (code, store.goldens.find()) == (0, [])
     assert "Ada" in muster("golden", "list", "--withdrawn")[1]
     code, _, err = muster("golden", "withdraw", "g-0", "--reason", "x", "--as", "Ada")
     assert code == 1

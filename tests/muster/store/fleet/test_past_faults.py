@@ -21,27 +21,27 @@ def visit(run: str, *found: Finding, node: str = NODE, serials: dict[str, str] |
     """One run that ends at intake, after which a person takes the node back to where it began."""
     lease = fleet.begin(node, run)
     parsed, raw = fleet.result("intake", node=node, serials=PARTS if serials is None else serials, note=run)
-    store.begin_stage(lease.dag_id, lease.run_id, "intake")
+    store.runs.begin_stage(lease.dag_id, lease.run_id, "intake")
     verdict = Verdict.FAIL if found else Verdict.PASS
-    store.record_stage(lease.dag_id, lease.run_id, parsed, fleet.judgement("intake", verdict, findings=found), raw)
-    store.finish_run(lease.dag_id, lease.run_id, verdict, "so it is")
-    store.release_leases(lease.dag_id, lease.run_id, "over")
-    if store.get_node(node).state is State.QUARANTINE:
+    store.stages.record(lease.dag_id, lease.run_id, parsed, fleet.judgement("intake", verdict, findings=found), raw)
+    store.runs.finish(lease.dag_id, lease.run_id, verdict, "so it is")
+    store.leases.release(lease.dag_id, lease.run_id, "over")
+    if store.nodes.get(node).state is State.QUARANTINE:
         for state in (State.TRIAGE, State.REPAIR, State.REGISTERED):
-            store.move_node(node, state, "Ada", "rebooted it")
+            store.nodes.move(node, state, "Ada", "rebooted it")
 
 
 def before(
     run: str = "next", node: str = NODE, serials: dict[str, str] | None = None, at: datetime.datetime | None = None
 ) -> dict[str, int]:
     parsed, _ = fleet.result("burn_in", node=node, serials=serials)
-    return store.previous_faults(parsed, node, run, at)
+    return store.past_faults.previous(parsed, node, run, at)
 
 
 @pytest.fixture(autouse=True)
 def _nodes(fleet_db: object) -> None:
-    store.add_node(fleet.new_node(NODE))
-    store.add_node(fleet.new_node(OTHER))
+    store.nodes.add(fleet.new_node(NODE))
+    store.nodes.add(fleet.new_node(OTHER))
 
 
 def test_runs_are_counted_and_not_findings_nor_the_run_itself() -> None:
@@ -64,7 +64,7 @@ def test_a_part_takes_its_past_along_to_another_node_and_slot() -> None:
     visit("one", GPU, DISK)
     assert before(node=OTHER, serials={"system": "OTHER", "gpu6": "SLOW"}) == {"gpu6": 1}
     visit("moved", node=OTHER, serials={"system": "OTHER", "gpu6": "SLOW"})
-    store.confirm_part(OTHER, "SLOW", "Ada", "moved there")
+    store.contested.confirm(OTHER, "SLOW", "Ada", "moved there")
     assert before(node=OTHER) == {"gpu6": 1}
     visit("there", fleet.finding(device="gpu6"), node=OTHER, serials={"system": "OTHER", "gpu6": "SLOW"})
     assert before(node=OTHER) == {"gpu6": 2}
@@ -81,7 +81,7 @@ def test_what_has_no_serial_is_followed_by_its_name_on_the_same_machine() -> Non
     visit("one", GPU, serials={})
     assert before() == {"gpu3": 1}
     assert before(node=OTHER) == {}
-    store.replace_node(NODE, "Ada", "new machine", host_key=fleet.host_key("another"))
+    store.adoption.replace(NODE, "Ada", "new machine", host_key=fleet.host_key("another"))
     assert before() == {}
 
 

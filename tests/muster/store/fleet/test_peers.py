@@ -49,30 +49,30 @@ def measure(
     parsed, raw = fleet.result(node=node, measurements=figures, serials=serials, simulated=simulated, note=run)
     found = (fleet.FINDING,) if verdict is Verdict.FAIL else ()
     judgement = dataclasses.replace(fleet.judgement(verdict=verdict, findings=found), level=level, observations=())
-    store.begin_stage(lease.dag_id, lease.run_id, "intake")
-    store.record_stage(lease.dag_id, lease.run_id, parsed, judgement, raw)
+    store.runs.begin_stage(lease.dag_id, lease.run_id, "intake")
+    store.stages.record(lease.dag_id, lease.run_id, parsed, judgement, raw)
     if ends:
-        store.finish_run(lease.dag_id, lease.run_id, verdict, "so it is")
-        store.release_leases(lease.dag_id, lease.run_id, "over")
+        store.runs.finish(lease.dag_id, lease.run_id, verdict, "so it is")
+        store.leases.release(lease.dag_id, lease.run_id, "over")
     return lease.dag_id, lease.run_id
 
 
 def rates(level: str = "short", *, simulated: bool = False, visits: int = 3) -> list[tuple[str, float]]:
-    frame = store.fleet_readings(SKU, level, [RATE], simulated=simulated, visits=visits)
+    frame = store.measured.fleet_readings(SKU, level, [RATE], simulated=simulated, visits=visits)
     return list(zip(frame["node"], frame["value"], strict=True))
 
 
 def own(node: str = "a", run: str = "x", *, visits: int = 8, before: datetime.datetime | None = None) -> list[float]:
-    frame = store.node_readings(node, "short", [RATE], run_id=run, visits=visits, before=before)
+    frame = store.measured.node_readings(node, "short", [RATE], run_id=run, visits=visits, before=before)
     return list(frame["value"])
 
 
 class TestReadings:
     @pytest.mark.both_dialects
     def test_it_holds_what_was_measured_and_where_it_comes_from(self) -> None:
-        store.add_node(fleet.new_node("a", labels={"cooling_zone": "row 3"}))
+        store.nodes.add(fleet.new_node("a", labels={"cooling_zone": "row 3"}))
         measure("a", 600.0)
-        frame = store.fleet_readings(SKU, "short", [RATE], simulated=False)
+        frame = store.measured.fleet_readings(SKU, "short", [RATE], simulated=False)
         (row,) = frame.to_dict("records")
         assert (row["node"], row["device"], row["slot"], row["metric"]) == ("a", "gpu0", 0, RATE)
         assert (row["labels"], row["unit"], row["value"]) == ("dtype=bf16", "TFLOPS", 600.0)
@@ -82,7 +82,7 @@ class TestReadings:
 
     def test_the_latest_visits_of_each_node_count(self) -> None:
         for name in ("a", "b"):
-            store.add_node(fleet.new_node(name))
+            store.nodes.add(fleet.new_node(name))
         for run in range(5):
             measure("a", 600.0 + run, str(run))
         measure("b", 500.0)
@@ -91,7 +91,7 @@ class TestReadings:
 
     def test_levels_and_real_and_simulated_nodes_are_kept_apart(self) -> None:
         for name, simulated in (("real", False), ("sim", True)):
-            store.add_node(fleet.new_node(name, simulated=simulated))
+            store.nodes.add(fleet.new_node(name, simulated=simulated))
             measure(name, 600.0, simulated=simulated)
         measure("real", 700.0, "2", level="standard")
         assert rates() == [("real", 600.0)]
@@ -100,22 +100,22 @@ class TestReadings:
 
     @pytest.mark.parametrize("verdict", [Verdict.FAIL, Verdict.INCONCLUSIVE, Verdict.SKIPPED])
     def test_a_test_that_failed_or_did_not_end_well_is_no_yardstick(self, verdict: Verdict) -> None:
-        store.add_node(fleet.new_node("a"))
+        store.nodes.add(fleet.new_node("a"))
         measure("a", 600.0)
         measure("a", 1.0, "2", verdict=verdict)
         assert rates() == [("a", 600.0)]
         assert own() == [600.0]
 
     def test_another_machine_under_the_name_has_no_past(self) -> None:
-        store.add_node(fleet.new_node("a"))
+        store.nodes.add(fleet.new_node("a"))
         measure("a", 600.0)
-        store.replace_node("a", "Ada", "new board", host_key=fleet.host_key("another"))
+        store.adoption.replace("a", "Ada", "new board", host_key=fleet.host_key("another"))
         assert rates() == []
         measure("a", 610.0, "2")
         assert own() == [610.0]
 
     def test_a_part_that_was_swapped_takes_its_past_with_it(self) -> None:
-        store.add_node(fleet.new_node("a"))
+        store.nodes.add(fleet.new_node("a"))
         measure("a", 600.0, serials={"gpu0": "OLD"})
         before_swap = datetime.datetime.now(datetime.UTC)
         measure("a", 550.0, "2", serials={"gpu0": "NEW"})
@@ -125,14 +125,14 @@ class TestReadings:
         assert own(before=before_swap) == [600.0], "as it was known then"
 
     def test_the_run_that_is_judged_is_not_its_own_past(self) -> None:
-        store.add_node(fleet.new_node("a"))
+        store.nodes.add(fleet.new_node("a"))
         measure("a", 600.0)
         _, run = measure("a", 610.0, "2")
         assert own(run=run) == [600.0]
 
     @pytest.mark.both_dialects
     def test_what_was_known_then_is_found_again_although_a_stage_was_repeated(self) -> None:
-        store.add_node(fleet.new_node("a"))
+        store.nodes.add(fleet.new_node("a"))
         measure("a", 600.0)
         then = datetime.datetime.now(datetime.UTC)
         measure("a", 610.0)  # the same run, cleared and repeated
@@ -147,14 +147,14 @@ class TestSuspicion:
     @pytest.mark.both_dialects
     def test_nodes_out_of_service_and_nodes_with_a_critical_finding_are_no_peers(self) -> None:
         for name in ("sound", "quarantined", "failed", "warned", "sim"):
-            store.add_node(fleet.new_node(name, simulated=name == "sim"))
+            store.nodes.add(fleet.new_node(name, simulated=name == "sim"))
             measure(name, 600.0, simulated=name == "sim")
-        store.move_node("quarantined", State.QUARANTINE, "Ada", "smells")
+        store.nodes.move("quarantined", State.QUARANTINE, "Ada", "smells")
         measure("failed", 1.0, "2", verdict=Verdict.FAIL, ends=False)  # found, and nothing done about it yet
         measure("warned", 590.0, "2", verdict=Verdict.WARN)
         measure("sim", 1.0, "2", verdict=Verdict.FAIL, simulated=True)
-        assert store.excluded_from_peers(SKU, simulated=False) == {"quarantined", "failed"}
-        assert store.excluded_from_peers(SKU, simulated=True) == {"sim"}
+        assert store.measured.excluded_from_peers(SKU, simulated=False) == {"quarantined", "failed"}
+        assert store.measured.excluded_from_peers(SKU, simulated=True) == {"sim"}
 
     @pytest.mark.parametrize(
         ("rule", "action", "suspected"),
@@ -166,23 +166,23 @@ class TestSuspicion:
         ],
     )
     def test_one_that_is_unlike_its_own_past_is_no_peer(self, rule: str, action: Action, suspected: bool) -> None:
-        store.add_node(fleet.new_node("a"))
+        store.nodes.add(fleet.new_node("a"))
         lease = fleet.begin("a")
         doubt = fleet.finding(rule=rule, action=action, severity=Severity.WARNING)
         fleet.do_stage(lease, "intake", Verdict.WARN, findings=(doubt,))
-        assert store.excluded_from_peers(SKU, simulated=False) == ({"a"} if suspected else set())
+        assert store.measured.excluded_from_peers(SKU, simulated=False) == ({"a"} if suspected else set())
 
     def test_a_later_pass_clears_it_and_a_waiver_does_not(self) -> None:
-        store.add_node(fleet.new_node("a"))
+        store.nodes.add(fleet.new_node("a"))
         measure("a", 1.0, verdict=Verdict.FAIL)
         for state in (State.TRIAGE, State.REPAIR, State.REGISTERED):
-            store.move_node("a", state, "Ada", "new fan")
-        (found,) = store.open_findings("a")
+            store.nodes.move("a", state, "Ada", "new fan")
+        (found,) = store.verdicts.open_findings("a")
         in_a_year = datetime.datetime.now(datetime.UTC) + datetime.timedelta(days=365)
-        store.waive_finding(found.finding.id, in_a_year, "Ada", "it is slow, we know")
-        assert store.excluded_from_peers(SKU, simulated=False) == {"a"}
+        store.waivers.give(found.finding.id, in_a_year, "Ada", "it is slow, we know")
+        assert store.measured.excluded_from_peers(SKU, simulated=False) == {"a"}
         measure("a", 600.0, "2")
-        assert store.excluded_from_peers(SKU, simulated=False) == frozenset()
+        assert store.measured.excluded_from_peers(SKU, simulated=False) == frozenset()
 
 
 @dataclasses.dataclass(frozen=True)
@@ -201,86 +201,86 @@ class TestSnapshots:
     def test_the_newest_of_such_nodes_is_the_one_to_judge_by(self) -> None:
         for day, version in enumerate(("one", "two")):
             made = Stub(version, NOW + datetime.timedelta(days=day))
-            store.keep_snapshot(made, SKU, "short", simulated=False)
-        kept = store.keep_snapshot(Stub("two", NOW), SKU, "short", simulated=False)
+            store.peers.keep(made, SKU, "short", simulated=False)
+        kept = store.peers.keep(Stub("two", NOW), SKU, "short", simulated=False)
         assert kept.made_at == NOW + datetime.timedelta(days=1), "the same version changes nothing"
-        latest = store.latest_snapshot(SKU, "short", simulated=False)
+        latest = store.peers.latest(SKU, "short", simulated=False)
         assert latest == KeptSnapshot("two", kept.made_at, SKU, "short", False, 9)
-        assert [each.version for each in store.list_snapshots()] == ["two", "one"]
-        assert store.list_snapshots(sku="other") == []
-        assert store.latest_snapshot(SKU, "long", simulated=False) is None
-        assert store.latest_snapshot(SKU, "short", simulated=True) is None
+        assert [each.version for each in store.peers.find()] == ["two", "one"]
+        assert store.peers.find(sku="other") == []
+        assert store.peers.latest(SKU, "long", simulated=False) is None
+        assert store.peers.latest(SKU, "short", simulated=True) is None
 
     def test_one_that_is_not_there_or_cannot_be_read_is_reported(self) -> None:
         with pytest.raises(UnknownSnapshot):
-            store.load_snapshot("x", SKU, "short", simulated=True)
-        store.keep_snapshot(Stub("x"), SKU, "short", simulated=True)
+            store.peers.load("x", SKU, "short", simulated=True)
+        store.peers.keep(Stub("x"), SKU, "short", simulated=True)
         with pytest.raises(UnknownSnapshot):
-            store.load_snapshot("x", SKU, "short", simulated=True)
+            store.peers.load("x", SKU, "short", simulated=True)
 
     @pytest.mark.both_dialects
     def test_retention_takes_the_old_but_neither_the_newest_nor_what_a_verdict_cites(self) -> None:
-        store.add_node(fleet.new_node("a"))
+        store.nodes.add(fleet.new_node("a"))
         for day, version in enumerate(("cited", "old", "newest")):
-            store.keep_snapshot(Stub(version, NOW + datetime.timedelta(days=day)), SKU, "short", simulated=False)
+            store.peers.keep(Stub(version, NOW + datetime.timedelta(days=day)), SKU, "short", simulated=False)
         lease = fleet.begin("a")
-        store.begin_stage(lease.dag_id, lease.run_id, "intake")
+        store.runs.begin_stage(lease.dag_id, lease.run_id, "intake")
         judgement = dataclasses.replace(fleet.judgement(), snapshot="cited")
-        store.record_stage(lease.dag_id, lease.run_id, None, judgement)
-        assert store.run_report(lease.dag_id, lease.run_id).stages[0].judgement.snapshot == "cited"
-        assert store.apply_retention(NOW + datetime.timedelta(days=90)).snapshots == 0
-        assert store.apply_retention(NOW + datetime.timedelta(days=99), dry_run=True).snapshots == 1
-        assert store.apply_retention(NOW + datetime.timedelta(days=99)).snapshots == 1
-        assert [each.version for each in store.list_snapshots()] == ["newest", "cited"]
+        store.stages.record(lease.dag_id, lease.run_id, None, judgement)
+        assert store.reporting.run(lease.dag_id, lease.run_id).stages[0].judgement.snapshot == "cited"
+        assert store.retention.apply(NOW + datetime.timedelta(days=90)).snapshots == 0
+        assert store.retention.apply(NOW + datetime.timedelta(days=99), dry_run=True).snapshots == 1
+        assert store.retention.apply(NOW + datetime.timedelta(days=99)).snapshots == 1
+        assert [each.version for each in store.peers.find()] == ["newest", "cited"]
 
     def test_it_is_known_when_something_last_changed(self) -> None:
-        assert store.last_change(SKU, "short", simulated=False) is None
-        store.add_node(fleet.new_node("a"))
-        assert store.last_change(SKU, "short", simulated=False) is None, "nothing was ever tested"
+        assert store.peers.last_change(SKU, "short", simulated=False) is None
+        store.nodes.add(fleet.new_node("a"))
+        assert store.peers.last_change(SKU, "short", simulated=False) is None, "nothing was ever tested"
         measure("a", 600.0)
-        tested = store.last_change(SKU, "short", simulated=False)
+        tested = store.peers.last_change(SKU, "short", simulated=False)
         assert tested is not None
-        store.move_node("a", State.QUARANTINE, "Ada", "smells")
-        moved = store.last_change(SKU, "short", simulated=False)
+        store.nodes.move("a", State.QUARANTINE, "Ada", "smells")
+        moved = store.peers.last_change(SKU, "short", simulated=False)
         assert moved is not None
         assert moved > tested
-        assert store.last_change(SKU, "short", simulated=True) is None
+        assert store.peers.last_change(SKU, "short", simulated=True) is None
 
 
 class TestRevisions:
     def record(self, version: str) -> None:
-        store.add_node(fleet.new_node("a"))
+        store.nodes.add(fleet.new_node("a"))
         lease = fleet.begin("a")
         for stage in STAGES[:2]:
-            store.begin_stage(lease.dag_id, lease.run_id, stage)
-            store.record_stage(
+            store.runs.begin_stage(lease.dag_id, lease.run_id, stage)
+            store.stages.record(
                 lease.dag_id, lease.run_id, None, dataclasses.replace(fleet.judgement(stage), sku_version=version)
             )
 
     def test_what_the_files_contained_when_a_verdict_was_given_is_kept(self) -> None:
         sku = load_sku(SKU, settings().sku_folders)
         self.record(sku.revision)
-        assert store.load_revision(SKU, sku.revision) == sku
+        assert store.revisions.load(SKU, sku.revision) == sku
 
     def test_one_that_the_files_are_no_longer_at_is_not_kept_under_its_name(self) -> None:
         self.record("1+other")
         with pytest.raises(UnknownRevision):
-            store.load_revision(SKU, "1+other")
+            store.revisions.load(SKU, "1+other")
 
 
 def test_a_finding_s_measurements_and_confidence_reach_report_and_export(tmp_path: Path) -> None:
-    store.add_node(fleet.new_node("a"))
+    store.nodes.add(fleet.new_node("a"))
     lease = fleet.begin("a")
-    store.begin_stage(lease.dag_id, lease.run_id, "intake")
+    store.runs.begin_stage(lease.dag_id, lease.run_id, "intake")
     behind = ("gemm_rate:gemm_rate[dtype=bf16]@gpu3", "gemm_rate:gemm_clock@gpu3")
     found = fleet.finding(confidence=0.75, measurements=behind)
     judgement = dataclasses.replace(fleet.judgement(verdict=Verdict.FAIL, findings=(found,)), snapshot="s-1")
-    store.record_stage(lease.dag_id, lease.run_id, None, judgement)
-    report = store.run_report(lease.dag_id, lease.run_id)
+    store.stages.record(lease.dag_id, lease.run_id, None, judgement)
+    report = store.reporting.run(lease.dag_id, lease.run_id)
     (seen,) = report.stages[0].judgement.findings
     assert (seen.confidence, seen.measurements) == (0.75, behind)
     stored = json.loads(report.result_json)["stages"][0]["judgement"]
     assert (stored["snapshot"], stored["findings"][0]["measurements"]) == ("s-1", list(behind))
-    store.export_run(lease.dag_id, lease.run_id, tmp_path / "out")
+    store.export.run(lease.dag_id, lease.run_id, tmp_path / "out")
     (row,) = pyarrow.parquet.read_table(tmp_path / "out" / "findings.parquet").to_pylist()
     assert (row["snapshot"], row["sku_version"], row["measurements"]) == ("s-1", judgement.sku_version, list(behind))

@@ -16,20 +16,20 @@ def intake(name: str, version: str, run_id: str) -> None:
     lease = fleet.begin(name, run_id)
     rows = [Measurement("inventory", "vbios", f"gpu{slot}", "text", text=version if slot else "0") for slot in range(2)]
     parsed, raw = fleet.result("intake", node=name, measurements=rows)
-    store.begin_stage(lease.dag_id, lease.run_id, "intake", node=name)
-    store.record_stage(lease.dag_id, lease.run_id, parsed, fleet.judgement("intake"), raw, node=name)
-    store.release_leases(lease.dag_id, lease.run_id, "over")
+    store.runs.begin_stage(lease.dag_id, lease.run_id, "intake", node=name)
+    store.stages.record(lease.dag_id, lease.run_id, parsed, fleet.judgement("intake"), raw, node=name)
+    store.leases.release(lease.dag_id, lease.run_id, "over")
 
 
 def test_each_other_node_counts_once_by_what_it_reported_last() -> None:
     for name in ("a", "b", "c", "d"):
-        store.add_node(fleet.new_node(name))
+        store.nodes.add(fleet.new_node(name))
         intake(name, "1", f"{name}__1")
     intake("b", "2", "b__2")
-    store.move_node("d", State.RETIRED, "Ada", "gone")
+    store.nodes.move("d", State.RETIRED, "Ada", "gone")
 
     def seen(sku: str = "cpu-generic", node: str = "a", simulated: bool = False) -> object:
-        return store.running_versions(sku, node, {"vbios"}, simulated=simulated)
+        return store.running.versions(sku, node, {"vbios"}, simulated=simulated)
 
     assert seen() == {"vbios": {"0": 2, "1": 1, "2": 1}}
     assert seen(node="b") == {"vbios": {"0": 2, "1": 2}}

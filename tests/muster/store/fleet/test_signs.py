@@ -20,7 +20,7 @@ ECC, REPLAYS = "ecc_corrected", "pcie_replay"
 
 
 def sign(node: str = NODE) -> Signs:
-    return store.signs(datetime.datetime.now(datetime.UTC) - datetime.timedelta(days=1)).get(node, Signs())
+    return store.signs.collect(datetime.datetime.now(datetime.UTC) - datetime.timedelta(days=1)).get(node, Signs())
 
 
 def visit(run_id: str, counted: dict[tuple[str, str], float], sliding: int = 0) -> None:
@@ -28,11 +28,11 @@ def visit(run_id: str, counted: dict[tuple[str, str], float], sliding: int = 0) 
     lease = fleet.begin(run_id=run_id, required_stages=("intake",))
     figures = [Measurement("inventory", metric, device, "count", value) for (metric, device), value in counted.items()]
     parsed, raw = fleet.result("intake", measurements=figures, note=run_id)
-    store.begin_stage(lease.dag_id, lease.run_id, "intake")
+    store.runs.begin_stage(lease.dag_id, lease.run_id, "intake")
     judged = dataclasses.replace(fleet.judgement("intake"), sliding=sliding)
-    store.record_stage(lease.dag_id, lease.run_id, parsed, judged, raw)
-    store.finish_run(lease.dag_id, lease.run_id, Verdict.PASS, "well")
-    store.release_leases(lease.dag_id, lease.run_id, "over")
+    store.stages.record(lease.dag_id, lease.run_id, parsed, judged, raw)
+    store.runs.finish(lease.dag_id, lease.run_id, Verdict.PASS, "well")
+    store.leases.release(lease.dag_id, lease.run_id, "over")
 
 
 @pytest.mark.parametrize(
@@ -48,14 +48,14 @@ def visit(run_id: str, counted: dict[tuple[str, str], float], sliding: int = 0) 
     ],
 )
 def test_a_counter_that_rose_between_two_tests_is_a_sign(readings: list[float], rose: int) -> None:
-    store.add_node(fleet.new_node())
+    store.nodes.add(fleet.new_node())
     for number, value in enumerate(readings):
         visit(f"run{number}", {(ECC, "gpu0"): value, (REPLAYS, "gpu1"): 5.0})
     assert (sign().ecc, sign().links) == (rose, 0)
 
 
 def test_the_first_reading_after_a_stage_without_any_is_no_rise() -> None:
-    store.add_node(fleet.new_node())
+    store.nodes.add(fleet.new_node())
     visit("unread", {})
     visit("read", {(ECC, "gpu0"): 7.0})
     assert sign().ecc == 0
@@ -64,7 +64,7 @@ def test_the_first_reading_after_a_stage_without_any_is_no_rise() -> None:
 
 
 def test_each_counter_of_each_device_counts_once_by_what_it_speaks_of() -> None:
-    store.add_node(fleet.new_node())
+    store.nodes.add(fleet.new_node())
     devices = ("gpu0", "gpu1")
     for number in range(3):
         visit(f"run{number}", {(metric, each): float(number) for metric in (ECC, REPLAYS) for each in devices})
@@ -72,7 +72,7 @@ def test_each_counter_of_each_device_counts_once_by_what_it_speaks_of() -> None:
 
 
 def test_figures_slide_until_a_test_in_which_they_do_not() -> None:
-    store.add_node(fleet.new_node())
+    store.nodes.add(fleet.new_node())
     visit("first", {}, sliding=3)
     assert sign().sliding == 3
     visit("second", {}, sliding=1)
@@ -83,15 +83,15 @@ def test_figures_slide_until_a_test_in_which_they_do_not() -> None:
 
 def test_nodes_with_an_image_that_fails_often_are_suspect() -> None:
     for number in range(12):
-        store.add_node(fleet.new_node(f"n{number}"))
+        store.nodes.add(fleet.new_node(f"n{number}"))
         bad = number < 4
         lease = fleet.begin(f"n{number}")
         fails = bad and number > 0
         verdict = Verdict.FAIL if fails else Verdict.PASS
         found = (fleet.finding(device=f"gpu{number}"),) if fails else ()
         fleet.do_stage(lease, "intake", verdict, {"driver": "590" if bad else "580"}, findings=found)
-        store.finish_run(lease.dag_id, lease.run_id, verdict, "so it ended")
-        store.release_leases(lease.dag_id, lease.run_id, "over")
+        store.runs.finish(lease.dag_id, lease.run_id, verdict, "so it ended")
+        store.leases.release(lease.dag_id, lease.run_id, "over")
     assert sign("n0").image > 2.0
     assert sign("n1").image > 1.5, "others with its image failed too"
     assert sign("n11").image == 1.0

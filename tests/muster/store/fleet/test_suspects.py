@@ -46,31 +46,31 @@ def run_all(name: str, *found: Finding, node: str = NODE, serials: dict[str, str
     for stage in STAGES:
         bad = found if stage == "integrity" else ()
         parsed, raw = fleet.result(stage, node=node, serials=PARTS if serials is None else serials, note=name)
-        store.begin_stage(lease.dag_id, lease.run_id, stage)
+        store.runs.begin_stage(lease.dag_id, lease.run_id, stage)
         judgement = fleet.judgement(stage, Verdict.FAIL if bad else Verdict.PASS, findings=bad)
-        store.record_stage(lease.dag_id, lease.run_id, parsed, judgement, raw)
-    store.finish_run(lease.dag_id, lease.run_id, verdict, "so it is")
-    store.release_leases(lease.dag_id, lease.run_id, "over")
+        store.stages.record(lease.dag_id, lease.run_id, parsed, judgement, raw)
+    store.runs.finish(lease.dag_id, lease.run_id, verdict, "so it is")
+    store.leases.release(lease.dag_id, lease.run_id, "over")
     return verdict
 
 
 def repaired(node: str = NODE) -> None:
     """Through triage and repair on a person's word, without a new part: somebody rebooted it."""
     for state in (State.TRIAGE, State.REPAIR, State.REGISTERED):
-        store.move_node(node, state, "Ada", "rebooted it")
+        store.nodes.move(node, state, "Ada", "rebooted it")
 
 
 def cluster_passed(node: str = NODE) -> None:
     lease = fleet.begin(node, f"{node}__block", required_stages=CLUSTER_STAGES)
     fleet.do_stage(lease, CLUSTER_STAGES[0])
-    store.finish_run(lease.dag_id, lease.run_id, Verdict.PASS, "so it is")
-    store.release_leases(lease.dag_id, lease.run_id, "over")
+    store.runs.finish(lease.dag_id, lease.run_id, Verdict.PASS, "so it is")
+    store.leases.release(lease.dag_id, lease.run_id, "over")
 
 
 @pytest.fixture
 def suspect() -> str:
     """A node whose gpu3 corrupted data, was rebooted, and has passed every test since."""
-    store.add_node(fleet.new_node(NODE))
+    store.nodes.add(fleet.new_node(NODE))
     run_all("found", CORRUPT)
     repaired()
     run_all("clean")
@@ -78,103 +78,103 @@ def suspect() -> str:
 
 
 def test_what_made_it_a_suspect_stays_open_after_a_clean_test(suspect: str) -> None:
-    assert store.get_node(suspect).state is State.QUALIFIED
-    assert {each.verdict for each in store.latest_verdicts(suspect)} == {Verdict.PASS}, "every test has passed since"
-    (found,) = store.open_findings(suspect)
+    assert store.nodes.get(suspect).state is State.QUALIFIED
+    assert {each.verdict for each in store.verdicts.latest(suspect)} == {Verdict.PASS}, "every test has passed since"
+    (found,) = store.verdicts.open_findings(suspect)
     assert (found.finding.device, found.stage, found.run_id) == ("gpu3", "integrity", f"{NODE}__found")
 
 
 def test_it_does_not_pass_the_gate_for_any_person(suspect: str) -> None:
     cluster_passed()
-    decision = store.admission_decision(suspect)
+    decision = store.admission.decision(suspect)
     assert isinstance(decision, Refuse)
     assert len(decision.reasons) == 1
     with illegal(Refusal.GATE):
         admit_by(suspect, "Ada", "it looks fine now")
-    assert store.approvals(suspect) == []
+    assert store.verdicts.approvals(suspect) == []
     with illegal(Refusal.GATE):
-        store.move_node(suspect, State.PRODUCTION, "Ada", "it looks fine now")
-    assert store.get_node(suspect).state is State.QUALIFIED
+        store.nodes.move(suspect, State.PRODUCTION, "Ada", "it looks fine now")
+    assert store.nodes.get(suspect).state is State.QUALIFIED
 
 
 def test_moving_a_node_into_production_asks_the_gate(suspect: str, muster: Any) -> None:  # noqa: F811 - the fixture
     status, _, err = muster("node", "move", suspect, "production", "--reason", "we need it", "--as", "Ada")
-    assert (status, store.get_node(suspect).state) == (1, State.QUALIFIED), err
-    store.add_node(fleet.new_node("gpu-0002"))
+    assert (status, store.nodes.get(suspect).state) == (1, State.QUALIFIED), err
+    store.nodes.add(fleet.new_node("gpu-0002"))
     run_all("clean", node="gpu-0002", serials={})
     dry = muster("node", "move", "gpu-0002", "production", "--reason", "we need it", "--as", "Ada", "--dry-run")
-    assert (dry[0], store.get_node("gpu-0002").state) == (0, State.QUALIFIED), dry
+    assert (dry[0], store.nodes.get("gpu-0002").state) == (0, State.QUALIFIED), dry
     assert muster("node", "move", "gpu-0002", "production", "--reason", "we need it", "--as", "Ada")[0] == 0
-    assert store.get_node("gpu-0002").state is State.PRODUCTION
-    assert [each.person for each in store.approvals("gpu-0002")] == ["Ada"]
+    assert store.nodes.get("gpu-0002").state is State.PRODUCTION
+    assert [each.person for each in store.verdicts.approvals("gpu-0002")] == ["Ada"]
 
 
 def test_a_named_person_can_bear_with_it_and_then_decides(suspect: str) -> None:
     cluster_passed()
-    (found,) = store.open_findings(suspect)
+    (found,) = store.verdicts.open_findings(suspect)
     until = datetime.datetime.now(datetime.UTC) + datetime.timedelta(days=7)
-    store.waive_finding(found.finding.id, until, "Ada", "spare pool is empty, jobs here check their weights")
-    assert isinstance(store.admission_decision(suspect), NeedsPerson)
+    store.waivers.give(found.finding.id, until, "Ada", "spare pool is empty, jobs here check their weights")
+    assert isinstance(store.admission.decision(suspect), NeedsPerson)
     admit_by(suspect, "Ada", "for a week")
-    assert store.get_node(suspect).state is State.PRODUCTION
+    assert store.nodes.get(suspect).state is State.PRODUCTION
 
 
 def test_a_new_part_takes_the_suspicion_away(suspect: str) -> None:
     run_all("new part", serials={**PARTS, "gpu3": "NEW"})
-    assert store.open_findings(suspect) == []
+    assert store.verdicts.open_findings(suspect) == []
 
 
 def test_another_machine_behind_the_name_is_none(suspect: str) -> None:
-    store.replace_node(suspect, "Ada", "new machine", host_key=fleet.host_key("another"), serials={"system": "X"})
-    assert store.open_findings(suspect) == []
+    store.adoption.replace(suspect, "Ada", "new machine", host_key=fleet.host_key("another"), serials={"system": "X"})
+    assert store.verdicts.open_findings(suspect) == []
 
 
 @pytest.mark.both_dialects
 def test_the_suspicion_follows_the_part_to_another_node_and_slot(suspect: str) -> None:
     move_bad_part()
-    (found,) = store.open_findings("gpu-0002")
+    (found,) = store.verdicts.open_findings("gpu-0002")
     assert found.finding.device == "gpu6"
-    assert store.open_findings(suspect) == []
-    assert store.excluded_from_peers("cpu-generic", simulated=False) == {"gpu-0002"}
+    assert store.verdicts.open_findings(suspect) == []
+    assert store.measured.excluded_from_peers("cpu-generic", simulated=False) == {"gpu-0002"}
 
 
 def move_bad_part() -> None:
     """The part BAD goes to gpu-0002, and a person confirms it, since it was seen in gpu-0001 lately."""
-    store.add_node(fleet.new_node("gpu-0002"))
+    store.nodes.add(fleet.new_node("gpu-0002"))
     run_all("with the old part", node="gpu-0002", serials={"system": "OTHER", "gpu6": "BAD"})
-    store.confirm_part("gpu-0002", "BAD", "Ada", "put there this morning")
+    store.contested.confirm("gpu-0002", "BAD", "Ada", "put there this morning")
 
 
 @pytest.mark.both_dialects
 def test_a_node_that_claims_another_s_serials_harms_itself_alone() -> None:
     """The claimed parts keep their place, no suspicion meets them, and a person is asked about the claimant."""
     for node, serials in (("gpu-0001", PARTS), ("gpu-0002", {"system": "OTHER", "gpu3": "OWN"})):
-        store.add_node(fleet.new_node(node))
+        store.nodes.add(fleet.new_node(node))
         run_all("clean", node=node, serials=serials)
-    store.move_node(NODE, State.PRODUCTION, "Ada", "needed now")
+    store.nodes.move(NODE, State.PRODUCTION, "Ada", "needed now")
     run_all("claims", CORRUPT, node="gpu-0002", serials={"system": "OTHER", "gpu3": "BAD", "gpu4": "GOOD"})
-    sitting = {each.serial: each.node for each in store.node_parts(NODE) if each.until is None}
+    sitting = {each.serial: each.node for each in store.parts.of_node(NODE) if each.until is None}
     assert sitting == dict.fromkeys(PARTS.values(), NODE)
-    assert store.open_findings(NODE) == []
-    assert store.excluded_from_peers("cpu-generic", simulated=False) == {"gpu-0002"}
+    assert store.verdicts.open_findings(NODE) == []
+    assert store.measured.excluded_from_peers("cpu-generic", simulated=False) == {"gpu-0002"}
     run_all("revalidation")
-    assert store.get_node(NODE).state is State.PRODUCTION
+    assert store.nodes.get(NODE).state is State.PRODUCTION
     for node in ("gpu-0001", "gpu-0002"):
-        remarks = [each for each in store.node_events(node) if "serial_elsewhere" in each.evidence]
+        remarks = [each for each in store.nodes.events(node) if "serial_elsewhere" in each.evidence]
         assert len(remarks) == 2, "once a part, not once a stage"
     repaired("gpu-0002")
     run_all("honest again", node="gpu-0002", serials={"system": "OTHER", "gpu3": "OWN"})
-    (found,) = store.open_findings("gpu-0002")
+    (found,) = store.verdicts.open_findings("gpu-0002")
     assert found.finding.device == "gpu3", "what it corrupted stays with its own slot"
 
 
 def test_a_part_seen_elsewhere_lately_is_a_warning_for_a_person() -> None:
     for node, serials in (("gpu-0001", PARTS), ("gpu-0002", {"system": "OTHER"})):
-        store.add_node(fleet.new_node(node, serials=serials))
+        store.nodes.add(fleet.new_node(node, serials=serials))
     claims, _ = fleet.result("intake", node="gpu-0002", serials={"system": "OTHER", "gpu3": "BAD"})
     lease = fleet.begin("gpu-0002")
     case = fresh_case(
-        store.get_run(lease.dag_id, lease.run_id), store.get_node("gpu-0002"), load_sku("cpu-generic"), "intake",
+        store.runs.get(lease.dag_id, lease.run_id), store.nodes.get("gpu-0002"), load_sku("cpu-generic"), "intake",
         Collected(claims),
     )  # fmt: skip
     (found,) = [each for each in judge(case).findings if each.rule == "serial_elsewhere"]
@@ -183,72 +183,72 @@ def test_a_part_seen_elsewhere_lately_is_a_warning_for_a_person() -> None:
 
 def test_a_serial_counts_as_elsewhere_while_its_node_was_seen_lately_or_serves(monkeypatch: pytest.MonkeyPatch) -> None:
     for node in ("gpu-0001", "gpu-0003"):
-        store.add_node(fleet.new_node(node, serials={"gpu3": f"OF-{node}"}))
-    store.adopt_nodes(["gpu-0003"], "Ada", "it serves")
+        store.nodes.add(fleet.new_node(node, serials={"gpu3": f"OF-{node}"}))
+    store.adoption.adopt(["gpu-0003"], "Ada", "it serves")
     later = datetime.datetime.now(datetime.UTC) + LATELY * 1.1
     monkeypatch.setattr(access, "now", lambda: later)
-    store.add_node(fleet.new_node("gpu-0002", serials={"gpu3": "OF-gpu-0001", "gpu4": "OF-gpu-0003"}))
-    assert {each.slot for each in store.node_parts("gpu-0002")} == {"gpu3"}
+    store.nodes.add(fleet.new_node("gpu-0002", serials={"gpu3": "OF-gpu-0001", "gpu4": "OF-gpu-0003"}))
+    assert {each.slot for each in store.parts.of_node("gpu-0002")} == {"gpu3"}
 
 
 @pytest.mark.parametrize(("serial", "person"), [("NEVER", "Ada"), ("BAD", "root")])
 def test_a_part_is_confirmed_only_where_it_was_reported_and_by_a_person(serial: str, person: str) -> None:
     for node in ("gpu-0001", "gpu-0002"):
-        store.add_node(fleet.new_node(node))
+        store.nodes.add(fleet.new_node(node))
         run_all("clean", node=node, serials=PARTS if node == NODE else {"gpu6": "BAD"})
     with pytest.raises(MusterError):
-        store.confirm_part("gpu-0002", serial, person, "put there this morning")
-    assert {each.node for each in store.part_history("BAD") if each.until is None} == {NODE}
+        store.contested.confirm("gpu-0002", serial, person, "put there this morning")
+    assert {each.node for each in store.parts.history("BAD") if each.until is None} == {NODE}
 
 
 def test_it_can_be_waived_where_it_sits_now(suspect: str) -> None:
     run_all("with another", serials={**PARTS, "gpu3": "NEW"})
-    store.add_node(fleet.new_node("gpu-0002"))
+    store.nodes.add(fleet.new_node("gpu-0002"))
     run_all("with the old part", node="gpu-0002", serials={"system": "OTHER", "gpu6": "BAD"})
-    (found,) = store.open_findings("gpu-0002")
+    (found,) = store.verdicts.open_findings("gpu-0002")
     until = datetime.datetime.now(datetime.UTC) + datetime.timedelta(days=7)
-    waiver = store.waive_finding(found.finding.id, until, "Ada", "jobs there check their weights")
+    waiver = store.waivers.give(found.finding.id, until, "Ada", "jobs there check their weights")
     assert (waiver.node, waiver.device, waiver.subject) == ("gpu-0002", "gpu6", "gpu BAD")
-    assert store.open_findings("gpu-0002")[0].finding.waived
-    assert store.list_waivers(node=suspect) == [], "the new part in the old slot has no waiver"
+    assert store.verdicts.open_findings("gpu-0002")[0].finding.waived
+    assert store.waivers.find(node=suspect) == [], "the new part in the old slot has no waiver"
 
 
 def test_one_that_was_taken_out_is_not_waived_for_what_sits_there_now(suspect: str) -> None:
-    (found,) = store.open_findings(suspect)
+    (found,) = store.verdicts.open_findings(suspect)
     run_all("new part", serials={**PARTS, "gpu3": "NEW"})
     until = datetime.datetime.now(datetime.UTC) + datetime.timedelta(days=7)
     with pytest.raises(BadWaiver):
-        store.waive_finding(found.finding.id, until, "Ada", "known")
+        store.waivers.give(found.finding.id, until, "Ada", "known")
 
 
 def test_it_is_no_peer(suspect: str) -> None:
-    assert store.excluded_from_peers("cpu-generic", simulated=False) == {suspect}
+    assert store.measured.excluded_from_peers("cpu-generic", simulated=False) == {suspect}
 
 
 def test_a_clean_revalidation_does_not_take_it_back_into_production(suspect: str) -> None:
-    (found,) = store.open_findings(suspect)
+    (found,) = store.verdicts.open_findings(suspect)
     until = datetime.datetime.now(datetime.UTC) + datetime.timedelta(days=7)
-    waiver = store.waive_finding(found.finding.id, until, "Ada", "known")
-    store.move_node(suspect, State.PRODUCTION, "Ada", "for a week")
-    store.revoke_waiver(waiver.id, "Ada", "no longer")
+    waiver = store.waivers.give(found.finding.id, until, "Ada", "known")
+    store.nodes.move(suspect, State.PRODUCTION, "Ada", "for a week")
+    store.waivers.revoke(waiver.id, "Ada", "no longer")
     run_all("revalidation")
-    assert store.get_node(suspect).state is State.QUALIFIED
+    assert store.nodes.get(suspect).state is State.QUALIFIED
 
 
 def test_a_part_without_a_serial_is_a_suspect_as_long_as_the_machine_is_the_same() -> None:
-    store.add_node(fleet.new_node(NODE))
+    store.nodes.add(fleet.new_node(NODE))
     run_all("found", CORRUPT, serials={})
     repaired()
     run_all("clean", serials={})
-    assert len(store.open_findings(NODE)) == 1
-    store.replace_node(NODE, "Ada", "new machine", host_key=fleet.host_key("another"))
-    assert store.open_findings(NODE) == []
+    assert len(store.verdicts.open_findings(NODE)) == 1
+    store.adoption.replace(NODE, "Ada", "new machine", host_key=fleet.host_key("another"))
+    assert store.verdicts.open_findings(NODE) == []
 
 
 def test_what_is_slow_or_alike_on_all_siblings_makes_no_suspect() -> None:
-    store.add_node(fleet.new_node(NODE))
+    store.nodes.add(fleet.new_node(NODE))
     alike = dataclasses.replace(CORRUPT, action=Action.FIX_SOFTWARE)
     run_all("found", fleet.FINDING, alike)
     repaired()
     run_all("clean")
-    assert store.open_findings(NODE) == []
+    assert store.verdicts.open_findings(NODE) == []

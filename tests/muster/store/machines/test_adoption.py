@@ -26,45 +26,45 @@ def short_is_enough(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def adopted(name: str = NODE) -> None:
-    store.adopt_nodes([], "Ada", "serves since spring", enrol=[("", fleet.new_node(name))])
+    store.adoption.adopt([], "Ada", "serves since spring", enrol=[("", fleet.new_node(name))])
 
 
 class TestAdoption:
     def test_a_fleet_that_serves_enters_as_it_is_and_twice_is_harmless(self) -> None:
         fleet_file = [(f"f:{line}", fleet.new_node(f"n{line}")) for line in range(50)]
-        assert set(store.adopt_nodes([], "Ada", "serves", enrol=fleet_file).values()) == {"adopted"}
-        assert set(store.adopt_nodes([], "Ada", "serves", enrol=fleet_file).values()) == {"unchanged"}
-        node = store.get_node("n7")
+        assert set(store.adoption.adopt([], "Ada", "serves", enrol=fleet_file).values()) == {"adopted"}
+        assert set(store.adoption.adopt([], "Ada", "serves", enrol=fleet_file).values()) == {"unchanged"}
+        node = store.nodes.get("n7")
         assert (node.state, node.shadow) == (State.PRODUCTION, True)
-        event = store.node_events("n7")[-1]
+        event = store.nodes.events("n7")[-1]
         assert (event.from_state, event.to_state, event.actor) == (State.REGISTERED, State.PRODUCTION, "Ada")
         assert event.evidence == {"adopted": True, "person": "Ada", "reason": "serves"}
 
     def test_all_or_none(self) -> None:
-        store.add_node(fleet.new_node("good"))
+        store.nodes.add(fleet.new_node("good"))
         for name in ("failed", "tested"):
-            store.add_node(fleet.new_node(name))
+            store.nodes.add(fleet.new_node(name))
         fleet.fail("failed")
         for state in (State.TRIAGE, State.REPAIR, State.REGISTERED):
-            store.move_node("failed", state, "Ada", "looked at it")
-        store.acquire_lease("tested", "dag", "run")
+            store.nodes.move("failed", state, "Ada", "looked at it")
+        store.leases.acquire("tested", "dag", "run")
         with pytest.raises(BadInventory) as refused:
-            store.adopt_nodes(["good", "failed", "tested", "absent"], "Ada", "serves")
+            store.adoption.adopt(["good", "failed", "tested", "absent"], "Ada", "serves")
         named = zip(("failed", "tested", "absent"), refused.value.problems, strict=True)
         assert all(node in problem for node, problem in named)
-        assert store.get_node("good").state is State.REGISTERED
+        assert store.nodes.get("good").state is State.REGISTERED
 
     @pytest.mark.parametrize(("actor", "reason"), [("airflow", "serves"), ("Ada", " ")])
     def test_without_a_person_nothing_is_adopted(self, actor: str, reason: str) -> None:
         with pytest.raises(BadInventory):
-            store.adopt_nodes([], actor, reason, enrol=[("", fleet.new_node())])
-        assert store.list_nodes() == []
+            store.adoption.adopt([], actor, reason, enrol=[("", fleet.new_node())])
+        assert store.nodes.find() == []
 
     def test_a_qualified_node_is_not_adopted(self) -> None:
-        store.add_node(fleet.new_node())
+        store.nodes.add(fleet.new_node())
         fleet.qualify()
         with pytest.raises(BadInventory):
-            store.adopt_nodes([NODE], "Ada", "serves")
+            store.adoption.adopt([NODE], "Ada", "serves")
 
 
 class TestShadow:
@@ -73,158 +73,158 @@ class TestShadow:
         lease = fleet.begin()
         fleet.do_stage(lease, "intake", Verdict.FAIL, findings=(fleet.FINDING,))
         with illegal(Refusal.SHADOW):
-            store.move_node(NODE, State.QUARANTINE, "muster", "found", Evidence(run=f"{lease.dag_id}/{lease.run_id}"))
-        closed = store.finish_run(lease.dag_id, lease.run_id, Verdict.FAIL, "gpu3 is slow.")
-        store.release_leases(lease.dag_id, lease.run_id, "over")
+            store.nodes.move(NODE, State.QUARANTINE, "muster", "found", Evidence(run=f"{lease.dag_id}/{lease.run_id}"))
+        closed = store.runs.finish(lease.dag_id, lease.run_id, Verdict.FAIL, "gpu3 is slow.")
+        store.leases.release(lease.dag_id, lease.run_id, "over")
         assert (closed.verdict, closed.state_after) == (Verdict.FAIL, State.PRODUCTION)
-        assert [found.finding.device for found in store.open_findings(NODE)] == ["gpu3"]
-        assert store.get_node(NODE).shadow
-        assert store.run_report(lease.dag_id, lease.run_id).shadow
+        assert [found.finding.device for found in store.verdicts.open_findings(NODE)] == ["gpu3"]
+        assert store.nodes.get(NODE).shadow
+        assert store.reporting.run(lease.dag_id, lease.run_id).shadow
 
     def test_four_inconclusive_runs_drain_nothing(self) -> None:
         adopted()
         for number in range(4):
             lease = fleet.begin(run_id=f"run-{number}")
-            store.finish_run(lease.dag_id, lease.run_id, Verdict.INCONCLUSIVE, "no answer")
-            store.release_leases(lease.dag_id, lease.run_id, "over")
-        node = store.get_node(NODE)
+            store.runs.finish(lease.dag_id, lease.run_id, Verdict.INCONCLUSIVE, "no answer")
+            store.leases.release(lease.dag_id, lease.run_id, "over")
+        node = store.nodes.get(NODE)
         assert (node.state, node.shadow, node.inconclusive) == (State.PRODUCTION, True, 0)
 
     def test_a_full_pass_ends_it(self) -> None:
         adopted()
         fleet.qualify()
-        node = store.get_node(NODE)
+        node = store.nodes.get(NODE)
         assert (node.state, node.shadow) == (State.PRODUCTION, False)
-        assert store.node_events(NODE)[-1].reason.startswith("out of shadow mode: the run ended with PASS")
+        assert store.nodes.events(NODE)[-1].reason.startswith("out of shadow mode: the run ended with PASS")
 
     def test_a_pass_without_full_coverage_or_of_a_shorter_suite_does_not(self) -> None:
         adopted()
         lease = fleet.begin(run_id="thin")
         for stage in STAGES:
             fleet.do_stage(lease, stage, coverage=Coverage(2, 1, 1))
-        store.finish_run(lease.dag_id, lease.run_id, Verdict.PASS, "thin")
-        store.release_leases(lease.dag_id, lease.run_id, "over")
+        store.runs.finish(lease.dag_id, lease.run_id, Verdict.PASS, "thin")
+        store.leases.release(lease.dag_id, lease.run_id, "over")
         short = fleet.begin(run_id="short", required_stages=["integrity"])
         fleet.do_stage(short, "integrity")
-        store.finish_run(short.dag_id, short.run_id, Verdict.PASS, "short")
-        assert store.get_node(NODE).shadow
+        store.runs.finish(short.dag_id, short.run_id, Verdict.PASS, "short")
+        assert store.nodes.get(NODE).shadow
 
     def test_a_pass_less_thorough_than_admission_asks_for_does_not(self, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setenv("MUSTER_ADMISSION_LEVEL", "standard")
         adopted()
         lease = fleet.qualify()
-        assert store.get_run(lease.dag_id, lease.run_id).verdict is Verdict.PASS
-        assert store.get_node(NODE).shadow
+        assert store.runs.get(lease.dag_id, lease.run_id).verdict is Verdict.PASS
+        assert store.nodes.get(NODE).shadow
 
     def test_a_person_ends_it_with_a_reason(self) -> None:
         adopted()
         for actor, reason in (("muster", "fine"), ("Ada", "")):
             with pytest.raises(NoPerson):
-                store.verify_node(NODE, actor, reason)
-        assert store.verify_node(NODE, "Ada", "acceptance protocol 12") == "verified"
-        assert store.verify_node(NODE, "Ada", "again") == "unchanged"
-        assert store.node_events(NODE)[-1].actor == "Ada"
+                store.adoption.verify(NODE, actor, reason)
+        assert store.adoption.verify(NODE, "Ada", "acceptance protocol 12") == "verified"
+        assert store.adoption.verify(NODE, "Ada", "again") == "unchanged"
+        assert store.nodes.events(NODE)[-1].actor == "Ada"
         lease = fleet.fail()
-        assert store.get_run(lease.dag_id, lease.run_id).state_after is State.QUARANTINE
+        assert store.runs.get(lease.dag_id, lease.run_id).state_after is State.QUARANTINE
 
     def test_no_person_ends_the_shadow_of_a_node_that_the_gate_refuses(self) -> None:
         """It failed while it served; without its shadow it would serve like a node that passed."""
         adopted()
         fleet.fail()
         with illegal(Refusal.GATE):
-            store.verify_node(NODE, "Ada", "acceptance protocol 12")
-        assert store.get_node(NODE).shadow
+            store.adoption.verify(NODE, "Ada", "acceptance protocol 12")
+        assert store.nodes.get(NODE).shadow
 
     def test_a_person_takes_it_out_and_it_is_a_node_like_any_other(self) -> None:
         adopted()
-        store.move_node(NODE, State.QUARANTINE, "Ada", "smoke")
-        assert not store.get_node(NODE).shadow
+        store.nodes.move(NODE, State.QUARANTINE, "Ada", "smoke")
+        assert not store.nodes.get(NODE).shadow
 
 
 class TestReplacement:
     def test_history_stays_with_the_serial(self) -> None:
-        store.add_node(fleet.new_node(serials={"system": "OLD", "gpu3": "G-1"}))
+        store.nodes.add(fleet.new_node(serials={"system": "OLD", "gpu3": "G-1"}))
         fleet.fail()
-        store.replace_node(NODE, "Ada", "new machine", host_key=fleet.host_key("new"), serials={"system": "NEW"})
-        node = store.get_node(NODE)
+        store.adoption.replace(NODE, "Ada", "new machine", host_key=fleet.host_key("new"), serials={"system": "NEW"})
+        node = store.nodes.get(NODE)
         assert (node.state, node.host_key, node.inconclusive) == (State.REGISTERED, fleet.host_key("new"), 0)
-        assert [part.serial for part in store.node_parts(NODE) if part.until is None] == ["NEW"]
-        assert store.open_findings(NODE) == []
-        assert store.list_runs(node=NODE, this_machine=True) == []
-        assert [run.run_id for run in store.part_runs("OLD")] == ["gpu-0001__new"]
-        assert store.part_runs("NEW") == []
+        assert [part.serial for part in store.parts.of_node(NODE) if part.until is None] == ["NEW"]
+        assert store.verdicts.open_findings(NODE) == []
+        assert store.runs.find(node=NODE, this_machine=True) == []
+        assert [run.run_id for run in store.parts.runs_of("OLD")] == ["gpu-0001__new"]
+        assert store.parts.runs_of("NEW") == []
         lease = fleet.qualify(run_id="second")
-        assert [run.run_id for run in store.part_runs("NEW")] == ["second"]
-        assert [run.run_id for run in store.list_runs(node=NODE, this_machine=True)] == [lease.run_id]
-        change = next(event for event in store.node_events(NODE) if "before" in event.evidence)
+        assert [run.run_id for run in store.parts.runs_of("NEW")] == ["second"]
+        assert [run.run_id for run in store.runs.find(node=NODE, this_machine=True)] == [lease.run_id]
+        change = next(event for event in store.nodes.events(NODE) if "before" in event.evidence)
         assert change.evidence["before"]["serials"] == {"system": "OLD", "gpu3": "G-1"}
         assert change.evidence["after"]["serials"] == {"system": "NEW"}
 
     def test_the_old_machine_takes_its_history_to_its_new_name(self) -> None:
-        store.add_node(fleet.new_node(serials={"system": "OLD"}))
+        store.nodes.add(fleet.new_node(serials={"system": "OLD"}))
         fleet.qualify()
-        store.replace_node(NODE, "Ada", "swapped", host_key=fleet.host_key("new"))
-        store.add_node(fleet.new_node("gpu-0002", host_key=fleet.host_key(NODE), serials={"system": "OLD"}))
+        store.adoption.replace(NODE, "Ada", "swapped", host_key=fleet.host_key("new"))
+        store.nodes.add(fleet.new_node("gpu-0002", host_key=fleet.host_key(NODE), serials={"system": "OLD"}))
         fleet.qualify("gpu-0002")
-        assert [run.node for run in store.part_runs("OLD")] == ["gpu-0002", NODE]
-        assert [place.node for place in store.part_history("OLD")] == [NODE, "gpu-0002"]
+        assert [run.node for run in store.parts.runs_of("OLD")] == ["gpu-0002", NODE]
+        assert [place.node for place in store.parts.history("OLD")] == [NODE, "gpu-0002"]
 
     def test_without_it_a_different_machine_stays_refused(self) -> None:
-        store.add_node(fleet.new_node(serials={"system": "OLD"}))
+        store.nodes.add(fleet.new_node(serials={"system": "OLD"}))
         with pytest.raises(DifferentMachine):
-            store.add_node(fleet.new_node(host_key=fleet.host_key("new")))
-        store.replace_node(NODE, "Ada", "new board", host_key=fleet.host_key("new"))
+            store.nodes.add(fleet.new_node(host_key=fleet.host_key("new")))
+        store.adoption.replace(NODE, "Ada", "new board", host_key=fleet.host_key("new"))
         lease = fleet.begin()
         parsed, raw = fleet.result(serials={"system": "NEW"})
-        store.record_stage(lease.dag_id, lease.run_id, parsed, fleet.judgement(), raw)
+        store.stages.record(lease.dag_id, lease.run_id, parsed, fleet.judgement(), raw)
         other, raw = fleet.result(serials={"system": "THIRD"})
         with pytest.raises(DifferentMachine):
-            store.record_stage(lease.dag_id, lease.run_id, other, fleet.judgement(), raw)
+            store.stages.record(lease.dag_id, lease.run_id, other, fleet.judgement(), raw)
 
     @pytest.mark.parametrize("state", [State.REGISTERED, State.QUARANTINE, State.PRODUCTION])
     def test_it_begins_anew_wherever_it_stood(self, state: State) -> None:
         if state is State.PRODUCTION:
             adopted()
         else:
-            store.add_node(fleet.new_node())
+            store.nodes.add(fleet.new_node())
         if state is State.QUARANTINE:
             fleet.fail()
-        assert store.get_node(NODE).state is state
-        node = store.replace_node(NODE, "Ada", "new", host_key=fleet.host_key("new"), host="10.1.1.1", port=2222)
+        assert store.nodes.get(NODE).state is state
+        node = store.adoption.replace(NODE, "Ada", "new", host_key=fleet.host_key("new"), host="10.1.1.1", port=2222)
         assert (node.state, node.shadow, node.host, node.port) == (State.REGISTERED, False, "10.1.1.1", 2222)
 
     def test_a_reinstalled_machine_keeps_everything_but_its_host_key(self) -> None:
-        store.add_node(fleet.new_node(serials={"system": "OLD"}))
+        store.nodes.add(fleet.new_node(serials={"system": "OLD"}))
         fleet.fail()
-        before, findings = store.get_node(NODE), store.open_findings(NODE)
-        node = store.rekey_node(NODE, "Ada", "new image", host_key=fleet.host_key("new"))
+        before, findings = store.nodes.get(NODE), store.verdicts.open_findings(NODE)
+        node = store.adoption.rekey(NODE, "Ada", "new image", host_key=fleet.host_key("new"))
         assert node == dataclasses.replace(before, host_key=fleet.host_key("new"))
         assert findings
-        assert store.open_findings(NODE) == findings
-        assert store.node_events(NODE)[-1].evidence["before"]["host_key"] == fleet.host_key(NODE)
+        assert store.verdicts.open_findings(NODE) == findings
+        assert store.nodes.events(NODE)[-1].evidence["before"]["host_key"] == fleet.host_key(NODE)
         for state in (State.TRIAGE, State.REPAIR, State.REGISTERED):
-            store.move_node(NODE, state, "Ada", "repaired")
+            store.nodes.move(NODE, state, "Ada", "repaired")
         lease = fleet.begin(run_id="second")
         other, raw = fleet.result(serials={"system": "ANOTHER"})
         with pytest.raises(DifferentMachine):
-            store.record_stage(lease.dag_id, lease.run_id, other, fleet.judgement(), raw)
+            store.stages.record(lease.dag_id, lease.run_id, other, fleet.judgement(), raw)
 
     def test_a_new_host_key_needs_a_person_and_a_machine_of_its_own(self) -> None:
-        store.add_node(fleet.new_node())
-        store.add_node(fleet.new_node("gpu-0002"))
+        store.nodes.add(fleet.new_node())
+        store.nodes.add(fleet.new_node("gpu-0002"))
         for error, actor, key in (
             (NoPerson, "muster", fleet.host_key("new")),
             (BadNode, "Ada", fleet.host_key(NODE)),
             (SameMachine, "Ada", fleet.host_key("gpu-0002")),
         ):
             with pytest.raises(error):
-                store.rekey_node(NODE, actor, "new image", host_key=key)
-        assert store.get_node(NODE).host_key == fleet.host_key(NODE)
+                store.adoption.rekey(NODE, actor, "new image", host_key=key)
+        assert store.nodes.get(NODE).host_key == fleet.host_key(NODE)
 
     def test_what_cannot_be_a_replacement_changes_nothing(self) -> None:
-        store.add_node(fleet.new_node(serials={"system": "OLD"}))
-        store.add_node(fleet.new_node("gpu-0002", serials={"system": "S2"}))
-        before = store.get_node(NODE), store.node_events(NODE)
+        store.nodes.add(fleet.new_node(serials={"system": "OLD"}))
+        store.nodes.add(fleet.new_node("gpu-0002", serials={"system": "S2"}))
+        before = store.nodes.get(NODE), store.nodes.events(NODE)
         new = fleet.host_key("new")
         for error, options in (
             (BadNode, {"host_key": fleet.host_key(NODE)}),
@@ -234,15 +234,15 @@ class TestReplacement:
             (SameMachine, {"host_key": new, "serials": {"system": "S2"}}),
         ):
             with pytest.raises(error):
-                store.replace_node(NODE, "Ada", "why", **options)
+                store.adoption.replace(NODE, "Ada", "why", **options)
         for actor, reason in (("muster", "why"), ("Ada", " ")):
             with pytest.raises(NoPerson):
-                store.replace_node(NODE, actor, reason, host_key=new)
-        store.acquire_lease(NODE, "dag", "run")
+                store.adoption.replace(NODE, actor, reason, host_key=new)
+        store.leases.acquire(NODE, "dag", "run")
         with pytest.raises(NodeLeased):
-            store.replace_node(NODE, "Ada", "why", host_key=new)
-        assert (store.get_node(NODE), store.node_events(NODE)) == before
-        store.release_leases("dag", "run", "over")
-        store.move_node(NODE, State.RETIRED, "Ada", "old")
+            store.adoption.replace(NODE, "Ada", "why", host_key=new)
+        assert (store.nodes.get(NODE), store.nodes.events(NODE)) == before
+        store.leases.release("dag", "run", "over")
+        store.nodes.move(NODE, State.RETIRED, "Ada", "old")
         with illegal(Refusal.NO_SUCH_MOVE):
-            store.replace_node(NODE, "Ada", "why", host_key=new)
+            store.adoption.replace(NODE, "Ada", "why", host_key=new)

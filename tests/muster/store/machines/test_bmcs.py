@@ -18,34 +18,34 @@ READINGS = Chassis(trouble="the BMC does not answer").to_json()
 @pytest.mark.usefixtures("fleet_db")
 class TestBmcs:
     def test_where_it_answers_is_described_and_described_anew(self) -> None:
-        assert store.add_node(fleet.new_node()) == "added"
-        assert store.get_node("gpu-0001").bmc == {}
-        assert store.add_node(fleet.new_node(bmc=BMC)).startswith("updated: ")
-        assert store.get_node("gpu-0001").bmc == BMC
-        assert store.node_events("gpu-0001")[-1].reason.startswith("description changed: bmc none → ")
-        assert store.add_node(fleet.new_node(bmc=BMC)) == "unchanged"
+        assert store.nodes.add(fleet.new_node()) == "added"
+        assert store.nodes.get("gpu-0001").bmc == {}
+        assert store.nodes.add(fleet.new_node(bmc=BMC)).startswith("updated: ")
+        assert store.nodes.get("gpu-0001").bmc == BMC
+        assert store.nodes.events("gpu-0001")[-1].reason.startswith("description changed: bmc none → ")
+        assert store.nodes.add(fleet.new_node(bmc=BMC)) == "unchanged"
 
     def test_what_it_reported_before_a_job_outlives_the_worker(self) -> None:
-        store.add_node(fleet.new_node())
+        store.nodes.add(fleet.new_node())
         lease = fleet.begin()
         job = Job(lease.dag_id, lease.run_id, "thermal", "0.0", "running", "", chassis=READINGS)
-        store.record_job(job)
-        found = store.get_job(lease.dag_id, lease.run_id, "thermal")
+        store.runs.record_job(job)
+        found = store.runs.get_job(lease.dag_id, lease.run_id, "thermal")
         assert found is not None
         assert found.chassis == READINGS
 
     def test_what_it_reported_is_kept_beside_the_result_and_goes_with_it(self) -> None:
-        store.add_node(fleet.new_node())
+        store.nodes.add(fleet.new_node())
         lease = fleet.begin()
         parsed, sent = fleet.result()
-        store.begin_stage(lease.dag_id, lease.run_id, "intake")
+        store.runs.begin_stage(lease.dag_id, lease.run_id, "intake")
         raw_chassis = READINGS.encode()
-        store.record_stage(lease.dag_id, lease.run_id, parsed, fleet.judgement(), sent, chassis=raw_chassis)
-        kept = store.stage_bytes(lease.dag_id, lease.run_id, "intake")
+        store.stages.record(lease.dag_id, lease.run_id, parsed, fleet.judgement(), sent, chassis=raw_chassis)
+        kept = store.raw.stage_bytes(lease.dag_id, lease.run_id, "intake")
         assert kept is not None
         assert (kept.result, kept.chassis) == (sent, raw_chassis)
         later = datetime.datetime.now(datetime.UTC) + datetime.timedelta(days=400)
-        assert store.apply_retention(later).results == 2
-        gone = store.stage_bytes(lease.dag_id, lease.run_id, "intake")
+        assert store.retention.apply(later).results == 2
+        gone = store.raw.stage_bytes(lease.dag_id, lease.run_id, "intake")
         assert gone is not None
         assert gone.chassis is None

@@ -24,13 +24,13 @@ RACER = """
 import sys
 from muster import store
 from muster.errors import NodeLeased
-store.list_nodes()
+store.nodes.find()
 print("ready", flush=True)
 sys.stdin.readline()
 for _ in range(10):
     try:
-        print(store.acquire_lease("gpu-0001", "dag", sys.argv[1]).token, flush=True)
-        store.release_leases("dag", sys.argv[1], "over")
+        print(store.leases.acquire("gpu-0001", "dag", sys.argv[1]).token, flush=True)
+        store.leases.release("dag", sys.argv[1], "over")
     except NodeLeased:
         print("leased", flush=True)
 """
@@ -39,84 +39,86 @@ for _ in range(10):
 @pytest.mark.usefixtures("fleet_db")
 class TestLeases:
     def test_the_holder_gets_its_lease_again_and_another_run_is_refused(self) -> None:
-        store.add_node(fleet.new_node())
-        first = store.acquire_lease("gpu-0001", "dag", "one")
-        assert store.acquire_lease("gpu-0001", "dag", "one") == first
+        store.nodes.add(fleet.new_node())
+        first = store.leases.acquire("gpu-0001", "dag", "one")
+        assert store.leases.acquire("gpu-0001", "dag", "one") == first
         with pytest.raises(NodeLeased):
-            store.acquire_lease("gpu-0001", "dag", "two")
-        assert store.live_leases() == [first]
+            store.leases.acquire("gpu-0001", "dag", "two")
+        assert store.leases.live() == [first]
 
     def test_the_token_grows_across_releases(self) -> None:
-        store.add_node(fleet.new_node())
+        store.nodes.add(fleet.new_node())
         tokens = []
         for run in ("one", "two", "one"):
-            tokens.append(store.acquire_lease("gpu-0001", "dag", run).token)
-            assert store.release_leases("dag", run, "over") == ["gpu-0001"]
+            tokens.append(store.leases.acquire("gpu-0001", "dag", run).token)
+            assert store.leases.release("dag", run, "over") == ["gpu-0001"]
         assert tokens == sorted(set(tokens))
-        assert store.get_lease("gpu-0001") is None
+        assert store.leases.get("gpu-0001") is None
 
     def test_records_that_were_restored_or_rebuilt_give_no_token_that_was_given_before(
         self, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         """A hundred leases, then records that know of none: the node has seen the tokens, and refuses lower ones."""
-        store.add_node(fleet.new_node())
+        store.nodes.add(fleet.new_node())
         for number in range(100):
-            last = store.acquire_lease("gpu-0001", "dag", str(number)).token
-            store.release_leases("dag", str(number), "over")
+            last = store.leases.acquire("gpu-0001", "dag", str(number)).token
+            store.leases.release("dag", str(number), "over")
         with writing() as session:
             session.execute(delete(LeaseRow))
             session.execute(update(NodeRow).values(fence=0))
         later = access.now() + datetime.timedelta(minutes=10)
         monkeypatch.setattr(access, "now", lambda: later)
-        assert store.acquire_lease("gpu-0001", "dag", "restored").token > last
+        assert store.leases.acquire("gpu-0001", "dag", "restored").token > last
 
     def test_a_fence_that_the_node_has_seen_is_passed_and_an_absurd_one_is_not_believed(self) -> None:
-        store.add_node(fleet.new_node())
-        seen = store.acquire_lease("gpu-0001", "dag", "one").token + 10**6
-        store.release_leases("dag", "one", "over")
+        store.nodes.add(fleet.new_node())
+        seen = store.leases.acquire("gpu-0001", "dag", "one").token + 10**6
+        store.leases.release("dag", "one", "over")
         for person, token in (("root", seen), ("Ada", 2**52)):
             with pytest.raises(MusterError):
-                store.raise_fence("gpu-0001", token, person, "restored from Sunday")
-        store.raise_fence("gpu-0001", seen, "Ada", "restored from Sunday")
-        assert store.acquire_lease("gpu-0001", "dag", "two").token > seen
-        store.raise_fence("gpu-0001", 1, "Ada", "once more")
-        assert store.acquire_lease("gpu-0001", "dag", "two").token > seen, "it never goes back"
+                store.leases.raise_fence("gpu-0001", token, person, "restored from Sunday")
+        store.leases.raise_fence("gpu-0001", seen, "Ada", "restored from Sunday")
+        assert store.leases.acquire("gpu-0001", "dag", "two").token > seen
+        store.leases.raise_fence("gpu-0001", 1, "Ada", "once more")
+        assert store.leases.acquire("gpu-0001", "dag", "two").token > seen, "it never goes back"
 
     def test_a_node_is_not_charged_for_jobs_that_it_fenced(self) -> None:
         """As after records were restored: the whole fleet would go to triage after three runs."""
-        store.add_node(fleet.new_node())
+        store.nodes.add(fleet.new_node())
         for number in range(4):
             lease = fleet.begin(run_id=f"run-{number}")
-            store.begin_stage(lease.dag_id, lease.run_id, "intake")
+            store.runs.begin_stage(lease.dag_id, lease.run_id, "intake")
             parsed, raw = fleet.result(note=str(number))
             fenced = parsed.model_copy(update={"end": "fenced"})
-            store.record_stage(lease.dag_id, lease.run_id, fenced, fleet.judgement("intake", Verdict.INCONCLUSIVE), raw)
-            store.finish_run(lease.dag_id, lease.run_id, Verdict.INCONCLUSIVE, "fenced")
-            store.release_leases(lease.dag_id, lease.run_id, "over")
-        node = store.get_node("gpu-0001")
+            store.stages.record(
+                lease.dag_id, lease.run_id, fenced, fleet.judgement("intake", Verdict.INCONCLUSIVE), raw
+            )
+            store.runs.finish(lease.dag_id, lease.run_id, Verdict.INCONCLUSIVE, "fenced")
+            store.leases.release(lease.dag_id, lease.run_id, "over")
+        node = store.nodes.get("gpu-0001")
         assert (node.state, node.inconclusive) == (State.REGISTERED, 0)
 
     def test_releasing_what_is_not_held_is_harmless(self) -> None:
-        store.add_node(fleet.new_node())
-        store.acquire_lease("gpu-0001", "dag", "one")
-        assert store.release_leases("dag", "two", "over") == []
-        assert store.get_lease("gpu-0001") is not None
+        store.nodes.add(fleet.new_node())
+        store.leases.acquire("gpu-0001", "dag", "one")
+        assert store.leases.release("dag", "two", "over") == []
+        assert store.leases.get("gpu-0001") is not None
 
     def test_an_unknown_node_cannot_be_leased(self) -> None:
         with pytest.raises(UnknownNode):
-            store.acquire_lease("absent", "dag", "one")
+            store.leases.acquire("absent", "dag", "one")
 
     @pytest.mark.both_dialects
     def test_threads_that_race_for_one_node(self) -> None:
         """All start at once: one gets the lease, each other is refused, nothing else happens to any of them."""
-        store.add_node(fleet.new_node())
+        store.nodes.add(fleet.new_node())
         outcomes: list[object] = []
         barrier = threading.Barrier(8)
 
         def race(run: str) -> None:
             barrier.wait()
             try:
-                outcomes.append(store.acquire_lease("gpu-0001", "dag", run).token)
+                outcomes.append(store.leases.acquire("gpu-0001", "dag", run).token)
             except NodeLeased:
                 outcomes.append("leased")
 
@@ -130,7 +132,7 @@ class TestLeases:
     @pytest.mark.both_dialects
     def test_processes_that_race_for_one_node(self) -> None:
         """Three processes take and free it ten times each: no token is given out twice."""
-        store.add_node(fleet.new_node())
+        store.nodes.add(fleet.new_node())
         racers = [
             subprocess.Popen(
                 [sys.executable, "-c", RACER, f"run-{index}"],
@@ -154,26 +156,26 @@ class TestLeases:
     @pytest.mark.parametrize("stage", ["intake", "burn_in", "integrity"])
     @pytest.mark.both_dialects
     def test_a_run_that_ends_without_a_verdict_lets_its_node_go(self, stage: str) -> None:
-        store.add_node(fleet.new_node())
+        store.nodes.add(fleet.new_node())
         lease = fleet.begin()
         for before in ("intake", "burn_in", "integrity"):
-            store.begin_stage(lease.dag_id, lease.run_id, before)
+            store.runs.begin_stage(lease.dag_id, lease.run_id, before)
             if before == stage:
                 break
-        assert store.release_leases(lease.dag_id, lease.run_id, "marked failed") == ["gpu-0001"]
-        assert store.get_node("gpu-0001").state is State.REGISTERED
-        run = store.get_run(lease.dag_id, lease.run_id)
+        assert store.leases.release(lease.dag_id, lease.run_id, "marked failed") == ["gpu-0001"]
+        assert store.nodes.get("gpu-0001").state is State.REGISTERED
+        run = store.runs.get(lease.dag_id, lease.run_id)
         assert (run.verdict, run.state_after) == (Verdict.INCONCLUSIVE, State.REGISTERED)
 
     def test_a_run_that_lost_its_lease_can_do_nothing(self) -> None:
-        store.add_node(fleet.new_node())
+        store.nodes.add(fleet.new_node())
         lease = fleet.begin()
-        store.begin_stage(lease.dag_id, lease.run_id, "intake")
-        store.release_leases(lease.dag_id, lease.run_id, "marked failed")
+        store.runs.begin_stage(lease.dag_id, lease.run_id, "intake")
+        store.leases.release(lease.dag_id, lease.run_id, "marked failed")
         with pytest.raises(LeaseLost):
-            store.begin_stage(lease.dag_id, lease.run_id, "burn_in")
+            store.runs.begin_stage(lease.dag_id, lease.run_id, "burn_in")
         parsed, raw = fleet.result()
         with pytest.raises(LeaseLost):
-            store.record_stage(lease.dag_id, lease.run_id, parsed, fleet.judgement(), raw)
-        store.finish_run(lease.dag_id, lease.run_id, Verdict.FAIL, "too late")
-        assert store.get_node("gpu-0001").state is State.REGISTERED
+            store.stages.record(lease.dag_id, lease.run_id, parsed, fleet.judgement(), raw)
+        store.runs.finish(lease.dag_id, lease.run_id, Verdict.FAIL, "too late")
+        assert store.nodes.get("gpu-0001").state is State.REGISTERED

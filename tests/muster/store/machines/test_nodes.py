@@ -25,62 +25,62 @@ from tests.support.refusals import illegal
 @pytest.mark.usefixtures("fleet_db")
 class TestEnrolment:
     def test_adding_again_is_harmless(self) -> None:
-        assert store.add_node(fleet.new_node()) == "added"
-        before = store.get_node("gpu-0001")
-        assert store.add_node(fleet.new_node()) == "unchanged"
-        assert store.get_node("gpu-0001") == before
-        assert len(store.node_events("gpu-0001")) == 1
+        assert store.nodes.add(fleet.new_node()) == "added"
+        before = store.nodes.get("gpu-0001")
+        assert store.nodes.add(fleet.new_node()) == "unchanged"
+        assert store.nodes.get("gpu-0001") == before
+        assert len(store.nodes.events("gpu-0001")) == 1
 
     def test_a_new_address_of_the_same_machine_is_taken_over_and_told(self) -> None:
-        store.add_node(fleet.new_node(labels={"team": "a"}))
-        assert store.add_node(fleet.new_node(host="10.9.9.9", labels={"team": "b"})).startswith("updated: ")
-        node = store.get_node("gpu-0001")
+        store.nodes.add(fleet.new_node(labels={"team": "a"}))
+        assert store.nodes.add(fleet.new_node(host="10.9.9.9", labels={"team": "b"})).startswith("updated: ")
+        node = store.nodes.get("gpu-0001")
         assert (node.host, node.labels) == ("10.9.9.9", {"team": "b"})
-        assert "10.9.9.9" in store.node_events("gpu-0001")[-1].reason
+        assert "10.9.9.9" in store.nodes.events("gpu-0001")[-1].reason
 
     @pytest.mark.parametrize("change", [{"host_key": fleet.host_key("other")}, {"serials": {"system": "S2"}}])
     def test_a_different_machine_under_a_known_name_changes_nothing(self, change: dict[str, object]) -> None:
-        store.add_node(fleet.new_node(serials={"system": "S1"}))
-        before = store.get_node("gpu-0001")
+        store.nodes.add(fleet.new_node(serials={"system": "S1"}))
+        before = store.nodes.get("gpu-0001")
         with pytest.raises(DifferentMachine):
-            store.add_node(fleet.new_node(host="10.9.9.9", **change))
-        assert store.get_node("gpu-0001") == before
-        assert [part.serial for part in store.node_parts("gpu-0001")] == ["S1"]
+            store.nodes.add(fleet.new_node(host="10.9.9.9", **change))
+        assert store.nodes.get("gpu-0001") == before
+        assert [part.serial for part in store.parts.of_node("gpu-0001")] == ["S1"]
 
     def test_what_a_description_does_not_name_stays_and_history_keeps_both_values(self) -> None:
-        store.add_node(fleet.new_node(rack="r1", pool="p1", user="ubuntu"))
+        store.nodes.add(fleet.new_node(rack="r1", pool="p1", user="ubuntu"))
         ((_, line),) = inventory.described({"name": "gpu-0001", "host": "moved.example", "sku": "cpu-generic"})
         new = line.pinned(fleet.host_key("gpu-0001"))
-        assert store.add_node(new).startswith("updated: ")
-        node = store.get_node("gpu-0001")
+        assert store.nodes.add(new).startswith("updated: ")
+        node = store.nodes.get("gpu-0001")
         assert (node.host, node.rack, node.pool, node.user) == ("moved.example", "r1", "p1", "ubuntu")
-        evidence = store.node_events("gpu-0001")[-1].evidence
+        evidence = store.nodes.events("gpu-0001")[-1].evidence
         assert evidence == {"before": {"host": "gpu-0001.example"}, "after": {"host": "moved.example"}}
 
     def test_one_machine_under_two_names_is_refused(self) -> None:
-        store.add_node(fleet.new_node())
+        store.nodes.add(fleet.new_node())
         with pytest.raises(SameMachine):
-            store.add_node(fleet.new_node("gpu-0002", host_key=fleet.host_key("gpu-0001")))
+            store.nodes.add(fleet.new_node("gpu-0002", host_key=fleet.host_key("gpu-0001")))
         with pytest.raises(UnknownNode):
-            store.get_node("gpu-0002")
+            store.nodes.get("gpu-0002")
 
     @pytest.mark.both_dialects
     def test_an_inventory_goes_in_whole_or_not_at_all(self) -> None:
         good = [(f"f:{line}", fleet.new_node(f"n{line}")) for line in range(300)]
         bad = [("f:300", fleet.new_node("n300", host_key=fleet.host_key("n0"))), ("f:301", fleet.new_node("a__b"))]
         with pytest.raises(BadInventory) as refused:
-            store.add_nodes([*good, *bad])
+            store.nodes.add_all([*good, *bad])
         assert [problem.split(" ")[0] for problem in refused.value.problems] == ["f:300:", "f:301:"]
-        assert store.list_nodes() == []
-        assert set(store.add_nodes(good).values()) == {"added"}
-        assert len(store.list_nodes()) == 300
+        assert store.nodes.find() == []
+        assert set(store.nodes.add_all(good).values()) == {"added"}
+        assert len(store.nodes.find()) == 300
 
     def test_the_sku_of_a_tested_node_is_not_changed_by_the_way(self) -> None:
-        store.add_node(fleet.new_node())
-        assert store.add_node(fleet.new_node(sku="h100-sxm-8")).startswith("updated: ")
+        store.nodes.add(fleet.new_node())
+        assert store.nodes.add(fleet.new_node(sku="h100-sxm-8")).startswith("updated: ")
         fleet.qualify()
         with illegal(Refusal.STATE):
-            store.add_node(fleet.new_node(sku="cpu-generic"))
+            store.nodes.add(fleet.new_node(sku="cpu-generic"))
 
     @pytest.mark.parametrize(
         "change",
@@ -89,17 +89,17 @@ class TestEnrolment:
     )  # fmt: skip
     def test_a_malformed_node_is_refused(self, change: dict[str, object]) -> None:
         with pytest.raises(BadNode):
-            store.add_node(dataclasses.replace(fleet.new_node(), **change))
-        assert store.list_nodes() == []
+            store.nodes.add(dataclasses.replace(fleet.new_node(), **change))
+        assert store.nodes.find() == []
 
     def test_contact_is_noted_and_never_goes_back(self) -> None:
-        store.add_node(fleet.new_node())
-        assert store.get_node("gpu-0001").contact_at is None
+        store.nodes.add(fleet.new_node())
+        assert store.nodes.get("gpu-0001").contact_at is None
         late = datetime.datetime(2026, 1, 2, tzinfo=datetime.timezone(datetime.timedelta(hours=5)))
-        store.touch_contact("gpu-0001", late)
-        store.touch_contact("gpu-0001", late - datetime.timedelta(days=1))
-        assert store.get_node("gpu-0001").contact_at == late
-        assert str(store.get_node("gpu-0001").contact_at) == "2026-01-01 19:00:00+00:00"
+        store.nodes.touch_contact("gpu-0001", late)
+        store.nodes.touch_contact("gpu-0001", late - datetime.timedelta(days=1))
+        assert store.nodes.get("gpu-0001").contact_at == late
+        assert str(store.nodes.get("gpu-0001").contact_at) == "2026-01-01 19:00:00+00:00"
 
 
 @pytest.mark.usefixtures("fleet_db")
@@ -107,48 +107,48 @@ class TestParts:
     @pytest.mark.both_dialects
     def test_a_part_is_followed_from_node_to_node(self) -> None:
         for name in ("gpu-0001", "gpu-0002"):
-            store.add_node(fleet.new_node(name, serials={"system": f"S-{name}", "gpu3": f"G-{name}"}))
+            store.nodes.add(fleet.new_node(name, serials={"system": f"S-{name}", "gpu3": f"G-{name}"}))
         lease = fleet.begin("gpu-0002")
         moved, raw = fleet.result(node="gpu-0002", serials={"gpu3": "G-gpu-0001"})
-        assert store.record_stage(lease.dag_id, lease.run_id, moved, fleet.judgement(), raw).swapped == ()
-        store.confirm_part("gpu-0002", "G-gpu-0001", "Ada", "swapped for a test")
-        assert [(place.node, place.until is None) for place in store.part_history("G-gpu-0001")] == [
+        assert store.stages.record(lease.dag_id, lease.run_id, moved, fleet.judgement(), raw).swapped == ()
+        store.contested.confirm("gpu-0002", "G-gpu-0001", "Ada", "swapped for a test")
+        assert [(place.node, place.until is None) for place in store.parts.history("G-gpu-0001")] == [
             ("gpu-0001", False),
             ("gpu-0002", True),
         ]
-        moved, replaced = [each.reason for each in store.node_events("gpu-0002")][-3:-1]
+        moved, replaced = [each.reason for each in store.nodes.events("gpu-0002")][-3:-1]
         assert "G-gpu-0001" in moved
         assert "G-gpu-0002" in replaced
 
     def test_two_slots_may_swap(self) -> None:
-        store.add_node(fleet.new_node(serials={"gpu0": "A", "gpu1": "B"}))
+        store.nodes.add(fleet.new_node(serials={"gpu0": "A", "gpu1": "B"}))
         lease = fleet.begin()
         crossed, raw = fleet.result(serials={"gpu0": "B", "gpu1": "A"})
-        store.record_stage(lease.dag_id, lease.run_id, crossed, fleet.judgement(), raw)
-        sitting = {part.slot: part.serial for part in store.node_parts("gpu-0001") if part.until is None}
+        store.stages.record(lease.dag_id, lease.run_id, crossed, fleet.judgement(), raw)
+        sitting = {part.slot: part.serial for part in store.parts.of_node("gpu-0001") if part.until is None}
         assert sitting == {"gpu0": "B", "gpu1": "A"}
 
     def test_another_chassis_is_another_machine_and_nothing_is_stored(self) -> None:
-        store.add_node(fleet.new_node(serials={"system": "S1"}))
+        store.nodes.add(fleet.new_node(serials={"system": "S1"}))
         lease = fleet.begin()
         other, raw = fleet.result(serials={"system": "S2"})
         with pytest.raises(DifferentMachine):
-            store.record_stage(lease.dag_id, lease.run_id, other, fleet.judgement(), raw)
-        assert store.run_stages(lease.dag_id, lease.run_id) == []
+            store.stages.record(lease.dag_id, lease.run_id, other, fleet.judgement(), raw)
+        assert store.runs.stages(lease.dag_id, lease.run_id) == []
 
     def test_what_firmware_says_for_want_of_a_serial_is_no_identity(self) -> None:
         fillers = {"system": "To Be Filled By O.E.M.", "board": "Default string", "gpu0": "0000", "gpu1": "N/A"}
-        store.add_node(fleet.new_node(serials=fillers))
-        assert store.add_node(fleet.new_node("gpu-0002", serials=fillers)) == "added"
-        assert store.node_parts("gpu-0001") == []
+        store.nodes.add(fleet.new_node(serials=fillers))
+        assert store.nodes.add(fleet.new_node("gpu-0002", serials=fillers)) == "added"
+        assert store.parts.of_node("gpu-0001") == []
 
 
 @pytest.mark.usefixtures("fleet_db")
 class TestMoves:
     def test_a_person_moves_with_a_reason(self) -> None:
-        store.add_node(fleet.new_node())
-        store.move_node("gpu-0001", State.QUARANTINE, "Ada", "smells of smoke")
-        event = store.node_events("gpu-0001")[-1]
+        store.nodes.add(fleet.new_node())
+        store.nodes.move("gpu-0001", State.QUARANTINE, "Ada", "smells of smoke")
+        event = store.nodes.events("gpu-0001")[-1]
         assert (event.from_state, event.to_state, event.actor, event.reason) == (
             State.REGISTERED, State.QUARANTINE, "Ada", "smells of smoke",
         )  # fmt: skip
@@ -156,55 +156,55 @@ class TestMoves:
 
     @pytest.mark.parametrize(("actor", "reason"), [("Ada", " "), ("airflow", "why not"), ("", "why not")])
     def test_no_person_or_no_reason_moves_nothing(self, actor: str, reason: str) -> None:
-        store.add_node(fleet.new_node())
+        store.nodes.add(fleet.new_node())
         with illegal(Refusal.EVIDENCE):
-            store.move_node("gpu-0001", State.QUARANTINE, actor, reason)
-        assert store.get_node("gpu-0001").state is State.REGISTERED
-        assert len(store.node_events("gpu-0001")) == 1
+            store.nodes.move("gpu-0001", State.QUARANTINE, actor, reason)
+        assert store.nodes.get("gpu-0001").state is State.REGISTERED
+        assert len(store.nodes.events("gpu-0001")) == 1
 
     @pytest.mark.parametrize("state", [State.QUARANTINE, State.TRIAGE, State.REPAIR, State.RMA])
     @pytest.mark.parametrize("verdict", [Verdict.INCONCLUSIVE, Verdict.SKIPPED, Verdict.FAIL])
     def test_the_next_step_of_a_report_brings_the_node_back_to_a_test(self, state: State, verdict: Verdict) -> None:
-        store.add_node(fleet.new_node())
+        store.nodes.add(fleet.new_node())
         lease = fleet.begin()
         for each in (State.QUARANTINE, State.TRIAGE, State.REPAIR, State.RMA):
             if each is State.REPAIR is not state:
                 continue
-            store.move_node("gpu-0001", each, "Ada", "a person looks at it")
+            store.nodes.move("gpu-0001", each, "Ada", "a person looks at it")
             if each is state:
                 break
-        store.finish_run(lease.dag_id, lease.run_id, verdict, "It ended.")
-        store.release_leases(lease.dag_id, lease.run_id, "over")
-        steps = " ".join(advice.next_steps(store.run_report(lease.dag_id, lease.run_id)))
+        store.runs.finish(lease.dag_id, lease.run_id, verdict, "It ended.")
+        store.leases.release(lease.dag_id, lease.run_id, "over")
+        steps = " ".join(advice.next_steps(store.reporting.run(lease.dag_id, lease.run_id)))
         for to in re.findall(r"muster node move gpu-0001 (\w+) --reason", steps):
-            store.move_node("gpu-0001", State(to), "Ada", "as the report says")
+            store.nodes.move("gpu-0001", State(to), "Ada", "as the report says")
         assert "muster qualify gpu-0001" in steps
-        assert store.begin_run(fleet.DAG, "gpu-0001__again", "gpu-0001", "short", "again")
+        assert store.runs.begin(fleet.DAG, "gpu-0001__again", "gpu-0001", "short", "again")
 
     def test_what_a_move_claims_about_a_run_is_looked_up(self) -> None:
         """A full-coverage PASS that the records do not bear out opens nothing."""
-        store.add_node(fleet.new_node())
+        store.nodes.add(fleet.new_node())
         fleet.qualify()
         lease = fleet.begin(run_id="gpu-0001__cluster", required_stages=["collectives"])
-        store.move_node(
+        store.nodes.move(
             "gpu-0001", State.CLUSTER_VALIDATION, "muster", "block 7", Evidence(run=f"{fleet.DAG}/gpu-0001__cluster")
         )
         claimed = Evidence(run=f"{fleet.DAG}/gpu-0001__cluster", verdict=Verdict.PASS, full_coverage=True)
         with illegal(Refusal.EVIDENCE):
-            store.move_node("gpu-0001", State.PRODUCTION, "muster", "it says so", claimed)
+            store.nodes.move("gpu-0001", State.PRODUCTION, "muster", "it says so", claimed)
         thin = fleet.judgement("collectives", coverage=Coverage(2, 1, 1))
-        store.record_stage(lease.dag_id, lease.run_id, None, thin)
-        store.finish_run(lease.dag_id, lease.run_id, Verdict.PASS, "thin")
+        store.stages.record(lease.dag_id, lease.run_id, None, thin)
+        store.runs.finish(lease.dag_id, lease.run_id, Verdict.PASS, "thin")
         with illegal(Refusal.EVIDENCE):
-            store.move_node("gpu-0001", State.PRODUCTION, "muster", "it says so", claimed)
-        store.record_stage(lease.dag_id, lease.run_id, None, fleet.judgement("collectives"))
+            store.nodes.move("gpu-0001", State.PRODUCTION, "muster", "it says so", claimed)
+        store.stages.record(lease.dag_id, lease.run_id, None, fleet.judgement("collectives"))
         with illegal(Refusal.GATE):
-            store.move_node("gpu-0001", State.PRODUCTION, "muster", "passed", claimed)
+            store.nodes.move("gpu-0001", State.PRODUCTION, "muster", "passed", claimed)
 
     @pytest.mark.parametrize("statement", ["UPDATE events SET reason = 'nothing'", "DELETE FROM events"])
     @pytest.mark.both_dialects
     def test_events_cannot_be_rewritten(self, statement: str) -> None:
-        store.add_node(fleet.new_node())
+        store.nodes.add(fleet.new_node())
         with pytest.raises(DBAPIError), writing() as session:
             session.execute(text(statement))
-        assert store.node_events("gpu-0001")[0].reason == "enrolled"
+        assert store.nodes.events("gpu-0001")[0].reason == "enrolled"

@@ -18,54 +18,54 @@ NODE = "gpu-0001"
 
 
 def only() -> FleetRow:
-    (row,) = store.fleet_rows()
+    (row,) = store.overview.rows()
     return row
 
 
 def skip(run_id: str) -> None:
     lease = fleet.begin(run_id=run_id)
-    store.finish_run(lease.dag_id, lease.run_id, Verdict.SKIPPED, "A job took the node.")
-    store.release_leases(lease.dag_id, lease.run_id, "over")
+    store.runs.finish(lease.dag_id, lease.run_id, Verdict.SKIPPED, "A job took the node.")
+    store.leases.release(lease.dag_id, lease.run_id, "over")
 
 
 @pytest.mark.usefixtures("fleet_db")
 @pytest.mark.both_dialects
 class TestTheLastRun:
     def test_what_was_skipped_hides_no_verdict(self) -> None:
-        store.add_node(fleet.new_node())
-        assert store.last_run(NODE) is None
+        store.nodes.add(fleet.new_node())
+        assert store.runs.last(NODE) is None
         skip("a")
-        assert (store.last_run(NODE), only().verdict) == (None, None)
+        assert (store.runs.last(NODE), only().verdict) == (None, None)
         fleet.qualify(run_id="b")
         skip("c")
-        last = store.last_run(NODE)
+        last = store.runs.last(NODE)
         assert last is not None
         assert (last.run_id, only().run_id, only().verdict) == ("b", "b", Verdict.PASS)
-        assert [each.verdict for each in store.fleet_figures().nodes] == ["PASS"]
+        assert [each.verdict for each in store.figures.fleet().nodes] == ["PASS"]
 
     def test_another_machine_of_the_name_begins_without_a_run(self) -> None:
-        store.add_node(fleet.new_node())
+        store.nodes.add(fleet.new_node())
         fleet.qualify(run_id="a")
         fleet.fail(run_id="b")
-        assert store.fleet_figures().nodes[0].passed_at is not None
-        store.replace_node(NODE, "Ada", "swapped", host_key=fleet.host_key("new"))
-        assert store.last_run(NODE) is None
+        assert store.figures.fleet().nodes[0].passed_at is not None
+        store.adoption.replace(NODE, "Ada", "swapped", host_key=fleet.host_key("new"))
+        assert store.runs.last(NODE) is None
         assert (only().verdict, only().run_id, only().headline) == (None, "", "")
-        (figures,) = store.fleet_figures().nodes
+        (figures,) = store.figures.fleet().nodes
         assert (figures.verdict, figures.passed_at) == ("", None)
 
 
 @pytest.mark.usefixtures("fleet_db")
 @pytest.mark.both_dialects
 def test_a_person_s_reason_stands_until_a_test_moves_the_node_or_ends() -> None:
-    store.add_node(fleet.new_node())
+    store.nodes.add(fleet.new_node())
     assert only().moved_for == ""
     fleet.qualify(run_id="a")
     assert only().moved_for == ""
-    store.move_node(NODE, State.QUARANTINE, "Ada", "smells of smoke")
+    store.nodes.move(NODE, State.QUARANTINE, "Ada", "smells of smoke")
     assert (only().moved_for, only().headline) == ("smells of smoke", "All is well.")
     for state in (State.TRIAGE, State.REPAIR, State.REGISTERED):
-        store.move_node(NODE, state, "Ada", "aired")
+        store.nodes.move(NODE, state, "Ada", "aired")
     fleet.fail(run_id="b")
     assert (only().moved_for, only().headline) == ("", "gpu3 is slow.")
 
@@ -74,29 +74,29 @@ def test_a_person_s_reason_stands_until_a_test_moves_the_node_or_ends() -> None:
 def test_moves_are_counted_and_leave_out_idle_tests_and_other_nodes() -> None:
     since = datetime.datetime.now(datetime.UTC)
     for name in ("a", "b"):
-        store.add_node(fleet.new_node(name))
+        store.nodes.add(fleet.new_node(name))
     lives.in_production("a")
     fleet.fail("b")
     fleet.do_stage(fleet.begin("a"), "intake")
-    assert store.get_node("a").state is State.REVALIDATION
-    moves, number = store.moves_since(since, 2)
+    assert store.nodes.get("a").state is State.REVALIDATION
+    moves, number = store.overview.moves_since(since, 2)
     assert (moves[0].node, moves[0].to_state, len(moves)) == ("b", State.QUARANTINE, 2)
-    everything, same = store.moves_since(since, 100)
+    everything, same = store.overview.moves_since(since, 100)
     assert (number, same) == (len(everything), len(everything))
     assert State.REVALIDATION not in {move.to_state for move in everything}
     assert {move.node for move in everything} == {"a", "b"}
-    moves, number = store.moves_since(since, 1, {"b"})
+    moves, number = store.overview.moves_since(since, 1, {"b"})
     assert ([move.node for move in moves], number) == (["b"], sum(move.node == "b" for move in everything))
 
 
 @pytest.mark.usefixtures("fleet_db")
 def test_the_oldest_runs_under_way_come_first_and_the_others_are_counted() -> None:
     for name in ("a", "b", "c"):
-        store.add_node(fleet.new_node(name))
+        store.nodes.add(fleet.new_node(name))
         fleet.begin(name)
-    runs, number = store.runs_under_way(2)
+    runs, number = store.overview.runs_under_way(2)
     assert ([run.node for run in runs], number) == (["a", "b"], 3)
-    runs, number = store.runs_under_way(2, {"c"})
+    runs, number = store.overview.runs_under_way(2, {"c"})
     assert ([run.node for run in runs], number) == (["c"], 1)
 
 
@@ -105,17 +105,17 @@ def test_the_oldest_runs_under_way_come_first_and_the_others_are_counted() -> No
 def test_search_finds_no_repaired_finding_and_none_of_a_former_machine() -> None:
     xid = Measurement("xids", "xid", "gpu0", "text", None, "GPU has fallen off the bus", {"code": "79"})
     for name in ("repaired", "replaced", "sick", "unsure"):
-        store.add_node(fleet.new_node(name))
+        store.nodes.add(fleet.new_node(name))
         lease = fleet.begin(name)
         parsed, raw = fleet.result(node=name, measurements=[xid])
-        store.begin_stage(lease.dag_id, lease.run_id, "intake", node=name)
+        store.runs.begin_stage(lease.dag_id, lease.run_id, "intake", node=name)
         judged = fleet.judgement(verdict=Verdict.FAIL, findings=(fleet.FINDING,))
-        store.record_stage(lease.dag_id, lease.run_id, parsed, judged, raw, node=name)
-        store.finish_run(lease.dag_id, lease.run_id, Verdict.FAIL, "gpu3 is slow.")
-        store.release_leases(lease.dag_id, lease.run_id, "over")
+        store.stages.record(lease.dag_id, lease.run_id, parsed, judged, raw, node=name)
+        store.runs.finish(lease.dag_id, lease.run_id, Verdict.FAIL, "gpu3 is slow.")
+        store.leases.release(lease.dag_id, lease.run_id, "over")
     for name, verdict in (("repaired", Verdict.PASS), ("unsure", Verdict.INCONCLUSIVE)):
         for state in (State.TRIAGE, State.REPAIR, State.REGISTERED):
-            store.move_node(name, state, "Ada", "repaired")
+            store.nodes.move(name, state, "Ada", "repaired")
         fleet.do_stage(fleet.begin(name, "again"), "intake", verdict)
-    store.replace_node("replaced", "Ada", "swapped", host_key=fleet.host_key("new"))
-    assert store.nodes_with("gemm_rate") == store.nodes_with("xid 79") == {"sick", "unsure"}
+    store.adoption.replace("replaced", "Ada", "swapped", host_key=fleet.host_key("new"))
+    assert store.overview.nodes_with("gemm_rate") == store.overview.nodes_with("xid 79") == {"sick", "unsure"}

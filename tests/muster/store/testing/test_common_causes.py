@@ -26,17 +26,17 @@ def visit(
     kernel: str = "6.1",
 ) -> State:
     """One run that ends at intake, judged beside its neighbours as the stage's operator does; where it is then."""
-    store.add_node(fleet.new_node(name, rack=rack))
+    store.nodes.add(fleet.new_node(name, rack=rack))
     lease = fleet.begin(name)
     parsed, raw = fleet.result("intake", node=name)
     parsed = parsed.model_copy(update={"environment": {"kernel": kernel}})
-    store.begin_stage(lease.dag_id, lease.run_id, "intake")
+    store.runs.begin_stage(lease.dag_id, lease.run_id, "intake")
     judgement = fleet.judgement("intake", verdict, findings=(found,) if verdict is Verdict.FAIL else ())
     marked = with_common_causes(judgement, name, parsed.environment)
-    store.record_stage(lease.dag_id, lease.run_id, parsed, marked, raw)
-    store.finish_run(lease.dag_id, lease.run_id, verdict, "gpu3 is slow.")
-    store.release_leases(lease.dag_id, lease.run_id, "over")
-    return store.get_node(name).state
+    store.stages.record(lease.dag_id, lease.run_id, parsed, marked, raw)
+    store.runs.finish(lease.dag_id, lease.run_id, verdict, "gpu3 is slow.")
+    store.leases.release(lease.dag_id, lease.run_id, "over")
+    return store.nodes.get(name).state
 
 
 def age(hours: float) -> None:
@@ -52,19 +52,19 @@ class TestAlike:
     def test_the_third_node_of_a_rack_is_held_and_not_quarantined(self) -> None:
         assert [visit("a"), visit("b")] == [State.QUARANTINE] * 2
         assert visit("c") is State.REGISTERED
-        run = store.get_run(fleet.DAG, "c__new")
+        run = store.runs.get(fleet.DAG, "c__new")
         assert run.verdict is Verdict.FAIL
         assert run.why_held
-        cause = store.open_findings("c")[0].finding
+        cause = store.verdicts.open_findings("c")[0].finding
         assert (cause.rule, dict(cause.labels)) == (COMMON_CAUSE, {"by": "rack", "name": "r1"})
-        assert store.node_events("c")[-1].evidence["held"]
+        assert store.nodes.events("c")[-1].evidence["held"]
 
     def test_those_failed_before_it_came_to_light_are_reported(self) -> None:
         visit("a"), visit("b")
         visit("elsewhere", rack="r2", kernel="6.8"), visit("corrupt", found=WRONG)
-        before = {name: len(store.node_events(name)) for name in ("a", "b", "elsewhere", "corrupt")}
+        before = {name: len(store.nodes.events(name)) for name in ("a", "b", "elsewhere", "corrupt")}
         visit("c", kernel="6.7")
-        marked = {name: store.node_events(name)[count:] for name, count in before.items()}
+        marked = {name: store.nodes.events(name)[count:] for name, count in before.items()}
         assert {name: len(events) for name, events in marked.items()} == {"a": 1, "b": 1, "elsewhere": 0, "corrupt": 0}
         (event,) = marked["a"]
         assert (event.from_state, event.to_state) == (State.QUARANTINE, State.QUARANTINE)
@@ -93,7 +93,7 @@ class TestAlike:
     def test_nodes_of_one_image_wait_in_whatever_rack_they_stand(self) -> None:
         visit("a", rack="r2"), visit("b", rack="r3")
         assert visit("c") is State.REGISTERED
-        assert dict(store.open_findings("c")[0].finding.labels) == {"by": "image", "name": "kernel 6.1"}
+        assert dict(store.verdicts.open_findings("c")[0].finding.labels) == {"by": "image", "name": "kernel 6.1"}
 
     def test_simulated_nodes_say_nothing_of_real_ones(self) -> None:
         visit("a"), visit("b")
@@ -105,9 +105,9 @@ class TestAlike:
         assert visit("c") is State.QUARANTINE
 
     def test_a_node_in_service_goes_on_serving_until_a_person_decides(self) -> None:
-        store.add_node(fleet.new_node("c", rack="r1"))
+        store.nodes.add(fleet.new_node("c", rack="r1"))
         fleet.qualify("c")
-        store.move_node("c", State.PRODUCTION, "ann", "tested elsewhere")
+        store.nodes.move("c", State.PRODUCTION, "ann", "tested elsewhere")
         visit("a"), visit("b")
         lease = fleet.begin("c", "c__again")
         with writing() as session:
@@ -117,9 +117,9 @@ class TestAlike:
         parsed, raw = fleet.result("intake", node="c", note="again")
         judgement = fleet.judgement("intake", Verdict.FAIL, findings=(fleet.FINDING,))
         marked = with_common_causes(judgement, "c", parsed.environment)
-        store.record_stage(lease.dag_id, lease.run_id, parsed, marked, raw)
-        store.finish_run(lease.dag_id, lease.run_id, Verdict.FAIL, "gpu3 is slow.")
-        node = store.get_node("c")
+        store.stages.record(lease.dag_id, lease.run_id, parsed, marked, raw)
+        store.runs.finish(lease.dag_id, lease.run_id, Verdict.FAIL, "gpu3 is slow.")
+        node = store.nodes.get("c")
         assert (node.state, node.held_run) == (State.PRODUCTION, f"{fleet.DAG}/c__again")
 
     def test_what_was_recorded_later_does_not_change_what_was_judged_then(self) -> None:
@@ -127,6 +127,6 @@ class TestAlike:
         then = datetime.datetime.now(datetime.UTC)
         visit("b")
         judgement = dataclasses.replace(fleet.judgement("intake", Verdict.FAIL, findings=(fleet.FINDING,)))
-        store.add_node(fleet.new_node("c", rack="r1"))
+        store.nodes.add(fleet.new_node("c", rack="r1"))
         assert with_common_causes(judgement, "c", {}, before=then) == judgement
         assert with_common_causes(judgement, "c", {}) != judgement

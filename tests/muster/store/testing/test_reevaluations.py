@@ -25,7 +25,7 @@ UNJUDGED = Coverage(2, 2, 1, (), (Gap(Lack.UNJUDGED, "nothing to judge it by", "
 @pytest.fixture
 def waiting(fleet_db: str) -> Run:
     """A node that qualified with one stage PROVISIONAL; gives the run."""
-    store.add_node(fleet.new_node(NODE))
+    store.nodes.add(fleet.new_node(NODE))
     return provisional("new")
 
 
@@ -36,8 +36,8 @@ def provisional(name: str) -> Run:
             fleet.do_stage(lease, stage, Verdict.PROVISIONAL, coverage=UNJUDGED)
         else:
             fleet.do_stage(lease, stage)
-    run = store.finish_run(lease.dag_id, lease.run_id, Verdict.PROVISIONAL, "Not judged: burn_rate.")
-    store.release_leases(lease.dag_id, lease.run_id, "over")
+    run = store.runs.finish(lease.dag_id, lease.run_id, Verdict.PROVISIONAL, "Not judged: burn_rate.")
+    store.leases.release(lease.dag_id, lease.run_id, "over")
     return run
 
 
@@ -45,60 +45,60 @@ def again(run: Run, verdict: Verdict, stage: str = OPEN) -> Run:
     result, _ = fleet.result(stage, node=NODE)
     found = (fleet.finding(),) if verdict is Verdict.FAIL else ()
     judgement: Judgement = dataclasses.replace(fleet.judgement(stage, verdict, findings=found), snapshot="abc")
-    return store.record_reevaluation(run, [(result, judgement)], verdict, f"{verdict} now.")
+    return store.reevaluations.record(run, [(result, judgement)], verdict, f"{verdict} now.")
 
 
 def test_what_could_not_be_judged_waits_until_a_run_takes_the_node(waiting: Run) -> None:
-    (judgement,) = store.provisional_verdicts()[NODE]
+    (judgement,) = store.reevaluations.provisional()[NODE]
     assert (judgement.stage, judgement.verdict, judgement.run_id) == (OPEN, Verdict.PROVISIONAL, waiting.run_id)
     fleet.begin(NODE, f"{NODE}__next")
-    assert store.provisional_verdicts() == {}
+    assert store.reevaluations.provisional() == {}
 
 
 @pytest.mark.both_dialects
 def test_a_pass_stands_instead_and_the_node_stays(waiting: Run) -> None:
-    before = {judgement.stage: judgement for judgement in store.latest_verdicts(NODE)}[OPEN]
-    sent = store.stage_bytes(waiting.dag_id, waiting.run_id, OPEN)
+    before = {judgement.stage: judgement for judgement in store.verdicts.latest(NODE)}[OPEN]
+    sent = store.raw.stage_bytes(waiting.dag_id, waiting.run_id, OPEN)
     run = again(waiting, Verdict.PASS)
     assert (run.verdict, run.headline, run.state_after) == (Verdict.PASS, "PASS now.", State.QUALIFIED)
     assert run.ended_at == waiting.ended_at, "it was measured when it was"
-    judgement = {judgement.stage: judgement for judgement in store.latest_verdicts(NODE)}[OPEN]
+    judgement = {judgement.stage: judgement for judgement in store.verdicts.latest(NODE)}[OPEN]
     assert (judgement.verdict, judgement.full_coverage, judgement.snapshot) == (Verdict.PASS, True, "abc")
     assert judgement.recorded_at == before.recorded_at
-    assert store.provisional_verdicts() == {}
-    assert store.stage_bytes(waiting.dag_id, waiting.run_id, OPEN) == sent, "what the node sent is still there"
-    report = store.run_report(waiting.dag_id, waiting.run_id)
+    assert store.reevaluations.provisional() == {}
+    assert store.raw.stage_bytes(waiting.dag_id, waiting.run_id, OPEN) == sent, "what the node sent is still there"
+    report = store.reporting.run(waiting.dag_id, waiting.run_id)
     (stage,) = (stage for stage in report.stages if stage.judgement.stage == OPEN)
     assert stage.judgement.notes[-1].startswith("PROVISIONAL at first")
     assert stage.judgement.observations
-    event = store.node_events(NODE)[-1]
+    event = store.nodes.events(NODE)[-1]
     assert (event.evidence["reevaluated"], event.evidence["verdict"]) == (f"{waiting.dag_id}/{waiting.run_id}", "PASS")
 
 
 def test_a_fail_takes_the_node_out(waiting: Run) -> None:
     run = again(waiting, Verdict.FAIL)
-    assert run.state_after == store.get_node(NODE).state == State.QUARANTINE
-    assert [each.finding.device for each in store.open_findings(NODE)] == ["gpu3"]
+    assert run.state_after == store.nodes.get(NODE).state == State.QUARANTINE
+    assert [each.finding.device for each in store.verdicts.open_findings(NODE)] == ["gpu3"]
 
 
 def test_a_warning_is_an_open_finding(waiting: Run) -> None:
     assert again(waiting, Verdict.WARN).state_after is State.QUALIFIED
-    assert store.get_run(waiting.dag_id, waiting.run_id).verdict is Verdict.WARN
+    assert store.runs.get(waiting.dag_id, waiting.run_id).verdict is Verdict.WARN
 
 
 def test_a_node_that_a_run_holds_is_that_runs(waiting: Run) -> None:
     fleet.begin(NODE, f"{NODE}__next")
     with pytest.raises(NodeLeased):
         again(waiting, Verdict.PASS)
-    assert store.get_run(waiting.dag_id, waiting.run_id).verdict is Verdict.PROVISIONAL
+    assert store.runs.get(waiting.dag_id, waiting.run_id).verdict is Verdict.PROVISIONAL
 
 
 def test_a_node_that_a_person_moved_stays_where_it_was_put(waiting: Run) -> None:
-    store.move_node(NODE, State.RETIRED, "ada", "it is sold")
-    assert store.provisional_verdicts() == {}
+    store.nodes.move(NODE, State.RETIRED, "ada", "it is sold")
+    assert store.reevaluations.provisional() == {}
     with illegal(Refusal.STATE):
         again(waiting, Verdict.FAIL)
-    assert store.get_node(NODE).state is State.RETIRED
+    assert store.nodes.get(NODE).state is State.RETIRED
 
 
 @pytest.mark.parametrize(
@@ -107,34 +107,34 @@ def test_a_node_that_a_person_moved_stays_where_it_was_put(waiting: Run) -> None
 )
 def test_a_node_that_serves_is_judged_again_too(waiting: Run, verdict: Verdict, then: State) -> None:
     """A person admitted it while nothing could judge it."""
-    store.move_node(NODE, State.PRODUCTION, "ada", "we need it")
-    assert OPEN in store.stage_tests()[NODE]
-    assert list(store.provisional_verdicts()) == [NODE]
+    store.nodes.move(NODE, State.PRODUCTION, "ada", "we need it")
+    assert OPEN in store.verdicts.stage_tests()[NODE]
+    assert list(store.reevaluations.provisional()) == [NODE]
     assert again(waiting, verdict).state_after is then
-    assert store.get_node(NODE).state is then
-    assert (OPEN in store.stage_tests()[NODE]) is (verdict is not Verdict.FAIL)
+    assert store.nodes.get(NODE).state is then
+    assert (OPEN in store.verdicts.stage_tests()[NODE]) is (verdict is not Verdict.FAIL)
 
 
 @pytest.mark.parametrize("held", ["", f"{fleet.DAG}/later"])
 def test_a_pass_of_a_node_that_serves_renews_its_certificate(waiting: Run, held: str) -> None:
     """Its tests end PROVISIONAL and renew nothing, and it does not enter production again."""
-    store.move_node(NODE, State.PRODUCTION, "ada", "we need it")
+    store.nodes.move(NODE, State.PRODUCTION, "ada", "we need it")
     with writing() as session:
         session.get_one(NodeRow, NODE).held_run = held
         for certificate in session.scalars(select(CertificateRow)):
             certificate.expires_at = certificate.issued_at
     again(waiting, Verdict.PASS)
-    assert list(store.uncertified()) == ([NODE] if held else [])
+    assert list(store.certificates.uncertified()) == ([NODE] if held else [])
 
 
 def test_what_later_runs_left_open_stays_open(waiting: Run) -> None:
     """Of a later run that failed and is held, and of inconclusive ones."""
-    store.move_node(NODE, State.PRODUCTION, "ada", "we need it")
+    store.nodes.move(NODE, State.PRODUCTION, "ada", "we need it")
     with writing() as session:
         row = session.get_one(NodeRow, NODE)
         row.held_run, row.inconclusive = f"{fleet.DAG}/later", 2
     assert again(waiting, Verdict.PASS).state_after is State.PRODUCTION
-    node = store.get_node(NODE)
+    node = store.nodes.get(NODE)
     assert (node.held_run, node.inconclusive) == (f"{fleet.DAG}/later", 2)
 
 

@@ -17,83 +17,83 @@ pytestmark = pytest.mark.usefixtures("fleet_db")
 
 
 def story(node: str = "gpu-0001") -> list[str]:
-    return [str(event.to_state) for event in store.node_events(node) if event.from_state != event.to_state]
+    return [str(event.to_state) for event in store.nodes.events(node) if event.from_state != event.to_state]
 
 
 def inconclusive(run_id: str) -> None:
     lease = fleet.begin(run_id=run_id)
-    store.begin_stage(lease.dag_id, lease.run_id, "intake")
-    store.finish_run(lease.dag_id, lease.run_id, Verdict.INCONCLUSIVE, "SSH was refused.")
-    store.release_leases(lease.dag_id, lease.run_id, "over")
+    store.runs.begin_stage(lease.dag_id, lease.run_id, "intake")
+    store.runs.finish(lease.dag_id, lease.run_id, Verdict.INCONCLUSIVE, "SSH was refused.")
+    store.leases.release(lease.dag_id, lease.run_id, "over")
 
 
 @pytest.mark.both_dialects
 def test_a_passing_run_qualifies_its_node() -> None:
-    store.add_node(fleet.new_node())
+    store.nodes.add(fleet.new_node())
     fleet.qualify()
     assert story() == ["intake", "burn_in", "validation", "qualified"]
-    assert store.node_events("gpu-0001")[-1].evidence == {
+    assert store.nodes.events("gpu-0001")[-1].evidence == {
         "run": "node_qualification/gpu-0001__new", "verdict": "PASS", "full_coverage": True,
     }  # fmt: skip
-    run = store.get_run(fleet.DAG, "gpu-0001__new")
+    run = store.runs.get(fleet.DAG, "gpu-0001__new")
     assert (run.state_before, run.state_after, run.verdict) == (State.REGISTERED, State.QUALIFIED, Verdict.PASS)
 
 
 def test_beginning_again_is_the_same_run() -> None:
-    store.add_node(fleet.new_node())
-    first = store.begin_run(fleet.DAG, "r", "gpu-0001", "short", "new", "asked for")
-    assert store.begin_run(fleet.DAG, "r", "gpu-0001", "short", "new") == first
+    store.nodes.add(fleet.new_node())
+    first = store.runs.begin(fleet.DAG, "r", "gpu-0001", "short", "new", "asked for")
+    assert store.runs.begin(fleet.DAG, "r", "gpu-0001", "short", "new") == first
     assert first.forced == "asked for"
-    assert [run.run_id for run in store.list_runs()] == ["r"]
+    assert [run.run_id for run in store.runs.find()] == ["r"]
 
 
 def test_a_failing_run_quarantines_and_no_run_takes_the_node_from_there() -> None:
-    store.add_node(fleet.new_node())
+    store.nodes.add(fleet.new_node())
     lease = fleet.begin()
     fleet.do_stage(lease, "intake", Verdict.FAIL, findings=(fleet.FINDING,))
-    store.finish_run(lease.dag_id, lease.run_id, Verdict.FAIL, "gpu3 is slow.")
-    store.release_leases(lease.dag_id, lease.run_id, "over")
+    store.runs.finish(lease.dag_id, lease.run_id, Verdict.FAIL, "gpu3 is slow.")
+    store.leases.release(lease.dag_id, lease.run_id, "over")
     assert story() == ["intake", "quarantine"]
     with illegal(Refusal.STATE):
-        store.begin_run(fleet.DAG, "again", "gpu-0001", "short", "again")
-    assert [run.run_id for run in store.list_runs()] == ["gpu-0001__new"]
+        store.runs.begin(fleet.DAG, "again", "gpu-0001", "short", "again")
+    assert [run.run_id for run in store.runs.find()] == ["gpu-0001__new"]
 
 
 def test_three_inconclusive_runs_in_a_row_end_in_triage() -> None:
-    store.add_node(fleet.new_node())
+    store.nodes.add(fleet.new_node())
     for attempt in range(3):
-        assert store.get_node("gpu-0001").state is State.REGISTERED
+        assert store.nodes.get("gpu-0001").state is State.REGISTERED
         inconclusive(f"run-{attempt}")
     assert story()[-2:] == ["quarantine", "triage"]
-    assert store.get_run(fleet.DAG, "run-2").state_after is State.TRIAGE
+    assert store.runs.get(fleet.DAG, "run-2").state_after is State.TRIAGE
 
 
 def test_a_conclusive_run_between_them_fills_the_budget_again() -> None:
-    store.add_node(fleet.new_node())
+    store.nodes.add(fleet.new_node())
     inconclusive("run-0")
     inconclusive("run-1")
     fleet.qualify(run_id="run-2")
     inconclusive("run-3")
-    assert store.get_node("gpu-0001").inconclusive == 1
-    assert store.get_node("gpu-0001").state is State.REGISTERED
+    assert store.nodes.get("gpu-0001").inconclusive == 1
+    assert store.nodes.get("gpu-0001").state is State.REGISTERED
 
 
 def test_finishing_twice_counts_once() -> None:
     """A task that is retried after its commit must not spend the budget twice."""
-    store.add_node(fleet.new_node())
+    store.nodes.add(fleet.new_node())
     lease = fleet.begin()
     for _ in range(3):
-        store.finish_run(lease.dag_id, lease.run_id, Verdict.INCONCLUSIVE, "SSH was refused.")
-    assert store.get_node("gpu-0001").inconclusive == 1
+        store.runs.finish(lease.dag_id, lease.run_id, Verdict.INCONCLUSIVE, "SSH was refused.")
+    assert store.nodes.get("gpu-0001").inconclusive == 1
 
 
 def test_a_node_lost_before_its_first_stage_still_counts() -> None:
-    store.add_node(fleet.new_node())
+    store.nodes.add(fleet.new_node())
     for attempt in range(3):
         lease = fleet.begin(run_id=f"run-{attempt}")
-        store.finish_run(lease.dag_id, lease.run_id, Verdict.INCONCLUSIVE, "SSH was refused.")
-        store.release_leases(lease.dag_id, lease.run_id, "over")
-    assert store.get_node("gpu-0001").state is State.TRIAGE
+        store.runs.finish(lease.dag_id, lease.run_id, Verdict.INCONCLUSIVE, "SSH was refused.")
+        store.leases.release(lease.dag_id, lease.run_id, "over")
+    assert store.nodes.get("gpu-0001").state is State.TRIAGE
 
 
 @pytest.mark.parametrize(
@@ -103,111 +103,111 @@ def test_an_inconclusive_revalidation_that_found_nothing_until_then_ends_no_serv
     found: Verdict, then: State
 ) -> None:
     """Also where a stage had nothing to be judged by: it would wait out of production for peers that do not come."""
-    store.add_node(fleet.new_node())
+    store.nodes.add(fleet.new_node())
     fleet.qualify()
-    store.move_node("gpu-0001", State.PRODUCTION, "Ada", "needed now")
+    store.nodes.move("gpu-0001", State.PRODUCTION, "Ada", "needed now")
     lease = fleet.begin(run_id="again")
     fleet.do_stage(lease, "intake")
     warned = (fleet.finding(severity=Severity.WARNING),) if found is Verdict.WARN else ()
     fleet.do_stage(lease, "performance", found, findings=warned)
     fleet.do_stage(lease, "thermal", Verdict.INCONCLUSIVE)
-    assert store.get_node("gpu-0001").state is State.REVALIDATION
-    run = store.finish_run(lease.dag_id, lease.run_id, Verdict.INCONCLUSIVE, "thermal: SSH was refused.")
+    assert store.nodes.get("gpu-0001").state is State.REVALIDATION
+    run = store.runs.finish(lease.dag_id, lease.run_id, Verdict.INCONCLUSIVE, "thermal: SSH was refused.")
     assert run.state_after is then
-    assert store.get_node("gpu-0001").inconclusive == 1
+    assert store.nodes.get("gpu-0001").inconclusive == 1
 
 
 def test_a_cleared_run_resumes_where_it_had_come_to() -> None:
     """Somebody repairs the network and clears the failed task: the stages that stand are not run again."""
-    store.add_node(fleet.new_node())
+    store.nodes.add(fleet.new_node())
     lease = fleet.begin()
     for stage in ("intake", "burn_in", "integrity"):
         fleet.do_stage(lease, stage)
-    store.finish_run(lease.dag_id, lease.run_id, Verdict.INCONCLUSIVE, "SSH was refused.")
-    store.release_leases(lease.dag_id, lease.run_id, "over")
-    again = store.acquire_lease("gpu-0001", lease.dag_id, lease.run_id)
+    store.runs.finish(lease.dag_id, lease.run_id, Verdict.INCONCLUSIVE, "SSH was refused.")
+    store.leases.release(lease.dag_id, lease.run_id, "over")
+    again = store.leases.acquire("gpu-0001", lease.dag_id, lease.run_id)
     assert again.token > lease.token
-    assert store.begin_stage(lease.dag_id, lease.run_id, "performance").state is State.VALIDATION
-    assert store.get_run(lease.dag_id, lease.run_id).ended_at is None
+    assert store.runs.begin_stage(lease.dag_id, lease.run_id, "performance").state is State.VALIDATION
+    assert store.runs.get(lease.dag_id, lease.run_id).ended_at is None
     for stage in ("performance", "thermal"):
         fleet.do_stage(again, stage)
-    assert store.finish_run(lease.dag_id, lease.run_id, Verdict.PASS, "All is well.").state_after is State.QUALIFIED
+    assert store.runs.finish(lease.dag_id, lease.run_id, Verdict.PASS, "All is well.").state_after is State.QUALIFIED
 
 
 def test_a_stage_does_not_begin_before_those_that_come_first() -> None:
-    store.add_node(fleet.new_node())
+    store.nodes.add(fleet.new_node())
     lease = fleet.begin()
     with illegal(Refusal.NO_SUCH_MOVE):
-        store.begin_stage(lease.dag_id, lease.run_id, "integrity")
+        store.runs.begin_stage(lease.dag_id, lease.run_id, "integrity")
 
 
 def test_clearing_an_earlier_stage_goes_back() -> None:
-    store.add_node(fleet.new_node())
+    store.nodes.add(fleet.new_node())
     lease = fleet.begin()
     for stage in ("intake", "burn_in", "integrity"):
         fleet.do_stage(lease, stage)
-    assert store.begin_stage(lease.dag_id, lease.run_id, "burn_in").state is State.BURN_IN
+    assert store.runs.begin_stage(lease.dag_id, lease.run_id, "burn_in").state is State.BURN_IN
 
 
 @pytest.mark.parametrize(
     ("coverage", "done"), [(Coverage(4, 3, 3), STAGES), (Coverage(0, 0, 0), STAGES), (Coverage(4, 4, 4), STAGES[:4])]
 )
 def test_a_pass_with_a_gap_is_no_full_coverage(coverage: Coverage, done: tuple[str, ...]) -> None:
-    store.add_node(fleet.new_node())
+    store.nodes.add(fleet.new_node())
     lease = fleet.begin()
     for stage in done:
         fleet.do_stage(lease, stage, coverage=coverage)
-    store.finish_run(lease.dag_id, lease.run_id, Verdict.PASS, "Is it?")
-    assert "full_coverage" not in store.node_events("gpu-0001")[-1].evidence
+    store.runs.finish(lease.dag_id, lease.run_id, Verdict.PASS, "Is it?")
+    assert "full_coverage" not in store.nodes.events("gpu-0001")[-1].evidence
 
 
 def test_a_node_that_a_person_took_away_meanwhile_stays_there() -> None:
-    store.add_node(fleet.new_node())
+    store.nodes.add(fleet.new_node())
     lease = fleet.begin()
     fleet.do_stage(lease, "intake")
-    store.move_node("gpu-0001", State.QUARANTINE, "Ada", "smoke")
+    store.nodes.move("gpu-0001", State.QUARANTINE, "Ada", "smoke")
     with illegal(Refusal.NO_SUCH_MOVE):
-        store.begin_stage(lease.dag_id, lease.run_id, "burn_in")
-    store.finish_run(lease.dag_id, lease.run_id, Verdict.PASS, "All is well.")
-    store.release_leases(lease.dag_id, lease.run_id, "over")
-    assert store.get_node("gpu-0001").state is State.QUARANTINE
+        store.runs.begin_stage(lease.dag_id, lease.run_id, "burn_in")
+    store.runs.finish(lease.dag_id, lease.run_id, Verdict.PASS, "All is well.")
+    store.leases.release(lease.dag_id, lease.run_id, "over")
+    assert store.nodes.get("gpu-0001").state is State.QUARANTINE
 
 
 def test_jobs_are_kept_per_generation() -> None:
-    store.add_node(fleet.new_node())
+    store.nodes.add(fleet.new_node())
     fleet.begin()
-    assert store.get_job(fleet.DAG, "gpu-0001__new", "burn_in") is None
+    assert store.runs.get_job(fleet.DAG, "gpu-0001__new", "burn_in") is None
     for generation, state in (("1", "submitted"), ("2", "submitted"), ("1", "collected")):
-        store.record_job(Job(fleet.DAG, "gpu-0001__new", "burn_in", generation, state, f"/jobs/{generation}"))
-    latest = store.get_job(fleet.DAG, "gpu-0001__new", "burn_in")
-    first = store.get_job(fleet.DAG, "gpu-0001__new", "burn_in", "1")
+        store.runs.record_job(Job(fleet.DAG, "gpu-0001__new", "burn_in", generation, state, f"/jobs/{generation}"))
+    latest = store.runs.get_job(fleet.DAG, "gpu-0001__new", "burn_in")
+    first = store.runs.get_job(fleet.DAG, "gpu-0001__new", "burn_in", "1")
     assert latest is not None
     assert (latest.attempt_key, latest.state, latest.remote_dir) == ("2", "submitted", "/jobs/2")
     assert first is not None
     assert first.state == "collected"
     run = (fleet.DAG, "gpu-0001__new")
-    assert store.count_jobs(*run, ["burn_in", "intake"], "collected") == 1
-    assert store.count_jobs(*run, ["intake"], "collected") == 0
-    assert store.count_jobs(fleet.DAG, "another", ["burn_in"], "collected") == 0
+    assert store.runs.count_jobs(*run, ["burn_in", "intake"], "collected") == 1
+    assert store.runs.count_jobs(*run, ["intake"], "collected") == 0
+    assert store.runs.count_jobs(fleet.DAG, "another", ["burn_in"], "collected") == 0
 
 
 def test_what_is_not_there_is_stated() -> None:
     with pytest.raises(UnknownRun):
-        store.run_report("dag", "nothing")
+        store.reporting.run("dag", "nothing")
     with pytest.raises(UnknownNode):
-        store.begin_run("dag", "r", "absent", "short", "new")
+        store.runs.begin("dag", "r", "absent", "short", "new")
 
 
 @pytest.mark.parametrize("meanwhile", ["nothing", "repaired", "replaced"])
 def test_a_run_that_is_cleared_after_a_repair_measures_each_stage_anew(meanwhile: str) -> None:
     """The last task alone was cleared: what the run measured before the repair is no proof of the node as it is now."""
-    store.add_node(fleet.new_node())
+    store.nodes.add(fleet.new_node())
     fleet.qualify()
     repaired = (State.QUARANTINE, State.TRIAGE, State.REPAIR, State.REGISTERED)
     for state in repaired if meanwhile == "repaired" else ():
-        store.move_node("gpu-0001", state, "Ada", "GPU 3 is another one")
+        store.nodes.move("gpu-0001", state, "Ada", "GPU 3 is another one")
     if meanwhile == "replaced":
-        store.replace_node("gpu-0001", "Ada", "another board", host_key=fleet.host_key("other"))
+        store.adoption.replace("gpu-0001", "Ada", "another board", host_key=fleet.host_key("other"))
     lease = fleet.begin()
     if meanwhile == "nothing":
         fleet.do_stage(lease, "thermal")
@@ -216,13 +216,13 @@ def test_a_run_that_is_cleared_after_a_repair_measures_each_stage_anew(meanwhile
         fleet.do_stage(lease, "thermal")
     for stage in ("intake", "burn_in", "thermal"):
         fleet.do_stage(lease, stage)
-    assert [each.stage for each in store.run_stages(lease.dag_id, lease.run_id)] == ["intake", "burn_in", "thermal"]
+    assert [each.stage for each in store.runs.stages(lease.dag_id, lease.run_id)] == ["intake", "burn_in", "thermal"]
 
 
 def test_a_cleared_run_keeps_its_fail_until_the_stage_is_measured_anew() -> None:
-    store.add_node(fleet.new_node())
+    store.nodes.add(fleet.new_node())
     fleet.fail()
     for state in (State.TRIAGE, State.REPAIR, State.REGISTERED):
-        store.move_node("gpu-0001", state, "Ada", "GPU 3 is another one")
+        store.nodes.move("gpu-0001", state, "Ada", "GPU 3 is another one")
     fleet.begin()
-    assert [each.verdict for each in store.latest_verdicts("gpu-0001")] == [Verdict.FAIL]
+    assert [each.verdict for each in store.verdicts.latest("gpu-0001")] == [Verdict.FAIL]
