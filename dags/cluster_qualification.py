@@ -10,7 +10,6 @@ from airflow.sdk import DAG, Param, TriggerRule, task
 from muster.operators import forms
 from muster.operators.testing import block
 from muster.operators.testing.member import RETRY_DELAY, MusterMemberOperator
-from muster.operators.testing.remote_job import controller_faults
 
 PARAMS = {
     "nodes": Param(
@@ -43,59 +42,55 @@ with DAG(
     @task
     def claim_block(params: Any = None, dag_run: Any = None, ti: Any = None) -> list[str]:
         """Claim all nodes of the block for this run, or none."""
-        claimed = block.claim(dag_run.dag_id, dag_run.run_id, params, ti.try_number, dag_run.triggering_user_name)
-        ti.xcom_push(key="block", value=claimed)
-        return list(claimed["members"])
+        return block.claim(dag_run.dag_id, dag_run.run_id, params, ti.try_number, dag_run.triggering_user_name)
 
     @task(trigger_rule=TriggerRule.ALL_DONE)
-    def judge_block(dag_run: Any = None, ti: Any = None) -> dict[str, dict[str, str]]:
+    def judge_block(dag_run: Any = None) -> None:
         """Judge the members by one another; one that fails goes into quarantine."""
-        members, faults = ti.xcom_pull(task_ids="claim_block"), controller_faults(ti, ["train"])
-        return block.judge(dag_run.dag_id, dag_run.run_id, members, faults)
+        block.judge(dag_run.dag_id, dag_run.run_id)
 
     @task
-    def admit(outcome: dict[str, dict[str, str]], dag_run: Any = None) -> dict[str, str]:
+    def admit(dag_run: Any = None) -> None:
         """Admit the members that pass the gate; a person decides on the others that did not fail."""
-        return block.admit(dag_run.dag_id, dag_run.run_id, outcome)
+        block.admit(dag_run.dag_id, dag_run.run_id)
 
     @task
-    def questions(decisions: dict[str, str], params: Any = None, dag_run: Any = None) -> list[dict[str, Any]]:
+    def questions(params: Any = None, dag_run: Any = None) -> list[dict[str, Any]]:
         """Returns one admission run to start per node, so that an open question does not hold the block."""
-        return block.questions(dag_run.dag_id, dag_run.run_id, params["level"], decisions)
+        return block.questions(dag_run.dag_id, dag_run.run_id, params["level"])
 
     @task(trigger_rule=TriggerRule.ALL_DONE)
-    def conclude(outcome: dict[str, dict[str, str]]) -> str:
+    def conclude(dag_run: Any = None) -> str:
         """Summarise the block in a sentence; fails unless every member passed."""
-        return block.conclude(outcome)
+        return block.conclude(dag_run.dag_id, dag_run.run_id)
 
     @task
-    def report(members: list[str], dag_run: Any = None) -> dict[str, str]:
+    def report(dag_run: Any = None) -> dict[str, str]:
         """Mail a report for each member; if mail is down, they are sent later."""
-        return block.report(dag_run.dag_id, dag_run.run_id, members)
+        return block.report(dag_run.dag_id, dag_run.run_id)
 
     @task
-    def release(members: list[str], dag_run: Any = None) -> list[str]:
+    def release(dag_run: Any = None) -> list[str]:
         """Release the nodes."""
-        return block.release(dag_run.dag_id, dag_run.run_id, members)
+        return block.release(dag_run.dag_id, dag_run.run_id)
 
+    # The members' names alone go from task to task, to make a task of each; all else is in the records.
     taken: Any = claim_block().as_setup()
     # Not in the burn pool: with fewer slots than members, members with a slot would wait for those without one.
     train = MusterMemberOperator.partial(
-        task_id="train",
-        claims="claim_block",
-        pool="default_pool",
-        retries=2,
-        retry_delay=RETRY_DELAY,
+        task_id="train", pool="default_pool", retries=2, retry_delay=RETRY_DELAY,
         map_index_template="{{ task.member }}",
-    ).expand(member=taken)
+    ).expand(member=taken)  # fmt: skip
     judged: Any = judge_block()
-    entered: Any = admit(judged)
+    entered: Any = admit()
+    asked: Any = questions()
     ask = TriggerDagRunOperator.partial(
         task_id="ask", trigger_dag_id="admission", logical_date=None, skip_when_already_exists=True
-    ).expand_kwargs(questions(entered))
-    concluded: Any = conclude(judged)
+    ).expand_kwargs(asked)
+    concluded: Any = conclude()
     # Reported last: a member's final state is known only after its release.
-    released = release(taken).as_teardown(setups=taken)
-    train >> judged
+    released = release().as_teardown(setups=taken)
+    train >> judged >> entered >> asked
+    judged >> concluded
     ask >> concluded
-    concluded >> released >> report(taken).as_teardown(setups=taken)
+    concluded >> released >> report().as_teardown(setups=taken)

@@ -13,8 +13,6 @@ from airflow.sdk import DAG, TriggerRule, task
 from muster.operators import forms
 from muster.operators.lifecycle import revalidation
 from muster.operators.testing import stage
-from muster.operators.testing.remote_job import controller_faults
-from muster_criteria.sku_files.programme import STAGES
 
 PARAMS = {
     "node": forms.node("The name of a node in production"),
@@ -43,8 +41,8 @@ with DAG(
         return revalidation.claim(dag_run.dag_id, dag_run.run_id, params, dag_run.triggering_user_name)
 
     @task(trigger_rule=TriggerRule.ALL_DONE, multiple_outputs=False)
-    def conclude(dag_run: Any = None, ti: Any = None) -> dict[str, str]:
+    def conclude(dag_run: Any = None) -> dict[str, str]:
         """Combine the stages' verdicts and return the node to production, or keep it out."""
-        return revalidation.conclude(dag_run.dag_id, dag_run.run_id, lambda: controller_faults(ti, STAGES))
+        return revalidation.conclude(dag_run.dag_id, dag_run.run_id)
 
     stage.wire(claim, conclude)

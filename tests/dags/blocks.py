@@ -95,16 +95,16 @@ class Meeting:
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.absent: set[str] = set()
         self.first: int | None = None
-        self.block: dict[str, Any] = {}
+        self.members: list[str] = []
         self.run: tuple[str, str] = ("", "")
         self.once_claimed = lambda: None
         self.at_work = lambda: None
         claim, wait = block.claim, sdk_dag._run_inline_trigger
 
-        def claimed(dag_id: str, run_id: str, *more: Any) -> dict[str, Any]:
-            self.run, self.block = (dag_id, run_id), claim(dag_id, run_id, *more)
+        def claimed(dag_id: str, run_id: str, *more: Any) -> list[str]:
+            self.run, self.members = (dag_id, run_id), claim(dag_id, run_id, *more)
             self.once_claimed()
-            return self.block
+            return self.members
 
         def waited(trigger: Any, ti: Any) -> Any:
             self.first = ti.map_index if self.first is None else self.first
@@ -116,13 +116,12 @@ class Meeting:
         monkeypatch.setattr(sdk_dag, "_run_inline_trigger", waited)
 
     def start_others(self) -> None:
-        for name in self.block["members"]:
+        for name in self.members:
             if name in self.absent or store.runs.get_job(*self.run, member.STAGE, node=name) is not None:
                 continue
-            operator = member.MusterMemberOperator(task_id="train", member=name, claims="claim_block", retries=2)
+            operator = member.MusterMemberOperator(task_id="train", member=name, retries=2)
             ti = SimpleNamespace(
                 dag_id=self.run[0], run_id=self.run[1], task_id="train", max_tries=2, try_number=1,
-                xcom_pull=lambda **_: self.block,
             )  # fmt: skip
             attempt = operator._claim(cast("Any", {"ti": ti}), begin=True)
             with logins.connect(attempt.node) as client:

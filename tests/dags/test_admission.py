@@ -9,10 +9,14 @@ import pytest
 from airflow.sdk.exceptions import AirflowException, AirflowFailException, AirflowSkipException
 
 from muster import store
-from muster.errors import NodeLeased
+from muster.admission import answers
+from muster.errors import IllegalMove, NodeLeased, Refusal
 from muster.model.nodes import NewNode
+from muster.model.stages import STAGES
 from muster.model.states import State
 from muster.operators.lifecycle import admission
+from muster_criteria.model import Severity, Verdict
+from tests.muster import fleet as values
 from tests.support import lives
 from tests.support.refusals import caused
 
@@ -30,6 +34,20 @@ def waiting(fleet: Path) -> None:
 def answer(option: str = "Admit", reason: str = "seen it myself", name: str | None = "Petra") -> dict[str, Any]:
     user = {"id": "7", "name": name} if name else None
     return {"chosen_options": [option], "params_input": {"decision_reason": reason}, "responded_by_user": user}
+
+
+def put(node: str = "n1", dag_id: str = DAG_ID, run_id: str = "r") -> None:
+    """The question of a run, about the node as it is now."""
+    store.questions.put(dag_id, run_id, node, store.questions.newest(node))
+
+
+def given(
+    response: dict[str, Any], operators: Any = admission, dag_id: str = DAG_ID, run_id: str = "r", node: str = "n1"
+) -> str:
+    """A question, its answer as Airflow delivers it, and what is carried out."""
+    put(node, dag_id, run_id)
+    admission.record_answer(dag_id, run_id, response)
+    return str(operators.carry_out(dag_id, run_id))
 
 
 @pytest.mark.usefixtures("waiting")
@@ -57,7 +75,7 @@ def test_a_node_that_is_in_already_needs_no_person(waiting: None, monkeypatch: p
     [("Admit", State.PRODUCTION), ("Re-test", State.QUALIFIED), ("RMA", State.RMA)],
 )
 def test_each_answer_is_carried_out_under_a_name(waiting: None, option: str, state: State) -> None:
-    assert admission.carry_out("n1", DAG_ID, "r", answer(option)) == option
+    assert given(answer(option)) == option
     assert store.nodes.get("n1").state is state
     (approval,) = store.verdicts.approvals("n1")
     assert (approval.person, approval.option, approval.reason) == ("Petra", option, "seen it myself")
@@ -75,22 +93,24 @@ def test_each_answer_is_carried_out_under_a_name(waiting: None, option: str, sta
 def test_without_a_named_person_or_a_reason_moves_nothing(waiting: None, response: dict[str, Any]) -> None:
     for option in admission.OPTIONS:
         with pytest.raises(AirflowFailException):
-            admission.carry_out("n1", DAG_ID, "r", {**response, "chosen_options": [option]})
+            given({**response, "chosen_options": [option]}, run_id=option)
     assert store.nodes.get("n1").state is State.QUALIFIED
     assert store.leases.live() == []
 
 
 def test_what_went_wrong_while_the_person_thought_counts(waiting: None) -> None:
+    put()
     store.nodes.move("n1", State.QUARANTINE, lives.PERSON, "it smokes")
     with pytest.raises(AirflowFailException):
-        admission.carry_out("n1", DAG_ID, "r", answer())
+        given(answer())
     assert store.leases.live() == []
+    assert store.verdicts.approvals("n1") == []
 
 
 def test_a_node_that_a_run_holds_meanwhile_is_tried_again(waiting: None) -> None:
     store.leases.acquire("n1", "node_qualification", "n1__other")
     with caused(AirflowException, NodeLeased):
-        admission.carry_out("n1", DAG_ID, "r", answer())
+        given(answer())
     assert [lease.run_id for lease in store.leases.live()] == ["n1__other"]
     assert store.nodes.get("n1").state is State.QUALIFIED
 
@@ -101,3 +121,67 @@ def test_no_person_answers_and_that_is_what_the_records_say(waiting: None) -> No
     last = store.nodes.events("n1")[-1]
     assert (last.reason, last.from_state, last.to_state) == (sentence, State.QUALIFIED, State.QUALIFIED)
     assert store.verdicts.approvals("n1") == []
+
+
+class TestAnAnswerCountsOnce:
+    """Whoever may start a run in Airflow may write its XComs, mark its tasks and clear them."""
+
+    def test_what_nobody_answered_decides_nothing(self, waiting: None) -> None:
+        for asked in (False, True):
+            if asked:
+                put()
+            with pytest.raises(AirflowFailException):
+                admission.carry_out(DAG_ID, "r")
+        assert store.nodes.get("n1").state is State.QUALIFIED
+        assert store.verdicts.approvals("n1") == []
+        assert admission.asked_again(DAG_ID, "r", {"node": "n1"}) == []
+
+    def test_the_first_answer_stays(self, waiting: None) -> None:
+        put()
+        admission.record_answer(DAG_ID, "r", answer("RMA"))
+        assert given(answer("Admit", name="Mallory")) == "RMA"
+        (approval,) = store.verdicts.approvals("n1")
+        assert (approval.person, approval.option) == ("Petra", "RMA")
+
+    def test_an_old_run_that_is_cleared_admits_no_node_again(self, waiting: None) -> None:
+        assert given(answer()) == "Admit"
+        store.nodes.move("n1", State.QUARANTINE, lives.PERSON, "it smokes")
+        for _ in range(2):
+            assert admission.carry_out(DAG_ID, "r") == "Admit", "it was carried out before"
+        assert store.nodes.get("n1").state is State.QUARANTINE
+        assert len(store.verdicts.approvals("n1")) == 1
+
+    def test_newer_evidence_makes_an_answer_void(self, waiting: None) -> None:
+        """A WARN that took the node out came after the question; one that serves has gone through a test since."""
+        put()
+        admission.record_answer(DAG_ID, "r", answer())
+        lease = values.begin("n1", "n1__warned")
+        values.do_stage(lease, "intake", Verdict.WARN, findings=(values.finding(severity=Severity.WARNING),))
+        for stage in STAGES[1:]:
+            values.do_stage(lease, stage)
+        store.runs.finish(lease.dag_id, lease.run_id, Verdict.WARN, "gpu3 is slow.")
+        store.leases.release(lease.dag_id, lease.run_id, "over")
+        assert store.nodes.get("n1").state is State.QUALIFIED
+        with caused(AirflowFailException, IllegalMove):
+            admission.carry_out(DAG_ID, "r")
+        assert store.nodes.get("n1").state is State.QUALIFIED
+        assert store.verdicts.approvals("n1") == []
+        assert [each["conf"]["node"] for each in admission.asked_again(DAG_ID, "r", {"node": "n1"})] == ["n1"]
+        with pytest.raises(IllegalMove) as refused:
+            answers.check("Admit", store.nodes.get("n1"), DAG_ID, "r")
+        assert refused.value.code is Refusal.OUTDATED
+
+    def test_a_worker_that_dies_leaves_the_whole_decision_or_none(
+        self, waiting: None, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        def dies(*_: Any, **__: Any) -> None:
+            raise KeyboardInterrupt
+
+        with monkeypatch.context() as patch:
+            patch.setattr(store.nodes, "move", dies)
+            with pytest.raises(KeyboardInterrupt):
+                given(answer())
+        assert store.verdicts.approvals("n1") == []
+        assert admission.carry_out(DAG_ID, "r") == "Admit"
+        assert store.nodes.get("n1").state is State.PRODUCTION
+        assert len(store.verdicts.approvals("n1")) == 1

@@ -21,7 +21,7 @@ from muster.operators.lifecycle import admission, held, revalidation
 from muster.operators.testing import claims
 from muster_criteria.model import Verdict
 from tests.dags.conftest import NODE, Mailbox
-from tests.dags.test_admission import answer
+from tests.dags.test_admission import answer, given, put
 from tests.dags.test_qualification_runs import Decree, decree, node  # noqa: F401 - fixtures
 from tests.dags.test_revalidation_runs import revalidate
 from tests.muster import fleet as values
@@ -110,7 +110,7 @@ def test_the_question_says_what_was_found_and_why_it_is_held(failed_node: str) -
     ],
 )
 def test_each_answer_is_carried_out_under_a_name(failed_node: str, option: str, state: State, marked: bool) -> None:
-    assert held.carry_out("n1", DAG_ID, "r", answer(option)) == option
+    assert given(answer(option), held, DAG_ID) == option
     stands = store.nodes.get("n1")
     assert (stands.state, bool(stands.held_run)) == (state, marked)
     (approval,) = store.verdicts.approvals("n1")
@@ -135,25 +135,26 @@ def test_a_person_is_notified_of_an_answer_that_was_not_carried_out(
 
 
 @pytest.mark.parametrize(
-    ("given", "ended", "asked"),
+    ("response", "ended", "asked"),
     [
-        (answer(held.KEEP, name="airflow") | {"responded_at": "2026-06-01"}, "failed", ["n1"]),
+        (answer(held.KEEP, name="airflow"), "failed", ["n1"]),
         (answer(held.KEEP), "success", []),
         (None, "failed", []),
     ],
     ids=["lost", "carried out", "no answer"],
 )
 def test_a_question_whose_answer_was_lost_is_asked_again_by_another_run(
-    airflow_db: None, failed_node: str, monkeypatch: pytest.MonkeyPatch, given: Any, ended: str, asked: list[str]
+    airflow_db: None, failed_node: str, monkeypatch: pytest.MonkeyPatch, response: Any, ended: str, asked: list[str]
 ) -> None:
     from airflow.models.dagrun import DagRun
     from airflow.utils.session import create_session
     from sqlalchemy import select
 
-    def execute(*_: Any, **context: Any) -> Any:
-        if given is None:
+    def execute(_: Any, context: Any) -> None:
+        if response is None:
             raise AirflowFailException("no answer in time")
-        return given
+        put("n1", DAG_ID, context["dag_run"].run_id)
+        admission.record_answer(DAG_ID, context["dag_run"].run_id, response)
 
     monkeypatch.setattr(admission.AskOperator, "execute", execute)
     queued = select(DagRun).where(DagRun.dag_id == DAG_ID, DagRun.state == "queued")
@@ -179,7 +180,7 @@ class TestReTestThatDidNotSettleIt:
         (asked,) = held.questions(over)
         self.question: str = asked["trigger_run_id"]
         self.test = runid.asked_by("n1", self.question)
-        held.carry_out("n1", DAG_ID, self.question, answer(held.RETEST))
+        given(answer(held.RETEST), held, DAG_ID, self.question)
 
     def refuse(self) -> None:
         with pytest.raises(AirflowSkipException):
@@ -216,7 +217,7 @@ class TestReTestThatDidNotSettleIt:
 
     def test_and_again_after_the_next_one(self) -> None:
         (again,) = held.questions(over)
-        held.carry_out("n1", DAG_ID, again["trigger_run_id"], answer(held.RETEST))
+        given(answer(held.RETEST), held, DAG_ID, again["trigger_run_id"])
         (third,) = held.questions(over)
         assert third["trigger_run_id"] not in (self.question, again["trigger_run_id"])
 
@@ -229,7 +230,7 @@ def test_a_re_test_that_cannot_begin_is_tried_again_and_not_recorded(
     monkeypatch.setattr(service, "in_use", lambda _: "job 7 of ada")
     dag_id = DAG_ID if operators is held else "admission"
     with caused(AirflowException, MusterError):
-        operators.carry_out("n1", dag_id, "r", answer(held.RETEST))
+        given(answer(held.RETEST), operators, dag_id)
     assert store.verdicts.approvals("n1") == []
 
 
@@ -237,7 +238,7 @@ def test_a_re_test_that_cannot_begin_is_tried_again_and_not_recorded(
 def test_without_a_named_person_or_a_reason_decides_nothing(failed_node: str, approval: dict[str, Any]) -> None:
     for option in held.OPTIONS:
         with pytest.raises(AirflowFailException):
-            held.carry_out("n1", DAG_ID, "r", {**approval, "chosen_options": [option]})
+            given({**approval, "chosen_options": [option]}, held, DAG_ID, option)
     assert store.nodes.get("n1").held_run == failed_node
     assert store.leases.live() == []
 
@@ -264,12 +265,28 @@ def test_what_is_held_outlives_the_retention_of_runs(failed_node: str, monkeypat
 def test_what_was_settled_meanwhile_is_asked_no_more(failed_node: str) -> None:
     store.leases.acquire("n1", "node_revalidation", "again")
     with caused(AirflowException, NodeLeased):
-        held.carry_out("n1", DAG_ID, "r", answer(held.WITHDRAW))
+        given(answer(held.WITHDRAW), held, DAG_ID)
     store.leases.release("node_revalidation", "again", "over")
     assert [each["conf"] for each in held.questions(over)] == [{"node": "n1", "level": "short"}]
     store.withdrawals.keep_in_service("n1", "Ada", "a bad driver")
     assert held.questions(over) == []
-    for attempt in (lambda: held.look("n1"), lambda: held.carry_out("n1", DAG_ID, "r", answer(held.WITHDRAW))):
+    for attempt in (lambda: held.look("n1"), lambda: held.carry_out(DAG_ID, "r")):
         with pytest.raises(AirflowSkipException):
             attempt()
     assert store.nodes.get("n1").state is State.PRODUCTION
+
+
+def test_an_answer_to_one_held_verdict_releases_no_later_one(failed_node: str) -> None:
+    """ "3 % slow" was asked about, and by the time of the answer another run has found wrong bits."""
+    put("n1", DAG_ID)
+    admission.record_answer(DAG_ID, "r", answer(held.KEEP))
+    lease = values.begin("n1", "n1__second")
+    values.do_stage(lease, "intake", Verdict.FAIL, findings=(values.finding(metric="sdc", summary="Wrong bits."),))
+    store.runs.finish(lease.dag_id, lease.run_id, Verdict.FAIL, "Wrong bits.")
+    store.leases.release(lease.dag_id, lease.run_id, "over")
+    marked = store.nodes.get("n1").held_run
+    assert marked != failed_node
+    with pytest.raises(AirflowFailException):
+        held.carry_out(DAG_ID, "r")
+    assert store.nodes.get("n1").held_run == marked
+    assert store.verdicts.approvals("n1") == []

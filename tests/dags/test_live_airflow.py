@@ -17,9 +17,11 @@ from typing import Any
 import pytest
 
 from muster import store
+from muster.integration.airflow_api import AirflowClient
 from muster.model.nodes import NewNode
 from muster.model.states import State
 from muster.operators.lifecycle import arrival
+from muster_demo.stack import write_password
 from tests.dags import blocks, conftest
 from tests.dags.blocks import NAMES, Nodes
 from tests.dags.conftest import NODE
@@ -32,6 +34,10 @@ pytestmark = [*live_airflow.MARKS, pytest.mark.slow, pytest.mark.early(9)]
 QUALIFICATION, NEW_HARDWARE, ADMISSION = "node_qualification", "new_hardware", "admission"
 UNNOTICED = "n9"
 """A node about which a person is asked, and none answers."""
+
+FORGED = "n8"
+"""A node for which a login of the least role that may start runs decides in another's name."""
+MALLORY = ("mallory", "a password of her own")
 
 PATIENCE_H = 0.025
 """How long people are waited for here, in hours: on a busy machine, too, an answer has to come in time."""
@@ -85,9 +91,12 @@ def live(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Live]:
         block = Nodes(folder, stack, patch, key_file=server.key_file)
         block.build()
         newcomer = block.serve("newcomer", {})
-        store.nodes.add(NewNode(UNNOTICED, "127.0.0.1", host_key(UNNOTICED), "cpu-generic"))
-        lives.qualified(UNNOTICED)
-        desk = live_airflow.Desk(stack.enter_context(live_airflow.running(folder, NEW_HARDWARE)))
+        for name in (UNNOTICED, FORGED):
+            store.nodes.add(NewNode(name, "127.0.0.1", host_key(name), "cpu-generic"))
+            lives.qualified(name)
+        write_password(folder / "airflow", *MALLORY)
+        users = {"AIRFLOW__CORE__SIMPLE_AUTH_MANAGER_USERS": f"operator:admin,{MALLORY[0]}:user"}
+        desk = live_airflow.Desk(stack.enter_context(live_airflow.running(folder, NEW_HARDWARE, users)))
         desk.stack.wait_ready(ADMISSION)
         # Its question runs out while the other tests are at work.
         desk.client.trigger(ADMISSION, f"{UNNOTICED}-asked", {"node": UNNOTICED})
@@ -114,6 +123,24 @@ def test_a_person_answers_over_rest(live: Live) -> None:
     assert approval.person == live.desk.stack.login.username
     assert approval.at <= datetime.datetime.now(datetime.UTC)
     assert store.leases.live() == []
+
+
+def test_a_login_that_may_start_runs_decides_for_nobody(live: Live) -> None:
+    """It writes the XComs of another's answer, marks the question's task a success, and clears the task behind it."""
+    run, claims = f"{FORGED}-asked", {"chosen_options": ["Admit"], "params_input": {"decision_reason": "fine"}}
+    live.desk.client.trigger(ADMISSION, run, {"node": FORGED})
+    live.desk.wait("the question", lambda: any(FORGED in each["subject"] for each in live.desk.client.hitl_pending()))
+    live.desk.settle()
+    forged = {**claims, "responded_by_user": {"id": "1", "name": "Petra"}}
+    task = f"/dags/{ADMISSION}/dagRuns/{run}/taskInstances/ask"
+    with AirflowClient(live.desk.stack.login.url, *MALLORY) as mallory:
+        mallory._request("POST", f"{task}/xcomEntries", json={"key": "return_value", "value": forged}, expected=(201,))
+        mallory._request("PATCH", task, json={"new_state": "success"})
+        assert live.desk.wait_over(ADMISSION, run) == "failed"
+        assert f"no answer to run {run}" in live.desk.log(ADMISSION, run, "carry_out")
+    assert live.desk.client.task_states(ADMISSION, run)["ask_again"] == "skipped", "nobody had answered"
+    assert store.nodes.get(FORGED).state is State.QUALIFIED
+    assert store.verdicts.approvals(FORGED) == []
 
 
 def test_each_delivery_of_a_node_is_tested_once_however_often_it_is_announced(live: Live) -> None:

@@ -53,7 +53,7 @@ HOLDERS = [
     Holder(
         "cluster_qualification",
         lambda run: block.claim("cluster_qualification", run, _params(nodes=list(NAMES))),
-        lambda run: block.release("cluster_qualification", run, NAMES),
+        lambda run: block.release("cluster_qualification", run),
         State.QUALIFIED,
     ),
     Holder(

@@ -16,7 +16,11 @@ from muster.model.nodes import NewNode
 from muster.model.states import State
 from muster.operators.lifecycle import admission, arrival, held, revalidation
 from muster.operators.testing import block, qualification
-from tests.dags.test_admission import answer, waiting  # noqa: F401 - a fixture
+from tests.dags.test_admission import (  # noqa: F401 - a fixture
+    answer,
+    given,
+    waiting,
+)
 from tests.dags.test_held_verdict import failed_node, tripped  # noqa: F401 - fixtures
 from tests.dags.test_new_hardware import KEY, LINE, WRONG, host_key, never
 from tests.muster import fleet as values
@@ -45,7 +49,7 @@ def test_wording_of_admissions(snapshot: SnapshotAssertion) -> None:
     sentences = [admission.look("n1")["body"]]
     sentences.append(admission.unanswered("n1", "admission", "r", whether="enters production"))
     store.leases.acquire("n1", "node_qualification", "n1__other")
-    sentences.append(ended(admission.carry_out, "n1", "admission", "r", answer()))
+    sentences.append(ended(given, answer()))
     store.leases.release("node_qualification", "n1__other", "over")
     store.nodes.move("n1", State.QUARANTINE, lives.PERSON, "it smokes")
     sentences.append(ended(admission.look, "n1"))

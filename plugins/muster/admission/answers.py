@@ -9,6 +9,7 @@ from muster.errors import NodeLeased
 from muster.integration.airflow_api import HELD
 from muster.integration.runid import QUALIFICATION, REVALIDATION, asked_by
 from muster.model.nodes import Node
+from muster.model.questions import Question
 from muster.model.states import SERVING, State
 from muster.rules.preview import TEST_IN_SERVICE
 from muster.settings import settings
@@ -18,9 +19,13 @@ _AFTER = {RMA: State.RMA, WITHDRAW: State.QUARANTINE}
 
 
 def check(option: str, node: Node, dag_id: str, run_id: str) -> None:
-    """Raise MusterError if that run would lose the answer now: another run holds the node, or the test cannot begin."""
+    """Raise MusterError if that run would lose the answer now.
+
+    Another run holds the node, its evidence is newer than the question, or the test cannot begin.
+    """
     if lease := store.leases.get(node.name):
         raise NodeLeased(f"run {lease.run_id} of {lease.dag_id} holds {node.name}: answer when it has ended")
+    store.questions.check(dag_id, run_id)
     check_test(option, node, dag_id, run_id)
 
 
@@ -29,6 +34,22 @@ def check_test(option: str, node: Node, dag_id: str, run_id: str) -> None:
     if option == RETEST:
         dag = REVALIDATION if dag_id == HELD else QUALIFICATION
         startable(node, dag, asked_by(node.name, run_id), settings().admission_level, f"requested in {run_id}", "")
+
+
+def settle(asked: Question, link: str) -> None:
+    """Carry out the answer to a question once, with its record in one transaction; then the scheduler follows.
+
+    Raises IllegalMove if it was carried out before or the node's evidence is newer than the question; else as
+    ``carry_out``.
+    """
+    with store.engine.transaction():
+        store.questions.settle(asked.dag_id, asked.run_id)
+        carry_out(
+            asked.option, asked.node, asked.person, asked.reason, link=link, dag_id=asked.dag_id, run_id=asked.run_id,
+            dry_run=True,
+        )  # fmt: skip
+    if asked.option != RETEST:
+        service.carry_out(asked.node)
 
 
 def carry_out(

@@ -12,6 +12,7 @@ from muster.store.database import engine as engine
 from muster.store.database import retention as retention
 from muster.store.decisions import admission as admission
 from muster.store.decisions import certificates as certificates
+from muster.store.decisions import questions as questions
 from muster.store.decisions import signing as signing
 from muster.store.decisions import verdicts as verdicts
 from muster.store.decisions import waivers as waivers
@@ -42,6 +43,7 @@ from muster.store.queues import audit as audit
 from muster.store.queues import notices as notices
 from muster.store.queues import outbox as outbox
 from muster.store.queues import schedulers as schedulers
+from muster.store.testing import attempts as attempts
 from muster.store.testing import common_causes as common_causes
 from muster.store.testing import reevaluations as reevaluations
 from muster.store.testing import reporting as reporting

@@ -17,11 +17,12 @@ from airflow.sdk import Param, task
 from airflow.sdk.exceptions import AirflowException, AirflowFailException, AirflowSkipException
 
 from muster import store
-from muster.admission import answers
+from muster.admission import answers, service
 from muster.admission.answers import ADMIT, RETEST, RMA
 from muster.errors import MusterError
 from muster.integration import runid
 from muster.integration.airflow_api import REASON
+from muster.model.questions import Question
 from muster.model.states import State
 from muster.operators.testing import claims
 from muster.rules.gate import Admit, Refuse
@@ -39,47 +40,74 @@ MARKDOWN = str.maketrans({character: f"\\{character}" for character in "\\`*_{}[
 
 
 class AskOperator(HITLOperator):
-    """Waits for a person's answer, without a worker or a trigger. A timeout is recorded in the node's history.
+    """Puts a run's question about a node, and waits for a person's answer without a worker or a trigger.
 
-    ``whether``: the question as a predicate of the node ("enters production"), for the message of a timeout.
+    What the question is about, and the answer as Airflow delivers it with the login that gave it, go into the records:
+    nothing is taken from XCom, which anybody may write who may start a run. Each run asks once. A timeout is recorded
+    in the node's history.
+
+    ``look``: returns the question about a node as {subject, body}. ``whether``: the question as a predicate of the node
+    ("enters production"), for the message of a timeout.
     """
 
-    def __init__(self, *, whether: str, **kwargs: Any) -> None:
-        super().__init__(**kwargs)
+    def __init__(self, *, look: Callable[[str], dict[str, str]], whether: str, **kwargs: Any) -> None:
+        super().__init__(subject="", body="", **kwargs)
+        self.look = look
         self.whether = whether
 
+    def execute(self, context: Context) -> Any:
+        """Put the question; a run whose question has an answer asks no more."""
+        node, dag_id, run_id = _asked(context)
+        known = store.questions.find(dag_id, run_id)
+        if known is not None and known.answered_at is not None:
+            self.log.info("run %s has its answer already: %s", run_id, known.option)
+            return None
+        with claims.failing_at_once():
+            about = store.questions.newest(node)  # first: what comes while the question is put together is newer
+            question = self.look(node)
+            store.questions.put(dag_id, run_id, node, about)
+        self.subject, self.body = question["subject"], question["body"]
+        return super().execute(context)
+
     def execute_complete(self, context: Context, event: dict[str, Any]) -> Any:
-        """Returns the answer. Raises AirflowFailException on a timeout."""
+        """Store the answer. Raises AirflowFailException on a timeout."""
+        node, dag_id, run_id = _asked(context)
         if event.get("error_type") == "timeout":
-            dag_run: Any = context["dag_run"]
-            node = context["params"]["node"]
-            raise AirflowFailException(unanswered(node, dag_run.dag_id, dag_run.run_id, whether=self.whether))
-        return super().execute_complete(context, event)
+            raise AirflowFailException(unanswered(node, dag_id, run_id, whether=self.whether))
+        record_answer(dag_id, run_id, super().execute_complete(context, event))
+
+
+def _asked(context: Context) -> tuple[str, str, str]:
+    """(node, DAG id, run id) of the run that asks."""
+    dag_run: Any = context["dag_run"]
+    return str(context["params"]["node"]), dag_run.dag_id, dag_run.run_id
+
+
+def record_answer(dag_id: str, run_id: str, answer: Mapping[str, Any]) -> None:
+    """Store an answer in the form in which Airflow delivers it to the task that asked."""
+    (option,) = answer["chosen_options"]
+    user = answer.get("responded_by_user") or {}
+    person = str(user.get("name") or user.get("id") or "")
+    reason = str((answer.get("params_input") or {}).get(REASON) or "").strip()
+    store.questions.answer(dag_id, run_id, str(option), person, reason)
 
 
 def decision(
     look: Callable[[str], dict[str, str]],
-    carry_out: Callable[[str, str, str, Mapping[str, Any]], str],
+    carry_out: Callable[[str, str], str],
     *,
     whether: str,
     options: list[str],
     retest: str,
 ) -> None:
-    """Wire the tasks of a person's decision in the current DAG: put the question together, ask, carry out, re-test.
+    """Wire the tasks of a person's decision in the current DAG: ask, carry out, re-test.
 
-    ``whether``: see ``AskOperator``. ``retest``: the DAG that tests the node if the option is RETEST.
+    ``look``, ``whether``: see ``AskOperator``. ``retest``: the DAG that tests the node if the option is RETEST.
     """
-
-    @task(task_id="look")
-    def put_question(params: Any = None) -> dict[str, str]:
-        """Put the question together."""
-        return look(params["node"])
-
     ask = AskOperator(
         task_id="ask",
+        look=look,
         whether=whether,
-        subject="{{ ti.xcom_pull(task_ids='look')['subject'] }}",
-        body="{{ ti.xcom_pull(task_ids='look')['body'] }}",
         options=options,
         # Without a minimum length: Airflow validates the default when the task starts. The records refuse an empty one.
         params={REASON: Param("", type="string", title="Reason", description_md="It is recorded with your name.")},
@@ -87,62 +115,61 @@ def decision(
     )
 
     @task(task_id="carry_out", retries=5, on_failure_callback=lost)
-    def decide(answer: Any, params: Any = None, dag_run: Any = None) -> str:
+    def decide(dag_run: Any = None) -> str:
         """Carry out the decision under that person's name."""
-        return carry_out(params["node"], dag_run.dag_id, dag_run.run_id, answer)
+        return carry_out(dag_run.dag_id, dag_run.run_id)
 
-    @task.short_circuit
-    def wants_test(option: str) -> bool:
-        """Go on only if the node is to be tested again."""
-        return option == RETEST
-
-    again = TriggerDagRunOperator(
-        task_id="retest",
-        trigger_dag_id=retest,
-        trigger_run_id="{{ params.node }}" + runid.ASKED_BY + "{{ run_id | replace('+', '-') | replace(':', '-') }}",
-        conf={
-            "node": "{{ params.node }}",
-            "level": "{{ params.level }}",
-            "pool": "{{ ti.xcom_pull(task_ids='look')['pool'] }}",
-            "reason": "a person requested it in {{ run_id }}",
-        },
-        logical_date=None,
-        skip_when_already_exists=True,
-    )
+    @task(task_id="tests")
+    def to_start(params: Any = None, dag_run: Any = None) -> list[dict[str, Any]]:
+        """Returns the test to start, if the answer was to test the node again."""
+        return tests(dag_run.dag_id, dag_run.run_id, str(params["level"]))
 
     @task(task_id="lost", trigger_rule="one_failed")
-    def ask_anew(params: Any = None, dag_run: Any = None, ti: Any = None) -> list[dict[str, Any]]:
+    def ask_anew(params: Any = None, dag_run: Any = None) -> list[dict[str, Any]]:
         """Returns the run to start that asks again, since the answer was not carried out; none without an answer."""
-        return asked_again(dict(params), dag_run.run_id, ti.xcom_pull(task_ids="ask"))
+        return asked_again(dag_run.dag_id, dag_run.run_id, dict(params))
 
-    chosen: Any = decide(ask.output)
-    put_question() >> ask
-    wants_test(chosen) >> again
+    carried_out: Any = decide()
+    started: Any = to_start()
     lost_answer: Any = ask_anew()
-    chosen >> lost_answer
+    ask >> carried_out >> [started, lost_answer]
+    TriggerDagRunOperator.partial(
+        task_id="retest", trigger_dag_id=retest, logical_date=None, skip_when_already_exists=True
+    ).expand_kwargs(started)
     TriggerDagRunOperator.partial(
         task_id="ask_again", trigger_dag_id=ask.dag_id, logical_date=None, skip_when_already_exists=True
     ).expand_kwargs(lost_answer)
 
 
+def tests(dag_id: str, run_id: str, level: str) -> list[dict[str, Any]]:
+    """Returns the arguments of TriggerDagRunOperator for the test that the answer to that run requests, if it does."""
+    asked = store.questions.find(dag_id, run_id)
+    if asked is None or asked.option != RETEST or asked.settled_at is None:
+        return []
+    pool = store.nodes.get(asked.node).pool or None
+    reason = f"a person requested it in {run_id}"
+    conf = {"node": asked.node, "level": level, "pool": pool, "reason": reason}
+    return [{"trigger_run_id": runid.asked_by(asked.node, run_id), "conf": conf}]
+
+
 def lost(context: Context) -> None:
     """Notify people that an answer was not carried out: its question is closed, and asked again by another run."""
-    dag_run: Any = context["dag_run"]
-    node, dag_id, run_id = context["params"]["node"], dag_run.dag_id, dag_run.run_id
+    node, dag_id, run_id = _asked(context)
     why = f"the answer in run {run_id} of {dag_id} was not carried out: {context.get('exception')}"
     again = "the question is asked again, unless it is settled"
     store.notices.notify(f"answer lost/{dag_id}/{run_id}", f"{node}: {why}; {again}: see `muster approve`")
 
 
-def asked_again(params: Mapping[str, Any], run_id: str, answer: Mapping[str, Any] | None) -> list[dict[str, Any]]:
+def asked_again(dag_id: str, run_id: str, params: Mapping[str, Any]) -> list[dict[str, Any]]:
     """Returns the arguments of TriggerDagRunOperator for the run that asks again after that run lost its answer.
 
     None without an answer, as after a timeout. The run looks at the records first, and asks only what is still open.
     """
-    if answer is None:
+    asked = store.questions.find(dag_id, run_id)
+    if asked is None or asked.answered_at is None or asked.settled_at is not None:
         return []
-    reason = f"answer of {answer.get('responded_at')} lost in {run_id}"
-    return [{"trigger_run_id": runid.run_id(str(params["node"]), reason), "conf": dict(params)}]
+    reason = f"answer of {asked.answered_at} lost in {run_id}"
+    return [{"trigger_run_id": runid.run_id(asked.node, reason), "conf": dict(params)}]
 
 
 def unanswered(node: str, dag_id: str, run_id: str, *, whether: str) -> str:
@@ -155,7 +182,7 @@ def unanswered(node: str, dag_id: str, run_id: str, *, whether: str) -> str:
 
 
 def look(node: str) -> dict[str, str]:
-    """Returns the question as {subject, body, pool}.
+    """Returns the question as {subject, body}.
 
     Raises AirflowSkipException if the node is in production already, AirflowFailException if the gate refuses it.
     """
@@ -174,35 +201,36 @@ def look(node: str) -> dict[str, str]:
         "",
         f"**{ADMIT}**: into production, under your name. **{RETEST}**: qualify it again. **{RMA}**: return it.",
     ]
-    return {"subject": f"Admit {node} to production?", "body": "\n".join(lines), "pool": record.pool}
+    return {"subject": f"Admit {node} to production?", "body": "\n".join(lines)}
 
 
-def carry_out(node: str, dag_id: str, run_id: str, answer: Mapping[str, Any]) -> str:
-    """Carry out a person's decision and record it under their name. Returns the option.
+def carry_out(dag_id: str, run_id: str) -> str:
+    """Carry out the answer to the question of that run, once. Returns the option.
 
-    Raises AirflowException while a run holds the node or the re-test cannot begin, AirflowFailException without a named
-    person and a reason.
+    Raises AirflowException while another run holds the node or the re-test cannot begin; AirflowFailException without
+    a recorded answer of a named person with a reason, or if the node's evidence is newer than the question.
     """
-    option, person, reason, link = answered(answer, dag_id, run_id)
-    refuse_lost(option, node, dag_id, run_id)
-    with claims.leased_for_decision(node, dag_id, run_id, option, person):
-        answers.carry_out(option, node, person, reason, link=link, dag_id=dag_id, run_id=run_id)
-    log.info("%s: %s, by %s: %s", node, option, person, reason)
-    return option
-
-
-def refuse_lost(option: str, node: str, dag_id: str, run_id: str) -> None:
-    """Raise AirflowException, which is tried again, if the answer is a re-test that cannot begin now."""
+    asked = answered(dag_id, run_id)
+    if asked.settled_at is not None:
+        log.info("%s: %s was carried out before", asked.node, asked.option)
+        service.carry_out(asked.node)  # a worker may have died after the records had it
+        return asked.option
     try:
-        answers.check_test(option, store.nodes.get(node), dag_id, run_id)
-    except MusterError as error:
-        raise AirflowException(f"{option}: {error}") from error
+        answers.check_test(asked.option, store.nodes.get(asked.node), dag_id, run_id)
+    except MusterError as error:  # tried again: a re-test that cannot begin now
+        raise AirflowException(f"{asked.option}: {error}") from error
+    with claims.leased_for_decision(asked.node, dag_id, run_id, asked.option, asked.person):
+        answers.settle(asked, f"{settings().run_page(dag_id, run_id)}/tasks/ask/required_actions")
+    log.info("%s: %s, by %s: %s", asked.node, asked.option, asked.person, asked.reason)
+    return asked.option
 
 
-def answered(answer: Mapping[str, Any], dag_id: str, run_id: str) -> tuple[str, str, str, str]:
-    """Returns (option, person, reason, link to the question) of an answer to ``AskOperator``."""
-    (option,) = answer["chosen_options"]
-    user = answer.get("responded_by_user") or {}
-    person = str(user.get("name") or user.get("id") or "")
-    reason = str((answer.get("params_input") or {}).get(REASON) or "").strip()
-    return str(option), person, reason, f"{settings().run_page(dag_id, run_id)}/tasks/ask/required_actions"
+def answered(dag_id: str, run_id: str) -> Question:
+    """The question of that run with its answer. Raises AirflowFailException if no answer is recorded."""
+    asked = store.questions.find(dag_id, run_id)
+    if asked is None or asked.answered_at is None:
+        raise AirflowFailException(
+            f"no answer to run {run_id} of {dag_id} is recorded: an answer is given on the question's page in Airflow, "
+            "on the Fleet page or by `muster approve`, never by marking a task"
+        )
+    return asked

@@ -6,14 +6,12 @@ the question is open.
 
 from __future__ import annotations
 
-import logging
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from typing import Any
 
 from airflow.sdk.exceptions import AirflowSkipException
 
 from muster import store
-from muster.admission import answers
 from muster.admission.answers import KEEP, RETEST, WITHDRAW
 from muster.errors import UnknownRun
 from muster.integration import runid
@@ -21,12 +19,11 @@ from muster.model.events import Approval
 from muster.model.nodes import Node
 from muster.model.runs import Run
 from muster.model.states import State
-from muster.operators.lifecycle.admission import MARKDOWN, answered, refuse_lost
+from muster.operators.lifecycle import admission
+from muster.operators.lifecycle.admission import MARKDOWN
 from muster.operators.testing import claims
 from muster_criteria.model import Severity
 from muster_reports.advice import least_sure
-
-log = logging.getLogger(__name__)
 
 OPTIONS = [WITHDRAW, RETEST, KEEP]
 
@@ -84,7 +81,7 @@ def _outcome(retest: Approval) -> str:
 
 
 def look(node: str) -> dict[str, str]:
-    """Returns the question as {subject, body, pool}. Raises AirflowSkipException if no verdict is held."""
+    """Returns the question as {subject, body}. Raises AirflowSkipException if no verdict is held."""
     with claims.failing_at_once():
         record = store.nodes.get(node)
     _still_held(node)
@@ -106,23 +103,15 @@ def look(node: str) -> dict[str, str]:
         "",
         f"**{WITHDRAW}**: into quarantine, under your name. **{RETEST}**: test it now. **{KEEP}**: no change.",
     ]
-    return {"subject": f"Withdraw {node} from production?", "body": "\n".join(lines), "pool": record.pool}
+    return {"subject": f"Withdraw {node} from production?", "body": "\n".join(lines)}
 
 
-def carry_out(node: str, dag_id: str, run_id: str, answer: Mapping[str, Any]) -> str:
-    """Carry out a person's decision and record it under their name. Returns the option.
-
-    Raises AirflowException while the node is leased by another run or the re-test cannot begin, AirflowSkipException
-    if no verdict is held.
-    """
-    option, person, reason, link = answered(answer, dag_id, run_id)
-    _still_held(node)
-    refuse_lost(option, node, dag_id, run_id)
-    with claims.leased_for_decision(node, dag_id, run_id, option, person):
-        _still_held(node)
-        answers.carry_out(option, node, person, reason, link=link, dag_id=dag_id, run_id=run_id)
-    log.info("%s: %s, by %s: %s", node, option, person, reason)
-    return option
+def carry_out(dag_id: str, run_id: str) -> str:
+    """``admission.carry_out``. Raises AirflowSkipException if no verdict on the node is held any more."""
+    asked = admission.answered(dag_id, run_id)
+    if asked.settled_at is None:
+        _still_held(asked.node)
+    return admission.carry_out(dag_id, run_id)
 
 
 def _still_held(node: str) -> None:

@@ -8,7 +8,7 @@ from __future__ import annotations
 import contextlib
 import datetime
 import logging
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from airflow.sdk.exceptions import AirflowSkipException
@@ -125,7 +125,7 @@ def _stages(params: Mapping[str, Any]) -> tuple[str, ...]:
     return tuple(stage for stage in STAGES if stage in chosen)
 
 
-def conclude(dag_id: str, run_id: str, faults: Callable[[], Mapping[str, str]] = dict) -> dict[str, str]:
+def conclude(dag_id: str, run_id: str) -> dict[str, str]:
     """Combine the stages' verdicts, move the node, and return it to the scheduler if it is in production.
 
     Raises AirflowFailException if the verdict is FAIL, INCONCLUSIVE or SKIPPED (``qualification.conclude``).
@@ -135,7 +135,7 @@ def conclude(dag_id: str, run_id: str, faults: Callable[[], Mapping[str, str]] =
     except UnknownRun as error:
         raise AirflowSkipException("the node was not tested") from error
     try:
-        return qualification.conclude(dag_id, run_id, faults)
+        return qualification.conclude(dag_id, run_id)
     finally:
         _return_to_scheduler(run.node, dag_id, run_id)
         _ask_about_no_verdict(run.node)

@@ -19,12 +19,13 @@ from muster.admission import entry
 from muster.errors import MusterError
 from muster.integration import closing, logins, runid
 from muster.model.nodes import Node
+from muster.model.runs import StageVerdict
 from muster.model.stages import CLUSTER_STAGES
 from muster.model.states import State
-from muster.operators.testing import claims
+from muster.operators.testing import claims, faults
 from muster.remote import attempt as remote
 from muster.rules.certificate import WATCHED
-from muster.rules.gate import Admit
+from muster.rules.gate import Admit, Decision
 from muster.settings import settings
 from muster_criteria.model import Action, Evidence, FaultClass, Finding, Severity, Verdict
 from muster_criteria.sku_files.model import Sku
@@ -37,16 +38,14 @@ STAGE = CLUSTER_STAGES[0]
 PORTS = range(20000, 30000)
 """Ports for the rendezvous, below Linux's ephemeral ports (ip_local_port_range begins at 32768)."""
 
-ADMITTED = "admitted"
-
 ADDRESS_LABEL = "block_address"
 """The node label with the address for other nodes, where that differs from the controller's address for it."""
 
 
 def claim(
     dag_id: str, run_id: str, params: Mapping[str, Any], try_number: int = 1, user: str | None = None
-) -> dict[str, Any]:
-    """Claim all nodes of the block for this run, or none. Returns the shared part of their plans, members by rank.
+) -> list[str]:
+    """Claim all nodes of the block for this run, or none; keep how they meet. Returns the members by rank.
 
     ``user``: the user of Airflow who started the run, in its pages or over REST. Raises AirflowFailException if a
     person has to resolve something first, ControllerFault.
@@ -56,7 +55,7 @@ def claim(
         return _claim(dag_id, run_id, params, try_number, acting.airflow_login(user or ""))
 
 
-def _claim(dag_id: str, run_id: str, params: Mapping[str, Any], try_number: int, login: str) -> dict[str, Any]:
+def _claim(dag_id: str, run_id: str, params: Mapping[str, Any], try_number: int, login: str) -> list[str]:
     names, level = [str(name) for name in params["nodes"]], str(params["level"])
     force, reason = claims.forced(params), str(params.get("reason") or "")
     if len(set(names)) < 2 or len(set(names)) != len(names):
@@ -76,13 +75,15 @@ def _claim(dag_id: str, run_id: str, params: Mapping[str, Any], try_number: int,
     # Each try has its own port and secret, so that processes left over from an earlier try cannot join.
     drawn = int.from_bytes(hashlib.sha256(f"{dag_id}/{run_id}/{try_number}".encode()).digest()[:8], "big")
     master = nodes[0]
-    return {
+    block = {
         "members": names,
         "master_addr": str(master.labels.get(ADDRESS_LABEL) or master.host),
         "master_port": PORTS[drawn % len(PORTS)],
         "session": secrets.token_hex(16),
         "seed": drawn & 0x7FFFFFFF,
     }
+    store.attempts.keep_block(dag_id, run_id, block)
+    return names
 
 
 def _check_nodes(nodes: Sequence[Node]) -> None:
@@ -104,16 +105,16 @@ def _differences(members: Sequence[str]) -> list[str]:
     return differing(store.certificates.versions_of(members), WATCHED)
 
 
-def judge(dag_id: str, run_id: str, members: Sequence[str], faults: Mapping[str, str]) -> dict[str, dict[str, str]]:
-    """Judge the block from its members' results and record each verdict. Returns {member: {verdict, reason}}.
+def judge(dag_id: str, run_id: str) -> None:
+    """Judge the block from its members' results and record each verdict.
 
-    A member that fails is quarantined at once, independently of the others. ``faults``: {member: why the controller
-    could not test it}.
+    A member that fails is quarantined at once, independently of the others.
     """
     from muster_criteria.cluster.judge import MemberResult, judge_block
     from muster_criteria.stage.findings import evidence_finding
 
-    collected = {name: _collected(dag_id, run_id, name, faults.get(name, "")) for name in members}
+    members, unable = _members(dag_id, run_id), faults.of_run(dag_id, run_id)
+    collected = {name: _collected(dag_id, run_id, name, unable.get(name, "")) for name in members}
     skus = {name: load_sku(store.nodes.get(name).sku, settings().sku_folders) for name in members}
     mixed = [
         evidence_finding(Evidence(
@@ -134,7 +135,6 @@ def judge(dag_id: str, run_id: str, members: Sequence[str], faults: Mapping[str,
     block = judge_block(results, skus[members[0]].block)
     for note in block.notes:
         log.warning("%s", note)
-    outcome: dict[str, dict[str, str]] = {}
     for name, judged in block.members.items():
         member = collected[name]
         judgement = dataclasses.replace(judged, simulated=judged.simulated or runs[name].simulated)
@@ -148,8 +148,11 @@ def judge(dag_id: str, run_id: str, members: Sequence[str], faults: Mapping[str,
         untested = (others_fault or member.fault) and stored.verdict is Verdict.INCONCLUSIVE
         closed = store.runs.finish(dag_id, run_id, Verdict.SKIPPED if untested else stored.verdict, headline, node=name)
         log.info("%s: %s: %s (%s)", name, stored.verdict, stored.reason, closed.state_after)
-        outcome[name] = {"verdict": str(stored.verdict), "reason": stored.reason}
-    return outcome
+
+
+def _members(dag_id: str, run_id: str) -> list[str]:
+    """The members by rank."""
+    return [run.node for run in reversed(store.runs.find(run=(dag_id, run_id)))]
 
 
 def _gpus(sku: Sku) -> int | None:
@@ -189,31 +192,34 @@ def _collected(dag_id: str, run_id: str, name: str, fault: str) -> _Collected:
     return _Collected(parse_result(kept.result), kept.result, kept.telemetry, kept.attempts, evidence=evidence)
 
 
-def admit(dag_id: str, run_id: str, outcome: Mapping[str, Mapping[str, str]]) -> dict[str, str]:
-    """Admit the members that pass the gate to production. Returns {member: ADMITTED or the gate's reasons}.
+def admit(dag_id: str, run_id: str) -> dict[str, Decision]:
+    """Admit the members that pass the gate to production. Returns {member: the gate's decision}.
 
     Only members with PASS or WARN are considered. Raises AirflowException if the admission backend refuses or cannot
     be reached; the retry sends all of them again.
     """
     decisions, failures = {}, []
-    for name, result in outcome.items():
-        if result["verdict"] not in (Verdict.PASS, Verdict.WARN):
+    for name, judged in _judged(dag_id, run_id).items():
+        if judged.verdict not in (Verdict.PASS, Verdict.WARN):
             continue
         try:
-            decision = entry.admit(name, dag_id, run_id)
+            decisions[name] = decision = entry.admit(name, dag_id, run_id)
         except MusterError as error:
             failures.append(f"{name}: {error}")
             continue
-        decisions[name] = ADMITTED if isinstance(decision, Admit) else "; ".join(decision.reasons)
-        log.info("%s: %s", name, decisions[name])
+        log.info("%s: %s", name, "admitted" if isinstance(decision, Admit) else "; ".join(decision.reasons))
     if failures:
         raise AirflowException("; ".join(failures))
     return decisions
 
 
-def questions(dag_id: str, run_id: str, level: str, decisions: Mapping[str, str]) -> list[dict[str, Any]]:
+def questions(dag_id: str, run_id: str, level: str) -> list[dict[str, Any]]:
     """Returns the arguments of TriggerDagRunOperator for one admission run per member that was not admitted."""
-    asked = [name for name, decision in decisions.items() if decision != ADMITTED]
+    asked = [
+        name
+        for name, judged in _judged(dag_id, run_id).items()
+        if judged.verdict in (Verdict.PASS, Verdict.WARN) and store.nodes.get(name).state is not State.PRODUCTION
+    ]
     # With its time: a block that was cleared has another verdict, to be asked about.
     ended = {name: store.runs.get(dag_id, run_id, node=name).ended_at for name in asked}
     return [
@@ -225,31 +231,42 @@ def questions(dag_id: str, run_id: str, level: str, decisions: Mapping[str, str]
     ]
 
 
-def conclude(outcome: Mapping[str, Mapping[str, str]] | None) -> str:
+def _judged(dag_id: str, run_id: str) -> dict[str, StageVerdict]:
+    """{member: its recorded verdict} of the members that have one; one that only took part has none yet."""
+    return {
+        run.node: verdict
+        for run in reversed(store.runs.find(run=(dag_id, run_id)))
+        for verdict in store.runs.stages(dag_id, run_id, node=run.node)
+        if verdict.stage == STAGE and run.ended_at is not None
+    }
+
+
+def conclude(dag_id: str, run_id: str) -> str:
     """Returns a summary of the block. Raises AirflowFailException if a member is FAIL or INCONCLUSIVE."""
-    if not outcome:
+    judged = _judged(dag_id, run_id)
+    if not judged:
         raise AirflowFailException("the block was not judged")
     failures = {
-        verdict: [f"{name} ({result['reason']})" for name, result in outcome.items() if result["verdict"] == verdict]
+        verdict: [f"{name} ({each.reason})" for name, each in judged.items() if each.verdict is verdict]
         for verdict in (Verdict.FAIL, Verdict.INCONCLUSIVE)
     }
     if any(failures.values()):
         parts = [f"{verdict}: {'; '.join(names)}" for verdict, names in failures.items() if names]
         raise AirflowFailException(". ".join(parts))
-    return f"all {len(outcome)} members completed it"
+    return f"all {len(judged)} members completed it"
 
 
-def report(dag_id: str, run_id: str, members: Sequence[str]) -> dict[str, str]:
+def report(dag_id: str, run_id: str) -> dict[str, str]:
     """Mail a report for each member. Returns {member: delivery status}."""
     from muster.operators.reporting import mailing, run_note
 
     run_note.annotate(dag_id, run_id)
-    return {name: mailing.send_report(dag_id, run_id, node=name) for name in members}
+    return {name: mailing.send_report(dag_id, run_id, node=name) for name in _members(dag_id, run_id)}
 
 
-def release(dag_id: str, run_id: str, members: Sequence[str]) -> list[str]:
+def release(dag_id: str, run_id: str) -> list[str]:
     """Stop this run's jobs on the block's nodes and release the nodes."""
-    for name in members:
+    for name in _members(dag_id, run_id):
         try:
             remote.stop_leftovers(dag_id, run_id, [STAGE], logins.connect, node=name)
         except MusterError as error:

@@ -50,17 +50,14 @@ RETRY_DELAY = datetime.timedelta(seconds=5)
 class MusterMemberOperator(RemoteJobOperator):
     """Takes one node through the cluster stage of the block that its run holds. Mapped over ``member``.
 
-    The task ``claims`` pushes the block to XCom as ``block``: members by rank, address and port of the rendezvous,
-    the session's secret, the seed.
+    How the block meets is in the records (``store.attempts.block_of``).
     """
 
-    def __init__(self, *, member: str, claims: str, **kwargs: Any) -> None:
+    def __init__(self, *, member: str, **kwargs: Any) -> None:
         super().__init__(stage=STAGE, grace_s=GRACE_S, member=member, **kwargs)
-        self.claims = claims
 
     def _programme(self, context: Context, run: Run, sku: Sku, key: AttemptKey, job_key: str) -> Programme:
-        ti: Any = context["ti"]
-        block: dict[str, Any] = ti.xcom_pull(task_ids=self.claims, key="block")
+        block = store.attempts.block_of(run.dag_id, run.run_id)
         calls = cluster_calls(
             sku.block,
             block["members"],

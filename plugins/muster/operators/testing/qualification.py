@@ -6,7 +6,7 @@ Each is a plain function of run ids and parameters; the DAG file makes tasks of 
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 from airflow.sdk.exceptions import AirflowFailException
@@ -16,7 +16,7 @@ from muster.admission import service
 from muster.errors import IllegalMove, MusterError, UnknownRun
 from muster.integration import closing, logins
 from muster.operators.reporting import mailing, run_note
-from muster.operators.testing import claims
+from muster.operators.testing import claims, faults
 from muster.remote import attempt as remote
 from muster_criteria.model import Verdict
 from muster_criteria.sku_files import programme
@@ -46,11 +46,11 @@ def claim(dag_id: str, run_id: str, params: Mapping[str, Any], user: str | None 
     return {"node": node.name, "sku": node.sku, "level": level, "token": lease.token, "simulated": node.simulated}
 
 
-def conclude(dag_id: str, run_id: str, faults: Callable[[], Mapping[str, str]] = dict) -> dict[str, str]:
+def conclude(dag_id: str, run_id: str) -> dict[str, str]:
     """Combine the stages' verdicts, close the run and move its node. Returns {verdict, headline, state}.
 
-    ``faults``: ``controller_faults`` of the stages; a run that has no verdict on the node for such a fault is SKIPPED.
-    Raises AirflowFailException if the verdict is FAIL, INCONCLUSIVE or SKIPPED, or the run cannot be concluded.
+    A run that has no verdict on the node for a fault of the controller is SKIPPED. Raises AirflowFailException if the
+    verdict is FAIL, INCONCLUSIVE or SKIPPED, or the run cannot be concluded.
     """
     from muster_criteria.stage.verdict import overall
 
@@ -59,7 +59,7 @@ def conclude(dag_id: str, run_id: str, faults: Callable[[], Mapping[str, str]] =
         judgements = list(store.reporting.judgements(dag_id, run_id).values())
         verdict, headline = overall(judgements, run.required_stages)
         unjudged = verdict is Verdict.INCONCLUSIVE and verdict not in {each.verdict for each in judgements}
-        if unjudged and (fault := faults().get("")):
+        if unjudged and (fault := faults.of_run(dag_id, run_id).get(run.node)):
             verdict, headline = Verdict.SKIPPED, f"Not tested, for a fault of the controller: {fault}"
         if verdict is Verdict.INCONCLUSIVE and not run.forced and service.preempted(run.node):
             verdict, headline = Verdict.SKIPPED, "Preempted: its scheduler took the node back for another job"

@@ -10,7 +10,7 @@ import dataclasses
 import datetime
 import functools
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any, NoReturn
 
 from airflow.sdk import BaseOperator
@@ -31,6 +31,7 @@ from muster.errors import (
 from muster.integration import logins
 from muster.model.nodes import Node
 from muster.model.runs import Run
+from muster.operators.testing import faults
 from muster.operators.testing.trigger import JobTrigger
 from muster.remote import attempt as remote
 from muster.remote import jobs, launch, neighbours, outcome, ssh
@@ -48,16 +49,6 @@ from muster_criteria.sku_files.skus import load_sku
 if TYPE_CHECKING:
     import paramiko
     from airflow.sdk.definitions.context import Context
-
-_FAULT = "controller_fault"
-"""XCom key: why the controller could not do its part in a task's last attempt. In Airflow's database, since the fault
-may be that the records cannot be written."""
-
-
-def controller_faults(ti: Any, task_ids: Iterable[str]) -> dict[str, str]:
-    """Returns {member ("" in a run of one node): why the controller could not do its part in the last attempt}."""
-    found = ti.xcom_pull(task_ids=list(task_ids), key=_FAULT)
-    return {each["member"]: each["why"] for each in found if each}
 
 
 def log_in(node: Node) -> paramiko.SSHClient:
@@ -178,7 +169,7 @@ class RemoteJobOperator(BaseOperator):
     def _failing_at_once(self, context: Context) -> Iterator[None]:
         """Raise AirflowFailException for errors that a person has to resolve, Inconclusive (retried) for other ones.
 
-        A fault of the controller is pushed to XCom for ``controller_faults``: the node is not charged with it.
+        A fault of the controller is noted for the run's end: the node is not charged with it.
         """
         try:
             yield
@@ -187,7 +178,8 @@ class RemoteJobOperator(BaseOperator):
         ) as error:  # fmt: skip
             raise AirflowFailException(str(error)) from error
         except ControllerFault as error:
-            context["ti"].xcom_push(key=_FAULT, value={"member": self.member, "why": str(error)})
+            ti: Any = context["ti"]
+            faults.note(ti.dag_id, ti.run_id, self.stage, str(error), node=self.member)
             raise Inconclusive(f"a fault of the controller, not of the node: {error}") from error
         except MusterError as error:
             raise Inconclusive(str(error)) from error
@@ -198,6 +190,7 @@ class RemoteJobOperator(BaseOperator):
         run = store.runs.get(task.dag_id, task.run_id, node=self.member)
         sku = load_sku(run.sku, settings().sku_folders)
         if begin:
+            store.attempts.forget_fault(task.dag_id, task.run_id, self.stage, node=self.member)
             self._check(run, sku)
         return remote.claim(
             task, run, sku, lambda key, job_key: self._programme(context, run, sku, key, job_key), begin=begin

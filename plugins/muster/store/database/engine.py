@@ -44,6 +44,7 @@ _inherited: list[Pool] = []
 
 _checked: set[tuple[int, str]] = set()
 _rehearsing: contextvars.ContextVar[bool] = contextvars.ContextVar("rehearsing", default=False)
+_joined: contextvars.ContextVar[Session | None] = contextvars.ContextVar("joined", default=None)
 _scratch: contextvars.ContextVar[Path | None] = contextvars.ContextVar("scratch", default=None)
 
 
@@ -107,6 +108,9 @@ def scratch(path: Path) -> Iterator[None]:
 @contextlib.contextmanager
 def reading() -> Iterator[Session]:
     """A short session that only reads."""
+    if (whole := _joined.get()) is not None:
+        yield whole
+        return
     with _translated(), Session(_ready(), expire_on_commit=False) as session:
         yield session
 
@@ -118,12 +122,27 @@ def writing() -> Iterator[Session]:
     On SQLite it takes the write lock at its beginning: a reader that becomes a writer half-way could not wait for
     another writer, but would fail at once.
     """
+    if (whole := _joined.get()) is not None:
+        yield whole
+        whole.flush()
+        return
     bound = _ready().execution_options(muster_writes=True)
     with _translated(), Session(bound, expire_on_commit=False) as session, session.begin() as transaction:
         yield session
         if _rehearsing.get():
             session.flush()
             transaction.rollback()
+
+
+@contextlib.contextmanager
+def transaction() -> Iterator[None]:
+    """Within the block, in this thread, all that is read and written is one transaction: the whole of it or nothing."""
+    with writing() as session:
+        token = _joined.set(session)
+        try:
+            yield
+        finally:
+            _joined.reset(token)
 
 
 @contextlib.contextmanager

@@ -112,7 +112,8 @@ class RunRow(Base):
     """What one DAG run did with one node; a run that tests a block of nodes has a row for each.
 
     ``why_held``: why the circuit breaker kept its verdict from withdrawing the node, "" if it did not. ``started_by``:
-    the login that started it in Airflow or over REST, "" if a program did.
+    the login that started it in Airflow or over REST, "" if a program did. ``faults``: {stage: why the controller could
+    not do its part in the stage's last attempt}. ``block``: of a member of a block, how its members meet.
     """
 
     __tablename__ = "runs"
@@ -141,6 +142,8 @@ class RunRow(Base):
     simulated: Mapped[bool]
     identity: Mapped[dict[str, Any]] = mapped_column(default=dict)
     environment: Mapped[dict[str, Any]] = mapped_column(default=dict)
+    faults: Mapped[dict[str, Any]] = mapped_column(default=dict)
+    block: Mapped[dict[str, Any]] = mapped_column(default=dict)
     started_at: Mapped[datetime.datetime] = mapped_column(index=True)
     ended_at: Mapped[datetime.datetime | None] = mapped_column(index=True)
 
@@ -366,3 +369,27 @@ class CertificateRow(Base):
     revoked: Mapped[str] = mapped_column(default="")
     revoked_at: Mapped[datetime.datetime | None]
     document: Mapped[str] = mapped_column(deferred=True)
+
+
+class QuestionRow(Base):
+    """A question to a person about a node, put by one DAG run, and its answer.
+
+    ``about``: what the node's newest evidence was when it was put (``muster.store.decisions.questions``). ``option``,
+    ``person`` and ``reason`` are the answer's, as Airflow delivered it with the login that gave it. ``settled_at``:
+    when the answer was carried out.
+    """
+
+    __tablename__ = "questions"
+    __table_args__ = (UniqueConstraint("dag_id", "run_id"),)
+
+    id: Mapped[int] = mapped_column(BigId, primary_key=True)
+    dag_id: Mapped[str]
+    run_id: Mapped[str]
+    node: Mapped[str] = mapped_column(ForeignKey("nodes.name"), index=True)
+    asked_at: Mapped[datetime.datetime]
+    about: Mapped[str]
+    option: Mapped[str] = mapped_column(default="")
+    person: Mapped[str] = mapped_column(default="")
+    reason: Mapped[str] = mapped_column(default="")
+    answered_at: Mapped[datetime.datetime | None]
+    settled_at: Mapped[datetime.datetime | None]

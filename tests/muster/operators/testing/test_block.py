@@ -9,8 +9,9 @@ import pytest
 import yaml
 
 from muster import store
+from muster.errors import UnknownRun
 from muster.operators.testing import block
-from muster_criteria.model import Action
+from muster_criteria.model import Action, Verdict
 from muster_criteria.sku_files.skus import SHIPPED, load_sku
 from tests.muster import fleet
 
@@ -30,7 +31,7 @@ def test_members_that_differ_are_named_before_they_train_and_in_the_verdict(
     with caplog.at_level(logging.WARNING):
         block.claim(*RUN, {"nodes": NAMES, "level": "short", "reason": "x"})
     assert ("590.1 on gpu-0002" in caplog.text) is differ
-    block.judge(*RUN, NAMES, {})
+    block.judge(*RUN)
     for name in NAMES:
         (stage,) = store.reporting.run(*RUN, node=name).stages
         found = [each for each in stage.judgement.findings if each.rule == "versions_differ"]
@@ -47,7 +48,7 @@ def test_a_fleets_own_programme_judges_the_block_and_is_cited(tmp_path: Path, mo
         store.nodes.add(fleet.new_node(name))
         fleet.qualify(name)
     block.claim(*RUN, {"nodes": NAMES, "level": "short", "reason": "x"})
-    block.judge(*RUN, NAMES, {})
+    block.judge(*RUN)
     for name in NAMES:
         (stage,) = store.reporting.run(*RUN, node=name).stages
         cited = store.revisions.load(stage.judgement.sku, stage.judgement.sku_version)
@@ -63,9 +64,28 @@ def test_a_block_that_was_cleared_asks_again() -> None:
     asked = []
     for _ in range(2):
         block.claim(*RUN, {"nodes": NAMES, "level": "short", "reason": "x"})
-        block.judge(*RUN, NAMES, {})
-        block.release(*RUN, NAMES)
-        found = [block.questions(*RUN, "short", dict.fromkeys(NAMES, "it warns")) for _ in range(2)]
+        for name in NAMES:
+            lease = store.leases.get(name)
+            fleet.do_stage(lease, "cluster_validation", Verdict.WARN)
+            store.runs.finish(*RUN, Verdict.WARN, "It warns.", node=name)
+        block.release(*RUN)
+        found = [block.questions(*RUN, "short") for _ in range(2)]
         assert found[0] == found[1]  # a retry
         asked += [each["trigger_run_id"] for each in found[0]]
     assert len(set(asked)) == 4
+
+
+def test_how_a_block_meets_is_in_the_records_alone() -> None:
+    """Its secret stands in no XCom, which whoever may look at the run may read, and whoever may start one may write."""
+    for name in NAMES:
+        store.nodes.add(fleet.new_node(name))
+        fleet.qualify(name)
+    assert block.claim(*RUN, {"nodes": NAMES, "level": "short", "reason": "x"}) == NAMES
+    kept = store.attempts.block_of(*RUN)
+    assert kept["members"] == NAMES
+    assert len(kept["session"]) == 32
+    block.claim(*RUN, {"nodes": NAMES, "level": "short", "reason": "x"}, 2)
+    again = store.attempts.block_of(*RUN)
+    assert again["session"] != kept["session"], "what an earlier try left over joins no later one"
+    with pytest.raises(UnknownRun):
+        store.attempts.block_of("cluster_qualification", "another")

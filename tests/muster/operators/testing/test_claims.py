@@ -8,11 +8,10 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
-from airflow.sdk import DAG
 from airflow.sdk.exceptions import AirflowException, AirflowFailException, AirflowSkipException
 
 from muster import store
-from muster.admission import service
+from muster.admission import answers, service
 from muster.errors import LeftAlone, MusterError, SchedulerDown
 from muster.model.states import State
 from muster.operators.lifecycle import admission, arrival, held, revalidation
@@ -94,10 +93,12 @@ def test_a_retest_is_started_in_the_nodes_pool() -> None:
     """By the admission DAG, whose runs have no pool of their own."""
     store.nodes.add(fleet.new_node(NODE, pool="rack-7"))
     fleet.qualify()
-    assert admission.look(NODE)["pool"] == "rack-7"
-    with DAG("asks", schedule=None) as dag:
-        admission.decision(admission.look, admission.carry_out, whether="w", options=["A"], retest="node_qualification")
-    assert "pool" in dag.get_task("retest").conf
+    store.questions.put("admission", "asked", NODE, store.questions.newest(NODE))
+    store.questions.answer("admission", "asked", answers.RETEST, "Ada", "to be sure")
+    assert admission.tests("admission", "asked", "demo") == [], "not before it is carried out"
+    admission.carry_out("admission", "asked")
+    (started,) = admission.tests("admission", "asked", "demo")
+    assert (started["conf"]["node"], started["conf"]["pool"]) == (NODE, "rack-7")
 
 
 @pytest.mark.parametrize(

@@ -14,7 +14,7 @@ from muster import store
 from muster.errors import ControllerFault
 from muster.model.states import State
 from muster.operators.lifecycle import revalidation
-from muster.operators.testing import block, qualification, remote_job
+from muster.operators.testing import block, faults, qualification, remote_job
 from muster.remote import ssh
 from muster.settings import settings
 from muster_criteria.model import Verdict
@@ -97,10 +97,25 @@ def test_a_run_that_the_controller_broke_off_costs_its_node_nothing(
     if intake is not None:
         result, raw = fleet.result("intake")
         store.stages.record(*RUN, result, fleet.judgement("intake", intake), raw)
+    if broken:
+        faults.note(*RUN, "burn_in", FAULT)
     with pytest.raises(AirflowFailException):
-        revalidation.conclude(*RUN, lambda: {"": FAULT} if broken else {})
+        revalidation.conclude(*RUN)
     node, run = store.nodes.get(NODE), store.runs.get(*RUN)
     assert (node.state, node.inconclusive, run.verdict) == (state, inconclusive, verdict)
+
+
+def test_a_fault_that_the_records_could_not_take_waits_on_disk(monkeypatch: pytest.MonkeyPatch) -> None:
+    serving()
+    revalidation.claim(*RUN, PARAMS)
+    with monkeypatch.context() as away:
+        away.setenv("MUSTER_DATABASE_URL", f"sqlite:///{settings().home}/empty.db")
+        faults.note(*RUN, "intake", FAULT)
+        faults.note("node_revalidation", "another", "intake", FAULT)
+    for _ in range(2):
+        assert faults.of_run(*RUN) == {NODE: FAULT}
+    store.attempts.forget_fault(*RUN, "intake")
+    assert faults.of_run(*RUN) == {}, "another attempt began since"
 
 
 def test_a_cleared_run_returns_its_node_no_further_than_it_found_it() -> None:
@@ -110,10 +125,12 @@ def test_a_cleared_run_returns_its_node_no_further_than_it_found_it() -> None:
     store.runs.begin_stage(*RUN, "intake")
     result, raw = fleet.result("intake")
     store.stages.record(*RUN, result, fleet.judgement("intake", Verdict.WARN), raw)
-    for faults in ({}, {"": FAULT}):
+    for broken in (False, True):
         store.runs.begin_stage(*RUN, "burn_in")
+        if broken:
+            faults.note(*RUN, "burn_in", FAULT)
         with pytest.raises(AirflowFailException):
-            revalidation.conclude(*RUN, faults.copy)
+            revalidation.conclude(*RUN)
         assert store.nodes.get(NODE).state is State.REVALIDATION
 
 
@@ -122,8 +139,9 @@ def test_of_a_block_only_the_member_that_did_not_respond_is_charged() -> None:
         store.nodes.add(fleet.new_node(name))
         fleet.qualify(name)
     block.claim("cluster_qualification", "block", PARAMS)
+    faults.note("cluster_qualification", "block", block.STAGE, FAULT, node=NODE)
     for _ in range(2):  # its worker is killed before the task ends, and Airflow tries it again
-        block.judge("cluster_qualification", "block", PARAMS["nodes"], {NODE: FAULT})
+        block.judge("cluster_qualification", "block")
     charged = {name: store.nodes.get(name).inconclusive for name in PARAMS["nodes"]}
     assert charged == {NODE: 0, "gpu-0002": 1}
 

@@ -1,0 +1,24 @@
+"""A question to a person about a node, and its answer."""
+
+from __future__ import annotations
+
+import dataclasses
+import datetime
+
+
+@dataclasses.dataclass(frozen=True)
+class Question:
+    """A question of one DAG run and its answer. ``answered_at``: None until a person has answered; ``settled_at``: None
+    until the answer is carried out. ``person``: the login of Airflow, "" if it named none.
+    """
+
+    dag_id: str
+    run_id: str
+    node: str
+    asked_at: datetime.datetime
+    about: str
+    option: str
+    person: str
+    reason: str
+    answered_at: datetime.datetime | None
+    settled_at: datetime.datetime | None

@@ -1,0 +1,111 @@
+"""Questions to people about a node, and their answers.
+
+A question carries what it is about: the newest evidence on the node when it was put. An answer is stored once, as
+Airflow delivers it to the task that asked, and carried out once, while the node's evidence is still the same.
+"""
+
+from __future__ import annotations
+
+from sqlalchemy import and_, func, select
+from sqlalchemy.orm import Session
+
+from muster.errors import IllegalMove, Refusal
+from muster.model.questions import Question
+from muster.model.states import SERVING
+from muster.store.database import access
+from muster.store.database.engine import reading, writing
+from muster.store.database.models import EventRow, NodeRow, QuestionRow, RunRow, StageRow
+
+
+def newest(node: str) -> str:
+    """What a question about the node that is put now is about. Raises UnknownNode."""
+    with reading() as session:
+        return _newest(session, access.node_row(session, node))
+
+
+def put(dag_id: str, run_id: str, node: str, about: str) -> Question:
+    """Store the question of a run, once: what it is about stays as it was put first. Raises UnknownNode."""
+    with writing() as session:
+        access.node_row(session, node)
+        row = _row(session, dag_id, run_id)
+        if row is None:
+            row = QuestionRow(dag_id=dag_id, run_id=run_id, node=node, asked_at=access.now(), about=about)
+            session.add(row)
+            session.flush()
+        return _value(row)
+
+
+def find(dag_id: str, run_id: str) -> Question | None:
+    """The question that the run put, None if it put none."""
+    with reading() as session:
+        row = _row(session, dag_id, run_id)
+        return _value(row) if row else None
+
+
+def answer(dag_id: str, run_id: str, option: str, person: str, reason: str) -> Question:
+    """Store the answer as Airflow delivered it; the first one stays. Raises IllegalMove if nothing was asked."""
+    with writing() as session:
+        row = _row(session, dag_id, run_id, lock=True)
+        if row is None:
+            raise IllegalMove(f"run {run_id} of {dag_id} has asked nothing", Refusal.UNANSWERED)
+        if row.answered_at is None:
+            row.option, row.person, row.reason, row.answered_at = option, person, reason, access.now()
+        return _value(row)
+
+
+def check(dag_id: str, run_id: str) -> None:
+    """Raise IllegalMove if the node's evidence is newer than the question of that run; without one, pass."""
+    with reading() as session:
+        row = _row(session, dag_id, run_id)
+        if row is not None and row.settled_at is None:
+            _check(session, row)
+
+
+def settle(dag_id: str, run_id: str) -> None:
+    """Note that the answer is carried out, in the transaction that does so.
+
+    Raises IllegalMove if there is none, it was carried out before, or the node's evidence is newer than the question.
+    """
+    with writing() as session:
+        row = _row(session, dag_id, run_id, lock=True)
+        if row is None or row.answered_at is None:
+            raise IllegalMove(f"no answer to run {run_id} of {dag_id} is recorded", Refusal.UNANSWERED)
+        if row.settled_at is not None:
+            raise IllegalMove(f"the answer to run {run_id} of {dag_id} was carried out before", Refusal.OUTDATED)
+        access.node_row(session, row.node, lock=True)
+        _check(session, row)
+        row.settled_at = access.now()
+
+
+def _check(session: Session, row: QuestionRow) -> None:
+    if _newest(session, access.node_row(session, row.node)) != row.about:
+        raise IllegalMove(
+            f"the records hold newer evidence on {row.node} than run {row.run_id} of {row.dag_id} asked about on "
+            f"{row.asked_at:%Y-%m-%d %H:%M} UTC: answer the question that is put now",
+            Refusal.OUTDATED,
+        )
+
+
+def _newest(session: Session, node: NodeRow) -> str:
+    """By sequence, not by time: the last verdict, the last move (but for those between production and its test), the
+    verdict that is held, and the machine.
+    """
+    serving = [str(state) for state in SERVING]
+    in_service = and_(EventRow.from_state.in_(serving), EventRow.to_state.in_(serving))
+    verdict = select(func.max(StageRow.id)).join(RunRow, StageRow.run == RunRow.id).where(RunRow.node == node.name)
+    moved = select(func.max(EventRow.id)).where(EventRow.node == node.name, EventRow.from_state != EventRow.to_state)
+    move = moved.where(~in_service)
+    found = (session.scalar(verdict) or 0, session.scalar(move) or 0, node.machine_since.isoformat(), node.held_run)
+    return " ".join(map(str, found))
+
+
+def _row(session: Session, dag_id: str, run_id: str, *, lock: bool = False) -> QuestionRow | None:
+    query = select(QuestionRow).where(QuestionRow.dag_id == dag_id, QuestionRow.run_id == run_id)
+    return session.scalar(query.with_for_update() if lock else query)
+
+
+def _value(row: QuestionRow) -> Question:
+    return Question(
+        row.dag_id, row.run_id, row.node, row.asked_at, row.about, row.option, row.person, row.reason, row.answered_at,
+        row.settled_at,
+    )  # fmt: skip
