@@ -13,8 +13,9 @@ PIP_AUDIT_VERSION := 2.10.1
 VENV := .venv
 BIN := $(VENV)/bin
 INSTALLED := $(VENV)/.installed
-UV_INSTALL := $(BIN)/uv pip install --quiet --system-certs --python $(BIN)/python
-PIP_INSTALL := $(BIN)/pip install --quiet --disable-pip-version-check
+# The lock is complete, so nothing is left to resolve. pip could not: it takes no hash for a dependency with an extra.
+UV_INSTALL := $(BIN)/uv pip install --quiet --system-certs --python $(BIN)/python --no-deps
+PIP_INSTALL := $(BIN)/pip install --quiet --disable-pip-version-check --no-deps
 NODE_TORCH := $(VENV)/.node-torch
 TEST_TORCH := $(VENV)/.test-torch
 
@@ -70,9 +71,11 @@ lint: $(INSTALLED) ## ruff, mypy, and the direction of imports
 	$(BIN)/mypy
 	$(BIN)/lint-imports
 
-lock: $(INSTALLED) ## pin anew what pyproject.toml asks for, by version and hash
-	$(BIN)/uv pip compile pyproject.toml --all-extras --group dev --universal --generate-hashes --no-emit-index-url --no-header \
-		--quiet --output-file requirements.txt
+# The second file is what a controller in production installs: without the demo and the tools of development.
+COMPILE := $(BIN)/uv pip compile pyproject.toml --universal --generate-hashes --no-emit-index-url --no-header --quiet
+lock: $(INSTALLED) ## pin what pyproject.toml asks for, by version and hash
+	$(COMPILE) --all-extras --group dev --output-file requirements.txt
+	$(COMPILE) --extra celery --extra kubernetes --constraint requirements.txt --output-file requirements-controller.txt
 
 audit: $(INSTALLED) ## known vulnerabilities of what is pinned; fails if a package cannot be looked up
 	$(BIN)/uv tool run pip-audit==$(PIP_AUDIT_VERSION) --requirement requirements.txt --disable-pip --strict
@@ -91,7 +94,7 @@ $(INSTALLED): requirements.txt pyproject.toml
 		|| echo "uv $(UV_VERSION) cannot be had here"
 	@$(UV_INSTALL) --require-hashes -r requirements.txt \
 		|| { echo "Installing with pip instead of uv, which takes longer"; $(PIP_INSTALL) --require-hashes -r requirements.txt; }
-	@$(UV_INSTALL) --no-deps -e . || $(PIP_INSTALL) --no-deps -e .
+	@$(UV_INSTALL) -e . || $(PIP_INSTALL) -e .
 	@touch $@
 
 # PyTorch is the node's, not the controller's: any interpreter here that has it will do for the demo's nodes.

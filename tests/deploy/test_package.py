@@ -63,3 +63,17 @@ def test_what_the_product_imports_is_declared() -> None:
     assert not [each for each in PROJECT["dependencies"] if each.startswith(("psutil", "aiosmtpd"))]
     demo = PROJECT["dependencies"] + PROJECT["optional-dependencies"]["demo"]
     assert undeclared(imported("plugins/muster_demo"), demo) == set()
+
+
+PIN = re.compile(r"^([\w.\[\]-]+==\S+)", re.M)
+
+
+def pins(name: str) -> set[str]:
+    return set(PIN.findall((ROOT / name).read_text()))
+
+
+def test_a_controller_runs_what_was_tested_and_nothing_of_the_tests() -> None:
+    controller = pins("requirements-controller.txt")
+    assert {each.partition("==")[0] for each in controller} > {"celery", "kubernetes", "apache-airflow-core"}
+    assert controller - pins("requirements.txt") == set()
+    assert not [each for each in controller if each.startswith(("pytest", "mypy", "aiosmtpd"))]

@@ -1,0 +1,118 @@
+"""docs/deploying.md installs a controller as printed: its lines run in a bare environment, with pip and with uv."""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import subprocess
+import sys
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+
+import pytest
+from cryptography.fernet import Fernet
+
+from tests.docs.quickstart import ROOT, replaced
+from tests.support.servers import postgresql
+
+pytestmark = [pytest.mark.slow, pytest.mark.needs_postgresql, pytest.mark.timeout(1800)]
+
+PAGE = (ROOT / "docs" / "deploying.md").read_text()
+WITHOUT_HELM = PAGE.partition("\n## Without Helm\n")[2].partition("\n## ")[0]
+INSTALLATION, ENVIRONMENT, FIRST_STEPS = re.findall(r"^```\n(.*?)^```", WITHOUT_HELM, re.M | re.S)
+IMAGE = re.search(r"^RUN (.*?[^\\])$", PAGE, re.M | re.S)
+SECRETS = {
+    "AIRFLOW__CORE__FERNET_KEY": Fernet.generate_key().decode(),
+    "AIRFLOW__API__SECRET_KEY": "secret-of-the-test",
+    "AIRFLOW__API_AUTH__JWT_SECRET": "another-secret-of-the-test",
+}
+
+
+def debians_python() -> str:
+    """Debian's own interpreter where it has venv and is new enough: its pip is older than others."""
+    debian = "/usr/bin/python3"
+    check = "import sys, ensurepip, venv; sys.exit(not (3, 11) <= sys.version_info < (3, 14))"
+    return debian if subprocess.run([debian, "-c", check], check=False).returncode == 0 else sys.executable
+
+
+@pytest.fixture
+def place(tmp_path: Path) -> Path:
+    """What stands for ``/opt``: the tracked files as a clone has them, and nothing else."""
+    source = tmp_path / "opt" / "muster" / "src"
+    listed = subprocess.run(["git", "ls-files", "-z"], cwd=ROOT, capture_output=True, text=True, check=True).stdout
+    for name in filter(None, listed.split("\0")):
+        (source / name).parent.mkdir(parents=True, exist_ok=True)
+        shutil.copy2(ROOT / name, source / name)
+    return tmp_path / "opt"
+
+
+@pytest.fixture
+def server() -> Iterator[postgresql.PostgreSQL]:
+    with postgresql.running() as started:
+        yield started
+
+
+def bash(commands: str, environment: Mapping[str, str]) -> str:
+    kept = {
+        name: text
+        for name, text in os.environ.items()
+        if not name.startswith(("AIRFLOW", "MUSTER", "PYTHON", "VIRTUAL"))
+    }
+    kept["PATH"] = os.pathsep.join(part for part in kept["PATH"].split(os.pathsep) if not part.startswith(sys.prefix))
+    done = subprocess.run(
+        ["bash", "-c", f"set -e\n{commands}"], env={**kept, **environment}, capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    return done.stdout
+
+
+def settings(place: Path, server: postgresql.PostgreSQL) -> dict[str, str]:
+    """The page's environment with the secrets, databases and folders of this test."""
+    shown = dict(line.split("=", 1) for line in ENVIRONMENT.strip().splitlines())
+    assert {name for name, value in shown.items() if value == "…"} == set(SECRETS)
+    databases = {
+        "AIRFLOW__DATABASE__SQL_ALCHEMY_CONN": f"postgresql+psycopg2://muster@/airflow?host={server.folder}",
+        "MUSTER_DATABASE_URL": server.url("muster"),
+    }
+    assert set(databases) < set(shown)
+    folders = {name: value.replace("/opt/", f"{place}/") for name, value in shown.items()}
+    return {**folders, **SECRETS, **databases, "MUSTER_HOME": str(place / "muster-home")}
+
+
+def test_the_lines_as_printed_install_a_controller(place: Path, server: postgresql.PostgreSQL) -> None:
+    environment = {"PGHOST": str(server.folder), "PGUSER": "muster"}
+    lines = replaced(
+        INSTALLATION.replace("/opt/", f"{place}/"),
+        ("git clone … ", ": "),
+        ("python3 -m venv", f"{debians_python()} -m venv"),
+    )
+    bash(lines, environment)
+    venv = place / "muster" / "venv" / "bin"
+    bash(f"{venv}/pip check", environment)
+    steps = f"PATH={venv}:$PATH\n{FIRST_STEPS.replace('--conn-password …', '--conn-password secret')}"
+    bash(steps, settings(place, server))
+    told = bash(
+        f"PATH={venv}:$PATH; airflow dags list --output plain; muster node list --json", settings(place, server)
+    )
+    assert "node_qualification" in told
+
+    assert IMAGE is not None
+    image = IMAGE[1].replace("/opt/muster", f"{place}/muster/src").replace("/opt/airflow", f"{place}/image")
+    bash(f"PATH={venv}:$PATH\n{image}", environment)
+    assert (place / "image" / "dags" / "node_qualification.py").exists()
+
+
+def test_uv_installs_the_same(place: Path, server: postgresql.PostgreSQL) -> None:
+    pip, uv = "/opt/muster/venv/bin/pip install", "uv pip install --python /opt/muster/venv/bin/python"
+    assert uv in WITHOUT_HELM.replace("\n", " ")
+    lines = INSTALLATION.replace(pip, f"{sys.prefix}/bin/{uv} --quiet --system-certs")
+    lines = replaced(lines.replace("/opt/", f"{place}/"), ("git clone … ", ": "))
+    bash(lines, {"PGHOST": str(server.folder), "PGUSER": "muster"})
+    assert "Usage" in bash(f"{place}/muster/venv/bin/muster --help", {})
+
+
+def test_make_installs_with_pip_where_uv_cannot(place: Path) -> None:
+    source = place / "muster" / "src"
+    bash(f"cd {source} && make install UV_INSTALL=false", {})
+    bash(f"cd {source} && .venv/bin/pip check && .venv/bin/muster --help", {})
