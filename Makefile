@@ -27,7 +27,7 @@ export ALLOW_MISSING TORCH_INDEX
 # The services come first: one of them may be Python's venv module, which the environment needs.
 .NOTPARALLEL:
 
-.PHONY: help install images demo services services-slow test test-slow declarations figures wording lint lock audit clean
+.PHONY: help install images demo services services-slow test test-slow declarations reference figures wording lint lock audit clean
 
 help: ## this list
 	@sed -n 's/^\([a-z-]*\):.*## /  make \1\t/p' Makefile | expand -t 16
@@ -58,6 +58,9 @@ test-slow: services-slow $(TEST_TORCH) ## the unattended demo, Celery with failu
 
 declarations: $(INSTALLED) ## renew validators/skus/probes.json from the probes' own declarations
 	@$(BIN)/python -m muster_node probes --json | $(BIN)/python -m muster_criteria.sku_files.declarations
+
+reference: $(INSTALLED) ## renew docs/reference from the code: commands, settings, metrics, read API, probes, rules
+	@$(BIN)/python -m tests.docs.reference
 
 figures: $(INSTALLED) ## render docs/benchmarks.md from the stored measurements (tests/bench/figures)
 	@$(BIN)/python -m tests.bench.page
