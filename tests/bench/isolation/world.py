@@ -1,0 +1,112 @@
+"""A simulated fabric with known faults: what each pair of nodes measures in a round. It knows nothing of the decoder.
+
+A cell (pair, rail, flow) has the lowest level of the parts that it goes over, with relative noise. A tenth of the cells
+lie in a hot spot besides, each drawn anew, and lose 5 to 50 %. Parts at fault lose 10 to 50 %.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import random
+
+import numpy as np
+
+from muster_criteria.cluster.fabric.parts import Part, PartKind
+from muster_criteria.cluster.fabric.rounds import Figures, Round, RoundResult
+from muster_criteria.cluster.fabric.topology import Indices, Topology, from_groups
+
+USUAL = 48.0
+"""GB/s of a healthy rail; only ratios matter."""
+NOISE = 0.02
+HOT = 0.10
+EFFECTS = (0.10, 0.50)
+HOT_LOSS = (0.05, 0.50)
+NODES_A_LEAF = 32
+LEAVES_A_POD = 8
+
+
+@dataclasses.dataclass(frozen=True)
+class Counts:
+    """How many parts of each kind are at fault."""
+
+    nodes: int = 0
+    nics: int = 0
+    paths: int = 0
+    leaves: int = 0
+
+
+def fabric(nodes: int, rails: int, a_leaf: int = NODES_A_LEAF, a_pod: int = LEAVES_A_POD) -> Topology:
+    """So many nodes and rails, ``a_leaf`` nodes on each leaf, ``a_pod`` leaves in each pod."""
+    leaf = {f"n{node:05d}": f"leaf{node // a_leaf:04d}" for node in range(nodes)}
+    pod = {name: f"pod{int(name[4:]) // a_pod:03d}" for name in leaf.values()}
+    return from_groups(leaf, [f"rail{rail}" for rail in range(rails)], dict(pod))
+
+
+class World:
+    """One fabric with its faults: ``planted`` is part → share of the usual rate."""
+
+    def __init__(self, topology: Topology, counts: Counts, seed: int, noise: float = NOISE, hot: float = HOT) -> None:
+        self.topology, self.noise, self.hot = topology, noise, hot
+        self._random = np.random.default_rng(seed)
+        self.planted = planted(topology, counts, random.Random(seed))
+        nodes, leaves, rails = len(topology.nodes), len(topology.leaves), len(topology.rails)
+        self._own = np.ones((nodes, rails))
+        self._uplink = np.ones((leaves, rails))
+        self._path = {(part.a, part.b, part.rail): share for part, share in self.planted.items() if part.b >= 0}
+        for part, share in self.planted.items():
+            if part.kind is PartKind.NODE:
+                self._own[part.a] = np.minimum(self._own[part.a], share)
+            elif part.kind is PartKind.NIC:
+                self._own[part.a, part.rail] = share
+            elif part.kind is PartKind.UPLINK:
+                self._uplink[part.a, part.rail] = share
+
+    def levels(self, a: Indices, b: Indices) -> Figures:
+        """The share that each pair reaches on each rail, without noise: shape (pairs, rails)."""
+        leaf = self.topology.leaf_array
+        one, other = np.minimum(leaf[a], leaf[b]), np.maximum(leaf[a], leaf[b])
+        level = np.minimum(self._own[a], self._own[b])
+        up = np.minimum(self._uplink[one], self._uplink[other])
+        level = np.where((one != other)[:, None], np.minimum(level, up), level)
+        for (first, second, rail), share in self._path.items():
+            over = (one == first) & (other == second)
+            level[over, rail] = np.minimum(level[over, rail], share)
+        return level
+
+    def rates(self, a: Indices, b: Indices, variants: int = 1) -> Figures:
+        """Measured rates in GB/s, shape (pairs, rails, variants)."""
+        level = np.repeat(self.levels(a, b)[:, :, None], variants, axis=2)
+        level *= 1.0 + self.noise * self._random.standard_normal(level.shape)
+        hot = self._random.random(level.shape) < self.hot
+        loss = self._random.uniform(*HOT_LOSS, level.shape)
+        return USUAL * np.where(hot, level * (1.0 - loss), level)
+
+    def measure(self, plan: Round) -> RoundResult:
+        """What a round would have returned."""
+        pairs = np.array(plan.pairs, dtype=np.intp).reshape(-1, 2)
+        alone = self.rates(pairs[:, 0], pairs[:, 1], plan.variants)
+        return RoundResult(plan, alone, np.zeros(alone.shape[:2], dtype=bool))
+
+
+def planted(topology: Topology, counts: Counts, draw: random.Random) -> dict[Part, float]:
+    """Faults of distinct places: no NIC of a bad node, no path over a bad uplink, which would hide them."""
+    rails = range(len(topology.rails))
+    bad = draw.sample(range(len(topology.nodes)), counts.nodes)
+    found = {Part(PartKind.NODE, node): _share(draw) for node in bad}
+    sound = [node for node in range(len(topology.nodes)) if node not in set(bad)]
+    nics = draw.sample(sound, counts.nics)
+    found |= {Part(PartKind.NIC, node, rail=draw.choice(rails)): _share(draw) for node in nics}
+    spots = [(leaf, rail) for leaf in range(len(topology.leaves)) for rail in rails]
+    ups = draw.sample(spots, counts.leaves)
+    found |= {Part(PartKind.UPLINK, leaf, rail=rail): _share(draw) for leaf, rail in ups}
+    taken = set(ups)
+    while sum(part.kind is PartKind.PATH for part in found) < counts.paths:
+        one, other = sorted(draw.sample(range(len(topology.leaves)), 2))
+        rail = draw.choice(rails)
+        if not {(one, rail), (other, rail)} & taken:
+            found[Part(PartKind.PATH, one, other, rail)] = _share(draw)
+    return found
+
+
+def _share(draw: random.Random) -> float:
+    return 1.0 - draw.uniform(*EFFECTS)

@@ -1,0 +1,165 @@
+"""The decoder: each kind of part named as what it is, alone and together; nothing on one round or without others."""
+
+from __future__ import annotations
+
+import dataclasses
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from muster_criteria.cluster.fabric.decode import decode
+from muster_criteria.cluster.fabric.parts import OF_THE_NODE, Part, PartKind, Symptom
+from muster_criteria.cluster.fabric.planner import next_round
+from tests.muster_criteria.cluster.fabric.worlds import Small, fabric, flat, named
+from tests.support.examples import times
+
+pytestmark = pytest.mark.many_examples
+
+NODE, NIC, GPU = Part(PartKind.NODE, 5), Part(PartKind.NIC, 6, rail=1), Part(PartKind.GPU, 9, rail=2)
+UPLINK, LEAF = Part(PartKind.UPLINK, 2, rail=3), Part(PartKind.LEAF, 1, rail=0)
+PATH = Part(PartKind.PATH, 0, 3, rail=2)
+KINDS = {"node": NODE, "nic": NIC, "gpu": GPU, "uplink": UPLINK, "leaf": LEAF, "path": PATH}
+
+
+@pytest.mark.parametrize("share", [0.9, 0.5, 0.0])
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("pods", [100, 2])
+def test_one_fault_is_named_as_what_it_is(kind: str, share: float, pods: int) -> None:
+    small = Small(fabric(4, 4, leaves_a_pod=pods), {KINDS[kind]: share})
+    results, diagnosis = small.isolate()
+    symptom = Symptom.SLOW if share else Symptom.DEAD
+    assert named(diagnosis) == {KINDS[kind]: symptom}
+    assert diagnosis.suspects == ()
+    assert len(results) <= 7
+
+
+def test_a_healthy_fabric_takes_three_rounds_and_nothing_is_suspected() -> None:
+    results, diagnosis = Small(fabric(4, 4), {}).isolate()
+    assert len(results) == 3
+    assert (diagnosis.named, diagnosis.suspects, diagnosis.once) == ((), (), 0)
+
+
+@pytest.mark.parametrize("kind", ["nic", "path", "uplink"])
+def test_wrong_payload_at_full_rate_is_found_and_called_so(kind: str) -> None:
+    part = KINDS[kind]
+    _, diagnosis = Small(fabric(4, 4), {part: 1.0}, frozenset({part})).isolate()
+    assert named(diagnosis) == {part: Symptom.CORRUPTS}
+
+
+def test_all_kinds_at_once_on_different_rails() -> None:
+    faults = {NODE: 0.6, NIC: 0.7, UPLINK: 0.5, PATH: 0.8}
+    results, diagnosis = Small(fabric(8, 8), faults).isolate()
+    assert set(named(diagnosis)) == set(faults)
+    assert len(results) <= 7
+
+
+def test_a_fault_of_leaf_uplink_or_path_costs_no_node_anything() -> None:
+    for part in (LEAF, UPLINK, PATH):
+        results, _ = Small(fabric(4, 4), {part: 0.5}).isolate()
+        topology = fabric(4, 4)
+        final = decode(topology, results)
+        assert not [each for each in (*final.named, *final.suspects) if each.part.kind in OF_THE_NODE]
+        (only,) = final.named
+        assert set(only.touches) <= set(range(16))
+        assert only.touches
+
+
+@given(st.integers(0, 10_000), st.sampled_from(sorted(KINDS)), st.sampled_from([0.0, 0.3, 0.85]))
+@settings(max_examples=times(20), deadline=None)
+def test_nothing_fails_on_one_round(seed: int, kind: str, share: float) -> None:
+    small = Small(fabric(4, 4), {KINDS[kind]: share})
+    first = next_round(small.topology, [], seed)
+    assert first is not None
+    assert decode(small.topology, [small.measure(first)]).named == ()
+
+
+@given(st.integers(0, 10_000), st.data())
+@settings(max_examples=times(30), deadline=None)
+def test_whatever_two_parts_are_planted_they_are_named_and_no_other(seed: int, data: st.DataObject) -> None:
+    nodes, leaves, rails = 24, 6, 4
+    rail = st.integers(0, rails - 1)
+    part = st.one_of(
+        st.builds(Part, st.just(PartKind.NODE), st.integers(0, nodes - 1)),
+        st.builds(Part, st.just(PartKind.NIC), st.integers(0, nodes - 1), rail=rail),
+        st.builds(Part, st.just(PartKind.UPLINK), st.integers(0, leaves - 1), rail=rail),
+        st.builds(
+            lambda one, more, at: Part(PartKind.PATH, one, one + more, at), st.integers(0, 2), st.integers(1, 3), rail
+        ),
+    )
+    faults = data.draw(st.dictionaries(part, st.sampled_from([0.0, 0.5, 0.85]), max_size=2))
+    results, diagnosis = Small(fabric(leaves, 4, rails), faults).isolate(seed)
+    assert len(results) <= 7
+    found = set(named(diagnosis))
+    hidden = {part for part in faults for other in faults if part != other and hides(other, part)}
+    assert found - set(faults) == set()
+    assert set(faults) - found <= hidden
+
+
+def hides(wide: Part, narrow: Part) -> bool:
+    """Whether all traffic over the narrow part goes over the wide one."""
+    if wide.kind is PartKind.NODE:
+        return narrow.kind is PartKind.NIC and narrow.a == wide.a
+    ends = (narrow.a, narrow.b)
+    return wide.kind is PartKind.UPLINK and narrow.kind is PartKind.PATH and wide.rail == narrow.rail and wide.a in ends
+
+
+@pytest.mark.parametrize("nodes", [2, 3, 4, 6])
+def test_three_others_to_compare_or_no_judgement(nodes: int) -> None:
+    small = Small(flat(nodes), {Part(PartKind.NIC, 0, rail=0): 0.2})
+    results, diagnosis = small.isolate()
+    assert (diagnosis.named, diagnosis.suspects) == ((), ())
+    assert diagnosis.unjudged == sum(len(result.round.pairs) * 4 for result in results)
+
+
+@pytest.mark.parametrize("part", [NODE, NIC, Part(PartKind.PATH, 0, 1, 2, between_nodes=True)])
+def test_without_topology_nodes_nics_and_grave_paths_are_told_apart(part: Part) -> None:
+    small = Small(flat(16), {part: 0.2})
+    if part.between_nodes:
+        first = next_round(small.topology, [], 0)
+        assert first is not None
+        a, b = first.pairs[0]
+        part = Part(PartKind.PATH, a, b, 2, between_nodes=True)
+        small.faults = {part: 0.2}
+    _, diagnosis = small.isolate()
+    assert set(named(diagnosis)) == {part}
+
+
+def test_a_rail_that_is_slow_everywhere_between_two_leaves_is_their_path() -> None:
+    part = Part(PartKind.PATH, 0, 1, rail=1)
+    _, diagnosis = Small(fabric(2, 8), {part: 0.4}).isolate()
+    assert set(named(diagnosis)) == {part}
+
+
+def test_good_alone_and_slow_together_is_congestion_and_nobodys_fault() -> None:
+    small = Small(fabric(4, 4), {})
+    small.together = {3: 0.6}
+    _, diagnosis = small.isolate()
+    assert set(named(diagnosis)) == {Part(PartKind.CONGESTION, 3)}
+    assert next(iter(named(diagnosis))).kind not in OF_THE_NODE
+
+
+def test_a_node_that_is_late_is_cleared_and_one_that_stays_silent_is_named() -> None:
+    late = Small(fabric(4, 4), {})
+    late.silent = {1: {7}}
+    assert late.isolate()[1].named == ()
+    gone = Small(fabric(4, 4), {})
+    gone.silent = {number: {7} for number in range(2, 8)}
+    results, diagnosis = gone.isolate()
+    assert named(diagnosis) == {Part(PartKind.NODE, 7): Symptom.SILENT}
+    assert len(results) <= 4
+
+
+def test_no_results_show_nothing() -> None:
+    assert decode(flat(4), []).named == ()
+
+
+def test_the_order_of_pairs_does_not_matter() -> None:
+    small = Small(fabric(4, 4), {NIC: 0.5, PATH: 0.5})
+    results, diagnosis = small.isolate()
+    turned = []
+    for each in (result.round for result in results):
+        first = len(each.pairs) - each.references
+        pairs = (*reversed(each.pairs[:first]), *each.pairs[first:])
+        turned.append(small.measure(dataclasses.replace(each, pairs=pairs)))
+    assert decode(small.topology, turned).named == diagnosis.named

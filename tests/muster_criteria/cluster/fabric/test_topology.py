@@ -1,0 +1,172 @@
+"""Topology from labels, topology.conf, ibnetdiscover and LLDP; what contradicts itself is refused with a sentence."""
+
+from __future__ import annotations
+
+import pytest
+
+from muster_criteria.cluster.fabric.topology import (
+    BadTopology,
+    Topology,
+    check_against,
+    from_labels,
+    restricted,
+    unknown,
+)
+from muster_criteria.cluster.fabric.topology_files import from_ibnetdiscover, from_lldp, from_slurm, hostlist
+
+RAILS = ["mlx5_0", "mlx5_1"]
+
+
+def places(topology: Topology) -> dict[str, tuple[str, str]]:
+    return {
+        name: (topology.leaves[leaf], topology.pods[topology.pod_of[leaf]])
+        for name, leaf in zip(topology.nodes, topology.leaf_of, strict=True)
+    }
+
+
+def test_labels_give_leaf_and_pod() -> None:
+    labels = {"a": {"leaf": "l1", "pod": "p1"}, "b": {"leaf": "l2", "pod": "p2"}, "c": {"leaf": "l1", "pod": "p1"}}
+    assert places(from_labels(labels, RAILS)) == {"a": ("l1", "p1"), "b": ("l2", "p2"), "c": ("l1", "p1")}
+
+
+def test_racks_stand_in_for_leaves_and_no_labels_are_fine() -> None:
+    assert places(from_labels({"a": {"rack": "r1"}, "b": {"rack": "r2"}}, RAILS))["b"] == ("r2", "all leaves")
+    nothing = from_labels({"a": {}, "b": {}}, RAILS)
+    assert (nothing.known, nothing.paths, nothing.leaf_of) == (False, False, (0, 0))
+
+
+@pytest.mark.parametrize(
+    ("labels", "says"),
+    [
+        ({"a": {"leaf": "l1"}, "b": {}}, "b has no label leaf"),
+        ({"a": {"leaf": "l1", "pod": "p1"}, "b": {"leaf": "l1", "pod": "p2"}}, "leaf l1 is in pod p1"),
+        ({"a": {"leaf": "l1", "pod": "p1"}, "b": {"leaf": "l2"}}, "leaf l2 is in no pod"),
+    ],
+)
+def test_labels_that_contradict_each_other_are_refused(labels: dict[str, dict[str, str]], says: str) -> None:
+    with pytest.raises(BadTopology, match=says):
+        from_labels(labels, RAILS)
+
+
+SLURM = """\
+# two leaves below each spine
+SwitchName=leaf1 Nodes=gpu[001-002],login
+switchname=leaf2 nodes=gpu[003,005] \\
+  LinkSpeed=400
+SwitchName=leaf3 Nodes=gpu010
+SwitchName=spine1 Switches=leaf[1-2]
+SwitchName=spine2 Switches=leaf3
+SwitchName=core Switches=spine[1-2]
+"""
+
+
+def test_topology_conf() -> None:
+    assert places(from_slurm(SLURM, RAILS)) == {
+        "gpu001": ("leaf1", "spine1"), "gpu002": ("leaf1", "spine1"), "login": ("leaf1", "spine1"),
+        "gpu003": ("leaf2", "spine1"), "gpu005": ("leaf2", "spine1"), "gpu010": ("leaf3", "spine2"),
+    }  # fmt: skip
+    blocks = "BlockName=b1 Nodes=n[1-2]\nBlockName=b2 Nodes=n[3-4]\nBlockSizes=2"
+    assert places(from_slurm(blocks, RAILS))["n3"] == ("b2", "all leaves")
+
+
+@pytest.mark.parametrize(
+    ("text", "says"),
+    [
+        ("SwitchName=a Nodes=n1\nSwitchName=b Nodes=n1", "line 2 puts n1 under b"),
+        ("SwitchName=a Nodes=n[3-1]", "no list of numbers"),
+        ("SwitchName=a Nodes=n[1-9999999999]", "no list of numbers"),
+        ("SwitchName=a Nodes=n[1-999][1-999]", "more than 100000"),
+        ("SwitchName=a Switches=b", "no line of topology.conf"),
+        ("SwitchName=a Nodes=n1\nSwitchName=b Nodes=n2\nSwitchName=s Switches=a", "leaf b is in no pod"),
+    ],
+)
+def test_a_topology_conf_that_cannot_be_used_says_where(text: str, says: str) -> None:
+    with pytest.raises(BadTopology, match=says):
+        from_slurm(text, RAILS)
+
+
+def test_hostlists() -> None:
+    assert hostlist("n[08-10,3],x,r[1-2]c[1-2]") == ["n08", "n09", "n10", "n3", "x", "r1c1", "r1c2", "r2c1", "r2c2"]
+    assert hostlist("") == []
+
+
+IBNET = """\
+#
+# Topology file: generated on Mon Nov  2 10:00:00 2026
+#
+vendid=0x2c9
+devid=0xd2f0
+sysimgguid=0xa1
+switchguid=0xa1(a1)
+Switch\t64 "S-00000000000000a1"\t\t# "MF0;leaf-a0:MQM9700/U1" enhanced port 0 lid 11 lmc 0
+[1]\t"H-0000000000000011"[1](11) \t\t# "n1 mlx5_0" lid 21 4xNDR
+[2]\t"H-0000000000000021"[1](21) \t\t# "n2 mlx5_0" lid 22 4xNDR
+[33]\t"S-00000000000000f1"[1]\t\t# "MF0;spine-1:MQM9700/U1" lid 1 4xNDR
+
+switchguid=0xa2(a2)
+Switch\t64 "S-00000000000000a2"\t\t# "MF0;leaf-a1:MQM9700/U1" enhanced port 0 lid 12 lmc 0
+[1]\t"H-0000000000000012"[1](12) \t\t# "n1 mlx5_1" lid 23 4xNDR
+[2]\t"H-0000000000000022"[1](22) \t\t# "n2 mlx5_1" lid 24 4xNDR
+[33]\t"S-00000000000000f1"[2]\t\t# "MF0;spine-1:MQM9700/U1" lid 1 4xNDR
+
+switchguid=0xb1(b1)
+Switch\t64 "S-00000000000000b1"\t\t# "MF0;leaf-b:MQM9700/U1" enhanced port 0 lid 13 lmc 0
+[1]\t"H-0000000000000031"[1](31) \t\t# "n3 mlx5_0" lid 25 4xNDR
+[2]\t"H-0000000000000032"[1](32) \t\t# "n3 mlx5_1" lid 26 4xNDR
+[33]\t"S-00000000000000f2"[1]\t\t# "MF0;spine-2:MQM9700/U1" lid 2 4xNDR
+
+switchguid=0xf1(f1)
+Switch\t64 "S-00000000000000f1"\t\t# "MF0;spine-1:MQM9700/U1" enhanced port 0 lid 1 lmc 0
+[1]\t"S-00000000000000a1"[33]\t\t# "MF0;leaf-a0:MQM9700/U1" lid 11 4xNDR
+
+caguid=0x11
+Ca\t1 "H-0000000000000011"\t\t# "n1 mlx5_0"
+[1](11) \t"S-00000000000000a1"[1]\t\t# lid 21 lmc 0 "MF0;leaf-a0:MQM9700/U1" lid 11 4xNDR
+"""
+
+
+def test_ibnetdiscover_of_a_rail_optimised_fabric() -> None:
+    topology = from_ibnetdiscover(IBNET)
+    assert topology.rails == ("mlx5_0", "mlx5_1")
+    found = places(topology)
+    assert found["n1"] == found["n2"] == ("S-00000000000000a1 S-00000000000000a2", "S-00000000000000f1")
+    assert found["n3"] == ("S-00000000000000b1", "S-00000000000000f2")
+
+
+def test_ibnetdiscover_that_names_no_adapter_is_refused() -> None:
+    with pytest.raises(BadTopology, match='"mlx5_0", not as'):
+        from_ibnetdiscover(IBNET.replace("n1 mlx5_0", "mlx5_0"))
+    with pytest.raises(BadTopology, match="no switch with an adapter"):
+        from_ibnetdiscover("ibwarn: mad_rpc_open_port failed")
+
+
+def lldp(*switches: str) -> str:
+    return "\n".join(
+        f"lldp.eth{rail}.via=LLDP\nlldp.eth{rail}.chassis.name={switch}\nlldp.eth{rail}.port.ifname=swp1"
+        for rail, switch in enumerate(switches)
+    )
+
+
+def test_lldp() -> None:
+    topology = from_lldp({"n1": lldp("a", "b"), "n2": lldp("a", "b"), "n3": lldp("c", "d")}, ["eth0", "eth1"])
+    assert {name: leaf for name, (leaf, _) in places(topology).items()} == {"n1": "a b", "n2": "a b", "n3": "c d"}
+    with pytest.raises(BadTopology, match="n2 sees no switch on eth1"):
+        from_lldp({"n1": lldp("a", "b"), "n2": lldp("a")}, ["eth0", "eth1"])
+
+
+def test_a_file_that_lacks_an_enrolled_node_is_refused_and_one_with_more_is_restricted() -> None:
+    topology = from_slurm(SLURM, RAILS)
+    with pytest.raises(BadTopology, match="gpu099 is enrolled"):
+        check_against(topology, ["gpu001", "gpu099"])
+    part = restricted(topology, ["gpu010", "gpu003"])
+    assert places(part) == {"gpu010": ("leaf3", "spine2"), "gpu003": ("leaf2", "spine1")}
+    assert part.nodes == ("gpu010", "gpu003")
+
+
+def test_names_twice_and_places_that_do_not_exist_are_refused() -> None:
+    with pytest.raises(BadTopology, match="node a twice"):
+        unknown(["a", "a"], RAILS)
+    with pytest.raises(BadTopology, match="no rail"):
+        unknown(["a"], [])
+    with pytest.raises(BadTopology, match="the lists differ"):
+        Topology(("a",), ("r",), (1,), ("l",), (0,), ("p",))

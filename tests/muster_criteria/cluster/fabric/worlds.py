@@ -1,0 +1,79 @@
+"""Small fabrics with planted faults for tests of the decoder: what each pair measures, exactly or with noise."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import numpy as np
+
+from muster_criteria.cluster.fabric.decode import decode
+from muster_criteria.cluster.fabric.parts import Diagnosis, Part, PartKind, Symptom
+from muster_criteria.cluster.fabric.planner import next_round
+from muster_criteria.cluster.fabric.rounds import Round, RoundResult
+from muster_criteria.cluster.fabric.topology import Topology, from_groups, unknown
+
+
+def fabric(leaves: int, nodes_each: int, rails: int = 4, leaves_a_pod: int = 100) -> Topology:
+    leaf = {f"n{leaf:02d}-{at:02d}": f"leaf{leaf:02d}" for leaf in range(leaves) for at in range(nodes_each)}
+    pod = {f"leaf{leaf:02d}": f"pod{leaf // leaves_a_pod}" for leaf in range(leaves)}
+    return from_groups(leaf, [f"r{rail}" for rail in range(rails)], dict(pod))
+
+
+def flat(nodes: int, rails: int = 4) -> Topology:
+    return unknown([f"n{node}" for node in range(nodes)], [f"r{rail}" for rail in range(rails)])
+
+
+class Small:
+    """``faults``: part → share of the usual rate; a part whose symptom is CORRUPTS keeps its rate."""
+
+    def __init__(
+        self, topology: Topology, faults: Mapping[Part, float], corrupt: frozenset[Part] = frozenset()
+    ) -> None:
+        self.topology, self.faults, self.corrupt = topology, faults, corrupt
+        self.silent: dict[int, set[int]] = {}
+        self.together: Mapping[int, float] = {}
+
+    def _on(self, part: Part, a: int, b: int, rail: int) -> bool:
+        one, other = sorted((self.topology.leaf_of[a], self.topology.leaf_of[b]))
+        if part.kind is PartKind.NODE:
+            return part.a in (a, b)
+        if part.rail != rail:
+            return False
+        if part.kind in (PartKind.NIC, PartKind.GPU):
+            return part.a in (a, b)
+        if part.kind is PartKind.PATH:
+            return (part.a, part.b) == ((a, b) if part.between_nodes else (one, other))
+        return part.a in (one, other) and (part.kind is PartKind.LEAF or one != other)
+
+    def measure(self, plan: Round) -> RoundResult:
+        rails = len(self.topology.rails)
+        alone = np.full((len(plan.pairs), rails, plan.variants), 100.0)
+        wrong = np.zeros((len(plan.pairs), rails), dtype=bool)
+        together, crossed = np.full(wrong.shape, 100.0), np.full(wrong.shape, 100.0)
+        silent = self.silent.get(plan.number, set())
+        for at, (a, b) in enumerate(plan.pairs):
+            for rail in range(rails):
+                for part, share in self.faults.items():
+                    if self._on(part, a, b, rail):
+                        alone[at, rail] = np.minimum(alone[at, rail], 100.0 * share)
+                        wrong[at, rail] |= part in self.corrupt
+                    # The GPU of this rail over the next rail's NIC.
+                    at_gpu, at_nic = (part.kind is kind and part.a in (a, b) for kind in (PartKind.GPU, PartKind.NIC))
+                    if (at_gpu and part.rail == rail) or (at_nic and part.rail == (rail + 1) % rails):
+                        crossed[at, rail] = np.minimum(crossed[at, rail], 100.0 * share)
+            together[at] *= min(self.together.get(a, 1.0), self.together.get(b, 1.0))
+            if {a, b} & silent:
+                alone[at] = together[at] = crossed[at] = np.nan
+        return RoundResult(
+            plan, alone, wrong, together, crossed, frozenset({*silent} & {n for p in plan.pairs for n in p})
+        )
+
+    def isolate(self, seed: int = 0, rounds_max: int = 7) -> tuple[list[RoundResult], Diagnosis]:
+        results: list[RoundResult] = []
+        while (plan := next_round(self.topology, results, seed, rounds_max)) is not None:
+            results.append(self.measure(plan))
+        return results, decode(self.topology, results)
+
+
+def named(diagnosis: Diagnosis) -> dict[Part, Symptom]:
+    return {each.part: each.symptom for each in diagnosis.named}

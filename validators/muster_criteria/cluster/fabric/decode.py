@@ -1,0 +1,102 @@
+"""From the rounds so far to the parts that explain them, the widest part first.
+
+A good cell clears every part that it went over. What stays low is explained by as few parts as possible, in this
+order: nodes that are low on most rails in every round, unless most of their leaf is; leaves and uplinks most of whose
+nodes are low on one rail; one rail of a node that is low in every round; one path between two leaves whose ends are
+good elsewhere. A part is *named* when it was low with two different partners that were chosen for it; before that it is
+a suspect. So nothing fails on one round.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from muster_criteria.cluster.fabric import nodes, paths, switches
+from muster_criteria.cluster.fabric.cells import Cells, laid_out
+from muster_criteria.cluster.fabric.levels import EFFECT_MIN, level
+from muster_criteria.cluster.fabric.parts import Diagnosis, Evidence, Part, PartKind, Symptom
+from muster_criteria.cluster.fabric.rounds import RoundResult
+from muster_criteria.cluster.fabric.topology import Topology
+
+CONFIRMATIONS = 2
+"""Different good partners with which a part must be low in rounds of confirmation."""
+
+
+def decode(topology: Topology, results: Sequence[RoundResult], effect: float = EFFECT_MIN) -> Diagnosis:
+    """What the rounds show. ``effect``: the least loss to look for, as a share of the usual rate."""
+    if not results:
+        return Diagnosis((), (), (), 0, 0, 0.0)
+    cells = laid_out(topology, [level(result, effect) for result in results])
+    found = [*nodes.low_nodes(cells), *switches.low_switches(cells), *nodes.low_rails(cells)]
+    uncovered = paths.uncovered(cells, {each.part for each in found})
+    found += paths.low_paths(cells)
+    found += _silent(cells, results)
+    found += _congested(cells)
+    once = cells.open_low() & (cells.partner > np.arange(len(topology.nodes))[None, :])[:, :, None]
+    named = tuple(sorted((each for each in found if is_named(each)), key=lambda each: each.part))
+    suspects = tuple(sorted((each for each in found if not is_named(each)), key=lambda each: each.part))
+    return Diagnosis(
+        named, suspects, uncovered, int(once.sum()), sum(each.unjudged for each in cells.levels),
+        max(each.noise for each in cells.levels),
+    )  # fmt: skip
+
+
+def is_named(evidence: Evidence) -> bool:
+    """Whether it is confirmed. A leaf or uplink is low with many nodes and leaves in each round, so two rounds do."""
+    if evidence.part.kind in (PartKind.LEAF, PartKind.UPLINK, PartKind.CONGESTION) or evidence.symptom == "silent":
+        return len(evidence.rounds) >= CONFIRMATIONS
+    return evidence.confirmed >= CONFIRMATIONS
+
+
+def _silent(cells: Cells, results: Sequence[RoundResult]) -> list[Evidence]:
+    """Nodes that returned nothing in the last rounds that they had a part in; those that came back are cleared."""
+    found = []
+    for node in sorted(frozenset().union(*(result.silent for result in results))):
+        numbers: list[int] = []
+        for at in reversed(range(len(results))):
+            if node in results[at].silent:
+                numbers.insert(0, results[at].round.number)
+            elif cells.partner[at, node] >= 0:
+                break
+        if numbers:
+            part = Part(PartKind.NODE, node)
+            found.append(Evidence(part, Symptom.SILENT, 0.0, tuple(numbers), (), len(numbers) - 1, (node,)))
+    return found
+
+
+def _congested(cells: Cells) -> list[Evidence]:
+    """Nodes whose rails were good alone and low together in every round, at least two: nobody's fault.
+
+    Judged by their usual share with all rails at once, in rounds in which every rail alone was good.
+    """
+    shape = cells.partner.shape
+    slow, seen = np.zeros(shape, dtype=bool), np.zeros(shape, dtype=bool)
+    for at, each in enumerate(cells.levels):
+        if each.together is None or not each.together.size:
+            continue
+        with np.errstate(invalid="ignore"):
+            measured = (each.good | np.isnan(each.share)).all(axis=1) & ~np.isnan(each.together).all(axis=1)
+            lower = (each.together < each.threshold).sum(axis=1) * 2 > each.together.shape[1]
+        for own in (each.a, each.b):
+            slow[at, own], seen[at, own] = measured & lower, measured
+    often = slow.sum(axis=0)
+    at_fault = (often >= CONFIRMATIONS) & (often == seen.sum(axis=0))
+    found = []
+    for node in map(int, np.flatnonzero(at_fault)):
+        rounds = np.flatnonzero(slow[:, node])
+        numbers = tuple(cells.numbers[at] for at in rounds)
+        partners = tuple(int(cells.partner[at, node]) for at in rounds)
+        part, share = Part(PartKind.CONGESTION, node), _together(cells, node)
+        found.append(Evidence(part, Symptom.SLOW, share, numbers, partners, 0, (node,)))
+    return found
+
+
+def _together(cells: Cells, node: int) -> float:
+    shares = [
+        each.together[(each.a == node) | (each.b == node)]
+        for each in cells.levels
+        if each.together is not None and each.together.size
+    ]
+    return float(np.nanmedian(np.concatenate(shares)))

@@ -1,0 +1,107 @@
+"""Parts of a node: the node itself, one of its rails, and which of GPU and NIC that rail's fault lies in."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from muster_criteria.cluster.fabric.cells import Cells
+from muster_criteria.cluster.fabric.parts import Evidence, Part, PartKind, Symptom
+from muster_criteria.cluster.fabric.rounds import Flags
+from muster_criteria.cluster.fabric.topology import Indices
+
+MOST = 0.75
+"""The share of a leaf's nodes, or cells, that are low where the leaf or its uplinks are at fault."""
+NODES_MIN = 3
+"""Fewest nodes of a leaf whose common fault is the leaf's: two may be two faults."""
+
+
+def low_nodes(cells: Cells) -> list[Evidence]:
+    """Nodes that were low on more than half of their measured rails in every round, most often low first.
+
+    A node that was low only with partners which are such nodes themselves is not one of them, and where most nodes of
+    a leaf are low, it is the leaf.
+    """
+    open_low = cells.open_low().sum(axis=2)
+    measured = open_low + cells.open_good().sum(axis=2)
+    low = (measured > 0) & (2 * open_low > measured)
+    candidates = low.any(axis=0) & ~((measured > 0) & ~low).any(axis=0)
+    candidates &= ~_of_a_leaf(cells, candidates)
+    accepted = np.zeros(len(candidates), dtype=bool)
+    found = []
+    for node in _most_often(low, candidates):
+        rounds = np.flatnonzero(low[:, node])
+        if accepted[cells.partner[rounds, node]].all():
+            continue
+        accepted[node] = True
+        found.append(_evidence(cells, Part(PartKind.NODE, node), rounds, node, slice(None)))
+        cells.explain(np.arange(len(low)), np.full(len(low), node), slice(None))
+    return found
+
+
+def low_rails(cells: Cells) -> list[Evidence]:
+    """(Node, rail) that were low in every round, most often low first: NIC, cable or port, or the GPU beside it."""
+    low, good = cells.open_low(), cells.open_good()
+    candidates = low.any(axis=0) & ~good.any(axis=0)
+    count = np.where(candidates, low.sum(axis=0), 0)
+    accepted = np.zeros(candidates.shape, dtype=bool)
+    found = []
+    for flat in np.argsort(-count, axis=None, kind="stable")[: int(candidates.sum())]:
+        node, rail = (int(at) for at in np.unravel_index(flat, count.shape))
+        rounds = np.flatnonzero(low[:, node, rail])
+        if accepted[cells.partner[rounds, node], rail].all():
+            continue
+        accepted[node, rail] = True
+        kind = PartKind.GPU if _gpu_at_fault(cells, node, rail) else PartKind.NIC
+        found.append(_evidence(cells, Part(kind, node, rail=rail), rounds, node, rail))
+        cells.explain(np.arange(len(low)), np.full(len(low), node), rail)
+    return found
+
+
+def _of_a_leaf(cells: Cells, candidates: Flags) -> Flags:
+    """Which nodes are on a leaf most of whose nodes are candidates."""
+    leaf, leaves = cells.topology.leaf_array, len(cells.topology.leaves)
+    if not cells.topology.paths:
+        return np.zeros(len(candidates), dtype=bool)
+    size = np.bincount(leaf, minlength=leaves)
+    most = np.bincount(leaf, candidates, leaves) >= MOST * size
+    whole: Flags = (most & (size >= NODES_MIN))[leaf]
+    return whole
+
+
+def _most_often(low: Flags, candidates: Flags) -> list[int]:
+    often = np.where(candidates, low.sum(axis=0), 0)
+    return [int(node) for node in np.argsort(-often, kind="stable")[: int(candidates.sum())]]
+
+
+def _evidence(cells: Cells, part: Part, rounds: Indices, node: int, rail: int | slice) -> Evidence:
+    share = float(np.nanmedian(cells.share[rounds, node, rail]))
+    wrong = bool(cells.wrong[rounds, node, rail].any())
+    partners = cells.partner[rounds, node]
+    chosen = {int(partner) for at, partner in zip(rounds, partners, strict=True) if cells.confirms[at]}
+    return Evidence(
+        part,
+        symptom_of(share, wrong),
+        share,
+        tuple(cells.numbers[at] for at in rounds),
+        tuple(map(int, partners)),
+        len(chosen),
+        (node,),
+    )
+
+
+def symptom_of(share: float, wrong: bool) -> Symptom:
+    """Corrupt before dead before slow."""
+    return Symptom.CORRUPTS if wrong else Symptom.DEAD if share == 0.0 else Symptom.SLOW
+
+
+def _gpu_at_fault(cells: Cells, node: int, rail: int) -> bool:
+    """Whether the rail's GPU is low over the next rail's NIC too, and the GPU before it good over this rail's NIC."""
+    before = (rail - 1) % len(cells.topology.rails)
+    own, other = [], []
+    for level in cells.levels:
+        if level.crossed is None:
+            continue
+        pairs = np.flatnonzero((level.a == node) | (level.b == node))
+        own += [value < level.threshold for value in level.crossed[pairs, rail] if not np.isnan(value)]
+        other += [value < level.threshold for value in level.crossed[pairs, before] if not np.isnan(value)]
+    return bool(own) and all(own) and bool(other) and not any(other)

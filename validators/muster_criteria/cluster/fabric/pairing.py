@@ -1,0 +1,151 @@
+"""The first rounds: partners on the same leaf, on another leaf of the pod, and in another pod.
+
+Between leaves the pairs follow a circle schedule of *leaves*, transposed: the nodes of a leaf that have slot s follow
+the schedule's round s. One round of tests then covers as many leaf pairs as a circle schedule of nodes does in as many
+rounds as a leaf has nodes: all of them where a leaf has at least as many nodes as there are other leaves. Without
+leaves, these are three rounds of the plain circle schedule. In no two of the rounds does a node meet the same partner,
+as far as the numbers allow.
+"""
+
+from __future__ import annotations
+
+import heapq
+import random
+from collections.abc import Callable, Iterable, Iterator, Sequence
+
+from muster_criteria.cluster.fabric.rounds import Kind, Round
+from muster_criteria.cluster.fabric.topology import Topology
+
+Pair = tuple[int, int]
+Matching = list[Pair]
+ROUNDS = 3
+_ROTATIONS = (1, 2, 3, 5)
+_SMALL = 4096
+
+
+def screening(topology: Topology, seed: int) -> tuple[Round, ...]:
+    """The rounds before any confirmation, three at most; fewer where there are fewer different pairs."""
+    draw = random.Random(seed)
+    ranked = [draw.sample(members, len(members)) for members in topology.members]
+    if len(ranked) == 1:
+        plans = [(Kind.SAME_LEAF, pairs) for pairs in _circles(ranked[0])]
+    else:
+        rotations = _ROTATIONS if len(topology.nodes) <= _SMALL else _ROTATIONS[:1]
+        plans = min((_by_leaves(topology, ranked, rotation) for rotation in rotations), key=_repeated)
+    return tuple(Round(at + 1, kind, tuple(pairs)) for at, (kind, pairs) in enumerate(plans) if pairs)
+
+
+def circle_round(count: int, number: int) -> Matching:
+    """One of the rounds of the circle schedule of ``count`` items: disjoint pairs, no pair twice in a cycle.
+
+    A cycle has count − 1 rounds for an even count and count rounds for an odd one, in which one item rests.
+    """
+    even = count + count % 2
+    last, turn = even - 1, number % (even - 1)
+    pairs = [(last, turn), *(((turn + k) % last, (turn - k) % last) for k in range(1, even // 2))]
+    return [_ordered(a, b) for a, b in pairs if a < count and b < count]
+
+
+def _ordered(a: int, b: int) -> Pair:
+    return (a, b) if a < b else (b, a)
+
+
+def _circles(nodes: Sequence[int]) -> Iterator[Matching]:
+    cycle = len(nodes) - 1 + len(nodes) % 2
+    for number in range(min(ROUNDS, cycle if len(nodes) > 1 else 0)):
+        yield [_ordered(nodes[a], nodes[b]) for a, b in circle_round(len(nodes), number)]
+
+
+def _repeated(plans: list[tuple[Kind, Matching]]) -> int:
+    every = [pair for _, pairs in plans for pair in pairs]
+    return len(every) - len(set(every))
+
+
+def _by_leaves(topology: Topology, ranked: list[list[int]], rotation: int) -> list[tuple[Kind, Matching]]:
+    slots = max(map(len, ranked))
+    within, between = _within_pods(topology), _between_pods(topology)
+    first = within or between
+    # With one kind only, the second round goes on where the first one stopped.
+    second = (between, 0) if within and between else (first, slots)
+    plans = [
+        (Kind.SAME_LEAF, _same_leaf(topology, ranked)),
+        (Kind.OTHER_LEAF if within else Kind.OTHER_POD, _transposed(topology, ranked, first, 0, 0)),
+        (Kind.OTHER_POD if between else Kind.OTHER_LEAF, _transposed(topology, ranked, *second, rotation)),
+    ]
+    return [(kind, pairs) for kind, pairs in plans if pairs]
+
+
+def _same_leaf(topology: Topology, ranked: list[list[int]]) -> Matching:
+    pairs = [_ordered(a, b) for nodes in ranked for a, b in zip(nodes[::2], nodes[1::2], strict=False)]
+    return pairs if not pairs else pairs + _leftover(topology, pairs)
+
+
+Matchings = list[Callable[[], Matching]]
+"""A cycle of matchings of leaves, each made when it is needed: a large fabric has many more than slots."""
+
+
+def _within_pods(topology: Topology) -> Matchings:
+    pods = _leaves_of_pods(topology)
+    cycle = max((len(pod) - 1 + len(pod) % 2 for pod in pods if len(pod) > 1), default=0)
+
+    def at(number: int) -> Matching:
+        return [_ordered(pod[a], pod[b]) for pod in pods if len(pod) > 1 for a, b in circle_round(len(pod), number)]
+
+    return [lambda number=number: at(number) for number in range(cycle)]  # type: ignore[misc]
+
+
+def _between_pods(topology: Topology) -> Matchings:
+    pods = _leaves_of_pods(topology)
+    if len(pods) < 2:
+        return []
+    largest = max(map(len, pods))
+    cycle = len(pods) - 1 + len(pods) % 2
+
+    def at(turn: int, shift: int) -> Matching:
+        pairs = []
+        for p, q in circle_round(len(pods), turn):
+            small, large = sorted((pods[p], pods[q]), key=len)
+            pairs += [_ordered(leaf, large[(i + shift) % len(large)]) for i, leaf in enumerate(small)]
+        return pairs
+
+    return [
+        lambda turn=turn, shift=shift: at(turn, shift)  # type: ignore[misc]
+        for shift in range(largest)
+        for turn in range(cycle)
+    ]
+
+
+def _leaves_of_pods(topology: Topology) -> list[list[int]]:
+    pods: list[list[int]] = [[] for _ in topology.pods]
+    for leaf, pod in enumerate(topology.pod_of):
+        pods[pod].append(leaf)
+    return [pod for pod in pods if pod]
+
+
+def _transposed(
+    topology: Topology, ranked: list[list[int]], matchings: Matchings, shift: int, rotation: int
+) -> Matching:
+    """Slot s of every leaf follows matching s + shift. ``rotation`` moves the nodes of each leaf to other slots."""
+    pairs = []
+    for slot in range(max(map(len, ranked))):
+        for one, other in matchings[(slot + shift) % len(matchings)]():
+            if slot < min(len(ranked[one]), len(ranked[other])):
+                a, b = (ranked[leaf][(slot + rotation * leaf) % len(ranked[leaf])] for leaf in (one, other))
+                pairs.append(_ordered(a, b))
+    return pairs + _leftover(topology, pairs)
+
+
+def _leftover(topology: Topology, pairs: Iterable[Pair]) -> Matching:
+    """Pairs of the nodes that have none, between leaves: always of the two leaves with most of them left."""
+    taken = {node for pair in pairs for node in pair}
+    rest = [[node for node in nodes if node not in taken] for nodes in topology.members]
+    heap = [(-len(nodes), leaf) for leaf, nodes in enumerate(rest) if nodes]
+    heapq.heapify(heap)
+    found = []
+    while len(heap) > 1:
+        one, other = heapq.heappop(heap)[1], heapq.heappop(heap)[1]
+        found.append(_ordered(rest[one].pop(), rest[other].pop()))
+        for leaf in (one, other):
+            if rest[leaf]:
+                heapq.heappush(heap, (-len(rest[leaf]), leaf))
+    return found

@@ -1,0 +1,86 @@
+"""The parts that a fabric test can name, and what it concludes about them."""
+
+from __future__ import annotations
+
+import dataclasses
+import enum
+
+
+class PartKind(enum.StrEnum):
+    """What is at fault. Only NODE, GPU and NIC are the node's; the others cost no node its verdict."""
+
+    NODE = "node"
+    GPU = "gpu"
+    NIC = "nic"
+    """NIC, cable or switch port of one rail of one node."""
+    LEAF = "leaf"
+    """The leaf switch of one rail: traffic within the leaf suffers too."""
+    UPLINK = "uplink"
+    """What leads from one rail's leaf switch to the spines."""
+    PATH = "path"
+    """One path of a rail between two leaves; between two nodes where leaves are not known."""
+    CONGESTION = "congestion"
+    """Good alone, slow together: congestion or routing, nobody's fault."""
+
+
+OF_THE_NODE = frozenset({PartKind.NODE, PartKind.GPU, PartKind.NIC})
+
+
+@dataclasses.dataclass(frozen=True, order=True)
+class Part:
+    """One part. ``a``: index of the node (NODE, GPU, NIC) or of the leaf; ``b``: the path's other end, else -1.
+
+    ``rail``: index of the rail, -1 for a node. ``between_nodes``: a path whose ends are nodes.
+    """
+
+    kind: PartKind
+    a: int
+    b: int = -1
+    rail: int = -1
+    between_nodes: bool = False
+
+
+class Symptom(enum.StrEnum):
+    """How the part fails."""
+
+    SLOW = "slow"
+    DEAD = "dead"
+    CORRUPTS = "corrupts"
+    SILENT = "silent"
+    """The node returned nothing."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Evidence:
+    """What is held against a part: in which rounds, with whom, and the share of the usual rate that it reached.
+
+    ``share`` is the median of its cells over those of its (round, rail); ``rounds`` are the numbers of the rounds in
+    which it was low, ``partners`` node indices. ``confirmed``: in how many rounds of confirmation it was low.
+    """
+
+    part: Part
+    symptom: Symptom
+    share: float
+    rounds: tuple[int, ...]
+    partners: tuple[int, ...]
+    confirmed: int = 0
+    touches: tuple[int, ...] = ()
+    """Nodes whose traffic goes over the part, as far as they were measured over it."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Diagnosis:
+    """What the rounds so far show.
+
+    ``named``: parts at fault, confirmed. ``suspects``: parts that have to be confirmed or cleared by another round.
+    ``uncovered``: (leaf, leaf, rail) between which only cells were measured that another fault explains.
+    ``once``: how many cells were low and are explained by no part: hot spots. ``unjudged``: cells with fewer than
+    three others to compare with. ``noise``: the relative standard deviation of a cell in the noisiest round.
+    """
+
+    named: tuple[Evidence, ...]
+    suspects: tuple[Evidence, ...]
+    uncovered: tuple[tuple[int, int, int], ...]
+    once: int
+    unjudged: int
+    noise: float

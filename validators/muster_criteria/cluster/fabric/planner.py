@@ -1,0 +1,172 @@
+"""The next round: the three of the screening, then rounds of confirmation until no suspect is left.
+
+In a round of confirmation each suspect meets a partner that is known to be good, another one in each round and on
+another leaf where one can be had; a suspected path is measured between two other nodes of its leaves. Pairs of good
+nodes run beside them, for the others to be compared with.
+"""
+
+from __future__ import annotations
+
+import random
+from collections import defaultdict
+from collections.abc import Iterable, Iterator, Sequence
+
+from muster_criteria.cluster.fabric.decode import decode
+from muster_criteria.cluster.fabric.pairing import screening
+from muster_criteria.cluster.fabric.parts import OF_THE_NODE, Diagnosis, Evidence, PartKind
+from muster_criteria.cluster.fabric.rounds import Kind, Round, RoundResult
+from muster_criteria.cluster.fabric.topology import Topology
+
+ROUNDS_MAX = 7
+VARIANTS = 8
+"""Flows over which a rail is measured in a round of confirmation. With a tenth of the flows in a hot spot, seven or
+more of eight are in one at once in one cell of a million."""
+REFERENCES = 8
+"""Pairs of good nodes in a round of confirmation; of a small fleet half of its pairs."""
+
+
+def next_round(
+    topology: Topology, results: Sequence[RoundResult], seed: int, rounds_max: int = ROUNDS_MAX
+) -> Round | None:
+    """The round after these; None when nothing is left to find out, or after so many rounds."""
+    first = screening(topology, seed)
+    if len(results) < len(first):
+        return first[len(results)]
+    if len(results) >= rounds_max:
+        return None
+    diagnosis = decode(topology, results)
+    if not diagnosis.suspects and not diagnosis.uncovered:
+        return None
+    return _Confirmation(topology, results, diagnosis, seed).round()
+
+
+class _Confirmation:
+    """One round of confirmation: nodes and their rails first, then paths, switches, and paths that faults covered."""
+
+    def __init__(self, topology: Topology, results: Sequence[RoundResult], diagnosis: Diagnosis, seed: int) -> None:
+        self.topology, self.results, self.diagnosis = topology, results, diagnosis
+        self.draw = random.Random(f"{seed}/{len(results)}")
+        self.pairs: list[tuple[int, int]] = []
+        self.used: set[int] = set()
+        self.met: dict[int, list[int]] = defaultdict(list)
+        self.chosen: dict[int, list[int]] = defaultdict(list)
+        for result in results:
+            for a, b in result.round.pairs:
+                for own, other in ((a, b), (b, a)):
+                    self.met[own].append(other)
+                    if result.round.kind is Kind.CONFIRM:
+                        self.chosen[own].append(other)
+        every = (*diagnosis.named, *diagnosis.suspects)
+        bad = {each.part.a for each in every if each.part.kind in OF_THE_NODE}
+        self.good = [
+            self.draw.sample(members, len(members))
+            for members in (tuple(n for n in nodes if n not in bad and n in self.met) for nodes in topology.members)
+        ]
+        self.slow_leaves = {each.part.a for each in every if each.part.kind in (PartKind.UPLINK, PartKind.LEAF)}
+        places = sum(map(len, self.good)) + len(bad)
+        self.room = places // 2 - min(REFERENCES, places // 4)
+
+    def round(self) -> Round | None:
+        """The round; None where no pair could be made for any suspect."""
+        suspects = self.diagnosis.suspects
+        for node in self._suspected_nodes(suspects):
+            self._with_good(node)
+        paths = [each.part for each in suspects if each.part.kind is PartKind.PATH]
+        for part in paths:
+            if part.between_nodes:
+                self._pair(part.a, part.b)
+        for one, other in self._leaf_pairs((part.a, part.b) for part in paths if not part.between_nodes):
+            self._between(one, other)
+        for each in suspects:
+            if each.part.kind in (PartKind.UPLINK, PartKind.LEAF):
+                self._from_leaf(each.part.a)
+        for one, other in self._leaf_pairs((one, other) for one, other, _ in self.diagnosis.uncovered):
+            self._between(one, other)
+        if not self.pairs:
+            return None
+        references = self._references()
+        return Round(len(self.results) + 1, Kind.CONFIRM, (*self.pairs, *references), VARIANTS, len(references))
+
+    def _suspected_nodes(self, suspects: Iterable[Evidence]) -> list[int]:
+        """Each once; those that are nearest to a decision first."""
+        nodes = {each.part.a: each.confirmed for each in suspects if each.part.kind in OF_THE_NODE}
+        return sorted(nodes, key=lambda node: (-nodes[node], node))
+
+    @staticmethod
+    def _leaf_pairs(pairs: Iterable[tuple[int, int]]) -> list[tuple[int, int]]:
+        return list(dict.fromkeys(pairs))
+
+    def _pair(self, a: int, b: int) -> bool:
+        if self.room <= 0 or a == b or {a, b} & self.used:
+            return False
+        self.pairs.append((min(a, b), max(a, b)))
+        self.used |= {a, b}
+        self.room -= 1
+        return True
+
+    def _with_good(self, node: int) -> None:
+        """Pairs a suspect with a good node that it was not confirmed with: of its own leaf first, then of another."""
+        own = self.topology.leaf_of[node]
+        seen = {self.topology.leaf_of[other] for other in self.chosen[node]}
+        # Behind a slow uplink only partners of the own leaf show anything of the node.
+        own_first = own not in seen or own in self.slow_leaves
+        for known in (self.met[node], self.chosen[node]):
+            for leaf in self._leaves(own, own_first, seen):
+                for other in self.good[leaf]:
+                    if other not in known and self._pair(node, other):
+                        return
+
+    def _leaves(self, own: int, own_first: bool, seen: set[int]) -> Iterator[int]:
+        """The leaves to take a partner from: those without a finding, in which none was met yet, before others."""
+        if own_first:
+            yield own
+        begin = self.draw.randrange(len(self.good))
+        others = [leaf for leaf in (*range(begin, len(self.good)), *range(begin)) if leaf != own]
+        poor = [leaf for leaf in others if leaf in seen or leaf in self.slow_leaves]
+        yield from (leaf for leaf in others if leaf not in seen and leaf not in self.slow_leaves)
+        yield from poor
+        if not own_first:
+            yield own
+
+    def _between(self, one: int, other: int) -> None:
+        """Pairs two good nodes of two leaves that have not met, so that only the path is the same."""
+        free = [[node for node in self.good[leaf] if node not in self.used] for leaf in (one, other)]
+        leaf = self.topology.leaf_of
+        crossed = {
+            node
+            for side, beyond in zip(free, (other, one), strict=True)
+            for node in side
+            if any(leaf[met] == beyond for met in self.met[node])
+        }
+        for fresh in (True, False):
+            for a in free[0]:
+                for b in free[1]:
+                    new = not {a, b} & crossed if fresh else b not in self.met[a]
+                    if new and self._pair(a, b):
+                        return
+
+    def _from_leaf(self, leaf: int) -> None:
+        """Pairs two nodes of a leaf with good nodes of two other leaves."""
+        others = [at for at in range(len(self.good)) if at != leaf and at not in self.slow_leaves]
+        self.draw.shuffle(others)
+        free = [node for node in self.good[leaf] if node not in self.used]
+        for node, other in zip(free[:2], others, strict=False):
+            for partner in self.good[other]:
+                if partner not in self.met[node] and self._pair(node, partner):
+                    break
+
+    def _references(self) -> list[tuple[int, int]]:
+        """Pairs of good nodes within leaves, then of what is left."""
+        found: list[tuple[int, int]] = []
+        rest: list[int] = []
+        for nodes in self.good:
+            free = [node for node in nodes if node not in self.used]
+            found += _twos(free)
+            rest += free[len(free) // 2 * 2 :]
+        found += _twos(rest)
+        self.draw.shuffle(found)
+        return [(min(pair), max(pair)) for pair in found[:REFERENCES]]
+
+
+def _twos(nodes: Sequence[int]) -> Iterator[tuple[int, int]]:
+    return zip(nodes[::2], nodes[1::2], strict=False)

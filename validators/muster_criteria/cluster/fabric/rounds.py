@@ -1,0 +1,80 @@
+"""A round of pair tests, and what it measured.
+
+In a round every node is in at most one pair, and all pairs run at once.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import enum
+
+import numpy as np
+from numpy.typing import NDArray
+
+Figures = NDArray[np.float64]
+Flags = NDArray[np.bool_]
+
+
+class Kind(enum.StrEnum):
+    """What the pairs of a round have in common."""
+
+    SAME_LEAF = "same_leaf"
+    OTHER_LEAF = "other_leaf"
+    """Another leaf of the same pod."""
+    OTHER_POD = "other_pod"
+    CONFIRM = "confirm"
+    """Suspects with partners that are known to be good, and pairs of good nodes beside them to compare with."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Round:
+    """Pairs of node indices, the lower first. ``references``: how many of the last pairs are of good nodes only, which
+    the others are compared with; 0 where all pairs are compared with each other.
+
+    ``variants``: how often each rail is measured, each time over another flow (source port or queue pair), so that
+    two flows that collided on a link once do not collide in all of them.
+
+    Raises ValueError where a node is in two pairs.
+    """
+
+    number: int
+    kind: Kind
+    pairs: tuple[tuple[int, int], ...]
+    variants: int = 1
+    references: int = 0
+
+    def __post_init__(self) -> None:
+        nodes = [node for pair in self.pairs for node in pair]
+        if len(set(nodes)) != len(nodes):
+            raise ValueError(f"round {self.number} has a node in two pairs")
+        if not 0 <= self.references <= len(self.pairs):
+            raise ValueError(f"round {self.number} has {self.references} references among {len(self.pairs)} pairs")
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class RoundResult:
+    """What a round measured, with one row a pair and one column a rail.
+
+    ``alone`` is the rate of each rail by itself, shape (pairs, rails, variants): the worse of both directions, in any
+    unit that is the same for all; 0 for a rail over which nothing could be sent, NaN for one that was not measured.
+    ``together``: with all rails at once, shape (pairs, rails), or None. ``wrong``: wrong payload arrived, shape (pairs,
+    rails). ``crossed``: the GPU of this rail over the next rail's NIC, shape (pairs, rails), or None. ``silent``: nodes
+    of the round that returned nothing, so that their pair is not measured.
+
+    Raises ValueError where shapes differ.
+    """
+
+    round: Round
+    alone: Figures
+    wrong: Flags
+    together: Figures | None = None
+    crossed: Figures | None = None
+    silent: frozenset[int] = frozenset()
+
+    def __post_init__(self) -> None:
+        pairs, rails = len(self.round.pairs), self.alone.shape[1]
+        if self.alone.shape != (pairs, rails, self.round.variants):
+            raise ValueError(f"round {self.round.number}: {self.alone.shape} cells for {pairs} pairs")
+        for other in (self.wrong, self.together, self.crossed):
+            if other is not None and other.shape != (pairs, rails):
+                raise ValueError(f"round {self.round.number}: {other.shape} cells for {pairs} pairs")

@@ -1,0 +1,105 @@
+"""Leaf switches and their uplinks: one rail that is low for most nodes of a leaf."""
+
+from __future__ import annotations
+
+import dataclasses
+
+import numpy as np
+
+from muster_criteria.cluster.fabric.cells import Cells
+from muster_criteria.cluster.fabric.nodes import MOST, NODES_MIN, symptom_of
+from muster_criteria.cluster.fabric.parts import Evidence, Part, PartKind
+from muster_criteria.cluster.fabric.rounds import Figures, Flags
+from muster_criteria.cluster.fabric.topology import Indices
+
+UPLINK_NODES_MIN = 2
+"""Nodes that are good within their leaf and low to others are behind an uplink, one of them would show a path."""
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class _Counts:
+    """Cells of each (leaf, rail), within the leaf and to others: low, judged, and how many nodes and partner leaves."""
+
+    low_in: Figures
+    all_in: Figures
+    low_out: Figures
+    all_out: Figures
+    nodes_in: Figures
+    nodes_out: Figures
+    leaves_out: Figures
+
+
+def low_switches(cells: Cells) -> list[Evidence]:
+    """Leaves and uplinks at fault, the surest first. Where leaves are not known there are none."""
+    if not cells.topology.known:
+        return []
+    found: list[Evidence] = []
+    while True:
+        counts = _count(cells)
+        leaf_score, uplink_score = _leaf_score(counts), _uplink_score(counts)
+        score = np.maximum(leaf_score, uplink_score)
+        if not score.size or score.max() <= 0.0:
+            return found
+        # Cells of different rails do not explain each other, so one of each rail can be accepted at a time.
+        for rail in map(int, np.flatnonzero(score.max(axis=0) > 0.0)):
+            leaf = int(np.argmax(score[:, rail]))
+            kind = PartKind.LEAF if leaf_score[leaf, rail] >= uplink_score[leaf, rail] else PartKind.UPLINK
+            found.append(_accept(cells, kind, leaf, rail))
+
+
+def _leaf_score(counts: _Counts) -> Figures:
+    """How many cells speak for each leaf switch, 0 where it is not at fault."""
+    within = (counts.low_in >= MOST * counts.all_in) & (counts.nodes_in >= NODES_MIN)
+    beyond = (counts.all_out == 0) | (counts.low_out >= MOST * counts.all_out)
+    return np.where(within & beyond, counts.low_in + counts.low_out, 0.0)
+
+
+def _uplink_score(counts: _Counts) -> Figures:
+    """How many cells speak for each leaf's uplinks, 0 where they are not at fault."""
+    out = (counts.low_out >= MOST * counts.all_out) & (counts.nodes_out >= UPLINK_NODES_MIN)
+    # To a single other leaf it may be the path between the two, or the other's uplinks.
+    wide = counts.leaves_out >= 2
+    within = (counts.all_in > 0) & (2 * counts.low_in <= counts.all_in)
+    return np.where(out & wide & within, counts.low_out, 0.0)
+
+
+def _count(cells: Cells) -> _Counts:
+    leaf, leaves, rails = cells.topology.leaf_array, len(cells.topology.leaves), len(cells.topology.rails)
+    low, judged = cells.open_low(), cells.open_low() | cells.open_good()
+    cross = cells.cross()[:, :, None]
+
+    def by_leaf(each_node: Flags | Indices) -> Figures:
+        """Cells, or nodes, of each (leaf, rail), from those of each (node, rail)."""
+        return np.stack([np.bincount(leaf, column, leaves) for column in each_node.T], axis=1)
+
+    met = np.zeros((leaves, leaves, rails), dtype=bool)
+    rounds, nodes, at = np.nonzero(judged & cross)
+    met[leaf[nodes], leaf[cells.partner[rounds, nodes]], at] = True
+    return _Counts(
+        by_leaf((low & ~cross).sum(axis=0)),
+        by_leaf((judged & ~cross).sum(axis=0)),
+        by_leaf((low & cross).sum(axis=0)),
+        by_leaf((judged & cross).sum(axis=0)),
+        by_leaf(np.any(judged & ~cross, axis=0)),
+        by_leaf(np.any(judged & cross, axis=0)),
+        met.sum(axis=1).astype(np.float64),
+    )
+
+
+def _accept(cells: Cells, kind: PartKind, leaf: int, rail: int) -> Evidence:
+    """Evidence of the part; explains all cells that went over it."""
+    here = (cells.topology.leaf_array == leaf)[None, :]
+    over = here & (cells.partner >= 0) & (cells.cross() if kind is PartKind.UPLINK else True)
+    low = over & cells.open_low()[:, :, rail]
+    rounds, nodes = np.nonzero(low)
+    share = float(np.median(cells.share[rounds, nodes, rail]))
+    wrong = bool(cells.wrong[rounds, nodes, rail].all())
+    numbers = tuple(cells.numbers[at] for at in sorted(set(map(int, rounds))))
+    partners = tuple(sorted(set(map(int, cells.partner[rounds, nodes]))))
+    confirmed = len({int(at) for at in rounds if cells.confirms[at]})
+    over_rounds, over_nodes = np.nonzero(over)
+    cells.explain(over_rounds, over_nodes, rail)
+    part = Part(kind, leaf, rail=rail)
+    return Evidence(
+        part, symptom_of(share, wrong), share, numbers, partners, confirmed, cells.topology.members[leaf]
+    )  # fmt: skip

@@ -1,0 +1,158 @@
+"""Where nodes sit in the fabric: leaf and pod of each node, and the rails that all of them have.
+
+A *rail* is one network of many: NIC i of every node (in a rail-optimised fabric with a leaf switch of its own in each
+group of nodes). A *leaf* here is such a group: the nodes that share their leaf switch on every rail. A *pod* is a
+group of leaves below the same spines.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+from collections.abc import Hashable, Mapping, Sequence
+
+import numpy as np
+from numpy.typing import NDArray
+
+Indices = NDArray[np.intp]
+
+LEAF_LABEL, POD_LABEL, RACK_LABEL = "leaf", "pod", "rack"
+"""Node labels. Where no node has a leaf, the rack stands in: its nodes usually share their leaf switches."""
+
+
+class BadTopology(ValueError):
+    """A topology that cannot be used; the message is a sentence that says where it is wrong and what to do."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Topology:
+    """Nodes by index, with the index of their leaf, and of each leaf's pod.
+
+    Raises BadTopology unless names are unique and every index exists. ``known`` is false where nothing is known of
+    leaves: all nodes then form one leaf, and neither leaves nor their uplinks can be told apart from paths.
+    """
+
+    nodes: tuple[str, ...]
+    rails: tuple[str, ...]
+    leaf_of: tuple[int, ...]
+    leaves: tuple[str, ...]
+    pod_of: tuple[int, ...]
+    pods: tuple[str, ...]
+    known: bool = True
+
+    def __post_init__(self) -> None:
+        for kind, names in (("node", self.nodes), ("rail", self.rails), ("leaf", self.leaves), ("pod", self.pods)):
+            if not names:
+                raise BadTopology(f"the topology has no {kind}: name at least one")
+            if len(set(names)) != len(names):
+                twice = next(name for name in names if names.count(name) > 1)
+                raise BadTopology(f"the topology names the {kind} {twice} twice: keep one of them")
+        for of, names, into in ((self.leaf_of, self.nodes, self.leaves), (self.pod_of, self.leaves, self.pods)):
+            if len(of) != len(names) or not all(0 <= index < len(into) for index in of):
+                raise BadTopology(f"the topology places {len(of)} of {len(names)} into {len(into)}: the lists differ")
+
+    @functools.cached_property
+    def leaf_array(self) -> Indices:
+        """Leaf of each node, shape (nodes,)."""
+        return np.array(self.leaf_of, dtype=np.intp)
+
+    @functools.cached_property
+    def pod_array(self) -> Indices:
+        """Pod of each node, shape (nodes,)."""
+        return np.array(self.pod_of, dtype=np.intp)[self.leaf_array]
+
+    @functools.cached_property
+    def index(self) -> dict[str, int]:
+        """Index of each node by its name."""
+        return {name: at for at, name in enumerate(self.nodes)}
+
+    @functools.cached_property
+    def members(self) -> tuple[tuple[int, ...], ...]:
+        """The nodes of each leaf, in order."""
+        found: list[list[int]] = [[] for _ in self.leaves]
+        for node, leaf in enumerate(self.leaf_of):
+            found[leaf].append(node)
+        return tuple(tuple(each) for each in found)
+
+    @property
+    def paths(self) -> bool:
+        """Whether paths between leaves can be told apart at all."""
+        return self.known and len(self.leaves) > 1
+
+
+def unknown(nodes: Sequence[str], rails: Sequence[str]) -> Topology:
+    """The topology of nodes of which nothing is known: one leaf, one pod."""
+    return Topology(tuple(nodes), tuple(rails), (0,) * len(nodes), ("all nodes",), (0,), ("all nodes",), known=False)
+
+
+def from_groups(
+    leaf: Mapping[str, Hashable], rails: Sequence[str], pod: Mapping[Hashable, str] | None = None
+) -> Topology:
+    """The topology of nodes whose leaf is known; ``pod`` of each leaf, all in one pod where it is not given.
+
+    Raises BadTopology for a leaf without a pod where others have one.
+    """
+    leaves = sorted(set(leaf.values()), key=str)
+    above = pod or dict.fromkeys(leaves, "all leaves")
+    without = [str(each) for each in leaves if each not in above]
+    if without:
+        raise BadTopology(f"leaf {without[0]} is in no pod, others are: give it one, or leave all pods out")
+    pods = sorted({above[each] for each in leaves})
+    place = {each: at for at, each in enumerate(leaves)}
+    return Topology(
+        tuple(leaf),
+        tuple(rails),
+        tuple(place[each] for each in leaf.values()),
+        tuple(map(str, leaves)),
+        tuple(pods.index(above[each]) for each in leaves),
+        tuple(pods),
+    )
+
+
+def from_labels(labels: Mapping[str, Mapping[str, str]], rails: Sequence[str]) -> Topology:
+    """The topology by the nodes' labels ``leaf`` and ``pod``; ``rack`` where no node has a leaf; else unknown.
+
+    Raises BadTopology where some nodes have the label and others lack it, or one leaf is in two pods.
+    """
+    for key in (LEAF_LABEL, RACK_LABEL):
+        leaf = {name: str(given[key]) for name, given in labels.items() if given.get(key)}
+        if not leaf:
+            continue
+        if len(leaf) < len(labels):
+            lacks = next(name for name in labels if name not in leaf)
+            raise BadTopology(f"{lacks} has no label {key}, others have: label it, or leave it out of the block")
+        return from_groups(leaf, rails, _pods(labels, leaf))
+    return unknown(list(labels), rails)
+
+
+def _pods(labels: Mapping[str, Mapping[str, str]], leaf: Mapping[str, str]) -> dict[Hashable, str]:
+    pods: dict[Hashable, str] = {}
+    for name, each in leaf.items():
+        pod = labels[name].get(POD_LABEL)
+        if pod and pods.setdefault(each, str(pod)) != str(pod):
+            raise BadTopology(
+                f"leaf {each} is in pod {pods[each]} by one node and in {pod} by {name}: correct the labels"
+            )
+    return pods
+
+
+def check_against(topology: Topology, enrolled: Sequence[str]) -> None:
+    """Raises BadTopology where a topology file and enrolment name different nodes."""
+    missing = [name for name in enrolled if name not in topology.index]
+    if missing:
+        raise BadTopology(
+            f"{missing[0]} is enrolled and {len(missing)} node(s) are not in the topology file: add them to the file"
+        )
+
+
+def restricted(topology: Topology, nodes: Sequence[str]) -> Topology:
+    """The topology of some of its nodes, in the order given; leaves and pods without nodes are left out."""
+    check_against(topology, nodes)
+    at = [topology.index[name] for name in nodes]
+    leaf: dict[str, Hashable] = {topology.nodes[node]: topology.leaves[topology.leaf_of[node]] for node in at}
+    pod: dict[Hashable, str] = {
+        topology.leaves[leaf_at]: topology.pods[topology.pod_of[leaf_at]]
+        for leaf_at in {topology.leaf_of[node] for node in at}
+    }
+    made = from_groups(leaf, topology.rails, pod)
+    return dataclasses.replace(made, known=topology.known)
