@@ -27,7 +27,7 @@ export ALLOW_MISSING TORCH_INDEX
 # The services come first: one of them may be Python's venv module, which the environment needs.
 .NOTPARALLEL:
 
-.PHONY: help install images demo services services-slow test test-slow declarations reference figures wording lint lock audit clean
+.PHONY: help install images demo services services-slow test test-slow declarations reference docs figures wording lint lock audit clean
 
 help: ## this list
 	@sed -n 's/^\([a-z-]*\):.*## /  make \1\t/p' Makefile | expand -t 16
@@ -62,7 +62,11 @@ declarations: $(INSTALLED) ## renew validators/skus/probes.json from the probes'
 reference: $(INSTALLED) ## renew docs/reference from the code: commands, settings, metrics, read API, probes, rules
 	@$(BIN)/python -m tests.docs.reference
 
-figures: $(INSTALLED) ## render docs/benchmarks.md from the stored measurements (tests/bench/figures)
+docs: $(INSTALLED) ## the documentation as a site in site/, with a search, without internet
+	@$(BIN)/mkdocs build --strict --quiet
+	@echo "site/index.html; the search needs a web server: python3 -m http.server --directory site"
+
+figures: $(INSTALLED) ## render docs/benchmarks.md and its lab book from the stored measurements (tests/bench/figures)
 	@$(BIN)/python -m tests.bench.page
 
 wording: $(TEST_TORCH) ## renew the snapshots of messages, one a room (tests/*/__snapshots__)
@@ -84,7 +88,7 @@ audit: $(INSTALLED) ## known vulnerabilities of what is pinned; fails if a packa
 	$(BIN)/uv tool run pip-audit==$(PIP_AUDIT_VERSION) --requirement requirements.txt --disable-pip --strict
 
 clean: ## remove what was installed and generated
-	rm -rf $(VENV) .demo .mypy_cache .ruff_cache .pytest_cache .hypothesis *.egg-info
+	rm -rf $(VENV) site .demo .mypy_cache .ruff_cache .pytest_cache .hypothesis *.egg-info
 
 # uv installs in seconds what takes pip minutes, but pip alone does it too.
 $(INSTALLED): requirements.txt pyproject.toml

@@ -52,7 +52,7 @@ class Settings(BaseSettings):
     )
     mail_to: str = pydantic.Field(default="", description="recipients of the reports, comma separated; empty: no mail")
     mail_rules: list[dict[str, Any]] = pydantic.Field(
-        default=[], description="who else gets which reports, as a JSON list (docs/operating.md, who gets what)"
+        default=[], description="who else gets which reports, as a JSON list (docs/mail.md)"
     )
     mail_from: str = pydantic.Field(default="muster@localhost", description="sender of the reports")
     smtp_conn_id: str = pydantic.Field(default="smtp_default", description="Airflow connection of the mail server")

@@ -59,12 +59,10 @@ CASES: dict[str, tuple[dict[str, float], dict[str, float]]] = {
 
 
 def test_each_alert_has_a_paragraph() -> None:
-    headings = [line for line in (ROOT / "docs" / "operating.md").read_text().splitlines() if line.startswith("### ")]
-    assert [f"### {name}" for name in RULES] == [line for line in headings if line.startswith("### Muster")]
+    headings = [line for line in (ROOT / "docs" / "alerts.md").read_text().splitlines() if line.startswith("## ")]
+    assert [f"## {name}" for name in RULES] == headings
     for name, rule in RULES.items():
-        assert (
-            rule["annotations"]["runbook_url"] == f"{{{{ $externalLabels.muster_docs }}}}/operating.md#{name.lower()}"
-        )
+        assert rule["annotations"]["runbook_url"] == f"{{{{ $externalLabels.muster_docs }}}}/alerts.md#{name.lower()}"
 
 
 @pytest.mark.needs_prometheus
@@ -99,7 +97,7 @@ def test_each_alert_fires_when_it_should(tmp_path: Path) -> None:
                         "exp_labels": {"severity": "warning"},
                         "exp_annotations": {
                             "summary": "Mails or notifications were given up: 1.",
-                            "runbook_url": "https://docs.example/muster/operating.md#mustermailsparked",
+                            "runbook_url": "https://docs.example/muster/alerts.md#mustermailsparked",
                         },
                     }
                 ],

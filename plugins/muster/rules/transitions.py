@@ -17,7 +17,7 @@ from muster.model.states import BROKEN, IN_FLIGHT, SERVING, STATE_OF_STAGE, Stat
 from muster_criteria.model import Verdict
 
 INCONCLUSIVE_BUDGET = 3
-"""Number of consecutive inconclusive runs after which a person decides (docs/operating.md)."""
+"""Number of consecutive inconclusive runs after which a person decides (docs/failed-node.md)."""
 
 
 class Need(enum.Enum):
