@@ -1,0 +1,267 @@
+"""Pair tests over real sockets: rates both ways, wrong bytes, dead rails, partners that are late, lost or strangers."""
+
+from __future__ import annotations
+
+import socket
+import threading
+import time
+from pathlib import Path
+
+import pytest
+
+from muster_node.cluster.pair import measure, tcp
+from muster_node.cluster.pair.backend import NotSent, Rail, Step
+from muster_node.cluster.pair.collective import environment
+from muster_node.cluster.pair.rdma import IbWrite
+from muster_node.hardware.host.machine import HostHardware
+from muster_node.hardware.seam import RealClock
+from muster_node.probe import Context
+from tests.muster_node.cluster.pair.pairs import both, figures, free_port, rails, run, sides
+
+
+def test_each_node_reports_what_arrived_at_it_alone_and_together(tmp_path: Path) -> None:
+    for rows in both(sides(2, variants=2), tmp_path):
+        alone, together = figures(rows, "pair_bandwidth"), figures(rows, "pair_bandwidth", "together")
+        assert set(alone) == {("r0", 0), ("r0", 1), ("r1", 0), ("r1", 1)}
+        assert set(together) == {("r0", 0), ("r1", 0)}
+        assert all(rate > 0 for rate in (*alone.values(), *together.values()))
+        assert set(figures(rows, "pair_wrong_bytes").values()) == {0}
+        assert [row["value"] for row in rows if row["metric"] == "pair_met"] == [1]
+
+
+def test_one_of_them_reports_the_round_trips(tmp_path: Path) -> None:
+    serves, joins = both(sides(2), tmp_path)
+    assert figures(serves, "pair_latency") == {}
+    assert all(value > 0 for value in figures(joins, "pair_latency").values())
+    assert set(figures(joins, "pair_latency")) == {("r0", 0), ("r1", 0)}
+
+
+def test_a_dead_rail_is_zero_with_its_reason_and_the_other_rail_is_measured(tmp_path: Path) -> None:
+    given = sides(2)
+    # An address that no interface here has cannot be bound; the partner cannot reach it either.
+    given[0]["rails"][1]["own"] = given[1]["rails"][1]["other"] = "192.0.2.1"
+    for rows in both(given, tmp_path):
+        rates = figures(rows, "pair_bandwidth")
+        assert rates["r1", 0] == 0
+        assert rates["r0", 0] > 0
+        notes = [row["note"] for row in rows if row["metric"] == "pair_bandwidth" and row["labels"]["rail"] == "r1"]
+        assert all("192.0.2.1" in note for note in notes)
+        assert [row["value"] for row in rows if row["metric"] == "pair_met"] == [1]
+
+
+STEP = Step(seconds=0.2, warmup_s=0.05, streams=1, seed=3, connect_s=1.0)
+
+
+def test_a_wrong_byte_is_counted_wherever_it_comes() -> None:
+    backend = tcp.Tcp(RealClock())
+    ends = [Rail("r0", own, other) for own, other in (("127.0.0.1", "127.0.0.2"), ("127.0.0.2", "127.0.0.1"))]
+    receiver = backend.receive(ends[0], STEP)
+    spoilt = bytearray(tcp.pattern(STEP.seed))
+    spoilt[777] ^= 4
+
+    def send() -> None:
+        with socket.create_connection(("127.0.0.1", receiver.endpoint["port"])) as flow:
+            flow.sendall(spoilt + tcp.pattern(STEP.seed))
+
+    thread = threading.Thread(target=send)
+    thread.start()
+    assert receiver.result().wrong == 1
+    thread.join()
+    receiver.close()
+
+
+def test_exchanged_blocks_are_wrong_too() -> None:
+    assert tcp.pattern(1) != tcp.pattern(2)
+    pattern = tcp.pattern(1)
+    assert pattern[: 1 << 18] != pattern[1 << 18 : 2 << 18]
+    assert len(pattern) % 2 == 1
+
+
+def test_a_rail_that_accepts_and_then_sends_nothing_is_not_waited_for_for_ever() -> None:
+    backend = tcp.Tcp(RealClock())
+    receiver = backend.receive(Rail("r0", "127.0.0.1", "127.0.0.2"), STEP)
+    with socket.create_connection(("127.0.0.1", receiver.endpoint["port"])), pytest.raises(NotSent, match="no byte"):
+        receiver.result()
+    receiver.close()
+
+
+def test_a_stall_in_the_timed_part_counts_as_slow() -> None:
+    backend = tcp.Tcp(RealClock())
+    receiver = backend.receive(Rail("r0", "127.0.0.1", "127.0.0.2"), STEP)
+
+    def send() -> None:
+        with socket.create_connection(("127.0.0.1", receiver.endpoint["port"])) as flow:
+            flow.sendall(tcp.pattern(STEP.seed)[:100_000])
+
+    thread = threading.Thread(target=send)
+    thread.start()
+    # All of it came before the timed part began.
+    assert receiver.result().rate == 0.0
+    thread.join()
+    receiver.close()
+
+
+def test_a_partner_that_never_comes_is_said_so_by_either_side(tmp_path: Path) -> None:
+    for side, given in enumerate(sides(1, join_timeout_s=0.5)):
+        rows: list[dict[str, object]] = []
+        run(given, tmp_path / str(side), rows)
+        (row,) = rows
+        assert (row["metric"], row["value"]) == ("pair_met", 0)
+        assert row["note"]
+
+
+def test_a_partner_that_is_late_is_waited_for(tmp_path: Path) -> None:
+    given = sides(1)
+    found: list[dict[str, object]] = []
+    early = threading.Thread(target=run, args=(given[1], tmp_path / "join", found))
+    early.start()
+    time.sleep(0.8)
+    rows: list[dict[str, object]] = []
+    run(given[0], tmp_path / "serve", rows)
+    early.join()
+    assert figures(rows, "pair_bandwidth")["r0", 0] > 0
+    assert figures(found, "pair_bandwidth")["r0", 0] > 0
+
+
+def test_strangers_are_turned_away_and_the_partner_still_gets_in(tmp_path: Path) -> None:
+    given = sides(1)
+    rows: list[dict[str, object]] = []
+    serving = threading.Thread(target=run, args=(given[0], tmp_path / "serve", rows))
+    serving.start()
+    for knock in (b"GET / HTTP/1.0\r\n\r\n", b'{"kind": "hello", "secret": "wrong"}\n', b"\xff" * 100 + b"\n"):
+        for _ in range(50):
+            try:
+                with socket.create_connection(("127.0.0.1", given[0]["port"]), timeout=5) as stranger:
+                    stranger.sendall(knock)
+                    assert stranger.recv(100) == b""
+                break
+            except ConnectionRefusedError:
+                time.sleep(0.1)
+            except ConnectionResetError:
+                break
+    found: list[dict[str, object]] = []
+    run(given[1], tmp_path / "join", found)
+    serving.join(60)
+    assert figures(rows, "pair_bandwidth")["r0", 0] > 0
+
+
+def test_a_partner_that_dies_under_way_leaves_what_was_measured(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    class Died(Exception):
+        pass
+
+    original = measure.Pair._delay
+
+    def die(self: measure.Pair, rail: Rail) -> None:
+        if self.leads:
+            self.meeting.close()
+            raise Died
+        original(self, rail)
+
+    monkeypatch.setattr(measure.Pair, "_delay", die)
+    given = sides(2)
+    rows: list[dict[str, object]] = []
+    serving = threading.Thread(target=run, args=(given[0], tmp_path / "serve", rows))
+    serving.start()
+    with pytest.raises(Died):
+        run(given[1], tmp_path / "join", [])
+    serving.join(60)
+    assert figures(rows, "pair_bandwidth")["r0", 0] > 0
+    assert [row["value"] for row in rows if row["metric"] == "pair_met"] == [0]
+
+
+@pytest.mark.parametrize(
+    ("changed", "says"),
+    [
+        ({"role": "both"}, "role must be"),
+        ({"rails": []}, "rails must be"),
+        ({"rails": [{"name": "r0"}]}, "cannot be used"),
+        ({"rails": rails(1, 0) * 2}, "one name"),
+        ({"port": 0}, "port must be"),
+        ({"streams": 1000}, "streams must be"),
+        ({"seconds": -1}, "must be positive"),
+        ({"session": ""}, "session must be"),
+    ],
+)
+def test_parameters_that_do_not_fit_are_refused(changed: dict[str, object], says: str, tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match=says):
+        run({**sides(1)[0], **changed}, tmp_path, [])
+
+
+def test_nodes_that_do_not_have_the_same_backend_use_tcp(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PATH", str(tmp_path))
+    for rows in both(sides(1, backend="ib_write_bw"), tmp_path):
+        assert [row["text"] for row in rows if row["metric"] == "pair_backend"] == ["tcp"]
+        assert figures(rows, "pair_bandwidth")["r0", 0] > 0
+
+
+FAKE_IB = """#!/bin/sh
+# Prints what perftest 6 prints; as server it waits for its client, which writes into a file beside the script.
+case "$*" in *broken*) echo "Couldn't connect to device" >&2; exit 1;; esac
+for last; do :; done
+case "$last" in
+  127.*) printf ' #bytes     #iterations    BW peak[Gb/sec]    BW average[Gb/sec]   MsgRate[Mpps]\\n'
+         printf ' 65536      5000             390.10             385.25             0.734\\n';;
+  *) sleep 1.5;;
+esac
+"""
+
+
+def fake_ib(folder: Path) -> str:
+    folder.mkdir(exist_ok=True)
+    tool = folder / "ib_write_bw"
+    tool.write_text(FAKE_IB)
+    tool.chmod(0o755)
+    return f"{folder}:/usr/bin:/bin"
+
+
+def test_ib_write_bw_reports_the_senders_rate_and_looks_at_no_bytes(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("PATH", fake_ib(tmp_path / "bin"))
+    given = sides(1, backend="ib_write_bw")
+    for side in given:
+        side["rails"][0]["device"] = "mlx5_0"
+    for rows in both(given, tmp_path):
+        assert figures(rows, "pair_bandwidth")["r0", 0] == 385.25
+        assert figures(rows, "pair_wrong_bytes") == {}
+
+
+def test_where_rdma_fails_plain_tcp_tells_host_and_fabric_apart(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("PATH", fake_ib(tmp_path / "bin"))
+    given = sides(1, backend="ib_write_bw")
+    for side in given:
+        side["rails"][0]["device"] = "broken"
+    for rows in both(given, tmp_path):
+        assert figures(rows, "pair_bandwidth")["r0", 0] == 0
+        assert figures(rows, "pair_bandwidth", "host_tcp")["r0", 0] > 0
+
+
+def test_the_command_of_ib_write_bw(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PATH", fake_ib(tmp_path / "bin"))
+    context = Context(HostHardware(), {}, 0, tmp_path, lambda *a, **k: None, lambda sentence: None)
+    assert IbWrite(context).name == "ib_write_bw"
+
+
+def test_nccl_is_pinned_to_exactly_one_device() -> None:
+    rail = Rail("r1", "10.0.0.1", "10.0.0.2", interface="ib1", device="mlx5_1", gpu=1)
+    assert environment("nccl", rail)["NCCL_IB_HCA"] == "=mlx5_1"
+    assert environment("gloo", rail) == {"GLOO_SOCKET_IFNAME": "ib1"}
+
+
+@pytest.mark.needs_torch
+def test_a_group_of_two_by_gloo_verifies_its_payload(tmp_path: Path) -> None:
+    given = sides(1, backend="gloo", mib=1)
+    for side in given:
+        side["rails"][0]["interface"] = "lo"
+    for rows in both(given, tmp_path):
+        assert figures(rows, "pair_bandwidth")["r0", 0] > 0
+        assert figures(rows, "pair_wrong_bytes")["r0", 0] == 0
+
+
+def test_a_port_that_is_taken_is_an_error_of_ours(tmp_path: Path) -> None:
+    with socket.create_server(("127.0.0.1", free_port())) as taken, pytest.raises(OSError, match="in use"):
+        run({**sides(1)[0], "port": taken.getsockname()[1]}, tmp_path, [])

@@ -1,0 +1,1 @@
+"""A test between two nodes, over each of their rails: payload, bandwidth and latency."""

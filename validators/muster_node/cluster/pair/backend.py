@@ -1,0 +1,85 @@
+"""What a way of sending over one rail offers: a receiver that is opened first, and a sender that is told where."""
+
+from __future__ import annotations
+
+import abc
+import dataclasses
+from typing import Any
+
+Endpoint = dict[str, Any]
+"""What the sender has to know of a receiver; JSON."""
+
+
+class NotSent(Exception):
+    """Nothing could be sent over the rail; the message is a clause that names the reason."""
+
+
+class NoBackend(Exception):
+    """The backend is not there on this node; the message is a clause that names what is missing."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Rail:
+    """One rail of this node: addresses of both ends, the interface that has ``own``, the RDMA device and the GPU."""
+
+    name: str
+    own: str
+    other: str
+    interface: str = ""
+    device: str = ""
+    gpu: int = 0
+
+
+@dataclasses.dataclass(frozen=True)
+class Step:
+    """One transfer: how long it is timed, after how long a start, over how many flows, and the payload's seed."""
+
+    seconds: float
+    warmup_s: float
+    streams: int
+    seed: int
+    connect_s: float
+
+    @property
+    def limit_s(self) -> float:
+        """Seconds after which a transfer that has not ended is given up."""
+        return self.connect_s + self.warmup_s + self.seconds + 5.0
+
+
+@dataclasses.dataclass(frozen=True)
+class Transfer:
+    """What arrived: Gb/s, wrong bytes (None where the backend does not look at them), and why nothing did."""
+
+    rate: float
+    wrong: int | None = None
+    trouble: str = ""
+
+
+class Receiver(abc.ABC):
+    """The receiving end of one transfer, open before the sender is told."""
+
+    endpoint: Endpoint
+
+    @abc.abstractmethod
+    def result(self) -> Transfer:
+        """Waits for the transfer's end. Raises NotSent."""
+
+    @abc.abstractmethod
+    def close(self) -> None:
+        """Ends whatever still runs."""
+
+
+class Backend(abc.ABC):
+    """One way of sending."""
+
+    name: str
+    latency = False
+    """Whether ``round_trips`` works."""
+
+    @abc.abstractmethod
+    def receive(self, rail: Rail, step: Step) -> Receiver:
+        """Opens the receiving end. Raises NotSent."""
+
+    @abc.abstractmethod
+    def send(self, rail: Rail, endpoint: Endpoint, step: Step) -> float | None:
+        """Sends, and returns Gb/s where only the sender knows it. Raises NotSent."""

@@ -1,0 +1,88 @@
+"""NCCL between one GPU of each node with NCCL_IB_HCA pinned to one rail; gloo between CPUs, pinned by interface.
+
+The libraries read their choice of NIC once in a process, so each transfer has a process of its own on either side.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import pkgutil
+import socket
+import sys
+from typing import Any
+
+from muster_node.cluster.pair.backend import Backend, Endpoint, NotSent, Rail, Receiver, Step, Transfer
+from muster_node.probe import Context, Skip
+from muster_node.tools.run import started
+
+_START_S = 60.0
+"""Importing PyTorch and opening a CUDA context takes many seconds on a cold node."""
+_CHILD = "collective_child.py"
+
+
+class Collective(Backend):
+    """Sends of a torch.distributed group of two. ``library``: "nccl" or "gloo"; ``address``: this node's own."""
+
+    def __init__(self, context: Context, library: str, address: str, mib: int) -> None:
+        self.name = library
+        self._context, self._address, self._mib = context, address, mib
+
+    def receive(self, rail: Rail, step: Step) -> Receiver:
+        """Starts this side's process, which waits for the other's."""
+        with socket.socket(socket.AF_INET6 if ":" in self._address else socket.AF_INET) as free:
+            free.bind((self._address, 0))
+            port = int(free.getsockname()[1])
+        endpoint: Endpoint = {"address": self._address, "port": port}
+        return _Side(self._context, self.name, rail, endpoint, step, self._mib, receives=True)
+
+    def send(self, rail: Rail, endpoint: Endpoint, step: Step) -> float | None:
+        """Runs this side's process to its end."""
+        with contextlib.closing(
+            _Side(self._context, self.name, rail, endpoint, step, self._mib, receives=False)
+        ) as side:
+            side.result()
+        return None
+
+
+def environment(library: str, rail: Rail) -> dict[str, str]:
+    """What pins a library to a rail. The "=" keeps mlx5_1 from meaning mlx5_10 too."""
+    if library == "gloo":
+        return {"GLOO_SOCKET_IFNAME": rail.interface} if rail.interface else {}
+    pinned = {"NCCL_IB_HCA": f"={rail.device}", "NCCL_NVLS_ENABLE": "0", "NCCL_MNNVL_ENABLE": "0"}
+    return pinned if rail.device else {"NCCL_SOCKET_IFNAME": f"={rail.interface}", "NCCL_IB_DISABLE": "1"}
+
+
+class _Side(Receiver):
+    def __init__(
+        self, context: Context, library: str, rail: Rail, endpoint: Endpoint, step: Step, mib: int, receives: bool
+    ) -> None:
+        self.endpoint = endpoint
+        self._limit_s = _START_S + step.limit_s
+        job: dict[str, Any] = {
+            **endpoint, "library": library, "rank": 0 if receives else 1, "gpu": rail.gpu, "seconds": step.seconds,
+            "warmup_s": step.warmup_s, "seed": step.seed, "mib": mib, "limit_s": _START_S,
+        }  # fmt: skip
+        source = pkgutil.get_data("muster_node.cluster.pair", _CHILD)
+        command = [sys.executable, "-c", (source or b"").decode(), json.dumps(job)]
+        self._running = started(context, command, environment(library, rail))
+        try:
+            self._tool = self._running.__enter__()
+        except Skip as error:
+            raise NotSent(str(error)) from error
+
+    def result(self) -> Transfer:
+        """What the process printed last."""
+        done = self._tool.wait(self._limit_s)
+        try:
+            found = json.loads((done.out.strip().splitlines() or [""])[-1])
+            if done.status == 0:
+                return Transfer(float(found["gbits"]), int(found["wrong"]))
+        except (ValueError, KeyError, TypeError):
+            pass
+        ended = "did not end in time" if done.status is None else done.last_line()
+        raise NotSent(f"the process of {self.endpoint['port']} failed: {ended}")
+
+    def close(self) -> None:
+        """Ends the process."""
+        self._running.__exit__(None, None, None)

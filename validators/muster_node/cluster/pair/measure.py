@@ -1,0 +1,162 @@
+"""The steps of a pair test, in lockstep on both nodes: each rail alone in both directions, then all together.
+
+Both sides go through the same steps, and by its role (the node that joined leads) each knows whether it receives.
+What a node reports is what arrived at it; its partner reports the other direction.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import threading
+from collections.abc import Sequence
+from typing import Callable
+
+from muster_node.cluster.pair.backend import Backend, NotSent, Rail, Receiver, Step, Transfer
+from muster_node.cluster.pair.meeting import Meeting
+from muster_node.cluster.pair.tcp import Tcp
+
+ALONE, TOGETHER, CROSSED, HOST = "alone", "together", "crossed", "host_tcp"
+"""``crossed``: this rail's GPU over the next rail's NIC. ``host_tcp``: plain TCP where the backend failed, to tell host
+and fabric apart."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Arrived:
+    """One transfer to this node."""
+
+    rail: Rail
+    mode: str
+    variant: int
+    transfer: Transfer
+
+
+@dataclasses.dataclass(frozen=True)
+class Pair:
+    """This node's side. ``leads``: it joined the other one."""
+
+    meeting: Meeting
+    rails: Sequence[Rail]
+    backend: Backend
+    tcp: Tcp
+    step: Step
+    leads: bool
+    report: Callable[[Arrived], None]
+    delays: Callable[[Rail, list[float]], None]
+
+    def run(self, variants: int, crossed: bool = False) -> None:
+        """All steps. Raises PartnerLost."""
+        for at, rail in enumerate(self.rails):
+            for variant in range(variants):
+                self._both_ways([at], ALONE, variant)
+            self._delay(rail)
+        if len(self.rails) > 1:
+            self._both_ways(list(range(len(self.rails))), TOGETHER, 0)
+        if crossed and len(self.rails) > 1:
+            for at in range(len(self.rails)):
+                self._both_ways([at], CROSSED, 0)
+
+    def _both_ways(self, at: list[int], mode: str, variant: int) -> None:
+        for to_leader in (True, False):
+            receives = to_leader is self.leads
+            failed = self._transfer(at, mode, variant, receives, self.backend)
+            if failed and self.backend.name != self.tcp.name:
+                self._transfer(failed, HOST, variant, receives, self.tcp)
+
+    def _transfer(self, at: list[int], mode: str, variant: int, receives: bool, backend: Backend) -> list[int]:
+        """One direction over some rails at once. Returns the rails that failed, the same list on both sides."""
+        used = [self._crossed(place) if mode == CROSSED else self.rails[place] for place in at]
+        step = dataclasses.replace(self.step, seed=self.step.seed + 1009 * variant + 31 * at[0])
+        with contextlib.ExitStack() as opened:
+            if receives:
+                return self._receive(at, used, mode, variant, backend, step, opened)
+            return self._send(at, used, backend, step)
+
+    def _crossed(self, place: int) -> Rail:
+        following = self.rails[(place + 1) % len(self.rails)]
+        return dataclasses.replace(following, name=self.rails[place].name, gpu=self.rails[place].gpu)
+
+    def _receive(
+        self, at: list[int], used: list[Rail], mode: str, variant: int, backend: Backend, step: Step,
+        opened: contextlib.ExitStack,
+    ) -> list[int]:  # fmt: skip
+        receivers: dict[int, Receiver] = {}
+        found: dict[int, Transfer] = {}
+        for place, rail in zip(at, used):
+            try:
+                receivers[place] = opened.enter_context(contextlib.closing(backend.receive(rail, step)))
+            except NotSent as error:
+                found[place] = Transfer(0.0, trouble=str(error))
+        self.meeting.tell("open", ends={place: receiver.endpoint for place, receiver in receivers.items()})
+
+        def take(place: int) -> None:
+            try:
+                found[place] = receivers[place].result()
+            except NotSent as error:
+                found[place] = Transfer(0.0, trouble=str(error))
+
+        _at_once(take, list(receivers))
+        sent = self.meeting.hear("sent")["rates"]
+        failed = []
+        for place, rail in zip(at, used):
+            transfer = found.get(place, Transfer(0.0, trouble="the receiver failed"))
+            by_sender = sent.get(str(place)) if isinstance(sent, dict) else None
+            if isinstance(by_sender, str):
+                transfer = dataclasses.replace(transfer, trouble=f"{transfer.trouble}; {by_sender}".strip("; "))
+            elif isinstance(by_sender, (int, float)) and not transfer.trouble:
+                transfer = dataclasses.replace(transfer, rate=float(by_sender))
+            if transfer.trouble:
+                failed.append(place)
+            self.report(Arrived(rail, mode, variant, transfer))
+        self.meeting.tell("failed", rails=failed)
+        return failed
+
+    def _send(self, at: list[int], used: list[Rail], backend: Backend, step: Step) -> list[int]:
+        ends = self.meeting.hear("open")["ends"]
+        rates: dict[int, float | str | None] = {}
+
+        def send(place: int) -> None:
+            try:
+                end = ends.get(str(place)) if isinstance(ends, dict) else None
+                rates[place] = backend.send(used[at.index(place)], end, step) if isinstance(end, dict) else None
+            except NotSent as error:
+                rates[place] = str(error)
+
+        _at_once(send, at)
+        self.meeting.tell("sent", rates=rates)
+        failed = self.meeting.hear("failed")["rails"]
+        return [place for place in at if isinstance(failed, list) and place in failed]
+
+    def _delay(self, rail: Rail) -> None:
+        """Round trips of small messages, measured by the leader."""
+        if self.leads:
+            port = self.meeting.hear("echo")["port"]
+            times: list[float] = []
+            with contextlib.suppress(NotSent):
+                times = self.tcp.round_trips(rail, int(port), self.step) if port else []
+            self.delays(rail, times)
+            self.meeting.tell("echoed")
+            return
+        echo = None
+        with contextlib.suppress(NotSent):
+            echo = self.tcp.answer(rail, self.step)
+        thread = threading.Thread(target=_quietly, args=(echo.serve,), daemon=True) if echo else None
+        if thread:
+            thread.start()
+        self.meeting.tell("echo", port=echo.endpoint["port"] if echo else 0)
+        self.meeting.hear("echoed")
+        if echo:
+            echo.close()
+
+
+def _at_once(work: Callable[[int], None], places: list[int]) -> None:
+    threads = [threading.Thread(target=work, args=(place,), daemon=True) for place in places]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+
+
+def _quietly(work: Callable[[], None]) -> None:
+    with contextlib.suppress(NotSent):
+        work()

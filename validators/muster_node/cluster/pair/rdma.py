@@ -1,0 +1,76 @@
+"""perftest's ib_write_bw over one rail: the full rate of the port, without looking at the payload."""
+
+from __future__ import annotations
+
+import shutil
+
+from muster_node.cluster.pair.backend import Backend, Endpoint, NoBackend, NotSent, Rail, Receiver, Step, Transfer
+from muster_node.probe import Context, Skip
+from muster_node.tools.output import BadOutput, failed_exit
+from muster_node.tools.perftest import parse_ib_write_bw
+from muster_node.tools.run import Tool, ToolRun, parsed, run_tool, started
+
+_FIRST_PORT = 18600
+_START_S = 1.0
+_SIZE = 65536
+
+
+class IbWrite(Backend):
+    """RDMA writes; the client, which is the sender, prints the rate. Raises NoBackend where perftest is missing."""
+
+    name = "ib_write_bw"
+
+    def __init__(self, context: Context) -> None:
+        if shutil.which("ib_write_bw") is None:
+            raise NoBackend("ib_write_bw is not installed")
+        self._context = context
+        self._next = _FIRST_PORT
+
+    def receive(self, rail: Rail, step: Step) -> Receiver:
+        """Starts the server."""
+        self._next += 1
+        return _Server(self._context, rail, step, self._next)
+
+    def send(self, rail: Rail, endpoint: Endpoint, step: Step) -> float | None:
+        """Runs the client."""
+        command = [*_command(rail, int(endpoint["port"]), step), rail.other]
+        try:
+            return parsed(run_tool(self._context, command, step.limit_s), step.limit_s, _rate)
+        except (BadOutput, Skip) as error:
+            raise NotSent(f"ib_write_bw {error}") from error
+
+
+def _command(rail: Rail, port: int, step: Step) -> list[str]:
+    name, _, number = rail.device.partition("/")
+    command = ["ib_write_bw", "-d", name, "-i", number or "1", "-p", str(port), "-F", "--report_gbits"]
+    return [*command, "-s", str(_SIZE), "-q", str(step.streams), "-D", str(max(1, round(step.seconds)))]
+
+
+def _rate(done: ToolRun) -> float:
+    rate = parse_ib_write_bw(done.out + "\n" + done.err)
+    if done.status:
+        raise failed_exit(done.status)
+    return rate
+
+
+class _Server(Receiver):
+    def __init__(self, context: Context, rail: Rail, step: Step, port: int) -> None:
+        self.endpoint = {"port": port}
+        self._limit_s = step.limit_s
+        self._running = started(context, _command(rail, port, step))
+        try:
+            self._tool: Tool = self._running.__enter__()
+        except Skip as error:
+            raise NotSent(str(error)) from error
+        context.hardware.clock.sleep(_START_S)  # until it listens
+
+    def result(self) -> Transfer:
+        """The server's own end; the rate is the client's."""
+        done = self._tool.wait(self._limit_s)
+        if done.status != 0:
+            raise NotSent(f"ib_write_bw's server: {done.last_line()}")
+        return Transfer(0.0)
+
+    def close(self) -> None:
+        """Ends the server."""
+        self._running.__exit__(None, None, None)
