@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from airflow.sdk import DAG
 
+from muster.model import dags
 from muster.operators import forms
 from muster.operators.lifecycle import admission
 
@@ -19,7 +20,7 @@ PARAMS = {
 }
 
 with DAG(
-    dag_id="admission",
+    dag_id=dags.ADMISSION,
     description="Asks a person about a node that the gate does not admit",
     schedule=None,
     catchup=False,
@@ -34,5 +35,5 @@ with DAG(
         admission.carry_out,
         whether="enters production",
         options=admission.OPTIONS,
-        retest="node_qualification",
+        retest=dags.NODE_QUALIFICATION,
     )

@@ -7,6 +7,8 @@ from typing import Any
 from airflow.providers.standard.operators.trigger_dagrun import TriggerDagRunOperator
 from airflow.sdk import DAG, Param, TriggerRule, task
 
+from muster.model import dags
+from muster.model.runs import RunKey
 from muster.operators import forms
 from muster.operators.testing import block
 from muster.operators.testing.member import RETRY_DELAY, MusterMemberOperator
@@ -27,7 +29,7 @@ PARAMS = {
 }
 
 with DAG(
-    dag_id="cluster_qualification",
+    dag_id=dags.CLUSTER_QUALIFICATION,
     description="Runs collectives and a training on qualified nodes together, and fails each node that degrades them",
     schedule=None,
     catchup=False,
@@ -42,37 +44,37 @@ with DAG(
     @task
     def claim_block(params: Any = None, dag_run: Any = None, ti: Any = None) -> list[str]:
         """Claim all nodes of the block for this run, or none."""
-        return block.claim(dag_run.dag_id, dag_run.run_id, params, ti.try_number, dag_run.triggering_user_name)
+        return block.claim(RunKey.of(dag_run), params, ti.try_number, dag_run.triggering_user_name)
 
     @task(trigger_rule=TriggerRule.ALL_DONE)
     def judge_block(dag_run: Any = None) -> None:
         """Judge the members by one another; one that fails goes into quarantine."""
-        block.judge(dag_run.dag_id, dag_run.run_id)
+        block.judge(RunKey.of(dag_run))
 
     @task
     def admit(dag_run: Any = None) -> None:
         """Admit the members that pass the gate; a person decides on the others that did not fail."""
-        block.admit(dag_run.dag_id, dag_run.run_id)
+        block.admit(RunKey.of(dag_run))
 
     @task
     def questions(params: Any = None, dag_run: Any = None) -> list[dict[str, Any]]:
         """Returns one admission run to start per node, so that an open question does not hold the block."""
-        return block.questions(dag_run.dag_id, dag_run.run_id, params["level"])
+        return block.questions(RunKey.of(dag_run), params["level"])
 
     @task(trigger_rule=TriggerRule.ALL_DONE)
     def conclude(dag_run: Any = None) -> str:
         """Summarise the block in a sentence; fails unless every member passed."""
-        return block.conclude(dag_run.dag_id, dag_run.run_id)
+        return block.conclude(RunKey.of(dag_run))
 
     @task
     def report(dag_run: Any = None) -> dict[str, str]:
         """Mail a report for each member; if mail is down, they are sent later."""
-        return block.report(dag_run.dag_id, dag_run.run_id)
+        return block.report(RunKey.of(dag_run))
 
     @task
     def release(dag_run: Any = None) -> list[str]:
         """Release the nodes."""
-        return block.release(dag_run.dag_id, dag_run.run_id)
+        return block.release(RunKey.of(dag_run))
 
     # The members' names alone go from task to task, to make a task of each; all else is in the records.
     taken: Any = claim_block().as_setup()
@@ -85,7 +87,7 @@ with DAG(
     entered: Any = admit()
     asked: Any = questions()
     ask = TriggerDagRunOperator.partial(
-        task_id="ask", trigger_dag_id="admission", logical_date=None, skip_when_already_exists=True
+        task_id="ask", trigger_dag_id=dags.ADMISSION, logical_date=None, skip_when_already_exists=True
     ).expand_kwargs(asked)
     concluded: Any = conclude()
     # Reported last: a member's final state is known only after its release.

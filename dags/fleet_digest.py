@@ -10,11 +10,12 @@ import datetime
 
 from airflow.sdk import DAG, CronTriggerTimetable, task
 
+from muster.model import dags
 from muster.operators import forms
 from muster.operators.reporting import mailing
 
 with DAG(
-    dag_id="fleet_digest",
+    dag_id=dags.FLEET_DIGEST,
     description="Mails what happened to the fleet in the last week or day",
     # Without a start date, and with this zero, it waits for the next morning: a new installation has nothing to report.
     schedule=CronTriggerTimetable("0 6 * * *", timezone="UTC", run_immediately=datetime.timedelta(0)),

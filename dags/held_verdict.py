@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from airflow.sdk import DAG
 
+from muster.model import dags
 from muster.operators import forms
 from muster.operators.lifecycle import admission, held
 
@@ -19,7 +20,7 @@ PARAMS = {
 }
 
 with DAG(
-    dag_id="held_verdict",
+    dag_id=dags.HELD_VERDICT,
     description="Asks a person about a verdict that the circuit breaker holds",
     schedule=None,
     catchup=False,
@@ -34,5 +35,5 @@ with DAG(
         held.carry_out,
         whether="is withdrawn from production",
         options=held.OPTIONS,
-        retest="node_revalidation",
+        retest=dags.NODE_REVALIDATION,
     )

@@ -12,6 +12,7 @@ from typing import Any
 from airflow.providers.standard.operators.trigger_dagrun import TriggerDagRunOperator
 from airflow.sdk import DAG, task
 
+from muster.model import dags
 from muster.operators import forms, upkeep
 from muster.operators.lifecycle import held
 from muster.operators.reporting import sending
@@ -26,7 +27,7 @@ def live(ti: Any) -> Callable[[str, str], bool]:
 
 
 with DAG(
-    dag_id="housekeeping",
+    dag_id=dags.HOUSEKEEPING,
     description=__doc__,
     schedule=datetime.timedelta(minutes=5),
     start_date=datetime.datetime(2026, 1, 1, tzinfo=datetime.UTC),
@@ -70,7 +71,7 @@ with DAG(
         return held.questions(live(ti))
 
     TriggerDagRunOperator.partial(
-        task_id="ask", trigger_dag_id="held_verdict", logical_date=None, skip_when_already_exists=True
+        task_id="ask", trigger_dag_id=dags.HELD_VERDICT, logical_date=None, skip_when_already_exists=True
     ).expand_kwargs(held_verdicts())
     deliver_mail()
     sweep_leases()

@@ -11,6 +11,7 @@ from typing import Any
 from airflow.providers.standard.operators.trigger_dagrun import TriggerDagRunOperator
 from airflow.sdk import DAG, task
 
+from muster.model import dags
 from muster.operators import forms
 from muster.operators.lifecycle import revalidation
 from muster.settings import settings
@@ -22,7 +23,7 @@ PARAMS = {
 }
 
 with DAG(
-    dag_id="idle_revalidation",
+    dag_id=dags.IDLE_REVALIDATION,
     description="Tests idle production nodes again, the most suspect first, few at a time",
     schedule=datetime.timedelta(minutes=5),
     start_date=datetime.datetime(2026, 1, 1, tzinfo=datetime.UTC),
@@ -42,5 +43,5 @@ with DAG(
         return revalidation.pick(dag_run.run_id, params["level"])
 
     TriggerDagRunOperator.partial(
-        task_id="revalidate", trigger_dag_id="node_revalidation", logical_date=None, skip_when_already_exists=True
+        task_id="revalidate", trigger_dag_id=dags.NODE_REVALIDATION, logical_date=None, skip_when_already_exists=True
     ).expand_kwargs(pick())

@@ -12,11 +12,12 @@ from typing import Any
 from airflow.providers.standard.operators.trigger_dagrun import TriggerDagRunOperator
 from airflow.sdk import DAG, Asset, PartitionedAssetTimetable, task
 
+from muster.model import dags
 from muster.operators import forms
 from muster.operators.lifecycle import arrival
 
 with DAG(
-    dag_id="new_hardware",
+    dag_id=dags.NEW_HARDWARE,
     description="Starts one qualification run for each node and delivery that is announced",
     schedule=PartitionedAssetTimetable(assets=Asset(arrival.ASSET)),
     catchup=False,
@@ -32,14 +33,14 @@ with DAG(
         return arrival.receive(
             dag_run.partition_key,
             [event.extra for event in dag_run.consumed_asset_events],
-            lambda run_id: ti.get_dr_count("node_qualification", run_ids=[run_id]) > 0,
+            lambda run_id: ti.get_dr_count(dags.NODE_QUALIFICATION, run_ids=[run_id]) > 0,
         )
 
     received: Any = receive()
     # If two runs reach this task with one delivery, Airflow refuses the second run of the same id.
     TriggerDagRunOperator(
         task_id="qualify",
-        trigger_dag_id="node_qualification",
+        trigger_dag_id=dags.NODE_QUALIFICATION,
         trigger_run_id=received["trigger_run_id"],
         conf=received["conf"],
         logical_date=None,

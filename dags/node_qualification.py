@@ -6,6 +6,8 @@ from typing import Any
 
 from airflow.sdk import DAG, TriggerRule, task
 
+from muster.model import dags
+from muster.model.runs import RunKey
 from muster.operators import forms
 from muster.operators.testing import qualification, stage
 
@@ -18,7 +20,7 @@ PARAMS = {
 }
 
 with DAG(
-    dag_id="node_qualification",
+    dag_id=dags.NODE_QUALIFICATION,
     description="Takes one node through intake, burn-in, integrity, performance and thermal tests to a verdict",
     schedule=None,
     catchup=False,
@@ -33,11 +35,11 @@ with DAG(
     @task(multiple_outputs=False)
     def claim(params: Any = None, dag_run: Any = None) -> dict[str, Any]:
         """Claim the node for this run, unless another run holds it or it is in use."""
-        return qualification.claim(dag_run.dag_id, dag_run.run_id, params, dag_run.triggering_user_name)
+        return qualification.claim(RunKey.of(dag_run), params, dag_run.triggering_user_name)
 
     @task(trigger_rule=TriggerRule.ALL_DONE, multiple_outputs=False)
     def conclude(dag_run: Any = None) -> dict[str, str]:
         """Combine the stages' verdicts and move the node: qualified, quarantine, or back to its state before."""
-        return qualification.conclude(dag_run.dag_id, dag_run.run_id)
+        return qualification.conclude(RunKey.of(dag_run))
 
     stage.wire(claim, conclude)

@@ -10,12 +10,13 @@ from typing import Any
 
 from airflow.sdk import DAG, Asset, task
 
+from muster.model import dags
 from muster.operators import forms
 from muster.operators.lifecycle import reports
 from muster.operators.testing import claims
 
 with DAG(
-    dag_id="node_report",
+    dag_id=dags.NODE_REPORT,
     description="Notes what is reported of nodes in service; the next idle tests take it up",
     schedule=[Asset(reports.ASSET)],
     catchup=False,

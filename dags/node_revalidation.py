@@ -10,6 +10,8 @@ from typing import Any
 
 from airflow.sdk import DAG, TriggerRule, task
 
+from muster.model import dags
+from muster.model.runs import RunKey
 from muster.operators import forms
 from muster.operators.lifecycle import revalidation
 from muster.operators.testing import stage
@@ -23,7 +25,7 @@ PARAMS = {
 }
 
 with DAG(
-    dag_id="node_revalidation",
+    dag_id=dags.NODE_REVALIDATION,
     description="Takes an idle production node through its stages again",
     schedule=None,
     catchup=False,
@@ -38,11 +40,11 @@ with DAG(
     @task(multiple_outputs=False)
     def claim(params: Any = None, dag_run: Any = None) -> dict[str, Any]:
         """Take the node out of production, unless it is in use by now."""
-        return revalidation.claim(dag_run.dag_id, dag_run.run_id, params, dag_run.triggering_user_name)
+        return revalidation.claim(RunKey.of(dag_run), params, dag_run.triggering_user_name)
 
     @task(trigger_rule=TriggerRule.ALL_DONE, multiple_outputs=False)
     def conclude(dag_run: Any = None) -> dict[str, str]:
         """Combine the stages' verdicts and return the node to production, or keep it out."""
-        return revalidation.conclude(dag_run.dag_id, dag_run.run_id)
+        return revalidation.conclude(RunKey.of(dag_run))
 
     stage.wire(claim, conclude)

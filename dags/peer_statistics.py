@@ -9,10 +9,11 @@ import datetime
 
 from airflow.sdk import DAG, task
 
+from muster.model import dags
 from muster.operators import forms, provisional, statistics
 
 with DAG(
-    dag_id="peer_statistics",
+    dag_id=dags.PEER_STATISTICS,
     description="Recomputes the statistics of the nodes of each model",
     schedule=datetime.timedelta(hours=1),
     start_date=datetime.datetime(2026, 1, 1, tzinfo=datetime.UTC),

@@ -8,13 +8,14 @@ import getpass
 import json
 import os
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 import pydantic
 from pydantic_settings import BaseSettings, SettingsConfigDict
 
 from muster.blackout import closed
 from muster.errors import BadSettings
+from muster.model.stages import Level
 
 EVENT_DAYS_MIN = 365
 """The fleet records delete no younger event (a trigger of the initial migration)."""
@@ -63,7 +64,7 @@ class Settings(BaseSettings):
     burn_slots: int = pydantic.Field(
         default=16, ge=1, description="nodes under load at once: slots of the pool muster_burn when it is created"
     )
-    admission_level: Literal["demo", "short", "standard", "long"] = pydantic.Field(
+    admission_level: Level = pydantic.Field(
         default="standard", description="level at which a node must pass to enter production by itself"
     )
     admission_max_age_hours: float = pydantic.Field(
@@ -108,9 +109,7 @@ class Settings(BaseSettings):
     breaker_fleet: int = pydantic.Field(
         default=20, ge=1, description="with fewer nodes in service there is no circuit breaker"
     )
-    revalidation_level: Literal["demo", "short", "standard", "long"] = pydantic.Field(
-        default="short", description="level of the tests of idle nodes"
-    )
+    revalidation_level: Level = pydantic.Field(default="short", description="level of the tests of idle nodes")
     certificate_key_file: Path | None = pydantic.Field(
         default=None, description="the key that signs certificates; unset: certificate.key in MUSTER_HOME, made once"
     )

@@ -21,6 +21,7 @@ from muster.admission import service as schedulers
 from muster.errors import MusterError, UnknownRun
 from muster.integration.airflow_api import AirflowClient
 from muster.integration.runid import run_id
+from muster.model import dags
 from muster.model.states import State
 from muster_demo import fleet, service, slurm, watchdog
 from muster_demo.draw import draw_faults, load_answers, node_names, save_answers
@@ -37,7 +38,6 @@ from muster_demo.watch import LOOK_EVERY_S, Run, Watcher, patiently, trigger_onc
 from muster_demo.workdir import Busy, Workdir
 from muster_reports.model import RunReport
 
-DAG_ID = "node_qualification"
 LEVEL = "demo"
 REASON = "demo"
 TIME_LIMIT_S = 1800.0
@@ -147,7 +147,7 @@ class Demo:
         stack = self.start_services(keys)
         members = self.start_fleet(keys)
         self.enrol(members, python)
-        stack.wait_ready(DAG_ID)
+        stack.wait_ready(dags.NODE_QUALIFICATION)
         login = "" if self.options.exit_after else f", login {stack.login.username}, password {stack.login.password}"
         self.say(f"Airflow is up: {stack.login.url}{escape(login)}")
         client = AirflowClient(stack.login.url, stack.login.username, stack.login.password)
@@ -237,8 +237,11 @@ class Demo:
     def trigger(self, members: list[fleet.Member], client: AirflowClient) -> list[Run]:
         """Trigger one qualification for each node, this machine first."""
         patiently(lambda: client.ensure_pool(fleet.POOL, 1))
-        patiently(lambda: client.unpause(DAG_ID))
-        runs = [Run(member.name, member.simulated, DAG_ID, run_id(member.name, REASON)) for member in members]
+        patiently(lambda: client.unpause(dags.NODE_QUALIFICATION))
+        runs = [
+            Run(member.name, member.simulated, dags.NODE_QUALIFICATION, run_id(member.name, REASON))
+            for member in members
+        ]
         for run in runs:
             conf = {"node": run.node, "level": LEVEL, "reason": REASON, "pool": fleet.POOL}
             if not run.simulated:
@@ -316,7 +319,7 @@ class Demo:
             return
         question = run_id(host.name, REASON)
         conf = {"node": host.name, "level": LEVEL, "reason": "the demo asks its user"}
-        trigger_once(client, service.ADMISSION_DAG, question, conf)
+        trigger_once(client, dags.ADMISSION, question, conf)
         self.say(
             f"Whether {host.name}, the real one, enters production is your decision: {service.question_page(question)}"
         )
@@ -338,7 +341,7 @@ class Demo:
 def finished(run: Run) -> RunReport | None:
     """The run's report; None for a run that the records do not have."""
     try:
-        return store.reporting.run(run.dag_id, run.run_id)
+        return store.reporting.run(run.key)
     except UnknownRun:
         return None
 

@@ -13,7 +13,7 @@ from muster import store
 from muster.errors import AirflowRefused
 from muster.integration import runid
 from muster.integration.airflow_api import REASON, AirflowClient
-from muster.model import runs
+from muster.model import dags, runs
 from muster.model.stages import STAGES
 from muster.model.states import SERVING, State
 from muster.rules.current import INCONCLUSIVE
@@ -22,10 +22,14 @@ from muster_demo.scoring import Service
 from muster_demo.table import production_cell
 from muster_demo.watch import Run, Watcher, patiently, trigger_once
 
-BLOCK_DAG, ADMISSION_DAG = "cluster_qualification", "admission"
-STATISTICS_DAG, PICK_DAG, REVALIDATION_DAG = "peer_statistics", "idle_revalidation", "node_revalidation"
 TASK = "ask"
-DAGS = (BLOCK_DAG, ADMISSION_DAG, STATISTICS_DAG, PICK_DAG, REVALIDATION_DAG)
+DAGS = (
+    dags.CLUSTER_QUALIFICATION,
+    dags.ADMISSION,
+    dags.PEER_STATISTICS,
+    dags.IDLE_REVALIDATION,
+    dags.NODE_REVALIDATION,
+)
 
 ACTOR = "demo-operator"
 """The login that answers in place of a person, so that the records show that no person did."""
@@ -39,7 +43,7 @@ BLOCK_MOST = 4
 
 def question_page(run_id: str) -> str:
     """The page of Airflow on which the question of an admission run is answered."""
-    return f"{settings().run_page(ADMISSION_DAG, run_id)}/tasks/{TASK}/required_actions"
+    return f"{settings().run_page(dags.ADMISSION, run_id)}/tasks/{TASK}/required_actions"
 
 
 def blocks(nodes: Sequence[str]) -> list[tuple[str, ...]]:
@@ -69,7 +73,7 @@ class Approver:
                 patiently(functools.partial(self._answer, run_id))
 
     def _pending(self) -> list[dict[str, Any]]:
-        return [each for each in self.client.hitl_pending() if each["task_instance"]["dag_id"] == ADMISSION_DAG]
+        return [each for each in self.client.hitl_pending() if each["task_instance"]["dag_id"] == dags.ADMISSION]
 
     def _announce(self, subject: str, run_id: str) -> None:
         if self.patience_s > 0:
@@ -78,7 +82,7 @@ class Approver:
 
     def _answer(self, run_id: str) -> None:
         try:
-            self.client.hitl_answer(ADMISSION_DAG, run_id, TASK, [ANSWER], {REASON: ANSWER_REASON})
+            self.client.hitl_answer(dags.ADMISSION, run_id, TASK, [ANSWER], {REASON: ANSWER_REASON})
         except AirflowRefused:
             # A person was quicker, and their answer counts.
             if any(each["task_instance"]["dag_run_id"] == run_id for each in self._pending()):
@@ -126,15 +130,15 @@ class ServiceStory:
         for dag_id in DAGS:
             patiently(functools.partial(self.client.unpause, dag_id))
         # From here on the nodes have each other as peers.
-        self._trigger(STATISTICS_DAG, {}, nodes)
+        self._trigger(dags.PEER_STATISTICS, {}, nodes)
         self._validate(nodes, "demo")
         # On a busy machine members may miss each other, which gives no verdict.
         if len(unjudged := [node for node in nodes if without_verdict(service_of(node))]) > 1:
             self._validate(unjudged, "demo again")
-        self._watch(ADMISSION_DAG)
+        self._watch(dags.ADMISSION)
         self.follow(self.approver.look)
         # By its schedule the DAG may have chosen a node meanwhile, which is out of production until its test ends.
-        self._watch(REVALIDATION_DAG)
+        self._watch(dags.NODE_REVALIDATION)
         self.follow(_nothing)
         serving = [node.name for node in store.nodes.find(states=(State.PRODUCTION,)) if node.name in nodes]
         if self.users is None:
@@ -146,8 +150,8 @@ class ServiceStory:
         self._revalidate("again__demo", serving, functools.partial(self._interrupt, self.users))
 
     def _revalidate(self, run_id: str, serving: Sequence[str], meanwhile: Callable[[], None]) -> None:
-        self._trigger(PICK_DAG, {"level": self.level}, serving, run_id)
-        self._watch(REVALIDATION_DAG)
+        self._trigger(dags.IDLE_REVALIDATION, {"level": self.level}, serving, run_id)
+        self._watch(dags.NODE_REVALIDATION)
         self.follow(meanwhile)
 
     def _interrupt(self, users: Users) -> None:
@@ -160,8 +164,13 @@ class ServiceStory:
     def _validate(self, nodes: Sequence[str], reason: str) -> None:
         for number, block in enumerate(blocks(nodes), start=1):
             run_id = runid.run_id(f"block-{number}", reason)
-            trigger_once(self.client, BLOCK_DAG, run_id, {"nodes": list(block), "level": self.level, "reason": reason})
-            self.watcher.runs += [Run(node, True, BLOCK_DAG, run_id) for node in block]
+            trigger_once(
+                self.client,
+                dags.CLUSTER_QUALIFICATION,
+                run_id,
+                {"nodes": list(block), "level": self.level, "reason": reason},
+            )
+            self.watcher.runs += [Run(node, True, dags.CLUSTER_QUALIFICATION, run_id) for node in block]
         self.follow(_nothing)
 
     def _trigger(
@@ -186,9 +195,9 @@ def without_verdict(served: Service) -> bool:
 
 def computes(run: Run) -> bool:
     """Whether a revalidation's test has begun on the node."""
-    if run.dag_id != REVALIDATION_DAG or not store.runs.find(run=(run.dag_id, run.run_id)):
+    if run.dag_id != dags.NODE_REVALIDATION or not store.runs.find(run=(run.dag_id, run.run_id)):
         return False
-    return any(store.runs.get_job(run.dag_id, run.run_id, stage) is not None for stage in STAGES)
+    return any(store.runs.get_job(run.key, stage) is not None for stage in STAGES)
 
 
 def _nothing() -> None:
@@ -202,22 +211,22 @@ def cells(run: Run, over: bool) -> dict[str, str]:
         verdicts.setdefault(each.dag_id, each.verdict.value if each.verdict else _at_work(each))
     here = service_of(run.node)
     production = production_cell(here.entered_by)
-    if run.dag_id == ADMISSION_DAG and not production:
+    if run.dag_id == dags.ADMISSION and not production:
         production = "kept out" if over else "asked"
     found = {
-        "tests": verdicts.get("node_qualification", ""),
-        "cluster": verdicts.get(BLOCK_DAG, ""),
+        "tests": verdicts.get(dags.NODE_QUALIFICATION, ""),
+        "cluster": verdicts.get(dags.CLUSTER_QUALIFICATION, ""),
         "production": production,
-        "revalidation": verdicts.get(REVALIDATION_DAG, ""),
+        "revalidation": verdicts.get(dags.NODE_REVALIDATION, ""),
     }
     return {column: cell for column, cell in found.items() if cell}
 
 
 def _at_work(run: runs.Run) -> str:
     """The stage of a revalidation whose job began last; "running" for runs without such stages."""
-    if run.dag_id != REVALIDATION_DAG:
+    if run.dag_id != dags.NODE_REVALIDATION:
         return "running"
-    begun = (stage for stage in reversed(STAGES) if store.runs.get_job(run.dag_id, run.run_id, stage) is not None)
+    begun = (stage for stage in reversed(STAGES) if store.runs.get_job(run.key, stage) is not None)
     return next(begun, "running").replace("_", "-")
 
 
@@ -228,10 +237,10 @@ def service_of(node: str) -> Service:
         for event in store.nodes.events(node)
         if event.to_state is State.PRODUCTION and event.from_state not in SERVING
     ]
-    reports: dict[str, list[Any]] = {BLOCK_DAG: [], REVALIDATION_DAG: []}
+    reports: dict[str, list[Any]] = {dags.CLUSTER_QUALIFICATION: [], dags.NODE_REVALIDATION: []}
     for run in reversed(store.runs.find(node=node)):
         if run.dag_id in reports:
-            reports[run.dag_id].append(store.reporting.run(run.dag_id, run.run_id, node=node))
+            reports[run.dag_id].append(store.reporting.run(run.key, node=node))
     evidence: Mapping[str, Any] = entries[-1].evidence if entries else {}
     again = [event.evidence for event in store.nodes.events(node) if "reevaluated" in event.evidence]
     return Service(
@@ -240,7 +249,7 @@ def service_of(node: str) -> Service:
         entered_by=entries[-1].actor if entries else "",
         on_full_pass=bool(evidence.get("full_coverage")),
         approvals=tuple(store.verdicts.approvals(node)),
-        validations=tuple(reports[BLOCK_DAG]),
-        revalidations=tuple(reports[REVALIDATION_DAG]),
+        validations=tuple(reports[dags.CLUSTER_QUALIFICATION]),
+        revalidations=tuple(reports[dags.NODE_REVALIDATION]),
         judged_again=sum(each["verdict"] != each["before"] for each in again),
     )

@@ -11,8 +11,8 @@ from rich.table import Table
 from rich.text import Text
 
 from muster.model.names import is_person
+from muster.model.stages import STAGES
 
-STAGES = ("intake", "burn_in", "integrity", "performance", "thermal")
 """The columns while nodes are qualified."""
 
 SERVICE = ("tests", "cluster", "production", "revalidation")

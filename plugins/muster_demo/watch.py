@@ -11,6 +11,7 @@ from typing import TypeVar
 from muster import store
 from muster.errors import AirflowRefused, AirflowUnreachable, AlreadyTriggered, UnknownRun
 from muster.integration.airflow_api import RUN_OVER, AirflowClient
+from muster.model.runs import RunKey
 from muster_demo.table import STAGES, Row
 
 LOOK_EVERY_S = 3.0
@@ -46,6 +47,11 @@ class Run:
     simulated: bool
     dag_id: str
     run_id: str
+
+    @property
+    def key(self) -> RunKey:
+        """The run's key."""
+        return RunKey(self.dag_id, self.run_id)
 
 
 class Watcher:
@@ -98,13 +104,13 @@ class Watcher:
 def stage_cells(run: Run, over: bool) -> dict[str, str]:
     """A cell for each stage of a run: its verdict, or "running" while a job of it is on the node."""
     try:
-        verdicts = {each.stage: each.verdict.value for each in store.runs.stages(run.dag_id, run.run_id)}
+        verdicts = {each.stage: each.verdict.value for each in store.runs.stages(run.key)}
     except UnknownRun:
         return {}
-    cells = {}
+    cells: dict[str, str] = {}
     for stage in STAGES:
         if stage in verdicts:
             cells[stage] = verdicts[stage]
-        elif not over and store.runs.get_job(run.dag_id, run.run_id, stage) is not None:
+        elif not over and store.runs.get_job(run.key, stage) is not None:
             cells[stage] = "running"
     return cells

@@ -26,9 +26,9 @@ from collections.abc import Iterable, Sequence
 from typing import Any
 
 from muster_criteria.model import Finding, Severity, Verdict
-from muster_criteria.sku_files.model import STAGES
 from muster_criteria.sku_files.skus import load_sku
 from muster_criteria.stage.verdict import overall
+from muster_criteria.stages import STAGES
 from muster_node.agent import orphans
 from muster_simulator import create_machine
 from muster_simulator.defects import DEFECTS

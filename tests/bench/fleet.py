@@ -8,6 +8,7 @@ mid-run. What was tested how often is counted by the nodes themselves.
 
 from __future__ import annotations
 
+from muster.model.runs import RunKey
 from tests.support import airflow_home
 
 assert airflow_home.HOME, "before anything imports Airflow"
@@ -231,7 +232,7 @@ def run_id(node: str) -> str:
 def verdict_of(node: str) -> Verdict | None:
     """The verdict in the records of the node's run once it has ended; INCONCLUSIVE is no verdict."""
     try:
-        run = store.runs.get(DAG_ID, run_id(node))
+        run = store.runs.get(RunKey(DAG_ID, run_id(node)))
     except UnknownRun:
         return None
     return None if run.ended_at is None or run.verdict is Verdict.INCONCLUSIVE else run.verdict

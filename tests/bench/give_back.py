@@ -25,8 +25,9 @@ from muster.admission.slurm_test_job import SlurmTests
 from muster.remote import jobs, ssh
 from muster.remote.login import Credentials
 from muster.remote.zipapp import build_agent
-from muster_criteria.sku_files.programme import STAGES, stage_calls
+from muster_criteria.sku_files.programme import stage_calls
 from muster_criteria.sku_files.skus import load_sku
+from muster_criteria.stages import STAGES
 from muster_node.contract import Plan, ProbeCall
 from tests.support.servers import slurm, sshd
 

@@ -24,7 +24,7 @@ from muster.rules.idle.capacity import Limits, Signs
 from muster.rules.idle.forecast import forecast
 from muster.rules.idle.selection import Idle, Known, by_urgency
 from muster.store.fleet.trends import IMAGE_RATIO_MAX
-from muster_criteria.sku_files.programme import STAGES
+from muster_criteria.stages import STAGES
 
 YEAR_H, STEP_H, MONTH_H = 24 * 365, 2, 24 * 30
 SIMULATED_MAX = 2_000

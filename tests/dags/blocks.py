@@ -16,6 +16,7 @@ from airflow.sdk.definitions import dag as sdk_dag
 from muster import store
 from muster.integration import logins
 from muster.model.nodes import NewNode
+from muster.model.runs import RunKey
 from muster.operators.testing import block, member
 from muster.remote import attempt as remote
 from muster.remote.zipapp import build_agent
@@ -117,7 +118,7 @@ class Meeting:
 
     def start_others(self) -> None:
         for name in self.members:
-            if name in self.absent or store.runs.get_job(*self.run, member.STAGE, node=name) is not None:
+            if name in self.absent or store.runs.get_job(self.run, member.STAGE, node=name) is not None:
                 continue
             operator = member.MusterMemberOperator(task_id="train", member=name, retries=2)
             ti = SimpleNamespace(
@@ -143,4 +144,4 @@ def validate(names: Sequence[str] = NAMES, **changes: Any) -> tuple[dict[str, st
 
 def verdicts(run_id: str, names: Sequence[str] = NAMES) -> dict[str, Verdict | None]:
     """What became of each member."""
-    return {name: store.runs.get(DAG_ID, run_id, node=name).verdict for name in names}
+    return {name: store.runs.get(RunKey(DAG_ID, run_id), node=name).verdict for name in names}

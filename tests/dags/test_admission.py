@@ -12,6 +12,7 @@ from muster import store
 from muster.admission import answers
 from muster.errors import IllegalMove, NodeLeased, Refusal
 from muster.model.nodes import NewNode
+from muster.model.runs import RunKey
 from muster.model.stages import STAGES
 from muster.model.states import State
 from muster.operators.lifecycle import admission
@@ -38,7 +39,7 @@ def answer(option: str = "Admit", reason: str = "seen it myself", name: str | No
 
 def put(node: str = "n1", dag_id: str = DAG_ID, run_id: str = "r") -> None:
     """The question of a run, about the node as it is now."""
-    store.questions.put(dag_id, run_id, node, store.questions.newest(node))
+    store.questions.put(RunKey(dag_id, run_id), node, store.questions.newest(node))
 
 
 def given(
@@ -46,7 +47,7 @@ def given(
 ) -> str:
     """A question, its answer as Airflow delivers it, and what is carried out."""
     put(node, dag_id, run_id)
-    admission.record_answer(dag_id, run_id, response)
+    admission.record_answer(RunKey(dag_id, run_id), response)
     return str(operators.carry_out(dag_id, run_id))
 
 
@@ -108,7 +109,7 @@ def test_what_went_wrong_while_the_person_thought_counts(waiting: None) -> None:
 
 
 def test_a_node_that_a_run_holds_meanwhile_is_tried_again(waiting: None) -> None:
-    store.leases.acquire("n1", "node_qualification", "n1__other")
+    store.leases.acquire("n1", RunKey("node_qualification", "n1__other"))
     with caused(AirflowException, NodeLeased):
         given(answer())
     assert [lease.run_id for lease in store.leases.live()] == ["n1__other"]
@@ -117,7 +118,7 @@ def test_a_node_that_a_run_holds_meanwhile_is_tried_again(waiting: None) -> None
 
 def test_no_person_answers_and_that_is_what_the_records_say(waiting: None) -> None:
     """What a real Airflow makes of a question's time-out is in test_live_airflow."""
-    sentence = admission.unanswered("n1", DAG_ID, "r", whether="enters production")
+    sentence = admission.unanswered("n1", RunKey(DAG_ID, "r"), whether="enters production")
     last = store.nodes.events("n1")[-1]
     assert (last.reason, last.from_state, last.to_state) == (sentence, State.QUALIFIED, State.QUALIFIED)
     assert store.verdicts.approvals("n1") == []
@@ -131,14 +132,14 @@ class TestAnAnswerCountsOnce:
             if asked:
                 put()
             with pytest.raises(AirflowFailException):
-                admission.carry_out(DAG_ID, "r")
+                admission.carry_out(RunKey(DAG_ID, "r"))
         assert store.nodes.get("n1").state is State.QUALIFIED
         assert store.verdicts.approvals("n1") == []
-        assert admission.asked_again(DAG_ID, "r", {"node": "n1"}) == []
+        assert admission.asked_again(RunKey(DAG_ID, "r"), {"node": "n1"}) == []
 
     def test_the_first_answer_stays(self, waiting: None) -> None:
         put()
-        admission.record_answer(DAG_ID, "r", answer("RMA"))
+        admission.record_answer(RunKey(DAG_ID, "r"), answer("RMA"))
         assert given(answer("Admit", name="Mallory")) == "RMA"
         (approval,) = store.verdicts.approvals("n1")
         assert (approval.person, approval.option) == ("Petra", "RMA")
@@ -147,28 +148,28 @@ class TestAnAnswerCountsOnce:
         assert given(answer()) == "Admit"
         store.nodes.move("n1", State.QUARANTINE, lives.PERSON, "it smokes")
         for _ in range(2):
-            assert admission.carry_out(DAG_ID, "r") == "Admit", "it was carried out before"
+            assert admission.carry_out(RunKey(DAG_ID, "r")) == "Admit", "it was carried out before"
         assert store.nodes.get("n1").state is State.QUARANTINE
         assert len(store.verdicts.approvals("n1")) == 1
 
     def test_newer_evidence_makes_an_answer_void(self, waiting: None) -> None:
         """A WARN that took the node out came after the question; one that serves has gone through a test since."""
         put()
-        admission.record_answer(DAG_ID, "r", answer())
+        admission.record_answer(RunKey(DAG_ID, "r"), answer())
         lease = values.begin("n1", "n1__warned")
         values.do_stage(lease, "intake", Verdict.WARN, findings=(values.finding(severity=Severity.WARNING),))
         for stage in STAGES[1:]:
             values.do_stage(lease, stage)
-        store.runs.finish(lease.dag_id, lease.run_id, Verdict.WARN, "gpu3 is slow.")
-        store.leases.release(lease.dag_id, lease.run_id, "over")
+        store.runs.finish(lease.key, Verdict.WARN, "gpu3 is slow.")
+        store.leases.release(lease.key, "over")
         assert store.nodes.get("n1").state is State.QUALIFIED
         with caused(AirflowFailException, IllegalMove):
-            admission.carry_out(DAG_ID, "r")
+            admission.carry_out(RunKey(DAG_ID, "r"))
         assert store.nodes.get("n1").state is State.QUALIFIED
         assert store.verdicts.approvals("n1") == []
-        assert [each["conf"]["node"] for each in admission.asked_again(DAG_ID, "r", {"node": "n1"})] == ["n1"]
+        assert [each["conf"]["node"] for each in admission.asked_again(RunKey(DAG_ID, "r"), {"node": "n1"})] == ["n1"]
         with pytest.raises(IllegalMove) as refused:
-            answers.check("Admit", store.nodes.get("n1"), DAG_ID, "r")
+            answers.check("Admit", store.nodes.get("n1"), RunKey(DAG_ID, "r"))
         assert refused.value.code is Refusal.OUTDATED
 
     def test_a_worker_that_dies_leaves_the_whole_decision_or_none(
@@ -182,6 +183,6 @@ class TestAnAnswerCountsOnce:
             with pytest.raises(KeyboardInterrupt):
                 given(answer())
         assert store.verdicts.approvals("n1") == []
-        assert admission.carry_out(DAG_ID, "r") == "Admit"
+        assert admission.carry_out(RunKey(DAG_ID, "r")) == "Admit"
         assert store.nodes.get("n1").state is State.PRODUCTION
         assert len(store.verdicts.approvals("n1")) == 1

@@ -14,6 +14,7 @@ import pytest
 from muster import store
 from muster.judging.reevaluate import reevaluate
 from muster.model.nodes import NewNode
+from muster.model.runs import RunKey
 from muster.operators.testing import remote_job
 from muster.remote import redfish
 from muster.remote.bmc import Login
@@ -79,7 +80,9 @@ def test_a_fan_that_fails_under_load_is_found_on_that_fan_and_found_again_by_a_r
     run_id = qualify()
 
     assert stages_read[-2:] == ["burn_in", "burn_in"], "before the load, and after it"
-    judged = next(each for each in store.reporting.run(DAG_ID, run_id).stages if each.judgement.stage == "burn_in")
+    judged = next(
+        each for each in store.reporting.run(RunKey(DAG_ID, run_id)).stages if each.judgement.stage == "burn_in"
+    )
     assert judged.judgement.verdict is Verdict.FAIL
     found = {(each.metric, each.device, each.fault_class) for each in judged.judgement.findings}
     assert found == {
@@ -89,7 +92,7 @@ def test_a_fan_that_fails_under_load_is_found_on_that_fan_and_found_again_by_a_r
     observed = {(each.metric, each.device): each for each in judged.judgement.observations}
     assert observed["inlet_temperature", "inlet"].value == 24.0
     assert dict(observed["inlet_temperature", "inlet"].labels) == {"source": "redfish"}
-    (again,) = reevaluate(store.runs.get(DAG_ID, run_id), stage="burn_in")
+    (again,) = reevaluate(store.runs.get(RunKey(DAG_ID, run_id)), stage="burn_in")
     assert again.differences == ()
 
 
@@ -117,7 +120,9 @@ def test_a_fan_that_fails_for_a_while_and_turns_again_before_the_load_is_over_is
 
     assert len(readings) >= 3
     assert standin.started(server.home).count("burn_in") == 1, "read beside the load, which goes on"
-    judged = next(each for each in store.reporting.run(DAG_ID, run_id).stages if each.judgement.stage == "burn_in")
+    judged = next(
+        each for each in store.reporting.run(RunKey(DAG_ID, run_id)).stages if each.judgement.stage == "burn_in"
+    )
     found = {(each.metric, each.device) for each in judged.judgement.findings}
     assert found == {("fan_speed", "fan0"), ("fan_state", "fan0")}
 
@@ -129,7 +134,9 @@ def test_a_bmc_that_does_not_answer_is_reported_and_neither_passes_nor_fails_the
     enrol({"url": f"http://127.0.0.1:{free_port()}"})
     pass_intake(monkeypatch)
     run_id = qualify()
-    judged = next(each for each in store.reporting.run(DAG_ID, run_id).stages if each.judgement.stage == "burn_in")
+    judged = next(
+        each for each in store.reporting.run(RunKey(DAG_ID, run_id)).stages if each.judgement.stage == "burn_in"
+    )
     assert judged.judgement.verdict is Verdict.INCONCLUSIVE
     assert judged.judgement.findings == ()
     assert any("the BMC at http://127.0.0.1" in note for note in judged.judgement.notes)

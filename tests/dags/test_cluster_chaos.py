@@ -16,6 +16,7 @@ import pytest
 import yaml
 
 from muster import store
+from muster.model.runs import RunKey
 from muster.model.states import State
 from muster.operators.testing import member
 from muster_criteria.cluster.model import COLLECTIVES, TRAINING
@@ -122,7 +123,7 @@ def test_a_lost_rank_is_named_the_other_ends_and_no_node_is_leased(
     (left,) = set(NAMES) - {lost}
     assert (states[f"train[{left}]"], states[f"train[{lost}]"], states["run"]) == ("success", "failed", "failed")
     assert verdicts(run_id) == {left: Verdict.SKIPPED, lost: Verdict.INCONCLUSIVE}
-    (stored,) = store.runs.stages(DAG_ID, run_id, node=left)
+    (stored,) = store.runs.stages(RunKey(DAG_ID, run_id), node=left)
     assert f"{lost}: " in stored.reason
     assert phase in stored.reason
     counted = {name: store.nodes.get(name).inconclusive for name in NAMES}
@@ -145,7 +146,7 @@ def test_a_slow_rank_fails_and_the_others_pass(
     nodes.build({"n2": [{"kind": "slow_gemm", "gpu": 0, "share": 0.5}]}, names)
     states, run_id = validate(names)
     assert verdicts(run_id, names) == {"n1": Verdict.PASS, "n2": Verdict.FAIL, "n3": Verdict.PASS, "n4": Verdict.PASS}
-    assert "gpu0" in store.runs.get(DAG_ID, run_id, node="n2").headline
+    assert "gpu0" in store.runs.get(RunKey(DAG_ID, run_id), node="n2").headline
     assert store.nodes.get("n2").state is State.QUARANTINE
     assert {store.nodes.get(name).state for name in ("n1", "n3", "n4")} == {State.QUALIFIED}
     assert states["run"] == "failed"

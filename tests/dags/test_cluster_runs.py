@@ -13,6 +13,7 @@ from airflow.sdk.exceptions import AirflowFailException
 from muster import store
 from muster.errors import MusterError, UnknownNode
 from muster.model.nodes import NewNode
+from muster.model.runs import RunKey
 from muster.model.states import State
 from muster.operators.testing import block
 from muster.remote import ssh
@@ -63,7 +64,7 @@ def test_a_good_block_meets_trains_and_enters_production(
     assert states["ask"] == "skipped", "no person has to be asked"
     assert verdicts(run_id) == {"n1": Verdict.PASS, "n2": Verdict.PASS}
     for name in NAMES:
-        (stored,) = store.runs.stages(DAG_ID, run_id, node=name)
+        (stored,) = store.runs.stages(RunKey(DAG_ID, run_id), node=name)
         assert stored.full_coverage
         last = store.nodes.events(name)[-1]
         assert (last.from_state, last.to_state) == (State.CLUSTER_VALIDATION, State.PRODUCTION)
@@ -80,7 +81,7 @@ def test_a_member_that_corrupts_fails_and_the_other_cleared(nodes: Nodes, meetin
     before = questions()
     states, run_id = validate()
     assert verdicts(run_id) == {"n1": Verdict.PASS, "n2": Verdict.FAIL}
-    assert "gpu3" in store.runs.get(DAG_ID, run_id, node="n2").headline
+    assert "gpu3" in store.runs.get(RunKey(DAG_ID, run_id), node="n2").headline
     assert store.nodes.get("n2").state is State.QUARANTINE
     assert store.nodes.get("n1").state is State.QUALIFIED, "the gate asks for more than a demo's pass"
     assert (states["conclude"], states["run"]) == ("failed", "failed")
@@ -100,7 +101,7 @@ def test_a_member_that_does_not_come_up_is_named_and_none_hangs(
     states, run_id = validate()
     assert (states["train[n1]"], states["train[n2]"], states["judge_block"]) == ("success", "failed", "success")
     assert verdicts(run_id) == {"n1": Verdict.SKIPPED, "n2": Verdict.INCONCLUSIVE}
-    (stored,) = store.runs.stages(DAG_ID, run_id, node="n1")
+    (stored,) = store.runs.stages(RunKey(DAG_ID, run_id), node="n1")
     assert "n2" in stored.reason
     assert (store.nodes.get("n1").inconclusive, store.nodes.get("n2").inconclusive) == (0, 1), "n2 alone is charged"
     assert {store.nodes.get(name).state for name in NAMES} == {State.QUALIFIED}
@@ -109,7 +110,7 @@ def test_a_member_that_does_not_come_up_is_named_and_none_hangs(
 
 def test_a_block_is_taken_whole_or_not_at_all(nodes: Nodes, meeting: Meeting) -> None:
     nodes.build()
-    store.leases.acquire("n2", "cluster_qualification", "another-run")
+    store.leases.acquire("n2", RunKey("cluster_qualification", "another-run"))
     states, _ = validate()
     assert (states["claim_block"], states["run"]) == ("failed", "failed")
     assert [(lease.node, lease.run_id) for lease in store.leases.live()] == [("n2", "another-run")]
@@ -133,5 +134,5 @@ def test_what_a_person_must_put_right_is_one_sentence(
         key = "ssh-ed25519 AAAAC3NzaC1lZDI1NTE5AAAAI" + name.ljust(43, "0")
         store.nodes.add(NewNode(name, "127.0.0.1", key, "h100-sxm-8"))
     with caused(AirflowFailException, cause):
-        block.claim(DAG_ID, "r", {"level": "demo", "reason": "x", **params})
+        block.claim(RunKey(DAG_ID, "r"), {"level": "demo", "reason": "x", **params})
     assert store.leases.live() == []

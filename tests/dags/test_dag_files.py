@@ -12,7 +12,7 @@ import sys
 
 import pytest
 
-from muster.cli.controller import doctor
+from muster.model import dags
 from muster_criteria.cluster import plan as cluster_plan
 from tests.support import airflow_home
 
@@ -80,7 +80,7 @@ def test_a_new_installation_mails_no_digest(airflow_db: None) -> None:
 
 def test_every_file_is_a_dag(parsed: dict) -> None:
     assert parsed["errors"] == {}
-    assert set(parsed["tasks"]) == set(doctor.DAGS) == {path.stem for path in (airflow_home.ROOT / "dags").glob("*.py")}
+    assert set(parsed["tasks"]) == set(dags.ALL) == {path.stem for path in (airflow_home.ROOT / "dags").glob("*.py")}
 
 
 def test_parsing_loads_nothing_heavy(parsed: dict) -> None:

@@ -16,7 +16,8 @@ import pytest
 
 from muster import store
 from muster.api import app as api
-from muster.integration import airflow_api
+from muster.model.dags import ADMISSION
+from muster.model.runs import RunKey
 from muster.model.states import State
 from muster.web import PREFIX
 from muster.web import app as web
@@ -89,11 +90,11 @@ def page(airflow: Stack, tmp_path_factory: pytest.TempPathFactory) -> Iterator[b
 def in_a_block(name: str, verdict: Verdict) -> None:
     fleet.qualify(name)
     stage = "cluster_validation"
-    lease = store.leases.acquire(name, BLOCK, "block-1")
-    store.runs.begin(BLOCK, "block-1", name, "short", "new rack", required_stages=[stage])
+    lease = store.leases.acquire(name, RunKey(BLOCK, "block-1"))
+    store.runs.begin(RunKey(BLOCK, "block-1"), name, "short", "new rack", required_stages=[stage])
     fleet.do_stage(lease, stage, verdict, findings=(fleet.FINDING,) if verdict is Verdict.FAIL else ())
-    store.runs.finish(BLOCK, "block-1", verdict, f"The block: {verdict}.", node=name)
-    store.leases.release(BLOCK, "block-1", "over")
+    store.runs.finish(RunKey(BLOCK, "block-1"), verdict, f"The block: {verdict}.", node=name)
+    store.leases.release(RunKey(BLOCK, "block-1"), "over")
 
 
 def fails_among_peers(name: str) -> None:
@@ -103,11 +104,11 @@ def fails_among_peers(name: str) -> None:
     seen = [Measurement("gemm_rate", "gemm_rate", f"gpu{gpu}", "TFLOPS", rate) for gpu, rate in enumerate(rates)]
     lease, (sent, raw) = fleet.begin(name), fleet.result(node=name, measurements=seen)
     found = dataclasses.replace(fleet.judged(seen, floor=600.0), verdict=Verdict.FAIL, findings=(fleet.FINDING,))
-    store.runs.begin_stage(lease.dag_id, lease.run_id, "intake", node=name)
+    store.runs.begin_stage(lease.key, "intake", node=name)
     warm = fleet.telemetry(100, [f"gpu{gpu}" for gpu in range(len(rates))])
-    store.stages.record(lease.dag_id, lease.run_id, sent, found, raw, warm, node=name)
-    store.runs.finish(lease.dag_id, lease.run_id, Verdict.FAIL, "gpu3 is slow.")
-    store.leases.release(lease.dag_id, lease.run_id, "over")
+    store.stages.record(lease.key, sent, found, raw, warm, node=name)
+    store.runs.finish(lease.key, Verdict.FAIL, "gpu3 is slow.")
+    store.leases.release(lease.key, "over")
 
 
 INSIDE = "document.querySelector('iframe').contentDocument"
@@ -303,8 +304,8 @@ def test_a_question_is_answered_beside_its_evidence_and_by_no_viewer(
     airflow: Stack, page: browser.Browser, tmp_path: Path
 ) -> None:
     desk = live_airflow.Desk(airflow)
-    airflow.wait_ready(airflow_api.ADMISSION)
-    desk.client.trigger(airflow_api.ADMISSION, "asked", {"node": "gpu-0001"})
+    airflow.wait_ready(ADMISSION)
+    desk.client.trigger(ADMISSION, "asked", {"node": "gpu-0001"})
     desk.wait("the question", desk.client.hitl_pending)
     url = f"{airflow.login.url}{PREFIX}/approvals"
     viewer = {"Origin": airflow.login.url, **bearer(airflow)}
@@ -317,13 +318,13 @@ def test_a_question_is_answered_beside_its_evidence_and_by_no_viewer(
     assert "Your login may not answer" in node.text, "the question stands on the node's page too"
     assert "1 question waits" in httpx.get(f"{airflow.login.url}{PREFIX}/", headers=viewer).text
     for path in ("run", "report"):
-        tab = f"{airflow.login.url}{PREFIX}/{path}?dag_id={airflow_api.ADMISSION}&run_id=asked"
+        tab = f"{airflow.login.url}{PREFIX}/{path}?dag_id={ADMISSION}&run_id=asked"
         for task in ("", "&task_id=ask&map_index={MAP_INDEX}", "&task_id=ask&map_index=-1"):
             shown = httpx.get(tab + task, headers=viewer)
             assert shown.status_code == 303, tab + task
             assert shown.headers["location"].endswith("/node/gpu-0001" if path == "run" else "run_id=asked")
     form = {"option": "Admit", "reason": "x"}
-    assert httpx.post(f"{url}/{airflow_api.ADMISSION}/asked/ask", data=form, headers=viewer).status_code == 403
+    assert httpx.post(f"{url}/{ADMISSION}/asked/ask", data=form, headers=viewer).status_code == 403
     assert desk.client.hitl_pending(), "a viewer's answer counts for nothing"
 
     desk.settle()
@@ -342,7 +343,7 @@ def test_a_question_is_answered_beside_its_evidence_and_by_no_viewer(
     assert desk.client.hitl_pending(), "a preview answers nothing"
     page.script(f"{INSIDE}.querySelector('button[name=confirmed]').click()")
     page.wait(f"{INSIDE}.body.innerText.includes('No question waits')")
-    assert desk.wait_over(airflow_api.ADMISSION, "asked") == "success"
+    assert desk.wait_over(ADMISSION, "asked") == "success"
     assert store.nodes.get("gpu-0001").state is State.PRODUCTION
     (approval,) = store.verdicts.approvals("gpu-0001")
     assert (approval.person, approval.reason) == (airflow.login.username, "seen it myself")

@@ -16,6 +16,7 @@ from muster.admission import service
 from muster.admission.backend import Allocation
 from muster.errors import MusterError, NodeLeased
 from muster.integration import runid
+from muster.model.runs import RunKey
 from muster.model.states import State
 from muster.operators.lifecycle import admission, held, revalidation
 from muster.operators.testing import claims
@@ -50,8 +51,8 @@ def failed_node(fleet: Path, tripped: None) -> str:
     lives.in_production("n1")
     lease = values.begin("n1", "n1__idle")
     values.do_stage(lease, "intake", Verdict.FAIL, findings=(values.finding(confidence=0.8),))
-    store.runs.finish(lease.dag_id, lease.run_id, Verdict.FAIL, "gpu3 is slow.")
-    store.leases.release(lease.dag_id, lease.run_id, "over")
+    store.runs.finish(lease.key, Verdict.FAIL, "gpu3 is slow.")
+    store.leases.release(lease.key, "over")
     return store.nodes.get("n1").held_run
 
 
@@ -75,7 +76,9 @@ def test_a_revalidation_past_the_limit_leaves_the_node_in_service_and_calls_a_pe
     assert store.leases.live() == []
     (mail,) = mailbox.mails
     assert "held" in mail["subject"]
-    assert store.runs.get("node_revalidation", run_id).why_held.startswith("the circuit breaker is open: 0 of 1 nodes")
+    assert store.runs.get(RunKey("node_revalidation", run_id)).why_held.startswith(
+        "the circuit breaker is open: 0 of 1 nodes"
+    )
     assert revalidate("housekeeping")[0]["run"] == "success"
     with create_session() as session:
         started = list(session.scalars(select(DagRun).where(DagRun.dag_id == DAG_ID)))
@@ -98,7 +101,7 @@ def test_the_question_says_what_was_found_and_why_it_is_held(failed_node: str) -
     assert started["subject"] == "Withdraw n1 from production?"
     assert "n1__idle" in started["body"]
     assert "80 %" in started["body"]
-    assert store.runs.get("node_qualification", "n1__idle").why_held in started["body"]
+    assert store.runs.get(RunKey("node_qualification", "n1__idle")).why_held in started["body"]
 
 
 @pytest.mark.parametrize(
@@ -154,7 +157,7 @@ def test_a_question_whose_answer_was_lost_is_asked_again_by_another_run(
         if response is None:
             raise AirflowFailException("no answer in time")
         put("n1", DAG_ID, context["dag_run"].run_id)
-        admission.record_answer(DAG_ID, context["dag_run"].run_id, response)
+        admission.record_answer(RunKey(DAG_ID, context["dag_run"].run_id), response)
 
     monkeypatch.setattr(admission.AskOperator, "execute", execute)
     queued = select(DagRun).where(DagRun.dag_id == DAG_ID, DagRun.state == "queued")
@@ -184,7 +187,7 @@ class TestReTestThatDidNotSettleIt:
 
     def refuse(self) -> None:
         with pytest.raises(AirflowSkipException):
-            revalidation.claim("node_revalidation", self.test, {"node": "n1", "level": "short"})
+            revalidation.claim(RunKey("node_revalidation", self.test), {"node": "n1", "level": "short"})
 
     @pytest.mark.parametrize("dag_id", [DAG_ID, "node_revalidation"])
     def test_not_while_it_may_still_begin(self, dag_id: str) -> None:
@@ -197,7 +200,7 @@ class TestReTestThatDidNotSettleIt:
         if cause == "paused":
             store.pauses.pause("n1", datetime.datetime.now(datetime.UTC) + datetime.timedelta(days=9), "Ada", "rewired")
         elif cause == "leased":
-            store.leases.acquire("n1", "node_qualification", "other")
+            store.leases.acquire("n1", RunKey("node_qualification", "other"))
         else:
             monkeypatch.setattr(service, "in_use", lambda _: "job 7 of ada")
         self.refuse()
@@ -208,10 +211,10 @@ class TestReTestThatDidNotSettleIt:
         assert refusal.translate(admission.MARKDOWN) in held.look("n1")["body"]
 
     def test_after_a_test_that_could_not_reach_the_node(self) -> None:
-        store.runs.begin("node_revalidation", self.test, "n1", "short", "requested")
-        store.leases.acquire("n1", "node_revalidation", self.test)
-        store.runs.finish("node_revalidation", self.test, Verdict.INCONCLUSIVE, "ssh got no answer")
-        store.leases.release("node_revalidation", self.test, "over")
+        store.runs.begin(RunKey("node_revalidation", self.test), "n1", "short", "requested")
+        store.leases.acquire("n1", RunKey("node_revalidation", self.test))
+        store.runs.finish(RunKey("node_revalidation", self.test), Verdict.INCONCLUSIVE, "ssh got no answer")
+        store.leases.release(RunKey("node_revalidation", self.test), "over")
         assert len(held.questions(over)) == 1
         assert "ssh got no answer" in held.look("n1")["body"]
 
@@ -263,14 +266,14 @@ def test_what_is_held_outlives_the_retention_of_runs(failed_node: str, monkeypat
 
 
 def test_what_was_settled_meanwhile_is_asked_no_more(failed_node: str) -> None:
-    store.leases.acquire("n1", "node_revalidation", "again")
+    store.leases.acquire("n1", RunKey("node_revalidation", "again"))
     with caused(AirflowException, NodeLeased):
         given(answer(held.WITHDRAW), held, DAG_ID)
-    store.leases.release("node_revalidation", "again", "over")
+    store.leases.release(RunKey("node_revalidation", "again"), "over")
     assert [each["conf"] for each in held.questions(over)] == [{"node": "n1", "level": "short"}]
     store.withdrawals.keep_in_service("n1", "Ada", "a bad driver")
     assert held.questions(over) == []
-    for attempt in (lambda: held.look("n1"), lambda: held.carry_out(DAG_ID, "r")):
+    for attempt in (lambda: held.look("n1"), lambda: held.carry_out(RunKey(DAG_ID, "r"))):
         with pytest.raises(AirflowSkipException):
             attempt()
     assert store.nodes.get("n1").state is State.PRODUCTION
@@ -279,14 +282,14 @@ def test_what_was_settled_meanwhile_is_asked_no_more(failed_node: str) -> None:
 def test_an_answer_to_one_held_verdict_releases_no_later_one(failed_node: str) -> None:
     """ "3 % slow" was asked about, and by the time of the answer another run has found wrong bits."""
     put("n1", DAG_ID)
-    admission.record_answer(DAG_ID, "r", answer(held.KEEP))
+    admission.record_answer(RunKey(DAG_ID, "r"), answer(held.KEEP))
     lease = values.begin("n1", "n1__second")
     values.do_stage(lease, "intake", Verdict.FAIL, findings=(values.finding(metric="sdc", summary="Wrong bits."),))
-    store.runs.finish(lease.dag_id, lease.run_id, Verdict.FAIL, "Wrong bits.")
-    store.leases.release(lease.dag_id, lease.run_id, "over")
+    store.runs.finish(lease.key, Verdict.FAIL, "Wrong bits.")
+    store.leases.release(lease.key, "over")
     marked = store.nodes.get("n1").held_run
     assert marked != failed_node
     with pytest.raises(AirflowFailException):
-        held.carry_out(DAG_ID, "r")
+        held.carry_out(RunKey(DAG_ID, "r"))
     assert store.nodes.get("n1").held_run == marked
     assert store.verdicts.approvals("n1") == []

@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from muster import store
+from muster.model.runs import RunKey
 from muster.model.states import State
 from muster_criteria.model import Verdict
 from muster_criteria.sku_files.skus import SHIPPED
@@ -64,10 +65,10 @@ def test_a_node_is_tested_admitted_by_a_person_and_in_service(
     }
     desk.client.trigger(QUALIFICATION, tested, conf)
     desk.wait_over(QUALIFICATION, tested, 420)
-    assert [(each.stage, each.attempts) for each in store.runs.stages(QUALIFICATION, tested)] == [
+    assert [(each.stage, each.attempts) for each in store.runs.stages(RunKey(QUALIFICATION, tested))] == [
         (stage, 1) for stage in STAGES
     ]
-    run = store.runs.get(QUALIFICATION, tested)
+    run = store.runs.get(RunKey(QUALIFICATION, tested))
     assert run.verdict in MEASURED, run.headline
     assert store.nodes.get(NODE).state is State.QUALIFIED
     assert store.leases.live() == []

@@ -14,6 +14,7 @@ import pytest
 from muster import store
 from muster.integration import listeners, policy
 from muster.model.nodes import NewNode
+from muster.model.runs import RunKey
 from tests.support import airflow_home
 
 
@@ -91,7 +92,7 @@ def enrol(name: str) -> None:
 @pytest.mark.parametrize("end", [listeners.on_dag_run_success, listeners.on_dag_run_failed])
 def test_a_node_is_free_when_its_run_is_over(fleet: Path, end: Any) -> None:
     enrol("n1")
-    store.leases.acquire("n1", "node_qualification", "n1__new")
+    store.leases.acquire("n1", RunKey("node_qualification", "n1__new"))
     end(run({}, "another_dag"), "")
     assert store.leases.live()
     end(run({}), "")

@@ -16,6 +16,7 @@ import pytest
 from muster import store
 from muster.errors import MusterError, UnknownNode
 from muster.model.nodes import NewNode
+from muster.model.runs import RunKey
 from muster.model.states import State
 from muster.operators import upkeep
 from muster.operators.reporting import sending
@@ -93,13 +94,13 @@ def listed(run_id: str) -> dict[str, str]:
 
 
 def verdicts(run_id: str) -> dict[str, str]:
-    return {each.stage: str(each.verdict) for each in store.runs.stages(DAG_ID, run_id)}
+    return {each.stage: str(each.verdict) for each in store.runs.stages(RunKey(DAG_ID, run_id))}
 
 
 def test_a_good_node_is_qualified_reported_and_let_go(node: sshd.Sshd, mailbox: Mailbox) -> None:
     states, run_id = qualify()
     assert set(states.values()) == {"success"}
-    run = store.runs.get(DAG_ID, run_id)
+    run = store.runs.get(RunKey(DAG_ID, run_id))
     assert (run.verdict, run.state_after) == (Verdict.PASS, State.QUALIFIED)
     assert run.started_by == "airflow:dag_test", "the user of Airflow, here that of dag.test"
     assert store.leases.live() == []
@@ -167,9 +168,9 @@ def test_inconclusive_is_measured_anew_three_times_and_no_more(node: sshd.Sshd, 
     states, run_id = qualify()
     assert standin.started(node.home) == ["intake", "burn_in", "burn_in", "burn_in"]
     assert (states["burn_in"], states["integrity"], states["conclude"]) == ("failed", "skipped", "failed")
-    assert store.runs.get(DAG_ID, run_id).verdict is Verdict.INCONCLUSIVE
+    assert store.runs.get(RunKey(DAG_ID, run_id)).verdict is Verdict.INCONCLUSIVE
     assert store.nodes.get(NODE).state is State.REGISTERED
-    assert store.runs.get_job(DAG_ID, run_id, "burn_in").attempt_key == "2.2"
+    assert store.runs.get_job(RunKey(DAG_ID, run_id), "burn_in").attempt_key == "2.2"
 
 
 def test_a_folder_that_cannot_be_removed_leaves_the_recorded_verdict(
@@ -200,7 +201,7 @@ def test_a_reboot_under_load_is_a_finding_not_an_excuse(node: sshd.Sshd) -> None
     states, run_id = qualify()
     assert states["burn_in"] == "failed"
     assert verdicts(run_id)["burn_in"] == "FAIL"
-    assert "reboot" in store.runs.get(DAG_ID, run_id).headline
+    assert "reboot" in store.runs.get(RunKey(DAG_ID, run_id)).headline
     assert store.nodes.get(NODE).state is State.QUARANTINE
     assert standin.started(node.home) == ["intake", "burn_in"]
 
@@ -243,14 +244,14 @@ def test_a_node_lost_twice_while_its_neighbour_answers_fails(
             NewNode("neighbour", other.host, " ".join(other.host_key.split()[:2]), "cpu-generic", port=other.port)
         )
         _, run_id = qualify()
-    summary = next(each for each in store.runs.stages(DAG_ID, run_id) if each.stage == "burn_in")
+    summary = next(each for each in store.runs.stages(RunKey(DAG_ID, run_id)) if each.stage == "burn_in")
     assert (summary.verdict, summary.attempts) == (Verdict.FAIL, 2)
     assert "neighbour" in summary.reason
-    assert store.runs.get_job(DAG_ID, run_id, "burn_in").state == outcome.LOST
+    assert store.runs.get_job(RunKey(DAG_ID, run_id), "burn_in").state == outcome.LOST
 
 
 def test_a_node_that_another_run_holds_is_refused_at_once(node: sshd.Sshd, mailbox: Mailbox) -> None:
-    store.leases.acquire(NODE, DAG_ID, "this-node__other")
+    store.leases.acquire(NODE, RunKey(DAG_ID, "this-node__other"))
     states, _ = qualify()
     assert (states.pop("claim"), states.pop("run")) == ("failed", "failed")
     assert set(states.values()) == {"upstream_failed"}, "nothing is even started"
@@ -270,7 +271,7 @@ def test_what_a_person_must_put_right_is_one_sentence(
 
     monkeypatch.setattr(claims.service, "allocation", lambda node: Allocation(True, "a user's job"))
     with caused(AirflowFailException, cause):
-        qualification.claim(DAG_ID, "r", {"level": "demo", "reason": "x", "node": name})
+        qualification.claim(RunKey(DAG_ID, "r"), {"level": "demo", "reason": "x", "node": name})
     assert store.leases.live() == []
 
 
@@ -281,10 +282,10 @@ def test_a_person_may_force_a_busy_node_and_it_is_recorded(
 
     monkeypatch.setattr(claims.service, "allocation", lambda node: Allocation(True, "a user's job"))
     params = {"node": NODE, "level": "demo", "reason": "x", "force_reason": "agreed with the user"}
-    assert qualification.claim(DAG_ID, "r", params, "provisioner")["node"] == NODE
-    run = store.runs.get(DAG_ID, "r")
+    assert qualification.claim(RunKey(DAG_ID, "r"), params, "provisioner")["node"] == NODE
+    run = store.runs.get(RunKey(DAG_ID, "r"))
     assert (run.forced, run.started_by) == ("agreed with the user", "airflow:provisioner")
-    assert "airflow:provisioner" in str(store.reporting.run(DAG_ID, "r").forced)
+    assert "airflow:provisioner" in str(store.reporting.run(RunKey(DAG_ID, "r")).forced)
 
 
 def test_mail_that_is_down_fails_nothing_and_is_sent_later(
@@ -315,7 +316,7 @@ def _port(connection: str) -> int:
 
 
 def test_the_sweep_frees_only_nodes_whose_run_is_over(fleet: Path, server: sshd.Sshd) -> None:
-    store.leases.acquire(NODE, DAG_ID, "r")
+    store.leases.acquire(NODE, RunKey(DAG_ID, "r"))
     assert upkeep.sweep_leases(lambda dag_id, run_id: True) == []
     assert upkeep.sweep_leases(lambda dag_id, run_id: (dag_id, run_id) != (DAG_ID, "r")) == [NODE]
     assert store.leases.live() == []

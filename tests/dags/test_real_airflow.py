@@ -20,6 +20,7 @@ from muster import store
 from muster.errors import AlreadyTriggered
 from muster.integration.airflow_api import AirflowClient
 from muster.model.nodes import NewNode
+from muster.model.runs import RunKey
 from muster.model.states import State
 from muster_criteria.model import Verdict
 from muster_demo.stack import Stack
@@ -109,9 +110,9 @@ def test_components_die_in_mid_run_and_nothing_is_lost_or_run_twice(
 
     started = [Path(line).parent.name for line in counted.read_text().splitlines()]
     assert len(started) == len(set(started)) == len(STAGES), f"a job was started twice: {started}; {run.states()}"
-    summaries = store.runs.stages(DAG_ID, RUN_ID)
+    summaries = store.runs.stages(RunKey(DAG_ID, RUN_ID))
     assert [(each.stage, each.attempts) for each in summaries] == [(stage, 1) for stage in STAGES]
-    ended = store.runs.get(DAG_ID, RUN_ID)
+    ended = store.runs.get(RunKey(DAG_ID, RUN_ID))
     assert ended.verdict in (Verdict.PASS, Verdict.WARN, Verdict.PROVISIONAL), ended.headline
     assert store.nodes.get(NODE).state is State.QUALIFIED
     assert store.leases.live() == []
@@ -148,7 +149,7 @@ def test_what_a_user_does_to_a_waiting_task_reaches_the_node(
     run.wait("the end of the work on the node", lambda: burning() == [], 30)
     run.wait("the end", lambda: run.client.run_state(DAG_ID, RUN_ID) == "failed")
     assert run.states()["integrity"] == "skipped"
-    assert store.runs.get(DAG_ID, RUN_ID).verdict is Verdict.INCONCLUSIVE
+    assert store.runs.get(RunKey(DAG_ID, RUN_ID)).verdict is Verdict.INCONCLUSIVE
     assert store.leases.live() == []
 
     clear = {"dry_run": False, "dag_run_id": RUN_ID, "task_ids": ["burn_in"], "only_failed": False,

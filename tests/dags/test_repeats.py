@@ -13,6 +13,7 @@ import pytest
 
 from muster import store
 from muster.judging.reevaluate import reevaluate
+from muster.model.runs import RunKey
 from muster.operators.testing import remote_job
 from muster.remote import jobs, outcome
 from muster.remote.zipapp import AgentFile
@@ -119,8 +120,8 @@ def test_a_failure_is_asked_for_again_and_the_second_one_fails(
     sent = [[call.probe for call in plan.probes] for plan in plans if plan.stage == "performance"]
     assert len(sent[0]) > 1
     assert sent[1:] == [["disk"]], "once more, and what was asked for alone"
-    first = store.runs.get_job(DAG_ID, run_id, "performance", "2.0")
-    again = store.runs.get_job(DAG_ID, run_id, "performance")
+    first = store.runs.get_job(RunKey(DAG_ID, run_id), "performance", "2.0")
+    again = store.runs.get_job(RunKey(DAG_ID, run_id), "performance")
     assert first is not None
     assert again is not None
     assert (first.state, again.attempt_key, again.state) == (outcome.REPEAT, "2.0r1", outcome.FINAL)
@@ -129,7 +130,7 @@ def test_a_failure_is_asked_for_again_and_the_second_one_fails(
     assert judged.verdict is Verdict.FAIL
     (finding,) = [each for each in judged.findings if each.metric == "disk_write_rate"]
     assert "2 of 2 runs failed: 400 MB/s (failed), 400 MB/s (failed)" in finding.summary
-    (row,) = reevaluate(store.runs.get(DAG_ID, run_id), stage="performance")
+    (row,) = reevaluate(store.runs.get(RunKey(DAG_ID, run_id)), stage="performance")
     assert row.differences == ()
 
 
@@ -166,12 +167,12 @@ def test_what_the_fleet_doubts_is_run_once_more_and_judged_with_both(
     monkeypatch.setitem(RATE, "probe", "memory_bandwidth")
     run_id = qualify(node, GOOD, GOOD)
     assert judged_by == [(), (("memory_bandwidth",),)]
-    job = store.runs.get_job(DAG_ID, run_id, "performance", "2.0")
+    job = store.runs.get_job(RunKey(DAG_ID, run_id), "performance", "2.0")
     assert job is not None
     assert (job.state, job.repeat_probes) == (outcome.REPEAT, ("memory_bandwidth",))
     assert standin.started(node.home).count("performance") == 2
 
 
 def performance(run_id: str) -> Judgement:
-    report = store.reporting.run(DAG_ID, run_id)
+    report = store.reporting.run(RunKey(DAG_ID, run_id))
     return next(each.judgement for each in report.stages if each.judgement.stage == "performance")

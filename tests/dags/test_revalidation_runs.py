@@ -11,6 +11,7 @@ from airflow.sdk.exceptions import AirflowFailException, AirflowSkipException
 from muster import store
 from muster.integration import closing
 from muster.model.nodes import NewNode
+from muster.model.runs import RunKey
 from muster.model.states import State
 from muster.operators.lifecycle import revalidation
 from muster.web.fleet import attention
@@ -51,7 +52,7 @@ def test_a_good_node_goes_out_and_comes_back(node: sshd.Sshd, mailbox: Mailbox) 
     lives.in_production(NODE)
     states, run_id = revalidate(node=NODE, reason="idle")
     assert set(states.values()) == {"success"}
-    assert store.runs.get(DAG_ID, run_id).verdict is Verdict.PASS
+    assert store.runs.get(RunKey(DAG_ID, run_id)).verdict is Verdict.PASS
     moves = [(event.from_state, event.to_state) for event in store.nodes.events(NODE)]
     assert moves[-2:] == [(State.PRODUCTION, State.REVALIDATION), (State.REVALIDATION, State.PRODUCTION)]
     assert store.leases.live() == []
@@ -62,8 +63,8 @@ def test_a_test_of_some_stages_only_returns_the_node_by_these(node: sshd.Sshd) -
     lives.in_production(NODE)
     states, run_id = revalidate(node=NODE, reason="idle", stages=["performance", "intake"])
     assert states["run"] == "success"
-    assert [each.stage for each in store.runs.stages(DAG_ID, run_id)] == ["intake", "performance"]
-    assert store.runs.get(DAG_ID, run_id).verdict is Verdict.PASS
+    assert [each.stage for each in store.runs.stages(RunKey(DAG_ID, run_id))] == ["intake", "performance"]
+    assert store.runs.get(RunKey(DAG_ID, run_id)).verdict is Verdict.PASS
     assert store.nodes.get(NODE).state is State.PRODUCTION
 
 
@@ -90,7 +91,7 @@ def test_a_key_that_the_controller_loses_costs_the_node_nothing(
     monkeypatch.setattr(judging, "judge", judge_and_lose_the_key)
     states, run_id = revalidate(node=NODE, reason="idle")
     assert states["run"] == "failed", "a node that was not tested must not leave a green run behind"
-    now, run = store.nodes.get(NODE), store.runs.get(DAG_ID, run_id)
+    now, run = store.nodes.get(NODE), store.runs.get(RunKey(DAG_ID, run_id))
     assert (now.state, now.inconclusive, run.verdict) == (State.PRODUCTION, 0, Verdict.SKIPPED)
     assert str(node.key_file) in run.headline
     assert store.leases.live() == []
@@ -107,7 +108,7 @@ def test_a_node_in_shadow_mode_is_judged_and_never_drained(
     store.adoption.adopt([NODE], lives.PERSON, "it serves already")
     decree.verdicts["integrity"] = verdict
     _, run_id = revalidate(node=NODE, reason="idle")
-    assert store.runs.get(DAG_ID, run_id).verdict is verdict
+    assert store.runs.get(RunKey(DAG_ID, run_id)).verdict is verdict
     assert {event.to_state for event in store.nodes.events(NODE)} <= {State.REGISTERED, State.PRODUCTION}
     assert len(mailbox.mails) == 1
 
@@ -126,10 +127,10 @@ def test_a_node_that_somebody_uses_by_now_is_left_alone(node: sshd.Sshd) -> None
 def test_of_two_runs_that_want_one_node_one_runs(fleet: Path, server: sshd.Sshd) -> None:
     lives.in_production(NODE)
     params = {"node": NODE, "level": "demo", "reason": "x"}
-    revalidation.claim(DAG_ID, "first", params)
-    revalidation.claim(DAG_ID, "first", params)  # a retried task
+    revalidation.claim(RunKey(DAG_ID, "first"), params)
+    revalidation.claim(RunKey(DAG_ID, "first"), params)  # a retried task
     with pytest.raises(AirflowSkipException):
-        revalidation.claim(DAG_ID, "second", params)
+        revalidation.claim(RunKey(DAG_ID, "second"), params)
     assert [lease.run_id for lease in store.leases.live()] == ["first"]
 
 
@@ -166,15 +167,15 @@ def test_a_revalidation_that_could_not_decide_costs_no_service_and_is_repeated_u
     params = {"node": NODE, "level": "demo", "reason": "x"}
     for turn in ("first", "second", "third"):
         assert store.outbox.waiting() == 0
-        revalidation.claim(DAG_ID, turn, params)
-        store.runs.begin_stage(DAG_ID, turn, "intake")
+        revalidation.claim(RunKey(DAG_ID, turn), params)
+        store.runs.begin_stage(RunKey(DAG_ID, turn), "intake")
         assert revalidation.pick("hourly", "demo") == [], "a run holds it"
         if turn == "second":  # its task conclude was never run
-            closing.release(DAG_ID, turn, "over")
+            closing.release(RunKey(DAG_ID, turn), "over")
         else:
             with pytest.raises(AirflowFailException):
-                revalidation.conclude(DAG_ID, turn)
-            closing.release(DAG_ID, turn, "over")
+                revalidation.conclude(RunKey(DAG_ID, turn))
+            closing.release(RunKey(DAG_ID, turn), "over")
         assert store.nodes.get(NODE).state is State.PRODUCTION
         picked = [run["conf"]["node"] for run in revalidation.pick("hourly", "demo")]
         assert picked == ([] if turn == "third" else [NODE]), "fresh, but for the test that decided nothing"
@@ -197,12 +198,12 @@ def test_an_inconclusive_revalidation_that_found_something_keeps_the_node_out(
 
 def _tested(verdict: Verdict, turn: str) -> None:
     lives.in_production(NODE)
-    revalidation.claim(DAG_ID, turn, {"node": NODE, "level": "demo", "reason": "x"})
-    store.runs.begin_stage(DAG_ID, turn, "intake")
+    revalidation.claim(RunKey(DAG_ID, turn), {"node": NODE, "level": "demo", "reason": "x"})
+    store.runs.begin_stage(RunKey(DAG_ID, turn), "intake")
     result, raw = records_fleet.result("intake")
-    store.stages.record(DAG_ID, turn, result, records_fleet.judgement("intake", verdict), raw)
-    store.runs.finish(DAG_ID, turn, Verdict.INCONCLUSIVE, "its switch was away")
-    store.leases.release(DAG_ID, turn, "over")
+    store.stages.record(RunKey(DAG_ID, turn), result, records_fleet.judgement("intake", verdict), raw)
+    store.runs.finish(RunKey(DAG_ID, turn), Verdict.INCONCLUSIVE, "its switch was away")
+    store.leases.release(RunKey(DAG_ID, turn), "over")
 
 
 def test_a_node_that_waits_and_is_still_used_is_left_alone(fleet: Path, server: sshd.Sshd) -> None:
@@ -210,5 +211,5 @@ def test_a_node_that_waits_and_is_still_used_is_left_alone(fleet: Path, server: 
     params = {"node": NODE, "level": "demo", "reason": "x"}
     label_busy(server)
     with pytest.raises(AirflowSkipException):
-        revalidation.claim(DAG_ID, "second", params)
+        revalidation.claim(RunKey(DAG_ID, "second"), params)
     assert store.leases.live() == []

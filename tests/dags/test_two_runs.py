@@ -17,8 +17,10 @@ from airflow.sdk.exceptions import AirflowFailException, AirflowSkipException
 
 from muster import store
 from muster.errors import MusterError
-from muster.integration import listeners, policy
+from muster.integration import listeners
+from muster.model import dags
 from muster.model.nodes import NewNode
+from muster.model.runs import RunKey
 from muster.model.states import State
 from muster.operators import upkeep
 from muster.operators.lifecycle import revalidation
@@ -46,20 +48,20 @@ def _params(**more: Any) -> dict[str, Any]:
 HOLDERS = [
     Holder(
         "node_qualification",
-        lambda run: qualification.claim("node_qualification", run, _params(node="n1")),
-        lambda run: qualification.release("node_qualification", run),
+        lambda run: qualification.claim(RunKey("node_qualification", run), _params(node="n1")),
+        lambda run: qualification.release(RunKey("node_qualification", run)),
         State.REGISTERED,
     ),
     Holder(
         "cluster_qualification",
-        lambda run: block.claim("cluster_qualification", run, _params(nodes=list(NAMES))),
-        lambda run: block.release("cluster_qualification", run),
+        lambda run: block.claim(RunKey("cluster_qualification", run), _params(nodes=list(NAMES))),
+        lambda run: block.release(RunKey("cluster_qualification", run)),
         State.QUALIFIED,
     ),
     Holder(
         "node_revalidation",
-        lambda run: revalidation.claim("node_revalidation", run, _params(node="n1")),
-        lambda run: qualification.release("node_revalidation", run),
+        lambda run: revalidation.claim(RunKey("node_revalidation", run), _params(node="n1")),
+        lambda run: qualification.release(RunKey("node_revalidation", run)),
         State.PRODUCTION,
     ),
 ]
@@ -81,7 +83,7 @@ def holders() -> set[str]:
 
 def test_no_dag_that_holds_nodes_is_forgotten() -> None:
     """The admission DAG holds one only while it carries out an answer: tests/dags/test_admission.py."""
-    assert {each.dag_id for each in HOLDERS} | {"admission", "held_verdict"} == policy.HOLDERS
+    assert {each.dag_id for each in HOLDERS} | {"admission", "held_verdict"} == dags.HOLDERS
 
 
 @each_dag
@@ -139,10 +141,10 @@ def test_after_any_end_the_node_is_free_and_the_next_run_has_it(
     dag.claim("first")
     if at_work:
         stage = block.STAGE if dag.dag_id == "cluster_qualification" else "intake"
-        store.runs.begin_stage(dag.dag_id, "first", stage, node="n1")
+        store.runs.begin_stage(RunKey(dag.dag_id, "first"), stage, node="n1")
     ENDS[end](dag)
     assert store.leases.live() == []
-    assert store.runs.get(dag.dag_id, "first", node="n1").ended_at
+    assert store.runs.get(RunKey(dag.dag_id, "first"), node="n1").ended_at
     assert store.nodes.get("n1").state is dag.begins
     dag.claim("second")
     assert holders() == {"second"}

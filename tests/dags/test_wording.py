@@ -13,6 +13,7 @@ from syrupy.assertion import SnapshotAssertion
 
 from muster import store
 from muster.model.nodes import NewNode
+from muster.model.runs import RunKey
 from muster.model.states import State
 from muster.operators.lifecycle import admission, arrival, held, revalidation
 from muster.operators.testing import block, qualification
@@ -47,10 +48,10 @@ def test_wording_of_arrivals(fleet: Path, snapshot: SnapshotAssertion) -> None:
 @pytest.mark.usefixtures("waiting")
 def test_wording_of_admissions(snapshot: SnapshotAssertion) -> None:
     sentences = [admission.look("n1")["body"]]
-    sentences.append(admission.unanswered("n1", "admission", "r", whether="enters production"))
-    store.leases.acquire("n1", "node_qualification", "n1__other")
+    sentences.append(admission.unanswered("n1", RunKey("admission", "r"), whether="enters production"))
+    store.leases.acquire("n1", RunKey("node_qualification", "n1__other"))
     sentences.append(ended(given, answer()))
-    store.leases.release("node_qualification", "n1__other", "over")
+    store.leases.release(RunKey("node_qualification", "n1__other"), "over")
     store.nodes.move("n1", State.QUARANTINE, lives.PERSON, "it smokes")
     sentences.append(ended(admission.look, "n1"))
     assert "\n".join(sentences) == snapshot
@@ -72,7 +73,7 @@ def test_wording_of_claims(fleet: Path, snapshot: SnapshotAssertion) -> None:
         {"nodes": ["n1", "n2"], "level": "quick"},
     ]  # fmt: skip
     sentences = [ended(block.claim, "cluster_qualification", "r", params | each) for each in blocks]
-    store.leases.acquire("n1", "node_revalidation", "first")
+    store.leases.acquire("n1", RunKey("node_revalidation", "first"))
     sentences.append(ended(revalidation.claim, "node_revalidation", "second", params | {"node": "n1"}))
     sentences.append(ended(qualification.claim, "node_qualification", "second", params | {"node": "n1"}))
     assert "\n".join(sentences) == snapshot

@@ -12,6 +12,7 @@ from collections.abc import Iterable, Mapping, Sequence
 
 from muster import store
 from muster.model.nodes import Lease, NewNode
+from muster.model.runs import RunKey
 from muster.model.stages import STAGES
 from muster_criteria.fleet.peers.snapshot import Snapshot, build_snapshot
 from muster_criteria.fleet.series.comparisons import Comparison
@@ -132,8 +133,8 @@ def finding(**changes: object) -> Finding:
 def begin(node: str = "gpu-0001", run_id: str = "", *, level: str = "short", **options: object) -> Lease:
     """A run of an enrolled node, begun and holding it."""
     run_id = run_id or f"{node}__new"
-    store.runs.begin(DAG, run_id, node, level, "new", **options)
-    return store.leases.acquire(node, DAG, run_id)
+    store.runs.begin(RunKey(DAG, run_id), node, level, "new", **options)
+    return store.leases.acquire(node, RunKey(DAG, run_id))
 
 
 def do_stage(
@@ -145,9 +146,9 @@ def do_stage(
     **fields: object,
 ) -> None:
     parsed, raw = result(stage, node=lease.node, environment=environment, serials=serials)
-    store.runs.begin_stage(lease.dag_id, lease.run_id, stage, node=lease.node)
+    store.runs.begin_stage(lease.key, stage, node=lease.node)
     judged = judgement(stage, verdict, **fields)
-    store.stages.record(lease.dag_id, lease.run_id, parsed, judged, raw, node=lease.node)
+    store.stages.record(lease.key, parsed, judged, raw, node=lease.node)
 
 
 def qualify(
@@ -163,8 +164,8 @@ def qualify(
     lease = begin(node, run_id, level=level, required_stages=stages)
     for stage in stages:
         do_stage(lease, stage, environment=environment, serials=serials, level=level)
-    store.runs.finish(lease.dag_id, lease.run_id, Verdict.PASS, "All is well.")
-    store.leases.release(lease.dag_id, lease.run_id, "over")
+    store.runs.finish(lease.key, Verdict.PASS, "All is well.")
+    store.leases.release(lease.key, "over")
     return lease
 
 
@@ -172,6 +173,6 @@ def fail(node: str = "gpu-0001", run_id: str = "", *found: Finding, stage: str =
     """A run that ends with a FAIL of its first stage; the lease is freed."""
     lease = begin(node, run_id)
     do_stage(lease, stage, Verdict.FAIL, findings=found or (FINDING,))
-    store.runs.finish(lease.dag_id, lease.run_id, Verdict.FAIL, "gpu3 is slow.")
-    store.leases.release(lease.dag_id, lease.run_id, "over")
+    store.runs.finish(lease.key, Verdict.FAIL, "gpu3 is slow.")
+    store.leases.release(lease.key, "over")
     return lease

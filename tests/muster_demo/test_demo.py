@@ -60,7 +60,7 @@ def _reports(directory: Path, monkeypatch: pytest.MonkeyPatch) -> list[RunReport
     """The reports of every node's runs."""
     monkeypatch.setenv("MUSTER_HOME", str(directory / "muster"))
     store.engine.dispose()
-    found = [store.reporting.run(run.dag_id, run.run_id, node=run.node) for run in store.runs.find()]
+    found = [store.reporting.run(run.key, node=run.node) for run in store.runs.find()]
     store.engine.dispose()
     return found
 

@@ -15,7 +15,7 @@ from muster import store
 from muster.errors import AirflowRefused
 from muster.model.names import is_person
 from muster.model.nodes import NewNode
-from muster.model.runs import Job
+from muster.model.runs import Job, RunKey
 from muster.model.stages import CLUSTER_STAGES
 from muster.model.states import State
 from muster_criteria.model import Coverage, Judgement, Verdict
@@ -191,14 +191,14 @@ def fleet(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
 def validate(verdict: Verdict) -> Run:
     """The node goes through a block, which holds it still."""
     (stage,) = CLUSTER_STAGES
-    run = ("cluster_qualification", "block-1__demo")
-    store.leases.acquire(NODE, *run)
-    store.runs.begin(*run, NODE, "demo", "demo", required_stages=CLUSTER_STAGES)
-    store.runs.begin_stage(*run, stage)
+    run = RunKey("cluster_qualification", "block-1__demo")
+    store.leases.acquire(NODE, run)
+    store.runs.begin(run, NODE, "demo", "demo", required_stages=CLUSTER_STAGES)
+    store.runs.begin_stage(run, stage)
     messages = Judgement(stage, "demo", verdict, "by decree", Coverage(1, 1, 1), (), (), True, "h100-sxm-8", "1")
-    store.stages.record(*run, None, messages)
-    store.runs.finish(*run, verdict, "by decree")
-    return Run(NODE, True, *run)
+    store.stages.record(run, None, messages)
+    store.runs.finish(run, verdict, "by decree")
+    return Run(NODE, True, run.dag_id, run.run_id)
 
 
 def test_a_node_that_the_gate_admits_is_announced_as_such(fleet: None) -> None:
@@ -206,7 +206,7 @@ def test_a_node_that_the_gate_admits_is_announced_as_such(fleet: None) -> None:
 
     run = validate(Verdict.PASS)
     assert cells(run, True) == {"tests": "PASS", "cluster": "PASS"}
-    entry.admit(NODE, run.dag_id, run.run_id)
+    entry.admit(NODE, run.key)
     assert cells(run, True) == {"tests": "PASS", "cluster": "PASS", "production": "admitted"}
     served = service_of(NODE)
     assert (served.state, served.entered_by, served.on_full_pass) == ("production", "muster", True)
@@ -217,7 +217,7 @@ def test_a_node_that_the_demo_admits_is_announced_as_the_demos_own_doing(fleet: 
     from muster.admission import entry
 
     run = validate(Verdict.WARN)
-    store.leases.release(run.dag_id, run.run_id, "over")
+    store.leases.release(run.key, "over")
     requests = Run(NODE, True, "admission", QUESTION)
     assert cells(requests, False)["production"] == "asked"
     assert cells(requests, True)["production"] == "kept out"
@@ -231,18 +231,18 @@ def test_a_node_that_the_demo_admits_is_announced_as_the_demos_own_doing(fleet: 
 
 def test_coming_back_from_a_revalidation_is_not_entering_anew(fleet: None) -> None:
     store.nodes.move(NODE, State.PRODUCTION, lives.PERSON, "it may")
-    run = ("node_revalidation", "again")
-    store.leases.acquire(NODE, *run)
-    store.runs.begin(*run, NODE, "demo", "idle", required_stages=["intake"])
-    store.runs.begin_stage(*run, "intake")
-    assert cells(Run(NODE, True, *run), False)["revalidation"] == "running"
+    run = RunKey("node_revalidation", "again")
+    store.leases.acquire(NODE, run)
+    store.runs.begin(run, NODE, "demo", "idle", required_stages=["intake"])
+    store.runs.begin_stage(run, "intake")
+    assert cells(Run(NODE, True, run.dag_id, run.run_id), False)["revalidation"] == "running"
     assert not any(service.computes(Run(NODE, True, run[0], run_id)) for run_id in (run[1], "not claimed yet"))
-    store.runs.record_job(Job(*run, "burn_in", "1", "running", "/jobs/1"))
-    assert cells(Run(NODE, True, *run), False)["revalidation"] == "burn-in"
-    assert service.computes(Run(NODE, True, *run))
+    store.runs.record_job(Job(run.dag_id, run.run_id, "burn_in", "1", "running", "/jobs/1"))
+    assert cells(Run(NODE, True, run.dag_id, run.run_id), False)["revalidation"] == "burn-in"
+    assert service.computes(Run(NODE, True, run.dag_id, run.run_id))
     messages = Judgement("intake", "demo", Verdict.PASS, "", Coverage(1, 1, 1), (), (), True, "h100-sxm-8", "1")
-    store.stages.record(*run, None, messages)
-    store.runs.finish(*run, Verdict.PASS, "well")
+    store.stages.record(run, None, messages)
+    store.runs.finish(run, Verdict.PASS, "well")
     served = service_of(NODE)
     assert served.revalidated
     assert served.entered_by == lives.PERSON

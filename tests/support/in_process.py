@@ -15,10 +15,11 @@ from typing import Any
 
 from muster_criteria.measured import StageResult, parse_result
 from muster_criteria.model import Judgement
-from muster_criteria.sku_files.model import STAGES, Sku
+from muster_criteria.sku_files.model import Sku
 from muster_criteria.sku_files.programme import stage_calls
 from muster_criteria.stage.case import Case
 from muster_criteria.stage.judge import judge
+from muster_criteria.stages import STAGES
 from muster_node import contract
 from muster_node.agent import child, registry
 from muster_node.agent.probe_run import Listener

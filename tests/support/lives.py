@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from muster import store
+from muster.model.runs import RunKey
 from muster.model.stages import STAGES
 from muster.model.states import State
 from muster_criteria.model import Coverage, Judgement, Verdict
@@ -12,18 +13,18 @@ PERSON = "Petra"
 
 def qualified(name: str, level: str = "demo") -> None:
     """An enrolled node goes through node_qualification with a full-coverage PASS of every stage."""
-    run = ("node_qualification", f"{name}__earlier")
+    run = RunKey("node_qualification", f"{name}__earlier")
     node = store.nodes.get(name)
-    store.leases.acquire(name, *run)
-    store.runs.begin(*run, name, level, "earlier")
+    store.leases.acquire(name, run)
+    store.runs.begin(run, name, level, "earlier")
     for stage in STAGES:
-        store.runs.begin_stage(*run, stage)
+        store.runs.begin_stage(run, stage)
         judgement = Judgement(
             stage, level, Verdict.PASS, "by decree", Coverage(1, 1, 1), (), (), node.simulated, node.sku, "1"
         )
-        store.stages.record(*run, None, judgement)
-    store.runs.finish(*run, Verdict.PASS, "by decree")
-    store.leases.release(*run, "over")
+        store.stages.record(run, None, judgement)
+    store.runs.finish(run, Verdict.PASS, "by decree")
+    store.leases.release(run, "over")
 
 
 def in_production(name: str, level: str = "demo") -> None:

@@ -6,10 +6,11 @@ from muster import store
 from muster.admission import entry, service
 from muster.admission.startable import startable
 from muster.errors import NodeLeased
-from muster.integration.airflow_api import HELD
-from muster.integration.runid import QUALIFICATION, REVALIDATION, asked_by
+from muster.integration.runid import asked_by
+from muster.model.dags import HELD_VERDICT, NODE_QUALIFICATION, NODE_REVALIDATION
 from muster.model.nodes import Node
 from muster.model.questions import Question
+from muster.model.runs import RunKey
 from muster.model.states import SERVING, State
 from muster.rules.preview import TEST_IN_SERVICE
 from muster.settings import settings
@@ -18,22 +19,24 @@ ADMIT, RETEST, RMA, WITHDRAW, KEEP = "Admit", "Re-test", "RMA", "Withdraw", "Kee
 _AFTER = {RMA: State.RMA, WITHDRAW: State.QUARANTINE}
 
 
-def check(option: str, node: Node, dag_id: str, run_id: str) -> None:
+def check(option: str, node: Node, key: RunKey) -> None:
     """Raise MusterError if that run would lose the answer now.
 
     Another run holds the node, its evidence is newer than the question, or the test cannot begin.
     """
     if lease := store.leases.get(node.name):
         raise NodeLeased(f"run {lease.run_id} of {lease.dag_id} holds {node.name}: answer when it has ended")
-    store.questions.check(dag_id, run_id)
-    check_test(option, node, dag_id, run_id)
+    store.questions.check(key)
+    check_test(option, node, key)
 
 
-def check_test(option: str, node: Node, dag_id: str, run_id: str) -> None:
+def check_test(option: str, node: Node, key: RunKey) -> None:
     """Raise MusterError if the answer is a re-test that cannot begin now."""
     if option == RETEST:
-        dag = REVALIDATION if dag_id == HELD else QUALIFICATION
-        startable(node, dag, asked_by(node.name, run_id), settings().admission_level, f"requested in {run_id}", "")
+        dag = NODE_REVALIDATION if key.dag_id == HELD_VERDICT else NODE_QUALIFICATION
+        startable(
+            node, dag, asked_by(node.name, key.run_id), settings().admission_level, f"requested in {key.run_id}", ""
+        )
 
 
 def settle(asked: Question, link: str) -> None:
@@ -43,7 +46,7 @@ def settle(asked: Question, link: str) -> None:
     ``carry_out``.
     """
     with store.engine.transaction():
-        store.questions.settle(asked.dag_id, asked.run_id)
+        store.questions.settle(asked.key)
         carry_out(
             asked.option, asked.node, asked.person, asked.reason, link=link, dag_id=asked.dag_id, run_id=asked.run_id,
             dry_run=True,

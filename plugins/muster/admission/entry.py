@@ -7,13 +7,14 @@ from muster.admission.service import carry_out
 from muster.errors import IllegalMove, Refusal
 from muster.model.events import Evidence
 from muster.model.nodes import Node
+from muster.model.runs import RunKey
 from muster.model.schedulers import ADMITTED
 from muster.model.states import SERVING, State
 from muster.rules.gate import Admit, Decision, Refuse
 from muster.settings import settings
 
 
-def admit(node: str, dag_id: str, run_id: str) -> Decision:
+def admit(node: str, key: RunKey) -> Decision:
     """Admit the node to production if the gate admits it, for the run that holds it. Returns the gate's decision.
 
     If it is there already, only the backend's call is repeated. Raises IllegalMove if the run does not hold it.
@@ -21,7 +22,7 @@ def admit(node: str, dag_id: str, run_id: str) -> Decision:
     decision = store.admission.decision(node)
     if isinstance(decision, Admit):
         if store.nodes.get(node).state is not State.PRODUCTION:
-            evidence = Evidence(run=f"{dag_id}/{run_id}")
+            evidence = Evidence(run=key)
             store.nodes.move(node, State.PRODUCTION, "muster", "full-coverage PASS at node and cluster level", evidence)
         carry_out(node)
     return decision

@@ -14,7 +14,7 @@ from muster.model.states import State
 from muster.rules.idle.capacity import Limits, Signs
 from muster.rules.idle.selection import Known
 from muster.settings import settings
-from muster_criteria.sku_files.programme import STAGES
+from muster_criteria.stages import STAGES
 
 SIGNS_FOR = datetime.timedelta(days=30)
 

@@ -6,8 +6,9 @@ from muster import store
 from muster.admission import service
 from muster.admission.backend import Allocation
 from muster.errors import MusterError
-from muster.integration.runid import REVALIDATION
+from muster.model.dags import NODE_REVALIDATION
 from muster.model.nodes import Node
+from muster.model.runs import RunKey
 from muster.remote.launch import parse_launch
 from muster.settings import settings
 from muster_criteria.sku_files.model import SkuError
@@ -28,12 +29,12 @@ def startable(node: Node, dag: str, run_id: str, level: str, reason: str, force_
     if any(run.run_id == run_id and run.dag_id == dag for run in store.runs.find(node=node.name)):
         raise MusterError(f"run {run_id} exists already: give another reason for another run")
     allocation = service.allocation(node.name)
-    if dag == REVALIDATION:
+    if dag == NODE_REVALIDATION:
         if why := service.in_use(node):
             raise MusterError(f"it is left alone: {why}")
     elif allocation.allocated and not force_reason:
         raise MusterError(f"it is in use: {allocation.by}; only --force with --force-reason tests it anyway")
     with store.engine.rehearsal():
-        store.leases.acquire(node.name, dag, run_id)
-        store.runs.begin(dag, run_id, node.name, level, reason, force_reason or None)
+        store.leases.acquire(node.name, RunKey(dag, run_id))
+        store.runs.begin(RunKey(dag, run_id), node.name, level, reason, force_reason or None)
     return allocation

@@ -42,7 +42,7 @@ class Node(pydantic.BaseModel):
     labels: dict[str, str]
     simulated: bool
     shadow: bool
-    held_run: str
+    held_run: Annotated[str, pydantic.BeforeValidator(lambda run: str(run) if run else "")]
     pause: Pause | None
     added_at: datetime.datetime
     contact_at: datetime.datetime | None

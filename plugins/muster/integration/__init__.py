@@ -1,1 +1,1 @@
-"""The interfaces with Airflow: cluster policy, listeners, warm imports, REST client, run ids."""
+"""The interfaces with Airflow: cluster policy, listeners, preloaded modules, REST client, run ids."""

@@ -11,12 +11,11 @@ from typing import Any, Self
 import httpx
 
 from muster.errors import AirflowRefused, AirflowUnreachable, AlreadyTriggered
+from muster.model.dags import ASKING
 from muster.settings import settings
 
 REASON = "decision_reason"
 """A question's field for the reason. Airflow fills a field named like a DAG parameter with that parameter's value."""
-ASKING = ADMISSION, HELD = "admission", "held_verdict"
-"""The DAGs whose runs ask a person."""
 WAITS = ("awaiting_input", "deferred")
 """The states of a task whose question is open. After a timeout it has failed, and still has no response."""
 RETRIES, RETRY_S = 2, 1.0

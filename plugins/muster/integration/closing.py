@@ -6,13 +6,14 @@ import logging
 
 from muster import store
 from muster.errors import MusterError
+from muster.model.runs import RunKey
 from muster.model.states import State
 from muster_criteria.model import Verdict
 
 log = logging.getLogger(__name__)
 
 
-def release(dag_id: str, run_id: str, reason: str) -> list[str]:
+def release(key: RunKey, reason: str) -> list[str]:
     """Release the nodes that the run holds; returns their names.
 
     A node with a recorded FAIL whose run was not concluded (the task ``conclude`` failed) goes into quarantine first:
@@ -20,22 +21,22 @@ def release(dag_id: str, run_id: str, reason: str) -> list[str]:
     has no verdict is treated as after any other INCONCLUSIVE run, or as after a SKIPPED one if it was preempted.
     """
     for lease in store.leases.live():
-        if (lease.dag_id, lease.run_id) == (dag_id, run_id):
-            _conclude(dag_id, run_id, lease.node, reason)
-    return store.leases.release(dag_id, run_id, reason)
+        if (lease.dag_id, lease.run_id) == (key.dag_id, key.run_id):
+            _conclude(key, lease.node, reason)
+    return store.leases.release(key, reason)
 
 
-def _conclude(dag_id: str, run_id: str, node: str, reason: str) -> None:
+def _conclude(key: RunKey, node: str, reason: str) -> None:
     try:
-        run = store.runs.get(dag_id, run_id, node=node)
-        failed = [each for each in store.runs.stages(dag_id, run_id, node=node) if each.verdict is Verdict.FAIL]
+        run = store.runs.get(key, node=node)
+        failed = [each for each in store.runs.stages(key, node=node) if each.verdict is Verdict.FAIL]
     except MusterError:  # it was not begun
         return
     if failed and run.ended_at is None:
         headline = f"{failed[0].stage}: {failed[0].reason}"
-        closed = store.runs.finish(dag_id, run_id, Verdict.FAIL, headline, node=node)
+        closed = store.runs.finish(key, Verdict.FAIL, headline, node=node)
         log.warning("%s: FAIL: %s (%s); the run was not concluded", node, headline, closed.state_after)
     elif run.ended_at is None and store.nodes.get(node).state is State.REVALIDATION:
         place = store.schedulers.place(node)
         verdict = Verdict.SKIPPED if place is not None and place.preempted else Verdict.INCONCLUSIVE
-        store.runs.finish(dag_id, run_id, verdict, f"The run ended without a verdict: {reason}", node=node)
+        store.runs.finish(key, verdict, f"The run ended without a verdict: {reason}", node=node)

@@ -11,7 +11,9 @@ from typing import TYPE_CHECKING, Any
 
 from airflow.listeners import hookimpl
 
-from muster.integration.policy import DEFAULT_POOL, HOLDERS, POOLED, forks_tasks
+from muster.integration.policy import forks_tasks
+from muster.model.dags import BURN_POOL, HOLDERS, POOLED
+from muster.model.runs import RunKey
 
 if TYPE_CHECKING:
     from airflow.models.dagrun import DagRun
@@ -43,9 +45,9 @@ def on_starting(component: Any) -> None:
         from muster.settings import settings
 
         with create_session() as session:
-            _make_pool(session, DEFAULT_POOL, settings().burn_slots, "how many nodes Muster loads at once")
+            _make_pool(session, BURN_POOL, settings().burn_slots, "how many nodes Muster loads at once")
     except Exception:
-        log.exception("Muster's pool %s could not be made; make it by hand, with deferred tasks included", DEFAULT_POOL)
+        log.exception("Muster's pool %s could not be made; make it by hand, with deferred tasks included", BURN_POOL)
 
 
 @hookimpl
@@ -97,6 +99,6 @@ def _release(dag_run: DagRun, state: str) -> None:
     try:
         from muster.integration import closing
 
-        closing.release(dag_run.dag_id, dag_run.run_id, f"the run ended: {state}")
+        closing.release(RunKey.of(dag_run), f"the run ended: {state}")
     except Exception:
         log.exception("the node of run %s is not released yet; housekeeping will do it", dag_run.run_id)

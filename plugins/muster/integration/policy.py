@@ -17,24 +17,14 @@ from typing import TYPE_CHECKING
 from airflow import settings as airflow_settings
 from airflow.policies import hookimpl
 
+from muster.model.dags import POOLED
+from muster.model.stages import LOAD_STAGES
+
 if TYPE_CHECKING:
     from airflow.models.dagrun import DagRun
     from airflow.models.taskinstance import TaskInstance
 
 log = logging.getLogger(__name__)
-
-DAG_ID = "node_qualification"
-
-POOLED = frozenset({DAG_ID, "node_revalidation"})
-"""DAGs whose runs load one node and may name a pool for it."""
-
-HOLDERS = POOLED | {"cluster_qualification", "admission", "held_verdict"}
-"""DAGs whose runs hold nodes, to be released when the run is over."""
-
-LOAD_STAGES = frozenset({"burn_in", "integrity", "performance", "thermal"})
-"""Tasks that put a node under load, and so count against a rack's watts."""
-
-DEFAULT_POOL = "muster_burn"
 
 PRELOAD = (
     "muster_criteria.stage.suite",  # first: it quietens Great Expectations
@@ -47,7 +37,6 @@ PRELOAD = (
     "muster.store",
     "muster_criteria.stage.judge",
     "muster_reports.mail",
-    "muster.integration.warm",
 )
 """Modules to import before task processes are forked. None may import Airflow, which is being imported itself."""
 

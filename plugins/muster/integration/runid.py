@@ -6,9 +6,6 @@ import hashlib
 import re
 import unicodedata
 
-QUALIFICATION, REVALIDATION = "node_qualification", "node_revalidation"
-"""The DAGs whose runs test one node."""
-
 ASKED_BY = "__asked-by-"
 """What the id of a test that a person requested in an answer has after the node's name."""
 

@@ -56,7 +56,7 @@ def reevaluate(
     waivers of this moment; default: of the moment at which each verdict was recorded. Raises UnknownSnapshot,
     UnknownRevision, MusterError.
     """
-    recorded = store.reporting.judgements(run.dag_id, run.run_id, node=run.node)
+    recorded = store.reporting.judgements(run.key, node=run.node)
     chosen = [each for name, each in recorded.items() if not stage or name == stage]
     if not chosen:
         has = ", ".join(recorded) or "none"
@@ -74,7 +74,7 @@ def _reevaluated(
 ) -> Reevaluated:
     if recorded.stage not in STAGES:
         return Reevaluated(recorded, None, "it was judged together with other nodes, and cannot be judged alone")
-    kept = store.raw.stage_bytes(run.dag_id, run.run_id, recorded.stage, node=run.node)
+    kept = store.raw.stage_bytes(run.key, recorded.stage, node=run.node)
     if kept is None or kept.result is None or kept.recorded_at is None:
         return Reevaluated(recorded, None, "no result of the node is stored, or retention has deleted it")
     collected = Collected(

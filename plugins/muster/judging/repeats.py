@@ -35,7 +35,7 @@ def arranged(
 
 def _earlier(run: Run, stage: str, before: datetime.datetime | None) -> list[tuple[Verdict, StageResult]]:
     found = []
-    for each in store.raw.stage_attempts(run.dag_id, run.run_id, stage, node=run.node, before=before):
+    for each in store.raw.stage_attempts(run.key, stage, node=run.node, before=before):
         try:
             found.append((each.verdict, parse_result(each.result)))
         except BadResult:

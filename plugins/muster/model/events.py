@@ -7,6 +7,7 @@ import datetime
 from collections.abc import Mapping
 from typing import Any
 
+from muster.model.runs import RunKey
 from muster.model.states import State
 from muster_criteria.model import Verdict
 
@@ -15,7 +16,7 @@ from muster_criteria.model import Verdict
 class Evidence:
     """The evidence for a move.
 
-    ``run`` is "dag_id/run_id" of the run that holds the node's lease; ``run_over``: it has ended without a
+    ``run`` is the run that holds the node's lease; ``run_over``: it has ended without a
     verdict. ``verdict`` and ``full_coverage`` are that run's, looked up by the records.
     ``budget_spent``: the budget of inconclusive runs is used up. ``person`` and ``reason``: who decided, and why.
     ``adopted`` and ``replaced``: the person took over a machine that serves already, or put another one in its place;
@@ -24,7 +25,7 @@ class Evidence:
     that (``ending.RunFacts.nothing_new``). Both are set by the records alone, when they close that run.
     """
 
-    run: str | None = None
+    run: RunKey | None = None
     run_over: bool = False
     verdict: Verdict | None = None
     full_coverage: bool = False

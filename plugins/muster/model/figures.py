@@ -7,6 +7,7 @@ import datetime
 
 from muster.model.breaker import Breaker
 from muster.model.queues import AuditLag
+from muster.model.runs import RunKey
 from muster.model.states import State
 from muster_criteria.chassis import Chassis
 from muster_criteria.model import Verdict
@@ -93,7 +94,7 @@ class FleetRow:
     sku: str
     rack: str
     simulated: bool
-    held_run: str
+    held_run: RunKey | None
     contact_at: datetime.datetime | None
     dag_id: str
     run_id: str
@@ -111,6 +112,11 @@ class FleetRow:
     """Why the node came into its state; empty if a test moved it, or one has ended since."""
     paused_until: datetime.datetime | None = None
     """The end of the pause of its tests; None, or a moment that is over, without one."""
+
+    @property
+    def key(self) -> RunKey:
+        """The run's key."""
+        return RunKey(self.dag_id, self.run_id)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -137,6 +143,11 @@ class BmcReading:
     dag_id: str
     run_id: str
     chassis: Chassis
+
+    @property
+    def key(self) -> RunKey:
+        """The run's key."""
+        return RunKey(self.dag_id, self.run_id)
 
 
 @dataclasses.dataclass(frozen=True)

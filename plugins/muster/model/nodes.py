@@ -7,6 +7,7 @@ import datetime
 from collections.abc import Mapping
 from typing import Any
 
+from muster.model.runs import RunKey
 from muster.model.states import State
 
 
@@ -59,7 +60,7 @@ class Node:
     """An enrolled machine, its state and its last contact. ``pool`` empty means the DAG's default.
 
     ``machine_since``: since when this machine has the name. ``shadow``: adopted while it served, judged and reported,
-    but never drained. ``held_run``: "dag_id/run_id" of a run whose verdict would have withdrawn it, had the
+    but never drained. ``held_run``: the run whose verdict would have withdrawn it, had the
     circuit breaker not been open; until a person or another test decides, it serves. ``pause``: that of its tests,
     while it lasts.
     """
@@ -82,7 +83,7 @@ class Node:
     inconclusive: int = 0
     machine_since: datetime.datetime | None = None
     shadow: bool = False
-    held_run: str = ""
+    held_run: RunKey | None = None
     bmc: Mapping[str, Any] = dataclasses.field(default_factory=dict)
     pause: Pause | None = None
 
@@ -96,3 +97,8 @@ class Lease:
     run_id: str
     token: int
     acquired_at: datetime.datetime
+
+    @property
+    def key(self) -> RunKey:
+        """The run's key."""
+        return RunKey(self.dag_id, self.run_id)

@@ -5,6 +5,8 @@ from __future__ import annotations
 import dataclasses
 import datetime
 
+from muster.model.runs import RunKey
+
 
 @dataclasses.dataclass(frozen=True)
 class Question:
@@ -22,3 +24,8 @@ class Question:
     reason: str
     answered_at: datetime.datetime | None
     settled_at: datetime.datetime | None
+
+    @property
+    def key(self) -> RunKey:
+        """The run that asks."""
+        return RunKey(self.dag_id, self.run_id)

@@ -4,9 +4,42 @@ from __future__ import annotations
 
 import dataclasses
 import datetime
+from typing import Any, Protocol
 
 from muster.model.states import State
 from muster_criteria.model import Finding, Verdict
+
+
+@dataclasses.dataclass(frozen=True, order=True)
+class RunKey:
+    """Which DAG run: a run that tests several nodes has one key and a ``Run`` for each. ``str``: "dag_id/run_id"."""
+
+    dag_id: str
+    run_id: str
+
+    def __str__(self) -> str:
+        return f"{self.dag_id}/{self.run_id}"
+
+    @classmethod
+    def of(cls, run: RunLike) -> RunKey:
+        """Returns the key of an Airflow run, or of a row that names one."""
+        return cls(run.dag_id, run.run_id)
+
+    @classmethod
+    def parse(cls, text: str) -> RunKey | None:
+        """Returns the key that ``str`` wrote; None of an empty text."""
+        dag_id, _, run_id = text.partition("/")
+        return cls(dag_id, run_id) if run_id else None
+
+
+class RunLike(Protocol):
+    """What names a DAG run by two columns: an Airflow run, a row of a table."""
+
+    @property
+    def dag_id(self) -> Any: ...  # noqa: D102
+
+    @property
+    def run_id(self) -> Any: ...  # noqa: D102
 
 
 @dataclasses.dataclass(frozen=True)
@@ -33,6 +66,11 @@ class Run:
     started_by: str = ""
     """The login that started it ("airflow:ada"), "" if a program did."""
 
+    @property
+    def key(self) -> RunKey:
+        """The run's key."""
+        return RunKey(self.dag_id, self.run_id)
+
 
 @dataclasses.dataclass(frozen=True)
 class Job:
@@ -56,6 +94,11 @@ class Job:
     repeat_probes: tuple[str, ...] = ()
     """The probes to run again after it, before the stage is judged."""
 
+    @property
+    def key(self) -> RunKey:
+        """The run's key."""
+        return RunKey(self.dag_id, self.run_id)
+
 
 @dataclasses.dataclass(frozen=True)
 class StageVerdict:
@@ -74,6 +117,11 @@ class StageVerdict:
     simulated: bool = False
     attempts: int = 1
 
+    @property
+    def key(self) -> RunKey:
+        """The run's key."""
+        return RunKey(self.dag_id, self.run_id)
+
 
 @dataclasses.dataclass(frozen=True)
 class OpenFinding:
@@ -84,3 +132,8 @@ class OpenFinding:
     dag_id: str
     run_id: str
     recorded_at: datetime.datetime
+
+    @property
+    def key(self) -> RunKey:
+        """The run's key."""
+        return RunKey(self.dag_id, self.run_id)

@@ -4,8 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-STAGES = ("intake", "burn_in", "integrity", "performance", "thermal")
-"""The stages of a node's qualification, in order."""
+from muster_criteria.stages import LEVELS as LEVELS
+from muster_criteria.stages import STAGES as STAGES
+from muster_criteria.stages import Level as Level
+
+LOAD_STAGES = frozenset(STAGES[1:])
+"""The stages that put a node under load, and so count against a rack's watts."""
 
 CLUSTER_STAGES = ("cluster_validation",)
 """The stages that a block of nodes goes through together, after qualification."""

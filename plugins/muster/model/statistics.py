@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import datetime
 
+from muster.model.runs import RunKey
 from muster_criteria.xid.policy import XidEvent
 
 
@@ -58,6 +59,11 @@ class RecordedXid:
     seen_at: datetime.datetime
     event: XidEvent
     former: bool = False
+
+    @property
+    def key(self) -> RunKey:
+        """The run's key."""
+        return RunKey(self.dag_id, self.run_id)
 
 
 @dataclasses.dataclass(frozen=True)

@@ -6,7 +6,7 @@ import datetime
 
 from airflow.sdk import Param
 
-from muster_criteria.sku_files.programme import LEVELS, STAGES
+from muster_criteria.stages import LEVELS, STAGES
 
 TASK_DEFAULTS = {
     "execution_timeout": datetime.timedelta(minutes=30),

@@ -15,7 +15,7 @@ from muster import store
 from muster.admission import service
 from muster.errors import IllegalMove, MusterError, NodeLeased
 from muster.judging.reevaluate import reevaluate
-from muster.model.runs import Run, StageVerdict
+from muster.model.runs import Run, RunKey, StageVerdict
 from muster.operators.reporting import mailing
 from muster_criteria.measured import StageResult
 from muster_criteria.model import Judgement, Verdict
@@ -36,7 +36,7 @@ def reevaluate_provisional() -> dict[str, str]:
         try:
             for dag_id, run_id in dict.fromkeys((each.dag_id, each.run_id) for each in verdicts):
                 mine = [each for each in verdicts if (each.dag_id, each.run_id) == (dag_id, run_id)]
-                closed = _reevaluate_run(store.runs.get(dag_id, run_id, node=node), mine)
+                closed = _reevaluate_run(store.runs.get(RunKey(dag_id, run_id), node=node), mine)
                 if closed is not None:
                     changed[node] = f"{closed.verdict}: {closed.headline}"
         except (NodeLeased, IllegalMove) as error:
@@ -58,12 +58,12 @@ def _reevaluate_run(run: Run, verdicts: Sequence[StageVerdict]) -> Run | None:
     updates = {judgement.stage: (result, judgement) for result, judgement in _final_verdicts(run, verdicts)}
     if not updates:
         return None
-    recorded = store.reporting.judgements(run.dag_id, run.run_id, node=run.node)
+    recorded = store.reporting.judgements(run.key, node=run.node)
     current = [updates[stage][1] if stage in updates else each for stage, each in recorded.items()]
     closed = store.reevaluations.record(run, list(updates.values()), *overall(current, run.required_stages))
     service.carry_out(run.node)
     log.info("%s: %s: %s (%s)", run.node, closed.verdict, closed.headline, closed.state_after)
-    mailing.send_report(run.dag_id, run.run_id, node=run.node)
+    mailing.send_report(run.key, node=run.node)
     return closed
 
 

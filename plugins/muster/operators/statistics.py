@@ -10,8 +10,9 @@ from muster.errors import MusterError, UnknownSnapshot
 from muster.judging.references import metrics
 from muster.model.statistics import KeptSnapshot
 from muster.settings import settings
-from muster_criteria.sku_files.model import LEVELS, Sku, SkuError
+from muster_criteria.sku_files.model import Sku, SkuError
 from muster_criteria.sku_files.skus import load_sku
+from muster_criteria.stages import LEVELS
 
 log = logging.getLogger(__name__)
 

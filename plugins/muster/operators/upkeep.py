@@ -10,6 +10,7 @@ from muster.admission import service
 from muster.audit import stream
 from muster.integration import closing
 from muster.model.figures import Purged
+from muster.model.runs import RunKey
 from muster.operators.reporting import archive
 
 log = logging.getLogger(__name__)
@@ -25,7 +26,7 @@ def sweep_leases(is_live: Callable[[str, str], bool]) -> list[str]:
         node
         for dag_id, run_id in sorted(over)
         if not is_live(dag_id, run_id)
-        for node in closing.release(dag_id, run_id, "its run was over or gone when housekeeping looked")
+        for node in closing.release(RunKey(dag_id, run_id), "its run was over or gone when housekeeping looked")
     ]
     if freed:
         log.warning("freed %s, whose runs were over", ", ".join(freed))

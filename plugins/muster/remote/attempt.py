@@ -21,7 +21,7 @@ import paramiko
 from muster import store
 from muster.errors import LeaseLost, MusterError
 from muster.model.nodes import Node
-from muster.model.runs import Job, Run
+from muster.model.runs import Job, Run, RunKey
 from muster.remote import jobs, launch, outcome, redfish, ssh
 from muster.remote.attempt_key import AttemptKey
 from muster.remote.bmc_watch import BmcWatch
@@ -56,6 +56,11 @@ class Task:
     max_tries: int
     node: str = ""
 
+    @property
+    def key(self) -> RunKey:
+        """The run's key."""
+        return RunKey(self.dag_id, self.run_id)
+
 
 @dataclasses.dataclass(frozen=True)
 class Attempt:
@@ -75,7 +80,7 @@ class Attempt:
 
     def recorded_end(self) -> str | None:
         """Returns ``StageResult.end`` of the job's result if it is stored with a verdict; else None."""
-        kept = store.raw.stage_bytes(self.task.dag_id, self.task.run_id, self.task.stage, node=self.task.node)
+        kept = store.raw.stage_bytes(self.task.key, self.task.stage, node=self.task.node)
         if kept is None or kept.result is None:
             return None
         result = json.loads(kept.result)
@@ -97,13 +102,13 @@ def claim(task: Task, run: Run, sku: Sku, programme: Callable[[AttemptKey, str],
     IllegalMove, SkuError.
     """
     if begin:
-        node = store.runs.begin_stage(task.dag_id, task.run_id, task.stage, node=task.node)
+        node = store.runs.begin_stage(task.key, task.stage, node=task.node)
     else:
         node = store.nodes.get(run.node)
     lease = store.leases.get(node.name)
     if lease is None or (lease.dag_id, lease.run_id) != (task.dag_id, task.run_id):
         raise LeaseLost(f"this run does not hold {node.name} any more; clear it to start over")
-    job = store.runs.get_job(task.dag_id, task.run_id, task.stage, node=task.node)
+    job = store.runs.get_job(task.key, task.stage, node=task.node)
     key = outcome.next_attempt(task.max_tries, job) if begin or job is None else AttemptKey.parse(job.attempt_key)
     if job is None or job.attempt_key != str(key):
         job = Job(
@@ -315,16 +320,16 @@ def stop(attempt: Attempt, connect: Connect) -> None:
         jobs.stop(client, seen.work, attempt.job_key, attempt.node.launch)
 
 
-def stop_leftovers(dag_id: str, run_id: str, stages: Collection[str], connect: Connect, *, node: str = "") -> None:
+def stop_leftovers(key: RunKey, stages: Collection[str], connect: Connect, *, node: str = "") -> None:
     """Stop jobs of a run without a trigger, after a user marked the task before the triggerer started its trigger.
 
     Raises RemoteError.
     """
-    latest = [store.runs.get_job(dag_id, run_id, stage, node=node) for stage in stages]
+    latest = [store.runs.get_job(key, stage, node=node) for stage in stages]
     running = [job for job in latest if job is not None and job.state == outcome.RUNNING]
     if not running:
         return
-    machine = store.nodes.get(store.runs.get(dag_id, run_id, node=node).node)
+    machine = store.nodes.get(store.runs.get(key, node=node).node)
     with connect(machine) as client:
         for job in running:
             _stop_job(client, machine, job)

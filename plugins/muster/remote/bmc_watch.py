@@ -9,7 +9,7 @@ from collections.abc import Awaitable, Callable, Mapping
 from typing import Any
 
 from muster import store
-from muster.model.runs import Job
+from muster.model.runs import Job, RunKey
 from muster.remote import redfish
 from muster.remote.bmc import BadBmc, Bmc, Login, parse_bmc
 from muster.settings import settings
@@ -49,7 +49,7 @@ class BmcWatch:
 
     def _read(self, who: Login) -> str:
         reading = redfish.ask(self.bmc, self.stage, who)
-        job = store.runs.get_job(self.dag_id, self.run_id, self.stage, self.attempt_key)
+        job = store.runs.get_job(RunKey(self.dag_id, self.run_id), self.stage, self.attempt_key)
         if reading is None or job is None:
             return ""
         worst = with_earlier(job.chassis, reading, meanwhile=True)

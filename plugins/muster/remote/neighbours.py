@@ -9,6 +9,7 @@ import paramiko
 
 from muster import store
 from muster.model.nodes import Node
+from muster.model.runs import RunKey
 from muster.remote import outcome, ssh
 
 RECENT = datetime.timedelta(minutes=5)
@@ -57,6 +58,6 @@ def _responds(node: Node) -> bool:
     return True
 
 
-def lost_jobs(dag_id: str, run_id: str, stages: Collection[str]) -> int:
+def lost_jobs(key: RunKey, stages: Collection[str]) -> int:
     """Returns how many jobs of these stages in the run were lost."""
-    return store.runs.count_jobs(dag_id, run_id, stages, outcome.LOST)
+    return store.runs.count_jobs(key, stages, outcome.LOST)

@@ -10,7 +10,7 @@ from collections.abc import Iterable
 
 from muster.model.runs import StageVerdict
 from muster_criteria.model import Verdict
-from muster_criteria.sku_files.model import LEVELS
+from muster_criteria.stages import LEVELS
 
 INCONCLUSIVE = frozenset({Verdict.INCONCLUSIVE, Verdict.SKIPPED})
 

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 from muster.model.breaker import Breaker
 from muster.model.events import Evidence
 from muster.model.nodes import Node
-from muster.model.runs import Run, StageVerdict
+from muster.model.runs import Run, RunKey, StageVerdict
 from muster.model.stages import STAGES
 from muster.model.states import State
 from muster.rules import transitions
@@ -69,10 +69,10 @@ class RunFacts:
         warned = verdict is Verdict.WARN and self.accepted and not self.suspect
         return warned and self._covered(Verdict.PASS, Verdict.WARN)
 
-    def still_held(self, held_run: str) -> str:
-        """Returns ``held_run``, "dag_id/run_id" of a held verdict, while no later test replaced what it found."""
-        found = {f"{each.dag_id}/{each.run_id}" for each in self.verdicts if each.verdict not in _FOUND_NOTHING}
-        return held_run if held_run in found else ""
+    def still_held(self, held_run: RunKey | None) -> RunKey | None:
+        """Returns ``held_run``, whose verdict is held, while no later test replaced what it found."""
+        found = {each.key for each in self.verdicts if each.verdict not in _FOUND_NOTHING}
+        return held_run if held_run in found else None
 
     @property
     def _foreign(self) -> bool:

@@ -10,6 +10,7 @@ from muster.model.nodes import Node
 from muster.model.states import BROKEN, IN_FLIGHT, SERVING, State
 from muster_criteria.sku_files import programme
 from muster_criteria.sku_files.declarations import declared_probes
+from muster_criteria.stages import STAGES
 from muster_criteria.words import duration
 
 if TYPE_CHECKING:
@@ -65,7 +66,7 @@ def stage_plans(sku: Sku, level: str) -> tuple[StagePlan, ...]:
             programme.stage_deadline_s(sku, stage, level),
             programme.blocking(sku, stage),
         )
-        for stage in programme.STAGES
+        for stage in STAGES
     )
 
 

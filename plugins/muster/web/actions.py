@@ -15,21 +15,21 @@ from fastapi import Form, HTTPException, Request
 from muster import acting, store
 from muster.admission import entry
 from muster.errors import MusterError
+from muster.model import dags
 from muster.model.nodes import Node
 from muster.model.states import State
 from muster.rules.preview import risks_of_move, risks_of_pause
 from muster.rules.transitions import person_moves
 from muster.web.access import allowed
 
-DECIDES = "admission"
 """Who may start runs of this DAG, may decide about nodes."""
-decide = requires_access_dag("POST", DagAccessEntity.RUN, DECIDES)
+decide = requires_access_dag("POST", DagAccessEntity.RUN, dags.ADMISSION)
 WAIVER_DAYS = 30
 
 
 def may_decide(user: GetUserDep) -> bool:
     """Whether the viewer may decide about nodes."""
-    return allowed(user, "POST", DagAccessEntity.RUN, DECIDES)
+    return allowed(user, "POST", DagAccessEntity.RUN, dags.ADMISSION)
 
 
 def from_this_page(request: Request) -> None:

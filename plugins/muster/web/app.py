@@ -20,6 +20,7 @@ from starlette.exceptions import HTTPException
 from muster import store
 from muster.errors import MusterError, UnknownNode, UnknownRun
 from muster.model.nodes import Node
+from muster.model.runs import RunKey
 from muster.rules.preview import OUT_OF_SERVICE
 from muster.web import (
     PREFIX,
@@ -125,7 +126,7 @@ def node(
     runs = store.runs.find(node=name, limit=RUNS_MAX)
     ended, now = store.runs.last(name), datetime.datetime.now(datetime.UTC)
     newest = next((each for each in runs if each.ended_at), None)
-    last = store.reporting.run(ended.dag_id, ended.run_id, node=name) if ended else None
+    last = store.reporting.run(ended.key, node=name) if ended else None
     certificates, parts = store.certificates.of_node(name, EVENTS_MAX), store.parts.of_node(name)
     observed = [each for stage in last.stages for each in stage.judgement.observations] if last else []
     figures = plots.strips(observed, peers.bands(last) if last else {}, judged_only=False)
@@ -237,7 +238,7 @@ def run(request: Request, dag_id: str, run_id: str, about: Annotated[str, Depend
     if node := _one_node([each.node for each in members], about):
         return RedirectResponse(f"{rendering.base(request)}{PREFIX}/node/{quote(node, safe='')}", status_code=303)
     ended = [each.node for each in members if each.ended_at]
-    found = block.of_reports([store.reporting.run(dag_id, run_id, node=node) for node in ended])
+    found = block.of_reports([store.reporting.run(RunKey(dag_id, run_id), node=node) for node in ended])
     at_work = [each.node for each in members if not each.ended_at]
     return rendering.render(request, "block.html.j2", dag_id=dag_id, run_id=run_id, at_work=at_work, block=found)
 
@@ -272,7 +273,7 @@ def _report_of(what: str) -> RunReport:
         if ended is None:
             raise UnknownRun(f"no run of {node} has ended yet")
         dag_id, run_id = ended.dag_id, ended.run_id
-    return store.reporting.run(dag_id, run_id, node=node)
+    return store.reporting.run(RunKey(dag_id, run_id), node=node)
 
 
 def report(
@@ -288,12 +289,12 @@ def report(
         return RedirectResponse(f"{rendering.base(request)}{PREFIX}/run?{query}", status_code=303)
     node = node or _one_node(members, about)
     try:
-        found = store.runs.get(dag_id, run_id, node=node)
+        found = store.runs.get(RunKey(dag_id, run_id), node=node)
     except UnknownRun as error:
         raise HTTPException(404, str(error)) from error
     if found.ended_at is None:
         raise HTTPException(404, f"run {run_id} has not ended yet: it has no report")
-    body = page.render_page(store.reporting.run(dag_id, run_id, node=node))
+    body = page.render_page(store.reporting.run(RunKey(dag_id, run_id), node=node))
     return HTMLResponse(body, headers={"Content-Security-Policy": REPORT_POLICY, "X-Content-Type-Options": "nosniff"})
 
 

@@ -25,10 +25,11 @@ from sqlalchemy import Select, func, select
 from muster import acting, store
 from muster.admission import answers
 from muster.errors import MusterError, UnknownNode
-from muster.integration.airflow_api import ASKING, HELD, REASON, WAITS
+from muster.integration.airflow_api import REASON, WAITS
+from muster.model.dags import ASKING, HELD_VERDICT
 from muster.model.names import is_person
 from muster.model.nodes import Node
-from muster.model.runs import OpenFinding, Run
+from muster.model.runs import OpenFinding, Run, RunKey
 from muster.rules.gate import Admit
 from muster.web import peers, plots
 from muster.web.access import allowed, if_confirmed
@@ -117,11 +118,11 @@ def evidence(asked: Question) -> Evidence | None:
         node = store.nodes.get(asked.node)
     except UnknownNode:
         return None
-    if asked.dag_id == HELD and node.held_run:
-        run: Run | None = store.runs.get(*node.held_run.split("/", 1), node=node.name)
+    if asked.dag_id == HELD_VERDICT and node.held_run:
+        run: Run | None = store.runs.get(node.held_run, node=node.name)
     else:
         run = store.runs.last(node.name)
-    report: RunReport | None = store.reporting.run(run.dag_id, run.run_id, node=node.name) if run else None
+    report: RunReport | None = store.reporting.run(run.key, node=node.name) if run else None
     observed = [each for stage in report.stages for each in stage.judgement.observations] if report else []
     bands = peers.bands(report) if report else {}
     failed = [each for each in plots.strips(observed, bands) if each.failed]
@@ -137,8 +138,8 @@ def effects(asked: Question, node: Node) -> list[tuple[str, Sequence[str]]]:
 
 def reasons(asked: Question, node: Node) -> tuple[str, ...]:
     """Why a person decides; empty if the records have nothing against the node."""
-    if asked.dag_id == HELD and node.held_run:
-        return (store.runs.get(*node.held_run.split("/", 1), node=node.name).why_held,)
+    if asked.dag_id == HELD_VERDICT and node.held_run:
+        return (store.runs.get(node.held_run, node=node.name).why_held,)
     decision = store.admission.decision(node.name)
     return () if isinstance(decision, Admit) else tuple(decision.reasons)
 
@@ -177,7 +178,7 @@ class Answer:
     def preview(self) -> tuple[str, tuple[str, ...]]:
         """Returns (the answer, what it will do); nothing changes. Raises MusterError where it would be refused."""
         asked = self._question()
-        answers.check(self.option, store.nodes.get(asked.node), asked.dag_id, asked.run_id)
+        answers.check(self.option, store.nodes.get(asked.node), RunKey.of(asked))
         with acting.under(acting.airflow_login(self.person)), store.engine.rehearsal():
             answers.carry_out(self.option, asked.node, self.person, self.reason, dry_run=True)
         return f"{self.option}: {asked.node}", answers.effects(self.option, store.nodes.get(asked.node))
@@ -185,7 +186,7 @@ class Answer:
     def apply(self) -> None:
         """Give the answer under the viewer's login. Raises MusterError; HTTPException if Airflow refuses it."""
         asked = self._question()
-        answers.check(self.option, store.nodes.get(asked.node), asked.dag_id, asked.run_id)
+        answers.check(self.option, store.nodes.get(asked.node), RunKey.of(asked))
         payload = UpdateHITLDetailPayload(chosen_options=[self.option], params_input={REASON: self.reason})
         update_hitl_detail(asked.dag_id, asked.run_id, asked.task_id, payload, self._user, self._session)
 

@@ -15,7 +15,7 @@ from starlette.exceptions import HTTPException
 from muster.model.stages import STAGES
 from muster.web import PREFIX, fleet, plots
 from muster_criteria import words
-from muster_criteria.sku_files.programme import LEVELS
+from muster_criteria.stages import LEVELS
 from muster_criteria.text import one_line
 from muster_reports import text
 

@@ -17,23 +17,24 @@ from fastapi import Form, HTTPException, Request
 from muster import store
 from muster.admission.startable import startable
 from muster.errors import MusterError
-from muster.integration.runid import QUALIFICATION, REVALIDATION, run_id
+from muster.integration.runid import run_id
+from muster.model.dags import NODE_QUALIFICATION, NODE_REVALIDATION
 from muster.model.nodes import Node
 from muster.model.states import SERVING
 from muster.rules import preview
 from muster.settings import settings
 from muster.web.access import allowed, if_confirmed
-from muster_criteria.sku_files.programme import LEVELS
 from muster_criteria.sku_files.skus import load_sku
+from muster_criteria.stages import LEVELS
 
-start = requires_access_dag("POST", DagAccessEntity.RUN, QUALIFICATION)
+start = requires_access_dag("POST", DagAccessEntity.RUN, NODE_QUALIFICATION)
 """Who may start runs of this DAG, may test a node; of a node that serves, those of ``REVALIDATION``."""
 audited = if_confirmed(action_logging("trigger_dag_run"))
 
 
 def may_start(user: GetUserDep) -> bool:
     """Whether the viewer may start a test."""
-    return allowed(user, "POST", DagAccessEntity.RUN, QUALIFICATION)
+    return allowed(user, "POST", DagAccessEntity.RUN, NODE_QUALIFICATION)
 
 
 class Start:
@@ -81,5 +82,5 @@ class Start:
         if self.level not in LEVELS:
             raise MusterError(f"there is no level {self.level!r}: choose one of {', '.join(LEVELS)}")
         node = store.nodes.get(self.node)
-        dag_id = REVALIDATION if node.state in SERVING else QUALIFICATION
+        dag_id = NODE_REVALIDATION if node.state in SERVING else NODE_QUALIFICATION
         return node, dag_id, run_id(node.name, self.reason)

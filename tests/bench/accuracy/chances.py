@@ -15,7 +15,7 @@ import numpy as np
 import pandas as pd
 
 from muster.rules.idle.hazard import CHANCES, GROUPS
-from muster_criteria.sku_files.programme import STAGES
+from muster_criteria.stages import STAGES
 from tests.bench.accuracy.devices import Hall
 from tests.bench.accuracy.fleet import CELLS, FLEET_NODES, draw_fleet, draw_trials
 from tests.bench.accuracy.metrics import PROBES

@@ -8,8 +8,9 @@ from pathlib import Path
 from typing import Any
 
 from muster.remote.zipapp import build_agent
-from muster_criteria.sku_files.programme import STAGES, stage_calls
+from muster_criteria.sku_files.programme import stage_calls
 from muster_criteria.sku_files.skus import load_sku
+from muster_criteria.stages import STAGES
 from muster_node.contract import Plan, ProbeCall
 from tests.bench.gpu_day.parts import PART
 

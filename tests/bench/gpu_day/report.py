@@ -10,10 +10,10 @@ from typing import Any
 from muster_criteria.devices import kind_of, natural
 from muster_criteria.measured import StageResult, parse_result
 from muster_criteria.sku_files.model import Sku
-from muster_criteria.sku_files.programme import STAGES
 from muster_criteria.sku_files.skus import load_sku
 from muster_criteria.stage.case import Case
 from muster_criteria.stage.judge import judge
+from muster_criteria.stages import STAGES
 from tests.bench.gpu_day.parts import PARTS, Part
 from tests.bench.integrity import BARS, MEMORY_BARS
 

@@ -9,6 +9,7 @@ from muster.admission import service
 from muster.admission.entry import move
 from muster.errors import SchedulerDown
 from muster.model.nodes import Lease
+from muster.model.runs import RunKey
 from muster.model.states import State
 from tests.muster import fleet
 
@@ -57,7 +58,7 @@ class Jobs:
 
 
 def revalidate(run: str = "r1") -> Lease:
-    lease = store.leases.acquire(NODE, DAG, run)
+    lease = store.leases.acquire(NODE, RunKey(DAG, run))
     service.take_for_test(NODE, f"node_revalidation {run}", "revalidation")
-    store.runs.begin(DAG, run, NODE, "short", "idle")
+    store.runs.begin(RunKey(DAG, run), NODE, "short", "idle")
     return lease

@@ -20,6 +20,7 @@ from muster.admission.clusters import backend_of
 from muster.admission.entry import move
 from muster.admission.slurm import FEATURE
 from muster.errors import BadScheduler, BadSettings, LeftAlone, SchedulerDown
+from muster.model.runs import RunKey
 from muster.model.states import State
 from muster.store.queues import schedulers
 from tests.muster import fleet
@@ -389,10 +390,10 @@ def test_a_job_that_arrives_while_a_node_is_claimed_keeps_it(
     until(lambda: service.idle(["gpu-0001"])["gpu-0001"].idle)
     job = alpha.call("sbatch", "--parsable", "-w", "n2", "-o", "/dev/null", "--wrap", "sleep 60").strip()
     until(lambda: alpha.call("squeue", "-h", "-j", job, "-o", "%t").strip() == "R")
-    store.leases.acquire("gpu-0001", "node_revalidation", "r")
+    store.leases.acquire("gpu-0001", RunKey("node_revalidation", "r"))
     with pytest.raises(LeftAlone):
         service.withdraw_for_test("gpu-0001", "revalidation r")
-    store.leases.release("node_revalidation", "r", "not begun")
+    store.leases.release(RunKey("node_revalidation", "r"), "not begun")
     assert service.carry_out("gpu-0001") == ""
     until(lambda: service.look(["gpu-0001"])["gpu-0001"].open)
     assert alpha.call("squeue", "-h", "-j", job, "-o", "%t").strip() == "R"

@@ -9,6 +9,7 @@ from muster.admission import service
 from muster.admission.entry import admit, admit_by
 from muster.errors import Refusal
 from muster.model.events import Evidence
+from muster.model.runs import RunKey
 from muster.model.stages import CLUSTER_STAGES, STAGES
 from muster.model.states import State
 from muster.rules.gate import Admit, NeedsPerson, Refuse
@@ -31,26 +32,26 @@ def qualified(stage: str = "", verdict: Verdict = Verdict.PASS, driver: str = "5
     lease = fleet.begin()
     for each in ("intake", "burn_in", "integrity", "performance", "thermal"):
         fleet.do_stage(lease, each, verdict if each == stage else Verdict.PASS, environment={"driver": driver})
-    store.runs.finish(lease.dag_id, lease.run_id, verdict, "so it ended")
-    store.leases.release(lease.dag_id, lease.run_id, "over")
+    store.runs.finish(lease.key, verdict, "so it ended")
+    store.leases.release(lease.key, "over")
 
 
 def validated(verdict: Verdict = Verdict.PASS) -> None:
     """A cluster run that holds the node still, its verdict given."""
-    store.leases.acquire_all([NODE], "cluster", "run")
-    store.runs.begin("cluster", "run", NODE, "short", "block 7", required_stages=CLUSTER_STAGES)
+    store.leases.acquire_all([NODE], RunKey("cluster", "run"))
+    store.runs.begin(RunKey("cluster", "run"), NODE, "short", "block 7", required_stages=CLUSTER_STAGES)
     lease = store.leases.get(NODE)
     assert lease is not None
     fleet.do_stage(lease, *CLUSTER_STAGES, verdict, environment={"driver": "580.1"})
-    store.runs.finish("cluster", "run", verdict, "so it ended", node=NODE)
+    store.runs.finish(RunKey("cluster", "run"), verdict, "so it ended", node=NODE)
 
 
 def test_a_node_that_passed_everything_enters_and_twice_is_harmless() -> None:
     qualified()
     assert isinstance(store.admission.decision(NODE), NeedsPerson)
     validated()
-    assert admit(NODE, "cluster", "run") == Admit()
-    assert admit(NODE, "cluster", "run") == Admit()
+    assert admit(NODE, RunKey("cluster", "run")) == Admit()
+    assert admit(NODE, RunKey("cluster", "run")) == Admit()
     assert store.nodes.get(NODE).state is State.PRODUCTION
     event = store.nodes.events(NODE)[-1]
     assert (event.actor, event.evidence["verdict"], event.evidence["full_coverage"]) == ("muster", "PASS", True)
@@ -60,7 +61,7 @@ def test_what_passed_with_another_driver_enters_by_a_person_only() -> None:
     """No certificate could attest it by the tests alone, and without one nothing enters."""
     qualified(driver="570.1")
     validated()
-    assert isinstance(admit(NODE, "cluster", "run"), NeedsPerson)
+    assert isinstance(admit(NODE, RunKey("cluster", "run")), NeedsPerson)
     with illegal(Refusal.GATE):
         store.nodes.move(NODE, State.PRODUCTION, "muster", "the block passed", Evidence(run="cluster/run"))
     admit_by(NODE, "Ada", "the driver is known")
@@ -73,20 +74,20 @@ def test_simulated_results_of_a_real_node_open_nothing() -> None:
     lease = fleet.begin()
     for stage in STAGES:
         parsed, raw = fleet.result(stage, node=NODE, simulated=True)
-        store.runs.begin_stage(lease.dag_id, lease.run_id, stage)
-        store.stages.record(lease.dag_id, lease.run_id, parsed, fleet.judgement(stage, simulated=True), raw)
-    store.runs.finish(lease.dag_id, lease.run_id, Verdict.PASS, "so it ended")
-    store.leases.release(lease.dag_id, lease.run_id, "over")
+        store.runs.begin_stage(lease.key, stage)
+        store.stages.record(lease.key, parsed, fleet.judgement(stage, simulated=True), raw)
+    store.runs.finish(lease.key, Verdict.PASS, "so it ended")
+    store.leases.release(lease.key, "over")
     assert not store.nodes.get(NODE).simulated
     validated()
-    assert isinstance(admit(NODE, "cluster", "run"), NeedsPerson)
+    assert isinstance(admit(NODE, RunKey("cluster", "run")), NeedsPerson)
     assert store.nodes.get(NODE).state is not State.PRODUCTION
 
 
 def test_a_warning_needs_a_person_who_is_recorded() -> None:
     qualified("thermal", Verdict.WARN)
     validated()
-    decision = admit(NODE, "cluster", "run")
+    decision = admit(NODE, RunKey("cluster", "run"))
     assert isinstance(decision, NeedsPerson)
     assert store.nodes.get(NODE).state is State.CLUSTER_VALIDATION
     for person, reason in (("airflow", "fine"), ("Ada", "")):
@@ -104,17 +105,17 @@ def test_a_run_tells_where_its_node_went_after_its_verdict() -> None:
     """The verdict comes first, then the gate's or a person's word on it, then the node is let go."""
     qualified()
     validated()
-    assert store.runs.get("cluster", "run", node=NODE).state_after is State.CLUSTER_VALIDATION
-    admit(NODE, "cluster", "run")
-    assert store.runs.get("cluster", "run", node=NODE).state_after is State.PRODUCTION
+    assert store.runs.get(RunKey("cluster", "run"), node=NODE).state_after is State.CLUSTER_VALIDATION
+    admit(NODE, RunKey("cluster", "run"))
+    assert store.runs.get(RunKey("cluster", "run"), node=NODE).state_after is State.PRODUCTION
 
 
 def test_a_run_whose_node_waits_for_a_person_tells_where_it_waits() -> None:
     qualified("thermal", Verdict.WARN)
     validated()
-    admit(NODE, "cluster", "run")
-    store.leases.release("cluster", "run", "over")
-    assert store.runs.get("cluster", "run", node=NODE).state_after is State.QUALIFIED
+    admit(NODE, RunKey("cluster", "run"))
+    store.leases.release(RunKey("cluster", "run"), "over")
+    assert store.runs.get(RunKey("cluster", "run"), node=NODE).state_after is State.QUALIFIED
 
 
 def test_the_pass_of_a_block_opens_nothing_for_a_node_that_qualified_on_less() -> None:
@@ -158,9 +159,9 @@ def test_without_a_scheduler_state_and_label_decide_whether_a_node_is_in_use() -
     qualified()
     assert shown() == (False, False)
     validated()
-    admit(NODE, "cluster", "run")
+    admit(NODE, RunKey("cluster", "run"))
     assert shown() == (True, False)
-    store.leases.release("cluster", "run", "over")
+    store.leases.release(RunKey("cluster", "run"), "over")
     assert shown() == (True, True)
     for label, busy in (("Training 7", True), ("no", False), ("", False)):
         store.nodes.add(fleet.new_node(labels={"busy": label}))

@@ -15,6 +15,7 @@ from muster import store
 from muster.admission import clusters, service
 from muster.admission.entry import move
 from muster.admission.idle_fleet import known
+from muster.model.runs import RunKey
 from muster.model.stages import STAGES
 from muster.model.states import State
 from muster.operators.lifecycle import revalidation
@@ -52,8 +53,8 @@ def retest(run_id: str, verdict: Verdict, *, stages: tuple[str, ...] = STAGES) -
     lease = fleet.begin(run_id=run_id, required_stages=stages)
     for stage in stages:
         fleet.do_stage(lease, stage, Verdict.PASS if verdict is Verdict.SKIPPED else verdict)
-    store.runs.finish(lease.dag_id, lease.run_id, verdict, "So it ended.")
-    store.leases.release(lease.dag_id, lease.run_id, "over")
+    store.runs.finish(lease.key, verdict, "So it ended.")
+    store.leases.release(lease.key, "over")
 
 
 def test_an_urgent_report_is_not_answered_by_an_earlier_test_and_rests_after_a_later_one() -> None:
@@ -123,15 +124,15 @@ def test_a_request_that_no_test_answers_becomes_a_question(
         return [each.node for each in choose(known([store.nodes.get(NODE)], now())).chosen]
 
     def test(run_id: str) -> None:
-        run = ("node_revalidation", run_id)
-        revalidation.claim(*run, {"node": NODE, "level": "short"})
+        run = RunKey("node_revalidation", run_id)
+        revalidation.claim(run, {"node": NODE, "level": "short"})
         lease = store.leases.get(NODE)
         assert lease
         for stage in STAGES:
             fleet.do_stage(lease, stage, verdict)
         with contextlib.nullcontext() if verdict is Verdict.PROVISIONAL else pytest.raises(AirflowFailException):
-            revalidation.conclude(*run)
-        qualification.release(*run)
+            revalidation.conclude(run)
+        qualification.release(run)
 
     for reason in ("ECC? muster:verify", "muster:verify with the new cable"):
         nodes.write_text(f"r1n1 # {reason}\n")

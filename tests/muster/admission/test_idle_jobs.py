@@ -22,6 +22,7 @@ from muster.admission import clusters, service
 from muster.admission.backend import TEST_PREFIX
 from muster.admission.clusters import backend_of
 from muster.errors import BadScheduler, JobEnded, LeftAlone, Preempted
+from muster.model.runs import RunKey
 from muster.model.stages import STAGES
 from muster.model.states import State
 from muster.operators.lifecycle import revalidation
@@ -38,7 +39,7 @@ SLURM = [pytest.mark.slow, pytest.mark.needs_slurm]
 KUBERNETES = [pytest.mark.slow, pytest.mark.needs_kubernetes]
 
 NODE, NAME = "gpu-0001", "n0"
-RUN = ("node_revalidation", "hourly")
+RUN = RunKey("node_revalidation", "hourly")
 PARAMS = {"node": NODE, "level": "demo", "reason": "idle"}
 
 
@@ -166,7 +167,7 @@ def scheduler(request: pytest.FixtureRequest) -> Scheduler:
 
 def test_a_test_and_its_pass_leave_the_node_in_service(scheduler: Scheduler) -> None:
     for _ in range(2):  # a claim that is repeated finds its job
-        revalidation.claim(*RUN, PARAMS)
+        revalidation.claim(RUN, PARAMS)
     assert len(scheduler.ours()) == 1
     assert not backend_of(scheduler.name).look([NAME])[NAME].used_by
     lease = store.leases.get(NODE)
@@ -174,8 +175,8 @@ def test_a_test_and_its_pass_leave_the_node_in_service(scheduler: Scheduler) -> 
     for stage in STAGES:
         fleet.do_stage(lease, stage)
         assert not scheduler.closed()
-    revalidation.conclude(*RUN)
-    qualification.release(*RUN)
+    revalidation.conclude(RUN)
+    qualification.release(RUN)
     place = store.schedulers.place(NODE)
     assert place is not None
     assert place.admitted
@@ -190,22 +191,22 @@ def test_a_job_that_arrives_at_each_phase_gets_the_node_and_costs_it_nothing(sch
     if phase == "before":
         until(lambda: scheduler.runs(job))
         with pytest.raises(AirflowSkipException):
-            revalidation.claim(*RUN, PARAMS)
+            revalidation.claim(RUN, PARAMS)
     else:
-        revalidation.claim(*RUN, PARAMS)
+        revalidation.claim(RUN, PARAMS)
         if phase != "claimed":
-            store.runs.begin_stage(*RUN, "intake")
+            store.runs.begin_stage(RUN, "intake")
         if phase == "after a stage":
             result, raw = fleet.result("intake")
-            store.stages.record(*RUN, result, fleet.judgement("intake", Verdict.INCONCLUSIVE), raw)
+            store.stages.record(RUN, result, fleet.judgement("intake", Verdict.INCONCLUSIVE), raw)
         job = scheduler.submit()
         until(lambda: scheduler.runs(job))
         with pytest.raises(Preempted):
             service.step_of_test(NODE)
         with pytest.raises(AirflowFailException):
-            revalidation.conclude(*RUN)
-        assert store.runs.get(*RUN).verdict is Verdict.SKIPPED
-        store.leases.release(*RUN, "over")
+            revalidation.conclude(RUN)
+        assert store.runs.get(RUN).verdict is Verdict.SKIPPED
+        store.leases.release(RUN, "over")
     node, place = store.nodes.get(NODE), store.schedulers.place(NODE)
     assert place is not None
     assert (node.state, node.inconclusive, place.admitted, place.test_job) == (State.PRODUCTION, 0, True, "")
@@ -216,28 +217,28 @@ def test_a_job_that_arrives_at_each_phase_gets_the_node_and_costs_it_nothing(sch
 
 @pytest.mark.parametrize("how", ["node", "person"])
 def test_a_test_that_ends_with_its_node_or_by_a_person_is_not_preempted(scheduler: Scheduler, how: str) -> None:
-    revalidation.claim(*RUN, PARAMS)
-    store.runs.begin_stage(*RUN, "intake")
+    revalidation.claim(RUN, PARAMS)
+    store.runs.begin_stage(RUN, "intake")
     result, raw = fleet.result("intake")
-    store.stages.record(*RUN, result, fleet.judgement("intake", Verdict.INCONCLUSIVE), raw)
+    store.stages.record(RUN, result, fleet.judgement("intake", Verdict.INCONCLUSIVE), raw)
     scheduler.lose(how)
     until(lambda: not scheduler.ours())
     with pytest.raises(JobEnded):
         service.step_of_test(NODE)
     with pytest.raises(AirflowFailException):
-        revalidation.conclude(*RUN)
-    assert store.runs.get(*RUN).verdict is Verdict.INCONCLUSIVE
+        revalidation.conclude(RUN)
+    assert store.runs.get(RUN).verdict is Verdict.INCONCLUSIVE
 
 
 def test_a_fail_drains_and_kills_no_job_of_a_user(scheduler: Scheduler) -> None:
-    revalidation.claim(*RUN, PARAMS)
-    store.runs.begin_stage(*RUN, "intake")
+    revalidation.claim(RUN, PARAMS)
+    store.runs.begin_stage(RUN, "intake")
     result, raw = fleet.result("intake")
-    store.stages.record(*RUN, result, fleet.judgement("intake", Verdict.FAIL), raw)
+    store.stages.record(RUN, result, fleet.judgement("intake", Verdict.FAIL), raw)
     job = scheduler.submit()
     until(lambda: scheduler.runs(job))
     with pytest.raises(AirflowFailException):
-        revalidation.conclude(*RUN)
+        revalidation.conclude(RUN)
     assert store.nodes.get(NODE).state is State.QUARANTINE
     assert scheduler.closed()
     assert scheduler.runs(job)
@@ -250,16 +251,16 @@ def test_corrupted_data_ends_a_users_job_only_where_the_settings_want_it(
     scheduler: Scheduler, wanted: bool, metric: str
 ) -> None:
     scheduler.use(end_corrupted_jobs=wanted)
-    revalidation.claim(*RUN, PARAMS)
-    store.runs.begin_stage(*RUN, "intake")
+    revalidation.claim(RUN, PARAMS)
+    store.runs.begin_stage(RUN, "intake")
     result, raw = fleet.result("intake")
     found = fleet.judgement("intake", Verdict.FAIL, findings=(fleet.finding(metric=metric),))
-    store.stages.record(*RUN, result, found, raw)
+    store.stages.record(RUN, result, found, raw)
     job = scheduler.submit()
     elsewhere = scheduler.submit("n1")
     until(lambda: scheduler.runs(job) and scheduler.runs(elsewhere))
     with pytest.raises(AirflowFailException):
-        revalidation.conclude(*RUN)
+        revalidation.conclude(RUN)
     ends = wanted and metric == "gemm_mismatches"
     until(lambda: scheduler.runs(job) is not ends)
     assert scheduler.runs(elsewhere)
@@ -269,11 +270,11 @@ def test_corrupted_data_ends_a_users_job_only_where_the_settings_want_it(
 
 def test_the_job_of_a_controller_that_was_killed_is_ended_by_housekeeping(scheduler: Scheduler) -> None:
     """Its lease is freed when its run is over; before that the test goes on."""
-    revalidation.claim(*RUN, PARAMS)
-    store.runs.begin_stage(*RUN, "intake")
+    revalidation.claim(RUN, PARAMS)
+    store.runs.begin_stage(RUN, "intake")
     service.reconcile()
     assert len(scheduler.ours()) == 1
-    store.leases.release(*RUN, "its run is gone")
+    store.leases.release(RUN, "its run is gone")
     service.reconcile()
     until(lambda: not scheduler.ours())
     place = store.schedulers.place(NODE)
@@ -284,7 +285,7 @@ def test_the_job_of_a_controller_that_was_killed_is_ended_by_housekeeping(schedu
 @pytest.mark.slow
 @pytest.mark.needs_slurm
 def test_a_step_runs_on_the_node_and_gets_sigterm_at_once(on_slurm: OnSlurm, tmp_path: Path) -> None:
-    revalidation.claim(*RUN, PARAMS)
+    revalidation.claim(RUN, PARAMS)
     words = service.step_of_test(NODE)
     trap = f'trap "touch {tmp_path}/end; exit" TERM'
     script = f"{trap}; echo $SLURMD_NODENAME >{tmp_path}/begun; while :; do sleep 0.1; done"
@@ -303,7 +304,7 @@ def test_a_preempted_job_whose_step_does_not_end_is_preempted_unless_the_node_is
     on_slurm: OnSlurm, tmp_path: Path, then: str
 ) -> None:
     """Slurm shows such a job as completing, whatever ended it."""
-    revalidation.claim(*RUN, PARAMS)
+    revalidation.claim(RUN, PARAMS)
     script = f"trap '' TERM; touch {tmp_path}/begun; while :; do sleep 0.1; done"
     step = subprocess.Popen([*service.step_of_test(NODE), "sh", "-c", script], env=on_slurm.cluster.env)
     until((tmp_path / "begun").exists)
@@ -367,7 +368,7 @@ def test_the_node_side_ends_with_its_pod(on_kubernetes: OnKubernetes, tmp_path: 
         f"pathlib.Path({str(begun)!r}).touch()\ntime.sleep(600)\n"
     )
     try:
-        revalidation.claim(*RUN, PARAMS)
+        revalidation.claim(RUN, PARAMS)
         assert service.step_of_test(NODE) == ()
         words = launch.command_for({"python": sys.executable}, str(agent), ["run", f"{tmp_path}/jobs/1/plan.json"])
         node_side = subprocess.Popen([*on_kubernetes.cluster.enter, *words])

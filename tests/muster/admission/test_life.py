@@ -24,6 +24,7 @@ from muster import store
 from muster.admission import service
 from muster.admission.entry import admit, move
 from muster.errors import IllegalMove, MusterError
+from muster.model.runs import RunKey
 from muster.model.states import BROKEN, SERVING, State
 from muster.operators.lifecycle import revalidation
 from muster.operators.testing import qualification
@@ -93,19 +94,19 @@ class Life(RuleBasedStateMachine):
     @rule()
     def gate(self) -> None:
         run = self.again()
-        store.leases.acquire(self.node, "admission", run)
+        store.leases.acquire(self.node, RunKey("admission", run))
         with contextlib.suppress(MusterError):
-            admit(self.node, "admission", run)
-        store.leases.release("admission", run, "over")
+            admit(self.node, RunKey("admission", run))
+        store.leases.release(RunKey("admission", run), "over")
 
     @precondition(lambda self: not self.run and self.state in SERVING)
     @rule()
     def test_begins(self) -> None:
         self.run, self.tested, self.served = self.again(), False, self.state is State.PRODUCTION
-        store.leases.acquire(self.node, DAG, self.run)
+        store.leases.acquire(self.node, RunKey(DAG, self.run))
         try:
             service.take_for_test(self.node, f"{DAG} {self.run}", "revalidation")
-            store.runs.begin(DAG, self.run, self.node, "short", "idle")
+            store.runs.begin(RunKey(DAG, self.run), self.node, "short", "idle")
         except MusterError:
             self.test_ends(killed=False)
 
@@ -131,9 +132,9 @@ class Life(RuleBasedStateMachine):
         """``killed``: with its controller; its lease is freed once Airflow shows that the run is gone."""
         if not killed:
             with contextlib.suppress(AirflowFailException, AirflowSkipException):
-                revalidation.conclude(DAG, self.run)
-            qualification.release(DAG, self.run)
-        store.leases.release(DAG, self.run, "gone")
+                revalidation.conclude(RunKey(DAG, self.run))
+            qualification.release(RunKey(DAG, self.run))
+        store.leases.release(RunKey(DAG, self.run), "gone")
         self.run = ""
 
     @precondition(lambda self: self.state in (State.PRODUCTION, State.QUALIFIED) and not self.run)

@@ -19,6 +19,7 @@ from muster.admission.backend import TEST_PREFIX, Seen
 from muster.admission.entry import move
 from muster.cli.nodes.check import of_controller
 from muster.errors import BadScheduler, MusterError, Refusal, SchedulerDown
+from muster.model.runs import RunKey
 from muster.model.stages import STAGES
 from muster.model.states import State
 from muster.operators import provisional
@@ -61,8 +62,8 @@ def test_a_node_that_a_reevaluation_fails_is_closed_at_once(nodes: Path, monkeyp
     lease = fleet.begin()
     for stage in STAGES:
         fleet.do_stage(lease, stage, Verdict.PROVISIONAL if stage == "performance" else Verdict.PASS)
-    store.runs.finish(lease.dag_id, lease.run_id, Verdict.PROVISIONAL, "Not judged.")
-    store.leases.release(lease.dag_id, lease.run_id, "over")
+    store.runs.finish(lease.key, Verdict.PROVISIONAL, "Not judged.")
+    store.leases.release(lease.key, "over")
     move(NODE, State.PRODUCTION, "Ada", "needed now")
     assert line(nodes) == THERE
     failed = fleet.judgement("performance", Verdict.FAIL, findings=(fleet.FINDING,))
@@ -231,13 +232,13 @@ def test_a_controller_that_is_killed_while_it_changes_a_node_leaves_no_drain(
 ) -> None:
     """Killed: the claim of the change stays, and nothing is noted any more."""
     in_production()
-    store.leases.acquire(NODE, "revalidation", "r1")
+    store.leases.acquire(NODE, RunKey("revalidation", "r1"))
     store.schedulers.withdraw_for_test(NODE, "revalidation r1")
     change = store.schedulers.claim(NODE)
     assert change
     if when == "after the drain":
         clusters.backend_of("alpha").withdraw(THERE, change.why)
-    store.leases.release("revalidation", "r1", "its run was gone")
+    store.leases.release(RunKey("revalidation", "r1"), "its run was gone")
     assert service.carry_out(NODE), "another process may still be at it"
     monkeypatch.setattr(schedulers, "CLAIM", 0)
     later = schedulers.access.now() + datetime.timedelta(minutes=10)
@@ -310,7 +311,7 @@ def test_a_place_stays_while_a_run_tests_its_node(nodes: Path, leased: bool) -> 
         move(NODE, State.PRODUCTION, "Ada", "needed now")
         lease = fleet.begin(NODE, "again")
         fleet.do_stage(lease, "intake")
-        store.leases.release(lease.dag_id, lease.run_id, "over")
+        store.leases.release(lease.key, "over")
         assert store.nodes.get(NODE).state is State.REVALIDATION
     for cluster, there in (("alpha", "r1n2"), ("", "")):
         with illegal(Refusal.LEASED if leased else Refusal.STATE):

@@ -16,6 +16,7 @@ from muster.admission.idle_fleet import known
 from muster.errors import LeftAlone, Preempted, SchedulerDown
 from muster.integration import closing
 from muster.model.nodes import Lease
+from muster.model.runs import RunKey
 from muster.model.states import State
 from muster.operators.lifecycle import revalidation
 from muster.operators.testing import claims, qualification
@@ -36,9 +37,9 @@ def test_a_node_that_its_test_job_leaves_in_revalidation_is_closed_when_the_run_
     assert jobs.running
     fleet.do_stage(lease, "intake", Verdict.INCONCLUSIVE, findings=(fleet.finding(),))
     with pytest.raises(AirflowFailException):
-        revalidation.conclude(DAG, "r1")
+        revalidation.conclude(RunKey(DAG, "r1"))
     assert (store.nodes.get(NODE).state, line(nodes)) == (State.REVALIDATION, THERE)
-    qualification.release(DAG, "r1")
+    qualification.release(RunKey(DAG, "r1"))
     assert "muster:" in line(nodes)
 
 
@@ -60,7 +61,7 @@ def test_a_test_job_that_was_left_is_ended_before_another_begins(nodes: Path, jo
     in_production()
     revalidate()
     (left,) = jobs.running
-    store.leases.release(DAG, "r1", "its process died")
+    store.leases.release(RunKey(DAG, "r1"), "its process died")
     jobs.down = down
     if down:
         with pytest.raises(SchedulerDown):
@@ -79,7 +80,7 @@ def test_a_test_job_that_was_left_is_ended_before_a_qualification(nodes: Path, j
     in_production()
     revalidate()
     (left,) = jobs.running
-    store.leases.release(DAG, "r1", "its process died")
+    store.leases.release(RunKey(DAG, "r1"), "its process died")
     jobs.down = down
     with pytest.raises(SchedulerDown) if down else contextlib.nullcontext():
         claims.refuse_in_use([NODE], None)
@@ -106,9 +107,9 @@ def test_the_end_of_one_run_leaves_the_job_of_the_next(
             return freed
 
         monkeypatch.setattr(closing, "release", release)
-        qualification.release(DAG, "r1")
+        qualification.release(RunKey(DAG, "r1"))
     else:
-        store.leases.release(DAG, "r1", "its process died")
+        store.leases.release(RunKey(DAG, "r1"), "its process died")
     if by == "reconcile":
         live = store.leases.live
 
@@ -124,12 +125,12 @@ def test_the_end_of_one_run_leaves_the_job_of_the_next(
         revalidate("r2")
     if by == "conclude":
         with pytest.raises(AirflowFailException):
-            revalidation.conclude(DAG, "r1")
+            revalidation.conclude(RunKey(DAG, "r1"))
     elif by == "claim":
         monkeypatch.setattr(service, "in_use", lambda node: "")
         monkeypatch.setattr(claims, "controller_ready", lambda: None)
         with pytest.raises(AirflowSkipException):
-            revalidation.claim(DAG, "r1", {"node": NODE, "level": "demo"})
+            revalidation.claim(RunKey(DAG, "r1"), {"node": NODE, "level": "demo"})
     place = store.schedulers.place(NODE)
     assert place
     assert list(jobs.running) == [place.test_job]
@@ -143,14 +144,14 @@ def test_no_step_of_a_test_runs_on_an_open_node_once_its_job_was_ended(nodes: Pa
         fleet.do_stage(lease, "intake")
         assert service.step_of_test(NODE)
     assert service.end_test(NODE) == ""
-    store.runs.begin_stage(DAG, "r1", "burn_in" if when == "after a stage" else "intake")
+    store.runs.begin_stage(RunKey(DAG, "r1"), "burn_in" if when == "after a stage" else "intake")
     with pytest.raises(Preempted):
         service.step_of_test(NODE)
     assert line(nodes) == THERE, "an idle test never drains"
     assert service.preempted(NODE)
     with pytest.raises(AirflowFailException):
-        revalidation.conclude(DAG, "r1")
-    qualification.release(DAG, "r1")
+        revalidation.conclude(RunKey(DAG, "r1"))
+    qualification.release(RunKey(DAG, "r1"))
     assert (store.nodes.get(NODE).state, line(nodes)) == (State.PRODUCTION, THERE)
     place = store.schedulers.place(NODE)
     assert place
@@ -160,12 +161,12 @@ def test_no_step_of_a_test_runs_on_an_open_node_once_its_job_was_ended(nodes: Pa
 def test_no_stage_runs_on_a_node_that_somebody_opened_during_its_test(nodes: Path) -> None:
     in_production()
     revalidate()
-    store.runs.begin_stage(DAG, "r1", "intake")
+    store.runs.begin_stage(RunKey(DAG, "r1"), "intake")
     assert service.step_of_test(NODE) == ()
     nodes.write_text(f"{THERE}\n")
     with pytest.raises(Preempted):
         service.step_of_test(NODE)
-    store.leases.release(DAG, "r1", "its process died")
+    store.leases.release(RunKey(DAG, "r1"), "its process died")
     revalidate("r2")
     assert "muster:" in line(nodes)
     assert not service.preempted(NODE)
@@ -175,7 +176,7 @@ def test_no_stage_runs_on_a_node_that_its_scheduler_has_under_another_name_by_no
     """There it may be open, and a user's."""
     in_production()
     revalidate()
-    store.runs.begin_stage(DAG, "r1", "intake")
+    store.runs.begin_stage(RunKey(DAG, "r1"), "intake")
     assert service.step_of_test(NODE) == ()
     nodes.write_text("renamed\n")
     for begins in (lambda: service.step_of_test(NODE), lambda: service.withdraw_for_test(NODE, "revalidation r1")):
@@ -191,7 +192,7 @@ def test_no_stage_runs_before_the_withdrawal_of_its_node_is_confirmed(nodes: Pat
     fleet.begin(NODE, "again")
     if there == "away":
         nodes.rename(nodes.with_suffix(".away"))
-    store.runs.begin_stage(fleet.DAG, "again", "intake")
+    store.runs.begin_stage(RunKey(fleet.DAG, "again"), "intake")
     refused = {"open": Preempted, "away": SchedulerDown}
     with pytest.raises(refused[there]) if there in refused else contextlib.nullcontext():
         assert service.step_of_test(NODE) == ()
@@ -218,8 +219,8 @@ def test_a_node_that_waits_in_revalidation_and_is_in_use_leaves_the_others_their
     lease = revalidate()
     fleet.do_stage(lease, "intake", Verdict.INCONCLUSIVE, findings=(fleet.finding(),))
     with pytest.raises(AirflowFailException):
-        revalidation.conclude(DAG, "r1")
-    qualification.release(DAG, "r1")
+        revalidation.conclude(RunKey(DAG, "r1"))
+    qualification.release(RunKey(DAG, "r1"))
     assert store.nodes.get(NODE).state is State.REVALIDATION
     used = Seen(open=False, ours=True, used_by="job 7 of alice")
     monkeypatch.setattr(NodeList, "look", lambda self, names: dict.fromkeys(names, used))
@@ -229,7 +230,7 @@ def test_a_node_that_waits_in_revalidation_and_is_in_use_leaves_the_others_their
 
     assert chosen() == [NODE]
     with pytest.raises(AirflowSkipException):
-        revalidation.claim(DAG, "r2", {"node": NODE, "level": "demo"})
+        revalidation.claim(RunKey(DAG, "r2"), {"node": NODE, "level": "demo"})
     assert chosen() == []
 
 
@@ -239,8 +240,8 @@ def test_a_test_that_a_person_forces_on_an_open_node_is_not_preempted(nodes: Pat
     fleet.do_stage(lease, "intake", Verdict.INCONCLUSIVE)
     assert line(nodes) == THERE
     with pytest.raises(AirflowFailException):
-        qualification.conclude(lease.dag_id, lease.run_id)
-    assert store.runs.get(lease.dag_id, lease.run_id).verdict is Verdict.INCONCLUSIVE
+        qualification.conclude(lease.key)
+    assert store.runs.get(lease.key).verdict is Verdict.INCONCLUSIVE
 
 
 def test_a_preemption_costs_nothing_also_where_the_run_was_not_concluded(nodes: Path, jobs: Jobs) -> None:
@@ -248,7 +249,7 @@ def test_a_preemption_costs_nothing_also_where_the_run_was_not_concluded(nodes: 
     fleet.do_stage(revalidate(), "intake", Verdict.INCONCLUSIVE)
     jobs.running.clear()
     assert service.preempted(NODE)
-    closing.release(DAG, "r1", "its run was gone")
+    closing.release(RunKey(DAG, "r1"), "its run was gone")
     node = store.nodes.get(NODE)
     assert (node.state, node.inconclusive) == (State.PRODUCTION, 0)
-    assert store.runs.get(DAG, "r1").verdict is Verdict.SKIPPED
+    assert store.runs.get(RunKey(DAG, "r1")).verdict is Verdict.SKIPPED

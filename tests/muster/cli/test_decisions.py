@@ -92,7 +92,7 @@ def failed() -> str:
     lease = fleet.fail()
     for state in (State.TRIAGE, State.REPAIR, State.REGISTERED):
         store.nodes.move(NODE, state, "Ada", "known")
-    return store.reporting.run(lease.dag_id, lease.run_id).stages[0].judgement.findings[0].id
+    return store.reporting.run(lease.key).stages[0].judgement.findings[0].id
 
 
 @pytest.mark.usefixtures("fleet_db")
@@ -126,7 +126,7 @@ class TestWaivers:
         _, out, _ = muster("runs", "show", "again")
         assert f"floor of gemm_rate (dtype bf16) on gpu3 ({finding}) is waived by Ada until {DAY}" in out
         assert out.rstrip().endswith(f"\trma\tby Ada until {DAY}: because")
-        assert store.runs.stages(lease.dag_id, lease.run_id)[0].verdict is Verdict.WARN
+        assert store.runs.stages(lease.key)[0].verdict is Verdict.WARN
         ended = f"waiver 1 of {finding} on gpu-0001 is revoked\n"
         assert muster("waivers", "revoke", "1", *WHY) == (0, ended, "")
         assert muster("waivers", "list")[1] == "nothing is waived\n"

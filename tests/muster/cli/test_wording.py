@@ -12,6 +12,7 @@ from muster import store
 from muster.cli.app import app
 from muster.cli.controller import doctor
 from muster.integration.airflow_api import Pool
+from muster.model import dags
 from muster.settings import Settings, shown
 from tests.muster import fleet
 
@@ -40,7 +41,7 @@ def test_wording_of_settings(snapshot: SnapshotAssertion) -> None:
 
 
 def test_wording_of_doctor(snapshot: SnapshotAssertion, sqlite_db: str) -> None:
-    every = dict.fromkeys(doctor.DAGS, False)
+    every = dict.fromkeys(dags.ALL, False)
     checks = [
         doctor.dags({}),
         doctor.dags(every | {"housekeeping": True}),

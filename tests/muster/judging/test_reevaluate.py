@@ -22,7 +22,7 @@ from muster.judging.case import NO_PEERS, Collected, fresh_case, judgement_of, s
 from muster.judging.proposal import propose
 from muster.judging.reevaluate import differences, reevaluate
 from muster.judging.references import metrics
-from muster.model.runs import Run
+from muster.model.runs import Run, RunKey
 from muster.model.stages import STAGES
 from muster.operators import provisional, statistics
 from muster.operators.reporting import sending
@@ -92,11 +92,11 @@ def visited(
     result, raw = measured(sku, f"{node} {run}", node, slow or {})
     lease = fleet.begin(node, f"{node}__{run}")
     if verdict_of is None:
-        begun = dataclasses.replace(store.runs.get(DAG, lease.run_id), level=LEVEL)
+        begun = dataclasses.replace(store.runs.get(RunKey(DAG, lease.run_id)), level=LEVEL)
         verdict_of = judgement_of(fresh_case(begun, store.nodes.get(node), sku, STAGE, Collected(result)), node)
-    store.stages.record(DAG, lease.run_id, result, verdict_of, raw)
-    store.runs.finish(DAG, lease.run_id, Verdict.WARN, "so it is")
-    store.leases.release(DAG, lease.run_id, "over")
+    store.stages.record(RunKey(DAG, lease.run_id), result, verdict_of, raw)
+    store.runs.finish(RunKey(DAG, lease.run_id), Verdict.WARN, "so it is")
+    store.leases.release(RunKey(DAG, lease.run_id), "over")
     return verdict_of
 
 
@@ -119,7 +119,7 @@ def snapshot() -> str:
 
 
 def test_the_verdict_cites_the_snapshot_that_separates_the_slow_gpu_from_its_peers(judged: str) -> None:
-    (stage,) = store.reporting.run(DAG, judged).stages
+    (stage,) = store.reporting.run(RunKey(DAG, judged)).stages
     assert stage.judgement.snapshot == snapshot()
     (kept,) = store.peers.find()
     assert (kept.sku, kept.level, kept.nodes, kept.simulated) == (SKU, LEVEL, NODES, False)
@@ -141,16 +141,18 @@ def test_by_the_cited_references_the_outcome_is_the_record(judged: str, sku: Sku
 def test_a_fresh_result_and_its_stored_copy_make_the_same_case(judged: str, sku: Sku) -> None:
     result, raw = measured(sku, "n0 again", "n0", {"gpu3": 0.93})
     lease = fleet.begin("n0", "n0__again")
-    run = dataclasses.replace(store.runs.get(DAG, lease.run_id), level=LEVEL)
+    run = dataclasses.replace(store.runs.get(RunKey(DAG, lease.run_id)), level=LEVEL)
     evidence = (Evidence("lost_under_load_twice", "It was lost twice."),)
     collected = Collected(result, Chassis(trouble="the BMC does not answer"), evidence=evidence)
     fresh = fresh_case(run, store.nodes.get("n0"), sku, STAGE, collected)
     verdict_of = judgement_of(fresh, "n0")
-    store.stages.record(DAG, lease.run_id, fresh.result, verdict_of, raw, chassis=collected.chassis.to_json().encode())
-    store.runs.finish(DAG, lease.run_id, Verdict.WARN, "over")
-    store.leases.release(DAG, lease.run_id, "over")
+    store.stages.record(
+        RunKey(DAG, lease.run_id), fresh.result, verdict_of, raw, chassis=collected.chassis.to_json().encode()
+    )
+    store.runs.finish(RunKey(DAG, lease.run_id), Verdict.WARN, "over")
+    store.leases.release(RunKey(DAG, lease.run_id), "over")
     statistics.recompute()
-    kept = store.raw.stage_bytes(DAG, lease.run_id, STAGE)
+    kept = store.raw.stage_bytes(RunKey(DAG, lease.run_id), STAGE)
     assert kept is not None
     assert kept.result is not None
     assert kept.chassis is not None
@@ -211,7 +213,7 @@ def test_wording_of_what_cannot_be_reevaluated(
 
 
 def run_revision(run: Run) -> str:
-    return store.reporting.run(run.dag_id, run.run_id).stages[0].judgement.sku_version
+    return store.reporting.run(run.key).stages[0].judgement.sku_version
 
 
 def test_a_result_that_is_kept_no_longer_is_not_guessed(judged: str, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -300,7 +302,7 @@ def test_a_judgement_now_goes_by_the_waivers_of_now(judged: str, sku: Sku) -> No
     assert failed.verdict is Verdict.FAIL
     run = store.runs.by_id("n0__worse")
     until = datetime.datetime.now(datetime.UTC) + datetime.timedelta(days=1)
-    (stage,) = store.reporting.run(DAG, run.run_id).stages
+    (stage,) = store.reporting.run(RunKey(DAG, run.run_id)).stages
     for finding in stage.judgement.findings:
         store.waivers.give(finding.id, until, "Ada", "it goes back next week")
     (then,), (now,), (over,) = (
@@ -322,10 +324,10 @@ def newcomer(sku: Sku, name: str, slow: dict[str, float] | None = None) -> str:
             fleet.do_stage(lease, stage)
             continue
         result, raw = measured(sku, name, name, slow or {})
-        store.runs.begin_stage(lease.dag_id, lease.run_id, stage)
-        store.stages.record(lease.dag_id, lease.run_id, result, judge(Case.of(result, sku)), raw)
-    store.runs.finish(lease.dag_id, lease.run_id, Verdict.PROVISIONAL, "Nobody knows.")
-    store.leases.release(lease.dag_id, lease.run_id, "over")
+        store.runs.begin_stage(lease.key, stage)
+        store.stages.record(lease.key, result, judge(Case.of(result, sku)), raw)
+    store.runs.finish(lease.key, Verdict.PROVISIONAL, "Nobody knows.")
+    store.leases.release(lease.key, "over")
     return lease.run_id
 
 
@@ -335,15 +337,18 @@ def test_peers_settle_what_could_not_be_judged(
     monkeypatch.setenv("MUSTER_MAIL_TO", "ops@example.com")
     monkeypatch.setattr(sending, "deliver_mail", lambda key: sending.Delivery(0, 1, 0))
     well, odd = newcomer(sku, "well"), newcomer(sku, "odd", {"gpu3": 0.93})
-    assert store.runs.get(DAG, well).verdict is Verdict.PROVISIONAL
+    assert store.runs.get(RunKey(DAG, well)).verdict is Verdict.PROVISIONAL
     verdict_of = provisional.reevaluate_provisional()
     assert verdict_of["well"].startswith("PASS: All 5 stages passed, ")
     assert verdict_of["odd"].startswith("WARN: ")
-    assert (store.runs.get(DAG, well).verdict, store.runs.get(DAG, odd).verdict) == (Verdict.PASS, Verdict.WARN)
+    assert (store.runs.get(RunKey(DAG, well)).verdict, store.runs.get(RunKey(DAG, odd)).verdict) == (
+        Verdict.PASS,
+        Verdict.WARN,
+    )
     found = [each.finding for each in store.verdicts.open_findings("odd") if each.finding.metric == SLOW]
     assert ("gpu3", "peers") in {(finding.device, finding.rule) for finding in found}
     assert [mail.key.split("/")[1] for mail in store.outbox.pending()] == [odd, well]
-    (again,) = reevaluate(store.runs.get(DAG, well), stage=STAGE)
+    (again,) = reevaluate(store.runs.get(RunKey(DAG, well)), stage=STAGE)
     assert again.differences == (), "it can be replayed like every verdict"
     assert provisional.reevaluate_provisional() == {}
 
@@ -352,7 +357,7 @@ def test_without_new_peers_nothing_is_stated(judged: str, sku: Sku, monkeypatch:
     newcomer(sku, "well")
     monkeypatch.setattr(store.peers, "latest", lambda *_, **__: None)
     assert provisional.reevaluate_provisional() == {}
-    assert store.runs.get(DAG, "well__new").verdict is Verdict.PROVISIONAL
+    assert store.runs.get(RunKey(DAG, "well__new")).verdict is Verdict.PROVISIONAL
 
 
 def test_one_node_that_cannot_be_judged_again_keeps_no_other_from_it(
@@ -373,5 +378,5 @@ def test_one_node_that_cannot_be_judged_again_keeps_no_other_from_it(
     monkeypatch.setattr(store.reevaluations, "record", record_reevaluation)
     with pytest.raises(AirflowFailException, match=r"^not re-evaluated: broken: no revision 9 is kept$"):
         provisional.reevaluate_provisional()
-    assert store.runs.get(DAG, "well__new").verdict is Verdict.PASS
-    assert store.runs.get(DAG, "taken__new").verdict is Verdict.PROVISIONAL
+    assert store.runs.get(RunKey(DAG, "well__new")).verdict is Verdict.PASS
+    assert store.runs.get(RunKey(DAG, "taken__new")).verdict is Verdict.PROVISIONAL

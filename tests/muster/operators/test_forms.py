@@ -8,8 +8,8 @@ import pytest
 
 from muster.operators import forms
 from muster.rules.preview import stage_plans
-from muster_criteria.sku_files.programme import LEVELS
 from muster_criteria.sku_files.skus import load_sku
+from muster_criteria.stages import LEVELS
 from muster_criteria.words import duration
 
 QUICKSTART = Path(__file__).parents[3] / "docs" / "quickstart.md"

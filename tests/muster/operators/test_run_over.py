@@ -9,6 +9,7 @@ import pytest
 
 from muster import store
 from muster.integration import listeners
+from muster.model.runs import RunKey
 from muster.model.stages import STAGES
 from muster.model.states import State
 from muster.operators import upkeep
@@ -19,10 +20,10 @@ from tests.muster import fleet
 pytestmark = pytest.mark.usefixtures("sqlite_db")
 
 NODE = "gpu-0001"
-RUN = (fleet.DAG, f"{NODE}__new")
+RUN = RunKey(fleet.DAG, f"{NODE}__new")
 
 DOORS: dict[str, Callable[[], object]] = {
-    "the task release": lambda: qualification.release(*RUN),
+    "the task release": lambda: qualification.release(RUN),
     "the listener": lambda: listeners.on_dag_run_failed(SimpleNamespace(dag_id=RUN[0], run_id=RUN[1], conf={}), ""),
     "housekeeping": lambda: upkeep.sweep_leases(lambda _dag_id, _run_id: False),
 }
@@ -36,17 +37,17 @@ def door(request: pytest.FixtureRequest) -> Callable[[], object]:
 def begun(verdict: Verdict) -> None:
     """A run whose task ``conclude`` failed: a verdict of its intake is recorded, and nothing after."""
     store.nodes.add(fleet.new_node(NODE))
-    store.leases.acquire(NODE, *RUN)
-    store.runs.begin(*RUN, NODE, "short", "new", required_stages=STAGES)
-    store.runs.begin_stage(*RUN, "intake")
+    store.leases.acquire(NODE, RUN)
+    store.runs.begin(RUN, NODE, "short", "new", required_stages=STAGES)
+    store.runs.begin_stage(RUN, "intake")
     result, raw = fleet.result("intake")
-    store.stages.record(*RUN, result, fleet.judgement("intake", verdict), raw)
+    store.stages.record(RUN, result, fleet.judgement("intake", verdict), raw)
 
 
 def test_a_fail_that_was_never_concluded_still_counts(door: Callable[[], object]) -> None:
     begun(Verdict.FAIL)
     door()
-    run = store.runs.get(*RUN)
+    run = store.runs.get(RUN)
     assert (run.verdict, run.state_after) == (Verdict.FAIL, State.QUARANTINE)
     assert store.nodes.get(NODE).state is State.QUARANTINE
     assert store.leases.live() == []
@@ -55,13 +56,13 @@ def test_a_fail_that_was_never_concluded_still_counts(door: Callable[[], object]
 def test_without_a_fail_the_run_ends_inconclusive(door: Callable[[], object]) -> None:
     begun(Verdict.PASS)
     door()
-    assert store.runs.get(*RUN).verdict is Verdict.INCONCLUSIVE
+    assert store.runs.get(RUN).verdict is Verdict.INCONCLUSIVE
     assert store.nodes.get(NODE).state is State.REGISTERED
     assert store.leases.live() == []
 
 
 def test_a_run_that_never_began_is_released(door: Callable[[], object]) -> None:
     store.nodes.add(fleet.new_node(NODE))
-    store.leases.acquire(NODE, *RUN)
+    store.leases.acquire(NODE, RUN)
     door()
     assert store.leases.live() == []

@@ -18,6 +18,7 @@ import muster.remote
 from muster import store
 from muster.errors import LeaseLost, Preempted
 from muster.model.nodes import NewNode
+from muster.model.runs import RunKey
 from muster.model.stages import STAGES
 from muster.remote import attempt as remote
 from muster.remote import jobs, outcome, ssh
@@ -36,7 +37,7 @@ pytestmark = [pytest.mark.needs_sshd, pytest.mark.usefixtures("sqlite_db")]
 
 NODE = "this-node"
 TASK = Task("node_qualification", "this-node__new", "intake", "intake", try_number=1, max_tries=2)
-RUN = (TASK.dag_id, TASK.run_id)
+RUN = RunKey(TASK.dag_id, TASK.run_id)
 
 
 @dataclasses.dataclass
@@ -52,7 +53,7 @@ class Bench:
         return ssh.connect(self.server.node(NODE), who, timeout=1)
 
     def claim(self, *, begin: bool = True) -> Attempt:
-        run = store.runs.get(*RUN)
+        run = store.runs.get(RUN)
         sku = load_sku(run.sku, ())
         return remote.claim(TASK, run, sku, lambda _attempt, _job: Programme((), 60.0), begin=begin)
 
@@ -76,7 +77,7 @@ class Bench:
             self.ended.append(end)
             result, _ = remote.checked_result(attempt, collected)
             verdict = Verdict.FAIL if result else Verdict.INCONCLUSIVE
-            store.stages.record(*RUN, result, fleet.judgement("intake", verdict), collected.result)
+            store.stages.record(RUN, result, fleet.judgement("intake", verdict), collected.result)
             remote.record_end(attempt, end, outcome.state_after(end.kind, verdict))
             return verdict
 
@@ -89,7 +90,7 @@ class Bench:
         return Path(jobs.paths(attempt.node.work_dir, attempt.job_key).folder)
 
     def verdict(self) -> Verdict:
-        (stage,) = store.runs.stages(*RUN)
+        (stage,) = store.runs.stages(RUN)
         return stage.verdict
 
 
@@ -98,8 +99,8 @@ def bench(server: sshd.Sshd, tmp_path: Path) -> Iterator[Bench]:
     node = server.node(NODE)
     key, place = " ".join(node.host_key.split()[:2]), {"port": node.port, "user": node.user or ""}
     store.nodes.add(NewNode(NODE, node.host, key, "cpu-generic", work_dir=node.work_dir, **place))
-    store.leases.acquire(NODE, *RUN)
-    store.runs.begin(*RUN, NODE, "demo", "new", required_stages=STAGES)
+    store.leases.acquire(NODE, RUN)
+    store.runs.begin(RUN, NODE, "demo", "new", required_stages=STAGES)
     yield Bench(server, AgentFile(*standin.write(tmp_path / "cache")))
     sshd.kill_jobs(Path(node.work_dir))
 
@@ -107,7 +108,7 @@ def bench(server: sshd.Sshd, tmp_path: Path) -> Iterator[Bench]:
 def test_the_whole_way(bench: Bench) -> None:
     attempt, seen = bench.begin()
     assert seen.state is jobs.State.ABSENT
-    assert store.runs.get_job(*RUN, "intake") == dataclasses.replace(attempt.job, node=NODE)
+    assert store.runs.get_job(RUN, "intake") == dataclasses.replace(attempt.job, node=NODE)
     attempt = bench.until_done(attempt)
     assert bench.settle(attempt) is Verdict.FAIL
     assert bench.verdict() is Verdict.FAIL
@@ -149,8 +150,8 @@ def test_no_job_runs_on_a_node_that_its_scheduler_took_back(bench: Bench, begun:
 
 
 def test_only_the_holder_of_the_lease_may_begin(bench: Bench) -> None:
-    store.leases.release(*RUN, "over")
-    store.leases.acquire(NODE, "node_qualification", "another")
+    store.leases.release(RUN, "over")
+    store.leases.acquire(NODE, RunKey("node_qualification", "another"))
     with pytest.raises(LeaseLost):
         bench.claim()
 
@@ -174,7 +175,7 @@ def test_no_result_never_supersedes_a_recorded_verdict(bench: Bench) -> None:
     attempt, _ = bench.begin()
     attempt = bench.until_done(attempt)
     raw = (bench.folder(attempt) / "result.json").read_bytes()
-    store.stages.record(*RUN, parse_result(raw), fleet.judgement("intake", Verdict.FAIL), raw)
+    store.stages.record(RUN, parse_result(raw), fleet.judgement("intake", Verdict.FAIL), raw)
     bench.server.stop()
     for hint in (Kind.DONE, Kind.LOST):
         assert bench.settle(attempt, hint, last=True) is None
@@ -215,8 +216,8 @@ def test_a_result_of_another_job_is_not_taken(bench: Bench) -> None:
 def test_a_job_that_nothing_waits_for_is_stopped(bench: Bench) -> None:
     standin.behave(bench.server.home, intake={"seconds": 600})
     attempt, _ = bench.begin()
-    remote.stop_leftovers(*RUN, STAGES[:1], bench.connect)
-    job = store.runs.get_job(*RUN, "intake")
+    remote.stop_leftovers(RUN, STAGES[:1], bench.connect)
+    job = store.runs.get_job(RUN, "intake")
     assert job is not None
     assert job.state == outcome.STOPPED
     with bench.connect() as client:

@@ -16,7 +16,7 @@ from muster.model.states import State
 from muster.rules.gate import Admit, Decision, Limits, NeedsPerson, Refuse, decide
 from muster_criteria.context.waivers import Waiver
 from muster_criteria.model import Severity, Verdict
-from muster_criteria.sku_files.model import LEVELS
+from muster_criteria.stages import LEVELS
 from tests.muster import fleet
 
 NOW = datetime.datetime(2026, 6, 1, tzinfo=datetime.UTC)

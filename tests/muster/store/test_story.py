@@ -15,6 +15,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, ru
 from muster import store
 from muster.errors import MusterError
 from muster.model.events import Evidence
+from muster.model.runs import RunKey
 from muster.model.stages import STAGES
 from muster.model.states import IN_FLIGHT, State
 from muster.rules.gate import Refuse
@@ -68,8 +69,8 @@ class Story(RuleBasedStateMachine):
     ) -> None:
         """Some stages in order, of which the last may not go well; an end that they may not bear out, or none."""
         try:
-            store.runs.begin(fleet.DAG, run, NODE, "short", "because")
-            lease = store.leases.acquire(NODE, fleet.DAG, run)
+            store.runs.begin(RunKey(fleet.DAG, run), NODE, "short", "because")
+            lease = store.leases.acquire(NODE, RunKey(fleet.DAG, run))
         except MusterError:
             return
         assert lease.token >= self.token
@@ -87,9 +88,9 @@ class Story(RuleBasedStateMachine):
         """A Clear of any task, at any time."""
         covered = Coverage(2, 2, 2) if full else Coverage(2, 1, 1)
         try:
-            store.runs.begin_stage(fleet.DAG, run, stage)
+            store.runs.begin_stage(RunKey(fleet.DAG, run), stage)
             self.verdicts[run] = None
-            store.stages.record(fleet.DAG, run, None, fleet.judgement(stage, verdict, coverage=covered))
+            store.stages.record(RunKey(fleet.DAG, run), None, fleet.judgement(stage, verdict, coverage=covered))
         except MusterError:
             return
         (self.passed[run].add if verdict is Verdict.PASS and full else self.passed[run].discard)(stage)
@@ -99,7 +100,7 @@ class Story(RuleBasedStateMachine):
         """With any verdict whatever, even one that the stages do not bear out."""
         before = store.nodes.get(NODE).state
         try:
-            store.runs.finish(fleet.DAG, run, verdict, "by claim")
+            store.runs.finish(RunKey(fleet.DAG, run), verdict, "by claim")
         except MusterError:
             return
         self.verdicts[run] = verdict
@@ -112,7 +113,7 @@ class Story(RuleBasedStateMachine):
     @rule(run=RUN)
     def release(self, run: str) -> None:
         before = store.nodes.get(NODE).state
-        store.leases.release(fleet.DAG, run, "over")
+        store.leases.release(RunKey(fleet.DAG, run), "over")
         self.note_entry(before)
 
     @rule(
@@ -205,7 +206,7 @@ class Story(RuleBasedStateMachine):
         untested = run in RUNS and self.verdicts[run] in (Verdict.INCONCLUSIVE, Verdict.SKIPPED)
         if untested and before is State.REVALIDATION and not person:
             # It goes on serving: its last way into production stands.
-            assert store.runs.get(fleet.DAG, run).state_before is State.PRODUCTION
+            assert store.runs.get(RunKey(fleet.DAG, run)).state_before is State.PRODUCTION
             return
         assert person or proved, f"{before} → production on run {run!r}"
         self.entered_by = "person" if person else run

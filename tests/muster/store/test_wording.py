@@ -11,7 +11,7 @@ from sqlalchemy import text
 from syrupy.assertion import SnapshotAssertion
 
 from muster import store
-from muster.model.runs import Job
+from muster.model.runs import Job, RunKey
 from muster.model.states import State
 from muster.store.database import engine
 from muster_criteria.model import Verdict
@@ -36,7 +36,7 @@ def test_wording_of_refusals(snapshot: SnapshotAssertion) -> None:
     store.nodes.add(fleet.new_node())
     fleet.fail("gpu-0001", "failed")
     store.nodes.add(fleet.new_node("gpu-0002"))
-    lease = store.leases.acquire("gpu-0002", fleet.DAG, "r")
+    lease = store.leases.acquire("gpu-0002", RunKey(fleet.DAG, "r"))
     store.nodes.add(fleet.new_node("gpu-0003"))
     store.nodes.move("gpu-0003", State.RETIRED, "Ada", "old")
     store.adoption.adopt([], "Ada", "it serves", enrol=[("", fleet.new_node("gpu-0004", serials={"system": "S4"}))])
@@ -121,16 +121,16 @@ def test_wording_of_a_history(snapshot: SnapshotAssertion) -> None:
     (found,) = store.verdicts.open_findings(NODE)
     waiver = store.waivers.give(found.finding.id, LATER, "Ada", "known")
     store.waivers.revoke(waiver.id, "Ada", "repaired")
-    store.runs.finish(lease.dag_id, lease.run_id, Verdict.FAIL, "gpu3 is slow.")
-    store.leases.release(lease.dag_id, lease.run_id, "over")
-    store.verdicts.record_unanswered(NODE, "no answer", fleet.DAG, "third")
+    store.runs.finish(lease.key, Verdict.FAIL, "gpu3 is slow.")
+    store.leases.release(lease.key, "over")
+    store.verdicts.record_unanswered(NODE, "no answer", RunKey(fleet.DAG, "third"))
     store.verdicts.record_approval(NODE, "Ada", "repair", "a new part")
     for state in (State.TRIAGE, State.REPAIR, State.REGISTERED):
         store.nodes.move(NODE, state, "Ada", "a new part")
     store.adoption.adopt(["gpu-0002"], "Ada", "it serves", enrol=[("", fleet.new_node("gpu-0002"))])
     for name in (NODE, "gpu-0002"):
         lease, (sent, raw) = fleet.begin(name, f"{name}__parts"), fleet.result(node=name, serials={"gpu3": "G-1"})
-        store.stages.record(lease.dag_id, lease.run_id, sent, fleet.judgement(), raw)
+        store.stages.record(lease.key, sent, fleet.judgement(), raw)
     store.contested.confirm("gpu-0002", "G-1", "Ada", "moved there")
     events = [*store.nodes.events(NODE), *store.nodes.events("gpu-0002")]
     lines = [f"{each.from_state} -> {each.to_state}: {each.actor}: {each.reason}" for each in events]
@@ -146,15 +146,15 @@ def test_wording_of_what_runs_leave(snapshot: SnapshotAssertion, tmp_path: Path)
     store.nodes.add(fleet.new_node("gpu-0002"))
     lease = fleet.begin("gpu-0002", "r")
     store.runs.record_job(Job(lease.dag_id, "r", "intake", "1", "lost", "/j", note="connection lost"))
-    report = store.reporting.run(lease.dag_id, "r")
+    report = store.reporting.run(RunKey(lease.dag_id, "r"))
     taken = [fleet.new_node("gpu-0003"), fleet.new_node("gpu-0004")]
     for node in taken:
         store.nodes.add(node)
-    store.leases.acquire_all(["gpu-0003", "gpu-0004"], "cluster", "one")
+    store.leases.acquire_all(["gpu-0003", "gpu-0004"], RunKey("cluster", "one"))
     (tmp_path / "file").write_text("")
     lines = [
         *(each.reason for each in store.nodes.events(NODE)[-2:]),
-        store.runs.get(fleet.DAG, "c__new").why_held,
+        store.runs.get(RunKey(fleet.DAG, "c__new")).why_held,
         store.nodes.events("c")[-1].reason,
         *(f"{stage}: {why}" for stage, why in report.not_run[:2]),
         refused(store.leases.acquire_all, ["gpu-0003", "gpu-0004"], "cluster", "two"),

@@ -11,7 +11,7 @@ from airflow.api_fastapi.core_api.security import get_user
 from fastapi import FastAPI
 from fastapi.testclient import TestClient
 
-from muster.integration import airflow_api
+from muster.model.dags import ADMISSION
 from muster.web import access, actions, approvals, overview, starts
 from muster.web import app as web
 from muster.web.shared import Shared
@@ -52,7 +52,7 @@ def override(client: TestClient, dependency: Callable[..., object], value: objec
 def question(node: str, *, answerable: bool = True) -> approvals.Question:
     """An open question, as Airflow keeps it; the real one is asked in tests/dags/test_fleet_page.py."""
     now = datetime.datetime.now(datetime.UTC)
-    return approvals.Question(airflow_api.ADMISSION, "r", "ask", node, HOSTILE, ("Admit", "RMA"), now, answerable)
+    return approvals.Question(ADMISSION, "r", "ask", node, HOSTILE, ("Admit", "RMA"), now, answerable)
 
 
 def ask(client: TestClient, node: str, *, answerable: bool = True) -> str:

@@ -33,11 +33,9 @@ def test_a_figure_without_a_limit_is_shown_below_the_judged_ones(client: TestCli
     parsed, raw = fleet.result(node="n1", measurements=measured)
     found = fleet.judged(measured, floor=600.0)
     seen = (found.observations[0], dataclasses.replace(found.observations[1], floor=None))
-    store.runs.begin_stage(lease.dag_id, lease.run_id, "intake", node="n1")
-    store.stages.record(
-        lease.dag_id, lease.run_id, parsed, dataclasses.replace(found, observations=seen), raw, node="n1"
-    )
-    store.runs.finish(lease.dag_id, lease.run_id, Verdict.PROVISIONAL, "not all is judged")
+    store.runs.begin_stage(lease.key, "intake", node="n1")
+    store.stages.record(lease.key, parsed, dataclasses.replace(found, observations=seen), raw, node="n1")
+    store.runs.finish(lease.key, Verdict.PROVISIONAL, "not all is judged")
     figures = page(client, "/node/n1").partition('id="figures"')[2]
     judged, _, unlimited = figures.partition("<details>")
     assert 'aria-label="judged:' in judged
@@ -121,8 +119,8 @@ def test_a_nodes_history_shows_each_certificate_and_what_its_bmc_showed(client: 
     states = (("psu0", "ok"), ("psu1", "critical"))
     readings = [chassis.reading("psu_state", device, None, state, "PSU") for device, state in states]
     shown = chassis.Chassis(tuple(readings)).to_json().encode()
-    store.runs.begin_stage(lease.dag_id, lease.run_id, "thermal")
-    store.stages.record(lease.dag_id, lease.run_id, parsed, fleet.judgement("thermal"), raw, chassis=shown)
+    store.runs.begin_stage(lease.key, "thermal")
+    store.stages.record(lease.key, parsed, fleet.judgement("thermal"), raw, chassis=shown)
     newest, oldest = store.certificates.of_node("n1")
     assert (newest.revoked_at, bool(oldest.revoked_at), newest) == (None, True, store.certificates.newest("n1"))
     text = page(client, "/node/n1")
@@ -135,10 +133,10 @@ def test_a_nodes_history_shows_each_certificate_and_what_its_bmc_showed(client: 
 def test_a_chosen_metric_and_a_chosen_curve_stand_side_by_side(client: TestClient) -> None:
     store.nodes.add(fleet.new_node("n1"))
     lease = fleet.begin("n1")
-    store.runs.begin_stage(lease.dag_id, lease.run_id, "intake", node="n1")
+    store.runs.begin_stage(lease.key, "intake", node="n1")
     parsed, raw = fleet.result(node="n1")
-    store.stages.record(lease.dag_id, lease.run_id, parsed, fleet.judgement(), raw, fleet.telemetry(10), node="n1")
-    store.runs.finish(lease.dag_id, lease.run_id, Verdict.PASS, "All is well.")
+    store.stages.record(lease.key, parsed, fleet.judgement(), raw, fleet.telemetry(10), node="n1")
+    store.runs.finish(lease.key, Verdict.PASS, "All is well.")
     text = page(client, "/node/n1?metric=gemm_rate&curve=x")
     assert '<input type="hidden" name="curve" value="x">' in text
     assert '<input type="hidden" name="metric" value="gemm_rate">' in text
@@ -160,8 +158,8 @@ def test_the_last_attempt_that_was_skipped_is_a_line_beside_the_last_verdict(cli
     for state in (State.TRIAGE, State.REPAIR, State.REGISTERED):
         store.nodes.move("n1", state, "Ada", "repaired")
     lease = fleet.begin("n1", "skipped")
-    store.runs.finish(lease.dag_id, lease.run_id, Verdict.SKIPPED, "A job took the node.")
-    store.leases.release(lease.dag_id, lease.run_id, "over")
+    store.runs.finish(lease.key, Verdict.SKIPPED, "A job took the node.")
+    store.leases.release(lease.key, "over")
     text = page(client, "/node/n1")
     assert fleet.FINDING.summary in text
     assert "gpu3 is slow." in text

@@ -16,6 +16,7 @@ from fastapi.testclient import TestClient
 from muster import store
 from muster.model.figures import FleetRow
 from muster.model.queues import AuditLag
+from muster.model.runs import RunKey
 from muster.model.states import State
 from muster.web import access, actions, approvals, overview, starts
 from muster.web import app as web
@@ -96,8 +97,8 @@ def test_search_finds_serials_findings_xids_racks_and_names(client: TestClient) 
     ):
         lease = fleet.begin(name)
         parsed, raw = fleet.result(node=name, measurements=[measured], serials={"gpu0": f"165{name}"})
-        store.runs.begin_stage(lease.dag_id, lease.run_id, "intake", node=name)
-        store.stages.record(lease.dag_id, lease.run_id, parsed, fleet.judgement(), raw, node=name)
+        store.runs.begin_stage(lease.key, "intake", node=name)
+        store.stages.record(lease.key, parsed, fleet.judgement(), raw, node=name)
     assert store.overview.nodes_with("165x2") == {"x2"}
     assert store.overview.nodes_with("gemm_rate") == {"x1"}
     assert store.overview.nodes_with("xid 79") == store.overview.nodes_with("79") == {"x2"}
@@ -220,7 +221,9 @@ def test_the_page_of_a_task_leads_to_the_member_that_it_trained(client: TestClie
     for name in ("n1", "n2"):
         store.nodes.add(fleet.new_node(name))
         fleet.qualify(name)
-        store.runs.begin("cluster_qualification", "block", name, "short", "x", required_stages=["cluster_validation"])
+        store.runs.begin(
+            RunKey("cluster_qualification", "block"), name, "short", "x", required_stages=["cluster_validation"]
+        )
     asked = f"{path}?dag_id=cluster_qualification&run_id=block"
     override(client, access.node_of, "n2")
     answer = client.get(asked, follow_redirects=False)
@@ -264,12 +267,14 @@ def test_the_page_of_a_block_names_its_members(client: TestClient) -> None:
     for name in ("n1", "n2"):
         store.nodes.add(fleet.new_node(name))
         fleet.qualify(name)
-        lease = store.leases.acquire(name, "cluster_qualification", "block")
-        store.runs.begin("cluster_qualification", "block", name, "short", "x", required_stages=["cluster_validation"])
+        lease = store.leases.acquire(name, RunKey("cluster_qualification", "block"))
+        store.runs.begin(
+            RunKey("cluster_qualification", "block"), name, "short", "x", required_stages=["cluster_validation"]
+        )
         fleet.do_stage(lease, "cluster_validation")
     path = "/run?dag_id=cluster_qualification&run_id=block"
     assert "Still running on" in page(client, path)
-    store.runs.finish("cluster_qualification", "block", Verdict.PASS, "n1 is well.", node="n1")
+    store.runs.finish(RunKey("cluster_qualification", "block"), Verdict.PASS, "n1 is well.", node="n1")
     text = page(client, path)
     assert "n1 is well." in text
     assert "n2" in text[text.index("Still running on") : text.index("Members")]

@@ -79,8 +79,8 @@ def test_the_figure_of_a_node_is_its_worst_device_in_its_last_conclusive_stage()
             for dtype in ("bf16", "fp8")
         ]
         parsed, raw = fleet.result(node=name, measurements=figures)
-        store.runs.begin_stage(lease.dag_id, lease.run_id, "intake", node=name)
-        store.stages.record(lease.dag_id, lease.run_id, parsed, fleet.judged(figures, floor=600.0), raw, node=name)
+        store.runs.begin_stage(lease.key, "intake", node=name)
+        store.stages.record(lease.key, parsed, fleet.judged(figures, floor=600.0), raw, node=name)
     found = store.node_metrics.figures("gemm_rate", {"dtype": "bf16"})
     assert found == {"a": NodeFigure(640.0, "TFLOPS", True, True), "b": NodeFigure(500.0, "TFLOPS", True, False)}
     assert store.node_metrics.figures("gemm_rate", {"dtype": "int8"}) == {}

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from muster_criteria.sku_files.model import LEVELS, STAGES, Sku, SkuError
+from muster_criteria.sku_files.model import Sku, SkuError
 from muster_criteria.sku_files.programme import blocking, needs, stage_calls, stage_deadline_s
+from muster_criteria.stages import LEVELS, STAGES
 
 
 def test_calls_have_parameters_of_their_level(cpu_generic: Sku) -> None:

@@ -11,9 +11,9 @@ import pytest
 
 from muster_criteria.sku_files.declarations import FILE, condensed, declared_probes
 from muster_criteria.sku_files.limits import Limit
-from muster_criteria.sku_files.model import LEVELS, STAGES
 from muster_criteria.sku_files.programme import needs, stage_calls, stage_deadline_s
 from muster_criteria.sku_files.skus import SHIPPED, lint_sku, list_skus
+from muster_criteria.stages import LEVELS, STAGES
 from muster_node.agent import registry
 from tests.muster_criteria.nodes import shipped
 

@@ -21,10 +21,11 @@ from muster_criteria.model import (
     Severity,
     Verdict,
 )
-from muster_criteria.sku_files.model import LEVELS, STAGES, Sku
+from muster_criteria.sku_files.model import Sku
 from muster_criteria.stage.case import Case as JudgeCase
 from muster_criteria.stage.judge import judge
 from muster_criteria.stage.verdict import overall
+from muster_criteria.stages import LEVELS, STAGES
 from tests.muster_criteria.nodes import MakeCase
 
 SKUS = ("cpu-generic", "h100-sxm-8")

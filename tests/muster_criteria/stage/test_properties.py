@@ -16,10 +16,10 @@ from muster_criteria.devices import kind_of
 from muster_criteria.measured import BadResult
 from muster_criteria.model import FaultClass, Judgement, Lack, Verdict
 from muster_criteria.sku_files.limits import Limit, Times
-from muster_criteria.sku_files.model import STAGES
 from muster_criteria.sku_files.skus import list_skus
 from muster_criteria.stage.case import Case as JudgeCase
 from muster_criteria.stage.judge import judge
+from muster_criteria.stages import STAGES
 from tests.muster_criteria.nodes import Case, MakeCase, healthy_raw, shipped
 from tests.muster_criteria.violations import violations
 from tests.support.examples import times

@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-from muster_criteria.sku_files.model import LEVELS, BlockProgramme
+from muster_criteria.sku_files.model import BlockProgramme
 from muster_criteria.sku_files.programme import START_AND_COLLECT_S, CallSpec, Need, needs_of
+from muster_criteria.stages import LEVELS
 
 JOIN_TIMEOUT_S = 60.0
 """Seconds after which the others report a member that did not join."""

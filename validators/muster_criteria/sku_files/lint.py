@@ -10,7 +10,8 @@ from muster_criteria.sku_files.declarations import Declared, declared_probes
 from muster_criteria.sku_files.figures import in_base_units
 from muster_criteria.sku_files.limits import INVENTORY_KEYS, LIMIT_KEYS, Limit, Times
 from muster_criteria.sku_files.lint_figures import FLOORS, figure_problems
-from muster_criteria.sku_files.model import LEVELS, STAGES, ProbeUse, Problem, Requirement, Sku
+from muster_criteria.sku_files.model import ProbeUse, Problem, Requirement, Sku
+from muster_criteria.stages import LEVELS, STAGES
 
 CEILINGS = ("ceiling", "at_most")
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from typing import Annotated, Any, Literal, get_args
+from typing import Annotated, Any, Literal
 
 from pydantic import BeforeValidator, Field, FiniteFloat, PrivateAttr, model_validator
 
@@ -12,14 +12,10 @@ from muster_criteria.sku_files.figures import Absent, Figure
 from muster_criteria.sku_files.limits import Limit, labelled
 from muster_criteria.sku_files.peaks import peaks_of
 from muster_criteria.sku_files.versions import Allowed
+from muster_criteria.stages import LEVELS, Level, Stage
 from muster_criteria.text import one_line
 from muster_criteria.written import Written, as_tuple
 from muster_criteria.xid.policy import XidPolicy
-
-Stage = Literal["intake", "burn_in", "integrity", "performance", "thermal"]
-STAGES: tuple[Stage, ...] = get_args(Stage)
-Level = Literal["demo", "short", "standard", "long"]
-LEVELS: tuple[Level, ...] = get_args(Level)
 
 
 class SkuError(Exception):

@@ -8,7 +8,8 @@ import itertools
 from collections.abc import Iterable, Iterator
 from typing import Any
 
-from muster_criteria.sku_files.model import LEVELS, STAGES, ProbeUse, Programme, Requirement, Sensor, Sku, SkuError
+from muster_criteria.sku_files.model import ProbeUse, Programme, Requirement, Sensor, Sku, SkuError
+from muster_criteria.stages import LEVELS, STAGES
 
 __all__ = [
     "LEVELS",

@@ -50,12 +50,12 @@ def housekeeping(dry_run: DryRun = False) -> None:
     leases = store.leases.live()
     if leases:
         with AirflowClient.from_settings() as airflow:
-            runs = {(lease.dag_id, lease.run_id) for lease in leases}
-            states = {run: airflow.run_state(*run) for run in sorted(runs)}
+            runs = {lease.key for lease in leases}
+            states = {run: airflow.run_state(run.dag_id, run.run_id) for run in sorted(runs)}
         over = [run for run, state in states.items() if state is None or state in RUN_OVER]
         with rehearsed(dry_run):
             for run in over:
-                for node in closing.release(*run, "its run is over in Airflow"):
+                for node in closing.release(run, "its run is over in Airflow"):
                     typer.echo(f"{node}: lease {'would be ' if dry_run else ''}freed")
     for sentence in () if dry_run else service.reconcile():
         typer.echo(sentence)

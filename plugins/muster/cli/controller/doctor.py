@@ -17,17 +17,13 @@ import typer
 from muster.cli.controller import connections
 from muster.cli.terminal import show
 from muster.errors import BadSettings, ControllerFault, MusterError
+from muster.model.dags import ALL, BURN_POOL
 from muster.settings import Settings, settings
 
 if TYPE_CHECKING:
     from muster.integration.airflow_api import Pool
 
-DAGS = (
-    "node_qualification", "cluster_qualification", "admission", "node_revalidation", "idle_revalidation",
-    "held_verdict", "new_hardware", "node_report", "peer_statistics", "housekeeping", "fleet_digest",
-)  # fmt: skip
 COMPONENTS = ("metadatabase", "scheduler", "triggerer", "dag_processor")
-DEFAULT_POOL = "muster_burn"
 """As ``muster.integration.policy`` has it, which imports Airflow."""
 SQLITE_NODES_MAX = 8
 """Up to so many nodes (the demo has 7) the fleet records may stay on SQLite without a warning."""
@@ -243,17 +239,17 @@ def airflow(current: Settings, timeout_s: float) -> Iterator[Check]:
 
 def dags(paused: dict[str, bool]) -> Check:
     """Every DAG is loaded, and none is paused; ``paused`` is {DAG id: whether it is paused}."""
-    absent = [name for name in DAGS if name not in paused]
+    absent = [name for name in ALL if name not in paused]
     if absent:
         fix = "put dags/ into Airflow's DAGs folder and plugins/muster_plugin.py into its plugins folder"
         return Check(
             Mark.MISSING, "DAGs", f"not loaded: {', '.join(absent)}", f"{fix}; airflow dags list-import-errors"
         )
-    waiting = [name for name in DAGS if paused[name]]
+    waiting = [name for name in ALL if paused[name]]
     if waiting:
         fix = "; ".join(f"airflow dags unpause {name}" for name in waiting)
         return Check(Mark.ADVICE, "DAGs", f"paused: {', '.join(waiting)}", fix)
-    return Check(Mark.OK, "DAGs", f"{len(DAGS)} loaded, none paused")
+    return Check(Mark.OK, "DAGs", f"{len(ALL)} loaded, none paused")
 
 
 def pools(known: dict[str, Pool], current: Settings) -> Check:
@@ -261,10 +257,10 @@ def pools(known: dict[str, Pool], current: Settings) -> Check:
     from muster import store
 
     try:
-        named = collections.Counter(node.pool or DEFAULT_POOL for node in store.nodes.find())
+        named = collections.Counter(node.pool or BURN_POOL for node in store.nodes.find())
     except MusterError:
         named = collections.Counter()
-    wanted = sorted({*named, DEFAULT_POOL})
+    wanted = sorted({*named, BURN_POOL})
     absent = [name for name in wanted if name not in known]
     blind = [name for name in wanted if name in known and not known[name].include_deferred]
     if absent or blind:
@@ -286,7 +282,7 @@ def _pool(name: str, pool: Pool, nodes: int) -> str:
 
 
 def _pool_fix(name: str, current: Settings) -> str:
-    slots = current.burn_slots if name == DEFAULT_POOL else "SLOTS"
+    slots = current.burn_slots if name == BURN_POOL else "SLOTS"
     return f"airflow pools set {name} {slots} 'nodes under load at once' --include-deferred"
 
 

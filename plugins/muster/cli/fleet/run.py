@@ -46,7 +46,7 @@ def show_(
     from muster import store
 
     run = store.runs.by_id(run_id, node=node)
-    report = store.reporting.run(run.dag_id, run.run_id, node=run.node)
+    report = store.reporting.run(run.key, node=run.node)
     if json:
         typer.echo(report.result_json)
         return
@@ -85,5 +85,5 @@ def export(
     from muster import store
 
     run = store.runs.by_id(run_id, node=node)
-    for path in store.export.run(run.dag_id, run.run_id, to, node=run.node):
+    for path in store.export.run(run.key, to, node=run.node):
         typer.echo(str(path))

@@ -14,15 +14,16 @@ from muster.cli.fleet.follow import follow
 from muster.cli.terminal import dry, show
 from muster.cli.terminal.options import AsJson
 from muster.errors import MusterError
-from muster.integration.runid import QUALIFICATION, REVALIDATION, run_id
+from muster.integration.runid import run_id
+from muster.model.dags import ADMISSION, CLUSTER_QUALIFICATION, NODE_QUALIFICATION, NODE_REVALIDATION
 from muster.model.nodes import Node
+from muster.model.runs import RunKey
 from muster.settings import settings
+from muster_criteria.stages import LEVELS
 
 if TYPE_CHECKING:
     from muster.integration.airflow_api import AirflowClient
 
-BLOCK, ADMISSION = "cluster_qualification", "admission"
-LEVELS = ("demo", "short", "standard", "long")
 WELL = ("PASS", "WARN", "PROVISIONAL")
 
 Nodes = Annotated[list[str], typer.Argument(help="Names of nodes.", metavar="NODE…")]
@@ -58,10 +59,10 @@ def qualify(
     why = _forced(force, force_reason)
     known = _known(nodes, level)
     if dry_run:
-        if not dry.qualification(list(known), QUALIFICATION, level, reason, force_reason.strip()):
+        if not dry.qualification(list(known), NODE_QUALIFICATION, level, reason, force_reason.strip()):
             raise typer.Exit(1)
         return
-    _start([_test(QUALIFICATION, [node], level, reason, why) for node in known.values()], watch, json)
+    _start([_test(NODE_QUALIFICATION, [node], level, reason, why) for node in known.values()], watch, json)
 
 
 def revalidate(
@@ -79,7 +80,7 @@ def revalidate(
     for node in known.values():
         if node.state not in SERVING:
             raise MusterError(f"{node.name} is in {node.state}: only nodes in production are revalidated; qualify it")
-    _start([_test(REVALIDATION, [node], level, reason) for node in known.values()], watch, json, dry_run)
+    _start([_test(NODE_REVALIDATION, [node], level, reason) for node in known.values()], watch, json, dry_run)
 
 
 def block(
@@ -102,7 +103,7 @@ def block(
     for node in members:
         if node.state is not State.QUALIFIED:
             raise MusterError(f"{node.name} is in {node.state}: only qualified nodes are tested together; qualify it")
-    _start([_test(BLOCK, members, level, reason, why)], watch, json, dry_run)
+    _start([_test(CLUSTER_QUALIFICATION, members, level, reason, why)], watch, json, dry_run)
 
 
 def admit(nodes: Nodes, reason: Why = "by hand", dry_run: dry.DryRun = False, json: AsJson = False) -> None:
@@ -144,7 +145,7 @@ def approve(
             raise MusterError("give the reason with --reason: it stays in the node's history")
         _check_login()
         node = store.nodes.get(str(airflow.conf(question.dag, run).get("node")))
-        answers.check(option, node, question.dag, run)
+        answers.check(option, node, RunKey(question.dag, run))
         if dry_run:
             typer.echo(f"{run}: would be answered {option}: {question.subject}\ndry run: nothing was answered")
             return

@@ -34,7 +34,7 @@ def status(json: AsJson = False) -> None:
     nodes = store.nodes.find()
     kinds = sorted({node.simulated for node in nodes}) or [False]
     breakers = {("simulated" if kind else "real"): store.withdrawals.breaker(simulated=kind) for kind in kinds}
-    held = {node.name: node.held_run for node in nodes if node.held_run}
+    held = {node.name: str(node.held_run) for node in nodes if node.held_run}
     paused = {node.name: node.pause for node in nodes if node.pause}
     lags = store.audit.lags()
     waiting, parked = store.outbox.waiting(), store.outbox.parked()
@@ -84,9 +84,9 @@ def status(json: AsJson = False) -> None:
         if lag.last_error:
             typer.echo(lag.sentence)
     for mail in parked[: mails.SHOWN_MAX]:
-        run, key = _run_of(mail.key), shlex.quote(mail.key)
+        its_run, key = _run_of(mail.key), shlex.quote(mail.key)
         typer.echo(f"{mail.key}: not sent, given up {show.when(mail.parked_at)} ({mail.last_error}); "
-                   + (f"its report: `muster runs show {run}`; " if run else "")
+                   + (f"its report: `muster runs show {its_run}`; " if its_run else "")
                    + f"then `muster mail resend {key} --reason …`, or "
                    + f"`muster mail drop {key} --reason …`")  # fmt: skip
     if len(parked) > mails.SHOWN_MAX:

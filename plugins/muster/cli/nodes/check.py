@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 from muster.errors import MusterError, UnknownNode
 from muster.model.nodes import NewNode, Node
 from muster.settings import settings
+from muster_criteria.stages import STAGES
 
 if TYPE_CHECKING:
     from muster.remote import ssh
@@ -133,7 +134,7 @@ def for_sku(items: list[Item], sku_name: str, level: str) -> list[Item]:
 
     try:
         sku = load_sku(sku_name, settings().sku_folders)
-        uses = [programme.stage_probes(sku, stage, level) for stage in programme.STAGES]
+        uses = [programme.stage_probes(sku, stage, level) for stage in STAGES]
     except SkuError as error:
         raise MusterError(str(error)) from None
     planned = {probe for stage in uses for probe in stage}

@@ -125,7 +125,8 @@ def show_(name: Name, json: AsJson = False) -> None:
             "simulated": "yes" if node.simulated else "", "enrolled": show.when(node.added_at),
             "replaced": show.when(node.machine_since) if node.machine_since != node.added_at else "",
             "shadow": "tested and reported, never withdrawn: adopted, not verified" if node.shadow else "",
-            "held": node.held_run and f"the circuit breaker holds the verdict of {node.held_run}; see `muster status`",
+            "held": node.held_run
+            and f"the circuit breaker holds the verdict of {node.held_run}; see `muster status`",
             "tests": node.pause or "",
             "answered": show.when(node.contact_at),
             "leased by": f"{lease.run_id} of {lease.dag_id} since {show.when(lease.acquired_at)}" if lease else "",

@@ -23,6 +23,7 @@ from muster.errors import MusterError
 from muster.integration import runid
 from muster.integration.airflow_api import REASON
 from muster.model.questions import Question
+from muster.model.runs import RunKey
 from muster.model.states import State
 from muster.operators.testing import claims
 from muster.rules.gate import Admit, Refuse
@@ -57,44 +58,44 @@ class AskOperator(HITLOperator):
 
     def execute(self, context: Context) -> Any:
         """Put the question; a run whose question has an answer asks no more."""
-        node, dag_id, run_id = _asked(context)
-        known = store.questions.find(dag_id, run_id)
+        node, key = _asked(context)
+        known = store.questions.find(key)
         if known is not None and known.answered_at is not None:
-            self.log.info("run %s has its answer already: %s", run_id, known.option)
+            self.log.info("run %s has its answer already: %s", key.run_id, known.option)
             return None
         with claims.failing_at_once():
             about = store.questions.newest(node)  # first: what comes while the question is put together is newer
             question = self.look(node)
-            store.questions.put(dag_id, run_id, node, about)
+            store.questions.put(key, node, about)
         self.subject, self.body = question["subject"], question["body"]
         return super().execute(context)
 
     def execute_complete(self, context: Context, event: dict[str, Any]) -> Any:
         """Store the answer. Raises AirflowFailException on a timeout."""
-        node, dag_id, run_id = _asked(context)
+        node, key = _asked(context)
         if event.get("error_type") == "timeout":
-            raise AirflowFailException(unanswered(node, dag_id, run_id, whether=self.whether))
-        record_answer(dag_id, run_id, super().execute_complete(context, event))
+            raise AirflowFailException(unanswered(node, key, whether=self.whether))
+        record_answer(key, super().execute_complete(context, event))
 
 
-def _asked(context: Context) -> tuple[str, str, str]:
-    """(node, DAG id, run id) of the run that asks."""
+def _asked(context: Context) -> tuple[str, RunKey]:
+    """The node that is asked about, and the run that asks."""
     dag_run: Any = context["dag_run"]
-    return str(context["params"]["node"]), dag_run.dag_id, dag_run.run_id
+    return str(context["params"]["node"]), RunKey.of(dag_run)
 
 
-def record_answer(dag_id: str, run_id: str, answer: Mapping[str, Any]) -> None:
+def record_answer(key: RunKey, answer: Mapping[str, Any]) -> None:
     """Store an answer in the form in which Airflow delivers it to the task that asked."""
     (option,) = answer["chosen_options"]
     user = answer.get("responded_by_user") or {}
     person = str(user.get("name") or user.get("id") or "")
     reason = str((answer.get("params_input") or {}).get(REASON) or "").strip()
-    store.questions.answer(dag_id, run_id, str(option), person, reason)
+    store.questions.answer(key, str(option), person, reason)
 
 
 def decision(
     look: Callable[[str], dict[str, str]],
-    carry_out: Callable[[str, str], str],
+    carry_out: Callable[[RunKey], str],
     *,
     whether: str,
     options: list[str],
@@ -117,17 +118,17 @@ def decision(
     @task(task_id="carry_out", retries=5, on_failure_callback=lost)
     def decide(dag_run: Any = None) -> str:
         """Carry out the decision under that person's name."""
-        return carry_out(dag_run.dag_id, dag_run.run_id)
+        return carry_out(RunKey.of(dag_run))
 
     @task(task_id="tests")
     def to_start(params: Any = None, dag_run: Any = None) -> list[dict[str, Any]]:
         """Returns the test to start, if the answer was to test the node again."""
-        return tests(dag_run.dag_id, dag_run.run_id, str(params["level"]))
+        return tests(RunKey.of(dag_run), str(params["level"]))
 
     @task(task_id="lost", trigger_rule="one_failed")
     def ask_anew(params: Any = None, dag_run: Any = None) -> list[dict[str, Any]]:
         """Returns the run to start that asks again, since the answer was not carried out; none without an answer."""
-        return asked_again(dag_run.dag_id, dag_run.run_id, dict(params))
+        return asked_again(RunKey.of(dag_run), dict(params))
 
     carried_out: Any = decide()
     started: Any = to_start()
@@ -141,43 +142,43 @@ def decision(
     ).expand_kwargs(lost_answer)
 
 
-def tests(dag_id: str, run_id: str, level: str) -> list[dict[str, Any]]:
+def tests(key: RunKey, level: str) -> list[dict[str, Any]]:
     """Returns the arguments of TriggerDagRunOperator for the test that the answer to that run requests, if it does."""
-    asked = store.questions.find(dag_id, run_id)
+    asked = store.questions.find(key)
     if asked is None or asked.option != RETEST or asked.settled_at is None:
         return []
     pool = store.nodes.get(asked.node).pool or None
-    reason = f"a person requested it in {run_id}"
+    reason = f"a person requested it in {key.run_id}"
     conf = {"node": asked.node, "level": level, "pool": pool, "reason": reason}
-    return [{"trigger_run_id": runid.asked_by(asked.node, run_id), "conf": conf}]
+    return [{"trigger_run_id": runid.asked_by(asked.node, key.run_id), "conf": conf}]
 
 
 def lost(context: Context) -> None:
     """Notify people that an answer was not carried out: its question is closed, and asked again by another run."""
-    node, dag_id, run_id = _asked(context)
-    why = f"the answer in run {run_id} of {dag_id} was not carried out: {context.get('exception')}"
+    node, key = _asked(context)
+    why = f"the answer in run {key.run_id} of {key.dag_id} was not carried out: {context.get('exception')}"
     again = "the question is asked again, unless it is settled"
-    store.notices.notify(f"answer lost/{dag_id}/{run_id}", f"{node}: {why}; {again}: see `muster approve`")
+    store.notices.notify(f"answer lost/{key}", f"{node}: {why}; {again}: see `muster approve`")
 
 
-def asked_again(dag_id: str, run_id: str, params: Mapping[str, Any]) -> list[dict[str, Any]]:
+def asked_again(key: RunKey, params: Mapping[str, Any]) -> list[dict[str, Any]]:
     """Returns the arguments of TriggerDagRunOperator for the run that asks again after that run lost its answer.
 
     None without an answer, as after a timeout. The run looks at the records first, and asks only what is still open.
     """
-    asked = store.questions.find(dag_id, run_id)
+    asked = store.questions.find(key)
     if asked is None or asked.answered_at is None or asked.settled_at is not None:
         return []
-    reason = f"answer of {asked.answered_at} lost in {run_id}"
+    reason = f"answer of {asked.answered_at} lost in {key.run_id}"
     return [{"trigger_run_id": runid.run_id(asked.node, reason), "conf": dict(params)}]
 
 
-def unanswered(node: str, dag_id: str, run_id: str, *, whether: str) -> str:
+def unanswered(node: str, key: RunKey, *, whether: str) -> str:
     """Record that the question got no answer, and return the message. The node keeps its state."""
     state = store.nodes.get(node).state
     waited = f"no answer within {settings().approval_hours:g} hours to whether {node} {whether}"
-    message = f"{waited}: it stays {state}; start the DAG {dag_id} again to ask again"
-    store.verdicts.record_unanswered(node, message, dag_id, run_id)
+    message = f"{waited}: it stays {state}; start the DAG {key.dag_id} again to ask again"
+    store.verdicts.record_unanswered(node, message, key)
     return message
 
 
@@ -204,33 +205,33 @@ def look(node: str) -> dict[str, str]:
     return {"subject": f"Admit {node} to production?", "body": "\n".join(lines)}
 
 
-def carry_out(dag_id: str, run_id: str) -> str:
+def carry_out(key: RunKey) -> str:
     """Carry out the answer to the question of that run, once. Returns the option.
 
     Raises AirflowException while another run holds the node or the re-test cannot begin; AirflowFailException without
     a recorded answer of a named person with a reason, or if the node's evidence is newer than the question.
     """
-    asked = answered(dag_id, run_id)
+    asked = answered(key)
     if asked.settled_at is not None:
         log.info("%s: %s was carried out before", asked.node, asked.option)
         service.carry_out(asked.node)  # a worker may have died after the records had it
         return asked.option
     try:
-        answers.check_test(asked.option, store.nodes.get(asked.node), dag_id, run_id)
+        answers.check_test(asked.option, store.nodes.get(asked.node), key)
     except MusterError as error:  # tried again: a re-test that cannot begin now
         raise AirflowException(f"{asked.option}: {error}") from error
-    with claims.leased_for_decision(asked.node, dag_id, run_id, asked.option, asked.person):
-        answers.settle(asked, f"{settings().run_page(dag_id, run_id)}/tasks/ask/required_actions")
+    with claims.leased_for_decision(asked.node, key, asked.option, asked.person):
+        answers.settle(asked, f"{settings().run_page(key.dag_id, key.run_id)}/tasks/ask/required_actions")
     log.info("%s: %s, by %s: %s", asked.node, asked.option, asked.person, asked.reason)
     return asked.option
 
 
-def answered(dag_id: str, run_id: str) -> Question:
+def answered(key: RunKey) -> Question:
     """The question of that run with its answer. Raises AirflowFailException if no answer is recorded."""
-    asked = store.questions.find(dag_id, run_id)
+    asked = store.questions.find(key)
     if asked is None or asked.answered_at is None:
         raise AirflowFailException(
-            f"no answer to run {run_id} of {dag_id} is recorded: an answer is given on the question's page in Airflow, "
-            "on the Fleet page or by `muster approve`, never by marking a task"
+            f"no answer to run {key.run_id} of {key.dag_id} is recorded: an answer is given on the question's page in "
+            "Airflow, on the Fleet page or by `muster approve`, never by marking a task"
         )
     return asked

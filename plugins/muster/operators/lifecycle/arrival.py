@@ -11,7 +11,7 @@ from __future__ import annotations
 import dataclasses
 import logging
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, Literal
+from typing import Any
 
 import pydantic
 from airflow.sdk.exceptions import AirflowException, AirflowSkipException
@@ -20,6 +20,7 @@ from muster import store
 from muster.errors import BadInventory, MusterError, UnknownNode
 from muster.integration import runid
 from muster.model.names import NODE_NAME
+from muster.model.stages import Level
 from muster.operators.testing import claims
 
 log = logging.getLogger(__name__)
@@ -34,7 +35,7 @@ class Extra(pydantic.BaseModel):
 
     model_config = pydantic.ConfigDict(extra="forbid", frozen=True)
 
-    level: Literal["demo", "short", "standard", "long"] = "standard"
+    level: Level = "standard"
     inventory: dict[str, Any] | None = None
     from_rest_api: bool = False
 

@@ -13,11 +13,12 @@ from airflow.sdk.exceptions import AirflowSkipException
 
 from muster import store
 from muster.admission.answers import KEEP, RETEST, WITHDRAW
-from muster.errors import UnknownRun
+from muster.errors import IllegalMove, Refusal, UnknownRun
 from muster.integration import runid
+from muster.model.dags import NODE_REVALIDATION
 from muster.model.events import Approval
 from muster.model.nodes import Node
-from muster.model.runs import Run
+from muster.model.runs import Run, RunKey
 from muster.model.states import State
 from muster.operators.lifecycle import admission
 from muster.operators.lifecycle.admission import MARKDOWN
@@ -51,11 +52,17 @@ def _why_asked(node: Node, live: Callable[[str, str], bool]) -> str:
     reason, tests = f"held in {node.held_run} on {run.ended_at}", _retests(node, run)
     if not tests:
         return reason
-    return "" if any(live(*each) for each in _runs_of(tests[-1])) else f"{reason} after {len(tests)} re-tests"
+    return (
+        ""
+        if any(live(each.dag_id, each.run_id) for each in _runs_of(tests[-1]))
+        else f"{reason} after {len(tests)} re-tests"
+    )
 
 
 def _held(node: Node) -> Run:
-    return store.runs.get(*node.held_run.split("/", 1), node=node.name)
+    if node.held_run is None:
+        raise IllegalMove(f"no verdict on {node.name} is held", Refusal.NOTHING_HELD)
+    return store.runs.get(node.held_run, node=node.name)
 
 
 def _retests(node: Node, held: Run) -> list[Approval]:
@@ -64,19 +71,19 @@ def _retests(node: Node, held: Run) -> list[Approval]:
     return [each for each in chosen if held.ended_at and each.at >= held.ended_at and each.run]
 
 
-def _runs_of(retest: Approval) -> tuple[tuple[str, str], tuple[str, str]]:
-    """(DAG id, run id) of the question, and of the test."""
+def _runs_of(retest: Approval) -> tuple[RunKey, RunKey]:
+    """The run of the question, and that of the test."""
     dag_id, run_id = retest.run.split("/", 1)
-    return (dag_id, run_id), (runid.REVALIDATION, runid.asked_by(retest.node, run_id))
+    return RunKey(dag_id, run_id), RunKey(NODE_REVALIDATION, runid.asked_by(retest.node, run_id))
 
 
 def _outcome(retest: Approval) -> str:
     """What became of a re-test that settled nothing."""
-    _, (dag_id, run_id) = _runs_of(retest)
+    _, test = _runs_of(retest)
     try:
-        run = store.runs.get(dag_id, run_id, node=retest.node)
+        run = store.runs.get(test, node=retest.node)
     except UnknownRun:
-        return store.signs.refusals(retest.at).get(retest.node, f"not tested: see run {run_id} of {dag_id}")
+        return store.signs.refusals(retest.at).get(retest.node, f"not tested: see run {test.run_id} of {test.dag_id}")
     return f"{run.verdict}: {run.headline}"
 
 
@@ -106,12 +113,12 @@ def look(node: str) -> dict[str, str]:
     return {"subject": f"Withdraw {node} from production?", "body": "\n".join(lines)}
 
 
-def carry_out(dag_id: str, run_id: str) -> str:
+def carry_out(key: RunKey) -> str:
     """``admission.carry_out``. Raises AirflowSkipException if no verdict on the node is held any more."""
-    asked = admission.answered(dag_id, run_id)
+    asked = admission.answered(key)
     if asked.settled_at is None:
         _still_held(asked.node)
-    return admission.carry_out(dag_id, run_id)
+    return admission.carry_out(key)
 
 
 def _still_held(node: str) -> None:

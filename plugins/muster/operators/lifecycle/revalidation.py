@@ -18,12 +18,13 @@ from muster.admission import service
 from muster.admission.idle_fleet import known
 from muster.errors import ControllerFault, LeftAlone, MusterError, NodeLeased, NodePaused, UnknownNode, UnknownRun
 from muster.integration import runid
+from muster.model.runs import RunKey
 from muster.model.states import SERVING, State
 from muster.operators.testing import claims, qualification
 from muster.rules.idle import selection as planning
 from muster.rules.transitions import INCONCLUSIVE_BUDGET
 from muster_criteria.sku_files.model import SkuError
-from muster_criteria.sku_files.programme import STAGES
+from muster_criteria.stages import STAGES
 
 log = logging.getLogger(__name__)
 
@@ -62,14 +63,14 @@ def pick(run_id: str, level: str) -> list[dict[str, Any]]:
     ]
 
 
-def claim(dag_id: str, run_id: str, params: Mapping[str, Any], user: str | None = None) -> dict[str, Any]:
+def claim(key: RunKey, params: Mapping[str, Any], user: str | None = None) -> dict[str, Any]:
     """Take a node out of production for this run. Raises AirflowSkipException if the node is in use by now.
 
     ``user``: the user of Airflow who started the run, in its pages or over REST. Raises AirflowFailException if a
     person has to resolve something first, ControllerFault.
     """
     with claims.failing_at_once(), _refusal_noted(str(params["node"])):
-        return _claim(dag_id, run_id, params, acting.airflow_login(user or ""))
+        return _claim(key, params, acting.airflow_login(user or ""))
 
 
 @contextlib.contextmanager
@@ -84,14 +85,14 @@ def _refusal_noted(name: str) -> Iterator[None]:
         raise
 
 
-def _claim(dag_id: str, run_id: str, params: Mapping[str, Any], login: str) -> dict[str, Any]:
+def _claim(key: RunKey, params: Mapping[str, Any], login: str) -> dict[str, Any]:
     level, reason = str(params["level"]), str(params.get("reason") or "")
     node = claims.testable(str(params["node"]), level)
     claims.controller_ready()
     claims.refuse_other_pool(node, params)
-    name, asked = node.name, runid.ASKED_BY in run_id  # of what a person requested, each refusal is noted
+    name, asked = node.name, runid.ASKED_BY in key.run_id  # of what a person requested, each refusal is noted
     lease = store.leases.get(name)
-    if lease is None or (lease.dag_id, lease.run_id) != (dag_id, run_id):
+    if lease is None or (lease.dag_id, lease.run_id) != (key.dag_id, key.run_id):
         if node.state not in SERVING:
             raise MusterError(f"{name} is in {node.state}, and only nodes in production are revalidated; qualify it")
         if why := service.in_use(node):
@@ -101,10 +102,10 @@ def _claim(dag_id: str, run_id: str, params: Mapping[str, Any], login: str) -> d
                 store.signs.note_refusal(name, why)
             raise AirflowSkipException(f"{name} is not tested: {why}")
     try:
-        with claims.leased([name], dag_id, run_id) as (lease,):
+        with claims.leased([name], key) as (lease,):
             # Without force: revalidation never disturbs a node in use.
-            service.take_for_test(name, f"{dag_id} {run_id}", f"revalidation {run_id}")
-            store.runs.begin(dag_id, run_id, name, level, reason, started_by=login, required_stages=_stages(params))
+            service.take_for_test(name, f"{key.dag_id} {key.run_id}", f"revalidation {key.run_id}")
+            store.runs.begin(key, name, level, reason, started_by=login, required_stages=_stages(params))
     except NodePaused as error:
         if asked:
             store.signs.note_refusal(name, str(error))
@@ -112,7 +113,7 @@ def _claim(dag_id: str, run_id: str, params: Mapping[str, Any], login: str) -> d
     except (NodeLeased, LeftAlone) as error:
         if asked or isinstance(error, LeftAlone):
             store.signs.note_refusal(name, str(error))
-        _return_to_scheduler(name, dag_id, run_id)
+        _return_to_scheduler(name, key)
         raise AirflowSkipException(f"{name} is not tested: {error}") from error
     return {"node": name, "sku": node.sku, "level": level, "token": lease.token, "simulated": node.simulated}
 
@@ -125,19 +126,19 @@ def _stages(params: Mapping[str, Any]) -> tuple[str, ...]:
     return tuple(stage for stage in STAGES if stage in chosen)
 
 
-def conclude(dag_id: str, run_id: str) -> dict[str, str]:
+def conclude(key: RunKey) -> dict[str, str]:
     """Combine the stages' verdicts, move the node, and return it to the scheduler if it is in production.
 
     Raises AirflowFailException if the verdict is FAIL, INCONCLUSIVE or SKIPPED (``qualification.conclude``).
     """
     try:
-        run = store.runs.get(dag_id, run_id)
+        run = store.runs.get(key)
     except UnknownRun as error:
         raise AirflowSkipException("the node was not tested") from error
     try:
-        return qualification.conclude(dag_id, run_id)
+        return qualification.conclude(key)
     finally:
-        _return_to_scheduler(run.node, dag_id, run_id)
+        _return_to_scheduler(run.node, key)
         _ask_about_no_verdict(run.node)
 
 
@@ -152,10 +153,10 @@ def _ask_about_no_verdict(name: str) -> None:
         )
 
 
-def _return_to_scheduler(name: str, dag_id: str, run_id: str) -> None:
+def _return_to_scheduler(name: str, key: RunKey) -> None:
     place = store.schedulers.place(name)  # before the lease: a run that takes the node afterwards has another job
     lease = store.leases.get(name)
-    if lease is not None and (lease.dag_id, lease.run_id) != (dag_id, run_id):
+    if lease is not None and (lease.dag_id, lease.run_id) != (key.dag_id, key.run_id):
         return  # it is that run's now
     if place is not None:
         service.end_test(name, place.test_job)

@@ -8,6 +8,7 @@ import logging
 from collections.abc import Sequence
 
 from muster import store
+from muster.model.runs import RunKey
 from muster.rules import mail_rules
 from muster.settings import settings
 from muster_reports import mail, text
@@ -21,7 +22,7 @@ LISTED = 20
 """Lines of that list in a notification: chats and pagers cut long texts."""
 
 
-def send_report(dag_id: str, run_id: str, *, node: str = "") -> str:
+def send_report(run_key: RunKey, *, node: str = "") -> str:
     """Render the report of the run (of ``node`` if the run tests several) and mail it to MUSTER_MAIL_TO, and by rules.
 
     An SMTP error is not raised.
@@ -31,10 +32,10 @@ def send_report(dag_id: str, run_id: str, *, node: str = "") -> str:
     from muster.operators.reporting import archive, sending
 
     current = settings()
-    report = store.reporting.run(dag_id, run_id, run_url=current.run_page(dag_id, run_id), node=node)
+    report = store.reporting.run(run_key, run_url=current.run_page(run_key.dag_id, run_key.run_id), node=node)
     rendered = mail.render(report, archive.keep(report))
     log.info("%s", rendered.subject)
-    key = f"{dag_id}/{run_id}/{rendered.report_id}"
+    key = f"{run_key.dag_id}/{run_key.run_id}/{rendered.report_id}"
     keys, notifications = [], []
     delayed = False
     if current.mail_recipients:

@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from muster import store
 from muster.errors import MusterError
 from muster.integration.airflow_api import AirflowClient
+from muster.model.runs import RunKey
 from muster.settings import settings
 from muster_criteria.model import Verdict
 from muster_criteria.text import one_line
@@ -19,7 +20,7 @@ NOTE_CHARS = 1000
 LIMIT_S = 10.0
 
 
-def annotate(dag_id: str, run_id: str) -> None:
+def annotate(key: RunKey) -> None:
     """Write a line for each node below what the run's note holds, with the login of the settings: a task has none.
 
     Without one it does nothing; what fails is logged, since the records and the mail hold the same.
@@ -29,14 +30,14 @@ def annotate(dag_id: str, run_id: str) -> None:
         return
     lines = [
         f"{'[simulated] ' if run.simulated else ''}{run.node}: {run.verdict}: {one_line(run.headline)}"
-        for run in store.runs.find(run=(dag_id, run_id))
+        for run in store.runs.find(run=(key.dag_id, key.run_id))
         if run.verdict is not None
     ]
     if not lines:
         return
     try:
         with AirflowClient.from_settings(timeout_s=LIMIT_S) as airflow:
-            airflow.set_note(dag_id, run_id, below(airflow.note(dag_id, run_id), sorted(lines)))
+            airflow.set_note(key.dag_id, key.run_id, below(airflow.note(key.dag_id, key.run_id), sorted(lines)))
     except MusterError as error:
         log.warning("the run's note does not show its verdict: %s", error)
 

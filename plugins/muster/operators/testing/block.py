@@ -19,7 +19,7 @@ from muster.admission import entry
 from muster.errors import MusterError
 from muster.integration import closing, logins, runid
 from muster.model.nodes import Node
-from muster.model.runs import StageVerdict
+from muster.model.runs import RunKey, StageVerdict
 from muster.model.stages import CLUSTER_STAGES
 from muster.model.states import State
 from muster.operators.testing import claims, faults
@@ -42,9 +42,7 @@ ADDRESS_LABEL = "block_address"
 """The node label with the address for other nodes, where that differs from the controller's address for it."""
 
 
-def claim(
-    dag_id: str, run_id: str, params: Mapping[str, Any], try_number: int = 1, user: str | None = None
-) -> list[str]:
+def claim(key: RunKey, params: Mapping[str, Any], try_number: int = 1, user: str | None = None) -> list[str]:
     """Claim all nodes of the block for this run, or none; keep how they meet. Returns the members by rank.
 
     ``user``: the user of Airflow who started the run, in its pages or over REST. Raises AirflowFailException if a
@@ -52,10 +50,10 @@ def claim(
     """
     with claims.failing_at_once():
         claims.controller_ready()
-        return _claim(dag_id, run_id, params, try_number, acting.airflow_login(user or ""))
+        return _claim(key, params, try_number, acting.airflow_login(user or ""))
 
 
-def _claim(dag_id: str, run_id: str, params: Mapping[str, Any], try_number: int, login: str) -> list[str]:
+def _claim(key: RunKey, params: Mapping[str, Any], try_number: int, login: str) -> list[str]:
     names, level = [str(name) for name in params["nodes"]], str(params["level"])
     force, reason = claims.forced(params), str(params.get("reason") or "")
     if len(set(names)) < 2 or len(set(names)) != len(names):
@@ -64,16 +62,14 @@ def _claim(dag_id: str, run_id: str, params: Mapping[str, Any], try_number: int,
     _check_nodes(nodes)
     for sentence in _differences(names):
         log.warning("before the block trains: %s", sentence)
-    with claims.leased(names, dag_id, run_id):
+    with claims.leased(names, key):
         claims.refuse_in_use(names, force)
         for name in names:
-            store.runs.begin(
-                dag_id, run_id, name, level, reason, force, started_by=login, required_stages=CLUSTER_STAGES
-            )
+            store.runs.begin(key, name, level, reason, force, started_by=login, required_stages=CLUSTER_STAGES)
         for name in names:
-            store.runs.begin_stage(dag_id, run_id, STAGE, node=name)
+            store.runs.begin_stage(key, STAGE, node=name)
     # Each try has its own port and secret, so that processes left over from an earlier try cannot join.
-    drawn = int.from_bytes(hashlib.sha256(f"{dag_id}/{run_id}/{try_number}".encode()).digest()[:8], "big")
+    drawn = int.from_bytes(hashlib.sha256(f"{key.dag_id}/{key.run_id}/{try_number}".encode()).digest()[:8], "big")
     master = nodes[0]
     block = {
         "members": names,
@@ -82,7 +78,7 @@ def _claim(dag_id: str, run_id: str, params: Mapping[str, Any], try_number: int,
         "session": secrets.token_hex(16),
         "seed": drawn & 0x7FFFFFFF,
     }
-    store.attempts.keep_block(dag_id, run_id, block)
+    store.attempts.keep_block(key, block)
     return names
 
 
@@ -105,7 +101,7 @@ def _differences(members: Sequence[str]) -> list[str]:
     return differing(store.certificates.versions_of(members), WATCHED)
 
 
-def judge(dag_id: str, run_id: str) -> None:
+def judge(key: RunKey) -> None:
     """Judge the block from its members' results and record each verdict.
 
     A member that fails is quarantined at once, independently of the others.
@@ -113,8 +109,8 @@ def judge(dag_id: str, run_id: str) -> None:
     from muster_criteria.cluster.judge import MemberResult, judge_block
     from muster_criteria.stage.findings import evidence_finding
 
-    members, unable = _members(dag_id, run_id), faults.of_run(dag_id, run_id)
-    collected = {name: _collected(dag_id, run_id, name, unable.get(name, "")) for name in members}
+    members, unable = _members(key), faults.of_run(key)
+    collected = {name: _collected(key, name, unable.get(name, "")) for name in members}
     skus = {name: load_sku(store.nodes.get(name).sku, settings().sku_folders) for name in members}
     mixed = [
         evidence_finding(Evidence(
@@ -123,7 +119,7 @@ def judge(dag_id: str, run_id: str) -> None:
         ))
         for sentence in _differences(members)
     ]  # fmt: skip
-    runs = {name: store.runs.get(dag_id, run_id, node=name) for name in members}
+    runs = {name: store.runs.get(key, node=name) for name in members}
     results = [
         MemberResult(
             name, member.result, member.why_missing, devices=_gpus(skus[name]), known=(*member.evidence, *mixed),
@@ -139,20 +135,20 @@ def judge(dag_id: str, run_id: str) -> None:
         member = collected[name]
         judgement = dataclasses.replace(judged, simulated=judged.simulated or runs[name].simulated)
         stored = store.stages.record(
-            dag_id, run_id, member.result, judgement, member.raw, member.telemetry, member.attempts, node=name
+            key, member.result, judgement, member.raw, member.telemetry, member.attempts, node=name
         ).judgement
         headline = f"cluster validation: {stored.reason}"
         # A member that is INCONCLUSIVE only because another one was lost, or for a fault of the controller, was not
         # tested: its own budget stays.
         others_fault = name not in block.missing and bool(block.missing or block.failed)
         untested = (others_fault or member.fault) and stored.verdict is Verdict.INCONCLUSIVE
-        closed = store.runs.finish(dag_id, run_id, Verdict.SKIPPED if untested else stored.verdict, headline, node=name)
+        closed = store.runs.finish(key, Verdict.SKIPPED if untested else stored.verdict, headline, node=name)
         log.info("%s: %s: %s (%s)", name, stored.verdict, stored.reason, closed.state_after)
 
 
-def _members(dag_id: str, run_id: str) -> list[str]:
+def _members(key: RunKey) -> list[str]:
     """The members by rank."""
-    return [run.node for run in reversed(store.runs.find(run=(dag_id, run_id)))]
+    return [run.node for run in reversed(store.runs.find(run=(key.dag_id, key.run_id)))]
 
 
 def _gpus(sku: Sku) -> int | None:
@@ -176,11 +172,11 @@ class _Collected:
     fault: str = ""
 
 
-def _collected(dag_id: str, run_id: str, name: str, fault: str) -> _Collected:
+def _collected(key: RunKey, name: str, fault: str) -> _Collected:
     from muster_criteria.measured import parse_result
 
-    kept = store.raw.stage_bytes(dag_id, run_id, STAGE, node=name)
-    before = store.reporting.judgements(dag_id, run_id, node=name).get(STAGE)
+    kept = store.raw.stage_bytes(key, STAGE, node=name)
+    before = store.reporting.judgements(key, node=name).get(STAGE)
     if kept is None or before is None:
         why = f"a fault of the controller: {fault}" if fault else "its task ended before it returned a result"
         return _Collected(why_missing=why, fault=fault)
@@ -192,18 +188,18 @@ def _collected(dag_id: str, run_id: str, name: str, fault: str) -> _Collected:
     return _Collected(parse_result(kept.result), kept.result, kept.telemetry, kept.attempts, evidence=evidence)
 
 
-def admit(dag_id: str, run_id: str) -> dict[str, Decision]:
+def admit(key: RunKey) -> dict[str, Decision]:
     """Admit the members that pass the gate to production. Returns {member: the gate's decision}.
 
     Only members with PASS or WARN are considered. Raises AirflowException if the admission backend refuses or cannot
     be reached; the retry sends all of them again.
     """
     decisions, failures = {}, []
-    for name, judged in _judged(dag_id, run_id).items():
+    for name, judged in _judged(key).items():
         if judged.verdict not in (Verdict.PASS, Verdict.WARN):
             continue
         try:
-            decisions[name] = decision = entry.admit(name, dag_id, run_id)
+            decisions[name] = decision = entry.admit(name, key)
         except MusterError as error:
             failures.append(f"{name}: {error}")
             continue
@@ -213,37 +209,37 @@ def admit(dag_id: str, run_id: str) -> dict[str, Decision]:
     return decisions
 
 
-def questions(dag_id: str, run_id: str, level: str) -> list[dict[str, Any]]:
+def questions(key: RunKey, level: str) -> list[dict[str, Any]]:
     """Returns the arguments of TriggerDagRunOperator for one admission run per member that was not admitted."""
     asked = [
         name
-        for name, judged in _judged(dag_id, run_id).items()
+        for name, judged in _judged(key).items()
         if judged.verdict in (Verdict.PASS, Verdict.WARN) and store.nodes.get(name).state is not State.PRODUCTION
     ]
     # With its time: a block that was cleared has another verdict, to be asked about.
-    ended = {name: store.runs.get(dag_id, run_id, node=name).ended_at for name in asked}
+    ended = {name: store.runs.get(key, node=name).ended_at for name in asked}
     return [
         {
-            "trigger_run_id": runid.run_id(name, f"after {run_id} on {ended[name]}"),
-            "conf": {"node": name, "level": level, "reason": f"after {run_id}"},
+            "trigger_run_id": runid.run_id(name, f"after {key.run_id} on {ended[name]}"),
+            "conf": {"node": name, "level": level, "reason": f"after {key.run_id}"},
         }
         for name in asked
     ]
 
 
-def _judged(dag_id: str, run_id: str) -> dict[str, StageVerdict]:
+def _judged(key: RunKey) -> dict[str, StageVerdict]:
     """{member: its recorded verdict} of the members that have one; one that only took part has none yet."""
     return {
         run.node: verdict
-        for run in reversed(store.runs.find(run=(dag_id, run_id)))
-        for verdict in store.runs.stages(dag_id, run_id, node=run.node)
+        for run in reversed(store.runs.find(run=(key.dag_id, key.run_id)))
+        for verdict in store.runs.stages(key, node=run.node)
         if verdict.stage == STAGE and run.ended_at is not None
     }
 
 
-def conclude(dag_id: str, run_id: str) -> str:
+def conclude(key: RunKey) -> str:
     """Returns a summary of the block. Raises AirflowFailException if a member is FAIL or INCONCLUSIVE."""
-    judged = _judged(dag_id, run_id)
+    judged = _judged(key)
     if not judged:
         raise AirflowFailException("the block was not judged")
     failures = {
@@ -256,22 +252,22 @@ def conclude(dag_id: str, run_id: str) -> str:
     return f"all {len(judged)} members completed it"
 
 
-def report(dag_id: str, run_id: str) -> dict[str, str]:
+def report(key: RunKey) -> dict[str, str]:
     """Mail a report for each member. Returns {member: delivery status}."""
     from muster.operators.reporting import mailing, run_note
 
-    run_note.annotate(dag_id, run_id)
-    return {name: mailing.send_report(dag_id, run_id, node=name) for name in _members(dag_id, run_id)}
+    run_note.annotate(key)
+    return {name: mailing.send_report(key, node=name) for name in _members(key)}
 
 
-def release(dag_id: str, run_id: str) -> list[str]:
+def release(key: RunKey) -> list[str]:
     """Stop this run's jobs on the block's nodes and release the nodes."""
-    for name in _members(dag_id, run_id):
+    for name in _members(key):
         try:
-            remote.stop_leftovers(dag_id, run_id, [STAGE], logins.connect, node=name)
+            remote.stop_leftovers(key, [STAGE], logins.connect, node=name)
         except MusterError as error:
             # The node itself stops the job at its deadline, or when a newer run starts one.
             log.warning("the job of this run on %s may still be running: %s", name, error)
-    freed = closing.release(dag_id, run_id, "the run is over")
+    freed = closing.release(key, "the run is over")
     log.info("released %s", ", ".join(freed) or "nothing: the nodes were released before")
     return freed

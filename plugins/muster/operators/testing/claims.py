@@ -14,14 +14,15 @@ from muster import acting, store
 from muster.admission import service
 from muster.errors import ControllerFault, IllegalMove, MusterError, NodeLeased, SchedulerDown
 from muster.integration import logins
-from muster.integration.policy import DEFAULT_POOL
+from muster.model.dags import BURN_POOL
 from muster.model.nodes import Lease, Node
+from muster.model.runs import RunKey
 from muster.remote.launch import parse_launch
 from muster.remote.zipapp import build_agent
 from muster.settings import settings
-from muster_criteria.sku_files import programme
 from muster_criteria.sku_files.model import SkuError
 from muster_criteria.sku_files.skus import load_sku
+from muster_criteria.stages import LEVELS
 
 log = logging.getLogger(__name__)
 
@@ -44,8 +45,8 @@ def testable(name: str, level: str) -> Node:
     node = store.nodes.get(name)
     load_sku(node.sku, settings().sku_folders)
     parse_launch(node.launch)
-    if level not in programme.LEVELS:
-        raise MusterError(f"there is no level {level!r}; it is one of {', '.join(programme.LEVELS)}")
+    if level not in LEVELS:
+        raise MusterError(f"there is no level {level!r}; it is one of {', '.join(LEVELS)}")
     return node
 
 
@@ -70,7 +71,7 @@ def refuse_other_pool(node: Node, params: Mapping[str, Any]) -> None:
     pool = str(params.get("pool") or "")
     if node.pool and pool != node.pool:
         raise MusterError(
-            f"{node.name} is loaded in pool {node.pool} only, and this run is in {pool or DEFAULT_POOL}; "
+            f"{node.name} is loaded in pool {node.pool} only, and this run is in {pool or BURN_POOL}; "
             f"start it with pool {node.pool}"
         )
 
@@ -81,13 +82,13 @@ def forced(params: Mapping[str, Any]) -> str | None:
 
 
 @contextlib.contextmanager
-def leased(names: Collection[str], dag_id: str, run_id: str) -> Iterator[list[Lease]]:
+def leased(names: Collection[str], key: RunKey) -> Iterator[list[Lease]]:
     """Hold the nodes for the run; release them if the block fails. Raises NodeLeased, NodePaused."""
-    leases = store.leases.acquire_all(names, dag_id, run_id)
+    leases = store.leases.acquire_all(names, key)
     try:
         yield leases
     except (MusterError, SkuError) as error:
-        store.leases.release(dag_id, run_id, f"not begun: {error}")
+        store.leases.release(key, f"not begun: {error}")
         raise
 
 
@@ -108,19 +109,19 @@ def refuse_in_use(names: Collection[str], force: str | None) -> None:
 
 
 @contextlib.contextmanager
-def leased_for_decision(node: str, dag_id: str, run_id: str, option: str, user: str) -> Iterator[None]:
+def leased_for_decision(node: str, key: RunKey, option: str, user: str) -> Iterator[None]:
     """Hold the node while a person's decision is carried out, which is recorded under that ``user`` of Airflow.
 
     Raises AirflowException while another run holds it (tried again: that run ends), AirflowFailException for a move
     that the lifecycle does not allow.
     """
     try:
-        store.leases.acquire(node, dag_id, run_id, decision=True)
+        store.leases.acquire(node, key, decision=True)
         try:
             with acting.under(acting.airflow_login(user)):
                 yield
         finally:
-            store.leases.release(dag_id, run_id, f"{option} was carried out")
+            store.leases.release(key, f"{option} was carried out")
     except NodeLeased as error:
         raise AirflowException(str(error)) from error
     except IllegalMove as error:

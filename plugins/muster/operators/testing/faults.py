@@ -8,6 +8,7 @@ import logging
 
 from muster import store
 from muster.errors import DatabaseNotReady, UnknownRun
+from muster.model.runs import RunKey
 from muster.settings import settings
 
 log = logging.getLogger(__name__)
@@ -16,16 +17,16 @@ FOLDER = "faults"
 """In MUSTER_HOME: one file for each fault that waits for the records."""
 
 
-def note(dag_id: str, run_id: str, stage: str, why: str, *, node: str = "") -> None:
+def note(key: RunKey, stage: str, why: str, *, node: str = "") -> None:
     """Note that the controller could not do its part in the stage's last attempt."""
     try:
-        store.attempts.note_fault(dag_id, run_id, stage, why, node=node)
+        store.attempts.note_fault(key, stage, why, node=node)
     except UnknownRun:
-        log.warning("run %s of %s is not recorded: its fault is in this log alone", run_id, dag_id)
+        log.warning("run %s of %s is not recorded: its fault is in this log alone", key.run_id, key.dag_id)
     except DatabaseNotReady:
         folder = settings().home / FOLDER
-        fault = {"dag_id": dag_id, "run_id": run_id, "stage": stage, "why": why, "node": node}
-        name = hashlib.sha256(json.dumps([dag_id, run_id, stage, node]).encode()).hexdigest()
+        fault = {"dag_id": key.dag_id, "run_id": key.run_id, "stage": stage, "why": why, "node": node}
+        name = hashlib.sha256(json.dumps([key.dag_id, key.run_id, stage, node]).encode()).hexdigest()
         try:
             folder.mkdir(parents=True, exist_ok=True, mode=0o700)
             part = folder / f".{name}"
@@ -35,11 +36,11 @@ def note(dag_id: str, run_id: str, stage: str, why: str, *, node: str = "") -> N
             log.warning("the fault can be noted nowhere: %s", error)
 
 
-def of_run(dag_id: str, run_id: str) -> dict[str, str]:
+def of_run(key: RunKey) -> dict[str, str]:
     """{node: why the controller could not test it} of the run's nodes that it could not."""
     for path in sorted((settings().home / FOLDER).glob("*.json")):
         fault = json.loads(path.read_text())
-        if (fault["dag_id"], fault["run_id"]) == (dag_id, run_id):
+        if (fault["dag_id"], fault["run_id"]) == (key.dag_id, key.run_id):
             note(**fault)
             path.unlink(missing_ok=True)
-    return store.attempts.faults_of(dag_id, run_id)
+    return store.attempts.faults_of(key)

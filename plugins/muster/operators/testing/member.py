@@ -57,7 +57,7 @@ class MusterMemberOperator(RemoteJobOperator):
         super().__init__(stage=STAGE, grace_s=GRACE_S, member=member, **kwargs)
 
     def _programme(self, context: Context, run: Run, sku: Sku, key: AttemptKey, job_key: str) -> Programme:
-        block = store.attempts.block_of(run.dag_id, run.run_id)
+        block = store.attempts.block_of(run.key)
         calls = cluster_calls(
             sku.block,
             block["members"],
@@ -108,7 +108,7 @@ class MusterMemberOperator(RemoteJobOperator):
         if left[:1] != [self.member]:
             return
         for name in sorted(lost):
-            job = store.runs.get_job(attempt.task.dag_id, attempt.task.run_id, STAGE, node=name)
+            job = store.runs.get_job(attempt.task.key, STAGE, node=name)
             if job is None or job.state != outcome.RUNNING:
                 continue
             try:

@@ -15,16 +15,17 @@ from muster import acting, store
 from muster.admission import service
 from muster.errors import IllegalMove, MusterError, UnknownRun
 from muster.integration import closing, logins
+from muster.model.runs import RunKey
 from muster.operators.reporting import mailing, run_note
 from muster.operators.testing import claims, faults
 from muster.remote import attempt as remote
 from muster_criteria.model import Verdict
-from muster_criteria.sku_files import programme
+from muster_criteria.stages import STAGES
 
 log = logging.getLogger(__name__)
 
 
-def claim(dag_id: str, run_id: str, params: Mapping[str, Any], user: str | None = None) -> dict[str, Any]:
+def claim(key: RunKey, params: Mapping[str, Any], user: str | None = None) -> dict[str, Any]:
     """Claim the node for this run, unless another run holds it or it is in use; begin the run in the records.
 
     ``user``: the user of Airflow who started the run, in its pages or over REST.
@@ -36,17 +37,17 @@ def claim(dag_id: str, run_id: str, params: Mapping[str, Any], user: str | None 
         claims.controller_ready()
         level = str(params["level"])
         claims.refuse_other_pool(node, params)
-        with claims.leased([node.name], dag_id, run_id) as (lease,):
+        with claims.leased([node.name], key) as (lease,):
             claims.refuse_in_use([node.name], force)
             store.runs.begin(
-                dag_id, run_id, node.name, level, reason, force, started_by=acting.airflow_login(user or ""),
-                required_stages=programme.STAGES,
+                key, node.name, level, reason, force, started_by=acting.airflow_login(user or ""),
+                required_stages=STAGES,
             )  # fmt: skip
     log.info("%s is leased by this run with fencing token %d", node.name, lease.token)
     return {"node": node.name, "sku": node.sku, "level": level, "token": lease.token, "simulated": node.simulated}
 
 
-def conclude(dag_id: str, run_id: str) -> dict[str, str]:
+def conclude(key: RunKey) -> dict[str, str]:
     """Combine the stages' verdicts, close the run and move its node. Returns {verdict, headline, state}.
 
     A run that has no verdict on the node for a fault of the controller is SKIPPED. Raises AirflowFailException if the
@@ -55,15 +56,15 @@ def conclude(dag_id: str, run_id: str) -> dict[str, str]:
     from muster_criteria.stage.verdict import overall
 
     try:
-        run = store.runs.get(dag_id, run_id)
-        judgements = list(store.reporting.judgements(dag_id, run_id).values())
+        run = store.runs.get(key)
+        judgements = list(store.reporting.judgements(key).values())
         verdict, headline = overall(judgements, run.required_stages)
         unjudged = verdict is Verdict.INCONCLUSIVE and verdict not in {each.verdict for each in judgements}
-        if unjudged and (fault := faults.of_run(dag_id, run_id).get(run.node)):
+        if unjudged and (fault := faults.of_run(key).get(run.node)):
             verdict, headline = Verdict.SKIPPED, f"Not tested, for a fault of the controller: {fault}"
         if verdict is Verdict.INCONCLUSIVE and not run.forced and service.preempted(run.node):
             verdict, headline = Verdict.SKIPPED, "Preempted: its scheduler took the node back for another job"
-        closed = store.runs.finish(dag_id, run_id, verdict, headline)
+        closed = store.runs.finish(key, verdict, headline)
     except (UnknownRun, IllegalMove) as error:
         raise AirflowFailException(f"the run cannot be concluded: {error}") from error
     service.carry_out(run.node)
@@ -73,23 +74,23 @@ def conclude(dag_id: str, run_id: str) -> dict[str, str]:
     return {"verdict": str(verdict), "headline": headline, "state": str(closed.state_after)}
 
 
-def report(dag_id: str, run_id: str) -> str:
+def report(key: RunKey) -> str:
     """Note the verdict on the run, render and mail its report. Returns the delivery status; raises no SMTP error."""
-    run_note.annotate(dag_id, run_id)
-    return mailing.send_report(dag_id, run_id)
+    run_note.annotate(key)
+    return mailing.send_report(key)
 
 
-def release(dag_id: str, run_id: str) -> list[str]:
+def release(key: RunKey) -> list[str]:
     """Stop this run's jobs on the node, release the node, and carry out what that queues in its scheduler."""
     try:
-        remote.stop_leftovers(dag_id, run_id, programme.STAGES, logins.connect)
+        remote.stop_leftovers(key, STAGES, logins.connect)
     except MusterError as error:
         # The node itself stops the job at its deadline, or when a newer run starts one.
         log.warning("a job of this run may still be running on the node: %s", error)
-    held = [lease.node for lease in store.leases.live() if (lease.dag_id, lease.run_id) == (dag_id, run_id)]
+    held = [lease.node for lease in store.leases.live() if (lease.dag_id, lease.run_id) == (key.dag_id, key.run_id)]
     # Before the release: a run that takes a node afterwards has another job.
     test_jobs = {place.node: place.test_job for place in map(store.schedulers.place, held) if place is not None}
-    freed = closing.release(dag_id, run_id, "the run is over")
+    freed = closing.release(key, "the run is over")
     for node in freed:
         service.end_test(node, test_jobs.get(node, ""))
         service.carry_out(node)  # a node whose test job kept it open is closed now, unless it passed

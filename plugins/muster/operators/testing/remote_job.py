@@ -30,7 +30,7 @@ from muster.errors import (
 )
 from muster.integration import logins
 from muster.model.nodes import Node
-from muster.model.runs import Run
+from muster.model.runs import Run, RunKey
 from muster.operators.testing import faults
 from muster.operators.testing.trigger import JobTrigger
 from muster.remote import attempt as remote
@@ -179,7 +179,7 @@ class RemoteJobOperator(BaseOperator):
             raise AirflowFailException(str(error)) from error
         except ControllerFault as error:
             ti: Any = context["ti"]
-            faults.note(ti.dag_id, ti.run_id, self.stage, str(error), node=self.member)
+            faults.note(RunKey.of(ti), self.stage, str(error), node=self.member)
             raise Inconclusive(f"a fault of the controller, not of the node: {error}") from error
         except MusterError as error:
             raise Inconclusive(str(error)) from error
@@ -187,10 +187,10 @@ class RemoteJobOperator(BaseOperator):
     def _claim(self, context: Context, *, begin: bool) -> Attempt:
         ti: Any = context["ti"]
         task = Task(ti.dag_id, ti.run_id, ti.task_id, self.stage, ti.try_number, ti.max_tries, self.member)
-        run = store.runs.get(task.dag_id, task.run_id, node=self.member)
+        run = store.runs.get(task.key, node=self.member)
         sku = load_sku(run.sku, settings().sku_folders)
         if begin:
-            store.attempts.forget_fault(task.dag_id, task.run_id, self.stage, node=self.member)
+            store.attempts.forget_fault(task.key, self.stage, node=self.member)
             self._check(run, sku)
         return remote.claim(
             task, run, sku, lambda key, job_key: self._programme(context, run, sku, key, job_key), begin=begin
@@ -224,8 +224,7 @@ class RemoteJobOperator(BaseOperator):
             result, why_missing = remote.checked_result(attempt, collected)
             judged = self._judge(attempt, end, result, "" if result else why_missing or end.sentence)
             stored = store.stages.record(
-                attempt.task.dag_id,
-                attempt.task.run_id,
+                attempt.task.key,
                 judged.result,
                 judged.judgement,
                 collected.result if result else None,
@@ -246,5 +245,5 @@ class RemoteJobOperator(BaseOperator):
 
     def _recorded(self, attempt: Attempt) -> tuple[Judgement, str]:
         """The recorded judgement of the stage, and ``StageResult.end``."""
-        recorded = store.reporting.judgements(attempt.task.dag_id, attempt.task.run_id, node=self.member)
+        recorded = store.reporting.judgements(attempt.task.key, node=self.member)
         return recorded[self.stage], attempt.recorded_end() or ""

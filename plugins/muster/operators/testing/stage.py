@@ -17,10 +17,11 @@ from airflow.sdk.exceptions import AirflowFailException, AirflowSkipException
 from muster import store
 from muster.admission import service
 from muster.errors import MusterError
-from muster.integration.policy import DEFAULT_POOL, LOAD_STAGES
 from muster.judging import repeats
 from muster.judging.case import Collected, fresh_case, judgement_of
-from muster.model.runs import Run
+from muster.model.dags import BURN_POOL
+from muster.model.runs import Run, RunKey
+from muster.model.stages import LOAD_STAGES
 from muster.operators.testing import qualification
 from muster.operators.testing.remote_job import Inconclusive, Judged, RemoteJobOperator
 from muster.remote import attempt as remote
@@ -34,7 +35,7 @@ from muster_criteria.measured import StageResult
 from muster_criteria.model import Evidence, Judgement, Verdict
 from muster_criteria.sku_files import programme
 from muster_criteria.sku_files.model import Sku
-from muster_criteria.sku_files.programme import STAGES
+from muster_criteria.stages import STAGES
 
 if TYPE_CHECKING:
     from airflow.sdk.definitions.context import Context
@@ -53,7 +54,7 @@ class MusterStageOperator(RemoteJobOperator):
 
     def __init__(self, *, stage: str, **kwargs: Any) -> None:
         if stage in LOAD_STAGES:
-            kwargs.setdefault("pool", DEFAULT_POOL)
+            kwargs.setdefault("pool", BURN_POOL)
         kwargs.setdefault("retries", 2)
         kwargs.setdefault("map_index_template", VERDICT_SHOWN)
         kwargs.setdefault("retry_delay", datetime.timedelta(seconds=settings().retry_seconds))
@@ -70,7 +71,7 @@ class MusterStageOperator(RemoteJobOperator):
     def _stages_of_run(self, context: Context) -> Sequence[str]:
         run = context["dag_run"]
         try:
-            return store.runs.get(run.dag_id, run.run_id).required_stages
+            return store.runs.get(RunKey.of(run)).required_stages
         except MusterError:  # reported, or retried, by the claim of the attempt
             return (self.stage,)
 
@@ -82,7 +83,7 @@ class MusterStageOperator(RemoteJobOperator):
         """The stage's probes, or only those that the judge requested again."""
         calls = programme.stage_calls(sku, self.stage, run.level, remote.seed(job_key))
         if key.repeats:
-            before = store.runs.get_job(run.dag_id, run.run_id, self.stage, str(key.repeats))
+            before = store.runs.get_job(run.key, self.stage, str(key.repeats))
             calls = tuple(call for call in calls if before and call.probe in before.repeat_probes)
         return Programme(calls, programme.stage_deadline_s(sku, self.stage, run.level))
 
@@ -98,7 +99,7 @@ class MusterStageOperator(RemoteJobOperator):
     def _evidence(self, attempt: Attempt, end: Ended) -> tuple[Evidence, ...]:
         losses, neighbours = 0, ""
         if end.kind is Kind.LOST:
-            losses = lost_jobs(attempt.task.dag_id, attempt.task.run_id, LOAD_STAGES) + 1
+            losses = lost_jobs(attempt.task.key, LOAD_STAGES) + 1
             neighbours = reachable_neighbours(attempt.node)
         loads = self.stage in LOAD_STAGES
         return outcome.evidence(end.kind, stage=self.stage, loads=loads, losses=losses, neighbours=neighbours)
@@ -132,8 +133,8 @@ class MusterStageOperator(RemoteJobOperator):
 
 def _earlier(run: Run, sku: Sku, stage: str) -> list[tuple[str, Verdict | None, bool]]:
     """(stage, verdict, blocking) of the run's stages before ``stage``; the verdict is None if it has none yet."""
-    before = programme.STAGES[: programme.STAGES.index(stage)]
-    judged = {each.stage: each.verdict for each in store.runs.stages(run.dag_id, run.run_id)}
+    before = STAGES[: STAGES.index(stage)]
+    judged = {each.stage: each.verdict for each in store.runs.stages(run.key)}
     return [(name, judged.get(name), programme.blocking(sku, name)) for name in before if name in run.required_stages]
 
 
@@ -160,12 +161,12 @@ def wire(claim: Any, conclude: Any) -> None:
     @task
     def report(dag_run: Any = None) -> str:
         """Mail the report; if mail is down, it is sent later."""
-        return qualification.report(dag_run.dag_id, dag_run.run_id)
+        return qualification.report(RunKey.of(dag_run))
 
     @task
     def release(dag_run: Any = None) -> list[str]:
         """Release the node."""
-        return qualification.release(dag_run.dag_id, dag_run.run_id)
+        return qualification.release(RunKey.of(dag_run))
 
     first, *others = STAGES
     stages = [MusterStageOperator(task_id=first, stage=first)]

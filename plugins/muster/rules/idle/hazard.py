@@ -16,7 +16,7 @@ from pathlib import Path
 import numpy as np
 import numpy.typing as npt
 
-from muster_criteria.sku_files.programme import STAGES
+from muster_criteria.stages import STAGES
 
 Numbers = npt.NDArray[np.float64]
 

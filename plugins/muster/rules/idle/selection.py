@@ -19,7 +19,7 @@ from muster.model.nodes import Node
 from muster.model.states import SERVING, State
 from muster.rules.idle.capacity import NO_SIGNS, Limits, Room, Signs
 from muster.rules.transitions import INCONCLUSIVE_BUDGET
-from muster_criteria.sku_files.programme import STAGES
+from muster_criteria.stages import STAGES
 
 if TYPE_CHECKING:
     import numpy as np

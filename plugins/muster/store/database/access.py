@@ -14,7 +14,7 @@ from muster import acting
 from muster.errors import IllegalMove, UnknownNode, UnknownRun
 from muster.model.events import Event, Evidence
 from muster.model.nodes import Lease, Node, Pause
-from muster.model.runs import Run, StageVerdict
+from muster.model.runs import Run, RunKey, StageVerdict
 from muster.model.states import SERVING, State
 from muster.rules import transitions as lifecycle
 from muster.store.database.models import CertificateRow, EventRow, FindingRow, LeaseRow, NodeRow, RunRow, StageRow
@@ -44,16 +44,18 @@ def lock_enrolment(session: Session) -> None:
         session.execute(text("SELECT pg_advisory_xact_lock(hashtext('muster.enrol'))"))
 
 
-def run_row(session: Session, dag_id: str, run_id: str, node: str = "") -> RunRow:
+def run_row(session: Session, key: RunKey, node: str = "") -> RunRow:
     """The run's row, of ``node`` if the run tests several. Raises UnknownRun."""
-    query = select(RunRow).where(RunRow.dag_id == dag_id, RunRow.run_id == run_id)
+    query = select(RunRow).where(RunRow.dag_id == key.dag_id, RunRow.run_id == key.run_id)
     rows = list(session.scalars(query.where(RunRow.node == node) if node else query))
     if not rows:
         on = f" on {node}" if node else ""
-        raise UnknownRun(f"no run {run_id!r} of {dag_id}{on} is recorded; see `muster runs list`")
+        raise UnknownRun(f"no run {key.run_id!r} of {key.dag_id}{on} is recorded; see `muster runs list`")
     if len(rows) > 1:
         names = ", ".join(sorted(row.node for row in rows))
-        raise UnknownRun(f"run {run_id!r} of {dag_id} tests several nodes ({names}): name the one that is meant")
+        raise UnknownRun(
+            f"run {key.run_id!r} of {key.dag_id} tests several nodes ({names}): name the one that is meant"
+        )
     return rows[0]
 
 
@@ -62,10 +64,10 @@ def live_lease(session: Session, node: str) -> LeaseRow | None:
     return session.scalar(select(LeaseRow).where(LeaseRow.node == node, LeaseRow.released_at.is_(None)))
 
 
-def holds(session: Session, node: str, dag_id: str, run_id: str) -> bool:
+def holds(session: Session, node: str, key: RunKey) -> bool:
     """Whether that run holds the node."""
     lease = live_lease(session, node)
-    return lease is not None and (lease.dag_id, lease.run_id) == (dag_id, run_id)
+    return lease is not None and (lease.dag_id, lease.run_id) == (key.dag_id, key.run_id)
 
 
 def move(session: Session, node: NodeRow, to: State, actor: str, reason: str, evidence: Evidence) -> None:
@@ -88,10 +90,9 @@ def move(session: Session, node: NodeRow, to: State, actor: str, reason: str, ev
     follow_state(session, node, reason, by_person=bool(evidence.person), quarantined=quarantined)
     if evidence.run:
         # A run that has ended may still move its node: into production, or back when it lets go.
-        dag_id, _, run_id = evidence.run.partition("/")
         this = (
-            RunRow.dag_id == dag_id,
-            RunRow.run_id == run_id,
+            RunRow.dag_id == evidence.run.dag_id,
+            RunRow.run_id == evidence.run.run_id,
             RunRow.node == node.name,
             RunRow.ended_at.is_not(None),
         )
@@ -130,7 +131,8 @@ def write_remark(session: Session, actor: str, what: str, evidence: Mapping[str,
 
 def evidence_json(evidence: Evidence) -> dict[str, Any]:
     """The evidence as an event keeps it: only what is there."""
-    return {name: value for name, value in dataclasses.asdict(evidence).items() if value}
+    stated = {field.name: getattr(evidence, field.name) for field in dataclasses.fields(evidence)}
+    return {name: str(value) if isinstance(value, RunKey) else value for name, value in stated.items() if value}
 
 
 def pause_of(row: NodeRow) -> Pause | None:
@@ -147,7 +149,7 @@ def to_node(row: NodeRow) -> Node:
         state=State(row.state), launch=dict(row.launch), work_dir=row.work_dir, rack=row.rack, pool=row.pool,
         labels=dict(row.labels), simulated=row.simulated, added_at=row.added_at, contact_at=row.contact_at,
         inconclusive=row.inconclusive, machine_since=row.machine_since, shadow=row.shadow,
-        held_run=row.held_run, bmc=dict(row.bmc), pause=pause_of(row),
+        held_run=RunKey.parse(row.held_run), bmc=dict(row.bmc), pause=pause_of(row),
     )  # fmt: skip
 
 

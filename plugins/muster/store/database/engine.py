@@ -25,7 +25,6 @@ from sqlalchemy.pool import QueuePool
 
 from muster.errors import DatabaseNotReady
 from muster.settings import settings
-from muster.store.database.models import Base
 
 SQLITE = "sqlite"
 
@@ -45,14 +44,11 @@ _inherited: list[Pool] = []
 _checked: set[tuple[int, str]] = set()
 _rehearsing: contextvars.ContextVar[bool] = contextvars.ContextVar("rehearsing", default=False)
 _joined: contextvars.ContextVar[Session | None] = contextvars.ContextVar("joined", default=None)
-_scratch: contextvars.ContextVar[Path | None] = contextvars.ContextVar("scratch", default=None)
 
 
 def engine() -> Engine:
     """This process's engine for the records. Raises DatabaseNotReady if the URL cannot be used."""
     url = settings().records_url
-    if _scratch.get() and make_url(url).get_backend_name() != SQLITE:
-        url = "sqlite://"
     with _lock:
         if url not in _engines:
             _engines[url] = (_begun(), _make(url))
@@ -80,29 +76,6 @@ def dispose() -> None:
                 _inherited.append(made.pool)
         _engines.clear()
         _checked.clear()
-
-
-@contextlib.contextmanager
-def scratch(path: Path) -> Iterator[None]:
-    """Within the block, in this thread, the records are a new SQLite database at ``path``.
-
-    Mappings that SQLAlchemy compiles here are reused for the real records; statements too, if those are on SQLite.
-    """
-    token = _scratch.set(path)
-    try:
-        made = engine()
-        key = (os.getpid(), str(made.url))
-        made.dispose()
-        Base.metadata.create_all(made)
-        version(made)
-        _checked.add(key)
-        try:
-            yield
-        finally:
-            made.dispose()
-            _checked.discard(key)
-    finally:
-        _scratch.reset(token)
 
 
 @contextlib.contextmanager
@@ -242,11 +215,8 @@ def _make(url: str) -> Engine:
 
 
 def _place_sqlite(_dialect: Any, _record: Any, arguments: list[Any], _options: dict[str, Any]) -> None:
-    """Make sure that the file's folder exists, and that ``scratch`` has its own file."""
-    place = _scratch.get()
-    if place is not None:
-        arguments[0] = str(place)
-    elif arguments[0] != ":memory:":
+    """Make sure that the file's folder exists."""
+    if arguments[0] != ":memory:":
         try:
             Path(arguments[0]).parent.mkdir(parents=True, exist_ok=True)
         except OSError as error:

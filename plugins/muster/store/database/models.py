@@ -12,6 +12,7 @@ from typing import Any
 from sqlalchemy import BigInteger, ForeignKey, Index, UniqueConstraint, text
 from sqlalchemy.orm import Mapped, mapped_column
 
+from muster.model.runs import RunKey
 from muster.store.database import digests as digests  # their tables belong to the same metadata
 from muster.store.database import outgoing as outgoing
 from muster.store.database.base import Base as Base  # imported from here, its metadata holds all tables
@@ -146,6 +147,11 @@ class RunRow(Base):
     block: Mapped[dict[str, Any]] = mapped_column(default=dict)
     started_at: Mapped[datetime.datetime] = mapped_column(index=True)
     ended_at: Mapped[datetime.datetime | None] = mapped_column(index=True)
+
+    @property
+    def key(self) -> RunKey:
+        """The run's key."""
+        return RunKey(self.dag_id, self.run_id)
 
 
 class JobRow(Base):

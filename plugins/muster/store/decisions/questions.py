@@ -11,6 +11,7 @@ from sqlalchemy.orm import Session
 
 from muster.errors import IllegalMove, Refusal
 from muster.model.questions import Question
+from muster.model.runs import RunKey
 from muster.model.states import SERVING
 from muster.store.database import access
 from muster.store.database.engine import reading, writing
@@ -23,55 +24,57 @@ def newest(node: str) -> str:
         return _newest(session, access.node_row(session, node))
 
 
-def put(dag_id: str, run_id: str, node: str, about: str) -> Question:
+def put(key: RunKey, node: str, about: str) -> Question:
     """Store the question of a run, once: what it is about stays as it was put first. Raises UnknownNode."""
     with writing() as session:
         access.node_row(session, node)
-        row = _row(session, dag_id, run_id)
+        row = _row(session, key)
         if row is None:
-            row = QuestionRow(dag_id=dag_id, run_id=run_id, node=node, asked_at=access.now(), about=about)
+            row = QuestionRow(dag_id=key.dag_id, run_id=key.run_id, node=node, asked_at=access.now(), about=about)
             session.add(row)
             session.flush()
         return _value(row)
 
 
-def find(dag_id: str, run_id: str) -> Question | None:
+def find(key: RunKey) -> Question | None:
     """The question that the run put, None if it put none."""
     with reading() as session:
-        row = _row(session, dag_id, run_id)
+        row = _row(session, key)
         return _value(row) if row else None
 
 
-def answer(dag_id: str, run_id: str, option: str, person: str, reason: str) -> Question:
+def answer(key: RunKey, option: str, person: str, reason: str) -> Question:
     """Store the answer as Airflow delivered it; the first one stays. Raises IllegalMove if nothing was asked."""
     with writing() as session:
-        row = _row(session, dag_id, run_id, lock=True)
+        row = _row(session, key, lock=True)
         if row is None:
-            raise IllegalMove(f"run {run_id} of {dag_id} has asked nothing", Refusal.UNANSWERED)
+            raise IllegalMove(f"run {key.run_id} of {key.dag_id} has asked nothing", Refusal.UNANSWERED)
         if row.answered_at is None:
             row.option, row.person, row.reason, row.answered_at = option, person, reason, access.now()
         return _value(row)
 
 
-def check(dag_id: str, run_id: str) -> None:
+def check(key: RunKey) -> None:
     """Raise IllegalMove if the node's evidence is newer than the question of that run; without one, pass."""
     with reading() as session:
-        row = _row(session, dag_id, run_id)
+        row = _row(session, key)
         if row is not None and row.settled_at is None:
             _check(session, row)
 
 
-def settle(dag_id: str, run_id: str) -> None:
+def settle(key: RunKey) -> None:
     """Note that the answer is carried out, in the transaction that does so.
 
     Raises IllegalMove if there is none, it was carried out before, or the node's evidence is newer than the question.
     """
     with writing() as session:
-        row = _row(session, dag_id, run_id, lock=True)
+        row = _row(session, key, lock=True)
         if row is None or row.answered_at is None:
-            raise IllegalMove(f"no answer to run {run_id} of {dag_id} is recorded", Refusal.UNANSWERED)
+            raise IllegalMove(f"no answer to run {key.run_id} of {key.dag_id} is recorded", Refusal.UNANSWERED)
         if row.settled_at is not None:
-            raise IllegalMove(f"the answer to run {run_id} of {dag_id} was carried out before", Refusal.OUTDATED)
+            raise IllegalMove(
+                f"the answer to run {key.run_id} of {key.dag_id} was carried out before", Refusal.OUTDATED
+            )
         access.node_row(session, row.node, lock=True)
         _check(session, row)
         row.settled_at = access.now()
@@ -99,8 +102,8 @@ def _newest(session: Session, node: NodeRow) -> str:
     return " ".join(map(str, found))
 
 
-def _row(session: Session, dag_id: str, run_id: str, *, lock: bool = False) -> QuestionRow | None:
-    query = select(QuestionRow).where(QuestionRow.dag_id == dag_id, QuestionRow.run_id == run_id)
+def _row(session: Session, key: RunKey, *, lock: bool = False) -> QuestionRow | None:
+    query = select(QuestionRow).where(QuestionRow.dag_id == key.dag_id, QuestionRow.run_id == key.run_id)
     return session.scalar(query.with_for_update() if lock else query)
 
 

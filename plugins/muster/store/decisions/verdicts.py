@@ -8,7 +8,7 @@ from sqlalchemy import func, select
 from sqlalchemy.orm import Session
 
 from muster.model.events import Approval
-from muster.model.runs import OpenFinding, StageVerdict
+from muster.model.runs import OpenFinding, RunKey, StageVerdict
 from muster.model.states import State
 from muster.rules.current import current_of
 from muster.rules.decisions import check_decision
@@ -91,11 +91,11 @@ def record_approval(
         return Approval(node, event.at, person, option, reason, link, run, event.login)
 
 
-def record_unanswered(node: str, sentence: str, dag_id: str, run_id: str) -> None:
+def record_unanswered(node: str, sentence: str, key: RunKey) -> None:
     """Store that a person did not answer a question about the node. Raises UnknownNode."""
     with writing() as session:
         state = State(access.node_row(session, node).state)
-        access.write_event(session, node, state, state, "muster", sentence, {"unanswered": f"{dag_id}/{run_id}"})
+        access.write_event(session, node, state, state, "muster", sentence, {"unanswered": str(key)})
 
 
 def approvals(node: str) -> list[Approval]:

@@ -10,6 +10,7 @@ from sqlalchemy.orm import Session
 from muster.errors import BadNode, NodeLeased, NodePaused
 from muster.model.events import Evidence
 from muster.model.nodes import Lease
+from muster.model.runs import RunKey
 from muster.model.states import IN_FLIGHT, State
 from muster.rules.decisions import check_decision
 from muster.store.database import access
@@ -23,12 +24,12 @@ TOKEN_MAX = 2**40
 """Far above any token, which counts seconds since 1970."""
 
 
-def acquire(node: str, dag_id: str, run_id: str, *, decision: bool = False) -> Lease:
+def acquire(node: str, key: RunKey, *, decision: bool = False) -> Lease:
     """``acquire_leases`` of one node."""
-    return acquire_all([node], dag_id, run_id, decision=decision)[0]
+    return acquire_all([node], key, decision=decision)[0]
 
 
-def acquire_all(nodes: Collection[str], dag_id: str, run_id: str, *, decision: bool = False) -> list[Lease]:
+def acquire_all(nodes: Collection[str], key: RunKey, *, decision: bool = False) -> list[Lease]:
     """Take all the nodes of a block for a run, or none of them; returns the leases by node.
 
     Nodes that the run holds already keep their lease and token. ``decision``: the run carries out a person's decision
@@ -41,7 +42,7 @@ def acquire_all(nodes: Collection[str], dag_id: str, run_id: str, *, decision: b
         for node in sorted(set(nodes)):
             row = access.node_row(session, node, lock=True)
             lease = access.live_lease(session, node)
-            if lease is not None and (lease.dag_id, lease.run_id) != (dag_id, run_id):
+            if lease is not None and (lease.dag_id, lease.run_id) != (key.dag_id, key.run_id):
                 since = f"{lease.acquired_at:%Y-%m-%d %H:%M} UTC"
                 refusals.append(f"{node} is leased by run {lease.run_id} of {lease.dag_id} since {since}")
                 continue
@@ -50,7 +51,9 @@ def acquire_all(nodes: Collection[str], dag_id: str, run_id: str, *, decision: b
                 continue
             if lease is None:
                 row.fence = _next_token(row.fence)
-                lease = LeaseRow(node=node, dag_id=dag_id, run_id=run_id, token=row.fence, acquired_at=access.now())
+                lease = LeaseRow(
+                    node=node, dag_id=key.dag_id, run_id=key.run_id, token=row.fence, acquired_at=access.now()
+                )
                 session.add(lease)
                 session.flush()
             taken.append(access.to_lease(lease))
@@ -103,7 +106,7 @@ def fenced_nodes() -> list[str]:
         return sorted(set(session.scalars(query)))
 
 
-def release(dag_id: str, run_id: str, reason: str) -> list[str]:
+def release(key: RunKey, reason: str) -> list[str]:
     """Free every node that the run holds, because it is over; returns their names.
 
     A node still in flight goes back to registered (or qualified), which a block's members are until they are admitted;
@@ -112,12 +115,14 @@ def release(dag_id: str, run_id: str, reason: str) -> list[str]:
     """
     with writing() as session:
         query = select(LeaseRow).where(
-            LeaseRow.dag_id == dag_id, LeaseRow.run_id == run_id, LeaseRow.released_at.is_(None)
+            LeaseRow.dag_id == key.dag_id, LeaseRow.run_id == key.run_id, LeaseRow.released_at.is_(None)
         )
         freed = [lease.node for lease in session.scalars(query.order_by(LeaseRow.node))]
         for name in freed:
-            _free(session, name, dag_id, run_id, reason)
-        unfinished = select(RunRow).where(RunRow.dag_id == dag_id, RunRow.run_id == run_id, RunRow.ended_at.is_(None))
+            _free(session, name, key, reason)
+        unfinished = select(RunRow).where(
+            RunRow.dag_id == key.dag_id, RunRow.run_id == key.run_id, RunRow.ended_at.is_(None)
+        )
         for run in session.scalars(unfinished.order_by(RunRow.node)):
             run.ended_at = access.now()
             run.verdict = Verdict.INCONCLUSIVE
@@ -140,20 +145,26 @@ def get(node: str) -> Lease | None:
         return access.to_lease(row) if row else None
 
 
-def _free(session: Session, name: str, dag_id: str, run_id: str, reason: str) -> None:
+def _free(session: Session, name: str, key: RunKey, reason: str) -> None:
     # The node is locked first, as everywhere: two transactions that lock in one order cannot deadlock.
     node = access.node_row(session, name, lock=True)
     lease = access.live_lease(session, name)
-    if lease is None or (lease.dag_id, lease.run_id) != (dag_id, run_id):
+    if lease is None or (lease.dag_id, lease.run_id) != (key.dag_id, key.run_id):
         return
     lease.released_at = access.now()
     lease.released_reason = reason
     state = State(node.state)
     if state in IN_FLIGHT:
         back = State.QUALIFIED if state is State.CLUSTER_VALIDATION else State.REGISTERED
-        evidence = Evidence(run=f"{dag_id}/{run_id}", run_over=True)
-        query = select(RunRow.verdict).where(RunRow.dag_id == dag_id, RunRow.run_id == run_id, RunRow.node == name)
+        evidence = Evidence(run=key, run_over=True)
+        query = select(RunRow.verdict).where(
+            RunRow.dag_id == key.dag_id, RunRow.run_id == key.run_id, RunRow.node == name
+        )
         verdict = session.scalar(query)
-        end = f"run {run_id} ended with {verdict}" if verdict else f"run {run_id} ended without a verdict ({reason})"
+        end = (
+            f"run {key.run_id} ended with {verdict}"
+            if verdict
+            else f"run {key.run_id} ended without a verdict ({reason})"
+        )
         access.move(session, node, back, "muster", end, evidence)
-    follow_state(session, node, f"run {run_id} is over: {reason}")
+    follow_state(session, node, f"run {key.run_id} is over: {reason}")

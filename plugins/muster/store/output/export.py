@@ -11,6 +11,7 @@ from sqlalchemy import select
 from sqlalchemy.orm import Session
 
 from muster.errors import MusterError
+from muster.model.runs import RunKey
 from muster.store.database import access
 from muster.store.database.engine import reading
 from muster.store.database.models import ArtifactRow, EventRow, FindingRow, MeasurementRow, RunRow, StageRow
@@ -35,20 +36,20 @@ _FINDING = (
 )  # fmt: skip
 
 
-def run(dag_id: str, run_id: str, folder: Path, *, node: str = "") -> list[Path]:
+def run(key: RunKey, folder: Path, *, node: str = "") -> list[Path]:
     """Write the run (of ``node``, if it tests several) into ``folder``, new or empty, and return the files.
 
     ``run.json`` (the report, with aggregates and the node's events), ``measurements.parquet``, ``findings.parquet``,
     ``telemetry.parquet`` if raw telemetry is still kept, and ``{stage}.result.json`` for each raw result still kept.
     Raises UnknownRun, and MusterError if the folder is not empty or cannot be written.
     """
-    report = json.loads(reporting.run(dag_id, run_id, node=node).result_json)
+    report = json.loads(reporting.run(key, node=node).result_json)
     try:
         folder.mkdir(parents=True, exist_ok=True)
         if any(folder.iterdir()):
             raise MusterError(f"{folder} is not empty, and an export replaces no file; name a new folder")
         with reading() as session:
-            run = access.run_row(session, dag_id, run_id, node)
+            run = access.run_row(session, key, node)
             query = select(StageRow).where(StageRow.run == run.id, StageRow.current).order_by(StageRow.id)
             stages = list(session.scalars(query))
             return [

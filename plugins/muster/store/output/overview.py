@@ -10,7 +10,7 @@ from sqlalchemy.orm import Session, aliased
 
 from muster.model.events import Event
 from muster.model.figures import FleetRow, Point
-from muster.model.runs import Run
+from muster.model.runs import Run, RunKey
 from muster.model.states import IN_FLIGHT, SERVING, State
 from muster.store.database import access
 from muster.store.database.engine import reading
@@ -74,7 +74,7 @@ def rows() -> list[FleetRow]:
     with reading() as session:
         return [
             FleetRow(
-                name, State(state), sku, rack, simulated, held_run, contact, dag_id or "", run_id or "",
+                name, State(state), sku, rack, simulated, RunKey.parse(held_run), contact, dag_id or "", run_id or "",
                 Verdict(verdict) if verdict else None, headline or "", ended, since, inconclusive,
                 str(labels.get("pod", "")), str(labels.get("slot", "")),
                 "" if tested or (ended and since < ended) else reason or "", paused,

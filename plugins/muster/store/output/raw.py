@@ -8,6 +8,7 @@ import datetime
 from sqlalchemy import select
 
 from muster.model.figures import BmcReading
+from muster.model.runs import RunKey
 from muster.store.database import access
 from muster.store.database.engine import reading
 from muster.store.database.models import ArtifactRow, RunRow, StageRow
@@ -56,11 +57,11 @@ def bmc_readings(node: str, limit: int) -> list[BmcReading]:
 
 
 def stage_attempts(
-    dag_id: str, run_id: str, stage: str, *, node: str = "", before: datetime.datetime | None = None
+    key: RunKey, stage: str, *, node: str = "", before: datetime.datetime | None = None
 ) -> list[StageAttempt]:
     """All attempts at ``stage`` whose results are kept, oldest first, superseded ones too. Raises UnknownRun."""
     with reading() as session:
-        run = access.run_row(session, dag_id, run_id, node)
+        run = access.run_row(session, key, node)
         query = (
             select(StageRow.verdict, ArtifactRow.data)
             .join(ArtifactRow, ArtifactRow.stage == StageRow.id)
@@ -72,13 +73,13 @@ def stage_attempts(
         return [StageAttempt(Verdict(each.verdict), each.data) for each in session.execute(query)]
 
 
-def stage_bytes(dag_id: str, run_id: str, stage: str, *, node: str = "") -> StageBytes | None:
+def stage_bytes(key: RunKey, stage: str, *, node: str = "") -> StageBytes | None:
     """The bytes of the current verdict of ``stage``; None without one. ``node``: if the run tests several.
 
     Raises UnknownRun.
     """
     with reading() as session:
-        run = access.run_row(session, dag_id, run_id, node)
+        run = access.run_row(session, key, node)
         query = select(StageRow).where(StageRow.run == run.id, StageRow.stage == stage, StageRow.current)
         row = session.scalar(query)
         if row is None:

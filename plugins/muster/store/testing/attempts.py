@@ -11,50 +11,51 @@ from typing import Any
 from sqlalchemy import Select, select
 
 from muster.errors import UnknownRun
+from muster.model.runs import RunKey
 from muster.store.database import access
 from muster.store.database.engine import reading, writing
 from muster.store.database.models import RunRow
 
 
-def note_fault(dag_id: str, run_id: str, stage: str, why: str, *, node: str = "") -> None:
+def note_fault(key: RunKey, stage: str, why: str, *, node: str = "") -> None:
     """Note why the controller could not do its part in the stage's last attempt; "" forgets it. Raises UnknownRun."""
     with writing() as session:
-        run = access.run_row(session, dag_id, run_id, node)
+        run = access.run_row(session, key, node)
         rest = {name: fault for name, fault in run.faults.items() if name != stage}
         run.faults = {**rest, stage: why} if why else rest
 
 
-def forget_fault(dag_id: str, run_id: str, stage: str, *, node: str = "") -> None:
+def forget_fault(key: RunKey, stage: str, *, node: str = "") -> None:
     """Forget the fault of an earlier attempt, as another begins. Raises UnknownRun."""
     with reading() as session:
-        if stage not in access.run_row(session, dag_id, run_id, node).faults:
+        if stage not in access.run_row(session, key, node).faults:
             return
-    note_fault(dag_id, run_id, stage, "", node=node)
+    note_fault(key, stage, "", node=node)
 
 
-def faults_of(dag_id: str, run_id: str) -> dict[str, str]:
+def faults_of(key: RunKey) -> dict[str, str]:
     """{node: why the controller could not test it} of the run's nodes that it could not."""
     with reading() as session:
-        rows = session.scalars(_of(dag_id, run_id))
+        rows = session.scalars(_of(key))
         return {row.node: "; ".join(dict.fromkeys(row.faults.values())) for row in rows if row.faults}
 
 
-def keep_block(dag_id: str, run_id: str, block: Mapping[str, Any]) -> None:
+def keep_block(key: RunKey, block: Mapping[str, Any]) -> None:
     """Keep for each member how the block meets: its members by rank, the rendezvous and its secret, the seed."""
     with writing() as session:
-        for run in session.scalars(_of(dag_id, run_id)):
+        for run in session.scalars(_of(key)):
             run.block = dict(block)
 
 
-def block_of(dag_id: str, run_id: str) -> dict[str, Any]:
+def block_of(key: RunKey) -> dict[str, Any]:
     """How the run's block meets. Raises UnknownRun if the run has claimed none."""
     with reading() as session:
-        row = session.scalar(_of(dag_id, run_id).limit(1))
+        row = session.scalar(_of(key).limit(1))
         block = row.block if row else {}
     if not block:
-        raise UnknownRun(f"run {run_id!r} of {dag_id} has claimed no block")
+        raise UnknownRun(f"run {key.run_id!r} of {key.dag_id} has claimed no block")
     return dict(block)
 
 
-def _of(dag_id: str, run_id: str) -> Select[RunRow]:
-    return select(RunRow).where(RunRow.dag_id == dag_id, RunRow.run_id == run_id).order_by(RunRow.id)
+def _of(key: RunKey) -> Select[RunRow]:
+    return select(RunRow).where(RunRow.dag_id == key.dag_id, RunRow.run_id == key.run_id).order_by(RunRow.id)

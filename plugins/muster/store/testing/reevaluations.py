@@ -50,7 +50,7 @@ def record(run: Run, judged: Sequence[tuple[StageResult, Judgement]], verdict: V
     leases the node, IllegalMove if a verdict is not PROVISIONAL any more or the node is in another state, UnknownRun.
     """
     with writing() as session:
-        row = access.run_row(session, run.dag_id, run.run_id, run.node)
+        row = access.run_row(session, run.key, run.node)
         node = access.node_row(session, run.node, lock=True)  # no run can take the node until this transaction ends
         lease = access.live_lease(session, node.name)
         open_ids = [id_ for id_, each in current_verdicts(session, node) if each.verdict is Verdict.PROVISIONAL]

@@ -7,6 +7,7 @@ from typing import Any
 from sqlalchemy import select
 from sqlalchemy.orm import Session
 
+from muster.model.runs import RunKey
 from muster.model.stages import in_order
 from muster.rules import run_report as building
 from muster.store.database import access
@@ -20,10 +21,10 @@ from muster_criteria.model import Coverage, Finding, Gap, Judgement, Lack, Obser
 from muster_reports.model import RunReport, StageReport
 
 
-def run(dag_id: str, run_id: str, *, run_url: str | None = None, node: str = "") -> RunReport:
+def run(key: RunKey, *, run_url: str | None = None, node: str = "") -> RunReport:
     """Everything a report of the run shows, of ``node`` if it tests several. Raises UnknownRun."""
     with reading() as session:
-        run = access.run_row(session, dag_id, run_id, node)
+        run = access.run_row(session, key, node)
         row = access.node_row(session, run.node)
         stages = session.scalars(select(StageRow).where(StageRow.run == run.id, StageRow.current))
         jobs = session.scalars(select(JobRow).where(JobRow.run == run.id).order_by(JobRow.id))
@@ -40,10 +41,10 @@ def run(dag_id: str, run_id: str, *, run_url: str | None = None, node: str = "")
         )
 
 
-def judgements(dag_id: str, run_id: str, *, node: str = "") -> dict[str, Judgement]:
+def judgements(key: RunKey, *, node: str = "") -> dict[str, Judgement]:
     """The current judgement of each judged stage of the run, of ``node`` if it tests several. Raises UnknownRun."""
     with reading() as session:
-        run = access.run_row(session, dag_id, run_id, node)
+        run = access.run_row(session, key, node)
         rows = session.scalars(select(StageRow).where(StageRow.run == run.id, StageRow.current))
         found = {row.stage: _judgement(session, row) for row in rows}
     return {stage: found[stage] for stage in in_order(found)}

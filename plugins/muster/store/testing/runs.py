@@ -11,7 +11,7 @@ from sqlalchemy.orm import Session, aliased
 from muster.errors import IllegalMove, LeaseLost, Refusal
 from muster.model.events import Evidence
 from muster.model.nodes import Node
-from muster.model.runs import Job, Run, StageVerdict
+from muster.model.runs import Job, Run, RunKey, StageVerdict
 from muster.model.stages import STAGES, in_order
 from muster.model.states import BROKEN, SERVING, State
 from muster.rules import ending
@@ -38,8 +38,7 @@ READ = 10 * RECENT
 
 
 def begin(
-    dag_id: str,
-    run_id: str,
+    key: RunKey,
     node: str,
     level: str,
     reason: str,
@@ -59,7 +58,7 @@ def begin(
         row = access.node_row(session, node)
         state = State(row.state)
         run = session.scalar(
-            select(RunRow).where(RunRow.dag_id == dag_id, RunRow.run_id == run_id, RunRow.node == node)
+            select(RunRow).where(RunRow.dag_id == key.dag_id, RunRow.run_id == key.run_id, RunRow.node == node)
         )
         if run is None:
             if state in (*BROKEN, State.RETIRED):
@@ -69,7 +68,7 @@ def begin(
                     Refusal.STATE,
                 )
             run = RunRow(
-                dag_id=dag_id, run_id=run_id, node=node, sku=row.sku, level=level, reason=reason, forced=forced,
+                dag_id=key.dag_id, run_id=key.run_id, node=node, sku=row.sku, level=level, reason=reason, forced=forced,
                 started_by=started_by, required_stages=list(required_stages), state_before=state,
                 simulated=row.simulated, started_at=access.now(),
             )  # fmt: skip
@@ -91,7 +90,7 @@ def _set_aside(session: Session, run: RunRow, node: NodeRow) -> None:
     session.execute(old.where(StageRow.verdict != str(Verdict.FAIL)).values(current=False))
 
 
-def begin_stage(dag_id: str, run_id: str, stage: str, *, node: str = "") -> Node:
+def begin_stage(key: RunKey, stage: str, *, node: str = "") -> Node:
     """Move the run's node into the state in which ``stage`` runs, and return it; harmless when it is there already.
 
     A node in shadow mode stays where it serves. ``node`` names it where the run tests several. A run that is cleared
@@ -99,20 +98,20 @@ def begin_stage(dag_id: str, run_id: str, stage: str, *, node: str = "") -> Node
     if the stage cannot follow the node's state (quarantined since, earlier stages missing).
     """
     with writing() as session:
-        run = access.run_row(session, dag_id, run_id, node)
+        run = access.run_row(session, key, node)
         row = access.node_row(session, run.node, lock=True)
         require_lease(session, run)
         done = frozenset(summary.stage for summary in _stages(session, run))
-        evidence = Evidence(run=f"{dag_id}/{run_id}")
+        evidence = Evidence(run=key)
         if run.ended_at is not None:
             run.state_before = row.state  # a test that is not made returns the node there, no further
         for state in lifecycle.path_to_stage(stage, State(row.state), done, shadow=row.shadow):
-            access.move(session, row, state, "muster", f"stage {stage} of run {run_id}", evidence)
+            access.move(session, row, state, "muster", f"stage {stage} of run {key.run_id}", evidence)
         run.ended_at, run.verdict, run.headline, run.state_after, run.why_held = None, None, "", None, ""
         return access.to_node(row)
 
 
-def finish(dag_id: str, run_id: str, verdict: Verdict, headline: str, *, node: str = "") -> Run:
+def finish(key: RunKey, verdict: Verdict, headline: str, *, node: str = "") -> Run:
     """Close a run with its verdict, and move its node accordingly, in one transaction.
 
     The moves are ``lifecycle.closing``'s: qualified on PASS, WARN or PROVISIONAL, quarantine on FAIL, back to
@@ -125,22 +124,22 @@ def finish(dag_id: str, run_id: str, verdict: Verdict, headline: str, *, node: s
     run tests several. Raises UnknownRun.
     """
     with writing() as session:
-        run = access.run_row(session, dag_id, run_id, node)
+        run = access.run_row(session, key, node)
         row = access.node_row(session, run.node, lock=True)
         if run.ended_at is not None and run.verdict == verdict:
             return access.to_run(run)
         run.verdict, run.headline, run.ended_at = str(verdict), headline, access.now()
         session.flush()
-        if access.holds(session, row.name, dag_id, run_id):
+        if access.holds(session, row.name, key):
             close(session, run, row, verdict)
         run.state_after = row.state
         return access.to_run(run)
 
 
-def get(dag_id: str, run_id: str, *, node: str = "") -> Run:
+def get(key: RunKey, *, node: str = "") -> Run:
     """The run, of ``node`` if it tests several. Raises UnknownRun."""
     with reading() as session:
-        return access.to_run(access.run_row(session, dag_id, run_id, node))
+        return access.to_run(access.run_row(session, key, node))
 
 
 def by_id(run_id: str, *, node: str = "") -> Run:
@@ -149,7 +148,7 @@ def by_id(run_id: str, *, node: str = "") -> Run:
         dag_id = session.scalar(
             select(RunRow.dag_id).where(RunRow.run_id == run_id).order_by(RunRow.id.desc()).limit(1)
         )
-        return access.to_run(access.run_row(session, dag_id or "any DAG", run_id, node))
+        return access.to_run(access.run_row(session, RunKey(dag_id or "any DAG", run_id), node))
 
 
 def find(
@@ -224,16 +223,16 @@ def typical_duration_s(
     return statistics.median(took[:RECENT]) if took else None
 
 
-def stages(dag_id: str, run_id: str, *, node: str = "") -> list[StageVerdict]:
+def stages(key: RunKey, *, node: str = "") -> list[StageVerdict]:
     """The current verdict of each judged stage, in the order of the node's life. Raises UnknownRun."""
     with reading() as session:
-        return _stages(session, access.run_row(session, dag_id, run_id, node))
+        return _stages(session, access.run_row(session, key, node))
 
 
 def record_job(job: Job) -> None:
     """Store a job or its new state, keyed by run, stage and attempt. Raises UnknownRun."""
     with writing() as session:
-        run = access.run_row(session, job.dag_id, job.run_id, job.node)
+        run = access.run_row(session, job.key, job.node)
         row = _job(session, run, job.stage, job.attempt_key)
         if row is None:
             row = JobRow(run=run.id, stage=job.stage, attempt_key=job.attempt_key)
@@ -243,18 +242,18 @@ def record_job(job: Job) -> None:
         row.repeat_probes = list(job.repeat_probes)
 
 
-def get_job(dag_id: str, run_id: str, stage: str, attempt_key: str | None = None, *, node: str = "") -> Job | None:
+def get_job(key: RunKey, stage: str, attempt_key: str | None = None, *, node: str = "") -> Job | None:
     """The job of that stage and attempt (without one: the latest), or None. Raises UnknownRun."""
     with reading() as session:
-        run = access.run_row(session, dag_id, run_id, node)
+        run = access.run_row(session, key, node)
         row = _job(session, run, stage, attempt_key)
         return to_job(run, row) if row else None
 
 
-def count_jobs(dag_id: str, run_id: str, stages: Collection[str], state: str) -> int:
+def count_jobs(key: RunKey, stages: Collection[str], state: str) -> int:
     """How many jobs of these stages stand in ``state`` in the run, over all attempts."""
     query = select(func.count()).select_from(JobRow).join(RunRow, JobRow.run == RunRow.id)
-    query = query.where(RunRow.dag_id == dag_id, RunRow.run_id == run_id)
+    query = query.where(RunRow.dag_id == key.dag_id, RunRow.run_id == key.run_id)
     with reading() as session:
         return session.scalar(query.where(JobRow.stage.in_(sorted(stages)), JobRow.state == state)) or 0
 
@@ -269,18 +268,18 @@ def to_job(run: RunRow, row: JobRow) -> Job:
 
 def require_lease(session: Session, run: RunRow) -> None:
     """Raise LeaseLost unless the run holds its node: a run that lost its lease can do nothing."""
-    if not access.holds(session, run.node, run.dag_id, run.run_id):
+    if not access.holds(session, run.node, run.key):
         raise LeaseLost(f"run {run.run_id} of {run.dag_id} does not hold {run.node} (any more); clear it to start over")
 
 
 def attested(session: Session, node: NodeRow, claimed: Evidence) -> Evidence:
     """``claimed`` with everything about the run replaced by what is recorded (``lifecycle.ending.attested``)."""
-    dag_id, _, run_id = (claimed.run or "").partition("/")
-    run = session.scalar(
-        select(RunRow).where(RunRow.dag_id == dag_id, RunRow.run_id == run_id, RunRow.node == node.name)
-    )
-    leased = run is not None and access.holds(session, node.name, dag_id, run_id)
-    return ending.attested(claimed, _facts(session, run, node) if run is not None and leased else None)
+    key = claimed.run
+    if key is None or not access.holds(session, node.name, key):
+        return ending.attested(claimed, None)
+    this = (RunRow.dag_id == key.dag_id, RunRow.run_id == key.run_id, RunRow.node == node.name)
+    run = session.scalar(select(RunRow).where(*this))
+    return ending.attested(claimed, _facts(session, run, node) if run is not None else None)
 
 
 def close(session: Session, run: RunRow, node: NodeRow, verdict: Verdict) -> Evidence:
@@ -299,7 +298,7 @@ def close(session: Session, run: RunRow, node: NodeRow, verdict: Verdict) -> Evi
     if shared:
         common_causes.note_shared_cause(session, run, found)
     evidence = Evidence(
-        run=f"{run.dag_id}/{run.run_id}",
+        run=run.key,
         run_over=verdict in (Verdict.INCONCLUSIVE, Verdict.SKIPPED),
         verdict=verdict,
         full_coverage=full,
@@ -313,8 +312,8 @@ def close(session: Session, run: RunRow, node: NodeRow, verdict: Verdict) -> Evi
         certificates.issue(session, node, "muster", evidence, whole=set(STAGES) <= set(run.required_stages))
     node.inconclusive = end.inconclusive
     serves = State(node.state) in SERVING
-    held = evidence.run if end.why_held else facts.still_held(node.held_run)
-    run.why_held, node.held_run = end.why_held, held or "" if serves else ""
+    held = evidence.run if end.why_held else facts.still_held(RunKey.parse(node.held_run))
+    run.why_held, node.held_run = end.why_held, str(held) if held and serves else ""
     if end.verified:
         leave_shadow(session, node, "muster", f"{end.reason}: {run.headline}", evidence)
     return evidence

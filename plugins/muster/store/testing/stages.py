@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 from sqlalchemy import delete, insert, inspect, update
 from sqlalchemy.orm import Session
 
+from muster.model.runs import RunKey
 from muster.model.states import State
 from muster.settings import settings
 from muster.store.database import access
@@ -46,8 +47,7 @@ class StoredStage:
 
 
 def record(
-    dag_id: str,
-    run_id: str,
+    key: RunKey,
     result: StageResult | None,
     judgement: Judgement,
     raw: bytes | None = None,
@@ -67,7 +67,7 @@ def record(
     """
     charted = charts.chart_series(telemetry) if telemetry else []
     with writing() as session:
-        run = access.run_row(session, dag_id, run_id, node)
+        run = access.run_row(session, key, node)
         row = access.node_row(session, run.node, lock=True)
         require_lease(session, run)
         swapped = _observe(session, run, row, result) if result is not None else []

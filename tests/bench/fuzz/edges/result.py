@@ -11,9 +11,10 @@ from typing import Any
 
 from muster_criteria.measured import BadResult, StageResult, parse_result
 from muster_criteria.model import Judgement, Verdict
-from muster_criteria.sku_files.programme import STAGES, needs
+from muster_criteria.sku_files.programme import needs
 from muster_criteria.stage.case import Case
 from muster_criteria.stage.judge import judge
+from muster_criteria.stages import STAGES
 from muster_reports import page
 from muster_reports.model import RunReport, StageReport
 from tests.bench.fuzz import mutate

@@ -13,6 +13,7 @@ from muster import store
 from muster.cli.controller import doctor
 from muster.cli.controller.doctor import Mark
 from muster.integration.airflow_api import AirflowClient, Pool
+from muster.model import dags
 from muster.model.runs import Job
 from muster.settings import Settings
 from muster_criteria.model import Verdict
@@ -29,7 +30,7 @@ def airflow(monkeypatch: pytest.MonkeyPatch, sqlite_db: str) -> Airflow:
     """An API with every DAG, the pool muster_burn and healthy components."""
     api = Airflow()
     pages = {
-        "/api/v2/dags": {"dags": [{"dag_id": name, "is_paused": False} for name in doctor.DAGS]},
+        "/api/v2/dags": {"dags": [{"dag_id": name, "is_paused": False} for name in dags.ALL]},
         "/api/v2/pools": {
             "pools": [{"name": "muster_burn", "slots": 16, "scheduled_slots": 0, "include_deferred": True}]
         },
@@ -104,15 +105,15 @@ def test_a_node_that_refuses_jobs_by_its_fence_is_missing_until_the_fence_is_rai
     job = Job(lease.dag_id, lease.run_id, "intake", "0.0", "final", "", fence=lease.token)
     store.runs.record_job(job)
     fenced = parsed.model_copy(update={"end": "fenced", "fence": lease.token})
-    store.stages.record(lease.dag_id, lease.run_id, fenced, fleet.judgement("intake", Verdict.INCONCLUSIVE), raw)
-    store.leases.release(lease.dag_id, lease.run_id, "over")
+    store.stages.record(lease.key, fenced, fleet.judgement("intake", Verdict.INCONCLUSIVE), raw)
+    store.leases.release(lease.key, "over")
     assert [each.mark for each in doctor.fences()] == [Mark.MISSING]
     store.leases.raise_fence("gpu-0001", lease.token + 7, "Ada", "restored from Sunday")
     assert list(doctor.fences()) == []
 
 
 def test_dags_that_are_absent_are_missing_and_paused_ones_are_advice() -> None:
-    every = dict.fromkeys(doctor.DAGS, False)
+    every = dict.fromkeys(dags.ALL, False)
     assert doctor.dags(every).mark is Mark.OK
     assert doctor.dags(every | {"housekeeping": True}).mark is Mark.ADVICE
     assert doctor.dags({"housekeeping": False}).mark is Mark.MISSING

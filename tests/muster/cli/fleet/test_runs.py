@@ -13,6 +13,7 @@ import pytest
 
 from muster import acting, store
 from muster.integration.airflow_api import AirflowClient
+from muster.model.runs import RunKey
 from muster.model.states import State
 from muster.store.database.engine import SCHEMA
 from muster_criteria.model import Verdict
@@ -107,7 +108,7 @@ def test_what_cannot_be_started_starts_nothing(
 
 def test_a_node_that_cannot_be_tested_is_refused_before_anything_starts(muster: Muster, airflow: Airflow) -> None:
     fleet.fail()
-    store.leases.acquire("gpu-0002", "dag", "other")
+    store.leases.acquire("gpu-0002", RunKey("dag", "other"))
     status, out, err = muster("qualify", "gpu-0001", "gpu-0002")
     assert (status, out, airflow.runs) == (1, "", {})
     assert "gpu-0001 is in quarantine" in err
@@ -129,7 +130,7 @@ def test_watching_ends_with_the_verdict(
         airflow.on_tasks = lambda run: None
         lease = fleet.begin(run_id=run)
         fleet.do_stage(lease, "intake", verdict)
-        store.runs.finish(lease.dag_id, lease.run_id, verdict, "So it is.")
+        store.runs.finish(lease.key, verdict, "So it is.")
         airflow.runs[run] = "success"
 
     airflow.on_tasks = progress
@@ -153,7 +154,7 @@ def test_watching_survives_an_api_server_that_is_too_busy_to_answer(
         airflow.on_tasks = lambda run: None
         lease = fleet.begin(run_id=run)
         fleet.do_stage(lease, "intake", Verdict.PASS)
-        store.runs.finish(lease.dag_id, lease.run_id, Verdict.PASS, "So it is.")
+        store.runs.finish(lease.key, Verdict.PASS, "So it is.")
         airflow.runs[run] = "success"
 
     airflow.on_tasks = busy
@@ -174,7 +175,7 @@ def test_runs_are_listed_and_shown(muster: Muster, airflow: Airflow) -> None:
     assert "start one with `muster qualify NODE`" in muster("runs", "list")[1]
     lease = fleet.begin()
     fleet.do_stage(lease, "intake", Verdict.FAIL, findings=(fleet.FINDING,))
-    store.runs.finish(lease.dag_id, lease.run_id, Verdict.FAIL, "gpu3 is slow.")
+    store.runs.finish(lease.key, Verdict.FAIL, "gpu3 is slow.")
     assert "gpu-0001__new\tgpu-0001\tshort\tFAIL" in muster("runs", "list")[1]
     assert json.loads(muster("runs", "list", "--json")[1])[0]["headline"] == "gpu3 is slow."
     _, out, _ = muster("runs", "show", "gpu-0001__new")
@@ -199,7 +200,7 @@ def test_a_run_is_exported(muster: Muster, airflow: Airflow, tmp_path: Path) -> 
 def test_a_sweep_frees_what_is_over_and_nothing_else(muster: Muster, airflow: Airflow) -> None:
     for node, state in (("gpu-0001", "failed"), ("gpu-0002", "running")):
         lease = fleet.begin(node)
-        store.runs.begin_stage(lease.dag_id, lease.run_id, "intake")
+        store.runs.begin_stage(lease.key, "intake")
         airflow.runs[lease.run_id] = state
     status, out, _ = muster("housekeeping")
     assert status == 0

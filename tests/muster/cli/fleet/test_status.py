@@ -33,8 +33,8 @@ def held(sqlite_db: str, monkeypatch: pytest.MonkeyPatch) -> str:
     lives.in_production("a")
     lease = fleet.begin("a", "a__idle")
     fleet.do_stage(lease, "intake", Verdict.FAIL, findings=(fleet.FINDING,))
-    store.runs.finish(lease.dag_id, lease.run_id, Verdict.FAIL, "gpu3 is slow.")
-    store.leases.release(lease.dag_id, lease.run_id, "over")
+    store.runs.finish(lease.key, Verdict.FAIL, "gpu3 is slow.")
+    store.leases.release(lease.key, "over")
     return f"{fleet.DAG}/a__idle"
 
 

@@ -10,6 +10,7 @@ import pytest
 
 from muster import store
 from muster.cli.nodes import check as checking
+from muster.model.runs import RunKey
 from muster.model.states import State
 from tests.muster import fleet
 from tests.support.servers import sshd
@@ -72,15 +73,15 @@ def test_a_node_that_has_seen_higher_tokens_is_unfenced(
             fleet.new_node("here", host=node.host, port=node.port, host_key=node.host_key, work_dir=str(work))
         )
         work.mkdir()
-        seen = store.leases.acquire("here", "dag", "one").token + 10**6
-        store.leases.release("dag", "one", "over")
+        seen = store.leases.acquire("here", RunKey("dag", "one")).token + 10**6
+        store.leases.release(RunKey("dag", "one"), "over")
         (work / "fence").write_text(str(seen))
         unfence = ("node", "unfence", "here", "--as", "Ada", "--reason", "restored from Sunday")
         assert muster(*unfence, "--dry-run")[0] == 0
-        assert store.leases.acquire("here", "dag", "two").token < seen
-        store.leases.release("dag", "two", "over")
+        assert store.leases.acquire("here", RunKey("dag", "two")).token < seen
+        store.leases.release(RunKey("dag", "two"), "over")
         assert muster(*unfence)[0] == 0
-        assert store.leases.acquire("here", "dag", "three").token > seen
+        assert store.leases.acquire("here", RunKey("dag", "three")).token > seen
         (work / "fence").write_text("not a number")
         assert muster(*unfence)[0] == 1
 
@@ -189,7 +190,7 @@ def test_a_node_that_leaves_is_retired_and_left_clean(
         lease = fleet.begin("here")
         assert muster(*leave)[0] == 1
         assert (store.nodes.get("here").state, Path(node.work_dir).exists()) == (State.REGISTERED, True)
-        store.leases.release(lease.dag_id, lease.run_id, "over")
+        store.leases.release(lease.key, "over")
         assert muster(*leave)[0] == 0
         assert (store.nodes.get("here").state, Path(node.work_dir).exists()) == (State.RETIRED, False)
         assert muster(*leave)[0] == 0, "repeated, it changes nothing"

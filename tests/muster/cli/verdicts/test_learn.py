@@ -10,6 +10,7 @@ import pytest
 
 from muster import store
 from muster.errors import MusterError
+from muster.model.runs import RunKey
 from muster_criteria.sku_files.skus import load_sku
 from muster_node.contract import Measurement
 from tests.muster import fleet
@@ -20,16 +21,16 @@ Muster = Callable[..., "tuple[int, str, str]"]
 def measured(name: str, rate: float, *, simulated: bool = False) -> None:
     """A node that passed its performance stage with these bf16 rates on two GPUs."""
     store.nodes.add(fleet.new_node(name, sku="h200-sxm-8"))
-    lease = store.leases.acquire(name, fleet.DAG, f"{name}__run")
-    store.runs.begin(fleet.DAG, lease.run_id, name, "short", "for a test")
+    lease = store.leases.acquire(name, RunKey(fleet.DAG, f"{name}__run"))
+    store.runs.begin(RunKey(fleet.DAG, lease.run_id), name, "short", "for a test")
     figures = [
         Measurement("gemm_rate", "gemm_rate", f"gpu{gpu}", "TFLOPS", rate + gpu, labels={"dtype": "bf16"})
         for gpu in range(2)
     ]
     result, raw = fleet.result("performance", node=name, measurements=figures, simulated=simulated)
     judged = dataclasses.replace(fleet.judgement("performance"), observations=())
-    store.stages.record(fleet.DAG, lease.run_id, result, judged, raw)
-    store.leases.release(fleet.DAG, lease.run_id, "done")
+    store.stages.record(RunKey(fleet.DAG, lease.run_id), result, judged, raw)
+    store.leases.release(RunKey(fleet.DAG, lease.run_id), "done")
 
 
 @pytest.fixture

@@ -14,6 +14,7 @@ import pytest
 from muster import store
 from muster.cli.verdicts.xid import load
 from muster.judging.xid_history import compare, returning_xids
+from muster.model.runs import RunKey
 from muster_criteria.measured import StageResult, parse_result
 from muster_criteria.sku_files.skus import SHIPPED, load_sku
 from muster_node.contract import Measurement
@@ -41,11 +42,11 @@ def stored(boot: str, *events: Measurement, serial: str = "") -> tuple[StageResu
 
 def record(boot: str, *events: Measurement, serial: str = "") -> None:
     """One run of gpu-0001 in one boot with these errors."""
-    lease = store.leases.acquire("gpu-0001", fleet.DAG, f"gpu-0001__{boot}")
-    store.runs.begin(fleet.DAG, lease.run_id, "gpu-0001", "short", "for a test")
+    lease = store.leases.acquire("gpu-0001", RunKey(fleet.DAG, f"gpu-0001__{boot}"))
+    store.runs.begin(RunKey(fleet.DAG, lease.run_id), "gpu-0001", "short", "for a test")
     parsed, raw = stored(boot, *events, serial=serial)
-    store.stages.record(fleet.DAG, lease.run_id, parsed, fleet.judgement(), raw)
-    store.leases.release(fleet.DAG, lease.run_id, "done")
+    store.stages.record(RunKey(fleet.DAG, lease.run_id), parsed, fleet.judgement(), raw)
+    store.leases.release(RunKey(fleet.DAG, lease.run_id), "done")
 
 
 @pytest.fixture

@@ -16,6 +16,7 @@ from aiosmtpd.controller import Controller
 
 from muster import store
 from muster.errors import BadSettings
+from muster.model.runs import RunKey
 from muster.operators.reporting import mailing, sending
 from muster.rules import mail_rules
 from muster.store.database import access
@@ -68,7 +69,7 @@ def queued() -> list[tuple[str, str, str]]:
 def report_of(node: str, *, well: bool = False, **labels: str) -> str:
     store.nodes.add(fleet.new_node(node, labels=labels))
     run = (fleet.qualify if well else fleet.fail)(node).run_id
-    return mailing.send_report(fleet.DAG, run)
+    return mailing.send_report(RunKey(fleet.DAG, run))
 
 
 def test_verdicts_states_and_labels_choose_and_nobody_gets_a_report_twice(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -107,7 +108,7 @@ def test_a_flood_becomes_one_list_at_the_end_of_the_hour(monkeypatch: pytest.Mon
     clock = Clock(monkeypatch)
     for number in range(5):
         report_of(f"n{number}")
-    mailing.send_report(fleet.DAG, "n0__new")  # a task that is repeated
+    mailing.send_report(RunKey(fleet.DAG, "n0__new"))  # a task that is repeated
     mails = queued()
     assert len(mails) == 3
     assert [f"n{number}: FAIL: gpu3 is slow." in mails[-1][2] for number in range(5)] == [True] * 5

@@ -7,6 +7,7 @@ import pytest
 
 from muster import store
 from muster.integration.airflow_api import AirflowClient
+from muster.model.runs import RunKey
 from muster.operators.reporting import run_note
 from muster_criteria.model import Verdict
 from tests.muster import fleet
@@ -47,13 +48,13 @@ def test_the_note_names_node_verdict_and_reason_in_one_line(monkeypatch: pytest.
     airflow = Airflow(monkeypatch)
     store.nodes.add(fleet.new_node("n1"))
     run = fleet.fail("n1").run_id
-    run_note.annotate(fleet.DAG, run)
+    run_note.annotate(RunKey(fleet.DAG, run))
     assert airflow.notes == ["n1: FAIL: gpu3 is slow."]
     airflow.down = True
-    run_note.annotate(fleet.DAG, run)
+    run_note.annotate(RunKey(fleet.DAG, run))
     monkeypatch.delenv("MUSTER_AIRFLOW_TOKEN")
     airflow.down = False
-    run_note.annotate(fleet.DAG, run)
+    run_note.annotate(RunKey(fleet.DAG, run))
     assert len(airflow.notes) == 1
 
 
@@ -63,8 +64,8 @@ def test_a_note_of_a_person_stays_above_the_verdict(monkeypatch: pytest.MonkeyPa
     airflow.note = by_hand
     store.nodes.add(fleet.new_node("n1"))
     run = fleet.fail("n1").run_id
-    run_note.annotate(fleet.DAG, run)
-    run_note.annotate(fleet.DAG, run)  # a task that was cleared
+    run_note.annotate(RunKey(fleet.DAG, run))
+    run_note.annotate(RunKey(fleet.DAG, run))  # a task that was cleared
     assert airflow.note == (f"{by_hand}\nn1: FAIL: gpu3 is slow."[:1000] if len(by_hand) < 900 else airflow.note)
     assert airflow.note.startswith(by_hand)
 
@@ -74,11 +75,11 @@ def test_a_block_has_a_line_for_each_member_as_long_as_airflow_takes_it(monkeypa
     for number in range(20):
         name = f"n{number:02d}"
         store.nodes.add(fleet.new_node(name))
-        store.runs.begin("block", "b", name, "short", "x")
-        store.runs.finish("block", "b", Verdict.INCONCLUSIVE, "x" * 90 + "\nsecond", node=name)
-    run_note.annotate("block", "b")
+        store.runs.begin(RunKey("block", "b"), name, "short", "x")
+        store.runs.finish(RunKey("block", "b"), Verdict.INCONCLUSIVE, "x" * 90 + "\nsecond", node=name)
+    run_note.annotate(RunKey("block", "b"))
     (note,) = airflow.notes
     assert note.startswith("n00: INCONCLUSIVE: xxx")
     assert len(note) == 1000
-    run_note.annotate("block", "no such run")
+    run_note.annotate(RunKey("block", "no such run"))
     assert len(airflow.notes) == 1

@@ -10,6 +10,7 @@ import yaml
 
 from muster import store
 from muster.errors import UnknownRun
+from muster.model.runs import RunKey
 from muster.operators.testing import block
 from muster_criteria.model import Action, Verdict
 from muster_criteria.sku_files.skus import SHIPPED, load_sku
@@ -18,7 +19,7 @@ from tests.muster import fleet
 pytestmark = pytest.mark.usefixtures("sqlite_db")
 
 NAMES = ["gpu-0001", "gpu-0002"]
-RUN = ("cluster_qualification", "block")
+RUN = RunKey("cluster_qualification", "block")
 
 
 @pytest.mark.parametrize(("drivers", "differ"), [(("580.1", "580.1"), False), (("580.1", "590.1"), True)])
@@ -29,11 +30,11 @@ def test_members_that_differ_are_named_before_they_train_and_in_the_verdict(
         store.nodes.add(fleet.new_node(name))
         fleet.qualify(name, environment={"driver": driver})
     with caplog.at_level(logging.WARNING):
-        block.claim(*RUN, {"nodes": NAMES, "level": "short", "reason": "x"})
+        block.claim(RUN, {"nodes": NAMES, "level": "short", "reason": "x"})
     assert ("590.1 on gpu-0002" in caplog.text) is differ
-    block.judge(*RUN)
+    block.judge(RUN)
     for name in NAMES:
-        (stage,) = store.reporting.run(*RUN, node=name).stages
+        (stage,) = store.reporting.run(RUN, node=name).stages
         found = [each for each in stage.judgement.findings if each.rule == "versions_differ"]
         assert [each.action for each in found] == [Action.FIX_SOFTWARE] * differ
 
@@ -47,10 +48,10 @@ def test_a_fleets_own_programme_judges_the_block_and_is_cited(tmp_path: Path, mo
     for name in NAMES:
         store.nodes.add(fleet.new_node(name))
         fleet.qualify(name)
-    block.claim(*RUN, {"nodes": NAMES, "level": "short", "reason": "x"})
-    block.judge(*RUN)
+    block.claim(RUN, {"nodes": NAMES, "level": "short", "reason": "x"})
+    block.judge(RUN)
     for name in NAMES:
-        (stage,) = store.reporting.run(*RUN, node=name).stages
+        (stage,) = store.reporting.run(RUN, node=name).stages
         cited = store.revisions.load(stage.judgement.sku, stage.judgement.sku_version)
         assert any("step_reduce" in gap.what for gap in stage.judgement.coverage.missing)
         assert cited.block.probes["cluster_training"].require[-1].metric == "step_reduce"
@@ -63,13 +64,13 @@ def test_a_block_that_was_cleared_asks_again() -> None:
         fleet.qualify(name)
     asked = []
     for _ in range(2):
-        block.claim(*RUN, {"nodes": NAMES, "level": "short", "reason": "x"})
+        block.claim(RUN, {"nodes": NAMES, "level": "short", "reason": "x"})
         for name in NAMES:
             lease = store.leases.get(name)
             fleet.do_stage(lease, "cluster_validation", Verdict.WARN)
-            store.runs.finish(*RUN, Verdict.WARN, "It warns.", node=name)
-        block.release(*RUN)
-        found = [block.questions(*RUN, "short") for _ in range(2)]
+            store.runs.finish(RUN, Verdict.WARN, "It warns.", node=name)
+        block.release(RUN)
+        found = [block.questions(RUN, "short") for _ in range(2)]
         assert found[0] == found[1]  # a retry
         asked += [each["trigger_run_id"] for each in found[0]]
     assert len(set(asked)) == 4
@@ -80,12 +81,12 @@ def test_how_a_block_meets_is_in_the_records_alone() -> None:
     for name in NAMES:
         store.nodes.add(fleet.new_node(name))
         fleet.qualify(name)
-    assert block.claim(*RUN, {"nodes": NAMES, "level": "short", "reason": "x"}) == NAMES
-    kept = store.attempts.block_of(*RUN)
+    assert block.claim(RUN, {"nodes": NAMES, "level": "short", "reason": "x"}) == NAMES
+    kept = store.attempts.block_of(RUN)
     assert kept["members"] == NAMES
     assert len(kept["session"]) == 32
-    block.claim(*RUN, {"nodes": NAMES, "level": "short", "reason": "x"}, 2)
-    again = store.attempts.block_of(*RUN)
+    block.claim(RUN, {"nodes": NAMES, "level": "short", "reason": "x"}, 2)
+    again = store.attempts.block_of(RUN)
     assert again["session"] != kept["session"], "what an earlier try left over joins no later one"
     with pytest.raises(UnknownRun):
-        store.attempts.block_of("cluster_qualification", "another")
+        store.attempts.block_of(RunKey("cluster_qualification", "another"))

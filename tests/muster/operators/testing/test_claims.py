@@ -13,6 +13,7 @@ from airflow.sdk.exceptions import AirflowException, AirflowFailException, Airfl
 from muster import store
 from muster.admission import answers, service
 from muster.errors import LeftAlone, MusterError, SchedulerDown
+from muster.model.runs import RunKey
 from muster.model.states import State
 from muster.operators.lifecycle import admission, arrival, held, revalidation
 from muster.operators.testing import claims, qualification
@@ -65,8 +66,8 @@ def test_a_test_that_is_refused_before_it_begins_is_not_picked_again_at_once(
     monkeypatch.setattr(service, "take_for_test", take)
     params = {"node": NODE, "level": "demo", "reason": "x"}
     with pytest.raises(AirflowException) if refused else contextlib.nullcontext():
-        revalidation.claim("node_revalidation", "run", params)
-    store.leases.release("node_revalidation", "run", "over")
+        revalidation.claim(RunKey("node_revalidation", "run"), params)
+    store.leases.release(RunKey("node_revalidation", "run"), "over")
     assert bool(store.signs.refusals(datetime.datetime.now(datetime.UTC) - datetime.timedelta(hours=1))) is noted
     assert (revalidation.pick("later", "demo") == []) is noted
 
@@ -79,13 +80,13 @@ def test_a_paused_node_is_left_alone_and_a_decision_about_it_is_carried_out() ->
     params = {"node": NODE, "level": "demo", "reason": "x"}
     assert revalidation.pick("now", "demo") == []
     with pytest.raises(AirflowSkipException):
-        revalidation.claim("node_revalidation", "run", params)
+        revalidation.claim(RunKey("node_revalidation", "run"), params)
     with pytest.raises(AirflowFailException):
-        qualification.claim("node_qualification", "run", params)
+        qualification.claim(RunKey("node_qualification", "run"), params)
     with pytest.raises(AirflowSkipException):
         arrival.receive(f"{NODE}__PO-1", [], lambda run_id: False)
     assert (store.leases.live(), store.nodes.get(NODE).state) == ([], State.PRODUCTION)
-    with claims.leased_for_decision(NODE, "held_verdict", "run", "Withdraw", "Ada"):
+    with claims.leased_for_decision(NODE, RunKey("held_verdict", "run"), "Withdraw", "Ada"):
         assert store.nodes.move(NODE, State.QUARANTINE, "Ada", "believed").state is State.QUARANTINE
 
 
@@ -93,19 +94,23 @@ def test_a_retest_is_started_in_the_nodes_pool() -> None:
     """By the admission DAG, whose runs have no pool of their own."""
     store.nodes.add(fleet.new_node(NODE, pool="rack-7"))
     fleet.qualify()
-    store.questions.put("admission", "asked", NODE, store.questions.newest(NODE))
-    store.questions.answer("admission", "asked", answers.RETEST, "Ada", "to be sure")
-    assert admission.tests("admission", "asked", "demo") == [], "not before it is carried out"
-    admission.carry_out("admission", "asked")
-    (started,) = admission.tests("admission", "asked", "demo")
+    store.questions.put(RunKey("admission", "asked"), NODE, store.questions.newest(NODE))
+    store.questions.answer(RunKey("admission", "asked"), answers.RETEST, "Ada", "to be sure")
+    assert admission.tests(RunKey("admission", "asked"), "demo") == [], "not before it is carried out"
+    admission.carry_out(RunKey("admission", "asked"))
+    (started,) = admission.tests(RunKey("admission", "asked"), "demo")
     assert (started["conf"]["node"], started["conf"]["pool"]) == (NODE, "rack-7")
 
 
 @pytest.mark.parametrize(
     "task",
     [
-        lambda: qualification.claim("node_qualification", "run", {"node": "none", "level": "demo", "reason": "x"}),
-        lambda: revalidation.claim("node_revalidation", "run", {"node": "none", "level": "demo", "reason": "x"}),
+        lambda: qualification.claim(
+            RunKey("node_qualification", "run"), {"node": "none", "level": "demo", "reason": "x"}
+        ),
+        lambda: revalidation.claim(
+            RunKey("node_revalidation", "run"), {"node": "none", "level": "demo", "reason": "x"}
+        ),
         lambda: admission.look("none"),
         lambda: held.look("none"),
     ],

@@ -12,6 +12,7 @@ from airflow.sdk.exceptions import AirflowFailException
 
 from muster import store
 from muster.errors import ControllerFault
+from muster.model.runs import RunKey
 from muster.model.states import State
 from muster.operators.lifecycle import revalidation
 from muster.operators.testing import block, faults, qualification, remote_job
@@ -24,7 +25,7 @@ from tests.support.servers import sshd
 pytestmark = pytest.mark.usefixtures("sqlite_db")
 
 NODE = "gpu-0001"
-RUN = ("node_revalidation", "hourly")
+RUN = RunKey("node_revalidation", "hourly")
 PARAMS = {"node": NODE, "nodes": [NODE, "gpu-0002"], "level": "demo", "reason": "x"}
 FAULT = "the SSH key file /keys/id does not exist"
 
@@ -40,9 +41,9 @@ def serving() -> None:
     "begin",
     [
         lambda: revalidation.pick("hourly", "demo"),
-        lambda: revalidation.claim(*RUN, PARAMS),
-        lambda: qualification.claim(*RUN, PARAMS),
-        lambda: block.claim(*RUN, PARAMS),
+        lambda: revalidation.claim(RUN, PARAMS),
+        lambda: qualification.claim(RUN, PARAMS),
+        lambda: block.claim(RUN, PARAMS),
     ],
     ids=["pick", "revalidation", "qualification", "block"],
 )
@@ -69,7 +70,7 @@ def test_a_fault_that_refuses_claims_is_mailed_once(monkeypatch: pytest.MonkeyPa
         monkeypatch.setenv("MUSTER_MAIL_TO", recipients)
         for _ in range(2):
             with pytest.raises(ControllerFault):
-                qualification.claim(*RUN, PARAMS)
+                qualification.claim(RUN, PARAMS)
     (waiting,) = store.outbox.pending()
     message = email.message_from_bytes(store.outbox.message(waiting.id))
     assert message["To"] == "ops@example.org"
@@ -92,45 +93,45 @@ def test_a_run_that_the_controller_broke_off_costs_its_node_nothing(
 ) -> None:
     """But a FAIL counts, a warning is not forgotten, and a task that ended for another reason is no fault of ours."""
     serving()
-    revalidation.claim(*RUN, PARAMS)
-    store.runs.begin_stage(*RUN, "intake")
+    revalidation.claim(RUN, PARAMS)
+    store.runs.begin_stage(RUN, "intake")
     if intake is not None:
         result, raw = fleet.result("intake")
-        store.stages.record(*RUN, result, fleet.judgement("intake", intake), raw)
+        store.stages.record(RUN, result, fleet.judgement("intake", intake), raw)
     if broken:
-        faults.note(*RUN, "burn_in", FAULT)
+        faults.note(RUN, "burn_in", FAULT)
     with pytest.raises(AirflowFailException):
-        revalidation.conclude(*RUN)
-    node, run = store.nodes.get(NODE), store.runs.get(*RUN)
+        revalidation.conclude(RUN)
+    node, run = store.nodes.get(NODE), store.runs.get(RUN)
     assert (node.state, node.inconclusive, run.verdict) == (state, inconclusive, verdict)
 
 
 def test_a_fault_that_the_records_could_not_take_waits_on_disk(monkeypatch: pytest.MonkeyPatch) -> None:
     serving()
-    revalidation.claim(*RUN, PARAMS)
+    revalidation.claim(RUN, PARAMS)
     with monkeypatch.context() as away:
         away.setenv("MUSTER_DATABASE_URL", f"sqlite:///{settings().home}/empty.db")
-        faults.note(*RUN, "intake", FAULT)
-        faults.note("node_revalidation", "another", "intake", FAULT)
+        faults.note(RUN, "intake", FAULT)
+        faults.note(RunKey("node_revalidation", "another"), "intake", FAULT)
     for _ in range(2):
-        assert faults.of_run(*RUN) == {NODE: FAULT}
-    store.attempts.forget_fault(*RUN, "intake")
-    assert faults.of_run(*RUN) == {}, "another attempt began since"
+        assert faults.of_run(RUN) == {NODE: FAULT}
+    store.attempts.forget_fault(RUN, "intake")
+    assert faults.of_run(RUN) == {}, "another attempt began since"
 
 
 def test_a_cleared_run_returns_its_node_no_further_than_it_found_it() -> None:
     """Out of production since its first end, for a warning of the node's own."""
     serving()
-    revalidation.claim(*RUN, PARAMS)
-    store.runs.begin_stage(*RUN, "intake")
+    revalidation.claim(RUN, PARAMS)
+    store.runs.begin_stage(RUN, "intake")
     result, raw = fleet.result("intake")
-    store.stages.record(*RUN, result, fleet.judgement("intake", Verdict.WARN), raw)
+    store.stages.record(RUN, result, fleet.judgement("intake", Verdict.WARN), raw)
     for broken in (False, True):
-        store.runs.begin_stage(*RUN, "burn_in")
+        store.runs.begin_stage(RUN, "burn_in")
         if broken:
-            faults.note(*RUN, "burn_in", FAULT)
+            faults.note(RUN, "burn_in", FAULT)
         with pytest.raises(AirflowFailException):
-            revalidation.conclude(*RUN)
+            revalidation.conclude(RUN)
         assert store.nodes.get(NODE).state is State.REVALIDATION
 
 
@@ -138,10 +139,10 @@ def test_of_a_block_only_the_member_that_did_not_respond_is_charged() -> None:
     for name in PARAMS["nodes"]:
         store.nodes.add(fleet.new_node(name))
         fleet.qualify(name)
-    block.claim("cluster_qualification", "block", PARAMS)
-    faults.note("cluster_qualification", "block", block.STAGE, FAULT, node=NODE)
+    block.claim(RunKey("cluster_qualification", "block"), PARAMS)
+    faults.note(RunKey("cluster_qualification", "block"), block.STAGE, FAULT, node=NODE)
     for _ in range(2):  # its worker is killed before the task ends, and Airflow tries it again
-        block.judge("cluster_qualification", "block")
+        block.judge(RunKey("cluster_qualification", "block"))
     charged = {name: store.nodes.get(name).inconclusive for name in PARAMS["nodes"]}
     assert charged == {NODE: 0, "gpu-0002": 1}
 

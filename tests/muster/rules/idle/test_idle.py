@@ -19,7 +19,7 @@ from muster.rules.idle.capacity import CANARIES, Limits, Signs
 from muster.rules.idle.forecast import forecast
 from muster.rules.idle.selection import STEP, Idle, Known, choose, facts_of
 from muster.settings import Settings
-from muster_criteria.sku_files.programme import STAGES
+from muster_criteria.stages import STAGES
 
 NOW = datetime.datetime(2026, 6, 1, tzinfo=datetime.UTC)
 HOUR = datetime.timedelta(hours=1)

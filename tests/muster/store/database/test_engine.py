@@ -121,16 +121,6 @@ def test_a_process_opens_the_records_once_and_a_forked_one_opens_its_own() -> No
     assert len(opened) == 1
 
 
-@BOTH
-def test_a_scratch_database_is_empty_and_keeps_nothing(empty_db: str, tmp_path: Path) -> None:
-    store.engine.upgrade()
-    store.nodes.add(fleet.new_node())
-    with engine.scratch(tmp_path / "scratch.db"):
-        assert store.nodes.find() == []
-        store.nodes.add(fleet.new_node("gpu-0002"))
-    assert [node.name for node in store.nodes.find()] == ["gpu-0001"]
-
-
 def test_importing_the_records_opens_nothing(muster_home: Path) -> None:
     code = (
         "import sys, muster.store as r; from muster.store.database import engine; "

@@ -10,6 +10,7 @@ from sqlalchemy import func, select
 from muster import store
 from muster.errors import BadSettings
 from muster.model.figures import Purged
+from muster.model.runs import RunKey
 from muster.store.database import access
 from muster.store.database.digests import DigestRow, SuspectRow
 from muster.store.database.engine import reading
@@ -44,12 +45,12 @@ def left() -> dict[str, int]:
 def a_run() -> None:
     store.nodes.add(fleet.new_node())
     lease = fleet.begin()
-    store.runs.begin_stage(lease.dag_id, lease.run_id, "intake")
+    store.runs.begin_stage(lease.key, "intake")
     parsed, raw = fleet.result()
     judgement = fleet.judgement(verdict=Verdict.FAIL, findings=(fleet.FINDING,))
-    store.stages.record(lease.dag_id, lease.run_id, parsed, judgement, raw, fleet.telemetry(10))
-    store.runs.finish(lease.dag_id, lease.run_id, Verdict.FAIL, "gpu3 is slow.")
-    store.leases.release(lease.dag_id, lease.run_id, "over")
+    store.stages.record(lease.key, parsed, judgement, raw, fleet.telemetry(10))
+    store.runs.finish(lease.key, Verdict.FAIL, "gpu3 is slow.")
+    store.leases.release(lease.key, "over")
 
 
 @pytest.mark.both_dialects
@@ -62,7 +63,7 @@ def test_each_kind_goes_when_its_time_has_come() -> None:
     assert store.retention.apply(days(731)) == Purged(0, 0, 1, 0, 0)
     assert store.retention.apply(days(36500)) == Purged(0, 0, 0, 0, 0)
     assert left() == {"artifacts": 0, "measurements": 0, "findings": 1, "stages": 1}
-    assert store.reporting.run(fleet.DAG, "gpu-0001__new").stages[0].telemetry
+    assert store.reporting.run(RunKey(fleet.DAG, "gpu-0001__new")).stages[0].telemetry
 
 
 def test_runs_go_only_if_a_setting_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -102,12 +103,12 @@ def old(fleet_db: str, monkeypatch: pytest.MonkeyPatch) -> None:
         lease = fleet.begin(node, f"{node}__old")
         sent, raw = fleet.result(node=node, serials={"system": node, "gpu3": f"{node}-OLD"}, measurements=bits)
         found = fleet.judgement(verdict=Verdict.FAIL, findings=(corrupt,))
-        store.stages.record(lease.dag_id, lease.run_id, sent, found, raw)
-        store.leases.release(lease.dag_id, lease.run_id, "over")
+        store.stages.record(lease.key, sent, found, raw)
+        store.leases.release(lease.key, "over")
     lease = fleet.begin("gpu-0001", "gpu-0001__swapped")
     sent, raw = fleet.result(node="gpu-0001", serials={"gpu3": "NEW"})
-    store.stages.record(lease.dag_id, lease.run_id, sent, fleet.judgement(), raw)
-    store.leases.release(lease.dag_id, lease.run_id, "over")
+    store.stages.record(lease.key, sent, fleet.judgement(), raw)
+    store.leases.release(lease.key, "over")
     monkeypatch.setattr(access, "now", lambda: NOW)
 
 

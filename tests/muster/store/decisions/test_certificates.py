@@ -39,9 +39,9 @@ def contact(serials: dict[str, str], driver: str = "") -> None:
     """A stage of a revalidation, with what the node reports."""
     lease = fleet.begin(run_id=f"r-{serials}-{driver}")
     parsed, raw = fleet.result("intake", serials=serials, environment={"driver": driver} if driver else {})
-    store.runs.begin_stage(lease.dag_id, lease.run_id, "intake")
-    store.stages.record(lease.dag_id, lease.run_id, parsed, fleet.judgement("intake"), raw)
-    store.leases.release(lease.dag_id, lease.run_id, "over")
+    store.runs.begin_stage(lease.key, "intake")
+    store.stages.record(lease.key, parsed, fleet.judgement("intake"), raw)
+    store.leases.release(lease.key, "over")
 
 
 def test_a_certificate_names_what_was_tested_and_who_admitted() -> None:
@@ -162,7 +162,7 @@ def test_what_passed_with_the_old_driver_certifies_nothing_of_the_new_one(
     fleet.qualify(environment={"driver": "580.1"}, level="standard")
     block = fleet.begin(run_id="block", required_stages=CLUSTER_STAGES)
     fleet.do_stage(block, *CLUSTER_STAGES, environment={"driver": "580.1"})
-    store.leases.release(block.dag_id, block.run_id, "over")
+    store.leases.release(block.key, "over")
     move(NODE, State.PRODUCTION, "Ada", "needed now")
     fleet.qualify(run_id="idle", environment={"driver": "590.1"}, stages=stages)
     assert store.nodes.get(NODE).state is State.PRODUCTION
@@ -190,7 +190,7 @@ def test_a_part_swapped_after_the_qualification_needs_a_person(monkeypatch: pyte
     fleet.qualify(serials={"gpu0": "S1"})
     block = fleet.begin(run_id="block", required_stages=CLUSTER_STAGES)
     fleet.do_stage(block, *CLUSTER_STAGES, serials={"gpu0": "S2"})
-    store.runs.finish(block.dag_id, block.run_id, Verdict.PASS, "All is well.")
+    store.runs.finish(block.key, Verdict.PASS, "All is well.")
     assert isinstance(store.admission.decision(NODE), NeedsPerson)
 
 
@@ -215,8 +215,8 @@ def test_without_a_pass_of_each_stage_it_rests_on_no_test() -> None:
     lease = fleet.begin()
     for stage in STAGES:
         fleet.do_stage(lease, stage, Verdict.PROVISIONAL if stage == "thermal" else Verdict.PASS)
-    store.runs.finish(lease.dag_id, lease.run_id, Verdict.PROVISIONAL, "It is unknown.")
-    store.leases.release(lease.dag_id, lease.run_id, "over")
+    store.runs.finish(lease.key, Verdict.PROVISIONAL, "It is unknown.")
+    store.leases.release(lease.key, "over")
     move(NODE, State.PRODUCTION, "Ada", "needed now")
     found = store.certificates.newest(NODE)
     assert found
@@ -234,8 +234,8 @@ def test_a_revalidation_that_could_not_judge_all_ends_no_service_and_renews_no_c
     for stage in STAGES:
         unjudged = {"verdict": Verdict.PROVISIONAL, "coverage": Coverage(2, 2, 1), "findings": findings}
         fleet.do_stage(lease, stage, **unjudged if stage == "thermal" else {})
-    store.runs.finish(lease.dag_id, lease.run_id, Verdict.PROVISIONAL, "It has no limit.")
-    store.leases.release(lease.dag_id, lease.run_id, "over")
+    store.runs.finish(lease.key, Verdict.PROVISIONAL, "It has no limit.")
+    store.leases.release(lease.key, "over")
     assert store.nodes.get(NODE).state is state
     found = store.certificates.newest(NODE)
     assert found

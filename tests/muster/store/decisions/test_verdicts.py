@@ -13,13 +13,13 @@ from sqlalchemy.exc import DBAPIError
 
 from muster import store
 from muster.errors import DifferentMachine, NodeLeased, NoPerson, UnknownNode, UnknownRun
-from muster.model.runs import StageVerdict
+from muster.model.runs import RunKey, StageVerdict
 from muster.model.stages import CLUSTER_STAGES, STAGES
 from muster.model.states import State
 from muster.rules.current import INCONCLUSIVE, current_of, thoroughness
 from muster.store.database.engine import writing
 from muster_criteria.model import Verdict
-from muster_criteria.sku_files.model import LEVELS
+from muster_criteria.stages import LEVELS
 from tests.muster import fleet
 
 NODE = "gpu-0001"
@@ -56,11 +56,11 @@ def test_a_fail_stands_until_something_as_thorough_says_otherwise(verdicts: list
 
 
 def stage(run_id: str, verdict: Verdict, *, level: str = "short", **verdicts: object) -> None:
-    store.runs.begin(fleet.DAG, run_id, NODE, level, "because")
-    lease = store.leases.acquire(NODE, fleet.DAG, run_id)
-    store.runs.begin_stage(fleet.DAG, run_id, "intake")
-    store.stages.record(fleet.DAG, run_id, None, fleet.judgement("intake", verdict, **verdicts))
-    store.leases.release(fleet.DAG, run_id, "over")
+    store.runs.begin(RunKey(fleet.DAG, run_id), NODE, level, "because")
+    lease = store.leases.acquire(NODE, RunKey(fleet.DAG, run_id))
+    store.runs.begin_stage(RunKey(fleet.DAG, run_id), "intake")
+    store.stages.record(RunKey(fleet.DAG, run_id), None, fleet.judgement("intake", verdict, **verdicts))
+    store.leases.release(RunKey(fleet.DAG, run_id), "over")
     assert lease.node == NODE
 
 
@@ -126,17 +126,17 @@ class TestBlocks:
             store.nodes.add(fleet.new_node(name))
 
     def test_all_of_a_block_or_none(self) -> None:
-        leases = store.leases.acquire_all(BLOCK, "cluster", "one")
+        leases = store.leases.acquire_all(BLOCK, RunKey("cluster", "one"))
         assert [lease.node for lease in leases] == list(BLOCK)
-        assert store.leases.acquire_all(reversed(BLOCK), "cluster", "one") == leases
+        assert store.leases.acquire_all(reversed(BLOCK), RunKey("cluster", "one")) == leases
         with pytest.raises(NodeLeased):
-            store.leases.acquire_all(BLOCK[:2], "cluster", "two")
-        assert store.leases.release("cluster", "one", "over") == list(BLOCK)
-        store.leases.acquire("gpu-0002", "dag", "three")
+            store.leases.acquire_all(BLOCK[:2], RunKey("cluster", "two"))
+        assert store.leases.release(RunKey("cluster", "one"), "over") == list(BLOCK)
+        store.leases.acquire("gpu-0002", RunKey("dag", "three"))
         with pytest.raises(NodeLeased):
-            store.leases.acquire_all(BLOCK, "cluster", "two")
+            store.leases.acquire_all(BLOCK, RunKey("cluster", "two"))
         with pytest.raises(UnknownNode):
-            store.leases.acquire_all(["gpu-0001", "absent"], "cluster", "two")
+            store.leases.acquire_all(["gpu-0001", "absent"], RunKey("cluster", "two"))
         assert [lease.node for lease in store.leases.live()] == ["gpu-0002"]
 
     @pytest.mark.both_dialects
@@ -149,12 +149,12 @@ class TestBlocks:
             for turn in range(10):
                 barrier.wait()
                 try:
-                    leases = store.leases.acquire_all(nodes, "cluster", f"{run}-{turn}")
+                    leases = store.leases.acquire_all(nodes, RunKey("cluster", f"{run}-{turn}"))
                     outcomes.append(tuple(lease.node for lease in leases))
                 except NodeLeased:
                     outcomes.append(())
                 barrier.wait()
-                store.leases.release("cluster", f"{run}-{turn}", "over")
+                store.leases.release(RunKey("cluster", f"{run}-{turn}"), "over")
 
         threads = [
             threading.Thread(target=race, args=("one", list(BLOCK))),
@@ -169,29 +169,31 @@ class TestBlocks:
     def test_a_run_of_a_block_has_a_record_for_each_of_its_nodes(self) -> None:
         for name in BLOCK[:2]:
             fleet.qualify(name)
-        store.leases.acquire_all(BLOCK[:2], "cluster", "run")
+        store.leases.acquire_all(BLOCK[:2], RunKey("cluster", "run"))
         for name in BLOCK[:2]:
-            store.runs.begin("cluster", "run", name, "short", "block 7", required_stages=CLUSTER_STAGES)
+            store.runs.begin(RunKey("cluster", "run"), name, "short", "block 7", required_stages=CLUSTER_STAGES)
             lease = store.leases.get(name)
             assert lease is not None
             fleet.do_stage(lease, *CLUSTER_STAGES, Verdict.FAIL if name == NODE else Verdict.PASS)
             assert store.nodes.get(name).state is State.CLUSTER_VALIDATION
         with pytest.raises(UnknownRun):
-            store.runs.get("cluster", "run")
-        assert store.runs.finish("cluster", "run", Verdict.FAIL, "slow", node=NODE).state_after is State.QUARANTINE
-        closed = store.runs.finish("cluster", "run", Verdict.PASS, "well", node="gpu-0002")
+            store.runs.get(RunKey("cluster", "run"))
+        assert (
+            store.runs.finish(RunKey("cluster", "run"), Verdict.FAIL, "slow", node=NODE).state_after is State.QUARANTINE
+        )
+        closed = store.runs.finish(RunKey("cluster", "run"), Verdict.PASS, "well", node="gpu-0002")
         assert closed.state_after is State.CLUSTER_VALIDATION
-        assert store.reporting.run("cluster", "run", node="gpu-0002").verdict is Verdict.PASS
+        assert store.reporting.run(RunKey("cluster", "run"), node="gpu-0002").verdict is Verdict.PASS
         assert store.runs.by_id("run", node=NODE).verdict is Verdict.FAIL
-        assert store.leases.release("cluster", "run", "over") == list(BLOCK[:2])
+        assert store.leases.release(RunKey("cluster", "run"), "over") == list(BLOCK[:2])
         assert store.nodes.get("gpu-0002").state is State.QUALIFIED
         assert [each.stage for each in store.verdicts.latest("gpu-0002")] == [*STAGES, *CLUSTER_STAGES]
 
     def test_a_block_that_ends_without_a_word_is_closed_for_each(self) -> None:
-        store.leases.acquire_all(BLOCK, "cluster", "run")
+        store.leases.acquire_all(BLOCK, RunKey("cluster", "run"))
         for name in BLOCK:
-            store.runs.begin("cluster", "run", name, "short", "block 7", required_stages=CLUSTER_STAGES)
-        store.leases.release("cluster", "run", "killed")
+            store.runs.begin(RunKey("cluster", "run"), name, "short", "block 7", required_stages=CLUSTER_STAGES)
+        store.leases.release(RunKey("cluster", "run"), "killed")
         assert {run.verdict for run in store.runs.find()} == {Verdict.INCONCLUSIVE}
 
 

@@ -11,7 +11,7 @@ import pytest
 
 from muster import store
 from muster.errors import BadWaiver, NoPerson, UnknownFinding
-from muster.model.runs import Run
+from muster.model.runs import Run, RunKey
 from muster.model.stages import STAGES
 from muster.model.states import State
 from muster_criteria.model import Coverage, Finding, Gap, Lack, Severity, Verdict
@@ -32,7 +32,7 @@ def found(run_id: str = "", **serials: str) -> str:
     lease = fleet.fail(run_id=run_id)
     for state in (State.TRIAGE, State.REPAIR, State.REGISTERED):
         store.nodes.move(NODE, state, "Ada", "it is known to be slow")
-    (finding,) = store.reporting.run(lease.dag_id, lease.run_id).stages[0].judgement.findings
+    (finding,) = store.reporting.run(lease.key).stages[0].judgement.findings
     return finding.id
 
 
@@ -42,10 +42,10 @@ def again(run_id: str, node: str = NODE, **changes: object) -> Run:
     for stage in STAGES:
         fields = {"findings": (fleet.finding(**changes),)} if stage == "performance" else {}
         fleet.do_stage(lease, stage, Verdict.FAIL if fields else Verdict.PASS, **fields)
-    stages = store.runs.stages(lease.dag_id, lease.run_id)
+    stages = store.runs.stages(lease.key)
     gravest = next((each.verdict for each in stages if each.verdict is not Verdict.PASS), Verdict.PASS)
-    closed = store.runs.finish(lease.dag_id, lease.run_id, gravest, "so it ended")
-    store.leases.release(lease.dag_id, lease.run_id, "over")
+    closed = store.runs.finish(lease.key, gravest, "so it ended")
+    store.leases.release(lease.key, "over")
     return closed
 
 
@@ -60,14 +60,14 @@ def test_a_waived_finding_warns_and_a_person_still_has_to_open_production() -> N
     waiver = store.waivers.give(found(), days(30), "Ada", "slow but good enough")
     closed = again("second")
     assert (closed.verdict, closed.state_after) == (Verdict.WARN, State.QUALIFIED)
-    report = store.reporting.run(closed.dag_id, closed.run_id)
+    report = store.reporting.run(closed.key)
     judgement = next(each.judgement for each in report.stages if each.judgement.stage == "performance")
     assert judgement.findings[0].severity is Severity.CRITICAL
     assert judgement.findings[0].waived == f"by Ada until {waiver.until:%Y-%m-%d}: slow but good enough"
     assert judgement.reason.startswith("gemm_rate on gpu3 is 480 TFLOPS, expected ≥ 600 TFLOPS (waived by Ada")
     (shown,) = report.waivers
     assert shown.startswith("floor of gemm_rate (dtype bf16) on gpu3 (f-")
-    summary = next(each for each in store.runs.stages(closed.dag_id, closed.run_id) if each.stage == "performance")
+    summary = next(each for each in store.runs.stages(closed.key) if each.stage == "performance")
     assert summary.verdict is Verdict.WARN
     assert [
         each.finding.waived != "" for each in store.verdicts.open_findings(NODE) if each.stage == "performance"
@@ -76,9 +76,9 @@ def test_a_waived_finding_warns_and_a_person_still_has_to_open_production() -> N
 
 def test_what_was_judged_before_stays() -> None:
     waiver = store.waivers.give(found(), days(30), "Ada", "known")
-    first = store.runs.get(fleet.DAG, "gpu-0001__new")
+    first = store.runs.get(RunKey(fleet.DAG, "gpu-0001__new"))
     assert first.verdict is Verdict.FAIL
-    (before,) = store.reporting.run(fleet.DAG, "gpu-0001__new").stages[0].judgement.findings
+    (before,) = store.reporting.run(RunKey(fleet.DAG, "gpu-0001__new")).stages[0].judgement.findings
     assert before.waived == ""
     event = store.nodes.events(NODE)[-1]
     assert (event.actor, event.from_state, event.to_state) == ("Ada", State.REGISTERED, State.REGISTERED)
@@ -99,7 +99,7 @@ def test_one_that_is_over_does_nothing(ends: str, monkeypatch: pytest.MonkeyPatc
     assert again("second").verdict is Verdict.FAIL
     assert store.waivers.find(node=NODE) == []
     assert [each.id for each in store.waivers.find(over=True)] == [waiver.id]
-    assert store.reporting.run(fleet.DAG, "second").waivers == ()
+    assert store.reporting.run(RunKey(fleet.DAG, "second")).waivers == ()
     assert [each.finding.waived for each in store.verdicts.open_findings(NODE)][-1] == ""
 
 
@@ -118,8 +118,8 @@ def test_it_follows_the_part_and_not_the_slot() -> None:
     waiver = store.waivers.give(found(system="S-1", gpu3="G-77"), days(30), "Ada", "slow card")
     assert waiver.subject == "gpu G-77"
     lease, (swapped, raw) = fleet.begin(run_id="swapped"), fleet.result(serials={"system": "S-1", "gpu3": "G-78"})
-    store.stages.record(lease.dag_id, lease.run_id, swapped, fleet.judgement(), raw)
-    store.leases.release(lease.dag_id, lease.run_id, "over")
+    store.stages.record(lease.key, swapped, fleet.judgement(), raw)
+    store.leases.release(lease.key, "over")
     store.nodes.add(fleet.new_node("gpu-0002", serials={"system": "S-2", "gpu0": "G-77"}))
     assert again("moved", "gpu-0002", device="gpu0").verdict is Verdict.WARN
     assert again("stayed", device="gpu3").verdict is Verdict.FAIL
@@ -180,8 +180,8 @@ def test_what_was_waived_when_a_person_admitted_the_node_does_not_end_its_servic
         for stage in STAGES:
             warns = {"verdict": Verdict.WARN, "findings": findings, **changes} if stage == "performance" else {}
             fleet.do_stage(lease, stage, **warns)
-        closed = store.runs.finish(lease.dag_id, lease.run_id, Verdict.WARN, "it is slow")
-        store.leases.release(lease.dag_id, lease.run_id, "over")
+        closed = store.runs.finish(lease.key, Verdict.WARN, "it is slow")
+        store.leases.release(lease.key, "over")
         return closed
 
     adopted = given == "before it was verified"
@@ -217,8 +217,8 @@ def test_a_whole_test_that_warns_of_nothing_but_that_issues_the_next_certificate
         lease = fleet.begin(NODE, run_id, required_stages=tested)
         for stage in tested:
             fleet.do_stage(lease, stage, **slow if stage == "performance" else {})
-        store.runs.finish(lease.dag_id, lease.run_id, Verdict.WARN, "it is slow")
-        store.leases.release(lease.dag_id, lease.run_id, "over")
+        store.runs.finish(lease.key, Verdict.WARN, "it is slow")
+        store.leases.release(lease.key, "over")
         if before is None:
             (known,) = store.verdicts.open_findings(NODE)
             store.waivers.give(known.finding.id, days(30), "Ada", "slow but good enough")

@@ -42,8 +42,8 @@ def retest(name: str, verdict: Verdict = FAULT) -> Run:
     lease = fleet.begin(name, f"{name}__{next(_runs)}")
     for stage in STAGES if verdict is Verdict.PASS else STAGES[:1]:
         fleet.do_stage(lease, stage, verdict, findings=(fleet.FINDING,) if verdict is FAULT else ())
-    ended = store.runs.finish(lease.dag_id, lease.run_id, verdict, "so it is")
-    store.leases.release(lease.dag_id, lease.run_id, "over")
+    ended = store.runs.finish(lease.key, verdict, "so it is")
+    store.leases.release(lease.key, "over")
     return ended
 
 
@@ -108,8 +108,8 @@ def test_a_later_test_without_a_verdict_settles_nothing(verdict: Verdict) -> Non
     retest("a"), retest("b")
     held = retest("c")
     lease = fleet.begin("c", "c__offline")
-    store.runs.finish(lease.dag_id, lease.run_id, verdict, "the node did not answer")
-    store.leases.release(lease.dag_id, lease.run_id, "over")
+    store.runs.finish(lease.key, verdict, "the node did not answer")
+    store.leases.release(lease.key, "over")
     assert (state("c"), store.nodes.get("c").held_run) == (State.PRODUCTION, f"{fleet.DAG}/{held.run_id}")
 
 

@@ -14,7 +14,6 @@ from muster import acting, store
 from muster.errors import NoPerson, UnknownGolden
 from muster.judging.case import NO_PEERS
 from muster.judging.reevaluate import reevaluate
-from muster.model.nodes import Lease
 from muster.model.states import State
 from muster.model.statistics import KeptGolden
 from muster_criteria.context.goldens import golden_id
@@ -61,8 +60,8 @@ def visited(node: str, run: str = "1", *, key: str = KEY, simulated: bool = Fals
     lease = fleet.begin(node, f"{node}__{run}")
     known = store.goldens.matching(result, lease.run_id, simulated=simulated)
     judgement = judge(dataclasses.replace(Case.of(result, sku), goldens=known), evaluate=violations)
-    store.stages.record(lease.dag_id, lease.run_id, result, judgement, raw)
-    store.leases.release(lease.dag_id, lease.run_id, "over")
+    store.stages.record(lease.key, result, judgement, raw)
+    store.leases.release(lease.key, "over")
     return judgement
 
 
@@ -135,17 +134,13 @@ class TestPromotion:
         )  # fmt: skip
         lease = fleet.begin("a", "a__sdc")
         sent = fleet.result(node="a", serials={gpu: f"a-{gpu}" for gpu in GPUS})
-        store.stages.record(*lease_of(lease), sent[0], fleet.judgement(findings=(failing,)), sent[1])
-        store.leases.release(*lease_of(lease), "over")
+        store.stages.record(lease.key, sent[0], fleet.judgement(findings=(failing,)), sent[1])
+        store.leases.release(lease.key, "over")
         visited("a", "2", gpu5="wrong")
         for node in ("b", "c"):
             visited(node)
         assert only().digest == "right"
         assert not [each for each in only().agreed if "a-gpu5" in each]
-
-
-def lease_of(lease: Lease) -> tuple[str, str]:
-    return lease.dag_id, lease.run_id
 
 
 class TestWithdrawal:

@@ -21,11 +21,11 @@ def visit(run: str, *found: Finding, node: str = NODE, serials: dict[str, str] |
     """One run that ends at intake, after which a person takes the node back to where it began."""
     lease = fleet.begin(node, run)
     parsed, raw = fleet.result("intake", node=node, serials=PARTS if serials is None else serials, note=run)
-    store.runs.begin_stage(lease.dag_id, lease.run_id, "intake")
+    store.runs.begin_stage(lease.key, "intake")
     verdict = Verdict.FAIL if found else Verdict.PASS
-    store.stages.record(lease.dag_id, lease.run_id, parsed, fleet.judgement("intake", verdict, findings=found), raw)
-    store.runs.finish(lease.dag_id, lease.run_id, verdict, "so it is")
-    store.leases.release(lease.dag_id, lease.run_id, "over")
+    store.stages.record(lease.key, parsed, fleet.judgement("intake", verdict, findings=found), raw)
+    store.runs.finish(lease.key, verdict, "so it is")
+    store.leases.release(lease.key, "over")
     if store.nodes.get(node).state is State.QUARANTINE:
         for state in (State.TRIAGE, State.REPAIR, State.REGISTERED):
             store.nodes.move(node, state, "Ada", "rebooted it")

@@ -49,11 +49,11 @@ def measure(
     parsed, raw = fleet.result(node=node, measurements=figures, serials=serials, simulated=simulated, note=run)
     found = (fleet.FINDING,) if verdict is Verdict.FAIL else ()
     judgement = dataclasses.replace(fleet.judgement(verdict=verdict, findings=found), level=level, observations=())
-    store.runs.begin_stage(lease.dag_id, lease.run_id, "intake")
-    store.stages.record(lease.dag_id, lease.run_id, parsed, judgement, raw)
+    store.runs.begin_stage(lease.key, "intake")
+    store.stages.record(lease.key, parsed, judgement, raw)
     if ends:
-        store.runs.finish(lease.dag_id, lease.run_id, verdict, "so it is")
-        store.leases.release(lease.dag_id, lease.run_id, "over")
+        store.runs.finish(lease.key, verdict, "so it is")
+        store.leases.release(lease.key, "over")
     return lease.dag_id, lease.run_id
 
 
@@ -224,10 +224,10 @@ class TestSnapshots:
         for day, version in enumerate(("cited", "old", "newest")):
             store.peers.keep(Stub(version, NOW + datetime.timedelta(days=day)), SKU, "short", simulated=False)
         lease = fleet.begin("a")
-        store.runs.begin_stage(lease.dag_id, lease.run_id, "intake")
+        store.runs.begin_stage(lease.key, "intake")
         judgement = dataclasses.replace(fleet.judgement(), snapshot="cited")
-        store.stages.record(lease.dag_id, lease.run_id, None, judgement)
-        assert store.reporting.run(lease.dag_id, lease.run_id).stages[0].judgement.snapshot == "cited"
+        store.stages.record(lease.key, None, judgement)
+        assert store.reporting.run(lease.key).stages[0].judgement.snapshot == "cited"
         assert store.retention.apply(NOW + datetime.timedelta(days=90)).snapshots == 0
         assert store.retention.apply(NOW + datetime.timedelta(days=99), dry_run=True).snapshots == 1
         assert store.retention.apply(NOW + datetime.timedelta(days=99)).snapshots == 1
@@ -252,10 +252,8 @@ class TestRevisions:
         store.nodes.add(fleet.new_node("a"))
         lease = fleet.begin("a")
         for stage in STAGES[:2]:
-            store.runs.begin_stage(lease.dag_id, lease.run_id, stage)
-            store.stages.record(
-                lease.dag_id, lease.run_id, None, dataclasses.replace(fleet.judgement(stage), sku_version=version)
-            )
+            store.runs.begin_stage(lease.key, stage)
+            store.stages.record(lease.key, None, dataclasses.replace(fleet.judgement(stage), sku_version=version))
 
     def test_what_the_files_contained_when_a_verdict_was_given_is_kept(self) -> None:
         sku = load_sku(SKU, settings().sku_folders)
@@ -271,16 +269,16 @@ class TestRevisions:
 def test_a_finding_s_measurements_and_confidence_reach_report_and_export(tmp_path: Path) -> None:
     store.nodes.add(fleet.new_node("a"))
     lease = fleet.begin("a")
-    store.runs.begin_stage(lease.dag_id, lease.run_id, "intake")
+    store.runs.begin_stage(lease.key, "intake")
     behind = ("gemm_rate:gemm_rate[dtype=bf16]@gpu3", "gemm_rate:gemm_clock@gpu3")
     found = fleet.finding(confidence=0.75, measurements=behind)
     judgement = dataclasses.replace(fleet.judgement(verdict=Verdict.FAIL, findings=(found,)), snapshot="s-1")
-    store.stages.record(lease.dag_id, lease.run_id, None, judgement)
-    report = store.reporting.run(lease.dag_id, lease.run_id)
+    store.stages.record(lease.key, None, judgement)
+    report = store.reporting.run(lease.key)
     (seen,) = report.stages[0].judgement.findings
     assert (seen.confidence, seen.measurements) == (0.75, behind)
     stored = json.loads(report.result_json)["stages"][0]["judgement"]
     assert (stored["snapshot"], stored["findings"][0]["measurements"]) == ("s-1", list(behind))
-    store.export.run(lease.dag_id, lease.run_id, tmp_path / "out")
+    store.export.run(lease.key, tmp_path / "out")
     (row,) = pyarrow.parquet.read_table(tmp_path / "out" / "findings.parquet").to_pylist()
     assert (row["snapshot"], row["sku_version"], row["measurements"]) == ("s-1", judgement.sku_version, list(behind))

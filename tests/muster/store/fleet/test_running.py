@@ -16,9 +16,9 @@ def intake(name: str, version: str, run_id: str) -> None:
     lease = fleet.begin(name, run_id)
     rows = [Measurement("inventory", "vbios", f"gpu{slot}", "text", text=version if slot else "0") for slot in range(2)]
     parsed, raw = fleet.result("intake", node=name, measurements=rows)
-    store.runs.begin_stage(lease.dag_id, lease.run_id, "intake", node=name)
-    store.stages.record(lease.dag_id, lease.run_id, parsed, fleet.judgement("intake"), raw, node=name)
-    store.leases.release(lease.dag_id, lease.run_id, "over")
+    store.runs.begin_stage(lease.key, "intake", node=name)
+    store.stages.record(lease.key, parsed, fleet.judgement("intake"), raw, node=name)
+    store.leases.release(lease.key, "over")
 
 
 def test_each_other_node_counts_once_by_what_it_reported_last() -> None:

@@ -28,11 +28,11 @@ def visit(run_id: str, counted: dict[tuple[str, str], float], sliding: int = 0) 
     lease = fleet.begin(run_id=run_id, required_stages=("intake",))
     figures = [Measurement("inventory", metric, device, "count", value) for (metric, device), value in counted.items()]
     parsed, raw = fleet.result("intake", measurements=figures, note=run_id)
-    store.runs.begin_stage(lease.dag_id, lease.run_id, "intake")
+    store.runs.begin_stage(lease.key, "intake")
     judged = dataclasses.replace(fleet.judgement("intake"), sliding=sliding)
-    store.stages.record(lease.dag_id, lease.run_id, parsed, judged, raw)
-    store.runs.finish(lease.dag_id, lease.run_id, Verdict.PASS, "well")
-    store.leases.release(lease.dag_id, lease.run_id, "over")
+    store.stages.record(lease.key, parsed, judged, raw)
+    store.runs.finish(lease.key, Verdict.PASS, "well")
+    store.leases.release(lease.key, "over")
 
 
 @pytest.mark.parametrize(
@@ -90,8 +90,8 @@ def test_nodes_with_an_image_that_fails_often_are_suspect() -> None:
         verdict = Verdict.FAIL if fails else Verdict.PASS
         found = (fleet.finding(device=f"gpu{number}"),) if fails else ()
         fleet.do_stage(lease, "intake", verdict, {"driver": "590" if bad else "580"}, findings=found)
-        store.runs.finish(lease.dag_id, lease.run_id, verdict, "so it ended")
-        store.leases.release(lease.dag_id, lease.run_id, "over")
+        store.runs.finish(lease.key, verdict, "so it ended")
+        store.leases.release(lease.key, "over")
     assert sign("n0").image > 2.0
     assert sign("n1").image > 1.5, "others with its image failed too"
     assert sign("n11").image == 1.0

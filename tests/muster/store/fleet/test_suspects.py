@@ -46,11 +46,11 @@ def run_all(name: str, *found: Finding, node: str = NODE, serials: dict[str, str
     for stage in STAGES:
         bad = found if stage == "integrity" else ()
         parsed, raw = fleet.result(stage, node=node, serials=PARTS if serials is None else serials, note=name)
-        store.runs.begin_stage(lease.dag_id, lease.run_id, stage)
+        store.runs.begin_stage(lease.key, stage)
         judgement = fleet.judgement(stage, Verdict.FAIL if bad else Verdict.PASS, findings=bad)
-        store.stages.record(lease.dag_id, lease.run_id, parsed, judgement, raw)
-    store.runs.finish(lease.dag_id, lease.run_id, verdict, "so it is")
-    store.leases.release(lease.dag_id, lease.run_id, "over")
+        store.stages.record(lease.key, parsed, judgement, raw)
+    store.runs.finish(lease.key, verdict, "so it is")
+    store.leases.release(lease.key, "over")
     return verdict
 
 
@@ -63,8 +63,8 @@ def repaired(node: str = NODE) -> None:
 def cluster_passed(node: str = NODE) -> None:
     lease = fleet.begin(node, f"{node}__block", required_stages=CLUSTER_STAGES)
     fleet.do_stage(lease, CLUSTER_STAGES[0])
-    store.runs.finish(lease.dag_id, lease.run_id, Verdict.PASS, "so it is")
-    store.leases.release(lease.dag_id, lease.run_id, "over")
+    store.runs.finish(lease.key, Verdict.PASS, "so it is")
+    store.leases.release(lease.key, "over")
 
 
 @pytest.fixture
@@ -174,7 +174,7 @@ def test_a_part_seen_elsewhere_lately_is_a_warning_for_a_person() -> None:
     claims, _ = fleet.result("intake", node="gpu-0002", serials={"system": "OTHER", "gpu3": "BAD"})
     lease = fleet.begin("gpu-0002")
     case = fresh_case(
-        store.runs.get(lease.dag_id, lease.run_id), store.nodes.get("gpu-0002"), load_sku("cpu-generic"), "intake",
+        store.runs.get(lease.key), store.nodes.get("gpu-0002"), load_sku("cpu-generic"), "intake",
         Collected(claims),
     )  # fmt: skip
     (found,) = [each for each in judge(case).findings if each.rule == "serial_elsewhere"]

@@ -9,6 +9,7 @@ import pytest
 from muster import store
 from muster.errors import BadInventory, BadNode, DifferentMachine, NodeLeased, NoPerson, Refusal, SameMachine
 from muster.model.events import Evidence
+from muster.model.runs import RunKey
 from muster.model.stages import STAGES
 from muster.model.states import State
 from muster_criteria.model import Coverage, Verdict
@@ -47,7 +48,7 @@ class TestAdoption:
         fleet.fail("failed")
         for state in (State.TRIAGE, State.REPAIR, State.REGISTERED):
             store.nodes.move("failed", state, "Ada", "looked at it")
-        store.leases.acquire("tested", "dag", "run")
+        store.leases.acquire("tested", RunKey("dag", "run"))
         with pytest.raises(BadInventory) as refused:
             store.adoption.adopt(["good", "failed", "tested", "absent"], "Ada", "serves")
         named = zip(("failed", "tested", "absent"), refused.value.problems, strict=True)
@@ -74,19 +75,19 @@ class TestShadow:
         fleet.do_stage(lease, "intake", Verdict.FAIL, findings=(fleet.FINDING,))
         with illegal(Refusal.SHADOW):
             store.nodes.move(NODE, State.QUARANTINE, "muster", "found", Evidence(run=f"{lease.dag_id}/{lease.run_id}"))
-        closed = store.runs.finish(lease.dag_id, lease.run_id, Verdict.FAIL, "gpu3 is slow.")
-        store.leases.release(lease.dag_id, lease.run_id, "over")
+        closed = store.runs.finish(lease.key, Verdict.FAIL, "gpu3 is slow.")
+        store.leases.release(lease.key, "over")
         assert (closed.verdict, closed.state_after) == (Verdict.FAIL, State.PRODUCTION)
         assert [found.finding.device for found in store.verdicts.open_findings(NODE)] == ["gpu3"]
         assert store.nodes.get(NODE).shadow
-        assert store.reporting.run(lease.dag_id, lease.run_id).shadow
+        assert store.reporting.run(lease.key).shadow
 
     def test_four_inconclusive_runs_drain_nothing(self) -> None:
         adopted()
         for number in range(4):
             lease = fleet.begin(run_id=f"run-{number}")
-            store.runs.finish(lease.dag_id, lease.run_id, Verdict.INCONCLUSIVE, "no answer")
-            store.leases.release(lease.dag_id, lease.run_id, "over")
+            store.runs.finish(lease.key, Verdict.INCONCLUSIVE, "no answer")
+            store.leases.release(lease.key, "over")
         node = store.nodes.get(NODE)
         assert (node.state, node.shadow, node.inconclusive) == (State.PRODUCTION, True, 0)
 
@@ -102,18 +103,18 @@ class TestShadow:
         lease = fleet.begin(run_id="thin")
         for stage in STAGES:
             fleet.do_stage(lease, stage, coverage=Coverage(2, 1, 1))
-        store.runs.finish(lease.dag_id, lease.run_id, Verdict.PASS, "thin")
-        store.leases.release(lease.dag_id, lease.run_id, "over")
+        store.runs.finish(lease.key, Verdict.PASS, "thin")
+        store.leases.release(lease.key, "over")
         short = fleet.begin(run_id="short", required_stages=["integrity"])
         fleet.do_stage(short, "integrity")
-        store.runs.finish(short.dag_id, short.run_id, Verdict.PASS, "short")
+        store.runs.finish(short.key, Verdict.PASS, "short")
         assert store.nodes.get(NODE).shadow
 
     def test_a_pass_less_thorough_than_admission_asks_for_does_not(self, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setenv("MUSTER_ADMISSION_LEVEL", "standard")
         adopted()
         lease = fleet.qualify()
-        assert store.runs.get(lease.dag_id, lease.run_id).verdict is Verdict.PASS
+        assert store.runs.get(lease.key).verdict is Verdict.PASS
         assert store.nodes.get(NODE).shadow
 
     def test_a_person_ends_it_with_a_reason(self) -> None:
@@ -125,7 +126,7 @@ class TestShadow:
         assert store.adoption.verify(NODE, "Ada", "again") == "unchanged"
         assert store.nodes.events(NODE)[-1].actor == "Ada"
         lease = fleet.fail()
-        assert store.runs.get(lease.dag_id, lease.run_id).state_after is State.QUARANTINE
+        assert store.runs.get(lease.key).state_after is State.QUARANTINE
 
     def test_no_person_ends_the_shadow_of_a_node_that_the_gate_refuses(self) -> None:
         """It failed while it served; without its shadow it would serve like a node that passed."""
@@ -176,10 +177,10 @@ class TestReplacement:
         store.adoption.replace(NODE, "Ada", "new board", host_key=fleet.host_key("new"))
         lease = fleet.begin()
         parsed, raw = fleet.result(serials={"system": "NEW"})
-        store.stages.record(lease.dag_id, lease.run_id, parsed, fleet.judgement(), raw)
+        store.stages.record(lease.key, parsed, fleet.judgement(), raw)
         other, raw = fleet.result(serials={"system": "THIRD"})
         with pytest.raises(DifferentMachine):
-            store.stages.record(lease.dag_id, lease.run_id, other, fleet.judgement(), raw)
+            store.stages.record(lease.key, other, fleet.judgement(), raw)
 
     @pytest.mark.parametrize("state", [State.REGISTERED, State.QUARANTINE, State.PRODUCTION])
     def test_it_begins_anew_wherever_it_stood(self, state: State) -> None:
@@ -207,7 +208,7 @@ class TestReplacement:
         lease = fleet.begin(run_id="second")
         other, raw = fleet.result(serials={"system": "ANOTHER"})
         with pytest.raises(DifferentMachine):
-            store.stages.record(lease.dag_id, lease.run_id, other, fleet.judgement(), raw)
+            store.stages.record(lease.key, other, fleet.judgement(), raw)
 
     def test_a_new_host_key_needs_a_person_and_a_machine_of_its_own(self) -> None:
         store.nodes.add(fleet.new_node())
@@ -238,11 +239,11 @@ class TestReplacement:
         for actor, reason in (("muster", "why"), ("Ada", " ")):
             with pytest.raises(NoPerson):
                 store.adoption.replace(NODE, actor, reason, host_key=new)
-        store.leases.acquire(NODE, "dag", "run")
+        store.leases.acquire(NODE, RunKey("dag", "run"))
         with pytest.raises(NodeLeased):
             store.adoption.replace(NODE, "Ada", "why", host_key=new)
         assert (store.nodes.get(NODE), store.nodes.events(NODE)) == before
-        store.leases.release("dag", "run", "over")
+        store.leases.release(RunKey("dag", "run"), "over")
         store.nodes.move(NODE, State.RETIRED, "Ada", "old")
         with illegal(Refusal.NO_SUCH_MOVE):
             store.adoption.replace(NODE, "Ada", "why", host_key=new)

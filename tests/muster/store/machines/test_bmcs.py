@@ -30,7 +30,7 @@ class TestBmcs:
         lease = fleet.begin()
         job = Job(lease.dag_id, lease.run_id, "thermal", "0.0", "running", "", chassis=READINGS)
         store.runs.record_job(job)
-        found = store.runs.get_job(lease.dag_id, lease.run_id, "thermal")
+        found = store.runs.get_job(lease.key, "thermal")
         assert found is not None
         assert found.chassis == READINGS
 
@@ -38,14 +38,14 @@ class TestBmcs:
         store.nodes.add(fleet.new_node())
         lease = fleet.begin()
         parsed, sent = fleet.result()
-        store.runs.begin_stage(lease.dag_id, lease.run_id, "intake")
+        store.runs.begin_stage(lease.key, "intake")
         raw_chassis = READINGS.encode()
-        store.stages.record(lease.dag_id, lease.run_id, parsed, fleet.judgement(), sent, chassis=raw_chassis)
-        kept = store.raw.stage_bytes(lease.dag_id, lease.run_id, "intake")
+        store.stages.record(lease.key, parsed, fleet.judgement(), sent, chassis=raw_chassis)
+        kept = store.raw.stage_bytes(lease.key, "intake")
         assert kept is not None
         assert (kept.result, kept.chassis) == (sent, raw_chassis)
         later = datetime.datetime.now(datetime.UTC) + datetime.timedelta(days=400)
         assert store.retention.apply(later).results == 2
-        gone = store.raw.stage_bytes(lease.dag_id, lease.run_id, "intake")
+        gone = store.raw.stage_bytes(lease.key, "intake")
         assert gone is not None
         assert gone.chassis is None

@@ -13,6 +13,7 @@ from sqlalchemy import delete, update
 
 from muster import store
 from muster.errors import LeaseLost, MusterError, NodeLeased, UnknownNode
+from muster.model.runs import RunKey
 from muster.model.states import State
 from muster.store.database import access
 from muster.store.database.engine import writing
@@ -40,18 +41,18 @@ for _ in range(10):
 class TestLeases:
     def test_the_holder_gets_its_lease_again_and_another_run_is_refused(self) -> None:
         store.nodes.add(fleet.new_node())
-        first = store.leases.acquire("gpu-0001", "dag", "one")
-        assert store.leases.acquire("gpu-0001", "dag", "one") == first
+        first = store.leases.acquire("gpu-0001", RunKey("dag", "one"))
+        assert store.leases.acquire("gpu-0001", RunKey("dag", "one")) == first
         with pytest.raises(NodeLeased):
-            store.leases.acquire("gpu-0001", "dag", "two")
+            store.leases.acquire("gpu-0001", RunKey("dag", "two"))
         assert store.leases.live() == [first]
 
     def test_the_token_grows_across_releases(self) -> None:
         store.nodes.add(fleet.new_node())
         tokens = []
         for run in ("one", "two", "one"):
-            tokens.append(store.leases.acquire("gpu-0001", "dag", run).token)
-            assert store.leases.release("dag", run, "over") == ["gpu-0001"]
+            tokens.append(store.leases.acquire("gpu-0001", RunKey("dag", run)).token)
+            assert store.leases.release(RunKey("dag", run), "over") == ["gpu-0001"]
         assert tokens == sorted(set(tokens))
         assert store.leases.get("gpu-0001") is None
 
@@ -61,52 +62,50 @@ class TestLeases:
         """A hundred leases, then records that know of none: the node has seen the tokens, and refuses lower ones."""
         store.nodes.add(fleet.new_node())
         for number in range(100):
-            last = store.leases.acquire("gpu-0001", "dag", str(number)).token
-            store.leases.release("dag", str(number), "over")
+            last = store.leases.acquire("gpu-0001", RunKey("dag", str(number))).token
+            store.leases.release(RunKey("dag", str(number)), "over")
         with writing() as session:
             session.execute(delete(LeaseRow))
             session.execute(update(NodeRow).values(fence=0))
         later = access.now() + datetime.timedelta(minutes=10)
         monkeypatch.setattr(access, "now", lambda: later)
-        assert store.leases.acquire("gpu-0001", "dag", "restored").token > last
+        assert store.leases.acquire("gpu-0001", RunKey("dag", "restored")).token > last
 
     def test_a_fence_that_the_node_has_seen_is_passed_and_an_absurd_one_is_not_believed(self) -> None:
         store.nodes.add(fleet.new_node())
-        seen = store.leases.acquire("gpu-0001", "dag", "one").token + 10**6
-        store.leases.release("dag", "one", "over")
+        seen = store.leases.acquire("gpu-0001", RunKey("dag", "one")).token + 10**6
+        store.leases.release(RunKey("dag", "one"), "over")
         for person, token in (("root", seen), ("Ada", 2**52)):
             with pytest.raises(MusterError):
                 store.leases.raise_fence("gpu-0001", token, person, "restored from Sunday")
         store.leases.raise_fence("gpu-0001", seen, "Ada", "restored from Sunday")
-        assert store.leases.acquire("gpu-0001", "dag", "two").token > seen
+        assert store.leases.acquire("gpu-0001", RunKey("dag", "two")).token > seen
         store.leases.raise_fence("gpu-0001", 1, "Ada", "once more")
-        assert store.leases.acquire("gpu-0001", "dag", "two").token > seen, "it never goes back"
+        assert store.leases.acquire("gpu-0001", RunKey("dag", "two")).token > seen, "it never goes back"
 
     def test_a_node_is_not_charged_for_jobs_that_it_fenced(self) -> None:
         """As after records were restored: the whole fleet would go to triage after three runs."""
         store.nodes.add(fleet.new_node())
         for number in range(4):
             lease = fleet.begin(run_id=f"run-{number}")
-            store.runs.begin_stage(lease.dag_id, lease.run_id, "intake")
+            store.runs.begin_stage(lease.key, "intake")
             parsed, raw = fleet.result(note=str(number))
             fenced = parsed.model_copy(update={"end": "fenced"})
-            store.stages.record(
-                lease.dag_id, lease.run_id, fenced, fleet.judgement("intake", Verdict.INCONCLUSIVE), raw
-            )
-            store.runs.finish(lease.dag_id, lease.run_id, Verdict.INCONCLUSIVE, "fenced")
-            store.leases.release(lease.dag_id, lease.run_id, "over")
+            store.stages.record(lease.key, fenced, fleet.judgement("intake", Verdict.INCONCLUSIVE), raw)
+            store.runs.finish(lease.key, Verdict.INCONCLUSIVE, "fenced")
+            store.leases.release(lease.key, "over")
         node = store.nodes.get("gpu-0001")
         assert (node.state, node.inconclusive) == (State.REGISTERED, 0)
 
     def test_releasing_what_is_not_held_is_harmless(self) -> None:
         store.nodes.add(fleet.new_node())
-        store.leases.acquire("gpu-0001", "dag", "one")
-        assert store.leases.release("dag", "two", "over") == []
+        store.leases.acquire("gpu-0001", RunKey("dag", "one"))
+        assert store.leases.release(RunKey("dag", "two"), "over") == []
         assert store.leases.get("gpu-0001") is not None
 
     def test_an_unknown_node_cannot_be_leased(self) -> None:
         with pytest.raises(UnknownNode):
-            store.leases.acquire("absent", "dag", "one")
+            store.leases.acquire("absent", RunKey("dag", "one"))
 
     @pytest.mark.both_dialects
     def test_threads_that_race_for_one_node(self) -> None:
@@ -118,7 +117,7 @@ class TestLeases:
         def race(run: str) -> None:
             barrier.wait()
             try:
-                outcomes.append(store.leases.acquire("gpu-0001", "dag", run).token)
+                outcomes.append(store.leases.acquire("gpu-0001", RunKey("dag", run)).token)
             except NodeLeased:
                 outcomes.append("leased")
 
@@ -159,23 +158,23 @@ class TestLeases:
         store.nodes.add(fleet.new_node())
         lease = fleet.begin()
         for before in ("intake", "burn_in", "integrity"):
-            store.runs.begin_stage(lease.dag_id, lease.run_id, before)
+            store.runs.begin_stage(lease.key, before)
             if before == stage:
                 break
-        assert store.leases.release(lease.dag_id, lease.run_id, "marked failed") == ["gpu-0001"]
+        assert store.leases.release(lease.key, "marked failed") == ["gpu-0001"]
         assert store.nodes.get("gpu-0001").state is State.REGISTERED
-        run = store.runs.get(lease.dag_id, lease.run_id)
+        run = store.runs.get(lease.key)
         assert (run.verdict, run.state_after) == (Verdict.INCONCLUSIVE, State.REGISTERED)
 
     def test_a_run_that_lost_its_lease_can_do_nothing(self) -> None:
         store.nodes.add(fleet.new_node())
         lease = fleet.begin()
-        store.runs.begin_stage(lease.dag_id, lease.run_id, "intake")
-        store.leases.release(lease.dag_id, lease.run_id, "marked failed")
+        store.runs.begin_stage(lease.key, "intake")
+        store.leases.release(lease.key, "marked failed")
         with pytest.raises(LeaseLost):
-            store.runs.begin_stage(lease.dag_id, lease.run_id, "burn_in")
+            store.runs.begin_stage(lease.key, "burn_in")
         parsed, raw = fleet.result()
         with pytest.raises(LeaseLost):
-            store.stages.record(lease.dag_id, lease.run_id, parsed, fleet.judgement(), raw)
-        store.runs.finish(lease.dag_id, lease.run_id, Verdict.FAIL, "too late")
+            store.stages.record(lease.key, parsed, fleet.judgement(), raw)
+        store.runs.finish(lease.key, Verdict.FAIL, "too late")
         assert store.nodes.get("gpu-0001").state is State.REGISTERED

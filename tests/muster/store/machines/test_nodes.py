@@ -14,6 +14,7 @@ from muster import store
 from muster.enrolment import inventory
 from muster.errors import BadInventory, BadNode, DifferentMachine, Refusal, SameMachine, UnknownNode
 from muster.model.events import Evidence
+from muster.model.runs import RunKey
 from muster.model.states import State
 from muster.store.database.engine import writing
 from muster_criteria.model import Coverage, Verdict
@@ -110,7 +111,7 @@ class TestParts:
             store.nodes.add(fleet.new_node(name, serials={"system": f"S-{name}", "gpu3": f"G-{name}"}))
         lease = fleet.begin("gpu-0002")
         moved, raw = fleet.result(node="gpu-0002", serials={"gpu3": "G-gpu-0001"})
-        assert store.stages.record(lease.dag_id, lease.run_id, moved, fleet.judgement(), raw).swapped == ()
+        assert store.stages.record(lease.key, moved, fleet.judgement(), raw).swapped == ()
         store.contested.confirm("gpu-0002", "G-gpu-0001", "Ada", "swapped for a test")
         assert [(place.node, place.until is None) for place in store.parts.history("G-gpu-0001")] == [
             ("gpu-0001", False),
@@ -124,7 +125,7 @@ class TestParts:
         store.nodes.add(fleet.new_node(serials={"gpu0": "A", "gpu1": "B"}))
         lease = fleet.begin()
         crossed, raw = fleet.result(serials={"gpu0": "B", "gpu1": "A"})
-        store.stages.record(lease.dag_id, lease.run_id, crossed, fleet.judgement(), raw)
+        store.stages.record(lease.key, crossed, fleet.judgement(), raw)
         sitting = {part.slot: part.serial for part in store.parts.of_node("gpu-0001") if part.until is None}
         assert sitting == {"gpu0": "B", "gpu1": "A"}
 
@@ -133,8 +134,8 @@ class TestParts:
         lease = fleet.begin()
         other, raw = fleet.result(serials={"system": "S2"})
         with pytest.raises(DifferentMachine):
-            store.stages.record(lease.dag_id, lease.run_id, other, fleet.judgement(), raw)
-        assert store.runs.stages(lease.dag_id, lease.run_id) == []
+            store.stages.record(lease.key, other, fleet.judgement(), raw)
+        assert store.runs.stages(lease.key) == []
 
     def test_what_firmware_says_for_want_of_a_serial_is_no_identity(self) -> None:
         fillers = {"system": "To Be Filled By O.E.M.", "board": "Default string", "gpu0": "0000", "gpu1": "N/A"}
@@ -173,13 +174,13 @@ class TestMoves:
             store.nodes.move("gpu-0001", each, "Ada", "a person looks at it")
             if each is state:
                 break
-        store.runs.finish(lease.dag_id, lease.run_id, verdict, "It ended.")
-        store.leases.release(lease.dag_id, lease.run_id, "over")
-        steps = " ".join(advice.next_steps(store.reporting.run(lease.dag_id, lease.run_id)))
+        store.runs.finish(lease.key, verdict, "It ended.")
+        store.leases.release(lease.key, "over")
+        steps = " ".join(advice.next_steps(store.reporting.run(lease.key)))
         for to in re.findall(r"muster node move gpu-0001 (\w+) --reason", steps):
             store.nodes.move("gpu-0001", State(to), "Ada", "as the report says")
         assert "muster qualify gpu-0001" in steps
-        assert store.runs.begin(fleet.DAG, "gpu-0001__again", "gpu-0001", "short", "again")
+        assert store.runs.begin(RunKey(fleet.DAG, "gpu-0001__again"), "gpu-0001", "short", "again")
 
     def test_what_a_move_claims_about_a_run_is_looked_up(self) -> None:
         """A full-coverage PASS that the records do not bear out opens nothing."""
@@ -193,11 +194,11 @@ class TestMoves:
         with illegal(Refusal.EVIDENCE):
             store.nodes.move("gpu-0001", State.PRODUCTION, "muster", "it says so", claimed)
         thin = fleet.judgement("collectives", coverage=Coverage(2, 1, 1))
-        store.stages.record(lease.dag_id, lease.run_id, None, thin)
-        store.runs.finish(lease.dag_id, lease.run_id, Verdict.PASS, "thin")
+        store.stages.record(lease.key, None, thin)
+        store.runs.finish(lease.key, Verdict.PASS, "thin")
         with illegal(Refusal.EVIDENCE):
             store.nodes.move("gpu-0001", State.PRODUCTION, "muster", "it says so", claimed)
-        store.stages.record(lease.dag_id, lease.run_id, None, fleet.judgement("collectives"))
+        store.stages.record(lease.key, None, fleet.judgement("collectives"))
         with illegal(Refusal.GATE):
             store.nodes.move("gpu-0001", State.PRODUCTION, "muster", "passed", claimed)
 

@@ -9,6 +9,7 @@ import pytest
 from muster import store
 from muster.errors import BadDay, IllegalMove, NodeLeased, NodePaused, NoPerson, Refusal
 from muster.model.nodes import Node
+from muster.model.runs import RunKey
 from muster.model.states import State
 from muster.store.database import access
 from tests.muster import fleet
@@ -29,11 +30,11 @@ def test_no_run_leases_it_to_test_it_until_a_person_resumes_it(paused: Node) -> 
     store.nodes.add(fleet.new_node("gpu-0002"))
     for nodes in ([NODE], [NODE, "gpu-0002"]):
         with pytest.raises(NodePaused):
-            store.leases.acquire_all(nodes, "dag", "run")
+            store.leases.acquire_all(nodes, RunKey("dag", "run"))
     assert store.leases.live() == [], "all of a block or none"
     resumed = store.pauses.resume(NODE, "Ben", "it is back")
     assert (resumed.pause, resumed.state) == (None, paused.state)
-    assert store.leases.acquire(NODE, "dag", "run").node == NODE
+    assert store.leases.acquire(NODE, RunKey("dag", "run")).node == NODE
     pausing, ending = store.nodes.events(NODE)[-2:]
     assert (pausing.actor, pausing.evidence["until"]) == ("Ada", SOON.isoformat())
     assert (ending.actor, ending.from_state, ending.to_state) == ("Ben", State.REGISTERED, State.REGISTERED)
@@ -43,7 +44,7 @@ def test_no_run_leases_it_to_test_it_until_a_person_resumes_it(paused: Node) -> 
 def test_it_ends_by_itself(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(access, "now", lambda: SOON)
     assert store.nodes.get(NODE).pause is None
-    assert store.leases.acquire(NODE, "dag", "run").node == NODE
+    assert store.leases.acquire(NODE, RunKey("dag", "run")).node == NODE
     with pytest.raises(IllegalMove) as refused:
         store.pauses.resume(NODE, "Ada", "late")
     assert refused.value.code is Refusal.NOT_PAUSED
@@ -51,17 +52,17 @@ def test_it_ends_by_itself(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_a_run_that_holds_the_node_goes_on_and_another_is_refused_as_ever() -> None:
     store.nodes.add(fleet.new_node())
-    lease = store.leases.acquire(NODE, "dag", "one")
+    lease = store.leases.acquire(NODE, RunKey("dag", "one"))
     store.pauses.pause(NODE, SOON, "Ada", "a technician is there")
-    assert store.leases.acquire(NODE, "dag", "one") == lease
+    assert store.leases.acquire(NODE, RunKey("dag", "one")) == lease
     with pytest.raises(NodeLeased):
-        store.leases.acquire(NODE, "dag", "two")
+        store.leases.acquire(NODE, RunKey("dag", "two"))
 
 
 @pytest.mark.usefixtures("paused")
 def test_decisions_about_it_still_work() -> None:
-    assert store.leases.acquire(NODE, "held_verdict", "run", decision=True).node == NODE
-    store.leases.release("held_verdict", "run", "carried out")
+    assert store.leases.acquire(NODE, RunKey("held_verdict", "run"), decision=True).node == NODE
+    store.leases.release(RunKey("held_verdict", "run"), "carried out")
     moved = store.nodes.move(NODE, State.QUARANTINE, "Ada", "smoke")
     assert (moved.state, moved.pause is not None) == (State.QUARANTINE, True)
 

@@ -63,8 +63,8 @@ def test_a_failure_and_a_return_count_for_the_machine_and_the_driver_of_that_tim
     store.nodes.add(fleet.new_node("a"))
     lease = fleet.begin("a")
     fleet.do_stage(lease, "intake", Verdict.FAIL, {"driver": "590", "vendor": "First"}, findings=(fleet.finding(),))
-    store.runs.finish(lease.dag_id, lease.run_id, Verdict.FAIL, "gpu3 is slow.")
-    store.leases.release(lease.dag_id, lease.run_id, "over")
+    store.runs.finish(lease.key, Verdict.FAIL, "gpu3 is slow.")
+    store.leases.release(lease.key, "over")
     for state in (State.TRIAGE, State.RMA):
         store.nodes.move("a", state, "petra", "it goes back")
     store.adoption.replace("a", "petra", "the new one is here", host_key=fleet.host_key("new"))

@@ -24,8 +24,8 @@ def only() -> FleetRow:
 
 def skip(run_id: str) -> None:
     lease = fleet.begin(run_id=run_id)
-    store.runs.finish(lease.dag_id, lease.run_id, Verdict.SKIPPED, "A job took the node.")
-    store.leases.release(lease.dag_id, lease.run_id, "over")
+    store.runs.finish(lease.key, Verdict.SKIPPED, "A job took the node.")
+    store.leases.release(lease.key, "over")
 
 
 @pytest.mark.usefixtures("fleet_db")
@@ -108,11 +108,11 @@ def test_search_finds_no_repaired_finding_and_none_of_a_former_machine() -> None
         store.nodes.add(fleet.new_node(name))
         lease = fleet.begin(name)
         parsed, raw = fleet.result(node=name, measurements=[xid])
-        store.runs.begin_stage(lease.dag_id, lease.run_id, "intake", node=name)
+        store.runs.begin_stage(lease.key, "intake", node=name)
         judged = fleet.judgement(verdict=Verdict.FAIL, findings=(fleet.FINDING,))
-        store.stages.record(lease.dag_id, lease.run_id, parsed, judged, raw, node=name)
-        store.runs.finish(lease.dag_id, lease.run_id, Verdict.FAIL, "gpu3 is slow.")
-        store.leases.release(lease.dag_id, lease.run_id, "over")
+        store.stages.record(lease.key, parsed, judged, raw, node=name)
+        store.runs.finish(lease.key, Verdict.FAIL, "gpu3 is slow.")
+        store.leases.release(lease.key, "over")
     for name, verdict in (("repaired", Verdict.PASS), ("unsure", Verdict.INCONCLUSIVE)):
         for state in (State.TRIAGE, State.REPAIR, State.REGISTERED):
             store.nodes.move(name, state, "Ada", "repaired")

@@ -9,6 +9,7 @@ import pytest
 
 from muster import store
 from muster.judging.case import with_common_causes
+from muster.model.runs import RunKey
 from muster.model.states import State
 from muster.store.database.engine import writing
 from muster.store.database.models import StageRow
@@ -30,12 +31,12 @@ def visit(
     lease = fleet.begin(name)
     parsed, raw = fleet.result("intake", node=name)
     parsed = parsed.model_copy(update={"environment": {"kernel": kernel}})
-    store.runs.begin_stage(lease.dag_id, lease.run_id, "intake")
+    store.runs.begin_stage(lease.key, "intake")
     judgement = fleet.judgement("intake", verdict, findings=(found,) if verdict is Verdict.FAIL else ())
     marked = with_common_causes(judgement, name, parsed.environment)
-    store.stages.record(lease.dag_id, lease.run_id, parsed, marked, raw)
-    store.runs.finish(lease.dag_id, lease.run_id, verdict, "gpu3 is slow.")
-    store.leases.release(lease.dag_id, lease.run_id, "over")
+    store.stages.record(lease.key, parsed, marked, raw)
+    store.runs.finish(lease.key, verdict, "gpu3 is slow.")
+    store.leases.release(lease.key, "over")
     return store.nodes.get(name).state
 
 
@@ -52,7 +53,7 @@ class TestAlike:
     def test_the_third_node_of_a_rack_is_held_and_not_quarantined(self) -> None:
         assert [visit("a"), visit("b")] == [State.QUARANTINE] * 2
         assert visit("c") is State.REGISTERED
-        run = store.runs.get(fleet.DAG, "c__new")
+        run = store.runs.get(RunKey(fleet.DAG, "c__new"))
         assert run.verdict is Verdict.FAIL
         assert run.why_held
         cause = store.verdicts.open_findings("c")[0].finding
@@ -117,8 +118,8 @@ class TestAlike:
         parsed, raw = fleet.result("intake", node="c", note="again")
         judgement = fleet.judgement("intake", Verdict.FAIL, findings=(fleet.FINDING,))
         marked = with_common_causes(judgement, "c", parsed.environment)
-        store.stages.record(lease.dag_id, lease.run_id, parsed, marked, raw)
-        store.runs.finish(lease.dag_id, lease.run_id, Verdict.FAIL, "gpu3 is slow.")
+        store.stages.record(lease.key, parsed, marked, raw)
+        store.runs.finish(lease.key, Verdict.FAIL, "gpu3 is slow.")
         node = store.nodes.get("c")
         assert (node.state, node.held_run) == (State.PRODUCTION, f"{fleet.DAG}/c__again")
 

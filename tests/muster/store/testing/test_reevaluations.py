@@ -36,8 +36,8 @@ def provisional(name: str) -> Run:
             fleet.do_stage(lease, stage, Verdict.PROVISIONAL, coverage=UNJUDGED)
         else:
             fleet.do_stage(lease, stage)
-    run = store.runs.finish(lease.dag_id, lease.run_id, Verdict.PROVISIONAL, "Not judged: burn_rate.")
-    store.leases.release(lease.dag_id, lease.run_id, "over")
+    run = store.runs.finish(lease.key, Verdict.PROVISIONAL, "Not judged: burn_rate.")
+    store.leases.release(lease.key, "over")
     return run
 
 
@@ -58,7 +58,7 @@ def test_what_could_not_be_judged_waits_until_a_run_takes_the_node(waiting: Run)
 @pytest.mark.both_dialects
 def test_a_pass_stands_instead_and_the_node_stays(waiting: Run) -> None:
     before = {judgement.stage: judgement for judgement in store.verdicts.latest(NODE)}[OPEN]
-    sent = store.raw.stage_bytes(waiting.dag_id, waiting.run_id, OPEN)
+    sent = store.raw.stage_bytes(waiting.key, OPEN)
     run = again(waiting, Verdict.PASS)
     assert (run.verdict, run.headline, run.state_after) == (Verdict.PASS, "PASS now.", State.QUALIFIED)
     assert run.ended_at == waiting.ended_at, "it was measured when it was"
@@ -66,8 +66,8 @@ def test_a_pass_stands_instead_and_the_node_stays(waiting: Run) -> None:
     assert (judgement.verdict, judgement.full_coverage, judgement.snapshot) == (Verdict.PASS, True, "abc")
     assert judgement.recorded_at == before.recorded_at
     assert store.reevaluations.provisional() == {}
-    assert store.raw.stage_bytes(waiting.dag_id, waiting.run_id, OPEN) == sent, "what the node sent is still there"
-    report = store.reporting.run(waiting.dag_id, waiting.run_id)
+    assert store.raw.stage_bytes(waiting.key, OPEN) == sent, "what the node sent is still there"
+    report = store.reporting.run(waiting.key)
     (stage,) = (stage for stage in report.stages if stage.judgement.stage == OPEN)
     assert stage.judgement.notes[-1].startswith("PROVISIONAL at first")
     assert stage.judgement.observations
@@ -83,14 +83,14 @@ def test_a_fail_takes_the_node_out(waiting: Run) -> None:
 
 def test_a_warning_is_an_open_finding(waiting: Run) -> None:
     assert again(waiting, Verdict.WARN).state_after is State.QUALIFIED
-    assert store.runs.get(waiting.dag_id, waiting.run_id).verdict is Verdict.WARN
+    assert store.runs.get(waiting.key).verdict is Verdict.WARN
 
 
 def test_a_node_that_a_run_holds_is_that_runs(waiting: Run) -> None:
     fleet.begin(NODE, f"{NODE}__next")
     with pytest.raises(NodeLeased):
         again(waiting, Verdict.PASS)
-    assert store.runs.get(waiting.dag_id, waiting.run_id).verdict is Verdict.PROVISIONAL
+    assert store.runs.get(waiting.key).verdict is Verdict.PROVISIONAL
 
 
 def test_a_node_that_a_person_moved_stays_where_it_was_put(waiting: Run) -> None:

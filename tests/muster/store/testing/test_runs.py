@@ -6,7 +6,7 @@ import pytest
 
 from muster import store
 from muster.errors import IllegalMove, Refusal, UnknownNode, UnknownRun
-from muster.model.runs import Job
+from muster.model.runs import Job, RunKey
 from muster.model.stages import STAGES
 from muster.model.states import State
 from muster_criteria.model import Coverage, Severity, Verdict
@@ -22,9 +22,9 @@ def story(node: str = "gpu-0001") -> list[str]:
 
 def inconclusive(run_id: str) -> None:
     lease = fleet.begin(run_id=run_id)
-    store.runs.begin_stage(lease.dag_id, lease.run_id, "intake")
-    store.runs.finish(lease.dag_id, lease.run_id, Verdict.INCONCLUSIVE, "SSH was refused.")
-    store.leases.release(lease.dag_id, lease.run_id, "over")
+    store.runs.begin_stage(lease.key, "intake")
+    store.runs.finish(lease.key, Verdict.INCONCLUSIVE, "SSH was refused.")
+    store.leases.release(lease.key, "over")
 
 
 @pytest.mark.both_dialects
@@ -35,14 +35,14 @@ def test_a_passing_run_qualifies_its_node() -> None:
     assert store.nodes.events("gpu-0001")[-1].evidence == {
         "run": "node_qualification/gpu-0001__new", "verdict": "PASS", "full_coverage": True,
     }  # fmt: skip
-    run = store.runs.get(fleet.DAG, "gpu-0001__new")
+    run = store.runs.get(RunKey(fleet.DAG, "gpu-0001__new"))
     assert (run.state_before, run.state_after, run.verdict) == (State.REGISTERED, State.QUALIFIED, Verdict.PASS)
 
 
 def test_beginning_again_is_the_same_run() -> None:
     store.nodes.add(fleet.new_node())
-    first = store.runs.begin(fleet.DAG, "r", "gpu-0001", "short", "new", "asked for")
-    assert store.runs.begin(fleet.DAG, "r", "gpu-0001", "short", "new") == first
+    first = store.runs.begin(RunKey(fleet.DAG, "r"), "gpu-0001", "short", "new", "asked for")
+    assert store.runs.begin(RunKey(fleet.DAG, "r"), "gpu-0001", "short", "new") == first
     assert first.forced == "asked for"
     assert [run.run_id for run in store.runs.find()] == ["r"]
 
@@ -51,11 +51,11 @@ def test_a_failing_run_quarantines_and_no_run_takes_the_node_from_there() -> Non
     store.nodes.add(fleet.new_node())
     lease = fleet.begin()
     fleet.do_stage(lease, "intake", Verdict.FAIL, findings=(fleet.FINDING,))
-    store.runs.finish(lease.dag_id, lease.run_id, Verdict.FAIL, "gpu3 is slow.")
-    store.leases.release(lease.dag_id, lease.run_id, "over")
+    store.runs.finish(lease.key, Verdict.FAIL, "gpu3 is slow.")
+    store.leases.release(lease.key, "over")
     assert story() == ["intake", "quarantine"]
     with illegal(Refusal.STATE):
-        store.runs.begin(fleet.DAG, "again", "gpu-0001", "short", "again")
+        store.runs.begin(RunKey(fleet.DAG, "again"), "gpu-0001", "short", "again")
     assert [run.run_id for run in store.runs.find()] == ["gpu-0001__new"]
 
 
@@ -65,7 +65,7 @@ def test_three_inconclusive_runs_in_a_row_end_in_triage() -> None:
         assert store.nodes.get("gpu-0001").state is State.REGISTERED
         inconclusive(f"run-{attempt}")
     assert story()[-2:] == ["quarantine", "triage"]
-    assert store.runs.get(fleet.DAG, "run-2").state_after is State.TRIAGE
+    assert store.runs.get(RunKey(fleet.DAG, "run-2")).state_after is State.TRIAGE
 
 
 def test_a_conclusive_run_between_them_fills_the_budget_again() -> None:
@@ -83,7 +83,7 @@ def test_finishing_twice_counts_once() -> None:
     store.nodes.add(fleet.new_node())
     lease = fleet.begin()
     for _ in range(3):
-        store.runs.finish(lease.dag_id, lease.run_id, Verdict.INCONCLUSIVE, "SSH was refused.")
+        store.runs.finish(lease.key, Verdict.INCONCLUSIVE, "SSH was refused.")
     assert store.nodes.get("gpu-0001").inconclusive == 1
 
 
@@ -91,8 +91,8 @@ def test_a_node_lost_before_its_first_stage_still_counts() -> None:
     store.nodes.add(fleet.new_node())
     for attempt in range(3):
         lease = fleet.begin(run_id=f"run-{attempt}")
-        store.runs.finish(lease.dag_id, lease.run_id, Verdict.INCONCLUSIVE, "SSH was refused.")
-        store.leases.release(lease.dag_id, lease.run_id, "over")
+        store.runs.finish(lease.key, Verdict.INCONCLUSIVE, "SSH was refused.")
+        store.leases.release(lease.key, "over")
     assert store.nodes.get("gpu-0001").state is State.TRIAGE
 
 
@@ -112,7 +112,7 @@ def test_an_inconclusive_revalidation_that_found_nothing_until_then_ends_no_serv
     fleet.do_stage(lease, "performance", found, findings=warned)
     fleet.do_stage(lease, "thermal", Verdict.INCONCLUSIVE)
     assert store.nodes.get("gpu-0001").state is State.REVALIDATION
-    run = store.runs.finish(lease.dag_id, lease.run_id, Verdict.INCONCLUSIVE, "thermal: SSH was refused.")
+    run = store.runs.finish(lease.key, Verdict.INCONCLUSIVE, "thermal: SSH was refused.")
     assert run.state_after is then
     assert store.nodes.get("gpu-0001").inconclusive == 1
 
@@ -123,22 +123,22 @@ def test_a_cleared_run_resumes_where_it_had_come_to() -> None:
     lease = fleet.begin()
     for stage in ("intake", "burn_in", "integrity"):
         fleet.do_stage(lease, stage)
-    store.runs.finish(lease.dag_id, lease.run_id, Verdict.INCONCLUSIVE, "SSH was refused.")
-    store.leases.release(lease.dag_id, lease.run_id, "over")
-    again = store.leases.acquire("gpu-0001", lease.dag_id, lease.run_id)
+    store.runs.finish(lease.key, Verdict.INCONCLUSIVE, "SSH was refused.")
+    store.leases.release(lease.key, "over")
+    again = store.leases.acquire("gpu-0001", lease.key)
     assert again.token > lease.token
-    assert store.runs.begin_stage(lease.dag_id, lease.run_id, "performance").state is State.VALIDATION
-    assert store.runs.get(lease.dag_id, lease.run_id).ended_at is None
+    assert store.runs.begin_stage(lease.key, "performance").state is State.VALIDATION
+    assert store.runs.get(lease.key).ended_at is None
     for stage in ("performance", "thermal"):
         fleet.do_stage(again, stage)
-    assert store.runs.finish(lease.dag_id, lease.run_id, Verdict.PASS, "All is well.").state_after is State.QUALIFIED
+    assert store.runs.finish(lease.key, Verdict.PASS, "All is well.").state_after is State.QUALIFIED
 
 
 def test_a_stage_does_not_begin_before_those_that_come_first() -> None:
     store.nodes.add(fleet.new_node())
     lease = fleet.begin()
     with illegal(Refusal.NO_SUCH_MOVE):
-        store.runs.begin_stage(lease.dag_id, lease.run_id, "integrity")
+        store.runs.begin_stage(lease.key, "integrity")
 
 
 def test_clearing_an_earlier_stage_goes_back() -> None:
@@ -146,7 +146,7 @@ def test_clearing_an_earlier_stage_goes_back() -> None:
     lease = fleet.begin()
     for stage in ("intake", "burn_in", "integrity"):
         fleet.do_stage(lease, stage)
-    assert store.runs.begin_stage(lease.dag_id, lease.run_id, "burn_in").state is State.BURN_IN
+    assert store.runs.begin_stage(lease.key, "burn_in").state is State.BURN_IN
 
 
 @pytest.mark.parametrize(
@@ -157,7 +157,7 @@ def test_a_pass_with_a_gap_is_no_full_coverage(coverage: Coverage, done: tuple[s
     lease = fleet.begin()
     for stage in done:
         fleet.do_stage(lease, stage, coverage=coverage)
-    store.runs.finish(lease.dag_id, lease.run_id, Verdict.PASS, "Is it?")
+    store.runs.finish(lease.key, Verdict.PASS, "Is it?")
     assert "full_coverage" not in store.nodes.events("gpu-0001")[-1].evidence
 
 
@@ -167,35 +167,35 @@ def test_a_node_that_a_person_took_away_meanwhile_stays_there() -> None:
     fleet.do_stage(lease, "intake")
     store.nodes.move("gpu-0001", State.QUARANTINE, "Ada", "smoke")
     with illegal(Refusal.NO_SUCH_MOVE):
-        store.runs.begin_stage(lease.dag_id, lease.run_id, "burn_in")
-    store.runs.finish(lease.dag_id, lease.run_id, Verdict.PASS, "All is well.")
-    store.leases.release(lease.dag_id, lease.run_id, "over")
+        store.runs.begin_stage(lease.key, "burn_in")
+    store.runs.finish(lease.key, Verdict.PASS, "All is well.")
+    store.leases.release(lease.key, "over")
     assert store.nodes.get("gpu-0001").state is State.QUARANTINE
 
 
 def test_jobs_are_kept_per_generation() -> None:
     store.nodes.add(fleet.new_node())
     fleet.begin()
-    assert store.runs.get_job(fleet.DAG, "gpu-0001__new", "burn_in") is None
+    assert store.runs.get_job(RunKey(fleet.DAG, "gpu-0001__new"), "burn_in") is None
     for generation, state in (("1", "submitted"), ("2", "submitted"), ("1", "collected")):
         store.runs.record_job(Job(fleet.DAG, "gpu-0001__new", "burn_in", generation, state, f"/jobs/{generation}"))
-    latest = store.runs.get_job(fleet.DAG, "gpu-0001__new", "burn_in")
-    first = store.runs.get_job(fleet.DAG, "gpu-0001__new", "burn_in", "1")
+    latest = store.runs.get_job(RunKey(fleet.DAG, "gpu-0001__new"), "burn_in")
+    first = store.runs.get_job(RunKey(fleet.DAG, "gpu-0001__new"), "burn_in", "1")
     assert latest is not None
     assert (latest.attempt_key, latest.state, latest.remote_dir) == ("2", "submitted", "/jobs/2")
     assert first is not None
     assert first.state == "collected"
-    run = (fleet.DAG, "gpu-0001__new")
-    assert store.runs.count_jobs(*run, ["burn_in", "intake"], "collected") == 1
-    assert store.runs.count_jobs(*run, ["intake"], "collected") == 0
-    assert store.runs.count_jobs(fleet.DAG, "another", ["burn_in"], "collected") == 0
+    run = RunKey(fleet.DAG, "gpu-0001__new")
+    assert store.runs.count_jobs(run, ["burn_in", "intake"], "collected") == 1
+    assert store.runs.count_jobs(run, ["intake"], "collected") == 0
+    assert store.runs.count_jobs(RunKey(fleet.DAG, "another"), ["burn_in"], "collected") == 0
 
 
 def test_what_is_not_there_is_stated() -> None:
     with pytest.raises(UnknownRun):
-        store.reporting.run("dag", "nothing")
+        store.reporting.run(RunKey("dag", "nothing"))
     with pytest.raises(UnknownNode):
-        store.runs.begin("dag", "r", "absent", "short", "new")
+        store.runs.begin(RunKey("dag", "r"), "absent", "short", "new")
 
 
 @pytest.mark.parametrize("meanwhile", ["nothing", "repaired", "replaced"])
@@ -216,7 +216,7 @@ def test_a_run_that_is_cleared_after_a_repair_measures_each_stage_anew(meanwhile
         fleet.do_stage(lease, "thermal")
     for stage in ("intake", "burn_in", "thermal"):
         fleet.do_stage(lease, stage)
-    assert [each.stage for each in store.runs.stages(lease.dag_id, lease.run_id)] == ["intake", "burn_in", "thermal"]
+    assert [each.stage for each in store.runs.stages(lease.key)] == ["intake", "burn_in", "thermal"]
 
 
 def test_a_cleared_run_keeps_its_fail_until_the_stage_is_measured_anew() -> None:

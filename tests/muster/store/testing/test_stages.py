@@ -35,7 +35,7 @@ def lease(fleet_db: str) -> Lease:
 def record(lease: Lease, stage: str = "intake", **options: object) -> None:
     parsed, raw = fleet.result(stage, serials={"gpu0": "G0"}, simulated=True)
     judgement = fleet.judgement(stage, Verdict.FAIL, findings=(fleet.FINDING,))
-    store.stages.record(lease.dag_id, lease.run_id, parsed, judgement, raw, **options)
+    store.stages.record(lease.key, parsed, judgement, raw, **options)
 
 
 def count(table: type[MeasurementRow] | type[StageRow] | type[ArtifactRow]) -> int:
@@ -47,8 +47,8 @@ class TestReport:
     @pytest.mark.both_dialects
     def test_it_is_what_was_judged(self, lease: Lease) -> None:
         record(lease, telemetry=fleet.telemetry(100), attempts=2)
-        store.runs.finish(lease.dag_id, lease.run_id, Verdict.FAIL, "gpu3 is slow.")
-        report = store.reporting.run(lease.dag_id, lease.run_id, run_url="http://airflow/run")
+        store.runs.finish(lease.key, Verdict.FAIL, "gpu3 is slow.")
+        report = store.reporting.run(lease.key, run_url="http://airflow/run")
         stage = report.stages[0]
         found = fleet.finding(id=finding_id("gpu-0001", fleet.FINDING))
         assert stage.judgement == fleet.judgement("intake", Verdict.FAIL, findings=(found,), simulated=True)
@@ -64,14 +64,14 @@ class TestReport:
         """A real result after a simulated one leaves run and report marked; no result changes what the node is."""
         record(lease)
         real, raw = fleet.result("burn_in")
-        store.stages.record(lease.dag_id, lease.run_id, real, fleet.judgement("burn_in"), raw)
+        store.stages.record(lease.key, real, fleet.judgement("burn_in"), raw)
         assert not store.nodes.get("gpu-0001").simulated
-        assert store.runs.get(lease.dag_id, lease.run_id).simulated
-        assert store.reporting.run(lease.dag_id, lease.run_id).simulated
+        assert store.runs.get(lease.key).simulated
+        assert store.reporting.run(lease.key).simulated
 
     def test_the_attachment_is_the_report(self, lease: Lease) -> None:
         record(lease, telemetry=fleet.telemetry(100))
-        content = json.loads(store.reporting.run(lease.dag_id, lease.run_id).result_json)
+        content = json.loads(store.reporting.run(lease.key).result_json)
         assert content["schema"] == "muster.report/1"
         assert content["stages"][0]["judgement"]["findings"][0]["device"] == "gpu3"
         assert content["simulated"] is True
@@ -79,14 +79,14 @@ class TestReport:
 
     def test_a_stage_without_a_result_has_its_verdict(self, lease: Lease) -> None:
         lost = fleet.judgement("intake", Verdict.INCONCLUSIVE)
-        store.stages.record(lease.dag_id, lease.run_id, None, lost)
-        stage = store.reporting.run(lease.dag_id, lease.run_id).stages[0]
+        store.stages.record(lease.key, None, lost)
+        stage = store.reporting.run(lease.key).stages[0]
         assert stage.judgement.verdict is Verdict.INCONCLUSIVE
         assert (stage.started_at, stage.probes) == (None, ())
 
     def test_a_stage_that_was_begun_and_never_judged_says_so(self, lease: Lease) -> None:
         store.runs.record_job(Job(lease.dag_id, lease.run_id, "intake", "1", "lost", "/j", note="connection lost"))
-        report = store.reporting.run(lease.dag_id, lease.run_id)
+        report = store.reporting.run(lease.key)
         assert [stage for stage, _ in report.not_run][:2] == ["intake", "burn_in"]
         assert "connection lost" in report.not_run[0][1]
 
@@ -100,7 +100,7 @@ class TestMeasurements:
             Measurement("inventory", "fan", "node", "%", note="not supported"),
         ]
         parsed, raw = fleet.result(measurements=figures)
-        store.stages.record(lease.dag_id, lease.run_id, parsed, fleet.judgement(), raw)
+        store.stages.record(lease.key, parsed, fleet.judgement(), raw)
         with reading() as session:
             rows = list(session.scalars(select(MeasurementRow).order_by(MeasurementRow.id)))
         assert [(row.metric, row.value, row.text, row.floor, row.ok) for row in rows] == [
@@ -116,15 +116,15 @@ class TestMeasurements:
             record(lease)
         assert (count(StageRow), count(MeasurementRow), count(ArtifactRow)) == (1, 1, 1)
         repeated, raw = fleet.result(note="the second time")
-        store.stages.record(lease.dag_id, lease.run_id, repeated, fleet.judgement(), raw)
+        store.stages.record(lease.key, repeated, fleet.judgement(), raw)
         assert (count(StageRow), count(MeasurementRow)) == (2, 2)
-        assert [each.verdict for each in store.runs.stages(lease.dag_id, lease.run_id)] == [Verdict.PASS]
+        assert [each.verdict for each in store.runs.stages(lease.key)] == [Verdict.PASS]
 
     @pytest.mark.both_dialects
     def test_a_count_of_samples_may_be_as_large_as_the_result_allows(self, lease: Lease) -> None:
         many = [Measurement("gemm_rate", "gemm_rate", "gpu0", "TFLOPS", 600.0, samples=2**53)]
         parsed, raw = fleet.result(measurements=many)
-        store.stages.record(lease.dag_id, lease.run_id, parsed, fleet.judgement(), raw)
+        store.stages.record(lease.key, parsed, fleet.judgement(), raw)
         with reading() as session:
             assert session.scalar(select(func.max(MeasurementRow.samples))) == 2**53
 
@@ -138,7 +138,7 @@ class TestMeasurements:
 
         sqlalchemy.event.listen(sqlalchemy.Engine, "before_cursor_execute", note)
         try:
-            store.stages.record(lease.dag_id, lease.run_id, parsed, fleet.judgement(), raw)
+            store.stages.record(lease.key, parsed, fleet.judgement(), raw)
         finally:
             sqlalchemy.event.remove(sqlalchemy.Engine, "before_cursor_execute", note)
         assert 0 < len(statements) < 30
@@ -189,9 +189,9 @@ class TestCharts:
     def test_no_line_prevents_the_verdict_or_the_export(self, lease: Lease, line: bytes, tmp_path: Path) -> None:
         sound = b'{"t": 1, "series": "clock", "device": "gpu0", "value": 1980}\n'
         record(lease, telemetry=gzip.compress(sound + (line + b"\n") * 700 + sound))
-        (stage,) = store.reporting.run(lease.dag_id, lease.run_id).stages
+        (stage,) = store.reporting.run(lease.key).stages
         assert [each.values for each in stage.telemetry if each.series == "clock"] == [(1980.0, 1980.0)]
-        store.export.run(lease.dag_id, lease.run_id, tmp_path / "out")
+        store.export.run(lease.key, tmp_path / "out")
         rows = pyarrow.parquet.read_table(tmp_path / "out" / "telemetry.parquet").to_pylist()
         assert [row["value"] for row in rows if row["series"] == "clock"] == [1980.0, 1980.0]
 
@@ -212,7 +212,7 @@ class TestCharts:
 class TestExport:
     def test_a_run_becomes_files(self, lease: Lease, tmp_path: Path) -> None:
         record(lease, telemetry=fleet.telemetry(100))
-        files = store.export.run(lease.dag_id, lease.run_id, tmp_path / "a" / "b")
+        files = store.export.run(lease.key, tmp_path / "a" / "b")
         assert sorted(file.name for file in files) == [
             "findings.parquet", "intake.result.json", "measurements.parquet", "run.json", "telemetry.parquet",
         ]  # fmt: skip
@@ -232,8 +232,8 @@ class TestExport:
         )[1]
 
     def test_a_run_without_findings_has_an_empty_table(self, lease: Lease, tmp_path: Path) -> None:
-        store.stages.record(lease.dag_id, lease.run_id, None, fleet.judgement())
-        store.export.run(lease.dag_id, lease.run_id, tmp_path / "out")
+        store.stages.record(lease.key, None, fleet.judgement())
+        store.export.run(lease.key, tmp_path / "out")
         table = pyarrow.parquet.read_table(tmp_path / "out" / "findings.parquet")
         assert table.num_rows == 0
         assert "summary" in table.column_names
@@ -242,10 +242,10 @@ class TestExport:
     def test_a_folder_that_cannot_be_written_is_one_sentence(self, lease: Lease, tmp_path: Path) -> None:
         (tmp_path / "file").write_text("")
         with pytest.raises(MusterError):
-            store.export.run(lease.dag_id, lease.run_id, tmp_path / "file")
+            store.export.run(lease.key, tmp_path / "file")
 
     def test_telemetry_too_large_is_charted_but_not_kept(self, lease: Lease, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr("muster.store.testing.stages.MEGABYTE", 1)
         record(lease, telemetry=fleet.telemetry(100))
         assert count(ArtifactRow) == 1
-        assert store.reporting.run(lease.dag_id, lease.run_id).stages[0].telemetry
+        assert store.reporting.run(lease.key).stages[0].telemetry

@@ -1,0 +1,34 @@
+"""The ids of Muster's DAGs and the pools that their tasks take, each written here alone."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+NODE_QUALIFICATION = "node_qualification"
+NODE_REVALIDATION = "node_revalidation"
+CLUSTER_QUALIFICATION = "cluster_qualification"
+IDLE_REVALIDATION = "idle_revalidation"
+NEW_HARDWARE = "new_hardware"
+ADMISSION: Literal["admission"] = "admission"
+HELD_VERDICT: Literal["held_verdict"] = "held_verdict"
+NODE_REPORT = "node_report"
+PEER_STATISTICS = "peer_statistics"
+FLEET_DIGEST = "fleet_digest"
+HOUSEKEEPING = "housekeeping"
+
+ALL = (
+    NODE_QUALIFICATION, CLUSTER_QUALIFICATION, ADMISSION, NODE_REVALIDATION, IDLE_REVALIDATION, HELD_VERDICT,
+    NEW_HARDWARE, NODE_REPORT, PEER_STATISTICS, HOUSEKEEPING, FLEET_DIGEST,
+)  # fmt: skip
+
+ASKING = (ADMISSION, HELD_VERDICT)
+"""DAGs whose runs ask a person."""
+
+POOLED = frozenset({NODE_QUALIFICATION, NODE_REVALIDATION})
+"""DAGs whose runs load one node and may name a pool for it."""
+
+HOLDERS = POOLED | {CLUSTER_QUALIFICATION, *ASKING}
+"""DAGs whose runs hold nodes, to be released when the run is over."""
+
+BURN_POOL = "muster_burn"
+"""The pool of every stage that loads a node, unless the node has one of its own."""
