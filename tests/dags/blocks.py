@@ -97,13 +97,13 @@ class Meeting:
         self.absent: set[str] = set()
         self.first: int | None = None
         self.members: list[str] = []
-        self.run: tuple[str, str] = ("", "")
+        self.run = RunKey("", "")
         self.once_claimed = lambda: None
         self.at_work = lambda: None
         claim, wait = block.claim, sdk_dag._run_inline_trigger
 
-        def claimed(dag_id: str, run_id: str, *more: Any) -> list[str]:
-            self.run, self.members = (dag_id, run_id), claim(dag_id, run_id, *more)
+        def claimed(key: RunKey, *more: Any) -> list[str]:
+            self.run, self.members = key, claim(key, *more)
             self.once_claimed()
             return self.members
 
@@ -122,7 +122,7 @@ class Meeting:
                 continue
             operator = member.MusterMemberOperator(task_id="train", member=name, retries=2)
             ti = SimpleNamespace(
-                dag_id=self.run[0], run_id=self.run[1], task_id="train", max_tries=2, try_number=1,
+                dag_id=self.run.dag_id, run_id=self.run.run_id, task_id="train", max_tries=2, try_number=1,
             )  # fmt: skip
             attempt = operator._claim(cast("Any", {"ti": ti}), begin=True)
             with logins.connect(attempt.node) as client:

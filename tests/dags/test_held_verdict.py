@@ -53,7 +53,7 @@ def failed_node(fleet: Path, tripped: None) -> str:
     values.do_stage(lease, "intake", Verdict.FAIL, findings=(values.finding(confidence=0.8),))
     store.runs.finish(lease.key, Verdict.FAIL, "gpu3 is slow.")
     store.leases.release(lease.key, "over")
-    return store.nodes.get("n1").held_run
+    return str(store.nodes.get("n1").held_run)
 
 
 @pytest.mark.needs_sshd
@@ -72,7 +72,7 @@ def test_a_revalidation_past_the_limit_leaves_the_node_in_service_and_calls_a_pe
     states, run_id = revalidate(node=NODE, reason="idle")
     assert (states["conclude"], states["run"]) == ("failed", "failed"), "the verdict stands"
     stands = store.nodes.get(NODE)
-    assert (stands.state, stands.held_run) == (State.PRODUCTION, f"node_revalidation/{run_id}")
+    assert (stands.state, stands.held_run) == (State.PRODUCTION, RunKey("node_revalidation", run_id))
     assert store.leases.live() == []
     (mail,) = mailbox.mails
     assert "held" in mail["subject"]
@@ -242,7 +242,7 @@ def test_without_a_named_person_or_a_reason_decides_nothing(failed_node: str, ap
     for option in held.OPTIONS:
         with pytest.raises(AirflowFailException):
             given({**approval, "chosen_options": [option]}, held, DAG_ID, option)
-    assert store.nodes.get("n1").held_run == failed_node
+    assert str(store.nodes.get("n1").held_run) == failed_node
     assert store.leases.live() == []
 
 
@@ -250,7 +250,7 @@ def test_a_run_that_was_cleared_and_is_held_again_is_asked_about_again(failed_no
     (first,) = held.questions(over)
     store.withdrawals.keep_in_service("n1", "Ada", "a bad driver")
     values.fail("n1", failed_node.split("/")[1])
-    assert store.nodes.get("n1").held_run == failed_node
+    assert str(store.nodes.get("n1").held_run) == failed_node
     (second,) = held.questions(over)
     assert second["trigger_run_id"] != first["trigger_run_id"]
     assert [second] == held.questions(over)  # each housekeeping asks, and Airflow knows a question by its run

@@ -63,7 +63,7 @@ def test_what_passed_with_another_driver_enters_by_a_person_only() -> None:
     validated()
     assert isinstance(admit(NODE, RunKey("cluster", "run")), NeedsPerson)
     with illegal(Refusal.GATE):
-        store.nodes.move(NODE, State.PRODUCTION, "muster", "the block passed", Evidence(run="cluster/run"))
+        store.nodes.move(NODE, State.PRODUCTION, "muster", "the block passed", Evidence(run=RunKey("cluster", "run")))
     admit_by(NODE, "Ada", "the driver is known")
     assert store.certificates.uncertified() == {}
 
@@ -122,7 +122,7 @@ def test_the_pass_of_a_block_opens_nothing_for_a_node_that_qualified_on_less() -
     """Even for a program that does not ask the gate: the records themselves look the node's own verdicts up."""
     qualified("thermal", Verdict.WARN)
     validated()
-    claimed = Evidence(run="cluster/run", verdict=Verdict.PASS, full_coverage=True)
+    claimed = Evidence(run=RunKey("cluster", "run"), verdict=Verdict.PASS, full_coverage=True)
     with illegal(Refusal.EVIDENCE):
         store.nodes.move(NODE, State.PRODUCTION, "muster", "the block passed", claimed)
 
@@ -133,7 +133,7 @@ def test_no_program_enters_what_a_person_has_to_decide_on(monkeypatch: pytest.Mo
     validated()
     monkeypatch.setenv("MUSTER_ADMISSION_MAX_AGE_HOURS", "1e-9")
     with illegal(Refusal.GATE):
-        store.nodes.move(NODE, State.PRODUCTION, "muster", "the block passed", Evidence(run="cluster/run"))
+        store.nodes.move(NODE, State.PRODUCTION, "muster", "the block passed", Evidence(run=RunKey("cluster", "run")))
     assert store.nodes.get(NODE).state is State.CLUSTER_VALIDATION
 
 

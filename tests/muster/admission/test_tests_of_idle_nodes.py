@@ -101,7 +101,7 @@ def test_the_end_of_one_run_leaves_the_job_of_the_next(
     if by == "release":
         released = closing.release
 
-        def release(*given: str) -> list[str]:
+        def release(*given: object) -> list[str]:
             freed = released(*given)
             revalidate("r2")
             return freed

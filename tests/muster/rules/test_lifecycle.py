@@ -12,6 +12,7 @@ from syrupy.assertion import SnapshotAssertion
 from muster.errors import IllegalMove, Refusal
 from muster.model.events import Evidence
 from muster.model.names import NOT_PERSONS
+from muster.model.runs import RunKey
 from muster.model.stages import CLUSTER_STAGES, STAGES
 from muster.model.states import IN_FLIGHT, SERVING, State
 from muster.rules.transitions import (
@@ -64,7 +65,7 @@ def test_the_end_of_a_run_is_always_legal_and_leaves_no_node_in_flight(
     """Whatever verdict meets whatever state, the closing moves are in the table, each with the evidence they need."""
     end = closing(current, verdict, full, inconclusive)
     evidence = Evidence(
-        run="dag/run",
+        run=RunKey("dag", "run"),
         run_over=verdict in (Verdict.INCONCLUSIVE, Verdict.SKIPPED),
         verdict=verdict,
         full_coverage=full,
@@ -94,7 +95,7 @@ def test_a_verdict_that_is_held_withdraws_no_node_and_admits_none(
     held = end.hold(current, "the breaker is open")
     state = current
     for step in held.path:
-        check_move(state, step, Evidence(run="dag/run", verdict=verdict, held=True))
+        check_move(state, step, Evidence(run=RunKey("dag", "run"), verdict=verdict, held=True))
         state = step
     assert state is State.PRODUCTION
     assert held.why_held == "the breaker is open"
@@ -128,7 +129,7 @@ def test_only_a_registered_node_is_adopted_and_only_by_a_person() -> None:
         Evidence(person="Ada", reason="because"),
         Evidence(person="muster", reason="because", adopted=True),
         Evidence(person="Ada", reason=" ", adopted=True),
-        Evidence(run="dag/run", verdict=Verdict.PASS, full_coverage=True),
+        Evidence(run=RunKey("dag", "run"), verdict=Verdict.PASS, full_coverage=True),
     ):
         with illegal(Refusal.EVIDENCE):
             check_move(State.REGISTERED, State.PRODUCTION, claimed)
@@ -147,14 +148,14 @@ def test_another_machine_begins_anew_from_everywhere_but_the_end() -> None:
 
 
 def test_the_story_runs_through_the_table() -> None:
-    run = Evidence(run="dag/run")
+    run = Evidence(run=RunKey("dag", "run"))
     state = State.REGISTERED
     for stage in STAGES:
         for step in path_to_stage(stage, state, frozenset()):
             check_move(state, step, run)
             state = step
     assert state is State.VALIDATION
-    passed = Evidence(run="dag/run", verdict=Verdict.PASS, full_coverage=True)
+    passed = Evidence(run=RunKey("dag", "run"), verdict=Verdict.PASS, full_coverage=True)
     assert closing(state, Verdict.PASS, True, 2).path == (State.QUALIFIED,)
     check_move(State.VALIDATION, State.QUALIFIED, passed)
     with illegal(Refusal.EVIDENCE):
@@ -185,13 +186,13 @@ def test_each_step_of_a_person_s_move_is_one_that_a_person_may_take(current: Sta
 @pytest.mark.parametrize("state", sorted(IN_FLIGHT))
 def test_a_run_that_ends_without_a_verdict_lets_go(state: State) -> None:
     back = State.QUALIFIED if state is State.CLUSTER_VALIDATION else State.REGISTERED
-    check_move(state, back, Evidence(run="dag/run", run_over=True))
+    check_move(state, back, Evidence(run=RunKey("dag", "run"), run_over=True))
     with illegal(Refusal.EVIDENCE):
-        check_move(state, back, Evidence(run="dag/run"))
+        check_move(state, back, Evidence(run=RunKey("dag", "run")))
 
 
 def test_a_fail_quarantines_from_anywhere_a_node_may_be_tested() -> None:
-    fail = Evidence(run="dag/run", verdict=Verdict.FAIL)
+    fail = Evidence(run=RunKey("dag", "run"), verdict=Verdict.FAIL)
     for state in set(State) - {State.QUARANTINE, State.TRIAGE, State.REPAIR, State.RMA, State.RETIRED}:
         check_move(state, State.QUARANTINE, fail)
         assert closing(state, Verdict.FAIL, True, 0).path == (State.QUARANTINE,)

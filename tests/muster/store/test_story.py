@@ -143,7 +143,7 @@ class Story(RuleBasedStateMachine):
     ) -> None:
         """A program asks for a move and claims whatever it likes."""
         before = store.nodes.get(NODE).state
-        claimed = Evidence(f"{fleet.DAG}/{run}", run_over, verdict, full, budget, "muster", "claimed")
+        claimed = Evidence(RunKey(fleet.DAG, run), run_over, verdict, full, budget, "muster", "claimed")
         try:
             store.nodes.move(NODE, to, "muster", "claimed", claimed)
         except MusterError:

@@ -202,7 +202,7 @@ def test_what_could_not_be_made_is_made_anew() -> None:
 
 def test_a_held_verdict_waits_for_a_person(client: TestClient) -> None:
     row = dataclasses.replace(
-        _row("n1", State.PRODUCTION), held_run="dag/run", headline="gpu3 is slow.", verdict=Verdict.FAIL
+        _row("n1", State.PRODUCTION), held_run=RunKey("dag", "run"), headline="gpu3 is slow.", verdict=Verdict.FAIL
     )
     (waiting,) = web.fleet.attention([row, _row("n2", State.PRODUCTION)])
     assert (waiting.node, waiting.why) == ("n1", "gpu3 is slow.")
@@ -281,7 +281,7 @@ def test_the_page_of_a_block_names_its_members(client: TestClient) -> None:
 
 
 def _row(name: str, state: State) -> FleetRow:
-    return FleetRow(name, state, "cpu-generic", "r1", False, "", None, "", "", None, "", None, None)
+    return FleetRow(name, state, "cpu-generic", "r1", False, None, None, "", "", None, "", None, None)
 
 
 @pytest.mark.parametrize(

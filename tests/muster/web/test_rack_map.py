@@ -15,7 +15,7 @@ from tests.muster import fleet
 
 
 def row(name: str, *, rack: str = "r1", pod: str = "", slot: str = "", state: State = State.PRODUCTION) -> FleetRow:
-    return FleetRow(name, state, "h100-sxm-8", rack, False, "", None, "", "", None, "", None, None, 0, pod, slot)
+    return FleetRow(name, state, "h100-sxm-8", rack, False, None, None, "", "", None, "", None, None, 0, pod, slot)
 
 
 def figure(value: float, *, floored: bool = True, ok: bool = True) -> NodeFigure:

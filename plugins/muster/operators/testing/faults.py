@@ -41,6 +41,6 @@ def of_run(key: RunKey) -> dict[str, str]:
     for path in sorted((settings().home / FOLDER).glob("*.json")):
         fault = json.loads(path.read_text())
         if (fault["dag_id"], fault["run_id"]) == (key.dag_id, key.run_id):
-            note(**fault)
+            note(key, fault["stage"], fault["why"], node=fault["node"])
             path.unlink(missing_ok=True)
     return store.attempts.faults_of(key)

@@ -12,6 +12,7 @@ import pytest
 from muster import store
 from muster.cli.controller import doctor
 from muster.integration.airflow_api import AirflowClient
+from muster.model.runs import RunKey
 from muster.model.states import State
 from muster.operators.reporting import sending
 from muster_criteria.model import Verdict
@@ -216,10 +217,10 @@ def test_node_and_run_show_that_it_is_held(muster: Muster, held: str) -> None:
 def test_a_person_keeps_it(muster: Muster, held: str) -> None:
     status, out, _ = muster("node", "keep", "a", "--reason", "a bad driver", "--dry-run")
     assert (status, out.splitlines()[0]) == (0, "a would stay in production")
-    assert store.nodes.get("a").held_run == held
+    assert store.nodes.get("a").held_run == RunKey.parse(held)
     status, out, _ = muster("node", "keep", "a", "--reason", "a bad driver")
     assert (status, out.strip()) == (0, "a stays in production")
-    assert store.nodes.get("a").held_run == ""
+    assert store.nodes.get("a").held_run is None
     status, _, err = muster("node", "keep", "a", "--reason", "again")
     assert status == 1
     assert "no verdict on a is held: there is nothing to decide" in err

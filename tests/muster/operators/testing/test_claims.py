@@ -41,10 +41,10 @@ def test_a_run_outside_its_nodes_pool_is_refused(
     prepare()
     params = {"node": NODE, "level": "demo", "reason": "x", "pool": pool}
     if taken:
-        assert claim("node_qualification", "run", params)["node"] == NODE
+        assert claim(RunKey("node_qualification", "run"), params)["node"] == NODE
     else:
         with pytest.raises(AirflowFailException):
-            claim("node_qualification", "run", params)
+            claim(RunKey("node_qualification", "run"), params)
     assert [lease.node for lease in store.leases.live()] == ([NODE] if taken else [])
 
 

@@ -60,7 +60,7 @@ def test_past_the_limit_a_verdict_is_held_and_the_node_goes_on_serving() -> None
     assert (held.verdict, held.state_after) == (Verdict.FAIL, State.PRODUCTION)
     assert held.why_held.startswith("the circuit breaker is open: 2 of 4 nodes were withdrawn")
     node = store.nodes.get("c")
-    assert (node.state, node.held_run) == (State.PRODUCTION, f"{fleet.DAG}/{held.run_id}")
+    assert (node.state, node.held_run) == (State.PRODUCTION, held.key)
     last = store.nodes.events("c")[-1]
     assert (last.from_state, last.to_state) == (State.REVALIDATION, State.PRODUCTION)
     assert last.evidence["held"]
@@ -110,7 +110,7 @@ def test_a_later_test_without_a_verdict_settles_nothing(verdict: Verdict) -> Non
     lease = fleet.begin("c", "c__offline")
     store.runs.finish(lease.key, verdict, "the node did not answer")
     store.leases.release(lease.key, "over")
-    assert (state("c"), store.nodes.get("c").held_run) == (State.PRODUCTION, f"{fleet.DAG}/{held.run_id}")
+    assert (state("c"), store.nodes.get("c").held_run) == (State.PRODUCTION, held.key)
 
 
 def test_a_pass_of_other_stages_settles_nothing() -> None:
@@ -118,7 +118,7 @@ def test_a_pass_of_other_stages_settles_nothing() -> None:
     retest("a"), retest("b")
     held = retest("c")
     fleet.qualify("c", "c__others", stages=STAGES[1:])
-    assert (state("c"), store.nodes.get("c").held_run) == (State.PRODUCTION, f"{fleet.DAG}/{held.run_id}")
+    assert (state("c"), store.nodes.get("c").held_run) == (State.PRODUCTION, held.key)
 
 
 def test_a_later_test_withdraws_it_once_the_breaker_is_closed(monkeypatch: pytest.MonkeyPatch) -> None:

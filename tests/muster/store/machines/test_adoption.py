@@ -74,7 +74,7 @@ class TestShadow:
         lease = fleet.begin()
         fleet.do_stage(lease, "intake", Verdict.FAIL, findings=(fleet.FINDING,))
         with illegal(Refusal.SHADOW):
-            store.nodes.move(NODE, State.QUARANTINE, "muster", "found", Evidence(run=f"{lease.dag_id}/{lease.run_id}"))
+            store.nodes.move(NODE, State.QUARANTINE, "muster", "found", Evidence(run=lease.key))
         closed = store.runs.finish(lease.key, Verdict.FAIL, "gpu3 is slow.")
         store.leases.release(lease.key, "over")
         assert (closed.verdict, closed.state_after) == (Verdict.FAIL, State.PRODUCTION)

@@ -188,9 +188,13 @@ class TestMoves:
         fleet.qualify()
         lease = fleet.begin(run_id="gpu-0001__cluster", required_stages=["collectives"])
         store.nodes.move(
-            "gpu-0001", State.CLUSTER_VALIDATION, "muster", "block 7", Evidence(run=f"{fleet.DAG}/gpu-0001__cluster")
+            "gpu-0001",
+            State.CLUSTER_VALIDATION,
+            "muster",
+            "block 7",
+            Evidence(run=RunKey(fleet.DAG, "gpu-0001__cluster")),
         )
-        claimed = Evidence(run=f"{fleet.DAG}/gpu-0001__cluster", verdict=Verdict.PASS, full_coverage=True)
+        claimed = Evidence(run=lease.key, verdict=Verdict.PASS, full_coverage=True)
         with illegal(Refusal.EVIDENCE):
             store.nodes.move("gpu-0001", State.PRODUCTION, "muster", "it says so", claimed)
         thin = fleet.judgement("collectives", coverage=Coverage(2, 1, 1))

@@ -121,7 +121,7 @@ class TestAlike:
         store.stages.record(lease.key, parsed, marked, raw)
         store.runs.finish(lease.key, Verdict.FAIL, "gpu3 is slow.")
         node = store.nodes.get("c")
-        assert (node.state, node.held_run) == (State.PRODUCTION, f"{fleet.DAG}/c__again")
+        assert (node.state, node.held_run) == (State.PRODUCTION, RunKey(fleet.DAG, "c__again"))
 
     def test_what_was_recorded_later_does_not_change_what_was_judged_then(self) -> None:
         visit("a")

@@ -9,7 +9,7 @@ from sqlalchemy import select
 
 from muster import store
 from muster.errors import NodeLeased, Refusal
-from muster.model.runs import Run
+from muster.model.runs import Run, RunKey
 from muster.model.stages import STAGES
 from muster.model.states import State
 from muster.store.database.engine import writing
@@ -135,7 +135,7 @@ def test_what_later_runs_left_open_stays_open(waiting: Run) -> None:
         row.held_run, row.inconclusive = f"{fleet.DAG}/later", 2
     assert again(waiting, Verdict.PASS).state_after is State.PRODUCTION
     node = store.nodes.get(NODE)
-    assert (node.held_run, node.inconclusive) == (f"{fleet.DAG}/later", 2)
+    assert (node.held_run, node.inconclusive) == (RunKey(fleet.DAG, "later"), 2)
 
 
 def test_only_what_stands_and_is_provisional_is_reevaluated(waiting: Run) -> None:
