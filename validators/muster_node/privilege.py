@@ -1,13 +1,16 @@
 """The commands that the node side runs as root through ``sudo -n``, each with all its arguments.
 
 No other command is: ``docs/examples/muster.sudoers`` allows these and no more. Without them readings are missing, which
-is never a failure.
+is never a failure. The node side's user may not kill what runs as root, but may end the sudo that runs it: sudo passes
+SIGTERM on. SIGKILL would end sudo alone. What ignores SIGTERM is ended by sudo, by the time limit in that file.
 """
 
 from __future__ import annotations
 
+import contextlib
 import os
 import shutil
+import signal
 import subprocess
 from collections.abc import Sequence
 
@@ -17,6 +20,7 @@ IPMITOOL = ("ipmitool", "sdr", "elist", "all")
 COMMANDS: tuple[tuple[str, ...], ...] = (*(("cat", file) for file in SERIAL_FILES), DMESG, IPMITOOL)
 
 ASK_LIMIT_S = 10.0
+END_WAIT_S = 1.0
 
 
 def as_root(command: Sequence[str]) -> tuple[str, ...]:
@@ -30,10 +34,36 @@ def granted(command: Sequence[str]) -> bool:
         return True
     if shutil.which("sudo") is None:
         return False
+    answer = output_within(("sudo", "-n", "-l", *command), ASK_LIMIT_S)
+    return answer is not None and answer[0] == 0
+
+
+def end(pid: int) -> None:
+    """SIGKILL for a process of this user; SIGTERM for a sudo that this user started, which passes it on."""
+    with contextlib.suppress(FileNotFoundError, ProcessLookupError, PermissionError):
+        runs_as_root = os.stat(f"/proc/{pid}").st_uid == 0 and os.geteuid() != 0
+        os.kill(pid, signal.SIGTERM if runs_as_root else signal.SIGKILL)
+
+
+def output_within(command: Sequence[str], limit_s: float) -> tuple[int, bytes] | None:
+    """(exit status, standard output) of a command; None if it cannot be started or does not end within ``limit_s``."""
     try:
-        done = subprocess.run(
-            ["sudo", "-n", "-l", *command], stdin=subprocess.DEVNULL, capture_output=True, timeout=ASK_LIMIT_S
+        process = subprocess.Popen(
+            list(command),
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.DEVNULL,
+            start_new_session=True,  # sudo passes on no signal from its own process group
         )
-    except (OSError, subprocess.TimeoutExpired):
-        return False
-    return done.returncode == 0
+    except OSError:
+        return None
+    try:
+        out, _ = process.communicate(timeout=limit_s)
+    except subprocess.TimeoutExpired:
+        end(process.pid)
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            process.wait(END_WAIT_S)
+        if process.stdout is not None:
+            process.stdout.close()
+        return None
+    return process.returncode, out

@@ -28,6 +28,7 @@ MARKERS = {
     "needs_kubernetes": "kube-apiserver",
     "needs_prometheus": "prometheus",
     "needs_chromium": "chromium",
+    "needs_sudo": "sudo",
     "needs_torch": "torch",
 }
 """Marker: what the test needs."""

@@ -17,6 +17,7 @@ import time
 from collections.abc import Iterator
 from typing import Any, Callable
 
+from muster_node import privilege
 from muster_node.agent import orphans
 from muster_node.agent.jobdir import atomic_write
 
@@ -213,4 +214,4 @@ def _kill_with_children(holder: dict[str, Any]) -> None:
     below = orphans.descendants(int(holder["pid"]))
     _signal(holder, signal.SIGKILL)
     for process in below:
-        orphans.kill(process.pid)
+        privilege.end(process.pid)

@@ -13,10 +13,11 @@ import ctypes
 import os
 import select
 import signal
-import subprocess
 import time
 from collections.abc import Iterable
 from typing import Callable, NamedTuple
+
+from muster_node import privilege
 
 MARKER = "MUSTER_RUN"
 """Environment variable that every process of a job inherits; its value is unique to the run."""
@@ -101,17 +102,6 @@ def marked(value: str) -> list[Process]:
     return found
 
 
-def kill(pid: int) -> None:
-    """SIGKILL; through sudo, where it is to be had, for a process that a probe started as root."""
-    try:
-        os.kill(pid, signal.SIGKILL)
-    except ProcessLookupError:
-        return
-    except PermissionError:
-        with contextlib.suppress(OSError, subprocess.TimeoutExpired):
-            subprocess.run(["sudo", "-n", "kill", "-KILL", str(pid)], capture_output=True, timeout=2)
-
-
 def end_descendants(spare: set[int], limit_s: float = 0.5) -> list[str]:
     """Ends what probes left below this process, but not ``spare``; returns the names of those still running.
 
@@ -128,7 +118,7 @@ def end_descendants(spare: set[int], limit_s: float = 0.5) -> list[str]:
             if process.state != "Z" and process.pid not in seen:
                 seen.add(process.pid)
                 names.append(process.name)
-                kill(process.pid)
+                privilege.end(process.pid)
             with contextlib.suppress(ChildProcessError):
                 os.waitpid(process.pid, os.WNOHANG)
         if not left or time.monotonic() > give_up_at:
@@ -185,8 +175,8 @@ def _watch(reader: int, agent: int, marker: str, limit_s: float) -> None:
         # The agent overran its own deadline (for example on a dead mount): the node matters more than its result.
         for process in descendants(agent):
             if process.pid != os.getpid():
-                kill(process.pid)
-        kill(agent)
+                privilege.end(process.pid)
+        privilege.end(agent)
     _end_all(lambda: marked(marker))
 
 
@@ -196,5 +186,5 @@ def _end_all(find: Callable[[], Iterable[Process]]) -> None:
         if not found:
             return
         for process in found:
-            kill(process.pid)
+            privilege.end(process.pid)
         time.sleep(0.05)

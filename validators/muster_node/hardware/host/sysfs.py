@@ -8,7 +8,6 @@ from __future__ import annotations
 import dataclasses
 import os
 import pathlib
-import subprocess
 from collections.abc import Iterable, Sequence
 
 from muster_node import privilege
@@ -78,15 +77,7 @@ def natural(name: str) -> tuple[str, int]:
 
 def output_of(command: Sequence[str], ok_statuses: Iterable[int] = (0,)) -> str | None:
     """Standard output of a short command; None where it is missing, refused, fails or takes too long."""
-    try:
-        done = subprocess.run(
-            list(command),
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.DEVNULL,
-            timeout=COMMAND_TIMEOUT_S,
-            check=False,
-        )
-    except (OSError, subprocess.TimeoutExpired):
+    answer = privilege.output_within(command, COMMAND_TIMEOUT_S)
+    if answer is None or answer[0] not in ok_statuses:
         return None
-    return done.stdout.decode("utf-8", "replace") if done.returncode in ok_statuses else None
+    return answer[1].decode("utf-8", "replace")
