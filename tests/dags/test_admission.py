@@ -48,7 +48,7 @@ def given(
     """A question, its answer as Airflow delivers it, and what is carried out."""
     put(node, dag_id, run_id)
     admission.record_answer(RunKey(dag_id, run_id), response)
-    return str(operators.carry_out(dag_id, run_id))
+    return str(operators.carry_out(RunKey(dag_id, run_id)))
 
 
 @pytest.mark.usefixtures("waiting")

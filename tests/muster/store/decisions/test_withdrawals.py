@@ -126,19 +126,19 @@ def test_a_later_test_withdraws_it_once_the_breaker_is_closed(monkeypatch: pytes
     retest("a"), retest("b"), retest("c")
     monkeypatch.setenv("MUSTER_BREAKER_SHARE", "0.75")
     retest("c")
-    assert (state("c"), store.nodes.get("c").held_run) == (State.QUARANTINE, "")
+    assert (state("c"), store.nodes.get("c").held_run) == (State.QUARANTINE, None)
 
 
 def test_a_person_withdraws_it_or_keeps_it() -> None:
     serve("a", "b", "c", "d")
     retest("a"), retest("b"), retest("c"), retest("d")
-    assert store.nodes.move("c", State.QUARANTINE, "Ada", "I believe it").held_run == ""
+    assert store.nodes.move("c", State.QUARANTINE, "Ada", "I believe it").held_run is None
     assert store.withdrawals.breaker().withdrawn == ("a", "b"), "a person's decision is not the judge's"
     for actor, reason in (("muster", "because"), ("Ada", " ")):
         with pytest.raises(NoPerson):
             store.withdrawals.keep_in_service("d", actor, reason)
     kept = store.withdrawals.keep_in_service("d", "Ada", "a bad driver, not the GPU")
-    assert (kept.state, kept.held_run) == (State.PRODUCTION, "")
+    assert (kept.state, kept.held_run) == (State.PRODUCTION, None)
     assert store.nodes.events("d")[-1].reason == "kept in service: a bad driver, not the GPU"
     with illegal(Refusal.NOTHING_HELD):
         store.withdrawals.keep_in_service("d", "Ada", "again")
