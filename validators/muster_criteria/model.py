@@ -96,6 +96,9 @@ SHARED_CAUSE = 0.3
 XID = "xid"
 """The rule of a finding about a driver's message (XID or SXID); its labels give kind and code."""
 
+KERNEL = "kernel"
+"""The rule of a finding about a kernel's message; its labels give the policy's entry as code."""
+
 
 @dataclasses.dataclass(frozen=True)
 class Finding:
@@ -135,7 +138,9 @@ class Finding:
 def subject(finding: Finding) -> str:
     """Returns the symptom that devices may share: the metric, or a driver message's kind and code ("xid 79")."""
     labels = dict(finding.labels)
-    return f"{labels['kind']} {labels['code']}" if finding.rule == XID and "code" in labels else finding.metric
+    return (
+        f"{labels['kind']} {labels['code']}" if finding.rule in (XID, KERNEL) and "code" in labels else finding.metric
+    )
 
 
 def measurement_reference(probe: str, metric: str, device: str, labels: tuple[tuple[str, str], ...] = ()) -> str:

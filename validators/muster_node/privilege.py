@@ -15,7 +15,7 @@ import subprocess
 from collections.abc import Sequence
 
 SERIAL_FILES = ("/sys/class/dmi/id/product_serial", "/sys/class/dmi/id/board_serial")
-DMESG = ("dmesg",)
+DMESG = ("dmesg", "-r")
 IPMITOOL = ("ipmitool", "sdr", "elist", "all")
 COMMANDS: tuple[tuple[str, ...], ...] = (*(("cat", file) for file in SERIAL_FILES), DMESG, IPMITOOL)
 

@@ -6,6 +6,7 @@ import dataclasses
 import datetime
 
 from muster.model.runs import RunKey
+from muster_criteria.kernel.policy import KernelEvent
 from muster_criteria.xid.policy import XidEvent
 
 
@@ -39,6 +40,19 @@ class KeptGolden:
     withdrawn_by: str = ""
     withdrawn_login: str = ""
     withdrawn_reason: str = ""
+
+
+@dataclasses.dataclass(frozen=True)
+class RecordedKernelEvent:
+    """One kernel message as a stage of a run reported it. ``during``: logged in that stage, not before it."""
+
+    node: str
+    sku: str
+    run_id: str
+    stage: str
+    seen_at: datetime.datetime
+    event: KernelEvent
+    during: bool
 
 
 @dataclasses.dataclass(frozen=True)

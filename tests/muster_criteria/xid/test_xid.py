@@ -215,6 +215,14 @@ def test_when_it_happened_matters(
     assert [finding.severity for finding in judgement.findings] == ([] if severity is None else [severity])
 
 
+def test_an_error_that_came_back_during_the_stage_is_the_stages_own(case: MakeCase) -> None:
+    """Messages of one text are one event: its first time alone would put it before the stage."""
+    again = logged(case("thermal"), 119, at=50.0, count=2)
+    for row in again.rows("xid"):
+        row["labels"]["last"] = "200.000000"
+    assert again.judge().verdict is Verdict.FAIL
+
+
 def test_a_finding_names_code_device_address_text_and_what_to_do(case: MakeCase) -> None:
     finding = logged(case("thermal"), 79, "GPU has fallen off the bus.", count=2).judge().findings[0]
     assert (finding.rule, finding.device, finding.action, finding.fault_class) == ("xid", "gpu3", "reboot", "pcie")

@@ -215,10 +215,10 @@ def test_a_gpu_without_a_backend_is_skipped():
 
 JOURNAL = """#!/bin/sh
 case " $* " in
-*" -k "*" short-monotonic "*) cat <<END
-[    0.000000] node-1 kernel: Linux version 6.8.0
-[  123.456789] node-1 kernel: NVRM: Xid (PCI:0000:1b:00): 79, GPU has fallen off the bus.
-[  500.000001] node-1 kernel: systemd[1]: Started something.
+*" -k "*" json "*) cat <<END
+{"MESSAGE":"Linux version 6.8.0","PRIORITY":"5","_SOURCE_MONOTONIC_TIMESTAMP":"0"}
+{"MESSAGE":"NVRM: Xid (PCI:0000:1b:00): 79, GPU lost.","PRIORITY":"3","_SOURCE_MONOTONIC_TIMESTAMP":"123456789"}
+{"MESSAGE":"usb 1-1: new device","PRIORITY":"6","_SOURCE_MONOTONIC_TIMESTAMP":"500000001"}
 END
 ;;
 *) echo "Nov 21 10:00:00 node-1 kernel: NVRM: Xid (PCI:0000:1b:00): 79, GPU has fallen off the bus." ;;
@@ -236,3 +236,4 @@ def test_a_reader_without_privilege_reads_when_each_message_came(tmp_path, monke
     log = HostHardware().kernel_log()
     assert [event.at for event in parse_xids(log)] == [123.456789]
     assert last_time(log) == 500.000001
+    assert [line[:3] for line in log] == ["<5>", "<3>", "<6>"]

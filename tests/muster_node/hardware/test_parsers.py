@@ -1,15 +1,16 @@
 """Parsers against recorded data: a new case is a new entry in data/*.json, without code."""
 
+import dataclasses
 import json
 from pathlib import Path
 
 import pytest
 
-from muster_node.hardware.host import kernel_log, parse
+from muster_node.hardware.host import kernel_events, kernel_log, parse
 
 DATA = Path(__file__).parent / "data"
 FILES = [json.loads(path.read_text(encoding="utf-8")) for path in sorted(DATA.glob("*.json"))]
-PARSERS = {**vars(parse), **vars(kernel_log)}
+PARSERS = {**vars(parse), **vars(kernel_log), **vars(kernel_events)}
 CASES = [
     pytest.param(file["parser"], case["input"], case["expected"], id=f"{file['parser']}: {case['about']}")
     for file in FILES
@@ -18,8 +19,8 @@ CASES = [
 
 
 def plain(value):
-    """What JSON can express: tuples are lists there."""
-    return json.loads(json.dumps(value))
+    """What JSON can express: tuples are lists there, dataclasses objects."""
+    return json.loads(json.dumps(value, default=dataclasses.asdict))
 
 
 @pytest.mark.parametrize(("parser", "text", "expected"), CASES)
@@ -28,7 +29,7 @@ def test_recorded(parser, text, expected):
 
 
 def test_every_parser_has_recordings():
-    parsers = {name for name in PARSERS if name.startswith("parse_")} - {"parse_clock"}
+    parsers = {name for name in PARSERS if name.startswith("parse_")} - {"parse_clock", "parse_xids"}
     assert parsers <= {file["parser"] for file in FILES}
 
 

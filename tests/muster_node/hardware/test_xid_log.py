@@ -113,3 +113,8 @@ def test_a_storm_is_folded_and_its_count_is_kept() -> None:
     assert sum(event.count for event in events) == len(storm) == 503
     assert [event.count for event in events if event.code == 79] == [3]
     assert len([event for event in events if event.code == 31]) == DISTINCT_MAX
+
+
+def test_alike_messages_keep_the_time_of_the_first_and_of_the_last() -> None:
+    (one,) = folded(parse_xids([LOST, LOST.replace("9107.4", "9200.4")]))
+    assert (one.count, one.at, one.last) == (2, 9107.481251, 9200.481251)

@@ -13,6 +13,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from muster_criteria.context.suspicion import METRICS as CORRUPTION
 from muster_criteria.model import (
     COMMON_CAUSE,
+    KERNEL,
     SHARED_CAUSE,
     XID,
     Action,
@@ -59,7 +60,7 @@ def symptom(finding: Finding) -> str:
         return ""
     if finding.metric in CORRUPTION:
         return ""
-    return subject(finding) if finding.rule in (*KINDS, XID) else f"{finding.metric} {finding.rule}"
+    return subject(finding) if finding.rule in (*KINDS, XID, KERNEL) else f"{finding.metric} {finding.rule}"
 
 
 def beside_others(judgement: Judgement, node: str, groups: Mapping[str, str], others: Iterable[Neighbour]) -> Judgement:

@@ -8,6 +8,7 @@ from typing import Annotated, Any, Literal
 from pydantic import BeforeValidator, Field, FiniteFloat, PrivateAttr, model_validator
 
 from muster_criteria.fleet.series.comparisons import Comparison, Derivation
+from muster_criteria.kernel.policy import KernelPolicy
 from muster_criteria.sku_files.figures import Absent, Figure
 from muster_criteria.sku_files.limits import Limit, labelled
 from muster_criteria.sku_files.peaks import peaks_of
@@ -170,6 +171,7 @@ class Sku(Written):
     names: Annotated[tuple[str, ...], BeforeValidator(as_tuple)] = ()
     includes: Annotated[tuple[str, ...], BeforeValidator(as_tuple)] = ()
     xid_policy: XidPolicy | None = None
+    kernel_policy: KernelPolicy
     devices: dict[Literal["gpu", "cpu", "core"], Annotated[int, Field(ge=0)] | Literal["inventory"]]
     sensors: Annotated[tuple[Sensor, ...], BeforeValidator(as_tuple)] = ()
     inventory: Annotated[tuple[Limit, ...], BeforeValidator(as_tuple)] = ()

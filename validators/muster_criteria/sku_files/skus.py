@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 import difflib
+import functools
 import hashlib
 import re
 from collections.abc import Sequence
@@ -15,6 +16,7 @@ from typing import Any
 from pydantic import ValidationError
 
 from muster_criteria import yaml_file
+from muster_criteria.kernel import policy as kernel
 from muster_criteria.sku_files.learned import BadCalibration, newest, read_learned, with_learned
 from muster_criteria.sku_files.lint import problems_of
 from muster_criteria.sku_files.model import BlockProgramme, Problem, Programme, Sku, SkuError
@@ -96,21 +98,23 @@ def read_sku(path: Path, search: Sequence[Path] = ()) -> tuple[Sku | None, list[
         text += programme_text
     try:
         policy_text, policy = _read_policy(raw.get("xid_policy"), search)
+        kernel_text, kernel_policy = _read_kernel_policy(raw.get("kernel_policy", kernel.DEFAULT), search)
         family_text, raw = _with_families(raw, search)
         learned_text, raw = _with_learned(raw, path, search)
         versions_text, raw = with_versions(raw, path.stem, search)
     except BadPolicy as error:
-        return None, [Problem(path.name, "xid_policy", "bad-policy", str(error)[:-1])]
+        return None, [Problem(path.name, "policies", "bad-policy", str(error)[:-1])]
     except SkuError as error:
         return None, [Problem(path.name, "includes", "bad-family", str(error))]
     except BadCalibration as error:
         return None, [Problem(path.name, "learned", "bad-calibration", str(error))]
     except BadVersions as error:
         return None, [Problem(path.name, "versions", "bad-versions", str(error))]
-    read = text + policy_text + family_text + learned_text + versions_text
+    read = text + policy_text + kernel_text + family_text + learned_text + versions_text
     digest = hashlib.sha256(read).hexdigest()
+    given = {"xid_policy": policy, "kernel_policy": kernel_policy, "file": path.name, "digest": digest}
     try:
-        sku = Sku.model_validate(raw | programmes | {"xid_policy": policy, "file": path.name, "digest": digest})
+        sku = Sku.model_validate(raw | programmes | given)
     except ValidationError as error:
         return None, _problems(path.name, error)
     if sku.name != path.stem:
@@ -167,6 +171,18 @@ def _read_policy(named: object, search: Sequence[Path]) -> tuple[bytes, XidPolic
     path = find_policy(str(named), _folders(search))
     text = path.read_bytes()
     return text, parse_policy(text, f"policies/{path.name}")
+
+
+@functools.lru_cache(maxsize=8)
+def _parsed_kernel_policy(text: bytes, where: str) -> kernel.KernelPolicy:
+    return kernel.parse_policy(text, where)
+
+
+def _read_kernel_policy(named: object, search: Sequence[Path]) -> tuple[bytes, kernel.KernelPolicy]:
+    """The policy for the kernel's messages: the shipped one where a SKU names none. Raises BadPolicy."""
+    path = find_policy(str(named), _folders(search))
+    text = path.read_bytes()
+    return text, _parsed_kernel_policy(text, f"policies/{path.name}")
 
 
 def _read_yaml(path: Path) -> tuple[bytes, dict[str, Any]]:

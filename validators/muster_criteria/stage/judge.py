@@ -15,6 +15,7 @@ from muster_criteria.context.suspicion import confirmed
 from muster_criteria.context.versions import judge_versions
 from muster_criteria.fleet.peers.references import References
 from muster_criteria.fleet.single import Compared, compare, derived
+from muster_criteria.kernel.judge import judge_kernel
 from muster_criteria.measured import StageResult
 from muster_criteria.model import UNJUDGED, Coverage, Finding, Gap, Judgement, Lack, Observation, Severity, Verdict
 from muster_criteria.rows import Row, rows_of
@@ -126,12 +127,12 @@ def _examine(result: StageResult, case: Case, evaluate: Evaluate) -> _Examined:
     found += _only_in_repeats(ran, found, sku, evaluate)
     found = [*confirmed(found, rows), *golden_findings(result, case.goldens)]
     devices = collections.Counter(frame.drop_duplicates("device")["kind"])
-    xids = judge_xids(result, sku.xid_policy)
+    xids, kernel = judge_xids(result, sku.xid_policy), judge_kernel(result, sku.kernel_policy)
     versions = judge_versions(result, sku, case.running)
-    found = [*corroborated(found), *xids.findings, *versions.findings]
+    found = [*corroborated(found), *xids.findings, *kernel.findings, *versions.findings]
     findings = in_order(with_common_causes(with_past(found, frame), devices))
     observations = observations_of(frame, {item.position for item in breaking}, sku)
-    for gap in (*weighed.pending, *xids.missing, *versions.missing):
+    for gap in (*weighed.pending, *xids.missing, *kernel.missing, *versions.missing):
         counted.miss(gap)
     return _Examined(
         counted.coverage(),

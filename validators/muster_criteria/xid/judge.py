@@ -59,7 +59,7 @@ def judge_xids(result: StageResult, policy: XidPolicy | None) -> XidJudgement:
     messages = [each for each in result.measurements if each.metric == EVENT]
     for event, measured in zip(events_of(result.measurements), messages, strict=True):
         response = response_to(event, policy)
-        during = began is None or event.at is None or event.at > began
+        during = event.after(began)
         key = (event.device, event.kind, event.code, response.severity, during)
         groups.setdefault(key, []).append((event, response, _reference(measured)))
     found = [
@@ -78,10 +78,10 @@ def events_of(measurements: Iterable[Measured]) -> tuple[XidEvent, ...]:
     A GPU that was lost under load no longer reports its PCI address: the one from before the load is used.
     """
     given = list(measurements)
-    gpus = {_place(each.text): each.device for each in given if each.metric == PLACE and each.text}
+    gpus = gpus_at(given)
     return tuple(
         event_of(
-            gpus.get(_place(each.labels.get("pci", "")), NO_GPU) if each.device == NO_GPU else each.device,
+            gpus.get(place_of(each.labels.get("pci", "")), NO_GPU) if each.device == NO_GPU else each.device,
             each.labels,
             each.text or "",
             each.samples,
@@ -91,7 +91,12 @@ def events_of(measurements: Iterable[Measured]) -> tuple[XidEvent, ...]:
     )
 
 
-def _place(address: str) -> tuple[str, ...]:
+def gpus_at(measurements: Iterable[Measured]) -> dict[tuple[str, ...], str]:
+    """{place of a PCI address: the GPU there}, of all that reported their address at some time of the stage."""
+    return {place_of(each.text): each.device for each in measurements if each.metric == PLACE and each.text}
+
+
+def place_of(address: str) -> tuple[str, ...]:
     """Domain, bus and slot of a PCI address: NVML writes it with a longer domain than the kernel, and a function."""
     domain, *rest = address.lower().partition(".")[0].split(":")
     return (domain.lstrip("0"), *rest)
@@ -100,19 +105,24 @@ def _place(address: str) -> tuple[str, ...]:
 def event_of(device: str, labels: Mapping[str, Any], text: str, count: int) -> XidEvent:
     """One message, from a measurement's labels."""
     code = str(labels.get("code", ""))
-    try:
-        at = float(str(labels.get("at", "")))
-    except ValueError:
-        at = None
     return XidEvent(
         kind="sxid" if labels.get("kind") == "sxid" else "xid",
         code=int(code) if code.isascii() and code.isdigit() else 0,
         device=device,
         pci=str(labels.get("pci", "")),
         text=text,
-        at=at,
+        at=seconds_of(labels.get("at")),
         count=count,
+        last=seconds_of(labels.get("last")),
     )
+
+
+def seconds_of(label: object) -> float | None:
+    """The seconds since boot that a label gives; None for anything else."""
+    try:
+        return float(str(label))
+    except ValueError:
+        return None
 
 
 def returned(boots: Sequence[Iterable[XidEvent]], now: Sequence[XidEvent], policy: XidPolicy) -> tuple[Evidence, ...]:

@@ -170,7 +170,8 @@ class XidPolicy(Written):
 
 @dataclasses.dataclass(frozen=True)
 class XidEvent:
-    """One XID or SXID of a node. ``at``: seconds since boot, None if unknown; ``count``: how often it was logged."""
+    """One XID or SXID of a node. ``at``: seconds since boot, None if unknown; ``count``: how often it was logged;
+    ``last``: when for the last time, None if once or unknown."""
 
     kind: Kind
     code: int
@@ -179,6 +180,12 @@ class XidEvent:
     text: str
     at: float | None = None
     count: int = 1
+    last: float | None = None
+
+    def after(self, began: float | None) -> bool:
+        """Whether it was logged (again) after ``began``; so it is taken where either time is unknown."""
+        latest = self.last if self.last is not None else self.at
+        return began is None or latest is None or latest > began
 
     @property
     def name(self) -> str:
@@ -296,4 +303,4 @@ def find_policy(name: str, folders: Sequence[Path]) -> Path:
             if (path := Path(folder) / "policies" / f"{name}.yaml").is_file():
                 return path
     known = sorted({path.stem for folder in folders for path in (Path(folder) / "policies").glob("*.yaml")})
-    raise BadPolicy(f"there is no XID policy {name!r}: known are {', '.join(known) or 'none'}.")
+    raise BadPolicy(f"there is no policy {name!r}: known are {', '.join(known) or 'none'}.")

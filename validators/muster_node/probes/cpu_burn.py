@@ -7,7 +7,6 @@ from __future__ import annotations
 
 from typing import Any
 
-from muster_node.hardware.host.kernel_log import hardware_errors
 from muster_node.hardware.pytorch import require_torch
 from muster_node.probe import Context, Metric, Param, Probe, Skip
 from muster_node.workloads.common import drop_percent, median, spread
@@ -33,7 +32,6 @@ class CpuBurn(Probe):
         "burn_rate_drop": Metric("%", "how much lower the last third of the burn is than the first"),
         "burn_rate_spread": Metric("%", "(fastest − slowest) / median of the CPUs' rates"),
         **HOST_METRICS,
-        "kernel_errors": Metric("count", "kernel messages about failing hardware during the burn"),
         "memory_burn_mismatches": Metric("count", "words of memory that did not hold what was written"),
     }
     needs = ("torch",)
@@ -45,7 +43,7 @@ class CpuBurn(Probe):
         devices = hardware.devices("cpu")
         if not devices:
             raise Skip("this machine offers no CPU to burn")
-        counters, log = Counters(hardware), hardware.kernel_log()
+        counters = Counters(hardware)
         start, last = hardware.clock.now(), [0.0]
 
         def tick() -> None:
@@ -65,7 +63,6 @@ class CpuBurn(Probe):
             context.emit("burn_rate_drop", device.id, value=drop, samples=samples, note=note)
         _emit_whole(context, burns)
         counters.emit_host(context)
-        _emit_kernel_errors(context, log)
 
 
 def _burning(torch: Any, context: Context) -> HostBurning:
@@ -79,13 +76,3 @@ def _emit_whole(context: Context, burns: list[HostBurn]) -> None:
     note = "" if value is not None else "there is only one CPU"
     context.emit("burn_rate_spread", "node", value=value, samples=len(medians), note=note)
     emit_memory(context, burns)
-
-
-def _emit_kernel_errors(context: Context, log_before: list[str] | None) -> None:
-    log_after = context.hardware.kernel_log()
-    if log_before is None or log_after is None:
-        context.emit("kernel_errors", "node", value=None, note="the kernel log cannot be read: no privilege")
-        return
-    known_lines = set(log_before)
-    errors = hardware_errors([line for line in log_after if line not in known_lines])
-    context.emit("kernel_errors", "node", value=len(errors), note="; ".join(errors[:3]))

@@ -16,7 +16,7 @@ from muster_node.hardware.seam import Fact
 XID = "xid"
 SXID = "sxid"
 
-_TIME = re.compile(r"^\s*\[\s*(\d+(?:\.\d+)?)\]")
+_TIME = re.compile(r"^(?:<\d{1,4}>)?\s*\[\s*(\d+(?:\.\d+)?)\]")
 _XID = re.compile(r"NVRM: Xid \((?:PCI:)?([0-9A-Fa-f:.]+)((?:\s[^()]*)?)\): (\d{1,6})(?:,|$)\s*(.*)$")
 _SXID = re.compile(r"(nvidia-nvswitch\d+): SXid \((?:PCI:)?([0-9A-Fa-f:.]+)\): (\d{1,6})(?:,|$)\s*(.*)$")
 _SXID_DETAIL = re.compile(r"(Severity \d|Data \{|Engine instance)")
@@ -31,7 +31,8 @@ DISTINCT_MAX = 20
 
 @dataclasses.dataclass(frozen=True)
 class XidEvent:
-    """One message, or ``count`` messages with the same text. ``at``: the first one's seconds since boot."""
+    """One message, or ``count`` messages with the same text. ``at``: the first one's seconds since boot; ``last``: the
+    last one's, None for one message."""
 
     kind: str
     code: int
@@ -40,6 +41,7 @@ class XidEvent:
     text: str
     at: float | None
     count: int = 1
+    last: float | None = None
 
 
 def parse_xids(lines: Iterable[str]) -> list[XidEvent]:
@@ -88,7 +90,8 @@ def by_pci(inventory: Iterable[Fact]) -> dict[str, str]:
 def labels_of(event: XidEvent, number: int) -> dict[str, str]:
     """The labels of a message. ``number``: its place among those of the stage."""
     at = "" if event.at is None else f"{event.at:.6f}"
-    return {"kind": event.kind, "code": str(event.code), "pci": event.pci, "at": at, "n": str(number)}
+    labels = {"kind": event.kind, "code": str(event.code), "pci": event.pci, "at": at, "n": str(number)}
+    return labels if event.last is None else {**labels, "last": f"{event.last:.6f}"}
 
 
 def last_time(lines: Iterable[str]) -> float | None:
@@ -107,5 +110,6 @@ def folded(events: Iterable[XidEvent]) -> list[XidEvent]:
             alike.append(event)
             continue
         place = len(alike) - 1 if same is None else same
-        alike[place] = dataclasses.replace(alike[place], count=alike[place].count + event.count)
+        last = event.last if event.last is not None else event.at
+        alike[place] = dataclasses.replace(alike[place], count=alike[place].count + event.count, last=last)
     return [event for alike in kept.values() for event in alike]

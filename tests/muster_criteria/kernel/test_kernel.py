@@ -1,0 +1,203 @@
+"""The kernel's messages: what the shipped policy says, how it is read, and what becomes of a node's log under it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import pytest
+import yaml
+
+from muster_criteria.kernel.policy import KernelPolicy, parse_policy
+from muster_criteria.model import Action, Lack, Severity, Verdict
+from muster_criteria.sku_files.model import Sku
+from muster_criteria.sku_files.programme import stage_probes
+from muster_criteria.sku_files.skus import SHIPPED, list_skus, load_sku
+from muster_criteria.xid.policy import BadPolicy
+from muster_node.hardware.host.kernel_events import folded, labels_of, parse_events
+from tests.muster_criteria.nodes import Case, MakeCase
+
+SHIPPED_POLICY = SHIPPED / "policies" / "kernel.yaml"
+BEGAN = 100.0
+
+# Forms of messages as kernels print them (each source: the driver named in the policy); numbers of our own.
+OFF_BUS = [
+    "<3>[  843.300001] NVRM: The NVIDIA GPU 0000:4e:00.0",
+    "               NVRM: (PCI ID: 10de:2330) installed in this system has",
+    "               NVRM: fallen off the bus and is not responding to commands.",
+]
+ACA = [
+    "[ 8390.7] amdgpu 0000:29:00.0: {1}uncorrectable hardware error(ERREVENT_ATHUB_INTERRUPT) detected!",
+    "[ 8390.8] amdgpu 0000:9a:00.0: {1}[Hardware Error]: Accelerator Check Architecture events logged",
+    "[ 8390.80001] amdgpu 0000:9a:00.0: {1}[Hardware Error]: aca entry[00].STATUS=0x98000800003e0000",
+]
+ARM64_OOPS = [
+    "[  165.05] nvidia-nvlink: Nvlink Core is being initialized, major device number 242",
+    "[  165.06] Internal error: Oops - BTI: 0000000036000002 [#1] SMP",
+    "[  165.07] Modules linked in: nvidia(O+) ib_core",
+]
+X86_OOPS = [
+    "<1>[  165.06] BUG: kernel NULL pointer dereference, address: 0000000000000008",
+    "<1>[  165.06] #PF: supervisor read access in kernel mode",
+    "<0>[  165.07] Oops: 0000 [#1] PREEMPT SMP NOPTI",
+]
+STALL = ["[  121.0] rcu: INFO: rcu_sched detected expedited stalls on CPUs/tasks: { 2-.... } 21 jiffies s: 9"]
+SATA = [
+    "[ 5021.1] ata1.00: exception Emask 0x0 SAct 0x1 SErr 0x0 action 0x6 frozen",
+    "[ 5021.2] ata1.00: failed command: READ FPDMA QUEUED",
+    "[ 5021.3] ata1: hard resetting link",
+    "[ 5021.4] ata1: SATA link up 6.0 Gbps (SStatus 133 SControl 300)",
+    "[ 5021.5] ata1: EH complete",
+]
+CORRECTED = [
+    f"<4>[  300.10000{number}] {{1}}[Hardware Error]: {text}"
+    for number, text in enumerate(
+        (
+            "Hardware error from APEI Generic Hardware Error Source: 512",
+            "It has been corrected by h/w and requires no further action",
+            "event severity: corrected",
+            " Error 0, type: corrected",
+            " fru_text: B1",
+            "  section_type: memory error",
+            "  error_type: 2, single-bit ECC",
+        )
+    )
+]
+OOM = ["<3>[  300.1] Memory cgroup out of memory: Killed process 4711 (python3) total-vm:9000kB, anon-rss:8000kB"]
+UNHEARD = ["<3>[  300.1] newdriver 0000:41:00.0: flux capacitor misaligned"]
+
+
+@pytest.fixture(scope="module")
+def policy() -> KernelPolicy:
+    return parse_policy(SHIPPED_POLICY.read_bytes(), SHIPPED_POLICY.name)
+
+
+def logged(case: Case, log: Sequence[str], began: float = BEGAN) -> Case:
+    """A stage at whose begin the kernel log had come to ``began``, and whose log is this at the end."""
+    from muster_node.hardware.host.kernel_log import joined
+
+    case.add("inventory", "kernel_log_time", "node", began, "s")
+    events = parse_events(joined(log))
+    for number, event in enumerate(folded(events)):
+        case.add("kernel_events", "kernel_event", "node", event.text, "text",
+                 labels=labels_of(event, number), samples=event.count)  # fmt: skip
+    return case.set("kernel_event_total", value=float(len(events)))
+
+
+@pytest.mark.parametrize("sku", ["h100-sxm-8", "cpu-generic"])
+@pytest.mark.parametrize(
+    ("log", "code", "action", "places"),
+    [
+        (OFF_BUS, "gpu-off-bus", Action.INSPECT, ["0000:4e:00"]),
+        (ACA, "amdgpu-uncorrectable", Action.INSPECT, ["0000:29:00", "0000:9a:00"]),
+        (ARM64_OOPS, "oops", Action.REBOOT, [""]),
+        (X86_OOPS, "oops", Action.REBOOT, [""]),
+        (STALL, "lockup", Action.INSPECT, [""]),
+        (SATA, "disk-timeout", Action.INSPECT, [""]),
+    ],
+)
+def test_a_fault_fails_any_node_and_names_its_origin_first(
+    case: MakeCase, sku: str, log: list[str], code: str, action: Action, places: list[str]
+) -> None:
+    judgement = logged(case("integrity", sku), log).judge()
+    assert judgement.verdict is Verdict.FAIL, judgement.reason
+    assert [dict(each.labels).get("pci", "") for each in judgement.findings] == places
+    first = judgement.findings[0]
+    assert (first.rule, dict(first.labels)["code"], first.action) == ("kernel", code, action)
+
+
+@pytest.mark.parametrize(
+    ("log", "code", "when"),
+    [
+        (CORRECTED, "firmware-corrected", "during"),
+        (OOM, "out-of-memory", "during"),
+        (UNHEARD, "unknown", "during"),
+    ],
+)
+def test_what_lost_nothing_or_is_unknown_warns(case: MakeCase, log: list[str], code: str, when: str) -> None:
+    judgement = logged(case("thermal"), log).judge()
+    assert judgement.verdict is Verdict.WARN, judgement.reason
+    assert [dict(each.labels)["code"] for each in judgement.findings] == [code]
+    assert dict(judgement.findings[0].labels)["when"] == when
+
+
+def test_a_corrected_record_of_seven_lines_is_one_error(case: MakeCase) -> None:
+    finding = logged(case("thermal"), CORRECTED).judge().findings[0]
+    assert len(finding.measurements) == 1
+    assert "times" not in finding.observed
+    again = [line.replace("[  300.", "[  400.").replace("{1}", "{2}") for line in CORRECTED]
+    assert "2 times" in logged(case("thermal"), [*CORRECTED, *again]).judge().findings[0].observed
+
+
+@pytest.mark.parametrize(
+    ("log", "verdict", "severities"),
+    [
+        (OFF_BUS, Verdict.FAIL, [Severity.CRITICAL]),  # a reboot would have emptied the log
+        (STALL, Verdict.WARN, [Severity.WARNING]),
+        (CORRECTED, Verdict.PASS, [Severity.INFO]),
+        (OOM, Verdict.PASS, []),  # some user's job
+        (UNHEARD, Verdict.PASS, []),  # sound machines print errors at boot
+    ],
+)
+def test_before_the_stage_it_counts_less(
+    case: MakeCase, log: list[str], verdict: Verdict, severities: list[Severity]
+) -> None:
+    judgement = logged(case("thermal"), log, began=9_000.0).judge()
+    assert judgement.verdict is verdict, judgement.reason
+    assert [each.severity for each in judgement.findings] == severities
+
+
+def test_the_same_message_before_and_during_the_stage_is_the_stages_own(case: MakeCase) -> None:
+    before = STALL[0].replace("121.0", " 50.0")
+    assert logged(case("thermal"), [before, STALL[0]]).judge().verdict is Verdict.FAIL
+
+
+def test_a_warning_that_no_entry_knows_is_nothing(case: MakeCase) -> None:
+    assert logged(case("thermal"), ["<4>[ 300.1] newdriver: error 7 while idle"]).judge().verdict is Verdict.PASS
+
+
+def test_a_gpu_that_was_lost_is_named_by_where_it_was_before_the_load(case: MakeCase) -> None:
+    lost = logged(case("thermal"), OFF_BUS)
+    lost.add("inventory", "pci_address", "gpu5", "00000000:4E:00.0", "text")
+    assert lost.judge().findings[0].device == "gpu5"
+
+
+def test_messages_that_are_counted_but_not_listed_are_missing(case: MakeCase) -> None:
+    storm = logged(case("thermal"), STALL).set("kernel_event_total", value=9.0).judge()
+    assert [(gap.code, gap.device) for gap in storm.coverage.missing] == [(Lack.NOT_REPORTED, "node")]
+
+
+@pytest.mark.parametrize("name", list_skus())
+def test_every_stage_of_every_sku_reads_the_kernel_log(name: str) -> None:
+    sku: Sku = load_sku(name)
+    stages = {(stage, level) for stage in sku.programme.stages for level in ("demo", "short", "standard", "long")}
+    assert all("kernel_events" in stage_probes(sku, stage, level) for stage, level in stages)
+
+
+@pytest.mark.parametrize(
+    ("change", "where"),
+    [
+        ({"matches": ["(off"]}, "not a regular expression"),
+        ({"examples": ["<3>[ 1.0] something else"]}, "is read as unknown"),
+        ({"source": "hearsay"}, "there is no source"),
+        ({"name": "unknown"}, "not allowed"),
+    ],
+)
+def test_a_policy_that_cannot_work_is_refused_with_the_place(change: dict[str, object], where: str) -> None:
+    raw = yaml.safe_load(SHIPPED_POLICY.read_text(encoding="utf-8"))
+    raw["entries"] = [{**raw["entries"][0], **change}]
+    with pytest.raises(BadPolicy) as caught:
+        parse_policy(yaml.safe_dump(raw).encode(), "kernel.yaml")
+    assert str(caught.value).startswith("kernel.yaml: ")
+    assert where in str(caught.value)
+
+
+def test_a_new_kind_of_message_is_one_entry(case: MakeCase, policy: KernelPolicy) -> None:
+    raw = yaml.safe_load(SHIPPED_POLICY.read_text(encoding="utf-8"))
+    raw["entries"].insert(0, {"name": "flux", "matches": ["flux capacitor"], "meaning": "the flux is off",
+                              "severity": "ISOLATE", "fault": "node", "action": "rma", "source": "here",
+                              "examples": UNHEARD})  # fmt: skip
+    spoilt = logged(case("thermal"), UNHEARD)
+    spoilt.sku = spoilt.sku.model_copy(update={"kernel_policy": parse_policy(yaml.safe_dump(raw).encode(), "mine")})
+    judgement = spoilt.judge()
+    assert judgement.verdict is Verdict.FAIL
+    assert [dict(each.labels)["code"] for each in judgement.findings] == ["flux"]
