@@ -45,6 +45,8 @@ NUMBERS = {
     "clock_synchronised": 1.0,
     "burn_rate": {"cpu": 40.0, "gpu": 740.0},
     "burn_rate_drop": 1.0,
+    "cpu_quota": 100.0,
+    "cpu_share": 99.0,
     "burn_rate_per_clock": 461.0,
     "gemm_checked_elements": 1e6,
     "gemm_checked_fraction": 100.0,

@@ -133,6 +133,27 @@ class Transfer:
     peer: Device | None = None
 
 
+@dataclasses.dataclass(frozen=True)
+class CpuTime:
+    """What the CPU loads of this process got. Timed work by CPU, in seconds by the wall clock and of CPU time.
+
+    ``stolen_s``, ``others_s``: seconds that other machines of the host and other processes had these CPUs meanwhile, None
+    if unknown. ``held_s``: seconds that a control group's quota held the load back, over all CPUs, None where none is
+    counted; ``throttled_periods`` of ``periods`` with a quota. ``quota``: the tightest, in CPUs, None without one.
+    ``cpus``: CPUs that were loaded at once.
+    """
+
+    wall_s: dict[str, float]
+    cpu_s: dict[str, float]
+    stolen_s: float | None
+    others_s: float | None
+    held_s: float | None
+    throttled_periods: int
+    periods: int
+    quota: float | None
+    cpus: int
+
+
 class Compute(abc.ABC):
     """Compute on one device, through PyTorch: tensors live in ``torch_device``, work is timed by the device.
 
@@ -353,6 +374,10 @@ class Hardware(abc.ABC):
             for error in sorted(errors, key=lambda error: isinstance(error, StartAborted)):
                 raise error
             return [future.result() for future in futures]
+
+    def cpu_time(self) -> CpuTime | None:
+        """What CPU loads of this process got so far; None without any, and on simulated hardware."""
+        return None
 
     def lost(self, device: Device) -> bool:
         """Whether the driver reports a GPU as lost (fallen off the bus). False where it does not answer at all."""

@@ -9,6 +9,7 @@ from typing import Any
 
 from muster_node.hardware.pytorch import require_torch
 from muster_node.probe import Context, Metric, Param, Probe, Skip
+from muster_node.workloads import cpu_shares
 from muster_node.workloads.common import drop_percent, median, spread
 from muster_node.workloads.counters import HOST_METRICS, Counters
 from muster_node.workloads.host_load import HostBurn, HostBurning, emit_memory
@@ -32,6 +33,7 @@ class CpuBurn(Probe):
         "burn_rate_drop": Metric("%", "how much lower the last third of the burn is than the first"),
         "burn_rate_spread": Metric("%", "(fastest − slowest) / median of the CPUs' rates"),
         **HOST_METRICS,
+        **cpu_shares.METRICS,
         "memory_burn_mismatches": Metric("count", "words of memory that did not hold what was written"),
     }
     needs = ("torch",)
@@ -63,6 +65,7 @@ class CpuBurn(Probe):
             context.emit("burn_rate_drop", device.id, value=drop, samples=samples, note=note)
         _emit_whole(context, burns)
         counters.emit_host(context)
+        cpu_shares.emit_cpu_shares(context)
 
 
 def _burning(torch: Any, context: Context) -> HostBurning:

@@ -16,6 +16,7 @@ from typing import Any
 from muster_node.hardware.pytorch import require_torch
 from muster_node.hardware.seam import Compute, Device, Timing, Worker
 from muster_node.probe import Context, Metric, Param, Probe, Skip
+from muster_node.workloads import cpu_shares
 from muster_node.workloads.common import FORMATS, median, precision_of, quantile, seed_of, spread
 from muster_node.workloads.each_device import error_of, on_each
 from muster_node.workloads.products import Products, Shape
@@ -67,6 +68,7 @@ class GemmRate(Probe):
         "gemm_rate_alone": Metric("TFLOPS", "median rate of a GPU while the others rest"),
         "gemm_sustained_to_burst": Metric("%", "median rate against that of the first five seconds after a rest"),
         "gemm_rate_to_best": Metric("%", "rate against the best of a search over shapes, which the note names"),
+        **cpu_shares.METRICS,
     }
     needs = ("torch",)
 
@@ -86,6 +88,7 @@ class GemmRate(Probe):
                 measured = (_on_gpus if gpus else _on_cores)(context, torch, dtype) or measured
         if not measured:
             raise Skip("no device here multiplies any of the formats asked for")
+        cpu_shares.emit_cpu_shares(context)
 
 
 @dataclasses.dataclass(frozen=True)

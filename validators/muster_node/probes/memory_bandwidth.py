@@ -11,6 +11,7 @@ from typing import Any, Callable
 from muster_node.hardware.pytorch import require_torch
 from muster_node.hardware.seam import Compute, Device, Worker
 from muster_node.probe import Context, Metric, Param, Probe, Skip
+from muster_node.workloads import cpu_shares
 from muster_node.workloads.common import MIB, median, spread
 from muster_node.workloads.each_device import error_of, on_each
 
@@ -37,7 +38,7 @@ class MemoryBandwidth(Probe):
             None, "size of each of the three arrays in MiB, of the machine and of each GPU; None: well beyond caches"
         ),
     }
-    metrics = {"memory_bandwidth": Metric("GB/s", "bytes read and written per second")}
+    metrics = {"memory_bandwidth": Metric("GB/s", "bytes read and written per second"), **cpu_shares.METRICS}
     needs = ("torch",)
 
     def run(self, context: Context) -> None:
@@ -57,6 +58,7 @@ class MemoryBandwidth(Probe):
         for op in _BYTES_PER_ELEMENT:
             passes = [sum(each) for each in zip(*(rates[op] for rates in together))]
             _emit(context, "memory", op, passes, why_not)
+        cpu_shares.emit_cpu_shares(context)
 
 
 def _measure(context: Context, torch: Any, devices: list[Device]) -> list[Any]:

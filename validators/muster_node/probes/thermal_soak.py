@@ -14,6 +14,7 @@ from typing import Any, NamedTuple
 from muster_node.hardware.pytorch import require_torch
 from muster_node.hardware.seam import NOT_SUPPORTED, Device, Hardware, Sample, Worker
 from muster_node.probe import Context, Metric, Param, Probe
+from muster_node.workloads import cpu_shares
 from muster_node.workloads.common import best_devices, drop_percent, median, seed_of, spread
 from muster_node.workloads.cooling import cooldown_constant, time_to_steady
 from muster_node.workloads.each_device import error_of, on_each
@@ -72,6 +73,7 @@ class ThermalSoak(Probe):
         "gpu_lost": Metric("bool", "whether the GPU fell off the bus or stopped answering during the soak"),
         "soak_rate": Metric("GFLOPS", "median rate of the load", "TFLOPS"),
         "soak_rate_drop": Metric("%", "how much lower the rate is in the last third than in the first"),
+        **cpu_shares.METRICS,
     }
     needs = ("torch",)
 
@@ -93,6 +95,7 @@ class ThermalSoak(Probe):
             _emit_load(context, device, result)
             if device.kind == "gpu":
                 _emit_lost(context, device, error_of(result))
+        cpu_shares.emit_cpu_shares(context)
         cooling = _cool_down(context)
         _emit_sensor_shares(context, devices, record)
         summarise(context, record)

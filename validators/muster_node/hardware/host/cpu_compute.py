@@ -1,7 +1,7 @@
 """Compute on one logical CPU through PyTorch: single-threaded, timed by the CPU time of the thread.
 
 CPU time corresponds to a GPU's device time: a slow clock or slow memory increases it, but time that the kernel gives to
-another process on the core does not.
+another process on the core does not. What it hides, a core that hardly gets any time, ``cpu_time`` keeps beside it.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager
 from typing import Any
 
-from muster_node.hardware.host import parse
+from muster_node.hardware.host import cpu_time, parse
 from muster_node.hardware.host.sysfs import Files
 from muster_node.hardware.pytorch import require_torch
 from muster_node.hardware.seam import Compute, Device, Timing
@@ -66,9 +66,11 @@ class CpuCompute(Compute):
     def _timed(self) -> Iterator[Timing]:
         timing = Timing()
         before = self._clock_mhz()
-        start = time.thread_time()
+        began, start = time.monotonic(), time.thread_time()
         yield timing
         timing.seconds = time.thread_time() - start
+        cpu_time.timed.cpu_s += timing.seconds
+        cpu_time.timed.wall_s += time.monotonic() - began
         after = self._clock_mhz()
         if before is not None and after is not None:
             timing.mean_clock_mhz = (before + after) / 2

@@ -16,6 +16,8 @@ import traceback
 from multiprocessing.connection import wait
 from typing import Any, Callable
 
+from muster_node.hardware.host import cpu_time
+from muster_node.hardware.host.cpu_time import Spent
 from muster_node.hardware.seam import Clock, Device, Worker
 from muster_node.probe import Skip
 
@@ -33,8 +35,11 @@ def run_pinned(
     clock: Clock,
     tick: Callable[[], None] | None = None,
     tick_s: float = 1.0,
-) -> list[Any]:
-    """``Hardware.at_once`` for CPUs. Raises Skip as a worker raised it, WorkerFailed for anything else."""
+) -> list[tuple[Any, Spent]]:
+    """``Hardware.at_once`` for CPUs: what each worker returned, and the time that it got.
+
+    Raises Skip as a worker raised it, WorkerFailed for anything else.
+    """
     context = multiprocessing.get_context("fork")
     processes, pipes = [], []
     try:
@@ -113,7 +118,9 @@ def _work_in_child(
         os.sched_setaffinity(0, {device.index})
         if "torch" in sys.modules:
             sys.modules["torch"].set_num_threads(1)
-        pipe.send((_DONE, work(Worker(device, index, count, ready))))
+        cpu_time.begin_worker()
+        result = work(Worker(device, index, count, ready))
+        pipe.send((_DONE, (result, cpu_time.spent())))
     except Skip as skip:
         pipe.send((_SKIP, str(skip)))
     except BaseException as error:

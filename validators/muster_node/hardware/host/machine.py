@@ -8,7 +8,7 @@ import pathlib
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any, Callable
 
-from muster_node.hardware.host import fabric, firmware, inventory, kernel_log, parse
+from muster_node.hardware.host import cpu_time, fabric, firmware, inventory, kernel_log, parse
 from muster_node.hardware.host.cpu_compute import CpuCompute
 from muster_node.hardware.host.cpu_workers import run_pinned
 from muster_node.hardware.host.inventory import fact
@@ -21,6 +21,7 @@ from muster_node.hardware.seam import (
     NOT_SUPPORTED,
     SCRATCH_DISK,
     Compute,
+    CpuTime,
     Device,
     Fact,
     Hardware,
@@ -49,6 +50,7 @@ class HostHardware(Hardware):
         self._accelerators = accelerators
         self._allowed = sorted(os.sched_getaffinity(0))
         self._sensors = HostSensors(self._files, self.clock)
+        self._cpu_ledger = cpu_time.Ledger()
 
     def devices(self, kind: str) -> list[Device]:
         """CPUs are those that this process may run on, named by the kernel's numbers."""
@@ -146,6 +148,10 @@ class HostHardware(Hardware):
         flags = parse.parse_cpuinfo(self._files.text("/proc/cpuinfo"))["flags"]
         return CpuCompute(device, self._files, flags)
 
+    def cpu_time(self) -> CpuTime | None:
+        """By the workers' own clocks, /proc/stat and the control groups above this process."""
+        return self._cpu_ledger.total()
+
     def lost(self, device: Device) -> bool:
         """By the GPUs' own backend."""
         return self._accelerators is not None and self._accelerators.lost(device)
@@ -165,7 +171,11 @@ class HostHardware(Hardware):
     ) -> list[Any]:
         """On CPUs in pinned processes, on GPUs in threads."""
         if devices and devices[0].kind == "cpu":
-            return run_pinned(devices, work, self.clock, tick, tick_s)
+            before = cpu_time.snapshot(self._files, devices)
+            done = run_pinned(devices, work, self.clock, tick, tick_s)
+            used = [each for _, each in done]
+            self._cpu_ledger.add(devices, used, before, cpu_time.snapshot(self._files, devices))
+            return [result for result, _ in done]
         return super().at_once(devices, work, tick, tick_s)
 
 
