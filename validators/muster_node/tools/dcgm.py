@@ -1,8 +1,7 @@
 """Output of ``dcgmi diag -j``, DCGM 2 to 4.
 
-Severities and categories of errors are those of DCGM's ``dcgm_errors.h`` (DCGM 3.1 and later): a severity of
-1 is "monitor", 5 is "configuration"; a category of 3 is "software configuration" (persistence mode off, a missing
-library path). Neither is a fault of a GPU.
+A test's own "Fail" stands, whatever severity or category its error has: DCGM calls a refused CUDA context and lost PCIe
+lanes things to monitor. Only errors named here by their number (``dcgm_errors.h``, DCGM 3.1 and later) blame no hardware.
 """
 
 from __future__ import annotations
@@ -21,10 +20,27 @@ _ROOTS = ("DCGM Diagnostic", "DCGM GPU Diagnostic")
 _NO_STATUS = "no status"
 _SUMMARY = "test_summary"
 _TEXT_MAX = 200
-_NO_FAULT_SEVERITIES = (1, 5)
-_CONFIGURATION = 3
+_NO_FAULT = {
+    18: "no access to a file",
+    21: "a bad parameter",
+    22: "a library that cannot be opened",
+    23: "a driver on the deny list",
+    25: "graphics processes on the GPU",
+    26: "no connection to the host engine",
+    28: "variables of CUDA in the environment",
+    29: "persistence mode",
+    47: "a test that was aborted",
+    48: "a test that is disabled",
+    60: "ECC that is not supported",
+}
+"""Errors about settings and software, by number: DCGM_FR_NO_ACCESS_TO_FILE, …"""
+
+_THERMAL = (40, 41)
+_NO_TIME = re.compile(r"violations totaling 0(\.0+)? seconds", re.IGNORECASE)
+"""DCGM_FR_THERMAL_VIOLATIONS(_TS) of no time at all is none."""
+
 _SETTING = re.compile(r"persistence mode", re.IGNORECASE)
-"""Errors about settings, in versions that print no category."""
+"""Errors about settings, in versions that print no number."""
 _GPU = re.compile(r"\bGPU (\d+)\b")
 
 
@@ -149,11 +165,12 @@ def _errors(result: dict[str, Any]) -> tuple[Error, ...]:
     for each in listed:
         entry = each if isinstance(each, dict) else {"warning": each}
         text = " ".join(str(entry.get("warning", entry)).split())[:_TEXT_MAX]
-        harmless = (
-            entry.get("error_severity") in _NO_FAULT_SEVERITIES
-            or entry.get("error_category") == _CONFIGURATION
-            or _SETTING.search(text)
-        )
         if text:
-            errors.append(Error(text, not harmless))
+            errors.append(Error(text, not _blames_no_hardware(entry.get("error_id"), text)))
     return tuple(errors)
+
+
+def _blames_no_hardware(number: Any, text: str) -> bool:
+    if number is None:
+        return bool(_SETTING.search(text))
+    return number in _NO_FAULT or (number in _THERMAL and bool(_NO_TIME.search(text)))
