@@ -35,9 +35,19 @@ _SYSTEM = "node.kubernetes.io/"
 _APART = {
     "node.cloudprovider.kubernetes.io/": "not initialised, or shut down, by its cloud",
     "ToBeDeletedByClusterAutoscaler": "being removed by the autoscaler",
-    "DeletionCandidateOfClusterAutoscaler": "being removed by the autoscaler",
+    "startup-taint.cluster-autoscaler.kubernetes.io/": "not initialised yet",
+    "ignore-taint.cluster-autoscaler.kubernetes.io/": "not initialised yet",
+    "karpenter.sh/disrupted": "being removed by Karpenter",
+    "karpenter.sh/disruption": "being removed by Karpenter",
+    "karpenter.sh/unregistered": "not registered with Karpenter yet",
+    "aws-node-termination-handler/": "about to be ended by its cloud",
+    "cloud.google.com/impending-node-termination": "about to be ended by its cloud",
 }
-"""Beginnings of taints of nodes that are left alone, beside those of ``node.kubernetes.io/`` other than a cordon's."""
+"""Beginnings of taints of nodes that are left alone, beside those of ``node.kubernetes.io/`` other than a cordon's.
+
+The autoscaler's soft taint ``DeletionCandidateOfClusterAutoscaler:PreferNoSchedule`` is none of them: jobs still start
+on such a node, so it has to be closed when it fails a test.
+"""
 
 _CLOSING = ("NoSchedule", "NoExecute")
 _TEXT_MAX = 1000

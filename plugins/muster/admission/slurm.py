@@ -49,8 +49,17 @@ _APART = {
     "UNKNOWN": "in an unknown state",
     "INVALID": "registered with other resources than slurm.conf gives it",
     "FAIL": "failing",
+    "BLOCKED": "blocked by a job that has its part of the topology for itself",
 }
 """Beginnings of states and flags of nodes that are left alone."""
+
+_HARMLESS = frozenset({
+    "IDLE", "ALLOCATED", "MIXED", "COMPLETING",
+    "DRAIN", "UNDRAIN", "RESUME",
+    "CLOUD", "DYNAMIC_NORM", "DYNAMIC_FUTURE",
+})  # fmt: skip
+"""States and flags that say nothing against a node (slurm.h, NODE_STATE_…, as of 25.11). One that is in neither list,
+as of a newer version, keeps the node from counting as free, and is named."""
 
 
 class Login(pydantic.BaseModel):
@@ -211,7 +220,7 @@ class Slurm:
 
     def _seen(self, node: _Node, *, named: bool = False) -> Seen:
         words = _words(node)
-        apart = next((text for begin, text in _APART.items() if any(word.startswith(begin) for word in words)), "")
+        apart = _apart(words)
         drained = _DRAIN in words
         ours = drained and node.reason.startswith(PREFIX) and node.reason_set_by_user == self._our_user()
         used = "jobs in Slurm" if node.alloc_cpus or {"ALLOCATED", "MIXED", "COMPLETING"} & {*words} else ""
@@ -271,6 +280,12 @@ def _user_of(runner: Runner) -> str:
     if runner.login is None:
         return pwd.getpwuid(os.geteuid()).pw_name
     return runner.run("id", "-un").decode().strip()
+
+
+def _apart(words: list[str]) -> str:
+    known = next((text for begin, text in _APART.items() if any(word.startswith(begin) for word in words)), "")
+    unknown = [word for word in words if word not in _HARMLESS]
+    return known or (f"in a state that Muster does not know: {one_line(' '.join(unknown))}" if unknown else "")
 
 
 def _words(node: _Node) -> list[str]:

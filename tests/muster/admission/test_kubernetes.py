@@ -145,6 +145,32 @@ def test_a_node_in_trouble_is_left_alone(backend: AdmissionBackend, kubernetes: 
     assert condition(kubernetes)["status"] == "False", "once it is ready again, it must not count as qualified"
 
 
+@pytest.mark.parametrize(
+    ("key", "effect", "is_open"),
+    [
+        ("karpenter.sh/disrupted", "NoSchedule", False),
+        ("karpenter.sh/disruption", "NoSchedule", False),
+        ("karpenter.sh/unregistered", "NoExecute", False),
+        ("ToBeDeletedByClusterAutoscaler", "NoSchedule", False),
+        ("startup-taint.cluster-autoscaler.kubernetes.io/gpu", "NoSchedule", False),
+        ("DeletionCandidateOfClusterAutoscaler", "PreferNoSchedule", True),  # jobs still start on it
+        ("acme.example/dedicated", "NoSchedule", True),
+    ],
+)
+def test_a_node_that_an_autoscaler_removes_is_left_alone(
+    backend: AdmissionBackend, kubernetes: Cluster, key: str, effect: str, is_open: bool
+) -> None:
+    taints = [*kubernetes.nodes["n0"]["spec"]["taints"], {"key": key, "effect": effect}]
+    kubernetes.write("n0", "karpenter", {"spec": {"taints": taints}})
+    assert (seen(backend).open, bool(seen(backend).apart)) == (is_open, not is_open)
+    if is_open:
+        backend.withdraw("n0", "failed burn_in")
+        assert not seen(backend).open
+    else:
+        with pytest.raises(LeftAlone):
+            backend.withdraw("n0", "failed burn_in")
+
+
 def test_users_pods_are_jobs_and_those_of_the_node_are_not(backend: AdmissionBackend, kubernetes: Cluster) -> None:
     kubernetes.pod("exporter", "n0", ownerReferences=[{"kind": "DaemonSet", "name": "exporter"}])
     kubernetes.pod("coredns", "n0", namespace="kube-system")

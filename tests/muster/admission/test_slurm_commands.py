@@ -169,3 +169,30 @@ def test_a_command_under_sudo_reaches_the_cluster_of_the_settings_or_none(
     asked = [line for line in (tmp_path / "calls").read_text().splitlines() if line.startswith("sudo")]
     assert len(asked) == 2
     assert all(("--preserve-env=SLURM_CONF" in line) is bool(conf) for line in asked)
+
+
+@pytest.mark.parametrize(
+    ("states", "is_open", "apart"),
+    [
+        (["IDLE"], True, ""),
+        (["MIXED", "COMPLETING"], True, ""),
+        (["IDLE", "CLOUD", "DYNAMIC_NORM"], True, ""),
+        (["DOWN", "DYNAMIC_NORM"], False, "down"),
+        (["IDLE", "BLOCKED"], False, "blocked"),
+        (["IDLE", "CHILLED"], False, "CHILLED"),
+        (["HIBERNATING"], False, "HIBERNATING"),
+        (["IDLE", "DRAIN", "CHILLED"], False, "CHILLED"),
+    ],
+)
+def test_a_node_is_free_only_if_each_of_its_flags_is_known(
+    commands: Commands, states: list[str], is_open: bool, apart: str
+) -> None:
+    """As scontrol of 25.11 writes nodes, whose next version may add flags."""
+    node = {
+        "name": "n0", "state": states, "reason": "Not responding", "reason_set_by_user": "slurm", "features": ["a"],
+        "reason_changed_at": {"set": True, "infinite": False, "number": 1769096589}, "alloc_cpus": 0,
+    }  # fmt: skip
+    backend = commands(sinfo=write('{"sinfo": [{}]}'), scontrol=write(json.dumps({"nodes": [node]})), squeue="true")
+    seen = backend.look(["n0"])["n0"]
+    assert seen.open is is_open
+    assert (apart in seen.apart) if apart else not seen.apart

@@ -117,7 +117,9 @@ def test_every_cpu_that_the_machine_counts_must_be_measured(case: MakeCase) -> N
     spoilt = case("burn_in", "cpu-generic").set("cpu_threads", value=CPUS + 2.0)
 
     assert missing(spoilt.judge()) == {
-        (Lack.NOT_REPORTED, metric, f"cpu{n}") for metric in ("burn_rate", "burn_rate_drop") for n in (4, 5)
+        (Lack.NOT_REPORTED, metric, f"cpu{n}")
+        for metric in ("burn_rate", "burn_rate_drop", "cpu_share")
+        for n in (4, 5)
     }
 
 

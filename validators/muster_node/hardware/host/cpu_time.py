@@ -167,7 +167,11 @@ class Ledger:
                 more = ended.throttled_periods - begun.throttled_periods
                 if more > throttled:
                     throttled, periods = more, (ended.periods or 0.0) - (begun.periods or 0.0)
-        self._held, self._throttled, self._periods = self._held + held, self._throttled + throttled, self._periods + periods
+        self._held, self._throttled, self._periods = (
+            self._held + held,
+            self._throttled + throttled,
+            self._periods + periods,
+        )
 
     def total(self) -> CpuTime | None:
         """Everything so far; None if nothing was timed on a CPU."""
