@@ -1,4 +1,4 @@
-"""What a load on CPUs got of the wall clock, and who had the rest; with a real quota where control groups are writable."""
+"""What a load on CPUs got of the wall clock, and who had the rest; a real quota where control groups are writable."""
 
 from __future__ import annotations
 

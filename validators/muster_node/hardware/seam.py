@@ -137,9 +137,9 @@ class Transfer:
 class CpuTime:
     """What the CPU loads of this process got. Timed work by CPU, in seconds by the wall clock and of CPU time.
 
-    ``stolen_s``, ``others_s``: seconds that other machines of the host and other processes had these CPUs meanwhile, None
-    if unknown. ``held_s``: seconds that a control group's quota held the load back, over all CPUs, None where none is
-    counted; ``throttled_periods`` of ``periods`` with a quota. ``quota``: the tightest, in CPUs, None without one.
+    ``stolen_s``, ``others_s``: seconds that other machines of the host and other processes had these CPUs meanwhile,
+    None if unknown. ``held_s``: seconds that a control group's quota held the load back, over all CPUs, None where none
+    is counted; ``throttled_periods`` of ``periods`` with a quota. ``quota``: the tightest, in CPUs, None without one.
     ``cpus``: CPUs that were loaded at once.
     """
 

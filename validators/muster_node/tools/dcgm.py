@@ -1,7 +1,7 @@
 """Output of ``dcgmi diag -j``, DCGM 2 to 4.
 
 A test's own "Fail" stands, whatever severity or category its error has: DCGM calls a refused CUDA context and lost PCIe
-lanes things to monitor. Only errors named here by their number (``dcgm_errors.h``, DCGM 3.1 and later) blame no hardware.
+lanes things to monitor. Only errors named here by number (``dcgm_errors.h``, DCGM 3.1 and later) blame no hardware.
 """
 
 from __future__ import annotations

@@ -24,8 +24,8 @@ _LOST = ("cpu_others", "cpu_stolen", "cpu_throttled", "cpu_unexplained", "cpu_qu
 def emit_cpu_shares(context: Context) -> None:
     """Reports the shares of all loads on CPUs so far; nothing if there was none.
 
-    The label ``load`` is "brief" or "sustained". Causes are upper bounds: what others had while the load paused is counted
-    too, up to what the load lost; so ``cpu_unexplained`` is a lower bound.
+    The label ``load`` is "brief" or "sustained". Causes are upper bounds: what others had while the load paused is
+    counted too, up to what the load lost; so ``cpu_unexplained`` is a lower bound.
     """
     time = context.hardware.cpu_time()
     if time is None:

@@ -1,8 +1,8 @@
 """What CPU loads of this process got of the time: CPU time against the wall clock, and where the rest of it went.
 
-A rate by CPU time alone hides a machine that is held down: a core that a control group gives 10 % of the time, or that a
-hypervisor gives to others, computes as fast as ever in the time that it gets. Sources: proc(5) for steal and the ticks of
-other processes; Documentation/admin-guide/cgroup-v2.rst and Documentation/scheduler/sched-bwc.rst for quota and throttling.
+A rate by CPU time alone hides a machine that is held down: a core that a control group gives 10 % of the time, or that
+a hypervisor gives to others, computes as fast as ever in what it gets. Sources: proc(5) for steal and the ticks
+of other processes; Documentation/admin-guide/cgroup-v2.rst and Documentation/scheduler/sched-bwc.rst for quotas.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ def spent() -> Spent:
 
 @dataclasses.dataclass(frozen=True)
 class _Group:
-    """A control group's CPU bandwidth: its quota in CPUs (None: none), and what it has counted (None: it counts not)."""
+    """A control group's CPU bandwidth: its quota in CPUs (None: none), and what it has counted."""
 
     quota: float | None
     throttled_s: float | None
