@@ -10,6 +10,7 @@ import pytest
 import yaml
 
 from muster import store
+from muster.model.runs import RunKey
 from muster_criteria.measured import parse_result
 from muster_criteria.sku_files.skus import SHIPPED
 from muster_node.contract import Measurement
@@ -32,10 +33,11 @@ def record(*lines: str) -> None:
         labels = labels_of(event, number)
         measured.append(Measurement("kernel_events", "kernel_event", "node", "text", text=event.text, labels=labels))
     _, raw = fleet.result(serials={}, measurements=measured)
-    lease = store.leases.acquire("gpu-0001", fleet.DAG, "gpu-0001__r")
-    store.runs.begin(fleet.DAG, lease.run_id, "gpu-0001", "short", "for a test")
-    store.stages.record(fleet.DAG, lease.run_id, parse_result(raw), fleet.judgement(), raw)
-    store.leases.release(fleet.DAG, lease.run_id, "done")
+    key = RunKey(fleet.DAG, "gpu-0001__r")
+    store.leases.acquire("gpu-0001", key)
+    store.runs.begin(key, "gpu-0001", "short", "for a test")
+    store.stages.record(key, parse_result(raw), fleet.judgement(), raw)
+    store.leases.release(key, "done")
 
 
 def test_a_policy_is_shown_and_a_message_finds_its_entry(muster: Muster) -> None:
