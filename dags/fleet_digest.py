@@ -12,7 +12,7 @@ from airflow.sdk import DAG, CronTriggerTimetable, task
 
 from muster.model import dags
 from muster.operators import forms
-from muster.operators.reporting import mailing
+from muster.reporting import mailing
 
 with DAG(
     dag_id=dags.FLEET_DIGEST,

@@ -15,7 +15,7 @@ from airflow.sdk import DAG, task
 from muster.model import dags
 from muster.operators import forms, upkeep
 from muster.operators.lifecycle import held
-from muster.operators.reporting import sending
+from muster.reporting import sending
 
 LIVE = ["queued", "running"]
 

@@ -19,10 +19,10 @@ from muster.model.nodes import NewNode
 from muster.model.runs import RunKey
 from muster.model.states import State
 from muster.operators import upkeep
-from muster.operators.reporting import sending
 from muster.operators.testing import claims, qualification, remote_job, stage
 from muster.remote import jobs, outcome, ssh
 from muster.remote.zipapp import AgentFile
+from muster.reporting import sending
 from muster_criteria.model import Action, Coverage, FaultClass, Finding, Judgement, Severity, Verdict
 from muster_criteria.stage import judge as judging
 from muster_criteria.stage.case import Case

@@ -19,6 +19,7 @@ from muster.errors import LeftAlone, MusterError, Preempted, SchedulerDown
 from muster.model.nodes import Node
 from muster.model.schedulers import ADMITTED, WITHDRAWN, Place
 from muster.model.states import BROKEN, SERVING, State
+from muster.reporting import notices
 from muster.rules.idle.selection import Idle
 from muster.rules.transitions import INCONCLUSIVE_BUDGET
 from muster_criteria.context.suspicion import METRICS as CORRUPTION
@@ -273,7 +274,7 @@ def _end_corrupted_jobs(change: Place, backend: AdmissionBackend) -> None:
     for job in backend.end_jobs(change.name):
         sentence = f"job {job} was ended on it, since it corrupts data (end_corrupted_jobs of {change.cluster})"
         store.schedulers.note_ended_job(change.node, sentence)
-        store.notices.notify(f"ended job {job}/{change.node}", f"{_simulated(change.node)}{change.node}: {sentence}")
+        notices.notify(f"ended job {job}/{change.node}", f"{_simulated(change.node)}{change.node}: {sentence}")
 
 
 def mark_of(node: str) -> Mark:
@@ -353,7 +354,7 @@ def _compare(place: Place, seen: Mapping[str, Seen]) -> Iterable[str]:
         why = "somebody opened it, or its scheduler lost the drain"
         if not store.schedulers.drain_again(place.node, why):
             return
-        store.notices.notify(
+        notices.notify(
             f"drained again/{place.node}",
             f"{_simulated(place.node)}{place.node} is in {place.state} and was open in {place.cluster}: {why}; it is "
             f"drained again. See who opened it, and `muster node move` if it is healthy",
@@ -379,7 +380,7 @@ def _ask_about_request(node: str) -> None:
         f"that opens it: see `muster node show {node}`, remove the cause, and close it anew with {VERIFY}, or open it"
     )
     if store.schedulers.ask_about_request(node, question):
-        store.notices.notify(f"request not answered/{node}", f"{_simulated(node)}{question}")
+        notices.notify(f"request not answered/{node}", f"{_simulated(node)}{question}")
 
 
 def _simulated(node: str) -> str:

@@ -26,7 +26,7 @@ TASK_MODULES = (
     "muster.operators.testing.qualification",
     "muster.operators.testing.member",
     "muster.operators.testing.block",
-    "muster.operators.reporting.sending",
+    "muster.reporting.sending",
 )
 
 

@@ -16,7 +16,7 @@ from muster.admission import service
 from muster.errors import IllegalMove, MusterError, NodeLeased
 from muster.judging.reevaluate import reevaluate
 from muster.model.runs import Run, RunKey, StageVerdict
-from muster.operators.reporting import mailing
+from muster.reporting import mailing
 from muster_criteria.measured import StageResult
 from muster_criteria.model import Judgement, Verdict
 

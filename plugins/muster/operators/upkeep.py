@@ -11,7 +11,7 @@ from muster.audit import stream
 from muster.integration import closing
 from muster.model.figures import Purged
 from muster.model.runs import RunKey
-from muster.operators.reporting import archive
+from muster.reporting import archive
 
 log = logging.getLogger(__name__)
 

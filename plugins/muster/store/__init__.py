@@ -41,7 +41,6 @@ from muster.store.output import node_metrics as node_metrics
 from muster.store.output import overview as overview
 from muster.store.output import raw as raw
 from muster.store.queues import audit as audit
-from muster.store.queues import notices as notices
 from muster.store.queues import outbox as outbox
 from muster.store.queues import schedulers as schedulers
 from muster.store.testing import attempts as attempts

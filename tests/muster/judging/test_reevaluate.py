@@ -25,7 +25,7 @@ from muster.judging.references import metrics
 from muster.model.runs import Run, RunKey
 from muster.model.stages import STAGES
 from muster.operators import provisional, statistics
-from muster.operators.reporting import sending
+from muster.reporting import sending
 from muster.store.database.engine import writing
 from muster.store.database.models import MeasurementRow, StageRow
 from muster_criteria.chassis import Chassis

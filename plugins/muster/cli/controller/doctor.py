@@ -288,7 +288,7 @@ def _pool_fix(name: str, current: Settings) -> str:
 
 def mail(current: Settings) -> Check:
     """Reports have a recipient, and the mail server of the SMTP connection answers."""
-    from muster.rules import mail_rules
+    from muster.reporting import mail_rules
 
     try:
         rules = mail_rules.read(current.mail_rules)

@@ -26,6 +26,7 @@ from muster.model.questions import Question
 from muster.model.runs import RunKey
 from muster.model.states import State
 from muster.operators.testing import claims
+from muster.reporting import notices
 from muster.rules.gate import Admit, Refuse
 from muster.settings import settings
 
@@ -158,7 +159,7 @@ def lost(context: Context) -> None:
     node, key = _asked(context)
     why = f"the answer in run {key.run_id} of {key.dag_id} was not carried out: {context.get('exception')}"
     again = "the question is asked again, unless it is settled"
-    store.notices.notify(f"answer lost/{key}", f"{node}: {why}; {again}: see `muster approve`")
+    notices.notify(f"answer lost/{key}", f"{node}: {why}; {again}: see `muster approve`")
 
 
 def asked_again(key: RunKey, params: Mapping[str, Any]) -> list[dict[str, Any]]:

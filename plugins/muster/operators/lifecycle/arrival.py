@@ -22,6 +22,7 @@ from muster.integration import runid
 from muster.model.names import NODE_NAME
 from muster.model.stages import Level
 from muster.operators.testing import claims
+from muster.reporting import notices
 
 log = logging.getLogger(__name__)
 
@@ -117,7 +118,7 @@ def receive(
                 f"{node.name} of delivery {arrival.delivery} is not tested: its tests are {node.pause}; then clear the "
                 "run of new_hardware that received it"
             )
-            store.notices.notify(f"paused delivery/{partition_key}", sentence)
+            notices.notify(f"paused delivery/{partition_key}", sentence)
             raise AirflowSkipException(sentence)
     conf = {"node": node.name, "level": arrival.extra.level, "reason": arrival.reason, "pool": node.pool or None}
     return {"trigger_run_id": run_id, "conf": conf}

@@ -21,6 +21,7 @@ from muster.integration import runid
 from muster.model.runs import RunKey
 from muster.model.states import SERVING, State
 from muster.operators.testing import claims, qualification
+from muster.reporting import notices
 from muster.rules.idle import selection as planning
 from muster.rules.transitions import INCONCLUSIVE_BUDGET
 from muster_criteria.sku_files.model import SkuError
@@ -145,7 +146,7 @@ def conclude(key: RunKey) -> dict[str, str]:
 def _ask_about_no_verdict(name: str) -> None:
     node = store.nodes.get(name)
     if node.state is State.PRODUCTION and node.inconclusive >= INCONCLUSIVE_BUDGET:
-        store.notices.notify(
+        notices.notify(
             f"no verdict/{name}",
             f"{'[simulated] ' if node.simulated else ''}{name} serves, and {node.inconclusive} tests of it in a row "
             f"were inconclusive: see `muster node show {name}`, remove the cause, and test it again, or withdraw it "

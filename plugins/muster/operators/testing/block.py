@@ -254,7 +254,7 @@ def conclude(key: RunKey) -> str:
 
 def report(key: RunKey) -> dict[str, str]:
     """Mail a report for each member. Returns {member: delivery status}."""
-    from muster.operators.reporting import mailing, run_note
+    from muster.reporting import mailing, run_note
 
     run_note.annotate(key)
     return {name: mailing.send_report(key, node=name) for name in _members(key)}

@@ -19,6 +19,7 @@ from muster.model.nodes import Lease, Node
 from muster.model.runs import RunKey
 from muster.remote.launch import parse_launch
 from muster.remote.zipapp import build_agent
+from muster.reporting import notices
 from muster.settings import settings
 from muster_criteria.sku_files.model import SkuError
 from muster_criteria.sku_files.skus import load_sku
@@ -62,7 +63,7 @@ def controller_ready() -> None:
         build_agent(settings().home / "agents")
     except ControllerFault as fault:
         which = hashlib.sha256(str(fault).encode()).hexdigest()[:16]
-        store.notices.notify(f"controller fault/{which}", f"No node can be tested: {fault}")
+        notices.notify(f"controller fault/{which}", f"No node can be tested: {fault}")
         raise
 
 

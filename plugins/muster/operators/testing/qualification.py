@@ -16,9 +16,9 @@ from muster.admission import service
 from muster.errors import IllegalMove, MusterError, UnknownRun
 from muster.integration import closing, logins
 from muster.model.runs import RunKey
-from muster.operators.reporting import mailing, run_note
 from muster.operators.testing import claims, faults
 from muster.remote import attempt as remote
+from muster.reporting import mailing, run_note
 from muster_criteria.model import Verdict
 from muster_criteria.stages import STAGES
 

@@ -14,7 +14,7 @@ from muster.cli.controller import doctor
 from muster.integration.airflow_api import AirflowClient
 from muster.model.runs import RunKey
 from muster.model.states import State
-from muster.operators.reporting import sending
+from muster.reporting import sending
 from muster_criteria.model import Verdict
 from tests.muster import fleet
 from tests.muster.cli.test_decisions import asks

@@ -16,7 +16,7 @@ from airflow.sdk.exceptions import AirflowException
 
 from muster import store
 from muster.model.queues import OutboxMessage
-from muster.operators.reporting import notifying
+from muster.reporting import notifying
 from muster.settings import settings
 
 log = logging.getLogger(__name__)

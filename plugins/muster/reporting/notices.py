@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
+import datetime
 import logging
 from collections.abc import Sequence
 
+from muster import store
 from muster.errors import BadSettings
-from muster.rules import mail_rules
+from muster.reporting import mail_rules
 from muster.settings import settings
-from muster.store.database import access
-from muster.store.queues import outbox
 
 log = logging.getLogger(__name__)
 
@@ -20,7 +20,7 @@ def notify(about: str, sentence: str) -> None:
     MUSTER_MAIL_TO gets it, and the rules with ``notices``. Raises nothing: what it reports comes first.
     """
     try:
-        _queue(f"notice/{about}/{access.now():%Y-%m-%d}", sentence)
+        _queue(f"notice/{about}/{_now():%Y-%m-%d}", sentence)
     except Exception:
         log.exception("nothing can be queued about: %s", sentence)
 
@@ -39,12 +39,16 @@ def _queue(key: str, sentence: str) -> None:
             _mail(f"{key}/{rule.name}", sentence, recipients, rule)
         if rule.notifier:
             known = {"node": "", "verdict": "", "state": "", "headline": sentence, "link": "", "simulated": False}
-            outbox.notify(rule.name, key, known, rule.due(access.now()))
+            store.outbox.notify(rule.name, key, known, rule.due(_now()))
 
 
 def _mail(key: str, sentence: str, recipients: Sequence[str], rule: mail_rules.Rule | None = None) -> None:
     from muster_reports import mail
 
     message = mail.build_notice(key, sentence, settings().mail_from, recipients)
-    if outbox.add(key, message.as_bytes(), rule.due(access.now()) if rule else None) == "added":
+    if store.outbox.add(key, message.as_bytes(), rule.due(_now()) if rule else None) == "added":
         log.info("queued a mail: %s", sentence)
+
+
+def _now() -> datetime.datetime:
+    return datetime.datetime.now(datetime.UTC)

@@ -8,7 +8,7 @@ import pytest
 from muster import store
 from muster.integration.airflow_api import AirflowClient
 from muster.model.runs import RunKey
-from muster.operators.reporting import run_note
+from muster.reporting import run_note
 from muster_criteria.model import Verdict
 from tests.muster import fleet
 

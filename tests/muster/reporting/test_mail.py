@@ -13,7 +13,7 @@ import pytest
 from aiosmtpd.controller import Controller
 
 from muster import store
-from muster.operators.reporting import sending
+from muster.reporting import sending
 from muster_demo.services import free_port
 
 pytestmark = pytest.mark.usefixtures("sqlite_db")

@@ -8,7 +8,7 @@ import pytest
 from sqlalchemy import update
 
 from muster import store
-from muster.operators.reporting import sending
+from muster.reporting import sending
 from muster.store.database.engine import writing
 from muster.store.database.outgoing import OutboxRow
 

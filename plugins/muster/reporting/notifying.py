@@ -11,7 +11,7 @@ from airflow.sdk.module_loading import import_string
 
 from muster import store
 from muster.errors import BadSettings
-from muster.rules import mail_rules
+from muster.reporting import mail_rules
 from muster.settings import settings
 
 

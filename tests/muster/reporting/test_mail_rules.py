@@ -17,8 +17,7 @@ from aiosmtpd.controller import Controller
 from muster import store
 from muster.errors import BadSettings
 from muster.model.runs import RunKey
-from muster.operators.reporting import mailing, sending
-from muster.rules import mail_rules
+from muster.reporting import mail_rules, mailing, notices, sending
 from muster.store.database import access
 from muster_demo.services import free_port
 from tests.muster import fleet
@@ -51,7 +50,7 @@ class Clock:
 
     def __init__(self, patch: pytest.MonkeyPatch) -> None:
         self.now = MONDAY
-        for module, name in ((mailing, "_now"), (sending, "_now"), (access, "now")):
+        for module, name in ((mailing, "_now"), (sending, "_now"), (notices, "_now"), (access, "now")):
             patch.setattr(module, name, lambda: self.now)
 
 
@@ -155,8 +154,8 @@ def test_a_notice_reaches_somebody_wherever_the_recipients_are_named(
 ) -> None:
     monkeypatch.setenv("MUSTER_MAIL_TO", everything)
     use(monkeypatch, *rules)
-    store.notices.notify("ended job 7/n1", "job 7 was ended on n1")
-    store.notices.notify("ended job 7/n1", "job 7 was ended on n1")
+    notices.notify("ended job 7/n1", "job 7 was ended on n1")
+    notices.notify("ended job 7/n1", "job 7 was ended on n1")
     found = []
     for each in store.outbox.pending():
         raw = store.outbox.message(each.id)
@@ -282,7 +281,7 @@ def failing(patch: pytest.MonkeyPatch, *rules: str) -> list[str]:
             tried.append(known["node"])
             raise OSError("down")
 
-    patch.setattr("muster.operators.reporting.notifying.import_string", lambda _path: Fails)
+    patch.setattr("muster.reporting.notifying.import_string", lambda _path: Fails)
     use(patch, *({"name": rule, "notifier": "a.Fails"} for rule in rules))
     return tried
 

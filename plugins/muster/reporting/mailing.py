@@ -9,7 +9,7 @@ from collections.abc import Sequence
 
 from muster import store
 from muster.model.runs import RunKey
-from muster.rules import mail_rules
+from muster.reporting import mail_rules
 from muster.settings import settings
 from muster_reports import mail, text
 from muster_reports.model import RunReport
@@ -29,7 +29,7 @@ def send_report(run_key: RunKey, *, node: str = "") -> str:
 
     Returns the delivery status as text. Raises UnknownRun, BadSettings.
     """
-    from muster.operators.reporting import archive, sending
+    from muster.reporting import archive, sending
 
     current = settings()
     report = store.reporting.run(run_key, run_url=current.run_page(run_key.dag_id, run_key.run_id), node=node)
@@ -123,7 +123,7 @@ def send_digests() -> list[str]:
     weekly one is due on Mondays, or on the first later day of the week on which this is called.
     Raises BadSettings.
     """
-    from muster.operators.reporting import sending
+    from muster.reporting import sending
     from muster_reports.digest import render
 
     current, until = settings(), _now().replace(microsecond=0) + datetime.timedelta(seconds=1)

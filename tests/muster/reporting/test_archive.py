@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from muster.operators.reporting import archive
+from muster.reporting import archive
 from tests.muster_reports.conftest import empty, hostile
 from tests.muster_reports.largest import eight_gpus
 

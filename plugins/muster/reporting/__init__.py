@@ -1,0 +1,1 @@
+"""What is mailed and noted: reports, digests, notices, who gets which, and their delivery."""
