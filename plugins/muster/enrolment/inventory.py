@@ -27,6 +27,9 @@ BYTES_MAX = 16 * 1024 * 1024
 """Room for 30,000 nodes with all their settings."""
 QUOTED_MAX = 80
 
+NOTHING = frozenset({"none", "null", "nil", "nan", "undefined"})
+"""What other systems' templates write where a device has no name (NetBox's devices need none)."""
+
 SCANS = 32
 """Host keys scanned at a time; few enough not to trigger a firewall."""
 
@@ -71,6 +74,14 @@ class InventoryNode(pydantic.BaseModel):
             if any(one_line(text) != text for text in _texts(value)):
                 raise ValueError(f"{name} has control or invisible characters; write it in plain text")
         return self
+
+    @pydantic.field_validator("name", "host", "sku")
+    @classmethod
+    def _given(cls, text: str, info: pydantic.ValidationInfo) -> str:
+        if text.lower() in NOTHING:
+            field = info.field_name
+            raise ValueError(f"{field} {text!r} is what templates write for a missing one; a node needs a {field}")
+        return text
 
     @pydantic.field_validator("launch")
     @classmethod

@@ -2,7 +2,8 @@
 
 Older BMCs have ``Thermal`` and ``Power`` (deprecated in Redfish 2020.4), newer ones ``ThermalSubsystem`` and
 ``PowerSubsystem`` (DMTF DSP0268), some have both. They are read as they are, since clients refuse a whole
-resource for one sensor that lacks a field (iLO 4 sends fans without ``MemberId``).
+resource for one sensor that lacks a field (iLO 4 sends fans without ``MemberId``). A part is identified by the link
+that leads to it and its place there: names and ids in a document are optional, and the document itself may be missing.
 """
 
 from __future__ import annotations
@@ -64,7 +65,7 @@ def _of_thermal(thermal: Document) -> Iterator[Found]:
         if _present(fan):
             metric = "fan_duty" if fan.get("ReadingUnits") == "Percent" else "fan_speed"
             part = f"{_path(thermal)}#{place}"
-            yield Found(metric, part, _name(fan), _number(fan.get("Reading")))
+            yield Found(metric, part, _name(fan), _number(fan.get("Reading"), 0.0))
             yield Found("fan_state", part, _name(fan), text=_state(fan))
     for sensor in _maps(thermal.get("Temperatures")):
         named = _INLET_NAME.search(_name(sensor))
@@ -82,9 +83,9 @@ def _of_fans(fans: Iterator[Document]) -> Iterator[Found]:
         if not _present(fan):
             continue
         speed, part = _map(fan.get("SpeedPercent")), _path(fan)
-        turns = _number(speed.get("SpeedRPM"))
+        turns = _number(speed.get("SpeedRPM"), 0.0)
         if turns is None:
-            yield Found("fan_duty", part, _name(fan), _number(speed.get("Reading")))
+            yield Found("fan_duty", part, _name(fan), _number(speed.get("Reading"), 0.0))
         else:
             yield Found("fan_speed", part, _name(fan), turns)
         yield Found("fan_state", part, _name(fan), text=_state(fan))
@@ -106,18 +107,23 @@ def _of_supply(supply: Document, watts: object, part: str = "") -> Iterator[Foun
     present = _present(supply)
     yield Found("psu_state", part, _name(supply), text=_state(supply) if present else None)
     if present:
-        yield Found("psu_input_power", part, _name(supply), _number(watts))
+        yield Found("psu_input_power", part, _name(supply), _number(watts, 0.0))
 
 
 def _members(resource: Document, key: str, get: Get) -> Iterator[Document]:
     for path in paths_of(_linked(resource, key, get))[:PARTS_MAX]:
-        yield get(path) or {}
+        yield _at(path, get)
 
 
 def _linked(resource: Document, key: str, get: Get) -> Document:
     """Returns the document that ``resource`` links to under ``key``, empty without one."""
     path = _map(resource.get(key)).get("@odata.id")
-    return (get(path) or {}) if isinstance(path, str) else {}
+    return _at(path, get) if isinstance(path, str) else {}
+
+
+def _at(path: str, get: Get) -> Document:
+    """Returns the document that a link leads to, under that link: a listed part without a document is still a part."""
+    return {**(get(path) or {}), "@odata.id": path}
 
 
 def _map(value: object) -> Document:
@@ -130,7 +136,7 @@ def _maps(value: object) -> Sequence[Document]:
 
 
 def _path(resource: Document) -> str:
-    return str(resource.get("@odata.id") or resource.get("Name") or "")
+    return str(resource.get("@odata.id") or "")
 
 
 def _status(part: Document) -> Document:
@@ -149,11 +155,13 @@ def _state(part: Document) -> str | None:
 
 def _name(part: Document, other: str = "") -> str:
     found = part.get("Name") or part.get("FanName") or part.get("MemberId") or other
-    return found if isinstance(found, str) and found else "without a name"
+    if not isinstance(found, str) or not found:
+        found = _path(part).rpartition("/")[2]
+    return found or "without a name"
 
 
-def _number(value: object) -> float | None:
-    """Returns a reading; None if it is no number, or one that no sensor has."""
+def _number(value: object, least: float = -READING_MAX) -> float | None:
+    """Returns a reading; None if it is no number, or one that no sensor has (``least``: the lowest of its kind)."""
     if isinstance(value, bool) or not isinstance(value, (int, float)):
         return None
-    return float(value) if abs(value) <= READING_MAX else None
+    return float(value) if least <= value <= READING_MAX else None

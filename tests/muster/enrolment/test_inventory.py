@@ -163,3 +163,13 @@ def test_a_bmc_is_read_from_yaml_and_from_csv_alike(tmp_path: Path) -> None:
     for name, text in (("fleet.yaml", yaml), ("fleet.csv", csv)):
         ((_, node),) = inventory.load(written(tmp_path, name, text))
         assert node.pinned(fleet.host_key("a")).bmc == bmc
+
+
+@pytest.mark.parametrize("field", ["name", "host", "sku"])
+@pytest.mark.parametrize("nothing", ["None", "null", "undefined"])
+def test_a_device_without_a_name_is_no_node(field: str, nothing: str) -> None:
+    """A template of an inventory system writes None where a device has no name."""
+    cells = {"name": "gpu-0001", "host": "10.0.0.1", "sku": "h100-sxm-8", field: nothing}
+    with pytest.raises(BadInventory) as refused:
+        inventory.one(cells)
+    assert f"{field} {nothing!r}" in str(refused.value)

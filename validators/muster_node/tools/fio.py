@@ -7,9 +7,11 @@ import json
 import os
 from typing import Any
 
-from muster_node.tools.output import BadOutput
+from muster_node.tools.output import BadOutput, plausible
 
 _KIB = 1024
+_MOST = 1e13
+"""Bytes a second, operations a second or ms: beyond what any device of today reaches."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -33,9 +35,9 @@ def parse_fio(text: str, pattern: str) -> FioRun:
         raise BadOutput("no results", "printed no result of a job") from wrong
     if error:
         raise BadOutput("failed", f"failed: {os.strerror(error)}")
-    if rate <= 0 or iops <= 0:
+    if rate == 0 or iops == 0:
         raise BadOutput("idle", "moved nothing")
-    return FioRun(rate, iops, p99)
+    return FioRun(plausible(rate, _MOST), plausible(iops, _MOST), None if p99 is None else plausible(p99, _MOST))
 
 
 def _bytes_per_s(side: dict[str, Any]) -> float:

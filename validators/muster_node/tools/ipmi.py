@@ -51,7 +51,8 @@ class _Sensor:
     def number(self, unit: str) -> float | None:
         found = _NUMBER.match(self.reading)
         matches = self.readable and found is not None and found.group(2) == unit
-        return float(found.group(1).replace(",", ".")) if found and matches else None
+        value = float(found.group(1).replace(",", ".")) if found and matches else None
+        return None if value is not None and value < 0 and unit != "degrees C" else value
 
     @property
     def fan(self) -> bool:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import dataclasses
 import re
 
-from muster_node.tools.output import BadOutput, number
+from muster_node.tools.output import BadOutput, rate
 
 _RANK = re.compile(r"^#?\s*Rank\s+(\d+)\s.*\bon\s+(\S+)\s+device\s+(\d+)\s", re.MULTILINE)
 _CHECKED = re.compile(r"^#?\s*Out of bounds values\s*:\s*(\d+)\s+(\w+)", re.MULTILINE)
@@ -58,5 +58,5 @@ def _row(line: str) -> tuple[int, float, bool] | None:
     words = line.split()
     if len(words) - _TIMINGS not in _HEADS or not words[0].isdigit() or not words[1].isdigit():
         return None
-    size, busbw = int(words[0]), number(words[-_TIMINGS + 2])
+    size, busbw = int(words[0]), rate(words[-_TIMINGS + 2])
     return (size, busbw, words[-_TIMINGS + 3] != "N/A") if size > 0 and busbw is not None else None

@@ -9,9 +9,10 @@ import dataclasses
 import re
 
 from muster_node.hardware.host.xid_log import normal_pci
-from muster_node.tools.output import BadOutput, number
+from muster_node.tools.output import BadOutput, rate
 
-_DEVICE = re.compile(r"^Device (\d+): .*\(([0-9A-Fa-f:.]+)\)\s*$")
+_DEVICE = re.compile(r"^(?:Device|Process \d+ \(.*\): device) (\d+): .*\(([0-9A-Fa-f:.]+)\)\s*$")
+"""The second form is of builds with MPI, which number devices of one host in the order of the bus."""
 _RUNNING = re.compile(r"^Running (\w+)\.")
 _TITLE = re.compile(r"^\S.*\(column\).*\((GB/s|ns)\)\s*$")
 _SUM = re.compile(r"^SUM (\w+) ([\d.]+)")
@@ -89,7 +90,7 @@ def _matrix(lines: list[str], name: str, between_gpus: bool) -> Matrix:
         if words and not words[0].isdigit():
             break
         for column, word in zip(columns, words[1:]):
-            value, row = number(word), int(words[0])
+            value, row = rate(word), int(words[0])
             if value is not None and not (between_gpus and row == column):
                 cells[row, column] = value
     raise BadOutput("cut short", f"broke off in {name}")

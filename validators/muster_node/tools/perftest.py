@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 
-from muster_node.tools.output import BadOutput, number
+from muster_node.tools.output import BadOutput, rate
 
 _HEADER = re.compile(r"^.*BW average\[(Gb/sec|MB/sec|MiB/sec)\].*$", re.MULTILINE)
 _COLUMN = re.compile(r"#bytes|#iterations|BW peak\[|BW average\[")
@@ -26,9 +26,9 @@ def parse_ib_write_bw(text: str) -> float:
     rates: dict[int, float] = {}
     for line in text[header.end() :].splitlines():
         words = line.split()
-        rate = number(words[average]) if len(words) > average and words[0].isdigit() and words[1].isdigit() else None
-        if rate is not None:
-            rates[int(words[0])] = rate
+        of_size = rate(words[average]) if len(words) > average and words[0].isdigit() and words[1].isdigit() else None
+        if of_size is not None:
+            rates[int(words[0])] = of_size
     if not rates:
         raise BadOutput("no results", "printed a table without a row")
     return rates[max(rates)] * _TO_GBITS[header.group(1)]

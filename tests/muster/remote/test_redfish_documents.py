@@ -1,0 +1,57 @@
+"""What Redfish documents report, where they name nothing: the link that leads to a part is its identity."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from muster.remote.redfish import _as_devices
+from muster.remote.redfish_documents import of_chassis
+
+CHASSIS = "/redfish/v1/Chassis/c"
+
+
+def fans(count: int, **documents: dict[str, Any]) -> dict[str, dict[str, Any]]:
+    """A chassis of the newer form with so many fans listed; those not given have no document (404)."""
+    folder = f"{CHASSIS}/ThermalSubsystem/Fans"
+    return {
+        CHASSIS: {"ThermalSubsystem": {"@odata.id": f"{CHASSIS}/ThermalSubsystem"}},
+        f"{CHASSIS}/ThermalSubsystem": {"Fans": {"@odata.id": folder}},
+        folder: {"Members": [{"@odata.id": f"{folder}/fan{place}"} for place in range(count)]},
+        **{f"{folder}/{name}": document for name, document in documents.items()},
+    }
+
+
+def read(documents: dict[str, dict[str, Any]]) -> dict[tuple[str, str], float | str | None]:
+    found = _as_devices(list(of_chassis(documents[CHASSIS], documents.get)))
+    return {(each.metric, each.device): each.text if each.text is not None else each.value for each in found}
+
+
+def test_fans_that_are_listed_and_missing_are_as_many_fans_without_a_reading() -> None:
+    readings = read(fans(6))
+    assert {device for _, device in readings} == {f"fan{place}" for place in range(6)}
+    assert set(readings.values()) == {None}
+
+
+def test_fans_that_name_nothing_are_not_one_fan() -> None:
+    spins = {f"fan{place}": {"SpeedPercent": {"SpeedRPM": 9000.0 + place}} for place in (0, 2)}
+    readings = read(fans(3, **spins))
+    speeds = {device: value for (metric, device), value in readings.items() if metric == "fan_speed"}
+    assert speeds == {"fan0": 9000.0, "fan2": 9002.0}
+    assert readings["fan_duty", "fan1"] is None
+
+
+def test_supplies_of_two_chassis_without_ids_are_two_supplies() -> None:
+    power = {"PowerSupplies": [{"PowerInputWatts": 800, "Status": {"Health": "OK"}}]}
+    found = []
+    for name in ("a", "b"):
+        documents = {f"/c/{name}/Power": power}
+        found += list(of_chassis({"Power": {"@odata.id": f"/c/{name}/Power"}}, documents.get))
+    assert {each.device for each in _as_devices(found)} == {"psu0", "psu1"}
+
+
+@pytest.mark.parametrize("reading", [-5, float("nan"), "fast", True, None])
+def test_a_fan_speed_that_none_has_is_no_reading(reading: object) -> None:
+    readings = read(fans(1, fan0={"SpeedPercent": {"Reading": reading, "SpeedRPM": reading}}))
+    assert readings["fan_duty", "fan0"] is None
