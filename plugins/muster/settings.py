@@ -110,6 +110,10 @@ class Settings(BaseSettings):
         default=20, ge=1, description="with fewer nodes in service there is no circuit breaker"
     )
     revalidation_level: Level = pydantic.Field(default="short", description="level of the tests of idle nodes")
+    shared_path: str = pydantic.Field(
+        default="",
+        description="folder that all nodes share; blocks save their checkpoints there; empty: none is tested",
+    )
     certificate_key_file: Path | None = pydantic.Field(
         default=None, description="the key that signs certificates; unset: certificate.key in MUSTER_HOME, made once"
     )

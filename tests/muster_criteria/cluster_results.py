@@ -38,7 +38,12 @@ class Sent:
         self.wrong_in_itself = dict.fromkeys(self.gpus, 0.0)
         self.keys = dict.fromkeys(self.gpus, KEY)
         self.compute = dict.fromkeys(self.gpus, 1.0)
-        self.wait, self.spread, self.weights = 0.02, 0.004, "w"
+        self.wait, self.spread = 0.02, 0.004
+        self.weights = "w"
+        self.training = {"scaling": 0.97, "step_p95_to_p50": 1.01, "training_devices": float(gpus)}
+        self.alone, self.path_rate = 1000.0 * gpus, 40.0
+        self.shared_path: float | None = None
+        self.lost_part = ""
         self.loss: float | None = 4.0
         self.mismatches: dict[tuple[str, str], float] = {}
         self.lost: dict[str, str] = {}
@@ -83,7 +88,7 @@ class Sent:
                     probe,
                     "member_missing",
                     value=float(m in self.lost),
-                    labels={"member": m},
+                    labels={"member": m, **({"part": self.lost_part} if self.lost_part and m in self.lost else {})},
                     note=self.lost.get(m, ""),
                 )
                 for m in self.block
@@ -106,12 +111,18 @@ class Sent:
             rows.append(row(TRAINING, "digest_key", gpu, text=self.keys[gpu]))
             rows.append(row(TRAINING, "self_mismatches", gpu, value=self.wrong_in_itself[gpu]))
             rows.append(row(TRAINING, "step_compute", gpu, value=self.compute[gpu]))
-        rows.append(row(TRAINING, "training_devices", value=len(self.gpus)))
+            rows.append(row(TRAINING, "weights_digest", gpu, text=self.weights, labels={"shard": "all"}))
+            sender = {"sender": self.block[self.block.index(self.name) - 1]}
+            rows.append(row(TRAINING, "path_rate", gpu, value=self.path_rate, labels=sender))
+        rows += [row(TRAINING, metric, value=value) for metric, value in self.training.items()]
+        rows.append(row(TRAINING, "weights_digest", text=self.weights))
+        for scope, rate in (("node", self.alone), ("block", self.alone * len(self.block))):
+            rows.append(row(TRAINING, "tokens_per_s", value=rate, labels={"scope": scope}))
+        rows.append(row(TRAINING, "shared_path", value=self.shared_path, note="no shared path is named"))
         rows.append(row(TRAINING, "step_compute", value=max(self.compute.values()), spread=self.spread))
         rows.append(row(TRAINING, "step_wait", value=self.wait))
         note = "" if self.loss is not None else "not a finite number (nan)"
         rows.append(row(TRAINING, "loss", value=self.loss, labels={"step": "last"}, note=note))
-        rows.append(row(TRAINING, "weights_digest", text=self.weights))
         return rows
 
 

@@ -52,6 +52,7 @@ class Block:
     faults: Mapping[str, Sequence[Mapping[str, Any]]] = dataclasses.field(default_factory=dict)
     limits: Mapping[str, float] = dataclasses.field(default_factory=dict)
     simulated: bool = True
+    probe_s: float = 120.0
 
     def __post_init__(self) -> None:
         self.shared = rendezvous(self.names, **self.limits)
@@ -83,12 +84,12 @@ class Block:
 
     def plan(self, name: str) -> Plan:
         probes = tuple(
-            ProbeCall(probe, 120.0, SEED, {**self.shared, "rank": list(self.names).index(name), **params})
+            ProbeCall(probe, self.probe_s, SEED, {**self.shared, "rank": list(self.names).index(name), **params})
             for probe, params in self.calls
         )
         # The host that the tests run on is shared: its in-use guard would rightly refuse.
         force = None if self.simulated else "a test on a machine that others use too"
-        return Plan("job-1", name, "cluster_validation", "demo", 1, 200.0, probes, 5.0, force)
+        return Plan("job-1", name, "cluster_validation", "demo", 1, self.probe_s + 80.0, probes, 5.0, force)
 
     def await_phase(self, name: str, phase: str) -> None:
         self.await_progress(name, f"phase {phase}")
@@ -100,6 +101,12 @@ class Block:
     def probe_process(self, name: str) -> int:
         """The process that runs the member's probe: of the agent's two children the one that is no watchdog."""
         return max(self.running[name].children())
+
+    def rank_process(self, name: str, local: int) -> int:
+        """The process of one of a member's ranks, in the order in which they were started."""
+        probe = self.probe_process(name)
+        ranks = Path(f"/proc/{probe}/task").glob("*/children")
+        return sorted(int(pid) for file in ranks for pid in file.read_text().split())[local]
 
     def strike(self, name: str, number: int) -> None:
         """Sends a signal to the member's agent and to all processes that it started."""

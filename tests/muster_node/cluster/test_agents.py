@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import signal
 import time
 from collections.abc import Callable, Iterator
@@ -20,7 +21,10 @@ from tests.muster_node.cluster.blocks import Block
 pytestmark = [pytest.mark.needs_torch, pytest.mark.early(10)]
 
 COLLECTIVES = ("cluster_collectives", {"mib": [0.25], "repeats": 3})
-TRAINING = ("cluster_training", {"same_steps": 3, "steps": 5, "layers": 2, "step_s": 0.7})
+TRAINING = (
+    "cluster_training",
+    {"same_steps": 3, "warm_steps": 1, "alone_steps": 2, "steps": 5, "layers": 2, "step_s": 0.7, "path_mib": 0.25},
+)
 THREE_GPUS = tuple({"kind": "missing_gpu", "gpu": slot} for slot in range(3, 8))
 """Machines with fewer GPUs cost less to simulate, and judge no differently."""
 
@@ -50,7 +54,7 @@ def test_a_flip_and_a_slow_gpu_are_each_pinned_and_the_others_pass(block: Make) 
     faults = {"n1": [{"kind": "sdc", "gpu": 2}], "n2": [{"kind": "slow_gemm", "gpu": 0}]}
     four = block("n0", "n1", "n2", "n3", calls=[COLLECTIVES, TRAINING], faults=faults)
     four.start()
-    ends = four.end()
+    ends = four.end(limit_s=180.0)
     assert [end.rc for end in ends.values()] == [0, 0, 0, 0]
     assert all(end.result.simulated for end in ends.values())
     judgement = judged(ends)
@@ -79,6 +83,7 @@ def test_a_pair_of_real_cpus_confirm_each_other(block: Make) -> None:
 ENDLESS = {
     "collectives": ("cluster_collectives", {"mib": [4], "repeats": 100_000}),
     "same_batch": ("cluster_training", {"same_steps": 100_000, "layers": 2}),
+    "training_all": ("cluster_training", {"same_steps": 1, "steps": 100_000, "layers": 1, "step_s": 0.2}),
     "training": ("cluster_training", {"same_steps": 1, "steps": 100_000, "layers": 1, "gpus": "one"}),
 }
 """By phase: the probe that is made to stay in it."""
@@ -87,6 +92,25 @@ KILLED, HUNG = signal.SIGKILL, signal.SIGSTOP
 
 STALL_S = 8.0
 """Importing PyTorch alone can keep a rank from a sign of life for seconds, where other work runs beside."""
+
+
+@pytest.mark.parametrize("way", [KILLED, HUNG])
+def test_a_lost_rank_is_named_with_its_device(block: Make, way: int) -> None:
+    """One of the three ranks of a node: its own process is stopped, its node's is not."""
+    pair = block("n0", "n1", calls=[ENDLESS["training_all"]], limits={"stall_timeout_s": STALL_S})
+    pair.start()
+    for name in pair.names:
+        pair.await_phase(name, "training")
+    os.kill(pair.rank_process("n1", 1), way)
+    ends = pair.end(limit_s=60.0)
+    for end in ends.values():
+        lost = [row for row in end.result.measurements if row.metric == "member_missing" and row.value]
+        assert [(row.labels["member"], row.labels.get("part")) for row in lost] == [("n1", "gpu1")]
+    assert ends["n1"].outcome("cluster_training").status == "crashed"
+    judgement = judged(ends)
+    assert judgement.failed == {}
+    (finding,) = judgement.members["n1"].findings
+    assert (finding.rule, finding.device) == ("member_missing", "gpu1")
 
 
 @pytest.mark.parametrize(
@@ -191,6 +215,10 @@ def test_a_node_that_is_never_started_is_named(block: Make) -> None:
     judgement = judged(ends, "n1")
     assert judgement.missing == ("n1",)
     assert Lack.LOST in inconclusive(judgement)["n1"]
+    # The others began without it.
+    for end in ends.values():
+        assert measured(end, "block_intact") == 1
+        assert measured(end, "collective_mismatches", op="all_reduce") == 0
 
 
 def test_a_busy_node_is_named_with_its_reason(block: Make) -> None:

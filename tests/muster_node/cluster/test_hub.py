@@ -85,7 +85,7 @@ class Rig:
         return end
 
     def missing(self, name: str) -> dict[str, str]:
-        return dict(self.end(name)["missing"])
+        return {lost: why for lost, why, _ in self.end(name)["missing"]}
 
     def close(self) -> None:
         for link in self.links.values():
@@ -110,12 +110,29 @@ def test_a_member_without_heartbeats_is_lost_after_the_stall_limit(rig: Rig) -> 
     assert "15 s" in missing["n1"]
 
 
-def test_a_member_that_does_not_join_is_named_after_the_join_limit(rig: Rig) -> None:
+def test_a_member_that_does_not_join_is_left_out_and_named_to_those_that_begin(rig: Rig) -> None:
     rig.join("n0", "n1")
     rig.pass_time(58, n0={}, n1={})
+    assert not rig.received("n0", "go")
+    rig.pass_time(5, n0={}, n1={})
+    for name in ("n0", "n1"):
+        (go,) = rig.received(name, "go")
+        assert [lost for lost, _, _ in go["absent"]] == ["n2"]
     assert not rig.received("n0", "end")
-    rig.pass_time(3, n0={}, n1={})
-    assert set(rig.missing("n1")) == {"n2"}
+
+
+def test_one_member_alone_is_no_block(rig: Rig) -> None:
+    rig.join("n0")
+    rig.pass_time(63, n0={})
+    assert set(rig.missing("n0")) == {"n1", "n2"}
+
+
+def test_the_device_of_a_member_that_fails_is_named_to_the_others(rig: Rig) -> None:
+    rig.join(*NAMES)
+    rig.links["n1"].send("fault", own=True, sentence="DeviceFailed: gpu3: killed", device="gpu3")
+    rig.pass_time(1, n0={}, n2={})
+    ((name, _, device),) = rig.end("n2")["missing"]
+    assert (name, device) == ("n1", "gpu3")
 
 
 def test_a_member_that_beats_without_progress_is_stuck_and_those_that_wait_for_it_are_not(rig: Rig) -> None:

@@ -11,7 +11,7 @@ import dataclasses
 from collections import Counter
 from collections.abc import Mapping, Sequence
 
-from muster_criteria.cluster.model import TRAINING, BlockFindings, Measurements
+from muster_criteria.cluster.model import TRAINING, BlockFindings, Measurements, fault_of
 from muster_criteria.model import Action, FaultClass, Finding, Lack, Severity
 from muster_criteria.words import listed
 
@@ -47,8 +47,10 @@ def votes_of(name: str, measured: Measurements) -> list[Vote]:
     votes = {}
     for row in measured.rows(TRAINING, "step_digest"):
         if row.device not in votes:
-            wrong = measured.value(TRAINING, "self_mismatches", row.device)
-            notes = [other.note for other in measured.rows(TRAINING, "self_mismatches") if other.device == row.device]
+            own = [other for other in measured.rows(TRAINING, "self_mismatches") if other.device == row.device]
+            notes = [other.note for other in own]
+            counts = [other.value for other in own if other.value is not None]
+            wrong = sum(counts) if counts else None
             key = measured.text(TRAINING, "digest_key", row.device) or "unknown"
             votes[row.device] = Vote(name, row.device, key, wrong, {}, note="; ".join(filter(None, notes)))
         step = votes[row.device].steps.setdefault(row.labels.get("step", ""), {})
@@ -179,26 +181,36 @@ def _finding(vote: Vote, devices: int, severity: Severity, fault: FaultClass, ac
 
 
 def _judge_weights(members: Mapping[str, Measurements], block: BlockFindings) -> None:
-    """Compares the final weights, which must be equal: all nodes add the same sums to the same weights."""
-    digests = {name: text for name, measured in members.items() if (text := measured.text(TRAINING, "weights_digest"))}
+    """Compares the final weights by shard, which must be equal: all ranks add the same sums to the same weights."""
+    shards: dict[str, dict[tuple[str, str], str]] = {}
+    for name, measured in members.items():
+        for row in measured.rows(TRAINING, "weights_digest"):
+            if row.text and row.device != "node":
+                shards.setdefault(row.labels.get("shard", ""), {})[name, row.device] = row.text
+    for digests in shards.values():
+        _compare_weights(digests, block)
+
+
+def _compare_weights(digests: Mapping[tuple[str, str], str], block: BlockFindings) -> None:
     if len(set(digests.values())) < 2:
         return
     (digest, count), *_ = Counter(digests.values()).most_common()
     if len(digests) < VOTERS_MIN or 2 * count <= len(digests):
-        why = f"{listed(sorted(digests))} ended with different weights, none by a majority"
-        block.suspect(digests, Lack.NO_MAJORITY, why)
+        names = sorted({name for name, _ in digests})
+        why = f"{listed(names)} ended with different weights, none by a majority"
+        block.suspect(names, Lack.NO_MAJORITY, why)
         return
-    for name in sorted(name for name, text in digests.items() if text != digest):
+    for name, device in sorted(at for at, text in digests.items() if text != digest):
         finding = Finding(
             rule="same_weights",
             metric="weights_digest",
-            device="node",
+            device=device,
             severity=Severity.CRITICAL,
-            fault_class=FaultClass.NODE,
+            fault_class=fault_of(device),
             action=Action.INSPECT,
             observed="weights that differ from all others' after the same sums",
             expected="the weights of the majority",
-            source="by definition: all nodes add the same sums to the same weights",
-            summary=f"The node ended with other weights than {count} of {len(digests)} nodes of the block.",
+            source="by definition: all ranks add the same sums to the same weights",
+            summary=f"{device} ended with other weights than {count} of {len(digests)} ranks of the block.",
         )
         block.add(name, finding)

@@ -23,6 +23,7 @@ from muster_criteria.cluster.payloads import judge_payloads
 from muster_criteria.cluster.plan import block_needs
 from muster_criteria.cluster.presence import judge_presence
 from muster_criteria.cluster.stragglers import judge_pace
+from muster_criteria.cluster.training import judge_training, mfu_of
 from muster_criteria.measured import Measured
 from muster_criteria.model import Gap, Judgement, Lack, Observation
 from muster_criteria.sku_files.limits import labelled
@@ -49,7 +50,8 @@ def judge_block(members: Sequence[MemberResult], programme: BlockProgramme) -> C
     block = BlockFindings()
     measured = {member.name: Measurements(member.result) for member in ordered}
     presence, pace = functools.partial(judge_presence, ordered), functools.partial(judge_pace, programme)
-    for part in (presence, judge_digests, pace, judge_payloads, _judge_loss):
+    acceptance = functools.partial(judge_training, programme, any(member.simulated for member in members))
+    for part in (presence, judge_digests, pace, judge_payloads, acceptance, _judge_loss):
         try:
             part(measured, block)
         except Exception as error:  # whatever is wrong with the judge must not become a pass
@@ -106,7 +108,10 @@ def _judgement(
         reason=reason,
         coverage=coverage,
         findings=findings,
-        observations=tuple(_observation(row, broken) for row in rows if row.metric != "step_digest"),
+        observations=(
+            *(_observation(row, broken) for row in rows if row.metric != "step_digest"),
+            *mfu_of(measured, member.peaks),
+        ),
         simulated=result is not None and result.simulated,
         sku=member.sku,
         sku_version=member.sku_version,

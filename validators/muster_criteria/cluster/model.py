@@ -8,7 +8,7 @@ from typing import TypeVar
 
 from muster_criteria.devices import natural
 from muster_criteria.measured import Measured, StageResult
-from muster_criteria.model import Finding, Gap, Judgement, Lack, Severity
+from muster_criteria.model import FaultClass, Finding, Gap, Judgement, Lack, Severity
 
 T = TypeVar("T")
 
@@ -23,7 +23,8 @@ class MemberResult:
 
     ``devices`` is how many GPUs its SKU counts; None: as many as the member of the block that tested most, and on nodes
     without GPUs as many as it has itself. ``known``: findings on it that are known before, of the controller.
-    ``level``, ``sku`` and ``sku_version`` are copied into its judgement.
+    ``level``, ``sku`` and ``sku_version`` are copied into its judgement. ``peaks``: dense peak of a device in FLOP/s,
+    and its source, by PyTorch's name of the number format.
     """
 
     name: str
@@ -34,6 +35,12 @@ class MemberResult:
     level: str = ""
     sku: str = ""
     sku_version: str = ""
+    peaks: Mapping[str, tuple[float, str]] = dataclasses.field(default_factory=dict)
+
+    @property
+    def simulated(self) -> bool:
+        """Whether its result is of simulated hardware."""
+        return self.result is not None and self.result.simulated
 
 
 @dataclasses.dataclass(frozen=True)
@@ -119,6 +126,11 @@ class Measurements:
         return [
             row for row in self.rows(probe, metric) if row.device == device and labels.items() <= row.labels.items()
         ]
+
+
+def fault_of(device: str) -> FaultClass:
+    """The suspected part where a device of a member is the reason."""
+    return {"gpu": FaultClass.GPU, "cpu": FaultClass.CPU}.get(device.rstrip("0123456789"), FaultClass.NODE)
 
 
 def _only(values: set[T | None]) -> T | None:

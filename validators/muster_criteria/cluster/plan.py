@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
+from muster_criteria.cluster.model import TRAINING
 from muster_criteria.sku_files.model import BlockProgramme
 from muster_criteria.sku_files.programme import START_AND_COLLECT_S, CallSpec, Need, needs_of
 from muster_criteria.stages import LEVELS
@@ -28,8 +29,11 @@ def cluster_calls(
     session: str,
     level: str,
     seed: int,
+    shared_path: str = "",
 ) -> dict[str, tuple[CallSpec, ...]]:
     """The calls of each member, by name; ``members`` in order of rank, the first being the master.
+
+    ``shared_path``: the folder that all of them share, "" if there is none.
 
     Raises ValueError for an unknown level, or fewer than two members.
     """
@@ -47,6 +51,8 @@ def cluster_calls(
     }
     probes = block.probes
     params = {probe: {**shared, **_set(use.params_at(level))} for probe, use in probes.items()}
+    if shared_path and TRAINING in params:
+        params[TRAINING]["shared_path"] = shared_path
     return {
         name: tuple(
             CallSpec(probe, {**given, "rank": rank}, probes[probe].timeout_at(level) + JOIN_TIMEOUT_S, seed)

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping, Sequence
 
-from muster_criteria.cluster.model import COLLECTIVES, TRAINING, BlockFindings, Measurements, MemberResult
-from muster_criteria.model import Action, FaultClass, Finding, Lack, Severity
+from muster_criteria.cluster.model import COLLECTIVES, TRAINING, BlockFindings, Measurements, MemberResult, fault_of
+from muster_criteria.model import Action, Finding, Lack, Severity
 from muster_criteria.words import listed
 
 PROBES = (COLLECTIVES, TRAINING)
@@ -17,6 +18,7 @@ def judge_presence(members: Sequence[MemberResult], measured: Mapping[str, Measu
         name: {other: why for other, why in reported_lost(rows).items() if other in measured}
         for name, rows in measured.items()
     }
+    parts = _parts(measured)
     for member in members:
         name = member.name
         reporters = sorted(at for at, lost in reports.items() if at != name and name in lost)
@@ -26,7 +28,8 @@ def judge_presence(members: Sequence[MemberResult], measured: Mapping[str, Measu
         by_majority = bool(reporters) and 2 * len(reporters) > len(others) and not mutual
         if member.result is None or by_majority:
             reported = reports[reporters[0]][name] if reporters else why
-            _add_lost(name, reported if why in reported else f"{reported}; its own result: {why}", reporters, block)
+            whole = reported if why in reported else f"{reported}; its own result: {why}"
+            _add_lost(name, parts.get(name, "node"), whole, reporters, block)
         elif reporters and mutual:
             why = f"it and {listed(reporters)} lost each other: one of them, or what connects them"
             block.suspect([name], Lack.LOST_EACH_OTHER, why)
@@ -47,6 +50,18 @@ def reported_lost(rows: Measurements) -> dict[str, str]:
         for row in rows.rows(probe, "member_missing")
         if row.value
     }
+
+
+def _parts(measured: Mapping[str, Measurements]) -> dict[str, str]:
+    """The device that most others name as the reason why a member was lost, by member; those without are left out."""
+    named: dict[str, Counter[str]] = {}
+    for at, rows in measured.items():
+        for probe in PROBES:
+            for row in rows.rows(probe, "member_missing"):
+                name, part = row.labels.get("member", ""), row.labels.get("part", "")
+                if row.value and part and name != at:
+                    named.setdefault(name, Counter())[part] += 1
+    return {name: max(counts.items(), key=lambda item: (item[1], item[0]))[0] for name, counts in named.items()}
 
 
 def _reports(rows: Measurements) -> bool:
@@ -73,7 +88,7 @@ def _own_reason(member: MemberResult) -> str:
     return ""
 
 
-def _add_lost(name: str, why: str, reporters: Sequence[str], block: BlockFindings) -> None:
+def _add_lost(name: str, device: str, why: str, reporters: Sequence[str], block: BlockFindings) -> None:
     block.missing.add(name)
     block.suspect([name], Lack.LOST, f"it was lost to the block: {why}")
     block.add(
@@ -81,9 +96,9 @@ def _add_lost(name: str, why: str, reporters: Sequence[str], block: BlockFinding
         Finding(
             rule="member_missing",
             metric="member_missing",
-            device="node",
+            device=device,
             severity=Severity.WARNING,
-            fault_class=FaultClass.NODE,
+            fault_class=fault_of(device),
             action=Action.RETEST,
             observed=why,
             expected="to stay until the block's end",

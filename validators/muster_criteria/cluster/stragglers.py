@@ -6,7 +6,7 @@ import dataclasses
 import statistics
 from collections.abc import Mapping
 
-from muster_criteria.cluster.model import COLLECTIVES, TRAINING, BlockFindings, Measurements
+from muster_criteria.cluster.model import COLLECTIVES, TRAINING, BlockFindings, Measurements, fault_of
 from muster_criteria.model import FaultClass, Finding, Severity
 from muster_criteria.sku_files.limits import Limit
 from muster_criteria.sku_files.model import BlockProgramme
@@ -19,7 +19,7 @@ OTHERS_MIN = 3
 
 @dataclasses.dataclass(frozen=True)
 class Pace:
-    """One member's step: seconds of compute and of waiting (medians), and the spread of its compute times."""
+    """One member's step: seconds of compute and of exposed communication (medians), the spread of its compute times."""
 
     compute: float
     wait: float
@@ -59,7 +59,8 @@ def _judge_one(name: str, pace: Pace, others: list[Pace], programme: BlockProgra
     # A difference as large as the spread of the others from step to step is noise.
     if excess <= max(_number(warn), 100 * statistics.median(other.spread for other in others)):
         return
-    holds_up = pace.wait < gap / 2 <= statistics.median(other.wait for other in others)
+    # All wait for what no compute hides; the others also wait for the straggler.
+    holds_up = statistics.median(other.wait for other in others) - pace.wait >= gap / 2
     fails = excess > _number(fail) and holds_up and len(others) >= OTHERS_MIN
     limit = fail if fails else warn
     device = _culprit(pace, others, _number(limit))
@@ -73,7 +74,7 @@ def _judge_one(name: str, pace: Pace, others: list[Pace], programme: BlockProgra
             metric="step_compute",
             device=device,
             severity=Severity.CRITICAL if fails else Severity.WARNING,
-            fault_class=_fault(device),
+            fault_class=fault_of(device),
             action=limit.action,
             observed=observed,
             expected=f"{at_most} ({limit.number:g} % above the median of {len(others)} others)",
@@ -94,11 +95,6 @@ def _culprit(pace: Pace, others: list[Pace], limit: float) -> str:
 def _number(limit: Limit) -> float:
     assert limit.number is not None, limit.name
     return limit.number
-
-
-def _fault(device: str) -> FaultClass:
-    kinds = {"gpu": FaultClass.GPU, "cpu": FaultClass.CPU}
-    return kinds.get(device.rstrip("0123456789"), FaultClass.NODE)
 
 
 def _judge_lateness(members: Mapping[str, Measurements], limit: Limit, block: BlockFindings) -> None:

@@ -124,12 +124,19 @@ class Programme(Written):
 BLOCK_LIMITS = (
     *(("step_excess", breach, {"devices": devices}) for breach in ("warn", "fail") for devices in ("one", "several")),
     ("arrival_lag", "warn", {}),
+    ("scaling", "warn", {}),
+    ("step_p95_to_p50", "warn", {}),
+    ("alone_drop", "warn", {}),
+    ("path_drop", "warn", {}),
 )
 """(metric, breach, labels) of the limits that the judge of a block needs."""
 
 
 class BlockProgramme(Written):
-    """The steps of every member of a block, in order, its required measurements, and the limits of its pace."""
+    """The steps of every member of a block, in order, its required measurements, and the limits of its training.
+
+    A SKU file's ``block_limits`` replace those with the same metric, breach and labels.
+    """
 
     programme: str
     title: str

@@ -90,6 +90,8 @@ def read_sku(path: Path, search: Sequence[Path] = ()) -> tuple[Sku | None, list[
             return None, [Problem(path.name, "programme", "no-programme", why)]
         try:
             programme_text, programme_raw = _read_yaml(file)
+            if key == "block":
+                programme_raw = _with_own_limits(programme_raw, raw)
             programmes[key] = model.model_validate(programme_raw)
         except SkuError as error:
             return None, [Problem(f"programmes/{file.name}", "file", "unreadable", str(error))]
@@ -120,6 +122,19 @@ def read_sku(path: Path, search: Sequence[Path] = ()) -> tuple[Sku | None, list[
     if sku.name != path.stem:
         return None, [Problem(path.name, "sku", "wrong-name", f"is {sku.name}, but the file is named {path.stem}")]
     return sku, []
+
+
+def _with_own_limits(block: dict[str, Any], raw: dict[str, Any]) -> dict[str, Any]:
+    """The programme of a block with the SKU's own ``block_limits``, which are taken out of ``raw``."""
+    own = [each for each in _listed(raw, "block_limits") if isinstance(each, dict)]
+    raw.pop("block_limits", None)
+
+    def key(limit: Any) -> tuple[str, ...]:
+        limit = limit if isinstance(limit, dict) else {}
+        return (str(limit.get("metric")), str(limit.get("breach", "fail")), str(limit.get("labels") or {}))
+
+    replaced = {key(each) for each in own}
+    return block | {"limits": [*(each for each in _listed(block, "limits") if key(each) not in replaced), *own]}
 
 
 def _with_families(raw: dict[str, Any], search: Sequence[Path]) -> tuple[bytes, dict[str, Any]]:

@@ -29,8 +29,10 @@ PARAMS: dict[str, Param] = {
 """What every probe of a block takes. All but rank must be the same for all members."""
 
 METRICS: dict[str, Metric] = {
-    "member_missing": Metric("count", "1 for a member that did not come up or was lost, 0 for one that stayed"),
-    "block_intact": Metric("bool", "whether the block ended with all members present"),
+    "member_missing": Metric(
+        "count", "1 for a member that is not there or was lost (part: the device that failed), else 0"
+    ),
+    "block_intact": Metric("bool", "whether all members that came up ended the block together"),
     "join_lag": Metric("s", "real time by which this member joined later than the first"),
     "phase_time": Metric("s", "real time that this member worked in a phase until it was ready for the next"),
 }

@@ -1,4 +1,4 @@
-"""torch.distributed between the members of a block: NCCL between GPUs, gloo between CPUs, one rank for each node.
+"""torch.distributed between the ranks of a block: NCCL between GPUs, gloo between CPUs.
 
 Limits of the process group are far beyond the block's own: the hub decides who is lost or stuck, and a library
 that gives up first could only report that something failed somewhere.
@@ -15,7 +15,7 @@ import struct
 from collections.abc import Iterator
 from typing import Any
 
-from muster_node.cluster.member import PeerGroup
+from muster_node.cluster.rank import RankGroup
 from muster_node.probe import Skip
 
 _SIOCGIFADDR = 0x8915  # linux/sockios.h
@@ -47,10 +47,10 @@ def _backend(device: Any) -> str:
 
 
 @contextlib.contextmanager
-def open_fabric(torch: Any, group: PeerGroup, device: Any) -> Iterator[Fabric]:
+def open_fabric(torch: Any, group: RankGroup, device: Any) -> Iterator[Fabric]:
     """The fabric of the whole block, for the block. Raises Skip where PyTorch lacks its backend.
 
-    Raises ValueError where this member's backend is not that of the others, whom it meets in whatever phase it is.
+    Raises ValueError where this rank's backend is not that of the others, whom it meets in whatever phase it is.
     """
     block, dist = group.block, torch.distributed
     _require(torch, device)
@@ -58,17 +58,16 @@ def open_fabric(torch: Any, group: PeerGroup, device: Any) -> Iterator[Fabric]:
     _choose_interface(block.interface or interface_of(group.local_address))
     limit = datetime.timedelta(seconds=_LIMIT_FACTOR * block.progress_timeout_s)
     store = None
-    if block.rank == 0:
-        store = dist.TCPStore("127.0.0.1", 0, len(block.members), True, limit, wait_for_workers=False)
-    port = group.gather(store.port if store is not None else None)[block.master]
+    if group.rank == 0:
+        store = dist.TCPStore("127.0.0.1", 0, group.world, True, limit, wait_for_workers=False)
+    port = group.gather(store.port if store is not None else None)[0]
     with group.waiting("torch.distributed's rendezvous"):
         if store is None:
-            store = dist.TCPStore(block.master_addr, port, len(block.members), False, limit)
+            local = group.names[0] == block.name
+            store = dist.TCPStore("127.0.0.1" if local else block.master_addr, port, group.world, False, limit)
         if device.type == "cuda":
             torch.cuda.set_device(device)
-        dist.init_process_group(
-            _backend(device), store=store, rank=block.rank, world_size=len(block.members), timeout=limit
-        )
+        dist.init_process_group(_backend(device), store=store, rank=group.rank, world_size=group.world, timeout=limit)
         fabric = Fabric(torch, device)
         fabric.barrier()
     yield fabric

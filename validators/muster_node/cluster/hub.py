@@ -2,7 +2,8 @@
 
 The hub alone decides, so that all members get the same answer. A member is lost if its connection ends, if it sends
 nothing for ``stall_timeout_s``, if it reports a failure of its own, or if it sends heartbeats but makes no progress for
-``progress_timeout_s`` while it does not wait for the others.
+``progress_timeout_s`` while it does not wait for the others. A member that does not come up is left out: the others
+begin without it, and it is reported as missing at their end.
 """
 
 from __future__ import annotations
@@ -15,13 +16,17 @@ import os
 import select
 import socket
 import threading
-from typing import Any
+from typing import Any, NamedTuple
 
 from muster_node.cluster.block import Block
 from muster_node.cluster.wire import LINE_MAX, UNKNOWN_PEER_LINE_MAX, Gone, Link, Message
 from muster_node.hardware.seam import Clock
 
 WORKING, WAITING = "working", "waiting"
+NODE = "node"
+MEMBERS_MIN = 2
+"""Fewer nodes are no block."""
+
 END_PHASE = "over"
 """The phase in which all members arrive once their work is done."""
 
@@ -32,6 +37,14 @@ _GRACE_S = 0.5
 
 _HELLO_S = 5.0
 _UNKNOWN_PEERS_MAX = 64
+
+
+class Lost(NamedTuple):
+    """A member that was lost, why, and which of its devices is the reason; "node" where none is."""
+
+    name: str
+    why: str
+    device: str = NODE
 
 
 @dataclasses.dataclass
@@ -82,7 +95,8 @@ class Hub(threading.Thread):
         self._block, self._session, self._clock, self._listener = block, session, clock, listener
         self._peers: dict[str, _Peer] = {}
         self._unknown_peers: list[_UnknownPeer] = []
-        self._lost: dict[str, str] = {}
+        self._lost: dict[str, Lost] = {}
+        self._absent: dict[str, Lost] = {}
         self._faults: dict[str, str] = {}
         self._fault_at = 0.0
         self._end_at: float | None = None
@@ -183,6 +197,8 @@ class Hub(threading.Thread):
         if hello["kind"] != "hello" or not hmac.compare_digest(session, self._session.encode()):
             return "this is another session"
         name, rank = hello.get("name"), hello.get("rank")
+        if name in self._absent:
+            return "the others began without it"
         if (rank, name) not in list(enumerate(self._block.members)):
             return f"rank {rank!r} is not {name!r} here"
         if hello.get("terms") != self._block.terms:
@@ -211,17 +227,16 @@ class Hub(threading.Thread):
         elif kind == "arrive":
             peer.arrived, peer.payload = str(message.get("phase")), message.get("payload")
         elif kind == "fault" and message.get("own"):
-            self._mark_lost(
-                peer.name, "it failed in phase {}: {}".format(peer.phase, str(message.get("sentence"))[:300])
-            )
+            why = "it failed in phase {}: {}".format(peer.phase, str(message.get("sentence"))[:300])
+            self._mark_lost(peer.name, why, str(message.get("device", NODE))[:40])
         elif kind == "fault":
             self._fault_at = self._fault_at or peer.message_at
             self._faults[peer.name] = str(message.get("sentence"))[:300]
 
-    def _mark_lost(self, name: str, why: str) -> None:
+    def _mark_lost(self, name: str, why: str, device: str = NODE) -> None:
         if self._over or name in self._lost:
             return
-        self._lost[name] = why
+        self._lost[name] = Lost(name, why, device)
         if self._end_at is None:
             self._end_at = self._clock.now() + _GRACE_S
 
@@ -233,7 +248,7 @@ class Hub(threading.Thread):
                 self._mark_lost(peer.name, quiet)
         if self._lost:
             return
-        if len(self._peers) < len(block.members):
+        if len(self._peers) + len(self._absent) < len(block.members):
             self._await_joining(now)
             return
         behind = [peer for peer in self._peers.values() if peer.arrived is None]
@@ -246,10 +261,16 @@ class Hub(threading.Thread):
             self._check_progress(behind, now)
 
     def _await_joining(self, now: float) -> None:
-        if now >= self._join_until:
-            for name in self._block.members:
-                if name not in self._peers:
-                    self._mark_lost(name, f"it did not come up within {self._block.join_timeout_s:.0f} s")
+        """Those that came begin without the others, as long as they are a block; one node alone is none."""
+        if now < self._join_until:
+            return
+        why = f"it did not come up within {self._block.join_timeout_s:.0f} s"
+        for name in self._block.members:
+            if name not in self._peers:
+                if len(self._peers) < MEMBERS_MIN:
+                    self._mark_lost(name, why)
+                else:
+                    self._absent[name] = Lost(name, why)
 
     def _check_progress(self, behind: list[_Peer], now: float) -> None:
         limit = self._block.progress_timeout_s
@@ -272,15 +293,16 @@ class Hub(threading.Thread):
         now = self._clock.now()
         for peer in self._peers.values():
             peer.arrived, peer.payload, peer.moved_at = None, None, now
-        self._broadcast("go", phase=phases[0], payloads=payloads, lags=lags)
+        absent = sorted(self._absent.values())
+        self._broadcast("go", phase=phases[0], payloads=payloads, lags=lags, absent=absent)
         self._over = phases[0] == END_PHASE
 
     def _abort(self, why: str, now: float) -> None:
         self._broken, self._end_at = why, now
 
     def _finish(self) -> None:
-        missing = sorted(self._lost.items())
-        self._broadcast("end", missing=missing, broken=self._broken if not missing else "")
+        missing = sorted([*self._lost.values(), *self._absent.values()])
+        self._broadcast("end", missing=missing, broken=self._broken if not self._lost else "")
         self._over = True
 
     def _broadcast(self, kind: str, **fields: Any) -> None:

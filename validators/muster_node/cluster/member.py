@@ -18,7 +18,7 @@ from collections.abc import Iterator
 from typing import Any, Callable
 
 from muster_node.cluster.block import Block
-from muster_node.cluster.hub import END_PHASE, WAITING, WORKING, Hub, listen
+from muster_node.cluster.hub import END_PHASE, NODE, WAITING, WORKING, Hub, Lost, listen
 from muster_node.cluster.wire import Gone, Link, Message
 from muster_node.hardware.seam import Clock
 
@@ -33,14 +33,24 @@ _NAMED_MAX = 8
 class ExitStatus:
     """How the block ended for this member.
 
-    ``missing``: (name, reason) of members that were lost. ``broken``: why it ended though none was. ``error``:
-    what this member's own work raised. ``phase``: the phase it was in. Without any of them all members completed.
+    ``missing``: members that were lost, or did not come up. ``broken``: why it ended early though none was lost.
+    ``error``: what this member's own work raised. ``phase``: the phase it was in. ``intact``: whether all that began
+    ended together.
     """
 
     phase: str
-    missing: tuple[tuple[str, str], ...] = ()
+    missing: tuple[Lost, ...] = ()
     broken: str = ""
     error: BaseException | None = None
+    intact: bool = False
+
+
+class DeviceFailed(Exception):
+    """Raised by a member's work when one of its devices (``device``) is the reason why it cannot go on."""
+
+    def __init__(self, device: str, why: str) -> None:
+        super().__init__(f"{device}: {why}")
+        self.device = device
 
 
 class BlockEnded(Exception):
@@ -50,11 +60,14 @@ class BlockEnded(Exception):
 class PeerGroup:
     """The block as a member's work sees it: barriers with the other members, and reports of progress.
 
+    ``names``: the members that came up, in order of rank; ``absent``: the others.
     ``phase_seconds`` is the real time from the beginning of each phase until this member was ready for the next.
     """
 
     def __init__(self, block: Block, clock: Clock, progress: Callable[[str], None]) -> None:
         self.block = block
+        self.names: tuple[str, ...] = block.members
+        self.absent: tuple[Lost, ...] = ()
         self.local_address = ""
         self.phase_seconds: dict[str, float] = {}
         self.phase = "join"
@@ -89,9 +102,22 @@ class PeerGroup:
 
     def gather(self, payload: Any = None) -> dict[str, Any]:
         """Barrier at the end of this phase; returns {name: payload} of all members. Raises BlockEnded."""
+        self.arrive(payload)
+        answer = self.answer()
+        assert answer is not None
+        return answer
+
+    def arrive(self, payload: Any = None) -> None:
+        """This member is at the end of this phase; ``answer`` returns once all are."""
         self.phase_seconds.setdefault(self.phase, self._clock.now() - self._begun_at)
         self.requests.put((self.phase, payload))
-        answer = self.responses.get()
+
+    def answer(self, wait_s: float | None = None) -> dict[str, Any] | None:
+        """{name: payload} of all members; None if they have not all arrived in ``wait_s``. Raises BlockEnded."""
+        try:
+            answer = self.responses.get(timeout=wait_s)
+        except queue.Empty:
+            return None
         if answer is None:
             raise BlockEnded()
         return answer
@@ -158,7 +184,7 @@ class Member:
             self._clock.sleep(_RETRY_S)
         place = f"{self._block.master_addr}:{self._block.master_port}"
         sentence = f"it could not be joined at {place} within {self._block.join_timeout_s:.0f} s: {why}"
-        return ExitStatus("join", missing=((self._block.master, sentence),))
+        return ExitStatus("join", missing=(Lost(self._block.master, sentence),))
 
     def _connect(self, waited_s: float) -> Link:
         # The master reaches its own hub even if the network does not route its own address back to it.
@@ -200,13 +226,13 @@ class Member:
                     if exit_status is not None:
                         return exit_status
             except Gone as gone:
-                return self._exit_status(missing=((self._block.master, self._master_lost(str(gone))),))
+                return self._exit_status(missing=self._master_lost(str(gone)))
             if self._clock.now() - self._message_at > self._block.stall_timeout_s:
                 quiet = f"no message came from it for {self._block.stall_timeout_s:.0f} s"
-                return self._exit_status(missing=((self._block.master, self._master_lost(quiet)),))
+                return self._exit_status(missing=self._master_lost(quiet))
 
-    def _master_lost(self, why: str) -> str:
-        return f"it was lost in phase {self.group.phase}: {why}"
+    def _master_lost(self, why: str) -> tuple[Lost, ...]:
+        return (Lost(self._block.master, f"it was lost in phase {self.group.phase}: {why}"), *self.group.absent)
 
     def _receive(self) -> list[Message]:
         assert self._link is not None
@@ -218,22 +244,24 @@ class Member:
 
     def _handle(self, message: Message, worker: threading.Thread) -> ExitStatus | None:
         if message["kind"] == "end":
-            missing = tuple((str(name), str(why)) for name, why in message["missing"])
-            return self._exit_status(missing=missing, broken=str(message.get("broken", "")))
+            return self._exit_status(missing=_lost(message["missing"]), broken=str(message.get("broken", "")))
         if message["kind"] != "go":
             return None
         if message["phase"] == "join":
             self.group.join_lag_s = float(message["lags"].get(self._block.name, 0.0))
-            self._progress(f"all {len(self._block.members)} members are here")
+            self.group.absent = _lost(message.get("absent", []))
+            gone = {lost.name for lost in self.group.absent}
+            self.group.names = tuple(name for name in self._block.members if name not in gone)
+            self._progress(f"{len(self.group.names)} of {len(self._block.members)} members are here")
             worker.start()
         elif message["phase"] == END_PHASE:
-            return self._exit_status()
+            return self._exit_status(missing=self.group.absent, intact=True)
         else:
             self.group.responses.put(message["payloads"])
         return None
 
-    def _exit_status(self, missing: tuple[tuple[str, str], ...] = (), broken: str = "") -> ExitStatus:
-        return ExitStatus(self.group.phase, missing, broken, self._error)
+    def _exit_status(self, missing: tuple[Lost, ...] = (), broken: str = "", intact: bool = False) -> ExitStatus:
+        return ExitStatus(self.group.phase, missing, broken, self._error, intact)
 
     def _send_pending(self) -> None:
         assert self._link is not None
@@ -251,7 +279,8 @@ class Member:
                 self._link.send("arrive", phase=END_PHASE)
             else:
                 sentence = "{}: {}".format(type(self._error).__name__, " ".join(str(self._error).split())[:300])
-                self._link.send("fault", own=group.state == WORKING, sentence=sentence)
+                device = getattr(self._error, "device", NODE)
+                self._link.send("fault", own=group.state == WORKING, sentence=sentence, device=device)
 
     def _work(self, work: Callable[[PeerGroup], None]) -> None:
         try:
@@ -261,3 +290,7 @@ class Member:
         except BaseException as error:
             self._error = error
         self._done.set()
+
+
+def _lost(rows: Any) -> tuple[Lost, ...]:
+    return tuple(Lost(*(str(field) for field in row)) for row in rows)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Callable
 
 from muster_node.cluster.block import METRICS, PARAMS, Block, block_of
+from muster_node.cluster.hub import NODE
 from muster_node.cluster.member import ExitStatus, Member, PeerGroup
 from muster_node.probe import Context, Probe
 
@@ -22,24 +23,31 @@ def join_block(probe: type[Probe], context: Context, work: Callable[[PeerGroup],
     member = Member(block, probe.name, context.hardware.host_clock, context.progress)
     exit_status = member.run(work)
     _report(context, block, member.group, exit_status)
-    given_up = dict(exit_status.missing).get(block.name)
-    if exit_status.error is not None and (given_up is not None or not (exit_status.missing or exit_status.broken)):
+    given_up = next((lost.why for lost in exit_status.missing if lost.name == block.name), None)
+    others_fault = bool(exit_status.broken or len(exit_status.missing) > len(member.group.absent))
+    if exit_status.error is not None and (given_up is not None or not others_fault):
         raise exit_status.error
     if given_up is not None:
         raise RuntimeError(f"the other members gave this node up: {given_up}")
 
 
 def _report(context: Context, block: Block, group: PeerGroup, exit_status: ExitStatus) -> None:
-    missing = dict(exit_status.missing)
+    missing = {lost.name: lost for lost in exit_status.missing}
     for name in block.members:
-        note = missing.get(name, "")
-        context.emit("member_missing", "node", value=float(name in missing), labels={"member": name}, note=note)
-    why = exit_status.broken or "; ".join("{}: {}".format(*item) for item in exit_status.missing)
-    note = f"ended in phase {exit_status.phase}: {why}" if why else ""
-    context.emit("block_intact", "node", value=float(not why), note=note)
+        lost = missing.get(name)
+        labels = {"member": name, **({"part": lost.device} if lost and lost.device != NODE else {})}
+        context.emit(
+            "member_missing", "node", value=float(lost is not None), labels=labels, note=lost.why if lost else ""
+        )
+    why = exit_status.broken or "; ".join(f"{lost.name}: {lost.why}" for lost in exit_status.missing)
+    if exit_status.intact:
+        note = f"without {why}" if why else ""
+    else:
+        note = f"ended in phase {exit_status.phase}: {why}"
+    context.emit("block_intact", "node", value=float(exit_status.intact), note=note)
     if group.join_lag_s is not None:
         context.emit("join_lag", "node", value=group.join_lag_s)
     for phase, seconds in group.phase_seconds.items():
         context.emit("phase_time", "node", value=seconds, labels={"phase": phase})
-    if why:
+    if note:
         context.progress(note)

@@ -1,4 +1,4 @@
-"""Collectives between nodes: NCCL between their GPUs, gloo between CPUs, one rank for each node, every payload checked.
+"""Collectives between nodes: NCCL between all their GPUs, gloo between CPUs, every payload checked.
 
 Where an operation keeps each sender's part apart (all but the sums), mismatches are counted by sender, which separates
 a bad sender, a bad receiver and a bad path between two. The network is real beside a simulated
@@ -8,14 +8,17 @@ machine too, so everything here is measured in real time.
 from __future__ import annotations
 
 import os
+from collections.abc import Mapping
 from typing import Any
 
 from muster_node.cluster.exchange import ANYBODY, ELEMENT_BYTES, OPS, Exchange, busbw_factor
 from muster_node.cluster.fabric import Fabric, open_fabric
 from muster_node.cluster.member import PeerGroup
+from muster_node.cluster.rank import RankGroup
+from muster_node.cluster.ranks import Ranks
 from muster_node.cluster.session import METRICS, PARAMS, join_block
 from muster_node.hardware.pytorch import require_torch
-from muster_node.hardware.seam import Clock
+from muster_node.hardware.seam import Device
 from muster_node.probe import Context, Metric, Param, Probe
 from muster_node.workloads.common import MIB, median, spread
 
@@ -30,6 +33,7 @@ class ClusterCollectives(Probe):
     doc = "Collectives between nodes with verified payloads; who is lost is named"
     params = {
         **PARAMS,
+        "gpus": Param("all", "all: a rank for every GPU of the node; one: for its first"),
         "mib": Param([1, 16], "whole buffer sizes in MiB"),
         "repeats": Param(10, "timed repeats of each operation and size"),
         "ops": Param(list(OPS), "operations to run"),
@@ -38,8 +42,8 @@ class ClusterCollectives(Probe):
         **METRICS,
         "collective_mismatches": Metric("count", "elements received wrong, by operation and, where known, sender"),
         "collective_busbw": Metric("GB/s", "bus bandwidth by operation and size, by the slowest rank of each repeat"),
-        "collective_time": Metric("s", "real time that this rank spent in one collective"),
-        "arrival_lag": Metric("s", "real time by which this rank came later to collectives than the first"),
+        "collective_time": Metric("s", "real time that this node's slowest rank spent in one collective"),
+        "arrival_lag": Metric("s", "real time by which this node's last rank came later to collectives than the first"),
         "collective_backend": Metric("text", "nccl or gloo, and PyTorch's version"),
     }
     needs = ("torch",)
@@ -49,53 +53,65 @@ class ClusterCollectives(Probe):
         join_block(type(self), context, _Work(context))
 
 
-def device_of(context: Context, torch: Any) -> Any:
-    """The first GPU where there is a real one, else the CPU: simulated GPUs keep their tensors there too."""
-    gpus = context.hardware.devices("gpu")
-    return context.hardware.compute(gpus[0]).torch_device if gpus else torch.device("cpu")
-
-
 class _Work:
-    """This rank's part."""
+    """This node's part."""
 
     def __init__(self, context: Context) -> None:
         self._context = context
-        self._clock: Clock = context.hardware.host_clock
-        self._times: dict[str, dict[str, list[float]]] = {}
 
     def __call__(self, group: PeerGroup) -> None:
         group.begin("prepare")
         os.environ.setdefault("OMP_NUM_THREADS", "1")
-        torch = require_torch()
+        require_torch().set_num_threads(1)
         context = self._context
-        with open_fabric(torch, group, device_of(context, torch)) as fabric:
-            context.emit("collective_backend", "node", text=f"{fabric.backend}, PyTorch {torch.__version__}")
-            group.begin("collectives")
-            for op in context.params["ops"]:
-                self._operation(torch, fabric, group, op)
-            times = group.gather(self._times)
-            self._report(group, times)
-            group.begin("finish")
-            group.gather()
+        gpus = context.hardware.devices("gpu")
+        devices = gpus if context.params["gpus"] == "all" else gpus[:1]
+        # Between CPUs one rank loads the network of a node as well as several do.
+        ranks = devices or [Device("cpu0", "cpu", 0)]
+        Ranks(group, ranks, context.emit, context.progress).run(_Rank(context.params))
+        group.begin("finish")
+        group.gather()
 
-    def _operation(self, torch: Any, fabric: Fabric, group: PeerGroup, op: str) -> None:
-        ranks, context = len(group.block.members), self._context
+
+class _Rank:
+    """One rank's part, in its own process."""
+
+    def __init__(self, params: Mapping[str, Any]) -> None:
+        self._params = params
+        self._times: dict[str, dict[str, list[float]]] = {}
+
+    def __call__(self, group: RankGroup) -> None:
+        torch = require_torch()
+        on_gpu = group.device.kind == "gpu"
+        # Simulated GPUs keep their tensors on the CPU.
+        device = group.hardware.compute(group.device).torch_device if on_gpu else torch.device("cpu")
+        with open_fabric(torch, group, device) as fabric:
+            if group.local == 0:
+                text = f"{fabric.backend}, PyTorch {torch.__version__}, {group.world} ranks"
+                group.emit("collective_backend", "node", text=text)
+            group.begin("collectives")
+            for op in self._params["ops"]:
+                self._operation(torch, fabric, group, op)
+            _report(group, group.gather(self._times))
+
+    def _operation(self, torch: Any, fabric: Fabric, group: RankGroup, op: str) -> None:
+        ranks, clock = group.world, group.hardware.host_clock
         wrong: dict[int, int] = {}
         checks = 0
-        for mib in context.params["mib"]:
+        for mib in self._params["mib"]:
             elements = max(1, int(mib * MIB) // ELEMENT_BYTES // ranks) * ranks
-            exchange = Exchange(torch, op, group.block.rank, ranks, elements, fabric.device)
+            exchange = Exchange(torch, op, group.rank, ranks, elements, fabric.device)
             times: dict[str, list[float]] = {"waits": [], "seconds": []}
-            for repeat in range(_WARMUP + context.params["repeats"]):
+            for repeat in range(_WARMUP + self._params["repeats"]):
                 exchange.reset()
                 fabric.settle()
                 with group.waiting(f"{op} of {mib:g} MiB, repeat {repeat}"):
-                    begun = self._clock.now()
+                    begun = clock.now()
                     fabric.barrier()
-                    met = self._clock.now()
+                    met = clock.now()
                     exchange.run()
                     fabric.settle()
-                    ended = self._clock.now()
+                    ended = clock.now()
                 if repeat >= _WARMUP:
                     times["waits"].append(met - begun)
                     times["seconds"].append(ended - met)
@@ -103,31 +119,31 @@ class _Work:
                     wrong[source] = wrong.get(source, 0) + count
                 checks += 1
             self._times[f"{op}/{elements * ELEMENT_BYTES}"] = times
-        context.emit("collective_mismatches", "node", value=sum(wrong.values()), labels={"op": op}, samples=checks)
         for source, count in sorted(wrong.items()):
             if source != ANYBODY:
-                labels = {"op": op, "sender": group.block.members[source]}
-                context.emit("collective_mismatches", "node", value=count, labels=labels, samples=checks)
+                labels = {"op": op, "sender": group.node_of(source), "from": str(source % group.per_node)}
+                group.emit("collective_mismatches", group.device.id, value=count, labels=labels, samples=checks)
+        here = group.gather(sum(wrong.values()))[group.rank - group.local :][: group.per_node]
+        if group.local == 0:
+            group.emit("collective_mismatches", "node", value=sum(here), labels={"op": op}, samples=checks)
 
-    def _report(self, group: PeerGroup, times: dict[str, Any]) -> None:
-        """Every member reports the block's bandwidth, and its own time and lag."""
-        emit, members = self._context.emit, group.block.members
-        for key, mine in self._times.items():
-            op, size = key.split("/")
-            labels = {"op": op, "bytes": size}
-            # A collective has ended when its last rank has.
-            slowest = [max(each) for each in zip(*(times[name][key]["seconds"] for name in members))]
-            rates = [int(size) / seconds / 1e9 * busbw_factor(op, len(members)) for seconds in slowest]
-            # All leave the barrier together, so the member that waited least came last.
-            longest = [max(each) for each in zip(*(times[name][key]["waits"] for name in members))]
-            lags = [most - own for most, own in zip(longest, mine["waits"])]
-            for metric, values in (("busbw", rates), ("time", mine["seconds"])):
-                emit(
-                    "collective_" + metric,
-                    "node",
-                    value=median(values),
-                    labels=labels,
-                    samples=len(values),
-                    spread=spread(values),
-                )
-            emit("arrival_lag", "node", value=median(lags), labels=labels, samples=len(lags))
+
+def _report(group: RankGroup, times: list[dict[str, Any]]) -> None:
+    """Every node reports the block's bandwidth, and its own time and lag."""
+    if group.local:
+        return
+    here = range(group.rank, group.rank + group.per_node)
+    for key in times[0]:
+        op, size = key.split("/")
+        labels = {"op": op, "bytes": size}
+        # A collective has ended when its last rank has.
+        slowest = [max(each) for each in zip(*(one[key]["seconds"] for one in times))]
+        rates = [int(size) / seconds / 1e9 * busbw_factor(op, group.world) for seconds in slowest]
+        # All leave the barrier together, so the rank that waited least came last.
+        longest = [max(each) for each in zip(*(one[key]["waits"] for one in times))]
+        least = [min(each) for each in zip(*(times[rank][key]["waits"] for rank in here))]
+        lags = [most - own for most, own in zip(longest, least)]
+        mine = [max(each) for each in zip(*(times[rank][key]["seconds"] for rank in here))]
+        for metric, values in (("collective_busbw", rates), ("collective_time", mine)):
+            group.emit(metric, "node", value=median(values), labels=labels, samples=len(values), spread=spread(values))
+        group.emit("arrival_lag", "node", value=median(lags), labels=labels, samples=len(lags))

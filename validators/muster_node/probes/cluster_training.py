@@ -1,66 +1,87 @@
-"""A tiny transformer trained by all nodes of a block together, to find the node whose GPU corrupts or holds others up.
+"""A decoder trained by all devices of a block together: the acceptance test of a cluster.
 
-First every device of every node runs the same micro-batches from the same weights, and reports digests of activations
-and local gradients before anything is exchanged: a device that differs is found by comparing, while after an all-reduce
-all would hold the corruption. Every micro-batch is run twice, so a device that differs from itself fails alone. Then
-the nodes train in parallel, and each reports how long it computed and how long it waited: the straggler is the node
-that computes longest and waits least.
+First every device runs the same micro-batches from the same weights, twice, and reports digests of activations and
+local gradients before anything is exchanged: a device that differs is found by comparing, while after an all-reduce all
+would hold the corruption; after the load once more. Then each node trains alone and the block together, by PyTorch's
+own DDP or FSDP2: throughput, scaling, and each rank's compute and exposed communication. The straggler computes longest
+and waits least. Last come checkpoints through the path that the nodes share, and, on request, a run with faults.
 """
 
 from __future__ import annotations
 
 import os
-from typing import Any
 
-from muster_node.cluster.fabric import open_fabric
+from muster_node.cluster.acceptance import Acceptance, preload
+from muster_node.cluster.faults import fault_run
 from muster_node.cluster.member import PeerGroup
+from muster_node.cluster.ranks import Ranks
 from muster_node.cluster.session import METRICS, PARAMS, join_block
-from muster_node.cluster.training import Parallel, StepTimes, replica, same_batch
 from muster_node.hardware.pytorch import require_torch
 from muster_node.hardware.seam import Device
 from muster_node.probe import Context, Metric, Param, Probe, Skip
-from muster_node.workloads.common import median, spread
-from muster_node.workloads.transformer import Shape, Transformer
+from muster_node.workloads import llama
 
-SHAPES = {
-    "cpu": Shape(layers=2, d_model=64, head_dim=32, seq=32, batch=4, vocab=64),
-    "gpu": Shape(layers=4, d_model=4096, head_dim=128, seq=2048, batch=4, vocab=256),
-}
-FIRST_TOKENS = {"cpu": 1024, "gpu": 1 << 17}
-"""Tokens of the untimed first step, from which the number for a step of the requested length follows."""
-
-DTYPES = {"cpu": "float32", "gpu": "bfloat16"}
 ALL, ONE = "all", "one"
 
 
 class ClusterTraining(Probe):
-    """Digests before any exchange, then step times of data-parallel training."""
+    """Digests before any exchange, then training alone and together, checkpoints and faults."""
 
     name = "cluster_training"
     stage = "cluster_validation"
-    doc = "The same batch on all nodes compared bit by bit, then data-parallel training with its stragglers"
+    doc = (
+        "The same batch on all nodes compared bit by bit, then a training with its stragglers, scaling and checkpoints"
+    )
     params = {
         **PARAMS,
-        "gpus": Param(
-            ALL, "all: every GPU of the node (of CPUs: every core for the same batch, one for training); one"
-        ),
+        "gpus": Param(ALL, "all: a rank for every GPU of the node; one"),
+        "ranks": Param(1, "ranks on a node without GPUs; the same batch runs on all its cores in any case"),
         "same_steps": Param(4, "micro-batches that every device runs, twice each"),
-        "steps": Param(10, "timed steps of parallel training"),
+        "model": Param(None, "size of the model ({}); None: the largest that fits".format(", ".join(llama.SIZES))),
+        "layers": Param(None, "layers of the model; None: as many as its size has"),
+        "layout": Param(None, "ddp or fsdp; None: ddp where the model fits on one device"),
+        "warm_steps": Param(2, "steps before those that are timed, alone and together"),
+        "alone_steps": Param(5, "timed steps of each node alone"),
+        "steps": Param(10, "timed steps of the block"),
         "step_s": Param(1.0, "real seconds of compute in a step: long against the jitter of hosts and networks"),
         "tokens": Param(None, "tokens each device trains on in a step; None: as many as take step_s"),
-        "layers": Param(None, "layers of the model; None: as suits the kind of device"),
+        "path_mib": Param(4, "MiB that each rank sends to its neighbour on the next node"),
+        "shared_path": Param(None, "folder that all nodes share, for checkpoints; None: they are not tested"),
+        "checkpoints": Param(5, "times that the training is saved and loaded"),
+        "fault_steps": Param(0, "steps of a run in which a rank is killed at one third and two thirds; 0: none"),
     }
     metrics = {
         **METRICS,
         "step_digest": Metric("text", "digest of what a step gave before any exchange, by step, kind and layer"),
         "self_mismatches": Metric("count", "digests that differ between two runs of the same batch on one device"),
         "digest_key": Metric("text", "what must be equal for digests to be comparable: device model, library, sizes"),
-        "training_devices": Metric("count", "devices of this node that took part"),
-        "step_compute": Metric("s", "compute time of a step before the exchange; of a node: its slowest device's"),
-        "step_wait": Metric("s", "time from the end of a step's compute until all others were ready too"),
-        "step_reduce": Metric("s", "time to add up the gradients of all nodes"),
+        "training_devices": Metric("count", "ranks of this node that took part"),
+        "training_recipe": Metric("text", "the model, its parameters, sequence length, layout and number format"),
+        "flop_per_token": Metric("FLOP", "6 N + 6 L d s of the model: N without the embedding, d its width, s tokens"),
+        "gemm_best": Metric("FLOP/s", "best rate of products of the model's shapes on this device, before the load"),
+        "tokens_per_s": Metric("1/s", "tokens in a median step over its time; scope node: alone, block: all together"),
+        "share_of_gemm": Metric("%", "FLOP/s of the training on each device against its gemm_best, by scope"),
+        "scaling": Metric("1", "tokens_per_s of the block against the sum of its nodes alone"),
+        "step_time": Metric("s", "time of a step, by scope and statistic (p50, p95)"),
+        "step_p95_to_p50": Metric("1", "p95 of the block's step times over their median, this node's slowest rank"),
+        "step_compute": Metric("s", "compute time of a step up to its last gradient; of a node: its slowest rank's"),
+        "step_wait": Metric("s", "exposed communication of a step: from the last gradient until all sums were there"),
+        "step_input": Metric("s", "time that a step waits for its batch"),
+        "step_update": Metric("s", "time of the optimizer in a step"),
         "loss": Metric("nat", "mean cross-entropy on this node's own batches, first and last step"),
-        "weights_digest": Metric("text", "digest of the weights after the last step, the same on all nodes"),
+        "weights_digest": Metric("text", "digest of a rank's weights after the last step; shard: which part they are"),
+        "path_rate": Metric("GB/s", "rate at which messages of a rank's neighbour on another node (sender) arrive"),
+        "checkpoint_save": Metric("s", "time to save the training through the shared path, by statistic (p50, p95)"),
+        "checkpoint_load": Metric("s", "time to load it, by statistic (p50, p95)"),
+        "checkpoint_rate": Metric("GB/s", "size of a checkpoint over its median time, by direction (save, load)"),
+        "checkpoint_bytes": Metric("bytes", "size of a checkpoint"),
+        "resume_equal": Metric("bool", "whether weights, moments and loss are to the last bit those that were saved"),
+        "small_files": Metric("1/s", "operations on small files in the shared path, all nodes at once, by op"),
+        "shared_path": Metric("bool", "whether this node could use the shared path; the note says why not"),
+        "fault_detect": Metric("s", "from a rank's death until another rank was told, in the run with faults"),
+        "fault_restart": Metric("s", "from a rank's death until the first step after the restart"),
+        "fault_lost_work": Metric("s", "training since the last checkpoint that a rank's death cost"),
+        "fault_run": Metric("bool", "whether the run with faults came to its end; the note says why not"),
     }
     needs = ("torch",)
 
@@ -72,112 +93,38 @@ class ClusterTraining(Probe):
 
 
 class _Work:
-    """This rank's part."""
+    """This node's part."""
 
     def __init__(self, context: Context) -> None:
-        self._context, self._hardware = context, context.hardware
+        self._context = context
 
     def __call__(self, group: PeerGroup) -> None:
         group.begin("prepare")
-        torch = require_torch()
-        torch.set_num_threads(1)
-        torch.use_deterministic_algorithms(True, warn_only=True)
-        devices = self._devices()
-        kind = devices[0].kind
-        group.agree(f"{kind}, {self._shape(devices[0])}")
-        group.begin("same_batch")
-        for device in devices:
-            self._same_batch(torch, group, device)
+        context, params = self._context, self._context.params
+        preload(require_torch())
+        ranks, others = self._devices()
+        work = Acceptance(params, context.seed, others)
+        Ranks(group, ranks, context.emit, context.progress).run(work)
+        if params["fault_steps"]:
+            group.begin("fault_run")
+            fault_run(context, group, len(ranks))
+        group.begin("finish")
         group.gather()
-        group.begin("rendezvous")
-        training = devices if kind == "gpu" else devices[:1]
-        models = [self._replica(torch, device) for device in training]
-        on_device = models[0].compute.torch_device
-        with open_fabric(torch, group, on_device) as fabric:
-            group.begin("calibration")
-            parallel = Parallel(torch, self._hardware, models, fabric, group, self._context.seed)
-            tokens = self._tokens(group, parallel, kind)
-            group.begin("training")
-            steps = [parallel.step(number, tokens) for number in range(1, self._context.params["steps"] + 1)]
-            self._report(steps, parallel.weights_digest(), len(devices))
-            group.gather()
-            group.begin("finish")
-            group.gather()
 
-    def _devices(self) -> list[Device]:
-        gpus = self._context.params["gpus"]
+    def _devices(self) -> tuple[list[Device], list[Device]]:
+        """Devices with a rank, and all that run the same batch."""
+        gpus, count = self._context.params["gpus"], self._context.params["ranks"]
         if gpus not in (ALL, ONE):
             raise ValueError(f"gpus must be {ALL!r} or {ONE!r}, not {gpus!r}")
-        devices = self._hardware.devices("gpu") or self._hardware.devices("core")
-        if not devices:
+        if isinstance(count, bool) or not isinstance(count, int) or count < 1:
+            raise ValueError(f"ranks must be a number from 1, not {count!r}")
+        hardware = self._context.hardware
+        found = hardware.devices("gpu")
+        if found:
+            found = found if gpus == ALL else found[:1]
+            return found, found
+        cores = hardware.devices("core")
+        if not cores:
             raise Skip("this machine offers no device to compute on")
-        return devices if gpus == ALL else devices[:1]
-
-    def _tokens(self, group: PeerGroup, parallel: Parallel, kind: str) -> int:
-        """Runs the first step, which also warms everything up; the members agree on the tokens of all others."""
-        clock, real, tokens = self._hardware.clock, self._hardware.host_clock, FIRST_TOKENS[kind]
-        begun, really_begun = clock.now(), real.now()
-        first = parallel.step(0, tokens)
-        # A simulated clock runs faster, and what takes long there passes in a moment here.
-        speed = (clock.now() - begun) / max(real.now() - really_begun, 1e-6)
-        wanted = tokens * self._context.params["step_s"] * speed / max(first.compute, 1e-9)
-        wishes = sorted(group.gather(wanted).values())
-        return int(self._context.params["tokens"] or max(1.0, wishes[len(wishes) // 2]))
-
-    def _shape(self, device: Device) -> Shape:
-        shape, layers = SHAPES[device.kind], self._context.params["layers"]
-        return Shape(**{**vars(shape), "layers": layers}) if layers else shape
-
-    def _replica(self, torch: Any, device: Device) -> Transformer:
-        shape, seed = self._shape(device), self._context.seed
-        return replica(torch, self._hardware, device, shape, DTYPES[device.kind], seed)
-
-    def _same_batch(self, torch: Any, group: PeerGroup, device: Device) -> None:
-        emit, context = self._context.emit, self._context
-        model = self._replica(torch, device)
-        emit("digest_key", device.id, text=self._key(torch, model))
-        differing: list[str] = []
-        steps = context.params["same_steps"]
-        for step in range(steps):
-            trial = same_batch(torch, model, context.seed, step, group)
-            for (kind, layer), text in trial.digests.items():
-                emit(
-                    "step_digest",
-                    device.id,
-                    text=text,
-                    labels={"step": str(step), "kind": kind, "layer": layer},
-                    samples=2,
-                )
-            differing += [f"step {step} {kind} of layer {layer}" for kind, layer in trial.differing]
-        note = f"the first is {differing[0]}" if differing else ""
-        emit("self_mismatches", device.id, value=len(differing), samples=steps, note=note)
-
-    def _key(self, torch: Any, model: Transformer) -> str:
-        device = model.compute.device
-        wanted = {"gpu": ("gpu_model", device.id), "cpu": ("cpu_model", "node")}[device.kind]
-        named = [f.text for f in self._hardware.inventory() if (f.name, f.device) == wanted and f.text]
-        capability = getattr(torch.backends.cpu, "get_cpu_capability", lambda: "unknown")()
-        on_gpu = model.compute.torch_device.type == "cuda"
-        libraries = f"CUDA {torch.version.cuda}" if on_gpu else f"CPU kernels for {capability}"
-        sizes = f"{DTYPES[device.kind]}, {model.shape.layers}×{model.tokens}×{model.d}"
-        return "{}; PyTorch {}, {}; {}".format(named[0] if named else "unknown", torch.__version__, libraries, sizes)
-
-    def _report(self, steps: list[StepTimes], weights: str, devices: int) -> None:
-        emit = self._context.emit
-
-        def emit_times(metric: str, device: str, values: list[float]) -> None:
-            emit(metric, device, value=median(values), samples=len(values), spread=spread(values))
-
-        emit("training_devices", "node", value=devices)
-        emit_times("step_compute", "node", [step.compute for step in steps])
-        emit_times("step_wait", "node", [step.wait for step in steps])
-        emit_times("step_reduce", "node", [step.reduce for step in steps])
-        by_device: dict[str, list[float]] = {}
-        for step in steps:
-            for device, seconds in step.by_device.items():
-                by_device.setdefault(device, []).append(seconds)
-        for device, values in by_device.items():
-            emit_times("step_compute", device, values)
-        for name, step in (("first", steps[0]), ("last", steps[-1])):
-            emit("loss", "node", value=step.loss, labels={"step": name})
-        emit("weights_digest", "node", text=weights)
+        # More ranks than cores share them: what is tested then is the way of the training, not the cores' speed.
+        return [cores[number % len(cores)] for number in range(count)], cores if gpus == ALL else cores[:1]

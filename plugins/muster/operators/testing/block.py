@@ -28,6 +28,7 @@ from muster.rules.certificate import WATCHED
 from muster.rules.gate import Admit, Decision
 from muster.settings import settings
 from muster_criteria.model import Action, Evidence, FaultClass, Finding, Severity, Verdict
+from muster_criteria.sku_files.figures import in_base_units
 from muster_criteria.sku_files.model import Sku
 from muster_criteria.sku_files.skus import load_sku
 
@@ -123,7 +124,7 @@ def judge(key: RunKey) -> None:
     results = [
         MemberResult(
             name, member.result, member.why_missing, devices=_gpus(skus[name]), known=(*member.evidence, *mixed),
-            level=runs[name].level, sku=skus[name].name, sku_version=skus[name].revision,
+            level=runs[name].level, sku=skus[name].name, sku_version=skus[name].revision, peaks=_peaks(skus[name]),
         )
         for name, member in collected.items()
     ]  # fmt: skip
@@ -154,6 +155,16 @@ def _members(key: RunKey) -> list[str]:
 def _gpus(sku: Sku) -> int | None:
     counted = sku.devices.get("gpu")
     return counted if isinstance(counted, int) and counted > 0 else None
+
+
+def _peaks(sku: Sku) -> dict[str, tuple[float, str]]:
+    """Dense peaks of a GPU in FLOP/s with their sources, by PyTorch's name of the number format."""
+    names = {"bf16": "bfloat16", "fp16": "float16", "fp32": "float32"}
+    return {
+        names[dtype]: (in_base_units(figure.peak, figure.unit), figure.source)
+        for figure in sku.figures
+        if figure.metric == "gemm_rate" and figure.peak and (dtype := figure.labels.get("dtype", "")) in names
+    }
 
 
 @dataclasses.dataclass(frozen=True)

@@ -22,6 +22,7 @@ from muster.remote import outcome
 from muster.remote.attempt import Attempt, Programme
 from muster.remote.attempt_key import AttemptKey
 from muster.remote.outcome import Ended, Kind
+from muster.settings import settings
 from muster_criteria.cluster.model import Measurements
 from muster_criteria.cluster.plan import cluster_calls, cluster_deadline_s
 from muster_criteria.cluster.presence import reported_lost
@@ -66,6 +67,7 @@ class MusterMemberOperator(RemoteJobOperator):
             session=block["session"],
             level=run.level,
             seed=block["seed"],
+            shared_path=settings().shared_path,
         )
         return Programme(calls[self.member], cluster_deadline_s(sku.block, run.level))
 

@@ -42,7 +42,7 @@ def test_members_that_differ_are_named_before_they_train_and_in_the_verdict(
 def test_a_fleets_own_programme_judges_the_block_and_is_cited(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "programmes").mkdir()
     programme = yaml.safe_load((SHIPPED / "programmes" / "block.yaml").read_text())
-    programme["probes"]["cluster_training"]["require"].append({"metric": "step_reduce", "devices": "node"})
+    programme["probes"]["cluster_training"]["require"].append({"metric": "step_input", "devices": "node"})
     (tmp_path / "programmes" / "block.yaml").write_text(yaml.safe_dump(programme))
     monkeypatch.setenv("MUSTER_SKU_PATH", str(tmp_path))
     for name in NAMES:
@@ -53,8 +53,8 @@ def test_a_fleets_own_programme_judges_the_block_and_is_cited(tmp_path: Path, mo
     for name in NAMES:
         (stage,) = store.reporting.run(RUN, node=name).stages
         cited = store.revisions.load(stage.judgement.sku, stage.judgement.sku_version)
-        assert any("step_reduce" in gap.what for gap in stage.judgement.coverage.missing)
-        assert cited.block.probes["cluster_training"].require[-1].metric == "step_reduce"
+        assert any("step_input" in gap.what for gap in stage.judgement.coverage.missing)
+        assert cited.block.probes["cluster_training"].require[-1].metric == "step_input"
         assert cited.revision != load_sku(cited.name).revision
 
 

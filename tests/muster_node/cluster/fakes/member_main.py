@@ -46,7 +46,8 @@ def main() -> None:
     end = {
         "seconds": time.monotonic() - started,
         "phase": exit_status.phase,
-        "missing": dict(exit_status.missing),
+        "missing": {lost.name: lost.why for lost in exit_status.missing},
+        "intact": exit_status.intact,
         "broken": exit_status.broken,
         "error": str(exit_status.error) if exit_status.error else "",
         "met": met,

@@ -1,0 +1,126 @@
+"""The training of a block: what holds it up is named, and what belongs to the block fails no member."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+
+from muster_criteria.cluster.model import ClusterJudgement, Measurements, MemberResult
+from muster_criteria.cluster.training import mfu_of
+from muster_criteria.measured import StageResult, parse_result
+from muster_criteria.model import Severity, Verdict
+from muster_criteria.sku_files.skus import load_sku
+from tests.muster_criteria.cluster_results import Sent, block, judge_block, members
+from tests.muster_criteria.cluster_verdicts import verdicts
+
+
+def real(sent: dict[str, Sent]) -> ClusterJudgement:
+    """Judged as real hardware: times of simulated members are not judged."""
+    return judge_block([MemberResult(name, parsed({**each.raw(), "simulated": False})) for name, each in sent.items()])
+
+
+def parsed(raw: dict[str, Any]) -> StageResult:
+    return parse_result(json.dumps(raw).encode())
+
+
+def rules(judgement: ClusterJudgement) -> dict[str, list[str]]:
+    return {name: [each.rule for each in member.findings] for name, member in judgement.members.items()}
+
+
+def test_a_block_that_scales_passes() -> None:
+    assert verdicts(real(block(4))) == {Verdict.PASS}
+
+
+@pytest.mark.parametrize(("metric", "value"), [("scaling", 0.94), ("step_p95_to_p50", 1.06)])
+def test_what_no_member_explains_warns_of_the_whole_block_and_fails_none(metric: str, value: float) -> None:
+    sent = block(4)
+    for each in sent.values():
+        each.training[metric] = value
+    judgement = real(sent)
+    assert judgement.failed == {}
+    assert rules(judgement) == {name: [metric] for name in sent}
+    assert verdicts(judge_block(members(sent))) == {Verdict.PASS}  # simulated: a note says that it is not judged
+
+
+def test_a_straggler_explains_the_block_and_the_others_pass() -> None:
+    sent = block(4)
+    sent["n2"].compute["gpu1"] = 1.3
+    for name, each in sent.items():
+        each.training["scaling"] = 0.75
+        each.wait = 0.02 if name == "n2" else 0.32
+    judgement = real(sent)
+    assert rules(judgement) == {"n0": [], "n1": [], "n2": ["straggler"], "n3": []}
+    assert any("n2" in note for note in judgement.notes)
+
+
+def test_exposed_communication_that_all_share_makes_no_straggler_less() -> None:
+    """All wait 0.5 s for what no compute hides; the straggler waits for nothing else."""
+    sent = block(4)
+    sent["n2"].compute["gpu1"] = 1.3
+    for name, each in sent.items():
+        each.wait = 0.5 if name == "n2" else 0.8
+    ((name, (finding,)),) = real(sent).failed.items()
+    assert (name, finding.rule, finding.device) == ("n2", "straggler", "gpu1")
+
+
+def test_a_slow_path_is_named_by_both_its_ends() -> None:
+    sent = block(4)
+    sent["n2"].path_rate = 20.0  # what n1 sends arrives slowly
+    judgement = real(sent)
+    assert rules(judgement) == {"n0": [], "n1": ["slow_path"] * 2, "n2": ["slow_path"] * 2, "n3": []}
+    assert all(each.severity is Severity.WARNING for each in judgement.members["n2"].findings)
+
+
+def test_a_node_that_is_slow_alone_is_warned_of() -> None:
+    sent = block(4)
+    sent["n3"].alone *= 0.9
+    assert rules(real(sent)) == {"n0": [], "n1": [], "n2": [], "n3": ["slow_alone"]}
+
+
+def test_a_shared_path_that_does_not_work_fails_no_node() -> None:
+    sent = block(3)
+    sent["n1"].shared_path = 0.0
+    judgement = judge_block(members(sent))
+    assert judgement.failed == {}
+    assert rules(judgement) == {"n0": [], "n1": ["shared_path"], "n2": []}
+
+
+def test_the_device_of_a_lost_member_is_the_one_that_the_others_name() -> None:
+    sent = block(4)
+    for name in ("n0", "n1", "n3"):
+        sent[name].lose("n2").lost_part = "gpu1"
+    judgement = judge_block(members(sent))
+    assert judgement.missing == ("n2",)
+    assert [each.device for each in judgement.members["n2"].findings] == ["gpu1"]
+
+
+def test_mfu_is_counted_as_published() -> None:
+    """Megatron-Bridge 25.11, Llama 3 8B, s = 8,192: 14,451 tokens/s a GPU are 744 TFLOPS."""
+    sent = block(2, gpus=1)["n0"]
+    sent.alone = 14_451.0
+    sent.training["flop_per_token"] = 51.472e9
+    rows = sent.raw()
+    rows["measurements"].append(
+        {
+            "probe": "cluster_training",
+            "metric": "training_recipe",
+            "device": "node",
+            "unit": "text",
+            "text": "8b, bfloat16",
+        }
+    )
+    measured = Measurements(parsed(rows))
+    alone, together = mfu_of(measured, {"bfloat16": (989.4e12, "NVIDIA's data sheet")})
+    assert alone.value == pytest.approx(100 * 744 / 989.4, rel=0.001)
+    assert together.value == pytest.approx(0.97 * float(alone.value or 0.0))
+    assert mfu_of(measured, {"float16": (1.0, "")}) == ()
+
+
+def test_a_sku_may_have_limits_of_its_own() -> None:
+    gpu, cpu = load_sku("h100-sxm-8").block, load_sku("cpu-generic").block
+    assert gpu.limit("scaling", "warn").number == 0.95
+    assert gpu.limit("step_p95_to_p50", "warn").number == 1.05
+    assert (cpu.limit("scaling", "warn").number or 1.0) < 0.95
+    assert len(cpu.limits) == len(gpu.limits)

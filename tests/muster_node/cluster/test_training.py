@@ -1,0 +1,135 @@
+"""The decoder, its count of FLOP, what fits, and what a step's time goes into."""
+
+from __future__ import annotations
+
+import time
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from muster_node.cluster.affinity import only_nic
+from muster_node.cluster.checkpoint import sentence_of, trouble_at
+from muster_node.cluster.faults import measured
+from muster_node.cluster.pace import HostPace, exposed_of
+from muster_node.hardware.seam import RealClock
+from muster_node.workloads import llama
+
+torch = pytest.importorskip("torch")
+pytestmark = pytest.mark.needs_torch
+TINY = llama.Size(layers=2, width=32, heads=4, kv_heads=2, ff=64, vocab=64, seq=16, batch=2)
+
+
+def test_flop_are_counted_as_nvidia_counts_them() -> None:
+    """Megatron-Bridge's performance summary 25.11: 744 TFLOPS at 14,451 tokens/s are 51.5 GFLOP a token."""
+    assert llama.SIZES["8b"].flop_per_token == pytest.approx(744e12 / 14_451, rel=0.002)
+    assert llama.SIZES["8b"].parameters == pytest.approx(8.03e9, rel=0.001)
+
+
+@pytest.mark.parametrize("name", ["1m", "125m"])
+def test_parameters_are_those_of_the_model(name: str) -> None:
+    size = llama.SIZES[name]
+    with torch.device("meta"):
+        model = llama._kinds(torch).Llama(size, size, llama.plain_product(torch))
+    assert sum(each.numel() for each in model.parameters()) == size.parameters
+
+
+def test_the_largest_model_that_fits_is_chosen_and_divided_only_where_it_must_be() -> None:
+    assert llama.choose_size(80e9, 8) == ("8b", llama.FSDP)
+    assert llama.choose_size(80e9, 1) == ("1b", llama.DDP)
+    assert llama.choose_size(1e6, 8) == (llama.CPU_SIZE, llama.DDP)
+
+
+def test_the_decoder_learns_and_the_same_seed_gives_the_same_model() -> None:
+    model = llama.build(torch, TINY, 3, device=torch.device("cpu"))
+    again = llama.build(torch, TINY, 3, device=torch.device("cpu"))
+    tokens = llama.tokens_of(torch, TINY, 1)
+    assert torch.equal(model(tokens), again(tokens))
+    optimizer = torch.optim.AdamW(model.parameters(), lr=1e-2)
+    losses = []
+    for _ in range(8):
+        loss = model(tokens)
+        loss.backward()
+        optimizer.step()
+        optimizer.zero_grad()
+        losses.append(float(loss.detach()))
+    assert losses[-1] < 0.9 * losses[0]
+
+
+def test_no_place_sees_a_later_token() -> None:
+    model = llama.build(torch, TINY, 3, device=torch.device("cpu"))
+    seen: list[Any] = []
+    model.head.register_forward_hook(lambda module, given, out: seen.append(out))
+    tokens = llama.tokens_of(torch, TINY, 1)
+    other = tokens.clone()
+    other[:, 10:] = (other[:, 10:] + 1) % TINY.vocab
+    model(tokens)
+    model(other)
+    assert torch.equal(seen[0][:, :10], seen[1][:, :10])
+    assert not torch.equal(seen[0][:, 10:], seen[1][:, 10:])
+
+
+@given(st.integers(16, 96))
+def test_a_model_cut_down_is_still_a_model(edge: int) -> None:
+    size = llama.cut_down(llama.SIZES["8b"], lambda *shape: tuple(min(extent, edge) for extent in shape))
+    assert size.width == size.heads * size.head
+    assert size.heads % size.kv_heads == 0
+    assert size.head % 2 == 0
+    assert max(size.width, size.ff, size.vocab, size.seq) <= edge
+
+
+def test_waiting_for_others_is_no_compute() -> None:
+    class Thread:
+        def timer(self) -> Any:
+            from muster_node.hardware.host.cpu_compute import CpuCompute
+
+            return CpuCompute._timed(self)  # type: ignore[arg-type]
+
+        def _clock_mhz(self) -> None:
+            return None
+
+    pace = HostPace(Thread(), RealClock())  # type: ignore[arg-type]
+    pace.begin()
+    sum(range(1_000_000))
+    pace.gradients_ready()
+    time.sleep(0.2)
+    compute, exposed = pace.end()
+    assert exposed >= 0.2 > compute > 0
+
+
+spans = st.lists(st.tuples(st.integers(0, 50), st.integers(1, 20)).map(lambda each: (each[0], sum(each))), max_size=12)
+
+
+@given(spans, spans)
+def test_exposed_communication_is_what_no_compute_hides(compute: Any, communication: Any) -> None:
+    busy = {tick for begin, end in compute for tick in range(begin, end)}
+    sent = {tick for begin, end in communication for tick in range(begin, end)}
+    assert exposed_of(compute, communication) == (len(busy), len(sent - busy))
+
+
+def test_only_a_nic_that_is_alone_nearest_is_chosen() -> None:
+    assert only_nic("mlx5_3 (same PCIe switch)") == "mlx5_3"
+    assert only_nic("mlx5_0, mlx5_1 (same root port)") == ""
+    assert only_nic("") == ""
+
+
+def test_a_path_that_cannot_be_used_is_one_sentence(tmp_path: Any) -> None:
+    assert trouble_at(tmp_path, 1000) == ""
+    assert "not there" in trouble_at(tmp_path / "absent", 1000)
+    assert "full" in trouble_at(tmp_path, 1 << 60)
+    sentences = [sentence_of(tmp_path, OSError(number, "x")) for number in (30, 28, 13, 5)]
+    assert len({*sentences}) == 4
+    assert all(str(tmp_path) in sentence and "\n" not in sentence for sentence in sentences)
+
+
+def test_times_of_a_death_are_read_from_what_the_ranks_wrote() -> None:
+    def event(at: float, kind: str, step: int = -1) -> dict[str, Any]:
+        return {"at": at, "kind": kind, "rank": 0, "step": step}
+
+    events = [
+        event(0.0, "begun", 0), event(1.0, "step", 0), event(2.0, "step", 1), event(3.0, "step", 2),
+        event(3.5, "killed", 3), event(3.8, "told"), event(9.0, "resumed", 2), event(10.0, "step", 2),
+    ]  # fmt: skip
+    assert measured(events) == {"fault_detect": [pytest.approx(0.3)], "fault_restart": [6.5], "fault_lost_work": [1.5]}
+    assert measured(events[:4]) == {}

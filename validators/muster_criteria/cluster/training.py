@@ -1,0 +1,202 @@
+"""The training of a block: scaling, regular steps, each node alone, the paths between neighbours, and checkpoints.
+
+What belongs to the block and to no member is a warning on all of them: a person decides, and no node fails for it.
+"""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Iterable, Mapping
+
+from muster_criteria.cluster.model import TRAINING, BlockFindings, Measurements
+from muster_criteria.model import Action, FaultClass, Finding, Observation, Severity
+from muster_criteria.sku_files.limits import Limit
+from muster_criteria.sku_files.model import BlockProgramme
+from muster_criteria.words import figure, listed
+
+OTHERS_MIN = 3
+"""Fewest others to compare one with."""
+
+EXPLAINING = frozenset({"straggler", "slow_alone", "slow_path", "member_missing"})
+"""Rules of findings that explain why a block does not scale, or steps irregularly."""
+
+
+def judge_training(
+    programme: BlockProgramme, simulated: bool, members: Mapping[str, Measurements], block: BlockFindings
+) -> None:
+    """Judges what the training measured beside its pace; no times of ``simulated`` members, which are a host's."""
+    _judge_checkpoints(members, block)
+    if simulated:
+        if any(measured.rows(TRAINING, "scaling") for measured in members.values()):
+            block.note(
+                "Scaling, regularity and paths are not judged: beside simulated GPUs the network is this host's."
+            )
+        return
+    _judge_alone(programme.limit("alone_drop", "warn"), members, block)
+    _judge_paths(programme.limit("path_drop", "warn"), members, block)
+    _judge_scaling(programme.limit("scaling", "warn"), members, block)
+    _judge_regularity(programme.limit("step_p95_to_p50", "warn"), members, block)
+
+
+def mfu_of(measured: Measurements, peaks: Mapping[str, tuple[float, str]]) -> tuple[Observation, ...]:
+    """MFU = tokens/s of a device × FLOP per token ÷ dense peak of the number format, alone and together, in %.
+
+    The formula of PaLM (Chowdhery et al. 2022, arXiv:2204.02311, appendix B); its terms are in the note. Empty where no
+    peak is known for the format.
+    """
+    flop, recipe = measured.value(TRAINING, "flop_per_token"), measured.text(TRAINING, "training_recipe")
+    devices = measured.value(TRAINING, "training_devices")
+    dtype = next((name for name in peaks if name in (recipe or "").split(", ")), "")
+    if flop is None or not devices or not dtype:
+        return ()
+    peak, source = peaks[dtype]
+    found = []
+    scaling = measured.value(TRAINING, "scaling")
+    alone = measured.value(TRAINING, "tokens_per_s", scope="node")
+    rates = {"node": alone and alone / devices, "block": alone and scaling and alone / devices * scaling}
+    for scope, rate in rates.items():
+        if rate:
+            note = (
+                f"{figure(rate, 'tokens/s')} a device × {flop:.4g} FLOP ÷ {peak / 1e12:g} TFLOPS ({source}); {recipe}"
+            )
+            found.append(Observation(
+                probe=TRAINING, metric="mfu", device="node", unit="%", value=100.0 * rate * flop / peak, text=None,
+                labels=(("scope", scope),), samples=1, spread=None, floor=None, ceiling=None, source=source, ok=True,
+                note=note,
+            ))  # fmt: skip
+    return tuple(found)
+
+
+def _explained(block: BlockFindings) -> str:
+    """Members with a finding that explains an irregular or slow block; "" where there are none."""
+    names = [name for name, found in block.findings.items() if any(each.rule in EXPLAINING for each in found)]
+    return listed(sorted(names))
+
+
+def _judge_scaling(limit: Limit, members: Mapping[str, Measurements], block: BlockFindings) -> None:
+    values = _values(members, "scaling")
+    if not values or min(values.values()) >= _number(limit):
+        return
+    value = min(values.values())
+    observed = f"{value:.3f} of its nodes' own throughput together"
+    _warn_all(limit, "scaling", values, observed, f"≥ {_number(limit):g}", "The block scales badly", block)
+
+
+def _judge_regularity(limit: Limit, members: Mapping[str, Measurements], block: BlockFindings) -> None:
+    values = _values(members, "step_p95_to_p50")
+    if not values or max(values.values()) <= _number(limit):
+        return
+    observed = f"the p95 of its steps is {max(values.values()):.3f} times their median"
+    expected = f"≤ {_number(limit):g} times"
+    _warn_all(limit, "step_p95_to_p50", values, observed, expected, "The block's steps are irregular", block)
+
+
+def _warn_all(
+    limit: Limit, metric: str, names: Iterable[str], observed: str, expected: str, what: str, block: BlockFindings
+) -> None:
+    """Ranks of a block step together, so that a figure of all is no member's fault."""
+    if culprits := _explained(block):
+        block.note(f"{what} ({observed}), which what was found on {culprits} explains.")
+        return
+    summary = f"{what}: {observed}, and no member was found that holds it up."
+    for name in names:
+        block.add(name, _warning(metric, "node", limit, metric, observed, expected, summary))
+
+
+def _judge_alone(limit: Limit, members: Mapping[str, Measurements], block: BlockFindings) -> None:
+    """Each node's throughput alone against the others with the same devices and libraries."""
+    keys = {
+        name: tuple(sorted({row.text or "" for row in measured.rows(TRAINING, "digest_key")}))
+        for name, measured in members.items()
+    }
+    rates = {
+        name: rate
+        for name, measured in members.items()
+        if (rate := measured.value(TRAINING, "tokens_per_s", scope="node")) is not None
+    }
+    for name, rate in rates.items():
+        others = [other for at, other in rates.items() if at != name and keys[at] == keys[name]]
+        if len(others) < OTHERS_MIN or any(each.rule == "straggler" for each in block.findings.get(name, ())):
+            continue
+        usual = statistics.median(others)
+        drop = 100.0 * (1.0 - rate / usual) if usual > 0 else 0.0
+        if drop > _number(limit):
+            observed = f"{figure(rate, 'tokens/s')} alone, {drop:.1f} % less than the others"
+            expected = f"≥ {figure(usual * (1 - _number(limit) / 100), 'tokens/s')}"
+            summary = f"The node {limit.meaning}: it trains {observed}."
+            block.add(name, _warning("slow_alone", "node", limit, "tokens_per_s", observed, expected, summary))
+
+
+def _judge_paths(limit: Limit, members: Mapping[str, Measurements], block: BlockFindings) -> None:
+    """Messages between neighbours, all at once, rank by rank: a path slower than the others is named by its ends."""
+    rates = {
+        (row.labels["sender"], name, row.device): row.value
+        for name, measured in members.items()
+        for row in measured.rows(TRAINING, "path_rate")
+        if row.value is not None and row.labels.get("sender") in members
+    }
+    for path, rate in rates.items():
+        others = [other for at, other in rates.items() if at != path]
+        if len(others) < OTHERS_MIN:
+            continue
+        usual = statistics.median(others)
+        drop = 100.0 * (1.0 - rate / usual) if usual > 0 else 0.0
+        if drop <= _number(limit):
+            continue
+        sender, receiver, device = path
+        observed = f"{figure(rate, 'GB/s')} from {sender} to {device} of {receiver}, {drop:.0f} % less than other paths"
+        expected = f"≥ {figure(usual * (1 - _number(limit) / 100), 'GB/s')}"
+        summary = f"The path from {sender} to {receiver} {limit.meaning}: {observed}. Either end, or what lies between."
+        for name in sorted({sender, receiver}):
+            block.add(name, _warning("slow_path", "node", limit, "path_rate", observed, expected, summary))
+
+
+def _judge_checkpoints(members: Mapping[str, Measurements], block: BlockFindings) -> None:
+    """A shared path that does not work is its own fault, and a resume that differs is no single node's."""
+    for name, measured in members.items():
+        for row in measured.rows(TRAINING, "shared_path"):
+            if row.value == 0:
+                block.add(name, _checkpoint_warning("shared_path", row.note or "it cannot be used"))
+        for row in measured.rows(TRAINING, "resume_equal"):
+            if row.value == 0:
+                block.add(name, _checkpoint_warning("resume_equal", row.note or "the resumed training differs"))
+
+
+def _checkpoint_warning(metric: str, why: str) -> Finding:
+    return Finding(
+        rule=metric,
+        metric=metric,
+        device="node",
+        severity=Severity.WARNING,
+        fault_class=FaultClass.FACILITY,
+        action=Action.INSPECT,
+        observed=why,
+        expected="a checkpoint that is saved, loaded, and the same to the last bit",
+        source="by definition: a checkpoint that cannot be resumed is none",
+        summary=f"Checkpoints: {why}.",
+    )
+
+
+def _warning(rule: str, device: str, limit: Limit, metric: str, observed: str, expected: str, summary: str) -> Finding:
+    return Finding(
+        rule=rule,
+        metric=metric,
+        device=device,
+        severity=Severity.WARNING,
+        fault_class=limit.fault,
+        action=limit.action,
+        observed=observed,
+        expected=expected,
+        source=f"{limit.source} ({limit.date})",
+        summary=summary,
+    )
+
+
+def _values(members: Mapping[str, Measurements], metric: str) -> dict[str, float]:
+    found = {name: measured.value(TRAINING, metric) for name, measured in members.items()}
+    return {name: value for name, value in found.items() if value is not None}
+
+
+def _number(limit: Limit) -> float:
+    assert limit.number is not None, limit.name
+    return limit.number

@@ -1,0 +1,250 @@
+"""Checkpoints of a training through the path that all nodes share, by torch.distributed.checkpoint.
+
+A path that is missing, full, read-only or not shared is one sentence and no exception: it is nobody's hardware.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import errno
+import os
+import pathlib
+import shutil
+from typing import TYPE_CHECKING, Any
+
+from muster_node.cluster.digest import digest
+from muster_node.hardware.seam import RealClock
+
+if TYPE_CHECKING:
+    from muster_node.cluster.rank import RankGroup
+    from muster_node.cluster.trainer import Trainer
+
+_CLOCK = RealClock()
+SMALL_FILES = 100
+_ROOM = 1.5
+"""Two checkpoints lie there for a moment: the last one goes once the next is whole."""
+
+
+@dataclasses.dataclass
+class Saved:
+    """What was measured. Seconds are by the slowest rank; ``resumed``: weights, optimizer and loss came back equal."""
+
+    saves: list[float]
+    loads: list[float]
+    size_bytes: int
+    resumed: bool
+    difference: str = ""
+
+
+class PathTrouble(Exception):
+    """The path cannot be used; the message is one sentence."""
+
+
+def trouble_at(folder: pathlib.Path, need_bytes: int) -> str:
+    """Why a checkpoint cannot be kept in ``folder`` here; "" if it can."""
+    try:
+        if not folder.is_dir():
+            return f"the shared path {folder} is not there on this node: mount it, or name another"
+        probe = folder / f".probe-{os.uname().nodename}-{os.getpid()}"
+        probe.write_bytes(b"muster")
+        probe.unlink()
+        stat = os.statvfs(folder)
+        free = stat.f_bavail * stat.f_frsize
+    except OSError as error:
+        return sentence_of(folder, error)
+    if free < need_bytes:
+        need, left = need_bytes / 1e9, free / 1e9
+        return f"the shared path {folder} is full: it has {left:.3g} GB left, and {need:.3g} GB are needed"
+    return ""
+
+
+def sentence_of(folder: pathlib.Path, error: BaseException) -> str:
+    """One sentence about an error of the path."""
+    number = getattr(error, "errno", None)
+    if number == errno.EROFS:
+        return f"the shared path {folder} is read-only on this node: mount it for writing"
+    if number in (errno.ENOSPC, errno.EDQUOT):
+        return f"the shared path {folder} is full"
+    if number in (errno.EACCES, errno.EPERM):
+        return f"the shared path {folder} cannot be written by this user ({os.getuid()})"
+    first = (str(error).strip().splitlines() or [type(error).__name__])[0]
+    return f"the shared path {folder} failed: {first[:200]}"
+
+
+class Checkpoints:
+    """Saves and loads of one training, in a folder of its own below the shared path."""
+
+    def __init__(self, torch: Any, group: RankGroup, trainer: Trainer, path: str, session: str) -> None:
+        self._torch, self._group, self._trainer = torch, group, trainer
+        self._path = pathlib.Path(path)
+        self._folder = self._path / f"muster-{session[:16]}"
+
+    def check(self, need_bytes: int) -> dict[str, str]:
+        """{node: sentence} of the nodes that cannot use the path; the same on every rank."""
+        group = self._group
+        why = trouble_at(self._path, int(_ROOM * 2 * need_bytes))
+        if group.rank == 0 and not why:
+            try:
+                self._folder.mkdir(parents=False, exist_ok=True)
+            except OSError as error:
+                why = sentence_of(self._path, error)
+        first = group.gather(why)
+        if not any(first) and not self._sees():
+            why = f"the path {self._path} is not shared: this node does not see what {group.names[0]} wrote there"
+        found: dict[str, str] = {}
+        for rank, sentence in enumerate(group.gather(why)):
+            if sentence:
+                found.setdefault(group.node_of(rank), sentence)
+        return found
+
+    def _sees(self) -> bool:
+        until = _CLOCK.now() + 5.0  # what NFS has looked up stays in its cache for seconds
+        while _CLOCK.now() < until:
+            if self._folder.is_dir():
+                return True
+            _CLOCK.sleep(0.1)
+        return False
+
+    def run(self, times: int) -> Saved:
+        """Saves ``times`` times and loads as often. Raises PathTrouble, on every rank, if the path fails meanwhile."""
+        saves, loads, size = [], [], 0
+        before = self._trainer.loss_of(-1)
+        wanted = self._digest()
+        for number in range(times):
+            target = self._folder / f"save-{number}"
+            saves.append(self._timed(f"save {number}", lambda at=target: self._save(at)))
+            self._remove(self._folder / f"save-{number - 1}")
+        last = self._folder / f"save-{times - 1}"
+        size = _bytes_of(last)
+        equal, difference = True, ""
+        for number in range(times):
+            self._spoil()
+            _forget(last)
+            loads.append(self._timed(f"load {number}", lambda: self._load(last)))
+            if self._digest() != wanted:
+                equal, difference = False, f"load {number} gave other weights or moments than were saved"
+        after = self._trainer.loss_of(-1)
+        if equal and after != before:
+            equal, difference = False, f"the loss is {after!r} after the load and was {before!r} before"
+        everywhere = self._group.gather([equal, difference])
+        wrong = [why for good, why in everywhere if not good]
+        return Saved(saves, loads, size, not wrong, wrong[0] if wrong else "")
+
+    def small_files(self) -> dict[str, float]:
+        """Creations, stats and removals of small files a second, of this node with all others at it too."""
+        folder = self._folder / f"small-{self._group.block.name}"
+        rates: dict[str, float] = {}
+        why = ""
+        try:
+            folder.mkdir(exist_ok=True)
+            files = [folder / str(number) for number in range(SMALL_FILES)]
+            for name, act in (("create", _create), ("stat", os.stat), ("remove", os.unlink)):
+                begun = _CLOCK.now()
+                for file in files:
+                    act(file)
+                rates[name] = len(files) / max(_CLOCK.now() - begun, 1e-9)
+            folder.rmdir()
+        except OSError as error:
+            why = sentence_of(self._path, error)
+        if why:
+            self._group.progress(why)
+        return rates
+
+    def tidy_up(self) -> None:
+        """Removes what this block left in the path."""
+        self._group.gather()
+        if self._group.rank == 0:
+            shutil.rmtree(self._folder, ignore_errors=True)
+
+    def _timed(self, what: str, act: Any) -> float:
+        """Seconds of the slowest rank. Raises PathTrouble on all if it failed on any."""
+        group, why = self._group, ""
+        group.mark(what)
+        begun = _CLOCK.now()
+        try:
+            with group.waiting(what):
+                act()
+        except Exception as error:
+            group.work()
+            why = sentence_of(self._path, _cause(error))
+        taken = _CLOCK.now() - begun
+        answers = group.gather([taken, why])
+        failed = [sentence for _, sentence in answers if sentence]
+        if failed:
+            raise PathTrouble(failed[0])
+        return float(max(seconds for seconds, _ in answers))
+
+    def _state(self) -> dict[str, Any]:
+        from torch.distributed.checkpoint.state_dict import get_state_dict
+
+        model, optimizer = get_state_dict(self._trainer.model, self._trainer.optimizer)
+        return {"model": model, "optimizer": optimizer}
+
+    def _save(self, target: pathlib.Path) -> None:
+        import torch.distributed.checkpoint as dcp
+
+        dcp.save(self._state(), checkpoint_id=str(target))
+
+    def _load(self, source: pathlib.Path) -> None:
+        import torch.distributed.checkpoint as dcp
+        from torch.distributed.checkpoint.state_dict import set_state_dict
+
+        state = self._state()
+        dcp.load(state, checkpoint_id=str(source))
+        set_state_dict(
+            self._trainer.model,
+            self._trainer.optimizer,
+            model_state_dict=state["model"],
+            optim_state_dict=state["optimizer"],
+        )
+
+    def _tensors(self) -> list[Any]:
+        torch = self._torch
+        moments = [
+            value
+            for state in self._trainer.optimizer.state.values()
+            for _, value in sorted(state.items())
+            if torch.is_tensor(value) and value.dim()
+        ]
+        both = [*self._trainer.model.parameters(), *moments]
+        return [each.to_local() if hasattr(each, "to_local") else each for each in both]
+
+    def _digest(self) -> str:
+        return digest(self._torch, self._tensors())
+
+    def _spoil(self) -> None:
+        """Other values everywhere: only a load can make them right again."""
+        with self._torch.no_grad():
+            for tensor in self._tensors():
+                tensor.add_(1.0)
+
+    def _remove(self, folder: pathlib.Path) -> None:
+        if self._group.rank == 0:
+            shutil.rmtree(folder, ignore_errors=True)
+
+
+def _cause(error: BaseException) -> BaseException:
+    """The path's own error: torch.distributed.checkpoint wraps those of all ranks into one."""
+    failures = getattr(error, "failures", None)
+    if isinstance(failures, dict) and failures:
+        inner = next(iter(failures.values()))
+        inner = inner[0] if isinstance(inner, tuple) else inner
+        if isinstance(inner, BaseException):
+            return inner
+    return error
+
+
+def _create(file: pathlib.Path) -> None:
+    file.write_bytes(b"muster")
+
+
+def _bytes_of(folder: pathlib.Path) -> int:
+    return sum(file.stat().st_size for file in folder.rglob("*") if file.is_file())
+
+
+def _forget(folder: pathlib.Path) -> None:
+    """Asks the kernel to drop its copies of the files, so that a load reads the path and not this node's memory."""
+    for file in folder.rglob("*"):
+        with contextlib.suppress(OSError), file.open("rb") as opened:
+            os.posix_fadvise(opened.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)

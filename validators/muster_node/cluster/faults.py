@@ -1,0 +1,139 @@
+"""The run with faults: the node's ranks under torchrun's elastic agent, one of them killed, restarted, resumed.
+
+`torchrun` (torch.distributed.run) watches and restarts; ours are the times, read from the lines that the ranks write.
+Everything goes through the shared path, since a node that restarts has nothing else in common with the others.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import pathlib
+import shutil
+import signal
+import socket
+import statistics
+import subprocess
+import sys
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+import muster_node
+from muster_node.hardware.seam import RealClock
+from muster_node.probe import Context
+
+if TYPE_CHECKING:
+    from muster_node.cluster.member import PeerGroup
+
+RESTARTS = 2
+SAVE_EVERY = 5
+"""Steps from one checkpoint to the next."""
+
+_MONITOR_S = 0.1
+_JOIN_S = 60
+Event = dict[str, Any]
+
+
+def fault_run(context: Context, group: PeerGroup, ranks: int) -> None:
+    """One run on all nodes; emits what it measured, or why it could not. Raises BlockEnded."""
+    path = context.params["shared_path"]
+    if not path:
+        group.gather()
+        context.emit("fault_run", "node", note="no shared path is named, through which a training could resume")
+        return
+    block = group.block
+    folder = pathlib.Path(path) / f"muster-faults-{block.session[:16]}"
+    master = group.names[0] == block.name
+    port = group.gather(_free_port() if master else None)[group.names[0]]
+    endpoint = f"{'127.0.0.1' if master else block.master_addr}:{port}"
+    command = [
+        sys.executable, "-m", "torch.distributed.run", "--nnodes", str(len(group.names)),
+        "--nproc-per-node", str(ranks), "--node-rank", str(group.names.index(block.name)),
+        "--rdzv-backend", "c10d", "--rdzv-endpoint", endpoint,
+        "--rdzv-id", f"muster-{block.session[:16]}", "--rdzv-conf", f"join_timeout={_JOIN_S},is_host={int(master)}",
+        "--max-restarts", str(RESTARTS), "--monitor-interval", str(_MONITOR_S),
+        "-m", "muster_node.cluster.elastic", json.dumps(
+            {"folder": str(folder), "node": block.name, "steps": context.params["fault_steps"], "seed": context.seed}
+        ),
+    ]  # fmt: skip
+    why = _run(command, context.scratch, group)
+    ends = group.gather(why)
+    events = events_of(folder)
+    failed = {name: sentence for name, sentence in ends.items() if sentence}
+    note = "; ".join(f"{name}: {sentence}" for name, sentence in failed.items())[:400]
+    context.emit("fault_run", "node", value=float(not failed), note=note)
+    if not failed:
+        for metric, values in measured(events).items():
+            context.emit(metric, "node", value=statistics.median(values), samples=len(values))
+    group.gather()
+    if master:
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+def _run(command: Sequence[str], scratch: pathlib.Path, group: PeerGroup) -> str:
+    """Runs torchrun to its end; returns why it failed, "" if it did not."""
+    package = pathlib.Path(muster_node.__file__).parent.parent
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join([str(package), os.environ.get("PYTHONPATH", "")])}
+    environment["OMP_NUM_THREADS"] = "1"
+    log = scratch / "torchrun.log"
+    with log.open("wb") as out:
+        process = subprocess.Popen(
+            command, stdin=subprocess.DEVNULL, stdout=out, stderr=subprocess.STDOUT, env=environment, cwd=str(scratch),
+            start_new_session=True,
+        )  # fmt: skip
+        try:
+            size = -1
+            while process.poll() is None:
+                RealClock().sleep(_MONITOR_S)
+                if log.stat().st_size != size:  # each step leaves a line: without any the node counts as stuck
+                    size = log.stat().st_size
+                    group.mark("the run with faults")
+        finally:
+            if process.poll() is None:
+                os.killpg(process.pid, signal.SIGKILL)
+                process.wait()
+    if process.returncode == 0:
+        return ""
+    lines = [line for line in log.read_text(errors="replace").splitlines() if line.strip()]
+    telling = [line for line in lines if "Error" in line] or lines
+    return f"torchrun ended with status {process.returncode}: {(telling or ['no output'])[-1].strip()[:200]}"
+
+
+def events_of(folder: pathlib.Path) -> list[Event]:
+    """The lines of all ranks, in order of time."""
+    events = []
+    for file in sorted(folder.glob("events-*.jsonl")):
+        for line in file.read_text(encoding="utf-8").splitlines():
+            try:
+                events.append(json.loads(line))
+            except ValueError:  # the line that a killed rank was writing
+                continue
+    return sorted(events, key=lambda event: float(event["at"]))
+
+
+def measured(events: Sequence[Event]) -> Mapping[str, list[float]]:
+    """By metric, a value for each death: seconds until another rank was told, until the next step, and lost work.
+
+    An event is {"at": epoch seconds, "kind", "rank", "step"}: "step" after each step, "killed" just before a death,
+    "told" when a rank is asked to end. Lost work is what was trained since the checkpoint that was resumed.
+    """
+    found: dict[str, list[float]] = {"fault_detect": [], "fault_restart": [], "fault_lost_work": []}
+    for death in (event for event in events if event["kind"] == "killed"):
+        after = [event for event in events if event["at"] > death["at"]]
+        told = next((event for event in after if event["kind"] == "told"), None)
+        started = next((event for event in after if event["kind"] == "resumed"), None)
+        steps = [event for event in after if event["kind"] == "step" and started and event["at"] > started["at"]]
+        if told is not None:
+            found["fault_detect"].append(told["at"] - death["at"])
+        if started is not None and steps:
+            found["fault_restart"].append(steps[0]["at"] - death["at"])
+            lost = [event for event in events if event["kind"] == "step" and event["at"] <= death["at"]]
+            kept = [event["at"] for event in lost if event["step"] < started["step"]]
+            found["fault_lost_work"].append(death["at"] - (max(kept) if kept else lost[0]["at"]))
+    return {metric: values for metric, values in found.items() if values}
+
+
+def _free_port() -> int:
+    with socket.socket() as taken:
+        taken.bind(("", 0))
+        return int(taken.getsockname()[1])

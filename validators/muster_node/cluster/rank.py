@@ -1,0 +1,170 @@
+"""One rank, inside its own process: what its work sees of the block, and the line to its node's process."""
+
+from __future__ import annotations
+
+import collections
+import contextlib
+import ctypes
+import json
+import os
+import signal
+import socket
+import sys
+import threading
+import traceback
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Any, Callable, NoReturn
+
+from muster_node.cluster.affinity import pin
+from muster_node.cluster.hub import WAITING, WORKING
+from muster_node.hardware import open_hardware
+from muster_node.hardware.seam import Device
+
+if TYPE_CHECKING:
+    from muster_node.cluster.member import PeerGroup
+
+_PR_SET_PDEATHSIG = 1
+_NAMED_MAX = 8
+_FDS_MAX = 4096
+
+
+class RankGroup:
+    """The block as one rank's work sees it.
+
+    ``rank`` of ``world``, counted over all nodes; ``local`` of ``per_node`` on this node. ``names``: the nodes in
+    order, each with ``per_node`` ranks. ``hardware`` was opened in this process.
+    """
+
+    def __init__(
+        self, group: PeerGroup, line: socket.socket, device: Device, local: int, per_node: int, rank: int, world: int
+    ) -> None:
+        self.block, self.names, self.local_address = group.block, group.names, group.local_address
+        self.device, self.local, self.per_node, self.rank, self.world = device, local, per_node, rank, world
+        self.hardware: Any = None
+        self.phase, self.state, self.activity, self._marks = group.phase, WORKING, "", 0
+        self._line, self._lock = line, threading.Lock()
+        self._lines: Any = None
+
+    def node_of(self, rank: int) -> str:
+        """The name of the node of a rank."""
+        return self.names[rank // self.per_node]
+
+    def begin(self, phase: str) -> None:
+        """Starts a phase."""
+        self.phase = phase
+        self.mark("")
+
+    def mark(self, activity: str) -> None:
+        """Reports progress: ``activity`` describes the work that begins. Without progress a rank counts as stuck."""
+        self.activity = activity
+        self._marks += 1
+        self.beat()
+
+    @contextlib.contextmanager
+    def waiting(self, activity: str) -> Iterator[None]:
+        """While the context is open this rank waits for others (a collective), and is not stuck itself."""
+        self.wait(activity)
+        yield
+        # Not after an exception: a collective that fails is not this rank's failure.
+        self.work()
+
+    def wait(self, activity: str) -> None:
+        """From now on this rank waits for others, until ``work``."""
+        self.state = WAITING
+        self.mark(activity)
+
+    def work(self) -> None:
+        """The others have come."""
+        self.state = WORKING
+        self.mark("")
+
+    def gather(self, payload: Any = None) -> list[Any]:
+        """Barrier of all ranks of all nodes; returns their payloads by rank."""
+        self.send("arrive", payload=payload)
+        while True:
+            line = self._lines.readline()
+            if not line:  # the node's process has ended, and so does this one
+                os._exit(1)
+            message = json.loads(line)
+            if message["kind"] == "go":
+                return list(message["payloads"])
+
+    def agree(self, what: str) -> None:
+        """Barrier with a value that must be the same for all ranks. Raises ValueError on those that differ from most.
+
+        Where there is no majority, it raises on all.
+        """
+        values = self.gather(what)
+        usual, count = collections.Counter(values).most_common(1)[0]
+        if what != usual or 2 * count <= len(values):
+            found = sorted({f"{self.node_of(rank)}: {value}" for rank, value in enumerate(values)})
+            raise ValueError("these members cannot work together ({})".format("; ".join(found[:_NAMED_MAX])))
+
+    def emit(self, metric: str, device: str, **fields: Any) -> None:
+        """Context.emit of the node's process."""
+        self.send("emit", metric=metric, device=device, fields=fields)
+
+    def progress(self, text: str) -> None:
+        """Context.progress of the node's process."""
+        self.send("progress", text=text)
+
+    def beat(self) -> None:
+        """A sign of life, with what this rank does."""
+        self.send("beat", phase=self.phase, state=self.state, mark=self._marks, activity=self.activity)
+
+    def send(self, kind: str, **fields: Any) -> None:
+        """One line to the node's process; blocks until it is on its way."""
+        data = json.dumps({"kind": kind, **fields}).encode() + b"\n"
+        with self._lock:
+            self._line.sendall(data)
+
+    def attach(self) -> None:
+        """Takes over in the new process: the line, and a thread that gives signs of life."""
+        self._line.setblocking(True)
+        self._lines = self._line.makefile("rb")
+        self.hardware = open_hardware()
+        threading.Thread(target=self._beat_on, name="rank-beat", daemon=True).start()
+
+    def _beat_on(self) -> None:
+        pause = threading.Event()
+        with contextlib.suppress(OSError):
+            while not pause.wait(self.block.heartbeat_s):
+                self.beat()
+
+
+def serve_rank(group: RankGroup, parent: int, work: Callable[[RankGroup], None]) -> NoReturn:
+    """Runs ``work`` in a process that was just forked, and ends it."""
+    ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+    if os.getppid() != parent:  # it died before the line above
+        os._exit(1)
+    for number in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(number, signal.SIG_DFL)
+    status = 1
+    try:
+        _close_others(group)
+        group.attach()
+        pin(group)
+        if "torch" in sys.modules:
+            sys.modules["torch"].set_num_threads(1)
+        work(group)
+        group.send("done")
+        status = 0
+    except BaseException as error:
+        traceback.print_exc()
+        sentence = " ".join(f"{type(error).__name__}: {error}".split())[:300]
+        if type(error).__name__ in ("Skip", "ValueError"):
+            sentence = str(error)
+        with contextlib.suppress(OSError):
+            group.send("failure", type=type(error).__name__, sentence=sentence, state=group.state)
+    finally:
+        for stream in (sys.stdout, sys.stderr):
+            with contextlib.suppress(OSError, ValueError):
+                stream.flush()
+        os._exit(status)
+
+
+def _close_others(group: RankGroup) -> None:
+    """A copy of the hub's and the agent's connections, held open here, would hide the end of the node's process."""
+    own = group._line.fileno()
+    os.closerange(3, own)
+    os.closerange(own + 1, _FDS_MAX)
