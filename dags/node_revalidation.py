@@ -12,6 +12,7 @@ from airflow.sdk import DAG, TriggerRule, task
 
 from muster.model import dags
 from muster.model.runs import RunKey
+from muster.model.stages import STAGES
 from muster.operators import forms
 from muster.operators.lifecycle import revalidation
 from muster.operators.testing import stage
@@ -47,4 +48,10 @@ with DAG(
         """Combine the stages' verdicts and return the node to production, or keep it out."""
         return revalidation.conclude(RunKey.of(dag_run))
 
-    stage.wire(claim, conclude)
+    intake, burn_in, integrity, performance, thermal = stage.tasks(*STAGES)
+    taken: Any = claim().as_setup()
+    concluded = conclude()
+    # Teardowns: they run however the run ends, and what becomes of the mail does not change the run's own outcome.
+    reported, released = stage.report().as_teardown(setups=taken), stage.release().as_teardown(setups=taken)
+
+    taken >> intake >> burn_in >> integrity >> performance >> thermal >> concluded >> reported >> released

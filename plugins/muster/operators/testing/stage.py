@@ -11,7 +11,7 @@ import datetime
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
-from airflow.sdk import TriggerRule, chain, task
+from airflow.sdk import TriggerRule, task
 from airflow.sdk.exceptions import AirflowFailException, AirflowSkipException
 
 from muster import store
@@ -151,28 +151,23 @@ def _summary(judgement: Judgement) -> dict[str, Any]:
     }
 
 
-def wire(claim: Any, conclude: Any) -> None:
-    """Wire a node's test in the current DAG: the task ``claim``, every stage, ``conclude``, the report, the release.
+def tasks(first: str, *others: str) -> list[MusterStageOperator]:
+    """Returns the tasks of these stages, to be wired in this order.
 
     A stage runs once the one before it has succeeded or failed, and is skipped if that was skipped. The stage itself
     decides whether a failure ends the run: a blocking stage's FAIL and a lasting INCONCLUSIVE do.
     """
+    made = [MusterStageOperator(task_id=first, stage=first)]
+    return made + [MusterStageOperator(task_id=each, stage=each, trigger_rule=TriggerRule.ONE_DONE) for each in others]
 
-    @task
-    def report(dag_run: Any = None) -> str:
-        """Mail the report; if mail is down, it is sent later."""
-        return qualification.report(RunKey.of(dag_run))
 
-    @task
-    def release(dag_run: Any = None) -> list[str]:
-        """Release the node."""
-        return qualification.release(RunKey.of(dag_run))
+@task
+def report(dag_run: Any = None) -> str:
+    """Mail the report; if mail is down, it is sent later."""
+    return qualification.report(RunKey.of(dag_run))
 
-    first, *others = STAGES
-    stages = [MusterStageOperator(task_id=first, stage=first)]
-    stages += [MusterStageOperator(task_id=each, stage=each, trigger_rule=TriggerRule.ONE_DONE) for each in others]
-    taken, concluded = claim().as_setup(), conclude()
-    chain(taken, *stages, concluded)
-    # Teardowns: they run however the run ends, and what becomes of the mail does not change the run's own outcome.
-    reported = report().as_teardown(setups=taken)
-    concluded >> reported >> release().as_teardown(setups=taken)
+
+@task
+def release(dag_run: Any = None) -> list[str]:
+    """Release the node."""
+    return qualification.release(RunKey.of(dag_run))
