@@ -16,7 +16,7 @@ import yaml
 from pydantic_core import PydanticCustomError
 
 from muster.errors import BadInventory, MusterError, at
-from muster.model.names import HOST_KEY, NODE_NAME
+from muster.model.names import HOST_KEY, NODE_NAME, is_host
 from muster.model.nodes import NewNode
 from muster.remote.bmc import BadBmc, parse_bmc
 from muster_criteria import yaml_file
@@ -47,6 +47,12 @@ def _matching(pattern: re.Pattern[str]) -> pydantic.AfterValidator:
     return pydantic.AfterValidator(check)
 
 
+def _host(text: str) -> str:
+    if not is_host(text):
+        raise PydanticCustomError("pattern", "does not look like one")
+    return text
+
+
 class InventoryNode(pydantic.BaseModel):
     """One node of an inventory. An empty ``host_key``: pin the key that the host presents at enrolment."""
 
@@ -55,7 +61,7 @@ class InventoryNode(pydantic.BaseModel):
     )
 
     name: Annotated[str, _matching(NODE_NAME)]
-    host: Annotated[str, pydantic.Field(pattern=r"^[^\s/@-][^\s/@]*$")]
+    host: Annotated[str, pydantic.AfterValidator(_host)]
     sku: Annotated[str, pydantic.Field(min_length=1)]
     port: Annotated[int, pydantic.Field(ge=1, le=65535)] = 22
     user: Annotated[str, pydantic.Field(pattern=r"^([^\s-]\S*)?$")] = ""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ipaddress
 import re
 
 NODE_NAME = re.compile(r"(?!.*__)[A-Za-z0-9][A-Za-z0-9._-]{0,62}")
@@ -10,11 +11,26 @@ NODE_NAME = re.compile(r"(?!.*__)[A-Za-z0-9][A-Za-z0-9._-]{0,62}")
 HOST_KEY = re.compile(r"(ssh|ecdsa|sk)-[A-Za-z0-9@.-]+ [A-Za-z0-9+/]{40,}={0,3}")
 """An SSH host key as "TYPE BASE64"."""
 
+ADDRESS_LABEL = "block_address"
+"""The node label with the address for other nodes, where that differs from the controller's address for it."""
+
+_LABEL = r"[A-Za-z0-9_](?:[A-Za-z0-9_-]{0,61}[A-Za-z0-9_])?"
+_HOST = re.compile(rf"{_LABEL}(?:\.{_LABEL})*\.?")
+HOST_CHARACTERS = 253
+
 NOT_PERSONS = frozenset(
     {"", "muster", "airflow", "system", "scheduler", "housekeeping"}
     | {"root", "admin", "administrator", "anonymous", "nobody"}
 )
 """Actors that are programs or shared accounts: no decision is accepted under these names."""
+
+
+def is_host(text: str) -> bool:
+    """Whether ``text`` is a host name or an IP address, and so nothing that a shell or an option parser acts on."""
+    try:
+        return bool(ipaddress.ip_address(text)) and "%" not in text
+    except ValueError:
+        return len(text) <= HOST_CHARACTERS and _HOST.fullmatch(text) is not None
 
 
 def is_person(name: str | None) -> bool:

@@ -13,11 +13,12 @@ from typing import Any
 import paramiko
 
 from muster.errors import ControllerFault
+from muster.model.names import is_host
 
 
 @dataclasses.dataclass(frozen=True)
 class Credentials:
-    """An SSH login. Without a key or a password, the SSH agent and ``~/.ssh`` are tried.
+    """An SSH login, by key alone. Without one, the SSH agent and ``~/.ssh`` are tried.
 
     ``private_key`` is the key itself. ``passphrase`` opens it or ``key_file``. ``proxy_command`` connects to a bastion;
     ``%h`` and ``%p`` in it are the node's host and port.
@@ -25,28 +26,39 @@ class Credentials:
 
     username: str | None = None
     key_file: str | None = None
-    password: str | None = dataclasses.field(default=None, repr=False)
     private_key: str | None = dataclasses.field(default=None, repr=False)
     passphrase: str | None = dataclasses.field(default=None, repr=False)
     proxy_command: str | None = None
 
     @classmethod
     def of_connection(cls, login: str | None, password: str | None, extra: Mapping[str, Any]) -> Credentials:
-        """The login in an Airflow connection of type ``ssh``, by the names that the SSH provider documents."""
+        """The login in an Airflow connection of type ``ssh``, by the names that the SSH provider documents.
+
+        Raises ControllerFault for one with a password: each node, hostile ones too, would be offered it in clear.
+        """
+        if password:
+            raise ControllerFault(
+                "the SSH connection has a password, which every node would be offered: take it out, and give a key_file"
+            )
         return cls(
             username=login or None,
             key_file=extra.get("key_file") or None,
-            password=password or None,
             private_key=extra.get("private_key") or None,
             passphrase=extra.get("private_key_passphrase") or None,
             proxy_command=extra.get("host_proxy_cmd") or None,
         )
 
     def proxy_to(self, host: str, port: int) -> str | None:
-        """Returns the proxy command for one node, None without one. Raises ControllerFault if it cannot be run."""
+        """Returns the proxy command for one node, None without one.
+
+        Raises ControllerFault if it cannot be run, or ``host`` is more than a host: a bastion's shell reads it again,
+        so that quoting it once would not do.
+        """
         if not self.proxy_command:
             return None
-        command = self.proxy_command.replace("%h", host).replace("%p", str(port))
+        if not is_host(host):
+            raise ControllerFault(f"{host!r} is no host name or address: correct it with `muster node add`")
+        command = self.proxy_command.replace("%h", shlex.quote(host)).replace("%p", str(port))
         try:
             program = shlex.split(command)[0]
         except (ValueError, IndexError):

@@ -192,7 +192,6 @@ def _connect(node: Address, who: Credentials, timeout: float) -> paramiko.SSHCli
             node.host,
             port=node.port,
             username=node.user or who.username,
-            password=who.password,
             pkey=key,
             look_for_keys=key is None,
             allow_agent=key is None,

@@ -104,6 +104,7 @@ async def connect(node: NodeAddress, who: Credentials) -> asyncssh.SSHClientConn
     options: dict[str, Any] = {
         "known_hosts": ([asyncssh.import_public_key(node.host_key)], [], []),
         "config": None,
+        "preferred_auth": "publickey",
         "compression_algs": ["none"],
         "keepalive_interval": 30,
         "connect_timeout": CONNECT_SECONDS,
@@ -111,8 +112,6 @@ async def connect(node: NodeAddress, who: Credentials) -> asyncssh.SSHClientConn
     }
     if user := node.user or who.username:
         options["username"] = user
-    if who.password:
-        options["password"] = who.password
     if who.key_file:
         options["client_keys"] = [who.key_file]
     if who.private_key:

@@ -32,8 +32,9 @@ class RunFacts:
     """A run and its node, from the records.
 
     ``stages``: the run's current verdicts. ``verdicts``: the current verdicts on the node, of all runs.
+    ``against``: what stands against its service whatever this run found, without what a held verdict found.
     ``suspect``: a part of the node corrupted data before, without a waiver valid now. ``accepted``: all that the run
-    found is waived now, and was waived when a person admitted the node. ``fenced``: the node refused a job of the run
+    found is waived now. ``fenced``: the node refused a job of the run
     as older than one that it has seen. ``clean``: all that the run found, informative findings apart, is ``accepted``.
     ``preempted``: the run was a job of the scheduler, which ended it for a user's.
     """
@@ -47,11 +48,12 @@ class RunFacts:
     fenced: bool = False
     clean: bool = False
     preempted: bool = False
+    against: Sequence[str] = ()
 
     @property
     def full_coverage(self) -> bool:
         """Whether the run passed with full coverage, on this kind of node, without a suspect part in it."""
-        return not self.suspect and self._covered(Verdict.PASS)
+        return not self.suspect and not self.against and self._covered(Verdict.PASS)
 
     def nothing_new(self, verdict: Verdict) -> bool:
         """Whether a run that ends with ``verdict`` gives no reason to end the service of a node in revalidation.
@@ -62,11 +64,13 @@ class RunFacts:
         """
         if verdict in (Verdict.INCONCLUSIVE, Verdict.PROVISIONAL):
             decided = {each.verdict for each in self.stages} <= _FOUND_NOTHING and not self._foreign
-            return self.run.state_before is State.PRODUCTION and decided and self.clean and not self.suspect
+            found = not decided or not self.clean or self.suspect or self.against
+            return self.run.state_before is State.PRODUCTION and not found
         if verdict is Verdict.SKIPPED:
-            passed = self.preempted or all(each.verdict is Verdict.PASS for each in self.stages)
-            return self.run.state_before is State.PRODUCTION and passed
-        warned = verdict is Verdict.WARN and self.accepted and not self.suspect
+            # Who submits jobs chooses when a test is preempted, and so must not choose what became of its findings.
+            passed = {each.verdict for each in self.stages} <= (_FOUND_NOTHING if self.preempted else {Verdict.PASS})
+            return self.run.state_before is State.PRODUCTION and passed and self.clean and not self.against
+        warned = verdict is Verdict.WARN and self.accepted and not self.suspect and not self.against
         return warned and self._covered(Verdict.PASS, Verdict.WARN)
 
     def still_held(self, held_run: RunKey | None) -> RunKey | None:
@@ -118,9 +122,10 @@ def end_of_run(facts: RunFacts, verdict: Verdict, admission_level: str) -> tuple
     nothing_new = facts.nothing_new(verdict)
     if facts.fenced and verdict is Verdict.INCONCLUSIVE:
         verdict = Verdict.SKIPPED  # records that were restored, or a second controller: not the node's fault
-    return transitions.closing(
-        node.state, verdict, full, node.inconclusive, shadow=node.shadow, nothing_new=nothing_new
-    ), full
+    end = transitions.closing(node.state, verdict, full, node.inconclusive, shadow=node.shadow, nothing_new=nothing_new)
+    if facts.against and end.withdraws(node.state):
+        end = dataclasses.replace(end, reason=f"{end.reason}; {facts.against[0]}")
+    return end, full
 
 
 def hold_back(

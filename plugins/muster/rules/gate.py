@@ -8,12 +8,12 @@ from __future__ import annotations
 
 import dataclasses
 import datetime
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 
 from muster.model.nodes import Node
 from muster.model.runs import OpenFinding, StageVerdict
 from muster.model.stages import CLUSTER_STAGES, STAGES
-from muster.model.states import State
+from muster.model.states import SERVING, State
 from muster.rules.current import current_of, thoroughness
 from muster.rules.transitions import TRANSITIONS, Need
 from muster_criteria.context.waivers import Waiver
@@ -54,6 +54,9 @@ class Refuse:
 
 Decision = Admit | NeedsPerson | Refuse
 
+Stage = tuple[str, str, str]
+"""One stage of one run: (stage, DAG id, run id)."""
+
 
 def decide(
     node: Node,
@@ -63,17 +66,25 @@ def decide(
     *,
     limits: Limits,
     now: datetime.datetime,
+    kept: Collection[Stage] = (),
 ) -> Decision:
     """Returns whether the node may enter production (or stay there).
 
     ``verdicts``: of the node's machine, at node and cluster level; superseded ones are ignored. ``findings``: its open
-    findings with the waivers valid now. ``waivers``: those about the node.
+    findings with the waivers valid now. ``waivers``: those about the node. ``kept``: with what a person keeps it in
+    service; it is no reason to refuse a node that serves.
     """
     current = current_of(verdicts)
-    refusals = (*_out_of_place(node), *_failed(current, findings), *_open_critical(findings))
+    kept = kept if node.state in SERVING else ()
+    refusals = (
+        *_out_of_place(node),
+        *_failed([each for each in current if stage_of(each) not in kept], findings),
+        *_open_critical([each for each in findings if stage_of(each) not in kept]),
+    )
     if refusals:
         return Refuse(refusals)
     open_points = (
+        *_failed([each for each in current if stage_of(each) in kept], findings),
         *_lacking(node, current, limits, now),
         *_not_passed(current),
         *_simulated(node, current),
@@ -81,6 +92,31 @@ def decide(
         *(f"a waiver is in effect, {waiver}" for waiver in waivers if waiver.holds(now)),
     )
     return NeedsPerson(open_points) if open_points else Admit()
+
+
+def stage_of(found: StageVerdict | OpenFinding) -> Stage:
+    """Returns the stage that a verdict or finding is of."""
+    return found.stage, found.dag_id, found.run_id
+
+
+def against(
+    verdicts: Iterable[StageVerdict],
+    findings: Sequence[OpenFinding],
+    *,
+    accepted: Collection[Stage],
+    kept: Collection[Stage],
+) -> tuple[str, ...]:
+    """Returns what stands against the service of a node whatever another test of it finds: each FAIL and each finding
+    above INFO that is not waived, but for warnings of ``accepted`` stages and all of ``kept`` ones.
+    """
+    known = {True: kept, False: accepted}
+    left = [
+        each
+        for each in findings
+        if not each.finding.waived and stage_of(each) not in known[each.finding.severity is Severity.CRITICAL]
+    ]
+    failed = [each for each in current_of(verdicts) if stage_of(each) not in kept]
+    return (*_failed(failed, findings), *_open(left))
 
 
 def _out_of_place(node: Node) -> Iterator[str]:

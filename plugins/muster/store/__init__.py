@@ -49,3 +49,5 @@ from muster.store.testing import reevaluations as reevaluations
 from muster.store.testing import reporting as reporting
 from muster.store.testing import runs as runs
 from muster.store.testing import stages as stages
+
+engine.before_commit[:] = [admission.stand]

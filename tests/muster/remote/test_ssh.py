@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import concurrent.futures
+import dataclasses
+import shlex
 import socket
 import subprocess
 from pathlib import Path
@@ -64,6 +66,31 @@ def test_a_login_that_cannot_be_used_is_the_controllers_fault(server: Sshd, tmp_
         ssh.connect(server.node(), who)
     with pytest.raises(ControllerFault):
         asyncio.run(waiting.connect(NodeAddress.of(server.node()), who))
+
+
+@pytest.mark.parametrize("host", ["127.0.0.1;touch${IFS}%s;", "$(touch${IFS}%s)", "-oProxyCommand=touch${IFS}%s"])
+def test_a_nodes_host_is_no_command_on_the_bastion(server: Sshd, tmp_path: Path, host: str) -> None:
+    """A real bastion, whose shell reads the command again; what an event announced was free text."""
+    marker = tmp_path / "marker"
+    hops = f"ssh -F none -o BatchMode=yes -o StrictHostKeyChecking=no -o UserKnownHostsFile={tmp_path}/known"
+    proxy = f"{hops} -i {server.key_file} -p {server.node().port} 127.0.0.1 : %h %p"
+    hostile = dataclasses.replace(NodeAddress.of(server.node()), host=host.replace("%s", str(marker)))
+    if not host.startswith("-"):
+        words = shlex.split(proxy.replace("%h", hostile.host))
+        subprocess.run(words, check=False, capture_output=True)
+        assert marker.exists(), "the bastion would have run it"
+        marker.unlink()
+    who = Credentials(key_file=str(server.key_file), proxy_command=proxy)
+    with pytest.raises(ControllerFault):
+        ssh.connect(hostile, who)
+    with pytest.raises(ControllerFault):
+        asyncio.run(waiting.connect(hostile, who))
+    assert not marker.exists()
+
+
+def test_a_password_is_offered_to_no_node() -> None:
+    with pytest.raises(ControllerFault):
+        Credentials.of_connection("muster", "secret", {"key_file": "/keys/id"})
 
 
 def test_a_key_with_a_passphrase_opens_the_node(server: Sshd) -> None:

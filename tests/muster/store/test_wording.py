@@ -43,11 +43,11 @@ def test_wording_of_refusals(snapshot: SnapshotAssertion) -> None:
     (finding,) = store.verdicts.open_findings(NODE)
     waived = store.waivers.give(finding.finding.id, LATER, "Ada", "known").id
     store.waivers.revoke(waived, "Ada", "repaired")
-    lost = (fleet.DAG, "failed", None, fleet.judgement())
+    lost = (RunKey(fleet.DAG, "failed"), None, fleet.judgement())
     new = fleet.host_key("new")
     refusals = [
         refused(store.nodes.get, "gpu-0009"),
-        refused(store.runs.get, fleet.DAG, "gone"),
+        refused(store.runs.get, RunKey(fleet.DAG, "gone")),
         refused(store.runs.by_id, "gone"),
         refused(store.revisions.load, "cpu-generic", "9"),
         refused(store.peers.load, "9", "cpu-generic", "short", simulated=False),
@@ -78,7 +78,7 @@ def test_wording_of_refusals(snapshot: SnapshotAssertion) -> None:
         refused(store.contested.confirm, NODE, "G-1", "root", "why"),
         refused(store.leases.raise_fence, NODE, 2**60, "Ada", "why"),
         refused(store.leases.raise_fence, NODE, 7, "root", "why"),
-        refused(store.runs.begin, fleet.DAG, "again", NODE, "short", "new"),
+        refused(store.runs.begin, RunKey(fleet.DAG, "again"), NODE, "short", "new"),
         refused(store.stages.record, *lost),
         refused(store.nodes.move, NODE, State.PRODUCTION, "Ada", "why"),
         refused(store.nodes.move, NODE, State.TRIAGE, "root", "why"),
@@ -91,9 +91,9 @@ def test_wording_of_refusals(snapshot: SnapshotAssertion) -> None:
         ),
     ]
     since = f"{lease.acquired_at:%Y-%m-%d %H:%M}"
-    refusals.append(refused(store.leases.acquire, "gpu-0002", fleet.DAG, "other").replace(since, "SINCE"))
+    refusals.append(refused(store.leases.acquire, "gpu-0002", RunKey(fleet.DAG, "other")).replace(since, "SINCE"))
     store.pauses.pause("gpu-0004", LATER, "Ada", "a technician is there")
-    refusals.append(refused(store.leases.acquire, "gpu-0004", fleet.DAG, "other"))
+    refusals.append(refused(store.leases.acquire, "gpu-0004", RunKey(fleet.DAG, "other")))
     assert "\n".join(refusals) == snapshot
 
 
@@ -157,8 +157,8 @@ def test_wording_of_what_runs_leave(snapshot: SnapshotAssertion, tmp_path: Path)
         store.runs.get(RunKey(fleet.DAG, "c__new")).why_held,
         store.nodes.events("c")[-1].reason,
         *(f"{stage}: {why}" for stage, why in report.not_run[:2]),
-        refused(store.leases.acquire_all, ["gpu-0003", "gpu-0004"], "cluster", "two"),
-        refused(store.export.run, lease.dag_id, "r", tmp_path / "file"),
+        refused(store.leases.acquire_all, ["gpu-0003", "gpu-0004"], RunKey("cluster", "two")),
+        refused(store.export.run, RunKey(lease.dag_id, "r"), tmp_path / "file"),
     ]
     assert DATED.sub("SINCE", "\n".join(lines).replace(str(tmp_path), "FOLDER")) == snapshot
 

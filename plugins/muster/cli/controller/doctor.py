@@ -194,14 +194,19 @@ def ssh_connection(current: Settings) -> Check:
             seen = f"no Airflow connection {name} can be read here (another Fernet key hides stored ones)"
             return Check(Mark.MISSING, "SSH login", seen, fix)
     else:
-        who, source = Credentials.of_connection(found.login, found.password, found.extra), f"connection {name}"
-        if not (who.key_file or who.private_key or who.password):
-            return Check(Mark.MISSING, "SSH login", f"{source} has neither key_file, private_key nor password", fix)
+        source = f"connection {name}"
+        try:
+            who = Credentials.of_connection(found.login, found.password, found.extra)
+        except ControllerFault as error:
+            again = f"airflow connections delete {name} && {fix}"
+            return Check(Mark.MISSING, "SSH login", f"{source}: {error}", again)
+        if not (who.key_file or who.private_key):
+            return Check(Mark.MISSING, "SSH login", f"{source} has neither key_file nor private_key", fix)
     try:
         key = who.key()
     except ControllerFault as error:
         return Check(Mark.MISSING, "SSH login", f"{source}: {error}", fix)
-    given = who.key_file or ("a key" if key else "a password" if who.password else "the keys in ~/.ssh")
+    given = who.key_file or ("a key" if key else "the keys in ~/.ssh")
     user = who.username or "each node's own user"
     return Check(Mark.OK, "SSH login", f"{source}: {user}, {given}")
 

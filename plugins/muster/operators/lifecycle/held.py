@@ -6,6 +6,7 @@ the question is open.
 
 from __future__ import annotations
 
+import datetime
 from collections.abc import Callable
 from typing import Any
 
@@ -28,13 +29,17 @@ from muster_reports.advice import least_sure
 
 OPTIONS = [WITHDRAW, RETEST, KEEP]
 
+_LATELY = datetime.timedelta(days=7)
+"""How long housekeeping may have been down when a waiver ended."""
+
 
 def questions(live: Callable[[str, str], bool]) -> list[dict[str, Any]]:
     """Returns the arguments of TriggerDagRunOperator for one run of the DAG held_verdict per question.
 
     One per held verdict, and one more after each re-test that is over, or did not begin, and left the verdict held.
-    ``live``: whether a run of Airflow, (DAG id, run id), is queued or running.
+    ``live``: whether a run of Airflow, (DAG id, run id), is queued or running. A waiver that has ended holds verdicts.
     """
+    store.waivers.recheck_expired(datetime.datetime.now(datetime.UTC) - _LATELY)
     return [
         # A re-test at the level of the verdict: one at a lower level would leave it held.
         {"trigger_run_id": runid.run_id(node.name, reason), "conf": {"node": node.name, "level": _held(node).level}}

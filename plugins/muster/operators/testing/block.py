@@ -18,6 +18,7 @@ from muster import acting, store
 from muster.admission import entry
 from muster.errors import MusterError
 from muster.integration import closing, logins, runid
+from muster.model.names import ADDRESS_LABEL
 from muster.model.nodes import Node
 from muster.model.runs import RunKey, StageVerdict
 from muster.model.stages import CLUSTER_STAGES
@@ -38,9 +39,6 @@ STAGE = CLUSTER_STAGES[0]
 
 PORTS = range(20000, 30000)
 """Ports for the rendezvous, below Linux's ephemeral ports (ip_local_port_range begins at 32768)."""
-
-ADDRESS_LABEL = "block_address"
-"""The node label with the address for other nodes, where that differs from the controller's address for it."""
 
 
 def claim(key: RunKey, params: Mapping[str, Any], try_number: int = 1, user: str | None = None) -> list[str]:

@@ -7,7 +7,7 @@ import datetime
 from collections.abc import Mapping
 from typing import Any
 
-from sqlalchemy import select, text, update
+from sqlalchemy import func, select, text, update
 from sqlalchemy.orm import Session
 
 from muster import acting
@@ -20,6 +20,9 @@ from muster.rules import transitions as lifecycle
 from muster.store.database.models import CertificateRow, EventRow, FindingRow, LeaseRow, NodeRow, RunRow, StageRow
 from muster.store.database.wanted import follow_state
 from muster_criteria.model import Action, FaultClass, Finding, Severity, Variant, Verdict
+
+RECHECK = "recheck"
+"""In a session's ``info``: {node: why} of ``recheck``."""
 
 
 def now() -> datetime.datetime:
@@ -81,6 +84,10 @@ def move(session: Session, node: NodeRow, to: State, actor: str, reason: str, ev
     node.shadow = evidence.adopted and to is State.PRODUCTION
     if to not in SERVING or evidence.person:
         node.held_run = ""
+    if to is State.PRODUCTION:
+        if evidence.person:
+            accept(session, node)
+        recheck(session, node.name)
     write_event(session, node.name, current, to, actor, reason, evidence_json(evidence))
     if to not in SERVING:
         valid = (CertificateRow.node == node.name, CertificateRow.revoked == "")
@@ -97,6 +104,25 @@ def move(session: Session, node: NodeRow, to: State, actor: str, reason: str, ev
             RunRow.ended_at.is_not(None),
         )
         session.execute(update(RunRow).where(*this).values(state_after=to))
+
+
+def accept(session: Session, node: NodeRow) -> None:
+    """Note that a person knows what is recorded of the node, and admits it."""
+    node.accepted = last_stage(session, node)
+
+
+def last_stage(session: Session, node: NodeRow) -> int:
+    """The id of the last stage that is recorded of the node, 0 without one."""
+    last = select(func.max(StageRow.id)).join(RunRow, StageRow.run == RunRow.id).where(RunRow.node == node.name)
+    return session.scalar(last) or 0
+
+
+def recheck(session: Session, node: str, why: str = "") -> None:
+    """Have the node asked about at the end of this transaction (``decisions.admission.stand``).
+
+    ``why``: what changed about a node in service; "" if the transaction brings it there.
+    """
+    session.info.setdefault(RECHECK, {})[node] = why
 
 
 def write_event(

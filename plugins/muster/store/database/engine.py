@@ -13,7 +13,7 @@ import dataclasses
 import os
 import sqlite3
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -33,6 +33,9 @@ SCHEMA = "0001"
 
 BUSY_TIMEOUT_MS = 30_000
 """How long a writer waits for another on SQLite: longer than any transaction of ours takes under full load."""
+
+before_commit: list[Callable[[Session], None]] = []
+"""Asked at the end of each transaction that writes; one that raises undoes it."""
 
 _lock = threading.Lock()
 _engines: dict[str, tuple[int, Engine]] = {}
@@ -102,6 +105,8 @@ def writing() -> Iterator[Session]:
     bound = _ready().execution_options(muster_writes=True)
     with _translated(), Session(bound, expire_on_commit=False) as session, session.begin() as transaction:
         yield session
+        for ask in before_commit:
+            ask(session)
         if _rehearsing.get():
             session.flush()
             transaction.rollback()

@@ -25,7 +25,9 @@ class NodeRow(Base):
     ``machine_since``: since when the present machine has the name. ``shadow``: adopted while it served, unverified.
     ``held_run``: "dag_id/run_id" of the run whose verdict the circuit breaker holds, until a person or another test
     decides. ``bmc``: address of its BMC, without secrets. ``paused_until``: the end of the pause that ``paused_by``
-    gave it for the reason ``paused_for``; None, or a moment that is over, without one.
+    gave it for the reason ``paused_for``; None, or a moment that is over, without one. ``accepted``: the last stage
+    (``StageRow.id``) that was recorded when a person admitted it: its warnings were known; ``kept``: when a person kept
+    it in service, whatever was found.
     """
 
     __tablename__ = "nodes"
@@ -54,6 +56,8 @@ class NodeRow(Base):
     paused_until: Mapped[datetime.datetime | None]
     paused_by: Mapped[str] = mapped_column(default="")
     paused_for: Mapped[str] = mapped_column(default="")
+    accepted: Mapped[int] = mapped_column(BigInteger, default=0)
+    kept: Mapped[int] = mapped_column(BigInteger, default=0)
 
 
 class PartRow(Base):

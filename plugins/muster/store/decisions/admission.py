@@ -4,21 +4,24 @@ from __future__ import annotations
 
 import datetime
 
+from sqlalchemy import select
 from sqlalchemy.orm import Session
 
 from muster.errors import IllegalMove, Refusal
 from muster.model.events import Evidence
-from muster.model.states import State
+from muster.model.runs import OpenFinding, StageVerdict
+from muster.model.states import SERVING, State
 from muster.rules import gate
 from muster.rules.gate import Admit, Decision, NeedsPerson, Refuse
 from muster.settings import settings
 from muster.store.database import access
 from muster.store.database.engine import reading
-from muster.store.database.models import NodeRow
+from muster.store.database.models import NodeRow, RunRow, StageRow
 from muster.store.decisions import certificates
 from muster.store.decisions.verdicts import current_verdicts, findings_now
 from muster.store.decisions.waivers import machine_of, valid_waivers
 from muster_criteria.context import waivers
+from muster_criteria.model import Severity, Verdict
 
 
 def decision(node: str) -> Decision:
@@ -37,11 +40,71 @@ def decide(session: Session, row: NodeRow) -> Decision:
         [each for each in valid_waivers(session, now) if waivers.concerns(each, machine)],
         limits=gate.Limits(datetime.timedelta(hours=chosen.admission_max_age_hours), chosen.admission_level),
         now=now,
+        kept=_stages_until(session, row, row.kept),
     )
     enters = isinstance(decision, Admit) and row.state != State.PRODUCTION
     if enters and certificates.passed_before_change(session, row):
         return NeedsPerson(("some of its stages passed with another part, driver or firmware than it has now",))
     return decision
+
+
+def against_service(session: Session, row: NodeRow) -> tuple[str, ...]:
+    """What stands against the service of a node that serves, without what is held, or was known to who admitted it."""
+    if State(row.state) not in SERVING:
+        return ()
+    verdicts, findings = [each for _, each in current_verdicts(session, row)], findings_now(session, row)
+    known: list[StageVerdict | OpenFinding] = [*verdicts, *findings]
+    held = {stage for stage in map(gate.stage_of, known) if f"{stage[1]}/{stage[2]}" == row.held_run}
+    accepted, kept = _stages_until(session, row, row.accepted), _stages_until(session, row, row.kept)
+    return gate.against(verdicts, findings, accepted=accepted | kept | held, kept=kept | held)
+
+
+def _stages_until(session: Session, row: NodeRow, last: int) -> frozenset[gate.Stage]:
+    """The current stages of the node of which ``last`` is the id of the last."""
+    if not last:
+        return frozenset()
+    query = (
+        select(StageRow.stage, RunRow.dag_id, RunRow.run_id)
+        .join(RunRow, StageRow.run == RunRow.id)
+        .where(RunRow.node == row.name, StageRow.current, StageRow.id <= last)
+    )
+    return frozenset((each.stage, each.dag_id, each.run_id) for each in session.execute(query))
+
+
+def stand(session: Session) -> None:
+    """The one door to production, at the end of each transaction that brings nodes there or changes what they rest on.
+
+    A node that the gate refuses, and of which no verdict is held, does not enter; one that serves when a waiver ends is
+    held, for a person to decide. No certificate stands beside an open critical finding. Raises IllegalMove.
+    """
+    asked: dict[str, str] = session.info.pop(access.RECHECK, {})
+    for name, why in asked.items():
+        row = access.node_row(session, name)
+        if State(row.state) is State.PRODUCTION and not row.shadow and not row.held_run:
+            decision = decide(session, row)
+            if isinstance(decision, Refuse) and why:
+                _hold(session, row, why)
+            elif isinstance(decision, Refuse):
+                check(name, decision, Evidence())
+        critical = [each.finding for each in findings_now(session, row) if each.finding.severity is Severity.CRITICAL]
+        if found := next((each for each in critical if not each.waived), None):
+            certificates.revoke(session, row, f"open finding {found.id}: {found.summary}")
+    session.flush()
+
+
+def _hold(session: Session, row: NodeRow, why: str) -> None:
+    """Mark the node with the verdict that stands against it, to be asked about."""
+    failed = [each for _, each in current_verdicts(session, row) if each.verdict is Verdict.FAIL]
+    found = [each for each in findings_now(session, row) if each.finding.severity is Severity.CRITICAL]
+    known: list[StageVerdict | OpenFinding] = [*failed, *found]
+    for stage, dag_id, run_id in map(gate.stage_of, known):
+        query = select(RunRow).where(RunRow.dag_id == dag_id, RunRow.run_id == run_id, RunRow.node == row.name)
+        run = session.scalar(query)
+        if run is not None:
+            row.held_run, run.why_held, state = f"{dag_id}/{run_id}", why, State(row.state)
+            evidence = {"held": row.held_run, "stage": stage}
+            access.write_event(session, row.name, state, state, "muster", f"its verdict is held: {why}", evidence)
+            return
 
 
 def check(node: str, decision: Decision, evidence: Evidence) -> None:

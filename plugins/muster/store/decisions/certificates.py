@@ -152,11 +152,17 @@ def compare(session: Session, node: NodeRow, environment: Mapping[str, Any]) -> 
         return
     found = certificate.changes(row.certified, current_serials(session, node.name), environment)
     if found:
-        row.revoked, row.revoked_at = "; ".join(found), access.now()
-        state = State(node.state)
-        evidence = {"certificate": row.id}
-        reason = f"its certificate is revoked: {row.revoked}"
-        access.write_event(session, node.name, state, state, "muster", reason, evidence)
+        revoke(session, node, "; ".join(found))
+
+
+def revoke(session: Session, node: NodeRow, why: str) -> None:
+    """Revoke the node's certificate, if it has one that is not revoked."""
+    row = _newest(session, node)
+    if row is None or row.revoked:
+        return
+    row.revoked, row.revoked_at = why, access.now()
+    state, evidence = State(node.state), {"certificate": row.id}
+    access.write_event(session, node.name, state, state, "muster", f"its certificate is revoked: {why}", evidence)
 
 
 def _key(session: Session) -> Any:

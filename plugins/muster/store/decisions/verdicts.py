@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import datetime
 
-from sqlalchemy import func, select
+from sqlalchemy import func, or_, select
 from sqlalchemy.orm import Session
 
 from muster.model.events import Approval
@@ -58,7 +58,8 @@ def findings_now(session: Session, row: NodeRow) -> list[OpenFinding]:
 def stage_tests() -> dict[str, dict[str, datetime.datetime]]:
     """{node: {stage: when it was last tested on the present machine}}, without those that never were.
 
-    It was tested if nothing failed and nothing was missing: PASS, WARN or PROVISIONAL.
+    It was tested if nothing failed and nothing was missing: PASS, WARN or PROVISIONAL, in a run that did not end
+    SKIPPED: a test that was preempted leaves its node as due as it was.
     """
     tested = [str(verdict) for verdict in (Verdict.PASS, Verdict.WARN, Verdict.PROVISIONAL)]
     query = (
@@ -66,6 +67,7 @@ def stage_tests() -> dict[str, dict[str, datetime.datetime]]:
         .join(RunRow, StageRow.run == RunRow.id)
         .join(NodeRow, NodeRow.name == RunRow.node)
         .where(StageRow.verdict.in_(tested), StageRow.current, RunRow.started_at >= NodeRow.machine_since)
+        .where(or_(RunRow.verdict.is_(None), RunRow.verdict != str(Verdict.SKIPPED)))
         .group_by(RunRow.node, StageRow.stage)
     )
     found: dict[str, dict[str, datetime.datetime]] = {}

@@ -15,7 +15,7 @@ from muster.rules import waivers as lifecycle
 from muster.rules.decisions import check_decision
 from muster.store.database import access
 from muster.store.database.engine import reading, writing
-from muster.store.database.models import EventRow, FindingRow, NodeRow, RunRow, StageRow, WaiverRow
+from muster.store.database.models import FindingRow, NodeRow, RunRow, StageRow, WaiverRow
 from muster.store.machines.parts import current_serials, serials_at, sits_now
 from muster_criteria.context import waivers
 from muster_criteria.context.waivers import Machine, Waiver
@@ -103,7 +103,29 @@ def revoke(waiver_id: int, person: str, reason: str) -> Waiver:
         evidence = {"waiver": row.id, "finding": row.finding_id, "person": person}
         text = f"revoked the waiver of {row.finding_id}: {reason.strip()}"
         access.write_event(session, row.node, state, state, person, text, evidence)
+        session.flush()
+        for name in _machines(session, row):
+            access.recheck(session, name, f"{person} revoked the waiver of {row.finding_id}: {reason.strip()}")
         return to_waiver(row)
+
+
+def recheck_expired(since: datetime.datetime) -> None:
+    """Ask about the nodes in service whose waivers have ended by themselves since that moment."""
+    moment = access.now()
+    query = select(WaiverRow).where(WaiverRow.until > since, WaiverRow.until <= moment, WaiverRow.revoked_at.is_(None))
+    with reading() as session:
+        ended = {name: row.finding_id for row in session.scalars(query) for name in _machines(session, row)}
+    for name, finding in ended.items():
+        with writing() as session:
+            access.node_row(session, name, lock=True)
+            access.recheck(session, name, f"the waiver of {finding} has ended")
+
+
+def _machines(session: Session, row: WaiverRow) -> set[str]:
+    """The nodes that a waiver is about: where it was given, and where its part sits now."""
+    kind, _, serial = row.subject.partition(" ")
+    place = sits_now(session, kind, serial)
+    return {row.node, *((place[0],) if place else ())}
 
 
 def find(*, node: str = "", over: bool = False) -> list[Waiver]:
@@ -147,29 +169,10 @@ def _waivers_at(session: Session, moment: datetime.datetime) -> list[Waiver]:
     return [dataclasses.replace(to_waiver(each), revoked_at=None) for each in session.scalars(query)]
 
 
-def accepted_at_admission(session: Session, node: NodeRow, findings: Sequence[Finding]) -> bool:
-    """Whether each finding above INFO is waived now, and was waived when a person admitted the node."""
+def accepted(session: Session, node: NodeRow, findings: Sequence[Finding]) -> bool:
+    """Whether each finding above INFO is waived now: by a named person, until a day, whenever it was given."""
     grave = [finding for finding in findings if finding.severity is not Severity.INFO]
-    admitted = _admitted_by_person(session, node)
-    if admitted is None:
-        return False
-    then = lifecycle.mark(grave, _waivers_at(session, admitted), machine_of(session, node))
-    return all(each.waived for each in (*then, *marked_now(session, node, grave)))
-
-
-def _admitted_by_person(session: Session, node: NodeRow) -> datetime.datetime | None:
-    """When a person last admitted the node, or verified it in shadow mode; None if a test did so since."""
-    query = (
-        select(EventRow)
-        .where(EventRow.node == node.name, EventRow.to_state == State.PRODUCTION)
-        .order_by(EventRow.id.desc())
-    )
-    for event in session.scalars(query):
-        remark = event.from_state == State.PRODUCTION and "verified" not in event.evidence
-        returned = event.from_state == State.REVALIDATION and "person" not in event.evidence
-        if not (remark or returned):
-            return event.at if "person" in event.evidence else None
-    return None
+    return all(each.waived for each in marked_now(session, node, grave))
 
 
 def apply_waivers(session: Session, node: NodeRow, judgement: Judgement, unsure: Collection[str] = ()) -> Judgement:

@@ -58,6 +58,7 @@ def keep_in_service(name: str, person: str, reason: str) -> Node:
             raise IllegalMove(f"no verdict on {name} is held: there is nothing to decide", Refusal.NOTHING_HELD)
         evidence = {"person": person, "reason": reason.strip(), "kept": row.held_run}
         state, row.held_run = State(row.state), ""
+        row.accepted = row.kept = access.last_stage(session, row)
         access.write_event(session, name, state, state, person, f"kept in service: {reason.strip()}", evidence)
         return access.to_node(row)
 

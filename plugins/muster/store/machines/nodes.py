@@ -12,7 +12,7 @@ from sqlalchemy.orm import Session
 
 from muster.errors import BadInventory, BadNode, DifferentMachine, IllegalMove, MusterError, Refusal, SameMachine, at
 from muster.model.events import Event, Evidence
-from muster.model.names import HOST_KEY, NODE_NAME
+from muster.model.names import ADDRESS_LABEL, HOST_KEY, NODE_NAME, is_host
 from muster.model.nodes import NewNode, Node
 from muster.model.states import State
 from muster.rules.transitions import steps
@@ -209,8 +209,11 @@ def check_description(new: NewNode) -> None:
             f"{new.name!r} cannot be a node's name: use up to 63 letters, digits, '.', '-' and single '_', "
             "beginning with a letter or digit"
         )
-    if not new.host.strip() or any(character.isspace() for character in new.host):
+    if not is_host(new.host):
         raise BadNode(f"{new.name}: {new.host!r} is no host; give a name or an address")
+    address = str(new.labels.get(ADDRESS_LABEL, new.host))
+    if not is_host(address):
+        raise BadNode(f"{new.name}: its label {ADDRESS_LABEL} {address!r} is no host; give a name or an address")
     if not 0 < new.port < 65536:
         raise BadNode(f"{new.name}: {new.port} is no port; give 1 to 65535")
     if not HOST_KEY.fullmatch(new.host_key):

@@ -23,9 +23,8 @@ from muster.store.database.engine import reading, writing
 from muster.store.database.models import EventRow, JobRow, NodeRow, RunRow, StageRow
 from muster.store.database.outgoing import PlaceRow
 from muster.store.database.wanted import follow_state
-from muster.store.decisions import certificates, withdrawals
+from muster.store.decisions import admission, certificates, waivers, withdrawals
 from muster.store.decisions.verdicts import current_verdicts
-from muster.store.decisions.waivers import accepted_at_admission
 from muster.store.fleet.suspects import free_of_suspects
 from muster.store.testing import common_causes
 from muster_criteria.model import Severity, Verdict
@@ -303,7 +302,7 @@ def close(session: Session, run: RunRow, node: NodeRow, verdict: Verdict) -> Evi
         verdict=verdict,
         full_coverage=full,
         budget_spent=State.TRIAGE in end.path,
-        held=bool(end.why_held),
+        held=bool(end.why_held or facts.still_held(RunKey.parse(node.held_run))),
         nothing_new=facts.nothing_new(verdict),
     )
     for state in end.path:
@@ -323,7 +322,7 @@ def _facts(session: Session, run: RunRow, node: NodeRow) -> RunFacts:
     found = [finding for _, finding in common_causes.findings_of_run(session, run)]
     place = session.get(PlaceRow, node.name)
     fenced = select(StageRow.id).where(StageRow.run == run.id, StageRow.current, StageRow.job_end == END_FENCED)
-    accepted = accepted_at_admission(session, node, found)
+    accepted = waivers.accepted(session, node, found)
     return RunFacts(
         run=access.to_run(run),
         node=access.to_node(node),
@@ -334,12 +333,16 @@ def _facts(session: Session, run: RunRow, node: NodeRow) -> RunFacts:
         clean=accepted or all(finding.severity is Severity.INFO for finding in found),
         fenced=bool(session.scalar(select(fenced.exists()))),
         preempted=place is not None and place.preempted,
+        against=admission.against_service(session, node),
     )
 
 
 def leave_shadow(session: Session, node: NodeRow, actor: str, reason: str, evidence: Evidence) -> None:
     """End the node's shadow mode, with its event: from here on it is treated like every other node in production."""
     node.shadow = False
+    if evidence.person:
+        access.accept(session, node)
+    access.recheck(session, node.name)
     state = State(node.state)
     proof = {**access.evidence_json(evidence), "verified": True}
     access.write_event(session, node.name, state, state, actor, f"out of shadow mode: {reason}", proof)

@@ -12,7 +12,7 @@ from sqlalchemy import delete, insert, inspect, update
 from sqlalchemy.orm import Session
 
 from muster.model.runs import RunKey
-from muster.model.states import State
+from muster.model.states import SERVING, State
 from muster.settings import settings
 from muster.store.database import access
 from muster.store.database.engine import writing
@@ -25,7 +25,7 @@ from muster.store.machines.contested import unsure_slots
 from muster.store.machines.parts import place
 from muster.store.output import charts
 from muster.store.testing.runs import require_lease
-from muster_criteria.model import Judgement, Observation
+from muster_criteria.model import Judgement, Observation, Severity
 
 if TYPE_CHECKING:
     from muster_criteria.measured import StageResult
@@ -83,6 +83,8 @@ def record(
         session.flush()
         _store_rows(session, stage, run.node, result, judgement)
         suspects.mark(session, run, judgement, unsure)
+        if any(each.severity is Severity.CRITICAL for each in judgement.findings) and State(row.state) in SERVING:
+            access.recheck(session, row.name, f"run {run.run_id} found it")
         if result is not None and result.simulated <= row.simulated:
             goldens.observe(session, run, result, unsure, simulated=row.simulated)
         _store_bytes(session, stage, raw, telemetry, chassis)

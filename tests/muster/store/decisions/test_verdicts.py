@@ -222,3 +222,15 @@ def test_enrolments_that_race_for_one_name(same_key: bool) -> None:
         for thread in threads:
             thread.join(60)
         assert sorted(outcomes) == sorted(["added", *["unchanged" if same_key else "different"] * 3])
+
+
+@pytest.mark.usefixtures("sqlite_db")
+def test_a_stage_of_a_test_that_was_preempted_is_as_due_as_before() -> None:
+    store.nodes.add(fleet.new_node())
+    fleet.qualify()
+    before = store.verdicts.stage_tests()
+    lease = fleet.begin(run_id="preempted")
+    fleet.do_stage(lease, "intake")
+    assert store.verdicts.stage_tests() != before, "while it runs, nobody knows how it ends"
+    store.runs.finish(lease.dag_id, lease.run_id, Verdict.SKIPPED, "its scheduler took it back")
+    assert store.verdicts.stage_tests() == before

@@ -160,7 +160,8 @@ def test_what_cannot_be_waived() -> None:
         ("before, and renewed", {}, State.PRODUCTION),
         ("before it was verified", {}, State.PRODUCTION),
         ("before, and revoked", {}, State.QUALIFIED),
-        ("after", {}, State.QUALIFIED),
+        ("after", {}, State.PRODUCTION),
+        ("never", {}, State.QUALIFIED),
         ("before", {"device": "gpu5"}, State.QUALIFIED),
         (
             "before",
@@ -169,7 +170,7 @@ def test_what_cannot_be_waived() -> None:
         ),
     ],
 )
-def test_what_was_waived_when_a_person_admitted_the_node_does_not_end_its_service(
+def test_what_is_waived_does_not_end_a_nodes_service_whenever_that_was_decided(
     given: str, also: dict[str, Any], state: State
 ) -> None:
     slow = fleet.finding(severity=Severity.WARNING)
@@ -191,7 +192,7 @@ def test_what_was_waived_when_a_person_admitted_the_node_does_not_end_its_servic
     first = test("first", (slow,))
     (known,) = store.verdicts.open_findings(NODE)
     waive = functools.partial(store.waivers.give, known.finding.id, days(30), "Ada", "slow but good enough")
-    waiver = waive() if given != "after" else None
+    waiver = waive() if given.startswith("before") else None
     if adopted:
         store.adoption.verify(NODE, "Ada", "good enough")
     else:
