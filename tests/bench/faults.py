@@ -81,7 +81,7 @@ FAULTS = {
     "nvlink_errors": Known(("nvlink_errors_delta",), ("per_hour", 60.0, 1e4)),
     "nic_down": Known(("ib_port_active",)),
     "nic_slow": Known(("ib_port_rate",), ("share", 0.25, 0.5)),
-    "nic_errors": Known(("ib_errors_delta",), ("per_hour", 60.0, 1e4)),
+    "nic_errors": Known(("ib_error_rate",), ("per_hour", 600.0, 1e4)),
     "fan_fail": Known(("fan_speed",)),
     "hot_inlet": Known(("inlet_temperature",), ("celsius", 34.0, 40.0)),
 }

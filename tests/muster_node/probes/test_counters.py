@@ -94,6 +94,23 @@ def test_ports_are_summed_over_their_counters() -> None:
     assert deltas["ib_errors_delta", "nic:mlx5_0", ""]["note"] == "link_downed: 1; symbol_error: 7"
 
 
+def _port(counter: str, count: float | None) -> Fact:
+    return Fact("ib_errors", "nic:mlx5_0", "count", count, labels={"counter": counter})
+
+
+@pytest.mark.parametrize(("errors", "minutes", "least", "most"), [
+    (0, 1, 0, 0), (1, 1, 2, 5), (3, 1, 45, 50), (7, 1, 190, 205), (40, 15, 118, 124), (4000, 15, 15_500, 15_650),
+])  # fmt: skip
+def test_a_ports_rate_is_what_the_count_proves(errors: int, minutes: float, least: float, most: float) -> None:
+    added = _added([_port("symbol_error", 5.0)], [_port("symbol_error", 5.0 + errors)], 60.0 * minutes)
+    assert least <= added["ib_error_rate", "nic:mlx5_0", "symbol_error"]["value"] <= most
+
+
+def test_a_counter_that_a_port_lacks_has_no_rate() -> None:
+    added = _added([_port("roce_slow_restart", None)], [_port("roce_slow_restart", None)])
+    assert ("ib_error_rate", "nic:mlx5_0", "roce_slow_restart") not in added
+
+
 def test_missing_values_are_noted() -> None:
     kind = Fact("nvlink_errors", "gpu3", "count", labels={"kind": "effective"}, note=NOT_SUPPORTED)
     lost = Fact("pcie_replay", "gpu3", "count", note="NVML: GPU is lost")

@@ -26,9 +26,16 @@ REFERENCES = 8
 
 
 def next_round(
-    topology: Topology, results: Sequence[RoundResult], seed: int, rounds_max: int = ROUNDS_MAX
+    topology: Topology,
+    results: Sequence[RoundResult],
+    seed: int,
+    rounds_max: int = ROUNDS_MAX,
+    variants: int = VARIANTS,
 ) -> Round | None:
-    """The round after these; None when nothing is left to find out, or after so many rounds."""
+    """The round after these; None when nothing is left to find out, or after so many rounds.
+
+    ``variants``: flows over which a round of confirmation measures each rail.
+    """
     first = screening(topology, seed)
     if len(results) < len(first):
         return first[len(results)]
@@ -37,7 +44,7 @@ def next_round(
     diagnosis = decode(topology, results)
     if not diagnosis.suspects and not diagnosis.uncovered:
         return None
-    return _Confirmation(topology, results, diagnosis, seed).round()
+    return _Confirmation(topology, results, diagnosis, seed).round(variants)
 
 
 class _Confirmation:
@@ -66,7 +73,7 @@ class _Confirmation:
         places = sum(map(len, self.good)) + len(bad)
         self.room = places // 2 - min(REFERENCES, places // 4)
 
-    def round(self) -> Round | None:
+    def round(self, variants: int) -> Round | None:
         """The round; None where no pair could be made for any suspect."""
         suspects = self.diagnosis.suspects
         for node in self._suspected_nodes(suspects):
@@ -85,7 +92,7 @@ class _Confirmation:
         if not self.pairs:
             return None
         references = self._references()
-        return Round(len(self.results) + 1, Kind.CONFIRM, (*self.pairs, *references), VARIANTS, len(references))
+        return Round(len(self.results) + 1, Kind.CONFIRM, (*self.pairs, *references), variants, len(references))
 
     def _suspected_nodes(self, suspects: Iterable[Evidence]) -> list[int]:
         """Each once; those that are nearest to a decision first."""

@@ -14,7 +14,7 @@ from muster_node.hardware.seam import NOT_SUPPORTED, Fact
 _IB = "/sys/class/infiniband"
 _ACTIVE = "ACTIVE"
 
-# Counters that stay still on a healthy port, in two folders of each port.
+# Error counters, in two folders of each port. What a healthy port may have of each is in the SKU files.
 _ERRORS = (
     "counters/symbol_error",
     "counters/link_error_recovery",
@@ -26,6 +26,8 @@ _ERRORS = (
     "hw_counters/out_of_sequence",
     "hw_counters/packet_seq_err",
     "hw_counters/local_ack_timeout_err",
+    "hw_counters/rnr_nak_retry_err",
+    "hw_counters/roce_slow_restart",
 )
 
 FABRIC_MANAGER = "nvidia-fabricmanager"

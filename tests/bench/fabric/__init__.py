@@ -1,0 +1,1 @@
+"""``python -m tests.bench.fabric``: planted faults in a real network of namespaces, found by real agents."""

@@ -1,0 +1,106 @@
+"""The fabric bench: its relay keeps checksums right; as root, faults in a real network are found, nothing is left."""
+
+from __future__ import annotations
+
+import json
+import os
+import random
+import signal
+import subprocess
+import sys
+import time
+
+import pytest
+
+from muster_criteria.cluster.fabric.parts import PartKind
+from tests.bench.fabric.__main__ import KINDS, described, drawn, two
+from tests.bench.fabric.agents import places, topology
+from tests.bench.fabric.network import Network, die_with_parent
+from tests.bench.fabric.relay import PAYLOAD_AT, spoilt
+
+
+def checksum(data: bytes) -> int:
+    """RFC 1071."""
+    total = sum(int.from_bytes(data[at : at + 2], "big") for at in range(0, len(data), 2))
+    while total >> 16:
+        total = (total & 0xFFFF) + (total >> 16)
+    return total
+
+
+def test_a_spoilt_frame_is_different_and_has_the_same_checksum() -> None:
+    frame = random.Random(1).randbytes(1000)
+    assert spoilt(frame) != frame
+    assert spoilt(frame)[:PAYLOAD_AT] == frame[:PAYLOAD_AT]
+    assert checksum(spoilt(frame)) == checksum(frame)
+    assert spoilt(bytes(1000)) == bytes(1000)
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_faults_are_drawn_in_places_of_the_network(seed: int) -> None:
+    draw = random.Random(seed)
+    for kind in KINDS:
+        fault = drawn(kind, draw)
+        assert (fault.part is None) == (kind == "late")
+        assert fault.other != Network.leaf(fault.host)
+        assert fault.part is None or described(fault.part)
+    one, other = two(draw)
+    assert one.part != other.part
+    assert Network.leaf(one.host) != Network.leaf(other.host)
+
+
+def test_addresses_are_those_of_the_topology() -> None:
+    assert set(places()) == set(topology().nodes)
+    assert all(len(place.ports) == len(topology().rails) for place in places().values())
+    assert described(drawn("path", random.Random(3)).part).startswith(PartKind.PATH)
+
+
+def namespaces() -> bool:
+    """Whether this process may make network namespaces and shape their interfaces."""
+    if os.geteuid() != 0:
+        return False
+    script = "ip link add a type veth peer name b && tc qdisc add dev a root tbf rate 1mbit burst 32kb latency 50ms"
+    return subprocess.run(["unshare", "--net", "sh", "-c", script], capture_output=True).returncode == 0
+
+
+needs_namespaces = pytest.mark.skipif(not namespaces(), reason="needs root, iproute2 and network namespaces")
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(3600)
+@needs_namespaces
+def test_every_kind_of_fault_is_found_in_a_real_network_and_nothing_else() -> None:
+    command = [sys.executable, "-m", "tests.bench.fabric", "--seed", "1", "--twos", "2"]
+    done = subprocess.run(command, capture_output=True, text=True)
+    answer = json.loads(done.stdout.splitlines()[-1])
+    assert (answer["found"], answer["wrongly_named"]) == (answer["planted"], 0), done.stdout
+    assert answer["planted"] == len(KINDS) + 4
+    assert done.returncode == 0
+
+
+def children(pid: int) -> set[int]:
+    """All descendants of a process."""
+    listed = subprocess.run(["ps", "-e", "-o", "pid=,ppid="], capture_output=True, text=True).stdout
+    parents = {int(own): int(parent) for own, parent in (line.split() for line in listed.splitlines())}
+    found, more = set(), {pid}
+    while more:
+        found |= more
+        more = {own for own, parent in parents.items() if parent in more} - found
+    return found - {pid}
+
+
+@pytest.mark.slow
+@needs_namespaces
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGKILL])
+def test_nothing_is_left_of_an_interrupted_run(number: int) -> None:
+    command = [sys.executable, "-m", "tests.bench.fabric", "--twos", "0", "--kinds", "path"]
+    bench = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, preexec_fn=die_with_parent)
+    until = time.monotonic() + 120
+    # Eight hosts, the switches, a relay, and agents.
+    while len(started := children(bench.pid)) < 14 and time.monotonic() < until:
+        time.sleep(0.2)
+    assert len(started) >= 14
+    os.kill(bench.pid, number)
+    bench.wait(60)
+    while (left := {pid for pid in started if os.path.exists(f"/proc/{pid}")}) and time.monotonic() < until:
+        time.sleep(0.2)
+    assert left == set()

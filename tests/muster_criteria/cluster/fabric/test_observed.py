@@ -1,0 +1,98 @@
+"""From nodes' figures to cells and back: the lower of both directions, silent nodes, what does not belong."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+from muster_criteria.cluster.fabric.observed import PROBE, Place, Port, matrix, pair_params, round_result
+from muster_criteria.cluster.fabric.rounds import Kind, Round
+from muster_criteria.measured import Measured
+from muster_node.probe import resolve_params
+from muster_node.probes.pair_rails import PairRails
+from tests.muster_criteria.cluster.fabric.worlds import flat
+
+FABRIC = flat(4, rails=2)
+PLAN = Round(1, Kind.CONFIRM, ((0, 1), (2, 3)), variants=2)
+PLACES = {f"n{at}": Place(f"10.0.0.{at}", (Port(f"10.1.0.{at}", "r0"), Port(f"10.2.0.{at}", "r1"))) for at in range(4)}
+
+
+def row(metric: str, value: float | None, **labels: str) -> Measured:
+    fields: dict[str, Any] = {"probe": PROBE, "metric": metric, "device": "nic:r0", "unit": "Gb/s", "value": value}
+    return Measured(**fields, labels=labels)
+
+
+def rates(r0: float, r1: float, variant: str = "0", mode: str = "alone") -> list[Measured]:
+    return [
+        row("pair_bandwidth", rate, rail=rail, mode=mode, variant=variant) for rail, rate in (("r0", r0), ("r1", r1))
+    ]
+
+
+def test_both_sides_get_the_parameters_that_the_probe_takes() -> None:
+    params = pair_params(FABRIC, PLAN, PLACES, port=7000, session="s", settings={"seconds": 1.0})
+    assert set(params) == {"n0", "n1", "n2", "n3"}
+    assert (params["n0"]["role"], params["n1"]["role"]) == ("serve", "join")
+    assert params["n0"]["address"] == params["n1"]["address"] == "10.0.0.0"
+    assert params["n1"]["rails"][1]["own"] == params["n0"]["rails"][1]["other"] == "10.2.0.1"
+    for given in params.values():
+        assert resolve_params(PairRails, given)["variants"] == 2
+
+
+def test_a_node_whose_ports_are_not_the_rails_is_refused() -> None:
+    with pytest.raises(ValueError, match="n0 has 1 ports, the topology 2 rails"):
+        pair_params(FABRIC, PLAN, {**PLACES, "n0": Place("a", (Port("b"),))}, port=1, session="s", settings={})
+
+
+def test_gpus_are_crossed_only_to_confirm() -> None:
+    for kind, crossed in ((Kind.CONFIRM, True), (Kind.SAME_LEAF, False)):
+        plan = Round(1, kind, ((0, 1),))
+        params = pair_params(FABRIC, plan, PLACES, port=1, session="s", settings={"backend": "nccl"})
+        assert params["n0"].get("crossed", False) is crossed
+
+
+def test_the_lower_direction_counts_and_every_flow_is_kept() -> None:
+    returned = {
+        "n0": [*rates(10, 20), *rates(11, 21, "1"), *rates(5, 6, mode="together")],
+        "n1": [*rates(9, 22), *rates(12, 19, "1"), *rates(7, 4, mode="together")],
+        "n2": rates(1, 2),
+        "n3": [],
+    }
+    result = round_result(FABRIC, PLAN, returned)
+    assert result.alone[0].tolist() == [[9, 11], [20, 19]]
+    assert result.alone[1, 0, 0] == 1
+    assert np.isnan(result.alone[1, 0, 1])
+    assert result.together is not None
+    assert result.together[0].tolist() == [5, 4]
+    assert not result.wrong.any()
+
+
+def test_a_pair_of_which_one_returned_nothing_is_not_measured() -> None:
+    result = round_result(FABRIC, PLAN, {"n0": rates(10, 20), "n1": None, "n2": rates(1, 2), "n3": rates(1, 2)})
+    assert np.isnan(result.alone[0]).all()
+    assert result.silent == {1}
+    assert result.alone[1, 0, 0] == 1
+
+
+def test_wrong_bytes_at_either_end_spoil_the_cell_but_not_those_of_another_backend() -> None:
+    wrong = row("pair_wrong_bytes", 3.0, rail="r1", mode="alone", variant="0")
+    other = row("pair_wrong_bytes", 3.0, rail="r0", mode="host_tcp", variant="0")
+    result = round_result(FABRIC, PLAN, {"n0": rates(10, 20), "n1": [*rates(10, 20), wrong, other], "n2": [], "n3": []})
+    assert result.wrong.tolist() == [[False, True], [False, False]]
+
+
+def test_what_does_not_belong_is_left_out() -> None:
+    odd = [
+        row("pair_bandwidth", None, rail="r0", mode="alone", variant="0"),
+        row("pair_bandwidth", 1.0, rail="r9", mode="alone"),
+        row("pair_bandwidth", 1.0, rail="r0", mode="elsewhere"),
+        row("pair_bandwidth", 1.0),
+    ]
+    result = round_result(FABRIC, PLAN, {"n0": odd, "n1": [], "n2": [], "n3": []})
+    assert np.isnan(result.alone).all()
+
+
+def test_the_matrix_has_what_was_measured() -> None:
+    result = round_result(FABRIC, PLAN, {"n0": rates(10, 20), "n1": rates(9, 21), "n2": None, "n3": []})
+    assert matrix(FABRIC, result, 1) == {("n0", "n1"): 20.0}

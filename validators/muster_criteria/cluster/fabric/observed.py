@@ -1,0 +1,119 @@
+"""What crosses to the nodes of a round and back: parameters of both sides of each pair, and their figures as cells."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from muster_criteria.cluster.fabric.rounds import Kind, Round, RoundResult
+from muster_criteria.cluster.fabric.topology import Topology
+from muster_criteria.measured import Measured
+
+PROBE = "pair_rails"
+ALONE, TOGETHER, CROSSED = "alone", "together", "crossed"
+
+
+@dataclasses.dataclass(frozen=True)
+class Port:
+    """One rail's port on a node: its address, and where known its interface, RDMA device and nearest GPU."""
+
+    address: str
+    interface: str = ""
+    device: str = ""
+    gpu: int = 0
+
+
+@dataclasses.dataclass(frozen=True)
+class Place:
+    """How the others reach a node: its management address, and its ports in order of the rails."""
+
+    address: str
+    ports: tuple[Port, ...]
+
+
+def pair_params(
+    topology: Topology,
+    plan: Round,
+    places: Mapping[str, Place],
+    *,
+    port: int,
+    session: str,
+    settings: Mapping[str, Any],
+) -> dict[str, dict[str, Any]]:
+    """Parameters of ``pair_rails`` for each node of a round. The node with the lower index serves.
+
+    ``settings``: further parameters, the same for all (backend, seconds, streams). Raises ValueError for a node that
+    has fewer ports than the topology has rails.
+    """
+    shared = {**settings, "port": port, "session": session, "variants": plan.variants}
+    if settings.get("backend") == "nccl" and plan.kind is Kind.CONFIRM:
+        shared["crossed"] = True
+    found: dict[str, dict[str, Any]] = {}
+    for pair in plan.pairs:
+        names = [topology.nodes[node] for node in pair]
+        for own, other, role in ((*names, "serve"), (*names[::-1], "join")):
+            found[own] = {
+                **shared, "role": role, "partner": other, "address": places[names[0]].address,
+                "rails": _rails(topology, own, places[own], places[other]),
+            }  # fmt: skip
+    return found
+
+
+def _rails(topology: Topology, name: str, own: Place, other: Place) -> list[dict[str, Any]]:
+    if len(own.ports) != len(topology.rails):
+        raise ValueError(f"{name} has {len(own.ports)} ports, the topology {len(topology.rails)} rails: correct one")
+    return [
+        {"name": rail, "own": mine.address, "other": theirs.address, "interface": mine.interface,
+         "device": mine.device, "gpu": mine.gpu}
+        for rail, mine, theirs in zip(topology.rails, own.ports, other.ports, strict=True)
+    ]  # fmt: skip
+
+
+def round_result(topology: Topology, plan: Round, returned: Mapping[str, Sequence[Measured] | None]) -> RoundResult:
+    """The cells of a round. ``returned``: each node's measurements, None for one that returned nothing.
+
+    A pair of which one node returned nothing is not measured. What arrived at either node counts, the lower of both.
+    """
+    shape = (len(plan.pairs), len(topology.rails))
+    alone = np.full((*shape, plan.variants), np.nan)
+    together, crossed = np.full(shape, np.nan), np.full(shape, np.nan)
+    wrong = np.zeros(shape, dtype=bool)
+    silent: set[int] = set()
+    rail_at = {rail: at for at, rail in enumerate(topology.rails)}
+    for at, pair in enumerate(plan.pairs):
+        lost = {node for node in pair if returned.get(topology.nodes[node]) is None}
+        silent |= lost
+        if lost:
+            continue
+        for row in (row for node in pair for row in returned[topology.nodes[node]] or ()):
+            rail = rail_at.get(row.labels.get("rail", ""))
+            if row.probe != PROBE or rail is None or row.value is None:
+                continue
+            mode = row.labels.get("mode", "")
+            if row.metric == "pair_wrong_bytes" and mode in (ALONE, TOGETHER):
+                wrong[at, rail] |= row.value > 0
+            elif row.metric == "pair_bandwidth" and mode == ALONE:
+                variant = _variant(row, plan.variants)
+                alone[at, rail, variant] = np.fmin(alone[at, rail, variant], row.value)
+            elif row.metric == "pair_bandwidth" and mode in (TOGETHER, CROSSED):
+                into = together if mode == TOGETHER else crossed
+                into[at, rail] = np.fmin(into[at, rail], row.value)
+    return RoundResult(plan, alone, wrong, together, crossed, frozenset(silent))
+
+
+def _variant(row: Measured, variants: int) -> int:
+    given = row.labels.get("variant", "0")
+    return int(given) if given.isdecimal() and int(given) < variants else 0
+
+
+def matrix(topology: Topology, result: RoundResult, rail: int) -> dict[tuple[str, str], float]:
+    """(Node, node) → rate of one rail in this round, for a heat map; pairs that were not measured are left out."""
+    best = np.fmax.reduce(result.alone, axis=2)[:, rail]
+    return {
+        (topology.nodes[a], topology.nodes[b]): float(rate)
+        for (a, b), rate in zip(result.round.pairs, best, strict=True)
+        if not np.isnan(rate)
+    }
