@@ -166,6 +166,14 @@ def test_messages_that_are_counted_but_not_listed_are_missing(case: MakeCase) ->
     assert [(gap.code, gap.device) for gap in storm.coverage.missing] == [(Lack.NOT_REPORTED, "node")]
 
 
+@pytest.mark.parametrize(("oldest", "verdict"), [(BEGAN - 1.0, Verdict.PASS), (BEGAN + 1.0, Verdict.INCONCLUSIVE)])
+def test_a_log_that_was_overwritten_during_the_stage_is_missing(
+    case: MakeCase, oldest: float, verdict: Verdict
+) -> None:
+    flooded = logged(case("thermal"), []).add("kernel_events", "kernel_log_begin", "node", oldest, "s").judge()
+    assert flooded.verdict is verdict, flooded.reason
+
+
 @pytest.mark.parametrize("name", list_skus())
 def test_every_stage_of_every_sku_reads_the_kernel_log(name: str) -> None:
     sku: Sku = load_sku(name)

@@ -24,6 +24,7 @@ def test_every_message_has_device_priority_and_times(run_probe):
     ]
     assert found == [("gpu3", "3", "10.500000", "20.500000", 2), ("node", "3", "40.000000", "40.000000", 1)]
     assert run.one("kernel_event_total").value == 3
+    assert run.one("kernel_log_begin").value == 10.5
 
 
 def test_an_empty_log_has_no_messages_and_an_unreadable_one_is_noted(run_probe):

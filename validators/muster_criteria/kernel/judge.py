@@ -19,8 +19,8 @@ from muster_criteria.words import listed
 from muster_criteria.xid.judge import BEFORE, BEGAN, DURING, NO_GPU, gpus_at, place_of, seconds_of
 from muster_criteria.xid.policy import XidSeverity
 
-EVENT, TOTAL = "kernel_event", "kernel_event_total"
-"""Metrics: one message or record, and the number of them."""
+EVENT, TOTAL, OLDEST = "kernel_event", "kernel_event_total", "kernel_log_begin"
+"""Metrics: one message or record, the number of them, and the time of the oldest line that the log still has."""
 
 TEXT_MAX = 200
 TEXTS_LISTED = 3
@@ -29,7 +29,7 @@ TEXTS_LISTED = 3
 @dataclasses.dataclass(frozen=True)
 class KernelJudgement:
     """Findings, gravest first, of one severity in the order in which they happened; a gap for each probe that counted
-    more messages than it reported."""
+    more messages than it reported, or whose log was overwritten meanwhile."""
 
     findings: tuple[Finding, ...] = ()
     missing: tuple[Gap, ...] = ()
@@ -58,7 +58,7 @@ def judge_kernel(result: StageResult, policy: KernelPolicy) -> KernelJudgement:
         if group[0].response.severity is not XidSeverity.IGNORE
     ]
     findings = tuple(finding for _, finding in sorted(found, key=lambda each: _gravest_first(*each)))
-    return KernelJudgement(findings, tuple(_unreported(result)))
+    return KernelJudgement(findings, (*_unreported(result), *_overwritten(result, began)))
 
 
 def events_of(measurements: Iterable[Measured]) -> tuple[KernelEvent, ...]:
@@ -100,6 +100,14 @@ def _unreported(result: StageResult) -> Iterable[Gap]:
             if reported < each.value:
                 why = f"{each.value:.0f} messages are counted, but only {reported} are reported"
                 yield Gap(Lack.NOT_REPORTED, why, "kernel messages", each.device)
+
+
+def _overwritten(result: StageResult, began: float | None) -> Iterable[Gap]:
+    """A gap where the kernel's buffer no longer reaches back to the begin of the stage: what it lost is unknown."""
+    for each in result.measurements:
+        if each.metric == OLDEST and each.value is not None and began is not None and each.value > began:
+            why = f"the kernel log reaches back to {each.value:.0f} s after boot, and the stage began at {began:.0f} s"
+            yield Gap(Lack.NOT_REPORTED, why, "kernel messages", each.device)
 
 
 def _reference(message: Measured) -> str:

@@ -6,6 +6,7 @@ Run it at the end of a stage: the stage's inventory has the time of the log's ne
 from __future__ import annotations
 
 from muster_node.hardware.host.kernel_events import folded, labels_of, parse_events
+from muster_node.hardware.host.xid_log import first_time
 from muster_node.hardware.seam import NO_PRIVILEGE
 from muster_node.probe import Context, Metric, Probe
 from muster_node.tools.run import gpus_by_pci
@@ -23,6 +24,7 @@ class KernelEvents(Probe):
             "text", "a message or record, with priority, PCI address, seconds since boot; samples: how often"
         ),
         "kernel_event_total": Metric("count", "such messages and records in the kernel log since boot"),
+        "kernel_log_begin": Metric("s", "time since boot of the oldest line that the kernel log still has"),
     }
 
     def run(self, context: Context) -> None:
@@ -42,3 +44,5 @@ class KernelEvents(Probe):
                 samples=event.count,
             )
         context.emit("kernel_event_total", "node", value=len(events))
+        begin = first_time(log)
+        context.emit("kernel_log_begin", "node", value=begin, note="" if begin is not None else "no line has a time")

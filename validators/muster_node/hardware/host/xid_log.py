@@ -100,6 +100,12 @@ def last_time(lines: Iterable[str]) -> float | None:
     return max((float(stamp.group(1)) for stamp in stamps if stamp), default=None)
 
 
+def first_time(lines: Iterable[str]) -> float | None:
+    """Seconds since boot of the log's oldest line; None if no line has a time. The kernel overwrites older ones."""
+    stamps = (_TIME.match(line) for line in lines)
+    return next((float(stamp.group(1)) for stamp in stamps if stamp), None)
+
+
 def folded(events: Iterable[XidEvent]) -> list[XidEvent]:
     """Messages with the same text of the same device as one event; the counts add up to the number of messages."""
     kept: dict[tuple[str, int, str], list[XidEvent]] = {}
