@@ -74,13 +74,15 @@ class Settings(BaseSettings):
         default=72.0, gt=0, description="hours an approval may take before the node stays out"
     )
     revalidation_share: float = pydantic.Field(
-        default=0.05, ge=0, le=1, description="share of the nodes in service tested again at once; at least one node"
+        default=0.01, ge=0, le=1, description="share of the nodes in service tested again at once; at least one node"
     )
     revalidation_after_hours: float = pydantic.Field(
-        default=4.0, ge=0, description="hours after a PASS in which a node is not tested again"
+        default=4.0, ge=0, description="hours after all stages passed in which a node is not tested again"
     )
     revalidation_whole_days: float = pydantic.Field(
-        default=7.0, gt=0, description="days after which an idle node takes the whole test again, before all others"
+        default=28.0,
+        gt=0,
+        description="days after which an idle node takes the whole test again; half the minutes at most",
     )
     revalidation_minutes: float = pydantic.Field(
         default=45.0, ge=6.0, description="minutes for which an idle node is likely to stay free: its test is no longer"

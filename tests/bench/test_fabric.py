@@ -58,8 +58,7 @@ def namespaces() -> bool:
     """Whether this process may make network namespaces and shape their interfaces."""
     if os.geteuid() != 0:
         return False
-    made, shaped = "ip link add name v0 type veth peer name v1", "tc qdisc add dev v0 root tbf rate 1mbit burst 32kb"
-    script = f"{made} && {shaped} latency 50ms"
+    script = "ip link add a type veth peer name b && tc qdisc add dev a root tbf rate 1mbit burst 32kb latency 50ms"
     return subprocess.run(["unshare", "--net", "sh", "-c", script], capture_output=True).returncode == 0
 
 

@@ -254,8 +254,7 @@ class Judgement:
     """The outcome of judging one stage of one run. ``reason``: one sentence for the Grid, the table and the mail.
 
     ``snapshot`` is the version of the peer snapshot that it was judged by; empty where there was none. ``repeat``: the
-    probes to run once more before the verdict is final. ``sliding``: how many figures move away from the device's own
-    past so far that half of the least change that fails remains at most (docs/science.md#drift).
+    probes to run once more before the verdict is final.
     """
 
     stage: str
@@ -271,7 +270,6 @@ class Judgement:
     notes: tuple[str, ...] = ()
     snapshot: str = ""
     repeat: tuple[str, ...] = ()
-    sliding: int = 0
 
 
 @dataclasses.dataclass(frozen=True)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import datetime
 from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING
 
 from muster import store
 from muster.admission import service
@@ -15,6 +16,9 @@ from muster.rules.idle.capacity import Limits, Signs
 from muster.rules.idle.selection import Known
 from muster.settings import settings
 from muster_criteria.stages import STAGES
+
+if TYPE_CHECKING:
+    from muster.rules.idle.past import Risk
 
 SIGNS_FOR = datetime.timedelta(days=30)
 
@@ -84,9 +88,16 @@ def known(nodes: Sequence[Node], now: datetime.datetime) -> Known:
         tested,
         limits(now),
         signs=signs,
+        risk=_risk(nodes, now),
         leased={lease.node for lease in store.leases.live()},
         barred=lambda node: breakers[node.simulated],
     )
+
+
+def _risk(nodes: Sequence[Node], now: datetime.datetime) -> Risk:
+    from muster.rules.idle.past import HORIZON, risk_of  # brings numpy, which a DAG file may not load
+
+    return risk_of(nodes, store.failures.since(now - HORIZON), now)
 
 
 def _whole_test_since(moment: datetime.datetime, tested: Mapping[str, datetime.datetime]) -> bool:

@@ -17,6 +17,7 @@ from muster.store.decisions import signing as signing
 from muster.store.decisions import verdicts as verdicts
 from muster.store.decisions import waivers as waivers
 from muster.store.decisions import withdrawals as withdrawals
+from muster.store.fleet import failures as failures
 from muster.store.fleet import goldens as goldens
 from muster.store.fleet import kernel_events as kernel_events
 from muster.store.fleet import latest as latest

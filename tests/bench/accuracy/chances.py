@@ -14,7 +14,8 @@ from collections.abc import Sequence
 import numpy as np
 import pandas as pd
 
-from muster.rules.idle.hazard import CHANCES, GROUPS
+from muster.rules.idle.history import GROUPS
+from muster.rules.idle.worth import CHANCES
 from muster_criteria.stages import STAGES
 from tests.bench.accuracy.devices import Hall
 from tests.bench.accuracy.fleet import CELLS, FLEET_NODES, draw_fleet, draw_trials
@@ -25,12 +26,12 @@ from tests.bench.accuracy.verdicts import Flags, Verdicts
 EARLIER = 6
 GROUP_OF = {
     "matrix units lost": "compute", "one format slow": "compute", "slow clock": "compute", "leakage": "compute",
-    "clock left locked": "compute", "power not delivered": "compute", "power brake": "compute",
-    "GPU missing": "compute",
+    "clock left locked": "compute", "GPU missing": "compute",
     "HBM slow": "memory", "uncorrectable ECC": "memory", "memory loses bits": "memory", "row remap pending": "memory",
     "PCIe replays": "links", "PCIe speed down": "links", "PCIe width": "links", "NVLink replays": "links",
     "NVLink down": "links",
-    "paste dried": "cooling", "air blocked": "cooling", "overheats": "cooling",
+    "paste dried": "cooling", "overheats": "cooling", "air blocked": "fans",
+    "power not delivered": "power", "power brake": "power",
     "wrong products": "corruption",
 }  # fmt: skip
 
@@ -65,7 +66,8 @@ def chances(seed: int, trials: int) -> dict[str, dict[str, float]]:
     table: dict[str, dict[str, float]] = {}
     for group in GROUPS:
         classes = [np.mean(rates, axis=0) for name, rates in by_class.items() if GROUP_OF[name] == group]
-        table[group] = dict(zip(STAGES, np.mean(classes, axis=0).round(3).tolist(), strict=True))
+        means = np.mean(classes, axis=0) if classes else np.zeros(len(STAGES))  # of some groups no fault is simulated
+        table[group] = dict(zip(STAGES, means.round(3).tolist(), strict=True))
     return table
 
 

@@ -4,10 +4,8 @@ from __future__ import annotations
 
 import dataclasses
 
-import numpy as np
 import pytest
 
-from muster_criteria.fleet.peers.history import FIRST_VISITS, VISIT_COLUMNS, History
 from muster_criteria.fleet.peers.references import References
 from muster_criteria.fleet.series.keyed import keyed
 from muster_criteria.fleet.series.readings import readings_of
@@ -36,28 +34,6 @@ def test_a_healthy_node_passes_and_cites_its_snapshot(case: MakeCase, references
     assert judgement.verdict is Verdict.PASS
     assert judgement.snapshot == references.snapshot.version
     assert case("performance").judge().snapshot == ""
-
-
-@pytest.mark.parametrize(("visits", "slides"), [(0, False), (1, False), (6, True)])
-def test_a_figure_that_slides_within_every_limit_is_counted(
-    case: MakeCase, references: References, visits: int, slides: bool
-) -> None:
-    """It fails nothing yet, and makes the next test of the node worth more; one low reading does not."""
-    changed = case("performance")
-    for row in changed.rows("memory_bandwidth", "gpu3"):
-        row["value"] *= 0.98 if visits else 1.0
-    assert references.history is not None
-    series = references.history.series.copy()
-    own = (series["node"] == "node-1") & (series["device"] == "gpu3") & (series["metric"] == "memory_bandwidth")
-    assert own.any()
-    series.loc[own, list(VISIT_COLUMNS)] = np.nan
-    earlier = [1.0] * FIRST_VISITS + [0.98] * (visits - 1)
-    series.loc[own, list(VISIT_COLUMNS[-len(earlier) :])] = np.float32(earlier)
-    judgement = changed.judge(references=dataclasses.replace(references, history=History(series)))
-
-    assert judgement.verdict is Verdict.PASS
-    assert bool(judgement.sliding) is slides
-    assert changed.judge().sliding == 0
 
 
 def test_one_slow_gpu_among_fast_siblings_is_named_though_it_passes_every_limit(

@@ -76,7 +76,6 @@ def judge(case: Case, *, evaluate: Evaluate = unexpected_rows) -> Judgement:
         notes=examined.notes,
         snapshot="" if case.references is None else case.references.snapshot.version,
         repeat=() if verdict is Verdict.FAIL else examined.repeat,
-        sliding=examined.sliding,
     )
 
 
@@ -89,7 +88,6 @@ class _Examined:
     findings: tuple[Finding, ...] = ()
     observations: tuple[Observation, ...] = ()
     repeat: tuple[str, ...] = ()
-    sliding: int = 0
 
 
 class _NoResult(Exception):
@@ -140,15 +138,7 @@ def _examine(result: StageResult, case: Case, evaluate: Evaluate) -> _Examined:
         findings,
         observations,
         tuple(sorted({*weighed.probes, *to_repeat(frame, breaking, sku, result)})),
-        _sliding(frame, case.references),
     )
-
-
-def _sliding(frame: pd.DataFrame, references: References | None) -> int:
-    """How many figures are within half of the least change that fails of failing by their CUSUM."""
-    if references is None or "cusum_fail" not in frame:
-        return 0
-    return int((frame["cusum_fail"] < references.budget.effect_min / 2.0).sum())
 
 
 def _only_in_repeats(

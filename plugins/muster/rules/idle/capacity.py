@@ -20,10 +20,8 @@ CANARIES = 2
 
 @dataclasses.dataclass(frozen=True)
 class Signs:
-    """What happened to a node in the last 30 days: XIDs, repairs, and failed nodes of its rack other than itself.
+    """What is known of a node beside its failures. ``xids``: in the last 30 days.
 
-    ``ecc``, ``links``: counters of its devices' memory and link errors that grew. ``sliding``: figures of its last
-    tests that move away from its own past. ``image``: how much more often nodes with its image fail than others.
     ``requested``: why the whole test is due at once, "" if it is not; ``tried``: when the last test since then ended,
     with whatever verdict but SKIPPED. ``skipped``: how many tests in a row ended SKIPPED, as preempted ones do.
     ``refused``: why none is tried now: one was refused within the last hour, before it began, or a person is asked.
@@ -31,18 +29,12 @@ class Signs:
     """
 
     xids: int = 0
-    repairs: int = 0
-    neighbours: int = 0
     requested: str = ""
     tried: datetime.datetime | None = None
     skipped: int = 0
     refused: str = ""
     change: str = ""
     proven: int = 0
-    ecc: int = 0
-    links: int = 0
-    sliding: int = 0
-    image: float = 1.0
 
 
 NO_SIGNS = Signs()
@@ -51,16 +43,16 @@ NO_SIGNS = Signs()
 @dataclasses.dataclass(frozen=True)
 class Limits:
     """``share`` (0 to 1) of the nodes in service may be tested at a time, and at least one. ``minutes``: how long an
-    idle node is likely to stay free. ``after``: a node that was tested later than this is fresh, and one
-    whose test is requested rests for this long after each try. ``whole_after``:
-    each node takes the whole test this often. ``node_kw``: a node's power under load; ``domain_kw``: what the load of
-    all tests may draw from each power domain. ``closed``: why no test starts now, "" if one may.
+    idle node is likely to stay free. ``after``: a node whose every stage passed later than this is fresh, and one
+    whose test is requested rests for this long after each try. ``whole_after``: each node takes the whole test this
+    often, if all these take no more than half of the minutes. ``node_kw``: a node's power under load; ``domain_kw``:
+    what the load of all tests may draw from each power domain. ``closed``: why no test starts now, "" if one may.
     """
 
     share: float
     minutes: float = math.inf
     after: datetime.timedelta = datetime.timedelta(0)
-    whole_after: datetime.timedelta = datetime.timedelta(days=7)
+    whole_after: datetime.timedelta = datetime.timedelta(days=28)
     node_kw: float = 0.0
     domain_kw: Mapping[str, float] = dataclasses.field(default_factory=dict)
     closed: str = ""

@@ -1,8 +1,8 @@
-"""The probability of a defect that no test has seen yet, and which stages are worth their minutes. Pure, by arrays.
+"""How likely each unit breaks in the next hour, by group of defects. Pure, by arrays.
 
-The hazard of each group of defects is that of the interruptions of Llama 3's training (arXiv 2407.21783, table 5:
-16,384 H100 in 2,048 nodes over 54 days), multiplied by what the records know of the node. The weights of that knowledge
-and the harm of each group are this project's choice. Chances and minutes of the stages come from the accuracy bench.
+hazard = base rate of the group · factors, as in a proportional hazards model. The factors are those that public
+records of faults show (``priors.json``, each with interval and source); each is estimated again from the fleet's own
+history, for which the records are a prior: gamma for a rate or a factor, so that few events change little.
 """
 
 from __future__ import annotations
@@ -12,144 +12,326 @@ import functools
 import itertools
 import json
 from pathlib import Path
+from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
-from muster_criteria.stages import STAGES
+from muster.rules.idle.history import BESIDE_MAX, GROUPS, Clocks, History, Numbers, Whole, segments
 
-Numbers = npt.NDArray[np.float64]
+PRIORS = Path(__file__).with_name("priors.json")
+"""Made by ``python -m tests.bench.traces.priors --data FOLDER --write``."""
 
-CHANCES = Path(__file__).with_name("chances.json")
-"""Made by ``python -m tests.bench.accuracy.chances --write``."""
-
-GROUPS = ("compute", "memory", "links", "cooling", "corruption")
-NODE_HOURS = 2048 * 54 * 24
-HAZARDS = np.array([148 + 17, 72 + 19, 35 + 7, 6, 6]) / NODE_HOURS
-"""Per node-hour, by group: faulty GPUs and system processors; HBM3 and SRAM; network switches, cables and NICs; GPU
-thermal interfaces and sensors; silent data corruption."""
-HARM = np.array([8.0, 8.0, 8.0, 4.0, 64.0])
-"""Node-hours lost for each hour in which a defect goes unseen: a job of eight nodes waits for the slowest; wrong
-results are lost with all that was computed from them."""
-XID_WEIGHT, REPAIR_WEIGHT, NEIGHBOUR_WEIGHT, INFANT_WEIGHT = 0.7, 0.5, 0.3, 0.7
-ECC_WEIGHT, LINK_WEIGHT, SLIDE_WEIGHT = 0.7, 0.7, 0.5
-GROWS = np.array([
-    [0, 1, 0, 0, 0],  # error counters of memory
-    [0, 0, 1, 0, 0],  # of links
-    [1, 1, 1, 1, 0],  # figures of rates and temperatures that slide; corrupted data shows in none
-], dtype=np.float64)  # fmt: skip
-"""Signs × groups: of which defects each sign speaks. The other signs speak of all."""
-COUNTED_MAX = 3
-INFANT_DAYS = 90.0
-ALWAYS = "intake"
-"""Takes no load and little time, and tells whether it is the same machine: part of every test."""
-
-
-@dataclasses.dataclass(frozen=True, eq=False)
-class Facts:
-    """What the records know of nodes, in their order. ``hours_since``: nodes × stages, since each stage's last PASS (or
-    since the machine came, if it has none). ``age_days``: since the machine came. ``xids``, ``repairs``: its own in the
-    last 30 days; ``neighbours``: failed nodes of its rack in that time. ``ecc``, ``links``: its counters of errors that
-    grew; ``sliding``: its figures that move away from its own past; ``image``: how much more often the nodes with its
-    image fail than others.
-    """
-
-    hours_since: Numbers
-    age_days: Numbers
-    xids: Numbers
-    repairs: Numbers
-    neighbours: Numbers
-    ecc: Numbers
-    links: Numbers
-    sliding: Numbers
-    image: Numbers
+EDGES_D = (1.0, 3.0, 7.0, 14.0, 30.0, 60.0, 90.0, 180.0)
+"""Days since a return at which its factor changes; after the last it is that of a unit that failed long ago."""
+EDGES_H = tuple(24.0 * day for day in EDGES_D)
+BINS = len(EDGES_D) + 2
+"""Of a clock: between the edges, longer ago, never."""
+SWAP_EDGES_H = (90 * 24.0,)
+SWAPS = len(SWAP_EDGES_H) + 2
+MEMORY_H = 365 * 24.0
+"""The fleet's own past counts less by 1/e for each so many hours: parts wear out, batches are replaced."""
+STRENGTH_MAX = 20.0
+"""A prior never counts for more events than these, however narrow its interval: no fleet is those of the records."""
+LABEL_STRENGTH = 2.0
+"""Events for which the prior of a batch or place counts, that it is like the others. Chosen: on one record batches
+differ by a factor of 28, so few events should suffice."""
+SWEEPS, SWEEPS_ON = 8, 2
+STEPS = (0.35, 0.7, 1.0, 1.4, 2.0, 2.8, 4.0, 5.6, 8.0, 11.0, 16.0, 32.0)
+"""Times the usual risk, between which what happened is set against what was foretold."""
+SHARP_STRENGTH = 8.0
+LEVEL_STRENGTH = 12.0
+"""Events for which the prior counts that what was foretold was right."""
+LEVEL_H = 45 * 24.0
+"""The level of risk of the whole fleet follows what happened in about this time."""
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
-class Worth:
-    """Of nodes: ``suspicion`` is the probability of any hidden defect, ``stages`` an index into ``subsets()``, of the
-    stages with the highest ``score``: harm that they are expected to end, in node-hours an hour, a minute of load.
+class Model:
+    """``base``: faults an hour, by group. Factors: ``since_any`` by bin, ``since_same`` by group and bin,
+    ``since_swap`` by bin, ``beside`` by count, ``labels`` for each kind by value. ``sharp``: what happened over what
+    was foretold, by how many times the usual risk was foretold (``STEPS``).
     """
 
-    suspicion: Numbers
-    stages: npt.NDArray[np.int64]
-    score: Numbers
+    base: Numbers
+    since_any: Numbers
+    since_same: Numbers
+    since_swap: Numbers
+    beside: Numbers
+    labels: tuple[Numbers, ...] = ()
+    sharp: Numbers | None = None
+
+    def rates(self, clocks: Clocks) -> Numbers:
+        """Returns the hazard (rows × groups), in faults an hour."""
+        return self.at(cells(clocks))
+
+    def at(self, cell: Cells) -> Numbers:
+        """Returns the hazard (cells × groups), in faults an hour."""
+        rates = self.foretold(cell)
+        return rates if self.sharp is None else rates * self.sharp[self.step_of(rates)][:, None]
+
+    def step_of(self, rates: Numbers) -> Whole:
+        """Returns the place in ``sharp`` of each row, by its risk over the usual one."""
+        return np.asarray(np.searchsorted(np.asarray(STEPS), rates.sum(axis=1) / self.base.sum(), side="right"))
+
+    def foretold(self, cell: Cells) -> Numbers:
+        """Returns the hazard (cells × groups) before ``sharp``."""
+        common = self.since_any[cell.since_any] * self.since_swap[cell.since_swap] * self.beside[cell.beside]
+        for kind, ratios in enumerate(self.labels):
+            common = common * _of_label(ratios, cell.labels[:, kind])
+        groups = np.arange(len(GROUPS))
+        return np.asarray(self.base * self.since_same[groups, cell.since_same] * common[:, None])
 
 
-@functools.cache
-def _table() -> tuple[Numbers, Numbers]:
-    """Chances (groups × stages) and minutes (stages)."""
-    made = json.loads(CHANCES.read_text())
-    chances = np.array([[made["chances"][group][stage] for stage in STAGES] for group in GROUPS])
-    return chances, np.array([made["minutes"][stage] for stage in STAGES])
+@dataclasses.dataclass(frozen=True, eq=False)
+class Cells:
+    """The place of each row in the tables of ``Model``."""
+
+    since_any: Whole
+    since_same: Whole
+    since_swap: Whole
+    beside: Whole
+    labels: Whole
+
+    def columns(self) -> Whole:
+        """Returns rows × everything, to be compared."""
+        return np.column_stack([self.since_any, self.since_same, self.since_swap, self.beside, self.labels])
+
+    @classmethod
+    def of_columns(cls, columns: Whole) -> Cells:
+        """The reverse of ``columns``."""
+        groups = len(GROUPS)
+        return cls(
+            columns[:, 0], columns[:, 1 : 1 + groups], columns[:, 1 + groups], columns[:, 2 + groups],
+            columns[:, 3 + groups :],
+        )  # fmt: skip
 
 
-@functools.cache
-def subsets() -> tuple[tuple[str, ...], ...]:
-    """Every set of stages that a test may consist of, in the order of the stages."""
-    optional = [stage for stage in STAGES if stage != ALWAYS]
-    chosen = itertools.chain.from_iterable(
-        itertools.combinations(optional, count) for count in range(len(optional), 0, -1)
-    )
-    return tuple((ALWAYS, *stages) for stages in chosen)
+def cells(clocks: Clocks) -> Cells:
+    """Returns the place of each row in the tables."""
+    swap = _binned(clocks.since_swap, SWAP_EDGES_H)
+    of_part = _binned(clocks.since_any, EDGES_H), _binned(clocks.since_same, EDGES_H)
+    return Cells(*of_part, swap, clocks.beside, clocks.labels)
 
 
-@functools.cache
-def minutes_of() -> Numbers:
-    """The minutes that each of ``subsets()`` takes."""
-    _, minutes = _table()
-    return _members() @ minutes
+def _binned(hours: Numbers, edges: tuple[float, ...]) -> Whole:
+    bins = np.searchsorted(np.asarray(edges), hours, side="right")
+    return np.where(np.isinf(hours), len(edges) + 1, bins)
 
 
-@functools.cache
-def _members() -> Numbers:
-    """``subsets()`` × stages: 1 where the stage belongs to the set."""
-    return np.array([[float(stage in chosen) for stage in STAGES] for chosen in subsets()])
+def _of_label(ratios: Numbers, values: Whole) -> Numbers:
+    known = (values >= 0) & (values < len(ratios))
+    return np.where(known, ratios[np.where(known, values, 0)] if len(ratios) else 1.0, 1.0)
 
 
-def relative_hazard(facts: Facts) -> Numbers:
-    """How much more likely (nodes × groups) each node breaks than an ordinary one, as in a proportional hazards model:
-    exp(β·x), times the ratio of its image.
+@dataclasses.dataclass(frozen=True, eq=False)
+class Tally:
+    """What a history shows: of each cell, the hours in service and the faults by group."""
+
+    cells: Cells
+    hours: Numbers
+    faults: Numbers
+
+    def __add__(self, other: Tally) -> Tally:
+        columns = np.concatenate([self.cells.columns(), other.cells.columns()])
+        return _grouped(columns, np.concatenate([self.hours, other.hours]), np.concatenate([self.faults, other.faults]))
+
+    def aged(self, hours: float) -> Tally:
+        """Returns what still counts of it after some hours."""
+        weight = np.exp(-hours / MEMORY_H)
+        return Tally(self.cells, self.hours * weight, self.faults * weight)
+
+
+def _summed(place: Whole, values: Numbers, size: int) -> Numbers:
+    """The sum of the values of each place."""
+    return np.bincount(place, values, size).astype(np.float64)
+
+
+def _grouped(columns: Whole, hours: Numbers, faults: Numbers) -> Tally:
+    distinct, place = np.unique(columns, axis=0, return_inverse=True)
+    place = place.reshape(-1)
+    summed = np.zeros((len(distinct), len(GROUPS)))
+    np.add.at(summed, place, faults)
+    return Tally(Cells.of_columns(distinct), _summed(place, hours, len(distinct)), summed)
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class Pieces:
+    """A history cut into pieces in which no clock changes its bin: clocks, ``hours`` in service, ``faults`` (rows ×
+    groups), ``unit``, ``begin`` (hours). The faults themselves are rows without hours.
     """
-    counted = (
-        XID_WEIGHT * np.minimum(facts.xids, COUNTED_MAX)
-        + REPAIR_WEIGHT * np.minimum(facts.repairs, COUNTED_MAX)
-        + NEIGHBOUR_WEIGHT * np.minimum(facts.neighbours, COUNTED_MAX)
-        + INFANT_WEIGHT * (facts.age_days < INFANT_DAYS)
-    )
-    of_groups = np.stack([facts.ecc, facts.links, facts.sliding], axis=1)
-    weights = np.array([ECC_WEIGHT, LINK_WEIGHT, SLIDE_WEIGHT])
-    grown = (np.minimum(of_groups, COUNTED_MAX) * weights) @ GROWS
-    return np.asarray(np.exp(counted[:, None] + grown) * facts.image[:, None])
+
+    clocks: Clocks
+    hours: Numbers
+    faults: Numbers
+    unit: Whole
+    begin: Numbers
+
+    def between(self, begin: float, end: float) -> Pieces:
+        """Returns those that begin in this time; it must lie between cuts."""
+        first, last = np.searchsorted(self.begin, (begin, end), side="left")
+        here = slice(int(first), int(last))
+        return Pieces(self.clocks.pick(here), self.hours[here], self.faults[here], self.unit[here], self.begin[here])
+
+    def tally(self) -> Tally:
+        """Returns them summed up by cell."""
+        return _grouped(cells(self.clocks).columns(), self.hours, self.faults)
 
 
-def hidden(facts: Facts) -> Numbers:
-    """The probability (nodes × groups) of a hidden defect of each group: 1 − exp(−hazard × exposure).
+def pieces(history: History, cuts: Numbers) -> Pieces:
+    """Returns the history in pieces, which end at ``cuts`` (hours) too, by their begin."""
+    unit, start, stop = segments(history, EDGES_H, cuts)
+    faults = history.faults
+    struck = np.maximum(faults.at - 1e-3, 0.0)
+    units, begin = np.concatenate([unit, faults.unit]), np.concatenate([start, struck])
+    counts = np.zeros((len(units), len(GROUPS)))
+    counts[len(unit) + np.arange(len(faults)), faults.group] = 1.0
+    order = np.argsort(begin, kind="stable")
+    clocks = history.clocks(units[order], np.concatenate([(start + stop) / 2.0, struck])[order])
+    hours = np.concatenate([stop - start, np.zeros(len(faults))])
+    return Pieces(clocks, hours[order], counts[order], units[order], begin[order])
 
-    A stage that found nothing clears the time before it by its chance of finding that group; the stage that leaves the
-    least exposure counts.
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class Prior:
+    """What is believed before the fleet's own history, and for how many events each belief counts."""
+
+    model: Model
+    strength: Model
+
+
+def learned(prior: Prior, seen: Tally, start: Model | None = None) -> Model:
+    """Returns the model after the fleet's own history, from ``start`` where it is known.
+
+    Each factor in turn is (a + faults)/(a/prior + expected), the mean of its gamma posterior given the others, a few
+    times over: iterative proportional fitting with shrinkage.
     """
-    chances, _ = _table()
-    oldest = facts.hours_since.max(axis=1, keepdims=True)
-    exposure = np.stack(
-        [
-            (facts.hours_since + (1.0 - chance) * (oldest - facts.hours_since)).min(axis=1)
-            for chance in chances  # one row for each group
-        ],
-        axis=1,
+    kinds = seen.cells.labels.shape[1]
+    sizes = [int(seen.cells.labels[:, kind].max(initial=-1)) + 1 for kind in range(kinds)]
+    labels = [np.ones(size) for size in sizes]
+    for ratios, before in zip(labels, start.labels if start else (), strict=False):
+        ratios[: len(before)] = before[: len(ratios)]
+    model = dataclasses.replace(start or prior.model, labels=tuple(labels), sharp=None)
+    groups = np.arange(len(GROUPS))
+    cell, faults = seen.cells, seen.faults
+    for _ in range(SWEEPS if start is None else SWEEPS_ON):
+        expected = model.at(cell) * seen.hours[:, None]
+        base = _posterior(prior.strength.base, prior.model.base, model.base, faults.sum(axis=0), expected.sum(axis=0))
+        model = dataclasses.replace(model, base=base)
+        for name, size in (("since_any", BINS), ("since_swap", SWAPS), ("beside", BESIDE_MAX + 1)):
+            expected = (model.at(cell) * seen.hours[:, None]).sum(axis=1)
+            of = getattr(cell, name)
+            strength, usual, now = (getattr(each, name) for each in (prior.strength, prior.model, model))
+            came = _summed(of, faults.sum(axis=1), size)
+            factor = {name: _posterior(strength, usual, now, came, _summed(of, expected, size))}
+            model = dataclasses.replace(model, **factor)  # type: ignore[arg-type]
+        expected = model.at(cell) * seen.hours[:, None]
+        of_groups = [np.zeros((len(GROUPS), BINS)) for _ in range(2)]
+        for table, values in zip(of_groups, (faults, expected), strict=True):
+            np.add.at(table, (np.broadcast_to(groups, values.shape), cell.since_same), values)
+        same = _posterior(prior.strength.since_same, prior.model.since_same, model.since_same, *of_groups)
+        model = dataclasses.replace(model, since_same=same)
+        model = _labels_learned(model, seen)
+    return model
+
+
+def followed(history: History, prior: Prior, cuts: Numbers) -> tuple[list[Model], Pieces]:
+    """Returns the model as of each of ``cuts`` (hours, the first is the begin), learned from what was known then, and
+    the history in pieces.
+
+    Each time, what the model before foretold is set against what happened: by how much it foretold (``sharp``; factors
+    that multiply promise too much at the ends), and of late (``LEVEL_H``), as parts wear out.
+    """
+    whole = pieces(history, cuts)
+    seen = late = whole.between(0.0, 0.0).tally()
+    model = learned(prior, seen)
+    found = [model]
+    came, due = np.zeros(len(STEPS) + 1), np.zeros(len(STEPS) + 1)
+    for begin, end in itertools.pairwise(cuts.tolist()):
+        now = whole.between(begin, end).tally()
+        foretold = model.foretold(now.cells)
+        step, past = model.step_of(foretold), end - begin
+        expected = foretold.sum(axis=1) * now.hours
+        # Only how the faults were spread counts here: how many there were, the base rates and the level follow.
+        share = now.faults.sum() / max(float(expected.sum()), 1e-9)
+        came = came * np.exp(-past / MEMORY_H) + np.bincount(step, now.faults.sum(axis=1), len(came))
+        due = due * np.exp(-past / MEMORY_H) + np.bincount(step, expected * share, len(due))
+        seen, late = seen.aged(past) + now, late.aged(past * MEMORY_H / LEVEL_H) + now
+        model = learned(prior, seen, model)
+        model = dataclasses.replace(model, sharp=(SHARP_STRENGTH + came) / (SHARP_STRENGTH + due))
+        expected = model.at(late.cells).sum(axis=1) * late.hours
+        level = (LEVEL_STRENGTH + late.faults.sum()) / (LEVEL_STRENGTH + expected.sum())
+        found.append(dataclasses.replace(model, sharp=model.sharp * level))
+    return found, whole
+
+
+def _labels_learned(model: Model, seen: Tally) -> Model:
+    for kind, ratios in enumerate(model.labels):
+        values = seen.cells.labels[:, kind]
+        known = values >= 0
+        expected = (model.at(seen.cells) * seen.hours[:, None]).sum(axis=1)
+        counted = [_summed(values[known], each[known], len(ratios)) for each in (seen.faults.sum(axis=1), expected)]
+        ones = np.ones(len(ratios))
+        labels = list(model.labels)
+        labels[kind] = _posterior(ones * LABEL_STRENGTH, ones, ratios, *counted)
+        model = dataclasses.replace(model, labels=tuple(labels))
+    return model
+
+
+def _posterior(strength: Numbers, prior: Numbers, now: Numbers, faults: Numbers, expected: Numbers) -> Numbers:
+    """The gamma posterior's mean; ``expected`` is by the factor as it is ``now``. Infinite strength: it stays."""
+    fixed = np.isinf(strength)
+    weight = np.where(fixed, 1.0, strength)
+    return np.where(fixed, prior, (weight + faults) / (weight / prior + expected / now))
+
+
+@functools.cache
+def public_prior(without: str = "") -> Prior:
+    """Returns what the public records say; ``without``: the record that is left out, to be tested on it."""
+    return prior_of(json.loads(PRIORS.read_text()), without)
+
+
+def prior_of(written: dict[str, Any], without: str = "") -> Prior:
+    """Returns the prior of these estimates: of each factor the records' mean by precision, on the scale of logarithms.
+
+    A record's estimate is {"value", "low", "high", "events"}, with a 95 % interval. Where records differ by more than
+    their intervals allow, the spread between them counts too (DerSimonian and Laird, 1986): a fleet may differ as they
+    do.
+    """
+
+    def pooled(estimates: dict[str, Any], fallback: tuple[float, float]) -> tuple[float, float]:
+        known = [each for record, each in estimates.items() if record != without and each["value"] > 0]
+        if not known:
+            return fallback
+        log = np.log([each["value"] for each in known])
+        variance = np.array([(np.log(each["high"] / each["low"]) / 3.92) ** 2 for each in known])
+        between = 0.0
+        if len(known) > 1:
+            weight = 1.0 / variance
+            mean = (weight * log).sum() / weight.sum()
+            excess = (weight * (log - mean) ** 2).sum() - (len(known) - 1)
+            between = max(0.0, excess / (weight.sum() - (weight**2).sum() / weight.sum()))
+        weight = 1.0 / (variance + between)
+        mean, spread = (weight * log).sum() / weight.sum(), between + 1.0 / weight.sum()
+        return float(np.exp(mean)), float(min(STRENGTH_MAX, max(0.5, 1.0 / spread)))
+
+    def table(name: str, size: int, reference: int) -> tuple[Numbers, Numbers]:
+        values, strengths = np.ones(size), np.full(size, np.inf)
+        for place in range(size):
+            if place != reference:
+                values[place], strengths[place] = pooled(written[name][str(place)], (1.0, 1.0))
+        return values, strengths
+
+    any_, any_strength = table("since_any", BINS, BINS - 1)
+    swap, swap_strength = table("since_swap", SWAPS, SWAPS - 1)
+    beside, beside_strength = table("beside", BESIDE_MAX + 1, 0)
+    same, same_strength = np.ones((len(GROUPS), BINS)), np.full((len(GROUPS), BINS), np.inf)
+    for place in range(BINS - 1):
+        usual = pooled(written["since_same"]["all"][str(place)], (1.0, 1.0))
+        for number, group in enumerate(GROUPS):
+            own = written["since_same"].get(group, {}).get(str(place), {})
+            same[number, place], same_strength[number, place] = pooled(own, usual)
+    base = np.array([written["base"][group]["value"] for group in GROUPS])
+    return Prior(
+        Model(base, any_, same, swap, beside),
+        Model(np.ones(len(GROUPS)), any_strength, same_strength, swap_strength, beside_strength),
     )
-    return np.asarray(-np.expm1(-relative_hazard(facts) * HAZARDS * exposure))
-
-
-def worth(facts: Facts, minutes: float) -> Worth:
-    """The best set of stages within ``minutes`` for each node. Raises ValueError if none fits."""
-    chances, _ = _table()
-    fits = np.flatnonzero(minutes_of() <= minutes)
-    if not len(fits):
-        raise ValueError(f"no set of stages fits into {minutes:g} minutes; the shortest takes {minutes_of().min():g}")
-    probability = hidden(facts)
-    missed = np.prod(1.0 - chances[None, :, :] * _members()[fits][:, None, :], axis=2)  # sets × groups
-    score = (probability * HARM) @ (1.0 - missed).T / minutes_of()[fits]
-    best = score.argmax(axis=1)
-    suspicion = 1.0 - np.prod(1.0 - probability, axis=1)
-    return Worth(suspicion, fits[best], np.take_along_axis(score, best[:, None], axis=1)[:, 0])

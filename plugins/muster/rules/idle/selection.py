@@ -1,10 +1,11 @@
 """Selects the idle production nodes to test now, and which stages of the test. Pure.
 
-Nodes that wait in revalidation, those whose test is requested, and those that never took each stage, or not for
-``Limits.whole_after``, come first, in this order, and take the whole test. Then come those whose last tests were
-inconclusive or preempted, a few times, and those whose best stages end the most expected harm in a minute
-(``muster.rules.idle.hazard``). A node is not tested if the backend does not know it, a run holds it, a person paused
-its tests, its test was refused just now, the circuit breaker bars it, or a limit is reached.
+Nodes that wait in revalidation and those whose test is requested come first, in this order, and take the whole test.
+Then two lines take turns: those that never took each stage, or not for ``Limits.whole_after``, with the whole test, and
+all by what their best stages are worth beyond the price of their minutes (``muster.rules.idle.worth``), those whose
+last tests were inconclusive or preempted first, a few times. A node is not tested if the backend does not know it, a
+run holds it, a person paused its tests, its test was refused just now, the circuit breaker bars it, or a limit is
+reached.
 """
 
 from __future__ import annotations
@@ -12,8 +13,9 @@ from __future__ import annotations
 import dataclasses
 import datetime
 import functools
+import math
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from muster.model.nodes import Node
 from muster.model.states import SERVING, State
@@ -22,10 +24,9 @@ from muster.rules.transitions import INCONCLUSIVE_BUDGET
 from muster_criteria.stages import STAGES
 
 if TYPE_CHECKING:
-    import numpy as np
-    import numpy.typing as npt
-
-    from muster.rules.idle import hazard
+    from muster.rules.idle import worth
+    from muster.rules.idle.history import Clocks
+    from muster.rules.idle.past import Risk
 
 Passes = Mapping[str, Mapping[str, datetime.datetime]]
 """By node and stage, when it was last tested and did not fail, as ``store.verdicts.stage_tests``; what is missing
@@ -80,8 +81,9 @@ class Known:
     """What is known at ``now`` of the nodes that may be tested, and the limits.
 
     ``idle``: by node, from the backend (missing: not idle). ``barred``: returns why the circuit breaker keeps a node in
-    production, or "". Nodes in revalidation or leased by a run count as tested; ``leased`` nodes of every state draw
-    power, as new ones do in their burn-in.
+    production, or "". ``risk``: what the fleet's failures say, None for what public records say of any node. Nodes in
+    revalidation or leased by a run count as tested; ``leased`` nodes of every state draw power, as new ones do in their
+    burn-in.
     """
 
     nodes: Sequence[Node]
@@ -91,6 +93,7 @@ class Known:
     limits: Limits
     signs: Mapping[str, Signs] = dataclasses.field(default_factory=dict)
     leased: Collection[str] = ()
+    risk: Risk | None = None
     barred: Callable[[Node], str] = nothing_bars
 
     def sign(self, node: Node) -> Signs:
@@ -135,11 +138,12 @@ def sorted_out(known: Known) -> tuple[list[Node], dict[str, str]]:
     return ready, passed_over
 
 
-def facts_of(nodes: Sequence[Node], known: Known) -> hazard.Facts:
+def facts_of(nodes: Sequence[Node], known: Known) -> worth.Facts:
     """Returns what is known of these nodes, in their order; a stage without a test counts from the arrival."""
     import numpy as np  # here, as a DAG file imports this module and may load nothing heavy
 
-    from muster.rules.idle import hazard
+    from muster.rules.idle import worth
+    from muster.rules.idle.history import Clocks
 
     now = known.now
     came = [node.machine_since or now for node in nodes]
@@ -147,82 +151,103 @@ def facts_of(nodes: Sequence[Node], known: Known) -> hazard.Facts:
         [passed.get(stage, arrived) for stage in STAGES]
         for passed, arrived in ((known.passes.get(node.name, {}), at) for node, at in zip(nodes, came, strict=True))
     ]
-    seen = [known.sign(node) for node in nodes]
     hours = np.array([[at.timestamp() for at in row] for row in since]).reshape(len(nodes), len(STAGES))
-    counted = [(each.xids, each.repairs, each.neighbours, each.ecc, each.links, each.sliding, each.image)
-               for each in seen]  # fmt: skip
-    xids, repairs, neighbours, ecc, links, sliding, image = np.array(counted, dtype=np.float64).reshape(-1, 7).T
-    return hazard.Facts(
+    xids = np.array([known.sign(node).xids for node in nodes], dtype=np.float64)
+    return worth.Facts(
         hours_since=np.maximum((now.timestamp() - hours) / 3600.0, 0.0),
-        age_days=np.array([(now - at).total_seconds() / 86400.0 for at in came]),
-        xids=xids,
-        repairs=repairs,
-        neighbours=neighbours,
-        ecc=ecc,
-        links=links,
-        sliding=sliding,
-        image=image,
+        age_h=np.array([(now - at).total_seconds() / 3600.0 for at in came]),
+        clocks=known.risk.clocks(nodes) if known.risk else Clocks.without_faults(len(nodes)),
+        ratio=XID_RATIO ** np.minimum(xids, XIDS_MAX),
     )
 
 
-def by_urgency(
-    names: npt.NDArray[Any],
-    oldest: hazard.Numbers,
-    score: hazard.Numbers,
-    again: npt.NDArray[np.bool_],
-    overdue: npt.NDArray[np.bool_],
-    *before: npt.NDArray[np.bool_],
-) -> npt.NDArray[np.int64]:
-    """Returns the places of the nodes, most urgent first: those in ``before`` (the last of it first of all), the
-    ``overdue`` by the hours since their ``oldest`` stage, those to test ``again``, the others by ``score``.
+XID_RATIO, XIDS_MAX = 2.0, 3
+"""How many times likelier a defect is for each XID of the last 30 days, and how many count. This project's choice: no
+public record has them."""
+
+
+def ranked(
+    ready: Sequence[Node], known: Known, *, by_slots: bool = True
+) -> Iterator[tuple[Node, Callable[[], Planned]]]:
+    """Yields the nodes, most urgent first, each with what makes its plan: of a large fleet few are needed.
+
+    ``by_slots``: the overdue and the others take turns by test, as for those that begin at one time; else by minutes.
     """
-    import numpy as np
-
-    first = [~each for each in (again, overdue, *before)]
-    # Names last, so that equal nodes have one order.
-    return np.lexsort((names, -np.where(overdue, oldest, score), *first))
-
-
-def ranked(ready: Sequence[Node], known: Known) -> Iterator[tuple[Node, Callable[[], Planned]]]:
-    """Yields the nodes, most urgent first, each with what makes its plan: of a large fleet few are needed."""
     if not ready:
         return
     import numpy as np
 
-    from muster.rules.idle import hazard
+    from muster.rules.idle import hazard, worth
 
-    now, limits = known.now, known.limits
+    now, limits, signs = known.now, known.limits, [known.sign(node) for node in ready]
     facts = facts_of(ready, known)
-    worth = hazard.worth(facts, limits.minutes)
+    of = worth.worth(facts, known.risk.model if known.risk else hazard.public_prior().model, limits.minutes)
     oldest = facts.hours_since.max(axis=1)
-    requested = np.array([bool(known.sign(node).requested) for node in ready])
+    first = np.array([2 * (node.state is State.REVALIDATION) + bool(sign.requested)
+                      for node, sign in zip(ready, signs, strict=True)])  # fmt: skip
     never = np.array([len(known.passes.get(node.name, {})) < len(STAGES) for node in ready])
-    waiting = np.array([node.state is State.REVALIDATION for node in ready])
-    overdue = waiting | requested | never | (oldest >= limits.whole_after.total_seconds() / 3600.0)
-
     again = np.array([_again(node, known) for node in ready])
+    overdue = (never | (oldest >= limits.whole_after.total_seconds() / 3600.0)) & (first == 0)
+    slots = known.room().at_once
+    free = max(slots - int((first > 0).sum()), 0)
+    turn = worth.in_turn(of.value, oldest, overdue, free * limits.minutes if free else 0.0, again=again,
+                         under_way=_under_way(known, slots), by_slots=by_slots)  # fmt: skip
     # Lists, since a single value of an array is slow to read, and a large fleet reads many.
-    subsets, minutes = hazard.subsets(), hazard.minutes_of().tolist()
-    late, best, suspected, days = (each.tolist() for each in (overdue, worth.stages, worth.suspicion, oldest / 24.0))
+    subsets, minutes = worth.subsets(), worth.minutes_of().tolist()
+    late, best = (turn.late | (first > 0)).tolist(), turn.stages.tolist()
+    suspected, days = (each.tolist() for each in (of.suspicion, oldest / 24.0))
 
     def planned(at: int) -> Planned:
         chosen = 0 if late[at] else best[at]
         name, suspicion = ready[at].name, suspected[at]
         last = "never took a whole test" if never[at] else f"whole test {days[at]:.1f} days ago"
-        last = f"{last}, which is overdue" if late[at] else last
+        last = f"{last}, which is overdue" if overdue[at] and late[at] else last
         contact = ready[at].contact_at
         if contact is not None and now - contact >= limits.whole_after:
             last = f"back after {(now - contact).total_seconds() / 86400.0:.1f} days without contact; {last}"
         ended = "was inconclusive" if ready[at].inconclusive else "was not made"
         last = f"its last test {ended}; {last}" if again[at] else last
-        why = _why(suspicion, last, known.sign(ready[at]))
-        why = "it waits in revalidation, out of production until it passes" if waiting[at] else why
+        why = _why(suspicion, last, signs[at], _past(facts.clocks, at))
+        why = "it waits in revalidation, out of production until it passes" if first[at] >= 2 else why
         return Planned(name, subsets[chosen], minutes[chosen], suspicion, why)
 
-    names = np.array([node.name for node in ready])
-    order = by_urgency(names, oldest, worth.score, again, overdue, requested, waiting)
-    for at in order.tolist():
+    for at in turn.order[np.argsort(-first[turn.order], kind="stable")].tolist():
         yield ready[at], functools.partial(planned, at)
+
+
+def _under_way(known: Known, slots: int) -> tuple[float, float]:
+    """How many overdue whole tests and how many others run, so that over time each line has half of the slots.
+
+    Where the slots cannot be halved, the lines take the odd one in turns.
+    """
+    late = others = 0
+    for node in known.nodes:
+        if node.name in known.leased and node.state in SERVING:
+            passed = known.passes.get(node.name, {})
+            overdue = len(passed) < len(STAGES) or known.now - min(passed.values()) >= known.limits.whole_after
+            late, others = late + overdue, others + (not overdue)
+    whole = known.limits.minutes if math.isfinite(known.limits.minutes) else 45.0
+    turn = int(known.now.timestamp() / 60.0 / whole) % 2 if slots % 2 else 0
+    return float(late + turn), float(others)
+
+
+def _past(clocks: Clocks, at: int) -> list[str]:
+    """What the node's failures say of it, as phrases."""
+    from muster.rules.idle.history import GROUPS
+
+    found = []
+    if (hours := float(clocks.since_any[at])) < RECENT_H:
+        group = GROUPS[int(clocks.since_same[at].argmin())]
+        found.append(f"back {hours / 24.0:.1f} days ago from a fault of group {group}")
+    elif (hours := float(clocks.since_swap[at])) < RECENT_H:
+        found.append(f"back {hours / 24.0:.1f} days ago with another part")
+    if count := int(clocks.beside[at]):
+        found.append(f"{count} failed neighbour{'s' if count > 1 else ''} in 30 days")
+    return found
+
+
+RECENT_H = 90 * 24.0
+"""Until then, a return from a fault is said to be a reason."""
 
 
 def _again(node: Node, known: Known) -> bool:
@@ -231,22 +256,11 @@ def _again(node: Node, known: Known) -> bool:
     return 0 < node.inconclusive < INCONCLUSIVE_BUDGET or 0 < skipped < INCONCLUSIVE_BUDGET
 
 
-def _why(suspicion: float, last: str, sign: Signs) -> str:
+def _why(suspicion: float, last: str, sign: Signs, past: Sequence[str]) -> str:
     if sign.requested:
         return sign.requested
-    if sign is NO_SIGNS:  # nearly every node of a large fleet
-        return f"{suspicion:.2%} likely to have a hidden defect: {last}"
-    parts = [last]
-    counts = (
-        (sign.xids, "XID"), (sign.repairs, "repair"), (sign.neighbours, "failed neighbour"),
-        (sign.ecc, "risen ECC counter"), (sign.links, "risen link counter"),
-    )  # fmt: skip
-    parts += [f"{count} {name}{'s' if count > 1 else ''} in 30 days" for count, name in counts if count]
-    if sign.sliding:
-        parts.append(f"{sign.sliding} figure{'s' if sign.sliding > 1 else ''} moving away from its own past")
-    if sign.image > 1.0:
-        parts.append(f"nodes with its image fail {sign.image:.1f} times as often")
-    return f"{suspicion:.2%} likely to have a hidden defect: {', '.join(parts)}"
+    xids = [f"{sign.xids} XID{'s' if sign.xids > 1 else ''} in 30 days"] if sign.xids else []
+    return f"{suspicion:.2%} likely to have a hidden defect: {', '.join([last, *past, *xids])}"
 
 
 def _why_not(node: Node, known: Known) -> str:
@@ -270,7 +284,7 @@ def _why_not(node: Node, known: Known) -> str:
         if sign.tried is not None and known.now - sign.tried < known.limits.after:
             return f"its last test ended on {sign.tried:%Y-%m-%d %H:%M} UTC, too short a time ago; {sign.requested}"
         return ""
-    latest = max(known.passes.get(node.name, {}).values(), default=None)
-    if latest is not None and known.now - latest < known.limits.after:
-        return f"it was tested on {latest:%Y-%m-%d %H:%M} UTC, which is fresh enough"
+    passed = known.passes.get(node.name, {})
+    if len(passed) == len(STAGES) and known.now - (oldest := min(passed.values())) < known.limits.after:
+        return f"every stage passed since {oldest:%Y-%m-%d %H:%M} UTC, which is fresh enough"
     return ""

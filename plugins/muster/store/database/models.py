@@ -187,8 +187,7 @@ class StageRow(Base):
     """The verdict of one stage of a run, with its coverage. Repeating a stage supersedes this row, never erases it.
 
     ``sku_version`` and ``snapshot`` are the SKU files' revision and the peer statistics it was judged by; the
-    latter is empty without peers. ``sliding``: as ``Judgement`` has it. ``risen``: the counters of
-    errors that rose since the node's stage before, by name.
+    latter is empty without peers.
     """
 
     __tablename__ = "stages"
@@ -226,8 +225,6 @@ class StageRow(Base):
     result_sha256: Mapped[str]
     telemetry_sha256: Mapped[str]
     snapshot: Mapped[str] = mapped_column(default="", index=True)
-    sliding: Mapped[int] = mapped_column(default=0)
-    risen: Mapped[list[Any]] = mapped_column(default=list)
 
 
 class MeasurementRow(Base):

@@ -1,8 +1,7 @@
-"""What makes a hidden defect of nodes likelier: what happened to them lately, and what their last runs show; tests."""
+"""What is known of nodes beside their failures: XIDs of late, their last tests, refusals, certificates that end."""
 
 from __future__ import annotations
 
-import collections
 import dataclasses
 import datetime
 from typing import Any
@@ -15,7 +14,6 @@ from muster.rules.idle.capacity import Signs
 from muster.store.database import access
 from muster.store.database.engine import reading, writing
 from muster.store.database.models import CertificateRow, EventRow, MeasurementRow, NodeRow, RunRow, StageRow
-from muster.store.fleet import trends
 from muster_criteria.model import Verdict
 from muster_criteria.xid.judge import EVENT
 
@@ -29,34 +27,8 @@ def collect(since: datetime.datetime) -> dict[str, Signs]:
         .where(MeasurementRow.metric == EVENT, StageRow.current, StageRow.recorded_at >= since)
         .group_by(RunRow.node)
     )
-    repairs = (
-        select(EventRow.node, func.count(EventRow.id))
-        .where(EventRow.at >= since, EventRow.to_state == str(State.REPAIR), EventRow.from_state != EventRow.to_state)
-        .group_by(EventRow.node)
-    )
-    failed = (
-        select(NodeRow.name, NodeRow.rack)
-        .join(RunRow, RunRow.node == NodeRow.name)
-        .where(RunRow.verdict == str(Verdict.FAIL), RunRow.started_at >= since, NodeRow.rack != "")
-        .distinct()
-    )
     with reading() as session:
-        seen, repaired = _pairs(session, xids), _pairs(session, repairs)
-        racks = _pairs(session, failed)
-        sits = _pairs(session, select(NodeRow.name, NodeRow.rack).where(NodeRow.rack.in_(racks.values())))
-        grown, sliding = trends.grown(session, since), trends.sliding(session, since)
-        images = trends.image_ratios(session, since)
-    by_rack = collections.Counter(racks.values())
-    beside = {name: by_rack[rack] - (name in racks) for name, rack in sits.items()}
-    none = collections.Counter[str]()
-    return {
-        name: Signs(
-            seen.get(name, 0), repaired.get(name, 0), beside.get(name, 0),
-            ecc=(rose := grown.get(name, none))["ecc"], links=rose["links"],
-            sliding=sliding.get(name, 0), image=images.get(name, 1.0),
-        )
-        for name in {*seen, *repaired, *grown, *sliding, *images, *(name for name, count in beside.items() if count)}
-    }  # fmt: skip
+        return {name: Signs(count) for name, count in _pairs(session, xids).items()}
 
 
 REFUSED = "claim"

@@ -19,7 +19,7 @@ from muster.store.database.engine import writing
 from muster.store.database.models import ArtifactRow, FindingRow, MeasurementRow, NodeRow, RunRow, StageRow
 from muster.store.decisions import certificates
 from muster.store.decisions.waivers import apply_waivers
-from muster.store.fleet import goldens, suspects, trends
+from muster.store.fleet import goldens, suspects
 from muster.store.fleet.revisions import keep_revision
 from muster.store.machines.contested import unsure_slots
 from muster.store.machines.parts import place
@@ -78,7 +78,6 @@ def record(
         stage = _stage_row(run, result, judgement, raw, telemetry, attempts)
         stage.charts = charts.to_json(charted)
         _supersede(session, run, stage)
-        stage.risen = trends.risen(session, row, result) if result is not None else []
         session.add(stage)
         session.flush()
         _store_rows(session, stage, run.node, result, judgement)
@@ -166,7 +165,6 @@ def _verdict_columns(judgement: Judgement) -> dict[str, Any]:
         "missing": [dataclasses.asdict(gap) for gap in coverage.missing],
         "unjudged": [dataclasses.asdict(gap) for gap in coverage.unjudged],
         "sku": judgement.sku, "sku_version": judgement.sku_version, "snapshot": judgement.snapshot,
-        "sliding": judgement.sliding,
     }  # fmt: skip
 
 

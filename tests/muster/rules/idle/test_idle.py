@@ -6,18 +6,23 @@ import collections
 import dataclasses
 import datetime
 import itertools
+from collections.abc import Sequence
 
+import numpy as np
 import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
 from muster.blackout import closed
+from muster.model.failures import Failure
 from muster.model.nodes import Node, Pause
 from muster.model.states import SERVING, State
-from muster.rules.idle import hazard
+from muster.rules.idle import hazard, worth
 from muster.rules.idle.capacity import CANARIES, Limits, Signs
 from muster.rules.idle.forecast import forecast
-from muster.rules.idle.selection import STEP, Idle, Known, choose, facts_of
+from muster.rules.idle.history import GROUPS
+from muster.rules.idle.past import risk_of
+from muster.rules.idle.selection import Idle, Known, choose, facts_of
 from muster.settings import Settings
 from muster_criteria.stages import STAGES
 
@@ -44,7 +49,7 @@ FLEETS = st.lists(
         st.sampled_from([None, 0, 1, 50, 200]),
         st.sampled_from([False, False, False, True]),
         st.sampled_from(["", "", "too hot"]),
-        st.sampled_from([Signs(), Signs(xids=2), Signs(repairs=1, neighbours=1)]),
+        st.sampled_from([Signs(), Signs(xids=2)]),
     ),
     max_size=40,
 )
@@ -85,12 +90,11 @@ def test_which_nodes_are_chosen(
     assert set(picked) | set(choice.passed_over) == {each.name for each in service}
     assert not set(picked) & set(choice.passed_over)
     assert all(choice.passed_over.values())
-    overdue = [not passes[name] or passes[name]["intake"] <= NOW - limits.whole_after for name in chosen]
-    assert overdue == sorted(overdue, reverse=True), "whole tests that are overdue come first"
-    for each, late in zip(choice.chosen, [True] * (len(picked) - len(chosen)) + overdue, strict=True):
-        assert (each.stages == STAGES) if late else (each.minutes <= minutes)
+    for each in choice.chosen:
+        assert each.stages == STAGES or each.minutes <= minutes
         assert each.stages[0] == "intake"
         assert 0.0 <= each.suspicion <= 1.0
+    assert all(each.stages == STAGES for each in choice.chosen[: len(picked) - len(chosen)])
 
 
 def test_one_at_a_time_in_a_small_fleet_and_never_none_for_ever() -> None:
@@ -106,29 +110,70 @@ def test_one_at_a_time_in_a_small_fleet_and_never_none_for_ever() -> None:
     assert choose(Known([node("a", State.REVALIDATION), node("b")], NOW, idle, {}, few, leased={"a"})).chosen == ()
 
 
+def failure(name: str, group: str = "memory", days: float = 5.0, *, replaced: bool = False) -> Failure:
+    """One that began a day before the node came back, so many days ago."""
+    back = NOW - datetime.timedelta(days=days)
+    return Failure(name, group, back - datetime.timedelta(days=1), back, replaced)
+
+
+def at_risk(nodes: Sequence[Node], *failures: Failure) -> Known:
+    """All nodes are idle, and took the whole test 30 hours ago."""
+    names = [each.name for each in nodes]
+    idle, passes = dict.fromkeys(names, IDLE), dict.fromkeys(names, passed(30))
+    return Known(nodes, NOW, idle, passes, ALL, risk=risk_of(nodes, failures, NOW))
+
+
 @pytest.mark.parametrize(
-    "worse",
-    [Signs(xids=1), Signs(repairs=1), Signs(neighbours=1), Signs(ecc=3), Signs(links=3), Signs(sliding=1),
-     Signs(image=1.4)],
-)  # fmt: skip
-def test_what_happened_to_a_node_puts_it_first(worse: Signs) -> None:
-    nodes, idle = [node("a"), node("b")], {"a": IDLE, "b": IDLE}
-    passes = {"a": passed(30), "b": passed(24)}
-    assert [each.node for each in choose(Known(nodes, NOW, idle, passes, ALL)).chosen] == ["a", "b"]
-    first, second = choose(Known(nodes, NOW, idle, passes, ALL, signs={"b": worse})).chosen
+    "failures", [(failure("b"),), (failure("b", days=40.0),), (failure("b", replaced=True),), (failure("beside"),)]
+)
+def test_a_node_that_failed_or_whose_neighbour_did_comes_first(failures: tuple[Failure, ...]) -> None:
+    """A returned node does not count as clean, with a new part neither."""
+    nodes = [node("a", rack="r1"), node("b", rack="r2"), node("beside", State.REPAIR, rack="r2")]
+    first, second = choose(at_risk(nodes, *failures)).chosen
     assert first.node == "b"
     assert first.suspicion > second.suspicion
 
 
-@pytest.mark.parametrize(
-    ("sign", "groups"),
-    [(Signs(ecc=1), {"memory"}), (Signs(links=2), {"links"}), (Signs(image=2.0), set(hazard.GROUPS))],
-)
-def test_a_sign_speaks_of_its_own_defects(sign: Signs, groups: set[str]) -> None:
-    usual, worse = hazard.hidden(
-        facts_of([node("a"), node("b")], Known([node("a"), node("b")], NOW, {}, {}, ALL, {"b": sign}))
-    )
-    assert {group for group, likelier in zip(hazard.GROUPS, worse > usual, strict=True) if likelier} == groups
+def test_the_longer_a_node_has_been_back_the_less_it_is_suspected() -> None:
+    nodes = [node(name) for name in "abcd"]
+    days = zip("bcd", (2.0, 20.0, 120.0), strict=True)
+    chosen = choose(at_risk(nodes, *(failure(name, days=each) for name, each in days))).chosen
+    assert [each.node for each in chosen] == ["b", "c", "d", "a"]
+
+
+def test_an_xid_makes_a_defect_likelier() -> None:
+    known = dataclasses.replace(at_risk([node("a"), node("b")]), signs={"b": Signs(xids=1)})
+    assert [each.node for each in choose(known).chosen] == ["b", "a"]
+
+
+def test_the_same_group_returns() -> None:
+    nodes = [node("a"), node("b")]
+    known = at_risk(nodes, failure("b", "memory", 20.0))
+    assert known.risk is not None
+    usual, worse = worth.hidden(facts_of(nodes, known), known.risk.model)
+    ratio = dict(zip(GROUPS, worse / usual, strict=True))
+    assert ratio["memory"] > ratio["compute"] > 1.0
+
+
+def test_a_fleet_whose_repairs_hold_learns_it() -> None:
+    """Thirty came back and did not fail again for months: the records' factors shrink towards what the fleet shows."""
+    nodes = [node(f"n{at}") for at in range(60)]
+    few = at_risk(nodes, failure("n0", days=2.0)).risk
+    many = at_risk(nodes, *(failure(f"n{at}", days=100.0 + at) for at in range(30)), failure("n40", days=2.0)).risk
+    assert few is not None
+    assert many is not None
+    assert many.model.since_any[2] < few.model.since_any[2]
+
+
+def test_the_score_has_half_of_the_minutes_whatever_is_overdue() -> None:
+    """Else, where whole tests are due as often as there is time for, risk would decide nothing."""
+    fleet = [node(f"n{at:02}") for at in range(40)]
+    names = [each.name for each in fleet]
+    passes = {name: passed(700 if at < 30 else 48) for at, name in enumerate(names)}
+    limits = Limits(share=0.1, minutes=45.0)
+    tests, _ = forecast(Known(fleet, NOW, dict.fromkeys(names, IDLE), passes, limits), hours=6.0)
+    late = sum(each.minutes for _, each in tests if "overdue" in each.why)
+    assert 0.35 <= late / sum(each.minutes for _, each in tests) <= 0.65
 
 
 def test_nodes_of_which_a_stage_never_passes_leave_the_others_their_turn() -> None:
@@ -136,7 +181,7 @@ def test_nodes_of_which_a_stage_never_passes_leave_the_others_their_turn() -> No
     fleet = [node(f"n{at:02}") for at in range(20)]
     idle = {each.name: IDLE for each in fleet}
     tested = {each.name: passed(None if at < 7 else 216) for at, each in enumerate(fleet)}
-    limits = Limits(share=0.05, minutes=45.0, after=4 * HOUR)
+    limits = Limits(share=0.05, minutes=45.0, after=4 * HOUR, whole_after=7 * 24 * HOUR)
     taken: collections.Counter[str] = collections.Counter()
     for hour in range(7 * 24):
         now = NOW + hour * HOUR
@@ -156,13 +201,13 @@ def test_a_test_that_is_requested_is_whole_and_comes_before_the_overdue() -> Non
 
 def test_a_node_that_returns_from_long_idle_takes_the_whole_test_at_once() -> None:
     """Whatever ended it: an outage, a power saver, a job of weeks. Its passes are as old as its last contact."""
-    away = dataclasses.replace(node("b"), contact_at=NOW - 240 * HOUR)
+    away = dataclasses.replace(node("b"), contact_at=NOW - 700 * HOUR)
     fleet = [dataclasses.replace(node("a"), contact_at=NOW - 30 * HOUR), away]
     first, second = choose(
-        Known(fleet, NOW, dict.fromkeys("ab", IDLE), {"a": passed(30), "b": passed(240)}, ALL)
+        Known(fleet, NOW, dict.fromkeys("ab", IDLE), {"a": passed(30), "b": passed(700)}, ALL)
     ).chosen
     assert (first.node, first.stages) == ("b", STAGES)
-    assert "10.0 days without contact" in first.why
+    assert "29.2 days without contact" in first.why
     assert "without contact" not in second.why
 
 
@@ -184,7 +229,7 @@ def test_a_node_whose_test_was_preempted_comes_sooner_a_few_times(skipped: int, 
     signs = {"b": Signs(skipped=skipped)}
     found = choose(Known([node("a"), node("b")], NOW, dict.fromkeys("ab", IDLE), passes, limits, signs=signs)).chosen
     assert found[0].node == first
-    assert len(found) == 1 + (first == "b")
+    assert len(found) == 2
 
 
 @pytest.mark.parametrize(
@@ -245,12 +290,13 @@ def test_a_node_whose_test_was_refused_leaves_its_place_to_another() -> None:
         assert choice.passed_over["b"] == signs["b"].refused
 
 
-def test_a_stage_that_just_passed_is_not_the_one_to_run() -> None:
-    fresh = passed(100) | {"performance": NOW - HOUR}
-    (planned,) = choose(Known([node("a")], NOW, {"a": IDLE}, {"a": fresh}, Limits(1.0, minutes=16.0))).chosen
-    assert "performance" not in planned.stages
-    (planned,) = choose(Known([node("a")], NOW, {"a": IDLE}, {"a": passed(100)}, Limits(1.0, minutes=16.0))).chosen
-    assert "performance" in planned.stages
+def test_a_stage_that_just_passed_is_worth_less() -> None:
+    nodes = [node("a"), node("b")]
+    passes = {"a": passed(100), "b": passed(100) | {"performance": NOW - HOUR}}
+    facts = facts_of(nodes, Known(nodes, NOW, {}, passes, ALL, {}))
+    stale, fresh = worth.worth(facts, hazard.public_prior().model, 45.0).value
+    just = worth.subsets().index(("intake", "performance"))
+    assert fresh[just] < 0.7 * stale[just]
 
 
 def test_a_test_leaves_less_hidden_and_time_more() -> None:
@@ -258,20 +304,45 @@ def test_a_test_leaves_less_hidden_and_time_more() -> None:
     facts = facts_of(
         nodes, Known(nodes, NOW, {}, {"a": passed(10), "b": passed(100), "c": passed(100) | {"burn_in": NOW}}, ALL, {})
     )
-    first, second, third = hazard.hidden(facts)
-    assert (first < second).all()
+    first, second, third = worth.hidden(facts, hazard.public_prior().model)
+    seen = worth.chances().max(axis=1) > 0.0
+    assert (first < second)[seen].all()
     assert (third <= second).all()
     assert third[0] < second[0], "burn-in finds slow GPUs"
 
 
+def test_a_pass_clears_what_it_could_see_and_nothing_else() -> None:
+    nodes = [node(name) for name in "ab"]
+    passes = {"a": passed(100), "b": passed(100) | {"thermal": NOW}}
+    facts = facts_of(nodes, Known(nodes, NOW, {}, passes, ALL, {}))
+    before, after = worth.hidden(facts, hazard.public_prior().model)
+    unseen = worth.chances()[:, STAGES.index("thermal")] == 0.0
+    assert after[unseen] == pytest.approx(before[unseen])
+    assert (after[~unseen] < before[~unseen]).all()
+
+
 def test_no_set_of_stages_fits_into_no_time() -> None:
+    facts = facts_of([node("a")], Known([node("a")], NOW, {}, {}, ALL, {}))
     with pytest.raises(ValueError):
-        hazard.worth(facts_of([node("a")], Known([node("a")], NOW, {}, {}, ALL, {})), 1.0)
+        worth.worth(facts, hazard.public_prior().model, 1.0)
 
 
 def test_some_set_of_stages_fits_into_the_least_minutes_that_the_setting_allows() -> None:
     (least,) = (each.ge for each in Settings.model_fields["revalidation_minutes"].metadata if hasattr(each, "ge"))
-    assert hazard.minutes_of().min() <= least
+    assert worth.minutes_of().min() <= least
+
+
+@given(st.integers(1, 40), st.floats(0.0, 2000.0), st.integers(0, 2**31))
+def test_at_the_price_the_minutes_are_just_used(units: int, minutes: float, seed: int) -> None:
+    value = np.random.default_rng(seed).lognormal(0.0, 2.0, (units, len(worth.subsets())))
+    at = worth.price(value, minutes)
+
+    def used(price: float) -> float:
+        net = value - price * worth.minutes_of()
+        return float(worth.minutes_of()[net.argmax(axis=1)[net.max(axis=1) > 0.0]].sum())
+
+    assert used(at) <= minutes + 1e-6
+    assert at == worth.PRICE_LEAST or used(at * 0.999) > minutes, "a lower price would not do"
 
 
 def test_the_forecast_fills_the_day_one_after_the_other() -> None:
@@ -301,44 +372,38 @@ CHANGED = (State.PRODUCTION, IDLE, None, False, "too hot", Signs())
     25.0,
     0,
 )
-def test_what_the_forecast_says_is_what_is_chosen_at_each_of_its_times(
+def test_the_forecast_keeps_every_limit_and_names_each_node_once(
     fleet: list[tuple[State, Idle | None, int | None, bool, str, Signs]], at_once: int, kw: float, proven: int
 ) -> None:
-    """Power, canaries and runs under way included; as it assumes, each test passes after its minutes."""
+    """Power, canaries and runs under way included."""
     places = range(len(fleet))
     nodes = [node(f"n{at:02}", fleet[at][0], domain=f"pdu-{at % 2}") for at in places]
-    nodes = [dataclasses.replace(each, sku=f"sku-{at % 3 // 2}") for at, each in enumerate(nodes)]
     idle = {f"n{at:02}": fleet[at][1] or IDLE for at in places}
-    # Of two nodes with equal signs that were tested within hours, the order may change within hours.
-    hours = [None if each[2] is None else max(each[2], 50) for each in fleet]
-    passes = {f"n{at:02}": passed(hours[at]) for at in places}
+    passes = {f"n{at:02}": passed(fleet[at][2]) for at in places}
     new = Signs(requested="its certificate holds no longer", change="driver 590.1", proven=proven)
     signs = {f"n{at:02}": new if fleet[at][4] else fleet[at][5] for at in places}
-    ends = {f"n{at:02}": NOW + datetime.timedelta(minutes=43.2) for at in places if fleet[at][3]}
-    serving = sum(each.state in SERVING for each in nodes)
-    limits = Limits(at_once / max(serving, 1), node_kw=10.0, domain_kw={"pdu-0": kw})
-    foretold, _ = forecast(Known(nodes, NOW, idle, passes, limits, signs=signs, leased=set(ends)), hours=4.0)
-    done: set[str] = set()
-    for step in range(48):
-        at = NOW + step * STEP
-        for name in [name for name, end in ends.items() if end <= at]:
-            del ends[name]
-            done.add(name)
-        serves = [each for each in nodes if each.name in done and each.state in SERVING]
-        passed_new = collections.Counter(each.sku for each in serves if signs[each.name] is new)
-        seen = {
-            each.name: dataclasses.replace(new, proven=proven + passed_new[each.sku])
-            if signs[each.name] is new
-            else signs[each.name]
-            for each in nodes
-        }
-        # What was tested once is not tested again, and is back in production.
-        then = [dataclasses.replace(each, state=State.PRODUCTION) if each in serves else each for each in nodes]
-        free = idle | dict.fromkeys(done, Idle(False))
-        choice = choose(Known(then, at, free, passes, limits, signs=seen, leased=set(ends)))
-        chosen = [(each.node, each.stages) for each in choice.chosen]
-        assert [(each.node, each.stages) for time, each in foretold if time == at] == chosen
-        ends |= {each.node: at + datetime.timedelta(minutes=each.minutes) for each in choice.chosen}
+    leased = {f"n{at:02}" for at in places if fleet[at][3]}
+    serving = [each for each in nodes if each.state in SERVING]
+    limits = Limits(at_once / max(len(serving), 1), node_kw=10.0, domain_kw={"pdu-0": kw})
+    tests, passed_over = forecast(Known(nodes, NOW, idle, passes, limits, signs=signs, leased=leased), hours=4.0)
+    begun = {each.node: at for at, each in tests}
+    assert len(begun) == len(tests)
+    assert set(begun) | set(passed_over) == {each.name for each in serving}
+    assert not set(begun) & set(passed_over)
+    runs = {each.node: (at, at + datetime.timedelta(minutes=each.minutes)) for at, each in tests}
+    runs |= {name: (NOW, NOW + datetime.timedelta(minutes=43.2)) for name in leased}
+    of = {each.name: each for each in nodes}
+    for at in set(begun.values()):
+        running = [of[name] for name, (start, end) in runs.items() if start <= at < end]
+        before = sum(of[name].state in SERVING for name in leased)
+        assert sum(each.state in SERVING for each in running) <= max(at_once, before)
+        drawn = 10.0 * sum(each.labels.get("power_domain") == "pdu-0" for each in running)
+        before = 10.0 * sum(of[name].labels.get("power_domain") == "pdu-0" for name in leased)
+        assert drawn <= max(kw, before)
+        canaries = [each for each in running if signs[each.name] is new and each.name in begun]
+        waited = [name for name in begun if signs[name] is new and runs[name][1] <= at]
+        if proven + len(waited) < CANARIES:
+            assert sum(each.state is State.PRODUCTION for each in canaries) <= CANARIES
 
 
 def test_in_the_forecast_too_the_canaries_of_one_sku_do_not_hold_up_another() -> None:

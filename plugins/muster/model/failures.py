@@ -1,0 +1,19 @@
+"""A failure in service: which node left it, for what kind of fault, and when it came back."""
+
+from __future__ import annotations
+
+import dataclasses
+import datetime
+
+
+@dataclasses.dataclass(frozen=True)
+class Failure:
+    """``group``: of defects, as ``muster.rules.idle.history.GROUPS`` names them. ``back``: when the node served again,
+    None while it does not. ``replaced``: whether the part that failed had been replaced by then.
+    """
+
+    node: str
+    group: str
+    at: datetime.datetime
+    back: datetime.datetime | None = None
+    replaced: bool = False

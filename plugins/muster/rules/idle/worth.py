@@ -1,0 +1,275 @@
+"""Which stages of a test are worth their minutes on which unit. Pure, by arrays.
+
+A set of stages is worth what it is expected to end of harm, minus a price for each of its minutes. The price is such
+that the minutes there are will just be used: with many, everything is tested; with few, what finds most in a minute.
+Chances and minutes of the stages come from the accuracy bench; the harm of each group is this project's choice.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import itertools
+import json
+import math
+from pathlib import Path
+
+import numpy as np
+
+from muster.rules.idle.hazard import Model
+from muster.rules.idle.history import GROUPS, Clocks, Flags, Numbers, Whole
+from muster_criteria.stages import STAGES
+
+CHANCES = Path(__file__).with_name("chances.json")
+"""Made by ``python -m tests.bench.accuracy.chances --write``."""
+
+HARM = np.array([8.0, 8.0, 8.0, 4.0, 64.0, 8.0, 4.0, 8.0, 8.0])
+"""Node-hours lost for each hour in which a defect goes unseen: a job of eight nodes waits for the slowest; wrong
+results are lost with all that was computed from them."""
+SHOWS_AFTER_H = 14 * 24.0
+"""Mean time until a hidden defect shows itself in a job. This project's choice: no record says when a defect began."""
+ALWAYS = "intake"
+"""Takes no load and little time, and tells whether it is the same machine: part of every test."""
+GOES_ON_H = 24.0
+"""For so long a defect is taken to go on that is not found now; sets the scale of what a test is worth. Chosen."""
+PRICE_LEAST = 0.1 / 60.0
+"""Node-hours for a minute where minutes are plenty: a tenth of the time that it takes, for power and for jobs that
+wait for the node. This project's choice; keeps a stage from being run again that has just passed."""
+HALVINGS = 40
+"""Of the interval in which the price lies."""
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class Facts:
+    """Of units, in their order: ``hours_since`` (units × stages) each stage last passed, or since the unit came if it
+    never did; ``age_h`` since the unit came; ``clocks`` of its hazard; ``ratio``: a factor of the hazard for
+    what the model does not know.
+    """
+
+    hours_since: Numbers
+    age_h: Numbers
+    clocks: Clocks
+    ratio: Numbers
+
+    def pick(self, which: Flags | Whole) -> Facts:
+        """Returns the facts of these units."""
+        return Facts(self.hours_since[which], self.age_h[which], self.clocks.pick(which), self.ratio[which])
+
+
+@functools.cache
+def _table() -> tuple[Numbers, Numbers]:
+    """The chances of finding a defect, groups × stages, and the minutes of the stages."""
+    made = json.loads(CHANCES.read_text())
+    chances = np.array([[made["chances"][group][stage] for stage in STAGES] for group in GROUPS])
+    return chances, np.array([made["minutes"][stage] for stage in STAGES])
+
+
+def chances() -> Numbers:
+    """The chance that each stage finds a defect of each group (groups × stages)."""
+    return _table()[0]
+
+
+@functools.cache
+def subsets() -> tuple[tuple[str, ...], ...]:
+    """Every set of stages that a test may consist of, in the order of the stages; the whole test first."""
+    optional = [stage for stage in STAGES if stage != ALWAYS]
+    chosen = itertools.chain.from_iterable(
+        itertools.combinations(optional, count) for count in range(len(optional), 0, -1)
+    )
+    return tuple((ALWAYS, *stages) for stages in chosen)
+
+
+@functools.cache
+def minutes_of() -> Numbers:
+    """The minutes that each of ``subsets()`` takes."""
+    _, minutes = _table()
+    return _members() @ minutes
+
+
+@functools.cache
+def _members() -> Numbers:
+    """``subsets()`` × stages: 1 where the stage belongs to the set."""
+    return np.array([[float(stage in chosen) for stage in STAGES] for chosen in subsets()])
+
+
+@functools.cache
+def found() -> Numbers:
+    """The chance that each of ``subsets()`` finds a defect of each group (sets × groups)."""
+    return np.asarray(1.0 - np.prod(1.0 - chances()[None, :, :] * _members()[:, None, :], axis=2))
+
+
+def hidden(facts: Facts, model: Model) -> Numbers:
+    """Returns how many hidden defects are to be expected (units × groups).
+
+    The time since the unit came is cut at its passes. What arose in a piece is still hidden if no stage that passed
+    since found it and it did not show itself (``SHOWS_AFTER_H``). Before the oldest of the passes, tests were as far
+    apart as since then: a geometric series of what they left.
+    """
+    table = chances()
+    order = np.argsort(facts.hours_since, axis=1, kind="stable")
+    ages = np.take_along_axis(facts.hours_since, order, axis=1)
+    kept = np.ones((len(ages), len(GROUPS)))
+    count = np.zeros_like(kept)
+    begin = np.zeros(len(ages))
+    rates = _Rates(facts, model)
+    for place in range(len(STAGES)):
+        end = ages[:, place]
+        # ∫ exp(−u/τ) du: hours, of which less counts the longer ago they are.
+        still = SHOWS_AFTER_H * (np.exp(-begin / SHOWS_AFTER_H) - np.exp(-end / SHOWS_AFTER_H))
+        count += rates.at((begin + end) / 2.0) * kept * still[:, None]
+        kept *= 1.0 - table.T[order[:, place]]
+        begin = end
+    older = np.maximum(facts.age_h - begin, 0.0)[:, None]
+    series = np.minimum(begin[:, None] * kept / np.maximum(1.0 - kept, 1e-9), older)
+    left = np.minimum(series, SHOWS_AFTER_H) * rates.at(begin) * np.exp(-begin / SHOWS_AFTER_H)[:, None]
+    return np.asarray(count + left)
+
+
+class _Rates:
+    """The hazard of units at some hours ago: clocks run back, to a time before the return at most."""
+
+    def __init__(self, facts: Facts, model: Model) -> None:
+        self._facts, self._model = facts, model
+        self._now = model.rates(facts.clocks) * facts.ratio[:, None]
+        clocks = facts.clocks
+        self._failed = np.flatnonzero(np.isfinite(clocks.since_any) | np.isfinite(clocks.since_swap))
+
+    def at(self, ago: Numbers) -> Numbers:
+        """Returns the hazard (units × groups) so many hours ago (units)."""
+        if not len(self._failed):
+            return self._now
+        clocks, then = self._facts.clocks.pick(self._failed), ago[self._failed]
+        back = dataclasses.replace(
+            clocks, since_any=_back(clocks.since_any, then), since_swap=_back(clocks.since_swap, then),
+            since_same=_back(clocks.since_same, then[:, None]),
+        )  # fmt: skip
+        rates = self._now.copy()
+        rates[self._failed] = self._model.rates(back) * self._facts.ratio[self._failed, None]
+        return rates
+
+
+def _back(hours: Numbers, by: Numbers) -> Numbers:
+    """Before its return a unit was like one that failed long ago or never did."""
+    return np.where(hours >= by, hours - by, np.inf)
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class Worth:
+    """Of units: ``suspicion``, the probability of a hidden defect that a whole test can find; ``value`` (units ×
+    ``subsets()``), the harm that each set is expected to end, in node-hours. Sets that take too long have -inf.
+    """
+
+    suspicion: Numbers
+    value: Numbers
+
+
+def worth(facts: Facts, model: Model, minutes: float) -> Worth:
+    """Returns what each set within ``minutes`` is worth for each unit. Raises ValueError if none fits.
+
+    Worth: expected defects that it finds · harm · ``GOES_ON_H``. (Weighing by the hours that a defect has been there
+    too, which is best for one unit with a steady hazard, left 1.2 times the hidden defect-hours in the simulated year.)
+    """
+    fits = minutes_of() <= minutes
+    if not fits.any():
+        raise ValueError(f"no set of stages fits into {minutes:g} minutes; the shortest takes {minutes_of().min():g}")
+    count = hidden(facts, model)
+    value = (count * HARM * GOES_ON_H) @ found().T
+    return Worth(-np.expm1(-count @ (found()[0] > 0.0)), np.where(fits, value, -np.inf))
+
+
+def price(value: Numbers, minutes: float) -> float:
+    """Returns the least price of a minute, in node-hours, at which what is worth it takes no more than ``minutes``."""
+    if math.isinf(minutes) or not len(value):
+        return PRICE_LEAST
+    cost = minutes_of()
+    # Only units that can be among those tested matter: each test takes at least the shortest set's minutes.
+    best = (value / cost).max(axis=1)
+    most = math.ceil(minutes / cost.min()) + 1
+    if len(best) > most:
+        value = value[np.argpartition(-best, most)[:most]]
+    low, high = PRICE_LEAST, float(max(best.max() * (1.0 + 1e-9), PRICE_LEAST))
+    if _demand(value, low) <= minutes:
+        return PRICE_LEAST
+    for _ in range(HALVINGS):
+        middle = (low + high) / 2.0
+        low, high = (middle, high) if _demand(value, middle) > minutes else (low, middle)
+    return high
+
+
+def _demand(value: Numbers, at: float) -> float:
+    net = value - at * minutes_of()
+    chosen = net.argmax(axis=1)
+    return float(minutes_of()[chosen[net.max(axis=1) > 0.0]].sum())
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class Turn:
+    """Who comes when: ``order`` of units, and by unit the set of stages (an index into ``subsets()``) that it takes.
+    ``late``: by unit, whether it comes because its whole test is overdue. ``price`` of a minute, in node-hours.
+    """
+
+    order: Whole
+    stages: Whole
+    late: Flags
+    price: float
+
+
+def in_turn(
+    value: Numbers,
+    oldest_h: Numbers,
+    overdue: Flags,
+    minutes: float,
+    *,
+    again: Flags | None = None,
+    under_way: tuple[float, float] = (0.0, 0.0),
+    by_slots: bool = False,
+) -> Turn:
+    """Returns in which order units are tested, if ``minutes`` may be used before others come.
+
+    Two lines take turns: the overdue with the whole test, the longest untested first, and all by what their best set
+    is worth beyond its price (those to test ``again`` first). Neither has begun more minutes than the other by more
+    than one test, so that the overdue take at most half while the others want the rest; ``under_way``: what each has
+    begun already. ``by_slots``: a test counts as one, whatever its minutes, as where slots are what is short.
+    """
+    cost, whole = minutes_of(), 0
+    late = np.flatnonzero(overdue)
+    late = late[np.argsort(-oldest_h[late], kind="stable")]
+    rest = minutes - min(minutes / 2.0, len(late) * float(cost[whole])) if math.isfinite(minutes) else minutes
+    at = price(value, rest)
+    net = value - at * cost
+    best = net.argmax(axis=1)
+    beyond = np.take_along_axis(net, best[:, None], axis=1)[:, 0]
+    # What is worth less than its price takes the set that becomes worth it first.
+    low = beyond <= 0.0
+    best[low] = (value[low] / cost).argmax(axis=1)
+    beyond[low] = np.take_along_axis(net[low], best[low, None], axis=1)[:, 0]
+    first = np.zeros(len(value), dtype=np.bool_) if again is None else again
+    line = np.lexsort((-beyond, ~first))
+    costs = np.ones(len(value)) if by_slots else cost[best]
+    of_whole = 1.0 if by_slots else float(cost[whole])
+    order, is_late = _merged(late.tolist(), line.tolist(), costs.tolist(), of_whole, under_way)
+    return Turn(np.array(order, dtype=np.int64), np.where(is_late, whole, best), is_late, at)
+
+
+def _merged(
+    late: list[int], line: list[int], costs: list[float], whole: float, under_way: tuple[float, float]
+) -> tuple[list[int], Flags]:
+    """Returns the units of both lines in their order, each once, and by unit whether it came as one of the late."""
+    order: list[int] = []
+    is_late, taken = np.zeros(len(line), dtype=np.bool_), [False] * len(line)
+    of_late, of_line = under_way
+    waiting, others = iter(late), iter(line)
+    oldest = next(waiting, None)
+    while oldest is not None or len(order) < len(line):
+        if oldest is not None and taken[oldest]:
+            oldest = next(waiting, None)
+        elif oldest is not None and of_late <= of_line:
+            order.append(oldest)
+            taken[oldest] = is_late[oldest] = True
+            of_late += whole
+        else:
+            unit = next(each for each in others if not taken[each])
+            order.append(unit)
+            taken[unit] = True
+            of_line += costs[unit]
+    return order, is_late

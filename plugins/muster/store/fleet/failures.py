@@ -1,0 +1,79 @@
+"""The fleet's failures in service: which nodes left it broken, for what, and when they came back."""
+
+from __future__ import annotations
+
+import datetime
+from collections.abc import Sequence
+
+from sqlalchemy import select
+from sqlalchemy.orm import Session
+
+from muster.model.failures import Failure
+from muster.model.states import BROKEN, SERVING, State
+from muster.store.database.engine import reading
+from muster.store.database.models import EventRow, FindingRow, NodeRow, PartRow, PlacementRow, RunRow, StageRow
+from muster_criteria.devices import kind_of
+from muster_criteria.model import FaultClass, Severity
+
+GROUP_OF = {
+    FaultClass.GPU: "compute", FaultClass.CPU: "compute", FaultClass.HBM: "memory", FaultClass.DIMM: "memory",
+    FaultClass.NVLINK: "links", FaultClass.PCIE: "links", FaultClass.NIC: "links", FaultClass.CABLE: "links",
+    FaultClass.PSU: "power", FaultClass.COOLING: "cooling",
+}  # fmt: skip
+"""The group of defects in which the planner counts a finding; what is missing is counted as unknown."""
+LATELY = datetime.timedelta(days=1)
+"""A finding so long before a node left service is the reason that it left."""
+
+
+def since(moment: datetime.datetime) -> list[Failure]:
+    """Returns the failures of present machines since then, by node and time: moves from service to a broken state."""
+    moves = (
+        select(EventRow.node, EventRow.at, EventRow.from_state, EventRow.to_state)
+        .join(NodeRow, NodeRow.name == EventRow.node)
+        .where(EventRow.at >= moment, EventRow.at >= NodeRow.machine_since, EventRow.from_state != EventRow.to_state)
+        .order_by(EventRow.node, EventRow.at, EventRow.id)
+    )
+    found: list[Failure] = []
+    with reading() as session:
+        left: tuple[str, datetime.datetime] | None = None
+        for name, at, before, after in session.execute(moves):
+            if left is not None and (left[0] != name or State(after) in SERVING):
+                found.append(_failure(session, *left, at if left[0] == name else None))
+                left = None
+            if State(before) in SERVING and State(after) in BROKEN:
+                left = name, at
+        if left is not None:
+            found.append(_failure(session, *left, None))
+    return found
+
+
+def _failure(session: Session, node: str, at: datetime.datetime, back: datetime.datetime | None) -> Failure:
+    findings = session.execute(
+        select(FindingRow.fault_class, FindingRow.device, StageRow.stage)
+        .join(StageRow, FindingRow.stage == StageRow.id)
+        .join(RunRow, StageRow.run == RunRow.id)
+        .where(FindingRow.node == node, FindingRow.severity == str(Severity.CRITICAL), StageRow.current)
+        .where(RunRow.started_at <= at, StageRow.recorded_at >= at - LATELY, StageRow.recorded_at <= at + LATELY)
+        .order_by(StageRow.recorded_at.desc(), FindingRow.id)
+    ).all()
+    groups = [_group(fault_class, stage) for fault_class, _, stage in findings]
+    devices = [device for _, device, _ in findings]
+    replaced = back is not None and _replaced(session, node, devices, at, back)
+    return Failure(node, next((group for group in groups if group != "unknown"), "unknown"), at, back, replaced)
+
+
+def _group(fault_class: str, stage: str) -> str:
+    if stage == "integrity" and fault_class == FaultClass.GPU:
+        return "corruption"
+    return GROUP_OF.get(FaultClass(fault_class), "unknown")
+
+
+def _replaced(
+    session: Session, node: str, devices: Sequence[str], at: datetime.datetime, back: datetime.datetime
+) -> bool:
+    """Whether another part sits in the place of one of these devices since the failure."""
+    if not devices:
+        return False
+    query = select(PartRow.kind, PlacementRow.slot).join(PlacementRow, PlacementRow.part_id == PartRow.id)
+    ended = query.where(PlacementRow.node == node, PlacementRow.until >= at, PlacementRow.until <= back)
+    return any(slot in devices and kind == kind_of(slot) for kind, slot in session.execute(ended))

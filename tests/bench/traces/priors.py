@@ -1,0 +1,142 @@
+"""``python -m tests.bench.traces.priors --data FOLDER --write``: the planner's priors from public fault records.
+
+Each record's own estimate of each factor, with the interval that its count of faults allows; ``hazard.prior_of`` pools
+them.
+The replay of a record leaves that record's estimates out.
+"""
+
+from __future__ import annotations
+
+import argparse
+import dataclasses
+import json
+import sys
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from muster.rules.idle import hazard
+from muster.rules.idle.hazard import BINS, SWAPS, Model, Prior, Tally
+from muster.rules.idle.history import BESIDE_MAX, GROUPS, History, Numbers
+from tests.bench.traces.records import Record, read_folder
+
+WEAK = 0.5
+"""Events for which the fit's own prior (no factor) counts, so that a cell without faults has a value."""
+FEWEST = 3
+"""A record says nothing of a factor of which it expects fewer faults than this, unless it saw as many."""
+SOURCES = {
+    "infinitehbd": "InfiniteHBD-Trace (stepfun-ai; SIGCOMM 2025): 400 servers of 8 GPUs, 348 days",
+    "titan": "TitanGPULife (Ostrouchov et al., SC '20): K20X GPUs of Titan, 2014 to 2019, half of the machine",
+    "lanl": "LANL LA-UR-05-7318, system 18: 1,024 nodes, 2002 to 2005, hardware outages",
+}
+QUARTER_H = 91 * 24.0
+BASE_FROM = "infinitehbd"
+"""The only record of servers of 8 GPUs: rates by group are its own."""
+
+
+def fit(record: Record) -> dict[str, dict[str, Any]]:
+    """Returns the record's estimates, by table and cell."""
+    seen = _by_quarter(record)
+    rate = (seen.faults.sum(axis=0) + WEAK) / seen.hours.sum()
+    flat = Model(rate, *(np.ones(shape) for shape in (BINS, (len(GROUPS), BINS), SWAPS, BESIDE_MAX + 1)))
+    weak = Model(*(np.full(each.shape, WEAK) for each in (flat.base, flat.since_any, flat.since_same, flat.since_swap,
+                                                          flat.beside)))  # fmt: skip
+    weak.since_any[-1] = weak.since_swap[-1] = weak.beside[0] = np.inf
+    weak.since_same[:, -1] = np.inf
+    model = hazard.learned(Prior(flat, weak), seen)
+    expected = model.at(seen.cells) * seen.hours[:, None]
+    found: dict[str, dict[str, Any]] = {"base": {}, "since_any": {}, "since_same": {}, "since_swap": {}, "beside": {}}
+    for group, name in enumerate(GROUPS):
+        faults = float(seen.faults[:, group].sum())
+        found["base"][name] = _estimate(faults, float(model.base[group]))
+    for table, size in (("since_any", BINS), ("since_swap", SWAPS), ("beside", BESIDE_MAX + 1)):
+        factor, of = getattr(model, table), getattr(seen.cells, table)
+        for cell in range(size):
+            at = of == cell
+            faults, usual = float(seen.faults[at].sum()), float(expected[at].sum()) / float(factor[cell])
+            found[table][str(cell)] = _ratio(faults, usual)
+    found["since_same"] = _same(seen, expected, model)
+    return found
+
+
+def _by_quarter(record: Record) -> Tally:
+    """The whole record; the quarter, with the last of the record's labels, is one more label: else a neighbour's fault
+    stands for a bad year.
+    """
+    cuts = np.arange(0.0, record.hours + QUARTER_H, QUARTER_H)
+    pieces = hazard.pieces(History(record.units, record.faults), cuts)
+    labels = pieces.clocks.labels
+    last = labels[:, -1] + 1 if labels.shape[1] else np.zeros(len(labels), dtype=np.int64)
+    quarter = (pieces.begin // QUARTER_H).astype(np.int64) * (int(last.max(initial=0)) + 1) + last
+    clocks = dataclasses.replace(pieces.clocks, labels=np.column_stack([labels, quarter]))
+    return dataclasses.replace(pieces, clocks=clocks).tally()
+
+
+def _same(seen: Tally, expected: Numbers, model: Model) -> dict[str, Any]:
+    found: dict[str, Any] = {name: {} for name in ("all", *GROUPS)}
+    for cell in range(BINS):
+        faults, usual = np.zeros(len(GROUPS)), np.zeros(len(GROUPS))
+        for group in range(len(GROUPS)):
+            at = seen.cells.since_same[:, group] == cell
+            faults[group] = seen.faults[at, group].sum()
+            usual[group] = expected[at, group].sum() / model.since_same[group, cell]
+            found[GROUPS[group]][str(cell)] = _ratio(faults[group], usual[group])
+        found["all"][str(cell)] = _ratio(faults.sum(), usual.sum())
+    return {name: {cell: each for cell, each in cells.items() if each} for name, cells in found.items()}
+
+
+def _ratio(faults: float, usual: float) -> dict[str, float] | None:
+    if max(faults, usual) < FEWEST:
+        return None
+    return _estimate(faults, (faults + WEAK) / (usual + WEAK))
+
+
+def _estimate(faults: float, value: float) -> dict[str, float]:
+    """``value`` with its 95 % interval, from so many faults (normal on the logarithm; 0.5 more for none)."""
+    spread = float(np.exp(1.96 / np.sqrt(faults + WEAK)))
+    each = {"value": value, "low": value / spread, "high": value * spread}
+    return {name: float(f"{number:.3g}") for name, number in each.items()} | {"events": int(faults)}
+
+
+def estimates(folder: Path) -> dict[str, Any]:
+    """Returns the file's content: by table and cell, each record's estimate."""
+    fits: dict[str, dict[str, Any]] = {}
+    for record in read_folder(folder):
+        fits.setdefault(record.family, fit(record))
+    made: dict[str, Any] = {
+        "made_by": "python -m tests.bench.traces.priors --data FOLDER --write",
+        "sources": {family: SOURCES.get(family, family) for family in fits},
+        "days": list(hazard.EDGES_D),
+        "base": {name: fits[BASE_FROM]["base"][name] | {"source": BASE_FROM} for name in GROUPS},
+    }
+    for table in ("since_any", "since_swap", "beside"):
+        cells = sorted({cell for each in fits.values() for cell in each[table]}, key=int)
+        made[table] = {cell: {family: each[table][cell] for family, each in fits.items() if each[table].get(cell)}
+                       for cell in cells}  # fmt: skip
+    made["since_same"] = {
+        name: {
+            str(cell): {family: each["since_same"][name][str(cell)] for family, each in fits.items()
+                        if str(cell) in each["since_same"][name]}
+            for cell in range(BINS - 1)
+        }
+        for name in ("all", *GROUPS)
+    }  # fmt: skip
+    return made
+
+
+def main() -> int:
+    """Print the estimates, and write them if asked."""
+    parser = argparse.ArgumentParser(prog="python -m tests.bench.traces.priors", description=__doc__)
+    parser.add_argument("--data", type=Path, required=True)
+    parser.add_argument("--write", action="store_true", help=f"renew {hazard.PRIORS.name}")
+    given = parser.parse_args()
+    made = estimates(given.data)
+    if given.write:
+        hazard.PRIORS.write_text(json.dumps(made, indent=1) + "\n")
+    print(json.dumps(made))
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,62 @@
+"""The fleet's failures in service: for what, since when, and whether the part was replaced."""
+
+from __future__ import annotations
+
+import datetime
+
+import pytest
+
+from muster import store
+from muster.admission.entry import move
+from muster.model.failures import Failure
+from muster.model.states import State
+from muster_criteria.model import FaultClass
+from tests.muster import fleet
+
+pytestmark = [pytest.mark.usefixtures("fleet_db"), pytest.mark.both_dialects]
+
+NODE = "gpu-0001"
+
+
+def failures() -> list[Failure]:
+    return store.failures.since(datetime.datetime.now(datetime.UTC) - datetime.timedelta(days=1))
+
+
+@pytest.fixture(autouse=True)
+def serving(fleet_db: str) -> None:
+    store.nodes.add(fleet.new_node())
+    fleet.qualify()
+    move(NODE, State.PRODUCTION, "Ada", "needed now")
+
+
+def test_a_node_that_never_failed_has_none() -> None:
+    assert failures() == []
+
+
+@pytest.mark.parametrize(
+    ("stage", "fault_class", "group"),
+    [
+        ("intake", FaultClass.HBM, "memory"),
+        ("integrity", FaultClass.GPU, "corruption"),
+        ("intake", FaultClass.NODE, "unknown"),
+    ],
+)
+def test_a_failure_counts_by_what_was_found(stage: str, fault_class: FaultClass, group: str) -> None:
+    fleet.fail(NODE, "found", fleet.finding(fault_class=fault_class), stage=stage)
+    if store.nodes.get(NODE).state is State.PRODUCTION:
+        move(NODE, State.QUARANTINE, "Ada", "it failed")
+    (failure,) = failures()
+    assert (failure.node, failure.group, failure.back) == (NODE, group, None)
+
+
+def test_a_failure_lasts_until_the_node_serves_again() -> None:
+    move(NODE, State.QUARANTINE, "Ada", "it hangs")
+    assert [each.back for each in failures()] == [None]
+    for state in (State.TRIAGE, State.REPAIR, State.REGISTERED):
+        move(NODE, state, "Ada", "repaired")
+    fleet.qualify(run_id="again")
+    move(NODE, State.PRODUCTION, "Ada", "needed now")
+    (failure,) = failures()
+    assert failure.back is not None
+    assert failure.back > failure.at
+    assert (failure.group, failure.replaced) == ("unknown", False)
