@@ -7,18 +7,26 @@ import functools
 import getpass
 import json
 import os
+import re
 from pathlib import Path
 from typing import Any
 
 import pydantic
+from pydantic_core import ErrorDetails
 from pydantic_settings import BaseSettings, SettingsConfigDict
+from pydantic_settings.exceptions import SettingsError
 
+from muster import redaction
 from muster.blackout import closed
 from muster.errors import BadSettings
 from muster.model.stages import Level
 
 EVENT_DAYS_MIN = 365
 """The fleet records delete no younger event (a trigger of the initial migration)."""
+
+
+QUOTED_MAX = 80
+"""A longer value of a setting is not quoted in a message."""
 
 
 class Settings(BaseSettings):
@@ -243,8 +251,21 @@ def _settings(_environment: tuple[tuple[str, str], ...]) -> Settings:
     except pydantic.ValidationError as error:
         first = error.errors()[0]
         name = "MUSTER_" + "_".join(str(part) for part in first["loc"]).upper()
-        why = first["msg"].removeprefix("Value error, ")
-        raise BadSettings(f"{name}={first['input']!r} cannot be used: {why}; correct it or unset it") from None
+        why = redaction.of_text(first["msg"].removeprefix("Value error, "))
+        raise BadSettings(f"{name}{_quoted(first)} cannot be used: {why}; correct it or unset it") from None
+    except SettingsError as error:
+        field = re.search(r'field "(\w+)"', str(error))
+        name = f"MUSTER_{field[1].upper()}" if field else "a MUSTER_ setting"
+        raise BadSettings(f"{name} cannot be used: it is not JSON; correct it or unset it") from None
+
+
+def _quoted(error: ErrorDetails) -> str:
+    """The refused value, where it is one of few characters and can be no secret."""
+    field, given = Settings.model_fields.get(str(error["loc"][0])), error["input"]
+    secret = field is not None and re.search("Secret|dict|list", str(field.annotation))
+    if secret or len(error["loc"]) > 1 or not isinstance(given, str | int | float) or len(str(given)) > QUOTED_MAX:
+        return ""
+    return f"={redaction.of_text(str(given))!r}"
 
 
 def shown(current: Settings) -> list[tuple[str, str, str]]:
@@ -258,8 +279,8 @@ def shown(current: Settings) -> list[tuple[str, str, str]]:
 def _masked(value: Any) -> str:
     if isinstance(value, pydantic.SecretStr):
         return "********" if value.get_secret_value() else ""
-    if isinstance(value, dict):
-        return json.dumps(value) if value else ""
+    if isinstance(value, dict | list):
+        return json.dumps(redaction.of_value(value)) if value else ""
     text = "" if value is None else str(value)
     if "://" not in text:
         return text

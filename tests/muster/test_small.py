@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 
 import pytest
@@ -68,6 +69,26 @@ class TestSettings:
         assert values["MUSTER_DATABASE_URL"] == "postgresql://muster:********@db/fleet"
         assert values["MUSTER_AIRFLOW_PASSWORD"] == "********"
         assert "hunter2" not in str(values) + repr(settings().airflow_token)
+
+    def test_no_receiver_is_shown_with_its_path(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        """A chat's webhook is a secret in an address; so is what stands in a header."""
+        sink = {"kind": "http", "url": "https://ada:hunter2@hooks.example.org/T0/hunter2?key=hunter2"}
+        monkeypatch.setenv("MUSTER_AUDIT_SINKS", json.dumps({"chat": sink}))
+        rule = {"name": "r", "notifier": "x.Y", "arguments": {"slack_conn_id": "c", "token": "hunter2"}}
+        monkeypatch.setenv("MUSTER_MAIL_RULES", json.dumps([rule]))
+        values = {name: value for name, value, _ in shown(settings())}
+        assert "https://hooks.example.org/…" in values["MUSTER_AUDIT_SINKS"].encode().decode("unicode_escape")
+        assert "hunter2" not in str(values)
+
+    @pytest.mark.parametrize("given", ['{"alpha": {"kind": "slurm"', '{"alpha": "hunter2"}', '"hunter2"', "[hunter2]"])
+    def test_a_setting_that_is_no_json_is_one_sentence_without_its_value(
+        self, monkeypatch: pytest.MonkeyPatch, given: str
+    ) -> None:
+        monkeypatch.setenv("MUSTER_SCHEDULERS", given)
+        with pytest.raises(BadSettings) as refused:
+            settings()
+        assert "MUSTER_SCHEDULERS" in str(refused.value)
+        assert "hunter2" not in str(refused.value)
 
     def test_every_setting_says_what_it_is(self) -> None:
         assert all(description for _, _, description in shown(settings()))

@@ -7,6 +7,7 @@ and the batch is sent again.
 from __future__ import annotations
 
 import dataclasses
+import hashlib
 import json
 import os
 import socket
@@ -18,6 +19,7 @@ from typing import Annotated, Any, Literal, Self
 import httpx
 import pydantic
 
+from muster import redaction
 from muster.errors import BadSettings, MusterError
 from muster.model.queues import AuditEvent
 
@@ -100,44 +102,55 @@ class HttpSink(_Sink):
 
     def send(self, events: Sequence[AuditEvent]) -> None:
         """Post the events. Raises NotAccepted, OSError."""
+        lines = "".join(f"{as_json(event)}\n" for event in events)
         headers = {
             "Content-Type": "application/x-ndjson",
-            "Idempotency-Key": f"muster-{events[0].id}-{events[-1].id}",
+            "Idempotency-Key": f"muster-{events[0].id}-{events[-1].id}-{_digest(lines)}",
         }
         if self.token_file:
             headers["Authorization"] = f"Bearer {self.token_file.read_text().strip()}"
-        lines = "".join(f"{as_json(event)}\n" for event in events)
         try:
             with httpx.Client(verify=_context(self.ca_file), timeout=TIMEOUT_S, trust_env=False) as client:
                 answer = client.post(str(self.url), content=lines.encode(), headers=headers)
         except httpx.HTTPError as error:
-            raise NotAccepted(f"{self.url}: {error or type(error).__name__}") from error
+            raise NotAccepted(redaction.of_text(f"{self.url}: {error or type(error).__name__}")) from error
         if not answer.is_success:
-            raise NotAccepted(f"{self.url} answers {answer.status_code}")
+            raise NotAccepted(redaction.of_text(f"{self.url} answers {answer.status_code}"))
 
 
 Sink = FileSink | SyslogSink | HttpSink
 _ADAPTER: pydantic.TypeAdapter[Sink] = pydantic.TypeAdapter(Annotated[Sink, pydantic.Field(discriminator="kind")])
 
 
+def sink(name: str, configured: Mapping[str, Any]) -> Sink:
+    """One receiver of MUSTER_AUDIT_SINKS. Raises BadSettings, naming the receiver and its field."""
+    try:
+        return _ADAPTER.validate_python(configured)
+    except pydantic.ValidationError as error:
+        first = error.errors()[0]
+        field = ".".join(map(str, first["loc"])) or "kind"
+        raise BadSettings(
+            f"MUSTER_AUDIT_SINKS: {name}: {field}: {first['msg']}; correct it, or remove {name}"
+        ) from None
+
+
 def sinks(configured: Mapping[str, Mapping[str, Any]]) -> dict[str, Sink]:
     """The receivers of MUSTER_AUDIT_SINKS. Raises BadSettings, naming the receiver and its field."""
-    found: dict[str, Sink] = {}
-    for name, each in configured.items():
-        try:
-            found[name] = _ADAPTER.validate_python(each)
-        except pydantic.ValidationError as error:
-            first = error.errors()[0]
-            field = ".".join(map(str, first["loc"])) or "kind"
-            raise BadSettings(
-                f"MUSTER_AUDIT_SINKS: {name}: {field}: {first['msg']}; correct it, or remove {name}"
-            ) from None
-    return found
+    return {name: sink(name, each) for name, each in configured.items()}
 
 
 def as_json(event: AuditEvent) -> str:
-    """The event as one line of ASCII, which no line break or escape sequence of a reason can break."""
-    return json.dumps(dataclasses.asdict(event), default=str)
+    """The event as one line of ASCII, which no line break or escape sequence of a reason can break.
+
+    ``uid`` is the event's own: after records were restored, another event may have the same ``id``, and a receiver that
+    knew events by it alone would drop the other.
+    """
+    content = dataclasses.asdict(event)
+    return json.dumps({"uid": f"{event.id}-{_digest(json.dumps(content, default=str))}", **content}, default=str)
+
+
+def _digest(text: str) -> str:
+    return hashlib.sha256(text.encode()).hexdigest()[:16]
 
 
 def framed(event: AuditEvent, host: str) -> bytes:

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import logging
+from collections.abc import Mapping
+from typing import Any
 
-from muster import store
-from muster.audit.sinks import NotAccepted, Sink, sinks
-from muster.errors import DatabaseNotReady
+from muster import redaction, store
+from muster.audit.sinks import sink
 from muster.settings import settings
 
 log = logging.getLogger(__name__)
@@ -19,21 +20,23 @@ BATCHES = 200
 def deliver() -> dict[str, int]:
     """Send the events that wait. Returns {receiver: how many it accepted}.
 
-    One that fails is tried again by the next call, and keeps no other waiting. Raises BadSettings.
+    One that fails, whatever it raises, is tried again by the next call, and keeps no other waiting.
     """
-    return {name: _deliver(name, sink) for name, sink in sinks(settings().audit_sinks).items()}
+    return {name: _deliver(name, configured) for name, configured in settings().audit_sinks.items()}
 
 
-def _deliver(name: str, sink: Sink) -> int:
+def _deliver(name: str, configured: Mapping[str, Any]) -> int:
     sent = 0
     for _ in range(BATCHES):
         try:
+            receiver = sink(name, configured)
             events = store.audit.batch(name, BATCH)
             if not events:
                 break
-            sink.send(events)
-        except (OSError, NotAccepted, DatabaseNotReady) as error:  # the last: a lock was not free in time
-            store.audit.failed(name, (str(error) or type(error).__name__)[:500])
+            receiver.send(events)
+        except Exception as error:
+            log.warning("%s: %s", name, error)
+            store.audit.failed(name, redaction.of_text(str(error) or type(error).__name__)[:500])
             break
         store.audit.delivered(name, events[-1].id)
         sent += len(events)

@@ -9,7 +9,7 @@ from typing import NamedTuple
 
 from airflow.sdk.module_loading import import_string
 
-from muster import store
+from muster import redaction, store
 from muster.errors import BadSettings
 from muster.reporting import mail_rules
 from muster.settings import settings
@@ -51,5 +51,5 @@ def _failure(key: str, known: dict[str, object]) -> str | None:
     try:
         import_string(rule.notifier)(**rule.arguments)(known)
     except Exception as error:  # a provider's notifier may raise anything; the next delivery tries again
-        return f"{rule.notifier}: {type(error).__name__}: {error}"
+        return redaction.of_text(f"{rule.notifier}: {type(error).__name__}: {error}")
     return None

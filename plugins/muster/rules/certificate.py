@@ -45,10 +45,17 @@ def sign(content: Mapping[str, Any], key: Ed25519PrivateKey) -> str:
     return json.dumps(document, sort_keys=True, indent=1)
 
 
+def _once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    """An object of which no name stands twice: readers differ in which of the two they show. Raises ValueError."""
+    if len(found := dict(pairs)) != len(pairs):
+        raise ValueError("a name stands twice")
+    return found
+
+
 def verify(document: str | bytes, key: Ed25519PublicKey, now: datetime.datetime) -> dict[str, Any]:
     """Returns the content of a document. Raises BadCertificate if it is malformed, altered, or expired."""
     try:
-        parsed = json.loads(document)
+        parsed = json.loads(document, object_pairs_hook=_once)
         content, signature = parsed["certificate"], base64.b64decode(parsed["signature"], validate=True)
         key.verify(signature, canonical(content))
         expires = datetime.datetime.fromisoformat(content["expires_at"])

@@ -21,8 +21,12 @@ def thoroughness(level: str) -> int:
 
 
 def current_of(verdicts: Iterable[StageVerdict]) -> list[StageVerdict]:
-    """Returns the verdicts that no later one supersedes, oldest first."""
-    listed = sorted(verdicts, key=lambda each: each.recorded_at)
+    """Returns the verdicts that no later one supersedes, oldest first.
+
+    ``verdicts``: in the order in which they were recorded. Their times are of several machines' clocks, of which one
+    may be wrong: a PASS that was recorded two hours ahead would hide the FAIL after it.
+    """
+    listed = list(verdicts)
     return [
         each
         for place, each in enumerate(listed)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import threading
 from pathlib import Path
@@ -216,5 +217,27 @@ def test_a_sink_that_cannot_be_used_is_named(monkeypatch: pytest.MonkeyPatch) ->
     ):
         configure(monkeypatch, siem=wrong)
         with pytest.raises(BadSettings, match="siem"):
-            stream.deliver()
+            sinks.sinks(settings().audit_sinks)
         assert doctor.audit_stream(settings()).mark is doctor.Mark.MISSING
+
+
+def test_one_receiver_that_cannot_be_used_keeps_no_other_waiting(
+    sqlite_db: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whatever it raises: a token file that is no text, an address that is none."""
+    store.nodes.add(fleet.new_node())
+    (tmp_path / "token").write_bytes(b"\xff\xfe")
+    bad = {"kind": "http", "url": "https://127.0.0.1:9/T0/secret", "token_file": str(tmp_path / "token")}
+    good = {"kind": "file", "path": str(tmp_path / "events")}
+    monkeypatch.setenv("MUSTER_AUDIT_SINKS", json.dumps({"a": bad, "b": {"kind": "none"}, "c": good}))
+    assert stream.deliver() == {"a": 0, "b": 0, "c": len((tmp_path / "events").read_text().splitlines())}
+    assert [bool(each.last_error) for each in store.audit.lags()] == [True, True, False]
+
+
+def test_events_of_restored_records_are_other_events(sqlite_db: Path, tmp_path: Path) -> None:
+    """They are given the ids of those that were lost: a receiver that knows events by their id would drop them."""
+    lost = AuditEvent(7, "2026-11-01T00:00:00+00:00", "audit", "n1", "a", "a", "Ada", "", "admitted", {})
+    given = [
+        json.loads(sinks.as_json(each))["uid"] for each in (lost, lost, dataclasses.replace(lost, reason="withdrawn"))
+    ]
+    assert given[0] == given[1] != given[2]

@@ -56,3 +56,12 @@ def test_what_is_no_certificate_is_one_sentence(document: bytes) -> None:
 )
 def test_another_part_or_driver_is_a_change(serials: dict[str, str], environment: dict[str, str], count: int) -> None:
     assert len(certificate.changes(CONTENT, serials, environment)) == count
+
+
+def test_a_name_that_stands_twice_is_no_certificate() -> None:
+    """One reader shows the first of two, another the last: the signature would be of what only one of them shows."""
+    document = certificate.sign(CONTENT, KEY)
+    forged = document.replace('"certificate": {', '"certificate": {"node": "another"}, "certificate": {', 1)
+    assert forged != document
+    with pytest.raises(BadCertificate):
+        certificate.verify(forged, KEY.public_key(), NOW)

@@ -62,6 +62,7 @@ WELL = [stage_verdict(stage) for stage in ALL]
 
 
 def decision_for(verdicts: list[StageVerdict] = WELL, findings=(), waivers=(), at: Node | None = None) -> Decision:
+    verdicts = sorted(verdicts, key=lambda each: each.recorded_at)  # as the records give them
     return decide(at or node(), verdicts, findings, waivers, limits=LIMITS, now=NOW)
 
 

@@ -362,12 +362,16 @@ class ArtifactRow(Base):
 
 
 class CertificateRow(Base):
-    """A certificate of admission. ``certified``: the serials, driver and firmware in it; ``revoked``: why, or ""."""
+    """A certificate of admission. ``number``: its place among the node's, which says what is newest: clocks may err.
+
+    ``certified``: the serials, driver and firmware in it; ``revoked``: why, or "".
+    """
 
     __tablename__ = "certificates"
 
     id: Mapped[str] = mapped_column(primary_key=True)
     node: Mapped[str] = mapped_column(ForeignKey("nodes.name"), index=True)
+    number: Mapped[int]
     issued_at: Mapped[datetime.datetime]
     expires_at: Mapped[datetime.datetime]
     verdict: Mapped[str]

@@ -25,12 +25,15 @@ def want(session: Session, node: NodeRow, wanted: str, why: str, *, anew: bool =
     place = session.get(PlaceRow, node.name, with_for_update=True)
     if place is None or (place.wanted == wanted and not anew):
         return
-    # A receiver orders changes by this time, so it never goes back, whatever the clock does.
-    moment = max(datetime.datetime.now(datetime.UTC), place.wanted_at + datetime.timedelta(microseconds=1))
-    place.wanted, place.why, place.wanted_at = wanted, why, moment
+    place.wanted, place.why, place.wanted_at = wanted, why, later(place.wanted_at)
     place.attempts, place.last_error, place.difference = 0, "", ""
     if anew:
         place.done = ""
+
+
+def later(than: datetime.datetime) -> datetime.datetime:
+    """Now, but after the last change: a receiver orders changes by this time, so it never goes back with a clock."""
+    return max(datetime.datetime.now(datetime.UTC), than + datetime.timedelta(microseconds=1))
 
 
 def follow_state(

@@ -39,7 +39,7 @@ def newest(node: str) -> Certificate | None:
 
 def of_node(node: str, limit: int = 100) -> list[Certificate]:
     """The certificates under the node's name, those of earlier machines too, the newest first."""
-    query = select(CertificateRow).where(CertificateRow.node == node).order_by(CertificateRow.issued_at.desc())
+    query = select(CertificateRow).where(CertificateRow.node == node).order_by(CertificateRow.number.desc())
     with reading() as session:
         found = session.scalars(query.options(undefer(CertificateRow.document)).limit(limit))
         return [_value(row) for row in found]
@@ -134,9 +134,11 @@ def issue(session: Session, node: NodeRow, actor: str, evidence: Evidence, *, wh
         "verdict": str(evidence.verdict) if by_test else "admitted by a person",
     }
     passed = [run.started_at for stage, run in _latest(session, node).values() if stage.verdict in _PASSED]
+    last = select(func.max(CertificateRow.number)).where(CertificateRow.node == node.name)
     session.add(
         CertificateRow(
-            id=content["id"], node=node.name, issued_at=now, expires_at=now + days, verdict=content["verdict"],
+            id=content["id"], number=1 + (session.scalar(last) or 0), node=node.name,
+            issued_at=now, expires_at=now + days, verdict=content["verdict"],
             tested_since=min(passed) if len(passed) == len(STAGES) else None,
             certified={"serials": content["serials"], "environment": environment},
             document=certificate.sign(content, _key(session)),
@@ -180,12 +182,12 @@ def _none_yet(session: Session) -> bool:
 def _newest(session: Session, node: NodeRow) -> CertificateRow | None:
     query = select(CertificateRow).where(CertificateRow.node == node.name)
     query = query.where(CertificateRow.issued_at >= node.machine_since)
-    return session.scalar(query.order_by(CertificateRow.issued_at.desc()).limit(1))
+    return session.scalar(query.order_by(CertificateRow.number.desc()).limit(1))
 
 
 def _newest_of(session: Session, which: ColumnElement[bool]) -> Iterator[tuple[NodeRow, CertificateRow | None]]:
     """Each node of ``which`` and the newest certificate of its present machine."""
-    place = func.row_number().over(partition_by=CertificateRow.node, order_by=CertificateRow.issued_at.desc())
+    place = func.row_number().over(partition_by=CertificateRow.node, order_by=CertificateRow.number.desc())
     ranked = (
         select(CertificateRow.id, CertificateRow.node, place.label("place"))
         .join(NodeRow, NodeRow.name == CertificateRow.node)
@@ -235,7 +237,7 @@ def _latest(session: Session, node: NodeRow) -> dict[str, tuple[StageRow, RunRow
         .join(RunRow, StageRow.run == RunRow.id)
         .where(RunRow.node == node.name, RunRow.started_at >= node.machine_since, StageRow.current)
         .where(StageRow.stage.in_(STAGES), StageRow.verdict.not_in([str(each) for each in INCONCLUSIVE]))
-        .order_by(StageRow.recorded_at, StageRow.id)
+        .order_by(StageRow.id)
     )
     return {stage.stage: (stage, run) for stage, run in session.execute(query)}
 

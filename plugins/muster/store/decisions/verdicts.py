@@ -127,7 +127,7 @@ def current_verdicts(session: Session, node: NodeRow) -> list[tuple[int, StageVe
         select(StageRow, RunRow)
         .join(RunRow, StageRow.run == RunRow.id)
         .where(RunRow.node == node.name, RunRow.started_at >= node.machine_since, StageRow.current)
-        .order_by(StageRow.recorded_at, StageRow.id)
+        .order_by(StageRow.id)
     )
     ids = {access.to_verdict(stage, run): stage.id for stage, run in session.execute(query)}
     return [(ids[verdict], verdict) for verdict in current_of(ids)]

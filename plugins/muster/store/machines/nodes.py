@@ -10,6 +10,7 @@ from collections.abc import Collection, Iterable
 from sqlalchemy import select
 from sqlalchemy.orm import Session
 
+from muster import redaction
 from muster.errors import BadInventory, BadNode, DifferentMachine, IllegalMove, MusterError, Refusal, SameMachine, at
 from muster.model.events import Event, Evidence
 from muster.model.names import ADDRESS_LABEL, HOST_KEY, NODE_NAME, is_host
@@ -187,7 +188,9 @@ def _describe(session: Session, row: NodeRow, new: NewNode, actor: str, *, chang
     place(session, new.name, new.serials)
     if not changed:
         return "unchanged"
-    after = {name: getattr(row, name) for name in changed}
+    # The history and the receivers of the audit stream show it for good: without what launch settings hand to a job.
+    before = {name: redaction.of_value(value) for name, value in before.items()}
+    after = {name: redaction.of_value(getattr(row, name)) for name in changed}
     what = "; ".join(f"{name} {_shown(before[name])} → {_shown(after[name])}" for name in changed)
     state = State(row.state)
     access.write_event(

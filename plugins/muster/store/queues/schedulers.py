@@ -22,7 +22,7 @@ from muster.store.database import access
 from muster.store.database.engine import reading, writing
 from muster.store.database.models import NodeRow
 from muster.store.database.outgoing import PlaceRow
-from muster.store.database.wanted import follow_state, of_state, want
+from muster.store.database.wanted import follow_state, later, of_state, want
 
 CLAIM = 20
 """So many times MUSTER_SCHEDULER_TIMEOUT_S a process that carries out a change keeps the others from it. A change takes
@@ -203,7 +203,7 @@ def drain_again(node: str, seen: str) -> bool:
         place = session.get_one(PlaceRow, node, with_for_update=True)
         if place.wanted != WITHDRAWN:
             return False
-        place.done, place.wanted_at = "", access.now()
+        place.done, place.wanted_at = "", later(place.wanted_at)
         place.question = (
             f"{node} is in {row.state} and was found open in {place.cluster}: {seen}; find out why, then "
             f"`muster node move {node} … --reason …`"

@@ -40,19 +40,19 @@ RECORDED = st.builds(
 
 @given(st.lists(RECORDED, max_size=8, unique_by=lambda verdicts: verdicts.recorded_at))
 def test_a_fail_stands_until_something_as_thorough_says_otherwise(verdicts: list[StageVerdict]) -> None:
+    """In the order in which they were recorded, whatever the clocks say."""
     stands = current_of(verdicts)
     assert set(stands) <= set(verdicts)
-    for each in verdicts:
+    for place, each in enumerate(verdicts):
         ended = any(
-            later.recorded_at > each.recorded_at
-            and later.stage == each.stage
+            later.stage == each.stage
             and later.verdict not in INCONCLUSIVE
             and thoroughness(later.level) >= thoroughness(each.level)
-            for later in verdicts
+            for later in verdicts[place + 1 :]
         )
         assert (each in stands) == (not ended)
     for stage in {each.stage for each in verdicts}:
-        assert max((each for each in verdicts if each.stage == stage), key=lambda each: each.recorded_at) in stands
+        assert [each for each in verdicts if each.stage == stage][-1] in stands
 
 
 def stage(run_id: str, verdict: Verdict, *, level: str = "short", **verdicts: object) -> None:
@@ -232,5 +232,5 @@ def test_a_stage_of_a_test_that_was_preempted_is_as_due_as_before() -> None:
     lease = fleet.begin(run_id="preempted")
     fleet.do_stage(lease, "intake")
     assert store.verdicts.stage_tests() != before, "while it runs, nobody knows how it ends"
-    store.runs.finish(lease.dag_id, lease.run_id, Verdict.SKIPPED, "its scheduler took it back")
+    store.runs.finish(lease.key, Verdict.SKIPPED, "its scheduler took it back")
     assert store.verdicts.stage_tests() == before
