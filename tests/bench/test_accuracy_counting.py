@@ -4,13 +4,11 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 
-from tests.bench.accuracy import tuning
 from tests.bench.accuracy.bars import FALSE_FAILS, TUNED, figures, missed, worse_in_these_fleets, worse_than
 from tests.bench.accuracy.baselines import Baseline, baselines, own_mean
 from tests.bench.accuracy.counting import Count, limits_over
@@ -18,7 +16,7 @@ from tests.bench.accuracy.devices import Hall
 from tests.bench.accuracy.evaluation import MUSTER, Row, Size, evaluate, rows_of
 from tests.bench.accuracy.fleet import CELLS, HEALTHY, Cell, Trials, draw_fleet, draw_trials
 from tests.bench.accuracy.report import tables
-from tests.bench.accuracy.tuning import EFFECT_MIN, Sample, Table, generator_medians, tune
+from tests.bench.accuracy.stored_limits import EFFECT_MIN, Table, generator_medians
 from tests.bench.accuracy.verdicts import Verdicts, shows
 
 GOOD: dict[str, Any] = {
@@ -103,7 +101,7 @@ def test_stored_limits_fail_one_healthy_node_in_a_thousand(
 
 
 def test_stored_limits_are_of_this_generator() -> None:
-    """Where it changed, ``python -m tests.bench.accuracy --tune`` must be run again."""
+    """Where it changed, they must be tuned again."""
     assert Table.load().generator == pytest.approx(generator_medians())
 
 
@@ -120,29 +118,6 @@ def test_limits_between_stored_shares_are_interpolated() -> None:
     assert all(low[key] >= middle[key] >= high[key] >= EFFECT_MIN for key in low)
     stored = table.limits["share of mean"]
     assert table.at(table.shares[3])["share of mean"] == pytest.approx({key: of[3] for key, of in stored.items()})
-
-
-def test_tuning_gives_a_limit_for_each_share_metric_and_baseline(tmp_path: Path) -> None:
-    table = tune(1, tuning.Size(fleets=1, fleet_nodes=100, lots=4, with_past=2, lot=500))
-    assert set(table.limits) == set(TUNED)
-    assert {len(of) for each in table.limits.values() for of in each.values()} == {len(table.shares)}
-    table.write(tmp_path / "table.json")
-    assert Table.load(tmp_path / "table.json") == table
-
-
-def test_a_sample_keeps_enough_for_its_rare_values() -> None:
-    rng = np.random.default_rng(4)
-    worst = {"rate": rng.standard_t(4, 50_000), "clock": rng.normal(0.0, 3.0, 50_000)}
-    sample = Sample.of(worst)
-    assert sample.nodes == 50_000
-    assert len(sample.worst["rate"]) < 0.05 * sample.nodes
-    for key, values in worst.items():
-        for share in (1e-3, 1e-4, 1e-6):
-            expected = np.quantile(values, 1.0 - share, method="weibull")
-            assert sample.exceeded_by(sample.descending[key], share) == pytest.approx(expected)
-    limits = {"rate": 6.0, "clock": 9.0}
-    beyond = (worst["rate"] > 6.0) | (worst["clock"] > 9.0)
-    assert sample.failed(limits) == beyond.mean() > 0.0
 
 
 def test_own_history_says_nothing_at_a_first_visit_but_makes_the_discrete_checks() -> None:

@@ -21,7 +21,7 @@ from tests.bench.accuracy.physics import Readings, measure, settle
 from tests.bench.accuracy.verdicts import shows
 
 FOLDER = Path(accuracy.__file__).parent
-KNOW_THE_JUDGE = {"__main__", "ablation", "chances", "muster_judge"}
+KNOW_THE_JUDGE = {"__main__", "chances", "muster_judge"}
 
 TELLS = {
     "matrix units lost": "burn_rate_per_clock",

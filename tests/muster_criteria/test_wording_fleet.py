@@ -1,4 +1,4 @@
-"""The wording of what the fleet's, the block's and the XID judge print, checked in one snapshot.
+"""The wording of what the block's and the XID judge print, checked in one snapshot.
 
 Renew it with ``make wording`` and read the difference.
 """
@@ -9,8 +9,6 @@ from syrupy.assertion import SnapshotAssertion
 
 from muster_criteria.cluster.model import ClusterJudgement, MemberResult
 from tests.muster_criteria.cluster_results import OPS, TRAINING, Sent, block, judge_block, members
-from tests.muster_criteria.fleet_readings import scaled
-from tests.muster_criteria.frozen_fleet import NODE, Frozen, level
 from tests.muster_criteria.xid.test_xid import BAD, refused_policy
 
 
@@ -85,17 +83,6 @@ def test_wording_of_blocks(snapshot: SnapshotAssertion) -> None:
     blocks["a wrong sum"] = judge_block(members(sums))
 
     assert {name: sentences(judgement) for name, judgement in blocks.items()} == snapshot
-
-
-def test_wording_of_sweeps(frozen: Frozen, snapshot: SnapshotAssertion) -> None:
-    one = scaled(level(frozen), 0.8, metric="work_0", device="gpu3")
-    several = scaled(level(frozen), 0.8, metric="work_0")
-    found = {name: frozen.sweep(today, frozen.history.of(NODE)) for name, today in (("one", one), ("all", several))}
-    sentences_of = {
-        name: [*each.verdicts["reason"], *each.verdicts["cause"], *each.causes["sentence"]]
-        for name, each in found.items()
-    }
-    assert sentences_of == snapshot
 
 
 def test_wording_of_policies(snapshot: SnapshotAssertion) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import re
 from typing import Literal
 
@@ -13,6 +14,7 @@ def kind_of(device: str) -> str:
     return device.partition(":")[0].rstrip("0123456789")
 
 
+@functools.lru_cache(maxsize=65_536)
 def natural(name: str) -> tuple[tuple[int, str], ...]:
     """Sort key under which gpu2 comes before gpu10."""
     return tuple((int(part), "") if part.isdecimal() else (-1, part) for part in re.split(r"(\d{1,9})", name) if part)

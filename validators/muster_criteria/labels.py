@@ -16,3 +16,10 @@ def labels_text(labels: Labels | Mapping[str, str]) -> str:
 def labels_of(text: str) -> Labels:
     """The labels that ``labels_text`` made a name of."""
     return tuple((key, value) for key, _, value in (pair.partition("=") for pair in text.split(",") if pair))
+
+
+def labelled(metric: str, labels: Mapping[str, str]) -> str:
+    """ "gemm_rate[dtype=bf16]": a metric with its labels, as messages write it."""
+    if not labels:
+        return metric
+    return f"{metric}[{','.join(f'{key}={value}' for key, value in sorted(labels.items()))}]"

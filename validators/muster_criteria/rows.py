@@ -10,9 +10,8 @@ import dataclasses
 from collections.abc import Iterable
 
 from muster_criteria.devices import kind_of, natural
-from muster_criteria.labels import Labels
+from muster_criteria.labels import Labels, labelled
 from muster_criteria.measured import Measured, StageResult
-from muster_criteria.sku_files.limits import labelled
 from muster_criteria.sku_files.model import Sku
 
 PRESENCE_PROBE = "inventory"

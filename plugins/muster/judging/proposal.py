@@ -1,42 +1,44 @@
 """Computes which verdicts of the fleet a proposed SKU revision or peer snapshot would change. Records nothing.
 
-Both sides, what is used now and what is proposed, are judged by the fleet sweep from the stored results. Limits that
-need more than numbers of one stage (texts, spreads, limits relative to another measurement) and coverage are the stage
-judge's: ``reevaluate`` judges one run by them too.
+Both sides, what is used now and what is proposed, are judged from the stored results by the judge of production, as
+``reevaluate`` judges one run; its prefilter leaves out those nodes of which neither side has anything to say.
 """
 
 from __future__ import annotations
 
 import dataclasses
-import datetime
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Hashable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
+
+import pandas as pd
 
 from muster import store
 from muster.errors import MusterError, UnknownRevision, UnknownSnapshot
+from muster.judging.case import NO_PEERS
+from muster.judging.reevaluate import judged_again
 from muster.judging.references import metrics
+from muster.model.runs import RunKey
 from muster.model.stages import STAGES
 from muster.settings import settings
+from muster_criteria.chassis import Chassis, joined
+from muster_criteria.fleet.peers.history import build_history
+from muster_criteria.fleet.series.readings import readings_of, together
+from muster_criteria.fleet.series.timeline import VISITS_MAX
+from muster_criteria.fleet.single import derived
 from muster_criteria.measured import BadResult, StageResult, parse_result
-from muster_criteria.model import Verdict
+from muster_criteria.model import Judgement, Verdict
+from muster_criteria.rows import rows_of
 from muster_criteria.sku_files.model import Sku, SkuError
 from muster_criteria.sku_files.skus import load_sku
-
-if TYPE_CHECKING:
-    import pandas as pd
-
-    from muster_criteria.fleet.peers.snapshot import Snapshot
-
-NOT_MEASURED = "NONE"
-"""The sweep's verdict on a node without comparable measurements."""
+from muster_criteria.stage.case import Case
+from muster_criteria.stage.prefilter import conspicuous, shape, small_margins
 
 
 @dataclasses.dataclass(frozen=True)
 class Outcome:
-    """A node's verdict on one stage ``now`` and as ``proposed``: FAIL, RETEST, WARN, PASS or NONE.
+    """A node's verdict on one stage: as ``recorded``, by what is used ``now``, and as ``proposed``.
 
-    ``recorded``: the verdict in the records. ``reason``: the gravest finding of the graver side.
+    ``reason``: of the graver of the last two.
     """
 
     node: str
@@ -45,8 +47,8 @@ class Outcome:
     level: str
     simulated: bool
     recorded: Verdict
-    now: str
-    proposed: str
+    now: Verdict
+    proposed: Verdict
     reason: str
 
     @property
@@ -137,82 +139,88 @@ def _proposed_sku(name: str, skus: str) -> Sku:
 
 
 def _outcomes(stages: Sequence[store.latest.LatestStage], now: _Side, proposed: _Side) -> Iterator[Outcome]:
-    if not stages:
+    """The prefilter finds what goes to the judge; of the others, those that measured the same share a verdict."""
+    cases = {each.node: case for each in stages if (case := _case(each, now.sku)) is not None}
+    if not cases:
         return
-    judged = [_judged(stages, side) for side in (now, proposed)]
+    sides = (now, proposed)
+    named = set[str]().union(*(_small_margins(stages, cases, side) for side in sides))
+    alike: dict[Hashable, tuple[Judgement, Judgement]] = {}
     for each in stages:
-        now_is, then = (str(table["verdict"].get(each.node, NOT_MEASURED)) for table in judged)
-        graver = judged[_GRAVITY.index(then) >= _GRAVITY.index(now_is)]
-        yield Outcome(
-            each.node, each.sku, each.stage, each.level, each.simulated, each.verdict, now_is, then,
-            str(graver["reason"].get(each.node, "")),
-        )  # fmt: skip
-
-
-_GRAVITY = (NOT_MEASURED, "PASS", "WARN", "RETEST", "FAIL")
-
-
-def _judged(stages: Sequence[store.latest.LatestStage], side: _Side) -> pd.DataFrame:
-    """The sweep's verdicts on these results of one stage (see ``sweep.VERDICTS``), by node."""
-    from muster_criteria.fleet.peers.history import build_history
-    from muster_criteria.fleet.series.readings import together
-    from muster_criteria.fleet.series.timeline import VISITS_MAX
-    from muster_criteria.fleet.sweep import sweep
-
-    first = stages[0]
-    snapshot = _snapshot(first, side)
-    compare = side.sku.programme.compare
-    earlier = store.measured.fleet_readings(
-        first.sku, first.level, metrics(side.sku), simulated=first.simulated, visits=VISITS_MAX + 1
-    )
-    current = {f"{each.dag_id}/{each.run_id}/{each.stage}" for each in stages}
-    earlier = earlier[~earlier["run"].isin(current)].reset_index(drop=True)
-    history = build_history(earlier, snapshot, compare) if len(earlier) else None
-    today = together(frame for each in stages for frame in _readings(each, side.sku))
-    return sweep(today, snapshot, history, compare, skus={side.sku.name: side.sku}, stage=first.stage).verdicts
-
-
-def _snapshot(of: store.latest.LatestStage, side: _Side) -> Snapshot:
-    """The side's snapshot; an empty one where there are no peers yet."""
-    from muster_criteria.fleet.peers.snapshot import build_snapshot
-    from muster_criteria.fleet.series.readings import together
-
-    if side.snapshot:
-        return store.peers.load(side.snapshot, of.sku, of.level, simulated=of.simulated)
-    return build_snapshot(together([]), datetime.datetime.now(datetime.UTC), side.sku.programme.compare)
-
-
-def _readings(of: store.latest.LatestStage, sku: Sku) -> Iterator[pd.DataFrame]:
-    """Readings of a stage's result and of its repeats, as the stage's judge takes them."""
-    from muster_criteria.fleet.series.readings import readings_of
-    from muster_criteria.fleet.single import derived
-    from muster_criteria.rows import rows_of
-    from muster_criteria.stage import retests
-
-    attempts = list(_parsed(of))
-    if not attempts:
-        return
-    result, others = attempts[-1][1], tuple[StageResult, ...]()
-    if retests.repeatable(sku, of.stage, of.level):
-        result, others = retests.arranged(attempts[:-1], result, sku, of.stage, of.level)
-    rows = [row for row in rows_of(result, sku) if not row.refused]
-    for run, measured, made in [
-        (f"{of.dag_id}/{of.run_id}/{of.stage}", result, [*rows, *derived(rows, sku.programme.derive)]),
-        *((each.job_id, each, retests.repeated_rows(each, sku)) for each in others),
-    ]:
-        yield readings_of(
-            made, node=of.node, at=measured.started_at, run=run, sku=sku.name, environment=measured.environment,
-            zone=of.zone,
-        )  # fmt: skip
-
-
-def _parsed(of: store.latest.LatestStage) -> Iterable[tuple[Verdict, StageResult]]:
-    """Attempts that can be read, each job once."""
-    jobs: dict[str, tuple[Verdict, StageResult]] = {}
-    for attempt in of.attempts:
-        try:
-            result = parse_result(attempt.result)
-        except BadResult:
+        case = cases.get(each.node)
+        if case is None:
             continue
-        jobs[result.job_id] = (attempt.verdict, result)
-    return jobs.values()
+        own = each.node in named or each.verdict in (Verdict.WARN, Verdict.FAIL)
+        own = own or any(conspicuous(dataclasses.replace(case, sku=side.sku)) for side in sides)
+        kind = None if own else tuple(shape(dataclasses.replace(case, sku=side.sku), each.zone) for side in sides)
+        pair = alike.get(kind) or _judged(each, now, proposed)
+        if pair is None:
+            continue
+        if kind is not None and not (pair[0].findings or pair[1].findings):
+            alike[kind] = pair
+        yield _outcome(each, *pair)
+
+
+def _outcome(of: store.latest.LatestStage, now: Judgement, proposed: Judgement) -> Outcome:
+    graver = max(now, proposed, key=lambda each: (_GRAVITY.index(each.verdict), each is proposed))
+    return Outcome(
+        of.node, of.sku, of.stage, of.level, of.simulated, of.verdict, now.verdict, proposed.verdict, graver.reason
+    )
+
+
+_GRAVITY = (Verdict.SKIPPED, Verdict.PASS, Verdict.WARN, Verdict.PROVISIONAL, Verdict.INCONCLUSIVE, Verdict.FAIL)
+
+
+def _judged(of: store.latest.LatestStage, *sides: _Side) -> tuple[Judgement, Judgement] | None:
+    """The stage's judgement on either side, by the judge of production; None where it cannot be judged again."""
+    run = store.runs.get(RunKey(of.dag_id, of.run_id), node=of.node)
+    recorded = store.reporting.judgements(run.key, node=of.node)[of.stage]
+
+    def again(side: _Side) -> Judgement | None:
+        return judged_again(run, recorded, side.snapshot or NO_PEERS, lambda _: side.sku).outcome
+
+    now, proposed = map(again, sides)
+    return None if now is None or proposed is None else (now, proposed)
+
+
+def _case(of: store.latest.LatestStage, sku: Sku) -> Case | None:
+    """What the prefilter looks at: the last attempt's result with the BMC's readings; repeats are in ``others``."""
+    results = [result for attempt in of.attempts if (result := _parsed(attempt.result)) is not None]
+    if not results:
+        return None
+    result = joined(results[-1], Chassis.from_json(of.chassis) if of.chassis else None)
+    others = tuple(each for each in results[:-1] if each.job_id != result.job_id)
+    return Case(sku, of.stage, of.level, result, others=others)
+
+
+def _parsed(raw: bytes) -> StageResult | None:
+    try:
+        return parse_result(raw)
+    except BadResult:
+        return None
+
+
+def _small_margins(stages: Sequence[store.latest.LatestStage], cases: Mapping[str, Case], side: _Side) -> set[str]:
+    """The nodes of which a number has a small margin on this side."""
+    first, compare = stages[0], side.sku.programme.compare
+    snapshot = history = None
+    if side.snapshot:
+        snapshot = store.peers.load(side.snapshot, first.sku, first.level, simulated=first.simulated)
+        earlier = store.measured.fleet_readings(
+            first.sku, first.level, metrics(side.sku), simulated=first.simulated, visits=VISITS_MAX + 1
+        )
+        current = {f"{each.dag_id}/{each.run_id}/{each.stage}" for each in stages}
+        earlier = earlier[~earlier["run"].isin(current)].reset_index(drop=True)
+        history = build_history(earlier, snapshot, compare) if len(earlier) else None
+    today = together(_readings(each, cases[each.node], side.sku) for each in stages if each.node in cases)
+    return small_margins(today, side.sku, first.stage, snapshot, history)
+
+
+def _readings(of: store.latest.LatestStage, case: Case, sku: Sku) -> pd.DataFrame:
+    if case.result is None:
+        raise ValueError("a case of a stored result has one")
+    rows = [row for row in rows_of(case.result, sku) if not row.refused]
+    return readings_of(
+        [*rows, *derived(rows, sku.programme.derive)], node=of.node, at=case.result.started_at,
+        run=f"{of.dag_id}/{of.run_id}/{of.stage}", sku=sku.name, environment=case.result.environment, zone=of.zone,
+    )  # fmt: skip

@@ -62,16 +62,17 @@ def reevaluate(
         has = ", ".join(recorded) or "none"
         raise MusterError(f"run {run.run_id} has no verdict {f'on stage {stage!r}' if stage else 'at all'}: has {has}")
     find = _finder(run.sku, skus)
-    return [_reevaluated(run, each, as_of, find, waived_at) for each in chosen]
+    return [judged_again(run, each, as_of, find, waived_at) for each in chosen]
 
 
-def _reevaluated(
+def judged_again(
     run: Run,
     recorded: Judgement,
     as_of: str,
     find: Callable[[str], Sku],
-    waived_at: datetime.datetime | None,
+    waived_at: datetime.datetime | None = None,
 ) -> Reevaluated:
+    """One stage judged again; ``find``: the SKU by the revision cited; the other arguments as ``reevaluate``'s."""
     if recorded.stage not in STAGES:
         return Reevaluated(recorded, None, "it was judged together with other nodes, and cannot be judged alone")
     kept = store.raw.stage_bytes(run.key, recorded.stage, node=run.node)

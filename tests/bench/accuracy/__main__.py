@@ -15,8 +15,6 @@ from tests.bench.accuracy.bars import figures, missed
 from tests.bench.accuracy.evaluation import Size, evaluate
 from tests.bench.accuracy.muster_judge import MusterJudge
 from tests.bench.accuracy.report import tables
-from tests.bench.accuracy.tuning import FILE, tune
-from tests.bench.accuracy.tuning import Size as Tuning
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -29,11 +27,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--fleets", type=int, default=standard.fleets, help="independent fleets to share them")
     parser.add_argument("--fleet-nodes", type=int, default=standard.fleet_nodes, help="nodes of each fleet")
     parser.add_argument("--tuning", type=int, default=standard.tuning, help="further healthy nodes for its false fails")
-    parser.add_argument("--tune", action="store_true", help=f"only tune the baselines and write {FILE.name}")
     given = parser.parse_args(arguments)
-    if given.tune:
-        tune(given.seed, Tuning()).write()
-        return 0
     size = Size(given.trials, given.healthy, given.tuning, given.fleets, given.fleet_nodes)
     rows = evaluate(given.seed, size, MusterJudge)
     found = figures(rows)

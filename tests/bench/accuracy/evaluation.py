@@ -21,7 +21,7 @@ from tests.bench.accuracy.fleet import (
     draw_trials,
 )
 from tests.bench.accuracy.physics import Readings
-from tests.bench.accuracy.tuning import Table
+from tests.bench.accuracy.stored_limits import Table
 from tests.bench.accuracy.verdicts import Flags, Verdicts, shows
 
 VISITS = ("first", "later")

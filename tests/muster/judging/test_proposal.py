@@ -43,10 +43,14 @@ def test_a_stricter_floor_changes_the_verdict_of_the_slow_node_alone(judged: str
     found = propose(skus=str(stricter))
     (change,) = found.changes
     assert (change.node, change.stage, change.level, change.recorded) == ("n0", STAGE, LEVEL, Verdict.WARN)
-    assert (change.now, change.proposed) == ("RETEST", "FAIL")
-    assert change.reason.startswith("gpu3: memory_bandwidth")
+    assert (change.now, change.proposed) == (Verdict.WARN, Verdict.FAIL)
+    assert "gpu3" in change.reason
     assert len(found.outcomes) == NODES
-    assert {each.now for each in found.outcomes if each.node != "n0"} <= {"PASS", "WARN"}
+    assert {each.now for each in found.outcomes if each.node != "n0"} <= {
+        Verdict.PASS,
+        Verdict.WARN,
+        Verdict.PROVISIONAL,
+    }
     assert store.runs.by_id(judged) == before, "nothing is recorded"
 
 
@@ -82,7 +86,7 @@ def test_results_that_are_kept_no_longer_are_named(judged: str, stricter: Path) 
 def test_the_command_prints_changes_as_a_table_and_as_json(judged: str, stricter: Path, muster: Muster) -> None:  # noqa: F811
     status, out, _ = muster("judge", "--fleet", "--skus", str(stricter))
     assert status == 0
-    assert "RETEST" in out
+    assert "WARN" in out
     assert f"1 of {NODES} verdicts on {NODES} nodes would change." in out
     printed = json.loads(muster("judge", "--fleet", "--skus", str(stricter), "--json")[1])
     assert [(each["node"], each["proposed"]) for each in printed["changes"]] == [("n0", "FAIL")]

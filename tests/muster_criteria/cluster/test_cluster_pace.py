@@ -71,7 +71,7 @@ def test_small_differences_warn_from_where_healthy_nodes_end() -> None:
 def test_the_limits_are_those_of_the_programme() -> None:
     sent = block(4)
     slow(sent, "n1", factor=1.055)
-    wide = [limit.model_copy(update={"ceiling": 20.0}) for limit in PROGRAMME.limits]
+    wide = [limit.model_copy(update={"value": 20.0}) for limit in PROGRAMME.limits]
     generous = PROGRAMME.model_copy(update={"limits": tuple(wide)})
     assert verdicts(judge_block(members(sent), generous)) == {Verdict.PASS}
 

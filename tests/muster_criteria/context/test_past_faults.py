@@ -1,22 +1,10 @@
-"""Earlier failures of a part are in the frame and in its findings, and decide nothing."""
+"""Earlier failures of a part are in its findings, and decide nothing."""
 
 from __future__ import annotations
 
 import dataclasses
 
-from muster_criteria.rows import rows_of
-from muster_criteria.stage.frame import build_frame
 from tests.muster_criteria.nodes import MakeCase
-
-
-def test_the_frame_says_of_each_device_how_often_it_failed(case: MakeCase) -> None:
-    healthy = case("thermal")
-    frame = build_frame(
-        rows_of(healthy.result(), healthy.sku), healthy.sku, "thermal", previous_faults={"gpu3": 2, "gpu99": 1}
-    )
-    by_device = frame.groupby("device")["previous_faults"].agg(["min", "max"])
-    assert set(by_device.loc["gpu3"]) == {2}
-    assert set(by_device.drop("gpu3")["max"]) == {0}
 
 
 def test_what_is_found_says_so_and_nothing_else_changes(case: MakeCase) -> None:

@@ -1,5 +1,5 @@
 """What must hold with references frozen, for any result of a SKU: worse is never better, less is never well, order is
-nothing, units are checked, and nonsense neither raises nor passes. And the sweep finds what the judge finds.
+nothing, units are checked, and nonsense neither raises nor passes.
 """
 
 from __future__ import annotations
@@ -9,21 +9,16 @@ import json
 import random
 from typing import Any
 
-import pandas as pd
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from muster_criteria.fleet.peers.references import References
-from muster_criteria.fleet.series.readings import DAY_S, readings_of, together
-from muster_criteria.fleet.sweep import sweep
+from muster_criteria.fleet.series.readings import DAY_S
 from muster_criteria.measured import BadResult, parse_result
 from muster_criteria.model import Judgement, Lack, Severity, Verdict
-from muster_criteria.rows import rows_of
-from muster_criteria.sku_files.model import Sku
 from muster_criteria.stage.case import Case as JudgeCase
 from muster_criteria.stage.judge import judge
-from muster_criteria.stage.rules import FLEET_KINDS
 from tests.muster_criteria.conftest import DAY
 from tests.muster_criteria.nodes import Case, MakeCase
 from tests.muster_criteria.violations import violations
@@ -183,47 +178,3 @@ def test_a_required_figure_that_says_nothing_never_passes(
         row["value"] = dice.choice([-1e18, 1e18])
 
     assert judged(spoilt, references).verdict in NOT_WELL
-
-
-def _by_judge(judgement: Judgement) -> set[tuple[str, ...]]:
-    return {
-        (each.device, each.metric, ",".join(f"{key}={value}" for key, value in each.labels), each.rule,
-         "fail" if each.severity is Severity.CRITICAL else "outlier")
-        for each in judgement.findings if each.rule in FLEET_KINDS
-    }  # fmt: skip
-
-
-@settings(max_examples=times(4))
-@given(seed=SEEDS, nodes=st.integers(1, 5))
-def test_the_sweep_of_a_fleet_finds_what_the_judge_finds_on_each_node(
-    case: MakeCase, references: References, h100: Sku, seed: int, nodes: int
-) -> None:
-    """Same findings and same requests for a second reading, so that the published accuracy is production's."""
-    dice = random.Random(seed)
-    frames: list[pd.DataFrame] = []
-    judgements: dict[str, Judgement] = {}
-    for number in range(nodes):
-        spoilt = noisy(case("performance"), dice, 0.01)
-        spoilt.raw["node"] = f"node-{number}"
-        for row in dice.sample(compared(spoilt), dice.randrange(4)):
-            row["value"] *= dice.choice([0.7, 0.9, 0.95, 1.05, 1.2])
-        result = spoilt.result()
-        judgements[result.node] = judged(spoilt, references)
-        usable = [row for row in rows_of(result, h100) if not row.refused]
-        frames.append(
-            readings_of(
-                usable, node=result.node, at=DAY * DAY_S, run="now", sku=h100.name, environment=result.environment
-            )
-        )
-    found = sweep(together(frames), references.snapshot, references.history, h100.programme.compare)
-    rows = found.findings[found.findings["rule"].isin(FLEET_KINDS)]
-    columns = (rows[name].astype(str) for name in ("node", "device", "metric", "labels", "rule", "breach"))
-    by_sweep: dict[str, set[tuple[str, ...]]] = {node: set() for node in judgements}
-    repeats = {node for node, *_, breach in zip(*columns, strict=True) if breach == "retest"}
-    columns = (rows[name].astype(str) for name in ("node", "device", "metric", "labels", "rule", "breach"))
-    for node, *finding, breach in zip(*columns, strict=True):
-        by_sweep[node].add((*finding, "fail" if breach == "fail" else "outlier"))
-
-    assert by_sweep == {node: _by_judge(judgement) for node, judgement in judgements.items()}
-    unfailed = {node for node, judgement in judgements.items() if judgement.verdict is not Verdict.FAIL}
-    assert repeats & unfailed == {node for node in unfailed if judgements[node].repeat}

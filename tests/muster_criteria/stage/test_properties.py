@@ -13,9 +13,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from muster_criteria.devices import kind_of
+from muster_criteria.kinds.kind import Times
 from muster_criteria.measured import BadResult
 from muster_criteria.model import FaultClass, Judgement, Lack, Verdict
-from muster_criteria.sku_files.limits import Limit, Times
+from muster_criteria.sku_files.limits import Limit
 from muster_criteria.sku_files.skus import list_skus
 from muster_criteria.stage.case import Case as JudgeCase
 from muster_criteria.stage.judge import judge
@@ -83,7 +84,7 @@ def limits_on(spoilt: Case, row: dict[str, Any]) -> list[Limit]:
 def worse(spoilt: Case, row: dict[str, Any]) -> float:
     """+1 where a higher value is worse, −1 where a lower one is, 0 where nothing simple says."""
     limits = limits_on(spoilt, row)
-    if row["value"] is None or any(isinstance(getattr(limit, limit.key), Times) for limit in limits):
+    if row["value"] is None or any(isinstance(limit.value, Times) for limit in limits):
         return 0.0
     upwards = {limit.key in ("ceiling", "at_most", "siblings_at_most") or limit.number == 0.0 for limit in limits}
     return (1.0 if upwards.pop() else -1.0) if len(upwards) == 1 else 0.0

@@ -7,21 +7,21 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
-import pandas as pd
 import pytest
 
+from muster_criteria.kinds.kind import Times
 from muster_criteria.rows import PRESENCE, Row, rows_of
-from muster_criteria.sku_files.limits import INVENTORY_KEYS, Limit, Times
+from muster_criteria.sku_files.limits import Limit
 from muster_criteria.sku_files.model import Sku
 from muster_criteria.sku_files.skus import list_skus
-from muster_criteria.stage.frame import build_frame
-from muster_criteria.stage.rules import RULES, Rule, applicable
+from muster_criteria.stage.frame import Frame, build_frame
+from muster_criteria.stage.rules import RULES, Rule
 from tests.muster_criteria.nodes import MakeCase, shipped
 from tests.muster_criteria.violations import violations
 
 MakeLimit = Callable[..., Limit]
 KINDS = {
-    (limit.key, limit.breach, limit.device, type(getattr(limit, limit.key))): (name, index)
+    (limit.key, limit.breach, limit.device, type(limit.value)): (name, index)
     for name in list_skus()
     for index, limit in enumerate(shipped(name).all_limits)
 }
@@ -44,12 +44,16 @@ def row(
     return Row("probe", limit.metric, device, labels, unit, number, text, 5, spread, "")
 
 
-def judged(sku: Sku, limits: Sequence[Limit], rows: Sequence[Row], stage: str = "intake") -> pd.DataFrame:
+def judged(sku: Sku, limits: Sequence[Limit], rows: Sequence[Row], stage: str = "intake") -> Frame:
     return build_frame(rows, sku.model_copy(update={"limits": tuple(limits), "inventory": ()}), stage)
 
 
-def broken(frame: pd.DataFrame) -> dict[str, list[int]]:
-    return {column: rows for column, rows in violations(frame, applicable(frame)).items() if rows}
+def broken(frame: Frame) -> dict[str, list[int]]:
+    return {
+        column: rows
+        for column, rows in violations(frame.margins(frame.applicable()), frame.applicable()).items()
+        if rows
+    }
 
 
 def just(value: float, towards: float) -> float:
@@ -60,7 +64,7 @@ def edge(limit: Limit) -> tuple[list[Row], list[Row]]:
     """Rows just inside and just outside of a limit; where there are several, the first is the one on the edge."""
     device = limit.device if limit.device in ("node", "memory") else f"{limit.device}0"
     inside, outside = (DOWN, UP) if limit.key in ("ceiling", "at_most", "siblings_at_most") else (UP, DOWN)
-    value: Any = getattr(limit, limit.key)
+    value: Any = limit.value
     if limit.key == "spread_at_most":
         return [row(limit, device, 1.0, value / 100)], [row(limit, device, 1.0, just(value / 100, UP))]
     if isinstance(value, Times):
@@ -87,7 +91,7 @@ def edge(limit: Limit) -> tuple[list[Row], list[Row]]:
 def test_every_shipped_limit_breaks_just_outside_and_not_just_inside(name: str, index: int) -> None:
     sku = shipped(name)
     limit = sku.all_limits[index]
-    kind = "expected" if limit.key in INVENTORY_KEYS else limit.key
+    kind = limit.kind.rule
     inside, outside = edge(limit)
     stage = limit.stages[0] if limit.stages else "thermal"
 
@@ -109,7 +113,7 @@ def test_a_limit_keeps_to_its_metric_device_labels_and_stage(name: str, index: i
         others.append(Row(bad.probe, bad.metric, bad.device, (), bad.unit, bad.value, bad.text, 1, bad.spread, ""))
 
     for other in others:
-        assert not applicable(judged(sku, [limit], [other, *outside[1:]], "thermal")) or outside[1:]
+        assert not judged(sku, [limit], [other, *outside[1:]], "thermal").applicable() or outside[1:]
         assert 0 not in {at for rows in broken(judged(sku, [limit], [other, *outside[1:]])).values() for at in rows}
     if limit.stages:
         assert broken(judged(sku, [limit], outside, "thermal")) == {}
@@ -159,8 +163,8 @@ def test_a_limit_relative_to_nothing_says_nothing(h100: Sku, make_limit: MakeLim
     other = Row("p", "other", "node", (), "count", 5.0, None, 1, None, "")
     twice = [other, Row("q", "other", "node", (), "count", 6.0, None, 1, None, "")]
 
-    assert not applicable(judged(h100, [limit], [row(limit, "node", 1.0)]))
-    assert not applicable(judged(h100, [limit], [row(limit, "node", 1.0), *twice]))
+    assert not judged(h100, [limit], [row(limit, "node", 1.0)]).applicable()
+    assert not judged(h100, [limit], [row(limit, "node", 1.0), *twice]).applicable()
     assert broken(judged(h100, [limit], [row(limit, "node", 1.0), other])) == {"floor_fail": [0]}
 
 
@@ -178,9 +182,9 @@ def test_another_unit_is_not_compared(h100: Sku, make_limit: MakeLimit) -> None:
 
     frame = judged(h100, [limit], [row(limit, "gpu0", 3_000_000.0, unit="MB/s")])
 
-    assert not applicable(frame)
+    assert not frame.applicable()
     assert not frame["usable"].any()
-    assert "GB/s" in frame["note"].iloc[0]
+    assert "GB/s" in frame["note"][0]
 
 
 def test_no_rule_says_anything_of_what_was_not_measured(h100: Sku, make_limit: MakeLimit) -> None:
@@ -189,14 +193,14 @@ def test_no_rule_says_anything_of_what_was_not_measured(h100: Sku, make_limit: M
         for keys in ({"floor": 1}, {"ceiling": 1}, {"exactly": 1}, {"spread_at_most": 1}, {"siblings_at_least": 0.5})
     ]
 
-    assert not applicable(judged(h100, limits, [row(limits[0], f"gpu{n}", None, 0.5) for n in range(8)]))
+    assert not judged(h100, limits, [row(limits[0], f"gpu{n}", None, 0.5) for n in range(8)]).applicable()
 
 
 @pytest.mark.parametrize("rows", [[], [None]])
 def test_an_empty_frame_breaks_nothing_and_nothing_breaks(h100: Sku, make_limit: MakeLimit, rows: list[Any]) -> None:
     limit = make_limit(metric="m", device="gpu", floor=1)
 
-    assert not applicable(judged(h100, [limit], [row(limit, "gpu0", value) for value in rows]))
+    assert not judged(h100, [limit], [row(limit, "gpu0", value) for value in rows]).applicable()
 
 
 def test_texts_are_compared_as_texts(h100: Sku, make_limit: MakeLimit) -> None:
@@ -214,8 +218,9 @@ def test_a_device_that_is_missing_and_one_too_many(case: MakeCase) -> None:
 
     frame = build_frame(rows_of(spoilt.result(), spoilt.sku), spoilt.sku, "intake")
 
-    wrong = frame.loc[frame["expected_devices_fail"] < 0, ["metric", "device", "value"]].values.tolist()
-    assert wrong == [[PRESENCE, "gpu3", 0.0], [PRESENCE, "gpu8", 1.0]]
+    rows = [frame.row(at) for at in np.flatnonzero(frame["expected_devices_fail"] < 0)]
+    wrong = [(row["metric"], row["device"], row["value"]) for row in rows]
+    assert wrong == [(PRESENCE, "gpu3", 0.0), (PRESENCE, "gpu8", 1.0)]
 
 
 def test_each_rule_has_a_column_of_its_own() -> None:

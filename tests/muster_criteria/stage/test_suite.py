@@ -14,7 +14,7 @@ from hypothesis.extra import numpy as arrays
 
 from muster_criteria.model import Lack, Verdict
 from muster_criteria.stage import suite
-from muster_criteria.stage.rules import RULES, applicable
+from muster_criteria.stage.rules import RULES
 from muster_criteria.stage.suite import SuiteError, build_suite, unexpected_rows
 from tests.muster_criteria.nodes import MakeCase
 from tests.muster_criteria.violations import violations
@@ -31,7 +31,7 @@ def test_great_expectations_agrees_with_the_rules_on_any_margins(data: st.DataOb
         rule.column: data.draw(arrays.arrays(np.float64, rows, elements=MARGINS)) for rule in RULES if rule in rules
     }
     frame = pd.DataFrame(columns)
-    expectations = applicable(frame)
+    expectations = tuple(rule for rule in RULES if rule.column in frame and frame[rule.column].notna().any())
 
     found = unexpected_rows(frame, expectations)
 

@@ -24,9 +24,9 @@ from muster_criteria.cluster.plan import block_needs
 from muster_criteria.cluster.presence import judge_presence
 from muster_criteria.cluster.stragglers import judge_pace
 from muster_criteria.cluster.training import judge_training, mfu_of
+from muster_criteria.labels import labelled
 from muster_criteria.measured import Measured
 from muster_criteria.model import Gap, Judgement, Lack, Observation
-from muster_criteria.sku_files.limits import labelled
 from muster_criteria.sku_files.model import BlockProgramme
 from muster_criteria.sku_files.programme import Need
 from muster_criteria.stage.coverage import Tally

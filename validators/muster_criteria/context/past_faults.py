@@ -3,19 +3,16 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterable
-
-import pandas as pd
+from collections.abc import Iterable, Mapping
 
 from muster_criteria.model import Finding, Severity
 
 
-def with_past(findings: Iterable[Finding], frame: pd.DataFrame) -> list[Finding]:
+def with_past(findings: Iterable[Finding], past: Mapping[str, int]) -> list[Finding]:
     """The findings; those above severity ``info`` name the number of earlier runs in which their part failed.
 
-    ``frame``: the judged one, for its column ``previous_faults``.
+    ``past``: {device: earlier runs in which the part that sits there failed}.
     """
-    past = dict(zip(frame["device"], frame["previous_faults"], strict=True))
     return [
         dataclasses.replace(
             each, summary=f"{each.summary} It failed in {count} {'run' if count == 1 else 'runs'} before."

@@ -1,4 +1,4 @@
-"""One node's result against the fleet: results of the fleet's rules as columns of the judge's frame."""
+"""Results against the fleet: results of the fleet's rules as columns of the judge's frame."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import dataclasses
 from collections.abc import Mapping, Sequence
 
 import numpy as np
+import numpy.typing as npt
 import pandas as pd
 
 from muster_criteria.devices import kind_of
@@ -14,7 +15,7 @@ from muster_criteria.fleet.peers.distances import Distances
 from muster_criteria.fleet.peers.references import References
 from muster_criteria.fleet.series.comparisons import Comparison, Derivation
 from muster_criteria.fleet.series.keyed import INDEX_UNIT, Codes, Numbers
-from muster_criteria.fleet.series.readings import readings_of, together
+from muster_criteria.fleet.series.readings import as_readings, group_of, together
 from muster_criteria.fleet.verdicts import RuleResult, judge_readings
 from muster_criteria.labels import labels_of, labels_text
 from muster_criteria.rows import Row
@@ -29,19 +30,37 @@ REFERENCE_COLUMNS = ("peers_median", "peers_count", "peers_distance", "history_m
 """The frame's columns for a row's references; distances are shares, positive where the row is above."""
 REFERENCE_COLUMNS_OF = {"peers": (("peers_median", "peers_distance"),), "drift": (("history_median", "drift"),)}
 
+_NOTES = {
+    "index": "1 − the median of its metrics' distances from the peers",
+    "given": "the family's index without what the other metric explains of it",
+    "level": "relative to the peers",
+}
 
 Runs = Mapping[int, tuple[float, ...]]
 """Position of a row → its value in each run, the judged result's first."""
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
-class Compared:
-    """One result compared with the fleet. ``rows``: the result's, then those made for the fleet's rules.
+class Subject:
+    """One node's result as it is compared: its ``rows``, its name in history and repeats, and its ``References``."""
 
-    ``columns``: for the frame, aligned with ``rows``. ``runs``: the values of each run, for rows with several.
+    rows: Sequence[Row]
+    node: str
+    sku: str
+    environment: Mapping[str, str | None]
+    references: References
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class Compared:
+    """Results compared with the fleet. ``rows``: each result's, then those made for the fleet's rules.
+
+    ``cases``: the position of each row's subject, ascending. ``columns``: for the frame, aligned with ``rows``.
+    ``runs``: the values of each run, for rows with several.
     """
 
     rows: tuple[Row, ...]
+    cases: Codes
     columns: Mapping[str, Numbers]
     runs: Runs
 
@@ -51,13 +70,18 @@ def derived(rows: Sequence[Row], derivations: Sequence[Derivation]) -> list[Row]
 
     What a row is divided by carries the same labels, or none at all. Nothing is made of a row in another unit.
     """
-    known = {(row.metric, row.device, row.labels): row for row in rows if row.value is not None and not row.refused}
+    wanted = {name for each in derivations for name in (each.of, each.per)}
+    known = {
+        (row.metric, row.device, row.labels): row
+        for row in rows
+        if row.metric in wanted and row.value is not None and not row.refused
+    }
     made = []
     for each in derivations:
         for (metric, device, labels), row in known.items():
-            per = known.get((each.per, device, labels)) or known.get((each.per, device, ()))
-            if (metric, kind_of(device), row.unit) != (each.of, each.device, each.of_unit):
+            if (metric, row.unit) != (each.of, each.of_unit) or kind_of(device) != each.device:
                 continue
+            per = known.get((each.per, device, labels)) or known.get((each.per, device, ()))
             if per is None or per.unit != each.per_unit or not per.value:
                 continue
             value = each.times * float(row.value or 0.0) / float(per.value) ** each.power
@@ -68,36 +92,56 @@ def derived(rows: Sequence[Row], derivations: Sequence[Derivation]) -> list[Row]
     return made
 
 
-def compare(
-    rows: Sequence[Row],
-    comparisons: Sequence[Comparison],
-    references: References,
-    *,
-    node: str,
-    sku: str,
-    environment: Mapping[str, str | None],
-) -> Compared:
-    """Judge a result's rows by the fleet; see ``Compared``."""
-    usable = [position for position, row in enumerate(rows) if _usable(row)]
-    readings = readings_of(
-        [rows[position] for position in usable],
-        node=node,
-        at=0.0,
-        run=NOW,
-        sku=sku,
-        environment=environment,
-        zone=references.zone,
-    )
-    if references.repeats is not None:
-        readings = together([readings, references.repeats])
-    measured, results = judge_readings(
-        readings, comparisons, references.snapshot, references.history, references.budget
-    )
-    return _Table(rows, np.array(usable, dtype=np.int64), measured, results, comparisons).compared()
+def compare(subjects: Sequence[Subject], comparisons: Sequence[Comparison]) -> Compared:
+    """Judge the rows of these results by the fleet; see ``Compared``.
+
+    All have one snapshot, history and budget, and each is of another node.
+    """
+    rows = [row for each in subjects for row in each.rows]
+    case = np.repeat(np.arange(len(subjects)), [len(each.rows) for each in subjects])
+    usable = np.array([at for at, row in enumerate(rows) if _usable(row)], dtype=np.int64)
+    readings = _readings([rows[at] for at in usable], case[usable], subjects)
+    repeats = [each.references.repeats for each in subjects if each.references.repeats is not None]
+    if repeats:
+        readings = together([readings, *repeats])
+    first = subjects[0].references
+    measured, results = judge_readings(readings, comparisons, first.snapshot, first.history, first.budget)
+    return _Table(rows, case, usable, measured, results, comparisons, [each.node for each in subjects]).compared()
 
 
 def _usable(row: Row) -> bool:
     return row.value is not None and not row.refused and bool(np.isfinite(row.value))
+
+
+def _readings(rows: Sequence[Row], case: Codes, subjects: Sequence[Subject]) -> pd.DataFrame:
+    def of_case(values: Sequence[str]) -> pd.Categorical:
+        names = list(dict.fromkeys(values))
+        number = {name: at for at, name in enumerate(names)}
+        return _coded(np.array([number[each] for each in values], dtype=np.int64)[case], names)
+
+    columns = {
+        "node": of_case([each.node for each in subjects]),
+        "device": _category([row.device for row in rows]),
+        "group": of_case([group_of(each.sku, each.environment, each.references.zone) for each in subjects]),
+        "sku": of_case([each.sku for each in subjects]),
+        "metric": _category([row.metric for row in rows]),
+        "labels": _category([labels_text(row.labels) for row in rows]),
+        "unit": _category([row.unit for row in rows]),
+        "value": np.array([row.value for row in rows], dtype=np.float64),
+        "at": np.zeros(len(rows)),
+        "run": _category([NOW] * len(rows)),
+    }
+    return as_readings(pd.DataFrame(columns))
+
+
+def _category(names: Sequence[str]) -> pd.Categorical:
+    number: dict[str, int] = {}
+    codes = np.fromiter((number.setdefault(name, len(number)) for name in names), dtype=np.int64, count=len(names))
+    return _coded(codes, list(number))
+
+
+def _coded(codes: Codes, names: list[str]) -> pd.Categorical:
+    return pd.Categorical.from_codes(codes, pd.Index(names, dtype="str"))
 
 
 class _Table:
@@ -106,41 +150,48 @@ class _Table:
     def __init__(
         self,
         rows: Sequence[Row],
+        case: Codes,
         usable: Codes,
         measured: Distances,
         results: Sequence[RuleResult],
         comparisons: Sequence[Comparison],
+        nodes: Sequence[str],
     ) -> None:
-        self._rows = list(rows)
-        self._measured, self._results, self._comparisons = measured, results, comparisons
+        self._rows, self._cases = list(rows), case.tolist()
+        self._measured, self._results = measured, results
         of = measured.readings
-        self._at: dict[tuple[str, str, str, str], int] = {}
-        for position in usable:
-            row = rows[position]
-            self._at[row.device, row.metric, labels_text(row.labels), row.unit] = int(position)
-        for reading in np.flatnonzero(of.row < 0):
+        number, case_of = (
+            {id(each): at for at, each in enumerate(comparisons)},
+            {name: at for at, name in enumerate(nodes)},
+        )
+        self._by = np.array([number[id(each.comparison)] for each in of.catalogue] or [-1], dtype=np.float64)
+        self._higher = np.array([each.comparison.worse == "higher" for each in of.catalogue] or [False])
+        self._case_of = np.array([case_of.get(name, -1) for name in of.nodes] or [-1])
+        items, distinct = pd.factorize(of.item)
+        self._item = items.astype(np.int64)
+        self._at: Codes = np.full(len(distinct), -1, dtype=np.int64)
+        """Position of the row of each item; what only an earlier run measured has none."""
+        own = (of.row >= 0) & (of.row < len(usable))
+        self._at[self._item[own]] = usable[of.row[own]]
+        made = np.flatnonzero(of.row < 0)
+        for reading in made[np.sort(np.unique(self._item[made], return_index=True)[1])].tolist():
             series = of.catalogue[of.series[reading]]
-            what = "given" if series.given else "index"
-            self._place(of.devices[of.device[reading]], series.key[1], series.key[2], float(of.value[reading]), what)
+            device, what = of.devices[of.device[reading]], "given" if series.given else "index"
+            self._at[self._item[reading]] = self._make(reading, device, series.key[1], float(of.value[reading]), what)
 
-    def _place(self, device: str, metric: str, labels: str, value: float, what: str) -> int:
-        """The position of such a made row; it is made where it is not there yet."""
-        key = (device, metric, labels, INDEX_UNIT)
-        if key not in self._at:
-            note = {
-                "index": "1 − the median of its metrics' distances from the peers",
-                "given": "the family's index without what the other metric explains of it",
-                "level": "relative to the peers",
-            }
-            self._at[key] = len(self._rows)
-            self._rows.append(
-                Row(FLEET_PROBE, metric, device, labels_of(labels), INDEX_UNIT, value, None, 1, None, note[what])
-            )
-        return self._at[key]
+    def _make(self, reading: int, device: str, metric: str, value: float, what: str) -> int:
+        """The position of a row that is made of others."""
+        of = self._measured.readings
+        labels = labels_of(of.catalogue[of.series[reading]].key[2])
+        self._rows.append(Row(FLEET_PROBE, metric, device, labels, INDEX_UNIT, value, None, 1, None, _NOTES[what]))
+        self._cases.append(int(self._case_of[of.node[reading]]))
+        return len(self._rows) - 1
 
     def compared(self) -> Compared:
-        """The columns of all rules."""
-        placed = [(rule, *self._positions(rule)) for rule in self._results]  # before counting: this may make rows
+        """The columns of all rules, the rows of each case together."""
+        levels: dict[int, int] = {}
+        placed = [(rule, *self._positions(rule, levels)) for rule in self._results]  # first: this may make rows
+        self._made = np.array([row.probe == FLEET_PROBE for row in self._rows], dtype=np.bool_)
         columns = {name: np.full(len(self._rows), np.nan) for name in REFERENCE_COLUMNS}
         for rule, elements, at in placed:
             columns |= self._columns(rule, elements, at)
@@ -149,23 +200,28 @@ class _Table:
                 columns[distance][at] = self._worse(rule, at, elements) * rule.share[elements]
             if rule.rule == "peers":
                 columns["peers_count"][at] = rule.visits[elements]
-        return Compared(tuple(self._rows), columns, self._runs())
+        cases = np.array(self._cases, dtype=np.int64)
+        order = np.argsort(cases, kind="stable")
+        place = np.empty(len(order), dtype=np.int64)
+        place[order] = np.arange(len(order))
+        return Compared(
+            tuple(self._rows[at] for at in order.tolist()),
+            cases[order],
+            {name: column[order] for name, column in columns.items()},
+            {int(place[at]): values for at, values in self._runs().items()},
+        )
 
     def _runs(self) -> Runs:
-        of = self._measured.readings
-        repeated = pd.Series(of.item).duplicated(keep=False).to_numpy()
+        repeated = pd.Series(self._item).duplicated(keep=False).to_numpy()
         found: dict[int, tuple[float, ...]] = {}
-        for reading in np.flatnonzero(repeated):  # this result's readings stand before those of other runs
-            series, device = of.catalogue[of.series[reading]], of.devices[of.device[reading]]
-            at = self._at.get((device, *series.key[1:]), -1)
+        for reading in np.flatnonzero(repeated):  # a result's own readings stand before those of other runs
+            at = int(self._at[self._item[reading]])
             if at >= 0:
-                found[at] = (*found.get(at, ()), float(of.value[reading]))
+                found[at] = (*found.get(at, ()), float(self._measured.readings.value[reading]))
         return found
 
     def _columns(self, rule: RuleResult, elements: Codes, at: Codes) -> dict[str, Numbers]:
-        number = {id(each): float(position) for position, each in enumerate(self._comparisons)}
-        of = self._measured.readings
-        by = np.array([number[id(of.catalogue[series].comparison)] for series in of.series[rule.reading[elements]]])
+        series = self._measured.readings.series[rule.reading[elements]]
         worse, found = self._worse(rule, at, elements), {}
         for breach, margin in (("fail", rule.fail[elements]), ("warn", rule.retest[elements])):
             share = rule.share[elements]
@@ -174,7 +230,7 @@ class _Table:
             for suffix, values in (
                 ("", margin),
                 ("_at", rule.expected[elements] * (1.0 + worse * threshold)),
-                ("_by", by),
+                ("_by", self._by[series]),
                 ("_expected", rule.expected[elements]),
                 ("_share", share),
                 ("_count", rule.visits[elements]),
@@ -188,24 +244,22 @@ class _Table:
 
     def _worse(self, rule: RuleResult, at: Codes, elements: Codes) -> Numbers:
         """+1 where more is worse; a family's index and a node's level fall where things get worse."""
-        of = self._measured.readings
-        higher = [of.catalogue[series].comparison.worse == "higher" for series in of.series[rule.reading[elements]]]
-        made = [self._rows[position].probe == FLEET_PROBE and rule.rule not in NODE_RULES for position in at]
-        return np.where(np.array(higher, dtype=bool) & ~np.array(made, dtype=bool), 1.0, -1.0)
+        higher = self._higher[self._measured.readings.series[rule.reading[elements]]]
+        made: npt.NDArray[np.bool_] = self._made[at] & (rule.rule not in NODE_RULES)
+        return np.where(higher & ~made, 1.0, -1.0)
 
-    def _positions(self, rule: RuleResult) -> tuple[Codes, Codes]:
-        """(elements of the rule, positions of their rows); what only an earlier run measured has no row and is left
-        out."""
+    def _positions(self, rule: RuleResult, levels: dict[int, int]) -> tuple[Codes, Codes]:
+        """(elements of the rule, positions of their rows). ``levels``: of the rows about a node's own level."""
         of = self._measured.readings
-        elements, found = [], []
-        for element, reading in enumerate(rule.reading):
-            series, device = of.catalogue[of.series[reading]], of.devices[of.device[reading]]
-            if rule.rule in NODE_RULES:
-                level = float(self._measured.level[reading])
-                at = self._place("node", f"{series.key[1]}_level", series.key[2], level, "level")
-            else:
-                at = self._at.get((device, *series.key[1:]), -1)
-            if at >= 0:
-                elements.append(element)
-                found.append(at)
-        return np.array(elements, dtype=np.int64), np.array(found, dtype=np.int64)
+        if rule.rule not in NODE_RULES:
+            at = self._at[self._item[rule.reading]]
+            elements = np.flatnonzero(at >= 0)
+            return elements, at[elements]
+        found = []
+        for reading in rule.reading.tolist():
+            key = int(of.siblings_of[reading])
+            if key not in levels:
+                metric = f"{of.catalogue[of.series[reading]].key[1]}_level"
+                levels[key] = self._make(reading, "node", metric, float(self._measured.level[reading]), "level")
+            found.append(levels[key])
+        return np.arange(len(found)), np.array(found, dtype=np.int64)

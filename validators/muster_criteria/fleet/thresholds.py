@@ -35,7 +35,7 @@ class Thresholds:
     skus: Sequence[str]
     catalogue: Sequence[Series]
 
-    @functools.cache  # noqa: B019  (lives as long as one sweep)
+    @functools.cache  # noqa: B019  (lives as long as one pass)
     def probability(self, rule: str, *, confirmed: bool = False, has_past: bool = True) -> Numbers:
         """Returns the rule's budget for each series, by single or by confirmed readings; see ``Budget.part``."""
         together = {"low": self.snapshot.low, "varied": self.snapshot.varied}

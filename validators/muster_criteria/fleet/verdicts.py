@@ -98,9 +98,11 @@ def apply_rules(
     change, common = own_changes(measured.relative / past.median, readings.siblings_of, thresholds.budget.siblings_min)
     found.append(rules.of("drift", sign * (change - 1.0), usual * level * past.median * common, past.visits))
     found.append(_cusum(measured, history, past, usual * level * past.first, thresholds))
-    of_node = _enough(history.past(readings, node_level=True), thresholds.budget)
-    drift = sign * (measured.level * common / of_node.median - 1.0)  # one device's change is not the node's
-    found.append(rules.of("node_drift", drift, of_node.median, of_node.visits, only=one_each))
+    of_node = _enough(history.past(readings.take(one_each), node_level=True), thresholds.budget)
+    usually, visits = np.full(len(readings), np.nan), np.zeros(len(readings), dtype=np.int64)
+    usually[one_each], visits[one_each] = of_node.median, of_node.visits
+    drift = sign * (measured.level * common / usually - 1.0)  # one device's change is not the node's
+    found.append(rules.of("node_drift", drift, usually, visits, only=one_each))
     return found
 
 

@@ -8,7 +8,7 @@ from typing import Annotated
 from pydantic import Field, FiniteFloat, model_validator
 
 from muster_criteria.devices import Kind
-from muster_criteria.sku_files.limits import labelled
+from muster_criteria.labels import labelled
 from muster_criteria.written import Written
 
 SCALE = {

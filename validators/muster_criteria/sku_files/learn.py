@@ -12,9 +12,8 @@ import numpy as np
 import pandas as pd
 from scipy.stats import median_abs_deviation
 
-from muster_criteria.labels import labels_of
+from muster_criteria.labels import labelled, labels_of
 from muster_criteria.sku_files.learned import Basis, Calibration, LearnedFloor, Note, Remark
-from muster_criteria.sku_files.limits import labelled
 
 NODES_MIN = 16
 """Nodes needed to calibrate (docs/science.md#calibrated-floors)."""

@@ -17,8 +17,9 @@ import yaml
 from pydantic import BeforeValidator, Field, ValidationError
 
 from muster_criteria import yaml_file
+from muster_criteria.labels import labelled
 from muster_criteria.sku_files.figures import NOT_STATED
-from muster_criteria.sku_files.limits import Limit, labelled
+from muster_criteria.sku_files.limits import Limit
 from muster_criteria.written import Written, as_tuple
 from muster_criteria.yaml_file import BadYaml
 

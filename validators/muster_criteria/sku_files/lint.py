@@ -6,14 +6,18 @@ import collections
 import itertools
 from collections.abc import Iterator, Mapping, Sequence
 
+from muster_criteria.kinds import LIMIT_KINDS
+from muster_criteria.kinds.kind import Times
 from muster_criteria.sku_files.declarations import Declared, declared_probes
 from muster_criteria.sku_files.figures import in_base_units
-from muster_criteria.sku_files.limits import INVENTORY_KEYS, LIMIT_KEYS, Limit, Times
+from muster_criteria.sku_files.limits import Limit
 from muster_criteria.sku_files.lint_figures import FLOORS, figure_problems
 from muster_criteria.sku_files.model import ProbeUse, Problem, Requirement, Sku
 from muster_criteria.stages import LEVELS, STAGES
 
 CEILINGS = ("ceiling", "at_most")
+OTHER_UNIT = ""
+"""A unit that no limit is in: a kind that takes it judges measurements whatever their unit."""
 
 
 def problems_of(sku: Sku) -> list[Problem]:
@@ -37,7 +41,8 @@ def _entries(sku: Sku) -> Iterator[tuple[str, Limit]]:
 
 
 def _misplaced(sku: Sku) -> Iterator[Problem]:
-    for section, allowed in (("inventory", INVENTORY_KEYS), ("limits", LIMIT_KEYS)):
+    for section in ("inventory", "limits"):
+        allowed = [key for key, kind in LIMIT_KINDS.items() if kind.section == section]
         for index, limit in enumerate(getattr(sku, section)):
             if limit.key not in allowed:
                 message = f"{limit.key} does not belong in {section} (there: {', '.join(allowed)})"
@@ -84,9 +89,8 @@ def _overlap(one: Limit, other: Limit) -> bool:
 def _unknown_metrics(sku: Sku, probes: Mapping[str, Declared]) -> Iterator[Problem]:
     peaks = ((f"figures ({limit.name})", limit) for limit in sku.peaks)
     for key, limit in itertools.chain(_entries(sku), peaks):
-        if limit.key == "spread_at_most":
-            if limit.unit != "%":
-                yield Problem(sku.file, key, "wrong-unit", f"the unit is {limit.unit}, but a spread is judged in %")
+        yield from (Problem(sku.file, key, code, message) for code, message in limit.kind.problems(limit))
+        if limit.kind.takes(limit, OTHER_UNIT):
             continue
         units = {probe.unit(limit.metric, limit.device) for probe in probes.values() if limit.metric in probe.units}
         if not units:
@@ -98,7 +102,7 @@ def _unknown_metrics(sku: Sku, probes: Mapping[str, Declared]) -> Iterator[Probl
         for stage in set(limit.stages) - set(STAGES):
             message = f"there is no stage {stage} (there are {', '.join(STAGES)})"
             yield Problem(sku.file, key, "unknown-stage", message)
-        value = getattr(limit, limit.key)
+        value = limit.value
         if isinstance(value, Times) and not any(value.metric in probe.units for probe in probes.values()):
             message = f"no probe measures {value.metric}, which it refers to"
             yield Problem(sku.file, key, "unknown-metric", message)

@@ -9,8 +9,9 @@ from pydantic import BeforeValidator, Field, FiniteFloat, PrivateAttr, model_val
 
 from muster_criteria.fleet.series.comparisons import Comparison, Derivation
 from muster_criteria.kernel.policy import KernelPolicy
+from muster_criteria.labels import labelled
 from muster_criteria.sku_files.figures import Absent, Figure
-from muster_criteria.sku_files.limits import Limit, labelled
+from muster_criteria.sku_files.limits import Limit
 from muster_criteria.sku_files.peaks import peaks_of
 from muster_criteria.sku_files.versions import Allowed
 from muster_criteria.stages import LEVELS, Level, Stage

@@ -6,6 +6,7 @@ from the peaks of the formats (docs/science.md#physical-peaks).
 
 from __future__ import annotations
 
+import datetime
 from collections.abc import Iterator, Sequence
 
 from muster_criteria.model import Action, FaultClass
@@ -42,8 +43,8 @@ def _implies(one: Limit, other: Limit) -> bool:
 def _of_figures(figures: Sequence[Figure]) -> Iterator[Limit]:
     for figure in figures:
         if figure.peak is not None:
-            limit = Limit(metric=figure.metric, device=figure.device, unit=figure.unit, ceiling=figure.peak,
-                         source=f"physical peak: {figure.source}", date=figure.date)  # fmt: skip
+            source = f"physical peak: {figure.source}"
+            limit = _ceiling(figure.metric, figure.device, figure.unit, figure.peak, source, figure.date)
             yield _invalid(limit, figure.labels)
 
 
@@ -55,8 +56,8 @@ def _of_pcie(inventory: Sequence[Limit]) -> Iterator[Limit]:
     for metric in ("pcie_bandwidth", "pcie_bandwidth_together"):
         for direction, ways in DIRECTIONS.items():
             source = f"physical peak: PCIe generation {generation.number:g}, {width.number:g} lanes ({width.source})"
-            limit = Limit(metric=metric, device="gpu", unit="GB/s", ceiling=ways * lane * float(width.number or 0),
-                         source=source, date=width.date)  # fmt: skip
+            most = ways * lane * float(width.number or 0)
+            limit = _ceiling(metric, "gpu", "GB/s", most, source, width.date)
             yield _invalid(limit, {"direction": direction})
 
 
@@ -69,8 +70,7 @@ def _of_nvlink(inventory: Sequence[Limit]) -> Iterator[Limit]:
     for metric in ("peer_bandwidth", "peer_pair_bandwidth"):
         line = NVLINK_LINE * speed.number
         source = f"physical peak: {links.number:g} NVLinks of {line:.4g} GB/s in each direction ({speed.source})"
-        limit = Limit(metric=metric, device="gpu", unit="GB/s", ceiling=links.number * line, source=source,
-                     date=speed.date)  # fmt: skip
+        limit = _ceiling(metric, "gpu", "GB/s", links.number * line, source, speed.date)
         yield _invalid(limit, {})
 
 
@@ -87,7 +87,7 @@ def _of_clocks(written: Sequence[Limit]) -> Iterator[Limit]:
             if rate.number and rate.device == known.device:
                 limit = known.model_copy(
                     update={
-                        "ceiling": known.number * rate.number / base.number,
+                        "value": known.number * rate.number / base.number,
                         "source": f"{known.source}; by the peak of {dtype}: {rate.source}",
                     }
                 )
@@ -96,6 +96,11 @@ def _of_clocks(written: Sequence[Limit]) -> Iterator[Limit]:
 
 def _counted(inventory: Sequence[Limit], metric: str) -> Limit | None:
     return next((each for each in inventory if each.metric == metric and each.key == "equals" and each.number), None)
+
+
+def _ceiling(metric: str, device: str, unit: str, most: float, source: str, date: datetime.date) -> Limit:
+    written = {"metric": metric, "device": device, "unit": unit, "ceiling": most, "source": source, "date": date}
+    return Limit.model_validate(written)
 
 
 def _invalid(limit: Limit, labels: dict[str, str]) -> Limit:

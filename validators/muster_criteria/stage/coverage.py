@@ -5,15 +5,16 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Mapping, Sequence
 
-import pandas as pd
+import numpy as np
 
 from muster_criteria.devices import natural
+from muster_criteria.labels import labelled
 from muster_criteria.measured import ProbeEnd, StageResult
 from muster_criteria.model import UNJUDGED, Coverage, Gap, Lack
 from muster_criteria.rows import PRESENCE, PRESENCE_PROBE
-from muster_criteria.sku_files.limits import labelled
 from muster_criteria.sku_files.model import Sku
-from muster_criteria.sku_files.programme import Need, needs, promised, stage_probes
+from muster_criteria.sku_files.programme import Need, promised, stage_probes
+from muster_criteria.stage.frame import Frame
 from muster_criteria.stage.rules import RULES
 from muster_criteria.words import listed
 
@@ -62,24 +63,22 @@ class Tally:
         )
 
 
-def tally(
-    result: StageResult, frame: pd.DataFrame, invalid: Mapping[int, Invalid], sku: Sku, stage: str, level: str
-) -> Tally:
-    """Count everything that was required. ``invalid``: {row: why it is invalid}."""
+def tally(result: StageResult, frame: Frame, invalid: Mapping[int, Invalid], sku: Sku, wanted: Sequence[Need]) -> Tally:
+    """Count everything that was required. ``invalid``: {row: why it is invalid}; ``wanted``: of ``programme.needs``."""
     counted = Tally()
     if result.partial or result.end != "completed":
         why = result.notes[0] if result.notes else "the node gives no reason"
         counted.miss(Gap(Lack.ENDED_EARLY, why, f"the rest of the job, which ended early ({result.end})"))
     ends = _ends(result.probes)
-    probes = stage_probes(sku, stage, level)
+    probes = stage_probes(sku, result.stage, result.level)
     if PRESENCE_PROBE in probes:
         _presence(frame, ends, sku, counted)
-    needed = {(need.probe, need.requirement.metric) for need in needs(sku, stage, level)}
+    needed = {(need.probe, need.requirement.metric) for need in wanted}
     for position, reason in sorted(invalid.items()):
-        if reason.itself and (frame["probe"].iloc[position], frame["metric"].iloc[position]) not in needed:
+        if reason.itself and (frame["probe"][position], frame["metric"][position]) not in needed:
             counted.miss(Gap(Lack.INVALID, reason.why))
     requirements = _Requirements(frame, invalid, ends, sku, counted)
-    for need in needs(sku, stage, level):
+    for need in wanted:
         requirements.count(need)
     requirements.finish()
     if not counted.required:
@@ -118,12 +117,12 @@ def _unfinished_probe(probe: str, end: ProbeEnd | None, required: bool, counted:
         counted.miss(gap)
 
 
-def _presence(frame: pd.DataFrame, ends: Mapping[str, ProbeEnd], sku: Sku, counted: Tally) -> None:
+def _presence(frame: Frame, ends: Mapping[str, ProbeEnd], sku: Sku, counted: Tally) -> None:
     number = sku.devices.get("gpu")
     if not isinstance(number, int) or number == 0:
         return
-    answers = frame.loc[frame["metric"] == PRESENCE, "value"]
-    if answers.empty:
+    answers = frame["value"][frame["metric"] == PRESENCE]
+    if not answers.size:
         counted.miss(Gap(*_ended(ends.get(PRESENCE_PROBE)), f"whether all {number} GPUs answer"))
     elif not answers.any():
         why = f"none of the {number} answers, so first suspect the driver, then the baseboard"
@@ -137,7 +136,7 @@ class _Requirements:
 
     def __init__(
         self,
-        frame: pd.DataFrame,
+        frame: Frame,
         invalid: Mapping[int, Invalid],
         ends: Mapping[str, ProbeEnd],
         sku: Sku,
@@ -146,14 +145,16 @@ class _Requirements:
         self.missed_by: set[str] = set()
         self._frame, self._invalid, self._ends, self._sku, self._counted = frame, invalid, ends, sku, counted
         self._rows: dict[tuple[str, str], dict[str, list[tuple[set[tuple[str, str]], int]]]] = {}
-        columns = zip(frame["probe"], frame["metric"], frame["device"], frame["labels"], strict=True)
+        columns = zip(*(frame[name].tolist() for name in ("probe", "metric", "device", "labels")), strict=True)
         for position, (probe, metric, device, labels) in enumerate(columns):
             self._rows.setdefault((probe, metric), {}).setdefault(device, []).append((set(labels), position))
-        judging = [rule.column for rule in RULES if rule.judges and rule.column in frame.columns]
-        self._judged = frame[judging].notna().any(axis=1).to_numpy()
-        self._usable = frame["usable"].to_numpy()
-        self._absent = set(frame.loc[(frame["metric"] == PRESENCE) & (frame["value"] == 0), "device"])
-        self._cpus = sorted(set(frame.loc[frame["kind"] == "cpu", "device"]), key=natural)
+        judged = np.zeros(len(frame), dtype=np.bool_)
+        for rule in RULES:
+            if rule.judges and rule.column in frame.columns:
+                judged |= ~np.isnan(frame[rule.column])
+        self._judged, self._usable = judged.tolist(), frame["usable"].tolist()
+        self._absent = set(frame["device"][(frame["metric"] == PRESENCE) & (frame["value"] == 0)].tolist())
+        self._cpus = sorted(set(frame["device"][frame["kind"] == "cpu"].tolist()), key=natural)
         self._unreadable: dict[tuple[str, str], list[str]] = {}
 
     def count(self, need: Need) -> None:
@@ -173,11 +174,12 @@ class _Requirements:
 
     def _on(self, need: Need, name: str, device: str) -> None:
         found = self._rows.get((need.probe, need.requirement.metric), {}).get(device, [])
-        positions = [position for labels, position in found if labels >= set(need.labels)]
+        wanted = set(need.labels)
+        positions = [position for labels, position in found if labels >= wanted]
         invalid = [position for position in positions if position in self._invalid]
         empty = [at for at in positions if not self._usable[at]]
-        notes = sorted({str(self._frame["note"].iloc[at]) or "no value and no reason given" for at in empty})
-        honest = all(self._frame["note"].iloc[at] and not self._frame["refused"].iloc[at] for at in empty)
+        notes = sorted({str(self._frame["note"][at]) or "no value and no reason given" for at in empty})
+        honest = all(self._frame["note"][at] and not self._frame["refused"][at] for at in empty)
         if not positions:
             end = self._ends.get(need.probe)
             if device in self._absent:
@@ -203,7 +205,7 @@ class _Requirements:
     def _no_sensor(self, probe: str, device: str) -> tuple[Lack, str]:
         """A device whose sensors stopped answering may have the sensor."""
         for _, position in self._rows.get((probe, SENSOR_SHARE), {}).get(device, ()):
-            value, note = self._frame["value"].iloc[position], self._frame["note"].iloc[position]
+            value, note = self._frame["value"][position], self._frame["note"][position]
             if not value >= WHOLE:
                 why = f"the sensors of {device} stopped answering ({note or 'no reading came'})"
                 return Lack.SENSOR_STOPPED, why
@@ -238,7 +240,7 @@ class _Requirements:
         if counted is None:
             return f"SKU {self._sku.name} does not say how many there are"
         frame = self._frame
-        rows = frame[(frame["metric"] == COUNTED_BY[kind]) & (frame["device"] == "node") & frame["usable"]]
-        if rows.empty or not 1 <= rows["value"].min() <= DEVICES_MAX:
+        counts = frame["value"][(frame["metric"] == COUNTED_BY[kind]) & (frame["device"] == "node") & frame["usable"]]
+        if not counts.size or not 1 <= counts.min() <= DEVICES_MAX:
             return f"the inventory does not say how many there are ({COUNTED_BY[kind]})"
-        return int(rows["value"].max())
+        return int(counts.max())

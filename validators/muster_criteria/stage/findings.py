@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import collections
 import dataclasses
-from collections.abc import Iterable, Sequence
+import functools
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-import pandas as pd
+import numpy as np
 
 from muster_criteria.context.goldens import GOLDEN
 from muster_criteria.devices import natural
@@ -27,15 +28,15 @@ from muster_criteria.model import (
     measurement_reference,
 )
 from muster_criteria.rows import PRESENCE
-from muster_criteria.sku_files.limits import Limit, Times, labelled
+from muster_criteria.sku_files.limits import Limit
 from muster_criteria.sku_files.model import Sku
 from muster_criteria.stage.fleet_findings import fleet_finding
+from muster_criteria.stage.frame import Frame
 from muster_criteria.stage.plausible import plausible_finding
 from muster_criteria.stage.row_findings import row_finding
 from muster_criteria.stage.rules import FLEET_KINDS, INVALID_KINDS, KINDS, Rule, Violations
-from muster_criteria.words import figure, pcie_speed
+from muster_criteria.words import PCIE_GENERATION, figure, pcie_speed
 
-PCIE_GENERATION = ("pcie_generation", "pcie_generation_max")
 MODULE_ID = "module_id"
 DETAIL_MAX = 160
 """Characters of a measurement's note that its finding quotes; the observation has all of it."""
@@ -57,7 +58,7 @@ class Breaking:
 
 
 def findings_of(
-    frame: pd.DataFrame, rules: Sequence[Rule], broken: Violations, sku: Sku, runs: Runs | None = None
+    frame: Frame, rules: Sequence[Rule], broken: Violations, sku: Sku, runs: Runs | None = None
 ) -> list[Breaking]:
     """Every row that breaks a rule; one that breaks both its fail and its warn rule counts once, as failing."""
     failing: set[tuple[str, int]] = set()
@@ -133,26 +134,23 @@ def _importance(finding: Finding) -> tuple[Any, ...]:
     )
 
 
-def _finding(
-    frame: pd.DataFrame, position: int, rule: Rule, sku: Sku, runs: Sequence[float], origins: Origins
-) -> Finding:
-    row = frame.iloc[position]
+def _finding(frame: Frame, position: int, rule: Rule, sku: Sku, runs: Sequence[float], origins: Origins) -> Finding:
+    row = frame.row(position)
     if rule.kind == "expected_devices":
         return _presence_finding(row, sku, frame)
     if rule.kind in FLEET_KINDS:
         comparison = sku.programme.compare[int(row[f"{rule.column}_by"])]
-        of = frame.iloc[origins.of(row, comparison, sku)]
-        columns = zip(of["probe"], of["metric"], of["device"], of["labels"], strict=True)
-        return fleet_finding(row, rule, comparison, tuple(measurement_reference(*each) for each in columns), runs)
+        behind = [frame.row(at) for at in origins.of(row, comparison, sku)]
+        return fleet_finding(row, rule, comparison, tuple(_reference(each) for each in behind), runs)
     if rule.kind in INVALID_KINDS:
         return plausible_finding(row, rule, sku.programme.compare[int(row[f"{rule.column}_by"])].worse)
     return limit_finding(row, rule, sku)
 
 
-def limit_finding(row: pd.Series, rule: Rule, sku: Sku) -> Finding:
+def limit_finding(row: Mapping[str, Any], rule: Rule, sku: Sku) -> Finding:
     """The finding of a row that breaks a limit."""
     limit = sku.all_limits[int(row[f"{rule.column}_by"])]
-    observed, expected = observed_text(row, limit), expected_text(row, limit, float(row[f"{rule.column}_at"]))
+    observed, expected = observed_text(row, limit), limit.kind.expected(limit, float(row[f"{rule.column}_at"]), row)
     return row_finding(
         row,
         rule,
@@ -169,17 +167,26 @@ def limit_finding(row: pd.Series, rule: Rule, sku: Sku) -> Finding:
 class Origins:
     """Finds the measured rows that a row of the fleet's rules is derived from. Indexed once per frame."""
 
-    def __init__(self, frame: pd.DataFrame) -> None:
-        self._labels = frame["labels"].to_numpy()
-        self._of_device: dict[tuple[str, str], list[int]] = {}
-        self._of_metric: dict[str, list[int]] = {}
-        columns = zip(frame["probe"], frame["metric"], frame["device"], strict=True)
-        for position, (probe, metric, device) in enumerate(columns):
-            if probe != FLEET_PROBE:
-                self._of_device.setdefault((metric, device), []).append(position)
-                self._of_metric.setdefault(metric, []).append(position)
+    def __init__(self, frame: Frame) -> None:
+        self._frame, self._labels = frame, frame["labels"]
 
-    def of(self, row: pd.Series, comparison: Comparison, sku: Sku) -> list[int]:
+    @functools.cached_property
+    def _of_device(self) -> dict[tuple[str, str], list[int]]:
+        found: dict[tuple[str, str], list[int]] = {}
+        columns = (self._frame[name].tolist() for name in ("probe", "metric", "device"))
+        for position, (probe, metric, device) in enumerate(zip(*columns, strict=True)):
+            if probe != FLEET_PROBE:
+                found.setdefault((metric, device), []).append(position)
+        return found
+
+    @functools.cached_property
+    def _of_metric(self) -> dict[str, list[int]]:
+        found: dict[str, list[int]] = {}
+        for (metric, _), positions in self._of_device.items():
+            found.setdefault(metric, []).extend(positions)
+        return {metric: sorted(positions) for metric, positions in found.items()}
+
+    def of(self, row: Mapping[str, Any], comparison: Comparison, sku: Sku) -> list[int]:
         """Positions in the frame: the row itself; for a family's index or a node's level, all rows that it combines."""
         metric, device, labels = row["metric"], row["device"], row["labels"]
         if row["probe"] != FLEET_PROBE:
@@ -192,19 +199,23 @@ class Origins:
         return sorted(at for each in metrics for at in self._of_device.get((each, device), ()))
 
 
+def _reference(row: Mapping[str, Any]) -> str:
+    return measurement_reference(row["probe"], row["metric"], row["device"], row["labels"])
+
+
 def _detail(note: str) -> str:
     if not note:
         return ""
     return f" ({note if len(note) <= DETAIL_MAX else note[: DETAIL_MAX - 1] + '…'})"
 
 
-def _presence_finding(row: pd.Series, sku: Sku, frame: pd.DataFrame) -> Finding:
+def _presence_finding(row: Mapping[str, Any], sku: Sku, frame: Frame) -> Finding:
     """A slot is named only where every GPU reports its module id: else GPUs are numbered in the driver's order, in
     which those behind a missing one move up.
     """
     counted, device = int(sku.devices.get("gpu") or 1), row["device"]
-    modules, presence = frame[frame["metric"] == MODULE_ID], frame[frame["metric"] == PRESENCE]
-    missing, known = row["value"] == 0, not modules["value"].isna().any()
+    modules = frame["value"][frame["metric"] == MODULE_ID]
+    missing, known = row["value"] == 0, not np.isnan(modules).any()
     rows, variant, action = [row], Variant.EXTRA, Action.INSPECT
     summary = f"{device} is extra: SKU {sku.name} counts {counted} GPUs; check the SKU and the slot numbers."
     if missing:
@@ -214,7 +225,8 @@ def _presence_finding(row: pd.Series, sku: Sku, frame: pd.DataFrame) -> Finding:
         )
     if missing and not known:
         device, action = "node", Action.INSPECT
-        rows = [each for _, each in presence[presence["value"] == 0].iterrows()]
+        silent = (frame["metric"] == PRESENCE) & (frame["value"] == 0)
+        rows = [frame.row(at) for at in np.flatnonzero(silent).tolist()]
         summary = (
             f"{len(rows)} of {counted} GPUs do not answer: the board reports no module ids, so compare the serials to "
             "find the slot."
@@ -230,43 +242,17 @@ def _presence_finding(row: pd.Series, sku: Sku, frame: pd.DataFrame) -> Finding:
         expected=f"gpu0 to gpu{counted - 1}, and no other",
         source=f"SKU {sku.name}, devices",
         summary=summary,
-        measurements=tuple(
-            measurement_reference(each["probe"], each["metric"], each["device"], each["labels"]) for each in rows
-        ),
+        measurements=tuple(_reference(each) for each in rows),
         variant=variant,
     )
 
 
-def observed_text(row: pd.Series, limit: Limit) -> str:
+def observed_text(row: Mapping[str, Any], limit: Limit) -> str:
     """Returns the measured value as a text with unit."""
-    if limit.key == "spread_at_most":
-        return f"a spread of {figure(100.0 * row['spread'], '%')} over {row['samples']} repeats"
+    if (own := limit.kind.observed(limit, row)) is not None:
+        return own
     if row["text"] is not None:
         return repr(row["text"])
     if row["metric"] in PCIE_GENERATION:
         return pcie_speed(row["value"])
     return figure(row["value"], row["unit"], beside=limit.number)
-
-
-def expected_text(row: pd.Series, limit: Limit, at: float) -> str:
-    """Returns the limit's requirement as a text with unit; ``at`` is its threshold on this row."""
-    value, unit = getattr(limit, limit.key), row["unit"]
-    if limit.key == "one_of":
-        return f"one of {', '.join(value)}"
-    if limit.key == "matches":
-        return f"a text that matches {value}"
-    if isinstance(value, str):
-        return repr(value)
-    if limit.key == "spread_at_most":
-        return f"at most {figure(at, '%')}"
-    if row["metric"] in PCIE_GENERATION and limit.key == "equals":
-        return pcie_speed(at)
-    sign = {"floor": "≥ ", "at_least": "≥ ", "siblings_at_least": "≥ ", "exactly": "", "equals": ""}.get(
-        limit.key, "≤ "
-    )
-    bound = f"{sign}{figure(at, unit, beside=row['value'])}"
-    if isinstance(value, Times):
-        return f"{bound} ({value.times:g} × {labelled(value.metric, value.labels)})"
-    if limit.key.startswith("siblings_"):
-        return f"{bound} ({value:g} × the median of {int(row['siblings_count'])} siblings)"
-    return bound

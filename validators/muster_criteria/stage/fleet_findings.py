@@ -4,22 +4,25 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
 
 import numpy as np
-import pandas as pd
 
 from muster_criteria.devices import kind_of
 from muster_criteria.fleet.budget import NODE_RULES, varies_by_part
-from muster_criteria.fleet.causes import DEVICE_SHARE, is_common
 from muster_criteria.fleet.series.comparisons import Comparison
+from muster_criteria.labels import labelled
 from muster_criteria.model import COMMON_CAUSE, SHARED_CAUSE, Action, FaultClass, Finding, Severity, Variant, subject
-from muster_criteria.sku_files.limits import labelled
 from muster_criteria.stage.rules import FLEET_KINDS, SEVERITY, Rule
 from muster_criteria.words import figure, listed
 
 FAILED, CONFIRMED, SUSPECTED, CLEARED = 0.95, 0.99, 0.5, 0.05
 """Confidence of a fleet finding: beyond the threshold; beyond it by several rules or readings; an outlier below it; an
 outlier in one reading only. Chosen here: an order, not measured probabilities."""
+
+DEVICE_SHARE = 0.75
+"""From this share of a node's devices on, it is the node: two to four bad siblings of eight still fail."""
+DEVICES_MIN = 4
 
 _CONCLUSION = {
     Variant.PLAIN: "",
@@ -40,7 +43,7 @@ _REFERENCE = {
 
 
 def fleet_finding(
-    row: pd.Series, rule: Rule, comparison: Comparison, behind: tuple[str, ...], runs: Sequence[float] = ()
+    row: Mapping[str, Any], rule: Rule, comparison: Comparison, behind: tuple[str, ...], runs: Sequence[float] = ()
 ) -> Finding:
     """The finding of a row that breaks a rule of the fleet.
 
@@ -147,7 +150,7 @@ def with_common_causes(findings: Iterable[Finding], devices: Mapping[str, int]) 
     common = {
         (kind, metric): sorted(alike)
         for (kind, metric), alike in failing.items()
-        if is_common(len(alike), devices.get(kind, 0))
+        if len(alike) >= DEVICES_MIN and len(alike) >= DEVICE_SHARE * devices.get(kind, 0)
     }
     causes = [_cause(kind, metric, alike, given) for (kind, metric), alike in sorted(common.items())]
     kept = [

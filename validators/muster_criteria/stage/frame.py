@@ -1,38 +1,92 @@
 """The long frame that is judged: a row per device × metric × labels, and for each rule the margin by which it holds.
 
-Everything is computed column-wise before Great Expectations sees it. Columns: those of ``rows.Row``, kind, usable;
-share_of_floor, share_of_ceiling; siblings_median, siblings_count, siblings_distance; peers_median, peers_count,
-peers_distance, history_median and drift (empty without a fleet to compare with); previous_faults (in how many earlier
-runs the part failed; shown with findings, not judged); and for each rule ``<rule>``:
-its margin (negative: broken, NaN: not applicable), ``<rule>_at``: the threshold in the row's unit, ``<rule>_by``:
-the SKU's limit, or the programme's comparison for the fleet's rules and for what is plausible.
+Any number of cases of one SKU and stage lie in one frame, one after the other (column ``case``), since what is computed
+column-wise costs the same for one as for hundreds. Columns: those of ``rows.Row``, kind, usable; siblings_median,
+siblings_count, siblings_distance; peers_median, peers_count, peers_distance, history_median and drift (NaN without a
+fleet to compare with); and for each rule ``<rule>``: its margin (negative: broken, NaN: not applicable),
+``<rule>_at``: the threshold in the row's unit, ``<rule>_by``: the SKU's limit, or the programme's comparison for the
+fleet's rules and for what is plausible.
 """
 
 from __future__ import annotations
 
-import re
-import types
-from collections.abc import Mapping, Sequence
+import dataclasses
+import itertools
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 import pandas as pd
 
 from muster_criteria.devices import kind_of
-from muster_criteria.fleet.series.comparisons import Comparison
+from muster_criteria.fleet.series.comparisons import Comparison, Worse
+from muster_criteria.fleet.series.keyed import medians
 from muster_criteria.fleet.single import REFERENCE_COLUMNS
+from muster_criteria.kinds.kind import Seen, Times
 from muster_criteria.labels import Labels
 from muster_criteria.rows import PRESENCE, Row
-from muster_criteria.sku_files.limits import INVENTORY_KEYS, Limit, Times
+from muster_criteria.sku_files.limits import Limit
 from muster_criteria.sku_files.model import Sku
 from muster_criteria.sku_files.programme import source_units
 from muster_criteria.stage import plausible
 from muster_criteria.stage.rules import RULES, Rule
 
+Column = npt.NDArray[Any]
 Numbers = npt.NDArray[np.float64]
 Positions = npt.NDArray[np.intp]
-NONE_BEFORE: Mapping[str, int] = types.MappingProxyType({})
-"""Earlier failures by part, for a fleet in which no part failed."""
+
+
+class Entry(Mapping[str, Any]):
+    """One row of a frame, by column."""
+
+    def __init__(self, columns: Mapping[str, Column], position: int) -> None:
+        self._columns, self._position = columns, position
+
+    def __getitem__(self, name: str) -> Any:
+        return self._columns[name][self._position]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._columns)
+
+    def __len__(self) -> int:
+        return len(self._columns)
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class Frame:
+    """Columns of one length."""
+
+    columns: Mapping[str, Column]
+
+    def __len__(self) -> int:
+        return len(self.columns["case"])
+
+    def __getitem__(self, name: str) -> Column:
+        return self.columns[name]
+
+    def row(self, position: int) -> Entry:
+        """The row at this position."""
+        return Entry(self.columns, position)
+
+    def part(self, first: int, end: int) -> Frame:
+        """The rows from ``first`` to before ``end``, numbered from 0."""
+        return Frame({name: column[first:end] for name, column in self.columns.items()})
+
+    def parts(self, count: int) -> list[Frame]:
+        """The frame of each of so many cases."""
+        ends = np.searchsorted(self.columns["case"], np.arange(count + 1)).tolist()
+        return [self.part(first, end) for first, end in itertools.pairwise(ends)]
+
+    def margins(self, rules: Sequence[Rule]) -> pd.DataFrame:
+        """The margins of these rules."""
+        return pd.DataFrame({rule.column: self.columns[rule.column] for rule in rules})
+
+    def applicable(self) -> tuple[Rule, ...]:
+        """The rules that apply to any row."""
+        return tuple(
+            rule for rule in RULES if rule.column in self.columns and not np.isnan(self.columns[rule.column]).all()
+        )
 
 
 def build_frame(
@@ -40,24 +94,27 @@ def build_frame(
     sku: Sku,
     stage: str,
     fleet: Mapping[str, Numbers] | None = None,
-    previous_faults: Mapping[str, int] = NONE_BEFORE,
-) -> pd.DataFrame:
-    """The frame of these rows under this SKU's limits for the stage, indexed 0…n−1 in the rows' order.
+    *,
+    cases: Positions | None = None,
+) -> Frame:
+    """The frame of these rows under this SKU's limits for the stage, in the rows' order.
 
-    ``fleet``: the columns of the fleet's rules (see ``fleet.single``), where there is one to compare with.
-    ``previous_faults``: {device: earlier runs in which the part that sits there failed}.
+    ``fleet``: the columns of the fleet's rules (see ``fleet.single``), where there is one to compare with. ``cases``:
+    the number of each row's case, ascending (default: all are of one).
     """
+    case = np.zeros(len(rows), dtype=np.intp) if cases is None else cases
     applications, mixed = _applications(rows, sku, stage)
-    frame = _plain(rows, mixed)
-    _add_siblings(frame)
-    frame["previous_faults"] = np.array([previous_faults.get(row.device, 0) for row in rows], dtype=np.int64)
-    compared = dict(fleet) if fleet is not None else {name: np.full(len(rows), np.nan) for name in REFERENCE_COLUMNS}
-    margins = _Margins(frame)
+    columns = _plain(rows, case, mixed)
+    columns |= _siblings(columns)
+    nothing = np.full(len(rows), np.nan)
+    columns |= dict(fleet) if fleet is not None else dict.fromkeys(REFERENCE_COLUMNS, nothing)
+    margins = _Margins(columns)
+    limits = sku.all_limits
     for index, positions in applications:
-        margins.apply(sku.all_limits[index], index, positions)
+        margins.apply(limits[index], index, positions)
     margins.expected_devices(sku)
-    margins.plausible(sku.programme.compare, compared["peers_median"])
-    return pd.concat([frame, pd.DataFrame(compared, index=frame.index), margins.as_frame()], axis=1)
+    margins.plausible(sku.programme.compare, columns["peers_median"])
+    return Frame(columns | margins.columns())
 
 
 def _applications(rows: Sequence[Row], sku: Sku, stage: str) -> tuple[list[tuple[int, Positions]], dict[int, str]]:
@@ -71,13 +128,17 @@ def _applications(rows: Sequence[Row], sku: Sku, stage: str) -> tuple[list[tuple
     applications: list[tuple[int, Positions]] = []
     mixed: dict[int, str] = {}
     units = source_units(sku.programme)
+    of_metric: dict[str, list[tuple[int, Limit]]] = {}
+    for index, limit in enumerate(sku.all_limits):
+        if not limit.stages or stage in limit.stages:
+            of_metric.setdefault(limit.metric, []).append((index, limit))
     for (metric, kind, labels, unit), members in groups.items():
         if (wanted := units.get((metric, kind), unit)) != unit:
             mixed |= dict.fromkeys(members, f"reported in {unit}, but the programme takes it in {wanted}")
-        for index, limit in enumerate(sku.all_limits):
-            if (limit.stages and stage not in limit.stages) or not limit.applies_to(metric, kind, dict(labels)):
+        for index, limit in of_metric.get(metric, ()):
+            if not limit.applies_to(metric, kind, dict(labels)):
                 continue
-            if limit.key == "spread_at_most" or limit.unit == unit:
+            if limit.kind.takes(limit, unit):
                 applications.append((index, np.array(members, dtype=np.intp)))
             else:
                 why = f"reported in {unit}, but the SKU file judges it in {limit.unit}"
@@ -85,56 +146,61 @@ def _applications(rows: Sequence[Row], sku: Sku, stage: str) -> tuple[list[tuple
     return applications, mixed
 
 
-def _plain(rows: Sequence[Row], mixed: dict[int, str]) -> pd.DataFrame:
-    def number(position: int, row: Row) -> float:
-        return np.nan if row.value is None or position in mixed else row.value
+def _plain(rows: Sequence[Row], case: Positions, mixed: Mapping[int, str]) -> dict[str, Column]:
+    def objects(values: Sequence[Any]) -> Column:
+        return np.fromiter(values, dtype=object, count=len(values))
 
-    def note(position: int, row: Row) -> str:
-        return mixed.get(position, row.note)
+    value = np.array([np.nan if row.value is None else row.value for row in rows], dtype=np.float64)
+    text = objects([row.text for row in rows])
+    note = objects([row.note for row in rows])
+    refused = np.array([row.refused for row in rows], dtype=np.bool_)
+    for position, why in mixed.items():
+        value[position], text[position], note[position], refused[position] = np.nan, None, why, True
+    return {
+        "case": case,
+        "probe": objects([row.probe for row in rows]),
+        "metric": objects([row.metric for row in rows]),
+        "device": objects([row.device for row in rows]),
+        "kind": objects([kind_of(row.device) for row in rows]),
+        "labels": objects([row.labels for row in rows]),
+        "unit": objects([row.unit for row in rows]),
+        "value": value,
+        "text": text,
+        "samples": np.array([row.samples for row in rows], dtype=np.int64),
+        "spread": np.array([np.nan if row.spread is None else row.spread for row in rows], dtype=np.float64),
+        "note": note,
+        "refused": refused,
+        "usable": np.isfinite(value) | np.array([each is not None for each in text], dtype=np.bool_),
+    }
 
-    frame = pd.DataFrame(
-        {
-            "probe": pd.Series([row.probe for row in rows], dtype=object),
-            "metric": pd.Series([row.metric for row in rows], dtype=object),
-            "device": pd.Series([row.device for row in rows], dtype=object),
-            "kind": pd.Series([kind_of(row.device) for row in rows], dtype=object),
-            "labels": pd.Series([row.labels for row in rows], dtype=object),
-            "unit": pd.Series([row.unit for row in rows], dtype=object),
-            "value": pd.Series([number(at, row) for at, row in enumerate(rows)], dtype=np.float64),
-            "text": pd.Series([None if at in mixed else row.text for at, row in enumerate(rows)], dtype=object),
-            "samples": pd.Series([row.samples for row in rows], dtype=np.int64),
-            "spread": pd.Series([np.nan if row.spread is None else row.spread for row in rows], dtype=np.float64),
-            "note": pd.Series([note(at, row) for at, row in enumerate(rows)], dtype=object),
-            "refused": pd.Series([row.refused or at in mixed for at, row in enumerate(rows)], dtype=bool),
-        }
-    )
-    frame["usable"] = np.isfinite(frame["value"].to_numpy()) | frame["text"].notna().to_numpy()
-    return frame
 
-
-def _add_siblings(frame: pd.DataFrame) -> None:
-    siblings = frame.groupby(["probe", "metric", "kind", "labels", "unit"], sort=False)["value"]
-    frame["siblings_median"] = siblings.transform("median")
-    frame["siblings_count"] = siblings.transform("count")
-    with np.errstate(divide="ignore", invalid="ignore"):
-        frame["siblings_distance"] = frame["value"] / frame["siblings_median"] - 1.0
+def _siblings(columns: Mapping[str, Column]) -> dict[str, Column]:
+    """The median of a measurement over the case's devices of that kind, of how many, and the distance from it."""
+    names = ("case", "probe", "metric", "kind", "labels", "unit")
+    number: dict[tuple[Any, ...], int] = {}
+    keys = zip(*(columns[name].tolist() for name in names), strict=True)
+    group = np.array([number.setdefault(key, len(number)) for key in keys], dtype=np.int64)
+    value = columns["value"]
+    median, count = medians(value, group, len(number))
+    with np.errstate(divide="ignore", invalid="ignore", over="ignore"):
+        distance = value / median[group] - 1.0
+    return {"siblings_median": median[group], "siblings_count": count[group], "siblings_distance": distance}
 
 
 class _Margins:
     """The columns of all rules, filled limit by limit. Where two limits meet on a row, the tighter one counts."""
 
-    def __init__(self, frame: pd.DataFrame) -> None:
-        size = len(frame)
-        self._frame = frame
-        self._values: Numbers = frame["value"].to_numpy()
-        self._margin = {rule.column: np.full(size, np.nan) for rule in RULES}
-        self._at = {rule.column: np.full(size, np.nan) for rule in RULES}
-        self._by = {rule.column: np.full(size, -1, dtype=np.int64) for rule in RULES}
+    def __init__(self, columns: Mapping[str, Column]) -> None:
+        self._columns = columns
+        self._values: Numbers = columns["value"]
+        self._margin: dict[str, Numbers] = {}
+        self._at: dict[str, Numbers] = {}
+        self._by: dict[str, npt.NDArray[np.int64]] = {}
 
     def apply(self, limit: Limit, index: int, positions: Positions) -> None:
         """Let one limit judge the rows at ``positions``."""
         at, margin = self._judge(limit, positions)
-        column = Rule("expected" if limit.key in INVENTORY_KEYS else limit.key, limit.breach).column
+        column = self._column(Rule(limit.kind.rule, limit.breach))
         before = self._margin[column][positions]
         tighter = ~np.isnan(margin) & (np.isnan(before) | (margin < before))
         chosen = positions[tighter]
@@ -144,82 +210,73 @@ class _Margins:
 
     def expected_devices(self, sku: Sku) -> None:
         """Presence rows: a counted device must answer, and no other may."""
-        rows = np.flatnonzero(self._frame["metric"].to_numpy() == PRESENCE)
-        if rows.size == 0 or not self._values[rows].any():
-            return  # none answers at all: driver or baseboard, not eight broken GPUs; counted under coverage
+        rows = np.flatnonzero(self._columns["metric"] == PRESENCE)
+        of = self._columns["case"][rows]
+        # Where none answers at all it is the driver or the baseboard, not eight broken GPUs; counted under coverage.
+        rows = rows[np.isin(of, of[self._values[rows] != 0.0])]
+        if not rows.size:
+            return
         counted = {f"gpu{slot}" for slot in range(int(sku.devices.get("gpu") or 0))}
-        expected = np.array([float(device in counted) for device in self._frame["device"].to_numpy()[rows]])
-        column = Rule("expected_devices", "fail").column
+        expected = np.array([float(device in counted) for device in self._columns["device"][rows]])
+        column = self._column(Rule("expected_devices", "fail"))
         self._at[column][rows] = expected
         self._margin[column][rows] = -np.abs(self._values[rows] - expected)
 
     def plausible(self, comparisons: Sequence[Comparison], peers_median: Numbers) -> None:
         """Compared metrics: no value may be better than any healthy part (see ``plausible``)."""
-        column, usual = Rule("plausible", "invalid").column, plausible.usual_of(self._frame, peers_median)
-        of = pd.MultiIndex.from_frame(self._frame[["metric", "kind", "unit"]])
-        for index, each in enumerate(comparisons):
-            if not each.judged:
-                continue
-            rows = np.flatnonzero((of == (each.metric, each.device, each.unit)) & ~np.isnan(self._values))
-            at, margin = plausible.margins(self._values[rows], usual[rows], each.worse)
-            self._at[column][rows], self._margin[column][rows], self._by[column][rows] = at, margin, index
+        about = {
+            (each.metric, each.device, each.unit): index
+            for index, each in reversed(list(enumerate(comparisons)))
+            if each.judged
+        }
+        keys = zip(*(self._columns[name].tolist() for name in ("metric", "kind", "unit")), strict=True)
+        by = np.array([about.get(key, -1) for key in keys], dtype=np.int64)
+        rows = np.flatnonzero((by >= 0) & ~np.isnan(self._values))
+        if not rows.size:
+            return
+        usual = plausible.usual_of(self._columns["siblings_median"], self._columns["siblings_count"], peers_median)
+        column = self._column(Rule("plausible", "invalid"))
+        higher = np.array([each.worse == "higher" for each in comparisons])[by[rows]]
+        ways: tuple[tuple[Worse, Positions], ...] = (("higher", rows[higher]), ("lower", rows[~higher]))
+        for worse, some in ways:
+            at, margin = plausible.margins(self._values[some], usual[some], worse)
+            self._at[column][some], self._margin[column][some], self._by[column][some] = at, margin, by[some]
 
-    def as_frame(self) -> pd.DataFrame:
-        """Shares of floor and ceiling, and the three columns of each rule that applies to any row."""
-        floor = np.fmax(self._at["floor_fail"], self._at["floor_warn"])
-        ceiling = np.fmin(self._at["ceiling_fail"], self._at["ceiling_warn"])
-        with np.errstate(divide="ignore", invalid="ignore", over="ignore"):
-            columns: dict[str, npt.NDArray[np.generic]] = {
-                "share_of_floor": self._values / floor,
-                "share_of_ceiling": self._values / ceiling,
-            }
+    def columns(self) -> dict[str, Column]:
+        """The three columns of each rule that applies to any row."""
+        columns: dict[str, Column] = {}
         for column, margin in self._margin.items():
             if not np.isnan(margin).all():
                 columns |= {column: margin, f"{column}_at": self._at[column], f"{column}_by": self._by[column]}
-        return pd.DataFrame(columns, index=self._frame.index)
+        return columns
+
+    def _column(self, rule: Rule) -> str:
+        if rule.column not in self._margin:
+            size = len(self._values)
+            self._margin[rule.column], self._at[rule.column] = np.full(size, np.nan), np.full(size, np.nan)
+            self._by[rule.column] = np.full(size, -1, dtype=np.int64)
+        return rule.column
 
     def _judge(self, limit: Limit, positions: Positions) -> tuple[Numbers, Numbers]:
         """(threshold, margin) of each row at ``positions``; NaN where the limit does not apply."""
-        values = self._values[positions]
-        if isinstance(limit.equals, str) or limit.one_of is not None or limit.matches is not None:
-            return np.full(len(positions), np.nan), self._text_margin(limit, positions)
-        at = self._threshold(limit, positions)
-        if limit.key == "spread_at_most":
-            spread = 100.0 * self._frame["spread"].to_numpy()[positions]
-            return at, np.where(np.isnan(values), np.nan, at - spread)
-        if limit.key in ("floor", "at_least", "siblings_at_least"):
-            return at, values - at
-        if limit.key in ("ceiling", "at_most", "siblings_at_most"):
-            return at, at - values
-        return at, -np.abs(values - at)
-
-    def _threshold(self, limit: Limit, positions: Positions) -> Numbers:
-        value = getattr(limit, limit.key)
-        if isinstance(value, Times):
-            return value.times * self._referred(value, positions)
-        if limit.key.startswith("siblings_"):
-            enough = self._frame["siblings_count"].to_numpy()[positions] >= limit.siblings
-            return np.where(enough, value * self._frame["siblings_median"].to_numpy()[positions], np.nan)
-        return np.full(len(positions), float(value))
+        names = ("value", "spread", "text", "siblings_median", "siblings_count")
+        seen = Seen(
+            **{name: self._columns[name][positions] for name in names},
+            referred=lambda times: self._referred(times, positions),
+        )
+        at = limit.kind.at(limit, seen)
+        return at, limit.kind.margin(limit, at, seen)
 
     def _referred(self, times: Times, positions: Positions) -> Numbers:
         """The measurement that ``times`` refers to, for each row; NaN where there is none, or more than one."""
         wanted = set(times.labels.items())
-        frame = self._frame[(self._frame["metric"] == times.metric) & self._frame["usable"]]
-        frame = frame[np.array([wanted <= set(labels) for labels in frame["labels"]], dtype=bool)]
-        frame = frame[~frame["device"].duplicated(keep=False)]
-        by_device = dict(zip(frame["device"], frame["value"], strict=True))
-        devices = self._frame["device"].to_numpy()[positions]
-        return np.array([by_device.get("node" if times.device == "node" else device, np.nan) for device in devices])
-
-    def _text_margin(self, limit: Limit, positions: Positions) -> Numbers:
-        texts = self._frame["text"].to_numpy()[positions]
-        return np.array([np.nan if text is None else (0.0 if _satisfies(limit, text) else -1.0) for text in texts])
-
-
-def _satisfies(limit: Limit, text: str) -> bool:
-    if limit.one_of is not None:
-        return text in limit.one_of
-    if limit.matches is not None:
-        return re.search(limit.matches, text) is not None
-    return text == limit.equals
+        found: dict[tuple[int, str], float] = {}
+        for at in np.flatnonzero((self._columns["metric"] == times.metric) & self._columns["usable"]).tolist():
+            if wanted <= set(self._columns["labels"][at]):
+                key = (int(self._columns["case"][at]), str(self._columns["device"][at]))
+                found[key] = np.nan if key in found else float(self._values[at])
+        of = zip(self._columns["case"][positions].tolist(), self._columns["device"][positions].tolist(), strict=True)
+        return np.array(
+            [found.get((case, "node" if times.device == "node" else device), np.nan) for case, device in of],
+            dtype=np.float64,
+        )

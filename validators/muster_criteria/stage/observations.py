@@ -2,82 +2,81 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Collection
 
 import numpy as np
-import pandas as pd
+import numpy.typing as npt
 
+from muster_criteria.kinds import LIMIT_KINDS
 from muster_criteria.model import Observation
-from muster_criteria.sku_files.limits import LIMIT_KEYS, Limit
+from muster_criteria.sku_files.limits import Limit
 from muster_criteria.sku_files.model import Sku
 from muster_criteria.stage.fleet_findings import fleet_source
+from muster_criteria.stage.frame import Frame
 from muster_criteria.stage.rules import BREACHES, FLEET_KINDS
 
-LOWER = ("floor", "exactly", "expected", "siblings_at_least", "expected_devices", *FLEET_KINDS)
-UPPER = ("ceiling", "exactly", "expected", "siblings_at_most", "expected_devices", *FLEET_KINDS)
-"""Kinds of rules that give the floor and ceiling shown in reports: the first that applies."""
+
+def _showing(side: str) -> tuple[str, ...]:
+    """The kinds of rules that give the bound shown in reports on this side: the first that applies."""
+    shown = [kind for kind in LIMIT_KINDS.values() if kind.bounds]
+    own = [kind.rule for kind in shown if kind.side == side and not kind.among_itself and kind.section == "limits"]
+    exact = [kind.rule for kind in shown if kind.side == "exact" and kind.section == "limits"]
+    siblings = [kind.rule for kind in shown if kind.side == side and kind.among_itself]
+    return (*own, *exact, "expected", *siblings, "expected_devices", *FLEET_KINDS)
 
 
-def observations_of(frame: pd.DataFrame, broken_rows: Collection[int], sku: Sku) -> tuple[Observation, ...]:
+LOWER, UPPER = _showing("lower"), _showing("upper")
+
+_COLUMNS = ("probe", "metric", "device", "unit", "value", "text", "labels", "samples", "spread", "usable", "note")
+
+
+def observations_of(frame: Frame, broken_rows: Collection[int], sku: Sku) -> tuple[Observation, ...]:
     """One observation for each row, in the frame's order; ``ok`` where it is usable and breaks no rule."""
-    floors, floor_by = _shown(frame, LOWER, sku, upper=False)
+    floors, sources = _shown(frame, LOWER, sku, upper=False)
     ceilings, ceiling_by = _shown(frame, UPPER, sku, upper=True)
-    texts = _text_limits(frame, sku)
+    for more in (ceiling_by, _text_limits(frame, sku)):
+        sources = {**more, **sources}
     broken = set(broken_rows)
-    columns = ("probe", "metric", "device", "unit", "value", "text", "labels", "samples", "spread", "usable", "note")
-    rows = zip(*(frame[column] for column in columns), strict=True)
-    observations = []
-    for at, (probe, metric, device, unit, value, text, labels, samples, spread, usable, note) in enumerate(rows):
-        source = floor_by.get(at) or ceiling_by.get(at) or texts.get(at, "")
-        observations.append(
-            Observation(
-                probe=probe,
-                metric=metric,
-                device=device,
-                unit=unit,
-                value=_number(value),
-                text=text,
-                labels=labels,
-                samples=int(samples),
-                spread=_number(spread),
-                floor=_number(floors[at]),
-                ceiling=_number(ceilings[at]),
-                source=source,
-                ok=bool(usable) and at not in broken,
-                note=note,
-            )
+    rows = zip(*(frame[column].tolist() for column in _COLUMNS), floors.tolist(), ceilings.tolist(), strict=True)
+    return tuple(
+        Observation(
+            probe, metric, device, unit, _number(value), text, labels, samples, _number(spread), _number(floor),
+            _number(ceiling), sources.get(at, ""), usable and at not in broken, note,
         )
-    return tuple(observations)
+        for at, (probe, metric, device, unit, value, text, labels, samples, spread, usable, note, floor, ceiling)
+        in enumerate(rows)
+    )  # fmt: skip
 
 
 def _number(value: float) -> float | None:
-    return float(value) if np.isfinite(value) else None
+    return value if math.isfinite(value) else None
 
 
 def _shown(
-    frame: pd.DataFrame, kinds: tuple[str, ...], sku: Sku, *, upper: bool
-) -> tuple[np.ndarray[tuple[int], np.dtype[np.float64]], dict[int, str]]:
+    frame: Frame, kinds: tuple[str, ...], sku: Sku, *, upper: bool
+) -> tuple[npt.NDArray[np.float64], dict[int, str]]:
     """Returns (each row's shown floor or ceiling, {row: its source})."""
-    shown = np.full(len(frame), np.nan)
+    shown, limits = np.full(len(frame), np.nan), sku.all_limits
     by: dict[int, str] = {}
     for breach in BREACHES:
         for kind in kinds:
             column = f"{kind}_{breach}"
             if column not in frame.columns:
                 continue
-            at, who = frame[f"{column}_at"].to_numpy(), frame[f"{column}_by"].to_numpy()
+            at, who = frame[f"{column}_at"], frame[f"{column}_by"]
             if kind in FLEET_KINDS:
-                above = at > frame[f"{column}_expected"].to_numpy()
-                for row in np.flatnonzero(np.isnan(shown) & np.isfinite(at) & (above == upper)):
-                    shown[row], by[int(row)] = at[row], fleet_source(kind, breach, sku.programme.compare[int(who[row])])
-                continue
-            for row in np.flatnonzero(np.isnan(shown) & ~np.isnan(at)):
-                limit = sku.all_limits[who[row]] if who[row] >= 0 else None
-                if limit is not None and limit.key == ("at_least" if upper else "at_most"):
-                    continue
-                shown[row] = at[row]
-                if limit is not None:
-                    by[int(row)] = _source(limit)
+                above = at > frame[f"{column}_expected"]
+                rows = np.flatnonzero(np.isnan(shown) & np.isfinite(at) & (above == upper))
+                sources = [fleet_source(kind, breach, each) for each in sku.programme.compare] if rows.size else []
+                by |= {row: sources[int(who[row])] for row in rows.tolist()}
+            else:
+                rows = np.flatnonzero(np.isnan(shown) & ~np.isnan(at))
+                if kind == "expected" and rows.size:
+                    other = "lower" if upper else "upper"
+                    rows = rows[[limits[of].kind.side != other for of in who[rows].tolist()]]
+                by |= {row: _source(limits[of]) for row in rows.tolist() if (of := int(who[row])) >= 0}
+            shown[rows] = at[rows]
     return shown, by
 
 
@@ -85,11 +84,12 @@ def _source(limit: Limit) -> str:
     return f"{limit.source} ({limit.date.isoformat()})"
 
 
-def _text_limits(frame: pd.DataFrame, sku: Sku) -> dict[int, str]:
+def _text_limits(frame: Frame, sku: Sku) -> dict[int, str]:
     columns = [f"expected_{breach}_by" for breach in BREACHES if f"expected_{breach}_by" in frame.columns]
+    limits = sku.all_limits
     return {
-        int(row): _source(sku.all_limits[index])
+        row: _source(limits[index])
         for column in reversed(columns)
-        for row, index in enumerate(frame[column])
-        if index >= 0 and sku.all_limits[index].key not in LIMIT_KEYS
+        for row, index in enumerate(frame[column].tolist())
+        if index >= 0 and limits[index].kind.section == "inventory"
     }

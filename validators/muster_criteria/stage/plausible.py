@@ -5,9 +5,11 @@ For the metrics that a programme compares, by the median of the peers, or of the
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from typing import Any
+
 import numpy as np
 import numpy.typing as npt
-import pandas as pd
 
 from muster_criteria.fleet.series.comparisons import Worse
 from muster_criteria.model import Action, FaultClass, Finding
@@ -26,9 +28,9 @@ SIBLINGS_MIN = 3
 """Fewest siblings whose median is a reference: one of them that measured something else does not move it."""
 
 
-def usual_of(frame: pd.DataFrame, peers_median: Numbers) -> Numbers:
+def usual_of(siblings_median: Numbers, siblings_count: npt.NDArray[np.int64], peers_median: Numbers) -> Numbers:
     """Returns the median of each row's peers, or else of its siblings; NaN where neither is above zero."""
-    siblings = np.where(frame["siblings_count"] >= SIBLINGS_MIN, frame["siblings_median"], np.nan)
+    siblings = np.where(siblings_count >= SIBLINGS_MIN, siblings_median, np.nan)
     usual = np.where(peers_median > 0.0, peers_median, siblings)
     return np.where(usual > 0.0, usual, np.nan)
 
@@ -44,7 +46,7 @@ def margins(values: Numbers, usual: Numbers, worse: Worse) -> tuple[Numbers, Num
     return at, np.where(values > 0.0, values - at, np.minimum(values, -1.0))
 
 
-def plausible_finding(row: pd.Series, rule: Rule, worse: Worse) -> Finding:
+def plausible_finding(row: Mapping[str, Any], rule: Rule, worse: Worse) -> Finding:
     """Returns the finding of a row that is too good to be a measurement of its device."""
     at, observed = float(row[f"{rule.column}_at"]), figure(row["value"], row["unit"])
     whose = "peers" if row["peers_median"] > 0.0 else "siblings"

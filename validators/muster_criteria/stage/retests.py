@@ -8,8 +8,6 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
-import pandas as pd
-
 from muster_criteria.fleet.budget import repeat_informs
 from muster_criteria.fleet.single import derived
 from muster_criteria.measured import StageResult
@@ -18,6 +16,7 @@ from muster_criteria.rows import Row, rows_of
 from muster_criteria.sku_files.model import Sku
 from muster_criteria.sku_files.programme import stage_probes
 from muster_criteria.stage.findings import Breaking, Origins
+from muster_criteria.stage.frame import Frame
 from muster_criteria.stage.rules import FLEET_KINDS
 
 
@@ -55,7 +54,7 @@ def repeated_rows(result: StageResult, sku: Sku) -> list[Row]:
     return [*rows, *derived(rows, sku.programme.derive)]
 
 
-def to_repeat(frame: pd.DataFrame, breaking: Sequence[Breaking], sku: Sku, result: StageResult) -> set[str]:
+def to_repeat(frame: Frame, breaking: Sequence[Breaking], sku: Sku, result: StageResult) -> set[str]:
     """Returns the probes of which the fleet's rules need a second reading that is still missing.
 
     Part-to-part variation needs none: a second reading shows the same.
@@ -66,8 +65,8 @@ def to_repeat(frame: pd.DataFrame, breaking: Sequence[Breaking], sku: Sku, resul
     for item in breaking:
         if item.rule.kind not in FLEET_KINDS or item.rule.breach != "warn":
             continue
-        row = frame.iloc[item.position]
+        row = frame.row(item.position)
         comparison = sku.programme.compare[int(row[f"{item.rule.column}_by"])]
         if repeat_informs(item.rule.kind, comparison.spread) and row[f"{item.rule.column}_repeats"] <= 1:
-            found |= may & set(frame["probe"].iloc[origins.of(row, comparison, sku)])
+            found |= may & {frame["probe"][at] for at in origins.of(row, comparison, sku)}
     return found

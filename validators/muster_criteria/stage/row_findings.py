@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-import pandas as pd
+from collections.abc import Mapping
+from typing import Any
 
+from muster_criteria.labels import labelled
 from muster_criteria.model import Action, FaultClass, Finding, measurement_reference
-from muster_criteria.sku_files.limits import labelled
 from muster_criteria.stage.rules import SEVERITY, Rule
 
 
 def row_finding(
-    row: pd.Series,
+    row: Mapping[str, Any],
     rule: Rule,
     *,
     fault_class: FaultClass,

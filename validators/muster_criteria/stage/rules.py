@@ -12,6 +12,7 @@ from typing import get_args
 
 import pandas as pd
 
+from muster_criteria.kinds import LIMIT_KINDS
 from muster_criteria.model import Severity
 from muster_criteria.sku_files.limits import Breach
 
@@ -22,13 +23,7 @@ BREACHES: tuple[Breach, ...] = get_args(Breach)
 
 KINDS = {
     "expected_devices": "Every device that the SKU counts answers, and no other",
-    "expected": "Every item of the inventory is as the SKU declares",
-    "exactly": "What must be an exact number is that number",
-    "floor": "No measurement lies below its floor",
-    "ceiling": "No measurement lies above its ceiling",
-    "siblings_at_least": "No device lies below its share of its siblings' median",
-    "siblings_at_most": "No device lies above its share of its siblings' median",
-    "spread_at_most": "No measurement's repeats spread wider than they may",
+    **{kind.rule: kind.claim for kind in LIMIT_KINDS.values()},
     "peers": "No device is further from its peers than healthy ones are",
     "siblings": "No device is further from its siblings than healthy ones are",
     "drift": "No device is further from its own past than healthy ones are",
@@ -46,7 +41,7 @@ FLEET_KINDS = ("peers", "siblings", "drift", "cusum", "node_peers", "node_drift"
 INVALID_KINDS = ("plausible",)
 """Rules that only make a row invalid; their ``_by`` is the programme's comparison."""
 
-AMONG_ITSELF = ("siblings_at_least", "siblings_at_most", "spread_at_most", "siblings")
+AMONG_ITSELF = (*(key for key, kind in LIMIT_KINDS.items() if kind.among_itself), "siblings")
 """Rules that compare a node with itself only. They can fail a device, but a node whose devices are all slow satisfies
 them, so a measurement that no other rule covers is not judged."""
 
@@ -85,8 +80,4 @@ Violations = Mapping[str, Sequence[int]]
 """Column of a rule → labels of the rows that break it."""
 
 Evaluate = Callable[[pd.DataFrame, Sequence[Rule]], Violations]
-
-
-def applicable(frame: pd.DataFrame) -> tuple[Rule, ...]:
-    """The rules that apply to any row of this frame."""
-    return tuple(rule for rule in RULES if rule.column in frame.columns and frame[rule.column].notna().any())
+"""The frame of the rules' margins, and the rules → their violations."""

@@ -8,25 +8,27 @@ and wrong bits are not noise: exact limits and the fleet's rules apply unchanged
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 import pandas as pd
 
 from muster_criteria.fleet.series.readings import day_of
-from muster_criteria.labels import labels_text
+from muster_criteria.kinds import LIMIT_KINDS
+from muster_criteria.labels import labelled, labels_text
 from muster_criteria.measured import StageResult
 from muster_criteria.model import Action, Finding, Gap, Lack, Severity, Variant
-from muster_criteria.sku_files.limits import labelled
 from muster_criteria.sku_files.model import Sku
 from muster_criteria.sku_files.programme import stage_probes
 from muster_criteria.stage.findings import Breaking, limit_finding
+from muster_criteria.stage.frame import Frame
 from muster_criteria.stage.rules import Rule
 from muster_criteria.stage.sprt import Decision, Sprt
 from muster_criteria.words import figure
 
-LOWER, UPPER = ("floor", "siblings_at_least"), ("ceiling", "siblings_at_most")
-NOISY = (*LOWER, *UPPER)
+NOISY = tuple(key for key, kind in LIMIT_KINDS.items() if kind.noisy)
 """Kinds of limits that noise can break; what must be exact, or a text, is not among them."""
 RUNS_MAX = 45
 """Runs after which an undecided test is left to a person: twice the passes that clear a device after one failure."""
@@ -52,12 +54,12 @@ def sequential_probes(sku: Sku, stage: str, level: str) -> tuple[str, ...]:
 
 
 def weigh(
-    frame: pd.DataFrame,
+    frame: Frame,
     breaking: Sequence[Breaking],
     sku: Sku,
     result: StageResult,
     repeats: pd.DataFrame | None,
-    others: Sequence[pd.DataFrame] = (),
+    others: Sequence[Frame] = (),
 ) -> Weighed:
     """Returns the findings; those of noisy limits are decided over all runs, in the order in which they began.
 
@@ -74,7 +76,7 @@ def weigh(
     pending: list[Gap] = []
     probes: set[str] = set()
     for rule, of, position in _judged([frame, *reversed(others)], noisy):
-        row = of.iloc[position]
+        row = of.row(position)
         runs = ran.get(_key(row)) or [float(row["value"])]
         failed = [_fails(value, rule.kind, float(row[f"{rule.column}_at"])) for value in runs]
         if not any(failed):
@@ -92,7 +94,7 @@ def weigh(
     return Weighed(tuple(kept), tuple(elsewhere), tuple(pending), tuple(sorted(probes)))
 
 
-def _judged(frames: Sequence[pd.DataFrame], noisy: Sequence[str]) -> Iterator[tuple[Rule, pd.DataFrame, int]]:
+def _judged(frames: Sequence[Frame], noisy: Sequence[str]) -> Iterator[tuple[Rule, Frame, int]]:
     """Each noisy rule of each measurement once, in the first frame that judges it by that rule, and its position there.
 
     A limit that an earlier run broke counts although a later run did not measure it.
@@ -102,27 +104,32 @@ def _judged(frames: Sequence[pd.DataFrame], noisy: Sequence[str]) -> Iterator[tu
         for frame in frames:
             if rule.column not in frame.columns:
                 continue
-            for position in np.flatnonzero(frame["probe"].isin(noisy) & frame[rule.column].notna()):
-                key = _key(frame.iloc[int(position)])
+            for position in _of(frame, noisy, ~np.isnan(frame[rule.column])):
+                key = _key(frame.row(position))
                 if key not in seen:
                     seen.add(key)
-                    yield rule, frame, int(position)
+                    yield rule, frame, position
 
 
-def is_noisy(frame: pd.DataFrame, item: Breaking, noisy: Sequence[str]) -> bool:
+def _of(frame: Frame, probes: Sequence[str], chosen: npt.NDArray[np.bool_]) -> list[int]:
+    """The chosen rows that these probes measured."""
+    return [at for at in np.flatnonzero(chosen).tolist() if frame["probe"][at] in probes]
+
+
+def is_noisy(frame: Frame, item: Breaking, noisy: Sequence[str]) -> bool:
     """Returns whether noise alone may break the rule on that row; ``noisy``: result of ``sequential_probes``."""
-    return item.rule.kind in NOISY and frame["probe"].iloc[item.position] in noisy
+    return item.rule.kind in NOISY and frame["probe"][item.position] in noisy
 
 
 _Key = tuple[str, str, str, str]
 
 
-def _key(row: pd.Series) -> _Key:
+def _key(row: Mapping[str, Any]) -> _Key:
     return str(row["device"]), str(row["metric"]), labels_text(row["labels"]), str(row["unit"])
 
 
 def _runs(
-    frame: pd.DataFrame, result: StageResult, noisy: Sequence[str], repeats: pd.DataFrame | None
+    frame: Frame, result: StageResult, noisy: Sequence[str], repeats: pd.DataFrame | None
 ) -> dict[_Key, list[float]]:
     """Returns {measurement: the value of each run of a noisy probe}, in the order in which the runs began."""
     found: dict[_Key, list[tuple[float, float]]] = {}
@@ -131,17 +138,19 @@ def _runs(
         for *key, at, value in zip(*columns, repeats["at"], repeats["value"], strict=True):
             if np.isfinite(value):
                 found.setdefault((key[0], key[1], key[2], key[3]), []).append((float(at), float(value)))
-    for position in np.flatnonzero(frame["probe"].isin(noisy) & np.isfinite(frame["value"])):
-        row = frame.iloc[int(position)]
+    for position in _of(frame, noisy, np.isfinite(frame["value"])):
+        row = frame.row(position)
         found.setdefault(_key(row), []).append((day_of(result.started_at), float(row["value"])))
     return {key: [value for _, value in sorted(runs)] for key, runs in found.items()}
 
 
 def _fails(value: float, kind: str, at: float) -> bool:
-    return value < at if kind in LOWER else value > at
+    return value < at if LIMIT_KINDS[kind].side == "lower" else value > at
 
 
-def _with_runs(finding: Finding, row: pd.Series, runs: list[float], failed: list[bool], decision: Decision) -> Finding:
+def _with_runs(
+    finding: Finding, row: Mapping[str, Any], runs: list[float], failed: list[bool], decision: Decision
+) -> Finding:
     """Returns the finding with every run that it rests on and the decision over them."""
     name = labelled(row["metric"], dict(row["labels"]))
     listed = ", ".join(

@@ -192,14 +192,13 @@ def _aggregate(key: Key, entry: tuple[str, str, NumberSeries | StateSeries]) -> 
     if isinstance(kept, StateSeries):
         seconds = {state: round(spent, 3) for state, spent in sorted(kept.seconds.items())}
         return Aggregate(key[0], key[1], unit, kept.count, time_in_state=seconds)
-    count = kept.histogram.count
-    if not count:
+    if not kept.count:
         return Aggregate(key[0], key[1], unit, 0)
     return Aggregate(
         key[0],
         key[1],
         unit,
-        count,
+        kept.count,
         minimum=kept.minimum,
         median=kept.quantile(0.5),
         p95=kept.quantile(0.95),

@@ -77,7 +77,6 @@ def _fleet(skus: str, as_of: str, stage: str, node: str, json: bool) -> None:
     )  # fmt: skip
     nodes = len({each.node for each in found.outcomes})
     typer.echo(f"{len(found.changes)} of {len(found.outcomes)} verdicts on {nodes} nodes would change.")
-    typer.echo("Plain limits and the fleet's rules only; `muster judge RUN` judges one run by all limits and coverage.")
     if found.without_result:
         typer.echo(f"not judged, since no result is kept: {', '.join(found.without_result)}")
 

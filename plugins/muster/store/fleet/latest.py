@@ -11,7 +11,7 @@ from muster.store.database.engine import reading
 from muster.store.database.models import ArtifactRow, NodeRow, RunRow, StageRow
 from muster.store.fleet.measured import ZONE
 from muster.store.output.raw import StageAttempt
-from muster.store.testing.stages import RESULT
+from muster.store.testing.stages import CHASSIS, RESULT
 from muster_criteria.model import Verdict
 
 CONCLUSIVE = tuple(str(verdict) for verdict in (Verdict.PASS, Verdict.PROVISIONAL, Verdict.WARN, Verdict.FAIL))
@@ -24,6 +24,7 @@ class LatestStage:
     """The latest conclusive verdict of a node's machine on one stage.
 
     ``attempts``: the attempts at it in that run whose results are kept, oldest first; empty: none is kept any more.
+    ``chassis``: the readings of the node's BMC that came with the last of them.
     """
 
     node: str
@@ -36,6 +37,7 @@ class LatestStage:
     level: str
     verdict: Verdict
     attempts: tuple[StageAttempt, ...] = ()
+    chassis: bytes | None = None
 
 
 def stages(sku: str, stage: str, level: str, *, simulated: bool) -> Iterator[LatestStage]:
@@ -67,20 +69,23 @@ def stages(sku: str, stage: str, level: str, *, simulated: bool) -> Iterator[Lat
         for first in range(0, len(chosen), BATCH):
             some = chosen[first : first + BATCH]
             kept: dict[int, list[StageAttempt]] = {}
+            chassis: dict[int, bytes | None] = {}
             query = (
-                select(StageRow.run, StageRow.verdict, ArtifactRow.data)
+                select(StageRow.run, StageRow.verdict, ArtifactRow.kind, ArtifactRow.data)
                 .join(ArtifactRow, ArtifactRow.stage == StageRow.id)
                 .where(StageRow.run.in_([each.run for each in some]), StageRow.stage == stage)
-                .where(ArtifactRow.kind == RESULT)
-                .order_by(StageRow.id)
+                .where(ArtifactRow.kind.in_((RESULT, CHASSIS)))
+                .order_by(StageRow.id, ArtifactRow.kind.desc())
             )
-            for run, verdict, data in session.execute(query):
-                kept.setdefault(run, []).append(StageAttempt(Verdict(verdict), data))
+            for run, verdict, kind, data in session.execute(query):
+                if kind == RESULT:
+                    kept.setdefault(run, []).append(StageAttempt(Verdict(verdict), data))
+                chassis[run] = data if kind == CHASSIS else None  # a result's chassis follows it
             for each in some:
                 zone = str(each.labels.get(ZONE, ""))
                 yield LatestStage(
                     each.name, sku, zone, simulated, each.dag_id, each.run_id, stage, level, Verdict(each.verdict),
-                    tuple(kept.get(each.run, ())),
+                    tuple(kept.get(each.run, ())), chassis.get(each.run),
                 )  # fmt: skip
 
 

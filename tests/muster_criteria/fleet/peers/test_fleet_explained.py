@@ -17,7 +17,7 @@ from muster_criteria.fleet.peers.snapshot import Snapshot, build_snapshot
 from muster_criteria.fleet.series.comparisons import Comparison
 from muster_criteria.fleet.series.keyed import keyed
 from muster_criteria.fleet.series.readings import DAY_S, as_readings
-from muster_criteria.fleet.sweep import sweep
+from muster_criteria.fleet.verdicts import judge_readings
 
 NODES, GPUS, DAY = 300, 8, 20_000.0
 SLOPE = -0.15
@@ -95,9 +95,13 @@ def test_slow_and_hot_is_less_odd_than_slow_and_cool(snapshot: Snapshot, reading
 
 def test_what_only_explains_is_itself_not_judged(snapshot: Snapshot, readings: pd.DataFrame) -> None:
     history = build_history(readings, snapshot, COMPARISONS)
-    found = sweep(spoilt(readings, heat=2.0), snapshot, history, COMPARISONS)
+    measured, results = judge_readings(spoilt(readings, heat=2.0), COMPARISONS, snapshot, history)
 
-    assert "heat" not in set(found.findings["metric"])
+    judged = {
+        measured.readings.catalogue[at].key[1] for rule in results for at in measured.readings.series[rule.reading]
+    }
+    assert judged
+    assert "heat" not in judged
     assert "heat" not in set(snapshot.scales["metric"]) | set(snapshot.tails["metric"])
     assert "heat" not in set(history.series["metric"])
 
@@ -108,9 +112,10 @@ def test_where_it_was_not_measured_the_plain_index_judges_alone(snapshot: Snapsh
 
     assert adverse(compared(snapshot, blind), GIVEN).size == 0
     for given, metrics in ((one, {"clock_index", GIVEN}), (blind, {"clock_index"})):
-        failed = sweep(given, snapshot, None, COMPARISONS).findings.query("breach == 'fail' and rule == 'peers'")
-        assert metrics <= set(failed["metric"])
-        assert set(failed["device"]) == {"gpu3"}
+        measured, (peers, *_) = judge_readings(given, COMPARISONS, snapshot, None)
+        of, failed = measured.readings, peers.reading[peers.fail < 0.0]
+        assert metrics <= {of.catalogue[at].key[1] for at in of.series[failed]}
+        assert {of.devices[at] for at in of.device[failed]} == {"gpu3"}
 
 
 def test_too_few_devices_show_no_slope() -> None:

@@ -19,7 +19,7 @@ from muster_criteria.fleet.budget import STANDARD
 from muster_criteria.fleet.peers.distances import Distances, distances
 from muster_criteria.fleet.peers.snapshot import Snapshot
 from muster_criteria.fleet.series.comparisons import Comparison
-from muster_criteria.fleet.series.keyed import Codes, Keyed, Numbers, SeriesKey, keyed, mapping
+from muster_criteria.fleet.series.keyed import Codes, Keyed, Numbers, SeriesKey, keyed, mapping, numbered
 from muster_criteria.fleet.series.timeline import VISITS_MAX, Matrix, Timeline, row_medians, timeline
 
 OWNER = ("node", "device", "kind", "metric", "labels", "unit")
@@ -53,6 +53,12 @@ class History:
     def of(self, node: str) -> History:
         """The history of one node alone."""
         return History(self.series[self.series["node"] == node].reset_index(drop=True))
+
+    def of_nodes(self, nodes: Sequence[str]) -> History:
+        """The history of these nodes alone."""
+        node = self._categories["node"]
+        kept = np.isin(node.codes.to_numpy(), np.flatnonzero(node.categories.isin(nodes)))
+        return History(self.series[kept])
 
     def to_bytes(self) -> bytes:
         """Parquet."""
@@ -90,29 +96,36 @@ class History:
 
     @functools.cached_property
     def _numbers(self) -> tuple[dict[str, int], dict[str, int], dict[SeriesKey, int]]:
-        nodes = dict.fromkeys(self.series["node"].astype(str).unique())
-        devices = dict.fromkeys(self.series["device"].astype(str).unique())
-        keys = self.series[list(OWNER[2:])].drop_duplicates().itertuples(index=False, name=None)
-        series: dict[SeriesKey, int] = {}
-        for kind, metric, labels, unit in keys:
-            series[str(kind), str(metric), str(labels), str(unit)] = len(series)
+        nodes, devices = (self._categories[name].categories.astype(str).tolist() for name in ("node", "device"))
+        parts = [self._categories[name].categories.astype(str).tolist() for name in OWNER[2:]]
+        keys = np.unravel_index(self._which[1], [max(len(part), 1) for part in parts])
+        named = zip(*([part[at] for at in of.tolist()] for part, of in zip(parts, keys, strict=True)), strict=True)
         return (
             {name: at for at, name in enumerate(nodes)},
             {name: at for at, name in enumerate(devices)},
-            series,
+            {(kind, metric, labels, unit): at for at, (kind, metric, labels, unit) in enumerate(named)},
         )
 
     @functools.cached_property
-    def _sorted(self) -> tuple[Codes, Codes]:
-        nodes, devices, series = self._numbers
-        node = _codes(self.series["node"], nodes)
-        device = _codes(self.series["device"], devices)
-        parts = [self.series[name].astype("category") for name in OWNER[2:]]
+    def _categories(self) -> dict[str, Any]:
+        return {name: self.series[name].astype("category").cat for name in OWNER}
+
+    @functools.cached_property
+    def _which(self) -> tuple[Codes, Codes]:
+        """The number of each row's series, and what each number stands for: a combination of categories."""
         combined = np.zeros(len(self.series), dtype=np.int64)
-        for part in parts:
-            combined = combined * max(len(part.cat.categories), 1) + part.cat.codes.to_numpy()
-        which, _ = pd.factorize(combined)  # in order of appearance, as in ``_numbers``
-        key = (node * max(len(devices), 1) + device) * max(len(series), 1) + which
+        size = 1
+        for name in OWNER[2:]:
+            of = self._categories[name]
+            size *= max(len(of.categories), 1)
+            combined = combined * max(len(of.categories), 1) + of.codes.to_numpy()
+        return numbered(combined, size)
+
+    @functools.cached_property
+    def _sorted(self) -> tuple[Codes, Codes]:
+        _, devices, series = self._numbers
+        node, device = (self._categories[name].codes.to_numpy().astype(np.int64) for name in ("node", "device"))
+        key = (node * max(len(devices), 1) + device) * max(len(series), 1) + self._which[0]
         order = np.argsort(key, kind="stable")
         return key[order], order
 
@@ -139,11 +152,6 @@ class History:
             visits=np.where(hit, self._visits[row], 0),
             row=row,
         )
-
-
-def _codes(names: pd.Series, numbers: dict[str, int]) -> Codes:
-    category = names.astype("category").cat
-    return mapping([str(name) for name in category.categories], numbers)[category.codes.to_numpy()]
 
 
 def build_history(readings: pd.DataFrame, snapshot: Snapshot, comparisons: Sequence[Comparison]) -> History:

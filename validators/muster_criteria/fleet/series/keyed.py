@@ -175,10 +175,11 @@ def _catalogue(
     for each in comparisons:
         about.setdefault((each.device, each.metric, each.unit), each)
     parts = [readings[name].cat for name in ("kind", "metric", "labels", "unit")]
-    code = np.zeros(len(readings), dtype=np.int64)
+    code, size = np.zeros(len(readings), dtype=np.int64), 1
     for part in parts:
+        size *= max(len(part.categories), 1)
         code = code * max(len(part.categories), 1) + part.codes.to_numpy()
-    numbers, present = pd.factorize(code)
+    numbers, present = numbered(code, size)
     catalogue: list[Series] = []
     number_of = np.full(len(present) + 1, -1, dtype=np.int32)
     for position in np.argsort(present):
@@ -213,6 +214,16 @@ def together(one: Keyed, other: Keyed) -> Keyed:
     return one.replace(
         **{name: np.concatenate([getattr(one, name), getattr(other, name)]) for name in PER_READING},
     )
+
+
+def numbered(codes: Codes, size: int) -> tuple[Codes, Codes]:
+    """The number of each code, counted from 0 by rising code, and the code of each number. ``size``: codes are less."""
+    if size > 4 * len(codes) + 1_000_000:
+        distinct, numbers = np.unique(codes, return_inverse=True)
+        return numbers.astype(np.int64), distinct.astype(np.int64)
+    known = np.zeros(size, dtype=np.bool_)  # a table of all codes is faster than sorting
+    known[codes] = True
+    return (np.cumsum(known) - 1)[codes], np.flatnonzero(known)
 
 
 def mapping(names: Sequence[Name], known: Mapping[Name, int]) -> Codes:

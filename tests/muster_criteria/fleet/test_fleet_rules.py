@@ -1,4 +1,4 @@
-"""The sweep: each rule just inside and just outside, masking, common causes, and repeats."""
+"""The rules of the fleet: each just inside and just outside, masking, common causes, and repeats."""
 
 from __future__ import annotations
 
@@ -12,11 +12,24 @@ from muster_criteria.fleet.budget import STANDARD
 from muster_criteria.fleet.peers.history import History, build_history
 from muster_criteria.fleet.peers.snapshot import build_snapshot
 from muster_criteria.fleet.series.keyed import keyed
-from muster_criteria.fleet.series.readings import as_readings, together
-from muster_criteria.fleet.sweep import sweep
+from muster_criteria.fleet.series.readings import as_readings, group_of, together
 from muster_criteria.fleet.thresholds import Thresholds
+from muster_criteria.model import Severity
 from tests.muster_criteria.fleet_readings import DAY, Fleet, scaled
-from tests.muster_criteria.frozen_fleet import EARLIER, FLEET, NODE, Frozen, at, level, rules_and_levels
+from tests.muster_criteria.frozen_fleet import (
+    EARLIER,
+    FLEET,
+    NODE,
+    SKU,
+    Frozen,
+    at,
+    breach,
+    judged,
+    level,
+    of_sku,
+    rules_and_levels,
+    word,
+)
 
 UNCERTAIN = float(np.sqrt(1.0 + np.pi / 2.0 / FLEET.nodes))
 """What the peers' median being of so many widens their thresholds by."""
@@ -24,17 +37,17 @@ UNCERTAIN = float(np.sqrt(1.0 + np.pi / 2.0 / FLEET.nodes))
 
 def threshold(frozen: Frozen, rule: str, metric: str, repeats: int = 1, *, has_past: bool = True) -> float:
     catalogue = keyed(frozen.today, FLEET.comparisons).catalogue
-    limits = Thresholds(frozen.snapshot, STANDARD, ["sku"], catalogue).critical(rule, repeats, has_past=has_past)
+    limits = Thresholds(frozen.snapshot, STANDARD, [SKU], catalogue).critical(rule, repeats, has_past=has_past)
     limit = float(limits[0, [each.key[1] for each in catalogue].index(metric)])
     return max(STANDARD.effect_min, limit * (UNCERTAIN if rule == "peers" else 1.0))
 
 
 def test_a_healthy_fleet_is_not_failed(frozen: Frozen) -> None:
-    verdicts = frozen.sweep(frozen.today, frozen.history).verdicts["verdict"]
+    words = list(frozen.judge(frozen.today, frozen.history).words.values())
 
-    assert len(verdicts) == FLEET.nodes
-    assert not (verdicts == "FAIL").any()
-    assert (verdicts == "PASS").mean() > 0.8
+    assert len(words) == FLEET.nodes
+    assert "FAIL" not in words
+    assert words.count("PASS") > 0.8 * len(words)
 
 
 @pytest.mark.parametrize("has_past", [False, True])
@@ -43,11 +56,11 @@ def test_peers_fail_just_beyond_the_threshold_and_not_just_within(frozen: Frozen
     share = threshold(frozen, "peers", metric, has_past=has_past)
     assert 0.03 <= share < 0.5
     outlier = "retest" if metric == "work_0" else "warn"  # part-to-part variation is the same in a second reading
-    for factor, breach in ((share * 1.001, "fail"), (share * 0.999, outlier)):
+    for factor, level_of in ((share * 1.001, "fail"), (share * 0.999, outlier)):
         one = scaled(level(frozen), 1.0 - factor, metric=metric, device="gpu3")
-        found = frozen.sweep(one, frozen.history if has_past else None)
+        found = frozen.judge(one, frozen.history if has_past else None)
 
-        assert ("peers", breach) in rules_and_levels(found, device="gpu3", metric=metric)
+        assert ("peers", level_of) in rules_and_levels(found, device="gpu3", metric=metric)
 
 
 def test_without_a_past_varied_series_are_judged_more_strictly(frozen: Frozen) -> None:
@@ -65,19 +78,19 @@ def test_a_distance_below_three_percent_fails_none_however_odd_it_is(frozen: Fro
     for share, breaches in ((odd * 0.99, set()), (odd * 1.01, {"retest"}), (0.03 * 0.999, {"retest"})):
         one = scaled(level(frozen), 1.0 - share, metric="work_0", device="gpu3")
 
-        assert {breach for _, breach in rules_and_levels(frozen.sweep(one))} == breaches
+        assert {breach for _, breach in rules_and_levels(frozen.judge(one))} == breaches
 
 
 def test_varied_series_have_outliers_only_where_they_are_rare(frozen: Frozen) -> None:
     """A robust z of 3.5 alone, which one healthy node in ten shows somewhere, is not enough."""
     catalogue = keyed(frozen.today, FLEET.comparisons).catalogue
     series = [each.key[1] for each in catalogue].index("clock_0")
-    limits = Thresholds(frozen.snapshot, STANDARD, ["sku"], catalogue)
+    limits = Thresholds(frozen.snapshot, STANDARD, [SKU], catalogue)
     odd, scale = limits.outlier("siblings")[0, series], limits.scale("siblings")[0, series]
     assert odd > 1.1 * STANDARD.retest_z * scale
     for share, reported in ((odd * 0.98, False), (odd * 1.02, True)):
         one = scaled(level(frozen), 1.0 - share, metric="clock_0", device="gpu3")
-        rules = {rule for rule, _ in rules_and_levels(frozen.sweep(one), device="gpu3", metric="clock_0")}
+        rules = {rule for rule, _ in rules_and_levels(frozen.judge(one), device="gpu3", metric="clock_0")}
         assert ("siblings" in rules) is reported
 
 
@@ -90,7 +103,7 @@ def test_a_scale_estimated_from_few_is_believed_the_less(frozen: Frozen) -> None
         few = dataclasses.replace(
             frozen.snapshot, tails=frozen.snapshot.tails.iloc[:0], scales=frozen.snapshot.scales.assign(size=size)
         )
-        limits = Thresholds(few, STANDARD, ["sku"], catalogue)
+        limits = Thresholds(few, STANDARD, [SKU], catalogue)
         return float(limits.outlier("peers")[0, series] / limits.scale("peers")[0, series])
 
     assert odd(8) > 2.0 * odd(64)
@@ -105,7 +118,7 @@ def test_two_readings_fail_of_which_one_comes_to_three_percent(frozen: Frozen) -
     """
     frozen = frozen.straying(2.0)
     rare = float(
-        Thresholds(frozen.snapshot, STANDARD, ["sku"], keyed(frozen.today, FLEET.comparisons).catalogue).critical(
+        Thresholds(frozen.snapshot, STANDARD, [SKU], keyed(frozen.today, FLEET.comparisons).catalogue).critical(
             "peers", 2
         )[0, 0]
     )
@@ -116,7 +129,7 @@ def test_two_readings_fail_of_which_one_comes_to_three_percent(frozen: Frozen) -
             scaled(level(frozen), 1.0 - share, metric="work_0", device="gpu3").assign(run=f"run-{number}")
             for number, share in enumerate(shares)
         ]
-        found = frozen.sweep(together([as_readings(run) for run in runs]))
+        found = frozen.judge(together([as_readings(run) for run in runs]))
         return {breach for _, breach in rules_and_levels(found, device="gpu3", metric="work_0")}
 
     assert "fail" in breaches(0.0291, 0.0301)
@@ -127,7 +140,7 @@ def test_two_readings_fail_of_which_one_comes_to_three_percent(frozen: Frozen) -
 
 
 def test_better_than_its_peers_is_no_fault(frozen: Frozen) -> None:
-    assert rules_and_levels(frozen.sweep(scaled(level(frozen), 1.2, metric="work_0", device="gpu3"))) <= {
+    assert rules_and_levels(frozen.judge(scaled(level(frozen), 1.2, metric="work_0", device="gpu3"))) <= {
         ("siblings", "retest")
     }
 
@@ -135,7 +148,7 @@ def test_better_than_its_peers_is_no_fault(frozen: Frozen) -> None:
 def test_siblings_fail_where_no_peers_of_its_slot_are_known(frozen: Frozen) -> None:
     one = scaled(level(frozen), 0.88, metric="work_0", device="gpu3")
 
-    assert ("siblings", "fail") in rules_and_levels(frozen.sweep(one), device="gpu3", metric="work_0")
+    assert ("siblings", "fail") in rules_and_levels(frozen.judge(one), device="gpu3", metric="work_0")
 
 
 def test_a_device_fails_by_its_own_past_though_it_passes_among_its_peers(frozen: Frozen) -> None:
@@ -144,7 +157,7 @@ def test_a_device_fails_by_its_own_past_though_it_passes_among_its_peers(frozen:
     node, device = mean.idxmax()
     fall = 1.2 * threshold(frozen, "drift", "clock_0")
     slower = scaled(frozen.today, 1.0 - fall, node=node, device=device, metric="clock_0")
-    found = frozen.sweep(slower, frozen.history)
+    found = frozen.judge(slower, frozen.history)
 
     assert ("drift", "fail") in rules_and_levels(found, node=node, device=device, metric="clock_0")
     assert ("peers", "fail") not in rules_and_levels(found, node=node, device=device, metric="clock_0")
@@ -154,7 +167,7 @@ def test_without_three_visits_there_is_no_drift(frozen: Frozen) -> None:
     for visits, rules in ((2, set()), (3, {"drift"})):
         some = frozen.earlier[frozen.earlier["at"] >= DAY - 10 * visits].reset_index(drop=True)
         history = build_history(some, frozen.snapshot, FLEET.comparisons)
-        found = frozen.sweep(scaled(frozen.today, 0.9, node=NODE, device="gpu3", metric="work_0"), history)
+        found = frozen.judge(scaled(frozen.today, 0.9, node=NODE, device="gpu3", metric="work_0"), history)
 
         assert {rule for rule, _ in rules_and_levels(found, node=NODE, device="gpu3", metric="work_0")} & {
             "drift"
@@ -167,15 +180,15 @@ def test_a_slow_slide_fails_by_its_sum_though_no_visit_would(frozen: Frozen) -> 
     for day in (DAY - 20, DAY - 10):
         rows = (sliding["node"] == NODE) & (sliding["device"] == "gpu3") & (sliding["at"] == day)
         sliding = sliding.assign(value=np.where(rows, sliding["value"] * 0.962, sliding["value"]))
-    more = FLEET.visits(*EARLIER, DAY - 8, DAY - 6, DAY - 4)
+    more = of_sku(FLEET.visits(*EARLIER, DAY - 8, DAY - 6, DAY - 4))
     more = more[more["at"] > DAY - 10]
     sliding = together([sliding, scaled(more, 0.962, node=NODE, device="gpu3")])
     history = build_history(sliding, frozen.snapshot, FLEET.comparisons)
 
-    found = frozen.sweep(scaled(frozen.today, 0.962, node=NODE, device="gpu3"), history)
+    found = frozen.judge(scaled(frozen.today, 0.962, node=NODE, device="gpu3"), history)
 
     assert ("cusum", "fail") in rules_and_levels(found, node=NODE, device="gpu3", metric="work_0")
-    assert ("cusum", "fail") not in rules_and_levels(frozen.sweep(frozen.today, frozen.history))
+    assert ("cusum", "fail") not in rules_and_levels(frozen.judge(frozen.today, frozen.history))
 
 
 @pytest.mark.parametrize("bad", [2, 3, 4])
@@ -183,20 +196,21 @@ def test_bad_siblings_do_not_mask_each_other(frozen: Frozen, bad: int) -> None:
     today = level(frozen)
     for slot in range(bad):
         today = scaled(today, 0.94, device=f"gpu{slot}", metric="work_0")
-    found = frozen.sweep(today)
+    found = frozen.judge(today)
 
-    assert found.verdicts.loc[NODE, "verdict"] == "FAIL"
-    assert found.verdicts.loc[NODE, "cause"] == ""
-    failed = found.findings[(found.findings["breach"] == "fail") & (found.findings["rule"] == "peers")]
-    assert {f"gpu{slot}" for slot in range(bad)} <= set(failed["device"])
+    assert found.words[NODE] == "FAIL"
+    assert not found.shared()
+    failed = {
+        each.device for each in found.judgements[NODE].findings if each.rule == "peers" and breach(each) == "fail"
+    }
+    assert {f"gpu{slot}" for slot in range(bad)} <= failed
 
 
 def test_all_devices_alike_are_a_common_cause_and_failure_waits(frozen: Frozen) -> None:
-    found = frozen.sweep(scaled(level(frozen), 0.9, metric="work_0"))
+    found = frozen.judge(scaled(level(frozen), 0.9, metric="work_0"))
 
-    assert found.verdicts.loc[NODE, "verdict"] == "FAIL"
-    assert "work_0" in found.verdicts.loc[NODE, "cause"]
-    assert set(found.causes["fault"]) == {"software"}
+    assert found.words[NODE] == "FAIL"
+    assert "work_0" in found.shared()
 
 
 @pytest.mark.parametrize("without_past", ["gpu0", "gpu5"])
@@ -205,51 +219,51 @@ def test_a_new_part_does_not_take_the_node_its_own_past(frozen: Frozen, without_
     series = frozen.history.series
     left = History(series[(series["node"] != NODE) | (series["device"] != without_past)].reset_index(drop=True))
     fall = 1.2 * threshold(frozen, "node_drift", "work_0")
-    found = frozen.sweep(scaled(level(frozen), 1.0 - fall, metric="work_0"), left)
+    found = frozen.judge(scaled(level(frozen), 1.0 - fall, metric="work_0"), left)
     assert ("node_drift", "fail") in rules_and_levels(found)
 
 
 def test_two_readings_fail_where_one_asks_for_a_retest() -> None:
     """Heavy tails: a single reading 10 % low is not rare enough, two are."""
     fleet = Fleet(nodes=150, metrics=4, seed=3, tails=4.0)
-    readings = fleet.visits(*EARLIER, DAY)
+    readings = of_sku(fleet.visits(*EARLIER, DAY))
     earlier = readings[readings["at"] < DAY].reset_index(drop=True)
     snapshot = build_snapshot(earlier, at(DAY - 1), fleet.comparisons)
     cells = snapshot.cells.set_index(["metric", "group", "slot"])["median"]
     one = readings[(readings["at"] == DAY) & (readings["node"] == NODE)].reset_index(drop=True)
-    usual = [cells[metric, "sku|zone=0", slot] for metric, slot in zip(one["metric"], one["slot"], strict=True)]
+    usual = [
+        cells[metric, group_of(SKU, {}, "0"), slot] for metric, slot in zip(one["metric"], one["slot"], strict=True)
+    ]
     one = scaled(one.assign(value=usual), 0.9, device="gpu3", metric="work_0")
     again = one.assign(run=pd.Categorical(["retest"] * len(one)))
     better = scaled(again, 1.0 / 0.9, device="gpu3", metric="work_0")
 
     for today, verdict in ((one, "RETEST"), (together([one, again]), "FAIL"), (together([one, better]), "WARN")):
-        found = sweep(today, snapshot, None, fleet.comparisons)
-        assert found.verdicts.loc[NODE, "verdict"] == verdict
-    assert set(found.findings["repeats"]) == {2}
+        assert word(judged(today, snapshot, None, fleet.comparisons)[NODE]) == verdict
 
 
 def test_a_fail_is_not_undone_by_repeating_until_it_passes(frozen: Frozen) -> None:
     bad = scaled(level(frozen), 0.8, metric="work_0", device="gpu3")
     good = [level(frozen).assign(run=pd.Categorical([f"again-{n}"] * len(bad))) for n in range(5)]
 
-    assert frozen.sweep(together([bad, *good])).verdicts.loc[NODE, "verdict"] == "FAIL"
+    assert frozen.judge(together([bad, *good])).words[NODE] == "FAIL"
 
 
 def test_with_too_few_devices_a_fleet_fails_none_but_asks_again() -> None:
     small = Fleet(nodes=10, metrics=2)
-    readings = small.visits(DAY - 1, DAY)
+    readings = of_sku(small.visits(DAY - 1, DAY))
     snapshot = build_snapshot(readings[readings["at"] < DAY], at(DAY - 1), small.comparisons)
     today = scaled(readings[readings["at"] == DAY], 0.7, node="node-00003", device="gpu3", metric="work_0")
-    found = sweep(today, snapshot, None, small.comparisons)
+    found = judged(today, snapshot, None, small.comparisons)["node-00003"]
 
-    assert found.verdicts.loc["node-00003", "verdict"] == "RETEST"
-    assert set(found.findings["threshold"]) == {np.inf}
+    assert word(found) == "RETEST"
+    assert Severity.CRITICAL not in {each.severity for each in found.findings}
 
 
 def test_seven_peers_judge_none() -> None:
     for nodes, verdict in ((7, "NONE"), (8, "PASS")):
         few = Fleet(nodes=nodes, metrics=2)
-        readings = few.visits(DAY)
+        readings = of_sku(few.visits(DAY))
         readings = readings[readings["device"] == "gpu0"].reset_index(drop=True)
         snapshot = build_snapshot(readings, at(DAY), few.comparisons)
-        assert set(sweep(readings, snapshot, None, few.comparisons).verdicts["verdict"]) == {verdict}
+        assert set(map(word, judged(readings, snapshot, None, few.comparisons).values())) == {verdict}

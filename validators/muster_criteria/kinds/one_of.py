@@ -1,0 +1,28 @@
+"""``one_of``: an item of the inventory is one of several texts."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any, ClassVar
+
+from pydantic import BeforeValidator
+
+from muster_criteria.kinds.kind import Row, Set
+from muster_criteria.kinds.texts import OfText
+from muster_criteria.written import as_tuple
+
+
+class OneOf(OfText):
+    """See the module."""
+
+    key: ClassVar[str] = "one_of"
+    given: ClassVar[Any] = Annotated[tuple[str, ...], BeforeValidator(as_tuple)]
+    rank: ClassVar[int] = 8
+
+    def allows(self, limit: Set, text: str) -> bool:
+        return text in limit.value
+
+    def expected(self, limit: Set, at: float, row: Row) -> str:
+        return f"one of {', '.join(limit.value)}"
+
+
+KIND = OneOf()

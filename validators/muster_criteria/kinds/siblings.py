@@ -1,0 +1,28 @@
+"""A device against the median of its siblings: what the two kinds of such limits have in common."""
+
+from __future__ import annotations
+
+from typing import ClassVar, Literal
+
+import numpy as np
+
+from muster_criteria.kinds.kind import LimitKind, Numbers, Row, Seen, Set
+from muster_criteria.words import figure
+
+
+class OfSiblings(LimitKind):
+    """A share of the median over the node's devices of that kind, of which ``siblings`` must be measured."""
+
+    among_itself: ClassVar[bool] = True
+    noisy: ClassVar[bool] = True
+
+    def looks_at(self, limit: Set) -> Literal["value", "siblings", "row"]:
+        return "siblings"
+
+    def at(self, limit: Set, seen: Seen) -> Numbers:
+        enough = seen.siblings_count >= limit.siblings
+        return np.where(enough, limit.value * seen.siblings_median, np.nan)
+
+    def expected(self, limit: Set, at: float, row: Row) -> str:
+        bound = f"{self.sign}{figure(at, row['unit'], beside=row['value'])}"
+        return f"{bound} ({limit.value:g} × the median of {int(row['siblings_count'])} siblings)"

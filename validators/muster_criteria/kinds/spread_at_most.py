@@ -1,0 +1,44 @@
+"""``spread_at_most``: the spread of a measurement's repeats, (p95 − p5) / median, in %."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import ClassVar, Literal
+
+import numpy as np
+
+from muster_criteria.kinds.kind import LimitKind, Numbers, Row, Seen, Set
+from muster_criteria.words import figure
+
+
+class SpreadAtMost(LimitKind):
+    """See the module."""
+
+    key: ClassVar[str] = "spread_at_most"
+    claim: ClassVar[str] = "No measurement's repeats spread wider than they may"
+    side: ClassVar[Literal["lower", "upper", "exact"]] = "upper"
+    among_itself: ClassVar[bool] = True
+    bounds: ClassVar[bool] = False
+    rank: ClassVar[int] = 40
+
+    def looks_at(self, limit: Set) -> Literal["value", "siblings", "row"]:
+        return "row"
+
+    def takes(self, limit: Set, unit: str) -> bool:
+        return True
+
+    def margin(self, limit: Set, at: Numbers, seen: Seen) -> Numbers:
+        return np.where(np.isnan(seen.value), np.nan, at - 100.0 * seen.spread)
+
+    def problems(self, limit: Set) -> Iterator[tuple[str, str]]:
+        if limit.unit != "%":
+            yield "wrong-unit", f"the unit is {limit.unit}, but a spread is judged in %"
+
+    def observed(self, limit: Set, row: Row) -> str | None:
+        return f"a spread of {figure(100.0 * row['spread'], '%')} over {row['samples']} repeats"
+
+    def expected(self, limit: Set, at: float, row: Row) -> str:
+        return f"at most {figure(at, '%')}"
+
+
+KIND = SpreadAtMost()
