@@ -1,6 +1,6 @@
 """Faults planted into a real network on this machine, one at a time and in twos, and what the rounds of pairs name.
 
-Run as root: ``python -m tests.bench.fabric --seed 0 [--twos 3] [--kinds nic,path]``. Eight hosts are network namespaces
+Run as root: ``python -m tests.bench.fabric --seed 0 [--twos 3] [--kinds nic,path]``. Twelve namespaces are hosts
 with two rails, on four leaves below one spine for each rail; veth and bridges pass the traffic, tbf sets the rates, a
 relay spoils frames of one path. Agents run in each namespace and test each other by TCP; planner and decoder are those
 of production. A host that starts late is no fault: it must be measured, and nothing be named.

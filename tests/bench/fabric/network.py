@@ -15,7 +15,8 @@ import time
 from collections.abc import Sequence
 from pathlib import Path
 
-LEAVES, HOSTS_A_LEAF, RAILS = 4, 2, 2
+LEAVES, HOSTS_A_LEAF, RAILS = 4, 3, 2
+"""With one host lost, each cell of a round still has three others to be compared with."""
 RATE_MBIT = 40
 SLOW_MBIT = 14
 MTU = 9000
