@@ -26,7 +26,7 @@ def main() -> None:
     import torch.distributed.checkpoint as dcp
     from torch.distributed.checkpoint.state_dict import get_state_dict, set_state_dict
 
-    rank, local, restarts = (int(os.environ[name]) for name in ("RANK", "LOCAL_RANK", "TORCHELASTIC_RESTART_COUNT"))
+    rank, local = (int(os.environ[name]) for name in ("RANK", "LOCAL_RANK"))
     folder = pathlib.Path(task["folder"])
     folder.mkdir(exist_ok=True)
     log = Log(folder, rank)
@@ -48,14 +48,20 @@ def main() -> None:
         state: dict[str, Any] = {"model": weights, "optimizer": moments}
         dcp.load(state, checkpoint_id=str(folder / f"step-{first}"))
         set_state_dict(model, optimizer, model_state_dict=state["model"], optim_state_dict=state["optimizer"])
-    log.write("resumed" if restarts else "begun", first)
+    died = len(list(folder.glob("killed-*")))
+    log.write("resumed" if died else "begun", first)
     deaths = [task["steps"] // 3, 2 * task["steps"] // 3]
     for step in range(first, task["steps"]):
-        if rank == dist.get_world_size() - 1 and restarts < len(deaths) and step == deaths[restarts]:
+        if rank == dist.get_world_size() - 1 and died < len(deaths) and step == deaths[died]:
+            (folder / f"killed-{died}").touch()
             log.write("killed", step)
             os.kill(os.getpid(), signal.SIGKILL)
         tokens = llama.tokens_of(torch, size, seed_of(task["seed"], rank, step)).to(device)
-        model(tokens).backward()
+        try:
+            model(tokens).backward()
+        except RuntimeError:  # a collective whose partner has died: this is how the others are told first
+            log.write("told", step)
+            raise
         optimizer.step()
         optimizer.zero_grad()
         log.write("step", step)

@@ -25,7 +25,9 @@ from muster_node.probe import Context
 if TYPE_CHECKING:
     from muster_node.cluster.member import PeerGroup
 
-RESTARTS = 2
+RESTARTS = 10
+"""Each agent counts its own: one that finds its ranks failed after the others' restart restarts once more."""
+
 SAVE_EVERY = 5
 """Steps from one checkpoint to the next."""
 
