@@ -208,6 +208,24 @@ def measured(end: Ended, metric: str, **labels: str) -> float:
     return float(next(row.value for row in rows if labels.items() <= row.labels.items()))
 
 
+@pytest.mark.slow
+def test_a_killed_rank_is_restarted_and_its_checkpoint_resumed(block: Make, tmp_path: Path) -> None:
+    """By torchrun's elastic agent, twice, on two real nodes of CPUs that share a folder."""
+    shared = tmp_path / "shared"
+    shared.mkdir()
+    steps = {"same_steps": 1, "warm_steps": 1, "alone_steps": 1, "steps": 2, "step_s": 0.1, "checkpoints": 1}
+    call = (TRAINING[0], {**steps, "shared_path": str(shared), "fault_steps": 12})
+    limits = {"stall_timeout_s": 60.0, "progress_timeout_s": 250.0}
+    pair = block("n0", "n1", calls=[call], simulated=False, limits=limits, probe_s=300.0)
+    pair.start()
+    for end in pair.end(limit_s=300.0).values():
+        assert measured(end, "fault_run") == measured(end, "resume_equal") == 1
+        rows = {row.metric: row for row in end.result.measurements if row.metric.startswith("fault_")}
+        assert rows["fault_restart"].samples == 2
+        assert 0 < float(rows["fault_detect"].value or 0) < float(rows["fault_restart"].value or 0)
+    assert list(shared.iterdir()) == []
+
+
 def test_a_node_that_is_never_started_is_named(block: Make) -> None:
     three = block("n0", "n1", "n2", calls=[COLLECTIVES], limits={"join_timeout_s": 8.0})
     three.start("n0", "n2")

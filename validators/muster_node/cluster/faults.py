@@ -77,6 +77,8 @@ def _run(command: Sequence[str], scratch: pathlib.Path, group: PeerGroup) -> str
     package = pathlib.Path(muster_node.__file__).parent.parent
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join([str(package), os.environ.get("PYTHONPATH", "")])}
     environment["OMP_NUM_THREADS"] = "1"
+    # Agents count restarts each by itself, and in their own store ranks would find addresses of the last attempt.
+    environment["TORCH_DISABLE_SHARE_RDZV_TCP_STORE"] = "1"
     log = scratch / "torchrun.log"
     with log.open("wb") as out:
         process = subprocess.Popen(
