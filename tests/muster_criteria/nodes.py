@@ -22,6 +22,8 @@ CPUS = 4
 
 # A healthy value for every metric that the shipped SKUs require: what an ordinary machine would report.
 TEXTS = {
+    "recovery_action": "none",
+    "throttle_reason": "none",
     "cpu_model": "Some CPU",
     "gpu_model": "NVIDIA H100 80GB HBM3",
     "cpu_microcode": "0x1",
@@ -75,7 +77,12 @@ NUMBERS = {
     "pcie_generation_max": 5.0,
     "pcie_generation": 5.0,
     "pcie_width": 16.0,
+    "pcie_generation_loaded": 5.0,
     "nvlink_active": 18.0,
+    "nvlink_speed": 50.0,
+    "fabric_healthy": 1.0,
+    "fabric_cliques": 1.0,
+    "xids_seen": 1.0,
     "power_limit": 700.0,
     "persistence_mode": 1.0,
     "temperature_max": 66.0,

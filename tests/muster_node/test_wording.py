@@ -22,6 +22,7 @@ from muster_node.cluster.block import PARAMS, block_of
 from muster_node.contract import Plan
 from muster_node.hardware.nvidia.gpus import NvidiaGpus
 from muster_node.hardware.seam import Fact, Usage
+from muster_node.workloads.settings import settings
 from tests.muster_node.agent.harness import call, plan
 from tests.muster_node.hardware.nvml_standin import FakeNvml
 
@@ -119,8 +120,8 @@ def fence_messages(tmp_path: Path) -> Iterator[tuple[str, str]]:
 
 
 def settings_messages(tmp_path: Path) -> Iterator[tuple[str, str]]:
-    before = gpu_settings.settings([Fact("power_limit", "gpu3", "W", 700.0), Fact("mig_mode", "gpu3", "bool", 0.0)])
-    after = gpu_settings.settings([Fact("power_limit", "gpu3", "W", 500.0), Fact("mig_mode", "gpu3", "bool", 1.0)])
+    before = settings([Fact("power_limit", "gpu3", "W", 700.0), Fact("mig_mode", "gpu3", "bool", 0.0)])
+    after = settings([Fact("power_limit", "gpu3", "W", 500.0), Fact("mig_mode", "gpu3", "bool", 1.0)])
     hardware: Any = SimpleNamespace(
         restore_setting=lambda device, name, facts: "it takes a reset of the GPU" if name == "mig_mode" else ""
     )

@@ -1,4 +1,4 @@
-"""The burn beside its steady load: pulses, the host's load, changed settings, and a GPU that is lost under load."""
+"""The burn beside its steady load: pulses, the host's load, and a GPU that is lost under load."""
 
 from __future__ import annotations
 
@@ -13,14 +13,12 @@ from typing import Any
 
 import pytest
 
-from muster_node.agent.gpu_settings import settings
 from muster_node.hardware import open_hardware
-from muster_node.hardware.seam import Clock, Compute, Device, Fact, Hardware, Sample, Timing, Worker
+from muster_node.hardware.seam import Clock, Compute, Device, Hardware, Sample, Timing, Worker
 from muster_node.probe import Context, resolve_params
 from muster_node.probes.gpu_burn import GpuBurn
 from muster_node.workloads.host_load import burning_beside, emit_beside
 from muster_node.workloads.pulses import PATTERNS, Pulsing
-from muster_node.workloads.settings_changed import emit_changes
 from muster_simulator import create_machine, open_simulated
 from tests.muster_simulator.winding import WoundClock
 
@@ -190,32 +188,8 @@ def test_a_late_burst_is_left_out_and_no_other_moves() -> None:
     assert begins == [0, 120, 240, 360]
 
 
-def test_changed_settings_are_listed_in_the_note() -> None:
-    def facts(limit: float, clock: float, **more: Any) -> list[Fact]:
-        return [
-            Fact("power_limit", "gpu0", "W", limit),
-            Fact("application_clock", "gpu0", "MHz", clock, labels={"domain": "sm"}),
-            Fact("mig_mode", "gpu1", "bool", 0.0),
-            Fact("gpu_model", "gpu1", "text", text=str(clock)),
-            Fact("compute_mode", "gpu2", "text", **more),
-        ]
-
-    measured: dict[str, tuple[float | None, str]] = {}
-
-    def emit(metric: str, device: str, value: float | None = None, note: str = "") -> None:
-        assert metric == "settings_changed"
-        measured[device] = (value, note)
-
-    context = Context(None, {}, 1, Path(), emit, lambda _: None)  # type: ignore[arg-type]
-    before = settings(facts(700, 1980, text="default"))
-    emit_changes(context, before, settings(facts(650, 1410, note="GPU is lost")))
-    assert {device: count for device, (count, _) in measured.items()} == {"gpu0": 2, "gpu1": 0, "gpu2": None}
-    assert "650 W" in measured["gpu0"][1]
-
-
-def test_the_burn_reports_that_it_changed_no_setting(tmp_path: Path) -> None:
+def test_without_cores_to_spare_the_host_is_not_loaded(tmp_path: Path) -> None:
     measured = _burn(_machine(tmp_path), tmp_path, seconds=5.0)
-    assert {measured["settings_changed", gpu, ""] for gpu in GPUS} == {Measured(0, "", 1)}
     why = "there is no core to spare that could be loaded"  # CPU work is not modelled
     assert (
         measured["memory_burn_mismatches", "memory", ""]

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import statistics
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from muster_criteria.sku_files.programme import needs
+from muster_criteria.sku_files.skus import load_sku
+from muster_node.agent.gpu_watch import PROBE, GpuWatch
 from muster_node.hardware.seam import Hardware
 from muster_node.probe import Context, Probe, Skip, resolve_params
 from muster_node.probes.disk import Disk
@@ -19,6 +22,7 @@ from muster_node.probes.memory_bandwidth import MemoryBandwidth
 from muster_node.probes.memory_pattern import MemoryPattern
 from muster_node.probes.thermal_soak import ThermalSoak
 from muster_node.workloads import counters
+from muster_node.workloads.under_load import DELTAS
 from muster_simulator import create_machine, open_simulated
 from tests.muster_simulator.conftest import Build
 
@@ -116,19 +120,52 @@ def test_gpu_burn_of_a_healthy_node_is_flat(healthy: Hardware, tmp_path: Path) -
     assert len(values["burn_rate", ""]) == 8
     assert all(abs(drop) < 5 for drop in values["burn_rate_drop", ""].values())
     assert all(600 < rate < 794.5 for rate in values["burn_rate", ""].values())
-    still = {*counters.DELTAS, *counters.HOST_METRICS, "xid_delta"}
+    still = {*counters.HOST_METRICS, "xid_delta"}
     assert {metric: set(values[metric, ""].values()) for metric in still} == {metric: {0.0} for metric in still}
-    assert set(values["throttle_time_delta", "hw_thermal"].values()) == {0.0}
-    assert min(values["throttle_time_delta", "sw_power_cap"].values()) > 0
 
 
-def test_gpu_burn_counts_what_grows_under_load(tmp_path: Path) -> None:
+Watched = dict[tuple[str, str], dict[str, float | str | None]]
+
+
+def watched(hardware: Hardware, load: Callable[[], object]) -> tuple[str, Watched]:
+    """Status of the agent's watch beside a load, and (metric, label) -> device -> value or text."""
+    watch = GpuWatch(hardware, dict)
+    watch.start()
+    load()
+    status, _, found = watch.finish()
+    values: Watched = {}
+    for each in found:
+        label = next(iter(each.labels.values()), "")
+        values.setdefault((each.metric, label), {})[each.device] = each.text if each.value is None else each.value
+    return status, values
+
+
+def test_the_watch_over_a_healthy_node_has_all_that_is_required_and_finds_nothing(
+    healthy: Hardware, tmp_path: Path
+) -> None:
+    status, values = watched(healthy, lambda: measure(healthy, GpuBurn, tmp_path, seconds=300.0))
+    assert status == "completed"
+    for metric in (*DELTAS, "row_remap_pending", "settings_changed", "counters_reset", "foreign_processes", "gpu_lost"):
+        assert set(values[metric, ""].values()) == {0.0}, metric
+    for reason in ("hw_thermal", "sw_thermal", "hw_power_brake"):
+        assert set(values["throttle_time", reason].values()) == {0.0}
+    assert min(map(float, values["throttle_time", "sw_power_cap"].values())) > 0  # type: ignore[arg-type]
+    assert set(values["nvlink_active", ""].values()) == {18.0}
+    assert set(values["recovery_action", ""].values()) == {"none"}
+    required = [need for need in needs(load_sku("h100-sxm-8"), "burn_in", "demo") if need.probe == PROBE]
+    assert {need.requirement.metric for need in required} <= {metric for metric, _ in values}
+
+
+def test_the_watch_counts_what_grows_under_load(tmp_path: Path) -> None:
     create_machine(tmp_path / "node", faults=[{"kind": "ecc", "gpu": 2, "per_hour": 120.0}])
-    values = measure(open_simulated(tmp_path / "node"), GpuBurn, tmp_path, seconds=150.0)
+    hardware = open_simulated(tmp_path / "node")
+    burnt: dict[str, Any] = {}
+    _, values = watched(hardware, lambda: burnt.update(values=measure(hardware, GpuBurn, tmp_path, seconds=150.0)))
     growing = {device: count for device, count in values["ecc_uncorrected_delta", ""].items() if count}
     assert list(growing) == ["gpu2"]
-    assert values["xid_delta", ""]["node"] == growing["gpu2"]
+    assert burnt["values"]["xid_delta", ""]["node"] == growing["gpu2"]
     assert values["row_remap_uncorrected_delta", ""]["gpu2"] == growing["gpu2"]
+    assert values["row_remap_pending", ""]["gpu2"] == 1.0
 
 
 def test_gpu_burn_needs_a_gpu(healthy: Hardware, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

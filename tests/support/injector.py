@@ -17,7 +17,7 @@ from unittest import mock
 
 from muster_node.cluster.exchange import Exchange
 from muster_node.hardware.pytorch import require_torch
-from muster_node.hardware.seam import Compute, Device, Fact, Hardware, Sample, Timing, Transfer, Usage, Worker
+from muster_node.hardware.seam import Compute, Device, Fact, Hardware, Late, Sample, Timing, Transfer, Usage, Worker
 from muster_node.probes import collectives
 
 Damage = Callable[[Any, int, random.Random], None]
@@ -205,9 +205,14 @@ class OneDevice(Hardware):
         work: Callable[[Worker], Any],
         tick: Callable[[], None] | None = None,
         tick_s: float = 1.0,
+        late: Late | None = None,
     ) -> list[Any]:
         """As the machine does it."""
-        return self._inner.at_once(devices, work, tick, tick_s)
+        return self._inner.at_once(devices, work, tick, tick_s, late)
+
+    def states(self) -> Iterable[Fact]:
+        """The machine's."""
+        return self._inner.states()
 
     def boot_id(self) -> str:
         """The machine's."""

@@ -37,7 +37,7 @@ def number(value: float, digits: int = 4) -> str:
     return text.rstrip("0").rstrip(".") if "." in text else text
 
 
-PCIE_GENERATION = ("pcie_generation", "pcie_generation_max")
+PCIE_GENERATION = ("pcie_generation", "pcie_generation_max", "pcie_generation_loaded")
 PCIE_GT = {1: 2.5, 2: 5, 3: 8, 4: 16, 5: 32, 6: 64, 7: 128}
 """GT/s of a lane by PCIe generation (PCI Express base specification)."""
 

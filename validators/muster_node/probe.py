@@ -66,7 +66,8 @@ class Probe:
     """Base of all probes.
 
     ``loads``: whether the probe puts load on the machine (then the in-use guard must pass first). ``needs`` names
-    requirements: "torch", "gpu", "privilege:<command>"; the probe is ``skipped`` if one is missing.
+    requirements: "torch", "gpu", "privilege:<command>"; the probe is ``skipped`` if one is missing. ``by_agent``: the
+    agent itself measures it beside the other probes of the job, and reports where the plan calls it.
     """
 
     name: ClassVar[str]
@@ -76,6 +77,7 @@ class Probe:
     metrics: ClassVar[dict[str, Metric]] = {}
     needs: ClassVar[tuple[str, ...]] = ()
     loads: ClassVar[bool] = True
+    by_agent: ClassVar[bool] = False
 
     @classmethod
     def timed_s(cls, params: Mapping[str, Any], devices: int) -> float:

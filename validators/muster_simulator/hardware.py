@@ -81,6 +81,12 @@ class SimulatedHardware(Hardware):
         with self._state.now() as state:
             return inventory.counters(self.machine, state, known)
 
+    def states(self) -> Iterable[Fact]:
+        """What a load may change on GPUs."""
+        known = self._slots()
+        with self._state.now() as state:
+            return inventory.states(self.machine, state, known)
+
     def telemetry(self) -> Iterable[Sample]:
         """One reading of every sensor."""
         with self._state.now() as state:

@@ -15,7 +15,7 @@ from muster_simulator.state import GpuState, State
 _MEMORY_CLOCK_MHZ = 2619.0
 _LOWEST_LIMIT_SHARE = 0.3
 _BIOS, _BMC, _INFOROM = "1.4.2", "24.9", "G520.0200.00.05"
-IS_LOST = "NVML: GPU is lost"
+IS_LOST = "NVML: GPU is lost (error 15)"
 
 
 def inventory(machine: Machine, state: State, known: Collection[int]) -> list[Fact]:
@@ -24,6 +24,7 @@ def inventory(machine: Machine, state: State, known: Collection[int]) -> list[Fa
     for slot in known:
         facts += _or_lost(state.gpus[slot], _gpu_facts(machine, machine.gpus[slot], state.gpus[slot]))
     facts.append(Fact("gpu_count", "node", "count", float(len(known))))
+    facts.append(Fact("fabric_cliques", "node", "count", 1.0))
     facts.append(Fact("xid_count", "node", "count", xid_count(state)))
     return facts
 
@@ -45,8 +46,30 @@ def counters(machine: Machine, state: State, known: Collection[int]) -> list[Fac
             Fact("throttle_time", device, "s", gpu.throttled_s[reason], labels={"reason": reason})
             for reason in THROTTLE_REASONS
         ]
+        own.append(Fact("throttle_time", device, "s", 0.0, labels={"reason": "hw_power_brake"}))
         facts += _or_lost(gpu, own)
     return facts
+
+
+def states(machine: Machine, state: State, known: Collection[int]) -> list[Fact]:
+    """States and counters of GPUs, as a driver reports them at any time."""
+    facts = []
+    for slot in known:
+        gpu, device = state.gpus[slot], f"gpu{slot}"
+        own = [
+            *_gpu_facts(machine, machine.gpus[slot], gpu),
+            Fact("utilisation", device, "%", 100.0 if gpu.busy else 0.0),
+            Fact("foreign_processes", device, "count", 0.0),
+        ]
+        facts += _or_lost(gpu, [fact for fact in own if fact.name not in _COUNTED])
+        facts.append(Fact("gpu_lost", device, "bool", float(gpu.lost)))
+    return facts + [fact for fact in counters(machine, state, known) if fact.device.startswith("gpu")]
+
+
+_COUNTED = (
+    "ecc_uncorrected", "ecc_corrected", "row_remap_corrected", "row_remap_uncorrected", "pcie_replay", "nvlink_errors",
+)  # fmt: skip
+"""Of the inventory, what the counters have too."""
 
 
 def _or_lost(gpu: GpuState, facts: list[Fact]) -> list[Fact]:
@@ -123,6 +146,7 @@ def _gpu_facts(machine: Machine, built: Gpu, gpu: GpuState) -> list[Fact]:
         "inforom_version": _INFOROM,
         "compute_mode": "default",
         "throttle_reason": gpu.throttle,
+        "recovery_action": "none",
     }
     numbers: dict[tuple[str, str], float | None] = {
         ("module_id", "count"): built.slot + 1,
@@ -139,6 +163,11 @@ def _gpu_facts(machine: Machine, built: Gpu, gpu: GpuState) -> list[Fact]:
         ("ecc_mode", "bool"): int(built.ecc_on),
         ("persistence_mode", "bool"): 1,
         ("mig_mode", "bool"): int(built.mig_on),
+        ("mode_change_pending", "bool"): 0,
+        ("sram_threshold_exceeded", "bool"): 0,
+        ("identity_shared", "count"): 0,
+        ("slot_known", "bool"): 1,
+        ("unlike_siblings", "count"): 0,
         ("gpu_numa_node", "count"): built.slot * model.cpu_sockets // model.gpu_count,
     }
     facts = [_text(name, device, text) for name, text in texts.items()]
@@ -170,6 +199,7 @@ def _repair_facts(built: Gpu, gpu: GpuState) -> list[Fact]:
     }
     facts = [Fact(name, device, unit, float(value)) for (name, unit), value in numbers.items()] + _remapped(built, gpu)
     worst = "none" if built.spare_rows < 1 else "max" if built.spare_rows == SPARE_ROWS else "high"
+    facts.append(Fact("retired_pages_pending", device, "bool", note=NOT_SUPPORTED))  # rows are remapped since Ampere
     return facts + [
         Fact("row_remap_banks", device, "count", float(spare == worst), labels={"spare": spare})
         for spare in ("high", "partial", "low", "none")

@@ -95,7 +95,10 @@ def test_what_only_peers_can_judge_is_judged_by_eight_of_them(
     case: MakeCase, references: References, h100: Sku
 ) -> None:
     # No peer judges a count, nor the host.
-    counted = [limit for limit in h100.all_limits if limit.key == "exactly" or limit.device in ("memory", "disk")]
+    counted = [
+        limit for limit in h100.all_limits if limit.key in ("exactly", "equals") or limit.device in ("memory", "disk")
+    ]
+    counted += [limit for limit in h100.all_limits if limit.metric == "ecc_corrected_delta"]
     spoilt = case("performance").limited(*counted)
     alone, compared = spoilt.judge(), spoilt.judge(references=references)
 

@@ -140,10 +140,16 @@ def test_sensors_that_stop_are_not_called_absent(case: MakeCase) -> None:
     assert gaps == {(Lack.SENSOR_STOPPED, "gpu2"), (Lack.NO_SENSOR, "gpu3")}
 
 
-@pytest.mark.parametrize(("found", "words"), [(4.0, "PCIe 4.0 (16 GT/s)"), (6.0, "PCIe 6.0 (64 GT/s)")])
-def test_link_speeds_are_shown_by_generation(case: MakeCase, found: float, words: str) -> None:
-    (finding,) = case("intake").set("pcie_generation_max", "gpu1", value=found).judge().findings
-    assert (finding.observed, finding.expected) == (words, "PCIe 5.0 (32 GT/s)")
+def test_link_speeds_are_shown_by_generation(case: MakeCase) -> None:
+    (finding,) = case("intake").set("pcie_generation_max", "gpu1", value=4.0).judge().findings
+    assert (finding.observed, finding.expected) == ("PCIe 4.0 (16 GT/s)", "at least PCIe 5.0 (32 GT/s)")
+    assert not case("intake").set("pcie_generation_max", "gpu1", value=6.0).judge().findings
+
+
+def test_a_pcie_link_that_rests_is_no_finding_and_one_that_is_slow_under_load_is(case: MakeCase) -> None:
+    assert not case("intake").set("pcie_generation", "gpu1", value=1.0).judge().findings
+    (finding,) = case("thermal").set("pcie_generation_loaded", "gpu1", value=1.0).judge().findings
+    assert (finding.device, finding.observed) == ("gpu1", "PCIe 1.0 (2.5 GT/s)")
 
 
 def test_a_warning_alone_warns(case: MakeCase) -> None:

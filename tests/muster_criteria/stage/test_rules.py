@@ -79,6 +79,7 @@ def edge(limit: Limit) -> tuple[list[Row], list[Row]]:
         return [row(limit, device, just(at, inside)), *others], [row(limit, device, just(at, outside)), *others]
     if limit.key == "matches":
         good = {r"\S": "x", "^(ok|warning)$": "warning"}.get(value, value.strip("^$"))
+        good = "none" if good.startswith("(none|") else good
         return [row(limit, device, good)], [row(limit, device, " ")]
     if isinstance(value, str):
         return [row(limit, device, value)], [row(limit, device, f"{value}d")]

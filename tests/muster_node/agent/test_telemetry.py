@@ -177,7 +177,9 @@ class FastClock(Clock):
 
 def test_time_in_state_is_whole_on_a_clock_that_runs_fast(tmp_path: Path) -> None:
     hardware: Any = types.SimpleNamespace(
-        clock=FastClock(), telemetry=lambda: [Sample("throttle", "gpu0", "state", state="hw_thermal")]
+        simulated=True,
+        clock=FastClock(),
+        telemetry=lambda: [Sample("throttle", "gpu0", "state", state="hw_thermal")],
     )
     recorder = Recorder(tmp_path / "t.gz", 3.0)
     sampler = Sampler(hardware, recorder, 1.0)

@@ -11,6 +11,7 @@ from muster_criteria.measured import Measured
 from muster_criteria.xid.judge import events_of
 from muster_node.agent import xid_watch
 from muster_node.agent.xid_watch import XidWatch
+from muster_node.contract import Measurement
 from muster_node.hardware.host import kernel_log
 from muster_node.hardware.host.machine import HostHardware
 from muster_node.hardware.host.xid_log import by_pci
@@ -36,12 +37,20 @@ def watched(nvml: FakeNvml) -> tuple[HostHardware, XidWatch]:
     return hardware, XidWatch(hardware)
 
 
+def stopped(watch: XidWatch, devices: dict[str, str]) -> tuple[list[Measurement], dict[str, Measurement], list[str]]:
+    """XIDs, whether those of each GPU were seen, and notes."""
+    entries, notes = watch.stop(devices)
+    xids = [each for each in entries if each.metric == "xid"]
+    return xids, {each.device: each for each in entries if each.metric == "xids_seen"}, notes
+
+
 def test_each_xid_is_an_entry_of_its_gpu_and_the_judge_reads_it(nvml: FakeNvml) -> None:
     hardware, watch = watched(nvml)
     nvml.happens(2, 79)
     nvml.happens(2, 79)
     nvml.happens(0, 94, instance=1)
-    entries, notes = watch.stop(by_pci(hardware.inventory()))
+    entries, seen, notes = stopped(watch, by_pci(hardware.inventory()))
+    assert {device: each.value for device, each in seen.items()} == {f"gpu{slot}": 1.0 for slot in range(8)}
 
     # By slot, which is the module id less one: NVML's third GPU sits in slot 4.
     assert [(each.device, each.labels["code"], each.samples) for each in entries] == [
@@ -60,7 +69,9 @@ def test_where_the_log_can_be_read_nothing_is_seen_twice(nvml: FakeNvml, monkeyp
     monkeypatch.setattr(kernel_log, "read", lambda: ["[1.0] a line"])
     _, watch = watched(nvml)
     nvml.happens(2, 79)
-    assert (watch.stop({}), nvml.event_sets) == (([], []), {})
+    entries, seen, notes = stopped(watch, {})
+    assert (entries, notes, nvml.event_sets) == ([], [], {})
+    assert {each.value for each in seen.values()} == {1.0}
 
 
 @pytest.mark.parametrize("trouble", ["create", "register", "wait", "hangs", "raises"])
@@ -77,10 +88,32 @@ def test_what_is_not_seen_is_noted(nvml: FakeNvml, trouble: str) -> None:
         nvml.answers["nvmlDeviceGetPciInfo"] = None
     _, watch = watched(nvml)
     nvml.happens(2, 79)
-    entries, notes = watch.stop({})
-    seen = trouble == "raises"
-    assert [each.labels["code"] for each in entries] == ["79"] * seen
-    assert len(notes) == (1 if trouble == "raises" else 2), notes
+    entries, seen, notes = stopped(watch, {})
+    complete = trouble == "raises"
+    assert [each.labels["code"] for each in entries] == ["79"] * complete
+    assert len(notes) == (1 if complete else 2), notes
+    assert len(seen) == 8
+    assert {each.value for each in seen.values()} == ({1.0} if complete else {None})
+    assert all(each.note for each in seen.values())
+
+
+def test_without_a_log_and_without_events_no_gpu_is_watched(nvml: FakeNvml, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(HostHardware, "xid_source", lambda self: None)
+    _, watch = watched(nvml)
+    _, seen, _ = stopped(watch, {})
+    assert len(seen) == 8
+    assert {each.value for each in seen.values()} == {None}
+
+
+def test_a_refusal_of_one_gpu_is_that_gpus(nvml: FakeNvml) -> None:
+    def refuse(name: str, arguments: tuple[object, ...]) -> None:
+        if name == "nvmlDeviceRegisterEvents" and arguments[0] == 2:
+            raise pynvml.NVMLError(pynvml.NVML_ERROR_NOT_SUPPORTED)
+
+    nvml.before = refuse
+    _, watch = watched(nvml)
+    _, seen, _ = stopped(watch, {})
+    assert {device for device, each in seen.items() if each.value is None} == {"gpu4"}
 
 
 @pytest.mark.parametrize("how", ["good", "hangs"])

@@ -18,6 +18,8 @@ FIELDS = {
     pynvml.NVML_FI_DEV_TEMPERATURE_SLOWDOWN_TLIMIT: (pynvml.NVML_VALUE_TYPE_SIGNED_INT, -2),
     pynvml.NVML_FI_DEV_TEMPERATURE_MEM_MAX_TLIMIT: (pynvml.NVML_VALUE_TYPE_SIGNED_INT, 0),
     pynvml.NVML_FI_DEV_PERF_POLICY_POWER: (pynvml.NVML_VALUE_TYPE_UNSIGNED_LONG_LONG, 5 * 10**9),
+    pynvml.NVML_FI_DEV_PERF_POLICY_THERMAL: (pynvml.NVML_VALUE_TYPE_UNSIGNED_LONG_LONG, 0),
+    pynvml.NVML_FI_DEV_GET_GPU_RECOVERY_ACTION: (pynvml.NVML_VALUE_TYPE_UNSIGNED_INT, 0),
     pynvml.NVML_FI_DEV_NVLINK_GET_SPEED: (pynvml.NVML_VALUE_TYPE_UNSIGNED_INT, 26562),
     pynvml.NVML_FI_DEV_NVLINK_ERROR_DL_REPLAY: (pynvml.NVML_VALUE_TYPE_UNSIGNED_LONG_LONG, 7),
     pynvml.NVML_FI_DEV_NVLINK_ERROR_DL_RECOVERY: (pynvml.NVML_VALUE_TYPE_UNSIGNED_LONG_LONG, 0),
@@ -35,11 +37,12 @@ NVLINK_5_ONLY = (
 class FakeNvml:
     """NVML as a healthy 8-GPU board answers it; ``refuse`` maps a function's name to the error that it raises.
 
-    Handles are NVML indices. Constants and error classes are the real binding's. ``before`` is called with
-    the name and the arguments of every call before its answer, and may raise instead. ``lost_after`` maps a GPU to the
-    number of calls that it answers before it is lost; ``fabric_version`` is the newest fabric structure that the driver
-    accepts (3 since driver 580). Events are as the comments of nvml.h define them: ``happens`` queues one for each set
-    with which its GPU is registered by then, in the order of time; a wait that finds none raises TIMEOUT.
+    Handles are NVML indices. Constants and error classes are the real binding's. ``before`` is called with the name and
+    the arguments of every call before its answer, and may raise instead. ``lost_after`` maps a GPU to the number of
+    calls that it answers before it is lost; ``fields`` goes before FIELDS; ``fabric_version`` is the newest fabric
+    structure that the driver accepts (3 since driver 580). Events are as the comments of nvml.h define them:
+    ``happens`` queues one for each set with which its GPU is registered by then, in the order of time; a wait that
+    finds none raises TIMEOUT.
     """
 
     def __init__(self, count: int = 8, links: int = 2, **answers: Any) -> None:
@@ -47,6 +50,8 @@ class FakeNvml:
         self.links = links
         self.fabric_version = 3
         self.lost_after: dict[int, int] = {}
+        self.fields: dict[int, tuple[int, int]] = {}
+        self.links_down: set[tuple[int, int]] = set()
         self._calls: dict[int, int] = {}
         self.event_sets: dict[int, list[Any]] = {}
         self._registered: set[tuple[int, int]] = set()
@@ -60,8 +65,8 @@ class FakeNvml:
             "nvmlSystemGetDriverVersion": "580.126.09",
             "nvmlSystemGetCudaDriverVersion_v2": 12080,
             "nvmlDeviceGetName": "NVIDIA H100 80GB HBM3",
-            "nvmlDeviceGetSerial": "1650000000001",
-            "nvmlDeviceGetUUID": "GPU-0000",
+            "nvmlDeviceGetSerial": lambda handle: f"165000000000{handle}",
+            "nvmlDeviceGetUUID": lambda handle: f"GPU-{handle:04}",
             "nvmlDeviceGetVbiosVersion": "96.00.A5.00.01",
             "nvmlDeviceGetInforomImageVersion": "G520.0200.00.05",
             "nvmlDeviceValidateInforom": None,
@@ -161,7 +166,7 @@ class FakeNvml:
         if name == "nvmlDeviceGetNvLinkState":
             if arguments[1] >= self.links:
                 raise pynvml.NVMLError(pynvml.NVML_ERROR_INVALID_ARGUMENT)
-            return int(arguments[1] != 17)
+            return int(arguments[1] != 17 and arguments not in self.links_down)
         if name == "nvmlDeviceGetFieldValues":
             return [self._field(identifier) for identifier in arguments[1]]
         if name == "nvmlDeviceGetGpuFabricInfoV":
@@ -201,7 +206,7 @@ class FakeNvml:
         identifier = wanted[0] if isinstance(wanted, tuple) else wanted
         if identifier in NVLINK_5_ONLY:
             return pynvml.c_nvmlFieldValue_t(nvmlReturn=pynvml.NVML_ERROR_NOT_SUPPORTED)
-        kind, value = self._throttled(identifier) if identifier in MOVED else FIELDS[identifier]
+        kind, value = self._throttled(identifier) if identifier in MOVED else {**FIELDS, **self.fields}[identifier]
         field = pynvml.c_nvmlFieldValue_t(valueType=kind, nvmlReturn=self.refuse.get(f"field {identifier}", 0))
         member = {1: "uiVal", 3: "ullVal", 5: "siVal"}[kind]
         setattr(field.value, member, value)

@@ -62,7 +62,14 @@ def test_a_gpu_is_lost_when_any_call_reports_it_lost() -> None:
     assert not any(gpus.lost(gpu) for gpu in gpus.devices())
     nvml.refuse["nvmlDeviceGetPowerUsage"] = pynvml.NVML_ERROR_GPU_IS_LOST
     assert all(gpus.lost(gpu) for gpu in gpus.devices())
+    del nvml.refuse["nvmlDeviceGetPowerUsage"]
+    assert all(gpus.lost(gpu) for gpu in gpus.devices()), "it is off the bus until a reset, whatever answers again"
+
+
+def test_missing_permission_is_no_loss() -> None:
+    nvml = FakeNvml()
     nvml.refuse["nvmlDeviceGetPowerUsage"] = pynvml.NVML_ERROR_NO_PERMISSION
+    gpus = NvidiaGpus(nvml)
     assert not any(gpus.lost(gpu) for gpu in gpus.devices())
 
 
@@ -89,13 +96,22 @@ def test_sensors_are_reported_in_our_units() -> None:
         (0, "none"),
         (pynvml.nvmlClocksEventReasonGpuIdle, "none"),
         (pynvml.nvmlClocksEventReasonSwPowerCap, "sw_power_cap"),
-        (pynvml.nvmlClocksEventReasonSwPowerCap | pynvml.nvmlClocksEventReasonSwThermalSlowdown, "sw_thermal"),
+        (
+            pynvml.nvmlClocksEventReasonSwPowerCap | pynvml.nvmlClocksEventReasonSwThermalSlowdown,
+            "sw_thermal+sw_power_cap",
+        ),
+        (
+            pynvml.nvmlClocksEventReasonHwSlowdown
+            | pynvml.nvmlClocksEventReasonHwThermalSlowdown
+            | pynvml.nvmlClocksEventReasonHwPowerBrakeSlowdown,
+            "hw_thermal+hw_power_brake",
+        ),
         (pynvml.nvmlClocksEventReasonHwSlowdown | pynvml.nvmlClocksEventReasonHwThermalSlowdown, "hw_thermal"),
         (pynvml.nvmlClocksEventReasonHwSlowdown | pynvml.nvmlClocksEventReasonHwPowerBrakeSlowdown, "hw_power_brake"),
         (pynvml.nvmlClocksEventReasonHwSlowdown, "hw_slowdown"),
     ],
 )
-def test_the_most_harmful_throttle_reason_is_reported(reasons: int, state: str) -> None:
+def test_every_throttle_reason_is_reported_the_most_harmful_first(reasons: int, state: str) -> None:
     gpus = NvidiaGpus(FakeNvml(nvmlDeviceGetCurrentClocksEventReasons=reasons))
     assert {s.state for s in gpus.telemetry() if s.series == "throttle"} == {state}
 

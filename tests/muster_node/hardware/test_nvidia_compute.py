@@ -15,6 +15,7 @@ import pytest
 
 from muster_node.hardware.nvidia import compute as nvidia_compute
 from muster_node.hardware.nvidia.compute import CudaCompute, Pace
+from muster_node.hardware.nvidia.gpu import Gpu
 from muster_node.hardware.seam import Device, Transfer
 from muster_node.probe import Skip
 from muster_node.workloads import model_operations
@@ -153,8 +154,12 @@ def torch(monkeypatch: pytest.MonkeyPatch) -> Any:
     return fake
 
 
+def _gpu(uuid: str = "GPU-BBBB-2", index: int = 0, **more: Any) -> Gpu:
+    return Gpu(GPU5, None, uuid, index, **more)
+
+
 def _compute(uuid: str = "GPU-BBBB-2", index: int = 0, pace: Any = lambda: Pace(None, None, None)) -> CudaCompute:
-    return CudaCompute(GPU5, uuid, index, pace)
+    return CudaCompute(GPU5, _gpu(uuid, index), pace)
 
 
 def test_the_uuid_decides_which_gpu_it_is(torch: Any) -> None:
@@ -168,6 +173,32 @@ def test_the_uuid_decides_which_gpu_it_is(torch: Any) -> None:
 def test_a_hidden_gpu_is_never_taken_for_another(torch: Any) -> None:
     with pytest.raises(Skip):
         _compute("GPU-cccc")
+
+
+TWIN = {"uuid": "GPU-AAAA-1", "twins": ("gpu2",)}
+
+
+def _twins(torch: Any, **places: Any) -> None:
+    torch.cuda.get_device_properties = lambda index: SimpleNamespace(
+        uuid="aaaa-1", **{name: of[index] for name, of in places.items()}
+    )
+
+
+def test_of_gpus_that_share_a_uuid_none_computes_in_anothers_place(torch: Any) -> None:
+    _twins(torch)
+    with pytest.raises(RuntimeError, match="gpu2 reports the same UUID"):
+        CudaCompute(GPU5, _gpu(**TWIN, pci="00000000:1B:00.0"), lambda: Pace(None, None, None))
+
+
+def test_gpus_that_share_a_uuid_are_told_apart_by_their_address(torch: Any) -> None:
+    _twins(torch, pci_domain_id=[0, 0], pci_bus_id=[0x9B, 0x1B], pci_device_id=[0, 0])
+    found = [
+        CudaCompute(GPU5, _gpu(**TWIN, pci=pci), lambda: Pace(None, None, None)).torch_device
+        for pci in ("00000000:9B:00.0", "00000000:1B:00.0")
+    ]
+    assert found == [("cuda", 0), ("cuda", 1)]
+    with pytest.raises(RuntimeError):
+        CudaCompute(GPU5, _gpu(**TWIN, pci="00000000:2B:00.0"), lambda: Pace(None, None, None))
 
 
 def test_a_pytorch_without_uuids_goes_by_bus_order(torch: Any) -> None:
@@ -330,8 +361,8 @@ def test_copies_both_ways_are_on_streams_of_their_own_within_what_is_timed(torch
 def test_host_memory_is_taken_beside_the_gpu_and_page_locked(torch: Any) -> None:
     before = os.sched_getaffinity(0)
     near = frozenset([min(before)])
-    compute = CudaCompute(GPU5, "GPU-BBBB-2", 0, lambda: (None, None), lambda: near | {10**6})
+    compute = CudaCompute(GPU5, _gpu(), lambda: Pace(None, None, None), lambda: near | {10**6})
     assert compute.host_buffer(64) == (64, {"dtype": "int64", "pin_memory": True}, near)
     assert os.sched_getaffinity(0) == before
-    nowhere = CudaCompute(GPU5, "GPU-BBBB-2", 0, lambda: (None, None), lambda: frozenset([10**6]))
+    nowhere = CudaCompute(GPU5, _gpu(), lambda: Pace(None, None, None), lambda: frozenset([10**6]))
     assert nowhere.host_buffer(64)[2] == _compute().host_buffer(64)[2] == before

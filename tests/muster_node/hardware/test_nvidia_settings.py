@@ -8,9 +8,10 @@ from typing import Any
 import pynvml
 import pytest
 
-from muster_node.agent.gpu_settings import restore, settings
+from muster_node.agent.gpu_settings import restore
 from muster_node.hardware.host.machine import HostHardware
 from muster_node.hardware.nvidia.gpus import NvidiaGpus
+from muster_node.workloads.settings import settings
 from tests.muster_node.hardware.nvml_standin import FakeNvml
 
 SETTERS = ("nvmlDeviceSetPowerManagementLimit", "nvmlDeviceSetPersistenceMode", "nvmlDeviceSetComputeMode",

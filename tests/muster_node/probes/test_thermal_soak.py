@@ -2,6 +2,7 @@
 
 import contextlib
 import itertools
+import threading
 import time
 
 import pynvml
@@ -12,7 +13,7 @@ from muster_node.hardware.host.machine import HostHardware
 from muster_node.hardware.nvidia import nvml as nvml_module
 from muster_node.hardware.nvidia.gpus import NvidiaGpus
 from muster_node.hardware.seam import Sample, Timing
-from muster_node.probes.thermal_soak import Record, ThermalSoak
+from muster_node.probes.thermal_soak import ThermalSoak
 from tests.muster_node.hardware.nvml_standin import FakeNvml, Hangs, run_or_hang
 
 torch = pytest.importorskip("torch")
@@ -58,7 +59,8 @@ def test_sensor_readings_under_load(run_probe):
     assert run.one("inlet_temperature", "node").value == 22.0
     assert run.one("clock_drop", "cpu0").value == pytest.approx(50.0)
     assert 0.0 < run.one("throttle_time", "cpu0", reason="hw_thermal").value < 1.5
-    assert run.one("throttle_time", "cpu0", reason="sw_thermal").value == 0.0
+    # Not measured where this machine was too busy to read nine tenths of the time.
+    assert run.one("throttle_time", "cpu0", reason="sw_thermal").value in (0.0, None)
     # temperatures rise by one degree a reading from 61, so their median is half way; 22 °C inlet, 100 W
     median = 60.0 + (1 + hardware.readings) / 2
     assert run.one("thermal_resistance", "cpu0").value == pytest.approx((median - 22.0) / 100.0)
@@ -115,9 +117,11 @@ def test_a_limit_of_memory_that_is_not_named_is_not_supported_and_not_zero(run_p
 
 
 class Board(HostHardware):
-    """Three GPUs behind a strict NVML; their products take almost no time."""
+    """Three GPUs behind a strict NVML; their products take almost no time, and their power never stands still."""
 
     def __init__(self, nvml):
+        milliwatts = itertools.cycle([699500, 699613, 698907, 700008])
+        nvml.answers["nvmlDeviceGetPowerUsage"] = lambda handle: next(milliwatts)
         super().__init__(accelerators=NvidiaGpus(nvml))
 
     def compute(self, device):
@@ -160,8 +164,9 @@ def stops(nvml, index, error, after=5):
 
 
 def test_sensors_of_a_healthy_board_are_read_in_full(run_probe):
-    run = run_probe(ThermalSoak, Board(FakeNvml(count=3)), **SOAK)
-    assert {row.value for row in run.all("sensor_share")} == {100.0}
+    run = run_probe(ThermalSoak, Board(FakeNvml(count=3)), seconds=2.0, interval_s=0.3)
+    assert all(row.value > 90.0 for row in run.all("sensor_share"))
+    assert {row.value for row in run.all("throttle_time", reason="hw_slowdown")} == {0.0}
     assert {row.value for row in run.all("gpu_lost")} == {0.0}
     assert all(50.0 < row.value <= 100.0 for row in run.all("load_share"))
 
@@ -174,7 +179,7 @@ def test_sensors_that_stop_are_a_small_share_and_no_loss(run_probe, monkeypatch,
     stops(nvml, 1, error)  # NVML index 1 sits in slot 5
     run = run_probe(ThermalSoak, hardware, **SOAK)
     assert run.one("sensor_share", "gpu5").value < 50.0
-    assert {run.one("sensor_share", gpu).value for gpu in ("gpu4", "gpu7")} == {100.0}
+    assert all(run.one("sensor_share", gpu).value > 50.0 for gpu in ("gpu4", "gpu7"))
     assert run.one("gpu_lost", "gpu5").value == 0.0
 
 
@@ -187,28 +192,73 @@ def test_a_gpu_that_nvml_reports_lost_is_lost_though_it_still_multiplies(run_pro
     assert run.one("sensor_share", "gpu5").value < 50.0
 
 
-def test_sampled_throttling_overrides_a_counter_that_shows_none():
-    times = iter([0.0, 1.0, 2.0, 3.0])
-    record = Record(lambda: next(times))
-    for _ in range(4):
-        record.add([Sample("throttle", "gpu2", "state", state="hw_thermal")])
-    record.count(
-        {("gpu2", "hw_thermal"): 7.0, ("gpu2", "sw_thermal"): 1.0},
-        {("gpu2", "hw_thermal"): 7.0, ("gpu2", "sw_thermal"): 1.5, ("gpu2", "hw_power_brake"): 9.0},
-    )
-    assert record.throttled["gpu2"] == {"hw_thermal": 3.0, "sw_thermal": 0.5}
-    assert set(record.contradicted) == {("gpu2", "hw_thermal")}
+def test_a_gpu_whose_throttle_reasons_are_refused_has_no_time_of_zero(run_probe):
+    """A driver without counters, too: nothing shows that it was not throttled."""
+    nvml = FakeNvml(count=3, nvmlSystemGetDriverVersion="570.124.06")
+    nvml.refuse["nvmlDeviceGetCurrentClocksEventReasons"] = pynvml.NVML_ERROR_NO_PERMISSION
+    run = run_probe(ThermalSoak, Board(nvml), **SOAK)
+    for reason in ("hw_slowdown", "hw_power_brake"):
+        row = run.one("throttle_time", "gpu4", reason=reason)
+        assert row.value is None
+        assert row.note
+    assert run.one("throttle_time", "gpu4", reason="sw_power_cap").value == 0.0
 
 
-def test_time_in_a_state_runs_from_reading_to_reading():
-    times = iter([0.0, 1.0, 3.0, 3.5])
-    record = Record(lambda: next(times))
-    for state in ("none", "hw_thermal", "hw_thermal", "none"):
-        record.add([Sample("throttle", "gpu2", "state", state=state)])
-    assert record.throttled == {"gpu2": {"none": 0.5, "hw_thermal": 3.0}}
+def test_sensors_that_take_long_to_read_stand_for_part_of_the_soak_only(run_probe):
+    """Two of two readings came, and a GPU may have been at any temperature between them."""
+    nvml = FakeNvml(count=3)
+    nvml.before = lambda name, arguments: time.sleep(0.25) if name == "nvmlDeviceGetTemperature" else None
+    run = run_probe(ThermalSoak, Board(nvml), seconds=1.6, interval_s=0.05)
+    assert {row.value < 60.0 for row in run.all("sensor_share")} == {True}
+    assert run.one("throttle_time", "gpu4", reason="hw_slowdown").value is None
 
 
-def test_without_a_throttle_sensor_no_time_is_claimed():
-    record = Record(lambda: 0.0)
-    record.add([Sample("temperature", "cpu0", "°C", value=50.0)])
-    assert record.throttled == {}
+def test_sensors_that_are_stuck_give_no_reading(run_probe):
+    nvml, hardware_power = FakeNvml(count=3), itertools.count(699000)
+    hardware = Board(nvml)
+    nvml.answers["nvmlDeviceGetPowerUsage"] = lambda handle: 650000 if handle == 1 else next(hardware_power)
+    run = run_probe(ThermalSoak, hardware, **SOAK)
+    stuck = run.one("sensor_share", "gpu5")
+    assert stuck.value == 0.0
+    assert "power is stuck" in stuck.note
+    assert {row.device for row in run.all("power_mean")} == {"gpu4", "gpu7"}
+
+
+def test_readings_that_cannot_be_are_none(run_probe):
+    nvml, odd = FakeNvml(count=3), itertools.cycle([64, 64, 255, 0, 4294967295, 64])
+    nvml.answers["nvmlDeviceGetTemperature"] = lambda handle, kind: next(odd) if handle == 1 else 64
+    run = run_probe(ThermalSoak, Board(nvml), **SOAK)
+    assert run.one("temperature_max", "gpu5").value == 64.0
+
+
+def test_a_gpu_whose_sensors_this_user_never_saw_is_not_lost_for_failing(run_probe):
+    nvml = FakeNvml(count=3)
+    hardware = Board(nvml)
+    nvml.refuse_gpu[1] = pynvml.NVML_ERROR_NO_PERMISSION
+
+    def compute(device):
+        if device.id == "gpu5":
+            raise RuntimeError("CUDA error: out of memory")
+        return Multiplier(device)
+
+    hardware.compute = compute
+    row = run_probe(ThermalSoak, hardware, **SOAK).one("gpu_lost", "gpu5")
+    assert row.value is None
+    assert "out of memory" in row.note
+
+
+def test_a_gpu_that_hangs_is_named_and_the_others_are_measured(run_probe):
+    hardware, released = Board(FakeNvml(count=3)), threading.Event()
+    hardware.late_s = 0.5
+
+    class Hanging(Multiplier):
+        def matmul(self, a, b, *, nominal, out_dtype=None):
+            released.wait(600)
+
+    hardware.compute = lambda device: (Hanging if device.id == "gpu5" else Multiplier)(device)
+    hardware.start_limit_s = 0.5
+    run = run_probe(ThermalSoak, hardware, **SOAK)
+    released.set()
+    assert run.one("soak_rate", "gpu5").value is None
+    assert "gpu5 hangs" in run.one("soak_rate", "gpu5").note
+    assert all(run.one("soak_rate", gpu).value > 0 for gpu in ("gpu4", "gpu7"))

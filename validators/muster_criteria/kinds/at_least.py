@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from typing import ClassVar, Literal
 
-from muster_criteria.kinds.kind import LimitKind
+from muster_criteria.kinds.kind import LimitKind, Row, Set
+from muster_criteria.words import PCIE_GENERATION, pcie_speed
 
 
 class AtLeast(LimitKind):
@@ -15,6 +16,11 @@ class AtLeast(LimitKind):
     section: ClassVar[Literal["limits", "inventory"]] = "inventory"
     side: ClassVar[Literal["lower", "upper", "exact"]] = "lower"
     rank: ClassVar[int] = 6
+
+    def expected(self, limit: Set, at: float, row: Row) -> str:
+        if row["metric"] in PCIE_GENERATION:
+            return f"at least {pcie_speed(at)}"
+        return super().expected(limit, at, row)
 
 
 KIND = AtLeast()

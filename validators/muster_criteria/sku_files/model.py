@@ -50,7 +50,8 @@ class Requirement(Written):
     ``devices``: "each gpu", "each cpu", "each core" (one logical CPU for each physical core), or one device's name.
     A label with several values means one measurement for each of them. ``judged: false`` is for what is only
     reported (a serial number): measured is enough. ``where_readable`` is for counters that not every machine offers:
-    the probe must have tried, and "not readable here" with a reason is a note, not a miss.
+    the probe must have tried, and "not readable here" with a reason is a note, not a miss. ``where_supported`` excuses
+    only what the device or its driver does not have at all; what it has and does not give is missed.
     ``levels`` limits it to some levels.
     """
 
@@ -59,6 +60,7 @@ class Requirement(Written):
     labels: dict[str, Choices] = Field(default_factory=dict)
     judged: bool = True
     where_readable: bool = False
+    where_supported: bool = False
     levels: Annotated[tuple[Level, ...], BeforeValidator(as_tuple)] = LEVELS
 
 

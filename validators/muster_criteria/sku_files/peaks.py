@@ -95,7 +95,8 @@ def _of_clocks(written: Sequence[Limit]) -> Iterator[Limit]:
 
 
 def _counted(inventory: Sequence[Limit], metric: str) -> Limit | None:
-    return next((each for each in inventory if each.metric == metric and each.key == "equals" and each.number), None)
+    counts = (each for each in inventory if each.metric == metric and each.key in ("equals", "at_least"))
+    return next((each for each in counts if each.number), None)
 
 
 def _ceiling(metric: str, device: str, unit: str, most: float, source: str, date: datetime.date) -> Limit:

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 
 import numpy as np
 
-from muster_criteria.devices import natural
+from muster_criteria.devices import kind_of, natural
 from muster_criteria.labels import labelled
 from muster_criteria.measured import ProbeEnd, StageResult
 from muster_criteria.model import UNJUDGED, Coverage, Gap, Lack
@@ -20,6 +20,8 @@ from muster_criteria.words import listed
 
 COUNTED_BY = {"cpu": "cpu_threads", "core": "cpu_cores", "gpu": "gpu_count"}
 """{kind of device: the inventory metric with their number}, where the SKU leaves the number to the machine."""
+NOT_SUPPORTED = "not supported"
+"""The note of what a device or its driver does not have; as ``muster_node.hardware.seam`` writes it."""
 DEVICES_MAX = 4096
 """A larger count of one kind of device is ignored as impossible."""
 
@@ -125,10 +127,18 @@ def _presence(frame: Frame, ends: Mapping[str, ProbeEnd], sku: Sku, counted: Tal
     if not answers.size:
         counted.miss(Gap(*_ended(ends.get(PRESENCE_PROBE)), f"whether all {number} GPUs answer"))
     elif not answers.any():
-        why = f"none of the {number} answers, so first suspect the driver, then the baseboard"
+        notes = frame["note"][(frame["metric"] == COUNTED_BY["gpu"]) & (frame["note"] != "")]
+        said = f" ({notes[0]})" if notes.size else ""
+        why = f"none of the {number} answers{said}, so first suspect the driver, then the baseboard"
         counted.miss(Gap(Lack.NO_ANSWER, why, "all GPUs"))
     else:
         counted.required += number
+
+
+def _excused(need: Need, notes: Sequence[str]) -> bool:
+    """Whether what was not readable, for these reasons, is no miss."""
+    requirement = need.requirement
+    return requirement.where_readable or (requirement.where_supported and set(notes) == {NOT_SUPPORTED})
 
 
 class _Requirements:
@@ -187,14 +197,15 @@ class _Requirements:
             elif not _completed(end):
                 why = _ended(end)
             elif promised(need):
-                why = self._no_sensor(need.probe, device)
+                why = self._no_sensor(need.probe, need.requirement.metric, device)
             else:
                 why = Lack.NOT_REPORTED, "the probe did not report it"
             self._miss(need, Gap(*why, name, device))
         elif invalid:
             self._miss(need, Gap(Lack.INVALID, self._invalid[invalid[0]].why, name, device))
-        elif notes and honest and need.requirement.where_readable and _completed(self._ends.get(need.probe)):
-            self._unreadable.setdefault((name, "; ".join(notes)), []).append(device)
+        elif notes and honest and _excused(need, notes) and _completed(self._ends.get(need.probe)):
+            if not need.requirement.where_supported:  # what a device is not made with is not worth a note
+                self._unreadable.setdefault((name, "; ".join(notes)), []).append(device)
         elif notes:
             self._miss(need, Gap(Lack.UNREADABLE if honest else Lack.REFUSED, "; ".join(notes), name, device))
         else:
@@ -202,13 +213,16 @@ class _Requirements:
             if need.requirement.judged and not all(self._judged[at] for at in positions):
                 self._counted.unjudged.append(Gap(Lack.UNJUDGED, UNJUDGED, name, device))
 
-    def _no_sensor(self, probe: str, device: str) -> tuple[Lack, str]:
-        """A device whose sensors stopped answering may have the sensor."""
+    def _no_sensor(self, probe: str, metric: str, device: str) -> tuple[Lack, str]:
+        """A device whose sensors stopped answering may have the sensor; so may one whose siblings have it."""
         for _, position in self._rows.get((probe, SENSOR_SHARE), {}).get(device, ()):
             value, note = self._frame["value"][position], self._frame["note"][position]
             if not value >= WHOLE:
-                why = f"the sensors of {device} stopped answering ({note or 'no reading came'})"
+                why = f"the sensors of {device} did not answer throughout ({note or 'no reading came'})"
                 return Lack.SENSOR_STOPPED, why
+        siblings = [other for other in self._rows.get((probe, metric), {}) if kind_of(other) == kind_of(device)]
+        if siblings:
+            return Lack.NO_SENSOR, f"it reports none, though {listed(sorted(siblings, key=natural), 3)} do"
         return Lack.NO_SENSOR, "the node has no such sensor"
 
     def _miss(self, need: Need, gap: Gap) -> None:

@@ -26,6 +26,7 @@ from muster_criteria.stage.coverage import Invalid, tally
 from muster_criteria.stage.findings import Breaking, bounded, evidence_finding, findings_of, in_order
 from muster_criteria.stage.fleet_findings import corroborated, with_common_causes
 from muster_criteria.stage.frame import Frame, build_frame
+from muster_criteria.stage.merging import once, with_unknown_places
 from muster_criteria.stage.observations import observations_of
 from muster_criteria.stage.retests import repeated_rows, to_repeat
 from muster_criteria.stage.rules import INVALID_KINDS, Evaluate, Violations
@@ -238,6 +239,7 @@ def _one(
     xids, kernel = judge_xids(result, sku.xid_policy), judge_kernel(result, sku.kernel_policy)
     versions = judge_versions(result, sku, case.running)
     found = [*corroborated(found), *xids.findings, *kernel.findings, *versions.findings]
+    found = with_unknown_places(once(found), rows)
     findings = in_order(with_common_causes(with_past(found, case.previous_faults), devices))
     observations = observations_of(frame, {item.position for item in breaking}, sku)
     for gap in (*weighed.pending, *xids.missing, *kernel.missing, *versions.missing):

@@ -96,7 +96,13 @@ class StateSeries:
         if state not in self.seconds and len(self.seconds) >= STATES_MAX:
             state = "other"
         self.seconds.setdefault(state, 0.0)
+        self.seconds = self.seconds_until(t, hold_max_s)
+        self._last = (t, state)
+
+    def seconds_until(self, t: float, hold_max_s: float) -> dict[str, float]:
+        """By state, with the time for which the last one has held by ``t``."""
+        seconds = dict(self.seconds)
         if self._last is not None:
             since, held = self._last
-            self.seconds[held] += min(max(t - since, 0.0), hold_max_s)
-        self._last = (t, state)
+            seconds[held] += min(max(t - since, 0.0), hold_max_s)
+        return seconds

@@ -12,46 +12,19 @@ import dataclasses
 import json
 import pathlib
 from collections.abc import Iterable
-from typing import Any, Callable
+from typing import Callable
 
 from muster_node.agent.jobdir import atomic_write
 from muster_node.bounded import bounded
 from muster_node.hardware.seam import Fact, Hardware
+from muster_node.workloads.settings import Settings, changes, settings
 
-SETTINGS = ("application_clock", "power_limit", "persistence_mode", "mig_mode", "compute_mode", "ecc_mode")
 FILE = "gpu-settings.json"
 LEFT_BEHIND_MAX_S = 24 * 3600.0
 """For how long the settings of a killed job are restored; later ones may have been set on purpose."""
 
 LIMIT_S, HURRIED_S = 30.0, 1.2
 """How long all of it may take, and how long where the job has to end."""
-
-_GONE = "not reported any more"
-
-Key = tuple[str, str, tuple[tuple[str, str], ...]]
-"""Device, setting and its labels."""
-Settings = dict[Key, Fact]
-
-
-def settings(facts: Iterable[Fact]) -> Settings:
-    """The settings of each GPU that are known."""
-    return {
-        (fact.device, fact.name, tuple(sorted(fact.labels.items()))): fact
-        for fact in facts
-        if fact.name in SETTINGS and fact.device.startswith("gpu") and _words(fact) is not None
-    }
-
-
-def changes(before: Settings, after: Settings) -> dict[Key, str]:
-    """Differences as text, for GPUs that still report settings; lost GPUs are reported elsewhere."""
-    telling = {device for device, _, _ in after}
-    found = {}
-    for key, fact in before.items():
-        was, now = _words(fact), _words(after[key]) if key in after else _GONE
-        if key[0] in telling and now != was:
-            variant = "".join(f" ({text})" for _, text in key[2])
-            found[key] = f"{key[1]}{variant}: {was} before, {now} after"
-    return found
 
 
 def restore(hardware: Hardware, before: Settings, after: Settings) -> list[str]:
@@ -126,8 +99,3 @@ def _bounded_notes(
         return bounded("restoring settings", work, limit_s, stop)
     except Exception as error:  # a driver that hangs or a lost GPU must not lose the measurements
         return [f"settings of GPUs were not compared with those before: {error}"]
-
-
-def _words(fact: Fact) -> str | None:
-    text: Any = fact.text if fact.value is None else f"{fact.value:g} {fact.unit}"
-    return None if text is None else str(text)

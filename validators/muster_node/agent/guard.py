@@ -16,22 +16,28 @@ from muster_node.hardware.seam import Hardware, Usage
 
 READINGS = 3
 PAUSE_S = 2.0
-READING_LIMIT_S = 15.0
+READING_LIMIT_S = 60.0
+"""Longer than NVML takes to give up two GPUs that hang (``hardware.nvidia.nvml``), which are then not in use."""
 NAMES_MAX = 5
 
 
 @dataclasses.dataclass(frozen=True)
 class Use:
-    """Whether the machine is in use, and sentences that name its users (or logins that do not use it)."""
+    """Whether the machine is in use, and sentences that name its users (or logins that do not use it).
+
+    Not ``known``: it counts as in use, since nothing shows that it is not.
+    """
 
     busy: bool
     evidence: tuple[str, ...]
+    known: bool = True
 
     def sentence(self) -> str:
         """The reading as one sentence."""
-        return (
-            "this machine is in use: {}".format("; ".join(self.evidence)) if self.busy else "this machine is not in use"
-        )
+        if not self.busy:
+            return "this machine is not in use"
+        what = "this machine is in use" if self.known else "whether this machine is in use cannot be told"
+        return "{}: {}".format(what, "; ".join(self.evidence))
 
 
 def assess(usage: Usage) -> Use:
@@ -57,9 +63,9 @@ def look(hardware: Hardware, patient: bool, stop: Callable[[], str | None] = lam
         try:
             use = assess(bounded("the usage reading", hardware.usage, READING_LIMIT_S, stop))
         except Hung as error:
-            return Use(True, (str(error),))
+            return Use(True, (str(error),), known=False)
         except Exception as error:
-            return Use(True, (f"usage could not be read: {type(error).__name__}: {str(error)[:200]}",))
+            return Use(True, (f"usage could not be read: {type(error).__name__}: {str(error)[:200]}",), known=False)
         if not use.busy:
             return use
     return use

@@ -21,6 +21,7 @@ from muster_node import contract
 from muster_node.agent import facts, guard, jobdir, orphans, registry
 from muster_node.agent.fence import Fence, Fenced, Occupied
 from muster_node.agent.gpu_settings import HURRIED_S, LIMIT_S, SavedSettings
+from muster_node.agent.gpu_watch import GpuWatch
 from muster_node.agent.jobdir import JobDir, Progress
 from muster_node.agent.probe_run import RunContext, run_probe
 from muster_node.agent.result import encode
@@ -231,11 +232,18 @@ def _work(
     sampler = Sampler(hardware, recorder, plan.telemetry_interval_s)
     sampler.start()
     xids = XidWatch(hardware)
+    watch = GpuWatch(
+        hardware,
+        lambda: recorder.time_in_state("throttle", hardware.clock.wall()),
+        lambda: recorder.median("inlet_temperature", "node"),
+    )
+    if _watches(plan, known):
+        watch.start()
     try:
         for index in range(len(plan.probes)):
             if stop():
                 break
-            _one_probe(state, context, index, known)
+            _one_probe(state, context, index, known, watch)
     finally:
         state.notes.extend(sampler.stop(stop.patience_s(0.5, 0.2)))
         seen, notes = xids.stop(by_pci(inventory), stop.patience_s(LEAVE_S, 0.1))
@@ -295,6 +303,10 @@ def _loads(plan: Plan, known: registry.Registry) -> bool:
     return any(known.probes[call.probe].loads for call in plan.probes if call.probe in known.probes)
 
 
+def _watches(plan: Plan, known: registry.Registry) -> bool:
+    return any(known.probes[call.probe].by_agent for call in plan.probes if call.probe in known.probes)
+
+
 def _ask_leave(state: Job, hardware: Hardware, known: registry.Registry) -> None:
     plan = state.plan
     loads = _loads(plan, known)
@@ -309,7 +321,7 @@ def _ask_leave(state: Job, hardware: Hardware, known: registry.Registry) -> None
         raise Refused(state.stop.end or contract.END_BUSY, why or use.sentence())
 
 
-def _one_probe(state: Job, context: RunContext, index: int, known: registry.Registry) -> None:
+def _one_probe(state: Job, context: RunContext, index: int, known: registry.Registry, watch: GpuWatch) -> None:
     name = state.plan.probes[index].probe
     probe = known.probes.get(name)
     if probe is None:
@@ -317,12 +329,21 @@ def _one_probe(state: Job, context: RunContext, index: int, known: registry.Regi
         state.outcomes.append(ProbeOutcome(name, contract.SKIPPED, reason[:500], time.time(), 0.0))
         return
     state.progress.write(name, f"started ({index + 1} of {len(state.plan.probes)})")
-    outcome, measurements, notes = run_probe(context, index, probe, state.stop.left_s() + 1.0)
+    if probe.by_agent:
+        outcome, measurements, notes = _watched(name, watch, state.stop)
+    else:
+        outcome, measurements, notes = run_probe(context, index, probe, state.stop.left_s() + 1.0)
     state.outcomes.append(outcome)
     state.measurements.extend(measurements)
     state.notes.extend(notes)
     note = ": " + outcome.reason if outcome.reason else f", {len(measurements)} measurements"
     state.progress.write(name, "{} after {:.1f} s{}".format(outcome.status.replace("_", " "), outcome.duration_s, note))
+
+
+def _watched(name: str, watch: GpuWatch, stop: Stop) -> tuple[ProbeOutcome, list[Measurement], list[str]]:
+    started_at, started = time.time(), time.monotonic()
+    status, reason, measurements = watch.finish(stop)
+    return ProbeOutcome(name, status, reason, started_at, round(time.monotonic() - started, 3)), measurements, []
 
 
 def _write(state: Job, end: str, sentence: str) -> int:

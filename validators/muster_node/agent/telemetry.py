@@ -108,6 +108,21 @@ class Recorder:
             lines = [line for line in (self._take(t, sample) for sample in samples) if line]
             self._write(t, lines)
 
+    def time_in_state(self, series: str, until: float) -> dict[str, dict[str, float]]:
+        """Seconds that each device has spent in each state until then (epoch seconds), as far as readings tell."""
+        with self._lock:
+            return {
+                device: kept.seconds_until(until, self._hold_max_s)
+                for (name, device), (_, _, kept) in self._series.items()
+                if name == series and isinstance(kept, StateSeries)
+            }
+
+    def median(self, series: str, device: str) -> tuple[float | None, int]:
+        """Median of a device's readings so far, None without any, and how many there are."""
+        with self._lock:
+            _, _, kept = self._series.get((series, device), ("", "", None))
+            return (kept.quantile(0.5), kept.count) if isinstance(kept, NumberSeries) else (None, 0)
+
     def close(self) -> tuple[list[Aggregate], TelemetryFile | None]:
         """Ends the file; returns the aggregates, sorted by series and device, and the file if there is one."""
         with self._lock:
@@ -221,6 +236,7 @@ class Sampler:
         self._stop = threading.Event()
         self._reading_since: float | None = None
         self._spacing_s = interval_s
+        self._last_at: float | None = None
         self._longest_s = 0.0
         self._failures = 0
         self._first_failure = ""
@@ -260,7 +276,12 @@ class Sampler:
         # Errors of sensors become a note: telemetry supplements the measurements and never stops a job.
         try:
             samples = list(self._hardware.telemetry())
-            self._recorder.add(self._hardware.clock.wall(), samples, HOLD_SPACINGS * self._spacing_s)
+            at = self._hardware.clock.wall()
+            if self._hardware.simulated and self._last_at is not None:
+                # A simulated clock outruns the processor: how far apart its readings are says nothing about sensors.
+                self._spacing_s = max(self._spacing_s, at - self._last_at)
+            self._last_at = at
+            self._recorder.add(at, samples, HOLD_SPACINGS * self._spacing_s)
         except Exception as error:
             self._failures += 1
             if not self._first_failure:

@@ -9,6 +9,7 @@ from muster_node.hardware.host.xid_log import XidEvent, folded, labels_of
 from muster_node.hardware.seam import Hardware, XidSource
 
 PROBE, METRIC, UNIT = "xids", "xid", "text"
+SEEN, SEEN_UNIT = "xids_seen", "bool"
 INTERVAL_S = 1.0
 LEAVE_S = 2.0
 
@@ -20,8 +21,11 @@ class XidWatch:
         self._source: XidSource | None = None
         self._events: list[XidEvent] = []
         self._failure = ""
+        self._gpus = [device.id for device in hardware.devices("gpu")]
+        self._readable = False
         try:
             self._source = hardware.xid_source()
+            self._readable = self._source is None and hardware.kernel_log() is not None
         except Exception as error:
             self._fail(error)
         self._end = threading.Event()
@@ -30,9 +34,12 @@ class XidWatch:
             self._thread.start()
 
     def stop(self, devices: dict[str, str], wait_s: float = LEAVE_S) -> tuple[list[Measurement], list[str]]:
-        """Ends the watch: an entry for each XID, and notes. ``devices``: by PCI address."""
+        """Ends the watch: an entry for each XID, whether those of each GPU were seen, and notes.
+
+        ``devices``: by PCI address.
+        """
         if self._source is None:
-            return [], self._failures()
+            return self._seen({}), self._failures()
         self._end.set()
         self._thread.join(wait_s)
         entries = [
@@ -42,7 +49,26 @@ class XidWatch:
             )
             for number, event in enumerate(folded(list(self._events)))
         ]  # fmt: skip
-        return entries, self._notes(self._source)
+        return entries + self._seen(self._source.refused), self._notes(self._source)
+
+    def _seen(self, refused: dict[str, str]) -> list[Measurement]:
+        """For each GPU, whether an XID of it would have been seen to the end of the job."""
+        blind = self._failure or self._broken_off()
+        found = []
+        for gpu in self._gpus:
+            why = refused.get(gpu) or blind
+            note = "" if self._readable else why or "by NVML's event set"
+            value = 1.0 if self._readable or not why else None
+            found.append(Measurement(PROBE, SEEN, gpu, SEEN_UNIT, value=value, note=note[:500]))
+        return found
+
+    def _broken_off(self) -> str:
+        """Why the watch saw nothing, or not all, "" if it saw to the end."""
+        if self._source is None:
+            return "the kernel log cannot be read, and there is no other way to see XIDs"
+        if self._thread.is_alive():
+            return "NVML's event set did not answer"
+        return self._source.trouble
 
     def _notes(self, source: XidSource) -> list[str]:
         notes = ["the kernel log cannot be read: XIDs of this job are those of NVML's event set"]

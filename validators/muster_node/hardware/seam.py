@@ -10,10 +10,8 @@ from __future__ import annotations
 import abc
 import contextlib
 import dataclasses
-import threading
 import time
 from collections.abc import Iterable, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import AbstractContextManager
 from typing import (
     TYPE_CHECKING,
@@ -21,6 +19,8 @@ from typing import (
     Callable,
     Protocol,
 )
+
+from muster_node.hardware.workers import LATE_S, START_LIMIT_S, NotEnded, Threads
 
 if TYPE_CHECKING:
     from muster_node.hardware.host.xid_log import XidEvent
@@ -227,43 +227,8 @@ class Worker:
     ready: Callable[[], Any]
 
 
-class StartAborted(Exception):
-    """Raised in workers that wait for others, one of which has failed."""
-
-
-class _StartSignal:
-    """A barrier that a worker may leave: those that have ended are not waited for."""
-
-    def __init__(self, workers: int) -> None:
-        self._condition = threading.Condition()
-        self._workers, self._waiting, self._round, self._aborted = workers, 0, 0, False
-
-    def wait(self) -> None:
-        """Return once all workers that have not left wait. Raises StartAborted if one of them fails."""
-        with self._condition:
-            self._waiting += 1
-            this = self._round
-            self._release_if_all_wait()
-            self._condition.wait_for(lambda: self._aborted or self._round != this)
-            if self._round == this:
-                raise StartAborted("another worker failed")
-
-    def leave(self) -> None:
-        """This worker has ended."""
-        with self._condition:
-            self._workers -= 1
-            self._release_if_all_wait()
-
-    def abort(self) -> None:
-        """Report that this worker failed, so that no worker starts."""
-        with self._condition:
-            self._aborted = True
-            self._condition.notify_all()
-
-    def _release_if_all_wait(self) -> None:
-        if self._waiting and self._waiting >= self._workers:
-            self._waiting, self._round = 0, self._round + 1
-            self._condition.notify_all()
+Late = Callable[[Device, str], Any]
+"""What stands for the result of a worker that did not end, from its device and the reason."""
 
 
 class XidSource(Protocol):
@@ -283,12 +248,15 @@ class Hardware(abc.ABC):
     """One machine.
 
     ``clock`` is the machine's time, and the one to measure it by. ``host_clock`` is always real time: for limits on
-    what is real beside a simulated machine too, that is, the network and processes on other hosts.
+    what is real beside a simulated machine too, that is, the network and processes on other hosts. ``start_limit_s``
+    and ``late_s``: real seconds after which a worker of ``at_once`` hangs.
     """
 
     simulated: bool
     clock: Clock
     host_clock: Clock = RealClock()
+    start_limit_s: float = START_LIMIT_S
+    late_s: float = LATE_S
 
     @abc.abstractmethod
     def devices(self, kind: str) -> list[Device]:
@@ -306,6 +274,11 @@ class Hardware(abc.ABC):
     @abc.abstractmethod
     def counters(self) -> Iterable[Fact]:
         """Cumulative error counters (machine checks, EDAC, ECC, replay, XID, throttle time), to be differenced."""
+
+    def states(self) -> Iterable[Fact]:
+        """States and counters of each GPU that a load may change, by the inventory's and the counters' names: they are
+        read again and again while it lasts. Also "utilisation" (%), "foreign_processes" and "gpu_lost"."""
+        return ()
 
     @abc.abstractmethod
     def telemetry(self) -> Iterable[Sample]:
@@ -344,36 +317,35 @@ class Hardware(abc.ABC):
         work: Callable[[Worker], Any],
         tick: Callable[[], None] | None = None,
         tick_s: float = 1.0,
+        late: Late | None = None,
     ) -> list[Any]:
         """Run ``work`` on all ``devices`` at the same time and return what each returned, in order.
 
         ``tick`` is called meanwhile in the caller, every ``tick_s`` seconds of the clock. The first exception of a
         worker is raised here. Work must be bounded by the clock or a count, and must return plain values: on CPUs each
-        worker is a forked process pinned to its CPU (``cpu_workers``), elsewhere a thread of this process.
+        worker is a forked process pinned to its CPU (``cpu_workers``), elsewhere a thread of this process. A thread
+        that runs more than twice as long as the first one that ended, and ``late_s`` longer, hangs: ``late`` makes its
+        result; without it, TimeoutError is raised.
         """
-        start = _StartSignal(len(devices))
 
-        def guarded(worker: Worker) -> Any:
-            try:
-                return work(worker)
-            except BaseException:
-                start.abort()
-                raise
-            finally:
-                start.leave()
+        def of(index: int) -> Callable[[Callable[[], Any]], Any]:
+            return lambda ready: work(Worker(devices[index], index, len(devices), ready))
 
-        with ThreadPoolExecutor(max_workers=len(devices)) as pool:
-            futures = [
-                pool.submit(guarded, Worker(device, index, len(devices), start.wait))
-                for index, device in enumerate(devices)
-            ]
-            while tick is not None and not all(future.done() for future in futures):
-                tick()
-                self.clock.sleep(tick_s)
-            errors = [error for error in (future.exception() for future in futures) if error is not None]
-            for error in sorted(errors, key=lambda error: isinstance(error, StartAborted)):
-                raise error
-            return [future.result() for future in futures]
+        workers = Threads([of(index) for index in range(len(devices))], self.start_limit_s)
+        while workers.running() and not workers.overdue(self.late_s):
+            if tick is None:
+                workers.join()
+                continue
+            tick()
+            self.clock.sleep(tick_s)
+        results = workers.results()
+        for device, (place, result) in zip(devices, enumerate(results)):
+            if isinstance(result, NotEnded):
+                why = f"{device.id} hangs: its work did not end, {result.after_s:.0f} s after that of others"
+                if late is None:
+                    raise TimeoutError(why)
+                results[place] = late(device, why)
+        return results
 
     def cpu_time(self) -> CpuTime | None:
         """What CPU loads of this process got so far; None without any, and on simulated hardware."""

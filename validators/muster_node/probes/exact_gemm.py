@@ -181,7 +181,8 @@ def _at_once(
     )
     warm, labels = gpu_temperatures(context.hardware), {"condition": condition, "dtype": dtype}
     with context.hardware.loading(devices):
-        for device, finding in zip(devices, context.hardware.at_once(devices, work)):
+        found = context.hardware.at_once(devices, work, late=lambda _, why: Finding("hung", error=why))
+        for device, finding in zip(devices, found):
             if finding is not None:
                 findings[device.id].append(finding)
                 emit_start_temperature(context, device, warm.get(device.id), labels, note)

@@ -1,8 +1,8 @@
 """Burn-in of GPUs: all at once at full power, then in pulses, with the host's cores and memory loaded beside them.
 
-Throughput is recorded over time; error counters and settings are read before and after (the burn sets nothing; the
-agent restores settings, see ``gpu_settings``). A GPU that stops answering under load is reported as lost, with its last
-readings; the others go on.
+Throughput is recorded over time; the host's error counters are read before and after, and the agent watches those of
+the GPUs (``gpu_watch``). A GPU that stops answering under load is reported as lost, with its last readings; the others
+go on.
 """
 
 from __future__ import annotations
@@ -12,11 +12,10 @@ from collections.abc import Iterable, Mapping
 from contextlib import AbstractContextManager
 from typing import Any
 
-from muster_node.agent.gpu_settings import settings
 from muster_node.hardware.pytorch import require_torch
 from muster_node.hardware.seam import Compute, Device, Sample, Worker
 from muster_node.probe import Context, Metric, Param, Probe, Skip
-from muster_node.workloads import counters, host_load, pulses, settings_changed
+from muster_node.workloads import counters, host_load, pulses
 from muster_node.workloads.common import drop_percent, median, precision_of, reason_of, seed_of, spread
 from muster_node.workloads.products import BUSY_BLOCK_S, normal_operands, products_in
 
@@ -47,7 +46,6 @@ class GpuBurn(Probe):
         **counters.METRICS,
         **host_load.METRICS,
         **pulses.METRICS,
-        **settings_changed.METRICS,
     }
     needs = ("torch", "gpu")
 
@@ -63,11 +61,10 @@ class GpuBurn(Probe):
         if not gpus:
             raise Skip("there is no GPU that answers")
         error_counters, last = counters.Counters(hardware), _LastReadings()
-        before = settings(hardware.inventory())
         burn = _Burn(torch, context)
         with _beside(context, torch, gpus) as host, precision_of(torch, dtype), hardware.loading(gpus):
             context.progress(f"{dtype} products on {len(gpus)} GPUs for {context.params['seconds']:g} s")
-            burns = hardware.at_once(gpus, burn, lambda: last.add(hardware.telemetry()), _LOOK_S)
+            burns = hardware.at_once(gpus, burn, lambda: last.add(hardware.telemetry()), _LOOK_S, _hung)
             if not any(burns):
                 raise Skip(f"no GPU here multiplies {dtype}")
             lost = {gpu: burned.lost for gpu, burned in zip(gpus, burns) if burned and burned.lost}
@@ -77,8 +74,7 @@ class GpuBurn(Probe):
             if burned is not None:
                 _emit_lost(context, gpu, lost.get(gpu, ""), last)
                 _emit_rates(context, gpu, burned)
-        error_counters.emit(context, gpus)
-        settings_changed.emit_changes(context, before, settings(hardware.inventory()))
+        error_counters.emit(context)
         host_load.emit_beside(context, host)
 
 
@@ -167,6 +163,10 @@ class _Burn:
         size = self._params["size"]
         seed = seed_of(self._seed, compute.device.id)
         return normal_operands(self._torch, compute, self._params["dtype"], (size, size, size), seed)
+
+
+def _hung(gpu: Device, why: str) -> _Burned:
+    return _Burned(lost=why)
 
 
 def _emit_rates(context: Context, gpu: Device, burned: _Burned) -> None:

@@ -3,7 +3,13 @@
 from __future__ import annotations
 
 from muster_node.hardware.host.xid_log import last_time
-from muster_node.probe import Context, Metric, Probe
+from muster_node.hardware.seam import Fact, Hardware
+from muster_node.probe import Context, Metric, Param, Probe
+from muster_node.workloads.under_load import STATES
+
+JOINING = "in progress"
+"""The fabric state of a GPU that has not joined yet, as after a boot."""
+_LOOK_S = 5.0
 
 
 class Inventory(Probe):
@@ -13,7 +19,11 @@ class Inventory(Probe):
     stage = "intake"
     doc = "CPU, memory, disks, network, platform and GPUs as the machine reports them"
     loads = False
+    params = {
+        "fabric_wait_s": Param(0.0, "how long to wait for GPUs that have yet to join their NVSwitch fabric, in seconds")
+    }
     metrics = {
+        **STATES,
         "cpu_model": Metric("text", "model name"),
         "cpu_sockets": Metric("count", "processor packages"),
         "cpu_cores": Metric("count", "physical cores"),
@@ -37,17 +47,17 @@ class Inventory(Probe):
         "gpu_serial": Metric("text", "serial number of the board"),
         "gpu_uuid": Metric("text", "UUID of the GPU"),
         "vbios": Metric("text", "VBIOS version"),
+        "identity_shared": Metric("count", "other GPUs of the node that report the same UUID or serial number"),
+        "slot_known": Metric("bool", "whether the board tells in which slot the GPU sits"),
+        "unlike_siblings": Metric("count", "facts of model, firmware and memory that differ from most of its siblings"),
+        "fabric_cliques": Metric("count", "NVLink cliques that the node's GPUs are in"),
         "module_id": Metric("count", "place of the GPU on its board, counted from 1, which names its slot"),
         "gpu_lost": Metric("bool", "whether the driver reports the GPU as lost (off the bus)"),
-        "sram_threshold_exceeded": Metric("bool", "whether SRAM errors passed NVIDIA's replacement limit"),
         "inforom_version": Metric("text", "version of the InfoROM's image"),
         "inforom_valid": Metric("bool", "whether the InfoROM's checksum holds"),
         "hbm_total": Metric("GiB", "GPU memory"),
-        "ecc_mode": Metric("bool", "whether ECC is on"),
         "ecc_uncorrected": Metric("count", "uncorrected ECC errors, by scope"),
         "ecc_corrected": Metric("count", "corrected ECC errors, by scope"),
-        "row_remap_pending": Metric("bool", "whether a row remap waits for a reset"),
-        "row_remap_failed": Metric("bool", "whether a row could not be remapped"),
         "pcie_generation": Metric("count", "PCIe generation in use"),
         "pcie_generation_max": Metric("count", "PCIe generation of GPU and slot"),
         "pcie_width": Metric("count", "PCIe lanes in use"),
@@ -57,13 +67,9 @@ class Inventory(Probe):
         "row_remap_uncorrected": Metric("count", "rows remapped for uncorrected errors"),
         "row_remap_banks": Metric("count", "memory banks, by how many spare rows they have left"),
         "retired_pages": Metric("count", "memory pages retired, by cause (before Ampere)"),
-        "retired_pages_pending": Metric("bool", "whether a page waits for a reset to be retired"),
-        "nvlink_active": Metric("count", "NVLinks that are up"),
         "nvlink_state": Metric("bool", "whether a link is up, by link"),
         "nvlink_speed": Metric("GB/s", "speed of a link that is up, in each direction, by link"),
         "nvlink_errors": Metric("count", "errors since the driver was loaded, by link and kind"),
-        "fabric_state": Metric("text", "how far the GPU has come in joining its NVSwitch fabric"),
-        "fabric_healthy": Metric("bool", "whether the fabric manager calls the GPU healthy"),
         "fabric_manager": Metric("text", "state of the fabric manager's service"),
         "fabric_manager_version": Metric("text", "version of the fabric manager"),
         "nvswitch_firmware": Metric("text", "firmware of an NVSwitch"),
@@ -81,7 +87,6 @@ class Inventory(Probe):
         "power_limit_default": Metric("W", "power limit after a reset"),
         "power_limit_min": Metric("W", "lowest power limit that may be set"),
         "power_limit_max": Metric("W", "highest power limit that may be set"),
-        "mig_mode": Metric("bool", "whether MIG is on"),
         "persistence_mode": Metric("bool", "whether persistence mode is on"),
         "gpu_count": Metric("count", "GPUs that answer"),
         "driver_version": Metric("text", "GPU driver"),
@@ -106,10 +111,23 @@ class Inventory(Probe):
         context.emit(
             "kernel_log_time", "node", value=newest, note="" if newest is not None else "no line of the log has a time"
         )
-        for fact in context.hardware.inventory():
+        for fact in _facts(context):
             if fact.name not in self.metrics:
                 context.progress(f"no metric for the fact {fact.name} of {fact.device}")
                 continue
             context.emit(
                 fact.name, fact.device, value=fact.value, text=fact.text, labels=dict(fact.labels), note=fact.note
             )
+
+
+def _facts(context: Context) -> list[Fact]:
+    """The inventory; read again, within the time for it, while GPUs are still joining their fabric."""
+    hardware: Hardware = context.hardware
+    end = hardware.clock.now() + context.params["fabric_wait_s"]
+    while True:
+        facts = list(hardware.inventory())
+        joining = sorted(fact.device for fact in facts if (fact.name, fact.text) == ("fabric_state", JOINING))
+        if not joining or hardware.clock.now() >= end:
+            return facts
+        context.progress("waiting for {} to join the NVSwitch fabric".format(", ".join(joining)))
+        hardware.clock.sleep(_LOOK_S)

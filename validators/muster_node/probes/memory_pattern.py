@@ -60,7 +60,7 @@ class MemoryPattern(Probe):
         context.progress("memory patterns by {}".format(", ".join(device.id for device in devices)))
         tester = _Tester(torch, context)
         with context.hardware.loading(devices):
-            found = context.hardware.at_once(devices, tester)
+            found = context.hardware.at_once(devices, tester, late=lambda device, why: _Tested(0, 0, error=why))
         if devices[0].kind == "cpu":
             _report(context, "memory", found, max(tested.free_bytes for tested in found), None)
             return

@@ -1,24 +1,27 @@
 """Load for a set time with the sensors read beside it: temperatures, clocks, power, throttling and fans under load.
 
-The load never waits for a sensor. The share of the time that each device was busy, and the share of the due readings
-that each device's sensors gave, are reported with the rest: without them a maximum or a time of 0 s means nothing.
+The load never waits for a sensor. The share of the time that each device was busy, and the share of it that the
+readings of each device's sensors stand for, are reported with the rest: without them a maximum or a time of 0 s means
+nothing.
 The rate of the load is reported too: a machine without sensors (most virtual ones) shows throttling as a falling rate.
 """
 
 from __future__ import annotations
 
-import collections
 from statistics import mean
 from typing import Any, NamedTuple
 
 from muster_node.hardware.pytorch import require_torch
-from muster_node.hardware.seam import NOT_SUPPORTED, Device, Hardware, Sample, Worker
+from muster_node.hardware.seam import NOT_SUPPORTED, Device, Fact, Hardware, Worker
 from muster_node.probe import Context, Metric, Param, Probe
 from muster_node.workloads import cpu_shares
 from muster_node.workloads.common import best_devices, drop_percent, median, seed_of, spread
 from muster_node.workloads.cooling import cooldown_constant, time_to_steady
 from muster_node.workloads.each_device import error_of, on_each
+from muster_node.workloads.growth import growth
 from muster_node.workloads.products import BLOCK_S, BUSY_BLOCK_S, products_in
+from muster_node.workloads.sensor_record import Record, Series, frozen
+from muster_node.workloads.under_load import throttled
 
 _SIZES = {"cpu": 512, "gpu": 8192}
 _DTYPES = {"cpu": "float32", "gpu": "bfloat16"}
@@ -31,10 +34,7 @@ _WATCHED = ("temperature", "hbm_temperature", "thermal_margin", "power", "clock"
 
 _TOO_SHORT = "the soak was too short"
 
-Series = dict[tuple[str, str], list[float]]
-"""By (series, device): readings, or the times at which they were taken."""
-
-Counters = dict[tuple[str, str], float]
+Counters = dict[tuple[str, str], Fact]
 """Seconds throttled since the driver was loaded, by (device, reason)."""
 
 
@@ -69,7 +69,7 @@ class ThermalSoak(Probe):
         "fan_speed": Metric("RPM", "slowest reading of a fan, where the machine reports single fans"),
         "inlet_temperature": Metric("°C", "median inlet temperature"),
         "load_share": Metric("%", "share of the soak in which the device was busy"),
-        "sensor_share": Metric("%", "share of the attempts to read that gave a reading, of the worst sensor"),
+        "sensor_share": Metric("%", "share of the soak that the readings stand for, of the worst sensor"),
         "gpu_lost": Metric("bool", "whether the GPU fell off the bus or stopped answering during the soak"),
         "soak_rate": Metric("GFLOPS", "median rate of the load", "TFLOPS"),
         "soak_rate_drop": Metric("%", "how much lower the rate is in the last third than in the first"),
@@ -81,28 +81,37 @@ class ThermalSoak(Probe):
         """Load every device of the best kind and read every sensor during the load."""
         torch = require_torch()
         hardware, devices = context.hardware, best_devices(context.hardware)
-        record = Record(hardware.clock.now)
         context.progress("soaking {} for {:.0f} s".format(", ".join(d.id for d in devices), context.params["seconds"]))
-
-        def tick() -> None:
-            record.add(list(hardware.telemetry()))
-
         before = _throttle_counters(hardware)
+        record = _record(context)
         with hardware.loading(devices):
-            soaked = on_each(hardware, devices, _Soaking(torch, context), tick, context.params["interval_s"])
-        record.count(before, _throttle_counters(hardware))
+            soaked = on_each(
+                hardware,
+                devices,
+                _Soaking(torch, context),
+                lambda: record.add(hardware.telemetry()),
+                context.params["interval_s"],
+            )
+        record.end()
+        after = _throttle_counters(hardware)
         for device, result in zip(devices, soaked):
             _emit_load(context, device, result)
             if device.kind == "gpu":
-                _emit_lost(context, device, error_of(result))
+                _emit_lost(context, device, error_of(result), record)
         cpu_shares.emit_cpu_shares(context)
         cooling = _cool_down(context)
-        _emit_sensor_shares(context, devices, record)
+        _emit_sensor_shares(context, devices, record, cooling)
         summarise(context, record)
+        _emit_throttled(context, devices, record, before, after)
         whole = [result for result in soaked if not error_of(result)]
         if whole:
             _settling(context, record, min(each.began for each in whole))
         _cooling(context, record, cooling)
+
+
+def _record(context: Context) -> Record:
+    hardware = context.hardware
+    return Record(hardware.clock.now, context.params["interval_s"], paced=not hardware.simulated)
 
 
 def _emit_load(context: Context, device: Device, result: Any) -> None:
@@ -123,105 +132,61 @@ def _emit_load(context: Context, device: Device, result: Any) -> None:
         emit("load_share", device.id, value=min(100.0, 100.0 * result.busy_s / (result.ended - result.began)))
 
 
-def _emit_lost(context: Context, gpu: Device, error: str) -> None:
-    """A GPU that the driver calls lost, or that failed and reports no sensor any more, is lost."""
-    silent = error and all(sample.device != gpu.id for sample in context.hardware.telemetry())
+def _emit_lost(context: Context, gpu: Device, error: str, record: Record) -> None:
+    """A GPU that the driver calls lost, or that failed and reports no sensor any more, is lost.
+
+    One that never reported any may be hidden from this user, which is no loss.
+    """
+    reported = any(device == gpu.id for _, device in record.series)
+    silent = error and reported and all(sample.device != gpu.id for sample in context.hardware.telemetry())
     if context.hardware.lost(gpu) or silent:
         context.emit("gpu_lost", gpu.id, value=1.0, note=error or "NVML: the GPU is lost")
     else:
         context.emit("gpu_lost", gpu.id, value=None if error else 0.0, note=error)
 
 
-def _emit_sensor_shares(context: Context, devices: list[Device], record: Record) -> None:
-    """Of the sensors that a device has, the one that gave the fewest readings."""
+def _emit_sensor_shares(context: Context, devices: list[Device], record: Record, cooling: Record) -> None:
+    """Of the sensors that a device has, the one whose readings stand for the least time; a stuck one gave none."""
     for device in devices:
-        counts = {series: record.readings[series, device.id] for series in _WATCHED}
-        given = {series: count for series, count in counts.items() if count}
-        if given:
-            fewest = min(given, key=lambda series: given[series])
-            note = f"{fewest}: {given[fewest]} of {record.attempts} readings"
-            context.emit("sensor_share", device.id, value=100.0 * given[fewest] / record.attempts, note=note)
+        stuck = frozen(record, cooling, device.id) if device.kind == "gpu" else {}
+        shares = {series: share for series in _WATCHED if (share := record.share(series, device.id)) is not None}
+        for series in stuck:
+            record.drop(series, device.id)
+        if stuck:
+            note = "; ".join(f"{series} is stuck: {evidence}" for series, evidence in stuck.items())
+            context.emit("sensor_share", device.id, value=0.0, note=note)
+        elif shares:
+            least = min(shares, key=lambda series: shares[series])
+            note = f"{least}: readings stand for {shares[least] * record.seconds:.0f} of {record.seconds:.0f} s"
+            context.emit("sensor_share", device.id, value=100.0 * shares[least], note=note)
         elif device.kind == "gpu":
             context.emit("sensor_share", device.id, value=0.0, note="no sensor gave a reading")
 
 
-class Record:
-    """Readings and times in throttle states during the soak. ``now`` is the clock."""
-
-    def __init__(self, now: Any) -> None:
-        self._now = now
-        self._last: dict[str, float] = {}
-        self._ticks: list[float] = []
-        self.series: Series = collections.defaultdict(list)
-        self.times: Series = collections.defaultdict(list)
-        self.readings: collections.Counter[tuple[str, str]] = collections.Counter()
-        self.throttled: dict[str, dict[str, float]] = {}
-        self.contradicted: dict[tuple[str, str], str] = {}
-
-    def add(self, samples: list[Sample]) -> None:
-        """Add one attempt to read all sensors. A state counts for the time since the device's previous reading."""
-        now = self._now()
-        self._ticks.append(now)
-        for sample in samples:
-            if sample.series == "throttle" and sample.state is not None:
-                times = self.throttled.setdefault(sample.device, {})
-                times[sample.state] = times.get(sample.state, 0.0) + now - self._last.get(sample.device, now)
-                self._last[sample.device] = now
-            elif sample.value is not None:
-                self.series[sample.series, sample.device].append(sample.value)
-                self.times[sample.series, sample.device].append(now)
-            else:
-                continue
-            self.readings[sample.series, sample.device] += 1
-
-    @property
-    def attempts(self) -> int:
-        """How often all sensors were read."""
-        return len(self._ticks)
-
-    def interval(self) -> float:
-        """Median seconds from one reading of all sensors to the next; 0 for fewer than two."""
-        gaps = [later - earlier for earlier, later in zip(self._ticks, self._ticks[1:])]
-        return median(gaps) if gaps else 0.0
-
-    def count(self, before: Counters, after: Counters) -> None:
-        """Take the device's own throttle counters where they have more than the readings caught.
-
-        A counter with less, by more than the readings' coarseness, contradicts them: the readings stand.
-        """
-        coarse = 2.0 * self.interval()
-        for (device, reason), ended in after.items():
-            if (device, reason) in before:
-                counted = ended - before[device, reason]
-                times = self.throttled.setdefault(device, {})
-                seen = times.get(reason, 0.0)
-                times[reason] = max(seen, counted)
-                if seen > counted + coarse:
-                    note = f"read for {seen:.1f} s, but the driver's counter has {counted:.1f} s"
-                    self.contradicted[device, reason] = note
+def _emit_throttled(context: Context, devices: list[Device], record: Record, before: Counters, after: Counters) -> None:
+    """For each GPU, and for each other device that reports a throttle state."""
+    sampled = record.sampled()
+    counted = {key: growth([before.get(key), after.get(key)]) for key in {**before, **after}}
+    for device in sorted({*sampled, *(device.id for device in devices if device.kind == "gpu")}):
+        own = {reason: each for (name, reason), each in counted.items() if name == device}
+        for found in throttled(device, own, sampled.get(device, {}), record.seconds):
+            context.emit("throttle_time", device, value=found.value, labels=found.labels, note=found.note)
 
 
 def _cool_down(context: Context) -> Record:
     """Readings after the load, for ``cooldown_s``."""
     clock = context.hardware.clock
-    record, end = Record(clock.now), clock.now() + context.params["cooldown_s"]
+    record, end = _record(context), clock.now() + context.params["cooldown_s"]
     if context.params["cooldown_s"]:
         context.progress("cooling down for {:.0f} s".format(context.params["cooldown_s"]))
     while clock.now() < end:
-        record.add(list(context.hardware.telemetry()))
+        record.add(context.hardware.telemetry())
         clock.sleep(context.params["interval_s"])
     return record
 
 
 def _throttle_counters(hardware: Hardware) -> Counters:
-    return {
-        (fact.device, fact.labels["reason"]): fact.value
-        for fact in hardware.counters()
-        if fact.name == "throttle_time" and fact.value is not None
-    }
-
-
-REASONS = ("sw_power_cap", "hw_slowdown", "hw_thermal", "sw_thermal", "hw_power_brake")
+    return {(fact.device, fact.labels["reason"]): fact for fact in hardware.counters() if fact.name == "throttle_time"}
 
 
 def summarise(context: Context, record: Record) -> None:
@@ -250,10 +215,6 @@ def summarise(context: Context, record: Record) -> None:
             context.emit("inlet_temperature", device, value=median(late), samples=count)
     _resistances(context, steady)
     _memory(context, steady)
-    for device, times in sorted(record.throttled.items()):
-        for reason in sorted({*REASONS, *times} - {"none"}):
-            note = record.contradicted.get((device, reason), "")
-            context.emit("throttle_time", device, value=times.get(reason, 0.0), labels={"reason": reason}, note=note)
 
 
 def _steady(values: list[float], settle: float) -> list[float]:

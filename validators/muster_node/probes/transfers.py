@@ -212,7 +212,11 @@ def _to_the_host(context: Context, torch: Any, gpus: list[Device]) -> None:
         _emit_host_rates(context, "pcie_bandwidth", gpu, counted[gpu])
     context.progress("copies between the host and all GPUs at once")
     working = list(links)
-    at_once = context.hardware.at_once(working, lambda worker: links[worker.device].measure(worker.ready))
+    at_once = context.hardware.at_once(
+        working,
+        lambda worker: links[worker.device].measure(worker.ready),
+        late=lambda _, why: {name: _Copied.never(why) for name in HOST_DIRECTIONS},
+    )
     together = {**{gpu: counted[gpu] for gpu in errors}, **dict(zip(working, at_once))}
     for gpu in gpus:
         found = together[gpu]

@@ -20,6 +20,7 @@ class Xids(Probe):
     loads = False
     metrics = {
         "xid": Metric("text", "an XID or SXID, with kind, code, PCI address, seconds since boot; samples: how often"),
+        "xids_seen": Metric("bool", "whether the GPU's XIDs were watched to the end of the job, by log or by events"),
         "xid_total": Metric("count", "XID and SXID messages in the kernel log since boot"),
     }
 

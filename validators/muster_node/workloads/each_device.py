@@ -11,7 +11,7 @@ from muster_node.workloads.common import reason_of
 
 @dataclasses.dataclass(frozen=True)
 class DeviceError:
-    """What PyTorch raised on a device: the first line of the error."""
+    """What PyTorch raised on a device: the first line of the error; or that the device hangs."""
 
     reason: str
 
@@ -23,7 +23,8 @@ def on_each(
     tick: Callable[[], None] | None = None,
     tick_s: float = 1.0,
 ) -> list[Any]:
-    """As ``Hardware.at_once``; the result of a GPU on which ``work`` raised a RuntimeError is a DeviceError.
+    """As ``Hardware.at_once``; the result of a GPU that hangs, or on which ``work`` raised a RuntimeError, is a
+    DeviceError.
 
     PyTorch raises RuntimeError and its subclasses for errors of a device. On CPUs every error is raised: a core that
     cannot run a process is no core to measure.
@@ -37,7 +38,12 @@ def on_each(
         except RuntimeError as error:
             return DeviceError(reason_of(error))
 
-    return hardware.at_once(devices, isolated, tick, tick_s)
+    return hardware.at_once(devices, isolated, tick, tick_s, hung)
+
+
+def hung(device: Device, why: str) -> DeviceError:
+    """What stands for the result of a GPU whose work does not end."""
+    return DeviceError(why)
 
 
 def error_of(result: Any) -> str:

@@ -187,7 +187,8 @@ def pulse(context: Context, torch: Any, gpus: list[Device], operands: Operands) 
             break
         context.progress(f"pulses of {context.params['pulse_ms']} ms on {len(left)} GPUs, {pattern}")
         watch = _PowerWatch(context.hardware)
-        found = context.hardware.at_once(left, Pulsing(torch, context, operands, pattern), watch, _TICK_S)
+        pulsing = Pulsing(torch, context, operands, pattern)
+        found = context.hardware.at_once(left, pulsing, watch, _TICK_S, lambda _, why: Pulsed(lost=why))
         for gpu, pulsed in zip(left, found):
             if pulsed.lost:
                 lost[gpu] = f"lost under pulses {pattern}: {pulsed.lost}"

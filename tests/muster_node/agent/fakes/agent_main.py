@@ -10,4 +10,4 @@ from fake_machine import open_fake  # noqa: E402
 
 from muster_node.cli import main  # noqa: E402
 
-main(sys.argv[1:], (sys.executable, str(Path(__file__).resolve())), open_fake, ("fake_probes",))
+main(sys.argv[1:], (sys.executable, str(Path(__file__).resolve())), open_fake, ("fake_probes", "watching"))

@@ -43,7 +43,14 @@ class FakeHardware(Hardware):
         self._readings = 0
 
     def devices(self, kind):
+        if kind == "gpu":
+            return [Device(f"gpu{slot}", "gpu", slot) for slot in range(int(os.environ.get("FAKE_GPUS", "0")))]
         return [Device("cpu0", "cpu", 0)] if kind == "cpu" else []
+
+    def states(self):
+        return [
+            Fact("ecc_uncorrected", gpu.id, "count", 0.0, labels={"scope": "volatile"}) for gpu in self.devices("gpu")
+        ]
 
     def boot_id(self):
         return "boot-1"

@@ -25,6 +25,7 @@ from muster_node.hardware.seam import (
     Device,
     Fact,
     Hardware,
+    Late,
     RealClock,
     Sample,
     Usage,
@@ -118,6 +119,11 @@ class HostHardware(Hardware):
             return fact("xid_count", "node", "count", None, f"the kernel log cannot be read: {NO_PRIVILEGE}")
         return fact("xid_count", "node", "count", sum(event.kind == XID for event in parse_xids(log)))
 
+    def states(self) -> Iterator[Fact]:
+        """By the GPUs' own backend."""
+        if self._accelerators is not None:
+            yield from self._accelerators.states()
+
     def telemetry(self) -> Iterator[Sample]:
         """One reading of every sensor that is there."""
         yield from self._sensors.read()
@@ -168,6 +174,7 @@ class HostHardware(Hardware):
         work: Callable[[Worker], Any],
         tick: Callable[[], None] | None = None,
         tick_s: float = 1.0,
+        late: Late | None = None,
     ) -> list[Any]:
         """On CPUs in pinned processes, on GPUs in threads."""
         if devices and devices[0].kind == "cpu":
@@ -176,7 +183,7 @@ class HostHardware(Hardware):
             used = [each for _, each in done]
             self._cpu_ledger.add(devices, used, before, cpu_time.snapshot(self._files, devices))
             return [result for result, _ in done]
-        return super().at_once(devices, work, tick, tick_s)
+        return super().at_once(devices, work, tick, tick_s, late)
 
 
 def open_host() -> HostHardware:

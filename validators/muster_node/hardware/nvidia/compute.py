@@ -10,6 +10,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager
 from typing import Any, Callable, NamedTuple
 
+from muster_node.hardware.nvidia.gpu import Gpu
 from muster_node.hardware.pytorch import require_torch
 from muster_node.hardware.seam import Compute, Device, Timing, Transfer
 from muster_node.probe import Skip
@@ -36,12 +37,16 @@ _SINCE = {"fp64": (0, 0), "fp32": (0, 0), "fp16": (7, 0), "int8": (7, 5), "bf16"
 
 
 class CudaCompute(Compute):
-    """One GPU, found among torch's devices by its UUID. ``pace`` is read while work runs; ``near`` returns its CPUs."""
+    """One GPU, found among torch's devices by its UUID. ``pace`` is read while work runs; ``near`` returns its CPUs.
 
-    def __init__(self, device: Device, uuid: str, nvml_index: int, pace: Paced, near: Near = frozenset) -> None:
+    Raises Skip where PyTorch does not see it, RuntimeError where several GPUs claim its UUID and no address tells them
+    apart: the work of one must never be taken for that of another.
+    """
+
+    def __init__(self, device: Device, gpu: Gpu, pace: Paced, near: Near = frozenset) -> None:
         self._torch = _torch_with_cuda()
         self.device = device
-        self._index = _cuda_index(self._torch, uuid, nvml_index)
+        self._index = _cuda_index(self._torch, gpu)
         self.torch_device = self._torch.device("cuda", self._index)
         self._sampler, self._near = _PaceSampler(pace), near
         self._streams: list[Any] = []
@@ -200,20 +205,42 @@ def _torch_with_cuda() -> Any:
     return torch
 
 
-def _cuda_index(torch: Any, uuid: str, nvml_index: int) -> int:
-    """torch's number of the GPU: CUDA orders and hides devices in its own way, so the UUID decides.
+def _cuda_index(torch: Any, gpu: Gpu) -> int:
+    """torch's number of the GPU: CUDA orders and hides devices in its own way, so the UUID decides; where several GPUs
+    claim it, the PCI address.
 
     PyTorch before 2.5 reports no UUID; then the numbers agree only if CUDA shows every GPU in bus order.
     """
-    count = torch.cuda.device_count()
-    uuids = [str(getattr(torch.cuda.get_device_properties(index), "uuid", "")) for index in range(count)]
-    wanted = uuid.replace("GPU-", "", 1).lower()
-    for index, found in enumerate(uuids):
-        if found and found.replace("GPU-", "", 1).lower() == wanted:
-            return index
-    if not any(uuids) and nvml_index < count:
-        return nvml_index
-    raise Skip(f"PyTorch does not see the GPU {uuid} (CUDA_VISIBLE_DEVICES may hide it)")
+    seen = [torch.cuda.get_device_properties(index) for index in range(torch.cuda.device_count())]
+    uuids = [str(getattr(each, "uuid", "")).replace("GPU-", "", 1).lower() for each in seen]
+    wanted = gpu.uuid.replace("GPU-", "", 1).lower()
+    alike = [index for index, found in enumerate(uuids) if found and found == wanted]
+    if gpu.twins or len(alike) > 1:
+        there = [index for index in alike if gpu.pci and _address(seen[index]) == _place(gpu.pci)]
+        if len(there) != 1:
+            others = ", ".join(gpu.twins) or "another GPU"
+            raise RuntimeError(f"{others} reports the same UUID {gpu.uuid}, so PyTorch cannot be told which it is")
+        return there[0]
+    if alike:
+        return alike[0]
+    if not any(uuids) and gpu.nvml_index < len(seen):
+        return gpu.nvml_index
+    raise Skip(f"PyTorch does not see the GPU {gpu.uuid} (CUDA_VISIBLE_DEVICES may hide it)")
+
+
+def _address(properties: Any) -> tuple[int, int, int] | None:
+    """Domain, bus and device on PCI, where PyTorch reports them."""
+    parts = [getattr(properties, f"pci_{part}_id", None) for part in ("domain", "bus", "device")]
+    return None if any(part is None for part in parts) else (int(parts[0]), int(parts[1]), int(parts[2]))  # type: ignore[arg-type]
+
+
+def _place(pci: str) -> tuple[int, int, int] | None:
+    """The same of an address as NVML writes it ("00000000:1B:00.0")."""
+    try:
+        domain, bus, rest = pci.split(":")
+        return int(domain, 16), int(bus, 16), int(rest.partition(".")[0], 16)
+    except ValueError:
+        return None
 
 
 def _mean(readings: list[float | None]) -> float | None:

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import collections
 import ctypes
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Any
 
+from muster_node.hardware.nvidia.answers import number
 from muster_node.hardware.nvidia.nvml import NO_FUNCTION, Answer, Nvml
 from muster_node.hardware.seam import NOT_SUPPORTED, Fact
 
@@ -29,8 +31,12 @@ _FABRIC_VERSIONS = (
     ("nvmlDeviceGetGpuFabricInfoV", "c_nvmlGpuFabricInfo_v2_t"),
     ("nvmlDeviceGetGpuFabricInfo", "c_nvmlGpuFabricInfo_t"),
 )
-_OTHER_VERSION = (NO_FUNCTION, 2, 13, 25)
-"""Refusals of a version that the driver does not know: invalid argument, function not found, version mismatch."""
+_OLDER_DRIVER = (NO_FUNCTION, 13, 25)
+"""Refusals of a version that the driver does not know: function not found, version mismatch."""
+_INVALID_ARGUMENT = 2
+"""What some drivers say to a version that they do not know, and all say to what they do not like: an older structure
+is tried, and what that lacks is then refused rather than not supported."""
+_NO_PERMISSION = 4
 
 _HEALTH_PARTS = ((0, 0x3), (4, 0x3), (8, 0xF))
 """Shift and width in nvml.h's health mask: degraded bandwidth, route unhealthy, incorrect configuration."""
@@ -68,7 +74,7 @@ class Links:
             yield Fact("nvlink_state", self._device, "bool", float(up), labels=labels)
             if up:
                 speed = self._nvml.field(self._handle, "NVML_FI_DEV_NVLINK_GET_SPEED", link)
-                yield _number("nvlink_speed", self._device, "GB/s", speed.map(lambda mb: mb / _MB_IN_GB), labels)
+                yield number("nvlink_speed", self._device, "GB/s", speed.map(lambda mb: mb / _MB_IN_GB), labels)
 
     def errors(self) -> Iterator[Fact]:
         """Error counters of each link that is up; a kind that the first link does not have is reported once."""
@@ -77,34 +83,75 @@ class Links:
             for place, link in enumerate(up):
                 count = self._nvml.field(self._handle, field, link)
                 if place == 0 and count.note == NOT_SUPPORTED:
-                    yield _number("nvlink_errors", self._device, "count", count, {"kind": kind})
+                    yield number("nvlink_errors", self._device, "count", count, {"kind": kind})
                     break
-                yield _number("nvlink_errors", self._device, "count", count, {"kind": kind, "link": str(link)})
+                yield number("nvlink_errors", self._device, "count", count, {"kind": kind, "link": str(link)})
 
 
 def fabric_facts(nvml: Nvml, handle: Any, device: str) -> Iterator[Fact]:
     """State of the GPU's registration in its NVSwitch fabric, and whether the fabric manager reports it healthy."""
-    answer = _fabric_info(nvml, handle)
+    answer, refused = _fabric_info(nvml, handle)
     state = answer.map(lambda info: _FABRIC_STATES.get(info.state, f"state {info.state}"))
-    failed = answer.value is not None and answer.value.state == 3 and answer.value.status != 0
-    text = f"completed with NVML error {answer.value.status}" if failed else state.value
-    note = "" if text is not None else answer.note or NOT_SUPPORTED
-    yield Fact("fabric_state", device, "text", text=text, note=note)
-    yield _number("fabric_healthy", device, "bool", answer.map(_fabric_health), {})
+    status = answer.value.status if answer.value is not None and answer.value.state == _COMPLETED else 0
+    text = f"completed with NVML error {status}" if status else state.value
+    note = answer.note or NOT_SUPPORTED
+    if status == _NO_PERMISSION:  # whose fault that is says nothing about the GPU
+        text, note = None, "NVML: this user has no permission to see how the registration ended (error 4)"
+    yield Fact("fabric_state", device, "text", text=text, note="" if text is not None else note)
+    health = answer.map(_fabric_health)
+    if health.value is None and not health.note and refused:
+        health = Answer(note=refused)
+    yield number("fabric_healthy", device, "bool", health if health.value is not None or health.note else _ABSENT)
 
 
-def _fabric_info(nvml: Nvml, handle: Any) -> Answer:
-    """The newest structure that the driver accepts: before 580 none accepts version 3, old ones version 1 alone."""
-    answer = Answer(note=NOT_SUPPORTED)
+_COMPLETED = 3
+_NAMED = 4
+_ABSENT = Answer(note=NOT_SUPPORTED)
+
+
+def cliques(nvml: Nvml, gpus: Sequence[tuple[str, Any]]) -> Iterator[Fact]:
+    """In how many NVLink cliques the node's GPUs are, of those that have joined a fabric.
+
+    As long as they may be in one more, one clique is not known to be all.
+    """
+    members: dict[tuple[bytes, int], list[str]] = collections.defaultdict(list)
+    unknown = []
+    for device, handle in gpus:
+        answer, _ = _fabric_info(nvml, handle)
+        place = answer.map(
+            lambda info: (bytes(info.clusterUuid), int(info.cliqueId)) if info.state == _COMPLETED else None
+        )
+        if place.value is not None:
+            members[place.value].append(device)
+        elif answer.value is None or answer.value.state in (1, 2):
+            unknown.append(f"{device}: {answer.note or 'it has not joined the fabric'}")
+    if len(members) > 1:
+        note = "; ".join(", ".join(devices) for _, devices in sorted(members.items()))
+        yield Fact("fabric_cliques", "node", "count", float(len(members)), note=note)
+    elif unknown or not members:
+        note = "; ".join(unknown[:_NAMED]) if members else NOT_SUPPORTED
+        yield Fact("fabric_cliques", "node", "count", note=note)
+    else:
+        yield Fact("fabric_cliques", "node", "count", 1.0)
+
+
+def _fabric_info(nvml: Nvml, handle: Any) -> tuple[Answer, str]:
+    """The newest structure that the driver accepts, and why it is not the newest if that is not the driver's age.
+
+    Before 580 none accepts version 3, old ones version 1 alone.
+    """
+    answer, refused = Answer(note=NOT_SUPPORTED), ""
     for function, name in _FABRIC_VERSIONS:
         structure = nvml.constant(name, None)
         if structure is None:
             continue
         info = structure()
         answer = nvml.query(function, handle, ctypes.byref(info)).map(lambda _, info=info: info)  # type: ignore[misc]
-        if answer.code not in _OTHER_VERSION:
+        if answer.code == _INVALID_ARGUMENT:
+            refused = answer.note
+        elif answer.code not in _OLDER_DRIVER:
             break
-    return answer
+    return answer, refused
 
 
 def _fabric_health(info: Any) -> float | None:
@@ -117,8 +164,3 @@ def _fabric_health(info: Any) -> float | None:
     if not (degraded or unhealthy or configuration):
         return None
     return float(degraded != _TRUE and unhealthy != _TRUE and configuration <= _CONFIGURATION_RIGHT)
-
-
-def _number(name: str, device: str, unit: str, answer: Answer, labels: dict[str, str]) -> Fact:
-    note = "" if answer.value is not None else answer.note or NOT_SUPPORTED
-    return Fact(name, device, unit, None if answer.value is None else float(answer.value), labels=labels, note=note)

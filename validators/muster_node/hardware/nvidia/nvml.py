@@ -1,7 +1,7 @@
 """NVML queries: a call that refuses, raises or hangs becomes an answer without a value, never a number or an exception.
 
-A GPU whose call hangs is queried no more, so that it costs one time limit and its own figures. After a second hang
-the driver itself counts as hung, and no GPU is queried any more.
+A GPU whose call hangs is queried no more, so that it costs one time limit and its own figures; so is one whose calls
+return, but take seconds each. After a second hang the driver itself counts as hung, and no GPU is queried any more.
 """
 
 from __future__ import annotations
@@ -11,6 +11,7 @@ import operator
 import os
 import queue
 import threading
+import time
 from typing import Any, Callable
 
 from muster_node.hardware.seam import NOT_SUPPORTED
@@ -18,6 +19,11 @@ from muster_node.hardware.seam import NOT_SUPPORTED
 CALL_LIMIT_S = 20.0
 """Without persistence mode a driver may take seconds to wake a GPU; no call takes as long as this."""
 HUNG_MAX = 2
+SLOW_CALL_S = 1.0
+"""Chosen here: NVML answers within milliseconds; only the call that wakes a GPU takes longer, once."""
+SLOW_MAX_S = 12.0
+"""Seconds that one GPU may spend in slow calls before it is queried no more: of eight such GPUs 96 s, less than the
+120 s that an inventory has, so that none is taken for absent because another one was slow."""
 
 NO_FUNCTION = -1
 HUNG = -2
@@ -43,6 +49,24 @@ class Answer:
             return dataclasses.replace(self, value=change(self.value))
         except Exception as error:
             return _unreadable("an answer", error)
+
+
+ALL_ONES = (2**32 - 1, 2**64 - 1)
+"""What NVML's own header calls "not available" (NVML_VALUE_NOT_AVAILABLE), and what a GPU off the bus reads as."""
+
+
+def whole(value: Any) -> Any:
+    """The value. Raises ValueError for a number with all its bits set, which is never one."""
+    if isinstance(value, int) and value in ALL_ONES:
+        raise ValueError("all bits are set")
+    return value
+
+
+def _possible(function: str, value: Any) -> Answer:
+    try:
+        return Answer(whole(value))
+    except ValueError as error:
+        return Answer(note=f"NVML: the answer of {function} is no value ({error})", code=UNREADABLE)
 
 
 def _unreadable(what: str, error: Exception) -> Answer:
@@ -84,6 +108,7 @@ class Nvml:
         self._worker: _Worker | None = None
         self._lock = threading.Lock()
         self._hung: list[tuple[Any, str]] = []
+        self._slow_s: dict[Any, float] = {}
         self._lost: set[int] = set()
 
     def query(self, function: str, *arguments: Any) -> Answer:
@@ -98,8 +123,9 @@ class Nvml:
                 return Answer(note="NVML: not queried, since " + why, code=HUNG)
             if self._worker is None or self._worker.pid != os.getpid():  # threads do not survive a fork
                 self._worker = _Worker()
+            begun = time.monotonic()
             try:
-                return Answer(self._worker.run(lambda: call(*arguments), self._limit_s))
+                return _possible(function, self._worker.run(lambda: call(*arguments), self._limit_s))
             except queue.Empty:
                 why = f"{function} did not answer within {self._limit_s:g} s"
                 self._hung.append((arguments[:1], why))
@@ -114,6 +140,14 @@ class Nvml:
                 return Answer(note=f"not supported by the NVML binding ({function})", code=NO_FUNCTION)
             except Exception as error:  # a text that is no UTF-8, or a structure that the binding does not know
                 return _unreadable(f"the answer of {function}", error)
+            finally:
+                self._took(arguments, time.monotonic() - begun)
+
+    def _took(self, arguments: tuple[Any, ...], seconds: float) -> None:
+        """Count the time of a slow call about one GPU."""
+        if arguments and seconds >= SLOW_CALL_S:
+            subject = id(arguments[0])
+            self._slow_s[subject] = self._slow_s.get(subject, 0.0) + seconds
 
     def is_lost(self, handle: Any) -> bool:
         """Whether any call about this GPU was refused with NVML_ERROR_GPU_IS_LOST: it is off the bus until a reset."""
@@ -122,7 +156,11 @@ class Nvml:
     def _given_up(self, arguments: tuple[Any, ...]) -> str:
         if len(self._hung) >= HUNG_MAX:
             return self._hung[-1][1]
-        return next((why for subject, why in self._hung if subject == arguments[:1]), "")
+        hung = next((why for subject, why in self._hung if subject == arguments[:1]), "")
+        spent = self._slow_s.get(id(arguments[0]), 0.0) if arguments else 0.0
+        if spent > SLOW_MAX_S and not hung:
+            return f"it takes seconds to answer ({spent:.0f} s in slow calls)"
+        return hung
 
     def field(self, handle: Any, field: str | int, scope: int | None = None) -> Answer:
         """One NVML field value, by the binding's name of the field or by its id, in the type that the driver reports.
@@ -136,7 +174,7 @@ class Nvml:
         answer = self.query("nvmlDeviceGetFieldValues", handle, [wanted]).map(operator.itemgetter(0))
         if answer.value is not None and answer.value.nvmlReturn != 0:
             return self.refusal(self._binding.NVMLError(answer.value.nvmlReturn))
-        return answer.map(_field_value)
+        return answer.map(_field_value).map(whole)
 
     def refusal(self, error: Any) -> Answer:
         """An NVMLError as an answer."""
@@ -145,7 +183,7 @@ class Nvml:
             self.constant("NVML_ERROR_NOT_SUPPORTED", 3),
             self.constant("NVML_ERROR_FUNCTION_NOT_FOUND", 13),
         )
-        return Answer(note=NOT_SUPPORTED if unsupported else f"NVML: {error}", code=code)
+        return Answer(note=NOT_SUPPORTED if unsupported else f"NVML: {error} (error {code})", code=code)
 
     def constant(self, name: str, otherwise: Any) -> Any:
         """A constant or structure of the binding, ``otherwise`` where it has none of that name."""

@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
+HW_SLOWDOWN = "hw_slowdown"
 HARMFUL_FIRST = (
     ("hw_thermal", "nvmlClocksEventReasonHwThermalSlowdown"),
     ("hw_power_brake", "nvmlClocksEventReasonHwPowerBrakeSlowdown"),
-    ("hw_slowdown", "nvmlClocksEventReasonHwSlowdown"),
+    (HW_SLOWDOWN, "nvmlClocksEventReasonHwSlowdown"),
     ("sw_thermal", "nvmlClocksEventReasonSwThermalSlowdown"),
     ("sw_power_cap", "nvmlClocksEventReasonSwPowerCap"),
 )
 """Reasons that hold a clock down with the name of NVML's bit for each, the most harmful first."""
+NAMED_CAUSES = ("hw_thermal", "hw_power_brake")
+"""Causes of the hardware's slowdown that nvml.h gives bits of their own, beside its general one."""
 _POWER_CAP_FIELD = 74
+_VIOLATION_FIELD = 75
+"""NVML_FI_DEV_PERF_POLICY_THERMAL: nanoseconds held back for heat, by whomever; drivers of all ages have it."""
 _THERMAL_FIELDS = (("sw_thermal", 0), ("hw_thermal", 1), ("hw_power_brake", 2))
 _THERMAL_FIELDS_SINCE = (((580, 126), 269), ((575, 0), 251))
 """Driver and first of three consecutive field ids, newest first: nvml.h of 575.51 to 580.65 has them at 251, where
@@ -18,8 +23,12 @@ older and newer drivers have power smoothing; that of 580.126 and later has them
 
 
 def throttle_fields(driver: str) -> dict[str, int | None]:
-    """NVML field ids of the cumulative nanoseconds in each throttle state, by reason; None where a driver has none."""
-    version = tuple(int(part) if part.isdigit() else 0 for part in driver.split(".")[:2])
+    """NVML field ids of the cumulative nanoseconds in each throttle state, by reason; None where a driver has none.
+
+    "thermal" is heat of either kind, for drivers that do not tell them apart.
+    """
+    version = tuple(int(part) if part.isdigit() else 0 for part in driver.split(".")[:2]) if driver else ()
     first = next((base for since, base in _THERMAL_FIELDS_SINCE if version >= since), None)
     thermal = {reason: None if first is None else first + offset for reason, offset in _THERMAL_FIELDS}
-    return {"sw_power_cap": _POWER_CAP_FIELD, **thermal}
+    fields: dict[str, int | None] = {"sw_power_cap": _POWER_CAP_FIELD, **thermal}
+    return {**fields, "thermal": _VIOLATION_FIELD} if version and first is None else fields

@@ -1,0 +1,146 @@
+"""Which GPU is which: shared identities, places that nothing tells, siblings that differ, and cliques."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pynvml
+import pytest
+
+from muster_node.hardware.nvidia.gpu import slots_of
+from muster_node.hardware.nvidia.gpus import NvidiaGpus
+from muster_node.hardware.seam import Fact
+from tests.muster_node.hardware.nvml_standin import FakeNvml, value_of
+
+
+def _facts(nvml: FakeNvml, name: str) -> dict[str, Fact]:
+    return {fact.device: fact for fact in NvidiaGpus(nvml).inventory() if fact.name == name}
+
+
+def _values(nvml: FakeNvml, name: str) -> dict[str, float | None]:
+    return {device: fact.value for device, fact in _facts(nvml, name).items()}
+
+
+@pytest.mark.parametrize("call", ["nvmlDeviceGetUUID", "nvmlDeviceGetSerial"])
+def test_two_gpus_with_one_identity_are_both_named(call: str) -> None:
+    nvml = FakeNvml()
+    nvml.answers[call] = lambda handle: "the same" if handle in (2, 5) else f"own {handle}"
+    shared = _facts(nvml, "identity_shared")
+    assert {device for device, fact in shared.items() if fact.value} == {"gpu4", "gpu1"}
+    assert "gpu1" in shared["gpu4"].note
+    assert "gpu4" in shared["gpu1"].note
+
+
+def test_gpus_with_one_uuid_know_their_twins() -> None:
+    gpus = NvidiaGpus(FakeNvml(nvmlDeviceGetUUID=lambda handle: "GPU-1" if handle < 2 else f"GPU-{handle}"))
+    assert {gpu.device.id: gpu.twins for gpu in gpus._gpus if gpu.twins} == {"gpu7": ("gpu5",), "gpu5": ("gpu7",)}
+
+
+@pytest.mark.parametrize("text", ["N/A", "0", "", "[Not Supported]"])
+def test_a_serial_that_says_that_there_is_none_is_none(text: str) -> None:
+    serial = _facts(FakeNvml(nvmlDeviceGetSerial=text), "gpu_serial")["gpu0"]
+    assert serial.text is None
+    assert serial.note
+    assert _values(FakeNvml(nvmlDeviceGetSerial=text), "identity_shared")["gpu0"] == 0.0
+
+
+def test_two_gpus_without_module_ids_are_not_sure_of_their_places() -> None:
+    nvml = FakeNvml()
+    nvml.module_ids = [8, None, 5, None, 4, 2, 1, 3]  # type: ignore[list-item]
+    known = _facts(nvml, "slot_known")
+    assert {device for device, fact in known.items() if fact.value == 0.0} == {"gpu5", "gpu6"}
+    assert "00000000:1B:00.0" in known["gpu5"].note
+    assert set(_values(FakeNvml(), "slot_known").values()) == {1.0}
+
+
+@pytest.mark.parametrize(
+    ("modules", "slots"),
+    [
+        ([1, 2, 3, 4], [(0, True), (1, True), (2, True), (3, True)]),
+        ([4, 3, None, 1], [(3, True), (2, True), (1, True), (0, True)]),
+        ([4, None, None, 1], [(3, True), (1, False), (2, False), (0, True)]),
+        ([1, None, 3, None], [(0, True), (1, True), (2, True), (3, True)]),  # the others are in NVML's order
+        ([None, None], [(0, True), (1, True)]),
+        ([3, 3], [(0, False), (1, False)]),
+    ],
+)
+def test_slots(modules: list[int | None], slots: list[tuple[int, bool]]) -> None:
+    assert slots_of(list(enumerate(modules))) == slots
+
+
+def _own(handle: int, usual: Any, odd: Any) -> Any:
+    return odd if handle == 5 else usual
+
+
+@pytest.mark.parametrize(
+    ("call", "answer"),
+    [
+        ("nvmlDeviceGetVbiosVersion", lambda handle: _own(handle, "96.00.A5", "96.00.99")),
+        ("nvmlDeviceGetInforomImageVersion", lambda handle: _own(handle, "G520.05", "G520.04")),
+        ("nvmlDeviceGetName", lambda handle: _own(handle, "NVIDIA H100 80GB HBM3", "NVIDIA H100 PCIe")),
+        (
+            "nvmlDeviceGetMemoryInfo",
+            lambda handle: type("Info", (), {"total": _own(handle, 81559 * 2**20, 80000 * 2**20)}),
+        ),
+    ],
+)
+def test_a_gpu_that_differs_from_its_siblings_is_named(call: str, answer: Callable[..., Any]) -> None:
+    unlike = _facts(FakeNvml(**{call: answer}), "unlike_siblings")
+    assert {device: fact.value for device, fact in unlike.items() if fact.value} == {"gpu1": 1.0}
+    assert unlike["gpu1"].note
+    assert set(_values(FakeNvml(), "unlike_siblings").values()) == {0.0}
+
+
+def test_two_halves_that_differ_are_both_named() -> None:
+    halves = FakeNvml(nvmlDeviceGetVbiosVersion=lambda handle: "a" if handle < 4 else "b")
+    assert set(_values(halves, "unlike_siblings").values()) == {1.0}
+
+
+def test_two_cliques_in_one_node_are_counted() -> None:
+    nvml, real = FakeNvml(), FakeNvml._fabric
+
+    def split(info: Any) -> int:
+        info.cliqueId = next(calls) % 2
+        return real(nvml, info)
+
+    calls = iter(range(1000))
+    nvml._fabric = split  # type: ignore[method-assign]
+    assert _values(nvml, "fabric_cliques") == {"node": 2.0}
+    assert _values(FakeNvml(), "fabric_cliques") == {"node": 1.0}
+
+
+def test_as_long_as_a_gpu_has_not_joined_one_clique_is_not_known_to_be_all() -> None:
+    nvml, real = FakeNvml(), FakeNvml._fabric
+
+    def joining(info: Any) -> int:
+        result = real(nvml, info)
+        info.state = 2 if next(calls) % 2 else 3
+        return result
+
+    calls = iter(range(1000))
+    nvml._fabric = joining  # type: ignore[method-assign]
+    assert _values(nvml, "fabric_cliques") == {"node": None}
+    nowhere = _facts(FakeNvml(fabric=(0, 0, 0)), "fabric_cliques")["node"]
+    assert (nowhere.value, nowhere.note) == (None, "not supported")
+
+
+def test_a_registration_that_this_user_may_not_see_is_not_the_gpus_fault() -> None:
+    fact = _facts(FakeNvml(fabric=(3, pynvml.NVML_ERROR_NO_PERMISSION, 1)), "fabric_state")["gpu0"]
+    assert fact.text is None
+    assert "permission" in fact.note
+
+
+def test_a_health_that_an_argument_was_refused_for_is_refused_and_not_unsupported() -> None:
+    nvml, real = FakeNvml(), FakeNvml._fabric
+
+    def invalid(info: Any) -> int:
+        if hasattr(info, "version"):
+            raise pynvml.NVMLError(pynvml.NVML_ERROR_INVALID_ARGUMENT)
+        return real(nvml, info)
+
+    nvml._fabric = invalid  # type: ignore[method-assign]
+    facts = list(NvidiaGpus(nvml).inventory())
+    assert value_of(facts, "fabric_state") == "completed"
+    notes = {fact.note for fact in facts if fact.name == "fabric_healthy"}
+    assert notes == {"NVML: Invalid Argument (error 2)"}

@@ -1,0 +1,153 @@
+"""States and counters as a load's watch reads them, and answers that no GPU can give."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pynvml
+import pytest
+
+from muster_node.hardware.nvidia import nvml as nvml_module
+from muster_node.hardware.nvidia.gpus import NvidiaGpus
+from muster_node.hardware.nvidia.processes import foreign
+from muster_node.hardware.seam import Fact
+from muster_node.workloads.under_load import DELTAS, STATES
+from tests.muster_node.hardware.nvml_standin import FakeNvml, value_of
+
+ALL_ONES = (2**32 - 1, 2**64 - 1)
+
+
+def _of(nvml: FakeNvml, device: str = "gpu0") -> dict[tuple[str, str], Fact]:
+    facts = [fact for fact in NvidiaGpus(nvml).states() if fact.device == device]
+    return {(fact.name, next(iter(fact.labels.values()), "")): fact for fact in facts}
+
+
+def test_everything_that_a_load_may_change_is_read() -> None:
+    facts = _of(FakeNvml())
+    names = {name for name, _ in facts}
+    assert {*STATES, *DELTAS.values(), "nvlink_errors", "throttle_time", "utilisation"} <= names
+    assert {"pcie_generation", "pcie_width", "power_limit", "foreign_processes", "gpu_lost"} <= names
+    assert facts["recovery_action", ""].text == "none"
+    assert facts["mode_change_pending", ""].value == 0.0
+
+
+@pytest.mark.parametrize("call", ["nvmlDeviceGetEccMode", "nvmlDeviceGetMigMode"])
+def test_a_mode_that_the_next_reset_changes_is_pending(call: str) -> None:
+    assert _of(FakeNvml(**{call: [1, 0]}))["mode_change_pending", ""].value == 1.0
+
+
+def test_what_the_driver_says_that_a_gpu_needs_is_reported() -> None:
+    nvml = FakeNvml()
+    nvml.fields[pynvml.NVML_FI_DEV_GET_GPU_RECOVERY_ACTION] = (
+        pynvml.NVML_VALUE_TYPE_UNSIGNED_INT, pynvml.NVML_GPU_RECOVERY_ACTION_NODE_REBOOT,
+    )  # fmt: skip
+    assert _of(nvml)["recovery_action", ""].text == "reboot of the node"
+
+
+@pytest.mark.parametrize("ones", ALL_ONES)
+def test_all_ones_are_a_missing_measurement_of_that_gpu(ones: int) -> None:
+    """Of a counter, of one inside a structure, and of a sensor."""
+    nvml = FakeNvml(
+        nvmlDeviceGetTotalEccErrors=lambda handle, *_: ones if handle == 6 else 0,
+        nvmlDeviceGetRemappedRows=lambda handle: (0, ones if handle == 6 else 0, 0, 0),
+        nvmlDeviceGetMemoryInfo=lambda handle: SimpleNamespace(total=ones if handle == 6 else 2**36),
+        nvmlDeviceGetPowerUsage=lambda handle: ones if handle == 6 else 700000,
+    )
+    facts = list(NvidiaGpus(nvml).inventory())
+    for name in ("ecc_uncorrected", "row_remap_uncorrected", "hbm_total"):
+        found = {fact.device: fact for fact in facts if fact.name == name}
+        assert {device for device, fact in found.items() if fact.value is None} == {"gpu0"}
+        assert "all bits" in found["gpu0"].note or "ValueError" in found["gpu0"].note
+    powered = {sample.device for sample in NvidiaGpus(nvml).telemetry() if sample.series == "power"}
+    assert powered == {f"gpu{slot}" for slot in range(1, 8)}
+
+
+@pytest.mark.parametrize("reading", [0, 255, -40])
+def test_temperatures_that_no_working_gpu_has_are_none(reading: int) -> None:
+    series = {sample.series for sample in NvidiaGpus(FakeNvml(nvmlDeviceGetTemperature=reading)).telemetry()}
+    assert "temperature" not in series
+    assert "power" in series
+
+
+def test_a_margin_of_zero_and_less_counts_where_nothing_contradicts_it() -> None:
+    """As on a GPU that reports T.Limit only, or whose temperature says the same."""
+    nvml = FakeNvml(nvmlDeviceGetMarginTemperature=-6, nvmlDeviceGetTemperature=99)
+    nvml.refuse["nvmlDeviceGetTemperatureThreshold"] = pynvml.NVML_ERROR_NOT_SUPPORTED
+    hot = {s.series: s.value for s in NvidiaGpus(nvml).telemetry() if s.device == "gpu0"}
+    assert hot["thermal_margin"] == -4.0
+    agreeing = FakeNvml(nvmlDeviceGetMarginTemperature=-3, nvmlDeviceGetTemperature=90)
+    assert {s.value for s in NvidiaGpus(agreeing).telemetry() if s.series == "thermal_margin"} == {-1.0}
+
+
+def test_reasons_are_read_under_their_old_name_too() -> None:
+    nvml = FakeNvml(nvmlDeviceGetCurrentClocksThrottleReasons=pynvml.nvmlClocksEventReasonSwThermalSlowdown)
+    nvml.refuse["nvmlDeviceGetCurrentClocksEventReasons"] = pynvml.NVML_ERROR_FUNCTION_NOT_FOUND
+    states = {sample.state for sample in NvidiaGpus(nvml).telemetry() if sample.series == "throttle"}
+    assert states == {"sw_thermal"}
+
+
+def test_older_drivers_count_heat_of_either_kind() -> None:
+    counters = list(NvidiaGpus(FakeNvml(nvmlSystemGetDriverVersion="550.54.15")).counters())
+    assert value_of(counters, "throttle_time", reason="thermal") == 0.0
+
+
+def test_the_code_of_an_error_is_in_its_note() -> None:
+    nvml = FakeNvml()
+    nvml.refuse["nvmlDeviceGetCount"] = pynvml.NVML_ERROR_IRQ_ISSUE
+    count = next(fact for fact in NvidiaGpus(nvml).inventory() if fact.name == "gpu_count")
+    assert "(error 11)" in count.note
+
+
+def test_a_gpu_that_takes_seconds_for_each_call_costs_its_own_figures(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The others keep their places, and are read in full."""
+    now = [0.0]
+    monkeypatch.setattr(nvml_module.time, "monotonic", lambda: now[0])
+    monkeypatch.setattr(nvml_module._Worker, "run", lambda self, call, limit_s: call())
+    nvml = FakeNvml()
+
+    def slow(name: str, arguments: tuple[Any, ...]) -> None:
+        if name.startswith("nvmlDevice") and arguments[:1] == (2,) and "Handle" not in name:
+            now[0] += 5.0
+
+    nvml.before = slow
+    facts = list(NvidiaGpus(nvml).inventory())
+    assert now[0] < 120.0, "the time limit of an inventory"
+    modes = {fact.device: fact for fact in facts if fact.name == "ecc_mode"}
+    assert {device for device, fact in modes.items() if fact.value is None} == {"gpu4"}
+    assert "seconds to answer" in modes["gpu4"].note
+
+
+class TestForeignProcesses:
+    def _proc(self, tmp_path: Path, parents: dict[int, int]) -> Path:
+        for pid, parent in parents.items():
+            (tmp_path / str(pid)).mkdir()
+            (tmp_path / str(pid) / "stat").write_text(f"{pid} (a (strange) name) S {parent} 1 1")
+        return tmp_path
+
+    def _found(self, pids: list[int], proc: Path) -> Fact:
+        processes = [SimpleNamespace(pid=pid) for pid in pids]
+        gpus = NvidiaGpus(FakeNvml(count=1, nvmlDeviceGetComputeRunningProcesses=processes))
+        return foreign(gpus._nvml, gpus._gpus[0], proc)
+
+    def test_the_jobs_own_are_none(self, tmp_path: Path) -> None:
+        proc = self._proc(tmp_path, {70: 71, 71: os.getpid()})
+        assert self._found([70, 71, os.getpid()], proc).value == 0.0
+
+    def test_others_are_counted_and_named(self, tmp_path: Path) -> None:
+        found = self._found([70, 90], self._proc(tmp_path, {70: os.getpid(), 90: 1}))
+        assert found.value == 1.0
+        assert "90" in found.note
+
+    def test_those_that_cannot_be_seen_are_neither(self, tmp_path: Path) -> None:
+        found = self._found([4321], self._proc(tmp_path, {}))
+        assert found.value is None
+        assert found.note
+
+    def test_a_list_that_is_refused_is_no_zero(self, tmp_path: Path) -> None:
+        nvml = FakeNvml(count=1)
+        nvml.refuse["nvmlDeviceGetComputeRunningProcesses"] = pynvml.NVML_ERROR_UNKNOWN
+        gpus = NvidiaGpus(nvml)
+        assert foreign(gpus._nvml, gpus._gpus[0], tmp_path).value is None

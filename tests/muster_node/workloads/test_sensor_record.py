@@ -1,0 +1,58 @@
+"""Readings stand for the time around them; what lies between is unknown."""
+
+from __future__ import annotations
+
+import pytest
+
+from muster_node.hardware.seam import Sample
+from muster_node.workloads.sensor_record import Record
+
+
+class Hand:
+    """A clock that a test moves."""
+
+    def __init__(self) -> None:
+        self.time = 0.0
+
+    def __call__(self) -> float:
+        return self.time
+
+
+def _recorded(times: list[float], states: list[str], end: float, paced: bool = True) -> Record:
+    """Readings of a throttle state and a temperature at these times, due each second."""
+    hand = Hand()
+    record = Record(hand, 1.0, paced)
+    for at, state in zip(times, states, strict=True):
+        hand.time = at
+        record.add([Sample("throttle", "gpu2", "state", state=state), Sample("temperature", "gpu2", "°C", value=60.0)])
+    hand.time = end
+    record.end()
+    return record
+
+
+def test_time_in_a_state_reaches_half_way_to_the_next_reading_and_begins_with_the_first() -> None:
+    record = _recorded([0.0, 1.0, 3.0, 3.5], ["hw_thermal", "none", "none", "hw_thermal"], 4.0)
+    assert record.sampled() == {"gpu2": {"hw_thermal": 0.5 + 0.75, "none": 1.5 + 1.25}}
+    assert record.share("throttle", "gpu2") == pytest.approx(1.0)
+
+
+def test_readings_far_apart_stand_for_a_part_of_the_time() -> None:
+    record = _recorded([0.0, 45.0], ["none", "none"], 90.0)
+    assert record.share("temperature", "gpu2") == pytest.approx((1.5 + 3.0) / 90.0)
+    assert record.sampled()["gpu2"]["none"] == pytest.approx(4.5)
+
+
+def test_a_sensor_that_stops_stands_for_the_time_until_then() -> None:
+    record = _recorded([float(at) for at in range(31)], ["none"] * 31, 60.0)
+    assert record.share("temperature", "gpu2") == pytest.approx(31.5 / 60.0)
+
+
+def test_a_simulated_clock_that_outruns_its_readings_loses_none() -> None:
+    record = _recorded([0.0, 45.0], ["none", "none"], 90.0, paced=False)
+    assert record.share("temperature", "gpu2") == pytest.approx(1.0)
+
+
+def test_a_sensor_that_a_device_does_not_have_has_no_share() -> None:
+    record = _recorded([0.0], ["none"], 1.0)
+    assert record.share("power", "gpu2") is None
+    assert record.share("throttle", "cpu0") is None

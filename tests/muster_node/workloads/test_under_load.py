@@ -1,0 +1,192 @@
+"""States and counters under load: what was so once was so, and what cannot be known is missing."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import pytest
+
+from muster_node.hardware.seam import NOT_SUPPORTED, Fact
+from muster_node.workloads.growth import Growth
+from muster_node.workloads.under_load import COUNTED, METRICS, Found, Reading, add, throttled, under_load
+
+GPU = "gpu3"
+HEALTHY: dict[str, Any] = {
+    "ecc_uncorrected": 0.0,
+    "ecc_corrected": 3.0,
+    "pcie_replay": 4.0,
+    "row_remap_corrected": 0.0,
+    "row_remap_uncorrected": 0.0,
+    "row_remap_pending": 0.0,
+    "row_remap_failed": 0.0,
+    "retired_pages_pending": 0.0,
+    "sram_threshold_exceeded": 0.0,
+    "recovery_action": "none",
+    "mode_change_pending": 0.0,
+    "ecc_mode": 1.0,
+    "mig_mode": 0.0,
+    "nvlink_active": 18.0,
+    "fabric_state": "completed",
+    "fabric_healthy": 1.0,
+    "pcie_generation": 5.0,
+    "pcie_width": 16.0,
+    "power_limit": 700.0,
+    "utilisation": 100.0,
+    "foreign_processes": 0.0,
+    "gpu_lost": 0.0,
+}
+
+
+def _facts(**changed: Any) -> list[Fact]:
+    facts = []
+    for name, content in {**HEALTHY, **changed}.items():
+        value, text = (None, content) if isinstance(content, str) else (content, None)
+        note = "NVML: Unknown Error (error 999)" if content is None else ""
+        facts.append(Fact(name, GPU, "count", value, text, note=note))
+    return facts
+
+
+def _found(*readings: Sequence[Fact], sampled: dict[str, float] | None = None) -> dict[tuple[str, str], Found]:
+    taken = [Reading(60.0 * place, facts) for place, facts in enumerate(readings)]
+    found = list(under_load(taken, [GPU], {GPU: sampled or {}}))
+    assert {each.metric for each in found} <= set(METRICS)
+    return {(each.metric, next(iter(each.labels.values()), "")): each for each in found}
+
+
+def test_a_healthy_load_changes_nothing() -> None:
+    found = _found(_facts(), _facts(), _facts())
+    assert found["ecc_uncorrected_delta", ""].value == found["pcie_replay_rate", ""].value == 0.0
+    assert found["nvlink_active", ""].value == 18.0
+    assert found["recovery_action", ""].text == "none"
+    assert found["counters_reset", ""].value == found["settings_changed", ""].value == found["gpu_lost", ""].value == 0
+    assert found["pcie_generation_loaded", ""].value == 5.0
+
+
+@pytest.mark.parametrize(
+    ("name", "bad"),
+    [
+        ("row_remap_pending", 1.0), ("row_remap_failed", 1.0), ("sram_threshold_exceeded", 1.0),
+        ("nvlink_active", 17.0),
+        ("recovery_action", "reset of the GPU"), ("fabric_state", "not started"), ("fabric_healthy", 0.0),
+        ("ecc_mode", 0.0), ("pcie_width", 1.0), ("foreign_processes", 1.0), ("gpu_lost", 1.0),
+    ],
+)  # fmt: skip
+@pytest.mark.parametrize("when", [1, 2, 3])
+def test_what_was_so_once_was_so(name: str, bad: float | str, when: int) -> None:
+    """In the middle of the load, near its end, or after it."""
+    readings = [_facts() for _ in range(4)]
+    readings[when] = _facts(**{name: bad})
+    found = _found(*readings)[name, ""]
+    assert bad in (found.value, found.text)
+
+
+@pytest.mark.parametrize("name", ["row_remap_pending", "nvlink_active", "fabric_healthy", "recovery_action"])
+def test_a_state_that_cannot_be_read_after_the_load_is_missing(name: str) -> None:
+    found = _found(_facts(), _facts(), _facts(**{name: None}))[name, ""]
+    assert (found.value, found.text) == (None, None)
+    assert "error 999" in found.note
+
+
+def test_a_double_bit_error_and_a_reset_of_its_counter_are_both_found() -> None:
+    found = _found(_facts(), _facts(ecc_uncorrected=2.0), _facts(ecc_uncorrected=0.0))
+    assert found["ecc_uncorrected_delta", ""].value == 2.0
+    assert found["counters_reset", ""].value == 1.0
+    assert "ecc_uncorrected" in found["counters_reset", ""].note
+
+
+def test_replays_before_a_reset_are_no_negative_rate() -> None:
+    found = _found(_facts(pcie_replay=40.0), _facts(pcie_replay=0.0))
+    assert found["pcie_replay_delta", ""].value is found["pcie_replay_rate", ""].value is None
+
+
+def _nvlink(*counts: float | None) -> list[Fact]:
+    facts = []
+    for link, count in enumerate(counts):
+        labels, note = {"kind": "recovery", "link": str(link)}, "" if count is not None else "refused"
+        facts.append(Fact("nvlink_errors", GPU, "count", count, labels=labels, note=note))
+    return facts
+
+
+def test_a_link_that_drops_or_becomes_unreadable_adds_no_zero() -> None:
+    for gone in (_nvlink(0.0), _nvlink(0.0, None)):
+        found = _found([*_facts(), *_nvlink(0.0, 0.0)], [*_facts(), *gone])["nvlink_errors_delta", "recovery"]
+        assert found.value is None
+        assert "link 1" in found.note
+    found = _found([*_facts(), *_nvlink(0.0, 0.0)], [*_facts(), *_nvlink(0.0, 2.0)])["nvlink_errors_delta", "recovery"]
+    assert found.value == 2.0
+
+
+def test_a_power_limit_that_was_lowered_for_a_while_is_a_changed_setting() -> None:
+    found = _found(_facts(), _facts(power_limit=400.0), _facts())["settings_changed", ""]
+    assert found.value == 1.0
+    assert _found(_facts(), _facts(power_limit=None), _facts())["settings_changed", ""].value == 0.0
+
+
+def test_a_pcie_link_that_rests_is_not_slow_and_one_that_works_slowly_is() -> None:
+    idle, busy = {"utilisation": 0.0, "pcie_generation": 1.0}, {"utilisation": 100.0}
+    rested = _found(_facts(**idle), _facts(**busy), _facts(**busy), _facts(**busy), _facts(**idle))
+    assert rested["pcie_generation_loaded", ""].value == 5.0
+    slow = {**busy, "pcie_generation": 1.0}
+    found = _found(_facts(**idle), _facts(**busy), _facts(**slow), _facts(**busy), _facts(**idle))
+    assert found["pcie_generation_loaded", ""].value == 1.0
+    never = _found(_facts(**idle), _facts(**idle))["pcie_generation_loaded", ""]
+    assert never.value is None
+    assert never.note
+
+
+def _by_reason(counters: dict[str, Growth], sampled: dict[str, float], seconds: float) -> dict[str, Found]:
+    return {each.labels["reason"]: each for each in throttled(GPU, counters, sampled, seconds)}
+
+
+def test_throttle_reasons_that_are_refused_are_no_zero() -> None:
+    found = _by_reason({}, {}, 600.0)
+    assert {each.value for each in found.values()} == {None}
+    assert all(each.note for each in found.values())
+
+
+def test_reasons_that_are_read_for_most_of_the_time_are_known_without_counters() -> None:
+    found = _by_reason({}, {"none": 580.0, "hw_thermal+hw_power_brake": 10.0}, 600.0)
+    assert {reason: each.value for reason, each in found.items()} == {
+        "sw_power_cap": 0.0, "hw_slowdown": 0.0, "hw_thermal": 10.0, "sw_thermal": 0.0, "hw_power_brake": 10.0,
+    }  # fmt: skip
+
+
+def test_readings_of_a_small_part_of_the_time_show_throttling_and_never_its_absence() -> None:
+    """Each reading takes long: what lies between them is unknown."""
+    found = _by_reason({}, {"none": 6.0, "hw_thermal": 3.0}, 90.0)
+    assert found["hw_thermal"].value == 3.0
+    assert found["sw_thermal"].value is None
+
+
+def test_a_violation_counter_of_zero_shows_that_there_was_no_heat_of_either_kind() -> None:
+    found = _by_reason({"thermal": Growth(0.0)}, {}, 90.0)
+    assert found["hw_thermal"].value == found["sw_thermal"].value == 0.0
+    assert found["hw_power_brake"].value is None
+    assert _by_reason({"thermal": Growth(12.0)}, {}, 90.0)["thermal"].value == 12.0
+    assert _by_reason({"thermal": Growth(12.0)}, {}, 90.0)["hw_thermal"].value is None
+
+
+def test_a_reading_stands_against_a_counter_that_shows_nothing() -> None:
+    found = _by_reason({"hw_thermal": Growth(0.0)}, {"hw_thermal": 30.0, "none": 30.0}, 60.0)["hw_thermal"]
+    assert found.value == 30.0
+    assert found.note
+
+
+def test_a_state_that_nothing_reports_is_not_supported() -> None:
+    reading = [fact for fact in _facts() if fact.name != "fabric_healthy"]
+    assert _found(reading, reading)["fabric_healthy", ""].note == NOT_SUPPORTED
+
+
+def test_days_of_the_same_need_little_and_lose_nothing() -> None:
+    readings: list[Reading] = []
+    for hour in range(500):
+        moving = Fact("throttle_time", GPU, "s", float(hour), labels={"reason": "sw_power_cap"})
+        down = {"nvlink_active": 17.0} if hour == 333 else {}
+        add(readings, Reading(3600.0 * hour, [*_facts(**down), moving]))
+    assert len(readings) < 10
+    found = {(f.metric, next(iter(f.labels.values()), "")): f for f in under_load(readings, [GPU], {})}
+    assert found["nvlink_active", ""].value == 17.0
+    assert found["throttle_time", "sw_power_cap"].value == 499.0
+    assert found["pcie_generation_loaded", ""].value == 5.0
+    assert set(COUNTED) <= {reason for metric, reason in found if metric == "throttle_time"}

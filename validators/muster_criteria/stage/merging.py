@@ -1,0 +1,43 @@
+"""One finding for one fault: what several probes of a stage saw alike, and GPUs of which nobody knows the place."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Iterable, Sequence
+
+from muster_criteria.model import Action, Finding, Severity
+from muster_criteria.rows import Row
+from muster_criteria.stage.rules import FLEET_KINDS, KINDS
+
+SLOT_KNOWN = "slot_known"
+_ORDER = {Severity.CRITICAL: 0, Severity.WARNING: 1, Severity.INFO: 2}
+
+
+def once(findings: Iterable[Finding]) -> list[Finding]:
+    """The findings; of those in which one metric of one device breaks one rule, the gravest, with all evidence."""
+    merged: dict[object, Finding] = {}
+    for each in findings:
+        of_a_limit = each.rule in KINDS and each.rule not in FLEET_KINDS
+        key: object = (each.rule, each.metric, each.device, each.labels) if of_a_limit else each
+        known = merged.get(key)
+        if known is None:
+            merged[key] = each
+            continue
+        first, other = sorted((known, each), key=lambda finding: _ORDER[finding.severity])
+        evidence = tuple(dict.fromkeys((*first.measurements, *other.measurements)))
+        merged[key] = dataclasses.replace(first, measurements=evidence)
+    return list(merged.values())
+
+
+def with_unknown_places(findings: Iterable[Finding], rows: Sequence[Row]) -> list[Finding]:
+    """The findings; those of a GPU whose slot is not known say where it is, and send nobody to the slot of its name."""
+    places = {row.device: row.note for row in rows if row.metric == SLOT_KNOWN and row.value == 0.0}
+
+    def amended(finding: Finding) -> Finding:
+        if finding.device not in places or finding.metric == SLOT_KNOWN:
+            return finding
+        action = Action.INSPECT if finding.action in (Action.RMA, Action.RESEAT) else finding.action
+        summary = f"{finding.summary} Its slot is not known: {places[finding.device] or 'go by its serial number'}."
+        return dataclasses.replace(finding, summary=summary, action=action)
+
+    return [amended(finding) for finding in findings]

@@ -1,0 +1,135 @@
+"""The GPUs of a machine as NVML lists them: which is in which slot, and which of them cannot be told apart."""
+
+from __future__ import annotations
+
+import collections
+import dataclasses
+import itertools
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+from muster_node.hardware.nvidia.nvml import Answer, Nvml
+from muster_node.hardware.seam import Device, Fact
+
+NO_SERIALS = ("", "n/a", "[n/a]", "na", "0", "none", "unknown", "not supported", "[not supported]", "not available")
+"""What firmware writes where a serial number should be, in lower case."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Gpu:
+    """One GPU that gave a handle. ``slot_known``: its place is its board's, not a guess. ``twins``: GPUs that report
+    the same UUID. ``pci``: its PCI address, "" where unknown.
+    """
+
+    device: Device
+    handle: Any
+    uuid: str
+    nvml_index: int
+    slot_known: bool = True
+    twins: tuple[str, ...] = ()
+    pci: str = ""
+
+
+def find(nvml: Nvml, count: int) -> tuple[list[Gpu], list[str]]:
+    """GPUs in slot order, and a sentence for each NVML index that gives no handle."""
+    found: list[tuple[int, Any, int | None]] = []
+    unanswered = []
+    for index in range(count):
+        handle = nvml.query("nvmlDeviceGetHandleByIndex", index)
+        if handle.value is None:
+            unanswered.append(f"NVML index {index}: {handle.note}")
+            continue
+        found.append((index, handle.value, nvml.query("nvmlDeviceGetModuleId", handle.value).value))
+    slots = slots_of([(index, module) for index, _, module in found])
+    gpus = []
+    for (index, handle, _), (slot, known) in zip(found, slots):
+        uuid = nvml.query("nvmlDeviceGetUUID", handle).value or ""
+        address = nvml.query("nvmlDeviceGetPciInfo", handle).map(lambda info: str(info.busId)).value or ""
+        gpus.append(Gpu(Device(f"gpu{slot}", "gpu", slot), handle, uuid, index, known, pci=address))
+    return sorted(_with_twins(gpus), key=lambda gpu: gpu.device.index), unanswered
+
+
+def _with_twins(gpus: Sequence[Gpu]) -> Iterator[Gpu]:
+    for gpu in gpus:
+        twins = tuple(other.device.id for other in gpus if other is not gpu and gpu.uuid and other.uuid == gpu.uuid)
+        yield dataclasses.replace(gpu, twins=twins)
+
+
+def slots_of(modules: Sequence[tuple[int, int | None]]) -> list[tuple[int, bool]]:
+    """Slot of each GPU from (NVML index, module id), and whether that is known: the id − 1 where ids are usable.
+
+    Where no board has any, NVML's order is all that there is, and names the slots. One GPU without an id takes the slot
+    that the others leave. Two without one could be either way round: they get the slots that are left, in NVML's
+    order, which is known to be right only where it is so for all the others.
+    """
+    known = [module for _, module in modules if module is not None]
+    if not known or min(known) < 1 or len(set(known)) < len(known):
+        return [(index, not known) for index, _ in modules]
+    free = (slot for slot in itertools.count() if slot + 1 not in known)
+    silent = len(modules) - len(known)
+    in_order = all(module == index + 1 for index, module in modules if module is not None)
+    if in_order:
+        return [(index, True) for index, _ in modules]
+    return [(next(free), silent == 1) if module is None else (module - 1, True) for _, module in modules]
+
+
+def serial_of(answer: Answer) -> Answer:
+    """The serial number; no value where the firmware writes that it has none."""
+    if answer.value is None or str(answer.value).strip().lower() not in NO_SERIALS:
+        return answer.map(str)
+    return Answer(note=f"the GPU reports no serial number, but {str(answer.value)!r}")
+
+
+def identity_facts(nvml: Nvml, gpus: Sequence[Gpu]) -> Iterator[Fact]:
+    """By GPU: its serial number, how many others claim its UUID or its serial, and whether its slot is known."""
+    serials = {gpu.device.id: serial_of(nvml.query("nvmlDeviceGetSerial", gpu.handle)) for gpu in gpus}
+    holders = collections.defaultdict(list)
+    for device, serial in serials.items():
+        if serial.value is not None:
+            holders[serial.value].append(device)
+    for gpu in gpus:
+        device, serial = gpu.device.id, serials[gpu.device.id]
+        yield Fact("gpu_serial", device, "text", text=serial.value, note=serial.note)
+        answer = nvml.query("nvmlDeviceGetUUID", gpu.handle)
+        if answer.value is None:  # nothing that is made of other answers makes a GPU look as if it answered
+            yield Fact("identity_shared", device, "count", note=answer.note)
+            yield Fact("slot_known", device, "bool", note=answer.note)
+            continue
+        same = [other for other in holders.get(serial.value, ()) if other != device]
+        notes = [f"the UUID of {', '.join(gpu.twins)}"] if gpu.twins else []
+        notes += [f"the serial number of {', '.join(same)}"] if same else []
+        note = f"it reports {' and '.join(notes)}" if notes else ""
+        yield Fact("identity_shared", device, "count", float(len({*gpu.twins, *same})), note=note)
+        where = (
+            "" if gpu.slot_known else f"the board gives it no place: it is the GPU at {gpu.pci or 'an unknown address'}"
+        )
+        yield Fact("slot_known", device, "bool", float(gpu.slot_known), note=where)
+
+
+UNLIKE = ("gpu_model", "vbios", "inforom_version", "hbm_total", "pcie_generation_max", "pcie_width_max")
+"""Facts in which the GPUs of one node are alike."""
+
+
+def unlike_siblings(facts: Sequence[Fact], gpus: Sequence[Gpu]) -> Iterator[Fact]:
+    """By GPU: in how many facts it differs from what most of the node's GPUs report; of a tie, both sides do."""
+    for gpu in gpus:
+        device, different, known = gpu.device.id, [], False
+        for name in UNLIKE:
+            content = {fact.device: _content(fact) for fact in facts if fact.name == name and _content(fact)}
+            known = known or device in content
+            if device not in content or len(content) < 2:
+                continue
+            counts = collections.Counter(content.values())
+            own = counts.pop(content[device])
+            usual, often = counts.most_common(1)[0] if counts else ("", 0)
+            if own <= often:
+                different.append(f"{name} {content[device]}, others have {usual}")
+        why = next((fact.note for fact in facts if (fact.name, fact.device) == (UNLIKE[0], device)), "")
+        note = "; ".join(different) if known else why or "nothing of it can be read"
+        yield Fact("unlike_siblings", device, "count", float(len(different)) if known else None, note=note)
+
+
+def _content(fact: Fact) -> str:
+    if fact.text is not None:
+        return fact.text
+    return "" if fact.value is None else f"{fact.value:.6g}"

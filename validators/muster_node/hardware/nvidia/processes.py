@@ -1,0 +1,66 @@
+"""Processes on NVIDIA GPUs: all but this one, and during a job all but the job's own."""
+
+from __future__ import annotations
+
+import os
+import pathlib
+from collections.abc import Iterator
+
+from muster_node.hardware.nvidia.gpu import Gpu
+from muster_node.hardware.nvidia.nvml import Answer, Nvml
+from muster_node.hardware.seam import Fact
+
+KINDS = ("Compute", "Graphics")
+_PARENTS_MAX = 64
+
+
+def on(nvml: Nvml, gpu: Gpu) -> Iterator[str]:
+    """A sentence for each process on this GPU other than this one, or that the list may not be read.
+
+    A GPU that is lost, hangs or does not support the list counts as not in use: no process can be using it.
+    """
+    for kind in KINDS:
+        answer = nvml.query(f"nvmlDeviceGet{kind}RunningProcesses", gpu.handle)
+        if answer.code == nvml.constant("NVML_ERROR_NO_PERMISSION", 4):
+            yield f"no permission to list the {kind.lower()} processes of {gpu.device.id}"
+        for process in answer.value or ():
+            if process.pid != os.getpid():
+                yield f"process {process.pid} uses {gpu.device.id} ({kind.lower()})"
+
+
+def foreign(nvml: Nvml, gpu: Gpu, proc: pathlib.Path = pathlib.Path("/proc")) -> Fact:
+    """How many processes on this GPU are neither this one nor started by it."""
+    pids: set[int] = set()
+    refused = Answer()
+    for kind in KINDS:
+        answer = nvml.query(f"nvmlDeviceGet{kind}RunningProcesses", gpu.handle)
+        pids |= {int(process.pid) for process in answer.value or ()}
+        refused = answer if answer.note else refused
+    others = {pid: _is_ours(pid, proc) for pid in pids}
+    strangers = sorted(pid for pid, ours in others.items() if ours is False)
+    hidden = sum(ours is None for ours in others.values())
+    if strangers:
+        note = "processes {}".format(", ".join(map(str, strangers)))
+        return Fact("foreign_processes", gpu.device.id, "count", float(len(strangers)), note=note)
+    if hidden:
+        note = f"{hidden} processes on it are not visible here (another PID namespace), so whose they are is not known"
+        return Fact("foreign_processes", gpu.device.id, "count", note=note)
+    if refused.note:
+        return Fact("foreign_processes", gpu.device.id, "count", note=refused.note)
+    return Fact("foreign_processes", gpu.device.id, "count", 0.0)
+
+
+def _is_ours(pid: int, proc: pathlib.Path) -> bool | None:
+    """Whether a process descends from this one; None where it cannot be seen."""
+    for _ in range(_PARENTS_MAX):
+        if pid == os.getpid():
+            return True
+        try:
+            fields = (proc / str(pid) / "stat").read_text(encoding="utf-8", errors="replace").rpartition(")")[2].split()
+            parent = int(fields[1])
+        except (OSError, ValueError, IndexError):
+            return None
+        if parent <= 1:
+            return False
+        pid = parent
+    return False

@@ -1,0 +1,108 @@
+"""Sensors of one NVIDIA GPU: temperatures and what they are from their limits, power, clock, and what holds it down."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Iterator
+
+from muster_node.hardware.nvidia.answers import usable
+from muster_node.hardware.nvidia.gpu import Gpu
+from muster_node.hardware.nvidia.nvml import NO_FUNCTION, Answer, Nvml
+from muster_node.hardware.nvidia.throttling import HARMFUL_FIRST, HW_SLOWDOWN, NAMED_CAUSES
+from muster_node.hardware.seam import NOT_SUPPORTED, Sample
+
+POSSIBLE = {
+    "temperature": (0.0, 150.0),
+    "hbm_temperature": (0.0, 150.0),
+    "power": (0.0, 5000.0),
+    "power_instant": (0.0, 5000.0),
+    "clock": (0.0, 10_000.0),
+}
+"""What a reading lies between, ends excluded: a GPU that computes has neither 0 °C nor 255 °C, which are what a sensor
+that is gone reads as. Chosen far outside of what any data-centre GPU is built for."""
+DISAGREE_C = 5.0
+"""°C by which a margin and the temperature itself may differ before the margin is garbage. Chosen here."""
+
+
+@dataclasses.dataclass(frozen=True)
+class _Limit:
+    """A temperature at which clocks are taken back: its offset in T.Limit, and its threshold, with NVML's number."""
+
+    field: str
+    threshold: str
+    otherwise: int
+
+
+_SLOWDOWN = _Limit("NVML_FI_DEV_TEMPERATURE_SLOWDOWN_TLIMIT", "NVML_TEMPERATURE_THRESHOLD_SLOWDOWN", 1)
+_MEMORY_MAX = _Limit("NVML_FI_DEV_TEMPERATURE_MEM_MAX_TLIMIT", "NVML_TEMPERATURE_THRESHOLD_MEM_MAX", 2)
+
+
+def samples(nvml: Nvml, gpu: Gpu) -> Iterator[Sample]:
+    """One reading of every sensor that answers with a value that can be."""
+    core = nvml.query("nvmlDeviceGetTemperature", gpu.handle, nvml.constant("NVML_TEMPERATURE_GPU", 0))
+    clock = nvml.query("nvmlDeviceGetClockInfo", gpu.handle, nvml.constant("NVML_CLOCK_SM", 1))
+    watts = nvml.query("nvmlDeviceGetPowerUsage", gpu.handle).map(lambda milliwatts: milliwatts / 1000.0)
+    # The usual reading is a mean over a second on most GPUs; this one, where there is one, is of the moment.
+    instant = nvml.field(gpu.handle, "NVML_FI_DEV_POWER_INSTANT").map(lambda milliwatts: milliwatts / 1000.0)
+    busy = nvml.query("nvmlDeviceGetUtilizationRates", gpu.handle).map(lambda rates: rates.gpu)
+    hbm = nvml.field(gpu.handle, "NVML_FI_DEV_MEMORY_TEMP")
+    spared = nvml.query("nvmlDeviceGetMarginTemperature", gpu.handle)
+    core, hbm = (each if _possible("temperature", each) else Answer(note="no temperature") for each in (core, hbm))
+    readings = (
+        ("temperature", "°C", core),
+        ("hbm_temperature", "°C", hbm),
+        ("thermal_margin", "°C", margin(nvml, gpu, spared, _SLOWDOWN, core)),
+        ("hbm_margin", "°C", margin(nvml, gpu, spared, _MEMORY_MAX, hbm)),
+        ("power", "W", watts),
+        ("power_instant", "W", instant),
+        ("clock", "MHz", clock),
+        ("utilisation", "%", busy),
+        ("fan", "%", nvml.query("nvmlDeviceGetFanSpeed", gpu.handle)),
+    )
+    for series, unit, answer in readings:
+        if _possible(series, answer):
+            yield Sample(series, gpu.device.id, unit, float(answer.value))
+    held = throttle(nvml, gpu).value
+    if held is not None:
+        yield Sample("throttle", gpu.device.id, "state", state=held)
+
+
+def _possible(series: str, answer: Answer) -> bool:
+    if not usable(answer):
+        return False
+    lowest, highest = POSSIBLE.get(series, (-1e6, 1e6))
+    return lowest < float(answer.value) < highest
+
+
+def margin(nvml: Nvml, gpu: Gpu, spared: Answer, limit: _Limit, reading: Answer) -> Answer:
+    """°C left to a limit: by the T.Limit margin (``spared``) and the limit's own offset, else by its threshold.
+
+    T.Limit first, since new drivers report margins in place of ceilings. Some H100 drivers return margins of zero and
+    less as garbage (docs/science.md#temperature-limits): such a one counts unless the threshold contradicts it.
+    """
+    offset = nvml.field(gpu.handle, limit.field)
+    by_margin = Answer(spared.value - offset.value) if usable(spared) and usable(offset) else None
+    if by_margin is not None and spared.value > 0:
+        return by_margin
+    kind = nvml.constant(limit.threshold, limit.otherwise)
+    threshold = nvml.query("nvmlDeviceGetTemperatureThreshold", gpu.handle, kind)
+    by_threshold = Answer(threshold.value - reading.value) if threshold.value and usable(reading) else None
+    if by_margin is None:
+        return by_threshold or Answer(note=threshold.note or reading.note or NOT_SUPPORTED)
+    return by_margin if by_threshold is None or by_threshold.value - by_margin.value <= DISAGREE_C else by_threshold
+
+
+def throttle(nvml: Nvml, gpu: Gpu) -> Answer:
+    """All reasons that hold the clock down now, the most harmful first and joined by "+", or "none"."""
+    answer = nvml.query("nvmlDeviceGetCurrentClocksEventReasons", gpu.handle)
+    if answer.value is None and answer.code in (NO_FUNCTION, nvml.constant("NVML_ERROR_FUNCTION_NOT_FOUND", 13)):
+        # Its name until driver 535.
+        answer = nvml.query("nvmlDeviceGetCurrentClocksThrottleReasons", gpu.handle)
+    return answer.map(lambda reasons: _named(nvml, reasons))
+
+
+def _named(nvml: Nvml, reasons: int) -> str:
+    present = [name for name, constant in HARMFUL_FIRST if reasons & nvml.constant(constant, 0)]
+    if any(name in NAMED_CAUSES for name in present):  # the hardware's slowdown stands beside its own cause
+        present = [name for name in present if name != HW_SLOWDOWN]
+    return "+".join(present) or "none"

@@ -1,0 +1,76 @@
+"""What a cumulative counter gained over a load, from all readings of it. What cannot be known is never a zero."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping, Sequence
+
+from muster_node.hardware.seam import NOT_SUPPORTED, Fact
+
+NO_COUNTER = "this machine has no such counter"
+GONE, LATE = "it could not be read any more after the load", "it could not be read before the load"
+WRAPS_FROM = 2.0**31
+"""A counter that falls from here on may have wrapped at 32 bits; one that falls from less was reset."""
+_NAMED = 4
+
+
+@dataclasses.dataclass(frozen=True)
+class Growth:
+    """``value``: what was added, None where that is unknown, a lower bound where ``note`` says "at least".
+
+    ``reset``: how it was reset meanwhile, "" if it was not.
+    """
+
+    value: float | None
+    note: str = ""
+    reset: str = ""
+
+
+def growth(readings: Sequence[Fact | None]) -> Growth:
+    """From the readings of one counter, the first before the load and the last after it; None: not reported then."""
+    known = [fact.value for fact in readings if fact is not None and fact.value is not None]
+    steps = list(zip(known, known[1:]))
+    grown = sum(max(0.0, later - earlier) for earlier, later in steps)
+    fall = next(((earlier, later) for earlier, later in steps if later < earlier), None)
+    reset = ""
+    if fall is not None:
+        why = "the counter fell from {:g} to {:g} under load: what was added is not known".format(*fall)
+        reset = why if fall[0] < WRAPS_FROM else ""
+    else:
+        why = _missing_end(readings)
+    if not why:
+        return Growth(grown)
+    return Growth(grown, f"at least, since {why}", reset) if grown > 0 else Growth(None, why, reset)
+
+
+def _missing_end(readings: Sequence[Fact | None]) -> str:
+    """Why the counter is not known at both ends, "" where it is."""
+    ends = [(each, otherwise) for each, otherwise in ((readings[-1], GONE), (readings[0], LATE))] if readings else []
+    if all(fact is None for fact in readings):
+        return NO_COUNTER
+    for fact, otherwise in ends:
+        if fact is None or fact.value is None:
+            return (fact.note if fact is not None else "") or otherwise
+    return ""
+
+
+def total(parts: Mapping[str, Growth]) -> tuple[float | None, int, str]:
+    """Sum over parts (links, counters of a port), how many of them are known, and a note that names them.
+
+    Parts that the machine does not support do not count; of any other that is not known, neither is the sum, but for
+    what the others are known to have added.
+    """
+    counted = {part: each for part, each in parts.items() if each.value is not None or each.note != NOT_SUPPORTED}
+    known = {part: each.value for part, each in counted.items() if each.value is not None}
+    unknown = [f"{part}: {each.note}" for part, each in counted.items() if each.note]
+    grown = [f"{part}: {value:.0f}" for part, value in known.items() if value]
+    if not counted:
+        return None, 0, NOT_SUPPORTED if parts else NO_COUNTER
+    value = sum(known.values())
+    note = "; ".join((grown + unknown)[:_NAMED])
+    return (None if unknown and not value else value), len(known), note
+
+
+def resets(grown: Mapping[str, Growth]) -> list[str]:
+    """A sentence for each counter that was reset under load."""
+    return [f"{name}: {each.reset}" for name, each in grown.items() if each.reset]

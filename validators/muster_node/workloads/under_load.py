@@ -1,0 +1,301 @@
+"""What became of each GPU's states and counters under a load: one set of them, whatever the load was.
+
+Pure: readings in, figures out. A state has the name that it has in the inventory, so that the same rules judge it. The
+value reported is the one furthest from that before the load, whenever it was read: a link that went down and came back
+was down.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import Optional, Union
+
+from muster_node.hardware.seam import NOT_SUPPORTED, Fact
+from muster_node.probe import Metric
+from muster_node.workloads.growth import Growth, growth, resets, total
+from muster_node.workloads.settings import changes, settings
+
+DELTAS = {
+    "ecc_uncorrected_delta": "ecc_uncorrected",
+    "ecc_corrected_delta": "ecc_corrected",
+    "pcie_replay_delta": "pcie_replay",
+    "row_remap_corrected_delta": "row_remap_corrected",
+    "row_remap_uncorrected_delta": "row_remap_uncorrected",
+}
+STATES = {
+    "row_remap_pending": Metric("bool", "whether a row remap waits for a reset"),
+    "row_remap_failed": Metric("bool", "whether a row could not be remapped"),
+    "retired_pages_pending": Metric("bool", "whether a page waits for a reset to be retired"),
+    "sram_threshold_exceeded": Metric("bool", "whether SRAM errors passed NVIDIA's replacement limit"),
+    "recovery_action": Metric("text", "what the driver says that the GPU needs"),
+    "mode_change_pending": Metric("bool", "whether ECC or MIG mode will be another one after the next reset"),
+    "ecc_mode": Metric("bool", "whether ECC is on"),
+    "mig_mode": Metric("bool", "whether MIG is on"),
+    "nvlink_active": Metric("count", "NVLinks that are up"),
+    "fabric_state": Metric("text", "how far the GPU has come in joining its NVSwitch fabric"),
+    "fabric_healthy": Metric("bool", "whether the fabric manager calls the GPU healthy"),
+}
+METRICS = {
+    "ecc_uncorrected_delta": Metric("count", "uncorrected ECC errors during the load"),
+    "ecc_corrected_delta": Metric("count", "corrected ECC errors during the load"),
+    "pcie_replay_delta": Metric("count", "PCIe replays during the load"),
+    "pcie_replay_rate": Metric("1/min", "PCIe replays a minute during the load"),
+    "nvlink_errors_delta": Metric("count", "NVLink errors during the load, by kind, over all links"),
+    "row_remap_corrected_delta": Metric("count", "rows remapped for corrected errors during the load"),
+    "row_remap_uncorrected_delta": Metric("count", "rows remapped for uncorrected errors during the load"),
+    "throttle_time": Metric("s", "time spent throttled during the load, by reason"),
+    "counters_reset": Metric("count", "counters of the GPU that were reset during the load"),
+    "pcie_generation_loaded": Metric("count", "lowest PCIe generation while the GPU was busy"),
+    "pcie_width": Metric("count", "fewest PCIe lanes in use"),
+    "foreign_processes": Metric("count", "most processes on the GPU that were not the job's own"),
+    "settings_changed": Metric("count", "clocks, limits and modes that were set otherwise than before the load"),
+    "inlet_temperature": Metric("°C", "median inlet temperature, where the node reads one: what a hot hall did"),
+    "gpu_lost": Metric("bool", "whether the driver called the GPU lost at any time"),
+    **STATES,
+}
+
+COUNTED = ("sw_power_cap", "hw_slowdown", "hw_thermal", "sw_thermal", "hw_power_brake")
+HEAT = ("hw_thermal", "sw_thermal")
+VIOLATION = "thermal"
+"""Reasons of which the time is reported; of older drivers, the counter of heat of either kind."""
+WELL_SAMPLED = 0.9
+"""Share of the load over which the reasons must be known where no counter has them. Chosen here, as for sensors."""
+COARSE_S = 6.0
+"""By how many seconds readings may exceed a counter without contradicting it: twice what each stands for."""
+BUSY = 50.0
+"""% utilisation from which a GPU counts as busy."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Reading:
+    """All states and counters at one time (s of the machine's clock)."""
+
+    at: float
+    facts: Sequence[Fact]
+
+
+@dataclasses.dataclass(frozen=True)
+class Found:
+    """A figure or text on a device, or why there is none."""
+
+    metric: str
+    device: str
+    value: float | None = None
+    text: str | None = None
+    labels: dict[str, str] = dataclasses.field(default_factory=dict)
+    samples: int = 1
+    note: str = ""
+
+
+RUN = 3
+"""Equal readings in a row that are kept: a reading between two others that found the GPU at work too."""
+_MOVING = ("throttle_time", "utilisation")
+
+
+def add(readings: list[Reading], new: Reading) -> None:
+    """Append a reading, or let it take the place of the last of a run that tells the same, so that days need little."""
+    last = {_place(fact): fact for fact in readings[-1].facts} if readings else {}
+    shared = tuple(last[_place(fact)] if last.get(_place(fact)) == fact else fact for fact in new.facts)
+    new = dataclasses.replace(new, facts=shared)
+    alike = len(readings) >= RUN and all(_tells(each) == _tells(new) for each in readings[-RUN:])
+    if alike and not any(_fell(last.get(_place(fact)), fact) for fact in shared):
+        readings[-1] = new
+    else:
+        readings.append(new)
+
+
+def _place(fact: Fact) -> tuple[str, str, tuple[tuple[str, str], ...]]:
+    return fact.name, fact.device, tuple(fact.labels.items())
+
+
+def _tells(reading: Reading) -> list[object]:
+    """A reading without what moves under any load, but whether its GPUs were busy."""
+    steady: list[object] = [fact for fact in reading.facts if fact.name not in _MOVING]
+    return steady + [(f.device, (f.value or 0.0) >= BUSY) for f in reading.facts if f.name == "utilisation"]
+
+
+def _fell(before: Fact | None, after: Fact) -> bool:
+    if before is None or before.value is None or after.name != "throttle_time":
+        return False
+    return after.value is None or after.value < before.value
+
+
+Key = tuple[str, str, str]
+"""Name, kind or reason, and link."""
+Content = Optional[Union[float, str]]
+Series = Mapping[Key, Sequence[Optional[Fact]]]
+Sampled = Mapping[str, Mapping[str, float]]
+"""By GPU: seconds in each throttle state, as far as readings tell; states joined by "+" held at once."""
+
+
+def under_load(readings: Sequence[Reading], gpus: Iterable[str], sampled: Sampled) -> Iterator[Found]:
+    """Everything about each GPU, from readings of which the first was before the load and the last after it."""
+    for gpu in gpus:
+        series = _series(readings, gpu)
+        counted = {key: growth(facts) for key, facts in series.items()}
+        yield from _deltas(gpu, counted, readings)
+        yield from _nvlink(gpu, counted)
+        counters = {key[1]: each for key, each in counted.items() if key[0] == "throttle_time"}
+        yield from throttled(gpu, counters, sampled.get(gpu, {}), _seconds(readings))
+        yield _resets(gpu, counted)
+        for name, metric in STATES.items():
+            yield _state(gpu, name, metric.unit, series.get((name, "", ""), ()))
+        yield from _pcie(gpu, series)
+        yield _most(gpu, "foreign_processes", series)
+        yield _most(gpu, "gpu_lost", series)
+        yield _settings(gpu, readings)
+
+
+def _series(readings: Sequence[Reading], gpu: str) -> dict[Key, list[Fact | None]]:
+    """Each fact about a GPU in all readings; ECC counts of its whole life are written too late to be differenced."""
+    found: dict[Key, list[Fact | None]] = {}
+    for place, reading in enumerate(readings):
+        for fact in reading.facts:
+            if fact.device != gpu or fact.labels.get("scope", "volatile") != "volatile":
+                continue
+            kind = fact.labels.get("kind") or fact.labels.get("reason") or fact.labels.get("domain") or ""
+            facts = found.setdefault((fact.name, kind, fact.labels.get("link", "")), [None] * len(readings))
+            facts[place] = fact
+    return found
+
+
+def _seconds(readings: Sequence[Reading]) -> float:
+    return readings[-1].at - readings[0].at if readings else 0.0
+
+
+def _deltas(gpu: str, counted: Mapping[Key, Growth], readings: Sequence[Reading]) -> Iterator[Found]:
+    minutes = _seconds(readings) / 60.0
+    for metric, counter in DELTAS.items():
+        added = counted.get((counter, "", "")) or growth(())
+        yield Found(metric, gpu, added.value, samples=len(readings), note=added.note)
+        if counter == "pcie_replay" and minutes > 0:
+            rate = None if added.value is None else added.value / minutes
+            yield Found("pcie_replay_rate", gpu, rate, samples=len(readings), note=added.note)
+
+
+def _nvlink(gpu: str, counted: Mapping[Key, Growth]) -> Iterator[Found]:
+    for kind in sorted({key[1] for key in counted if key[0] == "nvlink_errors"}):
+        parts = {
+            f"link {link}" if link else "links": added
+            for (name, of, link), added in counted.items()
+            if (name, of) == ("nvlink_errors", kind)
+        }
+        value, known, note = total(parts)
+        yield Found("nvlink_errors_delta", gpu, value, labels={"kind": kind}, samples=known, note=note)
+
+
+def throttled(
+    device: str, counters: Mapping[str, Growth], sampled: Mapping[str, float], seconds: float
+) -> Iterator[Found]:
+    """By reason, the longer of counter and readings; without a counter, what readings over most of the time tell.
+
+    ``sampled``: seconds that readings stand for in each state, of the ``seconds`` of the load.
+    """
+    share = min(1.0, sum(sampled.values()) / seconds) if seconds > 0 else 0.0
+    violation = counters.get(VIOLATION)
+    others = {reason for state in sampled for reason in state.split("+")} | set(counters)
+    for reason in (*COUNTED, *sorted(others - {*COUNTED, "none"})):
+        added = counters.get(reason) or Growth(None, NOT_SUPPORTED)
+        if added.value is None and reason in HEAT and violation is not None and violation.value == 0.0:
+            added = violation
+        seen = sum(spent for state, spent in sampled.items() if reason in state.split("+"))
+        value, note = added.value, added.note
+        if value is None and (share >= WELL_SAMPLED or seen > 0):
+            value, note = seen, f"by readings of {share:.0%} of the time: shorter spells between them are not seen"
+        elif value is None:
+            note = f"no counter ({added.note}), and its readings cover {share:.0%} of the time"
+        elif seen > value:
+            if seen > value + COARSE_S:
+                note = f"read for {seen:.1f} s, but the driver's counter has {value:.1f} s"
+            value = seen
+        yield Found("throttle_time", device, value, labels={"reason": reason}, note=note)
+
+
+def _resets(gpu: str, counted: Mapping[Key, Growth]) -> Found:
+    named = {
+        " ".join(filter(None, (name, kind, link and f"link {link}"))): added
+        for (name, kind, link), added in counted.items()
+        if name in _CUMULATIVE
+    }
+    found = resets(named)
+    return Found("counters_reset", gpu, float(len(found)), note="; ".join(found[:3]))
+
+
+_CUMULATIVE = (*DELTAS.values(), "nvlink_errors", "throttle_time")
+
+
+def _state(gpu: str, name: str, unit: str, facts: Sequence[Fact | None]) -> Found:
+    """The content furthest from that before the load."""
+    read = [_content(fact) for fact in facts]
+    known = [content for content in read if content is not None]
+    if not known:
+        notes = [fact.note for fact in facts if fact is not None and fact.note]
+        return Found(name, gpu, note=notes[-1] if notes else NOT_SUPPORTED)
+    other = [content for content in known if content != known[0]]
+    if not other and read[-1] is None:
+        last = facts[-1]
+        return Found(name, gpu, samples=len(known), note=(last.note if last else "") or "it could not be read any more")
+    chosen = max(other, key=lambda content: _distance(content, known[0]), default=known[0])
+    note = f"{known[0]} before the load, {read[-1]} after it" if other else ""
+    if isinstance(chosen, str):
+        return Found(name, gpu, text=chosen, samples=len(known), note=note)
+    return Found(name, gpu, chosen, samples=len(known), note=note)
+
+
+def _content(fact: Fact | None) -> Content:
+    if fact is None:
+        return None
+    return fact.text if fact.value is None else fact.value
+
+
+def _distance(content: Content, first: Content) -> float:
+    if isinstance(content, str) or isinstance(first, str) or content is None or first is None:
+        return 1.0
+    return abs(content - first)
+
+
+def _pcie(gpu: str, series: Series) -> Iterator[Found]:
+    """A link saves power at rest: its generation counts where readings before and after found the GPU busy too."""
+    busy = [_content(fact) for fact in series.get(("utilisation", "", ""), ())]
+    loaded = [isinstance(share, float) and share >= BUSY for share in busy]
+    within = [place for place in range(1, len(loaded) - 1) if all(loaded[place - 1 : place + 2])]
+    generations = series.get(("pcie_generation", "", ""), ())
+    values = [value for place in within if isinstance(value := _content(generations[place]), float)]
+    why = "no reading found the GPU at work" if not within else _reason(generations)
+    yield Found(
+        "pcie_generation_loaded", gpu, min(values, default=None), samples=len(values), note="" if values else why
+    )
+    lanes = series.get(("pcie_width", "", ""), ())
+    widths = [value for fact in lanes if isinstance(value := _content(fact), float)]
+    yield Found(
+        "pcie_width", gpu, min(widths, default=None), samples=len(widths), note="" if widths else _reason(lanes)
+    )
+
+
+def _reason(facts: Sequence[Fact | None]) -> str:
+    return next((fact.note for fact in facts if fact is not None and fact.note), NOT_SUPPORTED)
+
+
+def _most(gpu: str, name: str, series: Series) -> Found:
+    """The highest reading: what was so once was so. No value where the last one says nothing and none says more."""
+    facts = series.get((name, "", ""), ())
+    known = [fact for fact in facts if fact is not None and fact.value is not None]
+    worst = max(known, key=lambda fact: fact.value or 0.0, default=None)
+    if worst is None or (not worst.value and facts[-1] is not None and facts[-1].value is None):
+        return Found(name, gpu, note=_reason(facts))
+    return Found(name, gpu, worst.value, samples=len(known), note=worst.note)
+
+
+def _settings(gpu: str, readings: Sequence[Reading]) -> Found:
+    """How many settings differed from before the load in any reading."""
+    of = [settings(fact for fact in reading.facts if fact.device == gpu) for reading in readings]
+    if not of or not of[0]:
+        return Found("settings_changed", gpu, note="the GPU reports no settings")
+    changed: dict[tuple[str, str, tuple[tuple[str, str], ...]], str] = {}
+    for later in of[1:-1]:  # one that a single reading lacks has not changed
+        changed.update(changes({key: fact for key, fact in of[0].items() if key in later}, later))
+    changed.update(changes(of[0], of[-1]))
+    if not changed and not of[-1]:
+        return Found("settings_changed", gpu, note="the GPU no longer reports its settings")
+    return Found("settings_changed", gpu, float(len(changed)), samples=len(readings), note="; ".join(changed.values()))
