@@ -3,7 +3,7 @@
 SHELL := /bin/bash
 .DEFAULT_GOAL := help
 
-# A usable interpreter: the default one if it will do, else a newer one beside it. `make PYTHON=… demo` names one.
+# A usable interpreter: the default one if it will do, else a newer one. `make PYTHON=… demo` names one.
 PYTHON ?= $(shell for p in python3 python3.13 python3.12 python3.11; do \
 	$$p -c 'import sys, ensurepip, venv; sys.exit(not (3, 11) <= sys.version_info < (3, 14))' 2>/dev/null \
 	&& { echo $$p; break; }; done)
@@ -19,7 +19,7 @@ PIP_INSTALL := $(BIN)/pip install --quiet --disable-pip-version-check --no-deps
 NODE_TORCH := $(VENV)/.node-torch
 TEST_TORCH := $(VENV)/.test-torch
 
-# Without bytecode each of the demo's processes would compile Airflow anew, which takes longer than running it.
+# Without bytecode each of the demo's processes would compile Airflow again, which takes longer than running it.
 unexport PYTHONDONTWRITEBYTECODE
 # `make test` leaves out what is not installed, and names it; .ci/run sets this to nothing, and goes without nothing.
 ALLOW_MISSING ?= all
@@ -98,7 +98,7 @@ $(INSTALLED): requirements.txt pyproject.toml
 	@test -x $(BIN)/pip || $(PYTHON) -m venv $(VENV)
 	@$(BIN)/uv --version 2>/dev/null | grep -qF "uv $(UV_VERSION)" \
 		|| $(BIN)/pip install -qqq --disable-pip-version-check uv==$(UV_VERSION) \
-		|| echo "uv $(UV_VERSION) cannot be had here"
+		|| echo "uv $(UV_VERSION) is not available here"
 	@$(UV_INSTALL) --require-hashes -r requirements.txt \
 		|| { echo "Installing with pip instead of uv, which takes longer"; $(PIP_INSTALL) --require-hashes -r requirements.txt; }
 	@$(UV_INSTALL) -e . || $(PIP_INSTALL) -e .

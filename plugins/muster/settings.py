@@ -29,10 +29,8 @@ QUOTED_MAX = 80
 """A longer value of a setting is not quoted in a message."""
 
 
-class Settings(BaseSettings):
-    """The controller's settings; each is read from the environment variable MUSTER_<NAME>."""
-
-    model_config = SettingsConfigDict(env_prefix="MUSTER_", frozen=True, extra="ignore")
+class _Files(pydantic.BaseModel):
+    """Files and records: the controller's own files, the fleet records, SKU files and a folder of the nodes."""
 
     home: Path = pydantic.Field(default=Path("~/.local/share/muster"), description="the controller's files")
     database_url: str = pydantic.Field(
@@ -41,6 +39,18 @@ class Settings(BaseSettings):
     sku_path: str = pydantic.Field(
         default="", description="folders with your own SKU files, colon separated; searched before the shipped ones"
     )
+    archive: Path | None = pydantic.Field(
+        default=None, description="folder of the full reports, one HTML file each; unset: reports in MUSTER_HOME"
+    )
+    shared_path: str = pydantic.Field(
+        default="",
+        description="folder that all nodes share; blocks save their checkpoints there; empty: none is tested",
+    )
+
+
+class _Nodes(pydantic.BaseModel):
+    """Access to nodes and BMCs: how the controller reaches nodes and their BMCs."""
+
     ssh_conn_id: str = pydantic.Field(default="muster_ssh", description="Airflow connection with the SSH user and key")
     ssh_user: str = pydantic.Field(
         default="", description="SSH user where that connection does not exist and the node names none"
@@ -49,22 +59,9 @@ class Settings(BaseSettings):
         default=None, description="SSH private key where that connection does not exist"
     )
     ssh_timeout_s: float = pydantic.Field(default=10.0, gt=0, description="seconds a node may take to answer")
-    bmc_timeout_s: float = pydantic.Field(default=10.0, gt=0, description="seconds a BMC may take for one answer")
     bmc_seconds: float = pydantic.Field(
         default=900.0, ge=0, description="seconds between readings of a BMC under load; 0: before and after it only"
     )
-    airflow_url: str = pydantic.Field(default="http://localhost:8080", description="Airflow's API server")
-    airflow_username: str = pydantic.Field(default="", description="login for Airflow's API")
-    airflow_password: pydantic.SecretStr = pydantic.Field(default=pydantic.SecretStr(""), description="its password")
-    airflow_token: pydantic.SecretStr = pydantic.Field(
-        default=pydantic.SecretStr(""), description="a token for Airflow's API, instead of login and password"
-    )
-    mail_to: str = pydantic.Field(default="", description="recipients of the reports, comma separated; empty: no mail")
-    mail_rules: list[dict[str, Any]] = pydantic.Field(
-        default=[], description="who else gets which reports, as a JSON list (docs/mail.md)"
-    )
-    mail_from: str = pydantic.Field(default="muster@localhost", description="sender of the reports")
-    smtp_conn_id: str = pydantic.Field(default="smtp_default", description="Airflow connection of the mail server")
     poll_seconds: float = pydantic.Field(default=5.0, gt=0, description="seconds between two looks at a running job")
     retry_seconds: float = pydantic.Field(
         default=300.0, gt=0, description="seconds before an inconclusive stage is measured again"
@@ -72,6 +69,34 @@ class Settings(BaseSettings):
     burn_slots: int = pydantic.Field(
         default=16, ge=1, description="nodes under load at once: slots of the pool muster_burn when it is created"
     )
+
+
+class _Airflow(pydantic.BaseModel):
+    """Airflow's API: the API server that commands and pages call, and who calls it."""
+
+    airflow_url: str = pydantic.Field(default="http://localhost:8080", description="Airflow's API server")
+    airflow_username: str = pydantic.Field(default="", description="login for Airflow's API")
+    airflow_password: pydantic.SecretStr = pydantic.Field(default=pydantic.SecretStr(""), description="its password")
+    airflow_token: pydantic.SecretStr = pydantic.Field(
+        default=pydantic.SecretStr(""), description="a token for Airflow's API, instead of login and password"
+    )
+    person: str = pydantic.Field(default="", description="your name in the records; empty: your login name")
+
+
+class _Mail(pydantic.BaseModel):
+    """Mail: who gets reports, and by which server."""
+
+    mail_to: str = pydantic.Field(default="", description="recipients of the reports, comma separated; empty: no mail")
+    mail_rules: list[dict[str, Any]] = pydantic.Field(
+        default=[], description="who else gets which reports, as a JSON list (docs/mail.md)"
+    )
+    mail_from: str = pydantic.Field(default="muster@localhost", description="sender of the reports")
+    smtp_conn_id: str = pydantic.Field(default="smtp_default", description="Airflow connection of the mail server")
+
+
+class _Admission(pydantic.BaseModel):
+    """Admission and certificates: what lets a node enter production, and for how long it is attested."""
+
     admission_level: Level = pydantic.Field(
         default="standard", description="level at which a node must pass to enter production by itself"
     )
@@ -81,6 +106,18 @@ class Settings(BaseSettings):
     approval_hours: float = pydantic.Field(
         default=72.0, gt=0, description="hours an approval may take before the node stays out"
     )
+    certificate_key_file: Path | None = pydantic.Field(
+        default=None, description="the key that signs certificates; unset: certificate.key in MUSTER_HOME, made once"
+    )
+    certificate_days: float = pydantic.Field(
+        default=30.0, gt=0, description="days after which a certificate expires and its node is tested again"
+    )
+
+
+class _Revalidation(pydantic.BaseModel):
+    """Tests of idle nodes: which nodes in service are tested again, and when."""
+
+    revalidation_level: Level = pydantic.Field(default="short", description="level of the tests of idle nodes")
     revalidation_share: float = pydantic.Field(
         default=0.01, ge=0, le=1, description="share of the nodes in service tested again at once; at least one node"
     )
@@ -104,12 +141,12 @@ class Settings(BaseSettings):
     revalidation_domain_kw: dict[str, float] = pydantic.Field(
         default={}, description="kW for tests by power domain (a node's label power_domain), as JSON"
     )
+
+
+class _Breaker(pydantic.BaseModel):
+    """Circuit breaker: how many nodes tests may withdraw before a person decides."""
+
     breaker_hours: float = pydantic.Field(default=24.0, gt=0, description="window of the circuit breaker")
-    common_cause_hours: float = pydantic.Field(
-        default=24.0,
-        gt=0,
-        description="window in which nodes of one rack or image that fail alike count as one problem",
-    )
     breaker_share: float = pydantic.Field(
         default=0.2, gt=0, le=1, description="share of the nodes in service that tests may withdraw in the window"
     )
@@ -119,22 +156,26 @@ class Settings(BaseSettings):
     breaker_fleet: int = pydantic.Field(
         default=20, ge=1, description="with fewer nodes in service there is no circuit breaker"
     )
-    revalidation_level: Level = pydantic.Field(default="short", description="level of the tests of idle nodes")
-    shared_path: str = pydantic.Field(
-        default="",
-        description="folder that all nodes share; blocks save their checkpoints there; empty: none is tested",
+    common_cause_hours: float = pydantic.Field(
+        default=24.0,
+        gt=0,
+        description="window in which nodes of one rack or image that fail alike count as one problem",
     )
-    certificate_key_file: Path | None = pydantic.Field(
-        default=None, description="the key that signs certificates; unset: certificate.key in MUSTER_HOME, made once"
-    )
-    certificate_days: float = pydantic.Field(
-        default=30.0, gt=0, description="days after which a certificate expires and its node is tested again"
-    )
+
+
+class _Schedulers(pydantic.BaseModel):
+    """Schedulers: the clusters that obey verdicts."""
+
     schedulers: dict[str, dict[str, Any]] = pydantic.Field(
         default={},
         description="clusters whose schedulers obey Muster, as JSON {name: {kind: slurm, kubernetes or webhook, …}}",
     )
     scheduler_timeout_s: float = pydantic.Field(default=20.0, gt=0, description="seconds a scheduler may take")
+
+
+class _Observing(pydantic.BaseModel):
+    """Metrics and audit stream: what programs read and receive."""
+
     metrics_token: pydantic.SecretStr = pydantic.Field(
         default=pydantic.SecretStr(""), description="the token that opens the metrics; none here nor in a file: closed"
     )
@@ -147,10 +188,11 @@ class Settings(BaseSettings):
     audit_sinks: dict[str, dict[str, Any]] = pydantic.Field(
         default={}, description="receivers of the audit stream, as JSON {name: {kind: file, syslog or http, …}}"
     )
-    person: str = pydantic.Field(default="", description="your name in the records; empty: your login name")
-    archive: Path | None = pydantic.Field(
-        default=None, description="folder of the full reports, one HTML file each; unset: reports in MUSTER_HOME"
-    )
+
+
+class _Retention(pydantic.BaseModel):
+    """Retention: for how long data is kept."""
+
     retention_archive_days: int = pydantic.Field(
         default=365, ge=0, description="days the full reports in MUSTER_ARCHIVE are kept; 0: forever"
     )
@@ -164,26 +206,21 @@ class Settings(BaseSettings):
     retention_runs_days: int = pydantic.Field(
         default=0, ge=0, description="days runs with verdicts and findings are kept; 0: forever"
     )
-    retention_snapshots_days: int = pydantic.Field(
-        default=90,
-        ge=1,
-        description="days peer snapshots are kept; those that a kept verdict cites, and the newest, stay longer",
-    )
-    retention_outbox_days: int = pydantic.Field(
-        default=30, ge=1, description="days mails are kept that were sent, or refused by the mail server"
-    )
-    retention_digests_days: int = pydantic.Field(
-        default=730, ge=1, description="days the bits that a part returned count for goldens"
-    )
     retention_parts_days: int = pydantic.Field(
         default=0, ge=0, description="days parts that sit in no node, and suspicions of them, are kept; 0: forever"
     )
     retention_events_days: int = pydantic.Field(
         default=0, ge=0, description="days the history of nodes and leases is kept, 365 at least; 0: forever"
     )
-    telemetry_max_mb: int = pydantic.Field(
-        default=64, ge=1, description="larger telemetry of one stage is charted, but not kept"
-    )
+
+
+class Settings(
+    _Retention, _Observing, _Schedulers, _Breaker, _Revalidation, _Admission, _Mail, _Airflow, _Nodes, _Files,
+    BaseSettings,
+):  # fmt: skip
+    """The controller's settings; each is read from the environment variable MUSTER_<NAME>."""
+
+    model_config = SettingsConfigDict(env_prefix="MUSTER_", frozen=True, extra="ignore")
 
     @pydantic.field_validator("retention_events_days", mode="after")
     @classmethod
@@ -236,6 +273,21 @@ class Settings(BaseSettings):
     def who(self) -> str:
         """The person that the command line acts for."""
         return self.person.strip() or getpass.getuser()
+
+
+GROUPS: tuple[type[pydantic.BaseModel], ...] = (
+    _Files,
+    _Nodes,
+    _Airflow,
+    _Mail,
+    _Admission,
+    _Revalidation,
+    _Breaker,
+    _Schedulers,
+    _Observing,
+    _Retention,
+)
+"""The settings by what they are about; the first words of each docstring are its title."""
 
 
 def settings() -> Settings:

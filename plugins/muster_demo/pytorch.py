@@ -46,7 +46,7 @@ def has_nvidia_gpu() -> bool:
 
 
 def install() -> bool:
-    """Install the pinned PyTorch into this environment: a CPU build where there is no GPU and one can be had.
+    """Install the pinned PyTorch into this environment: a CPU build where there is no GPU and one is available.
 
     pip does it, since indexes and find-links of its configuration may offer builds. Returns whether it succeeded.
     """

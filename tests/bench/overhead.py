@@ -108,7 +108,7 @@ def airflow(folder: Path) -> Iterator[Stack]:
     home = folder / "airflow"
     write_password(home, login.username, login.password)
     ours = {name: value for name, value in os.environ.items() if not name.startswith("AIRFLOW__")}
-    ours.pop("PYTHONDONTWRITEBYTECODE", None)  # without bytecode each task process compiles the DAG file's imports anew
+    ours.pop("PYTHONDONTWRITEBYTECODE", None)  # else each task process compiles the DAG file's imports again
     settings = airflow_settings(login, home, dags, airflow_home.ROOT / "plugins")
     environment = {**ours, **settings, "MUSTER_AIRFLOW_URL": login.url}
     migrate(environment, folder / "logs" / "migrate.log")

@@ -72,8 +72,8 @@ def test_wording_of_claims(fleet: Path, snapshot: SnapshotAssertion) -> None:
         {"nodes": ["n1"]}, {"nodes": ["n1", "n1"]}, {"nodes": ["n1", "nobody"]}, {"nodes": ["n1", "n2"]},
         {"nodes": ["n1", "n2"], "level": "quick"},
     ]  # fmt: skip
-    sentences = [ended(block.claim, "cluster_qualification", "r", params | each) for each in blocks]
+    sentences = [ended(block.claim, RunKey("cluster_qualification", "r"), params | each) for each in blocks]
     store.leases.acquire("n1", RunKey("node_revalidation", "first"))
-    sentences.append(ended(revalidation.claim, "node_revalidation", "second", params | {"node": "n1"}))
-    sentences.append(ended(qualification.claim, "node_qualification", "second", params | {"node": "n1"}))
+    sentences.append(ended(revalidation.claim, RunKey("node_revalidation", "second"), params | {"node": "n1"}))
+    sentences.append(ended(qualification.claim, RunKey("node_qualification", "second"), params | {"node": "n1"}))
     assert "\n".join(sentences) == snapshot

@@ -6,9 +6,9 @@ import re
 
 import pytest
 
-from muster.settings import Settings
+from muster.settings import GROUPS, Settings
 from muster_criteria.stage.rules import KINDS
-from tests.docs.reference import FOLDER, PAGES, cli, metrics, probes
+from tests.docs.reference import FOLDER, PAGES, cli, metrics, probes, settings
 
 HEADING = re.compile(r"^## (.+)$", re.M)
 
@@ -37,6 +37,13 @@ def test_each_page_holds_all_of_its_kind() -> None:
     assert all(f"| `{name}` |" in text["metrics.md"] for name, _labels, _text in metrics.families())
     assert {probe["name"] for probe in probes.declarations()} == set(HEADING.findall(text["probes.md"]))
     assert "## muster node move\n" in text["commands.md"]
+
+
+def test_each_setting_is_in_one_group_and_each_number_has_a_unit() -> None:
+    grouped = [name for group in GROUPS for name in group.model_fields]
+    assert sorted(grouped) == sorted(Settings.model_fields)
+    numbers = [name for name, field in Settings.model_fields.items() if field.annotation in (int, float)]
+    assert [name for name in numbers if not settings.unit(name)] == []
 
 
 def test_each_command_and_option_is_explained() -> None:

@@ -334,7 +334,7 @@ def _compare(place: Place, seen: Mapping[str, Seen]) -> Iterable[str]:
     shown = seen.get(place.name)
     lost_marks = shown is not None and shown.open and place.admitted and not shown.marked
     created = shown.created if shown else None
-    # Set on this very object, and no later test says anew that it is qualified.
+    # Set on this very object, and no later test says again that it is qualified.
     removed = lost_marks and created is not None and place.done_at is not None and created + _SECOND <= place.done_at
     removed = removed and not _tested_since(place.node, place.done_at)
     other = lost_marks and not removed and not _tested_since(place.node, created)
@@ -377,7 +377,7 @@ def _ask_about_request(node: str) -> None:
         return
     question = (
         f"{node} was closed in {place.cluster} for a test ({place.verify}), and {count} tests since then gave no PASS "
-        f"that opens it: see `muster node show {node}`, remove the cause, and close it anew with {VERIFY}, or open it"
+        f"that opens it: see `muster node show {node}`, remove the cause, and close it again with {VERIFY}, or open it"
     )
     if store.schedulers.ask_about_request(node, question):
         notices.notify(f"request not answered/{node}", f"{_simulated(node)}{question}")

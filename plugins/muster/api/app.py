@@ -26,7 +26,7 @@ def create_app() -> FastAPI:
 
 
 def show_metrics(authorization: Annotated[str, Header()] = "") -> Response:
-    """The metrics, for who has the token: 503 if none is configured or the records are away, 401 without it."""
+    """The metrics, to callers with the token: 503 if none is configured or the records are away, 401 without it."""
     try:
         current = settings()
         expected = _token(current)

@@ -1,4 +1,4 @@
-"""The read API: nodes, verdicts, findings and certificates as JSON, for who may see the Fleet page.
+"""The read API: nodes, verdicts, findings and certificates as JSON, for logins that may see the Fleet page.
 
 Its figures come from the functions that the page uses. Logins, commands and BMCs of nodes are left out.
 """

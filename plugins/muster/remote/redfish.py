@@ -12,13 +12,14 @@ from muster.errors import MusterError
 from muster.remote.bmc import BadBmc, Bmc, Login, login, parse_bmc
 from muster.remote.redfish_documents import Document, Found, of_chassis, paths_of
 from muster.remote.redfish_limits import Exchange, LimitedAdapter
-from muster.settings import settings
 from muster_criteria.chassis import STAGES, Chassis, reading
 from muster_criteria.measured import Measured
 
 CHASSIS_MAX = 256
 LIMIT_S = 60.0
 """Time limit (s) for all requests: a baseboard with eight GPUs lists some thirty chassis."""
+ANSWER_S = 10.0
+"""Time limit (s) for one answer of a BMC."""
 
 INVALID = (ArithmeticError, AttributeError, LookupError, RecursionError, TypeError, ValueError)
 """What the client raises on documents of the wrong form, which it does not check."""
@@ -39,7 +40,7 @@ def ask(described: Mapping[str, Any], stage: str, who: Login | None = None) -> C
         bmc = parse_bmc(described)
         if bmc is None:
             return None
-        return Chassis(tuple(read_chassis(bmc, who or login(bmc), timeout_s=settings().bmc_timeout_s)))
+        return Chassis(tuple(read_chassis(bmc, who or login(bmc), timeout_s=ANSWER_S)))
     except (BadBmc, BmcSilent) as error:
         return Chassis(trouble=str(error))
 

@@ -204,12 +204,12 @@ def _confirm(
 
 
 def node_again(request: Request, name: str) -> Response:
-    """The node's page, for who opens the address of a preview."""
+    """The node's page, when somebody opens the address of a preview."""
     return RedirectResponse(f"{rendering.base(request)}{PREFIX}/node/{quote(name)}", status_code=303)
 
 
 def questions_again(request: Request) -> Response:
-    """The open questions, for who opens the address of an answer."""
+    """The open questions, when somebody opens the address of an answer."""
     return RedirectResponse(f"{rendering.base(request)}{PREFIX}/approvals", status_code=303)
 
 

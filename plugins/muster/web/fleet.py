@@ -54,7 +54,7 @@ class Filters:
     page: int = 1
 
     def url(self, **changes: object) -> str:
-        """The query string with ``changes``; the page begins anew unless it is named."""
+        """The query string with ``changes``; the page starts over unless it is named."""
         chosen = dataclasses.asdict(self) | {"page": 1} | changes
         kept = {name: value for name, value in chosen.items() if value and (name, value) != ("page", 1)}
         return f"?{urllib.parse.urlencode(kept)}"

@@ -11,7 +11,7 @@ from muster.web.rack_map import read_key
 from muster.web.shared import Shared
 
 KEPT_S = 60
-"""Seconds that figures are shown before they are read anew."""
+"""Seconds that figures are shown before they are read again."""
 
 _figures = Shared[Mapping[str, NodeFigure]](20)
 _metrics = Shared[list[tuple[str, tuple[tuple[str, str], ...]]]](1)

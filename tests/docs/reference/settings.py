@@ -1,22 +1,36 @@
-"""The settings, from their pydantic declarations."""
+"""The settings by group, from their pydantic declarations."""
 
 from __future__ import annotations
 
 import pydantic
 
-from muster.settings import Settings
+from muster.settings import GROUPS
 from tests.docs.reference.markdown import code, head, table
 
-ABOUT = """Each is an environment variable of all components. `muster settings` shows the values in force. A default
-of `{}` or `[]` is JSON."""
+ABOUT = """Each is an environment variable of all components. `muster settings` shows the values in force. A default of
+`{}` or `[]` is JSON; without one the setting is empty."""
+UNITS = {"_s": "s", "seconds": "s", "minutes": "min", "hours": "h", "days": "d", "_kw": "kW", "share": "of 1"}
+COUNTS = ("slots", "nodes", "fleet")
+
+
+def unit(name: str) -> str:
+    """The unit by the end of the name, "" for a text or a choice. Hours and days may be fractions."""
+    counted = "nodes" if name.endswith(COUNTS) else ""
+    return next((shown for ending, shown in UNITS.items() if name.endswith(ending)), counted)
 
 
 def page() -> str:
     """docs/reference/settings.md."""
-    rows = []
-    for name, field in Settings.model_fields.items():
-        rows.append((code(f"MUSTER_{name.upper()}"), code(_shown(field.default)), field.description or ""))
-    return head("Settings", ABOUT) + "\n" + table(("variable", "default", "meaning"), rows)
+    parts = [head("Settings", ABOUT)]
+    for group in GROUPS:
+        title, _, about = (group.__doc__ or "").partition(": ")
+        rows = [
+            (code(f"MUSTER_{name.upper()}"), code(_shown(field.default)), unit(name), field.description or "")
+            for name, field in group.model_fields.items()
+        ]
+        parts.append(f"\n## {title}\n\n{about[:1].upper()}{about[1:]}\n\n")
+        parts.append(table(("variable", "default", "unit", "meaning"), rows))
+    return "".join(parts)
 
 
 def _shown(default: object) -> str:

@@ -15,7 +15,7 @@ from muster.store.database import engine
 def statements_compiled_once() -> Iterator[None]:
     """All engines of SQLite share a dialect and its compiled statements, as all transactions of a process do.
 
-    Each test has an engine of its own, which would otherwise compile every statement anew.
+    Each test has an engine of its own, which would otherwise compile every statement again.
     """
     make, first = engine._make, engine._make("sqlite://")
     first.connect().close()

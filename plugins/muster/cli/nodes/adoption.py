@@ -96,7 +96,7 @@ def reinstalled(
     who: AsWho = "",
     dry_run: DryRun = False,
 ) -> None:
-    """Pin the new host key of the same machine after its system was installed anew; its history and state stay."""
+    """Pin the new host key of the same machine after its system was installed again; its history and state stay."""
     from muster import store
     from muster.remote.ssh import scan_host_key
 

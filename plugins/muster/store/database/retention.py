@@ -27,6 +27,12 @@ from muster.store.database.models import (
 from muster.store.database.outgoing import OutboxRow
 from muster.store.testing import stages
 
+OUTBOX_DAYS = 30
+"""Mails are kept so long after they were sent, or refused by the mail server."""
+SNAPSHOTS_DAYS = 90
+"""Peer snapshots that no kept verdict cites, and that are not the newest, are kept so long."""
+DIGESTS_DAYS = 730
+"""The bits that a part returned count for goldens so long."""
 BATCH = 200
 """Stages, runs or files a transaction: what a run in progress has to wait for stays well under a second."""
 
@@ -69,17 +75,15 @@ def apply(now: datetime.datetime | None = None, *, dry_run: bool = False) -> Pur
         since = before(keep.retention_events_days)
         events = purge(EventRow.id, select(EventRow.id).where(EventRow.at < since))
         purge(LeaseRow.id, select(LeaseRow.id).where(LeaseRow.released_at < since))
-    mails_over = or_(*(at < before(keep.retention_outbox_days) for at in (OutboxRow.sent_at, OutboxRow.parked_at)))
+    mails_over = or_(*(at < before(OUTBOX_DAYS) for at in (OutboxRow.sent_at, OutboxRow.parked_at)))
     return Purged(
         telemetry=purge(ArtifactRow.id, _artifacts(before(keep.retention_telemetry_days), stages.TELEMETRY)),
         results=purge(ArtifactRow.id, _artifacts(before(keep.retention_results_days), stages.RESULT, stages.CHASSIS)),
         measurements=purge(MeasurementRow.stage, old_stages),
         runs=runs,
         mails=purge(OutboxRow.id, select(OutboxRow.id).where(mails_over)),
-        snapshots=purge(SnapshotRow.id, _uncited_snapshots(before(keep.retention_snapshots_days))),
-        digests=purge(
-            DigestRow.id, select(DigestRow.id).where(DigestRow.seen_at < before(keep.retention_digests_days))
-        ),
+        snapshots=purge(SnapshotRow.id, _uncited_snapshots(before(SNAPSHOTS_DAYS))),
+        digests=purge(DigestRow.id, select(DigestRow.id).where(DigestRow.seen_at < before(DIGESTS_DAYS))),
         suspects=suspects,
         parts=parts,
         events=events,

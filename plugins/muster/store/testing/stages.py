@@ -13,7 +13,6 @@ from sqlalchemy.orm import Session
 
 from muster.model.runs import RunKey
 from muster.model.states import SERVING, State
-from muster.settings import settings
 from muster.store.database import access
 from muster.store.database.engine import writing
 from muster.store.database.models import ArtifactRow, FindingRow, MeasurementRow, NodeRow, RunRow, StageRow
@@ -33,7 +32,8 @@ if TYPE_CHECKING:
 RESULT = "result"
 TELEMETRY = "telemetry"
 CHASSIS = "chassis"
-MEGABYTE = 1024**2
+TELEMETRY_MAX = 64 * 1024**2
+"""Bytes; larger telemetry of one stage is charted, but not kept."""
 
 _Key = tuple[str, str, str, tuple[tuple[str, str], ...]]
 
@@ -236,7 +236,7 @@ def _store_bytes(
     moment = access.now()
     if raw:
         session.add(ArtifactRow(stage=stage.id, kind=RESULT, created_at=moment, data=raw))
-    if telemetry and len(telemetry) <= settings().telemetry_max_mb * MEGABYTE:
+    if telemetry and len(telemetry) <= TELEMETRY_MAX:
         session.add(ArtifactRow(stage=stage.id, kind=TELEMETRY, created_at=moment, data=telemetry))
     if chassis:
         session.add(ArtifactRow(stage=stage.id, kind=CHASSIS, created_at=moment, data=chassis))

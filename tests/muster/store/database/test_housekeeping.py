@@ -121,7 +121,8 @@ def test_parts_suspicions_and_events_stay_unless_a_setting_says_so_and_what_is_i
     assert (before["digests"], before["suspects"], before["parts"], before["places"]) == (2, 2, 5, 5)
     assert store.retention.apply(NOW).parts == 0
     assert stored() == before
-    for kind in ("DIGESTS", "PARTS", "EVENTS"):
+    monkeypatch.setattr("muster.store.database.retention.DIGESTS_DAYS", 400)
+    for kind in ("PARTS", "EVENTS"):
         monkeypatch.setenv(f"MUSTER_RETENTION_{kind}_DAYS", "400")
     planned = store.retention.apply(NOW, dry_run=True)
     assert stored() == before

@@ -245,7 +245,7 @@ class TestExport:
             store.export.run(lease.key, tmp_path / "file")
 
     def test_telemetry_too_large_is_charted_but_not_kept(self, lease: Lease, monkeypatch: pytest.MonkeyPatch) -> None:
-        monkeypatch.setattr("muster.store.testing.stages.MEGABYTE", 1)
+        monkeypatch.setattr("muster.store.testing.stages.TELEMETRY_MAX", 64)
         record(lease, telemetry=fleet.telemetry(100))
         assert count(ArtifactRow) == 1
         assert store.reporting.run(lease.key).stages[0].telemetry
