@@ -40,6 +40,7 @@ class Probe:
 PROBES = (
     Probe("inventory", "intake", 10.0),
     Probe("gpu_burn", "burn_in", 900.0),
+    Probe("gpu_watch", "burn_in", 0.0),
     Probe("exact_gemm", "integrity", 180.0),
     Probe("memory_pattern", "integrity", 120.0),
     Probe("gemm_rate", "performance", 360.0),
@@ -90,7 +91,7 @@ METRICS = (
     _count("pcie_generation_max", "inventory", healthy=5.0),
     _count("nvlink_active", "inventory", healthy=18.0),
     Metric("row_remap_pending", "bool", "inventory", "other", healthy=0.0),
-    _count("ecc_uncorrected_delta", "gpu_burn"),
+    _count("ecc_uncorrected_delta", "gpu_watch"),
     _count("gemm_mismatches", "exact_gemm", (("dtype", "bf16"),)),
     _count("memory_mismatches", "memory_pattern", (("pattern", "random"),)),
 )

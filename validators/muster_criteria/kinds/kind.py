@@ -4,17 +4,19 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Callable, Iterator, Mapping
-from typing import Annotated, Any, ClassVar, Literal, Protocol
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal, Protocol, TypeAlias
 
-import numpy as np
-import numpy.typing as npt
 from pydantic import Field, FiniteFloat
 
 from muster_criteria.labels import labelled
 from muster_criteria.words import figure
 from muster_criteria.written import Written
 
-Numbers = npt.NDArray[np.float64]
+if TYPE_CHECKING:  # parsing a DAG file imports the kinds, and each task process pays for it
+    import numpy as np
+    import numpy.typing as npt
+
+Numbers: TypeAlias = "npt.NDArray[np.float64]"
 Row = Mapping[str, Any]
 
 
@@ -89,12 +91,16 @@ class LimitKind:
 
     def at(self, limit: Set, seen: Seen) -> Numbers:
         """The threshold for each row, in the row's unit; NaN where the limit does not apply."""
+        import numpy as np
+
         if isinstance(limit.value, Times):
             return limit.value.times * seen.referred(limit.value)
         return np.full(len(seen.value), float(limit.value))
 
     def margin(self, limit: Set, at: Numbers, seen: Seen) -> Numbers:
         """The margin by which each row holds: negative where it is broken, NaN where the limit does not apply."""
+        import numpy as np
+
         if self.side == "lower":
             return seen.value - at
         return at - seen.value if self.side == "upper" else -np.abs(seen.value - at)

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from typing import ClassVar, Literal
 
-import numpy as np
-
 from muster_criteria.kinds.kind import LimitKind, Numbers, Row, Seen, Set
 from muster_criteria.words import figure
 
@@ -20,6 +18,8 @@ class OfSiblings(LimitKind):
         return "siblings"
 
     def at(self, limit: Set, seen: Seen) -> Numbers:
+        import numpy as np
+
         enough = seen.siblings_count >= limit.siblings
         return np.where(enough, limit.value * seen.siblings_median, np.nan)
 

@@ -5,8 +5,6 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import ClassVar, Literal
 
-import numpy as np
-
 from muster_criteria.kinds.kind import LimitKind, Numbers, Row, Seen, Set
 from muster_criteria.words import figure
 
@@ -28,6 +26,8 @@ class SpreadAtMost(LimitKind):
         return True
 
     def margin(self, limit: Set, at: Numbers, seen: Seen) -> Numbers:
+        import numpy as np
+
         return np.where(np.isnan(seen.value), np.nan, at - 100.0 * seen.spread)
 
     def problems(self, limit: Set) -> Iterator[tuple[str, str]]:

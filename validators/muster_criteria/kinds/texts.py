@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from typing import ClassVar, Literal
 
-import numpy as np
-
 from muster_criteria.kinds.kind import LimitKind, Numbers, Seen, Set
 
 
@@ -19,9 +17,13 @@ class OfText(LimitKind):
         return "row"
 
     def at(self, limit: Set, seen: Seen) -> Numbers:
+        import numpy as np
+
         return np.full(len(seen.value), np.nan)
 
     def margin(self, limit: Set, at: Numbers, seen: Seen) -> Numbers:
+        import numpy as np
+
         return np.array(
             [np.nan if text is None else (0.0 if self.allows(limit, text) else -1.0) for text in seen.text],
             dtype=np.float64,

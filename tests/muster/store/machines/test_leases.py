@@ -25,13 +25,14 @@ RACER = """
 import sys
 from muster import store
 from muster.errors import NodeLeased
+from muster.model.runs import RunKey
 store.nodes.find()
 print("ready", flush=True)
 sys.stdin.readline()
 for _ in range(10):
     try:
-        print(store.leases.acquire("gpu-0001", "dag", sys.argv[1]).token, flush=True)
-        store.leases.release("dag", sys.argv[1], "over")
+        print(store.leases.acquire("gpu-0001", RunKey("dag", sys.argv[1])).token, flush=True)
+        store.leases.release(RunKey("dag", sys.argv[1]), "over")
     except NodeLeased:
         print("leased", flush=True)
 """
