@@ -109,7 +109,7 @@ class Lives:
         self.served: dict[str, Service] = {}
         self.requests: list[str] = []
         monkeypatch.setattr(service, "service_of", lambda node: self.served[node])
-        monkeypatch.setattr(service.store, "list_nodes", lambda states: [types.SimpleNamespace(name="n1")])
+        monkeypatch.setattr(service.store.nodes, "find", lambda states: [types.SimpleNamespace(name="n1")])
         self.watcher = types.SimpleNamespace(runs=[], client=self, going=lambda: self.watcher.runs)
         self.met: list[tuple[str, str]] = []
 
@@ -236,7 +236,7 @@ def test_coming_back_from_a_revalidation_is_not_entering_anew(fleet: None) -> No
     store.runs.begin(run, NODE, "demo", "idle", required_stages=["intake"])
     store.runs.begin_stage(run, "intake")
     assert cells(Run(NODE, True, run.dag_id, run.run_id), False)["revalidation"] == "running"
-    assert not any(service.computes(Run(NODE, True, run[0], run_id)) for run_id in (run[1], "not claimed yet"))
+    assert not any(service.computes(Run(NODE, True, run.dag_id, run_id)) for run_id in (run.run_id, "not claimed yet"))
     store.runs.record_job(Job(run.dag_id, run.run_id, "burn_in", "1", "running", "/jobs/1"))
     assert cells(Run(NODE, True, run.dag_id, run.run_id), False)["revalidation"] == "burn-in"
     assert service.computes(Run(NODE, True, run.dag_id, run.run_id))

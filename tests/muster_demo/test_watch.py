@@ -10,6 +10,7 @@ import pytest
 from rich.console import Console
 
 from muster.errors import AirflowUnreachable, UnknownRun
+from muster.model.runs import RunKey
 from muster_demo import app, watch
 from muster_demo.services import Supervisor
 from muster_demo.table import Progress
@@ -43,16 +44,17 @@ def fleet(monkeypatch) -> None:
     def node(name: str, state: str) -> types.SimpleNamespace:
         return types.SimpleNamespace(name=name, state=types.SimpleNamespace(value=state))
 
-    def stages(_dag_id: str, run_id: str) -> list[types.SimpleNamespace]:
-        if run_id == "sim-1__demo":
+    def stages(key: RunKey) -> list[types.SimpleNamespace]:
+        if key.run_id == "sim-1__demo":
             raise UnknownRun("not begun")
         return [types.SimpleNamespace(stage="intake", verdict=types.SimpleNamespace(value="PASS"))]
 
-    def job(_dag_id: str, _run_id: str, stage: str) -> object | None:
+    def job(_key: RunKey, stage: str) -> object | None:
         return object() if stage in ("intake", "burn_in") else None
 
     stand_in = types.SimpleNamespace(
-        list_nodes=lambda: [node("host-here", "burn_in"), node("sim-1", "registered")], run_stages=stages, get_job=job
+        nodes=types.SimpleNamespace(find=lambda: [node("host-here", "burn_in"), node("sim-1", "registered")]),
+        runs=types.SimpleNamespace(stages=stages, get_job=job),
     )
     monkeypatch.setattr(watch, "store", stand_in)
 

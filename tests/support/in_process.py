@@ -22,8 +22,11 @@ from muster_criteria.stage.judge import judge
 from muster_criteria.stages import STAGES
 from muster_node import contract
 from muster_node.agent import child, registry
+from muster_node.agent.gpu_watch import PROBE as WATCH
+from muster_node.agent.gpu_watch import GpuWatch
 from muster_node.agent.probe_run import Listener
 from muster_node.agent.result import encode
+from muster_node.agent.xid_watch import XidWatch
 from muster_node.contract import Measurement, ProbeCall, ProbeOutcome, Result
 from muster_node.probe import Probe
 from muster_simulator import open_simulated
@@ -57,16 +60,27 @@ def qualify(machine: Path, sku: Sku, level: str, seed: int, stages: Iterable[str
 
 def run_stage(machine: Path, sku: Sku, stage: str, level: str, seed: int) -> StageResult:
     """The result of one stage on the machine in this directory, as the controller would parse it."""
-    clock = open_simulated(machine).clock
+    hardware = open_simulated(machine)
+    clock = hardware.clock
     began, probes = clock.wall(), registry.discover().probes
+    # The agent's own watches, as in a job; without sensors beside them nothing was throttled.
+    xids, watch = XidWatch(hardware), GpuWatch(hardware, dict)
+    if any(call.probe == WATCH for call in stage_calls(sku, stage, level, seed)):
+        watch.start()
     outcomes: list[ProbeOutcome] = []
     measurements: list[Measurement] = []
     for call in stage_calls(sku, stage, level, seed):
         at = clock.wall()
+        if call.probe == WATCH:
+            status, reason, seen = watch.finish()
+            outcomes.append(ProbeOutcome(call.probe, status, reason, at, clock.wall() - at))
+            measurements += seen
+            continue
         line = _run(machine, probes[call.probe], ProbeCall(call.probe, call.timeout_s, call.seed, call.params))
         status, reason = line.end or (contract.CRASHED, "it ended without a message")
         outcomes.append(ProbeOutcome(call.probe, status, reason, at, clock.wall() - at))
         measurements += line.measurements
+    measurements += xids.stop({})[0]
     result = Result(
         job_id=f"{machine.name}-{stage}",
         node=machine.name,
