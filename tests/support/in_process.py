@@ -26,6 +26,7 @@ from muster_node.agent.gpu_watch import PROBE as WATCH
 from muster_node.agent.gpu_watch import GpuWatch
 from muster_node.agent.probe_run import Listener
 from muster_node.agent.result import encode
+from muster_node.agent.telemetry import HOLD_SPACINGS, Recorder, Sampler
 from muster_node.agent.xid_watch import XidWatch
 from muster_node.contract import Measurement, ProbeCall, ProbeOutcome, Result
 from muster_node.probe import Probe
@@ -63,8 +64,12 @@ def run_stage(machine: Path, sku: Sku, stage: str, level: str, seed: int) -> Sta
     hardware = open_simulated(machine)
     clock = hardware.clock
     began, probes = clock.wall(), registry.discover().probes
-    # The agent's own watches, as in a job; without sensors beside them nothing was throttled.
-    xids, watch = XidWatch(hardware), GpuWatch(hardware, dict)
+    # The agent's own watches and sensors, as in a job.
+    recorder = Recorder(machine / "telemetry.jsonl.gz", HOLD_SPACINGS)
+    sampler = Sampler(hardware, recorder, 1.0)
+    sampler.start()
+    xids = XidWatch(hardware)
+    watch = GpuWatch(hardware, lambda: recorder.time_in_state("throttle", clock.wall()))
     if any(call.probe == WATCH for call in stage_calls(sku, stage, level, seed)):
         watch.start()
     outcomes: list[ProbeOutcome] = []
@@ -81,6 +86,8 @@ def run_stage(machine: Path, sku: Sku, stage: str, level: str, seed: int) -> Sta
         outcomes.append(ProbeOutcome(call.probe, status, reason, at, clock.wall() - at))
         measurements += line.measurements
     measurements += xids.stop({})[0]
+    sampler.stop(0.5)
+    recorder.close()
     result = Result(
         job_id=f"{machine.name}-{stage}",
         node=machine.name,

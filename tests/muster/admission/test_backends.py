@@ -346,7 +346,7 @@ from muster import store
 from muster.admission import entry, service
 from muster.rules.transitions import State
 where, state = sys.argv[1:]
-setattr(*{"before": (service, "_carry_out"), "after": (store, "change_carried_out")}[where],
+setattr(*{"before": (service, "_carry_out"), "after": (store.schedulers, "carried_out")}[where],
         lambda *_: os.kill(os.getpid(), signal.SIGKILL))
 entry.move("gpu-0001", State(state), "Ada", "decided")
 """

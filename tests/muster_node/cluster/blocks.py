@@ -116,14 +116,20 @@ class Block:
 
     @contextlib.contextmanager
     def slowed(self, name: str) -> Iterator[None]:
-        """The member's probe works a fifth of the time only, in pieces far shorter than any limit."""
+        """The member's probe and its ranks work a fifth of the time only, in pieces far shorter than any limit."""
         pid, over = self.probe_process(name), threading.Event()
+
+        def signalled(number: int) -> None:
+            ranks = Path(f"/proc/{pid}/task/{pid}/children").read_text().split()
+            for each in (pid, *map(int, ranks)):
+                with contextlib.suppress(ProcessLookupError):
+                    os.kill(each, number)
 
         def hold_up() -> None:
             while not over.wait(0.02):
-                os.kill(pid, signal.SIGSTOP)
+                signalled(signal.SIGSTOP)
                 over.wait(0.08)
-                os.kill(pid, signal.SIGCONT)
+                signalled(signal.SIGCONT)
 
         thread = threading.Thread(target=hold_up)
         thread.start()

@@ -179,7 +179,7 @@ def test_a_slow_node_is_awaited_in_every_phase_and_not_failed(block: Make) -> No
     The node starts late and then works a fifth of the time. Tests above cover devices that fail for slowness."""
     calls = [
         ("cluster_collectives", {"mib": [1], "repeats": 20}),
-        ("cluster_training", {**TRAINING[1], "same_steps": 30, "gpus": "one"}),
+        ("cluster_training", {**TRAINING[1], "same_steps": 120, "gpus": "one"}),
     ]
     three = block("n0", "n1", "n2", calls=calls, limits={"stall_timeout_s": 15.0})
     three.start("n0", "n2")
