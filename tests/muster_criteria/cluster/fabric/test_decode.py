@@ -163,3 +163,10 @@ def test_the_order_of_pairs_does_not_matter() -> None:
         pairs = (*reversed(each.pairs[:first]), *each.pairs[first:])
         turned.append(small.measure(dataclasses.replace(each, pairs=pairs)))
     assert decode(small.topology, turned).named == diagnosis.named
+
+
+def test_a_bad_rail_behind_a_slow_uplink_does_not_turn_the_uplink_into_paths() -> None:
+    nic, uplink = Part(PartKind.NIC, 12, rail=3), Part(PartKind.UPLINK, 3, rail=3)
+    _, diagnosis = Small(fabric(6, 4), {nic: 0.0, uplink: 0.0}).isolate(1)
+    assert set(named(diagnosis)) == {nic, uplink}
+    assert diagnosis.suspects == ()

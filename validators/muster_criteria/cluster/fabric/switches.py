@@ -18,13 +18,15 @@ UPLINK_NODES_MIN = 2
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class _Counts:
-    """Cells of each (leaf, rail), within the leaf and to others: low, judged, and how many nodes and partner leaves."""
+    """Cells of each (leaf, rail), within the leaf and to others: low, judged, and how many nodes and partner leaves.
+    ``good_in``: nodes with a good cell within the leaf. Nodes are counted there, not cells: a node with a bad rail is
+    measured again and again within its leaf, and its cells would outvote those of the others."""
 
     low_in: Figures
-    all_in: Figures
     low_out: Figures
     all_out: Figures
     nodes_in: Figures
+    good_in: Figures
     nodes_out: Figures
     leaves_out: Figures
 
@@ -49,7 +51,7 @@ def low_switches(cells: Cells) -> list[Evidence]:
 
 def _leaf_score(counts: _Counts) -> Figures:
     """How many cells speak for each leaf switch, 0 where it is not at fault."""
-    within = (counts.low_in >= MOST * counts.all_in) & (counts.nodes_in >= NODES_MIN)
+    within = (counts.nodes_in - counts.good_in >= MOST * counts.nodes_in) & (counts.nodes_in >= NODES_MIN)
     beyond = (counts.all_out == 0) | (counts.low_out >= MOST * counts.all_out)
     return np.where(within & beyond, counts.low_in + counts.low_out, 0.0)
 
@@ -59,7 +61,7 @@ def _uplink_score(counts: _Counts) -> Figures:
     out = (counts.low_out >= MOST * counts.all_out) & (counts.nodes_out >= UPLINK_NODES_MIN)
     # To a single other leaf it may be the path between the two, or the other's uplinks.
     wide = counts.leaves_out >= 2
-    within = (counts.all_in > 0) & (2 * counts.low_in <= counts.all_in)
+    within = (counts.nodes_in > 0) & (2 * counts.good_in >= counts.nodes_in)
     return np.where(out & wide & within, counts.low_out, 0.0)
 
 
@@ -77,10 +79,10 @@ def _count(cells: Cells) -> _Counts:
     met[leaf[nodes], leaf[cells.partner[rounds, nodes]], at] = True
     return _Counts(
         by_leaf((low & ~cross).sum(axis=0)),
-        by_leaf((judged & ~cross).sum(axis=0)),
         by_leaf((low & cross).sum(axis=0)),
         by_leaf((judged & cross).sum(axis=0)),
         by_leaf(np.any(judged & ~cross, axis=0)),
+        by_leaf(np.any(judged & ~low & ~cross, axis=0)),
         by_leaf(np.any(judged & cross, axis=0)),
         met.sum(axis=1).astype(np.float64),
     )
