@@ -1,6 +1,6 @@
 """Reads fans, inlet temperatures and power supplies from a BMC through Redfish, out of band from the controller.
 
-OpenStack's client (sushy) logs in and sends the requests; ``redfish_documents`` reads what every chassis reports.
+``redfish_client`` logs in and sends the requests; ``redfish_documents`` reads what every chassis reports.
 """
 
 from __future__ import annotations
@@ -8,10 +8,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from muster.errors import MusterError
 from muster.remote.bmc import BadBmc, Bmc, Login, login, parse_bmc
-from muster.remote.redfish_documents import Document, Found, of_chassis, paths_of
-from muster.remote.redfish_limits import Exchange, LimitedAdapter
+from muster.remote.redfish_client import ROOT, BmcSilent, Client
+from muster.remote.redfish_documents import Found, linked, of_chassis, paths_of
 from muster_criteria.chassis import STAGES, Chassis, reading
 from muster_criteria.measured import Measured
 
@@ -19,14 +18,7 @@ CHASSIS_MAX = 256
 LIMIT_S = 60.0
 """Time limit (s) for all requests: a baseboard with eight GPUs lists some thirty chassis."""
 ANSWER_S = 10.0
-"""Time limit (s) for one answer of a BMC."""
-
-INVALID = (ArithmeticError, AttributeError, LookupError, RecursionError, TypeError, ValueError)
-"""What the client raises on documents of the wrong form, which it does not check."""
-
-
-class BmcSilent(MusterError):
-    """The BMC could not be read; the message is one sentence with the reason."""
+"""Time limit (s) for each step of an answer of a BMC."""
 
 
 def ask(described: Mapping[str, Any], stage: str, who: Login | None = None) -> Chassis | None:
@@ -48,60 +40,16 @@ def ask(described: Mapping[str, Any], stage: str, who: Login | None = None) -> C
 def read_chassis(bmc: Bmc, who: Login, *, timeout_s: float, limit_s: float = LIMIT_S) -> list[Measured]:
     """Returns one reading of all fans, inlets and power supplies.
 
-    ``timeout_s`` limits each response, ``limit_s`` all of them, ``EXCHANGE_BYTES_MAX`` their size in bytes. Raises
-    BmcSilent.
+    ``timeout_s`` limits each step of an answer, ``limit_s`` all answers. Raises BmcSilent.
     """
-    from sushy.exceptions import SushyError
-
-    with Exchange(bmc.url, limit_s) as exchange:
-        try:
-            measured = _as_devices(_read(bmc, who, exchange, timeout_s))
-        except SushyError as error:
-            why = "it takes too long or sends too much" if exchange.over else _text(error)
-            raise BmcSilent(f"the BMC at {bmc.url} could not be read: {why}") from None
-        except INVALID as error:
-            raise BmcSilent(f"the BMC at {bmc.url} sends an invalid Redfish document: {_text(error)}") from None
+    with Client(bmc, who, timeout_s=timeout_s, limit_s=limit_s) as client:
+        client.log_in()
+        listed = linked(client.get(ROOT) or {}, "Chassis", client.get)
+        chassis = [client.get(path) or {} for path in paths_of(listed)[:CHASSIS_MAX]]
+        measured = _as_devices([found for member in chassis for found in of_chassis(member, client.get)])
     if not measured:
         raise BmcSilent(f"the BMC at {bmc.url} reports no fan, inlet or power supply")
     return measured
-
-
-def _read(bmc: Bmc, who: Login, exchange: Exchange, timeout_s: float) -> list[Found]:
-    import sushy
-    from sushy import auth, connector
-    from sushy.exceptions import ResourceNotFoundError
-
-    client = connector.Connector(
-        bmc.url,
-        verify=bmc.verify,
-        server_side_retries=1,
-        server_side_retries_delay=1,
-        default_request_timeout=timeout_s,
-        connect_timeout=timeout_s,
-    )
-    for scheme in ("http://", "https://"):
-        client._session.mount(scheme, LimitedAdapter(exchange))
-    session = (auth.SessionOrBasicAuth if who.user else auth.BasicAuth)(who.user, who.password)
-    root = sushy.Sushy(bmc.url, auth=session, connector=client)
-
-    def get(path: str) -> Document | None:
-        """The document at a path; None if there is none, as of drive bays and GPU boards that a BMC lists and lacks."""
-        try:
-            document = client.get(path).json()
-        except ResourceNotFoundError:
-            return None
-        return document if isinstance(document, dict) else None
-
-    try:
-        listed = get(root.get_chassis_collection().path) or {}
-        chassis = [get(path) or {} for path in paths_of(listed)[:CHASSIS_MAX]]
-        return [found for member in chassis for found in of_chassis(member, get)]
-    finally:
-        session.close()
-
-
-def _text(error: Exception) -> str:
-    return " ".join(str(error).split())[:200].rstrip(".")
 
 
 def _as_devices(found: list[Found]) -> list[Measured]:

@@ -40,17 +40,17 @@ class Found:
 
 def of_chassis(chassis: Document, get: Get) -> Iterator[Found]:
     """Yields the sensors of one chassis: by the older resources, and of each kind that they lack by the newer ones."""
-    older = [*_of_thermal(_linked(chassis, "Thermal", get)), *_of_power(_linked(chassis, "Power", get))]
+    older = [*_of_thermal(linked(chassis, "Thermal", get)), *_of_power(linked(chassis, "Power", get))]
     yield from older
     kinds = {each.metric.partition("_")[0] for each in older}
-    thermal, power = _linked(chassis, "ThermalSubsystem", get), _linked(chassis, "PowerSubsystem", get)
+    thermal, power = linked(chassis, "ThermalSubsystem", get), linked(chassis, "PowerSubsystem", get)
     if "fan" not in kinds:
         yield from _of_fans(_members(thermal, "Fans", get))
     if "inlet" not in kinds:
-        yield from _of_metrics(_linked(thermal, "ThermalMetrics", get))
+        yield from _of_metrics(linked(thermal, "ThermalMetrics", get))
     if "psu" not in kinds:
         for supply in _members(power, "PowerSupplies", get):
-            metrics = _linked(supply, "Metrics", get)
+            metrics = linked(supply, "Metrics", get)
             yield from _of_supply(supply, _map(metrics.get("InputPowerWatts")).get("Reading"))
 
 
@@ -111,11 +111,11 @@ def _of_supply(supply: Document, watts: object, part: str = "") -> Iterator[Foun
 
 
 def _members(resource: Document, key: str, get: Get) -> Iterator[Document]:
-    for path in paths_of(_linked(resource, key, get))[:PARTS_MAX]:
+    for path in paths_of(linked(resource, key, get))[:PARTS_MAX]:
         yield _at(path, get)
 
 
-def _linked(resource: Document, key: str, get: Get) -> Document:
+def linked(resource: Document, key: str, get: Get) -> Document:
     """Returns the document that ``resource`` links to under ``key``, empty without one."""
     path = _map(resource.get(key)).get("@odata.id")
     return _at(path, get) if isinstance(path, str) else {}

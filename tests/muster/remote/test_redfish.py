@@ -14,8 +14,8 @@ import bcrypt
 import pytest
 
 from muster.remote.bmc import BadBmc, Bmc, Login, login, parse_bmc
-from muster.remote.redfish import BmcSilent, read_chassis
-from muster.remote.redfish_limits import EXCHANGE_BYTES_MAX
+from muster.remote.redfish import read_chassis
+from muster.remote.redfish_client import BYTES_MAX, BmcSilent
 from muster_criteria.measured import Measured
 from muster_demo.services import free_port
 from tests.support.servers import bmc as bmcs
@@ -190,6 +190,28 @@ def test_a_bmc_sends_the_reader_to_no_other_address(leads_away: str) -> None:
         assert elsewhere.requests == []
 
 
+def test_a_session_is_opened_once_and_ended() -> None:
+    """By DMTF DSP0266 ("Redfish session login authentication"): 201 with X-Auth-Token and the session's Location."""
+    opened = "/redfish/v1/SessionService/Sessions"
+
+    def reply(path: str) -> tuple[int, dict[str, str], bytes]:
+        if path == opened:
+            return 201, {"X-Auth-Token": "t", "Location": f"{opened}/7"}, b"{}"
+        return 404, {}, b""
+
+    with bmcs.answering(reply) as bmc, pytest.raises(BmcSilent):
+        read_chassis(Bmc(url=bmc.url), Login("root", "calvin"), timeout_s=5)
+    assert bmc.requests == [f"POST {opened}", "/redfish/v1/", f"DELETE {opened}/7"]
+
+
+@pytest.mark.parametrize("link", ["http://[", "\ud800", "//elsewhere/redfish", "file:///etc/passwd"])
+def test_a_link_that_is_no_path_of_this_bmc_is_refused(link: str) -> None:
+    root = json.dumps({"Chassis": {"@odata.id": link}}).encode()
+    with bmcs.answering(lambda path: (200, {}, root)) as bmc, pytest.raises(BmcSilent):
+        read(bmc.url)
+    assert bmc.requests == ["/redfish/v1/"]
+
+
 HEAD = b"HTTP/1.1 200 OK\r\nContent-Type: application/json\r\n\r\n"
 
 
@@ -238,4 +260,4 @@ def test_a_body_of_any_size_is_not_read_whole() -> None:
     with pytest.raises(BmcSilent):
         read(bmc.url, limit_s=10.0)
     bmc.close()
-    assert bmc.sent < 4 * EXCHANGE_BYTES_MAX
+    assert bmc.sent < 4 * BYTES_MAX

@@ -137,7 +137,7 @@ def certificate(folder: Path) -> Path:
 
 @dataclasses.dataclass
 class Answering:
-    """A server and the paths that were requested of it."""
+    """A server and the paths that were requested of it, with the method where it is not GET."""
 
     url: str
     requests: list[str] = dataclasses.field(default_factory=list)
@@ -149,7 +149,7 @@ def answering(reply: Callable[[str], tuple[int, dict[str, str], bytes]]) -> Iter
 
     class Handler(http.server.BaseHTTPRequestHandler):
         def do_GET(self) -> None:
-            known.requests.append(self.path)
+            known.requests.append(self.path if self.command == "GET" else f"{self.command} {self.path}")
             status, headers, body = reply(self.path)
             self.send_response(status)
             for name, value in {**headers, "Content-Length": str(len(body))}.items():
@@ -157,7 +157,7 @@ def answering(reply: Callable[[str], tuple[int, dict[str, str], bytes]]) -> Iter
             self.end_headers()
             self.wfile.write(body)
 
-        do_POST = do_GET
+        do_POST = do_DELETE = do_GET
 
         def log_message(self, *_: object) -> None:
             """Stay silent."""

@@ -12,7 +12,8 @@ import threading
 from typing import Any, ClassVar
 
 from muster.remote.bmc import Bmc, Login
-from muster.remote.redfish import BmcSilent, read_chassis
+from muster.remote.redfish import read_chassis
+from muster.remote.redfish_client import BmcSilent
 from tests.bench.fuzz import mutate
 from tests.bench.fuzz.edge import Edge, Sample, Taken
 from tests.support.servers import bmc

@@ -1,0 +1,137 @@
+"""An HTTP client for one BMC: what it reads is limited in time and size, and it stays with that BMC.
+
+A timeout of each read would not do: a BMC that sends single bytes slowly would block its reader forever. The requests
+run in an event loop under one deadline; the caller, who is not asynchronous, waits for each.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+import ssl
+from types import TracebackType
+from typing import Self
+
+import httpx
+
+from muster.errors import MusterError
+from muster.remote.bmc import Bmc, Login
+from muster.remote.redfish_documents import Document
+from muster_criteria.text import one_line
+
+BYTES_MAX = 16 * 1024 * 1024
+"""All answers of one reading together; a baseboard with eight GPUs sends less than one MiB."""
+ROOT = "/redfish/v1/"
+SESSIONS = "/redfish/v1/SessionService/Sessions"
+BUSY_S = 1.0
+"""A BMC that answers 502, 503 or 504 is asked once more after this time (s)."""
+
+
+class BmcSilent(MusterError):
+    """The BMC could not be read; the message is one sentence with the reason."""
+
+
+class Client:
+    """Reads documents of a BMC: ``timeout_s`` seconds at most for each step of an answer, ``limit_s`` for all answers.
+
+    A context manager for code outside an event loop.
+    """
+
+    def __init__(self, bmc: Bmc, who: Login, *, timeout_s: float, limit_s: float) -> None:
+        self._url, self._who, self._limit_s = httpx.URL(bmc.url), who, limit_s
+        self._bytes_left = BYTES_MAX
+        self._session: httpx.URL | None = None
+        self._runner = asyncio.Runner()
+        verify = ssl.create_default_context(cafile=bmc.verify) if isinstance(bmc.verify, str) else bmc.verify
+        # Reading the authorities takes 30 ms of CPU.
+        verify = verify if self._url.scheme == "https" else False
+        # The controller's proxy would see the login.
+        self._http = httpx.AsyncClient(verify=verify, timeout=timeout_s, trust_env=False)
+        # A small document may unpack to any size.
+        self._http.headers["Accept-Encoding"] = "identity"
+
+    def __enter__(self) -> Self:
+        self._until = self._runner.get_loop().time() + self._limit_s
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        # BMCs allow few sessions at a time.
+        if self._session is not None:
+            with contextlib.suppress(BmcSilent):
+                self._answer("DELETE", self._session)
+        self._runner.run(self._http.aclose())
+        self._runner.close()
+
+    def log_in(self) -> None:
+        """Opens a session, since some BMCs log every request with a login; without one, each request has the login.
+
+        Raises BmcSilent if the BMC does not answer.
+        """
+        if not self._who.user:
+            return
+        answer = self._answer(
+            "POST", self._within(SESSIONS), {"UserName": self._who.user, "Password": self._who.password}
+        )
+        token = answer.headers.get("X-Auth-Token")
+        if answer.is_success and token:
+            self._http.headers["X-Auth-Token"] = token
+            self._session = self._within(answer.headers.get("Location", SESSIONS))
+        else:
+            self._http.auth = httpx.BasicAuth(self._who.user, self._who.password)
+
+    def get(self, path: str) -> Document | None:
+        """Returns the document at ``path``; None if there is none, as of bays and boards that a BMC lists and lacks.
+
+        Raises BmcSilent.
+        """
+        answer = self._answer("GET", self._within(path))
+        if answer.status_code == httpx.codes.NOT_FOUND:
+            return None
+        if not answer.is_success:
+            raise self._silent(f"it answers {answer.status_code} {answer.reason_phrase} to {path}")
+        try:
+            document = json.loads(answer.content)
+        except (ValueError, RecursionError):
+            raise self._silent(f"the document {path} is not JSON") from None
+        return document if isinstance(document, dict) else None
+
+    def _within(self, link: str) -> httpx.URL:
+        """Returns the link's URL. Raises BmcSilent for one that leads the controller to another address."""
+        with contextlib.suppress(httpx.InvalidURL, ValueError):
+            url = self._url.join(link)
+            if (url.scheme, url.host, url.port) == (self._url.scheme, self._url.host, self._url.port):
+                return url
+        raise self._silent(f"it leads to another address: {link}")
+
+    def _answer(self, method: str, url: httpx.URL, body: dict[str, str] | None = None) -> httpx.Response:
+        return self._runner.run(self._in_time(method, url, body))
+
+    async def _in_time(self, method: str, url: httpx.URL, body: dict[str, str] | None) -> httpx.Response:
+        try:
+            async with asyncio.timeout_at(self._until):
+                answer = await self._whole(method, url, body)
+                if answer.status_code in (502, 503, 504):
+                    await asyncio.sleep(BUSY_S)
+                    answer = await self._whole(method, url, body)
+                return answer
+        except TimeoutError:
+            raise self._silent(f"it takes longer than {self._limit_s:.0f} s") from None
+        except (httpx.HTTPError, OSError) as error:
+            raise self._silent(str(error) or type(error).__name__) from None
+
+    async def _whole(self, method: str, url: httpx.URL, body: dict[str, str] | None) -> httpx.Response:
+        """Sends the request and reads the answer as it is sent, not decompressed. Redirects are not followed."""
+        async with self._http.stream(method, url, json=body) as answer:
+            content = b""
+            async for piece in answer.aiter_raw():
+                content += piece
+                self._bytes_left -= len(piece)
+                if self._bytes_left < 0:
+                    raise self._silent(f"it sends more than {BYTES_MAX} bytes")
+        return httpx.Response(answer.status_code, headers=answer.headers, content=content)
+
+    def _silent(self, why: str) -> BmcSilent:
+        return BmcSilent(f"the BMC at {self._url} could not be read: {one_line(why)[:200].rstrip('.')}")
