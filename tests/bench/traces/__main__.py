@@ -17,14 +17,12 @@ from typing import Any
 import numpy as np
 
 from tests.bench.traces.records import BadRecord, Record, read_folder
-from tests.bench.traces.replay import Outcome, calibration, replay
+from tests.bench.traces.replay import Outcome, calibration, follow, replay
 
 RULES = {"stalest": "ratio_to_stalest", "random": "ratio_to_random", "last_fault_first": "ratio_to_last_fault_first"}
 SEEDS = 20
 LEAST, MOST = 0.8, 1.25
 """The bar of observed over expected faults, for each tenth of what was expected."""
-UNITS_MAX = 3_000
-"""Of a larger record, places are drawn for the replay; the calibration uses them all."""
 
 
 def main() -> int:
@@ -55,15 +53,14 @@ def main() -> int:
 
 
 def _figures(record: Record, given: argparse.Namespace) -> dict[str, Any]:
-    outcomes = replay(
-        _drawn(record, given.seed), [given.seed * 1000 + each for each in range(given.seeds)], given.share
-    )
+    known = follow(record)
+    outcomes = replay(known, [given.seed * 1000 + each for each in range(given.seeds)], given.share)
     found = {
         key: _interval([each.hours["planner"] / each.hours[rule] for each in outcomes]) for rule, key in RULES.items()
     }
     harm = {f"harm_{key}": _interval([each.harm["planner"] / each.harm[rule] for each in outcomes])
             for rule, key in RULES.items()}  # fmt: skip
-    measured = calibration(record, given.seed)
+    measured = calibration(known, given.seed)
     ratios = measured.ratios()
     return {
         "name": record.name, "units": len(record.units), "faults": len(record.faults), **found, **harm,
@@ -85,15 +82,6 @@ def _figures(record: Record, given: argparse.Namespace) -> dict[str, Any]:
 
 def _decided(outcome: Outcome) -> float:
     return outcome.scored / max(outcome.minutes["planner"], 1e-9)
-
-
-def _drawn(record: Record, seed: int) -> Record:
-    """Returns the record, of a large one some places only, with all that happened there."""
-    if len(record.units) <= UNITS_MAX:
-        return record
-    places = np.unique(record.units.place)
-    kept = np.random.default_rng(seed).choice(places, min(len(places), UNITS_MAX // 2), replace=False)
-    return record.at_places(kept)
 
 
 def _interval(values: list[float]) -> list[float]:

@@ -18,7 +18,7 @@ from typing import Any, TextIO
 
 import numpy as np
 
-from muster.rules.idle.history import GROUPS, Faults, Units, Whole, episodes
+from muster.rules.idle.history import GROUPS, Faults, Units, episodes
 
 NOT_BACK = np.inf
 
@@ -32,15 +32,6 @@ class Record:
     units: Units
     faults: Faults
     hours: float
-
-    def at_places(self, places: Whole) -> Record:
-        """Returns what happened at these places only. Faults of neighbours elsewhere are not in it."""
-        kept = np.flatnonzero(np.isin(self.units.place, places))
-        number = np.full(len(self.units), -1, dtype=np.int64)
-        number[kept] = np.arange(len(kept))
-        units = Units(*(getattr(self.units, field.name)[kept] for field in dataclasses.fields(Units)))
-        faults = self.faults.pick(np.flatnonzero(number[self.faults.unit] >= 0))
-        return dataclasses.replace(self, units=units, faults=dataclasses.replace(faults, unit=number[faults.unit]))
 
 
 class BadRecord(ValueError):

@@ -2,7 +2,8 @@
 
 Hidden times are drawn: a fault of the record was there for an exponential time before it hit, with a mean drawn for
 each seed between ``LEADS_H`` (uniform on the logarithm), but not before the unit came or last returned. A test finds it
-with the chances that the planner uses (``chances.json``); what no stage can find, as faults of boards, is left out of
+with the chances that the planner uses (``chances.json``). Each seed draws ``PLACES_MAX`` places of a larger record, and
+the planner knows what happened at all of them. What no stage can find, as faults of boards, is left out of
 the figures and known to the planner all the same. Faults that are caught hit no more; what is known of a unit is what
 the record says, so all strategies know the same.
 """
@@ -14,11 +15,14 @@ import dataclasses
 import numpy as np
 
 from muster.rules.idle import hazard, worth
-from muster.rules.idle.history import Faults, History, Numbers, Whole
+from muster.rules.idle.history import Faults, Flags, History, Numbers, Whole
 from tests.bench.traces.records import Record
 
-STEPS_MAX = 600
-STEP_LEAST_H = 6.0
+STEP_H = 12.0
+"""A quarter of the shortest mean time that a fault is hidden: with longer steps, in each of which a unit takes one test
+at most, no rule could test some units more often than others."""
+PLACES_MAX = 500
+"""At each sits one unit at a time. As many as a mid-sized cluster has; more cost time and change no ratio."""
 WINDOW_H = 2.0
 IDLE_SHARE = 0.12
 """Of the units in any ``WINDOW_H``; in a longer step it is a unit's chance to be idle at some time of it."""
@@ -58,11 +62,21 @@ class Outcome:
     scored: float
 
 
-def models(record: Record, history: History) -> tuple[Numbers, list[hazard.Model], hazard.Pieces]:
-    """Returns from which hour on each model holds: learned from what was known then, with priors of other records."""
-    cuts = _cuts(record.hours)
-    found, pieces = hazard.followed(history, hazard.public_prior(record.family), cuts)
-    return cuts, found, pieces
+@dataclasses.dataclass(frozen=True, eq=False)
+class Followed:
+    """A record, and by ``cuts`` (hours) what was learned of the whole of it by then, with priors of other records."""
+
+    record: Record
+    history: History
+    cuts: Numbers
+    models: list[hazard.Model]
+    pieces: hazard.Pieces
+
+
+def follow(record: Record) -> Followed:
+    """Returns what was known of the record at each time."""
+    history, cuts = History(record.units, record.faults), _cuts(record.hours)
+    return Followed(record, history, cuts, *hazard.followed(history, hazard.public_prior(record.family), cuts))
 
 
 def _cuts(hours: float) -> Numbers:
@@ -70,25 +84,33 @@ def _cuts(hours: float) -> Numbers:
     return np.array([each for each in early if each < hours] + list(np.arange(RELEARN_H, hours, RELEARN_H)))
 
 
-def replay(record: Record, seeds: list[int], share: float) -> list[Outcome]:
+def replay(known: Followed, seeds: list[int], share: float) -> list[Outcome]:
     """Returns what each strategy would have caught, by seed; ``share`` of the units may be under test at a time."""
-    history = History(record.units, record.faults)
-    cuts, learned, _ = models(record, history)
+    record = known.record
     begin = WARM_UP * record.hours
-    step_h = max(STEP_LEAST_H, (record.hours - begin) / STEPS_MAX)
-    visible = np.flatnonzero((worth.chances().max(axis=1) > 0.0)[record.faults.group] & (record.faults.at >= begin))
-    faults = record.faults.pick(visible)
-    runs = [_Seed(record, faults, _since_back(record, faults), seed) for seed in seeds]
-    for now in np.arange(begin, record.hours, step_h):
-        model = learned[int(np.searchsorted(cuts, now, side="right")) - 1]
-        here = np.flatnonzero((record.units.start <= now) & (record.units.end > now))
-        here = here[~history.down(here, np.full(len(here), now))]
-        if not len(here):
-            continue
-        clocks = history.clocks(here, np.full(len(here), now))
-        for run in runs:
-            run.step(now, step_h, here, clocks, model, share)
-    return [run.outcome(begin) for run in runs]
+    visible = (worth.chances().max(axis=1) > 0.0)[record.faults.group] & (record.faults.at >= begin)
+    since = _since_back(record, record.faults)
+    found = []
+    for seed in seeds:
+        drawn = _drawn(record, seed)
+        there = np.flatnonzero(visible & drawn[record.faults.unit])
+        run = _Seed(record, record.faults.pick(there), since[there], seed)
+        units = np.flatnonzero(drawn)
+        for now in np.arange(begin, record.hours, STEP_H):
+            model = known.models[int(np.searchsorted(known.cuts, now, side="right")) - 1]
+            here = units[(record.units.start[units] <= now) & (record.units.end[units] > now)]
+            here = here[~known.history.down(here, np.full(len(here), now))]
+            if len(here):
+                run.step(now, here, known.history, model, share)
+        found.append(run.outcome(begin))
+    return found
+
+
+def _drawn(record: Record, seed: int) -> Flags:
+    """Returns which units sit at the places that this seed draws."""
+    places = np.unique(record.units.place)
+    kept = np.random.default_rng([seed, 3]).choice(places, min(len(places), PLACES_MAX), replace=False)
+    return np.isin(record.units.place, kept)
 
 
 def _since_back(record: Record, faults: Faults) -> Numbers:
@@ -120,25 +142,24 @@ class _Seed:
         self.of_unit = np.argsort(faults.unit, kind="stable")
         self.sorted_units = faults.unit[self.of_unit]
 
-    def step(
-        self, now: float, step_h: float, here: Whole, clocks: hazard.Clocks, model: hazard.Model, share: float
-    ) -> None:
+    def step(self, now: float, here: Whole, history: History, model: hazard.Model, share: float) -> None:
         """Let each strategy test units that are idle in this step."""
-        chance = 1.0 - (1.0 - IDLE_SHARE) ** (step_h / WINDOW_H)
+        chance = 1.0 - (1.0 - IDLE_SHARE) ** (STEP_H / WINDOW_H)
         idle = np.flatnonzero(self.idling.random(len(here)) < chance)
+        clocks = history.clocks(here[idle], np.full(len(idle), now))
         shuffled = self.luck.permutation(len(idle))
         lucky = self.luck.random((len(here), len(worth.STAGES)))
-        self.allowed += share * len(here) * step_h * 60.0
+        self.allowed += share * len(here) * STEP_H * 60.0
         least = self.allowed
         for name, fate in self.fates.items():
             # What is left over is used in the next step; the planner never has more than the least of the rules used.
             usable = self.allowed if name in RULES else least
-            left = min(usable - fate.minutes, 2.0 * share * len(here) * step_h * 60.0)
+            left = min(usable - fate.minutes, 2.0 * share * len(here) * STEP_H * 60.0)
             began = np.maximum(fate.passed_at[here[idle]], self.units.start[here[idle], None])
-            came = np.maximum(fate.passed_at[here[idle]], _returned(now, clocks.since_any[idle])[:, None])
+            came = np.maximum(fate.passed_at[here[idle]], _returned(now, clocks.since_any)[:, None])
             hours = now - np.maximum(began, came)
             free = hours.max(axis=1) >= REST_H
-            places, since, seen = idle[free], hours[free], clocks.pick(idle[free])
+            places, since, seen = idle[free], hours[free], clocks.pick(free)
             stages, late = np.zeros(len(places), dtype=np.int64), np.ones(len(places), dtype=np.bool_)
             if name == "planner":
                 age = now - self.units.start[here[places]]
@@ -223,10 +244,9 @@ TENTHS = 10
 RESAMPLED = 400
 
 
-def calibration(record: Record, seed: int) -> Calibration:
+def calibration(known: Followed, seed: int) -> Calibration:
     """Returns how many faults happened to units of each tenth of risk, as foretold from what was known before."""
-    history = History(record.units, record.faults)
-    cuts, learned, pieces = models(record, history)
+    record, cuts, learned, pieces = known.record, known.cuts, known.models, known.pieces
     ends = np.append(cuts[1:], record.hours)
     risk, expected, observed, owner = [], [], [], []
     for model, begin, end in zip(learned, cuts, ends, strict=True):

@@ -1,0 +1,42 @@
+"""How what a fleet showed is summed up and learned from."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from muster.rules.idle import hazard
+
+ROWS = st.integers(1, 6).flatmap(
+    lambda width: st.lists(
+        st.lists(st.sampled_from([-1, 0, 1, 7, 10**9, 2**62]), min_size=width, max_size=width), min_size=1, max_size=30
+    )
+)
+
+
+@given(ROWS)
+def test_equal_rows_and_no_others_have_one_key(rows: list[list[int]]) -> None:
+    """Also where the digits of all columns do not fit into 64 bits."""
+    keys = hazard._keys(np.array(rows, dtype=np.int64)).tolist()
+    assert len(set(keys)) == len({tuple(row) for row in rows}) == len(set(zip(keys, map(tuple, rows), strict=True)))
+
+
+def _steps(at: int, came: float, due: float) -> tuple[np.ndarray, np.ndarray]:
+    found = np.full((2, len(hazard.STEPS) + 1), 10.0)
+    found[:, at] = came, due
+    return found[0], found[1]
+
+
+def test_what_came_as_foretold_is_foretold_so_again() -> None:
+    assert hazard._recalibrated(*_steps(0, 10.0, 10.0)) == pytest.approx((1.0, 0.0))
+    nothing = np.zeros(len(hazard.STEPS) + 1)
+    assert hazard._recalibrated(nothing, nothing) == pytest.approx((1.0, 0.0))
+
+
+def test_risks_that_were_foretold_too_far_apart_are_drawn_together() -> None:
+    """More where the least was foretold, less where the most was; and the reverse."""
+    assert hazard._recalibrated(*_steps(0, 30.0, 10.0))[1] < -0.05
+    assert hazard._recalibrated(*_steps(-1, 3.0, 10.0))[1] < -0.05
+    assert hazard._recalibrated(*_steps(-1, 30.0, 10.0))[1] > 0.05
