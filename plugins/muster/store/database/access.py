@@ -15,7 +15,7 @@ from muster.errors import IllegalMove, UnknownNode, UnknownRun
 from muster.model.events import Event, Evidence
 from muster.model.nodes import Lease, Node, Pause
 from muster.model.runs import Run, RunKey, StageVerdict
-from muster.model.states import SERVING, State
+from muster.model.states import BROKEN, SERVING, State
 from muster.rules import transitions as lifecycle
 from muster.store.database.models import CertificateRow, EventRow, FindingRow, LeaseRow, NodeRow, RunRow, StageRow
 from muster.store.database.wanted import follow_state
@@ -80,6 +80,8 @@ def move(session: Session, node: NodeRow, to: State, actor: str, reason: str, ev
         lifecycle.check_move(current, to, evidence, shadow=node.shadow)
     except IllegalMove as error:
         raise IllegalMove(f"{node.name} stays in {current}: {error}", error.code) from None
+    if current in BROKEN:
+        node.repaired = last_stage(session, node)
     node.state = to
     node.shadow = evidence.adopted and to is State.PRODUCTION
     if to not in SERVING or evidence.person:
@@ -113,8 +115,7 @@ def accept(session: Session, node: NodeRow) -> None:
 
 def last_stage(session: Session, node: NodeRow) -> int:
     """The id of the last stage that is recorded of the node, 0 without one."""
-    last = select(func.max(StageRow.id)).join(RunRow, StageRow.run == RunRow.id).where(RunRow.node == node.name)
-    return session.scalar(last) or 0
+    return session.scalar(select(func.max(StageRow.id)).where(StageRow.node == node.name)) or 0
 
 
 def recheck(session: Session, node: str, why: str = "") -> None:
@@ -200,6 +201,13 @@ def to_run(row: RunRow) -> Run:
         verdict=Verdict(row.verdict) if row.verdict else None, headline=row.headline, simulated=row.simulated,
         started_at=row.started_at, ended_at=row.ended_at, why_held=row.why_held, started_by=row.started_by,
     )  # fmt: skip
+
+
+VERDICT_COLUMNS = (
+    "stage", "level", "verdict", "required", "measured", "judged", "reason", "recorded_at", "snapshot", "simulated",
+    "attempts",
+)  # fmt: skip
+"""What ``to_verdict`` reads of a stage: its row has lists of tens of kilobytes beside."""
 
 
 def to_verdict(row: StageRow, run: RunRow) -> StageVerdict:

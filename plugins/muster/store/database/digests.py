@@ -67,6 +67,7 @@ class SuspectRow(Base):
     id: Mapped[int] = mapped_column(BigId, primary_key=True)
     subject: Mapped[str] = mapped_column(index=True)
     node: Mapped[str] = mapped_column(ForeignKey("nodes.name"), index=True)
+    machine: Mapped[int]
     device: Mapped[str]
     stage: Mapped[str]
     dag_id: Mapped[str]

@@ -22,12 +22,14 @@ from muster.store.database.base import BigId
 class NodeRow(Base):
     """A machine under its name. ``fence`` is the highest fencing token ever given out for it; it only grows.
 
-    ``machine_since``: since when the present machine has the name. ``shadow``: adopted while it served, unverified.
+    ``machine``: how many machines have had the name, by which records of another one are told from its own, whatever
+    the clocks say; ``machine_since`` shows since when. ``environment``: what it reported last. ``shadow``: adopted
+    while it served, unverified.
     ``held_run``: "dag_id/run_id" of the run whose verdict the circuit breaker holds, until a person or another test
     decides. ``bmc``: address of its BMC, without secrets. ``paused_until``: the end of the pause that ``paused_by``
     gave it for the reason ``paused_for``; None, or a moment that is over, without one. ``accepted``: the last stage
     (``StageRow.id``) that was recorded when a person admitted it: its warnings were known; ``kept``: when a person kept
-    it in service, whatever was found.
+    it in service, whatever was found; ``repaired``: before its last repair, or before this machine.
     """
 
     __tablename__ = "nodes"
@@ -49,7 +51,9 @@ class NodeRow(Base):
     fence: Mapped[int] = mapped_column(BigInteger, default=0)
     inconclusive: Mapped[int] = mapped_column(default=0)
     contact_at: Mapped[datetime.datetime | None]
+    machine: Mapped[int] = mapped_column(default=1)
     machine_since: Mapped[datetime.datetime]
+    environment: Mapped[dict[str, Any]] = mapped_column(default=dict)
     shadow: Mapped[bool] = mapped_column(default=False)
     held_run: Mapped[str] = mapped_column(default="")
     bmc: Mapped[dict[str, Any]] = mapped_column(default=dict)
@@ -58,6 +62,7 @@ class NodeRow(Base):
     paused_for: Mapped[str] = mapped_column(default="")
     accepted: Mapped[int] = mapped_column(BigInteger, default=0)
     kept: Mapped[int] = mapped_column(BigInteger, default=0)
+    repaired: Mapped[int] = mapped_column(BigInteger, default=0)
 
 
 class PartRow(Base):
@@ -114,7 +119,8 @@ class LeaseRow(Base):
 
 
 class RunRow(Base):
-    """What one DAG run did with one node; a run that tests a block of nodes has a row for each.
+    """What one DAG run did with one node, by ``machine`` its first, second … of that name; a run that tests a block of
+    nodes has a row for each.
 
     ``why_held``: why the circuit breaker kept its verdict from withdrawing the node, "" if it did not. ``started_by``:
     the login that started it in Airflow or over REST, "" if a program did. ``faults``: {stage: why the controller could
@@ -124,6 +130,7 @@ class RunRow(Base):
     __tablename__ = "runs"
     __table_args__ = (
         UniqueConstraint("dag_id", "run_id", "node"),
+        Index("ix_runs_node_machine", "node", "machine"),
         Index("ix_runs_node_ended_at", "node", "ended_at"),
         Index("ix_runs_passed", "node", "ended_at",
               sqlite_where=text("verdict = 'PASS'"), postgresql_where=text("verdict = 'PASS'")),
@@ -133,6 +140,7 @@ class RunRow(Base):
     dag_id: Mapped[str]
     run_id: Mapped[str]
     node: Mapped[str] = mapped_column(ForeignKey("nodes.name"))
+    machine: Mapped[int]
     sku: Mapped[str]
     level: Mapped[str]
     reason: Mapped[str]
@@ -187,17 +195,23 @@ class StageRow(Base):
     """The verdict of one stage of a run, with its coverage. Repeating a stage supersedes this row, never erases it.
 
     ``sku_version`` and ``snapshot`` are the SKU files' revision and the peer statistics it was judged by; the
-    latter is empty without peers.
+    latter is empty without peers. ``node`` and ``machine`` are the run's, for an index by which the verdicts of a node
+    are found at any age of it. ``charts``: hundreds of kilobytes, which nothing but a report reads.
     """
 
     __tablename__ = "stages"
     __table_args__ = (
         Index("uq_stages_run_stage_current", "run", "stage", unique=True,
               sqlite_where=text("current"), postgresql_where=text("current")),
+        Index("ix_stages_of_machine", "node", "machine", "stage", "level", "verdict", "id",
+              sqlite_where=text("current"), postgresql_where=text("current")),
+        Index("ix_stages_node", "node", "id"),
     )  # fmt: skip
 
     id: Mapped[int] = mapped_column(BigId, primary_key=True)
     run: Mapped[int] = mapped_column(ForeignKey("runs.id", ondelete="CASCADE"), index=True)
+    node: Mapped[str] = mapped_column(ForeignKey("nodes.name"))
+    machine: Mapped[int]
     stage: Mapped[str]
     level: Mapped[str]
     current: Mapped[bool]
@@ -221,7 +235,7 @@ class StageRow(Base):
     agent_sha256: Mapped[str]
     probes: Mapped[list[Any]]
     aggregates: Mapped[list[Any]]
-    charts: Mapped[list[Any]]
+    charts: Mapped[list[Any]] = mapped_column(deferred=True)
     result_sha256: Mapped[str]
     telemetry_sha256: Mapped[str]
     snapshot: Mapped[str] = mapped_column(default="", index=True)
@@ -368,10 +382,12 @@ class CertificateRow(Base):
     """
 
     __tablename__ = "certificates"
+    __table_args__ = (UniqueConstraint("node", "number"),)
 
     id: Mapped[str] = mapped_column(primary_key=True)
-    node: Mapped[str] = mapped_column(ForeignKey("nodes.name"), index=True)
+    node: Mapped[str] = mapped_column(ForeignKey("nodes.name"))
     number: Mapped[int]
+    machine: Mapped[int]
     issued_at: Mapped[datetime.datetime]
     expires_at: Mapped[datetime.datetime]
     verdict: Mapped[str]

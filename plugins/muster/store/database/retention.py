@@ -106,7 +106,7 @@ def _suspects_gone(before: datetime.datetime) -> Select[int]:
     """The suspicions of parts that have been in no node since then, and of places in machines that are gone."""
     old = select(SuspectRow.id, SuspectRow.subject).where(SuspectRow.since < before)
     of_machine = old.join(NodeRow, SuspectRow.node == NodeRow.name).where(
-        SuspectRow.subject == "", or_(SuspectRow.since < NodeRow.machine_since, NodeRow.state == str(State.RETIRED))
+        SuspectRow.subject == "", or_(SuspectRow.machine != NodeRow.machine, NodeRow.state == str(State.RETIRED))
     )
     with reading() as session:
         gone = [row.id for row in session.execute(of_machine)]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import datetime
+from collections.abc import Sequence
 
 from sqlalchemy import select
 from sqlalchemy.orm import Session
@@ -33,14 +34,15 @@ def decision(node: str) -> Decision:
 def decide(session: Session, row: NodeRow) -> Decision:
     """``admission_decision`` within the caller's transaction."""
     now, machine, chosen = access.now(), machine_of(session, row), settings()
+    verdicts, findings = current_verdicts(session, row), findings_now(session, row)
     decision = gate.decide(
         access.to_node(row),
-        [verdict for _, verdict in current_verdicts(session, row)],
-        findings_now(session, row),
+        [verdict for _, verdict in verdicts],
+        findings,
         [each for each in valid_waivers(session, now) if waivers.concerns(each, machine)],
         limits=gate.Limits(datetime.timedelta(hours=chosen.admission_max_age_hours), chosen.admission_level),
         now=now,
-        kept=_stages_until(session, row, row.kept),
+        kept=_known_until(session, row, row.kept, [*(each for _, each in verdicts), *findings]),
     )
     enters = isinstance(decision, Admit) and row.state != State.PRODUCTION
     if enters and certificates.passed_before_change(session, row):
@@ -55,18 +57,21 @@ def against_service(session: Session, row: NodeRow) -> tuple[str, ...]:
     verdicts, findings = [each for _, each in current_verdicts(session, row)], findings_now(session, row)
     known: list[StageVerdict | OpenFinding] = [*verdicts, *findings]
     held = {stage for stage in map(gate.stage_of, known) if f"{stage[1]}/{stage[2]}" == row.held_run}
-    accepted, kept = _stages_until(session, row, row.accepted), _stages_until(session, row, row.kept)
+    accepted, kept = (_known_until(session, row, last, known) for last in (row.accepted, row.kept))
     return gate.against(verdicts, findings, accepted=accepted | kept | held, kept=kept | held)
 
 
-def _stages_until(session: Session, row: NodeRow, last: int) -> frozenset[gate.Stage]:
-    """The current stages of the node of which ``last`` is the id of the last."""
-    if not last:
+def _known_until(
+    session: Session, row: NodeRow, last: int, known: Sequence[StageVerdict | OpenFinding]
+) -> frozenset[gate.Stage]:
+    """Those stages of ``known``, verdicts and findings, that were recorded up to the stage ``last``."""
+    if not (last and known):
         return frozenset()
     query = (
         select(StageRow.stage, RunRow.dag_id, RunRow.run_id)
         .join(RunRow, StageRow.run == RunRow.id)
         .where(RunRow.node == row.name, StageRow.current, StageRow.id <= last)
+        .where(RunRow.run_id.in_({each.run_id for each in known}))
     )
     return frozenset((each.stage, each.dag_id, each.run_id) for each in session.execute(query))
 

@@ -8,7 +8,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
-from sqlalchemy import ColumnElement, Text, and_, cast, func, select
+from sqlalchemy import ColumnElement, and_, func, select
 from sqlalchemy.orm import Session, undefer
 
 from muster.model.certificates import Certificate, VersionChange, why_invalid
@@ -22,7 +22,7 @@ from muster.store.database import access
 from muster.store.database.engine import reading, rehearsing
 from muster.store.database.models import CertificateRow, MeasurementRow, NodeRow, RunRow, StageRow
 from muster.store.decisions.signing import key_path, signing_key
-from muster.store.decisions.verdicts import current_verdicts
+from muster.store.decisions.verdicts import current_verdicts, of_machine
 from muster.store.machines.parts import current_serials, serials_at
 from muster_criteria.model import Verdict
 
@@ -137,7 +137,7 @@ def issue(session: Session, node: NodeRow, actor: str, evidence: Evidence, *, wh
     last = select(func.max(CertificateRow.number)).where(CertificateRow.node == node.name)
     session.add(
         CertificateRow(
-            id=content["id"], number=1 + (session.scalar(last) or 0), node=node.name,
+            id=content["id"], number=1 + (session.scalar(last) or 0), node=node.name, machine=node.machine,
             issued_at=now, expires_at=now + days, verdict=content["verdict"],
             tested_since=min(passed) if len(passed) == len(STAGES) else None,
             certified={"serials": content["serials"], "environment": environment},
@@ -181,7 +181,7 @@ def _none_yet(session: Session) -> bool:
 
 def _newest(session: Session, node: NodeRow) -> CertificateRow | None:
     query = select(CertificateRow).where(CertificateRow.node == node.name)
-    query = query.where(CertificateRow.issued_at >= node.machine_since)
+    query = query.where(CertificateRow.machine == node.machine)
     return session.scalar(query.order_by(CertificateRow.number.desc()).limit(1))
 
 
@@ -191,7 +191,7 @@ def _newest_of(session: Session, which: ColumnElement[bool]) -> Iterator[tuple[N
     ranked = (
         select(CertificateRow.id, CertificateRow.node, place.label("place"))
         .join(NodeRow, NodeRow.name == CertificateRow.node)
-        .where(which, CertificateRow.issued_at >= NodeRow.machine_since)
+        .where(which, CertificateRow.machine == NodeRow.machine)
         .subquery()
     )
     query = (
@@ -232,13 +232,10 @@ def _latest(session: Session, node: NodeRow) -> dict[str, tuple[StageRow, RunRow
     """The newest conclusive verdict of each stage of the node itself, at whatever level: a revalidation is shorter than
     the qualification, whose verdicts stay current beside it.
     """
-    query = (
-        select(StageRow, RunRow)
-        .join(RunRow, StageRow.run == RunRow.id)
-        .where(RunRow.node == node.name, RunRow.started_at >= node.machine_since, StageRow.current)
-        .where(StageRow.stage.in_(STAGES), StageRow.verdict.not_in([str(each) for each in INCONCLUSIVE]))
-        .order_by(StageRow.id)
-    )
+    newest = select(func.max(StageRow.id)).where(*of_machine(node), StageRow.current, StageRow.stage.in_(STAGES))
+    newest = newest.where(StageRow.verdict.not_in([str(each) for each in INCONCLUSIVE])).group_by(StageRow.stage)
+    ids = list(session.scalars(newest))
+    query = select(StageRow, RunRow).join(RunRow, StageRow.run == RunRow.id).where(StageRow.id.in_(ids))
     return {stage.stage: (stage, run) for stage, run in session.execute(query)}
 
 
@@ -257,16 +254,11 @@ def _environment(session: Session, node: NodeRow) -> dict[str, str]:
 
 
 def _environments(session: Session, which: ColumnElement[bool]) -> dict[str, dict[str, str]]:
-    """{node: {name: version}} of driver and firmware, from the last run of each node of ``which`` that reported any."""
-    latest = (
-        select(func.max(RunRow.id))
-        .join(NodeRow, NodeRow.name == RunRow.node)
-        .where(which, RunRow.started_at >= NodeRow.machine_since, cast(RunRow.environment, Text) != "{}")
-        .group_by(RunRow.node)
-    )
+    """{node: {name: version}} of driver and firmware, as each node of ``which`` reported them last."""
     return {
         node: {name: str(environment[name]) for name in certificate.WATCHED if environment.get(name)}
-        for node, environment in session.execute(select(RunRow.node, RunRow.environment).where(RunRow.id.in_(latest)))
+        for node, environment in session.execute(select(NodeRow.name, NodeRow.environment).where(which))
+        if environment
     }
 
 

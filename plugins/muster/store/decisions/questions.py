@@ -15,7 +15,7 @@ from muster.model.runs import RunKey
 from muster.model.states import SERVING
 from muster.store.database import access
 from muster.store.database.engine import reading, writing
-from muster.store.database.models import EventRow, NodeRow, QuestionRow, RunRow, StageRow
+from muster.store.database.models import EventRow, NodeRow, QuestionRow
 
 
 def newest(node: str) -> str:
@@ -95,10 +95,9 @@ def _newest(session: Session, node: NodeRow) -> str:
     """
     serving = [str(state) for state in SERVING]
     in_service = and_(EventRow.from_state.in_(serving), EventRow.to_state.in_(serving))
-    verdict = select(func.max(StageRow.id)).join(RunRow, StageRow.run == RunRow.id).where(RunRow.node == node.name)
     moved = select(func.max(EventRow.id)).where(EventRow.node == node.name, EventRow.from_state != EventRow.to_state)
     move = moved.where(~in_service)
-    found = (session.scalar(verdict) or 0, session.scalar(move) or 0, node.machine_since.isoformat(), node.held_run)
+    found = (access.last_stage(session, node), session.scalar(move) or 0, node.machine, node.held_run)
     return " ".join(map(str, found))
 
 

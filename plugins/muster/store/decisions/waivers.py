@@ -45,7 +45,7 @@ def give(finding_id: str, until: datetime.datetime, person: str, reason: str) ->
         raise BadWaiver(f"a waiver until {last} would be over already: give a later date")
     with writing() as session:
         query = (
-            select(FindingRow, RunRow.started_at, StageRow.recorded_at)
+            select(FindingRow, RunRow.machine, StageRow.recorded_at)
             .join(StageRow, FindingRow.stage == StageRow.id)
             .join(RunRow, StageRow.run == RunRow.id)
             .where(FindingRow.finding_id == finding_id)
@@ -54,8 +54,8 @@ def give(finding_id: str, until: datetime.datetime, person: str, reason: str) ->
         latest = session.execute(query.limit(1)).first()
         if latest is None:
             raise UnknownFinding(f"no finding {finding_id!r} is recorded; `muster runs show` and reports give ids")
-        found, began, recorded_at = latest
-        name, device, subject = _where_now(session, found, began, recorded_at)
+        found, machine, recorded_at = latest
+        name, device, subject = _where_now(session, found, machine, recorded_at)
         node = access.node_row(session, name, lock=True)
         row = WaiverRow(
             node=name, rule=found.rule, metric=found.metric, device=device, labels=found.labels,
@@ -72,7 +72,7 @@ def give(finding_id: str, until: datetime.datetime, person: str, reason: str) ->
 
 
 def _where_now(
-    session: Session, found: FindingRow, began: datetime.datetime, recorded_at: datetime.datetime
+    session: Session, found: FindingRow, machine: int, recorded_at: datetime.datetime
 ) -> tuple[str, str, str]:
     """(node, device, subject) of what was found, where it is now. Raises BadWaiver if it is nowhere."""
     # A part whose serial became known later is taken for the one that sat there.
@@ -84,7 +84,7 @@ def _where_now(
         if place is None:
             raise BadWaiver(f"{found.finding_id} was found on {subject}, which sits in no node now: nothing to waive")
         return (*place, subject)
-    if began < access.node_row(session, found.node).machine_since:
+    if machine != access.node_row(session, found.node).machine:
         was = f"{found.finding_id} was found on the machine that {found.node} was"
         raise BadWaiver(f"{was} before it was replaced: nothing to waive")
     return found.node, found.device, subject

@@ -22,7 +22,7 @@ def recorded(*, node: str = "") -> list[RecordedKernelEvent]:
         .order_by(StageRow.recorded_at, MeasurementRow.id)
     )
     if node:
-        query = query.where(RunRow.node == node, RunRow.started_at >= NodeRow.machine_since)
+        query = query.where(RunRow.node == node, RunRow.machine == NodeRow.machine)
     with reading() as session:
         rows = [(row, stage, run) for row, stage, run in session.execute(query)]
         began = {stage.id: row.value for row, stage, _ in rows if row.metric == BEGAN and row.value is not None}

@@ -61,7 +61,7 @@ def stages(sku: str, stage: str, level: str, *, simulated: bool) -> Iterator[Lat
         .where(
             StageRow.level == level, NodeRow.sku == sku, NodeRow.simulated == simulated, RunRow.simulated == simulated
         )
-        .where(RunRow.started_at >= NodeRow.machine_since)
+        .where(RunRow.machine == NodeRow.machine)
         .subquery()
     )
     with reading() as session:

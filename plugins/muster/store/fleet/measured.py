@@ -122,7 +122,7 @@ def _visits(
         .join(RunRow, StageRow.run == RunRow.id)
         .join(NodeRow, NodeRow.name == RunRow.node)
         .where(known, StageRow.level == level, StageRow.verdict.in_(SOUND), *of)
-        .where(RunRow.started_at >= NodeRow.machine_since, RunRow.simulated == NodeRow.simulated)
+        .where(RunRow.machine == NodeRow.machine, RunRow.simulated == NodeRow.simulated)
         .subquery()
     )  # fmt: skip
     return select(ranked).where(ranked.c.place <= visits).order_by(ranked.c.id)

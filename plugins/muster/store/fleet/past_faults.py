@@ -78,7 +78,7 @@ def _of_names(
     serials: Mapping[str, str],
 ) -> Iterator[tuple[str, int]]:
     """(device, run) of each failure on this machine of what has no serial: the node itself, a disk, a CPU."""
-    query = failures.where(FindingRow.node == node.name, RunRow.started_at >= node.machine_since)
+    query = failures.where(FindingRow.node == node.name, RunRow.machine == node.machine)
     for _, device, run, _ in session.execute(query):
         if device not in serials:
             yield device, run

@@ -29,7 +29,7 @@ def versions(
         select(func.max(StageRow.id))
         .join(RunRow, StageRow.run == RunRow.id)
         .join(NodeRow, NodeRow.name == RunRow.node)
-        .where(StageRow.stage == STAGE, StageRow.measured > 0, RunRow.started_at >= NodeRow.machine_since)
+        .where(StageRow.stage == STAGE, StageRow.measured > 0, RunRow.machine == NodeRow.machine)
         .where(NodeRow.sku == sku, NodeRow.name != node, NodeRow.simulated == simulated, RunRow.simulated == simulated)
         .where(NodeRow.state.not_in([str(state) for state in NOT_PEERS]))
         .group_by(RunRow.node)

@@ -52,7 +52,7 @@ def last_tests() -> dict[str, Tried]:
         .where(
             RunRow.ended_at.is_not(None),
             RunRow.verdict != str(Verdict.SKIPPED),
-            RunRow.started_at >= NodeRow.machine_since,
+            RunRow.machine == NodeRow.machine,
         )
         .group_by(RunRow.node)
     )
@@ -62,7 +62,7 @@ def last_tests() -> dict[str, Tried]:
         .join(NodeRow, NodeRow.name == RunRow.node)
         .outerjoin(last, last.c.node == RunRow.node)
         .where(RunRow.verdict == str(Verdict.SKIPPED), RunRow.state_before.in_([str(state) for state in SERVING]))
-        .where(RunRow.started_at >= NodeRow.machine_since, or_(last.c.ended.is_(None), RunRow.ended_at > last.c.ended))
+        .where(RunRow.machine == NodeRow.machine, or_(last.c.ended.is_(None), RunRow.ended_at > last.c.ended))
         .group_by(RunRow.node)
     )
     with reading() as session:
@@ -77,7 +77,7 @@ def tests_since(node: str, moment: datetime.datetime) -> int:
     ended = (
         select(func.count(RunRow.id))
         .join(NodeRow, NodeRow.name == RunRow.node)
-        .where(RunRow.node == node, RunRow.started_at >= NodeRow.machine_since, RunRow.started_at > moment)
+        .where(RunRow.node == node, RunRow.machine == NodeRow.machine, RunRow.started_at > moment)
         .where(RunRow.ended_at.is_not(None), RunRow.verdict != str(Verdict.SKIPPED))
     )
     with reading() as session:
@@ -87,7 +87,7 @@ def tests_since(node: str, moment: datetime.datetime) -> int:
 def certificate_ends() -> dict[str, datetime.datetime]:
     """{node: when the newest certificate of its present machine ended or ends}, without nodes that have none."""
     query = select(CertificateRow).join(NodeRow, NodeRow.name == CertificateRow.node)
-    query = query.where(CertificateRow.issued_at >= NodeRow.machine_since).order_by(CertificateRow.issued_at)
+    query = query.where(CertificateRow.machine == NodeRow.machine).order_by(CertificateRow.issued_at)
     columns = load_only(CertificateRow.node, CertificateRow.revoked_at, CertificateRow.expires_at)
     with reading() as session:
         return {row.node: row.revoked_at or row.expires_at for row in session.scalars(query.options(columns))}

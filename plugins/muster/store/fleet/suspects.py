@@ -11,7 +11,7 @@ import datetime
 from collections.abc import Collection, Mapping
 from typing import Any
 
-from sqlalchemy import select
+from sqlalchemy import or_, select
 from sqlalchemy.orm import Session
 
 from muster.model.runs import OpenFinding
@@ -21,7 +21,7 @@ from muster.store.database.models import NodeRow, PartRow, PlacementRow, RunRow
 from muster.store.decisions.waivers import marked_now
 from muster.store.machines.parts import current_serials
 from muster_criteria.context.suspicion import makes_suspect
-from muster_criteria.context.waivers import subject_of
+from muster_criteria.context.waivers import CHASSIS, subject_of
 from muster_criteria.model import Action, FaultClass, Finding, Judgement, Severity, Variant
 
 
@@ -44,8 +44,9 @@ def mark(session: Session, run: RunRow, judgement: Judgement, unsure: Collection
         if (subject, finding.id) not in known:
             session.add(
                 SuspectRow(
-                    subject=subject, node=run.node, device=finding.device, stage=judgement.stage, dag_id=run.dag_id,
-                    run_id=run.run_id, since=moment, finding_id=finding.id, finding=_to_json(finding),
+                    subject=subject, node=run.node, machine=run.machine, device=finding.device, stage=judgement.stage,
+                    dag_id=run.dag_id, run_id=run.run_id, since=moment, finding_id=finding.id,
+                    finding=_to_json(finding),
                 )
             )  # fmt: skip
     session.flush()
@@ -57,9 +58,15 @@ def suspects_on(session: Session, node: NodeRow) -> list[OpenFinding]:
     """
     serials = current_serials(session, node.name)
     here = {subject_of(slot, serials): slot for slot in serials}
+    # What the node's own tests found, a part that sits in it now, or a place of its chassis under another name.
+    chassis = [
+        SuspectRow.subject.endswith(f" of {slot} {serials[slot]}", autoescape=True)
+        for slot in set(CHASSIS) & serials.keys()
+    ]
+    near = or_(SuspectRow.node == node.name, SuspectRow.subject.in_(here), *chassis)
     rows = {
         (row.subject, row.finding_id): (row, slot)
-        for row in session.scalars(select(SuspectRow).order_by(SuspectRow.id.desc()))
+        for row in session.scalars(select(SuspectRow).where(near).order_by(SuspectRow.id.desc()))
         if (slot := _slot(row, node, serials, here))
     }
     listed = sorted(rows.values(), key=lambda each: each[0].id)
@@ -95,7 +102,7 @@ def nodes_with_suspects(session: Session) -> frozenset[str]:
 def _slot(row: SuspectRow, node: NodeRow, serials: Mapping[str, str], here: Mapping[str, str]) -> str:
     """Where the suspect sits in this machine; empty where it does not."""
     if not row.subject:
-        return row.device if row.node == node.name and row.since >= node.machine_since else ""
+        return row.device if (row.node, row.machine) == (node.name, node.machine) else ""
     return row.device if row.subject == subject_of(row.device, serials) else here.get(row.subject, "")
 
 

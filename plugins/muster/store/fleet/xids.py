@@ -18,7 +18,7 @@ from muster_criteria.xid.policy import XidEvent
 def recorded(*, node: str = "") -> list[RecordedXid]:
     """All XIDs of current verdicts, oldest first; with ``node``, of its present machine only."""
     query = (
-        select(MeasurementRow, StageRow, RunRow, (RunRow.started_at < NodeRow.machine_since).label("former"))
+        select(MeasurementRow, StageRow, RunRow, (RunRow.machine != NodeRow.machine).label("former"))
         .join(StageRow, MeasurementRow.stage == StageRow.id)
         .join(RunRow, StageRow.run == RunRow.id)
         .join(NodeRow, NodeRow.name == RunRow.node)
@@ -26,7 +26,7 @@ def recorded(*, node: str = "") -> list[RecordedXid]:
         .order_by(StageRow.recorded_at, MeasurementRow.id)
     )
     if node:
-        query = query.where(RunRow.node == node, RunRow.started_at >= NodeRow.machine_since)
+        query = query.where(RunRow.node == node, RunRow.machine == NodeRow.machine)
     with reading() as session:
         return [_record(*row) for row in session.execute(query)]
 

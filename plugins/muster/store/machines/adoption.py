@@ -126,7 +126,7 @@ def _adopt(session: Session, row: NodeRow, actor: str, reason: str) -> str:
         raise IllegalMove(f"{row.name} is in {state}: only a registered node can be adopted", Refusal.STATE)
     _refuse_leased(session, row)
     failed = select(RunRow.run_id).where(
-        RunRow.node == row.name, RunRow.verdict == str(Verdict.FAIL), RunRow.started_at >= row.machine_since
+        RunRow.node == row.name, RunRow.verdict == str(Verdict.FAIL), RunRow.machine == row.machine
     )
     run_id = session.scalar(failed.order_by(RunRow.id.desc()).limit(1))
     if run_id is not None:
@@ -174,7 +174,9 @@ def _begin_anew(session: Session, row: NodeRow, actor: str, reason: str) -> None
         access.write_event(session, row.name, State.REGISTERED, State.REGISTERED, actor, f"replaced: {reason}", stored)
     else:
         access.move(session, row, State.REGISTERED, actor, f"replaced: {reason}", evidence)
-    row.machine_since, row.inconclusive, row.contact_at, row.held_run = access.now(), 0, None, ""
+    row.repaired = access.last_stage(session, row)
+    row.machine, row.machine_since, row.environment = row.machine + 1, access.now(), {}
+    row.inconclusive, row.contact_at, row.held_run = 0, None, ""
 
 
 def _refuse_leased(session: Session, row: NodeRow) -> None:

@@ -93,9 +93,7 @@ def _follow(session: Session, node: NodeRow, slot: str, serial: str, run_ids: li
 
 def _runs_with_serials(session: Session, node: NodeRow) -> list[tuple[str, dict[str, str]]]:
     """(run id, {slot: serial}) of the machine's runs that reported serials, latest first."""
-    query = select(RunRow.run_id, RunRow.identity).where(
-        RunRow.node == node.name, RunRow.started_at >= node.machine_since
-    )
+    query = select(RunRow.run_id, RunRow.identity).where(RunRow.node == node.name, RunRow.machine == node.machine)
     found = ((row.run_id, row.identity.get("serials")) for row in session.execute(query.order_by(RunRow.id.desc())))
     return [(run_id, real_serials(serials)) for run_id, serials in found if isinstance(serials, dict) and serials]
 

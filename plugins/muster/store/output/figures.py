@@ -76,12 +76,12 @@ def fleet() -> FleetFigures:
 
 
 def _nodes(session: Session, now: datetime.datetime) -> tuple[NodeFigures, ...]:
-    this_machine = (RunRow.node == NodeRow.name, RunRow.started_at >= NodeRow.machine_since)
+    this_machine = (RunRow.node == NodeRow.name, RunRow.machine == NodeRow.machine)
     verdict = select(RunRow.verdict).where(RunRow.id == last_run_id())
     passed = select(func.max(RunRow.ended_at)).where(*this_machine, RunRow.verdict == str(Verdict.PASS))
     valid = exists().where(
         CertificateRow.node == NodeRow.name, CertificateRow.revoked == "", CertificateRow.expires_at > now,
-        CertificateRow.issued_at >= NodeRow.machine_since,
+        CertificateRow.machine == NodeRow.machine,
     )  # fmt: skip
     query = select(
         NodeRow.name, NodeRow.sku, NodeRow.rack, NodeRow.state, NodeRow.simulated, NodeRow.shadow,

@@ -160,7 +160,7 @@ def _environments(session: Session) -> dict[str, dict[str, str]]:
         select(func.max(RunRow.id))
         .join(StageRow, StageRow.run == RunRow.id)
         .join(NodeRow, NodeRow.name == RunRow.node)
-        .where(StageRow.stage == "intake", StageRow.measured > 0, RunRow.started_at >= NodeRow.machine_since)
+        .where(StageRow.stage == "intake", StageRow.measured > 0, RunRow.machine == NodeRow.machine)
         .group_by(RunRow.node)
     )
     rows = session.execute(select(RunRow.node, RunRow.environment).where(RunRow.id.in_(latest)))

@@ -27,7 +27,7 @@ def figures(metric: str, labels: Mapping[str, str]) -> dict[str, NodeFigure]:
         .join(NodeRow, NodeRow.name == RunRow.node)
         .where(StageRow.current, StageRow.verdict.in_(CONCLUSIVE))
         .where(StageRow.recorded_at >= access.now() - RECENT)
-        .where(RunRow.started_at >= NodeRow.machine_since)
+        .where(RunRow.machine == NodeRow.machine)
         .group_by(RunRow.node, StageRow.stage)
         .subquery()
     )

@@ -139,7 +139,7 @@ def nodes_with(text: str) -> set[str]:
         .join(NodeRow, NodeRow.name == RunRow.node)
         .where(
             StageRow.current,
-            RunRow.started_at >= NodeRow.machine_since,
+            RunRow.machine == NodeRow.machine,
             ~_superseded(),
             or_(
                 FindingRow.finding_id == text,
@@ -159,7 +159,7 @@ def nodes_with(text: str) -> set[str]:
             .join(StageRow, StageRow.run == RunRow.id)
             .join(NodeRow, NodeRow.name == RunRow.node)
             .join(MeasurementRow, MeasurementRow.stage == StageRow.id)
-            .where(StageRow.current, RunRow.started_at >= NodeRow.machine_since, ~_superseded())
+            .where(StageRow.current, RunRow.machine == NodeRow.machine, ~_superseded())
             .where(MeasurementRow.metric == EVENT, code == number)
         )
     with reading() as session:
@@ -185,7 +185,7 @@ def metric_points(node: str, metric: str) -> list[Point]:
         .join(RunRow, StageRow.run == RunRow.id)
         .join(NodeRow, NodeRow.name == RunRow.node)
         .where(
-            RunRow.node == node, RunRow.started_at >= NodeRow.machine_since, MeasurementRow.metric == metric,
+            RunRow.node == node, RunRow.machine == NodeRow.machine, MeasurementRow.metric == metric,
             MeasurementRow.value.is_not(None), StageRow.current,
         )
         .order_by(MeasurementRow.id.desc())

@@ -20,7 +20,7 @@ from muster.rules.ending import RunFacts
 from muster.settings import settings
 from muster.store.database import access
 from muster.store.database.engine import reading, writing
-from muster.store.database.models import EventRow, JobRow, NodeRow, RunRow, StageRow
+from muster.store.database.models import JobRow, NodeRow, RunRow, StageRow
 from muster.store.database.outgoing import PlaceRow
 from muster.store.database.wanted import follow_state
 from muster.store.decisions import admission, certificates, waivers, withdrawals
@@ -68,7 +68,7 @@ def begin(
                 )
             run = RunRow(
                 dag_id=key.dag_id, run_id=key.run_id, node=node, sku=row.sku, level=level, reason=reason, forced=forced,
-                started_by=started_by, required_stages=list(required_stages), state_before=state,
+                started_by=started_by, required_stages=list(required_stages), state_before=state, machine=row.machine,
                 simulated=row.simulated, started_at=access.now(),
             )  # fmt: skip
             session.add(run)
@@ -83,9 +83,7 @@ def _set_aside(session: Session, run: RunRow, node: NodeRow) -> None:
 
     A FAIL stays until its stage is measured anew.
     """
-    left = select(func.max(EventRow.at)).where(EventRow.node == node.name, EventRow.from_state.in_(map(str, BROKEN)))
-    since = max(filter(None, (node.machine_since, session.scalar(left))))
-    old = update(StageRow).where(StageRow.run == run.id, StageRow.current, StageRow.recorded_at < since)
+    old = update(StageRow).where(StageRow.run == run.id, StageRow.current, StageRow.id <= node.repaired)
     session.execute(old.where(StageRow.verdict != str(Verdict.FAIL)).values(current=False))
 
 
@@ -127,7 +125,7 @@ def finish(key: RunKey, verdict: Verdict, headline: str, *, node: str = "") -> R
         row = access.node_row(session, run.node, lock=True)
         if run.ended_at is not None and run.verdict == verdict:
             return access.to_run(run)
-        run.verdict, run.headline, run.ended_at = str(verdict), headline, access.now()
+        run.verdict, run.headline, run.ended_at = str(verdict), headline, max(access.now(), run.started_at)
         session.flush()
         if access.holds(session, row.name, key):
             close(session, run, row, verdict)
@@ -167,7 +165,7 @@ def find(
     if node:
         query = query.where(RunRow.node == node)
     if this_machine:
-        query = query.join(NodeRow, NodeRow.name == RunRow.node).where(RunRow.started_at >= NodeRow.machine_since)
+        query = query.join(NodeRow, NodeRow.name == RunRow.node).where(RunRow.machine == NodeRow.machine)
     with reading() as session:
         return [access.to_run(row) for row in session.scalars(query)]
 
@@ -180,9 +178,9 @@ def last_run_id() -> ScalarSelect[int]:
     found = aliased(RunRow)
     return (
         select(found.id)
-        .where(found.node == NodeRow.name, found.started_at >= NodeRow.machine_since)
+        .where(found.node == NodeRow.name, found.machine == NodeRow.machine)
         .where(found.ended_at.is_not(None), found.verdict != str(Verdict.SKIPPED))
-        .order_by(found.ended_at.desc())
+        .order_by(found.id.desc())
         .limit(1)
         .correlate(NodeRow)
         .scalar_subquery()

@@ -129,6 +129,8 @@ def _observe(session: Session, run: RunRow, node: NodeRow, result: StageResult) 
         run.simulated = True
     run.identity = {**run.identity, **result.identity}
     run.environment = {**run.environment, **result.environment}
+    if run.environment and run.machine == node.machine:
+        node.environment = run.environment
     certificates.compare(session, node, result.environment)
     node.contact_at = access.now()
     return swapped
@@ -143,7 +145,8 @@ def _stage_row(
     attempts: int,
 ) -> StageRow:
     return StageRow(
-        run=run.id, stage=judgement.stage, level=judgement.level, current=True, **_verdict_columns(judgement),
+        run=run.id, node=run.node, machine=run.machine, stage=judgement.stage, level=judgement.level, current=True,
+        **_verdict_columns(judgement),
         simulated=judgement.simulated or (result is not None and result.simulated),
         attempts=attempts, recorded_at=access.now(),
         started_at=_moment(result.started_at) if result else None,

@@ -1,0 +1,77 @@
+"""What is asked of a node costs the same at any age of it."""
+
+from __future__ import annotations
+
+import collections
+from collections.abc import Callable
+
+import pytest
+from sqlalchemy import event
+from sqlalchemy.orm import Mapper
+
+from muster import store
+from muster.model.stages import STAGES
+from muster.model.states import State
+from muster.store.database.base import Base
+from muster_criteria.model import Verdict
+from tests.muster import fleet
+
+NODE = "gpu-0001"
+ASKED: dict[str, Callable[[], object]] = {
+    "gate": lambda: store.admission.decision(NODE),
+    "findings": lambda: store.verdicts.open_findings(NODE),
+    "last run": lambda: store.runs.last(NODE),
+    "versions": lambda: store.certificates.versions_of([NODE]),
+    "tests": store.verdicts.stage_tests,
+}
+
+
+def qualify(number: int) -> None:
+    """One whole qualification of the node, with a warning and charts."""
+    lease = fleet.begin(NODE, f"run-{number}", level="long")
+    for stage in STAGES:
+        store.runs.begin_stage(lease.key, stage)
+        result, raw = fleet.result(stage, environment={"driver": "580.65"})
+        judged = fleet.judgement(stage, Verdict.PASS, level="long")
+        store.stages.record(lease.key, result, judged, raw + b" " * number, fleet.telemetry(20))
+    store.runs.finish(lease.key, Verdict.PASS, "as the SKU demands")
+    store.leases.release(lease.key, "over")
+
+
+def loaded(ask: Callable[[], object]) -> tuple[collections.Counter[str], set[str]]:
+    """How many rows of each table are read, and which of their columns."""
+    counts: collections.Counter[str] = collections.Counter()
+    columns: set[str] = set()
+
+    def note(row: Base, _context: object) -> None:
+        counts[row.__tablename__] += 1
+        columns.update(f"{row.__tablename__}.{name}" for name in vars(row))
+
+    event.listen(Mapper, "load", note)
+    try:
+        ask()
+    finally:
+        event.remove(Mapper, "load", note)
+    return counts, columns
+
+
+@pytest.mark.both_dialects
+def test_what_is_read_of_a_node_does_not_grow_with_its_age_and_has_no_charts(fleet_db: str) -> None:
+    store.nodes.add(fleet.new_node())
+    qualify(0)
+    store.nodes.move(NODE, State.PRODUCTION, "Petra", "the certificate is of interest")
+    young = {name: loaded(ask) for name, ask in ASKED.items()}
+    for number in range(1, 4):
+        qualify(number)
+    for name, ask in ASKED.items():
+        counts, columns = loaded(ask)
+        assert counts == young[name][0], name
+        assert "stages.charts" not in columns, name
+
+
+def test_a_verdict_stored_with_charts_is_reported_with_them(fleet_db: str) -> None:
+    store.nodes.add(fleet.new_node())
+    qualify(0)
+    run = store.runs.last(NODE)
+    assert run is not None
+    assert all(stage.telemetry for stage in store.reporting.run(run.key).stages)
