@@ -29,11 +29,13 @@ def assemble(
     *,
     run_url: str | None,
     now: datetime.datetime,
+    attached: bool = True,
 ) -> RunReport:
     """Returns the report of a run.
 
     ``stages``: by name, those that have a verdict. ``jobs``: the latest job of each stage that was begun. ``facts``:
-    (identity, environment) of the node in the run. ``waivers``: a sentence each.
+    (identity, environment) of the node in the run. ``waivers``: a sentence each. ``attached``: with its JSON, which
+    takes longer than all the rest.
     """
     listed = tuple(stages[name] for name in in_order(stages))
     report = RunReport(
@@ -48,7 +50,7 @@ def assemble(
         waivers=tuple(waivers), shadow=node.shadow, forced=_forced(run), run_url=run_url,
         why_held=run.why_held, breaker=f"{breaker.state}: {breaker.sentence}",
     )  # fmt: skip
-    return dataclasses.replace(report, result_json=report_json(report))
+    return dataclasses.replace(report, result_json=report_json(report)) if attached else report
 
 
 def _forced(run: Run) -> str | None:
@@ -59,7 +61,8 @@ def _forced(run: Run) -> str | None:
 
 def report_json(report: RunReport) -> str:
     """Returns the report as JSON, schema "muster.report/1", without the charts' points."""
-    content = dataclasses.asdict(report)
+    stages = tuple(dataclasses.replace(stage, telemetry=()) for stage in report.stages)
+    content = dataclasses.asdict(dataclasses.replace(report, stages=stages, result_json=""))
     del content["result_json"]
     for stage in content["stages"]:
         del stage["telemetry"]

@@ -126,7 +126,7 @@ def node(
     runs = store.runs.find(node=name, limit=RUNS_MAX)
     ended, now = store.runs.last(name), datetime.datetime.now(datetime.UTC)
     newest = next((each for each in runs if each.ended_at), None)
-    last = store.reporting.run(ended.key, node=name) if ended else None
+    last = store.reporting.run(ended.key, node=name, attached=False) if ended else None
     certificates, parts = store.certificates.of_node(name, EVENTS_MAX), store.parts.of_node(name)
     observed = [each for stage in last.stages for each in stage.judgement.observations] if last else []
     figures = plots.strips(observed, peers.bands(last) if last else {}, judged_only=False)
@@ -238,7 +238,7 @@ def run(request: Request, dag_id: str, run_id: str, about: Annotated[str, Depend
     if node := _one_node([each.node for each in members], about):
         return RedirectResponse(f"{rendering.base(request)}{PREFIX}/node/{quote(node, safe='')}", status_code=303)
     ended = [each.node for each in members if each.ended_at]
-    found = block.of_reports([store.reporting.run(RunKey(dag_id, run_id), node=node) for node in ended])
+    found = block.of_reports([store.reporting.run(RunKey(dag_id, run_id), node=node, attached=False) for node in ended])
     at_work = [each.node for each in members if not each.ended_at]
     return rendering.render(request, "block.html.j2", dag_id=dag_id, run_id=run_id, at_work=at_work, block=found)
 
@@ -273,7 +273,7 @@ def _report_of(what: str) -> RunReport:
         if ended is None:
             raise UnknownRun(f"no run of {node} has ended yet")
         dag_id, run_id = ended.dag_id, ended.run_id
-    return store.reporting.run(RunKey(dag_id, run_id), node=node)
+    return store.reporting.run(RunKey(dag_id, run_id), node=node, attached=False)
 
 
 def report(

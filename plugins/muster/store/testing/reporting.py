@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from sqlalchemy import select
-from sqlalchemy.orm import Session
+from sqlalchemy.orm import Session, undefer
 
 from muster.model.runs import RunKey
 from muster.model.stages import in_order
@@ -21,12 +21,16 @@ from muster_criteria.model import Coverage, Finding, Gap, Judgement, Lack, Obser
 from muster_reports.model import RunReport, StageReport
 
 
-def run(key: RunKey, *, run_url: str | None = None, node: str = "") -> RunReport:
-    """Everything a report of the run shows, of ``node`` if it tests several. Raises UnknownRun."""
+def run(key: RunKey, *, run_url: str | None = None, node: str = "", attached: bool = True) -> RunReport:
+    """Everything a report of the run shows, of ``node`` if it tests several; ``attached``: its JSON too.
+
+    Raises UnknownRun.
+    """
     with reading() as session:
         run = access.run_row(session, key, node)
         row = access.node_row(session, run.node)
-        stages = session.scalars(select(StageRow).where(StageRow.run == run.id, StageRow.current))
+        query = select(StageRow).where(StageRow.run == run.id, StageRow.current).options(undefer(StageRow.charts))
+        stages = session.scalars(query)
         jobs = session.scalars(select(JobRow).where(JobRow.run == run.id).order_by(JobRow.id))
         return building.assemble(
             access.to_run(run),
@@ -38,6 +42,7 @@ def run(key: RunKey, *, run_url: str | None = None, node: str = "") -> RunReport
             breaker_now(session, simulated=run.simulated),
             run_url=run_url,
             now=access.now(),
+            attached=attached,
         )
 
 
