@@ -1,9 +1,11 @@
 #!/bin/sh
 # Slurm reports jobs that crashed to Muster: EpilogSlurmctld=/etc/slurm/muster_epilog.sh in slurm.conf (runs as SlurmUser).
 # A job that ended by a signal (other than Slurm's own SIGTERM and SIGKILL) is reported with its nodes, and each of them
-# takes the whole test when it is idle. The same file on the nodes, as Epilog, reports the GPU driver's errors since the last job.
+# takes the whole test when it is idle. The same file on the nodes, as Epilog, reports the GPU driver's errors since the last
+# job; Muster's health sweep reads those by itself every ten minutes, so that is only for who wants to know sooner.
 # Settings: /etc/slurm/muster_epilog.conf, readable by its user alone, with
-#   AIRFLOW=https://airflow.example.org   CLUSTER=alpha   LOGIN=slurm   PASSWORD=…   (optional: XIDS="command that prints them")
+#   MUSTER=https://airflow.example.org/muster-api   TOKEN=…   (optional: XIDS="command that prints them")
+# The token can report, and nothing else (docs/starting-tests.md); it is no login of Airflow.
 # It never delays or fails a job: it ends at once, and reports in the background, with deadlines.
 set -u
 PATH=/usr/local/sbin:/usr/sbin:/sbin:/usr/local/bin:/usr/bin:/bin
@@ -11,18 +13,12 @@ PATH=/usr/local/sbin:/usr/sbin:/sbin:/usr/local/bin:/usr/bin:/bin
 # Kernel messages that no earlier epilog has read.
 : "${XIDS:=journalctl --dmesg --quiet --output cat --cursor-file=/var/lib/muster-epilog.cursor --grep 'NVRM: Xid'}"
 
-ask() { curl --silent --show-error --fail --max-time 20 --retry 3 --header 'Content-Type: application/json' "$@"; }
-
-send() { # the content of "extra", JSON
+send() { # one report, JSON
     folder=$(mktemp -d) || return
-    token=$(printf '{"username": "%s", "password": "%s"}' "$LOGIN" "$PASSWORD" | ask --data @- "$AIRFLOW/auth/token" |
-        sed -n 's/.*"access_token": *"\([^"]*\)".*/\1/p')
     # In a file of mode 0600, since the arguments of a program are public.
-    (umask 077 && printf 'Authorization: Bearer %s\n' "$token" >"$folder/header")
-    asset=$(ask --header "@$folder/header" "$AIRFLOW/api/v2/assets?name_pattern=muster_node_report" |
-        tr '{,' '\n\n' | sed -n 's/^ *"id": *\([0-9][0-9]*\).*/\1/p' | head -n 1)
-    printf '{"asset_id": %s, "extra": %s}' "$asset" "$1" |
-        ask --header "@$folder/header" --data @- "$AIRFLOW/api/v2/assets/events" >/dev/null
+    (umask 077 && printf 'Authorization: Bearer %s\nContent-Type: application/json\n' "$TOKEN" >"$folder/header")
+    printf '%s' "$1" | curl --silent --show-error --fail --max-time 20 --retry 3 --header "@$folder/header" \
+        --data @- "$MUSTER/v1/reports" >/dev/null
     rm -rf "$folder"
 }
 
@@ -33,14 +29,14 @@ report_crash() {
     [ "$signal" -eq 0 ] && [ "$status" -gt 128 ] && signal=$((status - 128))
     case $signal in 0 | 2 | 9 | 15) return ;; esac
     nodes=$(scontrol show hostnames "$SLURM_JOB_NODELIST" | sed 's/.*/"&"/' | paste -sd, -)
-    send "{\"id\": \"crash-$CLUSTER-$SLURM_JOB_ID\", \"kind\": \"job_crash\", \"cluster\": \"$CLUSTER\", \"nodes\": [$nodes],
-        \"job\": \"$SLURM_JOB_ID\", \"user\": \"$SLURM_JOB_USER\", \"text\": \"ended by signal $signal\"}"
+    send "{\"check\": \"job_crash\", \"nodes\": [$nodes],
+        \"value\": \"job $SLURM_JOB_ID of $SLURM_JOB_USER ended by signal $signal\"}"
 }
 
 report_xids() {
     eval "$XIDS" | sed -n 's/.*NVRM: Xid ([^)]*): *\([0-9][0-9]*\).*/\1/p' | sort -un | while read -r code; do
-        send "{\"id\": \"xid-$code-$CLUSTER-$SLURM_JOB_ID\", \"kind\": \"xid\", \"code\": $code, \"cluster\": \"$CLUSTER\",
-            \"nodes\": [\"$SLURMD_NODENAME\"], \"job\": \"$SLURM_JOB_ID\", \"user\": \"$SLURM_JOB_USER\"}"
+        send "{\"check\": \"xid/$code\", \"node\": \"$SLURMD_NODENAME\",
+            \"value\": \"after job $SLURM_JOB_ID of $SLURM_JOB_USER\"}"
     done
 }
 

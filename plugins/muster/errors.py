@@ -83,6 +83,8 @@ class Refusal(enum.StrEnum):
     """No answer of a person is recorded for the question."""
     NOT_PAUSED = "not_paused"
     NOT_PROVISIONAL = "not_provisional"
+    BREAKER = "breaker"
+    """The circuit breaker holds it: a person decides."""
     BY_EVENT = "by_event"
     """An event changes no node."""
 

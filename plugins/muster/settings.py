@@ -190,6 +190,20 @@ class _Observing(pydantic.BaseModel):
     )
 
 
+class _Health(pydantic.BaseModel):
+    """Health between tests: the sweep over nodes in service, and who else may report about them."""
+
+    sweep_nodes: int = pydantic.Field(
+        default=100, ge=1, le=2000, description="nodes that a sweep reads at once, each over one SSH connection"
+    )
+    sweep_seconds: float = pydantic.Field(default=45.0, ge=5, description="seconds the sweep of one node may take")
+    report_sources: dict[str, dict[str, Any]] = pydantic.Field(
+        default={},
+        description="programs that may report observations, and nothing else, as JSON {name: {sha256: hash of its "
+        "token, cluster, form, nodes, most, per_minute}}",
+    )
+
+
 class _Retention(pydantic.BaseModel):
     """Retention: for how long data is kept."""
 
@@ -215,7 +229,7 @@ class _Retention(pydantic.BaseModel):
 
 
 class Settings(
-    _Retention, _Observing, _Schedulers, _Breaker, _Revalidation, _Admission, _Mail, _Airflow, _Nodes, _Files,
+    _Retention, _Health, _Observing, _Schedulers, _Breaker, _Revalidation, _Admission, _Mail, _Airflow, _Nodes, _Files,
     BaseSettings,
 ):  # fmt: skip
     """The controller's settings; each is read from the environment variable MUSTER_<NAME>."""
@@ -285,6 +299,7 @@ GROUPS: tuple[type[pydantic.BaseModel], ...] = (
     _Breaker,
     _Schedulers,
     _Observing,
+    _Health,
     _Retention,
 )
 """The settings by what they are about; the first words of each docstring are its title."""

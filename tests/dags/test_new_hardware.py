@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import contextlib
 import datetime
+import json
 from pathlib import Path
 from typing import Any
 
+import jinja2
 import pytest
+import yaml
 from airflow.sdk.exceptions import AirflowException, AirflowFailException, AirflowSkipException
 
 from muster import store
@@ -18,6 +22,8 @@ from muster_demo.services import free_port
 from tests.muster.fleet import host_key
 from tests.support.refusals import caused
 
+EXAMPLES = Path(__file__).resolve().parents[2] / "docs" / "examples"
+NODE = "gpu-0001"
 KEY = "gpu-0001__PO-4711"
 LINE = {"host": "10.0.0.1", "sku": "h100-sxm-8", "host_key": host_key("gpu-0001"), "pool": "rack-7"}
 
@@ -121,3 +127,22 @@ def test_a_node_that_does_not_answer_yet_is_tried_again(fleet: Path) -> None:
         arrival.receive(KEY, [{"inventory": line}], never)
     assert not isinstance(refused.value, AirflowFailException)
     assert store.nodes.find() == []
+
+
+def test_netbox_announces_a_staged_device_once(fleet: Path) -> None:
+    """The payload is shaped as NetBox's documentation of webhooks shows it."""
+    example = yaml.safe_load((EXAMPLES / "netbox_webhook.yaml").read_text())
+    data = {
+        "id": 17, "name": NODE, "status": {"value": "staged"}, "rack": {"name": "r12"},
+        "primary_ip": {"address": "10.0.0.1/24"}, "custom_fields": {"muster_sku": "h100-sxm-8"},
+    }  # fmt: skip
+    made = jinja2.Template(example["webhook"]["body_template"]).render(event="updated", model="device", data=data)
+    event = json.loads(made)
+    event["extra"]["inventory"]["host_key"] = host_key(NODE)  # no host answers here
+    started: list[str] = []
+    for _ in range(2):
+        with contextlib.suppress(arrival.AirflowSkipException):
+            run = arrival.receive(event["partition_key"], [event["extra"]], started.__contains__)
+            started.append(run["trigger_run_id"])
+    assert started == ["gpu-0001__delivery-netbox-17"]
+    assert (store.nodes.get(NODE).host, store.nodes.get(NODE).rack) == ("10.0.0.1", "r12")

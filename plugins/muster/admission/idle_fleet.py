@@ -50,7 +50,7 @@ def known(nodes: Sequence[Node], now: datetime.datetime) -> Known:
     idle = service.idle([node.name for node in nodes if node.state is State.PRODUCTION])
     signs = dict(store.signs.collect(now - SIGNS_FOR))
     due: dict[str, tuple[str, datetime.datetime | None]] = {}  # why a test is requested, and since when
-    for node, each in store.reported.since(now - SIGNS_FOR).items():
+    for node, each in store.health.reported(now - SIGNS_FOR).items():
         sign = signs.get(node, Signs())
         signs[node] = dataclasses.replace(sign, xids=sign.xids + each.xids)
         if each.urgent_at and not _whole_test_since(each.urgent_at, tested.get(node, {})):

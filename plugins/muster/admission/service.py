@@ -269,7 +269,8 @@ def _end_corrupted_jobs(change: Place, backend: AdmissionBackend) -> None:
     if backend.end_jobs is None or change.state is not State.QUARANTINE:
         return
     found = [each.finding for each in store.verdicts.open_findings(change.node) if not each.finding.waived]
-    if not any(each.metric in CORRUPTION and each.severity is Severity.CRITICAL for each in found):
+    corrupts = any(each.metric in CORRUPTION and each.severity is Severity.CRITICAL for each in found)
+    if not corrupts and store.health.corrupting(change.node) is None:
         return
     for job in backend.end_jobs(change.name):
         sentence = f"job {job} was ended on it, since it corrupts data (end_corrupted_jobs of {change.cluster})"

@@ -9,7 +9,7 @@ from fastapi import FastAPI, Header, HTTPException, Request, Response
 from fastapi.responses import JSONResponse
 
 from muster import store
-from muster.api import metrics, read
+from muster.api import metrics, read, reports
 from muster.errors import DatabaseNotReady, MusterError
 from muster.settings import Settings, settings
 
@@ -20,6 +20,7 @@ def create_app() -> FastAPI:
     """The app, without the pages of FastAPI that would describe it to anonymous callers."""
     app = FastAPI(title="Muster", docs_url=None, redoc_url=None, openapi_url=None)
     app.get("/metrics", response_class=Response)(show_metrics)
+    app.post("/v1/reports")(reports.receive)
     app.include_router(read.router)
     app.add_exception_handler(MusterError, _sentence)
     return app

@@ -22,7 +22,8 @@ class Evidence:
     ``adopted`` and ``replaced``: the person took over a machine that serves already, or put another one in its place;
     set by the records' functions of these names alone. ``held``: the run's verdict is held by the
     circuit breaker or for a common cause. ``nothing_new``: the run tests a node in service, and gives no reason to end
-    that (``ending.RunFacts.nothing_new``). Both are set by the records alone, when they close that run.
+    that (``ending.RunFacts.nothing_new``). Both are set by the records alone, when they close that run. ``observed``:
+    the observation between tests for which the health policy takes it out of service.
     """
 
     run: RunKey | None = None
@@ -36,6 +37,7 @@ class Evidence:
     replaced: bool = False
     held: bool = False
     nothing_new: bool = False
+    observed: str = ""
 
 
 @dataclasses.dataclass(frozen=True)

@@ -19,7 +19,7 @@ _HOST = re.compile(rf"{_LABEL}(?:\.{_LABEL})*\.?")
 HOST_CHARACTERS = 253
 
 NOT_PERSONS = frozenset(
-    {"", "muster", "airflow", "system", "scheduler", "housekeeping"}
+    {"", "muster", "airflow", "system", "scheduler", "housekeeping", "health"}
     | {"root", "admin", "administrator", "anonymous", "nobody"}
 )
 """Actors that are programs or shared accounts: no decision is accepted under these names."""

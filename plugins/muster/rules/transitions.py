@@ -31,6 +31,7 @@ class Need(enum.Enum):
     FULL_PASS = "a full-coverage PASS"
     HELD = "a verdict that is held"
     NOTHING_NEW = "a run that gives no reason to end its service"
+    OBSERVED = "an observation for which the health policy ends its service"
     PERSON = "a named person with a reason"
     ADOPTION = "a named person who adopts it, in shadow mode, with a reason"
     REPLACEMENT = "a named person who replaces the machine, with a reason"
@@ -54,6 +55,8 @@ class Need(enum.Enum):
             return bool(evidence.run) and evidence.held
         if self is Need.NOTHING_NEW:
             return bool(evidence.run) and evidence.nothing_new
+        if self is Need.OBSERVED:
+            return bool(evidence.observed)
         if self is Need.ADOPTION and not evidence.adopted:
             return False
         if self is Need.REPLACEMENT and not evidence.replaced:
@@ -94,7 +97,8 @@ def _transitions() -> dict[tuple[State, State], tuple[Need, ...]]:
         table[state, s.REGISTERED] = (n.RUN_OVER, n.QUALIFYING, n.HELD, n.PERSON)
     for state in s:
         if state not in (*BROKEN, s.RETIRED):
-            table[state, s.QUARANTINE] = (n.FAIL, n.BUDGET, n.PERSON)
+            observed = (n.OBSERVED,) if state in SERVING else ()
+            table[state, s.QUARANTINE] = (n.FAIL, n.BUDGET, *observed, n.PERSON)
         if state is not s.RETIRED:
             table[state, s.RETIRED] = (n.PERSON,)
         if state not in (s.REGISTERED, s.RETIRED):
@@ -253,6 +257,8 @@ def _lacks(evidence: Evidence) -> str:
     if evidence.verdict:
         coverage = "full" if evidence.full_coverage else "not full"
         have.append(f"verdict {evidence.verdict} with coverage {coverage}")
+    if evidence.observed:
+        have.append(f"observation {evidence.observed}")
     if evidence.person:
         have.append(f"{evidence.person}" + ("" if evidence.reason.strip() else " without a reason"))
     return f"there is only {', '.join(have)}" if have else "there is no such evidence"

@@ -19,6 +19,7 @@ from muster.store.decisions import waivers as waivers
 from muster.store.decisions import withdrawals as withdrawals
 from muster.store.fleet import failures as failures
 from muster.store.fleet import goldens as goldens
+from muster.store.fleet import health as health
 from muster.store.fleet import kernel_events as kernel_events
 from muster.store.fleet import latest as latest
 from muster.store.fleet import measured as measured
@@ -34,7 +35,6 @@ from muster.store.machines import leases as leases
 from muster.store.machines import nodes as nodes
 from muster.store.machines import parts as parts
 from muster.store.machines import pauses as pauses
-from muster.store.machines import reported as reported
 from muster.store.output import export as export
 from muster.store.output import figures as figures
 from muster.store.output import ledger as ledger

@@ -12,6 +12,7 @@ from muster.model.states import State
 from muster.settings import settings
 from muster.store.database.digests import DigestRow, SuspectRow
 from muster.store.database.engine import reading, writing
+from muster.store.database.health import HealthRow
 from muster.store.database.models import (
     ArtifactRow,
     EventRow,
@@ -29,6 +30,8 @@ from muster.store.testing import stages
 
 OUTBOX_DAYS = 30
 """Mails are kept so long after they were sent, or refused by the mail server."""
+HEALTH_DAYS = 365
+"""Observations between tests are kept so long after they were seen last; what they caused is in the events."""
 SNAPSHOTS_DAYS = 90
 """Peer snapshots that no kept verdict cites, and that are not the newest, are kept so long."""
 DIGESTS_DAYS = 730
@@ -40,11 +43,11 @@ BATCH = 200
 def apply(now: datetime.datetime | None = None, *, dry_run: bool = False) -> Purged:
     """Delete what the MUSTER_RETENTION_* settings no longer keep, or only count it; returns how much that is.
 
-    Raw telemetry, raw results, digests, and mails that were sent or refused go by their own age, measurements by their
-    stage's, runs by their end, but for those whose verdict is held, parts and suspicions of them by when they were last
-    in a node, events by their own age and leases by their end. Verdicts and findings stay as long as their run; nodes,
-    goldens and SKU revisions for ever; peer snapshots as long as a verdict that is kept cites them, and the newest of
-    each kind.
+    Raw telemetry, raw results, digests, mails that were sent or refused, and observations between tests go by their own
+    age, measurements by their stage's, runs by their end, but for those whose verdict is held, parts and suspicions of
+    them by when they were last in a node, events by their own age and leases by their end. Verdicts and findings stay
+    as long as their run; nodes, goldens and SKU revisions for ever; peer snapshots as long as a verdict that is kept
+    cites them, and the newest of each kind.
     """
     moment = now or datetime.datetime.now(datetime.UTC)
     keep = settings()
@@ -75,6 +78,7 @@ def apply(now: datetime.datetime | None = None, *, dry_run: bool = False) -> Pur
         since = before(keep.retention_events_days)
         events = purge(EventRow.id, select(EventRow.id).where(EventRow.at < since))
         purge(LeaseRow.id, select(LeaseRow.id).where(LeaseRow.released_at < since))
+    purge(HealthRow.id, select(HealthRow.id).where(HealthRow.last_seen < before(HEALTH_DAYS)))
     mails_over = or_(*(at < before(OUTBOX_DAYS) for at in (OutboxRow.sent_at, OutboxRow.parked_at)))
     return Purged(
         telemetry=purge(ArtifactRow.id, _artifacts(before(keep.retention_telemetry_days), stages.TELEMETRY)),

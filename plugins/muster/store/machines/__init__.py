@@ -1,1 +1,1 @@
-"""Nodes and their parts: enrolled, adopted, moved, leased by a run, paused, reported about."""
+"""Nodes and their parts: enrolled, adopted, moved, leased by a run, paused."""

@@ -1,0 +1,141 @@
+"""The forms in which other programs report: Muster's own, Alertmanager's webhook, events of NVSentinel and of gpud.
+
+The last three follow the schemas that those projects publish (Alertmanager's webhook version 4; NVSentinel's
+``HealthEvent`` as JSON; gpud's list of components with events). None was tried against a running NVSentinel or gpud.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from typing import Annotated, Any
+
+import pydantic
+
+from muster.integration.report_sources import Form
+from muster.model.health import Seen
+from muster_criteria.xid.policy import XidSeverity
+
+NODES_MAX = 20_000
+_OTHER = re.compile(r"[^A-Za-z0-9_.:/-]+")
+
+Check = Annotated[str, pydantic.Field(pattern=r"^[a-z0-9][A-Za-z0-9_.:/-]{0,79}$")]
+Text = Annotated[str, pydantic.Field(max_length=1000)]
+Name = Annotated[str, pydantic.Field(max_length=200)]
+
+
+class Reported(pydantic.BaseModel):
+    """One observation in Muster's own form. ``node``, or ``nodes`` that show the same. ``bad``: of a state, whether it
+    is bad now; left out for an event. ``severity``: as in the XID policy; an XID's is given by the node's SKU.
+    """
+
+    model_config = pydantic.ConfigDict(extra="forbid", frozen=True)
+
+    check: Check
+    node: Name = ""
+    nodes: Annotated[tuple[Name, ...], pydantic.Field(max_length=NODES_MAX)] = ()
+    device: Annotated[str, pydantic.Field(pattern=r"^[a-z0-9][A-Za-z0-9:._/-]{0,59}$")] = "node"
+    part: Annotated[str, pydantic.Field(max_length=200)] = ""
+    value: Text = ""
+    count: Annotated[int, pydantic.Field(ge=1, le=1_000_000)] = 1
+    bad: bool | None = None
+    severity: XidSeverity | None = None
+    boot_id: Annotated[str, pydantic.Field(max_length=64)] = ""
+
+    @pydantic.model_validator(mode="after")
+    def _names_nodes(self) -> Reported:
+        if not self.node and not self.nodes:
+            raise ValueError("name a node")
+        return self
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """The nodes, each once."""
+        return tuple(dict.fromkeys((*((self.node,) if self.node else ()), *self.nodes)))
+
+    @property
+    def seen(self) -> Seen:
+        """As it is recorded."""
+        severity = str(self.severity or "")
+        return Seen(self.check, self.device, self.part, self.value, self.count, severity, None, self.bad)
+
+
+def read(form: Form, body: Any, node: str = "") -> Iterator[Reported | str]:
+    """Yields the reports of a body; for one that cannot be used, a sentence. ``node``: of a form that names none."""
+    for given in _given(form, body, node):
+        try:
+            yield Reported.model_validate(given)
+        except pydantic.ValidationError as error:
+            first = error.errors(include_input=False, include_url=False)[0]
+            key = ".".join(str(part) for part in first["loc"]) or "a report"
+            yield f"{key}: {first['msg'].removeprefix('Value error, ')}"
+
+
+def _given(form: Form, body: Any, node: str) -> Iterator[Any]:
+    if form == "alertmanager":
+        yield from map(_alert, _list(body, "alerts"))
+    elif form == "nvsentinel":
+        yield from map(_sentinel, _list(body, "events"))
+    elif form == "gpud":
+        for component in _list(body, "components"):
+            for event in _list(component, "events"):
+                yield _gpud(str(_of(component, "component")), event, node)
+    else:
+        yield from _list(body, "reports")
+
+
+def _list(body: Any, name: str) -> list[Any]:
+    """The list under a name, or the body itself: several, or one."""
+    found = body.get(name, [body]) if isinstance(body, dict) else body
+    return found if isinstance(found, list) else [found]
+
+
+def _of(value: Any, *names: str) -> Any:
+    """The first value under one of these names, "" for none."""
+    known = value if isinstance(value, dict) else {}
+    return next((known[name] for name in names if known.get(name) not in (None, "")), "")
+
+
+def _named(kind: str, name: Any) -> str:
+    return f"{kind}/{_OTHER.sub('-', str(name))[:70]}"
+
+
+def _alert(alert: Any) -> dict[str, Any]:
+    labels, notes = _of(alert, "labels"), _of(alert, "annotations")
+    severity = {"critical": "ISOLATE", "error": "RESET", "warning": "MONITOR"}.get(str(_of(labels, "severity")).lower())
+    return {
+        "check": _named("alert", _of(labels, "alertname")),
+        "node": re.sub(r":\d+$", "", str(_of(labels, "node", "nodename", "hostname", "Hostname", "instance"))),
+        "value": str(_of(notes, "summary", "description", "message"))[:1000],
+        "severity": severity,
+        "bad": _of(alert, "status") != "resolved",
+    }
+
+
+def _sentinel(event: Any) -> dict[str, Any]:
+    name = str(_of(event, "checkName", "check_name"))
+    codes = _of(event, "errorCode", "error_code")
+    code = str(codes[0]) if isinstance(codes, list) and codes else str(codes or "")
+    xid = "xid" in name.lower() and code.isdecimal()
+    healthy, fatal = bool(_of(event, "isHealthy", "is_healthy")), bool(_of(event, "isFatal", "is_fatal"))
+    entities = _of(event, "entitiesImpacted", "entities_impacted")
+    parts = " ".join(f"{_of(each, 'entityType', 'entity_type')} {_of(each, 'entityValue', 'entity_value')}"
+                     for each in entities if isinstance(entities, list))  # fmt: skip
+    return {
+        "check": f"xid/{code}" if xid and not healthy else _named("event", name),
+        "node": str(_of(event, "nodeName", "node_name")),
+        "part": parts[:200],
+        "value": str(_of(event, "message"))[:1000],
+        "severity": "ISOLATE" if fatal else "MONITOR",
+        "bad": None if xid and not healthy else not healthy,
+    }
+
+
+def _gpud(component: str, event: Any, node: str) -> dict[str, Any]:
+    severity = {"fatal": "ISOLATE", "critical": "RESET", "warning": "MONITOR"}.get(str(_of(event, "type")).lower())
+    return {
+        "check": _named("event", f"{component}/{_of(event, 'name')}"),
+        "node": node,
+        "value": str(_of(event, "message"))[:1000],
+        "severity": severity,
+    }

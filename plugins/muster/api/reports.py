@@ -1,0 +1,155 @@
+"""``POST /v1/reports``: observations of nodes from outside, by a token that can only report.
+
+No login of Airflow: who has the token can add observations of the nodes that its source may name, at a bounded rate,
+and cause no more than its source's ``most``. Bodies are bounded while they are read.
+"""
+
+from __future__ import annotations
+
+import collections
+import dataclasses
+import json
+import threading
+import time
+from typing import Annotated, Any
+
+import pydantic
+from fastapi import Header, HTTPException, Query, Request
+from fastapi.concurrency import run_in_threadpool
+
+from muster import store
+from muster.api import report_forms
+from muster.errors import MusterError, UnknownNode
+from muster.integration import report_sources
+from muster.integration.report_sources import Source
+from muster.judging import health
+from muster.model.health import Report, Seen
+
+BODY_MAX = 1024 * 1024
+REPORTS_MAX = 5000
+"""Reports of one node each that one body may hold."""
+PROBLEMS_SHOWN = 20
+
+
+class Accepted(pydantic.BaseModel):
+    """How many observations were accepted, of how many nodes; ``refused``: why others were not, the first of them."""
+
+    accepted: int
+    nodes: int
+    refused: list[str]
+
+
+class Rates:
+    """How many reports each source has left in this process: filled evenly, to what it may send in a minute."""
+
+    def __init__(self) -> None:
+        self._left: dict[str, tuple[float, float]] = {}
+        self._lock = threading.Lock()
+
+    def take(self, name: str, per_minute: int, count: int) -> float:
+        """Takes ``count`` reports. Returns 0, or after how many seconds to try again: then nothing was taken."""
+        now = time.monotonic()
+        with self._lock:
+            left, at = self._left.get(name, (float(per_minute), now))
+            left = min(left + (now - at) * per_minute / 60.0, float(per_minute))
+            # More than a minute's worth at once empties the store, rather than never being accepted.
+            wanted = min(count, per_minute)
+            enough = left >= wanted
+            self._left[name] = (left - wanted if enough else left), now
+            return 0.0 if enough else (wanted - left) * 60.0 / per_minute
+
+
+rates = Rates()
+
+
+async def receive(
+    request: Request,
+    authorization: Annotated[str, Header()] = "",
+    node: Annotated[str, Query(max_length=200, description="the node, for a form that names none")] = "",
+) -> Accepted:
+    """Record what a source observed: 401 without its token, 413 and 429 beyond its bounds, 422 if nothing is usable."""
+    name, source = _source(authorization)
+    if wait := rates.take(name, source.per_minute, 1):
+        raise _later(wait)
+    try:
+        body = json.loads(await _body(request))
+    except (ValueError, RecursionError):
+        raise HTTPException(400, "The body is not JSON.") from None
+    return await run_in_threadpool(_receive, name, source, body, node)
+
+
+def _source(authorization: str) -> tuple[str, Source]:
+    try:
+        known = report_sources.sources()
+    except MusterError:  # its text is for who may see the settings: `muster doctor` shows it
+        raise HTTPException(503, "Reports are closed: a setting cannot be used; see `muster doctor`.") from None
+    if not known:
+        raise HTTPException(503, "Reports are closed: set MUSTER_REPORT_SOURCES.")
+    scheme, _, given = authorization.partition(" ")
+    name = report_sources.named(given.strip(), known) if scheme.lower() == "bearer" else ""
+    if not name:
+        raise HTTPException(
+            401, "Reports need a source's token: Authorization: Bearer …", {"WWW-Authenticate": "Bearer"}
+        )
+    return name, known[name]
+
+
+async def _body(request: Request) -> bytes:
+    found = bytearray()
+    async for chunk in request.stream():
+        found += chunk
+        if len(found) > BODY_MAX:
+            raise HTTPException(413, f"A body has at most {BODY_MAX} bytes: send several.")
+    return bytes(found)
+
+
+def _receive(name: str, source: Source, body: Any, node: str) -> Accepted:
+    problems: list[str] = []
+    by_node: dict[tuple[str, str], list[Seen]] = collections.defaultdict(list)
+    places = {(place.cluster, place.name): place.node for place in store.schedulers.places()} if source.cluster else {}
+    count = 0
+    for report in report_forms.read(source.form, body, node):
+        if isinstance(report, str):
+            problems.append(report)
+            continue
+        for given in report.names:
+            count += 1
+            if count > REPORTS_MAX:
+                raise HTTPException(413, f"A body has at most {REPORTS_MAX} reports: send several.")
+            known = places.get((source.cluster, given)) if source.cluster else given
+            if known is None:
+                problems.append(f"no node has the name {given[:80]!r} in {source.cluster}")
+            elif not source.may_report(known):
+                problems.append(f"this source may not report {known[:80]!r}")
+            else:
+                by_node[known, report.boot_id].append(report.seen)
+    if count > 1 and (wait := rates.take(name, source.per_minute, count - 1)):
+        raise _later(wait)
+    accepted, nodes = 0, set()
+    for (known, boot_id), seen in by_node.items():
+        try:
+            sku = {known: store.nodes.get(known).sku}
+            health.record([Report(known, name, tuple(_folded(seen)), boot_id, source.most)], sku)
+        except UnknownNode as error:
+            problems.append(str(error))
+        else:
+            accepted += len(seen)
+            nodes.add(known)
+    if problems and not accepted:
+        raise HTTPException(422, problems[:PROBLEMS_SHOWN])
+    return Accepted(accepted=accepted, nodes=len(nodes), refused=problems[:PROBLEMS_SHOWN])
+
+
+def _folded(seen: list[Seen]) -> list[Seen]:
+    """Several events of one check and part as one: a storm is one row."""
+    found: dict[Any, Seen] = {}
+    for each in seen:
+        key = each.check, each.device, each.part, each.bad
+        known = found.get(key)
+        found[key] = each if known is None else dataclasses.replace(known, count=known.count + each.count)
+    return list(found.values())
+
+
+def _later(wait: float) -> HTTPException:
+    seconds = str(int(wait) + 1)
+    return HTTPException(429, f"Too many reports of this source: try again in {seconds} s.", {"Retry-After": seconds})

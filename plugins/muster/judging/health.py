@@ -1,0 +1,85 @@
+"""What is observed of nodes between tests: classed by the policies of each node's SKU, then recorded."""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import logging
+import re
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from muster import store
+from muster.errors import BadSettings
+from muster.model.health import Observation, Report, Seen
+from muster.settings import settings
+from muster_criteria.health.policy import DEFAULT, HealthPolicy, parse_policy
+from muster_criteria.text import one_line
+from muster_criteria.xid.policy import BadPolicy, XidEvent, XidPolicy, find_policy, response_to
+
+if TYPE_CHECKING:
+    from muster_criteria.sku_files.skus import Sku
+
+log = logging.getLogger(__name__)
+
+_XID = re.compile(r"(xid|sxid)/(\d{1,5})")
+
+
+def policy() -> HealthPolicy:
+    """Returns the health policy: the first file ``policies/health.yaml`` of the SKU folders. Raises BadSettings."""
+    from muster_criteria.sku_files.skus import SHIPPED
+
+    try:
+        path = find_policy(DEFAULT, [*settings().sku_folders, SHIPPED])
+        return _policy(path, path.stat().st_mtime_ns)
+    except BadPolicy as error:
+        raise BadSettings(str(error)) from None
+    except OSError as error:
+        raise BadSettings(f"the health policy cannot be read: {error.strerror}; see MUSTER_SKU_PATH") from None
+
+
+@functools.lru_cache(maxsize=4)
+def _policy(path: Path, _changed: int) -> HealthPolicy:
+    return parse_policy(path.read_bytes(), path.name)
+
+
+@functools.lru_cache(maxsize=256)
+def _sku(name: str, folders: tuple[Path, ...]) -> Sku | None:
+    from muster_criteria.sku_files.model import SkuError
+    from muster_criteria.sku_files.skus import load_sku
+
+    try:
+        return load_sku(name, folders)
+    except SkuError as error:
+        log.warning("%s", error)
+        return None
+
+
+def sku_of(name: str) -> Sku | None:
+    """Returns the SKU file by name; None for one that cannot be used, which is logged."""
+    return _sku(name, settings().sku_folders)
+
+
+def classed(seen: Seen, xids: XidPolicy | None) -> Seen:
+    """Returns a reading on one line, an XID with the severity that the SKU's policy gives it, ISOLATE without one."""
+    seen = dataclasses.replace(seen, value=one_line(seen.value), part=one_line(seen.part))
+    if (found := _XID.fullmatch(seen.check)) is None:
+        return seen
+    if xids is None:
+        return dataclasses.replace(seen, severity="ISOLATE")
+    event = XidEvent("xid" if found[1] == "xid" else "sxid", int(found[2]), seen.device, "", seen.value)
+    return dataclasses.replace(seen, severity=str(response_to(event, xids).severity))
+
+
+def record(reports: Sequence[Report], skus: Mapping[str, str]) -> list[Observation]:
+    """Class and record reports, of which more follows than before. ``skus``: {node: its SKU}.
+
+    Raises UnknownNode, BadSettings.
+    """
+    ready = []
+    for report in reports:
+        sku = sku_of(skus.get(report.node, ""))
+        xids = sku.xid_policy if sku else None
+        ready.append(dataclasses.replace(report, seen=tuple(classed(each, xids) for each in report.seen)))
+    return store.health.record(ready, policy())

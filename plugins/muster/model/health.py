@@ -1,0 +1,121 @@
+"""Health of nodes between tests: what was observed, in one form, whoever observed it."""
+
+from __future__ import annotations
+
+import dataclasses
+import datetime
+
+from muster_criteria.health.policy import HealthAction
+
+SWEEP = "sweep"
+"""The source of what the controller's own sweep read."""
+
+ACTOR = "health"
+"""The actor of the events that observations write into a node's history."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Seen:
+    """One reading to be recorded. ``device``: "gpu3" or "node"; ``part``: its serial, "" to have it looked up.
+
+    ``bad``: of a state, whether it is bad now; None for an event, such as a message of the kernel log, which does not
+    end. ``severity``: of a policy's entry for it, "" without one; ``rate``: events an hour, None where none is known.
+    """
+
+    check: str
+    device: str = "node"
+    part: str = ""
+    value: str = ""
+    count: int = 1
+    severity: str = ""
+    rate: float | None = None
+    bad: bool | None = None
+
+
+@dataclasses.dataclass(frozen=True)
+class Track:
+    """How a state that was bad went on. ``since``: since when it is as ``bad`` says; ``at``: when it was last read.
+
+    ``down_s``: seconds for which it was bad, all times added; ``flaps``: how often it went bad again before it had been
+    good for the stable time. ``over``: it has been good for that time since its recovery.
+    """
+
+    bad: bool
+    since: datetime.datetime
+    at: datetime.datetime
+    down_s: float = 0.0
+    flaps: int = 0
+    over: bool = False
+
+
+@dataclasses.dataclass(frozen=True)
+class Observation:
+    """What is known of one check of one part in one boot of a node; ``count`` readings of it are this one observation.
+
+    ``part``: "gpu SERIAL", or the device where no serial is known. ``boot_id``: "" where the source does not tell it.
+    ``track``: of a state, None for an event. ``action``: what the policy says, due since ``due_at``; ``acted``: what
+    was done for it, "" for nothing yet. ``most``: the gravest action that its source may cause.
+    """
+
+    id: int
+    node: str
+    part: str
+    device: str
+    check: str
+    value: str
+    first_seen: datetime.datetime
+    last_seen: datetime.datetime
+    count: int
+    boot_id: str
+    source: str
+    severity: str
+    rate: float | None
+    action: HealthAction
+    track: Track | None
+    most: HealthAction
+    due_at: datetime.datetime
+    acted: str
+
+    @property
+    def over(self) -> bool:
+        """Whether it needs nothing any more: a state that has been good for the stable time."""
+        return self.track is not None and self.track.over
+
+    @property
+    def sentence(self) -> str:
+        """As pages, the history and the plan show it."""
+        times = f", {self.count} times" if self.count > 1 else ""
+        where = "" if self.part in ("node", "") else f" of {self.part}"
+        return f"{self.check}{where}{f': {self.value}' if self.value else ''}{times} ({self.source})"
+
+
+@dataclasses.dataclass(frozen=True)
+class Report:
+    """What one source says of one node at once. ``boot_id``: "" where it does not tell; ``most``: see ``Observation``.
+
+    ``uptime_s``: seconds since the node's boot, None where unknown. ``cursor``: where the sweep that read it ended.
+    """
+
+    node: str
+    source: str
+    seen: tuple[Seen, ...]
+    boot_id: str = ""
+    most: HealthAction = HealthAction.AT_ONCE
+    uptime_s: float | None = None
+    cursor: Cursor | None = None
+
+
+@dataclasses.dataclass(frozen=True)
+class Cursor:
+    """Where the last sweep of a node ended. ``kernel_s``: seconds since boot of the last line of the kernel log.
+
+    ``counters``: "check device" → value of the cumulative counters; ``swept_at``: None if it never answered;
+    ``failing_since``: since when it does not answer, None while it does.
+    """
+
+    node: str
+    boot_id: str = ""
+    kernel_s: float = 0.0
+    counters: dict[str, float] = dataclasses.field(default_factory=dict)
+    swept_at: datetime.datetime | None = None
+    failing_since: datetime.datetime | None = None

@@ -1,0 +1,111 @@
+"""What follows from observations between tests: how a state went on, the action, and what is not the nodes' own.
+
+Pure. The policy is data (``muster_criteria.health.policy``); whether a node is idle, who drains it and what the circuit
+breaker holds are questions of the rooms above.
+"""
+
+from __future__ import annotations
+
+import collections
+import dataclasses
+import datetime
+from collections.abc import Iterable, Mapping, Sequence
+
+from muster.model.health import Observation, Track
+from muster.model.nodes import Node
+from muster_criteria.health.policy import Facts, HealthAction, HealthPolicy, action_on
+
+
+def step(
+    track: Track | None, bad: bool, at: datetime.datetime, policy: HealthPolicy, uptime_s: float | None = None
+) -> Track | None:
+    """Returns how a state goes on with one more reading; None for one that is good, or whose node still comes up.
+
+    A state is over after it was good for ``stable_s`` since its recovery, not since it went bad; until then a return is
+    a flap, and the time that it was bad adds up. ``uptime_s``: a state that goes bad within ``bring_up_s`` of a boot
+    does not count. A clock that went back adds no time.
+    """
+    coming_up = uptime_s is not None and uptime_s < policy.bring_up_s
+    if track is None or track.over:
+        return Track(True, at, at) if bad and not coming_up else track
+    passed = max((at - track.at).total_seconds(), 0.0)
+    if track.bad:
+        down = track.down_s + passed
+        return dataclasses.replace(track, bad=bad, since=track.since if bad else at, at=at, down_s=down)
+    if not bad:
+        stable = (at - track.since).total_seconds() >= policy.stable_s
+        return dataclasses.replace(track, at=max(at, track.at), over=stable)
+    if coming_up:
+        return track
+    return dataclasses.replace(track, bad=True, since=at, at=at, flaps=track.flaps + 1)
+
+
+def decide(seen: Observation, node: Node, policy: HealthPolicy, most: HealthAction) -> HealthAction:
+    """Returns what follows from an observation of a node. ``most``: the gravest that its source may cause.
+
+    A state that is good again causes nothing new by the time that it was bad; a node keeps what it had coming.
+    """
+    track = seen.track
+    facts = Facts(
+        seen.check, seen.severity, seen.count, track.down_s if track else 0.0, track.flaps if track else 0, seen.rate
+    )
+    action = action_on(facts, policy, policy.mode_of({**node.labels, "rack": node.rack, "pool": node.pool}))
+    return min(action, most, key=lambda each: each.rank)
+
+
+@dataclasses.dataclass(frozen=True)
+class Common:
+    """What so many nodes of one place show at once: the place's, not theirs. ``place``: "leaf l3"."""
+
+    place: str
+    check: str
+    nodes: tuple[str, ...]
+    of: int
+
+    @property
+    def sentence(self) -> str:
+        """For a person."""
+        return (
+            f"{len(self.nodes)} of the {self.of} nodes of {self.place} show {self.check} at once: look at what they "
+            f"share (switch, power, cooling, network); none of them leaves service for it: {', '.join(self.nodes[:20])}"
+        )
+
+
+def common(
+    observations: Iterable[Observation], nodes: Sequence[Node], policy: HealthPolicy, now: datetime.datetime
+) -> list[Common]:
+    """Returns the checks that a share of a place's nodes shows at once, "all nodes" being a place too.
+
+    ``nodes``: those in service; observations that were seen last within ``within_s`` count.
+    """
+    place = policy.place
+    members: dict[str, set[str]] = collections.defaultdict(set)
+    for node in nodes:
+        for name in places_of(node, place.labels):
+            members[name].add(node.name)
+    showing: dict[tuple[str, str], set[str]] = collections.defaultdict(set)
+    known = {node.name: node for node in nodes}
+    for seen in observations:
+        if not policy.is_place(seen.check) or seen.over or seen.node not in known:
+            continue
+        if (now - seen.last_seen).total_seconds() > place.within_s:
+            continue
+        for name in places_of(known[seen.node], place.labels):
+            showing[name, seen.check].add(seen.node)
+    return [
+        Common(name, check, tuple(sorted(those)), len(members[name]))
+        for (name, check), those in sorted(showing.items())
+        if len(those) >= place.nodes and len(those) >= place.share * len(members[name])
+    ]
+
+
+def places_of(node: Node, labels: Iterable[str]) -> list[str]:
+    """Returns the places that a node is in: "rack r12", "leaf l3", and all nodes."""
+    known: Mapping[str, str] = {**node.labels, "rack": node.rack}
+    return [f"{label} {known[label]}" for label in labels if known.get(label)] + ["the fleet"]
+
+
+def theirs(observations: Iterable[Observation], shared: Sequence[Common]) -> list[Observation]:
+    """Returns the observations that are the nodes' own."""
+    not_theirs = {(node, each.check) for each in shared for node in each.nodes}
+    return [each for each in observations if (each.node, each.check) not in not_theirs]

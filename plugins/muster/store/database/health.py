@@ -1,0 +1,63 @@
+"""Tables of what is observed of nodes between tests, and of where the last sweep of each node ended."""
+
+from __future__ import annotations
+
+import datetime
+from typing import Any
+
+from sqlalchemy import ForeignKey, Index, UniqueConstraint
+from sqlalchemy.orm import Mapped, mapped_column
+
+from muster.store.database.base import Base, BigId
+
+
+class HealthRow(Base):
+    """One check of one part in one boot of a node; what is seen again adds to ``count``. A state goes on in its row
+    through reboots until it is over, so ``boot_id`` is that of its beginning.
+
+    ``bad``: of a state, whether it is bad now, as ``muster.model.health.Track`` has it; None for an event. ``due_at``:
+    since when ``action`` is due, an event's with each new one; ``acted``: what was done for it, "" for nothing yet.
+    """
+
+    __tablename__ = "health"
+    __table_args__ = (
+        UniqueConstraint("node", "part", "check", "boot_id"),
+        Index("ix_health_last_seen", "last_seen"),
+    )
+
+    id: Mapped[int] = mapped_column(BigId, primary_key=True)
+    node: Mapped[str] = mapped_column(ForeignKey("nodes.name"))
+    part: Mapped[str]
+    device: Mapped[str]
+    check: Mapped[str]
+    boot_id: Mapped[str]
+    source: Mapped[str]
+    value: Mapped[str]
+    severity: Mapped[str]
+    rate: Mapped[float | None]
+    first_seen: Mapped[datetime.datetime]
+    last_seen: Mapped[datetime.datetime]
+    count: Mapped[int] = mapped_column(BigId)
+    most: Mapped[str]
+    action: Mapped[str]
+    due_at: Mapped[datetime.datetime]
+    acted: Mapped[str] = mapped_column(default="")
+    bad: Mapped[bool | None]
+    state_since: Mapped[datetime.datetime | None]
+    state_at: Mapped[datetime.datetime | None]
+    down_s: Mapped[float] = mapped_column(default=0.0)
+    flaps: Mapped[int] = mapped_column(default=0)
+    over: Mapped[bool] = mapped_column(default=False)
+
+
+class SweepRow(Base):
+    """Where the last sweep of a node ended, as ``muster.model.health.Cursor`` has it."""
+
+    __tablename__ = "sweeps"
+
+    node: Mapped[str] = mapped_column(ForeignKey("nodes.name"), primary_key=True)
+    boot_id: Mapped[str]
+    kernel_s: Mapped[float]
+    counters: Mapped[dict[str, Any]]
+    swept_at: Mapped[datetime.datetime | None]
+    failing_since: Mapped[datetime.datetime | None]

@@ -1,0 +1,301 @@
+"""Observations of nodes between tests: recorded once for each check, part and boot, with the action that follows."""
+
+from __future__ import annotations
+
+import collections
+import dataclasses
+import datetime
+from collections.abc import Collection, Iterable, Sequence
+
+from sqlalchemy import or_, select
+from sqlalchemy.orm import Session
+
+from muster.errors import IllegalMove, Refusal, UnknownNode
+from muster.model.events import Evidence
+from muster.model.health import ACTOR, Cursor, Observation, Report, Seen, Track
+from muster.model.nodes import Node
+from muster.model.states import SERVING, State
+from muster.model.statistics import Reported
+from muster.rules import health as rules
+from muster.store.database import access
+from muster.store.database.engine import reading, writing
+from muster.store.database.health import HealthRow, SweepRow
+from muster.store.database.models import NodeRow, PartRow, PlacementRow
+from muster.store.decisions.withdrawals import breaker_now
+from muster_criteria.health.policy import HealthAction, HealthPolicy
+
+NODE_MAX = 500
+"""Observations of one node in one boot that are kept apart; further ones count as ``OTHERS``."""
+OTHERS = "others"
+TEXT_MAX = 500
+
+
+def record(reports: Sequence[Report], policy: HealthPolicy, now: datetime.datetime | None = None) -> list[Observation]:
+    """Record reports, in one transaction. Returns the observations that are new, or of which more follows than before.
+
+    Raises UnknownNode, and records nothing, if one of the nodes is not enrolled.
+    """
+    names = sorted({each.node for each in reports})
+    with writing() as session:
+        at = now or access.now()
+        nodes = {name: access.node_row(session, name, lock=True) for name in names}
+        boots = _boots(session, reports)
+        known = _known(session, names, boots.values())
+        parts = _parts(session, names)
+        changed: list[Observation] = []
+        for report in reports:
+            row = nodes[report.node]
+            report = dataclasses.replace(report, boot_id=boots[report.node, report.boot_id])
+            for seen in report.seen:
+                part = seen.part or parts.get((report.node, seen.device), seen.device)
+                if found := _observe(session, row, report, seen, part, known[report.node], policy, at):
+                    changed.append(found)
+            if report.cursor is not None:
+                _store_cursor(session, report.cursor)
+        return changed
+
+
+Rows = dict[tuple[str, str], list[HealthRow]]
+"""(part, check) → rows of the present machine, oldest first."""
+
+
+def _boots(session: Session, reports: Sequence[Report]) -> dict[tuple[str, str], str]:
+    """(node, boot id of a report) → boot id; a source that tells none means the boot of the node's last sweep."""
+    names = sorted({each.node for each in reports if not each.boot_id})
+    swept = {row.node: row.boot_id for row in session.scalars(select(SweepRow).where(SweepRow.node.in_(names)))}
+    return {(each.node, each.boot_id): each.boot_id or swept.get(each.node, "") for each in reports}
+
+
+def _known(session: Session, names: Collection[str], boots: Collection[str]) -> dict[str, Rows]:
+    """The rows of these boots, and the states that are not over; so the cost does not grow with the node's age."""
+    states = HealthRow.bad.is_not(None) & ~HealthRow.over
+    query = (
+        select(HealthRow)
+        .join(NodeRow, NodeRow.name == HealthRow.node)
+        .where(HealthRow.node.in_(names), HealthRow.last_seen >= NodeRow.machine_since)
+        .where(or_(HealthRow.boot_id.in_(sorted(set(boots))), states))
+        .order_by(HealthRow.id)
+    )
+    found: dict[str, Rows] = {name: collections.defaultdict(list) for name in names}
+    for row in session.scalars(query):
+        found[row.node][row.part, row.check].append(row)
+    return found
+
+
+def _parts(session: Session, names: Collection[str]) -> dict[tuple[str, str], str]:
+    query = (
+        select(PlacementRow.node, PlacementRow.slot, PartRow.kind, PartRow.serial)
+        .join(PartRow, PlacementRow.part_id == PartRow.id)
+        .where(PlacementRow.node.in_(names), PlacementRow.until.is_(None))
+    )
+    return {(node, slot): f"{kind} {serial}" for node, slot, kind, serial in session.execute(query)}
+
+
+def _observe(
+    session: Session, node: NodeRow, report: Report, seen: Seen, part: str, known: Rows, policy: HealthPolicy,
+    at: datetime.datetime,
+) -> Observation | None:  # fmt: skip
+    check = seen.check
+    rows = known.get((part, check), [])
+    row = _row_for(rows, report.boot_id, seen)
+    track = None
+    if seen.bad is not None:
+        track = rules.step(_track(row) if row else None, seen.bad, at, policy, report.uptime_s)
+    if row is None:
+        if seen.bad is not None and track is None:
+            return None  # a state that is good, or of a node that still comes up
+        if _count(known, report.boot_id) >= NODE_MAX:
+            part, check = "node", OTHERS
+            row = next((each for each in known[part, check] if each.boot_id == report.boot_id), None)
+            seen, track = Seen(OTHERS, count=seen.count), None
+    fresh = row is None
+    if row is None:
+        row = HealthRow(
+            node=node.name, part=part, device=seen.device, check=check, boot_id=report.boot_id, source=report.source,
+            value="", severity="", rate=None, first_seen=at, last_seen=at, count=0, most=str(report.most),
+            action=str(HealthAction.NOTE), due_at=at,
+        )  # fmt: skip
+        session.add(row)
+        known[part, check].append(row)
+    _add(row, report, seen, track, at)
+    return _decide(session, node, row, policy, at, fresh=fresh, event=seen.bad is None)
+
+
+def _row_for(rows: Sequence[HealthRow], boot_id: str, seen: Seen) -> HealthRow | None:
+    """The row that a reading goes on: a state's, if it is not over, whatever the boot; else that of the boot."""
+    if seen.bad is not None and (open_ := [each for each in rows if each.bad is not None and not each.over]):
+        return open_[-1]
+    return next((each for each in rows if each.boot_id == boot_id), None)
+
+
+def _count(known: Rows, boot_id: str) -> int:
+    return sum(each.boot_id == boot_id for rows in known.values() for each in rows)
+
+
+def _add(row: HealthRow, report: Report, seen: Seen, track: Track | None, at: datetime.datetime) -> None:
+    # What another source says again counts, and changes neither the text nor what the first source may cause.
+    if row.source == report.source:
+        row.value = seen.value[:TEXT_MAX] or row.value
+        row.severity = seen.severity or row.severity
+        row.rate = max(filter(None, (row.rate, seen.rate)), default=None)
+    elif report.most.rank > HealthAction(row.most).rank:
+        row.most, row.severity, row.source = str(report.most), seen.severity or row.severity, report.source
+        row.value = seen.value[:TEXT_MAX] or row.value
+    if track is None:
+        row.count += seen.count
+        row.last_seen = max(row.last_seen, at)
+        return
+    if track.bad:
+        row.count += 1
+        row.last_seen = max(row.last_seen, at)
+    row.bad, row.state_since, row.state_at = track.bad, track.since, track.at
+    row.down_s, row.flaps, row.over = track.down_s, track.flaps, track.over
+
+
+def _decide(
+    session: Session, node: NodeRow, row: HealthRow, policy: HealthPolicy, at: datetime.datetime, *, fresh: bool,
+    event: bool,
+) -> Observation | None:  # fmt: skip
+    before = HealthAction(row.action)
+    if row.over:
+        row.action, row.acted = str(HealthAction.NOTE), ""
+        return None
+    session.flush()
+    action = rules.decide(_to_observation(row), access.to_node(node), policy, HealthAction(row.most))
+    if not fresh and action.rank < before.rank:
+        action = before  # what is due stays due until the state is over
+    row.action = str(action)
+    rises = action.rank > before.rank
+    if rises or event:
+        row.due_at = max(row.due_at, at)
+    if rises:
+        row.acted = ""
+    if not fresh and not rises:
+        return None
+    found, state = _to_observation(row), State(node.state)
+    evidence = {"observation": row.id, "check": row.check, "source": row.source, "action": str(action)}
+    text = f"observed: {found.sentence}; {action} by policy {policy.cited}"
+    access.write_event(session, node.name, state, state, ACTOR, text, evidence)
+    return found
+
+
+def _track(row: HealthRow) -> Track | None:
+    if row.bad is None or row.state_since is None or row.state_at is None:
+        return None
+    return Track(row.bad, row.state_since, row.state_at, row.down_s, row.flaps, row.over)
+
+
+def _to_observation(row: HealthRow) -> Observation:
+    return Observation(
+        id=row.id, node=row.node, part=row.part, device=row.device, check=row.check, value=row.value,
+        first_seen=row.first_seen, last_seen=row.last_seen, count=row.count, boot_id=row.boot_id, source=row.source,
+        severity=row.severity, rate=row.rate, action=HealthAction(row.action), track=_track(row),
+        most=HealthAction(row.most), due_at=row.due_at, acted=row.acted,
+    )  # fmt: skip
+
+
+def of_node(node: str, limit: int = 100) -> list[Observation]:
+    """Returns what was observed of the node's present machine, what was seen last first. Raises UnknownNode."""
+    with reading() as session:
+        row = access.node_row(session, node)
+        query = select(HealthRow).where(HealthRow.node == node, HealthRow.last_seen >= row.machine_since)
+        query = query.order_by(HealthRow.last_seen.desc(), HealthRow.id.desc()).limit(limit)
+        return [_to_observation(each) for each in session.scalars(query)]
+
+
+def open_in_service(since: datetime.datetime) -> list[Observation]:
+    """Returns what is not over of nodes in service: states, and events that were seen since then, by node and time."""
+    query = (
+        select(HealthRow)
+        .join(NodeRow, NodeRow.name == HealthRow.node)
+        .where(NodeRow.state.in_([str(state) for state in SERVING]), HealthRow.last_seen >= NodeRow.machine_since)
+        .where(~HealthRow.over, or_(HealthRow.last_seen >= since, HealthRow.bad.is_(True)))
+        .order_by(HealthRow.node, HealthRow.first_seen, HealthRow.id)
+    )
+    with reading() as session:
+        return [_to_observation(each) for each in session.scalars(query)]
+
+
+def reported(since: datetime.datetime) -> dict[str, Reported]:
+    """{node: what the choice of idle tests takes from the observations of its present machine since then}."""
+    found: dict[str, Reported] = {}
+    query = (
+        select(HealthRow)
+        .join(NodeRow, NodeRow.name == HealthRow.node)
+        .where(HealthRow.last_seen >= since, HealthRow.last_seen >= NodeRow.machine_since)
+        .order_by(HealthRow.due_at, HealthRow.id)
+    )
+    with reading() as session:
+        for row in session.scalars(query):
+            before = found.get(row.node, Reported(0, "", None))
+            urgent, at = before.urgent, before.urgent_at
+            if HealthAction(row.action) is not HealthAction.NOTE and not row.over:
+                urgent, at = f"observed: {_to_observation(row).sentence}", row.due_at
+            found[row.node] = Reported(before.xids + row.check.startswith("xid/"), urgent, at)
+    return found
+
+
+def cursors(nodes: Iterable[str]) -> dict[str, Cursor]:
+    """{node: where its last sweep ended}; of a node that was never swept, its beginning."""
+    names = list(nodes)
+    with reading() as session:
+        rows = session.scalars(select(SweepRow).where(SweepRow.node.in_(names))).all()
+    kept = {
+        row.node: Cursor(row.node, row.boot_id, row.kernel_s, dict(row.counters), row.swept_at, row.failing_since)
+        for row in rows
+    }
+    return {name: kept.get(name, Cursor(name)) for name in names}
+
+
+def _store_cursor(session: Session, cursor: Cursor) -> None:
+    row = session.get(SweepRow, cursor.node)
+    if row is None:
+        row = SweepRow(node=cursor.node)
+        session.add(row)
+    row.boot_id, row.kernel_s, row.counters = cursor.boot_id, cursor.kernel_s, dict(cursor.counters)
+    row.swept_at, row.failing_since = cursor.swept_at, cursor.failing_since
+
+
+def withdraw(observation: Observation, why: str) -> Node:
+    """Move the node into quarantine for an observation, unless the circuit breaker holds that.
+
+    Raises IllegalMove with ``Refusal.SHADOW`` for a node in shadow mode, ``Refusal.BREAKER`` if the breaker is open,
+    ``Refusal.LEASED`` while a run holds the node, since its verdict comes; UnknownNode.
+    """
+    with writing() as session:
+        row, node = session.get(HealthRow, observation.id), access.node_row(session, observation.node, lock=True)
+        if row is None:
+            raise UnknownNode(f"the observation of {observation.node} is gone")
+        if State(node.state) not in SERVING:
+            raise IllegalMove(f"{node.name} is in {node.state}: it does not serve", Refusal.NO_SUCH_MOVE)
+        if access.live_lease(session, node.name) is not None:
+            raise IllegalMove(f"{node.name} is tested now: its verdict decides", Refusal.LEASED)
+        held = breaker_now(session, simulated=node.simulated, deciding=True)
+        if held.open and not node.shadow:
+            raise IllegalMove(f"{node.name} stays in service: {held.why}", Refusal.BREAKER)
+        evidence = Evidence(observed=f"health/{row.id}", reason=why)
+        access.move(session, node, State.QUARANTINE, ACTOR, why, evidence)
+        row.acted = "withdrawn"
+        return access.to_node(node)
+
+
+def note_acted(observation: Observation, acted: str) -> None:
+    """Note what was done for an observation."""
+    with writing() as session:
+        row = session.get(HealthRow, observation.id)
+        if row is not None:
+            row.acted = acted[:TEXT_MAX]
+
+
+def corrupting(node: str) -> Observation | None:
+    """Returns the observation for which the node left service at once, None without one."""
+    query = (
+        select(HealthRow)
+        .join(NodeRow, NodeRow.name == HealthRow.node)
+        .where(HealthRow.node == node, HealthRow.action == str(HealthAction.AT_ONCE), HealthRow.acted == "withdrawn")
+        .where(HealthRow.last_seen >= NodeRow.machine_since)
+        .order_by(HealthRow.id.desc())
+    )
+    with reading() as session:
+        row = session.scalars(query.limit(1)).first()
+        return None if row is None else _to_observation(row)

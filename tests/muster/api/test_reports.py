@@ -1,0 +1,277 @@
+"""Reports from outside: who may send them, what is made of them, and how much one source may send."""
+
+from __future__ import annotations
+
+import datetime
+import hashlib
+import json
+import os
+import subprocess
+import threading
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import uvicorn
+from fastapi.testclient import TestClient
+
+from muster import store
+from muster.admission import idle_fleet
+from muster.api import reports
+from muster.api.app import create_app
+from muster.model.states import State
+from muster_criteria.health.policy import HealthAction
+from muster_demo.services import free_port
+from tests.muster import fleet
+from tests.support.servers import slurm
+
+EXAMPLES = Path(__file__).resolve().parents[3] / "docs" / "examples"
+NODE = "gpu-0001"
+TOKENS = ("epilog", "alerts", "sentinel", "gpud", "one", "trusted", "slow")
+XID = {"node": NODE, "check": "xid/79", "value": "fallen off the bus"}
+
+
+def sources(**changed: dict[str, Any]) -> str:
+    """The setting: each source has its own name as its token, as a hash."""
+    forms = {"alerts": "alertmanager", "sentinel": "nvsentinel", "gpud": "gpud"}
+    every = {
+        name: {"sha256": hashlib.sha256(name.encode()).hexdigest(), "form": forms.get(name, "muster")}
+        for name in TOKENS
+    }
+    for name, more in changed.items():
+        every[name] |= more
+    return json.dumps(every)
+
+
+@pytest.fixture
+def client(fleet_db: str, monkeypatch: pytest.MonkeyPatch) -> TestClient:
+    monkeypatch.setattr(reports, "rates", reports.Rates())
+    monkeypatch.setenv(
+        "MUSTER_REPORT_SOURCES",
+        sources(one={"nodes": ["gpu-0002"]}, trusted={"most": "at_once"}, slow={"per_minute": 5}),
+    )
+    enrol = [("", fleet.new_node(name, sku="h100-sxm-8")) for name in (NODE, "gpu-0002")]
+    store.adoption.adopt([], "Ada", "serves", enrol=enrol)
+    return TestClient(create_app())
+
+
+def post(client: TestClient, body: Any, token: str = "epilog", **options: Any) -> Any:
+    return client.post("/v1/reports", json=body, headers={"Authorization": f"Bearer {token}"}, **options)
+
+
+def planned(node: str = NODE) -> tuple[str, int]:
+    known = idle_fleet.known(store.nodes.find(), datetime.datetime.now(datetime.UTC))
+    sign = known.signs.get(node)
+    return (sign.requested, sign.xids) if sign else ("", 0)
+
+
+def test_only_a_token_opens_it_and_it_opens_nothing_else(client: TestClient, monkeypatch: pytest.MonkeyPatch) -> None:
+    for wrong in ("", "Bearer", "Bearer ", "Bearer epilo", "Basic epilog", "epilog", "Bearer épilog"):
+        answer = client.post("/v1/reports", json=XID, headers={"Authorization": wrong.encode()})
+        assert answer.status_code == 401, wrong
+    assert store.health.of_node(NODE) == []
+    token = {"Authorization": "Bearer epilog"}
+    other = TestClient(client.app, raise_server_exceptions=False)  # these ask Airflow, which does not run here
+    for path in ("/v1/nodes", f"/v1/nodes/{NODE}", "/metrics", "/v1/openapi.json"):
+        assert other.get(path, headers=token).status_code in (401, 403, 500, 503), path
+    assert client.get("/v1/reports", headers=token).status_code == 405
+    for broken in ("{}", '{"a": {"sha256": "short"}}', '{"a": {"token": "t0p-secret"}}', "no json"):
+        monkeypatch.setenv("MUSTER_REPORT_SOURCES", broken)
+        answer = post(client, XID)
+        assert answer.status_code == 503, broken
+        assert "t0p-secret" not in answer.text
+
+
+def test_a_grave_xid_is_tested_next_and_changes_no_state(client: TestClient) -> None:
+    assert post(client, XID).json() == {"accepted": 1, "nodes": 1, "refused": []}
+    assert post(client, {"reports": [XID, XID]}).status_code == 200
+    requested, xids = planned()
+    assert "xid/79" in requested
+    assert xids == 1
+    (seen,) = store.health.of_node(NODE)
+    assert (seen.count, seen.source, seen.severity, seen.action) == (3, "epilog", "REBOOT", HealthAction.TEST_SOONER)
+    assert store.nodes.get(NODE).state is State.PRODUCTION
+    assert sum(event.actor == "health" for event in store.nodes.events(NODE)) == 1
+
+
+def test_an_xid_of_the_users_program_is_a_sign_and_demands_no_test(client: TestClient) -> None:
+    post(client, {**XID, "check": "xid/43"})
+    assert planned() == ("", 1)
+
+
+def test_a_report_before_the_last_whole_test_demands_none(client: TestClient, monkeypatch: pytest.MonkeyPatch) -> None:
+    post(client, {"node": NODE, "check": "job_crash", "value": "job 7 of alice"})
+    assert "job 7 of alice" in planned()[0]
+    later = datetime.datetime.now(datetime.UTC) + datetime.timedelta(hours=1)
+    passed = {NODE: dict.fromkeys(idle_fleet.STAGES, later)}
+    monkeypatch.setattr(store.verdicts, "stage_tests", lambda: passed)
+    assert planned()[0] == ""
+
+
+@pytest.mark.parametrize(
+    "bad",
+    [
+        {},
+        {"node": NODE},
+        {"check": "xid/79"},
+        {**XID, "check": "Xid 79; rm"},
+        {**XID, "count": 0},
+        {**XID, "node": "gpu-9999"},
+        {**XID, "severity": "HUGE"},
+        {**XID, "action": "at_once"},
+        {**XID, "value": "x" * 1001},
+        7,
+        None,
+    ],
+)
+def test_a_report_that_cannot_be_used_is_one_sentence_and_costs_no_other(client: TestClient, bad: Any) -> None:
+    answer = post(client, {"reports": [bad, XID]})
+    assert answer.status_code == 200, answer.text
+    assert answer.json()["accepted"] == 1
+    assert len(answer.json()["refused"]) == 1
+    assert post(client, {"reports": [bad]}).status_code == 422
+
+
+def test_bodies_and_rates_are_bounded(client: TestClient) -> None:
+    head = {"Authorization": "Bearer epilog"}
+    assert client.post("/v1/reports", content=b"{" * 10, headers=head).status_code == 400
+    assert client.post("/v1/reports", content=b"[" * 200_000, headers=head).status_code == 400
+    huge = b'"' + b"x" * reports.BODY_MAX + b'"'
+    assert client.post("/v1/reports", content=huge, headers=head).status_code == 413
+    answers = [post(client, XID, "slow").status_code for _ in range(7)]
+    assert answers[:5] == [200] * 5
+    assert answers[5:] == [429] * 2
+    assert int(post(client, XID, "slow").headers["Retry-After"]) > 0
+    assert post(client, XID).status_code == 200, "the rate is each source's own"
+
+
+def test_a_storm_is_one_observation(client: TestClient) -> None:
+    body = {"reports": [XID] * 600}
+    assert post(client, body).status_code == 200
+    assert [each.count for each in store.health.of_node(NODE)] == [600]
+
+
+def test_a_source_reports_its_own_nodes_alone_and_causes_no_more_than_it_may(client: TestClient) -> None:
+    assert post(client, XID, "one").status_code == 422
+    assert post(client, {**XID, "node": "gpu-0002"}, "one").status_code == 200
+    wrong = {"node": NODE, "check": "corrupted_results", "value": "rank 3 differs"}
+    post(client, wrong)
+    assert store.health.of_node(NODE)[0].action is HealthAction.TEST_SOONER
+    post(client, wrong, "trusted")
+    assert store.health.of_node(NODE)[0].action is HealthAction.AT_ONCE
+    assert store.nodes.get(NODE).state is State.PRODUCTION, "a report moves no node: the sweep does"
+
+
+def test_names_of_a_cluster_are_its_schedulers(client: TestClient, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("MUSTER_SCHEDULERS", json.dumps({"alpha": {"kind": "slurm"}}))
+    monkeypatch.setenv("MUSTER_REPORT_SOURCES", sources(epilog={"cluster": "alpha"}))
+    store.schedulers.assign(NODE, "alpha", "n1", "Ada", "rack 1")
+    assert post(client, {**XID, "node": "n1"}).json()["nodes"] == 1
+    assert post(client, XID).status_code == 422
+    assert store.health.of_node(NODE)[0].count == 1
+
+
+def test_alerts_are_states_that_end(client: TestClient) -> None:
+    """Shaped as Alertmanager's documentation of its webhook, version 4, shows it."""
+    alert = {
+        "status": "firing", "labels": {"alertname": "GpuHot", "instance": f"{NODE}:9400", "severity": "critical"},
+        "annotations": {"summary": "gpu3 is hot"}, "startsAt": "2026-11-25T10:00:00Z", "fingerprint": "a1",
+    }  # fmt: skip
+    body = {"version": "4", "status": "firing", "receiver": "muster", "alerts": [alert, {**alert, "labels": {}}]}
+    answer = post(client, body, "alerts").json()
+    assert (answer["accepted"], len(answer["refused"])) == (1, 1)
+    (seen,) = store.health.of_node(NODE)
+    assert (seen.check, seen.action, seen.track.bad if seen.track else None) == (
+        "alert/GpuHot", HealthAction.TEST_SOONER, True,
+    )  # fmt: skip
+    post(client, {"alerts": [{**alert, "status": "resolved"}]}, "alerts")
+    track = store.health.of_node(NODE)[0].track
+    assert track is not None
+    assert not track.bad
+
+
+def test_events_of_nvsentinel_and_gpud(client: TestClient) -> None:
+    """Shaped as the schemas that both publish; neither ran here."""
+    event = {
+        "version": 1, "agent": "syslog-health-monitor", "componentClass": "GPU", "checkName": "SysLogsXIDError",
+        "isFatal": True, "isHealthy": False, "message": "XID 79", "errorCode": ["79"], "nodeName": NODE,
+        "entitiesImpacted": [{"entityType": "PCI", "entityValue": "0000:3b:00"}],
+    }  # fmt: skip
+    assert post(client, {"version": 1, "events": [event]}, "sentinel").json()["accepted"] == 1
+    found = [{"component": "accelerator-nvidia-ecc", "events": [{"name": "ecc", "type": "Fatal", "message": "DBE"}]}]
+    assert post(client, found, "gpud").status_code == 422, "it names no node"
+    assert post(client, found, "gpud", params={"node": NODE}).json()["accepted"] == 1
+    assert {each.check for each in store.health.of_node(NODE)} == {"xid/79", "event/accelerator-nvidia-ecc/ecc"}
+
+
+@pytest.fixture
+def served(client: TestClient) -> Iterator[str]:
+    """The app behind a real HTTP server."""
+    port = free_port()
+    server = uvicorn.Server(uvicorn.Config(client.app, "127.0.0.1", port, log_level="error"))
+    thread = threading.Thread(target=server.run)
+    thread.start()
+    while not server.started:
+        time.sleep(0.02)
+    yield f"http://127.0.0.1:{port}"
+    server.should_exit = True
+    thread.join()
+
+
+def epilog_settings(tmp_path: Path, url: str, *lines: str) -> Path:
+    file = tmp_path / "muster_epilog.conf"
+    file.write_text("\n".join([f"MUSTER={url}", "TOKEN=epilog", *lines]))
+    return file
+
+
+def test_the_epilog_of_a_node_reports_its_xids_with_a_token_that_can_only_report(tmp_path: Path, served: str) -> None:
+    log = tmp_path / "dmesg"
+    lines = ["NVRM: Xid (PCI:0000:3b:00): 79, pid=1, lost", "NVRM: Xid (PCI:0000:3c:00): 48, DBE"]
+    log.write_text("\n".join([*lines, lines[0], "usb 1-1: new device"]))
+    conf = epilog_settings(tmp_path, served, f"XIDS='cat {log}'")
+    job = {"SLURMD_NODENAME": NODE, "SLURM_JOB_ID": "7", "SLURM_JOB_USER": "alice", "MUSTER_EPILOG_CONF": str(conf)}
+    subprocess.run([EXAMPLES / "slurm_epilog.sh", "wait"], env={**os.environ, **job}, check=True, timeout=60)
+    assert {(each.check, each.value) for each in store.health.of_node(NODE)} == {
+        ("xid/48", "after job 7 of alice"), ("xid/79", "after job 7 of alice"),
+    }  # fmt: skip
+
+
+def test_no_example_holds_a_login_of_airflow_on_a_node() -> None:
+    text = (EXAMPLES / "slurm_epilog.sh").read_text()
+    assert not any(word in text for word in ("/auth/token", "PASSWORD", "LOGIN", "/api/v2"))
+
+
+@pytest.mark.slow
+@pytest.mark.needs_slurm
+def test_slurms_epilog_reports_a_crashed_job_and_no_other(
+    tmp_path: Path, served: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("MUSTER_SCHEDULERS", json.dumps({"alpha": {"kind": "slurm"}}))
+    monkeypatch.setenv("MUSTER_REPORT_SOURCES", sources(epilog={"cluster": "alpha"}))
+    store.schedulers.assign(NODE, "alpha", "n1", "Ada", "rack 1")
+    store.schedulers.assign("gpu-0002", "alpha", "n0", "Ada", "rack 1")
+    script = tmp_path / "epilog.sh"
+    text = (EXAMPLES / "slurm_epilog.sh").read_text()
+    script.write_text(text.replace("/etc/slurm/muster_epilog.conf", str(tmp_path / "muster_epilog.conf")))
+    script.chmod(0o700)  # before Slurm starts, which looks at it once
+    with slurm.running(2, f"EpilogSlurmctld={script}\n") as cluster:
+        epilog_settings(tmp_path, served, f"export SLURM_CONF={cluster.conf}")
+
+        def submit(command: str, node: str = "n1") -> str:
+            batch = ("sbatch", "--parsable", "-w", node, "-o", "/dev/null", "--wrap", command)
+            return cluster.call(*batch).strip()
+
+        for harmless in ("exit 0", "exit 3", "kill -TERM $$"):
+            submit(harmless)
+        cluster.call("scancel", submit("sleep 60", "n0"))
+        job = submit("kill -SEGV $$")
+        end_at = time.monotonic() + 150
+        while not store.health.of_node(NODE) and time.monotonic() < end_at:
+            time.sleep(0.3)
+        time.sleep(2)
+    (seen,) = store.health.of_node(NODE)
+    assert seen.check == "job_crash"
+    assert f"job {job} of " in seen.value
+    assert store.health.of_node("gpu-0002") == []

@@ -1,0 +1,126 @@
+"""How states go on between tests, and what is a place's rather than its nodes'."""
+
+from __future__ import annotations
+
+import datetime
+from itertools import accumulate
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from muster.judging import health as judging
+from muster.model.health import Observation, Track
+from muster.model.nodes import Node
+from muster.model.states import State
+from muster.rules import health
+from muster_criteria.health.policy import HealthAction
+
+POLICY = judging.policy()
+T0 = datetime.datetime(2026, 11, 25, tzinfo=datetime.UTC)
+STABLE, SWEEP = POLICY.stable_s, 600.0
+
+
+def at(seconds: float) -> datetime.datetime:
+    return T0 + datetime.timedelta(seconds=seconds)
+
+
+def walk(*readings: tuple[float, bool]) -> Track | None:
+    track = None
+    for seconds, bad in readings:
+        track = health.step(track, bad, at(seconds), POLICY)
+    return track
+
+
+def test_a_state_that_was_never_bad_is_nothing() -> None:
+    assert walk((0, False), (600, False)) is None
+
+
+def test_recovery_counts_from_the_recovery_and_not_from_the_fault() -> None:
+    long_bad = [(each * SWEEP, True) for each in range(10)]
+    recovered = 10 * SWEEP
+    assert not walk(*long_bad, (recovered, False), (recovered + STABLE - 1, False)).over  # type: ignore[union-attr]
+    assert walk(*long_bad, (recovered, False), (recovered + STABLE, False)).over  # type: ignore[union-attr]
+
+
+def test_down_time_adds_up_over_flaps_and_begins_anew_once_it_was_over() -> None:
+    flapping = [(0, True), (600, False), (1200, True), (1800, False), (2400, True), (3000, False)]
+    track = walk(*flapping)
+    assert track is not None
+    assert (track.down_s, track.flaps, track.over) == (1800, 2, False)
+    later = 3000 + STABLE
+    again = walk(*flapping, (later, False), (later + 600, True))
+    assert again is not None
+    assert (again.down_s, again.flaps, again.over) == (0, 0, False)
+
+
+def test_a_boot_brings_nothing() -> None:
+    up = POLICY.bring_up_s
+    assert health.step(None, True, T0, POLICY, uptime_s=up - 1) is None
+    assert health.step(None, True, T0, POLICY, uptime_s=up) is not None
+    good = walk((0, True), (600, False))
+    assert health.step(good, True, at(1200), POLICY, uptime_s=up - 1) == good, "no flap of a node that comes up"
+
+
+@given(st.lists(st.tuples(st.floats(-7200, 7200), st.booleans()), max_size=40))
+def test_no_clock_makes_time_negative_or_longer_than_it_was(steps: list[tuple[float, bool]]) -> None:
+    track = None
+    times = list(accumulate(seconds for seconds, _ in steps))
+    for seconds, (_, bad) in zip(times, steps, strict=True):
+        track = health.step(track, bad, at(seconds), POLICY)
+    forward = sum(max(seconds, 0.0) for seconds, _ in steps)
+    assert track is None or 0 <= track.down_s <= forward + 1e-3
+
+
+def node(name: str, **labels: str) -> Node:
+    return Node(
+        name=name, host=name, port=22, user="", host_key="", sku="h100-sxm-8", state=State.PRODUCTION, launch={},
+        work_dir="", rack=labels.pop("rack", ""), pool="", labels=labels, simulated=False, added_at=T0,
+    )  # fmt: skip
+
+
+def seen(name: str, check: str = "port_down", age_s: float = 60, **changed: object) -> Observation:
+    fields = {
+        "id": 1, "node": name, "part": "nic:mlx5_0", "device": "nic:mlx5_0", "check": check, "value": "",
+        "first_seen": at(-age_s), "last_seen": at(-age_s), "count": 1, "boot_id": "b", "source": "sweep",
+        "severity": "", "rate": None, "action": HealthAction.LEAVE_WHEN_IDLE,
+        "track": Track(True, at(-age_s), at(-age_s), 4000.0), "most": HealthAction.AT_ONCE, "due_at": T0, "acted": "",
+    }  # fmt: skip
+    return Observation(**(fields | changed))  # type: ignore[arg-type]
+
+
+def test_half_a_rack_at_once_is_the_racks() -> None:
+    fleet = [node(f"n{each}", rack="r1" if each < 36 else "r2", leaf=f"l{each % 4}") for each in range(72)]
+    found = [seen(f"n{each}") for each in range(18)]
+    (common,) = health.common(found, fleet, POLICY, T0)
+    assert (common.place, len(common.nodes), common.of) == ("rack r1", 18, 36)
+    assert health.theirs([*found, seen("n50")], [common]) == [seen("n50")]
+    assert health.common(found[:17], fleet, POLICY, T0) == []
+
+
+def test_a_leaf_is_a_place_and_one_node_none() -> None:
+    fleet = [node(f"n{each}", leaf="l1" if each < 6 else "l2") for each in range(20)]
+    assert health.common([seen("n0"), seen("n0", device="gpu1")], fleet, POLICY, T0) == []
+    assert [each.place for each in health.common([seen(f"n{each}") for each in range(4)], fleet, POLICY, T0)] == [
+        "leaf l1"
+    ]
+
+
+def test_a_gpus_error_is_never_a_places_and_old_drops_are_not_at_once() -> None:
+    fleet = [node(f"n{each}", rack="r1") for each in range(4)]
+    assert health.common([seen(each.name, "gpu_lost", track=None) for each in fleet], fleet, POLICY, T0) == []
+    old = POLICY.place.within_s + 1
+    assert health.common([seen(each.name, age_s=old) for each in fleet], fleet, POLICY, T0) == []
+
+
+def test_the_whole_fleet_is_a_place_too() -> None:
+    fleet = [node(f"n{each}") for each in range(10)]
+    (common,) = health.common([seen(f"n{each}", "unreachable") for each in range(6)], fleet, POLICY, T0)
+    assert common.place == "the fleet"
+
+
+def test_a_source_causes_no_more_than_it_may_and_a_watched_group_nothing() -> None:
+    xid = seen("n1", "xid/79", severity="ISOLATE", track=None)
+    assert health.decide(xid, node("n1"), POLICY, HealthAction.AT_ONCE) is HealthAction.LEAVE_WHEN_JOB_ENDS
+    assert health.decide(xid, node("n1"), POLICY, HealthAction.TEST_SOONER) is HealthAction.TEST_SOONER
+    watching = POLICY.model_copy(update={"mode": "watch"})
+    assert health.decide(xid, node("n1"), watching, HealthAction.AT_ONCE) is HealthAction.NOTE

@@ -1,0 +1,148 @@
+"""What is kept of observations: one row a check, part and boot, and who may leave service for one."""
+
+from __future__ import annotations
+
+import datetime
+
+import pytest
+
+from muster import store
+from muster.errors import IllegalMove, Refusal, UnknownNode
+from muster.judging import health
+from muster.model.health import Cursor, Observation, Report, Seen
+from muster.model.states import State
+from muster.store.database import retention
+from muster.store.fleet.health import NODE_MAX, OTHERS
+from muster_criteria.health.policy import HealthAction
+from tests.muster import fleet
+
+pytestmark = [pytest.mark.usefixtures("fleet_db"), pytest.mark.both_dialects]
+
+NODE = "gpu-0001"
+T0 = datetime.datetime.now(datetime.UTC) + datetime.timedelta(hours=2)
+"""Later than the tests' machines are enrolled."""
+LOST = Seen("gpu_lost", "gpu3", bad=True)
+
+
+@pytest.fixture(autouse=True)
+def serving(fleet_db: str) -> None:
+    store.nodes.add(fleet.new_node())
+    fleet.qualify(serials={"gpu3": "S3"})
+    store.nodes.move(NODE, State.PRODUCTION, "Ada", "tested")
+
+
+def observe(
+    *seen: Seen, minutes: float = 0, boot: str = "b1", source: str = "sweep", node: str = NODE
+) -> list[Observation]:
+    report = Report(node, source, seen, boot, cursor=Cursor(node, boot, 5.0, {"a": 1.0}, T0) if boot else None)
+    return store.health.record([report], health.policy(), T0 + datetime.timedelta(minutes=minutes))
+
+
+def kept() -> list[Observation]:
+    return store.health.of_node(NODE)
+
+
+def test_one_form_once_for_each_check_part_and_boot() -> None:
+    (new,) = observe(Seen("xid/79", "gpu3", value="lost", severity="ISOLATE", count=2))
+    assert (new.part, new.device, new.boot_id, new.source, new.action) == (
+        "gpu S3", "gpu3", "b1", "sweep", HealthAction.LEAVE_WHEN_JOB_ENDS,
+    )  # fmt: skip
+    assert observe(Seen("xid/79", "gpu3", value="lost", severity="ISOLATE"), minutes=10) == []
+    assert observe(Seen("xid/79", "gpu3", severity="ISOLATE"), minutes=11, boot="", source="epilog") == []
+    (row,) = kept()
+    assert (row.count, row.first_seen, row.last_seen) == (4, T0, T0 + datetime.timedelta(minutes=11))
+    assert (row.source, row.value) == ("sweep", "lost"), "what another says again changes nothing"
+    observe(Seen("xid/79", "gpu3", severity="ISOLATE"), boot="b2")
+    observe(Seen("xid/79", "gpu4", severity="ISOLATE"))
+    assert len(kept()) == 3
+    assert sum(event.actor == "health" for event in store.nodes.events(NODE)) == 3
+
+
+def test_a_state_goes_on_through_a_reboot_and_ends() -> None:
+    observe(LOST)
+    observe(LOST, minutes=10, boot="b2")
+    observe(Seen("gpu_lost", "gpu3", bad=False), minutes=20, boot="b2")
+    (row,) = kept()
+    assert row.track is not None
+    assert (row.count, row.track.bad, row.track.down_s, row.over) == (2, False, 1200.0, False)
+    observe(Seen("gpu_lost", "gpu3", bad=False), minutes=90, boot="b2")
+    assert kept()[0].over
+    assert store.health.open_in_service(T0) == []
+    observe(Seen("row_remap_failed", "gpu3", bad=False))
+    assert len(kept()) == 1, "what is good is no observation"
+
+
+def test_a_clock_that_went_back_loses_nothing() -> None:
+    observe(LOST, minutes=60)
+    observe(LOST, Seen("xid/31", "gpu3"), minutes=-60)
+    assert {each.check: each.count for each in kept()} == {"gpu_lost": 2, "xid/31": 1}
+    assert next(each for each in kept() if each.check == "gpu_lost").last_seen == T0 + datetime.timedelta(minutes=60)
+
+
+def test_one_node_fills_no_table() -> None:
+    for start in range(0, NODE_MAX + 300, 100):
+        observe(*(Seen(f"alert/a{each}") for each in range(start, start + 100)))
+    rows = store.health.of_node(NODE, limit=2 * NODE_MAX)
+    assert len(rows) == NODE_MAX + 1
+    assert next(each.count for each in rows if each.check == OTHERS) == 300
+
+
+def test_an_unknown_node_records_nothing_of_the_others() -> None:
+    reports = [Report(NODE, "sweep", (LOST,)), Report("gone", "sweep", (LOST,))]
+    with pytest.raises(UnknownNode):
+        store.health.record(reports, health.policy())
+    assert kept() == []
+
+
+def test_the_cursor_is_kept() -> None:
+    assert store.health.cursors([NODE, "other"])["other"] == Cursor("other")
+    observe(LOST)
+    assert store.health.cursors([NODE])[NODE] == Cursor(NODE, "b1", 5.0, {"a": 1.0}, T0)
+
+
+def test_it_leaves_service_with_its_evidence_and_the_scheduler_is_told() -> None:
+    (new,) = observe(LOST)
+    store.health.withdraw(new, "gpu3 is lost")
+    assert store.nodes.get(NODE).state is State.QUARANTINE
+    last = store.nodes.events(NODE)[-1]
+    assert (last.actor, last.evidence["observed"]) == ("health", f"health/{new.id}")
+    with pytest.raises(IllegalMove):
+        store.health.withdraw(new, "again")
+    assert not store.certificates.newest(NODE) or store.certificates.newest(NODE).revoked  # type: ignore[union-attr]
+
+
+def test_a_tested_node_and_one_in_shadow_mode_stay() -> None:
+    (new,) = observe(LOST)
+    lease = fleet.begin(run_id="again")
+    with pytest.raises(IllegalMove) as refused:
+        store.health.withdraw(new, "lost")
+    assert refused.value.code is Refusal.LEASED
+    store.leases.release(lease.key, "over")
+    store.adoption.adopt([], "Ada", "serves", enrol=[("", fleet.new_node("gpu-0002"))])
+    (other,) = observe(LOST, node="gpu-0002")
+    with pytest.raises(IllegalMove) as refused:
+        store.health.withdraw(other, "lost")
+    assert refused.value.code is Refusal.SHADOW
+
+
+def test_the_circuit_breaker_holds_the_next_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name, value in {"FLEET": "1", "SHARE": "0.5", "NODES": "1"}.items():
+        monkeypatch.setenv(f"MUSTER_BREAKER_{name}", value)
+    for number in (2, 3):
+        store.nodes.add(fleet.new_node(f"gpu-000{number}"))
+        fleet.qualify(f"gpu-000{number}")
+        store.nodes.move(f"gpu-000{number}", State.PRODUCTION, "Ada", "tested")
+    (first,), (second,) = observe(LOST), observe(LOST, node="gpu-0002")
+    store.health.withdraw(first, "lost")
+    with pytest.raises(IllegalMove) as refused:
+        store.health.withdraw(second, "lost")
+    assert refused.value.code is Refusal.BREAKER
+    assert store.nodes.get("gpu-0002").state is State.PRODUCTION
+
+
+def test_old_observations_go_and_no_others() -> None:
+    observe(LOST)
+    retention.apply(T0 + datetime.timedelta(days=retention.HEALTH_DAYS - 1))
+    assert kept()
+    retention.apply(T0 + datetime.timedelta(days=retention.HEALTH_DAYS + 1))
+    assert kept() == []

@@ -1,0 +1,98 @@
+"""The health policy: what a table says, and which tables are refused with one sentence."""
+
+from __future__ import annotations
+
+import copy
+from typing import Any
+
+import pytest
+import yaml
+
+from muster_criteria.health.policy import Facts, HealthAction, HealthPolicy, action_on, parse_policy
+from muster_criteria.sku_files.skus import SHIPPED
+from muster_criteria.xid.policy import BadPolicy
+
+PATH = SHIPPED / "policies" / "health.yaml"
+A = HealthAction
+
+
+def shipped() -> HealthPolicy:
+    return parse_policy(PATH.read_bytes(), PATH.name)
+
+
+@pytest.mark.parametrize(
+    ("facts", "action"),
+    [
+        (Facts("xid/79", "ISOLATE"), A.LEAVE_WHEN_JOB_ENDS),
+        (Facts("xid/43", "IGNORE"), A.NOTE),
+        (Facts("xid/13", "MONITOR"), A.NOTE),
+        (Facts("kernel/machine-check", "ISOLATE"), A.LEAVE_WHEN_JOB_ENDS),
+        (Facts("kernel/unknown", "MONITOR"), A.NOTE),
+        (Facts("gpu_lost"), A.LEAVE_WHEN_JOB_ENDS),
+        (Facts("row_remap_pending"), A.LEAVE_WHEN_IDLE),
+        (Facts("ecc_corrected", rate=999.0), A.NOTE),
+        (Facts("ecc_corrected", rate=1e6), A.TEST_SOONER),
+        (Facts("ecc_corrected"), A.NOTE),
+        (Facts("port_down", bad_for_s=600), A.NOTE),
+        (Facts("port_down", bad_for_s=600, flaps=3), A.TEST_SOONER),
+        (Facts("port_down", bad_for_s=1200), A.LEAVE_WHEN_IDLE),
+        (Facts("corrupted_results"), A.AT_ONCE),
+        (Facts("what/nobody/knows", "ISOLATE", count=10**6), A.NOTE),
+    ],
+)
+def test_the_shipped_table(facts: Facts, action: HealthAction) -> None:
+    assert action_on(facts, shipped()) is action
+    assert action_on(facts, shipped(), "watch") is A.NOTE
+
+
+def test_only_what_corrupts_is_done_at_once() -> None:
+    assert all(entry.corrupts for entry in shipped().entries if entry.action is A.AT_ONCE)
+
+
+def test_groups_of_nodes_by_label() -> None:
+    groups = [
+        {"label": "pool", "value": "canary", "mode": "watch"},
+        {"label": "team", "value": "a", "mode": "quarantine"},
+    ]
+    policy = changed(groups=groups)
+    assert policy.mode_of({}) == policy.mode_of({"pool": "prod"}) == "quarantine"
+    assert policy.mode_of({"pool": "canary"}) == policy.mode_of({"pool": "canary", "team": "a"}) == "watch"
+
+
+def changed(**fields: Any) -> HealthPolicy:
+    table = copy.deepcopy(yaml.safe_load(PATH.read_text()))
+    return parse_policy(yaml.safe_dump(table | fields).encode(), "mine.yaml")
+
+
+def entry(**fields: Any) -> dict[str, Any]:
+    return {"checks": ["gpu_lost"], "action": "note", "source": "here"} | fields
+
+
+@pytest.mark.parametrize(
+    ("fields", "named"),
+    [
+        ({"entries": [entry(action="at_once")]}, "at_once"),
+        ({"entries": [entry(checks=["*"]), entry(action="leave_when_idle")]}, "never counts"),
+        ({"entries": [entry(at_least=2), entry(at_least=3, action="test_sooner")]}, "never counts"),
+        ({"entries": [entry(), entry(severity=["ISOLATE"])]}, "never counts"),
+        ({"entries": [entry(source="nowhere")]}, "nowhere"),
+        ({"entries": [entry(action="explode")]}, "entries.0.action"),
+        ({"entries": [entry(checks=["No Such Check!"])]}, "entries.0.checks"),
+        ({"stable_s": 0}, "stable_s"),
+        ({"mode": "repair"}, "mode"),
+        ({"groups": [{"label": "a", "value": "b", "mode": m} for m in ("watch", "quarantine")]}, "two modes"),
+        ({"surprise": 1}, "surprise"),
+    ],
+)
+def test_a_table_that_contradicts_itself_is_refused_with_one_sentence(fields: dict[str, Any], named: str) -> None:
+    with pytest.raises(BadPolicy) as refused:
+        changed(**fields)
+    assert named in str(refused.value)
+    assert str(refused.value).startswith("mine.yaml: ")
+    assert "\n" not in str(refused.value)
+
+
+def test_a_narrower_entry_may_come_before_a_wider_one() -> None:
+    policy = changed(entries=[entry(checks=["xid/79"], action="leave_when_idle"), entry(checks=["xid/*"])])
+    assert action_on(Facts("xid/79"), policy) is A.LEAVE_WHEN_IDLE
+    assert action_on(Facts("xid/13"), policy) is A.NOTE

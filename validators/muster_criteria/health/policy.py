@@ -1,0 +1,203 @@
+"""The health policy: what follows from an observation between tests. One versioned table, read strictly.
+
+Pure: an observation and a policy give an action. A table that contradicts itself is refused with one sentence.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import enum
+import fnmatch
+from collections.abc import Mapping
+from typing import Annotated, Literal
+
+from pydantic import BeforeValidator, Field, ValidationError, model_validator
+
+from muster_criteria import yaml_file
+from muster_criteria.written import Written, as_tuple
+from muster_criteria.xid.policy import POLICY_BYTES_MAX, BadPolicy, Source, XidSeverity
+from muster_criteria.yaml_file import BadYaml
+
+DEFAULT = "health"
+
+Check = Annotated[str, Field(pattern=r"^[a-z0-9*][A-Za-z0-9_.:/*-]{0,79}$")]
+Text = Annotated[str, Field(min_length=3)]
+
+
+class HealthAction(enum.StrEnum):
+    """What follows, mildest first."""
+
+    NOTE = "note"
+    TEST_SOONER = "test_sooner"
+    LEAVE_WHEN_IDLE = "leave_when_idle"
+    LEAVE_WHEN_JOB_ENDS = "leave_when_job_ends"
+    AT_ONCE = "at_once"
+
+    @property
+    def rank(self) -> int:
+        """0 for the mildest."""
+        return list(HealthAction).index(self)
+
+    @property
+    def leaves(self) -> bool:
+        """Whether the node leaves service."""
+        return self.rank >= HealthAction.LEAVE_WHEN_IDLE.rank
+
+
+class Entry(Written):
+    """The action for some checks, by patterns with ``*``. The first entry counts whose conditions all hold.
+
+    ``severity``: as the policy for XIDs or for kernel messages classes the event. ``at_least``: how often it was seen;
+    ``bad_for_s``: for how long in all a state was bad; ``flaps``: how often it returned; ``per_hour``: events an hour.
+    ``corrupts``: results of jobs may be wrong; ``at_once`` is for these alone.
+    """
+
+    checks: Annotated[tuple[Check, ...], BeforeValidator(as_tuple), Field(min_length=1)]
+    severity: Annotated[tuple[XidSeverity, ...], BeforeValidator(as_tuple)] = ()
+    at_least: Annotated[int, Field(ge=1)] = 1
+    bad_for_s: Annotated[float, Field(ge=0)] = 0.0
+    flaps: Annotated[int, Field(ge=0)] = 0
+    per_hour: Annotated[float, Field(ge=0)] = 0.0
+    action: HealthAction
+    corrupts: bool = False
+    source: str
+    why: str = ""
+
+    @model_validator(mode="after")
+    def _only_what_corrupts(self) -> Entry:
+        if self.action is HealthAction.AT_ONCE and not self.corrupts:
+            raise ValueError(f"{self.checks[0]} has at_once, and does not say that it corrupts: at_once ends jobs")
+        return self
+
+    def covers(self, other: Entry) -> bool:
+        """Whether every observation for which ``other`` counts meets this entry too."""
+        return (
+            all(any(_within(narrow, wide) for wide in self.checks) for narrow in other.checks)
+            and (not self.severity or (bool(other.severity) and set(other.severity) <= set(self.severity)))
+            and self.at_least <= other.at_least
+            and self.bad_for_s <= other.bad_for_s
+            and self.flaps <= other.flaps
+            and self.per_hour <= other.per_hour
+        )
+
+
+class Group(Written):
+    """Nodes whose label ``label`` is ``value``. ``watch``: whatever is observed is noted, and nothing else follows."""
+
+    label: Annotated[str, Field(min_length=1)]
+    value: str
+    mode: Literal["watch", "quarantine"]
+
+
+class Place(Written):
+    """What many nodes of one place show at once is the place's: of at least ``nodes`` nodes that ``share`` of it has.
+
+    ``checks``: what can be a place's; ``labels``: labels of nodes that name places, and "rack".
+    """
+
+    share: Annotated[float, Field(gt=0, le=1)]
+    nodes: Annotated[int, Field(ge=2)]
+    within_s: Annotated[float, Field(gt=0)]
+    labels: Annotated[tuple[str, ...], BeforeValidator(as_tuple), Field(min_length=1)]
+    checks: Annotated[tuple[Check, ...], BeforeValidator(as_tuple), Field(min_length=1)]
+
+
+class HealthPolicy(Written):
+    """The table. ``bring_up_s``: a state that is bad so soon after a boot does not count. ``stable_s``: for so long a
+    state has to be good since its recovery before it is over. ``mode``: of nodes that no group names.
+    """
+
+    policy: Annotated[str, Field(pattern=r"^[a-z0-9][a-z0-9.-]{0,62}$")]
+    version: str
+    title: str
+    bring_up_s: Annotated[float, Field(ge=0)]
+    stable_s: Annotated[float, Field(gt=0)]
+    mode: Literal["watch", "quarantine"] = "quarantine"
+    place: Place
+    groups: Annotated[tuple[Group, ...], BeforeValidator(as_tuple)] = ()
+    sources: dict[str, Source]
+    entries: Annotated[tuple[Entry, ...], BeforeValidator(as_tuple)]
+
+    @model_validator(mode="after")
+    def _whole(self) -> HealthPolicy:
+        if missing := sorted({each.source for each in self.entries} - set(self.sources)):
+            raise ValueError(f"there is no source {missing[0]!r} (there are {', '.join(sorted(self.sources))})")
+        modes: dict[tuple[str, str], str] = {}
+        for group in self.groups:
+            key = group.label, group.value
+            if modes.setdefault(key, group.mode) != group.mode:
+                raise ValueError(f"nodes with {group.label}={group.value} are in groups of two modes")
+        for number, later in enumerate(self.entries):
+            for earlier in self.entries[:number]:
+                if earlier.covers(later):
+                    raise ValueError(
+                        f"the entry of {', '.join(later.checks)} with {later.action} never counts: "
+                        f"that of {', '.join(earlier.checks)} with {earlier.action} comes before it"
+                    )
+        return self
+
+    @property
+    def cited(self) -> str:
+        """The policy as a decision cites it: "health 2026.1"."""
+        return f"{self.policy} {self.version}"
+
+    def mode_of(self, labels: Mapping[str, str]) -> str:
+        """How nodes with these labels are treated; "watch" wins over "quarantine" where two groups name a node."""
+        modes = {each.mode for each in self.groups if labels.get(each.label) == each.value}
+        return "watch" if "watch" in modes else modes.pop() if modes else self.mode
+
+    def is_place(self, check: str) -> bool:
+        """Whether a check is one that a place may cause."""
+        return any(fnmatch.fnmatchcase(check, each) for each in self.place.checks)
+
+
+@dataclasses.dataclass(frozen=True)
+class Facts:
+    """What a decision rests on, of one observation. ``bad_for_s`` and ``flaps``: of a state."""
+
+    check: str
+    severity: str = ""
+    count: int = 1
+    bad_for_s: float = 0.0
+    flaps: int = 0
+    rate: float | None = None
+
+
+def entry_for(facts: Facts, policy: HealthPolicy) -> Entry | None:
+    """The entry that counts; None if none does, and the observation is noted alone."""
+    return next((each for each in policy.entries if _meets(facts, each)), None)
+
+
+def action_on(facts: Facts, policy: HealthPolicy, mode: str = "quarantine") -> HealthAction:
+    """The policy's decision on one observation of a node that is treated by ``mode``."""
+    entry = entry_for(facts, policy)
+    return HealthAction.NOTE if entry is None or mode == "watch" else entry.action
+
+
+def _meets(facts: Facts, entry: Entry) -> bool:
+    return (
+        any(fnmatch.fnmatchcase(facts.check, each) for each in entry.checks)
+        and (not entry.severity or facts.severity in entry.severity)
+        and facts.count >= entry.at_least
+        and facts.bad_for_s >= entry.bad_for_s
+        and facts.flaps >= entry.flaps
+        and (entry.per_hour == 0 or (facts.rate is not None and facts.rate >= entry.per_hour))
+    )
+
+
+def _within(narrow: str, wide: str) -> bool:
+    """Whether each check of the pattern ``narrow`` is one of ``wide``; a ``*`` in it is taken as a literal text."""
+    return fnmatch.fnmatchcase(narrow, wide)
+
+
+def parse_policy(text: bytes, where: str) -> HealthPolicy:
+    """Read a policy. Raises BadPolicy, one sentence that names ``where`` and the key, for the first thing wrong."""
+    try:
+        return HealthPolicy.model_validate(yaml_file.load(text, POLICY_BYTES_MAX))
+    except BadYaml as error:
+        raise BadPolicy(f"{where}: {error}.") from None
+    except ValidationError as error:
+        first = error.errors(include_url=False, include_context=False, include_input=False)[0]
+        key = ".".join(str(part) for part in first["loc"]) or "the table"
+        message = first["msg"].removeprefix("Value error, ")
+        raise BadPolicy(f"{where}: {key}: {message[0].lower() + message[1:]}.") from None
