@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import datetime
 from collections.abc import Mapping, Sequence
@@ -95,9 +96,20 @@ def known(nodes: Sequence[Node], now: datetime.datetime) -> Known:
 
 
 def _risk(nodes: Sequence[Node], now: datetime.datetime) -> Risk:
-    from muster.rules.idle.past import HORIZON, risk_of  # brings numpy, which a DAG file may not load
+    """What the fleet's failures say. They are learned from once a day: each takes seconds for a large fleet.
 
-    return risk_of(nodes, store.failures.since(now - HORIZON), now)
+    When a node failed and came back is as of now.
+    """
+    from muster.rules.idle.past import HORIZON, Learned, risk_of  # brings numpy, which a DAG file may not load
+
+    today = None
+    if kept := store.risk_models.of_day(now.date()):
+        with contextlib.suppress(ValueError):  # another version kept it
+            today = Learned.from_json(kept)
+    risk, learned = risk_of(nodes, store.failures.since(now - HORIZON), now, today)
+    if today is None:
+        store.risk_models.keep(now.date(), learned.to_json())
+    return risk
 
 
 def _whole_test_since(moment: datetime.datetime, tested: Mapping[str, datetime.datetime]) -> bool:

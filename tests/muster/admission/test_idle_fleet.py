@@ -153,3 +153,24 @@ def test_a_request_that_no_test_answers_becomes_a_question(
     place = store.schedulers.place(NODE)
     assert place
     assert (place.question, place.verify, place.admitted) == ("", "", True)
+
+
+def test_the_fleets_failures_are_learned_from_once_a_day_and_known_at_once() -> None:
+    """What another version of Muster kept is learned again."""
+    day = datetime.datetime(2026, 6, 1, 9, tzinfo=datetime.UTC)
+    nodes = [store.nodes.get(NODE)]
+    store.risk_models.keep(day.date(), "{}")
+    known(nodes, day)
+    kept = store.risk_models.of_day(day.date())
+    assert kept
+    assert kept != "{}"
+    later = now() + datetime.timedelta(days=1)
+    known(nodes, later)
+    move(NODE, State.QUARANTINE, "Ada", "it hangs")
+    first = store.risk_models.of_day(later.date())
+    risk = known(nodes, later).risk
+    assert risk is not None
+    assert len(risk.history.faults) == 1
+    assert store.risk_models.of_day(later.date()) == first
+    known(nodes, later + datetime.timedelta(days=1))
+    assert store.risk_models.of_day(later.date() + datetime.timedelta(days=1)) not in (None, first)

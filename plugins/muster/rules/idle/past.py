@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import collections
 import dataclasses
 import datetime
+import json
 from collections.abc import Sequence
 
 import numpy as np
@@ -12,7 +12,7 @@ import numpy as np
 from muster.model.failures import Failure
 from muster.model.nodes import Node
 from muster.rules.idle import hazard
-from muster.rules.idle.history import GROUPS, Clocks, Faults, History, Units, episodes
+from muster.rules.idle.history import GROUPS, Clocks, Faults, History, Units, Whole, episodes
 
 HORIZON = datetime.timedelta(days=730)
 """Older failures say nothing of a node any more."""
@@ -41,29 +41,67 @@ class Risk:
         return clocks
 
 
-def risk_of(nodes: Sequence[Node], failures: Sequence[Failure], now: datetime.datetime) -> Risk:
-    """Returns the risk as of ``now``. SKU and batch (label ``batch``) may make nodes alike."""
+@dataclasses.dataclass(frozen=True, eq=False)
+class Learned:
+    """A model of the fleet, and for each kind of its labels (SKU, batch) the values, in the order of its ratios."""
+
+    model: hazard.Model
+    names: tuple[tuple[str, ...], ...]
+
+    def to_json(self) -> str:
+        """Returns it as ``from_json`` reads it."""
+        tables = {name: getattr(self.model, name).tolist() for name in TABLES}
+        labels = [ratios.tolist() for ratios in self.model.labels]
+        scale = {"level": self.model.level, "slope": self.model.slope}
+        return json.dumps({**tables, **scale, "labels": labels, "names": self.names, "groups": GROUPS})
+
+    @classmethod
+    def from_json(cls, text: str) -> Learned:
+        """The reverse of ``to_json``. Raises ValueError for what another version of Muster wrote."""
+        try:
+            read = json.loads(text)
+            tables = {name: np.array(read[name], dtype=np.float64) for name in TABLES}
+            labels = tuple(np.array(ratios, dtype=np.float64) for ratios in read["labels"])
+            made = hazard.Model(**tables, labels=labels, level=float(read["level"]), slope=float(read["slope"]))
+            names = tuple(tuple(map(str, each)) for each in read["names"])
+        except (KeyError, TypeError) as error:
+            raise ValueError(f"what was learned cannot be read: {error!r}") from error
+        usual = hazard.public_prior().model
+        fits = all(getattr(made, name).shape == getattr(usual, name).shape for name in TABLES)
+        if tuple(read["groups"]) != GROUPS or not fits or [len(each) for each in names] != [*map(len, labels)]:
+            raise ValueError("what was learned is of other groups and factors than those of this version")
+        return cls(made, names)
+
+
+TABLES = ("base", "since_any", "since_same", "since_swap", "beside")
+"""The tables of a model that are the same for every fleet."""
+
+
+def risk_of(
+    nodes: Sequence[Node], failures: Sequence[Failure], now: datetime.datetime, learned: Learned | None = None
+) -> tuple[Risk, Learned]:
+    """Returns the risk as of ``now``, and what was learned from the failures, which is ``learned`` where it is given.
+
+    SKU and batch (label ``batch``) may make nodes alike.
+    """
     zero = now - HORIZON
     hour = HORIZON.total_seconds() / 3600.0
     number = {node.name: place for place, node in enumerate(nodes)}
-    numbers: dict[str, collections.defaultdict[str, int]] = {}
-
-    def numbered(kind: str, value: str) -> int:
-        of = numbers.setdefault(kind, collections.defaultdict())
-        of.default_factory = of.__len__
-        return of[value] if value else -1
+    kinds = [[node.sku for node in nodes], [node.labels.get(BATCH, "") for node in nodes]]
+    known = learned.names if learned else ((), ())
+    names = tuple(
+        (*of, *sorted({value for value in values if value}.difference(of)))
+        for of, values in zip(known, kinds, strict=True)
+    )
+    racks = _numbered([node.rack for node in nodes], sorted({node.rack for node in nodes} - {""}))
 
     def hours(at: datetime.datetime | None) -> float:
         return np.inf if at is None else max((at - zero).total_seconds() / 3600.0, 0.0)
 
     each = np.arange(len(nodes), dtype=np.int64)
     start = np.array([hours(node.machine_since) if node.machine_since else hour for node in nodes])
-    labels = [(numbered("sku", node.sku), numbered(BATCH, node.labels.get(BATCH, ""))) for node in nodes]
-    units = Units(
-        np.minimum(start, hour), np.full(len(nodes), hour), each, each,
-        np.array([numbered("rack", node.rack) for node in nodes], dtype=np.int64),
-        np.array(labels, dtype=np.int64).reshape(-1, 2),
-    )  # fmt: skip
+    labels = np.column_stack([_numbered(values, of) for values, of in zip(kinds, names, strict=True)])
+    units = Units(np.minimum(start, hour), np.full(len(nodes), hour), each, each, racks, labels)
     kept = [one for one in failures if one.node in number and zero <= one.at <= now]
     unit = np.array([number[one.node] for one in kept], dtype=np.int64)
     faults = Faults(
@@ -72,7 +110,18 @@ def risk_of(nodes: Sequence[Node], failures: Sequence[Failure], now: datetime.da
         np.where([one.replaced for one in kept], -1, unit).astype(np.int64), unit, units.rack[unit],
     )  # fmt: skip
     history = History(units, episodes(faults))
-    begin = float(start.min(initial=hour))
-    cuts = np.append(np.arange(begin, hour, RELEARN_H), hour)
-    models, _ = hazard.followed(history, hazard.public_prior(), cuts)
-    return Risk(history, number, models[-1], hour)
+    if learned is None:
+        begin = float(start.min(initial=hour))
+        models, _ = hazard.followed(history, hazard.public_prior(), np.append(np.arange(begin, hour, RELEARN_H), hour))
+        # A kind may have fewer ratios than names: a label of nodes that were never in service says nothing.
+        ratios = tuple(
+            np.append(of, np.ones(len(values) - len(of))) for of, values in zip(models[-1].labels, names, strict=True)
+        )
+        learned = Learned(dataclasses.replace(models[-1], labels=ratios), names)
+    return Risk(history, number, learned.model, hour), learned
+
+
+def _numbered(values: Sequence[str], names: Sequence[str]) -> Whole:
+    """The place of each value among the names, -1 for none."""
+    places = {name: place for place, name in enumerate(names)} | {"": -1}
+    return np.array([places[value] for value in values], dtype=np.int64)

@@ -16,6 +16,7 @@ from muster.model.runs import RunKey
 from muster.store.database import digests as digests  # their tables belong to the same metadata
 from muster.store.database import health as health
 from muster.store.database import outgoing as outgoing
+from muster.store.database import risks as risks
 from muster.store.database.base import Base as Base  # imported from here, its metadata holds all tables
 from muster.store.database.base import BigId
 

@@ -120,7 +120,7 @@ def at_risk(nodes: Sequence[Node], *failures: Failure) -> Known:
     """All nodes are idle, and took the whole test 30 hours ago."""
     names = [each.name for each in nodes]
     idle, passes = dict.fromkeys(names, IDLE), dict.fromkeys(names, passed(30))
-    return Known(nodes, NOW, idle, passes, ALL, risk=risk_of(nodes, failures, NOW))
+    return Known(nodes, NOW, idle, passes, ALL, risk=risk_of(nodes, failures, NOW)[0])
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,59 @@
+"""What is learned of a fleet: kept as text, and used for another day's nodes."""
+
+from __future__ import annotations
+
+import dataclasses
+import datetime
+import json
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from muster.model.failures import Failure
+from muster.model.nodes import Node
+from muster.rules.idle.past import Learned, risk_of
+from tests.muster.rules.idle.test_idle import NOW, node
+
+DAY = datetime.timedelta(days=1)
+
+
+def fleet(skus: str) -> list[Node]:
+    came = NOW - 400 * DAY
+    return [dataclasses.replace(node(f"n{at}"), sku=sku, machine_since=came) for at, sku in enumerate(skus)]
+
+
+def failures(*at: int) -> list[Failure]:
+    return [
+        Failure(f"n{each}", "memory", NOW - (days := 10 + 7 * count) * DAY, NOW - (days - 1) * DAY)
+        for count, each in enumerate(at)
+    ]
+
+
+@given(st.text("abc", min_size=1, max_size=6), st.lists(st.integers(0, 5), max_size=12))
+def test_what_was_learned_is_read_as_it_was_kept(skus: str, at: list[int]) -> None:
+    nodes = fleet(skus)
+    fresh, learned = risk_of(nodes, failures(*at), NOW)
+    kept, same = risk_of(nodes, failures(*at), NOW, Learned.from_json(learned.to_json()))
+    assert same.names == learned.names
+    assert np.allclose(kept.model.rates(kept.clocks(nodes)), fresh.model.rates(fresh.clocks(nodes)))
+
+
+def test_a_kind_of_label_stays_the_same_when_others_come_and_go() -> None:
+    """The nodes of the bad SKU keep its risk in another order, and those of a new SKU have the usual one."""
+    _, learned = risk_of(fleet("abbbb"), failures(*[0] * 40), NOW)
+    nodes = fleet("cba")
+    risk, _ = risk_of(nodes, [], NOW, learned)
+    new, good, bad = risk.model.rates(risk.clocks(nodes)).sum(axis=1).tolist()
+    assert good < new < bad
+
+
+def test_what_another_version_kept_is_refused() -> None:
+    _, learned = risk_of(fleet("ab"), [], NOW)
+    kept = json.loads(learned.to_json())
+    for changed in ({"groups": ["gpu"]}, {"since_any": [1.0]}, {"names": [[]]}, {"level": None}):
+        with pytest.raises(ValueError):
+            Learned.from_json(json.dumps(kept | changed))
+    with pytest.raises(ValueError):
+        Learned.from_json(json.dumps({name: kept[name] for name in kept if name != "slope"}))
