@@ -6,6 +6,7 @@ waits for it, and the judge decides the verdict.
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import datetime
 import hashlib
@@ -13,8 +14,7 @@ import json
 import logging
 import posixpath
 import time
-from collections.abc import Callable, Collection, Iterable, Sequence
-from typing import TypeVar
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 
 import paramiko
 
@@ -37,8 +37,6 @@ from muster_criteria.sku_files.programme import CallSpec
 from muster_node.contract import Plan, ProbeCall
 
 log = logging.getLogger(__name__)
-
-T = TypeVar("T")
 
 Connect = Callable[[Node], paramiko.SSHClient]
 """Logs in to a node. Raises RemoteError."""
@@ -208,54 +206,53 @@ class StillRunning:
     seen: jobs.Look
 
 
+@dataclasses.dataclass(frozen=True)
+class Finished:
+    """An attempt whose job is over: how it ended, and what it left."""
+
+    end: Ended
+    output: jobs.Collected
+
+
 class NoVerdict(ssh.RemoteError):
     """The node could not be reached; the attempt is retried instead of judged without a result."""
 
 
-def settle(
-    attempt: Attempt,
-    connect: Connect,
-    hint: Kind,
-    record: Callable[[Ended, jobs.Collected], T],
-    *,
-    last: bool,
-) -> T | StillRunning | None:
-    """Collect the job's output, judge and record it with ``record``, and remove the job's folder.
+@contextlib.contextmanager
+def collected(
+    attempt: Attempt, connect: Connect, hint: Kind, *, last: bool
+) -> Iterator[Finished | StillRunning | None]:
+    """Yields what the attempt's job left; removes its folder once the body, which records the verdict, has ended.
 
-    ``hint``: how the waiting ended; the node's current state decides. ``last``: no other attempt follows. Returns what
-    ``record`` returns, StillRunning, or None if a verdict on this attempt's result is recorded already, which "no
-    result" never supersedes. Raises NoVerdict if the node cannot be reached and the attempt is to be retried.
+    ``hint``: how the waiting ended; the node's current state decides. ``last``: no other attempt follows. Yields None
+    for an unreachable node whose result is recorded already. Raises NoVerdict if the attempt is to be retried.
     """
-    try:
-        with connect(attempt.node) as client:
+    with contextlib.ExitStack() as connection:
+        found: Finished | StillRunning | None
+        try:
+            client = connection.enter_context(connect(attempt.node))
             seen = jobs.look(client, attempt.node.work_dir, attempt.job_key, "")
             end = outcome.ended(seen, hint)
-            if end is None:
-                return StillRunning(seen)
-            collected = _collect(attempt, client, seen, end)
-            recorded = record(end, collected)
-            if collected.result is not None:
-                _tidy(attempt, client, seen)
-            return recorded
-    except ssh.RemoteError as error:
-        return unreachable(attempt, hint, error, record, last=last)
+            found = StillRunning(seen) if end is None else Finished(end, _collect(attempt, client, seen, end))
+        except ssh.RemoteError as error:
+            found = unreachable(attempt, hint, error, last=last)
+        yield found
+        if isinstance(found, Finished) and found.output.result is not None:
+            _tidy(attempt, client, seen)
 
 
-def unreachable(
-    attempt: Attempt,
-    hint: Kind,
-    error: ssh.RemoteError,
-    record: Callable[[Ended, jobs.Collected], T],
-    *,
-    last: bool,
-) -> T | None:
-    """Does as ``settle`` for an unreachable node: records a verdict only for a lost node or the last attempt."""
+def unreachable(attempt: Attempt, hint: Kind, error: ssh.RemoteError, *, last: bool) -> Finished | None:
+    """Returns the end of an attempt on a node that cannot be reached: only of a lost node, or of the last attempt.
+
+    Returns None if the attempt's result is recorded already, which "no result" never supersedes. Raises NoVerdict if
+    the attempt is to be retried.
+    """
     if attempt.recorded_end() is not None:
         return None
     lost = hint is Kind.LOST and isinstance(error, (ssh.Unreachable, ssh.CommandTimedOut))
     if not lost and not last:
         raise NoVerdict(str(error)) from error
-    return record(Ended(Kind.LOST if lost else Kind.REFUSED, str(error)), jobs.Collected(None, None))
+    return Finished(Ended(Kind.LOST if lost else Kind.REFUSED, str(error)), jobs.Collected(None, None))
 
 
 def _collect(attempt: Attempt, client: paramiko.SSHClient, seen: jobs.Look, end: Ended) -> jobs.Collected:

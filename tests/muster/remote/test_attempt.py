@@ -16,13 +16,13 @@ import pytest
 
 import muster.remote
 from muster import store
-from muster.errors import LeaseLost, Preempted
+from muster.errors import LeaseLost, MusterError, Preempted
 from muster.model.nodes import NewNode
 from muster.model.runs import RunKey
 from muster.model.stages import STAGES
 from muster.remote import attempt as remote
 from muster.remote import jobs, outcome, ssh
-from muster.remote.attempt import Attempt, NoVerdict, Programme, StillRunning, Task
+from muster.remote.attempt import Attempt, Finished, NoVerdict, Programme, StillRunning, Task
 from muster.remote.login import Credentials
 from muster.remote.outcome import Ended, Kind
 from muster.remote.zipapp import AgentFile
@@ -70,21 +70,17 @@ class Bench:
                 time.sleep(0.1)
         return self.claim(begin=False)
 
-    def record(self, attempt: Attempt) -> Callable[[Ended, jobs.Collected], Verdict]:
-        """As an operator does, with a FAIL for whatever came, and INCONCLUSIVE for nothing."""
-
-        def record(end: Ended, collected: jobs.Collected) -> Verdict:
-            self.ended.append(end)
-            result, _ = remote.checked_result(attempt, collected)
-            verdict = Verdict.FAIL if result else Verdict.INCONCLUSIVE
-            store.stages.record(RUN, result, fleet.judgement("intake", verdict), collected.result)
-            remote.record_end(attempt, end, outcome.state_after(end.kind, verdict))
-            return verdict
-
-        return record
-
     def settle(self, attempt: Attempt, hint: Kind = Kind.DONE, *, last: bool = False) -> Verdict | StillRunning | None:
-        return remote.settle(attempt, self.connect, hint, self.record(attempt), last=last)
+        """As an operator does, with a FAIL for whatever came, and INCONCLUSIVE for nothing."""
+        with remote.collected(attempt, self.connect, hint, last=last) as found:
+            if not isinstance(found, Finished):
+                return found
+            self.ended.append(found.end)
+            result, _ = remote.checked_result(attempt, found.output)
+            verdict = Verdict.FAIL if result else Verdict.INCONCLUSIVE
+            store.stages.record(RUN, result, fleet.judgement("intake", verdict), found.output.result)
+            remote.record_end(attempt, found.end, outcome.state_after(found.end.kind, verdict))
+        return verdict
 
     def folder(self, attempt: Attempt) -> Path:
         return Path(jobs.paths(attempt.node.work_dir, attempt.job_key).folder)
@@ -168,6 +164,15 @@ def test_a_folder_that_cannot_be_removed_leaves_the_verdict(bench: Bench, monkey
     assert bench.settle(attempt, last=True) is Verdict.FAIL
     assert bench.verdict() is Verdict.FAIL
     assert len(bench.ended) == 1
+
+
+def test_the_folder_stays_until_the_verdict_is_recorded(bench: Bench) -> None:
+    attempt = bench.until_done(bench.begin()[0])
+    with pytest.raises(MusterError), remote.collected(attempt, bench.connect, Kind.DONE, last=True):
+        raise MusterError("the records are down")
+    assert bench.folder(attempt).exists()
+    assert bench.settle(attempt) is Verdict.FAIL
+    assert not bench.folder(attempt).exists()
 
 
 def test_no_result_never_supersedes_a_recorded_verdict(bench: Bench) -> None:

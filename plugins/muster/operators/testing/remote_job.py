@@ -10,7 +10,7 @@ import dataclasses
 import datetime
 import functools
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, Any, NoReturn
 
 from airflow.sdk import BaseOperator
@@ -35,7 +35,7 @@ from muster.operators.testing import faults
 from muster.operators.testing.trigger import JobTrigger
 from muster.remote import attempt as remote
 from muster.remote import jobs, launch, neighbours, outcome, ssh
-from muster.remote.attempt import Attempt, Programme, StillRunning, Task
+from muster.remote.attempt import Attempt, Finished, Programme, StillRunning, Task
 from muster.remote.attempt_key import AttemptKey
 from muster.remote.outcome import Ended, Kind
 from muster.remote.zipapp import build_agent
@@ -105,8 +105,8 @@ class RemoteJobOperator(BaseOperator):
             except ssh.RemoteError as error:
                 self._starting = None
                 last = self._is_last(context)
-                recorded = remote.unreachable(attempt, Kind.REFUSED, error, self._recorder(attempt), last=last)
-                return self._finish(context, attempt, *(recorded or self._recorded(attempt)))
+                finished = remote.unreachable(attempt, Kind.REFUSED, error, last=last)
+                return self._finish(context, attempt, *self._record(attempt, finished))
             self._starting = None
             if seen.state in (jobs.State.ABSENT, jobs.State.RUNNING):
                 self._defer(attempt, seen)
@@ -211,37 +211,35 @@ class RemoteJobOperator(BaseOperator):
         raise AssertionError("defer does not return")
 
     def _settle(self, context: Context, attempt: Attempt, hint: Kind) -> Any:
-        record = self._recorder(attempt)
-        settled = remote.settle(attempt, log_in, hint, record, last=self._is_last(context))
-        if isinstance(settled, StillRunning):
-            self._defer(attempt, settled.seen)
-        return self._finish(context, attempt, *(settled or self._recorded(attempt)))
+        with remote.collected(attempt, log_in, hint, last=self._is_last(context)) as found:
+            if isinstance(found, StillRunning):
+                self._defer(attempt, found.seen)
+            judgement, job_end = self._record(attempt, found)
+        return self._finish(context, attempt, judgement, job_end)
 
-    def _recorder(self, attempt: Attempt) -> Callable[[Ended, jobs.Collected], tuple[Judgement, str]]:
-        """Returns a function that judges and records an attempt and returns (judgement, ``StageResult.end``)."""
-
-        def record(end: Ended, collected: jobs.Collected) -> tuple[Judgement, str]:
-            result, why_missing = remote.checked_result(attempt, collected)
-            judged = self._judge(attempt, end, result, "" if result else why_missing or end.sentence)
-            stored = store.stages.record(
-                attempt.task.key,
-                judged.result,
-                judged.judgement,
-                collected.result if result else None,
-                collected.telemetry,
-                attempt.task.try_number,
-                node=self.member,
-                chassis=judged.chassis.to_json().encode() if judged.chassis else None,
-            )
-            for sentence in stored.swapped:
-                self.log.warning("%s", sentence)
-            repeat = judged.judgement.repeat
-            judgement = dataclasses.replace(stored.judgement, repeat=repeat)
-            remote.record_end(attempt, end, self._state(end, judgement), repeat)
-            self._after(attempt, result)
-            return judgement, result.end if result else ""
-
-        return record
+    def _record(self, attempt: Attempt, finished: Finished | None) -> tuple[Judgement, str]:
+        """Returns the judgement and ``StageResult.end`` ("" without a result), recorded now unless they are already."""
+        if finished is None:
+            return self._recorded(attempt)
+        result, why_missing = remote.checked_result(attempt, finished.output)
+        judged = self._judge(attempt, finished.end, result, "" if result else why_missing or finished.end.sentence)
+        stored = store.stages.record(
+            attempt.task.key,
+            judged.result,
+            judged.judgement,
+            finished.output.result if result else None,
+            finished.output.telemetry,
+            attempt.task.try_number,
+            node=self.member,
+            chassis=judged.chassis.to_json().encode() if judged.chassis else None,
+        )
+        for sentence in stored.swapped:
+            self.log.warning("%s", sentence)
+        repeat = judged.judgement.repeat
+        judgement = dataclasses.replace(stored.judgement, repeat=repeat)
+        remote.record_end(attempt, finished.end, self._state(finished.end, judgement), repeat)
+        self._after(attempt, result)
+        return judgement, result.end if result else ""
 
     def _recorded(self, attempt: Attempt) -> tuple[Judgement, str]:
         """The recorded judgement of the stage, and ``StageResult.end``."""
