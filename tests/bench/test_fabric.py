@@ -58,15 +58,17 @@ def namespaces() -> bool:
     """Whether this process may make network namespaces and shape their interfaces."""
     if os.geteuid() != 0:
         return False
-    script = "ip link add a type veth peer name b && tc qdisc add dev a root tbf rate 1mbit burst 32kb latency 50ms"
+    made, shaped = "ip link add name v0 type veth peer name v1", "tc qdisc add dev v0 root tbf rate 1mbit burst 32kb"
+    script = f"{made} && {shaped} latency 50ms"
     return subprocess.run(["unshare", "--net", "sh", "-c", script], capture_output=True).returncode == 0
 
 
-needs_namespaces = pytest.mark.skipif(not namespaces(), reason="needs root, iproute2 and network namespaces")
+needs_namespaces = pytest.mark.skipif(not namespaces(), reason="needs root and the right to make network namespaces")
 
 
 @pytest.mark.slow
 @pytest.mark.timeout(3600)
+@pytest.mark.needs_iproute2
 @needs_namespaces
 def test_every_kind_of_fault_is_found_in_a_real_network_and_nothing_else() -> None:
     command = [sys.executable, "-m", "tests.bench.fabric", "--seed", "1", "--twos", "2"]
@@ -89,6 +91,7 @@ def children(pid: int) -> set[int]:
 
 
 @pytest.mark.slow
+@pytest.mark.needs_iproute2
 @needs_namespaces
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGKILL])
 def test_nothing_is_left_of_an_interrupted_run(number: int) -> None:

@@ -11,7 +11,7 @@ here=${BASH_SOURCE[0]%/*}
 PATH=$PATH:/usr/local/sbin:/usr/sbin
 kubernetes=${MUSTER_TEST_KUBERNETES:-${HOME:-/root}/.cache/muster-tests/kubernetes}
 
-SERVICES=(openssh-server postgresql redis-server slurm-wlm prometheus chromium podman sudo kube-apiserver)
+SERVICES=(openssh-server postgresql redis-server slurm-wlm prometheus chromium podman sudo iproute2 kube-apiserver)
 # Without these the tests do not start at all.
 TOOLS=(make git python3)
 
@@ -24,6 +24,7 @@ is_installed() {
         postgresql) has initdb || compgen -G '/usr/lib/postgresql/*/bin/initdb' >/dev/null ;;
         slurm-wlm) has slurmctld && has slurmd && has munged ;;
         prometheus) has promtool ;;
+        iproute2) has ip && has tc ;;
         kube-apiserver) has etcd && [ -x "$kubernetes/kube-apiserver" ] && [ -x "$kubernetes/kube-scheduler" ] ;;
         python3) python3 -c 'import ensurepip, venv' 2>/dev/null ;;
         *) has "$1" ;;

@@ -29,6 +29,7 @@ MARKERS = {
     "needs_prometheus": "prometheus",
     "needs_chromium": "chromium",
     "needs_sudo": "sudo",
+    "needs_iproute2": "iproute2",
     "needs_torch": "torch",
 }
 """Marker: what the test needs."""
