@@ -231,7 +231,8 @@ def main() -> int:
     parser.add_argument("--nodes", type=int, default=100_000)
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--share", type=float, default=SHARE, help="of the nodes that may be tested at a time")
-    parser.add_argument("--shares", action="store_true", help=f"also {', '.join(map(str, SHARES))}")
+    parser.add_argument("--shares", nargs="*", type=float, metavar="SHARE",
+                        help=f"also these; without any, {', '.join(map(str, SHARES))}")  # fmt: skip
     given = parser.parse_args()
     took, learned = plan_seconds(given.nodes, given.seed)
     few = min(given.nodes, SIMULATED_MAX)
@@ -240,7 +241,7 @@ def main() -> int:
     print("| share | strategy | hidden defect-hours | node-hours lost | test minutes | by the score |")
     print("|--:|---|--:|--:|--:|--:|")
     by_share = {}
-    for share in dict.fromkeys((given.share, *(SHARES if given.shares else ()))):
+    for share in dict.fromkeys((given.share, *(SHARES if given.shares == [] else given.shares or ()))):
         worlds = compare(few, given.seed, share)
         for name, world in worlds.items():
             scored = f"{world.scored / max(world.minutes, 1e-9):.0%}" if name == "worth" else ""
