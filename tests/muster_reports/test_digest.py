@@ -9,7 +9,7 @@ import re
 import pytest
 
 from muster_reports.digest import render
-from muster_reports.digest.facts import OUT, SERVING, Facts, Fault, Move, Node, Run
+from muster_reports.digest.facts import OUT, SERVING, Facts, Fault, Move, Node, Pool, Repair, Run
 
 SINCE = datetime.datetime(2026, 6, 1, tzinfo=datetime.UTC)
 UNTIL = SINCE + datetime.timedelta(days=7)
@@ -180,3 +180,37 @@ def test_a_simulated_digest_is_marked_and_text_from_outside_stays_text() -> None
 
 def test_an_empty_fleet_has_a_digest() -> None:
     assert "0 nodes" in render.render(facts(), "", simulated=False).text
+
+
+def test_spares_are_shown_by_sku() -> None:
+    pools = [Pool("h100", 256, 20, 140, 5.5, 7.0, 25, 200), Pool("b200", 8, 0, 0, 5.5, 7.0, 3, 0)]
+    assert "h100 | 256 | 140 | 5.5 days | 25 | 20 | 200 nodes" in section(facts(node("a"), pools=pools), "Spares")
+    assert not section(facts(node("a")), "Spares")
+
+
+def test_reliability_is_shown_by_sku_where_there_are_several() -> None:
+    moves = [Move("a", at(60), "production", "quarantine", "", failed=True)]
+    found = facts(node("a", "quarantine"), node("b"), node("c", sku="b200"), moves=moves)
+    (made,) = [each for each in render.all_sections(found) if each.title == "Interruptions"]
+    assert [(row[0].partition(", ")[2], *row[1:3]) for row in made.rows] == [
+        ("", "1", "396"), ("", "1", "396"), ("b200", "0", "168"), ("b200", "0", "168"), ("h100", "1", "228"),
+        ("h100", "1", "228"),
+    ]  # fmt: skip
+
+
+def test_a_repair_that_lasts_makes_the_tail_longer_and_no_repair_is_none() -> None:
+    """Three took 1, 2 and 3 hours; with two that last since 100 hours, half were back within 3 hours."""
+    over = [Repair("a", "memory", at(0), at(hours)) for hours in (1, 2, 3)]
+    lasting = [Repair("b", "links", at(68), None)] * 2
+    found = section(facts(node("a"), repairs=over), "Repairs")
+    assert "all | 3 | 2 h 0 min | 3 h 0 min | 0" in found
+    found = section(facts(node("a"), repairs=[*over, *lasting]), "Repairs")
+    assert "all | 5 | 3 h 0 min | not known yet | 2" in found
+    assert "links | 2 | not known yet | not known yet | 2" in found
+    assert not section(facts(node("a")), "Repairs")
+
+
+def test_availability_leaves_out_what_never_served() -> None:
+    moves = [Move("a", at(84), "production", "quarantine", "")]
+    found = facts(node("a", "quarantine"), node("b", "registered"), moves=moves)
+    assert "50.00 %" in section(found, "Node-hours")

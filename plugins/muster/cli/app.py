@@ -9,7 +9,7 @@ import typer
 import muster
 from muster import acting
 from muster.cli.controller import admin, doctor, mail
-from muster.cli.fleet import digest, plan, run, start, status
+from muster.cli.fleet import digest, plan, run, spares, start, status
 from muster.cli.nodes import adoption, node, pausing, removal, scheduler
 from muster.cli.verdicts import certificate, golden, judging, kernel, sku, waive, xid
 
@@ -34,6 +34,7 @@ app.command("admit")(start.admit)
 app.command("approve")(start.approve)
 app.command("plan")(plan.plan)
 app.command("digest")(digest.digest)
+app.command("spares")(spares.spares)
 app.add_typer(run.app, name="runs", help="Show runs.")
 app.command("export")(run.export)
 app.command("judge")(judging.judge)

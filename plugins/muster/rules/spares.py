@@ -2,7 +2,14 @@
 
 from __future__ import annotations
 
+import dataclasses
+import datetime
 import math
+from collections.abc import Collection, Sequence
+
+from muster.model.failures import Failure
+from muster.model.nodes import Node
+from muster.model.states import SERVING, State
 
 ENOUGH = 0.99
 """The chance with which the spares suffice."""
@@ -40,3 +47,144 @@ def correlation(mean: float, variance: float, nodes: int) -> float:
     if nodes < 2 or independent <= 0.0 or math.isnan(variance):
         return 0.0
     return min(max((variance / independent - 1.0) / (nodes - 1), 0.0), 0.999)
+
+
+@dataclasses.dataclass(frozen=True)
+class Rates:
+    """How nodes fail: the share of time that one is ``down``, how much nodes are down ``together``, how long a repair
+    takes on average, and from how many ``failures`` of the fleet itself this is known.
+    """
+
+    down: float
+    together: float
+    repair_days: float
+    failures: int
+
+
+RECORD = Rates(down=1.78e-4 * 24.0 * 5.5, together=0.013, repair_days=5.5, failures=0)
+"""Of 400 servers of 8 GPUs over 348 days (InfiniteHBD-Trace, SIGCOMM 2025): 1.78e-4 faults an hour, mean repair 5.5
+days."""
+RECORD_WEIGHT = 5
+"""Failures for which the record counts beside the fleet's own. This project's choice: a small fleet sees few."""
+SAMPLES = 1000
+"""Moments of the period at which the nodes that are down are counted."""
+
+
+def measured(came: Sequence[datetime.datetime], failures: Sequence[Failure], now: datetime.datetime,
+             period: datetime.timedelta) -> Rates:  # fmt: skip
+    """Returns the rates of nodes that ``came`` then, from their failures within the period until ``now``.
+
+    The fleet's own failures are weighed with the public record. A repair that is not over counts until now.
+    """
+    since = now - period
+    days = sum(max((now - max(at, since)).total_seconds(), 0.0) for at in came) / 86400.0
+    out = [(max(each.at, since), min(each.back or now, now)) for each in failures if (each.back or now) > since]
+    out = [(start, end) for start, end in out if end > start]
+    if not days:
+        return RECORD
+    lost = sum((end - start).total_seconds() for start, end in out) / 86400.0
+    count = len(out)
+    repair_days = (RECORD_WEIGHT * RECORD.repair_days + lost) / (RECORD_WEIGHT + count)
+    rate = (RECORD_WEIGHT + count) / (RECORD_WEIGHT * RECORD.repair_days / RECORD.down + days)
+    own = _together(came, out, since, now)
+    together = (RECORD_WEIGHT * RECORD.together + count * own) / (RECORD_WEIGHT + count)
+    return Rates(min(rate * repair_days, 0.99), together, repair_days, count)
+
+
+def _together(
+    came: Sequence[datetime.datetime], out: Sequence[tuple[datetime.datetime, datetime.datetime]],
+    since: datetime.datetime, now: datetime.datetime,
+) -> float:  # fmt: skip
+    import numpy as np  # heavy: not where a DAG file is parsed
+
+    moments = np.linspace(since.timestamp(), now.timestamp(), SAMPLES)
+    starts, ends, arrivals = (
+        np.sort([each.timestamp() for each in times])
+        for times in ([start for start, _ in out], [end for _, end in out], came)
+    )
+    there = np.searchsorted(arrivals, moments, side="right")
+    down = np.searchsorted(starts, moments, side="right") - np.searchsorted(ends, moments, side="right")
+    # A fleet grows: only while most of it was there are the counts those of one number of nodes.
+    whole = there >= max(len(came) / 2.0, 1.0)
+    if not whole.any():
+        return 0.0
+    return correlation(float(down[whole].mean()), float(down[whole].var()), round(float(there[whole].mean())))
+
+
+def needed(nodes: int, rates: Rates, days: float) -> int:
+    """Returns how many spares a job of ``nodes`` nodes over ``days`` days needs by these rates."""
+    return spares(nodes, rates.down, rates.together, days=days, repair_days=rates.repair_days)
+
+
+def covered(pool: int, most: int, rates: Rates, days: float) -> int:
+    """Returns the largest job, of at most ``most`` nodes, for which ``pool`` spares suffice."""
+    low, high = 0, most
+    while low < high:
+        middle = (low + high + 1) // 2
+        low, high = (middle, high) if needed(middle, rates, days) <= pool else (low, middle - 1)
+    return low
+
+
+@dataclasses.dataclass(frozen=True)
+class Pool:
+    """Of one SKU: nodes in ``service`` or broken, those that are ``qualified`` and wait, how they fail, how many spares
+    a job of ``service`` nodes over ``days`` days needs, and the largest job that the qualified cover.
+    """
+
+    sku: str
+    service: int
+    qualified: int
+    rates: Rates
+    days: float
+    needed: int
+    covers: int
+
+
+JOB_DAYS = 7.0
+"""How long the jobs last for which spares are counted where nobody says."""
+PERIOD = datetime.timedelta(days=365)
+"""Failures of so long say how many spares are needed."""
+
+
+def pools(nodes: Collection[Node], failures: Sequence[Failure], now: datetime.datetime, days: float) -> list[Pool]:
+    """Returns the pool of each SKU of which nodes are in service, the largest first."""
+    found = []
+    for sku in sorted({node.sku for node in nodes}):
+        of = [node for node in nodes if node.sku == sku and node.state not in (State.RETIRED, State.REGISTERED)]
+        serving = sum(node.state in SERVING for node in of)
+        if not serving:
+            continue
+        names = {node.name for node in of}
+        rates = measured([node.machine_since or now for node in of],
+                         [each for each in failures if each.node in names], now, PERIOD)  # fmt: skip
+        qualified = sum(node.state is State.QUALIFIED for node in of)
+        found.append(Pool(sku, serving, qualified, rates, days, needed(serving, rates, days),
+                          covered(qualified, serving, rates, days)))  # fmt: skip
+    return sorted(found, key=lambda pool: -pool.service)
+
+
+NEAR = "block", "pod"
+"""Labels of a node that name what it shares the network with, the nearest first."""
+
+
+def replacements(gone: Node, nodes: Collection[Node]) -> list[tuple[Node, str]]:
+    """Returns the qualified nodes that may take the place of ``gone``, each with what it shares with it.
+
+    Same SKU, both real or both simulated; those of the same block come first, then of the same pod, then the others,
+    and within these the longest in the fleet. A node whose tests are paused is left out: somebody works on it.
+    """
+
+    def place(node: Node) -> tuple[int, str]:
+        shared = (
+            (rank, f"same {label} {node.labels[label]}")
+            for rank, label in enumerate(NEAR)
+            if node.labels.get(label) and node.labels[label] == gone.labels.get(label)
+        )
+        return next(shared, (len(NEAR), "elsewhere"))
+
+    fit = [
+        node for node in nodes
+        if node.state is State.QUALIFIED and node.sku == gone.sku and node.simulated == gone.simulated
+        and node.name != gone.name and not node.pause
+    ]  # fmt: skip
+    return [(node, place(node)[1]) for node in sorted(fit, key=lambda node: (place(node)[0], node.added_at, node.name))]

@@ -80,6 +80,33 @@ class Fault:
 
 
 @dataclasses.dataclass(frozen=True)
+class Pool:
+    """Spares of one SKU at the end of the period: nodes in ``service``, ``qualified`` ones that wait, ``failures`` of a
+    year, their mean repair, the spares that a job of all in service ``needed`` over ``days`` days, and the largest job
+    that the qualified are enough for.
+    """
+
+    sku: str
+    service: int
+    qualified: int
+    failures: int
+    repair_days: float
+    days: float
+    needed: int
+    covers: int
+
+
+@dataclasses.dataclass(frozen=True)
+class Repair:
+    """A node that left service for a fault in the year before the period's end. ``back``: None while it is out."""
+
+    node: str
+    group: str
+    out: datetime.datetime
+    back: datetime.datetime | None
+
+
+@dataclasses.dataclass(frozen=True)
 class Facts:
     """A period's facts, real or simulated nodes only. ``moves`` are in order of time.
 
@@ -95,6 +122,8 @@ class Facts:
     faults: Sequence[Fault]
     delivered: Mapping[str, datetime.datetime]
     scope: str = ""
+    pools: Sequence[Pool] = ()
+    repairs: Sequence[Repair] = ()
 
     def withdrawals(self) -> list[Move]:
         """The moves of these nodes out of service."""

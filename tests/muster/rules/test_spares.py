@@ -2,10 +2,17 @@
 
 from __future__ import annotations
 
+import dataclasses
+import datetime
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from muster.model.failures import Failure
+from muster.model.nodes import Node
+from muster.model.states import State
+from muster.rules import spares as rules
 from muster.rules.spares import correlation, spares
 
 DOWN = 1.78e-4 * 24 * 5.5
@@ -38,3 +45,74 @@ def test_the_correlation_is_that_of_the_counts() -> None:
 def test_shares_lie_between_0_and_1(down: float, together: float) -> None:
     with pytest.raises(ValueError, match="between 0 and 1"):
         spares(10, down, together)
+
+
+NOW = datetime.datetime(2026, 6, 1, tzinfo=datetime.UTC)
+DAY = datetime.timedelta(days=1)
+
+
+def node(name: str, state: State = State.PRODUCTION, sku: str = "h100", **labels: str) -> Node:
+    came = NOW - 500 * DAY
+    return Node(name, name, 22, "", "", sku, state, {}, "~", "r", "", labels, False, came, machine_since=came)
+
+
+def failed(*days_ago: tuple[float, float]) -> list[Failure]:
+    return [
+        Failure(f"n{at}", "memory", NOW - start * DAY, NOW - end * DAY if end else None)
+        for at, (start, end) in enumerate(days_ago)
+    ]
+
+
+def test_a_fleet_without_failures_is_like_the_record_at_first_and_better_with_time() -> None:
+    assert rules.measured([NOW], [], NOW, rules.PERIOD) == rules.RECORD
+    few, many = (rules.measured([NOW - 400 * DAY] * count, [], NOW, rules.PERIOD) for count in (1, 1000))
+    assert many.down < few.down < rules.RECORD.down
+    assert few.repair_days == rules.RECORD.repair_days
+
+
+def test_own_failures_and_repairs_outweigh_the_record() -> None:
+    """Of 100 nodes over a year 200 fail, each for a tenth of a day, evenly: 0.055 % down, not together."""
+    own = rules.measured([NOW - 400 * DAY] * 100, failed(*[(at * 1.8 + 1.0, at * 1.8 + 0.9) for at in range(200)]),
+                         NOW, rules.PERIOD)  # fmt: skip
+    assert own.failures == 200
+    assert own.repair_days == pytest.approx((5 * 5.5 + 20) / 205)
+    assert own.down < 0.003
+    assert own.together < 0.002
+
+
+def test_failures_at_once_are_seen_as_such_and_one_that_is_not_repaired_counts_until_now() -> None:
+    came = [NOW - 400 * DAY] * 100
+    alone = rules.measured(came, failed(*[(10.0 * at + 3.0, 10.0 * at) for at in range(1, 31)]), NOW, rules.PERIOD)
+    at_once = rules.measured(came, failed(*[(60.0, 57.0)] * 30), NOW, rules.PERIOD)
+    assert at_once.down == pytest.approx(alone.down)
+    assert at_once.together > 10 * alone.together
+    assert rules.measured(came, failed((50.0, 0.0)), NOW, rules.PERIOD).repair_days == pytest.approx(77.5 / 6)
+
+
+@given(st.integers(0, 30), st.integers(1, 300), st.floats(0.0, 30.0))
+def test_the_largest_job_that_is_covered_is_and_the_next_is_not(pool: int, most: int, days: float) -> None:
+    size = rules.covered(pool, most, rules.RECORD, days)
+    assert rules.needed(size, rules.RECORD, days) <= pool
+    assert size == most or rules.needed(size + 1, rules.RECORD, days) > pool
+
+
+def test_each_sku_has_its_own_pool() -> None:
+    nodes = [*(node(f"n{at}") for at in range(40)), node("q", State.QUALIFIED), node("b", sku="b200"),
+             node("gone", State.RETIRED, "gb200")]  # fmt: skip
+    h100, b200 = rules.pools(nodes, failed(*[(9.0, 8.0)] * 30), NOW, 7.0)
+    assert (h100.sku, h100.service, h100.qualified, h100.rates.failures) == ("h100", 40, 1, 30)
+    assert (b200.sku, b200.qualified, b200.rates.failures, b200.covers) == ("b200", 0, 0, 0)
+    assert h100.needed > 1 > b200.covers
+
+
+def test_a_replacement_comes_from_the_same_block_then_the_same_pod() -> None:
+    gone = node("gone", State.QUARANTINE, block="b1", pod="p1")
+    qualified = [
+        node("far", State.QUALIFIED), node("pod", State.QUALIFIED, block="b2", pod="p1"),
+        node("block", State.QUALIFIED, block="b1", pod="p1"), node("other", State.QUALIFIED, "b200", block="b1"),
+        node("serving", block="b1"),
+        dataclasses.replace(node("simulated", State.QUALIFIED, block="b1"), simulated=True),
+    ]  # fmt: skip
+    found = rules.replacements(gone, qualified)
+    assert [each.name for each, _ in found] == ["block", "pod", "far"]
+    assert len({where for _, where in found}) == 3

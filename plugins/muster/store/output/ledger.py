@@ -5,15 +5,19 @@ from __future__ import annotations
 import collections
 import datetime
 import shlex
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
 from sqlalchemy import Select, func, select
 from sqlalchemy.orm import Session
 
+from muster.model.failures import Failure
+from muster.rules import spares
 from muster.rules.certificate import WATCHED
 from muster.store.database.engine import reading
 from muster.store.database.models import EventRow, FindingRow, NodeRow, RunRow, StageRow
+from muster.store.fleet import failures
+from muster.store.machines import nodes as machines
 from muster_criteria.model import Severity, Verdict
 from muster_reports.digest import facts
 
@@ -105,7 +109,20 @@ def fleet(
             for node, part, device, run_id, began in critical
             for was in [_at(past[node], began)]
         ]
-    return facts.Facts(since, until, nodes, moves, runs, faults, delivered, shlex.join(scope))
+    year = [each for each in failures.since(until - spares.PERIOD) if each.node in nodes and each.at < until]
+    repairs = [facts.Repair(each.node, each.group, each.at, each.back) for each in year]
+    pools = _pools(until, nodes, year)
+    return facts.Facts(since, until, nodes, moves, runs, faults, delivered, shlex.join(scope), pools, repairs)
+
+
+def _pools(until: datetime.datetime, chosen: Collection[str], failed: Sequence[Failure]) -> list[facts.Pool]:
+    """The spares of these nodes as they are now."""
+    nodes = [node for node in machines.find() if node.name in chosen]
+    return [
+        facts.Pool(pool.sku, pool.service, pool.qualified, pool.rates.failures, pool.rates.repair_days, pool.days,
+                   pool.needed, pool.covers)
+        for pool in spares.pools(nodes, failed, until, spares.JOB_DAYS)
+    ]  # fmt: skip
 
 
 def _critical(since: datetime.datetime, until: datetime.datetime) -> Select[str, str, str, str, datetime.datetime]:

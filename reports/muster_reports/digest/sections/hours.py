@@ -20,9 +20,13 @@ def section(facts: Facts) -> Section | None:
     spent = {"in service": sum(serving.values()), "withdrawn (quarantine to RMA)": sum(out.values())}
     spent["outside service (new, or waiting to return)"] = max(0.0, whole - sum(spent.values()))
     spent["of all these, under test"] = sum(tested.values())
+    expected = sum(serving.values()) + sum(out.values())
+    # Without the hours of new nodes, which nobody expects to serve yet.
+    share = 100 * sum(serving.values()) / expected if expected else 0.0
+    available = f" (availability of nodes that entered service: {share:.2f} %)" if expected else ""
     return Section(
         "Node-hours",
-        f"Of {whole:,.0f} node-hours:",
+        f"Of {whole:,.0f} node-hours{available}:",
         ("", "hours", "share"),
         tuple((name, f"{hours:,.0f}", f"{100 * hours / whole:.1f} %") for name, hours in spent.items()),
         tuple(min(1.0, hours / whole) for hours in spent.values()),

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
+
 from scipy.stats import chi2
 
 from muster_reports.digest.facts import SERVING, Facts, Move, Section, when
@@ -12,30 +14,42 @@ CONFIDENCE = 0.9
 
 def section(facts: Facts) -> Section | None:
     """Returns the node-hours in service for each withdrawal, and until a node's first failed test."""
-    hours = sum(facts.hours_in(SERVING).values())
-    if not hours:
+    served = facts.hours_in(SERVING)
+    if not served:
         return None
     withdrawn = facts.withdrawals()
-    first: dict[str, Move] = {}
-    for move in withdrawn:
-        if move.failed:
-            first.setdefault(move.node, move)
-    until_failure = sum(facts.hours_in(SERVING, {name: move.at for name, move in first.items()}).values())
+    skus = sorted({facts.nodes[name].sku for name in served})
+    rows = [*_rows(facts, set(facts.nodes), "")]
+    for sku in skus if len(skus) > 1 else ():
+        rows += _rows(facts, {name for name, node in facts.nodes.items() if node.sku == sku}, f", {sku}")
     return Section(
         "Interruptions",
         "How long a node serves on average until it is withdrawn for any fault (MTBI), and until its first withdrawal "
         f"for a failed test (MTTF). With {100 * CONFIDENCE:.0f} % confidence the true mean lies in the interval:",
         ("", "times", "node-hours", "mean", "interval"),
-        (
-            ("between interruptions (MTBI)", *_mean(len(withdrawn), hours)),
-            ("to a failed test (MTTF)", *_mean(len(first), until_failure)),
-        ),
+        tuple(rows),
         columns=("node", "at", "from", "to", "for a failed test", "reason"),
         behind=tuple(
             (move.node, when(move.at), move.before, move.after, "yes" if move.failed else "no", move.reason)
             for move in withdrawn
         ),
     )
+
+
+def _rows(facts: Facts, nodes: Collection[str], of: str) -> list[tuple[str, ...]]:
+    """MTBI and MTTF of these nodes."""
+    withdrawn = [move for move in facts.withdrawals() if move.node in nodes]
+    first: dict[str, Move] = {}
+    for move in withdrawn:
+        if move.failed:
+            first.setdefault(move.node, move)
+    served = facts.hours_in(SERVING)
+    until_failure = facts.hours_in(SERVING, {name: move.at for name, move in first.items()})
+    hours, until = (sum(each.get(name, 0.0) for name in nodes) for each in (served, until_failure))
+    return [
+        (f"between interruptions (MTBI){of}", *_mean(len(withdrawn), hours)),
+        (f"to a failed test (MTTF){of}", *_mean(len(first), until)),
+    ]
 
 
 def _mean(events: int, hours: float) -> tuple[str, ...]:

@@ -1,0 +1,56 @@
+"""``muster spares``: how many spare nodes jobs need, what the qualified ones cover, and which takes a node's place."""
+
+from __future__ import annotations
+
+import datetime
+from typing import Annotated
+
+import typer
+
+from muster.cli.terminal import show
+from muster.cli.terminal.options import AsJson
+from muster.rules import spares as rules
+
+
+def spares(
+    days: Annotated[float, typer.Option(help="How long the job lasts.", min=0.0, max=366.0)] = rules.JOB_DAYS,
+    job: Annotated[list[int] | None, typer.Option(help="Nodes of a job; may be repeated.", min=1)] = None,
+    for_: Annotated[str, typer.Option("--for", help="A node: list the qualified ones that may replace it.")] = "",
+    simulated: Annotated[bool, typer.Option("--simulated", help="The simulated nodes, not the real ones.")] = False,
+    json: AsJson = False,
+) -> None:
+    """Show by SKU how many spares cover all but 1 of 100 jobs, from the fleet's own failures and repair times."""
+    from muster import store
+
+    nodes = store.nodes.find()
+    if for_:
+        found = rules.replacements(store.nodes.get(for_), nodes)
+        tested = store.verdicts.stage_tests()
+        rows = [
+            [each.name, where, each.rack, show.when(min(tests.values())) if (tests := tested.get(each.name)) else ""]
+            for each, where in found
+        ]
+        if json:
+            show.as_json([dict(zip(("node", "place", "rack", "tested_since"), row, strict=True)) for row in rows])
+            return
+        show.table(["node", "place", "rack", "tested since"], rows, empty=f"no qualified node can take {for_}'s place")
+        return
+    now = datetime.datetime.now(datetime.UTC)
+    chosen = [node for node in nodes if node.simulated == simulated]
+    pools = rules.pools(chosen, store.failures.since(now - rules.PERIOD), now, days)
+    sizes = {pool.sku: job or [pool.service] for pool in pools}
+    asked = [(pool, size, rules.needed(size, pool.rates, days)) for pool in pools for size in sizes[pool.sku]]
+    if json:
+        show.as_json([{"pool": pool, "job": size, "spares": count} for pool, size, count in asked])
+        return
+    show.table(
+        ["SKU", "in service", "failures a year", "mean repair", "job of", "spares needed", "qualified", "enough for"],
+        [
+            [
+                pool.sku, pool.service, pool.rates.failures, f"{pool.rates.repair_days:.1f} days", f"{size} nodes",
+                count, pool.qualified, f"{pool.covers} nodes",
+            ]
+            for pool, size, count in asked
+        ],
+        empty="no node is in service",
+    )  # fmt: skip
