@@ -105,11 +105,19 @@ def _type(key: str) -> pydantic.TypeAdapter[Any]:
     return pydantic.TypeAdapter(LIMIT_KINDS[key].given)
 
 
+class BadValue(ValueError):
+    """What an entry sets is not of its kind. ``key``: where in the entry it stands; ``problem``: what is wrong."""
+
+    def __init__(self, key: str, problem: str) -> None:
+        super().__init__(f"{key}: {problem}")
+        self.key, self.problem = key, problem
+
+
 def _given(key: str, value: object) -> object:
-    """What an entry sets, in the type of its kind. Raises ValueError, with one sentence, on anything else."""
+    """What an entry sets, in the type of its kind. Raises BadValue."""
     try:
         return _type(key).validate_python(value)
     except pydantic.ValidationError as error:
         first = error.errors(include_url=False, include_context=False, include_input=False)[0]
         where = ".".join(str(part) for part in (key, *first["loc"]))
-        raise ValueError(f"{where}: {first['msg']}") from None
+        raise BadValue(where, first["msg"].removeprefix("Value error, ")) from None

@@ -18,6 +18,7 @@ from pydantic import ValidationError
 from muster_criteria import yaml_file
 from muster_criteria.kernel import policy as kernel
 from muster_criteria.sku_files.learned import BadCalibration, newest, read_learned, with_learned
+from muster_criteria.sku_files.limits import BadValue
 from muster_criteria.sku_files.lint import problems_of
 from muster_criteria.sku_files.model import BlockProgramme, Problem, Programme, Sku, SkuError
 from muster_criteria.sku_files.versions import BadVersions, with_versions
@@ -215,13 +216,15 @@ def _problems(file: str, error: ValidationError) -> list[Problem]:
     found = []
     for item in error.errors(include_url=False):
         parts = [part for part in item["loc"] if part not in ("constrained-str", "Times", "float")]
+        inner = item.get("ctx", {}).get("error")
+        parts += [inner.key] if isinstance(inner, BadValue) else []
         key = ".".join(str(part) for part in parts) or "file"
         message = {
             "missing": "is missing; every number needs a unit, a source and a date"
             if _is_evidence(parts)
             else "is missing",
             "extra_forbidden": "is not a key that is known here",
-        }.get(item["type"], item["msg"].removeprefix("Value error, "))
+        }.get(item["type"], inner.problem if isinstance(inner, BadValue) else item["msg"].removeprefix("Value error, "))
         code = {"missing": "missing-key", "extra_forbidden": "unknown-key"}.get(item["type"], "bad-value")
         found.append(Problem(file, key, code, message[0].lower() + message[1:]))
     return found
