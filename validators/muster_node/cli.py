@@ -1,4 +1,4 @@
-"""The node side's command line: ``run``, ``probes``, ``check``, ``info``."""
+"""The node side's command line: ``run``, ``probes``, ``check``, ``info``, ``sweep``."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from collections.abc import Sequence
 from typing import Any, Callable, NoReturn
 
 import muster_node
-from muster_node import check, contract
+from muster_node import check, contract, sweep
 from muster_node.agent import child, facts, fence, jobdir, registry
 from muster_node.agent import job as agent
 from muster_node.bounded import bounded
@@ -49,6 +49,8 @@ def _command(
         return _probes(registry.discover(packages), args.json)
     if args.command == "check":
         return _check(registry.discover(packages), open_hardware, args.json)
+    if args.command == "sweep":
+        return sweep.main(open_hardware, args.boot, args.since)
     return _info(open_hardware, args.node, args.json)
 
 
@@ -68,6 +70,9 @@ def _parser() -> argparse.ArgumentParser:
         command.add_argument("--json", action="store_true", help="as JSON")
         if name == "info":
             command.add_argument("--node", default=socket.gethostname(), help="the machine's name in the fleet")
+    read = commands.add_parser("sweep", help="what the machine shows without load, as JSON: for the health sweep")
+    read.add_argument("--boot", default="", help="the boot in which the last sweep ended")
+    read.add_argument("--since", type=float, default=0.0, help="seconds since that boot of the last line that it read")
     return parser
 
 

@@ -8,6 +8,7 @@ NODE_QUALIFICATION = "node_qualification"
 NODE_REVALIDATION = "node_revalidation"
 CLUSTER_QUALIFICATION = "cluster_qualification"
 IDLE_REVALIDATION = "idle_revalidation"
+HEALTH_SWEEP = "health_sweep"
 NEW_HARDWARE = "new_hardware"
 ADMISSION: Literal["admission"] = "admission"
 HELD_VERDICT: Literal["held_verdict"] = "held_verdict"
@@ -17,7 +18,7 @@ HOUSEKEEPING = "housekeeping"
 
 ALL = (
     NODE_QUALIFICATION, CLUSTER_QUALIFICATION, ADMISSION, NODE_REVALIDATION, IDLE_REVALIDATION, HELD_VERDICT,
-    NEW_HARDWARE, PEER_STATISTICS, HOUSEKEEPING, FLEET_DIGEST,
+    NEW_HARDWARE, HEALTH_SWEEP, PEER_STATISTICS, HOUSEKEEPING, FLEET_DIGEST,
 )  # fmt: skip
 
 ASKING = (ADMISSION, HELD_VERDICT)

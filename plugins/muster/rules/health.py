@@ -109,3 +109,18 @@ def theirs(observations: Iterable[Observation], shared: Sequence[Common]) -> lis
     """Returns the observations that are the nodes' own."""
     not_theirs = {(node, each.check) for each in shared for node in each.nodes}
     return [each for each in observations if (each.node, each.check) not in not_theirs]
+
+
+def due(observations: Iterable[Observation], nodes: Mapping[str, Node]) -> dict[str, Observation]:
+    """Returns {node: the observation for which it leaves service}: the gravest that is not over and not acted upon.
+
+    A state that is good at the moment withdraws no node.
+    """
+    found: dict[str, Observation] = {}
+    for each in observations:
+        good = each.track is not None and not each.track.bad
+        if not each.action.leaves or each.over or good or each.acted or each.node not in nodes:
+            continue
+        if each.node not in found or each.action.rank > found[each.node].action.rank:
+            found[each.node] = each
+    return found

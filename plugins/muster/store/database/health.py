@@ -12,21 +12,23 @@ from muster.store.database.base import Base, BigId
 
 
 class HealthRow(Base):
-    """One check of one part in one boot of a node; what is seen again adds to ``count``. A state goes on in its row
-    through reboots until it is over, so ``boot_id`` is that of its beginning.
+    """One check of one part in one boot of a node; what is seen again adds to ``count``.
 
-    ``bad``: of a state, whether it is bad now, as ``muster.model.health.Track`` has it; None for an event. ``due_at``:
-    since when ``action`` is due, an event's with each new one; ``acted``: what was done for it, "" for nothing yet.
+    A state goes on in its row through reboots until it is over, so ``boot_id`` is that of its beginning. ``machine``:
+    which of the machines of that name showed it. ``bad``: of a state, whether it is bad now, as
+    ``muster.model.health.Track`` has it; None for an event. ``due_at``: since when ``action`` is due, an event's with
+    each new one; ``acted``: what was done for it, "" for nothing yet.
     """
 
     __tablename__ = "health"
     __table_args__ = (
-        UniqueConstraint("node", "part", "check", "boot_id"),
+        UniqueConstraint("node", "machine", "part", "check", "boot_id"),
         Index("ix_health_last_seen", "last_seen"),
     )
 
     id: Mapped[int] = mapped_column(BigId, primary_key=True)
     node: Mapped[str] = mapped_column(ForeignKey("nodes.name"))
+    machine: Mapped[int]
     part: Mapped[str]
     device: Mapped[str]
     check: Mapped[str]

@@ -7,7 +7,7 @@ import dataclasses
 import datetime
 from collections.abc import Collection, Iterable, Sequence
 
-from sqlalchemy import or_, select
+from sqlalchemy import func, or_, select
 from sqlalchemy.orm import Session
 
 from muster.errors import IllegalMove, Refusal, UnknownNode
@@ -20,7 +20,7 @@ from muster.rules import health as rules
 from muster.store.database import access
 from muster.store.database.engine import reading, writing
 from muster.store.database.health import HealthRow, SweepRow
-from muster.store.database.models import NodeRow, PartRow, PlacementRow
+from muster.store.database.models import EventRow, NodeRow, PartRow, PlacementRow
 from muster.store.decisions.withdrawals import breaker_now
 from muster_criteria.health.policy import HealthAction, HealthPolicy
 
@@ -52,6 +52,7 @@ def record(reports: Sequence[Report], policy: HealthPolicy, now: datetime.dateti
                     changed.append(found)
             if report.cursor is not None:
                 _store_cursor(session, report.cursor)
+                row.contact_at = max(filter(None, (row.contact_at, report.cursor.swept_at)), default=None)
         return changed
 
 
@@ -72,7 +73,7 @@ def _known(session: Session, names: Collection[str], boots: Collection[str]) -> 
     query = (
         select(HealthRow)
         .join(NodeRow, NodeRow.name == HealthRow.node)
-        .where(HealthRow.node.in_(names), HealthRow.last_seen >= NodeRow.machine_since)
+        .where(HealthRow.node.in_(names), HealthRow.machine == NodeRow.machine)
         .where(or_(HealthRow.boot_id.in_(sorted(set(boots))), states))
         .order_by(HealthRow.id)
     )
@@ -111,9 +112,9 @@ def _observe(
     fresh = row is None
     if row is None:
         row = HealthRow(
-            node=node.name, part=part, device=seen.device, check=check, boot_id=report.boot_id, source=report.source,
-            value="", severity="", rate=None, first_seen=at, last_seen=at, count=0, most=str(report.most),
-            action=str(HealthAction.NOTE), due_at=at,
+            node=node.name, machine=node.machine, part=part, device=seen.device, check=check, boot_id=report.boot_id,
+            source=report.source, value="", severity="", rate=None, first_seen=at, last_seen=at, count=0,
+            most=str(report.most), action=str(HealthAction.NOTE), due_at=at,
         )  # fmt: skip
         session.add(row)
         known[part, check].append(row)
@@ -198,7 +199,7 @@ def of_node(node: str, limit: int = 100) -> list[Observation]:
     """Returns what was observed of the node's present machine, what was seen last first. Raises UnknownNode."""
     with reading() as session:
         row = access.node_row(session, node)
-        query = select(HealthRow).where(HealthRow.node == node, HealthRow.last_seen >= row.machine_since)
+        query = select(HealthRow).where(HealthRow.node == node, HealthRow.machine == row.machine)
         query = query.order_by(HealthRow.last_seen.desc(), HealthRow.id.desc()).limit(limit)
         return [_to_observation(each) for each in session.scalars(query)]
 
@@ -208,7 +209,7 @@ def open_in_service(since: datetime.datetime) -> list[Observation]:
     query = (
         select(HealthRow)
         .join(NodeRow, NodeRow.name == HealthRow.node)
-        .where(NodeRow.state.in_([str(state) for state in SERVING]), HealthRow.last_seen >= NodeRow.machine_since)
+        .where(NodeRow.state.in_([str(state) for state in SERVING]), HealthRow.machine == NodeRow.machine)
         .where(~HealthRow.over, or_(HealthRow.last_seen >= since, HealthRow.bad.is_(True)))
         .order_by(HealthRow.node, HealthRow.first_seen, HealthRow.id)
     )
@@ -222,7 +223,7 @@ def reported(since: datetime.datetime) -> dict[str, Reported]:
     query = (
         select(HealthRow)
         .join(NodeRow, NodeRow.name == HealthRow.node)
-        .where(HealthRow.last_seen >= since, HealthRow.last_seen >= NodeRow.machine_since)
+        .where(HealthRow.last_seen >= since, HealthRow.machine == NodeRow.machine)
         .order_by(HealthRow.due_at, HealthRow.id)
     )
     with reading() as session:
@@ -233,6 +234,19 @@ def reported(since: datetime.datetime) -> dict[str, Reported]:
                 urgent, at = f"observed: {_to_observation(row).sentence}", row.due_at
             found[row.node] = Reported(before.xids + row.check.startswith("xid/"), urgent, at)
     return found
+
+
+def serving_since() -> dict[str, datetime.datetime]:
+    """{node: when it entered service last} of the nodes in service."""
+    serving = [str(state) for state in SERVING]
+    query = (
+        select(EventRow.node, func.max(EventRow.at))
+        .join(NodeRow, NodeRow.name == EventRow.node)
+        .where(NodeRow.state.in_(serving), EventRow.to_state.in_(serving), EventRow.from_state.not_in(serving))
+        .group_by(EventRow.node)
+    )
+    with reading() as session:
+        return {row[0]: row[1] for row in session.execute(query)}
 
 
 def cursors(nodes: Iterable[str]) -> dict[str, Cursor]:
@@ -293,7 +307,7 @@ def corrupting(node: str) -> Observation | None:
         select(HealthRow)
         .join(NodeRow, NodeRow.name == HealthRow.node)
         .where(HealthRow.node == node, HealthRow.action == str(HealthAction.AT_ONCE), HealthRow.acted == "withdrawn")
-        .where(HealthRow.last_seen >= NodeRow.machine_since)
+        .where(HealthRow.machine == NodeRow.machine)
         .order_by(HealthRow.id.desc())
     )
     with reading() as session:

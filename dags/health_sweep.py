@@ -1,0 +1,40 @@
+"""Every ten minutes: reads each node in service, without load, over one SSH round trip, and records what it shows:
+kernel log, GPUs, memory, links, services, disks, clock. The health policy says what follows: a note, a test when the
+node is next idle, or that it leaves service when idle or when its job ends. No job of a user is disturbed.
+"""
+
+from __future__ import annotations
+
+import datetime
+
+from airflow.sdk import DAG, TriggerRule, task
+
+from muster.model import dags
+from muster.operators import forms
+from muster.operators.lifecycle import sweep
+
+with DAG(
+    dag_id=dags.HEALTH_SWEEP,
+    description="Reads nodes in service between tests, and acts by the health policy",
+    schedule=datetime.timedelta(minutes=10),
+    start_date=datetime.datetime(2026, 1, 1, tzinfo=datetime.UTC),
+    catchup=False,
+    is_paused_upon_creation=False,
+    default_args=forms.TASK_DEFAULTS,
+    max_active_runs=1,
+    dagrun_timeout=datetime.timedelta(minutes=30),
+    doc_md=__doc__,
+    tags=["muster", "system"],
+):
+
+    @task
+    def read() -> str:
+        """Read the nodes and record what they show."""
+        return sweep.sweep_nodes()
+
+    @task(trigger_rule=TriggerRule.ALL_DONE)
+    def act() -> list[str]:
+        """Do what the policy says of what is seen or reported; returns what was done."""
+        return sweep.act()
+
+    read() >> act()

@@ -1,0 +1,54 @@
+"""What the sweep read of a node, as a report: states, events and counters, compared with those of the last sweep."""
+
+from __future__ import annotations
+
+import dataclasses
+import datetime
+
+from muster.judging.health import sku_of
+from muster.model.health import SWEEP, Cursor, Report, Seen
+from muster.model.nodes import Node
+from muster_criteria.health import readings
+
+UNREACHABLE, UNREADABLE = "unreachable", "unreadable_answer"
+
+
+def report_of(
+    node: Node, cursor: Cursor, raw: bytes, now: datetime.datetime, serving_since: datetime.datetime | None = None
+) -> Report:
+    """Returns what an answer shows. One that cannot be read, or denies the records' mark, is a state of its own."""
+    try:
+        swept = readings.parse(raw)
+    except readings.BadAnswer as error:
+        return _unreadable(node, cursor, str(error))
+    if swept.simulated is not node.simulated:
+        kinds = ("simulated", "real") if swept.simulated else ("real", "simulated")
+        return _unreadable(node, cursor, f"it says that it is {kinds[0]}, and the records that it is {kinds[1]}")
+    sku = sku_of(node.sku)
+    seconds = (now - cursor.swept_at).total_seconds() if cursor.swept_at else None
+    served_for = max((now - serving_since).total_seconds(), 0.0) if serving_since else None
+    since = max(seconds or 0.0, 0.0) or None
+    before = readings.Before(cursor.boot_id, cursor.kernel_s, cursor.counters, since, served_for)
+    gpus = sku.devices.get("gpu", 0) if sku else 0
+    seen, counters = readings.read(
+        swept, before, now.timestamp(), kernel=sku.kernel_policy if sku else None,
+        xids=sku.xid_policy if sku else None, gpus=gpus if isinstance(gpus, int) else 0,
+    )  # fmt: skip
+    kernel_s = swept.kernel.last if swept.kernel else None
+    if kernel_s is None:
+        kernel_s = cursor.kernel_s if swept.boot_id == cursor.boot_id else 0.0
+    answered = (Seen(UNREACHABLE, bad=False), Seen(UNREADABLE, bad=False))
+    after = Cursor(node.name, swept.boot_id, kernel_s, counters, now, None)
+    found = tuple(Seen(**vars(each)) for each in seen)
+    return Report(node.name, SWEEP, (*answered, *found), swept.boot_id, uptime_s=swept.uptime_s, cursor=after)
+
+
+def unreachable(node: Node, cursor: Cursor, why: str, now: datetime.datetime) -> Report:
+    """Returns that a node did not answer."""
+    after = dataclasses.replace(cursor, failing_since=cursor.failing_since or now)
+    return Report(node.name, SWEEP, (Seen(UNREACHABLE, value=why, bad=True),), cursor.boot_id, cursor=after)
+
+
+def _unreadable(node: Node, cursor: Cursor, why: str) -> Report:
+    seen = (Seen(UNREACHABLE, bad=False), Seen(UNREADABLE, value=why, bad=True))
+    return Report(node.name, SWEEP, seen, cursor.boot_id)

@@ -1,0 +1,188 @@
+"""The health sweep: reads every node in service, without load, and does what the policy says of what is seen.
+
+Reading and recording, then acting: what programs reported is acted upon too when no node can be read.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import dataclasses
+import datetime
+import logging
+from collections.abc import Iterator, Mapping, Sequence
+
+from muster import store
+from muster.admission import service
+from muster.errors import ControllerFault, IllegalMove, MusterError, Refusal
+from muster.integration import logins
+from muster.judging import health, sweep
+from muster.model.health import Cursor, Observation, Report
+from muster.model.nodes import Node
+from muster.model.states import SERVING, State
+from muster.remote import sweeping
+from muster.remote.sweeping import Answer
+from muster.remote.zipapp import build_agent
+from muster.reporting import notices
+from muster.rules import health as rules
+from muster.settings import settings
+from muster_criteria.health.policy import HealthAction
+
+log = logging.getLogger(__name__)
+
+BATCH = 50
+"""Nodes that are recorded in one transaction."""
+EVENTS_FOR = datetime.timedelta(days=1)
+"""How long an event may wait for its node to be idle, before it has to be seen again."""
+ALL_PORTS = "all_ports_down"
+ASKED = "a person was told"
+
+
+@dataclasses.dataclass
+class Tally:
+    """What a sweep did. ``since``: when each node entered service."""
+
+    nodes: int = 0
+    unreachable: int = 0
+    new: int = 0
+    fault: str = ""
+    since: dict[str, datetime.datetime] = dataclasses.field(default_factory=dict)
+
+    def __str__(self) -> str:
+        return f"{self.nodes} nodes, of which {self.unreachable} did not answer; {self.new} observations are new"
+
+
+def sweep_nodes() -> str:
+    """Read all nodes in service that no run holds and whose tests are not paused, and record what they show.
+
+    Raises ControllerFault if the controller cannot do its part; what was read is recorded all the same.
+    """
+    current = settings()
+    who = logins.credentials(current.ssh_conn_id)
+    who.key()
+    agent = build_agent(current.home / "agents")
+    health.policy()
+    leased = {lease.node for lease in store.leases.live()}
+    nodes = [each for each in store.nodes.find(states=SERVING) if each.name not in leased and not each.pause]
+    cursors = store.health.cursors([each.name for each in nodes])
+    tally = Tally(since=store.health.serving_since())
+
+    async def read() -> None:
+        waiting: list[Answer] = []
+        pairs = [(node, cursors[node.name]) for node in nodes]
+        options = {"parallel": current.sweep_nodes, "limit_s": current.sweep_seconds}
+        async for answer in sweeping.read_all(pairs, who, agent, **options):  # type: ignore[arg-type]
+            waiting.append(answer)
+            if len(waiting) >= BATCH:
+                await asyncio.to_thread(record, waiting, cursors, tally)
+                waiting = []
+        await asyncio.to_thread(record, waiting, cursors, tally)
+
+    asyncio.run(read())
+    log.info("%s", tally)
+    if tally.fault:
+        raise ControllerFault(tally.fault)
+    return str(tally)
+
+
+def record(answers: Sequence[Answer], cursors: Mapping[str, Cursor], tally: Tally) -> None:
+    """Record answers, in one transaction; where that fails, each in its own: one odd node stops no other."""
+    now = datetime.datetime.now(datetime.UTC)
+    reports, skus = [], {}
+    for answer in answers:
+        node, cursor = answer.node, cursors[answer.node.name]
+        if answer.ours:
+            tally.fault = answer.trouble
+            continue
+        tally.nodes += 1
+        if answer.trouble:
+            tally.unreachable += 1
+            log.warning("%s: %s", node.name, answer.trouble)
+            reports.append(sweep.unreachable(node, cursor, answer.trouble, now))
+        else:
+            reports.append(_report(node, cursor, answer, now, tally.since.get(node.name)))
+        skus[node.name] = node.sku
+    try:
+        found = health.record(reports, skus)
+    except Exception:
+        log.exception("%d nodes are recorded one by one", len(reports))
+        found = [each for report in reports for each in _alone(report, skus)]
+    tally.new += len(found)
+    for each in found:
+        log.info("%s: %s; %s", each.node, each.sentence, each.action)
+
+
+def _report(
+    node: Node, cursor: Cursor, answer: Answer, now: datetime.datetime, since: datetime.datetime | None
+) -> Report:
+    try:
+        return sweep.report_of(node, cursor, answer.raw, now, since)
+    except Exception as error:  # nothing that a node sends stops the sweep
+        log.exception("%s: its answer cannot be judged", node.name)
+        return sweep.unreachable(node, cursor, f"its answer cannot be judged: {type(error).__name__}", now)
+
+
+def _alone(report: Report, skus: Mapping[str, str]) -> list[Observation]:
+    try:
+        return health.record([report], skus)
+    except Exception:
+        log.exception("%s: what it showed is not recorded", report.node)
+        return []
+
+
+def act() -> list[str]:
+    """Do what the policy says of what is not over. Returns a sentence for each node that left service, or was held."""
+    now = datetime.datetime.now(datetime.UTC)
+    policy = health.policy()
+    nodes = {node.name: node for node in store.nodes.find(states=SERVING)}
+    seen = store.health.open_in_service(now - EVENTS_FOR)
+    shared = rules.common(seen, list(nodes.values()), policy, now)
+    for place in shared:
+        log.warning("%s", place.sentence)
+        notices.notify(f"place {place.place}/{place.check}", place.sentence)
+    due = rules.due(rules.theirs(seen, shared), nodes)
+    _tell_of_ports(seen)
+    idle = service.idle([name for name, each in due.items() if each.action is HealthAction.LEAVE_WHEN_IDLE])
+    done: list[str] = []
+    for name, each in due.items():
+        waits = each.action is HealthAction.LEAVE_WHEN_IDLE and nodes[name].state is State.PRODUCTION
+        if waits and not idle[name].idle:
+            log.info("%s goes on serving until it is idle (%s): %s", name, idle[name].why, each.sentence)
+            continue
+        done += _withdraw(each, nodes[name])
+    return done
+
+
+def _withdraw(seen: Observation, node: Node) -> Iterator[str]:
+    simulated = "[simulated] " if node.simulated else ""
+    why = f"{seen.sentence}; {seen.action} by policy {health.policy().cited}"
+    try:
+        store.health.withdraw(seen, why)
+    except IllegalMove as error:
+        log.info("%s: %s", node.name, error)
+        if error.code in (Refusal.BREAKER, Refusal.SHADOW):
+            sentence = f"{simulated}{node.name} would leave service: {why}; it stays: {error}. See `muster node show`"
+            notices.notify(f"held observation/{node.name}", sentence)
+            yield sentence
+        return
+    except MusterError as error:
+        log.warning("%s: %s", node.name, error)
+        return
+    trouble = service.carry_out(node.name)
+    waits = f"; its scheduler is told later: {trouble}" if trouble else ""
+    sentence = (
+        f"{simulated}{node.name} left service between tests: {why}{waits}. See `muster node show {node.name}` and "
+        f"docs/failed-node.md; a test is `muster node move {node.name} registered --reason …`, then `muster qualify`"
+    )
+    notices.notify(f"observed/{node.name}", sentence)
+    yield sentence
+
+
+def _tell_of_ports(seen: Sequence[Observation]) -> None:
+    for each in seen:
+        if each.check == ALL_PORTS and each.track and each.track.bad and not each.acted:
+            notices.notify(
+                f"{ALL_PORTS}/{each.node}",
+                f"{each.node} lost the link of {each.value or 'all ports'} at once: look at its switch or leaf; "
+                "the node goes on serving",
+            )
+            store.health.note_acted(each, ASKED)

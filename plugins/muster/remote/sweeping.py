@@ -1,0 +1,147 @@
+"""Reads many nodes at once, each over one SSH connection and one command: the sweep's round trip.
+
+The node side runs on the host's Python, without a container, since it needs the standard library alone. A node that
+does not have it yet gets it over the same connection, once for each version. One odd node stops no other.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import dataclasses
+import logging
+from collections.abc import AsyncIterator, Sequence
+from pathlib import Path
+
+import asyncssh
+
+from muster.errors import ControllerFault
+from muster.model.health import Cursor
+from muster.model.nodes import Node
+from muster.remote import launch, scripts, ssh, waiting
+from muster.remote.login import Credentials
+from muster.remote.ssh import NodeAddress
+from muster.remote.zipapp import AgentFile
+
+log = logging.getLogger(__name__)
+
+ABSENT = 44
+AGENT_BYTES_MAX = 16 * 1024 * 1024
+ANSWER_MAX = 1024 * 1024
+
+RUN = f"""
+{scripts.WORK}
+a=$w/agents/$2.pyz p=$3 boot=$4 since=$5
+[ -f "$a" ] && sum=$(sha256sum "$a") && [ "${{sum%% *}}" = "$2" ] || exit {ABSENT}
+case $p in '~/'*) p=$HOME/${{p#'~/'}};; esac
+shift 5
+export MUSTER_WORK="$w"
+exec env "$@" "$p" "$a" sweep "--boot=$boot" "--since=$since"
+"""
+"""$1 work folder, $2 the agent's sha256, $3 the Python, $4 boot id and $5 time of the cursor, then NAME=VALUE words."""
+
+SEND = f"""
+{scripts.WORK}
+a=$w/agents/$2.pyz
+umask 077; mkdir -p -- "$w/agents" && t="$a.$$.part" && cat >"$t" && chmod 500 "$t" && mv -f -- "$t" "$a"
+"""
+"""$1 work folder, $2 the agent's sha256; the agent is standard input."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Answer:
+    """What a node answered, or why there is no answer. ``ours``: the controller's fault, so nothing is known of it."""
+
+    node: Node
+    raw: bytes = b""
+    trouble: str = ""
+    ours: bool = False
+
+
+async def read_all(
+    nodes: Sequence[tuple[Node, Cursor]],
+    who: Credentials,
+    agent: AgentFile,
+    *,
+    parallel: int,
+    limit_s: float,
+) -> AsyncIterator[Answer]:
+    """Yields an answer for each node, as they come; ``parallel`` at once, each within ``limit_s``."""
+    queue = iter(nodes)
+    data = await asyncio.to_thread(Path(agent.path).read_bytes)
+    running: set[asyncio.Task[Answer]] = set()
+    try:
+        while True:
+            while len(running) < parallel and (each := next(queue, None)) is not None:
+                running.add(asyncio.create_task(_read(*each, who, agent.sha256, data, limit_s)))
+            if not running:
+                return
+            done, running = await asyncio.wait(running, return_when=asyncio.FIRST_COMPLETED)
+            for task in done:
+                yield task.result()
+    finally:
+        for task in running:
+            task.cancel()
+
+
+async def _read(node: Node, cursor: Cursor, who: Credentials, sha256: str, agent: bytes, limit_s: float) -> Answer:
+    try:
+        async with asyncio.timeout(limit_s):
+            return Answer(node, await _round_trip(node, cursor, who, sha256, agent))
+    except TimeoutError:
+        return Answer(node, trouble=f"it did not answer within {limit_s:g} s")
+    except asyncssh.HostKeyNotVerifiable:
+        return Answer(node, trouble="its host key is not the one pinned at enrolment")
+    except asyncssh.PermissionDenied:
+        return Answer(node, trouble="it refused the login")
+    except ControllerFault as error:
+        return Answer(node, trouble=str(error), ours=True)
+    except Exception as error:  # one odd node stops no other
+        return Answer(node, trouble=ssh.clean(str(error))[:200] or type(error).__name__)
+
+
+async def _round_trip(node: Node, cursor: Cursor, who: Credentials, sha256: str, agent: bytes) -> bytes:
+    connection = await waiting.connect(NodeAddress.of(node), who)
+    try:
+        line = command(node, cursor, sha256)
+        status, out, err = await _run(connection, line)
+        if status == ABSENT:
+            sent, _, err = await _run(connection, ssh.shell(SEND, node.work_dir, sha256), agent)
+            if sent != 0:
+                raise OSError(f"the node side cannot be written there: {_last(err)}")
+            status, out, err = await _run(connection, line)
+        if status != 0:
+            raise OSError(f"the node side ended with status {status}: {_last(err)}")
+        return out
+    finally:
+        connection.close()  # without waiting: a frozen server never confirms it
+
+
+def command(node: Node, cursor: Cursor, sha256: str) -> str:
+    """Returns the command line that runs the sweep on a node. Raises BadLaunch."""
+    how = launch.parse_launch(node.launch)
+    python = {"python": how.python, "venv": f"{how.path}/bin/python"}.get(how.kind, "python3")
+    words = [f"{name}={value}" for name, value in sorted(how.env.items())]
+    return ssh.shell(RUN, node.work_dir, sha256, python, cursor.boot_id, f"{cursor.kernel_s:.6f}", *words)
+
+
+async def _run(connection: asyncssh.SSHClientConnection, line: str, stdin: bytes = b"") -> tuple[int, bytes, bytes]:
+    process = await connection.create_process(line, encoding=None)
+    try:
+        if stdin:
+            process.stdin.write(stdin)
+        process.stdin.write_eof()
+        out = bytearray()
+        while len(out) <= ANSWER_MAX and (chunk := await process.stdout.read(64 * 1024)):
+            out += chunk
+        if len(out) > ANSWER_MAX:
+            raise OSError(f"its answer is longer than {ANSWER_MAX} bytes")
+        err = await process.stderr.read(4096)
+        await process.wait_closed()
+        return (process.exit_status if process.exit_status is not None else -1), bytes(out), err
+    finally:
+        process.close()
+
+
+def _last(err: bytes) -> str:
+    lines = ssh.clean(err.decode("utf-8", "replace")).strip().splitlines()
+    return lines[-1][:200] if lines else "no message"

@@ -1,0 +1,153 @@
+"""What a node's answer to the sweep shows, compared with its last one."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from muster_criteria.health.readings import BadAnswer, Before, Reading, Swept, parse, read
+from muster_criteria.sku_files.skus import load_sku
+
+SKU = load_sku("h100-sxm-8")
+NOW = 1.8e9
+SECONDS = 600.0
+
+
+def fact(name: str, device: str = "node", value: Any = None, **more: Any) -> dict[str, Any]:
+    return {"name": name, "device": device, **({} if value is None else {"value": value}), **more}
+
+
+def swept(*facts: dict[str, Any], **more: Any) -> Swept:
+    plain = {"schema": 1, "boot_id": "b1", "uptime_s": 9000, "wall": NOW, "facts": facts, "kernel": {}} | more
+    return parse(json.dumps(plain).encode())
+
+
+def shown(answer: Swept, before: Before | None = None, gpus: int = 0) -> tuple[dict[str, Reading], dict[str, float]]:
+    policies = {"kernel": SKU.kernel_policy, "xids": SKU.xid_policy}
+    found, counters = read(answer, before or Before("b1", 0.0, {}, SECONDS), NOW, **policies, gpus=gpus)  # type: ignore[arg-type]
+    return {f"{each.check} {each.device}": each for each in found if each.bad is not False}, counters
+
+
+def counters_of(*facts: dict[str, Any]) -> Before:
+    return Before("b1", 5.0, shown(swept(*facts))[1], SECONDS)
+
+
+def test_a_healthy_answer_shows_nothing() -> None:
+    healthy = (
+        fact("gpu_lost", "gpu0", 0), fact("recovery_action", "gpu0", text="none"), fact("disk_free", "disk:/", 50.0),
+        fact("clock_synchronised", value=1), fact("nvme_state", "disk:nvme0", text="live"), fact("gpus", value=8),
+        fact("service", "slurmd", text="active"), fact("net_carrier", "nic:eth0", 1), fact("net_carrier", "nic:eth1"),
+    )  # fmt: skip
+    assert shown(swept(*healthy), gpus=8)[0] == {}
+
+
+@pytest.mark.parametrize(
+    ("facts", "more", "check"),
+    [
+        ([fact("gpu_lost", "gpu3", 1)], {}, "gpu_lost gpu3"),
+        ([fact("gpus", value=7)], {}, "gpu_missing node"),
+        ([fact("recovery_action", "gpu3", text="reset of the GPU")], {}, "recovery_action gpu3"),
+        ([fact("disk_free", "disk:/", 0.5)], {}, "disk_full disk:/"),
+        ([fact("disk_free", "disk:/", 5.0, labels={"share": "0.01"})], {}, "disk_full disk:/"),
+        ([fact("clock_synchronised", value=0)], {}, "clock_unsynchronised node"),
+        ([fact("nvme_state", "disk:nvme0", text="dead")], {}, "nvme_state disk:nvme0"),
+        ([], {"wall": NOW + 120}, "clock_skew node"),
+        ([], {"hung": ["counters"]}, "hung/counters node"),
+        ([], {"failed": {"states": "NVML"}}, "unread/states node"),
+        ([], {"kernel": None}, "unread/kernel_log node"),
+        ([], {"boot_id": "b2", "uptime_s": 60}, "rebooted node"),
+    ],
+)
+def test_each_state_and_event(facts: list[dict[str, Any]], more: dict[str, Any], check: str) -> None:
+    assert list(shown(swept(*facts, **more), gpus=8)[0]) == [check]
+
+
+def test_what_never_was_up_is_not_down() -> None:
+    down = fact("ib_port_active", "nic:mlx5_0", 0), fact("ib_port_active", "nic:mlx5_1", 1)
+    assert shown(swept(*down))[0] == {}
+    up = counters_of(fact("ib_port_active", "nic:mlx5_0", 1), fact("ib_port_active", "nic:mlx5_1", 1))
+    assert list(shown(swept(*down), up)[0]) == ["port_down nic:mlx5_0"]
+    stopped = fact("service", "nvidia-fabricmanager", text="failed")
+    assert shown(swept(stopped))[0] == {}
+    ran = counters_of(fact("service", "nvidia-fabricmanager", text="active"))
+    assert list(shown(swept(stopped), ran)[0]) == ["service/nvidia-fabricmanager node"]
+
+
+def test_all_ports_at_once_are_not_the_nodes() -> None:
+    names = [f"nic:mlx5_{each}" for each in range(8)]
+    up = counters_of(*(fact("ib_port_active", name, 1) for name in names))
+    assert list(shown(swept(*(fact("ib_port_active", name, 0) for name in names)), up)[0]) == ["all_ports_down node"]
+
+
+def test_counters_count_by_rate_and_their_reset_counts_nothing() -> None:
+    before = counters_of(fact("ecc_corrected", "gpu0", 100, labels={"scope": "volatile"}))
+    found, _ = shown(swept(fact("ecc_corrected", "gpu0", 1100, labels={"scope": "volatile"})), before)
+    assert found["ecc_corrected gpu0"].rate == pytest.approx(6000.0)
+    assert found["ecc_corrected gpu0"].count == 1000
+    assert shown(swept(fact("ecc_corrected", "gpu0", 5, labels={"scope": "volatile"})), before)[0] == {}
+    other = swept(fact("ecc_corrected", "gpu0", 1100, labels={"scope": "volatile"}), boot_id="b2")
+    assert "ecc_corrected gpu0" not in shown(other, before)[0]
+
+
+def test_a_power_cap_is_the_loads_and_a_thermal_one_the_machines() -> None:
+    def throttled(reason: str, seconds: float) -> dict[str, Any]:
+        return fact("throttle_time", "gpu0", seconds, labels={"reason": reason})
+
+    before = counters_of(throttled("hw_thermal", 0), throttled("sw_power_cap", 0))
+    assert list(shown(swept(throttled("hw_thermal", 300), throttled("sw_power_cap", 600)), before)[0]) == [
+        "throttled/hw_thermal gpu0"
+    ]
+
+
+def test_the_kernels_messages_are_classed_by_the_skus_policies() -> None:
+    log = {
+        "first": 10.0, "last": 900.0,
+        "xids": [{"kind": "xid", "code": 79, "pci": "0000:4e:00", "device": "gpu3", "count": 2},
+                 {"kind": "xid", "code": 48, "pci": "0000:4f:00"}],
+        "events": [{"text": "Memory failure: 0x1234: unhandlable page", "priority": 3},
+                   {"text": "docker0: something odd failed", "priority": 6}],
+    }  # fmt: skip
+    found, _ = shown(swept(kernel=log), Before("b1", 5.0, {}, SECONDS))
+    assert found["xid/79 gpu3"].count == 2
+    assert "xid/48 pci:0000:4f:00" in found
+    assert found["kernel/machine-check node"].severity == "ISOLATE"
+    assert "kernel_log_gap node" in found
+    assert len(found) == 4
+
+
+def test_what_was_before_the_node_served_is_a_tests_to_judge_and_boots_are_noisy() -> None:
+    xid = {"kind": "xid", "code": 79, "last": 4000.0}
+    noise = {"text": "ACPI Error: no handler", "priority": 3, "last": 20.0}
+    answer = swept(kernel={"xids": [xid], "events": [noise, {**noise, "last": 8000.0}]})
+    assert "xid/79 node" in shown(answer, Before("b1", 5.0, {}, SECONDS, served_for=6000.0))[0]
+    late = shown(answer, Before("b1", 5.0, {}, SECONDS, served_for=4000.0))[0]
+    assert {check: each.count for check, each in late.items()} == {"kernel/unknown node": 1}
+
+
+@pytest.mark.parametrize("bad", [b"", b"[]", b"{}", b"nul", b'{"schema": "x"}', b"[" * 100_000, b"\xff\xfe"])
+def test_an_answer_that_is_none_is_one_clause(bad: bytes) -> None:
+    with pytest.raises(BadAnswer) as refused:
+        parse(bad)
+    assert len(str(refused.value)) <= 200
+
+
+KEYS = st.sampled_from(["name", "device", "value", "text", "labels", "count"])
+ANYTHING = st.recursive(
+    st.none() | st.booleans() | st.floats() | st.text(max_size=20),
+    lambda each: st.lists(each, max_size=4) | st.dictionaries(KEYS, each, max_size=4),
+    max_leaves=12,
+)
+
+
+@given(ANYTHING)
+def test_no_answer_raises_anything_else(value: Any) -> None:
+    body = json.dumps({"schema": 1, "facts": [value], "kernel": {"events": [value], "xids": [value]}}).encode()
+    try:
+        answer = parse(body)
+    except BadAnswer:
+        return
+    shown(answer)

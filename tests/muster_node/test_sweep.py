@@ -1,0 +1,123 @@
+"""The node's answer to the sweep: bounded in time, and complete whatever one sensor does."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from muster_node import sweep
+from muster_node.hardware.host.machine import HostHardware
+from muster_node.hardware.host.sysfs import Files
+from muster_node.hardware.seam import Fact
+from muster_simulator import create_machine, open_simulated
+
+LOG = [
+    "<6>[    1.000000] Linux version 6.1",
+    "<3>[  100.500000] NVRM: Xid (PCI:0000:4e:00): 79, pid=1, GPU has fallen off the bus.",
+    "<3>[  200.000000] EDAC MC0: 1 UE memory read error on CPU_SrcID#0",
+    "<4>[  300.000000] mlx5_core 0000:1a:00.0: Port: 1 Link DOWN",
+    "<6>[  301.000000] docker0: port 1 entered blocking state",
+]
+
+
+class Machine(HostHardware):
+    """This machine with a kernel log and GPU states of the test's own."""
+
+    log: list[str] | None = LOG
+
+    def kernel_log(self) -> list[str] | None:
+        return self.log
+
+    def boot_id(self) -> str:
+        return "b1"
+
+    def states(self) -> Iterator[Fact]:
+        yield Fact("row_remap_pending", "gpu3", "bool", 1.0)
+        yield Fact("application_clock", "gpu3", "MHz", 1980.0)
+
+
+def answer(machine: HostHardware, boot: str = "", since: float = 0.0) -> dict[str, object]:
+    return sweep.sweep(lambda: machine, boot, since)
+
+
+def kernel(found: dict[str, object]) -> tuple[list[int], list[str]]:
+    log = found["kernel"]
+    assert isinstance(log, dict)
+    return [each["code"] for each in log["xids"]], [each["text"].split()[0] for each in log["events"]]
+
+
+def test_the_log_since_the_cursor_and_from_the_boot_after_another() -> None:
+    assert kernel(answer(Machine())) == ([79], ["EDAC", "mlx5_core"])
+    assert kernel(answer(Machine(), "b1", 100.5)) == ([], ["EDAC", "mlx5_core"])
+    assert kernel(answer(Machine(), "b1", 301.0)) == ([], [])
+    assert kernel(answer(Machine(), "b0", 301.0)) == ([79], ["EDAC", "mlx5_core"]), "the cursor is of another boot"
+    found = answer(Machine())["kernel"]
+    assert isinstance(found, dict)
+    assert (found["first"], found["last"]) == (1.0, 301.0)
+
+
+def test_facts_are_those_that_mean_something_at_rest() -> None:
+    names = {each["name"] for each in answer(Machine())["facts"]}  # type: ignore[attr-defined]
+    assert {"row_remap_pending", "disk_free", "gpus"} <= names
+    assert "application_clock" not in names
+
+
+def test_a_sensor_that_hangs_is_named_and_costs_no_other(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sweep, "READING_S", 0.3)
+
+    class Hangs(Machine):
+        def counters(self) -> Iterator[Fact]:
+            time.sleep(30)
+            yield from ()
+
+    found = answer(Hangs())
+    assert found["hung"] == ["counters"]
+    assert kernel(found)[0] == [79]
+
+
+def test_a_reading_that_fails_and_a_log_that_cannot_be_read_are_no_zeros() -> None:
+    class Broken(Machine):
+        log = None
+
+        def states(self) -> Iterator[Fact]:
+            yield Fact("gpu_lost", "gpu0", "bool", 0.0)
+            raise RuntimeError("NVML: driver/library mismatch")
+
+    found = answer(Broken())
+    assert found["kernel"] is None
+    assert "mismatch" in found["failed"]["states"]  # type: ignore[index]
+
+
+def test_without_hardware_the_host_still_answers() -> None:
+    def refuses() -> HostHardware:
+        raise OSError("no driver")
+
+    found = sweep.sweep(refuses, "", 0.0)
+    assert "no driver" in found["failed"]["hardware"]
+    assert any(each["name"] == "disk_free" for each in found["facts"])
+
+
+def test_a_simulated_machine_says_so_and_nothing_of_its_host(tmp_path: Path) -> None:
+    directory = tmp_path / "machine"
+    create_machine(directory, "h100-sxm-8", 1, ())
+    found = sweep.sweep(lambda: open_simulated(directory), "", 0.0)
+    assert found["simulated"] is True
+    assert (found["failed"], found["hung"]) == ({}, [])
+    names = {each["name"] for each in found["facts"]}
+    assert {"gpus", "row_remap_pending"} <= names
+    assert not names & {"disk_free", "clock_synchronised", "net_carrier", "service", "nvme_state"}
+
+
+def test_ports_by_the_adapter_and_by_the_carrier(tmp_path: Path) -> None:
+    port = tmp_path / "sys/class/infiniband/mlx5_0/ports/1"
+    port.mkdir(parents=True)
+    (port / "state").write_text("1: DOWN\n")
+    net = tmp_path / "sys/class/net/eth0"
+    (net / "device").mkdir(parents=True)
+    (net / "carrier").write_text("1\n")
+    found = sweep.sweep(Machine, "", 0.0, Files(tmp_path))["facts"]
+    ports = {each["device"]: each.get("value") for each in found if each["name"] in ("ib_port_active", "net_carrier")}
+    assert ports == {"nic:mlx5_0": 0.0, "nic:eth0": 1.0}

@@ -1,0 +1,293 @@
+"""A node's answer to the sweep: validated, then read as states, events and counters. Nothing in it is trusted.
+
+What a node shows is compared with what it showed before: a port that never had a link is not down, and a service that
+never ran has not failed.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import re
+from collections.abc import Iterator, Mapping
+from typing import Annotated, Any
+
+import pydantic
+
+from muster_criteria.kernel.policy import KernelEvent, KernelPolicy, response_to
+from muster_criteria.text import one_line
+from muster_criteria.xid.policy import Kind, XidEvent, XidPolicy
+from muster_criteria.xid.policy import response_to as xid_response
+
+ANSWER_MAX = 1024 * 1024
+"""Bytes of an answer that are read: that of eight GPUs with two hundred kernel messages has 150,000."""
+DISK_FREE_SHARE, DISK_FREE_GIB = 0.02, 1.0
+CLOCK_SKEW_S = 60.0
+THROTTLED_SHARE = 0.2
+"""A GPU that the hardware holds down for this share of the time between two sweeps is throttled."""
+BOOT_S = 300.0
+"""At boot, firmware makes kernels print errors on sound machines: what counts "during" a load alone does not count."""
+HARMFUL = frozenset({"hw_thermal", "hw_power_brake", "thermal"})
+"""Reasons of throttling that are the machine's; a power cap is the load's."""
+UP = "up|"
+"""In the remembered counters: what was up once. A number, as in "up|nic:mlx5_0"."""
+
+Text = Annotated[str, pydantic.StringConstraints(max_length=1000)]
+Number = Annotated[float, pydantic.Field(allow_inf_nan=False)]
+Name = Annotated[str, pydantic.StringConstraints(pattern=r"^[A-Za-z0-9][A-Za-z0-9:._/ -]{0,79}$")]
+
+
+class _Read(pydantic.BaseModel):
+    model_config = pydantic.ConfigDict(frozen=True, extra="ignore")
+
+
+class Fact(_Read):
+    """One reading: a number or a text, or neither with a note."""
+
+    name: Name
+    device: Name
+    value: Number | None = None
+    text: Text = ""
+    note: Text = ""
+    labels: Annotated[dict[str, Text], pydantic.Field(max_length=8)] = {}
+
+
+class Message(_Read):
+    """A message of the kernel, or ``count`` of one form; ``last``: seconds since boot of the last of them."""
+
+    text: Text
+    count: Annotated[int, pydantic.Field(ge=1)] = 1
+    priority: Annotated[int, pydantic.Field(ge=0, le=7)] | None = None
+    last: Number | None = None
+    pci: Annotated[str, pydantic.StringConstraints(max_length=40)] = ""
+    device: Annotated[str, pydantic.StringConstraints(max_length=40)] = ""
+
+
+class Xid(_Read):
+    """An XID or SXID, or ``count`` of one text; ``last``: seconds since boot of the last of them."""
+
+    kind: Annotated[str, pydantic.StringConstraints(pattern=r"^s?xid$")]
+    code: Annotated[int, pydantic.Field(ge=0, le=99_999)]
+    text: Text = ""
+    count: Annotated[int, pydantic.Field(ge=1)] = 1
+    last: Number | None = None
+    pci: Annotated[str, pydantic.StringConstraints(max_length=40)] = ""
+    switch: Annotated[str, pydantic.StringConstraints(max_length=40)] = ""
+    device: Annotated[str, pydantic.StringConstraints(max_length=40)] = ""
+
+
+class Kernel(_Read):
+    """The kernel log since the cursor."""
+
+    first: Number | None = None
+    last: Number | None = None
+    events: Annotated[tuple[Message, ...], pydantic.Field(max_length=500)] = ()
+    xids: Annotated[tuple[Xid, ...], pydantic.Field(max_length=1000)] = ()
+
+
+class Swept(_Read):
+    """The answer. ``kernel``: None where the log cannot be read; ``hung``: readings that did not end in time."""
+
+    schema_: Annotated[int, pydantic.Field(alias="schema")]
+    boot_id: Annotated[str, pydantic.StringConstraints(max_length=64)] = ""
+    uptime_s: Annotated[Number, pydantic.Field(ge=0)] | None = None
+    wall: Number | None = None
+    simulated: bool = False
+    facts: Annotated[tuple[Fact, ...], pydantic.Field(max_length=5000)] = ()
+    kernel: Kernel | None = None
+    hung: Annotated[tuple[Name, ...], pydantic.Field(max_length=50)] = ()
+    failed: Annotated[dict[Name, Text], pydantic.Field(max_length=50)] = {}
+
+
+class BadAnswer(Exception):
+    """An answer that cannot be read; the message is one clause."""
+
+
+def parse(answer: bytes) -> Swept:
+    """Reads an answer. Raises BadAnswer."""
+    try:
+        return Swept.model_validate_json(answer)
+    except pydantic.ValidationError as error:
+        first = error.errors(include_input=False, include_url=False, include_context=False)[0]
+        where = ".".join(str(part) for part in first["loc"])
+        raise BadAnswer(one_line(f"{where or 'the answer'}: {first['msg']}")[:200]) from None
+    except RecursionError:
+        raise BadAnswer("the answer is nested too deeply") from None
+
+
+@dataclasses.dataclass(frozen=True)
+class Reading:
+    """One thing that was seen, as ``muster.model.health.Seen`` has it."""
+
+    check: str
+    device: str = "node"
+    value: str = ""
+    count: int = 1
+    severity: str = ""
+    rate: float | None = None
+    bad: bool | None = None
+
+
+@dataclasses.dataclass(frozen=True)
+class Before:
+    """What the last sweep left. ``counters``: also what was ever up; ``seconds``: since then, None for the first.
+
+    ``served_for``: seconds for which the node has been in service: what its kernel said before is a test's to judge.
+    """
+
+    boot_id: str = ""
+    kernel_s: float = 0.0
+    counters: Mapping[str, float] = dataclasses.field(default_factory=dict)
+    seconds: float | None = None
+    served_for: float | None = None
+
+
+def read(
+    swept: Swept, before: Before, now: float, *, kernel: KernelPolicy | None, xids: XidPolicy | None, gpus: int = 0
+) -> tuple[list[Reading], dict[str, float]]:
+    """Returns what the answer shows, and the counters to remember. ``now``: the controller's time, epoch seconds.
+
+    ``gpus``: how many GPUs the SKU has, 0 where it does not say.
+    """
+    counters: dict[str, float] = {}
+    known = before.counters
+    found = list(_facts(swept, before, counters))
+    found += _up(swept, known, counters)
+    count = next((fact.value for fact in swept.facts if fact.name == "gpus"), None)
+    if gpus and count is not None:
+        found.append(
+            Reading("gpu_missing", value=f"{count:.0f} of {gpus} answer" if count < gpus else "", bad=count < gpus)
+        )
+    if swept.wall is not None:
+        skew = swept.wall - now
+        found.append(Reading("clock_skew", value=f"{skew:+.0f} s", bad=abs(skew) > CLOCK_SKEW_S))
+    if before.boot_id and swept.boot_id and swept.boot_id != before.boot_id:
+        found.append(Reading("rebooted", value=f"{swept.uptime_s or 0:.0f} s ago"))
+    found += [Reading(f"hung/{each}") for each in swept.hung]
+    found += [
+        Reading(f"unread/{name}", value=one_line(why)[:200], bad=True) for name, why in sorted(swept.failed.items())
+    ]
+    readable = swept.kernel is not None
+    if "kernel" not in swept.hung and "kernel" not in swept.failed:
+        found.append(Reading("unread/kernel_log", bad=not readable))
+    if swept.kernel is not None:
+        found += _kernel(swept, swept.kernel, before, kernel, xids)
+    return found, {**{key: value for key, value in known.items() if key.startswith(UP)}, **counters}
+
+
+def _facts(swept: Swept, before: Before, counters: dict[str, float]) -> Iterator[Reading]:
+    flags = ("gpu_lost", "row_remap_pending", "row_remap_failed", "retired_pages_pending", "sram_threshold_exceeded")
+    same = swept.boot_id == before.boot_id
+    for fact in swept.facts:
+        value, device = fact.value, fact.device
+        if fact.name in flags and value is not None:
+            yield Reading(fact.name, device, bad=bool(value))
+        elif fact.name == "recovery_action" and fact.text:
+            yield Reading(fact.name, device, fact.text, bad=fact.text != "none")
+        elif fact.name == "clock_synchronised" and value is not None:
+            yield Reading("clock_unsynchronised", bad=not value)
+        elif fact.name == "nvme_state" and fact.text:
+            yield Reading("nvme_state", device, fact.text, bad=fact.text != "live")
+        elif fact.name == "disk_free" and value is not None:
+            share = _number(fact.labels.get("share"))
+            full = value < DISK_FREE_GIB or (share is not None and share < DISK_FREE_SHARE)
+            yield Reading("disk_full", device, f"{value:.1f} GiB free", bad=full)
+        elif fact.name in _COUNTED and value is not None:
+            labels = "".join(f"|{each}" for _, each in sorted(fact.labels.items()))
+            counters[key := f"{fact.name}|{device}{labels}"] = value
+            if same and before.seconds and key in before.counters:
+                yield from _risen(fact, value - before.counters[key], before.seconds)
+
+
+_COUNTED = frozenset({
+    "ecc_uncorrected", "ecc_corrected", "row_remap_corrected", "row_remap_uncorrected", "edac_corrected",
+    "edac_uncorrected", "machine_checks", "throttle_time", "ib_errors", "pcie_replay", "nvlink_errors",
+})  # fmt: skip
+
+
+def _risen(fact: Fact, risen: float, seconds: float) -> Iterator[Reading]:
+    """What a counter's rise says; one that went back was reset, and counts from now."""
+    if fact.name == "throttle_time":
+        reason = fact.labels.get("reason", "")
+        if reason in HARMFUL:
+            share = risen / seconds
+            bad = share >= THROTTLED_SHARE
+            yield Reading(f"throttled/{reason}", fact.device, f"{share:.0%} of {seconds:.0f} s", bad=bad)
+    elif risen > 0 and fact.labels.get("scope", "volatile") == "volatile":
+        counter = fact.labels.get("counter", "")
+        check = f"{fact.name}/{counter}" if counter else fact.name
+        rate = risen * 3600.0 / seconds
+        yield Reading(check, fact.device, f"{risen:.0f} in {seconds:.0f} s", count=max(int(risen), 1), rate=rate)
+
+
+def _up(swept: Swept, known: Mapping[str, float], counters: dict[str, float]) -> Iterator[Reading]:
+    """Ports, services and links that were up once: whether they are now."""
+    ports: list[tuple[str, bool]] = []
+    for fact in swept.facts:
+        key, value = f"{UP}{fact.device}", fact.value
+        if fact.name in ("ib_port_active", "net_carrier"):
+            up = bool(value)
+            if up:
+                counters[key] = 1.0
+            if up or key in known:
+                ports.append((fact.device, up))
+        elif fact.name == "service" and fact.text:
+            running = fact.text in ("active", "reloading", "activating")
+            if running:
+                counters[key] = 1.0
+            if running or key in known:
+                yield Reading(f"service/{_CLEAN.sub('-', fact.device)}", value=fact.text, bad=not running)
+        elif fact.name in ("nvlink_active", "pcie_width") and value is not None:
+            key = f"{UP}{fact.name}|{fact.device}"
+            most = max(value, known.get(key, 0.0))
+            counters[key] = most
+            check = "nvlink_down" if fact.name == "nvlink_active" else "pcie_degraded"
+            yield Reading(check, fact.device, f"{value:.0f} of {most:.0f}" if value < most else "", bad=value < most)
+    all_down = len(ports) > 1 and not any(up for _, up in ports)
+    if len(ports) > 1:
+        yield Reading("all_ports_down", value=f"all {len(ports)} ports" if all_down else "", bad=all_down)
+    if not all_down:
+        yield from (Reading("port_down", device, bad=not up) for device, up in ports)
+
+
+_CLEAN = re.compile(r"[^A-Za-z0-9_.:-]+")
+
+
+def _kernel(
+    swept: Swept, log: Kernel, before: Before, kernel: KernelPolicy | None, xids: XidPolicy | None
+) -> Iterator[Reading]:
+    since = before.kernel_s
+    if swept.boot_id == before.boot_id and log.first is not None and log.first > since > 0:
+        yield Reading("kernel_log_gap", value=f"{log.first - since:.0f} s of the log were overwritten")
+    entered = 0.0 if swept.boot_id == before.boot_id else float("inf")  # where nothing says when the node booted
+    if swept.uptime_s is not None:
+        entered = swept.uptime_s - before.served_for if before.served_for is not None else 0.0
+    for each in log.xids:
+        if _within(each.last, entered):
+            continue
+        device = each.device or each.switch or (f"pci:{each.pci}" if each.pci else "node")
+        kind: Kind = "xid" if each.kind == "xid" else "sxid"
+        xid = XidEvent(kind, each.code, device, each.pci, each.text, count=each.count)
+        severity = str(xid_response(xid, xids).severity) if xids else "ISOLATE"
+        yield Reading(f"{each.kind}/{each.code}", device, one_line(each.text), each.count, severity)
+    for message in log.events if kernel else ():
+        assert kernel is not None
+        if _within(message.last, entered):
+            continue
+        device = message.device or (f"pci:{message.pci}" if message.pci else "node")
+        event = KernelEvent(device, message.pci, message.text, message.priority, count=message.count)
+        response = response_to(event, not _within(message.last, BOOT_S), kernel)
+        if response.severity != "IGNORE":
+            check, severity = f"kernel/{response.name}", str(response.severity)
+            yield Reading(check, device, one_line(message.text), message.count, severity)
+
+
+def _within(last: float | None, seconds: float) -> bool:
+    """Whether something was logged last within the first ``seconds`` after the boot."""
+    return last is not None and last <= seconds
+
+
+def _number(text: Any) -> float | None:
+    try:
+        return float(text)
+    except (TypeError, ValueError):
+        return None

@@ -1,0 +1,235 @@
+"""The sweep: what a node shows without load, in one answer of a few seconds. It reads, and never judges.
+
+One JSON object on standard output: ``boot_id``, ``uptime_s``, ``wall``, ``simulated``; ``facts``, a list of {name,
+device, value or text, labels, note}; ``kernel``, the messages of the kernel log since the cursor; ``hung``, the
+readings that did not end in time, and ``failed``, {reading: why}. Each reading runs in a thread of its own, all at
+once, so that a sensor or a driver that hangs costs its own reading alone. Standard library only.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+import time
+from collections.abc import Iterable, Iterator, Sequence
+from typing import Any, Callable
+
+from muster_node.agent import jobdir
+from muster_node.bounded import Hung, bounded
+from muster_node.hardware.host import fabric, inventory, kernel_events, xid_log
+from muster_node.hardware.host.sysfs import Files
+from muster_node.hardware.seam import Fact, Hardware
+from muster_node.tools.run import gpus_by_pci
+
+SCHEMA = 1
+READING_S = 10.0
+"""A reading that takes longer hangs: healthy ones take milliseconds, NVML's of eight GPUs below a second."""
+OPEN_S = 15.0
+FACTS_MAX = 4000
+TEXT_MAX = 300
+GIB = 1024.0**3
+
+STATES = frozenset({
+    "gpu_lost", "row_remap_pending", "row_remap_failed", "retired_pages_pending", "sram_threshold_exceeded",
+    "recovery_action", "nvlink_active", "pcie_width", "persistence_mode",
+})  # fmt: skip
+"""Of the states of each GPU (``Hardware.states``), those that are read at rest: clocks and lanes' speed rest too."""
+COUNTERS = frozenset({
+    "ecc_uncorrected", "ecc_corrected", "row_remap_corrected", "row_remap_uncorrected", "pcie_replay", "throttle_time",
+    "nvlink_errors", "edac_corrected", "edac_uncorrected", "machine_checks", "ib_errors",
+})  # fmt: skip
+SERVICES = ("nvidia-fabricmanager", "nvidia-persistenced", "nvidia-imex", "nvidia-dcgm", "slurmd", "kubelet")
+"""Services that a GPU node may need. The controller knows which of them ran before."""
+
+
+def sweep(
+    open_hardware: Callable[[], Hardware], boot_id: str, since_s: float, files: Files | None = None
+) -> dict[str, Any]:
+    """Returns the answer. ``boot_id`` and ``since_s``: where the last sweep ended, by the seconds since that boot."""
+    began = time.monotonic()
+    found: dict[str, Any] = {
+        "schema": SCHEMA,
+        "hung": [],
+        "failed": {},
+        "facts": [],
+        "kernel": None,
+        "wall": time.time(),
+    }
+    files = files or Files()
+    try:
+        hardware = bounded("opening the hardware", open_hardware, OPEN_S)
+    except Exception as error:
+        _not_read(found, "hardware", error)
+        hardware = None
+    readings: dict[str, Callable[[], Any]] = {}
+    if hardware is None or not hardware.simulated:  # what is not behind the hardware seam is the host's, and real
+        readings = {
+            "uptime": lambda: uptime(files),
+            "clock": lambda: _clock(),
+            "disk": lambda: list(_disk()),
+            "services": lambda: list(_services()),
+            "ports": lambda: list(_ports(files)),
+            "nvme": lambda: list(_nvme(files)),
+        }
+    if hardware is not None:
+        machine = hardware
+        found["simulated"] = machine.simulated
+        readings["boot"] = machine.boot_id
+        readings["states"] = lambda: _only(machine.states(), STATES)
+        readings["counters"] = lambda: _only(machine.counters(), COUNTERS)
+        readings["gpus"] = lambda: [Fact("gpus", "node", "count", float(len(machine.devices("gpu"))))]
+        readings["kernel"] = machine.kernel_log
+    answers = _all_at_once(readings, found)
+    found["boot_id"], found["uptime_s"] = answers.pop("boot", ""), answers.pop("uptime", None)
+    if "kernel" in answers:
+        same = boot_id == found["boot_id"]
+        found["kernel"] = kernel(answers.pop("kernel"), since_s if same else 0.0)
+        if hardware is not None and found["kernel"]:
+            _name_devices(found, hardware)
+    facts = [fact for _, facts in sorted(answers.items()) for fact in facts][:FACTS_MAX]
+    found["facts"] = [_plain(fact) for fact in facts]
+    found["took_s"] = round(time.monotonic() - began, 3)
+    return found
+
+
+def _all_at_once(readings: dict[str, Callable[[], Any]], found: dict[str, Any]) -> dict[str, Any]:
+    """Every reading's answer, each in a thread of its own; what did not answer is noted in ``found``."""
+    from concurrent.futures import ThreadPoolExecutor
+
+    answers = {}
+    pool = ThreadPoolExecutor(len(readings))  # its threads end: ``bounded`` leaves what hangs in a daemon thread
+    waiting = {name: pool.submit(bounded, name, call, READING_S) for name, call in readings.items()}
+    for name, answer in waiting.items():
+        try:
+            answers[name] = answer.result()
+        except Exception as error:
+            _not_read(found, name, error)
+    pool.shutdown()
+    return answers
+
+
+def _not_read(found: dict[str, Any], name: str, error: Exception) -> None:
+    if isinstance(error, Hung):
+        found["hung"].append(name)
+    else:
+        found["failed"][name] = f"{type(error).__name__}: {error}"[:TEXT_MAX]
+
+
+def _only(facts: Iterable[Fact], names: Iterable[str]) -> list[Fact]:
+    return [fact for fact in facts if fact.name in names]
+
+
+def _plain(fact: Fact) -> dict[str, Any]:
+    plain: dict[str, Any] = {"name": fact.name, "device": fact.device}
+    if fact.value is not None:
+        plain["value"] = fact.value
+    for name, value in (("text", fact.text), ("note", fact.note)):
+        if value:
+            plain[name] = value[:TEXT_MAX]
+    if fact.labels:
+        plain["labels"] = fact.labels
+    return plain
+
+
+def kernel(log: Sequence[str] | None, since_s: float) -> dict[str, Any] | None:
+    """The messages after ``since_s`` (seconds since boot), folded; None for a log that cannot be read.
+
+    ``first`` and ``last``: times of the oldest line that the log still has, and of the newest.
+    """
+    if log is None:
+        return None
+    # A line without a time is read each time, rather than lost; the controller keeps each text once a boot.
+    times = [xid_log.first_time([line]) for line in log]
+    new = [line for line, at in zip(log, times) if at is None or at > since_s]
+    events = kernel_events.folded(kernel_events.parse_events(new))
+    xids = xid_log.folded(xid_log.parse_xids(new))
+    return {
+        "first": xid_log.first_time(log),
+        "last": xid_log.last_time(log),
+        "events": [
+            {"text": each.text, "count": each.count, "priority": each.priority, "pci": each.pci, "last": each.last}
+            for each in events
+        ],
+        "xids": [
+            {"kind": each.kind, "code": each.code, "pci": each.pci, "switch": each.switch, "text": each.text[:TEXT_MAX],
+             "count": each.count, "last": each.at if each.last is None else each.last}
+            for each in xids
+        ],
+    }  # fmt: skip
+
+
+def _name_devices(found: dict[str, Any], hardware: Hardware) -> None:
+    """Adds ``device`` to messages with a PCI address; a GPU that no longer answers keeps its address alone."""
+    messages = [each for each in (*found["kernel"]["events"], *found["kernel"]["xids"]) if each["pci"]]
+    if not messages:
+        return
+    try:
+        devices = bounded("inventory", lambda: gpus_by_pci(hardware), READING_S)
+    except Exception as error:
+        return _not_read(found, "inventory", error)
+    for each in messages:
+        each["device"] = devices.get(each["pci"], "")
+
+
+def uptime(files: Files) -> float | None:
+    """Seconds since boot."""
+    words = files.text("/proc/uptime").split()
+    return float(words[0]) if words else None
+
+
+def _clock() -> list[Fact]:
+    synchronised = inventory.clock_synchronised()
+    return [inventory.fact("clock_synchronised", "node", "bool", None if synchronised is None else float(synchronised))]
+
+
+def _disk() -> Iterator[Fact]:
+    """Free space of the root and of Muster's work folder."""
+    for name, path in (("disk:/", "/"), ("disk:work", str(jobdir.work_dir()))):
+        while not os.path.isdir(path):
+            path = os.path.dirname(path)
+        usage = shutil.disk_usage(path)
+        yield Fact(
+            "disk_free", name, "GiB", usage.free / GIB, labels={"share": f"{usage.free / max(usage.total, 1):.4f}"}
+        )
+
+
+def _services() -> Iterator[Fact]:
+    """The state of each service that systemd knows, with how often systemd restarted it."""
+    command = ["systemctl", "show", "--property=Id,LoadState,ActiveState,NRestarts", *SERVICES]
+    try:
+        done = subprocess.run(command, stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=READING_S)
+    except (OSError, subprocess.TimeoutExpired):
+        return
+    for block in done.stdout.split("\n\n"):
+        known = dict(line.split("=", 1) for line in block.splitlines() if "=" in line)
+        if known.get("LoadState") == "loaded":
+            name = known.get("Id", "").replace(".service", "")
+            yield Fact(
+                "service", name, "text", text=known.get("ActiveState"), labels={"restarts": known.get("NRestarts", "")}
+            )
+
+
+def _ports(files: Files) -> Iterator[Fact]:
+    """Whether each port has a link: InfiniBand and RoCE by the adapter, others by the kernel's carrier."""
+    yield from (fact for fact in fabric.port_facts(files) if fact.name == "ib_port_active")
+    for name in files.names("/sys/class/net"):
+        base = f"/sys/class/net/{name}/"
+        if files.exists(base + "device"):
+            carrier = files.number(base + "carrier")  # refused while the interface is down
+            yield inventory.fact("net_carrier", "nic:" + name, "bool", carrier)
+
+
+def _nvme(files: Files) -> Iterator[Fact]:
+    for name in files.names("/sys/class/nvme"):
+        yield inventory.text_fact("nvme_state", "disk:" + name, files.text(f"/sys/class/nvme/{name}/state") or None)
+
+
+def main(open_hardware: Callable[[], Hardware], boot_id: str, since_s: float) -> int:
+    """Prints the answer."""
+    json.dump(sweep(open_hardware, boot_id, since_s), sys.stdout, separators=(",", ":"))
+    sys.stdout.write("\n")
+    sys.stdout.flush()
+    return 0
