@@ -1,6 +1,6 @@
-"""Every five minutes: sends waiting mails, releases nodes whose run is over, carries out the changes that wait for a
-scheduler, sends the audit stream, removes data past its retention time, and asks a person about each verdict that the
-circuit breaker holds.
+"""Every five minutes: mails new questions, sends waiting mails, releases nodes whose run is over, carries out the
+changes that wait for a scheduler, sends the audit stream, removes data past its retention time, and asks a person about
+each verdict that the circuit breaker holds.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from airflow.sdk import DAG, task
 from muster.model import dags
 from muster.operators import forms, upkeep
 from muster.operators.lifecycle import held
-from muster.reporting import sending
+from muster.reporting import notices, sending
 
 LIVE = ["queued", "running"]
 
@@ -46,6 +46,11 @@ with DAG(
         return sending.deliver_mail()
 
     @task
+    def tell_of_questions() -> list[str]:
+        """Queue one mail about the questions that are new; returns the nodes that they are about."""
+        return notices.tell_of_questions()
+
+    @task
     def sweep_leases(ti: Any = None) -> list[str]:
         """Release nodes whose run is over or was deleted."""
         return upkeep.sweep_leases(live(ti))
@@ -73,7 +78,7 @@ with DAG(
     TriggerDagRunOperator.partial(
         task_id="ask", trigger_dag_id=dags.HELD_VERDICT, logical_date=None, skip_when_already_exists=True
     ).expand_kwargs(held_verdicts())
-    deliver_mail()
+    tell_of_questions() >> deliver_mail()
     sweep_leases()
     reconcile_schedulers()
     stream_audit()

@@ -73,6 +73,13 @@ def next_steps(report: RunReport) -> tuple[str, ...]:
             closing = "It does not enter production by itself: approve or refuse it in Airflow (DAG admission)."
         case Verdict.WARN | Verdict.PROVISIONAL | Verdict.INCONCLUSIVE if serves:
             closing = "It goes on serving. Remove the cause, if one is named; its next test starts by itself."
+        case Verdict.PASS if report.state_after == "qualified":
+            closing = (
+                "It does not serve yet: it waits to be tested in a block with other qualified nodes: "
+                f"muster block {shlex.quote(report.node)} OTHER…; muster status names them."
+            )
+        case Verdict.PASS if report.state_after == "registered":
+            closing = f"It does not serve: a whole test qualifies it: muster qualify {shlex.quote(report.node)}"
         case Verdict.PASS:
             closing = "Nothing to do." if not steps else ""
         case Verdict.WARN:

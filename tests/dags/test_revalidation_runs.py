@@ -14,7 +14,6 @@ from muster.model.nodes import NewNode
 from muster.model.runs import RunKey
 from muster.model.states import State
 from muster.operators.lifecycle import revalidation
-from muster.web.fleet import attention
 from muster_criteria.model import Judgement, Verdict
 from muster_criteria.stage import judge as judging
 from muster_criteria.stage.case import Case
@@ -182,7 +181,7 @@ def test_a_revalidation_that_could_not_decide_costs_no_service_and_is_repeated_u
     assert store.nodes.get(NODE).inconclusive == 3
     assert store.outbox.waiting() == 1
     assert store.certificates.newest(NODE) == before
-    assert [each.node for each in attention(store.overview.rows())] == [NODE]
+    assert [each.node for each in store.attention.collect()] == [NODE]
 
 
 @pytest.mark.parametrize(

@@ -16,11 +16,23 @@ OLD, NOW = 1, 16 * 86400  # seconds at which promtool's clock begins, and where 
 STEP_H = 4  # the rules are evaluated that often, which costs promtool its time
 
 RUNS = "muster_run_duration_seconds_gcount"
+OUT = "muster_nodes_not_serving_oldest_timestamp_seconds"
 STALE = "muster_node_last_pass_timestamp_seconds"
 CASES: dict[str, tuple[dict[str, float], dict[str, float]]] = {
     "MusterMetricsAbsent": ({}, {"muster_read_timestamp_seconds": 5}),
     "MusterBreakerOpen": ({'muster_breaker_open{simulated="false"}': 1}, {'muster_breaker_open{simulated="true"}': 1}),
     "MusterVerdictHeld": ({"muster_nodes_held": 2}, {"muster_nodes_held": 0}),
+    "MusterQuestionOpen": (
+        {"muster_questions_oldest_timestamp_seconds": OLD}, {"muster_questions_oldest_timestamp_seconds": NOW - 3600},
+    ),
+    "MusterNodesOut": (
+        {f'{OUT}{{turn="person",simulated="false"}}': OLD},
+        {
+            f'{OUT}{{turn="vendor",simulated="false"}}': OLD, f'{OUT}{{turn="person",simulated="true"}}': OLD,
+            f'{OUT}{{turn="muster",simulated="false"}}': OLD, f'{OUT}{{turn="person",simulated="false"}}': NOW - 3600,
+            f'{OUT}{{turn="scheduler",simulated="false"}}': 0,
+        },
+    ),
     "MusterCorruptData": (
         {'muster_findings{stage="integrity",class="gpu",severity="critical"}': 1},
         {'muster_findings{stage="integrity",class="gpu",severity="warning"}': 1},

@@ -17,7 +17,7 @@ from muster.admission.backend import TEST_PREFIX, VERIFY, AdmissionBackend, Allo
 from muster.admission.clusters import UNREADABLE, ask, backend_of, unreadable
 from muster.errors import LeftAlone, MusterError, Preempted, SchedulerDown
 from muster.model.nodes import Node
-from muster.model.schedulers import ADMITTED, WITHDRAWN, Place
+from muster.model.schedulers import ADMITTED, CLOSED, OPEN, WITHDRAWN, Place
 from muster.model.states import BROKEN, SERVING, State
 from muster.reporting import notices
 from muster.rules.idle.selection import Idle
@@ -342,9 +342,9 @@ def _compare(place: Place, seen: Mapping[str, Seen]) -> Iterable[str]:
     lost = _REMOVED if removed else _OTHER if other else ""
     difference = difference_of(place, shown) or lost.format(cluster=place.cluster, node=place.node)
     verify = shown if shown is not None and shown.verify else Seen(open=True)
-    before = (place.difference, place.verify, place.verify_since)
-    if before != (difference, verify.foreign, verify.foreign_since):
-        store.schedulers.note_difference(place.node, difference, verify.foreign, verify.foreign_since)
+    now = (shown_as(shown), difference, verify.foreign, verify.foreign_since)
+    if now != (place.shown, place.difference, place.verify, place.verify_since):
+        store.schedulers.note_seen(place.node, *now)
     if difference:
         yield f"{place.node}: {difference}"
     if verify.foreign:
@@ -394,6 +394,17 @@ def _tested_since(node: str, created: datetime.datetime | None) -> bool:
     if created is None or found is None or found.tested_since is None:
         return created is None
     return found.tested_since >= created + _SECOND
+
+
+def shown_as(seen: Seen | None) -> str:
+    """Returns how the scheduler shows a node, in the words of the node's page and history. Pure."""
+    if seen is None:
+        return "not at all"
+    if seen.apart:
+        return seen.apart
+    if seen.open:
+        return OPEN
+    return f"closed by {seen.foreign}" if seen.foreign else CLOSED
 
 
 def difference_of(place: Place, seen: Seen | None) -> str:

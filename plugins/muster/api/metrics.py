@@ -18,12 +18,14 @@ from prometheus_client import CollectorRegistry
 from prometheus_client.core import GaugeHistogramMetricFamily, GaugeMetricFamily, Metric
 from prometheus_client.openmetrics.exposition import CONTENT_TYPE_LATEST, generate_latest
 
+from muster.model.attention import Cause, Turn
 from muster.model.figures import DURATIONS_S, GIVE_BACK_S, FleetFigures, NodeFigures, Spread
 from muster.model.states import SERVING, State
 from muster_criteria.model import Verdict
 
 CONTENT_TYPE = CONTENT_TYPE_LATEST
 AGES_S = tuple(hours * 3600.0 for hours in (1, 4, 12, 24, 48, 7 * 24, 14 * 24, 30 * 24, 90 * 24))
+ASKED = (Cause.QUESTION, Cause.HELD)
 WINDOW_TEXT = "in the last 24 hours"
 
 
@@ -54,6 +56,7 @@ class Fleet:
         yield _gauge("muster_nodes", "nodes by model and state", ("sku", "state", "simulated"), full)
         verdicts = collections.Counter((each.sku, each.verdict or "none") for each in nodes)
         yield _gauge("muster_nodes_by_verdict", "nodes by the verdict of their last run", ("sku", "verdict"), verdicts)
+        yield from self._attention()
         serving = [each for each in nodes if each.state in SERVING]
         yield _gauge("muster_nodes_held", "nodes in service although a verdict that is held would withdraw them", (),
                      {(): sum(each.held for each in nodes)})  # fmt: skip
@@ -73,6 +76,22 @@ class Fleet:
                      {(kind,): int(each.open) for kind, each in breakers.items()})  # fmt: skip
         yield _gauge("muster_breaker_withdrawn", "nodes that tests withdrew in the breaker's window", ("simulated",),
                      {(kind,): len(each.withdrawn) for kind, each in breakers.items()})  # fmt: skip
+
+    def _attention(self) -> Iterator[Metric]:
+        """Nodes that do not serve by whose turn it is: a node counts once, by its most urgent cause."""
+        first = {each.node: each for each in reversed(self.figures.attention) if not each.serving}
+        since: dict[tuple[str, ...], list[float]] = {(turn, _flag(kind)): [] for turn in Turn for kind in (False, True)}
+        for each in first.values():
+            since[each.turn, _flag(each.simulated)].append(_timestamp(each.since))
+        labels = ("turn", "simulated")
+        yield _gauge("muster_nodes_not_serving", "nodes that do not serve, by who acts next", labels,
+                     {of: len(times) for of, times in since.items()})  # fmt: skip
+        yield _gauge("muster_nodes_not_serving_oldest_timestamp_seconds", "since when the longest of them; 0: none",
+                     labels, {of: min(times, default=0.0) for of, times in since.items()})  # fmt: skip
+        asked = [_timestamp(each.since) for each in self.figures.attention if each.cause in ASKED and each.until]
+        yield _gauge("muster_questions_open", "questions that wait for a person's answer", (), {(): len(asked)})
+        yield _gauge("muster_questions_oldest_timestamp_seconds", "since when the oldest of them waits; 0: none", (),
+                     {(): min(asked, default=0.0)})  # fmt: skip
 
     def _tests(self) -> Iterator[Metric]:
         seen = self.figures

@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import datetime
 
+from muster.model.attention import Attention
 from muster.model.breaker import Breaker
 from muster.model.queues import AuditLag
 from muster.model.runs import RunKey
@@ -72,6 +73,7 @@ class FleetFigures:
     changes: Waiting
     differences: int
     audit: tuple[AuditLag, ...]
+    attention: tuple[Attention, ...] = ()
 
 
 @dataclasses.dataclass(frozen=True)
@@ -110,6 +112,8 @@ class FleetRow:
     """Where it stands, by the labels ``pod`` and ``slot``."""
     moved_for: str = ""
     """Why the node came into its state; empty if a test moved it, or one has ended since."""
+    came_from: State | None = None
+    """The state before this one, None if the node had none other."""
     paused_until: datetime.datetime | None = None
     """The end of the pause of its tests; None, or a moment that is over, without one."""
 

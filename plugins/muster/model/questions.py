@@ -11,7 +11,8 @@ from muster.model.runs import RunKey
 @dataclasses.dataclass(frozen=True)
 class Question:
     """A question of one DAG run and its answer. ``answered_at``: None until a person has answered; ``settled_at``: None
-    until the answer is carried out. ``person``: the login of Airflow, "" if it named none.
+    until the answer is carried out. ``person``: the login of Airflow, "" if it named none. ``subject`` and ``options``:
+    what is asked, and the possible answers.
     """
 
     dag_id: str
@@ -24,6 +25,8 @@ class Question:
     reason: str
     answered_at: datetime.datetime | None
     settled_at: datetime.datetime | None
+    subject: str = ""
+    options: tuple[str, ...] = ()
 
     @property
     def key(self) -> RunKey:

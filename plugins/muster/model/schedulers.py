@@ -8,6 +8,8 @@ import datetime
 from muster.model.states import State
 
 ADMITTED, WITHDRAWN, LEFT_ALONE = "admitted", "withdrawn", ""
+OPEN, CLOSED = "open", "closed by Muster"
+"""How a scheduler shows a node with which nothing is the matter there."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -31,6 +33,8 @@ class Place:
     preempted: bool = False
     done_at: datetime.datetime | None = None
     verify_since: datetime.datetime | None = None
+    shown: str = ""
+    shown_since: datetime.datetime | None = None
 
     @property
     def waits(self) -> bool:

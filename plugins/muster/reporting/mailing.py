@@ -9,7 +9,7 @@ from collections.abc import Sequence
 
 from muster import store
 from muster.model.runs import RunKey
-from muster.reporting import mail_rules
+from muster.reporting import mail_rules, notices
 from muster.settings import settings
 from muster_reports import mail, text
 from muster_reports.model import RunReport
@@ -18,8 +18,6 @@ log = logging.getLogger(__name__)
 PERIODS = {"daily": datetime.timedelta(days=1), "weekly": datetime.timedelta(days=7)}
 FLOOD_MAX = 2000
 """Runs that the list of an hour looks at, the latest."""
-LISTED = 20
-"""Lines of that list in a notification: chats and pagers cut long texts."""
 
 
 def send_report(run_key: RunKey, *, node: str = "") -> str:
@@ -82,7 +80,7 @@ def _notify_by_rule(rule: mail_rules.Rule, report: RunReport, key: str) -> list[
     if _filled(rule, f"{store.outbox.NOTIFICATION}{rule.name}/", key):
         sentence, lines, end = _of_the_hour(rule)
         known = {"node": "", "verdict": "", "state": "", "link": "", "simulated": report.simulated}
-        known["headline"] = "\n- ".join([sentence, *lines[:LISTED]])
+        known["headline"] = "\n- ".join([sentence, *lines[: notices.LISTED]])
         store.outbox.notify(rule.name, f"flood/{_hour():%Y-%m-%dT%H}", known, end)
         return []
     known = {

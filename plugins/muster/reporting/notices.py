@@ -4,14 +4,18 @@ from __future__ import annotations
 
 import datetime
 import logging
+import shlex
 from collections.abc import Sequence
 
 from muster import store
 from muster.errors import BadSettings
 from muster.reporting import mail_rules
 from muster.settings import settings
+from muster_reports import text
 
 log = logging.getLogger(__name__)
+LISTED = 20
+"""Lines of a list in a notification: chats and pagers cut long texts."""
 
 
 def notify(about: str, sentence: str) -> None:
@@ -25,10 +29,33 @@ def notify(about: str, sentence: str) -> None:
         log.exception("nothing can be queued about: %s", sentence)
 
 
-def _queue(key: str, sentence: str) -> None:
+def tell_of_questions() -> list[str]:
+    """Queue one mail about all questions of which nobody was told yet. Returns the nodes that they are about."""
+    with store.engine.transaction():
+        new = store.questions.unmailed()
+        if not new:
+            return []
+        lines = [
+            f"{_simulated(asked.node)}{asked.subject} Until {until:%Y-%m-%d %H:%M} UTC: `muster approve "
+            f"{shlex.quote(asked.run_id)} --option … --reason …` with {', '.join(asked.options)}"
+            for asked, until in new
+        ]
+        first, *others = new
+        more = f", and {text.plural(len(others), 'other question')}" if others else ""
+        sentence = f"{first[0].node} waits for your answer{more}: {first[0].subject}"
+        _queue(f"questions/{first[0].key}", sentence, lines)
+        store.questions.note_mailed([asked.key for asked, _ in new])
+    return [asked.node for asked, _ in new]
+
+
+def _simulated(node: str) -> str:
+    return "[simulated] " if store.nodes.get(node).simulated else ""
+
+
+def _queue(key: str, sentence: str, lines: Sequence[str] = ()) -> None:
     chosen = settings()
     if chosen.mail_recipients:
-        _mail(key, sentence, chosen.mail_recipients)
+        _mail(key, sentence, lines, chosen.mail_recipients)
     try:
         rules = mail_rules.read(chosen.mail_rules)
     except BadSettings as error:
@@ -36,16 +63,19 @@ def _queue(key: str, sentence: str) -> None:
         return
     for rule, recipients in mail_rules.of_notices(rules, chosen.mail_recipients):
         if recipients:
-            _mail(f"{key}/{rule.name}", sentence, recipients, rule)
+            _mail(f"{key}/{rule.name}", sentence, lines, recipients, rule)
         if rule.notifier:
-            known = {"node": "", "verdict": "", "state": "", "headline": sentence, "link": "", "simulated": False}
+            headline = "\n- ".join([sentence, *lines[:LISTED]])
+            known = {"node": "", "verdict": "", "state": "", "headline": headline, "link": "", "simulated": False}
             store.outbox.notify(rule.name, key, known, rule.due(_now()))
 
 
-def _mail(key: str, sentence: str, recipients: Sequence[str], rule: mail_rules.Rule | None = None) -> None:
+def _mail(
+    key: str, sentence: str, lines: Sequence[str], recipients: Sequence[str], rule: mail_rules.Rule | None = None
+) -> None:
     from muster_reports import mail
 
-    message = mail.build_notice(key, sentence, settings().mail_from, recipients)
+    message = mail.build_notice(key, sentence, settings().mail_from, recipients, lines)
     if store.outbox.add(key, message.as_bytes(), rule.due(_now()) if rule else None) == "added":
         log.info("queued a mail: %s", sentence)
 

@@ -131,13 +131,16 @@ def node(
     observed = [each for stage in last.stages for each in stage.judgement.observations] if last else []
     figures = plots.strips(observed, peers.bands(last) if last else {}, judged_only=False)
     curves = fleet.curves_of(last) if last else {}
+    rows, version = overview.fleet_now()
+    waits = [each for each in overview.attention_now(rows, version) if each.node == name]
+    decided = any(row.moved_for for row in rows if row.node == name)
     return rendering.render(
         request, "node.html.j2",
-        node=found, runs=runs, last=last, ended=ended,
+        node=found, waits=waits, place=store.schedulers.place(name), runs=runs, last=last, ended=ended,
         skipped=newest if newest and newest.verdict is Verdict.SKIPPED else None,
         may_decide=may_decide, may_start=may_start and found.state not in OUT_OF_SERVICE,
         questions=[(each, approvals.reasons(each, found), approvals.effects(each, found)) for each in asked],
-        steps=_steps(last, found) if last else (),
+        steps=_steps(last, found) if last and not decided else (),
         findings=store.verdicts.open_findings(name),
         moves=actions.moves(found),
         until=now + datetime.timedelta(days=actions.WAIVER_DAYS),

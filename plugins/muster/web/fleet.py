@@ -8,12 +8,12 @@ import dataclasses
 import datetime
 import io
 import urllib.parse
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 
+from muster.model.attention import Attention, Turn
 from muster.model.figures import FleetRow
 from muster.model.runs import Run
 from muster.model.states import IN_FLIGHT, State
-from muster.rules.transitions import INCONCLUSIVE_BUDGET
 from muster_criteria.text import one_line
 from muster_reports.model import RunReport, Series
 
@@ -30,14 +30,6 @@ GROUPS: Mapping[str, tuple[State, ...]] = {
 """Groups of states that share a colour and a symbol, worst first."""
 SYMBOL = {"out": "✕", "test": "◔", "ready": "○", "serving": "●", "gone": "–"}
 GROUP_OF = {state: group for group, states in GROUPS.items() for state in states}
-TODO = {
-    State.QUARANTINE: "repair it, or waive its findings",
-    State.TRIAGE: "find out why it gives no verdict",
-    State.REPAIR: "test it again after the repair",
-    State.RMA: "replace it when the part is there",
-    State.REGISTERED: "test it with `muster qualify`: it is not in service until it passes",
-}
-"""States that a person ends, in the order of urgency; ``REGISTERED``: of a node tested before, as after a repair."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -63,17 +55,6 @@ class Filters:
     def narrowed(self) -> bool:
         """Whether any filter is set."""
         return dataclasses.replace(self, page=1, colour="") != Filters()
-
-
-@dataclasses.dataclass(frozen=True)
-class Attention:
-    """A node that waits for a person: since when, why, and the first thing to do."""
-
-    node: str
-    state: State
-    since: datetime.datetime | None
-    why: str
-    todo: str
 
 
 @dataclasses.dataclass(frozen=True)
@@ -115,31 +96,9 @@ def chosen(rows: Sequence[FleetRow], filters: Filters, found: Collection[str]) -
     ]
 
 
-def attention(rows: Sequence[FleetRow]) -> list[Attention]:
-    """The nodes that wait for a person: held verdicts first, then by ``TODO``, then those that serve
-    untested; the longest first within each kind."""
-    found = []
-    for row in rows:
-        if row.held_run:
-            found.append(
-                (0, Attention(row.node, row.state, row.ended_at, row.headline, "decide on the verdict that is held"))
-            )
-        elif row.state is State.PRODUCTION and row.inconclusive >= INCONCLUSIVE_BUDGET:
-            todo = "find out why its tests give no verdict"
-            found.append((1 + len(TODO), Attention(row.node, row.state, row.ended_at, row.headline, todo)))
-        elif row.state in TODO and (row.state is not State.REGISTERED or (row.moved_for and row.verdict)):
-            found.append((1 + list(TODO).index(row.state), _waiting(row)))
-    found.sort(key=lambda each: (each[0], each[1].since is None, each[1].since, each[1].node))
-    return [each for _, each in found]
-
-
-def _waiting(row: FleetRow) -> Attention:
-    by_hand = row.state is State.QUARANTINE and row.moved_for
-    todo = "move it to triage, and look into the reason" if by_hand else TODO[row.state]
-    if row.state is State.TRIAGE and row.moved_for:
-        todo = "find the cause, then move it to repair, or back to registered"
-    why = row.moved_for or row.headline or "no test has ended yet"
-    return Attention(row.node, row.state, row.state_since, why, todo)
+def by_muster(found: Iterable[Attention]) -> list[tuple[str, int]]:
+    """(cause, nodes) of what Muster itself ends, most frequent first."""
+    return collections.Counter(str(each.cause) for each in found if each.turn is Turn.MUSTER).most_common()
 
 
 def counts(rows: Sequence[FleetRow]) -> list[tuple[str, State, int]]:

@@ -10,11 +10,11 @@ from fastapi import Request
 from markupsafe import Markup
 
 from muster import store
+from muster.model.attention import Attention, Turn
 from muster.model.figures import FleetRow
 from muster.model.runs import Run
 from muster.web import fleet, plots, rack_map, rendering, shading
 from muster.web.shared import Shared
-from muster_reports import text
 
 SINCE = datetime.timedelta(days=1)
 RUNS_MAX, MOVES_MAX = 30, 12
@@ -22,6 +22,7 @@ NOTICES_S = 10
 """Seconds for which the sentences about the whole fleet are shared between viewers."""
 _shared_rows = Shared[list[FleetRow]](1)
 _shared_notices = Shared[list[str]](1)
+_shared_attention = Shared[list[Attention]](1)
 _shared_parts = Shared[tuple[Markup, list[str]]](32)
 
 
@@ -54,14 +55,17 @@ def _overview(filters: fleet.Filters) -> dict[str, Any]:
     only = {row.node for row in chosen} if filters.narrowed else None
     runs, under_way = store.overview.runs_under_way(RUNS_MAX, only)
     moves, moved = store.overview.moves_since(_now() - SINCE, MOVES_MAX, only)
-    waiting = fleet.attention(chosen)
+    names = {row.node for row in chosen}
+    out = [each for each in attention_now(rows, version) if each.node in names]
+    waiting = [each for each in out if each.turn is not Turn.MUSTER]
     colours = rack_map.by_state(chosen)
     if filters.colour:
         colours = rack_map.by_metric(chosen, shading.figures(filters.colour))
     return {
         "filters": filters, "version": version, "total": len(rows), "rows": chosen[begin : begin + fleet.PAGE],
         "shown": len(chosen), "begin": begin, "waiting": waiting[: fleet.ATTENTION_MAX],
-        "waiting_more": max(0, len(waiting) - fleet.ATTENTION_MAX),
+        "waiting_more": max(0, len(waiting) - fleet.ATTENTION_MAX), "by_muster": fleet.by_muster(out),
+        "out": len({each.node for each in out if not each.serving}),
         "counts": fleet.counts(chosen), "verdicts": fleet.verdict_counts(chosen),
         "pods": rack_map.pods(rack_map.racks(chosen, colours)), "colours": colours,
         "running": fleet.progress(runs, {row.node: row.state for row in rows}, _typical(runs), _now()),
@@ -84,6 +88,12 @@ def fleet_now() -> tuple[list[FleetRow], str]:
     return _shared_rows.get(version, store.overview.rows), version
 
 
+def attention_now(rows: list[FleetRow], version: str) -> list[Attention]:
+    """``store.attention.collect``, read once in ``NOTICES_S`` for all viewers and filters."""
+    key = (version, int(_now().timestamp()) // NOTICES_S)
+    return _shared_attention.get(key, lambda: store.attention.collect(rows))
+
+
 def _notices_now(rows: list[FleetRow], version: str) -> list[str]:
     """``_notices``, read once in ``NOTICES_S`` for all viewers and filters."""
     return _shared_notices.get((version, int(_now().timestamp()) // NOTICES_S), lambda: _notices(rows))
@@ -98,11 +108,6 @@ def _notices(rows: list[FleetRow]) -> list[str]:
             found.append(f"The circuit breaker{' of simulated nodes' if simulated else ''} is open: {breaker.sentence}")
     if parked := store.outbox.parked_count():
         found.append(f"Mails or notifications given up: {parked:,}. `muster status` shows why.")
-    if places := store.schedulers.differences():
-        found.append(
-            f"{text.plural(len(places), 'node')} differ from what their scheduler says, first {places[0].node}: "
-            f"{places[0].difference or places[0].question}"
-        )
     found += [f"{lag.sentence}." for lag in store.audit.lags() if lag.last_error]
     return found
 

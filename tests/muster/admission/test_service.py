@@ -19,6 +19,7 @@ from muster.admission.backend import TEST_PREFIX, Seen
 from muster.admission.entry import move
 from muster.cli.nodes.check import of_controller
 from muster.errors import BadScheduler, MusterError, Refusal, SchedulerDown
+from muster.model.attention import Cause, Turn
 from muster.model.runs import RunKey
 from muster.model.stages import STAGES
 from muster.model.states import State
@@ -111,6 +112,25 @@ def test_a_foreign_drain_stays_and_is_shown(nodes: Path) -> None:
     assert not service.idle([NODE])[NODE].idle
     move(NODE, State.QUARANTINE, "Ada", "noise")
     assert line(nodes).endswith("alice: bad fan")
+
+
+def test_how_the_scheduler_shows_a_node_is_stored_and_what_others_do_there_is_history(nodes: Path) -> None:
+    in_production()
+    service.reconcile()
+    assert store.schedulers.places()[0].shown == "open"
+    before = len(store.nodes.events(NODE))
+    nodes.write_text(f"{THERE} # alice: bad fan\n")
+    service.reconcile()
+    service.reconcile()
+    assert store.schedulers.places()[0].shown == "closed by alice: bad fan"
+    (found,) = store.attention.collect()
+    assert (found.cause, found.turn, found.serving) == (Cause.CLOSED, Turn.SCHEDULER, False)
+    nodes.write_text(f"{THERE}\n")
+    service.reconcile()
+    assert store.attention.collect() == []
+    said = [event.reason for event in store.nodes.events(NODE)[before:]]
+    assert len(said) == 2, "its drain and its end, each once"
+    assert "alice: bad fan" in said[0]
 
 
 def test_a_node_in_quarantine_that_somebody_opened_is_closed_again_and_a_person_is_asked(

@@ -14,6 +14,8 @@ from sqlalchemy import insert, text
 from muster import store
 from muster.api import metrics
 from muster.api.app import create_app
+from muster.model.runs import RunKey
+from muster.model.states import State
 from muster.store.database.engine import writing
 from muster.store.database.models import Base, FindingRow, NodeRow, RunRow, StageRow
 from muster_criteria.model import Verdict
@@ -96,6 +98,29 @@ def test_they_show_the_records(client: TestClient) -> None:
     passed = seen["muster_node_last_pass_timestamp_seconds"]
     assert passed["gpu-0001", "r1", "qualified"] == pytest.approx(time.time(), abs=60)
     assert passed["gpu-0002", "r1", "quarantine"] == 0
+
+
+@pytest.mark.both_dialects
+def test_what_does_not_serve_is_counted_by_whose_turn_it_is(client: TestClient) -> None:
+    nothing = read(client)
+    assert set(nothing["muster_nodes_not_serving"].values()) == {0}
+    assert nothing["muster_questions_open"] == {(): 0}
+    assert nothing["muster_questions_oldest_timestamp_seconds"] == {(): 0}
+    for name in ("a", "b", "c", "d"):
+        store.nodes.add(fleet.new_node(name))
+    fleet.qualify("a")
+    fleet.fail("b")
+    store.runs.begin_stage(fleet.begin("c").key, "intake")
+    fleet.qualify("d")
+    store.nodes.move("d", State.PRODUCTION, "Ada", "needed now")
+    store.questions.put(RunKey("admission", "r"), "a", store.questions.newest("a"), "Admit a?", ["Admit"])
+    seen = read(client)
+    counts = seen["muster_nodes_not_serving"]
+    assert (counts["false", "person"], counts["false", "muster"], counts["false", "vendor"]) == (2, 1, 0)
+    oldest = seen["muster_nodes_not_serving_oldest_timestamp_seconds"]
+    assert oldest["false", "person"] == pytest.approx(time.time(), abs=60)
+    assert seen["muster_questions_open"] == {(): 1}
+    assert seen["muster_questions_oldest_timestamp_seconds"][()] == pytest.approx(time.time(), abs=60)
 
 
 def test_hostile_names_stay_one_label(client: TestClient) -> None:

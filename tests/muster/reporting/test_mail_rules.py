@@ -396,3 +396,35 @@ def test_a_rule_that_cannot_be_used_is_named(wrong: dict[str, Any]) -> None:
     with pytest.raises(BadSettings) as refused:
         mail_rules.read([{"name": "taken", "to": ["a@x.org"]}, wrong])
     assert "\n" not in str(refused.value)
+
+
+def asked(node: str, run: str) -> None:
+    store.nodes.add(fleet.new_node(node))
+    about = store.questions.newest(node)
+    store.questions.put(RunKey("admission", run), node, about, f"Admit {node}?", ["Admit", "RMA"])
+
+
+def test_new_questions_are_one_mail_each_told_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("MUSTER_MAIL_TO", "ops@example.org")
+    assert notices.tell_of_questions() == []
+    asked("a", "r1")
+    asked("b", "r2")
+    assert notices.tell_of_questions() == ["a", "b"]
+    assert notices.tell_of_questions() == []
+    ((to, subject, text),) = queued()
+    assert to == "ops@example.org"
+    assert "a" in subject
+    for run in ("r1", "r2"):
+        assert f"muster approve {run} --option" in " ".join(text.split())
+    asked("c", "r3")
+    assert notices.tell_of_questions() == ["c"]
+    assert len(queued()) == 2
+
+
+def test_a_question_that_is_answered_or_outdated_is_not_mailed(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("MUSTER_MAIL_TO", "ops@example.org")
+    asked("a", "r1")
+    asked("b", "r2")
+    store.questions.answer(RunKey("admission", "r1"), "Admit", "Ada", "fine")
+    fleet.fail("b")
+    assert notices.tell_of_questions() == []

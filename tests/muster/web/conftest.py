@@ -24,6 +24,7 @@ def client(fleet_db: str, monkeypatch: pytest.MonkeyPatch) -> Iterator[TestClien
     # Each test has other records under the same version numbers.
     monkeypatch.setattr(overview, "_shared_rows", Shared(1))
     monkeypatch.setattr(overview, "_shared_notices", Shared(1))
+    monkeypatch.setattr(overview, "_shared_attention", Shared(1))
     monkeypatch.setattr(overview, "_shared_parts", Shared(32))
     app = web.create_app()
     for guard in (web.read, actions.decide, starts.start, starts.audited, approvals.respond, approvals.audited):

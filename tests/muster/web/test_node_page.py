@@ -16,6 +16,8 @@ from muster.model.certificates import Certificate
 from muster.model.events import Event
 from muster.model.parts import Placement
 from muster.model.states import State
+from muster.store.database.engine import writing
+from muster.store.database.outgoing import PlaceRow
 from muster.web import actions, plots, starts, timeline
 from muster_criteria import chassis
 from muster_criteria.fleet.peers.bands import Band
@@ -188,3 +190,44 @@ def test_what_to_do_follows_what_a_person_decided_since(client: TestClient, monk
     assert "muster node move n1 quarantine" in kept
     store.nodes.move("n1", State.QUARANTINE, "Ada", "no better")
     assert "goes on serving" not in page(client, "/node/n1")
+
+
+def to_do(text: str) -> str:
+    """What the page says before its findings."""
+    return html.unescape(text[: text.index("<h2>Open findings")])
+
+
+def test_the_page_of_a_node_that_waits_says_for_what_and_whose_turn_it_is(client: TestClient) -> None:
+    for name in ("n1", "n2"):
+        store.nodes.add(fleet.new_node(name))
+        fleet.qualify(name)
+    said = to_do(page(client, "/node/n1"))
+    assert "muster block n1 n2" in said
+    assert "Nothing to do" not in said
+
+
+def test_a_person_s_reason_for_a_quarantine_stands_before_the_pass(client: TestClient) -> None:
+    store.nodes.add(fleet.new_node("n1"))
+    lives.in_production("n1")
+    store.nodes.move("n1", State.QUARANTINE, "Ada", "smells of smoke")
+    said = to_do(page(client, "/node/n1"))
+    assert "smells of smoke" in said
+    assert "Nothing to do" not in said
+    assert "goes on serving" not in said
+
+
+def test_the_page_shows_the_node_as_its_scheduler_does(client: TestClient) -> None:
+    store.nodes.add(fleet.new_node("n1"))
+    lives.in_production("n1")
+    assert "not seen yet" not in page(client, "/node/n1")
+    with writing() as session:
+        now = datetime.datetime.now(datetime.UTC)
+        there = {"cluster": "alpha", "name": "n1", "wanted": "admitted", "done": "admitted", "why": ""}
+        session.add(PlaceRow(node="n1", wanted_at=now, **there))
+    assert "n1 in alpha: not seen yet" in page(client, "/node/n1")
+    store.schedulers.note_seen("n1", "closed by root: bad fan", "it is admitted, and closed in alpha: root: bad fan")
+    said = to_do(page(client, "/node/n1"))
+    assert said.count("closed by root: bad fan") == 2, "beside its state, and as what it waits for"
+    assert "muster node schedulers" in said
+    history = page(client, "/node/n1").partition("<h2>History")[2]
+    assert "closed by root: bad fan" in history

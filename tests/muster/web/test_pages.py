@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import csv
-import dataclasses
 import datetime
 import io
 import re
@@ -51,7 +50,7 @@ def test_sick_nodes_stand_first_with_their_reason(client: TestClient) -> None:
     fleet.fail("b")
     fleet.qualify("c")
     text = page(client, "/")
-    assert "gpu3 is slow." in text[text.index("Needs a person") : text.index("Running")]
+    assert "gpu3 is slow." in text[text.index("Not serving") : text.index("Running")]
     assert text.index("/node/b") < text.index("/node/a")
     only = page(client, "/?state=qualified")
     assert "/node/c" in only
@@ -200,14 +199,6 @@ def test_what_could_not_be_made_is_made_anew() -> None:
     assert shared.get("a", lambda: 4) == 4, "the oldest value is let go"
 
 
-def test_a_held_verdict_waits_for_a_person(client: TestClient) -> None:
-    row = dataclasses.replace(
-        _row("n1", State.PRODUCTION), held_run=RunKey("dag", "run"), headline="gpu3 is slow.", verdict=Verdict.FAIL
-    )
-    (waiting,) = web.fleet.attention([row, _row("n2", State.PRODUCTION)])
-    assert (waiting.node, waiting.why) == ("n1", "gpu3 is slow.")
-
-
 def test_the_page_of_a_run_leads_to_its_node(client: TestClient) -> None:
     store.nodes.add(fleet.new_node("n1"))
     run = fleet.fail("n1").run_id
@@ -321,16 +312,6 @@ def test_questions_come_in_pages(client: TestClient) -> None:
     assert "page=2" in text
     assert "page=1" in page(client, "/approvals?page=2")
     assert client.get("/approvals?page=0").status_code == 422
-
-
-def test_a_node_that_a_person_moved_shows_that_reason_and_no_repair_of_findings() -> None:
-    row = dataclasses.replace(_row("n1", State.QUARANTINE), headline="All is well.", moved_for="smells of smoke")
-    (waiting,) = web.fleet.attention([row])
-    assert waiting.why == "smells of smoke"
-    assert waiting.todo != web.fleet.TODO[State.QUARANTINE]
-    tested = dataclasses.replace(row, headline="gpu3 is slow.", moved_for="")
-    (waiting,) = web.fleet.attention([tested])
-    assert (waiting.why, waiting.todo) == ("gpu3 is slow.", web.fleet.TODO[State.QUARANTINE])
 
 
 def test_filters_apply_to_what_runs_and_what_changed_and_the_rest_is_counted(

@@ -4,50 +4,48 @@ from __future__ import annotations
 
 import collections
 import shlex
+from collections.abc import Iterable, Sequence
 
 import typer
 
 from muster.cli.controller import doctor
 from muster.cli.controller import mail as mails
 from muster.cli.fleet import start
-from muster.cli.nodes import scheduler
 from muster.cli.nodes.adoption import Reason, given
 from muster.cli.terminal import show
 from muster.cli.terminal.dry import DryRun, rehearsed, risks
 from muster.cli.terminal.messages import messages
 from muster.cli.terminal.options import AsJson, AsWho, Name
 from muster.errors import MusterError
+from muster.model.attention import Attention, Turn
+from muster.model.queues import AuditLag, ParkedMail
 from muster.model.states import State
-from muster.rules.transitions import INCONCLUSIVE_BUDGET
 
+ATTENTION_MAX = 50
 AIRFLOW_S = 5.0
 """The timeout (s) of a request to Airflow, for which a person waits."""
 
 
 def status(json: AsJson = False) -> None:
-    """Show nodes by state and what waits: nodes, verdicts and questions for a person, schedulers that differ, mails not
-    sent; and what `muster doctor` finds.
-    """
+    """Show nodes by state, who acts next on those that do not serve, what else waits, what `muster doctor` finds."""
     from muster import store
-    from muster.web import fleet
 
     nodes = store.nodes.find()
     kinds = sorted({node.simulated for node in nodes}) or [False]
     breakers = {("simulated" if kind else "real"): store.withdrawals.breaker(simulated=kind) for kind in kinds}
-    held = {node.name: str(node.held_run) for node in nodes if node.held_run}
     paused = {node.name: node.pause for node in nodes if node.pause}
     lags = store.audit.lags()
     waiting, parked = store.outbox.waiting(), store.outbox.parked()
-    states, waits = collections.Counter(node.state for node in nodes), scheduler.sentences()
-    attention, uncertified = fleet.attention(store.overview.rows()), store.certificates.uncertified()
+    states = collections.Counter(node.state for node in nodes)
+    attention, uncertified = store.attention.collect(), store.certificates.uncertified()
     if json:
         asked, unknown, lacks = _controller()
         shown = {kind: {"open": each.open, "withdrawn": each.withdrawn, "fleet": each.fleet, "allowed": each.allowed}
                 for kind, each in breakers.items()}  # fmt: skip
         nodes_of = {str(state): states[state] for state in State}
         show.as_json({
-            "nodes": nodes_of, "attention": attention, "breakers": shown, "held": held, "paused": paused,
-            "uncertified": uncertified, "mails": {"waiting": waiting, "parked": parked}, "schedulers": waits,
+            "nodes": nodes_of, "attention": attention, "breakers": shown, "paused": paused,
+            "uncertified": uncertified, "mails": {"waiting": waiting, "parked": parked},
             "audit": lags, "questions": {"open": asked, "unknown": unknown}, "lacks": lacks,
         })  # fmt: skip
         return
@@ -57,27 +55,52 @@ def status(json: AsJson = False) -> None:
         empty="no nodes yet; enrol some with `muster node add HOST --sku SKU` or `muster node import FILE`",
     )
     typer.echo()
+    if nodes:
+        _show_attention(attention)
+        typer.echo()
     for kind, breaker in breakers.items():
-        of = " (simulated nodes)" if kind == "simulated" else ""
-        typer.echo(f"circuit breaker{of}: {breaker.state}: {breaker.sentence}")
-    for name, run in held.items():
-        typer.echo(f"{name}: the verdict of {run} is held; `muster node move {name} quarantine --reason …` withdraws "
-                   f"it, `muster node keep {name} --reason …` keeps it in service")  # fmt: skip
+        if breaker.open:
+            of = " (simulated nodes)" if kind == "simulated" else ""
+            typer.echo(f"circuit breaker{of}: {breaker.state}: {breaker.sentence}")
     for name, pause in paused.items():
         typer.echo(f"{name}: its tests are {pause}; `muster node resume {name} --reason …` ends that")
-    out = [each for each in attention if each.state in fleet.TODO]
-    for each in out[: fleet.ATTENTION_MAX]:
-        typer.echo(f"{each.node}: {each.state} since {show.when(each.since)}: {each.why} To do: {each.todo}")
-    if len(out) > fleet.ATTENTION_MAX:
-        typer.echo(f"and {len(out) - fleet.ATTENTION_MAX} more nodes out of service: `muster node list`")
-    for sentence in waits:
-        typer.echo(sentence)
-    for name, why in uncertified.items():
-        typer.echo(f"{name}: no valid certificate ({why}): it is tested again when it is idle")
-    for node in nodes:
-        if node.state is State.PRODUCTION and node.inconclusive >= INCONCLUSIVE_BUDGET:
-            typer.echo(f"{node.name}: {node.inconclusive} tests in a row were inconclusive, and it serves: "
-                       f"`muster node show {node.name}` gives the cause")  # fmt: skip
+    if uncertified:
+        name, why = next(iter(uncertified.items()))
+        of = f"{len(uncertified)} serve without a valid certificate, first {name} ({why})"
+        typer.echo(f"{of}: tested again when idle; see `muster certificate list`")
+    _show_queues(waiting, parked, lags)
+    # What waits for other hosts comes last: they may not answer.
+    asked, unknown, lacks = _controller()
+    known = {each.command for each in attention}
+    for question in asked:
+        command = f"muster approve {shlex.quote(question.run)} --option … --reason …"
+        if command not in known:
+            typer.echo(f"{question.subject} `{command}` answers: {', '.join(question.options)}")
+    if unknown:
+        typer.echo(f"questions in Airflow: unknown: {unknown}")
+    for lack in lacks:
+        if lack.message != unknown:
+            typer.echo(f"seen from this host, {lack.item}: {lack.message}" + (f"; {lack.fix}" if lack.fix else ""))
+
+
+def _show_attention(found: Sequence[Attention]) -> None:
+    """The nodes that do not serve and who acts next; those of Muster's own turn are counted."""
+    mine = collections.Counter(str(each.cause) for each in found if each.turn is Turn.MUSTER)
+    theirs = [each for each in found if each.turn is not Turn.MUSTER]
+    rows = [
+        [each.node, f"{each.state}, serving" if each.serving else each.state, show.when(each.since), each.turn,
+         show.when(each.until) if each.until else "", each.why, each.command]
+        for each in theirs[:ATTENTION_MAX]
+    ]  # fmt: skip
+    columns = ["not serving", "state", "since", "who acts", "until", "why", "next"]
+    show.table(columns, rows, empty="every other node serves" if mine else "every node serves")
+    if len(theirs) > ATTENTION_MAX:
+        typer.echo(f"and {len(theirs) - ATTENTION_MAX} more: `muster status --json`")
+    if mine:
+        typer.echo("Muster is at work on " + ", ".join(f"{number} {cause}" for cause, number in mine.most_common()))
+
+
+def _show_queues(waiting: int, parked: Sequence[ParkedMail], lags: Iterable[AuditLag]) -> None:
     if waiting:
         typer.echo(f"mails: {waiting} wait to be sent; `muster mail list` gives the reason")
     for lag in lags:
@@ -91,16 +114,6 @@ def status(json: AsJson = False) -> None:
                    + f"`muster mail drop {key} --reason …`")  # fmt: skip
     if len(parked) > mails.SHOWN_MAX:
         typer.echo(f"and {len(parked) - mails.SHOWN_MAX} more not sent: `muster mail list --json` gives all")
-    # What waits for other hosts comes last: they may not answer.
-    asked, unknown, lacks = _controller()
-    for question in asked:
-        typer.echo(f"{question.subject} `muster approve {question.run} --option … --reason …` answers: "
-                   + ", ".join(question.options))  # fmt: skip
-    if unknown:
-        typer.echo(f"questions in Airflow: unknown: {unknown}")
-    for lack in lacks:
-        if lack.message != unknown:
-            typer.echo(f"seen from this host, {lack.item}: {lack.message}" + (f"; {lack.fix}" if lack.fix else ""))
 
 
 def _controller() -> tuple[list[start.Question], str, list[doctor.Check]]:

@@ -47,29 +47,15 @@ def schedulers(json: AsJson = False) -> None:
     if json:
         show.as_json(places)
         return
-    rows = [[each.node, each.cluster, each.name, _state(each), each.difference or each.last_error] for each in places]
+    rows = [[each.node, each.cluster, each.name, _state(each), _seen(each)] for each in places]
     empty = "no node has a scheduler; `muster node scheduler NODE --cluster CLUSTER --reason …` gives it one"
-    show.table(["node", "cluster", "there", "state", ""], rows, empty=empty)
-
-
-def sentences() -> list[str]:
-    """One sentence for each change that waits, each difference, each question and each requested test."""
-    from muster import store
-
-    lines = []
-    for each in store.schedulers.places():
-        where = f"{each.node} ({each.name} in {each.cluster})"
-        if each.waits:
-            why = f": {each.last_error}" if each.last_error else ""
-            lines.append(f"{where}: to be {each.wanted}, since {show.when(each.wanted_at)}{why}")
-        if each.difference:
-            lines.append(f"{where}: {each.difference}")
-        if each.verify:
-            lines.append(f"{where}: a person requests a test: {each.verify}")
-        if each.question:
-            lines.append(each.question)
-    return lines
+    show.table(["node", "cluster", "there", "state", "shown there"], rows, empty=empty)
 
 
 def _state(place: Place) -> str:
     return f"to be {place.wanted}" if place.waits else place.done or "left alone (shadow mode)"
+
+
+def _seen(place: Place) -> str:
+    shown = f"{place.shown} since {show.when(place.shown_since)}" if place.shown else ""
+    return "; ".join(filter(None, (shown, place.difference, place.last_error, place.verify, place.question)))

@@ -67,7 +67,7 @@ class AskOperator(HITLOperator):
         with claims.failing_at_once():
             about = store.questions.newest(node)  # first: what comes while the question is put together is newer
             question = self.look(node)
-            store.questions.put(key, node, about)
+            store.questions.put(key, node, about, question["subject"], [str(option) for option in self.options])
         self.subject, self.body = question["subject"], question["body"]
         return super().execute(context)
 

@@ -401,7 +401,7 @@ class CertificateRow(Base):
 
 
 class QuestionRow(Base):
-    """A question to a person about a node, put by one DAG run, and its answer.
+    """A question to a person about a node, put by one DAG run, and its answer. ``mailed``: people were told of it.
 
     ``about``: what the node's newest evidence was when it was put (``muster.store.decisions.questions``). ``option``,
     ``person`` and ``reason`` are the answer's, as Airflow delivered it with the login that gave it. ``settled_at``:
@@ -417,6 +417,9 @@ class QuestionRow(Base):
     node: Mapped[str] = mapped_column(ForeignKey("nodes.name"), index=True)
     asked_at: Mapped[datetime.datetime]
     about: Mapped[str]
+    subject: Mapped[str] = mapped_column(default="")
+    options: Mapped[list[Any]] = mapped_column(default=list)
+    mailed: Mapped[bool] = mapped_column(default=False)
     option: Mapped[str] = mapped_column(default="")
     person: Mapped[str] = mapped_column(default="")
     reason: Mapped[str] = mapped_column(default="")

@@ -41,7 +41,8 @@ class PlaceRow(Base):
     "" (left alone: in shadow mode). While it differs from ``done``, the change waits. ``claimed_until``: one process at
     a time carries it out. ``difference``: what the scheduler shows instead. ``question``: what a person has to look at.
     ``verify``: a person's drain that requests a test, since ``verify_since``. ``test_job``: the name of the job that
-    tests the node, "" without; ``preempted``: its scheduler ended that job before we did.
+    tests the node, "" without; ``preempted``: its scheduler ended that job before we did. ``shown``: how
+    housekeeping saw the node there last ("open", "closed by root: bad fan", "down"), since ``shown_since``; "" before.
     """
 
     __tablename__ = "scheduler_places"
@@ -64,6 +65,8 @@ class PlaceRow(Base):
     verify_since: Mapped[datetime.datetime | None]
     test_job: Mapped[str] = mapped_column(default="")
     preempted: Mapped[bool] = mapped_column(default=False)
+    shown: Mapped[str] = mapped_column(default="")
+    shown_since: Mapped[datetime.datetime | None]
 
 
 class AuditCursorRow(Base):

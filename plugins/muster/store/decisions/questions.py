@@ -6,6 +6,9 @@ Airflow delivers it to the task that asked, and carried out once, while the node
 
 from __future__ import annotations
 
+import datetime
+from collections.abc import Sequence
+
 from sqlalchemy import and_, func, select
 from sqlalchemy.orm import Session
 
@@ -13,6 +16,7 @@ from muster.errors import IllegalMove, Refusal
 from muster.model.questions import Question
 from muster.model.runs import RunKey
 from muster.model.states import SERVING
+from muster.settings import settings
 from muster.store.database import access
 from muster.store.database.engine import reading, writing
 from muster.store.database.models import EventRow, NodeRow, QuestionRow
@@ -24,13 +28,16 @@ def newest(node: str) -> str:
         return _newest(session, access.node_row(session, node))
 
 
-def put(key: RunKey, node: str, about: str) -> Question:
+def put(key: RunKey, node: str, about: str, subject: str = "", options: Sequence[str] = ()) -> Question:
     """Store the question of a run, once: what it is about stays as it was put first. Raises UnknownNode."""
     with writing() as session:
         access.node_row(session, node)
         row = _row(session, key)
         if row is None:
-            row = QuestionRow(dag_id=key.dag_id, run_id=key.run_id, node=node, asked_at=access.now(), about=about)
+            row = QuestionRow(
+                dag_id=key.dag_id, run_id=key.run_id, node=node, asked_at=access.now(), about=about, subject=subject,
+                options=list(options),
+            )  # fmt: skip
             session.add(row)
             session.flush()
         return _value(row)
@@ -41,6 +48,35 @@ def find(key: RunKey) -> Question | None:
     with reading() as session:
         row = _row(session, key)
         return _value(row) if row else None
+
+
+def waiting() -> list[tuple[Question, datetime.datetime]]:
+    """The questions without an answer that their node's evidence still asks, the oldest first, each with its end.
+
+    Of several about one node, the last.
+    """
+    lasts = datetime.timedelta(hours=settings().approval_hours)
+    query = select(QuestionRow).where(QuestionRow.answered_at.is_(None), QuestionRow.asked_at > access.now() - lasts)
+    with reading() as session:
+        rows = {row.node: row for row in session.scalars(query.order_by(QuestionRow.id))}
+        asked = [row for row in rows.values() if _newest(session, access.node_row(session, row.node)) == row.about]
+    return [(_value(row), row.asked_at + lasts) for row in sorted(asked, key=lambda row: row.id)]
+
+
+def unmailed() -> list[tuple[Question, datetime.datetime]]:
+    """Those of ``waiting`` of which nobody was told yet."""
+    query = select(QuestionRow.dag_id, QuestionRow.run_id).where(~QuestionRow.mailed)
+    with reading() as session:
+        new = {RunKey(*row) for row in session.execute(query)}
+    return [(question, until) for question, until in waiting() if question.key in new]
+
+
+def note_mailed(keys: Sequence[RunKey]) -> None:
+    """Note that people were told of these questions."""
+    with writing() as session:
+        for key in keys:
+            if (row := _row(session, key)) is not None:
+                row.mailed = True
 
 
 def answer(key: RunKey, option: str, person: str, reason: str) -> Question:
@@ -109,5 +145,5 @@ def _row(session: Session, key: RunKey, *, lock: bool = False) -> QuestionRow | 
 def _value(row: QuestionRow) -> Question:
     return Question(
         row.dag_id, row.run_id, row.node, row.asked_at, row.about, row.option, row.person, row.reason, row.answered_at,
-        row.settled_at,
+        row.settled_at, row.subject, tuple(row.options),
     )  # fmt: skip

@@ -17,6 +17,7 @@ from muster.store.database.models import CertificateRow, FindingRow, LeaseRow, N
 from muster.store.database.models import StageRow as Stage
 from muster.store.database.outgoing import OutboxRow, PlaceRow
 from muster.store.decisions.withdrawals import breaker_now
+from muster.store.output import attention as attending
 from muster.store.queues import audit
 from muster.store.queues.outbox import tried
 from muster.store.testing.runs import last_run_id
@@ -33,6 +34,7 @@ def fleet() -> FleetFigures:
     ended = and_(RunRow.ended_at >= recent, RunRow.verdict.is_not(None))
     recorded = and_(Stage.recorded_at >= recent, Stage.current)
     unsent = OutboxRow.sent_at.is_(None)
+    attention = attending.collect()
     unconfirmed = and_(PlaceRow.wanted != "", PlaceRow.wanted != PlaceRow.done)
     with reading() as session:
         nodes = _nodes(session, now)
@@ -72,6 +74,7 @@ def fleet() -> FleetFigures:
                 select(func.count()).where(or_(PlaceRow.difference != "", PlaceRow.question != ""))
             ) or 0,
             tuple(audit.lags()),
+            tuple(attention),
         )  # fmt: skip
 
 

@@ -22,9 +22,11 @@ from muster.store.database.models import (
     NodeRow,
     PartRow,
     PlacementRow,
+    QuestionRow,
     RunRow,
     StageRow,
 )
+from muster.store.database.outgoing import PlaceRow
 from muster.store.fleet.latest import CONCLUSIVE
 from muster.store.testing.runs import last_run_id
 from muster_criteria.model import Verdict
@@ -44,13 +46,16 @@ def version() -> str:
                 select(func.count(RunRow.id)).where(RunRow.ended_at.is_(None)).scalar_subquery(),
                 select(func.max(LeaseRow.id)).scalar_subquery(),
                 select(func.count(NodeRow.name)).where(NodeRow.held_run != "").scalar_subquery(),
+                select(func.max(QuestionRow.id)).scalar_subquery(),
+                select(func.count(QuestionRow.id)).where(QuestionRow.answered_at.is_(None)).scalar_subquery(),
+                select(func.count(PlaceRow.node)).where(PlaceRow.wanted != PlaceRow.done).scalar_subquery(),
             )
         ).one()
     return "-".join(str(number or 0) for number in row)
 
 
-def rows() -> list[FleetRow]:
-    """All nodes by name."""
+def rows(where: ColumnElement[bool] | None = None) -> list[FleetRow]:
+    """All nodes by name, or those of which ``where`` holds."""
     moved = (
         select(EventRow.node, func.max(EventRow.id).label("id"))
         .where(EventRow.from_state != EventRow.to_state)
@@ -62,7 +67,7 @@ def rows() -> list[FleetRow]:
             NodeRow.name, NodeRow.state, NodeRow.sku, NodeRow.rack, NodeRow.simulated, NodeRow.held_run,
             NodeRow.contact_at, RunRow.dag_id, RunRow.run_id, RunRow.verdict, RunRow.headline, RunRow.ended_at,
             func.coalesce(EventRow.at, NodeRow.added_at),
-            NodeRow.inconclusive, NodeRow.labels, EventRow.reason, NodeRow.paused_until,
+            NodeRow.inconclusive, NodeRow.labels, EventRow.reason, EventRow.from_state, NodeRow.paused_until,
             and_(EventRow.evidence["run"].as_string().is_not(None), EventRow.evidence["person"].as_string().is_(None)),
         )
         .select_from(NodeRow)
@@ -71,16 +76,17 @@ def rows() -> list[FleetRow]:
         .outerjoin(EventRow, EventRow.id == moved.c.id)
         .order_by(NodeRow.name)
     )  # fmt: skip
+    query = query if where is None else query.where(where)
     with reading() as session:
         return [
             FleetRow(
                 name, State(state), sku, rack, simulated, RunKey.parse(held_run), contact, dag_id or "", run_id or "",
                 Verdict(verdict) if verdict else None, headline or "", ended, since, inconclusive,
                 str(labels.get("pod", "")), str(labels.get("slot", "")),
-                "" if tested or (ended and since < ended) else reason or "", paused,
+                "" if tested or (ended and since < ended) else reason or "", State(before) if before else None, paused,
             )
             for name, state, sku, rack, simulated, held_run, contact, dag_id, run_id, verdict, headline, ended, since,
-            inconclusive, labels, reason, paused, tested in session.execute(query)
+            inconclusive, labels, reason, before, paused, tested in session.execute(query)
         ]  # fmt: skip
 
 

@@ -8,13 +8,13 @@ from __future__ import annotations
 
 import datetime
 
-from sqlalchemy import or_, select, update
+from sqlalchemy import ColumnElement, or_, select, update
 from sqlalchemy.orm import Session
 
 from muster.errors import BadScheduler, IllegalMove, Refusal
 from muster.model.schedulers import ADMITTED as ADMITTED
+from muster.model.schedulers import CLOSED, OPEN, Place
 from muster.model.schedulers import WITHDRAWN as WITHDRAWN
-from muster.model.schedulers import Place
 from muster.model.states import SERVING, State
 from muster.rules.decisions import check_decision
 from muster.settings import settings
@@ -76,9 +76,10 @@ def place(node: str) -> Place | None:
         return _record(session, node)
 
 
-def places(*, waiting: bool = False) -> list[Place]:
+def places(*, waiting: bool = False, where: ColumnElement[bool] | None = None) -> list[Place]:
     """Every node's place, by node. ``waiting``: those with a change to carry out: withdrawals, then the oldest."""
     query = select(PlaceRow, NodeRow.state).join(NodeRow, NodeRow.name == PlaceRow.node)
+    query = query if where is None else query.where(where)
     with reading() as session:
         found = [_value(row, state) for row, state in session.execute(query.order_by(PlaceRow.node))]
     if not waiting:
@@ -144,12 +145,17 @@ def carried_out(change: Place, error: str = "") -> None:
             row.attempts, row.last_error = 0, ""
 
 
-def note_difference(
-    node: str, difference: str, verify: str = "", verify_since: datetime.datetime | None = None
+def note_seen(
+    node: str,
+    shown: str,
+    difference: str = "",
+    verify: str = "",
+    verify_since: datetime.datetime | None = None,
 ) -> None:
-    """Store what the scheduler shows that the records do not, and a person's drain that requests a test, since when.
+    """Store how the scheduler shows the node, what the records do not, and a person's drain that requests a test.
 
-    Another request, or none, ends the question about the request before.
+    Another request, or none, ends the question about the request before. What others than Muster did to the node there
+    (a drain, a reboot, its end) stands in its history.
     """
     with writing() as session:
         row = session.get(PlaceRow, node)
@@ -160,6 +166,11 @@ def note_difference(
             row.question = "" if row.verify else row.question
             row.verify_since = (verify_since if later else access.now()) if verify else None
         row.difference, row.verify = difference, verify
+        if shown != row.shown:
+            if not {shown, row.shown} <= {"", OPEN, CLOSED}:
+                state = State(access.node_row(session, node).state)
+                access.write_event(session, node, state, state, "scheduler", f"{row.cluster} shows it {shown}", {})
+            row.shown, row.shown_since = shown, access.now()
 
 
 def ask_about_request(node: str, question: str) -> bool:
@@ -230,5 +241,5 @@ def _value(row: PlaceRow, state: str) -> Place:
     return Place(
         row.node, row.cluster, row.name, State(state), row.wanted, row.why, row.wanted_at, row.done, row.attempts,
         row.last_error, row.difference, row.question, row.verify, row.test_job,
-        row.preempted, row.done_at, row.verify_since,
+        row.preempted, row.done_at, row.verify_since, row.shown, row.shown_since,
     )  # fmt: skip

@@ -44,12 +44,14 @@ def test_the_fleet_stands_on_one_screen(muster: Muster, held: str) -> None:
     assert "production\t1" in out
     assert "registered\t1" in out
     assert "circuit breaker: open: 0 of 1 nodes were withdrawn from production in the last 24 hours" in out
-    assert "circuit breaker (simulated nodes): inactive: " in out
-    assert f"a: the verdict of {held} is held; `muster node move a quarantine" in out
+    assert "circuit breaker (simulated nodes)" not in out, "only what is open"
+    assert [line.split("\t")[0] for line in out.splitlines() if "muster node move a quarantine --reason …" in line] == [
+        "a"
+    ]
     shown = json.loads(muster("status", "--json")[1])
     assert shown["nodes"]["production"] == 1
     assert shown["breakers"]["real"] == {"open": True, "withdrawn": [], "fleet": 1, "allowed": 0}
-    assert shown["held"] == {"a": held}
+    assert [(each["node"], each["cause"]) for each in shown["attention"]] == [("a", "held"), ("sim", "not tested")]
 
 
 def test_a_pause_is_shown_wherever_the_node_is(muster: Muster, held: str) -> None:
@@ -120,17 +122,37 @@ def test_a_portal_in_front_of_airflow_hides_no_record(
     lines = out.splitlines()
     (unknown,) = [number for number, line in enumerate(lines) if line.startswith("questions in Airflow: unknown: ")]
     assert status == 0
-    assert any(line.startswith(f"a: the verdict of {held} is held") for line in lines[:unknown])
+    assert any(line.startswith("a\tproduction, serving") for line in lines[:unknown])
 
 
-def test_nodes_out_of_service_are_named_with_reason_and_what_to_do(muster: Muster, held: str) -> None:
+def attention(muster: Muster) -> dict[str, dict[str, str]]:
+    return {each["node"]: each for each in json.loads(muster("status", "--json")[1])["attention"]}
+
+
+def test_nodes_that_do_not_serve_are_named_with_reason_and_what_to_do(muster: Muster, held: str) -> None:
     store.nodes.add(fleet.new_node("sick"))
     fleet.fail("sick")
-    shown = json.loads(muster("status", "--json")[1])["attention"]
-    assert [(each["node"], each["state"]) for each in shown] == [("a", "production"), ("sick", "quarantine")]
-    (line,) = [line for line in muster("status")[1].splitlines() if line.startswith("sick: quarantine since ")]
-    assert shown[1]["why"] in line
-    assert shown[1]["todo"] in line
+    shown = attention(muster)["sick"]
+    assert (shown["cause"], shown["turn"], shown["serving"]) == ("quarantine", "person", False)
+    (line,) = [line for line in muster("status")[1].splitlines() if line.startswith("sick\tquarantine\t")]
+    assert shown["why"] in line
+    assert shown["command"] in line
+
+
+def test_a_qualified_node_that_waits_for_a_block_is_named(muster: Muster, sqlite_db: str) -> None:
+    for name in ("a", "b"):
+        store.nodes.add(fleet.new_node(name))
+        fleet.qualify(name)
+    assert {each["cause"] for each in attention(muster).values()} == {"waits for a block"}
+    assert muster("status")[1].count("\tmuster block a b\n") == 2
+
+
+def test_nodes_under_test_are_counted_not_listed(muster: Muster, sqlite_db: str) -> None:
+    store.nodes.add(fleet.new_node("a"))
+    store.runs.begin_stage(fleet.begin("a").key, "intake")
+    out = muster("status")[1]
+    assert "Muster is at work on 1 in test" in out
+    assert "\na\t" not in out
 
 
 def test_a_repaired_node_that_was_not_tested_again_is_named(muster: Muster, held: str) -> None:
@@ -139,12 +161,10 @@ def test_a_repaired_node_that_was_not_tested_again_is_named(muster: Muster, held
     fleet.fail(fixed)
     for state in (State.TRIAGE, State.REPAIR, State.REGISTERED):
         store.nodes.move(fixed, state, "Ada", "gpu3 replaced")
-    shown = json.loads(muster("status", "--json")[1])["attention"]
-    assert [(each["node"], each["why"]) for each in shown if each["state"] == "registered"] == [
-        (fixed, "gpu3 replaced")
-    ]
+    shown = attention(muster)[fixed]
+    assert (shown["why"], shown["command"]) == ("gpu3 replaced", "muster qualify repaired --reason …")
     fleet.qualify(fixed, "again")
-    assert fixed not in [each["node"] for each in json.loads(muster("status", "--json")[1])["attention"]]
+    assert attention(muster)[fixed]["cause"] == "waits for a block"
 
 
 def test_mails_that_the_mail_server_refused_are_shown(muster: Muster, sqlite_db: str) -> None:

@@ -1,0 +1,70 @@
+"""What a node that does not serve waits for, and who acts next."""
+
+from __future__ import annotations
+
+import dataclasses
+import datetime
+import enum
+
+from muster.model.states import State
+
+
+class Turn(enum.StrEnum):
+    """Who acts next."""
+
+    PERSON = "person"
+    VENDOR = "vendor"
+    SCHEDULER = "scheduler"
+    """Whoever closed the node there, or the scheduler itself, once it answers."""
+    MUSTER = "muster"
+
+
+class Cause(enum.StrEnum):
+    """Why a node does not serve, or why somebody decides about one that serves; the most urgent first."""
+
+    HELD = "held"
+    """A verdict that would withdraw it is held."""
+    QUESTION = "question"
+    QUARANTINE = "quarantine"
+    TRIAGE = "triage"
+    DIFFERS = "differs"
+    """Its scheduler shows it otherwise than the records want it, or not at all."""
+    NOT_CONFIRMED = "not confirmed"
+    """A change waits for its scheduler."""
+    CLOSED = "closed"
+    """In production, and closed or out of order in its scheduler."""
+    FALLEN = "fallen"
+    """Its test found something in service, and it left production."""
+    BLOCK_DECIDED = "after a block"
+    """It was tested in a block, and neither entered production nor is anybody asked."""
+    WAITS_FOR_BLOCK = "waits for a block"
+    PROVISIONAL = "provisional"
+    INCONCLUSIVE = "inconclusive"
+    NOT_TESTED = "not tested"
+    NO_VERDICT = "no verdict"
+    """It serves, and its tests give no verdict."""
+    REPAIR = "repair"
+    RMA = "rma"
+    IN_TEST = "in test"
+    TEST_DUE = "test due"
+    """It is tested next, by itself."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Attention:
+    """One node that does not serve, or about which somebody decides.
+
+    ``why``: in the words of whoever took it out. ``until``: when what it waits for ends by itself, None: never.
+    ``command``: the one next command of whose ``turn`` it is. ``serving``: users' jobs may run on it meanwhile.
+    """
+
+    node: str
+    state: State
+    cause: Cause
+    since: datetime.datetime | None
+    why: str
+    turn: Turn
+    command: str
+    until: datetime.datetime | None = None
+    serving: bool = False
+    simulated: bool = False

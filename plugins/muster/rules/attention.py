@@ -1,0 +1,178 @@
+"""One list of what does not serve: each node, why, since when, who acts next, until when, and the command. Pure."""
+
+from __future__ import annotations
+
+import dataclasses
+import datetime
+import shlex
+from collections.abc import Iterable, Mapping, Sequence
+
+from muster.model import dags
+from muster.model.attention import Attention, Cause, Turn
+from muster.model.figures import FleetRow
+from muster.model.nodes import Lease
+from muster.model.questions import Question
+from muster.model.schedulers import ADMITTED, WITHDRAWN, Place
+from muster.model.schedulers import OPEN as OPENED
+from muster.model.states import IN_FLIGHT, SERVING, State
+from muster.rules.transitions import INCONCLUSIVE_BUDGET
+from muster_criteria.model import Verdict
+
+BLOCK_MAX = 16
+"""A command for a block names at most so many nodes."""
+OPEN = {"slurm": "scontrol update nodename={} state=resume", "kubernetes": "kubectl uncordon {}"}
+LOOK = {"slurm": "scontrol show node {}", "kubernetes": "kubectl describe node {}"}
+"""By kind of cluster, the command that opens a node there, and the one that shows it."""
+_TESTED_FROM = (State.REGISTERED, State.QUALIFIED, State.REVALIDATION)
+
+
+def attention(
+    rows: Sequence[FleetRow],
+    places: Iterable[Place] = (),
+    questions: Iterable[tuple[Question, datetime.datetime]] = (),
+    leases: Iterable[Lease] = (),
+    refusals: Mapping[str, tuple[datetime.datetime, str]] | None = None,
+    kinds: Mapping[str, str] | None = None,
+    *,
+    now: datetime.datetime,
+) -> list[Attention]:
+    """Returns every node that does not serve, and those that serve while somebody has to decide about them.
+
+    The most urgent cause first, then the longest. ``questions``: the open ones, with their ends. ``refusals``: {node:
+    when and why its last test was refused}. ``kinds``: {cluster: kind}.
+    """
+    placed = {place.node: place for place in places}
+    asked = {question.node: (question, until) for question, until in questions}
+    held = {lease.node: lease for lease in leases}
+    ready = [row for row in rows if row.state is State.QUALIFIED and row.node not in asked and row.node not in held]
+    found: list[Attention] = []
+    for row in rows:
+        seen = _Seen(row, asked.get(row.node), held.get(row.node), (refusals or {}).get(row.node), now)
+        own = _own(seen, ready)
+        place = placed.get(row.node)
+        at = _at_scheduler(row, place, (kinds or {}).get(place.cluster, "")) if place else None
+        found += [each for each in (own, at) if each is not None]
+    order = list(Cause)
+    found.sort(key=lambda each: (order.index(each.cause), each.since is None, each.since, each.node))
+    return found
+
+
+class _Seen:
+    """A node with what is known about it beside its row."""
+
+    def __init__(
+        self,
+        row: FleetRow,
+        asked: tuple[Question, datetime.datetime] | None,
+        lease: Lease | None,
+        refusal: tuple[datetime.datetime, str] | None,
+        now: datetime.datetime,
+    ) -> None:
+        self.row, self.asked, self.lease = row, asked, lease
+        self.name = shlex.quote(row.node)
+        # A refusal counts until a test ends.
+        self.refused = refusal[1] if refusal and (row.ended_at is None or refusal[0] > row.ended_at) else ""
+        self.why = row.moved_for or self.refused or row.headline or "it was not tested yet"
+        self.paused = row.paused_until if row.paused_until and row.paused_until > now else None
+
+    def item(
+        self, cause: Cause, turn: Turn, command: str, why: str = "", until: datetime.datetime | None = None
+    ) -> Attention:
+        row = self.row
+        if self.paused and turn is not Turn.VENDOR and row.state in _TESTED_FROM:
+            turn, until, command = Turn.PERSON, self.paused, f"muster node resume {self.name} --reason …"
+            why = f"its tests are paused; {why or self.why}"
+        since = row.ended_at if cause in (Cause.HELD, Cause.NO_VERDICT) else row.state_since
+        serving = row.state is State.PRODUCTION
+        return Attention(
+            row.node, row.state, cause, since, why or self.why, turn, command, until, serving, row.simulated
+        )
+
+
+def _own(seen: _Seen, ready: Sequence[FleetRow]) -> Attention | None:
+    """What the records alone say of the node; None if it serves and nobody decides about it, or it is retired."""
+    row, name = seen.row, seen.name
+    if seen.asked is not None:
+        question, until = seen.asked
+        cause = Cause.HELD if row.held_run else Cause.QUESTION
+        answer = f"muster approve {shlex.quote(question.run_id)} --option … --reason …"
+        why = f"{question.subject} {seen.why}".strip()
+        return dataclasses.replace(seen.item(cause, Turn.PERSON, answer, why, until), since=question.asked_at)
+    if row.held_run:
+        return seen.item(Cause.HELD, Turn.PERSON, f"muster node move {name} quarantine --reason …")
+    if row.state in IN_FLIGHT or (seen.lease is not None and row.state in _TESTED_FROM):
+        run = f"muster runs show {shlex.quote(seen.lease.run_id)}" if seen.lease else f"muster node show {name}"
+        why = f"run {seen.lease.run_id} tests it" if seen.lease else "its run has ended: housekeeping returns it"
+        return seen.item(Cause.IN_TEST, Turn.MUSTER, run, why)
+    match row.state:
+        case State.PRODUCTION if row.inconclusive >= INCONCLUSIVE_BUDGET:
+            return seen.item(Cause.NO_VERDICT, Turn.PERSON, f"muster node show {name}")
+        case State.REVALIDATION:
+            return seen.item(Cause.TEST_DUE, Turn.MUSTER, f"muster revalidate {name}")
+        case State.QUARANTINE:
+            return seen.item(Cause.QUARANTINE, Turn.PERSON, f"muster node move {name} triage --reason …")
+        case State.TRIAGE:
+            return seen.item(Cause.TRIAGE, Turn.PERSON, f"muster node move {name} repair --reason …")
+        case State.REPAIR:
+            return seen.item(Cause.REPAIR, Turn.PERSON, f"muster node move {name} registered --reason …")
+        case State.RMA:
+            return seen.item(Cause.RMA, Turn.VENDOR, f"muster node replace {name} --reason …")
+        case State.REGISTERED:
+            inconclusive = row.verdict is Verdict.INCONCLUSIVE and not row.moved_for
+            cause = Cause.INCONCLUSIVE if inconclusive else Cause.NOT_TESTED
+            return seen.item(cause, Turn.PERSON, f"muster qualify {name} --reason …")
+        case State.QUALIFIED:
+            return _qualified(seen, ready)
+    return None
+
+
+def _qualified(seen: _Seen, ready: Sequence[FleetRow]) -> Attention:
+    """A qualified node waits for a block, or for a person where a block does not help."""
+    row, name = seen.row, seen.name
+    if row.came_from in SERVING:
+        return seen.item(Cause.FALLEN, Turn.PERSON, f"muster admit {name} --reason …")
+    if row.verdict is Verdict.PROVISIONAL:
+        why = f"{seen.why} It is re-evaluated once there are eight similar nodes."
+        return seen.item(Cause.PROVISIONAL, Turn.MUSTER, f"muster admit {name} --reason …", why)
+    in_block = row.dag_id == dags.CLUSTER_QUALIFICATION
+    if row.verdict is Verdict.WARN or (in_block and row.verdict is not Verdict.INCONCLUSIVE):
+        return seen.item(Cause.BLOCK_DECIDED, Turn.PERSON, f"muster admit {name} --reason …")
+    alike = [each.node for each in ready if (each.sku, each.simulated) == (row.sku, row.simulated)]
+    others = [each for each in alike if each != row.node]
+    passed = f"its last block was {row.verdict}: {seen.why}" if in_block else "it passed, and waits for a block"
+    if not others:
+        why = f"{passed}: no other node of its SKU is qualified"
+        return seen.item(Cause.WAITS_FOR_BLOCK, Turn.PERSON, f"muster admit {name} --reason …", why)
+    block = sorted([row.node, *others[: BLOCK_MAX - 1]])
+    command = f"muster block {' '.join(map(shlex.quote, block))}"
+    return seen.item(Cause.WAITS_FOR_BLOCK, Turn.PERSON, command, passed)
+
+
+def _at_scheduler(row: FleetRow, place: Place, kind: str) -> Attention | None:
+    """What the node's scheduler does otherwise than the records want; None if nothing, or the state says it all."""
+
+    def item(cause: Cause, turn: Turn, command: str, why: str, since: datetime.datetime | None) -> Attention:
+        serving = place.shown == OPENED if place.shown else cause is not Cause.CLOSED
+        return Attention(
+            row.node, row.state, cause, since, why, turn, command, serving=serving, simulated=row.simulated
+        )
+
+    there, name = shlex.quote(place.name), shlex.quote(row.node)
+    look = LOOK.get(kind, "muster node schedulers").format(there)
+    if place.question:
+        return item(Cause.DIFFERS, Turn.PERSON, f"muster node show {name}", place.question, place.shown_since)
+    if place.waits:
+        wanted = f"to be {place.wanted} in {place.cluster}"
+        why = f"{wanted}: {place.last_error}" if place.last_error else wanted
+        return item(Cause.NOT_CONFIRMED, Turn.SCHEDULER, look, why, place.wanted_at)
+    if place.verify:
+        why = f"{place.cluster}: {place.verify}"
+        return item(Cause.TEST_DUE, Turn.MUSTER, f"muster revalidate {name}", why, place.verify_since)
+    if row.state is State.PRODUCTION and place.wanted == ADMITTED and place.shown not in ("", OPENED):
+        closed = place.shown.startswith("closed")
+        command = OPEN.get(kind, "muster node schedulers").format(there) if closed else look
+        return item(Cause.CLOSED, Turn.SCHEDULER, command, f"{place.cluster}: {place.shown}", place.shown_since)
+    if place.difference:
+        turn = Turn.PERSON if place.wanted == WITHDRAWN else Turn.SCHEDULER
+        return item(Cause.DIFFERS, turn, look, place.difference, place.shown_since)
+    return None

@@ -1,0 +1,57 @@
+"""What does not serve and who acts next (``muster.rules.attention``), from the records."""
+
+from __future__ import annotations
+
+import datetime
+from collections.abc import Sequence
+
+from sqlalchemy import or_, select
+
+from muster.model.attention import Attention
+from muster.model.figures import FleetRow
+from muster.model.schedulers import CLOSED, OPEN
+from muster.model.states import State
+from muster.rules import attention
+from muster.settings import settings
+from muster.store.database import access
+from muster.store.database.engine import reading
+from muster.store.database.models import EventRow, NodeRow, QuestionRow
+from muster.store.database.outgoing import PlaceRow
+from muster.store.decisions import questions
+from muster.store.fleet import signs
+from muster.store.machines import leases
+from muster.store.output import overview
+from muster.store.queues import schedulers
+
+REFUSED_FOR = datetime.timedelta(days=7)
+"""A refusal to test is the reason why a node is out of service for so long, unless a test ends."""
+
+
+def collect(rows: Sequence[FleetRow] | None = None) -> list[Attention]:
+    """Every node that does not serve or about which somebody decides, the most urgent first.
+
+    ``rows``: those of ``overview.rows``, if the caller has them.
+    """
+    kinds = {name: str(chosen.get("kind", "")) for name, chosen in settings().schedulers.items()}
+    odd = or_(
+        PlaceRow.wanted != PlaceRow.done, PlaceRow.difference != "", PlaceRow.question != "", PlaceRow.verify != "",
+        PlaceRow.shown.not_in(["", OPEN, CLOSED]),
+    )  # fmt: skip
+    if rows is None:
+        asked = select(QuestionRow.node).where(QuestionRow.answered_at.is_(None))
+        quiet = NodeRow.state.in_([str(State.PRODUCTION), str(State.RETIRED)])
+        rows = overview.rows(or_(
+            ~quiet, NodeRow.held_run != "", NodeRow.inconclusive > 0, NodeRow.name.in_(asked),
+            NodeRow.name.in_(select(PlaceRow.node).where(odd)),
+        ))  # fmt: skip
+    return attention.attention(
+        rows, schedulers.places(where=odd), questions.waiting(), leases.live(),
+        _refusals(), kinds, now=access.now(),
+    )  # fmt: skip
+
+
+def _refusals() -> dict[str, tuple[datetime.datetime, str]]:
+    query = select(EventRow.node, EventRow.at, EventRow.reason).order_by(EventRow.id)
+    query = query.where(EventRow.actor == signs.REFUSED, EventRow.at >= access.now() - REFUSED_FOR)
+    with reading() as session:
+        return {row.node: (row.at, row.reason) for row in session.execute(query)}

@@ -1,0 +1,166 @@
+"""What does not serve: no node is left out, each once by its state, with somebody whose turn it is and a command."""
+
+from __future__ import annotations
+
+import dataclasses
+import datetime
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from muster.model import dags
+from muster.model.attention import Attention, Cause, Turn
+from muster.model.figures import FleetRow
+from muster.model.nodes import Lease
+from muster.model.questions import Question
+from muster.model.runs import RunKey
+from muster.model.schedulers import ADMITTED, CLOSED, OPEN, WITHDRAWN, Place
+from muster.model.states import State
+from muster.rules.attention import attention
+from muster_criteria.model import Verdict
+
+NOW = datetime.datetime(2026, 5, 4, 12, tzinfo=datetime.UTC)
+HOUR = datetime.timedelta(hours=1)
+
+
+def row(name: str = "n1", state: State = State.REGISTERED, **fields: object) -> FleetRow:
+    made = FleetRow(name, state, "h100", "r1", False, None, None, "", "", None, "", None, NOW - HOUR)
+    return dataclasses.replace(made, **fields)
+
+
+def after(name: str, state: State, verdict: Verdict, **fields: object) -> FleetRow:
+    ended = {"verdict": verdict, "headline": f"{verdict}.", "ended_at": NOW - HOUR, "dag_id": dags.NODE_QUALIFICATION}
+    return row(name, state, **(ended | fields))
+
+
+def place(name: str = "n1", state: State = State.PRODUCTION, wanted: str = ADMITTED, **fields: object) -> Place:
+    made = Place(name, "alpha", f"{name}-there", state, wanted, "", NOW - HOUR, wanted, 0, "", "", "", "")
+    return dataclasses.replace(made, **fields)
+
+
+def only(found: list[Attention]) -> Attention:
+    (one,) = found
+    return one
+
+
+def test_qualified_nodes_wait_for_a_block_of_those_that_can_be_tested_together() -> None:
+    rows = [after(name, State.QUALIFIED, Verdict.PASS) for name in ("n1", "n2")]
+    rows += [after("sim", State.QUALIFIED, Verdict.PASS, simulated=True)]
+    first, second, alone = attention(rows, now=NOW)
+    assert {first.cause, second.cause, alone.cause} == {Cause.WAITS_FOR_BLOCK}
+    assert (first.command, second.command) == ("muster block n1 n2", "muster block n1 n2")
+    assert alone.command == "muster admit sim --reason …"
+    assert not first.serving
+
+
+@pytest.mark.parametrize(
+    ("seen", "cause", "turn"),
+    [
+        (row(), Cause.NOT_TESTED, Turn.PERSON),
+        (after("n1", State.REGISTERED, Verdict.INCONCLUSIVE), Cause.INCONCLUSIVE, Turn.PERSON),
+        (after("n1", State.QUALIFIED, Verdict.WARN, came_from=State.REVALIDATION), Cause.FALLEN, Turn.PERSON),
+        (after("n1", State.QUALIFIED, Verdict.WARN), Cause.BLOCK_DECIDED, Turn.PERSON),
+        (
+            after("n1", State.QUALIFIED, Verdict.PASS, dag_id=dags.CLUSTER_QUALIFICATION),
+            Cause.BLOCK_DECIDED, Turn.PERSON,
+        ),
+        (
+            after("n1", State.QUALIFIED, Verdict.INCONCLUSIVE, dag_id=dags.CLUSTER_QUALIFICATION),
+            Cause.WAITS_FOR_BLOCK, Turn.PERSON,
+        ),
+        (after("n1", State.QUALIFIED, Verdict.PROVISIONAL), Cause.PROVISIONAL, Turn.MUSTER),
+        (after("n1", State.REVALIDATION, Verdict.INCONCLUSIVE), Cause.TEST_DUE, Turn.MUSTER),
+        (after("n1", State.QUARANTINE, Verdict.FAIL), Cause.QUARANTINE, Turn.PERSON),
+        (row(state=State.TRIAGE), Cause.TRIAGE, Turn.PERSON),
+        (row(state=State.REPAIR), Cause.REPAIR, Turn.PERSON),
+        (row(state=State.RMA), Cause.RMA, Turn.VENDOR),
+        (row(state=State.BURN_IN), Cause.IN_TEST, Turn.MUSTER),
+    ],
+)  # fmt: skip
+def test_each_state_out_of_service_has_its_turn(seen: FleetRow, cause: Cause, turn: Turn) -> None:
+    found = only(attention([seen], now=NOW))
+    assert (found.cause, found.turn, found.serving) == (cause, turn, False)
+
+
+def test_a_person_s_reason_stands_before_the_last_verdict() -> None:
+    found = only(attention([after("n1", State.QUARANTINE, Verdict.PASS, moved_for="smells of smoke")], now=NOW))
+    assert found.why == "smells of smoke"
+
+
+def test_a_refused_test_is_the_reason_until_a_test_ends() -> None:
+    seen = after("n1", State.REGISTERED, Verdict.INCONCLUSIVE)
+    later, before = (NOW, "not tested: it is in use"), (NOW - 2 * HOUR, "not tested: it is in use")
+    assert only(attention([seen], refusals={"n1": later}, now=NOW)).why == "not tested: it is in use"
+    assert only(attention([seen], refusals={"n1": before}, now=NOW)).why == seen.headline
+
+
+def test_a_question_is_answered_by_its_command_until_its_end() -> None:
+    asked = Question(dags.ADMISSION, "r1", "n1", NOW - HOUR, "", "", "", "", None, None, "Admit n1?", ("Admit",))
+    seen = after("n1", State.QUALIFIED, Verdict.WARN)
+    found = only(attention([seen], questions=[(asked, NOW + HOUR)], now=NOW))
+    assert (found.cause, found.since, found.until) == (Cause.QUESTION, NOW - HOUR, NOW + HOUR)
+    assert found.command == "muster approve r1 --option … --reason …"
+
+
+def test_paused_tests_are_ended_by_a_person_before_anything_else() -> None:
+    seen = after("n1", State.REVALIDATION, Verdict.INCONCLUSIVE, paused_until=NOW + HOUR)
+    found = only(attention([seen], now=NOW))
+    assert (found.turn, found.until, found.command) == (Turn.PERSON, NOW + HOUR, "muster node resume n1 --reason …")
+    over = dataclasses.replace(seen, paused_until=NOW - HOUR)
+    assert only(attention([over], now=NOW)).turn is Turn.MUSTER
+
+
+def test_a_node_that_serves_needs_somebody_for_a_held_verdict_or_tests_without_one() -> None:
+    held = after("n1", State.PRODUCTION, Verdict.FAIL, held_run=RunKey("dag", "run"))
+    blind = after("n2", State.PRODUCTION, Verdict.INCONCLUSIVE, inconclusive=3)
+    found = attention([blind, held, row("n3", State.PRODUCTION), row("n4", State.RETIRED)], now=NOW)
+    assert [(each.node, each.cause, each.serving) for each in found] == [
+        ("n1", Cause.HELD, True), ("n2", Cause.NO_VERDICT, True),
+    ]  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("state", "there", "cause", "command"),
+    [
+        (State.PRODUCTION, place(shown="closed by root: bad fan"), Cause.CLOSED,
+         "scontrol update nodename=n1-there state=resume"),
+        (State.PRODUCTION, place(shown="down"), Cause.CLOSED, "scontrol show node n1-there"),
+        (State.PRODUCTION, place(done="", last_error="no answer"), Cause.NOT_CONFIRMED, "scontrol show node n1-there"),
+        (State.PRODUCTION, place(shown="closed by al: x", verify="al: muster:verify"), Cause.TEST_DUE,
+         "muster revalidate n1"),
+    ],
+)  # fmt: skip
+def test_a_node_in_production_that_its_scheduler_keeps_from_users_is_missing_capacity(
+    state: State, there: Place, cause: Cause, command: str
+) -> None:
+    found = only(attention([row(state=state)], [there], kinds={"alpha": "slurm"}, now=NOW))
+    assert (found.cause, found.command) == (cause, command)
+
+
+def test_what_the_scheduler_shows_as_wanted_is_nothing_to_do() -> None:
+    assert attention([row(state=State.PRODUCTION)], [place(shown=OPEN)], now=NOW) == []
+    quarantined = place(state=State.QUARANTINE, wanted=WITHDRAWN, shown=CLOSED)
+    assert only(attention([row(state=State.QUARANTINE)], [quarantined], now=NOW)).cause is Cause.QUARANTINE
+
+
+verdicts = st.sampled_from([None, *Verdict])
+rows_of = st.builds(
+    lambda state, verdict, came, inconclusive, pause, dag: after(
+        "n1", state, verdict, came_from=came, inconclusive=inconclusive, paused_until=pause, dag_id=dag
+    ),
+    st.sampled_from(list(State)), verdicts, st.sampled_from([None, *State]), st.integers(0, 4),
+    st.sampled_from([None, NOW - HOUR, NOW + HOUR]),
+    st.sampled_from([dags.NODE_QUALIFICATION, dags.CLUSTER_QUALIFICATION]),
+)  # fmt: skip
+
+
+@given(rows_of, st.booleans())
+def test_no_node_out_of_service_waits_unseen(seen: FleetRow, leased: bool) -> None:
+    leases = [Lease("n1", "dag", "run", 1, NOW)] if leased else []
+    found = attention([seen], leases=leases, now=NOW)
+    if seen.state is State.RETIRED:
+        assert found == []
+    elif seen.state is not State.PRODUCTION:
+        assert not only(found).serving
+    assert all(each.why and each.command.startswith("muster ") for each in found)
