@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import datetime
 from collections.abc import Callable, Collection, Iterable, Mapping
-from typing import Protocol
+from typing import Protocol, runtime_checkable
 
 from muster.rules.idle.selection import Idle
 
@@ -156,3 +156,11 @@ class AdmissionBackend(Protocol):
 
         One that we closed shows the new reason, in schedulers that show reasons. Raises LeftAlone if it is apart.
         """
+
+
+@runtime_checkable
+class RightsKnown(Protocol):
+    """A scheduler that can be asked, without a change, whether our login may change its nodes."""
+
+    def check_rights(self) -> None:
+        """Raise SchedulerDown if it may not."""

@@ -7,7 +7,7 @@ from typing import Any
 
 import pydantic
 
-from muster.admission.backend import AdmissionBackend, Seen
+from muster.admission.backend import AdmissionBackend, RightsKnown, Seen
 from muster.admission.kubernetes import Kubernetes, KubernetesSettings
 from muster.admission.records_only import RecordsOnly
 from muster.admission.slurm import Slurm, SlurmSettings
@@ -71,3 +71,10 @@ def check(cluster: str, names: Collection[str]) -> None:
             raise BadScheduler(f"{cluster} does not know a node {name!r}: give the name that its scheduler uses")
     if backend.tests:
         backend.tests.check(names)
+
+
+def check_rights(cluster: str) -> None:
+    """Raise SchedulerDown if our login may not change the cluster's nodes, as far as it can be asked; BadSettings."""
+    backend = backend_of(cluster)
+    if isinstance(backend, RightsKnown):
+        backend.check_rights()

@@ -404,7 +404,7 @@ def shown_as(seen: Seen | None) -> str:
         return seen.apart
     if seen.open:
         return OPEN
-    return f"closed by {seen.foreign}" if seen.foreign else CLOSED
+    return f"closed: {seen.foreign}" if seen.foreign else CLOSED
 
 
 def difference_of(place: Place, seen: Seen | None) -> str:

@@ -62,6 +62,9 @@ _HARMLESS = frozenset({
 as of a newer version, keeps the node from counting as free, and is named."""
 
 
+_NO_NODE = "muster-no-such-node"
+
+
 class Login(pydantic.BaseModel):
     """A login node. The SSH login is the one of MUSTER_SSH_CONN_ID; its host key is pinned."""
 
@@ -143,6 +146,14 @@ class Slurm:
         partition = chosen.test_partition
         self.tests = SlurmTests(self._runner, partition, chosen.test_gres) if partition else None
 
+    def check_rights(self) -> None:
+        """Ask for a change of a node that is not there: slurmctld looks at the login's rights first (22.05)."""
+        try:
+            self._update(_NO_NODE, "Comment=-")
+        except SchedulerDown as error:
+            if "Invalid node name" not in str(error):
+                raise SchedulerDown(f"{self._our_user()} may not change nodes in Slurm: {error}") from None
+
     def look(self, names: Collection[str]) -> Mapping[str, Seen]:
         """As ``sinfo`` shows the nodes; jobs are named if one node is asked for. Raises SchedulerDown."""
         alone = len(names) == 1
@@ -211,7 +222,8 @@ class Slurm:
                 # From 23.02 on sinfo writes groups of nodes, and scontrol, which has no --json before, the nodes.
                 found = _JSON.validate_json(self._runner.run("scontrol", "--all", "--json", "show", "nodes"))
             if found.get("errors") or not found.get("nodes"):
-                raise SchedulerDown(f"sinfo shows no nodes: {found.get('errors') or 'slurmctld is starting'}")
+                why = found.get("errors") or "slurmctld is starting"
+                raise SchedulerDown(f"sinfo shows no nodes ({why}): slurmctld is down, or refuses {self._our_user()}")
             chosen = [each for each in found["nodes"] if each.get("name") in wanted]
             return {node.name: node for node in map(_Node.model_validate, chosen)}
         except (pydantic.ValidationError, AttributeError, TypeError) as error:

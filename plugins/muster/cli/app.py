@@ -53,12 +53,17 @@ app.command("doctor")(doctor.doctor)
 app.command("housekeeping")(admin.housekeeping)
 
 
+def _version(wanted: bool) -> None:
+    if wanted:
+        typer.echo(f"muster {muster.__version__}")
+        raise typer.Exit
+
+
 @app.callback()
 def _root(
     context: typer.Context,
-    version: Annotated[bool, typer.Option("--version", help="Show the version and end.", is_eager=True)] = False,
+    version: Annotated[
+        bool, typer.Option("--version", help="Show the version and end.", is_eager=True, callback=_version)
+    ] = False,
 ) -> None:
-    if version:
-        typer.echo(f"muster {muster.__version__}")
-        raise typer.Exit
     context.with_resource(acting.under(acting.os_login()))

@@ -203,7 +203,7 @@ def _connect(node: Address, who: Credentials, timeout: float) -> paramiko.SSHCli
         )
     except BaseException as error:
         client.close()
-        raise _as_remote_error(node, error) from error
+        raise _as_remote_error(node, error, who) from error
     finally:
         watchdog.cancel()
     transport = client.get_transport()
@@ -220,7 +220,7 @@ def _after(seconds: float, act: Callable[[], None]) -> threading.Timer:
     return timer
 
 
-def _as_remote_error(node: Address, error: BaseException) -> BaseException:
+def _as_remote_error(node: Address, error: BaseException, who: Credentials) -> BaseException:
     where = f"{node.name} ({node.host}:{node.port})"
     if isinstance(error, paramiko.BadHostKeyException):
         return WrongHostKey(
@@ -232,7 +232,11 @@ def _as_remote_error(node: Address, error: BaseException) -> BaseException:
     if isinstance(error, MusterError):
         return error
     if isinstance(error, paramiko.AuthenticationException):
-        return LoginRefused(f"{where} refused the login; check the user and the key of the SSH connection")
+        key = who.key_file or ("the key in the connection" if who.private_key else "the keys of the agent and ~/.ssh")
+        user = f"{node.user} (the node's own)" if node.user else who.username or "this process's user"
+        return LoginRefused(
+            f"{where} refused the login of {user} with {key}; check both in the SSH connection (MUSTER_SSH_CONN_ID)"
+        )
     if isinstance(error, paramiko.SSHException) and "not found in known_hosts" in str(error):
         return WrongHostKey(
             f"{where} has no host key of the pinned kind; if the machine was reinstalled: "

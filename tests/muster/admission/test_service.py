@@ -122,7 +122,7 @@ def test_how_the_scheduler_shows_a_node_is_stored_and_what_others_do_there_is_hi
     nodes.write_text(f"{THERE} # alice: bad fan\n")
     service.reconcile()
     service.reconcile()
-    assert store.schedulers.places()[0].shown == "closed by alice: bad fan"
+    assert store.schedulers.places()[0].shown == "closed: alice: bad fan"
     (found,) = store.attention.collect()
     assert (found.cause, found.turn, found.serving) == (Cause.CLOSED, Turn.SCHEDULER, False)
     nodes.write_text(f"{THERE}\n")

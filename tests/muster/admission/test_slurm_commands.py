@@ -54,6 +54,19 @@ esac
 """
 
 
+@pytest.mark.parametrize(
+    ("answer", "may"), [("Invalid node name specified", True), ("Invalid user id", False), ("Unable to contact", False)]
+)
+def test_a_login_without_rights_is_found_without_a_change(commands: Commands, answer: str, may: bool) -> None:
+    """The answers of slurmctld 22.05 to root and to nobody; the real one is asked in test_backends."""
+    backend = commands(scontrol=f"echo 'slurm_update error: {answer}' >&2; exit 1")
+    if may:
+        backend.check_rights()
+        return
+    with pytest.raises(SchedulerDown):
+        backend.check_rights()
+
+
 def test_a_job_that_was_ended_is_named_though_the_next_cannot_be_ended(commands: Commands) -> None:
     backend = commands({"end_corrupted_jobs": True}, squeue=SQUEUE, scancel='[ "$1" = 1 ]')
     assert backend.end_jobs is not None

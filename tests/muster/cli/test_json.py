@@ -10,8 +10,10 @@ import pytest
 import typer
 from typer.core import TyperArgument, TyperOption
 
+from muster import __version__, store
 from muster.cli.app import app
 from tests.muster import fleet
+from tests.support import lives
 
 Muster = Callable[..., tuple[int, str, str]]
 USAGE = 2
@@ -46,11 +48,9 @@ def test_stdout_is_one_json_document(
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("MUSTER_AIRFLOW_URL", "http://127.0.0.1:9")
     monkeypatch.setenv("MUSTER_PERSON", "Ada")
-    status, out, err = muster(*path, *required(COMMANDS[path]), "--json")
-    if status == USAGE:  # an argument is no number, day or file
-        assert "No such option" not in err
-        return
-    assert json.loads(out) is not None
+    _, out, err = muster(*path, *required(COMMANDS[path]), "--json")
+    assert json.loads(out) is not None, "of usage too: an argument is no number, day or file"
+    assert "No such option" not in err
 
 
 def test_sentences_become_messages(muster: Muster, sqlite_db: str) -> None:
@@ -58,3 +58,30 @@ def test_sentences_become_messages(muster: Muster, sqlite_db: str) -> None:
         "node", "add", "gpu-0009", "--sku", "cpu-generic", "--host-key", fleet.host_key("x"), "--json"
     )
     assert (status, json.loads(out)) == (0, {"messages": ["gpu-0009: added"]})
+
+
+@pytest.mark.parametrize(
+    "wrong", [("nothing",), ("qualify",), ("runs", "list", "--limit", "no"), ("status", "--such")], ids=" ".join
+)
+def test_usage_errors_are_json_too(muster: Muster, wrong: tuple[str, ...]) -> None:
+    status, out, err = muster(*wrong, "--json")
+    assert (status, set(json.loads(out))) == (USAGE, {"error"})
+    assert err.startswith("muster: ")
+
+
+@pytest.mark.parametrize("command", ["qualify", "revalidate", "block", "admit"])
+def test_a_dry_run_is_json_too(muster: Muster, sqlite_db: str, monkeypatch: pytest.MonkeyPatch, command: str) -> None:
+    for name in ("a", "b"):
+        store.nodes.add(fleet.new_node(name))
+        lives.in_production(name) if command == "revalidate" else lives.qualified(name)
+    status, out, _ = muster(command, "a", "b", "--dry-run", "--json", "--reason", "why")
+    shown = json.loads(out)
+    started = {"a, b": "a+1__why"} if command == "block" else {"a": "a__why", "b": "b__why"}
+    assert (status, shown["dry_run"], shown["would_start"], shown["refused"]) == (0, True, started, {})
+    if command == "qualify":
+        assert shown["risks"]["a"]
+        assert [each["nodes"] for each in shown["programmes"]] == [["a", "b"]]
+
+
+def test_the_version_is_shown(muster: Muster) -> None:
+    assert muster("--version") == (0, f"muster {__version__}\n", "")

@@ -123,11 +123,11 @@ def test_a_node_that_serves_needs_somebody_for_a_held_verdict_or_tests_without_o
 @pytest.mark.parametrize(
     ("state", "there", "cause", "command"),
     [
-        (State.PRODUCTION, place(shown="closed by root: bad fan"), Cause.CLOSED,
+        (State.PRODUCTION, place(shown="closed: root: bad fan"), Cause.CLOSED,
          "scontrol update nodename=n1-there state=resume"),
         (State.PRODUCTION, place(shown="down"), Cause.CLOSED, "scontrol show node n1-there"),
         (State.PRODUCTION, place(done="", last_error="no answer"), Cause.NOT_CONFIRMED, "scontrol show node n1-there"),
-        (State.PRODUCTION, place(shown="closed by al: x", verify="al: muster:verify"), Cause.TEST_DUE,
+        (State.PRODUCTION, place(shown="closed: al: x", verify="al: muster:verify"), Cause.TEST_DUE,
          "muster revalidate n1"),
     ],
 )  # fmt: skip

@@ -225,9 +225,9 @@ def test_the_page_shows_the_node_as_its_scheduler_does(client: TestClient) -> No
         there = {"cluster": "alpha", "name": "n1", "wanted": "admitted", "done": "admitted", "why": ""}
         session.add(PlaceRow(node="n1", wanted_at=now, **there))
     assert "n1 in alpha: not seen yet" in page(client, "/node/n1")
-    store.schedulers.note_seen("n1", "closed by root: bad fan", "it is admitted, and closed in alpha: root: bad fan")
+    store.schedulers.note_seen("n1", "closed: root: bad fan", "it is admitted, and closed in alpha: root: bad fan")
     said = to_do(page(client, "/node/n1"))
-    assert said.count("closed by root: bad fan") == 2, "beside its state, and as what it waits for"
+    assert said.count("closed: root: bad fan") == 2, "beside its state, and as what it waits for"
     assert "muster node schedulers" in said
     history = page(client, "/node/n1").partition("<h2>History")[2]
-    assert "closed by root: bad fan" in history
+    assert "closed: root: bad fan" in history

@@ -7,8 +7,8 @@ import dataclasses
 import enum
 import os
 import smtplib
-import socket
-from collections.abc import Callable, Iterator
+import ssl
+from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -19,6 +19,7 @@ from muster.cli.terminal import show
 from muster.errors import BadSettings, ControllerFault, MusterError
 from muster.model.dags import ALL, BURN_POOL
 from muster.settings import Settings, settings
+from muster_criteria.text import one_line
 
 if TYPE_CHECKING:
     from muster.integration.airflow_api import Pool
@@ -83,6 +84,7 @@ def examine(timeout_s: float = 30.0) -> Iterator[Check]:
     yield ssh_connection(current)
     yield from airflow(current, timeout_s)
     yield mail(current)
+    yield from schedulers(current)
     if current.audit_sinks:
         yield audit_stream(current)
 
@@ -310,20 +312,60 @@ def mail(current: Settings) -> Check:
     found = connections.find(name)
     if found is None or not found.host:
         return Check(Mark.MISSING, "mail", f"no Airflow connection {name} with a host can be read here", fix)
+    where = f"{found.host}:{found.port or 'default port'}"
     try:
-        _greet(found)
+        _log_in(name)
+    except smtplib.SMTPAuthenticationError as error:
+        said = error.smtp_error.decode(errors="replace") if isinstance(error.smtp_error, bytes) else error.smtp_error
+        why = f"{where} refuses the login {found.login!r} of connection {name}: {error.smtp_code} {one_line(said)}"
+        return Check(Mark.MISSING, "mail", why, fix)
+    except (smtplib.SMTPNotSupportedError, ssl.SSLError) as error:
+        why = f"{where}: no encryption ({error}): disable_ssl and disable_tls in the extra of {name} choose which"
+        return Check(Mark.MISSING, "mail", why, fix)
     except (OSError, smtplib.SMTPException) as error:
-        where = f"{found.host}:{found.port or 'default port'}"
         return Check(Mark.ADVICE, "mail", f"{where} does not answer: {error}; mails wait until it does", fix)
-    return Check(Mark.OK, "mail", f"{found.host} answers; reports go to {', '.join(people)}")
+    as_whom = f" to {found.login}" if found.login else ""
+    return Check(Mark.OK, "mail", f"{found.host} answers{as_whom}; reports go to {', '.join(people)}")
 
 
-def _greet(server: connections.Connection) -> None:
-    """Connect as the SMTP provider would, and say NOOP. Raises OSError or SMTPException."""
-    plain = bool(server.extra.get("disable_ssl"))
-    kind: Callable[..., smtplib.SMTP] = smtplib.SMTP if plain else smtplib.SMTP_SSL
-    host = socket.gethostname()
-    with kind(
-        server.host, server.port or (25 if plain else 465), local_hostname=host, timeout=SMTP_TIMEOUT_S
-    ) as client:
-        client.noop()
+def _log_in(conn_id: str) -> None:
+    """Connect, encrypt and log in as the delivery does, by the SMTP provider's own hook, and say NOOP.
+
+    Raises OSError, SMTPException.
+    """
+    with connections.airflow_libraries():
+        from airflow.providers.smtp.hooks.smtp import SmtpHook
+        from airflow.sdk.exceptions import AirflowException
+
+        class Once(SmtpHook):
+            """Tried once, within a limit for which a person waits."""
+
+            timeout = int(SMTP_TIMEOUT_S)
+            smtp_retry_limit = 0
+
+        try:
+            with Once(smtp_conn_id=conn_id) as hook:
+                if isinstance(hook._smtp_client, smtplib.SMTP):
+                    hook._smtp_client.noop()
+        except AirflowException as error:  # it hides a server that hangs up
+            raise smtplib.SMTPException(str(error)) from error
+
+
+def schedulers(current: Settings) -> Iterator[Check]:
+    """Each cluster of MUSTER_SCHEDULERS answers, and lets our login change its nodes."""
+    from muster import store
+    from muster.admission import clusters
+
+    try:
+        places = store.schedulers.places()
+    except MusterError:  # reported by ``database``
+        places = []
+    for name in sorted(current.schedulers):
+        item, mine = f"scheduler {name}", [place.name for place in places if place.cluster == name]
+        try:
+            clusters.ask(name, mine[:1])
+            clusters.check_rights(name)
+        except MusterError as error:
+            yield Check(Mark.MISSING, item, str(error), "see docs/deploying.md, and `muster node schedulers`")
+            continue
+        yield Check(Mark.OK, item, f"answers; {len(mine)} nodes have their place there")

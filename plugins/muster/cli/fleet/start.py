@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import datetime
 import functools
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Annotated, Any
@@ -17,7 +18,7 @@ from muster.errors import MusterError
 from muster.integration.runid import run_id
 from muster.model.dags import ADMISSION, CLUSTER_QUALIFICATION, NODE_QUALIFICATION, NODE_REVALIDATION
 from muster.model.nodes import Node
-from muster.model.runs import RunKey
+from muster.model.runs import Run, RunKey
 from muster.settings import settings
 from muster_criteria.stages import LEVELS
 
@@ -59,8 +60,8 @@ def qualify(
     why = _forced(force, force_reason)
     known = _known(nodes, level)
     if dry_run:
-        if not dry.qualification(list(known), NODE_QUALIFICATION, level, reason, force_reason.strip()):
-            raise typer.Exit(1)
+        rehearsal = dry.qualification(list(known), NODE_QUALIFICATION, level, reason, force_reason.strip())
+        rehearsal.show(json)
         return
     _start([_test(NODE_QUALIFICATION, [node], level, reason, why) for node in known.values()], watch, json)
 
@@ -94,7 +95,7 @@ def block(
     json: AsJson = False,
 ) -> None:
     """Test qualified nodes together, as one block; those that meet every condition enter production."""
-    from muster.model.states import State
+    from muster.model.states import SERVING, State
 
     why = _forced(force, force_reason)
     members = list(_known(nodes, level).values())
@@ -102,7 +103,9 @@ def block(
         raise MusterError("a block has at least two different nodes")
     for node in members:
         if node.state is not State.QUALIFIED:
-            raise MusterError(f"{node.name} is in {node.state}: only qualified nodes are tested together; qualify it")
+            way = "revalidate" if node.state in SERVING else "qualify"
+            alone = f"`muster {way} {node.name}` tests it alone"
+            raise MusterError(f"{node.name} is in {node.state}: only qualified nodes are tested together; {alone}")
     _start([_test(CLUSTER_QUALIFICATION, members, level, reason, why)], watch, json, dry_run)
 
 
@@ -146,6 +149,9 @@ def approve(
         _check_login()
         node = store.nodes.get(str(airflow.conf(question.dag, run).get("node")))
         answers.check(option, node, RunKey(question.dag, run))
+        if dry_run and json:
+            show.as_json({"dry_run": True, "run": run, "option": option})
+            return
         if dry_run:
             typer.echo(f"{run}: would be answered {option}: {question.subject}\ndry run: nothing was answered")
             return
@@ -237,20 +243,17 @@ def _askable(node: Node) -> None:
         raise MusterError("it is in production already")
 
 
-def _rehearse(runs: Sequence[_Wanted]) -> None:
-    """Show what ``_start`` would start and refuse, without a request to Airflow; exit status 1 if it refuses one."""
-    well = True
+def _rehearse(runs: Sequence[_Wanted]) -> dry.Rehearsal:
+    """What ``_start`` would start and refuse, without a request to Airflow."""
+    found = dry.Rehearsal(runs[0].dag)
     for run in runs:
         try:
             run.check()
         except MusterError as error:
-            typer.echo(f"{run.of}: would be refused: {error}")
-            well = False
+            found.refused[run.of] = str(error)
             continue
-        typer.echo(f"{run.of}: would be run {run.run_id} of {run.dag}")
-    typer.echo("dry run: nothing was started")
-    if not well:
-        raise typer.Exit(1)
+        found.would_start[run.of] = run.run_id
+    return found
 
 
 def _start(runs: Sequence[_Wanted], watch: bool, json: bool, dry_run: bool = False) -> None:
@@ -258,8 +261,9 @@ def _start(runs: Sequence[_Wanted], watch: bool, json: bool, dry_run: bool = Fal
     from muster.integration.airflow_api import AirflowClient
 
     if dry_run:
-        _rehearse(runs)
+        _rehearse(runs).show(json)
         return
+    began = datetime.datetime.now(datetime.UTC)
     started: dict[str, str] = {}
     refused: dict[str, str] = {}
     with AirflowClient.from_settings() as airflow:
@@ -279,13 +283,36 @@ def _start(runs: Sequence[_Wanted], watch: bool, json: bool, dry_run: bool = Fal
             typer.echo(f"muster: the DAG {dag} is paused: the runs wait until you unpause it in Airflow", err=True)
         ended = follow(airflow, dag, started, quiet=json) if watch else []
     if json:
-        show.as_json({"dag": dag, "started": started, "refused": refused, "ended": ended})
+        lost = _not_begun(started, ended, began) if watch else {}
+        show.as_json({"dag": dag, "started": started, "refused": refused, "ended": ended, "not_begun": lost})
     elif watch:
         show.table(
             ["node", "verdict", "state", "headline"],
             [[run.node, run.verdict or "", run.state_after or "", run.headline] for run in ended],
-            empty="no run was recorded: see its tasks in Airflow",
+            empty="no run was recorded",
         )
+        for of, why in _not_begun(started, ended, began).items():
+            typer.echo(f"muster: {of}: {why}", err=True)
     recorded = {run.run_id for run in ended if run.verdict in WELL}
     if refused or (watch and (recorded != set(started.values()) or any(run.verdict not in WELL for run in ended))):
         raise typer.Exit(1)
+
+
+def _not_begun(started: Mapping[str, str], ended: Sequence[Run], since: datetime.datetime) -> dict[str, str]:
+    """{nodes: why} of the runs that ended in Airflow and are in no record."""
+    from muster import store
+
+    recorded, refusals = {run.run_id for run in ended}, store.signs.refusals(since)
+    found = {}
+    for of, run in started.items():
+        if run in recorded:
+            continue
+        if why := next((refusals[name] for name in of.split(", ") if name in refusals), ""):
+            found[of] = f"run {run} did not begin: {why}"
+            continue
+        found[of] = (
+            f"run {run} ended in Airflow and is not in {store.engine.state().url}. Either its first task failed (see "
+            "its log in Airflow), or its workers have other settings than this command: compare `muster settings`, "
+            "run with their environment, first MUSTER_DATABASE_URL and MUSTER_HOME"
+        )
+    return found

@@ -83,6 +83,7 @@ def of_controller(name: str) -> list[Item]:
     found = []
     if place is not None:
         found.append(_tried("scheduler", lambda: clusters.check(place.cluster, [place.name]), place.cluster))
+        found.append(_tried("scheduler's rights", lambda: clusters.check_rights(place.cluster), place.cluster))
     found.append(_tried("signing key", store.certificates.check_signing_key, "certificates can be signed"))
     return found
 

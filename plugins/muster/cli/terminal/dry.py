@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 from collections.abc import Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING, Annotated
 
@@ -38,47 +39,88 @@ def risks(of: str, sentences: Iterable[str]) -> None:
         typer.echo(f"{of}: risk: {sentence}")
 
 
-def qualification(nodes: Sequence[str], dag: str, level: str, reason: str, force_reason: str) -> bool:
-    """Show what qualifying the nodes would do, without a request to Airflow. Returns whether none would be refused."""
+@dataclasses.dataclass(frozen=True)
+class Programme:
+    """What the nodes of one SKU would be tested with, and how long it takes."""
+
+    sku: str
+    level: str
+    nodes: tuple[str, ...]
+    time: str
+    stages: tuple[StagePlan, ...]
+
+
+@dataclasses.dataclass(frozen=True)
+class Rehearsal:
+    """What a command would start: {node: run}, what it would refuse: {node: why}, and the risks of each node."""
+
+    dag: str
+    would_start: dict[str, str] = dataclasses.field(default_factory=dict)
+    refused: dict[str, str] = dataclasses.field(default_factory=dict)
+    risks: dict[str, tuple[str, ...]] = dataclasses.field(default_factory=dict)
+    programmes: list[Programme] = dataclasses.field(default_factory=list)
+
+    def show(self, json: bool) -> None:
+        """Print it; exit status 1 if it refuses a node."""
+        if json:
+            show.as_json({"dry_run": True, **vars(self)})
+        else:
+            self._print()
+        if self.refused:
+            raise typer.Exit(1)
+
+    def _print(self) -> None:
+        for each in self.programmes:
+            typer.echo(f"{each.sku} at level {each.level}: {', '.join(each.nodes)}")
+            _show_plans(each.stages)
+            typer.echo(f"time: {each.time}")
+        for of, run in self.would_start.items():
+            typer.echo(f"{of}: would be run {run} of {self.dag}")
+            risks(of, self.risks.get(of, ()))
+        for of, why in self.refused.items():
+            typer.echo(f"{of}: would be refused: {why}")
+        typer.echo("dry run: nothing was started")
+
+
+def qualification(nodes: Sequence[str], dag: str, level: str, reason: str, force_reason: str) -> Rehearsal:
+    """What qualifying the nodes would do, without a request to Airflow."""
     from muster import store
-    from muster.integration.runid import run_id
     from muster.rules import preview
     from muster_criteria.sku_files.model import SkuError
     from muster_criteria.sku_files.skus import load_sku
 
     known = [store.nodes.get(name) for name in nodes]
-    well = True
+    found = Rehearsal(dag)
     for sku_name, simulated in sorted({(node.sku, node.simulated) for node in known}):
         try:
             plans = preview.stage_plans(load_sku(sku_name, settings().sku_folders), level)
         except SkuError as error:
             raise MusterError(str(error)) from None
         alike = [node for node in known if (node.sku, node.simulated) == (sku_name, simulated)]
-        typer.echo(f"{sku_name} at level {level}: {', '.join(node.name for node in alike)}")
-        _show_plans(plans)
         usual_s = store.runs.typical_duration_s(sku_name, level, dag, simulated=simulated)
-        typer.echo(f"time: {preview.time_needed(plans, usual_s, len(alike), settings().burn_slots)}")
+        time = preview.time_needed(plans, usual_s, len(alike), settings().burn_slots)
+        found.programmes.append(Programme(sku_name, level, tuple(node.name for node in alike), time, plans))
         for node in alike:
-            typer.echo(f"{node.name}: {node.state}: would be run {run_id(node.name, reason)} of {dag}")
-            well &= _rehearse(node, plans, dag, run_id(node.name, reason), level, reason, force_reason)
-    typer.echo("dry run: nothing was started")
-    return well
+            _rehearse(found, node, plans, level, reason, force_reason)
+    return found
 
 
 def _rehearse(
-    node: Node, plans: tuple[StagePlan, ...], dag: str, run_id: str, level: str, reason: str, force_reason: str
-) -> bool:
-    """Show the risks. Returns whether the run would get the node, by the checks of ``claim``, rolled back."""
+    into: Rehearsal, node: Node, plans: tuple[StagePlan, ...], level: str, reason: str, force_reason: str
+) -> None:
+    """Whether the run would get the node, by the checks of ``claim``, rolled back, and its risks."""
     from muster.admission.startable import startable
+    from muster.integration.runid import run_id
     from muster.rules import preview
 
+    run = run_id(node.name, reason)
     try:
-        allocation = startable(node, dag, run_id, level, reason, force_reason)
+        allocation = startable(node, into.dag, run, level, reason, force_reason)
     except MusterError as error:
-        typer.echo(f"{node.name}: would be refused: {error}")
-        return False
-    risks(node.name, preview.risks_of_test(node, plans, allocation))
-    return True
+        into.refused[node.name] = str(error)
+        return
+    into.would_start[node.name] = run
+    into.risks[node.name] = preview.risks_of_test(node, plans, allocation)
 
 
 def _show_plans(plans: tuple[StagePlan, ...]) -> None:

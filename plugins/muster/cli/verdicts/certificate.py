@@ -47,7 +47,7 @@ def verify(
     key: Annotated[Path, typer.Option(help="The public key: what `muster certificate key` printed.")],
     json: AsJson = False,
 ) -> None:
-    """Check a certificate's signature and expiry by the public key. Only records show whether it was revoked."""
+    """Check a certificate's signature and expiry by the public key; whether it was revoked, where the records are."""
     from muster import store
     from muster.rules import certificate
 
@@ -59,12 +59,29 @@ def verify(
         content = certificate.verify(document, store.signing.read_public(key), datetime.datetime.now(datetime.UTC))
     except BadCertificate as error:
         raise BadCertificate(f"{file} is not valid: {error}") from None
+    revocation = _revocation(content["node"], content["id"])
     if json:
-        show.as_json(content)
+        show.as_json({**content, "revocation": revocation})
         return
     passed = ", ".join(f"{each['stage']} {each['verdict']} at {each['level']}" for each in content["stages"])
     facts = {name: content[name] for name in ("node", "id", "verdict", "admitted_by", "sku", "expires_at")}
-    show.facts({"certificate": "valid", **facts, "stages": passed})
+    show.facts({"certificate": "valid by its signature", "revoked": revocation, **facts, "stages": passed})
+
+
+def _revocation(node: str, number: str) -> str:
+    """Whether the records that are reachable from here show it revoked, as words. Raises BadCertificate if so."""
+    from muster import store
+
+    try:
+        found = next((each for each in store.certificates.of_node(node) if each.id == number), None)
+    except MusterError as error:
+        return f"not asked, and it may be: {error}"
+    if found is None:
+        return "not asked, and it may be: the records that are reachable from here do not hold it"
+    if found.revoked:
+        when = show.when(found.revoked_at)
+        raise BadCertificate(f"certificate {number} of {node} was revoked {when}: {found.revoked}")
+    return "no, by the records"
 
 
 @app.command("key")

@@ -5,10 +5,9 @@ Each is a plain function of run ids and parameters; the DAG files make tasks of 
 
 from __future__ import annotations
 
-import contextlib
 import datetime
 import logging
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from airflow.sdk.exceptions import AirflowSkipException
@@ -16,7 +15,7 @@ from airflow.sdk.exceptions import AirflowSkipException
 from muster import acting, store
 from muster.admission import service
 from muster.admission.idle_fleet import known
-from muster.errors import ControllerFault, LeftAlone, MusterError, NodeLeased, NodePaused, UnknownNode, UnknownRun
+from muster.errors import ControllerFault, LeftAlone, MusterError, NodeLeased, NodePaused, UnknownRun
 from muster.integration import runid
 from muster.model.runs import RunKey
 from muster.model.states import SERVING, State
@@ -24,7 +23,6 @@ from muster.operators.testing import claims, qualification
 from muster.reporting import notices
 from muster.rules.idle import selection as planning
 from muster.rules.transitions import INCONCLUSIVE_BUDGET
-from muster_criteria.sku_files.model import SkuError
 from muster_criteria.stages import STAGES
 
 log = logging.getLogger(__name__)
@@ -70,20 +68,9 @@ def claim(key: RunKey, params: Mapping[str, Any], user: str | None = None) -> di
     ``user``: the user of Airflow who started the run, in its pages or over REST. Raises AirflowFailException if a
     person has to resolve something first, ControllerFault.
     """
-    with claims.failing_at_once(), _refusal_noted(str(params["node"])):
+    # What would come again with the next run is noted, so that other nodes come first for a while.
+    with claims.failing_at_once(), claims.noting_refusal([str(params["node"])], but=(ControllerFault,)):
         return _claim(key, params, acting.airflow_login(user or ""))
-
-
-@contextlib.contextmanager
-def _refusal_noted(name: str) -> Iterator[None]:
-    """Note a refusal that would come again with the next run, so that other nodes come first for a while."""
-    try:
-        yield
-    except (ControllerFault, UnknownNode):
-        raise
-    except (MusterError, SkuError) as error:
-        store.signs.note_refusal(name, str(error))
-        raise
 
 
 def _claim(key: RunKey, params: Mapping[str, Any], login: str) -> dict[str, Any]:

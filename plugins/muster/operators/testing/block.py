@@ -47,7 +47,7 @@ def claim(key: RunKey, params: Mapping[str, Any], try_number: int = 1, user: str
     ``user``: the user of Airflow who started the run, in its pages or over REST. Raises AirflowFailException if a
     person has to resolve something first, ControllerFault.
     """
-    with claims.failing_at_once():
+    with claims.failing_at_once(), claims.noting_refusal(map(str, params["nodes"])):
         claims.controller_ready()
         return _claim(key, params, try_number, acting.airflow_login(user or ""))
 

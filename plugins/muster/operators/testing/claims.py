@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import hashlib
 import logging
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from typing import Any
 
 from airflow.sdk.exceptions import AirflowException, AirflowFailException
@@ -39,6 +39,23 @@ def failing_at_once() -> Iterator[None]:
         # Airflow logs a traceback for every failed task: the sentence stands alone above it, and no cause lengthens it.
         log.error("%s", error)
         raise AirflowFailException(str(error)) from None
+
+
+@contextlib.contextmanager
+def noting_refusal(names: Iterable[str], but: tuple[type[Exception], ...] = ()) -> Iterator[None]:
+    """Note in the nodes' history, from which `muster status` takes it, why a run of them does not begin.
+
+    ``but``: errors that are not noted. What cannot be noted (no such node, no records) stands in the task's log alone.
+    """
+    try:
+        yield
+    except but:
+        raise
+    except (MusterError, SkuError) as error:
+        for name in names:
+            with contextlib.suppress(MusterError):
+                store.signs.note_refusal(name, str(error))
+        raise
 
 
 def testable(name: str, level: str) -> Node:

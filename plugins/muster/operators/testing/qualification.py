@@ -32,7 +32,7 @@ def claim(key: RunKey, params: Mapping[str, Any], user: str | None = None) -> di
     Raises AirflowFailException if a person has to resolve something first, ControllerFault.
     """
     force, reason = claims.forced(params), str(params.get("reason") or "")
-    with claims.failing_at_once():
+    with claims.failing_at_once(), claims.noting_refusal([str(params["node"])]):
         node = claims.testable(str(params["node"]), str(params["level"]))
         claims.controller_ready()
         level = str(params["level"])

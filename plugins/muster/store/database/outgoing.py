@@ -42,7 +42,7 @@ class PlaceRow(Base):
     a time carries it out. ``difference``: what the scheduler shows instead. ``question``: what a person has to look at.
     ``verify``: a person's drain that requests a test, since ``verify_since``. ``test_job``: the name of the job that
     tests the node, "" without; ``preempted``: its scheduler ended that job before we did. ``shown``: how
-    housekeeping saw the node there last ("open", "closed by root: bad fan", "down"), since ``shown_since``; "" before.
+    housekeeping saw the node there last ("open", "closed: root: bad fan", "down"), since ``shown_since``; "" before.
     """
 
     __tablename__ = "scheduler_places"

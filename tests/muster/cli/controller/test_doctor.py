@@ -3,11 +3,16 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
+import ssl
+import subprocess
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import httpx
 import pytest
+from aiosmtpd.controller import Controller
+from aiosmtpd.handlers import Sink
+from aiosmtpd.smtp import AuthResult
 
 from muster import store
 from muster.cli.controller import doctor
@@ -15,8 +20,9 @@ from muster.cli.controller.doctor import Mark
 from muster.integration.airflow_api import AirflowClient, Pool
 from muster.model import dags
 from muster.model.runs import Job
-from muster.settings import Settings
+from muster.settings import Settings, settings
 from muster_criteria.model import Verdict
+from muster_demo.services import free_port
 from tests.muster import fleet
 from tests.muster.integration.test_airflow_api import Airflow
 from tests.support.servers import sshd
@@ -143,3 +149,71 @@ def test_a_pool_that_serialises_a_rack_is_named_with_what_waits(sqlite_db: str, 
     assert check.mark is mark
     assert "rack-7" in check.message
     assert "2 waiting" in check.message
+
+
+class Refuses:
+    """An authenticator of aiosmtpd that knows one password."""
+
+    def __call__(self, server: object, session: object, envelope: object, mechanism: str, data: object) -> AuthResult:
+        return AuthResult(success=getattr(data, "password", b"") == b"right", handled=False)
+
+
+@pytest.fixture
+def smtp(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[..., doctor.Check]]:
+    """A real mail server that offers STARTTLS or not, and the check of a connection to it."""
+    servers: list[Controller] = []
+
+    def check(*, tls: bool, password: str = "", trusted: bool = True) -> doctor.Check:
+        context = None
+        if tls:
+            certificate = tmp_path / "server.pem"
+            subprocess.run(
+                ["openssl", "req", "-x509", "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:prime256v1", "-nodes",
+                 "-keyout", certificate, "-out", tmp_path / "ca.pem", "-days", "2", "-subj", "/CN=localhost",
+                 "-addext", "subjectAltName=DNS:localhost"],
+                check=True, capture_output=True,
+            )  # fmt: skip
+            certificate.write_text((tmp_path / "ca.pem").read_text() + certificate.read_text())
+            context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
+            context.load_cert_chain(certificate)
+            if trusted:
+                monkeypatch.setenv("SSL_CERT_FILE", str(tmp_path / "ca.pem"))
+        server = Controller(
+            Sink(), hostname="localhost", port=free_port(), tls_context=context, authenticator=Refuses(),
+            auth_require_tls=tls,
+        )  # fmt: skip
+        server.start()
+        servers.append(server)
+        connection = {
+            "conn_type": "smtp", "host": "localhost", "port": server.port, "extra": {"disable_ssl": True},
+            "login": "fleet" if password else "", "password": password,
+        }  # fmt: skip
+        monkeypatch.setenv("AIRFLOW_CONN_SMTP_DEFAULT", json.dumps(connection))
+        monkeypatch.setenv("MUSTER_MAIL_TO", "ops@example.org")
+        return doctor.mail(settings())
+
+    yield check
+    for server in servers:
+        server.stop()
+
+
+def test_the_mail_server_is_asked_to_encrypt_and_to_let_us_in(smtp: Callable[..., doctor.Check]) -> None:
+    assert smtp(tls=True, password="right").mark is Mark.OK
+    refused = smtp(tls=True, password="wrong")
+    assert refused.mark is Mark.MISSING
+    assert "'fleet'" in refused.message, "whose login"
+    assert "smtp_default" in refused.message, "of which connection"
+
+
+def test_a_mail_server_without_starttls_or_with_a_certificate_of_its_own_is_missing(
+    smtp: Callable[..., doctor.Check],
+) -> None:
+    assert smtp(tls=False).mark is Mark.MISSING
+    assert smtp(tls=True, trusted=False).mark is Mark.MISSING
+
+
+def test_a_scheduler_that_is_down_is_missing(sqlite_db: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    assert list(doctor.schedulers(settings())) == []
+    conf = {"alpha": {"kind": "slurm", "slurm_conf": str(tmp_path / "none.conf")}}
+    monkeypatch.setenv("MUSTER_SCHEDULERS", json.dumps(conf))
+    assert [(each.mark, each.item) for each in doctor.schedulers(settings())] == [(Mark.MISSING, "scheduler alpha")]

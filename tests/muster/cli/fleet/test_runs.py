@@ -141,6 +141,33 @@ def test_watching_ends_with_the_verdict(
     assert ended == status
 
 
+@pytest.mark.parametrize("refusal", ["it is in use: Slurm job 7", ""])
+def test_watching_a_run_that_is_in_no_record_says_why(
+    muster: Muster, airflow: Airflow, monkeypatch: pytest.MonkeyPatch, refusal: str
+) -> None:
+    """Its claim was refused, or it wrote to other records."""
+    monkeypatch.setenv("MUSTER_POLL_SECONDS", "0.01")
+
+    def end(run: str) -> None:
+        if refusal:
+            store.signs.note_refusal("gpu-0001", refusal)
+        airflow.runs[run] = "failed"
+
+    airflow.on_tasks = end
+    status, out, err = muster("qualify", "gpu-0001", "--watch")
+    assert status == 1
+    assert (refusal or "MUSTER_DATABASE_URL") in err
+    assert "no run was recorded" in out
+
+
+def test_a_block_of_nodes_that_serve_is_not_told_to_qualify_them(muster: Muster, airflow: Airflow) -> None:
+    for name in ("a", "b"):
+        store.nodes.add(fleet.new_node(name))
+        lives.in_production(name)
+    status, _, err = muster("block", "a", "b")
+    assert (status, "muster revalidate a" in err, "muster qualify" in err) == (1, True, False)
+
+
 def test_watching_survives_an_api_server_that_is_too_busy_to_answer(
     muster: Muster, airflow: Airflow, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from muster import store
+from muster.model.states import State
 from tests.muster import fleet
 from tests.support import lives
 
@@ -28,7 +29,24 @@ def test_a_certificate_is_verified_by_the_public_key_alone(
     monkeypatch.setenv("MUSTER_HOME", str(tmp_path / "elsewhere"))
     status, out, _ = muster("certificate", "verify", str(document), "--key", str(public), "--json")
     assert (status, json.loads(out)["node"]) == (0, "a")
+    assert json.loads(out)["revocation"].startswith("not asked"), "there are no records here"
     document.write_text(document.read_text().replace('"node": "a"', '"node": "b"'))
     assert muster("certificate", "verify", str(document), "--key", str(public))[0] == 1
     for missing in ((str(tmp_path / "x"), str(public)), (str(document), str(tmp_path / "x"))):
         assert muster("certificate", "verify", missing[0], "--key", missing[1])[0] == 1
+
+
+def test_where_the_records_are_a_revoked_certificate_is_not_valid(
+    muster: Muster, sqlite_db: str, tmp_path: Path
+) -> None:
+    store.nodes.add(fleet.new_node("a"))
+    lives.in_production("a")
+    document, public = tmp_path / "a.json", tmp_path / "key.pub"
+    document.write_text(muster("certificate", "show", "a")[1])
+    public.write_text(muster("certificate", "key")[1])
+    verify = ("certificate", "verify", str(document), "--key", str(public), "--json")
+    status, out, _ = muster(*verify)
+    assert (status, json.loads(out)["revocation"].split(",")[0]) == (0, "no")
+    store.nodes.move("a", State.QUARANTINE, "Ada", "smoke")
+    status, out, _ = muster(*verify)
+    assert (status, set(json.loads(out))) == (1, {"error"})
