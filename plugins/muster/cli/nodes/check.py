@@ -82,8 +82,12 @@ def of_controller(name: str) -> list[Item]:
     place = store.schedulers.place(name)
     found = []
     if place is not None:
-        found.append(_tried("scheduler", lambda: clusters.check(place.cluster, [place.name]), place.cluster))
-        found.append(_tried("scheduler's rights", lambda: clusters.check_rights(place.cluster), place.cluster))
+
+        def look(cluster: str = place.cluster, name: str = place.name) -> None:
+            clusters.check(cluster, [name])
+            clusters.check_rights(cluster)
+
+        found.append(_tried("scheduler", look, place.cluster))
     found.append(_tried("signing key", store.certificates.check_signing_key, "certificates can be signed"))
     return found
 
