@@ -9,7 +9,7 @@ import typer
 import muster
 from muster import acting
 from muster.cli.controller import admin, doctor, mail
-from muster.cli.fleet import digest, plan, run, spares, start, status
+from muster.cli.fleet import digest, escapes, plan, run, spares, start, status
 from muster.cli.nodes import adoption, node, pausing, removal, scheduler
 from muster.cli.verdicts import certificate, golden, judging, kernel, sku, waive, xid
 
@@ -35,6 +35,7 @@ app.command("approve")(start.approve)
 app.command("plan")(plan.plan)
 app.command("digest")(digest.digest)
 app.command("spares")(spares.spares)
+app.command("escapes")(escapes.escapes)
 app.add_typer(run.app, name="runs", help="Show runs.")
 app.command("export")(run.export)
 app.command("judge")(judging.judge)

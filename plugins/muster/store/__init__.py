@@ -23,6 +23,7 @@ from muster.store.fleet import health as health
 from muster.store.fleet import kernel_events as kernel_events
 from muster.store.fleet import latest as latest
 from muster.store.fleet import measured as measured
+from muster.store.fleet import passes as passes
 from muster.store.fleet import past_faults as past_faults
 from muster.store.fleet import peers as peers
 from muster.store.fleet import revisions as revisions

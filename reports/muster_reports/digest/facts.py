@@ -107,6 +107,22 @@ class Repair:
 
 
 @dataclasses.dataclass(frozen=True)
+class Escapes:
+    """Of ``passes`` of a stage at a level in the year, how many a failure in service followed, by group of faults; for
+    each 1,000 passes, with a 90 % interval.
+    """
+
+    level: str
+    stage: str
+    group: str
+    escapes: int
+    passes: int
+    rate: float
+    low: float
+    high: float
+
+
+@dataclasses.dataclass(frozen=True)
 class Facts:
     """A period's facts, real or simulated nodes only. ``moves`` are in order of time.
 
@@ -124,6 +140,7 @@ class Facts:
     scope: str = ""
     pools: Sequence[Pool] = ()
     repairs: Sequence[Repair] = ()
+    escapes: Sequence[Escapes] = ()
 
     def withdrawals(self) -> list[Move]:
         """The moves of these nodes out of service."""

@@ -70,6 +70,15 @@ def chances() -> Numbers:
 
 
 @functools.cache
+def visible() -> dict[str, frozenset[str]]:
+    """By group of faults, the stages that can find one."""
+    return {
+        group: frozenset(stage for stage, chance in zip(STAGES, row, strict=True) if chance > 0.0)
+        for group, row in zip(GROUPS, chances(), strict=True)
+    }
+
+
+@functools.cache
 def subsets() -> tuple[tuple[str, ...], ...]:
     """Every set of stages that a test may consist of, in the order of the stages; the whole test first."""
     optional = [stage for stage in STAGES if stage != ALWAYS]

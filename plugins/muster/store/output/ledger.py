@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import collections
+import dataclasses
 import datetime
 import shlex
 from collections.abc import Collection, Mapping, Sequence
@@ -12,11 +13,11 @@ from sqlalchemy import Select, func, select
 from sqlalchemy.orm import Session
 
 from muster.model.failures import Failure
-from muster.rules import spares
+from muster.rules import escapes, spares
 from muster.rules.certificate import WATCHED
 from muster.store.database.engine import reading
 from muster.store.database.models import EventRow, FindingRow, NodeRow, RunRow, StageRow
-from muster.store.fleet import failures
+from muster.store.fleet import failures, passes
 from muster.store.machines import nodes as machines
 from muster_criteria.model import Severity, Verdict
 from muster_reports.digest import facts
@@ -111,8 +112,20 @@ def fleet(
         ]
     year = [each for each in failures.since(until - spares.PERIOD) if each.node in nodes and each.at < until]
     repairs = [facts.Repair(each.node, each.group, each.at, each.back) for each in year]
-    pools = _pools(until, nodes, year)
-    return facts.Facts(since, until, nodes, moves, runs, faults, delivered, shlex.join(scope), pools, repairs)
+    pools, missed = _pools(until, nodes, year), _escapes(until, nodes, year, simulated=simulated)
+    return facts.Facts(since, until, nodes, moves, runs, faults, delivered, shlex.join(scope), pools, repairs, missed)
+
+
+def _escapes(
+    until: datetime.datetime, chosen: Collection[str], failed: Sequence[Failure], *, simulated: bool
+) -> list[facts.Escapes]:
+    """What tests of these nodes had let pass, of the same year."""
+    from muster.rules.idle.worth import visible  # brings numpy, which a DAG file may not load
+
+    of_year = passes.since(until - spares.PERIOD, simulated=simulated)
+    ended = [each for each in of_year if each.node in chosen and each.at < until]
+    found = escapes.rates(escapes.escapes(failed, ended, visible()), ended)
+    return [facts.Escapes(**dataclasses.asdict(each)) for each in found]
 
 
 def _pools(until: datetime.datetime, chosen: Collection[str], failed: Sequence[Failure]) -> list[facts.Pool]:

@@ -1,0 +1,101 @@
+"""What tests let pass: failures in service joined to the tests that had passed the node before. Pure."""
+
+from __future__ import annotations
+
+import collections
+import dataclasses
+import datetime
+from collections.abc import Collection, Iterator, Mapping, Sequence
+
+from muster.model.failures import Failure
+
+WITHIN = datetime.timedelta(days=30)
+"""A pass longer ago says nothing of a failure. This project's choice: the public records do not say when a defect
+began."""
+CONFIDENCE = 0.9
+
+
+@dataclasses.dataclass(frozen=True)
+class Pass:
+    """A stage of a level that a node ended with PASS or WARN."""
+
+    node: str
+    stage: str
+    level: str
+    at: datetime.datetime
+    run_id: str
+
+
+@dataclasses.dataclass(frozen=True)
+class Escape:
+    """A failure in service within ``WITHIN`` after ``passed``, which a stage of this kind can see."""
+
+    failure: Failure
+    passed: Pass
+
+    @property
+    def age(self) -> datetime.timedelta:
+        """How long after the pass the node failed."""
+        return self.failure.at - self.passed.at
+
+
+@dataclasses.dataclass(frozen=True)
+class Rate:
+    """Of ``passes`` of a stage at a level, how many the node failed after, by group of faults; for each 1,000 passes,
+    with a 90 % interval.
+    """
+
+    level: str
+    stage: str
+    group: str
+    escapes: int
+    passes: int
+    rate: float
+    low: float
+    high: float
+
+
+def escapes(
+    failures: Sequence[Failure], passes: Sequence[Pass], visible: Mapping[str, Collection[str]]
+) -> list[Escape]:
+    """Returns each failure with the last pass before it of each stage that can see its group.
+
+    ``visible``: by group of faults, the stages that can see it. A failure of which nobody found out what it was has no
+    escape: no test can be said to have missed it.
+    """
+    return sorted(_found(failures, passes, visible), key=lambda each: (each.failure.at, each.passed.stage))
+
+
+def _found(
+    failures: Sequence[Failure], passes: Sequence[Pass], visible: Mapping[str, Collection[str]]
+) -> Iterator[Escape]:
+    of_node: dict[str, list[Pass]] = collections.defaultdict(list)
+    for each in passes:
+        of_node[each.node].append(each)
+    for failure in failures:
+        last: dict[str, Pass] = {}
+        for each in of_node.get(failure.node, ()):
+            if each.stage in visible.get(failure.group, ()) and failure.at - WITHIN <= each.at < failure.at:
+                before = last.get(each.stage)
+                last[each.stage] = each if before is None or before.at < each.at else before
+        yield from (Escape(failure, each) for each in last.values())
+
+
+def rates(found: Sequence[Escape], passes: Sequence[Pass]) -> list[Rate]:
+    """Returns the rate of each level, stage and group that has an escape, the most first.
+
+    The interval is the exact one of a Poisson count (Garwood, 1936). Several failures may follow one pass.
+    """
+    from scipy.stats import chi2  # heavy: not where a DAG file is parsed
+
+    of = collections.Counter((each.level, each.stage) for each in passes)
+    counts = collections.Counter((each.passed.level, each.passed.stage, each.failure.group) for each in found)
+    made = []
+    tail = (1.0 - CONFIDENCE) / 2.0
+    for (level, stage, group), count in counts.items():
+        per = 1000.0 / of[level, stage]
+        low, high = chi2.ppf(tail, 2 * count) / 2.0, chi2.ppf(1.0 - tail, 2 * count + 2) / 2.0
+        made.append(
+            Rate(level, stage, group, count, of[level, stage], count * per, float(low * per), float(high * per))
+        )
+    return sorted(made, key=lambda each: (-each.escapes, each.level, each.stage, each.group))
