@@ -5,13 +5,15 @@ from __future__ import annotations
 from typing import Any
 
 from airflow.providers.standard.operators.trigger_dagrun import TriggerDagRunOperator
-from airflow.sdk import DAG, Param, TriggerRule, task
+from airflow.sdk import DAG, Param, TaskGroup, TriggerRule, task
 
 from muster.model import dags
 from muster.model.runs import RunKey
+from muster.model.stages import ROUND_STAGES
 from muster.operators import forms
-from muster.operators.testing import block
+from muster.operators.testing import block, rounds
 from muster.operators.testing.member import RETRY_DELAY, MusterMemberOperator
+from muster.operators.testing.pair import MusterPairOperator
 
 PARAMS = {
     "nodes": Param(
@@ -30,7 +32,7 @@ PARAMS = {
 
 with DAG(
     dag_id=dags.CLUSTER_QUALIFICATION,
-    description="Runs collectives and a training on qualified nodes together, and fails each node that degrades them",
+    description="Tests qualified nodes in pairs, then all together, and fails each node that degrades the others",
     schedule=None,
     catchup=False,
     is_paused_upon_creation=False,
@@ -45,6 +47,16 @@ with DAG(
     def claim_block(params: Any = None, dag_run: Any = None, ti: Any = None) -> list[str]:
         """Claim all nodes of the block for this run, or none."""
         return block.claim(RunKey.of(dag_run), params, ti.try_number, dag_run.triggering_user_name)
+
+    @task
+    def plan(dag_run: Any = None) -> list[dict[str, str]]:
+        """Plan the next round of pairs by what the rounds so far show; nothing is left to find out: no pairs."""
+        return rounds.next_round(RunKey.of(dag_run))
+
+    @task(trigger_rule=TriggerRule.ALL_DONE)
+    def gather(dag_run: Any = None) -> list[str]:
+        """Returns the members that run collectives and training together: all that the rounds did not lose."""
+        return rounds.members_left(RunKey.of(dag_run))
 
     @task(trigger_rule=TriggerRule.ALL_DONE)
     def judge_block(dag_run: Any = None) -> None:
@@ -78,11 +90,27 @@ with DAG(
 
     # The members' names alone go from task to task, to make a task of each; all else is in the records.
     taken: Any = claim_block().as_setup()
+    # The rounds, unrolled, since each depends on what the ones before it show. A pair that fails ends none; a round
+    # without pairs is skipped, and with it those after it.
+    before: Any = taken
+    with TaskGroup("fabric", prefix_group_id=False):
+        for number, _ in enumerate(ROUND_STAGES, start=1):
+            # What follows a setup task must follow its success.
+            rule = TriggerRule.ALL_SUCCESS if number == 1 else TriggerRule.NONE_SKIPPED
+            planned: Any = plan.override(task_id=f"plan_{number}", trigger_rule=rule)()
+            tested = MusterPairOperator.partial(
+                task_id=f"pairs_{number}", pool="default_pool", retries=2, retry_delay=RETRY_DELAY,
+                map_index_template="{{ task.pair }}",
+            ).expand_kwargs(planned)  # fmt: skip
+            before >> planned
+            before = tested
+    gathered: Any = gather()
+    before >> gathered
     # Not in the burn pool: with fewer slots than members, members with a slot would wait for those without one.
     train = MusterMemberOperator.partial(
         task_id="train", pool="default_pool", retries=2, retry_delay=RETRY_DELAY,
         map_index_template="{{ task.member }}",
-    ).expand(member=taken)  # fmt: skip
+    ).expand(member=gathered)  # fmt: skip
     judged: Any = judge_block()
     entered: Any = admit()
     asked: Any = questions()

@@ -46,6 +46,11 @@ class _Files(pydantic.BaseModel):
         default="",
         description="folder that all nodes share; blocks save their checkpoints there; empty: none is tested",
     )
+    topology: Path | None = pydantic.Field(
+        default=None,
+        description="where blocks' nodes sit: Slurm's topology.conf, the output of ibnetdiscover, or a folder with "
+        "NODE.lldp of each node; unset: their labels leaf, pod and rack",
+    )
 
 
 class _Nodes(pydantic.BaseModel):

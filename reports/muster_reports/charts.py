@@ -103,7 +103,7 @@ def draw_charts(report: RunReport) -> tuple[Chart, ...]:
     for series in _chosen(stages, report):
         panels = _panels(stages, series)
         try:
-            png = _png(_figure(panels, at_fault))
+            png = png_of(_figure(panels, at_fault))
         except Exception:  # no telemetry may prevent the report
             log.exception("the %s chart of %s could not be drawn", series, clean(report.run_id))
             continue
@@ -288,7 +288,7 @@ def _time_unit(length_s: float) -> tuple[float, str]:
     return (60.0, "minutes") if length_s < 3 * 3600 else (3600.0, "hours")
 
 
-def _png(figure: Figure) -> bytes:
+def png_of(figure: Figure) -> bytes:
     """The figure as PNG of at most PNG_BYTES_MAX, at twice the screen's density if that fits."""
     from PIL import Image
 

@@ -14,7 +14,7 @@ from email.policy import SMTP
 from email.utils import format_datetime, getaddresses
 
 from muster_criteria.words import number
-from muster_reports import charts, document
+from muster_reports import charts, document, fabric_map
 from muster_reports.model import RunReport
 from muster_reports.text import clean, moment, wrap
 from muster_reports.view import View, build, is_simulated
@@ -55,7 +55,7 @@ def render(report: RunReport, archived: str = "") -> Rendered:
     """
     thread_id = _digest(report.dag_id, report.run_id)
     report_id = report_id_of(report)
-    drawn = charts.draw_charts(report)
+    drawn = charts_of(report)
     pictures = sum(_encoded(len(chart.png)) for chart in drawn)
     attachments, where = _attach(report.result_json, report.run_id, ENCODED_BYTES_MAX - pictures)
     if archived:
@@ -83,6 +83,12 @@ def render(report: RunReport, archived: str = "") -> Rendered:
             ("X-Muster-Simulated", "yes" if is_simulated(report) else "no"),
         ),
     )
+
+
+def charts_of(report: RunReport) -> tuple[charts.Chart, ...]:
+    """Every picture of a report: telemetry under load, and the map of its block's rails."""
+    rails = fabric_map.draw(report.fabric) if report.fabric else None
+    return (*charts.draw_charts(report), *([rails] if rails else ()))
 
 
 def report_id_of(report: RunReport) -> str:

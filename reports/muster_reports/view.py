@@ -10,9 +10,10 @@ import statistics
 from collections.abc import Iterable, Sequence
 from urllib.parse import urlsplit
 
+from muster_criteria.cluster.fabric.found import Fabric
 from muster_criteria.devices import natural
 from muster_criteria.model import COMMON_CAUSE, Finding, Judgement, Observation, Severity, Verdict
-from muster_criteria.words import duration, figure
+from muster_criteria.words import duration, figure, listed
 from muster_reports.advice import ADVICE, PART, least_sure, next_steps, serials_of
 from muster_reports.firstscreen import Caution, cautions, covered, judged_by
 from muster_reports.limits import NAME_MAX, Limits, cut
@@ -97,6 +98,27 @@ class FigureView:
 
 
 @dataclasses.dataclass(frozen=True)
+class PartView:
+    """One part of the table of parts. ``whose``: the node's name, or "the fabric"."""
+
+    title: str
+    whose: str
+    observed: str
+    touches: str
+    confirmed: bool
+
+
+@dataclasses.dataclass(frozen=True)
+class FabricView:
+    """The rounds of pairs of a block."""
+
+    rounds: str
+    parts: tuple[PartView, ...]
+    more_parts: int
+    notes: tuple[str, ...]
+
+
+@dataclasses.dataclass(frozen=True)
 class View:
     """Everything a template shows, in the order it is shown. ``more_…`` count what was cut."""
 
@@ -129,6 +151,7 @@ class View:
     more_identity: int
     environment: tuple[tuple[str, str], ...]
     more_environment: int
+    fabric: FabricView | None
     run_id: str
     dag_id: str
     run_url: str | None
@@ -175,6 +198,7 @@ def build(report: RunReport, limits: Limits) -> View:
         more_identity=more_identity,
         environment=environment,
         more_environment=more_environment,
+        fabric=_fabric_view(report.fabric, limits) if report.fabric else None,
         run_id=report.run_id,
         dag_id=report.dag_id,
         run_url=_web_address(report.run_url),
@@ -182,6 +206,18 @@ def build(report: RunReport, limits: Limits) -> View:
         ended=moment(report.ended_at),
         duration=duration((report.ended_at - report.started_at).total_seconds()),
     )
+
+
+def _fabric_view(fabric: Fabric, limits: Limits) -> FabricView:
+    parts, more = cut(fabric.parts, limits.rows)
+    rows = tuple(
+        PartView(
+            each.title, each.node or "the fabric", each.observed, listed(list(each.touches), most=limits.items),
+            each.confirmed,
+        )
+        for each in parts
+    )  # fmt: skip
+    return FabricView(plural(fabric.rounds, "round"), rows, more, cut(fabric.notes, limits.items)[0])
 
 
 def is_simulated(report: RunReport) -> bool:

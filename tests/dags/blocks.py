@@ -16,9 +16,12 @@ from airflow.sdk.definitions import dag as sdk_dag
 from muster import store
 from muster.integration import logins
 from muster.model.nodes import NewNode
+from muster.model.rounds import PlannedRound
 from muster.model.runs import RunKey
-from muster.operators.testing import block, member
+from muster.model.stages import ROUND_STAGES
+from muster.operators.testing import block, member, pair
 from muster.remote import attempt as remote
+from muster.remote.attempt import Attempt
 from muster.remote.zipapp import build_agent
 from muster.settings import settings
 from muster_criteria.model import Verdict
@@ -108,6 +111,9 @@ class Meeting:
             return self.members
 
         def waited(trigger: Any, ti: Any) -> Any:
+            if ti.task_id.startswith("pairs_"):
+                self.start_partners(ti.task_id)
+                return wait(trigger, ti)
             self.first = ti.map_index if self.first is None else self.first
             self.start_others()
             self.at_work()
@@ -116,17 +122,41 @@ class Meeting:
         monkeypatch.setattr(block, "claim", claimed)
         monkeypatch.setattr(sdk_dag, "_run_inline_trigger", waited)
 
+    def start_partners(self, task_id: str) -> None:
+        """Start what is not at work yet of the latest round."""
+        planned = store.rounds.planned(self.run)[-1]
+        known = store.rounds.sides(self.run, planned.number).get(planned.number, {})
+        for name in planned.members:
+            stage = ROUND_STAGES[planned.number - 1]
+            if name in self.absent or name in known or store.runs.get_job(self.run, stage, node=name) is not None:
+                continue
+            if planned.pair_of(name) not in self._begun(planned, stage):
+                continue
+            operator = pair.MusterPairOperator(task_id=task_id, member=name, retries=2)
+            context = cast("Any", {"ti": self._ti(task_id)})
+            operator._take_round(context)
+            self._start(operator._claim(context, begin=True))
+
+    def _begun(self, planned: PlannedRound, stage: str) -> set[tuple[str, str] | None]:
+        """The pairs of which one side is at work: the others' time comes, as their tasks do."""
+        begun = (name for name in planned.members if store.runs.get_job(self.run, stage, node=name) is not None)
+        return {planned.pair_of(name) for name in begun}
+
+    def _ti(self, task_id: str) -> SimpleNamespace:
+        return SimpleNamespace(
+            dag_id=self.run.dag_id, run_id=self.run.run_id, task_id=task_id, max_tries=2, try_number=1
+        )  # fmt: skip
+
+    def _start(self, attempt: Attempt) -> None:
+        with logins.connect(attempt.node) as client:
+            remote.begin(attempt, client, build_agent(settings().home / "agents"))
+
     def start_others(self) -> None:
         for name in self.members:
             if name in self.absent or store.runs.get_job(self.run, member.STAGE, node=name) is not None:
                 continue
             operator = member.MusterMemberOperator(task_id="train", member=name, retries=2)
-            ti = SimpleNamespace(
-                dag_id=self.run.dag_id, run_id=self.run.run_id, task_id="train", max_tries=2, try_number=1,
-            )  # fmt: skip
-            attempt = operator._claim(cast("Any", {"ti": ti}), begin=True)
-            with logins.connect(attempt.node) as client:
-                remote.begin(attempt, client, build_agent(settings().home / "agents"))
+            self._start(operator._claim(cast("Any", {"ti": self._ti("train")}), begin=True))
 
 
 def validate(names: Sequence[str] = NAMES, **changes: Any) -> tuple[dict[str, str], str]:
@@ -137,7 +167,8 @@ def validate(names: Sequence[str] = NAMES, **changes: Any) -> tuple[dict[str, st
     run = dag.test(run_conf={"nodes": list(names), "level": "demo", "reason": "a test", **changes})
     states = {}
     for instance in run.get_task_instances():
-        name = f"train[{names[instance.map_index]}]" if instance.map_index >= 0 else instance.task_id
+        mapped = f"[{names[instance.map_index]}]" if instance.task_id == "train" else f"[{instance.map_index}]"
+        name = f"{instance.task_id}{mapped}" if instance.map_index >= 0 else instance.task_id
         states[name] = str(instance.state)
     return {**states, "run": str(run.state)}, run.run_id
 

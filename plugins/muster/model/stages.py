@@ -14,6 +14,9 @@ LOAD_STAGES = frozenset(STAGES[1:])
 CLUSTER_STAGES = ("cluster_validation",)
 """The stages that a block of nodes goes through together, after qualification."""
 
+ROUND_STAGES = tuple(f"fabric_round_{number}" for number in range(1, 8))
+"""The jobs of a block's rounds of pairs, which come before its stage and have no verdict of their own."""
+
 
 def in_order(stages: Iterable[str]) -> list[str]:
     """These stages in the order in which a node goes through them, others last."""

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import enum
 
+from muster.model.stages import ROUND_STAGES
+
 
 class State(enum.StrEnum):
     """A node's state."""
@@ -42,4 +44,5 @@ STATE_OF_STAGE = {
     "performance": State.VALIDATION,
     "thermal": State.VALIDATION,
     "cluster_validation": State.CLUSTER_VALIDATION,
+    **dict.fromkeys(ROUND_STAGES, State.CLUSTER_VALIDATION),
 }

@@ -11,6 +11,7 @@ from muster import store
 from muster.model.runs import RunKey
 from muster.reporting import mail_rules, notices
 from muster.settings import settings
+from muster_criteria.cluster.fabric.found import Fabric
 from muster_reports import mail, text
 from muster_reports.model import RunReport
 
@@ -20,17 +21,19 @@ FLOOD_MAX = 2000
 """Runs that the list of an hour looks at, the latest."""
 
 
-def send_report(run_key: RunKey, *, node: str = "") -> str:
+def send_report(run_key: RunKey, *, node: str = "", fabric: Fabric | None = None) -> str:
     """Render the report of the run (of ``node`` if the run tests several) and mail it to MUSTER_MAIL_TO, and by rules.
 
-    An SMTP error is not raised.
+    ``fabric``: of ``store.rounds.fabric``, for a block. An SMTP error is not raised.
 
     Returns the delivery status as text. Raises UnknownRun, BadSettings.
     """
     from muster.reporting import archive, sending
 
     current = settings()
-    report = store.reporting.run(run_key, run_url=current.run_page(run_key.dag_id, run_key.run_id), node=node)
+    report = store.reporting.run(
+        run_key, run_url=current.run_page(run_key.dag_id, run_key.run_id), node=node, fabric=fabric
+    )
     rendered = mail.render(report, archive.keep(report))
     log.info("%s", rendered.subject)
     key = f"{run_key.dag_id}/{run_key.run_id}/{rendered.report_id}"

@@ -13,6 +13,7 @@ from muster.model.nodes import Node
 from muster.model.runs import Job, Run
 from muster.model.stages import in_order
 from muster.model.states import State
+from muster_criteria.cluster.fabric.found import Fabric
 from muster_criteria.context.waivers import Machine, Waiver, concerns
 from muster_criteria.model import Verdict
 from muster_reports.model import RunReport, StageReport
@@ -30,6 +31,7 @@ def assemble(
     run_url: str | None,
     now: datetime.datetime,
     attached: bool = True,
+    fabric: Fabric | None = None,
 ) -> RunReport:
     """Returns the report of a run.
 
@@ -49,6 +51,7 @@ def assemble(
         not_run=tuple((name, _why_not_run(name, listed, jobs)) for name in run.required_stages if name not in stages),
         waivers=tuple(waivers), shadow=node.shadow, forced=_forced(run), run_url=run_url,
         why_held=run.why_held, breaker=f"{breaker.state}: {breaker.sentence}",
+        fabric=fabric,
     )  # fmt: skip
     return dataclasses.replace(report, result_json=report_json(report)) if attached else report
 
@@ -62,7 +65,9 @@ def _forced(run: Run) -> str | None:
 def report_json(report: RunReport) -> str:
     """Returns the report as JSON, schema "muster.report/1", without the charts' points."""
     stages = tuple(dataclasses.replace(stage, telemetry=()) for stage in report.stages)
-    content = dataclasses.asdict(dataclasses.replace(report, stages=stages, result_json=""))
+    # A block's matrices are as large as all else; each member's report would have them again.
+    fabric = dataclasses.replace(report.fabric, matrices=()) if report.fabric else None
+    content = dataclasses.asdict(dataclasses.replace(report, stages=stages, fabric=fabric, result_json=""))
     del content["result_json"]
     for stage in content["stages"]:
         del stage["telemetry"]

@@ -51,6 +51,7 @@ from muster.store.testing import attempts as attempts
 from muster.store.testing import common_causes as common_causes
 from muster.store.testing import reevaluations as reevaluations
 from muster.store.testing import reporting as reporting
+from muster.store.testing import rounds as rounds
 from muster.store.testing import runs as runs
 from muster.store.testing import stages as stages
 

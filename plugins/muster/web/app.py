@@ -30,6 +30,7 @@ from muster.web import (
     block,
     compare,
     fleet,
+    heat_map,
     overview,
     peers,
     plots,
@@ -243,7 +244,11 @@ def run(request: Request, dag_id: str, run_id: str, about: Annotated[str, Depend
     ended = [each.node for each in members if each.ended_at]
     found = block.of_reports([store.reporting.run(RunKey(dag_id, run_id), node=node, attached=False) for node in ended])
     at_work = [each.node for each in members if not each.ended_at]
-    return rendering.render(request, "block.html.j2", dag_id=dag_id, run_id=run_id, at_work=at_work, block=found)
+    rounds = store.rounds.fabric(RunKey(dag_id, run_id))
+    return rendering.render(
+        request, "block.html.j2", dag_id=dag_id, run_id=run_id, at_work=at_work, block=found,
+        fabric=rounds, maps=heat_map.of(rounds) if rounds else (),
+    )  # fmt: skip
 
 
 def _one_node(members: list[str], about: str) -> str:
@@ -297,7 +302,8 @@ def report(
         raise HTTPException(404, str(error)) from error
     if found.ended_at is None:
         raise HTTPException(404, f"run {run_id} has not ended yet: it has no report")
-    body = page.render_page(store.reporting.run(RunKey(dag_id, run_id), node=node))
+    key = RunKey(dag_id, run_id)
+    body = page.render_page(store.reporting.run(key, node=node, fabric=store.rounds.fabric(key)))
     return HTMLResponse(body, headers={"Content-Security-Policy": REPORT_POLICY, "X-Content-Type-Options": "nosniff"})
 
 

@@ -11,6 +11,8 @@ import logging
 from collections.abc import Iterable, Mapping, Sequence
 
 from muster_criteria.cluster.digests import judge_digests
+from muster_criteria.cluster.fabric.found import FabricJudgement
+from muster_criteria.cluster.fabric.verdict import Rounds, count_rails, judge_fabric
 from muster_criteria.cluster.model import (
     STAGE,
     TRAINING,
@@ -38,8 +40,10 @@ __all__ = ["STAGE", "ClusterJudgement", "MemberResult", "judge_block"]
 log = logging.getLogger(__name__)
 
 
-def judge_block(members: Sequence[MemberResult], programme: BlockProgramme) -> ClusterJudgement:
-    """Judges a block by its programme.
+def judge_block(
+    members: Sequence[MemberResult], programme: BlockProgramme, rounds: Rounds | None = None
+) -> ClusterJudgement:
+    """Judges a block by its programme. ``rounds``: what its rounds of pairs measured, None where it had none.
 
     Raises ValueError for fewer than two members or two of one name, never for what a node sent.
     """
@@ -57,12 +61,22 @@ def judge_block(members: Sequence[MemberResult], programme: BlockProgramme) -> C
         except Exception as error:  # whatever is wrong with the judge must not become a pass
             log.exception("judging the block failed")
             block.suspect(names, Lack.JUDGE_FAILED, f"the judge failed with an error ({type(error).__name__}: {error})")
+    fabric = FabricJudgement()
+    if rounds is not None:
+        try:
+            fabric = judge_fabric(rounds, block)
+        except Exception as error:
+            log.exception("judging the rounds failed")
+            why = f"the judge of the rounds failed with an error ({type(error).__name__}: {error})"
+            block.suspect(names, Lack.JUDGE_FAILED, why)
     devices = _devices_expected(ordered, measured)
     needs = tuple(block_needs(programme))
     judged = {
-        member.name: _judgement(member, measured[member.name], needs, devices[member.name], block) for member in ordered
+        member.name: _judgement(member, measured[member.name], needs, devices[member.name], block, rounds)
+        for member in ordered
     }
-    return ClusterJudgement(judged, tuple(name for name in judged if name in block.missing), tuple(block.notes))
+    missing = tuple(name for name in judged if name in block.missing)
+    return ClusterJudgement(judged, missing, tuple(block.notes), fabric)
 
 
 def _judge_loss(members: Mapping[str, Measurements], block: BlockFindings) -> None:
@@ -90,12 +104,19 @@ def _devices_expected(members: Sequence[MemberResult], measured: Mapping[str, Me
 
 
 def _judgement(
-    member: MemberResult, measured: Measurements, needs: Iterable[Need], devices: int, block: BlockFindings
+    member: MemberResult,
+    measured: Measurements,
+    needs: Iterable[Need],
+    devices: int,
+    block: BlockFindings,
+    rounds: Rounds | None,
 ) -> Judgement:
     counted = Tally()
     for gap in block.suspected.get(member.name, ()):
         counted.miss(gap)
     _count(measured, needs, devices, counted, gpus=member.devices is not None)
+    if rounds is not None:
+        count_rails(rounds, member.name, counted)
     coverage, findings = counted.coverage(), in_order((*member.known, *block.findings.get(member.name, ())))
     verdict, reason = verdict_of(findings, coverage)
     broken = {(finding.metric, finding.device) for finding in findings}

@@ -6,6 +6,7 @@ import dataclasses
 from collections.abc import Iterable, Mapping, Sequence
 from typing import TypeVar
 
+from muster_criteria.cluster.fabric.found import FabricJudgement
 from muster_criteria.devices import natural
 from muster_criteria.measured import Measured, StageResult
 from muster_criteria.model import FaultClass, Finding, Gap, Judgement, Lack, Severity
@@ -46,12 +47,13 @@ class MemberResult:
 @dataclasses.dataclass(frozen=True)
 class ClusterJudgement:
     """The judgements of a block's members by name, in order; ``missing``: members that did not join, or were lost to
-    the others; ``notes`` concern all of them.
+    the others; ``notes`` concern all of them; ``fabric``: the parts that its rounds of pairs found.
     """
 
     members: Mapping[str, Judgement]
     missing: tuple[str, ...] = ()
     notes: tuple[str, ...] = ()
+    fabric: FabricJudgement = dataclasses.field(default_factory=FabricJudgement)
 
     @property
     def failed(self) -> dict[str, tuple[Finding, ...]]:

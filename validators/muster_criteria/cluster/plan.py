@@ -6,9 +6,12 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from muster_criteria.cluster.model import TRAINING
-from muster_criteria.sku_files.model import BlockProgramme
+from muster_criteria.sku_files.model import BlockProgramme, ProbeUse
 from muster_criteria.sku_files.programme import START_AND_COLLECT_S, CallSpec, Need, needs_of
 from muster_criteria.stages import LEVELS
+
+PAIRS = "pair_rails"
+"""The probe of the rounds, which the other probes of a block come after."""
 
 JOIN_TIMEOUT_S = 60.0
 """Seconds after which the others report a member that did not join."""
@@ -49,7 +52,7 @@ def cluster_calls(
         "session": session,
         "join_timeout_s": JOIN_TIMEOUT_S,
     }
-    probes = block.probes
+    probes = together(block)
     params = {probe: {**shared, **_set(use.params_at(level))} for probe, use in probes.items()}
     if shared_path and TRAINING in params:
         params[TRAINING]["shared_path"] = shared_path
@@ -62,9 +65,30 @@ def cluster_calls(
     }
 
 
+def together(block: BlockProgramme) -> dict[str, ProbeUse]:
+    """The probes that all members run at once, after the rounds of pairs."""
+    return {probe: use for probe, use in block.probes.items() if probe != PAIRS}
+
+
+def has_rounds(block: BlockProgramme, level: str) -> bool:
+    """Whether the programme has rounds of pairs at this level."""
+    return PAIRS in block.probes and level in block.probes[PAIRS].levels
+
+
+def pair_deadline_s(block: BlockProgramme, level: str) -> float:
+    """Seconds after which either side of a pair ends its job by itself."""
+    return START_AND_COLLECT_S + block.probes[PAIRS].timeout_at(level) + JOIN_TIMEOUT_S
+
+
+def pair_call(block: BlockProgramme, level: str, params: Mapping[str, Any], seed: int) -> CallSpec:
+    """The call of one side of a pair. ``params``: of ``fabric.observed.pair_params``."""
+    limit_s = block.probes[PAIRS].timeout_at(level) + JOIN_TIMEOUT_S
+    return CallSpec(PAIRS, {**params, "join_timeout_s": JOIN_TIMEOUT_S}, limit_s, seed)
+
+
 def cluster_deadline_s(block: BlockProgramme, level: str) -> float:
     """Seconds after which each member ends its job by itself."""
-    return START_AND_COLLECT_S + sum(use.timeout_at(level) + JOIN_TIMEOUT_S for use in block.probes.values())
+    return START_AND_COLLECT_S + sum(use.timeout_at(level) + JOIN_TIMEOUT_S for use in together(block).values())
 
 
 def _set(params: Mapping[str, Any]) -> dict[str, Any]:

@@ -18,17 +18,28 @@ from muster import acting, store
 from muster.admission import entry
 from muster.errors import MusterError
 from muster.integration import closing, logins, runid
-from muster.model.names import ADDRESS_LABEL
 from muster.model.nodes import Node
 from muster.model.runs import RunKey, StageVerdict
-from muster.model.stages import CLUSTER_STAGES
+from muster.model.stages import CLUSTER_STAGES, ROUND_STAGES
 from muster.model.states import State
-from muster.operators.testing import claims, faults
+from muster.operators.testing import claims, faults, rounds
 from muster.remote import attempt as remote
 from muster.rules.certificate import WATCHED
 from muster.rules.gate import Admit, Decision
 from muster.settings import settings
-from muster_criteria.model import Action, Evidence, FaultClass, Finding, Severity, Verdict
+from muster_criteria.cluster.plan import has_rounds
+from muster_criteria.model import (
+    Action,
+    Coverage,
+    Evidence,
+    FaultClass,
+    Finding,
+    Gap,
+    Judgement,
+    Lack,
+    Severity,
+    Verdict,
+)
 from muster_criteria.sku_files.figures import in_base_units
 from muster_criteria.sku_files.model import Sku
 from muster_criteria.sku_files.skus import load_sku
@@ -36,6 +47,9 @@ from muster_criteria.sku_files.skus import load_sku
 log = logging.getLogger(__name__)
 
 STAGE = CLUSTER_STAGES[0]
+
+PAIRS_MAX = 200
+"""Pairs of a round, at most: more than the largest block has."""
 
 PORTS = range(20000, 30000)
 """Ports for the rendezvous, below Linux's ephemeral ports (ip_local_port_range begins at 32768)."""
@@ -59,6 +73,7 @@ def _claim(key: RunKey, params: Mapping[str, Any], try_number: int, login: str) 
         raise MusterError(f"a block is at least two nodes, each named once, not {', '.join(names) or 'none'}")
     nodes = [claims.testable(name, level) for name in names]
     _check_nodes(nodes)
+    fabric = _fabric(nodes, level)
     for sentence in _differences(names):
         log.warning("before the block trains: %s", sentence)
     with claims.leased(names, key):
@@ -67,18 +82,32 @@ def _claim(key: RunKey, params: Mapping[str, Any], try_number: int, login: str) 
             store.runs.begin(key, name, level, reason, force, started_by=login, required_stages=CLUSTER_STAGES)
         for name in names:
             store.runs.begin_stage(key, STAGE, node=name)
+        if store.rounds.planned(key) and (between := store.leases.taken_between(key)):
+            log.info("the rounds are made again: another run has held %s since", ", ".join(between))
+            store.rounds.forget(key)
     # Each try has its own port and secret, so that processes left over from an earlier try cannot join.
     drawn = int.from_bytes(hashlib.sha256(f"{key.dag_id}/{key.run_id}/{try_number}".encode()).digest()[:8], "big")
-    master = nodes[0]
     block = {
+        **fabric,
         "members": names,
-        "master_addr": str(master.labels.get(ADDRESS_LABEL) or master.host),
-        "master_port": PORTS[drawn % len(PORTS)],
+        "master_addr": rounds.address_of(nodes[0]),
+        "master_port": PORTS[drawn % (len(PORTS) - PAIRS_MAX)],
+        # One for each pair of a round, beside the rendezvous.
+        "pair_port": PORTS[drawn % (len(PORTS) - PAIRS_MAX) + 1],
         "session": secrets.token_hex(16),
         "seed": drawn & 0x7FFFFFFF,
     }
     store.attempts.keep_block(key, block)
     return names
+
+
+def _fabric(nodes: Sequence[Node], level: str) -> dict[str, Any]:
+    """What the rounds of pairs need to know, {} where the programme has none. Raises MusterError, BadSettings."""
+    skus = [load_sku(node.sku, settings().sku_folders) for node in nodes]
+    if not has_rounds(skus[0].block, level):
+        return {}
+    fabric = rounds.fabric_of(nodes, skus)
+    return {**fabric, "pairs": rounds.pair_settings(skus[0].block, level, skus, fabric)}
 
 
 def _check_nodes(nodes: Sequence[Node]) -> None:
@@ -108,8 +137,16 @@ def judge(key: RunKey) -> None:
     from muster_criteria.cluster.judge import MemberResult, judge_block
     from muster_criteria.stage.findings import evidence_finding
 
-    members, unable = _members(key), faults.of_run(key)
-    collected = {name: _collected(key, name, unable.get(name, "")) for name in members}
+    block_of, unable = store.attempts.block_of(key), faults.of_run(key)
+    left_out = {str(name): str(why) for name, why in block_of.get("untested", {}).items()}
+    for name, why in left_out.items():
+        store.runs.finish(key, Verdict.SKIPPED, f"cluster validation: {why}", node=name)
+    members = [name for name in rounds.members_of(key) if name not in left_out]
+    lost, pairs = rounds.left_out(store.rounds.sides(key)).lost, rounds.evidence_of(key)
+    if len(members) < 2:
+        _judge_alone(key, members, lost, pairs)
+        return
+    collected = {name: _collected(key, name, unable.get(name, ""), lost.get(name, "")) for name in members}
     skus = {name: load_sku(store.nodes.get(name).sku, settings().sku_folders) for name in members}
     mixed = [
         evidence_finding(Evidence(
@@ -121,15 +158,22 @@ def judge(key: RunKey) -> None:
     runs = {name: store.runs.get(key, node=name) for name in members}
     results = [
         MemberResult(
-            name, member.result, member.why_missing, devices=_gpus(skus[name]), known=(*member.evidence, *mixed),
-            level=runs[name].level, sku=skus[name].name, sku_version=skus[name].revision, peaks=_peaks(skus[name]),
+            name, member.result, member.why_missing, devices=rounds.gpus_of(skus[name]),
+            known=(*member.evidence, *pairs.get(name, ()), *mixed), level=runs[name].level, sku=skus[name].name,
+            sku_version=skus[name].revision, peaks=_peaks(skus[name]),
         )
         for name, member in collected.items()
     ]  # fmt: skip
     # A programme of this name is one for all SKUs of the fleet.
-    block = judge_block(results, skus[members[0]].block)
-    for note in block.notes:
+    block = judge_block(results, skus[members[0]].block, rounds.rounds_of(key, block_of))
+    store.rounds.keep_parts(key, block.fabric.parts)
+    store.attempts.keep_block(
+        key, {**block_of, "fabric_notes": [*block.fabric.notes, *(f"{name}: {why}" for name, why in left_out.items())]}
+    )
+    for note in (*block.notes, *block.fabric.notes):
         log.warning("%s", note)
+    for part in block.fabric.parts:
+        log.warning("%s (%s): %s", part.title, "confirmed" if part.confirmed else "suspected", part.observed)
     for name, judged in block.members.items():
         member = collected[name]
         judgement = dataclasses.replace(judged, simulated=judged.simulated or runs[name].simulated)
@@ -145,14 +189,21 @@ def judge(key: RunKey) -> None:
         log.info("%s: %s: %s (%s)", name, stored.verdict, stored.reason, closed.state_after)
 
 
-def _members(key: RunKey) -> list[str]:
-    """The members by rank."""
-    return [run.node for run in reversed(store.runs.find(run=(key.dag_id, key.run_id)))]
-
-
-def _gpus(sku: Sku) -> int | None:
-    counted = sku.devices.get("gpu")
-    return counted if isinstance(counted, int) and counted > 0 else None
+def _judge_alone(
+    key: RunKey, members: Sequence[str], lost: Mapping[str, str], evidence: Mapping[str, Sequence[Finding]]
+) -> None:
+    """Record a member that was lost with nobody left to be judged by."""
+    for name in members:
+        run, found = store.runs.get(key, node=name), tuple(evidence.get(name, ()))
+        why = lost.get(name, "no other member is left")
+        judgement = Judgement(
+            stage=STAGE, level=run.level, verdict=Verdict.FAIL if found else Verdict.INCONCLUSIVE,
+            reason=found[0].summary if found else why, coverage=Coverage(1, 0, 0, (Gap(Lack.LOST, why),)),
+            findings=found, observations=(), simulated=run.simulated, sku=run.sku,
+            sku_version=load_sku(run.sku, settings().sku_folders).revision,
+        )  # fmt: skip
+        stored = store.stages.record(key, None, judgement, None, None, 1, node=name).judgement
+        store.runs.finish(key, stored.verdict, f"cluster validation: {stored.reason}", node=name)
 
 
 def _peaks(sku: Sku) -> dict[str, tuple[float, str]]:
@@ -181,13 +232,13 @@ class _Collected:
     fault: str = ""
 
 
-def _collected(key: RunKey, name: str, fault: str) -> _Collected:
+def _collected(key: RunKey, name: str, fault: str, lost: str) -> _Collected:
     from muster_criteria.measured import parse_result
 
     kept = store.raw.stage_bytes(key, STAGE, node=name)
     before = store.reporting.judgements(key, node=name).get(STAGE)
     if kept is None or before is None:
-        why = f"a fault of the controller: {fault}" if fault else "its task ended before it returned a result"
+        why = f"a fault of the controller: {fault}" if fault else lost or "its task ended before it returned a result"
         return _Collected(why_missing=why, fault=fault)
     # Without its waivers: the records apply those that are valid now to the new verdict.
     evidence = tuple(dataclasses.replace(each, waived="") for each in before.findings if each.metric == "evidence")
@@ -266,14 +317,15 @@ def report(key: RunKey) -> dict[str, str]:
     from muster.reporting import mailing, run_note
 
     run_note.annotate(key)
-    return {name: mailing.send_report(key, node=name) for name in _members(key)}
+    fabric = store.rounds.fabric(key)
+    return {name: mailing.send_report(key, node=name, fabric=fabric) for name in rounds.members_of(key)}
 
 
 def release(key: RunKey) -> list[str]:
     """Stop this run's jobs on the block's nodes and release the nodes."""
-    for name in _members(key):
+    for name in rounds.members_of(key):
         try:
-            remote.stop_leftovers(key, [STAGE], logins.connect, node=name)
+            remote.stop_leftovers(key, [STAGE, *ROUND_STAGES], logins.connect, node=name)
         except MusterError as error:
             # The node itself stops the job at its deadline, or when a newer run starts one.
             log.warning("the job of this run on %s may still be running: %s", name, error)

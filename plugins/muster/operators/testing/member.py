@@ -118,8 +118,8 @@ class MusterMemberOperator(RemoteJobOperator):
             except MusterError as error:
                 self.log.warning("%s was lost to the block, and its job cannot be stopped: %s", name, error)
 
-    def _finish(self, context: Context, attempt: Attempt, judgement: Judgement, job_end: str) -> Any:
+    def _finish(self, context: Context, attempt: Attempt, recorded: Judgement, job_end: str) -> Any:
         """Fails the task if the member did not complete; the block's judge decides the verdict."""
         if job_end == "completed":
             return {"member": self.member, "end": job_end}
-        raise AirflowFailException(f"{self.member} did not take part: {judgement.reason}")
+        raise AirflowFailException(f"{self.member} did not take part: {recorded.reason}")

@@ -154,8 +154,8 @@ class RemoteJobOperator(BaseOperator):
     def _after(self, attempt: Attempt, result: StageResult | None) -> None:
         """Called after the attempt is recorded."""
 
-    def _finish(self, context: Context, attempt: Attempt, judgement: Judgement, job_end: str) -> Any:
-        """End the task according to the recorded judgement. ``job_end``: ``StageResult.end``, "" without a result."""
+    def _finish(self, context: Context, attempt: Attempt, recorded: Any, job_end: str) -> Any:
+        """End the task according to what was recorded. ``job_end``: ``StageResult.end``, "" without a result."""
         raise NotImplementedError
 
     def _is_last(self, context: Context) -> bool:
@@ -217,7 +217,7 @@ class RemoteJobOperator(BaseOperator):
             judgement, job_end = self._record(attempt, found)
         return self._finish(context, attempt, judgement, job_end)
 
-    def _record(self, attempt: Attempt, finished: Finished | None) -> tuple[Judgement, str]:
+    def _record(self, attempt: Attempt, finished: Finished | None) -> tuple[Any, str]:
         """Returns the judgement and ``StageResult.end`` ("" without a result), recorded now unless they are already."""
         if finished is None:
             return self._recorded(attempt)
@@ -241,7 +241,7 @@ class RemoteJobOperator(BaseOperator):
         self._after(attempt, result)
         return judgement, result.end if result else ""
 
-    def _recorded(self, attempt: Attempt) -> tuple[Judgement, str]:
+    def _recorded(self, attempt: Attempt) -> tuple[Any, str]:
         """The recorded judgement of the stage, and ``StageResult.end``."""
         recorded = store.reporting.judgements(attempt.task.key, node=self.member)
         return recorded[self.stage], attempt.recorded_end() or ""

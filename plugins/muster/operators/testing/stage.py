@@ -107,27 +107,27 @@ class MusterStageOperator(RemoteJobOperator):
     def _state(self, end: Ended, judgement: Judgement) -> str:
         return outcome.state_after(end.kind, judgement.verdict, repeat=bool(judgement.repeat))
 
-    def _finish(self, context: Context, attempt: Attempt, judgement: Judgement, job_end: str) -> Any:
+    def _finish(self, context: Context, attempt: Attempt, recorded: Judgement, job_end: str) -> Any:
         # Pushed rather than returned: a failing task returns nothing.
-        context["ti"].xcom_push(key="verdict", value=_summary(judgement))
-        context["verdict"] = str(judgement.verdict)  # type: ignore[typeddict-unknown-key]
-        self.log.info("%s %s: %s", self.stage, judgement.verdict, judgement.reason)
-        for finding in judgement.findings:
+        context["ti"].xcom_push(key="verdict", value=_summary(recorded))
+        context["verdict"] = str(recorded.verdict)  # type: ignore[typeddict-unknown-key]
+        self.log.info("%s %s: %s", self.stage, recorded.verdict, recorded.reason)
+        for finding in recorded.findings:
             self.log.warning("finding (%s): %s", finding.severity, finding.summary)
-        for missing in judgement.coverage.missing:
+        for missing in recorded.coverage.missing:
             self.log.warning("not measured: %s", missing)
         last = self._is_last(context)
-        if judgement.verdict is Verdict.INCONCLUSIVE and not last and not attempt.run.forced:
+        if recorded.verdict is Verdict.INCONCLUSIVE and not last and not attempt.run.forced:
             last = service.preempted(attempt.node.name)  # the node is a user's by now: no further attempt
-        then = outcome.whats_next(judgement.verdict, job_end, last, repeat=bool(judgement.repeat))
+        then = outcome.whats_next(recorded.verdict, job_end, last, repeat=bool(recorded.repeat))
         if then is Next.REPEAT:
             # A repeat is no failure, so it uses up none of Airflow's retries.
-            self.log.info("running again: %s", ", ".join(judgement.repeat))
+            self.log.info("running again: %s", ", ".join(recorded.repeat))
             return self.execute(context)
         if then is Next.FAIL:
-            raise AirflowFailException(f"{judgement.verdict}: {judgement.reason}")
+            raise AirflowFailException(f"{recorded.verdict}: {recorded.reason}")
         if then is Next.RETRY:
-            raise Inconclusive(f"{judgement.verdict}: {judgement.reason}")
+            raise Inconclusive(f"{recorded.verdict}: {recorded.reason}")
         return None
 
 

@@ -14,6 +14,7 @@ from sqlalchemy.orm import Mapped, mapped_column
 
 from muster.model.runs import RunKey
 from muster.store.database import digests as digests  # their tables belong to the same metadata
+from muster.store.database import fabric as fabric
 from muster.store.database import health as health
 from muster.store.database import outgoing as outgoing
 from muster.store.database import risks as risks

@@ -17,14 +17,17 @@ from muster.store.decisions.waivers import machine_of, valid_waivers
 from muster.store.decisions.withdrawals import breaker_now
 from muster.store.output import charts
 from muster.store.testing.runs import to_job
+from muster_criteria.cluster.fabric.found import Fabric
 from muster_criteria.model import Coverage, Finding, Gap, Judgement, Lack, Observation, Verdict
 from muster_reports.model import RunReport, StageReport
 
 
-def run(key: RunKey, *, run_url: str | None = None, node: str = "", attached: bool = True) -> RunReport:
+def run(
+    key: RunKey, *, run_url: str | None = None, node: str = "", attached: bool = True, fabric: Fabric | None = None
+) -> RunReport:
     """Everything a report of the run shows, of ``node`` if it tests several; ``attached``: its JSON too.
 
-    Raises UnknownRun.
+    ``fabric``: of ``store.rounds.fabric``, which all members of a block share. Raises UnknownRun.
     """
     with reading() as session:
         run = access.run_row(session, key, node)
@@ -43,6 +46,7 @@ def run(key: RunKey, *, run_url: str | None = None, node: str = "", attached: bo
             run_url=run_url,
             now=access.now(),
             attached=attached,
+            fabric=fabric,
         )
 
 

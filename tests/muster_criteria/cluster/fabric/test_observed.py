@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from muster_criteria.cluster.fabric.observed import PROBE, Place, Port, matrix, pair_params, round_result
+from muster_criteria.cluster.fabric.observed import PROBE, Place, Port, pair_params, round_result
 from muster_criteria.cluster.fabric.rounds import Kind, Round
 from muster_criteria.measured import Measured
 from muster_node.probe import resolve_params
@@ -91,8 +91,3 @@ def test_what_does_not_belong_is_left_out() -> None:
     ]
     result = round_result(FABRIC, PLAN, {"n0": odd, "n1": [], "n2": [], "n3": []})
     assert np.isnan(result.alone).all()
-
-
-def test_the_matrix_has_what_was_measured() -> None:
-    result = round_result(FABRIC, PLAN, {"n0": rates(10, 20), "n1": rates(9, 21), "n2": None, "n3": []})
-    assert matrix(FABRIC, result, 1) == {("n0", "n1"): 20.0}

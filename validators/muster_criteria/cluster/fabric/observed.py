@@ -45,14 +45,17 @@ def pair_params(
 ) -> dict[str, dict[str, Any]]:
     """Parameters of ``pair_rails`` for each node of a round. The node with the lower index serves.
 
-    ``settings``: further parameters, the same for all (backend, seconds, streams). Raises ValueError for a node that
-    has fewer ports than the topology has rails.
+    ``port``: of the first pair, the others have the next ones, since members may share a host. ``session``: the secret
+    that each pair's own begins with. ``settings``: further parameters, the same for all (backend, seconds, streams).
+    Raises ValueError for a node that has fewer ports than the topology has rails.
     """
-    shared = {**settings, "port": port, "session": session, "variants": plan.variants}
-    if settings.get("backend") == "nccl" and plan.kind is Kind.CONFIRM:
-        shared["crossed"] = True
     found: dict[str, dict[str, Any]] = {}
-    for pair in plan.pairs:
+    for at, pair in enumerate(plan.pairs):
+        shared = {
+            **settings, "port": port + at, "session": f"{session}/{plan.number}/{at}", "variants": plan.variants,
+        }  # fmt: skip
+        if settings.get("backend") == "nccl" and plan.kind is Kind.CONFIRM:
+            shared["crossed"] = True
         names = [topology.nodes[node] for node in pair]
         for own, other, role in ((*names, "serve"), (*names[::-1], "join")):
             found[own] = {
@@ -107,13 +110,3 @@ def round_result(topology: Topology, plan: Round, returned: Mapping[str, Sequenc
 def _variant(row: Measured, variants: int) -> int:
     given = row.labels.get("variant", "0")
     return int(given) if given.isdecimal() and int(given) < variants else 0
-
-
-def matrix(topology: Topology, result: RoundResult, rail: int) -> dict[tuple[str, str], float]:
-    """(Node, node) → rate of one rail in this round, for a heat map; pairs that were not measured are left out."""
-    best = np.fmax.reduce(result.alone, axis=2)[:, rail]
-    return {
-        (topology.nodes[a], topology.nodes[b]): float(rate)
-        for (a, b), rate in zip(result.round.pairs, best, strict=True)
-        if not np.isnan(rate)
-    }

@@ -10,6 +10,7 @@ from __future__ import annotations
 import dataclasses
 import functools
 from collections.abc import Hashable, Mapping, Sequence
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -78,6 +79,12 @@ class Topology:
     def paths(self) -> bool:
         """Whether paths between leaves can be told apart at all."""
         return self.known and len(self.leaves) > 1
+
+
+def from_records(kept: Mapping[str, Any]) -> Topology:
+    """The topology of which ``kept`` is ``dataclasses.asdict``, after JSON."""
+    fields: dict[str, Any] = {name: tuple(each) if isinstance(each, list) else each for name, each in kept.items()}
+    return Topology(**fields)
 
 
 def unknown(nodes: Sequence[str], rails: Sequence[str]) -> Topology:

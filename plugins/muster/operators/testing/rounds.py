@@ -1,0 +1,263 @@
+"""The rounds of pairs of a block: what the block knows of its fabric, the next round, and who is still in it.
+
+Each is a plain function of run ids; the DAG file makes tasks of them. What crosses to numpy is imported when it is
+needed, since DAG files are parsed all the time.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import logging
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from airflow.sdk.exceptions import AirflowFailException
+
+from muster import store
+from muster.errors import BadSettings, MusterError
+from muster.model.names import ADDRESS_LABEL
+from muster.model.nodes import Node
+from muster.model.rounds import Outcome, PlannedRound, Side
+from muster.model.runs import RunKey
+from muster.settings import settings
+from muster_criteria.cluster.plan import PAIRS
+from muster_criteria.model import Evidence, Finding
+from muster_criteria.sku_files.model import BlockProgramme, Sku
+
+if TYPE_CHECKING:
+    from muster_criteria.cluster.fabric.observed import Place
+    from muster_criteria.cluster.fabric.rounds import Round, RoundResult
+    from muster_criteria.cluster.fabric.topology import Topology
+    from muster_criteria.cluster.fabric.verdict import Rounds
+
+log = logging.getLogger(__name__)
+
+TOPOLOGY_BYTES_MAX = 50_000_000
+
+
+def fabric_of(nodes: Sequence[Node], skus: Sequence[Sku]) -> dict[str, Any]:
+    """What a block's nodes are known to be connected by, as JSON: its topology, and each member's place.
+
+    Raises MusterError with one sentence for labels or a topology file that contradict each other or the SKU.
+    """
+    from muster_criteria.cluster.fabric.places import Member, places_of, topology_of
+    from muster_criteria.cluster.fabric.topology import BadTopology
+
+    members = [
+        Member(node.name, address_of(node), node.labels, gpus_of(sku)) for node, sku in zip(nodes, skus, strict=True)
+    ]
+    try:
+        rails, places = places_of(members)
+        topology = topology_of(members, rails, _topology_files())
+    except BadTopology as error:
+        raise MusterError(str(error)) from error
+    return {
+        "topology": dataclasses.asdict(topology),
+        "places": {name: dataclasses.asdict(place) for name, place in places.items()},
+    }
+
+
+def address_of(node: Node) -> str:
+    """Where other nodes reach this one."""
+    return str(node.labels.get(ADDRESS_LABEL) or node.host)
+
+
+def gpus_of(sku: Sku) -> int | None:
+    """How many GPUs the SKU counts, None if it counts none."""
+    counted = sku.devices.get("gpu")
+    return counted if isinstance(counted, int) and counted > 0 else None
+
+
+def _topology_files() -> dict[str, str]:
+    """The files that MUSTER_TOPOLOGY names, by name. Raises BadSettings for one that cannot be read."""
+    path = settings().topology
+    if path is None:
+        return {}
+    try:
+        files = sorted(path.glob("*.lldp")) if path.is_dir() else [path]
+        if not files:
+            raise BadSettings(f"MUSTER_TOPOLOGY={path} is a folder without a file NODE.lldp: write one for each node")
+        return {file.name: _read(file) for file in files}
+    except (OSError, UnicodeDecodeError) as error:
+        raise BadSettings(f"MUSTER_TOPOLOGY={path} cannot be read: {error}") from error
+
+
+def _read(file: Path) -> str:
+    if file.stat().st_size > TOPOLOGY_BYTES_MAX:
+        raise BadSettings(f"{file} is larger than {TOPOLOGY_BYTES_MAX // 1_000_000} MB: it is no topology file")
+    return file.read_text(encoding="utf-8")
+
+
+def next_round(key: RunKey) -> list[dict[str, str]]:
+    """Plan the next round, or the rest of one that was interrupted. Returns the operator's arguments for each side.
+
+    Empty when nothing is left to find out: the block has no rounds, all suspects are decided, or too few nodes are
+    left. Partners are next to each other, so that they start at about the same time.
+    """
+    from muster_criteria.cluster.fabric.planner import next_round as planner
+    from muster_criteria.cluster.fabric.topology import from_records
+
+    block = store.attempts.block_of(key)
+    if "topology" not in block:
+        return []
+    planned, sides = store.rounds.planned(key), store.rounds.sides(key)
+    if planned and (rest := _unfinished(planned[-1], sides.get(planned[-1].number, {}))):
+        return _arguments(planned[-1], rest)
+    topology, gone = from_records(block["topology"]), left_out(sides)
+    results = [_result(topology, each, sides.get(each.number, {})) for each in planned]
+    plan = planner(topology, results, block["seed"], variants=int(block["pairs"].get("variants", 1)))
+    if plan is None:
+        return []
+    chosen = _by_names(topology, plan, gone)
+    store.rounds.plan(key, chosen)
+    log.info("round %d (%s): %d pairs", chosen.number, chosen.kind, len(chosen.pairs))
+    return _arguments(chosen, chosen.pairs)
+
+
+def _unfinished(planned: PlannedRound, sides: Mapping[str, Side]) -> list[tuple[str, str]]:
+    """Pairs of which no side is known: their tasks were killed, or cleared. A pair of which one is known is over."""
+    return [pair for pair in planned.pairs if not any(node in sides for node in pair)]
+
+
+def _arguments(planned: PlannedRound, pairs: Sequence[tuple[str, str]]) -> list[dict[str, str]]:
+    return [
+        {"member": node, "pair": f"round {planned.number}: {a}–{b}, on {node}"} for a, b in pairs for node in (a, b)
+    ]
+
+
+def _by_names(topology: Topology, plan: Round, gone: LeftOut) -> PlannedRound:
+    """The round without the pairs of nodes that are gone."""
+    pairs = [(topology.nodes[a], topology.nodes[b]) for a, b in plan.pairs]
+    kept = [not (a in gone or b in gone) for a, b in pairs]
+    references = sum(kept[len(kept) - plan.references :]) if plan.references else 0
+    return PlannedRound(
+        plan.number, str(plan.kind), tuple(pair for pair, stays in zip(pairs, kept, strict=True) if stays),
+        plan.variants, references,
+    )  # fmt: skip
+
+
+@dataclasses.dataclass(frozen=True)
+class LeftOut:
+    """{node: why} of those that are in no later round. ``prevented``: their scheduler took them, or the controller
+    could not do its part; ``lost``: they returned nothing in two rounds running."""
+
+    prevented: dict[str, str]
+    lost: dict[str, str]
+
+    def __contains__(self, node: str) -> bool:
+        return node in self.prevented or node in self.lost
+
+
+def left_out(sides: Mapping[int, Mapping[str, Side]]) -> LeftOut:
+    """Who is out after these rounds."""
+    gone, silent = LeftOut({}, {}), set[str]()
+    for number in sorted(sides):
+        for node, side in sides[number].items():
+            if side.outcome is Outcome.UNMEASURED:
+                gone.prevented[node] = f"left out after round {number}: {side.why}"
+            elif side.outcome is Outcome.SILENT and node in silent:
+                gone.lost[node] = f"it returned nothing in two rounds, the last time in round {number}: {side.why}"
+            (silent.add if side.outcome is Outcome.SILENT else silent.discard)(node)
+    return gone
+
+
+def rounds_of(key: RunKey, block: Mapping[str, Any]) -> Rounds | None:
+    """What the rounds of a run measured; None for a block without rounds."""
+    from muster_criteria.cluster.fabric.topology import from_records
+    from muster_criteria.cluster.fabric.verdict import Rounds
+
+    if "topology" not in block:
+        return None
+    topology, sides = from_records(block["topology"]), store.rounds.sides(key)
+    results = [_result(topology, each, sides.get(each.number, {})) for each in store.rounds.planned(key)]
+    why = {name: side.why for number in sorted(sides) for name, side in sides[number].items() if side.why}
+    return Rounds(topology, places_in(block), tuple(results), why)
+
+
+def evidence_of(key: RunKey) -> dict[str, list[Finding]]:
+    """{node: findings} of what the controller itself established in the rounds, such as a reboot."""
+    from muster_criteria.stage.findings import evidence_finding
+
+    found: dict[str, list[Finding]] = {}
+    for by_node in store.rounds.sides(key).values():
+        for name, side in by_node.items():
+            found.setdefault(name, []).extend(evidence_finding(Evidence(*each)) for each in side.evidence)
+    return found
+
+
+def _result(topology: Topology, planned: PlannedRound, sides: Mapping[str, Side]) -> RoundResult:
+    """The cells of a round. A pair that the controller or a scheduler prevented is none of the round's."""
+    from muster_criteria.cluster.fabric.observed import round_result
+    from muster_criteria.cluster.fabric.rounds import Kind, Round
+
+    def counts(pair: tuple[str, str]) -> bool:
+        return all(node in sides and sides[node].outcome is not Outcome.UNMEASURED for node in pair)
+
+    kept = [counts(pair) for pair in planned.pairs]
+    references = sum(kept[len(kept) - planned.references :]) if planned.references else 0
+    at = topology.index
+    pairs = tuple((at[a], at[b]) for (a, b), stays in zip(planned.pairs, kept, strict=True) if stays)
+    returned = {name: side.figures if side.outcome is Outcome.MEASURED else None for name, side in sides.items()}
+    return round_result(
+        topology, Round(planned.number, Kind(planned.kind), pairs, planned.variants, references), returned
+    )
+
+
+def members_left(key: RunKey) -> list[str]:
+    """Who runs the collectives and the training: all but those that were left out. Keeps how these meet.
+
+    Raises AirflowFailException if fewer than two are left.
+    """
+    block, members = store.attempts.block_of(key), members_of(key)
+    gone = left_out(store.rounds.sides(key))
+    left = [name for name in members if name not in gone]
+    reasons = [f"{name}: {why}" for name, why in (*gone.prevented.items(), *gone.lost.items())]
+    for reason in reasons:
+        log.warning("%s", reason)
+    untested = dict(gone.prevented)
+    if len(left) < 2:
+        untested |= dict.fromkeys(left, f"no member of the block was left to train with ({'; '.join(reasons)})")
+        store.attempts.keep_block(key, {**block, "untested": untested})
+        raise AirflowFailException(f"fewer than two members are left: {'; '.join(reasons)}")
+    master = address_of(store.nodes.get(left[0]))
+    store.attempts.keep_block(key, {**block, "members": left, "master_addr": master, "untested": untested})
+    return left
+
+
+def members_of(key: RunKey) -> list[str]:
+    """All members by rank."""
+    return [run.node for run in reversed(store.runs.find(run=(key.dag_id, key.run_id)))]
+
+
+def pair_settings(block: BlockProgramme, level: str, skus: Sequence[Sku], fabric: Mapping[str, Any]) -> dict[str, Any]:
+    """The parameters of all pairs. RDMA needs a device for each rail, and NCCL GPUs; else TCP takes their place."""
+    given = {name: value for name, value in block.probes[PAIRS].params_at(level).items() if value is not None}
+    devices = all(port["device"] for place in fabric["places"].values() for port in place["ports"])
+    if not devices or (given.get("backend") == "nccl" and not all(sku.devices.get("gpu") for sku in skus)):
+        given["backend"] = "tcp"
+    return given
+
+
+def params_of(key: RunKey, block: Mapping[str, Any], member: str) -> dict[str, Any]:
+    """The parameters of one side of a pair in the latest round."""
+    from muster_criteria.cluster.fabric.observed import pair_params
+    from muster_criteria.cluster.fabric.rounds import Kind, Round
+    from muster_criteria.cluster.fabric.topology import from_records
+
+    topology, planned = from_records(block["topology"]), store.rounds.planned(key)[-1]
+    pairs = tuple((topology.index[a], topology.index[b]) for a, b in planned.pairs)
+    plan = Round(planned.number, Kind(planned.kind), pairs, planned.variants, planned.references)
+    return pair_params(
+        topology, plan, places_in(block), port=block["pair_port"], session=block["session"], settings=block["pairs"]
+    )[member]
+
+
+def places_in(block: Mapping[str, Any]) -> dict[str, Place]:
+    """The places of a block's records."""
+    from muster_criteria.cluster.fabric.observed import Place, Port
+
+    return {
+        name: Place(place["address"], tuple(Port(**port) for port in place["ports"]))
+        for name, place in block["places"].items()
+    }

@@ -1,0 +1,73 @@
+"""Tables of the rounds of pairs of a block. Internal to ``muster.store``, as ``models``."""
+
+from __future__ import annotations
+
+import datetime
+from typing import Any
+
+from sqlalchemy import ForeignKey, UniqueConstraint
+from sqlalchemy.orm import Mapped, mapped_column
+
+from muster.store.database.base import Base, BigId
+
+
+class RoundRow(Base):
+    """One round of pairs of a block, as it was planned. ``run``: of the block's first member.
+
+    ``pairs``: names, two each; ``beside``: how many of the last are of good nodes, for the others to be compared with.
+    """
+
+    __tablename__ = "rounds"
+    __table_args__ = (UniqueConstraint("run", "number"),)
+
+    id: Mapped[int] = mapped_column(BigId, primary_key=True)
+    run: Mapped[int] = mapped_column(ForeignKey("runs.id", ondelete="CASCADE"))
+    number: Mapped[int]
+    kind: Mapped[str]
+    pairs: Mapped[list[Any]]
+    variants: Mapped[int]
+    beside: Mapped[int]
+    planned_at: Mapped[datetime.datetime]
+
+
+class RoundSideRow(Base):
+    """What one node returned of its pair in a round. ``run``: the node's own.
+
+    ``outcome``: "measured"; "silent": it returned nothing; "unmeasured": a fault of the controller, or its scheduler
+    took the node; ``why``: the reason. ``figures``: as ``muster_criteria.measured.Measured``. ``evidence``: kinds and
+    sentences of what the controller itself established.
+    """
+
+    __tablename__ = "round_sides"
+    __table_args__ = (UniqueConstraint("run", "number"),)
+
+    id: Mapped[int] = mapped_column(BigId, primary_key=True)
+    run: Mapped[int] = mapped_column(ForeignKey("runs.id", ondelete="CASCADE"))
+    number: Mapped[int]
+    outcome: Mapped[str]
+    why: Mapped[str]
+    figures: Mapped[list[Any]]
+    evidence: Mapped[list[Any]]
+    recorded_at: Mapped[datetime.datetime]
+
+
+class FabricPartRow(Base):
+    """A part that the rounds of a block hold something against. ``run``: of the block's first member.
+
+    The fields are those of ``muster_criteria.cluster.fabric.found.FaultyPart``.
+    """
+
+    __tablename__ = "fabric_parts"
+
+    id: Mapped[int] = mapped_column(BigId, primary_key=True)
+    run: Mapped[int] = mapped_column(ForeignKey("runs.id", ondelete="CASCADE"), index=True)
+    kind: Mapped[str]
+    symptom: Mapped[str]
+    place: Mapped[str]
+    rail: Mapped[str]
+    node: Mapped[str]
+    share: Mapped[float]
+    rounds: Mapped[list[Any]]
+    partners: Mapped[list[Any]]
+    touches: Mapped[list[Any]]
+    confirmed: Mapped[bool]

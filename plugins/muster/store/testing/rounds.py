@@ -1,0 +1,137 @@
+"""The rounds of pairs of a block: as planned, what each node returned, and the parts that were found."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Iterable
+
+from sqlalchemy import delete, select
+from sqlalchemy.orm import Session
+
+from muster.errors import UnknownRun
+from muster.model.rounds import Outcome, PlannedRound, Side
+from muster.model.runs import RunKey
+from muster.store.database import access
+from muster.store.database.engine import reading, writing
+from muster.store.database.fabric import FabricPartRow, RoundRow, RoundSideRow
+from muster.store.database.models import RunRow
+from muster_criteria.cluster.fabric.found import Fabric, FaultyPart
+from muster_criteria.cluster.fabric.parts import PartKind, Symptom
+from muster_criteria.measured import Measured
+
+
+def plan(key: RunKey, planned: PlannedRound) -> None:
+    """Keep a round before it runs; one of this number that is kept already stays. Raises UnknownRun."""
+    with writing() as session:
+        run = _first(session, key)
+        if session.scalar(select(RoundRow).where(RoundRow.run == run.id, RoundRow.number == planned.number)) is None:
+            session.add(RoundRow(
+                run=run.id, number=planned.number, kind=planned.kind, pairs=[list(pair) for pair in planned.pairs],
+                variants=planned.variants, beside=planned.references, planned_at=access.now(),
+            ))  # fmt: skip
+
+
+def planned(key: RunKey) -> list[PlannedRound]:
+    """The rounds of a block so far, in order. Raises UnknownRun."""
+    with reading() as session:
+        query = select(RoundRow).where(RoundRow.run == _first(session, key).id).order_by(RoundRow.number)
+        return [
+            PlannedRound(row.number, row.kind, tuple((a, b) for a, b in row.pairs), row.variants, row.beside)
+            for row in session.scalars(query)
+        ]
+
+
+def record(key: RunKey, number: int, side: Side) -> None:
+    """Keep what one node returned; what it measured is never superseded by nothing. Raises UnknownRun."""
+    with writing() as session:
+        run = access.run_row(session, key, side.node)
+        row = session.scalar(select(RoundSideRow).where(RoundSideRow.run == run.id, RoundSideRow.number == number))
+        if row is None:
+            row = RoundSideRow(run=run.id, number=number)
+            session.add(row)
+        elif row.outcome == Outcome.MEASURED:
+            return
+        row.outcome, row.why, row.recorded_at = side.outcome, side.why, access.now()
+        row.figures = [each.model_dump(mode="json") for each in side.figures]
+        row.evidence = [list(each) for each in side.evidence]
+
+
+def sides(key: RunKey, number: int | None = None) -> dict[int, dict[str, Side]]:
+    """By round, what each node returned; of one round, if ``number`` is given."""
+    query = select(RoundSideRow, RunRow.node).join(RunRow, RoundSideRow.run == RunRow.id).order_by(RoundSideRow.id)
+    query = query.where(RunRow.dag_id == key.dag_id, RunRow.run_id == key.run_id)
+    if number is not None:
+        query = query.where(RoundSideRow.number == number)
+    found: dict[int, dict[str, Side]] = {}
+    with reading() as session:
+        for row, node in session.execute(query):
+            figures = tuple(Measured.model_validate(each) for each in row.figures)
+            evidence = tuple((kind, sentence) for kind, sentence in row.evidence)
+            found.setdefault(row.number, {})[node] = Side(node, Outcome(row.outcome), row.why, figures, evidence)
+    return found
+
+
+def forget(key: RunKey) -> None:
+    """Forget the rounds of a run, since its nodes were not its own in between."""
+    runs = select(RunRow.id).where(RunRow.dag_id == key.dag_id, RunRow.run_id == key.run_id)
+    with writing() as session:
+        for table in (RoundSideRow, RoundRow, FabricPartRow):
+            session.execute(delete(table).where(table.run.in_(runs)))
+
+
+def keep_parts(key: RunKey, found: Iterable[FaultyPart]) -> None:
+    """Keep the parts that the rounds found, in place of those of an earlier judgement. Raises UnknownRun."""
+    with writing() as session:
+        run = _first(session, key)
+        session.execute(delete(FabricPartRow).where(FabricPartRow.run == run.id))
+        for part in found:
+            values = {
+                name: list(value) if isinstance(value, tuple) else value
+                for name, value in dataclasses.asdict(part).items()
+            }
+            session.add(FabricPartRow(run=run.id, place=values.pop("where"), **values))
+
+
+def parts(key: RunKey) -> list[FaultyPart]:
+    """The parts that were found. Raises UnknownRun."""
+    with reading() as session:
+        query = select(FabricPartRow).where(FabricPartRow.run == _first(session, key).id).order_by(FabricPartRow.id)
+        return [
+            FaultyPart(
+                PartKind(row.kind), Symptom(row.symptom), row.place, row.rail, row.node, row.share, tuple(row.rounds),
+                tuple(row.partners), tuple(row.touches), row.confirmed,
+            )
+            for row in session.scalars(query)
+        ]  # fmt: skip
+
+
+def fabric(key: RunKey) -> Fabric | None:
+    """What a report shows of the run's rounds; None for a run without any."""
+    with reading() as session:
+        query = select(RunRow).where(RunRow.dag_id == key.dag_id, RunRow.run_id == key.run_id).order_by(RunRow.id)
+        row = session.scalar(query.limit(1))
+        block = dict(row.block) if row is not None else {}
+    if "topology" not in block or not (made := planned(key)):
+        return None
+    # numpy, which DAG files that import this module do without.
+    from muster_criteria.cluster.fabric.matrix import matrices
+    from muster_criteria.cluster.fabric.topology import from_records
+
+    known = sides(key)
+    returned = [
+        {
+            name: side.figures if side.outcome is Outcome.MEASURED else None
+            for name, side in known.get(each.number, {}).items()
+        }
+        for each in made
+    ]
+    topology = from_records(block["topology"])
+    return Fabric(len(made), tuple(parts(key)), tuple(block.get("fabric_notes", ())), matrices(topology, returned))
+
+
+def _first(session: Session, key: RunKey) -> RunRow:
+    query = select(RunRow).where(RunRow.dag_id == key.dag_id, RunRow.run_id == key.run_id).order_by(RunRow.id)
+    row = session.scalar(query.limit(1))
+    if row is None:
+        raise UnknownRun(f"no run {key.run_id!r} of {key.dag_id} is recorded; see `muster runs list`")
+    return row

@@ -1,0 +1,66 @@
+"""Sender × receiver of one rail as geometry for inline SVG. Pure."""
+
+from __future__ import annotations
+
+import dataclasses
+
+from muster_criteria.cluster.fabric.found import Fabric, RailMatrix
+from muster_criteria.words import number
+
+SIDE = 480
+"""Width and height of a map in its own units; the page scales it."""
+LOW = 0.9
+"""A cell below this share of the usual rate is drawn as out of limits (``muster_criteria.cluster.fabric.levels``)."""
+NAMED_MAX = 24
+"""With more nodes the rows have no names; a cell's title has them."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Square:
+    """One measured cell: where it is, its class in the style sheet, and its words."""
+
+    x: float
+    y: float
+    css: str
+    title: str
+
+
+@dataclasses.dataclass(frozen=True)
+class HeatMap:
+    """One rail. ``size``: of a cell. ``names``: of rows and columns with their middle, empty where there are too many.
+
+    ``low``: how many cells are drawn as low.
+    """
+
+    rail: str
+    size: float
+    squares: tuple[Square, ...]
+    names: tuple[tuple[str, float], ...]
+    nodes: int
+    low: int
+
+
+def of(fabric: Fabric) -> tuple[HeatMap, ...]:
+    """The map of each rail, those with the most low cells first."""
+    return tuple(sorted(map(_map, fabric.matrices), key=lambda each: (-each.low, each.rail)))
+
+
+def _map(matrix: RailMatrix) -> HeatMap:
+    at = {name: place for place, name in enumerate(matrix.nodes)}
+    size = SIDE / max(1, len(matrix.nodes))
+    squares = tuple(
+        Square(
+            round(at[cell.receiver] * size, 2), round(at[cell.sender] * size, 2), _shade(cell.share, cell.wrong),
+            f"{cell.sender} → {cell.receiver}: {number(cell.rate)} Gb/s, {100 * cell.share:.0f} % of the usual"
+            f"{', wrong bytes' if cell.wrong else ''}",
+        )
+        for cell in matrix.cells
+    )  # fmt: skip
+    names = tuple((name, round((place + 0.5) * size, 2)) for name, place in at.items()) if len(at) <= NAMED_MAX else ()
+    return HeatMap(matrix.rail, round(size, 3), squares, names, len(at), sum(each.css == "bad" for each in squares))
+
+
+def _shade(share: float, wrong: bool) -> str:
+    if wrong or share < LOW:
+        return "bad"
+    return "shade2" if share < 0.95 else "shade3" if share < 1.05 else "shade5"

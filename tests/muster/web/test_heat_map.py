@@ -1,0 +1,82 @@
+"""The heat map of a rail as geometry: a square a cell, low ones marked, names where there is room."""
+
+from __future__ import annotations
+
+import dataclasses
+
+from fastapi.testclient import TestClient
+
+from muster import store
+from muster.model.rounds import Outcome, PlannedRound, Side
+from muster.model.runs import RunKey
+from muster.web import heat_map
+from muster_criteria.cluster.fabric.topology import unknown
+from muster_criteria.measured import Measured
+from muster_criteria.model import Verdict
+from tests.muster import fleet
+from tests.muster.web.conftest import page
+from tests.muster_reports.fabrics import fabric
+
+PATH = "/run?dag_id=cluster_qualification&run_id=block"
+
+
+def test_every_cell_is_a_square_within_the_map_and_its_title_names_both_ends() -> None:
+    found = fabric(8, 2)
+    for each in heat_map.of(found):
+        (matrix,) = (one for one in found.matrices if one.rail == each.rail)
+        assert len(each.squares) == len(matrix.cells)
+        assert len({(square.x, square.y) for square in each.squares}) == len(matrix.cells)
+        for square, cell in zip(each.squares, matrix.cells, strict=True):
+            assert 0 <= square.x < heat_map.SIDE
+            assert 0 <= square.y < heat_map.SIDE
+            assert cell.sender in square.title
+            assert (square.css == "bad") == (cell.wrong or cell.share < heat_map.LOW)
+
+
+def test_rails_with_low_cells_come_first() -> None:
+    maps = heat_map.of(fabric(8, 4))
+    assert {maps[0].rail, maps[1].rail} == {"r0", "r1"}
+    assert [each.low > 0 for each in maps] == [True, True, False, False]
+
+
+def test_names_are_left_out_where_they_would_cover_each_other() -> None:
+    (small,), (large,) = heat_map.of(fabric(8, 1)), heat_map.of(fabric(64, 1))
+    assert [name for name, _ in small.names] == [f"gpu-{at:04d}" for at in range(8)]
+    assert large.names == ()
+
+
+def test_the_page_of_a_block_shows_parts_notes_and_a_map_for_each_rail(client: TestClient) -> None:
+    key, names = RunKey("cluster_qualification", "block"), [f"n{at}" for at in range(8)]
+    for name in names:
+        store.nodes.add(fleet.new_node(name))
+        fleet.qualify(name)
+        lease = store.leases.acquire(name, key)
+        store.runs.begin(key, name, "short", "x", required_stages=["cluster_validation"])
+        fleet.do_stage(lease, "cluster_validation")
+        store.runs.finish(key, Verdict.PASS, f"{name} is well.", node=name)
+    assert "Fabric" not in page(client, PATH), "a block without rounds"
+    topology = dataclasses.asdict(unknown(names, ["r0", "r1"]))
+    store.attempts.keep_block(key, {"topology": topology, "fabric_notes": ["Nothing is known of leaves."]})
+    pairs = tuple(zip(names[::2], names[1::2], strict=True))
+    store.rounds.plan(key, PlannedRound(1, "same_leaf", pairs, 1, 0))
+    for pair in pairs:
+        for own, other in (pair, pair[::-1]):
+            store.rounds.record(key, 1, Side(own, Outcome.MEASURED, "", _figures(own, other)))
+    store.rounds.keep_parts(key, fabric().parts)
+    text = page(client, PATH)
+    assert "uplinks of leaf-2, rail r0" in text
+    assert text.count('<figure class="heat">') == 2
+    assert "n1 → n0: 40 Gb/s" in text
+    assert "Nothing is known of leaves." in text
+    assert text.index("rail r1 <b") < text.index("rail r0 <span"), "the rail with low cells comes first"
+
+
+def _figures(own: str, other: str) -> tuple[Measured, ...]:
+    return tuple(
+        Measured(
+            probe="pair_rails", metric="pair_bandwidth", device=f"nic:{rail}", unit="Gb/s",
+            value=40.0 if rail == "r1" and "n0" in (own, other) else 100.0,
+            labels={"rail": rail, "mode": "alone", "variant": "0", "partner": other},
+        )
+        for rail in ("r0", "r1")
+    )  # fmt: skip

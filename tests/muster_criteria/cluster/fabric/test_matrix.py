@@ -1,0 +1,42 @@
+"""The matrix of a rail: both directions of a pair, the worst of several rounds, nodes by leaf."""
+
+from __future__ import annotations
+
+from muster_criteria.cluster.fabric.matrix import matrices
+from muster_criteria.cluster.fabric.observed import PROBE
+from muster_criteria.cluster.fabric.topology import from_groups
+from muster_criteria.measured import Measured
+
+TOPOLOGY = from_groups({"a": "l1", "b": "l0", "c": "l1", "d": "l0"}, ["r0", "r1"])
+
+
+def rows(partner: str, rate: float, *, rail: str = "r0", wrong: float = 0.0, mode: str = "alone") -> list[Measured]:
+    labels = {"partner": partner, "rail": rail, "mode": mode, "variant": "0"}
+    return [
+        Measured(probe=PROBE, metric=metric, device="nic:r0", unit=unit, value=value, labels=labels)
+        for metric, unit, value in (("pair_bandwidth", "Gb/s", rate), ("pair_wrong_bytes", "count", wrong))
+    ]
+
+
+def test_both_directions_are_cells_of_their_own_and_the_median_is_the_measure() -> None:
+    returned = {"a": rows("b", 100.0), "b": rows("a", 50.0), "c": rows("d", 100.0), "d": rows("c", 100.0)}
+    first, second = matrices(TOPOLOGY, [returned])
+    assert {(each.sender, each.receiver): each.share for each in first.cells} == {
+        ("b", "a"): 1.0, ("a", "b"): 0.5, ("d", "c"): 1.0, ("c", "d"): 1.0,
+    }  # fmt: skip
+    assert (first.nodes, second.cells) == (("b", "d", "a", "c"), ())
+
+
+def test_of_several_rounds_the_worst_is_shown_wrong_bytes_first() -> None:
+    slow = {"a": rows("b", 10.0), "c": rows("d", 100.0), "d": rows("c", 100.0)}
+    wrong = {"a": rows("b", 100.0, wrong=3.0), "c": rows("d", 100.0)}
+    good = {"a": rows("b", 100.0), "c": rows("d", 100.0)}
+    (cell,) = [each for each in matrices(TOPOLOGY, [good, slow, good])[0].cells if each.receiver == "a"]
+    assert (cell.share, cell.wrong) == (0.1, False)
+    (cell,) = [each for each in matrices(TOPOLOGY, [wrong, slow])[0].cells if each.receiver == "a"]
+    assert cell.wrong
+
+
+def test_what_does_not_belong_is_left_out() -> None:
+    odd = [*rows("stranger", 1.0), *rows("b", 1.0, rail="r9"), *rows("b", 1.0, mode="together")]
+    assert all(not each.cells for each in matrices(TOPOLOGY, [{"a": odd, "b": None}]))

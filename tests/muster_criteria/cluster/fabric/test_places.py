@@ -1,0 +1,88 @@
+"""Where members sit: their rails by label, their leaves by label or file, and sentences for what contradicts."""
+
+from __future__ import annotations
+
+import re
+
+import pytest
+
+from muster_criteria.cluster.fabric.observed import Port
+from muster_criteria.cluster.fabric.places import ONLY_RAIL, Member, places_of, topology_of
+from muster_criteria.cluster.fabric.topology import BadTopology
+
+SLURM = "SwitchName=s1 Nodes=n[0-1]\nSwitchName=s2 Nodes=n[2-3]\nSwitchName=top Switches=s[1-2]\n"
+
+
+def members(count: int = 4, gpus: int | None = None, **labels: str) -> list[Member]:
+    return [
+        Member(f"n{at}", f"10.0.0.{at}", {k: v.format(at=at) for k, v in labels.items()}, gpus) for at in range(count)
+    ]
+
+
+def test_nodes_without_labels_have_the_one_rail_by_which_they_are_reached() -> None:
+    rails, places = places_of(members())
+    assert rails == (ONLY_RAIL,)
+    assert places["n2"].ports == (Port("10.0.0.2"),)
+    assert not topology_of(members(), rails).known
+
+
+def test_rails_are_read_from_the_label_whatever_their_order_on_a_node() -> None:
+    given = members(2, rails="r0@10.1.0.{at}/eth0/mlx5_0/4 r1@10.2.0.{at}")
+    swapped = Member("n9", "10.0.0.9", {"rails": "r1@10.2.0.9 r0@10.1.0.9"})
+    rails, places = places_of([*given, swapped])
+    assert rails == ("r0", "r1")
+    assert places["n1"].ports == (Port("10.1.0.1", "eth0", "mlx5_0", 4), Port("10.2.0.1", gpu=1))
+    assert [port.address for port in places["n9"].ports] == ["10.1.0.9", "10.2.0.9"]
+
+
+@pytest.mark.parametrize(
+    ("given", "names"),
+    [
+        (members(2, rails="r0"), "n0"),
+        (members(2, rails="r0@10.1.0.1/a/b/c"), "n0"),
+        (members(2, rails="r0@10.1.0.1/a/b/1/more"), "n0"),
+        (members(2, rails="r0@10.1.0.1 r0@10.1.0.2"), "n0"),
+        ([*members(1, rails="r0@10.1.0.1"), Member("m", "10.0.0.9", {})], "m"),
+        ([*members(1, rails="r0@10.1.0.1"), Member("m", "10.0.0.9", {"rails": "r1@10.1.0.2"})], "m"),
+        (members(2, gpus=1, rails="r0@10.1.0.1 r1@10.1.0.2"), "n0"),
+    ],
+)
+def test_a_label_that_cannot_be_used_is_one_sentence_that_names_the_node(given: list[Member], names: str) -> None:
+    with pytest.raises(BadTopology, match=rf"(^|\b){names}\b"):
+        places_of(given)
+
+
+def test_leaves_come_from_the_file_if_there_is_one() -> None:
+    topology = topology_of(members(), ("r0",), {"topology.conf": SLURM})
+    assert topology.known
+    assert [topology.leaves[leaf] for leaf in topology.leaf_of] == ["s1", "s1", "s2", "s2"]
+    assert topology_of(members(leaf="l{at}"), ("r0",)).leaves == ("l0", "l1", "l2", "l3")
+
+
+def test_each_node_has_its_own_file_of_lldp() -> None:
+    files = {f"n{at}.lldp": f"lldp.eth0.chassis.name=leaf{at // 2}\n" for at in range(4)}
+    assert topology_of(members(), ("eth0",), files).leaves == ("leaf0", "leaf1")
+    del files["n3.lldp"]
+    with pytest.raises(BadTopology, match="n3"):
+        topology_of(members(), ("eth0",), files)
+
+
+@pytest.mark.parametrize(
+    ("given", "says"),
+    [
+        (members(5), "n4 is enrolled"),
+        (members(leaf="s1"), "n2 is on leaf s2 by the topology file and on s1 by its label"),
+    ],
+)
+def test_a_file_that_contradicts_enrolment_is_one_sentence(given: list[Member], says: str) -> None:
+    with pytest.raises(BadTopology, match=re.escape(says)):
+        topology_of(given, ("r0",), {"topology.conf": SLURM})
+
+
+def test_more_rails_than_the_fabric_has_adapters_are_refused() -> None:
+    dump = 'Switch\t36 "S-0a"\t\t# "leaf" base port 0 lid 1 lmc 0\n' + "".join(
+        f'[{at + 1}]\t"H-0{at}"[1](1{at})\t\t# "n{at} mlx5_0" lid 9 4xNDR\n' for at in range(2)
+    )
+    assert topology_of(members(2), ("r0",), {"ib.txt": dump}).leaves == ("S-0a",)
+    with pytest.raises(BadTopology, match="2 rails"):
+        topology_of(members(2), ("r0", "r1"), {"ib.txt": dump})

@@ -1,0 +1,135 @@
+"""What a diagnosis means for members: a part of a node fails it, a part of the fabric fails none, doubt passes none."""
+
+from __future__ import annotations
+
+import dataclasses
+
+import numpy as np
+import pytest
+
+from muster_criteria.cluster.fabric.found import FabricJudgement
+from muster_criteria.cluster.fabric.observed import Place, Port
+from muster_criteria.cluster.fabric.parts import Part, PartKind, Symptom
+from muster_criteria.cluster.fabric.rounds import Kind, Round, RoundResult
+from muster_criteria.cluster.fabric.topology import Topology
+from muster_criteria.cluster.fabric.verdict import Rounds, count_rails, judge_fabric
+from muster_criteria.cluster.model import BlockFindings
+from muster_criteria.model import FaultClass, Lack, Severity
+from muster_criteria.stage.coverage import Tally
+from tests.muster_criteria.cluster.fabric.worlds import Small, fabric, flat
+
+
+def places(topology: Topology) -> dict[str, Place]:
+    ports = tuple(Port("10.0.0.1", f"eth{at}", f"mlx5_{at}", 7 - at) for at in range(len(topology.rails)))
+    return dict.fromkeys(topology.nodes, Place("10.0.0.1", ports))
+
+
+def judged(world: Small) -> tuple[FabricJudgement, BlockFindings, Rounds]:
+    results, _ = world.isolate()
+    rounds, block = Rounds(world.topology, places(world.topology), tuple(results)), BlockFindings()
+    return judge_fabric(rounds, block), block, rounds
+
+
+@pytest.mark.parametrize(
+    ("kind", "device", "fault"),
+    [
+        (PartKind.NODE, "node", FaultClass.NODE),
+        (PartKind.NIC, "nic:mlx5_1", FaultClass.NIC),
+        (PartKind.GPU, "gpu6", FaultClass.GPU),
+    ],
+)
+def test_a_part_of_a_node_fails_that_node_alone_and_names_its_device(
+    kind: PartKind, device: str, fault: FaultClass
+) -> None:
+    part = Part(kind, 5, rail=-1 if kind is PartKind.NODE else 1)
+    found, block, rounds = judged(Small(fabric(4, 4), {part: 0.5}))
+    name = rounds.topology.nodes[5]
+    assert list(block.findings) == [name]
+    (finding,) = block.findings[name]
+    assert (finding.severity, finding.device, finding.fault_class) == (Severity.CRITICAL, device, fault)
+    assert [(each.kind, each.node, each.confirmed) for each in found.parts] == [(kind, name, True)]
+    assert block.suspected == {}
+
+
+@pytest.mark.parametrize(
+    "part",
+    [Part(PartKind.LEAF, 1, rail=2), Part(PartKind.UPLINK, 1, rail=2), Part(PartKind.PATH, 0, 2, rail=1)],
+)
+def test_a_part_of_the_fabric_costs_no_node_its_verdict_and_names_whom_it_touches(part: Part) -> None:
+    found, block, rounds = judged(Small(fabric(6, 6), {part: 0.5}))
+    assert (block.findings, block.suspected) == ({}, {})
+    (each,) = found.parts
+    assert (each.kind, each.node, each.rail) == (part.kind, "", rounds.topology.rails[part.rail])
+    assert set(each.touches) & {rounds.topology.nodes[node] for node in rounds.topology.members[part.a]}
+
+
+def test_slow_together_is_congestion_and_nobodys_fault() -> None:
+    world = Small(fabric(4, 4), {})
+    world.together = {3: 0.5}
+    found, block, _ = judged(world)
+    assert [each.kind for each in found.parts] == [PartKind.CONGESTION]
+    assert (block.findings, block.suspected) == ({}, {})
+
+
+def test_a_silent_node_warns_and_cannot_pass_but_does_not_fail() -> None:
+    world = Small(fabric(4, 4), {})
+    world.silent = {number: {2} for number in range(1, 8)}
+    found, block, rounds = judged(world)
+    name = rounds.topology.nodes[2]
+    assert [each.severity for each in block.findings[name]] == [Severity.WARNING]
+    assert [gap.code for gap in block.suspected[name]] == [Lack.LOST]
+    assert [each.symptom for each in found.parts] == [Symptom.SILENT]
+
+
+def test_a_suspect_that_no_further_round_confirmed_cannot_pass() -> None:
+    world = Small(fabric(4, 4), {Part(PartKind.NIC, 5, rail=1): 0.5})
+    results, _ = world.isolate(rounds_max=3)
+    block = BlockFindings()
+    found = judge_fabric(Rounds(world.topology, places(world.topology), tuple(results)), block)
+    name = world.topology.nodes[5]
+    assert [each.confirmed for each in found.parts] == [False]
+    assert [each.severity for each in block.findings[name]] == [Severity.WARNING]
+    assert [gap.code for gap in block.suspected[name]] == [Lack.UNDECIDED]
+
+
+@pytest.mark.parametrize("corrupt", [False, True])
+def test_too_few_to_tell_whose_fault_a_dead_or_corrupting_rail_is_pass_neither(corrupt: bool) -> None:
+    part = Part(PartKind.NIC, 0, rail=1)
+    world = Small(flat(2, rails=2), {part: 1.0 if corrupt else 0.0}, frozenset({part} if corrupt else ()))
+    found, block, _ = judged(world)
+    assert {name: {gap.code for gap in gaps} for name, gaps in block.suspected.items()} == {
+        "n0": {Lack.UNDECIDED}, "n1": {Lack.UNDECIDED}
+    }  # fmt: skip
+    assert not [each for findings in block.findings.values() for each in findings if each.severity == "critical"]
+    assert all(not each.confirmed for each in found.parts)
+
+
+def test_what_was_not_judged_is_said() -> None:
+    found, block, _ = judged(Small(flat(2, rails=2), {}))
+    assert len(found.notes) == 1
+    assert (block.findings, block.suspected) == ({}, {})
+
+
+def test_each_rail_of_a_member_has_to_be_measured_once() -> None:
+    topology = flat(4, rails=2)
+    alone = np.full((2, 2, 1), 100.0)
+    alone[1, 1] = np.nan
+    result = RoundResult(Round(1, Kind.SAME_LEAF, ((0, 1), (2, 3))), alone, np.zeros((2, 2), dtype=bool))
+    rounds = Rounds(topology, places(topology), (result,), {"n3": "its partner did not come"})
+    counted = {name: Tally() for name in ("n0", "n3", "nobody")}
+    for name, tally in counted.items():
+        count_rails(rounds, name, tally)
+    assert [(t.required, len(t.missing)) for t in counted.values()] == [(2, 0), (2, 1), (2, 2)]
+    assert counted["n3"].missing[0].why == "its partner did not come"
+
+
+def test_a_round_of_which_no_pair_is_left_changes_nothing() -> None:
+    world = Small(fabric(4, 4), {})
+    results, _ = world.isolate()
+    empty = RoundResult(
+        Round(len(results) + 1, Kind.CONFIRM, ()), np.zeros((0, 4, 1)), np.zeros((0, 4), dtype=bool),
+        np.zeros((0, 4)), np.zeros((0, 4)),
+    )  # fmt: skip
+    block = BlockFindings()
+    rounds = Rounds(world.topology, places(world.topology), (*results, empty))
+    assert judge_fabric(rounds, block) == judge_fabric(dataclasses.replace(rounds, results=tuple(results)), block)

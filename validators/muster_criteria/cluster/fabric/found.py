@@ -1,0 +1,95 @@
+"""What the rounds of a block found, in names, for records and reports: parts at fault, and the matrix of each rail."""
+
+from __future__ import annotations
+
+import dataclasses
+
+from muster_criteria.cluster.fabric.parts import PartKind, Symptom
+from muster_criteria.words import listed
+
+
+@dataclasses.dataclass(frozen=True)
+class FaultyPart:
+    """One part that the rounds hold something against, in names.
+
+    ``node``: whose part it is, "" where it is the fabric's. ``share`` of the usual rate; ``rounds`` in which it was
+    low, with ``partners``; ``touches``: nodes whose traffic goes over it. ``confirmed``: low again with partners
+    chosen for it.
+    """
+
+    kind: PartKind
+    symptom: Symptom
+    where: str
+    rail: str
+    node: str
+    share: float
+    rounds: tuple[int, ...]
+    partners: tuple[str, ...]
+    touches: tuple[str, ...]
+    confirmed: bool
+
+    @property
+    def title(self) -> str:
+        """The part in words: "uplinks of leaf-2, rail ib0"."""
+        kinds = {
+            PartKind.NODE: "node", PartKind.GPU: "GPU of", PartKind.NIC: "NIC, cable or port of",
+            PartKind.LEAF: "leaf switch", PartKind.UPLINK: "uplinks of", PartKind.PATH: "path",
+            PartKind.CONGESTION: "congestion or routing at",
+        }  # fmt: skip
+        return f"{kinds[self.kind]} {self.where}{f', rail {self.rail}' if self.rail else ''}"
+
+    @property
+    def observed(self) -> str:
+        """What it did: "34 % of the usual rate in rounds 1, 4 and 5, with n2, n5 and n7"."""
+        seen = {
+            Symptom.SLOW: f"{100 * self.share:.0f} % of the usual rate", Symptom.DEAD: "nothing could be sent",
+            Symptom.CORRUPTS: "wrong bytes arrived", Symptom.SILENT: "no result came back",
+        }[self.symptom]  # fmt: skip
+        numbers = listed([str(number) for number in self.rounds], most=8)
+        partners = listed(list(dict.fromkeys(self.partners)), most=6)
+        with_whom = f", with {partners}" if partners else ""
+        return f"{seen} in {'round' if len(self.rounds) == 1 else 'rounds'} {numbers}{with_whom}"
+
+
+@dataclasses.dataclass(frozen=True)
+class FabricJudgement:
+    """``parts``: at fault or suspected, named ones first. ``notes``: what was not covered, or could not be judged."""
+
+    parts: tuple[FaultyPart, ...] = ()
+    notes: tuple[str, ...] = ()
+
+
+@dataclasses.dataclass(frozen=True)
+class MatrixCell:
+    """One rail from one node to another: Gb/s, its share of the median of (round, rail), and whether bytes were wrong.
+
+    Of several rounds the worst.
+    """
+
+    sender: str
+    receiver: str
+    rate: float
+    share: float
+    wrong: bool = False
+
+
+@dataclasses.dataclass(frozen=True)
+class RailMatrix:
+    """One rail. ``nodes`` by leaf, so that a leaf's traffic within it forms a square on the diagonal."""
+
+    rail: str
+    nodes: tuple[str, ...]
+    cells: tuple[MatrixCell, ...]
+
+
+@dataclasses.dataclass(frozen=True)
+class Fabric:
+    """What a report shows of a block's rounds: parts, what was not covered, and a matrix for each rail.
+
+    ``rounds``: how many were made.
+    """
+
+    rounds: int
+    parts: tuple[FaultyPart, ...]
+    notes: tuple[str, ...]
+    matrices: tuple[RailMatrix, ...]

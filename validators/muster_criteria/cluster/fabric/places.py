@@ -1,0 +1,109 @@
+"""Where the members of a block sit and how their rails are reached: from their labels, and a topology file if any."""
+
+from __future__ import annotations
+
+import dataclasses
+import re
+from collections.abc import Mapping, Sequence
+
+from muster_criteria.cluster.fabric.observed import Place, Port
+from muster_criteria.cluster.fabric.topology import LEAF_LABEL, BadTopology, Topology, from_labels, restricted
+from muster_criteria.cluster.fabric.topology_files import from_ibnetdiscover, from_lldp, from_slurm
+
+RAILS_LABEL = "rails"
+"""Node label: NAME@ADDRESS[/INTERFACE[/RDMA-DEVICE[/GPU]]] of each rail, separated by spaces."""
+
+ONLY_RAIL = "network"
+"""The rail of nodes without that label: the network by which the members reach each other."""
+
+_SLURM = re.compile(r"^\s*(SwitchName|BlockName)\s*=", re.IGNORECASE | re.MULTILINE)
+
+
+@dataclasses.dataclass(frozen=True)
+class Member:
+    """One member as it is enrolled. ``gpus``: how many its SKU counts, None if it counts none."""
+
+    name: str
+    address: str
+    labels: Mapping[str, str]
+    gpus: int | None = None
+
+
+def places_of(members: Sequence[Member]) -> tuple[tuple[str, ...], dict[str, Place]]:
+    """The rails that all members have, in order, and the place of each.
+
+    Raises BadTopology for a label that cannot be read, members whose rails differ, or a rail that the SKU does not
+    count: a GPU node has at most one rail for each GPU, since a rail is a NIC beside a GPU.
+    """
+    labelled = [each for each in members if each.labels.get(RAILS_LABEL)]
+    if not labelled:
+        return (ONLY_RAIL,), {each.name: Place(each.address, (Port(each.address),)) for each in members}
+    if len(labelled) < len(members):
+        lacks = next(each.name for each in members if not each.labels.get(RAILS_LABEL))
+        raise BadTopology(f"{lacks} has no label {RAILS_LABEL}, {labelled[0].name} has: label all nodes of a block")
+    found = {each.name: _ports(each) for each in members}
+    rails = tuple(found[members[0].name])
+    for each in members:
+        if set(found[each.name]) != set(rails):
+            own, other = ", ".join(found[each.name]), ", ".join(rails)
+            raise BadTopology(
+                f"{each.name} has the rails {own}, {members[0].name} {other}: correct label {RAILS_LABEL}"
+            )
+        if each.gpus is not None and len(rails) > each.gpus:
+            raise BadTopology(
+                f"{each.name} is labelled with {len(rails)} rails, and its SKU counts {each.gpus} GPUs, each with one "
+                f"rail at most: correct label {RAILS_LABEL} or the SKU"
+            )
+    return rails, {each.name: Place(each.address, tuple(found[each.name][rail] for rail in rails)) for each in members}
+
+
+def _ports(member: Member) -> dict[str, Port]:
+    ports: dict[str, Port] = {}
+    for word in str(member.labels[RAILS_LABEL]).split():
+        name, at, rest = word.partition("@")
+        address, interface, device, gpu, *more = (*rest.split("/"), "", "", "")
+        if not (name and at and address) or any(more) or not (gpu or "0").isdecimal():
+            raise BadTopology(
+                f"label {RAILS_LABEL} of {member.name} has {word!r}: write NAME@ADDRESS[/INTERFACE[/DEVICE[/GPU]]]"
+            )
+        if name in ports:
+            raise BadTopology(f"label {RAILS_LABEL} of {member.name} names {name} twice: keep one")
+        ports[name] = Port(address, interface, device, int(gpu or len(ports)))
+    return ports
+
+
+def topology_of(members: Sequence[Member], rails: Sequence[str], files: Mapping[str, str] | None = None) -> Topology:
+    """The topology of the members: by the files if there are any, else by their labels; else all on one leaf.
+
+    ``files``: one text of topology.conf or ibnetdiscover, or one of ``lldpctl -f keyvalue`` for each node, by file
+    name. Raises BadTopology where a file cannot be read, lacks a member, or contradicts a member's label.
+    """
+    if not files:
+        return from_labels({each.name: each.labels for each in members}, rails)
+    names = [each.name for each in members]
+    found = dataclasses.replace(restricted(_read(files, names, rails), names), rails=tuple(rails))
+    for each in members:
+        leaf, label = found.leaves[found.leaf_of[found.index[each.name]]], each.labels.get(LEAF_LABEL)
+        if label and label != leaf:
+            raise BadTopology(
+                f"{each.name} is on leaf {leaf} by the topology file and on {label} by its label: correct one of them"
+            )
+    return found
+
+
+def _read(files: Mapping[str, str], names: Sequence[str], rails: Sequence[str]) -> Topology:
+    if len(files) > 1:
+        by_node = {file.removesuffix(".lldp"): text for file, text in files.items()}
+        missing = [name for name in names if name not in by_node]
+        if missing:
+            raise BadTopology(f"no file of lldpctl's output is named after {missing[0]}: write {missing[0]}.lldp")
+        return from_lldp({name: by_node[name] for name in names}, rails)
+    (text,) = files.values()
+    if _SLURM.search(text):
+        return from_slurm(text, rails)
+    found = from_ibnetdiscover(text)
+    if len(rails) > len(found.rails):
+        raise BadTopology(
+            f"the nodes are labelled with {len(rails)} rails, and the fabric has {len(found.rails)} adapters a node"
+        )
+    return found

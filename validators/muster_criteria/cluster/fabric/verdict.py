@@ -1,0 +1,174 @@
+"""What the rounds of a block mean for its members: parts of nodes become findings, parts of the fabric cost no node."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping, Sequence
+
+import numpy as np
+
+from muster_criteria.cluster.fabric.decode import decode
+from muster_criteria.cluster.fabric.found import FabricJudgement, FaultyPart
+from muster_criteria.cluster.fabric.levels import EFFECT_MIN, OTHERS_MIN
+from muster_criteria.cluster.fabric.observed import PROBE, Place
+from muster_criteria.cluster.fabric.parts import OF_THE_NODE, Diagnosis, Evidence, PartKind, Symptom
+from muster_criteria.cluster.fabric.rounds import RoundResult
+from muster_criteria.cluster.fabric.topology import Topology
+from muster_criteria.cluster.model import BlockFindings
+from muster_criteria.model import Action, FaultClass, Finding, Gap, Lack, Severity
+from muster_criteria.stage.coverage import Tally
+
+SOURCE = "docs/science.md#isolation-in-the-fabric"
+
+_FAULT = {PartKind.NODE: FaultClass.NODE, PartKind.GPU: FaultClass.GPU, PartKind.NIC: FaultClass.NIC}
+
+
+@dataclasses.dataclass(frozen=True)
+class Rounds:
+    """The rounds of a block: its topology and places, and what each round measured.
+
+    ``why_unmet``: by node, why a pair of it could not be measured, as its last try said.
+    """
+
+    topology: Topology
+    places: Mapping[str, Place]
+    results: tuple[RoundResult, ...]
+    why_unmet: Mapping[str, str] = dataclasses.field(default_factory=dict)
+
+
+def judge_fabric(rounds: Rounds, block: BlockFindings) -> FabricJudgement:
+    """Adds the findings on members to ``block``, and returns all parts.
+
+    A part of a node that is confirmed fails the node, one that is only suspected keeps it from passing. Faults of the
+    fabric are nobody's. A cell that carried nothing, or wrong bytes, without enough others to tell whose fault it is,
+    keeps both nodes from passing.
+    """
+    diagnosis = decode(rounds.topology, rounds.results)
+    parts = [
+        _in_names(rounds.topology, each, confirmed)
+        for confirmed, found in ((True, diagnosis.named), (False, diagnosis.suspects))
+        for each in found
+    ]
+    for part in parts:
+        if part.node:
+            _against(part, rounds, block)
+    _unexplained(rounds, parts, block)
+    return FabricJudgement(tuple(parts), tuple(_notes(rounds, diagnosis)))
+
+
+def count_rails(rounds: Rounds, member: str, counted: Tally) -> None:
+    """Counts one required measurement for each rail of a member: measured with one partner at least."""
+    node = rounds.topology.index.get(member)
+    for at, rail in enumerate(rounds.topology.rails):
+        seen = any(
+            node in pair and not np.isnan(result.alone[row, at]).all()
+            for result in rounds.results
+            for row, pair in enumerate(result.round.pairs)
+        )
+        if seen:
+            counted.required += 1
+        else:
+            why = rounds.why_unmet.get(member, "no pair of it was measured")
+            counted.miss(Gap(Lack.NOT_REPORTED, why, f"pair_bandwidth[rail={rail}] of {PROBE}"))
+
+
+def _in_names(topology: Topology, evidence: Evidence, confirmed: bool) -> FaultyPart:
+    part = evidence.part
+    of_node = part.kind in OF_THE_NODE or part.kind is PartKind.CONGESTION or part.between_nodes
+    names = topology.nodes if of_node else topology.leaves
+    where = names[part.a] + (f" – {names[part.b]}" if part.b >= 0 else "")
+    return FaultyPart(
+        kind=part.kind,
+        symptom=evidence.symptom,
+        where=where,
+        rail=topology.rails[part.rail] if part.rail >= 0 else "",
+        node=topology.nodes[part.a] if part.kind in OF_THE_NODE else "",
+        share=evidence.share,
+        rounds=evidence.rounds,
+        partners=tuple(topology.nodes[node] for node in evidence.partners if node >= 0),
+        touches=tuple(topology.nodes[node] for node in evidence.touches),
+        confirmed=confirmed,
+    )
+
+
+def _against(part: FaultyPart, rounds: Rounds, block: BlockFindings) -> None:
+    """A finding on the member whose part it is; a suspicion that no round could confirm keeps it from passing."""
+    why = f"{part.title}: {part.observed}"
+    if part.symptom is Symptom.SILENT:
+        block.suspect([part.node], Lack.LOST, why)
+    elif not part.confirmed:
+        block.suspect([part.node], Lack.UNDECIDED, f"suspected, and not confirmed by two further partners: {why}")
+    critical = part.confirmed and part.symptom is not Symptom.SILENT
+    wrong = part.symptom is Symptom.CORRUPTS
+    block.add(
+        part.node,
+        Finding(
+            rule="rounds",
+            metric="pair_wrong_bytes" if wrong else "pair_bandwidth",
+            device=_device(part, rounds),
+            severity=Severity.CRITICAL if critical else Severity.WARNING,
+            fault_class=_FAULT[part.kind],
+            action=(Action.RESEAT if part.kind is PartKind.NIC else Action.INSPECT) if critical else Action.RETEST,
+            observed=part.observed,
+            expected="no wrong byte"
+            if wrong
+            else f"≥ {1 - EFFECT_MIN:.0%}".replace("%", " % of the other pairs' median"),
+            source=SOURCE,
+            summary=f"{why[0].upper()}{why[1:]}.",
+            labels=(("rail", part.rail),) if part.rail else (),
+        ),
+    )
+
+
+def _device(part: FaultyPart, rounds: Rounds) -> str:
+    """The part's device as ``pair_rails`` and the other probes name it."""
+    if part.kind is PartKind.NODE:
+        return "node"
+    port = rounds.places[part.node].ports[rounds.topology.rails.index(part.rail)]
+    return f"gpu{port.gpu}" if part.kind is PartKind.GPU else f"nic:{port.device or port.interface or part.rail}"
+
+
+def _unexplained(rounds: Rounds, parts: Sequence[FaultyPart], block: BlockFindings) -> None:
+    """Cells that carried nothing or wrong bytes and that no part explains: whose rail was never good is suspected too,
+    or else both ends. Of two nodes that have met nobody else, either may be at fault."""
+    explains = [part for part in parts if part.kind is not PartKind.CONGESTION and (part.confirmed or not part.node)]
+    blamed = {(name, part.rail) for part in explains for name in (part.node, *part.touches) if name}
+    bad, good = [], set()
+    for result in rounds.results:
+        best = np.fmax.reduce(result.alone, axis=2)
+        dead = (best == 0.0) | result.wrong
+        bad += [(result, int(row), int(at)) for row, at in np.argwhere(dead)]
+        good |= {(node, int(at)) for row, at in np.argwhere(~dead & (best > 0.0)) for node in result.round.pairs[row]}
+    for result, row, at in bad:
+        nodes, rail = result.round.pairs[row], rounds.topology.rails[at]
+        names = [rounds.topology.nodes[node] for node in nodes]
+        if any((name, on) in blamed for name in names for on in (rail, "")):
+            continue
+        never_good = [name for node, name in zip(nodes, names, strict=True) if (node, at) not in good]
+        block.suspect(
+            never_good or names,
+            Lack.UNDECIDED,
+            f"{'wrong bytes arrived' if result.wrong[row, at] else 'nothing could be sent'} between {names[0]} and "
+            f"{names[1]} over rail {rail} in round {result.round.number}, and no other pair tells whose fault it is",
+        )
+
+
+def _notes(rounds: Rounds, diagnosis: Diagnosis) -> list[str]:
+    topology = rounds.topology
+    found = []
+    if diagnosis.unjudged:
+        found.append(
+            f"{diagnosis.unjudged} cells are not judged: a cell needs {OTHERS_MIN} others of its round and rail to be "
+            "compared with, which takes a block of eight nodes or more."
+        )
+    if diagnosis.uncovered:
+        some = [
+            f"{topology.leaves[a]} – {topology.leaves[b]} on {topology.rails[r]}" for a, b, r in diagnosis.uncovered
+        ]
+        rest = f" and {len(some) - 5} more" if len(some) > 5 else ""
+        found.append(f"Not covered, since another fault lies on the way: {', '.join(some[:5])}{rest}.")
+    if diagnosis.once:
+        found.append(f"{diagnosis.once} cells were low and no part explains them: passing hot spots.")
+    if not topology.known and len(topology.nodes) > 2:
+        found.append("Nothing is known of leaves: neither leaf switches nor their uplinks can be told from paths.")
+    return found
