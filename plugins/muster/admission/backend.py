@@ -4,10 +4,15 @@ from __future__ import annotations
 
 import dataclasses
 import datetime
+import logging
 from collections.abc import Callable, Collection, Iterable, Mapping
-from typing import Protocol, runtime_checkable
+from typing import Protocol, TypeVar, runtime_checkable
 
+from muster.errors import MusterError
 from muster.rules.idle.selection import Idle
+from muster_criteria.text import one_line
+
+log = logging.getLogger(__name__)
 
 VERIFY = "muster:verify"
 """In a person's reason for a drain: test the node next, and open it if it passes."""
@@ -98,6 +103,28 @@ class Seen:
         if not self.open and not self.verify:
             return Idle(False, f"it is closed: {self.foreign or 'by Muster'}")
         return Idle(True, requested=self.foreign, since=self.foreign_since) if self.verify else Idle(True)
+
+
+_Shown = TypeVar("_Shown")
+
+
+def each_alone(shown: Mapping[str, _Shown], seen: Callable[[_Shown], Seen]) -> dict[str, Seen]:
+    """Returns {name: the node as ``seen`` reads it}. One that cannot be read is apart: it stops none of the others."""
+    found: dict[str, Seen] = {}
+    for name, each in shown.items():
+        try:
+            found[name] = seen(each)
+        except MusterError:
+            raise
+        except Exception as error:
+            log.warning("%s cannot be read as its scheduler shows it: %s", name, error)
+            found[name] = Seen(open=False, apart=f"shown in a way that Muster cannot read: {first_line(error)}")
+    return found
+
+
+def first_line(error: Exception) -> str:
+    """Returns what an error says, without what follows its first line."""
+    return one_line(next(iter(str(error).splitlines()), type(error).__name__))[:200]
 
 
 class PreemptibleTests(Protocol):

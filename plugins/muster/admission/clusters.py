@@ -12,7 +12,7 @@ from muster.admission.kubernetes import Kubernetes, KubernetesSettings
 from muster.admission.records_only import RecordsOnly
 from muster.admission.slurm import Slurm, SlurmSettings
 from muster.admission.webhook import Webhook, WebhookSettings
-from muster.errors import BadScheduler, BadSettings, SchedulerDown
+from muster.errors import BadScheduler, BadSettings, MusterError, SchedulerDown
 from muster.settings import settings
 from muster_criteria.text import one_line
 
@@ -46,12 +46,8 @@ def backend_of(cluster: str) -> AdmissionBackend:
         raise BadSettings(f"MUSTER_SCHEDULERS: {cluster}.{where} cannot be used: {first['msg']}") from None
 
 
-UNREADABLE = (LookupError, TypeError, ValueError, AttributeError)
-"""What a backend raises over an answer that lacks what it should have: one such node must not stop all others."""
-
-
 def unreadable(cluster: str, error: Exception) -> str:
-    """Returns the sentence for an error of UNREADABLE."""
+    """Returns the sentence for whatever a backend raises but a MusterError: one answer must not stop all others."""
     return f"{cluster} answered what Muster cannot read: {type(error).__name__} {one_line(str(error))[:200]}"
 
 
@@ -59,7 +55,9 @@ def ask(cluster: str, names: Collection[str]) -> Mapping[str, Seen]:
     """Returns the nodes as the cluster shows them, by name there. Raises MusterError, also if it cannot be read."""
     try:
         return backend_of(cluster).look(names)
-    except UNREADABLE as error:
+    except MusterError:
+        raise
+    except Exception as error:
         raise SchedulerDown(unreadable(cluster, error)) from error
 
 

@@ -13,7 +13,7 @@ from typing import Any, Literal
 
 import pydantic
 
-from muster.admission.backend import TEST_PREFIX, VERIFY, Mark, Seen
+from muster.admission.backend import TEST_PREFIX, VERIFY, Mark, Seen, each_alone
 from muster.admission.kubernetes_api import MANAGER, Api, KubernetesLogin, client_of
 from muster.admission.kubernetes_test_pod import PodTests
 from muster.errors import LeftAlone, SchedulerDown
@@ -100,7 +100,7 @@ class Kubernetes:
         else:
             nodes = [node for node in self._api.nodes() if node["metadata"]["name"] in wanted]
         used = self._used_by(self._api.pods(*wanted) if len(wanted) == 1 else self._api.pods())
-        return {node["metadata"]["name"]: self._seen(node, used) for node in nodes}
+        return each_alone({node["metadata"]["name"]: node for node in nodes}, lambda node: self._seen(node, used))
 
     def admit(self, name: str, mark: Mark, wanted_at: datetime.datetime | None = None) -> None:
         """Remove our taint and cordon, or a person's cordon that requested a test and is older; set the condition.

@@ -7,17 +7,18 @@ out at once, or else by the housekeeping DAG. Until then the node counts as neit
 from __future__ import annotations
 
 import collections
-import datetime
+import contextlib
 import hashlib
 import logging
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 
 from muster import store
 from muster.admission.backend import TEST_PREFIX, VERIFY, AdmissionBackend, Allocation, Mark, PreemptibleTests, Seen
-from muster.admission.clusters import UNREADABLE, ask, backend_of, unreadable
-from muster.errors import LeftAlone, MusterError, Preempted, SchedulerDown
+from muster.admission.clusters import ask, backend_of, unreadable
+from muster.admission.differences import difference_of, shown_as, why_lost
+from muster.errors import DatabaseNotReady, LeftAlone, MusterError, Preempted, SchedulerDown
 from muster.model.nodes import Node
-from muster.model.schedulers import ADMITTED, CLOSED, OPEN, WITHDRAWN, Place
+from muster.model.schedulers import ADMITTED, WITHDRAWN, Place
 from muster.model.states import BROKEN, SERVING, State
 from muster.reporting import notices
 from muster.rules.idle.selection import Idle
@@ -29,17 +30,6 @@ log = logging.getLogger(__name__)
 
 ROUNDS = 3
 """How often one call follows a change that was superseded while it was carried out."""
-
-_SECOND = datetime.timedelta(seconds=1)
-"""Schedulers record the second in which a node was created."""
-_REMOVED = (
-    "it is admitted, and somebody removed Muster's marks from it in {cluster}: a whole test that passes sets them "
-    "again (`muster revalidate {node}`), or withdraw it with `muster node move {node} quarantine --reason …`"
-)
-_OTHER = (
-    "it is admitted, and {cluster} shows it without Muster's marks and newer than its last test: perhaps another "
-    "machine"
-)
 
 
 def allocation(node: str) -> Allocation:
@@ -258,7 +248,7 @@ def _carry_out(change: Place) -> str:
             _end_corrupted_jobs(change, backend)
     except MusterError as error:
         return str(error)
-    except UNREADABLE as error:
+    except Exception as error:
         log.exception("%s: its change in %s waits", change.node, change.cluster)
         return unreadable(change.cluster, error)
     return ""
@@ -289,19 +279,35 @@ def mark_of(node: str) -> Mark:
 def reconcile() -> list[str]:
     """Carry out what waits, in order, then look for differences. Returns a sentence for each that remains.
 
-    A cluster that does not answer is left after its first change: its others wait for the next call.
+    A cluster that does not answer is left after its first change: its others wait for the next call. Whatever one
+    place raises keeps no other waiting. Raises DatabaseNotReady.
     """
     down: set[str] = set()
+    failed: list[str] = []
     places = store.schedulers.places()  # before the leases: a run that begins now has another job
     leased = {lease.node for lease in store.leases.live()}
     for place in places:
         # Its run is over, or its process died.
         if place.test_job and place.node not in leased and place.cluster not in down:
-            down |= _down_after(end_test(place.node, place.test_job), place)
+            with _alone(place, failed):
+                down |= _down_after(end_test(place.node, place.test_job), place)
     for place in store.schedulers.places(waiting=True):
         if place.cluster not in down:
-            down |= _down_after(carry_out(place.node), place)
-    return [*_differences(store.schedulers.places(), down)]
+            with _alone(place, failed):
+                down |= _down_after(carry_out(place.node), place)
+    return [*failed, *_differences(store.schedulers.places(), down)]
+
+
+@contextlib.contextmanager
+def _alone(place: Place, failed: list[str]) -> Iterator[None]:
+    """What is raised about this place, which may be removed meanwhile, becomes a sentence in ``failed``."""
+    try:
+        yield
+    except DatabaseNotReady:
+        raise
+    except Exception as error:
+        log.exception("%s is left as it is in %s", place.node, place.cluster)
+        failed.append(f"{place.node}: {error or type(error).__name__}")
 
 
 def _down_after(trouble: str, place: Place) -> set[str]:
@@ -328,19 +334,17 @@ def _differences(places: Iterable[Place], down: Collection[str]) -> Iterable[str
             yield f"{cluster}: {error}"
             continue
         for place in members:
-            yield from _compare(place, seen)
+            found: list[str] = []
+            with _alone(place, found):
+                found.extend(_compare(place, seen))
+            yield from found
 
 
 def _compare(place: Place, seen: Mapping[str, Seen]) -> Iterable[str]:
     shown = seen.get(place.name)
     lost_marks = shown is not None and shown.open and place.admitted and not shown.marked
-    created = shown.created if shown else None
-    # Set on this very object, and no later test says again that it is qualified.
-    removed = lost_marks and created is not None and place.done_at is not None and created + _SECOND <= place.done_at
-    removed = removed and not _tested_since(place.node, place.done_at)
-    other = lost_marks and not removed and not _tested_since(place.node, created)
-    lost = _REMOVED if removed else _OTHER if other else ""
-    difference = difference_of(place, shown) or lost.format(cluster=place.cluster, node=place.node)
+    lost = why_lost(place, shown.created) if shown is not None and lost_marks else ""
+    difference = difference_of(place, shown) or lost
     verify = shown if shown is not None and shown.verify else Seen(open=True)
     now = (shown_as(shown), difference, verify.foreign, verify.foreign_since)
     if now != (place.shown, place.difference, place.verify, place.verify_since):
@@ -386,37 +390,3 @@ def _ask_about_request(node: str) -> None:
 
 def _simulated(node: str) -> str:
     return "[simulated] " if store.nodes.get(node).simulated else ""
-
-
-def _tested_since(node: str, created: datetime.datetime | None) -> bool:
-    """Whether the node's certificate rests on tests that began after ``created``, where the scheduler records it."""
-    found = store.certificates.newest(node)
-    if created is None or found is None or found.tested_since is None:
-        return created is None
-    return found.tested_since >= created + _SECOND
-
-
-def shown_as(seen: Seen | None) -> str:
-    """Returns how the scheduler shows a node, in the words of the node's page and history. Pure."""
-    if seen is None:
-        return "not at all"
-    if seen.apart:
-        return seen.apart
-    if seen.open:
-        return OPEN
-    return f"closed: {seen.foreign}" if seen.foreign else CLOSED
-
-
-def difference_of(place: Place, seen: Seen | None) -> str:
-    """Returns how the scheduler differs from the records, "" if it does not, or a change still waits. Pure."""
-    if seen is None:
-        return f"{place.cluster} does not know {place.name}"
-    if place.waits or seen.apart:
-        return ""
-    if place.wanted == ADMITTED and not seen.open:
-        return f"it is admitted, and closed in {place.cluster}: {seen.foreign or 'by Muster'}"
-    if not place.wanted and seen.ours:
-        return f"it serves in shadow mode, and {place.cluster} shows it closed by Muster: verify it, or open it there"
-    if place.wanted == WITHDRAWN and seen.open:
-        return f"it is in {place.state}, and open in {place.cluster}"
-    return ""

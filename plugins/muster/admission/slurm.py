@@ -17,7 +17,7 @@ from typing import Any, Literal, NamedTuple
 
 import pydantic
 
-from muster.admission.backend import TEST_PREFIX, Mark, Seen
+from muster.admission.backend import TEST_PREFIX, Mark, Seen, each_alone, first_line
 from muster.admission.runner import Runner
 from muster.admission.slurm_test_job import SlurmTests
 from muster.errors import LeftAlone, SchedulerDown
@@ -157,7 +157,7 @@ class Slurm:
     def look(self, names: Collection[str]) -> Mapping[str, Seen]:
         """As ``sinfo`` shows the nodes; jobs are named if one node is asked for. Raises SchedulerDown."""
         alone = len(names) == 1
-        return {name: self._seen(node, named=alone) for name, node in self._nodes(names).items()}
+        return each_alone(self._shown(names), lambda shown: self._seen(_Node.model_validate(shown), named=alone))
 
     def admit(self, name: str, mark: Mark, wanted_at: datetime.datetime | None = None) -> None:
         """UNDRAIN, if the drain is ours, or a person's with muster:verify that is older than the test.
@@ -210,25 +210,31 @@ class Slurm:
 
     def _node(self, name: str) -> _Node:
         try:
-            return self._nodes([name])[name]
+            return _Node.model_validate(self._shown([name])[name])
         except KeyError:
             raise SchedulerDown(f"Slurm does not know the node {name}; see `sinfo -N`") from None
+        except pydantic.ValidationError as error:
+            raise SchedulerDown(f"Slurm shows {name} in a way that Muster cannot read: {first_line(error)}") from None
 
-    def _nodes(self, names: Collection[str]) -> dict[str, _Node]:
-        wanted = set(names)
+    def _shown(self, names: Collection[str]) -> dict[str, dict[str, Any]]:
+        """{name: the node as Slurm's JSON has it}, not looked into yet. Raises SchedulerDown."""
         try:
-            found = _JSON.validate_json(self._runner.run("sinfo", "--all", "--json"))
+            found = self._json("sinfo", "--all", "--json")
             if found.get("sinfo") and "nodes" not in found:
                 # From 23.02 on sinfo writes groups of nodes, and scontrol, which has no --json before, the nodes.
-                found = _JSON.validate_json(self._runner.run("scontrol", "--all", "--json", "show", "nodes"))
+                found = self._json("scontrol", "--all", "--json", "show", "nodes")
             if found.get("errors") or not found.get("nodes"):
                 why = found.get("errors") or "slurmctld is starting"
                 raise SchedulerDown(f"sinfo shows no nodes ({why}): slurmctld is down, or refuses {self._our_user()}")
-            chosen = [each for each in found["nodes"] if each.get("name") in wanted]
-            return {node.name: node for node in map(_Node.model_validate, chosen)}
-        except (pydantic.ValidationError, AttributeError, TypeError) as error:
-            first = str(error).splitlines()[0]
-            raise SchedulerDown(f"Slurm's JSON holds what Muster cannot read, as of another version: {first}") from None
+            named = [each for each in found["nodes"] if isinstance(each, dict)]
+        except (pydantic.ValidationError, TypeError) as error:
+            what = "Slurm's JSON holds what Muster cannot read, as of another version"
+            raise SchedulerDown(f"{what}: {first_line(error)}") from None
+        return {each["name"]: each for each in named if each.get("name") in {*names}}
+
+    def _json(self, *command: str) -> dict[str, Any]:
+        """Slurm writes a Reason byte by byte as somebody typed it, or cut in the midst of a character."""
+        return _JSON.validate_json(self._runner.run(*command).decode("utf-8", "replace"))
 
     def _seen(self, node: _Node, *, named: bool = False) -> Seen:
         words = _words(node)
@@ -291,7 +297,7 @@ def _user_of(runner: Runner) -> str:
     """Returns who runs the commands. Raises SchedulerDown."""
     if runner.login is None:
         return pwd.getpwuid(os.geteuid()).pw_name
-    return runner.run("id", "-un").decode().strip()
+    return runner.run("id", "-un").decode("utf-8", "replace").strip()
 
 
 def _apart(words: list[str]) -> str:

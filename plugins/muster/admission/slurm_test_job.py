@@ -66,7 +66,7 @@ class SlurmTests:
         if ours["State"] != "UP":
             raise BadScheduler(f"partition {name} starts no job: its State is {ours['State']}; set it to UP")
         listed = self.runner.run("sinfo", "--noheader", "--Node", f"--partition={name}", "--format=%N")
-        if outside := set(nodes) - set(listed.decode().split()):
+        if outside := set(nodes) - set(listed.decode("utf-8", "replace").split()):
             raise BadScheduler(f"partition {name} does not hold {min(outside)}: add the node to its Nodes ({_EXAMPLE})")
 
     def begin(self, node: str, job: str) -> None:
@@ -123,7 +123,7 @@ class SlurmTests:
         if shown.get("PreemptTime", "None") == "None":
             return False
         asked = ("sinfo", "--all", "--noheader", f"--nodes={shown.get('NodeList', '')}", "--format=%T")
-        state = self.runner.run(*asked).decode().lower()
+        state = self.runner.run(*asked).decode("utf-8", "replace").lower()
         return not state.startswith(("down", "fail", "error", "unknown")) and "*" not in state
 
     def _gres(self) -> tuple[str, ...]:

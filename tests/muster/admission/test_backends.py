@@ -397,3 +397,19 @@ def test_a_job_that_arrives_while_a_node_is_claimed_keeps_it(
     assert service.carry_out("gpu-0001") == ""
     until(lambda: service.look(["gpu-0001"])["gpu-0001"].open)
     assert alpha.call("squeue", "-h", "-j", job, "-o", "%t").strip() == "R"
+
+
+@pytest.mark.slow
+@pytest.mark.needs_slurm
+def test_a_reason_in_slurm_that_is_no_utf8_freezes_no_drain_and_no_admission(alpha: Slurm, fleet_db: str) -> None:
+    odd, other = alpha.names[:2]
+    alpha.call("scontrol", "update", f"NodeName={odd}", "State=DRAIN", "Reason=ventilateur cass\udce9")
+    try:
+        seen = backend_of("alpha").look([odd, other])
+        assert not seen[odd].open
+        assert seen[odd].foreign
+        assert seen[other].open
+        backend_of("alpha").withdraw(other, "failed")
+        assert backend_of("alpha").look([odd, other])[other].ours
+    finally:
+        alpha.call("scontrol", "update", f"NodeName={odd}", "State=RESUME")

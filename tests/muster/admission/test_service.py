@@ -393,3 +393,46 @@ def test_no_job_is_ended_for_corrupted_data_that_a_person_waived(nodes: Path, mo
     move(NODE, State.QUARANTINE, "Ada", "noise")
     assert "muster: noise" in line(nodes)
     assert ended == []
+
+
+def test_a_place_that_is_removed_while_schedulers_are_reconciled_ends_no_other(
+    nodes: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    placed()
+    store.nodes.add(fleet.new_node("gpu-0002"))
+    store.schedulers.assign("gpu-0002", "alpha", "r1n2", "Ada", "joins")
+    withdraw = NodeList.withdraw
+
+    def removed_meanwhile(self: NodeList, name: str, *rest: Any) -> None:
+        withdraw(self, name, *rest)
+        if name == "r1n1":
+            store.schedulers.assign(NODE, "", "", "Ada", "taken out while it is closed")
+
+    monkeypatch.setattr(NodeList, "withdraw", removed_meanwhile)
+    service.reconcile()
+    assert store.schedulers.place(NODE) is None
+    other = store.schedulers.place("gpu-0002")
+    assert other is not None
+    assert other.done == "withdrawn"
+
+
+@pytest.mark.parametrize("raised", [RuntimeError("odd"), OverflowError("out of range"), RecursionError(), OSError(5)])
+def test_whatever_a_backend_raises_about_one_node_keeps_no_other_waiting(
+    nodes: Path, monkeypatch: pytest.MonkeyPatch, raised: Exception
+) -> None:
+    placed()
+    store.nodes.add(fleet.new_node("gpu-0002"))
+    store.schedulers.assign("gpu-0002", "alpha", "r1n2", "Ada", "joins")
+    withdraw = NodeList.withdraw
+
+    def odd(self: NodeList, name: str, *rest: Any) -> None:
+        if name == "r1n1":
+            raise raised
+        withdraw(self, name, *rest)
+
+    monkeypatch.setattr(NodeList, "withdraw", odd)
+    service.reconcile()
+    first, other = store.schedulers.place(NODE), store.schedulers.place("gpu-0002")
+    assert first is not None
+    assert other is not None
+    assert (first.waits, other.done) == (True, "withdrawn")

@@ -209,3 +209,27 @@ def test_a_node_is_free_only_if_each_of_its_flags_is_known(
     seen = backend.look(["n0"])["n0"]
     assert seen.open is is_open
     assert (apart in seen.apart) if apart else not seen.apart
+
+
+def shown(name: str, **changed: Any) -> dict[str, Any]:
+    return {"name": name, "state": "idle", "state_flags": [], "reason": "", "features": "", "alloc_cpus": 0} | changed
+
+
+@pytest.mark.parametrize(
+    "odd",
+    [
+        {"reason": "fan \xe9"},  # not UTF-8: Slurm writes a Reason byte by byte as it was typed
+        {"reason": "cut in the midst of \xc3"},
+        {"reason_changed_at": 10**18, "state_flags": ["DRAIN"], "reason": "by hand", "reason_set_by_user": "ada"},
+        {"reason": ["a list"]},
+        {"state": None},
+    ],
+)
+def test_one_node_that_cannot_be_read_stops_none_of_the_others(commands: Commands, odd: dict[str, Any]) -> None:
+    content = json.dumps({"errors": [], "nodes": [shown("n0", **odd), shown("n1")]}, ensure_ascii=False)
+    backend = commands(sinfo="cat <<'END'\n@\nEND", squeue="true")
+    path = Path(os.environ["PATH"].partition(":")[0]) / "sinfo"
+    path.write_bytes(path.read_bytes().replace(b"@", content.encode("latin-1")))
+    seen = backend.look(["n0", "n1"])
+    assert seen["n1"].open
+    assert bool(seen["n0"].apart) is not seen["n0"].open

@@ -132,7 +132,9 @@ def claim(node: str) -> Place | None:
 def carried_out(change: Place, error: str = "") -> None:
     """Note that the claimed change was confirmed, or why not. One that was superseded meanwhile stays queued."""
     with writing() as session:
-        row = session.get_one(PlaceRow, change.node, with_for_update=True)
+        row = session.get(PlaceRow, change.node, with_for_update=True)
+        if row is None:
+            return  # somebody took the node out of its scheduler meanwhile
         row.claimed_until = None
         if (row.cluster, row.name) != (change.cluster, change.name):
             return
@@ -186,7 +188,9 @@ def ask_about_request(node: str, question: str) -> bool:
 def note_test_job(node: str, job: str, *, preempted: bool = False) -> None:
     """Store the name of the job as which the node is tested, and whether it was preempted."""
     with writing() as session:
-        row = session.get_one(PlaceRow, node, with_for_update=True)
+        row = session.get(PlaceRow, node, with_for_update=True)
+        if row is None:
+            raise BadScheduler(f"{node} has no scheduler any more: somebody removed it; start the test again")
         row.test_job, row.preempted = job, preempted
 
 
@@ -211,8 +215,8 @@ def drain_again(node: str, seen: str) -> bool:
     """
     with writing() as session:
         row = access.node_row(session, node, lock=True)
-        place = session.get_one(PlaceRow, node, with_for_update=True)
-        if place.wanted != WITHDRAWN:
+        place = session.get(PlaceRow, node, with_for_update=True)
+        if place is None or place.wanted != WITHDRAWN:
             return False
         place.done, place.wanted_at = "", later(place.wanted_at)
         place.question = (
