@@ -11,6 +11,7 @@ from fastapi.responses import JSONResponse
 from muster import store
 from muster.api import metrics, read, reports
 from muster.errors import DatabaseNotReady, MusterError
+from muster.integration import unstorable
 from muster.settings import Settings, settings
 
 PREFIX = "/muster-api"
@@ -22,6 +23,7 @@ def create_app() -> FastAPI:
     app.get("/metrics", response_class=Response)(show_metrics)
     app.post("/v1/reports")(reports.receive)
     app.include_router(read.router)
+    unstorable.refuse(app)
     app.add_exception_handler(MusterError, _sentence)
     return app
 

@@ -19,6 +19,7 @@ from starlette.exceptions import HTTPException
 
 from muster import store
 from muster.errors import MusterError, UnknownNode, UnknownRun
+from muster.integration import unstorable
 from muster.model.nodes import Node
 from muster.model.runs import RunKey
 from muster.rules.preview import OUT_OF_SERVICE
@@ -71,6 +72,7 @@ def create_app() -> FastAPI:
     # A preview's address may be opened again: the browser's reload and bookmarks ask for it without the form.
     app.get("/node/{name}/test")(node_again)
     app.get("/approvals/{dag_id}/{dag_run_id}/{task_id}")(questions_again)
+    unstorable.refuse(app)
     app.add_exception_handler(MusterError, rendering.sentence)
     app.add_exception_handler(HTTPException, rendering.refused)
     app.add_exception_handler(RequestValidationError, rendering.not_understood)

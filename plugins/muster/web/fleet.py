@@ -7,6 +7,7 @@ import csv
 import dataclasses
 import datetime
 import io
+import re
 import urllib.parse
 from collections.abc import Collection, Iterable, Mapping, Sequence
 
@@ -149,6 +150,10 @@ def csv_of(rows: Sequence[FleetRow]) -> str:
     return text.getvalue()
 
 
+_FORMULA = re.compile(r"(^|[;\t,])\s*[=+\-@]")
+
+
 def _cell(value: object) -> str:
     text = value.isoformat() if isinstance(value, datetime.datetime) else one_line(str("" if value is None else value))
-    return f"'{text}" if text[:1] in ("=", "+", "-", "@") else text
+    # Some spreadsheets take ";" and tabs for the end of a cell, too, whatever the quotes say.
+    return f"'{text}" if _FORMULA.search(text) else text

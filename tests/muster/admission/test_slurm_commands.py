@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import datetime
 import getpass
 import json
 import os
@@ -11,6 +12,7 @@ from typing import Any
 
 import pytest
 
+from muster.admission.backend import Mark
 from muster.admission.clusters import backend_of
 from muster.admission.slurm import Slurm
 from muster.errors import BadScheduler, SchedulerDown
@@ -21,6 +23,7 @@ USERS = "PartitionName=users PriorityTier=10 PreemptMode=OFF GraceTime=0 State=U
 OURS = "PartitionName=muster PriorityTier=1 PreemptMode=CANCEL GraceTime=0 State=UP Nodes=n[0-1]\n"
 
 Commands = Callable[..., Slurm]
+MARK = Mark("PASS", datetime.date(2026, 11, 25), "00ff")
 
 
 @pytest.fixture
@@ -165,9 +168,17 @@ def test_where_sinfo_writes_no_nodes_scontrol_does(commands: Commands) -> None:
 
 
 @pytest.mark.parametrize("state", [{}, [], [1], 7])
-def test_a_state_that_cannot_be_read_is_one_error(commands: Commands, state: Any) -> None:
-    with pytest.raises(SchedulerDown):
-        commands(sinfo=write(json.dumps({"nodes": [node(state=state)]}))).look(["n0", "n1"])
+def test_a_state_that_cannot_be_read_concerns_its_node_alone_and_it_is_not_changed(
+    commands: Commands, tmp_path: Path, state: Any
+) -> None:
+    listed = {"nodes": [node(state=state), node(name="n1")]}
+    backend = commands(sinfo=write(json.dumps(listed)), squeue="true", scontrol="true")
+    seen = backend.look(["n0", "n1"])
+    assert (bool(seen["n0"].apart), seen["n1"].open) == (True, True)
+    for change in (lambda: backend.withdraw("n0", "failed"), lambda: backend.admit("n0", MARK)):
+        with pytest.raises(SchedulerDown):
+            change()
+    assert "update" not in (tmp_path / "calls").read_text()
 
 
 @pytest.mark.parametrize("conf", ["/etc/slurm/alpha.conf", ""])

@@ -142,6 +142,8 @@ def test_behind_a_proxy_the_configured_address_is_the_pages_origin(
     assert client.post("/node/n1", data=form, headers=origin).status_code == 200
     for other in ("http://fleet.example", "https://evil.example", "", "null"):
         assert client.post("/node/n1", data=form, headers={"Origin": other, "Host": ""}).status_code == 403
+    clear = {"Origin": "http://fleet.example", "Host": "fleet.example"}
+    assert client.post("/node/n1", data=form, headers=clear).status_code == 403, "whoever is between wrote that page"
 
 
 @pytest.mark.parametrize("origin", ["http://evil.example", "null", ""])

@@ -74,7 +74,8 @@ def test_each_list_of_the_overview_marks_what_is_simulated(client: TestClient) -
 
 @pytest.mark.both_dialects
 def test_the_nodes_that_the_filters_leave_are_one_csv_without_formulas(client: TestClient) -> None:
-    for name, rack in (("a", "=1+1"), ("b", 'r"1,\n2'), ("c", HOSTILE)):
+    racks = (("a", "=1+1"), ("b", 'r"1,\n2'), ("c", HOSTILE), ("d", "r1; =1+1"), ("e", "r1;r-2"), ("f", "x,@SUM(1)"))
+    for name, rack in racks:
         store.nodes.add(fleet.new_node(name, rack=rack))
     fleet.fail("b")
     answer = client.get("/nodes.csv")
@@ -82,8 +83,24 @@ def test_the_nodes_that_the_filters_leave_are_one_csv_without_formulas(client: T
     header, *rows = csv.reader(io.StringIO(answer.text))
     table = {row[0]: dict(zip(header, row, strict=True)) for row in rows}
     assert (table["a"]["rack"], table["b"]["rack"], table["b"]["verdict"]) == ("'=1+1", 'r"1, 2', "FAIL")
+    # Some spreadsheets take ";" for the end of a cell, whatever the quotes say.
+    assert [table[name]["rack"] for name in "def"] == ["'r1; =1+1", "r1;r-2", "'x,@SUM(1)"]
     assert "\x1b" not in answer.text
     assert [row[0] for row in csv.reader(io.StringIO(client.get("/nodes.csv?state=quarantine").text))] == ["node", "b"]
+
+
+@pytest.mark.both_dialects
+@pytest.mark.parametrize("path", ["/node/a%00b", "/?q=a%00b", "/nodes.csv?rack=%00", "/report?dag_id=%00&run_id=x"])
+def test_a_nul_is_refused_with_a_sentence_on_each_database(client: TestClient, path: str) -> None:
+    answer = client.get(path)
+    assert (answer.status_code, answer.text.count("\n")) == (400, 1)
+
+
+@pytest.mark.both_dialects
+def test_a_nul_in_a_form_is_no_error_of_the_server(client: TestClient) -> None:
+    store.nodes.add(fleet.new_node("n1"))
+    form = {"what": "move", "state": "quarantine", "reason": "a\0b", "confirmed": "yes"}
+    assert client.post("/node/n1", data=form, follow_redirects=False).status_code < 500
 
 
 def test_search_finds_serials_findings_xids_racks_and_names(client: TestClient) -> None:

@@ -35,7 +35,7 @@
   const cell = (each) => {
     const time = each.querySelector("time[datetime]");
     const text = (time ? time.dateTime : each.innerText).trim().replace(/\s+/g, " ");
-    const plain = /^[=+\-@]/.test(text) && isNaN(text) ? "'" + text : text;
+    const plain = /(^|[;\t,])\s*[=+\-@]/.test(text) && isNaN(text) ? "'" + text : text;
     return '"' + plain.replaceAll('"', '""') + '"';
   };
   const csv = (table) => [...table.rows].map((row) => [...row.cells].map(cell).join(",")).join("\r\n") + "\r\n";
