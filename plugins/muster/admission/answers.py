@@ -75,11 +75,16 @@ def carry_out(
     if option == ADMIT:
         entry.admit_by(node, person, reason, option=option, **decided, dry_run=dry_run)
         return
-    store.verdicts.record_approval(node, person, option, reason, **decided)
-    if (after := _AFTER.get(option)) and store.nodes.get(node).state is not after:
-        entry.move(node, after, person, reason, dry_run=dry_run)
-    elif option == KEEP:
-        store.withdrawals.keep_in_service(node, person, reason)
+    with store.engine.transaction():  # an answer without what it does would be shown as one that was carried out
+        store.verdicts.record_approval(node, person, option, reason, **decided)
+        after = _AFTER.get(option)
+        moves = after is not None and store.nodes.get(node).state is not after
+        if after is not None and moves:
+            store.nodes.move(node, after, person, reason)
+        elif option == KEEP:
+            store.withdrawals.keep_in_service(node, person, reason)
+    if moves and not dry_run:
+        service.carry_out(node)
 
 
 def effects(option: str, node: Node) -> tuple[str, ...]:

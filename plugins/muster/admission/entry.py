@@ -57,16 +57,17 @@ def admit_by(
 
     Raises IllegalMove if the gate refuses the node, or without a named person and a reason.
     """
-    decision = store.admission.decision(node)
-    if isinstance(decision, Refuse):
-        raise IllegalMove(f"{node} does not enter production: {'; '.join(decision.reasons)}", Refusal.GATE)
-    store.verdicts.record_approval(node, person, option, reason, link=link, dag_id=dag_id, run_id=run_id)
-    record = store.nodes.get(node)
-    if record.state is not State.PRODUCTION:
-        record = store.nodes.move(node, State.PRODUCTION, person, reason)
-    elif record.shadow:
-        store.adoption.verify(node, person, reason)
+    with store.engine.transaction():  # an approval without its move would be shown as one that was carried out
+        decision = store.admission.decision(node)
+        if isinstance(decision, Refuse):
+            raise IllegalMove(f"{node} does not enter production: {'; '.join(decision.reasons)}", Refusal.GATE)
+        store.verdicts.record_approval(node, person, option, reason, link=link, dag_id=dag_id, run_id=run_id)
         record = store.nodes.get(node)
+        if record.state is not State.PRODUCTION:
+            record = store.nodes.move(node, State.PRODUCTION, person, reason)
+        elif record.shadow:
+            store.adoption.verify(node, person, reason)
+            record = store.nodes.get(node)
     if not dry_run:
         carry_out(node)
     return record

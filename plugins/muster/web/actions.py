@@ -17,6 +17,7 @@ from muster.admission import entry
 from muster.errors import MusterError
 from muster.model import dags
 from muster.model.nodes import Node
+from muster.model.runs import RunKey
 from muster.model.states import State
 from muster.rules.preview import risks_of_move, risks_of_pause
 from muster.rules.transitions import person_moves
@@ -63,12 +64,14 @@ class Change:
         state: Annotated[str, Form(max_length=40)] = "",
         finding: Annotated[str, Form(max_length=40)] = "",
         until: Annotated[str, Form(max_length=10)] = "",
+        held: Annotated[str, Form(max_length=600)] = "",
     ) -> None:
         self.node, self.what, self.reason = name, what, reason.strip()
-        self.state, self.finding, self.until = state, finding, until
+        self.state, self.finding, self.until, self.held = state, finding, until, held
         self.person = user.get_name()
         self.path = f"/node/{urllib.parse.quote(name)}"
         self.fields = {"what": what, "reason": self.reason, "state": state, "finding": finding, "until": until}
+        self.fields["held"] = held
 
     def preview(self) -> tuple[str, list[str]]:
         """Returns (what would happen, its risks); nothing changes. Raises MusterError, as ``apply`` would."""
@@ -123,7 +126,10 @@ class Change:
         return f"{waiver.rule} of {waiver.metric} is waived {waiver}; test the node again"
 
     def _keep(self, dry_run: bool) -> str:
-        kept = store.withdrawals.keep_in_service(self.node, self.person, self.reason)
+        held = RunKey.parse(self.held)
+        if held is None:
+            raise MusterError("the form names no held verdict: open the node's page again")
+        kept = store.withdrawals.keep_in_service(self.node, self.person, self.reason, held=held)
         return f"{kept.name} stays in {kept.state}"
 
     def _pause(self, dry_run: bool) -> str:

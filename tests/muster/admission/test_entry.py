@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from muster import store
-from muster.admission import service
+from muster.admission import answers, service
 from muster.admission.entry import admit, admit_by
 from muster.errors import Refusal
 from muster.model.events import Evidence
@@ -20,6 +20,7 @@ from tests.support.refusals import illegal
 pytestmark = pytest.mark.usefixtures("fleet_db")
 
 NODE = "gpu-0001"
+MOVED = next(iter(answers._AFTER))
 
 
 @pytest.fixture(autouse=True)
@@ -55,6 +56,23 @@ def test_a_node_that_passed_everything_enters_and_twice_is_harmless() -> None:
     assert store.nodes.get(NODE).state is State.PRODUCTION
     event = store.nodes.events(NODE)[-1]
     assert (event.actor, event.evidence["verdict"], event.evidence["full_coverage"]) == ("muster", "PASS", True)
+
+
+def test_a_decision_that_is_not_made_leaves_no_approval(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The controller dies between the approval and the move: neither is there, so the question is still open."""
+    qualified(verdict=Verdict.WARN, stage="thermal")
+
+    def dies(*_: object, **__: object) -> None:
+        raise ConnectionError("killed here")
+
+    for option, decide in (("admit", admit_by), ("quarantine", lambda *given: answers.carry_out(MOVED, *given))):
+        with monkeypatch.context() as patch:
+            patch.setattr(store.nodes, "move", dies)
+            with pytest.raises(ConnectionError):
+                decide(NODE, "Ada", "known")
+        assert store.verdicts.approvals(NODE) == [], option
+    admit_by(NODE, "Ada", "known")
+    assert [each.person for each in store.verdicts.approvals(NODE)] == ["Ada"]
 
 
 def test_what_passed_with_another_driver_enters_by_a_person_only() -> None:

@@ -258,6 +258,19 @@ class TestTheWaysThatSkippedTheGate:
         store.withdrawals.keep_in_service(NODE, "Ada", "it is")
         assert self.run("second", ("intake",), {}, Verdict.PASS).state_after is State.PRODUCTION
 
+    def test_a_decision_about_one_held_verdict_does_not_release_a_later_one(self) -> None:
+        store.adoption.adopt([NODE], "Ada", "it serves")
+        self.run("first", STAGES, {"integrity": Verdict.FAIL}, Verdict.FAIL)
+        (known,) = [each for each in store.verdicts.open_findings(NODE) if each.stage == "integrity"]
+        waiver = store.waivers.give(known.finding.id, access.now() + LATER, "Ada", "known")
+        store.adoption.verify(NODE, "Ada", "good enough")
+        store.waivers.revoke(waiver.id, "Bob", "it is not")
+        with illegal(Refusal.NOTHING_HELD):
+            store.withdrawals.keep_in_service(NODE, "Ada", "seen", held=RunKey(DAG, "an earlier one"))
+        assert store.nodes.get(NODE).held_run == RunKey(DAG, "first")
+        store.withdrawals.keep_in_service(NODE, "Ada", "seen", held=RunKey(DAG, "first"))
+        assert store.nodes.get(NODE).held_run is None
+
     def test_a_way_that_forgets_the_gate_is_undone(self) -> None:
         """Whatever code moves a node: the end of its transaction asks."""
         lives.in_production(NODE)

@@ -98,7 +98,7 @@ def test_a_finding_of_another_node_is_not_waived(client: TestClient) -> None:
         {"what": "move", "state": "heaven", "reason": "it was good"},
         {"what": "waive", "finding": "f-000", "until": "2999-01-01", "reason": "x"},
         {"what": "waive", "finding": "f-000", "until": "soon", "reason": "x"},
-        {"what": "keep", "reason": "x"},
+        {"what": "keep", "reason": "x", "held": "d/r"},
         {"what": "resume", "reason": "x"},
         {"what": "pause", "until": "2999-01-01"},
         {"what": "pause", "until": "soon", "reason": "x"},

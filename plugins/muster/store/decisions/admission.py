@@ -102,14 +102,18 @@ def _hold(session: Session, row: NodeRow, why: str) -> None:
     failed = [each for _, each in current_verdicts(session, row) if each.verdict is Verdict.FAIL]
     found = [each for each in findings_now(session, row) if each.finding.severity is Severity.CRITICAL]
     known: list[StageVerdict | OpenFinding] = [*failed, *found]
-    for stage, dag_id, run_id in map(gate.stage_of, known):
-        query = select(RunRow).where(RunRow.dag_id == dag_id, RunRow.run_id == run_id, RunRow.node == row.name)
-        run = session.scalar(query)
-        if run is not None:
-            row.held_run, run.why_held, state = f"{dag_id}/{run_id}", why, State(row.state)
-            evidence = {"held": row.held_run, "stage": stage}
-            access.write_event(session, row.name, state, state, "muster", f"its verdict is held: {why}", evidence)
-            return
+    own = select(RunRow).where(RunRow.node == row.name)
+    runs = [
+        (stage, run)
+        for stage, dag_id, run_id in map(gate.stage_of, known)
+        if (run := session.scalar(own.where(RunRow.dag_id == dag_id, RunRow.run_id == run_id)))
+    ]
+    if not runs and known and (last := session.scalar(own.order_by(RunRow.id.desc()).limit(1))):
+        runs = [(known[0].stage, last)]  # a suspect part came from another node
+    for stage, run in runs[:1]:
+        row.held_run, run.why_held, state = str(run.key), why, State(row.state)
+        evidence = {"held": row.held_run, "stage": stage}
+        access.write_event(session, row.name, state, state, "muster", f"its verdict is held: {why}", evidence)
 
 
 def check(node: str, decision: Decision, evidence: Evidence) -> None:

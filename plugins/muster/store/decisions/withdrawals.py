@@ -10,6 +10,7 @@ from sqlalchemy.orm import Session
 from muster.errors import IllegalMove, Refusal
 from muster.model.breaker import Breaker
 from muster.model.nodes import Node
+from muster.model.runs import RunKey
 from muster.model.states import SERVING, State
 from muster.rules import breaker as planning
 from muster.rules.breaker import Limits
@@ -46,16 +47,22 @@ def breaker_now(session: Session, *, simulated: bool, deciding: bool = False) ->
     return planning.state(map(access.to_event, session.scalars(left)), list(in_service), now, limits)
 
 
-def keep_in_service(name: str, person: str, reason: str) -> Node:
+def keep_in_service(name: str, person: str, reason: str, *, held: RunKey | None = None) -> Node:
     """Keep a node in service whose verdict is held: removes the mark, keeps the finding.
 
-    Raises IllegalMove if no verdict is held, NoPerson without a named person and a reason, UnknownNode.
+    ``held``: the run whose verdict the person decides about; another may be held by now. Raises IllegalMove if that one
+    is not, or none, NoPerson without a named person and a reason, UnknownNode.
     """
     check_decision(person, reason, f"{name} is not kept")
     with writing() as session:
         row = access.node_row(session, name, lock=True)
         if not row.held_run:
             raise IllegalMove(f"no verdict on {name} is held: there is nothing to decide", Refusal.NOTHING_HELD)
+        if held is not None and row.held_run != str(held):
+            raise IllegalMove(
+                f"{name}: another verdict is held by now, of run {row.held_run} and not of {held}: look at it first",
+                Refusal.NOTHING_HELD,
+            )
         evidence = {"person": person, "reason": reason.strip(), "kept": row.held_run}
         state, row.held_run = State(row.state), ""
         row.accepted = row.kept = access.last_stage(session, row)

@@ -71,10 +71,14 @@ def confirm(node: str, serial: str, person: str, reason: str) -> list[Placement]
                 f"{node} has not reported the serial {serial} in its last run; test it: `muster qualify {node}`"
             )
         state, text = State(row.state), f"{slot} of {node} has the part {serial}: {reason.strip()}"
+        before = elsewhere(session, node, {slot: serial}).get(slot)
         for sentence in move_part(session, node, slot, serial):
             access.write_event(session, node, state, state, person, sentence, {"person": person, "reason": reason})
         access.write_event(session, node, state, state, person, text, {"person": person, "reason": reason})
         _follow(session, row, slot, serial, [run_id for run_id, serials in runs if serials.get(slot) == serial])
+        # A suspect may have come, or gone: what serves is asked about as after every other change of its evidence.
+        for name in {node, before.node if before else node}:
+            access.recheck(session, name, f"{person} confirmed that the part {serial} is in {node}")
     from muster.store.machines import parts
 
     return parts.history(serial)

@@ -145,6 +145,19 @@ def move_bad_part() -> None:
     store.contested.confirm("gpu-0002", "BAD", "Ada", "put there this morning")
 
 
+def test_a_suspect_that_a_person_confirms_in_a_node_in_service_is_asked_about() -> None:
+    """No test of the node found anything, and it is not left in service without a word."""
+    for name in (NODE, "gpu-0002"):
+        store.nodes.add(fleet.new_node(name))
+    run_all("corrupts", CORRUPT, serials=PARTS)
+    run_all("clean", node="gpu-0002", serials={"system": "OTHER", "gpu6": "BAD"})
+    store.nodes.move("gpu-0002", State.PRODUCTION, "Ada", "needed now")
+    store.contested.confirm("gpu-0002", "BAD", "Ada", "put there this morning")
+    node = store.nodes.get("gpu-0002")
+    assert (node.state, bool(node.held_run)) == (State.PRODUCTION, True)
+    assert store.certificates.newest("gpu-0002").revoked
+
+
 @pytest.mark.both_dialects
 def test_a_node_that_claims_another_s_serials_harms_itself_alone() -> None:
     """The claimed parts keep their place, no suspicion meets them, and a person is asked about the claimant."""
