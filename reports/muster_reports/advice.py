@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import shlex
 from collections.abc import Iterable, Sequence
 
@@ -51,6 +52,7 @@ STEP = {
 
 _SOME_UNJUDGED = "Some figures could not be judged: there is no limit for them, and not yet eight similar nodes"
 
+_COMMAND = re.compile(r"`(muster [^`]+)`")
 _LEFT_SERVICE = ("production", "qualified")
 AWAITS_REPAIR = frozenset({"quarantine", "triage", "repair", "rma"})
 OUT_OF_SERVICE = AWAITS_REPAIR | {"retired"}
@@ -96,7 +98,7 @@ def next_steps(report: RunReport) -> tuple[str, ...]:
         case Verdict.INCONCLUSIVE:
             closing = (
                 "Something required could not be measured; this does not count against the hardware. "
-                f"Remove the cause, then {retest}"
+                f"Remove the cause{_way_to_remove(report)}, then {retest}"
             )
         case Verdict.SKIPPED if report.state_after == "production":
             closing = (
@@ -125,6 +127,13 @@ def _retest(report: RunReport) -> str:
     back = f"muster node move {name} registered --reason 'why', and " if report.state_after in AWAITS_REPAIR else ""
     command = "revalidate" if report.state_after == "revalidation" else "qualify"
     return f"{back}test again: muster {command} {name}"
+
+
+def _way_to_remove(report: RunReport) -> str:
+    """The command that the stages' reasons name for their cause, as after a changed host key; "" if none does."""
+    reasons = " ".join(stage.judgement.reason for stage in report.stages)
+    named = _COMMAND.search(f"{report.headline} {reasons}")
+    return f" ({named[1]})" if named else ""
 
 
 def _approval_is_asked(report: RunReport) -> bool:

@@ -13,13 +13,14 @@ from email.message import EmailMessage
 from email.policy import SMTP
 from email.utils import format_datetime, getaddresses
 
+from muster_criteria.model import Severity
 from muster_criteria.words import number
 from muster_reports import charts, document, fabric_map
 from muster_reports.model import RunReport
-from muster_reports.text import clean, moment, wrap
+from muster_reports.text import clean, moment, shorten, wrap
 from muster_reports.view import View, build, is_simulated
 
-SUBJECT_MAX = 120
+SUBJECT_MAX, SUBJECT_SEEN = 120, 70
 USUAL = "node_qualification"
 """The DAG whose reports do not name it in their subject."""
 PLAIN_BYTES_MAX = 1024 * 1024
@@ -97,15 +98,22 @@ def report_id_of(report: RunReport) -> str:
 
 
 def subject(view: View) -> str:
-    """One line of at most SUBJECT_MAX characters: "[Muster] FAIL node-07: gpu3 corrupts results — quarantine".
+    """One line of at most SUBJECT_MAX characters: "[Muster] FAIL node-07 → quarantine: gpu3 corrupts results".
 
-    The subject of another kind of run has the kind behind the node: "node-07 (cluster qualification)".
+    Node, verdict and the part that is suspected stand within the first SUBJECT_SEEN, which is what lists of mails show;
+    the part behind the node unless it is there anyway. The subject of another kind of run has the kind.
     """
-    mark = "[simulated] " if view.simulated else ""
     occasion = "" if view.dag_id == USUAL else f" ({clean(view.dag_id.removeprefix('node_').replace('_', ' '), 30)})"
-    head = f"[Muster] {mark}{view.verdict} {clean(view.node, 40)}{occasion}: "
-    tail = " — held" if view.held else f" — {view.state_after}" if view.state_after != view.state_before else ""
-    return head + clean(view.headline.rstrip("."), SUBJECT_MAX - len(head) - len(tail)) + tail
+    mark = " [simulated]" if view.simulated else ""
+    moved = " held" if view.held else f" → {view.state_after}" if view.state_after != view.state_before else ""
+    head, rest = (
+        f"[Muster] {view.verdict} {clean(view.node, 40)}",
+        f"{mark}{moved}{occasion}: {view.headline.rstrip('.')}",
+    )
+    gravest = next((each.devices for each in view.findings if each.severity is not Severity.INFO), "")
+    part = gravest if gravest not in ("", "node") and gravest not in (head + rest)[:SUBJECT_SEEN] else ""
+    named = f" {shorten(part, max(8, SUBJECT_SEEN - len(head) - 1))}" if part else ""
+    return head + named + shorten(rest, SUBJECT_MAX - len(head) - len(named))
 
 
 def build_message(
@@ -141,7 +149,7 @@ def build_notice(
 
     Raises ValueError, as build_message.
     """
-    message = _envelope(f"[Muster] {clean(sentence, SUBJECT_MAX - 9)}", f"notice.{_digest(key)}", sender, recipients)
+    message = _envelope(f"[Muster] {shorten(sentence, SUBJECT_MAX - 9)}", f"notice.{_digest(key)}", sender, recipients)
     listed = "".join(f"\n- {clean(line, 400)}" for line in lines)
     message.set_content(f"{wrap(clean(sentence, 2000), 78)}\n{listed}\n", cte="quoted-printable")
     return message

@@ -37,6 +37,18 @@ def clean(text: str, limit: int = 400) -> str:
     return text if len(text) <= limit else text[: limit - 1].rstrip() + "…"
 
 
+def shorten(text: str, limit: int) -> str:
+    """``clean``, cut between two words; within a word that fills more than half of the limit."""
+    whole = clean(text, 4 * limit)
+    if text[:1] == " ":
+        whole = f" {whole}"
+    if len(whole) <= limit:
+        return whole
+    head = whole[: limit - 1]
+    words = head if whole[limit - 1] == " " else head.rpartition(" ")[0]
+    return (words if len(words) > limit // 2 else head).rstrip(" ,;:") + "…"
+
+
 def clean_report(value: Value, limit: int, keep: frozenset[str] = frozenset()) -> Value:
     """A copy of a (nested, frozen) dataclass with every string in it cleaned; fields named in ``keep`` stay untouched.
 

@@ -18,12 +18,15 @@ from html.parser import HTMLParser
 
 import pytest
 from aiosmtpd.controller import Controller
+from hypothesis import given
+from hypothesis import strategies as st
 from PIL import Image
 
-from muster_criteria.model import Verdict
+from muster_criteria.model import Severity, Verdict
 from muster_reports import charts, mail
 from muster_reports.mail import Rendered, build_message, render
 from muster_reports.model import RunReport
+from muster_reports.text import clean, shorten
 from tests.muster_reports.largest import LARGEST
 
 Samples = dict[str, RunReport]
@@ -311,3 +314,28 @@ def test_a_report_without_its_pictures_is_still_a_report(samples: Samples, monke
     assert sample.images == {}
     assert "under load" in sample.text
     assert "gpu3 overheats" in sample.html
+
+
+def test_a_subject_says_node_verdict_and_part_in_what_lists_of_mails_show(samples: dict[str, RunReport]) -> None:
+    for name in set(NAMES) - {"hostile"}:
+        report = samples[name]
+        long = dataclasses.replace(report, node="gpu-0001.cluster-07.example.org", dag_id="cluster_qualification")
+        for each in (report, long):
+            shown = render(each).subject[:70]
+            assert each.verdict in shown, name
+            assert each.node[:40] in shown, name
+            gravest = next((finding.device for stage in each.stages for finding in stage.judgement.findings
+                            if finding.severity is Severity.CRITICAL and finding.device != "node"), "")  # fmt: skip
+            assert gravest in shown or len(each.node) > 40, name
+
+
+@given(st.text(st.sampled_from("ab, "), max_size=80), st.integers(10, 40))
+def test_a_cut_text_ends_with_a_whole_word_unless_that_word_fills_half_of_it(text: str, limit: int) -> None:
+    cut, whole = shorten(text, limit), clean(text)
+    assert len(cut) <= limit
+    if not cut.endswith("…"):
+        assert cut.strip() == whole
+        return
+    kept = cut[:-1].strip()
+    assert whole.startswith(kept)
+    assert whole[len(kept)] in " ,;:" or len(kept.rpartition(" ")[0]) <= limit // 2

@@ -144,7 +144,7 @@ def test_a_verdict_that_is_held_says_so_first_and_asks_for_a_decision(samples: S
     assert "muster node move sim-h100-05 quarantine" in view.next_steps[0]
     assert "muster node keep sim-h100-05" in view.next_steps[0]
     assert "gpu3" in view.next_steps[1]
-    assert render(report).subject.endswith(" — held")
+    assert " held: " in render(report).subject
 
 
 @pytest.mark.parametrize("finds", [True, False])
@@ -256,3 +256,17 @@ def test_only_web_addresses_become_links(samples: Samples, url: str) -> None:
 def test_tighter_limits_never_show_more(samples: Samples) -> None:
     sizes = [len(repr(build(samples["long_lists"], limits))) for limits in MAIL_LIMITS]
     assert all(smaller < larger for larger, smaller in itertools.pairwise(sizes))
+
+
+def test_a_cause_that_names_its_command_is_removed_before_the_next_test(samples: Samples) -> None:
+    command = "muster node reinstalled n1 --reason …"
+    why = f"n1 (n1:22) has another host key than the pinned one: `{command}` if its system was installed again"
+    report = dataclasses.replace(
+        samples["empty"],
+        verdict=Verdict.INCONCLUSIVE,
+        headline=why,
+        state_before="registered",
+        state_after="registered",
+    )
+    closing = build(report, FULL).next_steps[-1]
+    assert closing.index(command) < closing.index("muster qualify")

@@ -42,6 +42,10 @@ class RunLike(Protocol):
     def run_id(self) -> Any: ...  # noqa: D102
 
 
+PREEMPTED = "Preempted: "
+"""Begins the headline of a run that ended SKIPPED since its scheduler took the node back for a user's job."""
+
+
 @dataclasses.dataclass(frozen=True)
 class Run:
     """What a DAG run did with one node; ``verdict`` is None until it has ended."""

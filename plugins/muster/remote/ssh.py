@@ -223,11 +223,11 @@ def _after(seconds: float, act: Callable[[], None]) -> threading.Timer:
 def _as_remote_error(node: Address, error: BaseException, who: Credentials) -> BaseException:
     where = f"{node.name} ({node.host}:{node.port})"
     if isinstance(error, paramiko.BadHostKeyException):
+        # The command first: what is shown of a long reason is its beginning.
         return WrongHostKey(
-            f"{where} has another host key than the one pinned at enrolment "
-            f"({_fingerprint(error.key)} instead of {_fingerprint(error.expected_key)}); if the machine was "
-            f"reinstalled: `muster node reinstalled {node.name} --reason …`, otherwise something intercepts the "
-            "connection"
+            f"{where} has another host key than the pinned one: `muster node reinstalled {node.name} --reason …` if "
+            f"its system was installed again, else something intercepts the connection ({_fingerprint(error.key)} "
+            f"instead of {_fingerprint(error.expected_key)})"
         )
     if isinstance(error, MusterError):
         return error

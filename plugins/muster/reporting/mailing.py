@@ -8,10 +8,12 @@ import logging
 from collections.abc import Sequence
 
 from muster import store
-from muster.model.runs import RunKey
+from muster.model.runs import PREEMPTED, Run, RunKey
+from muster.model.states import State
 from muster.reporting import mail_rules, notices
 from muster.settings import settings
 from muster_criteria.cluster.fabric.found import Fabric
+from muster_criteria.model import Verdict
 from muster_reports import mail, text
 from muster_reports.model import RunReport
 
@@ -31,6 +33,8 @@ def send_report(run_key: RunKey, *, node: str = "", fabric: Fabric | None = None
     from muster.reporting import archive, sending
 
     current = settings()
+    if _gave_way(store.runs.get(run_key, node=node)):
+        return "not mailed: the test gave way to a user's job, and found nothing"
     report = store.reporting.run(
         run_key, run_url=current.run_page(run_key.dag_id, run_key.run_id), node=node, fabric=fabric
     )
@@ -63,6 +67,12 @@ def send_report(run_key: RunKey, *, node: str = "", fabric: Fabric | None = None
     delivered = [sending.deliver_mail(each) for each in keys + notifications]
     sent, waiting, parked = (sum(counts) for counts in zip(*delivered, strict=True))
     return f"{sent} sent, {waiting} waiting, {parked} refused"
+
+
+def _gave_way(run: Run) -> bool:
+    """Whether the run was preempted and its node serves on: with each user's job this may be a test, and no news."""
+    preempted = run.verdict is Verdict.SKIPPED and run.headline.startswith(PREEMPTED)
+    return preempted and run.state_after is State.PRODUCTION
 
 
 def _mail_by_rule(rule: mail_rules.Rule, recipients: Sequence[str], rendered: mail.Rendered, key: str) -> list[str]:

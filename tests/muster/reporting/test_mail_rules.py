@@ -16,11 +16,13 @@ from aiosmtpd.controller import Controller
 
 from muster import store
 from muster.errors import BadSettings
-from muster.model.runs import RunKey
+from muster.model.runs import PREEMPTED, RunKey
 from muster.reporting import mail_rules, mailing, notices, sending
 from muster.store.database import access
+from muster_criteria.model import Verdict
 from muster_demo.services import free_port
 from tests.muster import fleet
+from tests.support import lives
 
 pytestmark = pytest.mark.usefixtures("fleet_db")
 
@@ -428,3 +430,18 @@ def test_a_question_that_is_answered_or_outdated_is_not_mailed(monkeypatch: pyte
     store.questions.answer(RunKey("admission", "r1"), "Admit", "Ada", "fine")
     fleet.fail("b")
     assert notices.tell_of_questions() == []
+
+
+def test_a_test_that_gave_way_and_found_nothing_is_no_mail(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("MUSTER_MAIL_TO", "ops@example.org")
+    for name, verdict, headline in (
+        ("gave-way", Verdict.SKIPPED, f"{PREEMPTED}its scheduler took the node back"),
+        ("skipped", Verdict.SKIPPED, "Not tested, for a fault of the controller: no key"),
+    ):
+        store.nodes.add(fleet.new_node(name))
+        lives.in_production(name)
+        lease = fleet.begin(name, name)
+        store.runs.finish(lease.key, verdict, headline)
+        store.leases.release(lease.key, "over")
+        mailing.send_report(lease.key)
+    assert ["skipped" in subject for _, subject, _ in queued()] == [True]

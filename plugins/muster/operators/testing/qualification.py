@@ -15,7 +15,7 @@ from muster import acting, store
 from muster.admission import service
 from muster.errors import IllegalMove, MusterError, UnknownRun
 from muster.integration import closing, logins
-from muster.model.runs import RunKey
+from muster.model.runs import PREEMPTED, RunKey
 from muster.operators.testing import claims, faults
 from muster.remote import attempt as remote
 from muster.reporting import mailing, run_note
@@ -63,7 +63,7 @@ def conclude(key: RunKey) -> dict[str, str]:
         if unjudged and (fault := faults.of_run(key).get(run.node)):
             verdict, headline = Verdict.SKIPPED, f"Not tested, for a fault of the controller: {fault}"
         if verdict is Verdict.INCONCLUSIVE and not run.forced and service.preempted(run.node):
-            verdict, headline = Verdict.SKIPPED, "Preempted: its scheduler took the node back for another job"
+            verdict, headline = Verdict.SKIPPED, f"{PREEMPTED}its scheduler took the node back for another job"
         closed = store.runs.finish(key, verdict, headline)
     except (UnknownRun, IllegalMove) as error:
         raise AirflowFailException(f"the run cannot be concluded: {error}") from error
