@@ -55,7 +55,10 @@ class Nodes:
         return server
 
     def build(
-        self, faults: Mapping[str, Sequence[Mapping[str, Any]]] | None = None, names: Sequence[str] = NAMES
+        self,
+        faults: Mapping[str, Sequence[Mapping[str, Any]]] | None = None,
+        names: Sequence[str] = NAMES,
+        labels: Mapping[str, Mapping[str, str]] | None = None,
     ) -> None:
         for name in names:
             machine = self.folder / f"machine-{name}"
@@ -66,7 +69,7 @@ class Nodes:
                 NewNode(
                     name, node.host, " ".join(node.host_key.split()[:2]), "h100-sxm-8", port=node.port,
                     user=node.user or "", launch={"kind": "python", "python": sys.executable},
-                    work_dir=node.work_dir, simulated=True,
+                    work_dir=node.work_dir, simulated=True, labels=(labels or {}).get(name, {}),
                 )
             )  # fmt: skip
             lives.qualified(name)

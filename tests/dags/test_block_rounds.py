@@ -1,0 +1,103 @@
+"""The rounds of a block over real SSH servers and agents: all sides of a round at work at once, one port is dead."""
+
+from __future__ import annotations
+
+import contextlib
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any, cast
+
+import pytest
+from airflow.sdk.exceptions import TaskDeferred
+
+from muster import store
+from muster.integration import logins
+from muster.model.runs import RunKey
+from muster.operators.testing import block, rounds
+from muster.operators.testing.pair import MusterPairOperator, NotMeasured
+from muster.remote import attempt as remote
+from muster.remote.attempt import Attempt
+from muster.remote.outcome import Kind
+from muster.remote.zipapp import build_agent
+from muster.settings import settings
+from muster_criteria.cluster.fabric.parts import PartKind, Symptom
+from muster_criteria.model import Severity, Verdict
+from tests.dags.blocks import Nodes
+
+pytestmark = [pytest.mark.slow, pytest.mark.needs_sshd, pytest.mark.early(3), pytest.mark.timeout(900)]
+
+RUN = RunKey("cluster_qualification", "rounds")
+NAMES = tuple(f"n{at}" for at in range(8))
+DEAD = "n5"
+NOBODY = "192.0.2.9"
+"""RFC 5737: no machine has this address, so nothing can be bound to it or sent there."""
+
+
+@pytest.fixture
+def nodes(fleet: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Nodes]:
+    with contextlib.ExitStack() as stack:
+        yield Nodes(tmp_path, stack, monkeypatch)
+
+
+class Sides:
+    """Every side of a round, started by the operator's own code, and settled when its job is over."""
+
+    def __init__(self) -> None:
+        ti = SimpleNamespace(
+            dag_id=RUN.dag_id, run_id=RUN.run_id, task_id="pairs", max_tries=0, try_number=1,
+        )  # fmt: skip
+        self.context = cast("Any", {"ti": ti})
+
+    def run(self, members: list[str]) -> None:
+        started = [self._start(name) for name in members]
+        for operator, attempt in started:
+            self._settle(operator, attempt)
+
+    def _start(self, name: str) -> tuple[MusterPairOperator, Attempt]:
+        operator = MusterPairOperator(task_id="pairs", member=name, retries=0)
+        operator._take_round(self.context)
+        attempt = operator._claim(self.context, begin=True)
+        with logins.connect(attempt.node) as client:
+            attempt, _ = remote.begin(attempt, client, build_agent(settings().home / "agents"))
+        return operator, attempt
+
+    def _settle(self, operator: MusterPairOperator, attempt: Attempt) -> None:
+        until = time.monotonic() + 300
+        while time.monotonic() < until:
+            with contextlib.suppress(TaskDeferred, NotMeasured):
+                operator._settle(self.context, attempt, Kind.DONE)
+            known = store.rounds.sides(RUN, operator._number).get(operator._number, {})
+            if operator.member in known:
+                return
+            time.sleep(0.5)
+        raise AssertionError(f"{operator.member} did not end")
+
+
+def test_a_dead_port_is_named_and_fails_its_node(nodes: Nodes) -> None:
+    labels = {name: {"rails": f"r0@127.0.0.1 r1@{NOBODY if name == DEAD else '127.0.0.1'}"} for name in NAMES}
+    nodes.build(names=NAMES, labels=labels)
+    block.claim(RUN, {"nodes": list(NAMES), "level": "demo", "reason": "a test"})
+    sides = Sides()
+    while planned := rounds.next_round(RUN):
+        sides.run([each["member"] for each in planned])
+    made = store.rounds.planned(RUN)
+    assert 4 < len(made) <= 7, "three rounds of screening, and two partners chosen to confirm it at least"
+    assert all(set(store.rounds.sides(RUN)[each.number]) == set(each.members) for each in made)
+
+    block.judge(RUN)
+    dead = [part for part in store.rounds.parts(RUN) if part.confirmed and part.symptom is Symptom.DEAD]
+    assert [(part.kind, part.node, part.rail) for part in dead] == [(PartKind.NIC, DEAD, "r1")]
+    (stage,) = store.reporting.run(RUN, node=DEAD).stages
+    critical = [each for each in stage.judgement.findings if each.severity is Severity.CRITICAL]
+    assert [(each.device, each.labels) for each in critical] == [("nic:r1", (("rail", "r1"),))]
+    # Of the others only what no load of this machine can cause: the rates of eight agents on few CPUs are no rates.
+    assert store.runs.get(RUN, node=DEAD).verdict is Verdict.FAIL
+
+    fabric = store.rounds.fabric(RUN)
+    assert fabric is not None
+    (matrix,) = (each for each in fabric.matrices if each.rail == "r1")
+    assert {DEAD} == set.intersection(*({cell.sender, cell.receiver} for cell in matrix.cells if cell.rate == 0))
+    block.release(RUN)
+    assert store.leases.live() == []
