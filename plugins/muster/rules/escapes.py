@@ -5,7 +5,7 @@ from __future__ import annotations
 import collections
 import dataclasses
 import datetime
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 
 from muster.model.failures import Failure
 
@@ -81,21 +81,29 @@ def _found(
         yield from (Escape(failure, each) for each in last.values())
 
 
-def rates(found: Sequence[Escape], passes: Sequence[Pass]) -> list[Rate]:
+def summed(counts: Iterable[Mapping[tuple[str, str], int]]) -> dict[tuple[str, str], int]:
+    """Returns how often each (level, stage) passed, over all of these nodes."""
+    total: collections.Counter[tuple[str, str]] = collections.Counter()
+    for each in counts:
+        total.update(each)
+    return dict(total)
+
+
+def rates(found: Sequence[Escape], passes: Mapping[tuple[str, str], int]) -> list[Rate]:
     """Returns the rate of each level, stage and group that has an escape, the most first.
 
-    The interval is the exact one of a Poisson count (Garwood, 1936). Several failures may follow one pass.
+    ``passes``: how often each (level, stage) passed. The interval is the exact one of a Poisson count (Garwood, 1936).
+    Several failures may follow one pass.
     """
     from scipy.stats import chi2  # heavy: not where a DAG file is parsed
 
-    of = collections.Counter((each.level, each.stage) for each in passes)
     counts = collections.Counter((each.passed.level, each.passed.stage, each.failure.group) for each in found)
     made = []
     tail = (1.0 - CONFIDENCE) / 2.0
     for (level, stage, group), count in counts.items():
-        per = 1000.0 / of[level, stage]
+        per = 1000.0 / passes[level, stage]
         low, high = chi2.ppf(tail, 2 * count) / 2.0, chi2.ppf(1.0 - tail, 2 * count + 2) / 2.0
         made.append(
-            Rate(level, stage, group, count, of[level, stage], count * per, float(low * per), float(high * per))
+            Rate(level, stage, group, count, passes[level, stage], count * per, float(low * per), float(high * per))
         )
     return sorted(made, key=lambda each: (-each.escapes, each.level, each.stage, each.group))

@@ -7,7 +7,7 @@ import datetime
 import pytest
 
 from muster.model.failures import Failure
-from muster.rules.escapes import Pass, escapes, rates
+from muster.rules.escapes import Pass, escapes, rates, summed
 
 NOW = datetime.datetime(2026, 6, 1, tzinfo=datetime.UTC)
 DAY = datetime.timedelta(days=1)
@@ -35,6 +35,7 @@ def test_what_no_stage_that_passed_can_see_is_no_escape(group: str) -> None:
 def test_rates_are_by_level_and_have_the_exact_interval() -> None:
     """Of 1 event: 0.0513 to 4.744 at 90 % (Garwood 1936)."""
     passes = [passed("integrity", day, f"n{day}", level) for day in range(1, 26) for level in ("short", "long")]
-    (found,) = rates(escapes([Failure("n3", "memory", NOW)], passes, VISIBLE)[:1], passes)
+    counts = [{(each.level, each.stage): 1} for each in passes]
+    (found,) = rates(escapes([Failure("n3", "memory", NOW)], passes, VISIBLE)[:1], summed(counts))
     assert (found.escapes, found.passes, found.rate) == (1, 25, 40.0)
     assert (found.low, found.high) == pytest.approx((40.0 * 0.0513, 40.0 * 4.744), rel=1e-3)

@@ -23,10 +23,9 @@ def escapes(
     from muster.rules.idle.worth import visible
 
     since = datetime.datetime.now(datetime.UTC) - datetime.timedelta(days=days)
-    passes = store.passes.since(since, simulated=simulated)
-    names = {each.node for each in passes}
-    failures = [each for each in store.failures.since(since) if each.node in names]
-    found = rules.escapes(failures, passes, visible())
+    counts = store.passes.counts(since, simulated=simulated)
+    failures = [each for each in store.failures.since(since) if each.node in counts]
+    found = rules.escapes(failures, store.passes.of_nodes({each.node for each in failures}, since), visible())
     if rows:
         listed = [
             [each.failure.node, each.failure.group, show.when(each.failure.at), each.passed.level, each.passed.stage,
@@ -38,7 +37,7 @@ def escapes(
             return
         show.table(["node", "fault", "failed", "level", "stage", "passed", "in run"], listed, empty="none")
         return
-    made = rules.rates(found, passes)
+    made = rules.rates(found, rules.summed(counts.values()))
     if json:
         show.as_json(made)
         return

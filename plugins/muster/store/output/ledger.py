@@ -122,10 +122,11 @@ def _escapes(
     """What tests of these nodes had let pass, of the same year."""
     from muster.rules.idle.worth import visible  # brings numpy, which a DAG file may not load
 
-    of_year = passes.since(until - spares.PERIOD, simulated=simulated)
-    ended = [each for each in of_year if each.node in chosen and each.at < until]
-    found = escapes.rates(escapes.escapes(failed, ended, visible()), ended)
-    return [facts.Escapes(**dataclasses.asdict(each)) for each in found]
+    since = until - spares.PERIOD
+    found = escapes.escapes(failed, passes.of_nodes({each.node for each in failed}, since), visible())
+    counts = passes.counts(since, simulated=simulated)
+    of = escapes.summed(count for node, count in counts.items() if node in chosen)
+    return [facts.Escapes(**dataclasses.asdict(each)) for each in escapes.rates(found, of)]
 
 
 def _pools(until: datetime.datetime, chosen: Collection[str], failed: Sequence[Failure]) -> list[facts.Pool]:
