@@ -15,6 +15,7 @@ from fastapi.openapi.utils import get_openapi
 from muster import store
 from muster.errors import UnknownNode
 from muster.model.figures import FleetRow
+from muster.model.health import Observation
 from muster.model.nodes import Pause
 from muster.model.runs import OpenFinding, StageVerdict
 from muster.model.states import State
@@ -105,6 +106,12 @@ def verdicts(name: Name) -> list[StageVerdict]:
 def findings(name: Name) -> list[OpenFinding]:
     """The node's open findings, with the waivers that are valid now."""
     return store.verdicts.open_findings(name)
+
+
+@router.get("/nodes/{name}/observations")
+def observations(name: Name) -> list[Observation]:
+    """What was observed of the node between tests, what was seen last first, at most 100."""
+    return store.health.of_node(name)
 
 
 @router.get("/nodes/{name}/certificate")

@@ -1,4 +1,4 @@
-"""A node's life as one list: its states, tests, certificates, parts, and what its BMC showed. Pure."""
+"""A node's life as one list: its states, tests, observations, certificates, parts, what its BMC showed. Pure."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from collections.abc import Iterator, Sequence
 from muster.model.certificates import Certificate
 from muster.model.events import Event
 from muster.model.figures import BmcReading
+from muster.model.health import ACTOR as OBSERVED
 from muster.model.parts import Placement
 from muster.model.runs import Run
 from muster.model.states import State
@@ -16,7 +17,10 @@ from muster.model.states import State
 
 @dataclasses.dataclass(frozen=True)
 class Entry:
-    """One thing that happened. ``kind``: state, remark, test, certificate, part or BMC; ``by``: who did it, or ""."""
+    """One thing that happened. ``by``: who did it, or "".
+
+    ``kind``: state, remark, observation, test, certificate, part or BMC.
+    """
 
     at: datetime.datetime
     kind: str
@@ -48,7 +52,8 @@ def _events(events: Sequence[Event]) -> Iterator[Entry]:
     for each in reversed(events):
         moved = each.from_state != each.to_state
         by = f"{each.actor} {each.login}".strip()
-        yield Entry(each.at, "state" if moved else "remark", each.reason, by, each.to_state if moved else None)
+        kind = "state" if moved else "observation" if each.actor == OBSERVED else "remark"
+        yield Entry(each.at, kind, each.reason, by, each.to_state if moved else None)
 
 
 def _runs(runs: Sequence[Run]) -> Iterator[Entry]:

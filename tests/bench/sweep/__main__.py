@@ -12,6 +12,7 @@ import argparse
 import asyncio
 import datetime
 import json
+import logging
 import os
 import sys
 import tempfile
@@ -50,6 +51,7 @@ def main() -> int:
     parser.add_argument("--days", type=int, default=365)
     parser.add_argument("--seed", type=int, default=7)
     args = parser.parse_args()
+    logging.disable(logging.INFO)
     rng = np.random.default_rng(args.seed)
     with tempfile.TemporaryDirectory() as folder:
         os.environ["MUSTER_HOME"], os.environ["MUSTER_DATABASE_URL"] = f"{folder}/home", ""
@@ -149,9 +151,12 @@ def whole_fleet(count: int) -> float:
     nodes = store.nodes.find()
     for first in (True, False):
         cursors = store.health.cursors(node.name for node in nodes)
-        raw, tally, cpu = answer(0 if first else 1), sweep.Tally(), time.process_time()
+        quiet, shows = answer(0), answer(0 if first else 1)
+        tally, cpu = sweep.Tally(), time.process_time()
         for start in range(0, count, sweep.BATCH):
-            sweep.record([Answer(node, raw) for node in nodes[start : start + sweep.BATCH]], cursors, tally)
+            some = nodes[start : start + sweep.BATCH]
+            # One node in 50 shows corrected errors on all of its GPUs.
+            sweep.record([Answer(node, quiet if number else shows) for number, node in enumerate(some)], cursors, tally)
         cpu = time.process_time() - cpu
         if tally.unreachable:
             raise SystemExit("the fleet's own answers could not be read")

@@ -7,6 +7,9 @@ import datetime
 import pytest
 
 from muster.model.certificates import Certificate
+from muster.model.events import Event
+from muster.model.health import ACTOR
+from muster.model.states import State
 from muster.web.timeline import timeline
 
 NOW = datetime.datetime(2026, 6, 1, tzinfo=datetime.UTC)
@@ -28,3 +31,11 @@ def test_an_expiry_is_shown_only_if_it_left_the_node_without_a_certificate(
     certificates = [certificate(number, days) for number, days in enumerate(issued)]
     shown = timeline([], [], certificates[::-1], [], [], NOW, 100)
     assert [entry.what.split()[0] for entry in shown if entry.what.endswith("expired")] == expired
+
+
+def test_an_observation_between_tests_is_no_remark() -> None:
+    events = [
+        Event("n1", NOW, State.PRODUCTION, state, ACTOR, "observed: gpu_lost", {})
+        for state in (State.PRODUCTION, State.QUARANTINE)
+    ]
+    assert {entry.kind for entry in timeline(events, [], [], [], [], NOW, 100)} == {"observation", "state"}

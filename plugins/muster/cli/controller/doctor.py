@@ -85,6 +85,7 @@ def examine(timeout_s: float = 30.0) -> Iterator[Check]:
     yield from airflow(current, timeout_s)
     yield mail(current)
     yield from schedulers(current)
+    yield from between_tests(current)
     if current.audit_sinks:
         yield audit_stream(current)
 
@@ -167,6 +168,22 @@ def audit_stream(current: Settings) -> Check:
     if failing:
         return Check(Mark.ADVICE, "audit stream", "; ".join(failing), "make the receiver accept events")
     return Check(Mark.OK, "audit stream", ", ".join(sorted(current.audit_sinks)))
+
+
+def between_tests(current: Settings) -> Iterator[Check]:
+    """A health policy that cannot be read; the sources that may report, where there are any."""
+    from muster.integration import report_sources
+    from muster.judging import health
+
+    try:
+        health.policy()
+    except MusterError as error:
+        yield Check(Mark.MISSING, "health policy", str(error), "correct it, or remove it from MUSTER_SKU_PATH")
+    if current.report_sources:
+        try:
+            yield Check(Mark.OK, "reports", ", ".join(sorted(report_sources.sources())))
+        except MusterError as error:
+            yield Check(Mark.MISSING, "reports", str(error), "see docs/starting-tests.md")
 
 
 def agent(folder: Path) -> Check:

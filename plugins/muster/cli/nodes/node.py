@@ -19,6 +19,9 @@ from muster.settings import settings
 
 app = typer.Typer(no_args_is_help=True)
 
+OBSERVED_MAX = 20
+"""Observations that `muster node show` lists, those that were seen last."""
+
 
 @app.command("add")
 @messages
@@ -105,15 +108,24 @@ def list_(
 
 @app.command("show")
 def show_(name: Name, json: AsJson = False) -> None:
-    """Show one node: its state, parts, open findings and last runs."""
+    """Show one node: its state, parts, open findings, observations between tests and last runs."""
     from muster import store
 
     node, lease = store.nodes.get(name), store.leases.get(name)
     parts, runs = store.parts.of_node(name), store.runs.find(node=name, limit=10, this_machine=True)
     waivers, findings = store.waivers.find(node=name), store.verdicts.open_findings(name)
+    observed = [each for each in store.health.of_node(name, OBSERVED_MAX) if not each.over]
     if json:
         show.as_json(
-            {"node": node, "lease": lease, "parts": parts, "runs": runs, "waivers": waivers, "findings": findings}
+            {
+                "node": node,
+                "lease": lease,
+                "parts": parts,
+                "runs": runs,
+                "waivers": waivers,
+                "findings": findings,
+                "observations": observed,
+            }
         )
         return
     show.facts(
@@ -137,6 +149,17 @@ def show_(name: Name, json: AsJson = False) -> None:
     if findings:
         typer.echo()
         show.findings([found.finding for found in findings])
+    if observed:
+        typer.echo()
+        show.table(
+            ["observed", "part", "what", "times", "last seen", "by", "follows"],
+            [
+                [each.check, each.part, each.value, each.count, show.when(each.last_seen), each.source,
+                 each.acted or each.action]
+                for each in observed
+            ],
+            empty="",
+        )  # fmt: skip
     sitting = [[part.slot, part.serial, show.when(part.since)] for part in parts if part.until is None]
     typer.echo()
     show.table(["part", "serial", "since"], sitting, empty="no serials are known")

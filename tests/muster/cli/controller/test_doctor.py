@@ -104,6 +104,23 @@ def test_a_setting_that_cannot_be_used_is_the_first_and_only_line(
     assert (status, marks(out)) == (1, {"settings": "missing"})
 
 
+def test_sources_of_reports_and_a_health_policy_that_cannot_be_used_are_missing(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    def found() -> dict[str, Mark]:
+        return {each.item: each.mark for each in doctor.between_tests(settings())}
+
+    assert found() == {}
+    monkeypatch.setenv("MUSTER_REPORT_SOURCES", json.dumps({"epilog": {"sha256": "ab" * 32}}))
+    assert found() == {"reports": Mark.OK}
+    monkeypatch.setenv("MUSTER_REPORT_SOURCES", json.dumps({"epilog": {"sha256": "ab" * 32, "token": "t0p"}}))
+    (tmp_path / "policies").mkdir()
+    (tmp_path / "policies" / "health.yaml").write_text("policy: mine")
+    monkeypatch.setenv("MUSTER_SKU_PATH", str(tmp_path))
+    assert found() == {"health policy": Mark.MISSING, "reports": Mark.MISSING}
+    assert "t0p" not in str(list(doctor.between_tests(settings())))
+
+
 def test_a_node_that_refuses_jobs_by_its_fence_is_missing_until_the_fence_is_raised(sqlite_db: str) -> None:
     store.nodes.add(fleet.new_node())
     lease = fleet.begin()

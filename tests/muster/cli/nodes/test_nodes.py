@@ -10,6 +10,8 @@ import pytest
 
 from muster import store
 from muster.cli.nodes import check as checking
+from muster.judging import health
+from muster.model.health import Report, Seen
 from muster.model.runs import RunKey
 from muster.model.states import State
 from tests.muster import fleet
@@ -194,3 +196,13 @@ def test_a_node_that_leaves_is_retired_and_left_clean(
         assert muster(*leave)[0] == 0
         assert (store.nodes.get("here").state, Path(node.work_dir).exists()) == (State.RETIRED, False)
         assert muster(*leave)[0] == 0, "repeated, it changes nothing"
+
+
+def test_what_was_observed_between_tests_is_shown_until_it_is_over(muster: Muster) -> None:
+    store.nodes.add(fleet.new_node(sku="h100-sxm-8"))
+    seen = Seen("gpu_lost", "gpu3", value="off the bus", bad=True)
+    health.record([Report("gpu-0001", "sweep", (seen,), "b1")], {"gpu-0001": "h100-sxm-8"})
+    (shown,) = json.loads(muster("node", "show", "gpu-0001", "--json")[1])["observations"]
+    assert (shown["check"], shown["part"], shown["action"]) == ("gpu_lost", "gpu3", "leave_when_job_ends")
+    assert "gpu_lost" in muster("node", "show", "gpu-0001")[1]
+    assert "gpu_lost" in muster("node", "history", "gpu-0001")[1]
