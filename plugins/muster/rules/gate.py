@@ -54,6 +54,9 @@ class Refuse:
 
 Decision = Admit | NeedsPerson | Refuse
 
+CLOCKS_DIFFER = datetime.timedelta(hours=1)
+"""A PASS that is dated further ahead has no known age."""
+
 Stage = tuple[str, str, str]
 """One stage of one run: (stage, DAG id, run id)."""
 
@@ -167,8 +170,11 @@ def _unfit(stage: str, passes: Sequence[StageVerdict], limits: Limits, now: date
     if not thorough:
         levels = ", ".join(sorted({each.level for each in passes}))
         yield f"{stage} passed at level {levels} only, and {limits.level} is required"
-    elif not any(now - each.recorded_at <= limits.fresh for each in thorough):
+    elif not any(-CLOCKS_DIFFER <= now - each.recorded_at <= limits.fresh for each in thorough):
         last = max(each.recorded_at for each in thorough)
+        if last > now + CLOCKS_DIFFER:
+            yield f"{stage} passed on {last:%Y-%m-%d %H:%M} UTC, which lies ahead: by a clock that is, or was, wrong"
+            return
         hours = f"{limits.fresh.total_seconds() / 3600:g} hours"
         yield f"{stage} passed last on {last:%Y-%m-%d %H:%M} UTC, longer ago than {hours}"
 

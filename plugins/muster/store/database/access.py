@@ -17,6 +17,7 @@ from muster.model.nodes import Lease, Node, Pause
 from muster.model.runs import Run, RunKey, StageVerdict
 from muster.model.states import BROKEN, SERVING, State
 from muster.rules import transitions as lifecycle
+from muster.store.database import clock
 from muster.store.database.models import CertificateRow, EventRow, FindingRow, LeaseRow, NodeRow, RunRow, StageRow
 from muster.store.database.wanted import follow_state
 from muster_criteria.model import Action, FaultClass, Finding, Severity, Variant, Verdict
@@ -26,8 +27,8 @@ RECHECK = "recheck"
 
 
 def now() -> datetime.datetime:
-    """This moment, in UTC."""
-    return datetime.datetime.now(datetime.UTC)
+    """This moment, in UTC, by the one clock of the records. Raises DatabaseNotReady."""
+    return clock.now()
 
 
 def node_row(session: Session, name: str, *, lock: bool = False) -> NodeRow:

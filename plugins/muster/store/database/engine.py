@@ -87,7 +87,7 @@ def reading() -> Iterator[Session]:
     if (whole := _joined.get()) is not None:
         yield whole
         return
-    with _translated(), Session(_ready(), expire_on_commit=False) as session:
+    with translated(), Session(_ready(), expire_on_commit=False) as session:
         yield session
 
 
@@ -103,7 +103,7 @@ def writing() -> Iterator[Session]:
         whole.flush()
         return
     bound = _ready().execution_options(muster_writes=True)
-    with _translated(), Session(bound, expire_on_commit=False) as session, session.begin() as transaction:
+    with translated(), Session(bound, expire_on_commit=False) as session, session.begin() as transaction:
         yield session
         for ask in before_commit:
             ask(session)
@@ -144,7 +144,7 @@ def upgrade() -> tuple[str | None, str]:
     Raises DatabaseNotReady if it cannot be reached, or was written by a newer Muster.
     """
     made = engine()
-    with _translated():
+    with translated():
         before = version(made)
         if before == SCHEMA:
             return before, SCHEMA
@@ -261,7 +261,7 @@ def _ready() -> Engine:
 
 
 @contextlib.contextmanager
-def _translated() -> Iterator[None]:
+def translated() -> Iterator[None]:
     """Raise DatabaseNotReady for a lost database; other errors pass."""
     try:
         yield

@@ -127,7 +127,8 @@ class RunRow(Base):
 
     ``why_held``: why the circuit breaker kept its verdict from withdrawing the node, "" if it did not. ``started_by``:
     the login that started it in Airflow or over REST, "" if a program did. ``faults``: {stage: why the controller could
-    not do its part in the stage's last attempt}. ``block``: of a member of a block, how its members meet.
+    not do its part in the stage's last attempt}. ``ended_place``: the last stage (``StageRow.id``) of its node that was
+    recorded when it ended, which says what ended last. ``block``: of a member of a block, how its members meet.
     """
 
     __tablename__ = "runs"
@@ -135,6 +136,7 @@ class RunRow(Base):
         UniqueConstraint("dag_id", "run_id", "node"),
         Index("ix_runs_node_machine", "node", "machine"),
         Index("ix_runs_node_ended_at", "node", "ended_at"),
+        Index("ix_runs_node_ended_place", "node", "ended_place", "id"),
         Index("ix_runs_passed", "node", "ended_at",
               sqlite_where=text("verdict = 'PASS'"), postgresql_where=text("verdict = 'PASS'")),
     )  # fmt: skip
@@ -162,6 +164,7 @@ class RunRow(Base):
     block: Mapped[dict[str, Any]] = mapped_column(default=dict)
     started_at: Mapped[datetime.datetime] = mapped_column(index=True)
     ended_at: Mapped[datetime.datetime | None] = mapped_column(index=True)
+    ended_place: Mapped[int] = mapped_column(BigInteger, default=0)
 
     @property
     def key(self) -> RunKey:

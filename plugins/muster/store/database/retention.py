@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import datetime
+import logging
 from typing import Any
 
 from sqlalchemy import ColumnElement, CursorResult, Select, delete, func, or_, select
@@ -10,6 +11,7 @@ from sqlalchemy import ColumnElement, CursorResult, Select, delete, func, or_, s
 from muster.model.figures import Purged
 from muster.model.states import State
 from muster.settings import settings
+from muster.store.database import access
 from muster.store.database.digests import DigestRow, SuspectRow
 from muster.store.database.engine import reading, writing
 from muster.store.database.health import HealthRow
@@ -28,6 +30,8 @@ from muster.store.database.models import (
 from muster.store.database.outgoing import OutboxRow
 from muster.store.testing import stages
 
+log = logging.getLogger(__name__)
+
 OUTBOX_DAYS = 30
 """Mails are kept so long after they were sent, or refused by the mail server."""
 HEALTH_DAYS = 365
@@ -36,6 +40,7 @@ SNAPSHOTS_DAYS = 90
 """Peer snapshots that no kept verdict cites, and that are not the newest, are kept so long."""
 DIGESTS_DAYS = 730
 """The bits that a part returned count for goldens so long."""
+WITNESSES, QUIET = 20, datetime.timedelta(days=30)
 BATCH = 200
 """Stages, runs or files a transaction: what a run in progress has to wait for stays well under a second."""
 
@@ -49,7 +54,7 @@ def apply(now: datetime.datetime | None = None, *, dry_run: bool = False) -> Pur
     as long as their run; nodes, goldens and SKU revisions for ever; peer snapshots as long as a verdict that is kept
     cites them, and the newest of each kind.
     """
-    moment = now or datetime.datetime.now(datetime.UTC)
+    moment = now or _agreed_now()
     keep = settings()
 
     def before(days: int) -> datetime.datetime:
@@ -92,6 +97,26 @@ def apply(now: datetime.datetime | None = None, *, dry_run: bool = False) -> Pur
         parts=parts,
         events=events,
     )
+
+
+def _agreed_now() -> datetime.datetime:
+    """The present as far as several clocks agree on it: what one that is ahead takes for old stays.
+
+    These are the database's, this machine's, and those that stamped the last events: half of the latest ``WITNESSES``
+    lie at most ``QUIET`` back. A fleet that was quieter keeps its data longer.
+    """
+    query = select(EventRow.at).order_by(EventRow.id.desc()).limit(WITNESSES)
+    with reading() as session:
+        seen = sorted(session.scalars(query))
+    known = [access.now(), _machine_now(), *([seen[(len(seen) - 1) // 2] + QUIET] if seen else [])]
+    agreed = min(known)
+    if max(known) - agreed > QUIET:
+        log.warning("a clock of controller or database is wrong: nothing is deleted as of later than %s", agreed)
+    return agreed
+
+
+def _machine_now() -> datetime.datetime:
+    return datetime.datetime.now(datetime.UTC)
 
 
 def _in_use(before: datetime.datetime) -> ColumnElement[bool]:

@@ -9,6 +9,7 @@ from sqlalchemy.orm import Session
 
 from muster.model.schedulers import ADMITTED, LEFT_ALONE, WITHDRAWN
 from muster.model.states import State
+from muster.store.database import clock
 from muster.store.database.models import LeaseRow, NodeRow
 from muster.store.database.outgoing import PlaceRow
 
@@ -33,7 +34,7 @@ def want(session: Session, node: NodeRow, wanted: str, why: str, *, anew: bool =
 
 def later(than: datetime.datetime) -> datetime.datetime:
     """Now, but after the last change: a receiver orders changes by this time, so it never goes back with a clock."""
-    return max(datetime.datetime.now(datetime.UTC), than + datetime.timedelta(microseconds=1))
+    return max(clock.now(), than + datetime.timedelta(microseconds=1))
 
 
 def follow_state(

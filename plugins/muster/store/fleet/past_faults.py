@@ -27,7 +27,7 @@ def previous(result: StageResult, node: str, run_id: str, before: datetime.datet
     serial is followed by its name, since the machine has the node's name. Findings that several devices or nodes had in
     common do not count. Raises UnknownNode.
     """
-    moment = before or datetime.datetime.now(datetime.UTC)
+    moment = before or access.now()
     reported = result.identity.get("serials")
     with reading() as session:
         row = access.node_row(session, node)

@@ -124,7 +124,8 @@ def release(key: RunKey, reason: str) -> list[str]:
             RunRow.dag_id == key.dag_id, RunRow.run_id == key.run_id, RunRow.ended_at.is_(None)
         )
         for run in session.scalars(unfinished.order_by(RunRow.node)):
-            run.ended_at = access.now()
+            run.ended_at = max(access.now(), run.started_at)
+            run.ended_place = access.last_stage(session, access.node_row(session, run.node))
             run.verdict = Verdict.INCONCLUSIVE
             run.headline = f"The run ended without a verdict: {reason}"
             run.state_after = access.node_row(session, run.node).state

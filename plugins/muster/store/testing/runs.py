@@ -126,6 +126,7 @@ def finish(key: RunKey, verdict: Verdict, headline: str, *, node: str = "") -> R
         if run.ended_at is not None and run.verdict == verdict:
             return access.to_run(run)
         run.verdict, run.headline, run.ended_at = str(verdict), headline, max(access.now(), run.started_at)
+        run.ended_place = access.last_stage(session, row)
         session.flush()
         if access.holds(session, row.name, key):
             close(session, run, row, verdict)
@@ -180,7 +181,7 @@ def last_run_id() -> ScalarSelect[int]:
         select(found.id)
         .where(found.node == NodeRow.name, found.machine == NodeRow.machine)
         .where(found.ended_at.is_not(None), found.verdict != str(Verdict.SKIPPED))
-        .order_by(found.id.desc())
+        .order_by(found.ended_place.desc(), found.id.desc())
         .limit(1)
         .correlate(NodeRow)
         .scalar_subquery()
