@@ -42,6 +42,9 @@ class RunLike(Protocol):
     def run_id(self) -> Any: ...  # noqa: D102
 
 
+UNJUDGED = "measured, and to be judged beside the other members of its block"
+"""The reason of a member's stage until its block is judged."""
+
 PREEMPTED = "Preempted: "
 """Begins the headline of a run that ended SKIPPED since its scheduler took the node back for a user's job."""
 

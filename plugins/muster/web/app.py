@@ -120,6 +120,7 @@ def node(
     asked: Annotated[list[approvals.Question], Depends(approvals.about)],
     metric: str = "",
     curve: str = "",
+    started: str = "",
 ) -> Response:
     """One node: its verdict, what to do, findings, figures, telemetry, history and parts."""
     try:
@@ -139,7 +140,8 @@ def node(
     decided = any(row.moved_for for row in rows if row.node == name)
     return rendering.render(
         request, "node.html.j2",
-        node=found, waits=waits, place=store.schedulers.place(name), runs=runs, last=last, ended=ended,
+        node=found, started=RunKey.parse(started), waits=waits, place=store.schedulers.place(name),
+        runs=runs, last=last, ended=ended,
         skipped=newest if newest and newest.verdict is Verdict.SKIPPED else None,
         may_decide=may_decide, may_start=may_start and found.state not in OUT_OF_SERVICE,
         questions=[(each, approvals.reasons(each, found), approvals.effects(each, found)) for each in asked],
@@ -159,7 +161,7 @@ def node(
         now=now,
         strips=[each for each in figures if each.limits or each.peers],
         unlimited=[each for each in figures if not each.limits and not each.peers],
-        metrics=sorted({each.metric for each in observed if each.value is not None}),
+        metrics=store.overview.metrics_of(name, RUNS_MAX),
         metric=metric,
         curves=sorted(curves), curve=curve, drawn=plots.curves(curves.get(curve, ())),
         life=plots.life(store.overview.metric_points(name, metric)) if metric else None,
@@ -196,7 +198,8 @@ def _confirm(
     try:
         if confirmed:
             asked.apply()
-            return RedirectResponse(f"{rendering.base(request)}{PREFIX}{back}", status_code=303)
+            started = f"?{urlencode({'started': asked.run})}" if isinstance(asked, starts.Start) else ""
+            return RedirectResponse(f"{rendering.base(request)}{PREFIX}{back}{started}", status_code=303)
         sentence, risks = asked.preview()
     except MusterError as error:
         body = rendering.render(

@@ -87,8 +87,7 @@ async def refused(request: Request, error: Exception) -> Response:
     """Answer what was refused."""
     assert isinstance(error, HTTPException)
     if _wants_page(request):
-        sentence = "log in to Airflow, then open this page again" if error.status_code == 401 else str(error.detail)
-        return _trouble(request, error.status_code, sentence)
+        return _trouble(request, error.status_code, str(error.detail))
     return await http_exception_handler(request, error)
 
 
@@ -107,6 +106,6 @@ def _wants_page(request: Request) -> bool:
 
 def _trouble(request: Request, status: int, sentence: str) -> Response:
     """A page with the sentence: inside Airflow's frame JSON would be all that a person sees."""
-    body = render(request, "trouble.html.j2", sentence=sentence)
+    body = render(request, "trouble.html.j2", sentence=sentence, log_in=status == 401)
     body.status_code = status
     return body

@@ -20,6 +20,7 @@ from muster.errors import MusterError
 from muster.integration.runid import run_id
 from muster.model.dags import NODE_QUALIFICATION, NODE_REVALIDATION
 from muster.model.nodes import Node
+from muster.model.runs import RunKey
 from muster.model.states import SERVING
 from muster.rules import preview
 from muster.settings import settings
@@ -53,6 +54,7 @@ class Start:
         self.person = user.get_name()
         self.path = f"/node/{quote(name)}/test"
         self.fields = {"level": level, "reason": self.reason}
+        self._dag_id = ""
         self._user, self._session, self._request = user, session, request
 
     def preview(self) -> tuple[str, list[str]]:
@@ -76,11 +78,16 @@ class Start:
         body = TriggerDAGRunPostBody(dag_run_id=run, logical_date=None, conf=conf, note=f"{node.name}: {self.reason}")
         trigger_dag_run(dag_id, body, DBDagBag(), self._user, self._session, self._request)
 
+    @property
+    def run(self) -> str:
+        """The run that ``apply`` started, as "dag_id/run_id"."""
+        return str(RunKey(self._dag_id, run_id(self.node, self.reason)))
+
     def _wanted(self) -> tuple[Node, str, str]:
         if not self.reason:
             raise MusterError("give a reason: it stays in the node's history and names the run")
         if self.level not in LEVELS:
             raise MusterError(f"there is no level {self.level!r}: choose one of {', '.join(LEVELS)}")
         node = store.nodes.get(self.node)
-        dag_id = NODE_REVALIDATION if node.state in SERVING else NODE_QUALIFICATION
+        self._dag_id = dag_id = NODE_REVALIDATION if node.state in SERVING else NODE_QUALIFICATION
         return node, dag_id, run_id(node.name, self.reason)

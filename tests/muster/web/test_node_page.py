@@ -8,7 +8,7 @@ import html
 import re
 
 import pytest
-from fastapi import FastAPI
+from fastapi import FastAPI, HTTPException
 from fastapi.testclient import TestClient
 
 from muster import store
@@ -19,6 +19,7 @@ from muster.model.states import State
 from muster.store.database.engine import writing
 from muster.store.database.outgoing import PlaceRow
 from muster.web import actions, plots, starts, timeline
+from muster.web import app as web
 from muster_criteria import chassis
 from muster_criteria.fleet.peers.bands import Band
 from muster_criteria.model import Verdict
@@ -231,3 +232,39 @@ def test_the_page_shows_the_node_as_its_scheduler_does(client: TestClient) -> No
     assert "muster node schedulers" in said
     history = page(client, "/node/n1").partition("<h2>History")[2]
     assert "closed: root: bad fan" in history
+
+
+def test_the_chart_over_a_life_has_axes_and_offers_what_earlier_runs_measured(client: TestClient) -> None:
+    store.nodes.add(fleet.new_node("n1"))
+    fleet.qualify("n1")
+    lease = fleet.begin("n1", "later")
+    fleet.do_stage(lease, "intake")
+    measured = [Measurement("probe", "only_in_the_last", "gpu0", "W", 7.0)]
+    parsed, raw = fleet.result("burn_in", node="n1", measurements=measured)
+    store.runs.begin_stage(lease.key, "burn_in", node="n1")
+    store.stages.record(lease.key, parsed, fleet.judgement("burn_in"), raw, node="n1")
+    store.runs.finish(lease.key, Verdict.INCONCLUSIVE, "Not all was measured.")
+    text = page(client, "/node/n1?metric=gemm_rate").partition('id="life"')[2]
+    assert {"gemm_rate", "only_in_the_last"} <= set(re.findall(r"<option[^>]*>([a-z_]+)</option>", text))
+    chart = text.partition("<svg")[2].partition("</svg>")[0]
+    assert 'class="axis"' in chart
+    assert chart.count("<text") == 4, "both ends of both axes"
+
+
+def test_after_an_action_the_page_names_the_run_that_was_started_with_a_link(client: TestClient) -> None:
+    store.nodes.add(fleet.new_node("n1"))
+    text = page(client, "/node/n1?started=node_qualification%2Fn1__why")
+    assert '/dags/node_qualification/runs/n1__why"' in text
+    assert "n1__why" not in page(client, "/node/n1")
+
+
+def test_who_is_not_logged_in_is_led_to_the_login(client: TestClient) -> None:
+    app = client.app
+    assert isinstance(app, FastAPI)
+
+    def refuse() -> None:
+        raise HTTPException(401, "Not authenticated")
+
+    app.dependency_overrides[web.read] = refuse
+    answer = client.get("/node/n1", headers={"Accept": "text/html"})
+    assert (answer.status_code, '/auth/login"' in answer.text) == (401, True)

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import typer
 
 from muster.errors import AirflowUnreachable
-from muster.model.runs import Run, RunKey
+from muster.model.runs import UNJUDGED, Run, RunKey
 from muster.settings import settings
 
 if TYPE_CHECKING:
@@ -48,7 +48,8 @@ def follow(airflow: AirflowClient, dag: str, runs: Mapping[str, str], *, quiet: 
                 states = airflow.task_states(dag, run_id)
                 for run in store.runs.find(run=(dag, run_id)):
                     for stage in store.runs.stages(RunKey(dag, run_id), node=run.node):
-                        show_once(f"{run.node}: {stage.stage}: {stage.verdict}: {stage.reason}")
+                        verdict = "" if stage.reason == UNJUDGED else f"{stage.verdict}: "
+                        show_once(f"{run.node}: {stage.stage}: {verdict}{stage.reason}")
                 if at := ", ".join(f"{task}{_AT_WORK[its]}" for task, its in states.items() if its in _AT_WORK):
                     show_once(f"{of}: {at}")
                 if state is None or state in RUN_OVER:

@@ -14,7 +14,7 @@ from airflow.sdk.exceptions import AirflowFailException
 from muster import store
 from muster.errors import MusterError
 from muster.integration import logins
-from muster.model.runs import Run
+from muster.model.runs import UNJUDGED, Run
 from muster.model.stages import CLUSTER_STAGES
 from muster.operators.testing.remote_job import Judged, RemoteJobOperator
 from muster.remote import attempt as remote
@@ -35,7 +35,6 @@ if TYPE_CHECKING:
 
 STAGE = CLUSTER_STAGES[0]
 
-UNJUDGED = "measured, and to be judged beside the other members of its block"
 
 GRACE_S = 120.0
 """How long (s) to wait after a member's deadline: shorter than for a stage, since the whole block waits."""

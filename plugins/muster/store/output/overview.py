@@ -183,6 +183,21 @@ def _superseded() -> ColumnElement[bool]:
     )
 
 
+def metrics_of(node: str, runs: int = 30) -> list[str]:
+    """The metrics with values in the latest ``runs`` runs of the node's present machine, by name."""
+    latest = (
+        select(RunRow.id)
+        .join(NodeRow, NodeRow.name == RunRow.node)
+        .where(RunRow.node == node, RunRow.started_at >= NodeRow.machine_since)
+        .order_by(RunRow.id.desc())
+        .limit(runs)
+    )
+    query = select(MeasurementRow.metric).join(StageRow, MeasurementRow.stage == StageRow.id).distinct()
+    query = query.where(StageRow.run.in_(latest), StageRow.current, MeasurementRow.value.is_not(None))
+    with reading() as session:
+        return sorted(session.scalars(query))
+
+
 def metric_points(node: str, metric: str) -> list[Point]:
     """The values of one metric in the runs of the node's present machine, oldest first; at most ``POINTS_MAX``."""
     query = (
