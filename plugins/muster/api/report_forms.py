@@ -1,7 +1,8 @@
 """The forms in which other programs report: Muster's own, Alertmanager's webhook, events of NVSentinel and of gpud.
 
-The last three follow the schemas that those projects publish (Alertmanager's webhook version 4; NVSentinel's
-``HealthEvent`` as JSON; gpud's list of components with events). None was tried against a running NVSentinel or gpud.
+Sources: Alertmanager's webhook version 4; ``HealthEvents`` of data-models/protobufs/health_event.proto
+(NVIDIA/NVSentinel@264bfab) as JSON; ``GPUdComponentEvents`` of api/v1/types.go (leptonai/gpud@02dd495). None of the
+three programs was run.
 """
 
 from __future__ import annotations
@@ -126,7 +127,8 @@ def _sentinel(event: Any) -> dict[str, Any]:
         "node": str(_of(event, "nodeName", "node_name")),
         "part": parts[:200],
         "value": str(_of(event, "message"))[:1000],
-        "severity": "ISOLATE" if fatal else "MONITOR",
+        # STORE_ONLY: NVSentinel itself would not act on it.
+        "severity": "ISOLATE" if fatal and _of(event, "processingStrategy") != "STORE_ONLY" else "MONITOR",
         "bad": None if xid and not healthy else not healthy,
     }
 

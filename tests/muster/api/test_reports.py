@@ -193,7 +193,7 @@ def test_alerts_are_states_that_end(client: TestClient) -> None:
 
 
 def test_events_of_nvsentinel_and_gpud(client: TestClient) -> None:
-    """Shaped as the schemas that both publish; neither ran here."""
+    """Written by the schemas that ``report_forms`` names; neither program ran here."""
     event = {
         "version": 1, "agent": "syslog-health-monitor", "componentClass": "GPU", "checkName": "SysLogsXIDError",
         "isFatal": True, "isHealthy": False, "message": "XID 79", "errorCode": ["79"], "nodeName": NODE,
