@@ -25,7 +25,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from sqlalchemy import func, insert, select, text
+from sqlalchemy import func, insert, select, text, update
 from starlette.requests import Request
 
 from muster import store
@@ -139,6 +139,7 @@ def grow(done: int, age: int) -> None:
                 session.execute(insert(MeasurementRow), [{**row, "stage": stage} for row in figures[each["id"]]])
                 if files[each["id"]] and age - place <= WITH_TELEMETRY:
                     session.execute(insert(ArtifactRow), [{**row, "stage": stage} for row in files[each["id"]]])
+            session.execute(update(RunRow).where(RunRow.id == new).values(ended_place=stage))
             for _ in range(5):
                 session.execute(insert(EventRow).values({**event, "at": at, "evidence": {"run": name}}))
             old = {"id": name, "number": number + place, "issued_at": at, "revoked": "a later one"}
