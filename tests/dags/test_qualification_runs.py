@@ -105,7 +105,8 @@ def test_a_good_node_is_qualified_reported_and_let_go(node: sshd.Sshd, mailbox: 
     assert run.started_by == "airflow:dag_test", "the user of Airflow, here that of dag.test"
     assert store.leases.live() == []
     assert standin.started(node.home) == STAGES
-    assert [mail["Subject"].split(":")[0] for mail in mailbox.mails] == ["[Muster] PASS this-node"]
+    (mail,) = mailbox.mails
+    assert mail["Subject"].startswith("[Muster] PASS this-node ")
     work = node.home / "muster"
     assert list((work / "jobs").iterdir()) == [], "every job was tidied up"
     assert len(list((work / "agents").iterdir())) == 1, "the agent was sent once"

@@ -108,7 +108,7 @@ def test_a_chart_that_cannot_be_drawn_is_left_out(samples: Samples, monkeypatch:
     def refuse(figure: object) -> bytes:
         raise RuntimeError("out of memory")
 
-    monkeypatch.setattr(charts, "_png", refuse)
+    monkeypatch.setattr(charts, "png_of", refuse)
     assert charts.draw_charts(samples["hot_gpu"]) == ()
 
 
