@@ -67,7 +67,10 @@ def test_another_version_is_replayed_over_the_records(muster: Muster, tmp_path: 
 @pytest.mark.parametrize(
     ("args", "sentence"),
     [
-        (["kernel", "show", "--policy", "nowhere"], "there is no policy 'nowhere': known are health, kernel, nvidia-xid."),
+        (
+            ["kernel", "show", "--policy", "nowhere"],
+            "there is no policy 'nowhere': known are health, kernel, nvidia-xid.",
+        ),
         (["kernel", "compare", "/nowhere/b.yaml"], "/nowhere/b.yaml cannot be read: No such file or directory"),
         (["kernel", "compare", "kernel", "--node", "nobody"], "no node 'nobody' is enrolled"),
     ],

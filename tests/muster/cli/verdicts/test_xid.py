@@ -64,7 +64,10 @@ def test_a_policy_is_shown_with_its_sources_and_reasons(muster: Muster) -> None:
 @pytest.mark.parametrize(
     ("args", "sentence"),
     [
-        (["xid", "show", "--policy", "nvidia-xyd"], "there is no policy 'nvidia-xyd': known are health, kernel, nvidia-xid."),
+        (
+            ["xid", "show", "--policy", "nvidia-xyd"],
+            "there is no policy 'nvidia-xyd': known are health, kernel, nvidia-xid.",
+        ),
         (["xid", "compare", "/nowhere/b.yaml"], "/nowhere/b.yaml cannot be read: No such file or directory"),
         (["xid", "show", "4711"], "policy nvidia-xid 2026.1 has no code 4711: it would be MONITOR"),
         (["xid", "compare", "nvidia-xid", "--node", "nobody"], "no node 'nobody' is enrolled"),
