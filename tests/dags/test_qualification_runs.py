@@ -164,7 +164,7 @@ def test_a_fail_that_a_person_has_waived_neither_stops_the_run_nor_passes(node: 
     assert standin.started(node.home)[-5:] == STAGES
 
 
-def test_inconclusive_is_measured_anew_three_times_and_no_more(node: sshd.Sshd, decree: Decree) -> None:
+def test_inconclusive_is_measured_again_three_times_and_no_more(node: sshd.Sshd, decree: Decree) -> None:
     decree.verdicts["burn_in"] = Verdict.INCONCLUSIVE
     states, run_id = qualify()
     assert standin.started(node.home) == ["intake", "burn_in", "burn_in", "burn_in"]
@@ -218,7 +218,7 @@ def test_a_vanished_process_says_nothing_about_the_node(node: sshd.Sshd) -> None
 def test_a_node_lost_twice_while_its_neighbour_answers_fails(
     node: sshd.Sshd, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """It goes away under load, comes back, is measured anew, and goes away again."""
+    """It goes away under load, comes back, is measured again, and goes away again."""
     from muster_criteria.sku_files import programme
 
     monkeypatch.setattr(stage, "GRACE_S", 0.0)

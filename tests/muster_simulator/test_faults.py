@@ -1,6 +1,6 @@
 """A few simulated nodes drawn from a seed: what is planted is found, and a healthy node of each model passes.
 
-Another seed: FAULTS_SEED=7. All kinds of fault on all models, drawn anew each time: ``python -m tests.bench.faults``.
+Another seed: FAULTS_SEED=7. All kinds of fault on all models, drawn again each time: ``python -m tests.bench.faults``.
 """
 
 from __future__ import annotations

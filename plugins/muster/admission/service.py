@@ -200,8 +200,8 @@ def withdraw_for_test(node: str, why: str) -> None:
 
     The caller's release of the node takes it back.
     """
-    for anew in (False, True):  # anew: it was withdrawn before, and somebody opened it
-        store.schedulers.withdraw_for_test(node, why, anew=anew)
+    for again in (False, True):  # again: it was withdrawn before, and somebody opened it
+        store.schedulers.withdraw_for_test(node, why, again=again)
         if trouble := carry_out(node):
             raise SchedulerDown(f"{node} is not tested, since it could not be withdrawn: {trouble}")
         seen, place = look([node]).get(node), store.schedulers.place(node)

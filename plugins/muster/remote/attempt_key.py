@@ -16,14 +16,14 @@ class AttemptKey:
     """One attempt at a stage within a run.
 
     ``tries``: the task's ``max_tries``. Airflow's retries do not change it, a user's Clear raises it.
-    ``measured_anew``: number of earlier whole measurements of these tries. ``repeat``: 0 for a whole measurement,
+    ``measurement``: number of earlier whole measurements of these tries. ``repeat``: 0 for a whole measurement,
     N for the Nth repeat of the probes that the judge requested.
 
     Its text, as stored, is "2.1" or "2.1r3".
     """
 
     tries: int
-    measured_anew: int = 0
+    measurement: int = 0
     repeat: int = 0
 
     @classmethod
@@ -36,11 +36,11 @@ class AttemptKey:
 
     def __str__(self) -> str:
         repeat = f"r{self.repeat}" if self.repeat else ""
-        return f"{self.tries}.{self.measured_anew}{repeat}"
+        return f"{self.tries}.{self.measurement}{repeat}"
 
-    def anew(self) -> AttemptKey:
+    def next_measurement(self) -> AttemptKey:
         """Returns the key of the next whole measurement."""
-        return AttemptKey(self.tries, self.measured_anew + 1)
+        return AttemptKey(self.tries, self.measurement + 1)
 
     def repeated(self) -> AttemptKey:
         """Returns the key of the next repeat of some probes."""

@@ -70,7 +70,7 @@ def next_attempt(max_tries: int, latest: Job | None) -> AttemptKey:
         return AttemptKey(max_tries)
     if latest.state in KEPT:
         return key
-    return key.repeated() if latest.state == REPEAT else key.anew()
+    return key.repeated() if latest.state == REPEAT else key.next_measurement()
 
 
 def ended(seen: Look, hint: Kind) -> Ended | None:

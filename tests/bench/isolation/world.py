@@ -1,7 +1,7 @@
 """A simulated fabric with known faults: what each pair of nodes measures in a round. It knows nothing of the decoder.
 
 A cell (pair, rail, flow) has the lowest level of the parts that it goes over, with relative noise. A tenth of the cells
-lie in a hot spot besides, each drawn anew, and lose 5 to 50 %. Parts at fault lose 10 to 50 %.
+lie in a hot spot besides, each drawn again, and lose 5 to 50 %. Parts at fault lose 10 to 50 %.
 """
 
 from __future__ import annotations

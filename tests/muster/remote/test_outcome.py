@@ -23,7 +23,7 @@ def job(generation: str, state: str) -> Job:
         (2, job("2.0", outcome.SUBMITTED), "2.0"),  # the worker died before the job was started
         (2, job("2.0", outcome.RUNNING), "2.0"),  # the worker died meanwhile: the node must not burn twice
         (2, job("2.0", outcome.FINAL), "2.0"),  # the worker died after the verdict was recorded
-        (2, job("2.0", outcome.INCONCLUSIVE), "2.1"),  # a retry after an INCONCLUSIVE measures anew
+        (2, job("2.0", outcome.INCONCLUSIVE), "2.1"),  # a retry after an INCONCLUSIVE measures again
         (2, job("2.1", outcome.LOST), "2.2"),
         (2, job("2.0", outcome.STOPPED), "2.1"),
         (2, job("2.1", outcome.REPEAT), "2.1r1"),  # its noisy tests alone, once more

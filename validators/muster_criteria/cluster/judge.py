@@ -81,14 +81,14 @@ def judge_block(
 
 def _judge_loss(members: Mapping[str, Measurements], block: BlockFindings) -> None:
     """A loss that is not finite makes members suspects, unless a failed member explains it: all share its sums."""
-    spoilt = [
+    unusable = [
         name
         for name, measured in members.items()
         if any(row.value is None and row.text is None for row in measured.rows(TRAINING, "loss"))
     ]
-    if spoilt and not block.has_critical():
+    if unusable and not block.has_critical():
         why = "the loss was not a finite number, and no member was found that caused it"
-        block.suspect(spoilt, Lack.LOSS_NOT_FINITE, why)
+        block.suspect(unusable, Lack.LOSS_NOT_FINITE, why)
 
 
 def _devices_expected(members: Sequence[MemberResult], measured: Mapping[str, Measurements]) -> dict[str, int]:

@@ -77,7 +77,7 @@ def _conclusion(device: str, again: Sequence[Row]) -> tuple[str, bool]:
     """Returns (outcome of the reruns, whether they confirm the fault)."""
     own, peers = _own(device, again), _peers(device, again)
     wrong, runs = sum(int(row.value or 0) for row in own), sum(row.samples for row in own)
-    clean, bad = ([on for on, row in peers.items() if bool(row.value) is spoilt] for spoilt in (False, True))
+    clean, bad = ([on for on, row in peers.items() if bool(row.value) is is_wrong] for is_wrong in (False, True))
     outcome = f"wrong again in {wrong} of {runs} reruns" if wrong else f"intermittent, right in {runs} reruns"
     if bad:
         return f"{outcome}, but {listed(bad)} computed it wrong too", False

@@ -18,7 +18,7 @@ _STATE_BYTES = 16
 
 _ACTIVATION_BYTES = 34
 """Bytes a token, layer and unit of width that a 16-bit layer keeps for its backward pass, without the attention's
-scores, which are computed anew (Korthikanti et al. 2022, arXiv:2205.05198, equation 2)."""
+scores, which are computed again (Korthikanti et al. 2022, arXiv:2205.05198, equation 2)."""
 
 _USABLE = 0.8
 

@@ -171,7 +171,7 @@ _KEY_MAX = 2**62
 def _keys(columns: Whole) -> Whole:
     """Returns one number for each row, the same for equal rows only: a digit for each column.
 
-    Far faster to sort than rows. Where the digits would not fit into 64 bits, those so far are numbered anew.
+    Far faster to sort than rows. Where the digits would not fit into 64 bits, those so far are numbered again.
     """
     keys, size = np.zeros(len(columns), dtype=np.int64), 1
     for column in columns.T if len(columns) else ():

@@ -21,14 +21,14 @@ def of_state(node: NodeRow) -> str:
     return LEFT_ALONE if node.shadow else ADMITTED
 
 
-def want(session: Session, node: NodeRow, wanted: str, why: str, *, anew: bool = False) -> None:
-    """Queue the change, in the caller's transaction. The same end is queued again only if ``anew``, for its reason."""
+def want(session: Session, node: NodeRow, wanted: str, why: str, *, again: bool = False) -> None:
+    """Queue the change, in the caller's transaction. The same end is queued again only if ``again``, for its reason."""
     place = session.get(PlaceRow, node.name, with_for_update=True)
-    if place is None or (place.wanted == wanted and not anew):
+    if place is None or (place.wanted == wanted and not again):
         return
     place.wanted, place.why, place.wanted_at = wanted, why, later(place.wanted_at)
     place.attempts, place.last_error, place.difference = 0, "", ""
-    if anew:
+    if again:
         place.done = ""
 
 
@@ -48,6 +48,6 @@ def follow_state(
     by_job = place is not None and place.test_job and State(node.state) is State.REVALIDATION
     if by_job and session.scalar(select(LeaseRow.id).where(LeaseRow.node == node.name, LeaseRow.released_at.is_(None))):
         return  # the test is a job, which keeps the node in service
-    want(session, node, of_state(node), why, anew=quarantined)
+    want(session, node, of_state(node), why, again=quarantined)
     if place is not None and by_person:
         place.question = ""

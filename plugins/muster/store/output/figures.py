@@ -118,7 +118,7 @@ def _spread(
     """How long took what ``where`` selects, counted by the database: rows of a large fleet would take seconds."""
     took = extract("epoch", ended) - extract("epoch", began)
     rows = select(*labels, took.label("seconds")).where(where, began.is_not(None), ended.is_not(None))
-    # Materialised, or PostgreSQL would compute the seconds anew for each limit.
+    # Materialised, or PostgreSQL would compute the seconds again for each limit.
     each = rows.cte("each_one").prefix_with("MATERIALIZED")
     *names_of, seconds = each.c
     bucket = case(*((seconds <= limit, place) for place, limit in enumerate(limits)), else_=len(limits)).label("bucket")

@@ -95,15 +95,15 @@ def differences() -> list[Place]:
         return [_value(row, state) for row, state in session.execute(query.order_by(PlaceRow.node))]
 
 
-def withdraw_for_test(node: str, why: str, *, anew: bool = False) -> None:
+def withdraw_for_test(node: str, why: str, *, again: bool = False) -> None:
     """Queue the withdrawal of a node in service that a run is about to test; its release takes it back.
 
-    ``anew``: also if it is confirmed already. Nothing for a node in shadow mode.
+    ``again``: also if it is confirmed already. Nothing for a node in shadow mode.
     """
     with writing() as session:
         row = access.node_row(session, node, lock=True)
         if not row.shadow:
-            want(session, row, WITHDRAWN, why, anew=anew)
+            want(session, row, WITHDRAWN, why, again=again)
 
 
 def restore(node: str, why: str) -> None:

@@ -81,7 +81,7 @@ def begin(
 def _set_aside(session: Session, run: RunRow, node: NodeRow) -> None:
     """Keep as superseded what a cleared run measured before the node's repair, or on another machine of its name.
 
-    A FAIL stays until its stage is measured anew.
+    A FAIL stays until its stage is measured again.
     """
     old = update(StageRow).where(StageRow.run == run.id, StageRow.current, StageRow.id <= node.repaired)
     session.execute(old.where(StageRow.verdict != str(Verdict.FAIL)).values(current=False))

@@ -199,7 +199,7 @@ def test_what_is_not_there_is_stated() -> None:
 
 
 @pytest.mark.parametrize("meanwhile", ["nothing", "repaired", "replaced"])
-def test_a_run_that_is_cleared_after_a_repair_measures_each_stage_anew(meanwhile: str) -> None:
+def test_a_run_that_is_cleared_after_a_repair_measures_each_stage_again(meanwhile: str) -> None:
     """The last task alone was cleared: what the run measured before the repair is no proof of the node as it is now."""
     store.nodes.add(fleet.new_node())
     fleet.qualify()
@@ -219,7 +219,7 @@ def test_a_run_that_is_cleared_after_a_repair_measures_each_stage_anew(meanwhile
     assert [each.stage for each in store.runs.stages(lease.key)] == ["intake", "burn_in", "thermal"]
 
 
-def test_a_cleared_run_keeps_its_fail_until_the_stage_is_measured_anew() -> None:
+def test_a_cleared_run_keeps_its_fail_until_the_stage_is_measured_again() -> None:
     store.nodes.add(fleet.new_node())
     fleet.fail()
     for state in (State.TRIAGE, State.REPAIR, State.REGISTERED):

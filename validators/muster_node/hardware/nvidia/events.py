@@ -64,7 +64,7 @@ class EventSet:
 
 
 def _address(handle: Any) -> int:
-    """The number that identifies a handle: pynvml wraps the same pointer anew in each event."""
+    """The number that identifies a handle: pynvml wraps the same pointer again in each event."""
     return handle if isinstance(handle, int) else ctypes.cast(handle, ctypes.c_void_p).value or 0
 
 
