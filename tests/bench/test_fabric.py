@@ -67,6 +67,7 @@ needs_namespaces = pytest.mark.skipif(not namespaces(), reason="needs root and t
 
 
 @pytest.mark.slow
+@pytest.mark.early(5)
 @pytest.mark.timeout(3600)
 @pytest.mark.needs_iproute2
 @needs_namespaces
