@@ -163,7 +163,9 @@ def score(
             checks.append(_check_never_served(served, REMOVED if fault else QUALIFIED))
         runs = (report, *served.reports)
         checks.append(_check_marking(node, runs, simulated=node in simulated))
-        checks.append(_check_mails(node, len(runs) + served.judged_again, mails, simulated=node in simulated))
+        # A test that gave way to a user's job has no verdict, and no mail.
+        judged = sum(run.verdict is not Verdict.SKIPPED for run in runs) + served.judged_again
+        checks.append(_check_mails(node, judged, mails, simulated=node in simulated))
         if slurm is not None:
             checks.append(_check_slurm(report, served, slurm))
     again = [served.node for served in services.values() if served.revalidated]
