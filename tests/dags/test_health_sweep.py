@@ -18,12 +18,13 @@ from muster.admission import clusters, service
 from muster.admission.records_only import BUSY
 from muster.errors import BadSettings
 from muster.judging import health
-from muster.model.health import Observation, Report, Seen
+from muster.model.health import Observation, Report
 from muster.model.nodes import NewNode
 from muster.model.states import State
 from muster.operators.lifecycle import sweep
 from muster.remote.sweeping import Answer
 from muster_criteria.health.policy import HealthAction
+from muster_criteria.health.readings import Reading
 from muster_criteria.sku_files.skus import SHIPPED
 from tests.muster import fleet as nodes
 from tests.support.node_list import NodeList, NodeListSettings
@@ -116,7 +117,7 @@ def uptime() -> float:
 
 def lost(node: str, check: str, bad: bool | None = None) -> None:
     """What a sweep of the node shows."""
-    seen = Seen(check, "gpu3", value="gone", severity="ISOLATE", bad=bad)
+    seen = Reading(check, "gpu3", value="gone", severity="ISOLATE", bad=bad)
     health.record([Report(node, "sweep", (seen,), "b1")], {node: "h100-sxm-8"})
 
 

@@ -14,7 +14,7 @@ from typing import Annotated, Any
 import pydantic
 
 from muster.integration.report_sources import Form
-from muster.model.health import Seen
+from muster_criteria.health.readings import Reading
 from muster_criteria.xid.policy import XidSeverity
 
 NODES_MAX = 20_000
@@ -55,10 +55,10 @@ class Reported(pydantic.BaseModel):
         return tuple(dict.fromkeys((*((self.node,) if self.node else ()), *self.nodes)))
 
     @property
-    def seen(self) -> Seen:
+    def seen(self) -> Reading:
         """As it is recorded."""
         severity = str(self.severity or "")
-        return Seen(self.check, self.device, self.part, self.value, self.count, severity, None, self.bad)
+        return Reading(self.check, self.device, self.value, self.count, severity, None, self.bad, self.part)
 
 
 def read(form: Form, body: Any, node: str = "") -> Iterator[Reported | str]:

@@ -23,7 +23,8 @@ from muster.errors import MusterError, UnknownNode
 from muster.integration import report_sources
 from muster.integration.report_sources import Source
 from muster.judging import health
-from muster.model.health import Report, Seen
+from muster.model.health import Report
+from muster_criteria.health.readings import Reading
 
 BODY_MAX = 1024 * 1024
 REPORTS_MAX = 5000
@@ -105,7 +106,7 @@ async def _body(request: Request) -> bytes:
 
 def _receive(name: str, source: Source, body: Any, node: str) -> Accepted:
     problems: list[str] = []
-    by_node: dict[tuple[str, str], list[Seen]] = collections.defaultdict(list)
+    by_node: dict[tuple[str, str], list[Reading]] = collections.defaultdict(list)
     places = {(place.cluster, place.name): place.node for place in store.schedulers.places()} if source.cluster else {}
     count = 0
     for report in report_forms.read(source.form, body, node):
@@ -140,9 +141,9 @@ def _receive(name: str, source: Source, body: Any, node: str) -> Accepted:
     return Accepted(accepted=accepted, nodes=len(nodes), refused=problems[:PROBLEMS_SHOWN])
 
 
-def _folded(seen: list[Seen]) -> list[Seen]:
+def _folded(seen: list[Reading]) -> list[Reading]:
     """Several events of one check and part as one: a storm is one row."""
-    found: dict[Any, Seen] = {}
+    found: dict[Any, Reading] = {}
     for each in seen:
         key = each.check, each.device, each.part, each.bad
         known = found.get(key)

@@ -12,11 +12,14 @@ from typing import TYPE_CHECKING
 
 from muster import store
 from muster.errors import BadSettings
-from muster.model.health import Observation, Report, Seen
+from muster.model.health import Observation, Report
 from muster.settings import settings
-from muster_criteria.health.policy import DEFAULT, HealthPolicy, parse_policy
+from muster_criteria import policy_file
+from muster_criteria.health.policy import DEFAULT, HealthPolicy
+from muster_criteria.health.readings import Reading
+from muster_criteria.policy_file import BadPolicy
 from muster_criteria.text import one_line
-from muster_criteria.xid.policy import BadPolicy, XidEvent, XidPolicy, find_policy, response_to
+from muster_criteria.xid.policy import XidEvent, XidPolicy, response_to
 
 if TYPE_CHECKING:
     from muster_criteria.sku_files.skus import Sku
@@ -31,7 +34,7 @@ def policy() -> HealthPolicy:
     from muster_criteria.sku_files.skus import SHIPPED
 
     try:
-        path = find_policy(DEFAULT, [*settings().sku_folders, SHIPPED])
+        path = policy_file.find(DEFAULT, [*settings().sku_folders, SHIPPED])
         return _policy(path, path.stat().st_mtime_ns)
     except BadPolicy as error:
         raise BadSettings(str(error)) from None
@@ -41,7 +44,7 @@ def policy() -> HealthPolicy:
 
 @functools.lru_cache(maxsize=4)
 def _policy(path: Path, _changed: int) -> HealthPolicy:
-    return parse_policy(path.read_bytes(), path.name)
+    return policy_file.parse(HealthPolicy, path.read_bytes(), path.name)
 
 
 @functools.lru_cache(maxsize=256)
@@ -61,7 +64,7 @@ def sku_of(name: str) -> Sku | None:
     return _sku(name, settings().sku_folders)
 
 
-def classed(seen: Seen, xids: XidPolicy | None) -> Seen:
+def classed(seen: Reading, xids: XidPolicy | None) -> Reading:
     """Returns a reading on one line, an XID with the severity that the SKU's policy gives it, ISOLATE without one."""
     seen = dataclasses.replace(seen, value=one_line(seen.value), part=one_line(seen.part))
     if (found := _XID.fullmatch(seen.check)) is None:

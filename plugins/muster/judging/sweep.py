@@ -6,9 +6,10 @@ import dataclasses
 import datetime
 
 from muster.judging.health import sku_of
-from muster.model.health import SWEEP, Cursor, Report, Seen
+from muster.model.health import SWEEP, Cursor, Report
 from muster.model.nodes import Node
 from muster_criteria.health import readings
+from muster_criteria.health.readings import Reading
 
 UNREACHABLE, UNREADABLE = "unreachable", "unreadable_answer"
 
@@ -37,18 +38,17 @@ def report_of(
     kernel_s = swept.kernel.last if swept.kernel else None
     if kernel_s is None:
         kernel_s = cursor.kernel_s if swept.boot_id == cursor.boot_id else 0.0
-    answered = (Seen(UNREACHABLE, bad=False), Seen(UNREADABLE, bad=False))
+    answered = (Reading(UNREACHABLE, bad=False), Reading(UNREADABLE, bad=False))
     after = Cursor(node.name, swept.boot_id, kernel_s, counters, now, None)
-    found = tuple(Seen(**vars(each)) for each in seen)
-    return Report(node.name, SWEEP, (*answered, *found), swept.boot_id, uptime_s=swept.uptime_s, cursor=after)
+    return Report(node.name, SWEEP, (*answered, *seen), swept.boot_id, uptime_s=swept.uptime_s, cursor=after)
 
 
 def unreachable(node: Node, cursor: Cursor, why: str, now: datetime.datetime) -> Report:
     """Returns that a node did not answer."""
     after = dataclasses.replace(cursor, failing_since=cursor.failing_since or now)
-    return Report(node.name, SWEEP, (Seen(UNREACHABLE, value=why, bad=True),), cursor.boot_id, cursor=after)
+    return Report(node.name, SWEEP, (Reading(UNREACHABLE, value=why, bad=True),), cursor.boot_id, cursor=after)
 
 
 def _unreadable(node: Node, cursor: Cursor, why: str) -> Report:
-    seen = (Seen(UNREACHABLE, bad=False), Seen(UNREADABLE, value=why, bad=True))
+    seen = (Reading(UNREACHABLE, bad=False), Reading(UNREADABLE, value=why, bad=True))
     return Report(node.name, SWEEP, seen, cursor.boot_id)

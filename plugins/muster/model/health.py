@@ -1,4 +1,4 @@
-"""Health of nodes between tests: what was observed, in one form, whoever observed it."""
+"""Health of nodes between tests: what was observed, in one form for all sources."""
 
 from __future__ import annotations
 
@@ -6,30 +6,13 @@ import dataclasses
 import datetime
 
 from muster_criteria.health.policy import HealthAction
+from muster_criteria.health.readings import Reading
 
 SWEEP = "sweep"
 """The source of what the controller's own sweep read."""
 
 ACTOR = "health"
 """The actor of the events that observations write into a node's history."""
-
-
-@dataclasses.dataclass(frozen=True)
-class Seen:
-    """One reading to be recorded. ``device``: "gpu3" or "node"; ``part``: its serial, "" to have it looked up.
-
-    ``bad``: of a state, whether it is bad now; None for an event, such as a message of the kernel log, which does not
-    end. ``severity``: of a policy's entry for it, "" without one; ``rate``: events an hour, None where none is known.
-    """
-
-    check: str
-    device: str = "node"
-    part: str = ""
-    value: str = ""
-    count: int = 1
-    severity: str = ""
-    rate: float | None = None
-    bad: bool | None = None
 
 
 @dataclasses.dataclass(frozen=True)
@@ -98,7 +81,7 @@ class Report:
 
     node: str
     source: str
-    seen: tuple[Seen, ...]
+    seen: tuple[Reading, ...]
     boot_id: str = ""
     most: HealthAction = HealthAction.AT_ONCE
     uptime_s: float | None = None

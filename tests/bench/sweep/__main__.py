@@ -25,7 +25,7 @@ from sqlalchemy import insert, update
 from muster import store
 from muster.admission.records_only import BUSY
 from muster.judging import health
-from muster.model.health import Cursor, Report, Seen
+from muster.model.health import Cursor, Report
 from muster.model.nodes import Node
 from muster.model.states import State
 from muster.operators.lifecycle import sweep
@@ -35,6 +35,7 @@ from muster.remote.sweeping import Answer
 from muster.remote.zipapp import build_agent
 from muster.store.database.engine import writing
 from muster.store.database.models import NodeRow
+from muster_criteria.health.readings import Reading
 from tests.bench.sweep import year
 from tests.support.servers import sshd
 
@@ -171,7 +172,7 @@ def left_alone(count: int) -> float:
     busy = names[::2]
     _label(busy, {BUSY: "yes"})
     _label(names[1::2], {BUSY: "no"})
-    seen = Seen("row_remap_pending", "gpu3", bad=True)
+    seen = Reading("row_remap_pending", "gpu3", bad=True)
     health.record([Report(name, "sweep", (seen,), "b1") for name in names], dict.fromkeys(names, SKU))
     sweep.act()
     states = {node.name: node.state for node in store.nodes.find()}

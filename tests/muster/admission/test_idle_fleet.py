@@ -16,7 +16,7 @@ from muster.admission import clusters, service
 from muster.admission.entry import move
 from muster.admission.idle_fleet import known
 from muster.judging import health
-from muster.model.health import Report, Seen
+from muster.model.health import Report
 from muster.model.runs import RunKey
 from muster.model.stages import STAGES
 from muster.model.states import State
@@ -27,6 +27,7 @@ from muster.rules.idle.selection import choose
 from muster.rules.transitions import INCONCLUSIVE_BUDGET
 from muster.store.database.engine import writing
 from muster.store.database.models import CertificateRow
+from muster_criteria.health.readings import Reading
 from muster_criteria.model import Verdict
 from tests.muster import fleet
 from tests.support.node_list import NodeList, NodeListSettings
@@ -60,7 +61,7 @@ def retest(run_id: str, verdict: Verdict, *, stages: tuple[str, ...] = STAGES) -
 
 
 def test_an_urgent_report_is_not_answered_by_an_earlier_test_and_rests_after_a_later_one() -> None:
-    health.record([Report(NODE, "epilog", (Seen("xid/79"),))], {NODE: "h100-sxm-8"})
+    health.record([Report(NODE, "epilog", (Reading("xid/79"),))], {NODE: "h100-sxm-8"})
     assert ("xid/79" in sign().requested, sign().tried) == (True, None)
     retest("later", Verdict.INCONCLUSIVE)
     assert "xid/79" in sign().requested

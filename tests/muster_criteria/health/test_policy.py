@@ -8,16 +8,17 @@ from typing import Any
 import pytest
 import yaml
 
-from muster_criteria.health.policy import Facts, HealthAction, HealthPolicy, action_on, parse_policy
+from muster_criteria import policy_file
+from muster_criteria.health.policy import Facts, HealthAction, HealthPolicy, action_on
+from muster_criteria.policy_file import BadPolicy
 from muster_criteria.sku_files.skus import SHIPPED
-from muster_criteria.xid.policy import BadPolicy
 
 PATH = SHIPPED / "policies" / "health.yaml"
 A = HealthAction
 
 
 def shipped() -> HealthPolicy:
-    return parse_policy(PATH.read_bytes(), PATH.name)
+    return policy_file.parse(HealthPolicy, PATH.read_bytes(), PATH.name)
 
 
 @pytest.mark.parametrize(
@@ -61,7 +62,7 @@ def test_groups_of_nodes_by_label() -> None:
 
 def changed(**fields: Any) -> HealthPolicy:
     table = copy.deepcopy(yaml.safe_load(PATH.read_text()))
-    return parse_policy(yaml.safe_dump(table | fields).encode(), "mine.yaml")
+    return policy_file.parse(HealthPolicy, yaml.safe_dump(table | fields).encode(), "mine.yaml")
 
 
 def entry(**fields: Any) -> dict[str, Any]:

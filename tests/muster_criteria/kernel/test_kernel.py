@@ -7,12 +7,13 @@ from collections.abc import Sequence
 import pytest
 import yaml
 
-from muster_criteria.kernel.policy import KernelPolicy, parse_policy
+from muster_criteria import policy_file
+from muster_criteria.kernel.policy import KernelPolicy
 from muster_criteria.model import Action, Lack, Severity, Verdict
+from muster_criteria.policy_file import BadPolicy
 from muster_criteria.sku_files.model import Sku
 from muster_criteria.sku_files.programme import stage_probes
 from muster_criteria.sku_files.skus import SHIPPED, list_skus, load_sku
-from muster_criteria.xid.policy import BadPolicy
 from muster_node.hardware.host.kernel_events import folded, labels_of, parse_events
 from tests.muster_criteria.nodes import Case, MakeCase
 
@@ -68,7 +69,7 @@ UNHEARD = ["<3>[  300.1] newdriver 0000:41:00.0: flux capacitor misaligned"]
 
 @pytest.fixture(scope="module")
 def policy() -> KernelPolicy:
-    return parse_policy(SHIPPED_POLICY.read_bytes(), SHIPPED_POLICY.name)
+    return policy_file.parse(KernelPolicy, SHIPPED_POLICY.read_bytes(), SHIPPED_POLICY.name)
 
 
 def logged(case: Case, log: Sequence[str], began: float = BEGAN) -> Case:
@@ -194,7 +195,7 @@ def test_a_policy_that_cannot_work_is_refused_with_the_place(change: dict[str, o
     raw = yaml.safe_load(SHIPPED_POLICY.read_text(encoding="utf-8"))
     raw["entries"] = [{**raw["entries"][0], **change}]
     with pytest.raises(BadPolicy) as caught:
-        parse_policy(yaml.safe_dump(raw).encode(), "kernel.yaml")
+        policy_file.parse(KernelPolicy, yaml.safe_dump(raw).encode(), "kernel.yaml")
     assert str(caught.value).startswith("kernel.yaml: ")
     assert where in str(caught.value)
 
@@ -204,8 +205,9 @@ def test_a_new_kind_of_message_is_one_entry(case: MakeCase, policy: KernelPolicy
     raw["entries"].insert(0, {"name": "flux", "matches": ["flux capacitor"], "meaning": "the flux is off",
                               "severity": "ISOLATE", "fault": "node", "action": "rma", "source": "here",
                               "examples": UNHEARD})  # fmt: skip
-    spoilt = logged(case("thermal"), UNHEARD)
-    spoilt.sku = spoilt.sku.model_copy(update={"kernel_policy": parse_policy(yaml.safe_dump(raw).encode(), "mine")})
-    judgement = spoilt.judge()
+    unheard = logged(case("thermal"), UNHEARD)
+    mine = policy_file.parse(KernelPolicy, yaml.safe_dump(raw).encode(), "mine")
+    unheard.sku = unheard.sku.model_copy(update={"kernel_policy": mine})
+    judgement = unheard.judge()
     assert judgement.verdict is Verdict.FAIL
     assert [dict(each.labels)["code"] for each in judgement.findings] == ["flux"]

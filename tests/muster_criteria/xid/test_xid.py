@@ -8,18 +8,18 @@ from typing import Any
 import pytest
 import yaml
 
+from muster_criteria import policy_file
 from muster_criteria.model import COMMON_CAUSE, XID, Action, Gap, Lack, Severity, Verdict
+from muster_criteria.policy_file import BadPolicy
 from muster_criteria.sku_files.model import SkuError
 from muster_criteria.sku_files.skus import SHIPPED, load_sku
 from muster_criteria.xid.judge import returned
 from muster_criteria.xid.policy import (
-    BadPolicy,
     NvLink5,
     XidEvent,
     XidPolicy,
     XidSeverity,
     decode_nvlink5,
-    parse_policy,
     response_to,
     returning,
 )
@@ -37,7 +37,7 @@ IGNORE, MONITOR, RESET, REBOOT, ISOLATE = (
 
 @pytest.fixture(scope="module")
 def policy() -> XidPolicy:
-    return parse_policy(SHIPPED_POLICY.read_bytes(), SHIPPED_POLICY.name)
+    return policy_file.parse(XidPolicy, SHIPPED_POLICY.read_bytes(), SHIPPED_POLICY.name)
 
 
 def event(code: int, text: str = "", **more: Any) -> XidEvent:
@@ -165,7 +165,7 @@ def refused_policy(spoil: Any) -> str:
     raw = yaml.safe_load(SHIPPED_POLICY.read_text())
     spoil(raw)
     with pytest.raises(BadPolicy) as refused:
-        parse_policy(yaml.safe_dump(raw).encode(), "mine.yaml")
+        policy_file.parse(XidPolicy, yaml.safe_dump(raw).encode(), "mine.yaml")
     return str(refused.value)
 
 
@@ -177,7 +177,7 @@ def test_a_bad_table_is_refused(spoil: Any) -> None:
 @pytest.mark.parametrize("text", [b"", b"- a", b"a: [", b"\xff\xfe", b"x" * 300_000])
 def test_what_is_no_table_is_refused_too(text: bytes) -> None:
     with pytest.raises(BadPolicy):
-        parse_policy(text, "mine.yaml")
+        policy_file.parse(XidPolicy, text, "mine.yaml")
 
 
 def test_a_policy_that_is_not_there_is_named_by_the_sku(tmp_path: Path) -> None:

@@ -10,9 +10,10 @@ from pathlib import Path
 import pytest
 import yaml
 
+from muster_criteria import policy_file
 from muster_criteria.sku_files.skus import SHIPPED
 from muster_criteria.xid.judge import event_of
-from muster_criteria.xid.policy import find_policy, parse_policy, response_to
+from muster_criteria.xid.policy import XidPolicy, response_to
 from muster_node.hardware.host.xid_log import labels_of, parse_xids
 from muster_node.tools import dcgm, fio, ipmi, nccl_tests, nvbandwidth, perftest
 from muster_node.tools.output import BadOutput
@@ -53,8 +54,8 @@ def read_fio(text, pattern):
 
 @functools.cache
 def policy():
-    path = find_policy("nvidia-xid", [SHIPPED])
-    return parse_policy(path.read_bytes(), path.name)
+    path = policy_file.find("nvidia-xid", [SHIPPED])
+    return policy_file.parse(XidPolicy, path.read_bytes(), path.name)
 
 
 def read_xids(text):

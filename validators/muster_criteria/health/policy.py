@@ -11,12 +11,11 @@ import fnmatch
 from collections.abc import Mapping
 from typing import Annotated, Literal
 
-from pydantic import BeforeValidator, Field, ValidationError, model_validator
+from pydantic import BeforeValidator, Field, model_validator
 
-from muster_criteria import yaml_file
+from muster_criteria.policy_file import Source
 from muster_criteria.written import Written, as_tuple
-from muster_criteria.xid.policy import POLICY_BYTES_MAX, BadPolicy, Source, XidSeverity
-from muster_criteria.yaml_file import BadYaml
+from muster_criteria.xid.policy import XidSeverity
 
 DEFAULT = "health"
 
@@ -188,16 +187,3 @@ def _meets(facts: Facts, entry: Entry) -> bool:
 def _within(narrow: str, wide: str) -> bool:
     """Whether each check of the pattern ``narrow`` is one of ``wide``; a ``*`` in it is taken as a literal text."""
     return fnmatch.fnmatchcase(narrow, wide)
-
-
-def parse_policy(text: bytes, where: str) -> HealthPolicy:
-    """Read a policy. Raises BadPolicy, one sentence that names ``where`` and the key, for the first thing wrong."""
-    try:
-        return HealthPolicy.model_validate(yaml_file.load(text, POLICY_BYTES_MAX))
-    except BadYaml as error:
-        raise BadPolicy(f"{where}: {error}.") from None
-    except ValidationError as error:
-        first = error.errors(include_url=False, include_context=False, include_input=False)[0]
-        key = ".".join(str(part) for part in first["loc"]) or "the table"
-        message = first["msg"].removeprefix("Value error, ")
-        raise BadPolicy(f"{where}: {key}: {message[0].lower() + message[1:]}.") from None

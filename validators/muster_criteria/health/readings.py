@@ -116,7 +116,11 @@ def parse(answer: bytes) -> Swept:
 
 @dataclasses.dataclass(frozen=True)
 class Reading:
-    """One thing that was seen, as ``muster.model.health.Seen`` has it."""
+    """One thing that was seen of a node. ``device``: "gpu3" or "node"; ``part``: its serial, "" to have it looked up.
+
+    ``bad``: of a state, whether it is bad now; None for an event, such as a message of the kernel log, which does not
+    end. ``severity``: of a policy's entry for it, "" without one; ``rate``: events an hour, None where none is known.
+    """
 
     check: str
     device: str = "node"
@@ -125,6 +129,7 @@ class Reading:
     severity: str = ""
     rate: float | None = None
     bad: bool | None = None
+    part: str = ""
 
 
 @dataclasses.dataclass(frozen=True)

@@ -9,13 +9,12 @@ import dataclasses
 import re
 from typing import Annotated, Literal
 
-from pydantic import BeforeValidator, Field, PrivateAttr, ValidationError, model_validator
+from pydantic import BeforeValidator, Field, PrivateAttr, model_validator
 
-from muster_criteria import yaml_file
 from muster_criteria.model import Action, FaultClass
+from muster_criteria.policy_file import Source
 from muster_criteria.written import Written, as_tuple
-from muster_criteria.xid.policy import POLICY_BYTES_MAX, BadPolicy, Source, XidSeverity
-from muster_criteria.yaml_file import BadYaml
+from muster_criteria.xid.policy import XidSeverity
 
 DEFAULT = "kernel"
 """The policy of a SKU file that names none."""
@@ -159,16 +158,3 @@ def response_to(event: KernelEvent, during: bool, policy: KernelPolicy) -> Respo
     grave = event.priority is not None and event.priority <= unknown.priority
     severity = unknown.severity if during and grave else XidSeverity.IGNORE
     return Response(UNKNOWN, severity, unknown.action, unknown.fault, unknown.meaning, policy.citing(unknown.source))
-
-
-def parse_policy(text: bytes, where: str) -> KernelPolicy:
-    """Read a policy. Raises BadPolicy, one sentence that names ``where`` and the key, for the first thing wrong."""
-    try:
-        return KernelPolicy.model_validate(yaml_file.load(text, POLICY_BYTES_MAX))
-    except BadYaml as error:
-        raise BadPolicy(f"{where}: {error}.") from None
-    except ValidationError as error:
-        first = error.errors(include_url=False, include_context=False, include_input=False)[0]
-        key = ".".join(str(part) for part in first["loc"]) or "the table"
-        message = first["msg"].removeprefix("Value error, ")
-        raise BadPolicy(f"{where}: {key}: {message[0].lower() + message[1:]}.") from None

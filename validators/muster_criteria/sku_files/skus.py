@@ -15,14 +15,15 @@ from typing import Any
 
 from pydantic import ValidationError
 
-from muster_criteria import yaml_file
+from muster_criteria import policy_file, yaml_file
 from muster_criteria.kernel import policy as kernel
+from muster_criteria.policy_file import BadPolicy
 from muster_criteria.sku_files.learned import BadCalibration, newest, read_learned, with_learned
 from muster_criteria.sku_files.limits import BadValue
 from muster_criteria.sku_files.lint import problems_of
 from muster_criteria.sku_files.model import BlockProgramme, Problem, Programme, Sku, SkuError
 from muster_criteria.sku_files.versions import BadVersions, with_versions
-from muster_criteria.xid.policy import BadPolicy, XidPolicy, find_policy, parse_policy
+from muster_criteria.xid.policy import XidPolicy
 from muster_criteria.yaml_file import BadYaml
 
 SHIPPED = Path(__file__).resolve().parents[2] / "skus"
@@ -184,19 +185,19 @@ def _read_policy(named: object, search: Sequence[Path]) -> tuple[bytes, XidPolic
     """The XID policy that a SKU names, if it names one, with its bytes. Raises BadPolicy."""
     if named is None:
         return b"", None
-    path = find_policy(str(named), _folders(search))
+    path = policy_file.find(str(named), _folders(search))
     text = path.read_bytes()
-    return text, parse_policy(text, f"policies/{path.name}")
+    return text, policy_file.parse(XidPolicy, text, f"policies/{path.name}")
 
 
 @functools.lru_cache(maxsize=8)
 def _parsed_kernel_policy(text: bytes, where: str) -> kernel.KernelPolicy:
-    return kernel.parse_policy(text, where)
+    return policy_file.parse(kernel.KernelPolicy, text, where)
 
 
 def _read_kernel_policy(named: object, search: Sequence[Path]) -> tuple[bytes, kernel.KernelPolicy]:
     """The policy for the kernel's messages: the shipped one where a SKU names none. Raises BadPolicy."""
-    path = find_policy(str(named), _folders(search))
+    path = policy_file.find(str(named), _folders(search))
     text = path.read_bytes()
     return text, _parsed_kernel_policy(text, f"policies/{path.name}")
 

@@ -6,22 +6,18 @@ Pure: an event and a policy give a response. It knows neither nodes nor findings
 from __future__ import annotations
 
 import dataclasses
-import datetime
 import enum
 import re
 from collections.abc import Iterable, Mapping, Sequence
-from pathlib import Path
 from typing import Annotated, Literal
 
-from pydantic import BeforeValidator, Field, ValidationError, field_validator, model_validator
+from pydantic import BeforeValidator, Field, field_validator, model_validator
 
-from muster_criteria import yaml_file
 from muster_criteria.model import Action, FaultClass
+from muster_criteria.policy_file import Source
 from muster_criteria.written import Written, as_tuple
-from muster_criteria.yaml_file import BadYaml
 
 Kind = Literal["xid", "sxid"]
-POLICY_BYTES_MAX = 200_000
 
 
 class XidSeverity(enum.StrEnum):
@@ -36,17 +32,6 @@ class XidSeverity(enum.StrEnum):
 
 GRAVITY = {severity: place for place, severity in enumerate(XidSeverity)}
 """0 is the gravest."""
-
-
-class BadPolicy(Exception):
-    """An XID policy that cannot be used; the message is one sentence with the place and the problem."""
-
-
-class Source(Written):
-    """The origin of responses, and the date on which they were taken from there."""
-
-    text: Annotated[str, Field(min_length=8)]
-    date: datetime.date
 
 
 class Case(Written):
@@ -279,28 +264,3 @@ def returning(boots: Sequence[Iterable[XidEvent]], policy: XidPolicy) -> dict[tu
             if GRAVITY[response_to(event, policy).severity] <= least:
                 seen.setdefault((event.pci or event.device, event.kind, event.code), set()).add(number)
     return {key: len(numbers) for key, numbers in seen.items() if len(numbers) >= policy.escalation.boots}
-
-
-def parse_policy(text: bytes, where: str) -> XidPolicy:
-    """Read a policy. Raises BadPolicy, one sentence that names ``where`` and the key, for the first thing wrong."""
-    try:
-        return XidPolicy.model_validate(yaml_file.load(text, POLICY_BYTES_MAX))
-    except BadYaml as error:
-        raise BadPolicy(f"{where}: {error}.") from None
-    except ValidationError as error:
-        problems = error.errors(include_url=False, include_context=False, include_input=False)
-        first = problems[0]
-        key = ".".join(str(part) for part in first["loc"]) or "the table"
-        more = f" ({len(problems) - 1} more)" if len(problems) > 1 else ""
-        message = first["msg"].removeprefix("Value error, ")
-        raise BadPolicy(f"{where}: {key}: {message[0].lower() + message[1:]}{more}.") from None
-
-
-def find_policy(name: str, folders: Sequence[Path]) -> Path:
-    """The file of a policy, in the first folder that has one. Raises BadPolicy that lists those there are."""
-    if re.fullmatch(r"[a-z0-9][a-z0-9.-]{0,62}", name):
-        for folder in folders:
-            if (path := Path(folder) / "policies" / f"{name}.yaml").is_file():
-                return path
-    known = sorted({path.stem for folder in folders for path in (Path(folder) / "policies").glob("*.yaml")})
-    raise BadPolicy(f"there is no policy {name!r}: known are {', '.join(known) or 'none'}.")

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import collections
 import datetime
-from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from muster.cli.terminal import show
 from muster.cli.terminal.options import AsJson
+from muster.cli.verdicts import policies
 from muster.errors import MusterError
 from muster.settings import settings
 
@@ -118,17 +118,9 @@ def _plain(each: Comparison) -> dict[str, object]:
 
 def load(named: str) -> XidPolicy:
     """A policy by name, or by its file's path. Raises MusterError."""
-    from muster_criteria.sku_files.skus import SHIPPED
-    from muster_criteria.xid.policy import BadPolicy, find_policy, parse_policy
+    from muster_criteria.xid.policy import XidPolicy
 
-    is_file = named.endswith((".yaml", ".yml")) or "/" in named
-    try:
-        path = Path(named) if is_file else find_policy(named, [*settings().sku_folders, SHIPPED])
-        return parse_policy(path.read_bytes(), path.name)
-    except BadPolicy as error:
-        raise MusterError(str(error)) from None
-    except OSError as error:
-        raise MusterError(f"{named} cannot be read: {error.strerror}") from None
+    return policies.load(XidPolicy, named)[0]
 
 
 def _of_sku(name: str) -> XidPolicy | None:

@@ -12,7 +12,7 @@ from sqlalchemy.orm import Session
 
 from muster.errors import IllegalMove, Refusal, UnknownNode
 from muster.model.events import Evidence
-from muster.model.health import ACTOR, Cursor, Observation, Report, Seen, Track
+from muster.model.health import ACTOR, Cursor, Observation, Report, Track
 from muster.model.nodes import Node
 from muster.model.states import SERVING, State
 from muster.model.statistics import Reported
@@ -23,6 +23,7 @@ from muster.store.database.health import HealthRow, SweepRow
 from muster.store.database.models import EventRow, NodeRow, PartRow, PlacementRow
 from muster.store.decisions.withdrawals import breaker_now
 from muster_criteria.health.policy import HealthAction, HealthPolicy
+from muster_criteria.health.readings import Reading
 
 NODE_MAX = 500
 """Observations of one node in one boot that are kept apart; further ones count as ``OTHERS``."""
@@ -93,7 +94,7 @@ def _parts(session: Session, names: Collection[str]) -> dict[tuple[str, str], st
 
 
 def _observe(
-    session: Session, node: NodeRow, report: Report, seen: Seen, part: str, known: Rows, policy: HealthPolicy,
+    session: Session, node: NodeRow, report: Report, seen: Reading, part: str, known: Rows, policy: HealthPolicy,
     at: datetime.datetime,
 ) -> Observation | None:  # fmt: skip
     check = seen.check
@@ -108,7 +109,7 @@ def _observe(
         if _count(known, report.boot_id) >= NODE_MAX:
             part, check = "node", OTHERS
             row = next((each for each in known[part, check] if each.boot_id == report.boot_id), None)
-            seen, track = Seen(OTHERS, count=seen.count), None
+            seen, track = Reading(OTHERS, count=seen.count), None
     fresh = row is None
     if row is None:
         row = HealthRow(
@@ -122,7 +123,7 @@ def _observe(
     return _decide(session, node, row, policy, at, fresh=fresh, event=seen.bad is None)
 
 
-def _row_for(rows: Sequence[HealthRow], boot_id: str, seen: Seen) -> HealthRow | None:
+def _row_for(rows: Sequence[HealthRow], boot_id: str, seen: Reading) -> HealthRow | None:
     """The row that a reading goes on: a state's, if it is not over, whatever the boot; else that of the boot."""
     if seen.bad is not None and (open_ := [each for each in rows if each.bad is not None and not each.over]):
         return open_[-1]
@@ -133,7 +134,7 @@ def _count(known: Rows, boot_id: str) -> int:
     return sum(each.boot_id == boot_id for rows in known.values() for each in rows)
 
 
-def _add(row: HealthRow, report: Report, seen: Seen, track: Track | None, at: datetime.datetime) -> None:
+def _add(row: HealthRow, report: Report, seen: Reading, track: Track | None, at: datetime.datetime) -> None:
     # What another source says again counts, and changes neither the text nor what the first source may cause.
     if row.source == report.source:
         row.value = seen.value[:TEXT_MAX] or row.value

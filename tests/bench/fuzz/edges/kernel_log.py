@@ -7,7 +7,8 @@ import json
 import random
 from pathlib import Path
 
-from muster_criteria.kernel.policy import KernelPolicy, parse_policy
+from muster_criteria import policy_file
+from muster_criteria.kernel.policy import KernelPolicy
 from muster_criteria.sku_files.skus import SHIPPED
 from muster_node.hardware.host import kernel_events
 from muster_node.hardware.host.kernel_log import parse_kmsg
@@ -41,7 +42,7 @@ PLANTED = (
 @functools.cache
 def _policy() -> KernelPolicy:
     path = SHIPPED / "policies" / "kernel.yaml"
-    return parse_policy(path.read_bytes(), path.name)
+    return policy_file.parse(KernelPolicy, path.read_bytes(), path.name)
 
 
 @functools.cache

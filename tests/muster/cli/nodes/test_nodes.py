@@ -11,9 +11,10 @@ import pytest
 from muster import store
 from muster.cli.nodes import check as checking
 from muster.judging import health
-from muster.model.health import Report, Seen
+from muster.model.health import Report
 from muster.model.runs import RunKey
 from muster.model.states import State
+from muster_criteria.health.readings import Reading
 from tests.muster import fleet
 from tests.support.servers import sshd
 
@@ -200,7 +201,7 @@ def test_a_node_that_leaves_is_retired_and_left_clean(
 
 def test_what_was_observed_between_tests_is_shown_until_it_is_over(muster: Muster) -> None:
     store.nodes.add(fleet.new_node(sku="h100-sxm-8"))
-    seen = Seen("gpu_lost", "gpu3", value="off the bus", bad=True)
+    seen = Reading("gpu_lost", "gpu3", value="off the bus", bad=True)
     health.record([Report("gpu-0001", "sweep", (seen,), "b1")], {"gpu-0001": "h100-sxm-8"})
     (shown,) = json.loads(muster("node", "show", "gpu-0001", "--json")[1])["observations"]
     assert (shown["check"], shown["part"], shown["action"]) == ("gpu_lost", "gpu3", "leave_when_job_ends")

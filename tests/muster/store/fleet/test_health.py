@@ -9,11 +9,12 @@ import pytest
 from muster import store
 from muster.errors import IllegalMove, Refusal, UnknownNode
 from muster.judging import health
-from muster.model.health import Cursor, Observation, Report, Seen
+from muster.model.health import Cursor, Observation, Report
 from muster.model.states import State
 from muster.store.database import retention
 from muster.store.fleet.health import NODE_MAX, OTHERS
 from muster_criteria.health.policy import HealthAction
+from muster_criteria.health.readings import Reading
 from tests.muster import fleet
 
 pytestmark = [pytest.mark.usefixtures("fleet_db"), pytest.mark.both_dialects]
@@ -21,7 +22,7 @@ pytestmark = [pytest.mark.usefixtures("fleet_db"), pytest.mark.both_dialects]
 NODE = "gpu-0001"
 T0 = datetime.datetime.now(datetime.UTC) + datetime.timedelta(hours=2)
 """Later than the tests' machines are enrolled."""
-LOST = Seen("gpu_lost", "gpu3", bad=True)
+LOST = Reading("gpu_lost", "gpu3", bad=True)
 
 
 @pytest.fixture(autouse=True)
@@ -32,7 +33,7 @@ def serving(fleet_db: str) -> None:
 
 
 def observe(
-    *seen: Seen, minutes: float = 0, boot: str = "b1", source: str = "sweep", node: str = NODE
+    *seen: Reading, minutes: float = 0, boot: str = "b1", source: str = "sweep", node: str = NODE
 ) -> list[Observation]:
     report = Report(node, source, seen, boot, cursor=Cursor(node, boot, 5.0, {"a": 1.0}, T0) if boot else None)
     return store.health.record([report], health.policy(), T0 + datetime.timedelta(minutes=minutes))
@@ -43,17 +44,17 @@ def kept() -> list[Observation]:
 
 
 def test_one_form_once_for_each_check_part_and_boot() -> None:
-    (new,) = observe(Seen("xid/79", "gpu3", value="lost", severity="ISOLATE", count=2))
+    (new,) = observe(Reading("xid/79", "gpu3", value="lost", severity="ISOLATE", count=2))
     assert (new.part, new.device, new.boot_id, new.source, new.action) == (
         "gpu S3", "gpu3", "b1", "sweep", HealthAction.LEAVE_WHEN_JOB_ENDS,
     )  # fmt: skip
-    assert observe(Seen("xid/79", "gpu3", value="lost", severity="ISOLATE"), minutes=10) == []
-    assert observe(Seen("xid/79", "gpu3", severity="ISOLATE"), minutes=11, boot="", source="epilog") == []
+    assert observe(Reading("xid/79", "gpu3", value="lost", severity="ISOLATE"), minutes=10) == []
+    assert observe(Reading("xid/79", "gpu3", severity="ISOLATE"), minutes=11, boot="", source="epilog") == []
     (row,) = kept()
     assert (row.count, row.first_seen, row.last_seen) == (4, T0, T0 + datetime.timedelta(minutes=11))
     assert (row.source, row.value) == ("sweep", "lost"), "what another says again changes nothing"
-    observe(Seen("xid/79", "gpu3", severity="ISOLATE"), boot="b2")
-    observe(Seen("xid/79", "gpu4", severity="ISOLATE"))
+    observe(Reading("xid/79", "gpu3", severity="ISOLATE"), boot="b2")
+    observe(Reading("xid/79", "gpu4", severity="ISOLATE"))
     assert len(kept()) == 3
     assert sum(event.actor == "health" for event in store.nodes.events(NODE)) == 3
 
@@ -61,27 +62,27 @@ def test_one_form_once_for_each_check_part_and_boot() -> None:
 def test_a_state_goes_on_through_a_reboot_and_ends() -> None:
     observe(LOST)
     observe(LOST, minutes=10, boot="b2")
-    observe(Seen("gpu_lost", "gpu3", bad=False), minutes=20, boot="b2")
+    observe(Reading("gpu_lost", "gpu3", bad=False), minutes=20, boot="b2")
     (row,) = kept()
     assert row.track is not None
     assert (row.count, row.track.bad, row.track.down_s, row.over) == (2, False, 1200.0, False)
-    observe(Seen("gpu_lost", "gpu3", bad=False), minutes=90, boot="b2")
+    observe(Reading("gpu_lost", "gpu3", bad=False), minutes=90, boot="b2")
     assert kept()[0].over
     assert store.health.open_in_service(T0) == []
-    observe(Seen("row_remap_failed", "gpu3", bad=False))
+    observe(Reading("row_remap_failed", "gpu3", bad=False))
     assert len(kept()) == 1, "what is good is no observation"
 
 
 def test_a_clock_that_went_back_loses_nothing() -> None:
     observe(LOST, minutes=60)
-    observe(LOST, Seen("xid/31", "gpu3"), minutes=-60)
+    observe(LOST, Reading("xid/31", "gpu3"), minutes=-60)
     assert {each.check: each.count for each in kept()} == {"gpu_lost": 2, "xid/31": 1}
     assert next(each for each in kept() if each.check == "gpu_lost").last_seen == T0 + datetime.timedelta(minutes=60)
 
 
 def test_one_node_fills_no_table() -> None:
     for start in range(0, NODE_MAX + 300, 100):
-        observe(*(Seen(f"alert/a{each}") for each in range(start, start + 100)))
+        observe(*(Reading(f"alert/a{each}") for each in range(start, start + 100)))
     rows = store.health.of_node(NODE, limit=2 * NODE_MAX)
     assert len(rows) == NODE_MAX + 1
     assert next(each.count for each in rows if each.check == OTHERS) == 300
