@@ -2,7 +2,7 @@
 # Slurm reports jobs that crashed to Muster: EpilogSlurmctld=/etc/slurm/muster_epilog.sh in slurm.conf (runs as SlurmUser).
 # A job that ended by a signal (other than Slurm's own SIGTERM and SIGKILL) is reported with its nodes, and each of them
 # takes the whole test when it is idle. The same file on the nodes, as Epilog, reports the GPU driver's errors since the last
-# job; Muster's health sweep reads those by itself every ten minutes, so that is only for who wants to know sooner.
+# job; Muster's health sweep reads those by itself every ten minutes, so that is needed only to know sooner.
 # Settings: /etc/slurm/muster_epilog.conf, readable by its user alone, with
 #   MUSTER=https://airflow.example.org/muster-api   TOKEN=…   (optional: XIDS="command that prints them")
 # The token can report, and nothing else (docs/starting-tests.md); it is no login of Airflow.

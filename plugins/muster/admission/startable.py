@@ -32,7 +32,7 @@ def startable(node: Node, dag: str, run_id: str, level: str, reason: str, force_
     if dag == NODE_REVALIDATION:
         if why := service.in_use(node):
             raise MusterError(f"it is left alone: {why}")
-        allocation = Allocation(False)  # idle, and tested closed or by a job that gives way: nobody shares it
+        allocation = Allocation(False)  # idle, and tested closed or by a job that gives way: no job shares it
     elif allocation.allocated and not force_reason:
         raise MusterError(f"it is in use: {allocation.by}; only --force with --force-reason tests it anyway")
     with store.engine.rehearsal():

@@ -82,7 +82,7 @@ async def receive(
 def _source(authorization: str) -> tuple[str, Source]:
     try:
         known = report_sources.sources()
-    except MusterError:  # its text is for who may see the settings: `muster doctor` shows it
+    except MusterError:  # its text is for those who may see the settings: `muster doctor` shows it
         raise HTTPException(503, "Reports are closed: a setting cannot be used; see `muster doctor`.") from None
     if not known:
         raise HTTPException(503, "Reports are closed: set MUSTER_REPORT_SOURCES.")

@@ -15,7 +15,7 @@ class Turn(enum.StrEnum):
     PERSON = "person"
     VENDOR = "vendor"
     SCHEDULER = "scheduler"
-    """Whoever closed the node there, or the scheduler itself, once it answers."""
+    """The person or program that closed the node there, or the scheduler itself, once it answers."""
     MUSTER = "muster"
 
 
@@ -54,8 +54,8 @@ class Cause(enum.StrEnum):
 class Attention:
     """One node that does not serve, or about which somebody decides.
 
-    ``why``: in the words of whoever took it out. ``until``: when what it waits for ends by itself, None: never.
-    ``command``: the one next command of whose ``turn`` it is. ``serving``: users' jobs may run on it meanwhile.
+    ``why``: in the words of the person or program that took it out. ``until``: when what it waits for ends by itself;
+    None: never. ``command``: the one next command of whose ``turn`` it is. ``serving``: users' jobs may run on it.
     """
 
     node: str

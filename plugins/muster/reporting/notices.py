@@ -30,7 +30,7 @@ def notify(about: str, sentence: str) -> None:
 
 
 def tell_of_questions() -> list[str]:
-    """Queue one mail about all questions of which nobody was told yet. Returns the nodes that they are about."""
+    """Queue one mail about all questions that were not mailed yet. Returns the nodes that they are about."""
     with store.engine.transaction():
         new = store.questions.unmailed()
         if not new:

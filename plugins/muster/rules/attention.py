@@ -90,7 +90,7 @@ class _Seen:
 
 
 def _own(seen: _Seen, ready: Sequence[FleetRow]) -> Attention | None:
-    """What the records alone say of the node; None if it serves and nobody decides about it, or it is retired."""
+    """What the records alone say of the node; None if it serves and no decision is open, or it is retired."""
     row, name = seen.row, seen.name
     if seen.asked is not None:
         question, until = seen.asked

@@ -60,7 +60,7 @@ def escapes(
 ) -> list[Escape]:
     """Returns each failure with the last pass before it of each stage that can see its group.
 
-    ``visible``: by group of faults, the stages that can see it. A failure of which nobody found out what it was has no
+    ``visible``: by group of faults, the stages that can see it. A failure whose cause was not found has no
     escape: no test can be said to have missed it.
     """
     return sorted(_found(failures, passes, visible), key=lambda each: (each.failure.at, each.passed.stage))

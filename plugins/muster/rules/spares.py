@@ -141,7 +141,7 @@ class Pool:
 
 
 JOB_DAYS = 7.0
-"""How long the jobs last for which spares are counted where nobody says."""
+"""How long the jobs last for which spares are counted by default."""
 PERIOD = datetime.timedelta(days=365)
 """Failures of so long say how many spares are needed."""
 

@@ -40,7 +40,8 @@ def from_this_page(request: Request) -> None:
     """
     origin = urllib.parse.urlsplit(request.headers.get("origin", ""))
     public = urllib.parse.urlsplit(conf.get("api", "base_url", fallback=""))
-    # A page in the clear is another origin than one over TLS, of the same host too; whoever is between wrote it.
+    # A page in the clear is another origin than one over TLS, of the same host too: a program in between may have
+    # written it.
     in_the_clear = origin.scheme != "https" and "https" in (request.url.scheme, public.scheme)
     ours = origin[:2] == public[:2] or (origin.netloc == request.headers.get("host", "") and not in_the_clear)
     if not origin.netloc or not ours:

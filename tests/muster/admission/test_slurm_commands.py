@@ -61,7 +61,7 @@ esac
     ("answer", "may"), [("Invalid node name specified", True), ("Invalid user id", False), ("Unable to contact", False)]
 )
 def test_a_login_without_rights_is_found_without_a_change(commands: Commands, answer: str, may: bool) -> None:
-    """The answers of slurmctld 22.05 to root and to nobody; the real one is asked in test_backends."""
+    """Copies the answers of slurmctld 22.05 to the users root and nobody, as read from a real one by hand."""
     backend = commands(scontrol=f"echo 'slurm_update error: {answer}' >&2; exit 1")
     if may:
         backend.check_rights()

@@ -1,4 +1,4 @@
-"""One finding for one fault: what several probes of a stage saw alike, and GPUs of which nobody knows the place."""
+"""One finding for one fault: what several probes of a stage saw alike, and GPUs whose slot is not known."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def once(findings: Iterable[Finding]) -> list[Finding]:
 
 
 def with_unknown_places(findings: Iterable[Finding], rows: Sequence[Row]) -> list[Finding]:
-    """The findings; those of a GPU whose slot is not known say where it is, and send nobody to the slot of its name."""
+    """The findings; those of a GPU whose slot is not known say where it is, and do not name a slot."""
     places = {row.device: row.note for row in rows if row.metric == SLOT_KNOWN and row.value == 0.0}
 
     def amended(finding: Finding) -> Finding:

@@ -36,7 +36,7 @@ class Use:
         """The reading as one sentence."""
         if not self.busy:
             return "this machine is not in use"
-        what = "this machine is in use" if self.known else "whether this machine is in use cannot be told"
+        what = "this machine is in use" if self.known else "it is not known whether this machine is in use"
         return "{}: {}".format(what, "; ".join(self.evidence))
 
 

@@ -41,7 +41,7 @@ class StartSignal:
             this = self._round
             self._release_if_all_wait()
             if not self._condition.wait_for(lambda: self._aborted or self._round != this, self._limit_s):
-                self._workers = self._waiting  # whoever is missing hangs
+                self._workers = self._waiting  # those that are missing hang
                 self._release_if_all_wait()
             if self._round == this:
                 raise StartAborted("another worker failed")

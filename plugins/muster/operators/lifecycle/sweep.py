@@ -34,7 +34,7 @@ BATCH = 50
 EVENTS_FOR = datetime.timedelta(days=1)
 """How long an event may wait for its node to be idle, before it has to be seen again."""
 ALL_PORTS = "all_ports_down"
-ASKED = "a person was told"
+ASKED = "a person was notified"
 
 
 @dataclasses.dataclass
@@ -168,7 +168,7 @@ def _withdraw(seen: Observation, node: Node) -> Iterator[str]:
         log.warning("%s: %s", node.name, error)
         return
     trouble = service.carry_out(node.name)
-    waits = f"; its scheduler is told later: {trouble}" if trouble else ""
+    waits = f"; its scheduler gets the change later: {trouble}" if trouble else ""
     sentence = (
         f"{simulated}{node.name} left service between tests: {why}{waits}. See `muster node show {node.name}` and "
         f"docs/failed-node.md; a test is `muster node move {node.name} registered --reason …`, then `muster qualify`"

@@ -192,7 +192,7 @@ def judge(key: RunKey) -> None:
 def _judge_alone(
     key: RunKey, members: Sequence[str], lost: Mapping[str, str], evidence: Mapping[str, Sequence[Finding]]
 ) -> None:
-    """Record a member that was lost with nobody left to be judged by."""
+    """Record a member that was lost when no other member was left to compare it with."""
     for name in members:
         run, found = store.runs.get(key, node=name), tuple(evidence.get(name, ()))
         why = lost.get(name, "no other member is left")

@@ -197,7 +197,7 @@ def ranked(
     late, best = (turn.late | (first > 0)).tolist(), turn.stages.tolist()
     suspected, days = (each.tolist() for each in (of.suspicion, oldest / 24.0))
     last_back = np.minimum(facts.clocks.since_any, facts.clocks.since_swap)
-    told = ((last_back < RECENT_H) | (facts.clocks.beside > 0)).tolist()
+    mentioned = ((last_back < RECENT_H) | (facts.clocks.beside > 0)).tolist()
 
     def planned(at: int) -> Planned:
         chosen = 0 if late[at] else best[at]
@@ -209,7 +209,7 @@ def ranked(
             last = f"back after {(now - contact).total_seconds() / 86400.0:.1f} days without contact; {last}"
         ended = "was inconclusive" if ready[at].inconclusive else "was not made"
         last = f"its last test {ended}; {last}" if again[at] else last
-        why = _why(suspicion, last, signs[at], _past(facts.clocks, at) if told[at] else ())
+        why = _why(suspicion, last, signs[at], _past(facts.clocks, at) if mentioned[at] else ())
         why = "it waits in revalidation, out of production until it passes" if first[at] >= 2 else why
         return Planned(name, subsets[chosen], minutes[chosen], suspicion, why)
 

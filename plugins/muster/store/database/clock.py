@@ -13,7 +13,7 @@ from sqlalchemy import text
 from muster.store.database import engine
 
 ASK_AGAIN_S = 60.0
-"""How long the database's time is counted on from, by a clock that nobody sets."""
+"""How long the database's time is counted on from, by a clock that cannot be set."""
 
 _asked: dict[str, tuple[float, datetime.datetime]] = {}
 """By URL: when this process asked, and what the time was."""

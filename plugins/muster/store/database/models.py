@@ -25,7 +25,7 @@ from muster.store.database.base import BigId
 class NodeRow(Base):
     """A machine under its name. ``fence`` is the highest fencing token ever given out for it; it only grows.
 
-    ``machine``: how many machines have had the name, by which records of another one are told from its own, whatever
+    ``machine``: how many machines have had the name, which separates records of another one from its own, whatever
     the clocks say; ``machine_since`` shows since when. ``environment``: what it reported last. ``shadow``: adopted
     while it served, unverified.
     ``held_run``: "dag_id/run_id" of the run whose verdict the circuit breaker holds, until a person or another test
@@ -405,7 +405,7 @@ class CertificateRow(Base):
 
 
 class QuestionRow(Base):
-    """A question to a person about a node, put by one DAG run, and its answer. ``mailed``: people were told of it.
+    """A question to a person about a node, put by one DAG run, and its answer. ``mailed``: it was mailed to people.
 
     ``about``: what the node's newest evidence was when it was put (``muster.store.decisions.questions``). ``option``,
     ``person`` and ``reason`` are the answer's, as Airflow delivered it with the login that gave it. ``settled_at``:

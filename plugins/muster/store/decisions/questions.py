@@ -64,7 +64,7 @@ def waiting() -> list[tuple[Question, datetime.datetime]]:
 
 
 def unmailed() -> list[tuple[Question, datetime.datetime]]:
-    """Those of ``waiting`` of which nobody was told yet."""
+    """Those of ``waiting`` that were not mailed yet."""
     query = select(QuestionRow.dag_id, QuestionRow.run_id).where(~QuestionRow.mailed)
     with reading() as session:
         new = {RunKey(*row) for row in session.execute(query)}
@@ -72,7 +72,7 @@ def unmailed() -> list[tuple[Question, datetime.datetime]]:
 
 
 def note_mailed(keys: Sequence[RunKey]) -> None:
-    """Note that people were told of these questions."""
+    """Note that these questions were mailed."""
     with writing() as session:
         for key in keys:
             if (row := _row(session, key)) is not None:

@@ -21,7 +21,7 @@ def section(facts: Facts) -> Section | None:
     spent["outside service (new, or waiting to return)"] = max(0.0, whole - sum(spent.values()))
     spent["of all these, under test"] = sum(tested.values())
     expected = sum(serving.values()) + sum(out.values())
-    # Without the hours of new nodes, which nobody expects to serve yet.
+    # Without the hours of new nodes, which are not expected to serve yet.
     share = 100 * sum(serving.values()) / expected if expected else 0.0
     available = f" (availability of nodes that entered service: {share:.2f} %)" if expected else ""
     return Section(

@@ -40,7 +40,7 @@ def judge_fabric(rounds: Rounds, block: BlockFindings) -> FabricJudgement:
     """Adds the findings on members to ``block``, and returns all parts.
 
     A part of a node that is confirmed fails the node, one that is only suspected keeps it from passing. Faults of the
-    fabric are nobody's. A cell that carried nothing, or wrong bytes, without enough others to tell whose fault it is,
+    fabric are no node's. A cell that carried nothing, or wrong bytes, without enough others to tell whose fault it is,
     keeps both nodes from passing.
     """
     diagnosis = decode(rounds.topology, rounds.results)
@@ -130,7 +130,7 @@ def _device(part: FaultyPart, rounds: Rounds) -> str:
 
 def _unexplained(rounds: Rounds, parts: Sequence[FaultyPart], block: BlockFindings) -> None:
     """Cells that carried nothing or wrong bytes and that no part explains: whose rail was never good is suspected too,
-    or else both ends. Of two nodes that have met nobody else, either may be at fault."""
+    or else both ends. Of two nodes that have met no other, either may be at fault."""
     explains = [part for part in parts if part.kind is not PartKind.CONGESTION and (part.confirmed or not part.node)]
     blamed = {(name, part.rail) for part in explains for name in (part.node, *part.touches) if name}
     bad, good = [], set()
@@ -170,5 +170,5 @@ def _notes(rounds: Rounds, diagnosis: Diagnosis) -> list[str]:
     if diagnosis.once:
         found.append(f"{diagnosis.once} cells were low and no part explains them: passing hot spots.")
     if not topology.known and len(topology.nodes) > 2:
-        found.append("Nothing is known of leaves: neither leaf switches nor their uplinks can be told from paths.")
+        found.append("Nothing is known of leaves: leaf switches and uplinks cannot be distinguished from paths.")
     return found

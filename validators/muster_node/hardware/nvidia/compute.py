@@ -219,7 +219,7 @@ def _cuda_index(torch: Any, gpu: Gpu) -> int:
         there = [index for index in alike if gpu.pci and _address(seen[index]) == _place(gpu.pci)]
         if len(there) != 1:
             others = ", ".join(gpu.twins) or "another GPU"
-            raise RuntimeError(f"{others} reports the same UUID {gpu.uuid}, so PyTorch cannot be told which it is")
+            raise RuntimeError(f"{others} reports the same UUID {gpu.uuid}, so PyTorch cannot select it")
         return there[0]
     if alike:
         return alike[0]

@@ -1,4 +1,4 @@
-"""The GPUs of a machine as NVML lists them: which is in which slot, and which of them cannot be told apart."""
+"""The GPUs of a machine as NVML lists them: which is in which slot, and which of them cannot be distinguished."""
 
 from __future__ import annotations
 

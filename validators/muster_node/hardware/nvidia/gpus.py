@@ -91,7 +91,7 @@ class NvidiaGpus:
         return tuple(sentence for gpu in self._gpus for sentence in processes.on(self._nvml, gpu))
 
     def compute(self, device: Device) -> Compute:
-        """Compute on one GPU. Raises Skip where PyTorch cannot use it, RuntimeError where it cannot be told which."""
+        """Compute on one GPU. Raises Skip where PyTorch cannot use it, RuntimeError where it is not clear which."""
         gpu = self._of(device)
         if gpu is None:
             raise Skip(f"{device.id} does not answer NVML")
