@@ -24,7 +24,7 @@ class RealClock(Clock):
 class FakeXids:
     """A source that has one XID 79 of a GPU, once."""
 
-    name = "a source"
+    name = "an event set"
 
     def __init__(self):
         self.refused, self.trouble = {}, ""
