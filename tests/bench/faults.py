@@ -25,7 +25,7 @@ import time
 from collections.abc import Iterable, Sequence
 from typing import Any
 
-from muster_criteria.model import Finding, Severity, Verdict
+from muster_criteria.model import DEVICE_EVENT, Finding, Severity, Verdict, subject
 from muster_criteria.sku_files.skus import load_sku
 from muster_criteria.stage.verdict import overall
 from muster_criteria.stages import STAGES
@@ -103,7 +103,7 @@ class Fault:
 
     def names(self, finding: Finding) -> bool:
         """Whether a finding is of this fault."""
-        code = f"xid {dict(finding.labels).get('code')}" if finding.rule == "xid" else ""
+        code = subject(finding) if finding.rule == DEVICE_EVENT else ""
         by = FAULTS[self.kind].by
         return finding.device == self.device and (finding.metric in by or finding.rule in by or code in by)
 

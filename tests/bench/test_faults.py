@@ -61,8 +61,8 @@ def test_a_finding_names_a_fault_by_measurement_and_device() -> None:
     assert not _found(SLOW, [_finding("memory_bandwidth", "gpu3")])
     assert not _found(SLOW, [_finding("burn_rate_per_clock", "gpu3", Severity.INFO)])
     hang = Fault("processor_hang", (("gpu", 3),))
-    assert _found(hang, [_finding("xid", "gpu3", rule="xid", code="119")])
-    assert not _found(hang, [_finding("xid", "gpu3", rule="xid", code="79")])
+    assert _found(hang, [_finding("xid", "gpu3", rule="device_event", kind="xid", code="119")])
+    assert not _found(hang, [_finding("xid", "gpu3", rule="device_event", kind="xid", code="79")])
 
 
 def test_a_device_without_fault_is_named_by_critical_findings_only() -> None:

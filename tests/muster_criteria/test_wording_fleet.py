@@ -9,7 +9,7 @@ from syrupy.assertion import SnapshotAssertion
 
 from muster_criteria.cluster.model import ClusterJudgement, MemberResult
 from tests.muster_criteria.cluster_results import OPS, TRAINING, Sent, block, judge_block, members
-from tests.muster_criteria.xid.test_xid import BAD, refused_policy
+from tests.muster_criteria.device_events.test_coded import BAD, refused_policy
 
 
 def sentences(judgement: ClusterJudgement) -> list[str]:

@@ -46,7 +46,8 @@ def answer(machine: HostHardware, boot: str = "", since: float = 0.0) -> dict[st
 def kernel(found: dict[str, object]) -> tuple[list[int], list[str]]:
     log = found["kernel"]
     assert isinstance(log, dict)
-    return [each["code"] for each in log["xids"]], [each["text"].split()[0] for each in log["events"]]
+    coded = [each["code"] for each in log["events"] if "code" in each]
+    return coded, [each["text"].split()[0] for each in log["events"] if "code" not in each]
 
 
 def test_the_log_since_the_cursor_and_from_the_boot_after_another() -> None:

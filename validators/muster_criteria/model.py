@@ -93,11 +93,8 @@ UNJUDGED = "no limit, no peers and no history to judge it by"
 SHARED_CAUSE = 0.3
 """Highest confidence of a finding that has a common cause with others."""
 
-XID = "xid"
-"""The rule of a finding about a driver's message (XID or SXID); its labels give kind and code."""
-
-KERNEL = "kernel"
-"""The rule of a finding about a kernel's message; its labels give the policy's entry as code."""
+DEVICE_EVENT = "device_event"
+"""The rule of a finding about a message of a driver or the kernel; its labels give kind and code."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -136,11 +133,10 @@ class Finding:
 
 
 def subject(finding: Finding) -> str:
-    """Returns the symptom that devices may share: the metric, or a driver message's kind and code ("xid 79")."""
+    """Returns the symptom that devices may share: the metric, or a device event's kind and code ("xid 79")."""
     labels = dict(finding.labels)
-    return (
-        f"{labels['kind']} {labels['code']}" if finding.rule in (XID, KERNEL) and "code" in labels else finding.metric
-    )
+    coded = finding.rule == DEVICE_EVENT and "code" in labels
+    return f"{labels['kind']} {labels['code']}" if coded else finding.metric
 
 
 def measurement_reference(probe: str, metric: str, device: str, labels: tuple[tuple[str, str], ...] = ()) -> str:

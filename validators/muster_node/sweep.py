@@ -147,25 +147,23 @@ def kernel(log: Sequence[str] | None, since_s: float) -> dict[str, Any] | None:
     times = [device_events.first_time([line]) for line in log]
     new = [line for line, at in zip(log, times) if at is None or at > since_s]
     events = kernel_events.folded(kernel_events.parse_events(new))
-    xids = device_events.folded(kernel_events.device_events(new))
+    coded = device_events.folded(kernel_events.device_events(new))
     return {
         "first": device_events.first_time(log),
         "last": device_events.last_time(log),
         "events": [
-            {"text": each.text, "count": each.count, "priority": each.priority, "pci": each.pci, "last": each.last}
-            for each in events
-        ],
-        "xids": [
-            {"kind": each.kind, "code": each.code, "pci": each.pci, "switch": each.part, "text": each.text[:TEXT_MAX],
-             "count": each.count, "last": each.at if each.last is None else each.last}
-            for each in xids
+            *({"text": each.text, "count": each.count, "priority": each.priority, "pci": each.pci, "last": each.last}
+              for each in events),
+            *({"kind": each.kind, "code": each.code, "pci": each.pci, "part": each.part, "text": each.text[:TEXT_MAX],
+               "count": each.count, "last": each.at if each.last is None else each.last}
+              for each in coded),
         ],
     }  # fmt: skip
 
 
 def _name_devices(found: dict[str, Any], hardware: Hardware) -> None:
     """Adds ``device`` to messages with a PCI address; a GPU that no longer answers keeps its address alone."""
-    messages = [each for each in (*found["kernel"]["events"], *found["kernel"]["xids"]) if each["pci"]]
+    messages = [each for each in found["kernel"]["events"] if each["pci"]]
     if not messages:
         return
     try:

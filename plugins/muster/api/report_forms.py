@@ -14,8 +14,8 @@ from typing import Annotated, Any
 import pydantic
 
 from muster.integration.report_sources import Form
+from muster_criteria.device_events.policy import EventSeverity
 from muster_criteria.health.readings import Reading
-from muster_criteria.xid.policy import XidSeverity
 
 NODES_MAX = 20_000
 _OTHER = re.compile(r"[^A-Za-z0-9_.:/-]+")
@@ -27,7 +27,8 @@ Name = Annotated[str, pydantic.Field(max_length=200)]
 
 class Reported(pydantic.BaseModel):
     """One observation in Muster's own form. ``node``, or ``nodes`` that show the same. ``bad``: of a state, whether it
-    is bad now; left out for an event. ``severity``: as in the XID policy; an XID's is given by the node's SKU.
+    is bad now; left out for an event. ``severity``: as policies for device events have it; an XID's is the
+    SKU's to give.
     """
 
     model_config = pydantic.ConfigDict(extra="forbid", frozen=True)
@@ -40,7 +41,7 @@ class Reported(pydantic.BaseModel):
     value: Text = ""
     count: Annotated[int, pydantic.Field(ge=1, le=1_000_000)] = 1
     bad: bool | None = None
-    severity: XidSeverity | None = None
+    severity: EventSeverity | None = None
     boot_id: Annotated[str, pydantic.Field(max_length=64)] = ""
 
     @pydantic.model_validator(mode="after")

@@ -11,7 +11,7 @@ from muster import acting
 from muster.cli.controller import admin, doctor, mail
 from muster.cli.fleet import digest, escapes, plan, run, spares, start, status
 from muster.cli.nodes import adoption, node, pausing, removal, scheduler
-from muster.cli.verdicts import certificate, golden, judging, kernel, sku, waive, xid
+from muster.cli.verdicts import certificate, device_events, golden, judging, sku, waive
 
 app = typer.Typer(
     no_args_is_help=True,
@@ -46,8 +46,7 @@ app.add_typer(mail.app, name="mail", help="Mails that were not sent.")
 app.add_typer(certificate.app, name="certificate", help="Certificates of admission, and the key that signs them.")
 app.add_typer(golden.app, name="golden", help="Goldens: the bits on which the fleet agreed.")
 app.add_typer(sku.app, name="sku", help="Hardware models.")
-app.add_typer(xid.app, name="xid", help="Policies for the errors of the GPU driver.")
-app.add_typer(kernel.app, name="kernel", help="Policies for the kernel's messages.")
+app.add_typer(device_events.app, name="device-events", help="Policies for errors of drivers and the kernel's messages.")
 app.add_typer(admin.db_app, name="db", help="The fleet records' database.")
 app.command("settings")(admin.show_settings)
 app.command("doctor")(doctor.doctor)

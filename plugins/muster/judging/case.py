@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING
 from muster import store
 from muster.errors import UnknownSnapshot
 from muster.judging import repeats
+from muster.judging.event_history import returning_events
 from muster.judging.references import compares, with_history
-from muster.judging.xid_history import returning_xids
 from muster.model.nodes import Node
 from muster.model.runs import Run
 from muster_criteria.chassis import Chassis, joined
@@ -47,7 +47,7 @@ class Collected:
 
 def fresh_case(run: Run, node: Node, sku: Sku, stage: str, collected: Collected) -> Case:
     """Returns the case of an attempt that has just ended, with the newest peers and all records until now."""
-    returned = returning_xids(node.name, collected.result, sku.xid_policy)
+    returned = returning_events(node.name, collected.result, sku.event_policies)
     claimed = store.contested.serials_elsewhere(node.name, collected.result)
     collected = dataclasses.replace(collected, evidence=(*collected.evidence, *returned, *claimed))
     return _case(run, node, sku, stage, collected, lambda result: _newest(run, node, sku, result))

@@ -15,18 +15,20 @@ from muster.errors import BadSettings
 from muster.model.health import Observation, Report
 from muster.settings import settings
 from muster_criteria import policy_file
+from muster_criteria.device_events.policy import DeviceEvent, EventPolicy, policy_of, response_to
 from muster_criteria.health.policy import DEFAULT, HealthPolicy
-from muster_criteria.health.readings import Reading
+from muster_criteria.health.readings import UNCLASSED, Reading
 from muster_criteria.policy_file import BadPolicy
 from muster_criteria.text import one_line
-from muster_criteria.xid.policy import XidEvent, XidPolicy, response_to
 
 if TYPE_CHECKING:
     from muster_criteria.sku_files.skus import Sku
 
 log = logging.getLogger(__name__)
 
-_XID = re.compile(r"(xid|sxid)/(\d{1,5})")
+_CODED = re.compile(r"([a-z][a-z0-9-]{0,15})/(\d{1,5})")
+UNSAFE = ("xid", "sxid")
+"""Kinds that reports from outside know: such an error of a node whose SKU has no policy for it is taken as grave."""
 
 
 def policy() -> HealthPolicy:
@@ -64,15 +66,18 @@ def sku_of(name: str) -> Sku | None:
     return _sku(name, settings().sku_folders)
 
 
-def classed(seen: Reading, xids: XidPolicy | None) -> Reading:
-    """Returns a reading on one line, an XID with the severity that the SKU's policy gives it, ISOLATE without one."""
+def classed(seen: Reading, policies: Sequence[EventPolicy]) -> Reading:
+    """Returns a reading on one line, a driver's error ("xid/79") with the severity that the SKU's policy gives it.
+
+    An XID that no policy of a SKU classes is ISOLATE.
+    """
     seen = dataclasses.replace(seen, value=one_line(seen.value), part=one_line(seen.part))
-    if (found := _XID.fullmatch(seen.check)) is None:
+    if (found := _CODED.fullmatch(seen.check)) is None:
         return seen
-    if xids is None:
-        return dataclasses.replace(seen, severity="ISOLATE")
-    event = XidEvent("xid" if found[1] == "xid" else "sxid", int(found[2]), seen.device, "", seen.value)
-    return dataclasses.replace(seen, severity=str(response_to(event, xids).severity))
+    if (policy := policy_of(policies, found[1])) is None:
+        return dataclasses.replace(seen, severity=UNCLASSED) if found[1] in UNSAFE else seen
+    event = DeviceEvent(found[1], seen.device, "", seen.value, int(found[2]))
+    return dataclasses.replace(seen, severity=str(response_to(event, policy).severity))
 
 
 def record(reports: Sequence[Report], skus: Mapping[str, str]) -> list[Observation]:
@@ -83,6 +88,6 @@ def record(reports: Sequence[Report], skus: Mapping[str, str]) -> list[Observati
     ready = []
     for report in reports:
         sku = sku_of(skus.get(report.node, ""))
-        xids = sku.xid_policy if sku else None
-        ready.append(dataclasses.replace(report, seen=tuple(classed(each, xids) for each in report.seen)))
+        policies = sku.event_policies if sku else ()
+        ready.append(dataclasses.replace(report, seen=tuple(classed(each, policies) for each in report.seen)))
     return store.health.record(ready, policy())

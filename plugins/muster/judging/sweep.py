@@ -32,8 +32,8 @@ def report_of(
     before = readings.Before(cursor.boot_id, cursor.kernel_s, cursor.counters, since, served_for)
     gpus = sku.devices.get("gpu", 0) if sku else 0
     seen, counters = readings.read(
-        swept, before, now.timestamp(), kernel=sku.kernel_policy if sku else None,
-        xids=sku.xid_policy if sku else None, gpus=gpus if isinstance(gpus, int) else 0,
+        swept, before, now.timestamp(), policies=sku.event_policies if sku else (),
+        gpus=gpus if isinstance(gpus, int) else 0,
     )  # fmt: skip
     kernel_s = swept.kernel.last if swept.kernel else None
     if kernel_s is None:

@@ -1,4 +1,4 @@
-"""What is kept of the fleet's measurements: peer statistics, goldens, XIDs, reports."""
+"""What is kept of the fleet's measurements: peer statistics, goldens, device events, reports."""
 
 from __future__ import annotations
 
@@ -6,8 +6,7 @@ import dataclasses
 import datetime
 
 from muster.model.runs import RunKey
-from muster_criteria.kernel.policy import KernelEvent
-from muster_criteria.xid.policy import XidEvent
+from muster_criteria.device_events.policy import DeviceEvent
 
 
 @dataclasses.dataclass(frozen=True)
@@ -43,23 +42,10 @@ class KeptGolden:
 
 
 @dataclasses.dataclass(frozen=True)
-class RecordedKernelEvent:
-    """One kernel message as a stage of a run reported it. ``during``: logged in that stage, not before it."""
+class RecordedEvent:
+    """One device event as a stage of a run reported it. ``part``: the GPU's serial where known, else its PCI address.
 
-    node: str
-    sku: str
-    run_id: str
-    stage: str
-    seen_at: datetime.datetime
-    event: KernelEvent
-    during: bool
-
-
-@dataclasses.dataclass(frozen=True)
-class RecordedXid:
-    """One XID as a stage of a run reported it. ``part``: the GPU's serial where known, else its PCI address.
-
-    ``former``: reported by an earlier machine of that name.
+    ``former``: reported by an earlier machine of that name. ``during``: logged in that stage, not before it.
     """
 
     node: str
@@ -71,8 +57,9 @@ class RecordedXid:
     boot_id: str
     part: str
     seen_at: datetime.datetime
-    event: XidEvent
+    event: DeviceEvent
     former: bool = False
+    during: bool = True
 
     @property
     def key(self) -> RunKey:

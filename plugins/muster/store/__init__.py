@@ -17,10 +17,10 @@ from muster.store.decisions import signing as signing
 from muster.store.decisions import verdicts as verdicts
 from muster.store.decisions import waivers as waivers
 from muster.store.decisions import withdrawals as withdrawals
+from muster.store.fleet import device_events as device_events
 from muster.store.fleet import failures as failures
 from muster.store.fleet import goldens as goldens
 from muster.store.fleet import health as health
-from muster.store.fleet import kernel_events as kernel_events
 from muster.store.fleet import latest as latest
 from muster.store.fleet import measured as measured
 from muster.store.fleet import passes as passes
@@ -30,7 +30,6 @@ from muster.store.fleet import revisions as revisions
 from muster.store.fleet import risk_models as risk_models
 from muster.store.fleet import running as running
 from muster.store.fleet import signs as signs
-from muster.store.fleet import xids as xids
 from muster.store.machines import adoption as adoption
 from muster.store.machines import contested as contested
 from muster.store.machines import leases as leases

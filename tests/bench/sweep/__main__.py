@@ -133,7 +133,7 @@ def answer(number: int, boot: str = "b1") -> bytes:
         ]
         facts += [{"name": name, "device": gpu, "value": 16} for name in ("nvlink_active", "pcie_width")]
     plain = {"schema": 1, "boot_id": boot, "uptime_s": 90_000, "wall": time.time(), "simulated": True, "facts": facts}
-    return json.dumps({**plain, "kernel": {"first": 0.0, "last": 100.0, "events": [], "xids": []}}).encode()
+    return json.dumps({**plain, "kernel": {"first": 0.0, "last": 100.0, "events": []}}).encode()
 
 
 def whole_fleet(count: int) -> float:

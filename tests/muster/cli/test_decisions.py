@@ -192,7 +192,7 @@ READS_ONLY = {
     "node check", "node part", "node schedulers", "runs list", "runs show", "snapshots list", "waivers list",
     "mail list",
     "certificate show", "certificate list", "certificate verify", "certificate key", "golden list", "sku list",
-    "sku show", "sku lint", "xid show", "xid compare", "kernel show", "kernel compare",
+    "sku show", "sku lint", "device-events show", "device-events compare",
     "spares", "escapes",
 }  # fmt: skip
 

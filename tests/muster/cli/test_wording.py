@@ -79,7 +79,7 @@ def test_wording_of_refusals(muster: Muster, snapshot: SnapshotAssertion) -> Non
         ["qualify", "a", "--force"],
         ["sku", "show", "cpu-generi"],
         ["sku", "lint", "./none.yaml"],
-        ["xid", "show", "9999"],
+        ["device-events", "show", "nvidia-xid", "9999"],
     ]
     answers = {" ".join(word for word in words if " " not in word): muster(*words) for words in refused}
     assert {line: err for line, (_, _, err) in answers.items()} == snapshot

@@ -9,7 +9,7 @@ import pytest
 from muster_criteria.context.alike import Neighbour, beside_others, groups_of, symptom, why_held
 from muster_criteria.model import (
     COMMON_CAUSE,
-    XID,
+    DEVICE_EVENT,
     Action,
     Coverage,
     FaultClass,
@@ -29,7 +29,7 @@ WRONG = dataclasses.replace(SLOW, rule="exactly", metric="gemm_mismatches", devi
 
 
 LOST = dataclasses.replace(
-    SLOW, rule=XID, metric="xid", labels=(("code", "79"), ("kind", "xid"), ("when", "during")), measurements=()
+    SLOW, rule=DEVICE_EVENT, metric="xid", labels=(("code", "79"), ("kind", "xid"), ("when", "during")), measurements=()
 )
 
 

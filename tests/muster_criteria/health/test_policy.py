@@ -38,7 +38,9 @@ def shipped() -> HealthPolicy:
         (Facts("port_down", bad_for_s=600, flaps=3), A.TEST_SOONER),
         (Facts("port_down", bad_for_s=1200), A.LEAVE_WHEN_IDLE),
         (Facts("corrupted_results"), A.AT_ONCE),
-        (Facts("what/nobody/knows", "ISOLATE", count=10**6), A.NOTE),
+        (Facts("what_nobody_knows", "ISOLATE", count=10**6), A.NOTE),
+        (Facts("acme/7", "ISOLATE"), A.LEAVE_WHEN_JOB_ENDS),
+        (Facts("event/acme/7", "ISOLATE"), A.TEST_SOONER),
     ],
 )
 def test_the_shipped_table(facts: Facts, action: HealthAction) -> None:

@@ -27,8 +27,9 @@ def swept(*facts: dict[str, Any], **more: Any) -> Swept:
 
 
 def shown(answer: Swept, before: Before | None = None, gpus: int = 0) -> tuple[dict[str, Reading], dict[str, float]]:
-    policies = {"kernel": SKU.kernel_policy, "xids": SKU.xid_policy}
-    found, counters = read(answer, before or Before("b1", 0.0, {}, SECONDS), NOW, **policies, gpus=gpus)  # type: ignore[arg-type]
+    found, counters = read(
+        answer, before or Before("b1", 0.0, {}, SECONDS), NOW, policies=SKU.event_policies, gpus=gpus
+    )
     return {f"{each.check} {each.device}": each for each in found if each.bad is not False}, counters
 
 
@@ -106,9 +107,9 @@ def test_a_power_cap_is_the_loads_and_a_thermal_one_the_machines() -> None:
 def test_the_kernels_messages_are_classed_by_the_skus_policies() -> None:
     log = {
         "first": 10.0, "last": 900.0,
-        "xids": [{"kind": "xid", "code": 79, "pci": "0000:4e:00", "device": "gpu3", "count": 2},
-                 {"kind": "xid", "code": 48, "pci": "0000:4f:00"}],
-        "events": [{"text": "Memory failure: 0x1234: unhandlable page", "priority": 3},
+        "events": [{"kind": "xid", "code": 79, "pci": "0000:4e:00", "device": "gpu3", "count": 2},
+                   {"kind": "xid", "code": 48, "pci": "0000:4f:00"}, {"kind": "cper", "code": 19, "device": "gpu1"},
+                   {"text": "Memory failure: 0x1234: unhandlable page", "priority": 3},
                    {"text": "docker0: something odd failed", "priority": 6}],
     }  # fmt: skip
     found, _ = shown(swept(kernel=log), Before("b1", 5.0, {}, SECONDS))
@@ -116,13 +117,14 @@ def test_the_kernels_messages_are_classed_by_the_skus_policies() -> None:
     assert "xid/48 pci:0000:4f:00" in found
     assert found["kernel/machine-check node"].severity == "ISOLATE"
     assert "kernel_log_gap node" in found
-    assert len(found) == 4
+    assert found["cper/19 gpu1"].severity == "ISOLATE", "no policy of the SKU judges it"
+    assert len(found) == 5
 
 
 def test_what_was_before_the_node_served_is_a_tests_to_judge_and_boots_are_noisy() -> None:
     xid = {"kind": "xid", "code": 79, "last": 4000.0}
     noise = {"text": "ACPI Error: no handler", "priority": 3, "last": 20.0}
-    answer = swept(kernel={"xids": [xid], "events": [noise, {**noise, "last": 8000.0}]})
+    answer = swept(kernel={"events": [xid, noise, {**noise, "last": 8000.0}]})
     assert "xid/79 node" in shown(answer, Before("b1", 5.0, {}, SECONDS, served_for=6000.0))[0]
     late = shown(answer, Before("b1", 5.0, {}, SECONDS, served_for=4000.0))[0]
     assert {check: each.count for check, each in late.items()} == {"kernel/unknown node": 1}
@@ -145,7 +147,7 @@ ANYTHING = st.recursive(
 
 @given(ANYTHING)
 def test_no_answer_raises_anything_else(value: Any) -> None:
-    body = json.dumps({"schema": 1, "facts": [value], "kernel": {"events": [value], "xids": [value]}}).encode()
+    body = json.dumps({"schema": 1, "facts": [value], "kernel": {"events": [value]}}).encode()
     try:
         answer = parse(body)
     except BadAnswer:

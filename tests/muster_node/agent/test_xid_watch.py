@@ -7,8 +7,8 @@ from pathlib import Path
 import pynvml
 import pytest
 
+from muster_criteria.device_events.judge import events_of
 from muster_criteria.measured import Measured
-from muster_criteria.xid.judge import events_of
 from muster_node.agent import xid_watch
 from muster_node.agent.xid_watch import XidWatch
 from muster_node.contract import Measurement

@@ -11,9 +11,9 @@ import pytest
 import yaml
 
 from muster_criteria import policy_file
+from muster_criteria.device_events.judge import event_of
+from muster_criteria.device_events.policy import EventPolicy, response_to
 from muster_criteria.sku_files.skus import SHIPPED
-from muster_criteria.xid.judge import event_of
-from muster_criteria.xid.policy import XidPolicy, response_to
 from muster_node.hardware.events import labels_of
 from muster_node.hardware.host.kernel_events import device_events
 from muster_node.tools import dcgm, fio, ipmi, nccl_tests, nvbandwidth, perftest
@@ -56,7 +56,7 @@ def read_fio(text, pattern):
 @functools.cache
 def policy():
     path = policy_file.find("nvidia-xid", [SHIPPED])
-    return policy_file.parse(XidPolicy, path.read_bytes(), path.name)
+    return policy_file.parse(EventPolicy, path.read_bytes(), path.name)
 
 
 def read_xids(text):

@@ -13,9 +13,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from muster_criteria.context.suspicion import METRICS as CORRUPTION
 from muster_criteria.model import (
     COMMON_CAUSE,
-    KERNEL,
+    DEVICE_EVENT,
     SHARED_CAUSE,
-    XID,
     Action,
     FaultClass,
     Finding,
@@ -60,7 +59,7 @@ def symptom(finding: Finding) -> str:
         return ""
     if finding.metric in CORRUPTION:
         return ""
-    return subject(finding) if finding.rule in (*KINDS, XID, KERNEL) else f"{finding.metric} {finding.rule}"
+    return subject(finding) if finding.rule in (*KINDS, DEVICE_EVENT) else f"{finding.metric} {finding.rule}"
 
 
 def beside_others(judgement: Judgement, node: str, groups: Mapping[str, str], others: Iterable[Neighbour]) -> Judgement:

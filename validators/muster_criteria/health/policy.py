@@ -13,9 +13,9 @@ from typing import Annotated, Literal
 
 from pydantic import BeforeValidator, Field, model_validator
 
+from muster_criteria.device_events.policy import EventSeverity
 from muster_criteria.policy_file import Source
 from muster_criteria.written import Written, as_tuple
-from muster_criteria.xid.policy import XidSeverity
 
 DEFAULT = "health"
 
@@ -46,13 +46,13 @@ class HealthAction(enum.StrEnum):
 class Entry(Written):
     """The action for some checks, by patterns with ``*``. The first entry counts whose conditions all hold.
 
-    ``severity``: as the policy for XIDs or for kernel messages classes the event. ``at_least``: how often it was seen;
+    ``severity``: as the policy of its kind classes the event. ``at_least``: how often it was seen;
     ``bad_for_s``: for how long in all a state was bad; ``flaps``: how often it returned; ``per_hour``: events an hour.
     ``corrupts``: results of jobs may be wrong; ``at_once`` is for these alone.
     """
 
     checks: Annotated[tuple[Check, ...], BeforeValidator(as_tuple), Field(min_length=1)]
-    severity: Annotated[tuple[XidSeverity, ...], BeforeValidator(as_tuple)] = ()
+    severity: Annotated[tuple[EventSeverity, ...], BeforeValidator(as_tuple)] = ()
     at_least: Annotated[int, Field(ge=1)] = 1
     bad_for_s: Annotated[float, Field(ge=0)] = 0.0
     flaps: Annotated[int, Field(ge=0)] = 0

@@ -8,15 +8,20 @@ from __future__ import annotations
 
 import dataclasses
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Annotated, Any
 
 import pydantic
 
-from muster_criteria.kernel.policy import KernelEvent, KernelPolicy, response_to
+from muster_criteria.device_events.policy import (
+    KERNEL,
+    DeviceEvent,
+    EventPolicy,
+    EventSeverity,
+    policy_of,
+    response_to,
+)
 from muster_criteria.text import one_line
-from muster_criteria.xid.policy import Kind, XidEvent, XidPolicy
-from muster_criteria.xid.policy import response_to as xid_response
 
 ANSWER_MAX = 1024 * 1024
 """Bytes of an answer that are read: that of eight GPUs with two hundred kernel messages has 150,000."""
@@ -28,6 +33,8 @@ BOOT_S = 300.0
 """At boot, firmware makes kernels print errors on sound machines: what counts "during" a load alone does not count."""
 HARMFUL = frozenset({"hw_thermal", "hw_power_brake", "thermal"})
 """Reasons of throttling that are the machine's; a power cap is the load's."""
+UNCLASSED = str(EventSeverity.ISOLATE)
+"""The severity of a driver's error that no policy of the SKU judges."""
 UP = "up|"
 """In the remembered counters: what was up once. A number, as in "up|nic:mlx5_0"."""
 
@@ -52,26 +59,18 @@ class Fact(_Read):
 
 
 class Message(_Read):
-    """A message of the kernel, or ``count`` of one form; ``last``: seconds since boot of the last of them."""
+    """A device event, or ``count`` alike. ``code``: the driver's, None of a message that has only its text; ``part``:
+    the device that the message names itself; ``last``: seconds since boot of the last of them.
+    """
 
-    text: Text
+    kind: Annotated[str, pydantic.StringConstraints(pattern=r"^[a-z][a-z0-9-]{0,15}$")] = KERNEL
+    code: Annotated[int, pydantic.Field(ge=0, le=99_999)] | None = None
+    text: Text = ""
     count: Annotated[int, pydantic.Field(ge=1)] = 1
     priority: Annotated[int, pydantic.Field(ge=0, le=7)] | None = None
     last: Number | None = None
     pci: Annotated[str, pydantic.StringConstraints(max_length=40)] = ""
-    device: Annotated[str, pydantic.StringConstraints(max_length=40)] = ""
-
-
-class Xid(_Read):
-    """An XID or SXID, or ``count`` of one text; ``last``: seconds since boot of the last of them."""
-
-    kind: Annotated[str, pydantic.StringConstraints(pattern=r"^s?xid$")]
-    code: Annotated[int, pydantic.Field(ge=0, le=99_999)]
-    text: Text = ""
-    count: Annotated[int, pydantic.Field(ge=1)] = 1
-    last: Number | None = None
-    pci: Annotated[str, pydantic.StringConstraints(max_length=40)] = ""
-    switch: Annotated[str, pydantic.StringConstraints(max_length=40)] = ""
+    part: Annotated[str, pydantic.StringConstraints(max_length=40)] = ""
     device: Annotated[str, pydantic.StringConstraints(max_length=40)] = ""
 
 
@@ -80,8 +79,7 @@ class Kernel(_Read):
 
     first: Number | None = None
     last: Number | None = None
-    events: Annotated[tuple[Message, ...], pydantic.Field(max_length=500)] = ()
-    xids: Annotated[tuple[Xid, ...], pydantic.Field(max_length=1000)] = ()
+    events: Annotated[tuple[Message, ...], pydantic.Field(max_length=1500)] = ()
 
 
 class Swept(_Read):
@@ -147,7 +145,7 @@ class Before:
 
 
 def read(
-    swept: Swept, before: Before, now: float, *, kernel: KernelPolicy | None, xids: XidPolicy | None, gpus: int = 0
+    swept: Swept, before: Before, now: float, *, policies: Sequence[EventPolicy], gpus: int = 0
 ) -> tuple[list[Reading], dict[str, float]]:
     """Returns what the answer shows, and the counters to remember. ``now``: the controller's time, epoch seconds.
 
@@ -175,7 +173,7 @@ def read(
     if "kernel" not in swept.hung and "kernel" not in swept.failed:
         found.append(Reading("unread/kernel_log", bad=not readable))
     if swept.kernel is not None:
-        found += _kernel(swept, swept.kernel, before, kernel, xids)
+        found += _kernel(swept, swept.kernel, before, policies)
     return found, {**{key: value for key, value in known.items() if key.startswith(UP)}, **counters}
 
 
@@ -257,33 +255,30 @@ def _up(swept: Swept, known: Mapping[str, float], counters: dict[str, float]) ->
 _CLEAN = re.compile(r"[^A-Za-z0-9_.:-]+")
 
 
-def _kernel(
-    swept: Swept, log: Kernel, before: Before, kernel: KernelPolicy | None, xids: XidPolicy | None
-) -> Iterator[Reading]:
+def _kernel(swept: Swept, log: Kernel, before: Before, policies: Sequence[EventPolicy]) -> Iterator[Reading]:
     since = before.kernel_s
     if swept.boot_id == before.boot_id and log.first is not None and log.first > since > 0:
         yield Reading("kernel_log_gap", value=f"{log.first - since:.0f} s of the log were overwritten")
     entered = 0.0 if swept.boot_id == before.boot_id else float("inf")  # where nothing says when the node booted
     if swept.uptime_s is not None:
         entered = swept.uptime_s - before.served_for if before.served_for is not None else 0.0
-    for each in log.xids:
-        if _within(each.last, entered):
-            continue
-        device = each.device or each.switch or (f"pci:{each.pci}" if each.pci else "node")
-        kind: Kind = "xid" if each.kind == "xid" else "sxid"
-        xid = XidEvent(kind, each.code, device, each.pci, each.text, count=each.count)
-        severity = str(xid_response(xid, xids).severity) if xids else "ISOLATE"
-        yield Reading(f"{each.kind}/{each.code}", device, one_line(each.text), each.count, severity)
-    for message in log.events if kernel else ():
-        assert kernel is not None
-        if _within(message.last, entered):
-            continue
-        device = message.device or (f"pci:{message.pci}" if message.pci else "node")
-        event = KernelEvent(device, message.pci, message.text, message.priority, count=message.count)
-        response = response_to(event, not _within(message.last, BOOT_S), kernel)
-        if response.severity != "IGNORE":
-            check, severity = f"kernel/{response.name}", str(response.severity)
-            yield Reading(check, device, one_line(message.text), message.count, severity)
+    for each in log.events:
+        if not _within(each.last, entered) and (found := _event(each, policies)) is not None:
+            yield found
+
+
+def _event(each: Message, policies: Sequence[EventPolicy]) -> Reading | None:
+    """A message as its policy classes it; None for one without a code that no policy finds worth a note."""
+    device = each.device or each.part or (f"pci:{each.pci}" if each.pci else "node")
+    text, policy = one_line(each.text), policy_of(policies, each.kind)
+    if policy is None:
+        check = f"{each.kind}/{each.code}"
+        return None if each.code is None else Reading(check, device, text, each.count, UNCLASSED)
+    event = DeviceEvent(each.kind, device, each.pci, each.text, each.code, each.priority, count=each.count)
+    response = response_to(event, policy, during=not _within(each.last, BOOT_S))
+    if each.code is None and response.severity is EventSeverity.IGNORE:
+        return None
+    return Reading(f"{each.kind}/{response.name}", device, text, each.count, str(response.severity))
 
 
 def _within(last: float | None, seconds: float) -> bool:

@@ -7,8 +7,8 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BeforeValidator, Field, FiniteFloat, PrivateAttr, model_validator
 
+from muster_criteria.device_events.policy import EventPolicy
 from muster_criteria.fleet.series.comparisons import Comparison, Derivation
-from muster_criteria.kernel.policy import KernelPolicy
 from muster_criteria.labels import labelled
 from muster_criteria.sku_files.figures import Absent, Figure
 from muster_criteria.sku_files.limits import Limit
@@ -17,7 +17,6 @@ from muster_criteria.sku_files.versions import Allowed
 from muster_criteria.stages import LEVELS, Level, Stage
 from muster_criteria.text import one_line
 from muster_criteria.written import Written, as_tuple
-from muster_criteria.xid.policy import XidPolicy
 
 
 class SkuError(Exception):
@@ -182,8 +181,7 @@ class Sku(Written):
     block: BlockProgramme
     names: Annotated[tuple[str, ...], BeforeValidator(as_tuple)] = ()
     includes: Annotated[tuple[str, ...], BeforeValidator(as_tuple)] = ()
-    xid_policy: XidPolicy | None = None
-    kernel_policy: KernelPolicy
+    event_policies: tuple[EventPolicy, ...]
     devices: dict[Literal["gpu", "cpu", "core"], Annotated[int, Field(ge=0)] | Literal["inventory"]]
     sensors: Annotated[tuple[Sensor, ...], BeforeValidator(as_tuple)] = ()
     inventory: Annotated[tuple[Limit, ...], BeforeValidator(as_tuple)] = ()

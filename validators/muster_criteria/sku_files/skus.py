@@ -16,7 +16,7 @@ from typing import Any
 from pydantic import ValidationError
 
 from muster_criteria import policy_file, yaml_file
-from muster_criteria.kernel import policy as kernel
+from muster_criteria.device_events.policy import KERNEL, EventPolicy
 from muster_criteria.policy_file import BadPolicy
 from muster_criteria.sku_files.learned import BadCalibration, newest, read_learned, with_learned
 from muster_criteria.sku_files.limits import BadValue
@@ -24,13 +24,12 @@ from muster_criteria.sku_files.lint import problems_of
 from muster_criteria.sku_files.model import BlockProgramme, Problem, Programme, Sku, SkuError
 from muster_criteria.sku_files.shown import Shows, both, with_shown
 from muster_criteria.sku_files.versions import BadVersions, with_versions
-from muster_criteria.xid.policy import XidPolicy
 from muster_criteria.yaml_file import BadYaml
 
 SHIPPED = Path(__file__).resolve().parents[2] / "skus"
 """The SKU files that come with Muster; a fleet's own folders are searched first."""
 
-FAMILY_KEYS = ("sensors", "inventory", "limits", "versions", "absent")
+FAMILY_KEYS = ("policies", "sensors", "inventory", "limits", "versions", "absent")
 """The keys that models may share; a family also has ``shows`` (``shown``)."""
 
 YAML_BYTES_MAX = 200_000
@@ -106,8 +105,7 @@ def read_sku(path: Path, search: Sequence[Path] = ()) -> tuple[Sku | None, list[
             return None, _problems(f"programmes/{file.name}", error)
         text += programme_text
     try:
-        policy_text, policy = _read_policy(raw.get("xid_policy"), search)
-        kernel_text, kernel_policy = _read_kernel_policy(raw.get("kernel_policy", kernel.DEFAULT), search)
+        policy_text, policies = _read_policies(_listed(raw, "policies"), search)
         learned_text, raw = _with_learned(raw, path, search)
         versions_text, raw = with_versions(raw, path.stem, search)
     except BadPolicy as error:
@@ -116,9 +114,10 @@ def read_sku(path: Path, search: Sequence[Path] = ()) -> tuple[Sku | None, list[
         return None, [Problem(path.name, "learned", "bad-calibration", str(error))]
     except BadVersions as error:
         return None, [Problem(path.name, "versions", "bad-versions", str(error))]
-    read = text + policy_text + kernel_text + family_text + learned_text + versions_text
+    read = text + policy_text + family_text + learned_text + versions_text
     digest = hashlib.sha256(read).hexdigest()
-    given = {"xid_policy": policy, "kernel_policy": kernel_policy, "file": path.name, "digest": digest}
+    raw.pop("policies", None)
+    given = {"event_policies": policies, "file": path.name, "digest": digest}
     try:
         sku = Sku.model_validate(raw | programmes | given)
     except ValidationError as error:
@@ -188,25 +187,24 @@ def _with_learned(raw: dict[str, Any], path: Path, search: Sequence[Path]) -> tu
     return text, {**raw, "limits": with_learned(raw.get("limits") or (), file)}
 
 
-def _read_policy(named: object, search: Sequence[Path]) -> tuple[bytes, XidPolicy | None]:
-    """The XID policy that a SKU names, if it names one, with its bytes. Raises BadPolicy."""
-    if named is None:
-        return b"", None
-    path = policy_file.find(str(named), _folders(search))
-    text = path.read_bytes()
-    return text, policy_file.parse(XidPolicy, text, f"policies/{path.name}")
+def _read_policies(named: Sequence[object], search: Sequence[Path]) -> tuple[bytes, tuple[EventPolicy, ...]]:
+    """The policies for device events by name, with their bytes; ``KERNEL`` comes last. Raises BadPolicy.
+
+    The first one of a kind judges it: what a SKU names goes before what its families name.
+    """
+    read, found = b"", list[EventPolicy]()
+    for name in dict.fromkeys([*map(str, named), KERNEL]):
+        path = policy_file.find(name, _folders(search))
+        text = path.read_bytes()
+        policy = _parsed_policy(text, f"policies/{path.name}")
+        if not {kind for each in found for kind in each.kinds}.issuperset(policy.kinds):
+            read, found = read + text, [*found, policy]
+    return read, tuple(found)
 
 
-@functools.lru_cache(maxsize=8)
-def _parsed_kernel_policy(text: bytes, where: str) -> kernel.KernelPolicy:
-    return policy_file.parse(kernel.KernelPolicy, text, where)
-
-
-def _read_kernel_policy(named: object, search: Sequence[Path]) -> tuple[bytes, kernel.KernelPolicy]:
-    """The policy for the kernel's messages: the shipped one where a SKU names none. Raises BadPolicy."""
-    path = policy_file.find(str(named), _folders(search))
-    text = path.read_bytes()
-    return text, _parsed_kernel_policy(text, f"policies/{path.name}")
+@functools.lru_cache(maxsize=32)
+def _parsed_policy(text: bytes, where: str) -> EventPolicy:
+    return policy_file.parse(EventPolicy, text, where)
 
 
 def _read_yaml(path: Path) -> tuple[bytes, dict[str, Any]]:

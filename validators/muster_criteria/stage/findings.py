@@ -17,8 +17,7 @@ from muster_criteria.fleet.series.keyed import given_name
 from muster_criteria.fleet.single import FLEET_PROBE, Runs
 from muster_criteria.model import (
     COMMON_CAUSE,
-    KERNEL,
-    XID,
+    DEVICE_EVENT,
     Action,
     Evidence,
     FaultClass,
@@ -45,7 +44,7 @@ FINDINGS_MAX = 1000
 """Findings of a stage that are kept: far more than a node's devices times its limits."""
 
 _ORDER = {Severity.CRITICAL: 0, Severity.WARNING: 1, Severity.INFO: 2}
-_RANK = {rule: rank for rank, rule in enumerate((COMMON_CAUSE, *KINDS, GOLDEN, XID, KERNEL))}
+_RANK = {rule: rank for rank, rule in enumerate((COMMON_CAUSE, *KINDS, GOLDEN, DEVICE_EVENT))}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -123,7 +122,7 @@ def evidence_finding(evidence: Evidence) -> Finding:
 
 
 def _importance(finding: Finding) -> tuple[Any, ...]:
-    in_time = finding.rule == KERNEL  # these stay in the order in which they happened: the first one is the origin
+    in_time = finding.rule == DEVICE_EVENT  # they stay in the order in which they happened: the first one is the origin
     return (
         _ORDER[finding.severity],
         _RANK.get(finding.rule, len(_RANK)),

@@ -13,9 +13,9 @@ from muster_criteria.context.goldens import golden_findings
 from muster_criteria.context.past_faults import with_past
 from muster_criteria.context.suspicion import confirmed
 from muster_criteria.context.versions import judge_versions
+from muster_criteria.device_events.judge import judge_events
 from muster_criteria.devices import kind_of
 from muster_criteria.fleet.single import Compared, Runs, Subject, compare, derived
-from muster_criteria.kernel.judge import judge_kernel
 from muster_criteria.measured import StageResult
 from muster_criteria.model import UNJUDGED, Coverage, Finding, Gap, Judgement, Lack, Observation, Severity, Verdict
 from muster_criteria.rows import Row, rows_of
@@ -33,7 +33,6 @@ from muster_criteria.stage.rules import INVALID_KINDS, Evaluate, Violations
 from muster_criteria.stage.sequential import is_noisy, sequential_probes, weigh
 from muster_criteria.stage.suite import unexpected_rows
 from muster_criteria.stage.verdict import verdict_of
-from muster_criteria.xid.judge import judge_xids
 
 log = logging.getLogger(__name__)
 
@@ -236,13 +235,13 @@ def _one(
     found += _only_in_repeats(ran, found, sku)
     found = [*confirmed(found, rows), *golden_findings(result, case.goldens)]
     devices = collections.Counter(kind_of(device) for device in set(frame["device"].tolist()))
-    xids, kernel = judge_xids(result, sku.xid_policy), judge_kernel(result, sku.kernel_policy)
+    events = judge_events(result, sku.event_policies)
     versions = judge_versions(result, sku, case.running)
-    found = [*corroborated(found), *xids.findings, *kernel.findings, *versions.findings]
+    found = [*corroborated(found), *events.findings, *versions.findings]
     found = with_unknown_places(once(found), rows)
     findings = in_order(with_common_causes(with_past(found, case.previous_faults), devices))
     observations = observations_of(frame, {item.position for item in breaking}, sku)
-    for gap in (*weighed.pending, *xids.missing, *kernel.missing, *versions.missing):
+    for gap in (*weighed.pending, *events.missing, *versions.missing):
         counted.miss(gap)
     return _Examined(
         counted.coverage(),

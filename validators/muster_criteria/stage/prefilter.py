@@ -16,6 +16,7 @@ import pandas as pd
 
 from muster_criteria.context.goldens import golden_findings
 from muster_criteria.context.versions import judge_versions
+from muster_criteria.device_events.judge import judge_events
 from muster_criteria.devices import kind_of
 from muster_criteria.fleet.budget import STANDARD
 from muster_criteria.fleet.peers.distances import Distances
@@ -24,7 +25,6 @@ from muster_criteria.fleet.peers.snapshot import Snapshot, build_snapshot
 from muster_criteria.fleet.series.keyed import Codes, Numbers, medians, numbered
 from muster_criteria.fleet.series.readings import group_of, together
 from muster_criteria.fleet.verdicts import judge_readings
-from muster_criteria.kernel.judge import judge_kernel
 from muster_criteria.kinds.kind import Seen, Times
 from muster_criteria.labels import Labels, labels_of
 from muster_criteria.rows import PRESENCE, Row, rows_of
@@ -33,7 +33,6 @@ from muster_criteria.sku_files.model import Sku
 from muster_criteria.stage.case import Case
 from muster_criteria.stage.coverage import COUNTED_BY, SENSOR_SHARE
 from muster_criteria.stage.plausible import LEAST, RATE_MOST
-from muster_criteria.xid.judge import judge_xids
 
 BLOCK_ROWS = 300_000
 """Readings looked at at a time, to save memory: what one node shows does not depend on today's readings of others."""
@@ -74,7 +73,7 @@ def conspicuous(case: Case) -> bool:
         return True
     if (case.references and case.references.repeats is not None) or golden_findings(result, case.goldens):
         return True
-    if judge_xids(result, case.sku.xid_policy).findings or judge_kernel(result, case.sku.kernel_policy).findings:
+    if judge_events(result, case.sku.event_policies).findings:
         return True
     if judge_versions(result, case.sku, case.running).findings:
         return True

@@ -14,6 +14,7 @@ from muster_node import hardware
 from muster_node.hardware.events import DeviceEvent
 from muster_node.hardware.host.sysfs import Files
 from muster_node.hardware.seam import Compute, Device, EventSource, Fact, Sample
+from muster_node.probe import Metric
 
 
 class Gpus(abc.ABC):
@@ -70,7 +71,8 @@ class Vendor:
 
     ``open_gpus``: its GPUs, None where this machine has no driver library of the vendor. ``event_of``: a line of the
     kernel log as the driver's own message with a code, None for any other line. ``services``: what systemd should run.
-    ``tools``: optional programs, and what to do where one is not installed.
+    ``tools``: optional programs, and what to do where one is not installed. ``metrics``: those facts of the inventory
+    that only this vendor's GPUs have.
     """
 
     name: str
@@ -79,6 +81,7 @@ class Vendor:
     event_of: Callable[[str], DeviceEvent | None]
     services: tuple[str, ...] = ()
     tools: Mapping[str, str] = dataclasses.field(default_factory=dict)
+    metrics: Mapping[str, Metric] = dataclasses.field(default_factory=dict)
 
 
 @functools.lru_cache(maxsize=1)

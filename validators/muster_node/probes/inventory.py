@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from muster_node.hardware.events import last_time
 from muster_node.hardware.seam import Fact, Hardware
+from muster_node.hardware.vendors import vendors
 from muster_node.probe import Context, Metric, Param, Probe
 from muster_node.workloads.under_load import STATES
 
@@ -50,11 +51,7 @@ class Inventory(Probe):
         "identity_shared": Metric("count", "other GPUs of the node that report the same UUID or serial number"),
         "slot_known": Metric("bool", "whether the board tells in which slot the GPU sits"),
         "unlike_siblings": Metric("count", "facts of model, firmware and memory that differ from most of its siblings"),
-        "fabric_cliques": Metric("count", "NVLink cliques that the node's GPUs are in"),
-        "module_id": Metric("count", "place of the GPU on its board, counted from 1, which names its slot"),
         "gpu_lost": Metric("bool", "whether the driver reports the GPU as lost (off the bus)"),
-        "inforom_version": Metric("text", "version of the InfoROM's image"),
-        "inforom_valid": Metric("bool", "whether the InfoROM's checksum holds"),
         "hbm_total": Metric("GiB", "GPU memory"),
         "ecc_uncorrected": Metric("count", "uncorrected ECC errors, by scope"),
         "ecc_corrected": Metric("count", "corrected ECC errors, by scope"),
@@ -63,21 +60,10 @@ class Inventory(Probe):
         "pcie_width": Metric("count", "PCIe lanes in use"),
         "pcie_width_max": Metric("count", "PCIe lanes of GPU and slot"),
         "pcie_replay": Metric("count", "PCIe replays since the driver was loaded"),
-        "row_remap_corrected": Metric("count", "rows remapped for corrected errors"),
-        "row_remap_uncorrected": Metric("count", "rows remapped for uncorrected errors"),
-        "row_remap_banks": Metric("count", "memory banks, by how many spare rows they have left"),
-        "retired_pages": Metric("count", "memory pages retired, by cause (before Ampere)"),
-        "nvlink_state": Metric("bool", "whether a link is up, by link"),
-        "nvlink_speed": Metric("GB/s", "speed of a link that is up, in each direction, by link"),
-        "nvlink_errors": Metric("count", "errors since the driver was loaded, by link and kind"),
-        "fabric_manager": Metric("text", "state of the fabric manager's service"),
-        "fabric_manager_version": Metric("text", "version of the fabric manager"),
-        "nvswitch_firmware": Metric("text", "firmware of an NVSwitch"),
         "system_vendor": Metric("text", "who made the machine, by its firmware"),
         "bios_version": Metric("text", "version of the BIOS"),
         "bmc_firmware": Metric("text", "firmware of the BMC, by the kernel's IPMI driver"),
         "nic_firmware": Metric("text", "firmware of a network interface, by its driver"),
-        "compute_mode": Metric("text", "who may use the GPU at once"),
         "throttle_reason": Metric("text", "what holds the clock down now, the most harmful reason first"),
         "application_clock": Metric("MHz", "clock that jobs are given, by domain"),
         "max_clock": Metric("MHz", "highest clock, by domain"),
@@ -87,10 +73,8 @@ class Inventory(Probe):
         "power_limit_default": Metric("W", "power limit after a reset"),
         "power_limit_min": Metric("W", "lowest power limit that may be set"),
         "power_limit_max": Metric("W", "highest power limit that may be set"),
-        "persistence_mode": Metric("bool", "whether persistence mode is on"),
         "gpu_count": Metric("count", "GPUs that answer"),
         "driver_version": Metric("text", "GPU driver"),
-        "cuda_version": Metric("text", "highest CUDA version of the driver"),
         "xid_count": Metric("count", "XID messages in the kernel log since boot"),
         "kernel_log_time": Metric("s", "time since boot of the newest line of the kernel log when this stage began"),
         "pci_address": Metric("text", "PCI address of the GPU"),
@@ -100,6 +84,7 @@ class Inventory(Probe):
         "ib_link_layer": Metric("text", "InfiniBand or Ethernet"),
         "ib_firmware": Metric("text", "firmware of the adapter"),
         "ib_errors": Metric("count", "errors of the port since its counters were reset, by counter"),
+        **{name: metric for vendor in vendors() for name, metric in vendor.metrics.items()},
     }
 
     def run(self, context: Context) -> None:

@@ -14,8 +14,8 @@ from muster.rules.idle.capacity import Signs
 from muster.store.database import access
 from muster.store.database.engine import reading, writing
 from muster.store.database.models import CertificateRow, EventRow, MeasurementRow, NodeRow, RunRow, StageRow
+from muster_criteria.device_events.judge import CODED
 from muster_criteria.model import Verdict
-from muster_criteria.xid.judge import EVENT
 
 
 def collect(since: datetime.datetime) -> dict[str, Signs]:
@@ -24,7 +24,7 @@ def collect(since: datetime.datetime) -> dict[str, Signs]:
         select(RunRow.node, func.count(MeasurementRow.id))
         .join(StageRow, MeasurementRow.stage == StageRow.id)
         .join(RunRow, StageRow.run == RunRow.id)
-        .where(MeasurementRow.metric == EVENT, StageRow.current, StageRow.recorded_at >= since)
+        .where(MeasurementRow.metric == CODED, StageRow.current, StageRow.recorded_at >= since)
         .group_by(RunRow.node)
     )
     with reading() as session:

@@ -29,8 +29,8 @@ from muster.store.database.models import (
 from muster.store.database.outgoing import PlaceRow
 from muster.store.fleet.latest import CONCLUSIVE
 from muster.store.testing.runs import last_run_id
+from muster_criteria.device_events.judge import CODED
 from muster_criteria.model import Verdict
-from muster_criteria.xid.judge import EVENT
 
 POINTS_MAX = 4000
 
@@ -166,7 +166,7 @@ def nodes_with(text: str) -> set[str]:
             .join(NodeRow, NodeRow.name == RunRow.node)
             .join(MeasurementRow, MeasurementRow.stage == StageRow.id)
             .where(StageRow.current, RunRow.machine == NodeRow.machine, ~_superseded())
-            .where(MeasurementRow.metric == EVENT, code == number)
+            .where(MeasurementRow.metric == CODED, code == number)
         )
     with reading() as session:
         return {name for query in queries for name in session.scalars(query.distinct())}

@@ -8,7 +8,7 @@ import random
 from pathlib import Path
 
 from muster_criteria import policy_file
-from muster_criteria.kernel.policy import KernelPolicy
+from muster_criteria.device_events.policy import KERNEL, EventPolicy
 from muster_criteria.sku_files.skus import SHIPPED
 from muster_node.hardware.events import folded
 from muster_node.hardware.host import kernel_events
@@ -40,9 +40,9 @@ PLANTED = (
 
 
 @functools.cache
-def _policy() -> KernelPolicy:
+def _policy() -> EventPolicy:
     path = SHIPPED / "policies" / "kernel.yaml"
-    return policy_file.parse(KernelPolicy, path.read_bytes(), path.name)
+    return policy_file.parse(EventPolicy, path.read_bytes(), path.name)
 
 
 @functools.cache
@@ -85,8 +85,7 @@ def _read(sample: Sample) -> Taken:
 
 
 def _named(text: str) -> str:
-    entry = _policy().entry(text)
-    return entry.name if entry else ""
+    return getattr(_policy().entry(KERNEL, None, text), "name", "")
 
 
 EDGE = Edge(_draw, _read, (), peak_bytes=32 * 2**20)

@@ -37,8 +37,8 @@ TROUBLE = re.compile(
     r"\bata[\d.]+: disabled",
     re.IGNORECASE,
 )
-"""Words of trouble: wide on purpose, since a message that is not sent cannot be judged. ``muster kernel`` refuses a
-policy whose examples they miss."""
+"""Words of trouble: wide on purpose, since a message that is not sent cannot be judged. ``muster device-events``
+refuses a policy whose examples they miss."""
 
 _LINE = re.compile(r"(?:<(\d{1,4})>)?\s*(?:\[\s*(\d+(?:\.\d+)?)\]\s?)?(?:\S+ kernel: )?(.*)$", re.DOTALL)
 _PCI = re.compile(r"\b(?:[0-9a-f]{4}:)[0-9a-f]{2}:[01][0-9a-f](?:\.[0-7])?\b", re.IGNORECASE)

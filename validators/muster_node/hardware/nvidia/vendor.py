@@ -6,6 +6,7 @@ from muster_node.hardware.nvidia.events import event_of
 from muster_node.hardware.nvidia.fabric_manager import SERVICE
 from muster_node.hardware.nvidia.gpus import open_nvidia
 from muster_node.hardware.vendors import Vendor
+from muster_node.probe import Metric
 
 VENDOR = Vendor(
     name="NVIDIA",
@@ -16,5 +17,24 @@ VENDOR = Vendor(
     tools={
         "nvidia-smi": "comes with the NVIDIA driver",
         "dcgmi": "install datacenter-gpu-manager for NVIDIA's own diagnostics",
+    },
+    metrics={
+        "fabric_cliques": Metric("count", "NVLink cliques that the node's GPUs are in"),
+        "module_id": Metric("count", "place of the GPU on its board, counted from 1, which names its slot"),
+        "inforom_version": Metric("text", "version of the InfoROM's image"),
+        "inforom_valid": Metric("bool", "whether the InfoROM's checksum holds"),
+        "row_remap_corrected": Metric("count", "rows remapped for corrected errors"),
+        "row_remap_uncorrected": Metric("count", "rows remapped for uncorrected errors"),
+        "row_remap_banks": Metric("count", "memory banks, by how many spare rows they have left"),
+        "retired_pages": Metric("count", "memory pages retired, by cause (before Ampere)"),
+        "nvlink_state": Metric("bool", "whether a link is up, by link"),
+        "nvlink_speed": Metric("GB/s", "speed of a link that is up, in each direction, by link"),
+        "nvlink_errors": Metric("count", "errors since the driver was loaded, by link and kind"),
+        "fabric_manager": Metric("text", "state of the fabric manager's service"),
+        "fabric_manager_version": Metric("text", "version of the fabric manager"),
+        "nvswitch_firmware": Metric("text", "firmware of an NVSwitch"),
+        "compute_mode": Metric("text", "who may use the GPU at once"),
+        "persistence_mode": Metric("bool", "whether persistence mode is on"),
+        "cuda_version": Metric("text", "highest CUDA version of the driver"),
     },
 )

@@ -1,4 +1,4 @@
-"""The XID policy: what the shipped table says, how it is read, and what becomes of a node's errors under it."""
+"""Drivers' errors under a code, by the XID policy: what it says, how it is read, what becomes of a node's errors."""
 
 from __future__ import annotations
 
@@ -9,39 +9,31 @@ import pytest
 import yaml
 
 from muster_criteria import policy_file
-from muster_criteria.model import COMMON_CAUSE, XID, Action, Gap, Lack, Severity, Verdict
+from muster_criteria.device_events.judge import returned
+from muster_criteria.device_events.policy import DeviceEvent, EventPolicy, EventSeverity, response_to, returning
+from muster_criteria.model import COMMON_CAUSE, DEVICE_EVENT, Action, Gap, Lack, Severity, Verdict
 from muster_criteria.policy_file import BadPolicy
 from muster_criteria.sku_files.model import SkuError
 from muster_criteria.sku_files.skus import SHIPPED, load_sku
-from muster_criteria.xid.judge import returned
-from muster_criteria.xid.policy import (
-    NvLink5,
-    XidEvent,
-    XidPolicy,
-    XidSeverity,
-    decode_nvlink5,
-    response_to,
-    returning,
-)
 from tests.muster_criteria.nodes import Case, MakeCase
 
 SHIPPED_POLICY = SHIPPED / "policies" / "nvidia-xid.yaml"
 IGNORE, MONITOR, RESET, REBOOT, ISOLATE = (
-    XidSeverity.IGNORE,
-    XidSeverity.MONITOR,
-    XidSeverity.RESET,
-    XidSeverity.REBOOT,
-    XidSeverity.ISOLATE,
+    EventSeverity.IGNORE,
+    EventSeverity.MONITOR,
+    EventSeverity.RESET,
+    EventSeverity.REBOOT,
+    EventSeverity.ISOLATE,
 )
 
 
 @pytest.fixture(scope="module")
-def policy() -> XidPolicy:
-    return policy_file.parse(XidPolicy, SHIPPED_POLICY.read_bytes(), SHIPPED_POLICY.name)
+def policy() -> EventPolicy:
+    return policy_file.parse(EventPolicy, SHIPPED_POLICY.read_bytes(), SHIPPED_POLICY.name)
 
 
-def event(code: int, text: str = "", **more: Any) -> XidEvent:
-    return XidEvent(**({"kind": "xid", "code": code, "device": "gpu3", "pci": "0000:1b:00", "text": text} | more))
+def event(code: int, text: str = "", **more: Any) -> DeviceEvent:
+    return DeviceEvent(**({"kind": "xid", "code": code, "device": "gpu3", "pci": "0000:1b:00", "text": text} | more))
 
 
 def nvlink(unit: str, fatal: str, info: int, status: int) -> str:
@@ -67,13 +59,13 @@ def nvlink(unit: str, fatal: str, info: int, status: int) -> str:
         (4711, MONITOR, Action.INSPECT),
     ],
 )
-def test_the_shipped_table_says(policy: XidPolicy, code: int, severity: XidSeverity, action: Action) -> None:
+def test_the_shipped_table_says(policy: EventPolicy, code: int, severity: EventSeverity, action: Action) -> None:
     response = response_to(event(code), policy)
     assert (response.severity, response.action) == (severity, action)
-    assert response.source.startswith("XID policy nvidia-xid 2026.1: ")
+    assert response.source.startswith("policy nvidia-xid 2026.1: ")
 
 
-def test_where_others_disagree_the_table_says_whose_side_it_takes(policy: XidPolicy) -> None:
+def test_where_others_disagree_the_table_says_whose_side_it_takes(policy: EventPolicy) -> None:
     disputed = {code: entry for entry in policy.entries for code in entry.codes if entry.others}
     assert {63, 92, 94, 109, 121} <= set(disputed)
     assert all("'s: " in entry.why and len(entry.others) >= 3 for entry in disputed.values())
@@ -94,7 +86,9 @@ def test_where_others_disagree_the_table_says_whose_side_it_takes(policy: XidPol
         ("something new", MONITOR, Action.INSPECT),
     ],
 )
-def test_xid_154_carries_its_own_verdict(policy: XidPolicy, text: str, severity: XidSeverity, action: Action) -> None:
+def test_xid_154_carries_its_own_verdict(
+    policy: EventPolicy, text: str, severity: EventSeverity, action: Action
+) -> None:
     response = response_to(event(154, text), policy)
     assert (response.severity, response.action) == (severity, action)
 
@@ -120,22 +114,23 @@ def test_xid_154_carries_its_own_verdict(policy: XidPolicy, text: str, severity:
     ],
 )
 def test_nvlink_5_errors_go_by_unit_status_and_sub_code(
-    policy: XidPolicy, code: int, text: str, severity: XidSeverity
+    policy: EventPolicy, code: int, text: str, severity: EventSeverity
 ) -> None:
     assert response_to(event(code, text), policy).severity is severity
 
 
-def test_nvlink_5_texts_are_decoded() -> None:
-    assert decode_nvlink5(nvlink("NETIR_LINK_EVT/NETIR_LINK_DOWN", "Fatal", 0x004505C6, 0x40)) == NvLink5(
-        frozenset({"NETIR_LINK_EVT", "NETIR_LINK_DOWN"}), fatal=True, link=8, subcode=4, status=0x40
-    )
-    assert decode_nvlink5("Link 8 is down") is None
+def test_nvlink_5_texts_are_read_as_the_policys_fields_say(policy: EventPolicy) -> None:
+    text = nvlink("NETIR_LINK_EVT/NETIR_LINK_DOWN", "Fatal", 0x004505C6, 0x40)
+    assert {name: set(field.read(text)) for name, field in policy.fields.items()} == {
+        "unit": {"netir_link_evt", "netir_link_down"}, "subcode": {4}, "status": {0x40}, "grade": {"fatal"}
+    }  # fmt: skip
+    assert not any(field.read("Link 8 is down") for field in policy.fields.values())
 
 
 @pytest.mark.parametrize(
     ("text", "severity"), [("Fatal, Link 30 LTSSM Fault Up", RESET), ("Non-fatal, Link 46", MONITOR), ("?", MONITOR)]
 )
-def test_sxids_go_by_the_drivers_own_word(policy: XidPolicy, text: str, severity: XidSeverity) -> None:
+def test_sxids_go_by_the_drivers_own_word(policy: EventPolicy, text: str, severity: EventSeverity) -> None:
     assert response_to(event(28006, text, kind="sxid", device="nvswitch3"), policy).severity is severity
 
 
@@ -157,6 +152,9 @@ BAD: list[tuple[str, Any]] = [
         lambda raw: next(e for e in raw["entries"] if 154 in e["codes"])["cases"][0].update(matches="("),
     ),
     ("no word on unknown codes", lambda raw: raw["unknown"].pop()),
+    ("an entry of another kind", lambda raw: raw["entries"][0].update(kind="mce")),
+    ("a field that is none", lambda raw: raw["fields"].pop("unit")),
+    ("codes and a pattern", lambda raw: raw["entries"][0].update(matches=["anything"])),
 ]
 
 
@@ -165,7 +163,7 @@ def refused_policy(spoil: Any) -> str:
     raw = yaml.safe_load(SHIPPED_POLICY.read_text())
     spoil(raw)
     with pytest.raises(BadPolicy) as refused:
-        policy_file.parse(XidPolicy, yaml.safe_dump(raw).encode(), "mine.yaml")
+        policy_file.parse(EventPolicy, yaml.safe_dump(raw).encode(), "mine.yaml")
     return str(refused.value)
 
 
@@ -177,11 +175,11 @@ def test_a_bad_table_is_refused(spoil: Any) -> None:
 @pytest.mark.parametrize("text", [b"", b"- a", b"a: [", b"\xff\xfe", b"x" * 300_000])
 def test_what_is_no_table_is_refused_too(text: bytes) -> None:
     with pytest.raises(BadPolicy):
-        policy_file.parse(XidPolicy, text, "mine.yaml")
+        policy_file.parse(EventPolicy, text, "mine.yaml")
 
 
 def test_a_policy_that_is_not_there_is_named_by_the_sku(tmp_path: Path) -> None:
-    raw = yaml.safe_load((SHIPPED / "h100-sxm-8.yaml").read_text()) | {"sku": "mine", "xid_policy": "nvidia-xyd"}
+    raw = yaml.safe_load((SHIPPED / "h100-sxm-8.yaml").read_text()) | {"sku": "mine", "policies": "nvidia-xyd"}
     (tmp_path / "mine.yaml").write_text(yaml.safe_dump(raw))
     with pytest.raises(SkuError):
         load_sku("mine", [tmp_path])
@@ -225,7 +223,12 @@ def test_an_error_that_came_back_during_the_stage_is_the_stages_own(case: MakeCa
 
 def test_a_finding_names_code_device_address_text_and_what_to_do(case: MakeCase) -> None:
     finding = logged(case("thermal"), 79, "GPU has fallen off the bus.", count=2).judge().findings[0]
-    assert (finding.rule, finding.device, finding.action, finding.fault_class) == ("xid", "gpu3", "reboot", "pcie")
+    assert (finding.rule, finding.device, finding.action, finding.fault_class) == (
+        DEVICE_EVENT,
+        "gpu3",
+        "reboot",
+        "pcie",
+    )
     assert "0000:1b:00" in finding.observed
     assert dict(finding.labels) == {"code": "79", "kind": "xid", "when": "during"}
 
@@ -248,15 +251,17 @@ def test_without_a_time_an_error_counts_as_the_stages_own(case: MakeCase) -> Non
 def test_messages_that_are_counted_but_not_listed_are_missing(case: MakeCase) -> None:
     judgement = logged(case("thermal"), 63).set("xid_total", value=3.0).judge()
     assert judgement.verdict is Verdict.INCONCLUSIVE
-    assert Gap(Lack.NOT_REPORTED, "3 messages are counted, but only 1 are reported", "XIDs", "node") in (
+    assert Gap(Lack.NOT_REPORTED, "3 messages are counted, but only 1 are reported", "device events", "node") in (
         judgement.coverage.missing
     )
 
 
-def test_a_sku_without_a_policy_rules_on_none(case: MakeCase) -> None:
+def test_an_event_that_no_policy_of_the_sku_judges_is_missed_and_never_passed_over(case: MakeCase) -> None:
     spoilt = logged(case("thermal"), 79)
-    spoilt.sku = spoilt.sku.model_copy(update={"xid_policy": None})
-    assert spoilt.judge().verdict is Verdict.PASS
+    spoilt.sku = spoilt.sku.model_copy(update={"event_policies": spoilt.sku.event_policies[1:]})
+    judged = spoilt.judge()
+    assert judged.verdict is Verdict.INCONCLUSIVE
+    assert [(gap.code, gap.device) for gap in judged.coverage.missing] == [(Lack.UNJUDGED, "gpu3")]
 
 
 def test_the_policy_is_part_of_what_a_verdict_cites(tmp_path: Path) -> None:
@@ -264,23 +269,22 @@ def test_the_policy_is_part_of_what_a_verdict_cites(tmp_path: Path) -> None:
     text = SHIPPED_POLICY.read_text().replace('version: "2026.1"', 'version: "ours"')
     (tmp_path / "policies" / "nvidia-xid.yaml").write_text(text)
     ours = load_sku("h100-sxm-8", [tmp_path])
-    assert ours.xid_policy is not None
-    assert ours.xid_policy.version == "ours"
+    assert [each.version for each in ours.event_policies] == ["ours", "2026.1"]
     assert ours.revision != load_sku("h100-sxm-8").revision
 
 
 @pytest.mark.parametrize(("boots", "returns"), [(2, False), (3, True), (4, True)])
-def test_an_error_that_survives_two_reboots_is_isolated(policy: XidPolicy, boots: int, returns: bool) -> None:
+def test_an_error_that_survives_two_reboots_is_isolated(policy: EventPolicy, boots: int, returns: bool) -> None:
     history = [[event(119)]] * boots
-    evidence = returned(history, [event(119)], policy)
+    evidence = returned(history, [event(119)], [policy])
     assert bool(evidence) is returns
     if returns:
-        assert evidence[0].kind == "xid_returns"
+        assert evidence[0].kind == "event_returns"
         assert "119" in evidence[0].sentence
 
 
-def test_what_is_gone_now_or_no_hardware_error_does_not_escalate(policy: XidPolicy) -> None:
-    assert returned([[event(119)]] * 3, [], policy) == ()
+def test_what_is_gone_now_or_no_hardware_error_does_not_escalate(policy: EventPolicy) -> None:
+    assert returned([[event(119)]] * 3, [], [policy]) == ()
     assert returning([[event(31)]] * 9, policy) == {}
     assert returning([[event(119)], [event(119, pci="0000:5e:00")], [event(119)]], policy) == {}
 
@@ -295,7 +299,7 @@ def test_a_message_about_most_of_the_gpus_is_first_of_all_no_gpus_fault(
         spoilt.add("xids", "xid", f"gpu{number}", "GSP timeout", "text", labels=labels)
     judged = spoilt.set("xid_total", value=float(gpus)).judge()
     causes = [each for each in judged.findings if each.rule == COMMON_CAUSE]
-    devices = [each for each in judged.findings if each.rule == XID]
+    devices = [each for each in judged.findings if each.rule == DEVICE_EVENT]
 
     assert judged.verdict is Verdict.FAIL
     assert [each.metric for each in causes] == (["xid 119"] if together else [])

@@ -8,7 +8,7 @@ import pytest
 import yaml
 
 from muster_criteria import policy_file
-from muster_criteria.kernel.policy import KernelPolicy
+from muster_criteria.device_events.policy import EventPolicy
 from muster_criteria.model import Action, Lack, Severity, Verdict
 from muster_criteria.policy_file import BadPolicy
 from muster_criteria.sku_files.model import Sku
@@ -68,8 +68,8 @@ UNHEARD = ["<3>[  300.1] newdriver 0000:41:00.0: flux capacitor misaligned"]
 
 
 @pytest.fixture(scope="module")
-def policy() -> KernelPolicy:
-    return policy_file.parse(KernelPolicy, SHIPPED_POLICY.read_bytes(), SHIPPED_POLICY.name)
+def policy() -> EventPolicy:
+    return policy_file.parse(EventPolicy, SHIPPED_POLICY.read_bytes(), SHIPPED_POLICY.name)
 
 
 def logged(case: Case, log: Sequence[str], began: float = BEGAN) -> Case:
@@ -103,7 +103,7 @@ def test_a_fault_fails_any_node_and_names_its_origin_first(
     assert judgement.verdict is Verdict.FAIL, judgement.reason
     assert [dict(each.labels).get("pci", "") for each in judgement.findings] == places
     first = judgement.findings[0]
-    assert (first.rule, dict(first.labels)["code"], first.action) == ("kernel", code, action)
+    assert (first.rule, dict(first.labels)["code"], first.action) == ("device_event", code, action)
 
 
 @pytest.mark.parametrize(
@@ -195,19 +195,19 @@ def test_a_policy_that_cannot_work_is_refused_with_the_place(change: dict[str, o
     raw = yaml.safe_load(SHIPPED_POLICY.read_text(encoding="utf-8"))
     raw["entries"] = [{**raw["entries"][0], **change}]
     with pytest.raises(BadPolicy) as caught:
-        policy_file.parse(KernelPolicy, yaml.safe_dump(raw).encode(), "kernel.yaml")
+        policy_file.parse(EventPolicy, yaml.safe_dump(raw).encode(), "kernel.yaml")
     assert str(caught.value).startswith("kernel.yaml: ")
     assert where in str(caught.value)
 
 
-def test_a_new_kind_of_message_is_one_entry(case: MakeCase, policy: KernelPolicy) -> None:
+def test_a_new_kind_of_message_is_one_entry(case: MakeCase, policy: EventPolicy) -> None:
     raw = yaml.safe_load(SHIPPED_POLICY.read_text(encoding="utf-8"))
     raw["entries"].insert(0, {"name": "flux", "matches": ["flux capacitor"], "meaning": "the flux is off",
                               "severity": "ISOLATE", "fault": "node", "action": "rma", "source": "here",
                               "examples": UNHEARD})  # fmt: skip
     unheard = logged(case("thermal"), UNHEARD)
-    mine = policy_file.parse(KernelPolicy, yaml.safe_dump(raw).encode(), "mine")
-    unheard.sku = unheard.sku.model_copy(update={"kernel_policy": mine})
+    mine = policy_file.parse(EventPolicy, yaml.safe_dump(raw).encode(), "mine")
+    unheard.sku = unheard.sku.model_copy(update={"event_policies": (mine,)})
     judgement = unheard.judge()
     assert judgement.verdict is Verdict.FAIL
     assert [dict(each.labels)["code"] for each in judgement.findings] == ["flux"]

@@ -1,0 +1,1 @@
+"""Acme, a vendor that does not exist: the whole of its folder beside ``hardware/nvidia``."""

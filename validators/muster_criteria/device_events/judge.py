@@ -1,0 +1,244 @@
+"""A stage's device events under the SKU's policies: findings, and messages that were counted but not reported.
+
+When it happened matters. During the stage nothing ran but Muster's own load, so even an application's error is a
+warning, and whatever needs a restart is critical. Before it, the log shows other users' jobs: an application's error
+is information; one that needed a reset warns, since the reset may have been done; one that needed a reboot or an
+inspection is critical, since a reboot would have emptied the log. What only matters during a stage says so (``when``):
+at boot, firmware makes kernels print errors on sound machines.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+from muster_criteria.device_events.policy import (
+    KERNEL,
+    DeviceEvent,
+    EventPolicy,
+    EventSeverity,
+    Response,
+    key_of,
+    policy_of,
+    response_to,
+    returning,
+)
+from muster_criteria.devices import natural
+from muster_criteria.measured import Measured, StageResult
+from muster_criteria.model import (
+    DEVICE_EVENT,
+    Evidence,
+    FaultClass,
+    Finding,
+    Gap,
+    Lack,
+    Severity,
+    measurement_reference,
+)
+from muster_criteria.words import listed
+
+CODED, PLAIN = "xid", "kernel_event"
+EVENTS = (CODED, PLAIN)
+TOTALS = {"xid_total": CODED, "kernel_event_total": PLAIN}
+BEGAN, OLDEST, PLACE = "kernel_log_time", "kernel_log_begin", "pci_address"
+"""Metrics: one message, with a code or only with its text; the number of either; times in the kernel's log of the
+newest line when the stage began, and of the oldest line at its end; and the PCI address of each GPU."""
+
+NO_GPU = "node"
+"""The device of a message about a GPU that no longer answered when the log was read, or about none."""
+
+TEXT_MAX = 200
+TEXTS_LISTED = 3
+
+DURING = {
+    EventSeverity.ISOLATE: Severity.CRITICAL,
+    EventSeverity.REBOOT: Severity.CRITICAL,
+    EventSeverity.RESET: Severity.CRITICAL,
+    EventSeverity.MONITOR: Severity.WARNING,
+}
+BEFORE = DURING | {EventSeverity.RESET: Severity.WARNING, EventSeverity.MONITOR: Severity.INFO}
+
+
+@dataclasses.dataclass(frozen=True)
+class EventJudgement:
+    """Findings, gravest first, of one severity in the order in which they happened; a gap for each probe that counted
+    more messages than it reported, or whose log was overwritten meanwhile, and for each kind that no policy judges."""
+
+    findings: tuple[Finding, ...] = ()
+    missing: tuple[Gap, ...] = ()
+
+
+@dataclasses.dataclass(frozen=True)
+class _Judged:
+    event: DeviceEvent
+    response: Response
+    reference: str
+
+
+def judge_events(result: StageResult, policies: Sequence[EventPolicy]) -> EventJudgement:
+    """Judges every message of a stage."""
+    began = next((each.value for each in result.measurements if each.metric == BEGAN and each.value is not None), None)
+    groups: dict[tuple[Any, ...], list[_Judged]] = {}
+    unjudged: dict[tuple[str, str], Gap] = {}
+    messages = [each for each in result.measurements if each.metric in EVENTS]
+    for event, measured in zip(events_of(result.measurements), messages, strict=True):
+        policy, during = policy_of(policies, event.kind), event.after(began)
+        if policy is None:
+            why = f"no policy of the SKU judges {event.kind} events"
+            unjudged[event.device, event.kind] = Gap(Lack.UNJUDGED, why, "device events", event.device)
+            continue
+        response = response_to(event, policy, during)
+        key = (event.device, event.pci, event.kind, response.name, response.severity, during)
+        groups.setdefault(key, []).append(_Judged(event, response, _reference(measured)))
+    found = [
+        (group[0].event.at or 0.0, _finding(group, during))
+        for (*_, severity, during), group in groups.items()
+        if severity is not EventSeverity.IGNORE
+    ]
+    findings = tuple(finding for _, finding in sorted(found, key=lambda each: _gravest_first(*each)))
+    return EventJudgement(findings, (*_unreported(result), *_overwritten(result, began), *unjudged.values()))
+
+
+def events_of(measurements: Iterable[Measured]) -> tuple[DeviceEvent, ...]:
+    """The messages among measurements.
+
+    A GPU that was lost under load no longer reports its PCI address: the one from before the load is used.
+    """
+    given = list(measurements)
+    gpus = {place_of(each.text): each.device for each in given if each.metric == PLACE and each.text}
+    return tuple(
+        event_of(
+            gpus.get(place_of(str(each.labels.get("pci", ""))), NO_GPU) if each.device == NO_GPU else each.device,
+            each.labels,
+            each.text or "",
+            each.samples,
+        )
+        for each in given
+        if each.metric in EVENTS
+    )
+
+
+def place_of(address: str) -> tuple[str, ...]:
+    """Domain, bus and slot of a PCI address: NVML writes it with a longer domain than the kernel, and a function."""
+    domain, *rest = address.lower().partition(".")[0].split(":")
+    return (domain.lstrip("0"), *rest)
+
+
+def event_of(device: str, labels: Mapping[str, Any], text: str, count: int) -> DeviceEvent:
+    """One message, from a measurement's labels; what makes no sense in them is unknown, a code that is none is 0."""
+    kind, code, priority = (str(labels.get(key, "")) for key in ("kind", "code", "priority"))
+    coded = bool(kind) and kind != KERNEL
+    return DeviceEvent(
+        kind=kind or KERNEL,
+        device=device,
+        pci=str(labels.get("pci", "")),
+        text=text,
+        code=(int(code) if code.isascii() and code.isdigit() and len(code) < 10 else 0) if coded else None,
+        priority=int(priority) if priority in tuple("01234567") else None,
+        at=seconds_of(labels.get("at")),
+        last=seconds_of(labels.get("last")),
+        count=count,
+    )
+
+
+def seconds_of(label: object) -> float | None:
+    """The seconds since boot that a label gives; None for anything else."""
+    try:
+        return float(str(label))
+    except ValueError:
+        return None
+
+
+def returned(
+    boots: Sequence[Iterable[DeviceEvent]], now: Sequence[DeviceEvent], policies: Sequence[EventPolicy]
+) -> tuple[Evidence, ...]:
+    """Evidence for each event of ``now`` that came back in so many boots that a restart does not repair it.
+
+    ``boots``: the events of each boot, this one included, with ``pci`` naming the same part in all of them.
+    """
+    reported: dict[Any, Evidence] = {}
+    for policy in policies:
+        often = returning(boots, policy)
+        if (last := policy.escalation) is None:
+            continue
+        for event in (each for each in now if each.kind in policy.kinds):
+            response = response_to(event, policy)
+            if (key := key_of(event, response)) in often:
+                sentence = (
+                    f"{event.device}: {name_of(event, response)} ({response.meaning}) has come back in {often[key]} "
+                    f"boots, so a restart does not repair it ({last.severity}, policy {policy.cited})."
+                )
+                fault = FaultClass(response.fault)
+                reported[key] = Evidence("event_returns", sentence, event.device, fault, last.action)
+    return tuple(reported.values())
+
+
+def name_of(event: DeviceEvent, response: Response) -> str:
+    """The event as people call it: "XID 79", or the name of the policy's entry."""
+    return response.name if event.code is None else f"{event.kind.upper()} {response.name}"
+
+
+def _unreported(result: StageResult) -> Iterable[Gap]:
+    """Gaps for probes that counted more messages than they reported: these count as missing."""
+    for each in result.measurements:
+        if each.metric in TOTALS and each.value is not None:
+            events = (event for event in result.measurements if event.metric == TOTALS[each.metric])
+            reported = sum(event.samples for event in events if event.probe == each.probe)
+            if reported < each.value:
+                why = f"{each.value:.0f} messages are counted, but only {reported} are reported"
+                yield Gap(Lack.NOT_REPORTED, why, "device events", each.device)
+
+
+def _overwritten(result: StageResult, began: float | None) -> Iterable[Gap]:
+    """A gap where the kernel's buffer no longer reaches back to the begin of the stage: what it lost is unknown."""
+    for each in result.measurements:
+        if each.metric == OLDEST and each.value is not None and began is not None and each.value > began:
+            why = f"the kernel log reaches back to {each.value:.0f} s after boot, and the stage began at {began:.0f} s"
+            yield Gap(Lack.NOT_REPORTED, why, "device events", each.device)
+
+
+def _reference(message: Measured) -> str:
+    labels = tuple((key, str(value)) for key, value in message.labels.items())
+    return measurement_reference(message.probe, message.metric, message.device, labels)
+
+
+def _finding(group: Sequence[_Judged], during: bool) -> Finding:
+    event, response = group[0].event, group[0].response
+    count = sum(each.event.count for each in group)
+    times = f", {count} times" if count > 1 else ""
+    when = "during this stage" if during else "before this stage"
+    where = f"PCI {event.pci}" if event.pci else "no device named"
+    since = "" if event.at is None else f", {event.at:.0f} s after boot"
+    name = name_of(event, response)
+    meaning = response.meaning if event.code is not None else f"{response.meaning}: {_short(event.text)}"
+    return Finding(
+        rule=DEVICE_EVENT,
+        metric=CODED if event.code is not None else PLAIN,
+        device=event.device,
+        severity=(DURING if during else BEFORE)[response.severity],
+        fault_class=response.fault,
+        action=response.action,
+        observed=f"{name}{times} ({where}{since}): {_texts(group)}",
+        expected="no message graver than IGNORE",
+        source=response.source,
+        summary=f"{event.device} logged {name} {when}{times} ({meaning}): {response.severity}.",
+        labels=(("kind", event.kind), ("code", response.name), ("when", "during" if during else "before"),
+                *((("pci", event.pci),) if event.pci and event.device == NO_GPU else ())),
+        measurements=tuple(dict.fromkeys(each.reference for each in group)),
+    )  # fmt: skip
+
+
+def _texts(group: Sequence[_Judged]) -> str:
+    return listed(list(dict.fromkeys(_short(each.event.text) for each in group)), TEXTS_LISTED)
+
+
+def _short(text: str) -> str:
+    return text if len(text) <= TEXT_MAX else text[: TEXT_MAX - 1] + "…"
+
+
+_ORDER = {Severity.CRITICAL: 0, Severity.WARNING: 1, Severity.INFO: 2}
+
+
+def _gravest_first(first: float, finding: Finding) -> tuple[Any, ...]:
+    return (_ORDER[finding.severity], first, natural(finding.device), finding.labels)

@@ -1,1 +1,0 @@
-"""What the kernel reports: the policy for its messages, and the findings of a stage."""

@@ -1,1 +1,0 @@
-"""XIDs: the policy table, and what becomes of a stage's XIDs under it."""
