@@ -51,6 +51,9 @@ STAGE = CLUSTER_STAGES[0]
 PAIRS_MAX = 200
 """Pairs of a round, at most: more than the largest block has."""
 
+ALIKE = (*WATCHED, "kernel", "cuda", "torch", "nccl")
+"""Names in a node's environment in which the members of a block should not differ: firmware, driver, libraries."""
+
 PORTS = range(20000, 30000)
 """Ports for the rendezvous, below Linux's ephemeral ports (ip_local_port_range begins at 32768)."""
 
@@ -123,10 +126,10 @@ def _check_nodes(nodes: Sequence[Node]) -> None:
 
 
 def _differences(members: Sequence[str]) -> list[str]:
-    """A sentence for each driver and firmware in which the members differ, as each reported it last."""
+    """A sentence for each name of ``ALIKE`` in which the members differ, as each reported it last."""
     from muster_criteria.context.versions import differing
 
-    return differing(store.certificates.versions_of(members), WATCHED)
+    return differing(store.certificates.versions_of(members, ALIKE), ALIKE)
 
 
 def judge(key: RunKey) -> None:
