@@ -13,6 +13,7 @@ from muster.model.nodes import Node
 from muster.model.runs import Job, Run
 from muster.model.stages import in_order
 from muster.model.states import State
+from muster_criteria.cluster.acceptance.values import Training
 from muster_criteria.cluster.fabric.found import Fabric
 from muster_criteria.context.waivers import Machine, Waiver, concerns
 from muster_criteria.model import Verdict
@@ -32,6 +33,7 @@ def assemble(
     now: datetime.datetime,
     attached: bool = True,
     fabric: Fabric | None = None,
+    training: Training | None = None,
 ) -> RunReport:
     """Returns the report of a run.
 
@@ -51,7 +53,7 @@ def assemble(
         not_run=tuple((name, _why_not_run(name, listed, jobs)) for name in run.required_stages if name not in stages),
         waivers=tuple(waivers), shadow=node.shadow, forced=_forced(run), run_url=run_url,
         why_held=run.why_held, breaker=f"{breaker.state}: {breaker.sentence}",
-        fabric=fabric,
+        fabric=fabric, training=training,
     )  # fmt: skip
     return dataclasses.replace(report, result_json=report_json(report)) if attached else report
 
@@ -65,9 +67,12 @@ def _forced(run: Run) -> str | None:
 def report_json(report: RunReport) -> str:
     """Returns the report as JSON, schema "muster.report/1", without the charts' points."""
     stages = tuple(dataclasses.replace(stage, telemetry=()) for stage in report.stages)
-    # A block's matrices are as large as all else; each member's report would have them again.
+    # A block's matrices and ranks are as large as all else; each member's report would have them again.
     fabric = dataclasses.replace(report.fabric, matrices=()) if report.fabric else None
-    content = dataclasses.asdict(dataclasses.replace(report, stages=stages, fabric=fabric, result_json=""))
+    own = tuple(each for each in report.training.ranks if each.node == report.node) if report.training else ()
+    training = dataclasses.replace(report.training, ranks=own) if report.training else None
+    short = dataclasses.replace(report, stages=stages, fabric=fabric, training=training, result_json="")
+    content = dataclasses.asdict(short)
     del content["result_json"]
     for stage in content["stages"]:
         del stage["telemetry"]

@@ -54,5 +54,6 @@ from muster.store.testing import reporting as reporting
 from muster.store.testing import rounds as rounds
 from muster.store.testing import runs as runs
 from muster.store.testing import stages as stages
+from muster.store.testing import trainings as trainings
 
 engine.before_commit[:] = [admission.stand]

@@ -25,10 +25,11 @@ from muster_criteria.cluster.payloads import judge_payloads
 from muster_criteria.cluster.plan import block_needs
 from muster_criteria.cluster.presence import judge_presence
 from muster_criteria.cluster.stragglers import judge_pace
-from muster_criteria.cluster.training import judge_training, mfu_of
+from muster_criteria.cluster.training import gates_of, judge_training, mfu_of
 from muster_criteria.labels import labelled
 from muster_criteria.measured import Measured
 from muster_criteria.model import Gap, Judgement, Lack, Observation
+from muster_criteria.sku_files.limits import Limit
 from muster_criteria.sku_files.model import BlockProgramme
 from muster_criteria.sku_files.programme import Need
 from muster_criteria.stage.coverage import Tally
@@ -71,8 +72,9 @@ def judge_block(
             block.suspect(names, Lack.JUDGE_FAILED, why)
     devices = _devices_expected(ordered, measured)
     needs = tuple(block_needs(programme))
+    gates = {} if any(member.simulated for member in members) else gates_of(programme)
     judged = {
-        member.name: _judgement(member, measured[member.name], needs, devices[member.name], block, rounds)
+        member.name: _judgement(member, measured[member.name], needs, devices[member.name], block, rounds, gates)
         for member in ordered
     }
     missing = tuple(name for name in judged if name in block.missing)
@@ -110,6 +112,7 @@ def _judgement(
     devices: int,
     block: BlockFindings,
     rounds: Rounds | None,
+    gates: Mapping[str, Limit],
 ) -> Judgement:
     counted = Tally()
     for gap in block.suspected.get(member.name, ()):
@@ -130,7 +133,7 @@ def _judgement(
         coverage=coverage,
         findings=findings,
         observations=(
-            *(_observation(row, broken) for row in rows if row.metric != "step_digest"),
+            *(_observation(row, broken, gates.get(row.metric)) for row in rows if row.metric != "step_digest"),
             *mfu_of(measured, member.peaks),
         ),
         simulated=result is not None and result.simulated,
@@ -140,7 +143,7 @@ def _judgement(
     )
 
 
-def _observation(row: Measured, broken: set[tuple[str, str]]) -> Observation:
+def _observation(row: Measured, broken: set[tuple[str, str]], gate: Limit | None) -> Observation:
     return Observation(
         probe=row.probe,
         metric=row.metric,
@@ -151,9 +154,9 @@ def _observation(row: Measured, broken: set[tuple[str, str]]) -> Observation:
         labels=tuple(sorted(row.labels.items())),
         samples=row.samples,
         spread=row.spread,
-        floor=None,
-        ceiling=None,
-        source="",
+        floor=gate.number if gate and gate.key == "floor" else None,
+        ceiling=gate.number if gate and gate.key == "ceiling" else None,
+        source=f"{gate.source} ({gate.date})" if gate else "",
         ok=(row.metric, row.device) not in broken,
         note=row.note,
     )

@@ -71,7 +71,7 @@ def identity(hardware: Hardware, inventory: list[Fact]) -> dict[str, Any]:
 
 
 def environment(inventory: list[Fact]) -> dict[str, str]:
-    """kernel, os, python, muster, and where known torch, nccl, driver, cuda, cpu, gpu, vbios. PyTorch is not imported."""
+    """kernel, os, python, muster; where known torch, nccl, driver, cuda, cpu, gpu, vbios. PyTorch is not imported."""
     found = {
         "kernel": platform.release(),
         "os": _os_name(),

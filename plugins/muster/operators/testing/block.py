@@ -48,6 +48,9 @@ log = logging.getLogger(__name__)
 
 STAGE = CLUSTER_STAGES[0]
 
+GPUS_A_NODE = 8
+"""Of the jobs that are forecast, where the block's own nodes have no GPUs."""
+
 PAIRS_MAX = 200
 """Pairs of a round, at most: more than the largest block has."""
 
@@ -77,7 +80,8 @@ def _claim(key: RunKey, params: Mapping[str, Any], try_number: int, login: str) 
     nodes = [claims.testable(name, level) for name in names]
     _check_nodes(nodes)
     fabric = _fabric(nodes, level)
-    for sentence in _differences(names):
+    differences = _differences(names)
+    for sentence in differences:
         log.warning("before the block trains: %s", sentence)
     with claims.leased(names, key):
         claims.refuse_in_use(names, force)
@@ -92,6 +96,7 @@ def _claim(key: RunKey, params: Mapping[str, Any], try_number: int, login: str) 
     drawn = int.from_bytes(hashlib.sha256(f"{key.dag_id}/{key.run_id}/{try_number}".encode()).digest()[:8], "big")
     block = {
         **fabric,
+        "differences": differences,
         "members": names,
         "master_addr": rounds.address_of(nodes[0]),
         "master_port": PORTS[drawn % (len(PORTS) - PAIRS_MAX)],
@@ -190,6 +195,10 @@ def judge(key: RunKey) -> None:
         untested = (others_fault or member.fault) and stored.verdict is Verdict.INCONCLUSIVE
         closed = store.runs.finish(key, Verdict.SKIPPED if untested else stored.verdict, headline, node=name)
         log.info("%s: %s: %s (%s)", name, stored.verdict, stored.reason, closed.state_after)
+    gpus = rounds.gpus_of(skus[members[0]])
+    store.attempts.keep_block(
+        key, {**store.attempts.block_of(key), "training": store.trainings.beside(key, gpus or GPUS_A_NODE)}
+    )
 
 
 def _judge_alone(
@@ -320,8 +329,10 @@ def report(key: RunKey) -> dict[str, str]:
     from muster.reporting import mailing, run_note
 
     run_note.annotate(key)
-    fabric = store.rounds.fabric(key)
-    return {name: mailing.send_report(key, node=name, fabric=fabric) for name in rounds.members_of(key)}
+    fabric, training = store.rounds.fabric(key), store.trainings.training(key)
+    return {
+        name: mailing.send_report(key, node=name, fabric=fabric, training=training) for name in rounds.members_of(key)
+    }
 
 
 def release(key: RunKey) -> list[str]:
