@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from muster_node.hardware.host.xid_log import parse_xids
+from muster_node.hardware.host.kernel_events import device_events
 from muster_simulator import SimulatedHardware
 from muster_simulator.inventory import IS_LOST
 from tests.muster_simulator.conftest import Build
@@ -64,7 +64,7 @@ def test_the_log_dates_each_error(build: Build) -> None:
     soak(hardware, 330.0)
     log = hardware.kernel_log() or []
     assert log[: len(before)] == before
-    events = parse_xids(log)
+    events = device_events(log)
     assert [event.code for event in events] == [48] * 5
     since = [event.at - events[0].at for event in events if event.at is not None and events[0].at is not None]
     assert since == pytest.approx([0.0, 60.0, 120.0, 180.0, 240.0], abs=0.01)
@@ -108,7 +108,7 @@ def test_a_joint_that_opens_when_warm_loses_the_gpu_under_load(build: Build, mod
     later = _again(hardware)
     assert 2 not in [device.index for device in later.devices("gpu")]
     assert not [f for f in later.inventory() if f.device == "gpu2"]
-    events = parse_xids(later.kernel_log() or [])
+    events = device_events(later.kernel_log() or [])
     assert [(event.code, event.pci) for event in events] == [(79, "0000:4d:00")]
 
 

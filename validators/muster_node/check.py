@@ -14,6 +14,7 @@ from muster_node import privilege
 from muster_node.agent import facts, jobdir
 from muster_node.bounded import bounded
 from muster_node.hardware.seam import Hardware
+from muster_node.hardware.vendors import vendors
 from muster_node.probe import Probe
 
 PYTHON_MIN = (3, 9)
@@ -26,8 +27,6 @@ TORCH_LIMIT_S = 120.0
 NOT_ALLOWED = "not allowed: log in as root, or copy docs/examples/muster.sudoers; without it these readings are missing"
 
 OPTIONAL_TOOLS = {
-    "nvidia-smi": "comes with the NVIDIA driver",
-    "dcgmi": "install datacenter-gpu-manager for NVIDIA's own diagnostics",
     "ipmitool": "install ipmitool for fan and inlet readings",
     "fio": "install fio for a second opinion on disks",
 }
@@ -138,18 +137,18 @@ def _torch(needed_by: tuple[str, ...], with_gpus: bool) -> list[Item]:
 def _gpus(there: bool, needed_by: tuple[str, ...]) -> Item:
     if there:
         return Item("gpu", True, needed_by, "GPUs answer")
-    if _nvidia_on_pci():
-        return Item(
-            "gpu", False, needed_by, "NVIDIA devices are on the PCI bus but none answers: load or repair the driver"
-        )
+    silent = [vendor.name for vendor in vendors() if _on_pci(vendor.pci_id)]
+    if silent:
+        what = f"{' and '.join(silent)} devices are on the PCI bus but none answers: load or repair the driver"
+        return Item("gpu", False, needed_by, what)
     # Nothing to repair: the SKU file defines whether this node has GPUs.
     return Item("gpu", False, (), "there is no GPU: right for a CPU node")
 
 
-def _nvidia_on_pci() -> bool:
+def _on_pci(vendor_id: str) -> bool:
     for path in pathlib.Path("/sys/bus/pci/devices").glob("*/vendor"):
         with contextlib.suppress(OSError):
-            if path.read_text().strip() == "0x10de":
+            if path.read_text().strip() == vendor_id:
                 return True
     return False
 
@@ -164,8 +163,9 @@ def _privileges() -> list[Item]:
 def _tools(probes: dict[str, type[Probe]]) -> list[Item]:
     items = []
     needed = {need.partition(":")[2] for probe in probes.values() for need in probe.needs if need.startswith("tool:")}
-    for tool in sorted(needed | set(OPTIONAL_TOOLS)):
+    advice = {tool: advice for vendor in vendors() for tool, advice in vendor.tools.items()} | OPTIONAL_TOOLS
+    for tool in sorted(needed | set(advice)):
         path = shutil.which(tool)
-        message = path or "not installed: {}".format(OPTIONAL_TOOLS.get(tool, f"install {tool}"))
+        message = path or "not installed: {}".format(advice.get(tool, f"install {tool}"))
         items.append(Item(tool, path is not None, _needing(probes, "tool:" + tool), message))
     return items

@@ -19,9 +19,11 @@ from typing import Any, Callable
 
 from muster_node.agent import jobdir
 from muster_node.bounded import Hung, bounded
-from muster_node.hardware.host import fabric, inventory, kernel_events, xid_log
+from muster_node.hardware import events as device_events
+from muster_node.hardware.host import fabric, inventory, kernel_events
 from muster_node.hardware.host.sysfs import Files
 from muster_node.hardware.seam import Fact, Hardware
+from muster_node.hardware.vendors import vendors
 from muster_node.tools.run import gpus_by_pci
 
 SCHEMA = 1
@@ -41,8 +43,8 @@ COUNTERS = frozenset({
     "ecc_uncorrected", "ecc_corrected", "row_remap_corrected", "row_remap_uncorrected", "pcie_replay", "throttle_time",
     "nvlink_errors", "edac_corrected", "edac_uncorrected", "machine_checks", "ib_errors",
 })  # fmt: skip
-SERVICES = ("nvidia-fabricmanager", "nvidia-persistenced", "nvidia-imex", "nvidia-dcgm", "slurmd", "kubelet")
-"""Services that a GPU node may need. The controller knows which of them ran before."""
+SERVICES = ("slurmd", "kubelet")
+"""Services that a node may need, beside those of its GPUs' vendor. The controller knows which of them ran before."""
 
 
 def sweep(
@@ -142,19 +144,19 @@ def kernel(log: Sequence[str] | None, since_s: float) -> dict[str, Any] | None:
     if log is None:
         return None
     # A line without a time is read each time, rather than lost; the controller keeps each text once a boot.
-    times = [xid_log.first_time([line]) for line in log]
+    times = [device_events.first_time([line]) for line in log]
     new = [line for line, at in zip(log, times) if at is None or at > since_s]
     events = kernel_events.folded(kernel_events.parse_events(new))
-    xids = xid_log.folded(xid_log.parse_xids(new))
+    xids = device_events.folded(kernel_events.device_events(new))
     return {
-        "first": xid_log.first_time(log),
-        "last": xid_log.last_time(log),
+        "first": device_events.first_time(log),
+        "last": device_events.last_time(log),
         "events": [
             {"text": each.text, "count": each.count, "priority": each.priority, "pci": each.pci, "last": each.last}
             for each in events
         ],
         "xids": [
-            {"kind": each.kind, "code": each.code, "pci": each.pci, "switch": each.switch, "text": each.text[:TEXT_MAX],
+            {"kind": each.kind, "code": each.code, "pci": each.pci, "switch": each.part, "text": each.text[:TEXT_MAX],
              "count": each.count, "last": each.at if each.last is None else each.last}
             for each in xids
         ],
@@ -198,7 +200,8 @@ def _disk() -> Iterator[Fact]:
 
 def _services() -> Iterator[Fact]:
     """The state of each service that systemd knows, with how often systemd restarted it."""
-    command = ["systemctl", "show", "--property=Id,LoadState,ActiveState,NRestarts", *SERVICES]
+    command = ["systemctl", "show", "--property=Id,LoadState,ActiveState,NRestarts", *SERVICES,
+               *(each for vendor in vendors() for each in vendor.services)]  # fmt: skip
     try:
         done = subprocess.run(command, stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=READING_S)
     except (OSError, subprocess.TimeoutExpired):

@@ -196,7 +196,7 @@ WRONG_PROGRAMMES: list[tuple[str, Spoil]] = [
     ),
     (
         "nothing required",
-        lambda raw: [probe.update(require=[]) for probe in raw["stages"]["burn_in"]["probes"].values()],
+        lambda raw: [probe.update(require=[], shows=[]) for probe in raw["stages"]["burn_in"]["probes"].values()],
     ),
     ("an unknown stage", lambda raw: raw["stages"].update(warm_up={"probes": {}})),
 ]

@@ -12,9 +12,9 @@ from muster_criteria.xid.judge import events_of
 from muster_node.agent import xid_watch
 from muster_node.agent.xid_watch import XidWatch
 from muster_node.contract import Measurement
+from muster_node.hardware.events import by_pci
 from muster_node.hardware.host import kernel_log
 from muster_node.hardware.host.machine import HostHardware
-from muster_node.hardware.host.xid_log import by_pci
 from muster_node.hardware.nvidia.gpus import open_nvidia
 from tests.muster_node.agent.harness import Node, call, plan
 from tests.muster_node.hardware.nvml_standin import FakeNvml
@@ -98,7 +98,7 @@ def test_what_is_not_seen_is_noted(nvml: FakeNvml, trouble: str) -> None:
 
 
 def test_without_a_log_and_without_events_no_gpu_is_watched(nvml: FakeNvml, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(HostHardware, "xid_source", lambda self: None)
+    monkeypatch.setattr(HostHardware, "event_source", lambda self: None)
     _, watch = watched(nvml)
     _, seen, _ = stopped(watch, {})
     assert len(seen) == 8

@@ -6,10 +6,11 @@ import pytest
 
 import muster_node.hardware
 from muster_node.hardware import open_hardware
+from muster_node.hardware.events import last_time
 from muster_node.hardware.host import inventory, kernel_log
+from muster_node.hardware.host.kernel_events import device_events
 from muster_node.hardware.host.machine import HostHardware
 from muster_node.hardware.host.sensors import HostSensors
-from muster_node.hardware.host.xid_log import last_time, parse_xids
 from muster_node.hardware.seam import Device, Fact
 from muster_node.probes.inventory import Inventory
 from muster_simulator import environment
@@ -234,6 +235,6 @@ def test_a_reader_without_privilege_reads_when_each_message_came(tmp_path, monke
     monkeypatch.setenv("PATH", f"{tmp_path}{os.pathsep}{os.environ['PATH']}")
     monkeypatch.setattr(kernel_log, "_read_kmsg", lambda: None)
     log = HostHardware().kernel_log()
-    assert [event.at for event in parse_xids(log)] == [123.456789]
+    assert [event.at for event in device_events(log)] == [123.456789]
     assert last_time(log) == 500.000001
     assert [line[:3] for line in log] == ["<5>", "<3>", "<6>"]

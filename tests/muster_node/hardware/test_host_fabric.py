@@ -9,6 +9,7 @@ import pytest
 
 from muster_node.hardware.host import fabric, firmware
 from muster_node.hardware.host.sysfs import Files
+from muster_node.hardware.nvidia import fabric_manager
 from muster_node.hardware.seam import NOT_SUPPORTED
 
 SWITCH = "sys/devices/pci0000:15/0000:15:01.0/0000:16:00.0/0000:17:00.0"
@@ -60,7 +61,7 @@ def test_firmware_is_read_without_privilege(
     tree: Callable[[dict[str, str]], Files], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """NVSwitch lines are those of NVIDIA's procfs_nvswitch.c, "N/A" where the driver does not know the version."""
-    monkeypatch.setattr(firmware, "output_of", lambda command: "Fabric Manager version is : 580.126.09\n")
+    monkeypatch.setattr(fabric_manager, "output_of", lambda command, **more: "Fabric Manager version is : 580.126.09\n")
     files = tree(
         {
             "/sys/class/dmi/id/sys_vendor": "Acme",
@@ -70,7 +71,7 @@ def test_firmware_is_read_without_privilege(
             "/proc/driver/nvidia-nvswitch/devices/0000:06:00.0/information": "BIOS Version: N/A",
         }
     )
-    facts = {(fact.name, fact.device): fact.text for fact in firmware.firmware(files, nvidia=True)}
+    facts = {(fact.name, fact.device): fact.text for fact in (*firmware.firmware(files), *fabric_manager.facts(files))}
     assert facts == {
         ("system_vendor", "node"): "Acme",
         ("bios_version", "node"): "2.21.1",
@@ -78,8 +79,9 @@ def test_firmware_is_read_without_privilege(
         ("nvswitch_firmware", "nvswitch0"): "96.10.6d.00.01",
         ("nvswitch_firmware", "nvswitch1"): None,
         ("fabric_manager_version", "node"): "580.126.09",
+        ("fabric_manager", "node"): None,
     }
-    without = {fact.name: fact for fact in firmware.firmware(tree({"/sys/class/net/x/device/a": ""}), nvidia=False)}
+    without = {fact.name: fact for fact in firmware.firmware(tree({"/sys/class/net/x/device/a": ""}))}
     assert (without["nic_firmware"].text, bool(without["nic_firmware"].note)) == (None, True)
     assert "fabric_manager_version" not in without
 
@@ -132,6 +134,6 @@ def test_numa_nodes_unknown_to_the_kernel_are_noted(machine: Files) -> None:
 def test_the_fabric_managers_state_comes_from_systemd(
     monkeypatch: pytest.MonkeyPatch, output: str | None, text: str | None
 ) -> None:
-    monkeypatch.setattr(fabric, "output_of", lambda command, ok_statuses: output)
-    manager = fabric.fabric_manager()
+    monkeypatch.setattr(fabric_manager, "output_of", lambda command, ok_statuses=(): output if ok_statuses else None)
+    *_, manager = fabric_manager.facts(Files())
     assert (manager.text, manager.note) == (text, "" if text else NOT_SUPPORTED)

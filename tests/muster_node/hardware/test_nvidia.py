@@ -230,7 +230,7 @@ def test_the_only_gpu_without_module_id_takes_the_free_slot() -> None:
     nvml.module_ids = [8, 6, None, 7, 4, 2, 1, 3]  # type: ignore[list-item]
     gpus = NvidiaGpus(nvml)
     assert [device.index for device in gpus.devices()] == list(range(8))
-    assert [gpu.device.index for gpu in gpus._gpus if gpu.nvml_index == 2] == [4]
+    assert [gpu.device.index for gpu in gpus._gpus if gpu.order == 2] == [4]
 
 
 def test_a_corrupt_inforom_is_no_refusal() -> None:

@@ -14,7 +14,8 @@ from muster_criteria import policy_file
 from muster_criteria.sku_files.skus import SHIPPED
 from muster_criteria.xid.judge import event_of
 from muster_criteria.xid.policy import XidPolicy, response_to
-from muster_node.hardware.host.xid_log import labels_of, parse_xids
+from muster_node.hardware.events import labels_of
+from muster_node.hardware.host.kernel_events import device_events
 from muster_node.tools import dcgm, fio, ipmi, nccl_tests, nvbandwidth, perftest
 from muster_node.tools.output import BadOutput
 
@@ -60,7 +61,7 @@ def policy():
 
 def read_xids(text):
     """Each message with its GPU, and what the shipped policy does about it."""
-    found = parse_xids(text.splitlines())
+    found = device_events(text.splitlines())
     judged = [event_of("gpu0", labels_of(each, number), each.text, each.count) for number, each in enumerate(found)]
     return [
         [each.code, each.pci, str(response_to(event, policy()).severity)]

@@ -16,6 +16,7 @@ from muster_criteria.cluster.fabric.verdict import Rounds, count_rails, judge_fa
 from muster_criteria.cluster.model import (
     STAGE,
     TRAINING,
+    ZERO,
     BlockFindings,
     ClusterJudgement,
     Measurements,
@@ -25,7 +26,7 @@ from muster_criteria.cluster.payloads import judge_payloads
 from muster_criteria.cluster.plan import block_needs
 from muster_criteria.cluster.presence import judge_presence
 from muster_criteria.cluster.stragglers import judge_pace
-from muster_criteria.cluster.training import gates_of, judge_training, mfu_of
+from muster_criteria.cluster.training import judge_training, mfu_of
 from muster_criteria.labels import labelled
 from muster_criteria.measured import Measured
 from muster_criteria.model import Gap, Judgement, Lack, Observation
@@ -39,6 +40,9 @@ from muster_criteria.stage.verdict import verdict_of
 __all__ = ["STAGE", "ClusterJudgement", "MemberResult", "judge_block"]
 
 log = logging.getLogger(__name__)
+
+TIMED = ("scaling", "step_p95_to_p50")
+"""Metrics that a block's limits compare as they are; of simulated members they are a host's, and not judged."""
 
 
 def judge_block(
@@ -72,9 +76,10 @@ def judge_block(
             block.suspect(names, Lack.JUDGE_FAILED, why)
     devices = _devices_expected(ordered, measured)
     needs = tuple(block_needs(programme))
-    gates = {} if any(member.simulated for member in members) else gates_of(programme)
+    simulated = any(member.simulated for member in members)
+    limits = {} if simulated else {metric: programme.limit(metric, "warn") for metric in TIMED}
     judged = {
-        member.name: _judgement(member, measured[member.name], needs, devices[member.name], block, rounds, gates)
+        member.name: _judgement(member, measured[member.name], needs, devices[member.name], block, rounds, limits)
         for member in ordered
     }
     missing = tuple(name for name in judged if name in block.missing)
@@ -112,7 +117,7 @@ def _judgement(
     devices: int,
     block: BlockFindings,
     rounds: Rounds | None,
-    gates: Mapping[str, Limit],
+    limits: Mapping[str, Limit],
 ) -> Judgement:
     counted = Tally()
     for gap in block.suspected.get(member.name, ()):
@@ -133,7 +138,7 @@ def _judgement(
         coverage=coverage,
         findings=findings,
         observations=(
-            *(_observation(row, broken, gates.get(row.metric)) for row in rows if row.metric != "step_digest"),
+            *(_observation(row, broken, limits) for row in rows if row.metric != "step_digest"),
             *mfu_of(measured, member.peaks),
         ),
         simulated=result is not None and result.simulated,
@@ -143,7 +148,8 @@ def _judgement(
     )
 
 
-def _observation(row: Measured, broken: set[tuple[str, str]], gate: Limit | None) -> Observation:
+def _observation(row: Measured, broken: set[tuple[str, str]], limits: Mapping[str, Limit]) -> Observation:
+    limit, zero = limits.get(row.metric), 0.0 if row.metric in ZERO else None
     return Observation(
         probe=row.probe,
         metric=row.metric,
@@ -154,9 +160,9 @@ def _observation(row: Measured, broken: set[tuple[str, str]], gate: Limit | None
         labels=tuple(sorted(row.labels.items())),
         samples=row.samples,
         spread=row.spread,
-        floor=gate.number if gate and gate.key == "floor" else None,
-        ceiling=gate.number if gate and gate.key == "ceiling" else None,
-        source=f"{gate.source} ({gate.date})" if gate else "",
+        floor=limit.number if limit and limit.key == "floor" else zero,
+        ceiling=limit.number if limit and limit.key == "ceiling" else zero,
+        source=limit.source if limit else ZERO.get(row.metric, ""),
         ok=(row.metric, row.device) not in broken,
         note=row.note,
     )

@@ -38,11 +38,6 @@ def judge_training(
     _judge_regularity(programme.limit("step_p95_to_p50", "warn"), members, block)
 
 
-def gates_of(programme: BlockProgramme) -> dict[str, Limit]:
-    """By metric, the limits on figures of the whole block, which stand beside them in its report."""
-    return {metric: programme.limit(metric, "warn") for metric in ("scaling", "step_p95_to_p50")}
-
-
 def mfu_of(measured: Measurements, peaks: Mapping[str, tuple[float, str]]) -> tuple[Observation, ...]:
     """MFU = tokens/s of a device × FLOP per token ÷ dense peak of the number format, alone and together, in %.
 

@@ -133,7 +133,7 @@ def _use_problems(sku: Sku, file: str, key: str, use: ProbeUse, probes: Mapping[
     if use.sequential:
         yield from _not_noise(sku, file, key, probe)
     for wanted in use.require:
-        if wanted.metric not in probe.units:
+        if wanted.shown and wanted.metric not in probe.units:
             message = f"requires {wanted.metric}, which the probe does not measure"
             yield Problem(file, key, "unknown-metric", message)
 

@@ -22,6 +22,7 @@ from muster_criteria.sku_files.learned import BadCalibration, newest, read_learn
 from muster_criteria.sku_files.limits import BadValue
 from muster_criteria.sku_files.lint import problems_of
 from muster_criteria.sku_files.model import BlockProgramme, Problem, Programme, Sku, SkuError
+from muster_criteria.sku_files.shown import Shows, both, with_shown
 from muster_criteria.sku_files.versions import BadVersions, with_versions
 from muster_criteria.xid.policy import XidPolicy
 from muster_criteria.yaml_file import BadYaml
@@ -30,7 +31,7 @@ SHIPPED = Path(__file__).resolve().parents[2] / "skus"
 """The SKU files that come with Muster; a fleet's own folders are searched first."""
 
 FAMILY_KEYS = ("sensors", "inventory", "limits", "versions", "absent")
-"""The keys that models may share."""
+"""The keys that models may share; a family also has ``shows`` (``shown``)."""
 
 YAML_BYTES_MAX = 200_000
 NAME_MAX = 80
@@ -84,6 +85,10 @@ def read_sku(path: Path, search: Sequence[Path] = ()) -> tuple[Sku | None, list[
     named = raw.get("programme")
     if not isinstance(named, str):
         return None, [Problem(path.name, "programme", "no-programme", "names no programme (such as gpu-node)")]
+    try:
+        family_text, raw, shows = _with_families(raw, search)
+    except SkuError as error:
+        return None, [Problem(path.name, "includes", "bad-family", str(error))]
     programmes: dict[str, Programme | BlockProgramme] = {}
     for key, name, model in (("programme", named, Programme), ("block", "block", BlockProgramme)):
         file = _find(search, "programmes", name)
@@ -94,7 +99,7 @@ def read_sku(path: Path, search: Sequence[Path] = ()) -> tuple[Sku | None, list[
             programme_text, programme_raw = _read_yaml(file)
             if key == "block":
                 programme_raw = _with_own_limits(programme_raw, raw)
-            programmes[key] = model.model_validate(programme_raw)
+            programmes[key] = model.model_validate(with_shown(programme_raw, shows))
         except SkuError as error:
             return None, [Problem(f"programmes/{file.name}", "file", "unreadable", str(error))]
         except ValidationError as error:
@@ -103,13 +108,10 @@ def read_sku(path: Path, search: Sequence[Path] = ()) -> tuple[Sku | None, list[
     try:
         policy_text, policy = _read_policy(raw.get("xid_policy"), search)
         kernel_text, kernel_policy = _read_kernel_policy(raw.get("kernel_policy", kernel.DEFAULT), search)
-        family_text, raw = _with_families(raw, search)
         learned_text, raw = _with_learned(raw, path, search)
         versions_text, raw = with_versions(raw, path.stem, search)
     except BadPolicy as error:
         return None, [Problem(path.name, "policies", "bad-policy", str(error)[:-1])]
-    except SkuError as error:
-        return None, [Problem(path.name, "includes", "bad-family", str(error))]
     except BadCalibration as error:
         return None, [Problem(path.name, "learned", "bad-calibration", str(error))]
     except BadVersions as error:
@@ -139,20 +141,25 @@ def _with_own_limits(block: dict[str, Any], raw: dict[str, Any]) -> dict[str, An
     return block | {"limits": [*(each for each in _listed(block, "limits") if key(each) not in replaced), *own]}
 
 
-def _with_families(raw: dict[str, Any], search: Sequence[Path]) -> tuple[bytes, dict[str, Any]]:
-    """Returns the families' bytes and the SKU with their entries after its own. Raises SkuError."""
-    read, whole = b"", dict(raw)
+def _with_families(raw: dict[str, Any], search: Sequence[Path]) -> tuple[bytes, dict[str, Any], Shows]:
+    """Returns the families' bytes, the SKU with their entries after its own, and what they show. Raises SkuError."""
+    read, whole, shows = b"", dict(raw), dict[str, dict[str, list[Any]]]()
     for name in _listed(raw, "includes"):
         path = _find(search, "families", str(name))
         if path is None:
             raise SkuError(f"there is no family {str(name)[:NAME_MAX]!r} in families/")
         text, family = _read_yaml(path)
-        if unknown := sorted(set(family) - set(FAMILY_KEYS)):
-            raise SkuError(f"family {name} may have {', '.join(FAMILY_KEYS)}, but has {', '.join(map(str, unknown))}")
+        allowed = (*FAMILY_KEYS, "shows")
+        if unknown := sorted(set(family) - set(allowed)):
+            raise SkuError(f"family {name} may have {', '.join(allowed)}, but has {', '.join(map(str, unknown))}")
         read += text
+        try:
+            shows = both(shows, family.get("shows") or {})
+        except ValueError as error:
+            raise SkuError(f"family {name}: {error}") from None
         for key in FAMILY_KEYS:
             whole[key] = [*_listed(whole, key), *_listed(family, key)]
-    return read, whole
+    return read, whole, shows
 
 
 def _find(search: Sequence[Path], folder: str, name: str) -> Path | None:

@@ -30,7 +30,7 @@ from muster_node.agent.telemetry import HOLD_SPACINGS, Recorder, Sampler
 from muster_node.agent.xid_watch import LEAVE_S, XidWatch
 from muster_node.bounded import Hung, bounded
 from muster_node.contract import Aggregate, Measurement, Plan, ProbeOutcome, Result, TelemetryFile
-from muster_node.hardware.host.xid_log import by_pci
+from muster_node.hardware.events import by_pci
 from muster_node.hardware.seam import Fact, Hardware
 
 OPEN_LIMIT_S = 120.0

@@ -5,8 +5,8 @@ from __future__ import annotations
 import threading
 
 from muster_node.contract import Measurement
-from muster_node.hardware.host.xid_log import XidEvent, folded, labels_of
-from muster_node.hardware.seam import Hardware, XidSource
+from muster_node.hardware.events import DeviceEvent, folded, labels_of
+from muster_node.hardware.seam import EventSource, Hardware
 
 PROBE, METRIC, UNIT = "xids", "xid", "text"
 SEEN, SEEN_UNIT = "xids_seen", "bool"
@@ -18,13 +18,13 @@ class XidWatch:
     """Reads the driver's events in a thread of its own, so that one that hangs holds up nothing."""
 
     def __init__(self, hardware: Hardware) -> None:
-        self._source: XidSource | None = None
-        self._events: list[XidEvent] = []
+        self._source: EventSource | None = None
+        self._events: list[DeviceEvent] = []
         self._failure = ""
         self._gpus = [device.id for device in hardware.devices("gpu")]
         self._readable = False
         try:
-            self._source = hardware.xid_source()
+            self._source = hardware.event_source()
             self._readable = self._source is None and hardware.kernel_log() is not None
         except Exception as error:
             self._fail(error)
@@ -54,10 +54,11 @@ class XidWatch:
     def _seen(self, refused: dict[str, str]) -> list[Measurement]:
         """For each GPU, whether an XID of it would have been seen to the end of the job."""
         blind = self._failure or self._broken_off()
+        way = f"by {self._source.name}" if self._source else ""
         found = []
         for gpu in self._gpus:
             why = refused.get(gpu) or blind
-            note = "" if self._readable else why or "by NVML's event set"
+            note = "" if self._readable else why or way
             value = 1.0 if self._readable or not why else None
             found.append(Measurement(PROBE, SEEN, gpu, SEEN_UNIT, value=value, note=note[:500]))
         return found
@@ -67,16 +68,16 @@ class XidWatch:
         if self._source is None:
             return "the kernel log cannot be read, and there is no other way to see XIDs"
         if self._thread.is_alive():
-            return "NVML's event set did not answer"
+            return f"{self._source.name} did not answer"
         return self._source.trouble
 
-    def _notes(self, source: XidSource) -> list[str]:
-        notes = ["the kernel log cannot be read: XIDs of this job are those of NVML's event set"]
+    def _notes(self, source: EventSource) -> list[str]:
+        notes = [f"the kernel log cannot be read: XIDs of this job are those of {source.name}"]
         for reason in sorted(set(source.refused.values())):
             who = ", ".join(device for device, why in source.refused.items() if why == reason)
             notes.append(f"XIDs of {who} are not seen: {reason}")
         if self._thread.is_alive():
-            notes.append("XIDs are not seen to the end: NVML's event set did not answer")
+            notes.append(f"XIDs are not seen to the end: {source.name} did not answer")
         elif source.trouble:
             notes.append(f"XIDs may be missing: {source.trouble}")
         return notes + self._failures()

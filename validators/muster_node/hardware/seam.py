@@ -1,8 +1,8 @@
 """The hardware seam: device queries, device time, memory and the clock, as probes see them.
 
-``open_hardware()`` opens this host (CPU, and NVIDIA GPUs through NVML and torch.cuda), or another implementation that
-the node's environment names; no plan can request or hide that. A fault of simulated hardware changes its physical state
-only; nothing behind this seam may change what is measured.
+``open_hardware()`` opens this host (CPU, and GPUs through their vendor's folder and torch.cuda), or another
+implementation that the node's environment names; no plan can request or hide that. A fault of simulated hardware
+changes its physical state only; nothing behind this seam may change what is measured.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from typing import (
 from muster_node.hardware.workers import LATE_S, START_LIMIT_S, NotEnded, Threads
 
 if TYPE_CHECKING:
-    from muster_node.hardware.host.xid_log import XidEvent
+    from muster_node.hardware.events import DeviceEvent
 
 NOT_SUPPORTED = "not supported"
 NO_PRIVILEGE = "no privilege"
@@ -231,14 +231,18 @@ Late = Callable[[Device, str], Any]
 """What stands for the result of a worker that did not end, from its device and the reason."""
 
 
-class XidSource(Protocol):
-    """XIDs as they happen. ``refused``: by device, why its XIDs are not seen; ``trouble``: why a reading broke off."""
+class EventSource(Protocol):
+    """Device events as they happen, by another way than the kernel log: ``name`` is what it is called.
 
+    ``refused``: by device, why its events are not seen; ``trouble``: why a reading broke off, "" if none did.
+    """
+
+    name: str
     refused: dict[str, str]
     trouble: str
 
-    def read(self) -> list[XidEvent]:
-        """The XIDs since the last reading, without waiting for any."""
+    def read(self) -> list[DeviceEvent]:
+        """The events since the last reading, without waiting for any."""
 
     def close(self) -> None:
         """Ends the registration."""
@@ -273,7 +277,7 @@ class Hardware(abc.ABC):
 
     @abc.abstractmethod
     def counters(self) -> Iterable[Fact]:
-        """Cumulative error counters (machine checks, EDAC, ECC, replay, XID, throttle time), to be differenced."""
+        """Cumulative counters (machine checks, EDAC, ECC, replay, device events, throttle time), to be differenced."""
 
     def states(self) -> Iterable[Fact]:
         """States and counters of each GPU that a load may change, by the inventory's and the counters' names: they are
@@ -292,8 +296,8 @@ class Hardware(abc.ABC):
     def kernel_log(self) -> list[str] | None:
         """Lines of the kernel log, oldest first; None where it cannot be read."""
 
-    def xid_source(self) -> XidSource | None:
-        """XIDs from now on by another way than the kernel log; None where that can be read, or there is no other."""
+    def event_source(self) -> EventSource | None:
+        """Device events from now on, not by the kernel log; None where it is readable, or nothing else is there."""
         return None
 
     @abc.abstractmethod

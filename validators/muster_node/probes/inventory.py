@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from muster_node.hardware.host.xid_log import last_time
+from muster_node.hardware.events import last_time
 from muster_node.hardware.seam import Fact, Hardware
 from muster_node.probe import Context, Metric, Param, Probe
 from muster_node.workloads.under_load import STATES

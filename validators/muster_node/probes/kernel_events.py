@@ -5,8 +5,8 @@ Run it at the end of a stage: the stage's inventory has the time of the log's ne
 
 from __future__ import annotations
 
+from muster_node.hardware.events import first_time
 from muster_node.hardware.host.kernel_events import folded, labels_of, parse_events
-from muster_node.hardware.host.xid_log import first_time
 from muster_node.hardware.seam import NO_PRIVILEGE
 from muster_node.probe import Context, Metric, Probe
 from muster_node.tools.run import gpus_by_pci

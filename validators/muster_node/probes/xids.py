@@ -5,7 +5,8 @@ Run it at the end of a stage: the stage's inventory has the time of the log's ne
 
 from __future__ import annotations
 
-from muster_node.hardware.host.xid_log import SXID, XidEvent, folded, labels_of, parse_xids
+from muster_node.hardware.events import DeviceEvent, folded, labels_of
+from muster_node.hardware.host.kernel_events import device_events
 from muster_node.hardware.seam import NO_PRIVILEGE
 from muster_node.probe import Context, Metric, Probe
 from muster_node.tools.run import gpus_by_pci
@@ -30,7 +31,7 @@ class Xids(Probe):
         if log is None:
             context.emit("xid_total", "node", note=f"the kernel log cannot be read: {NO_PRIVILEGE}")
             return
-        events = parse_xids(log)
+        events = device_events(log)
         devices = gpus_by_pci(context.hardware) if events else {}
         for number, event in enumerate(folded(events)):
             context.emit(
@@ -43,6 +44,6 @@ class Xids(Probe):
         context.emit("xid_total", "node", value=len(events))
 
 
-def _device_of(event: XidEvent, devices: dict[str, str]) -> str:
+def _device_of(event: DeviceEvent, devices: dict[str, str]) -> str:
     """The GPU or switch; the node for a GPU that no longer answers, whose address is in the labels."""
-    return event.switch if event.kind == SXID else devices.get(event.pci, "node")
+    return event.part or devices.get(event.pci, "node")

@@ -8,7 +8,7 @@ from __future__ import annotations
 import dataclasses
 import re
 
-from muster_node.hardware.host.xid_log import normal_pci
+from muster_node.hardware.events import normal_pci
 from muster_node.tools.output import BadOutput, rate
 
 _DEVICE = re.compile(r"^(?:Device|Process \d+ \(.*\): device) (\d+): .*\(([0-9A-Fa-f:.]+)\)\s*$")

@@ -10,7 +10,7 @@ import subprocess
 from collections.abc import Iterator, Sequence
 from typing import Callable, TypeVar
 
-from muster_node.hardware.host.xid_log import by_pci
+from muster_node.hardware.events import by_pci
 from muster_node.hardware.seam import Hardware
 from muster_node.probe import Context, Param, Skip
 from muster_node.tools.output import BadOutput

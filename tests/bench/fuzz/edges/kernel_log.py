@@ -10,9 +10,9 @@ from pathlib import Path
 from muster_criteria import policy_file
 from muster_criteria.kernel.policy import KernelPolicy
 from muster_criteria.sku_files.skus import SHIPPED
+from muster_node.hardware.events import folded
 from muster_node.hardware.host import kernel_events
 from muster_node.hardware.host.kernel_log import parse_kmsg
-from muster_node.hardware.host.xid_log import folded, parse_xids
 from tests.bench.fuzz import mutate
 from tests.bench.fuzz.edge import Edge, Sample, Taken
 
@@ -73,7 +73,7 @@ def _read(sample: Sample) -> Taken:
     log, message, planted = sample.data
     lines = parse_kmsg(log)
     every = kernel_events.parse_events(lines)
-    xids, events = folded(parse_xids(lines)), kernel_events.folded(every)
+    xids, events = folded(kernel_events.device_events(lines)), kernel_events.folded(every)
     if isinstance(planted, int):
         found = any((event.code, event.pci) == (planted, "0000:1b:00") for event in xids)
     else:

@@ -6,7 +6,7 @@ import subprocess
 import time
 from pathlib import Path
 
-from muster_node.hardware.host.xid_log import XidEvent
+from muster_node.hardware.events import DeviceEvent
 from muster_node.hardware.seam import Clock, Device, Fact, Hardware, Sample, Usage
 
 
@@ -24,9 +24,11 @@ class RealClock(Clock):
 class FakeXids:
     """A source that has one XID 79 of a GPU, once."""
 
+    name = "an event set"
+
     def __init__(self):
         self.refused, self.trouble = {}, ""
-        self._events = [XidEvent("xid", 79, "0000:1b:00", "", "lost", 12.5)]
+        self._events = [DeviceEvent("xid", 79, "0000:1b:00", "", "lost", 12.5)]
 
     def read(self):
         return [self._events.pop()] if self._events else []
@@ -64,7 +66,7 @@ class FakeHardware(Hardware):
             Fact("driver_version", "node", "text", text="580.1"),
         ]
 
-    def xid_source(self):
+    def event_source(self):
         return FakeXids() if os.environ.get("FAKE_XIDS") else None
 
     def restore_setting(self, device, setting, facts):

@@ -1,14 +1,14 @@
-"""A node's side of the fabric: InfiniBand and RoCE ports, the fabric manager, and which NIC sits beside which GPU."""
+"""A node's side of the fabric: InfiniBand and RoCE ports, and which NIC sits beside which GPU."""
 
 from __future__ import annotations
 
 import os
 from collections.abc import Iterator
 
+from muster_node.hardware.events import normal_pci
 from muster_node.hardware.host.inventory import fact, text_fact
 from muster_node.hardware.host.parse import parse_infiniband_rate
-from muster_node.hardware.host.sysfs import Files, output_of
-from muster_node.hardware.host.xid_log import normal_pci
+from muster_node.hardware.host.sysfs import Files
 from muster_node.hardware.seam import NOT_SUPPORTED, Fact
 
 _IB = "/sys/class/infiniband"
@@ -29,9 +29,6 @@ _ERRORS = (
     "hw_counters/rnr_nak_retry_err",
     "hw_counters/roce_slow_restart",
 )
-
-FABRIC_MANAGER = "nvidia-fabricmanager"
-_KNOWN_STATES = ("active", "inactive", "failed", "activating", "deactivating")
 
 
 def ports(files: Files) -> list[tuple[str, str, str]]:
@@ -69,12 +66,6 @@ def port_errors(files: Files) -> Iterator[Fact]:
             count = files.number(path + counter)
             note = "" if count is not None else NOT_SUPPORTED
             yield Fact("ib_errors", device, "count", count, labels=labels, note=note)
-
-
-def fabric_manager() -> Fact:
-    """State of NVIDIA's fabric manager from systemd: NVSwitch machines cannot use their NVLinks without it."""
-    state = (output_of(["systemctl", "is-active", FABRIC_MANAGER], ok_statuses=(0, 3)) or "").strip()
-    return text_fact("fabric_manager", "node", state if state in _KNOWN_STATES else None)
 
 
 def topology(files: Files, gpus: dict[str, str]) -> Iterator[Fact]:

@@ -1,28 +1,24 @@
-"""Versions of firmware and of services beside the GPU driver: BIOS, BMC, NICs, NVSwitches, fabric manager."""
+"""Versions of firmware beside the GPUs': BIOS, BMC, NICs."""
 
 from __future__ import annotations
 
 import array
 import fcntl
-import re
 import socket
 import struct
 from collections.abc import Iterator
 
 from muster_node.hardware.host.inventory import text_fact
-from muster_node.hardware.host.sysfs import Files, output_of
+from muster_node.hardware.host.sysfs import Files
 from muster_node.hardware.seam import Fact
 
-_SWITCHES = "/proc/driver/nvidia-nvswitch/devices"
-_SWITCH_BIOS = re.compile(r"^BIOS Version:\s*([0-9A-Fa-f.]+)\s*$", re.MULTILINE)
-_FABRIC_MANAGER = re.compile(r"(\d+(?:\.\d+)+)")
 _SIOCETHTOOL = 0x8946
 _GET_DRIVER_INFO = 3
 _DRIVER_INFO = struct.Struct("=I32s32s32s32s32s12s5I")  # struct ethtool_drvinfo of linux/ethtool.h
 
 
-def firmware(files: Files, nvidia: bool) -> Iterator[Fact]:
-    """Maker and versions of the machine, and with ``nvidia`` those of NVSwitches and fabric manager."""
+def firmware(files: Files) -> Iterator[Fact]:
+    """Maker and versions of the machine."""
     yield text_fact("system_vendor", "node", files.text("/sys/class/dmi/id/sys_vendor") or None)
     yield text_fact("bios_version", "node", files.text("/sys/class/dmi/id/bios_version") or None)
     # By the kernel's IPMI driver: no login, and unlike ipmitool no privilege.
@@ -33,12 +29,6 @@ def firmware(files: Files, nvidia: bool) -> Iterator[Fact]:
     for name in files.names("/sys/class/net"):
         if files.exists(f"/sys/class/net/{name}/device"):
             yield text_fact("nic_firmware", "nic:" + name, nic_firmware(name))
-    if nvidia:
-        for slot, address in enumerate(files.names(_SWITCHES)):
-            found = _SWITCH_BIOS.search(files.text(f"{_SWITCHES}/{address}/information"))
-            yield text_fact("nvswitch_firmware", f"nvswitch{slot}", found.group(1) if found else None)
-        found = _FABRIC_MANAGER.search(output_of(["nv-fabricmanager", "--version"]) or "")
-        yield text_fact("fabric_manager_version", "node", found.group(1) if found else None)
 
 
 def nic_firmware(name: str) -> str | None:

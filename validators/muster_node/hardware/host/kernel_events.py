@@ -1,8 +1,8 @@
 """Messages of the kernel log that may report a fault: a pure parser. The controller's policy decides what they mean.
 
 Selected are all messages of priority "error" and graver, and those of lower or unknown priority that have a word of
-trouble in them: drivers report lost links, resets and corrected errors as warnings or information. XIDs and SXIDs are
-left to ``xid_log``.
+trouble in them: drivers report lost links, resets and corrected errors as warnings or information. What a vendor's
+driver says under a code of its own (an XID) is a device event.
 
 Several lines are one event where the kernel prints one record in several: lines under the same record number
 ("{3}[Hardware Error]: …", drivers/firmware/efi/cper.c and amdgpu), a machine check's lines, an AER record's indented
@@ -15,7 +15,8 @@ import dataclasses
 import re
 from collections.abc import Iterable
 
-from muster_node.hardware.host.xid_log import normal_pci, parse_xids
+from muster_node.hardware.events import DeviceEvent, normal_pci
+from muster_node.hardware.vendors import vendors
 
 ERROR = 3
 """The kernel's priority KERN_ERR; 0 is the gravest (include/linux/kern_levels.h)."""
@@ -63,6 +64,16 @@ class KernelEvent:
     count: int = 1
 
 
+def device_event(line: str) -> DeviceEvent | None:
+    """A line as a vendor's driver reports an error under a code of its own; None for any other line."""
+    return next((event for vendor in vendors() if (event := vendor.event_of(line)) is not None), None)
+
+
+def device_events(lines: Iterable[str]) -> list[DeviceEvent]:
+    """All of them in a kernel log, oldest first."""
+    return [event for line in lines if (event := device_event(line)) is not None]
+
+
 def parse_events(lines: Iterable[str]) -> list[KernelEvent]:
     """All events of a kernel log, oldest first."""
     return [each for each in _records(lines) if selected(each)]
@@ -78,7 +89,7 @@ def _records(lines: Iterable[str]) -> list[KernelEvent]:
     open_by_key: dict[str, int] = {}
     for line in lines:
         found = _LINE.match(line)
-        if found is None or not found.group(3).strip() or parse_xids([line]):
+        if found is None or not found.group(3).strip() or device_event(line) is not None:
             continue
         number, at = found.group(1), float(found.group(2)) if found.group(2) else None
         if number is not None and int(number) >> 3:

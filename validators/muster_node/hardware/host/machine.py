@@ -2,20 +2,18 @@
 
 from __future__ import annotations
 
-import importlib
 import os
 import pathlib
 from collections.abc import Iterator, Sequence
-from typing import TYPE_CHECKING, Any, Callable
+from typing import Any, Callable
 
-from muster_node.hardware.host import cpu_time, fabric, firmware, inventory, kernel_log, parse
+from muster_node.hardware.host import cpu_time, fabric, firmware, inventory, kernel_events, kernel_log, parse
 from muster_node.hardware.host.cpu_compute import CpuCompute
 from muster_node.hardware.host.cpu_workers import run_pinned
 from muster_node.hardware.host.inventory import fact
 from muster_node.hardware.host.sensors import HostSensors
 from muster_node.hardware.host.sysfs import Files
 from muster_node.hardware.host.usage import usage
-from muster_node.hardware.host.xid_log import XID, parse_xids
 from muster_node.hardware.seam import (
     NO_PRIVILEGE,
     NOT_SUPPORTED,
@@ -23,6 +21,7 @@ from muster_node.hardware.seam import (
     Compute,
     CpuTime,
     Device,
+    EventSource,
     Fact,
     Hardware,
     Late,
@@ -30,12 +29,9 @@ from muster_node.hardware.seam import (
     Sample,
     Usage,
     Worker,
-    XidSource,
 )
+from muster_node.hardware.vendors import Gpus, open_gpus
 from muster_node.probe import Skip
-
-if TYPE_CHECKING:
-    from muster_node.hardware.nvidia.gpus import NvidiaGpus
 
 _EDAC = "/sys/devices/system/edac/mc"
 
@@ -45,7 +41,7 @@ class HostHardware(Hardware):
 
     simulated = False
 
-    def __init__(self, files: Files | None = None, accelerators: NvidiaGpus | None = None) -> None:
+    def __init__(self, files: Files | None = None, accelerators: Gpus | None = None) -> None:
         self.clock = RealClock()
         self._files = files or Files(pathlib.Path("/"))
         self._accelerators = accelerators
@@ -82,7 +78,7 @@ class HostHardware(Hardware):
         """Everything of the machine, then everything of its GPUs."""
         yield from inventory.inventory(self._files)
         yield from fabric.port_facts(self._files)
-        yield from firmware.firmware(self._files, self._accelerators is not None)
+        yield from firmware.firmware(self._files)
         if self._accelerators is not None:
             addresses = {}
             for item in self._accelerators.inventory():
@@ -90,7 +86,7 @@ class HostHardware(Hardware):
                     addresses[item.device] = item.text
                 yield item
             yield from fabric.topology(self._files, addresses)
-            yield fabric.fabric_manager()
+            yield from self._accelerators.machine(self._files)
             yield self._xids()
 
     def counters(self) -> Iterator[Fact]:
@@ -113,11 +109,11 @@ class HostHardware(Hardware):
             yield self._xids()
 
     def _xids(self) -> Fact:
-        """How often the GPU driver has logged an XID; a log that has wrapped forgets the oldest."""
+        """How many device events the GPU driver has logged; a log that has wrapped forgets the oldest."""
         log = self.kernel_log()
         if log is None:
             return fact("xid_count", "node", "count", None, f"the kernel log cannot be read: {NO_PRIVILEGE}")
-        return fact("xid_count", "node", "count", sum(event.kind == XID for event in parse_xids(log)))
+        return fact("xid_count", "node", "count", len(kernel_events.device_events(log)))
 
     def states(self) -> Iterator[Fact]:
         """By the GPUs' own backend."""
@@ -139,11 +135,11 @@ class HostHardware(Hardware):
         """By /dev/kmsg, else by dmesg or journalctl, with ``sudo -n`` last."""
         return kernel_log.read()
 
-    def xid_source(self) -> XidSource | None:
-        """NVML's event set, where the kernel log cannot be read."""
+    def event_source(self) -> EventSource | None:
+        """The vendor's own, where the kernel log cannot be read."""
         if self._accelerators is None or self.kernel_log() is not None:
             return None
-        return self._accelerators.xid_source()
+        return self._accelerators.event_source()
 
     def compute(self, device: Device) -> Compute:
         """Compute on a device; on a CPU the calling process is pinned to it."""
@@ -187,9 +183,5 @@ class HostHardware(Hardware):
 
 
 def open_host() -> HostHardware:
-    """This machine with whatever GPU backend works on it."""
-    try:
-        nvidia = importlib.import_module("muster_node.hardware.nvidia.gpus")
-    except ImportError:
-        return HostHardware()
-    return HostHardware(accelerators=nvidia.open_nvidia())
+    """This machine, with the GPUs of the vendor whose driver library is there. Raises as ``open_gpus``."""
+    return HostHardware(accelerators=open_gpus())

@@ -1,75 +1,48 @@
-"""XIDs by NVML's event set, for machines whose kernel log cannot be read (containers, ``kernel.dmesg_restrict``).
+"""XID and SXID messages of the kernel log: a pure parser. The controller decides what they mean.
 
-NVML queues what happens after the registration, of all processes, and gives the code without the driver's text.
+XIDs are the GPU driver's errors ("NVRM: Xid (PCI:0000:1b:00): 79, ..."; of a MIG instance
+"NVRM: Xid (PCI:0000:1b:00 GPU-I:05 GPU-CI:01): 94, ..."), SXIDs those of an NVSwitch ("nvidia-nvswitch3:
+SXid (PCI:0000:c1:00.0): 28006, Non-fatal, ..."). Lines of detail that follow an SXID under its code are not counted.
 """
 
 from __future__ import annotations
 
-import ctypes
-import time
-from collections.abc import Sequence
-from typing import Any
+import re
 
-from muster_node.hardware.host.xid_log import XID, XidEvent, normal_pci
-from muster_node.hardware.nvidia.nvml import Nvml
-from muster_node.hardware.seam import Device
+from muster_node.hardware.events import DeviceEvent, normal_pci, time_of
 
-READ_MAX = 1000
-"""Events of one reading: a storm of them must not keep the reader for ever."""
-NO_INSTANCE = 0xFFFFFFFF
-TEXT = "by NVML's event set, which has no text"
+XID = "xid"
+SXID = "sxid"
 
-
-class EventSet:
-    """A registration for XIDs of all ``gpus``. ``refused``: by device, why its XIDs are not seen. ``trouble``: why a
-    reading broke off, "" if none did.
-    """
-
-    def __init__(self, nvml: Nvml, gpus: Sequence[tuple[Device, Any]]) -> None:
-        self._nvml = nvml
-        self._places: dict[int, str] = {}
-        self.refused: dict[str, str] = {}
-        self.trouble = ""
-        self._set = nvml.query("nvmlEventSetCreate")
-        for device, handle in gpus:
-            answer = self._set
-            if self._set.value is not None:
-                kind = nvml.constant("nvmlEventTypeXidCriticalError", 8)
-                answer = nvml.query("nvmlDeviceRegisterEvents", handle, kind, self._set.value)
-            if answer.note:
-                self.refused[device.id] = answer.note
-            address = nvml.query("nvmlDeviceGetPciInfo", handle).map(lambda info: normal_pci(str(info.busId)))
-            self._places[_address(handle)] = address.value or ""
-
-    def read(self) -> list[XidEvent]:
-        """The XIDs since the last reading, without waiting for any."""
-        events: list[XidEvent] = []
-        while self._set.value is not None and len(events) < READ_MAX:
-            answer = self._nvml.query("nvmlEventSetWait_v2", self._set.value, 0)
-            if answer.value is None:
-                if answer.code != self._nvml.constant("NVML_ERROR_TIMEOUT", 10):  # which means that there is none
-                    self.trouble = self.trouble or answer.note
-                break
-            data = answer.value
-            if data.eventType == self._nvml.constant("nvmlEventTypeXidCriticalError", 8):
-                at = time.clock_gettime(time.CLOCK_BOOTTIME)
-                pci = self._places.get(_address(data.device), "")
-                events.append(XidEvent(XID, int(data.eventData), pci, "", TEXT + _instance(data), at))
-        return events
-
-    def close(self) -> None:
-        """Ends the registration."""
-        if self._set.value is not None:
-            self._nvml.query("nvmlEventSetFree", self._set.value)
+_XID = re.compile(r"NVRM: Xid \((?:PCI:)?([0-9A-Fa-f:.]+)((?:\s[^()]*)?)\): (\d{1,6})(?:,|$)\s*(.*)$")
+_SXID = re.compile(r"(nvidia-nvswitch\d+): SXid \((?:PCI:)?([0-9A-Fa-f:.]+)\): (\d{1,6})(?:,|$)\s*(.*)$")
+_SXID_DETAIL = re.compile(r"(Severity \d|Data \{|Engine instance)")
+_UNKNOWN_PROCESS = re.compile(r"^pid='?<?unknown>?'?, name='?<?unknown>?'?,\s*")
+_PROCESS = re.compile(r"^(pid=[^,]*, name=[^,]*),\s*")
+_NVLINK5 = range(144, 151)
+"""XIDs whose text begins with the name of a unit, padded to a column (NVIDIA XID catalogue, "XID 144-150 Decode")."""
 
 
-def _address(handle: Any) -> int:
-    """The number that identifies a handle: pynvml wraps the same pointer again in each event."""
-    return handle if isinstance(handle, int) else ctypes.cast(handle, ctypes.c_void_p).value or 0
+def event_of(line: str) -> DeviceEvent | None:
+    """An XID or SXID; None for any other line."""
+    at = time_of(line)
+    xid = _XID.search(line)
+    if xid:
+        address, instance, code, text = (part.strip() for part in xid.groups())
+        return DeviceEvent(XID, int(code), normal_pci(address), "", _xid_text(int(code), text, instance), at)
+    sxid = _SXID.search(line)
+    if sxid and not _SXID_DETAIL.match(sxid.group(4)):
+        switch = sxid.group(1)[len("nvidia-") :]
+        return DeviceEvent(SXID, int(sxid.group(3)), normal_pci(sxid.group(2)), switch, sxid.group(4).strip(), at)
+    return None
 
 
-def _instance(data: Any) -> str:
-    """The MIG instance, as the kernel log names it."""
-    parts = (("GPU-I", data.gpuInstanceId), ("GPU-CI", data.computeInstanceId))
-    named = " ".join(f"{name}:{number:02d}" for name, number in parts if number != NO_INSTANCE)
-    return f" ({named})" if named else ""
+def _xid_text(code: int, text: str, instance: str) -> str:
+    """The driver's message first, since XID policies match its beginning; then MIG instance and process in brackets."""
+    text = _UNKNOWN_PROCESS.sub("", text)
+    process = ""
+    if code in _NVLINK5:
+        found = _PROCESS.match(text)
+        process = found.group(1) if found else ""
+        text = " ".join(_PROCESS.sub("", text).split())
+    return " ".join(filter(None, (text, instance and f"({instance})", process and f"({process})")))

@@ -17,14 +17,14 @@ NO_SERIALS = ("", "n/a", "[n/a]", "na", "0", "none", "unknown", "not supported",
 
 @dataclasses.dataclass(frozen=True)
 class Gpu:
-    """One GPU that gave a handle. ``slot_known``: its place is its board's, not a guess. ``twins``: GPUs that report
-    the same UUID. ``pci``: its PCI address, "" where unknown.
+    """One GPU that gave a handle (a ``torch_gpu.Card``). ``order``: its NVML index; ``slot_known``: its place is its
+    board's, not a guess.
     """
 
     device: Device
     handle: Any
     uuid: str
-    nvml_index: int
+    order: int
     slot_known: bool = True
     twins: tuple[str, ...] = ()
     pci: str = ""

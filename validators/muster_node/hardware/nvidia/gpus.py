@@ -1,4 +1,4 @@
-"""NVIDIA GPUs of a real machine through NVML: facts, counters, sensors, processes; compute is in ``nvidia.compute``.
+"""NVIDIA GPUs of a real machine through NVML: facts, counters, sensors, processes; compute is in ``torch_gpu``.
 
 Every NVML call may be refused at any moment: what a driver does not support has a note and never becomes a zero, and
 a GPU that is lost costs its own figures only.
@@ -13,21 +13,23 @@ import os
 from collections.abc import Iterator, Sequence
 from typing import Any
 
-from muster_node.hardware.nvidia import processes, sensors, states
+from muster_node.hardware.host.sysfs import Files
+from muster_node.hardware.nvidia import fabric_manager, processes, sensors, states
 from muster_node.hardware.nvidia.answers import number, text
-from muster_node.hardware.nvidia.compute import CudaCompute, Pace
-from muster_node.hardware.nvidia.events import EventSet
+from muster_node.hardware.nvidia.event_set import EventSet
 from muster_node.hardware.nvidia.gpu import Gpu, find, identity_facts, unlike_siblings
 from muster_node.hardware.nvidia.links import Links, cliques
 from muster_node.hardware.nvidia.nvml import CALL_LIMIT_S, Answer, Nvml, whole
 from muster_node.hardware.nvidia.settings import restore_setting
 from muster_node.hardware.seam import Compute, Device, Fact, Sample
+from muster_node.hardware.torch_gpu import CudaCompute, Pace
+from muster_node.hardware.vendors import Gpus
 from muster_node.probe import Skip
 
 _GIB = 2.0**30
 
 
-class NvidiaGpus:
+class NvidiaGpus(Gpus):
     """All NVIDIA GPUs of this machine, numbered by slot. ``nvml`` is the pynvml module, or a stand-in in tests."""
 
     def __init__(self, nvml: Any, failure: str = "", limit_s: float = CALL_LIMIT_S) -> None:
@@ -61,7 +63,11 @@ class NvidiaGpus:
         for gpu in self._gpus:
             yield number("gpu_lost", gpu.device.id, "bool", states.lost(self._nvml, gpu))
 
-    def xid_source(self) -> EventSet:
+    def machine(self, files: Files) -> Iterator[Fact]:
+        """NVSwitches and the fabric manager."""
+        return fabric_manager.facts(files)
+
+    def event_source(self) -> EventSet:
         """XIDs of all GPUs from now on."""
         return EventSet(self._nvml, [(gpu.device, gpu.handle) for gpu in self._gpus])
 

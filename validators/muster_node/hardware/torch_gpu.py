@@ -1,4 +1,4 @@
-"""Compute on one NVIDIA GPU through torch.cuda, timed by the device's own events."""
+"""Compute on one GPU through torch.cuda, which AMD's HIP build of PyTorch has too, timed by the device's own events."""
 
 from __future__ import annotations
 
@@ -8,12 +8,31 @@ import threading
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager
-from typing import Any, Callable, NamedTuple
+from typing import Any, Callable, NamedTuple, Protocol
 
-from muster_node.hardware.nvidia.gpu import Gpu
 from muster_node.hardware.pytorch import require_torch
 from muster_node.hardware.seam import Compute, Device, Timing, Transfer
 from muster_node.probe import Skip
+
+
+class Card(Protocol):
+    """A GPU as its vendor's library knows it."""
+
+    @property
+    def uuid(self) -> str:
+        """As PyTorch reports it too, with or without "GPU-" before it."""
+
+    @property
+    def order(self) -> int:
+        """Its place on the bus."""
+
+    @property
+    def twins(self) -> tuple[str, ...]:
+        """GPUs that report the same UUID."""
+
+    @property
+    def pci(self) -> str:
+        """Its PCI address, "" where unknown."""
 
 
 class Pace(NamedTuple):
@@ -43,7 +62,7 @@ class CudaCompute(Compute):
     apart: the work of one must never be taken for that of another.
     """
 
-    def __init__(self, device: Device, gpu: Gpu, pace: Paced, near: Near = frozenset) -> None:
+    def __init__(self, device: Device, gpu: Card, pace: Paced, near: Near = frozenset) -> None:
         self._torch = _torch_with_cuda()
         self.device = device
         self._index = _cuda_index(self._torch, gpu)
@@ -144,7 +163,7 @@ class CudaCompute(Compute):
 
 
 class _PaceSampler:
-    """Reads a GPU's pace in a thread of its own: NVML serialises its calls, and each may take milliseconds."""
+    """Reads a GPU's pace in a thread of its own: libraries serialise their calls, and each may take milliseconds."""
 
     def __init__(self, pace: Paced) -> None:
         self._pace = pace
@@ -205,7 +224,7 @@ def _torch_with_cuda() -> Any:
     return torch
 
 
-def _cuda_index(torch: Any, gpu: Gpu) -> int:
+def _cuda_index(torch: Any, gpu: Card) -> int:
     """torch's number of the GPU: CUDA orders and hides devices in its own way, so the UUID decides; where several GPUs
     claim it, the PCI address.
 
@@ -223,8 +242,8 @@ def _cuda_index(torch: Any, gpu: Gpu) -> int:
         return there[0]
     if alike:
         return alike[0]
-    if not any(uuids) and gpu.nvml_index < len(seen):
-        return gpu.nvml_index
+    if not any(uuids) and gpu.order < len(seen):
+        return gpu.order
     raise Skip(f"PyTorch does not see the GPU {gpu.uuid} (CUDA_VISIBLE_DEVICES may hide it)")
 
 

@@ -13,10 +13,10 @@ from typing import Any
 
 import pytest
 
-from muster_node.hardware.nvidia import compute as nvidia_compute
-from muster_node.hardware.nvidia.compute import CudaCompute, Pace
+from muster_node.hardware import torch_gpu
 from muster_node.hardware.nvidia.gpu import Gpu
 from muster_node.hardware.seam import Device, Transfer
+from muster_node.hardware.torch_gpu import CudaCompute, Pace
 from muster_node.probe import Skip
 from muster_node.workloads import model_operations
 from muster_node.workloads.common import right_operand
@@ -218,7 +218,7 @@ def test_a_pytorch_without_cuda_is_skipped_and_says_so(torch: Any, monkeypatch: 
 
 
 def test_a_block_is_timed_by_the_device_and_paced_while_it_runs(torch: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(nvidia_compute, "_PACE_INTERVAL_S", 0.0)
+    monkeypatch.setattr(torch_gpu, "_PACE_INTERVAL_S", 0.0)
     readings = [Pace(1600.0, 690.0, 60), Pace(1500.0, None, 61), Pace(1400.0, 710.0, None)]
     given, over = iter(readings), (threading.Event(), threading.Event())
 

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import pytest
 
+from muster_node.hardware.events import DISTINCT_MAX, DeviceEvent, folded, last_time, normal_pci
+from muster_node.hardware.host.kernel_events import device_events
 from muster_node.hardware.host.kernel_log import parse_kmsg
-from muster_node.hardware.host.xid_log import DISTINCT_MAX, XidEvent, folded, last_time, normal_pci, parse_xids
 
 LOST = "[ 9107.481251] NVRM: Xid (PCI:0000:1b:00): 79, pid='<unknown>', name=<unknown>, GPU has fallen off the bus."
 FAULT = (
@@ -24,49 +25,49 @@ SWITCH = "[ 77.25] nvidia-nvswitch3: SXid (PCI:0000:c1:00.0): 28006, Non-fatal, 
 @pytest.mark.parametrize(
     ("line", "event"),
     [
-        (LOST, XidEvent("xid", 79, "0000:1b:00", "", "GPU has fallen off the bus.", 9107.481251)),
+        (LOST, DeviceEvent("xid", 79, "0000:1b:00", "", "GPU has fallen off the bus.", 9107.481251)),
         (
             FAULT,
-            XidEvent(
+            DeviceEvent(
                 "xid", 31, "0000:0d:00", "", "pid=36872, name=python3, Ch 00000009, MMU Fault: ENGINE GRAPHICS", 12.5
             ),
         ),
-        (NVLINK, XidEvent("xid", 149, "0018:01:00", "", NVLINK_TEXT, 500.000001)),
-        (PADDED, XidEvent("xid", 149, "0018:01:00", "", NVLINK_TEXT, 500.000001)),
+        (NVLINK, DeviceEvent("xid", 149, "0018:01:00", "", NVLINK_TEXT, 500.000001)),
+        (PADDED, DeviceEvent("xid", 149, "0018:01:00", "", NVLINK_TEXT, 500.000001)),
         (
             NVLINK.replace("149, ", "149, pid=4021, name=nccl-test, "),
-            XidEvent("xid", 149, "0018:01:00", "", f"{NVLINK_TEXT} (pid=4021, name=nccl-test)", 500.000001),
+            DeviceEvent("xid", 149, "0018:01:00", "", f"{NVLINK_TEXT} (pid=4021, name=nccl-test)", 500.000001),
         ),
         (
             SWITCH,
-            XidEvent(
+            DeviceEvent(
                 "sxid", 28006, "0000:c1:00", "nvswitch3", "Non-fatal, Link 46 MC TS crumbstore MCTO (First)", 77.25
             ),
         ),
         (
             "NVRM: Xid (0000:03:00): 14, Channel 00000001",
-            XidEvent("xid", 14, "0000:03:00", "", "Channel 00000001", None),
+            DeviceEvent("xid", 14, "0000:03:00", "", "Channel 00000001", None),
         ),
         (
             "Nov 21 10:00:00 n1 kernel: NVRM: Xid (PCI:0000:03:00): 62, ",
-            XidEvent("xid", 62, "0000:03:00", "", "", None),
+            DeviceEvent("xid", 62, "0000:03:00", "", "", None),
         ),
         (  # journalctl -o short-monotonic
             "[  123.456789] node-1 kernel: NVRM: Xid (PCI:0000:03:00): 79, GPU has fallen off the bus.",
-            XidEvent("xid", 79, "0000:03:00", "", "GPU has fallen off the bus.", 123.456789),
+            DeviceEvent("xid", 79, "0000:03:00", "", "GPU has fallen off the bus.", 123.456789),
         ),
         (
             "[5.5] NVRM: Xid (PCI:0000:01:00 GPU-I:05): 94, pid=7194, name=python3, Contained",
-            XidEvent("xid", 94, "0000:01:00", "", "pid=7194, name=python3, Contained (GPU-I:05)", 5.5),
+            DeviceEvent("xid", 94, "0000:01:00", "", "pid=7194, name=python3, Contained (GPU-I:05)", 5.5),
         ),
         (
             "[5.5] NVRM: Xid (PCI:0000:01:00 GPU-I:05 GPU-CI:01): 31, pid=<unknown>, name=<unknown>, ",
-            XidEvent("xid", 31, "0000:01:00", "", "(GPU-I:05 GPU-CI:01)", 5.5),
+            DeviceEvent("xid", 31, "0000:01:00", "", "(GPU-I:05 GPU-CI:01)", 5.5),
         ),
     ],
 )
-def test_a_message_is_read(line: str, event: XidEvent) -> None:
-    assert parse_xids([line]) == [event]
+def test_a_message_is_read(line: str, event: DeviceEvent) -> None:
+    assert device_events([line]) == [event]
 
 
 @pytest.mark.parametrize(
@@ -85,13 +86,13 @@ def test_a_message_is_read(line: str, event: XidEvent) -> None:
     ],
 )
 def test_other_lines_are_ignored(line: str) -> None:
-    assert parse_xids([line]) == []
+    assert device_events([line]) == []
 
 
 def test_records_of_dev_kmsg_are_read_with_their_time() -> None:
     record = "3,1523,9107481251,-;NVRM: Xid (PCI:0000:1b:00): 79, GPU has fallen off the bus.\n SUBSYSTEM=pci\n"
-    assert parse_xids(parse_kmsg(record)) == [
-        XidEvent("xid", 79, "0000:1b:00", "", "GPU has fallen off the bus.", 9107.481251)
+    assert device_events(parse_kmsg(record)) == [
+        DeviceEvent("xid", 79, "0000:1b:00", "", "GPU has fallen off the bus.", 9107.481251)
     ]
 
 
@@ -106,7 +107,7 @@ def test_last_time_is_that_of_the_newest_line() -> None:
 
 
 def test_a_storm_is_folded_and_its_count_is_kept() -> None:
-    storm = parse_xids(
+    storm = device_events(
         [LOST] * 3 + [f"[{n}.0] NVRM: Xid (PCI:0000:0d:00): 31, MMU fault at {n:#x}" for n in range(500)]
     )
     events = folded(storm)
@@ -116,5 +117,5 @@ def test_a_storm_is_folded_and_its_count_is_kept() -> None:
 
 
 def test_alike_messages_keep_the_time_of_the_first_and_of_the_last() -> None:
-    (one,) = folded(parse_xids([LOST, LOST.replace("9107.4", "9200.4")]))
+    (one,) = folded(device_events([LOST, LOST.replace("9107.4", "9200.4")]))
     assert (one.count, one.at, one.last) == (2, 9107.481251, 9200.481251)
