@@ -128,7 +128,7 @@ def test_a_node_that_refuses_jobs_by_its_fence_is_missing_until_the_fence_is_rai
     job = Job(lease.dag_id, lease.run_id, "intake", "0.0", "final", "", fence=lease.token)
     store.runs.record_job(job)
     fenced = parsed.model_copy(update={"end": "fenced", "fence": lease.token})
-    store.stages.record(lease.key, fenced, fleet.judgement("intake", Verdict.INCONCLUSIVE), raw)
+    fleet.record(lease.key, fenced, fleet.judgement("intake", Verdict.INCONCLUSIVE), raw)
     store.leases.release(lease.key, "over")
     assert [each.mark for each in doctor.fences()] == [Mark.MISSING]
     store.leases.raise_fence("gpu-0001", lease.token + 7, "Ada", "restored from Sunday")

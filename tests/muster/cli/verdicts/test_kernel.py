@@ -36,7 +36,7 @@ def record(*lines: str) -> None:
     key = RunKey(fleet.DAG, "gpu-0001__r")
     store.leases.acquire("gpu-0001", key)
     store.runs.begin(key, "gpu-0001", "short", "for a test")
-    store.stages.record(key, parse_result(raw), fleet.judgement(), raw)
+    fleet.record(key, parse_result(raw), fleet.judgement(), raw)
     store.leases.release(key, "done")
 
 

@@ -29,7 +29,7 @@ def measured(name: str, rate: float, *, simulated: bool = False) -> None:
     ]
     result, raw = fleet.result("performance", node=name, measurements=figures, simulated=simulated)
     judged = dataclasses.replace(fleet.judgement("performance"), observations=())
-    store.stages.record(RunKey(fleet.DAG, lease.run_id), result, judged, raw)
+    fleet.record(RunKey(fleet.DAG, lease.run_id), result, judged, raw)
     store.leases.release(RunKey(fleet.DAG, lease.run_id), "done")
 
 

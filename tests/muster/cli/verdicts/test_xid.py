@@ -45,7 +45,7 @@ def record(boot: str, *events: Measurement, serial: str = "") -> None:
     lease = store.leases.acquire("gpu-0001", RunKey(fleet.DAG, f"gpu-0001__{boot}"))
     store.runs.begin(RunKey(fleet.DAG, lease.run_id), "gpu-0001", "short", "for a test")
     parsed, raw = stored(boot, *events, serial=serial)
-    store.stages.record(RunKey(fleet.DAG, lease.run_id), parsed, fleet.judgement(), raw)
+    fleet.record(RunKey(fleet.DAG, lease.run_id), parsed, fleet.judgement(), raw)
     store.leases.release(RunKey(fleet.DAG, lease.run_id), "done")
 
 
