@@ -83,6 +83,7 @@ class Refusal(enum.StrEnum):
     """No answer of a person is recorded for the question."""
     NOT_PAUSED = "not_paused"
     NOT_PROVISIONAL = "not_provisional"
+    WAIVERS_CHANGED = "waivers_changed"
     BREAKER = "breaker"
     """The circuit breaker holds it: a person decides."""
     BY_EVENT = "by_event"

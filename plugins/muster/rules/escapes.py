@@ -9,6 +9,7 @@ from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 
 from muster.model.failures import Failure
 from muster_criteria.counts import CONFIDENCE, rate_limits
+from muster_reports.digest.facts import Escapes
 
 WITHIN = datetime.timedelta(days=30)
 """A pass longer ago says nothing of a failure. This project's choice: the public records do not say when a defect
@@ -37,22 +38,6 @@ class Escape:
     def age(self) -> datetime.timedelta:
         """How long after the pass the node failed."""
         return self.failure.at - self.passed.at
-
-
-@dataclasses.dataclass(frozen=True)
-class Rate:
-    """Of ``passes`` of a stage at a level, how many the node failed after, by group of faults; for each 1,000 passes,
-    with a 90 % interval.
-    """
-
-    level: str
-    stage: str
-    group: str
-    escapes: int
-    passes: int
-    rate: float
-    low: float
-    high: float
 
 
 def escapes(
@@ -89,7 +74,7 @@ def summed(counts: Iterable[Mapping[tuple[str, str], int]]) -> dict[tuple[str, s
     return dict(total)
 
 
-def rates(found: Sequence[Escape], passes: Mapping[tuple[str, str], int]) -> list[Rate]:
+def rates(found: Sequence[Escape], passes: Mapping[tuple[str, str], int]) -> list[Escapes]:
     """Returns the rate of each level, stage and group that has an escape, the most first.
 
     ``passes``: how often each (level, stage) passed. The interval is the exact one of a Poisson count (Garwood, 1936).
@@ -100,5 +85,5 @@ def rates(found: Sequence[Escape], passes: Mapping[tuple[str, str], int]) -> lis
     for (level, stage, group), count in counts.items():
         per = 1000.0 / passes[level, stage]
         low, high = rate_limits(count, passes[level, stage] / 1000.0, CONFIDENCE)
-        made.append(Rate(level, stage, group, count, passes[level, stage], count * per, low, high))
+        made.append(Escapes(level, stage, group, count, passes[level, stage], count * per, low, high))
     return sorted(made, key=lambda each: (-each.escapes, each.level, each.stage, each.group))

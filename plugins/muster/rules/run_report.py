@@ -13,9 +13,10 @@ from muster.model.nodes import Node
 from muster.model.runs import Job, Run
 from muster.model.stages import in_order
 from muster.model.states import State
+from muster.rules.waivers import Standing
 from muster_criteria.cluster.acceptance.values import Training
 from muster_criteria.cluster.fabric.found import Fabric
-from muster_criteria.context.waivers import Machine, Waiver, concerns
+from muster_criteria.context.waivers import concerns
 from muster_criteria.model import Verdict
 from muster_reports.model import RunReport, StageReport
 
@@ -79,11 +80,11 @@ def report_json(report: RunReport) -> str:
     return json.dumps({"schema": "muster.report/1", **content}, default=_plain, indent=1)
 
 
-def waiver_sentences(given: Iterable[Waiver], machine: Machine) -> tuple[str, ...]:
-    """Returns a sentence for each waiver about a part of this machine."""
+def waiver_sentences(standing: Standing) -> tuple[str, ...]:
+    """Returns a sentence for each valid waiver about a part of this machine."""
     sentences = []
-    for waiver in given:
-        if concerns(waiver, machine):
+    for waiver in standing.waivers:
+        if concerns(waiver, standing.machine):
             labels = ", ".join(f"{key} {value}" for key, value in waiver.labels)
             what = f"{waiver.rule} of {waiver.metric}{f' ({labels})' if labels else ''} on {waiver.device}"
             sentences.append(f"{what} ({waiver.finding}) is waived {waiver}")

@@ -108,7 +108,7 @@ class Repair:
 
 @dataclasses.dataclass(frozen=True)
 class Escapes:
-    """Of ``passes`` of a stage at a level in the year, how many a failure in service followed, by group of faults; for
+    """Of ``passes`` of a stage at a level, how many a failure in service followed, by group of faults. ``rate``: for
     each 1,000 passes, with a 90 % interval.
     """
 

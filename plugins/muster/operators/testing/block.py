@@ -18,6 +18,7 @@ from muster import acting, store
 from muster.admission import entry
 from muster.errors import MusterError
 from muster.integration import closing, logins, runid
+from muster.judging import verdict
 from muster.model.nodes import Node
 from muster.model.runs import RunKey, StageVerdict
 from muster.model.stages import CLUSTER_STAGES, ROUND_STAGES
@@ -185,9 +186,8 @@ def judge(key: RunKey) -> None:
     for name, judged in block.members.items():
         member = collected[name]
         judgement = dataclasses.replace(judged, simulated=judged.simulated or runs[name].simulated)
-        stored = store.stages.record(
-            key, member.result, judgement, member.raw, member.telemetry, member.attempts, node=name
-        ).judgement
+        sent = store.stages.Sent(member.result, member.raw, member.telemetry, member.attempts)
+        stored = verdict.record(key, judgement, sent, node=name).judgement
         headline = f"cluster validation: {stored.reason}"
         # A member that is INCONCLUSIVE only because another one was lost, or for a fault of the controller, was not
         # tested: its own budget stays.
@@ -214,7 +214,7 @@ def _judge_alone(
             findings=found, observations=(), simulated=run.simulated, sku=run.sku,
             sku_version=load_sku(run.sku, settings().sku_folders).revision,
         )  # fmt: skip
-        stored = store.stages.record(key, None, judgement, None, None, 1, node=name).judgement
+        stored = verdict.record(key, judgement, store.stages.Sent(), node=name).judgement
         store.runs.finish(key, stored.verdict, f"cluster validation: {stored.reason}", node=name)
 
 

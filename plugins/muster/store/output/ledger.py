@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import collections
-import dataclasses
 import datetime
 import shlex
 from collections.abc import Collection, Mapping, Sequence
@@ -126,7 +125,7 @@ def _escapes(
     found = escapes.escapes(failed, passes.of_nodes({each.node for each in failed}, since), visible())
     counts = passes.counts(since, simulated=simulated)
     of = escapes.summed(count for node, count in counts.items() if node in chosen)
-    return [facts.Escapes(**dataclasses.asdict(each)) for each in escapes.rates(found, of)]
+    return escapes.rates(found, of)
 
 
 def _pools(until: datetime.datetime, chosen: Collection[str], failed: Sequence[Failure]) -> list[facts.Pool]:

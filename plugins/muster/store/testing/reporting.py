@@ -13,7 +13,7 @@ from muster.rules import run_report as building
 from muster.store.database import access
 from muster.store.database.engine import reading
 from muster.store.database.models import FindingRow, JobRow, MeasurementRow, StageRow
-from muster.store.decisions.waivers import machine_of, valid_waivers
+from muster.store.decisions.waivers import standing
 from muster.store.decisions.withdrawals import breaker_now
 from muster.store.output import charts
 from muster.store.testing.runs import to_job
@@ -44,7 +44,7 @@ def run(
             {stage.stage: _stage(session, stage) for stage in stages},
             {job.stage: to_job(run, job) for job in jobs},
             (run.identity, run.environment),
-            building.waiver_sentences(valid_waivers(session, access.now()), machine_of(session, row)),
+            building.waiver_sentences(standing(session, row)),
             breaker_now(session, simulated=run.simulated),
             run_url=run_url,
             now=access.now(),
