@@ -38,7 +38,8 @@ def send_report(run_key: RunKey, *, node: str = "", fabric: Fabric | None = None
     report = store.reporting.run(
         run_key, run_url=current.run_page(run_key.dag_id, run_key.run_id), node=node, fabric=fabric
     )
-    rendered = mail.render(report, archive.keep(report))
+    drawn = mail.charts_of(report)
+    rendered = mail.render(report, archive.keep(report, drawn), drawn)
     log.info("%s", rendered.subject)
     key = f"{run_key.dag_id}/{run_key.run_id}/{rendered.report_id}"
     keys, notifications = [], []
