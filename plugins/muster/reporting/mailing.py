@@ -42,7 +42,8 @@ def send_report(
         run_key, run_url=current.run_page(run_key.dag_id, run_key.run_id), node=node, fabric=fabric,
         training=training,
     )  # fmt: skip
-    rendered = mail.render(report, archive.keep(report))
+    drawn = mail.charts_of(report)
+    rendered = mail.render(report, archive.keep(report, drawn), drawn)
     log.info("%s", rendered.subject)
     key = f"{run_key.dag_id}/{run_key.run_id}/{rendered.report_id}"
     keys, notifications = [], []

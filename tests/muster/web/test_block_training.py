@@ -32,7 +32,7 @@ def test_the_page_of_a_block_shows_its_training(client: TestClient) -> None:
         of = member(name, slow="gpu1" if name == "n2" else "", throttled=212.0)
         judged = fleet.judgement("cluster_validation", Verdict.WARN, findings=of.findings)
         judged = dataclasses.replace(judged, observations=of.observations)
-        store.stages.record(KEY, None, judged, None, None, 1, node=name)
+        fleet.record(KEY, None, judged, node=name)
         store.runs.finish(KEY, Verdict.WARN, "x", node=name)
     text = page(client, PATH)
     assert "throttled for 212 s" in text

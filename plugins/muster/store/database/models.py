@@ -429,3 +429,6 @@ class QuestionRow(Base):
     reason: Mapped[str] = mapped_column(default="")
     answered_at: Mapped[datetime.datetime | None]
     settled_at: Mapped[datetime.datetime | None]
+
+
+Base.registry.configure()  # rather than at the first query: task processes are forked from one that has imported this

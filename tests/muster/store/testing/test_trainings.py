@@ -30,7 +30,7 @@ def train(run_id: str, *, slow: str = "", scaling: float = 0.97, verdict: Verdic
         of = member(name, slow=slow if name == "n2" else "", scaling=scaling)
         judged = fleet.judgement("cluster_validation", verdict, findings=of.findings)
         judged = dataclasses.replace(judged, observations=of.observations)
-        store.stages.record(key, None, judged, None, None, 1, node=name)
+        fleet.record(key, None, judged, node=name)
         store.runs.finish(key, verdict, f"{name}: {verdict}", node=name)
     store.leases.release(key, "over")
     return key
