@@ -121,6 +121,10 @@ class UnknownFinding(MusterError):
     """No finding of that id is recorded."""
 
 
+class UnknownIncident(MusterError):
+    """No incident of that number is recorded."""
+
+
 class UnknownGolden(MusterError):
     """No golden of that id is current, and no digest of it is recorded."""
 

@@ -16,6 +16,7 @@ from muster.cli import (
     db,
     digest,
     escapes,
+    evidence,
     export,
     golden,
     housekeeping,
@@ -63,6 +64,7 @@ app.command("digest")(digest.digest)
 app.command("spares")(spares.spares)
 app.command("escapes")(escapes.escapes)
 app.add_typer(runs.app, name="runs", help="Show runs.")
+app.add_typer(evidence.app, name="evidence", help="Incidents, and the evidence that was taken of each.")
 app.command("export")(export.export)
 app.command("judge")(judge.judge)
 app.add_typer(

@@ -7,6 +7,7 @@ import logging
 import re
 from collections.abc import Sequence
 
+from muster.reporting import bundles
 from muster.settings import settings
 from muster_node.agent.jobdir import atomic_write
 from muster_reports.charts import Chart
@@ -38,14 +39,15 @@ def keep(report: RunReport, drawn: Sequence[Chart] | None = None) -> str:
 
 
 def expire(now: datetime.datetime | None = None) -> int:
-    """Delete the reports that are older than MUSTER_RETENTION_ARCHIVE_DAYS; returns how many."""
+    """Delete reports and bundles of evidence older than MUSTER_RETENTION_ARCHIVE_DAYS; returns how many."""
     days, folder = settings().retention_archive_days, settings().archive_folder
     if not days:
         return 0
     moment = now or datetime.datetime.now(datetime.UTC)
     last = (moment - datetime.timedelta(days=days)).timestamp()
     deleted = 0
-    for path in folder.glob(f"*/*{SUFFIX}*"):  # with the drafts of a writer that was killed
+    # With the drafts of a writer that was killed.
+    for path in (*folder.glob(f"*/*{SUFFIX}*"), *folder.glob(f"*/*{bundles.SUFFIX}*")):
         try:
             if path.lstat().st_mtime < last:
                 path.unlink()

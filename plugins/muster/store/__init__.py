@@ -26,6 +26,7 @@ from muster.store.fleet import measured as measured
 from muster.store.fleet import passes as passes
 from muster.store.fleet import past_faults as past_faults
 from muster.store.fleet import peers as peers
+from muster.store.fleet import repairs as repairs
 from muster.store.fleet import revisions as revisions
 from muster.store.fleet import risk_models as risk_models
 from muster.store.fleet import running as running

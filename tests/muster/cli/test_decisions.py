@@ -193,7 +193,7 @@ READS_ONLY = {
     "mail list",
     "certificate show", "certificate list", "certificate verify", "certificate key", "golden list", "sku list",
     "sku show", "sku lint", "xid show", "xid compare", "kernel show", "kernel compare",
-    "spares", "escapes",
+    "spares", "escapes", "evidence list", "evidence show",
 }  # fmt: skip
 
 

@@ -17,6 +17,7 @@ from muster.store.database import digests as digests  # their tables belong to t
 from muster.store.database import fabric as fabric
 from muster.store.database import health as health
 from muster.store.database import outgoing as outgoing
+from muster.store.database import repairs as repairs
 from muster.store.database import risks as risks
 from muster.store.database.base import Base as Base  # imported from here, its metadata holds all tables
 from muster.store.database.base import BigId
