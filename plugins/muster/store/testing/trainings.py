@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import collections
 import dataclasses
+import datetime
 import statistics
 from collections.abc import Mapping
 from typing import Any
@@ -18,9 +19,10 @@ from muster.store.database import access
 from muster.store.database.engine import reading
 from muster.store.database.models import FindingRow, MeasurementRow, NodeRow, RunRow, StageRow
 from muster.store.fleet import failures
-from muster_criteria.cluster.acceptance.table import training_of
+from muster_criteria.cluster.acceptance.lines import Figures
+from muster_criteria.cluster.acceptance.table import inputs_of, training_of
 from muster_criteria.cluster.acceptance.values import Beside, Member, Training
-from muster_criteria.cluster.goodput import Input
+from muster_criteria.cluster.goodput import Input, Inputs
 from muster_criteria.cluster.model import STAGE, TRAINING
 from muster_criteria.model import Observation, Verdict
 
@@ -69,7 +71,7 @@ def beside(key: RunKey, gpus_a_node: int) -> dict[str, Any]:
             .where(RunRow.dag_id == key.dag_id, RunRow.run_id == key.run_id, StageRow.current)
             .where(StageRow.stage == STAGE, MeasurementRow.metric == "training_recipe").limit(1)
         )  # fmt: skip
-        earlier = _earlier(session, run, recipe or "")
+        earlier = _earlier(session, run.sku, run.simulated, run.started_at, recipe or "")
         nodes = session.execute(
             select(NodeRow.name, NodeRow.machine_since)
             .where(NodeRow.sku == run.sku, NodeRow.simulated == run.simulated)
@@ -132,16 +134,28 @@ def _members(session: Session, key: RunKey) -> list[Member]:
     ]
 
 
-def _earlier(session: Session, run: RunRow, recipe: str) -> dict[str, tuple[float, int]]:
-    """By figure, the median of earlier sound blocks of this SKU with this recipe, and how many they are."""
+def inputs(sku: str, rates: spares.Rates, until: datetime.datetime, *, simulated: bool) -> Inputs:
+    """What the forecast of a job on nodes of this SKU is made from: saves and restarts of its latest sound blocks."""
+    with reading() as session:
+        earlier = _earlier(session, sku, simulated, until)
+    known = _read({"rate": dataclasses.asdict(rate_of(rates, simulated=simulated)), "gpus_a_node": 8,
+                   "earlier": earlier})  # fmt: skip
+    return inputs_of(Figures([]), known)
+
+
+def _earlier(
+    session: Session, sku: str, simulated: bool, before: datetime.datetime, recipe: str = ""
+) -> dict[str, tuple[float, int]]:
+    """By figure, the median of sound blocks of this SKU before, with this recipe if any, and how many they are."""
     latest = func.max(RunRow.started_at)
+    alike = [MeasurementRow.text == recipe] if recipe else []
     blocks = session.execute(
         select(RunRow.dag_id, RunRow.run_id)
         .join(StageRow, StageRow.run == RunRow.id)
         .join(MeasurementRow, MeasurementRow.stage == StageRow.id)
-        .where(RunRow.sku == run.sku, RunRow.simulated == run.simulated, RunRow.started_at < run.started_at)
+        .where(RunRow.sku == sku, RunRow.simulated == simulated, RunRow.started_at < before)
         .where(StageRow.stage == STAGE, StageRow.current, StageRow.verdict.in_(_SOUND))
-        .where(MeasurementRow.metric == "training_recipe", MeasurementRow.text == recipe)
+        .where(MeasurementRow.metric == "training_recipe", *alike)
         .group_by(RunRow.dag_id, RunRow.run_id).order_by(latest.desc()).limit(BLOCKS)
     ).all()  # fmt: skip
     values: dict[str, list[float]] = collections.defaultdict(list)

@@ -83,6 +83,19 @@ def test_the_rate_of_failures_is_that_of_the_spares() -> None:
     assert rate["low"] < rate["value"] < rate["high"]
 
 
+def test_the_digest_forecasts_jobs_from_what_blocks_measured() -> None:
+    train("b1")
+    for name in NAMES:
+        store.nodes.move(name, State.PRODUCTION, "ada", "x")
+    end = datetime.datetime.now(datetime.UTC) + datetime.timedelta(seconds=5)
+    (jobs,) = store.ledger.fleet(end - datetime.timedelta(days=1), end).jobs
+    assert (jobs.sku, jobs.service) == ("cpu-generic", 2)
+    assert (jobs.inputs.save.value, jobs.inputs.restart.value) == (11.2, 48.0)
+    assert jobs.inputs.save.measured
+    assert not jobs.inputs.rate.measured, "nothing has failed"
+    assert jobs.inputs.tokens_per_s == pytest.approx(37_000.0 / 4)
+
+
 def test_a_run_that_is_not_recorded_has_no_training() -> None:
     key = RunKey("cluster_qualification", "none")
     assert store.trainings.training(key) is None

@@ -56,7 +56,7 @@ def inputs_of(figures: Figures, beside: Beside) -> Inputs:
     if restart is not None:
         restarted = Input(restart, True, f"from a rank's death to the next step in this block{host}")
     together, devices = figures.together(), figures.devices()
-    each = together / devices if together and devices else None
+    each = together / devices if together and devices else beside.earlier.get("tokens_per_s", (None, 0))[0]
     return Inputs(saved, restarted, beside.rate, beside.gpus_a_node, each)
 
 
