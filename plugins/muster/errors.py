@@ -50,6 +50,10 @@ class NodeLeased(MusterError):
     """Another run holds the node."""
 
 
+class PlaceLoaded(MusterError):
+    """Another block sends over the same uplinks."""
+
+
 class NodePaused(MusterError):
     """A person paused the node's tests until a day: no run may lease it to test it."""
 

@@ -86,12 +86,13 @@ def _claim(key: RunKey, params: Mapping[str, Any], try_number: int, login: str) 
         log.warning("before the block trains: %s", sentence)
     with claims.leased(names, key):
         claims.refuse_in_use(names, force)
+        store.places.load(key, rounds.places_loaded(fabric))
         for name in names:
             store.runs.begin(key, name, level, reason, force, started_by=login, required_stages=CLUSTER_STAGES)
         for name in names:
             store.runs.begin_stage(key, STAGE, node=name)
-        if store.rounds.planned(key) and (between := store.leases.taken_between(key)):
-            log.info("the rounds are made again: another run has held %s since", ", ".join(between))
+        if why := rounds.outdated(key):
+            log.info("the rounds are made again: %s", why)
             store.rounds.forget(key)
     # Each try has its own port and secret, so that processes left over from an earlier try cannot join.
     drawn = int.from_bytes(hashlib.sha256(f"{key.dag_id}/{key.run_id}/{try_number}".encode()).digest()[:8], "big")
@@ -310,18 +311,23 @@ def _judged(key: RunKey) -> dict[str, StageVerdict]:
 
 
 def conclude(key: RunKey) -> str:
-    """Returns a summary of the block. Raises AirflowFailException if a member is FAIL or INCONCLUSIVE."""
+    """Returns a summary of the block. Raises AirflowFailException if a member is FAIL, INCONCLUSIVE or SKIPPED.
+
+    Every member is counted, with a verdict of its own or without one: a block of which one was left out is no pass.
+    """
     judged = _judged(key)
-    if not judged:
+    ended = [run for name in rounds.members_of(key) if (run := store.runs.get(key, node=name)).ended_at is not None]
+    if not ended:
         raise AirflowFailException("the block was not judged")
+    became = {run.node: (run.verdict, judged[run.node].reason if run.node in judged else run.headline) for run in ended}
     failures = {
-        verdict: [f"{name} ({each.reason})" for name, each in judged.items() if each.verdict is verdict]
-        for verdict in (Verdict.FAIL, Verdict.INCONCLUSIVE)
+        verdict: [f"{name} ({reason})" for name, (found, reason) in became.items() if found is verdict]
+        for verdict in (Verdict.FAIL, Verdict.INCONCLUSIVE, Verdict.SKIPPED)
     }
     if any(failures.values()):
         parts = [f"{verdict}: {'; '.join(names)}" for verdict, names in failures.items() if names]
         raise AirflowFailException(". ".join(parts))
-    return f"all {len(judged)} members completed it"
+    return f"all {len(became)} members completed it"
 
 
 def report(key: RunKey) -> dict[str, str]:
