@@ -50,6 +50,10 @@ class NodeLeased(MusterError):
     """Another run holds the node."""
 
 
+class PlaceLoaded(MusterError):
+    """Another block sends over the same uplinks."""
+
+
 class NodePaused(MusterError):
     """A person paused the node's tests until a day: no run may lease it to test it."""
 
@@ -83,6 +87,7 @@ class Refusal(enum.StrEnum):
     """No answer of a person is recorded for the question."""
     NOT_PAUSED = "not_paused"
     NOT_PROVISIONAL = "not_provisional"
+    WAIVERS_CHANGED = "waivers_changed"
     BREAKER = "breaker"
     """The circuit breaker holds it: a person decides."""
     BY_EVENT = "by_event"
@@ -118,6 +123,10 @@ class UnknownRevision(MusterError):
 
 class UnknownFinding(MusterError):
     """No finding of that id is recorded."""
+
+
+class UnknownIncident(MusterError):
+    """No incident of that number is recorded."""
 
 
 class UnknownGolden(MusterError):

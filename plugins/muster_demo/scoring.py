@@ -18,35 +18,13 @@ QUALIFIED = "qualified"
 SERVES = "production"
 REMOVED = "quarantine"
 SIMULATED = "simulated"
+NODE = "node"
+"""The device of a finding about a whole node, such as the number of its GPUs."""
 OURS = "muster: "
 """Begins the Reason of every node that Muster drained."""
 
 HEADLINE_LEAST = 40
 """Characters of a failed node's headline that its Reason holds at least."""
-
-
-@dataclasses.dataclass(frozen=True)
-class Evidence:
-    """What counts as having found a kind of fault: a critical finding on the GPU with one of these metrics or rules."""
-
-    metrics: frozenset[str]
-    rules: frozenset[str] = frozenset()
-    node_metrics: frozenset[str] = frozenset()
-    """Metrics of the whole node that this fault rightly breaks as well."""
-
-    def names(self, finding: Finding) -> bool:
-        """Whether a finding is of this kind, wherever it is."""
-        return finding.metric in self.metrics or finding.rule in self.rules
-
-
-EVIDENCE: Mapping[str, Evidence] = {
-    "missing_gpu": Evidence(
-        metrics=frozenset(), rules=frozenset({"expected_devices"}), node_metrics=frozenset({"gpu_count"})
-    ),
-    "sdc": Evidence(metrics=frozenset({"gemm_mismatches", "memory_mismatches"})),
-    "throttle": Evidence(metrics=frozenset({"throttle_time", "clock_drop"})),
-    "slow_gemm": Evidence(metrics=frozenset({"gemm_rate", "gemm_rate_per_clock", "burn_rate_per_clock"})),
-}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -190,22 +168,17 @@ def score(
 
 
 def _check_fault(report: RunReport, fault: Planted) -> Check:
-    """The node failed, by the right kind of finding on the right GPU, and no other GPU was named."""
+    """The node failed, for its GPU with the fault and for no other; how the judge names the fault is its own tests'."""
     expected = f"{report.node} must fail for {fault.kind} on {fault.device}"
-    evidence = EVIDENCE[fault.kind]
     findings = critical_findings(report)
     if report.verdict is not Verdict.FAIL or report.state_after != REMOVED:
         return Check("fault", False, f"{expected}, but its verdict is {report.verdict}, its state {report.state_after}")
-    if not any(finding.device == fault.device and evidence.names(finding) for finding in findings):
+    if not any(finding.device == fault.device for finding in findings):
         return Check("fault", False, f"{expected}, but was failed for {_list(findings)}")
-    others = [finding for finding in findings if not _belongs(finding, fault, evidence)]
+    others = [finding for finding in findings if finding.device not in (fault.device, NODE)]
     if others:
         return Check("fault", False, f"{expected} and nothing else, but was also failed for {_list(others)}")
     return Check("fault", True, expected)
-
-
-def _belongs(finding: Finding, fault: Planted, evidence: Evidence) -> bool:
-    return finding.device == fault.device or (finding.device == "node" and finding.metric in evidence.node_metrics)
 
 
 def _check_healthy(report: RunReport) -> Check:

@@ -97,13 +97,13 @@ def _reap_until(child: int) -> int:
             return os.waitstatus_to_exitcode(status) if not os.WIFSIGNALED(status) else 128 + os.WTERMSIG(status)
 
 
-def marked(directory: str) -> list[psutil.Process]:
-    """This user's processes that carry the mark of a demo in ``directory``, without this one and its parents."""
+def marked(value: str, mark: str = MARK) -> list[psutil.Process]:
+    """This user's processes with that value of the variable ``mark``, without this one and its parents."""
     mine = {os.getpid(), *(parent.pid for parent in psutil.Process().parents())}
     found = []
     for process in psutil.process_iter():
         try:
-            if process.pid not in mine and process.environ().get(MARK) == directory:
+            if process.pid not in mine and process.environ().get(mark) == value:
                 found.append(process)
         except psutil.Error:
             continue

@@ -49,14 +49,15 @@ class Rendered:
     headers: tuple[tuple[str, str], ...]
 
 
-def render(report: RunReport, archived: str = "") -> Rendered:
+def render(report: RunReport, archived: str = "", drawn: Sequence[charts.Chart] | None = None) -> Rendered:
     """The mail of a finished run: its HTML is below HTML_BYTES_MAX, lists cut to fit, nothing loaded from outside.
 
-    ``archived``: where the full report lies as a file; empty: nowhere.
+    ``archived``: where the full report lies as a file; empty: nowhere. ``drawn``: of ``charts_of``, if they are drawn
+    already.
     """
     thread_id = _digest(report.dag_id, report.run_id)
     report_id = report_id_of(report)
-    drawn = charts_of(report)
+    drawn = charts_of(report) if drawn is None else drawn
     pictures = sum(_encoded(len(chart.png)) for chart in drawn)
     attachments, where = _attach(report.result_json, report.run_id, ENCODED_BYTES_MAX - pictures)
     if archived:

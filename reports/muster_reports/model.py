@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import datetime
 
+from muster_criteria.cluster.acceptance.values import Training
 from muster_criteria.cluster.fabric.found import Fabric
 from muster_criteria.model import Judgement, Verdict
 
@@ -72,5 +73,7 @@ class RunReport:
     why_held: str = ""
     fabric: Fabric | None = None
     """What the rounds of pairs of its block found; None without any."""
+    training: Training | None = None
+    """What the training of its block reached; None without any."""
     breaker: str = ""
     """The circuit breaker's state when the report was made, with one sentence; may be empty."""

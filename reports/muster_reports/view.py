@@ -14,6 +14,7 @@ from muster_criteria.cluster.fabric.found import Fabric
 from muster_criteria.devices import natural
 from muster_criteria.model import COMMON_CAUSE, Finding, Judgement, Observation, Severity, Verdict
 from muster_criteria.words import duration, figure, listed
+from muster_reports import training_view
 from muster_reports.advice import ADVICE, PART, least_sure, next_steps, serials_of
 from muster_reports.firstscreen import Caution, cautions, covered, judged_by
 from muster_reports.limits import NAME_MAX, Limits, cut
@@ -152,6 +153,7 @@ class View:
     environment: tuple[tuple[str, str], ...]
     more_environment: int
     fabric: FabricView | None
+    training: training_view.TrainingView | None
     run_id: str
     dag_id: str
     run_url: str | None
@@ -199,6 +201,7 @@ def build(report: RunReport, limits: Limits) -> View:
         environment=environment,
         more_environment=more_environment,
         fabric=_fabric_view(report.fabric, limits) if report.fabric else None,
+        training=training_view.of(report.training, limits) if report.training else None,
         run_id=report.run_id,
         dag_id=report.dag_id,
         run_url=_web_address(report.run_url),

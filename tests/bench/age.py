@@ -98,7 +98,7 @@ def first_run(stages: dict[str, tuple[StageResult, bytes, Judgement, bytes | Non
     lease = fleet.begin(NODE, "run-0", level=LEVEL)
     for stage, (result, raw, judgement, telemetry) in stages.items():
         store.runs.begin_stage(lease.key, stage)
-        store.stages.record(lease.key, result, judgement, raw, telemetry)
+        fleet.record(lease.key, result, judgement, raw, telemetry)
     store.runs.finish(lease.key, Verdict.PASS, "as the SKU demands")
     store.leases.release(lease.key, "over")
     store.nodes.move(NODE, State.PRODUCTION, "Petra", "the bench begins here")
@@ -202,7 +202,7 @@ def at_age(stages: dict[str, tuple[StageResult, bytes, Judgement, bytes | None]]
     result, raw, judgement, _ = stages[stage]
 
     def record(place: int) -> None:
-        store.stages.record(lease.key, result, judgement, raw + b" " * place)
+        fleet.record(lease.key, result, judgement, raw + b" " * place)
 
     gate, gate_mb = measured(lambda _: store.admission.decision(NODE), REPEATS)
     shown, page_mb = measured(lambda _: page(), PAGES)

@@ -59,7 +59,7 @@ def storing() -> float:
     def record() -> None:
         figures = [Measurement("p", f"m{index}", f"gpu{index % 8}", "count", next(fresh)) for index in range(STORED)]
         parsed, raw = fleet.result(measurements=figures)
-        store.stages.record(lease.key, parsed, fleet.judgement(), raw)
+        fleet.record(lease.key, parsed, fleet.judgement(), raw)
 
     with tempfile.TemporaryDirectory() as folder, pytest.MonkeyPatch.context() as patch:
         patch.setenv("MUSTER_DATABASE_URL", f"sqlite:///{Path(folder) / 'muster.db'}")

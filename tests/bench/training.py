@@ -17,7 +17,7 @@ import tempfile
 from pathlib import Path
 from typing import Any
 
-from muster_criteria.cluster.goodput import PUBLISHED_RATES, forecast
+from muster_criteria.cluster.goodput import PUBLISHED_RATES, Input, Inputs, forecast
 from muster_node.workloads import llama
 from tests.muster_node.cluster import blocks
 
@@ -55,8 +55,9 @@ def main() -> int:
         print(f"{name:24} {value}")
     if first["restart_s"] is not None and first["checkpoint_save_s"]:
         print("\nforecast from these seconds and Meta's RSC-1 rate of failures (no measurement of a GPU job)")
-        rate = next(iter(PUBLISHED_RATES.values()))
-        for each in forecast(first["checkpoint_save_s"], first["restart_s"], rate):
+        source, rate = next(iter(PUBLISHED_RATES.items()))
+        save, restart = (Input(first[name], True, "this bench") for name in ("checkpoint_save_s", "restart_s"))
+        for each in forecast(Inputs(save, restart, Input(rate, False, source))):
             interval, hours = each.interval_s / 60, each.mttf_s / 3600
             print(f"{each.gpus:6} GPUs  MTTF {hours:8.1f} h  save every {interval:6.1f} min  ETTR {each.ettr:.4f}")
     print(json.dumps(figures))

@@ -106,7 +106,7 @@ def fails_among_peers(name: str) -> None:
     found = dataclasses.replace(fleet.judged(seen, floor=600.0), verdict=Verdict.FAIL, findings=(fleet.FINDING,))
     store.runs.begin_stage(lease.key, "intake", node=name)
     warm = fleet.telemetry(100, [f"gpu{gpu}" for gpu in range(len(rates))])
-    store.stages.record(lease.key, sent, found, raw, warm, node=name)
+    fleet.record(lease.key, sent, found, raw, warm, node=name)
     store.runs.finish(lease.key, Verdict.FAIL, "gpu3 is slow.")
     store.leases.release(lease.key, "over")
 

@@ -200,7 +200,7 @@ def _tested(verdict: Verdict, turn: str) -> None:
     revalidation.claim(RunKey(DAG_ID, turn), {"node": NODE, "level": "demo", "reason": "x"})
     store.runs.begin_stage(RunKey(DAG_ID, turn), "intake")
     result, raw = records_fleet.result("intake")
-    store.stages.record(RunKey(DAG_ID, turn), result, records_fleet.judgement("intake", verdict), raw)
+    records_fleet.record(RunKey(DAG_ID, turn), result, records_fleet.judgement("intake", verdict), raw)
     store.runs.finish(RunKey(DAG_ID, turn), Verdict.INCONCLUSIVE, "its switch was away")
     store.leases.release(RunKey(DAG_ID, turn), "over")
 

@@ -11,6 +11,8 @@ import json
 from collections.abc import Iterable, Mapping, Sequence
 
 from muster import store
+from muster.judging import verdict as verdicts
+from muster.judging.verdict import Recorded
 from muster.model.nodes import Lease, NewNode
 from muster.model.runs import RunKey
 from muster.model.stages import STAGES
@@ -148,7 +150,22 @@ def do_stage(
     parsed, raw = result(stage, node=lease.node, environment=environment, serials=serials)
     store.runs.begin_stage(lease.key, stage, node=lease.node)
     judged = judgement(stage, verdict, **fields)
-    store.stages.record(lease.key, parsed, judged, raw, node=lease.node)
+    record(lease.key, parsed, judged, raw, node=lease.node)
+
+
+def record(
+    key: RunKey,
+    result: StageResult | None,
+    judged: Judgement,
+    raw: bytes | None = None,
+    telemetry: bytes | None = None,
+    attempts: int = 1,
+    *,
+    node: str = "",
+    chassis: bytes | None = None,
+) -> Recorded:
+    """Store what an attempt brought, and its verdict as the waivers leave it."""
+    return verdicts.record(key, judged, store.stages.Sent(result, raw, telemetry, attempts, chassis), node=node)
 
 
 def qualify(

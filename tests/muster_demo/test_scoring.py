@@ -72,7 +72,7 @@ def approval(node: str, person: str, reason: str) -> Approval:
 
 
 class Fleet:
-    """A demo that went right, to be spoilt one thing at a time."""
+    """A demo that went right, to be broken in one way at a time."""
 
     def __init__(self, seed: int = 7) -> None:
         self.planted = draw_faults(seed)
@@ -103,7 +103,7 @@ class Fleet:
         self.reports[changed.node] = changed
 
     def change(self, node: str, **fields: object) -> None:
-        """Spoil how a node came into service, or what became of it there; its mails stay one a run."""
+        """Break how a node came into service, or what became of it there; its mails stay one a run."""
         old = self.services[node]
         new = self.services[node] = dataclasses.replace(old, **fields)
         more = len(new.reports) - len(old.reports)
@@ -154,15 +154,6 @@ def test_a_fault_found_on_the_wrong_gpu_turns_it_red(kind: str) -> None:
     metric, rule = TELLING[kind]
     right = next(fault.gpu for fault in fleet.planted if fault.kind == kind)
     fleet.put(with_findings(found, finding(metric, f"gpu{(right + 1) % GPUS_PER_NODE}", rule)))
-    assert not fleet.score().ok
-
-
-@pytest.mark.parametrize("kind", FAULT_KINDS)
-def test_the_wrong_reason_turns_it_red(kind: str) -> None:
-    fleet = Fleet()
-    found = fleet.of_kind(kind)
-    device = next(fault.device for fault in fleet.planted if fault.kind == kind)
-    fleet.put(with_findings(found, finding("memory_bandwidth", device)))
     assert not fleet.score().ok
 
 

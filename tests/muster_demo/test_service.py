@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 
 from muster import store
 from muster.errors import AirflowRefused
+from muster.judging.verdict import record
 from muster.model.names import is_person
 from muster.model.nodes import NewNode
 from muster.model.runs import Job, RunKey
@@ -196,7 +197,7 @@ def validate(verdict: Verdict) -> Run:
     store.runs.begin(run, NODE, "demo", "demo", required_stages=CLUSTER_STAGES)
     store.runs.begin_stage(run, stage)
     messages = Judgement(stage, "demo", verdict, "by decree", Coverage(1, 1, 1), (), (), True, "h100-sxm-8", "1")
-    store.stages.record(run, None, messages)
+    record(run, messages, store.stages.Sent())
     store.runs.finish(run, verdict, "by decree")
     return Run(NODE, True, run.dag_id, run.run_id)
 
@@ -241,7 +242,7 @@ def test_coming_back_from_a_revalidation_is_not_entering_anew(fleet: None) -> No
     assert cells(Run(NODE, True, run.dag_id, run.run_id), False)["revalidation"] == "burn-in"
     assert service.computes(Run(NODE, True, run.dag_id, run.run_id))
     messages = Judgement("intake", "demo", Verdict.PASS, "", Coverage(1, 1, 1), (), (), True, "h100-sxm-8", "1")
-    store.stages.record(run, None, messages)
+    record(run, messages, store.stages.Sent())
     store.runs.finish(run, Verdict.PASS, "well")
     served = service_of(NODE)
     assert served.revalidated

@@ -8,8 +8,9 @@ import re
 
 import pytest
 
+from muster_criteria.cluster.goodput import ASSUMED_SAVE, Input, Inputs
 from muster_reports.digest import render
-from muster_reports.digest.facts import OUT, SERVING, Facts, Fault, Move, Node, Pool, Repair, Run
+from muster_reports.digest.facts import OUT, SERVING, Facts, Fault, Jobs, Move, Node, Pool, Repair, Run
 
 SINCE = datetime.datetime(2026, 6, 1, tzinfo=datetime.UTC)
 UNTIL = SINCE + datetime.timedelta(days=7)
@@ -186,6 +187,16 @@ def test_spares_are_shown_by_sku() -> None:
     pools = [Pool("h100", 256, 20, 140, 5.5, 7.0, 25, 200), Pool("b200", 8, 0, 0, 5.5, 7.0, 3, 0)]
     assert "h100 | 256 | 140 | 5.5 days | 25 | 20 | 200 nodes" in section(facts(node("a"), pools=pools), "Spares")
     assert not section(facts(node("a")), "Spares")
+
+
+def test_jobs_are_forecast_up_to_all_nodes_in_service_and_inputs_are_named() -> None:
+    inputs = Inputs(ASSUMED_SAVE, Input(48.0, True, "3 earlier blocks"), Input(4.3e-3, True, "9 failures", 2e-3, 8e-3))
+    text = section(facts(node("a"), jobs=[Jobs("h100", 100, inputs)]), "Jobs")
+    for gpus in ("8", "16,384", "800"):
+        assert f"h100 | {gpus} | " in text
+    assert "not measured: assumed" in text
+    assert "measured: 9 failures" in text
+    assert not section(facts(node("a")), "Jobs")
 
 
 def test_reliability_is_shown_by_sku_where_there_are_several() -> None:

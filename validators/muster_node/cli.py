@@ -1,4 +1,4 @@
-"""The node side's command line: ``run``, ``probes``, ``check``, ``info``, ``sweep``."""
+"""The node side's command line: ``run``, ``probes``, ``check``, ``info``, ``sweep``, ``evidence``."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from collections.abc import Sequence
 from typing import Any, Callable, NoReturn
 
 import muster_node
-from muster_node import check, contract, sweep
+from muster_node import check, contract, evidence, sweep
 from muster_node.agent import child, facts, fence, jobdir, registry
 from muster_node.agent import job as agent
 from muster_node.bounded import bounded
@@ -51,6 +51,8 @@ def _command(
         return _check(registry.discover(packages), open_hardware, args.json)
     if args.command == "sweep":
         return sweep.main(open_hardware, args.boot, args.since)
+    if args.command == "evidence":
+        return evidence.main(args.words, args.limit, args.max, root=args.root, file=args.file)
     return _info(open_hardware, args.node, args.json)
 
 
@@ -73,6 +75,12 @@ def _parser() -> argparse.ArgumentParser:
     read = commands.add_parser("sweep", help="what the machine shows without load, as JSON: for the health sweep")
     read.add_argument("--boot", default="", help="the boot in which the last sweep ended")
     read.add_argument("--since", type=float, default=0.0, help="seconds since that boot of the last line that it read")
+    piece = commands.add_parser("evidence", help="the output of one command, or one file, as evidence of an incident")
+    piece.add_argument("--limit", type=float, required=True, help="seconds that it may take")
+    piece.add_argument("--max", type=int, required=True, help="bytes that are kept")
+    piece.add_argument("--root", action="store_true", help="through sudo, where sudoers allows this very command")
+    piece.add_argument("--file", action="store_true", help="the one word names a file")
+    piece.add_argument("words", nargs="+", help="the command with its arguments")
     return parser
 
 

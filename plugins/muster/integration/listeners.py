@@ -27,6 +27,7 @@ TASK_MODULES = (
     "muster.operators.testing.member",
     "muster.operators.testing.block",
     "muster.reporting.sending",
+    "muster.integration.warm",
 )
 
 

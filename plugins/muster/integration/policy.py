@@ -31,6 +31,7 @@ PRELOAD = (
     "great_expectations",
     "pandas",
     "pyarrow.pandas_compat",
+    "matplotlib.figure",
     "matplotlib.backends.backend_agg",
     "paramiko",
     "asyncssh",

@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import datetime
 import logging
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from muster import store
@@ -16,7 +16,6 @@ from muster.judging.references import compares, with_history
 from muster.model.nodes import Node
 from muster.model.runs import Run
 from muster_criteria.chassis import Chassis, joined
-from muster_criteria.model import Verdict
 
 if TYPE_CHECKING:
     from muster_criteria.fleet.peers.snapshot import Snapshot
@@ -69,35 +68,6 @@ def stored_case(
     return _case(
         run, node, sku, recorded.stage, collected, lambda _: snapshot, before=before, goldens=version != NO_PEERS
     )
-
-
-def judgement_of(case: Case, node: str, *, before: datetime.datetime | None = None) -> Judgement:
-    """The judgement of a case, beside what was found on other nodes shortly ``before`` (default: now)."""
-    from muster_criteria.stage.judge import judge
-
-    judgement = judge(case)
-    if case.result is None:
-        return judgement
-    return with_common_causes(judgement, node, case.result.environment, before=before)
-
-
-def with_common_causes(
-    judgement: Judgement,
-    node: str,
-    environment: Mapping[str, str | None],
-    *,
-    before: datetime.datetime | None = None,
-) -> Judgement:
-    """The judgement with a finding for each cause that other nodes of the same rack or image share.
-
-    Only what was found on them within the window ``before`` (default: now) counts. Raises UnknownNode.
-    """
-    from muster_criteria.context.alike import beside_others, groups_of, symptom
-
-    if judgement.verdict is not Verdict.FAIL or not any(symptom(each) for each in judgement.findings):
-        return judgement
-    groups = groups_of(store.nodes.get(node).rack, environment)
-    return beside_others(judgement, node, groups, store.common_causes.neighbours(node, judgement.stage, before))
 
 
 def _case(

@@ -13,10 +13,11 @@ from pathlib import Path
 
 from muster import store
 from muster.errors import MusterError, UnknownRevision
-from muster.judging.case import Collected, judgement_of, stored_case
+from muster.judging import verdict
+from muster.judging.case import Collected, stored_case
 from muster.model.runs import Run
 from muster.model.stages import STAGES
-from muster.rules import waivers
+from muster.rules.waivers import Standing
 from muster.settings import settings
 from muster_criteria.chassis import Chassis
 from muster_criteria.measured import StageResult, parse_result
@@ -32,13 +33,14 @@ EVIDENCE = "evidence"
 class Reevaluated:
     """One stage judged again. ``outcome``: None if not possible, for the reason ``why_not``.
 
-    ``result``: the measurements used.
+    ``result``: the measurements used; ``standing``: the waivers applied.
     """
 
     recorded: Judgement
     outcome: Judgement | None
     why_not: str = ""
     result: StageResult | None = None
+    standing: Standing | None = None
 
     @property
     def differences(self) -> tuple[str, ...]:
@@ -84,10 +86,9 @@ def judged_again(
         evidence=tuple(_evidence(finding) for finding in recorded.findings if finding.metric == EVIDENCE),
     )
     case = stored_case(run, find(recorded.sku_version), recorded, collected, kept.recorded_at, as_of)
-    outcome = judgement_of(case, run.node, before=kept.recorded_at)
-    moment = waived_at or kept.recorded_at
-    outcome = waivers.apply(outcome, *store.waivers.valid_at(run.node, moment), moment)
-    return Reevaluated(recorded, outcome, result=case.result)
+    standing = store.waivers.standing_at(run.node, waived_at or kept.recorded_at, case.result)
+    outcome = verdict.decide(case, run.node, lambda: standing, before=kept.recorded_at)
+    return Reevaluated(recorded, outcome, result=case.result, standing=standing)
 
 
 def differences(recorded: Judgement, outcome: Judgement) -> Iterator[str]:

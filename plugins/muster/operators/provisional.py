@@ -17,8 +17,7 @@ from muster.errors import IllegalMove, MusterError, NodeLeased
 from muster.judging.reevaluate import reevaluate
 from muster.model.runs import Run, RunKey, StageVerdict
 from muster.reporting import mailing
-from muster_criteria.measured import StageResult
-from muster_criteria.model import Judgement, Verdict
+from muster_criteria.model import Verdict
 
 log = logging.getLogger(__name__)
 
@@ -55,11 +54,11 @@ def _reevaluate_run(run: Run, verdicts: Sequence[StageVerdict]) -> Run | None:
     """
     from muster_criteria.stage.verdict import overall
 
-    updates = {judgement.stage: (result, judgement) for result, judgement in _final_verdicts(run, verdicts)}
+    updates = {each.judgement.stage: each for each in _final_verdicts(run, verdicts)}
     if not updates:
         return None
     recorded = store.reporting.judgements(run.key, node=run.node)
-    current = [updates[stage][1] if stage in updates else each for stage, each in recorded.items()]
+    current = [updates[stage].judgement if stage in updates else each for stage, each in recorded.items()]
     closed = store.reevaluations.record(run, list(updates.values()), *overall(current, run.required_stages))
     service.carry_out(run.node)
     log.info("%s: %s: %s (%s)", run.node, closed.verdict, closed.headline, closed.state_after)
@@ -67,13 +66,13 @@ def _reevaluate_run(run: Run, verdicts: Sequence[StageVerdict]) -> Run | None:
     return closed
 
 
-def _final_verdicts(run: Run, verdicts: Sequence[StageVerdict]) -> Iterator[tuple[StageResult, Judgement]]:
-    """Yields (result, judgement) of each stage that is final under the newest snapshot and the current waivers."""
+def _final_verdicts(run: Run, verdicts: Sequence[StageVerdict]) -> Iterator[store.reevaluations.Replacement]:
+    """Yields the new judgement of each stage that is final under the newest snapshot and the current waivers."""
     now = datetime.datetime.now(datetime.UTC)
     for recorded in verdicts:
         latest = store.peers.latest(run.sku, recorded.level, simulated=run.simulated)
         if latest is None or latest.version == recorded.snapshot:
             continue
         for again in reevaluate(run, as_of=latest.version, stage=recorded.stage, waived_at=now):
-            if again.result is not None and again.outcome is not None and again.outcome.verdict in FINAL:
-                yield again.result, again.outcome
+            if again.result and again.outcome and again.standing and again.outcome.verdict in FINAL:
+                yield store.reevaluations.Replacement(again.result, again.outcome, again.standing)

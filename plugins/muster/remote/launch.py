@@ -70,6 +70,11 @@ def parse_launch(raw: Mapping[str, Any]) -> Launch:
         ) from error
 
 
+def host_python(how: Launch) -> str:
+    """Returns the Python that runs on the host itself, for what needs the standard library alone."""
+    return {"python": how.python, "venv": f"{how.path}/bin/python"}.get(how.kind, "python3")
+
+
 def container_name(launch: Launch, key: str) -> str:
     """Returns the name of the job's container, "" without one."""
     return f"{NAME_PREFIX}{key}" if launch.kind in ("podman", "docker") else ""

@@ -119,7 +119,7 @@ async def _round_trip(node: Node, cursor: Cursor, who: Credentials, sha256: str,
 def command(node: Node, cursor: Cursor, sha256: str) -> str:
     """Returns the command line that runs the sweep on a node. Raises BadLaunch."""
     how = launch.parse_launch(node.launch)
-    python = {"python": how.python, "venv": f"{how.path}/bin/python"}.get(how.kind, "python3")
+    python = launch.host_python(how)
     words = [f"{name}={value}" for name, value in sorted(how.env.items())]
     return ssh.shell(RUN, node.work_dir, sha256, python, cursor.boot_id, f"{cursor.kernel_s:.6f}", *words)
 

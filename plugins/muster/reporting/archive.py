@@ -5,9 +5,12 @@ from __future__ import annotations
 import datetime
 import logging
 import re
+from collections.abc import Sequence
 
+from muster.reporting import bundles
 from muster.settings import settings
 from muster_node.agent.jobdir import atomic_write
+from muster_reports.charts import Chart
 from muster_reports.model import RunReport
 
 log = logging.getLogger(__name__)
@@ -16,10 +19,10 @@ SUFFIX = ".muster.html"
 """Retention deletes no file with another name: the folder may be shared."""
 
 
-def keep(report: RunReport) -> str:
+def keep(report: RunReport, drawn: Sequence[Chart] | None = None) -> str:
     """Write the full report as one file. Returns its path; empty if the folder cannot be written: a mail goes anyway.
 
-    The same finished run replaces its own file.
+    The same finished run replaces its own file. ``drawn``: the report's charts, if they are drawn already.
     """
     from muster_reports import mail, page
 
@@ -28,7 +31,7 @@ def keep(report: RunReport) -> str:
     path = settings().archive_folder / f"{report.ended_at:%Y-%m}" / name
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        atomic_write(path, page.render_page(report).encode("utf-8", "replace"))
+        atomic_write(path, page.render_page(report, drawn).encode("utf-8", "replace"))
     except OSError as error:
         log.warning("the full report is not archived (%s); give MUSTER_ARCHIVE a folder that can be written", error)
         return ""
@@ -36,14 +39,15 @@ def keep(report: RunReport) -> str:
 
 
 def expire(now: datetime.datetime | None = None) -> int:
-    """Delete the reports that are older than MUSTER_RETENTION_ARCHIVE_DAYS; returns how many."""
+    """Delete reports and bundles of evidence older than MUSTER_RETENTION_ARCHIVE_DAYS; returns how many."""
     days, folder = settings().retention_archive_days, settings().archive_folder
     if not days:
         return 0
     moment = now or datetime.datetime.now(datetime.UTC)
     last = (moment - datetime.timedelta(days=days)).timestamp()
     deleted = 0
-    for path in folder.glob(f"*/*{SUFFIX}*"):  # with the drafts of a writer that was killed
+    # With the drafts of a writer that was killed.
+    for path in (*folder.glob(f"*/*{SUFFIX}*"), *folder.glob(f"*/*{bundles.SUFFIX}*")):
         try:
             if path.lstat().st_mtime < last:
                 path.unlink()

@@ -12,6 +12,7 @@ from muster.model.runs import PREEMPTED, Run, RunKey
 from muster.model.states import State
 from muster.reporting import mail_rules, notices
 from muster.settings import settings
+from muster_criteria.cluster.acceptance.values import Training
 from muster_criteria.cluster.fabric.found import Fabric
 from muster_criteria.model import Verdict
 from muster_reports import mail, text
@@ -23,10 +24,12 @@ FLOOD_MAX = 2000
 """Runs that the list of an hour looks at, the latest."""
 
 
-def send_report(run_key: RunKey, *, node: str = "", fabric: Fabric | None = None) -> str:
+def send_report(
+    run_key: RunKey, *, node: str = "", fabric: Fabric | None = None, training: Training | None = None
+) -> str:
     """Render the report of the run (of ``node`` if the run tests several) and mail it to MUSTER_MAIL_TO, and by rules.
 
-    ``fabric``: of ``store.rounds.fabric``, for a block. An SMTP error is not raised.
+    ``fabric``, ``training``: of ``store.rounds`` and ``store.trainings``, for a block. An SMTP error is not raised.
 
     Returns the delivery status as text. Raises UnknownRun, BadSettings.
     """
@@ -36,9 +39,11 @@ def send_report(run_key: RunKey, *, node: str = "", fabric: Fabric | None = None
     if _gave_way(store.runs.get(run_key, node=node)):
         return "not mailed: the test gave way to a user's job, and found nothing"
     report = store.reporting.run(
-        run_key, run_url=current.run_page(run_key.dag_id, run_key.run_id), node=node, fabric=fabric
-    )
-    rendered = mail.render(report, archive.keep(report))
+        run_key, run_url=current.run_page(run_key.dag_id, run_key.run_id), node=node, fabric=fabric,
+        training=training,
+    )  # fmt: skip
+    drawn = mail.charts_of(report)
+    rendered = mail.render(report, archive.keep(report, drawn), drawn)
     log.info("%s", rendered.subject)
     key = f"{run_key.dag_id}/{run_key.run_id}/{rendered.report_id}"
     keys, notifications = [], []

@@ -8,11 +8,12 @@ import datetime
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 
 from muster.model.failures import Failure
+from muster_criteria.counts import CONFIDENCE, rate_limits
+from muster_reports.digest.facts import Escapes
 
 WITHIN = datetime.timedelta(days=30)
 """A pass longer ago says nothing of a failure. This project's choice: the public records do not say when a defect
 began."""
-CONFIDENCE = 0.9
 
 
 @dataclasses.dataclass(frozen=True)
@@ -37,22 +38,6 @@ class Escape:
     def age(self) -> datetime.timedelta:
         """How long after the pass the node failed."""
         return self.failure.at - self.passed.at
-
-
-@dataclasses.dataclass(frozen=True)
-class Rate:
-    """Of ``passes`` of a stage at a level, how many the node failed after, by group of faults; for each 1,000 passes,
-    with a 90 % interval.
-    """
-
-    level: str
-    stage: str
-    group: str
-    escapes: int
-    passes: int
-    rate: float
-    low: float
-    high: float
 
 
 def escapes(
@@ -89,21 +74,16 @@ def summed(counts: Iterable[Mapping[tuple[str, str], int]]) -> dict[tuple[str, s
     return dict(total)
 
 
-def rates(found: Sequence[Escape], passes: Mapping[tuple[str, str], int]) -> list[Rate]:
+def rates(found: Sequence[Escape], passes: Mapping[tuple[str, str], int]) -> list[Escapes]:
     """Returns the rate of each level, stage and group that has an escape, the most first.
 
     ``passes``: how often each (level, stage) passed. The interval is the exact one of a Poisson count (Garwood, 1936).
     Several failures may follow one pass.
     """
-    from scipy.stats import chi2  # heavy: not where a DAG file is parsed
-
     counts = collections.Counter((each.passed.level, each.passed.stage, each.failure.group) for each in found)
     made = []
-    tail = (1.0 - CONFIDENCE) / 2.0
     for (level, stage, group), count in counts.items():
         per = 1000.0 / passes[level, stage]
-        low, high = chi2.ppf(tail, 2 * count) / 2.0, chi2.ppf(1.0 - tail, 2 * count + 2) / 2.0
-        made.append(
-            Rate(level, stage, group, count, passes[level, stage], count * per, float(low * per), float(high * per))
-        )
+        low, high = rate_limits(count, passes[level, stage] / 1000.0, CONFIDENCE)
+        made.append(Escapes(level, stage, group, count, passes[level, stage], count * per, low, high))
     return sorted(made, key=lambda each: (-each.escapes, each.level, each.stage, each.group))

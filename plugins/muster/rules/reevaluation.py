@@ -9,6 +9,8 @@ from muster.model.nodes import Lease, Node
 from muster.model.runs import StageVerdict
 from muster.model.stages import STAGES
 from muster.model.states import State
+from muster.rules.waivers import Standing
+from muster_criteria.context.waivers import concerns
 from muster_criteria.model import Verdict
 
 STATES = frozenset({State.QUALIFIED, State.PRODUCTION})
@@ -44,3 +46,11 @@ def check(node: Node, lease: Lease | None, run_id: str, provisional: Collection[
         if stage not in provisional:
             sentence = f"{stage} of run {run_id} is not PROVISIONAL any more and is not re-evaluated"
             raise IllegalMove(sentence, Refusal.NOT_PROVISIONAL)
+
+
+def check_waivers(applied: Standing, now: Standing) -> None:
+    """Raise IllegalMove if other waivers hold for the machine ``now`` than were applied to a judgement."""
+    then, still = ({each for each in one.waivers if concerns(each, now.machine)} for one in (applied, now))
+    if then != still:
+        sentence = f"a waiver of {now.machine.node} was given, revoked or has ended while it was re-evaluated"
+        raise IllegalMove(sentence, Refusal.WAIVERS_CHANGED)

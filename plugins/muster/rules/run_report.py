@@ -13,8 +13,10 @@ from muster.model.nodes import Node
 from muster.model.runs import Job, Run
 from muster.model.stages import in_order
 from muster.model.states import State
+from muster.rules.waivers import Standing
+from muster_criteria.cluster.acceptance.values import Training
 from muster_criteria.cluster.fabric.found import Fabric
-from muster_criteria.context.waivers import Machine, Waiver, concerns
+from muster_criteria.context.waivers import concerns
 from muster_criteria.model import Verdict
 from muster_reports.model import RunReport, StageReport
 
@@ -32,6 +34,7 @@ def assemble(
     now: datetime.datetime,
     attached: bool = True,
     fabric: Fabric | None = None,
+    training: Training | None = None,
 ) -> RunReport:
     """Returns the report of a run.
 
@@ -51,7 +54,7 @@ def assemble(
         not_run=tuple((name, _why_not_run(name, listed, jobs)) for name in run.required_stages if name not in stages),
         waivers=tuple(waivers), shadow=node.shadow, forced=_forced(run), run_url=run_url,
         why_held=run.why_held, breaker=f"{breaker.state}: {breaker.sentence}",
-        fabric=fabric,
+        fabric=fabric, training=training,
     )  # fmt: skip
     return dataclasses.replace(report, result_json=report_json(report)) if attached else report
 
@@ -65,20 +68,23 @@ def _forced(run: Run) -> str | None:
 def report_json(report: RunReport) -> str:
     """Returns the report as JSON, schema "muster.report/1", without the charts' points."""
     stages = tuple(dataclasses.replace(stage, telemetry=()) for stage in report.stages)
-    # A block's matrices are as large as all else; each member's report would have them again.
+    # A block's matrices and ranks are as large as all else; each member's report would have them again.
     fabric = dataclasses.replace(report.fabric, matrices=()) if report.fabric else None
-    content = dataclasses.asdict(dataclasses.replace(report, stages=stages, fabric=fabric, result_json=""))
+    own = tuple(each for each in report.training.ranks if each.node == report.node) if report.training else ()
+    training = dataclasses.replace(report.training, ranks=own) if report.training else None
+    short = dataclasses.replace(report, stages=stages, fabric=fabric, training=training, result_json="")
+    content = dataclasses.asdict(short)
     del content["result_json"]
     for stage in content["stages"]:
         del stage["telemetry"]
     return json.dumps({"schema": "muster.report/1", **content}, default=_plain, indent=1)
 
 
-def waiver_sentences(given: Iterable[Waiver], machine: Machine) -> tuple[str, ...]:
-    """Returns a sentence for each waiver about a part of this machine."""
+def waiver_sentences(standing: Standing) -> tuple[str, ...]:
+    """Returns a sentence for each valid waiver about a part of this machine."""
     sentences = []
-    for waiver in given:
-        if concerns(waiver, machine):
+    for waiver in standing.waivers:
+        if concerns(waiver, standing.machine):
             labels = ", ".join(f"{key} {value}" for key, value in waiver.labels)
             what = f"{waiver.rule} of {waiver.metric}{f' ({labels})' if labels else ''} on {waiver.device}"
             sentences.append(f"{what} ({waiver.finding}) is waived {waiver}")

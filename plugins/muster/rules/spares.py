@@ -10,6 +10,7 @@ from collections.abc import Collection, Sequence
 from muster.model.failures import Failure
 from muster.model.nodes import Node
 from muster.model.states import SERVING, State
+from muster_criteria.counts import rate_limits
 
 ENOUGH = 0.99
 """The chance with which the spares suffice."""
@@ -59,6 +60,17 @@ class Rates:
     together: float
     repair_days: float
     failures: int
+
+    @property
+    def rate(self) -> float:
+        """Failures of a node a day."""
+        return self.down / self.repair_days
+
+    @property
+    def limits(self) -> tuple[float, float]:
+        """The 90 % interval of ``rate``, from the fleet's own failures and those for which the record counts."""
+        events = self.failures + RECORD_WEIGHT
+        return rate_limits(events, events / self.rate)
 
 
 RECORD = Rates(down=1.78e-4 * 24.0 * 5.5, together=0.013, repair_days=5.5, failures=0)

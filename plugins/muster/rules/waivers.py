@@ -4,25 +4,34 @@ from __future__ import annotations
 
 import dataclasses
 import datetime
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 
 from muster_criteria.context import waivers
 from muster_criteria.context.waivers import Machine, Waiver
 from muster_criteria.model import Finding, Judgement
 
 
-def apply(judgement: Judgement, given: Iterable[Waiver], machine: Machine, moment: datetime.datetime) -> Judgement:
-    """Returns the judgement with the waivers valid at ``moment`` applied, its findings with their ids."""
-    waived = waivers.waive(judgement, given, machine, moment)
+@dataclasses.dataclass(frozen=True)
+class Standing:
+    """What decides which findings of a machine are waived: the waivers valid at ``moment``, and its parts then."""
+
+    waivers: tuple[Waiver, ...]
+    machine: Machine
+    moment: datetime.datetime
+
+
+def apply(judgement: Judgement, standing: Standing) -> Judgement:
+    """Returns the judgement as the waivers leave it, its findings with their ids."""
+    machine = standing.machine
+    waived = waivers.waive(judgement, standing.waivers, machine, standing.moment)
     findings = tuple(dataclasses.replace(each, id=waivers.finding_id(machine.node, each)) for each in waived.findings)
     return dataclasses.replace(waived, findings=findings)
 
 
-def mark(findings: Iterable[Finding], valid: Sequence[Waiver], machine: Machine) -> list[Finding]:
+def mark(findings: Iterable[Finding], standing: Standing) -> list[Finding]:
     """Returns the findings, each with the valid waiver that covers it (``waived``: "" without one)."""
-    return [
-        dataclasses.replace(
-            finding, waived=next((str(each) for each in valid if waivers.covers(each, finding, machine)), "")
-        )
-        for finding in findings
-    ]
+
+    def waived(finding: Finding) -> str:
+        return next((str(each) for each in standing.waivers if waivers.covers(each, finding, standing.machine)), "")
+
+    return [dataclasses.replace(finding, waived=waived(finding)) for finding in findings]

@@ -26,6 +26,7 @@ from muster.store.fleet import measured as measured
 from muster.store.fleet import passes as passes
 from muster.store.fleet import past_faults as past_faults
 from muster.store.fleet import peers as peers
+from muster.store.fleet import repairs as repairs
 from muster.store.fleet import revisions as revisions
 from muster.store.fleet import risk_models as risk_models
 from muster.store.fleet import running as running
@@ -36,6 +37,7 @@ from muster.store.machines import leases as leases
 from muster.store.machines import nodes as nodes
 from muster.store.machines import parts as parts
 from muster.store.machines import pauses as pauses
+from muster.store.machines import places as places
 from muster.store.output import attention as attention
 from muster.store.output import export as export
 from muster.store.output import figures as figures
@@ -53,5 +55,6 @@ from muster.store.testing import reporting as reporting
 from muster.store.testing import rounds as rounds
 from muster.store.testing import runs as runs
 from muster.store.testing import stages as stages
+from muster.store.testing import trainings as trainings
 
 engine.before_commit[:] = [admission.stand]

@@ -40,7 +40,8 @@ from muster.web import (
     timeline,
 )
 from muster_criteria.model import Verdict
-from muster_reports import advice, page, text
+from muster_reports import advice, page, text, training_view
+from muster_reports.document import PAGE_LIMITS
 from muster_reports.model import RunReport
 
 MEDIA = {".css": "text/css", ".js": "text/javascript", ".svg": "image/svg+xml"}
@@ -249,10 +250,12 @@ def run(request: Request, dag_id: str, run_id: str, about: Annotated[str, Depend
     ended = [each.node for each in members if each.ended_at]
     found = block.of_reports([store.reporting.run(RunKey(dag_id, run_id), node=node, attached=False) for node in ended])
     at_work = [each.node for each in members if not each.ended_at]
-    rounds = store.rounds.fabric(RunKey(dag_id, run_id))
+    rounds, trained = store.rounds.fabric(RunKey(dag_id, run_id)), store.trainings.training(RunKey(dag_id, run_id))
     return rendering.render(
         request, "block.html.j2", dag_id=dag_id, run_id=run_id, at_work=at_work, block=found,
         fabric=rounds, maps=heat_map.of(rounds) if rounds else (),
+        training=training_view.of(trained, PAGE_LIMITS) if trained else None,
+        differences=store.trainings.differences(RunKey(dag_id, run_id)),
     )  # fmt: skip
 
 
@@ -308,7 +311,8 @@ def report(
     if found.ended_at is None:
         raise HTTPException(404, f"run {run_id} has not ended yet: it has no report")
     key = RunKey(dag_id, run_id)
-    body = page.render_page(store.reporting.run(key, node=node, fabric=store.rounds.fabric(key)))
+    rounds, trained = store.rounds.fabric(key), store.trainings.training(key)
+    body = page.render_page(store.reporting.run(key, node=node, fabric=rounds, training=trained))
     return HTMLResponse(body, headers={"Content-Security-Policy": REPORT_POLICY, "X-Content-Type-Options": "nosniff"})
 
 

@@ -6,6 +6,8 @@ import dataclasses
 import datetime
 from collections.abc import Mapping, Sequence
 
+from muster_criteria.cluster.goodput import Inputs
+
 SERVING = frozenset({"production", "revalidation"})
 OUT = frozenset({"quarantine", "triage", "repair", "rma"})
 """States of a node in service, and of one that was withdrawn."""
@@ -97,6 +99,15 @@ class Pool:
 
 
 @dataclasses.dataclass(frozen=True)
+class Jobs:
+    """What the forecast of jobs on the ``service`` nodes of a SKU is made from."""
+
+    sku: str
+    service: int
+    inputs: Inputs
+
+
+@dataclasses.dataclass(frozen=True)
 class Repair:
     """A node that left service for a fault in the year before the period's end. ``back``: None while it is out."""
 
@@ -108,7 +119,7 @@ class Repair:
 
 @dataclasses.dataclass(frozen=True)
 class Escapes:
-    """Of ``passes`` of a stage at a level in the year, how many a failure in service followed, by group of faults; for
+    """Of ``passes`` of a stage at a level, how many a failure in service followed, by group of faults. ``rate``: for
     each 1,000 passes, with a 90 % interval.
     """
 
@@ -139,6 +150,7 @@ class Facts:
     delivered: Mapping[str, datetime.datetime]
     scope: str = ""
     pools: Sequence[Pool] = ()
+    jobs: Sequence[Jobs] = ()
     repairs: Sequence[Repair] = ()
     escapes: Sequence[Escapes] = ()
 

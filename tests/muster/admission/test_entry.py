@@ -93,7 +93,7 @@ def test_simulated_results_of_a_real_node_open_nothing() -> None:
     for stage in STAGES:
         parsed, raw = fleet.result(stage, node=NODE, simulated=True)
         store.runs.begin_stage(lease.key, stage)
-        store.stages.record(lease.key, parsed, fleet.judgement(stage, simulated=True), raw)
+        fleet.record(lease.key, parsed, fleet.judgement(stage, simulated=True), raw)
     store.runs.finish(lease.key, Verdict.PASS, "so it ended")
     store.leases.release(lease.key, "over")
     assert not store.nodes.get(NODE).simulated

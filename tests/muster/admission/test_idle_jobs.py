@@ -198,7 +198,7 @@ def test_a_job_that_arrives_at_each_phase_gets_the_node_and_costs_it_nothing(sch
             store.runs.begin_stage(RUN, "intake")
         if phase == "after a stage":
             result, raw = fleet.result("intake")
-            store.stages.record(RUN, result, fleet.judgement("intake", Verdict.INCONCLUSIVE), raw)
+            fleet.record(RUN, result, fleet.judgement("intake", Verdict.INCONCLUSIVE), raw)
         job = scheduler.submit()
         until(lambda: scheduler.runs(job))
         with pytest.raises(Preempted):
@@ -220,7 +220,7 @@ def test_a_test_that_ends_with_its_node_or_by_a_person_is_not_preempted(schedule
     revalidation.claim(RUN, PARAMS)
     store.runs.begin_stage(RUN, "intake")
     result, raw = fleet.result("intake")
-    store.stages.record(RUN, result, fleet.judgement("intake", Verdict.INCONCLUSIVE), raw)
+    fleet.record(RUN, result, fleet.judgement("intake", Verdict.INCONCLUSIVE), raw)
     scheduler.lose(how)
     until(lambda: not scheduler.ours())
     with pytest.raises(JobEnded):
@@ -234,7 +234,7 @@ def test_a_fail_drains_and_kills_no_job_of_a_user(scheduler: Scheduler) -> None:
     revalidation.claim(RUN, PARAMS)
     store.runs.begin_stage(RUN, "intake")
     result, raw = fleet.result("intake")
-    store.stages.record(RUN, result, fleet.judgement("intake", Verdict.FAIL), raw)
+    fleet.record(RUN, result, fleet.judgement("intake", Verdict.FAIL), raw)
     job = scheduler.submit()
     until(lambda: scheduler.runs(job))
     with pytest.raises(AirflowFailException):
@@ -255,7 +255,7 @@ def test_corrupted_data_ends_a_users_job_only_where_the_settings_want_it(
     store.runs.begin_stage(RUN, "intake")
     result, raw = fleet.result("intake")
     found = fleet.judgement("intake", Verdict.FAIL, findings=(fleet.finding(metric=metric),))
-    store.stages.record(RUN, result, found, raw)
+    fleet.record(RUN, result, found, raw)
     job = scheduler.submit()
     elsewhere = scheduler.submit("n1")
     until(lambda: scheduler.runs(job) and scheduler.runs(elsewhere))

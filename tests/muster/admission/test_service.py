@@ -17,7 +17,7 @@ from muster import store
 from muster.admission import clusters, service
 from muster.admission.backend import TEST_PREFIX, Seen
 from muster.admission.entry import move
-from muster.cli.nodes.check import of_controller
+from muster.cli.node.check import of_controller
 from muster.errors import BadScheduler, MusterError, Refusal, SchedulerDown
 from muster.model.attention import Cause, Turn
 from muster.model.runs import RunKey

@@ -25,9 +25,9 @@ from muster.api import app
 from muster.store.database.engine import writing
 from muster.store.database.models import NodeRow
 from muster.store.database.outgoing import PlaceRow
+from muster_demo import watchdog
 from tests.muster import fleet
 from tests.support import airflow_home
-from tests.support.plugins import run_end
 
 DEPLOY = airflow_home.ROOT / "plugins" / "muster" / "deploy"
 BOARDS = sorted((DEPLOY / "dashboards").glob("*.json"))
@@ -125,7 +125,7 @@ def prometheus(folder: Path, port: int) -> Iterator[object]:
     command = ["prometheus", f"--config.file={folder / 'prometheus.yml'}", f"--storage.tsdb.path={folder / 'data'}",
                f"--web.listen-address=127.0.0.1:{own}"]  # fmt: skip
     with (folder / "log").open("w") as log:
-        process = subprocess.Popen(command, stdout=log, stderr=log, preexec_fn=run_end.die_with_parent)
+        process = subprocess.Popen(command, stdout=log, stderr=log, preexec_fn=watchdog.die_with_parent)
     url = f"http://127.0.0.1:{own}"
 
     def api(path: str, **parameters: str) -> list[str]:

@@ -12,7 +12,7 @@ import pytest
 
 from muster import acting, store
 from muster.audit import sinks, stream
-from muster.cli.controller import doctor
+from muster.cli.doctor import doctor
 from muster.errors import BadSettings, ControllerFault, NoPerson
 from muster.model.queues import AuditEvent, AuditLag
 from muster.model.states import State

@@ -10,7 +10,7 @@ from syrupy.assertion import SnapshotAssertion
 
 from muster import store
 from muster.cli.app import app
-from muster.cli.controller import doctor
+from muster.cli.doctor import doctor
 from muster.integration.airflow_api import Pool
 from muster.model import dags
 from muster.settings import Settings, shown

@@ -18,7 +18,8 @@ from syrupy.assertion import SnapshotAssertion
 
 from muster import store
 from muster.errors import MusterError, NodeLeased, UnknownRevision
-from muster.judging.case import NO_PEERS, Collected, fresh_case, judgement_of, stored_case
+from muster.judging import verdict
+from muster.judging.case import NO_PEERS, Collected, fresh_case, stored_case
 from muster.judging.proposal import propose
 from muster.judging.reevaluate import differences, reevaluate
 from muster.judging.references import metrics
@@ -91,10 +92,9 @@ def visited(
     """One more visit, judged by the records (unless ``verdict_of`` is given) and recorded, as the stage's task does."""
     result, raw = measured(sku, f"{node} {run}", node, slow or {})
     lease = fleet.begin(node, f"{node}__{run}")
-    if verdict_of is None:
-        begun = dataclasses.replace(store.runs.get(RunKey(DAG, lease.run_id)), level=LEVEL)
-        verdict_of = judgement_of(fresh_case(begun, store.nodes.get(node), sku, STAGE, Collected(result)), node)
-    store.stages.record(RunKey(DAG, lease.run_id), result, verdict_of, raw)
+    begun = dataclasses.replace(store.runs.get(RunKey(DAG, lease.run_id)), level=LEVEL)
+    stage = verdict_of or fresh_case(begun, store.nodes.get(node), sku, STAGE, Collected(result))
+    verdict_of = verdict.record(lease.key, stage, store.stages.Sent(result, raw)).judgement
     store.runs.finish(RunKey(DAG, lease.run_id), Verdict.WARN, "so it is")
     store.leases.release(RunKey(DAG, lease.run_id), "over")
     return verdict_of
@@ -145,10 +145,8 @@ def test_a_fresh_result_and_its_stored_copy_make_the_same_case(judged: str, sku:
     evidence = (Evidence("lost_under_load_twice", "It was lost twice."),)
     collected = Collected(result, Chassis(trouble="the BMC does not answer"), evidence=evidence)
     fresh = fresh_case(run, store.nodes.get("n0"), sku, STAGE, collected)
-    verdict_of = judgement_of(fresh, "n0")
-    store.stages.record(
-        RunKey(DAG, lease.run_id), fresh.result, verdict_of, raw, chassis=collected.chassis.to_json().encode()
-    )
+    sent = store.stages.Sent(fresh.result, raw, chassis=collected.chassis.to_json().encode())
+    verdict_of = verdict.record(lease.key, fresh, sent).judgement
     store.runs.finish(RunKey(DAG, lease.run_id), Verdict.WARN, "over")
     store.leases.release(RunKey(DAG, lease.run_id), "over")
     statistics.recompute()
@@ -325,7 +323,7 @@ def newcomer(sku: Sku, name: str, slow: dict[str, float] | None = None) -> str:
             continue
         result, raw = measured(sku, name, name, slow or {})
         store.runs.begin_stage(lease.key, stage)
-        store.stages.record(lease.key, result, judge(Case.of(result, sku)), raw)
+        fleet.record(lease.key, result, judge(Case.of(result, sku)), raw)
     store.runs.finish(lease.key, Verdict.PROVISIONAL, "Nobody knows.")
     store.leases.release(lease.key, "over")
     return lease.run_id

@@ -43,7 +43,7 @@ def begun(verdict: Verdict) -> None:
     store.runs.begin(RUN, NODE, "short", "new", required_stages=STAGES)
     store.runs.begin_stage(RUN, "intake")
     result, raw = fleet.result("intake")
-    store.stages.record(RUN, result, fleet.judgement("intake", verdict), raw)
+    fleet.record(RUN, result, fleet.judgement("intake", verdict), raw)
 
 
 def test_a_fail_that_was_never_concluded_still_counts(door: Callable[[], object]) -> None:

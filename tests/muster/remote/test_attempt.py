@@ -78,7 +78,7 @@ class Bench:
             self.ended.append(found.end)
             result, _ = remote.checked_result(attempt, found.output)
             verdict = Verdict.FAIL if result else Verdict.INCONCLUSIVE
-            store.stages.record(RUN, result, fleet.judgement("intake", verdict), found.output.result)
+            fleet.record(RUN, result, fleet.judgement("intake", verdict), found.output.result)
             remote.record_end(attempt, found.end, outcome.state_after(found.end.kind, verdict))
         return verdict
 
@@ -180,7 +180,7 @@ def test_no_result_never_supersedes_a_recorded_verdict(bench: Bench) -> None:
     attempt, _ = bench.begin()
     attempt = bench.until_done(attempt)
     raw = (bench.folder(attempt) / "result.json").read_bytes()
-    store.stages.record(RUN, parse_result(raw), fleet.judgement("intake", Verdict.FAIL), raw)
+    fleet.record(RUN, parse_result(raw), fleet.judgement("intake", Verdict.FAIL), raw)
     bench.server.stop()
     for hint in (Kind.DONE, Kind.LOST):
         assert bench.settle(attempt, hint, last=True) is None

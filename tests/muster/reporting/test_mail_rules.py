@@ -18,9 +18,11 @@ from muster import store
 from muster.errors import BadSettings
 from muster.model.runs import PREEMPTED, RunKey
 from muster.reporting import mail_rules, mailing, notices, sending
+from muster.settings import settings
 from muster.store.database import access
 from muster_criteria.model import Verdict
 from muster_demo.services import free_port
+from muster_reports import charts
 from tests.muster import fleet
 from tests.support import lives
 
@@ -89,6 +91,16 @@ def test_verdicts_states_and_labels_choose_and_nobody_gets_a_report_twice(monkey
         "all@x.org", "oncall@x.org", "team@x.org", "all@x.org", "oncall@x.org", "all@x.org", "team@x.org, oncall@x.org",
         "users@x.org",
     ]  # fmt: skip
+
+
+def test_the_pictures_of_a_report_are_drawn_once_for_mail_and_archive(monkeypatch: pytest.MonkeyPatch) -> None:
+    """They are most of what the task costs."""
+    monkeypatch.setenv("MUSTER_MAIL_TO", "all@x.org")
+    drawn: list[str] = []
+    monkeypatch.setattr(charts, "draw_charts", lambda report: drawn.append(report.node) or ())
+    report_of("n1")
+    assert list(settings().archive_folder.rglob("n1_*"))
+    assert drawn == ["n1"]
 
 
 def test_quiet_hours_hold_a_mail_until_they_end(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -46,7 +46,7 @@ def test_what_was_recorded_last_is_current_whatever_the_clocks_say(
             assert store.runs.last(name) is None
         lease = fleet.begin(name, f"{name}__{number}")
         found = (fleet.finding(),) if verdict is Verdict.FAIL else ()
-        store.stages.record(lease.key, None, fleet.judgement("intake", verdict, findings=found))
+        fleet.record(lease.key, None, fleet.judgement("intake", verdict, findings=found))
         ended = store.runs.finish(lease.key, verdict, "so it ended")
         store.leases.release(lease.key, "over")
         (current,) = store.verdicts.latest(name)
@@ -67,7 +67,7 @@ def test_a_run_that_was_cleared_and_ended_again_is_the_last(monkeypatch: pytest.
         monkeypatch.setattr(access, "now", lambda hours=hours: now() + datetime.timedelta(hours=hours))
         lease = fleet.begin("n1", run_id)
         store.runs.begin_stage(lease.key, "intake")
-        store.stages.record(lease.key, None, fleet.judgement("intake", Verdict.PASS))
+        fleet.record(lease.key, None, fleet.judgement("intake", Verdict.PASS))
         store.runs.finish(lease.key, Verdict.PASS, "so it ended")
         store.leases.release(lease.key, "over")
         last = store.runs.last("n1")
@@ -95,7 +95,7 @@ def test_retention_deletes_nothing_by_a_clock_that_is_ahead(monkeypatch: pytest.
     store.nodes.add(fleet.new_node("n1"))
     lease = fleet.begin("n1")
     result, raw = fleet.result(node="n1")
-    store.stages.record(lease.key, result, fleet.judgement(), raw, fleet.telemetry(5))
+    fleet.record(lease.key, result, fleet.judgement(), raw, fleet.telemetry(5))
     later = now() + datetime.timedelta(days=3000)
     monkeypatch.setattr(access, "now", lambda: later)
     if wrong == "both":

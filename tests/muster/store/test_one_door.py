@@ -97,7 +97,7 @@ class Door(RuleBasedStateMachine):
                 verdict = last if stage == stages[-1] else first if stage == stages[0] else Verdict.PASS
                 store.runs.begin_stage(run, stage)
                 judged = fleet.judgement(stage, **outcome(stage, verdict, level, device))
-                verdict = store.stages.record(run, None, judged).judgement.verdict
+                verdict = fleet.record(run, None, judged).judgement.verdict
                 worst = max(worst, verdict, key=[*WORSE].index)
             if ends == "judged":
                 store.runs.finish(run, worst, "it ended")
@@ -199,7 +199,7 @@ class TestTheWaysThatSkippedTheGate:
         for stage in stages:
             store.runs.begin_stage(run, stage)
             judged = fleet.judgement(stage, **outcome(stage, verdicts.get(stage, Verdict.PASS), level))
-            store.stages.record(run, None, judged)
+            fleet.record(run, None, judged)
         closed = store.runs.finish(run, end, "it ended")
         store.leases.release(run, "over")
         return closed

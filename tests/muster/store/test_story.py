@@ -90,7 +90,7 @@ class Story(RuleBasedStateMachine):
         try:
             store.runs.begin_stage(RunKey(fleet.DAG, run), stage)
             self.verdicts[run] = None
-            store.stages.record(RunKey(fleet.DAG, run), None, fleet.judgement(stage, verdict, coverage=covered))
+            fleet.record(RunKey(fleet.DAG, run), None, fleet.judgement(stage, verdict, coverage=covered))
         except MusterError:
             return
         (self.passed[run].add if verdict is Verdict.PASS and full else self.passed[run].discard)(stage)

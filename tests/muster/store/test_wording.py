@@ -79,7 +79,7 @@ def test_wording_of_refusals(snapshot: SnapshotAssertion) -> None:
         refused(store.leases.raise_fence, NODE, 2**60, "Ada", "why"),
         refused(store.leases.raise_fence, NODE, 7, "root", "why"),
         refused(store.runs.begin, RunKey(fleet.DAG, "again"), NODE, "short", "new"),
-        refused(store.stages.record, *lost),
+        refused(fleet.record, *lost),
         refused(store.nodes.move, NODE, State.PRODUCTION, "Ada", "why"),
         refused(store.nodes.move, NODE, State.TRIAGE, "root", "why"),
         refused(store.nodes.add, fleet.new_node(host_key=fleet.host_key("other"))),
@@ -130,7 +130,7 @@ def test_wording_of_a_history(snapshot: SnapshotAssertion) -> None:
     store.adoption.adopt(["gpu-0002"], "Ada", "it serves", enrol=[("", fleet.new_node("gpu-0002"))])
     for name in (NODE, "gpu-0002"):
         lease, (sent, raw) = fleet.begin(name, f"{name}__parts"), fleet.result(node=name, serials={"gpu3": "G-1"})
-        store.stages.record(lease.key, sent, fleet.judgement(), raw)
+        fleet.record(lease.key, sent, fleet.judgement(), raw)
     store.contested.confirm("gpu-0002", "G-1", "Ada", "moved there")
     events = [*store.nodes.events(NODE), *store.nodes.events("gpu-0002")]
     lines = [f"{each.from_state} -> {each.to_state}: {each.actor}: {each.reason}" for each in events]

@@ -37,7 +37,7 @@ def test_a_figure_without_a_limit_is_shown_below_the_judged_ones(client: TestCli
     found = fleet.judged(measured, floor=600.0)
     seen = (found.observations[0], dataclasses.replace(found.observations[1], floor=None))
     store.runs.begin_stage(lease.key, "intake", node="n1")
-    store.stages.record(lease.key, parsed, dataclasses.replace(found, observations=seen), raw, node="n1")
+    fleet.record(lease.key, parsed, dataclasses.replace(found, observations=seen), raw, node="n1")
     store.runs.finish(lease.key, Verdict.PROVISIONAL, "not all is judged")
     figures = page(client, "/node/n1").partition('id="figures"')[2]
     judged, _, unlimited = figures.partition("<details>")
@@ -123,7 +123,7 @@ def test_a_nodes_history_shows_each_certificate_and_what_its_bmc_showed(client: 
     readings = [chassis.reading("psu_state", device, None, state, "PSU") for device, state in states]
     shown = chassis.Chassis(tuple(readings)).to_json().encode()
     store.runs.begin_stage(lease.key, "thermal")
-    store.stages.record(lease.key, parsed, fleet.judgement("thermal"), raw, chassis=shown)
+    fleet.record(lease.key, parsed, fleet.judgement("thermal"), raw, chassis=shown)
     newest, oldest = store.certificates.of_node("n1")
     assert (newest.revoked_at, bool(oldest.revoked_at), newest) == (None, True, store.certificates.newest("n1"))
     text = page(client, "/node/n1")
@@ -138,7 +138,7 @@ def test_a_chosen_metric_and_a_chosen_curve_stand_side_by_side(client: TestClien
     lease = fleet.begin("n1")
     store.runs.begin_stage(lease.key, "intake", node="n1")
     parsed, raw = fleet.result(node="n1")
-    store.stages.record(lease.key, parsed, fleet.judgement(), raw, fleet.telemetry(10), node="n1")
+    fleet.record(lease.key, parsed, fleet.judgement(), raw, fleet.telemetry(10), node="n1")
     store.runs.finish(lease.key, Verdict.PASS, "All is well.")
     text = page(client, "/node/n1?metric=gemm_rate&curve=x")
     assert '<input type="hidden" name="curve" value="x">' in text
@@ -242,7 +242,7 @@ def test_the_chart_over_a_life_has_axes_and_offers_what_earlier_runs_measured(cl
     measured = [Measurement("probe", "only_in_the_last", "gpu0", "W", 7.0)]
     parsed, raw = fleet.result("burn_in", node="n1", measurements=measured)
     store.runs.begin_stage(lease.key, "burn_in", node="n1")
-    store.stages.record(lease.key, parsed, fleet.judgement("burn_in"), raw, node="n1")
+    fleet.record(lease.key, parsed, fleet.judgement("burn_in"), raw, node="n1")
     store.runs.finish(lease.key, Verdict.INCONCLUSIVE, "Not all was measured.")
     text = page(client, "/node/n1?metric=gemm_rate").partition('id="life"')[2]
     assert {"gemm_rate", "only_in_the_last"} <= set(re.findall(r"<option[^>]*>([a-z_]+)</option>", text))

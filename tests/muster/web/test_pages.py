@@ -114,7 +114,7 @@ def test_search_finds_serials_findings_xids_racks_and_names(client: TestClient) 
         lease = fleet.begin(name)
         parsed, raw = fleet.result(node=name, measurements=[measured], serials={"gpu0": f"165{name}"})
         store.runs.begin_stage(lease.key, "intake", node=name)
-        store.stages.record(lease.key, parsed, fleet.judgement(), raw, node=name)
+        fleet.record(lease.key, parsed, fleet.judgement(), raw, node=name)
     assert store.overview.nodes_with("165x2") == {"x2"}
     assert store.overview.nodes_with("gemm_rate") == {"x1"}
     assert store.overview.nodes_with("xid 79") == store.overview.nodes_with("79") == {"x2"}

@@ -80,7 +80,7 @@ def test_the_figure_of_a_node_is_its_worst_device_in_its_last_conclusive_stage()
         ]
         parsed, raw = fleet.result(node=name, measurements=figures)
         store.runs.begin_stage(lease.key, "intake", node=name)
-        store.stages.record(lease.key, parsed, fleet.judged(figures, floor=600.0), raw, node=name)
+        fleet.record(lease.key, parsed, fleet.judged(figures, floor=600.0), raw, node=name)
     found = store.node_metrics.figures("gemm_rate", {"dtype": "bf16"})
     assert found == {"a": NodeFigure(640.0, "TFLOPS", True, True), "b": NodeFigure(500.0, "TFLOPS", True, False)}
     assert store.node_metrics.figures("gemm_rate", {"dtype": "int8"}) == {}

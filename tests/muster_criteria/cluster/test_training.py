@@ -44,6 +44,19 @@ def test_what_no_member_explains_warns_of_the_whole_block_and_fails_none(metric:
     assert verdicts(judge_block(members(sent))) == {Verdict.PASS}  # simulated: a note says that it is not judged
 
 
+def test_a_figure_shows_the_limit_that_it_was_held_to_and_none_where_it_was_not_judged() -> None:
+    sent = block(4)
+
+    def limits(judgement: ClusterJudgement, metric: str) -> set[tuple[float | None, float | None]]:
+        rows = judgement.members["n0"].observations
+        return {(row.floor, row.ceiling) for row in rows if row.metric == metric}
+
+    assert limits(real(sent), "scaling") == {(0.95, None)}
+    assert limits(real(sent), "step_p95_to_p50") == {(None, 1.05)}
+    assert limits(real(sent), "collective_mismatches") == limits(real(sent), "self_mismatches") == {(0.0, 0.0)}
+    assert limits(judge_block(members(sent)), "scaling") == {(None, None)}
+
+
 def test_a_straggler_explains_the_block_and_the_others_pass() -> None:
     sent = block(4)
     sent["n2"].compute["gpu1"] = 1.3

@@ -7,10 +7,7 @@ Run as ``python -m tests.support.plugins.run_end VALUE``; the watchdog waits for
 
 from __future__ import annotations
 
-import contextlib
-import ctypes
 import os
-import signal
 import subprocess
 import sys
 import time
@@ -19,8 +16,9 @@ from collections import Counter
 from collections.abc import Generator
 from pathlib import Path
 
-import psutil
 import pytest
+
+from muster_demo import watchdog
 
 MARK = "TEST_RUN_OF_MUSTER"
 PATIENCE_S = 2.0
@@ -28,8 +26,6 @@ PATIENCE_S = 2.0
 
 ROUNDS = 10
 """A process that is ended may have started others meanwhile."""
-
-PR_SET_PDEATHSIG = 1
 
 ROOT = Path(__file__).resolve().parents[3]
 LONG_S = 60.0
@@ -61,10 +57,10 @@ def pytest_configure(config: pytest.Config) -> None:
 
 def pytest_unconfigure(config: pytest.Config) -> None:
     """Wait until the watchdog has ended what this run left."""
-    if watchdog := config.stash.get(WATCHDOG, None):
-        assert watchdog.stdin
-        watchdog.stdin.close()
-        watchdog.wait()
+    if process := config.stash.get(WATCHDOG, None):
+        assert process.stdin
+        process.stdin.close()
+        process.wait()
 
 
 def _cpu_s() -> float:
@@ -113,42 +109,14 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: p
     terminalreporter.write_line(f"wall {wall / 60:.1f} min, CPU {_cpu_s() / 60:.1f} min with child processes")
 
 
-def die_with_parent() -> None:
-    """For ``preexec_fn`` of a server that changes its title, as sshd does: that overwrites the mark."""
-    if sys.platform == "linux":
-        ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGTERM, 0, 0, 0)
-
-
-def marked(value: str) -> list[psutil.Process]:
-    """The processes that carry the mark ``value``, without this one and its parents."""
-    own = {os.getpid(), *(parent.pid for parent in psutil.Process().parents())}
-    found = []
-    for process in psutil.process_iter():
-        with contextlib.suppress(psutil.Error):
-            if process.pid not in own and process.environ().get(MARK) == value:
-                found.append(process)
-    return found
-
-
 def end_marked(value: str) -> None:
-    """End the processes with this mark and their descendants: SIGTERM, then SIGKILL until there are none."""
+    """End the processes with this mark and their descendants, until there are none: one may have started others."""
     patience_s = PATIENCE_S
     for _ in range(ROUNDS):
-        left = _with_descendants(marked(value))
-        for process in left:
-            with contextlib.suppress(psutil.Error):
-                process.terminate() if patience_s else process.kill()
-        psutil.wait_procs(left, timeout=patience_s or 1.0)
+        if not (left := watchdog.marked(value, MARK)):
+            break
+        watchdog.end_all(left, patience_s=patience_s)
         patience_s = 0.0
-
-
-def _with_descendants(processes: list[psutil.Process]) -> list[psutil.Process]:
-    """Descendants are included because a process that changes its title overwrites its environment and so its mark."""
-    found = {process.pid: process for process in processes}
-    for process in processes:
-        with contextlib.suppress(psutil.Error):
-            found |= {each.pid: each for each in process.children(recursive=True)}
-    return list(found.values())
 
 
 if __name__ == "__main__":

@@ -14,6 +14,7 @@ import time
 from collections.abc import Iterator
 from pathlib import Path
 
+from muster_demo import watchdog
 from muster_demo.services import free_port
 from tests.support.plugins import run_end
 
@@ -77,7 +78,7 @@ class Sshd:
         )
         Path("/run/sshd").mkdir(exist_ok=True)
         command = [SSHD, "-D", "-E", str(self.log_file), "-f", str(config)]
-        self._process = subprocess.Popen(command, preexec_fn=run_end.die_with_parent)
+        self._process = subprocess.Popen(command, preexec_fn=watchdog.die_with_parent)
         for _ in range(100):
             with contextlib.suppress(OSError), socket.create_connection(("127.0.0.1", self.port), 0.2):
                 return

@@ -11,7 +11,7 @@ import dataclasses
 from collections import Counter
 from collections.abc import Mapping, Sequence
 
-from muster_criteria.cluster.model import TRAINING, BlockFindings, Measurements, fault_of
+from muster_criteria.cluster.model import TRAINING, ZERO, BlockFindings, Measurements, fault_of
 from muster_criteria.model import Action, FaultClass, Finding, Lack, Severity
 from muster_criteria.words import listed
 
@@ -161,7 +161,7 @@ def _finding(vote: Vote, devices: int, severity: Severity, fault: FaultClass, ac
             action=action,
             observed=f"{observed} ({vote.note})" if vote.note else observed,
             expected="0",
-            source="by definition: one device, library, batch and set of weights give one answer",
+            source=ZERO["self_mismatches"],
             summary=f"{vote.device} corrupts: {observed} of the same batch.",
         )
     first = vote.against[0]

@@ -16,6 +16,7 @@ from muster_criteria.cluster.fabric.verdict import Rounds, count_rails, judge_fa
 from muster_criteria.cluster.model import (
     STAGE,
     TRAINING,
+    ZERO,
     BlockFindings,
     ClusterJudgement,
     Measurements,
@@ -29,6 +30,7 @@ from muster_criteria.cluster.training import judge_training, mfu_of
 from muster_criteria.labels import labelled
 from muster_criteria.measured import Measured
 from muster_criteria.model import Gap, Judgement, Lack, Observation
+from muster_criteria.sku_files.limits import Limit
 from muster_criteria.sku_files.model import BlockProgramme
 from muster_criteria.sku_files.programme import Need
 from muster_criteria.stage.coverage import Tally
@@ -38,6 +40,9 @@ from muster_criteria.stage.verdict import verdict_of
 __all__ = ["STAGE", "ClusterJudgement", "MemberResult", "judge_block"]
 
 log = logging.getLogger(__name__)
+
+TIMED = ("scaling", "step_p95_to_p50")
+"""Metrics that a block's limits compare as they are; of simulated members they are a host's, and not judged."""
 
 
 def judge_block(
@@ -71,8 +76,10 @@ def judge_block(
             block.suspect(names, Lack.JUDGE_FAILED, why)
     devices = _devices_expected(ordered, measured)
     needs = tuple(block_needs(programme))
+    simulated = any(member.simulated for member in members)
+    limits = {} if simulated else {metric: programme.limit(metric, "warn") for metric in TIMED}
     judged = {
-        member.name: _judgement(member, measured[member.name], needs, devices[member.name], block, rounds)
+        member.name: _judgement(member, measured[member.name], needs, devices[member.name], block, rounds, limits)
         for member in ordered
     }
     missing = tuple(name for name in judged if name in block.missing)
@@ -110,6 +117,7 @@ def _judgement(
     devices: int,
     block: BlockFindings,
     rounds: Rounds | None,
+    limits: Mapping[str, Limit],
 ) -> Judgement:
     counted = Tally()
     for gap in block.suspected.get(member.name, ()):
@@ -130,7 +138,7 @@ def _judgement(
         coverage=coverage,
         findings=findings,
         observations=(
-            *(_observation(row, broken) for row in rows if row.metric != "step_digest"),
+            *(_observation(row, broken, limits) for row in rows if row.metric != "step_digest"),
             *mfu_of(measured, member.peaks),
         ),
         simulated=result is not None and result.simulated,
@@ -140,7 +148,8 @@ def _judgement(
     )
 
 
-def _observation(row: Measured, broken: set[tuple[str, str]]) -> Observation:
+def _observation(row: Measured, broken: set[tuple[str, str]], limits: Mapping[str, Limit]) -> Observation:
+    limit, zero = limits.get(row.metric), 0.0 if row.metric in ZERO else None
     return Observation(
         probe=row.probe,
         metric=row.metric,
@@ -151,9 +160,9 @@ def _observation(row: Measured, broken: set[tuple[str, str]]) -> Observation:
         labels=tuple(sorted(row.labels.items())),
         samples=row.samples,
         spread=row.spread,
-        floor=None,
-        ceiling=None,
-        source="",
+        floor=limit.number if limit and limit.key == "floor" else zero,
+        ceiling=limit.number if limit and limit.key == "ceiling" else zero,
+        source=limit.source if limit else ZERO.get(row.metric, ""),
         ok=(row.metric, row.device) not in broken,
         note=row.note,
     )

@@ -16,6 +16,12 @@ T = TypeVar("T")
 STAGE = "cluster_validation"
 COLLECTIVES, TRAINING = "cluster_collectives", "cluster_training"
 """The probes whose measurements are judged here."""
+ZERO = {
+    "collective_mismatches": "by definition: payloads are small integers, so every element has one right value",
+    "self_mismatches": "by definition: one device, library, batch and set of weights give one answer",
+    "member_missing": "by definition: each member takes part in everything that the block does together",
+}
+"""Metrics of which anything but 0 is found, and why."""
 
 
 @dataclasses.dataclass(frozen=True)

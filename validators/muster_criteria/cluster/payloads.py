@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from muster_criteria.cluster.model import COLLECTIVES, BlockFindings, Measurements
+from muster_criteria.cluster.model import COLLECTIVES, ZERO, BlockFindings, Measurements
 from muster_criteria.model import Action, FaultClass, Finding, Lack, Severity
 from muster_criteria.words import listed
 
@@ -64,7 +64,7 @@ def _spoilers(cells: Mapping[tuple[str, str], float], partners: int, block: Bloc
                     action=Action.INSPECT,
                     observed=observed,
                     expected="0",
-                    source="by definition: payloads are small integers, so every element has one right value",
+                    source=ZERO["collective_mismatches"],
                     summary=f"The node corrupts payloads: {observed}.",
                 ),
             )

@@ -34,6 +34,9 @@ FROM_FACTS = {
 OF_EACH_DEVICE = ("vbios", "inforom", "nvswitch", "nic")
 """Those that may differ between the devices of one node: the distinct ones, sorted, with "+" between them."""
 
+NCCL_PACKAGES = ("nvidia-nccl-cu13", "nvidia-nccl-cu12", "nvidia-nccl-cu11")
+"""NCCL as a dependency of PyTorch's wheels, by the major version of CUDA."""
+
 
 def agent_sha256() -> str:
     """The hash of the zipapp that runs, or of the package's source files where it runs from a source tree."""
@@ -68,7 +71,7 @@ def identity(hardware: Hardware, inventory: list[Fact]) -> dict[str, Any]:
 
 
 def environment(inventory: list[Fact]) -> dict[str, str]:
-    """kernel, os, python, muster, and where known torch, driver, cuda, cpu, gpu, vbios. PyTorch is not imported."""
+    """kernel, os, python, muster; where known torch, nccl, driver, cuda, cpu, gpu, vbios. PyTorch is not imported."""
     found = {
         "kernel": platform.release(),
         "os": _os_name(),
@@ -76,9 +79,7 @@ def environment(inventory: list[Fact]) -> dict[str, str]:
         "machine": platform.machine(),
         "muster": muster_node.__version__,
     }
-    torch = torch_version()
-    if torch:
-        found["torch"] = torch
+    found.update({name: version for name, version in (("torch", torch_version()), ("nccl", nccl_version())) if version})
     for name, texts in _from_facts(inventory).items():
         found[name] = ("+".join(sorted(set(texts))) if name in OF_EACH_DEVICE else texts[0])[:200]
     return found
@@ -100,6 +101,16 @@ def torch_version() -> str:
         return importlib.metadata.version("torch")
     except importlib.metadata.PackageNotFoundError:
         return ""
+
+
+def nccl_version() -> str:
+    """The version of the NCCL that PyTorch's wheels bring, from its metadata, "" where there is none."""
+    for package in NCCL_PACKAGES:
+        try:
+            return importlib.metadata.version(package)
+        except importlib.metadata.PackageNotFoundError:
+            continue
+    return ""
 
 
 def oom_kills(paths: tuple[str, ...] = ("/proc/vmstat",)) -> int:

@@ -18,6 +18,7 @@ from muster import acting, store
 from muster.admission import entry
 from muster.errors import MusterError
 from muster.integration import closing, logins, runid
+from muster.judging import verdict
 from muster.model.nodes import Node
 from muster.model.runs import RunKey, StageVerdict
 from muster.model.stages import CLUSTER_STAGES, ROUND_STAGES
@@ -48,8 +49,14 @@ log = logging.getLogger(__name__)
 
 STAGE = CLUSTER_STAGES[0]
 
+GPUS_A_NODE = 8
+"""Of the jobs that are forecast, where the block's own nodes have no GPUs."""
+
 PAIRS_MAX = 200
 """Pairs of a round, at most: more than the largest block has."""
+
+ALIKE = (*WATCHED, "kernel", "cuda", "torch", "nccl")
+"""Names in a node's environment in which the members of a block should not differ: firmware, driver, libraries."""
 
 PORTS = range(20000, 30000)
 """Ports for the rendezvous, below Linux's ephemeral ports (ip_local_port_range begins at 32768)."""
@@ -74,21 +81,24 @@ def _claim(key: RunKey, params: Mapping[str, Any], try_number: int, login: str) 
     nodes = [claims.testable(name, level) for name in names]
     _check_nodes(nodes)
     fabric = _fabric(nodes, level)
-    for sentence in _differences(names):
+    differences = _differences(names)
+    for sentence in differences:
         log.warning("before the block trains: %s", sentence)
     with claims.leased(names, key):
         claims.refuse_in_use(names, force)
+        store.places.load(key, rounds.places_loaded(fabric))
         for name in names:
             store.runs.begin(key, name, level, reason, force, started_by=login, required_stages=CLUSTER_STAGES)
         for name in names:
             store.runs.begin_stage(key, STAGE, node=name)
-        if store.rounds.planned(key) and (between := store.leases.taken_between(key)):
-            log.info("the rounds are made again: another run has held %s since", ", ".join(between))
+        if why := rounds.outdated(key):
+            log.info("the rounds are made again: %s", why)
             store.rounds.forget(key)
     # Each try has its own port and secret, so that processes left over from an earlier try cannot join.
     drawn = int.from_bytes(hashlib.sha256(f"{key.dag_id}/{key.run_id}/{try_number}".encode()).digest()[:8], "big")
     block = {
         **fabric,
+        "differences": differences,
         "members": names,
         "master_addr": rounds.address_of(nodes[0]),
         "master_port": PORTS[drawn % (len(PORTS) - PAIRS_MAX)],
@@ -123,10 +133,10 @@ def _check_nodes(nodes: Sequence[Node]) -> None:
 
 
 def _differences(members: Sequence[str]) -> list[str]:
-    """A sentence for each driver and firmware in which the members differ, as each reported it last."""
+    """A sentence for each name of ``ALIKE`` in which the members differ, as each reported it last."""
     from muster_criteria.context.versions import differing
 
-    return differing(store.certificates.versions_of(members), WATCHED)
+    return differing(store.certificates.versions_of(members, ALIKE), ALIKE)
 
 
 def judge(key: RunKey) -> None:
@@ -177,9 +187,8 @@ def judge(key: RunKey) -> None:
     for name, judged in block.members.items():
         member = collected[name]
         judgement = dataclasses.replace(judged, simulated=judged.simulated or runs[name].simulated)
-        stored = store.stages.record(
-            key, member.result, judgement, member.raw, member.telemetry, member.attempts, node=name
-        ).judgement
+        sent = store.stages.Sent(member.result, member.raw, member.telemetry, member.attempts)
+        stored = verdict.record(key, judgement, sent, node=name).judgement
         headline = f"cluster validation: {stored.reason}"
         # A member that is INCONCLUSIVE only because another one was lost, or for a fault of the controller, was not
         # tested: its own budget stays.
@@ -187,6 +196,10 @@ def judge(key: RunKey) -> None:
         untested = (others_fault or member.fault) and stored.verdict is Verdict.INCONCLUSIVE
         closed = store.runs.finish(key, Verdict.SKIPPED if untested else stored.verdict, headline, node=name)
         log.info("%s: %s: %s (%s)", name, stored.verdict, stored.reason, closed.state_after)
+    gpus = rounds.gpus_of(skus[members[0]])
+    store.attempts.keep_block(
+        key, {**store.attempts.block_of(key), "training": store.trainings.beside(key, gpus or GPUS_A_NODE)}
+    )
 
 
 def _judge_alone(
@@ -202,7 +215,7 @@ def _judge_alone(
             findings=found, observations=(), simulated=run.simulated, sku=run.sku,
             sku_version=load_sku(run.sku, settings().sku_folders).revision,
         )  # fmt: skip
-        stored = store.stages.record(key, None, judgement, None, None, 1, node=name).judgement
+        stored = verdict.record(key, judgement, store.stages.Sent(), node=name).judgement
         store.runs.finish(key, stored.verdict, f"cluster validation: {stored.reason}", node=name)
 
 
@@ -298,18 +311,23 @@ def _judged(key: RunKey) -> dict[str, StageVerdict]:
 
 
 def conclude(key: RunKey) -> str:
-    """Returns a summary of the block. Raises AirflowFailException if a member is FAIL or INCONCLUSIVE."""
+    """Returns a summary of the block. Raises AirflowFailException if a member is FAIL, INCONCLUSIVE or SKIPPED.
+
+    Every member is counted, with a verdict of its own or without one: a block of which one was left out is no pass.
+    """
     judged = _judged(key)
-    if not judged:
+    ended = [run for name in rounds.members_of(key) if (run := store.runs.get(key, node=name)).ended_at is not None]
+    if not ended:
         raise AirflowFailException("the block was not judged")
+    became = {run.node: (run.verdict, judged[run.node].reason if run.node in judged else run.headline) for run in ended}
     failures = {
-        verdict: [f"{name} ({each.reason})" for name, each in judged.items() if each.verdict is verdict]
-        for verdict in (Verdict.FAIL, Verdict.INCONCLUSIVE)
+        verdict: [f"{name} ({reason})" for name, (found, reason) in became.items() if found is verdict]
+        for verdict in (Verdict.FAIL, Verdict.INCONCLUSIVE, Verdict.SKIPPED)
     }
     if any(failures.values()):
         parts = [f"{verdict}: {'; '.join(names)}" for verdict, names in failures.items() if names]
         raise AirflowFailException(". ".join(parts))
-    return f"all {len(judged)} members completed it"
+    return f"all {len(became)} members completed it"
 
 
 def report(key: RunKey) -> dict[str, str]:
@@ -317,8 +335,10 @@ def report(key: RunKey) -> dict[str, str]:
     from muster.reporting import mailing, run_note
 
     run_note.annotate(key)
-    fabric = store.rounds.fabric(key)
-    return {name: mailing.send_report(key, node=name, fabric=fabric) for name in rounds.members_of(key)}
+    fabric, training = store.rounds.fabric(key), store.trainings.training(key)
+    return {
+        name: mailing.send_report(key, node=name, fabric=fabric, training=training) for name in rounds.members_of(key)
+    }
 
 
 def release(key: RunKey) -> list[str]:

@@ -16,7 +16,7 @@ from muster.errors import MusterError
 from muster.integration import logins
 from muster.model.runs import UNJUDGED, Run
 from muster.model.stages import CLUSTER_STAGES
-from muster.operators.testing.remote_job import Judged, RemoteJobOperator
+from muster.operators.testing.remote_job import RemoteJobOperator, ToJudge
 from muster.remote import attempt as remote
 from muster.remote import outcome
 from muster.remote.attempt import Attempt, Programme
@@ -74,7 +74,7 @@ class MusterMemberOperator(RemoteJobOperator):
         """Always true: a member cannot be measured again without the others."""
         return True
 
-    def _judge(self, attempt: Attempt, end: Ended, result: StageResult | None, why_missing: str) -> Judged:
+    def _to_judge(self, attempt: Attempt, end: Ended, result: StageResult | None, why_missing: str) -> ToJudge:
         """INCONCLUSIVE until the block is judged, but FAIL on evidence about the machine itself."""
         from muster_criteria.stage.findings import evidence_finding
 
@@ -94,7 +94,7 @@ class MusterMemberOperator(RemoteJobOperator):
             sku=attempt.sku.name,
             sku_version=attempt.sku.revision,
         )
-        return Judged(judgement, result)
+        return ToJudge(judgement, result)
 
     def _state(self, end: Ended, judgement: Judgement) -> str:
         return outcome.LOST if end.kind is Kind.LOST else outcome.FINAL

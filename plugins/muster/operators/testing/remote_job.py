@@ -29,6 +29,7 @@ from muster.errors import (
     UnknownRun,
 )
 from muster.integration import logins
+from muster.judging import repeats, verdict
 from muster.model.nodes import Node
 from muster.model.runs import Run, RunKey
 from muster.operators.testing import faults
@@ -50,6 +51,8 @@ if TYPE_CHECKING:
     import paramiko
     from airflow.sdk.definitions.context import Context
 
+    from muster_criteria.stage.case import Case
+
 
 def log_in(node: Node) -> paramiko.SSHClient:
     """Log in to a node. Raises RemoteError, and ControllerFault if other nodes refuse the login too."""
@@ -67,10 +70,10 @@ class Inconclusive(AirflowException):
 
 
 @dataclasses.dataclass(frozen=True)
-class Judged:
-    """A judgement with the result to store and the BMC's readings."""
+class ToJudge:
+    """A stage that is to be judged, or was, with the result to store and the BMC's readings."""
 
-    judgement: Judgement
+    stage: Case | Judgement
     result: StageResult | None
     chassis: Chassis | None = None
 
@@ -143,8 +146,8 @@ class RemoteJobOperator(BaseOperator):
         """Returns the probes to run and the deadline."""
         raise NotImplementedError
 
-    def _judge(self, attempt: Attempt, end: Ended, result: StageResult | None, why_missing: str) -> Judged:
-        """Judge an attempt. ``why_missing``: why there is no result, "" if there is one."""
+    def _to_judge(self, attempt: Attempt, end: Ended, result: StageResult | None, why_missing: str) -> ToJudge:
+        """Returns what is judged of an attempt. ``why_missing``: why there is no result, "" if there is one."""
         raise NotImplementedError
 
     def _state(self, end: Ended, judgement: Judgement) -> str:
@@ -222,21 +225,21 @@ class RemoteJobOperator(BaseOperator):
         if finished is None:
             return self._recorded(attempt)
         result, why_missing = remote.checked_result(attempt, finished.output)
-        judged = self._judge(attempt, finished.end, result, "" if result else why_missing or finished.end.sentence)
-        stored = store.stages.record(
-            attempt.task.key,
-            judged.result,
-            judged.judgement,
+        given = self._to_judge(attempt, finished.end, result, "" if result else why_missing or finished.end.sentence)
+        sent = store.stages.Sent(
+            given.result,
             finished.output.result if result else None,
             finished.output.telemetry,
             attempt.task.try_number,
-            node=self.member,
-            chassis=judged.chassis.to_json().encode() if judged.chassis else None,
+            given.chassis.to_json().encode() if given.chassis else None,
         )
-        for sentence in stored.swapped:
+        recorded = verdict.record(attempt.task.key, given.stage, sent, node=self.member)
+        for sentence in recorded.swapped:
             self.log.warning("%s", sentence)
-        repeat = judged.judgement.repeat
-        judgement = dataclasses.replace(stored.judgement, repeat=repeat)
+        repeat = recorded.judgement.repeat
+        if result is None or not repeats.may_go_on(result, repeat):
+            repeat = ()
+        judgement = dataclasses.replace(recorded.judgement, repeat=repeat)
         remote.record_end(attempt, finished.end, self._state(finished.end, judgement), repeat)
         self._after(attempt, result)
         return judgement, result.end if result else ""

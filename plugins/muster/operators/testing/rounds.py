@@ -58,6 +58,30 @@ def fabric_of(nodes: Sequence[Node], skus: Sequence[Sku]) -> dict[str, Any]:
     }
 
 
+def places_loaded(fabric: Mapping[str, Any]) -> tuple[str, ...]:
+    """The places in the fabric that a block of this topology loads alone; none where it has no rounds."""
+    from muster_criteria.cluster.fabric.topology import from_records
+
+    return from_records(fabric["topology"]).loaded() if "topology" in fabric else ()
+
+
+def outdated(key: RunKey) -> str:
+    """Why the rounds that a run has made say nothing of its nodes any more, "" if they do, or if there are none.
+
+    After a repair nothing is judged by what was measured before it. Rounds that found nothing stay, for a run that was
+    interrupted or whose training is repeated.
+    """
+    if not store.rounds.planned(key):
+        return ""
+    if between := store.leases.taken_between(key):
+        return f"another run has held {', '.join(between)} since"
+    if broken := store.rounds.broken_since(key):
+        return f"{', '.join(broken)} was out of service since"
+    if parts := store.rounds.parts(key):
+        return f"they were judged, and held something against {parts[0].title}; whoever clears has removed the cause"
+    return ""
+
+
 def address_of(node: Node) -> str:
     """Where other nodes reach this one."""
     return str(node.labels.get(ADDRESS_LABEL) or node.host)

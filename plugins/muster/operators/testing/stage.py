@@ -6,7 +6,6 @@ first.
 
 from __future__ import annotations
 
-import dataclasses
 import datetime
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
@@ -17,13 +16,12 @@ from airflow.sdk.exceptions import AirflowFailException, AirflowSkipException
 from muster import store
 from muster.admission import service
 from muster.errors import MusterError
-from muster.judging import repeats
-from muster.judging.case import Collected, fresh_case, judgement_of
+from muster.judging.case import Collected, fresh_case
 from muster.model.dags import BURN_POOL
 from muster.model.runs import Run, RunKey
 from muster.model.stages import LOAD_STAGES
 from muster.operators.testing import qualification
-from muster.operators.testing.remote_job import Inconclusive, Judged, RemoteJobOperator
+from muster.operators.testing.remote_job import Inconclusive, RemoteJobOperator, ToJudge
 from muster.remote import attempt as remote
 from muster.remote import outcome
 from muster.remote.attempt import Attempt, Programme
@@ -87,14 +85,11 @@ class MusterStageOperator(RemoteJobOperator):
             calls = tuple(call for call in calls if before and call.probe in before.repeat_probes)
         return Programme(calls, programme.stage_deadline_s(sku, self.stage, run.level))
 
-    def _judge(self, attempt: Attempt, end: Ended, result: StageResult | None, why_missing: str) -> Judged:
+    def _to_judge(self, attempt: Attempt, end: Ended, result: StageResult | None, why_missing: str) -> ToJudge:
         chassis = remote.read_bmc(attempt) if result else None
         collected = Collected(result, chassis, why_missing, self._evidence(attempt, end))
         case = fresh_case(attempt.run, attempt.node, attempt.sku, self.stage, collected)
-        judgement = judgement_of(case, attempt.node.name)
-        if result is None or not repeats.may_go_on(result, judgement.repeat):
-            judgement = dataclasses.replace(judgement, repeat=())
-        return Judged(judgement, case.result, chassis)
+        return ToJudge(case, case.result, chassis)
 
     def _evidence(self, attempt: Attempt, end: Ended) -> tuple[Evidence, ...]:
         losses, neighbours = 0, ""

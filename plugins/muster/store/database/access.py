@@ -18,9 +18,18 @@ from muster.model.runs import Run, RunKey, StageVerdict
 from muster.model.states import BROKEN, SERVING, State
 from muster.rules import transitions as lifecycle
 from muster.store.database import clock
-from muster.store.database.models import CertificateRow, EventRow, FindingRow, LeaseRow, NodeRow, RunRow, StageRow
+from muster.store.database.models import (
+    CertificateRow,
+    EventRow,
+    FindingRow,
+    LeaseRow,
+    MeasurementRow,
+    NodeRow,
+    RunRow,
+    StageRow,
+)
 from muster.store.database.wanted import follow_state
-from muster_criteria.model import Action, FaultClass, Finding, Severity, Variant, Verdict
+from muster_criteria.model import Action, FaultClass, Finding, Observation, Severity, Variant, Verdict
 
 RECHECK = "recheck"
 """In a session's ``info``: {node: why} of ``recheck``."""
@@ -227,6 +236,15 @@ def to_finding(row: FindingRow) -> Finding:
         expected=row.expected, source=row.source, summary=row.summary, labels=to_labels(row.labels),
         confidence=row.confidence, id=row.finding_id, waived=row.waived, measurements=tuple(row.measurements),
         variant=Variant(row.variant),
+    )  # fmt: skip
+
+
+def to_observation(row: MeasurementRow) -> Observation:
+    """A judged measurement as a value."""
+    return Observation(
+        probe=row.probe, metric=row.metric, device=row.device, unit=row.unit, value=row.value, text=row.text,
+        labels=to_labels(row.labels), samples=row.samples, spread=row.spread, floor=row.floor, ceiling=row.ceiling,
+        source=row.source, ok=bool(row.ok), note=row.note,
     )  # fmt: skip
 
 

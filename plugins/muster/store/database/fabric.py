@@ -71,3 +71,17 @@ class FabricPartRow(Base):
     partners: Mapped[list[Any]]
     touches: Mapped[list[Any]]
     confirmed: Mapped[bool]
+
+
+class LoadedPlaceRow(Base):
+    """A leaf whose uplinks, or a pod whose way out, a block loads: one block at a time.
+
+    It holds as long as its run holds a node; a row of a run that holds none is left over.
+    """
+
+    __tablename__ = "loaded_places"
+
+    place: Mapped[str] = mapped_column(primary_key=True)
+    dag_id: Mapped[str]
+    run_id: Mapped[str]
+    since: Mapped[datetime.datetime]

@@ -17,6 +17,7 @@ from muster.store.database import digests as digests  # their tables belong to t
 from muster.store.database import fabric as fabric
 from muster.store.database import health as health
 from muster.store.database import outgoing as outgoing
+from muster.store.database import repairs as repairs
 from muster.store.database import risks as risks
 from muster.store.database.base import Base as Base  # imported from here, its metadata holds all tables
 from muster.store.database.base import BigId
@@ -429,3 +430,6 @@ class QuestionRow(Base):
     reason: Mapped[str] = mapped_column(default="")
     answered_at: Mapped[datetime.datetime | None]
     settled_at: Mapped[datetime.datetime | None]
+
+
+Base.registry.configure()  # rather than at the first query: task processes are forked from one that has imported this

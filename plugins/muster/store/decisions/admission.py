@@ -20,7 +20,7 @@ from muster.store.database.engine import reading
 from muster.store.database.models import NodeRow, RunRow, StageRow
 from muster.store.decisions import certificates
 from muster.store.decisions.verdicts import current_verdicts, findings_now
-from muster.store.decisions.waivers import machine_of, valid_waivers
+from muster.store.decisions.waivers import standing
 from muster_criteria.context import waivers
 from muster_criteria.model import Severity, Verdict
 
@@ -33,15 +33,15 @@ def decision(node: str) -> Decision:
 
 def decide(session: Session, row: NodeRow) -> Decision:
     """``admission_decision`` within the caller's transaction."""
-    now, machine, chosen = access.now(), machine_of(session, row), settings()
+    held, chosen = standing(session, row), settings()
     verdicts, findings = current_verdicts(session, row), findings_now(session, row)
     decision = gate.decide(
         access.to_node(row),
         [verdict for _, verdict in verdicts],
         findings,
-        [each for each in valid_waivers(session, now) if waivers.concerns(each, machine)],
+        [each for each in held.waivers if waivers.concerns(each, held.machine)],
         limits=gate.Limits(datetime.timedelta(hours=chosen.admission_max_age_hours), chosen.admission_level),
-        now=now,
+        now=held.moment,
         kept=_known_until(session, row, row.kept, [*(each for _, each in verdicts), *findings]),
     )
     enters = isinstance(decision, Admit) and row.state != State.PRODUCTION

@@ -85,11 +85,11 @@ def version_changes() -> dict[str, VersionChange]:
     }
 
 
-def versions_of(nodes: Sequence[str]) -> dict[str, dict[str, str]]:
-    """{node: {name: version}} of driver and firmware, as each reported them last. Raises UnknownNode."""
+def versions_of(nodes: Sequence[str], names: Sequence[str] = certificate.WATCHED) -> dict[str, dict[str, str]]:
+    """{node: {name: version}} of these ``names`` in its environment, as each reported it last. Raises UnknownNode."""
     with reading() as session:
         rows = [access.node_row(session, name) for name in nodes]
-        reported = _environments(session, NodeRow.name.in_(nodes))
+        reported = _environments(session, NodeRow.name.in_(nodes), names)
     return {row.name: reported.get(row.name, {}) for row in rows}
 
 
@@ -253,10 +253,12 @@ def _environment(session: Session, node: NodeRow) -> dict[str, str]:
     return _environments(session, NodeRow.name == node.name).get(node.name, {})
 
 
-def _environments(session: Session, which: ColumnElement[bool]) -> dict[str, dict[str, str]]:
+def _environments(
+    session: Session, which: ColumnElement[bool], names: Sequence[str] = certificate.WATCHED
+) -> dict[str, dict[str, str]]:
     """{node: {name: version}} of driver and firmware, as each node of ``which`` reported them last."""
     return {
-        node: {name: str(environment[name]) for name in certificate.WATCHED if environment.get(name)}
+        node: {name: str(environment[name]) for name in names if environment.get(name)}
         for node, environment in session.execute(select(NodeRow.name, NodeRow.environment).where(which))
         if environment
     }

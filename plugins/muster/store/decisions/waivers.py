@@ -1,25 +1,30 @@
-"""Waivers: given, listed, revoked, and applied to what a node's tests found."""
+"""Waivers: given, listed, revoked, and which of them hold for a machine."""
 
 from __future__ import annotations
 
 import dataclasses
 import datetime
-from collections.abc import Collection, Sequence
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
 from sqlalchemy import or_, select
 from sqlalchemy.orm import Session
 
 from muster.errors import BadDay, BadWaiver, UnknownFinding
 from muster.model.states import State
-from muster.rules import waivers as lifecycle
+from muster.rules import waivers as rules
 from muster.rules.decisions import check_decision
 from muster.store.database import access
 from muster.store.database.engine import reading, writing
 from muster.store.database.models import FindingRow, NodeRow, RunRow, StageRow, WaiverRow
+from muster.store.machines import contested
 from muster.store.machines.parts import current_serials, serials_at, sits_now
 from muster_criteria.context import waivers
 from muster_criteria.context.waivers import Machine, Waiver
-from muster_criteria.model import Finding, Judgement, Severity
+from muster_criteria.model import Finding, Severity
+
+if TYPE_CHECKING:
+    from muster_criteria.measured import StageResult
 
 
 def end_of(day: str) -> datetime.datetime:
@@ -142,24 +147,30 @@ def find(*, node: str = "", over: bool = False) -> list[Waiver]:
     ]
 
 
-def machine_of(session: Session, node: NodeRow, unsure: Collection[str] = ()) -> Machine:
-    """The node's present machine, without the parts in the slots ``unsure``."""
-    serials = current_serials(session, node.name)
-    known = {slot: serial for slot, serial in serials.items() if slot not in unsure}
-    return Machine(node.name, known, node.machine_since)
+def machine_of(session: Session, node: NodeRow) -> Machine:
+    """The node's present machine."""
+    return Machine(node.name, current_serials(session, node.name), node.machine_since)
 
 
-def valid_waivers(session: Session, now: datetime.datetime) -> list[Waiver]:
-    """Every waiver that is valid at that moment."""
+def standing(session: Session, node: NodeRow, result: StageResult | None = None) -> rules.Standing:
+    """What holds for the node's machine now. No waiver of a part covers a slot where ``result`` reports another one."""
+    now = access.now()
     query = select(WaiverRow).where(WaiverRow.until > now, WaiverRow.revoked_at.is_(None)).order_by(WaiverRow.id)
-    return [to_waiver(row) for row in session.scalars(query)]
+    valid = tuple(to_waiver(row) for row in session.scalars(query))
+    return rules.Standing(valid, _sure(machine_of(session, node), result), now)
 
 
-def valid_at(node: str, moment: datetime.datetime) -> tuple[list[Waiver], Machine]:
-    """(the waivers valid at that moment, the machine with the parts that sat in it then). Raises UnknownNode."""
+def standing_at(node: str, moment: datetime.datetime, result: StageResult | None = None) -> rules.Standing:
+    """What held at that moment for the machine, with the parts that sat in it then. Raises UnknownNode."""
     with reading() as session:
         row = access.node_row(session, node)
-        return _waivers_at(session, moment), Machine(row.name, serials_at(session, node, moment), row.machine_since)
+        machine = _sure(Machine(row.name, serials_at(session, node, moment), row.machine_since), result)
+        return rules.Standing(tuple(_waivers_at(session, moment)), machine, moment)
+
+
+def _sure(machine: Machine, result: StageResult | None) -> Machine:
+    unsure = contested.unsure(machine.serials, result)
+    return dataclasses.replace(machine, serials={k: v for k, v in machine.serials.items() if k not in unsure})
 
 
 def _waivers_at(session: Session, moment: datetime.datetime) -> list[Waiver]:
@@ -175,18 +186,9 @@ def accepted(session: Session, node: NodeRow, findings: Sequence[Finding]) -> bo
     return all(each.waived for each in marked_now(session, node, grave))
 
 
-def apply_waivers(session: Session, node: NodeRow, judgement: Judgement, unsure: Collection[str] = ()) -> Judgement:
-    """The judgement of the node's stage as the waivers that are valid now leave it, its findings with their ids.
-
-    No waiver of a part covers what was found in the slots ``unsure``.
-    """
-    moment = access.now()
-    return lifecycle.apply(judgement, valid_waivers(session, moment), machine_of(session, node, unsure), moment)
-
-
 def marked_now(session: Session, node: NodeRow, findings: Sequence[Finding]) -> list[Finding]:
     """Findings of the node, each with the waiver that covers it now, whatever was valid when it was found."""
-    return lifecycle.mark(findings, valid_waivers(session, access.now()), machine_of(session, node))
+    return rules.mark(findings, standing(session, node))
 
 
 def to_waiver(row: WaiverRow) -> Waiver:

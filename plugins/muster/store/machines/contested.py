@@ -51,7 +51,11 @@ def serials_elsewhere(node: str, result: StageResult | None) -> tuple[Evidence, 
 
 def unsure_slots(session: Session, node: str, result: StageResult | None) -> frozenset[str]:
     """The slots in which the result reports another part than the records have there."""
-    known = current_serials(session, node)
+    return unsure(current_serials(session, node), result)
+
+
+def unsure(known: Mapping[str, str], result: StageResult | None) -> frozenset[str]:
+    """The slots in which the result reports another part than is ``known``, {slot: serial}."""
     return frozenset(slot for slot, serial in _reported(result).items() if known.get(slot) != serial)
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import collections
-import dataclasses
 import datetime
 import shlex
 from collections.abc import Collection, Mapping, Sequence
@@ -19,6 +18,7 @@ from muster.store.database.engine import reading
 from muster.store.database.models import EventRow, FindingRow, NodeRow, RunRow, StageRow
 from muster.store.fleet import failures, passes
 from muster.store.machines import nodes as machines
+from muster.store.testing import trainings
 from muster_criteria.model import Severity, Verdict
 from muster_reports.digest import facts
 
@@ -112,8 +112,15 @@ def fleet(
         ]
     year = [each for each in failures.since(until - spares.PERIOD) if each.node in nodes and each.at < until]
     repairs = [facts.Repair(each.node, each.group, each.at, each.back) for each in year]
-    pools, missed = _pools(until, nodes, year), _escapes(until, nodes, year, simulated=simulated)
-    return facts.Facts(since, until, nodes, moves, runs, faults, delivered, shlex.join(scope), pools, repairs, missed)
+    found = spares.pools([node for node in machines.find() if node.name in nodes], year, until, spares.JOB_DAYS)
+    jobs = [
+        facts.Jobs(pool.sku, pool.service, trainings.inputs(pool.sku, pool.rates, until, simulated=simulated))
+        for pool in found
+    ]
+    return facts.Facts(
+        since, until, nodes, moves, runs, faults, delivered, shlex.join(scope), _pools(found), jobs, repairs,
+        _escapes(until, nodes, year, simulated=simulated),
+    )  # fmt: skip
 
 
 def _escapes(
@@ -126,16 +133,15 @@ def _escapes(
     found = escapes.escapes(failed, passes.of_nodes({each.node for each in failed}, since), visible())
     counts = passes.counts(since, simulated=simulated)
     of = escapes.summed(count for node, count in counts.items() if node in chosen)
-    return [facts.Escapes(**dataclasses.asdict(each)) for each in escapes.rates(found, of)]
+    return escapes.rates(found, of)
 
 
-def _pools(until: datetime.datetime, chosen: Collection[str], failed: Sequence[Failure]) -> list[facts.Pool]:
-    """The spares of these nodes as they are now."""
-    nodes = [node for node in machines.find() if node.name in chosen]
+def _pools(found: Sequence[spares.Pool]) -> list[facts.Pool]:
+    """The spares of nodes as they are now."""
     return [
         facts.Pool(pool.sku, pool.service, pool.qualified, pool.rates.failures, pool.rates.repair_days, pool.days,
                    pool.needed, pool.covers)
-        for pool in spares.pools(nodes, failed, until, spares.JOB_DAYS)
+        for pool in found
     ]  # fmt: skip
 
 

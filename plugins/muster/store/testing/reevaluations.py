@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
@@ -10,10 +11,11 @@ from sqlalchemy import select
 from muster.model.runs import Run, StageVerdict
 from muster.model.states import State
 from muster.rules import reevaluation
+from muster.rules.waivers import Standing
 from muster.store.database import access
 from muster.store.database.engine import reading, writing
 from muster.store.database.models import LeaseRow, NodeRow, RunRow, StageRow
-from muster.store.decisions import certificates
+from muster.store.decisions import certificates, waivers
 from muster.store.decisions.verdicts import current_verdicts
 from muster.store.testing.runs import close
 from muster.store.testing.stages import supersede
@@ -42,12 +44,22 @@ def provisional() -> dict[str, list[StageVerdict]]:
         return reevaluation.waiting([access.to_node(row) for row in rows], verdicts, leased)
 
 
-def record(run: Run, judged: Sequence[tuple[StageResult, Judgement]], verdict: Verdict, headline: str) -> Run:
+@dataclasses.dataclass(frozen=True)
+class Replacement:
+    """A stage's new judgement, the stored result that it rests on, and the waivers that were applied to it."""
+
+    result: StageResult
+    judgement: Judgement
+    standing: Standing
+
+
+def record(run: Run, judged: Sequence[Replacement], verdict: Verdict, headline: str) -> Run:
     """Replace PROVISIONAL verdicts of the run, and move its node accordingly, in one transaction.
 
-    ``judged``: each stage's stored result and new judgement; ``verdict``: the run's with them. The replaced verdicts
+    ``judged``: one for each stage; ``verdict``: the run's with them. The replaced verdicts
     and the times of measurement are kept. A node in production leaves it on a FAIL alone. Raises NodeLeased while a run
-    leases the node, IllegalMove if a verdict is not PROVISIONAL any more or the node is in another state, UnknownRun.
+    leases the node, IllegalMove if a verdict is not PROVISIONAL any more, the node is in another state or other waivers
+    hold for it now, UnknownRun.
     """
     with writing() as session:
         row = access.run_row(session, run.key, run.node)
@@ -56,16 +68,17 @@ def record(run: Run, judged: Sequence[tuple[StageResult, Judgement]], verdict: V
         open_ids = [id_ for id_, each in current_verdicts(session, node) if each.verdict is Verdict.PROVISIONAL]
         mine = session.scalars(select(StageRow).where(StageRow.run == row.id, StageRow.id.in_(open_ids)))
         former = {stage.stage: stage for stage in mine}
-        stages = [judgement.stage for _, judgement in judged]
+        stages = [each.judgement.stage for each in judged]
         holder = access.to_lease(lease) if lease else None
         reevaluation.check(access.to_node(node), holder, run.run_id, former, stages)
-        for result, judgement in judged:
-            supersede(session, row, node, former[judgement.stage], result, judgement)
-        changes = ", ".join(f"{judgement.stage} {judgement.verdict}" for _, judgement in judged)
+        for each in judged:
+            reevaluation.check_waivers(each.standing, waivers.standing(session, node))
+            supersede(session, row, node, former[each.judgement.stage], each.result, each.judgement)
+        changes = ", ".join(f"{each.judgement.stage} {each.judgement.verdict}" for each in judged)
         sentence = f"run {run.run_id} was re-evaluated with newer peer statistics: {changes}"
         evidence = {
             "reevaluated": f"{run.dag_id}/{run.run_id}", "before": row.verdict, "verdict": str(verdict),
-            "snapshots": sorted({judgement.snapshot for _, judgement in judged}),
+            "snapshots": sorted({each.judgement.snapshot for each in judged}),
         }  # fmt: skip
         state = State(node.state)
         access.write_event(session, node.name, state, state, "muster", sentence, evidence)

@@ -13,21 +13,24 @@ from muster.rules import run_report as building
 from muster.store.database import access
 from muster.store.database.engine import reading
 from muster.store.database.models import FindingRow, JobRow, MeasurementRow, StageRow
-from muster.store.decisions.waivers import machine_of, valid_waivers
+from muster.store.decisions.waivers import standing
 from muster.store.decisions.withdrawals import breaker_now
 from muster.store.output import charts
 from muster.store.testing.runs import to_job
+from muster_criteria.cluster.acceptance.values import Training
 from muster_criteria.cluster.fabric.found import Fabric
 from muster_criteria.model import Coverage, Finding, Gap, Judgement, Lack, Observation, Verdict
 from muster_reports.model import RunReport, StageReport
 
 
 def run(
-    key: RunKey, *, run_url: str | None = None, node: str = "", attached: bool = True, fabric: Fabric | None = None
-) -> RunReport:
+    key: RunKey, *, run_url: str | None = None, node: str = "", attached: bool = True, fabric: Fabric | None = None,
+    training: Training | None = None,
+) -> RunReport:  # fmt: skip
     """Everything a report of the run shows, of ``node`` if it tests several; ``attached``: its JSON too.
 
-    ``fabric``: of ``store.rounds.fabric``, which all members of a block share. Raises UnknownRun.
+    ``fabric``, ``training``: of ``store.rounds`` and ``store.trainings``, which all members of a block share. Raises
+    UnknownRun.
     """
     with reading() as session:
         run = access.run_row(session, key, node)
@@ -41,12 +44,13 @@ def run(
             {stage.stage: _stage(session, stage) for stage in stages},
             {job.stage: to_job(run, job) for job in jobs},
             (run.identity, run.environment),
-            building.waiver_sentences(valid_waivers(session, access.now()), machine_of(session, row)),
+            building.waiver_sentences(standing(session, row)),
             breaker_now(session, simulated=run.simulated),
             run_url=run_url,
             now=access.now(),
             attached=attached,
             fabric=fabric,
+            training=training,
         )
 
 
@@ -96,11 +100,4 @@ def _observations(session: Session, stage: StageRow) -> tuple[Observation, ...]:
         .where(MeasurementRow.stage == stage.id, MeasurementRow.judged.is_not(None))
         .order_by(MeasurementRow.judged)
     )
-    return tuple(
-        Observation(
-            probe=row.probe, metric=row.metric, device=row.device, unit=row.unit, value=row.value, text=row.text,
-            labels=access.to_labels(row.labels), samples=row.samples, spread=row.spread, floor=row.floor,
-            ceiling=row.ceiling, source=row.source, ok=bool(row.ok), note=row.note,
-        )
-        for row in rows
-    )  # fmt: skip
+    return tuple(map(access.to_observation, rows))

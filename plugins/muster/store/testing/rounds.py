@@ -5,16 +5,17 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Iterable
 
-from sqlalchemy import delete, select
+from sqlalchemy import delete, func, select
 from sqlalchemy.orm import Session
 
 from muster.errors import UnknownRun
 from muster.model.rounds import Outcome, PlannedRound, Side
 from muster.model.runs import RunKey
+from muster.model.states import BROKEN
 from muster.store.database import access
 from muster.store.database.engine import reading, writing
 from muster.store.database.fabric import FabricPartRow, RoundRow, RoundSideRow
-from muster.store.database.models import RunRow
+from muster.store.database.models import EventRow, RunRow
 from muster_criteria.cluster.fabric.found import Fabric, FaultyPart
 from muster_criteria.cluster.fabric.parts import PartKind, Symptom
 from muster_criteria.measured import Measured
@@ -71,8 +72,24 @@ def sides(key: RunKey, number: int | None = None) -> dict[int, dict[str, Side]]:
     return found
 
 
+def broken_since(key: RunKey) -> list[str]:
+    """The run's nodes that went into quarantine, triage, repair or RMA since its first round was planned."""
+    first = (
+        select(func.min(RoundRow.planned_at))
+        .join(RunRow, RoundRow.run == RunRow.id)
+        .where(RunRow.dag_id == key.dag_id, RunRow.run_id == key.run_id)
+        .scalar_subquery()
+    )
+    mine = select(RunRow.node).where(RunRow.dag_id == key.dag_id, RunRow.run_id == key.run_id)
+    query = select(EventRow.node).where(
+        EventRow.node.in_(mine), EventRow.at >= first, EventRow.to_state.in_([str(state) for state in BROKEN])
+    )
+    with reading() as session:
+        return sorted(set(session.scalars(query)))
+
+
 def forget(key: RunKey) -> None:
-    """Forget the rounds of a run, since its nodes were not its own in between."""
+    """Forget the rounds of a run and the parts that they found, since they say nothing of its nodes any more."""
     runs = select(RunRow.id).where(RunRow.dag_id == key.dag_id, RunRow.run_id == key.run_id)
     with writing() as session:
         for table in (RoundSideRow, RoundRow, FabricPartRow):

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import datetime
 import hashlib
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from typing import TYPE_CHECKING, Any
 
 from sqlalchemy import delete, insert, inspect, update
@@ -13,11 +14,11 @@ from sqlalchemy.orm import Session
 
 from muster.model.runs import RunKey
 from muster.model.states import SERVING, State
+from muster.rules.waivers import Standing
 from muster.store.database import access
 from muster.store.database.engine import writing
 from muster.store.database.models import ArtifactRow, FindingRow, MeasurementRow, NodeRow, RunRow, StageRow
-from muster.store.decisions import certificates
-from muster.store.decisions.waivers import apply_waivers
+from muster.store.decisions import certificates, waivers
 from muster.store.fleet import goldens, suspects
 from muster.store.fleet.revisions import keep_revision
 from muster.store.machines.contested import unsure_slots
@@ -39,55 +40,71 @@ _Key = tuple[str, str, str, tuple[tuple[str, str], ...]]
 
 
 @dataclasses.dataclass(frozen=True)
-class StoredStage:
-    """What was stored: the judgement as the waivers leave it, with finding ids, and a sentence per swapped part."""
+class Sent:
+    """What an attempt at a stage brought.
 
-    judgement: Judgement
-    swapped: tuple[str, ...] = ()
-
-
-def record(
-    key: RunKey,
-    result: StageResult | None,
-    judgement: Judgement,
-    raw: bytes | None = None,
-    telemetry: bytes | None = None,
-    attempts: int = 1,
-    *,
-    node: str = "",
-    chassis: bytes | None = None,
-) -> StoredStage:
-    """Store a stage: every measurement, the findings, the verdict with its coverage, the raw bytes and the charts.
-
-    ``result``: None if the node returned none. ``chassis``: the readings of its BMC. The same raw result
-    again (a retried task) replaces itself; any other supersedes the stage's former verdict, which is kept. What is
-    stored, and returned, is the judgement as the waivers that hold now leave it. ``node`` names it where the run tests
-    several. Raises LeaseLost if the run does not hold the node, DifferentMachine if the result comes from one
-    with another chassis serial, UnknownRun; then nothing is stored.
+    ``result``: None if the node returned none. ``raw``, ``telemetry``: its bytes, as the node sent them. ``chassis``:
+    the readings of its BMC. ``attempts``: how often the stage was tried.
     """
-    charted = charts.chart_series(telemetry) if telemetry else []
-    with writing() as session:
-        run = access.run_row(session, key, node)
-        row = access.node_row(session, run.node, lock=True)
+
+    result: StageResult | None = None
+    raw: bytes | None = None
+    telemetry: bytes | None = None
+    attempts: int = 1
+    chassis: bytes | None = None
+
+
+class Recording:
+    """A stage that is being stored. Read ``standing`` last before the verdict, then ``write`` it."""
+
+    def __init__(self, key: RunKey, sent: Sent, node: str, stack: contextlib.ExitStack) -> None:
+        self._key, self._sent, self._node, self._stack = key, sent, node, stack
+        self._charts = charts.to_json(charts.chart_series(sent.telemetry) if sent.telemetry else [])
+        self.swapped: tuple[str, ...] = ()
+        """A sentence for each part that the result shows swapped."""
+
+    def standing(self) -> Standing:
+        """Begin the transaction, and store which machine sent the result.
+
+        Returns the waivers that hold for it, and will until the transaction ends.
+        """
+        self._session = session = self._stack.enter_context(writing())
+        self._run = run = access.run_row(session, self._key, self._node)
+        self._row = row = access.node_row(session, run.node, lock=True)
         require_lease(session, run)
-        swapped = _observe(session, run, row, result) if result is not None else []
+        self.swapped = tuple(_observe(session, run, row, self._sent.result)) if self._sent.result is not None else ()
         # Only now is it known which parts sit in the node, and so which waivers are about it.
-        unsure = unsure_slots(session, row.name, result)
-        judgement = apply_waivers(session, row, judgement, unsure)
+        self._unsure = unsure_slots(session, row.name, self._sent.result)
+        return waivers.standing(session, row, self._sent.result)
+
+    def write(self, judgement: Judgement) -> None:
+        """Store every measurement, the findings, the verdict with its coverage, the raw bytes and the charts."""
+        session, run, row, result = self._session, self._run, self._row, self._sent.result
         keep_revision(session, judgement.sku, judgement.sku_version)
-        stage = _stage_row(run, result, judgement, raw, telemetry, attempts)
-        stage.charts = charts.to_json(charted)
+        stage = _stage_row(run, self._sent, judgement)
+        stage.charts = self._charts
         _supersede(session, run, stage)
         session.add(stage)
         session.flush()
         _store_rows(session, stage, run.node, result, judgement)
-        suspects.mark(session, run, judgement, unsure)
+        suspects.mark(session, run, judgement, self._unsure)
         if any(each.severity is Severity.CRITICAL for each in judgement.findings) and State(row.state) in SERVING:
             access.recheck(session, row.name, f"run {run.run_id} found it")
         if result is not None and result.simulated <= row.simulated:
-            goldens.observe(session, run, result, unsure, simulated=row.simulated)
-        _store_bytes(session, stage, raw, telemetry, chassis)
-    return StoredStage(judgement, tuple(swapped))
+            goldens.observe(session, run, result, self._unsure, simulated=row.simulated)
+        _store_bytes(session, stage, self._sent)
+
+
+@contextlib.contextmanager
+def recording(key: RunKey, sent: Sent, node: str = "") -> Iterator[Recording]:
+    """Store a stage whose verdict is made within the block. ``node`` names it where the run tests several.
+
+    The same raw result again (a retried task) replaces itself; any other supersedes the stage's former verdict, which
+    is kept. Raises LeaseLost if the run does not hold the node, DifferentMachine if the result comes from one with
+    another chassis serial, UnknownRun; then nothing is stored.
+    """
+    with contextlib.ExitStack() as stack:
+        yield Recording(key, sent, node, stack)
 
 
 def supersede(
@@ -97,8 +114,6 @@ def supersede(
 
     ``result``: what both rest on. Times of measurement, stored bytes and charts are taken over.
     """
-    unsure = unsure_slots(session, node.name, result)
-    judgement = apply_waivers(session, node, judgement, unsure)
     keep_revision(session, judgement.sku, judgement.sku_version)
     former.current = False
     session.flush()
@@ -110,7 +125,7 @@ def supersede(
     session.add(stage)
     session.flush()
     _store_rows(session, stage, run.node, result, judgement)
-    suspects.mark(session, run, judgement, unsure)
+    suspects.mark(session, run, judgement, unsure_slots(session, node.name, result))
     session.execute(update(ArtifactRow).where(ArtifactRow.stage == former.id).values(stage=stage.id))
 
 
@@ -136,26 +151,20 @@ def _observe(session: Session, run: RunRow, node: NodeRow, result: StageResult) 
     return swapped
 
 
-def _stage_row(
-    run: RunRow,
-    result: StageResult | None,
-    judgement: Judgement,
-    raw: bytes | None,
-    telemetry: bytes | None,
-    attempts: int,
-) -> StageRow:
+def _stage_row(run: RunRow, sent: Sent, judgement: Judgement) -> StageRow:
+    result = sent.result
     return StageRow(
         run=run.id, node=run.node, machine=run.machine, stage=judgement.stage, level=judgement.level, current=True,
         **_verdict_columns(judgement),
         simulated=judgement.simulated or (result is not None and result.simulated),
-        attempts=attempts, recorded_at=access.now(),
+        attempts=sent.attempts, recorded_at=access.now(),
         started_at=_moment(result.started_at) if result else None,
         ended_at=_moment(result.ended_at) if result else None,
         job_end=result.end if result else "", partial=result.partial if result else False,
         agent_sha256=result.agent_sha256 if result else "",
         probes=[[each.probe, each.status, each.reason] for each in result.probes] if result else [],
         aggregates=[each.model_dump(mode="json") for each in result.telemetry] if result else [],
-        result_sha256=_sha256(raw), telemetry_sha256=_sha256(telemetry),
+        result_sha256=_sha256(sent.raw), telemetry_sha256=_sha256(sent.telemetry),
     )  # fmt: skip
 
 
@@ -233,16 +242,11 @@ def _row(stage: int, figure: Any, note: str, judged: tuple[int, Observation] | N
     }  # fmt: skip
 
 
-def _store_bytes(
-    session: Session, stage: StageRow, raw: bytes | None, telemetry: bytes | None, chassis: bytes | None
-) -> None:
-    moment = access.now()
-    if raw:
-        session.add(ArtifactRow(stage=stage.id, kind=RESULT, created_at=moment, data=raw))
-    if telemetry and len(telemetry) <= TELEMETRY_MAX:
-        session.add(ArtifactRow(stage=stage.id, kind=TELEMETRY, created_at=moment, data=telemetry))
-    if chassis:
-        session.add(ArtifactRow(stage=stage.id, kind=CHASSIS, created_at=moment, data=chassis))
+def _store_bytes(session: Session, stage: StageRow, sent: Sent) -> None:
+    telemetry = sent.telemetry if len(sent.telemetry or b"") <= TELEMETRY_MAX else None
+    for kind, data in ((RESULT, sent.raw), (TELEMETRY, telemetry), (CHASSIS, sent.chassis)):
+        if data:
+            session.add(ArtifactRow(stage=stage.id, kind=kind, created_at=access.now(), data=data))
     session.flush()
 
 

@@ -4,12 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Collection
 
-from scipy.stats import chi2
-
+from muster_criteria.counts import CONFIDENCE, rate_limits
 from muster_reports.digest.facts import SERVING, Facts, Move, Section, when
 
 ORDER = 3
-CONFIDENCE = 0.9
 
 
 def section(facts: Facts) -> Section | None:
@@ -53,13 +51,8 @@ def _rows(facts: Facts, nodes: Collection[str], of: str) -> list[tuple[str, ...]
 
 
 def _mean(events: int, hours: float) -> tuple[str, ...]:
-    """Events, exposure, mean, and the exact Poisson interval.
-
-    Garwood 1936: events n in an exposure T have the limits chi2(α/2, 2n)/2T and chi2(1-α/2, 2n+2)/2T.
-    """
-    tail = (1 - CONFIDENCE) / 2 if events else 1 - CONFIDENCE
-    at_least = 2 * hours / chi2.ppf(1 - tail, 2 * events + 2)
+    """Events, exposure, mean, and the exact interval of its Poisson rate."""
+    fewest, most = rate_limits(events, max(hours, 1e-9), CONFIDENCE)
     if not events:
-        return "0", f"{hours:,.0f}", "none seen", f"at least {at_least:,.0f} h"
-    at_most = 2 * hours / chi2.ppf(tail, 2 * events)
-    return str(events), f"{hours:,.0f}", f"{hours / events:,.0f} h", f"{at_least:,.0f} to {at_most:,.0f} h"
+        return "0", f"{hours:,.0f}", "none seen", f"at least {1 / most:,.0f} h"
+    return str(events), f"{hours:,.0f}", f"{hours / events:,.0f} h", f"{1 / most:,.0f} to {1 / fewest:,.0f} h"

@@ -22,13 +22,14 @@ NAMES = ["gpu-0001", "gpu-0002"]
 RUN = RunKey("cluster_qualification", "block")
 
 
-@pytest.mark.parametrize(("drivers", "differ"), [(("580.1", "580.1"), False), (("580.1", "590.1"), True)])
+@pytest.mark.parametrize("what", ["driver", "vbios", "nic", "kernel", "cuda", "torch", "nccl"])
+@pytest.mark.parametrize(("versions", "differ"), [(("580.1", "580.1"), False), (("580.1", "590.1"), True)])
 def test_members_that_differ_are_named_before_they_train_and_in_the_verdict(
-    drivers: tuple[str, str], differ: bool, caplog: pytest.LogCaptureFixture
+    what: str, versions: tuple[str, str], differ: bool, caplog: pytest.LogCaptureFixture
 ) -> None:
-    for name, driver in zip(NAMES, drivers, strict=True):
+    for name, version in zip(NAMES, versions, strict=True):
         store.nodes.add(fleet.new_node(name))
-        fleet.qualify(name, environment={"driver": driver})
+        fleet.qualify(name, environment={what: version})
     with caplog.at_level(logging.WARNING):
         block.claim(RUN, {"nodes": NAMES, "level": "short", "reason": "x"})
     assert ("590.1 on gpu-0002" in caplog.text) is differ

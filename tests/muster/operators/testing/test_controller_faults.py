@@ -97,7 +97,7 @@ def test_a_run_that_the_controller_broke_off_costs_its_node_nothing(
     store.runs.begin_stage(RUN, "intake")
     if intake is not None:
         result, raw = fleet.result("intake")
-        store.stages.record(RUN, result, fleet.judgement("intake", intake), raw)
+        fleet.record(RUN, result, fleet.judgement("intake", intake), raw)
     if broken:
         faults.note(RUN, "burn_in", FAULT)
     with pytest.raises(AirflowFailException):
@@ -125,7 +125,7 @@ def test_a_cleared_run_returns_its_node_no_further_than_it_found_it() -> None:
     revalidation.claim(RUN, PARAMS)
     store.runs.begin_stage(RUN, "intake")
     result, raw = fleet.result("intake")
-    store.stages.record(RUN, result, fleet.judgement("intake", Verdict.WARN), raw)
+    fleet.record(RUN, result, fleet.judgement("intake", Verdict.WARN), raw)
     for broken in (False, True):
         store.runs.begin_stage(RUN, "burn_in")
         if broken:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -10,11 +11,13 @@ import pytest
 from airflow.sdk.exceptions import AirflowFailException
 
 from muster import store
-from muster.errors import BadSettings, MusterError
+from muster.errors import BadSettings, MusterError, PlaceLoaded
 from muster.model.rounds import Outcome, Side
 from muster.model.runs import RunKey
+from muster.model.states import State
 from muster.operators.testing import block, rounds
-from muster_criteria.cluster.fabric.parts import PartKind
+from muster_criteria.cluster.fabric.found import FaultyPart
+from muster_criteria.cluster.fabric.parts import PartKind, Symptom
 from muster_criteria.cluster.plan import PAIRS
 from muster_criteria.measured import Measured
 from muster_criteria.model import Verdict
@@ -23,7 +26,8 @@ from tests.support.refusals import caused
 
 pytestmark = pytest.mark.usefixtures("sqlite_db")
 
-RUN = RunKey("cluster_qualification", "block")
+RUN, OTHER = RunKey("cluster_qualification", "block"), RunKey("cluster_qualification", "other")
+UPLINK = FaultyPart(PartKind.UPLINK, Symptom.SLOW, "leaf0", "r1", "", 0.4, (2, 3), (), (), True)
 PARAMS = {"level": "short", "reason": "x"}
 
 
@@ -238,6 +242,72 @@ def test_rounds_are_kept_over_a_clear_unless_another_run_has_held_a_node_since()
     claim(names, 4)
     assert store.rounds.planned(RUN) == []
     assert store.rounds.sides(RUN) == {}
+
+
+def test_rounds_that_held_something_against_a_part_are_not_judged_again_after_a_clear() -> None:
+    """Whoever clears such a run has repaired the part: an uplink, of which the records learn nothing."""
+    names = enrol(16, rails="r0@10.1.0.{at} r1@10.2.0.{at}", leaf="leaf{leaf}")
+    claim(names)
+    measure({(names[5], "r1"): 0.4})
+    claim(names, 2)
+    assert store.rounds.planned(RUN), "a retry before the judge goes on with them"
+    store.rounds.keep_parts(RUN, [dataclasses.replace(UPLINK, touches=tuple(names[:4]))])
+    block.release(RUN)
+    claim(names, 3)
+    assert store.rounds.planned(RUN) == []
+    assert store.rounds.parts(RUN) == []
+    assert rounds.next_round(RUN)
+
+
+def test_nor_are_rounds_since_which_a_node_was_broken() -> None:
+    names = enrol(8)
+    claim(names)
+    measure({}, ("network",))
+    block.release(RUN)
+    store.nodes.move(names[3], State.QUARANTINE, "Ada", "its cable is loose")
+    for state in (State.REPAIR, State.REGISTERED):
+        store.nodes.move(names[3], state, "Ada", "mended")
+    assert rounds.outdated(RUN)
+
+
+def uplinks(at: str) -> str:
+    return f"the uplinks of leaf {at}"
+
+
+@pytest.mark.parametrize(
+    ("second", "refused"),
+    [
+        (("gpu-0001", "gpu-0005"), True),
+        (("gpu-0001", "gpu-0002"), False),
+        (("gpu-0009", "gpu-0013"), False),
+    ],
+)
+def test_two_blocks_do_not_load_one_uplink_at_once(second: tuple[str, str], refused: bool) -> None:
+    """Nodes that share their leaf switch send nothing over its uplinks."""
+    names = enrol(16, leaf="leaf{leaf}")
+    claim([names[0], names[4]])
+    other = {"nodes": list(second), **PARAMS}
+    if not refused:
+        block.claim(OTHER, other)
+        return
+    with caused(AirflowFailException, PlaceLoaded):
+        block.claim(OTHER, other)
+    assert {lease.node for lease in store.leases.live()} == {names[0], names[4]}
+    assert set(store.places.loaded()) == {uplinks("leaf0"), uplinks("leaf1")}
+    block.release(RUN)
+    block.claim(OTHER, other)
+
+
+def test_whoever_is_left_out_is_in_the_conclusion() -> None:
+    names = enrol(3)
+    claim(names)
+    rounds.next_round(RUN)
+    store.rounds.record(RUN, 1, Side(names[2], Outcome.UNMEASURED, "preempted"))
+    rounds.members_left(RUN)
+    block.judge(RUN)
+    with pytest.raises(AirflowFailException) as raised:
+        block.conclude(RUN)
+    assert all(name in str(raised.value) for name in names)
 
 
 def test_a_programme_without_rounds_has_none(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -48,7 +48,7 @@ def a_run() -> None:
     store.runs.begin_stage(lease.key, "intake")
     parsed, raw = fleet.result()
     judgement = fleet.judgement(verdict=Verdict.FAIL, findings=(fleet.FINDING,))
-    store.stages.record(lease.key, parsed, judgement, raw, fleet.telemetry(10))
+    fleet.record(lease.key, parsed, judgement, raw, fleet.telemetry(10))
     store.runs.finish(lease.key, Verdict.FAIL, "gpu3 is slow.")
     store.leases.release(lease.key, "over")
 
@@ -103,11 +103,11 @@ def old(fleet_db: str, monkeypatch: pytest.MonkeyPatch) -> None:
         lease = fleet.begin(node, f"{node}__old")
         sent, raw = fleet.result(node=node, serials={"system": node, "gpu3": f"{node}-OLD"}, measurements=bits)
         found = fleet.judgement(verdict=Verdict.FAIL, findings=(corrupt,))
-        store.stages.record(lease.key, sent, found, raw)
+        fleet.record(lease.key, sent, found, raw)
         store.leases.release(lease.key, "over")
     lease = fleet.begin("gpu-0001", "gpu-0001__swapped")
     sent, raw = fleet.result(node="gpu-0001", serials={"gpu3": "NEW"})
-    store.stages.record(lease.key, sent, fleet.judgement(), raw)
+    fleet.record(lease.key, sent, fleet.judgement(), raw)
     store.leases.release(lease.key, "over")
     monkeypatch.setattr(access, "now", lambda: NOW)
 

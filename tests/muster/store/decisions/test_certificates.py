@@ -40,7 +40,7 @@ def contact(serials: dict[str, str], driver: str = "") -> None:
     lease = fleet.begin(run_id=f"r-{serials}-{driver}")
     parsed, raw = fleet.result("intake", serials=serials, environment={"driver": driver} if driver else {})
     store.runs.begin_stage(lease.key, "intake")
-    store.stages.record(lease.key, parsed, fleet.judgement("intake"), raw)
+    fleet.record(lease.key, parsed, fleet.judgement("intake"), raw)
     store.leases.release(lease.key, "over")
 
 

@@ -59,7 +59,7 @@ def stage(run_id: str, verdict: Verdict, *, level: str = "short", **verdicts: ob
     store.runs.begin(RunKey(fleet.DAG, run_id), NODE, level, "because")
     lease = store.leases.acquire(NODE, RunKey(fleet.DAG, run_id))
     store.runs.begin_stage(RunKey(fleet.DAG, run_id), "intake")
-    store.stages.record(RunKey(fleet.DAG, run_id), None, fleet.judgement("intake", verdict, **verdicts))
+    fleet.record(RunKey(fleet.DAG, run_id), None, fleet.judgement("intake", verdict, **verdicts))
     store.leases.release(RunKey(fleet.DAG, run_id), "over")
     assert lease.node == NODE
 

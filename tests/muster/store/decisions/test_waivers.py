@@ -118,7 +118,7 @@ def test_it_follows_the_part_and_not_the_slot() -> None:
     waiver = store.waivers.give(found(system="S-1", gpu3="G-77"), days(30), "Ada", "slow card")
     assert waiver.subject == "gpu G-77"
     lease, (swapped, raw) = fleet.begin(run_id="swapped"), fleet.result(serials={"system": "S-1", "gpu3": "G-78"})
-    store.stages.record(lease.key, swapped, fleet.judgement(), raw)
+    fleet.record(lease.key, swapped, fleet.judgement(), raw)
     store.leases.release(lease.key, "over")
     store.nodes.add(fleet.new_node("gpu-0002", serials={"system": "S-2", "gpu0": "G-77"}))
     assert again("moved", "gpu-0002", device="gpu0").verdict is Verdict.WARN

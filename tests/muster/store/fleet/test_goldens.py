@@ -60,7 +60,7 @@ def visited(node: str, run: str = "1", *, key: str = KEY, simulated: bool = Fals
     lease = fleet.begin(node, f"{node}__{run}")
     known = store.goldens.matching(result, lease.run_id, simulated=simulated)
     judgement = judge(dataclasses.replace(Case.of(result, sku), goldens=known), evaluate=violations)
-    store.stages.record(lease.key, result, judgement, raw)
+    fleet.record(lease.key, result, judgement, raw)
     store.leases.release(lease.key, "over")
     return judgement
 
@@ -134,7 +134,7 @@ class TestPromotion:
         )  # fmt: skip
         lease = fleet.begin("a", "a__sdc")
         sent = fleet.result(node="a", serials={gpu: f"a-{gpu}" for gpu in GPUS})
-        store.stages.record(lease.key, sent[0], fleet.judgement(findings=(failing,)), sent[1])
+        fleet.record(lease.key, sent[0], fleet.judgement(findings=(failing,)), sent[1])
         store.leases.release(lease.key, "over")
         visited("a", "2", gpu5="wrong")
         for node in ("b", "c"):

@@ -23,7 +23,7 @@ def visit(run: str, *found: Finding, node: str = NODE, serials: dict[str, str] |
     parsed, raw = fleet.result("intake", node=node, serials=PARTS if serials is None else serials, note=run)
     store.runs.begin_stage(lease.key, "intake")
     verdict = Verdict.FAIL if found else Verdict.PASS
-    store.stages.record(lease.key, parsed, fleet.judgement("intake", verdict, findings=found), raw)
+    fleet.record(lease.key, parsed, fleet.judgement("intake", verdict, findings=found), raw)
     store.runs.finish(lease.key, verdict, "so it is")
     store.leases.release(lease.key, "over")
     if store.nodes.get(node).state is State.QUARANTINE:

@@ -50,7 +50,7 @@ def measure(
     found = (fleet.FINDING,) if verdict is Verdict.FAIL else ()
     judgement = dataclasses.replace(fleet.judgement(verdict=verdict, findings=found), level=level, observations=())
     store.runs.begin_stage(lease.key, "intake")
-    store.stages.record(lease.key, parsed, judgement, raw)
+    fleet.record(lease.key, parsed, judgement, raw)
     if ends:
         store.runs.finish(lease.key, verdict, "so it is")
         store.leases.release(lease.key, "over")
@@ -226,7 +226,7 @@ class TestSnapshots:
         lease = fleet.begin("a")
         store.runs.begin_stage(lease.key, "intake")
         judgement = dataclasses.replace(fleet.judgement(), snapshot="cited")
-        store.stages.record(lease.key, None, judgement)
+        fleet.record(lease.key, None, judgement)
         assert store.reporting.run(lease.key).stages[0].judgement.snapshot == "cited"
         assert store.retention.apply(NOW + datetime.timedelta(days=90)).snapshots == 0
         assert store.retention.apply(NOW + datetime.timedelta(days=99), dry_run=True).snapshots == 1
@@ -253,7 +253,7 @@ class TestRevisions:
         lease = fleet.begin("a")
         for stage in STAGES[:2]:
             store.runs.begin_stage(lease.key, stage)
-            store.stages.record(lease.key, None, dataclasses.replace(fleet.judgement(stage), sku_version=version))
+            fleet.record(lease.key, None, dataclasses.replace(fleet.judgement(stage), sku_version=version))
 
     def test_what_the_files_contained_when_a_verdict_was_given_is_kept(self) -> None:
         sku = load_sku(SKU, settings().sku_folders)
@@ -273,7 +273,7 @@ def test_a_finding_s_measurements_and_confidence_reach_report_and_export(tmp_pat
     behind = ("gemm_rate:gemm_rate[dtype=bf16]@gpu3", "gemm_rate:gemm_clock@gpu3")
     found = fleet.finding(confidence=0.75, measurements=behind)
     judgement = dataclasses.replace(fleet.judgement(verdict=Verdict.FAIL, findings=(found,)), snapshot="s-1")
-    store.stages.record(lease.key, None, judgement)
+    fleet.record(lease.key, None, judgement)
     report = store.reporting.run(lease.key)
     (seen,) = report.stages[0].judgement.findings
     assert (seen.confidence, seen.measurements) == (0.75, behind)

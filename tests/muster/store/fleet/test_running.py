@@ -17,7 +17,7 @@ def intake(name: str, version: str, run_id: str) -> None:
     rows = [Measurement("inventory", "vbios", f"gpu{slot}", "text", text=version if slot else "0") for slot in range(2)]
     parsed, raw = fleet.result("intake", node=name, measurements=rows)
     store.runs.begin_stage(lease.key, "intake", node=name)
-    store.stages.record(lease.key, parsed, fleet.judgement("intake"), raw, node=name)
+    fleet.record(lease.key, parsed, fleet.judgement("intake"), raw, node=name)
     store.leases.release(lease.key, "over")
 
 

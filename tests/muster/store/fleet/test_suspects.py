@@ -48,7 +48,7 @@ def run_all(name: str, *found: Finding, node: str = NODE, serials: dict[str, str
         parsed, raw = fleet.result(stage, node=node, serials=PARTS if serials is None else serials, note=name)
         store.runs.begin_stage(lease.key, stage)
         judgement = fleet.judgement(stage, Verdict.FAIL if bad else Verdict.PASS, findings=bad)
-        store.stages.record(lease.key, parsed, judgement, raw)
+        fleet.record(lease.key, parsed, judgement, raw)
     store.runs.finish(lease.key, verdict, "so it is")
     store.leases.release(lease.key, "over")
     return verdict

@@ -177,10 +177,10 @@ class TestReplacement:
         store.adoption.replace(NODE, "Ada", "new board", host_key=fleet.host_key("new"))
         lease = fleet.begin()
         parsed, raw = fleet.result(serials={"system": "NEW"})
-        store.stages.record(lease.key, parsed, fleet.judgement(), raw)
+        fleet.record(lease.key, parsed, fleet.judgement(), raw)
         other, raw = fleet.result(serials={"system": "THIRD"})
         with pytest.raises(DifferentMachine):
-            store.stages.record(lease.key, other, fleet.judgement(), raw)
+            fleet.record(lease.key, other, fleet.judgement(), raw)
 
     @pytest.mark.parametrize("state", [State.REGISTERED, State.QUARANTINE, State.PRODUCTION])
     def test_it_begins_anew_wherever_it_stood(self, state: State) -> None:
@@ -208,7 +208,7 @@ class TestReplacement:
         lease = fleet.begin(run_id="second")
         other, raw = fleet.result(serials={"system": "ANOTHER"})
         with pytest.raises(DifferentMachine):
-            store.stages.record(lease.key, other, fleet.judgement(), raw)
+            fleet.record(lease.key, other, fleet.judgement(), raw)
 
     def test_a_new_host_key_needs_a_person_and_a_machine_of_its_own(self) -> None:
         store.nodes.add(fleet.new_node())

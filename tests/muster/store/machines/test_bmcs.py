@@ -40,7 +40,7 @@ class TestBmcs:
         parsed, sent = fleet.result()
         store.runs.begin_stage(lease.key, "intake")
         raw_chassis = READINGS.encode()
-        store.stages.record(lease.key, parsed, fleet.judgement(), sent, chassis=raw_chassis)
+        fleet.record(lease.key, parsed, fleet.judgement(), sent, chassis=raw_chassis)
         kept = store.raw.stage_bytes(lease.key, "intake")
         assert kept is not None
         assert (kept.result, kept.chassis) == (sent, raw_chassis)

@@ -92,7 +92,7 @@ class TestLeases:
             store.runs.begin_stage(lease.key, "intake")
             parsed, raw = fleet.result(note=str(number))
             fenced = parsed.model_copy(update={"end": "fenced"})
-            store.stages.record(lease.key, fenced, fleet.judgement("intake", Verdict.INCONCLUSIVE), raw)
+            fleet.record(lease.key, fenced, fleet.judgement("intake", Verdict.INCONCLUSIVE), raw)
             store.runs.finish(lease.key, Verdict.INCONCLUSIVE, "fenced")
             store.leases.release(lease.key, "over")
         node = store.nodes.get("gpu-0001")
@@ -176,6 +176,6 @@ class TestLeases:
             store.runs.begin_stage(lease.key, "burn_in")
         parsed, raw = fleet.result()
         with pytest.raises(LeaseLost):
-            store.stages.record(lease.key, parsed, fleet.judgement(), raw)
+            fleet.record(lease.key, parsed, fleet.judgement(), raw)
         store.runs.finish(lease.key, Verdict.FAIL, "too late")
         assert store.nodes.get("gpu-0001").state is State.REGISTERED

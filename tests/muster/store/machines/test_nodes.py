@@ -111,7 +111,7 @@ class TestParts:
             store.nodes.add(fleet.new_node(name, serials={"system": f"S-{name}", "gpu3": f"G-{name}"}))
         lease = fleet.begin("gpu-0002")
         moved, raw = fleet.result(node="gpu-0002", serials={"gpu3": "G-gpu-0001"})
-        assert store.stages.record(lease.key, moved, fleet.judgement(), raw).swapped == ()
+        assert fleet.record(lease.key, moved, fleet.judgement(), raw).swapped == ()
         store.contested.confirm("gpu-0002", "G-gpu-0001", "Ada", "swapped for a test")
         assert [(place.node, place.until is None) for place in store.parts.history("G-gpu-0001")] == [
             ("gpu-0001", False),
@@ -125,7 +125,7 @@ class TestParts:
         store.nodes.add(fleet.new_node(serials={"gpu0": "A", "gpu1": "B"}))
         lease = fleet.begin()
         crossed, raw = fleet.result(serials={"gpu0": "B", "gpu1": "A"})
-        store.stages.record(lease.key, crossed, fleet.judgement(), raw)
+        fleet.record(lease.key, crossed, fleet.judgement(), raw)
         sitting = {part.slot: part.serial for part in store.parts.of_node("gpu-0001") if part.until is None}
         assert sitting == {"gpu0": "B", "gpu1": "A"}
 
@@ -134,7 +134,7 @@ class TestParts:
         lease = fleet.begin()
         other, raw = fleet.result(serials={"system": "S2"})
         with pytest.raises(DifferentMachine):
-            store.stages.record(lease.key, other, fleet.judgement(), raw)
+            fleet.record(lease.key, other, fleet.judgement(), raw)
         assert store.runs.stages(lease.key) == []
 
     def test_what_firmware_says_for_want_of_a_serial_is_no_identity(self) -> None:
@@ -198,11 +198,11 @@ class TestMoves:
         with illegal(Refusal.EVIDENCE):
             store.nodes.move("gpu-0001", State.PRODUCTION, "muster", "it says so", claimed)
         thin = fleet.judgement("collectives", coverage=Coverage(2, 1, 1))
-        store.stages.record(lease.key, None, thin)
+        fleet.record(lease.key, None, thin)
         store.runs.finish(lease.key, Verdict.PASS, "thin")
         with illegal(Refusal.EVIDENCE):
             store.nodes.move("gpu-0001", State.PRODUCTION, "muster", "it says so", claimed)
-        store.stages.record(lease.key, None, fleet.judgement("collectives"))
+        fleet.record(lease.key, None, fleet.judgement("collectives"))
         with illegal(Refusal.GATE):
             store.nodes.move("gpu-0001", State.PRODUCTION, "muster", "passed", claimed)
 

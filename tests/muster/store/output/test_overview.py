@@ -110,7 +110,7 @@ def test_search_finds_no_repaired_finding_and_none_of_a_former_machine() -> None
         parsed, raw = fleet.result(node=name, measurements=[xid])
         store.runs.begin_stage(lease.key, "intake", node=name)
         judged = fleet.judgement(verdict=Verdict.FAIL, findings=(fleet.FINDING,))
-        store.stages.record(lease.key, parsed, judged, raw, node=name)
+        fleet.record(lease.key, parsed, judged, raw, node=name)
         store.runs.finish(lease.key, Verdict.FAIL, "gpu3 is slow.")
         store.leases.release(lease.key, "over")
     for name, verdict in (("repaired", Verdict.PASS), ("unsure", Verdict.INCONCLUSIVE)):

@@ -8,7 +8,7 @@ import datetime
 import pytest
 
 from muster import store
-from muster.judging.case import with_common_causes
+from muster.judging.verdict import with_common_causes
 from muster.model.runs import RunKey
 from muster.model.states import State
 from muster.store.database.engine import writing
@@ -34,7 +34,7 @@ def visit(
     store.runs.begin_stage(lease.key, "intake")
     judgement = fleet.judgement("intake", verdict, findings=(found,) if verdict is Verdict.FAIL else ())
     marked = with_common_causes(judgement, name, parsed.environment)
-    store.stages.record(lease.key, parsed, marked, raw)
+    fleet.record(lease.key, parsed, marked, raw)
     store.runs.finish(lease.key, verdict, "gpu3 is slow.")
     store.leases.release(lease.key, "over")
     return store.nodes.get(name).state
@@ -118,7 +118,7 @@ class TestAlike:
         parsed, raw = fleet.result("intake", node="c", note="again")
         judgement = fleet.judgement("intake", Verdict.FAIL, findings=(fleet.FINDING,))
         marked = with_common_causes(judgement, "c", parsed.environment)
-        store.stages.record(lease.key, parsed, marked, raw)
+        fleet.record(lease.key, parsed, marked, raw)
         store.runs.finish(lease.key, Verdict.FAIL, "gpu3 is slow.")
         node = store.nodes.get("c")
         assert (node.state, node.held_run) == (State.PRODUCTION, RunKey(fleet.DAG, "c__again"))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import datetime
 
 import pytest
 from sqlalchemy import select
@@ -12,8 +13,10 @@ from muster.errors import NodeLeased, Refusal
 from muster.model.runs import Run, RunKey
 from muster.model.stages import STAGES
 from muster.model.states import State
+from muster.rules.waivers import Standing
 from muster.store.database.engine import writing
 from muster.store.database.models import CertificateRow, NodeRow
+from muster.store.testing.reevaluations import Replacement
 from muster_criteria.model import Coverage, Gap, Judgement, Lack, Verdict
 from tests.muster import fleet
 from tests.support.refusals import illegal
@@ -41,11 +44,16 @@ def provisional(name: str) -> Run:
     return run
 
 
-def again(run: Run, verdict: Verdict, stage: str = OPEN) -> Run:
+def again(run: Run, verdict: Verdict, stage: str = OPEN, standing: Standing | None = None) -> Run:
     result, _ = fleet.result(stage, node=NODE)
     found = (fleet.finding(),) if verdict is Verdict.FAIL else ()
     judgement: Judgement = dataclasses.replace(fleet.judgement(stage, verdict, findings=found), snapshot="abc")
-    return store.reevaluations.record(run, [(result, judgement)], verdict, f"{verdict} now.")
+    replacement = Replacement(result, judgement, standing or holding())
+    return store.reevaluations.record(run, [replacement], verdict, f"{verdict} now.")
+
+
+def holding() -> Standing:
+    return store.waivers.standing_at(NODE, datetime.datetime.now(datetime.UTC))
 
 
 def test_what_could_not_be_judged_waits_until_a_run_takes_the_node(waiting: Run) -> None:
@@ -145,3 +153,23 @@ def test_only_what_stands_and_is_provisional_is_reevaluated(waiting: Run) -> Non
     with illegal(Refusal.NOT_PROVISIONAL):
         again(waiting, Verdict.PASS)
     assert again(later, Verdict.PASS).verdict is Verdict.PASS
+
+
+def test_a_waiver_given_or_revoked_meanwhile_stands_in_the_way(fleet_db: str) -> None:
+    """The verdict was decided without it, or by it: the next re-evaluation decides."""
+    store.nodes.add(fleet.new_node(NODE))
+    failed = fleet.fail(NODE, f"{NODE}__failed")
+    for state in (State.TRIAGE, State.REPAIR, State.REGISTERED):
+        store.nodes.move(NODE, state, "Ada", "it is known to be slow")
+    (finding,) = store.reporting.run(failed.key).stages[0].judgement.findings
+    run = provisional("new")
+    before = holding()
+    given = store.waivers.give(finding.id, holding().moment + datetime.timedelta(days=1), "Ada", "known")
+    with illegal(Refusal.WAIVERS_CHANGED):
+        again(run, Verdict.PASS, standing=before)
+    between = holding()
+    store.waivers.revoke(given.id, "Ada", "no longer")
+    with illegal(Refusal.WAIVERS_CHANGED):
+        again(run, Verdict.PASS, standing=between)
+    assert store.runs.get(run.key).verdict is Verdict.PROVISIONAL
+    assert again(run, Verdict.PASS).verdict is Verdict.PASS

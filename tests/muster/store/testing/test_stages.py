@@ -35,7 +35,7 @@ def lease(fleet_db: str) -> Lease:
 def record(lease: Lease, stage: str = "intake", **options: object) -> None:
     parsed, raw = fleet.result(stage, serials={"gpu0": "G0"}, simulated=True)
     judgement = fleet.judgement(stage, Verdict.FAIL, findings=(fleet.FINDING,))
-    store.stages.record(lease.key, parsed, judgement, raw, **options)
+    fleet.record(lease.key, parsed, judgement, raw, **options)
 
 
 def count(table: type[MeasurementRow] | type[StageRow] | type[ArtifactRow]) -> int:
@@ -64,7 +64,7 @@ class TestReport:
         """A real result after a simulated one leaves run and report marked; no result changes what the node is."""
         record(lease)
         real, raw = fleet.result("burn_in")
-        store.stages.record(lease.key, real, fleet.judgement("burn_in"), raw)
+        fleet.record(lease.key, real, fleet.judgement("burn_in"), raw)
         assert not store.nodes.get("gpu-0001").simulated
         assert store.runs.get(lease.key).simulated
         assert store.reporting.run(lease.key).simulated
@@ -79,7 +79,7 @@ class TestReport:
 
     def test_a_stage_without_a_result_has_its_verdict(self, lease: Lease) -> None:
         lost = fleet.judgement("intake", Verdict.INCONCLUSIVE)
-        store.stages.record(lease.key, None, lost)
+        fleet.record(lease.key, None, lost)
         stage = store.reporting.run(lease.key).stages[0]
         assert stage.judgement.verdict is Verdict.INCONCLUSIVE
         assert (stage.started_at, stage.probes) == (None, ())
@@ -100,7 +100,7 @@ class TestMeasurements:
             Measurement("inventory", "fan", "node", "%", note="not supported"),
         ]
         parsed, raw = fleet.result(measurements=figures)
-        store.stages.record(lease.key, parsed, fleet.judgement(), raw)
+        fleet.record(lease.key, parsed, fleet.judgement(), raw)
         with reading() as session:
             rows = list(session.scalars(select(MeasurementRow).order_by(MeasurementRow.id)))
         assert [(row.metric, row.value, row.text, row.floor, row.ok) for row in rows] == [
@@ -116,7 +116,7 @@ class TestMeasurements:
             record(lease)
         assert (count(StageRow), count(MeasurementRow), count(ArtifactRow)) == (1, 1, 1)
         repeated, raw = fleet.result(note="the second time")
-        store.stages.record(lease.key, repeated, fleet.judgement(), raw)
+        fleet.record(lease.key, repeated, fleet.judgement(), raw)
         assert (count(StageRow), count(MeasurementRow)) == (2, 2)
         assert [each.verdict for each in store.runs.stages(lease.key)] == [Verdict.PASS]
 
@@ -124,7 +124,7 @@ class TestMeasurements:
     def test_a_count_of_samples_may_be_as_large_as_the_result_allows(self, lease: Lease) -> None:
         many = [Measurement("gemm_rate", "gemm_rate", "gpu0", "TFLOPS", 600.0, samples=2**53)]
         parsed, raw = fleet.result(measurements=many)
-        store.stages.record(lease.key, parsed, fleet.judgement(), raw)
+        fleet.record(lease.key, parsed, fleet.judgement(), raw)
         with reading() as session:
             assert session.scalar(select(func.max(MeasurementRow.samples))) == 2**53
 
@@ -138,7 +138,7 @@ class TestMeasurements:
 
         sqlalchemy.event.listen(sqlalchemy.Engine, "before_cursor_execute", note)
         try:
-            store.stages.record(lease.key, parsed, fleet.judgement(), raw)
+            fleet.record(lease.key, parsed, fleet.judgement(), raw)
         finally:
             sqlalchemy.event.remove(sqlalchemy.Engine, "before_cursor_execute", note)
         assert 0 < len(statements) < 30
@@ -232,7 +232,7 @@ class TestExport:
         )[1]
 
     def test_a_run_without_findings_has_an_empty_table(self, lease: Lease, tmp_path: Path) -> None:
-        store.stages.record(lease.key, None, fleet.judgement())
+        fleet.record(lease.key, None, fleet.judgement())
         store.export.run(lease.key, tmp_path / "out")
         table = pyarrow.parquet.read_table(tmp_path / "out" / "findings.parquet")
         assert table.num_rows == 0

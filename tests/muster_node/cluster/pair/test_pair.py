@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.util
 import socket
 import threading
 import time
@@ -9,8 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from muster_node.cluster.pair import measure, tcp
-from muster_node.cluster.pair.backend import NotSent, Rail, Step
+from muster_node.cluster.pair import collective, measure, tcp
+from muster_node.cluster.pair.backend import NoBackend, NotSent, Rail, Step
 from muster_node.cluster.pair.collective import environment
 from muster_node.cluster.pair.rdma import IbWrite
 from muster_node.hardware.host.machine import HostHardware
@@ -260,6 +261,26 @@ def test_a_group_of_two_by_gloo_verifies_its_payload(tmp_path: Path) -> None:
     for rows in both(given, tmp_path):
         assert figures(rows, "pair_bandwidth")["r0", 0] > 0
         assert figures(rows, "pair_wrong_bytes")["r0", 0] == 0
+
+
+def test_nccl_where_there_is_none_is_no_dead_rail(tmp_path: Path) -> None:
+    """Neither a node without PyTorch nor one without a GPU for NCCL has a fault on its rails: both sides use TCP."""
+    for rows in both(sides(1, backend="nccl", mib=1), tmp_path):
+        assert figures(rows, "pair_bandwidth")["r0", 0] > 0
+        assert figures(rows, "pair_wrong_bytes")["r0", 0] == 0
+
+
+@pytest.mark.parametrize(
+    ("found", "printed"), [(None, ""), ("there", "import json; print(False)"), ("there", "import absent_library")]
+)
+def test_what_a_collective_lacks_is_said_before_anything_is_sent(
+    found: str | None, printed: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(importlib.util, "find_spec", lambda name: found)
+    monkeypatch.setitem(collective._HAS, "nccl", printed)
+    context = Context(HostHardware(), {}, 0, tmp_path, lambda *a, **k: None, lambda sentence: None)
+    with pytest.raises(NoBackend):
+        collective.Collective(context, "nccl", "127.0.0.1", 1)
 
 
 def test_a_port_that_is_taken_is_an_error_of_ours(tmp_path: Path) -> None:

@@ -22,6 +22,10 @@ ROUNDS = 3
 _ROTATIONS = (1, 2, 3, 5)
 _SMALL = 4096
 
+FLOWS_FAR = 2
+"""Flows over which a rail is measured between pods. There one pair is all that goes from a leaf to another one, so each
+hot spot makes a path a suspect; over one flow they were more than a leaf has nodes to confirm them in one round."""
+
 
 def screening(topology: Topology, seed: int) -> tuple[Round, ...]:
     """The rounds before any confirmation, three at most; fewer where there are fewer different pairs."""
@@ -32,7 +36,11 @@ def screening(topology: Topology, seed: int) -> tuple[Round, ...]:
     else:
         rotations = _ROTATIONS if len(topology.nodes) <= _SMALL else _ROTATIONS[:1]
         plans = min((_by_leaves(topology, ranked, rotation) for rotation in rotations), key=_repeated)
-    return tuple(Round(at + 1, kind, tuple(pairs)) for at, (kind, pairs) in enumerate(plans) if pairs)
+    return tuple(
+        Round(at + 1, kind, tuple(pairs), FLOWS_FAR if kind is Kind.OTHER_POD else 1)
+        for at, (kind, pairs) in enumerate(plans)
+        if pairs
+    )
 
 
 def circle_round(count: int, number: int) -> Matching:

@@ -80,6 +80,16 @@ class Topology:
         """Whether paths between leaves can be told apart at all."""
         return self.known and len(self.leaves) > 1
 
+    def loaded(self) -> tuple[str, ...]:
+        """The places that traffic between these nodes goes through, by name: uplinks of leaves, ways out of pods.
+
+        Nothing where leaves are not known, or where all nodes share one: a switch carries all of its ports at once.
+        """
+        if not self.paths:
+            return ()
+        out = tuple(f"pod {pod}" for pod in self.pods) if len(self.pods) > 1 else ()
+        return (*(f"the uplinks of leaf {leaf}" for leaf in self.leaves), *out)
+
 
 def from_records(kept: Mapping[str, Any]) -> Topology:
     """The topology of which ``kept`` is ``dataclasses.asdict``, after JSON."""

@@ -158,8 +158,8 @@ def _notes(rounds: Rounds, diagnosis: Diagnosis) -> list[str]:
     found = []
     if diagnosis.unjudged:
         found.append(
-            f"{diagnosis.unjudged} cells are not judged: a cell needs {OTHERS_MIN} others of its round and rail to be "
-            "compared with, which takes a block of eight nodes or more."
+            f"Cells that are not judged: {diagnosis.unjudged}. A cell is compared with {OTHERS_MIN} others of its "
+            "round and rail or more, which takes a block of eight nodes."
         )
     if diagnosis.uncovered:
         some = [

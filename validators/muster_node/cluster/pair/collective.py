@@ -6,25 +6,38 @@ The libraries read their choice of NIC once in a process, so each transfer has a
 from __future__ import annotations
 
 import contextlib
+import importlib.util
 import json
 import pkgutil
 import socket
 import sys
 from typing import Any
 
-from muster_node.cluster.pair.backend import Backend, Endpoint, NotSent, Rail, Receiver, Step, Transfer
+from muster_node.cluster.pair.backend import Backend, Endpoint, NoBackend, NotSent, Rail, Receiver, Step, Transfer
 from muster_node.probe import Context, Skip
-from muster_node.tools.run import started
+from muster_node.tools.run import run_tool, started
 
 _START_S = 60.0
 """Importing PyTorch and opening a CUDA context takes many seconds on a cold node."""
 _CHILD = "collective_child.py"
 
 
+_HAS = {
+    "nccl": "import torch; print(torch.distributed.is_nccl_available() and torch.cuda.is_available())",
+    "gloo": "import torch; print(torch.distributed.is_gloo_available())",
+}
+"""Programs that print whether PyTorch has the library, and devices for it."""
+
+
 class Collective(Backend):
-    """Sends of a torch.distributed group of two. ``library``: "nccl" or "gloo"; ``address``: this node's own."""
+    """Sends of a torch.distributed group of two. ``library``: "nccl" or "gloo"; ``address``: this node's own.
+
+    Raises NoBackend where PyTorch, the library, or a GPU for NCCL is missing: that is no rail's fault.
+    """
 
     def __init__(self, context: Context, library: str, address: str, mib: int) -> None:
+        if why := _lacks(context, library):
+            raise NoBackend(why)
         self.name = library
         self._context, self._address, self._mib = context, address, mib
 
@@ -43,6 +56,21 @@ class Collective(Backend):
         ) as side:
             side.result()
         return None
+
+
+def _lacks(context: Context, library: str) -> str:
+    """Why the library cannot be used here, "" if it can. Asked in a process of its own, as each transfer has one."""
+    if importlib.util.find_spec("torch") is None:
+        return f"{library} needs PyTorch, which is not installed"
+    try:
+        done = run_tool(context, [sys.executable, "-c", _HAS[library]], _START_S)
+    except Skip as error:
+        return str(error)
+    if done.status == 0 and done.out.split()[-1:] == ["True"]:
+        return ""
+    if done.status == 0:
+        return f"PyTorch has no {library}" + (", or no GPU for it" if library == "nccl" else "")
+    return f"PyTorch cannot be imported: {done.last_line() if done.status is not None else 'it did not end in time'}"
 
 
 def environment(library: str, rail: Rail) -> dict[str, str]:

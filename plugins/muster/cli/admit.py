@@ -1,0 +1,36 @@
+"""``muster admit``: ask whether nodes may enter production."""
+
+from __future__ import annotations
+
+import functools
+
+from muster.cli.airflow.start import Nodes, Wanted, Why, known, start
+from muster.cli.terminal import dry
+from muster.cli.terminal.options import AsJson
+from muster.errors import MusterError
+from muster.integration.runid import run_id
+from muster.model.dags import ADMISSION
+from muster.model.nodes import Node
+from muster_criteria.stages import LEVELS
+
+
+def admit(nodes: Nodes, reason: Why = "by hand", dry_run: dry.DryRun = False, json: AsJson = False) -> None:
+    """Ask about nodes that do not enter production by themselves; `muster approve` answers."""
+    wanted = []
+    for node in known(nodes, LEVELS[0]).values():
+        conf = {"node": node.name, "reason": reason}
+        wanted.append(Wanted(ADMISSION, node.name, run_id(node.name, reason), conf, functools.partial(_askable, node)))
+    start(wanted, False, json, dry_run)
+
+
+def _askable(node: Node) -> None:
+    """Raises MusterError if the gate refuses the node, or has nothing to ask a person."""
+    from muster import store
+    from muster.model.states import State
+    from muster.rules.gate import Admit, Refuse
+
+    decision = store.admission.decision(node.name)
+    if isinstance(decision, Refuse):
+        raise MusterError(f"it does not enter production: {'; '.join(decision.reasons)}")
+    if isinstance(decision, Admit) and node.state is State.PRODUCTION:
+        raise MusterError("it is in production already")

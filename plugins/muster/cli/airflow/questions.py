@@ -1,0 +1,33 @@
+"""The questions in Airflow that wait for a person."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from muster.integration.airflow_api import AirflowClient
+
+
+def waiting(airflow: AirflowClient) -> list[Question]:
+    """The questions that wait for a person. Raises MusterError if Airflow does not give them."""
+    return [Question.of(each) for each in airflow.hitl_pending()]
+
+
+@dataclasses.dataclass(frozen=True)
+class Question:
+    """An open question: its run, its subject, and its possible answers."""
+
+    dag: str
+    run: str
+    task: str
+    subject: str
+    options: tuple[str, ...]
+
+    @classmethod
+    def of(cls, waiting: Mapping[str, Any]) -> Question:
+        """The question of Airflow's own description."""
+        task = waiting["task_instance"]
+        options = tuple(map(str, waiting["options"]))
+        return cls(task["dag_id"], task["dag_run_id"], task["task_id"], str(waiting["subject"]), options)

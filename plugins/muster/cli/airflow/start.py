@@ -1,0 +1,156 @@
+"""DAG runs that commands start: their options, their checks, what became of them."""
+
+from __future__ import annotations
+
+import dataclasses
+import datetime
+from collections.abc import Callable, Mapping, Sequence
+from typing import Annotated, Any
+
+import typer
+
+from muster import acting
+from muster.cli.airflow.follow import follow
+from muster.cli.terminal import dry, show
+from muster.errors import MusterError
+from muster.integration.runid import run_id
+from muster.model.nodes import Node
+from muster.model.runs import Run
+from muster.settings import settings
+from muster_criteria.stages import LEVELS
+
+WELL = ("PASS", "WARN", "PROVISIONAL")
+
+Nodes = Annotated[list[str], typer.Argument(help="Names of nodes.", metavar="NODE…")]
+
+Level = Annotated[str, typer.Option(help="How thoroughly: demo, short, standard or long.")]
+
+Why = Annotated[str, typer.Option("--reason", help="Why; the same nodes are tested once for the same reason.")]
+
+Force = Annotated[bool, typer.Option("--force", help="Test even a node that is in use.")]
+
+ForceReason = Annotated[str, typer.Option(help="Why a node in use is tested; shown on the report.")]
+
+Watch = Annotated[bool, typer.Option("--watch", help="Wait; show each stage and its verdict as it comes.")]
+
+
+@dataclasses.dataclass(frozen=True)
+class Wanted:
+    """A DAG run to start. ``check`` raises MusterError with the reason why it must not start."""
+
+    dag: str
+    of: str
+    run_id: str
+    conf: Mapping[str, Any]
+    check: Callable[[], object]
+
+
+def known(names: Sequence[str], level: str) -> dict[str, Node]:
+    """The nodes by name. Raises MusterError for an unknown level, UnknownNode."""
+    from muster import store
+
+    if level not in LEVELS:
+        raise MusterError(f"there is no level {level!r}: give one of {', '.join(LEVELS)}")
+    return {name: store.nodes.get(name) for name in names}
+
+
+def forced(force: bool, why: str) -> str:
+    """The reason for testing a node in use, with who gives it; "" if not forced. Raises MusterError for half of it."""
+    if force != bool(why.strip()):
+        raise MusterError("testing a node that is in use needs both --force and --force-reason 'why'")
+    return f"{why.strip()} ({settings().who}, {acting.current()})" if force else ""
+
+
+def run_of(dag: str, nodes: Sequence[Node], level: str, reason: str, force_reason: str = "") -> Wanted:
+    """The run of ``dag`` that tests these nodes, alone or together."""
+    several = len(nodes) > 1
+    run = run_id(f"{nodes[0].name}+{len(nodes) - 1}" if several else nodes[0].name, reason)
+    conf: dict[str, Any] = {"level": level, "reason": reason}
+    conf |= {"nodes": [node.name for node in nodes]} if several else {"node": nodes[0].name}
+    if force_reason:
+        conf["force_reason"] = force_reason
+    if nodes[0].pool and not several:
+        conf["pool"] = nodes[0].pool
+
+    def check() -> None:
+        from muster.admission.startable import startable
+
+        for node in nodes:
+            startable(node, dag, run, level, reason, force_reason)
+
+    return Wanted(dag, ", ".join(node.name for node in nodes), run, conf, check)
+
+
+def _rehearse(runs: Sequence[Wanted]) -> dry.Rehearsal:
+    """What ``start`` would start and refuse, without a request to Airflow."""
+    found = dry.Rehearsal(runs[0].dag)
+    for run in runs:
+        try:
+            run.check()
+        except MusterError as error:
+            found.refused[run.of] = str(error)
+            continue
+        found.would_start[run.of] = run.run_id
+    return found
+
+
+def start(runs: Sequence[Wanted], watch: bool, json: bool, dry_run: bool = False) -> None:
+    """Start the runs that pass their check; exit status 1 if one was refused, or did not end well while watched."""
+    from muster.integration.airflow_api import AirflowClient
+
+    if dry_run:
+        _rehearse(runs).show(json)
+        return
+    began = datetime.datetime.now(datetime.UTC)
+    started: dict[str, str] = {}
+    refused: dict[str, str] = {}
+    with AirflowClient.from_settings() as airflow:
+        for run in runs:
+            try:
+                run.check()
+                airflow.trigger(run.dag, run.run_id, run.conf, note=f"{run.of}: {run.conf['reason']}")
+            except MusterError as error:
+                typer.echo(f"muster: {run.of}: {error}", err=True)
+                refused[run.of] = str(error)
+                continue
+            started[run.of] = run.run_id
+            if not json:
+                typer.echo(f"{run.of}: run {run.run_id} is started")
+        dag = runs[0].dag
+        if started and airflow.is_paused(dag):
+            typer.echo(f"muster: the DAG {dag} is paused: the runs wait until you unpause it in Airflow", err=True)
+        ended = follow(airflow, dag, started, quiet=json) if watch else []
+    if json:
+        lost = _not_begun(started, ended, began) if watch else {}
+        show.as_json({"dag": dag, "started": started, "refused": refused, "ended": ended, "not_begun": lost})
+    elif watch:
+        show.table(
+            ["node", "verdict", "state", "headline"],
+            [[run.node, run.verdict or "", run.state_after or "", run.headline] for run in ended],
+            empty="no run was recorded",
+        )
+        for of, why in _not_begun(started, ended, began).items():
+            typer.echo(f"muster: {of}: {why}", err=True)
+    recorded = {run.run_id for run in ended if run.verdict in WELL}
+    if refused or (watch and (recorded != set(started.values()) or any(run.verdict not in WELL for run in ended))):
+        raise typer.Exit(1)
+
+
+def _not_begun(started: Mapping[str, str], ended: Sequence[Run], since: datetime.datetime) -> dict[str, str]:
+    """{nodes: why} of the runs that ended in Airflow and are in no record."""
+    from muster import store
+
+    recorded, refusals = {run.run_id for run in ended}, store.signs.refusals(since)
+    found = {}
+    for of, run in started.items():
+        if run in recorded:
+            continue
+        if why := next((refusals[name] for name in of.split(", ") if name in refusals), ""):
+            found[of] = f"run {run} did not begin: {why}"
+            continue
+        found[of] = (
+            f"run {run} ended in Airflow and is not in {store.engine.state().url}. Either its first task failed (see "
+            "its log in Airflow), or its workers have other settings than this command: compare `muster settings`, "
+            "run with their environment, first MUSTER_DATABASE_URL and MUSTER_HOME"
+        )
+    return found

@@ -1,1 +1,0 @@
-"""The controller: what it needs, its database, its settings, its mails."""

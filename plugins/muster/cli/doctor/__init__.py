@@ -1,0 +1,1 @@
+"""``muster doctor``: what the controller needs."""

@@ -1,0 +1,388 @@
+"""``muster doctor``: what the controller needs, what is missing, and the command that sets it. Changes nothing."""
+
+from __future__ import annotations
+
+import collections
+import dataclasses
+import enum
+import os
+import smtplib
+import ssl
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from muster.cli.doctor import connections
+from muster.cli.terminal import show
+from muster.errors import BadSettings, ControllerFault, MusterError
+from muster.model.dags import ALL, BURN_POOL
+from muster.settings import Settings, settings
+from muster_criteria.text import one_line
+
+if TYPE_CHECKING:
+    from muster.integration.airflow_api import Pool
+
+COMPONENTS = ("metadatabase", "scheduler", "triggerer", "dag_processor")
+"""As ``muster.integration.policy`` has it, which imports Airflow."""
+SQLITE_NODES_MAX = 8
+"""Up to so many nodes (the demo has 7) the fleet records may stay on SQLite without a warning."""
+SMTP_TIMEOUT_S = 10.0
+
+
+class Mark(enum.StrEnum):
+    """How a check ended: OK, ADVICE (works, but read it), MISSING (something needed is not there)."""
+
+    OK = "ok"
+    ADVICE = "advice"
+    MISSING = "missing"
+
+
+@dataclasses.dataclass(frozen=True)
+class Check:
+    """One line: what was checked, how it ended, what was seen, and what to do if it is not OK."""
+
+    mark: Mark
+    item: str
+    message: str
+    fix: str = ""
+
+
+def doctor(
+    json: Annotated[bool, typer.Option("--json", help="JSON instead of a table.")] = False,
+) -> None:
+    """Check everything the controller needs. Ends with status 1 if something needed is missing.
+
+    Run it where the scheduler and the workers run, with their environment: connections are looked up as they do.
+    """
+    checks = list(examine())
+    if json:
+        show.as_json([dataclasses.asdict(each) for each in checks])
+    else:
+        show.table(
+            ["", "what", "found", "to do"],
+            [[each.mark, each.item, each.message, each.fix] for each in checks],
+            empty="nothing was checked",
+        )
+    if any(each.mark is Mark.MISSING for each in checks):
+        raise typer.Exit(1)
+
+
+def examine(timeout_s: float = 30.0) -> Iterator[Check]:
+    """All checks, in the order in which a new installation sets things up. ``timeout_s``: of a request to Airflow."""
+    try:
+        current = settings()
+    except BadSettings as error:
+        yield Check(Mark.MISSING, "settings", str(error), "see `muster settings`")
+        return
+    yield home(current.home)
+    yield database()
+    yield from fences()
+    yield skus(current)
+    yield agent(current.home)
+    yield ssh_connection(current)
+    yield from airflow(current, timeout_s)
+    yield mail(current)
+    yield from schedulers(current)
+    yield from between_tests(current)
+    if current.audit_sinks:
+        yield audit_stream(current)
+
+
+def home(folder: Path) -> Check:
+    """MUSTER_HOME can be written."""
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        return Check(Mark.MISSING, "MUSTER_HOME", f"{folder} cannot be made: {error.strerror}", _HOME)
+    if not os.access(folder, os.W_OK | os.X_OK):
+        return Check(Mark.MISSING, "MUSTER_HOME", f"{folder} cannot be written", _HOME)
+    return Check(Mark.OK, "MUSTER_HOME", str(folder))
+
+
+_HOME = "export MUSTER_HOME=/a/folder/of/this/user"
+_DATABASE = "export MUSTER_DATABASE_URL=postgresql://USER:PASSWORD@HOST/muster"
+
+
+def database() -> Check:
+    """The fleet records are reachable, at this version's schema, and on PostgreSQL for more than a demo."""
+    from muster import store
+
+    try:
+        found = store.engine.state()
+        if found.schema is None:
+            return Check(Mark.MISSING, "fleet records", f"{found.url} has no tables", "muster db upgrade")
+        nodes = [node for node in store.nodes.find() if not node.simulated]
+    except MusterError as error:
+        return Check(Mark.MISSING, "fleet records", str(error), f"muster db upgrade, or {_DATABASE}")
+    seen = f"{found.url}, schema {found.schema}, {len(nodes)} nodes"
+    if found.sqlite and len(nodes) > SQLITE_NODES_MAX:
+        return Check(Mark.ADVICE, "fleet records", f"{seen}: SQLite is for the demo", _DATABASE)
+    return Check(Mark.OK, "fleet records", seen)
+
+
+def fences() -> Iterator[Check]:
+    """No node refused its latest job for having seen a newer one that the records do not know; silent if so."""
+    from muster import store
+
+    try:
+        fenced = store.leases.fenced_nodes()
+    except MusterError:  # reported by ``database``
+        return
+    if fenced:
+        seen = f"{', '.join(fenced)} refused a job as older than one seen there: the records were restored, or another "
+        yield Check(
+            Mark.MISSING, "fences", f"{seen}controller tests these nodes",
+            f"end the other controller; then muster node unfence {fenced[0]} --reason WHY",
+        )  # fmt: skip
+
+
+def skus(current: Settings) -> Check:
+    """The SKU files can be read, and the folders of MUSTER_SKU_PATH exist."""
+    from muster_criteria.sku_files.model import SkuError
+    from muster_criteria.sku_files.skus import list_skus, load_sku
+
+    for folder in current.sku_folders:
+        if not folder.is_dir():
+            return Check(Mark.MISSING, "SKU files", f"MUSTER_SKU_PATH names {folder}, which is no folder", "correct it")
+    known = list_skus(current.sku_folders)
+    for name in known:
+        try:
+            load_sku(name, current.sku_folders)
+        except SkuError as error:
+            return Check(Mark.MISSING, "SKU files", str(error), f"muster sku lint {name}")
+    return Check(Mark.OK, "SKU files", ", ".join(known))
+
+
+def audit_stream(current: Settings) -> Check:
+    """Each receiver of MUSTER_AUDIT_SINKS can be used, and accepted what was sent last."""
+    from muster import store
+    from muster.audit.sinks import sinks
+
+    try:
+        sinks(current.audit_sinks)
+        failing = [lag.sentence for lag in store.audit.lags() if lag.last_error]
+    except MusterError as error:
+        return Check(Mark.MISSING, "audit stream", str(error), "see `muster settings`")
+    if failing:
+        return Check(Mark.ADVICE, "audit stream", "; ".join(failing), "make the receiver accept events")
+    return Check(Mark.OK, "audit stream", ", ".join(sorted(current.audit_sinks)))
+
+
+def between_tests(current: Settings) -> Iterator[Check]:
+    """A health policy that cannot be read; the sources that may report, where there are any."""
+    from muster.integration import report_sources
+    from muster.judging import health
+
+    try:
+        health.policy()
+    except MusterError as error:
+        yield Check(Mark.MISSING, "health policy", str(error), "correct it, or remove it from MUSTER_SKU_PATH")
+    if current.report_sources:
+        try:
+            yield Check(Mark.OK, "reports", ", ".join(sorted(report_sources.sources())))
+        except MusterError as error:
+            yield Check(Mark.MISSING, "reports", str(error), "see docs/starting-tests.md")
+
+
+def agent(folder: Path) -> Check:
+    """The node side can be packed into one file."""
+    from muster.remote.zipapp import build_agent
+
+    try:
+        built = build_agent(folder / "agents")
+    except ControllerFault as error:
+        return Check(Mark.MISSING, "node side", str(error), _HOME)
+    return Check(Mark.OK, "node side", f"{built.path.name[:12]}….pyz, {built.path.stat().st_size // 1024} KiB")
+
+
+def ssh_connection(current: Settings) -> Check:
+    """The SSH login of the tasks: the Airflow connection MUSTER_SSH_CONN_ID, with a key that can be read."""
+    name = current.ssh_conn_id
+    fix = (
+        f"""airflow connections add {name} --conn-type ssh --conn-login USER """
+        """--conn-extra '{"key_file": "/path/to/id_ed25519"}'"""
+    )
+    from muster.remote.login import Credentials, settings_credentials
+
+    found = connections.find(name)
+    if found is None:
+        who, source = settings_credentials(), "MUSTER_SSH_USER and MUSTER_SSH_KEY_FILE"
+        if who == Credentials():
+            seen = f"no Airflow connection {name} can be read here (another Fernet key hides stored ones)"
+            return Check(Mark.MISSING, "SSH login", seen, fix)
+    else:
+        source = f"connection {name}"
+        try:
+            who = Credentials.of_connection(found.login, found.password, found.extra)
+        except ControllerFault as error:
+            again = f"airflow connections delete {name} && {fix}"
+            return Check(Mark.MISSING, "SSH login", f"{source}: {error}", again)
+        if not (who.key_file or who.private_key):
+            return Check(Mark.MISSING, "SSH login", f"{source} has neither key_file nor private_key", fix)
+    try:
+        key = who.key()
+    except ControllerFault as error:
+        return Check(Mark.MISSING, "SSH login", f"{source}: {error}", fix)
+    given = who.key_file or ("a key" if key else "the keys in ~/.ssh")
+    user = who.username or "each node's own user"
+    return Check(Mark.OK, "SSH login", f"{source}: {user}, {given}")
+
+
+def airflow(current: Settings, timeout_s: float) -> Iterator[Check]:
+    """Airflow's components are healthy, the login works, the DAGs are loaded and unpaused, every pool exists."""
+    from muster.integration.airflow_api import AirflowClient
+
+    address = "export MUSTER_AIRFLOW_URL=…, and start its components: see docs/deploying.md"
+    login = "export MUSTER_AIRFLOW_USERNAME=… MUSTER_AIRFLOW_PASSWORD=… (or MUSTER_AIRFLOW_TOKEN=…)"
+    with AirflowClient.from_settings(timeout_s) as client:
+        try:
+            health = client.health()
+        except MusterError as error:
+            yield Check(Mark.MISSING, "Airflow", str(error), address)
+            return
+        ill = [f"{name} is {health.get(name, 'absent')}" for name in COMPONENTS if health.get(name) != "healthy"]
+        if ill:
+            yield Check(
+                Mark.MISSING, "Airflow", f"{current.airflow_url}: {', '.join(ill)}", "start it, or read its log"
+            )
+        else:
+            yield Check(Mark.OK, "Airflow", f"{current.airflow_url}: {', '.join(COMPONENTS)} healthy")
+        try:
+            loaded = client.dags()
+        except MusterError as error:
+            yield Check(Mark.MISSING, "Airflow login", str(error), login)
+            return
+        yield dags(loaded)
+        try:
+            yield pools(client.pools(), current)
+        except MusterError as error:
+            yield Check(Mark.MISSING, "pools", str(error), login)
+
+
+def dags(paused: dict[str, bool]) -> Check:
+    """Every DAG is loaded, and none is paused; ``paused`` is {DAG id: whether it is paused}."""
+    absent = [name for name in ALL if name not in paused]
+    if absent:
+        fix = "put dags/ into Airflow's DAGs folder and plugins/muster_plugin.py into its plugins folder"
+        return Check(
+            Mark.MISSING, "DAGs", f"not loaded: {', '.join(absent)}", f"{fix}; airflow dags list-import-errors"
+        )
+    waiting = [name for name in ALL if paused[name]]
+    if waiting:
+        fix = "; ".join(f"airflow dags unpause {name}" for name in waiting)
+        return Check(Mark.ADVICE, "DAGs", f"paused: {', '.join(waiting)}", fix)
+    return Check(Mark.OK, "DAGs", f"{len(ALL)} loaded, none paused")
+
+
+def pools(known: dict[str, Pool], current: Settings) -> Check:
+    """Every pool that nodes name exists, counts deferred tasks, and has more than one slot for several nodes."""
+    from muster import store
+
+    try:
+        named = collections.Counter(node.pool or BURN_POOL for node in store.nodes.find())
+    except MusterError:
+        named = collections.Counter()
+    wanted = sorted({*named, BURN_POOL})
+    absent = [name for name in wanted if name not in known]
+    blind = [name for name in wanted if name in known and not known[name].include_deferred]
+    if absent or blind:
+        parts = [f"missing: {', '.join(absent)}"] * bool(absent)
+        parts += [f"without deferred tasks: {', '.join(blind)}"] * bool(blind)
+        return Check(Mark.MISSING, "pools", "; ".join(parts), _pool_fix((absent + blind)[0], current))
+    shown = ", ".join(_pool(name, known[name], named[name]) for name in wanted)
+    narrow = [name for name in wanted if known[name].slots in (0, 1) and named[name] > 1]
+    if narrow:
+        return Check(Mark.ADVICE, "pools", f"{shown}; one slot loads one node at a time", _pool_fix(narrow[0], current))
+    return Check(Mark.OK, "pools", shown)
+
+
+def _pool(name: str, pool: Pool, nodes: int) -> str:
+    """The pool's slots, its nodes, and how many of their stages wait for a slot now."""
+    slots = "unlimited slots" if pool.slots < 0 else f"{pool.slots} slot{'s' if pool.slots != 1 else ''}"
+    waiting = f", {pool.waiting} waiting" if pool.waiting else ""
+    return f"{name} ({slots} for {nodes} node{'s' if nodes != 1 else ''}{waiting})"
+
+
+def _pool_fix(name: str, current: Settings) -> str:
+    slots = current.burn_slots if name == BURN_POOL else "SLOTS"
+    return f"airflow pools set {name} {slots} 'nodes under load at once' --include-deferred"
+
+
+def mail(current: Settings) -> Check:
+    """Reports have a recipient, and the mail server of the SMTP connection answers."""
+    from muster.reporting import mail_rules
+
+    try:
+        rules = mail_rules.read(current.mail_rules)
+    except BadSettings as error:
+        return Check(Mark.MISSING, "mail", str(error), "export MUSTER_MAIL_RULES='[…]'")
+    people = dict.fromkeys([*current.mail_recipients, *(address for rule in rules for address in rule.to)])
+    if not people:
+        return Check(Mark.ADVICE, "mail", "MUSTER_MAIL_TO is empty: no report is mailed", "export MUSTER_MAIL_TO=…")
+    name = current.smtp_conn_id
+    fix = (
+        f"airflow connections add {name} --conn-type smtp --conn-host mail.example.org --conn-port 587 "
+        """--conn-login USER --conn-password … --conn-extra '{"disable_ssl": true}'"""
+    )
+    found = connections.find(name)
+    if found is None or not found.host:
+        return Check(Mark.MISSING, "mail", f"no Airflow connection {name} with a host can be read here", fix)
+    where = f"{found.host}:{found.port or 'default port'}"
+    try:
+        _log_in(name)
+    except smtplib.SMTPAuthenticationError as error:
+        said = error.smtp_error.decode(errors="replace") if isinstance(error.smtp_error, bytes) else error.smtp_error
+        why = f"{where} refuses the login {found.login!r} of connection {name}: {error.smtp_code} {one_line(said)}"
+        return Check(Mark.MISSING, "mail", why, fix)
+    except (smtplib.SMTPNotSupportedError, ssl.SSLError) as error:
+        why = f"{where}: no encryption ({error}): disable_ssl and disable_tls in the extra of {name} choose which"
+        return Check(Mark.MISSING, "mail", why, fix)
+    except (OSError, smtplib.SMTPException) as error:
+        return Check(Mark.ADVICE, "mail", f"{where} does not answer: {error}; mails wait until it does", fix)
+    as_whom = f" to {found.login}" if found.login else ""
+    return Check(Mark.OK, "mail", f"{found.host} answers{as_whom}; reports go to {', '.join(people)}")
+
+
+def _log_in(conn_id: str) -> None:
+    """Connect, encrypt and log in as the delivery does, by the SMTP provider's own hook, and say NOOP.
+
+    Raises OSError, SMTPException.
+    """
+    with connections.airflow_libraries():
+        from airflow.providers.smtp.hooks.smtp import SmtpHook
+        from airflow.sdk.exceptions import AirflowException
+
+        class Once(SmtpHook):
+            """Tried once, within a limit for which a person waits."""
+
+            timeout = int(SMTP_TIMEOUT_S)
+            smtp_retry_limit = 0
+
+        try:
+            with Once(smtp_conn_id=conn_id) as hook:
+                if isinstance(hook._smtp_client, smtplib.SMTP):
+                    hook._smtp_client.noop()
+        except AirflowException as error:  # it hides a server that hangs up
+            raise smtplib.SMTPException(str(error)) from error
+
+
+def schedulers(current: Settings) -> Iterator[Check]:
+    """Each cluster of MUSTER_SCHEDULERS answers, and lets our login change its nodes."""
+    from muster import store
+    from muster.admission import clusters
+
+    try:
+        places = store.schedulers.places()
+    except MusterError:  # reported by ``database``
+        places = []
+    for name in sorted(current.schedulers):
+        item, mine = f"scheduler {name}", [place.name for place in places if place.cluster == name]
+        try:
+            clusters.ask(name, mine[:1])
+            clusters.check_rights(name)
+        except MusterError as error:
+            yield Check(Mark.MISSING, item, str(error), "see docs/deploying.md, and `muster node schedulers`")
+            continue
+        yield Check(Mark.OK, item, f"answers; {len(mine)} nodes have their place there")

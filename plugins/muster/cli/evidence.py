@@ -1,0 +1,100 @@
+"""``muster evidence``: what was kept of each incident, and taking it by hand."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+from muster.cli.terminal import show
+from muster.cli.terminal.dry import DryRun
+from muster.cli.terminal.messages import messages
+from muster.cli.terminal.options import AsJson, Name, Reason, given
+
+app = typer.Typer(no_args_is_help=True)
+BY_HAND = "by_hand"
+
+
+@app.command("take")
+@messages
+def take(
+    name: Name,
+    reason: Reason,
+    device: Annotated[str, typer.Option(help="The device that it is about, such as gpu3.")] = "",
+    dry_run: DryRun = False,
+) -> None:
+    """Take evidence of a node now, into one archive: kernel log, serials, vendors' reports, BMC, records."""
+    from muster import store
+    from muster.judging import incident as records
+    from muster.model.repairs import Fault
+
+    node, why = store.nodes.get(name), given(reason)
+    if dry_run:
+        for profile in records.profiles_of(node):
+            for step in profile.steps:
+                typer.echo(f"{name}: would run {' '.join(step.words)}{' as root' if step.root else ''} for {step.name}")
+        typer.echo("dry run: nothing was changed")
+        return
+    from muster.cli.doctor.connections import airflow_libraries
+
+    opened = store.repairs.open_incident(name, Fault(BY_HAND, device), why)
+    with airflow_libraries():
+        from muster.operators.lifecycle import evidence
+
+        taken = evidence.take(opened)
+    store.repairs.close(taken.id, f"evidence was taken by hand: {why}")
+    assert taken.bundle is not None
+    for each in taken.bundle.missing:
+        typer.echo(f"missing: {each}")
+    typer.echo(f"incident {taken.id}: {taken.bundle.path}")
+
+
+@app.command("list")
+def listed(
+    node: Annotated[str, typer.Argument(help="A node's name; without it, all nodes.")] = "", json: AsJson = False
+) -> None:
+    """List incidents, the newest first, with where their evidence is."""
+    from muster import store
+
+    found = store.repairs.incidents(node)
+    if json:
+        show.as_json(found)
+        return
+    show.table(
+        ["incident", "node", "fault", "part", "opened", "closed", "evidence", "missing"],
+        [
+            [
+                each.id,
+                each.node,
+                each.fault.fault_class,
+                each.fault.part or each.fault.device,
+                show.when(each.opened_at),
+                show.when(each.closed_at) if each.closed_at else "",
+                each.bundle.path if each.bundle else "none yet",
+                len(each.bundle.missing) if each.bundle else "",
+            ]
+            for each in found
+        ],
+        empty="no incident is recorded",
+    )
+
+
+@app.command("show")
+def shown(incident: Annotated[int, typer.Argument(help="The incident's number.")], json: AsJson = False) -> None:
+    """Show one incident: its fault, its evidence with what is missing in it."""
+    from muster import store
+
+    found = store.repairs.get_incident(incident)
+    if json:
+        show.as_json(found)
+        return
+    bundle = found.bundle
+    show.facts(
+        {
+            "incident": found.id, "node": found.node, "simulated": "yes" if found.simulated else "",
+            "fault": found.fault.fault_class, "device": found.fault.device, "part": found.fault.part, "why": found.why,
+            "opened": show.when(found.opened_at), "closed": show.when(found.closed_at) if found.closed_at else "",
+            "evidence": bundle.path if bundle else "none yet", "SHA-256": bundle.sha256 if bundle else "",
+            "missing": "; ".join(bundle.missing) if bundle else "",
+        }
+    )  # fmt: skip

@@ -1,0 +1,40 @@
+"""``muster housekeeping``: what the housekeeping DAG does, by hand."""
+
+from __future__ import annotations
+
+import dataclasses
+
+import typer
+
+from muster.cli.terminal.dry import DryRun, rehearsed
+from muster.cli.terminal.messages import messages
+
+
+@messages
+def housekeeping(dry_run: DryRun = False) -> None:
+    """Free leases of runs that are over, carry out what waits for a scheduler, delete what is no longer kept."""
+    from muster import store
+    from muster.admission import service
+    from muster.integration import closing
+    from muster.integration.airflow_api import RUN_OVER, AirflowClient
+
+    leases = store.leases.live()
+    if leases:
+        with AirflowClient.from_settings() as airflow:
+            runs = {lease.key for lease in leases}
+            states = {run: airflow.run_state(run.dag_id, run.run_id) for run in sorted(runs)}
+        over = [run for run, state in states.items() if state is None or state in RUN_OVER]
+        with rehearsed(dry_run):
+            for run in over:
+                for node in closing.release(run, "its run is over in Airflow"):
+                    typer.echo(f"{node}: lease {'would be ' if dry_run else ''}freed")
+    for sentence in () if dry_run else service.reconcile():
+        typer.echo(sentence)
+    gone = store.retention.apply(dry_run=dry_run)
+    if not dry_run:
+        store.audit.command("housekeeping was done by hand", {"deleted": dataclasses.asdict(gone)})
+    typer.echo(
+        f"{'would delete' if dry_run else 'deleted'} {gone.telemetry} telemetry files, {gone.results} raw results, "
+        f"{gone.measurements} measurements, {gone.runs} runs, {gone.mails} mails, {gone.snapshots} peer snapshots, "
+        f"{gone.digests} digests, {gone.suspects} suspicions, {gone.parts} parts, {gone.events} events"
+    )

@@ -1,0 +1,187 @@
+"""What ``muster node check`` does: send the node side to a node, and list what is missing there."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import posixpath
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+from muster.errors import MusterError, UnknownNode
+from muster.model.nodes import NewNode, Node
+from muster.settings import settings
+from muster_criteria.stages import STAGES
+
+if TYPE_CHECKING:
+    from muster.remote import ssh
+
+OK, MISSING, OPTIONAL = "ok", "missing", "optional"
+
+TIMEOUT_S = 240.0
+"""Longer than the node side gives itself: the first import of PyTorch reads gigabytes from a cold disk."""
+
+ITEMS_MAX = 1000
+NO_JOB = "00000000"
+"""Names no job: only the folders and the agent are looked at."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Item:
+    """One thing looked at: ``mark`` is ok, missing (some probe cannot do without it) or optional."""
+
+    mark: str
+    item: str
+    needed_by: tuple[str, ...]
+    message: str
+
+
+def target(node: str, port: int, user: str, launch: str) -> Node | NewNode:
+    """The enrolled node of that name, or the host of that name, without a SKU, under the key that answers now."""
+    from muster import store
+    from muster.remote.ssh import scan_host_key
+
+    try:
+        return store.nodes.get(node)
+    except UnknownNode:
+        pass
+    try:
+        parsed = json.loads(launch) if launch else {}
+    except ValueError:
+        raise MusterError(
+            f'--launch {launch!r} is not JSON; write \'{{"kind": "venv", "path": "/opt/venv"}}\''
+        ) from None
+    key = scan_host_key(node, port, settings().ssh_timeout_s)
+    return NewNode(node, node, key, "", port, user, parsed)
+
+
+def check(node: Node | NewNode, level: str) -> list[Item]:
+    """Everything that the node side looks at there, what is missing first. Raises MusterError if it cannot be reached.
+
+    Of an enrolled node, missing is what its SKU requires at ``level``; what no probe of it uses is left out.
+    """
+    answer, program = _run_agent(node, ["check", "--json"])
+    items = parse(answer.out)
+    if items is None:
+        raise MusterError(
+            f"{node.name}: the node side could not check anything: {answer.complaint}; "
+            f"look whether Python 3.9 or later is there ({program})"
+        )
+    how = "the key pinned at enrolment" if node.sku else "a host key that is not pinned yet"
+    if node.sku:
+        items = for_sku(items, node.sku, level)
+    items = [Item(OK, "ssh", (), f"logged in to {node.host}:{node.port} under {how}"), *items]
+    return _missing_first([*of_controller(node.name), *items] if node.sku else items)
+
+
+def of_controller(name: str) -> list[Item]:
+    """What the controller lacks for admitting an enrolled node: its place in a scheduler, and the signing key."""
+    from muster import store
+    from muster.admission import clusters
+
+    place = store.schedulers.place(name)
+    found = []
+    if place is not None:
+
+        def look(cluster: str = place.cluster, name: str = place.name) -> None:
+            clusters.check(cluster, [name])
+            clusters.check_rights(cluster)
+
+        found.append(_tried("scheduler", look, place.cluster))
+    found.append(_tried("signing key", store.certificates.check_signing_key, "certificates can be signed"))
+    return found
+
+
+def _tried(item: str, act: Callable[[], None], well: str) -> Item:
+    try:
+        act()
+    except MusterError as error:
+        return Item(MISSING, item, ("admission",), str(error))
+    return Item(OK, item, (), well)
+
+
+def fence_of(node: Node | NewNode) -> int:
+    """The highest fencing token that the node has seen, -1 if none. Raises MusterError."""
+    answer, program = _run_agent(node, ["info", "--json", "--node", node.name])
+    try:
+        found = json.loads(answer.out)["fence"]
+    except (ValueError, KeyError, TypeError, RecursionError):
+        found = None
+    if not isinstance(found, int) or isinstance(found, bool):
+        raise MusterError(
+            f"{node.name}: the node side ({program}) names no fencing token; delete the file `fence` in its work "
+            f"folder while no test runs there: {answer.complaint}"
+        )
+    return found
+
+
+def _run_agent(node: Node | NewNode, args: list[str]) -> tuple[ssh.Completed, str]:
+    """(output of the node side with these arguments, name of the program that runs it). Raises MusterError."""
+    from muster.cli.doctor.connections import logged_in
+
+    with logged_in(node) as client:
+        from muster.remote import jobs, launch, ssh
+        from muster.remote.zipapp import build_agent
+
+        agent = build_agent(settings().home / "agents")
+        seen = jobs.look(client, node.work_dir, NO_JOB, agent.sha256)
+        jobs.send_agent(client, seen, agent.path, agent.sha256)
+        words = launch.command_for(node.launch, jobs.agent_path(seen.work, agent.sha256), args)
+        command = ["env", f"MUSTER_WORK={seen.work}", *words]
+        return ssh.run(client, command, timeout=TIMEOUT_S), posixpath.basename(words[0])
+
+
+def for_sku(items: list[Item], sku_name: str, level: str) -> list[Item]:
+    """``items`` marked by what the SKU's programme runs and requires at ``level``. Raises MusterError."""
+    from muster_criteria.sku_files import programme
+    from muster_criteria.sku_files.model import SkuError
+    from muster_criteria.sku_files.skus import load_sku
+
+    try:
+        sku = load_sku(sku_name, settings().sku_folders)
+        uses = [programme.stage_probes(sku, stage, level) for stage in STAGES]
+    except SkuError as error:
+        raise MusterError(str(error)) from None
+    planned = {probe for stage in uses for probe in stage}
+    required = {probe for stage in uses for probe, use in stage.items() if use.require}
+    marked = []
+    for item in items:
+        needed = tuple(probe for probe in item.needed_by if probe in planned)
+        mark, message = item.mark, item.message
+        if item.item in ("gpu", "nvidia-smi") and mark != OK and not sku.devices.get("gpu"):
+            continue
+        if item.item == "gpu" and mark != OK:
+            mark, message = MISSING, f"there is no GPU, and SKU {sku_name} has {sku.devices['gpu']}"
+        elif item.mark != OK and item.needed_by:
+            if not needed:
+                continue
+            mark = MISSING if required.intersection(needed) else OPTIONAL
+        marked.append(Item(mark, item.item, needed, message))
+    return _missing_first(marked)
+
+
+def parse(answer: bytes) -> list[Item] | None:
+    """The node side's answer, checked and cleaned like everything that a node says; None if it makes no sense."""
+    from muster.remote.ssh import clean
+
+    try:
+        raw = json.loads(answer)
+        if not isinstance(raw, list):
+            return None
+        items = [
+            Item(
+                OK if each["ok"] is True else MISSING if each["needed_by"] else OPTIONAL,
+                clean(str(each["item"]))[:80],
+                tuple(clean(str(probe))[:80] for probe in each["needed_by"]),
+                clean(str(each["message"]))[:500],
+            )
+            for each in raw[:ITEMS_MAX]
+        ]
+    except (ValueError, KeyError, TypeError, RecursionError):
+        return None
+    return _missing_first(items)
+
+
+def _missing_first(items: list[Item]) -> list[Item]:
+    order = (MISSING, OPTIONAL, OK)
+    return sorted(items, key=lambda each: order.index(each.mark))

@@ -1,0 +1,251 @@
+"""``muster node``: enrol, check, show and move nodes."""
+
+from __future__ import annotations
+
+import collections
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from muster.cli.terminal import show
+from muster.cli.terminal.dry import DryRun, rehearsed, risks
+from muster.cli.terminal.messages import messages
+from muster.cli.terminal.options import AsJson, AsWho, Name
+from muster.errors import MusterError
+from muster.model.nodes import Node
+from muster.model.states import State
+from muster.settings import settings
+
+app = typer.Typer(no_args_is_help=True)
+
+OBSERVED_MAX = 20
+"""Observations that `muster node show` lists, those that were seen last."""
+
+
+@app.command("add")
+@messages
+def add(
+    host: Annotated[str, typer.Argument(help="Host name or address.")],
+    sku: Annotated[str, typer.Option(help="Its hardware model, one of `muster sku list`.")],
+    name: Annotated[str, typer.Option(help="Its name; default: the host.")] = "",
+    port: Annotated[int | None, typer.Option(help="SSH port; default: 22.")] = None,
+    user: Annotated[str, typer.Option(help="SSH user; default: the SSH connection's.")] = "",
+    host_key: Annotated[str, typer.Option(help="'TYPE BASE64' to pin; default: the key that answers now.")] = "",
+    rack: Annotated[str, typer.Option(help="Its rack.")] = "",
+    pool: Annotated[
+        str, typer.Option(help="The Airflow pool that bounds how many such nodes are under load at once.")
+    ] = "",
+    work_dir: Annotated[str, typer.Option(help="Muster's folder on the node; default: ~/.muster.")] = "",
+    launch: Annotated[str, typer.Option(help="How the node side is started, as JSON; default: its python3.")] = "",
+    label: Annotated[list[str] | None, typer.Option(help="NAME=TEXT; may be repeated.")] = None,
+    bmc: Annotated[str, typer.Option(help="Its BMC (Redfish), as JSON; see docs/deploying.md.")] = "",
+    dry_run: DryRun = False,
+) -> None:
+    """Enrol one node under the host key that answers now. For a known node, only what is named changes."""
+    row: dict[str, object] = {
+        "name": name or host, "host": host, "port": port, "user": user, "sku": sku, "host_key": host_key,
+        "rack": rack, "pool": pool, "work_dir": work_dir, "launch": launch, "labels": ";".join(label or ()),
+        "bmc": bmc,
+    }  # fmt: skip
+    from muster import store
+    from muster.enrolment import inventory
+    from muster.enrolment.known import pinned, skus
+
+    found = pinned(inventory.one(row, skus()))
+    with rehearsed(dry_run):
+        for known, outcome in store.nodes.add_all(found, actor=settings().who).items():
+            typer.echo(f"{known}: {outcome}")
+
+
+@app.command("import")
+@messages
+def import_(
+    file: Annotated[Path, typer.Argument(help="YAML with a list `nodes`, or CSV with a header line.")],
+    dry_run: DryRun = False,
+) -> None:
+    """Enrol all nodes of an inventory, or none if any line is wrong."""
+    from muster import store
+    from muster.enrolment import inventory
+    from muster.enrolment.known import pinned, skus
+
+    found = pinned(inventory.load(file, skus()))
+    with rehearsed(dry_run):
+        outcomes = store.nodes.add_all(found, actor=settings().who)
+        for known, outcome in outcomes.items():
+            if outcome.startswith("updated"):
+                typer.echo(f"{known}: {outcome}")
+        counts = collections.Counter(outcome.partition(":")[0] for outcome in outcomes.values())
+        typer.echo(", ".join(f"{counts[word]} {word}" for word in ("added", "updated", "unchanged") if counts[word]))
+
+
+@app.command("list")
+def list_(
+    state: Annotated[list[State] | None, typer.Option(help="Only nodes in this state; may be repeated.")] = None,
+    sku: Annotated[str, typer.Option(help="Only this hardware model.")] = "",
+    rack: Annotated[str, typer.Option(help="Only this rack.")] = "",
+    json: AsJson = False,
+) -> None:
+    """List the nodes."""
+    from muster import store
+
+    nodes = store.nodes.find(states=state or (), sku=sku, rack=rack)
+    if json:
+        show.as_json(nodes)
+        return
+    leased = {lease.node: lease.run_id for lease in store.leases.live()}
+    show.table(
+        ["node", "state", "sku", "rack", "address", "answered", "leased by", ""],
+        [
+            [node.name, node.state, node.sku, node.rack, f"{node.host}:{node.port}", show.age(node.contact_at),
+             leased.get(node.name, ""),
+             _marks(node)]
+            for node in nodes
+        ],
+        empty="no such nodes; enrol some with `muster node add HOST --sku SKU` or `muster node import FILE`",
+    )  # fmt: skip
+
+
+@app.command("show")
+def show_(name: Name, json: AsJson = False) -> None:
+    """Show one node: its state, parts, open findings, observations between tests and last runs."""
+    from muster import store
+
+    node, lease = store.nodes.get(name), store.leases.get(name)
+    parts, runs = store.parts.of_node(name), store.runs.find(node=name, limit=10, this_machine=True)
+    waivers, findings = store.waivers.find(node=name), store.verdicts.open_findings(name)
+    observed = [each for each in store.health.of_node(name, OBSERVED_MAX) if not each.over]
+    if json:
+        show.as_json(
+            {
+                "node": node,
+                "lease": lease,
+                "parts": parts,
+                "runs": runs,
+                "waivers": waivers,
+                "findings": findings,
+                "observations": observed,
+            }
+        )
+        return
+    show.facts(
+        {
+            "node": node.name, "state": node.state, "sku": node.sku, "address": f"{node.host}:{node.port}",
+            "user": node.user, "host key": node.host_key, "rack": node.rack, "pool": node.pool,
+            "labels": dict(node.labels), "launch": dict(node.launch), "work dir": node.work_dir,
+            "bmc": dict(node.bmc),
+            "simulated": "yes" if node.simulated else "", "enrolled": show.when(node.added_at),
+            "replaced": show.when(node.machine_since) if node.machine_since != node.added_at else "",
+            "shadow": "tested and reported, never withdrawn: adopted, not verified" if node.shadow else "",
+            "held": node.held_run
+            and f"the circuit breaker holds the verdict of {node.held_run}; see `muster status`",
+            "tests": node.pause or "",
+            "answered": show.when(node.contact_at),
+            "leased by": f"{lease.run_id} of {lease.dag_id} since {show.when(lease.acquired_at)}" if lease else "",
+            "inconclusive": node.inconclusive or "",
+            "waived": "; ".join(f"{waiver.finding} {waiver}" for waiver in waivers),
+        }
+    )  # fmt: skip
+    if findings:
+        typer.echo()
+        show.findings([found.finding for found in findings])
+    if observed:
+        typer.echo()
+        show.table(
+            ["observed", "part", "what", "times", "last seen", "by", "follows"],
+            [
+                [each.check, each.part, each.value, each.count, show.when(each.last_seen), each.source,
+                 each.acted or each.action]
+                for each in observed
+            ],
+            empty="",
+        )  # fmt: skip
+    sitting = [[part.slot, part.serial, show.when(part.since)] for part in parts if part.until is None]
+    typer.echo()
+    show.table(["part", "serial", "since"], sitting, empty="no serials are known")
+    typer.echo()
+    rows = [[run.run_id, run.verdict or "", show.when(run.started_at), run.headline] for run in runs]
+    show.table(["run", "verdict", "began", "headline"], rows, empty="no runs yet")
+
+
+@app.command("history")
+def history(name: Name, json: AsJson = False) -> None:
+    """Show a node's events."""
+    from muster import store
+
+    events = store.nodes.events(name)
+    if json:
+        show.as_json(events)
+        return
+    rows = [
+        [f"{each.at:%Y-%m-%d %H:%M:%S}", each.to_state if each.from_state != each.to_state else "·", each.actor,
+         each.login, each.reason]
+        for each in events
+    ]  # fmt: skip
+    show.table(["at (UTC)", "became", "by", "login", "why"], rows, empty="no events yet")
+
+
+@app.command("move")
+@messages
+def move(
+    name: Name,
+    to: Annotated[State, typer.Argument(help="The state to move it to.")],
+    reason: Annotated[str, typer.Option(help="Why; it stays in the node's history.")],
+    who: AsWho = "",
+    dry_run: DryRun = False,
+) -> None:
+    """Move a node on a person's decision; into production only if the admission gate does not refuse it."""
+    from muster import store
+    from muster.admission import entry
+    from muster.rules.preview import risks_of_move
+
+    if not reason.strip():
+        raise MusterError("a move needs a reason: --reason 'why'")
+    before = store.nodes.get(name)
+    with rehearsed(dry_run):
+        node = entry.move(name, to, show.person(who), reason.strip(), dry_run=dry_run)
+        typer.echo(f"{node.name} {'would be' if dry_run else 'is now'} {node.state}")
+        if dry_run:
+            risks(name, risks_of_move(before.state, to, shadow=before.shadow))
+            for effect in entry.effects(before, to):
+                typer.echo(f"{name}: {effect}")
+
+
+@app.command("check")
+def check(
+    node: Annotated[str, typer.Argument(help="An enrolled node's name, or any host.")],
+    port: Annotated[int, typer.Option(help="SSH port, for a host that is not enrolled.")] = 22,
+    user: Annotated[str, typer.Option(help="SSH user, for a host that is not enrolled.")] = "",
+    launch: Annotated[str, typer.Option(help="How to start the node side, as JSON, if not enrolled.")] = "",
+    level: Annotated[
+        str, typer.Option(help="The level of the test that is planned: it says what is required.")
+    ] = "standard",
+    json: AsJson = False,
+) -> None:
+    """Show everything that is missing on a node for its SKU, privileges included, before anything runs there.
+
+    Uses the login of the tasks: the Airflow connection MUSTER_SSH_CONN_ID. Ends with status 1 if something is missing.
+    """
+    from muster.cli.node import check as checking
+
+    items = checking.check(checking.target(node, port, user, launch), level)
+    if json:
+        show.as_json(items)
+    else:
+        show.table(
+            ["", "what", "needed by", "message"],
+            [
+                [each.mark, each.item, "" if each.mark == checking.OK else ", ".join(each.needed_by), each.message]
+                for each in items
+            ],
+            empty="nothing was checked",
+        )
+    if any(each.mark == checking.MISSING for each in items):
+        raise typer.Exit(1)
+
+
+def _marks(node: Node) -> str:
+    marks = (
+        ("simulated", node.simulated), ("shadow", node.shadow), ("verdict held", node.held_run), ("paused", node.pause),
+    )  # fmt: skip
+    return ", ".join(word for word, it_is in marks if it_is)

@@ -1,0 +1,60 @@
+"""``muster node scheduler``: the cluster that allocates a node to users, and the node's name there."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+from muster.cli.terminal import show
+from muster.cli.terminal.dry import DryRun, rehearsed, risks
+from muster.cli.terminal.messages import messages
+from muster.cli.terminal.options import AsJson, AsWho, Name, Reason, given
+from muster.model.schedulers import WITHDRAWN, Place
+
+
+@messages
+def scheduler(
+    name: Name,
+    reason: Reason,
+    cluster: Annotated[str, typer.Option(help="A cluster of MUSTER_SCHEDULERS; empty: no scheduler.")] = "",
+    called: Annotated[str, typer.Option(help="Its name there (Slurm: NodeName); default: its name here.")] = "",
+    who: AsWho = "",
+    dry_run: DryRun = False,
+) -> None:
+    """Give a node its place in a scheduler, or move it to another. A node that is not admitted is closed there."""
+    from muster import store
+    from muster.admission import clusters, service
+
+    there = called or name
+    if cluster:
+        clusters.check(cluster, [there])
+    with rehearsed(dry_run):
+        place = store.schedulers.assign(name, cluster, there, show.person(who), given(reason))
+        typer.echo(f"{name}: {f'{there} in {cluster}' if place else 'no scheduler'}")
+        if dry_run and place is not None and place.wanted == WITHDRAWN:
+            risks(name, [f"{there} is closed to new jobs in {cluster} until Muster admits it"])
+    if place is not None and not dry_run and (trouble := service.carry_out(name)):
+        typer.echo(f"{name}: {place.wanted} waits: {trouble}")
+
+
+def schedulers(json: AsJson = False) -> None:
+    """Show every node's place in a scheduler, the changes that wait, and where a scheduler differs."""
+    from muster import store
+
+    places = store.schedulers.places()
+    if json:
+        show.as_json(places)
+        return
+    rows = [[each.node, each.cluster, each.name, _state(each), _seen(each)] for each in places]
+    empty = "no node has a scheduler; `muster node scheduler NODE --cluster CLUSTER --reason …` gives it one"
+    show.table(["node", "cluster", "there", "state", "shown there"], rows, empty=empty)
+
+
+def _state(place: Place) -> str:
+    return f"to be {place.wanted}" if place.waits else place.done or "left alone (shadow mode)"
+
+
+def _seen(place: Place) -> str:
+    shown = f"{place.shown} since {show.when(place.shown_since)}" if place.shown else ""
+    return "; ".join(filter(None, (shown, place.difference, place.last_error, place.verify, place.question)))

@@ -1,0 +1,73 @@
+"""``muster runs``: list and show runs."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+from muster.cli.terminal import show
+from muster.cli.terminal.options import AsJson, OfNode
+
+app = typer.Typer(no_args_is_help=True)
+
+
+@app.command("list")
+def list_(
+    node: Annotated[str, typer.Option(help="Only runs of this node.")] = "",
+    limit: Annotated[int, typer.Option(help="At most so many, latest first.", min=1)] = 50,
+    json: AsJson = False,
+) -> None:
+    """List runs, latest first."""
+    from muster import store
+
+    runs = store.runs.find(node=node, limit=limit)
+    if json:
+        show.as_json(runs)
+        return
+    show.table(
+        ["run", "node", "level", "verdict", "began", "headline", ""],
+        [
+            [run.run_id, run.node, run.level, run.verdict or "running", show.when(run.started_at), run.headline,
+             "simulated" if run.simulated else ""]
+            for run in runs
+        ],
+        empty="no such runs; start one with `muster qualify NODE`",
+    )  # fmt: skip
+
+
+@app.command("show")
+def show_(
+    run_id: Annotated[str, typer.Argument(help="The run's id.")], node: OfNode = "", json: AsJson = False
+) -> None:
+    """Show a run: its stages, their verdicts, and what was found."""
+    from muster import store
+
+    run = store.runs.by_id(run_id, node=node)
+    report = store.reporting.run(run.key, node=run.node)
+    if json:
+        typer.echo(report.result_json)
+        return
+    show.facts(
+        {
+            "run": f"{run.run_id} of {run.dag_id}", "node": run.node, "sku": run.sku, "level": run.level,
+            "reason": run.reason, "forced": run.forced, "started by": run.started_by,
+            "simulated": "yes" if report.simulated else "",
+            "waivers": "; ".join(report.waivers),
+            "shadow": "the node stays in production whatever the test finds" if report.shadow else "",
+            "verdict": run.verdict or "not yet", "headline": run.headline, "why held": run.why_held,
+            "began": show.when(run.started_at),
+            "ended": show.when(run.ended_at) if run.ended_at else "",
+            "state": f"{run.state_before} → {run.state_after or '…'}",
+        }
+    )  # fmt: skip
+    typer.echo()
+    rows: list[list[object]] = []
+    for stage in report.stages:
+        covered = stage.judgement.coverage
+        counted = f"{covered.judged}/{covered.required}"
+        rows.append([stage.judgement.stage, stage.judgement.verdict, counted, stage.judgement.reason])
+    rows.extend([stage, "not run", "", why] for stage, why in report.not_run)
+    show.table(["stage", "verdict", "coverage", "reason"], rows, empty="no stages yet")
+    typer.echo()
+    show.findings(found for stage in report.stages for found in stage.judgement.findings)

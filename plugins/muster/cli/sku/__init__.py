@@ -1,0 +1,1 @@
+"""``muster sku``: SKU files shown, checked, and learned from the fleet."""

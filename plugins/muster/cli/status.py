@@ -1,0 +1,135 @@
+"""``muster status``: the whole fleet on one screen."""
+
+from __future__ import annotations
+
+import collections
+import shlex
+from collections.abc import Iterable, Sequence
+
+import typer
+
+from muster.cli import mail as mails
+from muster.cli.airflow import questions
+from muster.cli.doctor import doctor
+from muster.cli.terminal import show
+from muster.cli.terminal.options import AsJson
+from muster.errors import MusterError
+from muster.model.attention import Attention, Turn
+from muster.model.queues import AuditLag, ParkedMail
+from muster.model.states import State
+
+ATTENTION_MAX = 50
+AIRFLOW_S = 5.0
+"""The timeout (s) of a request to Airflow, for which a person waits."""
+
+
+def status(json: AsJson = False) -> None:
+    """Show nodes by state, who acts next on those that do not serve, what else waits, what `muster doctor` finds."""
+    from muster import store
+
+    nodes = store.nodes.find()
+    kinds = sorted({node.simulated for node in nodes}) or [False]
+    breakers = {("simulated" if kind else "real"): store.withdrawals.breaker(simulated=kind) for kind in kinds}
+    paused = {node.name: node.pause for node in nodes if node.pause}
+    lags = store.audit.lags()
+    waiting, parked = store.outbox.waiting(), store.outbox.parked()
+    states = collections.Counter(node.state for node in nodes)
+    attention, uncertified = store.attention.collect(), store.certificates.uncertified()
+    if json:
+        asked, unknown, lacks = _controller()
+        shown = {kind: {"open": each.open, "withdrawn": each.withdrawn, "fleet": each.fleet, "allowed": each.allowed}
+                for kind, each in breakers.items()}  # fmt: skip
+        nodes_of = {str(state): states[state] for state in State}
+        show.as_json({
+            "nodes": nodes_of, "attention": attention, "breakers": shown, "paused": paused,
+            "uncertified": uncertified, "mails": {"waiting": waiting, "parked": parked},
+            "audit": lags, "questions": {"open": asked, "unknown": unknown}, "lacks": lacks,
+        })  # fmt: skip
+        return
+    show.table(
+        ["state", "nodes"],
+        [[state, states[state]] for state in State if states[state]],
+        empty="no nodes yet; enrol some with `muster node add HOST --sku SKU` or `muster node import FILE`",
+    )
+    typer.echo()
+    if nodes:
+        _show_attention(attention)
+        typer.echo()
+    for kind, breaker in breakers.items():
+        if breaker.open:
+            of = " (simulated nodes)" if kind == "simulated" else ""
+            typer.echo(f"circuit breaker{of}: {breaker.state}: {breaker.sentence}")
+    for name, pause in paused.items():
+        typer.echo(f"{name}: its tests are {pause}; `muster node resume {name} --reason …` ends that")
+    if uncertified:
+        name, why = next(iter(uncertified.items()))
+        of = f"{len(uncertified)} serve without a valid certificate, first {name} ({why})"
+        typer.echo(f"{of}: tested again when idle; see `muster certificate list`")
+    _show_queues(waiting, parked, lags)
+    # What waits for other hosts comes last: they may not answer.
+    asked, unknown, lacks = _controller()
+    known = {each.command for each in attention}
+    for question in asked:
+        command = f"muster approve {shlex.quote(question.run)} --option … --reason …"
+        if command not in known:
+            typer.echo(f"{question.subject} `{command}` answers: {', '.join(question.options)}")
+    if unknown:
+        typer.echo(f"questions in Airflow: unknown: {unknown}")
+    for lack in lacks:
+        if lack.message != unknown:
+            typer.echo(f"seen from this host, {lack.item}: {lack.message}" + (f"; {lack.fix}" if lack.fix else ""))
+
+
+def _show_attention(found: Sequence[Attention]) -> None:
+    """The nodes that do not serve and who acts next; those of Muster's own turn are counted."""
+    mine = collections.Counter(str(each.cause) for each in found if each.turn is Turn.MUSTER)
+    theirs = [each for each in found if each.turn is not Turn.MUSTER]
+    rows = [
+        [each.node, f"{each.state}, serving" if each.serving else each.state, show.when(each.since), each.turn,
+         show.when(each.until) if each.until else "", each.why, each.command]
+        for each in theirs[:ATTENTION_MAX]
+    ]  # fmt: skip
+    columns = ["not serving", "state", "since", "who acts", "until", "why", "next"]
+    show.table(columns, rows, empty="every other node serves" if mine else "every node serves")
+    if len(theirs) > ATTENTION_MAX:
+        typer.echo(f"and {len(theirs) - ATTENTION_MAX} more: `muster status --json`")
+    if mine:
+        typer.echo("Muster is at work on " + ", ".join(f"{number} {cause}" for cause, number in mine.most_common()))
+
+
+def _show_queues(waiting: int, parked: Sequence[ParkedMail], lags: Iterable[AuditLag]) -> None:
+    if waiting:
+        typer.echo(f"mails: {waiting} wait to be sent; `muster mail list` gives the reason")
+    for lag in lags:
+        if lag.last_error:
+            typer.echo(lag.sentence)
+    for mail in parked[: mails.SHOWN_MAX]:
+        its_run, key = _run_of(mail.key), shlex.quote(mail.key)
+        typer.echo(f"{mail.key}: not sent, given up {show.when(mail.parked_at)} ({mail.last_error}); "
+                   + (f"its report: `muster runs show {its_run}`; " if its_run else "")
+                   + f"then `muster mail resend {key} --reason …`, or "
+                   + f"`muster mail drop {key} --reason …`")  # fmt: skip
+    if len(parked) > mails.SHOWN_MAX:
+        typer.echo(f"and {len(parked) - mails.SHOWN_MAX} more not sent: `muster mail list --json` gives all")
+
+
+def _controller() -> tuple[list[questions.Question], str, list[doctor.Check]]:
+    """(the open questions, why Airflow does not give them or "", the checks that are not OK here)."""
+    from muster.integration.airflow_api import AirflowClient
+
+    asked, unknown = [], ""
+    try:
+        with AirflowClient.from_settings(AIRFLOW_S) as airflow:
+            asked = questions.waiting(airflow)
+    except MusterError as error:
+        unknown = str(error)
+    lacks = [each for each in doctor.examine(AIRFLOW_S) if each.mark is not doctor.Mark.OK]
+    return asked, unknown, lacks
+
+
+def _run_of(key: str) -> str:
+    """The run of a mail or notification about a report, [rule/NAME/ | notify/NAME/]DAG/RUN/REPORT; "" of any other."""
+    parts = key.split("/")
+    if parts[0] in ("rule", "notify"):
+        parts = parts[2:]
+    return parts[1] if len(parts) == 3 and parts[0] not in ("notice", "flood", "digest") else ""

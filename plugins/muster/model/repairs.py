@@ -1,0 +1,75 @@
+"""Incidents and the attempts to repair them, as the records keep them."""
+
+from __future__ import annotations
+
+import dataclasses
+import datetime
+import enum
+
+from muster.model.runs import RunKey
+
+
+@dataclasses.dataclass(frozen=True)
+class Fault:
+    """What is to be repaired: a class of the repair policy, the device, and its part ("gpu SERIAL") where known."""
+
+    fault_class: str
+    device: str = ""
+    part: str = ""
+
+
+@dataclasses.dataclass(frozen=True)
+class Bundle:
+    """An incident's evidence: one archive. ``missing``: "NAME: why" of each piece that it lacks."""
+
+    path: str
+    sha256: str
+    bytes: int
+    missing: tuple[str, ...] = ()
+
+
+@dataclasses.dataclass(frozen=True)
+class Incident:
+    """One fault of one machine, from its being seen until a repair of it is proved or a person closes it.
+
+    ``bundle``: None until evidence was taken.
+    """
+
+    id: int
+    node: str
+    fault: Fault
+    why: str
+    opened_at: datetime.datetime
+    simulated: bool
+    bundle: Bundle | None = None
+    closed_at: datetime.datetime | None = None
+
+
+class Outcome(enum.StrEnum):
+    """How an attempt ended. ``TRANSIENT``: certainly not carried out; whatever is unclear is ``PERMANENT``."""
+
+    SUCCEEDED = "succeeded"
+    TRANSIENT = "transient"
+    PERMANENT = "permanent"
+    SUPERSEDED = "superseded"
+    CANCELLED = "cancelled"
+
+
+@dataclasses.dataclass(frozen=True)
+class Attempt:
+    """One repair that was reserved before it was carried out. ``outcome``: None while nobody knows.
+
+    ``proved``: whether the tests that can see the fault passed after it; None until they did or did not.
+    """
+
+    id: int
+    incident: int
+    node: str
+    fault: Fault
+    rung: str
+    reserved_at: datetime.datetime
+    run: RunKey | None = None
+    outcome: Outcome | None = None
+    detail: str = ""
+    ended_at: datetime.datetime | None = None
+    proved: bool | None = None

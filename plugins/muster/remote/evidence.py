@@ -1,0 +1,175 @@
+"""Takes evidence from a node over SSH and from its BMC, piece by piece. What hangs or is missing costs its own piece.
+
+Each piece is one command with a time limit of its own, on the node and again here: a node that dies meanwhile keeps
+what arrived before. Nothing that is taken changes the node.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import logging
+import time
+from collections.abc import Callable, Iterator, Sequence
+
+import paramiko
+
+from muster.errors import MusterError
+from muster.model.nodes import Node
+from muster.remote import jobs, launch, ssh
+from muster.remote.bmc import BadBmc, Login, login, parse_bmc
+from muster.remote.redfish_client import BmcSilent, Client
+from muster.remote.redfish_documents import linked, paths_of
+from muster.remote.zipapp import AgentFile
+from muster_criteria.repair.evidence import Profile, Step
+
+log = logging.getLogger(__name__)
+
+NO_JOB = "00000000"
+"""Names no job: only the folders and the agent are looked at."""
+GRACE_S = 20.0
+"""How much longer than a step's own limit is waited here: the node side ends what hangs, and says so."""
+TOTAL_BYTES_MAX = 256 * 1024 * 1024
+NODE_LIMIT_S, BMC_LIMIT_S = 1200.0, 120.0
+DOCUMENTS_MAX = 400
+"""Documents of a BMC in one bundle."""
+LOST_MAX = 2
+"""After so many lost connections in a row the node is left alone."""
+
+Connect = Callable[[Node], paramiko.SSHClient]
+
+
+@dataclasses.dataclass(frozen=True)
+class Piece:
+    """One piece: its name in the bundle, how it was taken, its content, and why it is missing or not whole, else ""."""
+
+    name: str
+    how: str
+    content: bytes = b""
+    why: str = ""
+
+
+class _Session:
+    """A connection that is opened when it is needed, and again when a step has broken it."""
+
+    def __init__(self, node: Node, connect: Connect, agent: AgentFile) -> None:
+        self._node, self._connect, self._agent = node, connect, agent
+        self._client: paramiko.SSHClient | None = None
+        self._words: list[str] = []
+
+    def run(self, args: Sequence[str], limit_s: float, bytes_max: int) -> ssh.Completed:
+        """Run the node side. Raises MusterError; the next call then connects again."""
+        try:
+            if self._client is None:
+                self._client = self._connect(self._node)
+                seen = jobs.look(self._client, self._node.work_dir, NO_JOB, self._agent.sha256)
+                jobs.send_agent(self._client, seen, self._agent.path, self._agent.sha256)
+                how = launch.parse_launch(self._node.launch)
+                program = jobs.agent_path(seen.work, self._agent.sha256)
+                env = [f"{name}={value}" for name, value in sorted(how.env.items())]
+                self._words = ["env", *env, f"MUSTER_WORK={seen.work}", launch.host_python(how), program, "evidence"]
+            return ssh.run(self._client, [*self._words, *args], limit_s + GRACE_S, max_bytes=bytes_max + 4096)
+        except MusterError:
+            self.close()
+            raise
+
+    def close(self) -> None:
+        """Harmless when nothing is open."""
+        if self._client is not None:
+            self._client.close()
+        self._client = None
+
+
+def of_node(
+    node: Node, profiles: Sequence[Profile], connect: Connect, agent: AgentFile, limit_s: float = NODE_LIMIT_S
+) -> Iterator[Piece]:
+    """Yields the pieces that the profiles name, in order, within ``limit_s`` and ``TOTAL_BYTES_MAX`` in all."""
+    if node.simulated:
+        yield Piece("node", "SSH", why="the node is simulated: commands would show the machine below it")
+        return
+    session, deadline, left = _Session(node, connect, agent), time.monotonic() + limit_s, TOTAL_BYTES_MAX
+    lost, gone = 0, ""
+    try:
+        for profile in profiles:
+            missing: set[str] = set()
+            for step in profile.steps:
+                if step.if_missing and step.if_missing not in missing:
+                    continue
+                name, how = f"{profile.profile}/{step.name}", " ".join(step.words)
+                seconds = min(step.limit_s, deadline - time.monotonic())
+                if gone or seconds <= 0 or left <= 0:
+                    why = gone or ("no time was left" if seconds <= 0 else "the bundle has no room left")
+                    piece = Piece(name, how, why=why)
+                else:
+                    piece, broke = _take(session, step, name, seconds, min(step.bytes_max, left))
+                    lost = lost + 1 if broke else 0
+                    gone = f"the node was left alone after {lost} lost connections" if lost >= LOST_MAX else ""
+                left -= len(piece.content)
+                if piece.why:
+                    missing.add(step.name)
+                yield piece
+    finally:
+        session.close()
+
+
+def _take(session: _Session, step: Step, name: str, limit_s: float, bytes_max: int) -> tuple[Piece, bool]:
+    """(the piece, whether the connection broke)."""
+    how = " ".join(step.words)
+    args = [f"--limit={limit_s:.1f}", f"--max={bytes_max}"]
+    args += ["--root"] * step.root + ["--file"] * bool(step.file) + ["--", *step.words]
+    try:
+        done = session.run(args, limit_s, bytes_max)
+    except MusterError as error:
+        return Piece(name, how, why=str(error)), True
+    try:
+        lines = done.err.decode("utf-8", "replace").strip().splitlines()
+        why = ssh.clean(str(json.loads(lines[-1])["why"]))[:300]
+    except (IndexError, ValueError, KeyError, TypeError):
+        why = f"the node side did not run: {done.complaint}"
+    return Piece(name, how, done.out[:bytes_max], why), False
+
+
+def of_bmc(
+    node: Node, paths: Sequence[str], who: Callable[..., Login] = login, limit_s: float = BMC_LIMIT_S
+) -> Iterator[Piece]:
+    """Yields the documents at ``paths`` of the node's BMC, with their members and their logs' entries, as one piece."""
+    name, why = "bmc/redfish.json", ""
+    documents: dict[str, object] = {}
+    try:
+        bmc = parse_bmc(node.bmc)
+        if bmc is None:
+            yield Piece(name, "Redfish", why="no BMC is enrolled for the node")
+            return
+        with Client(bmc, who(bmc), timeout_s=10.0, limit_s=limit_s) as client:
+            client.log_in()
+            for path in paths:
+                _walk(client, path, documents)
+    except (BadBmc, BmcSilent) as error:
+        why = str(error)
+    except Exception as error:  # whatever a BMC sends costs this piece alone
+        log.exception("%s: its BMC cannot be read", node.name)
+        why = f"the BMC cannot be read: {type(error).__name__}"
+    content = json.dumps(documents, indent=1).encode() if documents else b""
+    yield Piece(name, "Redfish", content, why or ("" if documents else "the BMC has none of the documents"))
+
+
+def _walk(client: Client, path: str, documents: dict[str, object]) -> None:
+    """Add the document, its members, and each member's log services with their entries."""
+    found = _keep(client, path, documents)
+    for member_path in paths_of(found):
+        member = _keep(client, member_path, documents)
+        services = linked(member, "LogServices", client.get)
+        for service_path in paths_of(services):
+            service = _keep(client, service_path, documents)
+            entries = linked(service, "Entries", client.get)
+            if entries and len(documents) < DOCUMENTS_MAX:
+                documents[f"{service_path}/Entries"] = dict(entries)
+
+
+def _keep(client: Client, path: str, documents: dict[str, object]) -> dict[str, object]:
+    if path in documents or len(documents) >= DOCUMENTS_MAX:
+        return {}
+    found = dict(client.get(path) or {})
+    if found:
+        documents[path] = found
+    return found

@@ -1,0 +1,126 @@
+"""What is done next about a fault: the next rung of its ladder, or a person. Pure.
+
+Whether the node is in use is asked of its scheduler immediately before the act, by the rooms above; it comes in as
+``Situation.idle``. What is not known is never taken for what is allowed: an attempt whose outcome nobody knows counts
+as carried out, a history that cannot be read stops, and a rung that is not switched on is not skipped.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import datetime
+from collections.abc import Mapping, Sequence
+
+from muster.model.repairs import Attempt, Fault, Outcome
+from muster_criteria.model import Verdict
+from muster_criteria.repair.ladder import RESTARTS, Ladder, RepairPolicy, Rung, sees
+
+
+@dataclasses.dataclass(frozen=True)
+class Situation:
+    """What is known when a repair is to be chosen.
+
+    ``history``: the attempts on the node's machine and on the part, wherever it sat, oldest first; None if they cannot
+    be read. ``idle``: the scheduler's own word, None if it is unknown. ``leased``: whether this repair holds the node.
+    ``reachable``: whether the node takes a login. ``bmc``: whether a BMC is enrolled.
+    """
+
+    fault: Fault
+    labels: Mapping[str, str]
+    history: Sequence[Attempt] | None
+    idle: bool | None
+    leased: bool
+    simulated: bool = False
+    reachable: bool = True
+    bmc: bool = False
+
+
+@dataclasses.dataclass(frozen=True)
+class Act:
+    """Carry out ``rung``, then prove it by the ladder's tests."""
+
+    rung: Rung
+    ladder: Ladder
+
+
+@dataclasses.dataclass(frozen=True)
+class Person:
+    """A person decides; ``why`` is a sentence, ``rung`` what the ladder would do next, if it says anything."""
+
+    why: str
+    rung: Rung | None = None
+
+
+@dataclasses.dataclass(frozen=True)
+class Wait:
+    """Nothing is done now, and nothing is lost by asking again; ``why`` is a sentence."""
+
+    why: str
+
+
+def next_step(now: Situation, policy: RepairPolicy, at: datetime.datetime) -> Act | Person | Wait:
+    """Returns what is done next about a fault."""
+    ladder = policy.ladder(now.fault.fault_class)
+    if ladder is None:
+        return Person(f"the policy {policy.cited} has no ladder for {now.fault.fault_class}")
+    if now.history is None:
+        return Person("the earlier repairs cannot be read, so nothing is known of what is left to try")
+    recent = [each for each in now.history if at - each.reserved_at <= datetime.timedelta(days=policy.window_days)]
+    if any(each.ended_at is None for each in now.history):
+        return Wait("another repair is under way, or its end was not recorded")
+    carried_out = [each for each in recent if counts(each)]
+    rung = _next_rung(ladder, carried_out, now.fault)
+    if over := _over_budget(carried_out, now.fault, policy):
+        return Person(over, rung)
+    if not rung.automatic:
+        return Person(f"what is left for {ladder.fault} is {rung}", rung)
+    if rung is Rung.POWER_CYCLE and not now.bmc:
+        return Person("the next step is a power cycle, and no BMC is enrolled for the node", rung)
+    if rung is not Rung.POWER_CYCLE and not now.reachable:
+        return Person(f"the next step is {rung}, and the node takes no login", rung)
+    if rung is Rung.RESET_GPU and not now.fault.device.startswith("gpu"):
+        return Person("the next step is the reset of a GPU, and it is not known which", rung)
+    if rung not in policy.allowed(now.labels):
+        return Person(f"{rung} is not switched on for this node (policy {policy.cited})", rung)
+    if now.simulated:
+        return Person(f"the node is simulated: {rung} would concern the machine below it", rung)
+    if not now.leased:
+        return Wait("the repair does not hold the node")
+    if now.idle is not True:
+        return Wait("the node is in use" if now.idle is False else "whether the node is in use is not known")
+    return Act(rung, ladder)
+
+
+def counts(attempt: Attempt) -> bool:
+    """Whether an attempt uses up the budget: unless it was certainly not carried out."""
+    return attempt.outcome not in (Outcome.TRANSIENT, Outcome.CANCELLED, Outcome.SUPERSEDED)
+
+
+def _next_rung(ladder: Ladder, carried_out: Sequence[Attempt], fault: Fault) -> Rung:
+    """The mildest rung above all that were tried for this fault; the last one when all were."""
+    tried = [Rung(each.rung).rank for each in carried_out if _same(each.fault, fault)]
+    return next((each for each in ladder.rungs if each.rank > max(tried, default=-1)), ladder.rungs[-1])
+
+
+def _over_budget(carried_out: Sequence[Attempt], fault: Fault, policy: RepairPolicy) -> str:
+    restarts = [each for each in carried_out if _same(each.fault, fault) and Rung(each.rung) in RESTARTS]
+    if len(restarts) >= policy.restarts_max:
+        return f"{fault.fault_class} came back after {len(restarts)} restarts in {policy.window_days:g} days"
+    if len(carried_out) >= policy.repairs_max:
+        return f"{len(carried_out)} repairs were carried out in {policy.window_days:g} days"
+    return ""
+
+
+def _same(one: Fault, other: Fault) -> bool:
+    """Whether two faults are the same: of one class, and of one part, or of one place where no part is known."""
+    if one.fault_class != other.fault_class:
+        return False
+    return one.part == other.part if one.part and other.part else one.device == other.device
+
+
+def proved(ladder: Ladder, level: str, stages: Mapping[str, Verdict]) -> bool:
+    """Whether a run proves a repair: every stage that can see the fault passed at a level that can see it.
+
+    ``stages``: {stage: its verdict}, of full coverage alone.
+    """
+    return sees(ladder, level, [name for name, verdict in stages.items() if verdict is Verdict.PASS])

@@ -1,0 +1,186 @@
+"""The training of a block, as its report and page show it, and what stands beside its figures."""
+
+from __future__ import annotations
+
+import collections
+import dataclasses
+import datetime
+import statistics
+from collections.abc import Mapping
+from typing import Any
+
+from sqlalchemy import Select, func, select
+from sqlalchemy.orm import Session
+
+from muster.errors import UnknownRun
+from muster.model.runs import RunKey
+from muster.rules import spares
+from muster.store.database import access
+from muster.store.database.engine import reading
+from muster.store.database.models import FindingRow, MeasurementRow, NodeRow, RunRow, StageRow
+from muster.store.fleet import failures
+from muster_criteria.cluster.acceptance.lines import Figures
+from muster_criteria.cluster.acceptance.table import inputs_of, training_of
+from muster_criteria.cluster.acceptance.values import Beside, Member, Training
+from muster_criteria.cluster.goodput import Input, Inputs
+from muster_criteria.cluster.model import STAGE, TRAINING
+from muster_criteria.model import Observation, Verdict
+
+SHOWN = ("throttle_time",)
+"""Metrics of other probes that tell why a rank is slow."""
+COMPARED = {
+    "scaling": {}, "step_p95_to_p50": {}, "tokens_per_s": {"scope": "block"}, "mfu": {}, "fault_restart": {},
+    "checkpoint_save": {"stat": "p50"}, "training_devices": {},
+}  # fmt: skip
+"""Metrics of earlier blocks that are compared, with the labels of those of several that count."""
+BLOCKS = 10
+"""Earlier blocks that are compared, the latest."""
+_SOUND = tuple(str(verdict) for verdict in (Verdict.PASS, Verdict.WARN, Verdict.PROVISIONAL))
+
+
+def training(key: RunKey) -> Training | None:
+    """The block's training; None for a run without any. Beside it stands what ``beside`` found when it was judged."""
+    with reading() as session:
+        run = session.scalar(_runs(key).limit(1))
+        members = _members(session, key) if run is not None else []
+        kept = dict(run.block.get("training", {})) if run is not None and run.block else {}
+        differences = tuple(run.block.get("differences", ())) if run is not None and run.block else ()
+    return training_of(members, dataclasses.replace(_read(kept), differences=differences)) if members else None
+
+
+def differences(key: RunKey) -> tuple[str, ...]:
+    """A sentence for each version in which the members of the block differ; known before it trains."""
+    with reading() as session:
+        run = session.scalar(_runs(key).limit(1))
+        return tuple(run.block.get("differences", ())) if run is not None and run.block else ()
+
+
+def beside(key: RunKey, gpus_a_node: int) -> dict[str, Any]:
+    """What stands beside the figures of a block that is judged now, as JSON: for its row. Raises UnknownRun.
+
+    The rate of failures is that of `muster spares`, of nodes of the SKU of its first member.
+    """
+    now = access.now()
+    with reading() as session:
+        run = session.scalar(_runs(key).limit(1))
+        if run is None:
+            raise UnknownRun(f"no run {key.run_id!r} of {key.dag_id} is recorded; see `muster runs list`")
+        recipe = session.scalar(
+            select(MeasurementRow.text).join(StageRow, MeasurementRow.stage == StageRow.id)
+            .join(RunRow, StageRow.run == RunRow.id)
+            .where(RunRow.dag_id == key.dag_id, RunRow.run_id == key.run_id, StageRow.current)
+            .where(StageRow.stage == STAGE, MeasurementRow.metric == "training_recipe").limit(1)
+        )  # fmt: skip
+        earlier = _earlier(session, run.sku, run.simulated, run.started_at, recipe or "")
+        nodes = session.execute(
+            select(NodeRow.name, NodeRow.machine_since)
+            .where(NodeRow.sku == run.sku, NodeRow.simulated == run.simulated)
+        ).all()  # fmt: skip
+    names = {name for name, _ in nodes}
+    failed = [each for each in failures.since(now - spares.PERIOD) if each.node in names]
+    rates = spares.measured([since or now for _, since in nodes], failed, now, spares.PERIOD)
+    return {
+        "rate": dataclasses.asdict(rate_of(rates, simulated=run.simulated)), "gpus_a_node": gpus_a_node,
+        "earlier": {name: list(value) for name, value in earlier.items()},
+    }  # fmt: skip
+
+
+def rate_of(rates: spares.Rates, *, simulated: bool) -> Input:
+    """The rate of failures of `muster spares` as an input of a forecast; without a failure of its own it is assumed."""
+    low, high = rates.limits
+    record = "a public record of 400 servers of 8 GPUs (InfiniteHBD-Trace)"
+    source = f"assumed as in {record}: no node of this SKU has failed in service within a year"
+    if rates.failures:
+        of = "simulated failures" if simulated else "failures"
+        source = f"{rates.failures} {of} of this fleet within a year, and {record} that counts for five"
+    return Input(rates.rate, bool(rates.failures), source, low, high)
+
+
+def _read(kept: Mapping[str, Any]) -> Beside:
+    if not kept:
+        return Beside(rate_of(spares.RECORD, simulated=False))
+    earlier = {name: (float(value), int(blocks)) for name, (value, blocks) in kept["earlier"].items()}
+    restart = earlier.pop("fault_restart", None)
+    known = Input(restart[0], True, f"the median of {restart[1]} earlier blocks") if restart else None
+    return Beside(Input(**kept["rate"]), kept["gpus_a_node"], earlier, known)
+
+
+def _runs(key: RunKey) -> Select[RunRow]:
+    return select(RunRow).where(RunRow.dag_id == key.dag_id, RunRow.run_id == key.run_id).order_by(RunRow.id)
+
+
+def _members(session: Session, key: RunKey) -> list[Member]:
+    """The members of which this stage is judged, with what they measured, in order of name."""
+    stages = session.execute(
+        select(StageRow.id, StageRow.simulated, RunRow.node, RunRow.sku)
+        .join(RunRow, StageRow.run == RunRow.id)
+        .where(RunRow.dag_id == key.dag_id, RunRow.run_id == key.run_id, StageRow.stage == STAGE, StageRow.current)
+        .order_by(RunRow.node)
+    ).all()  # fmt: skip
+    ids = [stage for stage, *_ in stages]
+    wanted = (MeasurementRow.probe == TRAINING) | MeasurementRow.metric.in_(SHOWN)
+    measured: dict[int, list[Observation]] = collections.defaultdict(list)
+    for row in session.scalars(
+        select(MeasurementRow).where(MeasurementRow.stage.in_(ids), MeasurementRow.judged.is_not(None), wanted)
+        .order_by(MeasurementRow.judged)
+    ):  # fmt: skip
+        measured[row.stage].append(access.to_observation(row))
+    found = collections.defaultdict(list)
+    for finding in session.scalars(select(FindingRow).where(FindingRow.stage.in_(ids)).order_by(FindingRow.id)):
+        found[finding.stage].append(access.to_finding(finding))
+    return [
+        Member(node, sku, simulated, tuple(measured[stage]), tuple(found[stage]))
+        for stage, simulated, node, sku in stages
+    ]
+
+
+def inputs(sku: str, rates: spares.Rates, until: datetime.datetime, *, simulated: bool) -> Inputs:
+    """What the forecast of a job on nodes of this SKU is made from: saves and restarts of its latest sound blocks."""
+    with reading() as session:
+        earlier = _earlier(session, sku, simulated, until)
+    known = _read({"rate": dataclasses.asdict(rate_of(rates, simulated=simulated)), "gpus_a_node": 8,
+                   "earlier": earlier})  # fmt: skip
+    return inputs_of(Figures([]), known)
+
+
+def _earlier(
+    session: Session, sku: str, simulated: bool, before: datetime.datetime, recipe: str = ""
+) -> dict[str, tuple[float, int]]:
+    """By figure, the median of sound blocks of this SKU before, with this recipe if any, and how many they are."""
+    latest = func.max(RunRow.started_at)
+    alike = [MeasurementRow.text == recipe] if recipe else []
+    blocks = session.execute(
+        select(RunRow.dag_id, RunRow.run_id)
+        .join(StageRow, StageRow.run == RunRow.id)
+        .join(MeasurementRow, MeasurementRow.stage == StageRow.id)
+        .where(RunRow.sku == sku, RunRow.simulated == simulated, RunRow.started_at < before)
+        .where(StageRow.stage == STAGE, StageRow.current, StageRow.verdict.in_(_SOUND))
+        .where(MeasurementRow.metric == "training_recipe", *alike)
+        .group_by(RunRow.dag_id, RunRow.run_id).order_by(latest.desc()).limit(BLOCKS)
+    ).all()  # fmt: skip
+    values: dict[str, list[float]] = collections.defaultdict(list)
+    for dag_id, run_id in blocks:
+        for name, value in _figures_of(session, RunKey(dag_id, run_id)).items():
+            values[name].append(value)
+    return {name: (statistics.median(found), len(found)) for name, found in values.items()}
+
+
+def _figures_of(session: Session, key: RunKey) -> dict[str, float]:
+    rows = session.execute(
+        select(MeasurementRow.metric, MeasurementRow.labels, MeasurementRow.value)
+        .join(StageRow, MeasurementRow.stage == StageRow.id)
+        .join(RunRow, StageRow.run == RunRow.id)
+        .where(RunRow.dag_id == key.dag_id, RunRow.run_id == key.run_id, StageRow.stage == STAGE, StageRow.current)
+        .where(MeasurementRow.probe == TRAINING, MeasurementRow.metric.in_(COMPARED))
+        .where(MeasurementRow.device == "node", MeasurementRow.value.is_not(None))
+    )
+    found: dict[str, list[float]] = collections.defaultdict(list)
+    for metric, labels, value in rows:
+        of = access.to_labels(labels)
+        if COMPARED[metric].items() <= dict(of).items():
+            found[f"mfu {dict(of)['scope']}" if metric == "mfu" else metric].append(value)
+    devices = sum(found.pop("training_devices", []))
+    figures = {name: statistics.median(values) for name, values in found.items()}
+    if "tokens_per_s" in figures:
+        figures["tokens_per_s"] /= max(devices, 1.0)
+    return figures

@@ -1,0 +1,236 @@
+"""``muster doctor``: each thing that can be missing is found, named by its check, and ends with status 1."""
+
+from __future__ import annotations
+
+import json
+import ssl
+import subprocess
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import httpx
+import pytest
+from aiosmtpd.controller import Controller
+from aiosmtpd.handlers import Sink
+from aiosmtpd.smtp import AuthResult
+
+from muster import store
+from muster.cli.doctor import doctor
+from muster.cli.doctor.doctor import Mark
+from muster.integration.airflow_api import AirflowClient, Pool
+from muster.model import dags
+from muster.model.runs import Job
+from muster.settings import Settings, settings
+from muster_criteria.model import Verdict
+from muster_demo.services import free_port
+from tests.muster import fleet
+from tests.muster.integration.test_airflow_api import Airflow
+from tests.support.servers import sshd
+
+Muster = Callable[..., "tuple[int, str, str]"]
+HEALTHY = {name: {"status": "healthy"} for name in doctor.COMPONENTS}
+
+
+@pytest.fixture
+def airflow(monkeypatch: pytest.MonkeyPatch, sqlite_db: str) -> Airflow:
+    """An API with every DAG, the pool muster_burn and healthy components."""
+    api = Airflow()
+    pages = {
+        "/api/v2/dags": {"dags": [{"dag_id": name, "is_paused": False} for name in dags.ALL]},
+        "/api/v2/pools": {
+            "pools": [{"name": "muster_burn", "slots": 16, "scheduled_slots": 0, "include_deferred": True}]
+        },
+    }
+
+    def answer(request: httpx.Request) -> httpx.Response | None:
+        page = pages.get(request.url.path)
+        return httpx.Response(200, json={**page, "total_entries": 1}) if page else None
+
+    def serve(request: httpx.Request) -> httpx.Response:
+        return httpx.Response(200, json=HEALTHY) if request.url.path.endswith("/health") else api(request)
+
+    api.override = answer
+
+    def made(timeout_s: float = 30.0) -> AirflowClient:
+        return AirflowClient("http://airflow", "ada", "right", transport=httpx.MockTransport(serve))
+
+    monkeypatch.setattr(AirflowClient, "from_settings", made)
+    return api
+
+
+@pytest.fixture
+def key(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A private key, and the Airflow connection that names it."""
+    server = sshd.Sshd(tmp_path / "keys")
+    extra = {"key_file": str(server.key_file)}
+    monkeypatch.setenv("AIRFLOW_CONN_MUSTER_SSH", json.dumps({"conn_type": "ssh", "login": "muster", "extra": extra}))
+    return server.key_file
+
+
+def marks(out: str) -> dict[str, str]:
+    return {check["item"]: check["mark"] for check in json.loads(out)}
+
+
+@pytest.mark.needs_sshd
+def test_a_complete_installation_has_nothing_missing(muster: Muster, airflow: Airflow, key: Path) -> None:
+    status, out, _ = muster("doctor", "--json")
+    assert (status, marks(out)) == (
+        0,
+        {"MUSTER_HOME": "ok", "fleet records": "ok", "SKU files": "ok", "node side": "ok", "SSH login": "ok",
+         "Airflow": "ok", "DAGs": "ok", "pools": "ok", "mail": "advice"},
+    )  # fmt: skip
+
+
+@pytest.mark.needs_sshd
+def test_whatever_is_missing_is_named(
+    muster: Muster, airflow: Airflow, key: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    store.nodes.add(fleet.new_node("a", pool="rack-r1"))
+    key.unlink()
+    monkeypatch.setenv("MUSTER_SKU_PATH", str(tmp_path / "nowhere"))
+    monkeypatch.setenv("MUSTER_MAIL_TO", "fleet@example.org")
+    status, out, _ = muster("doctor", "--json")
+    found = marks(out)
+    assert status == 1
+    assert {item for item, mark in found.items() if mark == "missing"} == {"SKU files", "SSH login", "pools", "mail"}
+    assert all(check["fix"] for check in json.loads(out) if check["mark"] == "missing")
+
+
+def test_a_setting_that_cannot_be_used_is_the_first_and_only_line(
+    muster: Muster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("MUSTER_BURN_SLOTS", "none")
+    status, out, _ = muster("doctor", "--json")
+    assert (status, marks(out)) == (1, {"settings": "missing"})
+
+
+def test_sources_of_reports_and_a_health_policy_that_cannot_be_used_are_missing(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    def found() -> dict[str, Mark]:
+        return {each.item: each.mark for each in doctor.between_tests(settings())}
+
+    assert found() == {}
+    monkeypatch.setenv("MUSTER_REPORT_SOURCES", json.dumps({"epilog": {"sha256": "ab" * 32}}))
+    assert found() == {"reports": Mark.OK}
+    monkeypatch.setenv("MUSTER_REPORT_SOURCES", json.dumps({"epilog": {"sha256": "ab" * 32, "token": "t0p"}}))
+    (tmp_path / "policies").mkdir()
+    (tmp_path / "policies" / "health.yaml").write_text("policy: mine")
+    monkeypatch.setenv("MUSTER_SKU_PATH", str(tmp_path))
+    assert found() == {"health policy": Mark.MISSING, "reports": Mark.MISSING}
+    assert "t0p" not in str(list(doctor.between_tests(settings())))
+
+
+def test_a_node_that_refuses_jobs_by_its_fence_is_missing_until_the_fence_is_raised(sqlite_db: str) -> None:
+    store.nodes.add(fleet.new_node())
+    lease = fleet.begin()
+    parsed, raw = fleet.result()
+    job = Job(lease.dag_id, lease.run_id, "intake", "0.0", "final", "", fence=lease.token)
+    store.runs.record_job(job)
+    fenced = parsed.model_copy(update={"end": "fenced", "fence": lease.token})
+    fleet.record(lease.key, fenced, fleet.judgement("intake", Verdict.INCONCLUSIVE), raw)
+    store.leases.release(lease.key, "over")
+    assert [each.mark for each in doctor.fences()] == [Mark.MISSING]
+    store.leases.raise_fence("gpu-0001", lease.token + 7, "Ada", "restored from Sunday")
+    assert list(doctor.fences()) == []
+
+
+def test_dags_that_are_absent_are_missing_and_paused_ones_are_advice() -> None:
+    every = dict.fromkeys(dags.ALL, False)
+    assert doctor.dags(every).mark is Mark.OK
+    assert doctor.dags(every | {"housekeeping": True}).mark is Mark.ADVICE
+    assert doctor.dags({"housekeeping": False}).mark is Mark.MISSING
+
+
+def test_records_without_tables_are_missing_and_a_large_fleet_on_sqlite_is_advice(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("MUSTER_DATABASE_URL", f"sqlite:///{tmp_path / 'empty.db'}")
+    assert doctor.database().mark is Mark.MISSING
+    store.engine.upgrade()
+    for number in range(doctor.SQLITE_NODES_MAX + 1):
+        store.nodes.add(fleet.new_node(f"n{number}", host=f"10.0.0.{number}"))
+    assert doctor.database().mark is Mark.ADVICE
+
+
+def test_a_pool_that_ignores_deferred_tasks_bounds_nothing(sqlite_db: str) -> None:
+    assert doctor.pools({"muster_burn": Pool(16, 0, False)}, Settings()).mark is Mark.MISSING
+
+
+@pytest.mark.parametrize(("slots", "mark"), [(1, Mark.ADVICE), (2, Mark.OK), (-1, Mark.OK)])
+def test_a_pool_that_serialises_a_rack_is_named_with_what_waits(sqlite_db: str, slots: int, mark: Mark) -> None:
+    """Muster makes a pool that a run names with one slot."""
+    for number in range(3):
+        store.nodes.add(fleet.new_node(f"n{number}", pool="rack-7"))
+    check = doctor.pools({"muster_burn": Pool(1, 0, True), "rack-7": Pool(slots, 2, True)}, Settings())
+    assert check.mark is mark
+    assert "rack-7" in check.message
+    assert "2 waiting" in check.message
+
+
+class Refuses:
+    """An authenticator of aiosmtpd that knows one password."""
+
+    def __call__(self, server: object, session: object, envelope: object, mechanism: str, data: object) -> AuthResult:
+        return AuthResult(success=getattr(data, "password", b"") == b"right", handled=False)
+
+
+@pytest.fixture
+def smtp(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[..., doctor.Check]]:
+    """A real mail server that offers STARTTLS or not, and the check of a connection to it."""
+    servers: list[Controller] = []
+
+    def check(*, tls: bool, password: str = "", trusted: bool = True) -> doctor.Check:
+        context = None
+        if tls:
+            certificate = tmp_path / "server.pem"
+            subprocess.run(
+                ["openssl", "req", "-x509", "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:prime256v1", "-nodes",
+                 "-keyout", certificate, "-out", tmp_path / "ca.pem", "-days", "2", "-subj", "/CN=localhost",
+                 "-addext", "subjectAltName=DNS:localhost"],
+                check=True, capture_output=True,
+            )  # fmt: skip
+            certificate.write_text((tmp_path / "ca.pem").read_text() + certificate.read_text())
+            context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
+            context.load_cert_chain(certificate)
+            if trusted:
+                monkeypatch.setenv("SSL_CERT_FILE", str(tmp_path / "ca.pem"))
+        server = Controller(
+            Sink(), hostname="localhost", port=free_port(), tls_context=context, authenticator=Refuses(),
+            auth_require_tls=tls,
+        )  # fmt: skip
+        server.start()
+        servers.append(server)
+        connection = {
+            "conn_type": "smtp", "host": "localhost", "port": server.port, "extra": {"disable_ssl": True},
+            "login": "fleet" if password else "", "password": password,
+        }  # fmt: skip
+        monkeypatch.setenv("AIRFLOW_CONN_SMTP_DEFAULT", json.dumps(connection))
+        monkeypatch.setenv("MUSTER_MAIL_TO", "ops@example.org")
+        return doctor.mail(settings())
+
+    yield check
+    for server in servers:
+        server.stop()
+
+
+def test_the_mail_server_is_asked_to_encrypt_and_to_let_us_in(smtp: Callable[..., doctor.Check]) -> None:
+    assert smtp(tls=True, password="right").mark is Mark.OK
+    refused = smtp(tls=True, password="wrong")
+    assert refused.mark is Mark.MISSING
+    assert "'fleet'" in refused.message, "whose login"
+    assert "smtp_default" in refused.message, "of which connection"
+
+
+def test_a_mail_server_without_starttls_or_with_a_certificate_of_its_own_is_missing(
+    smtp: Callable[..., doctor.Check],
+) -> None:
+    assert smtp(tls=False).mark is Mark.MISSING
+    assert smtp(tls=True, trusted=False).mark is Mark.MISSING
+
+
+def test_a_scheduler_that_is_down_is_missing(sqlite_db: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    assert list(doctor.schedulers(settings())) == []
+    conf = {"alpha": {"kind": "slurm", "slurm_conf": str(tmp_path / "none.conf")}}
+    monkeypatch.setenv("MUSTER_SCHEDULERS", json.dumps(conf))
+    assert [(each.mark, each.item) for each in doctor.schedulers(settings())] == [(Mark.MISSING, "scheduler alpha")]

@@ -1,0 +1,209 @@
+"""``muster node``: arguments, output, and that a refusal changes nothing."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from muster import store
+from muster.cli.node import check as checking
+from muster.judging import health
+from muster.model.health import Report
+from muster.model.runs import RunKey
+from muster.model.states import State
+from muster_criteria.health.readings import Reading
+from tests.muster import fleet
+from tests.support.servers import sshd
+
+Muster = Callable[..., "tuple[int, str, str]"]
+
+pytestmark = pytest.mark.usefixtures("sqlite_db")
+
+
+def add(muster: Muster, *more: str, name: str = "gpu-0001", host: str = "10.0.0.1") -> tuple[int, str, str]:
+    return muster(
+        "node", "add", host, "--name", name, "--sku", "cpu-generic", "--host-key", fleet.host_key(name), *more
+    )
+
+
+def test_adding_twice_is_harmless(muster: Muster) -> None:
+    assert add(muster, "--label", "team=a", "--label", "row=3") == (0, "gpu-0001: added\n", "")
+    assert add(muster, "--label", "team=a", "--label", "row=3") == (0, "gpu-0001: unchanged\n", "")
+    assert store.nodes.get("gpu-0001").labels == {"team": "a", "row": "3"}
+
+
+@pytest.mark.needs_sshd
+def test_the_key_that_answers_is_pinned(muster: Muster, tmp_path: Path) -> None:
+    with sshd.running(tmp_path / "node") as server:
+        assert muster("node", "add", "127.0.0.1", "--port", str(server.port), "--sku", "cpu-generic")[0] == 0
+        assert store.nodes.get("127.0.0.1").host_key == " ".join(server.key_text().split()[:2])
+
+
+@pytest.mark.needs_sshd
+def test_a_check_uses_the_connection_of_the_tasks_and_prints_json_only(
+    muster: Muster, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Over OpenSSH, with the node side as it is shipped; twice, since the second finds it there already."""
+    with sshd.running(tmp_path / "node") as server:
+        node = server.node("here")
+        extra = {"key_file": str(server.key_file)}
+        monkeypatch.setenv(
+            "AIRFLOW_CONN_MUSTER_SSH", json.dumps({"conn_type": "ssh", "login": node.user, "extra": extra})
+        )
+        store.nodes.add(fleet.new_node("here", host=node.host, port=node.port, host_key=node.host_key))
+        for target in (["here"], ["127.0.0.1", "--port", str(server.port)]):
+            status, out, _ = muster("node", "check", *target, "--json")
+            items = {item["item"]: item for item in json.loads(out)}
+            assert items["ssh"]["mark"] == items["python"]["mark"] == checking.OK
+            assert status == (1 if any(item["mark"] == checking.MISSING for item in items.values()) else 0)
+
+
+@pytest.mark.needs_sshd
+def test_a_node_that_has_seen_higher_tokens_is_unfenced(
+    muster: Muster, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with sshd.running(tmp_path / "node") as server:
+        node = server.node("here")
+        extra = {"key_file": str(server.key_file)}
+        monkeypatch.setenv(
+            "AIRFLOW_CONN_MUSTER_SSH", json.dumps({"conn_type": "ssh", "login": node.user, "extra": extra})
+        )
+        work = tmp_path / "work"
+        store.nodes.add(
+            fleet.new_node("here", host=node.host, port=node.port, host_key=node.host_key, work_dir=str(work))
+        )
+        work.mkdir()
+        seen = store.leases.acquire("here", RunKey("dag", "one")).token + 10**6
+        store.leases.release(RunKey("dag", "one"), "over")
+        (work / "fence").write_text(str(seen))
+        unfence = ("node", "unfence", "here", "--as", "Ada", "--reason", "restored from Sunday")
+        assert muster(*unfence, "--dry-run")[0] == 0
+        assert store.leases.acquire("here", RunKey("dag", "two")).token < seen
+        store.leases.release(RunKey("dag", "two"), "over")
+        assert muster(*unfence)[0] == 0
+        assert store.leases.acquire("here", RunKey("dag", "three")).token > seen
+        (work / "fence").write_text("not a number")
+        assert muster(*unfence)[0] == 1
+
+
+def test_a_check_goes_by_what_the_sku_runs_and_requires() -> None:
+    items = [
+        checking.Item(checking.OPTIONAL, "gpu", (), "there is no GPU: right for a CPU node"),
+        checking.Item(checking.MISSING, "dcgmi", ("dcgm_diag",), "not installed"),
+        checking.Item(checking.MISSING, "torch", ("exact_gemm", "transfers"), "cannot be imported"),
+    ]
+    cpu = {item.item: item.mark for item in checking.for_sku(items, "cpu-generic", "standard")}
+    assert cpu == {"torch": checking.MISSING}
+    gpu = {item.item: item.mark for item in checking.for_sku(items, "h100-sxm-8", "standard")}
+    assert gpu == {"torch": checking.MISSING, "gpu": checking.MISSING, "dcgmi": checking.OPTIONAL}
+
+
+def test_the_answer_to_a_check_is_cleaned() -> None:
+    answer = [
+        {"item": "torch", "ok": False, "needed_by": ["gemm_rate"], "message": "\x1b[31mmissing"},
+        {"item": "fio", "ok": False, "needed_by": [], "message": "x" * 9000},
+        {"item": "python", "ok": True, "needed_by": ["gemm_rate"], "message": "3.11"},
+    ]
+    items = checking.parse(json.dumps(answer).encode())
+    assert items is not None
+    assert [item.mark for item in items] == [checking.MISSING, checking.OPTIONAL, checking.OK]
+    assert "\x1b" not in items[0].message
+    assert len(items[1].message) == 500
+    assert checking.parse(b"Traceback") is None
+    assert checking.parse(b'[{"item": 1}]') is None
+
+
+def test_an_import_is_all_or_nothing(muster: Muster, tmp_path: Path) -> None:
+    lines = [
+        f"n{number},10.0.{number // 250}.{number % 250},cpu-generic,{fleet.host_key(str(number))}"
+        for number in range(400)
+    ]
+    path = tmp_path / "fleet.csv"
+    path.write_text("name,host,sku,host_key\n" + "\n".join([*lines, f"n400,h,cpu-generic,{fleet.host_key('x')},more"]))
+    status, out, err = muster("node", "import", str(path))
+    assert (status, out) == (1, "")
+    assert err == f"muster: {path}:402: there are more cells than the header names; quote those with commas in them\n"
+    assert store.nodes.find() == []
+    path.write_text("name,host,sku,host_key\n" + "\n".join(lines))
+    assert muster("node", "import", str(path)) == (0, "400 added\n", "")
+    assert muster("node", "import", str(path)) == (0, "400 unchanged\n", "")
+    path.write_text("name,host,sku,host_key\n" + "\n".join([lines[0].replace("10.0.0.0", "10.9.9.9"), *lines[1:]]))
+    changed = "n0: updated: host 10.0.0.0 → 10.9.9.9\n1 updated, 399 unchanged\n"
+    assert muster("node", "import", str(path), "--dry-run") == (0, f"{changed}dry run: nothing was changed\n", "")
+    assert store.nodes.get("n0").host == "10.0.0.0"
+    assert muster("node", "import", str(path)) == (0, changed, "")
+
+
+def test_an_import_of_a_different_machine_names_its_line(muster: Muster, tmp_path: Path) -> None:
+    add(muster)
+    path = tmp_path / "fleet.csv"
+    other = fleet.host_key("another")
+    path.write_text(
+        f"name,host,sku,host_key\nnew,h,cpu-generic,{fleet.host_key('new')}\ngpu-0001,h1,cpu-generic,{other}\n"
+    )
+    status, _, err = muster("node", "import", str(path))
+    assert status == 1
+    assert err.startswith(f"muster: {path}:3: gpu-0001 is enrolled with another host key")
+    assert [node.name for node in store.nodes.find()] == ["gpu-0001"]
+
+
+def test_lists_are_for_people_and_for_programs(muster: Muster) -> None:
+    assert "enrol some with `muster node add" in muster("node", "list")[1]
+    add(muster)
+    add(muster, name="gpu-0002", host="10.0.0.2")
+    store.nodes.move("gpu-0002", State.QUARANTINE, "Ada", "smoke")
+    assert muster("node", "list", "--state", "quarantine")[1].splitlines()[1].startswith("gpu-0002\tquarantine\t")
+    listed = json.loads(muster("node", "list", "--json")[1])
+    assert [(node["name"], node["state"]) for node in listed] == [
+        ("gpu-0001", "registered"),
+        ("gpu-0002", "quarantine"),
+    ]
+
+
+def test_one_node_is_shown_with_its_parts_and_runs(muster: Muster) -> None:
+    store.nodes.add(fleet.new_node(serials={"gpu3": "G-77"}))
+    fleet.qualify()
+    _, out, _ = muster("node", "show", "gpu-0001")
+    assert "qualified" in out
+    assert "gpu3\tG-77" in out
+    assert "gpu-0001__new\tPASS" in out
+    assert json.loads(muster("node", "show", "gpu-0001", "--json")[1])["runs"][0]["verdict"] == "PASS"
+    assert muster("node", "history", "gpu-0001")[1].count("\n") == 6
+    assert muster("node", "show", "gpu-0009")[2].startswith("muster: no node 'gpu-0009' is enrolled")
+
+
+@pytest.mark.needs_sshd
+def test_a_node_that_leaves_is_retired_and_left_clean(
+    muster: Muster, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with sshd.running(tmp_path / "node") as server:
+        node = server.node("here")
+        extra = {"key_file": str(server.key_file)}
+        login = {"conn_type": "ssh", "login": node.user, "extra": extra}
+        monkeypatch.setenv("AIRFLOW_CONN_MUSTER_SSH", json.dumps(login))
+        new = fleet.new_node("here", host=node.host, port=node.port, host_key=node.host_key, work_dir=node.work_dir)
+        store.nodes.add(new)
+        Path(node.work_dir, "jobs").mkdir(parents=True)
+        leave = ("node", "remove", "here", "--reason", "sold", "--clean", "--as", "Ada")
+        assert muster(*leave, "--dry-run")[0] == 0
+        assert Path(node.work_dir).exists()
+        lease = fleet.begin("here")
+        assert muster(*leave)[0] == 1
+        assert (store.nodes.get("here").state, Path(node.work_dir).exists()) == (State.REGISTERED, True)
+        store.leases.release(lease.key, "over")
+        assert muster(*leave)[0] == 0
+        assert (store.nodes.get("here").state, Path(node.work_dir).exists()) == (State.RETIRED, False)
+        assert muster(*leave)[0] == 0, "repeated, it changes nothing"
+
+
+def test_what_was_observed_between_tests_is_shown_until_it_is_over(muster: Muster) -> None:
+    store.nodes.add(fleet.new_node(sku="h100-sxm-8"))
+    seen = Reading("gpu_lost", "gpu3", value="off the bus", bad=True)
+    health.record([Report("gpu-0001", "sweep", (seen,), "b1")], {"gpu-0001": "h100-sxm-8"})
+    (shown,) = json.loads(muster("node", "show", "gpu-0001", "--json")[1])["observations"]
+    assert (shown["check"], shown["part"], shown["action"]) == ("gpu_lost", "gpu3", "leave_when_job_ends")
+    assert "gpu_lost" in muster("node", "show", "gpu-0001")[1]
+    assert "gpu_lost" in muster("node", "history", "gpu-0001")[1]

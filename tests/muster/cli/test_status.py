@@ -1,0 +1,246 @@
+"""``muster status`` and what a person does about a verdict that is held."""
+
+from __future__ import annotations
+
+import json
+import shlex
+from collections.abc import Callable
+
+import httpx
+import pytest
+
+from muster import store
+from muster.cli.doctor import doctor
+from muster.integration.airflow_api import AirflowClient
+from muster.model.runs import RunKey
+from muster.model.states import State
+from muster.reporting import sending
+from muster_criteria.model import Verdict
+from tests.muster import fleet
+from tests.muster.cli.test_decisions import asks
+from tests.muster.integration.test_airflow_api import Airflow
+from tests.support import lives
+
+Muster = Callable[..., "tuple[int, str, str]"]
+
+
+@pytest.fixture
+def held(sqlite_db: str, monkeypatch: pytest.MonkeyPatch) -> str:
+    """A node in production with a verdict that is held, beside a simulated one that was never tested; gives the run."""
+    monkeypatch.setenv("MUSTER_BREAKER_FLEET", "1")
+    monkeypatch.setenv("MUSTER_PERSON", "Ada")
+    store.nodes.add(fleet.new_node("a"))
+    store.nodes.add(fleet.new_node("sim", simulated=True))
+    lives.in_production("a")
+    lease = fleet.begin("a", "a__idle")
+    fleet.do_stage(lease, "intake", Verdict.FAIL, findings=(fleet.FINDING,))
+    store.runs.finish(lease.key, Verdict.FAIL, "gpu3 is slow.")
+    store.leases.release(lease.key, "over")
+    return f"{fleet.DAG}/a__idle"
+
+
+def test_the_fleet_stands_on_one_screen(muster: Muster, held: str) -> None:
+    _, out, _ = muster("status")
+    assert "production\t1" in out
+    assert "registered\t1" in out
+    assert "circuit breaker: open: 0 of 1 nodes were withdrawn from production in the last 24 hours" in out
+    assert "circuit breaker (simulated nodes)" not in out, "only what is open"
+    assert [line.split("\t")[0] for line in out.splitlines() if "muster node move a quarantine --reason …" in line] == [
+        "a"
+    ]
+    shown = json.loads(muster("status", "--json")[1])
+    assert shown["nodes"]["production"] == 1
+    assert shown["breakers"]["real"] == {"open": True, "withdrawn": [], "fleet": 1, "allowed": 0}
+    assert [(each["node"], each["cause"]) for each in shown["attention"]] == [("a", "held"), ("sim", "not tested")]
+
+
+def test_a_pause_is_shown_wherever_the_node_is(muster: Muster, held: str) -> None:
+    why = ("--reason", "a technician is there")
+    assert muster("node", "pause", "a", "--until", "2999-01-01", *why)[0] == 0
+    pause = str(store.nodes.get("a").pause)
+    assert "2999-01-01" in pause
+    assert f"a: its tests are {pause}; `muster node resume a" in muster("status")[1]
+    assert json.loads(muster("status", "--json")[1])["paused"]["a"]["reason"] == why[1]
+    assert pause in muster("node", "show", "a")[1]
+    assert "paused" in muster("node", "list")[1]
+    listed = {each["name"]: each["pause"] for each in json.loads(muster("node", "list", "--json")[1])}
+    assert (listed["a"]["person"], listed["sim"]) == ("Ada", None)
+    assert f"a\tits tests are {pause}" in muster("plan", "--all")[1]
+    assert muster("revalidate", "a", "--dry-run")[0] == 1
+    assert muster("node", "resume", "a", "--reason", "it is back")[0] == 0
+    assert "paused" not in muster("node", "list")[1]
+
+
+def test_open_questions_and_what_muster_lacks_are_shown(
+    muster: Muster, sqlite_db: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    api = Airflow()
+    api.override = asks
+
+    def made(timeout_s: float = 30.0) -> AirflowClient:
+        return AirflowClient("http://airflow", "ada", "right", transport=httpx.MockTransport(api))
+
+    monkeypatch.setattr(AirflowClient, "from_settings", made)
+    status, out, _ = muster("status")
+    assert status == 0
+    assert "Admit gpu-0005? `muster approve asks --option … --reason …` answers: Approve, Reject" in out
+    shown = json.loads(muster("status", "--json")[1])
+    assert [each["run"] for each in shown["questions"]["open"]] == ["asks"]
+    lacking = [each["item"] for each in shown["lacks"]]
+    assert lacking
+    assert all(f"seen from this host, {item}: " in out for item in lacking)
+
+
+def test_an_airflow_that_does_not_answer_is_one_sentence(
+    muster: Muster, sqlite_db: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("MUSTER_AIRFLOW_URL", "http://127.0.0.1:9")
+    status, out, err = muster("status")
+    assert (status, err, out.count("http://127.0.0.1:9 does not answer")) == (0, "", 1), "although there is no login"
+    monkeypatch.setenv("MUSTER_AIRFLOW_USERNAME", "ada")
+    monkeypatch.setenv("MUSTER_AIRFLOW_PASSWORD", "x")
+    status, out, err = muster("status")
+    assert (status, err, out.count("http://127.0.0.1:9")) == (0, "", 1)
+
+
+def test_advice_is_shown_too(muster: Muster, sqlite_db: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A mail server that does not answer is advice: mails wait until it does."""
+    monkeypatch.setattr(doctor, "examine", lambda _: iter([doctor.Check(doctor.Mark.ADVICE, "mail", "it is silent")]))
+    assert "seen from this host, mail: it is silent" in muster("status")[1]
+
+
+def test_a_portal_in_front_of_airflow_hides_no_record(
+    muster: Muster, held: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    portal = httpx.MockTransport(lambda request: httpx.Response(200, text="<html>Log in"))
+
+    def made(timeout_s: float) -> AirflowClient:
+        return AirflowClient("http://airflow", token="t", transport=portal)
+
+    monkeypatch.setattr(AirflowClient, "from_settings", made)
+    status, out, _ = muster("status")
+    lines = out.splitlines()
+    (unknown,) = [number for number, line in enumerate(lines) if line.startswith("questions in Airflow: unknown: ")]
+    assert status == 0
+    assert any(line.startswith("a\tproduction, serving") for line in lines[:unknown])
+
+
+def attention(muster: Muster) -> dict[str, dict[str, str]]:
+    return {each["node"]: each for each in json.loads(muster("status", "--json")[1])["attention"]}
+
+
+def test_nodes_that_do_not_serve_are_named_with_reason_and_what_to_do(muster: Muster, held: str) -> None:
+    store.nodes.add(fleet.new_node("sick"))
+    fleet.fail("sick")
+    shown = attention(muster)["sick"]
+    assert (shown["cause"], shown["turn"], shown["serving"]) == ("quarantine", "person", False)
+    (line,) = [line for line in muster("status")[1].splitlines() if line.startswith("sick\tquarantine\t")]
+    assert shown["why"] in line
+    assert shown["command"] in line
+
+
+def test_a_qualified_node_that_waits_for_a_block_is_named(muster: Muster, sqlite_db: str) -> None:
+    for name in ("a", "b"):
+        store.nodes.add(fleet.new_node(name))
+        fleet.qualify(name)
+    assert {each["cause"] for each in attention(muster).values()} == {"waits for a block"}
+    assert muster("status")[1].count("\tmuster block a b\n") == 2
+
+
+def test_nodes_under_test_are_counted_not_listed(muster: Muster, sqlite_db: str) -> None:
+    store.nodes.add(fleet.new_node("a"))
+    store.runs.begin_stage(fleet.begin("a").key, "intake")
+    out = muster("status")[1]
+    assert "Muster is at work on 1 in test" in out
+    assert "\na\t" not in out
+
+
+def test_a_repaired_node_that_was_not_tested_again_is_named(muster: Muster, held: str) -> None:
+    fixed = "repaired"
+    store.nodes.add(fleet.new_node(fixed))
+    fleet.fail(fixed)
+    for state in (State.TRIAGE, State.REPAIR, State.REGISTERED):
+        store.nodes.move(fixed, state, "Ada", "gpu3 replaced")
+    shown = attention(muster)[fixed]
+    assert (shown["why"], shown["command"]) == ("gpu3 replaced", "muster qualify repaired --reason …")
+    fleet.qualify(fixed, "again")
+    assert attention(muster)[fixed]["cause"] == "waits for a block"
+
+
+def test_mails_that_the_mail_server_refused_are_shown(muster: Muster, sqlite_db: str) -> None:
+    for key, parked in ((f"{fleet.DAG}/a__new/1", True), (f"{fleet.DAG}/b__new/2", False)):
+        store.outbox.add(key, b"x")
+        store.outbox.failed(store.outbox.pending()[-1].id, "554 message too large", park=parked)
+    shown = json.loads(muster("status", "--json")[1])["mails"]
+    assert [(each["key"], each["last_error"]) for each in shown["parked"]] == [
+        (f"{fleet.DAG}/a__new/1", "554 message too large")
+    ]
+    assert shown["waiting"] == 1
+    assert "muster runs show a__new" in muster("status")[1]
+
+
+@pytest.mark.parametrize(
+    ("key", "run"),
+    [
+        (f"{fleet.DAG}/a__new/1f", "a__new"),
+        (f"rule/oncall/{fleet.DAG}/a__new/1f", "a__new"),
+        (f"notify/chat/{fleet.DAG}/a__new/1f", "a__new"),
+        ("notice/ended job 7/a/2026-11-23", ""),
+        ("notice/controller fault/ssh/2026-11-23/oncall", ""),
+        ("notify/chat/notice/drained again/a/2026-11-23", ""),
+        ("flood/oncall/2026-11-23T23", ""),
+        ("notify/chat/flood/2026-11-23T23", ""),
+        ("digest/weekly/real/digest-real-2026", ""),
+    ],
+)
+def test_only_a_mail_about_a_run_leads_to_one(muster: Muster, sqlite_db: str, key: str, run: str) -> None:
+    store.outbox.add(key, b"x")
+    store.outbox.failed(store.outbox.pending()[0].id, "554 no", park=True)
+    out = muster("status")[1]
+    printed = out.partition("`muster mail drop ")[2].partition("`")[0]
+    assert shlex.split(printed)[0] == key, "the command can be pasted"
+    assert (f"muster runs show {run}`" in out) if run else ("muster runs show" not in out)
+
+
+def test_an_unsent_mail_is_sent_again_or_dropped(muster: Muster, sqlite_db: str) -> None:
+    for key in ("a", "b"):
+        store.outbox.add(key, b"x")
+        store.outbox.failed(store.outbox.pending()[-1].id, "550 no", park=True, recipients=["gone@example.org"])
+    assert json.loads(muster("mail", "list", "--json")[1])["parked"][0]["recipients"] == ["gone@example.org"]
+    why = ("--reason", "the server is mended", "--as", "Ada")
+    assert muster("mail", "resend", "a", *why)[0] == 0
+    assert [mail.key for mail in store.outbox.pending(due=True)] == ["a"]
+    assert muster("mail", "drop", "b", "c", *why)[0] == 1
+    assert [event.evidence["mail"] for event in store.audit.batch("siem", 9)] == ["a", "b"]
+    shown = json.loads(muster("mail", "list", "--json")[1])
+    assert ([each["key"] for each in shown["waiting"]], shown["parked"]) == (["a"], [])
+
+
+def test_a_long_list_of_unsent_mails_is_not_cut_unseen(muster: Muster, sqlite_db: str) -> None:
+    for number in range(103):
+        store.outbox.add(f"mail-{number}", b"x")
+    assert muster("mail", "list")[1].splitlines()[-1].startswith("and 3 more")
+    assert len(json.loads(muster("mail", "list", "--json")[1])["waiting"]) == 103
+    for mail in store.outbox.pending(limit=103):
+        store.outbox.failed(mail.id, "554 no", park=True)
+    assert "and 3 more not sent" in muster("status")[1]
+    assert len(json.loads(muster("status", "--json")[1])["mails"]["parked"]) == 103
+    assert sending.deliver_mail() == (0, 0, 103)
+
+
+def test_node_and_run_show_that_it_is_held(muster: Muster, held: str) -> None:
+    assert f"the circuit breaker holds the verdict of {held}" in muster("node", "show", "a")[1]
+    assert "verdict held" in muster("node", "list")[1]
+    assert "the circuit breaker is open: 0 of 1 nodes" in muster("runs", "show", "a__idle")[1]
+
+
+def test_a_person_keeps_it(muster: Muster, held: str) -> None:
+    status, out, _ = muster("node", "keep", "a", "--reason", "a bad driver", "--dry-run")
+    assert (status, out.splitlines()[0]) == (0, "a would stay in production")
+    assert store.nodes.get("a").held_run == RunKey.parse(held)
+    status, out, _ = muster("node", "keep", "a", "--reason", "a bad driver")
+    assert (status, out.strip()) == (0, "a stays in production")
+    assert store.nodes.get("a").held_run is None
+    status, _, err = muster("node", "keep", "a", "--reason", "again")
+    assert status == 1
+    assert "no verdict on a is held: there is nothing to decide" in err

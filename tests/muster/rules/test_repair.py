@@ -1,0 +1,202 @@
+"""The ladder: which repair comes next, and that no history leads to one that is not allowed."""
+
+from __future__ import annotations
+
+import dataclasses
+import datetime
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from muster.model.repairs import Attempt, Fault, Outcome
+from muster.rules.repair import Act, Person, Situation, Wait, counts, next_step, proved
+from muster_criteria import policy_file
+from muster_criteria.model import Verdict
+from muster_criteria.policy_file import BadPolicy
+from muster_criteria.repair.ladder import RESTARTS, RepairPolicy, Rung
+from muster_criteria.sku_files.skus import SHIPPED
+from muster_criteria.stages import LEVELS, STAGES
+
+TEXT = (SHIPPED / "policies" / "repair.yaml").read_text()
+OFF = policy_file.parse(RepairPolicy, TEXT.encode(), "repair.yaml")
+ALL_ON = "enabled: [{label: repair, value: auto, rungs: [reset_gpu, reload_driver, reboot, power_cycle]}]"
+ON = policy_file.parse(RepairPolicy, TEXT.replace("enabled: []", ALL_ON).encode(), "repair.yaml")
+NOW = datetime.datetime(2026, 11, 25, tzinfo=datetime.UTC)
+FAULT = Fault("gpu_memory", "gpu3", "gpu S-3")
+READY = Situation(FAULT, {"repair": "auto"}, (), idle=True, leased=True, bmc=True)
+
+
+def tried(rung: str, days: float = 1.0, outcome: Outcome | None = Outcome.SUCCEEDED, fault: Fault = FAULT) -> Attempt:
+    at = NOW - datetime.timedelta(days=days)
+    ended = None if outcome is None else at
+    return Attempt(1, 1, "n", fault, rung, at, outcome=outcome, ended_at=ended)
+
+
+def chosen(*history: Attempt, fault: Fault = FAULT, policy: RepairPolicy = ON) -> Act | Person | Wait:
+    return next_step(dataclasses.replace(READY, fault=fault, history=history), policy, NOW)
+
+
+def test_the_ladder_rises_with_what_was_tried() -> None:
+    first = chosen()
+    assert isinstance(first, Act)
+    assert first.rung is Rung.RESET_GPU
+    second = chosen(tried("reset_gpu"))
+    assert isinstance(second, Act)
+    assert second.rung is Rung.REBOOT
+    third = chosen(tried("reset_gpu", 2), tried("reboot"))
+    assert isinstance(third, Person)
+    assert third.rung is Rung.RMA
+    again = chosen(tried("reset_gpu", 8), tried("reboot", 7.5))
+    assert isinstance(again, Act)
+    assert again.rung is Rung.RESET_GPU, "what lies longer back than the window"
+
+
+def test_another_gpus_repairs_use_up_the_nodes_budget_and_not_the_ladder() -> None:
+    other = Fault("gpu_memory", "gpu5", "gpu S-5")
+    found = chosen(tried("reset_gpu", fault=other))
+    assert isinstance(found, Act)
+    assert found.rung is Rung.RESET_GPU
+    assert isinstance(chosen(tried("reset_gpu", fault=other), tried("reset_gpu", fault=other)), Person)
+
+
+def test_a_part_is_followed_to_another_slot() -> None:
+    found = chosen(tried("reset_gpu", fault=Fault("gpu_memory", "gpu7", "gpu S-3")))
+    assert isinstance(found, Act)
+    assert found.rung is Rung.REBOOT
+
+
+def test_the_same_fault_after_two_restarts_is_a_persons() -> None:
+    lost = Fault("gpu_lost", "gpu3")
+    text = TEXT.replace("enabled: []", ALL_ON).replace("repairs_max: 2", "repairs_max: 9")
+    policy = policy_file.parse(RepairPolicy, text.encode(), "repair.yaml")
+    first = chosen(tried("reboot", fault=lost), fault=lost, policy=policy)
+    assert isinstance(first, Act)
+    assert first.rung is Rung.POWER_CYCLE
+    twice = chosen(tried("reboot", 2, fault=lost), tried("power_cycle", fault=lost), fault=lost, policy=policy)
+    assert isinstance(twice, Person)
+
+
+@pytest.mark.parametrize("outcome", [Outcome.TRANSIENT, Outcome.CANCELLED, Outcome.SUPERSEDED])
+def test_what_was_certainly_not_carried_out_costs_nothing(outcome: Outcome) -> None:
+    found = chosen(tried("reset_gpu", outcome=outcome))
+    assert isinstance(found, Act)
+    assert found.rung is Rung.RESET_GPU
+
+
+def test_what_is_unclear_counts_and_what_has_not_ended_stops() -> None:
+    found = chosen(tried("reset_gpu", outcome=Outcome.PERMANENT))
+    assert isinstance(found, Act)
+    assert found.rung is Rung.REBOOT
+    assert isinstance(chosen(tried("reset_gpu", outcome=None)), Wait)
+
+
+def test_nothing_is_switched_on_as_shipped_and_no_rung_is_skipped() -> None:
+    found = chosen(policy=OFF)
+    assert isinstance(found, Person)
+    assert found.rung is Rung.RESET_GPU
+    enabled = "enabled: [{label: repair, value: auto, rungs: [reboot]}]"
+    policy = policy_file.parse(RepairPolicy, TEXT.replace("enabled: []", enabled).encode(), "repair.yaml")
+    found = chosen(policy=policy)
+    assert isinstance(found, Person)
+    assert found.rung is Rung.RESET_GPU
+
+
+@pytest.mark.parametrize(
+    ("changes", "kind"),
+    [
+        ({"history": None}, Person), ({"idle": False}, Wait), ({"idle": None}, Wait), ({"leased": False}, Wait),
+        ({"simulated": True}, Person), ({"reachable": False}, Person), ({"labels": {}}, Person),
+        ({"fault": Fault("no_such_fault")}, Person), ({"fault": Fault("gpu_memory")}, Person),
+        ({"fault": Fault("unreachable"), "reachable": False, "bmc": False}, Person),
+        ({"fault": Fault("unreachable"), "reachable": False}, Act),
+    ],
+)  # fmt: skip
+def test_what_stops_a_repair(changes: dict[str, object], kind: type) -> None:
+    assert isinstance(next_step(dataclasses.replace(READY, **changes), ON, NOW), kind)  # type: ignore[arg-type]
+
+
+FAULTS = st.builds(
+    Fault, st.sampled_from([each.fault for each in ON.ladders]), st.sampled_from(["gpu0", "gpu1", ""]),
+    st.sampled_from(["gpu A", "gpu B", ""]),
+)  # fmt: skip
+ATTEMPTS = st.builds(
+    tried, st.sampled_from([str(each) for each in Rung if each.automatic]), st.floats(0, 14),
+    st.sampled_from([*Outcome, None]), FAULTS,
+)  # fmt: skip
+SITUATIONS = st.builds(
+    Situation, FAULTS, st.sampled_from([{"repair": "auto"}, {}]), st.none() | st.lists(ATTEMPTS, max_size=4),
+    idle=st.sampled_from([True, False, None]), leased=st.booleans(), simulated=st.booleans(),
+    reachable=st.booleans(), bmc=st.booleans(),
+)  # fmt: skip
+
+
+@pytest.mark.many_examples
+@given(SITUATIONS)
+def test_no_situation_repairs_a_node_in_use_or_beyond_what_its_history_allows(now: Situation) -> None:
+    found = next_step(now, ON, NOW)
+    if not isinstance(found, Act):
+        return
+    assert now.idle is True
+    assert now.leased
+    assert not now.simulated
+    assert now.history is not None, "what cannot be read resets no budget"
+    assert all(each.ended_at for each in now.history)
+    assert found.rung in ON.allowed(now.labels)
+    counted = [
+        each for each in now.history if counts(each) and NOW - each.reserved_at <= datetime.timedelta(days=7)
+    ]  # fmt: skip
+    assert len(counted) < ON.repairs_max
+    same = [each for each in counted if each.fault == now.fault]
+    assert all(Rung(each.rung).rank < found.rung.rank for each in same), "no rung is tried twice"
+    assert sum(Rung(each.rung) in RESTARTS for each in same) < ON.restarts_max
+
+
+@pytest.mark.many_examples
+@given(SITUATIONS, st.data())
+def test_forgetting_never_helps_where_the_history_cannot_be_read(now: Situation, data: st.DataObject) -> None:
+    """Whatever is lost of a history that is known to be unreadable, nothing is carried out."""
+    assert not isinstance(next_step(dataclasses.replace(now, history=None), ON, NOW), Act)
+    history = data.draw(st.lists(ATTEMPTS, min_size=1, max_size=4))
+    unclear = [dataclasses.replace(each, outcome=Outcome.PERMANENT, ended_at=NOW) for each in history]
+    clear = [dataclasses.replace(each, outcome=Outcome.SUCCEEDED) for each in unclear]
+    known = dataclasses.replace(now, history=clear)
+    assert next_step(dataclasses.replace(now, history=unclear), ON, NOW) == next_step(known, ON, NOW)
+
+
+@pytest.mark.many_examples
+@given(
+    st.sampled_from(ON.ladders), st.sampled_from([*LEVELS, "unknown"]),
+    st.dictionaries(st.sampled_from(STAGES), st.sampled_from(list(Verdict))),
+)  # fmt: skip
+def test_only_tests_that_can_see_the_fault_prove_a_repair(ladder, level: str, stages: dict[str, Verdict]) -> None:  # type: ignore[no-untyped-def]
+    if proved(ladder, level, stages):
+        assert LEVELS.index(level) >= LEVELS.index(ladder.level)
+        assert all(stages[each] is Verdict.PASS for each in ladder.prove)
+
+
+@pytest.mark.parametrize(
+    ("old", "new"),
+    [
+        ("rungs: [rma]", "rungs: [reboot]"),
+        ("rungs: [reset_gpu, reboot, rma]", "rungs: [reboot, reset_gpu, rma]"),
+        ("fault: gpu_lost", "fault: gpu_memory"),
+        ("enabled: []", "enabled: [{label: a, value: b, rungs: [rma]}]"),
+        ("source: gpud", "source: nobody"),
+        ("prove: [intake, burn_in]", "prove: []"),
+        ("restarts_max: 2", "restarts_max: 0"),
+    ],
+)
+def test_a_policy_that_contradicts_itself_is_refused(old: str, new: str) -> None:
+    assert old in TEXT
+    with pytest.raises(BadPolicy, match=r"^repair\.yaml: "):
+        policy_file.parse(RepairPolicy, TEXT.replace(old, new, 1).encode(), "repair.yaml")
+
+
+def test_of_several_groups_counts_what_all_of_them_allow() -> None:
+    more = (
+        "enabled: [{label: repair, value: auto, rungs: [reset_gpu, reboot]}, {label: pool, value: a, rungs: [reboot]}]"
+    )
+    policy = policy_file.parse(RepairPolicy, TEXT.replace("enabled: []", more).encode(), "repair.yaml")
+    assert policy.allowed({"repair": "auto", "pool": "a"}) == {Rung.REBOOT}
+    assert policy.allowed({}) == frozenset()

@@ -1,0 +1,104 @@
+"""The training of a block from the records, and what stands beside it: earlier blocks, the fleet's failures."""
+
+from __future__ import annotations
+
+import dataclasses
+import datetime
+
+import pytest
+
+from muster import store
+from muster.errors import UnknownRun
+from muster.model.runs import RunKey
+from muster.model.states import State
+from muster.rules import spares
+from muster_criteria.model import Verdict
+from tests.muster import fleet
+from tests.muster_reports.trainings import member
+
+NAMES = ["n1", "n2"]
+
+
+def train(run_id: str, *, slow: str = "", scaling: float = 0.97, verdict: Verdict = Verdict.PASS) -> RunKey:
+    """A block of two nodes that trained, judged and recorded."""
+    key = RunKey("cluster_qualification", run_id)
+    for name in NAMES:
+        store.leases.acquire(name, key)
+        store.runs.begin(key, name, "short", "x", required_stages=["cluster_validation"])
+    store.attempts.keep_block(key, {"members": NAMES, "differences": ["its members differ in nccl: 2.27; 2.28"]})
+    for name in NAMES:
+        of = member(name, slow=slow if name == "n2" else "", scaling=scaling)
+        judged = fleet.judgement("cluster_validation", verdict, findings=of.findings)
+        judged = dataclasses.replace(judged, observations=of.observations)
+        fleet.record(key, None, judged, node=name)
+        store.runs.finish(key, verdict, f"{name}: {verdict}", node=name)
+    store.leases.release(key, "over")
+    return key
+
+
+@pytest.fixture(autouse=True)
+def nodes(sqlite_db: None) -> None:
+    for name in NAMES:
+        store.nodes.add(fleet.new_node(name))
+        fleet.qualify(name)
+
+
+def test_a_blocks_training_is_read_from_its_members_figures() -> None:
+    found = store.trainings.training(train("b1", slow="gpu1"))
+    assert found is not None
+    assert [(each.node, each.device) for each in found.ranks if each.straggler] == [("n2", "gpu1")]
+    assert len(found.ranks) == 4
+    assert found.differences == ("its members differ in nccl: 2.27; 2.28",)
+    assert not found.inputs.rate.measured, "nobody has kept what stands beside it"
+
+
+def test_earlier_sound_blocks_with_this_recipe_stand_beside_it() -> None:
+    before = [(0.98, Verdict.PASS), (0.96, Verdict.PASS), (0.5, Verdict.INCONCLUSIVE)]
+    for number, (scaling, verdict) in enumerate(before):
+        train(f"before{number}", scaling=scaling, verdict=verdict)
+    key = train("now", scaling=0.9)
+    kept = store.trainings.beside(key, 8)
+    assert kept["earlier"]["scaling"] == [pytest.approx(0.97), 2]
+    assert kept["earlier"]["tokens_per_s"] == [pytest.approx(37_000.0 / 4), 2]
+    store.attempts.keep_block(key, {**store.attempts.block_of(key), "training": kept})
+    found = store.trainings.training(key)
+    assert found is not None
+    (scales,) = [each for each in found.lines if each.what.startswith("scaling")]
+    assert "0.97" in scales.beside
+    assert found.inputs.rate.value == pytest.approx(spares.RECORD.rate, rel=0.01), "nothing has failed: the record's"
+    assert not found.inputs.rate.measured
+
+
+def test_the_rate_of_failures_is_that_of_the_spares() -> None:
+    key = train("b1")
+    store.nodes.move("n2", State.PRODUCTION, "ada", "x")
+    store.nodes.move("n2", State.QUARANTINE, "ada", "x")
+    rate = store.trainings.beside(key, 8)["rate"]
+    now = datetime.datetime.now(datetime.UTC)
+    (failure,) = store.failures.since(now - spares.PERIOD)
+    came = [store.nodes.get(name).machine_since or now for name in NAMES]
+    wanted = spares.measured(came, [failure], now, spares.PERIOD)
+    assert rate["measured"]
+    assert rate["value"] == pytest.approx(wanted.rate, rel=1e-3)
+    assert rate["low"] < rate["value"] < rate["high"]
+
+
+def test_the_digest_forecasts_jobs_from_what_blocks_measured() -> None:
+    train("b1")
+    for name in NAMES:
+        store.nodes.move(name, State.PRODUCTION, "ada", "x")
+    end = datetime.datetime.now(datetime.UTC) + datetime.timedelta(seconds=5)
+    (jobs,) = store.ledger.fleet(end - datetime.timedelta(days=1), end).jobs
+    assert (jobs.sku, jobs.service) == ("cpu-generic", 2)
+    assert (jobs.inputs.save.value, jobs.inputs.restart.value) == (11.2, 48.0)
+    assert jobs.inputs.save.measured
+    assert not jobs.inputs.rate.measured, "nothing has failed"
+    assert jobs.inputs.tokens_per_s == pytest.approx(37_000.0 / 4)
+
+
+def test_a_run_that_is_not_recorded_has_no_training() -> None:
+    key = RunKey("cluster_qualification", "none")
+    assert store.trainings.training(key) is None
+    assert store.trainings.differences(key) == ()
+    with pytest.raises(UnknownRun):
+        store.trainings.beside(key, 8)

@@ -1,0 +1,86 @@
+"""The training table of a block: gates, the straggler with its cause, what a forecast rests on, what is left out."""
+
+from __future__ import annotations
+
+import dataclasses
+
+import pytest
+
+from muster_criteria.cluster.acceptance.table import training_of
+from muster_criteria.cluster.acceptance.values import Beside, Line, Training
+from muster_criteria.cluster.goodput import ASSUMED_RESTART, ASSUMED_SAVE, Input
+from tests.muster_reports.trainings import RATE, member, seen, training
+
+
+def line(found: Training, what: str) -> Line:
+    (only,) = [each for each in (*found.lines, *found.checkpoints) if what in each.what]
+    return only
+
+
+def test_a_gate_stands_beside_its_figure_and_the_worst_member_counts() -> None:
+    found = training(member("n1", scaling=0.97), member("n2", scaling=0.94))
+    assert (line(found, "scaling").gate, line(found, "scaling").met) == ("≥ 0.95", False)
+    assert line(found, "p95 / p50").met
+    assert line(training(member("n1", scaling=0.97)), "scaling").met
+
+
+def test_a_figure_without_a_gate_is_neither_met_nor_broken() -> None:
+    assert line(training(), "MFU").met is None
+
+
+@pytest.mark.parametrize(
+    ("throttled", "gemm", "why"), [(212.0, 1.0, "throttled"), (0.0, 0.8, "by itself"), (0.0, 1.0, "not known")]
+)
+def test_the_straggler_is_named_by_rank_device_and_cause(throttled: float, gemm: float, why: str) -> None:
+    slow = member("n2", slow="gpu1", throttled=throttled, gemm=gemm)
+    found = training(member("n1"), slow, member("n3"))
+    first, *others = found.ranks
+    assert (first.node, first.device, first.straggler) == ("n2", "gpu1", True)
+    assert why in first.why
+    assert not any(each.straggler or each.why for each in others)
+    assert "gpu1 of n2" in found.headline
+    assert len(found.stragglers) == 1
+
+
+def test_a_slow_node_marks_all_of_its_ranks() -> None:
+    slow = member("n2", slow="gpu1")
+    whole = dataclasses.replace(
+        slow, findings=tuple(dataclasses.replace(each, device="node") for each in slow.findings)
+    )
+    found = training(member("n1"), whole)
+    assert {each.device for each in found.ranks if each.straggler} == {"gpu0", "gpu1"}
+
+
+def test_what_a_forecast_rests_on_is_said() -> None:
+    measured = training()
+    assert measured.inputs.measured
+    assert (measured.inputs.save.value, measured.inputs.restart.value) == (11.2, 48.0)
+    bare = training(member("n1", checkpoints=False, faults=False))
+    assert (bare.inputs.save, bare.inputs.restart) == (ASSUMED_SAVE, ASSUMED_RESTART)
+    assert not bare.inputs.measured
+    earlier = training(
+        member("n1", checkpoints=False, faults=False), earlier={"checkpoint_save": (9.0, 3)},
+        restart=Input(70.0, True, "earlier"),
+    )  # fmt: skip
+    assert (earlier.inputs.save.value, earlier.inputs.restart.value) == (9.0, 70.0)
+    assert not training(rate=dataclasses.replace(RATE, measured=False)).inputs.measured
+
+
+def test_what_was_not_covered_is_said() -> None:
+    assert not any("MFU" in each or "rank was killed" in each for each in training().not_covered)
+    bare = training(member("n1", checkpoints=False, faults=False)).not_covered
+    assert any("no shared path is named" in each for each in bare)
+    assert any("rank was killed" in each for each in bare)
+    silent = dataclasses.replace(member("n2"), observations=())
+    assert any("n2" in each for each in training(member("n1"), silent).not_covered)
+
+
+def test_simulated_nodes_stay_marked() -> None:
+    found = training(dataclasses.replace(member("n1"), simulated=True), member("n2"))
+    assert found.simulated
+    assert "simulated" in found.inputs.save.source
+
+
+def test_a_block_that_did_not_train_has_no_table() -> None:
+    other = dataclasses.replace(member("n1"), observations=(seen("busbw", 1.0, probe="cluster_collectives"),))
+    assert training_of([other], Beside(RATE)) is None

@@ -1,0 +1,105 @@
+"""Makes a block's training table from what was judged of its members. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+from muster_criteria.cluster.acceptance.causes import stragglers
+from muster_criteria.cluster.acceptance.lines import Figures, checkpoint_lines, performance_lines
+from muster_criteria.cluster.acceptance.published import published
+from muster_criteria.cluster.acceptance.values import Beside, Member, Rank, Training
+from muster_criteria.cluster.goodput import ASSUMED_RESTART, ASSUMED_SAVE, PUBLISHED, Input, Inputs, forecast
+from muster_criteria.cluster.model import TRAINING
+from muster_criteria.devices import natural
+from muster_criteria.words import listed
+
+OTHERS_MIN = 4
+"""Members from which on each has three others to be compared with."""
+
+
+def training_of(members: Sequence[Member], beside: Beside) -> Training | None:
+    """The table; None for members of which none trained."""
+    trained = [member for member in members if any(each.probe == TRAINING for each in member.observations)]
+    if not trained:
+        return None
+    figures, found = Figures(trained), tuple(stragglers(trained))
+    inputs = inputs_of(figures, beside)
+    return Training(
+        headline=_headline(figures, [f"{device} of {member.name}" if device != "node" else member.name
+                                     for member, device, _, _ in found]),
+        recipe=figures.text("training_recipe"),
+        lines=performance_lines(figures, beside),
+        checkpoints=checkpoint_lines(figures, beside),
+        ranks=_ranks(trained, {(member.name, device): why for member, device, _, why in found}),
+        stragglers=tuple(
+            f"{device if device != 'node' else 'All devices'} of {member.name} held the others up: {observed}. "
+            f"Cause: {why}." for member, device, observed, why in found
+        ),
+        inputs=inputs, forecast=forecast(inputs),
+        published=(*published(trained[0].sku), *PUBLISHED),
+        not_covered=tuple(_not_covered(figures, members, trained)),
+        differences=beside.differences,
+        simulated=any(member.simulated for member in members),
+    )  # fmt: skip
+
+
+def inputs_of(figures: Figures, beside: Beside) -> Inputs:
+    """What the forecast is made from: measured here, else in an earlier block, else assumed."""
+    host = ", on simulated nodes" if figures.simulated else ""
+    save, restart = figures.value("checkpoint_save", stat="p50"), figures.value("fault_restart")
+    earlier = beside.earlier.get("checkpoint_save")
+    if save is not None:
+        saved = Input(save, True, f"the median save of this block{host}")
+    else:
+        saved = Input(earlier[0], True, f"the median of {earlier[1]} earlier blocks{host}") if earlier else ASSUMED_SAVE
+    restarted = beside.restart or ASSUMED_RESTART
+    if restart is not None:
+        restarted = Input(restart, True, f"from a rank's death to the next step in this block{host}")
+    together, devices = figures.together(), figures.devices()
+    each = together / devices if together and devices else beside.earlier.get("tokens_per_s", (None, 0))[0]
+    return Inputs(saved, restarted, beside.rate, beside.gpus_a_node, each)
+
+
+def _headline(figures: Figures, slow: Sequence[str]) -> str:
+    nodes, devices, together = len(figures.members), figures.devices(), figures.together()
+    if together is None:
+        return f"{nodes} nodes began to train, and no figure of all of them together came back."
+    said = f"{nodes} nodes with {devices:g} devices train {together:,.0f} tokens/s together"
+    scaling, mfu = figures.value("scaling"), figures.value("mfu", scope="block")
+    if scaling is not None:
+        said += f", {100 * scaling:.0f} % of what they train one by one"
+    if mfu is not None:
+        said += f", at {mfu:.1f} % MFU"
+    return f"{said}. {listed(list(slow))} held the others up." if slow else f"{said}. No rank held the others up."
+
+
+def _ranks(members: Sequence[Member], slow: dict[tuple[str, str], str]) -> tuple[Rank, ...]:
+    found = []
+    for member in members:
+        rows = [each for each in member.observations if each.probe == TRAINING and each.device != "node"]
+        for device in sorted({each.device for each in rows if each.metric == "step_compute"}, key=natural):
+            by = {each.metric: each.value for each in rows if each.device == device}
+            why = slow.get((member.name, device), slow.get((member.name, "node")))
+            found.append(Rank(
+                member.name, device, by.get("step_compute"), by.get("step_wait"), by.get("step_input"),
+                by.get("checkpoint_own"), why is not None, why or "",
+            ))  # fmt: skip
+    return tuple(sorted(found, key=lambda each: (not each.straggler, -(each.compute or 0.0))))
+
+
+def _not_covered(figures: Figures, members: Sequence[Member], trained: Sequence[Member]) -> Iterator[str]:
+    if left := [member.name for member in members if member not in trained]:
+        yield f"{listed(left)} trained nothing that could be judged."
+    if figures.simulated:
+        yield "Scaling, regularity and paths are not judged: beside simulated GPUs the network is this host's."
+    elif len(trained) < OTHERS_MIN:
+        yield f"With {len(trained)} members none has three others to be compared with, so no node alone is called slow."
+    if figures.value("mfu", scope="node") is None:
+        yield "MFU is not counted: no published dense peak is known for this device and number format."
+    for note in dict.fromkeys(figures.notes("shared_path")):
+        yield f"Checkpoints: {note}."
+    if figures.value("fault_restart") is None:
+        why = next(iter(figures.notes("fault_run")), "it runs on request, with fault_steps")
+        yield f"No rank was killed on purpose ({why}), so detection and restart were not measured in this block."
+    if figures.value("checkpoint_save", stat="p50") is not None and figures.value("shared_fio") is None:
+        yield "The shared path was not measured by fio: it is not installed on the nodes."

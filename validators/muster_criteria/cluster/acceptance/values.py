@@ -1,0 +1,83 @@
+"""The values of a block's training table. Seconds, unless a name says otherwise."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping
+
+from muster_criteria.cluster.goodput import Forecast, Input, Inputs
+from muster_criteria.model import Finding, Observation
+
+
+@dataclasses.dataclass(frozen=True)
+class Member:
+    """One node of the block: what was judged of it."""
+
+    name: str
+    sku: str
+    simulated: bool
+    observations: tuple[Observation, ...]
+    findings: tuple[Finding, ...]
+
+
+@dataclasses.dataclass(frozen=True)
+class Beside:
+    """What stands beside a block's own figures.
+
+    ``earlier``: by figure, the median of earlier blocks with the same recipe and how many they are. ``rate``: failures
+    of a node a day; ``restart``: seconds from an earlier fault run, where this block had none. ``differences``: a
+    sentence for each version in which the members differ.
+    """
+
+    rate: Input
+    gpus_a_node: int = 8
+    earlier: Mapping[str, tuple[float, int]] = dataclasses.field(default_factory=dict)
+    restart: Input | None = None
+    differences: tuple[str, ...] = ()
+
+
+@dataclasses.dataclass(frozen=True)
+class Line:
+    """One figure: its gate and whether it is met (None: it has none), what stands beside it, and how it is counted."""
+
+    what: str
+    value: str
+    gate: str = ""
+    met: bool | None = None
+    beside: str = ""
+    note: str = ""
+
+
+@dataclasses.dataclass(frozen=True)
+class Rank:
+    """What a step of one rank goes into; None where it was not measured. ``why``: a straggler's cause, else ""."""
+
+    node: str
+    device: str
+    compute: float | None
+    exposed: float | None
+    input: float | None
+    checkpoint: float | None
+    straggler: bool = False
+    why: str = ""
+
+
+@dataclasses.dataclass(frozen=True)
+class Training:
+    """A block's training. ``ranks``: stragglers first, then by compute. ``stragglers``: a sentence for each.
+
+    ``inputs``: what ``forecast`` is made from; ``published``: figures of others, each with its source.
+    """
+
+    headline: str
+    recipe: str
+    lines: tuple[Line, ...]
+    checkpoints: tuple[Line, ...]
+    ranks: tuple[Rank, ...]
+    stragglers: tuple[str, ...]
+    inputs: Inputs
+    forecast: tuple[Forecast, ...]
+    published: tuple[str, ...]
+    not_covered: tuple[str, ...]
+    differences: tuple[str, ...]
+    simulated: bool

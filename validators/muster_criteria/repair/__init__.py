@@ -1,0 +1,1 @@
+"""What is done about a fault, as data: which evidence is taken, and which repairs are tried in which order."""

@@ -1,0 +1,130 @@
+"""The repair policy: which repairs are tried for which fault, in which order, and where they are allowed. Data.
+
+The ladder is data; what the history of a node allows is decided in ``muster.rules.repair``.
+"""
+
+from __future__ import annotations
+
+import enum
+import fnmatch
+from collections.abc import Collection, Mapping
+from typing import Annotated
+
+from pydantic import BeforeValidator, Field, model_validator
+
+from muster_criteria.policy_file import Source
+from muster_criteria.stages import LEVELS, Level, Stage
+from muster_criteria.written import Written, as_tuple
+
+DEFAULT = "repair"
+
+
+class Rung(enum.StrEnum):
+    """What can be done about a fault, mildest first. A person carries out what is not ``AUTOMATIC``."""
+
+    RESET_GPU = "reset_gpu"
+    RELOAD_DRIVER = "reload_driver"
+    REBOOT = "reboot"
+    POWER_CYCLE = "power_cycle"
+    INSPECT = "inspect"
+    RMA = "rma"
+
+    @property
+    def rank(self) -> int:
+        """0 for the mildest."""
+        return list(Rung).index(self)
+
+    @property
+    def automatic(self) -> bool:
+        """Whether a program can carry it out."""
+        return self.rank < Rung.INSPECT.rank
+
+
+RESTARTS = frozenset({Rung.REBOOT, Rung.POWER_CYCLE})
+
+
+class Ladder(Written):
+    """What is tried for one class of faults, mildest first, and which tests can see the fault after it.
+
+    ``checks``: patterns of observations of the health policy. ``prove``: the stages whose tests can see the fault, and
+    the lowest ``level`` at which they do.
+    """
+
+    fault: Annotated[str, Field(pattern=r"^[a-z][a-z0-9_]{0,39}$")]
+    checks: Annotated[tuple[str, ...], BeforeValidator(as_tuple)] = ()
+    rungs: Annotated[tuple[Rung, ...], BeforeValidator(as_tuple), Field(min_length=1)]
+    prove: Annotated[tuple[Stage, ...], BeforeValidator(as_tuple), Field(min_length=1)]
+    level: Level
+    source: str
+    why: str = ""
+
+    @model_validator(mode="after")
+    def _rises(self) -> Ladder:
+        ranks = [each.rank for each in self.rungs]
+        if ranks != sorted(set(ranks)):
+            raise ValueError(f"the rungs of {self.fault} do not rise: {', '.join(self.rungs)}")
+        if self.rungs[-1].automatic:
+            raise ValueError(f"the ladder of {self.fault} does not end with a person: add inspect or rma")
+        return self
+
+
+class Enabled(Written):
+    """Nodes whose label ``label`` is ``value`` may be repaired by themselves, up to and with ``rungs``."""
+
+    label: Annotated[str, Field(min_length=1)]
+    value: str
+    rungs: Annotated[tuple[Rung, ...], BeforeValidator(as_tuple), Field(min_length=1)]
+
+    @model_validator(mode="after")
+    def _automatic(self) -> Enabled:
+        if by_hand := [each for each in self.rungs if not each.automatic]:
+            raise ValueError(f"{by_hand[0]} is a person's: it cannot be switched on")
+        return self
+
+
+class RepairPolicy(Written):
+    """The table. ``restarts_max``: restarts for the same fault within ``window_days``, after which a person decides;
+    ``repairs_max``: automatic repairs of a node within ``window_days``. ``enabled``: empty, and nothing is repaired.
+    """
+
+    policy: Annotated[str, Field(pattern=r"^[a-z0-9][a-z0-9.-]{0,62}$")]
+    version: str
+    title: str
+    window_days: Annotated[float, Field(gt=0)]
+    restarts_max: Annotated[int, Field(ge=1)]
+    repairs_max: Annotated[int, Field(ge=1)]
+    enabled: Annotated[tuple[Enabled, ...], BeforeValidator(as_tuple)] = ()
+    sources: dict[str, Source]
+    ladders: Annotated[tuple[Ladder, ...], BeforeValidator(as_tuple), Field(min_length=1)]
+
+    @model_validator(mode="after")
+    def _whole(self) -> RepairPolicy:
+        if missing := sorted({each.source for each in self.ladders} - set(self.sources)):
+            raise ValueError(f"there is no source {missing[0]!r} (there are {', '.join(sorted(self.sources))})")
+        names = [each.fault for each in self.ladders]
+        if twice := next((name for name in names if names.count(name) > 1), None):
+            raise ValueError(f"there are two ladders of {twice}")
+        return self
+
+    @property
+    def cited(self) -> str:
+        """The policy as a decision cites it: "repair 2026.1"."""
+        return f"{self.policy} {self.version}"
+
+    def ladder(self, fault: str) -> Ladder | None:
+        """The ladder of a class of faults, None without one."""
+        return next((each for each in self.ladders if each.fault == fault), None)
+
+    def ladder_for(self, check: str) -> Ladder | None:
+        """The first ladder that names an observation's check, None without one."""
+        return next((one for one in self.ladders if any(fnmatch.fnmatchcase(check, each) for each in one.checks)), None)
+
+    def allowed(self, labels: Mapping[str, str]) -> frozenset[Rung]:
+        """The rungs that are switched on for a node with these labels; of several groups, what all of them allow."""
+        groups = [set(each.rungs) for each in self.enabled if labels.get(each.label) == each.value]
+        return frozenset(set.intersection(*groups)) if groups else frozenset()
+
+
+def sees(ladder: Ladder, level: str, passed: Collection[str]) -> bool:
+    """Whether passed stages of a run at ``level`` could have seen the ladder's fault."""
+    return level in LEVELS and LEVELS.index(level) >= LEVELS.index(ladder.level) and set(ladder.prove) <= set(passed)
