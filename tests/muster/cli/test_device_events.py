@@ -68,7 +68,7 @@ def test_a_policy_is_shown_with_its_sources_and_reasons(muster: Muster) -> None:
     [
         (
             ["device-events", "show", "nvidia-xyd"],
-            "there is no policy 'nvidia-xyd': known are health, kernel, nvidia-xid.",
+            "there is no policy 'nvidia-xyd': known are health, kernel, nvidia-xid, repair.",
         ),
         (["device-events", "compare", "/nowhere/b.yaml"], "/nowhere/b.yaml cannot be read: No such file or directory"),
         (

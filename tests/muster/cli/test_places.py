@@ -13,7 +13,7 @@ def commands(group: typer.Typer, first: str = "") -> Iterator[tuple[str, str]]:
     """(first word, module) of each command."""
     for command in group.registered_commands:
         assert command.callback is not None
-        yield first or command.name or command.callback.__name__, command.callback.__module__
+        yield (first or command.name or command.callback.__name__).replace("-", "_"), command.callback.__module__
     for inner in group.registered_groups:
         assert inner.typer_instance is not None
         yield from commands(inner.typer_instance, first or str(inner.name))
