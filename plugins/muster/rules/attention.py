@@ -63,7 +63,7 @@ def attention(
 
 
 class _Seen:
-    """A node with what is known about it beside its row."""
+    """A node with what is known about it apart from its row."""
 
     def __init__(
         self,

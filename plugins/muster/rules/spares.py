@@ -77,7 +77,7 @@ RECORD = Rates(down=1.78e-4 * 24.0 * 5.5, together=0.013, repair_days=5.5, failu
 """Of 400 servers of 8 GPUs over 348 days (InfiniteHBD-Trace, SIGCOMM 2025): 1.78e-4 faults an hour, mean repair 5.5
 days."""
 RECORD_WEIGHT = 5
-"""Failures for which the record counts beside the fleet's own. This project's choice: a small fleet sees few."""
+"""Failures that the record adds to the fleet's own. This project's choice: a small fleet sees few."""
 SAMPLES = 1000
 """Moments of the period at which the nodes that are down are counted."""
 

@@ -103,7 +103,7 @@ def _claim(key: RunKey, params: Mapping[str, Any], try_number: int, login: str) 
         "members": names,
         "master_addr": rounds.address_of(nodes[0]),
         "master_port": PORTS[drawn % (len(PORTS) - PAIRS_MAX)],
-        # One for each pair of a round, beside the rendezvous.
+        # One for each pair of a round, and the rendezvous has its own.
         "pair_port": PORTS[drawn % (len(PORTS) - PAIRS_MAX) + 1],
         "session": secrets.token_hex(16),
         "seed": drawn & 0x7FFFFFFF,

@@ -15,8 +15,9 @@ from muster.model.states import BROKEN, SERVING, State
 from muster.rules import replacing as rules
 from muster.rules.gate import Admit, Refuse
 from muster.store.database import access
+from muster.store.database.decisions import QuestionRow
 from muster.store.database.engine import reading, writing
-from muster.store.database.models import EventRow, NodeRow, QuestionRow
+from muster.store.database.models import EventRow, NodeRow
 from muster.store.database.outgoing import PlaceRow
 from muster.store.decisions import admission, certificates
 from muster.store.decisions.verdicts import current_verdicts

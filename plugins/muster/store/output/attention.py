@@ -14,8 +14,9 @@ from muster.model.states import State
 from muster.rules import attention
 from muster.settings import settings
 from muster.store.database import access
+from muster.store.database.decisions import QuestionRow
 from muster.store.database.engine import reading
-from muster.store.database.models import EventRow, NodeRow, QuestionRow
+from muster.store.database.models import EventRow, NodeRow
 from muster.store.database.outgoing import PlaceRow
 from muster.store.decisions import questions, replacing
 from muster.store.fleet import signs

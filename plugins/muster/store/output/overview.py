@@ -14,6 +14,7 @@ from muster.model.names import SPARE_LABEL
 from muster.model.runs import Run, RunKey
 from muster.model.states import IN_FLIGHT, SERVING, State
 from muster.store.database import access
+from muster.store.database.decisions import QuestionRow
 from muster.store.database.engine import reading
 from muster.store.database.models import (
     EventRow,
@@ -23,7 +24,6 @@ from muster.store.database.models import (
     NodeRow,
     PartRow,
     PlacementRow,
-    QuestionRow,
     RunRow,
     StageRow,
 )

@@ -17,7 +17,7 @@ from muster.rules.idle import worth
 from muster.rules.idle.history import GROUPS
 from muster.rules.idle.past import Learned, risk_of
 from muster_criteria.stages import STAGES
-from tests.muster.rules.idle.test_idle import NOW, node
+from tests.muster.rules.idle.fleets import NOW, node
 
 DAY = datetime.timedelta(days=1)
 
