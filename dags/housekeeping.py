@@ -1,6 +1,6 @@
 """Every five minutes: mails new questions, sends waiting mails, releases nodes whose run is over, carries out the
-changes that wait for a scheduler, sends the audit stream, removes data past its retention time, and asks a person about
-each verdict that the circuit breaker holds.
+changes that wait for a scheduler, replaces nodes by spares if told to, sends the audit stream, removes data past its
+retention time, and asks a person about each verdict that the circuit breaker holds.
 """
 
 from __future__ import annotations
@@ -61,6 +61,11 @@ with DAG(
         return upkeep.reconcile()
 
     @task
+    def replace_nodes() -> list[str]:
+        """Let spares take the places of nodes that left production, if the setting says so; returns what was done."""
+        return upkeep.replace_nodes()
+
+    @task
     def stream_audit() -> dict[str, int]:
         """Send events to the receivers of the audit stream; returns how many each accepted."""
         return upkeep.stream_audit()
@@ -81,5 +86,6 @@ with DAG(
     tell_of_questions() >> deliver_mail()
     sweep_leases()
     reconcile_schedulers()
+    replace_nodes()
     stream_audit()
     apply_retention()

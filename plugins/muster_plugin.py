@@ -1,4 +1,4 @@
-"""What Airflow's plugin loader sees of Muster; everything else is the package ``muster`` beside it."""
+"""What Airflow's plugin loader sees of Muster; everything else is the package ``muster``."""
 
 from __future__ import annotations
 

@@ -68,3 +68,6 @@ class NodeList:
 def _seen(reason: str) -> Seen:
     ours = reason.startswith(OURS)
     return Seen(open=not reason, ours=ours, foreign="" if ours else reason)
+
+
+BACKEND = (NodeListSettings, NodeList)

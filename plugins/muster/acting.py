@@ -1,4 +1,4 @@
-"""Under which authenticated login the records are changed; each event has it beside the name that a person gives.
+"""Under which authenticated login the records are changed; each event has it with the name that a person gives.
 
 A name may be typed (``--as``, MUSTER_PERSON); a login is what the operating system or Airflow has checked.
 """

@@ -111,6 +111,11 @@ class _Admission(pydantic.BaseModel):
     approval_hours: float = pydantic.Field(
         default=72.0, gt=0, description="hours an approval may take before the node stays out"
     )
+    replace_by_itself: bool = pydantic.Field(
+        default=False,
+        description="whether a spare (label spare) that the gate admits takes the place of a node that left production "
+        "without a person",
+    )
     certificate_key_file: Path | None = pydantic.Field(
         default=None, description="the key that signs certificates; unset: certificate.key in MUSTER_HOME, made once"
     )

@@ -35,7 +35,7 @@ class Sink:
         page = html_page(message)
         if page is not None:
             stem.with_suffix(".html").write_text(page, encoding="utf-8")
-        # The .eml comes last and in one step: a reader that counts them finds the page beside each.
+        # The .eml comes last and in one step: a reader that counts them finds each with its page.
         unfinished = stem.with_suffix(".part")
         unfinished.write_bytes(raw)
         unfinished.replace(stem.with_suffix(".eml"))

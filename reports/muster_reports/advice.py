@@ -59,7 +59,7 @@ OUT_OF_SERVICE = AWAITS_REPAIR | {"retired"}
 
 
 def next_steps(report: RunReport) -> tuple[str, ...]:
-    """Returns the actions for the reader, gravest first; at most five sentences."""
+    """Returns the actions for the reader, gravest first; at most six sentences."""
     serves = report.state_after == "production"
     first = (f"Decide, since the verdict is held: {_ways_out(report.node, serves)}.",) if report.why_held else ()
     steps = (*first, *(_part_steps(report, Severity.CRITICAL) or _part_steps(report, Severity.WARNING))[:3])
@@ -118,7 +118,7 @@ def next_steps(report: RunReport) -> tuple[str, ...]:
             closing = f"Then {retest}" if steps else f"Resolve what failed below, then {retest}"
     closing = closing if report.state_after != "retired" else ""
     out = f"The node is out of service: {report.state_after}." if report.state_after in OUT_OF_SERVICE else ""
-    return tuple(filter(None, (*steps, closing, out)))
+    return tuple(filter(None, (*steps, closing, out, report.replacement)))
 
 
 def _retest(report: RunReport) -> str:

@@ -75,5 +75,7 @@ class RunReport:
     """What the rounds of pairs of its block found; None without any."""
     training: Training | None = None
     """What the training of its block reached; None without any."""
+    replacement: str = ""
+    """Which node may take its place, as a sentence; empty if none is proposed."""
     breaker: str = ""
     """The circuit breaker's state when the report was made, with one sentence; may be empty."""

@@ -33,17 +33,9 @@ from muster.model.nodes import NewNode
 from muster.model.stages import LOAD_STAGES, STAGES
 from muster.model.states import State
 from muster.store.database.base import Base
+from muster.store.database.decisions import CertificateRow
 from muster.store.database.engine import reading, writing
-from muster.store.database.models import (
-    ArtifactRow,
-    CertificateRow,
-    EventRow,
-    JobRow,
-    LeaseRow,
-    MeasurementRow,
-    RunRow,
-    StageRow,
-)
+from muster.store.database.models import ArtifactRow, EventRow, JobRow, LeaseRow, MeasurementRow, RunRow, StageRow
 from muster_criteria.measured import StageResult
 from muster_criteria.model import Judgement, Verdict
 from muster_node.contract import Measurement

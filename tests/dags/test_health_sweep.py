@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 from muster import store
-from muster.admission import clusters, service
+from muster.admission import service
 from muster.admission.records_only import BUSY
 from muster.errors import BadSettings
 from muster.judging import health
@@ -27,7 +27,7 @@ from muster_criteria.health.policy import HealthAction
 from muster_criteria.health.readings import Reading
 from muster_criteria.sku_files.skus import SHIPPED
 from tests.muster import fleet as nodes
-from tests.support.node_list import NodeList, NodeListSettings
+from tests.support import node_list
 from tests.support.servers import sshd
 
 pytestmark = pytest.mark.needs_sshd
@@ -81,8 +81,7 @@ class Bench:
 def bench(tmp_path: Path, server: sshd.Sshd, monkeypatch: pytest.MonkeyPatch) -> Bench:
     path = found_list(tmp_path)
     path.write_text("".join(f"r1n{each}\n" for each in range(5)))
-    monkeypatch.setitem(clusters.KINDS, "node_list", (NodeListSettings, NodeList))
-    monkeypatch.setenv("MUSTER_SCHEDULERS", json.dumps({"alpha": {"kind": "node_list", "path": str(path)}}))
+    monkeypatch.setenv("MUSTER_SCHEDULERS", json.dumps({"alpha": node_list.chosen(path)}))
     found = Bench(tmp_path, server)
     programs = tmp_path / "bin"
     programs.mkdir()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import datetime
 import json
 import os
 import shutil
@@ -13,12 +14,16 @@ from pathlib import Path
 import pytest
 
 import muster_node.probes
+from muster.admission import backends, clusters
+from muster.errors import BadSettings
 from muster_criteria.model import Verdict
 from muster_criteria.sku_files import declarations
 from muster_criteria.sku_files.skus import lint_sku, load_sku
 from muster_node.agent.registry import declaration, discover
 from muster_node.hardware import open_hardware
 from muster_node.probe import Context, resolve_params
+from muster_reports.digest import render, sections
+from muster_reports.digest.facts import Facts, Move, Node
 from tests.muster_criteria.nodes import Case, healthy_raw
 
 ROOT = Path(__file__).parents[2]
@@ -88,3 +93,32 @@ def test_the_report_section_is_in_mail_and_text(tmp_path: Path) -> None:
     where, shown = done.stdout.splitlines()[-2:]
     assert where.startswith(str(tmp_path))
     assert shown == "True True"
+
+
+def test_the_digest_section_is_one_file(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    shutil.copy(EXAMPLES / "withdrawn_by_rack.py", tmp_path)
+    monkeypatch.setattr(sections, "__path__", [*sections.__path__, str(tmp_path)])
+    now = datetime.datetime(2026, 6, 8, tzinfo=datetime.UTC)
+    nodes = {name: Node(name, "h100", rack, "quarantine", now, None) for name, rack in (("a", "r1"), ("b", "r1"))}
+    moves = [Move(name, now, "production", "quarantine", "slow") for name in nodes]
+    facts = Facts(now - datetime.timedelta(days=7), now, nodes, moves, [], [], {})
+    try:
+        assert render.all_sections(facts)[-1].rows == (("r1", "2"),)
+    finally:
+        sys.modules.pop("muster_reports.digest.sections.withdrawn_by_rack", None)
+
+
+def test_a_backend_is_one_file(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """Under another name than the example's, which the tests of admission load."""
+    text = (EXAMPLES / "node_list.py").read_text().replace('Literal["node_list"]', 'Literal["nodes_of_acme"]')
+    (tmp_path / "nodes_of_acme.py").write_text(text)
+    (tmp_path / "nodes").write_text("r1n1\n")
+    cluster = {"acme": {"kind": "nodes_of_acme", "path": str(tmp_path / "nodes")}}
+    monkeypatch.setenv("MUSTER_SCHEDULERS", json.dumps(cluster))
+    with pytest.raises(BadSettings):
+        clusters.backend_of("acme")
+    monkeypatch.setattr(backends, "__path__", [*backends.__path__, str(tmp_path)])
+    try:
+        assert list(clusters.backend_of("acme").look(["r1n1"])) == ["r1n1"]
+    finally:
+        sys.modules.pop("muster.admission.backends.nodes_of_acme", None)

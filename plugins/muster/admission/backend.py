@@ -37,7 +37,7 @@ class Allocation:
 
 @dataclasses.dataclass(frozen=True)
 class Mark:
-    """What an admission shows beside a node: the verdict, its date and the certificate's id.
+    """What an admission shows with a node: the verdict, its date and the certificate's id.
 
     ``tested_since``: when the run began that the admission rests on; None if it rests on no test.
     """
@@ -60,7 +60,7 @@ class Seen:
     ``open``: users' jobs may begin on it. ``ours``: Muster alone closed it. ``foreign``: who else closed it
     and why. ``foreign_since``: since when, where known. ``apart``: why it is neither changed nor tested now (reserved,
     planned, rebooting, powered down, not responding, down). ``used_by``: the users' jobs on it. ``unsure``: why it may
-    be in use all the same. ``marked``: an open node shows what ``admit`` set beside it. ``created``: since when the
+    be in use all the same. ``marked``: an open node shows what ``admit`` set with it. ``created``: since when the
     scheduler has the node, where another machine that joins under its name is a new node to it.
     """
 
@@ -173,7 +173,7 @@ class AdmissionBackend(Protocol):
         """Returns the nodes as the scheduler shows them, by name, without those that it does not know."""
 
     def admit(self, name: str, mark: Mark, wanted_at: datetime.datetime | None = None) -> None:
-        """Open the node to users' jobs, and show ``mark`` beside it. Somebody else's drain stays.
+        """Open the node to users' jobs, and show ``mark`` with it. Somebody else's drain stays.
 
         Raises LeftAlone if somebody else closed it, or it is apart and its scheduler does not show this admission yet.
         """

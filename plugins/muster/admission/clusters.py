@@ -1,27 +1,20 @@
-"""The configured clusters: from MUSTER_SCHEDULERS to backends, by name. A further kind is one more line in KINDS."""
+"""The configured clusters: from MUSTER_SCHEDULERS to backends, by name. Each kind is a file in ``backends``."""
 
 from __future__ import annotations
 
+import importlib
+import pkgutil
 from collections.abc import Callable, Collection, Mapping
 from typing import Any
 
 import pydantic
 
+from muster.admission import backends
 from muster.admission.backend import AdmissionBackend, RightsKnown, Seen
-from muster.admission.kubernetes import Kubernetes, KubernetesSettings
 from muster.admission.records_only import RecordsOnly
-from muster.admission.slurm import Slurm, SlurmSettings
-from muster.admission.webhook import Webhook, WebhookSettings
 from muster.errors import BadScheduler, BadSettings, MusterError, SchedulerDown
 from muster.settings import settings
 from muster_criteria.text import one_line
-
-KINDS: dict[str, tuple[type[pydantic.BaseModel], Callable[[Any], AdmissionBackend]]] = {
-    "slurm": (SlurmSettings, Slurm),
-    "kubernetes": (KubernetesSettings, Kubernetes),
-    "webhook": (WebhookSettings, Webhook),
-}
-"""Kind: (its settings, its backend made of them). Settings with a field ``cluster`` get the cluster's name in it."""
 
 
 def backend_of(cluster: str) -> AdmissionBackend:
@@ -32,10 +25,7 @@ def backend_of(cluster: str) -> AdmissionBackend:
     if chosen is None:
         known = ", ".join(sorted(settings().schedulers)) or "none"
         raise BadScheduler(f"there is no cluster {cluster!r}; MUSTER_SCHEDULERS names {known}")
-    kind = str(chosen.get("kind", ""))
-    if kind not in KINDS:
-        raise BadSettings(f"MUSTER_SCHEDULERS: {cluster} is of kind {kind!r}; it is one of {', '.join(KINDS)}")
-    model, make = KINDS[kind]
+    model, make = _found(cluster, str(chosen.get("kind", "")))
     if "cluster" in model.model_fields:
         chosen = {**chosen, "cluster": cluster}
     try:
@@ -44,6 +34,22 @@ def backend_of(cluster: str) -> AdmissionBackend:
         first = error.errors()[0]
         where = ".".join(str(part) for part in first["loc"])
         raise BadSettings(f"MUSTER_SCHEDULERS: {cluster}.{where} cannot be used: {first['msg']}") from None
+
+
+def _found(cluster: str, kind: str) -> tuple[type[pydantic.BaseModel], Callable[[Any], AdmissionBackend]]:
+    """Returns (the settings, the backend made of them) of a kind. Raises BadSettings.
+
+    Settings with a field ``cluster`` get the cluster's name in it.
+    """
+    try:
+        if not kind.isidentifier():
+            raise ModuleNotFoundError
+        module = importlib.import_module(f"{backends.__name__}.{kind}")
+    except ModuleNotFoundError:
+        known = ", ".join(sorted(each.name for each in pkgutil.iter_modules(backends.__path__)))
+        raise BadSettings(f"MUSTER_SCHEDULERS: {cluster} is of kind {kind!r}; it is one of {known}") from None
+    found: tuple[type[pydantic.BaseModel], Callable[[Any], AdmissionBackend]] = module.BACKEND
+    return found
 
 
 def unreadable(cluster: str, error: Exception) -> str:

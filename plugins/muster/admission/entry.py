@@ -74,7 +74,7 @@ def admit_by(
 
 
 def effects(node: Node, after: State) -> tuple[str, ...]:
-    """Returns what a person's move of the node into ``after`` does beside it: to scheduler, certificate and mail."""
+    """Returns what a person's move of the node into ``after`` does in addition: to scheduler, certificate and mail."""
     return f"scheduler: {at_scheduler(node, after)}", f"certificate: {_certificate(node, after)}", "mail: none"
 
 

@@ -204,7 +204,7 @@ def _requests(spec: Mapping[str, Any], read: Callable[[Any], Decimal]) -> dict[s
             total[name] += amount
     for container in spec.get("initContainers") or []:
         for name, amount in of(container).items():
-            # One that is restarted goes on beside the others (a sidecar); any other ends before they start.
+            # One that is restarted goes on with the others (a sidecar); any other ends before they start.
             sidecar = container.get("restartPolicy") == "Always"
             total[name] = total[name] + amount if sidecar else max(total[name], amount)
     for name, quantity in (spec.get("overhead") or {}).items():

@@ -269,7 +269,7 @@ def _end_corrupted_jobs(change: Place, backend: AdmissionBackend) -> None:
 
 
 def mark_of(node: str) -> Mark:
-    """Returns what the admission of the node shows beside it. Raises LeftAlone without a certificate."""
+    """Returns what the admission shows with the node. Raises LeftAlone without a certificate."""
     found = store.certificates.newest(node)
     if found is None:
         raise LeftAlone(f"{node} has no certificate: admit it, or test it again")

@@ -18,6 +18,10 @@ from muster_criteria.device_events.policy import EventSeverity
 from muster_criteria.health.readings import Reading
 
 NODES_MAX = 20_000
+UNISOLATED = "unisolated"
+"""A failure of a job that lies in one of a few nodes, which nobody could tell apart in time."""
+SUSPECTS_MAX = 8
+"""Suspects of one such failure: more would cost more tests than the search for the one that is meant."""
 _OTHER = re.compile(r"[^A-Za-z0-9_.:/-]+")
 
 Check = Annotated[str, pydantic.Field(pattern=r"^[a-z0-9][A-Za-z0-9_.:/-]{0,79}$")]
@@ -48,6 +52,8 @@ class Reported(pydantic.BaseModel):
     def _names_nodes(self) -> Reported:
         if not self.node and not self.nodes:
             raise ValueError("name a node")
+        if self.check == UNISOLATED and not 2 <= len(self.names) <= SUSPECTS_MAX:
+            raise ValueError(f"{UNISOLATED} names 2 to {SUSPECTS_MAX} nodes, one of which failed a job: narrow it down")
         return self
 
     @property
@@ -55,11 +61,13 @@ class Reported(pydantic.BaseModel):
         """The nodes, each once."""
         return tuple(dict.fromkeys((*((self.node,) if self.node else ()), *self.nodes)))
 
-    @property
-    def seen(self) -> Reading:
-        """As it is recorded."""
-        severity = str(self.severity or "")
-        return Reading(self.check, self.device, self.value, self.count, severity, None, self.bad, self.part)
+    def seen_of(self, name: str) -> Reading:
+        """As it is recorded of the node that the source calls ``name``."""
+        severity, value = str(self.severity or ""), self.value
+        if self.check == UNISOLATED:
+            others = ", ".join(each for each in self.names if each != name)
+            value = f"it or {others}{f': {value}' if value else ''}"
+        return Reading(self.check, self.device, value, self.count, severity, None, self.bad, self.part)
 
 
 def read(form: Form, body: Any, node: str = "") -> Iterator[Reported | str]:

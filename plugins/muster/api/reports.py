@@ -123,7 +123,7 @@ def _receive(name: str, source: Source, body: Any, node: str) -> Accepted:
             elif not source.may_report(known):
                 problems.append(f"this source may not report {known[:80]!r}")
             else:
-                by_node[known, report.boot_id].append(report.seen)
+                by_node[known, report.boot_id].append(report.seen_of(given))
     if count > 1 and (wait := rates.take(name, source.per_minute, count - 1)):
         raise _later(wait)
     accepted, nodes = 0, set()

@@ -20,12 +20,11 @@ def escapes(
     """Show by level, stage and group of faults how often a node failed in service within 30 days after a pass."""
     from muster import store
     from muster.rules import escapes as rules
-    from muster.rules.idle.worth import visible
 
     since = datetime.datetime.now(datetime.UTC) - datetime.timedelta(days=days)
     counts = store.passes.counts(since, simulated=simulated)
     failures = [each for each in store.failures.since(since) if each.node in counts]
-    found = rules.escapes(failures, store.passes.of_nodes({each.node for each in failures}, since), visible())
+    found = store.passes.missed(failures, since)
     if rows:
         listed = [
             [each.failure.node, each.failure.group, show.when(each.failure.at), each.passed.level, each.passed.stage,

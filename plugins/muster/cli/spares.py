@@ -9,6 +9,7 @@ import typer
 
 from muster.cli.terminal import show
 from muster.cli.terminal.options import AsJson
+from muster.rules import replacing
 from muster.rules import spares as rules
 
 
@@ -24,7 +25,8 @@ def spares(
 
     nodes = store.nodes.find()
     if for_:
-        found = rules.replacements(store.nodes.get(for_), nodes)
+        clusters = {place.node: place.cluster for place in store.schedulers.places()}
+        found = replacing.candidates(store.nodes.get(for_), nodes, clusters)
         tested = store.verdicts.stage_tests()
         rows = [
             [each.name, where, each.rack, show.when(min(tests.values())) if (tests := tested.get(each.name)) else ""]

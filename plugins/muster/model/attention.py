@@ -37,6 +37,8 @@ class Cause(enum.StrEnum):
     """Its test found something in service, and it left production."""
     BLOCK_DECIDED = "after a block"
     """It was tested in a block, and neither entered production nor is anybody asked."""
+    REPLACES = "replaces"
+    """It may take the place of a node that left production."""
     WAITS_FOR_BLOCK = "waits for a block"
     PROVISIONAL = "provisional"
     INCONCLUSIVE = "inconclusive"
@@ -48,6 +50,8 @@ class Cause(enum.StrEnum):
     IN_TEST = "in test"
     TEST_DUE = "test due"
     """It is tested next, by itself."""
+    SPARE = "spare"
+    """It passed, and is kept to replace a node that leaves production."""
 
 
 @dataclasses.dataclass(frozen=True)

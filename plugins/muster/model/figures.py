@@ -114,6 +114,8 @@ class FleetRow:
     """Why the node came into its state; empty if a test moved it, or one has ended since."""
     came_from: State | None = None
     """The state before this one, None if the node had none other."""
+    spare: bool = False
+    """Kept out of production to replace another node (label ``spare``)."""
     paused_until: datetime.datetime | None = None
     """The end of the pause of its tests; None, or a moment that is over, without one."""
 

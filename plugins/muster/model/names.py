@@ -14,6 +14,9 @@ HOST_KEY = re.compile(r"(ssh|ecdsa|sk)-[A-Za-z0-9@.-]+ [A-Za-z0-9+/]{40,}={0,3}"
 ADDRESS_LABEL = "block_address"
 """The node label with the address for other nodes, where that differs from the controller's address for it."""
 
+SPARE_LABEL = "spare"
+"""The node label, with any text, that keeps a node out of production after its block, to replace one that leaves."""
+
 _LABEL = r"[A-Za-z0-9_](?:[A-Za-z0-9_-]{0,61}[A-Za-z0-9_])?"
 _HOST = re.compile(rf"{_LABEL}(?:\.{_LABEL})*\.?")
 HOST_CHARACTERS = 253

@@ -6,12 +6,12 @@ import logging
 from collections.abc import Callable
 
 from muster import store
-from muster.admission import service
+from muster.admission import replacing, service
 from muster.audit import stream
 from muster.integration import closing
 from muster.model.figures import Purged
 from muster.model.runs import RunKey
-from muster.reporting import archive
+from muster.reporting import archive, notices
 
 log = logging.getLogger(__name__)
 
@@ -39,6 +39,18 @@ def reconcile() -> list[str]:
     for sentence in differences:
         log.warning("%s", sentence)
     return differences
+
+
+def replace_nodes() -> list[str]:
+    """Let spares take the places of nodes that left production, if the setting says so, and tell of it."""
+    sentences = []
+    for each in replacing.replace_nodes():
+        simulated = "[simulated] " if store.nodes.get(each.spare).simulated else ""
+        why = f"({each.shared}): {each.fitness.why}"
+        sentence = f"{simulated}{each.spare} entered production in place of {each.gone.node} {why}"
+        notices.notify(f"replaced/{each.gone.node}", sentence)
+        sentences.append(sentence)
+    return sentences
 
 
 def stream_audit() -> dict[str, int]:

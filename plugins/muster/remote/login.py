@@ -68,7 +68,7 @@ class Credentials:
         return command
 
     def key(self) -> paramiko.PKey | None:
-        """Returns the private key, with the certificate beside ``key_file``; None without a key.
+        """Returns the private key, with the certificate next to ``key_file``; None without a key.
 
         Raises ControllerFault if it cannot be read or parsed.
         """

@@ -10,8 +10,10 @@ from collections.abc import Iterable, Mapping, Sequence
 from muster.model import dags
 from muster.model.attention import Attention, Cause, Turn
 from muster.model.figures import FleetRow
+from muster.model.names import SPARE_LABEL
 from muster.model.nodes import Lease
 from muster.model.questions import Question
+from muster.model.replacing import Replacement
 from muster.model.schedulers import ADMITTED, WITHDRAWN, Place
 from muster.model.schedulers import OPEN as OPENED
 from muster.model.states import IN_FLIGHT, SERVING, State
@@ -33,21 +35,24 @@ def attention(
     leases: Iterable[Lease] = (),
     refusals: Mapping[str, tuple[datetime.datetime, str]] | None = None,
     kinds: Mapping[str, str] | None = None,
+    replacements: Iterable[Replacement] = (),
     *,
     now: datetime.datetime,
 ) -> list[Attention]:
     """Returns every node that does not serve, and those that serve while somebody has to decide about them.
 
     The most urgent cause first, then the longest. ``questions``: the open ones, with their ends. ``refusals``: {node:
-    when and why its last test was refused}. ``kinds``: {cluster: kind}.
+    when and why its last test was refused}. ``kinds``: {cluster: kind}. ``replacements``: those that are proposed.
     """
     placed = {place.node: place for place in places}
     asked = {question.node: (question, until) for question, until in questions}
     held = {lease.node: lease for lease in leases}
     ready = [row for row in rows if row.state is State.QUALIFIED and row.node not in asked and row.node not in held]
+    proposed = {each.spare: each for each in replacements}
     found: list[Attention] = []
     for row in rows:
         seen = _Seen(row, asked.get(row.node), held.get(row.node), (refusals or {}).get(row.node), now)
+        seen.replaces = proposed.get(row.node)
         own = _own(seen, ready)
         place = placed.get(row.node)
         at = _at_scheduler(row, place, (kinds or {}).get(place.cluster, "")) if place else None
@@ -58,7 +63,7 @@ def attention(
 
 
 class _Seen:
-    """A node with what is known about it beside its row."""
+    """A node with what is known about it apart from its row."""
 
     def __init__(
         self,
@@ -69,6 +74,7 @@ class _Seen:
         now: datetime.datetime,
     ) -> None:
         self.row, self.asked, self.lease = row, asked, lease
+        self.replaces: Replacement | None = None
         self.name = shlex.quote(row.node)
         # A refusal counts until a test ends.
         self.refused = refusal[1] if refusal and (row.ended_at is None or refusal[0] > row.ended_at) else ""
@@ -131,10 +137,17 @@ def _qualified(seen: _Seen, ready: Sequence[FleetRow]) -> Attention:
     row, name = seen.row, seen.name
     if row.came_from in SERVING:
         return seen.item(Cause.FALLEN, Turn.PERSON, f"muster admit {name} --reason …")
+    if seen.replaces is not None:
+        reason = shlex.quote(f"takes the place of {seen.replaces.gone.node}")
+        why = f"it {seen.replaces.sentence}"
+        return seen.item(Cause.REPLACES, Turn.PERSON, f"muster admit {name} --reason {reason}", why)
     if row.verdict is Verdict.PROVISIONAL:
         why = f"{seen.why} It is re-evaluated once there are eight similar nodes."
         return seen.item(Cause.PROVISIONAL, Turn.MUSTER, f"muster admit {name} --reason …", why)
     in_block = row.dag_id == dags.CLUSTER_QUALIFICATION
+    if row.spare and in_block and row.verdict is Verdict.PASS:
+        why = f"it passed, and is kept as a spare (label {SPARE_LABEL})"
+        return seen.item(Cause.SPARE, Turn.MUSTER, f"muster admit {name} --reason …", why)
     if row.verdict is Verdict.WARN or (in_block and row.verdict is not Verdict.INCONCLUSIVE):
         return seen.item(Cause.BLOCK_DECIDED, Turn.PERSON, f"muster admit {name} --reason …")
     alike = [each.node for each in ready if (each.sku, each.simulated) == (row.sku, row.simulated)]

@@ -19,7 +19,7 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey,
 from muster.errors import BadCertificate
 
 WATCHED = ("driver", "vbios", "inforom", "nvswitch", "fabric_manager", "bmc", "bios", "nic")
-"""Names in a node's environment that a certificate attests, beside its serials: driver and firmware."""
+"""Names in a node's environment that a certificate attests in addition to its serials: driver and firmware."""
 
 
 def canonical(value: object) -> bytes:

@@ -10,6 +10,7 @@ import dataclasses
 import datetime
 from collections.abc import Collection, Iterable, Iterator, Sequence
 
+from muster.model.names import SPARE_LABEL
 from muster.model.nodes import Node
 from muster.model.runs import OpenFinding, StageVerdict
 from muster.model.stages import CLUSTER_STAGES, STAGES
@@ -152,7 +153,7 @@ def _lacking(node: Node, current: Sequence[StageVerdict], limits: Limits, now: d
         yield f"its tests are {node.pause}"
     if node.shadow:
         yield "it was adopted in service and is unverified"
-    elif node.state is not State.PRODUCTION and Need.FULL_PASS not in TRANSITIONS[node.state, State.PRODUCTION]:
+    elif node.state is not State.PRODUCTION and not _by_itself(node):
         yield f"it is in {node.state}, and a test alone does not admit it from there"
     for stage in (*limits.stages, *limits.cluster_stages):
         passes = [each for each in current if each.stage == stage and each.verdict is Verdict.PASS]
@@ -160,6 +161,12 @@ def _lacking(node: Node, current: Sequence[StageVerdict], limits: Limits, now: d
             yield f"{stage} was never tested"
         elif passes:
             yield from _unfit(stage, passes, limits, now)
+
+
+def _by_itself(node: Node) -> bool:
+    """Whether a full-coverage PASS can be enough: after a test, or for a spare that takes another node's place."""
+    needs = TRANSITIONS[node.state, State.PRODUCTION]
+    return Need.FULL_PASS in needs or (Need.PLACE in needs and bool(node.labels.get(SPARE_LABEL)))
 
 
 def _unfit(stage: str, passes: Sequence[StageVerdict], limits: Limits, now: datetime.datetime) -> Iterator[str]:

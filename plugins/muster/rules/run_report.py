@@ -35,12 +35,13 @@ def assemble(
     attached: bool = True,
     fabric: Fabric | None = None,
     training: Training | None = None,
+    replacement: str = "",
 ) -> RunReport:
     """Returns the report of a run.
 
     ``stages``: by name, those that have a verdict. ``jobs``: the latest job of each stage that was begun. ``facts``:
     (identity, environment) of the node in the run. ``waivers``: a sentence each. ``attached``: with its JSON, which
-    takes longer than all the rest.
+    takes longer than all the rest. ``replacement``: which node may take its place, as a sentence.
     """
     listed = tuple(stages[name] for name in in_order(stages))
     report = RunReport(
@@ -54,7 +55,7 @@ def assemble(
         not_run=tuple((name, _why_not_run(name, listed, jobs)) for name in run.required_stages if name not in stages),
         waivers=tuple(waivers), shadow=node.shadow, forced=_forced(run), run_url=run_url,
         why_held=run.why_held, breaker=f"{breaker.state}: {breaker.sentence}",
-        fabric=fabric, training=training,
+        fabric=fabric, training=training, replacement=replacement,
     )  # fmt: skip
     return dataclasses.replace(report, result_json=report_json(report)) if attached else report
 

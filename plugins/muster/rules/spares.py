@@ -77,7 +77,7 @@ RECORD = Rates(down=1.78e-4 * 24.0 * 5.5, together=0.013, repair_days=5.5, failu
 """Of 400 servers of 8 GPUs over 348 days (InfiniteHBD-Trace, SIGCOMM 2025): 1.78e-4 faults an hour, mean repair 5.5
 days."""
 RECORD_WEIGHT = 5
-"""Failures for which the record counts beside the fleet's own. This project's choice: a small fleet sees few."""
+"""Failures that the record adds to the fleet's own. This project's choice: a small fleet sees few."""
 SAMPLES = 1000
 """Moments of the period at which the nodes that are down are counted."""
 
@@ -173,30 +173,3 @@ def pools(nodes: Collection[Node], failures: Sequence[Failure], now: datetime.da
         found.append(Pool(sku, serving, qualified, rates, days, needed(serving, rates, days),
                           covered(qualified, serving, rates, days)))  # fmt: skip
     return sorted(found, key=lambda pool: -pool.service)
-
-
-NEAR = "block", "pod"
-"""Labels of a node that name what it shares the network with, the nearest first."""
-
-
-def replacements(gone: Node, nodes: Collection[Node]) -> list[tuple[Node, str]]:
-    """Returns the qualified nodes that may take the place of ``gone``, each with what it shares with it.
-
-    Same SKU, both real or both simulated; those of the same block come first, then of the same pod, then the others,
-    and within these the longest in the fleet. A node whose tests are paused is left out: somebody works on it.
-    """
-
-    def place(node: Node) -> tuple[int, str]:
-        shared = (
-            (rank, f"same {label} {node.labels[label]}")
-            for rank, label in enumerate(NEAR)
-            if node.labels.get(label) and node.labels[label] == gone.labels.get(label)
-        )
-        return next(shared, (len(NEAR), "elsewhere"))
-
-    fit = [
-        node for node in nodes
-        if node.state is State.QUALIFIED and node.sku == gone.sku and node.simulated == gone.simulated
-        and node.name != gone.name and not node.pause
-    ]  # fmt: skip
-    return [(node, place(node)[1]) for node in sorted(fit, key=lambda node: (place(node)[0], node.added_at, node.name))]

@@ -32,6 +32,7 @@ class Need(enum.Enum):
     HELD = "a verdict that is held"
     NOTHING_NEW = "a run that gives no reason to end its service"
     OBSERVED = "an observation for which the health policy ends its service"
+    PLACE = "a full-coverage PASS and the place of a node that left production"
     PERSON = "a named person with a reason"
     ADOPTION = "a named person who adopts it, in shadow mode, with a reason"
     REPLACEMENT = "a named person who replaces the machine, with a reason"
@@ -57,6 +58,8 @@ class Need(enum.Enum):
             return bool(evidence.run) and evidence.nothing_new
         if self is Need.OBSERVED:
             return bool(evidence.observed)
+        if self is Need.PLACE:
+            return bool(evidence.replaces) and evidence.verdict is Verdict.PASS and evidence.full_coverage
         if self is Need.ADOPTION and not evidence.adopted:
             return False
         if self is Need.REPLACEMENT and not evidence.replaced:
@@ -73,7 +76,7 @@ def _transitions() -> dict[tuple[State, State], tuple[Need, ...]]:
         (s.BURN_IN, s.VALIDATION): (n.RUN,),
         (s.VALIDATION, s.QUALIFIED): (n.QUALIFYING, n.PERSON),
         (s.QUALIFIED, s.CLUSTER_VALIDATION): (n.RUN,),
-        (s.QUALIFIED, s.PRODUCTION): (n.PERSON,),
+        (s.QUALIFIED, s.PRODUCTION): (n.PLACE, n.PERSON),
         (s.CLUSTER_VALIDATION, s.PRODUCTION): (n.FULL_PASS, n.PERSON),
         (s.CLUSTER_VALIDATION, s.QUALIFIED): (n.RUN_OVER, n.PERSON),
         (s.PRODUCTION, s.REVALIDATION): (n.RUN,),

@@ -13,6 +13,7 @@ from muster.store.database import retention as retention
 from muster.store.decisions import admission as admission
 from muster.store.decisions import certificates as certificates
 from muster.store.decisions import questions as questions
+from muster.store.decisions import replacing as replacing
 from muster.store.decisions import signing as signing
 from muster.store.decisions import verdicts as verdicts
 from muster.store.decisions import waivers as waivers

@@ -228,7 +228,7 @@ def questions(
     pending: Annotated[list[approvals.Question], Depends(approvals.pending)],
     page: Annotated[int, Query(ge=1)] = 1,
 ) -> Response:
-    """All that waits for a person, with the evidence beside each question."""
+    """All that waits for a person, each question with its evidence."""
     asked = [(each, approvals.evidence(each)) for each in pending[: approvals.PAGE]]
     return rendering.render(request, "approvals.html.j2", questions=asked, page=page, more=len(pending) > len(asked))
 

@@ -134,6 +134,22 @@ class Escapes:
 
 
 @dataclasses.dataclass(frozen=True)
+class Chance:
+    """The chance that a stage finds a fault of a group: of simulated faults (``prior``), and with what the fleet showed
+    in a year, with a 90 % interval. ``found``: faults that it found; ``missed``: escapes.
+    """
+
+    group: str
+    stage: str
+    prior: float
+    chance: float
+    low: float
+    high: float
+    found: int
+    missed: int
+
+
+@dataclasses.dataclass(frozen=True)
 class Facts:
     """A period's facts, real or simulated nodes only. ``moves`` are in order of time.
 
@@ -153,6 +169,7 @@ class Facts:
     jobs: Sequence[Jobs] = ()
     repairs: Sequence[Repair] = ()
     escapes: Sequence[Escapes] = ()
+    chances: Sequence[Chance] = ()
 
     def withdrawals(self) -> list[Move]:
         """The moves of these nodes out of service."""

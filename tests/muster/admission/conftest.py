@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from muster.admission import clusters
 from tests.muster.admission.listed import Jobs
-from tests.support.node_list import NodeList, NodeListSettings
+from tests.support import node_list
+from tests.support.node_list import NodeList
 from tests.support.servers import kubernetes_server, slurm
 from tests.support.servers.kubernetes import Cluster
 from tests.support.servers.kubernetes import running as running_kubernetes
@@ -93,8 +93,7 @@ def nodes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """The list of cluster ``alpha``, which knows r1n1 and r1n2."""
     path = tmp_path / "nodes"
     path.write_text("r1n1\nr1n2\n")
-    monkeypatch.setitem(clusters.KINDS, "node_list", (NodeListSettings, NodeList))
-    monkeypatch.setenv("MUSTER_SCHEDULERS", json.dumps({"alpha": {"kind": "node_list", "path": str(path)}}))
+    monkeypatch.setenv("MUSTER_SCHEDULERS", json.dumps({"alpha": node_list.chosen(path)}))
     return path
 
 

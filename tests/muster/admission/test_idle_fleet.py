@@ -12,7 +12,7 @@ from airflow.sdk.exceptions import AirflowFailException
 from sqlalchemy import select
 
 from muster import store
-from muster.admission import clusters, service
+from muster.admission import service
 from muster.admission.entry import move
 from muster.admission.idle_fleet import known
 from muster.judging import health
@@ -25,12 +25,12 @@ from muster.operators.testing import claims, qualification
 from muster.rules.idle.capacity import Signs
 from muster.rules.idle.selection import choose
 from muster.rules.transitions import INCONCLUSIVE_BUDGET
+from muster.store.database.decisions import CertificateRow
 from muster.store.database.engine import writing
-from muster.store.database.models import CertificateRow
 from muster_criteria.health.readings import Reading
 from muster_criteria.model import Verdict
 from tests.muster import fleet
-from tests.support.node_list import NodeList, NodeListSettings
+from tests.support import node_list
 
 pytestmark = pytest.mark.usefixtures("fleet_db")
 
@@ -84,8 +84,7 @@ def test_a_drain_that_requests_a_test_is_seen_at_once(tmp_path: Path, monkeypatc
     """Not only after the next housekeeping, and no longer than it stands."""
     path = tmp_path / "nodes"
     path.write_text("r1n1\n")
-    monkeypatch.setitem(clusters.KINDS, "node_list", (NodeListSettings, NodeList))
-    monkeypatch.setenv("MUSTER_SCHEDULERS", json.dumps({"alpha": {"kind": "node_list", "path": str(path)}}))
+    monkeypatch.setenv("MUSTER_SCHEDULERS", json.dumps({"alpha": node_list.chosen(path)}))
     store.nodes.add(fleet.new_node("gpu-0002"))
     store.schedulers.assign("gpu-0002", "alpha", "r1n1", "Ada", "rack 1")
     fleet.qualify("gpu-0002")

@@ -15,9 +15,9 @@ import yaml
 from muster import store
 from muster.admission import service
 from muster.admission.backend import AdmissionBackend, Mark, Seen
+from muster.admission.backends.kubernetes import BESIDE, CONDITION, LABEL, REQUEST, TAINT, Kubernetes
 from muster.admission.clusters import backend_of
 from muster.admission.entry import move
-from muster.admission.kubernetes import BESIDE, CONDITION, LABEL, REQUEST, TAINT, Kubernetes
 from muster.admission.kubernetes_test_pod import resources_left
 from muster.errors import BadScheduler, LeftAlone, SchedulerDown
 from muster.model.states import State

@@ -5,9 +5,8 @@ The scheduler is the worked example of docs/extending.md, whose list is a file: 
 
 from __future__ import annotations
 
-import dataclasses
 import datetime
-from collections.abc import Callable, Collection
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -15,11 +14,10 @@ import pytest
 
 from muster import store
 from muster.admission import clusters, service
-from muster.admission.backend import TEST_PREFIX, Seen
+from muster.admission.backend import TEST_PREFIX
 from muster.admission.entry import move
 from muster.cli.node.check import of_controller
-from muster.errors import BadScheduler, MusterError, Refusal, SchedulerDown
-from muster.model.attention import Cause, Turn
+from muster.errors import BadScheduler, MusterError, Refusal
 from muster.model.runs import RunKey
 from muster.model.stages import STAGES
 from muster.model.states import State
@@ -68,7 +66,9 @@ def test_a_node_that_a_reevaluation_fails_is_closed_at_once(nodes: Path, monkeyp
     move(NODE, State.PRODUCTION, "Ada", "needed now")
     assert line(nodes) == THERE
     failed = fleet.judgement("performance", Verdict.FAIL, findings=(fleet.FINDING,))
-    monkeypatch.setattr(provisional, "_final_verdicts", lambda *_: [(fleet.result("performance")[0], failed)])
+    standing = store.waivers.standing_at(NODE, datetime.datetime.now(datetime.UTC))
+    replaced = store.reevaluations.Replacement(fleet.result("performance")[0], failed, standing)
+    monkeypatch.setattr(provisional, "_final_verdicts", lambda *_: [replaced])
     monkeypatch.setattr(provisional.mailing, "send_report", lambda *_, **__: "")
     assert list(provisional.reevaluate_provisional()) == [NODE]
     assert "muster:" in line(nodes)
@@ -112,125 +112,6 @@ def test_a_foreign_drain_stays_and_is_shown(nodes: Path) -> None:
     assert not service.idle([NODE])[NODE].idle
     move(NODE, State.QUARANTINE, "Ada", "noise")
     assert line(nodes).endswith("alice: bad fan")
-
-
-def test_how_the_scheduler_shows_a_node_is_stored_and_what_others_do_there_is_history(nodes: Path) -> None:
-    in_production()
-    service.reconcile()
-    assert store.schedulers.places()[0].shown == "open"
-    before = len(store.nodes.events(NODE))
-    nodes.write_text(f"{THERE} # alice: bad fan\n")
-    service.reconcile()
-    service.reconcile()
-    assert store.schedulers.places()[0].shown == "closed: alice: bad fan"
-    (found,) = store.attention.collect()
-    assert (found.cause, found.turn, found.serving) == (Cause.CLOSED, Turn.SCHEDULER, False)
-    nodes.write_text(f"{THERE}\n")
-    service.reconcile()
-    assert store.attention.collect() == []
-    said = [event.reason for event in store.nodes.events(NODE)[before:]]
-    assert len(said) == 2, "its drain and its end, each once"
-    assert "alice: bad fan" in said[0]
-
-
-def test_a_node_in_quarantine_that_somebody_opened_is_closed_again_and_a_person_is_asked(
-    nodes: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("MUSTER_MAIL_TO", "ops@example.org")
-    in_production()
-    move(NODE, State.QUARANTINE, "Ada", "noise")
-    nodes.write_text(f"{THERE}\n")
-    service.reconcile()
-    place = store.schedulers.place(NODE)
-    assert "muster: noise" in line(nodes)
-    assert place
-    assert place.question
-    assert [mail.key.split("/")[1:3] for mail in store.outbox.pending()] == [["drained again", NODE]]
-    move(NODE, State.TRIAGE, "Ada", "seen")
-    place = store.schedulers.place(NODE)
-    assert place
-    assert not place.question
-
-
-def marks_lost(patch: pytest.MonkeyPatch, meanwhile: Callable[[], object] = lambda: None, **shown: Any) -> None:
-    """The next look shows the nodes without marks; ``meanwhile`` happens directly after it."""
-    real = NodeList.look
-
-    def look(self: NodeList, names: Collection[str]) -> dict[str, Seen]:
-        patch.setattr(NodeList, "look", real)
-        seen = {name: dataclasses.replace(each, marked=False, **shown) for name, each in real(self, names).items()}
-        meanwhile()
-        return seen
-
-    patch.setattr(NodeList, "look", look)
-
-
-def test_housekeeping_opens_no_node_that_was_quarantined_while_it_looked(
-    nodes: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    in_production()
-    marks_lost(monkeypatch, lambda: move(NODE, State.QUARANTINE, "Ada", "noise"))
-    service.reconcile()
-    assert line(nodes).endswith("muster: noise")
-
-
-def test_housekeeping_asks_about_no_node_that_returned_to_service_while_it_looked(
-    nodes: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    in_production()
-    move(NODE, State.QUARANTINE, "Ada", "noise")
-    nodes.write_text(f"{THERE}\n")
-
-    def repaired() -> None:
-        for state in (State.TRIAGE, State.REPAIR, State.REGISTERED):
-            move(NODE, state, "Ada", "repaired")
-        fleet.qualify(NODE, "again")
-        move(NODE, State.PRODUCTION, "Ada", "needed now")
-
-    marks_lost(monkeypatch, repaired)
-    service.reconcile()
-    place = store.schedulers.place(NODE)
-    assert place
-    assert (line(nodes), place.question) == (THERE, "")
-
-
-def test_lost_marks_that_cannot_be_set_now_wait_and_stop_nothing_else(
-    nodes: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    in_production()
-    placed("gpu-0002", "r1n2")
-    fleet.qualify("gpu-0002")
-    move("gpu-0002", State.QUARANTINE, "Ada", "noise")
-    nodes.write_text(f"{THERE}\nr1n2\n")
-
-    def refuse(*_: object) -> None:
-        raise SchedulerDown("away")
-
-    with monkeypatch.context() as patch:
-        patch.setattr(NodeList, "admit", refuse)
-        marks_lost(patch)
-        service.reconcile()
-    place = store.schedulers.place(NODE)
-    assert place
-    assert (place.waits, place.last_error) == (True, "away")
-    assert line(nodes, "r1n2").endswith("muster: noise")
-    service.reconcile()
-    place = store.schedulers.place(NODE)
-    assert place
-    assert place.admitted
-
-
-def test_any_other_difference_is_shown_and_not_corrected(nodes: Path) -> None:
-    placed()
-    service.reconcile()
-    nodes.write_text(f"{THERE}\n")
-    for _ in range(2):
-        (difference,) = service.reconcile()
-        assert NODE in difference
-    assert line(nodes) == THERE
-    nodes.write_text("")
-    (difference,) = service.reconcile()
-    assert THERE in difference
 
 
 def test_a_node_in_shadow_mode_is_left_alone_until_it_is_verified(nodes: Path) -> None:
@@ -357,27 +238,6 @@ def test_bad_places_are_one_sentence_and_change_nothing(nodes: Path, monkeypatch
     assert marks == {"scheduler": "missing", "signing key": "ok"}
 
 
-def test_a_cluster_that_shows_what_cannot_be_read_stops_no_other(nodes: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Its nodes count as not idle, and its changes wait."""
-    in_production()
-    store.nodes.add(fleet.new_node("gpu-0002"))
-    fleet.qualify("gpu-0002")
-    move("gpu-0002", State.PRODUCTION, "Ada", "needed now")
-
-    def lie(*_: object) -> None:
-        raise KeyError("spec")
-
-    for method in ("look", "withdraw"):
-        monkeypatch.setattr(NodeList, method, lie)
-    answers = service.idle([NODE, "gpu-0002"])
-    assert (answers[NODE].idle, answers["gpu-0002"].idle) == (False, True)
-    move(NODE, State.QUARANTINE, "Ada", "noise")
-    assert any("alpha" in line for line in service.reconcile())
-    place = store.schedulers.place(NODE)
-    assert place
-    assert (place.waits, bool(place.last_error)) == (True, True)
-
-
 def test_no_job_is_ended_for_corrupted_data_that_a_person_waived(nodes: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     in_production()
     fleet.fail(NODE, "bad", fleet.finding(metric="gemm_mismatches"))
@@ -393,27 +253,6 @@ def test_no_job_is_ended_for_corrupted_data_that_a_person_waived(nodes: Path, mo
     move(NODE, State.QUARANTINE, "Ada", "noise")
     assert "muster: noise" in line(nodes)
     assert ended == []
-
-
-def test_a_place_that_is_removed_while_schedulers_are_reconciled_ends_no_other(
-    nodes: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    placed()
-    store.nodes.add(fleet.new_node("gpu-0002"))
-    store.schedulers.assign("gpu-0002", "alpha", "r1n2", "Ada", "joins")
-    withdraw = NodeList.withdraw
-
-    def removed_meanwhile(self: NodeList, name: str, *rest: Any) -> None:
-        withdraw(self, name, *rest)
-        if name == "r1n1":
-            store.schedulers.assign(NODE, "", "", "Ada", "taken out while it is closed")
-
-    monkeypatch.setattr(NodeList, "withdraw", removed_meanwhile)
-    service.reconcile()
-    assert store.schedulers.place(NODE) is None
-    other = store.schedulers.place("gpu-0002")
-    assert other is not None
-    assert other.done == "withdrawn"
 
 
 @pytest.mark.parametrize("raised", [RuntimeError("odd"), OverflowError("out of range"), RecursionError(), OSError(5)])

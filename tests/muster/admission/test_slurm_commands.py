@@ -13,8 +13,8 @@ from typing import Any
 import pytest
 
 from muster.admission.backend import Mark
+from muster.admission.backends.slurm import Slurm
 from muster.admission.clusters import backend_of
-from muster.admission.slurm import Slurm
 from muster.errors import BadScheduler, SchedulerDown
 
 ME = getpass.getuser()

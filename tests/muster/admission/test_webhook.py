@@ -11,9 +11,9 @@ import pytest
 from muster import store
 from muster.admission import service
 from muster.admission.backend import AdmissionBackend, Mark
+from muster.admission.backends.webhook import signed
 from muster.admission.clusters import backend_of, check
 from muster.admission.entry import move
-from muster.admission.webhook import signed
 from muster.errors import BadScheduler, BadSettings, LeftAlone, MusterError, SchedulerDown
 from muster.model.states import State
 from muster.store.database import wanted

@@ -96,6 +96,18 @@ def test_a_grave_xid_is_tested_next_and_changes_no_state(client: TestClient) -> 
     assert sum(event.actor == "health" for event in store.nodes.events(NODE)) == 1
 
 
+def test_suspects_that_nobody_could_tell_apart_are_all_tested_next(client: TestClient) -> None:
+    pair = {"check": "unisolated", "nodes": [NODE, "gpu-0002"], "value": "job 4711 hung"}
+    assert post(client, pair).json()["nodes"] == 2
+    for node, other in ((NODE, "gpu-0002"), ("gpu-0002", NODE)):
+        requested, _ = planned(node)
+        assert other in requested
+        assert "job 4711 hung" in requested
+        assert store.nodes.get(node).state is State.PRODUCTION
+    for few_or_many in ([NODE], [NODE, NODE], [f"gpu-{at:04}" for at in range(9)]):
+        assert post(client, {**pair, "nodes": few_or_many}).status_code == 422, few_or_many
+
+
 def test_an_xid_of_the_users_program_is_a_sign_and_demands_no_test(client: TestClient) -> None:
     post(client, {**XID, "check": "xid/43"})
     assert planned() == ("", 1)

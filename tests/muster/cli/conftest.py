@@ -2,12 +2,24 @@
 
 from __future__ import annotations
 
+import json
 import sys
 from collections.abc import Callable
 
 import pytest
 
 from muster.cli import main
+
+
+def refusal(ended: tuple[int, str, str]) -> str:
+    """The kind of the error with which a command ended that was called with --json."""
+    status, out, _ = ended
+    return str(json.loads(out)["kind"]) if status else "none"
+
+
+def refused(ended: tuple[int, str, str]) -> set[str]:
+    """The nodes that a command refused that was called with --json."""
+    return set(json.loads(ended[1])["refused"])
 
 
 @pytest.fixture

@@ -49,4 +49,4 @@ def test_where_the_records_are_a_revoked_certificate_is_not_valid(
     assert (status, json.loads(out)["revocation"].split(",")[0]) == (0, "no")
     store.nodes.move("a", State.QUARANTINE, "Ada", "smoke")
     status, out, _ = muster(*verify)
-    assert (status, set(json.loads(out))) == (1, {"error"})
+    assert (status, set(json.loads(out))) == (1, {"error", "kind"})

@@ -20,6 +20,7 @@ from muster.store.database.engine import reading
 from muster.store.database.models import Base
 from muster_criteria.model import Verdict
 from tests.muster import fleet
+from tests.muster.cli.conftest import refusal, refused
 from tests.muster.cli.test_json import COMMANDS
 from tests.muster.integration.test_airflow_api import Airflow
 
@@ -161,11 +162,11 @@ class TestFleetsThatAlreadyRun:
         assert muster("node", "adopt", "--file", str(path), *WHY) == (0, "n0: adopted\nn1: adopted\nn2: adopted\n", "")
         assert muster("node", "adopt", "--file", str(path), *WHY)[1].count("unchanged") == 3
         assert muster("node", "list")[1].count("\tshadow") == 3
-        assert "tested and reported, never withdrawn" in muster("node", "show", "n1")[1]
+        assert json.loads(muster("node", "show", "n1", "--json")[1])["node"]["shadow"] is True
         assert muster("node", "verify", "n1", *WHY) == (0, "n1: verified\n", "")
         assert muster("node", "list")[1].count("\tshadow") == 2
-        assert muster("node", "adopt", "nobody", *WHY)[2].startswith("muster: no node 'nobody' is enrolled")
-        assert muster("node", "adopt", *WHY)[2].startswith("muster: name the nodes to adopt")
+        assert refusal(muster("node", "adopt", "nobody", *WHY, "--json")) == "BadInventory"
+        assert refusal(muster("node", "adopt", *WHY, "--json")) == "MusterError"
 
     def test_a_machine_is_replaced_and_its_history_found_by_serial(self, muster: Muster) -> None:
         failed()
@@ -181,10 +182,9 @@ class TestFleetsThatAlreadyRun:
         assert "gpu-0001__new\tgpu-0001\tFAIL" in out
         assert json.loads(muster("node", "part", "S-1", "--json")[1])["runs"][0]["run_id"] == "gpu-0001__new"
         assert "no part with serial S-9 is recorded" in muster("node", "part", "S-9")[1]
-        assert muster("node", "replace", NODE, "--host-key", key, *WHY)[2].startswith("muster: gpu-0001 has this host")
-        assert (
-            "--serial takes SLOT=SERIAL" in muster("node", "replace", NODE, "--serial", "x", "--host-key", key, *WHY)[2]
-        )
+        assert refusal(muster("node", "replace", NODE, "--host-key", key, *WHY, "--json")) == "BadNode"
+        bad = muster("node", "replace", NODE, "--serial", "x", "--host-key", key, *WHY, "--json")
+        assert refusal(bad) == "MusterError"
 
 
 READS_ONLY = {
@@ -270,17 +270,13 @@ class TestDryRuns:
     def test_a_refusal_is_rehearsed_too(self, muster: Muster, airflow: Airflow) -> None:
         failed()
         store.nodes.move(NODE, State.QUARANTINE, "Ada", "smoke")
-        status, _, err = muster("node", "move", NODE, "production", *WHY, "--dry-run")
-        assert status == 1
-        assert "no node enters production from there" in err
-        status, out, _ = muster("qualify", NODE, "--dry-run")
-        assert status == 1
-        assert "gpu-0001: would be refused: gpu-0001 is in quarantine and is not tested there" in out
+        assert refusal(muster("node", "move", NODE, "production", *WHY, "--dry-run", "--json")) == "IllegalMove"
+        assert refused(muster("qualify", NODE, "--dry-run", "--json")) == {NODE}
         store.nodes.add(fleet.new_node("gpu-0002"))
         fleet.begin("gpu-0002", "other")
-        assert "would be refused: gpu-0002 is leased by run other" in muster("qualify", "gpu-0002", "--dry-run")[1]
+        assert refused(muster("qualify", "gpu-0002", "--dry-run", "--json")) == {"gpu-0002"}
         store.adoption.adopt([], "Ada", "serves", enrol=[("", fleet.new_node("gpu-0003"))])
-        assert "would be refused: it is in use: production" in muster("qualify", "gpu-0003", "--dry-run")[1]
+        assert refused(muster("qualify", "gpu-0003", "--dry-run", "--json")) == {"gpu-0003"}
         assert airflow.log == []
 
     def test_the_plan_its_time_and_its_risks(self, muster: Muster, airflow: Airflow) -> None:
@@ -301,6 +297,6 @@ class TestDryRuns:
         assert "gpu-0003: risk: in shadow mode it stays in production, whatever is found" in lines
         assert any(line.startswith("gpu-0003: risk: it is in use: production") for line in lines)
         fleet.qualify("gpu-0002")
-        again = muster("qualify", "gpu-0002", "--level", "short", "--reason", "new", "--dry-run")[1]
-        assert "gpu-0002: would be refused: run gpu-0002__new exists already: give another reason" in again
+        again = muster("qualify", "gpu-0002", "--level", "short", "--reason", "new", "--dry-run", "--json")
+        assert refused(again) == {"gpu-0002"}
         assert " under load; about " in muster("qualify", "gpu-0002", "--level", "short", "--dry-run")[1]

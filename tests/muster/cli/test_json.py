@@ -65,7 +65,7 @@ def test_sentences_become_messages(muster: Muster, sqlite_db: str) -> None:
 )
 def test_usage_errors_are_json_too(muster: Muster, wrong: tuple[str, ...]) -> None:
     status, out, err = muster(*wrong, "--json")
-    assert (status, set(json.loads(out))) == (USAGE, {"error"})
+    assert (status, set(json.loads(out))) == (USAGE, {"error", "kind"})
     assert err.startswith("muster: ")
 
 

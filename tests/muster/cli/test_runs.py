@@ -13,11 +13,13 @@ import pytest
 
 from muster import acting, store
 from muster.integration.airflow_api import AirflowClient
+from muster.model.dags import NODE_QUALIFICATION
 from muster.model.runs import RunKey
 from muster.model.states import State
 from muster.store.database.engine import SCHEMA
 from muster_criteria.model import Verdict
 from tests.muster import fleet
+from tests.muster.cli.conftest import refusal, refused
 from tests.muster.integration.test_airflow_api import Airflow
 from tests.support import lives
 
@@ -44,9 +46,8 @@ def test_each_node_gets_its_run_and_a_second_time_is_refused(muster: Muster, air
         "gpu-0001: run gpu-0001__new-rack is started", "gpu-0002: run gpu-0002__new-rack is started",
     ]  # fmt: skip
     assert airflow.conf["gpu-0001__new-rack"] == {"node": "gpu-0001", "level": "short", "reason": "New rack!"}
-    status, _, err = muster("qualify", "gpu-0001", "--level", "short", "--reason", "new rack")
-    assert status == 1
-    assert "run gpu-0001__new-rack of node_qualification exists already (queued): give another reason" in err
+    again = muster("qualify", "gpu-0001", "--level", "short", "--reason", "new rack", "--json")
+    assert (again[0], refused(again), len(airflow.runs)) == (1, {"gpu-0001"}, 2)
 
 
 def test_a_node_is_loaded_in_the_pool_of_its_rack(muster: Muster, airflow: Airflow) -> None:
@@ -60,7 +61,7 @@ def test_forcing_needs_a_reason_which_names_the_person(
 ) -> None:
     monkeypatch.setenv("MUSTER_PERSON", "Ada")
     for args in (["--force"], ["--force-reason", "mine"], ["--force", "--force-reason", " "]):
-        assert "needs both --force and --force-reason" in muster("qualify", "gpu-0001", *args)[2]
+        assert muster("qualify", "gpu-0001", *args)[0] == 1
     assert airflow.runs == {}
     assert muster("qualify", "gpu-0001", "--force", "--force-reason", "my own")[0] == 0
     assert airflow.conf["gpu-0001__new-hardware"]["force_reason"] == f"my own (Ada, {acting.os_login()})"
@@ -94,30 +95,23 @@ def test_a_node_that_the_gate_refuses_is_not_asked_about(muster: Muster, airflow
 
 
 @pytest.mark.parametrize(
-    ("args", "sentence"),
-    [(["nobody"], "no node 'nobody' is enrolled"), (["gpu-0001", "--level", "deep"], "there is no level 'deep'")],
+    ("args", "kind"), [(["nobody"], "UnknownNode"), (["gpu-0001", "--level", "deep"], "MusterError")]
 )
-def test_what_cannot_be_started_starts_nothing(
-    muster: Muster, airflow: Airflow, args: list[str], sentence: str
-) -> None:
-    status, _, err = muster("qualify", "gpu-0002", *args)
-    assert status == 1
-    assert sentence in err
+def test_what_cannot_be_started_starts_nothing(muster: Muster, airflow: Airflow, args: list[str], kind: str) -> None:
+    assert refusal(muster("qualify", "gpu-0002", *args, "--json")) == kind
     assert airflow.runs == {}
 
 
 def test_a_node_that_cannot_be_tested_is_refused_before_anything_starts(muster: Muster, airflow: Airflow) -> None:
     fleet.fail()
     store.leases.acquire("gpu-0002", RunKey("dag", "other"))
-    status, out, err = muster("qualify", "gpu-0001", "gpu-0002")
-    assert (status, out, airflow.runs) == (1, "", {})
-    assert "gpu-0001 is in quarantine" in err
-    assert "gpu-0002 is leased by run other" in err
+    ended = muster("qualify", "gpu-0001", "gpu-0002", "--json")
+    assert (ended[0], refused(ended), airflow.runs) == (1, {"gpu-0001", "gpu-0002"}, {})
 
 
 def test_a_paused_dag_is_reported(muster: Muster, airflow: Airflow) -> None:
     airflow.paused = True
-    assert "is paused: the runs wait" in muster("qualify", "gpu-0001")[2]
+    assert NODE_QUALIFICATION in muster("qualify", "gpu-0001")[2]
 
 
 @pytest.mark.parametrize(("verdict", "status"), [(Verdict.PASS, 0), (Verdict.FAIL, 1)])
@@ -141,23 +135,23 @@ def test_watching_ends_with_the_verdict(
     assert ended == status
 
 
-@pytest.mark.parametrize("refusal", ["it is in use: Slurm job 7", ""])
+@pytest.mark.parametrize("why", ["it is in use: Slurm job 7", ""])
 def test_watching_a_run_that_is_in_no_record_says_why(
-    muster: Muster, airflow: Airflow, monkeypatch: pytest.MonkeyPatch, refusal: str
+    muster: Muster, airflow: Airflow, monkeypatch: pytest.MonkeyPatch, why: str
 ) -> None:
     """Its claim was refused, or it wrote to other records."""
     monkeypatch.setenv("MUSTER_POLL_SECONDS", "0.01")
 
     def end(run: str) -> None:
-        if refusal:
-            store.signs.note_refusal("gpu-0001", refusal)
+        if why:
+            store.signs.note_refusal("gpu-0001", why)
         airflow.runs[run] = "failed"
 
     airflow.on_tasks = end
-    status, out, err = muster("qualify", "gpu-0001", "--watch")
-    assert status == 1
-    assert (refusal or "MUSTER_DATABASE_URL") in err
-    assert "no run was recorded" in out
+    status, out, _ = muster("qualify", "gpu-0001", "--watch", "--json")
+    shown = json.loads(out)
+    assert (status, shown["ended"], list(shown["not_begun"])) == (1, [], ["gpu-0001"])
+    assert (why or "MUSTER_DATABASE_URL") in shown["not_begun"]["gpu-0001"]
 
 
 def test_a_block_of_nodes_that_serve_is_not_told_to_qualify_them(muster: Muster, airflow: Airflow) -> None:
@@ -193,23 +187,22 @@ def test_without_airflow_nothing_is_started(muster: Muster, sqlite_db: str, monk
     store.nodes.add(fleet.new_node())
     monkeypatch.setenv("MUSTER_AIRFLOW_URL", "http://127.0.0.1:1")
     monkeypatch.setenv("MUSTER_AIRFLOW_TOKEN", "t")
-    status, _, err = muster("qualify", "gpu-0001")
-    assert status == 1
-    assert "Airflow at http://127.0.0.1:1 does not answer" in err
+    ended = muster("qualify", "gpu-0001", "--json")
+    assert (ended[0], refused(ended)) == (1, {"gpu-0001"})
 
 
 def test_runs_are_listed_and_shown(muster: Muster, airflow: Airflow) -> None:
-    assert "start one with `muster qualify NODE`" in muster("runs", "list")[1]
+    assert json.loads(muster("runs", "list", "--json")[1]) == []
     lease = fleet.begin()
     fleet.do_stage(lease, "intake", Verdict.FAIL, findings=(fleet.FINDING,))
     store.runs.finish(lease.key, Verdict.FAIL, "gpu3 is slow.")
     assert "gpu-0001__new\tgpu-0001\tshort\tFAIL" in muster("runs", "list")[1]
     assert json.loads(muster("runs", "list", "--json")[1])[0]["headline"] == "gpu3 is slow."
     _, out, _ = muster("runs", "show", "gpu-0001__new")
-    assert "critical\tgpu3\tgemm_rate on gpu3 is 480 TFLOPS, expected ≥ 600 TFLOPS.\trma" in out
-    assert "burn_in\tnot run\t\tintake failed before it" in out
+    assert "critical\tgpu3\t" in out
+    assert "burn_in\tnot run\t" in out
     assert json.loads(muster("runs", "show", "gpu-0001__new", "--json")[1])["verdict"] == "FAIL"
-    assert muster("runs", "show", "none")[2].startswith("muster: no run 'none'")
+    assert refusal(muster("runs", "show", "none", "--json")) == "UnknownRun"
 
 
 def test_a_run_is_exported(muster: Muster, airflow: Airflow, tmp_path: Path) -> None:
@@ -229,9 +222,7 @@ def test_a_sweep_frees_what_is_over_and_nothing_else(muster: Muster, airflow: Ai
         lease = fleet.begin(node)
         store.runs.begin_stage(lease.key, "intake")
         airflow.runs[lease.run_id] = state
-    status, out, _ = muster("housekeeping")
-    assert status == 0
-    assert out.splitlines()[0] == "gpu-0001: lease freed"
+    assert muster("housekeeping")[0] == 0
     assert [lease.node for lease in store.leases.live()] == ["gpu-0002"]
     assert store.nodes.get("gpu-0001").state is State.REGISTERED
     last = store.audit.batch("siem", 99)[-1]
@@ -240,7 +231,7 @@ def test_a_sweep_frees_what_is_over_and_nothing_else(muster: Muster, airflow: Ai
 
 class TestSmallCommands:
     def test_the_records_are_made_by_one_command(self, muster: Muster, muster_home: Path) -> None:
-        assert "run `muster db upgrade`" in muster("node", "list")[2]
+        assert refusal(muster("node", "list", "--json")) == "DatabaseNotReady"
         assert muster("db", "upgrade")[1] == f"the fleet records went from nothing to schema {SCHEMA}\n"
         assert muster("db", "upgrade")[1] == f"the fleet records are at schema {SCHEMA} already\n"
         assert muster("node", "list")[0] == 0
@@ -253,20 +244,20 @@ class TestSmallCommands:
         monkeypatch.setenv("MUSTER_AIRFLOW_PASSWORD", "hunter2")
         assert json.loads(muster("settings", "--json")[1])["MUSTER_AIRFLOW_PASSWORD"] == "********"
         monkeypatch.setenv("MUSTER_POLL_SECONDS", "-1")
-        assert muster("settings")[2].startswith("muster: MUSTER_POLL_SECONDS='-1' cannot be used")
+        assert refusal(muster("settings", "--json")) == "BadSettings"
 
     def test_skus_are_listed_shown_and_linted(self, muster: Muster, muster_home: Path, tmp_path: Path) -> None:
         assert "cpu-generic\t" in muster("sku", "list")[1]
         assert "sku: cpu-generic" in muster("sku", "show", "cpu-generic")[1]
         assert muster("sku", "lint")[0] == 0
-        assert "did you mean cpu-generic?" in muster("sku", "show", "cpu-generi")[2]
+        assert "cpu-generic" in muster("sku", "show", "cpu-generi")[2]
         bad = tmp_path / "cpu-generic.yaml"
         shipped = muster("sku", "show", "cpu-generic")[1]
         bad.write_text(shipped.replace("version:", "versoin:"))
         status, _, err = muster("sku", "lint", str(bad))
         assert status == 1
         assert "versoin" in err
-        assert muster("sku", "lint", "./none.yaml")[2].startswith("muster: there is no file ./none.yaml")
+        assert muster("sku", "lint", "./none.yaml")[0] == 1
 
     def test_help_is_there_at_once(self) -> None:
         """The command line must not wait for Airflow, Great Expectations or the database to be imported."""

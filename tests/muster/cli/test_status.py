@@ -12,6 +12,7 @@ import pytest
 from muster import store
 from muster.cli.doctor import doctor
 from muster.integration.airflow_api import AirflowClient
+from muster.model.attention import Cause
 from muster.model.runs import RunKey
 from muster.model.states import State
 from muster.reporting import sending
@@ -43,8 +44,7 @@ def test_the_fleet_stands_on_one_screen(muster: Muster, held: str) -> None:
     _, out, _ = muster("status")
     assert "production\t1" in out
     assert "registered\t1" in out
-    assert "circuit breaker: open: 0 of 1 nodes were withdrawn from production in the last 24 hours" in out
-    assert "circuit breaker (simulated nodes)" not in out, "only what is open"
+    assert out.count("circuit breaker") == 1, "only what is open"
     assert [line.split("\t")[0] for line in out.splitlines() if "muster node move a quarantine --reason …" in line] == [
         "a"
     ]
@@ -83,7 +83,7 @@ def test_open_questions_and_what_muster_lacks_are_shown(
     monkeypatch.setattr(AirflowClient, "from_settings", made)
     status, out, _ = muster("status")
     assert status == 0
-    assert "Admit gpu-0005? `muster approve asks --option … --reason …` answers: Approve, Reject" in out
+    assert "`muster approve asks " in out
     shown = json.loads(muster("status", "--json")[1])
     assert [each["run"] for each in shown["questions"]["open"]] == ["asks"]
     lacking = [each["item"] for each in shown["lacks"]]
@@ -150,9 +150,8 @@ def test_a_qualified_node_that_waits_for_a_block_is_named(muster: Muster, sqlite
 def test_nodes_under_test_are_counted_not_listed(muster: Muster, sqlite_db: str) -> None:
     store.nodes.add(fleet.new_node("a"))
     store.runs.begin_stage(fleet.begin("a").key, "intake")
-    out = muster("status")[1]
-    assert "Muster is at work on 1 in test" in out
-    assert "\na\t" not in out
+    assert attention(muster)["a"]["cause"] == Cause.IN_TEST
+    assert "\na\t" not in muster("status")[1]
 
 
 def test_a_repaired_node_that_was_not_tested_again_is_named(muster: Muster, held: str) -> None:
@@ -241,6 +240,4 @@ def test_a_person_keeps_it(muster: Muster, held: str) -> None:
     status, out, _ = muster("node", "keep", "a", "--reason", "a bad driver")
     assert (status, out.strip()) == (0, "a stays in production")
     assert store.nodes.get("a").held_run is None
-    status, _, err = muster("node", "keep", "a", "--reason", "again")
-    assert status == 1
-    assert "no verdict on a is held: there is nothing to decide" in err
+    assert muster("node", "keep", "a", "--reason", "again")[0] == 1

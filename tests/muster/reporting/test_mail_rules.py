@@ -2,77 +2,29 @@
 
 from __future__ import annotations
 
-import contextlib
 import datetime
 import email
 import email.message
 import email.policy
 import json
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any
 
 import pytest
-from aiosmtpd.controller import Controller
 
 from muster import store
 from muster.errors import BadSettings
 from muster.model.runs import PREEMPTED, RunKey
 from muster.reporting import mail_rules, mailing, notices, sending
 from muster.settings import settings
-from muster.store.database import access
 from muster_criteria.model import Verdict
-from muster_demo.services import free_port
 from muster_reports import charts
 from tests.muster import fleet
+from tests.muster.reporting.rules import MONDAY, Clock, queued, report_of, use
+from tests.muster.reporting.test_notifications import failing
 from tests.support import lives
 
-pytestmark = pytest.mark.usefixtures("fleet_db")
-
-MONDAY = datetime.datetime(2026, 11, 23, 23, 30, tzinfo=datetime.UTC)
-NOTIFIER = "airflow.providers.smtp.notifications.smtp.SmtpNotifier"
-
-
-@pytest.fixture
-def deliver() -> Callable[..., sending.Delivery]:
-    """The real delivery, which ``no_server`` takes away."""
-    return sending.deliver_mail
-
-
-@pytest.fixture(autouse=True)
-def no_server(deliver: object, monkeypatch: pytest.MonkeyPatch) -> None:
-    """No mail leaves the outbox."""
-    monkeypatch.setattr(sending, "deliver_mail", lambda key=None: (0, store.outbox.waiting(key), 0))
-    monkeypatch.delenv("MUSTER_MAIL_TO", raising=False)
-
-
-def use(patch: pytest.MonkeyPatch, *rules: dict[str, Any]) -> None:
-    patch.setenv("MUSTER_MAIL_RULES", json.dumps(rules))
-
-
-class Clock:
-    """The time of mails and of the outbox."""
-
-    def __init__(self, patch: pytest.MonkeyPatch) -> None:
-        self.now = MONDAY
-        for module, name in ((mailing, "_now"), (sending, "_now"), (notices, "_now"), (access, "now")):
-            patch.setattr(module, name, lambda: self.now)
-
-
-def queued() -> list[tuple[str, str, str]]:
-    """(recipients, subject, text) of each mail in the outbox."""
-    found = []
-    for each in store.outbox.pending():
-        message = email.message_from_bytes(store.outbox.message(each.id), policy=email.policy.default)
-        body = message.get_body(("plain",))
-        assert body is not None
-        found.append((str(message["To"]), str(message["Subject"]), str(body.get_content())))
-    return found
-
-
-def report_of(node: str, *, well: bool = False, **labels: str) -> str:
-    store.nodes.add(fleet.new_node(node, labels=labels))
-    run = (fleet.qualify if well else fleet.fail)(node).run_id
-    return mailing.send_report(RunKey(fleet.DAG, run))
+pytestmark = pytest.mark.usefixtures("fleet_db", "no_server")
 
 
 def test_verdicts_states_and_labels_choose_and_nobody_gets_a_report_twice(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -181,147 +133,6 @@ def test_a_notice_reaches_somebody_wherever_the_recipients_are_named(
     assert found == expected
 
 
-class Sink:
-    """A mail server: what Airflow's own notifier sends arrives here."""
-
-    def __init__(self) -> None:
-        self.subjects: list[str] = []
-
-    async def handle_DATA(self, _server: Any, _session: Any, envelope: Any) -> str:
-        self.subjects.append(str(email.message_from_bytes(envelope.content, policy=email.policy.default)["Subject"]))
-        return "250 OK"
-
-    @contextlib.contextmanager
-    def serving(self, port: int) -> Iterator[None]:
-        controller = Controller(self, hostname="127.0.0.1", port=port)
-        controller.start()
-        try:
-            yield
-        finally:
-            controller.stop()
-
-
-def connection(patch: pytest.MonkeyPatch, name: str, port: int) -> None:
-    server = {"conn_type": "smtp", "host": "127.0.0.1", "port": port}
-    extra = {"disable_ssl": True, "disable_tls": True, "retry_limit": 0, "timeout": 5}
-    patch.setenv(f"AIRFLOW_CONN_{name.upper()}", json.dumps(server | {"extra": extra}))
-
-
-def chat(name: str, **more: object) -> dict[str, Any]:
-    """A rule that notifies through Airflow's own notifier for mails, by the connection ``name``."""
-    arguments = {
-        "to": "chat@x.org", "from_email": "m@x.org", "html_content": ".", "smtp_conn_id": name,
-        "subject": "{{ node }} {{ verdict }} {{ state }}: {{ headline }}",
-    }  # fmt: skip
-    return {"name": name, "notifier": NOTIFIER, "arguments": arguments} | more
-
-
-def test_a_notifier_of_airflow_knows_the_verdict_and_holds_up_no_mail(
-    monkeypatch: pytest.MonkeyPatch, deliver: Callable[..., sending.Delivery]
-) -> None:
-    sink, port = Sink(), free_port()
-    connection(monkeypatch, "chat", port)
-    connection(monkeypatch, "down", free_port())
-    rules = [chat("down", to=["a@x.org"]), {"name": "unknown", "notifier": "no.such.Notifier"},
-             chat("chat", verdicts=["FAIL"])]  # fmt: skip
-    use(monkeypatch, *rules)
-    monkeypatch.setattr(sending, "deliver_mail", deliver)
-    with sink.serving(port):
-        connection(monkeypatch, "smtp_default", port)
-        report_of("n1")
-        report_of("n2", well=True)
-    assert "n1 FAIL quarantine: gpu3 is slow." in sink.subjects
-    assert len(sink.subjects) == 3, "one notification, and the two mails behind the notifier that is down"
-    waiting = [each.key for each in store.outbox.pending()]
-    assert [key.split("/")[:2] for key in waiting] == [["notify", "down"], ["notify", "unknown"]] * 2
-
-
-def test_a_notification_that_failed_is_sent_by_the_next_delivery_once(
-    monkeypatch: pytest.MonkeyPatch, deliver: Callable[..., sending.Delivery]
-) -> None:
-    sink, port = Sink(), free_port()
-    connection(monkeypatch, "chat", port)
-    use(monkeypatch, chat("chat"))
-    clock = Clock(monkeypatch)
-    report_of("n1")
-    (key,) = [each.key for each in store.outbox.pending()]
-    assert deliver(key) == (0, 1, 0)
-    clock.now += datetime.timedelta(minutes=5)
-    with sink.serving(port):
-        assert deliver() == (1, 0, 0)
-        assert deliver() == (0, 0, 0)
-    assert sink.subjects == ["n1 FAIL quarantine: gpu3 is slow."]
-
-
-def test_a_notification_whose_rule_is_gone_waits_and_says_so(
-    monkeypatch: pytest.MonkeyPatch, deliver: Callable[..., sending.Delivery]
-) -> None:
-    use(monkeypatch, chat("chat"))
-    report_of("n1")
-    (key,) = [each.key for each in store.outbox.pending()]
-    use(monkeypatch, {"name": "chat", "to": ["a@x.org"]})
-    assert deliver(key) == (0, 1, 0)
-    (waiting,) = store.outbox.pending()
-    assert f"muster mail drop {key}" in waiting.last_error
-
-
-def test_a_rule_that_is_down_keeps_no_other_waiting_however_much_of_it_is_due(
-    monkeypatch: pytest.MonkeyPatch, deliver: Callable[..., sending.Delivery]
-) -> None:
-    sink, port = Sink(), free_port()
-    connection(monkeypatch, "down", free_port())
-    connection(monkeypatch, "chat", port)
-    use(monkeypatch, chat("down"))
-    clock = Clock(monkeypatch)
-    for node in range(4):
-        report_of(f"n{node}")
-    use(monkeypatch, chat("down"), chat("chat"))
-    report_of("late")
-    monkeypatch.setattr(sending, "MAILS_AT_ONCE", 3)
-    clock.now += datetime.timedelta(hours=1)
-    with sink.serving(port):
-        assert deliver().sent == 1
-    assert sink.subjects == ["late FAIL quarantine: gpu3 is slow."]
-
-
-def failing(patch: pytest.MonkeyPatch, *rules: str) -> list[str]:
-    """Rules whose notifiers fail at once; returns the nodes of the attempts, as they come."""
-    tried: list[str] = []
-
-    class Fails:
-        def __init__(self, **_: object) -> None: ...
-
-        def __call__(self, known: dict[str, Any]) -> None:
-            tried.append(known["node"])
-            raise OSError("down")
-
-    patch.setattr("muster.reporting.notifying.import_string", lambda _path: Fails)
-    use(patch, *({"name": rule, "notifier": "a.Fails"} for rule in rules))
-    return tried
-
-
-def test_a_notifier_that_is_down_is_tried_once_in_a_delivery_and_after_the_mails(
-    monkeypatch: pytest.MonkeyPatch, deliver: Callable[..., sending.Delivery]
-) -> None:
-    sink, port = Sink(), free_port()
-    connection(monkeypatch, "smtp_default", port)
-    tried = failing(monkeypatch, "chat", "pager")
-    clock = Clock(monkeypatch)
-    for number in range(3):
-        report_of(f"n{number}")
-    monkeypatch.setattr(sending, "MAILS_AT_ONCE", 3)
-    report = email.message.EmailMessage()
-    report["Subject"], report["From"], report["To"] = "a mail", "m@x.org", "all@x.org"
-    store.outbox.add("behind them", report.as_bytes())
-    clock.now += datetime.timedelta(minutes=5)
-    monkeypatch.setattr(sending, "FRESH", datetime.timedelta(0))
-    with sink.serving(port):
-        deliver()
-    assert (sink.subjects, tried) == (["a mail"], ["n0", "n0"])
-    deliver()
-    assert tried == ["n0", "n0", "n1", "n1"], "the next delivery goes on with the others"
-
-
 def test_rules_that_cannot_be_read_hold_up_no_mail(
     monkeypatch: pytest.MonkeyPatch, deliver: Callable[..., sending.Delivery]
 ) -> None:
@@ -330,39 +141,6 @@ def test_rules_that_cannot_be_read_hold_up_no_mail(
     use(monkeypatch, {"name": "X Y"})
     assert deliver(store.outbox.pending()[0].key) == (0, 1, 0)
     assert "MUSTER_MAIL_RULES" in store.outbox.pending()[0].last_error
-
-
-def test_a_notification_is_given_up_after_a_day_without_another_attempt_until_a_person_sends_it_again(
-    monkeypatch: pytest.MonkeyPatch, deliver: Callable[..., sending.Delivery]
-) -> None:
-    clock = Clock(monkeypatch)
-    tried = failing(monkeypatch, "chat")
-    report_of("n1")
-    (key,) = [each.key for each in store.outbox.pending()]
-    clock.now += datetime.timedelta(hours=23)
-    assert deliver(key) == (0, 1, 0)
-    clock.now += datetime.timedelta(hours=2)
-    assert deliver(key) == (0, 0, 1)
-    assert tried == ["n1"]
-    assert "OSError" in store.outbox.parked()[0].last_error
-    store.outbox.resend(key, "Ada", "the pager works again")
-    assert deliver(key) == (0, 1, 0)
-    assert tried == ["n1", "n1"]
-
-
-def test_what_is_too_old_is_given_up_at_once_and_keeps_nothing_waiting(
-    monkeypatch: pytest.MonkeyPatch, deliver: Callable[..., sending.Delivery]
-) -> None:
-    clock = Clock(monkeypatch)
-    tried = failing(monkeypatch, "chat")
-    monkeypatch.setattr(sending, "MAILS_AT_ONCE", 3)
-    for node in range(7):
-        report_of(f"n{node}")
-    clock.now += datetime.timedelta(hours=25)
-    report_of("today")
-    clock.now += datetime.timedelta(minutes=5)
-    assert deliver() == (0, 1, 7)
-    assert tried == ["today"]
 
 
 def test_a_rule_brings_the_digest_of_its_nodes(monkeypatch: pytest.MonkeyPatch) -> None:

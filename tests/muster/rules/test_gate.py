@@ -34,8 +34,9 @@ OUT_OF_SERVICE = (
 )
 
 
-def node(state: State = State.CLUSTER_VALIDATION, *, shadow: bool = False) -> Node:
-    return Node("gpu-0001", "h", 22, "", "", "sku", state, {}, "~", "", "", {}, False, NOW - 1000 * HOUR, shadow=shadow)
+def node(state: State = State.CLUSTER_VALIDATION, *, shadow: bool = False, **labels: str) -> Node:
+    came = NOW - 1000 * HOUR
+    return Node("gpu-0001", "h", 22, "", "", "sku", state, {}, "~", "", "", labels, False, came, shadow=shadow)
 
 
 def stage_verdict(
@@ -83,15 +84,17 @@ ODD = st.builds(
     waivers=st.lists(st.sampled_from([-1.0, -0.001, 0.0, 0.001, 1.0]), max_size=1),  # hours, past no clock's resolution
     state=st.sampled_from([State.CLUSTER_VALIDATION, State.CLUSTER_VALIDATION, *State]),
     shadow=st.sampled_from([False, False, True]),
+    spare=st.sampled_from(["", "yes"]),
 )
 def test_nothing_but_everything_passes_by_itself(
     dropped: set[str], odd: list[StageVerdict], severities: list[tuple[Severity, str]], waivers: list[float],
-    state: State, shadow: bool,
+    state: State, shadow: bool, spare: str,
 ) -> None:  # fmt: skip
     """The conditions of admission, written the other way round, and each of them necessary and together sufficient."""
     verdicts = [each for each in WELL if each.stage not in dropped] + odd
     findings = [found(severity, waived) for severity, waived in severities]
-    decision = decision_for(verdicts, findings, [waiver(until) for until in waivers], node(state, shadow=shadow))
+    at = node(state, shadow=shadow, spare=spare)
+    decision = decision_for(verdicts, findings, [waiver(until) for until in waivers], at)
     stands = [
         each
         for each in verdicts
@@ -103,7 +106,10 @@ def test_nothing_but_everything_passes_by_itself(
         )
     ]  # fmt: skip
     everything = (
-        state in (State.CLUSTER_VALIDATION, State.REVALIDATION, State.PRODUCTION)
+        (
+            state in (State.CLUSTER_VALIDATION, State.REVALIDATION, State.PRODUCTION)
+            or (state is State.QUALIFIED and spare == "yes")
+        )
         and not shadow
         and all(each.verdict is Verdict.PASS and each.full_coverage for each in stands)
         and all(

@@ -42,6 +42,7 @@ EVIDENCE = st.builds(
     replaced=st.booleans(),
     held=st.booleans(),
     nothing_new=st.booleans(),
+    replaces=st.sampled_from(["", "gpu-0007"]),
 )
 
 
@@ -55,7 +56,9 @@ def test_production_needs_a_full_pass_or_a_person(current: State, evidence: Evid
     person = (evidence.person or "").strip().lower() not in NOT_PERSONS and evidence.reason.strip()
     # A held verdict, and a test that was not made, bring no node in: it only goes on serving where it served.
     kept = current is State.REVALIDATION and evidence.run and (evidence.held or evidence.nothing_new)
-    assert passed or person or kept
+    covered = evidence.verdict is Verdict.PASS and evidence.full_coverage
+    spare = current is State.QUALIFIED and evidence.replaces and covered
+    assert passed or person or kept or spare
 
 
 @given(st.sampled_from(State), st.sampled_from(Verdict), st.booleans(), st.integers(0, INCONCLUSIVE_BUDGET - 1))

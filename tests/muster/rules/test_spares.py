@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import datetime
 
 import pytest
@@ -103,16 +102,3 @@ def test_each_sku_has_its_own_pool() -> None:
     assert (h100.sku, h100.service, h100.qualified, h100.rates.failures) == ("h100", 40, 1, 30)
     assert (b200.sku, b200.qualified, b200.rates.failures, b200.covers) == ("b200", 0, 0, 0)
     assert h100.needed > 1 > b200.covers
-
-
-def test_a_replacement_comes_from_the_same_block_then_the_same_pod() -> None:
-    gone = node("gone", State.QUARANTINE, block="b1", pod="p1")
-    qualified = [
-        node("far", State.QUALIFIED), node("pod", State.QUALIFIED, block="b2", pod="p1"),
-        node("block", State.QUALIFIED, block="b1", pod="p1"), node("other", State.QUALIFIED, "b200", block="b1"),
-        node("serving", block="b1"),
-        dataclasses.replace(node("simulated", State.QUALIFIED, block="b1"), simulated=True),
-    ]  # fmt: skip
-    found = rules.replacements(gone, qualified)
-    assert [each.name for each, _ in found] == ["block", "pod", "far"]
-    assert len({where for _, where in found}) == 3

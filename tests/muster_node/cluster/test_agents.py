@@ -216,7 +216,14 @@ def test_a_killed_rank_is_restarted_and_its_checkpoint_resumed(block: Make, tmp_
     limits = {"stall_timeout_s": 60.0, "progress_timeout_s": 250.0}
     pair = block("n0", "n1", calls=[call], simulated=False, limits=limits, probe_s=300.0)
     pair.start()
-    for end in pair.end(limit_s=300.0).values():
+    ends = pair.end(limit_s=300.0)
+    at_work = {
+        name: {row.labels["nodes"] for row in end.result.measurements if row.metric in ("shared_rate", "small_files")}
+        for name, end in ends.items()
+    }
+    assert at_work == {"n0": {"one", "all"}, "n1": {"all"}}
+    for end in ends.values():
+        assert any(row.metric == "checkpoint_own" and row.device != "node" for row in end.result.measurements)
         assert measured(end, "fault_run") == measured(end, "resume_equal") == 1
         rows = {row.metric: row for row in end.result.measurements if row.metric.startswith("fault_")}
         assert rows["fault_restart"].samples == 2

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import importlib
+import pathlib
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -11,6 +12,7 @@ from muster_node.cluster.checkpoint import Checkpoints, PathTrouble
 from muster_node.cluster.fabric import Fabric, open_fabric
 from muster_node.cluster.pace import StepTimes
 from muster_node.cluster.rank import RankGroup
+from muster_node.cluster.shared_path import SharedPath
 from muster_node.cluster.trainer import BLOCK, NODE, Recipe, Trainer, Work, mesh_of
 from muster_node.cluster.training import replica, same_batch
 from muster_node.hardware.pytorch import require_torch
@@ -287,15 +289,18 @@ class Acceptance:
         fp32 = FORMATS["fp32"].bits // 8
         checkpoints = Checkpoints(self._torch, group, trainer, path, group.block.session)
         parameters = sum(each.numel() for each in trainer.model.parameters())
-        troubles = checkpoints.check(3 * fp32 * parameters)
+        mib = max(1, int(self._params["shared_mib"]))
+        troubles = checkpoints.check(max(3 * fp32 * parameters, len(group.names) * int(mib * MIB)))
         try:
             if not troubles:
                 saved = checkpoints.run(max(1, self._params["checkpoints"]))
-                small = checkpoints.small_files() if group.local == 0 else {}
+                group.emit("checkpoint_own", group.device.id, value=median(saved.own), samples=len(saved.own))
                 if group.local == 0:
-                    _emit_saved(group, saved, small)
+                    _emit_saved(group, saved)
+                for rate in SharedPath(group, pathlib.Path(path), checkpoints.folder, mib).measure():
+                    group.emit(rate.metric, "node", value=rate.value, labels=rate.labels)
         except PathTrouble as trouble:
-            troubles = dict.fromkeys(group.names, str(trouble))
+            troubles = trouble.found
         checkpoints.tidy_up()
         if group.local == 0:
             own = troubles.get(group.block.name, "")
@@ -307,7 +312,7 @@ class Acceptance:
                 group.emit("shared_path", "node", note=note[:400])
 
 
-def _emit_saved(group: RankGroup, saved: Any, small: Mapping[str, float]) -> None:
+def _emit_saved(group: RankGroup, saved: Any) -> None:
     for direction, seconds in (("save", saved.saves), ("load", saved.loads)):
         for stat, value in (("p50", median(seconds)), ("p95", quantile(seconds, 0.95))):
             labels, count = {"stat": stat}, len(seconds)
@@ -318,5 +323,3 @@ def _emit_saved(group: RankGroup, saved: Any, small: Mapping[str, float]) -> Non
         group.emit("checkpoint_rate", "node", value=rate, labels={"direction": direction}, samples=len(seconds))
     group.emit("checkpoint_bytes", "node", value=saved.size_bytes)
     group.emit("resume_equal", "node", value=float(saved.resumed), samples=len(saved.loads), note=saved.difference)
-    for op, rate in small.items():
-        group.emit("small_files", "node", value=rate, labels={"op": op})

@@ -11,6 +11,7 @@ import errno
 import os
 import pathlib
 import shutil
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 from muster_node.cluster.digest import digest
@@ -21,7 +22,6 @@ if TYPE_CHECKING:
     from muster_node.cluster.trainer import Trainer
 
 _CLOCK = RealClock()
-SMALL_FILES = 100
 _ROOM = 1.5
 """Two checkpoints lie there for a moment: the last one goes once the next is whole."""
 
@@ -35,10 +35,16 @@ class Saved:
     size_bytes: int
     resumed: bool
     difference: str = ""
+    own: list[float] = dataclasses.field(default_factory=list)
+    """Seconds of this rank's own saves."""
 
 
 class PathTrouble(Exception):
-    """The path cannot be used; the message is one sentence."""
+    """The path cannot be used. ``found``: {node: one sentence} of those on which it failed, the same on every rank."""
+
+    def __init__(self, found: Mapping[str, str]) -> None:
+        super().__init__("; ".join(f"{name}: {why}" for name, why in found.items()))
+        self.found = dict(found)
 
 
 def trouble_at(folder: pathlib.Path, need_bytes: int) -> str:
@@ -78,7 +84,8 @@ class Checkpoints:
     def __init__(self, torch: Any, group: RankGroup, trainer: Trainer, path: str, session: str) -> None:
         self._torch, self._group, self._trainer = torch, group, trainer
         self._path = pathlib.Path(path)
-        self._folder = self._path / f"muster-{session[:16]}"
+        self.folder = self._path / f"muster-{session[:16]}"
+        self._own: list[float] = []
 
     def check(self, need_bytes: int) -> dict[str, str]:
         """{node: sentence} of the nodes that cannot use the path; the same on every rank."""
@@ -86,7 +93,7 @@ class Checkpoints:
         why = trouble_at(self._path, int(_ROOM * 2 * need_bytes))
         if group.rank == 0 and not why:
             try:
-                self._folder.mkdir(parents=False, exist_ok=True)
+                self.folder.mkdir(parents=False, exist_ok=True)
             except OSError as error:
                 why = sentence_of(self._path, error)
         first = group.gather(why)
@@ -101,7 +108,7 @@ class Checkpoints:
     def _sees(self) -> bool:
         until = _CLOCK.now() + 5.0  # what NFS has looked up stays in its cache for seconds
         while _CLOCK.now() < until:
-            if self._folder.is_dir():
+            if self.folder.is_dir():
                 return True
             _CLOCK.sleep(0.1)
         return False
@@ -112,10 +119,10 @@ class Checkpoints:
         before = self._trainer.loss_of(-1)
         wanted = self._digest()
         for number in range(times):
-            target = self._folder / f"save-{number}"
+            target = self.folder / f"save-{number}"
             saves.append(self._timed(f"save {number}", lambda at=target: self._save(at)))
-            self._remove(self._folder / f"save-{number - 1}")
-        last = self._folder / f"save-{times - 1}"
+            self._remove(self.folder / f"save-{number - 1}")
+        last = self.folder / f"save-{times - 1}"
         size = _bytes_of(last)
         equal, difference = True, ""
         for number in range(times):
@@ -129,37 +136,17 @@ class Checkpoints:
             equal, difference = False, f"the loss is {after!r} after the load and was {before!r} before"
         everywhere = self._group.gather([equal, difference])
         wrong = [why for good, why in everywhere if not good]
-        return Saved(saves, loads, size, not wrong, wrong[0] if wrong else "")
-
-    def small_files(self) -> dict[str, float]:
-        """Creations, stats and removals of small files a second, of this node with all others at it too."""
-        folder = self._folder / f"small-{self._group.block.name}"
-        rates: dict[str, float] = {}
-        why = ""
-        try:
-            folder.mkdir(exist_ok=True)
-            files = [folder / str(number) for number in range(SMALL_FILES)]
-            for name, act in (("create", _create), ("stat", os.stat), ("remove", os.unlink)):
-                begun = _CLOCK.now()
-                for file in files:
-                    act(file)
-                rates[name] = len(files) / max(_CLOCK.now() - begun, 1e-9)
-            folder.rmdir()
-        except OSError as error:
-            why = sentence_of(self._path, error)
-        if why:
-            self._group.progress(why)
-        return rates
+        return Saved(saves, loads, size, not wrong, wrong[0] if wrong else "", self._own[:times])
 
     def tidy_up(self) -> None:
         """Removes what this block left in the path."""
         self._group.gather()
         if self._group.rank == 0:
-            shutil.rmtree(self._folder, ignore_errors=True)
+            shutil.rmtree(self.folder, ignore_errors=True)
 
     def _timed(self, what: str, act: Any) -> float:
         """Seconds of the slowest rank. Raises PathTrouble on all if it failed on any."""
-        group, why = self._group, ""
+        group, why = self._group, dict[str, str]()
         group.mark(what)
         begun = _CLOCK.now()
         try:
@@ -167,13 +154,26 @@ class Checkpoints:
                 act()
         except Exception as error:
             group.work()
-            why = sentence_of(self._path, _cause(error))
+            why = self._whose(error)
         taken = _CLOCK.now() - begun
+        self._own.append(taken)
         answers = group.gather([taken, why])
-        failed = [sentence for _, sentence in answers if sentence]
+        failed = {name: sentence for _, found in answers for name, sentence in found.items()}
         if failed:
-            raise PathTrouble(failed[0])
+            raise PathTrouble(failed)
         return float(max(seconds for seconds, _ in answers))
+
+    def _whose(self, error: BaseException) -> dict[str, str]:
+        """By node, what failed: torch.distributed.checkpoint raises the errors of all ranks as one, on every rank."""
+        failures = getattr(error, "failures", None)
+        if not isinstance(failures, dict) or not failures:
+            return {self._group.block.name: sentence_of(self._path, error)}
+        found: dict[str, str] = {}
+        for rank, inner in failures.items():
+            cause = inner[0] if isinstance(inner, tuple) else inner
+            sentence = sentence_of(self._path, cause if isinstance(cause, BaseException) else error)
+            found.setdefault(self._group.node_of(rank), sentence)
+        return found
 
     def _state(self) -> dict[str, Any]:
         from torch.distributed.checkpoint.state_dict import get_state_dict
@@ -222,21 +222,6 @@ class Checkpoints:
     def _remove(self, folder: pathlib.Path) -> None:
         if self._group.rank == 0:
             shutil.rmtree(folder, ignore_errors=True)
-
-
-def _cause(error: BaseException) -> BaseException:
-    """The path's own error: torch.distributed.checkpoint wraps those of all ranks into one."""
-    failures = getattr(error, "failures", None)
-    if isinstance(failures, dict) and failures:
-        inner = next(iter(failures.values()))
-        inner = inner[0] if isinstance(inner, tuple) else inner
-        if isinstance(inner, BaseException):
-            return inner
-    return error
-
-
-def _create(file: pathlib.Path) -> None:
-    file.write_bytes(b"muster")
 
 
 def _bytes_of(folder: pathlib.Path) -> int:

@@ -48,6 +48,7 @@ class ClusterTraining(Probe):
         "path_mib": Param(4, "MiB that each rank sends to its neighbour on the next node"),
         "shared_path": Param(None, "folder that all nodes share, for checkpoints; None: they are not tested"),
         "checkpoints": Param(5, "times that the training is saved and loaded"),
+        "shared_mib": Param(64, "MiB that each node writes and reads there, one node alone and all at once"),
         "fault_steps": Param(0, "steps of a run in which a rank is killed at one third and two thirds; 0: none"),
     }
     metrics = {
@@ -76,7 +77,10 @@ class ClusterTraining(Probe):
         "checkpoint_rate": Metric("GB/s", "size of a checkpoint over its median time, by direction (save, load)"),
         "checkpoint_bytes": Metric("bytes", "size of a checkpoint"),
         "resume_equal": Metric("bool", "whether weights, moments and loss are to the last bit those that were saved"),
-        "small_files": Metric("1/s", "operations on small files in the shared path, all nodes at once, by op"),
+        "checkpoint_own": Metric("s", "median time of a rank's own saves, of which the slowest is checkpoint_save"),
+        "shared_rate": Metric("GB/s", "large file in the shared path, by direction, one node alone or all at once"),
+        "shared_fio": Metric("GB/s", "the same by fio, where it is installed, all nodes at once, by direction"),
+        "small_files": Metric("1/s", "operations on small files in the shared path, by op, one node or all at once"),
         "shared_path": Metric("bool", "whether this node could use the shared path; the note says why not"),
         "fault_detect": Metric("s", "from a rank's death until another rank was told, in the run with faults"),
         "fault_restart": Metric("s", "from a rank's death until the first step after the restart"),

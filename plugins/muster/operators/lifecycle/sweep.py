@@ -173,6 +173,8 @@ def _withdraw(seen: Observation, node: Node) -> Iterator[str]:
         f"{simulated}{node.name} left service between tests: {why}{waits}. See `muster node show {node.name}` and "
         f"docs/failed-node.md; a test is `muster node move {node.name} registered --reason …`, then `muster qualify`"
     )
+    if proposed := store.replacing.proposal_for(node.name):
+        sentence += f". {proposed.spare} {proposed.sentence}; `muster status` has the command"
     notices.notify(f"observed/{node.name}", sentence)
     yield sentence
 

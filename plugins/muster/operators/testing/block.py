@@ -19,6 +19,7 @@ from muster.admission import entry
 from muster.errors import MusterError
 from muster.integration import closing, logins, runid
 from muster.judging import verdict
+from muster.model.names import SPARE_LABEL
 from muster.model.nodes import Node
 from muster.model.runs import RunKey, StageVerdict
 from muster.model.stages import CLUSTER_STAGES, ROUND_STAGES
@@ -102,7 +103,7 @@ def _claim(key: RunKey, params: Mapping[str, Any], try_number: int, login: str) 
         "members": names,
         "master_addr": rounds.address_of(nodes[0]),
         "master_port": PORTS[drawn % (len(PORTS) - PAIRS_MAX)],
-        # One for each pair of a round, beside the rendezvous.
+        # One for each pair of a round, and the rendezvous has its own.
         "pair_port": PORTS[drawn % (len(PORTS) - PAIRS_MAX) + 1],
         "session": secrets.token_hex(16),
         "seed": drawn & 0x7FFFFFFF,
@@ -264,12 +265,15 @@ def _collected(key: RunKey, name: str, fault: str, lost: str) -> _Collected:
 def admit(key: RunKey) -> dict[str, Decision]:
     """Admit the members that pass the gate to production. Returns {member: the gate's decision}.
 
-    Only members with PASS or WARN are considered. Raises AirflowException if the admission backend refuses or cannot
-    be reached; the retry sends all of them again.
+    Only members with PASS or WARN are considered, and no spare that passed. Raises AirflowException if the admission
+    backend refuses or cannot be reached; the retry sends all of them again.
     """
     decisions, failures = {}, []
     for name, judged in _judged(key).items():
         if judged.verdict not in (Verdict.PASS, Verdict.WARN):
+            continue
+        if _is_spare(name, judged.verdict):
+            log.info("%s: kept as a spare (label %s)", name, SPARE_LABEL)
             continue
         try:
             decisions[name] = decision = entry.admit(name, key)
@@ -287,8 +291,9 @@ def questions(key: RunKey, level: str) -> list[dict[str, Any]]:
     asked = [
         name
         for name, judged in _judged(key).items()
-        if judged.verdict in (Verdict.PASS, Verdict.WARN) and store.nodes.get(name).state is not State.PRODUCTION
-    ]
+        if judged.verdict in (Verdict.PASS, Verdict.WARN) and not _is_spare(name, judged.verdict)
+        and store.nodes.get(name).state is not State.PRODUCTION
+    ]  # fmt: skip
     # With its time: a block that was cleared has another verdict, to be asked about.
     ended = {name: store.runs.get(key, node=name).ended_at for name in asked}
     return [
@@ -298,6 +303,11 @@ def questions(key: RunKey, level: str) -> list[dict[str, Any]]:
         }
         for name in asked
     ]
+
+
+def _is_spare(name: str, verdict: Verdict) -> bool:
+    """Whether the member passed and is kept for the place of a node that leaves production."""
+    return verdict is Verdict.PASS and bool(store.nodes.get(name).labels.get(SPARE_LABEL))
 
 
 def _judged(key: RunKey) -> dict[str, StageVerdict]:

@@ -1,4 +1,4 @@
-"""One side of a pair of a block's round as one mapped Airflow task: its partner's task runs beside it."""
+"""One side of a pair of a block's round as one mapped Airflow task: its partner's task runs at the same time."""
 
 from __future__ import annotations
 

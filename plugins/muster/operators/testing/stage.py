@@ -42,7 +42,7 @@ GRACE_S = 900.0
 """How long (s) after a job's deadline to wait for a node that does not respond: servers take minutes to boot."""
 
 VERDICT_SHOWN = "{{ verdict | default('') }}"
-"""The template of the map index, which Airflow shows beside each task instance: the stage's verdict."""
+"""The template of the map index, which Airflow shows with each task instance: the stage's verdict."""
 
 
 class MusterStageOperator(RemoteJobOperator):

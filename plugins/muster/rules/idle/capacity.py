@@ -1,4 +1,4 @@
-"""What the limits on tests of idle nodes leave beside those that run: of the share, of kilowatts, of canaries. Pure."""
+"""What the limits on tests of idle nodes leave to further ones: of the share, of kilowatts, of canaries. Pure."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ CANARIES = 2
 
 @dataclasses.dataclass(frozen=True)
 class Signs:
-    """What is known of a node beside its failures. ``xids``: in the last 30 days.
+    """What is known of a node apart from its failures. ``xids``: in the last 30 days.
 
     ``requested``: why the whole test is due at once, "" if it is not; ``tried``: when the last test since then ended,
     with whatever verdict but SKIPPED. ``skipped``: how many tests in a row ended SKIPPED, as preempted ones do.
@@ -85,7 +85,7 @@ class Room:
     def beside(
         cls, nodes: Collection[Node], limits: Limits, signs: Mapping[str, Signs], leased: Collection[str]
     ) -> Room:
-        """Returns the room beside the runs that hold nodes. New nodes draw power too, in their burn-in."""
+        """Returns the room that the runs which hold nodes leave. New nodes draw power too, in their burn-in."""
         serving = [node for node in nodes if node.state in SERVING]
         out = [node for node in serving if node.name in leased or node.state is State.REVALIDATION]
         drawn: dict[str, float] = collections.defaultdict(float)

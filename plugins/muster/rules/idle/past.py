@@ -12,7 +12,8 @@ import numpy as np
 from muster.model.failures import Failure
 from muster.model.nodes import Node
 from muster.rules.idle import hazard
-from muster.rules.idle.history import GROUPS, Clocks, Faults, History, Units, Whole, episodes
+from muster.rules.idle.history import GROUPS, Clocks, Faults, History, Numbers, Units, Whole, episodes
+from muster_criteria.stages import STAGES
 
 HORIZON = datetime.timedelta(days=730)
 """Older failures say nothing of a node any more."""
@@ -53,7 +54,10 @@ class Learned:
         tables = {name: getattr(self.model, name).tolist() for name in TABLES}
         labels = [ratios.tolist() for ratios in self.model.labels]
         scale = {"level": self.model.level, "slope": self.model.slope}
-        return json.dumps({**tables, **scale, "labels": labels, "names": self.names, "groups": GROUPS})
+        own = self.model.chances
+        chances = None if own is None else own.tolist()
+        more = {"labels": labels, "names": self.names, "groups": GROUPS, "chances": chances}
+        return json.dumps({**tables, **scale, **more})
 
     @classmethod
     def from_json(cls, text: str) -> Learned:
@@ -62,12 +66,15 @@ class Learned:
             read = json.loads(text)
             tables = {name: np.array(read[name], dtype=np.float64) for name in TABLES}
             labels = tuple(np.array(ratios, dtype=np.float64) for ratios in read["labels"])
-            made = hazard.Model(**tables, labels=labels, level=float(read["level"]), slope=float(read["slope"]))
+            own = None if read["chances"] is None else np.array(read["chances"], dtype=np.float64)
+            level, slope = float(read["level"]), float(read["slope"])
+            made = hazard.Model(**tables, labels=labels, level=level, slope=slope, chances=own)
             names = tuple(tuple(map(str, each)) for each in read["names"])
         except (KeyError, TypeError) as error:
             raise ValueError(f"what was learned cannot be read: {error!r}") from error
         usual = hazard.public_prior().model
         fits = all(getattr(made, name).shape == getattr(usual, name).shape for name in TABLES)
+        fits &= own is None or own.shape == (len(GROUPS), len(STAGES))
         if tuple(read["groups"]) != GROUPS or not fits or [len(each) for each in names] != [*map(len, labels)]:
             raise ValueError("what was learned is of other groups and factors than those of this version")
         return cls(made, names)
@@ -78,11 +85,12 @@ TABLES = ("base", "since_any", "since_same", "since_swap", "beside")
 
 
 def risk_of(
-    nodes: Sequence[Node], failures: Sequence[Failure], now: datetime.datetime, learned: Learned | None = None
-) -> tuple[Risk, Learned]:
+    nodes: Sequence[Node], failures: Sequence[Failure], now: datetime.datetime, learned: Learned | None = None,
+    chances: Numbers | None = None,
+) -> tuple[Risk, Learned]:  # fmt: skip
     """Returns the risk as of ``now``, and what was learned from the failures, which is ``learned`` where it is given.
 
-    SKU and batch (label ``batch``) may make nodes alike.
+    SKU and batch (label ``batch``) may make nodes alike. ``chances``: of ``Model``, where it is learned.
     """
     zero = now - HORIZON
     hour = HORIZON.total_seconds() / 3600.0
@@ -117,7 +125,7 @@ def risk_of(
         ratios = tuple(
             np.append(of, np.ones(len(values) - len(of))) for of, values in zip(models[-1].labels, names, strict=True)
         )
-        learned = Learned(dataclasses.replace(models[-1], labels=ratios), names)
+        learned = Learned(dataclasses.replace(models[-1], labels=ratios, chances=chances), names)
     return Risk(history, number, learned.model, hour), learned
 
 

@@ -18,8 +18,8 @@ from muster.model.runs import Run, RunKey, StageVerdict
 from muster.model.states import BROKEN, SERVING, State
 from muster.rules import transitions as lifecycle
 from muster.store.database import clock
+from muster.store.database.decisions import CertificateRow
 from muster.store.database.models import (
-    CertificateRow,
     EventRow,
     FindingRow,
     LeaseRow,
@@ -217,7 +217,7 @@ VERDICT_COLUMNS = (
     "stage", "level", "verdict", "required", "measured", "judged", "reason", "recorded_at", "snapshot", "simulated",
     "attempts",
 )  # fmt: skip
-"""What ``to_verdict`` reads of a stage: its row has lists of tens of kilobytes beside."""
+"""What ``to_verdict`` reads of a stage: the rest of its row has lists of tens of kilobytes."""
 
 
 def to_verdict(row: StageRow, run: RunRow) -> StageVerdict:

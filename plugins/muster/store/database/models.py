@@ -13,7 +13,8 @@ from sqlalchemy import BigInteger, ForeignKey, Index, UniqueConstraint, text
 from sqlalchemy.orm import Mapped, mapped_column
 
 from muster.model.runs import RunKey
-from muster.store.database import digests as digests  # their tables belong to the same metadata
+from muster.store.database import decisions as decisions  # their tables belong to the same metadata
+from muster.store.database import digests as digests
 from muster.store.database import fabric as fabric
 from muster.store.database import health as health
 from muster.store.database import outgoing as outgoing
@@ -249,7 +250,7 @@ class StageRow(Base):
 
 
 class MeasurementRow(Base):
-    """One measured figure of a stage, beside the limits it was judged by (``judged`` is its place in the judgement)."""
+    """One measured figure of a stage, with the limits it was judged by (``judged`` is its place in the judgement)."""
 
     __tablename__ = "measurements"
     __table_args__ = (Index("ix_measurements_stage_metric", "stage", "metric"),)
@@ -300,26 +301,6 @@ class FindingRow(Base):
     waived: Mapped[str] = mapped_column(default="")
     measurements: Mapped[list[Any]] = mapped_column(default=list)
     variant: Mapped[str] = mapped_column(default="")
-
-
-class WaiverRow(Base):
-    """A person's decision that a known finding does not fail its stage until a date; every report shows it."""
-
-    __tablename__ = "waivers"
-
-    id: Mapped[int] = mapped_column(BigId, primary_key=True)
-    node: Mapped[str] = mapped_column(ForeignKey("nodes.name"), index=True)
-    rule: Mapped[str]
-    metric: Mapped[str]
-    device: Mapped[str]
-    reason: Mapped[str]
-    person: Mapped[str]
-    created_at: Mapped[datetime.datetime]
-    until: Mapped[datetime.datetime]
-    revoked_at: Mapped[datetime.datetime | None]
-    finding_id: Mapped[str]
-    subject: Mapped[str] = mapped_column(index=True)
-    labels: Mapped[dict[str, Any]]
 
 
 class EventRow(Base):
@@ -380,56 +361,6 @@ class ArtifactRow(Base):
     kind: Mapped[str]
     created_at: Mapped[datetime.datetime] = mapped_column(index=True)
     data: Mapped[bytes] = mapped_column(deferred=True)
-
-
-class CertificateRow(Base):
-    """A certificate of admission. ``number``: its place among the node's, which says what is newest: clocks may err.
-
-    ``certified``: the serials, driver and firmware in it; ``revoked``: why, or "".
-    """
-
-    __tablename__ = "certificates"
-    __table_args__ = (UniqueConstraint("node", "number"),)
-
-    id: Mapped[str] = mapped_column(primary_key=True)
-    node: Mapped[str] = mapped_column(ForeignKey("nodes.name"))
-    number: Mapped[int]
-    machine: Mapped[int]
-    issued_at: Mapped[datetime.datetime]
-    expires_at: Mapped[datetime.datetime]
-    verdict: Mapped[str]
-    tested_since: Mapped[datetime.datetime | None]
-    certified: Mapped[dict[str, Any]]
-    revoked: Mapped[str] = mapped_column(default="")
-    revoked_at: Mapped[datetime.datetime | None]
-    document: Mapped[str] = mapped_column(deferred=True)
-
-
-class QuestionRow(Base):
-    """A question to a person about a node, put by one DAG run, and its answer. ``mailed``: it was mailed to people.
-
-    ``about``: what the node's newest evidence was when it was put (``muster.store.decisions.questions``). ``option``,
-    ``person`` and ``reason`` are the answer's, as Airflow delivered it with the login that gave it. ``settled_at``:
-    when the answer was carried out.
-    """
-
-    __tablename__ = "questions"
-    __table_args__ = (UniqueConstraint("dag_id", "run_id"),)
-
-    id: Mapped[int] = mapped_column(BigId, primary_key=True)
-    dag_id: Mapped[str]
-    run_id: Mapped[str]
-    node: Mapped[str] = mapped_column(ForeignKey("nodes.name"), index=True)
-    asked_at: Mapped[datetime.datetime]
-    about: Mapped[str]
-    subject: Mapped[str] = mapped_column(default="")
-    options: Mapped[list[Any]] = mapped_column(default=list)
-    mailed: Mapped[bool] = mapped_column(default=False)
-    option: Mapped[str] = mapped_column(default="")
-    person: Mapped[str] = mapped_column(default="")
-    reason: Mapped[str] = mapped_column(default="")
-    answered_at: Mapped[datetime.datetime | None]
-    settled_at: Mapped[datetime.datetime | None]
 
 
 Base.registry.configure()  # rather than at the first query: task processes are forked from one that has imported this

@@ -19,8 +19,9 @@ from muster.rules import certificate
 from muster.rules.current import INCONCLUSIVE
 from muster.settings import settings
 from muster.store.database import access
+from muster.store.database.decisions import CertificateRow
 from muster.store.database.engine import reading, rehearsing
-from muster.store.database.models import CertificateRow, MeasurementRow, NodeRow, RunRow, StageRow
+from muster.store.database.models import MeasurementRow, NodeRow, RunRow, StageRow
 from muster.store.decisions.signing import key_path, signing_key
 from muster.store.decisions.verdicts import current_verdicts, of_machine
 from muster.store.machines.parts import current_serials, serials_at
@@ -230,7 +231,7 @@ def passed_before_change(session: Session, node: NodeRow) -> bool:
 
 def _latest(session: Session, node: NodeRow) -> dict[str, tuple[StageRow, RunRow]]:
     """The newest conclusive verdict of each stage of the node itself, at whatever level: a revalidation is shorter than
-    the qualification, whose verdicts stay current beside it.
+    the qualification, whose verdicts stay current too.
     """
     newest = select(func.max(StageRow.id)).where(*of_machine(node), StageRow.current, StageRow.stage.in_(STAGES))
     newest = newest.where(StageRow.verdict.not_in([str(each) for each in INCONCLUSIVE])).group_by(StageRow.stage)

@@ -18,8 +18,9 @@ from muster.model.runs import RunKey
 from muster.model.states import SERVING
 from muster.settings import settings
 from muster.store.database import access
+from muster.store.database.decisions import QuestionRow
 from muster.store.database.engine import reading, writing
-from muster.store.database.models import EventRow, NodeRow, QuestionRow
+from muster.store.database.models import EventRow, NodeRow
 
 
 def newest(node: str) -> str:

@@ -1,4 +1,4 @@
-"""The key that signs certificates: one file, readable by its owner alone, with the public key beside it."""
+"""The key that signs certificates: one file, readable by its owner alone, with the public key next to it."""
 
 from __future__ import annotations
 

@@ -15,8 +15,9 @@ from muster.model.states import State
 from muster.rules import waivers as rules
 from muster.rules.decisions import check_decision
 from muster.store.database import access
+from muster.store.database.decisions import WaiverRow
 from muster.store.database.engine import reading, writing
-from muster.store.database.models import FindingRow, NodeRow, RunRow, StageRow, WaiverRow
+from muster.store.database.models import FindingRow, NodeRow, RunRow, StageRow
 from muster.store.machines import contested
 from muster.store.machines.parts import current_serials, serials_at, sits_now
 from muster_criteria.context import waivers

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import collections
 import datetime
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 
 from sqlalchemy import select
 from sqlalchemy.orm import Session
@@ -13,7 +14,7 @@ from muster.model.states import BROKEN, SERVING, State
 from muster.store.database.engine import reading
 from muster.store.database.models import EventRow, FindingRow, NodeRow, PartRow, PlacementRow, RunRow, StageRow
 from muster_criteria.devices import kind_of
-from muster_criteria.model import FaultClass, Severity
+from muster_criteria.model import FaultClass, Severity, Verdict
 
 GROUP_OF = {
     FaultClass.GPU: "compute", FaultClass.CPU: "compute", FaultClass.HBM: "memory", FaultClass.DIMM: "memory",
@@ -45,6 +46,25 @@ def since(moment: datetime.datetime) -> list[Failure]:
         if left is not None:
             found.append(_failure(session, *left, None))
     return found
+
+
+def caught(since: datetime.datetime, until: datetime.datetime, nodes: Collection[str]) -> dict[tuple[str, str], int]:
+    """Returns {(group, stage): faults of these nodes' present machines that the stage found then}, one a run."""
+    query = (
+        select(FindingRow.node, FindingRow.fault_class, StageRow.stage, RunRow.id)
+        .join(StageRow, FindingRow.stage == StageRow.id)
+        .join(RunRow, StageRow.run == RunRow.id)
+        .join(NodeRow, NodeRow.name == RunRow.node)
+        .where(StageRow.current, StageRow.verdict == str(Verdict.FAIL), FindingRow.severity == str(Severity.CRITICAL))
+        .where(StageRow.recorded_at >= since, StageRow.recorded_at < until, RunRow.machine == NodeRow.machine)
+    )
+    with reading() as session:
+        once = {
+            (_group(fault_class, stage), stage, run)
+            for node, fault_class, stage, run in session.execute(query)
+            if node in nodes
+        }
+    return dict(collections.Counter((group, stage) for group, stage, _ in once))
 
 
 def _failure(session: Session, node: str, at: datetime.datetime, back: datetime.datetime | None) -> Failure:

@@ -1,18 +1,24 @@
-"""Stages that ended well, to be held against the failures that followed."""
+"""Stages that ended well, held against the failures that followed, and what tests found."""
 
 from __future__ import annotations
 
 import datetime
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
 from typing import Any
 
 from sqlalchemy import Select, func, select
 
-from muster.rules.escapes import Pass
+from muster.model.failures import Failure
+from muster.rules import escapes as rules
+from muster.rules.escapes import Escape, Pass
 from muster.store.database.engine import reading
 from muster.store.database.models import NodeRow, RunRow, StageRow
+from muster.store.fleet import failures
+from muster.store.machines import nodes as machines
 from muster_criteria.model import Verdict
+from muster_reports.digest.facts import Chance
 
+YEAR = datetime.timedelta(days=365)
 AT_ONCE = 500
 """Names of nodes in one query."""
 
@@ -37,6 +43,26 @@ def counts(moment: datetime.datetime, *, simulated: bool) -> dict[str, dict[tupl
         for node, level, stage, count in session.execute(query.group_by(RunRow.node, RunRow.level, StageRow.stage)):
             found.setdefault(node, {})[level, stage] = count
     return found
+
+
+def missed(failed: Sequence[Failure], since: datetime.datetime) -> list[Escape]:
+    """Returns the failures with the passes since then that had let them through."""
+    from muster.rules.idle.worth import visible  # brings numpy, which a DAG file may not load
+
+    return rules.escapes(failed, of_nodes({each.node for each in failed}, since), visible())
+
+
+def chances(failed: Sequence[Failure], until: datetime.datetime, *, simulated: bool) -> list[Chance]:
+    """Returns what real or simulated nodes showed in the year until then of the chance that a stage finds a fault.
+
+    ``failed``: failures in service.
+    """
+    from muster.rules.idle import worth
+
+    since = until - YEAR
+    of = {node.name for node in machines.find() if node.simulated == simulated}
+    escaped = missed([each for each in failed if each.node in of and since <= each.at < until], since)
+    return rules.chances(worth.prior_chances(), failures.caught(since, until, of), escaped, worth.SHOWS_AFTER_H)
 
 
 def _passes(what: Select[*tuple[Any, ...]], moment: datetime.datetime) -> Select[*tuple[Any, ...]]:

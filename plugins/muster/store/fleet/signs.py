@@ -1,4 +1,4 @@
-"""What is known of nodes beside their failures: XIDs of late, their last tests, refusals, certificates that end."""
+"""What is known of nodes apart from their failures: XIDs of late, their last tests, refusals, certificates that end."""
 
 from __future__ import annotations
 
@@ -12,8 +12,9 @@ from sqlalchemy.orm import Session, load_only
 from muster.model.states import SERVING, State
 from muster.rules.idle.capacity import Signs
 from muster.store.database import access
+from muster.store.database.decisions import CertificateRow
 from muster.store.database.engine import reading, writing
-from muster.store.database.models import CertificateRow, EventRow, MeasurementRow, NodeRow, RunRow, StageRow
+from muster.store.database.models import EventRow, MeasurementRow, NodeRow, RunRow, StageRow
 from muster_criteria.device_events.judge import CODED
 from muster_criteria.model import Verdict
 

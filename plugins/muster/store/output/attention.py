@@ -14,10 +14,11 @@ from muster.model.states import State
 from muster.rules import attention
 from muster.settings import settings
 from muster.store.database import access
+from muster.store.database.decisions import QuestionRow
 from muster.store.database.engine import reading
-from muster.store.database.models import EventRow, NodeRow, QuestionRow
+from muster.store.database.models import EventRow, NodeRow
 from muster.store.database.outgoing import PlaceRow
-from muster.store.decisions import questions
+from muster.store.decisions import questions, replacing
 from muster.store.fleet import signs
 from muster.store.machines import leases
 from muster.store.output import overview
@@ -46,7 +47,7 @@ def collect(rows: Sequence[FleetRow] | None = None) -> list[Attention]:
         ))  # fmt: skip
     return attention.attention(
         rows, schedulers.places(where=odd), questions.waiting(), leases.live(),
-        _refusals(), kinds, now=access.now(),
+        _refusals(), kinds, replacing.proposals(), now=access.now(),
     )  # fmt: skip
 
 

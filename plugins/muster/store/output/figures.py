@@ -12,8 +12,9 @@ from sqlalchemy.orm import Session
 from muster.model.figures import DURATIONS_S, GIVE_BACK_S, FleetFigures, NodeFigures, Spread, Waiting
 from muster.model.schedulers import ADMITTED
 from muster.store.database import access
+from muster.store.database.decisions import CertificateRow
 from muster.store.database.engine import reading
-from muster.store.database.models import CertificateRow, FindingRow, LeaseRow, NodeRow, RunRow
+from muster.store.database.models import FindingRow, LeaseRow, NodeRow, RunRow
 from muster.store.database.models import StageRow as Stage
 from muster.store.database.outgoing import OutboxRow, PlaceRow
 from muster.store.decisions.withdrawals import breaker_now

@@ -110,7 +110,8 @@ def fleet(
             for node, part, device, run_id, began in critical
             for was in [_at(past[node], began)]
         ]
-    year = [each for each in failures.since(until - spares.PERIOD) if each.node in nodes and each.at < until]
+    failed_in_year = failures.since(until - spares.PERIOD)
+    year = [each for each in failed_in_year if each.node in nodes and each.at < until]
     repairs = [facts.Repair(each.node, each.group, each.at, each.back) for each in year]
     found = spares.pools([node for node in machines.find() if node.name in nodes], year, until, spares.JOB_DAYS)
     jobs = [
@@ -120,6 +121,8 @@ def fleet(
     return facts.Facts(
         since, until, nodes, moves, runs, faults, delivered, shlex.join(scope), _pools(found), jobs, repairs,
         _escapes(until, nodes, year, simulated=simulated),
+        # Of the whole fleet, whichever nodes are chosen: so the choice of idle tests uses them.
+        passes.chances(failed_in_year, until, simulated=simulated),
     )  # fmt: skip
 
 
@@ -127,10 +130,8 @@ def _escapes(
     until: datetime.datetime, chosen: Collection[str], failed: Sequence[Failure], *, simulated: bool
 ) -> list[facts.Escapes]:
     """What tests of these nodes had let pass, of the same year."""
-    from muster.rules.idle.worth import visible  # brings numpy, which a DAG file may not load
-
     since = until - spares.PERIOD
-    found = escapes.escapes(failed, passes.of_nodes({each.node for each in failed}, since), visible())
+    found = passes.missed(failed, since)
     counts = passes.counts(since, simulated=simulated)
     of = escapes.summed(count for node, count in counts.items() if node in chosen)
     return escapes.rates(found, of)

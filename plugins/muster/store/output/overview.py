@@ -10,9 +10,11 @@ from sqlalchemy.orm import Session, aliased
 
 from muster.model.events import Event
 from muster.model.figures import FleetRow, Point
+from muster.model.names import SPARE_LABEL
 from muster.model.runs import Run, RunKey
 from muster.model.states import IN_FLIGHT, SERVING, State
 from muster.store.database import access
+from muster.store.database.decisions import QuestionRow
 from muster.store.database.engine import reading
 from muster.store.database.models import (
     EventRow,
@@ -22,7 +24,6 @@ from muster.store.database.models import (
     NodeRow,
     PartRow,
     PlacementRow,
-    QuestionRow,
     RunRow,
     StageRow,
 )
@@ -83,7 +84,8 @@ def rows(where: ColumnElement[bool] | None = None) -> list[FleetRow]:
                 name, State(state), sku, rack, simulated, RunKey.parse(held_run), contact, dag_id or "", run_id or "",
                 Verdict(verdict) if verdict else None, headline or "", ended, since, inconclusive,
                 str(labels.get("pod", "")), str(labels.get("slot", "")),
-                "" if tested or (ended and since < ended) else reason or "", State(before) if before else None, paused,
+                "" if tested or (ended and since < ended) else reason or "", State(before) if before else None,
+                bool(labels.get(SPARE_LABEL)), paused,
             )
             for name, state, sku, rack, simulated, held_run, contact, dag_id, run_id, verdict, headline, ended, since,
             inconclusive, labels, reason, before, paused, tested in session.execute(query)

@@ -1,4 +1,4 @@
-"""What the tasks of one run tell one another beside verdicts: faults of the controller, and how a block meets.
+"""What the tasks of one run tell one another apart from verdicts: faults of the controller, and how a block meets.
 
 Kept here and not in Airflow's XComs, which whoever may start a run may write, and whoever may look at it may read.
 """

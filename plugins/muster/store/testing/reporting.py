@@ -9,10 +9,12 @@ from sqlalchemy.orm import Session, undefer
 
 from muster.model.runs import RunKey
 from muster.model.stages import in_order
+from muster.model.states import BROKEN, State
 from muster.rules import run_report as building
 from muster.store.database import access
 from muster.store.database.engine import reading
-from muster.store.database.models import FindingRow, JobRow, MeasurementRow, StageRow
+from muster.store.database.models import FindingRow, JobRow, MeasurementRow, NodeRow, StageRow
+from muster.store.decisions import replacing
 from muster.store.decisions.waivers import standing
 from muster.store.decisions.withdrawals import breaker_now
 from muster.store.output import charts
@@ -51,7 +53,14 @@ def run(
             attached=attached,
             fabric=fabric,
             training=training,
+            replacement=_replacement(row),
         )
+
+
+def _replacement(node: NodeRow) -> str:
+    """Which node is proposed for the place of one that left production; "" if none is."""
+    proposed = replacing.proposal_for(node.name) if State(node.state) in BROKEN else None
+    return f"{proposed.spare} {proposed.sentence}." if proposed else ""
 
 
 def judgements(key: RunKey, *, node: str = "") -> dict[str, Judgement]:

@@ -14,8 +14,9 @@ from muster.model.runs import Run, RunKey
 from muster.model.stages import STAGES
 from muster.model.states import State
 from muster.rules.waivers import Standing
+from muster.store.database.decisions import CertificateRow
 from muster.store.database.engine import writing
-from muster.store.database.models import CertificateRow, NodeRow
+from muster.store.database.models import NodeRow
 from muster.store.testing.reevaluations import Replacement
 from muster_criteria.model import Coverage, Gap, Judgement, Lack, Verdict
 from tests.muster import fleet

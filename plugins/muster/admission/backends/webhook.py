@@ -220,3 +220,6 @@ def signed(secret: bytes, message: str, moment: int, body: bytes) -> dict[str, s
 
 def _quoted(body: bytes) -> str:
     return one_line(body[:200].decode("utf-8", "replace")) or "without a reason"
+
+
+BACKEND = (WebhookSettings, Webhook)

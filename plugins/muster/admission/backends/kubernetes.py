@@ -43,7 +43,7 @@ _APART = {
     "aws-node-termination-handler/": "about to be ended by its cloud",
     "cloud.google.com/impending-node-termination": "about to be ended by its cloud",
 }
-"""Beginnings of taints of nodes that are left alone, beside those of ``node.kubernetes.io/`` other than a cordon's.
+"""Beginnings of taints of nodes that are left alone, as are those of ``node.kubernetes.io/`` other than a cordon's.
 
 The autoscaler's soft taint ``DeletionCandidateOfClusterAutoscaler:PreferNoSchedule`` is none of them: jobs still start
 on such a node, so it has to be closed when it fails a test.
@@ -282,3 +282,6 @@ def _opened(node: dict[str, Any], text: str) -> Mapping[str, Any]:
     opened: dict[str, Any] = {} if kept == taints else {"taints": kept or None}
     opened |= {"unschedulable": None} if spec.get("unschedulable") else {}
     return {"metadata": {"labels": {LABEL: "true"}, "annotations": changed}, **({"spec": opened} if opened else {})}
+
+
+BACKEND = (KubernetesSettings, Kubernetes)

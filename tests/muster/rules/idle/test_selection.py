@@ -1,58 +1,24 @@
-"""Idle nodes are tested by worth: within every limit, the overdue first, and in doubt none."""
+"""Which idle nodes are tested: within every limit, the overdue first, and in doubt none."""
 
 from __future__ import annotations
 
 import collections
 import dataclasses
-import datetime
-import itertools
-from collections.abc import Sequence
 
-import numpy as np
 import pytest
-from hypothesis import example, given
+from hypothesis import given
 from hypothesis import strategies as st
 
-from muster.blackout import closed
 from muster.model.failures import Failure
 from muster.model.nodes import Node, Pause
-from muster.model.states import SERVING, State
-from muster.rules.idle import hazard, worth
+from muster.model.states import State
+from muster.rules.idle import worth
 from muster.rules.idle.capacity import CANARIES, Limits, Signs
 from muster.rules.idle.forecast import forecast
 from muster.rules.idle.history import GROUPS
-from muster.rules.idle.past import risk_of
 from muster.rules.idle.selection import Idle, Known, choose, facts_of
-from muster.settings import Settings
 from muster_criteria.stages import STAGES
-
-NOW = datetime.datetime(2026, 6, 1, tzinfo=datetime.UTC)
-HOUR = datetime.timedelta(hours=1)
-IDLE = Idle(True)
-ALL = Limits(share=1.0)
-
-
-def node(name: str, state: State = State.PRODUCTION, rack: str = "", domain: str = "") -> Node:
-    labels = {"power_domain": domain} if domain else {}
-    came = NOW - datetime.timedelta(days=200)
-    return Node(name, "h", 22, "", "", "sku", state, {}, "~", rack, "", labels, False, came, machine_since=came)
-
-
-def passed(hours: float | None) -> dict[str, datetime.datetime]:
-    return {} if hours is None else dict.fromkeys(STAGES, NOW - hours * HOUR)
-
-
-FLEETS = st.lists(
-    st.tuples(
-        st.sampled_from([State.PRODUCTION, State.PRODUCTION, State.PRODUCTION, *State]),
-        st.sampled_from([IDLE, IDLE, Idle(False, "job 7"), Idle(False), None]),
-        st.sampled_from([None, 0, 1, 50, 200]),
-        st.sampled_from([False, False, False, True]),
-        st.sampled_from(["", "", "too hot"]),
-        st.sampled_from([Signs(), Signs(xids=2)]),
-    ),
-    max_size=40,
-)
+from tests.muster.rules.idle.fleets import ALL, FLEETS, HOUR, IDLE, NOW, at_risk, failure, node, passed
 
 
 @given(FLEETS, st.floats(0, 1), st.sampled_from([0, 24, 100]), st.sampled_from([20.0, 45.0]))
@@ -108,19 +74,6 @@ def test_one_at_a_time_in_a_small_fleet_and_never_none_for_ever() -> None:
     (waiting,) = choose(Known([node("a", State.REVALIDATION), node("b")], NOW, idle, {}, few)).chosen
     assert (waiting.node, waiting.stages) == ("a", STAGES)
     assert choose(Known([node("a", State.REVALIDATION), node("b")], NOW, idle, {}, few, leased={"a"})).chosen == ()
-
-
-def failure(name: str, group: str = "memory", days: float = 5.0, *, replaced: bool = False) -> Failure:
-    """One that began a day before the node came back, so many days ago."""
-    back = NOW - datetime.timedelta(days=days)
-    return Failure(name, group, back - datetime.timedelta(days=1), back, replaced)
-
-
-def at_risk(nodes: Sequence[Node], *failures: Failure) -> Known:
-    """All nodes are idle, and took the whole test 30 hours ago."""
-    names = [each.name for each in nodes]
-    idle, passes = dict.fromkeys(names, IDLE), dict.fromkeys(names, passed(30))
-    return Known(nodes, NOW, idle, passes, ALL, risk=risk_of(nodes, failures, NOW)[0])
 
 
 @pytest.mark.parametrize(
@@ -288,160 +241,6 @@ def test_a_node_whose_test_was_refused_leaves_its_place_to_another() -> None:
         choice = choose(Known(fleet, NOW, idle, {}, Limits(share=0.05), signs=signs))
         assert len(choice.chosen) == 1
         assert choice.passed_over["b"] == signs["b"].refused
-
-
-def test_a_stage_that_just_passed_is_worth_less() -> None:
-    nodes = [node("a"), node("b")]
-    passes = {"a": passed(100), "b": passed(100) | {"performance": NOW - HOUR}}
-    facts = facts_of(nodes, Known(nodes, NOW, {}, passes, ALL, {}))
-    stale, fresh = worth.worth(facts, hazard.public_prior().model, 45.0).value
-    just = worth.subsets().index(("intake", "performance"))
-    assert fresh[just] < 0.7 * stale[just]
-
-
-def test_a_test_leaves_less_hidden_and_time_more() -> None:
-    nodes = [node(name) for name in "abc"]
-    facts = facts_of(
-        nodes, Known(nodes, NOW, {}, {"a": passed(10), "b": passed(100), "c": passed(100) | {"burn_in": NOW}}, ALL, {})
-    )
-    first, second, third = worth.hidden(facts, hazard.public_prior().model)
-    seen = worth.chances().max(axis=1) > 0.0
-    assert (first < second)[seen].all()
-    assert (third <= second).all()
-    assert third[0] < second[0], "burn-in finds slow GPUs"
-
-
-def test_a_pass_clears_what_it_could_see_and_nothing_else() -> None:
-    nodes = [node(name) for name in "ab"]
-    passes = {"a": passed(100), "b": passed(100) | {"thermal": NOW}}
-    facts = facts_of(nodes, Known(nodes, NOW, {}, passes, ALL, {}))
-    before, after = worth.hidden(facts, hazard.public_prior().model)
-    unseen = worth.chances()[:, STAGES.index("thermal")] == 0.0
-    assert after[unseen] == pytest.approx(before[unseen])
-    assert (after[~unseen] < before[~unseen]).all()
-
-
-def test_no_set_of_stages_fits_into_no_time() -> None:
-    facts = facts_of([node("a")], Known([node("a")], NOW, {}, {}, ALL, {}))
-    with pytest.raises(ValueError):
-        worth.worth(facts, hazard.public_prior().model, 1.0)
-
-
-def test_some_set_of_stages_fits_into_the_least_minutes_that_the_setting_allows() -> None:
-    (least,) = (each.ge for each in Settings.model_fields["revalidation_minutes"].metadata if hasattr(each, "ge"))
-    assert worth.minutes_of().min() <= least
-
-
-@given(st.integers(1, 40), st.floats(0.0, 2000.0), st.integers(0, 2**31))
-def test_at_the_price_the_minutes_are_just_used(units: int, minutes: float, seed: int) -> None:
-    value = np.random.default_rng(seed).lognormal(0.0, 2.0, (units, len(worth.subsets())))
-    at = worth.price(value, minutes)
-
-    def used(price: float) -> float:
-        net = value - price * worth.minutes_of()
-        return float(worth.minutes_of()[net.argmax(axis=1)[net.max(axis=1) > 0.0]].sum())
-
-    assert used(at) <= minutes + 1e-6
-    assert at == worth.PRICE_LEAST or used(at * 0.999) > minutes, "a lower price would not do"
-
-
-def test_the_forecast_fills_the_day_one_after_the_other() -> None:
-    nodes = [node(f"n{number}") for number in range(60)]
-    idle = {each.name: IDLE for each in nodes}
-    passes = {each.name: passed(48) for each in nodes}
-    tests, passed_over = forecast(Known(nodes, NOW, idle, passes, Limits(share=0.02, minutes=45.0)))
-    starts = [at for at, _ in tests]
-    assert starts == sorted(starts)
-    assert all(later - at >= datetime.timedelta(minutes=5) for at, later in itertools.pairwise(starts))
-    assert starts[-1] < NOW + 24 * HOUR
-    assert len(tests) + len(passed_over) == 60
-    morning = lambda at: "closed" if at.hour < 8 else ""  # noqa: E731
-    late, _ = forecast(Known(nodes, NOW, idle, passes, Limits(share=0.02, minutes=45.0)), closed_at=morning)
-    assert late[0][0].hour == 8
-
-
-LEASED = (State.PRODUCTION, IDLE, None, True, "", Signs())
-OTHER = (State.RETIRED, IDLE, None, False, "", Signs())
-CHANGED = (State.PRODUCTION, IDLE, None, False, "too hot", Signs())
-
-
-@given(FLEETS, st.integers(1, 3), st.sampled_from([15.0, 25.0]), st.integers(0, 2))
-@example(
-    [LEASED, LEASED, OTHER, (State.REGISTERED, IDLE, None, True, "too hot", Signs()), CHANGED, OTHER, CHANGED],
-    2,
-    25.0,
-    0,
-)
-def test_the_forecast_keeps_every_limit_and_names_each_node_once(
-    fleet: list[tuple[State, Idle | None, int | None, bool, str, Signs]], at_once: int, kw: float, proven: int
-) -> None:
-    """Power, canaries and runs under way included."""
-    places = range(len(fleet))
-    nodes = [node(f"n{at:02}", fleet[at][0], domain=f"pdu-{at % 2}") for at in places]
-    idle = {f"n{at:02}": fleet[at][1] or IDLE for at in places}
-    passes = {f"n{at:02}": passed(fleet[at][2]) for at in places}
-    new = Signs(requested="its certificate holds no longer", change="driver 590.1", proven=proven)
-    signs = {f"n{at:02}": new if fleet[at][4] else fleet[at][5] for at in places}
-    leased = {f"n{at:02}" for at in places if fleet[at][3]}
-    serving = [each for each in nodes if each.state in SERVING]
-    limits = Limits(at_once / max(len(serving), 1), node_kw=10.0, domain_kw={"pdu-0": kw})
-    tests, passed_over = forecast(Known(nodes, NOW, idle, passes, limits, signs=signs, leased=leased), hours=4.0)
-    begun = {each.node: at for at, each in tests}
-    assert len(begun) == len(tests)
-    assert set(begun) | set(passed_over) == {each.name for each in serving}
-    assert not set(begun) & set(passed_over)
-    runs = {each.node: (at, at + datetime.timedelta(minutes=each.minutes)) for at, each in tests}
-    runs |= {name: (NOW, NOW + datetime.timedelta(minutes=43.2)) for name in leased}
-    of = {each.name: each for each in nodes}
-    for at in set(begun.values()):
-        running = [of[name] for name, (start, end) in runs.items() if start <= at < end]
-        before = sum(of[name].state in SERVING for name in leased)
-        assert sum(each.state in SERVING for each in running) <= max(at_once, before)
-        drawn = 10.0 * sum(each.labels.get("power_domain") == "pdu-0" for each in running)
-        before = 10.0 * sum(of[name].labels.get("power_domain") == "pdu-0" for name in leased)
-        assert drawn <= max(kw, before)
-        canaries = [each for each in running if signs[each.name] is new and each.name in begun]
-        waited = [name for name in begun if signs[name] is new and runs[name][1] <= at]
-        if proven + len(waited) < CANARIES:
-            assert sum(each.state is State.PRODUCTION for each in canaries) <= CANARIES
-
-
-def test_in_the_forecast_too_the_canaries_of_one_sku_do_not_hold_up_another() -> None:
-    """Of ``a`` the tests are whole, so that its canaries take longer."""
-    nodes = [dataclasses.replace(node(f"{sku}{at}"), sku=sku) for sku in "ab" for at in range(3)]
-    names = [each.name for each in nodes]
-    new = Signs(change="driver 590.1")
-    signs = {name: dataclasses.replace(new, requested="revoked" if name[0] == "a" else "") for name in names}
-    limits = Limits(1.0, minutes=16.0)
-    tests, _ = forecast(
-        Known(nodes, NOW, dict.fromkeys(names, IDLE), dict.fromkeys(names, passed(50)), limits, signs=signs)
-    )
-    begins = {planned.node: at for at, planned in tests}
-    assert begins["b1"] == NOW
-    assert NOW < begins["b2"] < begins["a2"]
-
-
-@pytest.mark.parametrize(
-    ("windows", "shut"),
-    [
-        ("", False),
-        ("Mon 00:00-24:00", True),
-        ("Mon-Fri 00:00-00:01", True),
-        ("Tue-Sun 00:00-24:00", False),
-        ("Sat-Mon 00:00-24:00", True),
-        ("Mon 08:00-10:00; Mon 00:00-01:00", True),
-        ("Mon 08:00-10:00", False),
-    ],
-)
-def test_blackout_windows(windows: str, shut: bool) -> None:
-    assert NOW.weekday() == 0
-    assert bool(closed(windows, NOW)) is shut
-
-
-@pytest.mark.parametrize("windows", ["Mo 08:00-10:00", "Mon 8-10", "Mon 10:00-08:00", "Mon-Fri", "Mon 00:00-25:00"])
-def test_a_bad_window_is_one_sentence(windows: str) -> None:
-    with pytest.raises(ValueError, match=r"Mon|Mo "):
-        closed(windows, NOW)
 
 
 def test_a_paused_node_is_passed_over_with_the_pause_as_reason_whatever_is_due() -> None:

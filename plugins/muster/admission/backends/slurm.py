@@ -320,3 +320,6 @@ def _beside(node: _Node, text: str) -> list[str]:
 
 def _moment(epoch: int) -> datetime.datetime | None:
     return datetime.datetime.fromtimestamp(epoch, datetime.UTC) if epoch else None
+
+
+BACKEND = (SlurmSettings, Slurm)

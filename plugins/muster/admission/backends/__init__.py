@@ -1,0 +1,1 @@
+"""Backends: each file is the kind of its name in MUSTER_SCHEDULERS; its ``BACKEND`` says how it is made."""

@@ -1,0 +1,114 @@
+"""Nodes that left production, the qualified ones proposed for their places, and their admission."""
+
+from __future__ import annotations
+
+import functools
+
+from sqlalchemy import and_, func, select
+from sqlalchemy.orm import Session
+
+from muster.errors import IllegalMove, Refusal
+from muster.model.events import Evidence
+from muster.model.nodes import Node
+from muster.model.replacing import Crossing, Fitness, Replacement, Vacancy
+from muster.model.states import BROKEN, SERVING, State
+from muster.rules import replacing as rules
+from muster.rules.gate import Admit, Refuse
+from muster.store.database import access
+from muster.store.database.decisions import QuestionRow
+from muster.store.database.engine import reading, writing
+from muster.store.database.models import EventRow, NodeRow
+from muster.store.database.outgoing import PlaceRow
+from muster.store.decisions import admission, certificates
+from muster.store.decisions.verdicts import current_verdicts
+from muster_criteria.model import Verdict
+
+SHOWN_MAX = 3
+"""Reasons why the gate does not admit a node by itself that its evidence has."""
+
+
+def proposals() -> list[Replacement]:
+    """Returns a replacement for each node that left production and whose place is open, where there is one."""
+    with reading() as session:
+        return _proposals(session)
+
+
+def proposal_for(gone: str) -> Replacement | None:
+    """Returns the replacement that is proposed for that node."""
+    return next((each for each in proposals() if each.gone.node == gone), None)
+
+
+def admit(proposed: Replacement) -> Node:
+    """Let a spare take the place of a node that left production, by the gate, without a person.
+
+    Raises IllegalMove if the gate asks for a person, if the place was taken meanwhile, or while a run holds the spare.
+    """
+    gone, spare = proposed.gone.node, proposed.spare
+    with writing() as session:
+        # Both are locked, in order: two controllers that see one open place take turns.
+        rows = {name: access.node_row(session, name, lock=True) for name in sorted((gone, spare))}
+        if gone not in {each.node for each in _vacancies(session)}:
+            raise IllegalMove(f"{spare} stays where it is: the place of {gone} was taken meanwhile", Refusal.STATE)
+        if access.live_lease(session, spare) is not None:
+            raise IllegalMove(f"{spare} is tested now: its verdict decides", Refusal.LEASED)
+        admission.check(spare, admission.decide(session, rows[spare]), Evidence())
+        why = f"takes the place of {gone} ({proposed.shared}), which left production; full-coverage PASS"
+        evidence = Evidence(verdict=Verdict.PASS, full_coverage=True, replaces=gone, reason=why)
+        access.move(session, rows[spare], State.PRODUCTION, "muster", why, evidence)
+        certificates.issue(session, rows[spare], "muster", evidence)
+        return access.to_node(rows[spare])
+
+
+def _proposals(session: Session) -> list[Replacement]:
+    wanted = [str(state) for state in (*BROKEN, State.QUALIFIED)]
+    rows = session.scalars(select(NodeRow).where(NodeRow.state.in_(wanted)).order_by(NodeRow.name)).all()
+    if len({row.state == State.QUALIFIED for row in rows}) < 2:
+        return []  # nothing left production, or nothing can replace it
+    by_name = {row.name: row for row in rows}
+    nodes = {name: access.to_node(row) for name, row in by_name.items()}
+    clusters = {row.node: row.cluster for row in session.execute(select(PlaceRow.node, PlaceRow.cluster))}
+    known = functools.partial(_fitness, session, by_name)
+    return rules.proposals(_vacancies(session), nodes, clusters, known)
+
+
+def _vacancies(session: Session) -> list[Vacancy]:
+    broken = select(NodeRow.name, NodeRow.state).where(NodeRow.state.in_([str(each) for each in BROKEN]))
+    states = {name: State(state) for name, state in session.execute(broken)}
+    if not states:
+        return []
+    serving = [str(state) for state in SERVING]
+    came, went = EventRow.to_state.in_(serving), EventRow.from_state.in_(serving)
+    query = (
+        select(EventRow.node, EventRow.at, EventRow.to_state, EventRow.evidence, NodeRow.sku, NodeRow.simulated)
+        .join(NodeRow, NodeRow.name == EventRow.node)
+        .where(EventRow.at >= access.now() - rules.PERIOD, EventRow.from_state != EventRow.to_state)
+        .where(came != went)
+        .order_by(EventRow.id)
+    )
+    crossings = [
+        Crossing(node, at, State(after) in SERVING, (sku, simulated))
+        for node, at, after, evidence, sku, simulated in session.execute(query)
+        if not evidence.get("adopted")  # it served before: the fleet has no node more
+    ]
+    return rules.vacancies(crossings, states)
+
+
+def _fitness(session: Session, rows: dict[str, NodeRow], name: str) -> Fitness | None:
+    """The evidence for a qualified node; None for one that fell out of service, is tested, asked about or refused."""
+    last = select(func.max(EventRow.id)).where(EventRow.node == name, EventRow.from_state != EventRow.to_state)
+    came_from = session.scalar(select(EventRow.from_state).where(EventRow.id == last.scalar_subquery()))
+    asked = select(QuestionRow.id).where(and_(QuestionRow.node == name, QuestionRow.answered_at.is_(None)))
+    if came_from in SERVING or access.live_lease(session, name) is not None or session.scalar(asked.limit(1)):
+        return None
+    decision = admission.decide(session, rows[name])
+    if isinstance(decision, Refuse):
+        return None
+    passed = [each for _, each in current_verdicts(session, rows[name]) if each.verdict is Verdict.PASS]
+    last_pass = max((each.recorded_at for each in passed), default=None)
+    known = f"{len(passed)} stages passed, the last on {last_pass:%Y-%m-%d %H:%M} UTC" if last_pass else ""
+    if isinstance(decision, Admit):
+        return Fitness(True, f"{known}; the gate admits it")
+    reasons = decision.reasons
+    more = f" and {len(reasons) - SHOWN_MAX} more" if len(reasons) > SHOWN_MAX else ""
+    open_points = f"a person decides: {'; '.join(reasons[:SHOWN_MAX])}{more}"
+    return Fitness(False, f"{known}; {open_points}" if known else open_points)

@@ -1,0 +1,41 @@
+"""Numbers that the pages state are those of the code."""
+
+from __future__ import annotations
+
+import datetime
+from pathlib import Path
+
+import pytest
+
+from muster.audit import sinks, stream
+from muster.rules import escapes
+from muster.rules.transitions import INCONCLUSIVE_BUDGET
+from muster.store.machines import parts
+from muster.store.queues import outbox
+from muster_criteria.context import goldens
+from muster_criteria.fleet.budget import STANDARD
+from muster_criteria.stage.findings import FINDINGS_MAX
+
+DOCS = Path(__file__).parents[2] / "docs"
+DAY, HOUR = datetime.timedelta(days=1), datetime.timedelta(hours=1)
+ORDINALS = {3: "third"}
+
+
+@pytest.mark.parametrize(
+    ("page", "stated"),
+    [
+        ("verdicts", f"A stage keeps {FINDINGS_MAX:,} findings"),
+        ("verdicts", f"at most one healthy node in {1 / STANDARD.healthy_fail_per_visit:,.0f} failed per visit"),
+        ("verdicts", f"at most one healthy node in {1 / STANDARD.healthy_warn_per_visit:,.0f} shows as much"),
+        ("verdicts", f"No distance below {STANDARD.effect_min:.0%}".replace("%", " %")),
+        ("verdicts", f"tested within {parts.LATELY / DAY:.0f} days"),
+        ("verdicts", f"at least {goldens.DEVICES_MIN} GPUs on at least {goldens.NODES_MIN} nodes"),
+        ("verdicts", f"the {ORDINALS[INCONCLUSIVE_BUDGET]} in a row sends the node to `triage`"),
+        ("numbers", f"within {escapes.WITHIN / DAY:.0f} days after a stage"),
+        ("mail", f"tried again for {outbox.NOTIFICATION_AGE / HOUR:.0f} hours"),
+        ("audit", f"a batch of up to {stream.BATCH}"),
+        ("audit", f"`port` ({sinks.SYSLOG_TLS_PORT})"),
+    ],
+)
+def test_a_number_on_a_page_is_the_codes(page: str, stated: str) -> None:
+    assert stated in " ".join((DOCS / f"{page}.md").read_text().split())

@@ -1,0 +1,158 @@
+"""A spare takes the place of a node that left production: proposed with its evidence, and admitted by the one gate."""
+
+from __future__ import annotations
+
+import pytest
+
+from muster import store
+from muster.admission.entry import move
+from muster.admission.replacing import replace_nodes
+from muster.errors import Refusal
+from muster.model.attention import Cause
+from muster.model.events import Evidence
+from muster.model.runs import RunKey
+from muster.model.stages import CLUSTER_STAGES
+from muster.model.states import State
+from muster.operators import upkeep
+from muster.operators.testing import block
+from muster.reporting import notices
+from muster_criteria.model import Verdict
+from tests.muster import fleet
+from tests.support.refusals import illegal
+
+pytestmark = pytest.mark.usefixtures("fleet_db")
+
+KEY = RunKey("cluster_qualification", "block 7")
+
+
+@pytest.fixture(autouse=True)
+def by_policy(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("MUSTER_ADMISSION_LEVEL", "short")
+    monkeypatch.setenv("MUSTER_REPLACE_BY_ITSELF", "true")
+
+
+def passed(*names: str, spare: str = "yes", block_verdict: Verdict = Verdict.PASS) -> None:
+    """These nodes, each alone and all in a block; each spare stays qualified."""
+    for name in names:
+        store.nodes.add(fleet.new_node(name, labels={"spare": spare, "block": "b1"}))
+        fleet.qualify(name)
+    store.leases.acquire_all(list(names), KEY)
+    for name in names:
+        store.runs.begin(KEY, name, "short", "block 7", required_stages=CLUSTER_STAGES)
+        lease = store.leases.get(name)
+        assert lease is not None
+        fleet.do_stage(lease, *CLUSTER_STAGES, block_verdict)
+        store.runs.finish(KEY, block_verdict, "so it ended", node=name)
+    block.admit(KEY)
+    store.leases.release(KEY, "over")
+
+
+def serving(*names: str) -> None:
+    for name in names:
+        store.nodes.add(fleet.new_node(name, labels={"block": "b1"}))
+        fleet.qualify(name)
+        move(name, State.PRODUCTION, "Ada", "needed now")
+
+
+def state(name: str) -> State:
+    return store.nodes.get(name).state
+
+
+def test_a_spare_that_passed_stays_out_and_nobody_is_asked() -> None:
+    passed("spare")
+    assert state("spare") is State.QUALIFIED
+    assert block.questions(KEY, "short") == []
+    (shown,) = store.attention.collect()
+    assert shown.cause is Cause.SPARE
+    assert replace_nodes() == []
+
+
+def test_what_is_no_spare_enters_after_its_block_as_before() -> None:
+    passed("usual", spare="")
+    assert state("usual") is State.PRODUCTION
+
+
+def test_the_spare_takes_the_place_of_a_node_that_left_and_only_of_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    told: list[str] = []
+    monkeypatch.setattr(notices, "notify", lambda about, sentence: told.append(about))
+    serving("a", "b")
+    passed("s1", "s2")
+    move("a", State.QUARANTINE, "Ada", "it hangs")
+    (proposed,) = [each for each in store.attention.collect() if each.cause is Cause.REPLACES]
+    assert (proposed.node, proposed.command) == ("s1", "muster admit s1 --reason 'takes the place of a'")
+    assert len(upkeep.replace_nodes()) == 1
+    assert (state("s1"), state("s2")) == (State.PRODUCTION, State.QUALIFIED)
+    assert told == ["replaced/a"]
+    event = store.nodes.events("s1")[-1]
+    assert (event.actor, event.evidence["replaces"], event.evidence["full_coverage"]) == ("muster", "a", True)
+    assert store.certificates.newest("s1") is not None
+    assert upkeep.replace_nodes() == []
+
+
+def test_by_default_a_person_decides(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("MUSTER_REPLACE_BY_ITSELF")
+    serving("a")
+    passed("s1")
+    move("a", State.QUARANTINE, "Ada", "it hangs")
+    assert replace_nodes() == []
+    assert state("s1") is State.QUALIFIED
+
+
+@pytest.mark.parametrize("why", ["no block", "no spare", "stale"])
+def test_a_node_that_the_gate_leaves_to_a_person_is_proposed_and_not_admitted(
+    why: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    serving("a")
+    if why == "stale":
+        passed("s1")
+        monkeypatch.setenv("MUSTER_ADMISSION_MAX_AGE_HOURS", "0.0000001")
+    else:
+        store.nodes.add(fleet.new_node("s1", labels={"spare": "yes"} if why == "no block" else {}))
+        fleet.qualify("s1")
+    move("a", State.QUARANTINE, "Ada", "it hangs")
+    proposed = store.replacing.proposal_for("a")
+    assert proposed is not None
+    assert (proposed.spare, proposed.fitness.admitted) == ("s1", False)
+    assert replace_nodes() == []
+    with illegal(Refusal.GATE):
+        store.replacing.admit(proposed)
+    assert state("s1") is State.QUALIFIED
+
+
+def test_two_controllers_fill_one_place_once() -> None:
+    serving("a")
+    passed("s1", "s2")
+    move("a", State.QUARANTINE, "Ada", "it hangs")
+    proposed = store.replacing.proposal_for("a")
+    assert proposed is not None
+    store.replacing.admit(proposed)
+    with illegal(Refusal.STATE):
+        store.replacing.admit(proposed)
+    assert state("s2") is State.QUALIFIED
+
+
+def test_a_claim_to_replace_a_node_admits_none_through_another_door() -> None:
+    passed("s1")
+    claimed = Evidence(verdict=Verdict.PASS, full_coverage=True, replaces="a")
+    with illegal(Refusal.EVIDENCE):
+        store.nodes.move("s1", State.PRODUCTION, "muster", "so it says", claimed)
+
+
+def test_what_is_tested_fell_out_of_service_or_is_asked_about_is_not_proposed() -> None:
+    serving("a", "fell")
+    move("fell", State.REGISTERED, "Ada", "to be tested")
+    fleet.qualify("fell", "fell__again")
+    passed("tested")
+    move("a", State.QUARANTINE, "Ada", "it hangs")
+    store.leases.acquire_all(["tested"], RunKey("cluster_qualification", "block 8"))
+    assert store.replacing.proposal_for("a") is not None  # "fell" was tested again, and is as good as any
+    assert store.replacing.proposal_for("a").spare == "fell"  # type: ignore[union-attr]
+
+
+def test_the_report_of_the_node_that_left_names_its_replacement() -> None:
+    serving("a")
+    passed("s1")
+    lease = fleet.fail("a", "a__again")
+    report = store.reporting.run(lease.key)
+    assert report.state_after == State.QUARANTINE
+    assert report.replacement.startswith("s1 ")

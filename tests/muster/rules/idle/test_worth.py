@@ -1,0 +1,69 @@
+"""What a test of an idle node is worth, by stage and by the minutes that it takes."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from muster.rules.idle import hazard, worth
+from muster.rules.idle.selection import Known, facts_of
+from muster.settings import Settings
+from muster_criteria.stages import STAGES
+from tests.muster.rules.idle.fleets import ALL, HOUR, NOW, node, passed
+
+
+def test_a_stage_that_just_passed_is_worth_less() -> None:
+    nodes = [node("a"), node("b")]
+    passes = {"a": passed(100), "b": passed(100) | {"performance": NOW - HOUR}}
+    facts = facts_of(nodes, Known(nodes, NOW, {}, passes, ALL, {}))
+    stale, fresh = worth.worth(facts, hazard.public_prior().model, 45.0).value
+    just = worth.subsets().index(("intake", "performance"))
+    assert fresh[just] < 0.7 * stale[just]
+
+
+def test_a_test_leaves_less_hidden_and_time_more() -> None:
+    nodes = [node(name) for name in "abc"]
+    facts = facts_of(
+        nodes, Known(nodes, NOW, {}, {"a": passed(10), "b": passed(100), "c": passed(100) | {"burn_in": NOW}}, ALL, {})
+    )
+    first, second, third = worth.hidden(facts, hazard.public_prior().model)
+    seen = worth.chances().max(axis=1) > 0.0
+    assert (first < second)[seen].all()
+    assert (third <= second).all()
+    assert third[0] < second[0], "burn-in finds slow GPUs"
+
+
+def test_a_pass_clears_what_it_could_see_and_nothing_else() -> None:
+    nodes = [node(name) for name in "ab"]
+    passes = {"a": passed(100), "b": passed(100) | {"thermal": NOW}}
+    facts = facts_of(nodes, Known(nodes, NOW, {}, passes, ALL, {}))
+    before, after = worth.hidden(facts, hazard.public_prior().model)
+    unseen = worth.chances()[:, STAGES.index("thermal")] == 0.0
+    assert after[unseen] == pytest.approx(before[unseen])
+    assert (after[~unseen] < before[~unseen]).all()
+
+
+def test_no_set_of_stages_fits_into_no_time() -> None:
+    facts = facts_of([node("a")], Known([node("a")], NOW, {}, {}, ALL, {}))
+    with pytest.raises(ValueError):
+        worth.worth(facts, hazard.public_prior().model, 1.0)
+
+
+def test_some_set_of_stages_fits_into_the_least_minutes_that_the_setting_allows() -> None:
+    (least,) = (each.ge for each in Settings.model_fields["revalidation_minutes"].metadata if hasattr(each, "ge"))
+    assert worth.minutes_of().min() <= least
+
+
+@given(st.integers(1, 40), st.floats(0.0, 2000.0), st.integers(0, 2**31))
+def test_at_the_price_the_minutes_are_just_used(units: int, minutes: float, seed: int) -> None:
+    value = np.random.default_rng(seed).lognormal(0.0, 2.0, (units, len(worth.subsets())))
+    at = worth.price(value, minutes)
+
+    def used(price: float) -> float:
+        net = value - price * worth.minutes_of()
+        return float(worth.minutes_of()[net.argmax(axis=1)[net.max(axis=1) > 0.0]].sum())
+
+    assert used(at) <= minutes + 1e-6
+    assert at == worth.PRICE_LEAST or used(at * 0.999) > minutes, "a lower price would not do"

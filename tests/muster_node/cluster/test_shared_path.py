@@ -1,0 +1,110 @@
+"""The path that nodes share, on real file systems: what it gives, and one sentence where it cannot be used."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+import muster_node
+from muster_node.cluster import shared_path
+from muster_node.cluster.checkpoint import PathTrouble
+from muster_node.cluster.shared_path import SharedPath
+
+PACKAGES = Path(muster_node.__file__).parent.parent
+
+
+class Group:
+    """What SharedPath uses of a rank's group, for two nodes of one rank; the other node's answer is given."""
+
+    def __init__(self, rank: int, other: str = "") -> None:
+        self.rank, self.local, self.other = rank, 0, other
+        self.block = self
+        self.name = f"n{rank}"
+        self.hardware = self
+        self.simulated = True
+
+    def gather(self, payload: str) -> list[str]:
+        answers = [self.other, self.other]
+        answers[self.rank] = payload
+        return answers
+
+    def node_of(self, rank: int) -> str:
+        return f"n{rank}"
+
+    def mark(self, activity: str) -> None:
+        """No hub is told."""
+
+
+def test_the_first_node_is_alone_and_then_all_are_at_it(tmp_path: Path) -> None:
+    first, second = (SharedPath(Group(rank), tmp_path, tmp_path, 4).measure() for rank in (0, 1))  # type: ignore[arg-type]
+    assert {each.labels["nodes"] for each in first} == {"one", "all"}
+    assert {each.labels["nodes"] for each in second} == {"all"}
+    assert all(each.value > 0 for each in (*first, *second))
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_trouble_of_another_node_ends_it_on_all_and_names_that_node(tmp_path: Path) -> None:
+    with pytest.raises(PathTrouble) as trouble:
+        SharedPath(Group(0, other="the shared path is full"), tmp_path, tmp_path, 1).measure()  # type: ignore[arg-type]
+    assert trouble.value.found == {"n1": "the shared path is full"}, "nothing is charged to this node"
+
+
+def test_fio_measures_where_it_is_installed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The stand-in prints fio 3's JSON as its documentation shows it, and leaves its file behind as fio does."""
+    side = {"bw_bytes": 2_000_000_000, "iops": 2000.0}
+    printed = {"jobs": [{"error": 0, "read": side, "write": side}]}
+    (tmp_path / "bin").mkdir()
+    tool = tmp_path / "bin" / "fio"
+    tool.write_text(f"#!/bin/sh\nfor each; do case $each in --filename=*) : > ${{each#*=}};; esac; done\n"
+                    f"cat <<'END'\n{json.dumps(printed)}\nEND\n")  # fmt: skip
+    tool.chmod(0o755)
+    monkeypatch.setenv("PATH", f"{tmp_path / 'bin'}:{os.environ['PATH']}")
+    assert dict(shared_path.fio(tmp_path, 4)) == {"write": 2.0, "read": 2.0}
+    assert not (tmp_path / "fio").exists()
+
+
+SCRIPT = """
+import pathlib, sys
+from muster_node.cluster.checkpoint import trouble_at, sentence_of
+from muster_node.cluster.shared_path import large_files
+folder = pathlib.Path(sys.argv[1])
+print(trouble_at(folder, int(sys.argv[2])))
+try:
+    print(list(large_files(folder, 32, lambda activity: None)))
+except OSError as error:
+    print(sentence_of(folder, error))
+"""
+
+
+def in_own_mounts(script: str) -> subprocess.CompletedProcess[str]:
+    command = ["unshare", "--user", "--map-root-user", "--mount", "sh", "-ec", script]
+    return subprocess.run(command, capture_output=True, text=True, timeout=60)
+
+
+@pytest.mark.parametrize(
+    ("options", "need", "before", "during"),
+    [("size=16m", 0, "", "is full"), ("size=16m", 1 << 30, "is full", "is full"),
+     ("size=16m,ro", 0, "is read-only", "is read-only")],
+)  # fmt: skip
+def test_a_file_system_that_is_full_or_read_only_is_one_sentence(
+    options: str, need: int, before: str, during: str, tmp_path: Path
+) -> None:
+    if not shutil.which("unshare") or in_own_mounts("mount -t tmpfs none /mnt").returncode:
+        pytest.skip("this system does not allow mounting a small file system for a test (unshare --user --mount)")
+    (tmp_path / "shared").mkdir()
+    (tmp_path / "script.py").write_text(SCRIPT)
+    done = in_own_mounts(
+        f"mount -t tmpfs -o {options} none {tmp_path}/shared\n"
+        f"PYTHONPATH={PACKAGES} {sys.executable} {tmp_path}/script.py {tmp_path}/shared {need}"
+    )
+    assert done.returncode == 0, done.stderr
+    first, second = done.stdout.split("\n")[:2]
+    assert before in first
+    assert bool(first) is bool(before)
+    assert during in second
