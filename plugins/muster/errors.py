@@ -5,10 +5,14 @@ The command line prints a MusterError and exits 1; tasks let it become the task'
 
 from __future__ import annotations
 
+import contextlib
 import enum
-from collections.abc import Sequence
+import logging
+from collections.abc import Iterator, Sequence
 
 from muster_criteria.text import one_line
+
+log = logging.getLogger(__name__)
 
 
 class MusterError(Exception):
@@ -28,6 +32,30 @@ class ControllerFault(MusterError):
 
 class DatabaseNotReady(ControllerFault):
     """The fleet records cannot be opened, or are not at this version's schema."""
+
+
+def first_line(error: Exception) -> str:
+    """Returns what an error says, without what follows its first line."""
+    return one_line(next(iter(str(error).splitlines()), type(error).__name__))[:200]
+
+
+@contextlib.contextmanager
+def apart(what: str, failed: list[str]) -> Iterator[None]:
+    """One of many (a node, a run, a receiver): whatever it raises becomes a sentence in ``failed``, and stops no other.
+
+    Not by a list of types: what is odd about one of many is not known beforehand. Records that cannot be read or
+    written concern all of them: that DatabaseNotReady is raised.
+    """
+    try:
+        yield
+    except DatabaseNotReady:
+        raise
+    except MusterError as error:
+        log.warning("%s: %s", what, error)
+        failed.append(f"{what}: {error}")
+    except Exception as error:
+        log.exception("%s", what)
+        failed.append(f"{what}: {first_line(error)}")
 
 
 class BadNode(MusterError):

@@ -127,6 +127,7 @@ def grow(done: int, age: int) -> None:
                 values = {**each, "run": new, "recorded_at": at}
                 del values["id"]
                 stage = session.scalar(insert(StageRow).values(values).returning(StageRow.id))
+                session.execute(update(StageRow).where(StageRow.id == stage).values(origin=stage))
                 session.execute(insert(JobRow).values(_job(new, each["stage"], at)))
                 session.execute(insert(MeasurementRow), [{**row, "stage": stage} for row in figures[each["id"]]])
                 if files[each["id"]] and age - place <= WITH_TELEMETRY:

@@ -17,7 +17,7 @@ from muster_criteria.stage.judge import Evaluate, judge
 from tests.bench.fuzz.__main__ import load, names
 from tests.bench.fuzz.edge import DEFECTS, Edge, Sample, Taken, run
 
-INPUTS = {"result": 40, "bmc": 40, "sku": 25}
+INPUTS = {"result": 40, "bmc": 40, "sku": 25, "restored": 30, "settings": 30}
 """Edges of which one input takes longer; of the others 100 are read."""
 
 
@@ -63,12 +63,7 @@ def _passes(case: Case, evaluate: Evaluate) -> Judgement:
     [
         ("result", "tests.bench.fuzz.edges.result.judge", _passes, "false_passes"),
         ("result", "muster_criteria.measured.StageResult.model_validate", lambda raw: raw["nothing"], "tracebacks"),
-        (
-            "kernel-log",
-            "muster_node.hardware.host.kernel_events.device_events",
-            lambda lines: [],
-            "false_passes",
-        ),
+        ("kernel-log", "muster_node.hardware.host.kernel_events.device_events", lambda lines: [], "false_passes"),
         ("tool-output", "tests.bench.fuzz.edges.tool_output._well", lambda tool, output: True, "false_passes"),
         ("inventory", "muster.enrolment.inventory.one_line", lambda text: text, "injections"),
         ("sku", "muster_criteria.sku_files.model.one_line", lambda text: text, "injections"),

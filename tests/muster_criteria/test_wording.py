@@ -143,7 +143,7 @@ def test_wording_of_the_context(case: MakeCase, h100: Sku, snapshot: SnapshotAss
         1, "n1", "", finding.rule, finding.metric, finding.device, finding.labels, "Ada", "it is returned next week",
         NOW, NOW + datetime.timedelta(days=7),
     )  # fmt: skip
-    machine = Machine("n1", {}, NOW - datetime.timedelta(days=1))
+    machine = Machine("n1", {})
     evidence = (Evidence("uncommanded_reboot", "The node rebooted by itself under load."),)
     assert {
         "golden": lines(digests(case, gpu5="wrong").judge(goldens=promoted)),

@@ -15,6 +15,8 @@ from pydantic_core import from_json
 from muster_criteria.text import clean_text
 
 RESULT_BYTES_MAX = 5 * 1024 * 1024
+PARTS_MAX = 500
+"""Serials of one machine: four times what the largest of today has."""
 
 
 class BadResult(Exception):
@@ -124,7 +126,7 @@ class StageResult(_Sent):
     end: Literal["completed", "busy", "fenced", "terminated", "deadline", "error"]
     partial: bool
     identity: Annotated[
-        dict[Name, Fact | Annotated[dict[Text, Text | None], Field(max_length=1000)]], Field(max_length=100)
+        dict[Name, Fact | Annotated[dict[Text, Text | None], Field(max_length=PARTS_MAX)]], Field(max_length=20)
     ]
     environment: Annotated[dict[Name, Text | None], Field(max_length=200)]
     guard: Guard

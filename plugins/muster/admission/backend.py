@@ -8,9 +8,8 @@ import logging
 from collections.abc import Callable, Collection, Iterable, Mapping
 from typing import Protocol, TypeVar, runtime_checkable
 
-from muster.errors import MusterError
+from muster.errors import MusterError, first_line
 from muster.rules.idle.selection import Idle
-from muster_criteria.text import one_line
 
 log = logging.getLogger(__name__)
 
@@ -120,11 +119,6 @@ def each_alone(shown: Mapping[str, _Shown], seen: Callable[[_Shown], Seen]) -> d
             log.warning("%s cannot be read as its scheduler shows it: %s", name, error)
             found[name] = Seen(open=False, apart=f"shown in a way that Muster cannot read: {first_line(error)}")
     return found
-
-
-def first_line(error: Exception) -> str:
-    """Returns what an error says, without what follows its first line."""
-    return one_line(next(iter(str(error).splitlines()), type(error).__name__))[:200]
 
 
 class PreemptibleTests(Protocol):

@@ -6,6 +6,7 @@ Nodes are raw JSON, so that no field of a newer version is lost. No watch is use
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import json
 import time
 from collections.abc import Callable, Iterator, Mapping
@@ -42,6 +43,21 @@ class KubernetesLogin(pydantic.BaseModel):
     kube_config_path: str = ""
 
 
+@dataclasses.dataclass(frozen=True)
+class Right:
+    """What a login may do: a verb on a resource, or on a ``part`` of it, in one namespace or in all."""
+
+    verb: str
+    resource: str
+    part: str = ""
+    group: str = ""
+    namespace: str = ""
+
+    def __str__(self) -> str:
+        where = f" in namespace {self.namespace}" if self.namespace else ""
+        return f"{self.verb} {self.resource}{f'/{self.part}' if self.part else ''}{where}"
+
+
 class Changed(SchedulerDown):
     """The object was changed between its reading and our change, or exists already (409)."""
 
@@ -50,8 +66,9 @@ class Api:
     """One API server. ``timeout_s``: for one answer; one method of the backend may take three times that."""
 
     def __init__(self, client: ApiClient, timeout_s: float, sleep: Callable[[float], None] = time.sleep) -> None:
-        from kubernetes.client import CoreV1Api, SchedulingV1Api
+        from kubernetes.client import AuthorizationV1Api, CoreV1Api, SchedulingV1Api
 
+        self._authorization = AuthorizationV1Api(client)
         self._core = CoreV1Api(client)
         self._scheduling = SchedulingV1Api(client)
         self._timeout_s = timeout_s
@@ -98,6 +115,19 @@ class Api:
     def priority_classes(self) -> Iterator[dict[str, Any]]:
         """Yields every priority class. Raises SchedulerDown."""
         yield from self._pages(self._scheduling.list_priority_class)
+
+    def may(self, right: Right) -> bool:
+        """Whether the login has the right, as the API server answers every login about itself. Raises SchedulerDown."""
+        asked = {
+            "verb": right.verb, "resource": right.resource, "subresource": right.part, "group": right.group,
+            "namespace": right.namespace,
+        }  # fmt: skip
+        review = {
+            "apiVersion": "authorization.k8s.io/v1", "kind": "SelfSubjectAccessReview",
+            "spec": {"resourceAttributes": {name: text for name, text in asked.items() if text}},
+        }  # fmt: skip
+        answer = self._ask(self._authorization.create_self_subject_access_review, review)
+        return isinstance(answer, dict) and (answer.get("status") or {}).get("allowed") is True
 
     def change(self, name: str, decide: Callable[[dict[str, Any]], Mapping[str, Any]]) -> None:
         """Patch the node with what ``decide`` returns for its present state; {}: nothing.

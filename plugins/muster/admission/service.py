@@ -7,16 +7,15 @@ out at once, or else by the housekeeping DAG. Until then the node counts as neit
 from __future__ import annotations
 
 import collections
-import contextlib
 import hashlib
 import logging
-from collections.abc import Collection, Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Mapping
 
 from muster import store
 from muster.admission.backend import TEST_PREFIX, VERIFY, AdmissionBackend, Allocation, Mark, PreemptibleTests, Seen
 from muster.admission.clusters import ask, backend_of, unreadable
 from muster.admission.differences import difference_of, shown_as, why_lost
-from muster.errors import DatabaseNotReady, LeftAlone, MusterError, Preempted, SchedulerDown
+from muster.errors import LeftAlone, MusterError, Preempted, SchedulerDown, apart
 from muster.model.nodes import Node
 from muster.model.schedulers import ADMITTED, WITHDRAWN, Place
 from muster.model.states import BROKEN, SERVING, State
@@ -81,7 +80,7 @@ def _waits_for_test(place: Place, seen: Seen | None) -> bool:
 def look(nodes: Collection[str], unanswered: dict[str, Idle] | None = None) -> dict[str, Seen]:
     """Returns the nodes as their schedulers show them, one question for each cluster.
 
-    A cluster that does not answer raises its MusterError, or its nodes go into ``unanswered``.
+    A cluster that does not answer, or cannot be read, raises, or its nodes go into ``unanswered``.
     """
     places = {place.node: (place.cluster, place.name) for place in store.schedulers.places()}
     by_cluster: dict[str, dict[str, str]] = collections.defaultdict(dict)
@@ -92,7 +91,7 @@ def look(nodes: Collection[str], unanswered: dict[str, Idle] | None = None) -> d
     for cluster, names in by_cluster.items():
         try:
             seen = ask(cluster, names)
-        except MusterError as error:
+        except Exception as error:
             if unanswered is None:
                 raise
             unanswered.update(dict.fromkeys(names.values(), Idle(False, f"whether it is idle is unknown: {error}")))
@@ -289,25 +288,13 @@ def reconcile() -> list[str]:
     for place in places:
         # Its run is over, or its process died.
         if place.test_job and place.node not in leased and place.cluster not in down:
-            with _alone(place, failed):
+            with apart(place.node, failed):  # which may be removed meanwhile
                 down |= _down_after(end_test(place.node, place.test_job), place)
     for place in store.schedulers.places(waiting=True):
         if place.cluster not in down:
-            with _alone(place, failed):
+            with apart(place.node, failed):
                 down |= _down_after(carry_out(place.node), place)
     return [*failed, *_differences(store.schedulers.places(), down)]
-
-
-@contextlib.contextmanager
-def _alone(place: Place, failed: list[str]) -> Iterator[None]:
-    """What is raised about this place, which may be removed meanwhile, becomes a sentence in ``failed``."""
-    try:
-        yield
-    except DatabaseNotReady:
-        raise
-    except Exception as error:
-        log.exception("%s is left as it is in %s", place.node, place.cluster)
-        failed.append(f"{place.node}: {error or type(error).__name__}")
 
 
 def _down_after(trouble: str, place: Place) -> set[str]:
@@ -315,7 +302,7 @@ def _down_after(trouble: str, place: Place) -> set[str]:
     try:
         if trouble:
             ask(place.cluster, [place.name])
-    except MusterError:
+    except Exception:
         return {place.cluster}
     return set()
 
@@ -328,14 +315,16 @@ def _differences(places: Iterable[Place], down: Collection[str]) -> Iterable[str
         if cluster in down:
             yield f"{cluster} does not answer"
             continue
-        try:
+        seen: Mapping[str, Seen] = {}
+        broken: list[str] = []
+        with apart(cluster, broken):
             seen = ask(cluster, {place.name for place in members})
-        except MusterError as error:
-            yield f"{cluster}: {error}"
+        if broken:
+            yield from broken
             continue
         for place in members:
             found: list[str] = []
-            with _alone(place, found):
+            with apart(place.node, found):
                 found.extend(_compare(place, seen))
             yield from found
 

@@ -19,7 +19,7 @@ from fastapi.concurrency import run_in_threadpool
 
 from muster import store
 from muster.api import report_forms
-from muster.errors import MusterError, UnknownNode
+from muster.errors import MusterError, apart
 from muster.integration import report_sources
 from muster.integration.report_sources import Source
 from muster.judging import health
@@ -128,12 +128,9 @@ def _receive(name: str, source: Source, body: Any, node: str) -> Accepted:
         raise _later(wait)
     accepted, nodes = 0, set()
     for (known, boot_id), seen in by_node.items():
-        try:
+        with apart(f"what was reported of {known[:80]!r}", problems):
             sku = {known: store.nodes.get(known).sku}
             health.record([Report(known, name, tuple(_folded(seen)), boot_id, source.most)], sku)
-        except UnknownNode as error:
-            problems.append(str(error))
-        else:
             accepted += len(seen)
             nodes.add(known)
     if problems and not accepted:

@@ -5,6 +5,7 @@ The first nodes of a new model are judged without peers. Their stored results ar
 
 from __future__ import annotations
 
+import contextlib
 import datetime
 import logging
 from collections.abc import Iterator, Sequence
@@ -13,7 +14,7 @@ from airflow.sdk.exceptions import AirflowFailException
 
 from muster import store
 from muster.admission import service
-from muster.errors import IllegalMove, MusterError, NodeLeased
+from muster.errors import IllegalMove, NodeLeased, apart
 from muster.judging.reevaluate import reevaluate
 from muster.model.runs import Run, RunKey, StageVerdict
 from muster.reporting import mailing
@@ -30,21 +31,26 @@ def reevaluate_provisional() -> dict[str, str]:
     Skips a node that another run holds or whose state has changed. Raises AirflowFailException with the nodes that
     could not be judged, after all others are recorded.
     """
-    changed, failed = {}, []
+    changed: dict[str, str] = {}
+    failed: list[str] = []
     for node, verdicts in store.reevaluations.provisional().items():
-        try:
+        with apart(node, failed), _skipped(node):
             for dag_id, run_id in dict.fromkeys((each.dag_id, each.run_id) for each in verdicts):
                 mine = [each for each in verdicts if (each.dag_id, each.run_id) == (dag_id, run_id)]
                 closed = _reevaluate_run(store.runs.get(RunKey(dag_id, run_id), node=node), mine)
                 if closed is not None:
                     changed[node] = f"{closed.verdict}: {closed.headline}"
-        except (NodeLeased, IllegalMove) as error:
-            log.info("%s is skipped: %s", node, error)
-        except MusterError as error:
-            failed.append(f"{node}: {error}")
     if failed:
         raise AirflowFailException(f"not re-evaluated: {'; '.join(failed)}")
     return changed
+
+
+@contextlib.contextmanager
+def _skipped(node: str) -> Iterator[None]:
+    try:
+        yield
+    except (NodeLeased, IllegalMove) as error:
+        log.info("%s is skipped: %s", node, error)
 
 
 def _reevaluate_run(run: Run, verdicts: Sequence[StageVerdict]) -> Run | None:

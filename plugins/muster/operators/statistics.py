@@ -10,7 +10,7 @@ from muster.errors import MusterError, UnknownSnapshot
 from muster.judging.references import metrics
 from muster.model.statistics import KeptSnapshot
 from muster.settings import settings
-from muster_criteria.sku_files.model import Sku, SkuError
+from muster_criteria.sku_files.model import Sku
 from muster_criteria.sku_files.skus import load_sku
 from muster_criteria.stages import LEVELS
 
@@ -27,7 +27,7 @@ def recompute(now: datetime.datetime | None = None) -> list[str]:
     for name, simulated in sorted({(node.sku, node.simulated) for node in store.nodes.find()}):
         try:
             sku = load_sku(name, settings().sku_folders)
-        except SkuError as error:
+        except Exception as error:
             log.warning("no statistics of %s nodes: %s", name, error)
             continue
         for level in LEVELS if metrics(sku) else ():

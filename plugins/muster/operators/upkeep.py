@@ -8,6 +8,7 @@ from collections.abc import Callable
 from muster import store
 from muster.admission import replacing, service
 from muster.audit import stream
+from muster.errors import MusterError, apart
 from muster.integration import closing
 from muster.model.figures import Purged
 from muster.model.runs import RunKey
@@ -19,17 +20,19 @@ log = logging.getLogger(__name__)
 def sweep_leases(is_live: Callable[[str, str], bool]) -> list[str]:
     """Release nodes whose run is over or deleted and that its teardown did not release. Returns the nodes.
 
-    ``is_live(dag_id, run_id)``: whether the run is queued or running; false for a deleted run.
+    ``is_live(dag_id, run_id)``: whether the run is queued or running; false for a deleted run. Raises MusterError with
+    the runs whose nodes could not be released, after those of all others are.
     """
-    over = {(lease.dag_id, lease.run_id) for lease in store.leases.live()}
-    freed = [
-        node
-        for dag_id, run_id in sorted(over)
-        if not is_live(dag_id, run_id)
-        for node in closing.release(RunKey(dag_id, run_id), "its run was over or gone when housekeeping looked")
-    ]
+    freed: list[str] = []
+    failed: list[str] = []
+    for key in sorted({(lease.dag_id, lease.run_id) for lease in store.leases.live()}):
+        with apart("/".join(key), failed):
+            if not is_live(*key):
+                freed += closing.release(RunKey(*key), "its run was over or gone when housekeeping looked")
     if freed:
         log.warning("freed %s, whose runs were over", ", ".join(freed))
+    if failed:
+        raise MusterError(f"the nodes of these runs could not be released: {'; '.join(failed)}")
     return freed
 
 

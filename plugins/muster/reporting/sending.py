@@ -78,6 +78,9 @@ def _send_mails(pending: Sequence[OutboxMessage]) -> int:
             failed(each.id, str(error)[:500])
             log.warning("mail cannot be sent now (%s); it is kept and sent by the housekeeping DAG", error)
             break
+        except Exception as error:  # one that cannot be read or encoded keeps no other waiting
+            log.exception("%s", each.key)
+            refusal = Refusal(f"it cannot be sent: {type(error).__name__}: {error}"[:500], permanent=False)
         sent += _settle(each, refusal)
     return sent
 

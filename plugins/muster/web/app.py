@@ -132,7 +132,7 @@ def node(
     ended, now = store.runs.last(name), datetime.datetime.now(datetime.UTC)
     newest = next((each for each in runs if each.ended_at), None)
     last = store.reporting.run(ended.key, node=name, attached=False) if ended else None
-    certificates, parts = store.certificates.of_node(name, EVENTS_MAX), store.parts.of_node(name)
+    certificates, parts = store.certificates.of_node(name, EVENTS_MAX), store.parts.of_node(name, EVENTS_MAX)
     observed = [each for stage in last.stages for each in stage.judgement.observations] if last else []
     figures = plots.strips(observed, peers.bands(last) if last else {}, judged_only=False)
     curves = fleet.curves_of(last) if last else {}

@@ -8,6 +8,7 @@ from collections.abc import Callable
 
 import httpx
 import pytest
+from airflow.sdk.exceptions import AirflowFailException
 
 from muster import store
 from muster.cli.doctor import doctor
@@ -15,6 +16,7 @@ from muster.integration.airflow_api import AirflowClient
 from muster.model.attention import Cause
 from muster.model.runs import RunKey
 from muster.model.states import State
+from muster.operators.testing import qualification
 from muster.reporting import sending
 from muster_criteria.model import Verdict
 from tests.muster import fleet
@@ -235,9 +237,27 @@ def test_node_and_run_show_that_it_is_held(muster: Muster, held: str) -> None:
 
 def test_a_person_keeps_it(muster: Muster, held: str) -> None:
     status, out, _ = muster("node", "keep", "a", "--reason", "a bad driver", "--dry-run")
-    assert (status, out.splitlines()[0]) == (0, "a would stay in production")
+    assert (status, out.splitlines()[0]) == (0, f"a would stay in production despite the verdict of {held}")
     assert store.nodes.get("a").held_run == RunKey.parse(held)
     status, out, _ = muster("node", "keep", "a", "--reason", "a bad driver")
-    assert (status, out.strip()) == (0, "a stays in production")
+    assert (status, out.strip()) == (0, f"a stays in production despite the verdict of {held}")
     assert store.nodes.get("a").held_run is None
     assert muster("node", "keep", "a", "--reason", "again")[0] == 1
+
+
+def test_a_run_that_is_refused_before_it_begins_is_in_the_status_with_its_reason(
+    muster: Muster, sqlite_db: str
+) -> None:
+    """From the task's own claim to what a person reads, and the reason is gone once a test has ended."""
+    store.nodes.add(fleet.new_node("a", pool="rack-1"))
+    key = RunKey(fleet.DAG, "a__new")
+    with pytest.raises(AirflowFailException):
+        qualification.claim(key, {"node": "a", "level": "nope", "reason": "new"})
+    assert [line for line in _lines(muster, "a") if "nope" in line]
+    fleet.qualify("a")
+    assert not [line for line in _lines(muster, "a") if "nope" in line]
+
+
+def _lines(muster: Muster, node: str) -> list[str]:
+    _, out, _ = muster("status")
+    return [line for line in out.splitlines() if line.split("\t")[0] == node]

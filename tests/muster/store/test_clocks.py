@@ -2,19 +2,26 @@
 
 from __future__ import annotations
 
+import contextlib
 import datetime
 import itertools
+from collections.abc import Callable, Iterator
 from types import SimpleNamespace
 
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from sqlalchemy import select
 
 from muster import store
 from muster.model.states import State
 from muster.rules.gate import Admit, NeedsPerson
 from muster.store.database import access, clock, retention
+from muster.store.database.engine import writing
+from muster.store.database.models import RunRow, StageRow
+from muster.store.testing import stages
 from muster_criteria.model import Verdict
+from muster_node.contract import Measurement
 from tests.muster import fleet
 
 pytestmark = pytest.mark.usefixtures("fleet_db")
@@ -122,3 +129,134 @@ def test_a_component_whose_own_clock_is_wrong_stamps_by_the_databases(
     stamped = access.now()
     monkeypatch.undo()
     assert abs(stamped - now()) < datetime.timedelta(hours=1)
+
+
+AHEAD = datetime.timedelta(hours=48)
+
+
+@pytest.fixture
+def ahead(monkeypatch: pytest.MonkeyPatch) -> Callable[[], contextlib.AbstractContextManager[None]]:
+    """The clock of whatever writes meanwhile is two days ahead."""
+
+    @contextlib.contextmanager
+    def shifted() -> Iterator[None]:
+        with monkeypatch.context() as patch:
+            patch.setattr(access, "now", lambda: now() + AHEAD)
+            yield
+
+    return shifted
+
+
+Ahead = Callable[[], contextlib.AbstractContextManager[None]]
+
+
+def test_a_failure_of_a_machine_that_was_enrolled_ahead_counts_and_ends(ahead: Ahead) -> None:
+    with ahead():
+        store.nodes.add(fleet.new_node("n1"))
+        fleet.qualify("n1")
+        store.nodes.move("n1", State.PRODUCTION, "Ada", "tested")
+    store.nodes.move("n1", State.QUARANTINE, "Ada", "it broke")
+    (failure,) = store.failures.since(now() - AHEAD)
+    assert failure.back is None
+    for state in (State.TRIAGE, State.REPAIR, State.REGISTERED):
+        store.nodes.move("n1", state, "Ada", "repaired")
+    fleet.qualify("n1", run_id="n1__again")
+    store.nodes.move("n1", State.PRODUCTION, "Ada", "tested")
+    (failure,) = store.failures.since(now() - AHEAD)
+    assert failure.back is not None
+
+
+def test_a_waiver_without_a_serial_is_about_the_machine_that_was_enrolled_ahead(ahead: Ahead) -> None:
+    with ahead():
+        store.nodes.add(fleet.new_node("n1"))
+    lease = fleet.begin("n1")
+    fleet.do_stage(lease, "intake", Verdict.FAIL, findings=(fleet.finding(),))
+    (found,) = store.verdicts.open_findings("n1")
+    store.waivers.give(found.finding.id, now() + AHEAD, "Ada", "known")
+    assert len(store.waivers.find(node="n1")) == 1
+    store.leases.release(lease.key, "over")
+    store.adoption.replace("n1", "Ada", "another board", host_key=fleet.host_key("another"))
+    assert store.waivers.find(node="n1") == []
+
+
+def test_the_latest_result_is_the_last_that_was_recorded(ahead: Ahead) -> None:
+    store.nodes.add(fleet.new_node("n1"))
+    with ahead():
+        lease = fleet.begin("n1", "first")
+        fleet.do_stage(lease, "intake", Verdict.WARN)
+        store.leases.release(lease.key, "over")
+    lease = fleet.begin("n1", "second")
+    fleet.do_stage(lease, "intake", Verdict.PASS)
+    (latest,) = store.latest.stages("cpu-generic", "intake", "short", simulated=False)
+    assert latest.run_id == "second"
+
+
+def test_what_is_measured_on_a_part_that_came_ahead_is_that_parts(ahead: Ahead) -> None:
+    store.nodes.add(fleet.new_node("n1"))
+    with ahead():
+        lease = fleet.begin("n1", "first")
+        fleet.do_stage(lease, "intake", serials={"gpu0": "A"})
+        store.leases.release(lease.key, "over")
+    for run in ("second", "third"):
+        lease = fleet.begin("n1", run)
+        fleet.do_stage(lease, "intake", serials={"gpu0": "A" if run == "second" else "B"})
+        store.leases.release(lease.key, "over")
+    readings = store.measured.node_readings("n1", "short", ["gemm_rate"], run_id="", visits=5)
+    assert [run.split("/")[1] for run in readings["run"]] == ["third"]
+    assert {run.run_id for run in store.parts.runs_of("A")} == {"first", "second"}
+    assert {run.run_id for run in store.parts.runs_of("B")} == {"third"}
+
+
+def test_the_newest_certificate_ends_last_whatever_the_clock_said(ahead: Ahead) -> None:
+    store.nodes.add(fleet.new_node("n1"))
+    with ahead():
+        fleet.qualify("n1")
+        store.nodes.move("n1", State.PRODUCTION, "Ada", "tested")
+    store.nodes.move("n1", State.QUARANTINE, "Ada", "the next one")
+    store.nodes.move("n1", State.REGISTERED, "Ada", "the next one")
+    fleet.qualify("n1", run_id="n1__again")
+    store.nodes.move("n1", State.PRODUCTION, "Ada", "tested")
+    newest = store.certificates.newest("n1")
+    assert newest is not None
+    assert store.signs.certificate_ends()["n1"] == newest.expires_at
+
+
+def test_what_a_machine_that_was_enrolled_ahead_answers_votes(ahead: Ahead) -> None:
+    with ahead():
+        store.nodes.add(fleet.new_node("n1"))
+    lease = fleet.begin("n1")
+    figures = [
+        Measurement("full_entropy", "golden_key", "gpu0", "text", text="driver=570"),
+        Measurement("full_entropy", "full_entropy_digest", "gpu0", "text", text="right", labels={"op": "attention"}),
+    ]
+    parsed, raw = fleet.result("integrity", node="n1", measurements=figures)
+    fleet.record(lease.key, parsed, fleet.judgement("integrity"), raw)
+    (waiting,) = store.goldens.find()
+    assert (waiting.devices, waiting.nodes) == (1, 1)
+    with ahead():
+        store.goldens.withdraw(waiting.id, "Ada", "look again")
+    store.leases.release(lease.key, "over")
+    lease = fleet.begin("n1", "again")
+    parsed, raw = fleet.result("integrity", node="n1", measurements=figures, note="again")
+    fleet.record(lease.key, parsed, fleet.judgement("integrity"), raw)
+    (waiting,) = store.goldens.find()
+    assert waiting.devices == 1
+
+
+def test_another_verdict_on_a_result_is_no_newer_test(ahead: Ahead) -> None:
+    """Run 1 was PROVISIONAL, the part was swapped before run 2, and then run 1 was judged by newer statistics."""
+    store.nodes.add(fleet.new_node("n1"))
+    for run, serial in (("first", "A"), ("second", "B")):
+        lease = fleet.begin("n1", run)
+        fleet.do_stage(lease, "intake", serials={"gpu0": serial})
+        store.leases.release(lease.key, "over")
+    result, _ = fleet.result(serials={"gpu0": "A"}, node="n1")
+    with writing() as session:
+        former = session.scalars(select(StageRow).order_by(StageRow.id)).first()
+        assert former is not None
+        run_row = session.get(RunRow, former.run)
+        assert run_row is not None
+        stages.supersede(session, run_row, access.node_row(session, "n1"), former, result, fleet.judgement())
+    assert {run.run_id for run in store.parts.runs_of("B")} == {"second"}
+    (latest,) = store.latest.stages("cpu-generic", "intake", "short", simulated=False)
+    assert latest.run_id == "second"

@@ -14,7 +14,7 @@ from muster_criteria.stage.verdict import verdict_of
 
 NOW = datetime.datetime(2026, 6, 1, tzinfo=datetime.UTC)
 SERIALS = {"system": "S-1", "gpu0": "G-0", "gpu1": "G-1"}
-MACHINE = Machine("n1", SERIALS, NOW - datetime.timedelta(days=100))
+MACHINE = Machine("n1", SERIALS, 2)
 
 LABELS = st.sampled_from([(), (("dtype", "bf16"),)])
 DEVICES = st.sampled_from(["gpu0", "gpu1", "gpu2", "cpu0", "node"])
@@ -100,7 +100,7 @@ def test_with_every_critical_finding_waived_the_rest_is_judged_as_the_judge_woul
 ) -> None:
     everything = [
         Waiver(1, "n1", subject_of(found.device, SERIALS), found.rule, found.metric, found.device, found.labels, "Ada",
-               "known", NOW, NOW + datetime.timedelta(days=1))
+               "known", NOW, NOW + datetime.timedelta(days=1), machine=2)
         for found in judgement.findings
     ]  # fmt: skip
     after = waive(judgement, everything, MACHINE, NOW)
@@ -111,14 +111,13 @@ def test_with_every_critical_finding_waived_the_rest_is_judged_as_the_judge_woul
     assert after.verdict is verdict_of(softened, judgement.coverage)[0]
 
 
-def waiver(subject: str, device: str = "gpu0", node: str = "n1", days_old: int = 1) -> Waiver:
-    created = NOW - datetime.timedelta(days=days_old)
+def waiver(subject: str, device: str = "gpu0", node: str = "n1", machine: int = 2) -> Waiver:
     until = NOW + datetime.timedelta(days=1)
-    return Waiver(1, node, subject, "floor", "gemm_rate", device, (), "Ada", "known", created, until)
+    return Waiver(1, node, subject, "floor", "gemm_rate", device, (), "Ada", "known", NOW, until, machine=machine)
 
 
 def test_whom_a_waiver_concerns() -> None:
-    moved = Machine("n2", {"system": "S-2", "gpu1": "G-0"}, NOW)
+    moved = Machine("n2", {"system": "S-2", "gpu1": "G-0"}, 2)
     assert subject_of("gpu0", SERIALS) == "gpu G-0"
     assert subject_of("cpu0", SERIALS).endswith(" S-1")
     assert subject_of("cpu0", {"board": "B-1"}).endswith(" B-1")
@@ -128,7 +127,7 @@ def test_whom_a_waiver_concerns() -> None:
     assert not concerns(waiver("cpu0 of system S-1", "cpu0"), moved)
     assert concerns(waiver(""), MACHINE)
     assert not concerns(waiver(""), moved)
-    assert not concerns(waiver("", days_old=200), MACHINE)
+    assert not concerns(waiver("", machine=1), MACHINE)
 
 
 def test_the_id_says_what_was_found_where_and_nothing_of_the_figures() -> None:

@@ -37,7 +37,7 @@ def test_gpus_with_one_uuid_know_their_twins() -> None:
     assert {gpu.device.id: gpu.twins for gpu in gpus._gpus if gpu.twins} == {"gpu7": ("gpu5",), "gpu5": ("gpu7",)}
 
 
-@pytest.mark.parametrize("text", ["N/A", "0", "", "[Not Supported]"])
+@pytest.mark.parametrize("text", ["N/A", "0", "", "[Not Supported]", "0000000000000", " "])
 def test_a_serial_that_says_that_there_is_none_is_none(text: str) -> None:
     serial = _facts(FakeNvml(nvmlDeviceGetSerial=text), "gpu_serial")["gpu0"]
     assert serial.text is None
@@ -67,6 +67,13 @@ def test_two_gpus_without_module_ids_are_not_sure_of_their_places() -> None:
 )
 def test_slots(modules: list[int | None], slots: list[tuple[int, bool]]) -> None:
     assert slots_of(list(enumerate(modules))) == slots
+
+
+def test_a_gpu_without_a_module_id_beside_one_that_is_gone_is_not_sure_of_its_place() -> None:
+    """The slots 1 and 2 are left for the one that is silent."""
+    assert slots_of([(0, 4), (2, None), (3, 1)], unanswered=1)[1] == (1, False)
+    assert slots_of([(0, 5), (1, 4), (2, None), (3, 1)])[2] == (1, False), "the board has a fifth place"
+    assert slots_of([(0, 3), (1, None), (2, 1)])[1] == (1, True)
 
 
 def _own(handle: int, usual: Any, odd: Any) -> Any:

@@ -12,6 +12,7 @@ import pytest
 
 from muster_node.hardware.nvidia import nvml as nvml_module
 from muster_node.hardware.nvidia.gpus import NvidiaGpus
+from muster_node.hardware.nvidia.links import _fabric_health
 from muster_node.hardware.nvidia.processes import foreign
 from muster_node.hardware.seam import Fact
 from muster_node.workloads.under_load import DELTAS, STATES
@@ -63,6 +64,21 @@ def test_all_ones_are_a_missing_measurement_of_that_gpu(ones: int) -> None:
         assert "all bits" in found["gpu0"].note or "ValueError" in found["gpu0"].note
     powered = {sample.device for sample in NvidiaGpus(nvml).telemetry() if sample.series == "power"}
     assert powered == {f"gpu{slot}" for slot in range(1, 8)}
+
+
+@pytest.mark.parametrize("ones", ALL_ONES)
+def test_all_ones_are_no_pending_mode_no_ill_fabric_and_no_number_of_gpus(ones: int) -> None:
+    facts = _of(FakeNvml(nvmlDeviceGetEccMode=[ones, 1]))
+    assert facts["mode_change_pending", ""].value is None
+    assert facts["mode_change_pending", ""].note
+    garbled = NvidiaGpus(FakeNvml(count=ones - 1))
+    assert garbled.devices() == []
+    (count,) = (fact for fact in garbled.inventory() if fact.name == "gpu_count")
+    assert count.value is None
+    assert count.note
+    assert _fabric_health(SimpleNamespace(healthMask=1 << 0)) == 0.0
+    with pytest.raises(ValueError, match="bits"):
+        _fabric_health(SimpleNamespace(healthMask=ones))
 
 
 @pytest.mark.parametrize("reading", [0, 255, -40])

@@ -36,6 +36,16 @@ def test_a_counter_that_is_not_reported_any_more_has_no_zero() -> None:
     assert growth([]).note
 
 
+@pytest.mark.parametrize(("values", "added"), [((5, 2**31, 5), 0), ((5, 4e9, 7, 9), 4), ((0, 3e9, 0), 0)])
+def test_one_reading_that_no_counter_can_have_is_left_out(values: tuple[float, ...], added: float) -> None:
+    assert _grown(*values) == Growth(added)
+
+
+@pytest.mark.parametrize("values", [(1, 2, 1), (0, 7, 0), (5, 2**31, 4)])
+def test_a_counter_that_comes_back_to_where_it_was_may_have_been_reset(values: tuple[float, ...]) -> None:
+    assert _grown(*values).note
+
+
 def test_what_was_seen_before_a_counter_was_lost_counts_at_least() -> None:
     found = _grown(7, 9, None)
     assert found.value == 2

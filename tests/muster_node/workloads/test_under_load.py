@@ -81,6 +81,27 @@ def test_what_was_so_once_was_so(name: str, bad: float | str, when: int) -> None
     assert bad in (found.value, found.text)
 
 
+@pytest.mark.parametrize(
+    ("name", "bad"),
+    [
+        ("row_remap_pending", 1.0), ("row_remap_failed", 1.0), ("retired_pages_pending", 1.0), ("nvlink_active", 10.0),
+        ("sram_threshold_exceeded", 1.0), ("mode_change_pending", 1.0), ("fabric_healthy", 0.0),
+        ("recovery_action", "reset of the GPU"), ("foreign_processes", 1.0), ("gpu_lost", 1.0), ("pcie_width", 1.0),
+    ],
+)  # fmt: skip
+def test_what_was_bad_before_the_load_and_recovered_in_it_was_bad(name: str, bad: float | str) -> None:
+    found = _found(_facts(**{name: bad}), _facts(), _facts())[name, ""]
+    assert bad in (found.value, found.text)
+
+
+def test_no_counter_that_is_known_is_no_absence_of_resets() -> None:
+    unknown = dict.fromkeys(("ecc_uncorrected", "ecc_corrected", "pcie_replay", "row_remap_corrected",
+                             "row_remap_uncorrected"))  # fmt: skip
+    found = _found(_facts(**unknown), _facts(**unknown))["counters_reset", ""]
+    assert found.value is None
+    assert "error 999" in found.note
+
+
 @pytest.mark.parametrize("name", ["row_remap_pending", "nvlink_active", "fabric_healthy", "recovery_action"])
 def test_a_state_that_cannot_be_read_after_the_load_is_missing(name: str) -> None:
     found = _found(_facts(), _facts(), _facts(**{name: None}))[name, ""]

@@ -136,6 +136,11 @@ class Cluster:
                 self.allow("list", "pods", token)
                 selected = [pod for pod in self.pods if _selected(pod, query.get("fieldSelector", ""))]
                 return self.listed(selected, query)
+            if parts.path == "/apis/authorization.k8s.io/v1/selfsubjectaccessreviews" and method == "POST":
+                asked = json.loads(body)["spec"]["resourceAttributes"]
+                what = "/".join(filter(None, [asked["resource"], asked.get("subresource")]))
+                allowed = token == f"Bearer {TOKEN}" and (asked["verb"], what) in self.granted
+                return {"kind": "SelfSubjectAccessReview", "status": {"allowed": allowed}}
             if path[0] != "nodes":
                 raise Refused(404, "the server could not find the requested resource")
             what = "/".join(["nodes", *path[2:]])

@@ -33,7 +33,10 @@ SHOWN = 12
 
 @dataclasses.dataclass(frozen=True)
 class Sighting:
-    """A digest that the part ``subject``, in slot ``device`` of ``node``, gave in a run, and when."""
+    """A digest that the part ``subject``, in slot ``device`` of ``node``, gave in a run, and when.
+
+    ``machine``: which of the machines of the node's name that was.
+    """
 
     golden_id: str
     key: str
@@ -44,6 +47,7 @@ class Sighting:
     node: str
     run: str
     seen_at: datetime.datetime
+    machine: int = 1
 
 
 @dataclasses.dataclass(frozen=True)

@@ -21,7 +21,8 @@ CHASSIS = ("system", "board")
 
 @dataclasses.dataclass(frozen=True)
 class Waiver:
-    """One waiver. ``subject``: the part or place that it covers (see ``subject_of``), empty if no serial was known.
+    """One waiver. ``subject``: the part or place that it covers (see ``subject_of``), empty if no serial was known;
+    ``machine``: which of the machines of the node's name it was given for.
 
     It holds from ``created_at`` until ``until``, if it is not revoked before.
     """
@@ -39,6 +40,7 @@ class Waiver:
     until: datetime.datetime
     revoked_at: datetime.datetime | None = None
     finding: str = ""
+    machine: int = 1
 
     def holds(self, now: datetime.datetime) -> bool:
         """Returns whether it is in effect at that moment."""
@@ -55,11 +57,11 @@ class Waiver:
 
 @dataclasses.dataclass(frozen=True)
 class Machine:
-    """A node's name, its serials by slot, and since when this machine has the name."""
+    """A node's name, its serials by slot, and which of the machines of that name it is (1 is the first)."""
 
     node: str
     serials: Mapping[str, str]
-    since: datetime.datetime
+    number: int = 1
 
 
 def finding_id(node: str, finding: Finding) -> str:
@@ -82,10 +84,10 @@ def subject_of(device: str, serials: Mapping[str, str]) -> str:
 def concerns(waiver: Waiver, machine: Machine) -> bool:
     """Returns whether the waiver covers a part or place of this machine.
 
-    Without a serial it covers the device of that name, unless another machine has taken the node's name since.
+    Without a serial it covers the device of that name, while the same machine has the node's name.
     """
     if not waiver.subject:
-        return waiver.node == machine.node and waiver.created_at >= machine.since
+        return waiver.node == machine.node and waiver.machine == machine.number
     places = {waiver.device, *machine.serials}
     return waiver.subject in {subject_of(place, machine.serials) for place in places}
 

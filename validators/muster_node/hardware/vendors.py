@@ -10,7 +10,6 @@ import pkgutil
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Callable
 
-from muster_node import hardware
 from muster_node.hardware.events import DeviceEvent
 from muster_node.hardware.host.sysfs import Files
 from muster_node.hardware.seam import Compute, Device, EventSource, Fact, Sample
@@ -82,6 +81,9 @@ class Vendor:
     services: tuple[str, ...] = ()
     tools: Mapping[str, str] = dataclasses.field(default_factory=dict)
     metrics: Mapping[str, Metric] = dataclasses.field(default_factory=dict)
+
+
+hardware = importlib.import_module(__name__.rpartition(".")[0])  # its name as an import would be a cycle
 
 
 @functools.lru_cache(maxsize=1)

@@ -28,7 +28,7 @@ class Growth:
 
 def growth(readings: Sequence[Fact | None]) -> Growth:
     """From the readings of one counter, the first before the load and the last after it; None: not reported then."""
-    known = [fact.value for fact in readings if fact is not None and fact.value is not None]
+    known = _without_spikes([fact.value for fact in readings if fact is not None and fact.value is not None])
     steps = list(zip(known, known[1:]))
     grown = sum(max(0.0, later - earlier) for earlier, later in steps)
     fall = next(((earlier, later) for earlier, later in steps if later < earlier), None)
@@ -41,6 +41,16 @@ def growth(readings: Sequence[Fact | None]) -> Growth:
     if not why:
         return Growth(grown)
     return Growth(grown, f"at least, since {why}", reset) if grown > 0 else Growth(None, why, reset)
+
+
+def _without_spikes(known: Sequence[float]) -> list[float]:
+    """Without single readings of more than half of 32 bits between two lower ones, of which the later is not below the
+    earlier: no counter rises so far between two readings and comes back to where it was, unless it was read wrongly.
+    """
+    odd = {
+        place for place in range(1, len(known) - 1) if known[place] >= WRAPS_FROM > known[place + 1] >= known[place - 1]
+    }
+    return [value for place, value in enumerate(known) if place not in odd]
 
 
 def _missing_end(readings: Sequence[Fact | None]) -> str:

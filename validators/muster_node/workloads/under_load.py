@@ -9,13 +9,14 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from typing import Optional, Union
+from typing import Any, Callable, Optional, Union
 
 from muster_node.hardware.seam import NOT_SUPPORTED, Fact
 from muster_node.probe import Metric
 from muster_node.workloads.growth import Growth, growth, resets, total
 from muster_node.workloads.settings import changes, settings
 
+Content = Optional[Union[float, str]]
 DELTAS = {
     "ecc_uncorrected_delta": "ecc_uncorrected",
     "ecc_corrected_delta": "ecc_corrected",
@@ -36,6 +37,16 @@ STATES = {
     "fabric_state": Metric("text", "how far the GPU has come in joining its NVSwitch fabric"),
     "fabric_healthy": Metric("bool", "whether the fabric manager calls the GPU healthy"),
 }
+WORST: Mapping[str, Callable[[Sequence[Any]], Any]] = {
+    **dict.fromkeys(
+        ("row_remap_pending", "row_remap_failed", "retired_pages_pending", "sram_threshold_exceeded",
+         "mode_change_pending"),
+        max,
+    ),
+    **dict.fromkeys(("nvlink_active", "fabric_healthy"), min),
+    "recovery_action": lambda known: next((each for each in known if each != "none"), "none"),
+}  # fmt: skip
+"""States of which one end is bad, so that one that was bad before the load, or recovered in it, was bad."""
 METRICS = {
     "ecc_uncorrected_delta": Metric("count", "uncorrected ECC errors during the load"),
     "ecc_corrected_delta": Metric("count", "corrected ECC errors during the load"),
@@ -123,7 +134,6 @@ def _fell(before: Fact | None, after: Fact) -> bool:
 
 Key = tuple[str, str, str]
 """Name, kind or reason, and link."""
-Content = Optional[Union[float, str]]
 Series = Mapping[Key, Sequence[Optional[Fact]]]
 Sampled = Mapping[str, Mapping[str, float]]
 """By GPU: seconds in each throttle state, as far as readings tell; states joined by "+" held at once."""
@@ -219,6 +229,9 @@ def _resets(gpu: str, counted: Mapping[Key, Growth]) -> Found:
         if name in _CUMULATIVE
     }
     found = resets(named)
+    if not any(each.value is not None or each.reset for each in named.values()):
+        why = next((each.note for each in named.values() if each.note), NOT_SUPPORTED)
+        return Found("counters_reset", gpu, note=why)
     return Found("counters_reset", gpu, float(len(found)), note="; ".join(found[:3]))
 
 
@@ -226,7 +239,7 @@ _CUMULATIVE = (*DELTAS.values(), "nvlink_errors", "throttle_time")
 
 
 def _state(gpu: str, name: str, unit: str, facts: Sequence[Fact | None]) -> Found:
-    """The content furthest from that before the load."""
+    """The worst content where one end is bad, else that furthest from what it was before the load."""
     read = [_content(fact) for fact in facts]
     known = [content for content in read if content is not None]
     if not known:
@@ -237,6 +250,8 @@ def _state(gpu: str, name: str, unit: str, facts: Sequence[Fact | None]) -> Foun
         last = facts[-1]
         return Found(name, gpu, samples=len(known), note=(last.note if last else "") or "it could not be read any more")
     chosen = max(other, key=lambda content: _distance(content, known[0]), default=known[0])
+    if name in WORST:
+        chosen = WORST[name](known)
     note = f"{known[0]} before the load, {read[-1]} after it" if other else ""
     if isinstance(chosen, str):
         return Found(name, gpu, text=chosen, samples=len(known), note=note)

@@ -6,7 +6,9 @@ our cordons alone. Taints of others are never changed. Pods that tolerate every 
 
 from __future__ import annotations
 
+import contextlib
 import datetime
+import logging
 from collections import defaultdict
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from typing import Any, Literal
@@ -14,11 +16,13 @@ from typing import Any, Literal
 import pydantic
 
 from muster.admission.backend import TEST_PREFIX, VERIFY, Mark, Seen, each_alone
-from muster.admission.kubernetes_api import MANAGER, Api, KubernetesLogin, client_of
+from muster.admission.kubernetes_api import MANAGER, Api, KubernetesLogin, Right, client_of
 from muster.admission.kubernetes_test_pod import PodTests
 from muster.errors import LeftAlone, SchedulerDown
 from muster.settings import settings
 from muster_criteria.text import one_line
+
+log = logging.getLogger(__name__)
 
 TAINT = "muster.dev/withdrawn"
 CONDITION = "muster.dev/Qualified"
@@ -89,6 +93,28 @@ class Kubernetes:
         self.tests = pods if chosen.test_image else None
         self.end_jobs = self._end_jobs if chosen.end_corrupted_jobs else None
 
+    def check_rights(self) -> None:
+        """Ask the API server whether our login may do all that we do with nodes and pods. Raises SchedulerDown."""
+        self._api.begin()
+        wanted = [
+            *(Right(verb, "nodes") for verb in ("get", "list", "patch")),
+            Right("patch", "nodes", part="status"),
+            Right("list", "pods"),
+        ]
+        if self.tests:
+            test_pods = [
+                Right(verb, "pods", namespace=self._chosen.test_namespace) for verb in ("get", "create", "delete")
+            ]
+            events = Right("list", "events", namespace=self._chosen.test_namespace)
+            wanted += [*test_pods, events, Right("list", "priorityclasses", group="scheduling.k8s.io")]
+        if self.end_jobs:
+            wanted.append(Right("delete", "pods"))
+        if lacking := [str(each) for each in wanted if not self._api.may(each)]:
+            raise SchedulerDown(
+                f"the login of {self._chosen.connection} may not {', '.join(lacking)} in Kubernetes: see docs/examples"
+                "/kubernetes_rbac.yaml"
+            )
+
     def look(self, names: Collection[str]) -> Mapping[str, Seen]:
         """As the API server shows nodes and pods. Raises SchedulerDown."""
         self._api.begin()
@@ -96,11 +122,12 @@ class Kubernetes:
         if len(wanted) == 1:
             (name,) = wanted
             alone = self._api.node(name)
-            nodes = [alone] if alone is not None else []
+            nodes = {name: alone} if alone is not None else {}
+            used = self._used_by(self._api.pods(name), name)
         else:
-            nodes = [node for node in self._api.nodes() if node["metadata"]["name"] in wanted]
-        used = self._used_by(self._api.pods(*wanted) if len(wanted) == 1 else self._api.pods())
-        return each_alone({node["metadata"]["name"]: node for node in nodes}, lambda node: self._seen(node, used))
+            nodes = {name: node for node in self._api.nodes() if (name := _name_of(node)) in wanted}
+            used = self._used_by(self._api.pods())
+        return each_alone(nodes, lambda node: self._seen(node, used))
 
     def admit(self, name: str, mark: Mark, wanted_at: datetime.datetime | None = None) -> None:
         """Remove our taint and cordon, or a person's cordon that requested a test and is older; set the condition.
@@ -203,20 +230,31 @@ class Kubernetes:
             foreign=one_line("; ".join(foreign)),
             foreign_since=since if foreign else None,
             apart=apart,
-            used_by=(used or {}).get(metadata["name"], ""),
+            used_by=(used or {}).get(metadata["name"]) or (used or {}).get(_ANY, ""),
             unsure="Kubernetes may start a pod on it at any moment" if is_open else "",
             marked=admitted and _condition(node, CONDITION).get("status") == "True",
             created=pydantic.TypeAdapter(datetime.datetime).validate_python(metadata["creationTimestamp"]),
         )
 
-    def _used_by(self, pods: Iterable[dict[str, Any]]) -> dict[str, str]:
-        """Returns the users' pods by node."""
+    def _used_by(self, pods: Iterable[dict[str, Any]], on: str = "") -> dict[str, str]:
+        """Returns the users' pods by node; all of them are ``on`` that node, if it is given.
+
+        A pod that cannot be read counts as a user's on its node, and on every node where not even that can be read.
+        """
         found: dict[str, list[str]] = defaultdict(list)
         for pod in pods:
-            metadata = pod["metadata"]
-            if self._is_of_a_user(metadata):
-                found[pod.get("spec", {}).get("nodeName", "")].append(f"{metadata['namespace']}/{metadata['name']}")
-        return {node: f"pod {', '.join(sorted(names)[:5])}" for node, names in found.items()}
+            try:
+                metadata = pod["metadata"]
+                if self._is_of_a_user(metadata):
+                    node = on or _node_of(pod)
+                    found[node].append(f"{metadata['namespace']}/{metadata['name']}")
+            except Exception as error:
+                place = on
+                log.warning("a pod cannot be read as Kubernetes shows it: %r", error)
+                with contextlib.suppress(Exception):
+                    place = place or _node_of(pod)
+                found[place or _ANY].append("that Muster cannot read")
+        return {node: one_line(f"pod {', '.join(sorted(names)[:5])}") for node, names in found.items()}
 
     def _is_of_a_user(self, metadata: Mapping[str, Any]) -> bool:
         namespace = metadata["namespace"]
@@ -224,6 +262,25 @@ class Kubernetes:
             return False
         ours = namespace == self._chosen.test_namespace and metadata["name"].startswith(TEST_PREFIX)
         return not (self.tests and ours)
+
+
+_ANY = "*"
+"""Instead of the node of a pod of which not even that can be read; no name of a node."""
+
+
+def _node_of(pod: dict[str, Any]) -> str:
+    node = pod.get("spec", {}).get("nodeName", "")
+    if not isinstance(node, str):
+        raise TypeError(f"a node's name is {type(node).__name__}")
+    return node
+
+
+def _name_of(node: dict[str, Any]) -> str:
+    """The node's name, "" where it cannot be read: then it is none of ours."""
+    try:
+        return str(node["metadata"]["name"])
+    except Exception:
+        return ""
 
 
 def _of_the_node(metadata: Mapping[str, Any]) -> bool:

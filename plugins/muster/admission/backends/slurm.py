@@ -17,10 +17,10 @@ from typing import Any, Literal, NamedTuple
 
 import pydantic
 
-from muster.admission.backend import TEST_PREFIX, Mark, Seen, each_alone, first_line
+from muster.admission.backend import TEST_PREFIX, Mark, Seen, each_alone
 from muster.admission.runner import Runner
 from muster.admission.slurm_test_job import SlurmTests
-from muster.errors import LeftAlone, SchedulerDown
+from muster.errors import LeftAlone, SchedulerDown, first_line
 from muster.remote.ssh import NodeAddress
 from muster.settings import settings
 from muster_criteria.text import one_line
@@ -247,7 +247,7 @@ class Slurm:
         return Seen(
             open=is_open,
             ours=ours,
-            foreign=f"drained by {node.reason_set_by_user}: {node.reason}" if drained and not ours else "",
+            foreign=one_line(f"drained by {node.reason_set_by_user}: {node.reason}") if drained and not ours else "",
             foreign_since=_moment(node.reason_changed_at) if drained and not ours else None,
             apart=apart,
             used_by=self._jobs(node.name, bool(used)) if named else used,

@@ -16,7 +16,8 @@ def keep(name: Name, reason: Reason, who: AsWho = "", dry_run: DryRun = False) -
     from muster import store
 
     with rehearsed(dry_run):
-        node = store.withdrawals.keep_in_service(name, show.person(who), given(reason))
-        typer.echo(f"{node.name} {'would stay' if dry_run else 'stays'} in {node.state}")
+        held = store.nodes.get(name).held_run
+        node = store.withdrawals.keep_in_service(name, show.person(who), given(reason), held=held)
+        typer.echo(f"{node.name} {'would stay' if dry_run else 'stays'} in {node.state} despite the verdict of {held}")
         if dry_run:
             risks(name, ["its findings stay open, and no decision about them is requested again"])

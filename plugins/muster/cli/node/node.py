@@ -20,6 +20,7 @@ from muster.settings import settings
 app = typer.Typer(no_args_is_help=True)
 
 OBSERVED_MAX = 20
+PARTS_MAX = 500
 """Observations that `muster node show` lists, those that were seen last."""
 
 
@@ -112,7 +113,7 @@ def show_(name: Name, json: AsJson = False) -> None:
     from muster import store
 
     node, lease = store.nodes.get(name), store.leases.get(name)
-    parts, runs = store.parts.of_node(name), store.runs.find(node=name, limit=10, this_machine=True)
+    parts, runs = store.parts.of_node(name, PARTS_MAX), store.runs.find(node=name, limit=10, this_machine=True)
     waivers, findings = store.waivers.find(node=name), store.verdicts.open_findings(name)
     observed = [each for each in store.health.of_node(name, OBSERVED_MAX) if not each.over]
     if json:

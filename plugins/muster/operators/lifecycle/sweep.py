@@ -13,7 +13,7 @@ from collections.abc import Iterator, Mapping, Sequence
 
 from muster import store
 from muster.admission import service
-from muster.errors import ControllerFault, IllegalMove, MusterError, Refusal
+from muster.errors import ControllerFault, IllegalMove, Refusal, apart
 from muster.integration import logins
 from muster.judging import health, sweep
 from muster.model.health import Cursor, Observation, Report
@@ -148,7 +148,8 @@ def act() -> list[str]:
         if waits and not idle[name].idle:
             log.info("%s goes on serving until it is idle (%s): %s", name, idle[name].why, each.sentence)
             continue
-        done += _withdraw(each, nodes[name])
+        with apart(name, done):
+            done += _withdraw(each, nodes[name])
     return done
 
 
@@ -163,9 +164,6 @@ def _withdraw(seen: Observation, node: Node) -> Iterator[str]:
             sentence = f"{simulated}{node.name} would leave service: {why}; it stays: {error}. See `muster node show`"
             notices.notify(f"held observation/{node.name}", sentence)
             yield sentence
-        return
-    except MusterError as error:
-        log.warning("%s: %s", node.name, error)
         return
     trouble = service.carry_out(node.name)
     waits = f"; its scheduler gets the change later: {trouble}" if trouble else ""

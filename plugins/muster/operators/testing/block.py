@@ -16,7 +16,7 @@ from airflow.sdk.exceptions import AirflowException, AirflowFailException
 
 from muster import acting, store
 from muster.admission import entry
-from muster.errors import MusterError
+from muster.errors import MusterError, apart
 from muster.integration import closing, logins, runid
 from muster.judging import verdict
 from muster.model.names import SPARE_LABEL
@@ -268,19 +268,17 @@ def admit(key: RunKey) -> dict[str, Decision]:
     Only members with PASS or WARN are considered, and no spare that passed. Raises AirflowException if the admission
     backend refuses or cannot be reached; the retry sends all of them again.
     """
-    decisions, failures = {}, []
+    decisions: dict[str, Decision] = {}
+    failures: list[str] = []
     for name, judged in _judged(key).items():
         if judged.verdict not in (Verdict.PASS, Verdict.WARN):
             continue
         if _is_spare(name, judged.verdict):
             log.info("%s: kept as a spare (label %s)", name, SPARE_LABEL)
             continue
-        try:
+        with apart(name, failures):
             decisions[name] = decision = entry.admit(name, key)
-        except MusterError as error:
-            failures.append(f"{name}: {error}")
-            continue
-        log.info("%s: %s", name, "admitted" if isinstance(decision, Admit) else "; ".join(decision.reasons))
+            log.info("%s: %s", name, "admitted" if isinstance(decision, Admit) else "; ".join(decision.reasons))
     if failures:
         raise AirflowException("; ".join(failures))
     return decisions
@@ -356,7 +354,7 @@ def release(key: RunKey) -> list[str]:
     for name in rounds.members_of(key):
         try:
             remote.stop_leftovers(key, [STAGE, *ROUND_STAGES], logins.connect, node=name)
-        except MusterError as error:
+        except Exception as error:
             # The node itself stops the job at its deadline, or when a newer run starts one.
             log.warning("the job of this run on %s may still be running: %s", name, error)
     freed = closing.release(key, "the run is over")

@@ -8,11 +8,11 @@ import logging
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from typing import Any
 
-from airflow.sdk.exceptions import AirflowException, AirflowFailException
+from airflow.sdk.exceptions import AirflowException, AirflowFailException, AirflowSkipException
 
 from muster import acting, store
 from muster.admission import service
-from muster.errors import ControllerFault, IllegalMove, MusterError, NodeLeased, SchedulerDown
+from muster.errors import ControllerFault, IllegalMove, MusterError, NodeLeased, SchedulerDown, first_line
 from muster.integration import logins
 from muster.model.dags import BURN_POOL
 from muster.model.nodes import Lease, Node
@@ -49,12 +49,15 @@ def noting_refusal(names: Iterable[str], but: tuple[type[Exception], ...] = ()) 
     """
     try:
         yield
+    except AirflowSkipException:
+        raise
     except but:
         raise
-    except (MusterError, SkuError) as error:
+    except Exception as error:
+        known = isinstance(error, (MusterError, SkuError))
         for name in names:
             with contextlib.suppress(MusterError):
-                store.signs.note_refusal(name, str(error))
+                store.signs.note_refusal(name, str(error) if known else f"{type(error).__name__}: {first_line(error)}")
         raise
 
 
@@ -101,11 +104,11 @@ def forced(params: Mapping[str, Any]) -> str | None:
 
 @contextlib.contextmanager
 def leased(names: Collection[str], key: RunKey) -> Iterator[list[Lease]]:
-    """Hold the nodes for the run; release them if the block fails. Raises NodeLeased, NodePaused."""
+    """Hold the nodes for the run; release them if the block raises anything. Raises NodeLeased, NodePaused."""
     leases = store.leases.acquire_all(names, key)
     try:
         yield leases
-    except (MusterError, SkuError) as error:
+    except Exception as error:
         store.leases.release(key, f"not begun: {error}")
         raise
 

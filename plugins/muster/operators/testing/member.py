@@ -12,7 +12,6 @@ from typing import TYPE_CHECKING, Any
 from airflow.sdk.exceptions import AirflowFailException
 
 from muster import store
-from muster.errors import MusterError
 from muster.integration import logins
 from muster.model.runs import UNJUDGED, Run
 from muster.model.stages import CLUSTER_STAGES
@@ -114,7 +113,7 @@ class MusterMemberOperator(RemoteJobOperator):
                 continue
             try:
                 remote.stop_hung(job, logins.connect, PATIENCE_S)
-            except MusterError as error:
+            except Exception as error:
                 self.log.warning("%s was lost to the block, and its job cannot be stopped: %s", name, error)
 
     def _finish(self, context: Context, attempt: Attempt, recorded: Judgement, job_end: str) -> Any:

@@ -70,7 +70,7 @@ class Learned:
             level, slope = float(read["level"]), float(read["slope"])
             made = hazard.Model(**tables, labels=labels, level=level, slope=slope, chances=own)
             names = tuple(tuple(map(str, each)) for each in read["names"])
-        except (KeyError, TypeError) as error:
+        except Exception as error:
             raise ValueError(f"what was learned cannot be read: {error!r}") from error
         usual = hazard.public_prior().model
         fits = all(getattr(made, name).shape == getattr(usual, name).shape for name in TABLES)

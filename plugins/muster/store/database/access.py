@@ -128,6 +128,11 @@ def last_stage(session: Session, node: NodeRow) -> int:
     return session.scalar(select(func.max(StageRow.id)).where(StageRow.node == node.name)) or 0
 
 
+def last_event(session: Session, node: NodeRow) -> int:
+    """The id of the last event of the node, 0 without one."""
+    return session.scalar(select(func.max(EventRow.id)).where(EventRow.node == node.name)) or 0
+
+
 def recheck(session: Session, node: str, why: str = "") -> None:
     """Have the node asked about at the end of this transaction (``decisions.admission.stand``).
 

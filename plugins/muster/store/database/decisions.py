@@ -18,6 +18,7 @@ class WaiverRow(Base):
 
     id: Mapped[int] = mapped_column(BigId, primary_key=True)
     node: Mapped[str] = mapped_column(ForeignKey("nodes.name"), index=True)
+    machine: Mapped[int]
     rule: Mapped[str]
     metric: Mapped[str]
     device: Mapped[str]

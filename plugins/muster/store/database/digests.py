@@ -27,12 +27,14 @@ class DigestRow(_Comparable, Base):
     """Bits that a device gave for an operation; ``subject`` is the part (``waivers.subject_of``)."""
 
     __tablename__ = "digests"
-    __table_args__ = (Index("ix_digests_golden_id_subject", "golden_id", "subject"),)
+    # A number that retention freed must not be given again: it says what was seen after a golden ended.
+    __table_args__ = (Index("ix_digests_golden_id_subject", "golden_id", "subject"), {"sqlite_autoincrement": True})
 
     id: Mapped[int] = mapped_column(BigId, primary_key=True)
     subject: Mapped[str]
     device: Mapped[str]
     node: Mapped[str] = mapped_column(ForeignKey("nodes.name"))
+    machine: Mapped[int]
     dag_id: Mapped[str]
     run_id: Mapped[str]
     seen_at: Mapped[datetime.datetime]
@@ -41,7 +43,8 @@ class DigestRow(_Comparable, Base):
 class GoldenRow(_Comparable, Base):
     """The digest that devices agreed on. Withdrawing ends it, and what was seen before counts no more.
 
-    A key that is withdrawn before it had a golden has a row without a digest.
+    A key that is withdrawn before it had a golden has a row without a digest. ``ended_after``: the last digest
+    (``DigestRow.id``) by then.
     """
 
     __tablename__ = "goldens"
@@ -54,6 +57,7 @@ class GoldenRow(_Comparable, Base):
     promoted_at: Mapped[datetime.datetime]
     agreed: Mapped[list[Any]]
     withdrawn_at: Mapped[datetime.datetime | None]
+    ended_after: Mapped[int] = mapped_column(BigId, default=0)
     withdrawn_by: Mapped[str] = mapped_column(default="")
     withdrawn_login: Mapped[str] = mapped_column(default="")
     withdrawn_reason: Mapped[str] = mapped_column(default="")

@@ -24,6 +24,7 @@ class HealthRow(Base):
     __table_args__ = (
         UniqueConstraint("node", "machine", "part", "check", "boot_id"),
         Index("ix_health_last_seen", "last_seen"),
+        Index("ix_health_source", "node", "machine", "source", "id"),
     )
 
     id: Mapped[int] = mapped_column(BigId, primary_key=True)

@@ -34,7 +34,9 @@ class NodeRow(Base):
     decides. ``bmc``: address of its BMC, without secrets. ``paused_until``: the end of the pause that ``paused_by``
     gave it for the reason ``paused_for``; None, or a moment that is over, without one. ``accepted``: the last stage
     (``StageRow.id``) that was recorded when a person admitted it: its warnings were known; ``kept``: when a person kept
-    it in service, whatever was found; ``repaired``: before its last repair, or before this machine.
+    it in service, whatever was found; ``repaired``: before its last repair, or before this machine. ``machine_event``:
+    the last event (``EventRow.id``) before this machine. ``placed`` and ``remarked``: how many parts its reports have
+    put into this machine, and how often they contradicted another node's.
     """
 
     __tablename__ = "nodes"
@@ -68,6 +70,9 @@ class NodeRow(Base):
     accepted: Mapped[int] = mapped_column(BigInteger, default=0)
     kept: Mapped[int] = mapped_column(BigInteger, default=0)
     repaired: Mapped[int] = mapped_column(BigInteger, default=0)
+    machine_event: Mapped[int] = mapped_column(BigInteger, default=0)
+    placed: Mapped[int] = mapped_column(default=0)
+    remarked: Mapped[int] = mapped_column(default=0)
 
 
 class PartRow(Base):
@@ -83,7 +88,10 @@ class PartRow(Base):
 
 
 class PlacementRow(Base):
-    """Where a part sat, from when to when; one open placement per part and per slot of a node."""
+    """Where a part sat, from when to when; one open placement per part and per slot of a node.
+
+    ``after`` and ``until_after``: the node's last stage (``StageRow.id``) by then, which say what was tested on it.
+    """
 
     __tablename__ = "placements"
     __table_args__ = (
@@ -100,6 +108,8 @@ class PlacementRow(Base):
     since: Mapped[datetime.datetime]
     seen_at: Mapped[datetime.datetime]
     until: Mapped[datetime.datetime | None]
+    after: Mapped[int] = mapped_column(BigInteger, default=0)
+    until_after: Mapped[int | None] = mapped_column(BigInteger)
 
 
 class LeaseRow(Base):
@@ -204,7 +214,9 @@ class StageRow(Base):
 
     ``sku_version`` and ``snapshot`` are the SKU files' revision and the peer statistics it was judged by; the
     latter is empty without peers. ``node`` and ``machine`` are the run's, for an index by which the verdicts of a node
-    are found at any age of it. ``charts``: hundreds of kilobytes, which nothing but a report reads.
+    are found at any age of it. ``origin``: the id of the first row with this result, which is its place in the order of
+    tests: another verdict on it, by newer statistics, is no newer test. ``charts``: hundreds of kilobytes, which
+    nothing but a report reads.
     """
 
     __tablename__ = "stages"
@@ -247,6 +259,7 @@ class StageRow(Base):
     result_sha256: Mapped[str]
     telemetry_sha256: Mapped[str]
     snapshot: Mapped[str] = mapped_column(default="", index=True)
+    origin: Mapped[int] = mapped_column(BigInteger, default=0)
 
 
 class MeasurementRow(Base):
@@ -311,6 +324,7 @@ class EventRow(Base):
     """
 
     __tablename__ = "events"
+    __table_args__ = ({"sqlite_autoincrement": True},)  # a number that retention freed is not given again
 
     id: Mapped[int] = mapped_column(BigId, primary_key=True)
     node: Mapped[str] = mapped_column(ForeignKey("nodes.name"), index=True, nullable=True)

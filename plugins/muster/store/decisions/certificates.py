@@ -24,7 +24,7 @@ from muster.store.database.engine import reading, rehearsing
 from muster.store.database.models import MeasurementRow, NodeRow, RunRow, StageRow
 from muster.store.decisions.signing import key_path, signing_key
 from muster.store.decisions.verdicts import current_verdicts, of_machine
-from muster.store.machines.parts import current_serials, serials_at
+from muster.store.machines.parts import current_serials, serials_of_stage
 from muster_criteria.model import Verdict
 
 _PASSED = (Verdict.PASS, Verdict.WARN)
@@ -221,7 +221,7 @@ def passed_before_change(session: Session, node: NodeRow) -> bool:
     """Whether a stage of the node passed last with another part, driver or firmware than the node has now."""
     versions, parts = _environment(session, node), current_serials(session, node.name)
     for stage, run in _latest(session, node).values():
-        before = serials_at(session, node.name, stage.recorded_at)
+        before = serials_of_stage(session, node.name, stage.origin)
         if any(before.get(slot, serial) != serial for slot, serial in parts.items()):
             return True
         if any(run.environment.get(name, version) != version for name, version in versions.items()):

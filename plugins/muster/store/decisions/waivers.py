@@ -19,7 +19,7 @@ from muster.store.database.decisions import WaiverRow
 from muster.store.database.engine import reading, writing
 from muster.store.database.models import FindingRow, NodeRow, RunRow, StageRow
 from muster.store.machines import contested
-from muster.store.machines.parts import current_serials, serials_at, sits_now
+from muster.store.machines.parts import current_serials, serials_at, serials_of_stage, sits_now
 from muster_criteria.context import waivers
 from muster_criteria.context.waivers import Machine, Waiver
 from muster_criteria.model import Finding, Severity
@@ -51,7 +51,7 @@ def give(finding_id: str, until: datetime.datetime, person: str, reason: str) ->
         raise BadWaiver(f"a waiver until {last} would be over already: give a later date")
     with writing() as session:
         query = (
-            select(FindingRow, RunRow.machine, StageRow.recorded_at)
+            select(FindingRow, RunRow.machine, StageRow.origin)
             .join(StageRow, FindingRow.stage == StageRow.id)
             .join(RunRow, StageRow.run == RunRow.id)
             .where(FindingRow.finding_id == finding_id)
@@ -60,11 +60,11 @@ def give(finding_id: str, until: datetime.datetime, person: str, reason: str) ->
         latest = session.execute(query.limit(1)).first()
         if latest is None:
             raise UnknownFinding(f"no finding {finding_id!r} is recorded; `muster runs show` and reports give ids")
-        found, machine, recorded_at = latest
-        name, device, subject = _where_now(session, found, machine, recorded_at)
+        found, machine, stage = latest
+        name, device, subject = _where_now(session, found, machine, stage)
         node = access.node_row(session, name, lock=True)
         row = WaiverRow(
-            node=name, rule=found.rule, metric=found.metric, device=device, labels=found.labels,
+            node=name, machine=node.machine, rule=found.rule, metric=found.metric, device=device, labels=found.labels,
             finding_id=finding_id, subject=subject,
             reason=reason.strip(), person=person, created_at=moment, until=until,
         )  # fmt: skip
@@ -77,12 +77,10 @@ def give(finding_id: str, until: datetime.datetime, person: str, reason: str) ->
         return given
 
 
-def _where_now(
-    session: Session, found: FindingRow, machine: int, recorded_at: datetime.datetime
-) -> tuple[str, str, str]:
+def _where_now(session: Session, found: FindingRow, machine: int, stage: int) -> tuple[str, str, str]:
     """(node, device, subject) of what was found, where it is now. Raises BadWaiver if it is nowhere."""
     # A part whose serial became known later is taken for the one that sat there.
-    serials = {**current_serials(session, found.node), **serials_at(session, found.node, recorded_at)}
+    serials = {**current_serials(session, found.node), **serials_of_stage(session, found.node, stage)}
     subject = waivers.subject_of(found.device, serials)
     if found.device in serials:
         kind, _, serial = subject.partition(" ")
@@ -150,7 +148,7 @@ def find(*, node: str = "", over: bool = False) -> list[Waiver]:
 
 def machine_of(session: Session, node: NodeRow) -> Machine:
     """The node's present machine."""
-    return Machine(node.name, current_serials(session, node.name), node.machine_since)
+    return Machine(node.name, current_serials(session, node.name), node.machine)
 
 
 def standing(session: Session, node: NodeRow, result: StageResult | None = None) -> rules.Standing:
@@ -165,7 +163,7 @@ def standing_at(node: str, moment: datetime.datetime, result: StageResult | None
     """What held at that moment for the machine, with the parts that sat in it then. Raises UnknownNode."""
     with reading() as session:
         row = access.node_row(session, node)
-        machine = _sure(Machine(row.name, serials_at(session, node, moment), row.machine_since), result)
+        machine = _sure(Machine(row.name, serials_at(session, node, moment), row.machine), result)
         return rules.Standing(tuple(_waivers_at(session, moment)), machine, moment)
 
 
@@ -196,5 +194,5 @@ def to_waiver(row: WaiverRow) -> Waiver:
     """The waiver as a value."""
     return Waiver(
         row.id, row.node, row.subject, row.rule, row.metric, row.device, access.to_labels(row.labels),
-        row.person, row.reason, row.created_at, row.until, row.revoked_at, row.finding_id,
+        row.person, row.reason, row.created_at, row.until, row.revoked_at, row.finding_id, row.machine,
     )  # fmt: skip

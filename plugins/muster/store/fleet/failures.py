@@ -31,8 +31,8 @@ def since(moment: datetime.datetime) -> list[Failure]:
     moves = (
         select(EventRow.node, EventRow.at, EventRow.from_state, EventRow.to_state)
         .join(NodeRow, NodeRow.name == EventRow.node)
-        .where(EventRow.at >= moment, EventRow.at >= NodeRow.machine_since, EventRow.from_state != EventRow.to_state)
-        .order_by(EventRow.node, EventRow.at, EventRow.id)
+        .where(EventRow.at >= moment, EventRow.id > NodeRow.machine_event, EventRow.from_state != EventRow.to_state)
+        .order_by(EventRow.node, EventRow.id)
     )
     found: list[Failure] = []
     with reading() as session:

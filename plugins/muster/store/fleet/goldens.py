@@ -63,7 +63,7 @@ def observe(
         Sighting(
             golden_id(each.key, each.op, simulated=simulated), each.key, each.op, each.digest,
             subject_of(each.device, serials) or f"{each.device} of {run.node}", each.device, run.node,
-            f"{run.dag_id}/{run.run_id}", moment,
+            f"{run.dag_id}/{run.run_id}", moment, run.machine,
         )
         for each in answers
     ]  # fmt: skip
@@ -106,6 +106,7 @@ def withdraw(identity: str, person: str, reason: str) -> KeptGolden:
             )  # fmt: skip
             session.add(row)
         row.withdrawn_at, row.withdrawn_reason = access.now(), reason.strip()
+        row.ended_after = session.scalar(select(func.max(DigestRow.id))) or 0
         row.withdrawn_by, row.withdrawn_login = person, acting.current()
         access.write_decision(
             session, person, reason, f"golden {identity} of {row.op} withdrawn",
@@ -156,24 +157,23 @@ def _current(session: Session, ids: Collection[str], before: datetime.datetime |
 
 def _sightings(session: Session, ids: Collection[str], before: datetime.datetime | None) -> list[Sighting]:
     """What was seen of these keys since each was last withdrawn, oldest first."""
-    ended = select(GoldenRow.golden_id, func.max(GoldenRow.withdrawn_at).label("at")).where(
+    ended = select(GoldenRow.golden_id, func.max(GoldenRow.ended_after).label("after")).where(
         GoldenRow.golden_id.in_(ids), GoldenRow.withdrawn_at.is_not(None)
     )
     query = select(DigestRow).where(DigestRow.golden_id.in_(ids)).order_by(DigestRow.id)
     if before is not None:
         ended = ended.where(GoldenRow.withdrawn_at < before)
         query = query.where(DigestRow.seen_at < before)
-    since = {row.golden_id: row.at for row in session.execute(ended.group_by(GoldenRow.golden_id))}
-    rows = session.scalars(query)
-    return [_sighting(row) for row in rows if row.golden_id not in since or row.seen_at > since[row.golden_id]]
+    since = {row.golden_id: row.after for row in session.execute(ended.group_by(GoldenRow.golden_id))}
+    return [_sighting(row) for row in session.scalars(query) if row.id > since.get(row.golden_id, 0)]
 
 
 def _voting(session: Session, sightings: Sequence[Sighting]) -> list[Sighting]:
     """Those of machines that are in the fleet and not out of service: one that is gone cannot agree any more."""
     names = {each.node for each in sightings}
-    rows = session.execute(select(NodeRow.name, NodeRow.state, NodeRow.machine_since).where(NodeRow.name.in_(names)))
-    since = {row.name: row.machine_since for row in rows if State(row.state) not in NOT_PEERS}
-    return [each for each in sightings if each.node in since and each.seen_at >= since[each.node]]
+    rows = session.execute(select(NodeRow.name, NodeRow.state, NodeRow.machine).where(NodeRow.name.in_(names)))
+    present = {(row.name, row.machine) for row in rows if State(row.state) not in NOT_PEERS}
+    return [each for each in sightings if (each.node, each.machine) in present]
 
 
 def _by_id(sightings: Iterable[Sighting]) -> dict[str, list[Sighting]]:
@@ -190,15 +190,15 @@ def _golden(row: GoldenRow) -> Golden:
 def _sighting(row: DigestRow) -> Sighting:
     return Sighting(
         row.golden_id, row.key, row.op, row.digest, row.subject, row.device, row.node, f"{row.dag_id}/{row.run_id}",
-        row.seen_at,
+        row.seen_at, row.machine,
     )  # fmt: skip
 
 
 def _digest_row(each: Sighting, run: RunRow, simulated: bool) -> dict[str, object]:
     return {
         "golden_id": each.golden_id, "key": each.key, "op": each.op, "simulated": simulated, "digest": each.digest,
-        "subject": each.subject, "device": each.device, "node": each.node, "dag_id": run.dag_id, "run_id": run.run_id,
-        "seen_at": each.seen_at,
+        "subject": each.subject, "device": each.device, "node": each.node, "machine": each.machine,
+        "dag_id": run.dag_id, "run_id": run.run_id, "seen_at": each.seen_at,
     }  # fmt: skip
 
 

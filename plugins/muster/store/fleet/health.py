@@ -22,12 +22,10 @@ from muster.store.database.engine import reading, writing
 from muster.store.database.health import HealthRow, SweepRow
 from muster.store.database.models import EventRow, NodeRow, PartRow, PlacementRow
 from muster.store.decisions.withdrawals import breaker_now
+from muster.store.fleet.shares import FULL, OTHERS, Share
 from muster_criteria.health.policy import HealthAction, HealthPolicy
 from muster_criteria.health.readings import Reading
 
-NODE_MAX = 500
-"""Observations of one node in one boot that are kept apart; further ones count as ``OTHERS``."""
-OTHERS = "others"
 TEXT_MAX = 500
 
 
@@ -47,9 +45,10 @@ def record(reports: Sequence[Report], policy: HealthPolicy, now: datetime.dateti
         for report in reports:
             row = nodes[report.node]
             report = dataclasses.replace(report, boot_id=boots[report.node, report.boot_id])
+            share = Share(session, row, report.source, at)
             for seen in report.seen:
                 part = seen.part or parts.get((report.node, seen.device), seen.device)
-                if found := _observe(session, row, report, seen, part, known[report.node], policy, at):
+                if found := _observe(session, row, report, seen, part, known[report.node], policy, at, share):
                     changed.append(found)
             if report.cursor is not None:
                 _store_cursor(session, report.cursor)
@@ -95,7 +94,7 @@ def _parts(session: Session, names: Collection[str]) -> dict[tuple[str, str], st
 
 def _observe(
     session: Session, node: NodeRow, report: Report, seen: Reading, part: str, known: Rows, policy: HealthPolicy,
-    at: datetime.datetime,
+    at: datetime.datetime, share: Share,
 ) -> Observation | None:  # fmt: skip
     check = seen.check
     rows = known.get((part, check), [])
@@ -106,10 +105,10 @@ def _observe(
     if row is None:
         if seen.bad is not None and track is None:
             return None  # a state that is good, or of a node that still comes up
-        if _count(known, report.boot_id) >= NODE_MAX:
-            part, check = "node", OTHERS
-            row = next((each for each in known[part, check] if each.boot_id == report.boot_id), None)
-            seen, track = Reading(OTHERS, count=seen.count), None
+        if not share.take(known):
+            part, check = "node", f"{OTHERS}/{report.source}"
+            row = next(iter(_others(session, node, known, check)), None)
+            seen, track = Reading(check, value=FULL, count=seen.count), None
     fresh = row is None
     if row is None:
         row = HealthRow(
@@ -120,7 +119,7 @@ def _observe(
         session.add(row)
         known[part, check].append(row)
     _add(row, report, seen, track, at)
-    return _decide(session, node, row, policy, at, fresh=fresh, event=seen.bad is None)
+    return _decide(session, node, row, policy, at, fresh=fresh, event=seen.bad is None, share=share)
 
 
 def _row_for(rows: Sequence[HealthRow], boot_id: str, seen: Reading) -> HealthRow | None:
@@ -130,8 +129,12 @@ def _row_for(rows: Sequence[HealthRow], boot_id: str, seen: Reading) -> HealthRo
     return next((each for each in rows if each.boot_id == boot_id), None)
 
 
-def _count(known: Rows, boot_id: str) -> int:
-    return sum(each.boot_id == boot_id for rows in known.values() for each in rows)
+def _others(session: Session, node: NodeRow, known: Rows, check: str) -> list[HealthRow]:
+    """The row of a source for what is not kept apart, whatever the boot."""
+    if not known["node", check]:
+        query = select(HealthRow).where(HealthRow.node == node.name, HealthRow.machine == node.machine)
+        known["node", check] = list(session.scalars(query.where(HealthRow.check == check).limit(1)))
+    return known["node", check]
 
 
 def _add(row: HealthRow, report: Report, seen: Reading, track: Track | None, at: datetime.datetime) -> None:
@@ -156,7 +159,7 @@ def _add(row: HealthRow, report: Report, seen: Reading, track: Track | None, at:
 
 def _decide(
     session: Session, node: NodeRow, row: HealthRow, policy: HealthPolicy, at: datetime.datetime, *, fresh: bool,
-    event: bool,
+    event: bool, share: Share,
 ) -> Observation | None:  # fmt: skip
     before = HealthAction(row.action)
     if row.over:
@@ -174,10 +177,10 @@ def _decide(
         row.acted = ""
     if not fresh and not rises:
         return None
-    found, state = _to_observation(row), State(node.state)
+    found = _to_observation(row)
     evidence = {"observation": row.id, "check": row.check, "source": row.source, "action": str(action)}
     text = f"observed: {found.sentence}; {action} by policy {policy.cited}"
-    access.write_event(session, node.name, state, state, ACTOR, text, evidence)
+    share.tell(text, evidence)
     return found
 
 

@@ -42,9 +42,7 @@ class LatestStage:
 
 def stages(sku: str, stage: str, level: str, *, simulated: bool) -> Iterator[LatestStage]:
     """The latest result of that stage at that level, of every node of that SKU, by name."""
-    newest = func.row_number().over(
-        partition_by=RunRow.node, order_by=(StageRow.recorded_at.desc(), StageRow.id.desc())
-    )
+    newest = func.row_number().over(partition_by=RunRow.node, order_by=(StageRow.origin.desc(), StageRow.id.desc()))
     ranked = (
         select(
             StageRow.run,

@@ -112,12 +112,12 @@ def _visits(
         latest = latest.where(StageRow.recorded_at < before, *of).group_by(StageRow.run, StageRow.stage)
         known = StageRow.id.in_(latest)
     latest_first = func.row_number().over(
-        partition_by=(RunRow.node, StageRow.stage), order_by=(StageRow.recorded_at.desc(), StageRow.id.desc())
+        partition_by=(RunRow.node, StageRow.stage), order_by=(StageRow.origin.desc(), StageRow.id.desc())
     )
     ranked = (
         select(
-            StageRow.id, StageRow.stage, StageRow.recorded_at, RunRow.dag_id, RunRow.run_id, RunRow.environment,
-            NodeRow.name, NodeRow.sku, NodeRow.labels, latest_first.label("place"),
+            StageRow.id, StageRow.origin, StageRow.stage, StageRow.recorded_at, RunRow.dag_id, RunRow.run_id,
+            RunRow.environment, NodeRow.name, NodeRow.sku, NodeRow.labels, latest_first.label("place"),
         )
         .join(RunRow, StageRow.run == RunRow.id)
         .join(NodeRow, NodeRow.name == RunRow.node)
@@ -143,7 +143,7 @@ def _batch(
     session: Session,
     stages: Sequence[Row[Any]],
     metrics: Sequence[str],
-    since: dict[tuple[str, str], datetime.datetime],
+    since: dict[tuple[str, str], int],
 ) -> pd.DataFrame:
     import pandas as pd
 
@@ -154,7 +154,7 @@ def _batch(
     origin = {
         stage.id: (
             stage.name, group_of(stage.sku, stage.environment, str(stage.labels.get(ZONE, ""))), stage.sku,
-            day_of(stage.recorded_at), f"{stage.dag_id}/{stage.run_id}/{stage.stage}", stage.recorded_at,
+            day_of(stage.recorded_at), f"{stage.dag_id}/{stage.run_id}/{stage.stage}", stage.origin,
         )
         for stage in stages
     }  # fmt: skip
@@ -169,8 +169,8 @@ def _batch(
 
     def rows() -> Iterator[tuple[object, ...]]:
         for stage, device, metric, unit, value, labels in session.execute(figures):
-            node, group, sku, day, run, recorded_at = origin[stage]
-            if recorded_at < since.get((node, device), recorded_at):
+            node, group, sku, day, run, tested = origin[stage]
+            if tested <= since.get((node, device), 0):
                 continue  # another part sat in this slot then
             if labels not in named:
                 named[labels] = labels_text(json.loads(labels))
@@ -182,15 +182,15 @@ def _batch(
 
 def _parts_since(
     session: Session, nodes: Sequence[str], before: datetime.datetime | None
-) -> dict[tuple[str, str], datetime.datetime]:
-    """{(node, slot): since when the part sits there that sat there at ``before`` (now)}."""
-    query = select(PlacementRow.node, PlacementRow.slot, PlacementRow.since)
+) -> dict[tuple[str, str], int]:
+    """{(node, slot): the node's last stage before the part came that sat there at ``before`` (now)}."""
+    query = select(PlacementRow.node, PlacementRow.slot, PlacementRow.after)
     if before is None:
         query = query.where(PlacementRow.until.is_(None))
     else:
         query = query.where(PlacementRow.since < before)  # the latest of a slot wins below
-    found: dict[tuple[str, str], datetime.datetime] = {}
+    found: dict[tuple[str, str], int] = {}
     for first in range(0, len(nodes), BATCH):
-        some = query.where(PlacementRow.node.in_(nodes[first : first + BATCH])).order_by(PlacementRow.since)
-        found |= {(row.node, row.slot): row.since for row in session.execute(some)}
+        some = query.where(PlacementRow.node.in_(nodes[first : first + BATCH])).order_by(PlacementRow.id)
+        found |= {(row.node, row.slot): row.after for row in session.execute(some)}
     return found

@@ -71,5 +71,5 @@ def _passes(what: Select[*tuple[Any, ...]], moment: datetime.datetime) -> Select
         .join(RunRow, StageRow.run == RunRow.id)
         .join(NodeRow, NodeRow.name == RunRow.node)
         .where(StageRow.current, StageRow.verdict.in_([str(Verdict.PASS), str(Verdict.WARN)]))
-        .where(StageRow.recorded_at >= moment, StageRow.recorded_at >= NodeRow.machine_since)
+        .where(StageRow.recorded_at >= moment, StageRow.machine == NodeRow.machine)
     )

@@ -39,9 +39,9 @@ def previous(result: StageResult, node: str, run_id: str, before: datetime.datet
     return {device: len(found) for device, found in runs.items()}
 
 
-def _failures(before: datetime.datetime) -> Select[str, str, int, datetime.datetime]:
+def _failures(before: datetime.datetime) -> Select[str, str, int, int]:
     return (
-        select(FindingRow.node, FindingRow.device, StageRow.run, StageRow.recorded_at)
+        select(FindingRow.node, FindingRow.device, StageRow.run, StageRow.origin)
         .join(StageRow, FindingRow.stage == StageRow.id)
         .join(RunRow, StageRow.run == RunRow.id)
         .where(
@@ -52,12 +52,12 @@ def _failures(before: datetime.datetime) -> Select[str, str, int, datetime.datet
 
 
 def _of_parts(
-    session: Session, failures: Select[str, str, int, datetime.datetime], serials: Mapping[str, str]
+    session: Session, failures: Select[str, str, int, int], serials: Mapping[str, str]
 ) -> Iterator[tuple[str, int]]:
     """(device as it is called now, run) of each failure of a part with a serial, wherever it sat then."""
     now = {(kind_of(slot), serial): slot for slot, serial in serials.items()}
     places = select(
-        PartRow.kind, PartRow.serial, PlacementRow.node, PlacementRow.slot, PlacementRow.since, PlacementRow.until
+        PartRow.kind, PartRow.serial, PlacementRow.node, PlacementRow.slot, PlacementRow.after, PlacementRow.until_after
     )
     places = places.join(PartRow, PlacementRow.part_id == PartRow.id).where(
         tuple_(PartRow.kind, PartRow.serial).in_(list(now))
@@ -65,15 +65,15 @@ def _of_parts(
     sat = list(session.execute(places)) if now else []
     found = list(session.execute(failures.where(FindingRow.node.in_({place.node for place in sat})))) if sat else []
     for place in sat:
-        for node, device, run, at in found:
+        for node, device, run, stage in found:
             here = (node, device) == (place.node, place.slot)
-            if here and place.since <= at and (place.until is None or at < place.until):
+            if here and place.after < stage and (place.until_after is None or stage <= place.until_after):
                 yield now[place.kind, place.serial], run
 
 
 def _of_names(
     session: Session,
-    failures: Select[str, str, int, datetime.datetime],
+    failures: Select[str, str, int, int],
     node: NodeRow,
     serials: Mapping[str, str],
 ) -> Iterator[tuple[str, int]]:

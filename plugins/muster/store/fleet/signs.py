@@ -88,7 +88,7 @@ def tests_since(node: str, moment: datetime.datetime) -> int:
 def certificate_ends() -> dict[str, datetime.datetime]:
     """{node: when the newest certificate of its present machine ended or ends}, without nodes that have none."""
     query = select(CertificateRow).join(NodeRow, NodeRow.name == CertificateRow.node)
-    query = query.where(CertificateRow.machine == NodeRow.machine).order_by(CertificateRow.issued_at)
+    query = query.where(CertificateRow.machine == NodeRow.machine).order_by(CertificateRow.number)
     columns = load_only(CertificateRow.node, CertificateRow.revoked_at, CertificateRow.expires_at)
     with reading() as session:
         return {row.node: row.revoked_at or row.expires_at for row in session.scalars(query.options(columns))}

@@ -177,6 +177,7 @@ def _begin_anew(session: Session, row: NodeRow, actor: str, reason: str) -> None
     row.repaired = access.last_stage(session, row)
     row.machine, row.machine_since, row.environment = row.machine + 1, access.now(), {}
     row.inconclusive, row.contact_at, row.held_run = 0, None, ""
+    row.placed, row.remarked, row.machine_event = 0, 0, access.last_event(session, row)
 
 
 def _refuse_leased(session: Session, row: NodeRow) -> None:

@@ -6,8 +6,8 @@ import datetime
 import re
 from collections.abc import Mapping
 
-from sqlalchemy import or_, select
-from sqlalchemy.orm import Session
+from sqlalchemy import ColumnElement, Select, or_, select
+from sqlalchemy.orm import InstrumentedAttribute, Session
 
 from muster.errors import DifferentMachine
 from muster.model.parts import Placement
@@ -15,7 +15,7 @@ from muster.model.runs import Run
 from muster.model.states import SERVING, State
 from muster.store.database import access
 from muster.store.database.engine import reading
-from muster.store.database.models import EventRow, NodeRow, PartRow, PlacementRow, RunRow
+from muster.store.database.models import EventRow, NodeRow, PartRow, PlacementRow, RunRow, StageRow
 from muster_criteria.devices import kind_of
 
 CHASSIS = ("system", "board")
@@ -24,6 +24,15 @@ CHASSIS = ("system", "board")
 LATELY = datetime.timedelta(days=30)
 """How long a part that was seen in a node counts as there, whatever another node reports; longer than nodes wait
 between two tests. A node that serves has its parts whatever the time, and one that is retired has none."""
+
+PLACED_MAX = 2000
+"""Parts that reports may put into one machine in its life: a hundred slots, each with a new part twenty times."""
+
+REMARKS_MAX = 100
+"""Contradictions to other nodes' parts that are remarked of one machine in its life."""
+
+TOLD_MAX = 20
+"""Swapped parts of one report that are told one by one."""
 
 _FILLERS = re.compile(
     r"|0+|1234567890?|none|null|n/?a|unknown|default string|not (specified|available|applicable|settable)"
@@ -35,26 +44,25 @@ _FILLERS = re.compile(
 
 def history(serial: str) -> list[Placement]:
     """Every place the part with this serial sat in, oldest first."""
-    return _placements(serial=serial)
+    query = select(PlacementRow, PartRow).join(PartRow).where(PartRow.serial == serial)
+    return _placements(query.order_by(PlacementRow.id))
 
 
-def of_node(node: str) -> list[Placement]:
-    """Every part that ever sat in the node, by slot and time."""
-    return sorted(_placements(node=node), key=lambda each: (each.slot, each.since))
+def of_node(node: str, limit: int | None = None) -> list[Placement]:
+    """The parts that sit in the node, and the last that sat there, ``limit`` of both, by slot and order."""
+    query = select(PlacementRow, PartRow).join(PartRow).where(PlacementRow.node == node)
+    query = query.order_by(PlacementRow.until.is_not(None), PlacementRow.id.desc()).limit(limit)
+    found = list(reversed(_placements(query)))
+    return sorted(sorted(found, key=lambda each: each.until is None), key=lambda each: each.slot)
 
 
 def runs_of(serial: str) -> list[Run]:
     """Every run in which the part with this serial was tested, on whatever node, latest first."""
     ids = (
-        select(RunRow.id)
-        .join(PlacementRow, PlacementRow.node == RunRow.node)
+        select(StageRow.run)
+        .join(PlacementRow, PlacementRow.node == StageRow.node)
         .join(PartRow, PlacementRow.part_id == PartRow.id)
-        .where(
-            PartRow.serial == serial,
-            # A part is first seen in the middle of a run, which is its run all the same.
-            or_(RunRow.ended_at.is_(None), RunRow.ended_at >= PlacementRow.since),
-            or_(PlacementRow.until.is_(None), RunRow.started_at < PlacementRow.until),
-        )
+        .where(PartRow.serial == serial, tested_in(StageRow.origin))
     )
     with reading() as session:
         return [
@@ -72,17 +80,22 @@ def real_serials(reported: Mapping[str, str | None]) -> dict[str, str]:
 def clear_places(session: Session, node: str) -> None:
     """Note that no part sits in the node any more."""
     open_ones = select(PlacementRow).where(PlacementRow.node == node, PlacementRow.until.is_(None))
+    last = access.last_stage(session, access.node_row(session, node))
     for row in session.scalars(open_ones):
-        row.until = access.now()
+        row.until, row.until_after = access.now(), last
     session.flush()
 
 
 def place(session: Session, node: str, serials: Mapping[str, str]) -> list[str]:
-    """Note which parts sit in ``node`` now, {slot: serial}; returns a sentence for each part that was swapped or moved.
+    """Note which parts sit in ``node`` now, {slot: serial}; returns a sentence for each part that was swapped or moved,
+    the first ``TOLD_MAX`` and how many more.
 
     A slot that is not reported keeps its part, and so does one whose reported part was seen in another node lately:
-    both nodes' histories get a remark, once. Raises DifferentMachine if the chassis has another serial than before.
+    both nodes' histories get a remark, once. A machine that reported more than ``PLACED_MAX`` parts in its life is
+    taken at its word no more: its history says so once. Raises DifferentMachine if the chassis has another serial than
+    before.
     """
+    row = access.node_row(session, node)
     serials = real_serials(serials)
     known = current_serials(session, node)
     for slot in CHASSIS:
@@ -93,13 +106,37 @@ def place(session: Session, node: str, serials: Mapping[str, str]) -> list[str]:
             )
     contested = elsewhere(session, node, serials)
     for slot, place_ in contested.items():
-        _remark(session, node, slot, place_)
-    return [
-        sentence
-        for slot, serial in sorted(serials.items())
-        if slot not in contested
-        for sentence in _place_one(session, node, slot, serial, known.get(slot))
-    ]
+        _remark(session, row, slot, place_)
+    sentences: list[str] = []
+    for slot, serial in sorted(serials.items()):
+        if slot in contested:
+            continue
+        if known.get(slot) != serial:
+            if row.placed >= PLACED_MAX:
+                _tell_once(session, row, MANY_PARTS)
+                continue
+            row.placed += 1
+        sentences += _place_one(session, node, slot, serial, known.get(slot))
+    more = [f"{len(sentences) - TOLD_MAX} more of {node}'s parts were swapped or moved"]
+    return sentences if len(sentences) <= TOLD_MAX else sentences[:TOLD_MAX] + more
+
+
+MANY_PARTS = (
+    f"it has reported {PLACED_MAX} parts, more than a machine has in its life: which parts sit in it is recorded no "
+    "more, and nothing found on them is charged to a part; look what it reports, then `muster node replace` gives the "
+    "name to it as a new machine"
+)
+MANY_REMARKS = (
+    f"it has reported parts of other nodes {REMARKS_MAX} times: further contradictions are shown in verdicts alone; "
+    "look what it reports"
+)
+
+
+def _tell_once(session: Session, node: NodeRow, text: str) -> None:
+    since = select(EventRow.id).where(EventRow.node == node.name, EventRow.id > node.machine_event)
+    if session.scalar(since.where(EventRow.actor == "muster", EventRow.reason == text).limit(1)) is None:
+        state = State(node.state)
+        access.write_event(session, node.name, state, state, "muster", text, {})
 
 
 def move_part(session: Session, node: str, slot: str, serial: str) -> list[str]:
@@ -125,13 +162,17 @@ def elsewhere(session: Session, node: str, serials: Mapping[str, str]) -> dict[s
     return found
 
 
-def _remark(session: Session, node: str, slot: str, sits: Placement) -> None:
-    """Add the contradiction to both nodes' histories, unless it is there."""
-    text = f"{slot} of {node} reports the serial {sits.serial} of {sits.slot} of {sits.node}: nothing was moved"
-    for name in (node, sits.node):
+def _remark(session: Session, node: NodeRow, slot: str, sits: Placement) -> None:
+    """Add the contradiction to both nodes' histories, unless it is there, or there were too many."""
+    text = f"{slot} of {node.name} reports the serial {sits.serial} of {sits.slot} of {sits.node}: nothing was moved"
+    if node.remarked >= REMARKS_MAX:
+        _tell_once(session, node, MANY_REMARKS)
+        return
+    for name in (node.name, sits.node):
         if session.scalar(select(EventRow.id).where(EventRow.node == name, EventRow.reason == text).limit(1)) is None:
             state = State(access.node_row(session, name).state)
             access.write_event(session, name, state, state, "muster", text, {"serial_elsewhere": sits.serial})
+            node.remarked += name == node.name
 
 
 def current_serials(session: Session, node: str) -> dict[str, str]:
@@ -153,6 +194,19 @@ def serials_at(session: Session, node: str, moment: datetime.datetime) -> dict[s
     )
     query = query.where(or_(PlacementRow.until.is_(None), PlacementRow.until > moment)).order_by(PlacementRow.id)
     return {row.slot: row.serial for row in session.execute(query)}
+
+
+def serials_of_stage(session: Session, node: str, stage: int) -> dict[str, str]:
+    """{slot: serial} of the parts that sat in the node when that stage of it (``StageRow.origin``) was recorded."""
+    query = select(PlacementRow.slot, PartRow.serial).join(PartRow).where(PlacementRow.node == node)
+    query = query.where(tested_in(stage)).order_by(PlacementRow.id)
+    return {row.slot: row.serial for row in session.execute(query)}
+
+
+def tested_in(stage: int | ColumnElement[int] | InstrumentedAttribute[int]) -> ColumnElement[bool]:
+    """Whether a placement's part was in a stage of its node (``StageRow.origin``), whatever the clocks say."""
+    ended = or_(PlacementRow.until_after.is_(None), PlacementRow.until_after >= stage)
+    return (PlacementRow.after < stage) & ended
 
 
 def sits_now(session: Session, kind: str, serial: str) -> tuple[str, str] | None:
@@ -178,7 +232,9 @@ def _place_one(session: Session, node: str, slot: str, serial: str, previous: st
     sentences = []
     if where is not None:
         where.until = moment
+        where.until_after = access.last_stage(session, access.node_row(session, where.node))
         sentences.append(f"{serial} moved from {where.slot} of {where.node} to {slot} of {node}")
+    last = access.last_stage(session, access.node_row(session, node))
     if previous is not None:
         sitting = session.scalar(
             select(PlacementRow).where(
@@ -186,17 +242,15 @@ def _place_one(session: Session, node: str, slot: str, serial: str, previous: st
             )
         )
         if sitting is not None:
-            sitting.until = moment
+            sitting.until, sitting.until_after = moment, last
         sentences.append(f"{slot} of {node} is now {serial}, was {previous}")
     session.flush()
-    session.add(PlacementRow(part_id=part.id, node=node, slot=slot, since=moment, seen_at=moment))
+    session.add(PlacementRow(part_id=part.id, node=node, slot=slot, since=moment, seen_at=moment, after=last))
     session.flush()
     return sentences
 
 
-def _placements(*, serial: str = "", node: str = "") -> list[Placement]:
-    query = select(PlacementRow, PartRow).join(PartRow).order_by(PlacementRow.id)
-    query = query.where(PartRow.serial == serial) if serial else query.where(PlacementRow.node == node)
+def _placements(query: Select[PlacementRow, PartRow]) -> list[Placement]:
     with reading() as session:
         return [
             Placement(part.kind, part.serial, row.node, row.slot, row.since, row.until)

@@ -190,7 +190,7 @@ def metrics_of(node: str, runs: int = 30) -> list[str]:
     latest = (
         select(RunRow.id)
         .join(NodeRow, NodeRow.name == RunRow.node)
-        .where(RunRow.node == node, RunRow.started_at >= NodeRow.machine_since)
+        .where(RunRow.node == node, RunRow.machine == NodeRow.machine)
         .order_by(RunRow.id.desc())
         .limit(runs)
     )

@@ -86,6 +86,7 @@ class Recording:
         _supersede(session, run, stage)
         session.add(stage)
         session.flush()
+        stage.origin = stage.id
         _store_rows(session, stage, run.node, result, judgement)
         suspects.mark(session, run, judgement, self._unsure)
         if any(each.severity is Severity.CRITICAL for each in judgement.findings) and State(row.state) in SERVING:

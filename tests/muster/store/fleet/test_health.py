@@ -12,7 +12,8 @@ from muster.judging import health
 from muster.model.health import Cursor, Observation, Report
 from muster.model.states import State
 from muster.store.database import retention
-from muster.store.fleet.health import NODE_MAX, OTHERS
+from muster.store.fleet import shares
+from muster.store.fleet.shares import EVENTS_MAX, OTHERS, ROWS_MAX
 from muster_criteria.health.policy import HealthAction
 from muster_criteria.health.readings import Reading
 from tests.muster import fleet
@@ -80,12 +81,33 @@ def test_a_clock_that_went_back_loses_nothing() -> None:
     assert next(each for each in kept() if each.check == "gpu_lost").last_seen == T0 + datetime.timedelta(minutes=60)
 
 
-def test_one_node_fills_no_table() -> None:
-    for start in range(0, NODE_MAX + 300, 100):
-        observe(*(Reading(f"alert/a{each}") for each in range(start, start + 100)))
-    rows = store.health.of_node(NODE, limit=2 * NODE_MAX)
-    assert len(rows) == NODE_MAX + 1
-    assert next(each.count for each in rows if each.check == OTHERS) == 300
+def test_one_source_fills_no_table_whatever_boots_it_tells() -> None:
+    observe(LOST)
+    for start in range(0, ROWS_MAX + 300, 100):
+        alerts = [Reading(f"alert/a{each}") for each in range(start, start + 100)]
+        observe(*alerts, boot=f"b{start}", source="alerts", minutes=start)
+    rows = store.health.of_node(NODE, limit=2 * ROWS_MAX)
+    assert len(rows) == ROWS_MAX + 1
+    kept_checks = {each.check for each in rows}
+    assert {"gpu_lost", f"alert/a{ROWS_MAX + 299}"} <= kept_checks, "another source's stay, and what is new comes in"
+    assert "alert/a0" not in kept_checks
+    told = [event for event in store.nodes.events(NODE) if event.actor == "health"]
+    assert len(told) == 1 + EVENTS_MAX + 1
+    assert "alerts" in told[-1].reason
+
+
+def test_what_is_due_is_not_pushed_out_and_what_finds_no_room_is_counted(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(shares, "ROWS_MAX", 5)
+    due = [Reading(f"xid/{79 + each}", f"gpu{each}", severity="ISOLATE") for each in range(5)]
+    observe(*due)
+    observe(*(Reading(f"alert/a{each}") for each in range(30)), boot="b2", minutes=60)
+    rows = store.health.of_node(NODE, limit=100)
+    assert {each.check for each in rows} == {*(each.check for each in due), f"{OTHERS}/sweep"}
+    assert next(each.count for each in rows if each.check.startswith(OTHERS)) == 30
+    observe(Reading("alert/new"), boot="b3", minutes=60 * 24 * 40)
+    assert "alert/new" in {each.check for each in store.health.of_node(NODE, limit=100)}, (
+        "what was due a month ago went"
+    )
 
 
 def test_an_unknown_node_records_nothing_of_the_others() -> None:

@@ -24,6 +24,7 @@ from muster_criteria.fleet.peers.cells import Cells
 from muster_criteria.fleet.peers.explained import Slopes
 from muster_criteria.fleet.peers.outliers import SCALES, TAILS, Estimated, estimate
 from muster_criteria.fleet.series.comparisons import Comparison
+from muster_criteria.text import one_line
 
 SCHEMA = "muster.snapshot/6"
 _TABLES = {"cells": cells_module.COLUMNS, "scales": SCALES, "tails": TAILS, "slopes": explained.COLUMNS}
@@ -67,8 +68,8 @@ class Snapshot(Estimated):
                 nodes=int(content["nodes"]),
                 **tables,
             )
-        except (OSError, EOFError, KeyError, TypeError, ValueError) as error:
-            raise ValueError(f"the snapshot cannot be read: {error}") from None
+        except Exception as error:  # zlib has errors of its own, and a broken number or nesting others
+            raise ValueError(one_line(f"the snapshot cannot be read: {error}")[:300]) from None
         if _digest(made) != version:
             raise ValueError(f"the snapshot cannot be read: its content is not that of version {version}")
         return dataclasses.replace(made, version=version)

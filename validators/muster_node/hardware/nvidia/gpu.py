@@ -40,10 +40,10 @@ def find(nvml: Nvml, count: int) -> tuple[list[Gpu], list[str]]:
             unanswered.append(f"NVML index {index}: {handle.note}")
             continue
         found.append((index, handle.value, nvml.query("nvmlDeviceGetModuleId", handle.value).value))
-    slots = slots_of([(index, module) for index, _, module in found])
+    slots = slots_of([(index, module) for index, _, module in found], len(unanswered))
     gpus = []
     for (index, handle, _), (slot, known) in zip(found, slots):
-        uuid = nvml.query("nvmlDeviceGetUUID", handle).value or ""
+        uuid = str(nvml.query("nvmlDeviceGetUUID", handle).value or "").strip()
         address = nvml.query("nvmlDeviceGetPciInfo", handle).map(lambda info: str(info.busId)).value or ""
         gpus.append(Gpu(Device(f"gpu{slot}", "gpu", slot), handle, uuid, index, known, pci=address))
     return sorted(_with_twins(gpus), key=lambda gpu: gpu.device.index), unanswered
@@ -55,28 +55,29 @@ def _with_twins(gpus: Sequence[Gpu]) -> Iterator[Gpu]:
         yield dataclasses.replace(gpu, twins=twins)
 
 
-def slots_of(modules: Sequence[tuple[int, int | None]]) -> list[tuple[int, bool]]:
+def slots_of(modules: Sequence[tuple[int, int | None]], unanswered: int = 0) -> list[tuple[int, bool]]:
     """Slot of each GPU from (NVML index, module id), and whether that is known: the id − 1 where ids are usable.
 
     Where no board has any, NVML's order is all that there is, and names the slots. One GPU without an id takes the slot
-    that the others leave. Two without one could be either way round: they get the slots that are left, in NVML's
-    order, which is known to be right only where it is so for all the others.
+    that the others leave, if they leave one. Two without one, or one beside a GPU that gave no handle
+    (``unanswered``) or is gone, could be either way round: they get the slots that are left, in NVML's order, which is
+    known to be right only where it is so for all the others.
     """
     known = [module for _, module in modules if module is not None]
     if not known or min(known) < 1 or len(set(known)) < len(known):
         return [(index, not known) for index, _ in modules]
     free = (slot for slot in itertools.count() if slot + 1 not in known)
-    silent = len(modules) - len(known)
+    certain = max(len(modules) + unanswered, *known) - len(known) == 1
     in_order = all(module == index + 1 for index, module in modules if module is not None)
     if in_order:
         return [(index, True) for index, _ in modules]
-    return [(next(free), silent == 1) if module is None else (module - 1, True) for _, module in modules]
+    return [(next(free), certain) if module is None else (module - 1, True) for _, module in modules]
 
 
 def serial_of(answer: Answer) -> Answer:
     """The serial number; no value where the firmware writes that it has none."""
-    if answer.value is None or str(answer.value).strip().lower() not in NO_SERIALS:
-        return answer.map(str)
+    if answer.value is None or str(answer.value).strip().strip("0").lower() not in NO_SERIALS:
+        return answer.map(lambda serial: str(serial).strip())
     return Answer(note=f"the GPU reports no serial number, but {str(answer.value)!r}")
 
 

@@ -27,6 +27,8 @@ from muster_node.hardware.vendors import Gpus
 from muster_node.probe import Skip
 
 _GIB = 2.0**30
+GPUS_MAX = 256
+"""Eight times what the largest machine has."""
 
 
 class NvidiaGpus(Gpus):
@@ -145,6 +147,9 @@ class NvidiaGpus(Gpus):
         count = self._query("nvmlDeviceGetCount")
         if count.value is None:
             self._failure = "NVML does not count its GPUs: {}".format(count.note.removeprefix("NVML: "))
+        elif count.value > GPUS_MAX:
+            self._failure = f"NVML counts {count.value} GPUs, which no machine has"
+            return []
         gpus, self._unanswered = find(self._nvml, count.value or 0)
         return gpus
 

@@ -8,7 +8,7 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 
 from muster_node.hardware.nvidia.answers import number
-from muster_node.hardware.nvidia.nvml import NO_FUNCTION, Answer, Nvml
+from muster_node.hardware.nvidia.nvml import NO_FUNCTION, Answer, Nvml, whole
 from muster_node.hardware.seam import NOT_SUPPORTED, Fact
 
 LINKS_MAX = 18
@@ -159,7 +159,7 @@ def _fabric_health(info: Any) -> float | None:
     summary = getattr(info, "healthSummary", None)
     if summary is not None:
         return _FABRIC_HEALTH.get(summary)
-    mask = getattr(info, "healthMask", 0)
+    mask = whole(getattr(info, "healthMask", 0))
     degraded, unhealthy, configuration = ((mask >> shift) & width for shift, width in _HEALTH_PARTS)
     if not (degraded or unhealthy or configuration):
         return None

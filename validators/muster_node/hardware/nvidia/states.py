@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from muster_node.hardware.nvidia.answers import number, text
 from muster_node.hardware.nvidia.gpu import Gpu
 from muster_node.hardware.nvidia.links import Links, fabric_facts
-from muster_node.hardware.nvidia.nvml import Answer, Nvml
+from muster_node.hardware.nvidia.nvml import Answer, Nvml, whole
 from muster_node.hardware.nvidia.sensors import throttle
 from muster_node.hardware.nvidia.settings import COMPUTE_MODES
 from muster_node.hardware.nvidia.throttling import throttle_fields
@@ -105,7 +105,7 @@ def _pending(ecc: Answer, mig: Answer) -> Answer:
     known = [answer.value for answer in (ecc, mig) if answer.value is not None]
     if not known:
         return Answer(note=ecc.note or mig.note)
-    return Answer(tuple(known)).map(lambda modes: any(now != after for now, after in modes))
+    return Answer(tuple(known)).map(lambda modes: any(whole(now) != whole(after) for now, after in modes))
 
 
 def _throttled(nvml: Nvml, gpu: Gpu, field: int | None, driver: Answer) -> Answer:
