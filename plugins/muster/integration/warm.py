@@ -1,20 +1,23 @@
 """Importing this module does, before task processes are forked, what each of them would do again for itself.
 
-Great Expectations is set up, shipped policies are parsed, templates compiled, fonts read: a second of
+Great Expectations is set up, SKU files are parsed, templates compiled, fonts read: a second of
 CPU, of which a task needs a part. It uses no network and no database. The overhead bar needs it
 (``python -m tests.bench.overhead``).
 """
 
 from __future__ import annotations
 
+import contextlib
 import datetime
 import json
 import threading
 
 from tqdm import tqdm
 
+from muster.settings import settings
 from muster_criteria.measured import parse_result
-from muster_criteria.sku_files.skus import load_sku
+from muster_criteria.sku_files.model import SkuError
+from muster_criteria.sku_files.skus import list_skus, load_sku
 from muster_criteria.stage.case import Case
 from muster_criteria.stage.judge import judge
 from muster_reports import mail
@@ -29,6 +32,10 @@ def warm() -> None:
     # would lack, and share a lock with all forks, which one that is killed might never give back.
     tqdm.monitor_interval = 0
     tqdm.set_lock(threading.RLock())
+    folders = settings().sku_folders
+    for name in list_skus(folders):
+        with contextlib.suppress(SkuError):  # said by the task of a node of this model
+            load_sku(name, folders)
     case = Case(load_sku(SKU), STAGE, LEVEL, parse_result(json.dumps(_RESULT).encode()), simulated=True)
     now = datetime.datetime.now(datetime.UTC)
     lines = (Series("load", "node", "count", (0.0, 1.0), (1.0, 2.0)),)

@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 import yaml
 
+from muster_criteria.sku_files import skus
 from muster_criteria.sku_files.model import SkuError, at_level
 from muster_criteria.sku_files.skus import SHIPPED, lint_sku, list_skus, load_sku
 
@@ -285,3 +286,15 @@ def test_a_derivation_says_the_units_of_what_it_is_made_of(folder: Path, key: st
     path.write_text(yaml.safe_dump(raw, allow_unicode=True))
     (problem,) = lint_sku("h100-sxm-8", [folder])
     assert problem.code == "wrong-unit"
+
+
+def test_a_file_is_parsed_once_and_each_reader_has_values_of_its_own(tmp_path: Path) -> None:
+    path = tmp_path / "a.yaml"
+    path.write_text("limits: [{metric: a}]\n")
+    skus._values.cache_clear()
+    _, first = skus._read_yaml(path)
+    first["limits"][0]["metric"] = "changed"
+    assert skus._read_yaml(path)[1] == {"limits": [{"metric": "a"}]}
+    assert skus._values.cache_info().misses == 1
+    path.write_text("limits: [{metric: b}]\n")
+    assert skus._read_yaml(path)[1] == {"limits": [{"metric": "b"}]}

@@ -8,6 +8,7 @@ from __future__ import annotations
 import difflib
 import functools
 import hashlib
+import pickle
 import re
 from collections.abc import Sequence
 from pathlib import Path
@@ -207,10 +208,19 @@ def _parsed_policy(text: bytes, where: str) -> EventPolicy:
     return policy_file.parse(EventPolicy, text, where)
 
 
+@functools.lru_cache(maxsize=128)
+def _values(text: bytes) -> bytes:
+    """The values of a file's text, pickled: each reader gets values of its own. Raises BadYaml.
+
+    Parsing is two thirds of what loading a SKU costs, which each task of a node does.
+    """
+    return pickle.dumps(yaml_file.load(text, YAML_BYTES_MAX))
+
+
 def _read_yaml(path: Path) -> tuple[bytes, dict[str, Any]]:
     text = path.read_bytes()
     try:
-        raw = yaml_file.load(text, YAML_BYTES_MAX)
+        raw = pickle.loads(_values(text))
     except BadYaml as error:
         raise SkuError(str(error)) from None
     if not isinstance(raw, dict):
