@@ -18,7 +18,7 @@ from typing import Any
 from muster_node.hardware import HARDWARE_ENV
 from muster_node.hardware.seam import Clock, Collective, Compute, Device, Fact, Hardware, Sample, Usage
 from muster_node.probe import Skip
-from muster_simulator import inventory, physics
+from muster_simulator import fabric, inventory, physics
 from muster_simulator.clock import SimulatedClock
 from muster_simulator.compute import SimulatedCompute
 from muster_simulator.kernel_log import kernel_log
@@ -80,6 +80,15 @@ class SimulatedHardware(Hardware):
         known = self._slots()
         with self._state.now() as state:
             return inventory.counters(self.machine, state, known)
+
+    def port_counters(self) -> Iterable[Fact]:
+        """Error counters of ports."""
+        with self._state.now() as state:
+            return fabric.port_errors(state)
+
+    def port_links(self) -> dict[str, bool]:
+        """As the machine was made."""
+        return {f"nic:{nic.name}": nic.up for nic in self.machine.nics}
 
     def states(self) -> Iterable[Fact]:
         """What a load may change on GPUs."""

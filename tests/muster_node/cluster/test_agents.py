@@ -11,8 +11,10 @@ from typing import Any
 
 import pytest
 
-from muster_criteria.cluster.model import ClusterJudgement, MemberResult
+from muster_criteria.cluster.model import BlockFindings, ClusterJudgement, MemberResult
+from muster_criteria.cluster.ports import judge_ports, port_limits
 from muster_criteria.model import Lack, Verdict
+from muster_criteria.sku_files.skus import load_sku
 from tests.muster_criteria.cluster_results import judge_block
 from tests.muster_criteria.cluster_verdicts import cleared, inconclusive, reason
 from tests.muster_node.agent.harness import Ended
@@ -78,6 +80,27 @@ def test_a_pair_of_real_cpus_confirm_each_other(block: Make) -> None:
     rates = [row.value for row in ends["n0"].result.measurements if row.metric == "collective_busbw"]
     assert len(rates) == 5
     assert all(rate and rate > 0 for rate in rates)
+
+
+@pytest.mark.slow
+def test_collectives_soak_for_a_minute_and_a_port_with_errors_is_named(block: Make) -> None:
+    soak = (COLLECTIVES[0], {**COLLECTIVES[1], "gpus": "one", "ops": ["all_reduce"], "soak_minutes": 1.1})
+    noisy = {"n1": [{"kind": "nic_errors", "nic": 2, "per_hour": 60_000.0}]}
+    pair = block("n0", "n1", calls=[soak], faults=noisy)
+    pair.start()
+    ends = pair.end(limit_s=240.0)
+    assert [end.rc for end in ends.values()] == [0, 0]
+    rows = {name: end.result.measurements for name, end in ends.items()}
+    for own in rows.values():
+        assert [row.value >= 1.1 for row in own if row.metric == "soak_time"] == [True]
+        assert [row.samples >= 2 for row in own if row.metric == "soak_busbw"] == [True]
+        assert {row.labels.get("part", "") for row in own if row.metric == "collective_mismatches"} == {"", "soak"}
+        assert {row.value for row in own if row.metric == "port_down"} == {0.0}
+    sku, found = load_sku("h100-sxm-8"), BlockFindings()
+    limits = port_limits((*sku.limits, *sku.block.limits))
+    judge_ports(rows, dict.fromkeys(rows, limits), found)
+    (noisy_port,) = {row.device for row in rows["n1"] if row.metric == "port_errors"}
+    assert {name: [each.device for each in of] for name, of in found.findings.items()} == {"n1": [noisy_port]}
 
 
 ENDLESS = {

@@ -24,11 +24,12 @@ from muster_criteria.cluster.model import (
 )
 from muster_criteria.cluster.payloads import judge_payloads
 from muster_criteria.cluster.plan import block_needs
+from muster_criteria.cluster.ports import judge_ports
 from muster_criteria.cluster.presence import judge_presence
 from muster_criteria.cluster.stragglers import judge_pace
 from muster_criteria.cluster.training import judge_training, mfu_of
 from muster_criteria.labels import labelled
-from muster_criteria.measured import Measured
+from muster_criteria.measured import Measured, StageResult
 from muster_criteria.model import Gap, Judgement, Lack, Observation
 from muster_criteria.sku_files.limits import Limit
 from muster_criteria.sku_files.model import BlockProgramme
@@ -58,9 +59,15 @@ def judge_block(
     ordered = sorted(members, key=lambda member: member.name)
     block = BlockFindings()
     measured = {member.name: Measurements(member.result) for member in ordered}
+    ports = {member.name: (*_rows(member.result), *member.in_rounds) for member in ordered}
+    port_limits = {member.name: member.port_limits for member in ordered}
     presence, pace = functools.partial(judge_presence, ordered), functools.partial(judge_pace, programme)
     acceptance = functools.partial(judge_training, programme, any(member.simulated for member in members))
-    for part in (presence, judge_digests, pace, judge_payloads, acceptance, _judge_loss):
+
+    def judge_links(_: Mapping[str, Measurements], found: BlockFindings) -> None:
+        judge_ports(ports, port_limits, found)
+
+    for part in (presence, judge_digests, pace, judge_payloads, acceptance, judge_links, _judge_loss):
         try:
             part(measured, block)
         except Exception as error:  # whatever is wrong with the judge must not become a pass
@@ -84,6 +91,10 @@ def judge_block(
     }
     missing = tuple(name for name in judged if name in block.missing)
     return ClusterJudgement(judged, missing, tuple(block.notes), fabric)
+
+
+def _rows(result: StageResult | None) -> Sequence[Measured]:
+    return result.measurements if result is not None else ()
 
 
 def _judge_loss(members: Mapping[str, Measurements], block: BlockFindings) -> None:

@@ -10,6 +10,7 @@ from muster_criteria.cluster.fabric.found import FabricJudgement
 from muster_criteria.devices import natural
 from muster_criteria.measured import Measured, StageResult
 from muster_criteria.model import FaultClass, Finding, Gap, Judgement, Lack, Severity
+from muster_criteria.sku_files.limits import Limit
 
 T = TypeVar("T")
 
@@ -31,7 +32,8 @@ class MemberResult:
     ``devices`` is how many GPUs its SKU counts; None: as many as the member of the block that tested most, and on nodes
     without GPUs as many as it has itself. ``known``: findings on it that are known before, of the controller.
     ``level``, ``sku`` and ``sku_version`` are copied into its judgement. ``peaks``: dense peak of a device in FLOP/s,
-    and its source, by PyTorch's name of the number format.
+    and its source, by PyTorch's name of the number format. ``in_rounds``: what its sides of the rounds'
+    pairs measured of its ports, which ``port_limits`` of its SKU are held to.
     """
 
     name: str
@@ -43,6 +45,8 @@ class MemberResult:
     sku: str = ""
     sku_version: str = ""
     peaks: Mapping[str, tuple[float, str]] = dataclasses.field(default_factory=dict)
+    in_rounds: tuple[Measured, ...] = ()
+    port_limits: tuple[Limit, ...] = ()
 
     @property
     def simulated(self) -> bool:

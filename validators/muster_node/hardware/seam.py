@@ -11,7 +11,7 @@ import abc
 import contextlib
 import dataclasses
 import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from typing import (
     TYPE_CHECKING,
@@ -278,6 +278,14 @@ class Hardware(abc.ABC):
     @abc.abstractmethod
     def counters(self) -> Iterable[Fact]:
         """Cumulative counters (machine checks, EDAC, ECC, replay, device events, throttle time), to be differenced."""
+
+    def port_counters(self) -> Iterable[Fact]:
+        """Of ``counters`` the "ib_errors" of ports alone, which are read while GPUs work."""
+        return ()
+
+    def port_links(self) -> Mapping[str, bool]:
+        """Whether each port has a link, by its device; one whose state cannot be read is left out."""
+        return {}
 
     def states(self) -> Iterable[Fact]:
         """States and counters of each GPU that a load may change, by the inventory's and the counters' names: they are

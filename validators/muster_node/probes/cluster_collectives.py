@@ -21,6 +21,7 @@ from muster_node.hardware.pytorch import require_torch
 from muster_node.hardware.seam import Device
 from muster_node.probe import Context, Metric, Param, Probe
 from muster_node.workloads.common import MIB, median, spread
+from muster_node.workloads.port_watch import PORT_METRICS, watched_ports
 
 _WARMUP = 2
 
@@ -37,6 +38,7 @@ class ClusterCollectives(Probe):
         "mib": Param([1, 16], "whole buffer sizes in MiB"),
         "repeats": Param(10, "timed repeats of each operation and size"),
         "ops": Param(list(OPS), "operations to run"),
+        "soak_minutes": Param(0, "minutes for which the first operation is repeated at its largest size afterwards"),
     }
     metrics = {
         **METRICS,
@@ -45,6 +47,9 @@ class ClusterCollectives(Probe):
         "collective_time": Metric("s", "real time that this node's slowest rank spent in one collective"),
         "arrival_lag": Metric("s", "real time by which this node's last rank came later to collectives than the first"),
         "collective_backend": Metric("text", "nccl or gloo, and PyTorch's version"),
+        "soak_time": Metric("min", "how long the soak lasted"),
+        "soak_busbw": Metric("GB/s", "bus bandwidth of the soak's slowest minute; samples: minutes"),
+        **PORT_METRICS,
     }
     needs = ("torch",)
 
@@ -68,7 +73,8 @@ class _Work:
         devices = gpus if context.params["gpus"] == "all" else gpus[:1]
         # Between CPUs one rank loads the network of a node as well as several do.
         ranks = devices or [Device("cpu0", "cpu", 0)]
-        Ranks(group, ranks, context.emit, context.progress).run(_Rank(context.params))
+        with watched_ports(context):
+            Ranks(group, ranks, context.emit, context.progress).run(_Rank(context.params))
         group.begin("finish")
         group.gather()
 
@@ -93,6 +99,8 @@ class _Rank:
             for op in self._params["ops"]:
                 self._operation(torch, fabric, group, op)
             _report(group, group.gather(self._times))
+            if self._params["soak_minutes"]:
+                self._soak(torch, fabric, group)
 
     def _operation(self, torch: Any, fabric: Fabric, group: RankGroup, op: str) -> None:
         ranks, clock = group.world, group.hardware.host_clock
@@ -119,13 +127,51 @@ class _Rank:
                     wrong[source] = wrong.get(source, 0) + count
                 checks += 1
             self._times[f"{op}/{elements * ELEMENT_BYTES}"] = times
-        for source, count in sorted(wrong.items()):
-            if source != ANYBODY:
-                labels = {"op": op, "sender": group.node_of(source), "from": str(source % group.per_node)}
-                group.emit("collective_mismatches", group.device.id, value=count, labels=labels, samples=checks)
-        here = group.gather(sum(wrong.values()))[group.rank - group.local :][: group.per_node]
+        _report_wrong(group, {"op": op}, wrong, checks)
+
+    def _soak(self, torch: Any, fabric: Fabric, group: RankGroup) -> None:
+        """One operation for minutes or hours; the first rank says when it is over."""
+        op, mib, clock = self._params["ops"][0], max(self._params["mib"]), group.hardware.host_clock
+        elements = max(1, int(mib * MIB) // ELEMENT_BYTES // group.world) * group.world
+        exchange = Exchange(torch, op, group.rank, group.world, elements, fabric.device)
+        wrong: dict[int, int] = {}
+        minutes: dict[int, list[float]] = {}
+        begun = clock.now()
+        until, checks = begun + 60.0 * self._params["soak_minutes"], 0
+        group.begin("soak")
+        while group.gather(clock.now() < until)[0]:
+            minute = int((clock.now() - begun) // 60)
+            for _ in range(self._params["repeats"]):
+                exchange.reset()
+                fabric.settle()
+                with group.waiting(f"soak with {op} of {mib:g} MiB, minute {minute}"):
+                    fabric.barrier()
+                    met = clock.now()
+                    exchange.run()
+                    fabric.settle()
+                minutes.setdefault(minute, []).append(clock.now() - met)
+                checks += 1
+                for source, count in exchange.wrong().items():
+                    wrong[source] = wrong.get(source, 0) + count
+        _report_wrong(group, {"op": op, "part": "soak"}, wrong, checks)
         if group.local == 0:
-            group.emit("collective_mismatches", "node", value=sum(here), labels={"op": op}, samples=checks)
+            slowest = max(median(each) for each in minutes.values())
+            rate = elements * ELEMENT_BYTES / slowest / 1e9 * busbw_factor(op, group.world)
+            group.emit("soak_time", "node", value=(clock.now() - begun) / 60.0)
+            group.emit("soak_busbw", "node", value=rate, labels={"op": op}, samples=len(minutes))
+
+
+def _report_wrong(group: RankGroup, labels: dict[str, str], wrong: Mapping[int, int], checks: int) -> None:
+    """Each rank its wrong elements by sender, the node their sum."""
+    for source, count in sorted(wrong.items()):
+        if source != ANYBODY:
+            sender = {"sender": group.node_of(source), "from": str(source % group.per_node)}
+            group.emit(
+                "collective_mismatches", group.device.id, value=count, labels={**labels, **sender}, samples=checks
+            )
+    here = group.gather(sum(wrong.values()))[group.rank - group.local :][: group.per_node]
+    if group.local == 0:
+        group.emit("collective_mismatches", "node", value=sum(here), labels=labels, samples=checks)
 
 
 def _report(group: RankGroup, times: list[dict[str, Any]]) -> None:

@@ -19,6 +19,7 @@ from muster_node.cluster.pair.tcp import Tcp
 from muster_node.hardware.seam import RealClock
 from muster_node.probe import Context, Metric, Param, Probe
 from muster_node.workloads.common import median
+from muster_node.workloads.port_watch import PORT_METRICS, watched_ports
 
 BACKENDS = ("tcp", "ib_write_bw", "nccl", "gloo")
 RAILS_MAX, STREAMS_MAX, VARIANTS_MAX = 64, 64, 32
@@ -53,6 +54,7 @@ class PairRails(Probe):
         "pair_wrong_bytes": Metric("count", "bytes (nccl, gloo: elements) that arrived wrong over a rail"),
         "pair_latency": Metric("us", "median round trip of 64 bytes over a rail, by TCP"),
         "pair_backend": Metric("text", "what the rails were measured with"),
+        **PORT_METRICS,
     }
 
     @classmethod
@@ -75,7 +77,8 @@ class PairRails(Probe):
             try:
                 backend = _backend(context, meeting)
                 context.emit("pair_backend", "node", text=backend.name)
-                self._measure(context, meeting, rails, backend, Tcp(clock), step)
+                with watched_ports(context):
+                    self._measure(context, meeting, rails, backend, Tcp(clock), step)
             except PartnerLost as error:
                 context.emit("pair_met", "node", value=0, labels=_with(context), note=str(error))
                 return

@@ -146,6 +146,7 @@ def judge(key: RunKey) -> None:
     A member that fails is quarantined at once, independently of the others.
     """
     from muster_criteria.cluster.judge import MemberResult, judge_block
+    from muster_criteria.cluster.ports import port_limits
     from muster_criteria.stage.findings import evidence_finding
 
     block_of, unable = store.attempts.block_of(key), faults.of_run(key)
@@ -167,11 +168,13 @@ def judge(key: RunKey) -> None:
         for sentence in _differences(members)
     ]  # fmt: skip
     runs = {name: store.runs.get(key, node=name) for name in members}
+    in_rounds = rounds.ports_of(key)
     results = [
         MemberResult(
             name, member.result, member.why_missing, devices=rounds.gpus_of(skus[name]),
             known=(*member.evidence, *pairs.get(name, ()), *mixed), level=runs[name].level, sku=skus[name].name,
             sku_version=skus[name].revision, peaks=_peaks(skus[name]),
+            in_rounds=in_rounds.get(name, ()), port_limits=port_limits((*skus[name].limits, *skus[name].block.limits)),
         )
         for name, member in collected.items()
     ]  # fmt: skip

@@ -22,6 +22,7 @@ from muster.model.rounds import Outcome, PlannedRound, Side
 from muster.model.runs import RunKey
 from muster.settings import settings
 from muster_criteria.cluster.plan import PAIRS
+from muster_criteria.measured import Measured
 from muster_criteria.model import Evidence, Finding
 from muster_criteria.sku_files.model import BlockProgramme, Sku
 
@@ -207,6 +208,16 @@ def evidence_of(key: RunKey) -> dict[str, list[Finding]]:
     for by_node in store.rounds.sides(key).values():
         for name, side in by_node.items():
             found.setdefault(name, []).extend(evidence_finding(Evidence(*each)) for each in side.evidence)
+    return found
+
+
+def ports_of(key: RunKey) -> dict[str, tuple[Measured, ...]]:
+    """{node: what its ports gained and lost in the rounds}."""
+    found: dict[str, tuple[Measured, ...]] = {}
+    for by_node in store.rounds.sides(key).values():
+        for name, side in by_node.items():
+            rows = tuple(row for row in side.figures if row.metric.startswith("port_"))
+            found[name] = (*found.get(name, ()), *rows)
     return found
 
 

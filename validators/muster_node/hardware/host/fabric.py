@@ -68,6 +68,12 @@ def port_errors(files: Files) -> Iterator[Fact]:
             yield Fact("ib_errors", device, "count", count, labels=labels, note=note)
 
 
+def port_links(files: Files) -> dict[str, bool]:
+    """Whether each port is ACTIVE, by device; without those whose state cannot be read."""
+    states = {device: files.text(path + "state") for device, _, path in ports(files)}
+    return {device: _ACTIVE in state for device, state in states.items() if state}
+
+
 def topology(files: Files, gpus: dict[str, str]) -> Iterator[Fact]:
     """For each GPU (device → PCI address) its NUMA node and the fabric ports that sit nearest to it on PCIe."""
     nics = {adapter: _path(files, f"{_IB}/{adapter}/device") for adapter in files.names(_IB)}

@@ -115,6 +115,14 @@ class HostHardware(Hardware):
             return fact("xid_count", "node", "count", None, f"the kernel log cannot be read: {NO_PRIVILEGE}")
         return fact("xid_count", "node", "count", len(kernel_events.device_events(log)))
 
+    def port_counters(self) -> Iterator[Fact]:
+        """By sysfs."""
+        return fabric.port_errors(self._files)
+
+    def port_links(self) -> dict[str, bool]:
+        """By sysfs."""
+        return fabric.port_links(self._files)
+
     def states(self) -> Iterator[Fact]:
         """By the GPUs' own backend."""
         if self._accelerators is not None:

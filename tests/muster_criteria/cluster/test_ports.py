@@ -1,0 +1,66 @@
+"""Ports of a block: error rates over all that a member took part in, and the time without a link."""
+
+from __future__ import annotations
+
+import pytest
+
+from muster_criteria.cluster.model import BlockFindings
+from muster_criteria.cluster.ports import judge_ports, port_limits
+from muster_criteria.measured import Measured
+from muster_criteria.model import Severity
+from muster_criteria.sku_files.skus import load_sku
+
+SKU = load_sku("h100-sxm-8")
+LIMITS = port_limits((*SKU.limits, *SKU.block.limits))
+PORT = "nic:mlx5_0"
+
+
+def row(metric: str, value: float, probe: str = "pair_rails", **labels: str) -> Measured:
+    return Measured(probe=probe, metric=metric, device=PORT, unit="count", value=value, labels=labels)
+
+
+def found(*rows: Measured) -> list[tuple[str, Severity]]:
+    block = BlockFindings()
+    judge_ports({"n1": rows, "n2": ()}, {"n1": LIMITS, "n2": LIMITS}, block)
+    assert set(block.findings) <= {"n1"}
+    return [(dict(each.labels).get("counter", each.metric), each.severity) for each in block.findings.get("n1", ())]
+
+
+@pytest.mark.parametrize(
+    ("counter", "count", "minutes", "severity"),
+    [
+        ("link_downed", 1, 1, Severity.CRITICAL),
+        ("symbol_error", 3, 1, None),  # 3 in a minute do not prove 120 an hour
+        ("symbol_error", 300, 60, Severity.CRITICAL),
+        ("symbol_error", 100, 60, None),
+        ("port_xmit_discards", 100_000, 1, Severity.WARNING),
+        ("port_xmit_discards", 1_000, 1, None),  # a busy healthy fabric
+        ("out_of_sequence", 1e6, 1, None),
+    ],
+)
+def test_a_rate_is_what_counts_and_what_the_time_watched_proves(
+    counter: str, count: float, minutes: float, severity: Severity | None
+) -> None:
+    rows = (row("port_watched", minutes), row("port_errors", count, counter=counter))
+    assert found(*rows) == ([(counter, severity)] if severity else [])
+
+
+def test_rounds_and_collectives_are_summed() -> None:
+    """Each of them alone proves nothing, together they do."""
+    rounds = [row("port_watched", 0.5), row("port_errors", 2, counter="symbol_error")]
+    soak = [
+        row("port_watched", 1.0, "cluster_collectives"),
+        row("port_errors", 4, "cluster_collectives", counter="symbol_error"),
+    ]
+    assert found(*rounds) == []
+    assert found(*soak) == []
+    assert found(*rounds * 4, *soak) == [("symbol_error", Severity.CRITICAL)]
+
+
+def test_time_without_a_link_warns() -> None:
+    assert found(row("port_watched", 1.0), row("port_down", 0.0)) == []
+    assert found(row("port_watched", 1.0), row("port_down", 2.0)) == [("port_down", Severity.WARNING)]
+
+
+def test_a_port_that_was_not_watched_has_no_rate() -> None:
+    assert found(row("port_errors", 5, counter="symbol_error")) == []
