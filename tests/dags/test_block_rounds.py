@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, cast
@@ -24,6 +24,8 @@ from muster.remote.zipapp import build_agent
 from muster.settings import settings
 from muster_criteria.cluster.fabric.parts import PartKind, Symptom
 from muster_criteria.model import Severity, Verdict
+from muster_reports import mail
+from tests.dags import lanes
 from tests.dags.blocks import Nodes
 
 pytestmark = [pytest.mark.slow, pytest.mark.needs_sshd, pytest.mark.early(3), pytest.mark.timeout(900)]
@@ -101,3 +103,56 @@ def test_a_dead_port_is_named_and_fails_its_node(nodes: Nodes) -> None:
     assert {DEAD} == set.intersection(*({cell.sender, cell.receiver} for cell in matrix.cells if cell.rate == 0))
     block.release(RUN)
     assert store.leases.live() == []
+
+
+LEAVES, HOSTS = 4, 3
+"""Of a slow uplink most cells of a round must be free, and three others of each leaf's."""
+BLOCK = tuple(f"n{at:02d}" for at in range(LEAVES * HOSTS))
+SLOW_HOST, SLOW_RAIL, SLOW_LEAF = 4, 1, 2
+
+
+def _slow_nic(network: lanes.Lanes) -> None:
+    port = lanes.address(SLOW_HOST // HOSTS, SLOW_HOST % HOSTS, SLOW_RAIL)
+    network.lane(lanes.SLOW_MBIT, ("dst", f"{port}/32"))
+    network.lane(lanes.SLOW_MBIT, ("src", f"{port}/32"))
+
+
+def _slow_uplink(network: lanes.Lanes) -> None:
+    leaf = f"127.{10 + SLOW_RAIL}.{SLOW_LEAF}.0/24"
+    for host in range(HOSTS):
+        within = f"{lanes.address(SLOW_LEAF, host, SLOW_RAIL)}/32"
+        network.lane(lanes.RATE_MBIT, ("src", within, "dst", leaf))
+    network.lane(lanes.SLOW_MBIT, ("src", leaf))
+    network.lane(lanes.SLOW_MBIT, ("dst", leaf))
+
+
+@pytest.mark.skipif(not lanes.is_root, reason="a network of its own needs root")
+@pytest.mark.parametrize("slow", [_slow_nic, _slow_uplink])
+def test_one_slow_part_is_named_and_no_other_node_is_charged(nodes: Nodes, slow: Callable[[lanes.Lanes], None]) -> None:
+    with lanes.own_network():
+        network = lanes.Lanes()
+        slow(network)
+        labels = {}
+        for at, name in enumerate(BLOCK):
+            ports = [lanes.address(at // HOSTS, at % HOSTS, rail) for rail in (0, 1)]
+            labels[name] = {"leaf": f"leaf{at // HOSTS}", "rails": f"r0@{ports[0]} r1@{ports[1]}"}
+            for port in ports:
+                network.lane(lanes.RATE_MBIT, ("src", f"{port}/32"))
+        nodes.build(names=BLOCK, labels=labels)
+        block.claim(RUN, {"nodes": list(BLOCK), "level": "demo", "reason": "a test"})
+        sides = Sides()
+        while planned := rounds.next_round(RUN):
+            sides.run([each["member"] for each in planned])
+        block.judge(RUN)
+        block.release(RUN)
+    named = [(part.kind, part.where, part.rail) for part in store.rounds.parts(RUN) if part.confirmed]
+    failed = {name for name in BLOCK if store.runs.get(RUN, node=name).verdict is Verdict.FAIL}
+    if slow is _slow_nic:
+        assert named == [(PartKind.NIC, BLOCK[SLOW_HOST], "r1")]
+        assert failed == {BLOCK[SLOW_HOST]}
+    else:
+        assert named == [(PartKind.UPLINK, f"leaf{SLOW_LEAF}", "r1")]
+        assert failed == set()
+    (title,) = (part.title for part in store.rounds.parts(RUN) if part.confirmed)
+    report = store.reporting.run(RUN, node=BLOCK[0], fabric=store.rounds.fabric(RUN))
+    assert title in " ".join(mail.render(report).text.split())
