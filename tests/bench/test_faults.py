@@ -40,7 +40,7 @@ def _finding(metric: str, device: str, severity: Severity = Severity.CRITICAL, *
         expected="",
         source="",
         summary="",
-        labels=(("code", more["code"]),) if "code" in more else (),
+        labels=tuple((key, more[key]) for key in ("kind", "code") if key in more),
     )
 
 

@@ -135,7 +135,7 @@ class Finding:
 def subject(finding: Finding) -> str:
     """Returns the symptom that devices may share: the metric, or a device event's kind and code ("xid 79")."""
     labels = dict(finding.labels)
-    coded = finding.rule == DEVICE_EVENT and "code" in labels
+    coded = finding.rule == DEVICE_EVENT and {"kind", "code"} <= labels.keys()
     return f"{labels['kind']} {labels['code']}" if coded else finding.metric
 
 
