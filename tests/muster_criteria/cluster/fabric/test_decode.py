@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 
+import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -11,6 +12,7 @@ from hypothesis import strategies as st
 from muster_criteria.cluster.fabric.decode import decode
 from muster_criteria.cluster.fabric.parts import OF_THE_NODE, Part, PartKind, Symptom
 from muster_criteria.cluster.fabric.planner import next_round
+from muster_criteria.cluster.fabric.rounds import RoundResult
 from tests.muster_criteria.cluster.fabric.worlds import Small, fabric, flat, named
 from tests.support.examples import times
 
@@ -123,6 +125,23 @@ def test_without_topology_nodes_nics_and_grave_paths_are_told_apart(part: Part) 
         small.faults = {part: 0.2}
     _, diagnosis = small.isolate()
     assert set(named(diagnosis)) == {part}
+
+
+@settings(max_examples=times(30))
+@given(st.integers(0, 2**32), st.floats(0.3, 1.5))
+def test_a_dead_rail_is_no_path_however_noisy_the_rates_are(seed: int, sigma: float) -> None:
+    """As on few CPUs that many agents share."""
+    dead, dice = Part(PartKind.NIC, 5, rail=1), np.random.default_rng(seed)
+    small = Small(flat(8, rails=2), {dead: 0.0})
+    results: list[RoundResult] = []
+    while (plan := next_round(small.topology, results, seed % 7)) is not None:
+        measured = small.measure(plan)
+        noise = dice.lognormal(0.0, sigma, measured.alone.shape)
+        results.append(dataclasses.replace(measured, alone=measured.alone * noise))
+    diagnosis = decode(small.topology, results)
+    found = (*diagnosis.named, *diagnosis.suspects)
+    assert {each.part for each in found if each.symptom is Symptom.DEAD} <= {dead}
+    assert {each.part for each in found} & {dead, NODE}, "both rails of its node may be low by chance in every round"
 
 
 def test_a_rail_that_is_slow_everywhere_between_two_leaves_is_their_path() -> None:

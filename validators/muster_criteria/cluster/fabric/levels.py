@@ -8,6 +8,7 @@ a fault that all its cells share would hide itself.
 from __future__ import annotations
 
 import dataclasses
+import sys
 
 import numpy as np
 
@@ -58,6 +59,8 @@ def level(result: RoundResult, effect: float = EFFECT_MIN) -> Level:
     share = np.where(result.wrong, 0.0, share)
     noise = _noise(share)
     threshold = min(1.0 - effect + _CERTAIN * noise * (1.0 - effect), 1.0 - _APART * noise)
+    # However noisy a round is, a cell over which nothing could be sent, or wrong bytes, is low.
+    threshold = max(threshold, sys.float_info.min)
     pairs = np.array(result.round.pairs, dtype=np.intp).reshape(-1, 2)
     with np.errstate(invalid="ignore"):
         low, good = share < threshold, share >= threshold
