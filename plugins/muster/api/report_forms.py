@@ -19,7 +19,7 @@ from muster_criteria.health.readings import Reading
 
 NODES_MAX = 20_000
 UNISOLATED = "unisolated"
-"""A failure of a job that lies in one of a few nodes, which nobody could tell apart in time."""
+"""A failure of a job that lies in one of a few nodes, which could not be distinguished in time."""
 SUSPECTS_MAX = 8
 """Suspects of one such failure: more would cost more tests than the search for the one that is meant."""
 _OTHER = re.compile(r"[^A-Za-z0-9_.:/-]+")

@@ -57,7 +57,7 @@ class Outcome(enum.StrEnum):
 
 @dataclasses.dataclass(frozen=True)
 class Attempt:
-    """One repair that was reserved before it was carried out. ``outcome``: None while nobody knows.
+    """One repair that was reserved before it was carried out. ``outcome``: None while it is not known.
 
     ``proved``: whether the tests that can see the fault passed after it; None until they did or did not.
     """

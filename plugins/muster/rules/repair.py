@@ -1,7 +1,7 @@
 """What is done next about a fault: the next rung of its ladder, or a person. Pure.
 
 Whether the node is in use is asked of its scheduler immediately before the act, by the rooms above; it comes in as
-``Situation.idle``. What is not known is never taken for what is allowed: an attempt whose outcome nobody knows counts
+``Situation.idle``. What is not known is never taken for what is allowed: an attempt of unknown outcome counts
 as carried out, a history that cannot be read stops, and a rung that is not switched on is not skipped.
 """
 

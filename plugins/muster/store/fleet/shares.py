@@ -1,6 +1,6 @@
 """How much of a machine's observations one source may fill, so that rows and cost are bounded over its life.
 
-Whoever reports (a node's root through the sweep, a scheduler's users through its epilog, the holder of a token) can
+A reporter (a node's root through the sweep, a scheduler's users through its epilog, the holder of a token) can
 only push out what the same source reported, and of that only what nothing follows from any more.
 """
 
