@@ -79,3 +79,15 @@ class RunReport:
     """Which node may take its place, as a sentence; empty if none is proposed."""
     breaker: str = ""
     """The circuit breaker's state when the report was made, with one sentence; may be empty."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Section:
+    """A section that is shown as a sentence and a table, either of which may be empty."""
+
+    title: str
+    sentence: str
+    head: tuple[str, ...] = ()
+    rows: tuple[tuple[str, ...], ...] = ()
+    more: int = 0
+    """How many rows were cut off."""

@@ -18,7 +18,8 @@ from muster_reports import training_view
 from muster_reports.advice import ADVICE, PART, least_sure, next_steps, serials_of
 from muster_reports.firstscreen import Caution, cautions, covered, judged_by
 from muster_reports.limits import NAME_MAX, Limits, cut
-from muster_reports.model import RunReport, StageReport
+from muster_reports.model import RunReport, Section, StageReport
+from muster_reports.sections import all_sections
 from muster_reports.text import (
     clean,
     clean_report,
@@ -148,12 +149,9 @@ class View:
     telemetry_recorded: bool
     figures: tuple[tuple[str, tuple[FigureView, ...]], ...]
     more_figures: int
-    identity: tuple[tuple[str, str], ...]
-    more_identity: int
-    environment: tuple[tuple[str, str], ...]
-    more_environment: int
     fabric: FabricView | None
     training: training_view.TrainingView | None
+    sections: tuple[Section, ...]
     run_id: str
     dag_id: str
     run_url: str | None
@@ -168,8 +166,6 @@ def build(report: RunReport, limits: Limits) -> View:
     findings = group_findings(report.stages, limits)
     figures = figure_rows(report.stages)
     shown_figures = _cut_sections(figures, limits.rows)
-    identity, more_identity = cut(report.identity, limits.rows)
-    environment, more_environment = cut(report.environment, limits.rows)
     shown_findings, more_findings = cut(findings, limits.rows)
     return View(
         node=report.node,
@@ -196,12 +192,9 @@ def build(report: RunReport, limits: Limits) -> View:
         telemetry_recorded=any(stage.telemetry for stage in report.stages),
         figures=shown_figures,
         more_figures=sum(len(rows) for _, rows in figures) - sum(len(rows) for _, rows in shown_figures),
-        identity=identity,
-        more_identity=more_identity,
-        environment=environment,
-        more_environment=more_environment,
         fabric=_fabric_view(report.fabric, limits) if report.fabric else None,
         training=training_view.of(report.training, limits) if report.training else None,
+        sections=tuple(all_sections(report, limits)),
         run_id=report.run_id,
         dag_id=report.dag_id,
         run_url=_web_address(report.run_url),
