@@ -1,17 +1,20 @@
 """Every ten minutes: reads each node in service, without load, over one SSH round trip, and records what it shows:
 kernel log, GPUs, memory, links, services, disks, clock. The health policy says what follows: a note, a test when the
 node is next idle, or that it leaves service when idle or when its job ends. No job of a user is disturbed.
+Where the policies switch it on, a node that left service is repaired by a run of the DAG repair.
 """
 
 from __future__ import annotations
 
 import datetime
+from typing import Any
 
+from airflow.providers.standard.operators.trigger_dagrun import TriggerDagRunOperator
 from airflow.sdk import DAG, TriggerRule, task
 
 from muster.model import dags
 from muster.operators import forms
-from muster.operators.lifecycle import sweep
+from muster.operators.lifecycle import repair, sweep
 
 with DAG(
     dag_id=dags.HEALTH_SWEEP,
@@ -37,4 +40,14 @@ with DAG(
         """Do what the policy says of what is seen or reported; returns what was done."""
         return sweep.act()
 
-    read() >> act()
+    @task(trigger_rule=TriggerRule.ALL_DONE)
+    def repairs() -> list[dict[str, Any]]:
+        """Close what tests proved to be repaired; returns one run of the DAG repair to start per node."""
+        repair.prove_all()
+        return repair.wanted()
+
+    wanted = repairs()
+    read() >> act() >> wanted
+    TriggerDagRunOperator.partial(
+        task_id="repair", trigger_dag_id=dags.REPAIR, logical_date=None, skip_when_already_exists=True
+    ).expand_kwargs(wanted)

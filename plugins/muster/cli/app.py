@@ -25,6 +25,7 @@ from muster.cli import (
     mail,
     plan,
     qualify,
+    repair,
     revalidate,
     runs,
     settings,
@@ -55,6 +56,7 @@ for _command in (
 app.command("status")(status.status)
 app.command("qualify")(qualify.qualify)
 app.command("revalidate")(revalidate.revalidate)
+app.command("repair")(repair.repair)
 app.command("block")(block.block)
 app.command("admit")(admit.admit)
 app.command("approve")(approve.approve)

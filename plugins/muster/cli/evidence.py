@@ -56,7 +56,7 @@ def listed(
     """List incidents, the newest first, with where their evidence is."""
     from muster import store
 
-    found = store.repairs.incidents(node)
+    found = store.repairs.find(node)
     if json:
         show.as_json(found)
         return

@@ -11,6 +11,7 @@ IDLE_REVALIDATION = "idle_revalidation"
 HEALTH_SWEEP = "health_sweep"
 NEW_HARDWARE = "new_hardware"
 ADMISSION: Literal["admission"] = "admission"
+REPAIR = "repair"
 HELD_VERDICT: Literal["held_verdict"] = "held_verdict"
 PEER_STATISTICS = "peer_statistics"
 FLEET_DIGEST = "fleet_digest"
@@ -18,6 +19,7 @@ HOUSEKEEPING = "housekeeping"
 
 ALL = (
     NODE_QUALIFICATION, CLUSTER_QUALIFICATION, ADMISSION, NODE_REVALIDATION, IDLE_REVALIDATION, HELD_VERDICT,
+    REPAIR,
     NEW_HARDWARE, HEALTH_SWEEP, PEER_STATISTICS, HOUSEKEEPING, FLEET_DIGEST,
 )  # fmt: skip
 
@@ -27,7 +29,7 @@ ASKING = (ADMISSION, HELD_VERDICT)
 POOLED = frozenset({NODE_QUALIFICATION, NODE_REVALIDATION})
 """DAGs whose runs load one node and may name a pool for it."""
 
-HOLDERS = POOLED | {CLUSTER_QUALIFICATION, *ASKING}
+HOLDERS = POOLED | {CLUSTER_QUALIFICATION, REPAIR, *ASKING}
 """DAGs whose runs hold nodes, to be released when the run is over."""
 
 BURN_POOL = "muster_burn"

@@ -32,7 +32,8 @@ class Bundle:
 class Incident:
     """One fault of one machine, from its being seen until a repair of it is proved or a person closes it.
 
-    ``bundle``: None until evidence was taken.
+    ``bundle``: None until evidence was taken. ``prove``: the stages that have to pass, at ``level`` at least, before a
+    repair counts; empty for evidence that was taken by hand.
     """
 
     id: int
@@ -41,6 +42,8 @@ class Incident:
     why: str
     opened_at: datetime.datetime
     simulated: bool
+    prove: tuple[str, ...] = ()
+    level: str = ""
     bundle: Bundle | None = None
     closed_at: datetime.datetime | None = None
 

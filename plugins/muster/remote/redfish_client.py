@@ -98,6 +98,10 @@ class Client:
             raise self._silent(f"the document {path} is not JSON") from None
         return document if isinstance(document, dict) else None
 
+    def post(self, path: str, body: dict[str, str]) -> int:
+        """Send an action; returns the status of the answer. Raises BmcSilent: it may have been carried out."""
+        return self._answer("POST", self._within(path), body).status_code
+
     def _within(self, link: str) -> httpx.URL:
         """Returns the link's URL. Raises BmcSilent for one that leads the controller to another address."""
         with contextlib.suppress(httpx.InvalidURL, ValueError):

@@ -71,12 +71,14 @@ def decide(
     limits: Limits,
     now: datetime.datetime,
     kept: Collection[Stage] = (),
+    unproved: Sequence[str] = (),
 ) -> Decision:
     """Returns whether the node may enter production (or stay there).
 
     ``verdicts``: of the node's machine, at node and cluster level; superseded ones are ignored. ``findings``: its open
     findings with the waivers valid now. ``waivers``: those about the node. ``kept``: with what a person keeps it in
-    service; it is no reason to refuse a node that serves.
+    service; it is no reason to refuse a node that serves. ``unproved``: a sentence for each incident of its machine
+    whose repair no test has proved.
     """
     current = current_of(verdicts)
     kept = kept if node.state in SERVING else ()
@@ -94,6 +96,7 @@ def decide(
         *_simulated(node, current),
         *_open(findings),
         *(f"a waiver is in effect, {waiver}" for waiver in waivers if waiver.holds(now)),
+        *unproved,
     )
     return NeedsPerson(open_points) if open_points else Admit()
 

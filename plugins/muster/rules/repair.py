@@ -9,11 +9,17 @@ from __future__ import annotations
 
 import dataclasses
 import datetime
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
-from muster.model.repairs import Attempt, Fault, Outcome
+from muster.model.repairs import Attempt, Fault, Incident, Outcome
+from muster.model.runs import StageVerdict
+from muster.model.states import State
 from muster_criteria.model import Verdict
-from muster_criteria.repair.ladder import RESTARTS, Ladder, RepairPolicy, Rung, sees
+from muster_criteria.repair.ladder import RESTARTS, Ladder, RepairPolicy, Rung
+from muster_criteria.stages import LEVELS
+
+REPAIRABLE = (State.QUARANTINE, State.TRIAGE, State.REPAIR)
+"""States in which a node is repaired: out of service, and not with its vendor."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -118,9 +124,15 @@ def _same(one: Fault, other: Fault) -> bool:
     return one.part == other.part if one.part and other.part else one.device == other.device
 
 
-def proved(ladder: Ladder, level: str, stages: Mapping[str, Verdict]) -> bool:
-    """Whether a run proves a repair: every stage that can see the fault passed at a level that can see it.
+def proved(incident: Incident, verdicts: Iterable[StageVerdict], since: datetime.datetime) -> bool:
+    """Whether the tests after ``since``, the end of the last repair, prove that the fault is gone.
 
-    ``stages``: {stage: its verdict}, of full coverage alone.
+    Every stage that can see it has to have passed, with full coverage, at a level that can see it.
     """
-    return sees(ladder, level, [name for name, verdict in stages.items() if verdict is Verdict.PASS])
+    passed = {
+        each.stage
+        for each in verdicts
+        if each.verdict is Verdict.PASS and each.full_coverage and each.recorded_at > since
+        and each.level in LEVELS and LEVELS.index(each.level) >= LEVELS.index(incident.level)
+    }  # fmt: skip
+    return bool(incident.prove) and set(incident.prove) <= passed

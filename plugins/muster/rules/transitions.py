@@ -33,6 +33,7 @@ class Need(enum.Enum):
     NOTHING_NEW = "a run that gives no reason to end its service"
     OBSERVED = "an observation for which the health policy ends its service"
     PLACE = "a full-coverage PASS and the place of a node that left production"
+    REPAIR = "a repair that is reserved in the records"
     PERSON = "a named person with a reason"
     ADOPTION = "a named person who adopts it, in shadow mode, with a reason"
     REPLACEMENT = "a named person who replaces the machine, with a reason"
@@ -60,6 +61,8 @@ class Need(enum.Enum):
             return bool(evidence.observed)
         if self is Need.PLACE:
             return bool(evidence.replaces) and evidence.verdict is Verdict.PASS and evidence.full_coverage
+        if self is Need.REPAIR:
+            return bool(evidence.repair)
         if self is Need.ADOPTION and not evidence.adopted:
             return False
         if self is Need.REPLACEMENT and not evidence.replaced:
@@ -90,10 +93,10 @@ def _transitions() -> dict[tuple[State, State], tuple[Need, ...]]:
         (s.QUALIFIED, s.INTAKE): (n.RUN,),
         (s.QUALIFIED, s.REGISTERED): (n.PERSON,),
         (s.PRODUCTION, s.REGISTERED): (n.PERSON,),
-        (s.QUARANTINE, s.TRIAGE): (n.BUDGET, n.PERSON),
-        (s.TRIAGE, s.REPAIR): (n.PERSON,),
+        (s.QUARANTINE, s.TRIAGE): (n.BUDGET, n.REPAIR, n.PERSON),
+        (s.TRIAGE, s.REPAIR): (n.REPAIR, n.PERSON),
         (s.TRIAGE, s.RMA): (n.PERSON,),
-        (s.REPAIR, s.REGISTERED): (n.PERSON,),
+        (s.REPAIR, s.REGISTERED): (n.REPAIR, n.PERSON),
         (s.RMA, s.REGISTERED): (n.PERSON,),
     }
     for state in (s.INTAKE, s.BURN_IN, s.VALIDATION):

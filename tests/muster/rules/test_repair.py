@@ -9,12 +9,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from muster.model.repairs import Attempt, Fault, Outcome
+from muster.model.repairs import Attempt, Fault, Incident, Outcome
+from muster.model.runs import StageVerdict
 from muster.rules.repair import Act, Person, Situation, Wait, counts, next_step, proved
 from muster_criteria import policy_file
 from muster_criteria.model import Verdict
 from muster_criteria.policy_file import BadPolicy
-from muster_criteria.repair.ladder import RESTARTS, RepairPolicy, Rung
+from muster_criteria.repair.ladder import RESTARTS, Ladder, RepairPolicy, Rung
 from muster_criteria.sku_files.skus import SHIPPED
 from muster_criteria.stages import LEVELS, STAGES
 
@@ -164,15 +165,35 @@ def test_forgetting_never_helps_where_the_history_cannot_be_read(now: Situation,
     assert next_step(dataclasses.replace(now, history=unclear), ON, NOW) == next_step(known, ON, NOW)
 
 
-@pytest.mark.many_examples
-@given(
-    st.sampled_from(ON.ladders), st.sampled_from([*LEVELS, "unknown"]),
-    st.dictionaries(st.sampled_from(STAGES), st.sampled_from(list(Verdict))),
+VERDICTS = st.builds(
+    StageVerdict, st.sampled_from(STAGES), st.sampled_from([*LEVELS, "unknown"]), st.sampled_from(list(Verdict)),
+    st.booleans(), st.just(""), st.sampled_from([NOW, NOW + datetime.timedelta(hours=1)]), st.just("d"), st.just("r"),
 )  # fmt: skip
-def test_only_tests_that_can_see_the_fault_prove_a_repair(ladder, level: str, stages: dict[str, Verdict]) -> None:  # type: ignore[no-untyped-def]
-    if proved(ladder, level, stages):
-        assert LEVELS.index(level) >= LEVELS.index(ladder.level)
-        assert all(stages[each] is Verdict.PASS for each in ladder.prove)
+
+
+@pytest.mark.many_examples
+@given(st.sampled_from(ON.ladders), st.lists(VERDICTS, max_size=8))
+def test_only_tests_that_can_see_the_fault_prove_a_repair(ladder: Ladder, verdicts: list[StageVerdict]) -> None:
+    incident = Incident(1, "n", FAULT, "", NOW, False, ladder.prove, ladder.level)
+    if proved(incident, verdicts, NOW):
+        for stage in ladder.prove:
+            assert any(
+                each.stage == stage and each.verdict is Verdict.PASS and each.full_coverage and each.recorded_at > NOW
+                and each.level in LEVELS[LEVELS.index(ladder.level):]
+                for each in verdicts
+            )  # fmt: skip
+
+
+def test_the_tests_after_a_repair_prove_it_and_those_before_do_not() -> None:
+    ladder = ON.ladders[0]
+    incident = Incident(1, "n", FAULT, "", NOW, False, ladder.prove, ladder.level)
+    after = [
+        StageVerdict(each, "standard", Verdict.PASS, True, "", NOW + datetime.timedelta(hours=1), "d", "r")
+        for each in ladder.prove
+    ]
+    assert proved(incident, after, NOW)
+    assert not proved(incident, after, NOW + datetime.timedelta(hours=2))
+    assert not proved(dataclasses.replace(incident, prove=()), after, NOW), "evidence by hand proves nothing"
 
 
 @pytest.mark.parametrize(

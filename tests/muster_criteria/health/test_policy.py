@@ -82,7 +82,7 @@ def entry(**fields: Any) -> dict[str, Any]:
         ({"entries": [entry(action="explode")]}, "entries.0.action"),
         ({"entries": [entry(checks=["No Such Check!"])]}, "entries.0.checks"),
         ({"stable_s": 0}, "stable_s"),
-        ({"mode": "repair"}, "mode"),
+        ({"mode": "mend"}, "mode"),
         ({"groups": [{"label": "a", "value": "b", "mode": m} for m in ("watch", "quarantine")]}, "two modes"),
         ({"surprise": 1}, "surprise"),
     ],

@@ -81,11 +81,15 @@ class Entry(Written):
 
 
 class Group(Written):
-    """Nodes whose label ``label`` is ``value``. ``watch``: whatever is observed is noted, and nothing else follows."""
+    """Nodes whose label ``label`` is ``value``. ``watch``: whatever is observed is noted, and nothing else follows.
+
+    ``repair``: as ``quarantine``, and a node that left service for a fault that the repair policy knows is repaired, as
+    far as that policy switches it on.
+    """
 
     label: Annotated[str, Field(min_length=1)]
     value: str
-    mode: Literal["watch", "quarantine"]
+    mode: Literal["watch", "quarantine", "repair"]
 
 
 class Place(Written):
@@ -141,9 +145,9 @@ class HealthPolicy(Written):
         return f"{self.policy} {self.version}"
 
     def mode_of(self, labels: Mapping[str, str]) -> str:
-        """How nodes with these labels are treated; "watch" wins over "quarantine" where two groups name a node."""
+        """How nodes with these labels are treated; the mildest wins where two groups name a node."""
         modes = {each.mode for each in self.groups if labels.get(each.label) == each.value}
-        return "watch" if "watch" in modes else modes.pop() if modes else self.mode
+        return next((each for each in ("watch", "quarantine", "repair") if each in modes), self.mode)
 
     def is_place(self, check: str) -> bool:
         """Whether a check is one that a place may cause."""

@@ -7,13 +7,13 @@ from __future__ import annotations
 
 import enum
 import fnmatch
-from collections.abc import Collection, Mapping
+from collections.abc import Mapping
 from typing import Annotated
 
 from pydantic import BeforeValidator, Field, model_validator
 
 from muster_criteria.policy_file import Source
-from muster_criteria.stages import LEVELS, Level, Stage
+from muster_criteria.stages import Level, Stage
 from muster_criteria.written import Written, as_tuple
 
 DEFAULT = "repair"
@@ -123,8 +123,3 @@ class RepairPolicy(Written):
         """The rungs that are switched on for a node with these labels; of several groups, what all of them allow."""
         groups = [set(each.rungs) for each in self.enabled if labels.get(each.label) == each.value]
         return frozenset(set.intersection(*groups)) if groups else frozenset()
-
-
-def sees(ladder: Ladder, level: str, passed: Collection[str]) -> bool:
-    """Whether passed stages of a run at ``level`` could have seen the ladder's fault."""
-    return level in LEVELS and LEVELS.index(level) >= LEVELS.index(ladder.level) and set(ladder.prove) <= set(passed)

@@ -29,6 +29,8 @@ class IncidentRow(Base):
     part: Mapped[str]
     why: Mapped[str]
     simulated: Mapped[bool]
+    prove: Mapped[list[Any]] = mapped_column(default=list)
+    level: Mapped[str] = mapped_column(default="")
     opened_at: Mapped[datetime.datetime]
     closed_at: Mapped[datetime.datetime | None]
     bundle: Mapped[str] = mapped_column(default="")

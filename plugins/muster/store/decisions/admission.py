@@ -18,7 +18,7 @@ from muster.settings import settings
 from muster.store.database import access
 from muster.store.database.engine import reading
 from muster.store.database.models import NodeRow, RunRow, StageRow
-from muster.store.decisions import certificates
+from muster.store.decisions import certificates, incidents
 from muster.store.decisions.verdicts import current_verdicts, findings_now
 from muster.store.decisions.waivers import standing
 from muster_criteria.context import waivers
@@ -43,6 +43,7 @@ def decide(session: Session, row: NodeRow) -> Decision:
         limits=gate.Limits(datetime.timedelta(hours=chosen.admission_max_age_hours), chosen.admission_level),
         now=held.moment,
         kept=_known_until(session, row, row.kept, [*(each for _, each in verdicts), *findings]),
+        unproved=incidents.unproved(session, row, [verdict for _, verdict in verdicts]),
     )
     enters = isinstance(decision, Admit) and row.state != State.PRODUCTION
     if enters and certificates.passed_before_change(session, row):

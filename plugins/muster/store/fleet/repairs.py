@@ -2,25 +2,39 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from sqlalchemy import Select, or_, select
+from sqlalchemy.exc import IntegrityError
 from sqlalchemy.orm import Session
 
-from muster.errors import UnknownIncident
-from muster.model.repairs import Bundle, Fault, Incident
+from muster.errors import LeaseLost, NodeLeased, UnknownIncident
+from muster.model.events import Evidence
+from muster.model.repairs import Attempt, Bundle, Fault, Incident, Outcome
+from muster.model.runs import RunKey
 from muster.model.states import State
+from muster.rules import repair as rules
+from muster.rules.transitions import steps
 from muster.store.database import access
 from muster.store.database.engine import reading, writing
 from muster.store.database.models import NodeRow
-from muster.store.database.repairs import IncidentRow
+from muster.store.database.repairs import AttemptRow, IncidentRow
+from muster.store.decisions import incidents
+from muster.store.decisions.incidents import to_incident
+from muster.store.decisions.verdicts import current_verdicts
 from muster.store.machines.parts import current_serials
 from muster_criteria.context.waivers import subject_of
+from muster_criteria.model import Verdict
 
 TEXT_MAX = 500
 ACTOR = "muster-repair"
 
 
-def open_incident(node: str, fault: Fault, why: str) -> Incident:
-    """Return the node's open incident of that fault, or open one. Raises UnknownNode."""
+def open_incident(node: str, fault: Fault, why: str, prove: Sequence[str] = (), level: str = "") -> Incident:
+    """Return the node's open incident of that fault, or open one. Raises UnknownNode.
+
+    ``prove``: the stages that have to pass, at ``level`` at least, before a repair counts.
+    """
     with writing() as session:
         row = access.node_row(session, node, lock=True)
         found = session.scalar(
@@ -33,12 +47,12 @@ def open_incident(node: str, fault: Fault, why: str) -> Incident:
             found = IncidentRow(
                 node=node, machine=row.machine, fault_class=fault.fault_class, device=fault.device,
                 part=fault.part or _part(session, node, fault.device), why=why[:TEXT_MAX], simulated=row.simulated,
-                opened_at=access.now(), missing=[],
+                opened_at=access.now(), missing=[], prove=list(prove), level=level,
             )  # fmt: skip
             session.add(found)
             session.flush()
             _note(session, row, f"incident {found.id} ({fault.fault_class}): {why}", {"incident": found.id})
-        return _to_incident(found)
+        return to_incident(found)
 
 
 def keep_bundle(incident: int, bundle: Bundle) -> Incident:
@@ -51,7 +65,7 @@ def keep_bundle(incident: int, bundle: Bundle) -> Incident:
         lacks = f", {len(bundle.missing)} pieces are missing" if bundle.missing else ""
         _note(session, node, f"evidence of incident {row.id}: {bundle.path} ({bundle.bytes} bytes{lacks})",
               {"incident": row.id, "bundle": bundle.path, "sha256": bundle.sha256})  # fmt: skip
-        return _to_incident(row)
+        return to_incident(row)
 
 
 def close(incident: int, why: str, actor: str = ACTOR) -> None:
@@ -67,15 +81,16 @@ def close(incident: int, why: str, actor: str = ACTOR) -> None:
 def get_incident(incident: int) -> Incident:
     """Raises UnknownIncident."""
     with reading() as session:
-        return _to_incident(_row(session, incident))
+        return to_incident(_row(session, incident))
 
 
-def incidents(node: str = "", limit: int = 100) -> list[Incident]:
+def find(node: str = "", limit: int = 100, *, still_open: bool = False) -> list[Incident]:
     """Incidents, the newest first, of the present machine of ``node`` if it is given. Raises UnknownNode."""
     with reading() as session:
         query = _of_machine(access.node_row(session, node)) if node else select(IncidentRow)
+        query = query.where(IncidentRow.closed_at.is_(None)) if still_open else query
         rows = session.scalars(query.order_by(IncidentRow.id.desc()).limit(limit))
-        return [_to_incident(each) for each in rows]
+        return [to_incident(each) for each in rows]
 
 
 def of_parts(node: str) -> list[Incident]:
@@ -85,7 +100,107 @@ def of_parts(node: str) -> list[Incident]:
         parts = {subject_of(slot, serials) for slot in serials} - {""}
         here = (IncidentRow.node == node) & (IncidentRow.machine == row.machine)
         query = select(IncidentRow).where(or_(here, IncidentRow.part.in_(parts))).order_by(IncidentRow.id.desc())
-        return [_to_incident(each) for each in session.scalars(query.limit(100))]
+        return [to_incident(each) for each in session.scalars(query.limit(100))]
+
+
+def history(incident: Incident) -> list[Attempt]:
+    """The attempts on the machine of an incident, and on its part wherever it sat, oldest first."""
+    with reading() as session:
+        row = _row(session, incident.id)
+        ours = (AttemptRow.node == row.node) & (AttemptRow.machine == row.machine)
+        query = select(AttemptRow).where(or_(ours, AttemptRow.part == row.part) if row.part else ours)
+        return [_to_attempt(each) for each in session.scalars(query.order_by(AttemptRow.id))]
+
+
+def reserve(incident: int, rung: str, key: RunKey) -> Attempt:
+    """Reserve an attempt before it is carried out, and move the node into repair, in one transaction.
+
+    Raises LeaseLost unless the run holds the node, NodeLeased if another attempt is not over, IllegalMove.
+    """
+    try:
+        with writing() as session:
+            found = _row(session, incident)
+            node = access.node_row(session, found.node, lock=True)
+            if not access.holds(session, node.name, key):
+                raise LeaseLost(f"{node.name} is not held by run {key.run_id}: nothing is repaired")
+            row = AttemptRow(
+                incident=found.id, node=node.name, machine=node.machine, fault_class=found.fault_class,
+                device=found.device, part=found.part, rung=rung, dag_id=key.dag_id, run_id=key.run_id,
+                reserved_at=access.now(),
+            )  # fmt: skip
+            session.add(row)
+            session.flush()
+            _move(session, node, row, State.REPAIR, f"{rung} for incident {found.id} ({found.why})")
+            return _to_attempt(row)
+    except IntegrityError:
+        raise NodeLeased(f"another repair of incident {incident}'s node is not over") from None
+
+
+def settle(attempt: int, outcome: Outcome, detail: str) -> Attempt:
+    """Record how an attempt ended, once; after one that succeeded the node is registered, to be tested."""
+    with writing() as session:
+        row = session.get(AttemptRow, attempt)
+        if row is None:
+            raise UnknownIncident(f"there is no attempt {attempt}")
+        if row.ended_at is None:
+            node = access.node_row(session, row.node, lock=True)
+            row.ended_at, row.outcome, row.detail = access.now(), str(outcome), detail[:TEXT_MAX]
+            text = f"{row.rung}: {outcome}: {detail}"
+            if outcome is Outcome.SUCCEEDED and State(node.state) is State.REPAIR:
+                _move(session, node, row, State.REGISTERED, text)
+            else:
+                _note(session, node, text, {"attempt": row.id})
+        return _to_attempt(row)
+
+
+def settle_lost(node: str) -> list[Attempt]:
+    """End the attempts on a node whose runs were lost: nobody knows whether they were carried out, so they count.
+
+    Only for the run that holds the node.
+    """
+    with reading() as session:
+        query = select(AttemptRow.id).where(AttemptRow.node == node, AttemptRow.ended_at.is_(None))
+        lost = list(session.scalars(query))
+    return [settle(each, Outcome.PERMANENT, "its end was not recorded: it may have been carried out") for each in lost]
+
+
+def prove(node: str) -> list[int]:
+    """Close the node's incidents that its tests prove to be repaired; returns their numbers. Raises UnknownNode."""
+    with writing() as session:
+        row = access.node_row(session, node, lock=True)
+        verdicts = [each for _, each in current_verdicts(session, row)]
+        closed = []
+        for found in incidents.open_now(session, row):
+            begins = incidents.since(session, found)
+            last = session.scalar(
+                select(AttemptRow).where(AttemptRow.incident == found.id).order_by(AttemptRow.id.desc()).limit(1)
+            )
+            if rules.proved(to_incident(found), verdicts, begins):
+                found.closed_at = access.now()
+                closed.append(found.id)
+                _note(session, row, f"incident {found.id} is closed: its repair is proved", {"incident": found.id})
+            elif not any(each.verdict is Verdict.FAIL and each.recorded_at > begins for each in verdicts):
+                continue
+            if last is not None:
+                last.proved = found.closed_at is not None
+        return closed
+
+
+def _move(session: Session, node: NodeRow, row: AttemptRow, to: State, text: str) -> None:
+    evidence = Evidence(repair=f"attempt/{row.id}", reason=text)
+    states = steps(State(node.state), to) if State(node.state) is not to else ()
+    for state in states:
+        access.move(session, node, state, ACTOR, text, evidence)
+    if not states:
+        _note(session, node, text, {"attempt": row.id})
+
+
+def _to_attempt(row: AttemptRow) -> Attempt:
+    return Attempt(
+        row.id, row.incident, row.node, Fault(row.fault_class, row.device, row.part), row.rung, row.reserved_at,
+        RunKey(row.dag_id, row.run_id), Outcome(row.outcome) if row.outcome else None, row.detail, row.ended_at,
+        row.proved,
+    )  # fmt: skip
 
 
 def _of_machine(node: NodeRow) -> Select[IncidentRow]:
@@ -106,11 +221,3 @@ def _row(session: Session, incident: int) -> IncidentRow:
 def _note(session: Session, node: NodeRow, reason: str, evidence: dict[str, object], actor: str = ACTOR) -> None:
     state = State(node.state)
     access.write_event(session, node.name, state, state, actor, reason, evidence)
-
-
-def _to_incident(row: IncidentRow) -> Incident:
-    bundle = Bundle(row.bundle, row.bundle_sha256, row.bundle_bytes, tuple(row.missing)) if row.bundle else None
-    return Incident(
-        row.id, row.node, Fault(row.fault_class, row.device, row.part), row.why, row.opened_at, row.simulated, bundle,
-        row.closed_at,
-    )  # fmt: skip

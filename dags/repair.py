@@ -1,0 +1,74 @@
+"""Repairs one node that left service: evidence, the next rung of its fault's ladder, then the tests that can see it.
+
+Off until policies/repair.yaml switches rungs on for a group of nodes. A rung that is not switched on, a budget that is
+used up, or a history that cannot be read is a person's: this run then ends after the evidence, with a mail.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from airflow.providers.standard.operators.trigger_dagrun import TriggerDagRunOperator
+from airflow.sdk import DAG, Param, TriggerRule, task
+
+from muster.model import dags
+from muster.model.runs import RunKey
+from muster.operators import forms
+from muster.operators.lifecycle import repair
+
+PARAMS = {
+    "node": forms.node("The name of a node in quarantine, triage or repair"),
+    "fault": Param(
+        type="string",
+        minLength=1,
+        title="Fault",
+        description_md="The class of the fault, as policies/repair.yaml has it.",
+    ),
+    "device": Param("", type="string", title="Device", description_md="The device, such as `gpu3`; empty: the node."),
+    "reason": forms.reason("What was seen; it stays in the incident."),
+}
+
+with DAG(
+    dag_id=dags.REPAIR,
+    description="Takes evidence of a fault, carries out the next repair of its ladder, and has it proved",
+    schedule=None,
+    catchup=False,
+    is_paused_upon_creation=False,
+    default_args=forms.TASK_DEFAULTS,
+    params=PARAMS,
+    doc_md=__doc__,
+    tags=["muster", "operator"],
+):
+
+    @task
+    def claim(params: Any = None, dag_run: Any = None) -> int:
+        """Hold the node for this run, and open the incident; returns its number."""
+        return repair.claim(RunKey.of(dag_run), params)
+
+    @task
+    def evidence(incident: int) -> str:
+        """Take the evidence, before anything destroys it; returns where it is."""
+        return repair.take_evidence(incident)
+
+    @task(multiple_outputs=False)
+    def act(incident: int, dag_run: Any = None) -> dict[str, Any]:
+        """Carry out the next rung of the ladder, unless a person decides."""
+        return repair.act(RunKey.of(dag_run), incident)
+
+    @task(trigger_rule=TriggerRule.ALL_DONE)
+    def release(dag_run: Any = None) -> list[str]:
+        """Release the node."""
+        return repair.release(RunKey.of(dag_run))
+
+    @task
+    def proofs(done: Any, incident: int) -> list[dict[str, Any]]:
+        """Returns the test that can see the fault, to be started."""
+        return repair.proofs(done, incident)
+
+    opened: Any = claim()
+    done: Any = act(opened)
+    proof = proofs(done, opened)
+    evidence(opened) >> done >> release() >> proof
+    TriggerDagRunOperator.partial(
+        task_id="prove", trigger_dag_id=dags.NODE_QUALIFICATION, logical_date=None, skip_when_already_exists=True
+    ).expand_kwargs(proof)

@@ -1,0 +1,68 @@
+"""``muster repair``: what would be done about a fault, and having it done."""
+
+from __future__ import annotations
+
+import datetime
+import functools
+from typing import Annotated
+
+import typer
+
+from muster.cli.airflow.start import Wanted, Watch, start
+from muster.cli.terminal import dry
+from muster.cli.terminal.options import AsJson, Name, Reason, given
+from muster.errors import MusterError
+from muster.integration.runid import run_id
+from muster.model.dags import REPAIR
+from muster.model.nodes import Node
+
+
+def repair(
+    name: Name,
+    fault: Annotated[str, typer.Option(help="The class of the fault, as policies/repair.yaml has it.")],
+    reason: Reason,
+    device: Annotated[str, typer.Option(help="The device, such as gpu3; without it, the node.")] = "",
+    watch: Watch = False,
+    dry_run: dry.DryRun = False,
+    json: AsJson = False,
+) -> None:
+    """Take evidence of a node out of service, carry out the next repair of its ladder, and have it proved."""
+    from muster import store
+
+    node, why = store.nodes.get(name), given(reason)
+    conf = {"node": name, "fault": fault, "device": device, "reason": why}
+    check = functools.partial(_next, node, fault, device, show=dry_run and not json)
+    start([Wanted(REPAIR, name, run_id(name, f"{fault} {device} {why}"), conf, check)], watch, json, dry_run)
+
+
+def _next(node: Node, fault: str, device: str, *, show: bool) -> None:
+    """Raise MusterError if no repair of the node can begin; with ``show``, print what it would do."""
+    from muster import store
+    from muster.judging import repair as judging
+    from muster.model.repairs import Fault
+    from muster.rules import repair as rules
+
+    policy = judging.policy()
+    ladder = policy.ladder(fault)
+    if ladder is None:
+        known = ", ".join(each.fault for each in policy.ladders)
+        raise MusterError(f"there is no ladder for {fault!r}: give one of {known}")
+    if node.state not in rules.REPAIRABLE:
+        raise MusterError(f"it is in {node.state}: only a node in {', '.join(rules.REPAIRABLE)} is repaired")
+    if not show:
+        return
+    wanted = Fault(fault, device)
+    same = [each for each in store.repairs.find(node.name) if each.fault.fault_class == fault]
+    history = store.repairs.history(same[0]) if same else ()
+    # The login and the scheduler are asked when it is carried out; here they are taken to allow it.
+    now = rules.Situation(
+        wanted, {**node.labels, "rack": node.rack, "pool": node.pool}, history, idle=True, leased=True,
+        simulated=node.simulated, bmc=bool(node.bmc),
+    )  # fmt: skip
+    step = rules.next_step(now, policy, datetime.datetime.now(datetime.UTC))
+    typer.echo(f"{node.name}: the ladder of {fault}: {', '.join(ladder.rungs)} (policy {policy.cited})")
+    if isinstance(step, rules.Act):
+        typer.echo(f"{node.name}: would take evidence, then {step.rung}, unless its scheduler says that it is in use")
+        typer.echo(f"{node.name}: then {', '.join(ladder.prove)} at level {ladder.level} have to pass")
+    else:
+        typer.echo(f"{node.name}: would take evidence, then a person decides: {step.why}")

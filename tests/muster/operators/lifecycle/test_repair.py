@@ -1,0 +1,277 @@
+"""A repair from evidence to proof, over a real sshd, and a power cycle by OpenStack's Redfish emulator.
+
+The machine that runs the tests is not rebooted: ``systemctl reboot`` is a stand-in that changes the boot id that the
+server shows (MUSTER_BOOT_ID_FILE), after a while, or never. ``nvidia-smi`` is a stand-in that refuses to reset a GPU in
+use, with the original's words and status.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from airflow.sdk.exceptions import AirflowFailException, AirflowSkipException
+
+from muster import store
+from muster.errors import LeaseLost, NodeLeased, SchedulerDown
+from muster.model.nodes import Node
+from muster.model.repairs import Bundle, Fault, Outcome
+from muster.model.runs import RunKey
+from muster.model.states import State
+from muster.operators.lifecycle import repair
+from muster.remote import repairing, ssh
+from muster.remote.login import Credentials
+from muster.remote.repairing import Patience
+from muster_criteria.repair.ladder import Rung
+from muster_criteria.sku_files.skus import SHIPPED
+from tests.muster import fleet
+from tests.support.servers import bmc as bmcs
+from tests.support.servers import sshd
+
+pytestmark = pytest.mark.needs_sshd
+
+KEY = RunKey("repair", "this-node__1")
+FAULT = {"node": "this-node", "fault": "gpu_memory", "device": "gpu3", "reason": "XID 95 on gpu3"}
+QUICK = Patience(return_s=4.0, poll_s=0.2)
+SMI = """#!/bin/sh
+echo "$@" >>{folder}/calls
+[ ! -e {folder}/in-use ] || {{
+  echo "GPU 00000000:4E:00.0 is currently in use by one or more other processes (In use by another client)."
+  exit 255
+}}
+echo "GPU 00000000:4E:00.0 was successfully reset."
+"""
+REBOOT = """#!/bin/sh
+echo "$@" >>{folder}/calls
+[ -e {folder}/never ] || (sleep 0.5; echo after >{folder}/boot_id) >/dev/null 2>&1 &
+"""
+
+
+@dataclasses.dataclass
+class Bench:
+    folder: Path
+    server: sshd.Sshd
+
+    def connect(self, node: Node) -> ssh.paramiko.SSHClient:
+        return ssh.connect(node, Credentials(key_file=str(self.server.key_file)), timeout=5.0)
+
+    @property
+    def calls(self) -> list[str]:
+        path = self.folder / "calls"
+        return path.read_text().splitlines() if path.exists() else []
+
+    def node(self) -> Node:
+        return store.nodes.get("this-node")
+
+    def carry_out(self, rung: Rung) -> repairing.Done:
+        return repairing.carry_out(rung, self.node(), Fault("gpu_memory", "gpu3"), self.connect, patience=QUICK)
+
+
+@pytest.fixture
+def bench(tmp_path: Path, sqlite_db: str, monkeypatch: pytest.MonkeyPatch) -> Iterator[Bench]:
+    tools = tmp_path / "tools"
+    tools.mkdir()
+    for name, text in (("nvidia-smi", SMI), ("systemctl", REBOOT)):
+        (tools / name).write_text(text.format(folder=tmp_path))
+        (tools / name).chmod(0o700)
+    (tmp_path / "boot_id").write_text("before\n")
+    policy = (SHIPPED / "policies" / "repair.yaml").read_text()
+    rungs = "[reset_gpu, reboot, power_cycle]"
+    (tmp_path / "skus" / "policies").mkdir(parents=True)
+    switched_on = policy.replace("enabled: []", f"enabled: [{{label: repair, value: auto, rungs: {rungs}}}]")
+    (tmp_path / "skus" / "policies" / "repair.yaml").write_text(switched_on)
+    monkeypatch.setenv("MUSTER_SKU_PATH", str(tmp_path / "skus"))
+    env = {"PATH": f"{tools}:/usr/bin:/bin", "MUSTER_BOOT_ID_FILE": str(tmp_path / "boot_id")}
+    with sshd.running(tmp_path / "node", env=env) as server:
+        there = server.node()
+        described = fleet.new_node(
+            there.name, host=there.host, port=there.port, user=there.user, work_dir=there.work_dir,
+            host_key=" ".join(there.host_key.split()[:2]), labels={"repair": "auto"},
+            launch={"kind": "python", "python": sys.executable},
+        )  # fmt: skip
+        store.nodes.add(described)
+        store.nodes.move(there.name, State.QUARANTINE, "Ada", "XID 95")
+        yield Bench(tmp_path, server)
+
+
+def begun(fault: dict[str, str] | None = None) -> int:
+    """A repair whose evidence was taken."""
+    incident = repair.claim(KEY, fault or FAULT)
+    store.repairs.keep_bundle(incident, Bundle("/archive/bundle", "ab" * 32, 100))
+    return incident
+
+
+def act(bench: Bench, incident: int) -> dict[str, object]:
+    return repair.act(KEY, incident, bench.connect, patience=QUICK)
+
+
+def test_a_repair_counts_only_when_the_tests_that_can_see_the_fault_passed(bench: Bench) -> None:
+    incident = begun()
+    done = act(bench, incident)
+    assert done["rung"] == "reset_gpu"
+    assert bench.calls == ["--gpu-reset -i 3"]
+    assert bench.node().state is State.REGISTERED
+    repair.release(KEY)
+    (proof,) = repair.proofs(done, incident)
+    assert proof["conf"]["level"] == "standard"
+    assert store.repairs.prove("this-node") == [], "nothing was tested yet"
+    fleet.qualify("this-node", "this-node__short", level="short")
+    assert store.repairs.prove("this-node") == [], "at this level the tests do not see the fault"
+    open_points = store.admission.decision("this-node").reasons  # type: ignore[union-attr]
+    assert any(each.startswith(f"incident {incident} ") for each in open_points)
+    fleet.qualify("this-node", "this-node__standard", level="standard")
+    open_points = store.admission.decision("this-node").reasons  # type: ignore[union-attr]
+    assert not any(each.startswith(f"incident {incident} ") for each in open_points)
+    assert store.repairs.prove("this-node") == [incident]
+    (attempt,) = store.repairs.history(store.repairs.get_incident(incident))
+    assert (attempt.outcome, attempt.proved) == (Outcome.SUCCEEDED, True)
+    assert store.repairs.find("this-node", still_open=True) == []
+
+
+def test_a_gpu_in_use_is_not_reset_and_costs_no_budget(bench: Bench) -> None:
+    (bench.folder / "in-use").touch()
+    incident = begun()
+    with pytest.raises(AirflowFailException):
+        act(bench, incident)
+    (attempt,) = store.repairs.history(store.repairs.get_incident(incident))
+    assert attempt.outcome is Outcome.TRANSIENT
+    assert bench.node().state is State.REPAIR
+    (bench.folder / "in-use").unlink()
+    assert act(bench, incident)["rung"] == "reset_gpu", "the same rung: it was not carried out"
+
+
+def test_a_node_that_its_scheduler_does_not_call_free_is_left_alone(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    incident = begun()
+
+    def down(node: str) -> None:
+        raise SchedulerDown("slurmctld does not answer")
+
+    monkeypatch.setattr(repair.service, "allocation", down)
+    with pytest.raises(AirflowSkipException):
+        act(bench, incident)
+    assert bench.calls == []
+    assert store.repairs.history(store.repairs.get_incident(incident)) == []
+
+
+def test_a_job_that_begins_after_the_reservation_stops_the_act(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+    incident, words = begun(), iter(["", "job 17 of ada"])
+    monkeypatch.setattr(repair, "in_use", lambda node: next(words))
+    with pytest.raises(AirflowFailException):
+        act(bench, incident)
+    assert bench.calls == []
+    (attempt,) = store.repairs.history(store.repairs.get_incident(incident))
+    assert attempt.outcome is Outcome.TRANSIENT
+
+
+def test_nothing_is_repaired_without_evidence_or_the_lease(bench: Bench) -> None:
+    incident = repair.claim(KEY, FAULT)
+    with pytest.raises(AirflowFailException):
+        act(bench, incident)
+    store.repairs.keep_bundle(incident, Bundle("/archive/bundle", "ab" * 32, 100))
+    repair.release(KEY)
+    with pytest.raises(AirflowFailException):
+        act(bench, incident)
+    with pytest.raises(LeaseLost):
+        store.repairs.reserve(incident, "reset_gpu", KEY)
+    assert bench.calls == []
+
+
+def test_two_repairs_never_hold_one_node(bench: Bench) -> None:
+    begun()
+    with pytest.raises(AirflowFailException):
+        repair.claim(RunKey("repair", "other"), FAULT)
+    with pytest.raises(NodeLeased):
+        store.leases.acquire("this-node", RunKey("node_qualification", "x"))
+
+
+def test_an_attempt_whose_worker_was_lost_counts_and_is_not_repeated(bench: Bench) -> None:
+    incident = begun()
+    store.repairs.reserve(incident, "reset_gpu", KEY)
+    with pytest.raises(NodeLeased):
+        store.repairs.reserve(incident, "reset_gpu", KEY)
+    with pytest.raises(AirflowFailException):
+        act(bench, incident)
+    assert bench.calls == []
+    assert act(bench, incident)["rung"] == "reboot", "the next rung, since the reset may have been carried out"
+
+
+def test_a_history_that_cannot_be_read_stops(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+    incident = begun()
+
+    def broken(incident: object) -> None:
+        raise OSError("the disk")
+
+    monkeypatch.setattr(store.repairs, "history", broken)
+    with pytest.raises(AirflowSkipException):
+        act(bench, incident)
+    assert bench.calls == []
+
+
+def test_a_reboot_is_known_by_another_boot_id_and_a_node_that_never_returns_is_no_success(bench: Bench) -> None:
+    done = bench.carry_out(Rung.REBOOT)
+    assert (done.outcome, bench.calls) == (Outcome.SUCCEEDED, ["reboot"])
+    (bench.folder / "never").touch()
+    assert bench.carry_out(Rung.REBOOT).outcome is Outcome.PERMANENT
+
+
+def test_a_node_that_takes_no_login_is_not_rebooted_over_ssh(bench: Bench) -> None:
+    bench.server.stop()
+    assert bench.carry_out(Rung.REBOOT).outcome is Outcome.TRANSIENT
+    assert bench.carry_out(Rung.RESET_GPU).outcome is Outcome.TRANSIENT
+
+
+def with_bmc(bench: Bench, url: str) -> None:
+    node = bench.node()
+    store.nodes.add_all([(
+        "", fleet.new_node(node.name, host=node.host, port=node.port, user=node.user, work_dir=node.work_dir,
+                           host_key=node.host_key, labels=node.labels, launch=node.launch, bmc={"url": url}),
+    )])  # fmt: skip
+
+
+def test_a_power_cycle_by_the_bmc(bench: Bench) -> None:
+    assert bench.carry_out(Rung.POWER_CYCLE).outcome is Outcome.TRANSIENT, "no BMC is enrolled"
+    with bmcs.emulator() as url:
+        with_bmc(bench, url)
+        lost = bench.carry_out(Rung.POWER_CYCLE)
+        assert lost.outcome is Outcome.PERMANENT, "the emulator resets its own system, not this node: it never returns"
+    down = bench.carry_out(Rung.POWER_CYCLE)
+    assert down.outcome is Outcome.TRANSIENT, "a BMC that is down got no order"
+
+
+def test_what_is_switched_off_is_a_persons_after_the_evidence(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("MUSTER_SKU_PATH", "")
+    incident = begun()
+    with pytest.raises(AirflowSkipException):
+        act(bench, incident)
+    assert bench.calls == []
+    assert bench.node().state is State.QUARANTINE
+
+
+def test_only_a_node_out_of_service_is_repaired(bench: Bench) -> None:
+    store.nodes.move("this-node", State.REGISTERED, "Ada", "repaired by hand")
+    with pytest.raises(AirflowFailException):
+        repair.claim(KEY, FAULT)
+    assert store.leases.get("this-node") is None
+
+
+def test_a_paused_node_and_an_unknown_fault_are_refused(bench: Bench) -> None:
+    with pytest.raises(AirflowFailException):
+        repair.claim(KEY, FAULT | {"fault": "no_such"})
+    store.pauses.pause("this-node", store.waivers.end_of("2099-12-31"), "Ada", "a technician works on it")
+    with pytest.raises(AirflowFailException):
+        repair.claim(KEY, FAULT)
+
+
+def test_the_sudoers_file_allows_what_a_repair_runs_and_no_more() -> None:
+    text = (Path(__file__).parents[4] / "docs" / "examples" / "muster-repair.sudoers").read_text()
+    listed = text.split("MUSTER_REPAIRS =")[1].split("\n\n")[0].replace("\\\n", "").split(", ")
+    allowed = {" ".join(each.split()).replace("/usr/sbin/", "").replace("/usr/bin/", "") for each in listed}
+    modules = " ".join(repairing.MODULES)
+    assert allowed == {
+        "nvidia-smi ^--gpu-reset -i [0-9]{1,2}$", f"modprobe -r {modules}", "modprobe nvidia", "systemctl reboot",
+    }  # fmt: skip
