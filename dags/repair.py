@@ -55,6 +55,11 @@ with DAG(
         """Carry out the next rung of the ladder, unless a person decides."""
         return repair.act(RunKey.of(dag_run), incident)
 
+    @task.sensor(mode="reschedule", poke_interval=30, timeout=3600)
+    def returned(ordered: Any, incident: int) -> bool:
+        """Wait until the node is back after a restart; between two looks no worker is held."""
+        return repair.returned(ordered, incident)
+
     @task(trigger_rule=TriggerRule.ALL_DONE)
     def release(dag_run: Any = None) -> list[str]:
         """Release the node."""
@@ -67,8 +72,10 @@ with DAG(
 
     opened: Any = claim()
     done: Any = act(opened)
+    back = returned(done, opened)
     proof = proofs(done, opened)
-    evidence(opened) >> done >> release() >> proof
+    evidence(opened) >> done >> back >> release() >> proof
+    back >> proof
     TriggerDagRunOperator.partial(
         task_id="prove", trigger_dag_id=dags.NODE_QUALIFICATION, logical_date=None, skip_when_already_exists=True
     ).expand_kwargs(proof)

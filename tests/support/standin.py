@@ -2,6 +2,7 @@
 
 The configuration is its plan (tests of jobs), or ``~/behave.json`` on the node, {stage: {…}} (tests of whole DAG runs):
 ``measured`` there lists what it claims to have measured at its first start in that stage, at its second, and so on.
+``~/usage`` is its answer to whether the machine is in use; without that file it is not.
 """
 
 from __future__ import annotations
@@ -12,6 +13,10 @@ from pathlib import Path
 
 SOURCE = """
 import gzip, hashlib, json, os, pathlib, signal, subprocess, sys, time
+if sys.argv[1] == "usage":
+    said = pathlib.Path.home() / "usage"
+    print(said.read_text() if said.exists() else json.dumps({"busy": False, "sentence": "this machine is not in use"}))
+    sys.exit()
 plan_path = pathlib.Path(sys.argv[2]); folder = plan_path.parent
 plan = json.loads(plan_path.read_text())
 settings = pathlib.Path.home() / "behave.json"

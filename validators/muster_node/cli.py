@@ -1,4 +1,4 @@
-"""The node side's command line: ``run``, ``probes``, ``check``, ``info``, ``sweep``, ``evidence``."""
+"""The node side's command line: ``run``, ``probes``, ``check``, ``info``, ``sweep``, ``usage``, ``evidence``."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from typing import Any, Callable, NoReturn
 
 import muster_node
 from muster_node import check, contract, evidence, sweep
-from muster_node.agent import child, facts, fence, jobdir, registry
+from muster_node.agent import child, facts, fence, guard, jobdir, registry
 from muster_node.agent import job as agent
 from muster_node.bounded import bounded
 from muster_node.hardware.seam import Hardware
@@ -51,6 +51,8 @@ def _command(
         return _check(registry.discover(packages), open_hardware, args.json)
     if args.command == "sweep":
         return sweep.main(open_hardware, args.boot, args.since)
+    if args.command == "usage":
+        return _usage(open_hardware)
     if args.command == "evidence":
         return evidence.main(args.words, args.limit, args.max, root=args.root, file=args.file)
     return _info(open_hardware, args.node, args.json)
@@ -75,6 +77,7 @@ def _parser() -> argparse.ArgumentParser:
     read = commands.add_parser("sweep", help="what the machine shows without load, as JSON: for the health sweep")
     read.add_argument("--boot", default="", help="the boot in which the last sweep ended")
     read.add_argument("--since", type=float, default=0.0, help="seconds since that boot of the last line that it read")
+    commands.add_parser("usage", help="whether the machine is in use, as JSON: asked before it is repaired")
     piece = commands.add_parser("evidence", help="the output of one command, or one file, as evidence of an incident")
     piece.add_argument("--limit", type=float, required=True, help="seconds that it may take")
     piece.add_argument("--max", type=int, required=True, help="bytes that are kept")
@@ -133,6 +136,16 @@ def _info(open_hardware: Callable[[], Hardware], node: str, as_json: bool) -> in
     else:
         for name, value in info.items():
             print(f"{name:14} {value}")
+    return 0
+
+
+def _usage(open_hardware: Callable[[], Hardware]) -> int:
+    try:
+        hardware = bounded("opening the hardware", open_hardware, agent.OPEN_LIMIT_S)
+        use = guard.look(hardware, patient=True)
+    except Exception as error:
+        use = guard.Use(True, (f"{type(error).__name__}: {str(error)[:200]}",), known=False)
+    print(json.dumps({"busy": use.busy, "sentence": use.sentence()}))
     return 0
 
 

@@ -24,8 +24,8 @@ class Evidence:
     circuit breaker or for a common cause. ``nothing_new``: the run tests a node in service, and gives no reason to end
     that (``ending.RunFacts.nothing_new``). Both are set by the records alone, when they close that run. ``observed``:
     the observation between tests for which the health policy takes it out of service. ``replaces``: the node that left
-    production, whose place it takes; set by ``store.replacing`` alone. ``repair``: the attempt that was reserved, set by
-    the records' functions of repairs alone.
+    production, whose place it takes; set by ``store.replacing`` alone. ``repair``: the attempt that was reserved, set
+    by the records' functions of repairs alone.
     """
 
     run: RunKey | None = None

@@ -33,7 +33,8 @@ class Incident:
     """One fault of one machine, from its being seen until a repair of it is proved or a person closes it.
 
     ``bundle``: None until evidence was taken. ``prove``: the stages that have to pass, at ``level`` at least, before a
-    repair counts; empty for evidence that was taken by hand.
+    repair counts; empty for evidence that was taken by hand. ``asks``: why a person has to decide what is done next, ""
+    while the repairs go on by themselves.
     """
 
     id: int
@@ -46,6 +47,7 @@ class Incident:
     level: str = ""
     bundle: Bundle | None = None
     closed_at: datetime.datetime | None = None
+    asks: str = ""
 
 
 class Outcome(enum.StrEnum):

@@ -12,12 +12,11 @@ import logging
 import time
 from collections.abc import Callable, Iterator, Sequence
 
-import paramiko
-
 from muster.errors import MusterError
 from muster.model.nodes import Node
-from muster.remote import jobs, launch, ssh
+from muster.remote import ssh
 from muster.remote.bmc import BadBmc, Login, login, parse_bmc
+from muster.remote.node_side import Connect, NodeSide
 from muster.remote.redfish_client import BmcSilent, Client
 from muster.remote.redfish_documents import linked, paths_of
 from muster.remote.zipapp import AgentFile
@@ -25,8 +24,6 @@ from muster_criteria.repair.evidence import Profile, Step
 
 log = logging.getLogger(__name__)
 
-NO_JOB = "00000000"
-"""Names no job: only the folders and the agent are looked at."""
 GRACE_S = 20.0
 """How much longer than a step's own limit is waited here: the node side ends what hangs, and says so."""
 TOTAL_BYTES_MAX = 256 * 1024 * 1024
@@ -35,8 +32,6 @@ DOCUMENTS_MAX = 400
 """Documents of a BMC in one bundle."""
 LOST_MAX = 2
 """After so many lost connections in a row the node is left alone."""
-
-Connect = Callable[[Node], paramiko.SSHClient]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -49,37 +44,6 @@ class Piece:
     why: str = ""
 
 
-class _Session:
-    """A connection that is opened when it is needed, and again when a step has broken it."""
-
-    def __init__(self, node: Node, connect: Connect, agent: AgentFile) -> None:
-        self._node, self._connect, self._agent = node, connect, agent
-        self._client: paramiko.SSHClient | None = None
-        self._words: list[str] = []
-
-    def run(self, args: Sequence[str], limit_s: float, bytes_max: int) -> ssh.Completed:
-        """Run the node side. Raises MusterError; the next call then connects again."""
-        try:
-            if self._client is None:
-                self._client = self._connect(self._node)
-                seen = jobs.look(self._client, self._node.work_dir, NO_JOB, self._agent.sha256)
-                jobs.send_agent(self._client, seen, self._agent.path, self._agent.sha256)
-                how = launch.parse_launch(self._node.launch)
-                program = jobs.agent_path(seen.work, self._agent.sha256)
-                env = [f"{name}={value}" for name, value in sorted(how.env.items())]
-                self._words = ["env", *env, f"MUSTER_WORK={seen.work}", launch.host_python(how), program, "evidence"]
-            return ssh.run(self._client, [*self._words, *args], limit_s + GRACE_S, max_bytes=bytes_max + 4096)
-        except MusterError:
-            self.close()
-            raise
-
-    def close(self) -> None:
-        """Harmless when nothing is open."""
-        if self._client is not None:
-            self._client.close()
-        self._client = None
-
-
 def of_node(
     node: Node, profiles: Sequence[Profile], connect: Connect, agent: AgentFile, limit_s: float = NODE_LIMIT_S
 ) -> Iterator[Piece]:
@@ -87,7 +51,7 @@ def of_node(
     if node.simulated:
         yield Piece("node", "SSH", why="the node is simulated: commands would show the machine below it")
         return
-    session, deadline, left = _Session(node, connect, agent), time.monotonic() + limit_s, TOTAL_BYTES_MAX
+    session, deadline, left = NodeSide(node, connect, agent), time.monotonic() + limit_s, TOTAL_BYTES_MAX
     lost, gone = 0, ""
     try:
         for profile in profiles:
@@ -112,13 +76,13 @@ def of_node(
         session.close()
 
 
-def _take(session: _Session, step: Step, name: str, limit_s: float, bytes_max: int) -> tuple[Piece, bool]:
+def _take(session: NodeSide, step: Step, name: str, limit_s: float, bytes_max: int) -> tuple[Piece, bool]:
     """(the piece, whether the connection broke)."""
     how = " ".join(step.words)
     args = [f"--limit={limit_s:.1f}", f"--max={bytes_max}"]
     args += ["--root"] * step.root + ["--file"] * bool(step.file) + ["--", *step.words]
     try:
-        done = session.run(args, limit_s, bytes_max)
+        done = session.run(["evidence", *args], limit_s + GRACE_S, bytes_max + 4096)
     except MusterError as error:
         return Piece(name, how, why=str(error)), True
     try:

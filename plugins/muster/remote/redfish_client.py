@@ -117,7 +117,7 @@ class Client:
         try:
             async with asyncio.timeout_at(self._until):
                 answer = await self._whole(method, url, body)
-                if answer.status_code in (502, 503, 504):
+                if answer.status_code in (502, 503, 504) and method == "GET":  # an action is never sent twice
                     await asyncio.sleep(BUSY_S)
                     answer = await self._whole(method, url, body)
                 return answer

@@ -7,34 +7,33 @@ The caller holds the node, has reserved the attempt, and knows from the schedule
 from __future__ import annotations
 
 import dataclasses
+import json
 import re
-import time
 from collections.abc import Callable, Sequence
-
-import paramiko
 
 from muster.errors import MusterError
 from muster.model.nodes import Node
 from muster.model.repairs import Fault, Outcome
 from muster.remote import scripts, ssh
 from muster.remote.bmc import BadBmc, Login, login, parse_bmc
+from muster.remote.node_side import Connect, NodeSide
 from muster.remote.redfish_client import ROOT, BmcSilent, Client
 from muster.remote.redfish_documents import linked, paths_of
+from muster.remote.zipapp import AgentFile
 from muster_criteria.repair.ladder import Rung
 
-Connect = Callable[[Node], paramiko.SSHClient]
-
 COMMAND_S = 120.0
+USAGE_S = 240.0
+"""The node side itself waits up to a minute for hardware to open, and for each of three readings."""
 RETURN_S = 900.0
 """How long a node may take to come back: servers with eight GPUs and terabytes of memory boot in up to ten minutes."""
-POLL_S = 10.0
 
 BOOT = f'{scripts.BOOT_ID}\nprintf %s "$boot"'
 AS_ROOT = 'if [ "$(id -u)" = 0 ]; then exec "$@"; else exec sudo -n "$@"; fi'
 MODULES = ("nvidia_uvm", "nvidia_drm", "nvidia_modeset", "nvidia")
 REFUSED = re.compile(r"a password is required|not allowed to execute|may not run sudo|In use by another client"
-                     r"|is in use|being used by one or more other processes", re.IGNORECASE)  # fmt: skip
-"""What sudo, nvidia-smi and modprobe say when they did nothing."""
+                     r"|being used by one or more other processes", re.IGNORECASE)  # fmt: skip
+"""What sudo and nvidia-smi say when they did nothing. modprobe is not among them: it may have removed other modules."""
 _GPU = re.compile(r"gpu([0-9]{1,3})")
 
 
@@ -47,33 +46,60 @@ class Done:
 
 
 @dataclasses.dataclass(frozen=True)
-class Patience:
-    """How long, in seconds, a node may take to come back, and the pause between two looks."""
+class Sent:
+    """A restart that was ordered. ``before``: the boot id until then; ``what``: how it was ordered."""
 
-    return_s: float = RETURN_S
-    poll_s: float = POLL_S
+    before: str
+    what: str
 
 
 def carry_out(
-    rung: Rung, node: Node, fault: Fault, connect: Connect, who: Callable[..., Login] = login,
-    patience: Patience | None = None,
-) -> Done:  # fmt: skip
-    """Carry out one rung; returns what became of it, and raises nothing that a node or a BMC causes."""
-    patience = patience or Patience()
+    rung: Rung, node: Node, fault: Fault, connect: Connect, who: Callable[..., Login] = login, last_boot: str = ""
+) -> Done | Sent:
+    """Carry out one rung; returns what became of it, or what was ordered, for ``returned`` to look at.
+
+    ``last_boot``: the boot id that the records have of the node, for one that does not answer. Raises nothing that a
+    node or a BMC causes.
+    """
     if rung is Rung.RESET_GPU:
         return _reset(node, fault, connect)
     if rung is Rung.RELOAD_DRIVER:
         return _reload(node, connect)
     if rung is Rung.REBOOT:
-        return _reboot(node, connect, patience)
+        return _reboot(node, connect)
     if rung is Rung.POWER_CYCLE:
-        return _power_cycle(node, connect, who, patience)
+        return _power_cycle(node, connect, who, last_boot)
     return Done(Outcome.CANCELLED, f"{rung} is a person's")
+
+
+def returned(node: Node, connect: Connect, sent: Sent, waited_s: float, limit_s: float | None = None) -> Done | None:
+    """Look once whether the node came back after a restart; None while it may still come, for ``RETURN_S`` at most."""
+    limit_s = RETURN_S if limit_s is None else limit_s
+    now = _boot_id(node, connect)
+    if now and now != sent.before:
+        return Done(Outcome.SUCCEEDED, f"{sent.what} gave the boot {now}")
+    if waited_s < limit_s:
+        return None
+    how = f"still shows the boot {now}" if now else "does not answer"
+    return Done(Outcome.PERMANENT, f"the node {how} {limit_s:g} s after {sent.what}")
 
 
 def reachable(node: Node, connect: Connect) -> bool:
     """Whether the node takes a login and answers."""
     return bool(_boot_id(node, connect))
+
+
+def usage(node: Node, connect: Connect, agent: AgentFile) -> str:
+    """Returns why the node may be in use, by its own processes; "" if it says that it is not. Unknown is in use."""
+    side = NodeSide(node, connect, agent)
+    try:
+        answer = json.loads(side.run(["usage"], USAGE_S, 65_536).out)
+        busy, sentence = answer["busy"], ssh.clean(str(answer["sentence"]))[:300]
+    except (MusterError, ValueError, KeyError, TypeError) as error:
+        return f"whether the node is in use cannot be read there: {type(error).__name__}: {error}"
+    finally:
+        side.close()
+    return "" if busy is False else sentence
 
 
 def _reset(node: Node, fault: Fault, connect: Connect) -> Done:
@@ -107,19 +133,19 @@ def _commands(node: Node, connect: Connect, commands: Sequence[Sequence[str]]) -
     return Done(Outcome.SUCCEEDED, f"{' and '.join(' '.join(each) for each in commands)} ended well")
 
 
-def _reboot(node: Node, connect: Connect, patience: Patience) -> Done:
+def _reboot(node: Node, connect: Connect) -> Done | Sent:
     before = _boot_id(node, connect)
     if not before:
         return Done(Outcome.TRANSIENT, "the node was not rebooted, since its boot id cannot be read")
     asked = _commands(node, connect, [("systemctl", "reboot")])
-    if asked.outcome is Outcome.TRANSIENT:
-        return asked
-    # Whatever the command said, and whether its connection broke: a new boot id is the proof.
-    return _returned(node, connect, before, patience, "the reboot")
+    # Whatever else the command said, and whether its connection broke: a new boot id is the proof.
+    return asked if asked.outcome is Outcome.TRANSIENT else Sent(before, "the reboot")
 
 
-def _power_cycle(node: Node, connect: Connect, who: Callable[..., Login], patience: Patience) -> Done:
-    before = _boot_id(node, connect)
+def _power_cycle(node: Node, connect: Connect, who: Callable[..., Login], last_boot: str) -> Done | Sent:
+    before = _boot_id(node, connect) or last_boot
+    if not before:
+        return Done(Outcome.TRANSIENT, "nothing was sent: no boot id is known, so a restart could not be recognised")
     try:
         bmc = parse_bmc(node.bmc)
         if bmc is None:
@@ -139,25 +165,12 @@ def _power_cycle(node: Node, connect: Connect, who: Callable[..., Login], patien
             try:
                 status = client.post(target, {"ResetType": kind})
             except BmcSilent as error:
-                if (came := _returned(node, connect, before, patience, kind)).outcome is not Outcome.SUCCEEDED:
-                    return Done(Outcome.PERMANENT, f"what became of the {kind} is not known: {error}")
-                return came
+                return Sent(before, f"the {kind}, whose answer is missing ({error})")
     except (BadBmc, BmcSilent) as error:
         return Done(Outcome.TRANSIENT, f"nothing was sent: {error}")
     if 400 <= status < 500:
         return Done(Outcome.TRANSIENT, f"the BMC refused the {kind} with {status}")
-    return _returned(node, connect, before, patience, f"the {kind}")
-
-
-def _returned(node: Node, connect: Connect, before: str, patience: Patience, what: str) -> Done:
-    """Wait until the node answers with another boot id than ``before``; "" where that was not readable."""
-    deadline = time.monotonic() + patience.return_s
-    while time.monotonic() < deadline:
-        now = _boot_id(node, connect)
-        if now and now != before:
-            return Done(Outcome.SUCCEEDED, f"{what} gave the boot {now}")
-        time.sleep(patience.poll_s)
-    return Done(Outcome.PERMANENT, f"the node did not come back within {patience.return_s:g} s of {what}")
+    return Sent(before, f"the {kind}")
 
 
 def _boot_id(node: Node, connect: Connect) -> str:

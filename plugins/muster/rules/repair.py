@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import dataclasses
 import datetime
+import itertools
 from collections.abc import Iterable, Mapping, Sequence
 
 from muster.model.repairs import Attempt, Fault, Incident, Outcome
@@ -18,8 +19,13 @@ from muster_criteria.model import Verdict
 from muster_criteria.repair.ladder import RESTARTS, Ladder, RepairPolicy, Rung
 from muster_criteria.stages import LEVELS
 
-REPAIRABLE = (State.QUARANTINE, State.TRIAGE, State.REPAIR)
-"""States in which a node is repaired: out of service, and not with its vendor."""
+REPAIRABLE = (State.QUARANTINE, State.TRIAGE)
+"""States in which a repair begins: out of service. A node in repair or rma is in somebody's hands already."""
+
+REFUSED_MAX = 3
+"""Attempts at a fault in a row that could not be begun (the GPU in use, sudo refuses) within
+``REFUSED_WITHIN``, after which a person is asked."""
+REFUSED_WITHIN = datetime.timedelta(days=1)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -27,8 +33,9 @@ class Situation:
     """What is known when a repair is to be chosen.
 
     ``history``: the attempts on the node's machine and on the part, wherever it sat, oldest first; None if they cannot
-    be read. ``idle``: the scheduler's own word, None if it is unknown. ``leased``: whether this repair holds the node.
-    ``reachable``: whether the node takes a login. ``bmc``: whether a BMC is enrolled.
+    be read. ``idle``: its scheduler's own word, None if it is unknown. ``used``: what on the node itself uses it, or
+    why that cannot be read. ``leased``: whether this repair holds the node. ``shadow``: whether a person alone moves
+    it. ``reachable``: whether the node takes a login. ``bmc``: whether a BMC is enrolled.
     """
 
     fault: Fault
@@ -37,8 +44,10 @@ class Situation:
     idle: bool | None
     leased: bool
     simulated: bool = False
+    shadow: bool = False
     reachable: bool = True
     bmc: bool = False
+    used: str = ""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -90,11 +99,24 @@ def next_step(now: Situation, policy: RepairPolicy, at: datetime.datetime) -> Ac
         return Person(f"{rung} is not switched on for this node (policy {policy.cited})", rung)
     if now.simulated:
         return Person(f"the node is simulated: {rung} would concern the machine below it", rung)
+    if now.shadow:
+        return Person("the node is in shadow mode: a person alone moves it", rung)
+    lately = [each for each in recent if at - each.reserved_at <= REFUSED_WITHIN]
+    if (refused := _refused_in_a_row(lately, now.fault)) >= REFUSED_MAX:
+        return Person(f"{refused} attempts in a row could not be begun", rung)
     if not now.leased:
         return Wait("the repair does not hold the node")
     if now.idle is not True:
         return Wait("the node is in use" if now.idle is False else "whether the node is in use is not known")
+    if now.used:
+        return Person(f"its scheduler calls the node free, but {now.used}", rung)
     return Act(rung, ladder)
+
+
+def _refused_in_a_row(history: Sequence[Attempt], fault: Fault) -> int:
+    """How many of the last attempts at this fault were certainly not carried out."""
+    same = [each for each in history if _same(each.fault, fault)]
+    return sum(1 for _ in itertools.takewhile(lambda each: not counts(each), reversed(same)))
 
 
 def counts(attempt: Attempt) -> bool:

@@ -97,6 +97,7 @@ def _transitions() -> dict[tuple[State, State], tuple[Need, ...]]:
         (s.TRIAGE, s.REPAIR): (n.REPAIR, n.PERSON),
         (s.TRIAGE, s.RMA): (n.PERSON,),
         (s.REPAIR, s.REGISTERED): (n.REPAIR, n.PERSON),
+        (s.REPAIR, s.QUARANTINE): (n.REPAIR, n.PERSON),
         (s.RMA, s.REGISTERED): (n.PERSON,),
     }
     for state in (s.INTAKE, s.BURN_IN, s.VALIDATION):

@@ -85,6 +85,18 @@ def test_what_was_certainly_not_carried_out_costs_nothing(outcome: Outcome) -> N
     assert found.rung is Rung.RESET_GPU
 
 
+def test_what_is_refused_again_and_again_is_a_persons() -> None:
+    refused = [tried("reset_gpu", 0.1, Outcome.TRANSIENT) for _ in range(3)]
+    assert isinstance(chosen(*refused[:2]), Act)
+    assert isinstance(chosen(*refused), Person)
+    later = [tried("reset_gpu", 2.0, Outcome.TRANSIENT) for _ in range(3)]
+    assert isinstance(chosen(*later), Act)
+
+
+def test_a_node_in_shadow_mode_is_a_persons() -> None:
+    assert isinstance(next_step(dataclasses.replace(READY, shadow=True), ON, NOW), Person)
+
+
 def test_what_is_unclear_counts_and_what_has_not_ended_stops() -> None:
     found = chosen(tried("reset_gpu", outcome=Outcome.PERMANENT))
     assert isinstance(found, Act)
@@ -109,6 +121,7 @@ def test_nothing_is_switched_on_as_shipped_and_no_rung_is_skipped() -> None:
         ({"history": None}, Person), ({"idle": False}, Wait), ({"idle": None}, Wait), ({"leased": False}, Wait),
         ({"simulated": True}, Person), ({"reachable": False}, Person), ({"labels": {}}, Person),
         ({"fault": Fault("no_such_fault")}, Person), ({"fault": Fault("gpu_memory")}, Person),
+        ({"used": "a user"}, Person),
         ({"fault": Fault("unreachable"), "reachable": False, "bmc": False}, Person),
         ({"fault": Fault("unreachable"), "reachable": False}, Act),
     ],
@@ -129,6 +142,7 @@ SITUATIONS = st.builds(
     Situation, FAULTS, st.sampled_from([{"repair": "auto"}, {}]), st.none() | st.lists(ATTEMPTS, max_size=4),
     idle=st.sampled_from([True, False, None]), leased=st.booleans(), simulated=st.booleans(),
     reachable=st.booleans(), bmc=st.booleans(),
+    shadow=st.booleans(), used=st.sampled_from(["", "foreign GPU processes: python"]),
 )  # fmt: skip
 
 
@@ -141,6 +155,8 @@ def test_no_situation_repairs_a_node_in_use_or_beyond_what_its_history_allows(no
     assert now.idle is True
     assert now.leased
     assert not now.simulated
+    assert not now.shadow
+    assert not now.used
     assert now.history is not None, "what cannot be read resets no budget"
     assert all(each.ended_at for each in now.history)
     assert found.rung in ON.allowed(now.labels)

@@ -10,7 +10,7 @@ from muster.integration import logins
 from muster.judging import incident as records
 from muster.model.repairs import Incident
 from muster.remote import evidence
-from muster.remote.evidence import Connect
+from muster.remote.node_side import Connect
 from muster.remote.zipapp import build_agent
 from muster.reporting import bundles
 from muster.settings import settings

@@ -5,10 +5,11 @@ Each is a plain function of run ids and parameters; the DAG file makes tasks of 
 
 from __future__ import annotations
 
+import dataclasses
 import datetime
 import logging
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, NoReturn
 
 from airflow.sdk.exceptions import AirflowFailException, AirflowSkipException
 
@@ -18,6 +19,7 @@ from muster.errors import MusterError
 from muster.integration import logins, runid
 from muster.judging import health
 from muster.judging import repair as judging
+from muster.model.nodes import Node
 from muster.model.repairs import Attempt, Fault, Incident, Outcome
 from muster.model.runs import RunKey
 from muster.model.schedulers import WITHDRAWN
@@ -25,10 +27,14 @@ from muster.model.states import State
 from muster.operators.lifecycle import evidence
 from muster.operators.testing import claims
 from muster.remote import repairing
-from muster.remote.evidence import Connect
+from muster.remote.node_side import Connect
+from muster.remote.repairing import Sent
+from muster.remote.zipapp import build_agent
 from muster.reporting import notices
 from muster.rules import repair as rules
-from muster.rules.repair import Act, Person, Situation
+from muster.rules.repair import Act, Person, Situation, Wait
+from muster.settings import settings
+from muster_criteria.repair.ladder import Rung
 
 log = logging.getLogger(__name__)
 
@@ -39,18 +45,19 @@ LATELY = datetime.timedelta(days=1)
 def claim(key: RunKey, params: Mapping[str, Any]) -> int:
     """Hold the node and open the incident; returns its number. Attempts that were lost are ended, and count.
 
-    Raises AirflowFailException for a node that is not out of service as broken, or that another run holds.
+    Raises AirflowFailException for a node that is not out of service as broken, that another run holds, or that is in
+    somebody else's hands.
     """
     name, fault = str(params["node"]), Fault(str(params["fault"]), str(params.get("device") or ""))
     with claims.failing_at_once():
-        node, ladder = store.nodes.get(name), judging.policy().ladder(str(params["fault"]))
+        ladder = judging.policy().ladder(str(params["fault"]))
         if ladder is None:
             raise MusterError(f"the repair policy has no ladder for {fault.fault_class}; see `muster repair --help`")
-        if node.state not in rules.REPAIRABLE:
-            raise MusterError(f"{name} is in {node.state}: only a node in {', '.join(rules.REPAIRABLE)} is repaired")
-        store.leases.acquire(name, key)
-        store.repairs.settle_lost(name)
-        return store.repairs.open_incident(name, fault, str(params["reason"]), ladder.prove, ladder.level).id
+        with claims.leased([name], key):
+            store.repairs.settle_lost(name)
+            if (state := store.nodes.get(name).state) not in rules.REPAIRABLE:
+                raise MusterError(f"{name} is in {state}: only a node in {', '.join(rules.REPAIRABLE)} is repaired")
+            return store.repairs.open_incident(name, fault, str(params["reason"]), ladder.prove, ladder.level).id
 
 
 def take_evidence(incident: int, connect: Connect = logins.connect) -> str:
@@ -61,8 +68,8 @@ def take_evidence(incident: int, connect: Connect = logins.connect) -> str:
     return taken.bundle.path
 
 
-def act(key: RunKey, incident: int, connect: Connect = logins.connect, **how: Any) -> dict[str, Any]:
-    """Carry out the next rung; returns {attempt, rung, outcome}. Raises AirflowSkipException if a person decides.
+def act(key: RunKey, incident: int, connect: Connect = logins.connect) -> dict[str, Any]:
+    """Carry out the next rung; returns what ``returned`` looks at. Raises AirflowSkipException if nothing is done now.
 
     Raises AirflowFailException if the rung did not succeed. A worker that is lost meanwhile leaves the attempt
     reserved; it counts, and is not carried out again when Airflow repeats the task.
@@ -72,31 +79,54 @@ def act(key: RunKey, incident: int, connect: Connect = logins.connect, **how: An
     if lease is None or lease.key != key:
         raise AirflowFailException(f"{found.node} is not held by this run, so nothing is repaired")
     if lost := store.repairs.settle_lost(found.node):
-        _tell(found, f"{lost[0].rung}: {lost[0].outcome}: {lost[0].detail}")
-        raise AirflowFailException(f"{lost[0].rung} of {found.node}: {lost[0].detail}")
+        _failed(found, lost[0])
     if found.bundle is None:
         raise AirflowFailException(f"no evidence of incident {incident} was taken, so nothing is repaired")
     step = decide(found, key, connect)
-    if not isinstance(step, Act):
-        _tell(found, step.why)
+    if isinstance(step, Wait):
         raise AirflowSkipException(step.why)
+    if isinstance(step, Person):
+        store.repairs.ask(incident, step.why)
+        _tell(found, f"a person decides: {step.why}")
+        raise AirflowSkipException(step.why)
+    node = store.nodes.get(found.node)
     with claims.failing_at_once():
         attempt = store.repairs.reserve(incident, str(step.rung), key)
-        # The scheduler's own word once more, after the reservation and immediately before the act.
-        trouble = in_use(found.node)
-        if trouble:
-            store.repairs.settle(attempt.id, Outcome.TRANSIENT, f"it was not begun: {trouble}")
-            raise MusterError(f"{found.node} is not repaired: {trouble}")
-    done = repairing.carry_out(step.rung, store.nodes.get(found.node), found.fault, connect, **how)
-    ended = store.repairs.settle(attempt.id, done.outcome, done.detail)
-    _tell(found, f"{step.rung}: {done.outcome}: {done.detail}")
-    if done.outcome is not Outcome.SUCCEEDED:
-        raise AirflowFailException(f"{step.rung} of {found.node}: {done.outcome}: {done.detail}")
-    return {"attempt": ended.id, "rung": str(step.rung), "outcome": str(done.outcome)}
+        # Once more, after the reservation and immediately before the act.
+        asks = step.rung is not Rung.POWER_CYCLE or repairing.reachable(node, connect)
+        if trouble := allocated(node) or (used(node, connect) if asks else ""):
+            _failed(found, store.repairs.settle(attempt.id, Outcome.TRANSIENT, f"it was not begun: {trouble}"))
+    last_boot = store.health.cursors([node.name])[node.name].boot_id
+    done = repairing.carry_out(step.rung, node, found.fault, connect, last_boot=last_boot)
+    ordered = {"attempt": attempt.id, "rung": str(step.rung)}
+    if isinstance(done, Sent):
+        return {**ordered, **dataclasses.asdict(done), "at": _now().timestamp()}
+    _ended(found, store.repairs.settle(attempt.id, done.outcome, done.detail))
+    return ordered
 
 
-def decide(found: Incident, key: RunKey | None, connect: Connect = logins.connect) -> rules.Act | Person | rules.Wait:
-    """Returns what is done next about an incident. ``key``: the run that holds the node; None to ask without one."""
+def returned(ordered: Mapping[str, Any], incident: int, connect: Connect = logins.connect, **how: Any) -> bool:
+    """Look once whether a node came back after a restart; False while it may still come.
+
+    Raises AirflowFailException if it did not. Whatever else was ordered is over already.
+    """
+    if "before" not in ordered:
+        return True
+    found = store.repairs.get_incident(incident)
+    sent = Sent(str(ordered["before"]), str(ordered["what"]))
+    waited_s = _now().timestamp() - float(ordered["at"])
+    done = repairing.returned(store.nodes.get(found.node), connect, sent, waited_s, **how)
+    if done is None:
+        return False
+    _ended(found, store.repairs.settle(int(ordered["attempt"]), done.outcome, done.detail))
+    return True
+
+
+def decide(found: Incident, key: RunKey | None, connect: Connect | None = logins.connect) -> Act | Person | Wait:
+    """Returns what is done next about an incident. ``key``: the run that holds the node; None to ask without one.
+
+    ``connect``: None to ask the node's scheduler and not the node, which is taken to be reachable.
+    """
     node = store.nodes.get(found.node)
     history: list[Attempt] | None
     try:
@@ -105,24 +135,37 @@ def decide(found: Incident, key: RunKey | None, connect: Connect = logins.connec
         log.exception("the earlier repairs of %s cannot be read", found.node)
         history = None
     lease = store.leases.get(found.node)
+    reachable = connect is None or repairing.reachable(node, connect)
+    idle = not allocated(node)
     now = Situation(
-        found.fault, {**node.labels, "rack": node.rack, "pool": node.pool}, history, idle=not in_use(found.node),
-        leased=key is None or (lease is not None and lease.key == key), simulated=node.simulated,
-        reachable=repairing.reachable(node, connect), bmc=bool(node.bmc),
+        found.fault, {**node.labels, "rack": node.rack, "pool": node.pool}, history,
+        idle=idle, used=used(node, connect) if connect and idle and reachable else "",
+        leased=key is None or (lease is not None and lease.key == key), simulated=node.simulated, shadow=node.shadow,
+        reachable=reachable, bmc=bool(node.bmc),
     )  # fmt: skip
-    return rules.next_step(now, judging.policy(), datetime.datetime.now(datetime.UTC))
+    return rules.next_step(now, judging.policy(), _now())
 
 
-def in_use(node: str) -> str:
-    """Returns why a node may be in use, "" if its scheduler says that it is closed and free. Unknown is in use."""
+def allocated(node: Node) -> str:
+    """Returns why its scheduler may use a node, "" if it says that the node is closed and free. Unknown is in use."""
     try:
-        place = store.schedulers.place(node)
+        place = store.schedulers.place(node.name)
         if place is not None and (place.wanted != WITHDRAWN or place.waits):
             return "its scheduler has not confirmed that it is closed"
-        found = service.allocation(node)
+        found = service.allocation(node.name)
         return found.by or "it is allocated" if found.allocated else ""
     except MusterError as error:
         return f"whether it is in use is not known: {error}"
+
+
+def used(node: Node, connect: Connect) -> str:
+    """Returns what on the node itself uses it, or why that cannot be read; "" if nothing does."""
+    if node.simulated:
+        return ""
+    try:
+        return repairing.usage(node, connect, build_agent(settings().home / "agents"))
+    except MusterError as error:
+        return f"whether the node is in use is not known: {error}"
 
 
 def proofs(done: Mapping[str, Any] | None, incident: int) -> list[dict[str, Any]]:
@@ -144,28 +187,54 @@ def release(key: RunKey) -> list[str]:
 def wanted() -> list[dict[str, Any]]:
     """Returns the arguments of TriggerDagRunOperator for one run of the DAG repair per node that the policies name.
 
-    These are nodes in quarantine for an observation that a ladder knows, in a group whose mode is repair; again after
-    each attempt whose tests failed.
+    These are nodes in quarantine, in a group whose mode is repair, for an observation that a ladder knows or with an
+    incident that is open. A node that is in use, or about which a person decides, is not among them.
     """
-    since, policy, ladders = datetime.datetime.now(datetime.UTC) - LATELY, health.policy(), judging.policy()
+    policy, held = health.policy(), {lease.node for lease in store.leases.live()}
     runs = []
     for node in store.nodes.find(states=(State.QUARANTINE,)):
-        if policy.mode_of({**node.labels, "rack": node.rack, "pool": node.pool}) != "repair" or node.pause:
+        if policy.mode_of({**node.labels, "rack": node.rack, "pool": node.pool}) != "repair" or node.name in held:
             continue
-        seen = next((each for each in store.health.of_node(node.name) if each.acted == "withdrawn"), None)
-        if seen is None or seen.last_seen < since or (ladder := ladders.ladder_for(seen.check)) is None:
+        if node.pause or node.shadow or (conf := _next_fault(node)) is None:
             continue
-        tried = sum(len(store.repairs.history(each)) for each in store.repairs.find(node.name, still_open=True))
-        conf = {"node": node.name, "fault": ladder.fault, "device": seen.device, "reason": seen.sentence}
-        reason = f"repair of observation {seen.id} after {tried} attempts"
-        runs.append({"trigger_run_id": runid.run_id(node.name, reason), "conf": conf})
+        reason = f"repair at {_now():%Y-%m-%d %H:%M}"
+        runs.append({"trigger_run_id": runid.run_id(node.name, reason), "conf": {"node": node.name, **conf}})
     return runs
+
+
+def _next_fault(node: Node) -> dict[str, str] | None:
+    """What a run of the DAG repair is told of the node, None if none is to begin now."""
+    known = [each for each in store.repairs.find(node.name, still_open=True) if each.prove]
+    if any(each.asks for each in known):
+        return None
+    for found in known:
+        if found.bundle is not None and isinstance(decide(found, None, None), Wait):
+            continue
+        return {"fault": found.fault.fault_class, "device": found.fault.device, "reason": found.why}
+    seen = next((each for each in store.health.of_node(node.name) if each.acted == "withdrawn"), None)
+    if known or seen is None or seen.last_seen < _now() - LATELY:
+        return None
+    ladder = judging.policy().ladder_for(seen.check)
+    return {"fault": ladder.fault, "device": seen.device, "reason": seen.sentence} if ladder else None
 
 
 def prove_all() -> list[str]:
     """Close incidents that tests prove to be repaired; returns a sentence for each."""
     nodes = {each.node for each in store.repairs.find(limit=10_000, still_open=True)}
     return [f"{name}: incident {number} is closed" for name in sorted(nodes) for number in store.repairs.prove(name)]
+
+
+def _ended(found: Incident, attempt: Attempt) -> None:
+    """Tell how an attempt ended. Raises AirflowFailException unless it succeeded."""
+    if attempt.outcome is not Outcome.SUCCEEDED:
+        _failed(found, attempt)
+    _tell(found, f"{attempt.rung}: {attempt.outcome}: {attempt.detail}")
+
+
+def _failed(found: Incident, attempt: Attempt) -> NoReturn:
+    sentence = f"{attempt.rung}: {attempt.outcome}: {attempt.detail}"
+    _tell(found, sentence)
+    raise AirflowFailException(f"{found.node}: {sentence}")
 
 
 def _tell(found: Incident, sentence: str) -> None:
@@ -176,3 +245,7 @@ def _tell(found: Incident, sentence: str) -> None:
         f"{simulated}{found.node}, incident {found.id} ({found.why}): {sentence}{where}. See `muster evidence show "
         f"{found.id}` and docs/failed-node.md",
     )
+
+
+def _now() -> datetime.datetime:
+    return datetime.datetime.now(datetime.UTC)

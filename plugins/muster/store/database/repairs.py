@@ -12,7 +12,10 @@ from muster.store.database.base import Base, BigId
 
 
 class IncidentRow(Base):
-    """One fault of one machine; at most one of a fault and device is open. ``missing``: what the bundle lacks."""
+    """One fault of one machine; at most one of a fault and device is open. ``missing``: what the bundle lacks.
+
+    ``asks``: why a person has to decide, "" while Muster goes on by itself.
+    """
 
     __tablename__ = "incidents"
     __table_args__ = (
@@ -37,6 +40,7 @@ class IncidentRow(Base):
     bundle_sha256: Mapped[str] = mapped_column(default="")
     bundle_bytes: Mapped[int] = mapped_column(BigId, default=0)
     missing: Mapped[list[Any]] = mapped_column(default=list)
+    asks: Mapped[str] = mapped_column(default="")
 
 
 class AttemptRow(Base):

@@ -8,7 +8,7 @@ from sqlalchemy import Select, or_, select
 from sqlalchemy.exc import IntegrityError
 from sqlalchemy.orm import Session
 
-from muster.errors import LeaseLost, NodeLeased, UnknownIncident
+from muster.errors import IllegalMove, LeaseLost, NodeLeased, Refusal, UnknownIncident
 from muster.model.events import Evidence
 from muster.model.repairs import Attempt, Bundle, Fault, Incident, Outcome
 from muster.model.runs import RunKey
@@ -52,7 +52,17 @@ def open_incident(node: str, fault: Fault, why: str, prove: Sequence[str] = (), 
             session.add(found)
             session.flush()
             _note(session, row, f"incident {found.id} ({fault.fault_class}): {why}", {"incident": found.id})
+        found.asks = ""
         return to_incident(found)
+
+
+def ask(incident: int, why: str) -> None:
+    """Note that a person decides what is done next about an incident, until it is taken up again."""
+    with writing() as session:
+        row = _row(session, incident)
+        row.asks = why[:TEXT_MAX]
+        _note(session, access.node_row(session, row.node, lock=True), f"incident {row.id} waits for a person: {why}",
+              {"incident": row.id})  # fmt: skip
 
 
 def keep_bundle(incident: int, bundle: Bundle) -> Incident:
@@ -130,6 +140,11 @@ def reserve(incident: int, rung: str, key: RunKey) -> Attempt:
             )  # fmt: skip
             session.add(row)
             session.flush()
+            if State(node.state) not in rules.REPAIRABLE or found.machine != node.machine:
+                raise IllegalMove(f"{node.name} is in {node.state}: nothing is repaired", Refusal.NO_SUCH_MOVE)
+            if found.closed_at or not found.bundle or not found.prove:
+                raise IllegalMove(f"incident {incident} is closed, or has no evidence or no tests that see its fault",
+                                  Refusal.EVIDENCE)  # fmt: skip
             _move(session, node, row, State.REPAIR, f"{rung} for incident {found.id} ({found.why})")
             return _to_attempt(row)
     except IntegrityError:
@@ -137,7 +152,9 @@ def reserve(incident: int, rung: str, key: RunKey) -> Attempt:
 
 
 def settle(attempt: int, outcome: Outcome, detail: str) -> Attempt:
-    """Record how an attempt ended, once; after one that succeeded the node is registered, to be tested."""
+    """Record how an attempt ended, once. After one that succeeded the node is registered, to be tested; after any other
+    it is in quarantine again, for the next rung or a person.
+    """
     with writing() as session:
         row = session.get(AttemptRow, attempt)
         if row is None:
@@ -146,8 +163,9 @@ def settle(attempt: int, outcome: Outcome, detail: str) -> Attempt:
             node = access.node_row(session, row.node, lock=True)
             row.ended_at, row.outcome, row.detail = access.now(), str(outcome), detail[:TEXT_MAX]
             text = f"{row.rung}: {outcome}: {detail}"
-            if outcome is Outcome.SUCCEEDED and State(node.state) is State.REPAIR:
-                _move(session, node, row, State.REGISTERED, text)
+            if State(node.state) is State.REPAIR and node.machine == row.machine:
+                there = State.REGISTERED if outcome is Outcome.SUCCEEDED else State.QUARANTINE
+                _move(session, node, row, there, text)
             else:
                 _note(session, node, text, {"attempt": row.id})
         return _to_attempt(row)

@@ -2,13 +2,16 @@
 
 The machine that runs the tests is not rebooted: ``systemctl reboot`` is a stand-in that changes the boot id that the
 server shows (MUSTER_BOOT_ID_FILE), after a while, or never. ``nvidia-smi`` is a stand-in that refuses to reset a GPU in
-use, with the original's words and status.
+use, with the original's words and status. What else runs on this machine would keep each repair away, so a stand-in
+says whether it is in use.
 """
 
 from __future__ import annotations
 
 import dataclasses
+import json
 import sys
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -24,10 +27,12 @@ from muster.model.states import State
 from muster.operators.lifecycle import repair
 from muster.remote import repairing, ssh
 from muster.remote.login import Credentials
-from muster.remote.repairing import Patience
+from muster.remote.repairing import Done, Sent
+from muster.remote.zipapp import AgentFile
 from muster_criteria.repair.ladder import Rung
 from muster_criteria.sku_files.skus import SHIPPED
 from tests.muster import fleet
+from tests.support import standin
 from tests.support.servers import bmc as bmcs
 from tests.support.servers import sshd
 
@@ -35,7 +40,7 @@ pytestmark = pytest.mark.needs_sshd
 
 KEY = RunKey("repair", "this-node__1")
 FAULT = {"node": "this-node", "fault": "gpu_memory", "device": "gpu3", "reason": "XID 95 on gpu3"}
-QUICK = Patience(return_s=4.0, poll_s=0.2)
+RETURN_S = 4.0
 SMI = """#!/bin/sh
 echo "$@" >>{folder}/calls
 [ ! -e {folder}/in-use ] || {{
@@ -66,8 +71,14 @@ class Bench:
     def node(self) -> Node:
         return store.nodes.get("this-node")
 
-    def carry_out(self, rung: Rung) -> repairing.Done:
-        return repairing.carry_out(rung, self.node(), Fault("gpu_memory", "gpu3"), self.connect, patience=QUICK)
+    def carry_out(self, rung: Rung, last_boot: str = "") -> Done:
+        """Carry a rung out, and look until the node is back or its time is over."""
+        done = repairing.carry_out(rung, self.node(), Fault("gpu_memory", "gpu3"), self.connect, last_boot=last_boot)
+        began = time.monotonic()
+        while isinstance(done, Sent):
+            waited = time.monotonic() - began
+            done = repairing.returned(self.node(), self.connect, done, waited, RETURN_S) or done
+        return done
 
 
 @pytest.fixture
@@ -85,6 +96,7 @@ def bench(tmp_path: Path, sqlite_db: str, monkeypatch: pytest.MonkeyPatch) -> It
     (tmp_path / "skus" / "policies" / "repair.yaml").write_text(switched_on)
     monkeypatch.setenv("MUSTER_SKU_PATH", str(tmp_path / "skus"))
     env = {"PATH": f"{tools}:/usr/bin:/bin", "MUSTER_BOOT_ID_FILE": str(tmp_path / "boot_id")}
+    monkeypatch.setattr(repair, "build_agent", lambda _: AgentFile(*standin.write(tmp_path / "cache")))
     with sshd.running(tmp_path / "node", env=env) as server:
         there = server.node()
         described = fleet.new_node(
@@ -105,7 +117,10 @@ def begun(fault: dict[str, str] | None = None) -> int:
 
 
 def act(bench: Bench, incident: int) -> dict[str, object]:
-    return repair.act(KEY, incident, bench.connect, patience=QUICK)
+    ordered = repair.act(KEY, incident, bench.connect)
+    while not repair.returned(ordered, incident, bench.connect, limit_s=RETURN_S):
+        time.sleep(0.2)
+    return ordered
 
 
 def test_a_repair_counts_only_when_the_tests_that_can_see_the_fault_passed(bench: Bench) -> None:
@@ -138,9 +153,36 @@ def test_a_gpu_in_use_is_not_reset_and_costs_no_budget(bench: Bench) -> None:
         act(bench, incident)
     (attempt,) = store.repairs.history(store.repairs.get_incident(incident))
     assert attempt.outcome is Outcome.TRANSIENT
-    assert bench.node().state is State.REPAIR
+    assert bench.node().state is State.QUARANTINE, "it does not stay in repair"
     (bench.folder / "in-use").unlink()
     assert act(bench, incident)["rung"] == "reset_gpu", "the same rung: it was not carried out"
+
+
+@pytest.mark.parametrize(
+    "said", ['{"busy": true, "sentence": "foreign GPU processes: python"}', "", '{"busy": 0}', "[]"]
+)
+def test_a_node_whose_own_processes_use_it_or_may_is_left_alone(bench: Bench, said: str) -> None:
+    (bench.server.home / "usage").write_text(said)
+    incident = begun()
+    with pytest.raises(AirflowSkipException):
+        act(bench, incident)
+    assert bench.calls == []
+    assert store.repairs.history(store.repairs.get_incident(incident)) == []
+    assert store.repairs.get_incident(incident).asks, "its scheduler calls it free: somebody has to look"
+
+
+def test_a_driver_that_is_in_use_may_be_half_unloaded_so_the_attempt_counts(bench: Bench) -> None:
+    tool = bench.folder / "tools" / "modprobe"
+    tool.write_text("#!/bin/sh\necho 'modprobe: FATAL: Module nvidia_drm is in use.' >&2; exit 1\n")
+    tool.chmod(0o700)
+    assert bench.carry_out(Rung.RELOAD_DRIVER).outcome is Outcome.PERMANENT
+
+
+def test_a_node_in_shadow_mode_is_a_persons(bench: Bench) -> None:
+    store.nodes.move("this-node", State.REGISTERED, "Ada", "it serves already")
+    store.adoption.adopt(["this-node"], "Ada", "it serves already")
+    with pytest.raises(AirflowFailException):
+        repair.claim(KEY, FAULT)
 
 
 def test_a_node_that_its_scheduler_does_not_call_free_is_left_alone(
@@ -160,7 +202,7 @@ def test_a_node_that_its_scheduler_does_not_call_free_is_left_alone(
 
 def test_a_job_that_begins_after_the_reservation_stops_the_act(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
     incident, words = begun(), iter(["", "job 17 of ada"])
-    monkeypatch.setattr(repair, "in_use", lambda node: next(words))
+    monkeypatch.setattr(repair, "allocated", lambda *_: next(words))
     with pytest.raises(AirflowFailException):
         act(bench, incident)
     assert bench.calls == []
@@ -215,6 +257,9 @@ def test_a_history_that_cannot_be_read_stops(bench: Bench, monkeypatch: pytest.M
 def test_a_reboot_is_known_by_another_boot_id_and_a_node_that_never_returns_is_no_success(bench: Bench) -> None:
     done = bench.carry_out(Rung.REBOOT)
     assert (done.outcome, bench.calls) == (Outcome.SUCCEEDED, ["reboot"])
+    bench.server.stop()
+    assert bench.carry_out(Rung.POWER_CYCLE).outcome is Outcome.TRANSIENT, "no boot id is known of it"
+    bench.server.start()
     (bench.folder / "never").touch()
     assert bench.carry_out(Rung.REBOOT).outcome is Outcome.PERMANENT
 
@@ -243,6 +288,22 @@ def test_a_power_cycle_by_the_bmc(bench: Bench) -> None:
     assert down.outcome is Outcome.TRANSIENT, "a BMC that is down got no order"
 
 
+def test_an_order_to_a_bmc_is_sent_once_and_an_unclear_answer_counts(bench: Bench) -> None:
+    reset = {"#ComputerSystem.Reset": {"target": "/reset", "ResetType@Redfish.AllowableValues": ["PowerCycle"]}}
+    documents: dict[str, object] = {
+        "/redfish/v1/": {"Systems": {"@odata.id": "/systems"}}, "/systems": {"Members": [{"@odata.id": "/systems/1"}]},
+        "/systems/1": {"Actions": reset},
+    }  # fmt: skip
+
+    def reply(path: str) -> tuple[int, dict[str, str], bytes]:
+        return (503, {}, b"") if path == "/reset" else (200, {}, json.dumps(documents.get(path, {})).encode())
+
+    with bmcs.answering(reply) as bmc:
+        with_bmc(bench, bmc.url)
+        assert bench.carry_out(Rung.POWER_CYCLE).outcome is Outcome.PERMANENT
+    assert bmc.requests.count("POST /reset") == 1
+
+
 def test_what_is_switched_off_is_a_persons_after_the_evidence(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("MUSTER_SKU_PATH", "")
     incident = begun()
@@ -250,6 +311,8 @@ def test_what_is_switched_off_is_a_persons_after_the_evidence(bench: Bench, monk
         act(bench, incident)
     assert bench.calls == []
     assert bench.node().state is State.QUARANTINE
+    assert store.repairs.get_incident(incident).asks
+    assert any("waits for a person" in each.reason for each in store.nodes.events("this-node"))
 
 
 def test_only_a_node_out_of_service_is_repaired(bench: Bench) -> None:

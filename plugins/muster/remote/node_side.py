@@ -1,0 +1,48 @@
+"""Commands of the node side that are no job: over one SSH connection, each within a time limit."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+import paramiko
+
+from muster.errors import MusterError
+from muster.model.nodes import Node
+from muster.remote import jobs, launch, ssh
+from muster.remote.zipapp import AgentFile
+
+NO_JOB = "00000000"
+"""Names no job: only the folders and the agent are looked at."""
+
+Connect = Callable[[Node], paramiko.SSHClient]
+
+
+class NodeSide:
+    """A connection that is opened when it is needed, and again when a command has broken it."""
+
+    def __init__(self, node: Node, connect: Connect, agent: AgentFile) -> None:
+        self._node, self._connect, self._agent = node, connect, agent
+        self._client: paramiko.SSHClient | None = None
+        self._words: list[str] = []
+
+    def run(self, words: Sequence[str], limit_s: float, bytes_max: int) -> ssh.Completed:
+        """Run a command of the node side. Raises MusterError; the next call then connects again."""
+        try:
+            if self._client is None:
+                self._client = self._connect(self._node)
+                seen = jobs.look(self._client, self._node.work_dir, NO_JOB, self._agent.sha256)
+                jobs.send_agent(self._client, seen, self._agent.path, self._agent.sha256)
+                how = launch.parse_launch(self._node.launch)
+                program = jobs.agent_path(seen.work, self._agent.sha256)
+                env = [f"{name}={value}" for name, value in sorted(how.env.items())]
+                self._words = ["env", *env, f"MUSTER_WORK={seen.work}", launch.host_python(how), program]
+            return ssh.run(self._client, [*self._words, *words], limit_s, max_bytes=bytes_max)
+        except MusterError:
+            self.close()
+            raise
+
+    def close(self) -> None:
+        """Harmless when nothing is open."""
+        if self._client is not None:
+            self._client.close()
+        self._client = None
