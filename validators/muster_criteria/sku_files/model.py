@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 from typing import Annotated, Any, Literal
 
-from pydantic import BeforeValidator, Field, FiniteFloat, PrivateAttr, model_validator
+from pydantic import BeforeValidator, Field, FiniteFloat, InstanceOf, PrivateAttr, model_validator
 
 from muster_criteria.device_events.policy import EventPolicy
 from muster_criteria.fleet.series.comparisons import Comparison, Derivation
@@ -181,7 +181,7 @@ class Sku(Written):
     block: BlockProgramme
     names: Annotated[tuple[str, ...], BeforeValidator(as_tuple)] = ()
     includes: Annotated[tuple[str, ...], BeforeValidator(as_tuple)] = ()
-    event_policies: tuple[EventPolicy, ...]
+    event_policies: tuple[InstanceOf[EventPolicy], ...]
     devices: dict[Literal["gpu", "cpu", "core"], Annotated[int, Field(ge=0)] | Literal["inventory"]]
     sensors: Annotated[tuple[Sensor, ...], BeforeValidator(as_tuple)] = ()
     inventory: Annotated[tuple[Limit, ...], BeforeValidator(as_tuple)] = ()

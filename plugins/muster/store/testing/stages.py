@@ -192,7 +192,8 @@ def _supersede(session: Session, run: RunRow, stage: StageRow) -> None:
 def _store_rows(session: Session, stage: StageRow, node: str, result: StageResult | None, judgement: Judgement) -> None:
     measurements = list(_measurement_rows(stage.id, result, judgement.observations))
     if measurements:
-        session.execute(insert(MeasurementRow), measurements)
+        # One statement for all rows: by default a column without a value makes another one of its row's.
+        session.execute(insert(MeasurementRow).execution_options(render_nulls=True), measurements)
     findings = [
         {
             "stage": stage.id, "node": node, "rule": each.rule, "metric": each.metric, "device": each.device,
