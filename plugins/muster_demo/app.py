@@ -357,7 +357,7 @@ def muster_settings(place: Workdir, login: Login, keys: Keys, options: Options) 
         "MUSTER_MAIL_TO": "fleet-operators@localhost",
         "MUSTER_MAIL_FROM": "muster@localhost",
         "MUSTER_POLL_SECONDS": "1",
-        "MUSTER_RETRY_SECONDS": "5",
+        "MUSTER_RETRY_SECONDS": "15",
         "MUSTER_ADMISSION_LEVEL": LEVEL,
         # Without a user, a question that the demo fails to answer must not block it.
         "MUSTER_APPROVAL_HOURS": "0.1" if options.exit_after else "24",

@@ -114,7 +114,7 @@ def exit_status(text: str) -> int | None:
 
 def look(client: paramiko.SSHClient, work_dir: str, key: str, agent_sha256: str) -> Look:
     """Returns home and work folders, boot id, and the state of agent and job, in one round trip. Raises RemoteError."""
-    answer = ssh.run(client, ssh.shell(scripts.LOOK, work_dir, key, agent_sha256))
+    answer = ssh.run(client, ssh.shell(scripts.LOOK, work_dir, key, agent_sha256), timeout=60, to="look at the job")
     if answer.rc != 0:
         raise ssh.RemoteError(f"the node's shell does not work: {answer.complaint}; log in by hand to see why")
     found = fields(answer.text)
@@ -137,7 +137,7 @@ def send_agent(client: paramiko.SSHClient, seen: Look, agent: Path, sha256: str)
         return False
     path = agent_path(seen.work, sha256)
     ssh.store(client, path, agent.read_bytes(), mode=0o500)
-    answer = ssh.run(client, ssh.shell('sha256sum "$1"', path))
+    answer = ssh.run(client, ssh.shell('sha256sum "$1"', path), to="check the node side that was sent")
     if answer.text.split(" ")[0] != sha256:
         raise ssh.RemoteError(
             f"the node side did not arrive whole at {path}: {answer.complaint}; check the node's disk"
@@ -165,7 +165,7 @@ def start(
     removal = launching.remove_container(launching.parse_launch(how), key)
     command = shlex.join(words)
     script = ssh.shell(scripts.START, where.folder, seen.work, seen.boot_id, command, removal, scripts.RUN, *step)
-    answer = ssh.run(client, script, timeout=60)
+    answer = ssh.run(client, script, timeout=60, to="start the job")
     if answer.rc == 43:
         return False
     if answer.rc != 0:
@@ -225,7 +225,9 @@ def log_tail(client: paramiko.SSHClient, work: str, key: str) -> str:
 def stop(client: paramiko.SSHClient, work: str, key: str, launch: Mapping[str, Any] | None = None) -> bool:
     """Stop the job and its processes, within ``scripts.STOP_SECONDS``. Returns whether none of them runs now."""
     removal = launching.remove_container(launching.parse_launch(launch or {}), key)
-    answer = ssh.run(client, ssh.shell(scripts.STOP_ONE, paths(work, key).folder, removal), timeout=60)
+    answer = ssh.run(
+        client, ssh.shell(scripts.STOP_ONE, paths(work, key).folder, removal), timeout=60, to="stop the job"
+    )
     return "stopped" in answer.text
 
 
@@ -235,7 +237,7 @@ def stop_others(client: paramiko.SSHClient, work: str, key: str) -> list[str]:
     Only for the holder of the node's lease: any other job belongs to a run or an attempt that is over.
     """
     paths(work, key)
-    answer = ssh.run(client, ssh.shell(scripts.STOP_OTHERS, work, key), timeout=120)
+    answer = ssh.run(client, ssh.shell(scripts.STOP_OTHERS, work, key), timeout=120, to="stop earlier jobs")
     return [line for line in answer.text.split() if _KEY.match(line)]
 
 
@@ -249,7 +251,9 @@ def remove(client: paramiko.SSHClient, work: str, key: str) -> None:
 
 def clean(client: paramiko.SSHClient, work_dir: str, node: str) -> str:
     """Delete Muster's files on a node. Returns what was left and why, "" if nothing was. Raises RemoteError."""
-    answer = ssh.run(client, ssh.shell(scripts.CLEAN, work_dir, safe_name(node)), timeout=120)
+    answer = ssh.run(
+        client, ssh.shell(scripts.CLEAN, work_dir, safe_name(node)), timeout=120, to="delete Muster's files"
+    )
     if answer.rc != 0:
         raise ssh.RemoteError(f"Muster's files cannot be deleted: {answer.complaint}")
     found = fields(answer.text)

@@ -270,11 +270,14 @@ def run(
     timeout: float = 30.0,
     stdin: bytes = b"",
     max_bytes: int = OUTPUT_BYTES_MAX,
+    *,
+    to: str = "",
 ) -> Completed:
     """Run one command, feed it ``stdin``, and read at most ``max_bytes`` from each of its streams.
 
-    Longer output is ``truncated``. ``timeout`` (s) limits the whole call; after it the connection is closed. Raises
-    CommandTimedOut, or Unreachable if the connection breaks.
+    Longer output is ``truncated``. ``timeout`` (s) limits the whole call; after it the connection is closed. ``to``:
+    what a script is for, which an error says in place of its text. Raises CommandTimedOut, or Unreachable if the
+    connection breaks.
     """
     line = command if isinstance(command, str) else shlex.join(command)
     deadline = time.monotonic() + timeout
@@ -294,10 +297,19 @@ def run(
     except (OSError, EOFError, paramiko.SSHException) as error:
         if isinstance(error, TimeoutError) or time.monotonic() >= deadline:
             transport.close()
-            raise CommandTimedOut(f"the command {line[:80]!r} did not end within {timeout:g} s") from error
+            raise CommandTimedOut(_timed_out(line, to, timeout)) from error
         raise _broken(error) from error
     finally:
         watchdog.cancel()
+
+
+def _timed_out(line: str, to: str, timeout: float) -> str:
+    if not to:
+        return f"the command {line[:80]!r} did not end within {timeout:g} s"
+    return (
+        f"the command to {to} did not end within {timeout:g} s, although the node accepts logins: its memory, its disk "
+        "or its shell may hang"
+    )
 
 
 def _converse(channel: paramiko.Channel, stdin: bytes, max_bytes: int, deadline: float) -> Completed:
@@ -345,7 +357,7 @@ def fetch(client: paramiko.SSHClient, path: str, max_bytes: int, timeout: float 
     Raises RemoteError if it is larger than ``max_bytes`` or not a plain file: a link could lead anywhere.
     """
     script = '[ -e "$1" ] || [ -L "$1" ] || exit 44; [ -f "$1" ] && [ ! -L "$1" ] || exit 45; exec cat -- "$1"'
-    got = run(client, shell(script, path), timeout, max_bytes=max_bytes)
+    got = run(client, shell(script, path), timeout, max_bytes=max_bytes, to=f"read {path}")
     if got.truncated:
         raise RemoteError(f"the node's file {path} is larger than the {max_bytes} bytes allowed; it was not read")
     if got.rc == 44:
@@ -363,6 +375,6 @@ def store(client: paramiko.SSHClient, path: str, data: bytes, mode: int = 0o600,
         'umask 077; mkdir -p -- "$(dirname -- "$1")" && t="$1.$$.part" && cat >"$t" && '
         'chmod "$2" "$t" && mv -f -- "$t" "$1" || { rm -f -- "$t"; exit 1; }'
     )
-    done = run(client, shell(script, path, f"{mode:o}"), timeout, stdin=data)
+    done = run(client, shell(script, path, f"{mode:o}"), timeout, stdin=data, to=f"write {path}")
     if done.rc != 0:
         raise RemoteError(f"{path} cannot be written on the node: {done.complaint}")

@@ -78,7 +78,7 @@ def test_wording_of_a_node_that_refuses(
     node = server.node()
     (tmp_path / "large").write_bytes(b"x" * 2000)
     (tmp_path / "link").symlink_to("/etc/passwd")
-    foreign = Credentials(key_file=str(server.folder / "foreign"))
+    own, foreign = (Credentials(key_file=str(server.folder / name)) for name in ("login", "foreign"))
     away = dataclasses.replace(node, port=free_port())
     refusals = [
         refused(ssh.connect, server.node(host_key=server.key_text("foreign"))),
@@ -88,6 +88,7 @@ def test_wording_of_a_node_that_refuses(
         *(refused(ssh.fetch, client, str(tmp_path / name), max_bytes=1000) for name in ("large", "link", "")),
         refused(ssh.store, client, str(tmp_path / "large" / "file"), b""),
         refused(ssh.run, client, "sleep 600", timeout=0.5),
+        refused(ssh.run, ssh.connect(node, own), ssh.shell("sleep 600"), timeout=0.5, to="look at the job"),
     ]
     text = "\n".join(refusals)
     for shown, stands_for in ((node.port, "PORT"), (away.port, "PORT"), (tmp_path, "FOLDER")):
