@@ -1,6 +1,6 @@
 """Every five minutes: mails new questions, sends waiting mails, releases nodes whose run is over, carries out the
-changes that wait for a scheduler, replaces nodes by spares if told to, sends the audit stream, removes data past its
-retention time, and asks a person about each verdict that the circuit breaker holds.
+changes that wait for a scheduler, replaces nodes by spares where that is allowed, sends the audit stream, removes data
+past its retention time, and asks a person about each verdict that the circuit breaker holds.
 """
 
 from __future__ import annotations

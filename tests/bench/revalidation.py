@@ -67,7 +67,7 @@ def plan_seconds(nodes: int, seed: int) -> tuple[float, float]:
         node.name: dict.fromkeys(STAGES, NOW - datetime.timedelta(hours=float(hours)))
         for node, hours in zip(fleet, rng.uniform(0, 200, nodes), strict=True)
     }
-    signs = {node.name: Signs(xids=int(count)) for node, count in zip(fleet, rng.poisson(0.1, nodes), strict=True)}
+    signs = {node.name: Signs(errors=int(count)) for node, count in zip(fleet, rng.poisson(0.1, nodes), strict=True)}
     failures = [
         Failure(node.name, GROUPS[int(group)], at := NOW - datetime.timedelta(days=float(days)),
                 at + datetime.timedelta(days=1))

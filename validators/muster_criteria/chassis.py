@@ -42,7 +42,7 @@ class Chassis:
     trouble: str = ""
 
     def to_json(self) -> str:
-        """JSON, as kept with a waiting task and beside the stage's result."""
+        """JSON, as kept with a waiting task and with the stage's result."""
         return json.dumps({"readings": [each.model_dump() for each in self.readings], "trouble": self.trouble})
 
     @classmethod

@@ -1,4 +1,4 @@
-"""A node's result as the controller accepts it: pydantic models beside the node's own classes.
+"""A node's result as the controller accepts it: pydantic models of what the node's own classes write.
 
 Nothing from a node is trusted. The size is limited before parsing; counts, lengths and device numbers are limited while
 parsing. Names are restricted, numbers are finite, and free text loses control, bidirectional and invisible characters.

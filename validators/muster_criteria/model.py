@@ -227,7 +227,7 @@ class Coverage:
 
 @dataclasses.dataclass(frozen=True)
 class Observation:
-    """One judged row: a measurement beside its limits, for reports. ``share`` is value / floor (or ceiling / value)."""
+    """One judged row: a measurement with its limits, for reports. ``share`` is value / floor (or ceiling / value)."""
 
     probe: str
     metric: str

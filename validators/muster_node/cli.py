@@ -64,7 +64,7 @@ def _parser() -> argparse.ArgumentParser:
     commands = parser.add_subparsers(dest="command", required=True)
     run = commands.add_parser("run", help="run a plan; exit status: " + _exits())
     run.add_argument("plan", type=pathlib.Path, help="plan.json")
-    run.add_argument("--job-dir", type=pathlib.Path, help="where result.json goes (default: beside the plan)")
+    run.add_argument("--job-dir", type=pathlib.Path, help="where result.json goes (default: the plan's folder)")
     for name, text in [
         ("probes", "what can be measured: every probe's parameters, metrics and needs"),
         ("check", "what is missing here; exit status 1 if a probe cannot run for want of it"),

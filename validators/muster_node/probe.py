@@ -67,7 +67,7 @@ class Probe:
 
     ``loads``: whether the probe puts load on the machine (then the in-use guard must pass first). ``needs`` names
     requirements: "torch", "gpu", "privilege:<command>"; the probe is ``skipped`` if one is missing. ``by_agent``: the
-    agent itself measures it beside the other probes of the job, and reports where the plan calls it.
+    agent itself measures it during the other probes of the job, and reports where the plan calls it.
     """
 
     name: ClassVar[str]

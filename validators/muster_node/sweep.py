@@ -44,7 +44,7 @@ COUNTERS = frozenset({
     "nvlink_errors", "edac_corrected", "edac_uncorrected", "machine_checks", "ib_errors",
 })  # fmt: skip
 SERVICES = ("slurmd", "kubelet")
-"""Services that a node may need, beside those of its GPUs' vendor. The controller knows which of them ran before."""
+"""Services that a node may need, apart from its GPU vendor's. The controller knows which of them ran before."""
 
 
 def sweep(

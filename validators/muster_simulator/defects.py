@@ -1,7 +1,7 @@
 """Faults of a simulated machine: one entry for each kind; each changes physical quantities only.
 
 The symptoms of a defect (a count that rises, a line in the log, a rate that falls) follow from the
-quantities by ``physics`` and ``state``; nothing here knows how it is measured. How bad it is may be given beside it.
+quantities by ``physics`` and ``state``; nothing here knows how it is measured. How bad it is may be given with it.
 """
 
 from __future__ import annotations

@@ -53,7 +53,7 @@ def known(nodes: Sequence[Node], now: datetime.datetime) -> Known:
     due: dict[str, tuple[str, datetime.datetime | None]] = {}  # why a test is requested, and since when
     for node, each in store.health.reported(now - SIGNS_FOR).items():
         sign = signs.get(node, Signs())
-        signs[node] = dataclasses.replace(sign, xids=sign.xids + each.xids)
+        signs[node] = dataclasses.replace(sign, errors=sign.errors + each.errors)
         if each.urgent_at and not _whole_test_since(each.urgent_at, tested.get(node, {})):
             due[node] = each.urgent, each.urgent_at
     ended = store.signs.certificate_ends()

@@ -5,7 +5,6 @@ from __future__ import annotations
 import dataclasses
 import functools
 import logging
-import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -17,7 +16,7 @@ from muster.settings import settings
 from muster_criteria import policy_file
 from muster_criteria.device_events.policy import DeviceEvent, EventPolicy, policy_of, response_to
 from muster_criteria.health.policy import DEFAULT, HealthPolicy
-from muster_criteria.health.readings import UNCLASSED, Reading
+from muster_criteria.health.readings import UNCLASSED, Reading, driver_error
 from muster_criteria.policy_file import BadPolicy
 from muster_criteria.text import one_line
 
@@ -25,10 +24,6 @@ if TYPE_CHECKING:
     from muster_criteria.sku_files.skus import Sku
 
 log = logging.getLogger(__name__)
-
-_CODED = re.compile(r"([a-z][a-z0-9-]{0,15})/(\d{1,5})")
-UNSAFE = ("xid", "sxid")
-"""Kinds that reports from outside know: such an error of a node whose SKU has no policy for it is taken as grave."""
 
 
 def policy() -> HealthPolicy:
@@ -69,14 +64,15 @@ def sku_of(name: str) -> Sku | None:
 def classed(seen: Reading, policies: Sequence[EventPolicy]) -> Reading:
     """Returns a reading on one line, a driver's error ("xid/79") with the severity that the SKU's policy gives it.
 
-    An XID that no policy of a SKU classes is ISOLATE.
+    One that no policy of the SKU judges is taken as grave.
     """
     seen = dataclasses.replace(seen, value=one_line(seen.value), part=one_line(seen.part))
-    if (found := _CODED.fullmatch(seen.check)) is None:
+    if (error := driver_error(seen.check)) is None:
         return seen
-    if (policy := policy_of(policies, found[1])) is None:
-        return dataclasses.replace(seen, severity=UNCLASSED) if found[1] in UNSAFE else seen
-    event = DeviceEvent(found[1], seen.device, "", seen.value, int(found[2]))
+    kind, code = error
+    if (policy := policy_of(policies, kind)) is None:
+        return dataclasses.replace(seen, severity=UNCLASSED)
+    event = DeviceEvent(kind, seen.device, "", seen.value, code)
     return dataclasses.replace(seen, severity=str(response_to(event, policy).severity))
 
 

@@ -34,7 +34,7 @@ class Fitness:
 
 @dataclasses.dataclass(frozen=True)
 class Replacement:
-    """``spare`` may take the place of ``gone``. ``shared``: where it is beside it ("same block b3")."""
+    """``spare`` may take the place of ``gone``. ``shared``: what place both have in common ("same block b3")."""
 
     gone: Vacancy
     spare: str

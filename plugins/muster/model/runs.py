@@ -42,7 +42,7 @@ class RunLike(Protocol):
     def run_id(self) -> Any: ...  # noqa: D102
 
 
-UNJUDGED = "measured, and to be judged beside the other members of its block"
+UNJUDGED = "measured, and to be judged with the other members of its block"
 """The reason of a member's stage until its block is judged."""
 
 PREEMPTED = "Preempted: "

@@ -69,10 +69,11 @@ class RecordedEvent:
 
 @dataclasses.dataclass(frozen=True)
 class Reported:
-    """What was reported of one node since some time. ``xids``: how many XIDs; ``urgent``: the latest report after which
-    a whole test is due, and when it came.
+    """What was reported of one node since some time.
+
+    ``errors``: of its drivers; ``urgent``: the latest report after which a whole test is due, and when it came.
     """
 
-    xids: int
+    errors: int
     urgent: str
     urgent_at: datetime.datetime | None

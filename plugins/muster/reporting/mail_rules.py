@@ -44,7 +44,7 @@ class Rule(pydantic.BaseModel):
     def _usable(self) -> Rule:
         closed(self.quiet, datetime.datetime.now(datetime.UTC))
         if not self.to and not self.notifier:
-            raise ValueError(f"rule {self.name} reaches nobody: give to or notifier")
+            raise ValueError(f"rule {self.name} reaches no one: give to or notifier")
         if not self.to and self.digest:
             raise ValueError(f"rule {self.name}: a digest is a mail: give to")
         return self

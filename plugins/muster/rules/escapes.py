@@ -91,7 +91,8 @@ def rates(found: Sequence[Escape], passes: Mapping[tuple[str, str], int]) -> lis
 
 
 WEIGHT = 20.0
-"""Faults for which a chance of the simulation counts beside the fleet's own. This project's choice, as for hazards."""
+"""Faults for which a chance of the simulation counts in addition to the fleet's own.
+This project's choice, as for hazards."""
 
 
 def was_there(age_h: float, chance: float, shows_after_h: float) -> float:

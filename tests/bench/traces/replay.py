@@ -245,7 +245,7 @@ RESAMPLED = 400
 
 
 def calibration(known: Followed, seed: int) -> Calibration:
-    """Returns how many faults happened to units of each tenth of risk, as foretold from what was known before."""
+    """Returns how many faults happened to units of each tenth of risk, as predicted from what was known before."""
     record, cuts, learned, pieces = known.record, known.cuts, known.models, known.pieces
     ends = np.append(cuts[1:], record.hours)
     risk, expected, observed, owner = [], [], [], []

@@ -64,7 +64,7 @@ def post(client: TestClient, body: Any, token: str = "epilog", **options: Any) -
 def planned(node: str = NODE) -> tuple[str, int]:
     known = idle_fleet.known(store.nodes.find(), datetime.datetime.now(datetime.UTC))
     sign = known.signs.get(node)
-    return (sign.requested, sign.xids) if sign else ("", 0)
+    return (sign.requested, sign.errors) if sign else ("", 0)
 
 
 def test_only_a_token_opens_it_and_it_opens_nothing_else(client: TestClient, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,4 +1,4 @@
-"""Nodes that fail alike within a short time: one visit beside what was found lately in its rack and image. Pure.
+"""Nodes that fail alike within a short time: one visit compared with what was found lately in its rack and image. Pure.
 
 When a third node of one rack fails in the same metric, the facility is suspected first; of one image, software or the
 golden reference. The stage still fails, but no device is returned and the node is held instead of quarantined.

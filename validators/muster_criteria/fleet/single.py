@@ -23,7 +23,7 @@ from muster_criteria.rows import Row
 FLEET_PROBE = "fleet"
 """The probe of rows that are computed here: family indices, and a node's own level."""
 NOW = "this"
-"""The run of the result being judged, beside repeats of the same visit."""
+"""The run of the result being judged, as opposed to repeats of the same visit."""
 
 
 REFERENCE_COLUMNS = ("peers_median", "peers_count", "peers_distance", "history_median", "drift")

@@ -253,6 +253,16 @@ def _up(swept: Swept, known: Mapping[str, float], counters: dict[str, float]) ->
 
 
 _CLEAN = re.compile(r"[^A-Za-z0-9_.:-]+")
+_DRIVER_ERROR = re.compile(r"(?!alert/|event/)([a-z][a-z0-9-]{0,15})/(\d{1,5})")
+
+
+def driver_error(check: str) -> tuple[str, int] | None:
+    """(kind, code) of a check that is a driver's error, such as "xid/79"; None for any other.
+
+    What follows "alert/" and "event/" is the name that a reporting program gave, even where it is a number.
+    """
+    found = _DRIVER_ERROR.fullmatch(check)
+    return (found[1], int(found[2])) if found else None
 
 
 def _kernel(swept: Swept, log: Kernel, before: Before, policies: Sequence[EventPolicy]) -> Iterator[Reading]:

@@ -210,7 +210,7 @@ class Sku(Written):
 
     @property
     def all_limits(self) -> tuple[Limit, ...]:
-        """Inventory expectations, limits, and what physics allows beside them."""
+        """Inventory expectations, limits, and what physics allows."""
         return self.inventory + self.limits + self.peaks
 
     @property

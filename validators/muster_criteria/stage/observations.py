@@ -1,4 +1,4 @@
-"""Observations: every judged row beside its limits, for reports and records."""
+"""Observations: every judged row with its limits, for reports and records."""
 
 from __future__ import annotations
 

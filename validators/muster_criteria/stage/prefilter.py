@@ -64,7 +64,7 @@ def small_margins(
 def conspicuous(case: Case) -> bool:
     """Whether anything but a number of this one case alone gives the judge something to say.
 
-    That are texts, spreads, driver messages, digests, versions, and whatever the controller knows of it beside.
+    That are texts, spreads, driver messages, digests, versions, and what only the controller knows.
     """
     result = case.result
     if result is None or (result.stage, result.level) != (case.stage, case.level):

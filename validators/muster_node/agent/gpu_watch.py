@@ -1,4 +1,4 @@
-"""Reads states and counters of GPUs beside the probes, and reports what the load did to them: the probe ``gpu_watch``.
+"""Reads states and counters of GPUs while probes run, and reports what the load did to them: the probe ``gpu_watch``.
 
 In the agent, so that a probe that hangs, crashes or is killed costs none of it.
 """

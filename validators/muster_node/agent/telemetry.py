@@ -1,4 +1,4 @@
-"""Telemetry beside the probes: reads every sensor once a second, streams the readings to a file, keeps aggregates.
+"""Telemetry while probes run: reads every sensor once a second, streams the readings to a file, keeps aggregates.
 
 Nothing here may stop a run: a sensor that raises is noted, one that hangs loses only its series, a full
 disk ends the file while the aggregates go on.

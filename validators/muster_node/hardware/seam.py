@@ -252,7 +252,7 @@ class Hardware(abc.ABC):
     """One machine.
 
     ``clock`` is the machine's time, and the one to measure it by. ``host_clock`` is always real time: for limits on
-    what is real beside a simulated machine too, that is, the network and processes on other hosts. ``start_limit_s``
+    what is real for a simulated machine too, that is, the network and processes on other hosts. ``start_limit_s``
     and ``late_s``: real seconds after which a worker of ``at_once`` hangs.
     """
 

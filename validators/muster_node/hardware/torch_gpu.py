@@ -46,7 +46,7 @@ class Pace(NamedTuple):
 Paced = Callable[[], Pace]
 
 Near = Callable[[], frozenset[int]]
-"""The logical CPUs beside a GPU; empty where unknown."""
+"""The logical CPUs closest to a GPU; empty where unknown."""
 
 _PACE_INTERVAL_S = 0.02
 _IDLE_S = 2.0  # after so long without timed work the sampling thread ends

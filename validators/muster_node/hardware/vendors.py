@@ -1,4 +1,4 @@
-"""The vendors of GPUs. Each is a folder beside this file whose module ``vendor`` has a ``VENDOR``: so it is found."""
+"""The vendors of GPUs. Each is a folder next to this file whose module ``vendor`` has a ``VENDOR``: so it is found."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ class Gpus(abc.ABC):
         """Driver and GPU facts, as intake compares them; "pci_address" names a GPU to the kernel's messages."""
 
     def machine(self, files: Files) -> Iterator[Fact]:
-        """What the GPUs need of the machine beside themselves, such as services and switches."""
+        """What the GPUs need of the rest of the machine, such as services and switches."""
         return iter(())
 
     @abc.abstractmethod

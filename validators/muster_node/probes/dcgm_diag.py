@@ -26,7 +26,7 @@ class DcgmDiag(Probe):
     }
     metrics = {
         "dcgm_failures": Metric("count", "1 where a test failed, by test"),
-        "dcgm_warnings": Metric("count", "errors that fail nothing, beside a pass, a warning or a setting, by test"),
+        "dcgm_warnings": Metric("count", "errors that fail nothing, with a pass, a warning or a setting, by test"),
         "dcgm_tests": Metric("count", "tests that ran, on all devices together"),
         "dcgm_skipped": Metric("count", "tests that DCGM skipped, on all devices together"),
     }

@@ -6,10 +6,11 @@ are scaled by random powers of two, which stays exact and sweeps the exponent ra
 ranges of values only. Outputs that round (bf16, fp16) are compared with the exact value rounded to nearest even.
 
 The exact answer is worked out once for a set of operands and serves many products of it (``product_check``), so that
-looking at every element costs next to nothing beside multiplying. How much it does cost is measured in the same run.
+looking at every element costs next to nothing compared with multiplying. How much it does cost is measured in the
+same run.
 
 Conditions: cold (each device alone, after a wait until all are cool), soaked (all together, after unchecked load),
-pulsed (all together in bursts). Each GPU's temperature at the begin is reported beside them.
+pulsed (all together in bursts). Each GPU's temperature at the begin is reported with them.
 
 A product that was wrong is computed again on the same device at once, and afterwards on two of its siblings.
 

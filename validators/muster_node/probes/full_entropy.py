@@ -40,7 +40,7 @@ class FullEntropy(Probe):
     doc = "Operations of real models, compared bit by bit between repeats and between devices"
     params = {
         "dtypes": Param(
-            ["bf16", "fp16", "tf32", "fp64", "int8"], "number formats of the matrix products; not fp32 beside tf32"
+            ["bf16", "fp16", "tf32", "fp64", "int8"], "number formats of the matrix products; fp32 not with tf32"
         ),
         "repeats": Param(3, "runs of each operation on the same operands"),
         "reruns": Param(

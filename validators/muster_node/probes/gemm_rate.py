@@ -31,7 +31,7 @@ _FLUSH_MIB = {"cpu": 0, "gpu": 256}  # beyond the L2 cache of every GPU there is
 _MIN_BLOCKS, _MIN_BLOCKS_SEARCHED = 5, 3
 _BURST_S = 5.0  # of the first work after a rest (docs/science.md#gemm-rates)
 _P5 = 0.05
-# The best that are published for single GPUs, and shapes of real models (docs/science.md#gemm-rates), beside cubes.
+# The best that are published for single GPUs, and shapes of real models (docs/science.md#gemm-rates), and cubes.
 SEARCHED = (
     (8192, 8192, 8192), (4096, 4096, 4096), (16384, 8192, 8192), (2048, 2048, 13312), (1024, 10240, 5120),
     (1792, 16128, 3072), (4096, 14336, 4096), (8192, 8192, 28672), (4096, 4096, 14336), (8192, 4096, 16384),
@@ -133,7 +133,7 @@ def _on_gpus(context: Context, torch: Any, dtype: str) -> bool:
 
 
 def _emit_beside(context: Context, device: str, labels: dict[str, str], rates: _Rates) -> None:
-    """Metrics of a GPU beside its rate."""
+    """Metrics of a GPU other than its rate."""
     emit, samples = context.emit, len(rates.blocks)
     rate = median(rates.blocks)
     emit("gemm_rate_p5", device, value=quantile(rates.blocks, _P5), labels=labels, samples=samples)

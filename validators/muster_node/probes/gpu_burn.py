@@ -1,4 +1,4 @@
-"""Burn-in of GPUs: all at once at full power, then in pulses, with the host's cores and memory loaded beside them.
+"""Burn-in of GPUs: all at once at full power, then in pulses, with the host's cores and memory loaded too.
 
 Throughput is recorded over time; the host's error counters are read before and after, and the agent watches those of
 the GPUs (``gpu_watch``). A GPU that stops answering under load is reported as lost, with its last readings; the others
@@ -26,7 +26,7 @@ _LAST_SERIES = ("temperature", "power", "clock")
 
 
 class GpuBurn(Probe):
-    """Sustained and pulsed matrix products on every GPU at the same time, and load for the host beside them."""
+    """Sustained and pulsed matrix products on every GPU at the same time, and load for the host meanwhile."""
 
     name = "gpu_burn"
     stage = "burn_in"
@@ -35,7 +35,7 @@ class GpuBurn(Probe):
         "seconds": Param(600.0, "how long to burn steadily, in seconds of the node's clock"),
         "dtype": Param("bf16", "number format of the products"),
         "size": Param(8192, "m = n = k of the products"),
-        "host_gib": Param(4.0, "memory that the host's cores write and check beside the GPUs, in GiB; 0: no load"),
+        "host_gib": Param(4.0, "memory that the host's cores write and check while the GPUs work, in GiB; 0: no load"),
         **pulses.PARAMS,
     }
     metrics = {

@@ -22,4 +22,4 @@ class GpuWatch(Probe):
 
     def run(self, context: Context) -> None:
         """Raises Skip: outside of a job there is no load to watch."""
-        raise Skip("the agent measures this beside a job's other probes")
+        raise Skip("the agent measures this while a job's other probes run")

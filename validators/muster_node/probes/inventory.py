@@ -67,7 +67,7 @@ class Inventory(Probe):
         "throttle_reason": Metric("text", "what holds the clock down now, the most harmful reason first"),
         "application_clock": Metric("MHz", "clock that jobs are given, by domain"),
         "max_clock": Metric("MHz", "highest clock, by domain"),
-        "gpu_numa_node": Metric("count", "NUMA node beside the GPU"),
+        "gpu_numa_node": Metric("count", "NUMA node closest to the GPU"),
         "nearest_nic": Metric("text", "fabric ports nearest to the GPU on PCIe, and how near"),
         "power_limit": Metric("W", "power limit in force"),
         "power_limit_default": Metric("W", "power limit after a reset"),

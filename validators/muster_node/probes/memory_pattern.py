@@ -3,7 +3,7 @@
 Physical addresses are unknown without root; a mismatch is reported by its place in the buffer, the words written and
 read, and the direction in which bits went. A run that found some is run again in the same memory and on two siblings.
 
-How much of the free memory was covered is measured, and so is the rate at which it was written and read, beside the
+How much of the free memory was covered is measured, and so is the rate at which it was written and read, along with the
 rate at which the same device copies the same memory.
 """
 

@@ -1,4 +1,4 @@
-"""Load for a set time with the sensors read beside it: temperatures, clocks, power, throttling and fans under load.
+"""Load for a set time with the sensors read meanwhile: temperatures, clocks, power, throttling and fans under load.
 
 The load never waits for a sensor. The share of the time that each device was busy, and the share of it that the
 readings of each device's sensors stand for, are reported with the rest: without them a maximum or a time of 0 s means
@@ -39,7 +39,7 @@ Counters = dict[tuple[str, str], Fact]
 
 
 class ThermalSoak(Probe):
-    """Sustained load with telemetry beside it."""
+    """Sustained load with telemetry."""
 
     name = "thermal_soak"
     stage = "thermal"

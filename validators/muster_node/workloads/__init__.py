@@ -1,1 +1,1 @@
-"""Work that probes put on devices, and what is measured beside it. Knows no vendor's tool."""
+"""Work that probes put on devices, and what is measured meanwhile. Knows no vendor's tool."""

@@ -1,4 +1,4 @@
-"""Conditions for exact products beside a cold device: the heat of a soak, and bursts of power.
+"""Conditions for exact products other than a cold device: the heat of a soak, and bursts of power.
 
 A fault may show on a warm GPU only, or only while its power changes in steps (docs/science.md#conditions).
 """

@@ -1,4 +1,4 @@
-"""Load for the host: cores multiply and check memory, window by window. By itself, or beside a load of the GPUs."""
+"""Load for the host: cores multiply and check memory, window by window. By itself, or during a load of the GPUs."""
 
 from __future__ import annotations
 
@@ -24,12 +24,12 @@ _TICK_S = 0.5
 
 METRICS = {
     "memory_burn_mismatches": Metric("count", "words of memory that did not hold what was written"),
-    "host_burn_rate": Metric("GFLOPS", "median rate of a core that was loaded beside the GPUs"),
+    "host_burn_rate": Metric("GFLOPS", "median rate of a core that was loaded while the GPUs were"),
 }
-"""What a probe declares that loads the host beside GPUs."""
+"""What a probe declares that loads the host during a load of GPUs."""
 
 Burns = Optional["Future[list[HostBurn]]"]
-"""The future result of a load beside the GPUs; None without such a load."""
+"""The future result of a load during that of the GPUs; None without such a load."""
 
 
 @dataclasses.dataclass(frozen=True)

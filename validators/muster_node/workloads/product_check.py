@@ -1,4 +1,4 @@
-"""Checks whether every bit of a product is as expected, at little cost beside the product itself.
+"""Checks whether every bit of a product is as expected, at little cost compared with the product itself.
 
 On GPUs one pass over the product's bytes: rows of them times random odd int8 weights on the integer units, sums exact
 in int32. The same sums of the expected product are worked out once and serve every product of the same operands. A

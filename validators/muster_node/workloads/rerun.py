@@ -1,6 +1,6 @@
 """Repeats of a mismatch: on the same device, and on two of its siblings.
 
-They are reported beside the mismatches, one figure for each device that repeated it, and judged by the controller.
+They are reported with the mismatches, one figure for each device that repeated it, and judged by the controller.
 """
 
 from __future__ import annotations

@@ -119,7 +119,7 @@ class Transformer:
         torch, compute = self._torch, self.compute
 
         class Product(torch.autograd.Function):  # type: ignore[misc, name-defined]  # torch is not typed
-            """Takes nominal (m, n, k) and the layer beside the operands."""
+            """Takes nominal (m, n, k) and the layer in addition to the operands."""
 
             @staticmethod
             def forward(context: Any, x: Any, w: Any, nominal: tuple[int, int, int], layer: str) -> Any:

@@ -127,13 +127,13 @@ def decision(
         return tests(RunKey.of(dag_run), str(params["level"]))
 
     @task(task_id="lost", trigger_rule="one_failed")
-    def ask_anew(params: Any = None, dag_run: Any = None) -> list[dict[str, Any]]:
+    def ask_again(params: Any = None, dag_run: Any = None) -> list[dict[str, Any]]:
         """Returns the run to start that asks again, since the answer was not carried out; none without an answer."""
         return asked_again(RunKey.of(dag_run), dict(params))
 
     carried_out: Any = decide()
     started: Any = to_start()
-    lost_answer: Any = ask_anew()
+    lost_answer: Any = ask_again()
     ask >> carried_out >> [started, lost_answer]
     TriggerDagRunOperator.partial(
         task_id="retest", trigger_dag_id=retest, logical_date=None, skip_when_already_exists=True

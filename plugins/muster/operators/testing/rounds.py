@@ -79,7 +79,7 @@ def outdated(key: RunKey) -> str:
     if broken := store.rounds.broken_since(key):
         return f"{', '.join(broken)} was out of service since"
     if parts := store.rounds.parts(key):
-        return f"they were judged, and held something against {parts[0].title}; whoever clears has removed the cause"
+        return f"they were judged, and named {parts[0].title}; a person who clears it has removed the cause"
     return ""
 
 

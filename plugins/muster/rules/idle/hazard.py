@@ -30,25 +30,25 @@ SWAP_EDGES_H = (90 * 24.0,)
 SWAPS = len(SWAP_EDGES_H) + 2
 MEMORY_H = 180 * 24.0
 """The fleet's own past counts less by 1/e for each so many hours: parts wear out, batches are replaced. With half of
-the year before, the risk of Titan's GPUs, which rose a hundredfold in two years, is foretold too low by a fifth."""
+the year before, the risk of Titan's GPUs, which rose a hundredfold in two years, is predicted too low by a fifth."""
 STRENGTH_MAX = 20.0
 """A prior never counts for more events than these, however narrow its interval: no fleet is those of the records."""
 LABEL_STRENGTH = 6.0
 """Events for which the prior of a batch or place counts, that it is like the others. Chosen on the public records: with
-2, the worst batches of one are foretold a third too high, since three kinds of label share what is seen."""
+2, the worst batches of one are predicted a third too high, since three kinds of label share what is seen."""
 SWEEPS, SWEEPS_ON = 8, 2
 STEPS = (0.35, 0.7, 1.0, 1.4, 2.0, 2.8, 4.0, 5.6, 8.0, 11.0, 16.0, 32.0)
-"""Times the usual risk, between which what happened is set against what was foretold."""
+"""Times the usual risk, between which what happened is compared with what was predicted."""
 OUTER = 0.25, 48.0
 """What stands for the first and the last of these steps."""
 SLOPE_H = 365 * 24.0
-"""For about so long what was foretold and what happened are kept, to learn ``slope``."""
+"""For about so long what was predicted and what happened are kept, to learn ``slope``."""
 SLOPE_STRENGTH = 8.0
 """The prior of the slope: 0, with a standard deviation of 1/√8."""
 SLOPE_FIT = 20
 """Newton steps, far more than it takes."""
 LEVEL_STRENGTH = 30.0
-"""Events for which the prior counts that what was foretold was right: faults come in bursts."""
+"""Events for which the prior counts that what was predicted was right: faults come in bursts."""
 LEVEL_H = 30 * 24.0
 """The level of risk of the whole fleet follows what happened in about this time."""
 
@@ -77,7 +77,7 @@ class Model:
 
     def at(self, cell: Cells) -> Numbers:
         """Returns the hazard (cells × groups), in faults an hour."""
-        rates = self.foretold(cell)
+        rates = self.predicted(cell)
         if self.slope == 0.0:
             return rates * self.level
         return np.asarray(rates * (self.level * self.times(rates) ** self.slope)[:, None])
@@ -86,7 +86,7 @@ class Model:
         """Returns how many times the usual risk each row has, before ``level`` and ``slope``."""
         return np.asarray(rates.sum(axis=1) / self.base.sum())
 
-    def foretold(self, cell: Cells) -> Numbers:
+    def predicted(self, cell: Cells) -> Numbers:
         """Returns the hazard (cells × groups) before ``level`` and ``slope``."""
         common = self.since_any[cell.since_any] * self.since_swap[cell.since_swap] * self.beside[cell.beside]
         for kind, ratios in enumerate(self.labels):
@@ -269,8 +269,8 @@ def followed(history: History, prior: Prior, cuts: Numbers) -> tuple[list[Model]
     """Returns the model as of each of ``cuts`` (hours, the first is the begin), learned from what was known then, and
     the history in pieces.
 
-    Each time, what the model before foretold is set against what happened: by how much it foretold (``slope``), and of
-    late (``level``), as parts wear out.
+    Each time, what the model before predicted is compared with what happened: by how much it predicted (``slope``),
+    and of late (``level``), as parts wear out.
     """
     whole = pieces(history, cuts)
     seen = late = whole.between(0.0, 0.0).tally()
@@ -279,9 +279,9 @@ def followed(history: History, prior: Prior, cuts: Numbers) -> tuple[list[Model]
     came, due = np.zeros(len(STEPS) + 1), np.zeros(len(STEPS) + 1)
     for begin, end in itertools.pairwise(cuts.tolist()):
         now = whole.between(begin, end).tally()
-        foretold, past = model.foretold(now.cells), end - begin
-        step = np.searchsorted(np.asarray(STEPS), model.times(foretold), side="right")
-        expected = foretold.sum(axis=1) * now.hours
+        predicted, past = model.predicted(now.cells), end - begin
+        step = np.searchsorted(np.asarray(STEPS), model.times(predicted), side="right")
+        expected = predicted.sum(axis=1) * now.hours
         # Only how the faults were spread counts here: how many there were, the base rates and the level follow.
         share = now.faults.sum() / max(float(expected.sum()), 1e-9)
         kept = np.exp(-past / SLOPE_H)

@@ -17,7 +17,7 @@ Whole = npt.NDArray[np.int64]
 Flags = npt.NDArray[np.bool_]
 
 GROUPS = ("compute", "memory", "links", "cooling", "corruption", "power", "fans", "board", "unknown")
-"""Of defects, by which part of a node they are in; ``unknown``: a fault of which nobody found out more."""
+"""Of defects, by which part of a node they are in; ``unknown``: a fault whose part is not known."""
 
 NEVER_H = np.inf
 BESIDE_H = 30 * 24.0

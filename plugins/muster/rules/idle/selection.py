@@ -152,18 +152,18 @@ def facts_of(nodes: Sequence[Node], known: Known) -> worth.Facts:
         for passed, arrived in ((known.passes.get(node.name, {}), at) for node, at in zip(nodes, came, strict=True))
     ]
     hours = np.array([[at.timestamp() for at in row] for row in since]).reshape(len(nodes), len(STAGES))
-    xids = np.array([known.sign(node).xids for node in nodes], dtype=np.float64)
+    errors = np.array([known.sign(node).errors for node in nodes], dtype=np.float64)
     return worth.Facts(
         hours_since=np.maximum((now.timestamp() - hours) / 3600.0, 0.0),
         age_h=np.array([(now - at).total_seconds() / 3600.0 for at in came]),
         clocks=known.risk.clocks(nodes) if known.risk else Clocks.without_faults(len(nodes)),
-        ratio=XID_RATIO ** np.minimum(xids, XIDS_MAX),
+        ratio=ERROR_RATIO ** np.minimum(errors, ERRORS_MAX),
     )
 
 
-XID_RATIO, XIDS_MAX = 2.0, 3
-"""How many times likelier a defect is for each XID of the last 30 days, and how many count. This project's choice: no
-public record has them."""
+ERROR_RATIO, ERRORS_MAX = 2.0, 3
+"""How many times likelier a defect is for each error of a driver in the last 30 days, and how many count. This
+project's choice: no public record has them."""
 
 
 def ranked(
@@ -261,8 +261,8 @@ def _again(node: Node, known: Known) -> bool:
 def _why(suspicion: float, last: str, sign: Signs, past: Sequence[str]) -> str:
     if sign.requested:
         return sign.requested
-    xids = [f"{sign.xids} XID{'s' if sign.xids > 1 else ''} in 30 days"] if sign.xids else []
-    return f"{suspicion:.2%} likely to have a hidden defect: {', '.join([last, *past, *xids])}"
+    errors = [f"{sign.errors} driver error{'s' if sign.errors > 1 else ''} in 30 days"] if sign.errors else []
+    return f"{suspicion:.2%} likely to have a hidden defect: {', '.join([last, *past, *errors])}"
 
 
 def _why_not(node: Node, known: Known) -> str:

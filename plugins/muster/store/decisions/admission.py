@@ -81,7 +81,7 @@ def stand(session: Session) -> None:
     """The one door to production, at the end of each transaction that brings nodes there or changes what they rest on.
 
     A node that the gate refuses, and of which no verdict is held, does not enter; one that serves when a waiver ends is
-    held, for a person to decide. No certificate stands beside an open critical finding. Raises IllegalMove.
+    held, for a person to decide. No certificate is valid while a critical finding is open. Raises IllegalMove.
     """
     asked: dict[str, str] = session.info.pop(access.RECHECK, {})
     for name, why in asked.items():

@@ -24,7 +24,7 @@ from muster.store.database.models import EventRow, NodeRow, PartRow, PlacementRo
 from muster.store.decisions.withdrawals import breaker_now
 from muster.store.fleet.shares import FULL, OTHERS, Share
 from muster_criteria.health.policy import HealthAction, HealthPolicy
-from muster_criteria.health.readings import Reading
+from muster_criteria.health.readings import Reading, driver_error
 
 TEXT_MAX = 500
 
@@ -236,7 +236,7 @@ def reported(since: datetime.datetime) -> dict[str, Reported]:
             urgent, at = before.urgent, before.urgent_at
             if HealthAction(row.action) is not HealthAction.NOTE and not row.over:
                 urgent, at = f"observed: {_to_observation(row).sentence}", row.due_at
-            found[row.node] = Reported(before.xids + row.check.startswith("xid/"), urgent, at)
+            found[row.node] = Reported(before.errors + (driver_error(row.check) is not None), urgent, at)
     return found
 
 

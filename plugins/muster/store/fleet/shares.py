@@ -25,7 +25,7 @@ ROWS_MAX = 500
 """Observations that are kept of one machine from one source: for a new one, the oldest goes that nothing follows from
 any more; where there is none, the new one counts as ``OTHERS``."""
 EVENTS_MAX = 50
-"""Remarks in a node's history about what one source observed, of a day; more is told once, as ``MORE_TODAY``."""
+"""Remarks in a node's history about what one source observed, of a day; more is reported once, as ``MORE_TODAY``."""
 DAY = datetime.timedelta(days=1)
 OLD = datetime.timedelta(days=30)
 """What was due of an event, and is older, holds no place any more."""

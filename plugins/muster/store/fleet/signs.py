@@ -1,4 +1,4 @@
-"""What is known of nodes apart from their failures: XIDs of late, their last tests, refusals, certificates that end."""
+"""What is known of nodes apart from failures: drivers' errors, the last tests, refusals, ends of certificates."""
 
 from __future__ import annotations
 
@@ -20,8 +20,8 @@ from muster_criteria.model import Verdict
 
 
 def collect(since: datetime.datetime) -> dict[str, Signs]:
-    """{node: its signs since then}, without nodes that have none. Each XID on each GPU counts once."""
-    xids = (
+    """{node: its signs since then}, without nodes that have none. Each error on each device counts once."""
+    errors = (
         select(RunRow.node, func.count(MeasurementRow.id))
         .join(StageRow, MeasurementRow.stage == StageRow.id)
         .join(RunRow, StageRow.run == RunRow.id)
@@ -29,7 +29,7 @@ def collect(since: datetime.datetime) -> dict[str, Signs]:
         .group_by(RunRow.node)
     )
     with reading() as session:
-        return {name: Signs(count) for name, count in _pairs(session, xids).items()}
+        return {name: Signs(count) for name, count in _pairs(session, errors).items()}
 
 
 REFUSED = "claim"

@@ -86,7 +86,7 @@ def replace(
         check_description(NewNode(name, host or row.host, host_key, row.sku, port or row.port))
         _check_other_machine(session, row, host_key, known)
         row.host_key, row.host, row.port = host_key, host or row.host, port or row.port
-        _begin_anew(session, row, actor, reason)
+        _begin_again(session, row, actor, reason)
         clear_places(session, name)
         place(session, name, known)
         remark = {"before": before, "after": _of_machine(session, row)}
@@ -165,7 +165,7 @@ def _check_other_machine(session: Session, row: NodeRow, host_key: str, serials:
         raise SameMachine(f"the machine with serial {sits.serial} is {sits.node}: retire or replace {sits.node} first")
 
 
-def _begin_anew(session: Session, row: NodeRow, actor: str, reason: str) -> None:
+def _begin_again(session: Session, row: NodeRow, actor: str, reason: str) -> None:
     evidence = Evidence(person=actor, reason=reason, replaced=True)
     if State(row.state) is State.REGISTERED:
         if not Need.REPLACEMENT.met(evidence):

@@ -32,7 +32,7 @@ REMARKS_MAX = 100
 """Contradictions to other nodes' parts that are remarked of one machine in its life."""
 
 TOLD_MAX = 20
-"""Swapped parts of one report that are told one by one."""
+"""Swapped parts of one report that are reported one by one."""
 
 _FILLERS = re.compile(
     r"|0+|1234567890?|none|null|n/?a|unknown|default string|not (specified|available|applicable|settable)"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import datetime
+import re
 from collections.abc import Collection
 
 from sqlalchemy import ColumnElement, Select, and_, exists, func, or_, select
@@ -126,11 +127,15 @@ def _ids(session: Session, query: Select[int, str], nodes: Collection[str] | Non
     return [number for number, node in session.execute(query) if nodes is None or node in nodes]
 
 
-def nodes_with(text: str) -> set[str]:
-    """Names of nodes with that serial, or with a current finding or XID by that code, device or words.
+_DRIVER_ERROR = re.compile(r"(?:(?P<kind>[a-z][a-z0-9-]{0,15}?)[ /]?)?(?P<code>\d{1,5})")
+"""What a person enters to find a driver's error: "79", "xid 79", "xid79", "sxid/20034"."""
 
-    A serial is found by its beginning; a number or "xid 79" by the XIDs of current verdicts. Current: of the present
-    machine, without a later conclusive verdict on the same stage.
+
+def nodes_with(text: str) -> set[str]:
+    """Names of nodes with that serial, a current finding of these words, or a driver's error of that code.
+
+    A serial is found by its beginning; a number or "xid 79" by the drivers' errors of current verdicts. Current: of the
+    present machine, without a later conclusive verdict on the same stage.
     """
     text = text.strip()
     if not text:
@@ -159,16 +164,17 @@ def nodes_with(text: str) -> set[str]:
         )
     )
     queries = [serials, findings]
-    number = text.lower().removeprefix("xid").strip()
-    if number.isdigit() and len(number) <= 4:
-        code = MeasurementRow.labels["code"].as_string()
+    if error := _DRIVER_ERROR.fullmatch(text.strip().lower()):
+        labels = MeasurementRow.labels
+        kind = [labels["kind"].as_string() == error["kind"]] if error["kind"] else []
         queries.append(
             select(RunRow.node)
             .join(StageRow, StageRow.run == RunRow.id)
             .join(NodeRow, NodeRow.name == RunRow.node)
             .join(MeasurementRow, MeasurementRow.stage == StageRow.id)
             .where(StageRow.current, RunRow.machine == NodeRow.machine, ~_superseded())
-            .where(MeasurementRow.metric == CODED, code == number)
+            .where(MeasurementRow.metric == CODED)
+            .where(labels["code"].as_string() == error["code"], *kind)
         )
     with reading() as session:
         return {name for query in queries for name in session.scalars(query.distinct())}

@@ -1,6 +1,6 @@
 """What the tasks of one run tell one another apart from verdicts: faults of the controller, and how a block meets.
 
-Kept here and not in Airflow's XComs, which whoever may start a run may write, and whoever may look at it may read.
+Kept here and not in Airflow's XComs, which anyone who may start a run may write, and anyone who may see it may read.
 """
 
 from __future__ import annotations

@@ -38,7 +38,7 @@ FLEETS = st.lists(
         st.sampled_from([None, 0, 1, 50, 200]),
         st.sampled_from([False, False, False, True]),
         st.sampled_from(["", "", "too hot"]),
-        st.sampled_from([Signs(), Signs(xids=2)]),
+        st.sampled_from([Signs(), Signs(errors=2)]),
     ),
     max_size=40,
 )

@@ -29,14 +29,14 @@ def _steps(at: int, came: float, due: float) -> tuple[np.ndarray, np.ndarray]:
     return found[0], found[1]
 
 
-def test_what_came_as_foretold_is_foretold_so_again() -> None:
+def test_what_came_as_predicted_is_predicted_so_again() -> None:
     assert hazard._recalibrated(*_steps(0, 10.0, 10.0)) == pytest.approx((1.0, 0.0))
     nothing = np.zeros(len(hazard.STEPS) + 1)
     assert hazard._recalibrated(nothing, nothing) == pytest.approx((1.0, 0.0))
 
 
-def test_risks_that_were_foretold_too_far_apart_are_drawn_together() -> None:
-    """More where the least was foretold, less where the most was; and the reverse."""
+def test_risks_that_were_predicted_too_far_apart_are_drawn_together() -> None:
+    """More where the least was predicted, less where the most was; and the reverse."""
     assert hazard._recalibrated(*_steps(0, 30.0, 10.0))[1] < -0.05
     assert hazard._recalibrated(*_steps(-1, 3.0, 10.0))[1] < -0.05
     assert hazard._recalibrated(*_steps(-1, 30.0, 10.0))[1] > 0.05

@@ -95,7 +95,7 @@ def test_the_longer_a_node_has_been_back_the_less_it_is_suspected() -> None:
 
 
 def test_an_xid_makes_a_defect_likelier() -> None:
-    known = dataclasses.replace(at_risk([node("a"), node("b")]), signs={"b": Signs(xids=1)})
+    known = dataclasses.replace(at_risk([node("a"), node("b")]), signs={"b": Signs(errors=1)})
     assert [each.node for each in choose(known).chosen] == ["b", "a"]
 
 

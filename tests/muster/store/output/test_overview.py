@@ -103,7 +103,7 @@ def test_the_oldest_runs_under_way_come_first_and_the_others_are_counted() -> No
 @pytest.mark.usefixtures("fleet_db")
 @pytest.mark.both_dialects
 def test_search_finds_no_repaired_finding_and_none_of_a_former_machine() -> None:
-    xid = Measurement("xids", "xid", "gpu0", "text", None, "GPU has fallen off the bus", {"code": "79"})
+    xid = Measurement("xids", "xid", "gpu0", "text", None, "GPU has fallen off the bus", {"kind": "xid", "code": "79"})
     for name in ("repaired", "replaced", "sick", "unsure"):
         store.nodes.add(fleet.new_node(name))
         lease = fleet.begin(name)
@@ -118,4 +118,7 @@ def test_search_finds_no_repaired_finding_and_none_of_a_former_machine() -> None
             store.nodes.move(name, state, "Ada", "repaired")
         fleet.do_stage(fleet.begin(name, "again"), "intake", verdict)
     store.adoption.replace("replaced", "Ada", "swapped", host_key=fleet.host_key("new"))
-    assert store.overview.nodes_with("gemm_rate") == store.overview.nodes_with("xid 79") == {"sick", "unsure"}
+    assert store.overview.nodes_with("gemm_rate") == {"sick", "unsure"}
+    for text in ("79", "xid 79", "XID79", "xid/79"):
+        assert store.overview.nodes_with(text) == {"sick", "unsure"}, text
+    assert not store.overview.nodes_with("sxid 79")

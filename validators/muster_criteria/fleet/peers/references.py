@@ -1,4 +1,4 @@
-"""A node's references beside its SKU: frozen, versioned, supplied by the caller."""
+"""A node's references in addition to its SKU: frozen, versioned, supplied by the caller."""
 
 from __future__ import annotations
 

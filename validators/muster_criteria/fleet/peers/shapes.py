@@ -22,9 +22,9 @@ APART: Numbers = np.array([0.02, 0.05, 0.1, 0.2, 0.4])
 UNLIKE = 0.3
 """Prior probability that a metric is unlike all others; then each shape is equally likely.
 
-Of samples of 8,000 of Student-t(4) beside a Gaussian and two gamma samples, at 0 twice as many lie beyond the predicted
-distance of 1e-5 as predicted, at this 1.2 times. Beside three like it, chance moves that distance by 26 and 30 %
-(alone by 39 %).
+Of samples of 8,000 of Student-t(4), compared with a Gaussian and two gamma samples, at 0 twice as many lie beyond the
+predicted distance of 1e-5 as predicted, at this 1.2 times. With three like it, chance moves that distance by 26
+and 30 % (alone by 39 %).
 """
 _LEAST = 1e-300
 

@@ -69,7 +69,7 @@ probability."""
 def tails_of(samples: Sequence[tuple[Numbers, float]]) -> list[Numbers | None]:
     """Distances that healthy parts exceed with each of ``PROBABILITIES``; None for a sample that is too small.
 
-    ``samples``: of like metrics, whose tails inform each other's shape; beside each, its weight (0 to 1).
+    ``samples``: of like metrics, whose tails inform each other's shape; each with its weight (0 to 1).
     Adverse distances, positive is worse, in any unit; values that are not finite are left out.
     """
     fallen = [np.sort(sample[np.isfinite(sample)])[::-1] for sample, _ in samples]

@@ -26,9 +26,10 @@ class Comparison(Written):
     from the peers of those of one stage is judged too, as ``<family>_index``: it is steadier than any of them.
     ``given``, on the first of a family: a metric of the same device that explains part of it (temperature: of a clock).
     Without what that explains, by the slope that the fleet shows, the index is judged as ``<family>_given_<metric>``.
-    ``judged`` false: it only explains others. ``weight``: its part of the budget of false alarms beside the others of
-    its spread, each label of it; less than 1 where another shows the same fault. ``fault``, ``action``, ``meaning``:
-    as for a limit. Only quantities with a true zero (rates, resistances, power) may be judged: distances are shares.
+    ``judged`` false: it only explains others. ``weight``: its part of the budget of false alarms, shared with the
+    others of its spread, each label of it; less than 1 where another shows the same fault. ``fault``, ``action``,
+    ``meaning``: as for a limit. Only quantities with a true zero (rates, resistances, power) may be judged: distances
+    are shares.
     """
 
     metric: str

@@ -1,4 +1,4 @@
-"""A node's side of the fabric: InfiniBand and RoCE ports, and which NIC sits beside which GPU."""
+"""A node's side of the fabric: InfiniBand and RoCE ports, and which NIC is closest to which GPU."""
 
 from __future__ import annotations
 

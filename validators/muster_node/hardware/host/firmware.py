@@ -1,4 +1,4 @@
-"""Versions of firmware beside the GPUs': BIOS, BMC, NICs."""
+"""Versions of firmware other than the GPUs': BIOS, BMC, NICs."""
 
 from __future__ import annotations
 

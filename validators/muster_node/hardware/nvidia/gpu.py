@@ -59,7 +59,7 @@ def slots_of(modules: Sequence[tuple[int, int | None]], unanswered: int = 0) -> 
     """Slot of each GPU from (NVML index, module id), and whether that is known: the id − 1 where ids are usable.
 
     Where no board has any, NVML's order is all that there is, and names the slots. One GPU without an id takes the slot
-    that the others leave, if they leave one. Two without one, or one beside a GPU that gave no handle
+    that the others leave, if they leave one. Two without one, or one and a GPU that gave no handle
     (``unanswered``) or is gone, could be either way round: they get the slots that are left, in NVML's order, which is
     known to be right only where it is so for all the others.
     """

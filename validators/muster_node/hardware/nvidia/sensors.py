@@ -103,6 +103,6 @@ def throttle(nvml: Nvml, gpu: Gpu) -> Answer:
 
 def _named(nvml: Nvml, reasons: int) -> str:
     present = [name for name, constant in HARMFUL_FIRST if reasons & nvml.constant(constant, 0)]
-    if any(name in NAMED_CAUSES for name in present):  # the hardware's slowdown stands beside its own cause
+    if any(name in NAMED_CAUSES for name in present):  # the hardware's slowdown is set along with its cause
         present = [name for name in present if name != HW_SLOWDOWN]
     return "+".join(present) or "none"

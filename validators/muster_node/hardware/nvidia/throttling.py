@@ -12,7 +12,7 @@ HARMFUL_FIRST = (
 )
 """Reasons that hold a clock down with the name of NVML's bit for each, the most harmful first."""
 NAMED_CAUSES = ("hw_thermal", "hw_power_brake")
-"""Causes of the hardware's slowdown that nvml.h gives bits of their own, beside its general one."""
+"""Causes of the hardware's slowdown that nvml.h gives bits of their own, in addition to its general one."""
 _POWER_CAP_FIELD = 74
 _VIOLATION_FIELD = 75
 """NVML_FI_DEV_PERF_POLICY_THERMAL: nanoseconds held back for heat, by whomever; drivers of all ages have it."""
