@@ -1,6 +1,7 @@
 """Every hour: recomputes the statistics of the nodes of each model; each verdict cites the snapshot that it used.
 
-PROVISIONAL verdicts, made before there were peers, are then re-evaluated from the stored results.
+PROVISIONAL verdicts, made before there were peers, are then re-evaluated from the stored results. The fleet's numbers
+(MTBI, availability, repair times and the like) are counted as well.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ from muster.operators import forms, provisional, statistics
 
 with DAG(
     dag_id=dags.PEER_STATISTICS,
-    description="Recomputes the statistics of the nodes of each model",
+    description="Recomputes the statistics of the nodes of each model, and the numbers of the fleet",
     schedule=datetime.timedelta(hours=1),
     start_date=datetime.datetime(2026, 1, 1, tzinfo=datetime.UTC),
     catchup=False,
@@ -37,4 +38,10 @@ with DAG(
         """Re-evaluate PROVISIONAL verdicts by the newest snapshot; runs with a new verdict are mailed."""
         return provisional.reevaluate_provisional()
 
+    @task
+    def count() -> list[str]:
+        """Count what managers ask for of the last 30 days: pages, metrics and the CLI only read it."""
+        return statistics.count()
+
     recompute() >> reevaluate_provisional()
+    count()

@@ -4,11 +4,15 @@ from __future__ import annotations
 
 import dataclasses
 import datetime
+import itertools
 import re
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from muster_criteria.cluster.goodput import ASSUMED_SAVE, Input, Inputs
+from muster_reports.digest import numbers as numbers_of
 from muster_reports.digest import render
 from muster_reports.digest.facts import OUT, SERVING, Facts, Fault, Jobs, Move, Node, Pool, Repair, Run
 
@@ -106,19 +110,55 @@ def test_a_failure_counts_for_what_the_node_failed_with() -> None:
 
 
 def test_returns_are_counted_by_vendor() -> None:
-    moves = [Move("a", at(9), "repair", "rma", "gpu3 is dead", vendor="acme")]
+    moves = [Move("a", at(9), "repair", "rma", "gpu3 is dead", vendor="acme", part="gpu")]
     nodes = [node("a", "rma", vendor="acme"), node("b", vendor="acme"), node("c", "rma")]
     text = section(facts(*nodes, moves=moves), "RMA")
-    assert "acme | 1 | 1 | 2 | unknown | 0 | 1 | 1" in text
+    assert "acme | 1 | 1 | 2 | gpu 1 | unknown | 0 | 1 | 1 | " in text
 
 
-def test_hours_leave_out_retired_nodes_and_tests_do_not_add_to_the_whole() -> None:
+def test_hours_leave_out_retired_nodes() -> None:
     moves = [Move("b", at(84), "production", "retired", "old")]
-    runs = [Run("a", "a__1", "PASS", "", at(0), at(100), tested_s=16.8 * 3600)]
-    (made,) = [each for each in render.all_sections(facts(node("a"), node("b", "retired"), moves=moves, runs=runs))
-               if each.title == "Node-hours"]  # fmt: skip
-    assert [row[2] for row in made.rows] == ["100.0 %", "0.0 %", "0.0 %", "6.7 %"]
+    found = facts(node("a"), node("b", "retired"), moves=moves)
+    (made,) = [each for each in render.all_sections(found) if each.title == "Node-hours"]
+    assert made.rows == (("production", "252", "100.0 %"),)
     assert "252" in made.sentence
+
+
+def test_lost_hours_are_those_since_a_node_was_first_in_production_by_cause() -> None:
+    """Node a: 10 h in production, 20 quarantine, 5 repair, 8 registered, 3 intake, 2 qualified, the rest in production.
+    Node b was never in production; c came into it at 68 h."""
+    path = ["production", "quarantine", "repair", "registered", "intake", "qualified", "production"]
+    steps = zip([10, 30, 35, 43, 46, 48], itertools.pairwise(path), strict=True)
+    moves = [Move("a", at(when), before, after, "") for when, (before, after) in steps]
+    moves.append(Move("c", at(68), "qualified", "production", ""))
+    served = {"a": at(-500), "c": at(68)}
+    found = facts(node("a"), node("b", "registered"), node("c"), moves=moves, served=served)
+    (made,) = numbers_of.by_sku(found)[:1]
+    assert made.lost == {"failures": 20.0, "repair": 5.0, "tests": 3.0, "queueing": 10.0}
+    assert made.worked == (10 + 168 - 48) + 100
+    assert "all | 230 (85.8 %) | 20 (7.5 %)" in section(found, "Lost node-hours")
+    assert not section(facts(node("b", "registered")), "Lost node-hours")
+
+
+STATES = st.sampled_from(["registered", "intake", "qualified", "production", "revalidation", "quarantine", "repair"])
+
+
+@given(st.lists(st.tuples(st.integers(0, 3), st.floats(0, 168), STATES), max_size=20), st.data())
+def test_no_hour_is_counted_twice_or_left_out(steps: list[tuple[int, float, str]], data: st.DataObject) -> None:
+    state = {f"n{number}": "registered" for number in range(4)}
+    moves = []
+    for number, hours, after in sorted(steps, key=lambda step: step[1]):
+        moves.append(Move(f"n{number}", at(hours), state[f"n{number}"], after, ""))
+        state[f"n{number}"] = after
+    nodes = [node(name, now, sku=f"sku{name[1:] in '01'}") for name, now in state.items()]
+    served = {name: at(data.draw(st.floats(-10, 167))) for name in ("n0", "n2")}
+    whole, *skus = numbers_of.by_sku(facts(*nodes, moves=moves, served=served))
+    assert sum(whole.hours.values()) == pytest.approx(4 * 168)
+    for of in ("hours", "lost"):
+        for name, hours in getattr(whole, of).items():
+            assert hours == pytest.approx(sum(getattr(each, of).get(name, 0.0) for each in skus))
+    since = sum((UNTIL - max(SINCE, when)).total_seconds() / 3600 for when in served.values())
+    assert whole.worked + sum(whole.lost.values()) == pytest.approx(since)
 
 
 def test_an_inconclusive_or_skipped_run_hides_no_failure_after_a_pass() -> None:
@@ -215,7 +255,7 @@ def test_a_repair_that_lasts_makes_the_tail_longer_and_no_repair_is_none() -> No
     lasting = [Repair("b", "links", at(68), None)] * 2
     found = section(facts(node("a"), repairs=over), "Repairs")
     assert "all | 3 | 2 h 0 min | 3 h 0 min | 0" in found
-    found = section(facts(node("a"), repairs=[*over, *lasting]), "Repairs")
+    found = section(facts(node("a"), node("b"), repairs=[*over, *lasting]), "Repairs")
     assert "all | 5 | 3 h 0 min | not known yet | 2" in found
     assert "links | 2 | not known yet | not known yet | 2" in found
     assert not section(facts(node("a")), "Repairs")

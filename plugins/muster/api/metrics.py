@@ -22,11 +22,13 @@ from muster.model.attention import Cause, Turn
 from muster.model.figures import DURATIONS_S, GIVE_BACK_S, FleetFigures, NodeFigures, Spread
 from muster.model.states import SERVING, State
 from muster_criteria.model import Verdict
+from muster_reports.digest.numbers import Mean
 
 CONTENT_TYPE = CONTENT_TYPE_LATEST
 AGES_S = tuple(hours * 3600.0 for hours in (1, 4, 12, 24, 48, 7 * 24, 14 * 24, 30 * 24, 90 * 24))
 ASKED = (Cause.QUESTION, Cause.HELD)
 WINDOW_TEXT = "in the last 24 hours"
+COUNTED = "in the last 30 days"
 
 
 NODE_METRIC = "muster_node_last_pass_timestamp_seconds"
@@ -47,6 +49,7 @@ class Fleet:
         yield from self._nodes()
         yield from self._tests()
         yield from self._queues()
+        yield from self._numbers()
 
     def _nodes(self) -> Iterator[Metric]:
         nodes, now = self.figures.nodes, self.figures.at
@@ -130,6 +133,42 @@ class Fleet:
                      ("sink",), {(each.sink,): _timestamp(each.since) for each in seen.audit})  # fmt: skip
         yield _gauge("muster_read_timestamp_seconds", "when these figures were read", (), {(): _timestamp(seen.at)})
 
+    def _numbers(self) -> Iterator[Metric]:
+        """What `muster numbers` shows, as counted once an hour: a scrape only reads it."""
+        of = {
+            (each.sku, _flag(kept.simulated)): each for kept in self.figures.numbers for each in kept.skus if each.sku
+        }
+        by = ("sku", "simulated")
+        yield _gauge("muster_interruptions", f"moves out of service for a fault, {COUNTED}", by,
+                     {key: each.interruptions.events for key, each in of.items()})  # fmt: skip
+        yield _gauge("muster_mtbi_seconds", f"mean time in service between interruptions, {COUNTED}, and the limits of "
+                     "its 90 % interval; what is not known is absent", (*by, "bound"),
+                     _bounds({key: each.interruptions for key, each in of.items()}))  # fmt: skip
+        yield _gauge("muster_mttf_seconds", f"mean time in service to a node's first failed test, {COUNTED}, likewise",
+                     (*by, "bound"), _bounds({key: each.failures for key, each in of.items()}))  # fmt: skip
+        yield _gauge("muster_availability_ratio", f"time in service over time in service and withdrawn, {COUNTED}", by,
+                     {key: each.availability for key, each in of.items() if each.availability is not None})  # fmt: skip
+        yield _gauge("muster_state_node_seconds", f"node-seconds in each state, {COUNTED}", (*by, "state"),
+                     {(*key, state): 3600.0 * hours for key, each in of.items()
+                      for state, hours in each.hours.items()})  # fmt: skip
+        yield _gauge("muster_lost_node_seconds", f"node-seconds lost by nodes that had been in production, {COUNTED}",
+                     (*by, "cause"), {(*key, cause): 3600.0 * hours for key, each in of.items()
+                                      for cause, hours in each.lost.items()})  # fmt: skip
+        yield _gauge("muster_repair_seconds", "time out of service for a fault, of the last year: median and 90 %",
+                     (*by, "quantile"), {(*key, quantile): seconds for key, each in of.items()
+                     for quantile, seconds in (("0.5", each.repairs.median_s), ("0.9", each.repairs.tail_s))
+                     if seconds is not None})  # fmt: skip
+        kept = [(each, _flag(each.simulated)) for each in self.figures.numbers]
+        yield _gauge("muster_returned", f"nodes that went to a vendor, {COUNTED}", ("vendor", "part", "simulated"),
+                     {(row.vendor, row.part, kind): row.nodes for each, kind in kept
+                      for row in each.returned})  # fmt: skip
+        yield _gauge("muster_escapes", "failures in service of the last year that a test had let pass",
+                     ("level", "stage", "group", "simulated"),
+                     {(row.level, row.stage, row.group, kind): row.escapes for each, kind in kept
+                      for row in each.escapes})  # fmt: skip
+        yield _gauge("muster_numbers_timestamp_seconds", "when these numbers were counted", ("simulated",),
+                     {(kind,): _timestamp(each.until) for each, kind in kept})  # fmt: skip
+
 
 def render(figures: FleetFigures, *, nodes_max: int) -> bytes:
     """The figures in the OpenMetrics text format."""
@@ -155,6 +194,16 @@ def _gauge(name: str, text: str, labels: Sequence[str], values: Mapping[Any, flo
     for key, value in values.items():
         family.add_metric(key, value)
     return family
+
+
+def _bounds(means: Mapping[tuple[str, ...], Mean]) -> dict[tuple[str, ...], float]:
+    """{(labels, bound): seconds} of what is known."""
+    return {
+        (*key, bound): 3600.0 * hours
+        for key, each in means.items()
+        for bound, hours in (("low", each.least), ("mean", each.mean), ("high", each.most))
+        if hours is not None and each.hours
+    }
 
 
 def _histogram(

@@ -23,6 +23,7 @@ from muster.cli import (
     housekeeping,
     judge,
     mail,
+    numbers,
     plan,
     qualify,
     repair,
@@ -62,6 +63,7 @@ app.command("admit")(admit.admit)
 app.command("approve")(approve.approve)
 app.command("plan")(plan.plan)
 app.command("digest")(digest.digest)
+app.command("numbers")(numbers.numbers)
 app.command("spares")(spares.spares)
 app.command("escapes")(escapes.escapes)
 app.add_typer(runs.app, name="runs", help="Show runs.")

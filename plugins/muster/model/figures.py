@@ -12,6 +12,7 @@ from muster.model.runs import RunKey
 from muster.model.states import State
 from muster_criteria.chassis import Chassis
 from muster_criteria.model import Verdict
+from muster_reports.digest.numbers import FleetNumbers
 
 DURATIONS_S = (60.0, 300.0, 900.0, 1800.0, 3600.0, 2 * 3600.0, 4 * 3600.0, 8 * 3600.0, 24 * 3600.0, 72 * 3600.0)
 
@@ -74,6 +75,7 @@ class FleetFigures:
     differences: int
     audit: tuple[AuditLag, ...]
     attention: tuple[Attention, ...] = ()
+    numbers: tuple[FleetNumbers, ...] = ()
 
 
 @dataclasses.dataclass(frozen=True)

@@ -1,4 +1,4 @@
-"""The task that recomputes peer snapshots, for every SKU and level that has seen a change since the last one."""
+"""The tasks that recompute peer snapshots, for every SKU and level that has seen a change, and the fleet's numbers."""
 
 from __future__ import annotations
 
@@ -42,6 +42,15 @@ def recompute(now: datetime.datetime | None = None) -> list[str]:
     if failed:
         raise MusterError(f"statistics could not be made, and the former ones stay in use: {'; '.join(failed)}")
     return made
+
+
+def count() -> list[str]:
+    """Count the fleet's numbers. Returns a sentence for real and for simulated nodes, where there are any."""
+    return [
+        f"{each.skus[0].nodes} {'simulated ' if each.simulated else ''}nodes, {each.since:%Y-%m-%d} to "
+        f"{each.until:%Y-%m-%d}: {each.skus[0].interruptions.events} interruptions"
+        for each in store.numbers.make()
+    ]
 
 
 def _recompute(sku: Sku, level: str, simulated: bool, now: datetime.datetime) -> KeptSnapshot | None:

@@ -44,6 +44,7 @@ from muster.store.output import export as export
 from muster.store.output import figures as figures
 from muster.store.output import ledger as ledger
 from muster.store.output import node_metrics as node_metrics
+from muster.store.output import numbers as numbers
 from muster.store.output import overview as overview
 from muster.store.output import raw as raw
 from muster.store.queues import audit as audit

@@ -41,6 +41,7 @@ from muster.web import (
 )
 from muster_criteria.model import Verdict
 from muster_reports import advice, page, text, training_view
+from muster_reports.digest import tables
 from muster_reports.document import PAGE_LIMITS
 from muster_reports.model import RunReport
 
@@ -58,6 +59,7 @@ def create_app() -> FastAPI:
     app.get("/", response_class=HTMLResponse)(whole_fleet)
     app.get("/live", response_class=HTMLResponse)(live)
     app.get("/nodes.csv")(nodes_csv)
+    app.get("/numbers", response_class=HTMLResponse)(numbers)
     app.get("/node/{name}", response_class=HTMLResponse)(node)
     guarded = [Depends(actions.decide), Depends(actions.from_this_page)]
     app.post("/node/{name}", response_class=HTMLResponse, dependencies=guarded)(change)
@@ -98,6 +100,12 @@ def nodes_csv(filters: Annotated[fleet.Filters, Depends(fleet.Filters)]) -> Resp
     body = fleet.csv_of(fleet.chosen(rows, filters, found))
     headers = {"Content-Disposition": 'attachment; filename="nodes.csv"', "X-Content-Type-Options": "nosniff"}
     return Response(body, media_type="text/csv; charset=utf-8", headers=headers)
+
+
+def numbers(request: Request) -> Response:
+    """What managers ask for, as it was counted within the last hour."""
+    kept = [(each, tables.tables(each)) for each in store.numbers.kept()]
+    return rendering.render(request, "numbers.html.j2", kept=kept)
 
 
 def live(

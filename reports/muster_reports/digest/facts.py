@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import datetime
+import functools
 from collections.abc import Mapping, Sequence
 
 from muster_criteria.cluster.goodput import Inputs
@@ -35,7 +36,9 @@ class Node:
 
 @dataclasses.dataclass(frozen=True)
 class Move:
-    """A change of state. ``failed``: for a test that failed; ``vendor``: of a move to RMA, the machine's."""
+    """A change of state. ``failed``: for a test that failed. Of a move to RMA, ``vendor``: the machine's, ``part``: the
+    class of what was suspected last.
+    """
 
     node: str
     at: datetime.datetime
@@ -44,6 +47,7 @@ class Move:
     reason: str
     failed: bool = False
     vendor: str = UNKNOWN
+    part: str = UNKNOWN
 
     @property
     def withdrawn(self) -> bool:
@@ -53,7 +57,7 @@ class Move:
 
 @dataclasses.dataclass(frozen=True)
 class Run:
-    """An ended run of one node. ``stages``: those that failed; ``tested_s``: how long its stages took in the period."""
+    """An ended run of one node. ``stages``: those that failed."""
 
     node: str
     run_id: str
@@ -63,7 +67,6 @@ class Run:
     ended_at: datetime.datetime
     level: str = ""
     stages: tuple[str, ...] = ()
-    tested_s: float = 0.0
 
 
 @dataclasses.dataclass(frozen=True)
@@ -153,8 +156,8 @@ class Chance:
 class Facts:
     """A period's facts, real or simulated nodes only. ``moves`` are in order of time.
 
-    ``delivered``: {node: when it first entered production}, for those that did within the period. ``scope``: the
-    options of `muster digest` that choose these nodes.
+    ``delivered``: {node: when it first entered production}, for those that did within the period. ``served``: the same
+    of all that ever did, adopted ones included. ``scope``: the options of `muster digest` that choose these nodes.
     """
 
     since: datetime.datetime
@@ -170,6 +173,7 @@ class Facts:
     repairs: Sequence[Repair] = ()
     escapes: Sequence[Escapes] = ()
     chances: Sequence[Chance] = ()
+    served: Mapping[str, datetime.datetime] = dataclasses.field(default_factory=dict)
 
     def withdrawals(self) -> list[Move]:
         """The moves of these nodes out of service."""
@@ -188,11 +192,9 @@ class Facts:
             before[run.node] = run
         return found
 
-    def hours(self) -> float:
-        """Node-hours of the period, without those of retired nodes."""
-        states = {node.state for node in self.nodes.values()}
-        states |= {state for move in self.moves for state in (move.before, move.after)}
-        return sum(self.hours_in(frozenset(states - {"retired"})).values())
+    def first_failures(self) -> dict[str, datetime.datetime]:
+        """{node: its first withdrawal for a failed test}."""
+        return {move.node: move.at for move in reversed(self.withdrawals()) if move.failed}
 
     def hours_in(
         self, states: frozenset[str], until: Mapping[str, datetime.datetime] | None = None
@@ -203,21 +205,33 @@ class Facts:
         """
         ends = until or {}
         spent = dict.fromkeys(self.nodes, 0.0)
+        for name, state, begun, over in self._spells:
+            if state in states:
+                spent[name] += max(0.0, (min(over, ends.get(name, over)) - begun).total_seconds() / 3600)
+        return {name: hours for name, hours in spent.items() if hours > 0}
+
+    def sku_hours(self, since: Mapping[str, datetime.datetime] | None = None) -> dict[str, dict[str, float]]:
+        """{SKU: {state: node-hours of the period}}; of nodes of ``since`` alone, from then on, if it is given."""
+        spent: dict[str, dict[str, float]] = {}
+        for name, state, begun, over in self._spells:
+            if since is None or name in since:
+                begin = begun if since is None else max(begun, since[name])
+                of = spent.setdefault(self.nodes[name].sku, {})
+                of[state] = of.get(state, 0.0) + max(0.0, (over - begin).total_seconds() / 3600)
+        return spent
+
+    @functools.cached_property
+    def _spells(self) -> list[tuple[str, str, datetime.datetime, datetime.datetime]]:
+        """(node, state, from, to) of all that these nodes went through in the period."""
         first = {move.node: move for move in reversed(self.moves)}
         state = {name: first[name].before if name in first else node.state for name, node in self.nodes.items()}
         begun = {name: max(self.since, node.added_at) for name, node in self.nodes.items()}
+        found = []
         for move in self.moves:
-            if move.node not in state:
-                continue
-            if state[move.node] in states:
-                end = min(move.at, ends.get(move.node, move.at))
-                spent[move.node] += max(0.0, (end - begun[move.node]).total_seconds() / 3600)
-            state[move.node], begun[move.node] = move.after, max(move.at, begun[move.node])
-        for name in self.nodes:
-            if state[name] in states:
-                end = ends.get(name, self.until)
-                spent[name] += max(0.0, (end - begun[name]).total_seconds() / 3600)
-        return {name: hours for name, hours in spent.items() if hours > 0}
+            if move.node in state:
+                found.append((move.node, state[move.node], begun[move.node], move.at))
+                state[move.node], begun[move.node] = move.after, max(move.at, begun[move.node])
+        return found + [(name, state[name], begun[name], self.until) for name in self.nodes]
 
 
 @dataclasses.dataclass(frozen=True)

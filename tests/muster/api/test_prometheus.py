@@ -21,12 +21,14 @@ from starlette.applications import Starlette
 from starlette.routing import Mount
 
 from muster import store
+from muster.admission.entry import move
 from muster.api import app
+from muster.model.states import State
 from muster.store.database.engine import writing
 from muster.store.database.models import NodeRow
 from muster.store.database.outgoing import PlaceRow
 from muster_demo import watchdog
-from tests.muster import fleet
+from tests.muster import fleet, numbers
 from tests.support import airflow_home
 
 DEPLOY = airflow_home.ROOT / "plugins" / "muster" / "deploy"
@@ -89,6 +91,11 @@ def populate(monkeypatch: pytest.MonkeyPatch) -> None:
         for name, done in (("gpu-0001", "admitted"), ("gpu-0002", "")):
             session.add(PlaceRow(node=name, cluster="c1", name=name, wanted="admitted", why="", wanted_at=now,
                                        done=done, done_at=now))  # fmt: skip
+    numbers.broken_fleet()
+    move("b", State.REGISTERED, "Ada", "its part is new")
+    fleet.qualify("b", "b__repaired")
+    move("b", State.PRODUCTION, "Ada", "it passed")
+    store.numbers.make()
 
 
 @contextlib.contextmanager

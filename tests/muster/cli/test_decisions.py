@@ -193,7 +193,7 @@ READS_ONLY = {
     "mail list",
     "certificate show", "certificate list", "certificate verify", "certificate key", "golden list", "sku list",
     "sku show", "sku lint", "device-events show", "device-events compare",
-    "spares", "escapes", "evidence list", "evidence show",
+    "numbers", "spares", "escapes", "evidence list", "evidence show",
 }  # fmt: skip
 
 

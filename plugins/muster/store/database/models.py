@@ -17,6 +17,7 @@ from muster.store.database import decisions as decisions  # their tables belong 
 from muster.store.database import digests as digests
 from muster.store.database import fabric as fabric
 from muster.store.database import health as health
+from muster.store.database import numbers as numbers
 from muster.store.database import outgoing as outgoing
 from muster.store.database import repairs as repairs
 from muster.store.database import risks as risks

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import collections
+import dataclasses
 import datetime
 import shlex
 from collections.abc import Collection, Mapping, Sequence
@@ -31,99 +32,150 @@ def fleet(
     The vendor of a node is its label ``vendor``, else who made the machine, as its firmware says. Faults, and moves to
     RMA, have the vendor and the firmware that the node reported last by then.
     """
-    chosen = labels or {}
-    scope = [*(["--simulated"] if simulated else []), *(f"--label={name}={text}" for name, text in chosen.items())]
+    found, failed = _lives(since, until, simulated=simulated, labels=labels or {})
     with reading() as session:
-        passed = (
-            select(RunRow.node, func.max(RunRow.ended_at).label("at"))
-            .where(RunRow.verdict.in_([str(Verdict.PASS), str(Verdict.WARN)]), RunRow.ended_at <= until)
-            .group_by(RunRow.node)
-            .subquery()
-        )
-        reported = _environments(session)
-        query = select(NodeRow, passed.c.at).outerjoin(passed, passed.c.node == NodeRow.name)
-        nodes = {
-            node.name: facts.Node(
-                node.name,
-                node.sku,
-                node.rack,
-                node.state,
-                node.added_at,
-                at,
-                _vendor(node.labels, reported.get(node.name, {})),
-                _versions(reported.get(node.name, {})),
-            )
-            for node, at in session.execute(query.where(NodeRow.simulated == simulated, NodeRow.added_at < until))
-            if chosen.items() <= node.labels.items()
-        }
-        labelled = {row.name: row.labels for row in session.execute(select(NodeRow.name, NodeRow.labels))}
-        entered = (
-            select(EventRow.node, func.min(EventRow.at))
-            .where(EventRow.to_state == "production", EventRow.from_state != "production")
-            .group_by(EventRow.node)
-        )
-        # An adopted node served before Muster knew it: its way into production says nothing of a delivery.
-        adopted = set(session.scalars(select(EventRow.node).where(EventRow.evidence["adopted"].as_boolean())))
-        delivered = {
-            name: at
-            for name, at in session.execute(entered)
-            if name in nodes and name not in adopted and since <= at < until
-        }
-        events = select(EventRow).where(
-            EventRow.at >= since, EventRow.at < until, EventRow.from_state != EventRow.to_state
-        )
-        changes = list(session.scalars(events.order_by(EventRow.at, EventRow.id)))
-        critical = list(session.execute(_critical(since, until)))
-        concerned = {row.node for row in changes if row.to_state == "rma"} | {node for node, *_ in critical}
-        past = _past(session, concerned, until)
-        moves = [
-            facts.Move(
-                row.node,
-                row.at,
-                row.from_state,
-                row.to_state,
-                row.reason,
-                row.evidence.get("verdict") == str(Verdict.FAIL),
-                _vendor(labelled[row.node], _at(past[row.node], row.at)) if row.to_state == "rma" else facts.UNKNOWN,
-            )
-            for row in changes
-        ]
-        ended = select(RunRow).where(RunRow.ended_at >= since, RunRow.ended_at < until, RunRow.verdict.is_not(None))
-        failed, tested = _stages(session, since, until)
-        runs = [
-            facts.Run(
-                run.node,
-                run.run_id,
-                str(run.verdict),
-                run.headline,
-                run.started_at,
-                run.ended_at,
-                run.level,
-                tuple(sorted(failed[run.id])),
-                tested[run.id],
-            )
-            for run in session.scalars(ended)
-            if run.ended_at is not None
-        ]
-        faults = [
-            facts.Fault(node, part, device, run_id, _vendor(labelled[node], was), _versions(was))
-            for node, part, device, run_id, began in critical
-            for was in [_at(past[node], began)]
-        ]
-    failed_in_year = failures.since(until - spares.PERIOD)
-    year = [each for each in failed_in_year if each.node in nodes and each.at < until]
-    repairs = [facts.Repair(each.node, each.group, each.at, each.back) for each in year]
-    found = spares.pools([node for node in machines.find() if node.name in nodes], year, until, spares.JOB_DAYS)
+        nodes = _described(session, found.nodes, until)
+        runs = _runs(session, since, until)
+        faults = _faults(session, since, until)
+    year = [each for each in failed if each.node in nodes and each.at < until]
+    pools = spares.pools([node for node in machines.find() if node.name in nodes], year, until, spares.JOB_DAYS)
     jobs = [
         facts.Jobs(pool.sku, pool.service, trainings.inputs(pool.sku, pool.rates, until, simulated=simulated))
-        for pool in found
+        for pool in pools
     ]
-    return facts.Facts(
-        since, until, nodes, moves, runs, faults, delivered, shlex.join(scope), _pools(found), jobs, repairs,
-        _escapes(until, nodes, year, simulated=simulated),
-        # Of the whole fleet, whichever nodes are chosen: so the choice of idle tests uses them.
-        passes.chances(failed_in_year, until, simulated=simulated),
+    # Chances are of the whole fleet, whichever nodes are chosen: so the choice of idle tests uses them.
+    chances = passes.chances(failed, until, simulated=simulated)
+    return dataclasses.replace(
+        found, nodes=nodes, runs=runs, faults=faults, pools=_pools(pools), jobs=jobs, chances=chances
+    )
+
+
+def lives(
+    since: datetime.datetime, until: datetime.datetime, *, simulated: bool = False, labels: dict[str, str] | None = None
+) -> facts.Facts:
+    """What the fleet's numbers need of ``fleet``: states, moves, repairs and escapes, without runs and what they
+    reported."""
+    return _lives(since, until, simulated=simulated, labels=labels or {})[0]
+
+
+def _lives(
+    since: datetime.datetime, until: datetime.datetime, *, simulated: bool, labels: dict[str, str]
+) -> tuple[facts.Facts, list[Failure]]:
+    """As ``lives``, and the failures in service of a year, of all nodes."""
+    scope = [*(["--simulated"] if simulated else []), *(f"--label={name}={text}" for name, text in labels.items())]
+    query = select(NodeRow.name, NodeRow.sku, NodeRow.rack, NodeRow.state, NodeRow.added_at, NodeRow.labels)
+    entered = (
+        select(EventRow.node, func.min(EventRow.at))
+        .where(EventRow.to_state == "production", EventRow.from_state != "production", EventRow.at < until)
+        .group_by(EventRow.node)
+    )
+    with reading() as session:
+        nodes = {
+            name: facts.Node(name, sku, rack, state, added, None)
+            for name, sku, rack, state, added, has in session.execute(
+                query.where(NodeRow.simulated == simulated, NodeRow.added_at < until).order_by(NodeRow.name)
+            )
+            if labels.items() <= has.items()
+        }
+        # An adopted node served before Muster knew it: its way into production says nothing of a delivery.
+        adopted = set(session.scalars(select(EventRow.node).where(EventRow.evidence["adopted"].as_boolean())))
+        served = {name: at for name, at in session.execute(entered) if name in nodes}
+        moves = _moves(session, since, until)
+    delivered = {name: at for name, at in served.items() if name not in adopted and since <= at}
+    failed = failures.since(until - spares.PERIOD)
+    year = [each for each in failed if each.node in nodes and each.at < until]
+    made = facts.Facts(
+        since, until, nodes, moves, [], [], delivered, shlex.join(scope),
+        repairs=[facts.Repair(each.node, each.group, each.at, each.back) for each in year],
+        escapes=_escapes(until, nodes, year, simulated=simulated), served=served,
     )  # fmt: skip
+    return made, failed
+
+
+def _described(session: Session, nodes: Mapping[str, facts.Node], until: datetime.datetime) -> dict[str, facts.Node]:
+    """The nodes with their vendor, versions and last pass."""
+    passed = (
+        select(RunRow.node, func.max(RunRow.ended_at))
+        .where(RunRow.verdict.in_([str(Verdict.PASS), str(Verdict.WARN)]), RunRow.ended_at <= until)
+        .group_by(RunRow.node)
+    )
+    last = {row[0]: row[1] for row in session.execute(passed)}
+    reported, labelled = _environments(session), _labels(session)
+    return {
+        name: dataclasses.replace(
+            node,
+            last_pass=last.get(name),
+            vendor=_vendor(labelled[name], reported.get(name, {})),
+            versions=_versions(reported.get(name, {})),
+        )
+        for name, node in nodes.items()
+    }
+
+
+def _moves(session: Session, since: datetime.datetime, until: datetime.datetime) -> list[facts.Move]:
+    row = EventRow
+    query = (
+        select(row.node, row.at, row.from_state, row.to_state, row.reason, row.evidence["verdict"].as_string())
+        .where(row.at >= since, row.at < until, row.from_state != row.to_state)
+        .order_by(row.at, row.id)
+    )
+    moves = [
+        facts.Move(node, at, before, after, reason, verdict == str(Verdict.FAIL))
+        for node, at, before, after, reason, verdict in session.execute(query)
+    ]
+    sent = {move.node for move in moves if move.after == "rma"}
+    labelled, past = _labels(session) if sent else {}, _past(session, sent, until)
+    return [
+        dataclasses.replace(
+            move,
+            vendor=_vendor(labelled[move.node], _at(past[move.node], move.at)),
+            part=_suspected(session, move.node, move.at),
+        )
+        if move.after == "rma"
+        else move
+        for move in moves
+    ]
+
+
+def _suspected(session: Session, node: str, at: datetime.datetime) -> str:
+    """The class of the last critical finding of the node by then."""
+    query = (
+        select(FindingRow.fault_class)
+        .join(StageRow, FindingRow.stage == StageRow.id)
+        .where(FindingRow.node == node, FindingRow.severity == str(Severity.CRITICAL), FindingRow.waived == "")
+        .where(StageRow.current, StageRow.recorded_at <= at)
+        .order_by(StageRow.id.desc(), FindingRow.id)
+    )
+    return session.scalar(query.limit(1)) or facts.UNKNOWN
+
+
+def _runs(session: Session, since: datetime.datetime, until: datetime.datetime) -> list[facts.Run]:
+    row = RunRow
+    ended = (row.ended_at >= since, row.ended_at < until, row.verdict.is_not(None))
+    stages = select(StageRow.run, StageRow.stage).join(row, StageRow.run == row.id)
+    failed: dict[int, set[str]] = collections.defaultdict(set)
+    for run, stage in session.execute(stages.where(*ended, StageRow.verdict == str(Verdict.FAIL))):
+        failed[run].add(stage)
+    query = select(row.id, row.node, row.run_id, row.verdict, row.headline, row.started_at, row.ended_at, row.level)
+    return [
+        facts.Run(node, run_id, str(verdict), headline, started, over, level, tuple(sorted(failed[number])))
+        for number, node, run_id, verdict, headline, started, over, level in session.execute(query.where(*ended))
+        if over is not None
+    ]
+
+
+def _faults(session: Session, since: datetime.datetime, until: datetime.datetime) -> list[facts.Fault]:
+    critical = list(session.execute(_critical(since, until)))
+    past, labelled = _past(session, {node for node, *_ in critical}, until), _labels(session)
+    return [
+        facts.Fault(node, part, device, run_id, _vendor(labelled[node], was), _versions(was))
+        for node, part, device, run_id, began in critical
+        for was in [_at(past[node], began)]
+    ]
+
+
+def _labels(session: Session) -> dict[str, Mapping[str, Any]]:
+    return {row.name: row.labels for row in session.execute(select(NodeRow.name, NodeRow.labels))}
 
 
 def _escapes(
@@ -206,22 +258,3 @@ def _environments(session: Session) -> dict[str, dict[str, str]]:
         node: {name: str(environment[name]) for name in (*WATCHED, "vendor") if environment.get(name)}
         for node, environment in rows
     }
-
-
-def _stages(
-    session: Session, since: datetime.datetime, until: datetime.datetime
-) -> tuple[dict[int, set[str]], dict[int, float]]:
-    """By run that ended in the period: the stages that failed, and the seconds of the period its stages took."""
-    query = (
-        select(StageRow.run, StageRow.stage, StageRow.verdict, StageRow.started_at, StageRow.ended_at)
-        .join(RunRow, StageRow.run == RunRow.id)
-        .where(RunRow.ended_at >= since, RunRow.ended_at < until, RunRow.verdict.is_not(None))
-    )
-    failed: dict[int, set[str]] = collections.defaultdict(set)
-    tested: dict[int, float] = collections.defaultdict(float)
-    for run, stage, verdict, begun, ended in session.execute(query):
-        if verdict == str(Verdict.FAIL):
-            failed[run].add(stage)
-        if begun and ended:
-            tested[run] += max(0.0, (ended - max(begun, since)).total_seconds())
-    return failed, tested
