@@ -114,6 +114,7 @@ class Refusal(enum.StrEnum):
     UNANSWERED = "unanswered"
     """No answer of a person is recorded for the question."""
     NOT_PAUSED = "not_paused"
+    NOT_MARKED = "not_marked"
     NOT_PROVISIONAL = "not_provisional"
     WAIVERS_CHANGED = "waivers_changed"
     BREAKER = "breaker"

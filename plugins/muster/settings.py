@@ -108,6 +108,12 @@ class _Admission(pydantic.BaseModel):
     admission_max_age_hours: float = pydantic.Field(
         default=168.0, gt=0, description="age limit of such a pass, on a node and in a block"
     )
+    lemon_score: float = pydantic.Field(
+        default=0.0,
+        ge=0,
+        description="failures in service, weighing less by the month, after which a node with its old parts enters "
+        "production by a person's decision alone; 0: never",
+    )
     approval_hours: float = pydantic.Field(
         default=72.0, gt=0, description="hours an approval may take before the node stays out"
     )

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from muster_criteria.cluster.goodput import ASSUMED_SAVE, Input, Inputs
 from muster_reports.digest import numbers as numbers_of
 from muster_reports.digest import render
-from muster_reports.digest.facts import OUT, SERVING, Facts, Fault, Jobs, Move, Node, Pool, Repair, Run
+from muster_reports.digest.facts import OUT, SERVING, Facts, Fault, Jobs, Move, Node, Offender, Pool, Repair, Run
 
 SINCE = datetime.datetime(2026, 6, 1, tzinfo=datetime.UTC)
 UNTIL = SINCE + datetime.timedelta(days=7)
@@ -189,17 +189,15 @@ def test_a_fail_after_a_pass_names_both_tests() -> None:
     assert "b__1" not in text
 
 
-def test_repeat_offenders_are_ranked_by_their_rate_in_service() -> None:
-    moves = [
-        *(Move("a", at(hours), "production", "quarantine", "") for hours in (10, 160)),
-        *(Move("b", at(hours), "production", "triage", "") for hours in (10, 11)),
-        Move("c", at(5), "production", "quarantine", ""),
+def test_repeat_offenders_are_listed_with_their_mark() -> None:
+    offenders = [
+        Offender("b", 2, at(11), "memory 2", 1.9),
+        Offender("a", 0, None, "", 0.0, "marked as a lemon by Ada on 2026-06-01: it hangs"),
     ]
-    text = section(
-        facts(node("a"), node("b", "triage"), node("c"), moves=sorted(moves, key=lambda m: m.at)), "Repeat offenders"
-    )
-    assert text.index("b |") < text.index("a |")
-    assert "c |" not in text
+    text = section(facts(node("a"), node("b"), offenders=offenders), "Repeat offenders")
+    assert "b | 2 | memory 2 | 2026-06-01 11:00 UTC | 1.90" in text
+    assert "a | 0 |  |  | 0.00 | marked as a lemon by Ada" in text
+    assert not section(facts(node("a")), "Repeat offenders")
 
 
 def test_coverage_names_the_stalest() -> None:

@@ -16,7 +16,7 @@ from muster import store
 from muster.errors import UnknownNode
 from muster.model.figures import FleetRow
 from muster.model.health import Observation
-from muster.model.nodes import Pause
+from muster.model.nodes import Lemon, Pause
 from muster.model.runs import OpenFinding, StageVerdict
 from muster.model.states import State
 from muster.web import fleet
@@ -29,7 +29,7 @@ PAGE_MAX = 1000
 
 class Node(pydantic.BaseModel):
     """A node. ``machine_since``: since when this machine has the name; ``held_run``: the run whose verdict is held;
-    ``pause``: that of its tests, while it lasts.
+    ``pause``: that of its tests, while it lasts; ``lemon``: a person's mark that it fails again and again.
     """
 
     model_config = pydantic.ConfigDict(from_attributes=True)
@@ -45,6 +45,7 @@ class Node(pydantic.BaseModel):
     shadow: bool
     held_run: Annotated[str, pydantic.BeforeValidator(lambda run: str(run) if run else "")]
     pause: Pause | None
+    lemon: Lemon | None
     added_at: datetime.datetime
     contact_at: datetime.datetime | None
     machine_since: datetime.datetime | None

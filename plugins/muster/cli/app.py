@@ -37,7 +37,7 @@ from muster.cli import (
     waivers,
 )  # fmt: skip
 from muster.cli.doctor import doctor
-from muster.cli.node import adoption, keep, node, pausing, removal, scheduler
+from muster.cli.node import adoption, keep, lemons, node, pausing, removal, scheduler
 from muster.cli.sku import sku
 
 app = typer.Typer(
@@ -50,8 +50,8 @@ app = typer.Typer(
 app.add_typer(node.app, name="node", help="Enrol, check, show and move nodes.")
 for _command in (
     adoption.adopt, adoption.verify, adoption.replace, adoption.reinstalled, adoption.confirm, adoption.unfence,
-    adoption.part, removal.remove, keep.keep, pausing.pause, pausing.resume, scheduler.scheduler,
-    scheduler.schedulers,
+    adoption.part, removal.remove, keep.keep, pausing.pause, pausing.resume, lemons.lemon, lemons.lemons,
+    scheduler.scheduler, scheduler.schedulers,
 ):  # fmt: skip
     node.app.command(_command.__name__)(_command)
 app.command("status")(status.status)

@@ -20,7 +20,7 @@ def numbers(
 
     found = [each for each in store.numbers.kept() if each.simulated == simulated]
     if json:
-        show.as_json(found[0] if found else None)
+        show.as_json(found[0] if found else {})
         return
     if not found:
         typer.echo("nothing has been counted yet: the DAG peer_statistics does, once an hour")

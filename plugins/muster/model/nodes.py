@@ -56,13 +56,25 @@ class Pause:
 
 
 @dataclasses.dataclass(frozen=True)
+class Lemon:
+    """Who marked a node as failing again and again, since when, and why. ``str``: that, as a clause about it."""
+
+    person: str
+    since: datetime.datetime
+    reason: str
+
+    def __str__(self) -> str:
+        return f"marked as a lemon by {self.person} on {self.since:%Y-%m-%d}: {self.reason}"
+
+
+@dataclasses.dataclass(frozen=True)
 class Node:
     """An enrolled machine, its state and its last contact. ``pool`` empty means the DAG's default.
 
     ``machine_since``: since when this machine has the name. ``shadow``: adopted while it served, judged and reported,
     but never drained. ``held_run``: the run whose verdict would have withdrawn it, had the
     circuit breaker not been open; until a person or another test decides, it serves. ``pause``: that of its tests,
-    while it lasts.
+    while it lasts. ``lemon``: a person's mark that it fails again and again.
     """
 
     name: str
@@ -86,6 +98,7 @@ class Node:
     held_run: RunKey | None = None
     bmc: Mapping[str, Any] = dataclasses.field(default_factory=dict)
     pause: Pause | None = None
+    lemon: Lemon | None = None
 
 
 @dataclasses.dataclass(frozen=True)

@@ -72,13 +72,14 @@ def decide(
     now: datetime.datetime,
     kept: Collection[Stage] = (),
     unproved: Sequence[str] = (),
+    fails_again: str = "",
 ) -> Decision:
     """Returns whether the node may enter production (or stay there).
 
     ``verdicts``: of the node's machine, at node and cluster level; superseded ones are ignored. ``findings``: its open
     findings with the waivers valid now. ``waivers``: those about the node. ``kept``: with what a person keeps it in
     service; it is no reason to refuse a node that serves. ``unproved``: a sentence for each incident of its machine
-    whose repair no test has proved.
+    whose repair no test has proved. ``fails_again``: why its failures stop its normal use, "" if they do not.
     """
     current = current_of(verdicts)
     kept = kept if node.state in SERVING else ()
@@ -92,6 +93,7 @@ def decide(
     open_points = (
         *_failed([each for each in current if stage_of(each) in kept], findings),
         *_lacking(node, current, limits, now),
+        *_lemon(node, fails_again),
         *_not_passed(current),
         *_simulated(node, current),
         *_open(findings),
@@ -164,6 +166,15 @@ def _lacking(node: Node, current: Sequence[StageVerdict], limits: Limits, now: d
             yield f"{stage} was never tested"
         elif passes:
             yield from _unfit(stage, passes, limits, now)
+
+
+def _lemon(node: Node, fails_again: str) -> Iterator[str]:
+    """Of a node that serves already nothing is asked: each failure takes it out."""
+    if node.state not in SERVING:
+        if node.lemon:
+            yield f"it is {node.lemon}"
+        if fails_again:
+            yield fails_again
 
 
 def _by_itself(node: Node) -> bool:

@@ -42,7 +42,7 @@ def candidates(
 
     Same SKU, both real or both simulated, and in the same scheduler's cluster (``clusters``: by node). Those of the
     same block come first, then of the same pod, then the others; within these the spares, then the longest in the
-    fleet. A node whose tests are paused is left out: somebody works on it.
+    fleet. A node whose tests are paused is left out, since somebody works on it, and so is one marked as a lemon.
     """
     of = clusters or {}
 
@@ -57,7 +57,7 @@ def candidates(
     fit = [
         node for node in nodes
         if node.state is State.QUALIFIED and node.sku == gone.sku and node.simulated == gone.simulated
-        and node.name != gone.name and not node.pause and of.get(node.name, "") == of.get(gone.name, "")
+        and node.name != gone.name and not (node.pause or node.lemon) and of.get(node.name, "") == of.get(gone.name, "")
     ]  # fmt: skip
     fit.sort(key=lambda node: (place(node)[0], not node.labels.get(SPARE_LABEL), node.added_at, node.name))
     return [(node, place(node)[1]) for node in fit]

@@ -35,6 +35,7 @@ from muster.store.fleet import signs as signs
 from muster.store.machines import adoption as adoption
 from muster.store.machines import contested as contested
 from muster.store.machines import leases as leases
+from muster.store.machines import lemons as lemons
 from muster.store.machines import nodes as nodes
 from muster.store.machines import parts as parts
 from muster.store.machines import pauses as pauses

@@ -89,6 +89,8 @@ class Change:
             risks.append("its findings stay open, and no decision about them is requested again")
         if self.what == "pause":
             risks += risks_of_pause(before.state, lease.run_id if lease else "")
+        if self.what == "lemon":
+            risks.append("its state stays; once out of production, it enters it by a person's decision alone")
         if self.what == "verify":
             risks.append("it was never proven, and a FAIL will withdraw it from production")
         return sentence, risks
@@ -140,6 +142,13 @@ class Change:
     def _resume(self, dry_run: bool) -> str:
         return f"{store.pauses.resume(self.node, self.person, self.reason).name}: its pause is over"
 
+    def _lemon(self, dry_run: bool) -> str:
+        marked = store.lemons.mark(self.node, self.person, self.reason)
+        return f"{marked.name} is {marked.lemon}"
+
+    def _unmark(self, dry_run: bool) -> str:
+        return f"{store.lemons.clear(self.node, self.person, self.reason).name} is no lemon any more"
+
     def _verify(self, dry_run: bool) -> str:
         return f"{self.node}: {store.adoption.verify(self.node, self.person, self.reason)}"
 
@@ -151,4 +160,6 @@ CHANGES: dict[str, Callable[[Change, bool], str]] = {
     "pause": Change._pause,
     "resume": Change._resume,
     "verify": Change._verify,
+    "lemon": Change._lemon,
+    "unmark": Change._unmark,
 }

@@ -121,6 +121,21 @@ class Repair:
 
 
 @dataclasses.dataclass(frozen=True)
+class Offender:
+    """A node that failed in service ``times`` times in a year, ``last`` then (None: never), while its parts stayed.
+    ``groups``: of what, in words; ``score``: the count, each failure weighing less by the month; ``mark``: that of a
+    lemon, if it has one.
+    """
+
+    node: str
+    times: int
+    last: datetime.datetime | None
+    groups: str
+    score: float
+    mark: str = ""
+
+
+@dataclasses.dataclass(frozen=True)
 class Escapes:
     """Of ``passes`` of a stage at a level, how many a failure in service followed, by group of faults. ``rate``: for
     each 1,000 passes, with a 90 % interval.
@@ -174,6 +189,7 @@ class Facts:
     escapes: Sequence[Escapes] = ()
     chances: Sequence[Chance] = ()
     served: Mapping[str, datetime.datetime] = dataclasses.field(default_factory=dict)
+    offenders: Sequence[Offender] = ()
 
     def withdrawals(self) -> list[Move]:
         """The moves of these nodes out of service."""

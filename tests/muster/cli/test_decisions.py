@@ -193,7 +193,7 @@ READS_ONLY = {
     "mail list",
     "certificate show", "certificate list", "certificate verify", "certificate key", "golden list", "sku list",
     "sku show", "sku lint", "device-events show", "device-events compare",
-    "numbers", "spares", "escapes", "evidence list", "evidence show",
+    "numbers", "node lemons", "spares", "escapes", "evidence list", "evidence show",
 }  # fmt: skip
 
 
@@ -215,6 +215,7 @@ class TestDryRuns:
             ["node", "add", "h9", "--sku", "cpu-generic", "--host-key", key],
             ["node", "import", str(path)],
             ["node", "adopt", "gpu-0002", *WHY],
+            ["node", "lemon", "gpu-0002", *WHY],
             ["node", "adopt", "--file", str(path), *WHY],
             ["node", "verify", "gpu-0003", *WHY],
             ["waive", finding, "--until", DAY, *WHY],

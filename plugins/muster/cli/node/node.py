@@ -141,6 +141,7 @@ def show_(name: Name, json: AsJson = False) -> None:
             "held": node.held_run
             and f"the circuit breaker holds the verdict of {node.held_run}; see `muster status`",
             "tests": node.pause or "",
+            "lemon": node.lemon or "",
             "answered": show.when(node.contact_at),
             "leased by": f"{lease.run_id} of {lease.dag_id} since {show.when(lease.acquired_at)}" if lease else "",
             "inconclusive": node.inconclusive or "",
@@ -248,5 +249,6 @@ def check(
 def _marks(node: Node) -> str:
     marks = (
         ("simulated", node.simulated), ("shadow", node.shadow), ("verdict held", node.held_run), ("paused", node.pause),
+        ("lemon", node.lemon),
     )  # fmt: skip
     return ", ".join(word for word, it_is in marks if it_is)

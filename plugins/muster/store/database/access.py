@@ -13,7 +13,7 @@ from sqlalchemy.orm import Session
 from muster import acting
 from muster.errors import IllegalMove, UnknownNode, UnknownRun
 from muster.model.events import Event, Evidence
-from muster.model.nodes import Lease, Node, Pause
+from muster.model.nodes import Lease, Lemon, Node, Pause
 from muster.model.runs import Run, RunKey, StageVerdict
 from muster.model.states import BROKEN, SERVING, State
 from muster.rules import transitions as lifecycle
@@ -184,6 +184,11 @@ def pause_of(row: NodeRow) -> Pause | None:
     return Pause(row.paused_by, row.paused_until, row.paused_for)
 
 
+def lemon_of(row: NodeRow) -> Lemon | None:
+    """The node's mark as a lemon, if it has one."""
+    return None if row.lemon_since is None else Lemon(row.lemon_by, row.lemon_since, row.lemon_for)
+
+
 def to_node(row: NodeRow) -> Node:
     """The node as a value."""
     return Node(
@@ -191,7 +196,7 @@ def to_node(row: NodeRow) -> Node:
         state=State(row.state), launch=dict(row.launch), work_dir=row.work_dir, rack=row.rack, pool=row.pool,
         labels=dict(row.labels), simulated=row.simulated, added_at=row.added_at, contact_at=row.contact_at,
         inconclusive=row.inconclusive, machine_since=row.machine_since, shadow=row.shadow,
-        held_run=RunKey.parse(row.held_run), bmc=dict(row.bmc), pause=pause_of(row),
+        held_run=RunKey.parse(row.held_run), bmc=dict(row.bmc), pause=pause_of(row), lemon=lemon_of(row),
     )  # fmt: skip
 
 

@@ -35,7 +35,8 @@ class NodeRow(Base):
     decides. ``bmc``: address of its BMC, without secrets. ``paused_until``: the end of the pause that ``paused_by``
     gave it for the reason ``paused_for``; None, or a moment that is over, without one. ``accepted``: the last stage
     (``StageRow.id``) that was recorded when a person admitted it: its warnings were known; ``kept``: when a person kept
-    it in service, whatever was found; ``repaired``: before its last repair, or before this machine. ``machine_event``:
+    it in service, whatever was found; ``lemon_since``: when ``lemon_by`` marked it as a lemon for ``lemon_for``, or
+    None; ``repaired``: before its last repair, or before this machine. ``machine_event``:
     the last event (``EventRow.id``) before this machine. ``placed`` and ``remarked``: how many parts its reports have
     put into this machine, and how often they contradicted another node's.
     """
@@ -68,6 +69,9 @@ class NodeRow(Base):
     paused_until: Mapped[datetime.datetime | None]
     paused_by: Mapped[str] = mapped_column(default="")
     paused_for: Mapped[str] = mapped_column(default="")
+    lemon_since: Mapped[datetime.datetime | None]
+    lemon_by: Mapped[str] = mapped_column(default="")
+    lemon_for: Mapped[str] = mapped_column(default="")
     accepted: Mapped[int] = mapped_column(BigInteger, default=0)
     kept: Mapped[int] = mapped_column(BigInteger, default=0)
     repaired: Mapped[int] = mapped_column(BigInteger, default=0)

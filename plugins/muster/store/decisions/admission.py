@@ -12,8 +12,9 @@ from muster.errors import IllegalMove, Refusal
 from muster.model.events import Evidence
 from muster.model.runs import OpenFinding, StageVerdict
 from muster.model.states import SERVING, State
-from muster.rules import gate
+from muster.rules import gate, lemons
 from muster.rules.gate import Admit, Decision, NeedsPerson, Refuse
+from muster.rules.spares import PERIOD
 from muster.settings import settings
 from muster.store.database import access
 from muster.store.database.engine import reading
@@ -21,6 +22,7 @@ from muster.store.database.models import NodeRow, RunRow, StageRow
 from muster.store.decisions import certificates, incidents
 from muster.store.decisions.verdicts import current_verdicts, findings_now
 from muster.store.decisions.waivers import standing
+from muster.store.fleet import failures
 from muster_criteria.context import waivers
 from muster_criteria.model import Severity, Verdict
 
@@ -44,11 +46,19 @@ def decide(session: Session, row: NodeRow) -> Decision:
         now=held.moment,
         kept=_known_until(session, row, row.kept, [*(each for _, each in verdicts), *findings]),
         unproved=incidents.unproved(session, row, [verdict for _, verdict in verdicts]),
+        fails_again=_fails_again(session, row, held.moment),
     )
     enters = isinstance(decision, Admit) and row.state != State.PRODUCTION
     if enters and certificates.passed_before_change(session, row):
         return NeedsPerson(("some of its stages passed with another part, driver or firmware than it has now",))
     return decision
+
+
+def _fails_again(session: Session, row: NodeRow, now: datetime.datetime) -> str:
+    limit = settings().lemon_score
+    if not limit:
+        return ""
+    return lemons.reason(failures.within(session, now - PERIOD, row.name), now, limit)
 
 
 def against_service(session: Session, row: NodeRow) -> tuple[str, ...]:

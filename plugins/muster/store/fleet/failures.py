@@ -28,23 +28,29 @@ LATELY = datetime.timedelta(days=1)
 
 def since(moment: datetime.datetime) -> list[Failure]:
     """Returns the failures of present machines since then, by node and time: moves from service to a broken state."""
+    with reading() as session:
+        return within(session, moment)
+
+
+def within(session: Session, moment: datetime.datetime, node: str = "") -> list[Failure]:
+    """As ``since``, in the caller's transaction; of ``node`` alone if it is given."""
     moves = (
         select(EventRow.node, EventRow.at, EventRow.from_state, EventRow.to_state)
         .join(NodeRow, NodeRow.name == EventRow.node)
         .where(EventRow.at >= moment, EventRow.id > NodeRow.machine_event, EventRow.from_state != EventRow.to_state)
         .order_by(EventRow.node, EventRow.id)
     )
+    moves = moves.where(EventRow.node == node) if node else moves
     found: list[Failure] = []
-    with reading() as session:
-        left: tuple[str, datetime.datetime] | None = None
-        for name, at, before, after in session.execute(moves):
-            if left is not None and (left[0] != name or State(after) in SERVING):
-                found.append(_failure(session, *left, at if left[0] == name else None))
-                left = None
-            if State(before) in SERVING and State(after) in BROKEN:
-                left = name, at
-        if left is not None:
-            found.append(_failure(session, *left, None))
+    left: tuple[str, datetime.datetime] | None = None
+    for name, at, before, after in session.execute(moves):
+        if left is not None and (left[0] != name or State(after) in SERVING):
+            found.append(_failure(session, *left, at if left[0] == name else None))
+            left = None
+        if State(before) in SERVING and State(after) in BROKEN:
+            left = name, at
+    if left is not None:
+        found.append(_failure(session, *left, None))
     return found
 
 

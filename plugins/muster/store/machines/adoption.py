@@ -177,6 +177,7 @@ def _begin_again(session: Session, row: NodeRow, actor: str, reason: str) -> Non
     row.repaired = access.last_stage(session, row)
     row.machine, row.machine_since, row.environment = row.machine + 1, access.now(), {}
     row.inconclusive, row.contact_at, row.held_run = 0, None, ""
+    row.lemon_since = None
     row.placed, row.remarked, row.machine_event = 0, 0, access.last_event(session, row)
 
 

@@ -13,7 +13,7 @@ from sqlalchemy import Select, func, select
 from sqlalchemy.orm import Session
 
 from muster.model.failures import Failure
-from muster.rules import escapes, spares
+from muster.rules import escapes, lemons, spares
 from muster.rules.certificate import WATCHED
 from muster.store.database.engine import reading
 from muster.store.database.models import EventRow, FindingRow, NodeRow, RunRow, StageRow
@@ -38,7 +38,8 @@ def fleet(
         runs = _runs(session, since, until)
         faults = _faults(session, since, until)
     year = [each for each in failed if each.node in nodes and each.at < until]
-    pools = spares.pools([node for node in machines.find() if node.name in nodes], year, until, spares.JOB_DAYS)
+    own = [node for node in machines.find() if node.name in nodes]
+    pools = spares.pools(own, year, until, spares.JOB_DAYS)
     jobs = [
         facts.Jobs(pool.sku, pool.service, trainings.inputs(pool.sku, pool.rates, until, simulated=simulated))
         for pool in pools
@@ -46,8 +47,9 @@ def fleet(
     # Chances are of the whole fleet, whichever nodes are chosen: so the choice of idle tests uses them.
     chances = passes.chances(failed, until, simulated=simulated)
     return dataclasses.replace(
-        found, nodes=nodes, runs=runs, faults=faults, pools=_pools(pools), jobs=jobs, chances=chances
-    )
+        found, nodes=nodes, runs=runs, faults=faults, pools=_pools(pools), jobs=jobs, chances=chances,
+        offenders=lemons.offenders(year, own, until),
+    )  # fmt: skip
 
 
 def lives(

@@ -1,37 +1,32 @@
-"""Nodes that were withdrawn more than once, by their rate in service."""
+"""Nodes that failed in service again and again while their parts stayed, and those that are marked as lemons."""
 
 from __future__ import annotations
 
-import collections
-
-from muster_reports.digest.facts import SERVING, Facts, Section, when
+from muster_reports.digest.facts import Facts, Offender, Section, when
 from muster_reports.text import plural
 
 ORDER = 9
 ROWS = 10
+HEAD = ("node", "failures", "of", "the last", "score", "mark")
 
 
 def section(facts: Facts) -> Section | None:
-    """Returns nodes with two withdrawals or more, most for each 1,000 hours in service first."""
-    times = collections.Counter(move.node for move in facts.withdrawals())
-    hours = facts.hours_in(SERVING)
-    repeated = [
-        (count / max(hours.get(name, 0.0), 1.0) * 1000, name, count) for name, count in times.items() if count > 1
-    ]
-    if not repeated:
+    """Returns the nodes with two failures or more in the year, the likeliest to fail next first."""
+    if not facts.offenders:
         return None
+    marked = sum(bool(each.mark) for each in facts.offenders)
     return Section(
         "Repeat offenders",
-        f"{plural(len(repeated), 'node')} left service for a fault more than once:",
-        ("node", "times", "hours in service", "for each 1,000 h"),
-        tuple(
-            (name, str(count), f"{hours.get(name, 0.0):,.0f}", f"{rate:,.1f}")
-            for rate, name, count in sorted(repeated, reverse=True)[:ROWS]
-        ),
-        columns=("node", "at", "from", "to", "reason"),
-        behind=tuple(
-            (move.node, when(move.at), move.before, move.after, move.reason)
-            for move in facts.withdrawals()
-            if times[move.node] > 1
-        ),
+        f"{plural(len(facts.offenders), 'node')} failed in service more than once in the year and kept the parts, or "
+        f"are marked as lemons ({marked}); the score counts failures, each weighing less by the month "
+        "(`muster node lemon` marks a node):",
+        HEAD,
+        tuple(_row(each) for each in facts.offenders[:ROWS]),
+        columns=HEAD,
+        behind=tuple(_row(each) for each in facts.offenders),
     )
+
+
+def _row(of: Offender) -> tuple[str, ...]:
+    last = when(of.last) if of.last else ""
+    return of.node, str(of.times), of.groups, last, f"{of.score:.2f}", of.mark

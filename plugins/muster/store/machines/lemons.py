@@ -1,0 +1,42 @@
+"""Lemons: nodes that a person marked as failing again and again. One enters production by a person's decision alone."""
+
+from __future__ import annotations
+
+from muster.errors import IllegalMove, Refusal
+from muster.model.nodes import Lemon, Node
+from muster.model.states import State
+from muster.rules.decisions import check_decision
+from muster.store.database import access
+from muster.store.database.engine import writing
+
+
+def mark(name: str, person: str, reason: str) -> Node:
+    """Mark a node as a lemon; a mark that it has already is replaced. Its state stays. Returns the node.
+
+    Raises NoPerson without a named person and a reason, UnknownNode.
+    """
+    check_decision(person, reason, f"{name} is not marked")
+    with writing() as session:
+        row = access.node_row(session, name, lock=True)
+        lemon = Lemon(person, access.now(), reason.strip())
+        row.lemon_by, row.lemon_since, row.lemon_for = person, lemon.since, lemon.reason
+        state, evidence = State(row.state), {"person": person, "reason": lemon.reason, "lemon": True}
+        access.write_event(session, name, state, state, person, f"it is {lemon}", evidence)
+        return access.to_node(row)
+
+
+def clear(name: str, person: str, reason: str) -> Node:
+    """Take the mark off a node; returns the node.
+
+    Raises IllegalMove if it has none, NoPerson without a named person and a reason, UnknownNode.
+    """
+    check_decision(person, reason, f"{name} stays marked")
+    with writing() as session:
+        row = access.node_row(session, name, lock=True)
+        lemon = access.lemon_of(row)
+        if lemon is None:
+            raise IllegalMove(f"{name} is not marked as a lemon: there is nothing to clear", Refusal.NOT_MARKED)
+        row.lemon_since = None
+        state, evidence = State(row.state), {"person": person, "reason": reason.strip(), "lemon": False}
+        access.write_event(session, name, state, state, person, f"it is no lemon any more: {reason.strip()}", evidence)
+        return access.to_node(row)
