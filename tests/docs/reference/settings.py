@@ -9,7 +9,16 @@ from tests.docs.reference.markdown import code, head, table
 
 ABOUT = """Each is an environment variable of all components. `muster settings` shows the values in force. A default of
 `{}` or `[]` is JSON; without one the setting is empty."""
-UNITS = {"_s": "s", "seconds": "s", "minutes": "min", "hours": "h", "days": "d", "_kw": "kW", "share": "of 1", "score": "failures"}
+UNITS = {
+    "_s": "s",
+    "seconds": "s",
+    "minutes": "min",
+    "hours": "h",
+    "days": "d",
+    "_kw": "kW",
+    "share": "of 1",
+    "score": "failures",
+}
 COUNTS = ("slots", "nodes", "fleet")
 
 
