@@ -12,6 +12,7 @@ from fastapi import FastAPI, HTTPException
 from fastapi.testclient import TestClient
 
 from muster import store
+from muster.model.attention import Cause
 from muster.model.certificates import Certificate
 from muster.model.events import Event
 from muster.model.parts import Placement
@@ -57,7 +58,7 @@ def test_a_figure_stands_beside_the_peers_of_its_sku_level_and_kind(client: Test
     assert 'class="peers"' not in page(client, "/node/n1")
     store.peers.keep(snapshot, "cpu-generic", "short", simulated=False)
     (label,) = re.findall(r'aria-label="gemm_rate:([^"]+)"', page(client, "/node/n1"))
-    assert "90 % of 101 peers: 505 to 595, median 550 TFLOPS" in label
+    assert {"101", "505", "550", "595"} <= set(re.findall(r"\d+", label))
     strip, *_ = plots.strips(
         fleet.judgement().observations, {("gpu", "gemm_rate", (), "TFLOPS"): Band(505.0, 550.0, 595.0, 101)}
     )
@@ -70,7 +71,7 @@ def test_a_node_shows_its_figures_findings_history_and_parts(client: TestClient)
     store.nodes.add(fleet.new_node("n1", serials={"gpu0": "S-1"}))
     fleet.fail("n1")
     text = page(client, "/node/n1?metric=gemm_rate")
-    for expected in ("gpu3 is slow.", fleet.FINDING.summary, "S-1", "enrolled", "at least 600 TFLOPS", "n1__new"):
+    for expected in (fleet.FINDING.summary, fleet.FINDING.expected, "S-1", "n1__new"):
         assert expected in text, expected
     assert client.get("/node/unknown").status_code == 404
 
@@ -79,8 +80,9 @@ def test_a_nodes_history_is_one_list(client: TestClient) -> None:
     store.nodes.add(fleet.new_node("n1", serials={"gpu0": "S-1"}))
     run = fleet.fail("n1").run_id
     text = page(client, "/node/n1")
-    history = text[text.index("History") :]
-    for expected in ("<td>state</td>", "<td>test</td>", "<td>part</td>", "S-1", "gpu3 is slow.", f"/runs/{run}"):
+    history = text[text.index('id="history"') :]
+    assert {"state", "test", "part"} <= set(re.findall(r'data-kind="([^"]+)"', history))
+    for expected in ("S-1", f"/runs/{run}"):
         assert expected in history, expected
     assert f"/dags/{fleet.DAG}/runs/{run}/tasks/intake" in text, "a stage leads to its task's log"
 
@@ -127,10 +129,10 @@ def test_a_nodes_history_shows_each_certificate_and_what_its_bmc_showed(client: 
     newest, oldest = store.certificates.of_node("n1")
     assert (newest.revoked_at, bool(oldest.revoked_at), newest) == (None, True, store.certificates.newest("n1"))
     text = page(client, "/node/n1")
-    history = text[text.index("<h2>History") :]
-    for expected in (f"{newest.id} issued", f"{oldest.id} issued", f"{oldest.id} revoked", "psu1 is critical"):
-        assert expected in history, expected
-    assert "psu0" not in history
+    history = text[text.index('id="history"') :]
+    rows = re.findall(r'<tr data-kind="certificate">(.*?)</tr>', history, re.DOTALL)
+    assert [sum(each.id in row for row in rows) for each in (newest, oldest)] == [1, 2], "issued; issued and revoked"
+    assert ("psu1" in history, "psu0" in history) == (True, False)
 
 
 def test_a_chosen_metric_and_a_chosen_curve_stand_side_by_side(client: TestClient) -> None:
@@ -165,10 +167,9 @@ def test_the_last_attempt_that_was_skipped_is_a_line_beside_the_last_verdict(cli
     store.leases.release(lease.key, "over")
     text = page(client, "/node/n1")
     assert fleet.FINDING.summary in text
-    assert "gpu3 is slow." in text
-    assert "Last attempt skipped: A job took the node." in text
+    assert re.findall(r'data-skipped="([^"]+)"', text) == ["skipped"]
     fleet.qualify("n1", "again")
-    assert "Last attempt skipped" not in page(client, "/node/n1")
+    assert "data-skipped" not in page(client, "/node/n1")
 
 
 def test_a_metric_of_one_run_is_drawn(client: TestClient) -> None:
@@ -183,55 +184,58 @@ def test_what_to_do_follows_what_a_person_decided_since(client: TestClient, monk
     store.nodes.add(fleet.new_node("n1"))
     lives.in_production("n1")
     fleet.fail("n1")
-    held = page(client, "/node/n1")
-    assert "muster node keep n1" in html.unescape(held)
+    assert to_do(client)[0] == [Cause.HELD]
     store.withdrawals.keep_in_service("n1", "Ada", "a bad driver")
-    kept = html.unescape(page(client, "/node/n1"))
-    assert "muster node keep n1" not in kept
-    assert "muster node move n1 quarantine" in kept
+    causes, commands = to_do(client)
+    assert Cause.HELD not in causes
+    assert any(each.startswith("muster node move n1 quarantine") for each in commands)
     store.nodes.move("n1", State.QUARANTINE, "Ada", "no better")
-    assert "goes on serving" not in page(client, "/node/n1")
+    causes, commands = to_do(client)
+    assert causes == [Cause.QUARANTINE]
+    assert not any("quarantine" in each for each in commands), "it is there"
 
 
-def to_do(text: str) -> str:
-    """What the page says before its findings."""
-    return html.unescape(text[: text.index("<h2>Open findings")])
+def to_do(client: TestClient, name: str = "n1") -> tuple[list[str], list[str]]:
+    """What a node waits for, and the commands that the page names for it before its findings."""
+    text = page(client, f"/node/{name}").partition('id="findings"')[0]
+    commands = re.findall(r"(muster [a-z]+[^<:;,]*)", html.unescape(text))
+    return re.findall(r'data-cause="([^"]+)"', text), commands
 
 
 def test_the_page_of_a_node_that_waits_says_for_what_and_whose_turn_it_is(client: TestClient) -> None:
     for name in ("n1", "n2"):
         store.nodes.add(fleet.new_node(name))
         fleet.qualify(name)
-    said = to_do(page(client, "/node/n1"))
-    assert "muster block n1 n2" in said
-    assert "Nothing to do" not in said
+    causes, commands = to_do(client)
+    assert causes == [Cause.WAITS_FOR_BLOCK]
+    assert "muster block n1 n2" in commands
 
 
 def test_a_person_s_reason_for_a_quarantine_stands_before_the_pass(client: TestClient) -> None:
     store.nodes.add(fleet.new_node("n1"))
     lives.in_production("n1")
     store.nodes.move("n1", State.QUARANTINE, "Ada", "smells of smoke")
-    said = to_do(page(client, "/node/n1"))
-    assert "smells of smoke" in said
-    assert "Nothing to do" not in said
-    assert "goes on serving" not in said
+    assert to_do(client)[0] == [Cause.QUARANTINE]
+    assert re.findall(r'data-why="([^"]+)"', page(client, "/node/n1")) == ["smells of smoke"]
 
 
 def test_the_page_shows_the_node_as_its_scheduler_does(client: TestClient) -> None:
     store.nodes.add(fleet.new_node("n1"))
     lives.in_production("n1")
-    assert "not seen yet" not in page(client, "/node/n1")
+    assert "data-shown" not in page(client, "/node/n1")
     with writing() as session:
         now = datetime.datetime.now(datetime.UTC)
         there = {"cluster": "alpha", "name": "n1", "wanted": "admitted", "done": "admitted", "why": ""}
         session.add(PlaceRow(node="n1", wanted_at=now, **there))
-    assert "n1 in alpha: not seen yet" in page(client, "/node/n1")
-    store.schedulers.note_seen("n1", "closed: root: bad fan", "it is admitted, and closed in alpha: root: bad fan")
-    said = to_do(page(client, "/node/n1"))
-    assert said.count("closed: root: bad fan") == 2, "beside its state, and as what it waits for"
-    assert "muster node schedulers" in said
-    history = page(client, "/node/n1").partition("<h2>History")[2]
-    assert "closed: root: bad fan" in history
+    assert 'data-shown=""' in page(client, "/node/n1")
+    shown = "closed: root: bad fan"
+    store.schedulers.note_seen("n1", shown, "it is admitted, and closed in alpha: root: bad fan")
+    text = page(client, "/node/n1")
+    assert re.findall(r'data-shown="([^"]+)"', text) == [shown], "with its state"
+    assert shown in text.partition('id="history"')[2]
+    causes, commands = to_do(client)
+    assert causes == [Cause.CLOSED]
+    assert any(each.startswith("muster node schedulers") for each in commands)
 
 
 def test_the_chart_over_a_life_has_axes_and_offers_what_earlier_runs_measured(client: TestClient) -> None:

@@ -39,6 +39,16 @@ def test_no_route_is_without_airflows_login() -> None:
             assert {actions.decide, approvals.respond, starts.start} & set(guards)
 
 
+def _part(text: str, begin: str, end: str) -> str:
+    """What stands between two ids of a page."""
+    return text[text.index(f'id="{begin}"') : text.index(f'id="{end}"')]
+
+
+def _numbers(text: str) -> list[list[str]]:
+    """The numbers in each notice of a page."""
+    return [re.findall(r"\d+", each) for each in re.findall(r'<p class="notice">(.*?)</p>', text)]
+
+
 def test_an_empty_fleet_says_how_to_begin(client: TestClient) -> None:
     assert "muster node add" in page(client, "/")
 
@@ -50,8 +60,9 @@ def test_sick_nodes_stand_first_with_their_reason(client: TestClient) -> None:
     fleet.fail("b")
     fleet.qualify("c")
     text = page(client, "/")
-    assert "gpu3 is slow." in text[text.index("Not serving") : text.index("Running")]
-    assert text.index("/node/b") < text.index("/node/a")
+    waiting = _part(text, "waiting", "running")
+    assert "gpu3 is slow." in waiting
+    assert waiting.index("/node/b") < waiting.index("/node/a")
     only = page(client, "/?state=qualified")
     assert "/node/c" in only
     assert "/node/b" not in only[only.index("<caption>") :]
@@ -108,8 +119,13 @@ def test_search_finds_serials_findings_xids_racks_and_names(client: TestClient) 
         store.nodes.add(fleet.new_node(name, rack="rack-9" if name == "y4" else "r1"))
     fleet.fail("x1")
     for name, measured in (
-        ("x2", Measurement("xids", "xid", "gpu0", "text", None, "GPU has fallen off the bus", {"code": "79"})),
-        ("x3", Measurement("xids", "xid", "gpu0", "text", None, "at 179", {"code": "31"})),
+        (
+            "x2",
+            Measurement(
+                "xids", "xid", "gpu0", "text", None, "GPU has fallen off the bus", {"kind": "xid", "code": "79"}
+            ),
+        ),
+        ("x3", Measurement("xids", "xid", "gpu0", "text", None, "at 179", {"kind": "xid", "code": "31"})),
     ):
         lease = fleet.begin(name)
         parsed, raw = fleet.result(node=name, measurements=[measured], serials={"gpu0": f"165{name}"})
@@ -167,13 +183,13 @@ def test_the_live_part_is_renewed_by_time_questions_and_notices(
     version = _version(page(client, "/"))
     override(client, approvals.waiting, 2)
     asked = client.get(f"/live?version={version}")
-    assert "2 questions wait" in asked.text
+    assert _numbers(asked.text) == [["2"]]
     version = _version(asked.text)
     lag = AuditLag("siem", 7, None, "refused")
     monkeypatch.setattr(store.audit, "lags", lambda: [lag])
     noon[0] += datetime.timedelta(seconds=overview.NOTICES_S)
     noticed = client.get(f"/live?version={version}")
-    assert "audit stream siem: 7 events wait" in noticed.text
+    assert ["7"] in _numbers(noticed.text)
     version = _version(noticed.text)
     noon[0] += datetime.timedelta(minutes=1)
     assert client.get(f"/live?version={version}").status_code == 200, "the time left moves on"
@@ -206,7 +222,7 @@ def test_the_sentences_about_the_fleet_are_read_once_for_all_filters(
     assert read == ["lags"]
 
 
-def test_what_could_not_be_made_is_made_anew() -> None:
+def test_what_could_not_be_made_is_made_again() -> None:
     shared = Shared[int](2)
     with pytest.raises(ZeroDivisionError):
         shared.get("a", lambda: 1 // 0)
@@ -221,7 +237,7 @@ def test_the_page_of_a_run_leads_to_its_node(client: TestClient) -> None:
     run = fleet.fail("n1").run_id
     answer = client.get(f"/run?dag_id={fleet.DAG}&run_id={run}", follow_redirects=False)
     assert (answer.status_code, answer.headers["location"]) == (303, "/muster/node/n1")
-    assert "gpu3 is slow." in page(client, f"/report?dag_id={fleet.DAG}&run_id={run}&node=n1")
+    assert fleet.FINDING.summary in page(client, f"/report?dag_id={fleet.DAG}&run_id={run}&node=n1")
 
 
 @pytest.mark.parametrize("path", ["/run", "/report"])
@@ -238,9 +254,9 @@ def test_the_page_of_a_task_leads_to_the_member_that_it_trained(client: TestClie
     if path == "/run":
         assert (answer.status_code, answer.headers["location"]) == (303, "/muster/node/n2")
     else:
-        assert (answer.status_code, "has not ended yet" in answer.text) == (404, True)
+        assert (answer.status_code, "block" in answer.json()["detail"]) == (404, True)
     override(client, access.node_of, "n3")
-    assert "Still running on" in page(client, "/run?dag_id=cluster_qualification&run_id=block")
+    assert 'id="at-work"' in page(client, "/run?dag_id=cluster_qualification&run_id=block")
     if path == "/report":
         answer = client.get(asked, follow_redirects=False)
         assert answer.headers["location"] == "/muster/run?dag_id=cluster_qualification&run_id=block"
@@ -249,11 +265,11 @@ def test_the_page_of_a_task_leads_to_the_member_that_it_trained(client: TestClie
 def test_the_page_of_a_run_that_only_asks_leads_to_the_node_it_asks_about(client: TestClient) -> None:
     store.nodes.add(fleet.new_node("n1"))
     asked = "/run?dag_id=admission&run_id=n1__new"
-    assert "has tested no node" in page(client, asked)
+    assert 'id="no-node"' in page(client, asked)
     override(client, access.node_of, "n1")
     assert client.get(asked, follow_redirects=False).headers["location"] == "/muster/node/n1"
     override(client, access.node_of, "unknown")
-    assert "has tested no node" in page(client, asked)
+    assert 'id="no-node"' in page(client, asked)
 
 
 def test_two_runs_are_compared_by_node_or_by_run(client: TestClient) -> None:
@@ -263,7 +279,7 @@ def test_two_runs_are_compared_by_node_or_by_run(client: TestClient) -> None:
     run = fleet.fail("n2", "", fleet.finding(summary=HOSTILE)).run_id
     text = page(client, f"/compare?left=n1&right=n2/{fleet.DAG}/{run}")
     assert "gemm_rate" in text
-    assert "Found here alone" in text
+    assert 'class="alone"' in text
     assert "<script>" not in text.replace('<script src="', "")
     for unknown in ("n3", "n1/dag/run", "n1/dag"):
         assert client.get("/compare", params={"left": "n1", "right": unknown}).status_code == 404
@@ -281,11 +297,11 @@ def test_the_page_of_a_block_names_its_members(client: TestClient) -> None:
         )
         fleet.do_stage(lease, "cluster_validation")
     path = "/run?dag_id=cluster_qualification&run_id=block"
-    assert "Still running on" in page(client, path)
+    assert 'id="at-work"' in page(client, path)
     store.runs.finish(RunKey("cluster_qualification", "block"), Verdict.PASS, "n1 is well.", node="n1")
     text = page(client, path)
     assert "n1 is well." in text
-    assert "n2" in text[text.index("Still running on") : text.index("Members")]
+    assert "n2" in _part(text, "at-work", "members")
 
 
 def _row(name: str, state: State) -> FleetRow:
@@ -339,15 +355,15 @@ def test_filters_apply_to_what_runs_and_what_changed_and_the_rest_is_counted(
         fleet.qualify(name)
         fleet.begin(name, f"{name}__again")
     text = page(client, "/?rack=r2")
-    for part in (text[text.index("<h2>Running") : text.index("<h2>Changed")], text[text.index("<h2>Changed") :]):
+    for part in (_part(text, "running", "changed"), _part(text, "changed", "nodes")):
         assert "/node/c" in part
         assert "/node/a" not in part
     monkeypatch.setattr(overview, "RUNS_MAX", 1)
     monkeypatch.setattr(overview, "MOVES_MAX", 1)
     text = page(client, "/")
-    running = text[text.index("<h2>Running") : text.index("<h2>Changed")]
-    assert ("/node/a" in running, "/node/c" in running, "and 2 more" in running) == (True, False, True)
-    assert "and 2 more" in text[text.index("<h2>Changed") : text.index("<h2>Nodes")]
+    running = _part(text, "running", "changed")
+    assert ("/node/a" in running, "/node/c" in running, 'data-more="2"' in running) == (True, False, True)
+    assert 'data-more="2"' in _part(text, "changed", "nodes")
 
 
 def test_all_that_was_given_up_is_counted(client: TestClient) -> None:
@@ -355,7 +371,7 @@ def test_all_that_was_given_up_is_counted(client: TestClient) -> None:
         store.outbox.add(f"{number}", b"")
     for each in store.outbox.pending(101):
         store.outbox.failed(each.id, "554 no such user", park=True)
-    assert "given up: 101." in page(client, "/")
+    assert ["101"] in _numbers(page(client, "/"))
 
 
 def test_a_paused_node_is_marked_on_the_overview_until_the_pause_ends(
