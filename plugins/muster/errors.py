@@ -74,6 +74,10 @@ class SameMachine(MusterError):
     """A machine that is already enrolled was to be enrolled under a second name; nothing was changed."""
 
 
+class UnknownRack(MusterError):
+    """No rack of that name is held."""
+
+
 class NodeLeased(MusterError):
     """Another run holds the node."""
 

@@ -190,6 +190,8 @@ class Lack(enum.StrEnum):
     BAD_PATH = "bad_path"
     """Wrong elements between two members."""
     WRONG_SUM = "wrong_sum"
+    RACK = "rack"
+    """The rack whose NVLink domain the node is part of needs a person."""
 
 
 @dataclasses.dataclass(frozen=True)

@@ -96,6 +96,10 @@ class SimulatedHardware(Hardware):
         with self._state.now() as state:
             return inventory.states(self.machine, state, known)
 
+    def domain(self) -> Iterable[Fact]:
+        """Of a machine whose NVLinks end at its own switches."""
+        return fabric.domain_facts(self._slots())
+
     def telemetry(self) -> Iterable[Sample]:
         """One reading of every sensor."""
         with self._state.now() as state:

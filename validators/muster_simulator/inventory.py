@@ -25,6 +25,7 @@ def inventory(machine: Machine, state: State, known: Collection[int]) -> list[Fa
         facts += _or_lost(state.gpus[slot], _gpu_facts(machine, machine.gpus[slot], state.gpus[slot]))
     facts.append(Fact("gpu_count", "node", "count", float(len(known))))
     facts.append(Fact("fabric_cliques", "node", "count", 1.0))
+    facts += [fact for fact in fabric.domain_facts(known) if fact.name in ("nvlink_domain", "imex")]
     facts.append(Fact("xid_count", "node", "count", xid_count(state)))
     return facts
 

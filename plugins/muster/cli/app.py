@@ -27,6 +27,7 @@ from muster.cli import (
     plan,
     qualify,
     repair,
+    racks,
     revalidate,
     runs,
     settings,
@@ -75,6 +76,7 @@ app.add_typer(
 )
 app.command("waive")(waive.waive)
 app.add_typer(waivers.app, name="waivers", help="Accepted findings.")
+app.add_typer(racks.app, name="racks", help="Racks whose NVLink domain needs a person.")
 app.add_typer(mail.app, name="mail", help="Mails that were not sent.")
 app.add_typer(certificate.app, name="certificate", help="Certificates of admission, and the key that signs them.")
 app.add_typer(golden.app, name="golden", help="Goldens: the bits on which the fleet agreed.")

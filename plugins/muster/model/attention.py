@@ -37,6 +37,8 @@ class Cause(enum.StrEnum):
     """Its test found something in service, and it left production."""
     BLOCK_DECIDED = "after a block"
     """It was tested in a block, and neither entered production nor is anybody asked."""
+    RACK = "rack"
+    """The NVLink domain of its rack needs a person, once for all its nodes."""
     REPLACES = "replaces"
     """It may take the place of a node that left production."""
     WAITS_FOR_BLOCK = "waits for a block"

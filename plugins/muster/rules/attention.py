@@ -13,6 +13,7 @@ from muster.model.figures import FleetRow
 from muster.model.names import SPARE_LABEL
 from muster.model.nodes import Lease
 from muster.model.questions import Question
+from muster.model.racks import HeldRack
 from muster.model.replacing import Replacement
 from muster.model.schedulers import ADMITTED, WITHDRAWN, Place
 from muster.model.schedulers import OPEN as OPENED
@@ -36,6 +37,7 @@ def attention(
     refusals: Mapping[str, tuple[datetime.datetime, str]] | None = None,
     kinds: Mapping[str, str] | None = None,
     replacements: Iterable[Replacement] = (),
+    racks: Mapping[str, HeldRack] | None = None,
     *,
     now: datetime.datetime,
 ) -> list[Attention]:
@@ -43,6 +45,7 @@ def attention(
 
     The most urgent cause first, then the longest. ``questions``: the open ones, with their ends. ``refusals``: {node:
     when and why its last test was refused}. ``kinds``: {cluster: kind}. ``replacements``: those that are proposed.
+    ``racks``: those that are held.
     """
     placed = {place.node: place for place in places}
     asked = {question.node: (question, until) for question, until in questions}
@@ -53,6 +56,7 @@ def attention(
     for row in rows:
         seen = _Seen(row, asked.get(row.node), held.get(row.node), (refusals or {}).get(row.node), now)
         seen.replaces = proposed.get(row.node)
+        seen.rack = (racks or {}).get(row.rack)
         own = _own(seen, ready)
         place = placed.get(row.node)
         at = _at_scheduler(row, place, (kinds or {}).get(place.cluster, "")) if place else None
@@ -75,6 +79,7 @@ class _Seen:
     ) -> None:
         self.row, self.asked, self.lease = row, asked, lease
         self.replaces: Replacement | None = None
+        self.rack: HeldRack | None = None
         self.name = shlex.quote(row.node)
         # A refusal counts until a test ends.
         self.refused = refusal[1] if refusal and (row.ended_at is None or refusal[0] > row.ended_at) else ""
@@ -135,6 +140,9 @@ def _own(seen: _Seen, ready: Sequence[FleetRow]) -> Attention | None:
 def _qualified(seen: _Seen, ready: Sequence[FleetRow]) -> Attention:
     """A qualified node waits for a block, or for a person where a block does not help."""
     row, name = seen.row, seen.name
+    if seen.rack is not None:
+        command = f"muster racks release {shlex.quote(seen.rack.rack)} --reason …"
+        return seen.item(Cause.RACK, Turn.PERSON, command, f"rack {seen.rack.rack} is held: {seen.rack.why}")
     if row.came_from in SERVING:
         return seen.item(Cause.FALLEN, Turn.PERSON, f"muster admit {name} --reason …")
     if seen.replaces is not None:

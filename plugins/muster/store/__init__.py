@@ -40,6 +40,7 @@ from muster.store.machines import nodes as nodes
 from muster.store.machines import parts as parts
 from muster.store.machines import pauses as pauses
 from muster.store.machines import places as places
+from muster.store.machines import racks as racks
 from muster.store.output import attention as attention
 from muster.store.output import export as export
 from muster.store.output import figures as figures

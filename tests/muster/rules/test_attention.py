@@ -14,6 +14,7 @@ from muster.model.attention import Attention, Cause, Turn
 from muster.model.figures import FleetRow
 from muster.model.nodes import Lease
 from muster.model.questions import Question
+from muster.model.racks import HeldRack
 from muster.model.runs import RunKey
 from muster.model.schedulers import ADMITTED, CLOSED, OPEN, WITHDRAWN, Place
 from muster.model.states import State
@@ -164,3 +165,13 @@ def test_no_node_out_of_service_waits_unseen(seen: FleetRow, leased: bool) -> No
     elif seen.state is not State.PRODUCTION:
         assert not only(found).serving
     assert all(each.why and each.command.startswith("muster ") for each in found)
+
+
+def test_the_nodes_of_a_held_rack_wait_for_one_decision_about_it() -> None:
+    rack = HeldRack("r1", ("imex",), "IMEX is not up", ("n1", "n2"), RunKey("cluster_qualification", "b"), NOW)
+    rows = [after(name, State.QUALIFIED, Verdict.PASS) for name in ("n1", "n2")]
+    rows.append(after("n3", State.QUALIFIED, Verdict.PASS, rack="r2"))
+    first, second, other = attention(rows, racks={"r1": rack}, now=NOW)
+    assert {first.cause, second.cause} == {Cause.RACK}
+    assert {first.command, second.command} == {"muster racks release r1 --reason …"}
+    assert other.cause is Cause.WAITS_FOR_BLOCK

@@ -196,6 +196,10 @@ class FakeNvml:
         if version > self.fabric_version:
             raise pynvml.NVMLError(pynvml.NVML_ERROR_ARGUMENT_VERSION_MISMATCH)
         info.state, info.status = state, status
+        uuid, clique = self.answers.get("domain", (bytes(16), 0))
+        for place, byte in enumerate(uuid):
+            info.clusterUuid[place] = byte
+        info.cliqueId = clique
         if version == 3:
             info.healthSummary = summary
         if version >= 2:

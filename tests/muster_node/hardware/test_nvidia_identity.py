@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import uuid
 from collections.abc import Callable
 from typing import Any
 
 import pynvml
 import pytest
 
+from muster_node.hardware.nvidia import domain
 from muster_node.hardware.nvidia.gpu import slots_of
 from muster_node.hardware.nvidia.gpus import NvidiaGpus
 from muster_node.hardware.seam import Fact
@@ -108,8 +110,9 @@ def test_two_cliques_in_one_node_are_counted() -> None:
     nvml, real = FakeNvml(), FakeNvml._fabric
 
     def split(info: Any) -> int:
+        result = real(nvml, info)
         info.cliqueId = next(calls) % 2
-        return real(nvml, info)
+        return result
 
     calls = iter(range(1000))
     nvml._fabric = split  # type: ignore[method-assign]
@@ -151,3 +154,44 @@ def test_a_health_that_an_argument_was_refused_for_is_refused_and_not_unsupporte
     assert value_of(facts, "fabric_state") == "completed"
     notes = {fact.note for fact in facts if fact.name == "fabric_healthy"}
     assert notes == {"NVML: Invalid Argument (error 2)"}
+
+
+DOMAIN = uuid.UUID("5b0e2b7e-0f0b-4f4e-9a51-0c5b5f3c7a11")
+
+
+@pytest.mark.parametrize(
+    ("fabric", "domain", "text"),
+    [
+        ((3, 0, 1), (DOMAIN.bytes, 32766), f"{DOMAIN}.32766"),
+        ((3, 0, 1), (bytes(16), 0), f"{uuid.UUID(int=0)}.0"),
+        ((2, 0, 1), (DOMAIN.bytes, 32766), None),
+        ((0, 0, 0), (bytes(16), 0), None),
+    ],
+)
+@pytest.mark.parametrize("version", [1, 3])
+def test_a_gpu_names_its_nvlink_domain_once_it_has_joined(
+    fabric: tuple[int, int, int], domain: tuple[bytes, int], text: str | None, version: int
+) -> None:
+    nvml = FakeNvml(fabric=fabric, domain=domain)
+    nvml.fabric_version = version
+    facts = {fact.device: fact for fact in NvidiaGpus(nvml).domain() if fact.name == "nvlink_domain"}
+    assert {fact.text for fact in facts.values()} == {text}
+    assert all(fact.note for fact in facts.values()) is (text is None)
+
+
+@pytest.mark.parametrize(
+    ("control", "service", "state"),
+    [
+        ("READY\n", "active\n", "READY"),
+        ("WAITING_FOR_PEERS\n", "active\n", "WAITING_FOR_PEERS"),
+        (None, "active\n", "service active"),
+        (None, "inactive\n", "service inactive"),
+        (None, None, None),
+    ],
+)
+def test_imex_is_asked_and_else_its_service(
+    control: str | None, service: str | None, state: str | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    said = {"nvidia-imex-ctl": control, "systemctl": service}
+    monkeypatch.setattr(domain, "output_of", lambda command, ok_statuses=(0,): said[command[0]])
+    assert domain.imex_fact().text == state

@@ -11,6 +11,7 @@ import logging
 from collections.abc import Iterable, Mapping, Sequence
 
 from muster_criteria.cluster.digests import judge_digests
+from muster_criteria.cluster.domains import judge_domains
 from muster_criteria.cluster.fabric.found import FabricJudgement
 from muster_criteria.cluster.fabric.verdict import Rounds, count_rails, judge_fabric
 from muster_criteria.cluster.model import (
@@ -26,6 +27,7 @@ from muster_criteria.cluster.payloads import judge_payloads
 from muster_criteria.cluster.plan import block_needs
 from muster_criteria.cluster.ports import judge_ports
 from muster_criteria.cluster.presence import judge_presence
+from muster_criteria.cluster.rack import RackState
 from muster_criteria.cluster.stragglers import judge_pace
 from muster_criteria.cluster.training import judge_training, mfu_of
 from muster_criteria.labels import labelled
@@ -81,6 +83,13 @@ def judge_block(
             log.exception("judging the rounds failed")
             why = f"the judge of the rounds failed with an error ({type(error).__name__}: {error})"
             block.suspect(names, Lack.JUDGE_FAILED, why)
+    racks: tuple[RackState, ...] = ()
+    try:
+        racks = judge_domains(ordered, measured, block)
+    except Exception as error:
+        log.exception("judging the NVLink domains failed")
+        why = f"the judge of NVLink domains failed with an error ({type(error).__name__}: {error})"
+        block.suspect(names, Lack.JUDGE_FAILED, why)
     devices = _devices_expected(ordered, measured)
     needs = tuple(block_needs(programme))
     simulated = any(member.simulated for member in members)
@@ -90,7 +99,7 @@ def judge_block(
         for member in ordered
     }
     missing = tuple(name for name in judged if name in block.missing)
-    return ClusterJudgement(judged, missing, tuple(block.notes), fabric)
+    return ClusterJudgement(judged, missing, tuple(block.notes), fabric, racks)
 
 
 def _rows(result: StageResult | None) -> Sequence[Measured]:

@@ -7,6 +7,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import TypeVar
 
 from muster_criteria.cluster.fabric.found import FabricJudgement
+from muster_criteria.cluster.rack import RackState
 from muster_criteria.devices import natural
 from muster_criteria.measured import Measured, StageResult
 from muster_criteria.model import FaultClass, Finding, Gap, Judgement, Lack, Severity
@@ -32,7 +33,8 @@ class MemberResult:
     ``devices`` is how many GPUs its SKU counts; None: as many as the member of the block that tested most, and on nodes
     without GPUs as many as it has itself. ``known``: findings on it that are known before, of the controller.
     ``level``, ``sku`` and ``sku_version`` are copied into its judgement. ``peaks``: dense peak of a device in FLOP/s,
-    and its source, by PyTorch's name of the number format. ``in_rounds``: what its sides of the rounds'
+    and its source, by PyTorch's name of the number format. ``domain_nodes``: how many nodes an NVLink domain of its SKU
+    has, which share its ``rack``; None: NVLink ends at the machine. ``in_rounds``: what its sides of the rounds'
     pairs measured of its ports, which ``port_limits`` of its SKU are held to.
     """
 
@@ -45,6 +47,8 @@ class MemberResult:
     sku: str = ""
     sku_version: str = ""
     peaks: Mapping[str, tuple[float, str]] = dataclasses.field(default_factory=dict)
+    rack: str = ""
+    domain_nodes: int | None = None
     in_rounds: tuple[Measured, ...] = ()
     port_limits: tuple[Limit, ...] = ()
 
@@ -57,13 +61,15 @@ class MemberResult:
 @dataclasses.dataclass(frozen=True)
 class ClusterJudgement:
     """The judgements of a block's members by name, in order; ``missing``: members that did not join, or were lost to
-    the others; ``notes`` concern all of them; ``fabric``: the parts that its rounds of pairs found.
+    the others; ``notes`` concern all of them; ``fabric``: the parts that its rounds of pairs found; ``racks``: those
+    that are one NVLink domain.
     """
 
     members: Mapping[str, Judgement]
     missing: tuple[str, ...] = ()
     notes: tuple[str, ...] = ()
     fabric: FabricJudgement = dataclasses.field(default_factory=FabricJudgement)
+    racks: tuple[RackState, ...] = ()
 
     @property
     def failed(self) -> dict[str, tuple[Finding, ...]]:

@@ -171,6 +171,7 @@ class Sku(Written):
 
     ``block``: what its nodes run together with others. ``names``: what sources call the model. ``includes``: the
     families whose sensors and limits it shares.
+    ``domain_nodes``: how many nodes an NVLink domain has, where it spans a rack.
     ``version`` is what people wrote; ``revision`` is that plus a digest of all files read, and is what verdicts cite.
     """
 
@@ -183,6 +184,7 @@ class Sku(Written):
     includes: Annotated[tuple[str, ...], BeforeValidator(as_tuple)] = ()
     event_policies: tuple[InstanceOf[EventPolicy], ...]
     devices: dict[Literal["gpu", "cpu", "core"], Annotated[int, Field(ge=0)] | Literal["inventory"]]
+    domain_nodes: Annotated[int, Field(ge=2)] | None = None
     sensors: Annotated[tuple[Sensor, ...], BeforeValidator(as_tuple)] = ()
     inventory: Annotated[tuple[Limit, ...], BeforeValidator(as_tuple)] = ()
     limits: Annotated[tuple[Limit, ...], BeforeValidator(as_tuple)] = ()

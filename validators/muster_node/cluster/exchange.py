@@ -37,12 +37,17 @@ def payload(torch: Any, rank: int, elements: int, device: Any) -> Any:
 class Exchange:
     """One collective over a whole buffer of ``elements`` (a multiple of the number of ranks)."""
 
-    def __init__(self, torch: Any, op: str, rank: int, ranks: int, elements: int, device: Any) -> None:
-        """Raises ValueError for an unknown operation."""
+    def __init__(
+        self, torch: Any, op: str, rank: int, ranks: int, elements: int, device: Any, within: Any = None
+    ) -> None:
+        """``within``: for an all_reduce, a group of torch.distributed of which ``rank`` is one of ``ranks``; None: all.
+
+        Raises ValueError for an unknown operation.
+        """
         if op not in _LAYOUTS:
             raise ValueError("there is no collective {} (there are {})".format(op, ", ".join(_LAYOUTS)))
         self._rank, self._ranks, self._elements = rank, ranks, elements
-        self._torch, self._device = torch, device
+        self._torch, self._device, self._within = torch, device, within
         self.reset, self.run, self.result, self._parts = _LAYOUTS[op](self)
         self._expected = _EXPECTED[op](self)
 
@@ -87,7 +92,7 @@ class Exchange:
     def all_reduce(self) -> Layout:
         """Every rank ends with the sum of all buffers."""
         mine, result = self.mine(), self.empty(self._elements)
-        run = functools.partial(self._torch.distributed.all_reduce, result)
+        run = functools.partial(self._torch.distributed.all_reduce, result, group=self._within)
         return lambda: result.copy_(mine), run, result, [(ANYBODY, slice(None))]
 
     def all_gather(self) -> Layout:

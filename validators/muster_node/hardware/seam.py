@@ -292,6 +292,11 @@ class Hardware(abc.ABC):
         read again and again while it lasts. Also "utilisation" (%), "foreign_processes" and "gpu_lost"."""
         return ()
 
+    def domain(self) -> Iterable[Fact]:
+        """Of the inventory, what says with which GPUs of other machines those of this one exchange data directly:
+        "nvlink_domain", "fabric_state" and "fabric_healthy" of each, and "imex" of the node."""
+        return ()
+
     @abc.abstractmethod
     def telemetry(self) -> Iterable[Sample]:
         """One reading of every sensor there is: temperature, power, clock, fan, utilisation, throttle state."""

@@ -31,6 +31,10 @@ class Gpus(abc.ABC):
         """What the GPUs need of the rest of the machine, such as services and switches."""
         return iter(())
 
+    def domain(self) -> Iterator[Fact]:
+        """As ``Hardware.domain``."""
+        return iter(())
+
     @abc.abstractmethod
     def counters(self) -> Iterator[Fact]:
         """Cumulative counters of every GPU."""

@@ -11,6 +11,7 @@ import os
 from collections.abc import Mapping
 from typing import Any
 
+from muster_node.cluster.domain import DOMAIN_METRICS, grow
 from muster_node.cluster.exchange import ANYBODY, ELEMENT_BYTES, OPS, Exchange, busbw_factor
 from muster_node.cluster.fabric import Fabric, open_fabric
 from muster_node.cluster.member import PeerGroup
@@ -38,6 +39,7 @@ class ClusterCollectives(Probe):
         "mib": Param([1, 16], "whole buffer sizes in MiB"),
         "repeats": Param(10, "timed repeats of each operation and size"),
         "ops": Param(list(OPS), "operations to run"),
+        "grow": Param(None, "collectives over groups that grow to the NVLink domain; None: where nodes share one"),
         "soak_minutes": Param(0, "minutes for which the first operation is repeated at its largest size afterwards"),
     }
     metrics = {
@@ -49,6 +51,7 @@ class ClusterCollectives(Probe):
         "collective_backend": Metric("text", "nccl or gloo, and PyTorch's version"),
         "soak_time": Metric("min", "how long the soak lasted"),
         "soak_busbw": Metric("GB/s", "bus bandwidth of the soak's slowest minute; samples: minutes"),
+        **DOMAIN_METRICS,
         **PORT_METRICS,
     }
     needs = ("torch",)
@@ -75,6 +78,7 @@ class _Work:
         ranks = devices or [Device("cpu0", "cpu", 0)]
         with watched_ports(context):
             Ranks(group, ranks, context.emit, context.progress).run(_Rank(context.params))
+            grow(context, group, ranks)
         group.begin("finish")
         group.gather()
 

@@ -26,10 +26,13 @@ from muster.model.stages import CLUSTER_STAGES, ROUND_STAGES
 from muster.model.states import State
 from muster.operators.testing import claims, faults, rounds
 from muster.remote import attempt as remote
+from muster.reporting import notices
 from muster.rules.certificate import WATCHED
 from muster.rules.gate import Admit, Decision
 from muster.settings import settings
+from muster_criteria.cluster.model import ClusterJudgement
 from muster_criteria.cluster.plan import has_rounds
+from muster_criteria.cluster.rack import RackState
 from muster_criteria.model import (
     Action,
     Coverage,
@@ -129,6 +132,12 @@ def _check_nodes(nodes: Sequence[Node]) -> None:
                 f"{node.name} is {node.state}, and only qualified nodes are validated together: qualify it first "
                 f"(`muster qualify {node.name}`), or leave it out"
             )
+    held = store.racks.held()
+    for rack in sorted({node.rack for node in nodes if node.rack in held}):
+        raise MusterError(
+            f"rack {rack} is held since {held[rack].since:%Y-%m-%d %H:%M} UTC ({held[rack].why}): when that is "
+            f"repaired, `muster racks release {rack} --reason …`"
+        )
     if len({node.simulated for node in nodes}) > 1:
         raise MusterError("a block cannot mix real and simulated nodes: they are judged by each other")
 
@@ -159,7 +168,8 @@ def judge(key: RunKey) -> None:
         _judge_alone(key, members, lost, pairs)
         return
     collected = {name: _collected(key, name, unable.get(name, ""), lost.get(name, "")) for name in members}
-    skus = {name: load_sku(store.nodes.get(name).sku, settings().sku_folders) for name in members}
+    nodes = {name: store.nodes.get(name) for name in members}
+    skus = {name: load_sku(node.sku, settings().sku_folders) for name, node in nodes.items()}
     mixed = [
         evidence_finding(Evidence(
             "versions_differ", f"{sentence[0].upper()}{sentence[1:]}.", fault_class=FaultClass.SOFTWARE,
@@ -173,7 +183,8 @@ def judge(key: RunKey) -> None:
         MemberResult(
             name, member.result, member.why_missing, devices=rounds.gpus_of(skus[name]),
             known=(*member.evidence, *pairs.get(name, ()), *mixed), level=runs[name].level, sku=skus[name].name,
-            sku_version=skus[name].revision, peaks=_peaks(skus[name]),
+            sku_version=skus[name].revision, peaks=_peaks(skus[name]), rack=nodes[name].rack,
+            domain_nodes=skus[name].domain_nodes,
             in_rounds=in_rounds.get(name, ()), port_limits=port_limits((*skus[name].limits, *skus[name].block.limits)),
         )
         for name, member in collected.items()
@@ -181,11 +192,11 @@ def judge(key: RunKey) -> None:
     # A programme of this name is one for all SKUs of the fleet.
     block = judge_block(results, skus[members[0]].block, rounds.rounds_of(key, block_of))
     store.rounds.keep_parts(key, block.fabric.parts)
-    store.attempts.keep_block(
-        key, {**block_of, "fabric_notes": [*block.fabric.notes, *(f"{name}: {why}" for name, why in left_out.items())]}
-    )
+    store.attempts.keep_block(key, {**block_of, "fabric_notes": _notes(block, left_out)})
     for note in (*block.notes, *block.fabric.notes):
         log.warning("%s", note)
+    _hold_racks(key, block.racks)
+    of_racks = {name for rack in block.racks if rack.troubles for name in rack.nodes}
     for part in block.fabric.parts:
         log.warning("%s (%s): %s", part.title, "confirmed" if part.confirmed else "suspected", part.observed)
     for name, judged in block.members.items():
@@ -194,9 +205,9 @@ def judge(key: RunKey) -> None:
         sent = store.stages.Sent(member.result, member.raw, member.telemetry, member.attempts)
         stored = verdict.record(key, judgement, sent, node=name).judgement
         headline = f"cluster validation: {stored.reason}"
-        # A member that is INCONCLUSIVE only because another one was lost, or for a fault of the controller, was not
-        # tested: its own budget stays.
-        others_fault = name not in block.missing and bool(block.missing or block.failed)
+        # A member that is INCONCLUSIVE only because another one was lost, for its rack, or for a fault of the
+        # controller, was not tested: its own budget stays.
+        others_fault = name not in block.missing and bool(block.missing or block.failed or name in of_racks)
         untested = (others_fault or member.fault) and stored.verdict is Verdict.INCONCLUSIVE
         closed = store.runs.finish(key, Verdict.SKIPPED if untested else stored.verdict, headline, node=name)
         log.info("%s: %s: %s (%s)", name, stored.verdict, stored.reason, closed.state_after)
@@ -204,6 +215,23 @@ def judge(key: RunKey) -> None:
     store.attempts.keep_block(
         key, {**store.attempts.block_of(key), "training": store.trainings.beside(key, gpus or GPUS_A_NODE)}
     )
+
+
+def _notes(block: ClusterJudgement, left_out: Mapping[str, str]) -> list[str]:
+    """What the block's page and report say beside its parts: first of racks, which a person decides about."""
+    racks = [f"{each.sentence[0].upper()}{each.sentence[1:]}." for each in block.racks if each.troubles]
+    return [*racks, *block.fabric.notes, *(f"{name}: {why}" for name, why in left_out.items())]
+
+
+def _hold_racks(key: RunKey, racks: Sequence[RackState]) -> None:
+    """A person decides about a rack, once: one hold and one mail, whatever the number of its nodes."""
+    for each in racks:
+        # A rack that the records do not name has no state; the notes of the block say what was found.
+        if each.troubles and each.rack:
+            codes = [str(code) for code, _ in each.troubles]
+            why = "; ".join(words for _, words in each.troubles)
+            if store.racks.hold(key, each.rack, codes, why, each.nodes):
+                notices.notify(f"rack/{each.rack}", f"Rack {each.rack} needs a person: {why}")
 
 
 def _judge_alone(

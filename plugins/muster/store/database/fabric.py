@@ -5,7 +5,7 @@ from __future__ import annotations
 import datetime
 from typing import Any
 
-from sqlalchemy import ForeignKey, UniqueConstraint
+from sqlalchemy import ForeignKey, Index, UniqueConstraint, text
 from sqlalchemy.orm import Mapped, mapped_column
 
 from muster.store.database.base import Base, BigId
@@ -71,6 +71,31 @@ class FabricPartRow(Base):
     partners: Mapped[list[Any]]
     touches: Mapped[list[Any]]
     confirmed: Mapped[bool]
+
+
+class RackRow(Base):
+    """A rack whose NVLink domain a block found at fault: it needs a person, once for all its nodes.
+
+    In force while ``released_at`` is None, one a rack. ``dag_id``, ``run_id``: the block that found it.
+    """
+
+    __tablename__ = "racks_held"
+    __table_args__ = (
+        Index("uq_racks_held_live", "rack", unique=True,
+              sqlite_where=text("released_at IS NULL"), postgresql_where=text("released_at IS NULL")),
+    )  # fmt: skip
+
+    id: Mapped[int] = mapped_column(BigId, primary_key=True)
+    rack: Mapped[str]
+    codes: Mapped[list[Any]]
+    why: Mapped[str]
+    nodes: Mapped[list[Any]]
+    dag_id: Mapped[str]
+    run_id: Mapped[str]
+    since: Mapped[datetime.datetime]
+    released_at: Mapped[datetime.datetime | None]
+    person: Mapped[str] = mapped_column(default="")
+    reason: Mapped[str] = mapped_column(default="")
 
 
 class LoadedPlaceRow(Base):

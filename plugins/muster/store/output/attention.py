@@ -20,7 +20,7 @@ from muster.store.database.models import EventRow, NodeRow
 from muster.store.database.outgoing import PlaceRow
 from muster.store.decisions import questions, replacing
 from muster.store.fleet import signs
-from muster.store.machines import leases
+from muster.store.machines import leases, racks
 from muster.store.output import overview
 from muster.store.queues import schedulers
 
@@ -47,7 +47,7 @@ def collect(rows: Sequence[FleetRow] | None = None) -> list[Attention]:
         ))  # fmt: skip
     return attention.attention(
         rows, schedulers.places(where=odd), questions.waiting(), leases.live(),
-        _refusals(), kinds, replacing.proposals(), now=access.now(),
+        _refusals(), kinds, replacing.proposals(), racks.held(), now=access.now(),
     )  # fmt: skip
 
 

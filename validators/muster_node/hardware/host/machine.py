@@ -128,6 +128,11 @@ class HostHardware(Hardware):
         if self._accelerators is not None:
             yield from self._accelerators.states()
 
+    def domain(self) -> Iterator[Fact]:
+        """By the GPUs' own backend."""
+        if self._accelerators is not None:
+            yield from self._accelerators.domain()
+
     def telemetry(self) -> Iterator[Sample]:
         """One reading of every sensor that is there."""
         yield from self._sensors.read()

@@ -14,7 +14,7 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 
 from muster_node.hardware.host.sysfs import Files
-from muster_node.hardware.nvidia import fabric_manager, processes, sensors, states
+from muster_node.hardware.nvidia import domain, fabric_manager, processes, sensors, states
 from muster_node.hardware.nvidia.answers import number, text
 from muster_node.hardware.nvidia.event_set import EventSet
 from muster_node.hardware.nvidia.gpu import Gpu, find, identity_facts, unlike_siblings
@@ -61,13 +61,22 @@ class NvidiaGpus(Gpus):
         yield from identity_facts(self._nvml, self._gpus)
         yield from unlike_siblings(facts, self._gpus)
         yield from cliques(self._nvml, [(gpu.device.id, gpu.handle) for gpu in self._gpus])
+        for gpu in self._gpus:
+            yield domain.domain_fact(self._nvml, gpu.handle, gpu.device.id)
         # Last: a GPU may be lost at any of the queries above, and values read before that do not make it present.
         for gpu in self._gpus:
             yield number("gpu_lost", gpu.device.id, "bool", states.lost(self._nvml, gpu))
 
     def machine(self, files: Files) -> Iterator[Fact]:
-        """NVSwitches and the fabric manager."""
-        return fabric_manager.facts(files)
+        """NVSwitches, the fabric manager and IMEX."""
+        yield from fabric_manager.facts(files)
+        yield domain.imex_fact()
+
+    def domain(self) -> Iterator[Fact]:
+        """As ``Hardware.domain``."""
+        for gpu in self._gpus:
+            yield from domain.domain_facts(self._nvml, gpu.handle, gpu.device.id)
+        yield domain.imex_fact()
 
     def event_source(self) -> EventSet:
         """XIDs of all GPUs from now on."""
@@ -192,9 +201,9 @@ class NvidiaGpus(Gpus):
         yield from states.states(self._nvml, gpu, links)
         yield from states.ecc_counts(self._nvml, gpu)
         yield from self._memory_repairs(gpu)
-        for domain, name, otherwise in (("sm", "NVML_CLOCK_SM", 1), ("memory", "NVML_CLOCK_MEM", 2)):
+        for clock, name, otherwise in (("sm", "NVML_CLOCK_SM", 1), ("memory", "NVML_CLOCK_MEM", 2)):
             highest = query("nvmlDeviceGetMaxClockInfo", handle, self._constant(name, otherwise))
-            yield number("max_clock", device, "MHz", highest, {"domain": domain})
+            yield number("max_clock", device, "MHz", highest, {"domain": clock})
         yield from links.facts()
         yield from links.errors()
 

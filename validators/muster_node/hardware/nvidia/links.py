@@ -90,9 +90,9 @@ class Links:
 
 def fabric_facts(nvml: Nvml, handle: Any, device: str) -> Iterator[Fact]:
     """State of the GPU's registration in its NVSwitch fabric, and whether the fabric manager reports it healthy."""
-    answer, refused = _fabric_info(nvml, handle)
+    answer, refused = fabric_info(nvml, handle)
     state = answer.map(lambda info: _FABRIC_STATES.get(info.state, f"state {info.state}"))
-    status = answer.value.status if answer.value is not None and answer.value.state == _COMPLETED else 0
+    status = answer.value.status if answer.value is not None and answer.value.state == COMPLETED else 0
     text = f"completed with NVML error {status}" if status else state.value
     note = answer.note or NOT_SUPPORTED
     if status == _NO_PERMISSION:  # whose fault that is says nothing about the GPU
@@ -104,7 +104,7 @@ def fabric_facts(nvml: Nvml, handle: Any, device: str) -> Iterator[Fact]:
     yield number("fabric_healthy", device, "bool", health if health.value is not None or health.note else _ABSENT)
 
 
-_COMPLETED = 3
+COMPLETED = 3
 _NAMED = 4
 _ABSENT = Answer(note=NOT_SUPPORTED)
 
@@ -117,9 +117,9 @@ def cliques(nvml: Nvml, gpus: Sequence[tuple[str, Any]]) -> Iterator[Fact]:
     members: dict[tuple[bytes, int], list[str]] = collections.defaultdict(list)
     unknown = []
     for device, handle in gpus:
-        answer, _ = _fabric_info(nvml, handle)
+        answer, _ = fabric_info(nvml, handle)
         place = answer.map(
-            lambda info: (bytes(info.clusterUuid), int(info.cliqueId)) if info.state == _COMPLETED else None
+            lambda info: (bytes(info.clusterUuid), int(info.cliqueId)) if info.state == COMPLETED else None
         )
         if place.value is not None:
             members[place.value].append(device)
@@ -135,7 +135,7 @@ def cliques(nvml: Nvml, gpus: Sequence[tuple[str, Any]]) -> Iterator[Fact]:
         yield Fact("fabric_cliques", "node", "count", 1.0)
 
 
-def _fabric_info(nvml: Nvml, handle: Any) -> tuple[Answer, str]:
+def fabric_info(nvml: Nvml, handle: Any) -> tuple[Answer, str]:
     """The newest structure that the driver accepts, and why it is not the newest if that is not the driver's age.
 
     Before 580 none accepts version 3, old ones version 1 alone.

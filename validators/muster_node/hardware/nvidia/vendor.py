@@ -19,6 +19,8 @@ VENDOR = Vendor(
         "dcgmi": "install datacenter-gpu-manager for NVIDIA's own diagnostics",
     },
     metrics={
+        "nvlink_domain": Metric("text", "ClusterUUID and clique of the GPU; zero where NVLink ends at the machine"),
+        "imex": Metric("text", "state of IMEX by its control tool, else of its service"),
         "fabric_cliques": Metric("count", "NVLink cliques that the node's GPUs are in"),
         "module_id": Metric("count", "place of the GPU on its board, counted from 1, which names its slot"),
         "inforom_version": Metric("text", "version of the InfoROM's image"),

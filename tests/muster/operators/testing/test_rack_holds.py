@@ -1,0 +1,79 @@
+"""A rack that is one NVLink domain: held once by a block, refused while it is held, released by a named person."""
+
+from __future__ import annotations
+
+import dataclasses
+
+import pytest
+
+from muster import store
+from muster.errors import MusterError, NoPerson, UnknownRack
+from muster.model.runs import RunKey
+from muster.model.states import State
+from muster.operators.testing import block
+from muster_criteria.cluster import judge
+from muster_criteria.cluster.model import ClusterJudgement
+from muster_criteria.cluster.rack import RackState, Trouble
+from muster_criteria.model import Verdict
+from tests.muster import fleet
+
+pytestmark = pytest.mark.usefixtures("sqlite_db")
+
+NAMES = [f"tray-{number:02}" for number in range(18)]
+RUN, NEXT = (RunKey("cluster_qualification", name) for name in ("block", "next"))
+PARAMS = {"nodes": NAMES, "level": "short", "reason": "x"}
+STATE = RackState("r1", tuple(NAMES), ((Trouble.IMEX, "IMEX is not up on 18 of 18 nodes"),), whole=True)
+
+
+@pytest.fixture
+def ill(sqlite_db: None, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Eighteen qualified trays of rack r1, whose block finds what STATE says."""
+    real = judge.judge_block
+
+    def judged(*given: object, **keys: object) -> ClusterJudgement:
+        found = real(*given, **keys)  # type: ignore[arg-type]
+        # Members of this test send no result; what is tested here begins with the judgement.
+        return dataclasses.replace(found, racks=(STATE,), missing=())
+
+    monkeypatch.setattr(judge, "judge_block", judged)
+    for name in NAMES:
+        store.nodes.add(dataclasses.replace(fleet.new_node(name), rack="r1"))
+        fleet.qualify(name)
+
+
+@pytest.mark.usefixtures("ill")
+def test_a_rack_needs_one_person_and_no_tray_is_charged() -> None:
+    block.claim(RUN, PARAMS)
+    block.judge(RUN)
+    (held,) = store.racks.held().values()
+    assert (held.rack, held.codes, held.found_by) == ("r1", ("imex",), RUN)
+    block.judge(RUN)
+    block.release(RUN)
+    assert {store.nodes.get(name).state for name in NAMES} == {State.QUALIFIED}
+    assert {store.runs.get(RUN, node=name).verdict for name in NAMES} == {Verdict.SKIPPED}
+    assert {row.inconclusive for row in store.overview.rows()} == {0}
+    assert len(store.racks.held()) == 1
+
+
+@pytest.mark.usefixtures("ill")
+def test_a_held_rack_is_refused_until_a_named_person_releases_it() -> None:
+    block.claim(RUN, PARAMS)
+    block.judge(RUN)
+    block.release(RUN)
+    with pytest.raises(MusterError, match="muster racks release r1"):
+        block._claim(NEXT, PARAMS, 1, "")
+    with pytest.raises(NoPerson):
+        store.racks.release("r1", "root", "restarted IMEX")
+    store.racks.release("r1", "ada", "restarted IMEX")
+    assert store.racks.held() == {}
+    assert block.claim(NEXT, PARAMS) == NAMES
+    with pytest.raises(UnknownRack):
+        store.racks.release("r1", "ada", "again")
+
+
+@pytest.mark.usefixtures("ill")
+def test_a_rack_that_is_ill_again_is_held_again() -> None:
+    for reason in ("first", "second"):
+        assert store.racks.hold(RUN, "r1", ["imex"], "why", NAMES)
+        assert not store.racks.hold(NEXT, "r1", ["imex"], "other", NAMES)
+        assert store.racks.release("r1", "ada", reason).why == "why"

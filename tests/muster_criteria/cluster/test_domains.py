@@ -1,0 +1,138 @@
+"""NVLink domains that span a rack: what is a node's and what is its rack's; zero is right where NVLink ends at home."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping
+from typing import Any
+
+import pytest
+
+from muster_criteria.cluster import judge
+from muster_criteria.cluster.model import ClusterJudgement, MemberResult
+from muster_criteria.cluster.rack import Trouble
+from muster_criteria.measured import Measured
+from muster_criteria.model import Lack, Verdict
+from muster_criteria.sku_files.skus import load_sku
+from tests.muster_criteria.cluster_results import COLLECTIVES, Sent
+
+NODES, GPUS = 18, 4
+HERE, ELSEWHERE = "5b0e2b7e-0f0b-4f4e-9a51-0c5b5f3c7a11.32766", "7d1f8f6a-55c1-4b0e-8a32-9a0e5a1f0c22.32766"
+ZERO = "00000000-0000-0000-0000-000000000000.0"
+UNREGISTERED_CLIQUE = "5b0e2b7e-0f0b-4f4e-9a51-0c5b5f3c7a11.0"
+GOOD = {"domain": HERE, "state": "completed", "healthy": 1.0, "imex": "READY"}
+
+
+def _row(metric: str, device: str = "node", **keys: Any) -> Measured:
+    return Measured.model_validate({"probe": COLLECTIVES, "metric": metric, "device": device, "unit": "text", **keys})
+
+
+def _member(name: str, names: list[str], said: Mapping[str, Any], rack: str, nodes: int | None) -> MemberResult:
+    member = Sent(name, names, GPUS).member(rack=rack, domain_nodes=nodes, devices=GPUS)
+    assert member.result is not None
+    rows = [_row("imex", text=said["imex"], note="" if said["imex"] else "not supported")]
+    for gpu in range(GPUS):
+        rows.append(_row("nvlink_domain", f"gpu{gpu}", text=said["domain"]))
+        rows.append(_row("fabric_state", f"gpu{gpu}", text=said["state"]))
+        rows.append(_row("fabric_healthy", f"gpu{gpu}", value=said["healthy"]))
+    rows += [
+        _row("domain_busbw", value=rate, labels={"ranks": str(NODES * GPUS), "mnnvl": way})
+        for way, rate in said.get("rates", {}).items()
+    ]
+    measurements = (*member.result.measurements, *rows)
+    return dataclasses.replace(member, result=member.result.model_copy(update={"measurements": measurements}))
+
+
+def _judged(
+    odd: Mapping[str, Any] | None = None, at: int = 0, nodes: int | None = NODES, count: int = NODES, rack: str = "r1"
+) -> ClusterJudgement:
+    """A block of ``count`` trays of which the first ``at`` say what ``odd`` changes."""
+    names = [f"n{number:02}" for number in range(count)]
+    members = [
+        _member(name, names, {**GOOD, **(odd or {} if number < at else {})}, rack, nodes)
+        for number, name in enumerate(names)
+    ]
+    return judge.judge_block(members, load_sku("gb200-nvl72").block)
+
+
+ODD = [
+    ({"domain": ZERO}, Trouble.IDENTITY),
+    ({"domain": UNREGISTERED_CLIQUE}, Trouble.IDENTITY),
+    ({"domain": ELSEWHERE}, Trouble.SPLIT),
+    ({"state": "in progress"}, Trouble.NOT_JOINED),
+    ({"state": "completed with NVML error 3"}, Trouble.NOT_JOINED),
+    ({"healthy": 0.0}, Trouble.UNHEALTHY),
+    ({"imex": "service inactive"}, Trouble.IMEX),
+    ({"imex": None}, Trouble.IMEX),
+]
+
+
+def test_a_rack_in_one_domain_is_good_and_whole() -> None:
+    judged = _judged()
+    assert {each.verdict for each in judged.members.values()} == {Verdict.PASS}
+    assert [(rack.rack, rack.troubles, rack.whole) for rack in judged.racks] == [("r1", (), True)]
+
+
+@pytest.mark.parametrize(("odd", "trouble"), ODD)
+def test_one_tray_that_differs_fails_alone(odd: Mapping[str, Any], trouble: Trouble) -> None:
+    judged = _judged(odd, at=1)
+    assert set(judged.failed) == {"n00"}
+    assert [finding.metric for finding in judged.failed["n00"]] == [trouble.value.removesuffix("_split")]
+    assert judged.racks[0].troubles == ()
+    assert judged.members["n01"].verdict is Verdict.PASS
+
+
+@pytest.mark.parametrize("at", [NODES // 2, NODES])
+@pytest.mark.parametrize(("odd", "trouble"), ODD)
+def test_what_most_trays_show_is_the_racks_and_fails_none(odd: Mapping[str, Any], trouble: Trouble, at: int) -> None:
+    if trouble is Trouble.SPLIT and at == NODES:
+        pytest.skip("all elsewhere is one domain")
+    judged = _judged(odd, at=at)
+    assert judged.failed == {}
+    assert trouble in {code for code, _ in judged.racks[0].troubles}
+    for member in judged.members.values():
+        assert member.verdict is Verdict.INCONCLUSIVE
+        assert Lack.RACK in {gap.code for gap in member.coverage.missing}
+
+
+def test_of_two_trays_neither_is_charged() -> None:
+    judged = _judged({"domain": ZERO}, at=1, count=2)
+    assert judged.failed == {}
+    assert [code for code, _ in judged.racks[0].troubles] == [Trouble.IDENTITY]
+
+
+def test_a_zero_identity_is_right_where_nvlink_ends_at_the_machine() -> None:
+    judged = _judged({"domain": ZERO, "imex": None}, at=NODES, nodes=None)
+    assert {each.verdict for each in judged.members.values()} == {Verdict.PASS}
+    assert judged.racks == ()
+    assert load_sku("h100-sxm-8").domain_nodes is None
+    assert load_sku("gb200-nvl72").domain_nodes == NODES
+
+
+def test_racks_of_a_block_are_judged_apart() -> None:
+    names = [f"n{number}" for number in range(8)]
+    members = [
+        _member(name, names, {**GOOD, "domain": HERE if at < 4 else ZERO}, "r1" if at < 4 else "r2", NODES)
+        for at, name in enumerate(names)
+    ]
+    judged = judge.judge_block(members, load_sku("gb200-nvl72").block)
+    assert [(rack.rack, bool(rack.troubles), rack.whole) for rack in judged.racks] == [
+        ("r1", False, False), ("r2", True, False),
+    ]  # fmt: skip
+    assert judged.members["n0"].verdict is Verdict.PASS
+    assert judged.members["n7"].verdict is Verdict.INCONCLUSIVE
+
+
+@pytest.mark.parametrize(("on", "off", "ill"), [(800.0, 350.0, False), (350.0, 351.0, True)])
+def test_mnnvl_that_gives_nothing_is_the_racks(on: float, off: float, ill: bool) -> None:
+    judged = _judged({"rates": {"on": on, "off": off}}, at=NODES)
+    assert [code for code, _ in judged.racks[0].troubles] == ([Trouble.NO_GAIN] if ill else [])
+
+
+def test_a_tray_that_says_nothing_of_its_domain_cannot_pass() -> None:
+    names = [f"n{number}" for number in range(4)]
+    members = [_member(name, names, GOOD, "r1", NODES) for name in names]
+    members[0] = Sent("n0", names, GPUS).member(rack="r1", domain_nodes=NODES, devices=GPUS)
+    judged = judge.judge_block(members, load_sku("gb200-nvl72").block)
+    assert judged.members["n0"].verdict is Verdict.INCONCLUSIVE
+    assert judged.members["n1"].verdict is Verdict.PASS

@@ -1,0 +1,35 @@
+"""A rack that is one NVLink domain, as a unit with a state of its own."""
+
+from __future__ import annotations
+
+import dataclasses
+import enum
+
+
+class Trouble(enum.StrEnum):
+    """What can be wrong with a node's, or a rack's, NVLink domain; by the metric that shows it."""
+
+    NOT_JOINED = "fabric_state"
+    UNHEALTHY = "fabric_healthy"
+    IDENTITY = "nvlink_domain"
+    SPLIT = "nvlink_domain_split"
+    IMEX = "imex"
+    NO_GAIN = "domain_busbw"
+
+
+@dataclasses.dataclass(frozen=True)
+class RackState:
+    """One rack-scale domain as a block saw it. ``troubles``: the rack's own, as (code, sentence); none: it is good.
+
+    ``whole``: whether all its nodes were in the block, so that "good" says something of the rack.
+    """
+
+    rack: str
+    nodes: tuple[str, ...]
+    troubles: tuple[tuple[Trouble, str], ...] = ()
+    whole: bool = False
+
+    @property
+    def sentence(self) -> str:
+        """The troubles in a sentence."""
+        return f"rack {self.rack or 'without a name'}: {'; '.join(words for _, words in self.troubles)}"

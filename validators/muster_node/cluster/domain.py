@@ -1,0 +1,155 @@
+"""The NVLink domain of a block's nodes: what each says of it, and collectives over groups that grow to all of it.
+
+Each size once with MNNVL and once with `NCCL_MNNVL_ENABLE=0` (NCCL user guide, environment variables): what is wrong
+with IMEX or a partition shows in the first only. Groups grow because a fault of size does not show in a small one: nccl
+issue #2186 crashed from 44 ranks on. NCCL reads the variable once in a process, so each way has processes of its own.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from muster_node.cluster.exchange import ELEMENT_BYTES, Exchange, busbw_factor
+from muster_node.cluster.fabric import Fabric, open_fabric
+from muster_node.cluster.member import PeerGroup
+from muster_node.cluster.rank import RankGroup
+from muster_node.cluster.ranks import Ranks
+from muster_node.hardware.pytorch import require_torch
+from muster_node.hardware.seam import Device
+from muster_node.probe import Context, Metric
+from muster_node.workloads.common import MIB, median, spread
+
+DOMAIN_METRICS = {
+    "nvlink_domain": Metric("text", "ClusterUUID and clique of the GPU; zero where NVLink ends at the machine"),
+    "fabric_state": Metric("text", "how far the GPU has come in joining its NVSwitch fabric"),
+    "fabric_healthy": Metric("bool", "whether the fabric manager reports the GPU's NVLinks healthy"),
+    "imex": Metric("text", "state of IMEX by its control tool, else of its service"),
+    "domain_busbw": Metric("GB/s", "bus bandwidth of an all_reduce in the domain, by ranks, and MNNVL on or off"),
+}
+"""Metrics of a probe that tests the domain."""
+
+_VARIABLE = "NCCL_MNNVL_ENABLE"
+_WAYS = {"on": "1", "off": "0"}
+_NOWHERE = "00000000-0000-0000-0000-000000000000"
+_WARMUP = 2
+
+
+def grow(context: Context, group: PeerGroup, ranks: Sequence[Device]) -> None:
+    """This node's part: its GPUs' identities, then the growing groups of the domains that the nodes share."""
+    group.begin("domain")
+    wanted = context.params["grow"]
+    shared = group.gather(_reported(context))
+    domains: dict[str, list[str]] = {}
+    for name in group.names:
+        # Asked to grow without a domain, all nodes are one: the way of the test is the same over gloo.
+        if identity := shared[name] or ("all" if wanted else ""):
+            domains.setdefault(identity, []).append(name)
+    domains = {identity: names for identity, names in domains.items() if len(names) > 1}
+    if wanted is False or not domains:
+        return
+    on_gpus = all(device.kind == "gpu" for device in ranks) and not context.hardware.simulated
+    for way in _WAYS if on_gpus else ("",):
+        before = os.environ.get(_VARIABLE)
+        if way:
+            os.environ[_VARIABLE] = _WAYS[way]
+        try:
+            Ranks(group, ranks, context.emit, context.progress).run(_Growing(context.params, domains, way))
+        finally:
+            os.environ.pop(_VARIABLE, None)
+            if before is not None:
+                os.environ[_VARIABLE] = before
+
+
+def node_counts(nodes: int) -> list[int]:
+    """Numbers of nodes of the groups: doubled, with steps of a sixth in the upper half, where a fault of size begins.
+
+    >>> node_counts(18)
+    [1, 2, 4, 8, 12, 15, 16, 18]
+    """
+    doubled = [1 << power for power in range(nodes.bit_length()) if 1 << power <= nodes]
+    return sorted({*doubled, *(nodes * sixths // 6 for sixths in (4, 5, 6)), nodes} - {0})
+
+
+def _reported(context: Context) -> str:
+    """Emits what the machine says of its domain. Returns the one identity of all its GPUs, "" if they have none."""
+    identities: set[str] = set()
+    for fact in context.hardware.domain():
+        context.emit(fact.name, fact.device, value=fact.value, text=fact.text, note=fact.note)
+        if fact.name == "nvlink_domain":
+            identities.add(fact.text or "")
+    identity = identities.pop() if len(identities) == 1 else ""
+    return "" if identity.startswith(_NOWHERE) else identity
+
+
+class _Growing:
+    """One rank's part, in its own process."""
+
+    def __init__(self, params: Mapping[str, Any], domains: Mapping[str, Sequence[str]], way: str) -> None:
+        self._params, self._domains, self._way = params, domains, way
+
+    def __call__(self, group: RankGroup) -> None:
+        torch = require_torch()
+        on_gpu = group.device.kind == "gpu"
+        device = group.hardware.compute(group.device).torch_device if on_gpu else torch.device("cpu")
+        with open_fabric(torch, group, device) as fabric:
+            group.begin("domain")
+            counts = {identity: node_counts(len(names)) for identity, names in sorted(self._domains.items())}
+            for step in range(max(len(each) for each in counts.values())):
+                mine: tuple[list[int], Any] | None = None
+                for identity, sizes in counts.items():
+                    names = self._domains[identity][: sizes[min(step, len(sizes) - 1)]]
+                    ranks = [rank for rank in range(group.world) if group.node_of(rank) in names]
+                    # Made by all ranks in one order, also by those that are not in it.
+                    with group.waiting(f"a group of {len(ranks)} ranks"):
+                        made = torch.distributed.new_group(ranks)
+                    if group.rank in ranks:
+                        mine = (ranks, made)
+                self._grown(torch, fabric, group, mine)
+
+    def _grown(self, torch: Any, fabric: Fabric, group: RankGroup, mine: tuple[list[int], Any] | None) -> None:
+        """One size: those outside of it wait until it is over."""
+        seconds: list[float] = []
+        wrong = size = 0
+        if mine is not None and len(mine[0]) > 1:
+            ranks, within = mine
+            size = max(1, int(max(self._params["mib"]) * MIB) // ELEMENT_BYTES // len(ranks)) * len(ranks)
+            exchange = Exchange(
+                torch, "all_reduce", ranks.index(group.rank), len(ranks), size, fabric.device, within=within
+            )
+            seconds, wrong = self._repeats(torch, fabric, group, exchange, mine)
+        found = group.gather({"seconds": seconds, "wrong": wrong})
+        if mine is None or len(mine[0]) < 2 or group.local:
+            return
+        ranks = mine[0]
+        slowest = [max(each) for each in zip(*(found[rank]["seconds"] for rank in ranks))]
+        factor = busbw_factor("all_reduce", len(ranks))
+        rates = [size * ELEMENT_BYTES / each / 1e9 * factor for each in slowest]
+        labels = {"ranks": str(len(ranks)), **({"mnnvl": self._way} if self._way else {})}
+        group.emit("domain_busbw", "node", value=median(rates), labels=labels, samples=len(rates), spread=spread(rates))
+        here = sum(found[rank]["wrong"] for rank in range(group.rank, group.rank + group.per_node))
+        labels = {"op": "all_reduce", "part": "domain", **labels}
+        group.emit("collective_mismatches", "node", value=here, labels=labels, samples=len(slowest) + _WARMUP)
+
+    def _repeats(
+        self, torch: Any, fabric: Fabric, group: RankGroup, exchange: Exchange, mine: tuple[list[int], Any]
+    ) -> tuple[list[float], int]:
+        """Seconds of the timed repeats, and wrong elements of all."""
+        clock, (ranks, within) = group.hardware.host_clock, mine
+        one = torch.ones(1, device=fabric.device)
+        seconds, wrong = [], 0
+        way = f", MNNVL {self._way}" if self._way else ""
+        for repeat in range(_WARMUP + self._params["repeats"]):
+            exchange.reset()
+            fabric.settle()
+            with group.waiting(f"all_reduce of {len(ranks)} ranks{way}, repeat {repeat}"):
+                torch.distributed.all_reduce(one.fill_(1.0), group=within)
+                fabric.settle()
+                met = clock.now()
+                exchange.run()
+                fabric.settle()
+            if repeat >= _WARMUP:
+                seconds.append(clock.now() - met)
+            wrong += sum(exchange.wrong().values())
+        return seconds, wrong
