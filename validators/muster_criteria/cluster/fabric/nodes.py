@@ -39,13 +39,17 @@ def low_nodes(cells: Cells) -> list[Evidence]:
 
 
 def low_rails(cells: Cells) -> list[Evidence]:
-    """(Node, rail) that were low in every round, most often low first: NIC, cable or port, or the GPU beside it."""
+    """(Node, rail) that were low in every round, most often low first: NIC, cable or port, or the GPU beside it.
+
+    Of those that were low equally often the lowest goes first, since what only met it is cleared by it.
+    """
     low, good = cells.open_low(), cells.open_good()
     candidates = low.any(axis=0) & ~good.any(axis=0)
     count = np.where(candidates, low.sum(axis=0), 0)
+    mean = np.where(low, cells.share, 0.0).sum(axis=0) / np.maximum(count, 1)
     accepted = np.zeros(candidates.shape, dtype=bool)
     found = []
-    for flat in np.argsort(-count, axis=None, kind="stable")[: int(candidates.sum())]:
+    for flat in np.lexsort((mean.ravel(), -count.ravel()))[: int(candidates.sum())]:
         node, rail = (int(at) for at in np.unravel_index(flat, count.shape))
         rounds = np.flatnonzero(low[:, node, rail])
         if accepted[cells.partner[rounds, node], rail].all():
