@@ -7,9 +7,10 @@ from typing import Annotated
 import typer
 
 from muster.cli.terminal import show
-from muster.cli.terminal.dry import DryRun
+from muster.cli.terminal.dry import DryRun, rehearsed, risks
 from muster.cli.terminal.messages import messages
-from muster.cli.terminal.options import AsJson, Name, Reason, given
+from muster.cli.terminal.options import AsJson, AsWho, Name, Reason, given
+from muster.errors import MusterError
 
 app = typer.Typer(no_args_is_help=True)
 BY_HAND = "by_hand"
@@ -61,7 +62,7 @@ def listed(
         show.as_json(found)
         return
     show.table(
-        ["incident", "node", "fault", "part", "opened", "closed", "evidence", "missing"],
+        ["incident", "node", "fault", "part", "opened", "closed", "evidence", "missing", "waits for a person"],
         [
             [
                 each.id,
@@ -72,6 +73,7 @@ def listed(
                 show.when(each.closed_at) if each.closed_at else "",
                 each.bundle.path if each.bundle else "none yet",
                 len(each.bundle.missing) if each.bundle else "",
+                "" if each.closed_at else each.asks,
             ]
             for each in found
         ],
@@ -93,8 +95,41 @@ def shown(incident: Annotated[int, typer.Argument(help="The incident's number.")
         {
             "incident": found.id, "node": found.node, "simulated": "yes" if found.simulated else "",
             "fault": found.fault.fault_class, "device": found.fault.device, "part": found.fault.part, "why": found.why,
+            "waits for a person": found.asks,
             "opened": show.when(found.opened_at), "closed": show.when(found.closed_at) if found.closed_at else "",
             "evidence": bundle.path if bundle else "none yet", "SHA-256": bundle.sha256 if bundle else "",
             "missing": "; ".join(bundle.missing) if bundle else "",
         }
     )  # fmt: skip
+    show.table(
+        ["attempt", "repair", "reserved", "ended", "outcome", "proved", "detail"],
+        [
+            [
+                each.id, each.rung, show.when(each.reserved_at), show.when(each.ended_at) if each.ended_at else "",
+                each.outcome or "", {True: "yes", False: "no", None: ""}[each.proved], each.detail,
+            ]
+            for each in store.repairs.history(found)
+        ],
+        empty="no repair was attempted on this machine or part",
+    )  # fmt: skip
+
+
+@app.command("close")
+@messages
+def close(
+    incident: Annotated[int, typer.Argument(help="The incident's number.")],
+    reason: Reason,
+    who: AsWho = "",
+    dry_run: DryRun = False,
+) -> None:
+    """Close an incident that needs no repair or that no test can prove: it then no longer keeps the gate shut."""
+    from muster import store
+
+    with rehearsed(dry_run):
+        found = store.repairs.get_incident(incident)
+        if found.closed_at is not None:
+            raise MusterError(f"incident {incident} was closed at {show.when(found.closed_at)}")
+        store.repairs.close(incident, given(reason), show.person(who))
+        typer.echo(f"incident {incident} of {found.node} {'would be' if dry_run else 'is'} closed")
+        if dry_run:
+            risks(found.node, [f"no test has to prove any more that {found.why} is repaired"])

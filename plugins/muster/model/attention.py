@@ -48,6 +48,8 @@ class Cause(enum.StrEnum):
     NO_VERDICT = "no verdict"
     """It serves, and its tests give no verdict."""
     REPAIR = "repair"
+    IN_REPAIR = "in repair"
+    """A run of the DAG repair has it."""
     RMA = "rma"
     IN_TEST = "in test"
     TEST_DUE = "test due"

@@ -14,10 +14,12 @@ from muster.model.names import SPARE_LABEL
 from muster.model.nodes import Lease
 from muster.model.questions import Question
 from muster.model.racks import HeldRack
+from muster.model.repairs import Incident
 from muster.model.replacing import Replacement
 from muster.model.schedulers import ADMITTED, WITHDRAWN, Place
 from muster.model.schedulers import OPEN as OPENED
 from muster.model.states import IN_FLIGHT, SERVING, State
+from muster.rules.repair import REPAIRABLE
 from muster.rules.transitions import INCONCLUSIVE_BUDGET
 from muster_criteria.model import Verdict
 
@@ -38,6 +40,7 @@ def attention(
     kinds: Mapping[str, str] | None = None,
     replacements: Iterable[Replacement] = (),
     racks: Mapping[str, HeldRack] | None = None,
+    incidents: Iterable[Incident] = (),
     *,
     now: datetime.datetime,
 ) -> list[Attention]:
@@ -45,17 +48,18 @@ def attention(
 
     The most urgent cause first, then the longest. ``questions``: the open ones, with their ends. ``refusals``: {node:
     when and why its last test was refused}. ``kinds``: {cluster: kind}. ``replacements``: those that are proposed.
-    ``racks``: those that are held.
+    ``racks``: those that are held. ``incidents``: those that are open.
     """
     placed = {place.node: place for place in places}
     asked = {question.node: (question, until) for question, until in questions}
     held = {lease.node: lease for lease in leases}
     ready = [row for row in rows if row.state is State.QUALIFIED and row.node not in asked and row.node not in held]
     proposed = {each.spare: each for each in replacements}
+    repairs = {each.node: each for each in sorted(incidents, key=lambda one: (bool(one.asks), one.id)) if each.prove}
     found: list[Attention] = []
     for row in rows:
         seen = _Seen(row, asked.get(row.node), held.get(row.node), (refusals or {}).get(row.node), now)
-        seen.replaces = proposed.get(row.node)
+        seen.replaces, seen.incident = proposed.get(row.node), repairs.get(row.node)
         seen.rack = (racks or {}).get(row.rack)
         own = _own(seen, ready)
         place = placed.get(row.node)
@@ -80,6 +84,7 @@ class _Seen:
         self.row, self.asked, self.lease = row, asked, lease
         self.replaces: Replacement | None = None
         self.rack: HeldRack | None = None
+        self.incident: Incident | None = None
         self.name = shlex.quote(row.node)
         # A refusal counts until a test ends.
         self.refused = refusal[1] if refusal and (row.ended_at is None or refusal[0] > row.ended_at) else ""
@@ -115,6 +120,8 @@ def _own(seen: _Seen, ready: Sequence[FleetRow]) -> Attention | None:
         run = f"muster runs show {shlex.quote(seen.lease.run_id)}" if seen.lease else f"muster node show {name}"
         why = f"run {seen.lease.run_id} tests it" if seen.lease else "its run has ended: housekeeping returns it"
         return seen.item(Cause.IN_TEST, Turn.MUSTER, run, why)
+    if seen.incident is not None and (repaired := _repaired(seen, seen.incident)) is not None:
+        return repaired
     match row.state:
         case State.PRODUCTION if row.inconclusive >= INCONCLUSIVE_BUDGET:
             return seen.item(Cause.NO_VERDICT, Turn.PERSON, f"muster node show {name}")
@@ -134,6 +141,23 @@ def _own(seen: _Seen, ready: Sequence[FleetRow]) -> Attention | None:
             return seen.item(cause, Turn.PERSON, f"muster qualify {name} --reason …")
         case State.QUALIFIED:
             return _qualified(seen, ready)
+    return None
+
+
+def _repaired(seen: _Seen, incident: Incident) -> Attention | None:
+    """What an open incident says of the node; None if its state says it all."""
+    row, name = seen.row, seen.name
+    about = f"incident {incident.id}, {incident.fault.fault_class} {incident.fault.device}".rstrip()
+    if seen.lease is not None and seen.lease.dag_id == dags.REPAIR:
+        why = f"run {seen.lease.run_id} repairs it ({about})"
+        return seen.item(Cause.IN_REPAIR, Turn.MUSTER, f"muster evidence show {incident.id}", why)
+    if row.state in REPAIRABLE and incident.asks:
+        why = f"{incident.asks} ({about}: {incident.why})"
+        return seen.item(Cause(str(row.state)), Turn.PERSON, f"muster evidence show {incident.id}", why)
+    if row.state is State.REGISTERED:
+        command = f"muster qualify {name} --level {incident.level} --reason …"
+        why = f"no test has proved its repair ({about}); {seen.why}"
+        return seen.item(Cause.NOT_TESTED, Turn.PERSON, command, why)
     return None
 
 

@@ -15,6 +15,7 @@ from sqlalchemy import text
 
 from muster import store
 from muster.integration.airflow_api import AirflowClient
+from muster.model.repairs import Fault
 from muster.model.states import State
 from muster.store.database.engine import reading
 from muster.store.database.models import Base
@@ -227,6 +228,7 @@ class TestDryRuns:
             ["revalidate", "gpu-0003"],
             ["node", "pause", "gpu-0003", "--until", DAY, *WHY],
             ["node", "resume", "gpu-0003", *WHY],
+            ["evidence", "close", "1", *WHY],
             ["block", "gpu-0005", "gpu-0006"],
             ["admit", "gpu-0005"],
             ["approve", "asks", "--option", "Approve", "--reason", "because"],
@@ -248,6 +250,7 @@ class TestDryRuns:
         for name in ("gpu-0005", "gpu-0006"):
             store.nodes.add(fleet.new_node(name))
             fleet.qualify(name)
+        store.repairs.open_incident("gpu-0006", Fault("gpu_memory", "gpu3"), "XID 95", ("intake",), "short")
         store.outbox.add("a-mail", b"x", datetime.datetime.now(datetime.UTC) + datetime.timedelta(hours=1))
         airflow.override = asks
         lease = fleet.begin("gpu-0004", "forgotten")

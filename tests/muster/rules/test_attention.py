@@ -15,6 +15,7 @@ from muster.model.figures import FleetRow
 from muster.model.nodes import Lease
 from muster.model.questions import Question
 from muster.model.racks import HeldRack
+from muster.model.repairs import Fault, Incident
 from muster.model.runs import RunKey
 from muster.model.schedulers import ADMITTED, CLOSED, OPEN, WITHDRAWN, Place
 from muster.model.states import State
@@ -38,6 +39,24 @@ def after(name: str, state: State, verdict: Verdict, **fields: object) -> FleetR
 def place(name: str = "n1", state: State = State.PRODUCTION, wanted: str = ADMITTED, **fields: object) -> Place:
     made = Place(name, "alpha", f"{name}-there", state, wanted, "", NOW - HOUR, wanted, 0, "", "", "", "")
     return dataclasses.replace(made, **fields)
+
+
+def incident(**fields: object) -> Incident:
+    made = Incident(7, "n1", Fault("gpu_memory", "gpu3"), "XID 95", NOW - HOUR, False, ("intake",), "standard")
+    return dataclasses.replace(made, **fields)
+
+
+def test_what_a_repair_leaves_to_a_person_is_said_with_its_incident() -> None:
+    rows = [row(state=State.QUARANTINE)]
+    asked = only(attention(rows, incidents=[incident(asks="reboot is not switched on")], now=NOW))
+    assert (asked.cause, asked.turn, asked.command) == (Cause.QUARANTINE, Turn.PERSON, "muster evidence show 7")
+    assert asked.why.startswith("reboot is not switched on")
+    lease = Lease("n1", dags.REPAIR, "r1", 1, NOW)
+    for state in (State.QUARANTINE, State.REPAIR):
+        under_way = only(attention([row(state=state)], leases=[lease], incidents=[incident()], now=NOW))
+        assert (under_way.cause, under_way.turn) == (Cause.IN_REPAIR, Turn.MUSTER)
+    unproved = only(attention([row()], incidents=[incident()], now=NOW))
+    assert (unproved.turn, unproved.command) == (Turn.PERSON, "muster qualify n1 --level standard --reason …")
 
 
 def only(found: list[Attention]) -> Attention:

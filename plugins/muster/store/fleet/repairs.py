@@ -95,10 +95,15 @@ def get_incident(incident: int) -> Incident:
 
 
 def find(node: str = "", limit: int = 100, *, still_open: bool = False) -> list[Incident]:
-    """Incidents, the newest first, of the present machine of ``node`` if it is given. Raises UnknownNode."""
+    """Incidents, the newest first, of the present machine of ``node`` if it is given. Raises UnknownNode.
+
+    ``still_open``: only those that are open, of present machines.
+    """
     with reading() as session:
         query = _of_machine(access.node_row(session, node)) if node else select(IncidentRow)
-        query = query.where(IncidentRow.closed_at.is_(None)) if still_open else query
+        if still_open:
+            here = (NodeRow.name == IncidentRow.node) & (NodeRow.machine == IncidentRow.machine)
+            query = query.join(NodeRow, here).where(IncidentRow.closed_at.is_(None))
         rows = session.scalars(query.order_by(IncidentRow.id.desc()).limit(limit))
         return [to_incident(each) for each in rows]
 

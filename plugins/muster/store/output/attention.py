@@ -19,13 +19,15 @@ from muster.store.database.engine import reading
 from muster.store.database.models import EventRow, NodeRow
 from muster.store.database.outgoing import PlaceRow
 from muster.store.decisions import questions, replacing
-from muster.store.fleet import signs
+from muster.store.fleet import repairs, signs
 from muster.store.machines import leases, racks
 from muster.store.output import overview
 from muster.store.queues import schedulers
 
 REFUSED_FOR = datetime.timedelta(days=7)
 """A refusal to test is the reason why a node is out of service for so long, unless a test ends."""
+OPEN_MAX = 10_000
+"""Open incidents that are looked at."""
 
 
 def collect(rows: Sequence[FleetRow] | None = None) -> list[Attention]:
@@ -47,7 +49,8 @@ def collect(rows: Sequence[FleetRow] | None = None) -> list[Attention]:
         ))  # fmt: skip
     return attention.attention(
         rows, schedulers.places(where=odd), questions.waiting(), leases.live(),
-        _refusals(), kinds, replacing.proposals(), racks.held(), now=access.now(),
+        _refusals(), kinds, replacing.proposals(), racks.held(), repairs.find(limit=OPEN_MAX, still_open=True),
+        now=access.now(),
     )  # fmt: skip
 
 

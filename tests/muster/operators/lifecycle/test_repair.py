@@ -8,13 +8,16 @@ says whether it is in use.
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import json
 import sys
+import threading
 import time
 from collections.abc import Iterator
 from pathlib import Path
 
+import httpx
 import pytest
 from airflow.sdk.exceptions import AirflowFailException, AirflowSkipException
 
@@ -61,7 +64,7 @@ class Bench:
     server: sshd.Sshd
 
     def connect(self, node: Node) -> ssh.paramiko.SSHClient:
-        return ssh.connect(node, Credentials(key_file=str(self.server.key_file)), timeout=5.0)
+        return ssh.connect(node, Credentials(key_file=str(self.server.key_file)), timeout=30.0)
 
     @property
     def calls(self) -> list[str]:
@@ -71,13 +74,13 @@ class Bench:
     def node(self) -> Node:
         return store.nodes.get("this-node")
 
-    def carry_out(self, rung: Rung, last_boot: str = "") -> Done:
+    def carry_out(self, rung: Rung, last_boot: str = "", limit_s: float = RETURN_S) -> Done:
         """Carry a rung out, and look until the node is back or its time is over."""
         done = repairing.carry_out(rung, self.node(), Fault("gpu_memory", "gpu3"), self.connect, last_boot=last_boot)
         began = time.monotonic()
         while isinstance(done, Sent):
             waited = time.monotonic() - began
-            done = repairing.returned(self.node(), self.connect, done, waited, RETURN_S) or done
+            done = repairing.returned(self.node(), self.connect, done, waited, limit_s) or done
         return done
 
 
@@ -278,14 +281,58 @@ def with_bmc(bench: Bench, url: str) -> None:
     )])  # fmt: skip
 
 
+@contextlib.contextmanager
+def powered_by(bench: Bench, url: str) -> Iterator[None]:
+    """The node has the power that the emulator's system has: it is gone while that is off, and boots with it."""
+    over = threading.Event()
+
+    def follow() -> None:
+        with httpx.Client(base_url=url) as bmc:
+            path = bmc.get("/redfish/v1/Systems").json()["Members"][0]["@odata.id"]
+            on = True
+            while not over.wait(0.1):
+                if (now := bmc.get(path).json()["PowerState"] == "On") is on:
+                    continue
+                if now:
+                    (bench.folder / "boot_id").write_text("after the power came back\n")
+                    bench.server.start()
+                else:
+                    bench.server.stop()
+                on = now
+
+    thread = threading.Thread(target=follow)
+    thread.start()
+    try:
+        yield
+    finally:
+        over.set()
+        thread.join(60)
+        # A server ends with the thread that started it.
+        bench.server.stop()
+        bench.server.start()
+
+
 def test_a_power_cycle_by_the_bmc(bench: Bench) -> None:
     assert bench.carry_out(Rung.POWER_CYCLE).outcome is Outcome.TRANSIENT, "no BMC is enrolled"
     with bmcs.emulator() as url:
         with_bmc(bench, url)
+        with powered_by(bench, url):
+            done = bench.carry_out(Rung.POWER_CYCLE, limit_s=60.0)
+        assert done.outcome is Outcome.SUCCEEDED
+        assert "after the power came back" in done.detail
         lost = bench.carry_out(Rung.POWER_CYCLE)
-        assert lost.outcome is Outcome.PERMANENT, "the emulator resets its own system, not this node: it never returns"
+        assert lost.outcome is Outcome.PERMANENT, "the emulator resets its own system alone: this node never boots"
     down = bench.carry_out(Rung.POWER_CYCLE)
     assert down.outcome is Outcome.TRANSIENT, "a BMC that is down got no order"
+
+
+def test_a_node_that_takes_no_login_is_restarted_by_its_bmc(bench: Bench) -> None:
+    bench.server.stop()
+    with bmcs.emulator() as url:
+        with_bmc(bench, url)
+        with powered_by(bench, url):
+            done = bench.carry_out(Rung.POWER_CYCLE, "before", limit_s=60.0)
+    assert done.outcome is Outcome.SUCCEEDED
 
 
 def test_an_order_to_a_bmc_is_sent_once_and_an_unclear_answer_counts(bench: Bench) -> None:

@@ -1,0 +1,69 @@
+"""``muster repair`` rehearsed, and what a person sees of an incident and does about it."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+
+import pytest
+
+from muster import store
+from muster.model.repairs import Bundle, Fault, Incident, Outcome
+from muster.model.runs import RunKey
+from muster.model.states import State
+from tests.muster import fleet
+
+Muster = Callable[..., "tuple[int, str, str]"]
+NODE, WHY = "gpu-0001", ("--reason", "because", "--as", "Ada")
+
+
+@pytest.fixture
+def incident(fleet_db: str) -> Incident:
+    """A node in quarantine, of which a first repair was tried and a person is asked now."""
+    store.nodes.add(fleet.new_node(NODE))
+    store.nodes.move(NODE, State.QUARANTINE, "Ada", "XID 95")
+    key = RunKey("repair", "first")
+    store.leases.acquire(NODE, key)
+    found = store.repairs.open_incident(NODE, Fault("gpu_memory", "gpu3"), "XID 95", ("intake", "burn_in"), "standard")
+    store.repairs.keep_bundle(found.id, Bundle("/archive/bundle", "ab" * 32, 100))
+    attempt = store.repairs.reserve(found.id, "reset_gpu", key)
+    store.repairs.settle(attempt.id, Outcome.PERMANENT, "it hangs")
+    store.repairs.ask(found.id, "reboot is not switched on")
+    store.leases.release(key, "over")
+    return store.repairs.get_incident(found.id)
+
+
+def test_what_waits_for_a_person_is_seen_wherever_one_looks(muster: Muster, incident: Incident) -> None:
+    (seen,) = json.loads(muster("status", "--json")[1])["attention"]
+    assert (seen["node"], seen["turn"], seen["command"]) == (NODE, "person", f"muster evidence show {incident.id}")
+    assert incident.asks in seen["why"]
+    for command in (
+        ["status"],
+        ["evidence", "list"],
+        ["evidence", "show", str(incident.id)],
+        ["node", "history", NODE],
+    ):
+        assert incident.asks in muster(*command)[1], command
+    assert "it hangs" in muster("evidence", "show", str(incident.id))[1]
+
+
+def test_an_incident_is_closed_by_a_named_person_once(muster: Muster, incident: Incident) -> None:
+    number = str(incident.id)
+    assert muster("evidence", "close", number, "--reason", "x", "--as", "root")[0] == 1
+    assert store.repairs.find(NODE, still_open=True)
+    assert muster("evidence", "close", number, *WHY)[0] == 0
+    assert store.repairs.find(NODE, still_open=True) == []
+    assert store.nodes.events(NODE)[-1].actor == "Ada"
+    status, _, err = muster("evidence", "close", number, *WHY)
+    assert (status, err.count("\n")) == (1, 1)
+    assert muster("evidence", "close", "999", *WHY)[0] == 1
+
+
+def test_a_rehearsal_names_the_next_step_and_changes_nothing(muster: Muster, incident: Incident) -> None:
+    before = store.nodes.events(NODE)
+    status, out, _ = muster("repair", NODE, "--fault", "gpu_memory", "--device", "gpu3", *WHY[:2], "--dry-run")
+    assert status == 0
+    assert "reboot is not switched on" in out
+    assert store.nodes.events(NODE) == before
+    status, out, _ = muster("repair", NODE, "--fault", "no_such", *WHY[:2], "--dry-run")
+    assert (status, "no_such" in out) == (1, True)

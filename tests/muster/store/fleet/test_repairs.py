@@ -1,0 +1,243 @@
+"""Repairs in the records: one attempt at a time, reserved before the act, and no return without the tests."""
+
+from __future__ import annotations
+
+import contextlib
+import shutil
+import tempfile
+import threading
+from pathlib import Path
+
+import pytest
+from hypothesis import HealthCheck, Phase, settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule, run_state_machine_as_test
+
+from muster import store
+from muster.errors import IllegalMove, LeaseLost, MusterError, NodeLeased
+from muster.model.repairs import Bundle, Fault, Incident, Outcome
+from muster.model.runs import RunKey
+from muster.model.states import SERVING, State
+from muster.rules.gate import Admit
+from muster.rules.repair import REPAIRABLE
+from muster_criteria.model import Verdict
+from tests.muster import fleet
+from tests.muster.store.test_story import MEMORY
+
+NODE, KEY = "gpu-0001", RunKey("repair", "one")
+FAULT, PROVE, LEVEL = Fault("gpu_memory", "gpu3"), ("intake", "burn_in"), "standard"
+BUNDLE = Bundle("/archive/bundle", "ab" * 32, 100)
+
+
+def broken() -> Incident:
+    """A node in quarantine that a repair holds, with its evidence."""
+    store.nodes.add(fleet.new_node(NODE))
+    store.nodes.move(NODE, State.QUARANTINE, "Ada", "XID 95")
+    store.leases.acquire(NODE, KEY)
+    return evident()
+
+
+def evident() -> Incident:
+    return store.repairs.keep_bundle(store.repairs.open_incident(NODE, FAULT, "XID 95", PROVE, LEVEL).id, BUNDLE)
+
+
+@pytest.mark.both_dialects
+def test_of_attempts_reserved_at_once_one_is_carried_out(fleet_db: str) -> None:
+    incident, got, ready = broken().id, list[str](), threading.Barrier(4)
+
+    def reserve() -> None:
+        ready.wait(30)
+        try:
+            got.append(str(store.repairs.reserve(incident, "reboot", KEY).id))
+        except MusterError as error:
+            got.append(type(error).__name__)
+
+    threads = [threading.Thread(target=reserve) for _ in range(4)]
+    for each in threads:
+        each.start()
+    for each in threads:
+        each.join(60)
+    assert got.count("NodeLeased") == 3, got
+    (attempt,) = store.repairs.history(store.repairs.get_incident(incident))
+    assert (str(attempt.id) in got, attempt.outcome) == (True, None)
+
+
+@pytest.mark.both_dialects
+def test_one_fault_has_one_open_incident_whoever_opens_it(fleet_db: str) -> None:
+    store.nodes.add(fleet.new_node(NODE))
+    opened, ready = list[int](), threading.Barrier(4)
+
+    def start() -> None:
+        ready.wait(30)
+        opened.append(store.repairs.open_incident(NODE, FAULT, "XID 95", PROVE, LEVEL).id)
+
+    threads = [threading.Thread(target=start) for _ in range(4)]
+    for each in threads:
+        each.start()
+    for each in threads:
+        each.join(60)
+    assert len(opened) == 4
+    assert len(set(opened)) == 1
+    store.repairs.close(opened[0], "by hand", "Ada")
+    assert store.repairs.open_incident(NODE, FAULT, "again", PROVE, LEVEL).id != opened[0]
+
+
+@pytest.mark.both_dialects
+def test_an_attempt_ends_once_and_the_node_leaves_repair_with_it(fleet_db: str) -> None:
+    incident = broken()
+    attempt = store.repairs.reserve(incident.id, "reset_gpu", KEY)
+    assert store.nodes.get(NODE).state is State.REPAIR
+    assert store.repairs.settle(attempt.id, Outcome.PERMANENT, "it hangs").outcome is Outcome.PERMANENT
+    assert store.nodes.get(NODE).state is State.QUARANTINE
+    assert store.repairs.settle(attempt.id, Outcome.SUCCEEDED, "late").outcome is Outcome.PERMANENT
+    second = store.repairs.reserve(incident.id, "reboot", KEY)
+    store.repairs.settle(second.id, Outcome.SUCCEEDED, "another boot")
+    assert store.nodes.get(NODE).state is State.REGISTERED
+
+
+def test_what_may_not_be_repaired_is_not_reserved(fleet_db: str) -> None:
+    incident = broken()
+    by_hand = store.repairs.open_incident(NODE, Fault("by_hand"), "a ticket")
+    with pytest.raises(IllegalMove):
+        store.repairs.reserve(by_hand.id, "reboot", KEY)
+    for state in (State.REPAIR, State.RMA):
+        store.leases.release(KEY, "over")
+        store.nodes.move(NODE, state, "Ada", "a technician has it")
+        store.leases.acquire(NODE, KEY)
+        with pytest.raises(IllegalMove):
+            store.repairs.reserve(incident.id, "reboot", KEY)
+        store.leases.release(KEY, "over")
+        store.nodes.move(NODE, State.REGISTERED, "Ada", "back")
+        store.nodes.move(NODE, State.QUARANTINE, "Ada", "XID 95")
+        store.leases.acquire(NODE, KEY)
+    store.repairs.close(incident.id, "by hand", "Ada")
+    with pytest.raises(IllegalMove):
+        store.repairs.reserve(incident.id, "reboot", KEY)
+
+
+def test_what_was_wrong_with_another_machine_is_not_open_any_more(fleet_db: str) -> None:
+    broken()
+    store.leases.release(KEY, "over")
+    assert len(store.repairs.find(still_open=True)) == 1
+    store.adoption.replace(NODE, "Ada", "RMA 17", host_key=fleet.host_key("another"))
+    assert store.repairs.find(still_open=True) == store.repairs.find(NODE) == []
+    assert len(store.repairs.find()) == 1
+
+
+class Ward(RuleBasedStateMachine):
+    """One node, its faults, repairs that end in every way or are lost, tests at every level, and people."""
+
+    template: Path
+
+    @initialize()
+    def begins(self) -> None:
+        self.folder = Path(tempfile.mkdtemp(prefix="muster-ward-", dir=MEMORY if MEMORY.is_dir() else None))
+        shutil.copy(self.template, self.folder / "muster.db")
+        self.patch, self.number = pytest.MonkeyPatch(), 0
+        self.patch.setenv("MUSTER_HOME", str(self.folder))
+        self.patch.delenv("MUSTER_DATABASE_URL", raising=False)
+        self.patch.setenv("MUSTER_ADMISSION_LEVEL", "short")
+        store.nodes.add(fleet.new_node(NODE))
+        self.passed: set[str] = set()
+
+    def teardown(self) -> None:
+        if hasattr(self, "folder"):
+            store.engine.dispose()
+            self.patch.undo()
+            shutil.rmtree(self.folder)
+
+    @rule(leased=st.booleans(), evidence=st.booleans(), rung=st.sampled_from(["reset_gpu", "reboot"]))
+    def reserve(self, leased: bool, evidence: bool, rung: str) -> None:
+        before = store.nodes.get(NODE).state
+        with contextlib.suppress(NodeLeased):
+            if leased:
+                store.leases.acquire(NODE, KEY)
+        known = store.repairs.open_incident(NODE, FAULT, "XID 95", PROVE, LEVEL)
+        taken = bool((evident() if evidence else known).bundle)
+        try:
+            store.repairs.reserve(known.id, rung, KEY)
+        except (IllegalMove, LeaseLost, NodeLeased):
+            return
+        self.passed.clear()
+        assert before in REPAIRABLE, "a node that may be in use is not repaired"
+        assert taken
+        assert (lease := store.leases.get(NODE)) is not None
+        assert lease.key == KEY
+
+    @rule(outcome=st.sampled_from([*Outcome]))
+    def settle(self, outcome: Outcome) -> None:
+        for known in store.repairs.find(NODE):
+            for each in store.repairs.history(known):
+                if each.ended_at is None:
+                    self.passed.clear()
+                store.repairs.settle(each.id, outcome, "it ended")
+
+    @rule()
+    def lost(self) -> None:
+        """The run is over; the next one ends what it left."""
+        if store.repairs.settle_lost(NODE):
+            self.passed.clear()
+        store.leases.release(KEY, "over")
+
+    @rule(level=st.sampled_from(["short", "standard", "long"]), stages=st.sets(st.sampled_from(PROVE), min_size=1))
+    def tested(self, level: str, stages: set[str]) -> None:
+        self.number += 1
+        with contextlib.suppress(MusterError):
+            fleet.qualify(NODE, f"{NODE}__{self.number}", level=level, stages=sorted(stages, key=PROVE.index))
+            if level != "short":
+                self.passed |= stages
+
+    @rule()
+    def failed(self) -> None:
+        self.number += 1
+        with contextlib.suppress(MusterError):
+            fleet.fail(NODE, f"{NODE}__{self.number}")
+            self.passed.discard("intake")
+
+    @rule(to=st.sampled_from([State.QUARANTINE, State.REGISTERED, State.PRODUCTION, State.RMA]))
+    def moved(self, to: State) -> None:
+        with contextlib.suppress(MusterError):
+            store.nodes.move(NODE, to, "Ada", "a person decides")
+
+    @rule()
+    def proved(self) -> None:
+        closed = store.repairs.prove(NODE)
+        assert not closed or set(PROVE) <= self.passed, "closed without the tests that see the fault"
+
+    @invariant()
+    def no_return_without_proof(self) -> None:
+        if not hasattr(self, "folder"):
+            return
+        still = [each for each in store.repairs.find(NODE, still_open=True) if each.prove]
+        decision = store.admission.decision(NODE)
+        if still and not set(PROVE) <= self.passed:
+            assert not isinstance(decision, Admit), "the gate admits what no test proved"
+
+    @invariant()
+    def in_repair_while_an_attempt_is_open(self) -> None:
+        if not hasattr(self, "folder"):
+            return
+        attempts = [one for each in store.repairs.find(NODE) for one in store.repairs.history(each)]
+        under_way = {each.id for each in attempts if each.ended_at is None}
+        assert len(under_way) <= 1
+        assert not under_way or store.nodes.get(NODE).state not in SERVING
+
+
+def test_no_sequence_repairs_a_node_in_service_or_returns_one_unproved(sqlite_template: Path) -> None:
+    Ward.template = sqlite_template
+    limits = settings(
+        max_examples=25, stateful_step_count=15, deadline=None, phases=(Phase.generate, Phase.shrink),
+        suppress_health_check=list(HealthCheck),
+    )  # fmt: skip
+    run_state_machine_as_test(Ward, settings=limits)
+
+
+def test_a_failed_test_leaves_its_incident_open_and_the_attempt_unproved(fleet_db: str) -> None:
+    incident = broken()
+    attempt = store.repairs.reserve(incident.id, "reset_gpu", KEY)
+    store.repairs.settle(attempt.id, Outcome.SUCCEEDED, "it ended well")
+    store.leases.release(KEY, "over")
+    fleet.fail(NODE, "a test")
+    assert store.repairs.prove(NODE) == []
+    (seen,) = store.repairs.history(incident)
+    assert (seen.proved, store.runs.stages(RunKey("node_qualification", "a test"))[0].verdict) == (False, Verdict.FAIL)
