@@ -122,7 +122,7 @@ def close(
     who: AsWho = "",
     dry_run: DryRun = False,
 ) -> None:
-    """Close an incident that needs no repair or that no test can prove: it then no longer keeps the gate shut."""
+    """Close an incident that needs no repair, or whose repair no test can prove: admission no longer waits for it."""
     from muster import store
 
     with rehearsed(dry_run):
