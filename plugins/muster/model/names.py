@@ -17,6 +17,9 @@ ADDRESS_LABEL = "block_address"
 SPARE_LABEL = "spare"
 """The node label, with any text, that keeps a node out of production after its block, to replace one that leaves."""
 
+OWNER_LABEL = "repair_owner"
+"""The node label that names the outside system or team that repairs a node; Muster then repairs nothing of it."""
+
 _LABEL = r"[A-Za-z0-9_](?:[A-Za-z0-9_-]{0,61}[A-Za-z0-9_])?"
 _HOST = re.compile(rf"{_LABEL}(?:\.{_LABEL})*\.?")
 HOST_CHARACTERS = 253

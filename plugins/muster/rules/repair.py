@@ -12,6 +12,7 @@ import datetime
 import itertools
 from collections.abc import Iterable, Mapping, Sequence
 
+from muster.model.names import OWNER_LABEL
 from muster.model.repairs import Attempt, Fault, Incident, Outcome
 from muster.model.runs import StageVerdict
 from muster.model.states import State
@@ -89,6 +90,8 @@ def next_step(now: Situation, policy: RepairPolicy, at: datetime.datetime) -> Ac
         return Person(over, rung)
     if not rung.automatic:
         return Person(f"what is left for {ladder.fault} is {rung}", rung)
+    if owner := now.labels.get(OWNER_LABEL, "").strip():
+        return Person(f"{owner} repairs it (label {OWNER_LABEL})", rung)
     if rung is Rung.POWER_CYCLE and not now.bmc:
         return Person("the next step is a power cycle, and no BMC is enrolled for the node", rung)
     if rung is not Rung.POWER_CYCLE and not now.reachable:

@@ -120,6 +120,7 @@ def test_nothing_is_switched_on_as_shipped_and_no_rung_is_skipped() -> None:
     [
         ({"history": None}, Person), ({"idle": False}, Wait), ({"idle": None}, Wait), ({"leased": False}, Wait),
         ({"simulated": True}, Person), ({"reachable": False}, Person), ({"labels": {}}, Person),
+        ({"labels": {"repair": "auto", "repair_owner": "jira"}}, Person),
         ({"fault": Fault("no_such_fault")}, Person), ({"fault": Fault("gpu_memory")}, Person),
         ({"used": "a user"}, Person),
         ({"fault": Fault("unreachable"), "reachable": False, "bmc": False}, Person),
@@ -138,8 +139,9 @@ ATTEMPTS = st.builds(
     tried, st.sampled_from([str(each) for each in Rung if each.automatic]), st.floats(0, 14),
     st.sampled_from([*Outcome, None]), FAULTS,
 )  # fmt: skip
+LABELS = [{"repair": "auto"}, {}, {"repair": "auto", "repair_owner": "jira"}]
 SITUATIONS = st.builds(
-    Situation, FAULTS, st.sampled_from([{"repair": "auto"}, {}]), st.none() | st.lists(ATTEMPTS, max_size=4),
+    Situation, FAULTS, st.sampled_from(LABELS), st.none() | st.lists(ATTEMPTS, max_size=4),
     idle=st.sampled_from([True, False, None]), leased=st.booleans(), simulated=st.booleans(),
     reachable=st.booleans(), bmc=st.booleans(),
     shadow=st.booleans(), used=st.sampled_from(["", "foreign GPU processes: python"]),
@@ -156,6 +158,7 @@ def test_no_situation_repairs_a_node_in_use_or_beyond_what_its_history_allows(no
     assert now.leased
     assert not now.simulated
     assert not now.shadow
+    assert "repair_owner" not in now.labels, "two hands on one node"
     assert not now.used
     assert now.history is not None, "what cannot be read resets no budget"
     assert all(each.ended_at for each in now.history)
