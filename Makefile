@@ -9,6 +9,7 @@ PYTHON ?= $(shell for p in python3 python3.13 python3.12 python3.11; do \
 	&& { echo $$p; break; }; done)
 UV_VERSION := 0.13.8
 PIP_AUDIT_VERSION := 2.10.1
+CYCLONEDX_VERSION := 7.2.1
 
 VENV := .venv
 BIN := $(VENV)/bin
@@ -27,7 +28,7 @@ export ALLOW_MISSING TORCH_INDEX
 # The services come first: one of them may be Python's venv module, which the environment needs.
 .NOTPARALLEL:
 
-.PHONY: help install images demo services services-slow test test-slow declarations reference docs figures wording lint lock audit clean
+.PHONY: help install images demo services services-slow test test-slow declarations reference docs figures wording lint lock audit sbom clean
 
 help: ## this list
 	@sed -n 's/^\([a-z-]*\):.*## /  make \1\t/p' Makefile | expand -t 16
@@ -87,8 +88,12 @@ lock: $(INSTALLED) ## pin what pyproject.toml asks for, by version and hash
 audit: $(INSTALLED) ## known vulnerabilities of what is pinned; fails if a package cannot be looked up
 	$(BIN)/uv tool run pip-audit==$(PIP_AUDIT_VERSION) --requirement requirements.txt --disable-pip --strict
 
+sbom: $(INSTALLED) ## what a controller in production installs, as CycloneDX 1.6 with hashes, in sbom.json
+	$(BIN)/uv tool run --from cyclonedx-bom==$(CYCLONEDX_VERSION) cyclonedx-py requirements requirements-controller.txt \
+		--pyproject pyproject.toml --output-reproducible --output-file sbom.json
+
 clean: ## remove what was installed and generated
-	rm -rf $(VENV) site .demo .mypy_cache .ruff_cache .pytest_cache .hypothesis *.egg-info
+	rm -rf $(VENV) site sbom.json .demo .mypy_cache .ruff_cache .pytest_cache .hypothesis *.egg-info
 
 # uv installs in seconds what takes pip minutes, but pip alone does it too.
 $(INSTALLED): requirements.txt pyproject.toml
