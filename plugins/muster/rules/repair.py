@@ -149,15 +149,17 @@ def _same(one: Fault, other: Fault) -> bool:
     return one.part == other.part if one.part and other.part else one.device == other.device
 
 
-def proved(incident: Incident, verdicts: Iterable[StageVerdict], since: datetime.datetime) -> bool:
-    """Whether the tests after ``since``, the end of the last repair, prove that the fault is gone.
+def proved(incident: Incident, verdicts: Iterable[tuple[int, StageVerdict]], after: int) -> bool:
+    """Whether the tests since the last repair prove that the fault is gone.
 
-    Every stage that can see it has to have passed, with full coverage, at a level that can see it.
+    ``verdicts``: with their numbers, which grow; ``after``: the last number before the repair ended. Times do not
+    count: clocks differ and jump. Every stage that can see the fault has to have passed, with full coverage, at a
+    level that can see it.
     """
     passed = {
         each.stage
-        for each in verdicts
-        if each.verdict is Verdict.PASS and each.full_coverage and each.recorded_at > since
+        for number, each in verdicts
+        if each.verdict is Verdict.PASS and each.full_coverage and number > after
         and each.level in LEVELS and LEVELS.index(each.level) >= LEVELS.index(incident.level)
     }  # fmt: skip
     return bool(incident.prove) and set(incident.prove) <= passed

@@ -35,6 +35,8 @@ class IncidentRow(Base):
     prove: Mapped[list[Any]] = mapped_column(default=list)
     level: Mapped[str] = mapped_column(default="")
     opened_at: Mapped[datetime.datetime]
+    after: Mapped[int] = mapped_column(BigId, default=0)
+    """The last stage of any node that was recorded before it was opened: what proves it has a higher number."""
     closed_at: Mapped[datetime.datetime | None]
     bundle: Mapped[str] = mapped_column(default="")
     bundle_sha256: Mapped[str] = mapped_column(default="")
@@ -65,6 +67,8 @@ class AttemptRow(Base):
     run_id: Mapped[str] = mapped_column(default="")
     reserved_at: Mapped[datetime.datetime]
     ended_at: Mapped[datetime.datetime | None]
+    after: Mapped[int] = mapped_column(BigId, default=0)
+    """The last stage of any node that was recorded before it ended: what proves it has a higher number."""
     outcome: Mapped[str | None]
     detail: Mapped[str] = mapped_column(default="")
     proved: Mapped[bool | None]

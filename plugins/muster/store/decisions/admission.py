@@ -45,7 +45,7 @@ def decide(session: Session, row: NodeRow) -> Decision:
         limits=gate.Limits(datetime.timedelta(hours=chosen.admission_max_age_hours), chosen.admission_level),
         now=held.moment,
         kept=_known_until(session, row, row.kept, [*(each for _, each in verdicts), *findings]),
-        unproved=incidents.unproved(session, row, [verdict for _, verdict in verdicts]),
+        unproved=incidents.unproved(session, row, verdicts),
         fails_again=_fails_again(session, row, held.moment),
     )
     enters = isinstance(decision, Admit) and row.state != State.PRODUCTION

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import datetime
 from collections.abc import Sequence
 
 from sqlalchemy import func, select
@@ -11,17 +10,17 @@ from sqlalchemy.orm import Session
 from muster.model.repairs import Bundle, Fault, Incident
 from muster.model.runs import StageVerdict
 from muster.rules import repair as rules
-from muster.store.database.models import NodeRow
+from muster.store.database.models import NodeRow, StageRow
 from muster.store.database.repairs import AttemptRow, IncidentRow
 
 
-def unproved(session: Session, node: NodeRow, verdicts: Sequence[StageVerdict]) -> list[str]:
+def unproved(session: Session, node: NodeRow, verdicts: Sequence[tuple[int, StageVerdict]]) -> list[str]:
     """A sentence for each open incident of the node's machine whose repair ``verdicts`` do not prove."""
     return [
         f"incident {row.id} ({row.fault_class}{f' of {row.device}' if row.device else ''}) is open: no "
         f"{', '.join(row.prove)} at level {row.level} or above has passed since"
         for row in open_now(session, node)
-        if row.prove and not rules.proved(to_incident(row), verdicts, since(session, row))
+        if row.prove and not rules.proved(to_incident(row), verdicts, after(session, row))
     ]
 
 
@@ -31,10 +30,15 @@ def open_now(session: Session, node: NodeRow) -> list[IncidentRow]:
     return list(session.scalars(query.where(IncidentRow.closed_at.is_(None)).order_by(IncidentRow.id)))
 
 
-def since(session: Session, incident: IncidentRow) -> datetime.datetime:
-    """The end of the last attempt to repair it, or its beginning."""
-    last = session.scalar(select(func.max(AttemptRow.ended_at)).where(AttemptRow.incident == incident.id))
-    return max(last, incident.opened_at) if last else incident.opened_at
+def after(session: Session, incident: IncidentRow) -> int:
+    """The last stage that was recorded before the last repair of it ended, or before it was opened."""
+    last = session.scalar(select(func.max(AttemptRow.after)).where(AttemptRow.incident == incident.id))
+    return max(last or 0, incident.after)
+
+
+def last_stage(session: Session) -> int:
+    """The number of the last stage that was recorded, of any node."""
+    return session.scalar(select(func.max(StageRow.id))) or 0
 
 
 def to_incident(row: IncidentRow) -> Incident:

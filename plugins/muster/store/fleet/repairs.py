@@ -47,7 +47,7 @@ def open_incident(node: str, fault: Fault, why: str, prove: Sequence[str] = (), 
             found = IncidentRow(
                 node=node, machine=row.machine, fault_class=fault.fault_class, device=fault.device,
                 part=fault.part or _part(session, node, fault.device), why=why[:TEXT_MAX], simulated=row.simulated,
-                opened_at=access.now(), missing=[], prove=list(prove), level=level,
+                opened_at=access.now(), after=incidents.last_stage(session), missing=[], prove=list(prove), level=level,
             )  # fmt: skip
             session.add(found)
             session.flush()
@@ -167,6 +167,7 @@ def settle(attempt: int, outcome: Outcome, detail: str) -> Attempt:
         if row.ended_at is None:
             node = access.node_row(session, row.node, lock=True)
             row.ended_at, row.outcome, row.detail = access.now(), str(outcome), detail[:TEXT_MAX]
+            row.after = incidents.last_stage(session)
             text = f"{row.rung}: {outcome}: {detail}"
             if State(node.state) is State.REPAIR and node.machine == row.machine:
                 there = State.REGISTERED if outcome is Outcome.SUCCEEDED else State.QUARANTINE
@@ -191,18 +192,18 @@ def prove(node: str) -> list[int]:
     """Close the node's incidents that its tests prove to be repaired; returns their numbers. Raises UnknownNode."""
     with writing() as session:
         row = access.node_row(session, node, lock=True)
-        verdicts = [each for _, each in current_verdicts(session, row)]
+        verdicts = current_verdicts(session, row)
         closed = []
         for found in incidents.open_now(session, row):
-            begins = incidents.since(session, found)
+            before = incidents.after(session, found)
             last = session.scalar(
                 select(AttemptRow).where(AttemptRow.incident == found.id).order_by(AttemptRow.id.desc()).limit(1)
             )
-            if rules.proved(to_incident(found), verdicts, begins):
+            if rules.proved(to_incident(found), verdicts, before):
                 found.closed_at = access.now()
                 closed.append(found.id)
                 _note(session, row, f"incident {found.id} is closed: its repair is proved", {"incident": found.id})
-            elif not any(each.verdict is Verdict.FAIL and each.recorded_at > begins for each in verdicts):
+            elif not any(each.verdict is Verdict.FAIL and number > before for number, each in verdicts):
                 continue
             if last is not None:
                 last.proved = found.closed_at is not None

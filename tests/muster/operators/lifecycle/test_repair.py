@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import datetime
 import json
 import sys
 import threading
@@ -32,6 +33,7 @@ from muster.remote import repairing, ssh
 from muster.remote.login import Credentials
 from muster.remote.repairing import Done, Sent
 from muster.remote.zipapp import AgentFile
+from muster.store.database import access
 from muster_criteria.repair.ladder import Rung
 from muster_criteria.sku_files.skus import SHIPPED
 from tests.muster import fleet
@@ -147,6 +149,24 @@ def test_a_repair_counts_only_when_the_tests_that_can_see_the_fault_passed(bench
     (attempt,) = store.repairs.history(store.repairs.get_incident(incident))
     assert (attempt.outcome, attempt.proved) == (Outcome.SUCCEEDED, True)
     assert store.repairs.find("this-node", still_open=True) == []
+
+
+def test_a_pass_from_before_a_repair_proves_nothing_even_if_the_clock_was_ahead(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store.nodes.move("this-node", State.TRIAGE, "Ada", "looks sound")
+    store.nodes.move("this-node", State.REGISTERED, "Ada", "looks sound")
+    now = access.now
+    with monkeypatch.context() as ahead:
+        ahead.setattr(access, "now", lambda: now() + datetime.timedelta(hours=2))
+        fleet.qualify("this-node", "this-node__ahead", level="standard")
+    store.nodes.move("this-node", State.QUARANTINE, "Ada", "XID 95")
+    incident = begun()
+    act(bench, incident)
+    assert store.repairs.prove("this-node") == []
+    repair.release(KEY)
+    fleet.qualify("this-node", "this-node__after", level="standard")
+    assert store.repairs.prove("this-node") == [incident]
 
 
 def test_a_gpu_in_use_is_not_reset_and_costs_no_budget(bench: Bench) -> None:
