@@ -17,7 +17,7 @@ from muster import store
 from muster.judging import health
 from muster.model.health import Report
 from muster.model.nodes import NewNode
-from muster.model.repairs import Incident, Outcome
+from muster.model.repairs import Fault, Incident, Outcome
 from muster.model.runs import RunKey
 from muster.model.states import State
 from muster.operators.lifecycle import repair
@@ -229,6 +229,20 @@ def test_a_node_that_is_in_use_keeps_its_job_and_is_repaired_when_it_is_free(ben
     (told,) = swept()
     assert run("repair", **told)["run"] == "success"
     assert bench.calls == ["nvidia-smi --gpu-reset -i 3"]
+
+
+def test_of_a_rack_that_is_held_no_node_is_repaired_by_itself(bench: Bench) -> None:
+    known = store.nodes.get(NODE)
+    new = NewNode(
+        NODE, known.host, known.host_key, known.sku, port=known.port, user=known.user, launch=known.launch,
+        work_dir=known.work_dir, labels=known.labels, rack="r1",
+    )  # fmt: skip
+    store.nodes.add_all([("", new)], actor="Ada")
+    store.nodes.move(NODE, State.QUARANTINE, "Ada", "XID 95")
+    incident = store.repairs.open_incident(NODE, Fault("gpu_memory", "gpu3"), "XID 95", ("intake",), "standard")
+    assert [each["conf"]["fault"] for each in repair.wanted()] == [incident.fault.fault_class]
+    store.racks.hold(RunKey("cluster_qualification", "block"), "r1", [], "its NVLink domain is at fault", [NODE])
+    assert repair.wanted() == []
 
 
 def test_as_shipped_nothing_is_repaired(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -6,6 +6,7 @@ import logging
 
 from muster import store
 from muster.errors import MusterError
+from muster.model import dags
 from muster.model.runs import RunKey
 from muster.model.states import State
 from muster_criteria.model import Verdict
@@ -19,9 +20,12 @@ def release(key: RunKey, reason: str) -> list[str]:
     A node with a recorded FAIL whose run was not concluded (the task ``conclude`` failed) goes into quarantine first:
     otherwise the run would end INCONCLUSIVE and the node could be qualified again. A node in revalidation whose run
     has no verdict is treated as after any other INCONCLUSIVE run, or as after a SKIPPED one if it was preempted.
+    A repair whose end was not recorded counts, and its node leaves the state repair.
     """
     for lease in store.leases.live():
         if (lease.dag_id, lease.run_id) == (key.dag_id, key.run_id):
+            if key.dag_id == dags.REPAIR:
+                store.repairs.settle_lost(lease.node)
             _conclude(key, lease.node, reason)
     return store.leases.release(key, reason)
 

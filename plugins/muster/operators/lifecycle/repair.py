@@ -16,7 +16,7 @@ from airflow.sdk.exceptions import AirflowFailException, AirflowSkipException
 from muster import store
 from muster.admission import service
 from muster.errors import MusterError
-from muster.integration import logins, runid
+from muster.integration import closing, logins, runid
 from muster.judging import health
 from muster.judging import repair as judging
 from muster.model.nodes import Node
@@ -180,22 +180,22 @@ def proofs(done: Mapping[str, Any] | None, incident: int) -> list[dict[str, Any]
 
 
 def release(key: RunKey) -> list[str]:
-    """Release the node, so that its test can take it."""
-    return store.leases.release(key, "the repair is over")
+    """Release the node, so that its test can take it; an attempt whose worker was lost is ended."""
+    return closing.release(key, "the repair is over")
 
 
 def wanted() -> list[dict[str, Any]]:
     """Returns the arguments of TriggerDagRunOperator for one run of the DAG repair per node that the policies name.
 
     These are nodes in quarantine, in a group whose mode is repair, for an observation that a ladder knows or with an
-    incident that is open. A node that is in use, or about which a person decides, is not among them.
+    incident that is open. A node that is in use, or about whose repair or rack a person decides, is not among them.
     """
-    policy, held = health.policy(), {lease.node for lease in store.leases.live()}
+    policy, held, racks = health.policy(), {lease.node for lease in store.leases.live()}, store.racks.held()
     runs = []
     for node in store.nodes.find(states=(State.QUARANTINE,)):
         if policy.mode_of({**node.labels, "rack": node.rack, "pool": node.pool}) != "repair" or node.name in held:
             continue
-        if node.pause or node.shadow or (conf := _next_fault(node)) is None:
+        if node.pause or node.shadow or node.rack in racks or (conf := _next_fault(node)) is None:
             continue
         reason = f"repair at {_now():%Y-%m-%d %H:%M}"
         runs.append({"trigger_run_id": runid.run_id(node.name, reason), "conf": {"node": node.name, **conf}})

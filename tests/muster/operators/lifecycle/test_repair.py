@@ -24,6 +24,7 @@ from airflow.sdk.exceptions import AirflowFailException, AirflowSkipException
 
 from muster import store
 from muster.errors import LeaseLost, NodeLeased, SchedulerDown
+from muster.integration import closing
 from muster.model.nodes import Node
 from muster.model.repairs import Bundle, Fault, Outcome
 from muster.model.runs import RunKey
@@ -263,6 +264,15 @@ def test_an_attempt_whose_worker_was_lost_counts_and_is_not_repeated(bench: Benc
         act(bench, incident)
     assert bench.calls == []
     assert act(bench, incident)["rung"] == "reboot", "the next rung, since the reset may have been carried out"
+
+
+def test_a_run_that_is_over_leaves_no_node_in_repair(bench: Bench) -> None:
+    """Its tasks were killed, and Airflow's listener or housekeeping releases its node."""
+    incident = begun()
+    store.repairs.reserve(incident, "reboot", KEY)
+    assert closing.release(KEY, "its run failed") == ["this-node"]
+    (attempt,) = store.repairs.history(store.repairs.get_incident(incident))
+    assert (attempt.outcome, bench.node().state) == (Outcome.PERMANENT, State.QUARANTINE)
 
 
 def test_a_history_that_cannot_be_read_stops(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
