@@ -3,19 +3,26 @@
 `python -m tests.bench.training --nodes 2 --ranks 4 --seed 1` (ranks in all); the last line is one JSON object. MFU is
 against the best matrix product measured on the same core, since a CPU has no published peak. `overhead_to_bare` is the
 median step of the block over that of the same model in a bare torchrun script, alternating, the median of the rounds.
+`cpu_to_bare` is the same of CPU time: all that the block's agents, nodes and ranks spend while it trains, over what the
+bare ranks spend, each per rank and step. On a host with other work the two differ: torchrun gives each rank a session
+of its own, an agent one to all of a node, and Linux shares a busy core by session (sched_autogroup), not by process.
 """
 
 from __future__ import annotations
 
 import argparse
+import contextlib
 import json
 import os
 import statistics
 import subprocess
 import sys
 import tempfile
+import time
 from pathlib import Path
 from typing import Any
+
+import psutil
 
 from muster_criteria.cluster.goodput import PUBLISHED_RATES, Input, Inputs, forecast
 from muster_node.workloads import llama
@@ -50,6 +57,7 @@ def main() -> int:
         "resume_equal": all(each["resume_equal"] for each in rounds),
         "restart_s": first["restart_s"],
         "overhead_to_bare": statistics.median(each["step_s"] / each["bare_s"] for each in rounds),
+        "cpu_to_bare": statistics.median(each["cpu_s"] / each["bare_cpu_s"] for each in rounds),
     }
     for name, value in {**first, **figures}.items():
         print(f"{name:24} {value}")
@@ -67,8 +75,9 @@ def main() -> int:
 def _round(args: argparse.Namespace, number: int) -> dict[str, Any]:
     with tempfile.TemporaryDirectory(prefix="bench-training-") as folder:
         found = _block(args, Path(folder), faults=number == 0)
-    found["bare_s"] = _bare(args)
-    print(f"round {number}: step {found['step_s']:.4f} s, bare {found['bare_s']:.4f} s", flush=True)
+    found["bare_s"], found["bare_cpu_s"] = _bare(args)
+    print(f"round {number}: step {found['step_s']:.4f} s, bare {found['bare_s']:.4f} s; CPU a rank and step "
+          f"{found['cpu_s']:.4f} s, bare {found['bare_cpu_s']:.4f} s", flush=True)  # fmt: skip
     return found
 
 
@@ -87,6 +96,8 @@ def _block(args: argparse.Namespace, folder: Path, faults: bool) -> dict[str, An
     block = blocks.Block(folder, names, [(TRAINING, params)], limits=limits, simulated=False, probe_s=LIMIT_S)
     try:
         block.start()
+        before = _cpu_when(block, "phase training")
+        spent = _cpu_when(block, "phase paths") - before
         ends = block.end(limit_s=LIMIT_S)
     finally:
         block.close()
@@ -106,6 +117,8 @@ def _block(args: argparse.Namespace, folder: Path, faults: bool) -> dict[str, An
     for row in rows:
         if row.metric == "fault_run" and row.note:
             print(f"run with faults: {row.note}")
+    # The steps of the phase, warm-up included; the digest of the weights at its end is the block's, too.
+    cpu_s = spent / (args.ranks * (WARM + args.steps))
     restarts = values("fault_restart")
     return {
         "tokens_per_s": round(statistics.median(values("tokens_per_s", scope="block")), 1),
@@ -113,6 +126,7 @@ def _block(args: argparse.Namespace, folder: Path, faults: bool) -> dict[str, An
         "scaling": round(values("scaling")[0], 4),
         "step_p95_to_p50": round(max(values("step_p95_to_p50")), 4),
         "step_s": statistics.median(values("step_time", scope="block", stat="p50")),
+        "cpu_s": cpu_s,
         "step_compute_s": max(values("step_compute")),
         "step_wait_s": statistics.median(values("step_wait")),
         "checkpoint_save_s": round(values("checkpoint_save", stat="p50")[0], 4),
@@ -124,7 +138,26 @@ def _block(args: argparse.Namespace, folder: Path, faults: bool) -> dict[str, An
     }
 
 
-def _bare(args: argparse.Namespace) -> float:
+def _cpu_when(block: blocks.Block, words: str) -> float:
+    """CPU seconds of all processes of the block, when its first node writes these words into its progress."""
+    path = block.running[block.names[0]].job / "progress.jsonl"
+    until = time.monotonic() + LIMIT_S
+    while not (path.exists() and words in path.read_text()):
+        if time.monotonic() > until:
+            raise SystemExit(f"the block did not come to its {words} within {LIMIT_S:g} s")
+        time.sleep(0.05)
+    total = 0.0
+    for running in block.running.values():
+        agent = psutil.Process(running.process.pid)
+        for process in (agent, *agent.children(recursive=True)):
+            with contextlib.suppress(psutil.Error):
+                times = process.cpu_times()
+                total += times.user + times.system
+    return total
+
+
+def _bare(args: argparse.Namespace) -> tuple[float, float]:
+    """(median step, CPU time of a rank and step), in seconds."""
     task = {"warm": WARM, "steps": args.steps, "micro": args.micro, "per_node": args.ranks // args.nodes}
     command = [
         sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", str(args.ranks),
@@ -138,7 +171,8 @@ def _bare(args: argparse.Namespace) -> float:
     lines = [line for line in done.stdout.splitlines() if line.startswith("{")]
     if not lines:
         raise SystemExit(f"the bare script failed: {done.stderr.strip().splitlines()[-1:]}")
-    return float(json.loads(lines[-1])["p50"])
+    found = json.loads(lines[-1])
+    return float(found["p50"]), float(found["cpu"])
 
 
 if __name__ == "__main__":

@@ -49,6 +49,7 @@ class Fleet:
         yield from self._nodes()
         yield from self._tests()
         yield from self._queues()
+        yield from self._ranks()
         yield from self._numbers()
 
     def _nodes(self) -> Iterator[Metric]:
@@ -113,6 +114,20 @@ class Fleet:
         yield _gauge("muster_tests_running", "nodes that a run holds now", ("dag",), seen.tests.counts)
         yield _gauge("muster_tests_oldest_timestamp_seconds", "since when the oldest of them is leased; 0: none", (),
                      {(): _timestamp(seen.tests.since)})  # fmt: skip
+
+    def _ranks(self) -> Iterator[Metric]:
+        """None where there are more than MUSTER_METRICS_NODES, as for nodes."""
+        seen = self.figures.ranks
+        steps = {(each.node, each.device, each.part): each.seconds for each in seen if each.device != "node"}
+        whole = {(each.node, each.part): each.seconds for each in seen if each.device == "node"}
+        slow = {(each.node, each.device): 1 for each in seen if each.straggler and each.device != "node"}
+        few = len({each[:2] for each in steps}) <= self.nodes_max
+        yield _gauge("muster_block_step_seconds", f"median step of each rank by what it is spent on, of each node its "
+                     f"last block {WINDOW_TEXT}", ("node", "device", "part"), steps if few else {})  # fmt: skip
+        yield _gauge("muster_block_straggler", "1 for each of these ranks that held the others up", ("node", "device"),
+                     slow if few else {})  # fmt: skip
+        yield _gauge("muster_block_collective_seconds", f"median time in a collective of the largest size, of each "
+                     f"node its last block {WINDOW_TEXT}", ("node", "op"), whole if few else {})  # fmt: skip
 
     def _queues(self) -> Iterator[Metric]:
         seen = self.figures

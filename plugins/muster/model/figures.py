@@ -56,6 +56,21 @@ class Waiting:
 
 
 @dataclasses.dataclass(frozen=True)
+class RankTime:
+    """What one rank of a block spent on one part of a step, or one node in a collective: median seconds.
+
+    ``part``: "compute", "communication", "input", "update", or the collective's name. ``straggler``: it held the others
+    up.
+    """
+
+    node: str
+    device: str
+    part: str
+    seconds: float
+    straggler: bool = False
+
+
+@dataclasses.dataclass(frozen=True)
 class FleetFigures:
     """The fleet at one moment. ``findings``: by stage, part and severity. Durations: of stages by stage and level, of
     runs by DAG, level and verdict.
@@ -76,6 +91,8 @@ class FleetFigures:
     audit: tuple[AuditLag, ...]
     attention: tuple[Attention, ...] = ()
     numbers: tuple[FleetNumbers, ...] = ()
+    ranks: tuple[RankTime, ...] = ()
+    """Of the blocks that were judged in the last 24 hours, of each node its latest."""
 
 
 @dataclasses.dataclass(frozen=True)

@@ -17,15 +17,16 @@ import httpx
 import pytest
 import uvicorn
 import yaml
+from sqlalchemy import select
 from starlette.applications import Starlette
 from starlette.routing import Mount
 
 from muster import store
 from muster.admission.entry import move
-from muster.api import app
+from muster.api import app, metrics
 from muster.model.states import State
 from muster.store.database.engine import writing
-from muster.store.database.models import NodeRow
+from muster.store.database.models import FindingRow, MeasurementRow, NodeRow, StageRow
 from muster.store.database.outgoing import PlaceRow
 from muster_demo import watchdog
 from tests.muster import fleet, numbers
@@ -85,6 +86,7 @@ def populate(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(fleet, "DAG", "cluster_qualification")
     fleet.fail("gpu-0002", "block", stage="cluster_validation")
     fleet.begin("gpu-0004", "block-2")
+    trained("gpu-0002")
     now = store.nodes.get("gpu-0001").added_at
     with writing() as session:
         session.get_one(NodeRow, "gpu-0001").state = "production"
@@ -96,6 +98,36 @@ def populate(monkeypatch: pytest.MonkeyPatch) -> None:
     fleet.qualify("b", "b__repaired")
     move("b", State.PRODUCTION, "Ada", "it passed")
     store.numbers.make()
+
+
+def trained(node: str) -> None:
+    """Two ranks of the node's block, of which one held the other up."""
+    with writing() as session:
+        stage = session.scalars(select(StageRow.id).where(StageRow.stage == "cluster_validation")).one()
+        rows = [("step_compute", f"gpu{slot}", {}, 1.0 + slot) for slot in range(2)]
+        rows += [("step_wait", f"gpu{slot}", {}, 0.9 - 0.8 * slot) for slot in range(2)]
+        rows += [("collective_time", "node", {"op": "all_reduce", "bytes": size}, 0.1) for size in ("8", "1024")]
+        for metric, device, labels, value in rows:
+            probe = "cluster_training" if device != "node" else "cluster_collectives"
+            session.add(MeasurementRow(
+                stage=stage, probe=probe, metric=metric, device=device, unit="s", value=value, text=None, labels=labels,
+                samples=1, spread=None, note="", judged=None, floor=None, ceiling=None, source="", ok=None,
+            ))  # fmt: skip
+        slow = session.scalars(select(FindingRow).where(FindingRow.stage == stage)).first()
+        assert slow is not None
+        slow.rule, slow.device = "straggler", "gpu1"
+
+
+def test_ranks_are_shown_with_the_straggler_marked(fleet_db: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    populate(monkeypatch)
+    ranks = store.figures.fleet().ranks
+    assert {(each.device, each.part): each.straggler for each in ranks} == {
+        ("gpu0", "compute"): False, ("gpu1", "compute"): True, ("gpu0", "communication"): False,
+        ("gpu1", "communication"): True, ("node", "all_reduce"): False,
+    }  # fmt: skip
+    shown = metrics.render(store.figures.fleet(), nodes_max=100).decode()
+    assert 'muster_block_straggler{device="gpu1",node="gpu-0002"} 1.0' in shown
+    assert "muster_block_straggler{" not in metrics.render(store.figures.fleet(), nodes_max=1).decode()
 
 
 @contextlib.contextmanager

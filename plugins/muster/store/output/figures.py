@@ -19,7 +19,7 @@ from muster.store.database.models import StageRow as Stage
 from muster.store.database.outgoing import OutboxRow, PlaceRow
 from muster.store.decisions.withdrawals import breaker_now
 from muster.store.output import attention as attending
-from muster.store.output import numbers
+from muster.store.output import numbers, rank_times
 from muster.store.queues import audit
 from muster.store.queues.outbox import tried
 from muster.store.testing.runs import last_run_id
@@ -78,6 +78,7 @@ def fleet() -> FleetFigures:
             tuple(audit.lags()),
             tuple(attention),
             tuple(numbers.of_session(session)),
+            rank_times.of_session(session, recent),
         )  # fmt: skip
 
 
