@@ -163,6 +163,7 @@ def test_a_fault_seen_in_service_is_repaired_and_the_node_returns_by_its_tests(b
     assert out[-1] is State.QUALIFIED
 
 
+@pytest.mark.slow
 def test_a_fault_that_comes_back_goes_up_the_ladder_and_then_to_a_person(bench: Bench, decree: Decree) -> None:  # noqa: F811
     break_down()
     (told,) = swept()
