@@ -20,6 +20,7 @@ from muster.cli import (
     evidence,
     export,
     golden,
+    health,
     housekeeping,
     judge,
     mail,
@@ -82,6 +83,7 @@ app.add_typer(certificate.app, name="certificate", help="Certificates of admissi
 app.add_typer(golden.app, name="golden", help="Goldens: the bits on which the fleet agreed.")
 app.add_typer(sku.app, name="sku", help="Hardware models.")
 app.add_typer(device_events.app, name="device-events", help="Policies for errors of drivers and the kernel's messages.")
+app.add_typer(health.app, name="health", help="The policy for what is observed between tests.")
 app.add_typer(db.app, name="db", help="The fleet records' database.")
 app.command("settings")(settings.show_settings)
 app.command("doctor")(doctor.doctor)

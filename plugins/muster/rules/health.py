@@ -13,7 +13,7 @@ from collections.abc import Iterable, Mapping, Sequence
 
 from muster.model.health import Observation, Track
 from muster.model.nodes import Node
-from muster_criteria.health.policy import Facts, HealthAction, HealthPolicy, action_on
+from muster_criteria.health.policy import WITHIN_S_MAX, Facts, HealthAction, HealthPolicy, action_on
 
 
 def step(
@@ -40,15 +40,37 @@ def step(
     return dataclasses.replace(track, bad=True, since=at, at=at, flaps=track.flaps + 1)
 
 
+RECENT_MAX, APART_S = 64, 60.0
+"""So many times are kept of one observation, no two closer together."""
+
+
+def remember(recent: Sequence[tuple[float, int]], at: float, times: int) -> list[tuple[float, int]]:
+    """Returns when an observation was seen how often, with what is seen ``at`` now (seconds since 1970).
+
+    What lies within a minute counts at its beginning, and so do the two oldest where there are too many: what is
+    counted within a time is never more than was seen in it.
+    """
+    kept = [(when, count) for when, count in recent if 0.0 <= at - when <= WITHIN_S_MAX]
+    if kept and at - kept[-1][0] < APART_S:
+        kept[-1] = kept[-1][0], kept[-1][1] + times
+    else:
+        kept.append((at, times))
+    if len(kept) > RECENT_MAX:
+        kept[:2] = [(kept[0][0], kept[0][1] + kept[1][1])]
+    return kept
+
+
 def decide(seen: Observation, node: Node, policy: HealthPolicy, most: HealthAction) -> HealthAction:
     """Returns what follows from an observation of a node. ``most``: the gravest that its source may cause.
 
     A state that is good again causes nothing new by the time that it was bad; a node keeps what it had coming.
     """
     track = seen.track
+    now = seen.last_seen.timestamp()
     facts = Facts(
-        seen.check, seen.severity, seen.count, track.down_s if track else 0.0, track.flaps if track else 0, seen.rate
-    )
+        seen.check, seen.severity, seen.count, track.down_s if track else 0.0, track.flaps if track else 0, seen.rate,
+        tuple((now - at, times) for at, times in seen.recent),
+    )  # fmt: skip
     action = action_on(facts, policy, policy.mode_of({**node.labels, "rack": node.rack, "pool": node.pool}))
     return min(action, most, key=lambda each: each.rank)
 

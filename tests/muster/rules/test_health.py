@@ -124,3 +124,26 @@ def test_a_source_causes_no_more_than_it_may_and_a_watched_group_nothing() -> No
     assert health.decide(xid, node("n1"), POLICY, HealthAction.TEST_SOONER) is HealthAction.TEST_SOONER
     watching = POLICY.model_copy(update={"mode": "watch"})
     assert health.decide(xid, node("n1"), watching, HealthAction.AT_ONCE) is HealthAction.NOTE
+
+
+TIMES = st.lists(st.tuples(st.floats(0, 5000), st.integers(1, 50_000)), max_size=200)
+
+
+@given(TIMES, st.floats(1, 86_400))
+def test_what_is_remembered_never_counts_more_within_a_time_than_was_seen_and_is_bounded(
+    steps: list[tuple[float, int]], window: float
+) -> None:
+    now, all_, kept = 0.0, [], []
+    for wait, times in steps:
+        now += wait
+        all_.append((now, times))
+        kept = health.remember(kept, now, times)
+    assert len(kept) <= health.RECENT_MAX
+    within = [sum(times for when, times in of if now - when <= window) for of in (kept, all_)]
+    assert within[0] <= within[1]
+    if now <= 86_400:
+        assert sum(times for _, times in kept) == sum(times for _, times in all_)
+
+
+def test_a_clock_that_went_back_forgets_what_lies_ahead() -> None:
+    assert health.remember([(1000.0, 3)], 500.0, 1) == [(500.0, 1)]

@@ -78,6 +78,10 @@ def entry(**fields: Any) -> dict[str, Any]:
         ({"entries": [entry(checks=["*"]), entry(action="leave_when_idle")]}, "never counts"),
         ({"entries": [entry(at_least=2), entry(at_least=3, action="test_sooner")]}, "never counts"),
         ({"entries": [entry(), entry(severity=["ISOLATE"])]}, "never counts"),
+        ({"entries": [entry(at_least=2), entry(at_least=2, within_s=60)]}, "never counts"),
+        ({"entries": [entry(at_least=2, within_s=90), entry(at_least=3, within_s=60)]}, "never counts"),
+        ({"entries": [entry(within_s=60)]}, "without at_least"),
+        ({"entries": [entry(at_least=2, within_s=90000)]}, "within_s"),
         ({"entries": [entry(source="nowhere")]}, "nowhere"),
         ({"entries": [entry(action="explode")]}, "entries.0.action"),
         ({"entries": [entry(checks=["No Such Check!"])]}, "entries.0.checks"),
@@ -93,6 +97,15 @@ def test_a_table_that_contradicts_itself_is_refused_with_one_sentence(fields: di
     assert named in str(refused.value)
     assert str(refused.value).startswith("mine.yaml: ")
     assert "\n" not in str(refused.value)
+
+
+def test_how_often_within_a_time() -> None:
+    later = entry(at_least=3, action="test_sooner")
+    policy = changed(entries=[entry(at_least=3, within_s=600, action="leave_when_idle"), later])
+    recent = ((0.0, 1), (300.0, 1), (601.0, 5))
+    assert action_on(Facts("gpu_lost", count=7, recent=recent), policy) is A.TEST_SOONER
+    assert action_on(Facts("gpu_lost", count=7, recent=((0.0, 1), (600.0, 2))), policy) is A.LEAVE_WHEN_IDLE
+    assert action_on(Facts("gpu_lost", count=2, recent=((0.0, 2),)), policy) is A.NOTE
 
 
 def test_a_narrower_entry_may_come_before_a_wider_one() -> None:

@@ -18,6 +18,8 @@ from muster_criteria.policy_file import Source
 from muster_criteria.written import Written, as_tuple
 
 DEFAULT = "health"
+WITHIN_S_MAX = 86400.0
+"""What was seen longer ago is not kept apart."""
 
 Check = Annotated[str, Field(pattern=r"^[a-z0-9*][A-Za-z0-9_.:/*-]{0,79}$")]
 Text = Annotated[str, Field(min_length=3)]
@@ -46,7 +48,8 @@ class HealthAction(enum.StrEnum):
 class Entry(Written):
     """The action for some checks, by patterns with ``*``. The first entry counts whose conditions all hold.
 
-    ``severity``: as the policy of its kind classes the event. ``at_least``: how often it was seen;
+    ``severity``: as the policy of its kind classes the event. ``at_least``: how often it was seen, ``within_s``: in so
+    many seconds (0: since it was seen first);
     ``bad_for_s``: for how long in all a state was bad; ``flaps``: how often it returned; ``per_hour``: events an hour.
     ``corrupts``: results of jobs may be wrong; ``at_once`` is for these alone.
     """
@@ -54,6 +57,7 @@ class Entry(Written):
     checks: Annotated[tuple[Check, ...], BeforeValidator(as_tuple), Field(min_length=1)]
     severity: Annotated[tuple[EventSeverity, ...], BeforeValidator(as_tuple)] = ()
     at_least: Annotated[int, Field(ge=1)] = 1
+    within_s: Annotated[float, Field(ge=0, le=WITHIN_S_MAX)] = 0.0
     bad_for_s: Annotated[float, Field(ge=0)] = 0.0
     flaps: Annotated[int, Field(ge=0)] = 0
     per_hour: Annotated[float, Field(ge=0)] = 0.0
@@ -63,10 +67,20 @@ class Entry(Written):
     why: str = ""
 
     @model_validator(mode="after")
+    def _some_within(self) -> Entry:
+        if self.within_s and self.at_least < 2:
+            raise ValueError(f"{self.checks[0]} has within_s without at_least: once is within any time")
+        return self
+
+    @model_validator(mode="after")
     def _only_what_corrupts(self) -> Entry:
         if self.action is HealthAction.AT_ONCE and not self.corrupts:
             raise ValueError(f"{self.checks[0]} has at_once, and does not say that it corrupts: at_once ends jobs")
         return self
+
+    def knows(self, check: str) -> bool:
+        """Whether it is about this check."""
+        return any(fnmatch.fnmatchcase(check, each) for each in self.checks)
 
     def covers(self, other: Entry) -> bool:
         """Whether every observation for which ``other`` counts meets this entry too."""
@@ -74,6 +88,7 @@ class Entry(Written):
             all(any(_within(narrow, wide) for wide in self.checks) for narrow in other.checks)
             and (not self.severity or (bool(other.severity) and set(other.severity) <= set(self.severity)))
             and self.at_least <= other.at_least
+            and (not self.within_s or 0 < other.within_s <= self.within_s)
             and self.bad_for_s <= other.bad_for_s
             and self.flaps <= other.flaps
             and self.per_hour <= other.per_hour
@@ -156,7 +171,9 @@ class HealthPolicy(Written):
 
 @dataclasses.dataclass(frozen=True)
 class Facts:
-    """What a decision rests on, of one observation. ``bad_for_s`` and ``flaps``: of a state."""
+    """What a decision rests on, of one observation. ``bad_for_s`` and ``flaps``: of a state. ``recent``: of ``count``,
+    (how many seconds ago, how often).
+    """
 
     check: str
     severity: str = ""
@@ -164,6 +181,11 @@ class Facts:
     bad_for_s: float = 0.0
     flaps: int = 0
     rate: float | None = None
+    recent: tuple[tuple[float, int], ...] = ()
+
+    def seen_within(self, seconds: float) -> int:
+        """How often it was seen in the last so many seconds; 0 seconds: ever."""
+        return sum(times for ago, times in self.recent if ago <= seconds) if seconds else self.count
 
 
 def entry_for(facts: Facts, policy: HealthPolicy) -> Entry | None:
@@ -179,9 +201,9 @@ def action_on(facts: Facts, policy: HealthPolicy, mode: str = "quarantine") -> H
 
 def _meets(facts: Facts, entry: Entry) -> bool:
     return (
-        any(fnmatch.fnmatchcase(facts.check, each) for each in entry.checks)
+        entry.knows(facts.check)
         and (not entry.severity or facts.severity in entry.severity)
-        and facts.count >= entry.at_least
+        and facts.seen_within(entry.within_s) >= entry.at_least
         and facts.bad_for_s >= entry.bad_for_s
         and facts.flaps >= entry.flaps
         and (entry.per_hour == 0 or (facts.rate is not None and facts.rate >= entry.per_hour))

@@ -17,7 +17,8 @@ class HealthRow(Base):
     A state goes on in its row through reboots until it is over, so ``boot_id`` is that of its beginning. ``machine``:
     which of the machines of that name showed it. ``bad``: of a state, whether it is bad now, as
     ``muster.model.health.Track`` has it; None for an event. ``due_at``: since when ``action`` is due, an event's with
-    each new one; ``acted``: what was done for it, "" for nothing yet.
+    each new one; ``acted``: what was done for it, "" for nothing yet. ``recent``: as
+    ``muster.model.health.Observation`` has it.
     """
 
     __tablename__ = "health"
@@ -41,6 +42,7 @@ class HealthRow(Base):
     first_seen: Mapped[datetime.datetime]
     last_seen: Mapped[datetime.datetime]
     count: Mapped[int] = mapped_column(BigId)
+    recent: Mapped[list[Any]] = mapped_column(default=list)
     most: Mapped[str]
     action: Mapped[str]
     due_at: Mapped[datetime.datetime]

@@ -146,13 +146,13 @@ def _add(row: HealthRow, report: Report, seen: Reading, track: Track | None, at:
     elif report.most.rank > HealthAction(row.most).rank:
         row.most, row.severity, row.source = str(report.most), seen.severity or row.severity, report.source
         row.value = seen.value[:TEXT_MAX] or row.value
+    times = seen.count if track is None else int(track.bad)
+    if times:
+        row.count += times
+        row.last_seen = max(row.last_seen, at)
+        row.recent = [list(each) for each in rules.remember(_recent(row), row.last_seen.timestamp(), times)]
     if track is None:
-        row.count += seen.count
-        row.last_seen = max(row.last_seen, at)
         return
-    if track.bad:
-        row.count += 1
-        row.last_seen = max(row.last_seen, at)
     row.bad, row.state_since, row.state_at = track.bad, track.since, track.at
     row.down_s, row.flaps, row.over = track.down_s, track.flaps, track.over
 
@@ -184,6 +184,10 @@ def _decide(
     return found
 
 
+def _recent(row: HealthRow) -> tuple[tuple[float, int], ...]:
+    return tuple((float(at), int(times)) for at, times in row.recent or ())
+
+
 def _track(row: HealthRow) -> Track | None:
     if row.bad is None or row.state_since is None or row.state_at is None:
         return None
@@ -195,7 +199,7 @@ def _to_observation(row: HealthRow) -> Observation:
         id=row.id, node=row.node, part=row.part, device=row.device, check=row.check, value=row.value,
         first_seen=row.first_seen, last_seen=row.last_seen, count=row.count, boot_id=row.boot_id, source=row.source,
         severity=row.severity, rate=row.rate, action=HealthAction(row.action), track=_track(row),
-        most=HealthAction(row.most), due_at=row.due_at, acted=row.acted,
+        most=HealthAction(row.most), due_at=row.due_at, acted=row.acted, recent=_recent(row),
     )  # fmt: skip
 
 
@@ -206,6 +210,20 @@ def of_node(node: str, limit: int = 100) -> list[Observation]:
         query = select(HealthRow).where(HealthRow.node == node, HealthRow.machine == row.machine)
         query = query.order_by(HealthRow.last_seen.desc(), HealthRow.id.desc()).limit(limit)
         return [_to_observation(each) for each in session.scalars(query)]
+
+
+def recorded(since: datetime.datetime, node: str = "") -> list[Observation]:
+    """Returns what was observed of present machines and seen since then, of ``node`` alone if given, by time."""
+    query = (
+        select(HealthRow)
+        .join(NodeRow, NodeRow.name == HealthRow.node)
+        .where(HealthRow.machine == NodeRow.machine, HealthRow.last_seen >= since)
+        .order_by(HealthRow.last_seen, HealthRow.id)
+    )
+    with reading() as session:
+        return [
+            _to_observation(each) for each in session.scalars(query.where(HealthRow.node == node) if node else query)
+        ]
 
 
 def open_in_service(since: datetime.datetime) -> list[Observation]:
