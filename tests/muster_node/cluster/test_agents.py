@@ -231,11 +231,11 @@ def measured(end: Ended, metric: str, **labels: str) -> float:
 
 @pytest.mark.slow
 def test_a_killed_rank_is_restarted_and_its_checkpoint_resumed(block: Make, tmp_path: Path) -> None:
-    """By torchrun's elastic agent, twice, on two real nodes of CPUs that share a folder."""
+    """By torchrun's elastic agent, twice, in four ranks on two real nodes of CPUs that share a folder."""
     shared = tmp_path / "shared"
     shared.mkdir()
     steps = {"same_steps": 1, "warm_steps": 1, "alone_steps": 1, "steps": 2, "step_s": 0.1, "checkpoints": 1}
-    call = (TRAINING[0], {**steps, "shared_path": str(shared), "fault_steps": 12})
+    call = (TRAINING[0], {**steps, "ranks": 2, "shared_path": str(shared), "fault_steps": 12})
     limits = {"stall_timeout_s": 60.0, "progress_timeout_s": 250.0}
     pair = block("n0", "n1", calls=[call], simulated=False, limits=limits, probe_s=300.0)
     pair.start()

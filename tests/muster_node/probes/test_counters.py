@@ -8,9 +8,10 @@ from typing import Any
 
 import pytest
 
+from muster_criteria.counts import rate_limits
 from muster_node.hardware.seam import NOT_SUPPORTED, Fact, Hardware
 from muster_node.probe import Context
-from muster_node.workloads.counters import HOST, METRICS, Counters
+from muster_node.workloads.counters import HOST, METRICS, Counters, proved
 from tests.muster_simulator.winding import WoundClock
 
 
@@ -110,3 +111,9 @@ def test_throttle_events_of_cpus_are_summed_and_the_hot_ones_named() -> None:
 
     deltas = _added(events(4.0, 0.0, 9.0), events(4.0, 3.0, 10.0))["cpu_throttle_events_delta", "node"]
     assert (deltas["value"], deltas["note"], deltas["samples"]) == (4, "cpu1: 3; cpu2: 1", 3)
+
+
+@pytest.mark.parametrize("count", [0, 1, 2, 3, 40, 200, 201, 5000, 10**6])
+def test_node_and_controller_prove_the_same_rate(count: int) -> None:
+    exact = rate_limits(count, 1.0)[0]
+    assert proved(count) == pytest.approx(exact, rel=1e-4)
