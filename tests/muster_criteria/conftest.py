@@ -76,7 +76,7 @@ def references(case: MakeCase, h100: Sku) -> References:
     results = {stage: case(stage).result() for stage in draws}
     variation = 1.0 + 0.0175 * draws["performance"].standard_normal((NODES, 8))
     drawn = {each.metric for each in h100.programme.compare if each.spread == "varied"}
-    watched = ("gpu_watch", "xids")  # states and counters, which nothing is drawn for
+    watched = ("gpu_watch", "device_events")  # states and counters, which nothing is drawn for
     rows = [
         (row, draws[stage])
         for stage, result in results.items()

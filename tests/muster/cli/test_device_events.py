@@ -31,7 +31,7 @@ POLICY = SHIPPED / "policies" / "nvidia-xid.yaml"
 
 def xid(code: int, device: str = "gpu3", text: str = "what the driver wrote", n: int = 0) -> Measurement:
     labels = {"kind": "xid", "code": str(code), "pci": "0000:1b:00", "at": "12.500000", "n": str(n)}
-    return Measurement("xids", "xid", device, "text", text=text, labels=labels)
+    return Measurement("device_events", "xid", device, "text", text=text, labels=labels)
 
 
 def stored(boot: str, *events: Measurement, serial: str = "") -> tuple[StageResult, bytes]:
@@ -254,7 +254,7 @@ def record_log(*lines: str) -> None:
     measured = [Measurement("inventory", "kernel_log_time", "node", "s", value=100.0)]
     for number, event in enumerate(parse_events(lines)):
         labels = labels_of(event, number)
-        measured.append(Measurement("kernel_events", "kernel_event", "node", "text", text=event.text, labels=labels))
+        measured.append(Measurement("device_events", "kernel_event", "node", "text", text=event.text, labels=labels))
     _, raw = fleet.result(serials={}, measurements=measured)
     key = RunKey(fleet.DAG, "gpu-0001__r")
     store.leases.acquire("gpu-0001", key)

@@ -118,15 +118,9 @@ def test_search_finds_serials_findings_xids_racks_and_names(client: TestClient) 
     for name in ("x1", "x2", "x3", "y4"):
         store.nodes.add(fleet.new_node(name, rack="rack-9" if name == "y4" else "r1"))
     fleet.fail("x1")
-    for name, measured in (
-        (
-            "x2",
-            Measurement(
-                "xids", "xid", "gpu0", "text", None, "GPU has fallen off the bus", {"kind": "xid", "code": "79"}
-            ),
-        ),
-        ("x3", Measurement("xids", "xid", "gpu0", "text", None, "at 179", {"kind": "xid", "code": "31"})),
-    ):
+    for name, code, text in (("x2", "79", "GPU has fallen off the bus"), ("x3", "31", "at 179")):
+        labels = {"kind": "xid", "code": code}
+        measured = Measurement("device_events", "xid", "gpu0", "text", None, text, labels)
         lease = fleet.begin(name)
         parsed, raw = fleet.result(node=name, measurements=[measured], serials={"gpu0": f"165{name}"})
         store.runs.begin_stage(lease.key, "intake", node=name)

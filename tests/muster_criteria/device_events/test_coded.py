@@ -189,7 +189,7 @@ def logged(case: Case, code: int, text: str = "", *, at: float = 200.0, began: f
     """A stage whose kernel log had come to ``began`` when it began, and which has one XID of ``at``."""
     labels = {"kind": "xid", "code": str(code), "pci": "0000:1b:00", "at": f"{at:.6f}", "n": "0"}
     case.add("inventory", "kernel_log_time", "node", began, "s")
-    case.add("xids", "xid", "gpu3", text or "what the driver wrote", "text", labels=labels, samples=count)
+    case.add("device_events", "xid", "gpu3", text or "what the driver wrote", "text", labels=labels, samples=count)
     return case.set("xid_total", value=float(count))
 
 
@@ -296,7 +296,7 @@ def test_a_message_about_most_of_the_gpus_is_first_of_all_no_gpus_fault(
     spoilt = case("thermal")
     for number in range(gpus):
         labels = {"kind": "xid", "code": "119", "pci": f"0000:1{number}:00", "at": "2000.0", "n": str(number)}
-        spoilt.add("xids", "xid", f"gpu{number}", "GSP timeout", "text", labels=labels)
+        spoilt.add("device_events", "xid", f"gpu{number}", "GSP timeout", "text", labels=labels)
     judged = spoilt.set("xid_total", value=float(gpus)).judge()
     causes = [each for each in judged.findings if each.rule == COMMON_CAUSE]
     devices = [each for each in judged.findings if each.rule == DEVICE_EVENT]
@@ -304,7 +304,7 @@ def test_a_message_about_most_of_the_gpus_is_first_of_all_no_gpus_fault(
     assert judged.verdict is Verdict.FAIL
     assert [each.metric for each in causes] == (["xid 119"] if together else [])
     assert [each.measurements for each in devices] == [
-        (f"xids:xid[at=2000.0,code=119,kind=xid,n={number},pci=0000:1{number}:00]@gpu{number}",)
+        (f"device_events:xid[at=2000.0,code=119,kind=xid,n={number},pci=0000:1{number}:00]@gpu{number}",)
         for number in range(gpus)
     ]
     assert all((each.confidence < 0.5) is together for each in devices)
@@ -314,7 +314,7 @@ def test_messages_of_different_codes_have_no_common_cause(case: MakeCase) -> Non
     spoilt = case("thermal")
     for number, code in enumerate((48, 63, 74, 79, 95, 119, 120, 140)):
         labels = {"kind": "xid", "code": str(code), "pci": f"0000:1{number}:00", "at": "2000.0", "n": str(number)}
-        spoilt.add("xids", "xid", f"gpu{number}", "a message", "text", labels=labels)
+        spoilt.add("device_events", "xid", f"gpu{number}", "a message", "text", labels=labels)
     judged = spoilt.set("xid_total", value=8.0).judge()
 
     assert not [each for each in judged.findings if each.rule == COMMON_CAUSE]

@@ -79,7 +79,7 @@ def logged(case: Case, log: Sequence[str], began: float = BEGAN) -> Case:
     case.add("inventory", "kernel_log_time", "node", began, "s")
     events = parse_events(joined(log))
     for number, event in enumerate(folded(events)):
-        case.add("kernel_events", "kernel_event", "node", event.text, "text",
+        case.add("device_events", "kernel_event", "node", event.text, "text",
                  labels=labels_of(event, number), samples=event.count)  # fmt: skip
     return case.set("kernel_event_total", value=float(len(events)))
 
@@ -171,7 +171,7 @@ def test_messages_that_are_counted_but_not_listed_are_missing(case: MakeCase) ->
 def test_a_log_that_was_overwritten_during_the_stage_is_missing(
     case: MakeCase, oldest: float, verdict: Verdict
 ) -> None:
-    flooded = logged(case("thermal"), []).add("kernel_events", "kernel_log_begin", "node", oldest, "s").judge()
+    flooded = logged(case("thermal"), []).add("device_events", "kernel_log_begin", "node", oldest, "s").judge()
     assert flooded.verdict is verdict, flooded.reason
 
 
@@ -179,7 +179,7 @@ def test_a_log_that_was_overwritten_during_the_stage_is_missing(
 def test_every_stage_of_every_sku_reads_the_kernel_log(name: str) -> None:
     sku: Sku = load_sku(name)
     stages = {(stage, level) for stage in sku.programme.stages for level in ("demo", "short", "standard", "long")}
-    assert all("kernel_events" in stage_probes(sku, stage, level) for stage, level in stages)
+    assert all("device_events" in stage_probes(sku, stage, level) for stage, level in stages)
 
 
 @pytest.mark.parametrize(

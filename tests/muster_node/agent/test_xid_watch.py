@@ -123,6 +123,6 @@ def test_a_jobs_xids_are_in_its_result_however_its_probe_ends(how: str, tmp_path
         done = node.run(plan(call(how, 1.0)), env={"FAKE_XIDS": "1"})
     finally:
         node.close()
-    (entry,) = done.measured("xids")
+    (entry,) = done.measured("device_events")
     assert (entry.metric, entry.device, entry.labels["code"], entry.labels["at"]) == ("xid", "node", "79", "12.500000")
     assert any("event set" in note for note in done.result.notes)

@@ -1,4 +1,4 @@
-"""XIDs while a job runs, where the kernel log cannot be read: entries of the probe ``xids``, which then sees none."""
+"""XIDs while a job runs, where the kernel log cannot be read: entries of ``device_events``, which then sees none."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from muster_node.contract import Measurement
 from muster_node.hardware.events import DeviceEvent, folded, labels_of
 from muster_node.hardware.seam import EventSource, Hardware
 
-PROBE, METRIC, UNIT = "xids", "xid", "text"
+PROBE, METRIC, UNIT = "device_events", "xid", "text"
 SEEN, SEEN_UNIT = "xids_seen", "bool"
 INTERVAL_S = 1.0
 LEAVE_S = 2.0

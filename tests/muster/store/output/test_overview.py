@@ -103,7 +103,9 @@ def test_the_oldest_runs_under_way_come_first_and_the_others_are_counted() -> No
 @pytest.mark.usefixtures("fleet_db")
 @pytest.mark.both_dialects
 def test_search_finds_no_repaired_finding_and_none_of_a_former_machine() -> None:
-    xid = Measurement("xids", "xid", "gpu0", "text", None, "GPU has fallen off the bus", {"kind": "xid", "code": "79"})
+    xid = Measurement(
+        "device_events", "xid", "gpu0", "text", None, "GPU has fallen off the bus", {"kind": "xid", "code": "79"}
+    )
     for name in ("repaired", "replaced", "sick", "unsure"):
         store.nodes.add(fleet.new_node(name))
         lease = fleet.begin(name)
