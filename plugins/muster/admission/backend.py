@@ -9,6 +9,7 @@ from collections.abc import Callable, Collection, Iterable, Mapping
 from typing import Protocol, TypeVar, runtime_checkable
 
 from muster.errors import MusterError, first_line
+from muster.model.schedulers import UsersJob
 from muster.rules.idle.selection import Idle
 
 log = logging.getLogger(__name__)
@@ -185,3 +186,14 @@ class RightsKnown(Protocol):
 
     def check_rights(self) -> None:
         """Raise SchedulerDown if it may not."""
+
+
+@runtime_checkable
+class JobsKnown(Protocol):
+    """A scheduler that tells which users' jobs are on its nodes, and since when."""
+
+    def users_jobs(self, names: Collection[str]) -> Iterable[UsersJob]:
+        """Yields the users' jobs on these nodes that run, and those that ended lately, where it still tells of them.
+
+        One job of several nodes is one entry for each of them. Raises SchedulerDown.
+        """

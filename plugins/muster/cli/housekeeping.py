@@ -14,7 +14,7 @@ from muster.cli.terminal.messages import messages
 def housekeeping(dry_run: DryRun = False) -> None:
     """Free leases of runs that are over, carry out what waits for a scheduler, delete what is no longer kept."""
     from muster import store
-    from muster.admission import service
+    from muster.admission import service, users_jobs
     from muster.integration import closing
     from muster.integration.airflow_api import RUN_OVER, AirflowClient
 
@@ -28,7 +28,7 @@ def housekeeping(dry_run: DryRun = False) -> None:
             for run in over:
                 for node in closing.release(run, "its run is over in Airflow"):
                     typer.echo(f"{node}: lease {'would be ' if dry_run else ''}freed")
-    for sentence in () if dry_run else service.reconcile():
+    for sentence in () if dry_run else (*service.reconcile(), *users_jobs.note()):
         typer.echo(sentence)
     gone = store.retention.apply(dry_run=dry_run)
     if not dry_run:

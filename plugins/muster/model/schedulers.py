@@ -13,6 +13,19 @@ OPEN, CLOSED = "open", "closed by Muster"
 
 
 @dataclasses.dataclass(frozen=True)
+class UsersJob:
+    """A user's job on a node, as its scheduler tells of it. ``node``: its name there; ``what``: "job 4711 of alice".
+
+    ``until``: when it ended, None while it runs.
+    """
+
+    node: str
+    what: str
+    since: datetime.datetime
+    until: datetime.datetime | None = None
+
+
+@dataclasses.dataclass(frozen=True)
 class Place:
     """As ``SchedulerPlace``; ``state``: the node's."""
 

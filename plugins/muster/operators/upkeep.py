@@ -6,7 +6,7 @@ import logging
 from collections.abc import Callable
 
 from muster import store
-from muster.admission import replacing, service
+from muster.admission import replacing, service, users_jobs
 from muster.audit import stream
 from muster.errors import MusterError, apart
 from muster.integration import closing
@@ -37,8 +37,8 @@ def sweep_leases(is_live: Callable[[str, str], bool]) -> list[str]:
 
 
 def reconcile() -> list[str]:
-    """Carry out the changes that wait for a scheduler, and log where one differs from the records."""
-    differences = service.reconcile()
+    """Carry out the changes that wait for a scheduler, note users' jobs, and log where one differs from the records."""
+    differences = [*service.reconcile(), *users_jobs.note()]
     for sentence in differences:
         log.warning("%s", sentence)
     return differences

@@ -52,6 +52,7 @@ from muster.store.output import raw as raw
 from muster.store.queues import audit as audit
 from muster.store.queues import outbox as outbox
 from muster.store.queues import schedulers as schedulers
+from muster.store.queues import users_jobs as users_jobs
 from muster.store.testing import attempts as attempts
 from muster.store.testing import common_causes as common_causes
 from muster.store.testing import reevaluations as reevaluations

@@ -163,7 +163,8 @@ def node(
         lease=store.leases.get(name),
         history=timeline.timeline(
             store.nodes.events(name, limit=EVENTS_MAX), store.runs.find(node=name, limit=EVENTS_MAX),
-            certificates, parts, store.raw.bmc_readings(name, EVENTS_MAX), now, EVENTS_MAX,
+            certificates, parts, store.raw.bmc_readings(name, EVENTS_MAX), store.users_jobs.of_node(name),
+            now, EVENTS_MAX,
         ),
         parts=parts,
         certificate=store.certificates.newest(name),

@@ -1,4 +1,4 @@
-"""A node's life as one list: its states, tests, observations, certificates, parts, what its BMC showed. Pure."""
+"""A node's life as one list: its states, tests, observations, users' jobs, certificates, parts, its BMC. Pure."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ from muster.model.figures import BmcReading
 from muster.model.health import ACTOR as OBSERVED
 from muster.model.parts import Placement
 from muster.model.runs import Run
+from muster.model.schedulers import UsersJob
 from muster.model.states import State
 
 
@@ -19,7 +20,7 @@ from muster.model.states import State
 class Entry:
     """One thing that happened. ``by``: who did it, or "".
 
-    ``kind``: state, remark, observation, test, certificate, part or BMC.
+    ``kind``: state, remark, observation, test, job, certificate, part or BMC.
     """
 
     at: datetime.datetime
@@ -36,15 +37,17 @@ def timeline(
     certificates: Sequence[Certificate],
     parts: Sequence[Placement],
     bmc: Sequence[BmcReading],
+    jobs: Sequence[UsersJob],
     now: datetime.datetime,
     most: int,
 ) -> list[Entry]:
-    """The latest ``most`` entries, latest first. A test stands where it ended, or where it began while it runs.
+    """The latest ``most`` entries, latest first. A test or job stands where it ended, or where it began while it runs.
 
     Of ``bmc`` those readings that show trouble, or a state that is not in order; of expiries those by which no newer
     certificate was issued.
     """
     found = [*_events(events), *_runs(runs), *_certificates(certificates, now), *_parts(parts), *_bmc(bmc)]
+    found += _jobs(jobs)
     return sorted(found, key=lambda entry: entry.at, reverse=True)[:most]
 
 
@@ -76,6 +79,14 @@ def _bmc(readings: Sequence[BmcReading]) -> Iterator[Entry]:
         states = [f"{row.device} is {row.text}" for row in each.chassis.readings if row.text not in (None, "ok")]
         if shown := "; ".join(filter(None, [each.chassis.trouble, *states])):
             yield Entry(each.at, "BMC", f"during {each.stage}: {shown}")
+
+
+def _jobs(jobs: Sequence[UsersJob]) -> Iterator[Entry]:
+    for each in jobs:
+        since = f"{each.since:%Y-%m-%d %H:%M} UTC"
+        yield Entry(
+            each.until or each.since, "job", f"{each.what} {'ran from' if each.until else 'runs since'} {since}"
+        )
 
 
 def _parts(parts: Sequence[Placement]) -> Iterator[Entry]:

@@ -2,17 +2,21 @@
 
 from __future__ import annotations
 
+import json
 from typing import Any
 
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from kubernetes import client
 
 from muster.admission.backend import AdmissionBackend
 from muster.admission.backends.kubernetes import Kubernetes
-from muster.admission.clusters import backend_of
+from muster.admission.clusters import backend_of, check_rights
 from muster.errors import SchedulerDown
+from tests.support.servers import kubernetes_server
 from tests.support.servers.kubernetes import Cluster
+from tests.support.waiting import until
 
 FINE: dict[str, Any] = {"metadata": {"name": "fine", "namespace": "team"}}
 
@@ -32,6 +36,53 @@ def test_a_login_that_lacks_a_right_is_told_which(backend: AdmissionBackend, kub
         kubernetes.granted.add((verb, what))
     backend.check_rights()
     assert {method for method, _ in kubernetes.requests} == {"POST"}, "nothing was changed"
+
+
+@pytest.mark.slow
+@pytest.mark.needs_kubernetes
+def test_a_real_api_server_names_each_right_that_the_documented_roles_lack(
+    delta: kubernetes_server.Cluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """With all of docs/examples none is lacking; each verb that is taken away is the one that is named."""
+    chosen = {"kind": "kubernetes", "connection": "delta", "test_image": "busybox", "end_corrupted_jobs": True}
+    monkeypatch.setenv("MUSTER_SCHEDULERS", json.dumps({"delta": chosen}))
+    backend = backend_of("delta")
+    assert isinstance(backend, Kubernetes)
+
+    def lacking() -> str:
+        try:
+            backend.check_rights()
+        except SchedulerDown as error:
+            return str(error)
+        return ""
+
+    rbac = client.RbacAuthorizationV1Api(delta.api)
+    cluster = [(rbac.read_cluster_role, rbac.replace_cluster_role, (f"muster-{name}",))
+               for name in ("admission", "idle-tests", "end-corrupted-jobs")]  # fmt: skip
+    spaced = (rbac.read_namespaced_role, rbac.replace_namespaced_role, ("muster-idle-tests", "muster"))
+    taken = []
+    until(lambda: not lacking())  # the server's authorizer learns of a role a moment after it was written
+    for read, replace, where in [*cluster, spaced]:
+        whole = read(*where).rules
+        for number, rule in enumerate(whole):
+            for verb in rule.verbs:
+                if (where[0], verb) == ("muster-idle-tests", "delete") and rule.resources == ["pods"]:
+                    continue  # the role that ends corrupted jobs allows it in every namespace
+                role = read(*where)
+                role.rules[number].verbs = [each for each in rule.verbs if each != verb] or ["watch"]
+                replace(*where, role)
+                until(lambda verb=verb, rule=rule: f"{verb} {rule.resources[0]}" in lacking())
+                role = read(*where)
+                role.rules = whole
+                replace(*where, role)
+                until(lambda: not lacking())
+                taken.append((verb, rule.resources[0]))
+    assert len(taken) == 10
+    with monkeypatch.context() as patch:
+        extra = {"kube_config": delta.kube_config("a token of nobody")}
+        patch.setenv("AIRFLOW_CONN_DELTA", json.dumps({"conn_type": "kubernetes", "extra": extra}))
+        with pytest.raises(SchedulerDown, match="401"):
+            check_rights("delta")
 
 
 ODD = st.recursive(

@@ -244,3 +244,10 @@ def test_one_node_that_cannot_be_read_stops_none_of_the_others(commands: Command
     seen = backend.look(["n0", "n1"])
     assert seen["n1"].open
     assert bool(seen["n0"].apart) is not seen["n0"].open
+
+
+@pytest.mark.parametrize("name", [["n1"], {"n": 1}, None, 7])
+def test_a_node_whose_name_is_no_text_stops_no_other(commands: Commands, name: object) -> None:
+    shown = [{"name": name, "state": "idle"}, {"name": "n2", "state": "idle"}]
+    seen = commands(sinfo=write(json.dumps({"nodes": shown, "errors": []})), squeue="").look(["n2", "n3"])
+    assert list(seen) == ["n2"]

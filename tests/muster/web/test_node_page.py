@@ -94,7 +94,7 @@ def test_the_timeline_is_sorted_and_keeps_the_latest() -> None:
     event = Event("n1", at(2), State.REGISTERED, State.INTAKE, "muster", "x", {})
     parts = [Placement("n1", "gpu0", "gpu", "S-1", at(1), at(4))]
     certificate = Certificate("c-1", "n1", at(3), at(9), "PASS", None, "a FAIL", "", at(5))
-    found = timeline.timeline([event], [], [certificate], parts, [], at(30), 4)
+    found = timeline.timeline([event], [], [certificate], parts, [], [], at(30), 4)
     expected = [(5, "certificate"), (4, "part"), (3, "certificate"), (2, "state")]
     assert [(each.at.day, each.kind) for each in found] == expected
 
@@ -108,7 +108,7 @@ def test_the_timeline_shows_what_became_of_a_certificate(revoked: int | None, no
 
     why, when = ("a FAIL", at(revoked)) if revoked else ("", None)
     row = Certificate("c-1", "n1", at(3), at(9), "PASS", None, why, "", when)
-    assert [each.at.day for each in timeline.timeline([], [], [row], [], [], at(now), 9)] == days
+    assert [each.at.day for each in timeline.timeline([], [], [row], [], [], [], at(now), 9)] == days
 
 
 @pytest.mark.both_dialects

@@ -19,6 +19,7 @@ from muster.admission.backend import TEST_PREFIX, VERIFY, Mark, Seen, each_alone
 from muster.admission.kubernetes_api import MANAGER, Api, KubernetesLogin, Right, client_of
 from muster.admission.kubernetes_test_pod import PodTests
 from muster.errors import LeftAlone, SchedulerDown
+from muster.model.schedulers import UsersJob
 from muster.settings import settings
 from muster_criteria.text import one_line
 
@@ -35,6 +36,7 @@ BESIDE = "muster.dev/certificate"
 REQUEST = "muster.dev/verify"
 """The annotation by which a person who cordoned a node requests a test, as ``muster:verify`` in other schedulers."""
 
+_MOMENT = pydantic.TypeAdapter(pydantic.AwareDatetime)
 _SYSTEM = "node.kubernetes.io/"
 _APART = {
     "node.cloudprovider.kubernetes.io/": "not initialised, or shut down, by its cloud",
@@ -128,6 +130,18 @@ class Kubernetes:
             nodes = {name: node for node in self._api.nodes() if (name := _name_of(node)) in wanted}
             used = self._used_by(self._api.pods())
         return each_alone(nodes, lambda node: self._seen(node, used))
+
+    def users_jobs(self, names: Collection[str]) -> Iterable[UsersJob]:
+        """The users' pods that have started on these nodes, but for those that cannot be read. Raises SchedulerDown."""
+        self._api.begin()
+        for pod in self._api.pods():
+            try:
+                metadata, began = pod["metadata"], pod["status"].get("startTime")
+                if began and self._is_of_a_user(metadata) and (node := _node_of(pod)) in names:
+                    what = one_line(f"pod {metadata['namespace']}/{metadata['name']}")
+                    yield UsersJob(node, what, _MOMENT.validate_python(began))
+            except Exception as error:
+                log.warning("a pod cannot be read as Kubernetes shows it: %r", error)
 
     def admit(self, name: str, mark: Mark, wanted_at: datetime.datetime | None = None) -> None:
         """Remove our taint and cordon, or a person's cordon that requested a test and is older; set the condition.

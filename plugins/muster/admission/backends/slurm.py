@@ -12,15 +12,17 @@ import functools
 import os
 import pwd
 import re
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from typing import Any, Literal, NamedTuple
 
 import pydantic
 
 from muster.admission.backend import TEST_PREFIX, Mark, Seen, each_alone
 from muster.admission.runner import Runner
+from muster.admission.slurm_hosts import expanded
 from muster.admission.slurm_test_job import SlurmTests
 from muster.errors import LeftAlone, SchedulerDown, first_line
+from muster.model.schedulers import UsersJob
 from muster.remote.ssh import NodeAddress
 from muster.settings import settings
 from muster_criteria.text import one_line
@@ -63,6 +65,10 @@ as of a newer version, keeps the node from counting as free, and is named."""
 
 
 _NO_NODE = "muster-no-such-node"
+
+_RUNS = frozenset({"R", "S", "ST", "CG", "SI", "SO", "RS"})
+_BEFORE = frozenset({"PD", "CF", "RD", "RF", "RH", "RQ", "RV"})
+"""Compact states of jobs that are on their nodes, and that are not yet; with any other one a job has ended."""
 
 
 class Login(pydantic.BaseModel):
@@ -159,6 +165,27 @@ class Slurm:
         alone = len(names) == 1
         return each_alone(self._shown(names), lambda shown: self._seen(_Node.model_validate(shown), named=alone))
 
+    def users_jobs(self, names: Collection[str]) -> Iterable[UsersJob]:
+        """As ``squeue`` lists them, those that ended within MinJobAge too. Raises SchedulerDown."""
+        listed = self._queue("--states=all", "--format", "%A|%u|%S|%e|%t|%N")
+        tests = {job for job, name in self._queue("--states=all", "--user", self._me(), "--format", "%A|%j", cells=2)
+                 if name.startswith(TEST_PREFIX)}  # fmt: skip
+        wanted = {*names}
+        for number, user, began, ended, state, nodes in listed:
+            if number in tests or state in _BEFORE or not began.isdecimal():
+                continue
+            over = state not in _RUNS
+            until = _moment(int(ended)) if over and ended.isdecimal() else None
+            if (since := _moment(int(began))) and bool(until) is over:
+                what = one_line(f"job {number} of {user}")[:REASON_LENGTH]
+                yield from (UsersJob(name, what, since, until) for name in expanded(nodes) if name in wanted)
+
+    def _queue(self, *options: str, cells: int = 6) -> list[list[str]]:
+        """Lines of ``squeue``, with times in seconds since 1970; one that is not as it was asked for is left out."""
+        raw = self._runner.run("env", "SLURM_TIME_FORMAT=%s", "squeue", "--all", "--noheader", *options)
+        lines = [line.split("|", cells - 1) for line in raw.decode("utf-8", "replace").splitlines()]
+        return [line for line in lines if len(line) == cells and line[0].isdecimal()]
+
     def admit(self, name: str, mark: Mark, wanted_at: datetime.datetime | None = None) -> None:
         """UNDRAIN, if the drain is ours, or a person's with muster:verify that is older than the test.
 
@@ -227,11 +254,11 @@ class Slurm:
             if found.get("errors") or not found.get("nodes"):
                 why = found.get("errors") or "slurmctld is starting"
                 raise SchedulerDown(f"sinfo shows no nodes ({why}): slurmctld is down, or refuses {self._our_user()}")
-            named = [each for each in found["nodes"] if isinstance(each, dict)]
+            named = [each for each in found["nodes"] if isinstance(each, dict) and isinstance(each.get("name"), str)]
         except (pydantic.ValidationError, TypeError) as error:
             what = "Slurm's JSON holds what Muster cannot read, as of another version"
             raise SchedulerDown(f"{what}: {first_line(error)}") from None
-        return {each["name"]: each for each in named if each.get("name") in {*names}}
+        return {each["name"]: each for each in named if each["name"] in {*names}}
 
     def _json(self, *command: str) -> dict[str, Any]:
         """Slurm writes a Reason byte by byte as somebody typed it, or cut in the midst of a character."""

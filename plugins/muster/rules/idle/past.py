@@ -70,12 +70,13 @@ class Learned:
             level, slope = float(read["level"]), float(read["slope"])
             made = hazard.Model(**tables, labels=labels, level=level, slope=slope, chances=own)
             names = tuple(tuple(map(str, each)) for each in read["names"])
+            groups = tuple(read["groups"])
         except Exception as error:
             raise ValueError(f"what was learned cannot be read: {error!r}") from error
         usual = hazard.public_prior().model
         fits = all(getattr(made, name).shape == getattr(usual, name).shape for name in TABLES)
         fits &= own is None or own.shape == (len(GROUPS), len(STAGES))
-        if tuple(read["groups"]) != GROUPS or not fits or [len(each) for each in names] != [*map(len, labels)]:
+        if groups != GROUPS or not fits or [len(each) for each in names] != [*map(len, labels)]:
             raise ValueError("what was learned is of other groups and factors than those of this version")
         return cls(made, names)
 

@@ -100,7 +100,7 @@ def move(session: Session, node: NodeRow, to: State, actor: str, reason: str, ev
         if evidence.person:
             accept(session, node)
         recheck(session, node.name)
-    write_event(session, node.name, current, to, actor, reason, evidence_json(evidence))
+    write_event(session, node.name, current, to, actor, reason, evidence_json(evidence), last_stage(session, node))
     if to not in SERVING:
         valid = (CertificateRow.node == node.name, CertificateRow.revoked == "")
         why = f"the node left service: {reason}"
@@ -142,12 +142,19 @@ def recheck(session: Session, node: str, why: str = "") -> None:
 
 
 def write_event(
-    session: Session, node: str, before: State, after: State, actor: str, reason: str, evidence: Mapping[str, Any]
+    session: Session,
+    node: str,
+    before: State,
+    after: State,
+    actor: str,
+    reason: str,
+    evidence: Mapping[str, Any],
+    last: int = 0,
 ) -> EventRow:
-    """Append an event and return it; two equal states make it a remark."""
+    """Append an event and return it; two equal states make it a remark. ``last``: of a move, the node's last stage."""
     event = EventRow(
         node=node, at=now(), from_state=before, to_state=after, actor=actor, login=acting.current(), reason=reason,
-        evidence=dict(evidence),
+        evidence=dict(evidence), after=last,
     )  # fmt: skip
     session.add(event)
     session.flush()

@@ -28,7 +28,7 @@ class DigestRow(_Comparable, Base):
 
     __tablename__ = "digests"
     # A number that retention freed must not be given again: it says what was seen after a golden ended.
-    __table_args__ = (Index("ix_digests_golden_id_subject", "golden_id", "subject"), {"sqlite_autoincrement": True})
+    __table_args__ = (Index("ix_digests_golden_id_subject", "golden_id", "subject"),)
 
     id: Mapped[int] = mapped_column(BigId, primary_key=True)
     subject: Mapped[str]

@@ -325,11 +325,11 @@ class EventRow(Base):
     """One step in a node's life, or a remark about it (then both states are the same). Append-only.
 
     ``actor``: the name that a person gave, or the program. ``login``: the authenticated login (``muster.acting``).
-    ``node``: None, and both states "", for a decision that concerns no node.
+    ``node``: None, and both states "", for a decision that concerns no node. ``after``: of a move, the node's last
+    stage (``StageRow.id``) by then, which says what had been found.
     """
 
     __tablename__ = "events"
-    __table_args__ = ({"sqlite_autoincrement": True},)  # a number that retention freed is not given again
 
     id: Mapped[int] = mapped_column(BigId, primary_key=True)
     node: Mapped[str] = mapped_column(ForeignKey("nodes.name"), index=True, nullable=True)
@@ -340,6 +340,7 @@ class EventRow(Base):
     login: Mapped[str] = mapped_column(default="")
     reason: Mapped[str]
     evidence: Mapped[dict[str, Any]]
+    after: Mapped[int] = mapped_column(BigInteger, default=0)
 
 
 class SnapshotRow(Base):
@@ -382,4 +383,7 @@ class ArtifactRow(Base):
     data: Mapped[bytes] = mapped_column(deferred=True)
 
 
+for _table in Base.metadata.tables.values():
+    # What is ordered and named by its number is so for good: one that was deleted is not given again, as by PostgreSQL.
+    _table.dialect_options["sqlite"]["autoincrement"] = "id" in _table.c and isinstance(_table.c.id.type, BigInteger)
 Base.registry.configure()  # rather than at the first query: task processes are forked from one that has imported this

@@ -69,6 +69,26 @@ class PlaceRow(Base):
     shown_since: Mapped[datetime.datetime | None]
 
 
+class UsersJobRow(Base):
+    """A user's job on a node, as its scheduler told of it; ``until`` is None while it runs.
+
+    A job that is gone without its end being told ended when housekeeping looked.
+    """
+
+    __tablename__ = "users_jobs"
+    __table_args__ = (
+        UniqueConstraint("node", "what", "since"),
+        Index("ix_users_jobs_cluster_until", "cluster", "until"),
+    )
+
+    id: Mapped[int] = mapped_column(BigId, primary_key=True)
+    node: Mapped[str] = mapped_column(ForeignKey("nodes.name"))
+    cluster: Mapped[str]
+    what: Mapped[str]
+    since: Mapped[datetime.datetime]
+    until: Mapped[datetime.datetime | None]
+
+
 class AuditCursorRow(Base):
     """How far a receiver of the audit stream has got. ``event``: id of the last event that it accepted.
 

@@ -27,7 +27,7 @@ from muster.store.database.models import (
     SnapshotRow,
     StageRow,
 )
-from muster.store.database.outgoing import OutboxRow
+from muster.store.database.outgoing import OutboxRow, UsersJobRow
 from muster.store.testing import stages
 
 log = logging.getLogger(__name__)
@@ -36,6 +36,8 @@ OUTBOX_DAYS = 30
 """Mails are kept so long after they were sent, or refused by the mail server."""
 HEALTH_DAYS = 365
 """Observations between tests are kept so long after they were seen last; what they caused is in the events."""
+JOBS_DAYS = 365
+"""Users' jobs in a node's history are kept so long after they ended."""
 SNAPSHOTS_DAYS = 90
 """Peer snapshots that no kept verdict cites, and that are not the newest, are kept so long."""
 DIGESTS_DAYS = 730
@@ -48,11 +50,11 @@ BATCH = 200
 def apply(now: datetime.datetime | None = None, *, dry_run: bool = False) -> Purged:
     """Delete what the MUSTER_RETENTION_* settings no longer keep, or only count it; returns how much that is.
 
-    Raw telemetry, raw results, digests, mails that were sent or refused, and observations between tests go by their own
-    age, measurements by their stage's, runs by their end, but for those whose verdict is held, parts and suspicions of
-    them by when they were last in a node, events by their own age and leases by their end. Verdicts and findings stay
-    as long as their run; nodes, goldens and SKU revisions for ever; peer snapshots as long as a verdict that is kept
-    cites them, and the newest of each kind.
+    Raw telemetry, raw results, digests, mails that were sent or refused, observations between tests and users' jobs
+    go by their own age, measurements by their stage's, runs by their end, but for those whose verdict is held, parts
+    and suspicions of them by when they were last in a node, events by their own age and leases by their end. Verdicts
+    and findings stay as long as their run; nodes, goldens and SKU revisions for ever; peer snapshots as long as a
+    verdict that is kept cites them, and the newest of each kind.
     """
     moment = now or _agreed_now()
     keep = settings()
@@ -83,6 +85,7 @@ def apply(now: datetime.datetime | None = None, *, dry_run: bool = False) -> Pur
         since = before(keep.retention_events_days)
         events = purge(EventRow.id, select(EventRow.id).where(EventRow.at < since))
         purge(LeaseRow.id, select(LeaseRow.id).where(LeaseRow.released_at < since))
+    purge(UsersJobRow.id, select(UsersJobRow.id).where(UsersJobRow.until < before(JOBS_DAYS)))
     purge(HealthRow.id, select(HealthRow.id).where(HealthRow.last_seen < before(HEALTH_DAYS)))
     mails_over = or_(*(at < before(OUTBOX_DAYS) for at in (OutboxRow.sent_at, OutboxRow.parked_at)))
     return Purged(

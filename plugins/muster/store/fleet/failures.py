@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import collections
 import datetime
+import itertools
 from collections.abc import Collection, Sequence
 
-from sqlalchemy import select
+from sqlalchemy import func, select
 from sqlalchemy.orm import Session
 
 from muster.model.failures import Failure
@@ -22,8 +23,6 @@ GROUP_OF = {
     FaultClass.PSU: "power", FaultClass.COOLING: "cooling",
 }  # fmt: skip
 """The group of defects in which the planner counts a finding; what is missing is counted as unknown."""
-LATELY = datetime.timedelta(days=1)
-"""A finding so long before a node left service is the reason that it left."""
 
 
 def since(moment: datetime.datetime) -> list[Failure]:
@@ -35,22 +34,23 @@ def since(moment: datetime.datetime) -> list[Failure]:
 def within(session: Session, moment: datetime.datetime, node: str = "") -> list[Failure]:
     """As ``since``, in the caller's transaction; of ``node`` alone if it is given."""
     moves = (
-        select(EventRow.node, EventRow.at, EventRow.from_state, EventRow.to_state)
+        select(EventRow)
         .join(NodeRow, NodeRow.name == EventRow.node)
         .where(EventRow.at >= moment, EventRow.id > NodeRow.machine_event, EventRow.from_state != EventRow.to_state)
         .order_by(EventRow.node, EventRow.id)
     )
     moves = moves.where(EventRow.node == node) if node else moves
     found: list[Failure] = []
-    left: tuple[str, datetime.datetime] | None = None
-    for name, at, before, after in session.execute(moves):
-        if left is not None and (left[0] != name or State(after) in SERVING):
-            found.append(_failure(session, *left, at if left[0] == name else None))
-            left = None
-        if State(before) in SERVING and State(after) in BROKEN:
-            left = name, at
-    if left is not None:
-        found.append(_failure(session, *left, None))
+    for _, events in itertools.groupby(session.scalars(moves), lambda event: event.node):
+        left: EventRow | None = None
+        for event in events:
+            if left is not None and State(event.to_state) in SERVING:
+                found.append(_failure(session, left, event))
+                left = None
+            if State(event.from_state) in SERVING and State(event.to_state) in BROKEN:
+                left = event
+        if left is not None:
+            found.append(_failure(session, left, None))
     return found
 
 
@@ -73,19 +73,27 @@ def caught(since: datetime.datetime, until: datetime.datetime, nodes: Collection
     return dict(collections.Counter((group, stage) for group, stage, _ in once))
 
 
-def _failure(session: Session, node: str, at: datetime.datetime, back: datetime.datetime | None) -> Failure:
-    findings = session.execute(
+def _failure(session: Session, left: EventRow, back: EventRow | None) -> Failure:
+    """What was found from the node's entry into service before it left to its return, and when that was.
+
+    By the numbers of stages: a clock that was wrong meanwhile charges the failure with nothing of another one.
+    """
+    serving = [str(state) for state in SERVING]
+    entry = select(func.max(EventRow.after)).where(EventRow.node == left.node, EventRow.id < left.id)
+    entered = session.scalar(entry.where(EventRow.to_state.in_(serving), EventRow.from_state.not_in(serving))) or 0
+    query = (
         select(FindingRow.fault_class, FindingRow.device, StageRow.stage)
         .join(StageRow, FindingRow.stage == StageRow.id)
-        .join(RunRow, StageRow.run == RunRow.id)
-        .where(FindingRow.node == node, FindingRow.severity == str(Severity.CRITICAL), StageRow.current)
-        .where(RunRow.started_at <= at, StageRow.recorded_at >= at - LATELY, StageRow.recorded_at <= at + LATELY)
-        .order_by(StageRow.recorded_at.desc(), FindingRow.id)
-    ).all()
+        .where(FindingRow.node == left.node, FindingRow.severity == str(Severity.CRITICAL), StageRow.current)
+        .where(StageRow.id > entered)
+        .order_by(StageRow.id.desc(), FindingRow.id)
+    )
+    findings = session.execute(query if back is None else query.where(StageRow.id <= back.after)).all()
     groups = [_group(fault_class, stage) for fault_class, _, stage in findings]
     devices = [device for _, device, _ in findings]
-    replaced = back is not None and _replaced(session, node, devices, at, back)
-    return Failure(node, next((group for group in groups if group != "unknown"), "unknown"), at, back, replaced)
+    replaced = back is not None and _replaced(session, left, devices, back)
+    group = next((group for group in groups if group != "unknown"), "unknown")
+    return Failure(left.node, group, left.at, back.at if back else None, replaced)
 
 
 def _group(fault_class: str, stage: str) -> str:
@@ -94,12 +102,12 @@ def _group(fault_class: str, stage: str) -> str:
     return GROUP_OF.get(FaultClass(fault_class), "unknown")
 
 
-def _replaced(
-    session: Session, node: str, devices: Sequence[str], at: datetime.datetime, back: datetime.datetime
-) -> bool:
+def _replaced(session: Session, left: EventRow, devices: Sequence[str], back: EventRow) -> bool:
     """Whether another part sits in the place of one of these devices since the failure."""
     if not devices:
         return False
     query = select(PartRow.kind, PlacementRow.slot).join(PlacementRow, PlacementRow.part_id == PartRow.id)
-    ended = query.where(PlacementRow.node == node, PlacementRow.until >= at, PlacementRow.until <= back)
+    ended = query.where(
+        PlacementRow.node == left.node, PlacementRow.until_after >= left.after, PlacementRow.until_after <= back.after
+    )
     return any(slot in devices and kind == kind_of(slot) for kind, slot in session.execute(ended))

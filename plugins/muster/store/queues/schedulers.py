@@ -23,6 +23,7 @@ from muster.store.database.engine import reading, writing
 from muster.store.database.models import NodeRow
 from muster.store.database.outgoing import PlaceRow
 from muster.store.database.wanted import follow_state, later, of_state, want
+from muster.store.queues import users_jobs
 
 CLAIM = 20
 """So many times MUSTER_SCHEDULER_TIMEOUT_S a process that carries out a change keeps the others from it. A change takes
@@ -57,6 +58,7 @@ def assign(node: str, cluster: str, name: str, person: str, reason: str) -> Plac
         if other is not None:
             raise BadScheduler(f"{other} is {name} in {cluster} already: two nodes cannot have one name there")
         if place is not None:
+            users_jobs.close(session, node)
             session.delete(place)
             session.flush()
         if cluster:

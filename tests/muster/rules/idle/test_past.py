@@ -72,5 +72,8 @@ def test_what_another_version_kept_is_refused() -> None:
     for changed in ({"groups": ["gpu"]}, {"since_any": [1.0]}, {"names": [[]]}, {"level": None}):
         with pytest.raises(ValueError):
             Learned.from_json(json.dumps(kept | changed))
-    with pytest.raises(ValueError):
-        Learned.from_json(json.dumps({name: kept[name] for name in kept if name != "slope"}))
+    for without in kept:
+        with pytest.raises(ValueError):
+            Learned.from_json(json.dumps({name: kept[name] for name in kept if name != without}))
+        with pytest.raises(ValueError):
+            Learned.from_json(json.dumps(kept | {without: 7.5 if isinstance(kept[without], list) else [[]]}))

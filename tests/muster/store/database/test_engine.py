@@ -11,11 +11,13 @@ from pathlib import Path
 import pytest
 from alembic.config import Config
 from alembic.script import ScriptDirectory
-from sqlalchemy import event, text
+from sqlalchemy import event, select, text
 
 from muster import store
 from muster.errors import DatabaseNotReady
 from muster.store.database import engine
+from muster.store.database.models import RunRow, StageRow
+from muster_criteria.model import Verdict
 from tests.muster import fleet
 from tests.muster.conftest import POSTGRESQL
 
@@ -129,3 +131,25 @@ def test_importing_the_records_opens_nothing(muster_home: Path) -> None:
     )
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
     assert not muster_home.exists()
+
+
+@pytest.mark.usefixtures("fleet_db")
+@pytest.mark.both_dialects
+def test_a_number_of_a_stage_run_or_job_that_was_deleted_is_not_given_again() -> None:
+    """Placements, goldens, certificates and failures are ordered by such numbers."""
+    store.nodes.add(fleet.new_node())
+    numbers: list[tuple[int, int]] = []
+    for run_id in ("first", "second"):
+        lease = fleet.begin(run_id=run_id)
+        fleet.do_stage(lease, "intake", Verdict.PASS)
+        store.leases.release(lease.key, "over")
+        with engine.writing() as session:
+            run = session.scalars(select(RunRow)).one()
+            stage = session.scalars(select(StageRow)).one()
+            numbers.append((run.id, stage.id))
+            session.delete(stage)
+            session.flush()
+            session.delete(run)
+    (run_before, stage_before), (run_after, stage_after) = numbers
+    assert run_after > run_before
+    assert stage_after > stage_before

@@ -10,7 +10,8 @@ from muster import store
 from muster.admission.entry import move
 from muster.model.failures import Failure
 from muster.model.states import State
-from muster_criteria.model import FaultClass
+from muster.store.database import access
+from muster_criteria.model import FaultClass, Verdict
 from tests.muster import fleet
 
 pytestmark = [pytest.mark.usefixtures("fleet_db"), pytest.mark.both_dialects]
@@ -71,3 +72,30 @@ def test_a_failure_lasts_until_the_node_serves_again() -> None:
     assert failure.back is not None
     assert failure.back > failure.at
     assert (failure.group, failure.replaced) == ("unknown", False)
+
+
+def repaired(run_id: str) -> None:
+    for state in (State.TRIAGE, State.REPAIR, State.REGISTERED):
+        move(NODE, state, "Ada", "repaired")
+    fleet.qualify(run_id=run_id)
+    move(NODE, State.PRODUCTION, "Ada", "needed now")
+
+
+def test_a_failure_is_not_charged_with_what_an_earlier_one_of_the_same_day_had() -> None:
+    fleet.fail(NODE, "found", fleet.finding(fault_class=FaultClass.HBM), stage="integrity")
+    repaired("first")
+    move(NODE, State.QUARANTINE, "Ada", "it hangs")
+    assert [each.group for each in failures()] == ["memory", "unknown"]
+
+
+@pytest.mark.parametrize("ahead", [-3, 3])
+def test_a_clock_that_was_wrong_when_a_fault_was_found_loses_it_not(
+    monkeypatch: pytest.MonkeyPatch, ahead: int
+) -> None:
+    wrong = datetime.datetime.now(datetime.UTC) + datetime.timedelta(days=ahead)
+    with monkeypatch.context() as patch:
+        patch.setattr(access, "now", lambda: wrong)
+        lease = fleet.begin(NODE, "found")
+        fleet.do_stage(lease, "intake", Verdict.FAIL, findings=[fleet.finding(fault_class=FaultClass.HBM)])
+    store.runs.finish(lease.key, Verdict.FAIL, "gpu3 is slow.")
+    assert [each.group for each in failures()] == ["memory"]

@@ -1,0 +1,80 @@
+"""The users' jobs on each node, as its scheduler told of them: from when to when, the latest of each node."""
+
+from __future__ import annotations
+
+import collections
+import datetime
+from collections.abc import Collection, Iterable, Mapping
+
+from sqlalchemy import delete, select
+from sqlalchemy.orm import Session
+
+from muster.model.schedulers import UsersJob
+from muster.store.database import access
+from muster.store.database.engine import reading, writing
+from muster.store.database.outgoing import PlaceRow, UsersJobRow
+
+KEPT = 100
+"""So many jobs of a node are kept, those that run before those that ended: users start as many as they like."""
+
+BATCH = 500
+"""Nodes in one query."""
+
+
+def of_node(node: str) -> list[UsersJob]:
+    """The jobs of a node that are kept, latest first."""
+    latest = select(UsersJobRow).where(UsersJobRow.node == node).order_by(UsersJobRow.since.desc(), UsersJobRow.id)
+    with reading() as session:
+        return [UsersJob(row.node, row.what, row.since, row.until) for row in session.scalars(latest)]
+
+
+def note(cluster: str, told: Iterable[UsersJob]) -> None:
+    """Store what a scheduler tells of the jobs on all of its nodes, by their names there.
+
+    One that it tells of no longer has ended by now. Of nodes without a place in it nothing is stored.
+    """
+    with writing() as session:
+        here = select(PlaceRow.name, PlaceRow.node).where(PlaceRow.cluster == cluster)
+        nodes = {row.name: row.node for row in session.execute(here)}
+        jobs = {(nodes[job.node], job.what, job.since): job.until for job in told if job.node in nodes}
+        running = select(UsersJobRow).where(UsersJobRow.cluster == cluster, UsersJobRow.until.is_(None))
+        known = {_key(row): row for row in session.scalars(running)}
+        moment = access.now()
+        for key, row in known.items():
+            row.until = jobs.get(key, moment)
+        fresh = collections.defaultdict(list)
+        for key in jobs.keys() - known.keys():
+            fresh[key[0]].append(key)
+        names = sorted(fresh)
+        for first in range(0, len(names), BATCH):
+            some = names[first : first + BATCH]
+            _add(session, cluster, {key: jobs[key] for node in some for key in fresh[node]}, some)
+
+
+_Key = tuple[str, str, datetime.datetime]
+
+
+def _key(row: UsersJobRow) -> _Key:
+    return row.node, row.what, row.since
+
+
+def _add(session: Session, cluster: str, jobs: Mapping[_Key, datetime.datetime | None], nodes: Collection[str]) -> None:
+    """Store jobs of these nodes, but for those that are kept; one that ended, and runs all the same, is open again."""
+    kept = {_key(row): row for row in session.scalars(select(UsersJobRow).where(UsersJobRow.node.in_(nodes)))}
+    for (node, what, since), until in jobs.items():
+        row = kept.get((node, what, since))
+        if row is None:
+            session.add(UsersJobRow(node=node, cluster=cluster, what=what, since=since, until=until))
+        elif until is None:
+            row.until = None
+    session.flush()
+    for node in nodes:
+        mine = select(UsersJobRow.id).where(UsersJobRow.node == node)
+        newest = mine.order_by(UsersJobRow.until.is_not(None), UsersJobRow.since.desc(), UsersJobRow.id.desc())
+        session.execute(delete(UsersJobRow).where(UsersJobRow.id.in_(session.scalars(newest.offset(KEPT)).all())))
+
+
+def close(session: Session, node: str) -> None:
+    """In the caller's transaction: nobody tells any more of the jobs on a node that leaves its scheduler."""
+    for row in session.scalars(select(UsersJobRow).where(UsersJobRow.node == node, UsersJobRow.until.is_(None))):
+        row.until = access.now()
