@@ -91,7 +91,7 @@ def bench(node: sshd.Sshd, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> B
     known = store.nodes.get(NODE)
     new = NewNode(
         NODE, known.host, known.host_key, known.sku, port=known.port, user=known.user, launch=known.launch,
-        work_dir=known.work_dir, labels={"repair": "auto"},
+        work_dir=known.work_dir, labels={"repair": "auto"}, serials={"gpu3": "1650423000003"},
     )  # fmt: skip
     store.nodes.add_all([("", new)], actor="Ada")
     lives.in_production(NODE, "standard")
@@ -146,7 +146,7 @@ def test_a_fault_seen_in_service_is_repaired_and_the_node_returns_by_its_tests(b
     assert set(states.values()) == {"success"}
     assert bench.incident.bundle is not None
     assert Path(bench.incident.bundle.path).exists()
-    assert bench.calls == ["nvidia-smi --gpu-reset -i 3"]
+    assert bench.calls == ["nvidia-smi --gpu-reset -i 1650423000003"]
     assert bench.outcomes() == [("reset_gpu", Outcome.SUCCEEDED, None)], "nothing has proved it yet"
     assert (bench.state, store.leases.live()) == (State.REGISTERED, [])
     (proof,) = queued("node_qualification")
@@ -174,7 +174,7 @@ def test_a_fault_that_comes_back_goes_up_the_ladder_and_then_to_a_person(bench: 
     assert bench.state is State.QUARANTINE
     (told,) = swept()
     assert set(run("repair", **told).values()) == {"success"}
-    assert bench.calls == ["nvidia-smi --gpu-reset -i 3", "systemctl reboot"]
+    assert bench.calls == ["nvidia-smi --gpu-reset -i 1650423000003", "systemctl reboot"]
     assert bench.outcomes() == [("reset_gpu", Outcome.SUCCEEDED, False), ("reboot", Outcome.SUCCEEDED, None)]
     (proof,) = queued("node_qualification")
     run("node_qualification", **proof)
@@ -229,7 +229,7 @@ def test_a_node_that_is_in_use_keeps_its_job_and_is_repaired_when_it_is_free(ben
     label()
     (told,) = swept()
     assert run("repair", **told)["run"] == "success"
-    assert bench.calls == ["nvidia-smi --gpu-reset -i 3"]
+    assert bench.calls == ["nvidia-smi --gpu-reset -i 1650423000003"]
 
 
 def test_of_a_rack_that_is_held_no_node_is_repaired_by_itself(bench: Bench) -> None:

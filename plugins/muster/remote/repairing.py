@@ -34,7 +34,8 @@ MODULES = ("nvidia_uvm", "nvidia_drm", "nvidia_modeset", "nvidia")
 REFUSED = re.compile(r"a password is required|not allowed to execute|may not run sudo|In use by another client"
                      r"|being used by one or more other processes", re.IGNORECASE)  # fmt: skip
 """What sudo and nvidia-smi say when they did nothing. modprobe is not among them: it may have removed other modules."""
-_GPU = re.compile(r"gpu([0-9]{1,3})")
+_GPU = re.compile(r"gpu ([0-9A-Za-z-]{6,64})")
+"""A part that nvidia-smi finds by its serial number. An index would name another GPU once one fell off the bus."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -103,9 +104,9 @@ def usage(node: Node, connect: Connect, agent: AgentFile) -> str:
 
 
 def _reset(node: Node, fault: Fault, connect: Connect) -> Done:
-    found = _GPU.fullmatch(fault.device)
+    found = _GPU.fullmatch(fault.part)
     if found is None:
-        return Done(Outcome.CANCELLED, f"{fault.device or 'the device'} is no GPU with a number")
+        return Done(Outcome.CANCELLED, f"no serial number of {fault.device or 'the device'} is known")
     return _commands(node, connect, [("nvidia-smi", "--gpu-reset", "-i", found[1])])
 
 

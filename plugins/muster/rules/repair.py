@@ -96,8 +96,8 @@ def next_step(now: Situation, policy: RepairPolicy, at: datetime.datetime) -> Ac
         return Person("the next step is a power cycle, and no BMC is enrolled for the node", rung)
     if rung is not Rung.POWER_CYCLE and not now.reachable:
         return Person(f"the next step is {rung}, and the node takes no login", rung)
-    if rung is Rung.RESET_GPU and not now.fault.device.startswith("gpu"):
-        return Person("the next step is the reset of a GPU, and it is not known which", rung)
+    if rung is Rung.RESET_GPU and not now.fault.part.startswith("gpu "):
+        return Person("the next step is the reset of a GPU, and its serial number is not known", rung)
     if rung not in policy.allowed(now.labels):
         return Person(f"{rung} is not switched on for this node (policy {policy.cited})", rung)
     if now.simulated:

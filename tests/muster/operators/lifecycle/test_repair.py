@@ -79,7 +79,9 @@ class Bench:
 
     def carry_out(self, rung: Rung, last_boot: str = "", limit_s: float = RETURN_S) -> Done:
         """Carry a rung out, and look until the node is back or its time is over."""
-        done = repairing.carry_out(rung, self.node(), Fault("gpu_memory", "gpu3"), self.connect, last_boot=last_boot)
+        done = repairing.carry_out(
+            rung, self.node(), Fault("gpu_memory", "gpu3", "gpu 1650423000003"), self.connect, last_boot=last_boot
+        )
         began = time.monotonic()
         while isinstance(done, Sent):
             waited = time.monotonic() - began
@@ -107,7 +109,7 @@ def bench(tmp_path: Path, sqlite_db: str, monkeypatch: pytest.MonkeyPatch) -> It
         there = server.node()
         described = fleet.new_node(
             there.name, host=there.host, port=there.port, user=there.user, work_dir=there.work_dir,
-            host_key=" ".join(there.host_key.split()[:2]), labels={"repair": "auto"},
+            host_key=" ".join(there.host_key.split()[:2]), labels={"repair": "auto"}, serials={"gpu3": "1650423000003"},
             launch={"kind": "python", "python": sys.executable},
         )  # fmt: skip
         store.nodes.add(described)
@@ -133,7 +135,7 @@ def test_a_repair_counts_only_when_the_tests_that_can_see_the_fault_passed(bench
     incident = begun()
     done = act(bench, incident)
     assert done["rung"] == "reset_gpu"
-    assert bench.calls == ["--gpu-reset -i 3"]
+    assert bench.calls == ["--gpu-reset -i 1650423000003"]
     assert bench.node().state is State.REGISTERED
     repair.release(KEY)
     (proof,) = repair.proofs(done, incident)
@@ -413,5 +415,5 @@ def test_the_sudoers_file_allows_what_a_repair_runs_and_no_more() -> None:
     allowed = {" ".join(each.split()).replace("/usr/sbin/", "").replace("/usr/bin/", "") for each in listed}
     modules = " ".join(repairing.MODULES)
     assert allowed == {
-        "nvidia-smi ^--gpu-reset -i [0-9]{1,2}$", f"modprobe -r {modules}", "modprobe nvidia", "systemctl reboot",
+        "nvidia-smi ^--gpu-reset -i [0-9A-Za-z-]{6,64}$", f"modprobe -r {modules}", "modprobe nvidia", "systemctl reboot",
     }  # fmt: skip
