@@ -415,5 +415,6 @@ def test_the_sudoers_file_allows_what_a_repair_runs_and_no_more() -> None:
     allowed = {" ".join(each.split()).replace("/usr/sbin/", "").replace("/usr/bin/", "") for each in listed}
     modules = " ".join(repairing.MODULES)
     assert allowed == {
-        "nvidia-smi ^--gpu-reset -i [0-9A-Za-z-]{6,64}$", f"modprobe -r {modules}", "modprobe nvidia", "systemctl reboot",
+        "nvidia-smi ^--gpu-reset -i [0-9A-Za-z-]{6,64}$", f"modprobe -r {modules}", "modprobe nvidia",
+        "systemctl reboot",
     }  # fmt: skip
