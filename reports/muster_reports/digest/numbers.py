@@ -19,7 +19,7 @@ LOST = {
 """By cause, the states in which a node that has been in production does no work. ``failures``: withdrawn, and no
 repair has begun; ``queueing``: back, and waiting for a test, a person or its scheduler."""
 TAIL = 0.9
-"""The share of repairs that the tail of repair times leaves out the longest tenth of."""
+"""The quantile that is shown as the tail of repair times."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -136,7 +136,7 @@ def mean(events: int, hours: float) -> Mean:
 
 
 def repair_times(repairs: Sequence[Repair], until: datetime.datetime) -> RepairTimes:
-    """Returns median and tail by Kaplan and Meier (1958): a node that is still out counts as long as it is."""
+    """Returns median and tail by Kaplan and Meier (1958): a node that is still out is a censored observation."""
     over = [(each.back - each.out).total_seconds() for each in repairs if each.back is not None]
     lasting = [(until - each.out).total_seconds() for each in repairs if each.back is None]
     median, tail = (_within(over, lasting, share) for share in (0.5, TAIL))
