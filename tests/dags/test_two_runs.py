@@ -23,7 +23,7 @@ from muster.model.nodes import NewNode
 from muster.model.runs import RunKey
 from muster.model.states import State
 from muster.operators import upkeep
-from muster.operators.lifecycle import revalidation
+from muster.operators.lifecycle import repair, revalidation
 from muster.operators.testing import block, qualification
 from tests.muster.fleet import host_key
 from tests.support import lives
@@ -45,7 +45,7 @@ def _params(**more: Any) -> dict[str, Any]:
     return {"level": "demo", "reason": "a test", **more}
 
 
-HOLDERS = [
+TESTING = [
     Holder(
         "node_qualification",
         lambda run: qualification.claim(RunKey("node_qualification", run), _params(node="n1")),
@@ -65,13 +65,24 @@ HOLDERS = [
         State.PRODUCTION,
     ),
 ]
+REPAIR = Holder(
+    "repair",
+    lambda run: repair.claim(RunKey("repair", run), {"node": "n1", "fault": "gpu_memory", "reason": "a test"}),
+    lambda run: repair.release(RunKey("repair", run)),
+    State.QUARANTINE,
+)
+HOLDERS = [*TESTING, REPAIR]
 each_dag = pytest.mark.parametrize("dag", HOLDERS, ids=[each.dag_id for each in HOLDERS])
+each_test = pytest.mark.parametrize("dag", TESTING, ids=[each.dag_id for each in TESTING])
 
 
 @pytest.fixture
 def ready(fleet: Path, dag: Holder) -> None:
     """Nodes in the state in which the DAG takes them."""
-    bring = {State.REGISTERED: lambda _: None, State.QUALIFIED: lives.qualified, State.PRODUCTION: lives.in_production}
+    bring = {
+        State.REGISTERED: lambda _: None, State.QUALIFIED: lives.qualified, State.PRODUCTION: lives.in_production,
+        State.QUARANTINE: lambda name: store.nodes.move(name, State.QUARANTINE, "Ada", "XID 95"),
+    }  # fmt: skip
     for name in NAMES:
         store.nodes.add(NewNode(name, "127.0.0.1", host_key(name), "cpu-generic"))
         bring[dag.begins](name)
@@ -132,7 +143,20 @@ ENDS: dict[str, Callable[[Holder], Any]] = {
 }
 
 
-@each_dag
+@pytest.mark.parametrize("dag", [REPAIR], ids=["repair"])
+@pytest.mark.parametrize("end", ENDS)
+def test_after_any_end_of_a_repair_the_node_is_free_and_still_out_of_service(
+    ready: None, dag: Holder, end: str
+) -> None:
+    dag.claim("first")
+    ENDS[end](dag)
+    assert store.leases.live() == []
+    assert store.nodes.get("n1").state is State.QUARANTINE
+    dag.claim("second")
+    assert holders() == {"second"}
+
+
+@each_test
 @pytest.mark.parametrize("end", ENDS)
 @pytest.mark.parametrize("at_work", [False, True], ids=["just taken", "at work"])
 def test_after_any_end_the_node_is_free_and_the_next_run_has_it(
@@ -150,7 +174,7 @@ def test_after_any_end_the_node_is_free_and_the_next_run_has_it(
     assert holders() == {"second"}
 
 
-@each_dag
+@each_test
 def test_a_claim_that_fails_half_way_holds_nothing(ready: None, dag: Holder, monkeypatch: pytest.MonkeyPatch) -> None:
     def broken(*_: Any, **__: Any) -> None:
         raise MusterError("it cannot be begun")
