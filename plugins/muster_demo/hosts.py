@@ -160,7 +160,8 @@ def find_sshd() -> str | None:
 
 def sshd_config(port: int, folder: pathlib.Path, authorized_keys: pathlib.Path, mark: Mapping[str, str]) -> str:
     """A configuration for an sshd that the current user runs: this user's keys only, on loopback only."""
-    environment = " ".join(f'{name}="{value}"' for name, value in mark.items())
+    # Below a shell, as this says that it is, bash reads no ~/.bashrc: that of a developer may wait minutes for a lock.
+    environment = " ".join(f'{name}="{value}"' for name, value in {**mark, "SHLVL": "1"}.items())
     return "\n".join(
         [
             f"Port {port}",

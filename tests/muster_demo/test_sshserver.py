@@ -141,6 +141,21 @@ def test_this_machine_is_reached_through_openssh(hosts, keys, folder) -> None:
     _works(server, keys, folder)
 
 
+@pytest.mark.needs_sshd
+def test_openssh_does_not_wait_for_a_start_up_file_of_this_user(folder, keys, supervisor) -> None:
+    """A hook in ~/.bashrc that waits for a stale lock held each command up for a minute."""
+    home = folder / "developer"
+    home.mkdir()
+    (home / ".bashrc").write_text("touch ~/read\n")
+    hosts = Hosts(supervisor, folder, keys, {watchdog.MARK: str(folder), "HOME": str(home)})
+    server = hosts.start_host_server("host-start-up-file")
+    assert "OpenSSH's server (" in server.kind
+    _works(server, keys, folder)
+    with connect(server.port, keys) as client:
+        assert run(client, 'echo "$HOME"') == (0, f"{home}\n".encode(), b"")
+    assert not (home / "read").exists()
+
+
 def test_without_openssh_it_says_so_and_takes_asyncssh(hosts, keys, folder, monkeypatch) -> None:
     monkeypatch.setattr("muster_demo.hosts.find_sshd", lambda: None)
     server = hosts.start_host_server("host-asyncssh")

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import uuid
-from collections.abc import Collection
 
 from muster_node.hardware.seam import NOT_SUPPORTED, Fact
 from muster_simulator.machine import Gpu, Machine
@@ -29,14 +28,13 @@ def nvlink_facts(machine: Machine, built: Gpu, gpu: GpuState) -> list[Fact]:
     return facts + nvlink_errors(machine, built, gpu)
 
 
-def domain_facts(known: Collection[int]) -> list[Fact]:
-    """The identity of no domain, as an HGX machine reports it: the GPUs have joined their own switches."""
-    facts = [Fact("imex", "node", "text", note=NOT_SUPPORTED)]
-    for slot in known:
-        facts.append(Fact("nvlink_domain", f"gpu{slot}", "text", text=f"{uuid.UUID(int=0)}.0"))
-        facts.append(Fact("fabric_state", f"gpu{slot}", "text", text="completed"))
-        facts.append(Fact("fabric_healthy", f"gpu{slot}", "bool", 1.0))
-    return facts
+def domain_facts(device: str) -> list[Fact]:
+    """The identity of no domain, as a GPU of an HGX machine reports it: it has joined the machine's own switches."""
+    return [
+        Fact("nvlink_domain", device, "text", text=f"{uuid.UUID(int=0)}.0"),
+        Fact("fabric_state", device, "text", text="completed"),
+        Fact("fabric_healthy", device, "bool", 1.0),
+    ]
 
 
 def nvlink_errors(machine: Machine, built: Gpu, gpu: GpuState) -> list[Fact]:

@@ -98,7 +98,9 @@ class SimulatedHardware(Hardware):
 
     def domain(self) -> Iterable[Fact]:
         """Of a machine whose NVLinks end at its own switches."""
-        return fabric.domain_facts(self._slots())
+        known = self._slots()
+        with self._state.now() as state:
+            return inventory.domain(state, known)
 
     def telemetry(self) -> Iterable[Sample]:
         """One reading of every sensor."""

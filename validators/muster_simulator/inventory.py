@@ -16,17 +16,28 @@ _MEMORY_CLOCK_MHZ = 2619.0
 _LOWEST_LIMIT_SHARE = 0.3
 _BIOS, _BMC, _INFOROM = "1.4.2", "24.9", "G520.0200.00.05"
 IS_LOST = "NVML: GPU is lost (error 15)"
+_IMEX = Fact("imex", "node", "text", note=NOT_SUPPORTED)
 
 
 def inventory(machine: Machine, state: State, known: Collection[int]) -> list[Fact]:
     """All facts of node and GPUs. ``known``: slots of the GPUs that answered when the calling process began."""
     facts = _node_facts(machine) + fabric.port_facts(machine, state)
     for slot in known:
-        facts += _or_lost(state.gpus[slot], _gpu_facts(machine, machine.gpus[slot], state.gpus[slot]))
+        own = _gpu_facts(machine, machine.gpus[slot], state.gpus[slot])
+        own += [fact for fact in fabric.domain_facts(f"gpu{slot}") if fact.name == "nvlink_domain"]
+        facts += _or_lost(state.gpus[slot], own)
+    facts.append(_IMEX)
     facts.append(Fact("gpu_count", "node", "count", float(len(known))))
     facts.append(Fact("fabric_cliques", "node", "count", 1.0))
-    facts += [fact for fact in fabric.domain_facts(known) if fact.name in ("nvlink_domain", "imex")]
     facts.append(Fact("xid_count", "node", "count", xid_count(state)))
+    return facts
+
+
+def domain(state: State, known: Collection[int]) -> list[Fact]:
+    """What the GPUs say of their NVLink domain, of a machine whose NVLinks end at its own switches."""
+    facts = [_IMEX]
+    for slot in known:
+        facts += _or_lost(state.gpus[slot], fabric.domain_facts(f"gpu{slot}"))
     return facts
 
 

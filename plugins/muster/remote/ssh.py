@@ -308,7 +308,7 @@ def _timed_out(line: str, to: str, timeout: float) -> str:
         return f"the command {line[:80]!r} did not end within {timeout:g} s"
     return (
         f"the command to {to} did not end within {timeout:g} s, although the node accepts logins: its memory, its disk "
-        "or its shell may hang"
+        "or a start-up file of its login shell (~/.bashrc) may hang"
     )
 
 
