@@ -25,6 +25,12 @@ PARAMS = {
         description_md="The class of the fault, as policies/repair.yaml has it.",
     ),
     "device": Param("", type="string", title="Device", description_md="The device, such as `gpu3`; empty: the node."),
+    "part": Param(
+        "",
+        type="string",
+        title="Part",
+        description_md="Its part (`gpu SERIAL`); empty: as the records have it.",
+    ),
     "reason": forms.reason("What was seen; it stays in the incident."),
 }
 

@@ -161,6 +161,8 @@ def test_a_fault_seen_in_service_is_repaired_and_the_node_returns_by_its_tests(b
     out = moves[moves.index(State.QUARANTINE) :]
     assert out[:4] == [State.QUARANTINE, State.TRIAGE, State.REPAIR, State.REGISTERED]
     assert out[-1] is State.QUALIFIED
+    store.nodes.move(NODE, State.QUARANTINE, "Ada", "its NIC is swapped")
+    assert swept() == [], "it is out of service for another reason"
 
 
 @pytest.mark.slow

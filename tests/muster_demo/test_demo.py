@@ -42,6 +42,8 @@ def test_unattended_it_finds_every_fault_and_takes_everybody_else_into_service(
     assert "its test is given up" in printed
     with sqlite3.connect(directory / "airflow" / "airflow.db") as airflow:
         notes = [str(note) for (note,) in airflow.execute("SELECT content FROM dag_run_note")]
+        ended = "SELECT run_id FROM dag_run WHERE dag_id = 'node_revalidation' AND state IN ('success', 'failed')"
+        over = {run for (run,) in airflow.execute(ended)}
     lines = [line for note in notes for line in note.splitlines()]
     for fault in faults:
         assert any(line.startswith(f"[simulated] {fault.node}: FAIL: ") for line in lines), notes
@@ -50,7 +52,9 @@ def test_unattended_it_finds_every_fault_and_takes_everybody_else_into_service(
     revalidations = [report for report in reports if report.dag_id == "node_revalidation"]
     assert len(revalidations) >= 2
     tested = [report for report in revalidations if report.verdict is not Verdict.SKIPPED]
-    assert len(list((directory / "mail").glob("*.eml"))) == MAILS + len(tested)
+    mailed = len([report for report in tested if report.run_id in over])
+    # A test that was under way when the demo ended may have its mail already.
+    assert MAILS + mailed <= len(list((directory / "mail").glob("*.eml"))) <= MAILS + len(tested)
     times = _busy_times(reports)
     host = [time for time in times if time[2]]
     assert len(host) == 4

@@ -39,11 +39,13 @@ def take(
     from muster.cli.doctor.connections import airflow_libraries
 
     opened = store.repairs.open_incident(name, Fault(BY_HAND, device), why)
-    with airflow_libraries():
-        from muster.operators.lifecycle import evidence
+    try:
+        with airflow_libraries():
+            from muster.operators.lifecycle import evidence
 
-        taken = evidence.take(opened)
-    store.repairs.close(taken.id, f"evidence was taken by hand: {why}")
+            taken = evidence.take(opened)
+    finally:
+        store.repairs.close(opened.id, f"evidence by hand: {why}")
     assert taken.bundle is not None
     for each in taken.bundle.missing:
         typer.echo(f"missing: {each}")

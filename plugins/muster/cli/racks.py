@@ -10,8 +10,13 @@ from muster.cli.terminal import show
 from muster.cli.terminal.dry import DryRun, rehearsed
 from muster.cli.terminal.messages import messages
 from muster.cli.terminal.options import AsJson, AsWho, Reason, given
+from muster.model.racks import HeldRack
 
 app = typer.Typer(no_args_is_help=True)
+
+
+def _shown(rack: HeldRack) -> str:
+    return f"{rack.rack} (simulated)" if rack.simulated else rack.rack
 
 
 @app.command("list")
@@ -19,13 +24,21 @@ def list_(json: AsJson = False) -> None:
     """List the racks that are held, and what a block found."""
     from muster import store
 
-    racks = list(store.racks.held().values())
+    racks = store.racks.held()
     if json:
         show.as_json(racks)
         return
     show.table(
         ["rack", "since", "found by", "why"],
-        [[each.rack, show.when(each.since), each.found_by.run_id, each.why] for each in racks],
+        [
+            [
+                _shown(each),
+                show.when(each.since),
+                each.found_by.run_id,
+                each.why,
+            ]
+            for each in racks
+        ],
         empty="no rack is held",
     )
 

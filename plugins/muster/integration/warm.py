@@ -13,13 +13,15 @@ import datetime
 import functools
 import gzip
 import json
+import logging
 import threading
 from collections.abc import Callable
 
+from sqlalchemy import text
 from tqdm import tqdm
 
 from muster import store
-from muster.errors import DatabaseNotReady
+from muster.errors import first_line
 from muster.integration import closing
 from muster.judging import verdict
 from muster.judging.case import Collected, fresh_case
@@ -35,8 +37,11 @@ from muster_criteria.stage.verdict import overall
 from muster_reports import mail
 from muster_reports.model import RunReport, Series, StageReport
 
+log = logging.getLogger(__name__)
+
 SKU, LEVEL, STAGES = "cpu-generic", "demo", ("intake", "burn_in")
 NODE, RUN = "muster-rehearsal", RunKey("muster_rehearsal", "muster_rehearsal")
+LOCK_S = 2.0
 HOST_KEY = f"ssh-ed25519 {'A' * 68}"
 
 
@@ -66,11 +71,18 @@ def rehearse() -> None:
     """Take a made-up node through a run in one transaction that is rolled back; nothing without records to use."""
     steps: list[Callable[[], None]] = [_claim]
     steps += [functools.partial(step, stage) for stage in STAGES for step in (_measure, _judge)]
-    with contextlib.suppress(DatabaseNotReady), store.engine.rehearsal(), store.engine.transaction():
-        for step in (*steps, _conclude):
-            step()
+    try:
+        with store.engine.rehearsal(), store.engine.transaction():
             with store.engine.writing() as session:
-                session.expunge_all()  # the next step reads what it needs, as another process would
+                if session.get_bind().dialect.name == "postgresql":
+                    # The scheduler does not wait for whoever writes: without a rehearsal its tasks are only slower.
+                    session.execute(text(f"SET LOCAL lock_timeout = '{LOCK_S:g}s'"))
+            for step in (*steps, _conclude):
+                step()
+                with store.engine.writing() as session:
+                    session.expunge_all()  # the next step reads what it needs, as another process would
+    except Exception as error:
+        log.warning("the rehearsal of a run was left out, so that tasks will be slower: %s", first_line(error))
 
 
 def _claim() -> None:

@@ -18,3 +18,4 @@ class HeldRack:
     nodes: tuple[str, ...]
     found_by: RunKey
     since: datetime.datetime
+    simulated: bool = False

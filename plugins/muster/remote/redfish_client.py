@@ -73,12 +73,12 @@ class Client:
         if not self._who.user:
             return
         answer = self._answer(
-            "POST", self._within(SESSIONS), {"UserName": self._who.user, "Password": self._who.password}
+            "POST", self.within(SESSIONS), {"UserName": self._who.user, "Password": self._who.password}
         )
         token = answer.headers.get("X-Auth-Token")
         if answer.is_success and token:
             self._http.headers["X-Auth-Token"] = token
-            self._session = self._within(answer.headers.get("Location", SESSIONS))
+            self._session = self.within(answer.headers.get("Location", SESSIONS))
         else:
             self._http.auth = httpx.BasicAuth(self._who.user, self._who.password)
 
@@ -87,7 +87,7 @@ class Client:
 
         Raises BmcSilent.
         """
-        answer = self._answer("GET", self._within(path))
+        answer = self._answer("GET", self.within(path))
         if answer.status_code == httpx.codes.NOT_FOUND:
             return None
         if not answer.is_success:
@@ -100,9 +100,9 @@ class Client:
 
     def post(self, path: str, body: dict[str, str]) -> int:
         """Send an action; returns the status of the answer. Raises BmcSilent: it may have been carried out."""
-        return self._answer("POST", self._within(path), body).status_code
+        return self._answer("POST", self.within(path), body).status_code
 
-    def _within(self, link: str) -> httpx.URL:
+    def within(self, link: str) -> httpx.URL:
         """Returns the link's URL. Raises BmcSilent for one that leads the controller to another address."""
         with contextlib.suppress(httpx.InvalidURL, ValueError):
             url = self._url.join(link)

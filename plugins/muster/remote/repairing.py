@@ -161,8 +161,12 @@ def _power_cycle(node: Node, connect: Connect, who: Callable[..., Login], last_b
             target = reset.get("target") if isinstance(reset, dict) else None
             if not isinstance(reset, dict) or not isinstance(target, str):
                 return Done(Outcome.TRANSIENT, "the BMC offers no reset of the system")
-            offered = reset.get("ResetType@Redfish.AllowableValues") or ["ForceRestart"]
-            kind = "PowerCycle" if "PowerCycle" in offered else "ForceRestart"
+            listed = reset.get("ResetType@Redfish.AllowableValues")
+            offered = listed if isinstance(listed, list) and listed else ["ForceRestart"]
+            kind = next((each for each in ("PowerCycle", "ForceRestart") if each in offered), "")
+            if not kind:
+                return Done(Outcome.TRANSIENT, "the BMC offers neither PowerCycle nor ForceRestart")
+            client.within(target)
             try:
                 status = client.post(target, {"ResetType": kind})
             except BmcSilent as error:

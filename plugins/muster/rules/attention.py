@@ -39,7 +39,7 @@ def attention(
     refusals: Mapping[str, tuple[datetime.datetime, str]] | None = None,
     kinds: Mapping[str, str] | None = None,
     replacements: Iterable[Replacement] = (),
-    racks: Mapping[str, HeldRack] | None = None,
+    racks: Mapping[tuple[str, bool], HeldRack] | None = None,
     incidents: Iterable[Incident] = (),
     *,
     now: datetime.datetime,
@@ -48,7 +48,7 @@ def attention(
 
     The most urgent cause first, then the longest. ``questions``: the open ones, with their ends. ``refusals``: {node:
     when and why its last test was refused}. ``kinds``: {cluster: kind}. ``replacements``: those that are proposed.
-    ``racks``: those that are held. ``incidents``: those that are open.
+    ``racks``: those that are held, by name and by whether they are simulated. ``incidents``: those that are open.
     """
     placed = {place.node: place for place in places}
     asked = {question.node: (question, until) for question, until in questions}
@@ -60,7 +60,7 @@ def attention(
     for row in rows:
         seen = _Seen(row, asked.get(row.node), held.get(row.node), (refusals or {}).get(row.node), now)
         seen.replaces, seen.incident = proposed.get(row.node), repairs.get(row.node)
-        seen.rack = (racks or {}).get(row.rack)
+        seen.rack = (racks or {}).get((row.rack, row.simulated))
         own = _own(seen, ready)
         place = placed.get(row.node)
         at = _at_scheduler(row, place, (kinds or {}).get(place.cluster, "")) if place else None

@@ -73,6 +73,7 @@ def decide(
     kept: Collection[Stage] = (),
     unproved: Sequence[str] = (),
     fails_again: str = "",
+    rack_held: str = "",
 ) -> Decision:
     """Returns whether the node may enter production (or stay there).
 
@@ -80,6 +81,7 @@ def decide(
     findings with the waivers valid now. ``waivers``: those about the node. ``kept``: with what a person keeps it in
     service; it is no reason to refuse a node that serves. ``unproved``: a sentence for each incident of its machine
     whose repair no test has proved. ``fails_again``: why its failures stop its normal use, "" if they do not.
+    ``rack_held``: why its rack waits for a person, "" if it does not.
     """
     current = current_of(verdicts)
     kept = kept if node.state in SERVING else ()
@@ -94,6 +96,7 @@ def decide(
         *_failed([each for each in current if stage_of(each) in kept], findings),
         *_lacking(node, current, limits, now),
         *_lemon(node, fails_again),
+        *([rack_held] if rack_held and node.state not in SERVING else ()),
         *_not_passed(current),
         *_simulated(node, current),
         *_open(findings),

@@ -35,8 +35,9 @@ class Situation:
 
     ``history``: the attempts on the node's machine and on the part, wherever it sat, oldest first; None if they cannot
     be read. ``idle``: its scheduler's own word, None if it is unknown. ``used``: what on the node itself uses it, or
-    why that cannot be read. ``leased``: whether this repair holds the node. ``shadow``: whether a person alone moves
-    it. ``reachable``: whether the node takes a login. ``bmc``: whether a BMC is enrolled.
+    why that cannot be read. ``paused``: by whom its tests are paused. ``leased``: whether this repair holds the node.
+    ``shadow``: whether a person alone moves it. ``reachable``: whether the node takes a login. ``bmc``: whether one is
+    enrolled.
     """
 
     fault: Fault
@@ -49,6 +50,7 @@ class Situation:
     reachable: bool = True
     bmc: bool = False
     used: str = ""
+    paused: str = ""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -109,6 +111,10 @@ def next_step(now: Situation, policy: RepairPolicy, at: datetime.datetime) -> Ac
         return Person(f"{refused} attempts in a row could not be begun", rung)
     if not now.leased:
         return Wait("the repair does not hold the node")
+    if now.paused:
+        return Wait(f"its tests are {now.paused}")
+    if now.idle is None and not now.reachable:
+        return Person("it takes no login, and no scheduler says that it is free", rung)
     if now.idle is not True:
         return Wait("the node is in use" if now.idle is False else "whether the node is in use is not known")
     if now.used:
@@ -156,10 +162,12 @@ def proved(incident: Incident, verdicts: Iterable[tuple[int, StageVerdict]], aft
     count: clocks differ and jump. Every stage that can see the fault has to have passed, with full coverage, at a
     level that can see it.
     """
+    if not incident.prove or incident.level not in LEVELS:
+        return False  # evidence that a person took: nothing was to be repaired
     passed = {
         each.stage
         for number, each in verdicts
         if each.verdict is Verdict.PASS and each.full_coverage and number > after
         and each.level in LEVELS and LEVELS.index(each.level) >= LEVELS.index(incident.level)
     }  # fmt: skip
-    return bool(incident.prove) and set(incident.prove) <= passed
+    return set(incident.prove) <= passed

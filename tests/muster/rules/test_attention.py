@@ -190,7 +190,7 @@ def test_the_nodes_of_a_held_rack_wait_for_one_decision_about_it() -> None:
     rack = HeldRack("r1", ("imex",), "IMEX is not up", ("n1", "n2"), RunKey("cluster_qualification", "b"), NOW)
     rows = [after(name, State.QUALIFIED, Verdict.PASS) for name in ("n1", "n2")]
     rows.append(after("n3", State.QUALIFIED, Verdict.PASS, rack="r2"))
-    first, second, other = attention(rows, racks={"r1": rack}, now=NOW)
+    first, second, other = attention(rows, racks={("r1", False): rack}, now=NOW)
     assert {first.cause, second.cause} == {Cause.RACK}
     assert {first.command, second.command} == {"muster racks release r1 --reason …"}
     assert other.cause is Cause.WAITS_FOR_BLOCK

@@ -122,7 +122,8 @@ def test_nothing_is_switched_on_as_shipped_and_no_rung_is_skipped() -> None:
         ({"simulated": True}, Person), ({"reachable": False}, Person), ({"labels": {}}, Person),
         ({"labels": {"repair": "auto", "repair_owner": "jira"}}, Person),
         ({"fault": Fault("no_such_fault")}, Person), ({"fault": Fault("gpu_memory")}, Person),
-        ({"used": "a user"}, Person),
+        ({"used": "a user"}, Person), ({"paused": "paused by Ada"}, Wait),
+        ({"fault": Fault("unreachable"), "reachable": False, "idle": None}, Person),
         ({"fault": Fault("unreachable"), "reachable": False, "bmc": False}, Person),
         ({"fault": Fault("unreachable"), "reachable": False}, Act),
     ],
@@ -144,7 +145,8 @@ SITUATIONS = st.builds(
     Situation, FAULTS, st.sampled_from(LABELS), st.none() | st.lists(ATTEMPTS, max_size=4),
     idle=st.sampled_from([True, False, None]), leased=st.booleans(), simulated=st.booleans(),
     reachable=st.booleans(), bmc=st.booleans(),
-    shadow=st.booleans(), used=st.sampled_from(["", "foreign GPU processes: python"]),
+    shadow=st.booleans(), paused=st.sampled_from(["", "paused by Ada"]),
+    used=st.sampled_from(["", "foreign GPU processes: python"]),
 )  # fmt: skip
 
 
@@ -214,7 +216,7 @@ def test_the_tests_after_a_repair_prove_it_and_those_before_do_not() -> None:
     ]
     assert proved(incident, passed, 5)
     assert not proved(incident, passed, 6), "the repair ended after the first of them"
-    assert not proved(dataclasses.replace(incident, prove=()), passed, 5), "evidence by hand proves nothing"
+    assert not proved(dataclasses.replace(incident, prove=(), level=""), passed, 5), "evidence by hand proves nothing"
 
 
 @pytest.mark.parametrize(

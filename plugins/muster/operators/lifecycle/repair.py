@@ -15,10 +15,11 @@ from airflow.sdk.exceptions import AirflowFailException, AirflowSkipException
 
 from muster import store
 from muster.admission import service
-from muster.errors import MusterError
+from muster.errors import MusterError, apart
 from muster.integration import closing, logins, runid
 from muster.judging import health
 from muster.judging import repair as judging
+from muster.model.health import Observation
 from muster.model.nodes import Node
 from muster.model.repairs import Attempt, Fault, Incident, Outcome
 from muster.model.runs import RunKey
@@ -38,6 +39,8 @@ from muster_criteria.repair.ladder import Rung
 
 log = logging.getLogger(__name__)
 
+EVENTS_MAX = 1000
+"""Events that are looked at for the last move of a node; one that had more remarks since is a person's."""
 LATELY = datetime.timedelta(days=1)
 """How long a repair by policy may wait after the observation: a later one rests on what is seen then."""
 
@@ -48,7 +51,8 @@ def claim(key: RunKey, params: Mapping[str, Any]) -> int:
     Raises AirflowFailException for a node that is not out of service as broken, that another run holds, or that is in
     somebody else's hands.
     """
-    name, fault = str(params["node"]), Fault(str(params["fault"]), str(params.get("device") or ""))
+    name = str(params["node"])
+    fault = Fault(str(params["fault"]), str(params.get("device") or ""), str(params.get("part") or ""))
     with claims.failing_at_once():
         ladder = judging.policy().ladder(str(params["fault"]))
         if ladder is None:
@@ -89,14 +93,15 @@ def act(key: RunKey, incident: int, connect: Connect = logins.connect) -> dict[s
         store.repairs.ask(incident, step.why)
         _tell(found, f"a person decides: {step.why}")
         raise AirflowSkipException(step.why)
-    node = store.nodes.get(found.node)
     with claims.failing_at_once():
         attempt = store.repairs.reserve(incident, str(step.rung), key)
         # Once more, after the reservation and immediately before the act.
+        node = store.nodes.get(found.node)
+        paused = f"its tests are {node.pause}" if node.pause else ""
         asks = step.rung is not Rung.POWER_CYCLE or repairing.reachable(node, connect)
-        if trouble := allocated(node) or (used(node, connect) if asks else ""):
+        if trouble := paused or allocated(node) or (used(node, connect) if asks else ""):
             _failed(found, store.repairs.settle(attempt.id, Outcome.TRANSIENT, f"it was not begun: {trouble}"))
-    last_boot = store.health.cursors([node.name])[node.name].boot_id
+    last_boot = _last_boot(found)
     done = repairing.carry_out(step.rung, node, found.fault, connect, last_boot=last_boot)
     ordered = {"attempt": attempt.id, "rung": str(step.rung)}
     if isinstance(done, Sent):
@@ -136,11 +141,14 @@ def decide(found: Incident, key: RunKey | None, connect: Connect | None = logins
         history = None
     lease = store.leases.get(found.node)
     reachable = connect is None or repairing.reachable(node, connect)
-    idle = not allocated(node)
+    idle: bool | None = not allocated(node)
+    if idle and not reachable and store.schedulers.place(node.name) is None:
+        idle = None  # neither a scheduler nor the node itself says so
     now = Situation(
         found.fault, {**node.labels, "rack": node.rack, "pool": node.pool}, history,
         idle=idle, used=used(node, connect) if connect and idle and reachable else "",
-        leased=key is None or (lease is not None and lease.key == key), simulated=node.simulated, shadow=node.shadow,
+        leased=key is None or (lease is not None and lease.key == key), paused=str(node.pause or ""),
+        simulated=node.simulated, shadow=node.shadow,
         reachable=reachable, bmc=bool(node.bmc),
     )  # fmt: skip
     return rules.next_step(now, judging.policy(), _now())
@@ -190,15 +198,18 @@ def wanted() -> list[dict[str, Any]]:
     These are nodes in quarantine, in a group whose mode is repair, for an observation that a ladder knows or with an
     incident that is open. A node that is in use, or about whose repair or rack a person decides, is not among them.
     """
-    policy, held, racks = health.policy(), {lease.node for lease in store.leases.live()}, store.racks.held()
-    runs = []
+    policy, held = health.policy(), {lease.node for lease in store.leases.live()}
+    racks = {each.rack for each in store.racks.held(simulated=False)}
+    runs: list[dict[str, Any]] = []
     for node in store.nodes.find(states=(State.QUARANTINE,)):
         if policy.mode_of({**node.labels, "rack": node.rack, "pool": node.pool}) != "repair" or node.name in held:
             continue
-        if node.pause or node.shadow or node.rack in racks or (conf := _next_fault(node)) is None:
+        if node.pause or node.shadow or node.rack in racks:
             continue
-        reason = f"repair at {_now():%Y-%m-%d %H:%M}"
-        runs.append({"trigger_run_id": runid.run_id(node.name, reason), "conf": {"node": node.name, **conf}})
+        with apart(node.name, []):
+            if (conf := _next_fault(node)) is not None:
+                reason = f"repair at {_now():%Y-%m-%d %H:%M}"
+                runs.append({"trigger_run_id": runid.run_id(node.name, reason), "conf": {"node": node.name, **conf}})
     return runs
 
 
@@ -210,18 +221,40 @@ def _next_fault(node: Node) -> dict[str, str] | None:
     for found in known:
         if found.bundle is not None and isinstance(decide(found, None, None), Wait):
             continue
-        return {"fault": found.fault.fault_class, "device": found.fault.device, "reason": found.why}
-    seen = next((each for each in store.health.of_node(node.name) if each.acted == "withdrawn"), None)
+        return {
+            "fault": found.fault.fault_class, "device": found.fault.device, "part": found.fault.part,
+            "reason": found.why,
+        }  # fmt: skip
+    seen = _why_withdrawn(node)
     if known or seen is None or seen.last_seen < _now() - LATELY:
         return None
-    ladder = judging.policy().ladder_for(seen.check)
-    return {"fault": ladder.fault, "device": seen.device, "reason": seen.sentence} if ladder else None
+    ladder, part = judging.policy().ladder_for(seen.check), seen.part if " " in seen.part else ""
+    return {"fault": ladder.fault, "device": seen.device, "part": part, "reason": seen.sentence} if ladder else None
+
+
+def _why_withdrawn(node: Node) -> Observation | None:
+    """The observation for which the node is in the state in which it is; None if it is there for another reason."""
+    moves = [each for each in store.nodes.events(node.name, EVENTS_MAX) if each.from_state != each.to_state]
+    cause = moves[-1].evidence.get("observed", "") if moves else ""
+    return next((each for each in store.health.of_node(node.name) if cause == f"health/{each.id}"), None)
+
+
+def _last_boot(found: Incident) -> str:
+    """The boot id that the sweep saw last; "" if it may have changed since, by a repair."""
+    cursor = store.health.cursors([found.node])[found.node]
+    known = cursor.swept_at is not None and all(
+        each.ended_at is None or each.ended_at < cursor.swept_at for each in store.repairs.history(found)
+    )
+    return cursor.boot_id if known else ""
 
 
 def prove_all() -> list[str]:
     """Close incidents that tests prove to be repaired; returns a sentence for each."""
-    nodes = {each.node for each in store.repairs.find(limit=10_000, still_open=True)}
-    return [f"{name}: incident {number} is closed" for name in sorted(nodes) for number in store.repairs.prove(name)]
+    closed: list[str] = []
+    for name in sorted({each.node for each in store.repairs.find(limit=10_000, still_open=True)}):
+        with apart(name, []):
+            closed += [f"{name}: incident {number} is closed" for number in store.repairs.prove(name)]
+    return closed
 
 
 def _ended(found: Incident, attempt: Attempt) -> None:

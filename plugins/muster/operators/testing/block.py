@@ -132,7 +132,7 @@ def _check_nodes(nodes: Sequence[Node]) -> None:
                 f"{node.name} is {node.state}, and only qualified nodes are validated together: qualify it first "
                 f"(`muster qualify {node.name}`), or leave it out"
             )
-    held = store.racks.held()
+    held = {each.rack: each for each in store.racks.held(simulated=nodes[0].simulated)}
     for rack in sorted({node.rack for node in nodes if node.rack in held}):
         raise MusterError(
             f"rack {rack} is held since {held[rack].since:%Y-%m-%d %H:%M} UTC ({held[rack].why}): when that is "
@@ -195,7 +195,7 @@ def judge(key: RunKey) -> None:
     store.attempts.keep_block(key, {**block_of, "fabric_notes": _notes(block, left_out)})
     for note in (*block.notes, *block.fabric.notes):
         log.warning("%s", note)
-    _hold_racks(key, block.racks)
+    _hold_racks(key, block.racks, simulated=runs[members[0]].simulated)
     of_racks = {name for rack in block.racks if rack.troubles for name in rack.nodes}
     for part in block.fabric.parts:
         log.warning("%s (%s): %s", part.title, "confirmed" if part.confirmed else "suspected", part.observed)
@@ -223,15 +223,16 @@ def _notes(block: ClusterJudgement, left_out: Mapping[str, str]) -> list[str]:
     return [*racks, *block.fabric.notes, *(f"{name}: {why}" for name, why in left_out.items())]
 
 
-def _hold_racks(key: RunKey, racks: Sequence[RackState]) -> None:
+def _hold_racks(key: RunKey, racks: Sequence[RackState], *, simulated: bool) -> None:
     """A person decides about a rack, once: one hold and one mail, whatever the number of its nodes."""
     for each in racks:
         # A rack that the records do not name has no state; the notes of the block say what was found.
         if each.troubles and each.rack:
             codes = [str(code) for code, _ in each.troubles]
             why = "; ".join(words for _, words in each.troubles)
-            if store.racks.hold(key, each.rack, codes, why, each.nodes):
-                notices.notify(f"rack/{each.rack}", f"Rack {each.rack} needs a person: {why}")
+            if store.racks.hold(key, each.rack, codes, why, each.nodes, simulated=simulated):
+                mark = "[simulated] " if simulated else ""
+                notices.notify(f"{mark}rack/{each.rack}", f"{mark}Rack {each.rack} needs a person: {why}")
 
 
 def _judge_alone(

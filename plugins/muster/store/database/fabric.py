@@ -76,17 +76,19 @@ class FabricPartRow(Base):
 class RackRow(Base):
     """A rack whose NVLink domain a block found at fault: it needs a person, once for all its nodes.
 
-    In force while ``released_at`` is None, one a rack. ``dag_id``, ``run_id``: the block that found it.
+    In force while ``released_at`` is None, one a rack; real and simulated racks are separate. ``dag_id``, ``run_id``:
+    the block that found it.
     """
 
     __tablename__ = "racks_held"
     __table_args__ = (
-        Index("uq_racks_held_live", "rack", unique=True,
+        Index("uq_racks_held_live", "rack", "simulated", unique=True,
               sqlite_where=text("released_at IS NULL"), postgresql_where=text("released_at IS NULL")),
     )  # fmt: skip
 
     id: Mapped[int] = mapped_column(BigId, primary_key=True)
     rack: Mapped[str]
+    simulated: Mapped[bool]
     codes: Mapped[list[Any]]
     why: Mapped[str]
     nodes: Mapped[list[Any]]

@@ -18,6 +18,7 @@ from muster.rules.spares import PERIOD
 from muster.settings import settings
 from muster.store.database import access
 from muster.store.database.engine import reading
+from muster.store.database.fabric import RackRow
 from muster.store.database.models import NodeRow, RunRow, StageRow
 from muster.store.decisions import certificates, incidents
 from muster.store.decisions.verdicts import current_verdicts, findings_now
@@ -47,11 +48,18 @@ def decide(session: Session, row: NodeRow) -> Decision:
         kept=_known_until(session, row, row.kept, [*(each for _, each in verdicts), *findings]),
         unproved=incidents.unproved(session, row, verdicts),
         fails_again=_fails_again(session, row, held.moment),
+        rack_held=_rack_held(session, row),
     )
     enters = isinstance(decision, Admit) and row.state != State.PRODUCTION
     if enters and certificates.passed_before_change(session, row):
         return NeedsPerson(("some of its stages passed with another part, driver or firmware than it has now",))
     return decision
+
+
+def _rack_held(session: Session, row: NodeRow) -> str:
+    query = select(RackRow).where(RackRow.rack == row.rack, RackRow.simulated == row.simulated)
+    found = session.scalar(query.where(RackRow.released_at.is_(None))) if row.rack else None
+    return f"rack {row.rack} is held for a person: {found.why}" if found else ""
 
 
 def _fails_again(session: Session, row: NodeRow, now: datetime.datetime) -> str:

@@ -46,7 +46,7 @@ def open_incident(node: str, fault: Fault, why: str, prove: Sequence[str] = (), 
         if found is None:
             found = IncidentRow(
                 node=node, machine=row.machine, fault_class=fault.fault_class, device=fault.device,
-                part=fault.part or _part(session, node, fault.device), why=why[:TEXT_MAX], simulated=row.simulated,
+                part=_part(session, node, fault), why=why[:TEXT_MAX], simulated=row.simulated,
                 opened_at=access.now(), after=incidents.last_stage(session), missing=[], prove=list(prove), level=level,
             )  # fmt: skip
             session.add(found)
@@ -231,8 +231,12 @@ def _of_machine(node: NodeRow) -> Select[IncidentRow]:
     return select(IncidentRow).where(IncidentRow.node == node.name, IncidentRow.machine == node.machine)
 
 
-def _part(session: Session, node: str, device: str) -> str:
-    return subject_of(device, current_serials(session, node)) if device else ""
+def _part(session: Session, node: str, fault: Fault) -> str:
+    """The fault's part; "" for one that is not known to be in the node, whatever its slot holds."""
+    serials = current_serials(session, node)
+    if fault.part:
+        return fault.part if fault.part in {subject_of(slot, serials) for slot in serials} else ""
+    return subject_of(fault.device, serials) if fault.device else ""
 
 
 def _row(session: Session, incident: int) -> IncidentRow:

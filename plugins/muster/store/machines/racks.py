@@ -16,14 +16,16 @@ from muster.store.database.engine import reading, writing
 from muster.store.database.fabric import RackRow
 
 
-def hold(key: RunKey, rack: str, codes: Sequence[str], why: str, nodes: Sequence[str]) -> bool:
+def hold(
+    key: RunKey, rack: str, codes: Sequence[str], why: str, nodes: Sequence[str], *, simulated: bool = False
+) -> bool:
     """Hold a rack. Returns False, changing nothing, if it is held already: it is decided once."""
     with writing() as session:
         try:
             with session.begin_nested():
                 session.add(RackRow(
-                    rack=rack, codes=list(codes), why=why, nodes=list(nodes), dag_id=key.dag_id, run_id=key.run_id,
-                    since=access.now(),
+                    rack=rack, simulated=simulated, codes=list(codes), why=why, nodes=list(nodes), dag_id=key.dag_id,
+                    run_id=key.run_id, since=access.now(),
                 ))  # fmt: skip
         except IntegrityError:
             return False
@@ -37,20 +39,23 @@ def release(rack: str, person: str, reason: str) -> HeldRack:
     """
     check_decision(person, reason, f"rack {rack} stays held")
     with writing() as session:
-        row = session.scalar(select(RackRow).where(RackRow.rack == rack, RackRow.released_at.is_(None)))
-        if row is None:
+        rows = list(session.scalars(select(RackRow).where(RackRow.rack == rack, RackRow.released_at.is_(None))))
+        if not rows:
             raise UnknownRack(f"rack {rack} is not held: `muster racks list` shows those that are")
-        row.released_at, row.person, row.reason = access.now(), person, reason.strip()
-        return _value(row)
+        for row in rows:
+            row.released_at, row.person, row.reason = access.now(), person, reason.strip()
+        return _value(min(rows, key=lambda row: row.simulated))
 
 
-def held() -> dict[str, HeldRack]:
-    """{rack: why it is held} of those that are."""
+def held(*, simulated: bool | None = None) -> list[HeldRack]:
+    """The racks that are held, by name; ``simulated``: only those of simulated nodes, or of real ones."""
+    query = select(RackRow).where(RackRow.released_at.is_(None)).order_by(RackRow.rack, RackRow.simulated)
+    if simulated is not None:
+        query = query.where(RackRow.simulated == simulated)
     with reading() as session:
-        rows = session.scalars(select(RackRow).where(RackRow.released_at.is_(None)).order_by(RackRow.rack))
-        return {row.rack: _value(row) for row in rows}
+        return [_value(row) for row in session.scalars(query)]
 
 
 def _value(row: RackRow) -> HeldRack:
     found_by = RunKey(row.dag_id, row.run_id)
-    return HeldRack(row.rack, tuple(row.codes), row.why, tuple(row.nodes), found_by, row.since)
+    return HeldRack(row.rack, tuple(row.codes), row.why, tuple(row.nodes), found_by, row.since, row.simulated)

@@ -47,9 +47,10 @@ def collect(rows: Sequence[FleetRow] | None = None) -> list[Attention]:
             ~quiet, NodeRow.held_run != "", NodeRow.inconclusive > 0, NodeRow.name.in_(asked),
             NodeRow.name.in_(select(PlaceRow.node).where(odd)),
         ))  # fmt: skip
+    held = {(each.rack, each.simulated): each for each in racks.held()}
     return attention.attention(
         rows, schedulers.places(where=odd), questions.waiting(), leases.live(),
-        _refusals(), kinds, replacing.proposals(), racks.held(), repairs.find(limit=OPEN_MAX, still_open=True),
+        _refusals(), kinds, replacing.proposals(), held, repairs.find(limit=OPEN_MAX, still_open=True),
         now=access.now(),
     )  # fmt: skip
 

@@ -34,7 +34,8 @@ from muster.remote import repairing, ssh
 from muster.remote.login import Credentials
 from muster.remote.repairing import Done, Sent
 from muster.remote.zipapp import AgentFile
-from muster.store.database import access
+from muster.store.database import access, engine
+from muster.store.database.health import SweepRow
 from muster_criteria.repair.ladder import Rung
 from muster_criteria.sku_files.skus import SHIPPED
 from tests.muster import fleet
@@ -381,6 +382,39 @@ def test_an_order_to_a_bmc_is_sent_once_and_an_unclear_answer_counts(bench: Benc
         with_bmc(bench, bmc.url)
         assert bench.carry_out(Rung.POWER_CYCLE).outcome is Outcome.PERMANENT
     assert bmc.requests.count("POST /reset") == 1
+
+
+@pytest.mark.parametrize(("listed", "target"), [
+    (1, "/reset"), (["GracefulShutdown"], "/reset"), (["PowerCycle"], "https://elsewhere.example.org/reset"),
+])  # fmt: skip
+def test_what_a_bmc_does_not_offer_is_not_ordered(bench: Bench, listed: object, target: str) -> None:
+    reset = {"#ComputerSystem.Reset": {"target": target, "ResetType@Redfish.AllowableValues": listed}}
+    documents: dict[str, object] = {
+        "/redfish/v1/": {"Systems": {"@odata.id": "/systems"}}, "/systems": {"Members": [{"@odata.id": "/systems/1"}]},
+        "/systems/1": {"Actions": reset},
+    }  # fmt: skip
+    with bmcs.answering(lambda path: (200, {}, json.dumps(documents.get(path, {})).encode())) as bmc:
+        with_bmc(bench, bmc.url)
+        found = bench.carry_out(Rung.POWER_CYCLE)
+    sent = [each for each in bmc.requests if each == "POST /reset"]
+    assert (found.outcome, sent) == (Outcome.TRANSIENT, []) if listed != 1 else (Outcome.PERMANENT, ["POST /reset"])
+
+
+def test_a_node_that_is_paused_after_the_claim_is_left_alone(bench: Bench) -> None:
+    incident = begun()
+    store.pauses.pause("this-node", access.now() + datetime.timedelta(days=1), "Ada", "its chassis is open")
+    with pytest.raises(AirflowSkipException):
+        act(bench, incident)
+    assert bench.calls == []
+
+
+def test_a_boot_that_was_seen_before_a_repair_is_not_the_last_one(bench: Bench) -> None:
+    incident = begun()
+    with engine.writing() as session:
+        session.add(SweepRow(node="this-node", boot_id="a", kernel_s=0.0, counters={}, swept_at=access.now()))
+    assert repair._last_boot(store.repairs.get_incident(incident)) == "a"
+    act(bench, incident)
+    assert repair._last_boot(store.repairs.get_incident(incident)) == ""
 
 
 def test_what_is_switched_off_is_a_persons_after_the_evidence(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:

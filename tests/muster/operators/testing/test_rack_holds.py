@@ -45,13 +45,14 @@ def ill(sqlite_db: None, monkeypatch: pytest.MonkeyPatch) -> None:
 def test_a_rack_needs_one_person_and_no_tray_is_charged() -> None:
     block.claim(RUN, PARAMS)
     block.judge(RUN)
-    (held,) = store.racks.held().values()
+    (held,) = store.racks.held()
     assert (held.rack, held.codes, held.found_by) == ("r1", ("imex",), RUN)
     block.judge(RUN)
     block.release(RUN)
     assert {store.nodes.get(name).state for name in NAMES} == {State.QUALIFIED}
     assert {store.runs.get(RUN, node=name).verdict for name in NAMES} == {Verdict.SKIPPED}
     assert {row.inconclusive for row in store.overview.rows()} == {0}
+    assert any("rack r1 is held" in why for why in store.admission.decision(NAMES[0]).reasons)  # type: ignore[union-attr]
     assert len(store.racks.held()) == 1
 
 
@@ -65,7 +66,7 @@ def test_a_held_rack_is_refused_until_a_named_person_releases_it() -> None:
     with pytest.raises(NoPerson):
         store.racks.release("r1", "root", "restarted IMEX")
     store.racks.release("r1", "ada", "restarted IMEX")
-    assert store.racks.held() == {}
+    assert store.racks.held() == []
     assert block.claim(NEXT, PARAMS) == NAMES
     with pytest.raises(UnknownRack):
         store.racks.release("r1", "ada", "again")
@@ -77,3 +78,14 @@ def test_a_rack_that_is_ill_again_is_held_again() -> None:
         assert store.racks.hold(RUN, "r1", ["imex"], "why", NAMES)
         assert not store.racks.hold(NEXT, "r1", ["imex"], "other", NAMES)
         assert store.racks.release("r1", "ada", reason).why == "why"
+
+
+def test_racks_of_simulated_nodes_are_other_racks() -> None:
+    store.nodes.add(dataclasses.replace(fleet.new_node("tray-00"), rack="r1"))
+    assert store.racks.hold(RUN, "r1", ["imex"], "why", NAMES, simulated=True)
+    assert store.racks.held(simulated=False) == []
+    assert not any("held" in why for why in store.admission.decision("tray-00").reasons)  # type: ignore[union-attr]
+    assert store.racks.hold(NEXT, "r1", ["imex"], "why", NAMES)
+    assert [each.simulated for each in store.racks.held()] == [False, True]
+    store.racks.release("r1", "ada", "repaired")
+    assert store.racks.held() == []

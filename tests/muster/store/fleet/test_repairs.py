@@ -115,6 +115,21 @@ def test_what_may_not_be_repaired_is_not_reserved(fleet_db: str) -> None:
         store.repairs.reserve(incident.id, "reboot", KEY)
 
 
+def test_an_incident_by_hand_is_proved_by_nothing_and_stops_no_other(fleet_db: str) -> None:
+    store.nodes.add(fleet.new_node(NODE))
+    store.repairs.open_incident(NODE, Fault("by_hand"), "a ticket")
+    incident = store.repairs.open_incident(NODE, FAULT, "XID 95", ("intake",), "short")
+    fleet.qualify(NODE, level="standard")
+    assert store.repairs.prove(NODE) == [incident.id]
+
+
+def test_a_part_that_is_not_in_the_node_is_not_known(fleet_db: str) -> None:
+    store.nodes.add(fleet.new_node(NODE, serials={"gpu3": "1650423000003"}))
+    known = store.repairs.open_incident(NODE, Fault("gpu_memory", "gpu3"), "XID 95")
+    other = store.repairs.open_incident(NODE, Fault("gpu_lost", "gpu3", "gpu 1650423000009"), "XID 79")
+    assert (known.fault.part, other.fault.part) == ("gpu 1650423000003", "")
+
+
 def test_what_was_wrong_with_another_machine_is_not_open_any_more(fleet_db: str) -> None:
     broken()
     store.leases.release(KEY, "over")
