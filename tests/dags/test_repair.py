@@ -2,7 +2,7 @@
 
 The machine that runs the tests is neither rebooted nor has it GPUs: ``nvidia-smi`` and ``systemctl reboot`` are
 stand-ins, and the second changes the boot id that the server shows (MUSTER_BOOT_ID_FILE) after a while, or never. The
-tests after the repair are passed or failed by decree.
+verdicts of the tests after the repair are set by the test.
 """
 
 from __future__ import annotations
@@ -111,7 +111,7 @@ def run(dag_id: str, **conf: Any) -> dict[str, str]:
 
 
 def queued(dag_id: str) -> list[dict[str, Any]]:
-    """What the runs of a DAG that wait to be scheduled are told, oldest first; they count as done then."""
+    """The conf of each run of a DAG that waits to be scheduled, oldest first; they count as done then."""
     from airflow.models.dagrun import DagRun
     from airflow.utils.session import create_session
     from sqlalchemy import select
@@ -119,14 +119,14 @@ def queued(dag_id: str) -> list[dict[str, Any]]:
     with create_session() as session:
         query = select(DagRun).where(DagRun.dag_id == dag_id, DagRun.state == "queued").order_by(DagRun.id)
         runs = list(session.scalars(query))
-        told = [dict(each.conf or {}) for each in runs]
+        conf = [dict(each.conf or {}) for each in runs]
         for each in runs:
             session.delete(each)
-    return told
+    return conf
 
 
 def swept() -> list[dict[str, Any]]:
-    """One run of the sweep; returns what the repairs are told that it starts."""
+    """One run of the sweep; returns the conf of each repair that it starts."""
     assert run("health_sweep")["run"] == "success"
     return queued("repair")
 
@@ -139,10 +139,10 @@ def break_down(check: str = "xid/95") -> None:
 
 def test_a_fault_seen_in_service_is_repaired_and_the_node_returns_by_its_tests(bench: Bench) -> None:
     break_down()
-    (told,) = swept()
-    assert (told["node"], told["fault"], told["device"]) == (NODE, "gpu_memory", "gpu3")
+    (conf,) = swept()
+    assert (conf["node"], conf["fault"], conf["device"]) == (NODE, "gpu_memory", "gpu3")
     assert bench.state is State.QUARANTINE
-    states = run("repair", **told)
+    states = run("repair", **conf)
     assert set(states.values()) == {"success"}
     assert bench.incident.bundle is not None
     assert Path(bench.incident.bundle.path).exists()
@@ -168,20 +168,20 @@ def test_a_fault_seen_in_service_is_repaired_and_the_node_returns_by_its_tests(b
 @pytest.mark.slow
 def test_a_fault_that_comes_back_goes_up_the_ladder_and_then_to_a_person(bench: Bench, decree: Decree) -> None:  # noqa: F811
     break_down()
-    (told,) = swept()
-    run("repair", **told)
+    (conf,) = swept()
+    run("repair", **conf)
     (proof,) = queued("node_qualification")
     decree.verdicts["burn_in"] = Verdict.FAIL
     assert run("node_qualification", **proof)["run"] == "failed"
     assert bench.state is State.QUARANTINE
-    (told,) = swept()
-    assert set(run("repair", **told).values()) == {"success"}
+    (conf,) = swept()
+    assert set(run("repair", **conf).values()) == {"success"}
     assert bench.calls == ["nvidia-smi --gpu-reset -i 1650423000003", "systemctl reboot"]
     assert bench.outcomes() == [("reset_gpu", Outcome.SUCCEEDED, False), ("reboot", Outcome.SUCCEEDED, None)]
     (proof,) = queued("node_qualification")
     run("node_qualification", **proof)
-    (told,) = swept()
-    states = run("repair", **told)
+    (conf,) = swept()
+    states = run("repair", **conf)
     assert (states["act"], states["prove"], states["run"]) == ("skipped", "skipped", "success")
     assert bench.incident.asks
     assert (bench.state, len(bench.calls)) == (State.QUARANTINE, 2)
@@ -196,15 +196,15 @@ def test_a_node_that_does_not_come_back_is_no_success_and_is_not_tested(
     monkeypatch.setattr("muster.remote.repairing.RETURN_S", 2.0)
     (bench.folder / "never").touch()
     break_down("kernel/machine-check")
-    (told,) = swept()
-    states = run("repair", **told)
+    (conf,) = swept()
+    states = run("repair", **conf)
     assert (states["act"], states["returned"], states["release"]) == ("success", "failed", "success")
     assert (states["proofs"], states["run"]) == ("upstream_failed", "failed")
     assert bench.outcomes() == [("reboot", Outcome.PERMANENT, None)]
     assert (bench.state, store.leases.live()) == (State.QUARANTINE, [])
     assert queued("node_qualification") == []
-    (told,) = swept()
-    assert run("repair", **told)["act"] == "skipped"
+    (conf,) = swept()
+    assert run("repair", **conf)["act"] == "skipped"
     assert bench.calls == ["systemctl reboot"]
     assert bench.incident.asks, "what is left is an inspection"
 
@@ -212,7 +212,7 @@ def test_a_node_that_does_not_come_back_is_no_success_and_is_not_tested(
 @pytest.mark.slow
 def test_a_node_that_is_in_use_keeps_its_job_and_is_repaired_when_it_is_free(bench: Bench) -> None:
     break_down()
-    (told,) = swept()
+    (conf,) = swept()
     known = store.nodes.get(NODE)
 
     def label(**labels: str) -> None:
@@ -223,14 +223,14 @@ def test_a_node_that_is_in_use_keeps_its_job_and_is_repaired_when_it_is_free(ben
         store.nodes.add_all([("", new)], actor="Ada")
 
     label(busy="yes")
-    states = run("repair", **told)
+    states = run("repair", **conf)
     assert (states["evidence"], states["act"], states["run"]) == ("success", "skipped", "success")
     assert bench.incident.bundle, "the evidence is there before the job ends"
     assert swept() == [], "it is in use"
     assert (bench.calls, bench.incident.asks) == ([], "")
     label()
-    (told,) = swept()
-    assert run("repair", **told)["run"] == "success"
+    (conf,) = swept()
+    assert run("repair", **conf)["run"] == "success"
     assert bench.calls == ["nvidia-smi --gpu-reset -i 1650423000003"]
 
 
@@ -260,15 +260,15 @@ def test_as_shipped_nothing_is_repaired(bench: Bench, monkeypatch: pytest.Monkey
 def test_a_run_that_is_cleared_carries_nothing_out_twice(bench: Bench) -> None:
     """The worker is lost after the reservation: the task's second attempt ends it, and repeats nothing."""
     break_down()
-    (told,) = swept()
+    (conf,) = swept()
     key = RunKey("repair", "lost")
-    incident = repair.claim(key, told)
+    incident = repair.claim(key, conf)
     repair.take_evidence(incident)
     store.repairs.reserve(incident, "reset_gpu", key)
     with pytest.raises(Exception, match="not recorded"):
         repair.act(key, incident)
     repair.release(key)
     assert (bench.calls, bench.state) == ([], State.QUARANTINE)
-    (told,) = swept()
-    run("repair", **told)
+    (conf,) = swept()
+    run("repair", **conf)
     assert bench.calls == ["systemctl reboot"], "the reset may have been carried out"

@@ -193,7 +193,7 @@ class JobsKnown(Protocol):
     """A scheduler that tells which users' jobs are on its nodes, and since when."""
 
     def users_jobs(self, names: Collection[str]) -> Iterable[UsersJob]:
-        """Yields the users' jobs on these nodes that run, and those that ended lately, where it still tells of them.
+        """Yields the users' jobs on these nodes that run, and those that ended lately and are still listed.
 
         One job of several nodes is one entry for each of them. Raises SchedulerDown.
         """

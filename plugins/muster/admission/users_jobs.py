@@ -11,7 +11,7 @@ from muster.errors import apart
 
 
 def note() -> list[str]:
-    """Note the users' jobs of each cluster that tells of them. Returns a sentence for each that does not answer."""
+    """Note the users' jobs of each cluster that lists them. Returns a sentence for each that does not answer."""
     by_cluster: dict[str, set[str]] = collections.defaultdict(set)
     for place in store.schedulers.places():
         by_cluster[place.cluster].add(place.name)

@@ -38,11 +38,11 @@ def repair(
 def _next(node: Node, fault: str, device: str, *, show: bool) -> None:
     """Raise MusterError if no repair of the node can begin; with ``show``, print what it would do."""
     from muster import store
-    from muster.judging import repair as judging
+    from muster.judging import policies
     from muster.model.repairs import Fault
     from muster.rules import repair as rules
 
-    policy = judging.policy()
+    policy = policies.repair()
     ladder = policy.ladder(fault)
     if ladder is None:
         known = ", ".join(each.fault for each in policy.ladders)

@@ -75,7 +75,7 @@ def rehearse() -> None:
         with store.engine.rehearsal(), store.engine.transaction():
             with store.engine.writing() as session:
                 if session.get_bind().dialect.name == "postgresql":
-                    # The scheduler does not wait for whoever writes: without a rehearsal its tasks are only slower.
+                    # The scheduler does not wait for another writer: without a rehearsal its tasks are only slower.
                     session.execute(text(f"SET LOCAL lock_timeout = '{LOCK_S:g}s'"))
             for step in (*steps, _conclude):
                 step()

@@ -10,38 +10,17 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from muster import store
-from muster.errors import BadSettings
+from muster.judging import policies
 from muster.model.health import Observation, Report
 from muster.settings import settings
-from muster_criteria import policy_file
 from muster_criteria.device_events.policy import DeviceEvent, EventPolicy, policy_of, response_to
-from muster_criteria.health.policy import DEFAULT, HealthPolicy
 from muster_criteria.health.readings import UNCLASSED, Reading, driver_error
-from muster_criteria.policy_file import BadPolicy
 from muster_criteria.text import one_line
 
 if TYPE_CHECKING:
     from muster_criteria.sku_files.skus import Sku
 
 log = logging.getLogger(__name__)
-
-
-def policy() -> HealthPolicy:
-    """Returns the health policy: the first file ``policies/health.yaml`` of the SKU folders. Raises BadSettings."""
-    from muster_criteria.sku_files.skus import SHIPPED
-
-    try:
-        path = policy_file.find(DEFAULT, [*settings().sku_folders, SHIPPED])
-        return _policy(path, path.stat().st_mtime_ns)
-    except BadPolicy as error:
-        raise BadSettings(str(error)) from None
-    except OSError as error:
-        raise BadSettings(f"the health policy cannot be read: {error.strerror}; see MUSTER_SKU_PATH") from None
-
-
-@functools.lru_cache(maxsize=4)
-def _policy(path: Path, _changed: int) -> HealthPolicy:
-    return policy_file.parse(HealthPolicy, path.read_bytes(), path.name)
 
 
 @functools.lru_cache(maxsize=256)
@@ -61,7 +40,7 @@ def sku_of(name: str) -> Sku | None:
     return _sku(name, settings().sku_folders)
 
 
-def classed(seen: Reading, policies: Sequence[EventPolicy]) -> Reading:
+def classed(seen: Reading, for_events: Sequence[EventPolicy]) -> Reading:
     """Returns a reading on one line, a driver's error ("xid/79") with the severity that the SKU's policy gives it.
 
     One that no policy of the SKU judges is taken as grave.
@@ -70,7 +49,7 @@ def classed(seen: Reading, policies: Sequence[EventPolicy]) -> Reading:
     if (error := driver_error(seen.check)) is None:
         return seen
     kind, code = error
-    if (policy := policy_of(policies, kind)) is None:
+    if (policy := policy_of(for_events, kind)) is None:
         return dataclasses.replace(seen, severity=UNCLASSED)
     event = DeviceEvent(kind, seen.device, "", seen.value, code)
     return dataclasses.replace(seen, severity=str(response_to(event, policy).severity))
@@ -84,6 +63,6 @@ def record(reports: Sequence[Report], skus: Mapping[str, str]) -> list[Observati
     ready = []
     for report in reports:
         sku = sku_of(skus.get(report.node, ""))
-        policies = sku.event_policies if sku else ()
-        ready.append(dataclasses.replace(report, seen=tuple(classed(each, policies) for each in report.seen)))
-    return store.health.record(ready, policy())
+        own = sku.event_policies if sku else ()
+        ready.append(dataclasses.replace(report, seen=tuple(classed(each, own) for each in report.seen)))
+    return store.health.record(ready, policies.health())

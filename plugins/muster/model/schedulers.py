@@ -14,7 +14,7 @@ OPEN, CLOSED = "open", "closed by Muster"
 
 @dataclasses.dataclass(frozen=True)
 class UsersJob:
-    """A user's job on a node, as its scheduler tells of it. ``node``: its name there; ``what``: "job 4711 of alice".
+    """A user's job on a node, as its scheduler lists it. ``node``: its name there; ``what``: "job 4711 of alice".
 
     ``until``: when it ended, None while it runs.
     """

@@ -1,7 +1,7 @@
 """Carries out one rung of the ladder on a node or through its BMC, and says what became of it.
 
 ``TRANSIENT`` is for what was certainly not carried out: refused, or never sent. Whatever is unclear is ``PERMANENT``.
-The caller holds the node, has reserved the attempt, and knows from the scheduler that nobody uses the node.
+The caller holds the node, has reserved the attempt, and knows from the scheduler that the node is free.
 """
 
 from __future__ import annotations

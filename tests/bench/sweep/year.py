@@ -14,7 +14,7 @@ from collections.abc import Iterator
 
 import numpy as np
 
-from muster.judging import health as judging
+from muster.judging import policies
 from muster.model.health import Track
 from muster.rules import health as rules
 from muster_criteria.health.policy import Facts, HealthAction, action_on
@@ -22,7 +22,7 @@ from muster_criteria.health.policy import Facts, HealthAction, action_on
 SWEEP_S = 600.0
 DAY_S = 86400.0
 T0 = datetime.datetime(2026, 1, 1, tzinfo=datetime.UTC)
-POLICY = judging.policy()
+POLICY = policies.health()
 
 
 @dataclasses.dataclass(frozen=True)

@@ -79,7 +79,7 @@ def test_a_real_api_server_names_each_right_that_the_documented_roles_lack(
                 taken.append((verb, rule.resources[0]))
     assert len(taken) == 10
     with monkeypatch.context() as patch:
-        extra = {"kube_config": delta.kube_config("a token of nobody")}
+        extra = {"kube_config": delta.kube_config("an unknown token")}
         patch.setenv("AIRFLOW_CONN_DELTA", json.dumps({"conn_type": "kubernetes", "extra": extra}))
         with pytest.raises(SchedulerDown, match="401"):
             check_rights("delta")

@@ -1,4 +1,4 @@
-"""Users' jobs in a node's history: what schedulers tell of them, and what is kept."""
+"""Users' jobs in a node's history: what schedulers list, and what is kept."""
 
 from __future__ import annotations
 
@@ -31,8 +31,8 @@ BEGAN = datetime.datetime(2026, 6, 1, 8, tzinfo=datetime.UTC)
 MINUTE = datetime.timedelta(minutes=1)
 
 
-def tells(patch: pytest.MonkeyPatch, jobs: Iterable[UsersJob]) -> None:
-    """The list of nodes tells of these jobs too, from now on."""
+def lists(patch: pytest.MonkeyPatch, jobs: Iterable[UsersJob]) -> None:
+    """The list of nodes has these jobs too, from now on."""
     patch.setattr(NodeList, "users_jobs", lambda self, names: jobs, raising=False)
     assert users_jobs.note() == []
 
@@ -52,23 +52,23 @@ def there(nodes: object) -> str:
 
 def test_a_job_stands_in_the_history_from_its_begin_to_its_end(there: str, monkeypatch: pytest.MonkeyPatch) -> None:
     one, two = UsersJob(there, "job 1 of alice", BEGAN), UsersJob(there, "job 2 of bob", BEGAN + MINUTE)
-    tells(monkeypatch, [one, two])
+    lists(monkeypatch, [one, two])
     assert kept() == [("job 2 of bob", None), ("job 1 of alice", None)]
     ended = UsersJob(there, one.what, BEGAN, BEGAN + 5 * MINUTE)
-    tells(monkeypatch, [ended, two])
-    tells(monkeypatch, [ended, two])
+    lists(monkeypatch, [ended, two])
+    lists(monkeypatch, [ended, two])
     assert kept() == [("job 2 of bob", None), ("job 1 of alice", ended.until)]
-    tells(monkeypatch, [])
+    lists(monkeypatch, [])
     until_ = dict(kept())["job 2 of bob"]
-    assert until_, "its scheduler tells of it no longer"
+    assert until_, "its scheduler lists it no longer"
     assert until_ <= access.now()
 
 
 def test_a_job_that_began_and_ended_between_two_looks_is_kept_once(there: str, monkeypatch: pytest.MonkeyPatch) -> None:
     short = UsersJob(there, "job 7 of alice", access.now() - 3 * MINUTE, access.now() - MINUTE)
-    tells(monkeypatch, [short])
-    tells(monkeypatch, [short])
-    tells(monkeypatch, [])
+    lists(monkeypatch, [short])
+    lists(monkeypatch, [short])
+    lists(monkeypatch, [])
     assert kept() == [(short.what, short.until)]
 
 
@@ -76,16 +76,16 @@ def test_a_user_who_starts_many_jobs_fills_no_history(there: str, monkeypatch: p
     runs = UsersJob(there, "job 0 of bob", BEGAN)
     for turn in range(3):
         jobs = [UsersJob(there, f"job {turn}-{each} of eve", access.now(), access.now()) for each in range(KEPT)]
-        tells(monkeypatch, [runs, *jobs])
+        lists(monkeypatch, [runs, *jobs])
     assert len(kept()) == KEPT
     assert (runs.what, None) in kept(), "what runs stays, whatever ended later"
-    tells(monkeypatch, [])
-    tells(monkeypatch, [runs])
+    lists(monkeypatch, [])
+    lists(monkeypatch, [runs])
     assert (runs.what, None) in kept(), "it runs all the same"
     many = [UsersJob(there, f"job {each} of eve", BEGAN + each * MINUTE) for each in range(2 * KEPT)]
-    tells(monkeypatch, many)
+    lists(monkeypatch, many)
     before = {each.what for each in store.users_jobs.of_node(NODE)}
-    tells(monkeypatch, many)
+    lists(monkeypatch, many)
     assert {each.what for each in store.users_jobs.of_node(NODE)} == before
     assert all(each.until is None for each in store.users_jobs.of_node(NODE))
 
@@ -93,7 +93,7 @@ def test_a_user_who_starts_many_jobs_fills_no_history(there: str, monkeypatch: p
 def test_a_node_that_leaves_its_scheduler_has_no_job_that_runs_for_ever(
     there: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    tells(monkeypatch, [UsersJob(there, "job 1 of alice", BEGAN)])
+    lists(monkeypatch, [UsersJob(there, "job 1 of alice", BEGAN)])
     store.schedulers.assign(NODE, "", "", "Ada", "moved to another cluster")
     assert kept()[0][1] is not None
 
@@ -101,7 +101,7 @@ def test_a_node_that_leaves_its_scheduler_has_no_job_that_runs_for_ever(
 def test_a_cluster_that_does_not_answer_ends_no_job_and_stops_no_other(
     there: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    tells(monkeypatch, [UsersJob(there, "job 1 of alice", BEGAN)])
+    lists(monkeypatch, [UsersJob(there, "job 1 of alice", BEGAN)])
 
     def down(self: NodeList, names: object) -> Iterable[UsersJob]:
         raise SchedulerDown("down for maintenance")

@@ -8,7 +8,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from muster import store
-from muster.judging import health
+from muster.judging import health, policies
 from muster.model.health import Report
 from muster_criteria.health.readings import Reading
 from muster_criteria.sku_files.skus import SHIPPED
@@ -59,7 +59,7 @@ def test_another_policy_is_replayed_on_what_was_observed(muster: Muster, sqlite_
 def test_how_often_something_was_seen_within_a_time_is_recorded(muster: Muster, sqlite_db: str, tmp_path: Path) -> None:
     """Twelve hangs in two hours make a test due; as many over two days do not."""
     start = datetime.datetime(2026, 6, 1, tzinfo=datetime.UTC)
-    policy = health.policy()
+    policy = policies.health()
     for name, apart_s in (("a", 600), ("b", 4 * 3600)):
         store.nodes.add(fleet.new_node(name))
         for number in range(12):

@@ -1,4 +1,4 @@
-"""The severity of what is reported: a driver's error that no policy judges is grave, whoever makes the GPU."""
+"""The severity of what is reported: a driver's error that no policy judges is grave, of any vendor's GPU."""
 
 from __future__ import annotations
 

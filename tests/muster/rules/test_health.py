@@ -8,14 +8,14 @@ from itertools import accumulate
 from hypothesis import given
 from hypothesis import strategies as st
 
-from muster.judging import health as judging
+from muster.judging import policies
 from muster.model.health import Observation, Track
 from muster.model.nodes import Node
 from muster.model.states import State
 from muster.rules import health
 from muster_criteria.health.policy import HealthAction
 
-POLICY = judging.policy()
+POLICY = policies.health()
 T0 = datetime.datetime(2026, 11, 25, tzinfo=datetime.UTC)
 STABLE, SWEEP = POLICY.stable_s, 600.0
 

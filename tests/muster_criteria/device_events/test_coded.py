@@ -243,9 +243,9 @@ def test_a_gpu_that_was_lost_is_named_by_where_it_was_before_the_load(case: Make
 
 
 def test_without_a_time_an_error_counts_as_the_stages_own(case: MakeCase) -> None:
-    spoilt = logged(case("thermal"), 31, at=50.0)
-    spoilt.drop("kernel_log_time")
-    assert spoilt.judge().verdict is Verdict.WARN
+    ill = logged(case("thermal"), 31, at=50.0)
+    ill.drop("kernel_log_time")
+    assert ill.judge().verdict is Verdict.WARN
 
 
 def test_messages_that_are_counted_but_not_listed_are_missing(case: MakeCase) -> None:
@@ -257,9 +257,9 @@ def test_messages_that_are_counted_but_not_listed_are_missing(case: MakeCase) ->
 
 
 def test_an_event_that_no_policy_of_the_sku_judges_is_missed_and_never_passed_over(case: MakeCase) -> None:
-    spoilt = logged(case("thermal"), 79)
-    spoilt.sku = spoilt.sku.model_copy(update={"event_policies": spoilt.sku.event_policies[1:]})
-    judged = spoilt.judge()
+    ill = logged(case("thermal"), 79)
+    ill.sku = ill.sku.model_copy(update={"event_policies": ill.sku.event_policies[1:]})
+    judged = ill.judge()
     assert judged.verdict is Verdict.INCONCLUSIVE
     assert [(gap.code, gap.device) for gap in judged.coverage.missing] == [(Lack.UNJUDGED, "gpu3")]
 
@@ -293,11 +293,11 @@ def test_what_is_gone_now_or_no_hardware_error_does_not_escalate(policy: EventPo
 def test_a_message_about_most_of_the_gpus_is_first_of_all_no_gpus_fault(
     case: MakeCase, gpus: int, together: bool
 ) -> None:
-    spoilt = case("thermal")
+    ill = case("thermal")
     for number in range(gpus):
         labels = {"kind": "xid", "code": "119", "pci": f"0000:1{number}:00", "at": "2000.0", "n": str(number)}
-        spoilt.add("device_events", "xid", f"gpu{number}", "GSP timeout", "text", labels=labels)
-    judged = spoilt.set("xid_total", value=float(gpus)).judge()
+        ill.add("device_events", "xid", f"gpu{number}", "GSP timeout", "text", labels=labels)
+    judged = ill.set("xid_total", value=float(gpus)).judge()
     causes = [each for each in judged.findings if each.rule == COMMON_CAUSE]
     devices = [each for each in judged.findings if each.rule == DEVICE_EVENT]
 
@@ -311,10 +311,10 @@ def test_a_message_about_most_of_the_gpus_is_first_of_all_no_gpus_fault(
 
 
 def test_messages_of_different_codes_have_no_common_cause(case: MakeCase) -> None:
-    spoilt = case("thermal")
+    ill = case("thermal")
     for number, code in enumerate((48, 63, 74, 79, 95, 119, 120, 140)):
         labels = {"kind": "xid", "code": str(code), "pci": f"0000:1{number}:00", "at": "2000.0", "n": str(number)}
-        spoilt.add("device_events", "xid", f"gpu{number}", "a message", "text", labels=labels)
-    judged = spoilt.set("xid_total", value=8.0).judge()
+        ill.add("device_events", "xid", f"gpu{number}", "a message", "text", labels=labels)
+    judged = ill.set("xid_total", value=8.0).judge()
 
     assert not [each for each in judged.findings if each.rule == COMMON_CAUSE]

@@ -173,10 +173,10 @@ def audit_stream(current: Settings) -> Check:
 def between_tests(current: Settings) -> Iterator[Check]:
     """A health policy that cannot be read; the sources that may report, where there are any."""
     from muster.integration import report_sources
-    from muster.judging import health
+    from muster.judging import policies
 
     try:
-        health.policy()
+        policies.health()
     except MusterError as error:
         yield Check(Mark.MISSING, "health policy", str(error), "correct it, or remove it from MUSTER_SKU_PATH")
     if current.report_sources:

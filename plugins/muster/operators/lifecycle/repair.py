@@ -17,8 +17,7 @@ from muster import store
 from muster.admission import service
 from muster.errors import MusterError, apart
 from muster.integration import closing, logins, runid
-from muster.judging import health
-from muster.judging import repair as judging
+from muster.judging import policies
 from muster.model.health import Observation
 from muster.model.nodes import Node
 from muster.model.repairs import Attempt, Fault, Incident, Outcome
@@ -54,7 +53,7 @@ def claim(key: RunKey, params: Mapping[str, Any]) -> int:
     name = str(params["node"])
     fault = Fault(str(params["fault"]), str(params.get("device") or ""), str(params.get("part") or ""))
     with claims.failing_at_once():
-        ladder = judging.policy().ladder(str(params["fault"]))
+        ladder = policies.repair().ladder(str(params["fault"]))
         if ladder is None:
             raise MusterError(f"the repair policy has no ladder for {fault.fault_class}; see `muster repair --help`")
         with claims.leased([name], key):
@@ -151,7 +150,7 @@ def decide(found: Incident, key: RunKey | None, connect: Connect | None = logins
         simulated=node.simulated, shadow=node.shadow,
         reachable=reachable, bmc=bool(node.bmc),
     )  # fmt: skip
-    return rules.next_step(now, judging.policy(), _now())
+    return rules.next_step(now, policies.repair(), _now())
 
 
 def allocated(node: Node) -> str:
@@ -198,7 +197,7 @@ def wanted() -> list[dict[str, Any]]:
     These are nodes in quarantine, in a group whose mode is repair, for an observation that a ladder knows or with an
     incident that is open. A node that is in use, or about whose repair or rack a person decides, is not among them.
     """
-    policy, held = health.policy(), {lease.node for lease in store.leases.live()}
+    policy, held = policies.health(), {lease.node for lease in store.leases.live()}
     racks = {each.rack for each in store.racks.held(simulated=False)}
     runs: list[dict[str, Any]] = []
     for node in store.nodes.find(states=(State.QUARANTINE,)):
@@ -214,7 +213,7 @@ def wanted() -> list[dict[str, Any]]:
 
 
 def _next_fault(node: Node) -> dict[str, str] | None:
-    """What a run of the DAG repair is told of the node, None if none is to begin now."""
+    """The conf of a run of the DAG repair for the node; None if none is to begin now."""
     known = [each for each in store.repairs.find(node.name, still_open=True) if each.prove]
     if any(each.asks for each in known):
         return None
@@ -228,7 +227,7 @@ def _next_fault(node: Node) -> dict[str, str] | None:
     seen = _why_withdrawn(node)
     if known or seen is None or seen.last_seen < _now() - LATELY:
         return None
-    ladder, part = judging.policy().ladder_for(seen.check), seen.part if " " in seen.part else ""
+    ladder, part = policies.repair().ladder_for(seen.check), seen.part if " " in seen.part else ""
     return {"fault": ladder.fault, "device": seen.device, "part": part, "reason": seen.sentence} if ladder else None
 
 

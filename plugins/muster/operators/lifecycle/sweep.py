@@ -15,7 +15,7 @@ from muster import store
 from muster.admission import service
 from muster.errors import ControllerFault, IllegalMove, Refusal, apart
 from muster.integration import logins
-from muster.judging import health, sweep
+from muster.judging import health, policies, sweep
 from muster.model.health import Cursor, Observation, Report
 from muster.model.nodes import Node
 from muster.model.states import SERVING, State
@@ -60,7 +60,7 @@ def sweep_nodes() -> str:
     who = logins.credentials(current.ssh_conn_id)
     who.key()
     agent = build_agent(current.home / "agents")
-    health.policy()
+    policies.health()
     leased = {lease.node for lease in store.leases.live()}
     nodes = [each for each in store.nodes.find(states=SERVING) if each.name not in leased and not each.pause]
     cursors = store.health.cursors([each.name for each in nodes])
@@ -132,7 +132,7 @@ def _alone(report: Report, skus: Mapping[str, str]) -> list[Observation]:
 def act() -> list[str]:
     """Do what the policy says of what is not over. Returns a sentence for each node that left service, or was held."""
     now = datetime.datetime.now(datetime.UTC)
-    policy = health.policy()
+    policy = policies.health()
     nodes = {node.name: node for node in store.nodes.find(states=SERVING)}
     seen = store.health.open_in_service(now - EVENTS_FOR)
     shared = rules.common(seen, list(nodes.values()), policy, now)
@@ -155,7 +155,7 @@ def act() -> list[str]:
 
 def _withdraw(seen: Observation, node: Node) -> Iterator[str]:
     simulated = "[simulated] " if node.simulated else ""
-    why = f"{seen.sentence}; {seen.action} by policy {health.policy().cited}"
+    why = f"{seen.sentence}; {seen.action} by policy {policies.health().cited}"
     try:
         store.health.withdraw(seen, why)
     except IllegalMove as error:

@@ -70,9 +70,9 @@ class PlaceRow(Base):
 
 
 class UsersJobRow(Base):
-    """A user's job on a node, as its scheduler told of it; ``until`` is None while it runs.
+    """A user's job on a node, as its scheduler listed it; ``until`` is None while it runs.
 
-    A job that is gone without its end being told ended when housekeeping looked.
+    A job that is not listed any more, and whose end was not given, ended when housekeeping looked.
     """
 
     __tablename__ = "users_jobs"

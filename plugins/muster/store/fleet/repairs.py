@@ -178,7 +178,7 @@ def settle(attempt: int, outcome: Outcome, detail: str) -> Attempt:
 
 
 def settle_lost(node: str) -> list[Attempt]:
-    """End the attempts on a node whose runs were lost: nobody knows whether they were carried out, so they count.
+    """End the attempts on a node whose runs were lost: they may have been carried out, so they count.
 
     Only for the run that holds the node.
     """

@@ -44,7 +44,7 @@ def kept() -> list[FleetNumbers]:
 
 def of_session(session: Session) -> list[FleetNumbers]:
     """``kept``, within a transaction. What another version of Muster wrote and this one cannot read is left out: the
-    next hour makes it anew."""
+    next hour replaces it."""
     found = []
     for row in session.scalars(select(NumbersRow).order_by(NumbersRow.simulated)):
         try:

@@ -1,4 +1,4 @@
-"""The users' jobs on each node, as its scheduler told of them: from when to when, the latest of each node."""
+"""The users' jobs on each node, as its scheduler listed them: from when to when, the latest of each node."""
 
 from __future__ import annotations
 
@@ -28,15 +28,15 @@ def of_node(node: str) -> list[UsersJob]:
         return [UsersJob(row.node, row.what, row.since, row.until) for row in session.scalars(latest)]
 
 
-def note(cluster: str, told: Iterable[UsersJob]) -> None:
-    """Store what a scheduler tells of the jobs on all of its nodes, by their names there.
+def note(cluster: str, listed: Iterable[UsersJob]) -> None:
+    """Store the users' jobs that a scheduler lists on all of its nodes, by their names there.
 
-    One that it tells of no longer has ended by now. Of nodes without a place in it nothing is stored.
+    One that is not listed any more has ended by now. Of nodes without a place in it nothing is stored.
     """
     with writing() as session:
         here = select(PlaceRow.name, PlaceRow.node).where(PlaceRow.cluster == cluster)
         nodes = {row.name: row.node for row in session.execute(here)}
-        jobs = {(nodes[job.node], job.what, job.since): job.until for job in told if job.node in nodes}
+        jobs = {(nodes[job.node], job.what, job.since): job.until for job in listed if job.node in nodes}
         running = select(UsersJobRow).where(UsersJobRow.cluster == cluster, UsersJobRow.until.is_(None))
         known = {_key(row): row for row in session.scalars(running)}
         moment = access.now()
@@ -75,6 +75,6 @@ def _add(session: Session, cluster: str, jobs: Mapping[_Key, datetime.datetime |
 
 
 def close(session: Session, node: str) -> None:
-    """In the caller's transaction: nobody tells any more of the jobs on a node that leaves its scheduler."""
+    """In the caller's transaction: end the jobs on a node that leaves its scheduler, which lists them no longer."""
     for row in session.scalars(select(UsersJobRow).where(UsersJobRow.node == node, UsersJobRow.until.is_(None))):
         row.until = access.now()

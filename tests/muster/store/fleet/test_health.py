@@ -8,7 +8,7 @@ import pytest
 
 from muster import store
 from muster.errors import IllegalMove, Refusal, UnknownNode
-from muster.judging import health
+from muster.judging import policies
 from muster.model.health import Cursor, Observation, Report
 from muster.model.states import State
 from muster.store.database import retention
@@ -37,7 +37,7 @@ def observe(
     *seen: Reading, minutes: float = 0, boot: str = "b1", source: str = "sweep", node: str = NODE
 ) -> list[Observation]:
     report = Report(node, source, seen, boot, cursor=Cursor(node, boot, 5.0, {"a": 1.0}, T0) if boot else None)
-    return store.health.record([report], health.policy(), T0 + datetime.timedelta(minutes=minutes))
+    return store.health.record([report], policies.health(), T0 + datetime.timedelta(minutes=minutes))
 
 
 def kept() -> list[Observation]:
@@ -113,7 +113,7 @@ def test_what_is_due_is_not_pushed_out_and_what_finds_no_room_is_counted(monkeyp
 def test_an_unknown_node_records_nothing_of_the_others() -> None:
     reports = [Report(NODE, "sweep", (LOST,)), Report("gone", "sweep", (LOST,))]
     with pytest.raises(UnknownNode):
-        store.health.record(reports, health.policy())
+        store.health.record(reports, policies.health())
     assert kept() == []
 
 

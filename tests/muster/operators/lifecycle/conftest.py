@@ -1,0 +1,5 @@
+"""The fixture of the tests of repairs."""
+
+from __future__ import annotations
+
+from tests.muster.operators.lifecycle.repairs import bench as bench

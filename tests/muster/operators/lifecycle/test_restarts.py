@@ -1,0 +1,142 @@
+"""Reboots over a real sshd, and power cycles by OpenStack's Redfish emulator, on the bench of ``repairs``."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import threading
+from collections.abc import Iterator
+
+import httpx
+import pytest
+
+from muster import store
+from muster.model.repairs import Outcome
+from muster.operators.lifecycle import repair
+from muster.store.database import access, engine
+from muster.store.database.health import SweepRow
+from muster_criteria.repair.ladder import Rung
+from tests.muster import fleet
+from tests.muster.operators.lifecycle.repairs import Bench, act, begun
+from tests.support.servers import bmc as bmcs
+
+pytestmark = pytest.mark.needs_sshd
+
+
+def test_a_reboot_is_known_by_another_boot_id_and_a_node_that_never_returns_is_no_success(bench: Bench) -> None:
+    done = bench.carry_out(Rung.REBOOT)
+    assert (done.outcome, bench.calls) == (Outcome.SUCCEEDED, ["reboot"])
+    bench.server.stop()
+    assert bench.carry_out(Rung.POWER_CYCLE).outcome is Outcome.TRANSIENT, "no boot id is known of it"
+    bench.server.start()
+    (bench.folder / "never").touch()
+    assert bench.carry_out(Rung.REBOOT).outcome is Outcome.PERMANENT
+
+
+def test_a_node_that_takes_no_login_is_not_rebooted_over_ssh(bench: Bench) -> None:
+    bench.server.stop()
+    assert bench.carry_out(Rung.REBOOT).outcome is Outcome.TRANSIENT
+    assert bench.carry_out(Rung.RESET_GPU).outcome is Outcome.TRANSIENT
+
+
+def with_bmc(bench: Bench, url: str) -> None:
+    node = bench.node()
+    store.nodes.add_all([(
+        "", fleet.new_node(node.name, host=node.host, port=node.port, user=node.user, work_dir=node.work_dir,
+                           host_key=node.host_key, labels=node.labels, launch=node.launch, bmc={"url": url}),
+    )])  # fmt: skip
+
+
+@contextlib.contextmanager
+def powered_by(bench: Bench, url: str) -> Iterator[None]:
+    """The node has the power that the emulator's system has: it is gone while that is off, and boots with it."""
+    over = threading.Event()
+
+    def follow() -> None:
+        with httpx.Client(base_url=url) as bmc:
+            path = bmc.get("/redfish/v1/Systems").json()["Members"][0]["@odata.id"]
+            on = True
+            while not over.wait(0.1):
+                if (now := bmc.get(path).json()["PowerState"] == "On") is on:
+                    continue
+                if now:
+                    (bench.folder / "boot_id").write_text("after the power came back\n")
+                    bench.server.start()
+                else:
+                    bench.server.stop()
+                on = now
+
+    thread = threading.Thread(target=follow)
+    thread.start()
+    try:
+        yield
+    finally:
+        over.set()
+        thread.join(60)
+        # A server ends with the thread that started it.
+        bench.server.stop()
+        bench.server.start()
+
+
+def test_a_power_cycle_by_the_bmc(bench: Bench) -> None:
+    assert bench.carry_out(Rung.POWER_CYCLE).outcome is Outcome.TRANSIENT, "no BMC is enrolled"
+    with bmcs.emulator() as url:
+        with_bmc(bench, url)
+        with powered_by(bench, url):
+            done = bench.carry_out(Rung.POWER_CYCLE, limit_s=60.0)
+        assert done.outcome is Outcome.SUCCEEDED
+        assert "after the power came back" in done.detail
+        lost = bench.carry_out(Rung.POWER_CYCLE)
+        assert lost.outcome is Outcome.PERMANENT, "the emulator resets its own system alone: this node never boots"
+    down = bench.carry_out(Rung.POWER_CYCLE)
+    assert down.outcome is Outcome.TRANSIENT, "a BMC that is down got no order"
+
+
+def test_a_node_that_takes_no_login_is_restarted_by_its_bmc(bench: Bench) -> None:
+    bench.server.stop()
+    with bmcs.emulator() as url:
+        with_bmc(bench, url)
+        with powered_by(bench, url):
+            done = bench.carry_out(Rung.POWER_CYCLE, "before", limit_s=60.0)
+    assert done.outcome is Outcome.SUCCEEDED
+
+
+def test_an_order_to_a_bmc_is_sent_once_and_an_unclear_answer_counts(bench: Bench) -> None:
+    reset = {"#ComputerSystem.Reset": {"target": "/reset", "ResetType@Redfish.AllowableValues": ["PowerCycle"]}}
+    documents: dict[str, object] = {
+        "/redfish/v1/": {"Systems": {"@odata.id": "/systems"}}, "/systems": {"Members": [{"@odata.id": "/systems/1"}]},
+        "/systems/1": {"Actions": reset},
+    }  # fmt: skip
+
+    def reply(path: str) -> tuple[int, dict[str, str], bytes]:
+        return (503, {}, b"") if path == "/reset" else (200, {}, json.dumps(documents.get(path, {})).encode())
+
+    with bmcs.answering(reply) as bmc:
+        with_bmc(bench, bmc.url)
+        assert bench.carry_out(Rung.POWER_CYCLE).outcome is Outcome.PERMANENT
+    assert bmc.requests.count("POST /reset") == 1
+
+
+@pytest.mark.parametrize(("listed", "target"), [
+    (1, "/reset"), (["GracefulShutdown"], "/reset"), (["PowerCycle"], "https://elsewhere.example.org/reset"),
+])  # fmt: skip
+def test_what_a_bmc_does_not_offer_is_not_ordered(bench: Bench, listed: object, target: str) -> None:
+    reset = {"#ComputerSystem.Reset": {"target": target, "ResetType@Redfish.AllowableValues": listed}}
+    documents: dict[str, object] = {
+        "/redfish/v1/": {"Systems": {"@odata.id": "/systems"}}, "/systems": {"Members": [{"@odata.id": "/systems/1"}]},
+        "/systems/1": {"Actions": reset},
+    }  # fmt: skip
+    with bmcs.answering(lambda path: (200, {}, json.dumps(documents.get(path, {})).encode())) as bmc:
+        with_bmc(bench, bmc.url)
+        found = bench.carry_out(Rung.POWER_CYCLE)
+    sent = [each for each in bmc.requests if each == "POST /reset"]
+    assert (found.outcome, sent) == (Outcome.TRANSIENT, []) if listed != 1 else (Outcome.PERMANENT, ["POST /reset"])
+
+
+def test_a_boot_that_was_seen_before_a_repair_is_not_the_last_one(bench: Bench) -> None:
+    incident = begun()
+    with engine.writing() as session:
+        session.add(SweepRow(node="this-node", boot_id="a", kernel_s=0.0, counters={}, swept_at=access.now()))
+    assert repair._last_boot(store.repairs.get_incident(incident)) == "a"
+    act(bench, incident)
+    assert repair._last_boot(store.repairs.get_incident(incident)) == ""
