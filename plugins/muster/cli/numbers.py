@@ -23,7 +23,7 @@ def numbers(
         show.as_json(found[0] if found else {})
         return
     if not found:
-        typer.echo("nothing has been counted yet: the DAG peer_statistics does, once an hour")
+        typer.echo("nothing has been counted yet; the DAG peer_statistics counts once an hour")
         return
     typer.echo(f"{found[0].since:%Y-%m-%d} to {show.when(found[0].until)}; repairs and escapes are of a year.")
     for section in tables.tables(found[0]):

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from muster.admission.backends import slurm
 from tests.muster_node.agent.test_privilege import ROOT, USER, as_user
 
 SCONTROL, SCANCEL = "/usr/bin/scontrol", "/usr/bin/scancel"
@@ -17,6 +18,7 @@ ALLOWED = (
     (*NODE, "State=DRAIN", "Reason=muster: burn_in: gpu3 is slow (480 TFLOPS)", "Extra=muster: withdrawn 2026-11-25"),
     (*NODE, "State=UNDRAIN"),
     (*NODE, "Extra=muster: PASS 2026-11-25 certificate 00ff", "AvailableFeatures=ib,muster"),
+    (SCONTROL, "update", f"NodeName={slurm._NO_NODE}", "Extra=-"),
     (SCANCEL, "4711"),
 )
 REFUSED = (
@@ -27,6 +29,8 @@ REFUSED = (
     (*NODE, "State=POWER_DOWN"),
     (SCONTROL, "update", "NodeName=n[1-100]", "State=DRAIN", "Reason=muster: all"),
     (SCONTROL, "update", "NodeName=n1,n2", "State=UNDRAIN"),
+    (SCONTROL, "update", "NodeName=ALL", "State=DRAIN", "Reason=muster: all"),
+    (SCONTROL, "update", "NodeName=all", "State=UNDRAIN"),
     (SCONTROL, "shutdown"),
     (SCANCEL, "--user=ada"),
     (SCANCEL, "4711", "4712"),

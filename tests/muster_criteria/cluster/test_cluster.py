@@ -174,6 +174,18 @@ def test_different_weights_after_the_same_sums_fail_the_odd_one() -> None:
     assert inconclusive(judge_block(members(pair))) == {key: {Lack.NO_MAJORITY} for key in pair}
 
 
+def test_a_member_that_sends_more_digests_of_weights_outvotes_no_other() -> None:
+    pair = block(2)
+    raw = pair["n1"].raw()
+    (one, *_) = [each for each in raw["measurements"] if each["metric"] == "weights_digest"]
+    for number in range(10):
+        raw["measurements"].append(one | {"device": f"gpu{number + 20}", "text": "other"})
+    pair["n1"].raw = lambda: raw  # type: ignore[method-assign]
+    judgement = judge_block(members(pair))
+    assert judgement.failed == {}
+    assert inconclusive(judgement) == {key: {Lack.NO_MAJORITY} for key in pair}
+
+
 def test_a_loss_that_is_no_number_is_explained_by_the_member_that_corrupts_or_not_at_all() -> None:
     sent = block(3)
     for each in sent.values():

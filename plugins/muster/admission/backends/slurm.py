@@ -155,7 +155,7 @@ class Slurm:
     def check_rights(self) -> None:
         """Ask for a change of a node that is not there: slurmctld looks at the login's rights first (22.05)."""
         try:
-            self._update(_NO_NODE, "Comment=-")
+            self._update(_NO_NODE, "Extra=-")
         except SchedulerDown as error:
             if "Invalid node name" not in str(error):
                 raise SchedulerDown(f"{self._our_user()} may not change nodes in Slurm: {error}") from None
