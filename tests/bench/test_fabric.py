@@ -9,14 +9,18 @@ import signal
 import subprocess
 import sys
 import time
+from pathlib import Path
 
 import pytest
 
 from muster_criteria.cluster.fabric.parts import PartKind
+from muster_criteria.cluster.model import TRAINING, MemberResult
 from tests.bench.fabric.__main__ import KINDS, described, drawn, two
 from tests.bench.fabric.agents import places, topology
-from tests.bench.fabric.network import Network, die_with_parent
+from tests.bench.fabric.network import SLOW_MBIT, Network, die_with_parent
 from tests.bench.fabric.relay import PAYLOAD_AT, spoilt
+from tests.muster_criteria.cluster_results import judge_block
+from tests.muster_node.cluster.blocks import Block
 
 
 def checksum(data: bytes) -> int:
@@ -78,6 +82,35 @@ def test_every_kind_of_fault_is_found_in_a_real_network_and_nothing_else() -> No
     assert (answer["found"], answer["wrongly_named"]) == (answer["planted"], 0), done.stdout
     assert answer["planted"] == len(KINDS) + 4
     assert done.returncode == 0
+
+
+@pytest.mark.slow
+@pytest.mark.early(6)
+@pytest.mark.timeout(900)
+@pytest.mark.needs_iproute2
+@pytest.mark.needs_torch
+@needs_namespaces
+def test_a_slow_link_is_named_by_a_real_training_over_it(tmp_path: Path) -> None:
+    """Four hosts below three leaves train together by gloo, one through a port with a third of the others' rate."""
+    hosts = dict(zip(("n0", "n1", "n2", "n3"), (0, 1, 3, 6), strict=True))
+    params = {"same_steps": 2, "warm_steps": 1, "alone_steps": 2, "steps": 5, "layers": 1, "step_s": 0.3, "path_mib": 1}
+    limits = {"master_addr": Network.address(0, 0), "stall_timeout_s": 120.0, "progress_timeout_s": 300.0}
+    with Network() as network:
+        network.limit_port(hosts["n2"], 0, SLOW_MBIT)
+        inside = {name: network.hosts[host].enter([]) for name, host in hosts.items()}
+        block = Block(
+            tmp_path, list(hosts), [(TRAINING, params)], limits=limits, simulated=False, probe_s=600.0, inside=inside
+        )
+        try:
+            block.start()
+            ends = block.end(limit_s=700.0)
+        finally:
+            block.close()
+    judgement = judge_block([MemberResult(name, end.result) for name, end in ends.items()])
+    slow = {name: [f for f in member.findings if f.rule == "slow_path"] for name, member in judgement.members.items()}
+    paths = {name: len(found) for name, found in slow.items()}
+    assert paths == {"n0": 0, "n1": 1, "n2": 2, "n3": 1}, "both of its paths, and nobody else's"
+    assert judgement.failed == {}, "a slow path alone fails nobody"
 
 
 def children(pid: int) -> set[int]:

@@ -27,7 +27,7 @@ def free_port() -> int:
         return int(taken.getsockname()[1])
 
 
-def rendezvous(names: Sequence[str], **limits: float) -> dict[str, Any]:
+def rendezvous(names: Sequence[str], **limits: Any) -> dict[str, Any]:
     """What all members' plans share: limits short enough for a test, and long enough for a machine that is busy."""
     return {
         "members": list(names),
@@ -44,13 +44,18 @@ def rendezvous(names: Sequence[str], **limits: float) -> dict[str, Any]:
 
 @dataclasses.dataclass
 class Block:
-    """The agents of one block. ``calls`` are (probe, params); every member gets its own rank."""
+    """The agents of one block. ``calls`` are (probe, params); every member gets its own rank.
+
+    ``inside`` is the command before a member's own that runs it in a network namespace; ``limits`` may then name the
+    address where the first member is reached.
+    """
 
     folder: Path
     names: Sequence[str]
     calls: Sequence[tuple[str, Mapping[str, Any]]]
     faults: Mapping[str, Sequence[Mapping[str, Any]]] = dataclasses.field(default_factory=dict)
-    limits: Mapping[str, float] = dataclasses.field(default_factory=dict)
+    limits: Mapping[str, Any] = dataclasses.field(default_factory=dict)
+    inside: Mapping[str, Sequence[str]] = dataclasses.field(default_factory=dict)
     simulated: bool = True
     probe_s: float = 120.0
 
@@ -80,7 +85,7 @@ class Block:
         env = {"OMP_NUM_THREADS": "1"}
         if self.simulated:
             env.update(environment(self.folder / f"machine-{name}"))
-        self.running[name] = node.start(self.plan(name), env=env, command=AGENT)
+        self.running[name] = node.start(self.plan(name), env=env, command=[*self.inside.get(name, ()), *AGENT])
 
     def plan(self, name: str) -> Plan:
         probes = tuple(
