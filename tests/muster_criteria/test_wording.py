@@ -13,7 +13,7 @@ import pandas as pd
 import pytest
 from syrupy.assertion import SnapshotAssertion
 
-from muster_criteria.context.alike import Neighbour, beside_others
+from muster_criteria.context.alike import Neighbour, compared_with
 from muster_criteria.context.goldens import Golden, Goldens, Sighting, golden_id
 from muster_criteria.context.waivers import Machine, Waiver, waive
 from muster_criteria.fleet.peers.references import References
@@ -151,7 +151,7 @@ def test_wording_of_the_context(case: MakeCase, h100: Sku, snapshot: SnapshotAss
         "alone": lines(digests(case, gpu5="wrong").judge(goldens=unknown)),
         "disagreement": lines(all_wrong.judge(goldens=unknown)),
         "failed before": lines(wrong.judge(previous_faults={"gpu5": 2})),
-        "neighbours": lines(beside_others(slow, "a", {"rack": "r1"}, neighbours)),
+        "neighbours": lines(compared_with(slow, "a", {"rack": "r1"}, neighbours)),
         "waived": lines(waive(failed, [waiver], machine, NOW)),
         "evidence": lines(judge(Case(h100, "burn_in", "demo", why_missing="the job is gone", evidence=evidence))),
         "no result": lines(judge(Case(h100, "burn_in", "demo"))),

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from muster_criteria.cluster.acceptance.table import training_of
-from muster_criteria.cluster.acceptance.values import Beside, Member, Training
+from muster_criteria.cluster.acceptance.values import Comparisons, Member, Training
 from muster_criteria.cluster.goodput import Input
 from muster_criteria.cluster.model import TRAINING
 from muster_criteria.model import Action, FaultClass, Finding, Observation, Severity
@@ -75,13 +75,13 @@ def _checkpoints(gpus: int) -> list[Observation]:
     return rows + [seen("checkpoint_own", 11.0 + slot, "s", f"gpu{slot}") for slot in range(gpus)]
 
 
-def training(*members: Member, rate: Input = RATE, **beside: object) -> Training:
+def training(*members: Member, rate: Input = RATE, **compared: object) -> Training:
     """By default four nodes, one of which has a GPU that is throttled."""
     chosen = members or (
         *(member(f"gpu-000{at}") for at in (1, 2, 3)),
         member("gpu-0004", slow="gpu1", throttled=212.0),
     )
-    given = {"earlier": {"scaling": (0.968, 4), "mfu block": (33.4, 4), "tokens_per_s": (5640.0, 4)}, **beside}
-    found = training_of(chosen, Beside(rate, **given))  # type: ignore[arg-type]
+    given = {"earlier": {"scaling": (0.968, 4), "mfu block": (33.4, 4), "tokens_per_s": (5640.0, 4)}, **compared}
+    found = training_of(chosen, Comparisons(rate, **given))  # type: ignore[arg-type]
     assert found is not None
     return found

@@ -17,7 +17,7 @@ from muster_node.hardware import open_hardware
 from muster_node.hardware.seam import Clock, Compute, Device, Hardware, Sample, Timing, Worker
 from muster_node.probe import Context, resolve_params
 from muster_node.probes.gpu_burn import GpuBurn
-from muster_node.workloads.host_load import burning_beside, emit_beside
+from muster_node.workloads.host_load import burning, emit_burns
 from muster_node.workloads.pulses import PATTERNS, Pulsing
 from muster_simulator import create_machine, open_simulated
 from tests.muster_simulator.winding import WoundClock
@@ -205,11 +205,11 @@ def _beside(hardware: Hardware, scratch: Path, memory_gib: float) -> dict[str, M
         measured[metric] = Measured(fields.get("value"), fields.get("note", ""), fields.get("samples", 1))
 
     context = Context(hardware, {}, 1, scratch, emit, lambda _: None)
-    with burning_beside(context, torch, hardware.devices("core")[:1], memory_gib, 60.0) as burns:
+    with burning(context, torch, hardware.devices("core")[:1], memory_gib, 60.0) as burns:
         assert burns is not None
         assert not burns.done() or burns.exception()
         hardware.clock.sleep(0.5)
-    emit_beside(context, burns)
+    emit_burns(context, burns)
     return measured
 
 

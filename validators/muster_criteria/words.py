@@ -11,16 +11,16 @@ from muster_criteria.model import Gap
 _UNITLESS = ("count", "text", "bool", "1", "")
 
 
-def figure(value: float, unit: str, beside: float | None = None) -> str:
-    """A value with its unit, in four significant digits or as many as distinguish it from ``beside``.
+def figure(value: float, unit: str, unlike: float | None = None) -> str:
+    """A value with its unit, in four significant digits or as many as distinguish it from ``unlike``.
 
     Booleans are yes or no; counts and ratios have no unit.
     """
     if unit == "bool" and value in (0.0, 1.0):
         return "yes" if value else "no"
     text = number(value)
-    if beside is not None and beside != value:
-        text = next((longer for n in range(4, 18) if (longer := number(value, n)) != number(beside, n)), text)
+    if unlike is not None and unlike != value:
+        text = next((longer for n in range(4, 18) if (longer := number(value, n)) != number(unlike, n)), text)
     return text if unit in _UNITLESS else f"{text} {unit}"
 
 

@@ -64,11 +64,11 @@ class PodTests:
             raise BadScheduler(f"there is no PriorityClass {self.priority_class} for idle tests; see {EXAMPLE}")
         ours = values.pop(self.priority_class)
         # Pods without a class have priority 0, or that of the global default, which is among these.
-        beside = min([*values.items(), ("of pods without a class", 0)], key=lambda item: item[1])
-        if beside[1] <= ours:
+        lowest = min([*values.items(), ("of pods without a class", 0)], key=lambda item: item[1])
+        if lowest[1] <= ours:
             raise BadScheduler(
                 f"PriorityClass {self.priority_class} is not preemptible by every pod: its value {ours} is not below "
-                f"{beside[1]} ({beside[0]}); give it the lowest value of all ({EXAMPLE})"
+                f"{lowest[1]} ({lowest[0]}); give it the lowest value of all ({EXAMPLE})"
             )
         patient = [name for name in values if classes[name].get("preemptionPolicy") == "Never"]
         if patient:
@@ -123,8 +123,8 @@ class PodTests:
         self.api.begin()
         return self.api.pod(self.namespace, job)
 
-    def _pod(self, job: str, node: Mapping[str, Any], beside: Iterable[Mapping[str, Any]]) -> dict[str, Any]:
-        """Returns the pod for a node. ``beside``: the pods that are on it."""
+    def _pod(self, job: str, node: Mapping[str, Any], present: Iterable[Mapping[str, Any]]) -> dict[str, Any]:
+        """Returns the pod for a node. ``present``: the pods that are on it."""
         name = node["metadata"]["name"]
         this_node = {"matchFields": [{"key": "metadata.name", "operator": "In", "values": [name]}]}
         required = {"requiredDuringSchedulingIgnoredDuringExecution": {"nodeSelectorTerms": [this_node]}}
@@ -133,7 +133,7 @@ class PodTests:
             {"key": taint["key"], "operator": "Exists", "effect": taint["effect"]}
             for taint in node.get("spec", {}).get("taints") or []
         ]
-        rest = resources_left(node, beside)
+        rest = resources_left(node, present)
         container = {
             "name": "hold",
             "image": self.image,

@@ -49,10 +49,10 @@ class SlurmTests:
         if ours is None:
             raise BadScheduler(f"there is no partition {name} for idle tests; see {_EXAMPLE}")
         tier = int(ours["PriorityTier"])
-        beside = [other for other, found in partitions.items() if other != name and int(found["PriorityTier"]) <= tier]
+        lower = [other for other, found in partitions.items() if other != name and int(found["PriorityTier"]) <= tier]
         exempt = config.get("PreemptExemptTime", "")
         why = {
-            f"partition {beside[0] if beside else ''} has no higher PriorityTier": bool(beside),
+            f"partition {lower[0] if lower else ''} has no higher PriorityTier": bool(lower),
             f"PreemptMode={ours['PreemptMode']}": ours["PreemptMode"] != "CANCEL",
             f"GraceTime={ours['GraceTime']} keeps the user waiting": ours["GraceTime"] != "0",
             f"PreemptExemptTime={exempt} keeps the user waiting": exempt not in _AT_ONCE,

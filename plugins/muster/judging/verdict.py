@@ -30,7 +30,7 @@ def decide(
 
     found = stage if isinstance(stage, Judgement) else judge(stage)
     if not isinstance(stage, Judgement) and stage.result is not None:
-        found = with_common_causes(found, node, stage.result.environment, before=before)
+        found = compared_with(found, node, stage.result.environment, before=before)
     return waivers.apply(found, standing())
 
 
@@ -51,7 +51,7 @@ def record(key: RunKey, stage: Case | Judgement, sent: store.stages.Sent, *, nod
     return Recorded(judgement, recording.swapped)
 
 
-def with_common_causes(
+def compared_with(
     found: Judgement,
     node: str,
     environment: Mapping[str, str | None],
@@ -62,9 +62,9 @@ def with_common_causes(
 
     Only what was found on them within the window ``before`` (default: now) counts. Raises UnknownNode.
     """
-    from muster_criteria.context.alike import beside_others, groups_of, symptom
+    from muster_criteria.context.alike import compared_with, groups_of, symptom
 
     if found.verdict is not Verdict.FAIL or not any(map(symptom, found.findings)):
         return found
     groups = groups_of(store.nodes.get(node).rack, environment)
-    return beside_others(found, node, groups, store.common_causes.neighbours(node, found.stage, before))
+    return compared_with(found, node, groups, store.common_causes.neighbours(node, found.stage, before))

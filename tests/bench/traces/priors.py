@@ -18,7 +18,7 @@ import numpy as np
 
 from muster.rules.idle import hazard
 from muster.rules.idle.hazard import BINS, SWAPS, Model, Prior, Tally
-from muster.rules.idle.history import BESIDE_MAX, GROUPS, History, Numbers
+from muster.rules.idle.history import GROUPS, NEIGHBOURS_MAX, History, Numbers
 from tests.bench.traces.records import Record, read_folder
 
 WEAK = 0.5
@@ -39,18 +39,19 @@ def fit(record: Record) -> dict[str, dict[str, Any]]:
     """Returns the record's estimates, by table and cell."""
     seen = _by_quarter(record)
     rate = (seen.faults.sum(axis=0) + WEAK) / seen.hours.sum()
-    flat = Model(rate, *(np.ones(shape) for shape in (BINS, (len(GROUPS), BINS), SWAPS, BESIDE_MAX + 1)))
+    flat = Model(rate, *(np.ones(shape) for shape in (BINS, (len(GROUPS), BINS), SWAPS, NEIGHBOURS_MAX + 1)))
     weak = Model(*(np.full(each.shape, WEAK) for each in (flat.base, flat.since_any, flat.since_same, flat.since_swap,
-                                                          flat.beside)))  # fmt: skip
-    weak.since_any[-1] = weak.since_swap[-1] = weak.beside[0] = np.inf
+                                                          flat.neighbours)))  # fmt: skip
+    weak.since_any[-1] = weak.since_swap[-1] = weak.neighbours[0] = np.inf
     weak.since_same[:, -1] = np.inf
     model = hazard.learned(Prior(flat, weak), seen)
     expected = model.at(seen.cells) * seen.hours[:, None]
-    found: dict[str, dict[str, Any]] = {"base": {}, "since_any": {}, "since_same": {}, "since_swap": {}, "beside": {}}
+    tables = ("base", "since_any", "since_same", "since_swap", "neighbours")
+    found: dict[str, dict[str, Any]] = {name: {} for name in tables}
     for group, name in enumerate(GROUPS):
         faults = float(seen.faults[:, group].sum())
         found["base"][name] = _estimate(faults, float(model.base[group]))
-    for table, size in (("since_any", BINS), ("since_swap", SWAPS), ("beside", BESIDE_MAX + 1)):
+    for table, size in (("since_any", BINS), ("since_swap", SWAPS), ("neighbours", NEIGHBOURS_MAX + 1)):
         factor, of = getattr(model, table), getattr(seen.cells, table)
         for cell in range(size):
             at = of == cell
@@ -110,7 +111,7 @@ def estimates(folder: Path) -> dict[str, Any]:
         "days": list(hazard.EDGES_D),
         "base": {name: fits[BASE_FROM]["base"][name] | {"source": BASE_FROM} for name in GROUPS},
     }
-    for table in ("since_any", "since_swap", "beside"):
+    for table in ("since_any", "since_swap", "neighbours"):
         cells = sorted({cell for each in fits.values() for cell in each[table]}, key=int)
         made[table] = {cell: {family: each[table][cell] for family, each in fits.items() if each[table].get(cell)}
                        for cell in cells}  # fmt: skip

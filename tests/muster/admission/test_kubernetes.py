@@ -15,7 +15,7 @@ import yaml
 from muster import store
 from muster.admission import service
 from muster.admission.backend import AdmissionBackend, Mark, Seen
-from muster.admission.backends.kubernetes import BESIDE, CONDITION, LABEL, REQUEST, TAINT, Kubernetes
+from muster.admission.backends.kubernetes import ANNOTATION, CONDITION, LABEL, REQUEST, TAINT, Kubernetes
 from muster.admission.clusters import backend_of
 from muster.admission.entry import move
 from muster.admission.kubernetes_test_pod import resources_left
@@ -56,7 +56,7 @@ def test_what_a_withdrawal_and_an_admission_leave(backend: AdmissionBackend, kub
     node = kubernetes.nodes["n0"]
     assert node["spec"] == before["spec"]
     assert node["metadata"]["labels"] == before["metadata"]["labels"] | {LABEL: "true"}
-    assert MARK.text in (condition(kubernetes)["message"], node["metadata"]["annotations"][BESIDE])
+    assert MARK.text in (condition(kubernetes)["message"], node["metadata"]["annotations"][ANNOTATION])
     assert condition(kubernetes)["status"] == "True"
     assert [each for each in node["status"]["conditions"] if each["type"] == "Ready"] == before["status"]["conditions"]
     assert seen(backend).marked

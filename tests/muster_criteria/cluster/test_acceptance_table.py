@@ -7,7 +7,7 @@ import dataclasses
 import pytest
 
 from muster_criteria.cluster.acceptance.table import training_of
-from muster_criteria.cluster.acceptance.values import Beside, Line, Training
+from muster_criteria.cluster.acceptance.values import Comparisons, Line, Training
 from muster_criteria.cluster.goodput import ASSUMED_RESTART, ASSUMED_SAVE, Input
 from tests.muster_reports.trainings import RATE, member, seen, training
 
@@ -83,4 +83,4 @@ def test_simulated_nodes_stay_marked() -> None:
 
 def test_a_block_that_did_not_train_has_no_table() -> None:
     other = dataclasses.replace(member("n1"), observations=(seen("busbw", 1.0, probe="cluster_collectives"),))
-    assert training_of([other], Beside(RATE)) is None
+    assert training_of([other], Comparisons(RATE)) is None

@@ -6,7 +6,7 @@ import dataclasses
 
 import pytest
 
-from muster_criteria.context.alike import Neighbour, beside_others, groups_of, symptom, why_held
+from muster_criteria.context.alike import Neighbour, compared_with, groups_of, symptom, why_held
 from muster_criteria.model import (
     COMMON_CAUSE,
     DEVICE_EVENT,
@@ -62,7 +62,7 @@ def others(alike: int, well: int) -> list[Neighbour]:
     ],
 )
 def test_the_third_node_alike_is_a_common_cause_just_inside_and_just_outside(alike: int, well: int, held: bool) -> None:
-    judged = beside_others(judgement(), "this", RACK, others(alike, well))
+    judged = compared_with(judgement(), "this", RACK, others(alike, well))
     assert bool(why_held(judged.findings)) is held
     assert judged.verdict is Verdict.FAIL, "the node does not pass"
     if held:
@@ -77,16 +77,16 @@ def test_the_third_node_alike_is_a_common_cause_just_inside_and_just_outside(ali
 
 def test_nodes_of_another_rack_are_no_company_but_nodes_of_one_image_are_a_software_problem() -> None:
     elsewhere = [neighbour(f"n{number}", "gemm_rate", rack="r2", image=RACK["image"]) for number in range(2)]
-    assert beside_others(judgement(), "this", {"rack": "r1"}, elsewhere) == judgement()
-    cause = beside_others(judgement(), "this", RACK, elsewhere).findings[0]
+    assert compared_with(judgement(), "this", {"rack": "r1"}, elsewhere) == judgement()
+    cause = compared_with(judgement(), "this", RACK, elsewhere).findings[0]
     assert (cause.fault_class, cause.action) == (FaultClass.SOFTWARE, Action.FIX_SOFTWARE)
 
 
 def test_another_symptom_is_not_alike_and_a_fault_of_its_own_fails_the_node() -> None:
     company = others(2, 0)
     hot = dataclasses.replace(SLOW, rule="ceiling", metric="temperature_max", device="gpu5")
-    assert beside_others(judgement(hot), "this", RACK, company) == judgement(hot)
-    both = beside_others(judgement(SLOW, hot), "this", RACK, company)
+    assert compared_with(judgement(hot), "this", RACK, company) == judgement(hot)
+    both = compared_with(judgement(SLOW, hot), "this", RACK, company)
     assert COMMON_CAUSE in {each.rule for each in both.findings}
     assert why_held(both.findings) == ""
     assert next(each for each in both.findings if each.device == "gpu5") == hot
@@ -94,13 +94,13 @@ def test_another_symptom_is_not_alike_and_a_fault_of_its_own_fails_the_node() ->
 
 def test_corrupted_data_waits_for_nothing() -> None:
     company = [neighbour(f"n{number}", "gemm_mismatches", "gemm_rate") for number in range(5)]
-    assert beside_others(judgement(WRONG), "this", RACK, company) == judgement(WRONG)
-    assert why_held(beside_others(judgement(SLOW, WRONG), "this", RACK, company).findings) == ""
+    assert compared_with(judgement(WRONG), "this", RACK, company) == judgement(WRONG)
+    assert why_held(compared_with(judgement(SLOW, WRONG), "this", RACK, company).findings) == ""
 
 
 def test_the_node_itself_is_not_its_own_company() -> None:
     again = [neighbour("this", "gemm_rate"), *others(1, 0)]
-    assert beside_others(judgement(), "this", RACK, again) == judgement()
+    assert compared_with(judgement(), "this", RACK, again) == judgement()
 
 
 def test_what_is_waived_or_only_warns_has_no_symptom() -> None:
@@ -126,6 +126,6 @@ def test_messages_of_a_driver_are_alike_by_their_code() -> None:
     memory = dataclasses.replace(LOST, labels=(("code", "48"), ("kind", "xid"), ("when", "during")))
     lost = [neighbour(name, symptom(LOST)) for name in ("a", "b")]
 
-    assert not why_held(beside_others(judgement(memory), "this", RACK, lost).findings)
-    held = beside_others(judgement(LOST), "this", RACK, lost)
+    assert not why_held(compared_with(judgement(memory), "this", RACK, lost).findings)
+    held = compared_with(judgement(LOST), "this", RACK, lost)
     assert why_held(held.findings)

@@ -20,7 +20,7 @@ PUBLISHED_RATES = {
     "Meta RSC-2 (arXiv:2410.21680)": 2.34e-3,
     "Llama 3 405B: 419 interruptions of 2,048 nodes in 54 days (arXiv:2407.21783)": 419 / (2048 * 54),
 }
-"""Failures a node and day of public clusters, to stand beside a fleet's own."""
+"""Failures a node and day of public clusters, to compare a fleet's own with."""
 
 PUBLISHED = (
     "1,024 GPUs: MTTF 7.9 h measured; 16,384: 1.8 h projected (Meta RSC-1, arXiv:2410.21680)",

@@ -24,13 +24,11 @@ EXPLAINING = frozenset({"straggler", "slow_alone", "slow_path", "member_missing"
 def judge_training(
     programme: BlockProgramme, simulated: bool, members: Mapping[str, Measurements], block: BlockFindings
 ) -> None:
-    """Judges what the training measured beside its pace; no times of ``simulated`` members, which are a host's."""
+    """Judges what the training measured besides its pace; no times of ``simulated`` members, which are a host's."""
     _judge_checkpoints(members, block)
     if simulated:
         if any(measured.rows(TRAINING, "scaling") for measured in members.values()):
-            block.note(
-                "Scaling, regularity and paths are not judged: beside simulated GPUs the network is this host's."
-            )
+            block.note("Scaling, regularity and paths are not judged: with simulated GPUs, the network is this host's.")
         return
     _judge_alone(programme.limit("alone_drop", "warn"), members, block)
     _judge_paths(programme.limit("path_drop", "warn"), members, block)

@@ -62,7 +62,7 @@ def symptom(finding: Finding) -> str:
     return subject(finding) if finding.rule in (*KINDS, DEVICE_EVENT) else f"{finding.metric} {finding.rule}"
 
 
-def beside_others(judgement: Judgement, node: str, groups: Mapping[str, str], others: Iterable[Neighbour]) -> Judgement:
+def compared_with(judgement: Judgement, node: str, groups: Mapping[str, str], others: Iterable[Neighbour]) -> Judgement:
     """The judgement, with a common cause for each symptom that this node shares with others of its rack or image.
 
     With this node they must be ``NODES_MIN`` nodes, and ``GROUP_SHARE`` of those of the group that were tested.

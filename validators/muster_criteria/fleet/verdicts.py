@@ -33,7 +33,7 @@ class RuleResult:
     ``reading``: position in ``Distances.readings`` of the worst repeat. ``share``: its distance, adverse positive.
     ``fail``: margin as a share; negative fails the device. ``retest``: margin; negative is an outlier, of which a
     second reading may be needed. ``threshold``: the distance beyond which it fails: alone, or where it does so only
-    with a repeat, beside that. ``expected``: in unit (for node rules: relative to the peers). ``cleared``: one of
+    with a repeat as well. ``expected``: in unit (for node rules: relative to the peers). ``cleared``: one of
     several readings was an outlier, and no other.
     """
 

@@ -115,7 +115,7 @@ class LimitKind:
 
     def expected(self, limit: Set, at: float, row: Row) -> str:
         """What the limit requires of this row, as a text with unit."""
-        bound = f"{self.sign}{figure(at, row['unit'], beside=row['value'])}"
+        bound = f"{self.sign}{figure(at, row['unit'], unlike=row['value'])}"
         if isinstance(limit.value, Times):
             return f"{bound} ({limit.value.times:g} × {labelled(limit.value.metric, limit.value.labels)})"
         return bound

@@ -24,5 +24,5 @@ class OfSiblings(LimitKind):
         return np.where(enough, limit.value * seen.siblings_median, np.nan)
 
     def expected(self, limit: Set, at: float, row: Row) -> str:
-        bound = f"{self.sign}{figure(at, row['unit'], beside=row['value'])}"
+        bound = f"{self.sign}{figure(at, row['unit'], unlike=row['value'])}"
         return f"{bound} ({limit.value:g} × the median of {int(row['siblings_count'])} siblings)"

@@ -254,4 +254,4 @@ def observed_text(row: Mapping[str, Any], limit: Limit) -> str:
         return repr(row["text"])
     if row["metric"] in PCIE_GENERATION:
         return pcie_speed(row["value"])
-    return figure(row["value"], row["unit"], beside=limit.number)
+    return figure(row["value"], row["unit"], unlike=limit.number)

@@ -53,13 +53,13 @@ def fleet_finding(
     name, column = labelled(row["metric"], dict(row["labels"])), rule.column
     count, repeats = int(row[f"{column}_count"]), int(row[f"{column}_repeats"])
     share, usual, at = (float(row[f"{column}_{part}"]) for part in ("share", "expected", "at"))
-    observed = figure(row["value"], row["unit"], beside=usual)
+    observed = figure(row["value"], row["unit"], unlike=usual)
     if repeats > 1:
-        listed_runs = listed([figure(each, row["unit"], beside=usual) for each in runs])
+        listed_runs = listed([figure(each, row["unit"], unlike=usual) for each in runs])
         observed = f"{observed} ({repeats} runs{': ' if runs else ''}{listed_runs})"
     less = at < usual
-    reference = f"{figure(usual, row['unit'], beside=row['value'])}, {_REFERENCE[rule.kind].format(count=count)}"
-    limit = f"{'≥' if less else '≤'} {figure(at, row['unit'], beside=row['value'])} (" if np.isfinite(at) else "near ("
+    reference = f"{figure(usual, row['unit'], unlike=row['value'])}, {_REFERENCE[rule.kind].format(count=count)}"
+    limit = f"{'≥' if less else '≤'} {figure(at, row['unit'], unlike=row['value'])} (" if np.isfinite(at) else "near ("
     expected = f"{limit}{reference})"
     if of_node:
         meaning = "is off with all its devices together"
@@ -136,7 +136,7 @@ def corroborated(findings: Sequence[Finding]) -> list[Finding]:
     ]
 
 
-def with_common_causes(findings: Iterable[Finding], devices: Mapping[str, int]) -> list[Finding]:
+def compared_with(findings: Iterable[Finding], devices: Mapping[str, int]) -> list[Finding]:
     """The findings, and one more for each metric (or driver message) in which most devices of a kind fail alike.
 
     The node still fails. The devices' own findings get the action ``fix software`` and at most the confidence

@@ -24,7 +24,7 @@ from muster_criteria.sku_files.programme import Need, needs
 from muster_criteria.stage.case import Case
 from muster_criteria.stage.coverage import Invalid, tally
 from muster_criteria.stage.findings import Breaking, bounded, evidence_finding, findings_of, in_order
-from muster_criteria.stage.fleet_findings import corroborated, with_common_causes
+from muster_criteria.stage.fleet_findings import compared_with, corroborated
 from muster_criteria.stage.frame import Frame, build_frame
 from muster_criteria.stage.merging import once, with_unknown_places
 from muster_criteria.stage.observations import observations_of
@@ -239,7 +239,7 @@ def _one(
     versions = judge_versions(result, sku, case.running)
     found = [*corroborated(found), *events.findings, *versions.findings]
     found = with_unknown_places(once(found), rows)
-    findings = in_order(with_common_causes(with_past(found, case.previous_faults), devices))
+    findings = in_order(compared_with(with_past(found, case.previous_faults), devices))
     observations = observations_of(frame, {item.position for item in breaking}, sku)
     for gap in (*weighed.pending, *events.missing, *versions.missing):
         counted.miss(gap)

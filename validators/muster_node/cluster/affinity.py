@@ -1,4 +1,4 @@
-"""Rank, NUMA node and NIC belong together: a rank runs on the CPUs beside its GPU and uses the NIC beside it.
+"""Rank, NUMA node and NIC belong together: a rank runs on the CPUs nearest to its GPU and uses the NIC nearest to it.
 
 Elsewhere copies cross the interconnect of the sockets, and a rank becomes a straggler without a fault. NCCL finds the
 nearest NIC by itself; `NCCL_IB_HCA` (NCCL user guide, environment variables) makes the choice certain, and is set only
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 
 def pin(group: RankGroup) -> None:
-    """Pins this process beside its GPU. A rank on a CPU is pinned when its compute is made."""
+    """Pins this process to the CPUs nearest to its GPU. A rank on a CPU is pinned when its compute is made."""
     device = group.device
     if device.kind != "gpu" or group.hardware.simulated:
         return

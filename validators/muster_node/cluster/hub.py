@@ -1,4 +1,4 @@
-"""The rendezvous server of a block, beside rank 0: presence, phases, and the decision which member is lost.
+"""The rendezvous server of a block, on rank 0's node: presence, phases, and the decision which member is lost.
 
 The hub alone decides, so that all members get the same answer. A member is lost if its connection ends, if it sends
 nothing for ``stall_timeout_s``, if it reports a failure of its own, or if it sends heartbeats but makes no progress for

@@ -128,11 +128,11 @@ def _on_gpus(context: Context, torch: Any, dtype: str) -> bool:
             context.emit("gemm_rate", name, labels=labels, note=error_of(rates))
             continue
         _emit_rate(context, name, dtype, rates)
-        _emit_beside(context, name, labels, rates)
+        _emit_others(context, name, labels, rates)
     return bool(found)
 
 
-def _emit_beside(context: Context, device: str, labels: dict[str, str], rates: _Rates) -> None:
+def _emit_others(context: Context, device: str, labels: dict[str, str], rates: _Rates) -> None:
     """Metrics of a GPU other than its rate."""
     emit, samples = context.emit, len(rates.blocks)
     rate = median(rates.blocks)

@@ -62,7 +62,7 @@ class GpuBurn(Probe):
             raise Skip("there is no GPU that answers")
         error_counters, last = counters.Counters(hardware), _LastReadings()
         burn = _Burn(torch, context)
-        with _beside(context, torch, gpus) as host, precision_of(torch, dtype), hardware.loading(gpus):
+        with _host_load(context, torch, gpus) as host, precision_of(torch, dtype), hardware.loading(gpus):
             context.progress(f"{dtype} products on {len(gpus)} GPUs for {context.params['seconds']:g} s")
             burns = hardware.at_once(gpus, burn, lambda: last.add(hardware.telemetry()), _LOOK_S, _hung)
             if not any(burns):
@@ -75,15 +75,15 @@ class GpuBurn(Probe):
                 _emit_lost(context, gpu, lost.get(gpu, ""), last)
                 _emit_rates(context, gpu, burned)
         error_counters.emit(context)
-        host_load.emit_beside(context, host)
+        host_load.emit_burns(context, host)
 
 
-def _beside(context: Context, torch: Any, gpus: list[Device]) -> AbstractContextManager[host_load.Burns]:
+def _host_load(context: Context, torch: Any, gpus: list[Device]) -> AbstractContextManager[host_load.Burns]:
     """The host's load: all cores, but those that are needed to drive the GPUs."""
     params = context.params
     cores = context.hardware.devices("core")[len(gpus) :] if params["host_gib"] else []
     limit_s = params["seconds"] + len(pulses.PATTERNS) * params["pulse_s"] + _HOST_MARGIN_S
-    return host_load.burning_beside(context, torch, cores, params["host_gib"], limit_s)
+    return host_load.burning(context, torch, cores, params["host_gib"], limit_s)
 
 
 def _emit_lost(context: Context, gpu: Device, how: str, last: _LastReadings) -> None:

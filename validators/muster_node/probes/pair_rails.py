@@ -1,6 +1,6 @@
 """Two nodes test each of their rails with each other: payload, bandwidth and latency, each rail alone and all together.
 
-One node serves and the other one joins it; each reports what arrived at it. The network is real beside a simulated
+One node serves and the other one joins it; each reports what arrived at it. The network is real also for a simulated
 machine too, so everything here is measured in real time.
 """
 

@@ -109,9 +109,7 @@ def emit_memory(context: Context, burns: list[HostBurn]) -> None:
 
 
 @contextlib.contextmanager
-def burning_beside(
-    context: Context, torch: Any, cores: list[Device], memory_gib: float, limit_s: float
-) -> Iterator[Burns]:
+def burning(context: Context, torch: Any, cores: list[Device], memory_gib: float, limit_s: float) -> Iterator[Burns]:
     """Burns ``cores`` while the block lasts, ``limit_s`` at most; the future has the result once the block has ended.
 
     To be entered before this process touches a GPU or a tensor: the workers are forked, and neither outlives a fork.
@@ -132,7 +130,7 @@ def burning_beside(
             stop.set()
 
 
-def emit_beside(context: Context, burns: Burns) -> None:
+def emit_burns(context: Context, burns: Burns) -> None:
     """The rate of the cores and their memory's mismatches, or why there are none."""
     why = "there is no core to spare that could be loaded"
     if burns is not None:

@@ -30,7 +30,7 @@ CONDITION = "muster.dev/Qualified"
 LABEL = "muster.dev/admitted"
 """The label of every admitted node. It is constant: pods may select it, and it says nothing else."""
 
-BESIDE = "muster.dev/certificate"
+ANNOTATION = "muster.dev/certificate"
 """The annotation with verdict, date and certificate."""
 
 REQUEST = "muster.dev/verify"
@@ -335,7 +335,7 @@ def _closed(node: dict[str, Any], reason: str) -> Mapping[str, Any]:
     """Returns the patch that closes an open node."""
     taints = [*(node["spec"].get("taints") or []), {"key": TAINT, "value": "true", "effect": "NoSchedule"}]
     return {
-        "metadata": {"labels": {LABEL: None}, "annotations": {BESIDE: f"withdrawn: {reason}"}},
+        "metadata": {"labels": {LABEL: None}, "annotations": {ANNOTATION: f"withdrawn: {reason}"}},
         "spec": {"taints": taints, "unschedulable": True},
     }
 
@@ -346,10 +346,10 @@ def _opened(node: dict[str, Any], text: str) -> Mapping[str, Any]:
     taints = spec.get("taints") or []
     kept = [taint for taint in taints if taint.get("key") != TAINT]
     annotations = metadata.get("annotations") or {}
-    shown = annotations.get(BESIDE) == text and (metadata.get("labels") or {}).get(LABEL) == "true"
+    shown = annotations.get(ANNOTATION) == text and (metadata.get("labels") or {}).get(LABEL) == "true"
     if shown and kept == taints and not spec.get("unschedulable"):
         return {}
-    changed: dict[str, Any] = {BESIDE: text} | ({REQUEST: None} if REQUEST in annotations else {})
+    changed: dict[str, Any] = {ANNOTATION: text} | ({REQUEST: None} if REQUEST in annotations else {})
     opened: dict[str, Any] = {} if kept == taints else {"taints": kept or None}
     opened |= {"unschedulable": None} if spec.get("unschedulable") else {}
     return {"metadata": {"labels": {LABEL: "true"}, "annotations": changed}, **({"spec": opened} if opened else {})}

@@ -193,14 +193,14 @@ class Slurm:
         """
         self._our_user()  # asked before the look, so that nothing lies between the look and the change
         node = self._node(name)
-        beside, marked = _beside(node, mark.text), self._seen(node).marked
-        if marked and not beside and _DRAIN not in _words(node):
+        changes, marked = _mark_change(node, mark.text), self._seen(node).marked
+        if marked and not changes and _DRAIN not in _words(node):
             return  # also while it does not respond, as for a second after an UNDRAIN
         self._refuse(node, mark)
         if not marked:
-            beside.append(f"AvailableFeatures={','.join(filter(None, (node.features, FEATURE)))}")
-        if beside:
-            self._update(name, *beside)
+            changes.append(f"AvailableFeatures={','.join(filter(None, (node.features, FEATURE)))}")
+        if changes:
+            self._update(name, *changes)
             node = self._node(name)
             self._refuse(node, mark)  # somebody may have drained it since: each command may be a login of its own
         if _DRAIN in _words(node):
@@ -220,7 +220,7 @@ class Slurm:
         if not seen.open and (not seen.ours or node.reason == text):
             return
         today = datetime.datetime.now(datetime.UTC).date()
-        self._update(name, "State=DRAIN", f"Reason={text}", *_beside(node, f"withdrawn {today}"))
+        self._update(name, "State=DRAIN", f"Reason={text}", *_mark_change(node, f"withdrawn {today}"))
         if self._seen(self._node(name)).open:
             raise SchedulerDown(f"Slurm confirmed the drain of {name}, and shows it open")
 
@@ -339,7 +339,7 @@ def _words(node: _Node) -> list[str]:
     return [node.state.upper(), *(flag.upper() for flag in node.state_flags)]
 
 
-def _beside(node: _Node, text: str) -> list[str]:
+def _mark_change(node: _Node, text: str) -> list[str]:
     """Returns the change of Extra, empty if it shows ``text`` already, or belongs to somebody else."""
     wanted = PREFIX + text
     return [f"Extra={wanted}"] if node.extra != wanted and (not node.extra or node.extra.startswith(PREFIX)) else []

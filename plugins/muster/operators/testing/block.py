@@ -213,12 +213,12 @@ def judge(key: RunKey) -> None:
         log.info("%s: %s: %s (%s)", name, stored.verdict, stored.reason, closed.state_after)
     gpus = rounds.gpus_of(skus[members[0]])
     store.attempts.keep_block(
-        key, {**store.attempts.block_of(key), "training": store.trainings.beside(key, gpus or GPUS_A_NODE)}
+        key, {**store.attempts.block_of(key), "training": store.trainings.comparisons(key, gpus or GPUS_A_NODE)}
     )
 
 
 def _notes(block: ClusterJudgement, left_out: Mapping[str, str]) -> list[str]:
-    """What the block's page and report say beside its parts: first of racks, which a person decides about."""
+    """What the block's page and report say besides its parts: first of racks, which a person decides about."""
     racks = [f"{each.sentence[0].upper()}{each.sentence[1:]}." for each in block.racks if each.troubles]
     return [*racks, *block.fabric.notes, *(f"{name}: {why}" for name, why in left_out.items())]
 

@@ -82,7 +82,7 @@ class Room:
     passed: collections.Counter[tuple[str, str]] = dataclasses.field(default_factory=collections.Counter)
 
     @classmethod
-    def beside(
+    def left_by(
         cls, nodes: Collection[Node], limits: Limits, signs: Mapping[str, Signs], leased: Collection[str]
     ) -> Room:
         """Returns the room that the runs which hold nodes leave. New nodes draw power too, in their burn-in."""

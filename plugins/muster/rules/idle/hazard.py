@@ -16,7 +16,7 @@ from typing import Any
 
 import numpy as np
 
-from muster.rules.idle.history import BESIDE_MAX, GROUPS, Clocks, History, Numbers, Whole, segments
+from muster.rules.idle.history import GROUPS, NEIGHBOURS_MAX, Clocks, History, Numbers, Whole, segments
 
 PRIORS = Path(__file__).with_name("priors.json")
 """Made by ``python -m tests.bench.traces.priors --data FOLDER --write``."""
@@ -56,16 +56,16 @@ LEVEL_H = 30 * 24.0
 @dataclasses.dataclass(frozen=True, eq=False)
 class Model:
     """``base``: faults an hour, by group. Factors: ``since_any`` by bin, ``since_same`` by group and bin,
-    ``since_swap`` by bin, ``beside`` by count, ``labels`` for each kind by value. Each risk is multiplied by ``level``
-    and by (risk over the usual one) to the power of ``slope``: factors that multiply promise too much at the ends.
-    ``chances`` (groups × stages): that a stage finds a defect, as the fleet shows it; None: as simulated faults do.
+    ``since_swap`` by bin, ``neighbours`` by count, ``labels`` for each kind by value. Each risk is multiplied by
+    ``level`` and by (risk over the usual one) to the power of ``slope``: factors that multiply promise too much at the
+    ends. ``chances`` (groups × stages): that a stage finds a defect, as the fleet shows; None: as simulated faults do.
     """
 
     base: Numbers
     since_any: Numbers
     since_same: Numbers
     since_swap: Numbers
-    beside: Numbers
+    neighbours: Numbers
     labels: tuple[Numbers, ...] = ()
     level: float = 1.0
     slope: float = 0.0
@@ -88,7 +88,7 @@ class Model:
 
     def predicted(self, cell: Cells) -> Numbers:
         """Returns the hazard (cells × groups) before ``level`` and ``slope``."""
-        common = self.since_any[cell.since_any] * self.since_swap[cell.since_swap] * self.beside[cell.beside]
+        common = self.since_any[cell.since_any] * self.since_swap[cell.since_swap] * self.neighbours[cell.neighbours]
         for kind, ratios in enumerate(self.labels):
             common = common * _of_label(ratios, cell.labels[:, kind])
         groups = np.arange(len(GROUPS))
@@ -102,12 +102,12 @@ class Cells:
     since_any: Whole
     since_same: Whole
     since_swap: Whole
-    beside: Whole
+    neighbours: Whole
     labels: Whole
 
     def columns(self) -> Whole:
         """Returns rows × everything, to be compared."""
-        return np.column_stack([self.since_any, self.since_same, self.since_swap, self.beside, self.labels])
+        return np.column_stack([self.since_any, self.since_same, self.since_swap, self.neighbours, self.labels])
 
     @classmethod
     def of_columns(cls, columns: Whole) -> Cells:
@@ -123,7 +123,7 @@ def cells(clocks: Clocks) -> Cells:
     """Returns the place of each row in the tables."""
     swap = _binned(clocks.since_swap, SWAP_EDGES_H)
     of_part = _binned(clocks.since_any, EDGES_H), _binned(clocks.since_same, EDGES_H)
-    return Cells(*of_part, swap, clocks.beside, clocks.labels)
+    return Cells(*of_part, swap, clocks.neighbours, clocks.labels)
 
 
 def _binned(hours: Numbers, edges: tuple[float, ...]) -> Whole:
@@ -248,7 +248,7 @@ def learned(prior: Prior, seen: Tally, start: Model | None = None) -> Model:
         expected = model.at(cell) * seen.hours[:, None]
         base = _posterior(prior.strength.base, prior.model.base, model.base, faults.sum(axis=0), expected.sum(axis=0))
         model = dataclasses.replace(model, base=base)
-        for name, size in (("since_any", BINS), ("since_swap", SWAPS), ("beside", BESIDE_MAX + 1)):
+        for name, size in (("since_any", BINS), ("since_swap", SWAPS), ("neighbours", NEIGHBOURS_MAX + 1)):
             expected = (model.at(cell) * seen.hours[:, None]).sum(axis=1)
             of = getattr(cell, name)
             strength, usual, now = (getattr(each, name) for each in (prior.strength, prior.model, model))
@@ -374,7 +374,7 @@ def prior_of(written: dict[str, Any], without: str = "") -> Prior:
 
     any_, any_strength = table("since_any", BINS, BINS - 1)
     swap, swap_strength = table("since_swap", SWAPS, SWAPS - 1)
-    beside, beside_strength = table("beside", BESIDE_MAX + 1, 0)
+    neighbours, neighbours_strength = table("neighbours", NEIGHBOURS_MAX + 1, 0)
     same, same_strength = np.ones((len(GROUPS), BINS)), np.full((len(GROUPS), BINS), np.inf)
     for place in range(BINS - 1):
         usual = pooled(written["since_same"]["all"][str(place)], (1.0, 1.0))
@@ -383,6 +383,6 @@ def prior_of(written: dict[str, Any], without: str = "") -> Prior:
             same[number, place], same_strength[number, place] = pooled(own, usual)
     base = np.array([written["base"][group]["value"] for group in GROUPS])
     return Prior(
-        Model(base, any_, same, swap, beside),
-        Model(np.ones(len(GROUPS)), any_strength, same_strength, swap_strength, beside_strength),
+        Model(base, any_, same, swap, neighbours),
+        Model(np.ones(len(GROUPS)), any_strength, same_strength, swap_strength, neighbours_strength),
     )

@@ -20,9 +20,9 @@ GROUPS = ("compute", "memory", "links", "cooling", "corruption", "power", "fans"
 """Of defects, by which part of a node they are in; ``unknown``: a fault whose part is not known."""
 
 NEVER_H = np.inf
-BESIDE_H = 30 * 24.0
+NEIGHBOURS_H = 30 * 24.0
 """For so long a failed neighbour counts."""
-BESIDE_MAX = 3
+NEIGHBOURS_MAX = 3
 _SPAN = 2.0**24
 """Hours, more than any record has: keeps the times of one key apart from those of the next."""
 
@@ -72,14 +72,14 @@ class Faults:
 class Clocks:
     """Of rows (a unit at a time): hours since the last return from a fault, ``since_any`` of its part and
     ``since_same`` (rows × groups) of its part with the same group; ``since_swap``: since the place got another part
-    after a fault. All inf if there was none. ``beside``: faults of others in its rack in ``BESIDE_H``, at most
-    ``BESIDE_MAX``. ``labels``: rows × kinds.
+    after a fault. All inf if there was none. ``neighbours``: faults of others in its rack in ``NEIGHBOURS_H``, at most
+    ``NEIGHBOURS_MAX``. ``labels``: rows × kinds.
     """
 
     since_any: Numbers
     since_same: Numbers
     since_swap: Numbers
-    beside: Whole
+    neighbours: Whole
     labels: Whole
 
     def pick(self, which: Flags | Whole | slice) -> Clocks:
@@ -154,10 +154,10 @@ class History:
         if len(self._place.order):
             swapped[swapped] = self.faults.part[self._place.order[last[swapped]]] != part[swapped]
             other[swapped] = at[swapped] - self._place.times[last[swapped]]
-        beside = self._rack.count(rack, at, BESIDE_H)
-        beside -= np.where(rack >= 0, self._own.count(place, at, BESIDE_H), 0)
+        neighbours = self._rack.count(rack, at, NEIGHBOURS_H)
+        neighbours -= np.where(rack >= 0, self._own.count(place, at, NEIGHBOURS_H), 0)
         return Clocks(
-            self._any.since(part, at), same, other, np.clip(beside, 0, BESIDE_MAX), self.units.labels[unit]
+            self._any.since(part, at), same, other, np.clip(neighbours, 0, NEIGHBOURS_MAX), self.units.labels[unit]
         )  # fmt: skip
 
     def down(self, unit: Whole, at: Numbers) -> Flags:

@@ -81,7 +81,7 @@ class Learned:
         return cls(made, names)
 
 
-TABLES = ("base", "since_any", "since_same", "since_swap", "beside")
+TABLES = ("base", "since_any", "since_same", "since_swap", "neighbours")
 """The tables of a model that are the same for every fleet."""
 
 

@@ -102,7 +102,7 @@ class Known:
 
     def room(self) -> Room:
         """Returns the room that the tests of leased nodes leave."""
-        return Room.beside(self.nodes, self.limits, self.signs, self.leased)
+        return Room.left_by(self.nodes, self.limits, self.signs, self.leased)
 
 
 def choose(known: Known) -> Choice:
@@ -197,7 +197,7 @@ def ranked(
     late, best = (turn.late | (first > 0)).tolist(), turn.stages.tolist()
     suspected, days = (each.tolist() for each in (of.suspicion, oldest / 24.0))
     last_back = np.minimum(facts.clocks.since_any, facts.clocks.since_swap)
-    mentioned = ((last_back < RECENT_H) | (facts.clocks.beside > 0)).tolist()
+    mentioned = ((last_back < RECENT_H) | (facts.clocks.neighbours > 0)).tolist()
 
     def planned(at: int) -> Planned:
         chosen = 0 if late[at] else best[at]
@@ -243,7 +243,7 @@ def _past(clocks: Clocks, at: int) -> list[str]:
         found.append(f"back {hours / 24.0:.1f} days ago from a fault of group {group}")
     elif (hours := float(clocks.since_swap[at])) < RECENT_H:
         found.append(f"back {hours / 24.0:.1f} days ago with another part")
-    if count := int(clocks.beside[at]):
+    if count := int(clocks.neighbours[at]):
         found.append(f"{count} failed neighbour{'s' if count > 1 else ''} in 30 days")
     return found
 

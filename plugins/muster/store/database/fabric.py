@@ -14,7 +14,7 @@ from muster.store.database.base import Base, BigId
 class RoundRow(Base):
     """One round of pairs of a block, as it was planned. ``run``: of the block's first member.
 
-    ``pairs``: names, two each; ``beside``: how many of the last are of good nodes, for the others to be compared with.
+    ``pairs``: names, two each; ``reference_pairs``: how many of the last are of good nodes, to compare others with.
     """
 
     __tablename__ = "rounds"
@@ -26,7 +26,7 @@ class RoundRow(Base):
     kind: Mapped[str]
     pairs: Mapped[list[Any]]
     variants: Mapped[int]
-    beside: Mapped[int]
+    reference_pairs: Mapped[int]
     planned_at: Mapped[datetime.datetime]
 
 

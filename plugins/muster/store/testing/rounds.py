@@ -28,7 +28,7 @@ def plan(key: RunKey, planned: PlannedRound) -> None:
         if session.scalar(select(RoundRow).where(RoundRow.run == run.id, RoundRow.number == planned.number)) is None:
             session.add(RoundRow(
                 run=run.id, number=planned.number, kind=planned.kind, pairs=[list(pair) for pair in planned.pairs],
-                variants=planned.variants, beside=planned.references, planned_at=access.now(),
+                variants=planned.variants, reference_pairs=planned.references, planned_at=access.now(),
             ))  # fmt: skip
 
 
@@ -37,7 +37,7 @@ def planned(key: RunKey) -> list[PlannedRound]:
     with reading() as session:
         query = select(RoundRow).where(RoundRow.run == _first(session, key).id).order_by(RoundRow.number)
         return [
-            PlannedRound(row.number, row.kind, tuple((a, b) for a, b in row.pairs), row.variants, row.beside)
+            PlannedRound(row.number, row.kind, tuple((a, b) for a, b in row.pairs), row.variants, row.reference_pairs)
             for row in session.scalars(query)
         ]
 

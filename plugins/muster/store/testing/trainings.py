@@ -1,4 +1,4 @@
-"""The training of a block, as its report and page show it, and what stands beside its figures."""
+"""The training of a block, as its report and page show it, and what its figures are compared with."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from muster.store.database.models import FindingRow, MeasurementRow, NodeRow, Ru
 from muster.store.fleet import failures
 from muster_criteria.cluster.acceptance.lines import Figures
 from muster_criteria.cluster.acceptance.table import inputs_of, training_of
-from muster_criteria.cluster.acceptance.values import Beside, Member, Training
+from muster_criteria.cluster.acceptance.values import Comparisons, Member, Training
 from muster_criteria.cluster.goodput import Input, Inputs
 from muster_criteria.cluster.model import STAGE, TRAINING
 from muster_criteria.model import Observation, Verdict
@@ -39,7 +39,7 @@ _SOUND = tuple(str(verdict) for verdict in (Verdict.PASS, Verdict.WARN, Verdict.
 
 
 def training(key: RunKey) -> Training | None:
-    """The block's training; None for a run without any. Beside it stands what ``beside`` found when it was judged."""
+    """The block's training; None for a run without any. With what ``comparisons`` found when it was judged."""
     with reading() as session:
         run = session.scalar(_runs(key).limit(1))
         members = _members(session, key) if run is not None else []
@@ -55,8 +55,8 @@ def differences(key: RunKey) -> tuple[str, ...]:
         return tuple(run.block.get("differences", ())) if run is not None and run.block else ()
 
 
-def beside(key: RunKey, gpus_a_node: int) -> dict[str, Any]:
-    """What stands beside the figures of a block that is judged now, as JSON: for its row. Raises UnknownRun.
+def comparisons(key: RunKey, gpus_a_node: int) -> dict[str, Any]:
+    """What to compare the figures of a block with that is judged now, as JSON for its row. Raises UnknownRun.
 
     The rate of failures is that of `muster spares`, of nodes of the SKU of its first member.
     """
@@ -96,13 +96,13 @@ def rate_of(rates: spares.Rates, *, simulated: bool) -> Input:
     return Input(rates.rate, bool(rates.failures), source, low, high)
 
 
-def _read(kept: Mapping[str, Any]) -> Beside:
+def _read(kept: Mapping[str, Any]) -> Comparisons:
     if not kept:
-        return Beside(rate_of(spares.RECORD, simulated=False))
+        return Comparisons(rate_of(spares.RECORD, simulated=False))
     earlier = {name: (float(value), int(blocks)) for name, (value, blocks) in kept["earlier"].items()}
     restart = earlier.pop("fault_restart", None)
     known = Input(restart[0], True, f"the median of {restart[1]} earlier blocks") if restart else None
-    return Beside(Input(**kept["rate"]), kept["gpus_a_node"], earlier, known)
+    return Comparisons(Input(**kept["rate"]), kept["gpus_a_node"], earlier, known)
 
 
 def _runs(key: RunKey) -> Select[RunRow]:

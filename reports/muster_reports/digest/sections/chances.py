@@ -1,4 +1,4 @@
-"""What the fleet showed of the chance that a stage finds a fault, beside that of simulated faults."""
+"""What the fleet showed of the chance that a stage finds a fault, compared with that of simulated faults."""
 
 from __future__ import annotations
 

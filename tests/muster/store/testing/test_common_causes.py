@@ -8,7 +8,7 @@ import datetime
 import pytest
 
 from muster import store
-from muster.judging.verdict import with_common_causes
+from muster.judging.verdict import compared_with
 from muster.model.runs import RunKey
 from muster.model.states import State
 from muster.store.database.engine import writing
@@ -33,7 +33,7 @@ def visit(
     parsed = parsed.model_copy(update={"environment": {"kernel": kernel}})
     store.runs.begin_stage(lease.key, "intake")
     judgement = fleet.judgement("intake", verdict, findings=(found,) if verdict is Verdict.FAIL else ())
-    marked = with_common_causes(judgement, name, parsed.environment)
+    marked = compared_with(judgement, name, parsed.environment)
     fleet.record(lease.key, parsed, marked, raw)
     store.runs.finish(lease.key, verdict, "gpu3 is slow.")
     store.leases.release(lease.key, "over")
@@ -117,7 +117,7 @@ class TestAlike:
             session.get(NodeRow, "c").state = State.REVALIDATION  # type: ignore[union-attr]
         parsed, raw = fleet.result("intake", node="c", note="again")
         judgement = fleet.judgement("intake", Verdict.FAIL, findings=(fleet.FINDING,))
-        marked = with_common_causes(judgement, "c", parsed.environment)
+        marked = compared_with(judgement, "c", parsed.environment)
         fleet.record(lease.key, parsed, marked, raw)
         store.runs.finish(lease.key, Verdict.FAIL, "gpu3 is slow.")
         node = store.nodes.get("c")
@@ -129,5 +129,5 @@ class TestAlike:
         visit("b")
         judgement = dataclasses.replace(fleet.judgement("intake", Verdict.FAIL, findings=(fleet.FINDING,)))
         store.nodes.add(fleet.new_node("c", rack="r1"))
-        assert with_common_causes(judgement, "c", {}, before=then) == judgement
-        assert with_common_causes(judgement, "c", {}) != judgement
+        assert compared_with(judgement, "c", {}, before=then) == judgement
+        assert compared_with(judgement, "c", {}) != judgement

@@ -1,4 +1,4 @@
-"""The training of a block from the records, and what stands beside it: earlier blocks, the fleet's failures."""
+"""The training of a block from the records, and what it is compared with: earlier blocks, the fleet's failures."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ def test_a_blocks_training_is_read_from_its_members_figures() -> None:
     assert [(each.node, each.device) for each in found.ranks if each.straggler] == [("n2", "gpu1")]
     assert len(found.ranks) == 4
     assert found.differences == ("its members differ in nccl: 2.27; 2.28",)
-    assert not found.inputs.rate.measured, "nobody has kept what stands beside it"
+    assert not found.inputs.rate.measured, "what it was compared with was not kept"
 
 
 def test_earlier_sound_blocks_with_this_recipe_stand_beside_it() -> None:
@@ -57,14 +57,14 @@ def test_earlier_sound_blocks_with_this_recipe_stand_beside_it() -> None:
     for number, (scaling, verdict) in enumerate(before):
         train(f"before{number}", scaling=scaling, verdict=verdict)
     key = train("now", scaling=0.9)
-    kept = store.trainings.beside(key, 8)
+    kept = store.trainings.comparisons(key, 8)
     assert kept["earlier"]["scaling"] == [pytest.approx(0.97), 2]
     assert kept["earlier"]["tokens_per_s"] == [pytest.approx(37_000.0 / 4), 2]
     store.attempts.keep_block(key, {**store.attempts.block_of(key), "training": kept})
     found = store.trainings.training(key)
     assert found is not None
     (scales,) = [each for each in found.lines if each.what.startswith("scaling")]
-    assert "0.97" in scales.beside
+    assert "0.97" in scales.comparison
     assert found.inputs.rate.value == pytest.approx(spares.RECORD.rate, rel=0.01), "nothing has failed: the record's"
     assert not found.inputs.rate.measured
 
@@ -73,7 +73,7 @@ def test_the_rate_of_failures_is_that_of_the_spares() -> None:
     key = train("b1")
     store.nodes.move("n2", State.PRODUCTION, "ada", "x")
     store.nodes.move("n2", State.QUARANTINE, "ada", "x")
-    rate = store.trainings.beside(key, 8)["rate"]
+    rate = store.trainings.comparisons(key, 8)["rate"]
     now = datetime.datetime.now(datetime.UTC)
     (failure,) = store.failures.since(now - spares.PERIOD)
     came = [store.nodes.get(name).machine_since or now for name in NAMES]
@@ -101,4 +101,4 @@ def test_a_run_that_is_not_recorded_has_no_training() -> None:
     assert store.trainings.training(key) is None
     assert store.trainings.differences(key) == ()
     with pytest.raises(UnknownRun):
-        store.trainings.beside(key, 8)
+        store.trainings.comparisons(key, 8)

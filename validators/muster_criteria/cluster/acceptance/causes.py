@@ -37,7 +37,7 @@ def cause(member: Member, device: str, members: Sequence[Member]) -> str:
     if share is not None and share < SLOW_GEMM:
         return f"slow by itself: before the load its matrix products reached {100 * share:.0f} % of the others' rate"
     if late := [each for each in member.findings if each.rule in ("slow_path", "late")]:
-        return f"beside it: {listed(sorted({each.rule.replace('_', ' ') for each in late}))}"
+        return f"together with: {listed(sorted({each.rule.replace('_', ' ') for each in late}))}"
     seen = "" if any(each.metric == "throttle_time" for each in mine) else "its throttling could not be read; "
     alike = "its matrix products before the load were as fast as the others'" if share is not None else "unknown"
     return f"not known: {seen}{alike}"

@@ -5,7 +5,7 @@ from __future__ import annotations
 import statistics
 from collections.abc import Iterator, Sequence
 
-from muster_criteria.cluster.acceptance.values import Beside, Line, Member
+from muster_criteria.cluster.acceptance.values import Comparisons, Line, Member
 from muster_criteria.cluster.model import TRAINING
 from muster_criteria.model import Observation
 from muster_criteria.words import figure, number
@@ -59,31 +59,31 @@ class Figures:
         return self.value("tokens_per_s", scope="block")
 
 
-def performance_lines(figures: Figures, beside: Beside) -> tuple[Line, ...]:
+def performance_lines(figures: Figures, compared: Comparisons) -> tuple[Line, ...]:
     """Throughput, scaling, steps, MFU, share of the best matrix product."""
-    return tuple(_performance(figures, beside))
+    return tuple(_performance(figures, compared))
 
 
-def _performance(figures: Figures, beside: Beside) -> Iterator[Line]:
+def _performance(figures: Figures, compared: Comparisons) -> Iterator[Line]:
     together, devices = figures.together(), figures.devices()
     if together is not None and devices:
         each = together / devices
         yield Line(
             "tokens/s, the block", f"{number(together)} ({number(each)} a device)",
-            beside=_earlier(beside, "tokens_per_s", "tokens/s a device"),
+            comparison=_earlier(compared, "tokens_per_s", "tokens/s a device"),
         )  # fmt: skip
     alone = figures.rows("tokens_per_s", scope="node")
     if alone:
         values = [row.value or 0.0 for _, row in alone]
         slowest = min(alone, key=lambda each: each[1].value or 0.0)
         peers = f"slowest {slowest[0]}: {100 * min(values) / statistics.median(values):.1f} % of the members' median"
-        yield Line("tokens/s, a node alone", number(statistics.median(values)), beside=peers)
-    yield from _gated(figures, beside, "scaling", "scaling from one node to the block", worst=min)
+        yield Line("tokens/s, a node alone", number(statistics.median(values)), comparison=peers)
+    yield from _gated(figures, compared, "scaling", "scaling from one node to the block", worst=min)
     p50, p95 = (figures.values("step_time", scope="block", stat=stat) for stat in ("p50", "p95"))
     if p50 and p95:
         yield Line("step of the block, p50 / p95", f"{figure(max(p50), 's')} / {figure(max(p95), 's')}")
-    yield from _gated(figures, beside, "step_p95_to_p50", "step p95 / p50", worst=max)
-    yield from _mfu(figures, beside)
+    yield from _gated(figures, compared, "step_p95_to_p50", "step p95 / p50", worst=max)
+    yield from _mfu(figures, compared)
     shares = figures.values("share_of_gemm", "", scope="block")
     if shares:
         yield Line(
@@ -92,7 +92,7 @@ def _performance(figures: Figures, beside: Beside) -> Iterator[Line]:
         )  # fmt: skip
 
 
-def _mfu(figures: Figures, beside: Beside) -> Iterator[Line]:
+def _mfu(figures: Figures, compared: Comparisons) -> Iterator[Line]:
     alone, block = (figures.rows("mfu", scope=scope) for scope in ("node", "block"))
     found = [statistics.median([row.value or 0.0 for _, row in rows]) for rows in (alone, block) if rows]
     if found:
@@ -100,12 +100,12 @@ def _mfu(figures: Figures, beside: Beside) -> Iterator[Line]:
         yield Line(
             "MFU, a node alone / the block" if alone and block else "MFU",
             " / ".join(f"{each:.1f} %" for each in found),
-            beside=_earlier(beside, "mfu block", "%"),
+            comparison=_earlier(compared, "mfu block", "%"),
             note=f"tokens/s a device × FLOP a token (6 N + 6 L d s) ÷ dense peak: {last.note}",
         )  # fmt: skip
 
 
-def _gated(figures: Figures, beside: Beside, metric: str, what: str, worst: object) -> Iterator[Line]:
+def _gated(figures: Figures, compared: Comparisons, metric: str, what: str, worst: object) -> Iterator[Line]:
     rows = figures.rows(metric)
     if not rows:
         return
@@ -115,22 +115,22 @@ def _gated(figures: Figures, beside: Beside, metric: str, what: str, worst: obje
     met = None
     if gate:
         met = value >= row.floor if row.floor is not None else value <= (row.ceiling or 0.0)
-    yield Line(what, f"{value:.3f}", gate, met, _earlier(beside, metric, ""), row.source if gate else "")
+    yield Line(what, f"{value:.3f}", gate, met, _earlier(compared, metric, ""), row.source if gate else "")
 
 
-def _earlier(beside: Beside, key: str, unit: str) -> str:
-    if key not in beside.earlier:
+def _earlier(compared: Comparisons, key: str, unit: str) -> str:
+    if key not in compared.earlier:
         return "no earlier block with this recipe"
-    value, blocks = beside.earlier[key]
+    value, blocks = compared.earlier[key]
     return f"{number(value)}{f' {unit}' if unit else ''}: median of {blocks} earlier block{'s' if blocks > 1 else ''}"
 
 
-def checkpoint_lines(figures: Figures, beside: Beside) -> tuple[Line, ...]:
+def checkpoint_lines(figures: Figures, compared: Comparisons) -> tuple[Line, ...]:
     """Saves and loads, the path they go through, and the run with faults."""
-    return (*_saves(figures, beside), *_path(figures), *_faults(figures))
+    return (*_saves(figures, compared), *_path(figures), *_faults(figures))
 
 
-def _saves(figures: Figures, beside: Beside) -> Iterator[Line]:
+def _saves(figures: Figures, compared: Comparisons) -> Iterator[Line]:
     size = figures.value("checkpoint_bytes")
     for direction, key in (("save", "checkpoint_save"), ("load", "checkpoint_load")):
         p50, p95 = (figures.value(key, stat=stat) for stat in ("p50", "p95"))
@@ -140,7 +140,7 @@ def _saves(figures: Figures, beside: Beside) -> Iterator[Line]:
         of = f", {figure(rate, 'GB/s')}" if rate is not None else ""
         varies = f", varies by {100 * row.spread:.0f} %" if row.spread is not None else ""
         note = f"{row.samples} times{varies}" + (f"; {figure((size or 0.0) / 1e9, 'GB')} each" if size else "")
-        before = _earlier(beside, key, "s") if direction == "save" else ""
+        before = _earlier(compared, key, "s") if direction == "save" else ""
         yield Line(f"checkpoint {direction}, p50 / p95", f"{figure(p50, 's')} / {figure(p95, 's')}{of}", "", None,
                    before, note)  # fmt: skip
     equal = figures.values("resume_equal")
@@ -160,7 +160,7 @@ def _path(figures: Figures) -> Iterator[Line]:
             yield Line(
                 f"shared path, {direction}: one node alone / all at once, each",
                 f"{figure(statistics.median(one), 'GB/s')} / {figure(statistics.median(every), 'GB/s')}",
-                beside=f"all together {figure(sum(every), 'GB/s')}; the slowest node {figure(slowest, 'GB/s')}",
+                comparison=f"all together {figure(sum(every), 'GB/s')}; the slowest node {figure(slowest, 'GB/s')}",
             )  # fmt: skip
     for direction in ("write", "read"):
         found = figures.values("shared_fio", direction=direction)

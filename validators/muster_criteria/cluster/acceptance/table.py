@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 from muster_criteria.cluster.acceptance.causes import stragglers
 from muster_criteria.cluster.acceptance.lines import Figures, checkpoint_lines, performance_lines
 from muster_criteria.cluster.acceptance.published import published
-from muster_criteria.cluster.acceptance.values import Beside, Member, Rank, Training
+from muster_criteria.cluster.acceptance.values import Comparisons, Member, Rank, Training
 from muster_criteria.cluster.goodput import ASSUMED_RESTART, ASSUMED_SAVE, PUBLISHED, Input, Inputs, forecast
 from muster_criteria.cluster.model import TRAINING
 from muster_criteria.devices import natural
@@ -17,19 +17,19 @@ OTHERS_MIN = 4
 """Members from which on each has three others to be compared with."""
 
 
-def training_of(members: Sequence[Member], beside: Beside) -> Training | None:
+def training_of(members: Sequence[Member], compared: Comparisons) -> Training | None:
     """The table; None for members of which none trained."""
     trained = [member for member in members if any(each.probe == TRAINING for each in member.observations)]
     if not trained:
         return None
     figures, found = Figures(trained), tuple(stragglers(trained))
-    inputs = inputs_of(figures, beside)
+    inputs = inputs_of(figures, compared)
     return Training(
         headline=_headline(figures, [f"{device} of {member.name}" if device != "node" else member.name
                                      for member, device, _, _ in found]),
         recipe=figures.text("training_recipe"),
-        lines=performance_lines(figures, beside),
-        checkpoints=checkpoint_lines(figures, beside),
+        lines=performance_lines(figures, compared),
+        checkpoints=checkpoint_lines(figures, compared),
         ranks=_ranks(trained, {(member.name, device): why for member, device, _, why in found}),
         stragglers=tuple(
             f"{device if device != 'node' else 'All devices'} of {member.name} held the others up: {observed}. "
@@ -38,26 +38,26 @@ def training_of(members: Sequence[Member], beside: Beside) -> Training | None:
         inputs=inputs, forecast=forecast(inputs),
         published=(*published(trained[0].sku), *PUBLISHED),
         not_covered=tuple(_not_covered(figures, members, trained)),
-        differences=beside.differences,
+        differences=compared.differences,
         simulated=any(member.simulated for member in members),
     )  # fmt: skip
 
 
-def inputs_of(figures: Figures, beside: Beside) -> Inputs:
+def inputs_of(figures: Figures, compared: Comparisons) -> Inputs:
     """What the forecast is made from: measured here, else in an earlier block, else assumed."""
     host = ", on simulated nodes" if figures.simulated else ""
     save, restart = figures.value("checkpoint_save", stat="p50"), figures.value("fault_restart")
-    earlier = beside.earlier.get("checkpoint_save")
+    earlier = compared.earlier.get("checkpoint_save")
     if save is not None:
         saved = Input(save, True, f"the median save of this block{host}")
     else:
         saved = Input(earlier[0], True, f"the median of {earlier[1]} earlier blocks{host}") if earlier else ASSUMED_SAVE
-    restarted = beside.restart or ASSUMED_RESTART
+    restarted = compared.restart or ASSUMED_RESTART
     if restart is not None:
         restarted = Input(restart, True, f"from a rank's death to the next step in this block{host}")
     together, devices = figures.together(), figures.devices()
-    each = together / devices if together and devices else beside.earlier.get("tokens_per_s", (None, 0))[0]
-    return Inputs(saved, restarted, beside.rate, beside.gpus_a_node, each)
+    each = together / devices if together and devices else compared.earlier.get("tokens_per_s", (None, 0))[0]
+    return Inputs(saved, restarted, compared.rate, compared.gpus_a_node, each)
 
 
 def _headline(figures: Figures, slow: Sequence[str]) -> str:
@@ -91,7 +91,7 @@ def _not_covered(figures: Figures, members: Sequence[Member], trained: Sequence[
     if left := [member.name for member in members if member not in trained]:
         yield f"{listed(left)} trained nothing that could be judged."
     if figures.simulated:
-        yield "Scaling, regularity and paths are not judged: beside simulated GPUs the network is this host's."
+        yield "Scaling, regularity and paths are not judged: with simulated GPUs, the network is this host's."
     elif len(trained) < OTHERS_MIN:
         yield f"With {len(trained)} members none has three others to be compared with, so no node alone is called slow."
     if figures.value("mfu", scope="node") is None:

@@ -21,8 +21,8 @@ class Member:
 
 
 @dataclasses.dataclass(frozen=True)
-class Beside:
-    """What stands beside a block's own figures.
+class Comparisons:
+    """What a block's own figures are compared with.
 
     ``earlier``: by figure, the median of earlier blocks with the same recipe and how many they are. ``rate``: failures
     of a node a day; ``restart``: seconds from an earlier fault run, where this block had none. ``differences``: a
@@ -38,13 +38,13 @@ class Beside:
 
 @dataclasses.dataclass(frozen=True)
 class Line:
-    """One figure: its gate and whether it is met (None: it has none), what stands beside it, and how it is counted."""
+    """One figure: its gate, whether it is met (None: it has none), what it is compared with, and how it is counted."""
 
     what: str
     value: str
     gate: str = ""
     met: bool | None = None
-    beside: str = ""
+    comparison: str = ""
     note: str = ""
 
 

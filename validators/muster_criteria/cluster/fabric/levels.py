@@ -66,12 +66,12 @@ def level(result: RoundResult, effect: float = EFFECT_MIN) -> Level:
         low, good = share < threshold, share >= threshold
     return Level(
         result.round.number, result.round.kind == "confirm", pairs[:, 0], pairs[:, 1], share, low, good, result.wrong,
-        _beside(result.crossed, result, effect), _beside(result.together, result, effect), threshold, noise, unjudged,
+        _share(result.crossed, result, effect), _share(result.together, result, effect), threshold, noise, unjudged,
         result.silent,
     )  # fmt: skip
 
 
-def _beside(figures: Figures | None, result: RoundResult, effect: float) -> Figures | None:
+def _share(figures: Figures | None, result: RoundResult, effect: float) -> Figures | None:
     return None if figures is None else _shares(figures, figures, result.round.references, effect)[0]
 
 

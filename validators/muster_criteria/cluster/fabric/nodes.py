@@ -39,7 +39,7 @@ def low_nodes(cells: Cells) -> list[Evidence]:
 
 
 def low_rails(cells: Cells) -> list[Evidence]:
-    """(Node, rail) that were low in every round, most often low first: NIC, cable or port, or the GPU beside it.
+    """(Node, rail) that were low in every round, most often low first: NIC, cable or port, or its GPU.
 
     Of those that were low equally often the lowest goes first, since what only met it is cleared by it.
     """

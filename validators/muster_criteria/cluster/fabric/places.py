@@ -33,7 +33,7 @@ def places_of(members: Sequence[Member]) -> tuple[tuple[str, ...], dict[str, Pla
     """The rails that all members have, in order, and the place of each.
 
     Raises BadTopology for a label that cannot be read, members whose rails differ, or a rail that the SKU does not
-    count: a GPU node has at most one rail for each GPU, since a rail is a NIC beside a GPU.
+    count: a GPU node has at most one rail for each GPU, since a rail is the NIC of a GPU.
     """
     labelled = [each for each in members if each.labels.get(RAILS_LABEL)]
     if not labelled:

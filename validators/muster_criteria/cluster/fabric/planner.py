@@ -2,7 +2,7 @@
 
 In a round of confirmation each suspect meets a partner that is known to be good, another one in each round and on
 another leaf where one can be had; a suspected path is measured between two other nodes of its leaves. Pairs of good
-nodes run beside them, for the others to be compared with.
+nodes run with them, to compare the others with.
 """
 
 from __future__ import annotations

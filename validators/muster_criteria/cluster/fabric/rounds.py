@@ -23,7 +23,7 @@ class Kind(enum.StrEnum):
     """Another leaf of the same pod."""
     OTHER_POD = "other_pod"
     CONFIRM = "confirm"
-    """Suspects with partners that are known to be good, and pairs of good nodes beside them to compare with."""
+    """Suspects with partners that are known to be good, and pairs of good nodes to compare them with."""
 
 
 @dataclasses.dataclass(frozen=True)

@@ -1,7 +1,7 @@
 """History: what a device was like at its earlier visits, relative to its siblings on the same day.
 
 Relative to siblings, what the whole node felt that day (inlet, load, driver) cancels. The node's own level is kept
-beside it, so that a node whose devices all slow down together is seen too.
+with it, so that a node whose devices all slow down together is seen too.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""The conversation of the two nodes of a pair, beside the rails: who does what next, in lines of JSON.
+"""The conversation of the two nodes of a pair, apart from the rails: who does what next, in lines of JSON.
 
 The node that serves listens; the other one joins with the pair's secret. Each step is one call on either side of
 ``tell`` and ``hear``. Over a management network, so that a dead rail does not end the conversation.
