@@ -1,0 +1,110 @@
+"""The command line: ``python -m tests.chaos --faults N --seed S [--minutes M] [--resume FOLDER]``."""
+
+from __future__ import annotations
+
+from tests.support import airflow_home
+
+assert airflow_home.HOME, "before anything imports Airflow"
+
+import argparse  # noqa: E402
+import json  # noqa: E402
+import shutil  # noqa: E402
+import sys  # noqa: E402
+import tempfile  # noqa: E402
+from collections.abc import Sequence  # noqa: E402
+from pathlib import Path  # noqa: E402
+from typing import Any  # noqa: E402
+
+from muster_demo import watchdog  # noqa: E402
+from tests.chaos import campaign  # noqa: E402
+from tests.chaos.nodes import own_mounts  # noqa: E402
+from tests.chaos.observers import OBSERVERS  # noqa: E402
+
+LEG_MINUTES = 15.0
+FAULTS_A_MINUTE = 3.0
+KEYS = ("faults", "lives", *OBSERVERS)
+
+
+def total(legs: Sequence[dict[str, Any]]) -> dict[str, int | None]:
+    """The sum of each figure; None where a leg does not know it, or there is no leg."""
+    sums: dict[str, int | None] = {}
+    for key in KEYS:
+        each = [leg[key] for leg in legs]
+        sums[key] = None if not each or None in each else sum(each)
+    return sums
+
+
+def table(legs: Sequence[dict[str, Any]]) -> str:
+    """The figures, and below them all that was counted."""
+    lines = [
+        f"{key.replace('_', ' '):<32}{'unknown' if value is None else value:>8}" for key, value in total(legs).items()
+    ]
+    for number, leg in enumerate(legs, start=1):
+        lines += [f"leg {number}: {key}: {each}" for key in OBSERVERS for each in leg["found"][key] or ()]
+    return "\n".join(lines)
+
+
+def run(folder: Path, nodes: int, faults: int, seed: int, minutes: float) -> int:
+    """Run the legs that are missing in ``folder``; returns the exit status."""
+    disks = own_mounts()
+    if not disks:
+        print("full and read-only disks are left out: this user may mount nothing")
+    folder.mkdir(parents=True, exist_ok=True)
+    left = minutes
+    while (legs := _legs(folder)) is not None:
+        missing = faults - sum(leg["faults"] for leg in legs)
+        if missing <= 0 or left <= 0:
+            break
+        length = min(left, LEG_MINUTES, max(1.0, missing / FAULTS_A_MINUTE) if minutes == float("inf") else left)
+        share = min(missing, max(1, round(faults * length / minutes))) if minutes != float("inf") else missing
+        number = len(legs) + 1
+        place = folder / f"leg-{number}"
+        shutil.rmtree(place, ignore_errors=True)
+        place.mkdir()
+        # Sockets' paths are short.
+        with tempfile.TemporaryDirectory(prefix="muster-chaos-", ignore_cleanup_errors=True) as temporary:
+            at_work = Path(temporary)
+            try:
+                found = campaign.leg(at_work, nodes, seed * 1000 + number, share, length * 60, disks=disks)
+            finally:
+                for name in ("ledger.jsonl", "logs", "airflow/logs"):
+                    _keep(at_work / name, place / Path(name).name)
+        (folder / f"leg-{number}.json").write_text(json.dumps(found, indent=1))
+        left -= length
+    print(table(legs))
+    figures = total(legs)
+    print(json.dumps({**figures, "seed": seed, "nodes": nodes, "legs": len(legs)}))
+    return 1 if any(figures[key] != 0 for key in OBSERVERS) else 0
+
+
+def _keep(path: Path, to: Path) -> None:
+    if path.is_dir():
+        shutil.copytree(path, to, dirs_exist_ok=True, ignore_dangling_symlinks=True, symlinks=True)
+    elif path.exists():
+        shutil.copy(path, to)
+
+
+def _legs(folder: Path) -> list[dict[str, Any]]:
+    """The figures of the legs that are complete, in order."""
+    found = []
+    while (path := folder / f"leg-{len(found) + 1}.json").exists():
+        found.append(json.loads(path.read_text()))
+    return found
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """The command line; no process outlives it."""
+    parser = argparse.ArgumentParser(prog="python -m tests.chaos", description=__doc__)
+    parser.add_argument("--faults", type=int, default=500, help="how many faults strike")
+    parser.add_argument("--seed", type=int, default=0, help="what strikes whom, and which machines are faulty")
+    parser.add_argument("--minutes", type=float, default=float("inf"), help="for how long faults strike, in all")
+    parser.add_argument("--nodes", type=int, default=6, help="nodes of the fleet")
+    parser.add_argument("--resume", type=Path, help="the folder of a campaign: go on after its last complete leg")
+    chosen = parser.parse_args(arguments)
+    folder = chosen.resume or Path(tempfile.mkdtemp(prefix="muster-campaign-"))
+    print(f"the campaign's folder is {folder}")
+    return watchdog.run(lambda: run(folder, chosen.nodes, chosen.faults, chosen.seed, chosen.minutes))
+
+
+if __name__ == "__main__":
+    sys.exit(main())

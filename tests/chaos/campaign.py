@@ -1,0 +1,152 @@
+"""One leg of a campaign: lives and faults side by side, then the settling, then the observers."""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import random
+import time
+import traceback
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+from muster_demo.slurm import SlurmFailed
+from tests.chaos import evidence, faults, observers, world
+from tests.chaos.faults import Kind, NotNow
+from tests.chaos.lives import TROUBLE, Housekeeper, Life
+from tests.chaos.world import World
+
+AT_ONCE = 3
+"""Faults that last at the same time."""
+DRAWS = 20
+SETTLE_S = 480.0
+CALM_S = 15.0
+QUIET_S = 130.0
+"""A mail younger than two minutes is left to the run that queued it, so what such a run lost is sent after this."""
+SAMPLE_S = 2.0
+
+
+@dataclasses.dataclass
+class Lasting:
+    """A fault that strikes now. ``until``: when it is lifted, by the monotonic clock."""
+
+    kind: Kind
+    strike: Iterator[str]
+    until: float
+
+
+class Leg:
+    """``count`` faults within ``seconds``, drawn from ``dice``."""
+
+    def __init__(self, here: World, dice: random.Random, count: int, seconds: float) -> None:
+        self.world, self.dice, self.count = here, dice, count
+        self.kinds = faults.load()
+        self.lives = [Life(here, name, random.Random(dice.random())) for name in here.fleet.names]
+        self.housekeeper = Housekeeper(here)
+        self.lasting: list[Lasting] = []
+        self.samples: list[evidence.Sample] = []
+        self.began = time.monotonic()
+        self.seconds = seconds
+        gap = seconds / (count + 1)
+        self.due = [self.began + gap * (number + dice.random()) for number in range(1, count + 1)]
+        self._sampled = 0.0
+
+    def run(self) -> dict[str, list[str] | None]:
+        """Strike, settle and judge."""
+        while time.monotonic() < self.began + self.seconds or self.lasting:
+            self._turn(begin=time.monotonic() < self.began + self.seconds)
+            self._strike()
+        self._settle()
+        for life in self.lives:
+            if not life.resting:
+                self.world.ledger.stuck.append(
+                    f"{life.node}: life {life.number}, {life.doing.__name__ if life.doing else ''}"
+                )
+        return observers.judge(evidence.gather(self.world, self.samples))
+
+    def _turn(self, *, begin: bool) -> None:
+        self.world.keep()
+        self._sample()
+        for work in (self.housekeeper.step, *(self._living(life, begin) for life in self.lives)):
+            with contextlib.suppress(*TROUBLE):
+                work()
+        self._lift()
+        time.sleep(0.5)
+
+    def _living(self, life: Life, begin: bool) -> Callable[[], None]:
+        return lambda: life.step(begin=begin)
+
+    def _sample(self) -> None:
+        if time.monotonic() - self._sampled > SAMPLE_S:
+            self._sampled = time.monotonic()
+            with contextlib.suppress(SlurmFailed):
+                self.samples += evidence.sample(self.world)
+
+    def _strike(self) -> None:
+        if not self.due or time.monotonic() < self.due[0] or len(self.lasting) >= AT_ONCE:
+            return
+        for _ in range(DRAWS):
+            kind = self.dice.choice(self.kinds[self.dice.choice(faults.CLASSES)])
+            if any(each.kind is kind for each in self.lasting):
+                continue
+            strike = iter(kind.strike(self.world, self.dice))
+            try:
+                victim = next(strike)
+            except (NotNow, *TROUBLE):
+                continue
+            lasts = self.dice.uniform(*kind.seconds)
+            self.lasting.append(Lasting(kind, strike, time.monotonic() + lasts))
+            self.world.ledger.faults += 1
+            self.world.ledger.write("fault", name=kind.name, victim=victim, seconds=round(lasts, 1))
+            self.due.pop(0)
+            return
+
+    def _lift(self) -> None:
+        for each in [each for each in self.lasting if time.monotonic() > each.until]:
+            try:
+                next(each.strike, None)
+            except TROUBLE:
+                # A generator that raised is over, and would leave its fault in force.
+                raise RuntimeError(f"{each.kind.name} could not be lifted:\n{traceback.format_exc()}") from None
+            self.lasting.remove(each)
+            self.world.ledger.write("lifted", name=each.kind.name)
+
+    def _settle(self) -> None:
+        """Wait until nothing is under way and all is sent, for so long at most."""
+        self.world.ledger.write("settling")
+        deadline = time.monotonic() + SETTLE_S
+        calm_since: float | None = None
+        while time.monotonic() < deadline:
+            self._turn(begin=False)
+            if not self._calm():
+                calm_since = None
+                continue
+            calm_since = calm_since or time.monotonic()
+            if time.monotonic() - calm_since > CALM_S:
+                return
+
+    def _calm(self) -> bool:
+        if not all(life.resting for life in self.lives):
+            return False
+        try:
+            found = observers.judge(evidence.gather(self.world, self.samples))
+        except (SlurmFailed, evidence.psycopg.Error):
+            return False
+        pending = (
+            "leases_leaked",
+            "processes_left_on_nodes",
+            "nodes_left_drained",
+            "mails_lost",
+            "events_lost",
+            "hung",
+        )
+        return not any(found[name] for name in pending)
+
+
+def leg(folder: Path, nodes: int, seed: int, count: int, seconds: float, *, disks: bool) -> dict[str, object]:
+    """One leg in a new folder: its figures, ``found`` with what each counter counted, and ``kinds`` of faults."""
+    names = tuple(f"n{number}" for number in range(nodes))
+    with world.running(folder, names, seed, disks=disks) as here:
+        found = Leg(here, random.Random(seed), count, seconds).run()
+        figures = {name: None if each is None else len(each) for name, each in found.items()}
+        return {"faults": here.ledger.faults, "lives": here.ledger.lives, **figures, "found": found}

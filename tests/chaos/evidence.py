@@ -1,0 +1,199 @@
+"""What happened, read with none of Muster's code: diaries, mails, the receiver's lines, SQL, ``scontrol``, psutil."""
+
+from __future__ import annotations
+
+import dataclasses
+import email
+import os
+import re
+import time
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import psycopg
+
+from muster_demo.slurm import Slurm
+from tests.chaos.ledger import Drain
+from tests.chaos.nodes import processes_of
+from tests.chaos.world import World
+
+Rows = list[tuple[Any, ...]]
+
+
+class Shown(NamedTuple):
+    """A node as ``scontrol`` shows it."""
+
+    drained: bool
+    reason: str
+
+
+class Sample(NamedTuple):
+    """A node at one moment; ``faulty``: its machine."""
+
+    at: float
+    node: str
+    drained: bool
+    reason: str
+    faulty: bool
+
+
+class Line(NamedTuple):
+    """A line of a node's diary. ``what``: start, overlap (``about`` is the stage), measured (the hash), tampered."""
+
+    node: str
+    at: float
+    what: str
+    job: str
+    about: str
+
+
+class Job(NamedTuple):
+    """A job in the records, by the name of its folder."""
+
+    run: str
+    node: str
+    stage: str
+
+
+class Run(NamedTuple):
+    """A run with one node in the records."""
+
+    dag: str
+    run: str
+    node: str
+    ended: bool
+    verdict: str
+    headline: str
+
+
+class Stage(NamedTuple):
+    """A verdict on a stage in the records, superseded ones too; ``at``: seconds of the epoch."""
+
+    run: str
+    node: str
+    stage: str
+    verdict: str
+    sha256: str
+    at: float
+
+
+class Quarantined(NamedTuple):
+    """A move into quarantine in the records."""
+
+    node: str
+    at: float
+    actor: str
+    reason: str
+
+
+@dataclasses.dataclass(frozen=True)
+class Evidence:
+    """Everything that the observers judge. None: that source could not be read, so what rests on it is unknown.
+
+    ``nodes``: {node: its state in the records}. ``machines``: {node: [(since, faulty)]}. ``touched``: runs whose course
+    a person of the campaign changed. ``leases``: (node, run) in force; ``live``: runs that Airflow has under way.
+    ``mails``: (Message-ID, run, node) of each mail filed; ``unsent``: keys in the outbox. ``accepted``: ids of events
+    that the receiver accepted.
+    """
+
+    touched: frozenset[str] = frozenset()
+    machines: Mapping[str, list[tuple[float, bool]]] = dataclasses.field(default_factory=dict)
+    drains: tuple[Drain, ...] = ()
+    stuck: tuple[str, ...] = ()
+    diary: tuple[Line, ...] | None = ()
+    samples: tuple[Sample, ...] | None = ()
+    shown: Mapping[str, Shown] | None = dataclasses.field(default_factory=dict)
+    nodes: Mapping[str, str] | None = dataclasses.field(default_factory=dict)
+    jobs: Mapping[str, Job] | None = dataclasses.field(default_factory=dict)
+    runs: tuple[Run, ...] | None = ()
+    stages: tuple[Stage, ...] | None = ()
+    quarantined: tuple[Quarantined, ...] | None = ()
+    leases: tuple[tuple[str, str], ...] | None = ()
+    live: frozenset[str] | None = frozenset()
+    processes: tuple[str, ...] | None = ()
+    mails: tuple[tuple[str, str, str], ...] | None = ()
+    unsent: tuple[str, ...] | None = ()
+    events: frozenset[int] | None = frozenset()
+    accepted: frozenset[int] | None = frozenset()
+
+
+def slurm_shows(slurm: Slurm) -> dict[str, Shown]:
+    """Every node as ``scontrol`` shows it. Raises SlurmFailed."""
+    found = {}
+    for line in slurm.call("scontrol", "-o", "show", "nodes").splitlines():
+        name = re.search(r"NodeName=(\S+)", line)
+        state = re.search(r"State=(\S+)", line)
+        reason = re.search(r"Reason=(.*?) \[", line)
+        if name and state:
+            found[name[1]] = Shown("DRAIN" in state[1], reason[1] if reason else "")
+    return found
+
+
+def sample(world: World) -> list[Sample]:
+    """All nodes at this moment. Raises SlurmFailed."""
+    shown = slurm_shows(world.slurm)
+    at = time.time()
+    return [Sample(at, node, *each, world.ledger.is_faulty(node)) for node, each in shown.items()]
+
+
+def diary(folder: Path, node: str) -> list[Line]:
+    """What a node wrote down."""
+    path = folder / "diary"
+    found = []
+    for text in path.read_text().splitlines() if path.exists() else []:
+        at, what, job, about = text.split(" ", 3)
+        found.append(Line(node, float(at), what, job, about))
+    return found
+
+
+def mails(folder: Path) -> list[tuple[str, str, str]]:
+    """The mails filed."""
+    parsed = (email.message_from_bytes(path.read_bytes()) for path in sorted(folder.glob("*.eml")))
+    return [(str(m["Message-ID"]), str(m["X-Muster-Run"] or ""), str(m["X-Muster-Node"] or "")) for m in parsed]
+
+
+def _query(url: str, statement: str) -> Rows:
+    with psycopg.connect(url) as connection:
+        return connection.execute(statement.encode()).fetchall()
+
+
+RUNS = """SELECT dag_id, run_id, node, ended_at IS NOT NULL, coalesce(verdict, ''), headline FROM runs"""
+JOBS = """SELECT j.remote_dir, r.run_id, r.node, j.stage FROM jobs j JOIN runs r ON r.id = j.run"""
+STAGES = """SELECT r.run_id, s.node, s.stage, s.verdict, s.result_sha256, extract(epoch FROM s.recorded_at)::float
+            FROM stages s JOIN runs r ON r.id = s.run"""
+QUARANTINED = """SELECT node, extract(epoch FROM at)::float, actor, reason FROM events
+                 WHERE to_state = 'quarantine' AND from_state <> 'quarantine'"""
+LIVE = "SELECT run_id FROM dag_run WHERE state IN ('queued', 'running') AND dag_id = ANY('{%s}')"
+HOLDING = ("node_qualification", "node_revalidation", "admission", "cluster_qualification", "repair", "held_verdict")
+
+
+def gather(world: World, samples: list[Sample]) -> Evidence:
+    """Read every source once, at the end of a leg. Raises psycopg.Error, SlurmFailed."""
+    records, airflow = world.database.url("muster"), world.database.url("airflow")
+    fleet, ledger = world.fleet, world.ledger
+    queue = world.slurm.call("squeue", "--noheader", "--format=%j on %N")
+    left = [line for line in queue.splitlines() if line.startswith("muster")]
+    for name in fleet.names:
+        left += [f"{name}: {' '.join(process.cmdline())[:100]}" for process in processes_of(fleet.home(name))]
+    return Evidence(
+        touched=frozenset(ledger.touched),
+        machines=dict(ledger.machines),
+        drains=tuple(ledger.drains),
+        stuck=tuple(ledger.stuck),
+        diary=tuple(line for name in fleet.names for line in diary(fleet.home(name), name)),
+        samples=tuple(samples),
+        shown=slurm_shows(world.slurm),
+        nodes={str(node): str(state) for node, state in _query(records, "SELECT name, state FROM nodes")},
+        jobs={os.path.basename(row[0]): Job(*row[1:]) for row in _query(records, JOBS)},
+        runs=tuple(Run(*row) for row in _query(records, RUNS)),
+        stages=tuple(Stage(*row) for row in _query(records, STAGES)),
+        quarantined=tuple(Quarantined(*row) for row in _query(records, QUARANTINED)),
+        leases=tuple((n, r) for n, r in _query(records, "SELECT node, run_id FROM leases WHERE released_at IS NULL")),
+        live=frozenset(run for (run,) in _query(airflow, LIVE % ",".join(HOLDING))),
+        processes=tuple(left),
+        mails=tuple(mails(world.folder / "mails")),
+        unsent=tuple(key for (key,) in _query(records, "SELECT key FROM outbox WHERE sent_at IS NULL")),
+        events=frozenset(number for (number,) in _query(records, "SELECT id FROM events")),
+        accepted=frozenset(int(line) for line in (world.folder / "events").read_text().split()),
+    )

@@ -1,0 +1,50 @@
+"""Every kind of fault, by its class: one generator function each, which strikes, yields its victim, and lifts."""
+
+from __future__ import annotations
+
+import dataclasses
+import importlib
+import random
+from collections.abc import Callable, Iterator
+
+from tests.chaos.world import World
+
+CLASSES = ("controller", "services", "nodes", "people")
+"""The modules of this package, each a class of faults."""
+
+Strike = Callable[[World, random.Random], Iterator[str]]
+
+
+class NotNow(Exception):
+    """There is nothing that this fault could strike at this moment."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Kind:
+    """One kind of fault. ``seconds``: the shortest and the longest time until it is lifted."""
+
+    name: str
+    of: str
+    strike: Strike
+    seconds: tuple[float, float]
+
+
+KINDS: dict[str, Kind] = {}
+
+
+def fault(shortest: float, longest: float) -> Callable[[Strike], Strike]:
+    """Register a kind of fault, named by its function, in the class of its module."""
+
+    def enter(strike: Strike) -> Strike:
+        name = str(strike.__name__)
+        KINDS[name] = Kind(name, strike.__module__.rpartition(".")[2], strike, (shortest, longest))
+        return strike
+
+    return enter
+
+
+def load() -> dict[str, list[Kind]]:
+    """Returns all kinds by class, in the order in which they are written."""
+    for each in CLASSES:
+        importlib.import_module(f"{__name__}.{each}")
+    return {each: [kind for kind in KINDS.values() if kind.of == each] for each in CLASSES}

@@ -1,0 +1,91 @@
+"""Faults of the controller's processes."""
+
+from __future__ import annotations
+
+import random
+import sys
+from collections.abc import Iterator
+
+from tests.chaos.faults import NotNow, fault
+from tests.chaos.world import World
+from tests.support.servers.celery_airflow import TRIGGERERS, WORKERS
+
+
+def _victim(world: World, dice: random.Random, *names: str) -> str:
+    alive = [name for name in names if name not in world.down and not world.supervisor.services[name].ended()]
+    if not alive:
+        raise NotNow
+    return dice.choice(alive)
+
+
+def _killed(world: World, dice: random.Random, *names: str) -> Iterator[str]:
+    name = _victim(world, dice, *names)
+    world.kill(name)
+    yield name
+    world.revive(name)
+
+
+def _frozen(world: World, dice: random.Random, *names: str) -> Iterator[str]:
+    name = _victim(world, dice, *names)
+    world.down.add(name)
+    world.stack.freeze(name)
+    yield name
+    world.down.discard(name)
+    if not world.supervisor.services[name].ended():
+        world.stack.thaw(name)
+
+
+@fault(2, 20)
+def scheduler_killed(world: World, dice: random.Random) -> Iterator[str]:
+    yield from _killed(world, dice, "scheduler")
+
+
+@fault(2, 30)
+def worker_killed(world: World, dice: random.Random) -> Iterator[str]:
+    yield from _killed(world, dice, *WORKERS)
+
+
+@fault(2, 30)
+def triggerer_killed(world: World, dice: random.Random) -> Iterator[str]:
+    yield from _killed(world, dice, *TRIGGERERS)
+
+
+@fault(2, 20)
+def api_server_killed(world: World, dice: random.Random) -> Iterator[str]:
+    yield from _killed(world, dice, "api-server", "execution-api")
+
+
+@fault(2, 20)
+def dag_processor_killed(world: World, dice: random.Random) -> Iterator[str]:
+    yield from _killed(world, dice, "dag-processor")
+
+
+@fault(5, 40)
+def scheduler_frozen(world: World, dice: random.Random) -> Iterator[str]:
+    yield from _frozen(world, dice, "scheduler")
+
+
+@fault(5, 40)
+def worker_frozen(world: World, dice: random.Random) -> Iterator[str]:
+    yield from _frozen(world, dice, *WORKERS)
+
+
+@fault(5, 40)
+def triggerer_frozen(world: World, dice: random.Random) -> Iterator[str]:
+    yield from _frozen(world, dice, *TRIGGERERS)
+
+
+@fault(5, 20)
+def api_server_frozen(world: World, dice: random.Random) -> Iterator[str]:
+    yield from _frozen(world, dice, "api-server", "execution-api")
+
+
+@fault(20, 60)
+def second_scheduler(world: World, dice: random.Random) -> Iterator[str]:
+    name = "scheduler-2"
+    if name in world.supervisor.services:
+        raise NotNow
+    command = [sys.executable, "-m", "airflow", "scheduler", "--skip-serve-logs"]
+    world.supervisor.start(name, command, world.stack.environment)
+    yield name
+    world.supervisor.stop([name], patience_s=0)

@@ -1,0 +1,112 @@
+"""What persons do at the wrong moment, in Airflow over REST and in Slurm."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Iterator
+from typing import Any
+
+from muster.integration.airflow_api import REASON
+from muster.model.dags import ADMISSION, NODE_QUALIFICATION, NODE_REVALIDATION
+from tests.chaos.faults import NotNow, fault
+from tests.chaos.world import World
+
+TESTS = (NODE_QUALIFICATION, NODE_REVALIDATION)
+TASKS = ("claim", "intake", "burn_in", "integrity", "performance", "thermal", "conclude", "report", "release")
+
+
+def _run(world: World, dice: random.Random, *states: str) -> dict[str, Any]:
+    """A run of a test in one of these states."""
+    runs = [run for dag in TESTS for run in world.client.runs(dag) if run["state"] in states]
+    if not runs:
+        raise NotNow
+    return dice.choice(sorted(runs, key=lambda run: str(run["dag_run_id"])))
+
+
+def _path(run: dict[str, Any]) -> str:
+    return f"/dags/{run['dag_id']}/dagRuns/{run['dag_run_id']}"
+
+
+@fault(0, 1)
+def task_cleared(world: World, dice: random.Random) -> Iterator[str]:
+    run, task = _run(world, dice, "running", "failed", "success"), dice.choice(TASKS)
+    world.ledger.touch(run["dag_run_id"], f"{task} cleared")
+    clear = {
+        "dry_run": False, "dag_run_id": run["dag_run_id"], "task_ids": [task], "only_failed": False,
+        "include_downstream": True,
+    }  # fmt: skip
+    world.client._request("POST", f"/dags/{run['dag_id']}/clearTaskInstances", json=clear)
+    yield f"{task} of {run['dag_run_id']}"
+
+
+@fault(0, 1)
+def run_marked(world: World, dice: random.Random) -> Iterator[str]:
+    run, state = _run(world, dice, "running"), dice.choice(("failed", "success"))
+    world.ledger.touch(run["dag_run_id"], f"marked {state}")
+    world.client._request("PATCH", _path(run), json={"state": state})
+    yield f"{run['dag_run_id']} {state}"
+
+
+@fault(0, 1)
+def run_deleted(world: World, dice: random.Random) -> Iterator[str]:
+    run = _run(world, dice, "running", "failed", "success")
+    world.ledger.touch(run["dag_run_id"], "deleted")
+    world.client._request("DELETE", _path(run))
+    yield str(run["dag_run_id"])
+
+
+@fault(0, 1)
+def triggered_twice(world: World, dice: random.Random) -> Iterator[str]:
+    """Another run of a node that is under test."""
+    run = _run(world, dice, "running")
+    again = f"{run['conf']['node']}__again-{dice.randrange(10**6)}"
+    world.client.trigger(run["dag_id"], again, {**run["conf"], "reason": "again"})
+    yield again
+
+
+@fault(0, 1)
+def xcom_edited(world: World, dice: random.Random) -> Iterator[str]:
+    """The lease's token and the node's name, as the task ``claim`` returned them."""
+    run = _run(world, dice, "running")
+    other = dice.choice(world.fleet.names)
+    value = {"node": other, "sku": "fleet-node", "level": "demo", "token": 1, "simulated": False}
+    path = f"{_path(run)}/taskInstances/claim/xcomEntries/return_value"
+    answer = world.client._request("PATCH", path, json={"value": value}, expected=(200, 404))
+    if answer.status_code == 404:
+        raise NotNow
+    yield f"{run['dag_run_id']} as if of {other}"
+
+
+@fault(0, 1)
+def answered_again(world: World, dice: random.Random) -> Iterator[str]:
+    """A second and other answer to a question that has one."""
+    runs = [run for run in world.client.runs(ADMISSION) if run["state"] == "success"]
+    if not runs:
+        raise NotNow
+    run = dice.choice(sorted(runs, key=lambda run: str(run["dag_run_id"])))
+    path = f"{_path(run)}/taskInstances/ask/-1/hitlDetails"
+    body = {"chosen_options": ["RMA"], "params_input": {REASON: "too late"}}
+    world.client._request("PATCH", path, json=body, expected=(200, 404, 409))
+    yield str(run["dag_run_id"])
+
+
+@fault(3, 20)
+def dag_paused(world: World, dice: random.Random) -> Iterator[str]:
+    dag = dice.choice((*TESTS, ADMISSION))
+    world.client._request("PATCH", f"/dags/{dag}", json={"is_paused": True})
+    yield dag
+    world.client.unpause(dag)
+
+
+@fault(10, 60)
+def foreign_drain(world: World, dice: random.Random) -> Iterator[str]:
+    """An administrator takes a node out of Slurm, and returns it later."""
+    names = [n for n in world.fleet.names if not world.ledger.is_drained(n) and not world.ledger.is_faulty(n)]
+    if not names:
+        raise NotNow
+    name, reason = dice.choice(names), f"bad fan {dice.randrange(1000)}"
+    world.slurm.update(name, "State=DRAIN", f"Reason={reason}")
+    world.ledger.drained(name, reason)
+    yield name
+    world.ledger.resuming(name)
+    world.slurm.update(name, "State=RESUME")

@@ -1,0 +1,94 @@
+"""Faults of the services that the controller needs: databases, broker, scheduler of the cluster, mail, audit."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Iterator
+
+from tests.chaos.faults import NotNow, fault
+from tests.chaos.link import HANGING, OPEN, REFUSED, SLOW, Link
+from tests.chaos.world import World
+
+DATABASES = ("muster", "airflow")
+BUSY = b"421 4.3.2 Service not available, closing transmission channel\r\n"
+UNAVAILABLE = b"HTTP/1.1 503 Service Unavailable\r\nContent-Length: 0\r\nConnection: close\r\n\r\n"
+
+
+@fault(0, 1)
+def postgresql_restarted(world: World, dice: random.Random) -> Iterator[str]:
+    """As after a crash: open transactions are lost."""
+    data = str(world.database.folder / "data")
+    world.database.call(
+        "pg_ctl", "-D", data, "-w", "-m", "immediate", "-l", str(world.database.folder / "log"), "restart"
+    )
+    yield "postgresql"
+
+
+@fault(3, 20)
+def postgresql_read_only(world: World, dice: random.Random) -> Iterator[str]:
+    world.sql("postgres", "ALTER SYSTEM SET default_transaction_read_only = on")
+    world.sql("postgres", "SELECT pg_reload_conf()")
+    yield "both databases"
+    world.sql("postgres", "ALTER SYSTEM RESET default_transaction_read_only")
+    world.sql("postgres", "SELECT pg_reload_conf()")
+
+
+@fault(3, 20)
+def postgresql_refusing(world: World, dice: random.Random) -> Iterator[str]:
+    name = dice.choice(DATABASES)
+    world.sql("postgres", f"ALTER DATABASE {name} ALLOW_CONNECTIONS false")
+    world.sql("postgres", f"SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE datname = '{name}'")
+    yield name
+    world.sql("postgres", f"ALTER DATABASE {name} ALLOW_CONNECTIONS true")
+
+
+@fault(1, 10)
+def redis_restarted(world: World, dice: random.Random) -> Iterator[str]:
+    """It keeps nothing on its disk: what was queued is lost."""
+    if "redis" in world.down:
+        raise NotNow
+    world.kill("redis")
+    yield "redis"
+    world.revive("redis")
+
+
+@fault(5, 40)
+def slurmctld_down(world: World, dice: random.Random) -> Iterator[str]:
+    if "slurm-slurmctld" in world.down:
+        raise NotNow
+    world.kill("slurm-slurmctld")
+    yield "slurmctld"
+    world.revive("slurm-slurmctld")
+
+
+def _misbehaving(link: Link, mode: str | bytes, name: str) -> Iterator[str]:
+    if link.mode != OPEN:
+        raise NotNow
+    link.set(mode)
+    yield name
+    link.set(OPEN)
+
+
+@fault(10, 60)
+def smtp_down(world: World, dice: random.Random) -> Iterator[str]:
+    yield from _misbehaving(world.smtp, REFUSED, "smtp")
+
+
+@fault(10, 40)
+def smtp_hangs(world: World, dice: random.Random) -> Iterator[str]:
+    yield from _misbehaving(world.smtp, HANGING, "smtp")
+
+
+@fault(10, 60)
+def smtp_busy(world: World, dice: random.Random) -> Iterator[str]:
+    yield from _misbehaving(world.smtp, BUSY, "smtp")
+
+
+@fault(10, 60)
+def audit_receiver_down(world: World, dice: random.Random) -> Iterator[str]:
+    yield from _misbehaving(world.audit, dice.choice((REFUSED, UNAVAILABLE)), "audit receiver")
+
+
+@fault(10, 60)
+def audit_receiver_slow(world: World, dice: random.Random) -> Iterator[str]:
+    yield from _misbehaving(world.audit, dice.choice((HANGING, SLOW)), "audit receiver")

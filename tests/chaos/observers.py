@@ -1,0 +1,192 @@
+"""From evidence to defects: one pure function a counter, which names what it counts; None where a source is missing."""
+
+from __future__ import annotations
+
+import collections
+from collections.abc import Callable
+
+from tests.chaos.evidence import Evidence, Line, Sample
+
+Observer = Callable[[Evidence], list[str] | None]
+
+INCONCLUSIVE, PASS = "INCONCLUSIVE", "PASS"
+PREEMPTED = "Preempted: "
+BUDGET = "were inconclusive"
+"""In the reason of a quarantine after several runs without a verdict, which is no judgement on the hardware."""
+CLOCK_S = 2.0
+"""How long after a person's command ``scontrol`` may show what was before."""
+SERVING = ("production", "revalidation")
+
+
+def results_lost(e: Evidence) -> list[str] | None:
+    """Results that a node completed and that the records do not have."""
+    if e.diary is None or e.jobs is None or e.stages is None or e.runs is None:
+        return None
+    recorded = {stage.sha256 for stage in e.stages}
+    tampered = {line.job for line in e.diary if line.what == "tampered"}
+    preempted = {run.run for run in e.runs if run.headline.startswith(PREEMPTED)}
+    lost = []
+    for line in e.diary:
+        if line.what != "measured" or line.about in recorded or line.job in tampered:
+            continue
+        job = e.jobs.get(line.job)
+        if job is None:
+            lost.append(f"{line.node}: job {line.job} is not in the records")
+        elif job.run not in e.touched | preempted:
+            lost.append(f"{line.node}: {job.stage} of {job.run}")
+    return lost
+
+
+def false_admissions(e: Evidence) -> list[str] | None:
+    """Faulty machines that the scheduler gave to users, nodes open at the end that do not serve, and stages that passed
+    by a result that was tampered with.
+    """
+    if e.samples is None or e.shown is None or e.nodes is None or e.stages is None or e.diary is None or e.jobs is None:
+        return None
+    wrong = {f"{s.node}: open while its machine is faulty since {_since(e, s):.0f}" for s in e.samples if _gave(s)}
+    wrong |= {
+        f"{node}: open at the end, and {e.nodes[node]} in the records"
+        for node, shown in e.shown.items()
+        if not shown.drained and e.nodes[node] not in SERVING
+    }
+    tampered = {line.job for line in e.diary if line.what == "tampered"}
+    measured = {line.about for line in e.diary if line.what == "measured" and line.job not in tampered}
+    first = _recorded_by_job(e)
+    wrong |= {f"{job}: passed by a result that is not its own" for job, sha256 in first if sha256 not in measured}
+    return sorted(wrong)
+
+
+def _recorded_by_job(e: Evidence) -> set[tuple[str, str]]:
+    """(run and stage, hash) of each stage that passed."""
+    assert e.stages is not None
+    return {(f"{stage.run} {stage.stage}", stage.sha256) for stage in e.stages if stage.verdict == PASS}
+
+
+def _gave(sample: Sample) -> bool:
+    return sample.faulty and not sample.drained
+
+
+def _since(e: Evidence, sample: Sample) -> float:
+    return max(at for at, _ in e.machines[sample.node] if at <= sample.at)
+
+
+def false_quarantines(e: Evidence) -> list[str] | None:
+    """Healthy machines that a verdict put into quarantine."""
+    if e.quarantined is None:
+        return None
+    wrong = []
+    for each in e.quarantined:
+        faulty = [bad for at, bad in e.machines[each.node] if at <= each.at]
+        if not (faulty and faulty[-1]) and BUDGET not in each.reason:
+            wrong.append(f"{each.node} at {each.at:.0f}: {each.reason}")
+    return wrong
+
+
+def double_tests(e: Evidence) -> list[str] | None:
+    """Jobs that a node started twice or beside another, and stages that were tested again after a verdict."""
+    if e.diary is None or e.jobs is None or e.stages is None:
+        return None
+    starts = [line for line in e.diary if line.what == "start"]
+    twice = collections.Counter((line.node, line.job) for line in starts)
+    found = [f"{node}: job {job} was started {times} times" for (node, job), times in twice.items() if times > 1]
+    found += [f"{line.node}: {line.about} beside another job" for line in e.diary if line.what == "overlap"]
+    return found + [again for line in starts if (again := _again(e, line))]
+
+
+def _again(e: Evidence, start: Line) -> str:
+    """Why this start was one too many, "" if it was not."""
+    assert e.jobs is not None
+    assert e.stages is not None
+    job = e.jobs.get(start.job)
+    if job is None or job.run in e.touched:
+        return ""
+    verdicts = [s for s in e.stages if (s.run, s.node, s.stage) == job and s.verdict != INCONCLUSIVE]
+    if any(stage.at < start.at for stage in verdicts):
+        return f"{job.node}: {job.stage} of {job.run} again after its verdict"
+    return ""
+
+
+def leases_leaked(e: Evidence) -> list[str] | None:
+    """Leases of runs that are over."""
+    if e.leases is None or e.live is None:
+        return None
+    return [f"{node} by {run}" for node, run in e.leases if run not in e.live]
+
+
+def processes_left_on_nodes(e: Evidence) -> list[str] | None:
+    """What still runs on nodes, or holds them in Slurm, when no run is under way."""
+    return None if e.processes is None else list(e.processes)
+
+
+def nodes_left_drained(e: Evidence) -> list[str] | None:
+    """Nodes in production that the scheduler keeps closed, and no person of the campaign."""
+    if e.shown is None or e.nodes is None:
+        return None
+    held = {drain.node for drain in e.drains if drain.until is None}
+    return [
+        f"{node}: {shown.reason}"
+        for node, shown in e.shown.items()
+        if shown.drained and e.nodes[node] == "production" and node not in held
+    ]
+
+
+def foreign_drains_undone(e: Evidence) -> list[str] | None:
+    """Drains of a person that a sample does not show, or for another reason."""
+    if e.samples is None:
+        return None
+    undone = []
+    for drain in e.drains:
+        end = (drain.until or float("inf")) - CLOCK_S
+        during = [s for s in e.samples if s.node == drain.node and drain.since + CLOCK_S <= s.at <= end]
+        if any(not s.drained or s.reason != drain.reason for s in during):
+            undone.append(f"{drain.node}: {drain.reason}")
+    return undone
+
+
+def mails_lost(e: Evidence) -> list[str] | None:
+    """Verdicts of which nobody got a mail, and none waits to be sent."""
+    if e.runs is None or e.mails is None or e.unsent is None:
+        return None
+    sent = {(run, node) for _, run, node in e.mails}
+    lost = []
+    for run in e.runs:
+        if not run.ended or not run.verdict or run.run in e.touched or run.headline.startswith(PREEMPTED):
+            continue
+        if (run.run, run.node) not in sent and not any(run.run in key for key in e.unsent):
+            lost.append(f"{run.run}: {run.verdict}")
+    return lost
+
+
+def mails_doubled(e: Evidence) -> list[str] | None:
+    """Mails that arrived more than once."""
+    if e.mails is None:
+        return None
+    times = collections.Counter(e.mails)
+    return [f"{run or message} of {node}" for (message, run, node), count in times.items() for _ in range(count - 1)]
+
+
+def events_lost(e: Evidence) -> list[str] | None:
+    """Events that the receiver of the audit stream has not accepted."""
+    if e.events is None or e.accepted is None:
+        return None
+    return [f"event {number}" for number in sorted(e.events - e.accepted)]
+
+
+def hung(e: Evidence) -> list[str] | None:
+    """Runs that are still under way after the time to settle, and lives that came to no end."""
+    return None if e.live is None else [*sorted(e.live), *e.stuck]
+
+
+OBSERVERS: dict[str, Observer] = {
+    each.__name__: each
+    for each in (
+        results_lost, false_admissions, false_quarantines, double_tests, leases_leaked, processes_left_on_nodes,
+        nodes_left_drained, foreign_drains_undone, mails_lost, mails_doubled, events_lost, hung,
+    )
+}  # fmt: skip
+"""The keys of a campaign's figures after ``faults`` and ``lives``."""
+
+
+def judge(evidence: Evidence) -> dict[str, list[str] | None]:
+    """Every observer's findings."""
+    return {name: observer(evidence) for name, observer in OBSERVERS.items()}

@@ -1,0 +1,123 @@
+"""Each counter of the campaign rises on a planted defect, and stays at 0 on what only looks like one."""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import Any
+
+import pytest
+
+from tests.chaos import observers
+from tests.chaos.evidence import Evidence, Job, Line, Quarantined, Run, Sample, Shown, Stage
+from tests.chaos.ledger import Drain
+
+RUN = "n0__life-1"
+GOOD = Evidence(
+    machines={"n0": [(0.0, False), (100.0, True)]},
+    drains=(Drain("n0", "bad fan 7", 40.0, 50.0),),
+    diary=(Line("n0", 10.0, "start", "j1", "intake"), Line("n0", 12.0, "measured", "j1", "aa")),
+    samples=(
+        Sample(20.0, "n0", False, "", False),
+        Sample(45.0, "n0", True, "bad fan 7", False),
+        Sample(110.0, "n0", True, "muster: FAIL", True),
+    ),
+    shown={"n0": Shown(True, "muster: FAIL")},
+    nodes={"n0": "quarantine"},
+    jobs={"j1": Job(RUN, "n0", "intake")},
+    runs=(Run("node_qualification", RUN, "n0", True, "PASS", ""),),
+    stages=(Stage(RUN, "n0", "intake", "PASS", "aa", 13.0),),
+    quarantined=(Quarantined("n0", 130.0, "muster", "the run found a critical fault"),),
+    leases=(("n0", "n0__life-2"),),
+    live=frozenset(),
+    mails=(("<m1>", RUN, "n0"), ("<m2>", "", "")),
+    events=frozenset({1, 2}),
+    accepted=frozenset({1, 2}),
+)
+"""A fleet to which nothing bad happened, but for a lease that is live in the tests that want one."""
+CALM = dataclasses.replace(GOOD, leases=())
+
+PLANTED: dict[str, dict[str, Any]] = {
+    "results_lost": {"diary": (*GOOD.diary, Line("n0", 15.0, "measured", "j1", "bb"))},  # type: ignore[misc]
+    "false_admissions": {"samples": (Sample(120.0, "n0", False, "", True),)},
+    "false_quarantines": {"quarantined": (Quarantined("n0", 30.0, "muster", "the run found a critical fault"),)},
+    "double_tests": {"diary": (*GOOD.diary, Line("n0", 15.0, "start", "j1", "intake"))},  # type: ignore[misc]
+    "leases_leaked": {"leases": GOOD.leases},
+    "processes_left_on_nodes": {"processes": ("n0: python agent.pyz run",)},
+    "nodes_left_drained": {"nodes": {"n0": "production"}},
+    "foreign_drains_undone": {"samples": (Sample(45.0, "n0", False, "", False),)},
+    "mails_lost": {"mails": ()},
+    "mails_doubled": {"mails": (("<m1>", RUN, "n0"), ("<m1>", RUN, "n0"))},
+    "events_lost": {"accepted": frozenset({1})},
+    "hung": {"live": frozenset({RUN})},
+}
+
+
+def test_nothing_is_counted_of_a_fleet_to_which_nothing_bad_happened() -> None:
+    assert observers.judge(CALM) == {name: [] for name in observers.OBSERVERS}
+
+
+def test_each_counter_has_a_planted_defect() -> None:
+    assert set(PLANTED) == set(observers.OBSERVERS)
+
+
+@pytest.mark.parametrize("name", PLANTED)
+def test_a_planted_defect_raises_its_counter(name: str) -> None:
+    found = observers.OBSERVERS[name](dataclasses.replace(CALM, **PLANTED[name]))
+    assert found is not None
+    assert len(found) >= 1
+
+
+@pytest.mark.parametrize(
+    ("name", "source"),
+    [
+        ("results_lost", "diary"), ("false_admissions", "samples"), ("false_quarantines", "quarantined"),
+        ("double_tests", "stages"), ("leases_leaked", "live"), ("processes_left_on_nodes", "processes"),
+        ("nodes_left_drained", "shown"), ("foreign_drains_undone", "samples"), ("mails_lost", "unsent"),
+        ("mails_doubled", "mails"), ("events_lost", "accepted"), ("hung", "live"),
+    ],
+)  # fmt: skip
+def test_a_counter_without_its_source_is_unknown_and_not_0(name: str, source: str) -> None:
+    assert observers.OBSERVERS[name](dataclasses.replace(CALM, **{source: None})) is None
+
+
+@pytest.mark.parametrize(
+    "changed",
+    [
+        {"shown": {"n0": Shown(False, "")}},
+        {"diary": (Line("n0", 12.0, "measured", "j1", "bb"), Line("n0", 12.0, "tampered", "j1", "replayed"))},
+    ],
+    ids=["open at the end and not in service", "passed by another job's result"],
+)
+def test_what_else_is_a_false_admission(changed: dict[str, Any]) -> None:
+    found = observers.false_admissions(dataclasses.replace(CALM, **changed))
+    assert found is not None
+    assert len(found) == 1
+
+
+@pytest.mark.parametrize(
+    "added",
+    [Line("n0", 11.0, "overlap", "j2", "intake"), Line("n0", 20.0, "start", "j2", "intake")],
+    ids=["beside another job", "again after its verdict"],
+)
+def test_what_else_is_a_double_test(added: Line) -> None:
+    jobs = {"j1": Job(RUN, "n0", "intake"), "j2": Job(RUN, "n0", "intake")}
+    assert CALM.diary is not None
+    found = observers.double_tests(dataclasses.replace(CALM, jobs=jobs, diary=(*CALM.diary, added)))
+    assert found is not None
+    assert len(found) == 1
+
+
+@pytest.mark.parametrize(
+    ("name", "changed"),
+    [
+        ("results_lost", PLANTED["results_lost"] | {"touched": frozenset({RUN})}),
+        ("mails_lost", PLANTED["mails_lost"] | {"unsent": (f"node_qualification/{RUN}/1",)}),
+        ("leases_leaked", {"leases": (("n0", RUN),), "live": frozenset({RUN})}),
+        ("foreign_drains_undone", {"samples": (Sample(60.0, "n0", False, "", False),)}),
+        ("nodes_left_drained", PLANTED["nodes_left_drained"] | {"drains": (Drain("n0", "bad fan 7", 40.0),)}),
+        ("false_quarantines", {"quarantined": (Quarantined("n0", 30.0, "muster", "3 runs were inconclusive"),)}),
+        ("double_tests", {"stages": (Stage(RUN, "n0", "intake", "INCONCLUSIVE", "aa", 5.0),)}),
+    ],
+)
+def test_what_a_person_or_a_fault_explains_is_not_counted(name: str, changed: dict[str, Any]) -> None:
+    assert observers.OBSERVERS[name](dataclasses.replace(CALM, **changed)) == []

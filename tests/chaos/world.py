@@ -1,0 +1,172 @@
+"""One leg's fleet and controller, started and kept running; the handle by which faults reach their victims."""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import json
+import os
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from unittest import mock
+
+import psutil
+import psycopg
+
+from muster import store
+from muster.admission import service
+from muster.integration.airflow_api import AirflowClient
+from muster_demo.services import Supervisor, base_environment
+from muster_demo.slurm import TESTS, Slurm
+from muster_demo.watchdog import end_all
+from tests.chaos.ledger import Ledger
+from tests.chaos.link import Link, Links
+from tests.chaos.nodes import ChaosFleet
+from tests.chaos.receiver import Receiver
+from tests.support.servers import celery_airflow, postgresql
+from tests.support.servers.celery_airflow import COMPONENTS, CeleryStack
+from tests.support.servers.slurm import end_jobs
+
+FILES = Path(__file__).parents[1] / "bench" / "fleet_files"
+JOB_LIMIT_S = "60"
+CLUSTER = "slurm"
+PERSON = "chaos-operator"
+DAG_ID = "node_qualification"
+KEPT = (*COMPONENTS, "redis", "slurm-slurmctld")
+"""Services that are started again when they have ended, as systemd or Kubernetes does."""
+RESTART_S = 3.0
+
+
+@dataclasses.dataclass
+class World:
+    """What a fault may strike."""
+
+    folder: Path
+    supervisor: Supervisor
+    fleet: ChaosFleet
+    slurm: Slurm
+    stack: CeleryStack
+    database: postgresql.PostgreSQL
+    smtp: Link
+    audit: Link
+    receiver: Receiver
+    ledger: Ledger
+    client: AirflowClient
+    down: set[str] = dataclasses.field(default_factory=set)
+    """Services that a fault holds down."""
+    ended: dict[str, float] = dataclasses.field(default_factory=dict)
+    """When each service that is to be started again was first seen to have ended."""
+
+    def kill(self, name: str) -> None:
+        """End a service and all its processes at once, until ``revive``."""
+        self.down.add(name)
+        service_ = self.supervisor.services[name]
+        if not service_.ended():
+            end_all([psutil.Process(service_.pid)], patience_s=0)
+            service_.process.wait(10)
+
+    def revive(self, name: str) -> None:
+        """Start it again as it was."""
+        self.down.discard(name)
+        self.ended.pop(name, None)
+        ended = self.supervisor.services[name]
+        if ended.ended():
+            self.supervisor.start(name, ended.command, ended.environment)
+
+    def keep(self) -> None:
+        """Start again what ended without being held down, after a while."""
+        for name in KEPT:
+            if name in self.down or not self.supervisor.services[name].ended():
+                continue
+            since = self.ended.setdefault(name, time.monotonic())
+            if time.monotonic() - since > RESTART_S:
+                self.ledger.write("restarted", service=name)
+                self.revive(name)
+
+    def sql(self, database: str, statement: str) -> None:
+        """Do something to the database server as its administrator."""
+        options = "-c default_transaction_read_only=off"
+        with psycopg.connect(self.database.url(database), autocommit=True, options=options) as connection:
+            connection.execute(statement.encode())
+
+
+@contextlib.contextmanager
+def running(folder: Path, names: tuple[str, ...], seed: int, *, disks: bool) -> Iterator[World]:
+    """All of it, ready. Everything ends with the block. Raises ServiceFailed."""
+    links, receiver = Links(), Receiver(folder / "events")
+    with postgresql.running(connections=300) as database, mock.patch.dict(os.environ), receiver:
+        supervisor = Supervisor(folder / "logs")
+        cluster = Slurm(supervisor, folder / "s", names, base_environment({}))
+        fleet = ChaosFleet(folder / "fleet", names, seed, links, disks=disks)
+        try:
+            cluster.start()
+            smtp = Link(links, lambda: int((folder / "mail.port").read_text()))
+            audit = Link(links, lambda: receiver.port)
+            settings = _settings(supervisor, folder, fleet, cluster, smtp, audit)
+            settings["MUSTER_DATABASE_URL"] = database.create("muster")
+            os.environ.update(settings)
+            ledger = Ledger(folder / "ledger.jsonl")
+            _enrol(fleet, ledger)
+            environment = {**base_environment({}), **settings}
+            with celery_airflow.running(supervisor, folder, database, environment) as stack:
+                stack.wait_ready(DAG_ID)
+                client = AirflowClient(stack.login.url, stack.login.username, stack.login.password, timeout_s=10)
+                yield World(folder, supervisor, fleet, cluster, stack, database, smtp, audit, receiver, ledger, client)
+        finally:
+            supervisor.stop()
+            end_jobs(cluster.conf)
+            store.engine.dispose()
+            links.close()
+            for name in names:
+                end_all(fleet.processes(name), patience_s=0)
+                subprocess.run(["umount", "--lazy", str(fleet.work(name))], capture_output=True, check=False)
+
+
+def _settings(
+    supervisor: Supervisor, folder: Path, fleet: ChaosFleet, cluster: Slurm, smtp: Link, audit: Link
+) -> dict[str, str]:
+    """Start the nodes and the mail sink; gives Muster's settings but for the records."""
+    environment = base_environment({})
+    fleet.start(supervisor, {**environment, "SLURM_CONF": str(cluster.conf)})
+    port = folder / "mail.port"
+    sink = [sys.executable, "-m", "muster_demo.mailsink", str(folder / "mails"), str(port)]
+    supervisor.start("mail", sink, environment)
+    supervisor.wait_until("the mail sink", port.exists, 30)
+    skus = folder / "skus"
+    (skus / "programmes").mkdir(parents=True)
+    (skus / "fleet-node.yaml").write_text((FILES / "fleet-node.yaml").read_text())
+    programme = (
+        (FILES / "programmes" / "fleet.yaml").read_text().replace("timeout_s: 1800", f"timeout_s: {JOB_LIMIT_S}")
+    )
+    (skus / "programmes" / "fleet.yaml").write_text(programme)
+    extra = {"disable_ssl": True, "disable_tls": True, "retry_limit": 0, "timeout": 5}
+    mail = {"conn_type": "smtp", "host": "127.0.0.1", "port": smtp.port, "extra": extra}
+    slurm = {"kind": "slurm", "slurm_conf": str(cluster.conf), "test_partition": TESTS}
+    return {
+        "MUSTER_HOME": str(folder / "muster"),
+        "MUSTER_SKU_PATH": str(skus),
+        "MUSTER_SSH_KEY_FILE": str(fleet.keys.private),
+        "MUSTER_SSH_TIMEOUT_S": "5",
+        "MUSTER_POLL_SECONDS": "1",
+        "MUSTER_MAIL_TO": "fleet@example.org",
+        "MUSTER_ADMISSION_LEVEL": "demo",
+        "MUSTER_REVALIDATION_LEVEL": "demo",
+        # Each machine is judged by itself: faults are drawn without regard to racks and images.
+        "MUSTER_COMMON_CAUSE_HOURS": "0.0001",
+        "MUSTER_SCHEDULERS": json.dumps({CLUSTER: slurm}),
+        "MUSTER_AUDIT_SINKS": json.dumps({"siem": {"kind": "http", "url": f"http://127.0.0.1:{audit.port}/"}}),
+        "AIRFLOW_CONN_SMTP_DEFAULT": json.dumps(mail),
+    }
+
+
+def _enrol(fleet: ChaosFleet, ledger: Ledger) -> None:
+    """Write the nodes into the records and close them in Slurm."""
+    store.engine.upgrade()
+    fleet.enrol("fleet-node")
+    for name in fleet.names:
+        ledger.machine(name, faulty=False)
+        store.schedulers.assign(name, CLUSTER, name, PERSON, "the campaign begins")
+        service.carry_out(name)
