@@ -117,7 +117,8 @@ class Life:
     def _runs(self, dag: str, conf: dict[str, str]) -> bool:
         """Whether the run of this step is under way; begins it."""
         if not self.run[1]:
-            reason = f"life {self.number} attempt {self.attempts + 1}"
+            # Mails name a run without its DAG, so that each run has a name of its own.
+            reason = f"life {self.number} {dag.rpartition('_')[2]} {self.attempts + 1}"
             self.run = (dag, run_id(self.node, reason))
             try:
                 self.world.client.trigger(*self.run, {"node": self.node, "reason": reason, **conf})
