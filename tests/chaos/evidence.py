@@ -11,6 +11,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
+import psutil
 import psycopg
 
 from muster_demo.slurm import Slurm
@@ -93,7 +94,8 @@ class Evidence:
 
     ``nodes``: {node: its state in the records}. ``machines``: {node: [(since, faulty)]}. ``touched``: runs whose course
     a person of the campaign changed. ``leases``: (node, run) in force; ``live``: runs that Airflow has under way.
-    ``mails``: (Message-ID, run, node) of each mail filed; ``unsent``: keys in the outbox. ``accepted``: ids of events
+    ``mails``: (Message-ID, run, node) of each mail filed; ``unsent``: keys in the outbox.
+    ``processes``: (node, what runs there). ``accepted``: ids of events
     that the receiver accepted.
     """
 
@@ -111,7 +113,7 @@ class Evidence:
     quarantined: tuple[Quarantined, ...] | None = ()
     leases: tuple[tuple[str, str], ...] | None = ()
     live: frozenset[str] | None = frozenset()
-    processes: tuple[str, ...] | None = ()
+    processes: tuple[tuple[str, str], ...] | None = ()
     mails: tuple[tuple[str, str, str], ...] | None = ()
     unsent: tuple[str, ...] | None = ()
     events: frozenset[int] | None = frozenset()
@@ -153,6 +155,14 @@ def mails(folder: Path) -> list[tuple[str, str, str]]:
     return [(str(m["Message-ID"]), str(m["X-Muster-Run"] or ""), str(m["X-Muster-Node"] or "")) for m in parsed]
 
 
+def _command(process: psutil.Process) -> str:
+    """Its command line, "" if it ended meanwhile."""
+    try:
+        return " ".join(process.cmdline())[:100]
+    except psutil.Error:
+        return ""
+
+
 def _query(url: str, statement: str) -> Rows:
     with psycopg.connect(url) as connection:
         return connection.execute(statement.encode()).fetchall()
@@ -172,10 +182,12 @@ def gather(world: World, samples: list[Sample]) -> Evidence:
     """Read every source once, at the end of a leg. Raises psycopg.Error, SlurmFailed."""
     records, airflow = world.database.url("muster"), world.database.url("airflow")
     fleet, ledger = world.fleet, world.ledger
-    queue = world.slurm.call("squeue", "--noheader", "--format=%j on %N")
-    left = [line for line in queue.splitlines() if line.startswith("muster")]
+    queue = world.slurm.call("squeue", "--noheader", "--format=%N %j")
+    left = [
+        (node, job) for node, job in (line.split(" ", 1) for line in queue.splitlines()) if job.startswith("muster")
+    ]
     for name in fleet.names:
-        left += [f"{name}: {' '.join(process.cmdline())[:100]}" for process in processes_of(fleet.home(name))]
+        left += [(name, command) for command in map(_command, processes_of(fleet.home(name))) if command]
     return Evidence(
         touched=frozenset(ledger.touched),
         machines=dict(ledger.machines),

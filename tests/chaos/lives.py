@@ -146,7 +146,13 @@ class Housekeeper:
         self.count = 0
 
     def step(self) -> None:
-        """Start it if it is time."""
-        if time.monotonic() - self.last > HOUSEKEEPING_S:
-            self.last, self.count = time.monotonic(), self.count + 1
-            self.world.client.trigger(HOUSEKEEPING, f"chaos__{self.count}", {})
+        """Start it if it is time, and the last one is over."""
+        if time.monotonic() - self.last < HOUSEKEEPING_S:
+            return
+        if self.count and self.world.client.run_state(HOUSEKEEPING, self._run()) not in (*RUN_OVER, None):
+            return
+        self.last, self.count = time.monotonic(), self.count + 1
+        self.world.client.trigger(HOUSEKEEPING, self._run(), {})
+
+    def _run(self) -> str:
+        return f"chaos__{self.count}"

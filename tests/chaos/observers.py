@@ -19,8 +19,8 @@ SERVING = ("production", "revalidation")
 
 
 def results_lost(e: Evidence) -> list[str] | None:
-    """Results that a node completed and that the records do not have."""
-    if e.diary is None or e.jobs is None or e.stages is None or e.runs is None:
+    """Results that a node completed and that the records do not have, of runs that are over."""
+    if e.diary is None or e.jobs is None or e.stages is None or e.runs is None or e.live is None:
         return None
     recorded = {stage.sha256 for stage in e.stages}
     tampered = {line.job for line in e.diary if line.what == "tampered"}
@@ -32,7 +32,7 @@ def results_lost(e: Evidence) -> list[str] | None:
         job = e.jobs.get(line.job)
         if job is None:
             lost.append(f"{line.node}: job {line.job} is not in the records")
-        elif job.run not in e.touched | preempted:
+        elif job.run not in e.touched | preempted | e.live:
             lost.append(f"{line.node}: {job.stage} of {job.run}")
     return lost
 
@@ -114,8 +114,11 @@ def leases_leaked(e: Evidence) -> list[str] | None:
 
 
 def processes_left_on_nodes(e: Evidence) -> list[str] | None:
-    """What still runs on nodes, or holds them in Slurm, when no run is under way."""
-    return None if e.processes is None else list(e.processes)
+    """What still runs on nodes, or holds them in Slurm, when no run is under way there."""
+    if e.processes is None or e.leases is None or e.live is None:
+        return None
+    busy = {node for node, run in e.leases if run in e.live}
+    return [f"{node}: {what}" for node, what in e.processes if node not in busy]
 
 
 def nodes_left_drained(e: Evidence) -> list[str] | None:

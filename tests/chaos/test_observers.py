@@ -42,7 +42,7 @@ PLANTED: dict[str, dict[str, Any]] = {
     "false_quarantines": {"quarantined": (Quarantined("n0", 30.0, "muster", "the run found a critical fault"),)},
     "double_tests": {"diary": (*GOOD.diary, Line("n0", 15.0, "start", "j1", "intake"))},  # type: ignore[misc]
     "leases_leaked": {"leases": GOOD.leases},
-    "processes_left_on_nodes": {"processes": ("n0: python agent.pyz run",)},
+    "processes_left_on_nodes": {"processes": (("n0", "python agent.pyz run"),)},
     "nodes_left_drained": {"nodes": {"n0": "production"}},
     "foreign_drains_undone": {"samples": (Sample(45.0, "n0", False, "", False),)},
     "mails_lost": {"mails": ()},
@@ -112,6 +112,11 @@ def test_what_else_is_a_double_test(added: Line) -> None:
     [
         ("results_lost", PLANTED["results_lost"] | {"touched": frozenset({RUN})}),
         ("mails_lost", PLANTED["mails_lost"] | {"unsent": (f"node_qualification/{RUN}/1",)}),
+        ("results_lost", PLANTED["results_lost"] | {"live": frozenset({RUN})}),
+        (
+            "processes_left_on_nodes",
+            PLANTED["processes_left_on_nodes"] | {"leases": (("n0", RUN),), "live": frozenset({RUN})},
+        ),
         ("leases_leaked", {"leases": (("n0", RUN),), "live": frozenset({RUN})}),
         ("foreign_drains_undone", {"samples": (Sample(60.0, "n0", False, "", False),)}),
         ("nodes_left_drained", PLANTED["nodes_left_drained"] | {"drains": (Drain("n0", "bad fan 7", 40.0),)}),
