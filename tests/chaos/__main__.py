@@ -16,6 +16,7 @@ from pathlib import Path  # noqa: E402
 from typing import Any  # noqa: E402
 
 from muster_demo import watchdog  # noqa: E402
+from muster_demo.services import ServiceFailed  # noqa: E402
 from tests.chaos import campaign  # noqa: E402
 from tests.chaos.nodes import own_mounts  # noqa: E402
 from tests.chaos.observers import OBSERVERS  # noqa: E402
@@ -50,13 +51,15 @@ def run(folder: Path, nodes: int, faults: int, seed: int, minutes: float) -> int
     if not disks:
         print("full and read-only disks are left out: this user may mount nothing")
     folder.mkdir(parents=True, exist_ok=True)
-    left = minutes
-    while (legs := _legs(folder)) is not None:
+    broken = False
+    left, pace = minutes, FAULTS_A_MINUTE if minutes == float("inf") else faults / minutes
+    while True:
+        legs = _legs(folder)
         missing = faults - sum(leg["faults"] for leg in legs)
         if missing <= 0 or left <= 0:
             break
-        length = min(left, LEG_MINUTES, max(1.0, missing / FAULTS_A_MINUTE) if minutes == float("inf") else left)
-        share = min(missing, max(1, round(faults * length / minutes))) if minutes != float("inf") else missing
+        length = min(left, LEG_MINUTES, max(1.0, missing / pace))
+        share = min(missing, max(1, round(pace * length)))
         number = len(legs) + 1
         place = folder / f"leg-{number}"
         shutil.rmtree(place, ignore_errors=True)
@@ -66,6 +69,10 @@ def run(folder: Path, nodes: int, faults: int, seed: int, minutes: float) -> int
             at_work = Path(temporary)
             try:
                 found = campaign.leg(at_work, nodes, seed * 1000 + number, share, length * 60, disks=disks)
+            except ServiceFailed as error:
+                print(f"leg {number} could not be carried out: {error}; its logs are in {place}")
+                broken = True
+                break
             finally:
                 for name in ("ledger.jsonl", "logs", "airflow/logs"):
                     _keep(at_work / name, place / Path(name).name)
@@ -74,7 +81,7 @@ def run(folder: Path, nodes: int, faults: int, seed: int, minutes: float) -> int
     print(table(legs))
     figures = total(legs)
     print(json.dumps({**figures, "seed": seed, "nodes": nodes, "legs": len(legs)}))
-    return 1 if any(figures[key] != 0 for key in OBSERVERS) else 0
+    return 1 if broken or any(figures[key] != 0 for key in OBSERVERS) else 0
 
 
 def _keep(path: Path, to: Path) -> None:

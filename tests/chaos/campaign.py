@@ -6,7 +6,6 @@ import contextlib
 import dataclasses
 import random
 import time
-import traceback
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -52,7 +51,7 @@ class Leg:
 
     def run(self) -> dict[str, list[str] | None]:
         """Strike, settle and judge."""
-        while time.monotonic() < self.began + self.seconds or self.lasting:
+        while time.monotonic() < self.began + self.seconds or self.lasting or self.world.todo:
             self._turn(begin=time.monotonic() < self.began + self.seconds)
             self._strike()
         self._settle()
@@ -102,13 +101,15 @@ class Leg:
 
     def _lift(self) -> None:
         for each in [each for each in self.lasting if time.monotonic() > each.until]:
-            try:
-                next(each.strike, None)
-            except TROUBLE:
-                # A generator that raised is over, and would leave its fault in force.
-                raise RuntimeError(f"{each.kind.name} could not be lifted:\n{traceback.format_exc()}") from None
             self.lasting.remove(each)
+            next(each.strike, None)
             self.world.ledger.write("lifted", name=each.kind.name)
+        while self.world.todo:  # in order: what fails now keeps what was to come after it waiting
+            try:
+                self.world.todo[0]()
+            except TROUBLE:
+                return
+            self.world.todo.pop(0)
 
     def _settle(self) -> None:
         """Wait until nothing is under way and all is sent, for so long at most."""

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import random
+import subprocess
 import time
 from collections.abc import Callable
 
+import psycopg
 import sqlalchemy.exc
 
 from muster import store
@@ -25,7 +27,16 @@ FAULTY = 0.2
 ATTEMPTS = 6
 """How often an operator tries one step of a life before giving up on it."""
 HOUSEKEEPING_S = 25.0
-TROUBLE = (MusterError, AirflowRefused, SlurmFailed, ServiceFailed, sqlalchemy.exc.SQLAlchemyError, OSError)
+TROUBLE = (
+    MusterError,
+    AirflowRefused,
+    SlurmFailed,
+    ServiceFailed,
+    sqlalchemy.exc.SQLAlchemyError,
+    psycopg.Error,
+    subprocess.SubprocessError,
+    OSError,
+)
 """What an operator meets while a fault lasts, and tries again after."""
 
 

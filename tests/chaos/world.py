@@ -9,7 +9,7 @@ import os
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from unittest import mock
 
@@ -57,6 +57,8 @@ class World:
     client: AirflowClient
     down: set[str] = dataclasses.field(default_factory=set)
     """Services that a fault holds down."""
+    todo: list[Callable[[], None]] = dataclasses.field(default_factory=list)
+    """What lifts faults and needs a service that another fault may hold down: tried until it succeeds."""
     ended: dict[str, float] = dataclasses.field(default_factory=dict)
     """When each service that is to be started again was first seen to have ended."""
 

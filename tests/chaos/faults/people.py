@@ -95,7 +95,7 @@ def dag_paused(world: World, dice: random.Random) -> Iterator[str]:
     dag = dice.choice((*TESTS, ADMISSION))
     world.client._request("PATCH", f"/dags/{dag}", json={"is_paused": True})
     yield dag
-    world.client.unpause(dag)
+    world.todo.append(lambda: world.client.unpause(dag))
 
 
 @fault(10, 60)
@@ -108,5 +108,9 @@ def foreign_drain(world: World, dice: random.Random) -> Iterator[str]:
     world.slurm.update(name, "State=DRAIN", f"Reason={reason}")
     world.ledger.drained(name, reason)
     yield name
-    world.ledger.resuming(name)
-    world.slurm.update(name, "State=RESUME")
+
+    def resume() -> None:
+        world.ledger.resuming(name)
+        world.slurm.update(name, "State=RESUME")
+
+    world.todo.append(resume)
