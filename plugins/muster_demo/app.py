@@ -23,16 +23,24 @@ from muster.integration.airflow_api import AirflowClient
 from muster.integration.runid import run_id
 from muster.model import dags
 from muster.model.states import State
-from muster_demo import fleet, service, slurm, watchdog
-from muster_demo.draw import draw_faults, load_answers, node_names, save_answers
+from muster_demo import between, fleet, service, slurm, watchdog
+from muster_demo.draw import Planted, draw_faults, load_answers, node_names, save_answers
 from muster_demo.hosts import Hosts, Keys, make_client_keys
 from muster_demo.jobs import Jobs
-from muster_demo.outcome import read_mails, show_approvals, show_breaker, show_score, show_slurm, show_verdicts
+from muster_demo.outcome import (
+    read_mails,
+    show_aftermath,
+    show_approvals,
+    show_breaker,
+    show_score,
+    show_slurm,
+    show_verdicts,
+)
 from muster_demo.pytorch import find_interpreter
-from muster_demo.scoring import Score, score
+from muster_demo.scoring import Score, judged, score
 from muster_demo.service import ACTOR, Approver, ServiceStory, service_of
 from muster_demo.services import ServiceFailed, Supervisor, base_environment
-from muster_demo.stack import Login, Stack, airflow_settings, migrate, new_login, write_password
+from muster_demo.stack import Login, Stack, airflow_settings, connections, migrate, new_login, write_password
 from muster_demo.table import SERVICE, Progress, clock
 from muster_demo.watch import LOOK_EVERY_S, Run, Watcher, patiently, trigger_once
 from muster_demo.workdir import Busy, Workdir
@@ -125,6 +133,8 @@ class Demo:
         self.actor_password = secrets.token_urlsafe(9)
         self.jobs: Jobs | None = None
         """Users' jobs; None without Slurm."""
+        self.late: Planted | None = None
+        """The fault that appeared in service."""
 
     def say(self, sentence: str) -> None:
         """One line with the time elapsed."""
@@ -189,6 +199,7 @@ class Demo:
         for username, password in ((login.username, login.password), (ACTOR, self.actor_password)):
             write_password(self.place.airflow, username, password)
         self.supervisor.wait_until("the mail sink", port_file.exists, 30)
+        between.write_policies(self.place.policies, LEVEL)
         mine = muster_settings(self.place, login, keys, self.options) | scheduler_settings(self.jobs)
         os.environ.update(mine)
         environment = {
@@ -262,7 +273,12 @@ class Demo:
         watcher = Watcher([], client, service.cells)
         with Progress(self.console, SERVICE) as progress:
             follow = functools.partial(self.follow, watcher, progress)
-            ServiceStory(watcher, approver, follow, level=LEVEL, users=self.jobs).run(names)
+            ServiceStory(watcher, approver, follow, level=LEVEL, fail=self.fail, users=self.jobs).run(names)
+
+    def fail(self, node: str) -> None:
+        """Let a GPU of a simulated node fail while it serves."""
+        self.late = between.plant(self.place.nodes / node / "machine", node, self.options.seed)
+        self.say(f"A GPU of {node} fails between tests; the next health sweep reads every node in service")
 
     def follow(self, watcher: Watcher, progress: Progress, meanwhile: Callable[[], None] = lambda: None) -> None:
         """Show progress until every run is over, doing ``meanwhile`` at each look.
@@ -287,14 +303,15 @@ class Demo:
         """Print the verdicts, then the examiner's score."""
         reports = [report for run in runs if (report := finished(run)) is not None]
         services = {member.name: service_of(member.name) for member in members}
-        expected = len(reports) + sum(len(each.reports) + each.judged_again for each in services.values())
+        expected = sum(judged(report) for report in reports) + sum(each.mails for each in services.values())
         deadline = time.monotonic() + MAIL_S
-        names = [member.name for member in members]
-        while len(mails := read_mails(self.place.mail, names)) < expected and time.monotonic() < deadline:
+        while len(mails := read_mails(self.place.mail)) < expected and time.monotonic() < deadline:
             time.sleep(0.5)
         show_verdicts(self.console, reports, services)
         show_breaker(self.console, store.withdrawals.breaker(simulated=True))
         show_approvals(self.console, services.values(), ACTOR)
+        aftermath = between.aftermath(self.late) if self.late else None
+        show_aftermath(self.console, aftermath)
         in_slurm = self.jobs.seen() if self.jobs else None
         if self.jobs:
             show_slurm(self.console, self.jobs.slurm)
@@ -307,6 +324,7 @@ class Demo:
             host=host.name,
             simulated=tuple(member.name for member in simulated),
             slurm=in_slurm,
+            aftermath=aftermath,
         )
         show_score(self.console, result)
         self.say(f"Reports: {self.place.mail} (the .html files open in a browser; .eml are the mails as sent)")
@@ -363,6 +381,8 @@ def muster_settings(place: Workdir, login: Login, keys: Keys, options: Options) 
         "MUSTER_APPROVAL_HOURS": "0.1" if options.exit_after else "24",
         "MUSTER_REVALIDATION_LEVEL": LEVEL,
         "MUSTER_REVALIDATION_AFTER_HOURS": "0",
+        "MUSTER_SKU_PATH": str(place.policies),
+        "MUSTER_REPLACE_BY_ITSELF": "true",
     }
 
 
@@ -372,15 +392,3 @@ def scheduler_settings(jobs: Jobs | None) -> dict[str, str]:
         return {}
     chosen = {"kind": "slurm", "slurm_conf": str(jobs.slurm.conf), "test_partition": slurm.TESTS}
     return {"MUSTER_SCHEDULERS": json.dumps({CLUSTER: chosen})}
-
-
-def connections(keys: Keys, smtp_port: int) -> dict[str, str]:
-    """Airflow's connections to the nodes and to the mail sink."""
-    ssh = {"conn_type": "ssh", "extra": {"key_file": str(keys.private), "look_for_keys": False}}
-    smtp = {
-        "conn_type": "smtp",
-        "host": "127.0.0.1",
-        "port": smtp_port,
-        "extra": {"disable_ssl": True, "disable_tls": True, "from_email": "muster@localhost"},
-    }
-    return {"AIRFLOW_CONN_MUSTER_SSH": json.dumps(ssh), "AIRFLOW_CONN_SMTP_DEFAULT": json.dumps(smtp)}

@@ -17,6 +17,8 @@ from muster_simulator import create_machine
 
 SIMULATED_SKU = "h100-sxm-8"
 HOST_SKU = "cpu-generic"
+REPAIRED = {"repair": "demo"}
+"""The label of nodes that the demo's policies have repaired: the simulated ones."""
 POOL = "this-machine"
 """All nodes of the demo are one computer: they share one pool, so that no two of them spoil each other's figures."""
 
@@ -90,5 +92,6 @@ def describe(member: Member, python: str) -> NewNode:
         work_dir=str(member.work_dir),
         rack="demo",
         pool=POOL,
+        labels=REPAIRED if member.simulated else {},
         simulated=member.simulated,
     )

@@ -6,7 +6,7 @@ import email
 import email.policy
 import pathlib
 import shlex
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
 from rich.console import Console
 from rich.table import Table
@@ -14,20 +14,22 @@ from rich.text import Text
 
 from muster.model.breaker import Breaker
 from muster.model.names import is_person
-from muster_demo.scoring import Mail, Score, Service, critical_findings
+from muster_demo.scoring import Aftermath, Mail, Score, Service, critical_findings
 from muster_demo.slurm import Slurm
 from muster_demo.table import SERVICE, STYLES, production_cell
 from muster_reports.model import RunReport
 
 
-def read_mails(folder: pathlib.Path, nodes: Collection[str]) -> list[Mail]:
-    """The mails in the sink whose subject names one of ``nodes``: at six o'clock the fleet's digest is mailed too."""
+def read_mails(folder: pathlib.Path) -> list[Mail]:
+    """The mails of verdicts in the sink; there are notices too, and at six o'clock the fleet's digest."""
     mails = []
     for path in sorted(folder.glob("*.eml")):
         message = email.message_from_bytes(path.read_bytes(), policy=email.policy.default)
+        if not message["X-Muster-Verdict"]:
+            continue
         body = message.get_body(("plain",))
         mails.append(Mail(str(message["Subject"]), str(body.get_content()) if body is not None else ""))
-    return [mail for mail in mails if any(node in mail.subject for node in nodes)]
+    return mails
 
 
 def build_verdicts(reports: Sequence[RunReport], services: Mapping[str, Service]) -> Table:
@@ -98,6 +100,18 @@ def show_approvals(console: Console, services: Iterable[Service], actor: str) ->
         console.print(Text(sentence), soft_wrap=True)
 
 
+def show_aftermath(console: Console, seen: Aftermath | None) -> None:
+    """Print what became of the fault that appeared between tests, if a node was in service to fail."""
+    if seen is None:
+        return
+    proved = "proved by the tests that can see it" if seen.proved else "not proved"
+    console.print()
+    console.print(Text(f"Between tests (simulated): {seen.fault.node} left service: {seen.left_for}."), soft_wrap=True)
+    console.print(Text(f"Its evidence: {seen.evidence or 'none'}"), soft_wrap=True)
+    console.print(Text(f"Its repair: {', '.join(seen.repairs) or 'none'}; {proved}."), soft_wrap=True)
+    console.print(Text(f"Its place: {seen.replaced_by or 'nobody'} took it."), soft_wrap=True)
+
+
 def show_slurm(console: Console, cluster: Slurm) -> None:
     """Print Slurm's own view of the nodes, and how to ask it."""
     command = ("sinfo", "--Node", "--partition=users", "--format=%18N %10T %E")
@@ -113,8 +127,8 @@ def show_score(console: Console, result: Score) -> None:
     if not wrong:
         console.print(
             f"[bold green]All {len(result.checks)} checks hold:[/] every planted fault was found on the right GPU for "
-            "the right reason, nothing else was failed, and every healthy simulated node serves, one of them tested "
-            "again since.",
+            "the right reason, nothing else was failed, and every healthy simulated node entered service; the one that "
+            "failed there was found between tests, replaced by a spare, and repaired.",
             soft_wrap=True,
         )
         return

@@ -44,19 +44,44 @@ class Service:
     validations: tuple[RunReport, ...] = ()
     revalidations: tuple[RunReport, ...] = ()
     judged_again: int = 0
+    proofs: tuple[RunReport, ...] = ()
+    """Its qualifications after a repair."""
 
     @property
     def reports(self) -> tuple[RunReport, ...]:
-        """Every run after its qualification."""
-        return (*self.validations, *self.revalidations)
+        """Every run after its first qualification."""
+        return (*self.validations, *self.revalidations, *self.proofs)
+
+    @property
+    def mails(self) -> int:
+        """How many mails there are about these runs and about verdicts that changed."""
+        return sum(map(judged, self.reports)) + self.judged_again
 
     @property
     def revalidated(self) -> bool:
         """Whether it was tested again in production, passed and stayed there."""
-        return self.state == SERVES and any(
+        return any(
             report.verdict is Verdict.PASS and (report.state_before, report.state_after) == (SERVES, SERVES)
             for report in self.revalidations
         )
+
+
+@dataclasses.dataclass(frozen=True)
+class Aftermath:
+    """What became of a fault that appeared in service, between tests.
+
+    ``left_for``: why the node left production. ``evidence``: the archive, ``whole``: as it was written, and marked as
+    simulated. ``repairs``: each attempt with its outcome. ``proved``: tests that can see the fault passed after it, and
+    the incident is closed. ``replaced_by``: the spare that was admitted for the node's place.
+    """
+
+    fault: Planted
+    left_for: str = ""
+    evidence: str = ""
+    whole: bool = False
+    repairs: tuple[str, ...] = ()
+    proved: bool = False
+    replaced_by: str = ""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -101,6 +126,11 @@ class Score:
         return bool(self.checks) and all(check.ok for check in self.checks)
 
 
+def judged(report: RunReport) -> bool:
+    """Whether a run has a verdict, and so a mail: one that gave way to a user's job has neither."""
+    return report.verdict is not Verdict.SKIPPED
+
+
 def critical_findings(report: RunReport) -> list[Finding]:
     """Findings that failed the node, in the order of its stages."""
     return [
@@ -120,10 +150,11 @@ def score(
     host: str,
     simulated: Sequence[str],
     slurm: InSlurm | None = None,
+    aftermath: Aftermath | None = None,
 ) -> Score:
     """Examine a finished demo: one qualification a node (``host`` and each of ``simulated``), one mail a verdict.
 
-    ``slurm``: None for a demo without Slurm.
+    ``slurm``: None for a demo without Slurm. ``aftermath``: None if no node was in service to fail there.
     """
     faults = {fault.node: fault for fault in planted}
     of_node = {report.node: report for report in reports}
@@ -136,14 +167,13 @@ def score(
         fault, served = faults.get(node), services.get(node, Service(node, "nowhere"))
         checks.append(_check_fault(report, fault) if fault else _check_healthy(report))
         if node in simulated and not fault:
-            checks.append(_check_served(served))
+            failed = aftermath is not None and aftermath.fault.node == node
+            checks.append(_check_served(served, QUALIFIED if failed else SERVES))
         else:
             checks.append(_check_never_served(served, REMOVED if fault else QUALIFIED))
         runs = (report, *served.reports)
         checks.append(_check_marking(node, runs, simulated=node in simulated))
-        # A test that gave way to a user's job has no verdict, and no mail.
-        judged = sum(run.verdict is not Verdict.SKIPPED for run in runs) + served.judged_again
-        checks.append(_check_mails(node, judged, mails, simulated=node in simulated))
+        checks.append(_check_mails(node, judged(report) + served.mails, mails, simulated=node in simulated))
         if slurm is not None:
             checks.append(_check_slurm(report, served, slurm))
     again = [served.node for served in services.values() if served.revalidated]
@@ -155,6 +185,7 @@ def score(
             f"{', '.join(again) or 'there is none that did'}",
         )
     )
+    checks += _check_aftermath(aftermath, services)
     if slurm is not None:
         checks.append(_check_gave_way(slurm, services))
     checks.append(
@@ -191,13 +222,17 @@ def _check_healthy(report: RunReport) -> Check:
     return Check("healthy", False, f"{expected}, but {ended}{what}")
 
 
-def _check_served(served: Service) -> Check:
-    """It is in production, on a full-coverage PASS or a named person's approval, after a validation with others."""
-    expected = f"{served.node} must be validated with others, enter production and be there at the end"
+def _check_served(served: Service, at_the_end: str) -> Check:
+    """It entered production on a full-coverage PASS or a named person's approval, after a validation with others.
+
+    ``at_the_end``: its state then; a node that was repaired is qualified, since a spare has its place.
+    """
+    ends = "be there at the end" if at_the_end == SERVES else f"be {at_the_end} at the end, after its repair"
+    expected = f"{served.node} must be validated with others, enter production and {ends}"
     if not any(report.verdict in (Verdict.PASS, Verdict.WARN) for report in served.validations):
         verdicts = ", ".join(f"{report.verdict}: {report.headline}" for report in served.validations)
         return Check("served", False, f"{expected}, but its validation with others is {verdicts or 'missing'}")
-    if served.state != SERVES or not served.entered_by:
+    if served.state != at_the_end or not served.entered_by:
         return Check("served", False, f"{expected}, but it is in {served.state}")
     if is_person(served.entered_by):
         vouched = any(each.person == served.entered_by and each.reason.strip() for each in served.approvals)
@@ -229,6 +264,40 @@ def _check_slurm(report: RunReport, served: Service, slurm: InSlurm) -> Check:
     return Check(
         "slurm", holds, expected if holds else f"{expected}, but it is {f'closed: {reason}' if reason else 'open'}"
     )
+
+
+def _check_aftermath(seen: Aftermath | None, services: Mapping[str, Service]) -> list[Check]:
+    """A fault between tests is found by the sweep; then come evidence, a spare, a repair, and its proof."""
+    if seen is None:
+        return [Check("between_tests", False, "a fault must be found between tests: no node was in service to fail")]
+    node, fault = seen.fault.node, f"{seen.fault.kind} on {seen.fault.device}"
+    spare = services.get(seen.replaced_by)
+    proofs = services[node].proofs if node in services else ()
+    passed = bool(proofs) and proofs[-1].verdict in HEALTHY and proofs[-1].state_after == QUALIFIED
+    return [
+        _check(
+            "between_tests", seen.fault.kind in seen.left_for and seen.fault.device in seen.left_for,
+            f"{node} must leave service for {fault}, without a test", seen.left_for or "it stayed",
+        ),
+        _check(
+            "evidence", seen.whole,
+            f"the evidence of {fault} of {node} must be in one archive, marked as simulated",
+            seen.evidence or "there is none",
+        ),
+        _check(
+            "replaced", spare is not None and spare.state == SERVES,
+            f"a spare must take the place of {node}", seen.replaced_by or "none did",
+        ),
+        _check(
+            "repaired", seen.repairs == ("reset_gpu: succeeded",) and seen.proved and passed,
+            f"{fault} of {node} must be repaired by one reset, which tests prove",
+            f"{', '.join(seen.repairs) or 'nothing was tried'}; {'' if seen.proved else 'not '}proved",
+        ),
+    ]  # fmt: skip
+
+
+def _check(code: str, holds: bool, expected: str, found: str) -> Check:
+    return Check(code, holds, expected if holds else f"{expected}, but: {found}")
 
 
 def _check_gave_way(slurm: InSlurm, services: Mapping[str, Service]) -> Check:

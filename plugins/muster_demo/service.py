@@ -18,6 +18,7 @@ from muster.model.stages import STAGES
 from muster.model.states import SERVING, State
 from muster.rules.current import INCONCLUSIVE
 from muster.settings import settings
+from muster_demo import between
 from muster_demo.scoring import Service
 from muster_demo.table import production_cell
 from muster_demo.watch import Run, Watcher, patiently, trigger_once
@@ -29,6 +30,8 @@ DAGS = (
     dags.PEER_STATISTICS,
     dags.IDLE_REVALIDATION,
     dags.NODE_REVALIDATION,
+    dags.HEALTH_SWEEP,
+    dags.REPAIR,
 )
 
 ACTOR = "demo-operator"
@@ -99,10 +102,14 @@ class Users(Protocol):
         """Run a job on a node that is being tested."""
 
 
+Fail = Callable[[str], object]
+"""Lets a GPU of a node fail."""
+
+
 class ServiceStory:
     """Takes qualified nodes into service step by step; ``follow`` waits until all runs of the watcher are over.
 
-    ``users``: None without a scheduler that would run their jobs.
+    ``users``: None without a scheduler that would run their jobs. ``fail``: what happens to a node in production.
     """
 
     def __init__(
@@ -112,9 +119,11 @@ class ServiceStory:
         follow: Callable[[Callable[[], None]], None],
         *,
         level: str,
+        fail: Fail,
         users: Users | None = None,
     ) -> None:
         self.users = users
+        self.fail = fail
         self.interrupted: set[str] = set()
         self.watcher = watcher
         self.client = watcher.client
@@ -125,8 +134,10 @@ class ServiceStory:
     def run(self, nodes: Sequence[str]) -> None:
         """Judge the nodes by each other, validate them together, have questions answered, and revalidate one.
 
-        Users' jobs, if there are any, run on what is in production, and interrupt a second revalidation.
+        The last of them is kept as a spare, until one in production fails there and is repaired. Users' jobs, if there
+        are any, run on what is in production, and interrupt the revalidation of the spare.
         """
+        between.hold_back(nodes[-1])
         for dag_id in DAGS:
             patiently(functools.partial(self.client.unpause, dag_id))
         # From here on the nodes have each other as peers.
@@ -140,19 +151,39 @@ class ServiceStory:
         # By its schedule the DAG may have chosen a node meanwhile, which is out of production until its test ends.
         self._watch(dags.NODE_REVALIDATION)
         self.follow(_nothing)
-        serving = [node.name for node in store.nodes.find(states=(State.PRODUCTION,)) if node.name in nodes]
-        if self.users is None:
-            self._revalidate("now__demo", serving, _nothing)
-            return
-        for node in serving:
-            self.users.run_on(node)
-        self._revalidate("now__demo", serving, _nothing)
-        self._revalidate("again__demo", serving, functools.partial(self._interrupt, self.users))
-
-    def _revalidate(self, run_id: str, serving: Sequence[str], meanwhile: Callable[[], None]) -> None:
-        self._trigger(dags.IDLE_REVALIDATION, {"level": self.level}, serving, run_id)
+        serving = self._begin_jobs(nodes)
+        self._trigger(dags.IDLE_REVALIDATION, {"level": self.level}, serving)
         self._watch(dags.NODE_REVALIDATION)
-        self.follow(meanwhile)
+        self.follow(_nothing)
+        if serving:
+            self._fail(serving[0], nodes)
+
+    def _begin_jobs(self, nodes: Sequence[str]) -> list[str]:
+        """Run a user's job on each node in production, if there are users. Returns these nodes."""
+        serving = [node.name for node in store.nodes.find(states=(State.PRODUCTION,)) if node.name in nodes]
+        for node in serving if self.users else ():
+            self.users.run_on(node)  # type: ignore[union-attr]
+        return serving
+
+    def _fail(self, node: str, nodes: Sequence[str]) -> None:
+        """Let a node fail between tests, and follow its repair until it is proved; a spare has its place by then."""
+        self.fail(node)
+        self._trigger(dags.HEALTH_SWEEP, {}, [node], "found__demo")
+        serving = self._begin_jobs(nodes)
+        if self.users:
+            trigger_once(self.client, dags.IDLE_REVALIDATION, "again__demo", {"level": self.level})
+            self.watcher.runs += [Run(each, True, dags.IDLE_REVALIDATION, "again__demo") for each in serving]
+        # The repair starts the test that proves it: once the repair was seen to be over, its test is known.
+        for _ in (dags.REPAIR, dags.NODE_QUALIFICATION):
+            self._look_at_repair(node)
+            self.follow(functools.partial(self._look_at_repair, node))
+        self._trigger(dags.HEALTH_SWEEP, {}, [node], "proved__demo")
+
+    def _look_at_repair(self, node: str) -> None:
+        for dag_id in (dags.REPAIR, dags.NODE_QUALIFICATION, dags.NODE_REVALIDATION):
+            self._watch(dag_id, "" if dag_id == dags.NODE_REVALIDATION else node)
+        if self.users:
+            self._interrupt(self.users)
 
     def _interrupt(self, users: Users) -> None:
         """Have a user's job take each node back on which a test computes now."""
@@ -181,10 +212,11 @@ class ServiceStory:
         self.watcher.runs += [Run(node, True, dag_id, run_id) for node in nodes]
         self.follow(_nothing)
 
-    def _watch(self, dag_id: str) -> None:
-        """Follow every run of a DAG whose runs concern one node each."""
+    def _watch(self, dag_id: str, node: str = "") -> None:
+        """Follow every run of a DAG whose runs concern one node each, or those of one node."""
         found = patiently(lambda: self.client.runs(dag_id))
         runs = [Run(str(run["conf"]["node"]), True, dag_id, str(run["dag_run_id"])) for run in found]
+        runs = [run for run in runs if node in ("", run.node)]
         self.watcher.runs += [run for run in runs if run not in self.watcher.runs]
 
 
@@ -237,7 +269,8 @@ def service_of(node: str) -> Service:
         for event in store.nodes.events(node)
         if event.to_state is State.PRODUCTION and event.from_state not in SERVING
     ]
-    reports: dict[str, list[Any]] = {dags.CLUSTER_QUALIFICATION: [], dags.NODE_REVALIDATION: []}
+    kinds = (dags.CLUSTER_QUALIFICATION, dags.NODE_REVALIDATION, dags.NODE_QUALIFICATION)
+    reports: dict[str, list[Any]] = {kind: [] for kind in kinds}
     for run in reversed(store.runs.find(node=node)):
         if run.dag_id in reports:
             reports[run.dag_id].append(store.reporting.run(run.key, node=node))
@@ -252,4 +285,5 @@ def service_of(node: str) -> Service:
         validations=tuple(reports[dags.CLUSTER_QUALIFICATION]),
         revalidations=tuple(reports[dags.NODE_REVALIDATION]),
         judged_again=sum(each["verdict"] != each["before"] for each in again),
+        proofs=tuple(reports[dags.NODE_QUALIFICATION][1:]),
     )

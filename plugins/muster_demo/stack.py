@@ -17,6 +17,7 @@ from collections.abc import Mapping
 
 import httpx
 
+from muster_demo.hosts import Keys
 from muster_demo.services import ServiceFailed, Supervisor, free_port, tail
 from muster_demo.watchdog import die_with_parent
 
@@ -167,3 +168,15 @@ class Stack:
 def new_login() -> Login:
     """Free ports of this machine and a fresh password."""
     return Login(free_port(), free_port(), "operator", secrets.token_urlsafe(9))
+
+
+def connections(keys: Keys, smtp_port: int) -> dict[str, str]:
+    """Airflow's connections to the nodes and to the mail sink."""
+    ssh = {"conn_type": "ssh", "extra": {"key_file": str(keys.private), "look_for_keys": False}}
+    smtp = {
+        "conn_type": "smtp",
+        "host": "127.0.0.1",
+        "port": smtp_port,
+        "extra": {"disable_ssl": True, "disable_tls": True, "from_email": "muster@localhost"},
+    }
+    return {"AIRFLOW_CONN_MUSTER_SSH": json.dumps(ssh), "AIRFLOW_CONN_SMTP_DEFAULT": json.dumps(smtp)}

@@ -37,6 +37,11 @@ class Workdir:
         return self.root / "muster"
 
     @property
+    def policies(self) -> pathlib.Path:
+        """The demo's own policies, a folder of MUSTER_SKU_PATH."""
+        return self.root / "skus"
+
+    @property
     def nodes(self) -> pathlib.Path:
         """A folder for each node: host key, home, simulated machine."""
         return self.root / "nodes"

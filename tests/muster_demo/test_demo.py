@@ -12,14 +12,15 @@ from muster import store
 from muster_criteria.model import Verdict
 from muster_demo import watchdog
 from muster_demo.draw import draw_faults, node_names
+from muster_demo.outcome import read_mails
 from muster_reports.model import RunReport
 from tests.muster_demo.started import Demo
 
 SEED = 1
-MAILS = 7 + 2 + 2
-"""One for each qualification, for each healthy node that is judged again by its peers, and for each of them as a member
-of a block. Each revalidation that did not give way to a user's job has one too: the demo starts two, and on a slow
-machine the DAG's schedule another."""
+MAILS = 7 + 2 + 2 + 1
+"""One for each qualification, for each healthy node that is judged again by its peers, for each of them as a member of
+a block, and for the test that proves a repair. Each revalidation that did not give way to a user's job has one too: the
+demo starts two, and on a slow machine the DAG's schedule another."""
 
 pytestmark = [pytest.mark.slow, pytest.mark.needs_torch, pytest.mark.needs_slurm, pytest.mark.early(1)]
 
@@ -40,6 +41,7 @@ def test_unattended_it_finds_every_fault_and_takes_everybody_else_into_service(
         assert f"{node} entered production by itself" in printed
         assert f"Slurm: a user's job ran on {node}" in printed
     assert "its test is given up" in printed
+    assert "Its repair: reset_gpu: succeeded; proved by the tests that can see it." in printed
     with sqlite3.connect(directory / "airflow" / "airflow.db") as airflow:
         notes = [str(note) for (note,) in airflow.execute("SELECT content FROM dag_run_note")]
         ended = "SELECT run_id FROM dag_run WHERE dag_id = 'node_revalidation' AND state IN ('success', 'failed')"
@@ -54,7 +56,7 @@ def test_unattended_it_finds_every_fault_and_takes_everybody_else_into_service(
     tested = [report for report in revalidations if report.verdict is not Verdict.SKIPPED]
     mailed = len([report for report in tested if report.run_id in over])
     # A test that was under way when the demo ended may have its mail already.
-    assert MAILS + mailed <= len(list((directory / "mail").glob("*.eml"))) <= MAILS + len(tested)
+    assert MAILS + mailed <= len(read_mails(directory / "mail")) <= MAILS + len(tested)
     times = _busy_times(reports)
     host = [time for time in times if time[2]]
     assert len(host) == 4

@@ -9,8 +9,8 @@ import pytest
 
 from muster.model.events import Approval
 from muster_criteria.model import Action, Coverage, FaultClass, Finding, Judgement, Severity, Verdict
-from muster_demo.draw import FAULT_KINDS, GPUS_PER_NODE, draw_faults, load_answers, node_names, save_answers
-from muster_demo.scoring import InSlurm, Mail, Score, Service, score
+from muster_demo.draw import FAULT_KINDS, GPUS_PER_NODE, Planted, draw_faults, load_answers, node_names, save_answers
+from muster_demo.scoring import Aftermath, InSlurm, Mail, Score, Service, score
 from muster_reports.model import RunReport, StageReport
 
 HOST = "host-here"
@@ -67,6 +67,11 @@ def serving(node: str) -> Service:
     return Service(node, "production", "muster", True, (), (validated,), (again,))
 
 
+def repaired(node: str) -> Service:
+    """As ``serving``; then it failed between tests, was repaired and qualified again."""
+    return dataclasses.replace(serving(node), state="qualified", proofs=(report(node, Verdict.PASS),))
+
+
 def approval(node: str, person: str, reason: str) -> Approval:
     return Approval(node, NOW, person, "Admit", reason, "http://airflow/hitl", "admission/run")
 
@@ -81,6 +86,11 @@ class Fleet:
         self.mails = [mail(HOST, simulated=False)]
         self.services = {HOST: Service(HOST, "qualified")}
         self.slurm: InSlurm | None = None
+        spare, failed = (node for node in node_names() if node not in faulty)
+        self.aftermath: Aftermath | None = Aftermath(
+            Planted(failed, 5, "row_remap_pending"), "row_remap_pending on gpu5", "/archive/bundle", True,
+            ("reset_gpu: succeeded",), True, spare,
+        )  # fmt: skip
         for node in node_names():
             fault = faulty.get(node)
             if fault:
@@ -89,7 +99,7 @@ class Fleet:
                 self.services[node] = Service(node, "quarantine")
             else:
                 self.reports[node] = report(node, Verdict.PASS)
-                self.services[node] = serving(node)
+                self.services[node] = repaired(node) if node == failed else serving(node)
             self.mails += [mail(node)] * (1 + len(self.services[node].reports))
 
     def of_kind(self, kind: str) -> RunReport:
@@ -116,13 +126,14 @@ class Fleet:
     def score(self) -> Score:
         return score(
             list(self.reports.values()), self.services, self.planted, self.mails, host=HOST, simulated=node_names(),
-            slurm=self.slurm,
+            slurm=self.slurm, aftermath=self.aftermath,
         )  # fmt: skip
 
     def in_slurm(self, **changed: object) -> None:
         """Have a Slurm in the demo; right, but for what is ``changed``."""
         serving = [node for node, served in self.services.items() if served.entered_by]
         closed = {HOST: "muster: registered, not admitted yet"}
+        closed |= {node: "muster: it failed" for node in serving if self.services[node].state != "production"}
         closed |= {fault.node: "muster: the run found a critical fault: it is slow" for fault in self.planted}
         right = InSlurm(ran=tuple(serving), gave_way={serving[0]: 1.5}, closed=closed)
         self.slurm = dataclasses.replace(right, **changed)  # type: ignore[arg-type]
@@ -202,7 +213,7 @@ def test_a_healthy_node_that_did_not_rightly_enter_production_turns_it_red(field
     fleet = Fleet()
     fleet.change(fleet.healthy().node, **fields)
     assert set(fleet.wrong()) >= {"served"}
-    assert set(fleet.wrong()) <= {"served", "revalidated"}
+    assert set(fleet.wrong()) <= {"served", "replaced"}
 
 
 def test_with_admission_disabled_no_node_serves_and_it_is_red() -> None:
@@ -210,7 +221,7 @@ def test_with_admission_disabled_no_node_serves_and_it_is_red() -> None:
     for node, served in list(fleet.services.items()):
         if served.entered_by:
             fleet.change(node, state="qualified", entered_by="", on_full_pass=False, revalidations=())
-    assert len(fleet.wrong()) == 3, "two healthy nodes that do not serve, and none was tested again"
+    assert set(fleet.wrong()) == {"served", "revalidated", "replaced"}
 
 
 def test_a_member_that_its_block_did_not_pass_turns_it_red() -> None:
@@ -232,13 +243,49 @@ def test_a_recorded_person_may_admit_a_node() -> None:
     assert not fleet.score().ok
 
 
-@pytest.mark.parametrize("fields", [{"revalidations": ()}, {"state": "revalidation"}])
-def test_an_untested_node_turns_it_red(fields: dict[str, object]) -> None:
+def test_without_a_test_in_production_it_is_red() -> None:
     fleet = Fleet()
     for node, served in list(fleet.services.items()):
         if served.entered_by:
-            fleet.change(node, **fields)
-    assert "revalidated" in fleet.wrong()
+            fleet.change(node, revalidations=())
+    assert fleet.wrong() == ["revalidated"]
+
+
+SPOILT: list[tuple[str, dict[str, object]]] = [
+    ("between_tests", {"left_for": ""}),
+    ("between_tests", {"left_for": "row_remap_pending on gpu4"}),
+    ("between_tests", {"left_for": "xid/79 on gpu5"}),
+    ("evidence", {"whole": False}),
+    ("replaced", {"replaced_by": ""}),
+    ("replaced", {"replaced_by": HOST}),
+    ("repaired", {"repairs": ()}),
+    ("repaired", {"repairs": ("reset_gpu: permanent",)}),
+    ("repaired", {"repairs": ("reset_gpu: succeeded", "reboot: succeeded")}),
+    ("repaired", {"proved": False}),
+]
+
+
+@pytest.mark.parametrize(("code", "changed"), SPOILT)
+def test_a_repair_story_that_went_another_way_turns_it_red(code: str, changed: dict[str, object]) -> None:
+    fleet = Fleet()
+    assert fleet.aftermath is not None
+    fleet.aftermath = dataclasses.replace(fleet.aftermath, **changed)  # type: ignore[arg-type]
+    assert fleet.wrong() == [code]
+
+
+def test_a_repair_that_its_tests_did_not_prove_turns_it_red() -> None:
+    fleet = Fleet()
+    assert fleet.aftermath is not None
+    fleet.change(fleet.aftermath.fault.node, proofs=(report(fleet.aftermath.fault.node, Verdict.FAIL),))
+    assert fleet.wrong() == ["repaired"]
+
+
+def test_a_demo_in_which_nothing_failed_between_tests_is_red() -> None:
+    fleet = Fleet()
+    assert fleet.aftermath is not None
+    fleet.change(fleet.aftermath.fault.node, state="production", proofs=())
+    fleet.aftermath = None
+    assert fleet.wrong() == ["between_tests"]
 
 
 def test_one_of_them_tested_again_is_enough_and_a_warning_is_not() -> None:
@@ -302,8 +349,8 @@ def spoilt_slurms() -> list[tuple[str, dict[str, object]]]:
     closed, (healthy, other), faulty = fleet.slurm.closed, fleet.slurm.ran, fleet.of_kind("sdc").node
     opened = {node: reason for node, reason in closed.items() if node != faulty}
     return [
-        ("slurm", {"ran": (healthy,)}),
-        ("slurm", {"closed": {**closed, other: "muster: it was tested"}}),
+        ("slurm", {"ran": (other,)}),
+        ("slurm", {"closed": {**closed, healthy: "muster: it was tested"}}),
         ("slurm", {"closed": opened}),
         ("slurm", {"closed": {**closed, faulty: "bad fan"}}),
         ("slurm", {"closed": {**closed, faulty: "muster: registered, not admitted yet"}}),

@@ -111,6 +111,7 @@ class Lives:
         self.requests: list[str] = []
         monkeypatch.setattr(service, "service_of", lambda node: self.served[node])
         monkeypatch.setattr(service.store.nodes, "find", lambda states: [types.SimpleNamespace(name="n1")])
+        monkeypatch.setattr(service.between, "hold_back", lambda node: self.met.append(("held back", node)))
         self.watcher = types.SimpleNamespace(runs=[], client=self, going=lambda: self.watcher.runs)
         self.met: list[tuple[str, str]] = []
 
@@ -140,7 +141,11 @@ class Lives:
             meanwhile()
             meanwhile()
 
-        ServiceStory(self.watcher, approver, follow, level="demo", users=users).run(["n1", "n2"])  # type: ignore[arg-type]
+        def fail(node: str) -> None:
+            self.met.append(("failed", node))
+
+        told = ServiceStory(self.watcher, approver, follow, level="demo", fail=fail, users=users)  # type: ignore[arg-type]
+        told.run(["n1", "n2"])
 
 
 def test_the_story_follows_every_run_that_its_steps_bring_about(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -148,11 +153,14 @@ def test_the_story_follows_every_run_that_its_steps_bring_about(monkeypatch: pyt
     story.tell()
     assert story.triggered == [
         ("peer_statistics", "now__demo", []), ("cluster_qualification", "block-1__demo", ["n1", "n2"]),
-        ("idle_revalidation", "now__demo", []),
+        ("idle_revalidation", "now__demo", []), ("health_sweep", "found__demo", []),
+        ("health_sweep", "proved__demo", []),
     ]  # fmt: skip
+    assert story.met == [("held back", "n2"), ("failed", "n1")]
     assert [(run.node, run.dag_id) for run in story.watcher.runs] == [
         ("n1", "peer_statistics"), ("n2", "peer_statistics"), ("n1", "cluster_qualification"),
         ("n2", "cluster_qualification"), ("n1", "admission"), ("n1", "node_revalidation"), ("n1", "idle_revalidation"),
+        ("n1", "health_sweep"), ("n1", "repair"), ("n1", "node_qualification"), ("n1", "health_sweep"),
     ]  # fmt: skip
 
 
@@ -160,7 +168,7 @@ def test_users_jobs_run_on_what_serves_and_interrupt_one_test_once(monkeypatch: 
     story = Lives(monkeypatch, Verdict.PASS)
     monkeypatch.setattr(service, "computes", lambda run: run.dag_id == "node_revalidation")
     story.tell(users=story)
-    assert story.met == [("ran", "n1"), ("took back", "n1")]
+    assert story.met == [("held back", "n2"), ("ran", "n1"), ("failed", "n1"), ("ran", "n1"), ("took back", "n1")]
     assert [dag_id for dag_id, _, _ in story.triggered].count("idle_revalidation") == 2
 
 

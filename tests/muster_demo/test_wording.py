@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import io
 from pathlib import Path
 
@@ -11,12 +12,14 @@ from syrupy.assertion import SnapshotAssertion
 
 from muster_criteria.model import Verdict
 from muster_demo import outcome
-from muster_demo.scoring import Service
+from muster_demo.draw import Planted
+from muster_demo.scoring import Aftermath, Service
 from muster_demo.service import ACTOR, ANSWER_REASON
 from muster_demo.services import ServiceFailed, Supervisor
 from tests.muster_demo.test_scoring import (
     HOST,
     NOT_SERVED,
+    SPOILT,
     Fleet,
     approval,
     finding,
@@ -40,6 +43,10 @@ def test_what_the_examiner_writes(snapshot: SnapshotAssertion) -> None:
         fleet = Fleet()
         fleet.in_slurm(**changed)
         written[f"slurm {number}"] = sentences(fleet)
+    for number, (_, changed) in enumerate(SPOILT):
+        fleet = Fleet()
+        fleet.aftermath = dataclasses.replace(fleet.aftermath, **changed)  # type: ignore[type-var, arg-type]
+        written[f"between tests {number}"] = sentences(fleet)
     fleet = Fleet()
     fleet.put(report(HOST, Verdict.FAIL, (finding("gemm_peak_share", "cpu0"),), simulated=False))
     fleet.put(report(fleet.of_kind("sdc").node, Verdict.PASS))
@@ -54,6 +61,14 @@ def test_who_admitted_a_node(snapshot: SnapshotAssertion) -> None:
         for person, reason in (("Petra", "seen it myself"), (ACTOR, ANSWER_REASON))
     ]
     assert outcome.admissions([serving("n"), *people, Service("n", "qualified")], ACTOR) == snapshot
+
+
+def test_what_became_of_the_fault_between_tests(snapshot: SnapshotAssertion) -> None:
+    console = Console(file=io.StringIO(), width=160)
+    outcome.show_aftermath(console, None)
+    outcome.show_aftermath(console, Fleet().aftermath)
+    outcome.show_aftermath(console, Aftermath(Planted("n", 3, "row_remap_pending"), "row_remap_pending on gpu3"))
+    assert console.file.getvalue() == snapshot  # type: ignore[attr-defined]
 
 
 def test_the_score_on_screen(snapshot: SnapshotAssertion) -> None:

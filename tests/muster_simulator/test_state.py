@@ -116,3 +116,32 @@ def test_usage_is_idle_without_foreign_processes(tmp_path: Path) -> None:
     (process,) = hardware.usage().gpu_processes
     assert "77" in process
     assert hardware.usage().load_1min == 31.0
+
+
+def _rows(hardware: SimulatedHardware, slot: int) -> dict[str, float | None]:
+    names = ("row_remap_pending", "row_remap_failed", "row_remap_corrected")
+    return {fact.name: fact.value for fact in hardware.states() if fact.device == f"gpu{slot}" and fact.name in names}
+
+
+def test_a_reset_replaces_the_rows_that_wait_and_nothing_forgets_that_they_failed(build: Build) -> None:
+    hardware = build(1, {"kind": "row_remap_pending", "gpu": 3})
+    assert _rows(hardware, 3) == {"row_remap_pending": 1.0, "row_remap_failed": 0.0, "row_remap_corrected": 1.0}
+    assert hardware.simulate_reset(hardware.machine.gpus[3].serial) == ""
+    assert _rows(hardware, 3) == {"row_remap_pending": 0.0, "row_remap_failed": 0.0, "row_remap_corrected": 1.0}
+    again = SimulatedHardware(hardware._directory, hardware.clock)
+    assert _rows(again, 3)["row_remap_pending"] == 0.0, "another process sees it too"
+
+
+def test_a_reset_cannot_replace_a_row_without_a_spare_one(build: Build) -> None:
+    hardware = build(1, {"kind": "row_remap_failed", "gpu": 3})
+    hardware.simulate_reset(hardware.machine.gpus[3].serial)
+    assert _rows(hardware, 3)["row_remap_failed"] == 1.0
+
+
+def test_a_gpu_that_computes_or_does_not_answer_is_not_reset(build: Build) -> None:
+    hardware = build(1, {"kind": "row_remap_pending", "gpu": 3}, {"kind": "missing_gpu", "gpu": 4})
+    with hardware.loading([each for each in hardware.devices("gpu") if each.index == 3]):
+        assert hardware.simulate_reset(hardware.machine.gpus[3].serial)
+    assert hardware.simulate_reset(hardware.machine.gpus[4].serial)
+    assert hardware.simulate_reset("another")
+    assert _rows(hardware, 3)["row_remap_pending"] == 1.0

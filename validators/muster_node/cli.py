@@ -1,4 +1,6 @@
-"""The node side's command line: ``run``, ``probes``, ``check``, ``info``, ``sweep``, ``usage``, ``evidence``."""
+"""The node side's command line: ``run``, ``probes``, ``check``, ``info``, ``sweep``, ``usage``, ``evidence``,
+``simulate-reset``.
+"""
 
 from __future__ import annotations
 
@@ -53,6 +55,8 @@ def _command(
         return sweep.main(open_hardware, args.boot, args.since)
     if args.command == "usage":
         return _usage(open_hardware)
+    if args.command == "simulate-reset":
+        return _simulate_reset(open_hardware, args.serial)
     if args.command == "evidence":
         return evidence.main(args.words, args.limit, args.max, root=args.root, file=args.file)
     return _info(open_hardware, args.node, args.json)
@@ -78,6 +82,8 @@ def _parser() -> argparse.ArgumentParser:
     read.add_argument("--boot", default="", help="the boot in which the last sweep ended")
     read.add_argument("--since", type=float, default=0.0, help="seconds since that boot of the last line that it read")
     commands.add_parser("usage", help="whether the machine is in use, as JSON: asked before it is repaired")
+    reset = commands.add_parser("simulate-reset", help="reset a GPU of a simulated machine, and never a real one")
+    reset.add_argument("serial", help="its serial number")
     piece = commands.add_parser("evidence", help="the output of one command, or one file, as evidence of an incident")
     piece.add_argument("--limit", type=float, required=True, help="seconds that it may take")
     piece.add_argument("--max", type=int, required=True, help="bytes that are kept")
@@ -146,6 +152,15 @@ def _usage(open_hardware: Callable[[], Hardware]) -> int:
     except Exception as error:
         use = guard.Use(True, (f"{type(error).__name__}: {str(error)[:200]}",), known=False)
     print(json.dumps({"busy": use.busy, "sentence": use.sentence()}))
+    return 0
+
+
+def _simulate_reset(open_hardware: Callable[[], Hardware], serial: str) -> int:
+    try:
+        why = bounded("opening the hardware", open_hardware, agent.OPEN_LIMIT_S).simulate_reset(serial)
+    except Exception as error:
+        why = f"{type(error).__name__}: {str(error)[:200]}"
+    print(json.dumps({"why": why}))
     return 0
 
 

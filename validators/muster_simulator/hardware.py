@@ -181,6 +181,17 @@ class SimulatedHardware(Hardware):
             if after != before:
                 self._state.hold(self._holder, sorted(after))
 
+    def simulate_reset(self, serial: str) -> str:
+        """A GPU in use, or one that fell off the bus, is not reset, as by a driver."""
+        slots = [gpu.slot for gpu in self.machine.gpus if gpu.serial == serial]
+        if len(slots) != 1 or slots[0] not in self._slots():
+            return f"no GPU here answers to the serial number {serial}"
+        with self._state.now() as state:
+            if any(slots[0] in load.slots for load in state.loads):
+                return f"gpu{slots[0]} is in use"
+        self._state.reset(slots[0])
+        return ""
+
     def reading(self, device: Device) -> Reading:
         """Progress of one GPU's clock and energy, for timers."""
         return self._state.reading(device.index)

@@ -203,14 +203,14 @@ def _clock_facts(machine: Machine, device: str) -> list[Fact]:
 
 def _repair_facts(built: Gpu, gpu: GpuState) -> list[Fact]:
     """Row remaps: a row that lost data waits for the next reset, if its bank has a spare row left; else it failed."""
-    device, waiting = f"gpu{built.slot}", built.waiting_rows + int(gpu.uncorrectable)
-    failed = waiting > 0 and built.spare_rows < 1
+    device, waiting, spare_rows = f"gpu{built.slot}", gpu.waiting(built), built.spare_rows - gpu.remapped
+    failed = waiting > 0 and spare_rows < 1
     numbers = {
         ("row_remap_pending", "bool"): waiting > 0 and not failed,
         ("row_remap_failed", "bool"): failed,
     }
     facts = [Fact(name, device, unit, float(value)) for (name, unit), value in numbers.items()] + _remapped(built, gpu)
-    worst = "none" if built.spare_rows < 1 else "max" if built.spare_rows == SPARE_ROWS else "high"
+    worst = "none" if spare_rows < 1 else "max" if spare_rows == SPARE_ROWS else "high"
     facts.append(Fact("retired_pages_pending", device, "bool", note=NOT_SUPPORTED))  # rows are remapped since Ampere
     return facts + [
         Fact("row_remap_banks", device, "count", float(spare == worst), labels={"spare": spare})

@@ -75,6 +75,12 @@ class GpuState:
     nvlink_errors: float = 0.0
     pcie_replays: float = 0.0
     processor_timeouts: float = 0.0
+    remapped: int = 0
+    """Memory rows that resets have replaced by spare ones."""
+
+    def waiting(self, built: Gpu) -> int:
+        """Memory rows that lost data and are still in use."""
+        return built.waiting_rows + int(self.uncorrectable) - self.remapped
 
 
 @dataclasses.dataclass
@@ -258,6 +264,12 @@ class SharedState:
                 state.loads.append(Load(pid, _born(pid) or "", holder, list(slots)))
             # Clock and power follow a new load at once.
             _advance_all(self._machine, state, _busy(state), 0.0)
+
+    def reset(self, slot: int) -> None:
+        """Reset one GPU: rows that wait are replaced, as far as their bank has spare ones."""
+        with self.now(changing=True) as state:
+            built, gpu = self._machine.gpus[slot], state.gpus[slot]
+            gpu.remapped += min(gpu.waiting(built), built.spare_rows - gpu.remapped)
 
     def reading(self, slot: int) -> Reading:
         """One GPU's progress."""

@@ -55,13 +55,22 @@ class Sent:
 
 
 def carry_out(
-    rung: Rung, node: Node, fault: Fault, connect: Connect, who: Callable[..., Login] = login, last_boot: str = ""
+    rung: Rung,
+    node: Node,
+    fault: Fault,
+    connect: Connect,
+    who: Callable[..., Login] = login,
+    last_boot: str = "",
+    agent: AgentFile | None = None,
 ) -> Done | Sent:
     """Carry out one rung; returns what became of it, or what was ordered, for ``returned`` to look at.
 
-    ``last_boot``: the boot id that the records have of the node, for one that does not answer. Raises nothing that a
-    node or a BMC causes.
+    ``last_boot``: the boot id that the records have of the node, for one that does not answer. ``agent``: the node
+    side, by which a simulated GPU is reset: no command is sent to a simulated node, since it would concern the machine
+    below. Raises nothing that a node or a BMC causes.
     """
+    if node.simulated:
+        return _simulated(rung, node, fault, connect, agent)
     if rung is Rung.RESET_GPU:
         return _reset(node, fault, connect)
     if rung is Rung.RELOAD_DRIVER:
@@ -108,6 +117,22 @@ def _reset(node: Node, fault: Fault, connect: Connect) -> Done:
     if found is None:
         return Done(Outcome.CANCELLED, f"no serial number of {fault.device or 'the device'} is known")
     return _commands(node, connect, [("nvidia-smi", "--gpu-reset", "-i", found[1])])
+
+
+def _simulated(rung: Rung, node: Node, fault: Fault, connect: Connect, agent: AgentFile | None) -> Done:
+    found = _GPU.fullmatch(fault.part)
+    if rung is not Rung.RESET_GPU or found is None or agent is None:
+        return Done(Outcome.CANCELLED, f"the node is simulated, and its simulator cannot do this: {rung}")
+    side = NodeSide(node, connect, agent)
+    try:
+        why = str(json.loads(side.run(["simulate-reset", found[1]], COMMAND_S, 65_536).out)["why"])
+    except (MusterError, ValueError, KeyError, TypeError) as error:
+        return Done(Outcome.PERMANENT, f"what became of the simulated reset is not known: {type(error).__name__}")
+    finally:
+        side.close()
+    if why:
+        return Done(Outcome.TRANSIENT, f"the simulator did not reset the GPU: {ssh.clean(why)[:300]}")
+    return Done(Outcome.SUCCEEDED, f"the simulator reset the GPU {found[1]}")
 
 
 def _reload(node: Node, connect: Connect) -> Done:

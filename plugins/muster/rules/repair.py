@@ -23,6 +23,9 @@ from muster_criteria.stages import LEVELS
 REPAIRABLE = (State.QUARANTINE, State.TRIAGE)
 """States in which a repair begins: out of service. A node in repair or rma is in somebody's hands already."""
 
+SIMULATED = frozenset({Rung.RESET_GPU})
+"""What the simulator can do itself; the command of any other rung would concern the machine below it."""
+
 REFUSED_MAX = 3
 """Attempts at a fault in a row that could not be begun (the GPU in use, sudo refuses) within
 ``REFUSED_WITHIN``, after which a person is asked."""
@@ -102,7 +105,7 @@ def next_step(now: Situation, policy: RepairPolicy, at: datetime.datetime) -> Ac
         return Person("the next step is the reset of a GPU, and its serial number is not known", rung)
     if rung not in policy.allowed(now.labels):
         return Person(f"{rung} is not switched on for this node (policy {policy.cited})", rung)
-    if now.simulated:
+    if now.simulated and rung not in SIMULATED:
         return Person(f"the node is simulated: {rung} would concern the machine below it", rung)
     if now.shadow:
         return Person("the node is in shadow mode: a person alone moves it", rung)

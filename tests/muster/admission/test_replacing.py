@@ -8,14 +8,18 @@ from muster import store
 from muster.admission.entry import move
 from muster.admission.replacing import replace_nodes
 from muster.errors import Refusal
+from muster.judging import health
 from muster.model.attention import Cause
 from muster.model.events import Evidence
+from muster.model.health import Report
 from muster.model.runs import RunKey
 from muster.model.stages import CLUSTER_STAGES
 from muster.model.states import State
 from muster.operators import upkeep
+from muster.operators.lifecycle import sweep
 from muster.operators.testing import block
 from muster.reporting import notices
+from muster_criteria.health.readings import Reading
 from muster_criteria.model import Verdict
 from tests.muster import fleet
 from tests.support.refusals import illegal
@@ -87,6 +91,17 @@ def test_the_spare_takes_the_place_of_a_node_that_left_and_only_of_one(monkeypat
     assert (event.actor, event.evidence["replaces"], event.evidence["full_coverage"]) == ("muster", "a", True)
     assert store.certificates.newest("s1") is not None
     assert upkeep.replace_nodes() == []
+
+
+def test_a_spare_follows_in_the_sweep_that_withdraws_a_node_before_its_repair_can_begin() -> None:
+    serving("a")
+    passed("s1")
+    seen = Reading("gpu_lost", "gpu3", bad=True)
+    health.record([Report("a", "sweep", (seen,), "b1")], {"a": "h100-sxm-8"})
+    withdrawn, replaced = sweep.act()
+    assert withdrawn.startswith("a left service")
+    assert replaced.startswith("s1 entered production in place of a")
+    assert (state("a"), state("s1")) == (State.QUARANTINE, State.PRODUCTION)
 
 
 def test_by_default_a_person_decides(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -328,6 +328,10 @@ class Hardware(abc.ABC):
         """
         return "nothing can be set on this machine"
 
+    def simulate_reset(self, serial: str) -> str:
+        """Reset a GPU of a simulated machine; returns why it was not reset, "" if it was. Real ones take commands."""
+        return "this machine is real: nothing is reset here by a simulator"
+
     def at_once(
         self,
         devices: list[Device],

@@ -101,7 +101,8 @@ def act(key: RunKey, incident: int, connect: Connect = logins.connect) -> dict[s
         if trouble := paused or allocated(node) or (used(node, connect) if asks else ""):
             _failed(found, store.repairs.settle(attempt.id, Outcome.TRANSIENT, f"it was not begun: {trouble}"))
     last_boot = _last_boot(found)
-    done = repairing.carry_out(step.rung, node, found.fault, connect, last_boot=last_boot)
+    agent = build_agent(settings().home / "agents") if node.simulated else None
+    done = repairing.carry_out(step.rung, node, found.fault, connect, last_boot=last_boot, agent=agent)
     ordered = {"attempt": attempt.id, "rung": str(step.rung)}
     if isinstance(done, Sent):
         return {**ordered, **dataclasses.asdict(done), "at": _now().timestamp()}
@@ -198,12 +199,12 @@ def wanted() -> list[dict[str, Any]]:
     incident that is open. A node that is in use, or about whose repair or rack a person decides, is not among them.
     """
     policy, held = policies.health(), {lease.node for lease in store.leases.live()}
-    racks = {each.rack for each in store.racks.held(simulated=False)}
+    racks = {(each.rack, each.simulated) for each in store.racks.held()}
     runs: list[dict[str, Any]] = []
     for node in store.nodes.find(states=(State.QUARANTINE,)):
         if policy.mode_of({**node.labels, "rack": node.rack, "pool": node.pool}) != "repair" or node.name in held:
             continue
-        if node.pause or node.shadow or node.rack in racks:
+        if node.pause or node.shadow or (node.rack, node.simulated) in racks:
             continue
         with apart(node.name, []):
             if (conf := _next_fault(node)) is not None:

@@ -19,6 +19,7 @@ from muster.judging import health, policies, sweep
 from muster.model.health import Cursor, Observation, Report
 from muster.model.nodes import Node
 from muster.model.states import SERVING, State
+from muster.operators import upkeep
 from muster.remote import sweeping
 from muster.remote.sweeping import Answer
 from muster.remote.zipapp import build_agent
@@ -130,7 +131,11 @@ def _alone(report: Report, skus: Mapping[str, str]) -> list[Observation]:
 
 
 def act() -> list[str]:
-    """Do what the policy says of what is not over. Returns a sentence for each node that left service, or was held."""
+    """Do what the policy says of what is not over. Returns a sentence for each node that left service, or was held.
+
+    Spares follow at once, where the setting lets them: a node that is repaired within minutes is not broken any more
+    when housekeeping looks, and out of service until its tests have passed.
+    """
     now = datetime.datetime.now(datetime.UTC)
     policy = policies.health()
     nodes = {node.name: node for node in store.nodes.find(states=SERVING)}
@@ -150,7 +155,7 @@ def act() -> list[str]:
             continue
         with apart(name, done):
             done += _withdraw(each, nodes[name])
-    return done
+    return done + upkeep.replace_nodes()
 
 
 def _withdraw(seen: Observation, node: Node) -> Iterator[str]:
