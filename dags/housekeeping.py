@@ -6,7 +6,7 @@ past its retention time, and asks a person about each verdict that the circuit b
 from __future__ import annotations
 
 import datetime
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from airflow.providers.standard.operators.trigger_dagrun import TriggerDagRunOperator
@@ -20,10 +20,10 @@ from muster.reporting import notices, sending
 LIVE = ["queued", "running"]
 
 
-def live(ti: Any) -> Callable[[str, str], bool]:
-    """Returns whether a run, (DAG id, run id), is queued or running; one that was deleted is not."""
+def live(ti: Any) -> Callable[[str, Sequence[str]], int]:
+    """Returns how many of some runs, (DAG id, run ids), are queued or running; one that was deleted is not."""
     # Counts live runs, since reading the state of a deleted run is an error.
-    return lambda dag_id, run_id: ti.get_dr_count(dag_id, run_ids=[run_id], states=LIVE) > 0
+    return lambda dag_id, run_ids: int(ti.get_dr_count(dag_id, run_ids=list(run_ids), states=LIVE))
 
 
 with DAG(
@@ -78,7 +78,8 @@ with DAG(
     @task
     def held_verdicts(ti: Any = None) -> list[dict[str, Any]]:
         """Returns one run of the DAG held_verdict to start per question about a held verdict."""
-        return held.questions(live(ti))
+        count = live(ti)
+        return held.questions(lambda dag_id, run_id: count(dag_id, [run_id]) > 0)
 
     TriggerDagRunOperator.partial(
         task_id="ask", trigger_dag_id=dags.HELD_VERDICT, logical_date=None, skip_when_already_exists=True

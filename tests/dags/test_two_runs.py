@@ -139,7 +139,7 @@ ENDS: dict[str, Callable[[Holder], Any]] = {
     "its own teardown": lambda dag: dag.release("first"),
     "marked a success": _ended(listeners.on_dag_run_success),
     "marked failed": _ended(listeners.on_dag_run_failed),
-    "deleted": lambda _: upkeep.sweep_leases(lambda dag_id, run_id: False),
+    "deleted": lambda _: upkeep.sweep_leases(lambda dag_id, run_ids: 0),
 }
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 from muster import store
 from muster.admission import replacing, service, users_jobs
@@ -16,24 +16,50 @@ from muster.reporting import archive, notices
 
 log = logging.getLogger(__name__)
 
+ASKED_TOGETHER = 100
+"""Runs that Airflow is asked about at once: nearly all are live. Their ids stand in one address, of 8 KB or so."""
 
-def sweep_leases(is_live: Callable[[str, str], bool]) -> list[str]:
+
+def sweep_leases(live: Callable[[str, Sequence[str]], int]) -> list[str]:
     """Release nodes whose run is over or deleted and that its teardown did not release. Returns the nodes.
 
-    ``is_live(dag_id, run_id)``: whether the run is queued or running; false for a deleted run. Raises MusterError with
-    the runs whose nodes could not be released, after those of all others are.
+    ``live(dag_id, run_ids)``: how many of these runs are queued or running; a deleted run is not. Raises MusterError
+    with the runs whose nodes could not be released, after those of all others are.
     """
     freed: list[str] = []
     failed: list[str] = []
-    for key in sorted({(lease.dag_id, lease.run_id) for lease in store.leases.live()}):
-        with apart("/".join(key), failed):
-            if not is_live(*key):
-                freed += closing.release(RunKey(*key), "its run was over or gone when housekeeping looked")
+    held: dict[str, list[str]] = {}
+    for dag_id, run_id in sorted({(lease.dag_id, lease.run_id) for lease in store.leases.live()}):
+        held.setdefault(dag_id, []).append(run_id)
+    for dag_id, run_ids in held.items():
+        for start in range(0, len(run_ids), ASKED_TOGETHER):
+            for run_id in _over(dag_id, run_ids[start : start + ASKED_TOGETHER], live, failed):
+                with apart(f"{dag_id}/{run_id}", failed):
+                    key = RunKey(dag_id, run_id)
+                    freed += closing.release(key, "its run was over or gone when housekeeping looked")
     if freed:
         log.warning("freed %s, whose runs were over", ", ".join(freed))
     if failed:
         raise MusterError(f"the nodes of these runs could not be released: {'; '.join(failed)}")
     return freed
+
+
+def _over(
+    dag_id: str, run_ids: Sequence[str], live: Callable[[str, Sequence[str]], int], failed: list[str]
+) -> list[str]:
+    """Returns the runs that are not live. Asks about all at once, and about each half where only some are."""
+    unknown: list[str] = []
+    with apart(f"{dag_id}/{run_ids[0]}", unknown):
+        count = live(dag_id, run_ids)
+        if count == len(run_ids):
+            return []
+        if not count:
+            return list(run_ids)
+    if len(run_ids) == 1:  # it cannot be told
+        failed += unknown
+        return []
+    half = len(run_ids) // 2
+    return _over(dag_id, run_ids[:half], live, failed) + _over(dag_id, run_ids[half:], live, failed)
 
 
 def reconcile() -> list[str]:

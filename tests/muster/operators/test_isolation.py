@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import types
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import pytest
@@ -60,8 +60,44 @@ def test_a_run_that_cannot_be_released_keeps_no_other_lease(
     monkeypatch.setattr(store.leases, "live", lambda: live)
     monkeypatch.setattr(closing, "release", failing(at, error, done))
     with pytest.raises(MusterError, match=f"dag/{at}"):
-        upkeep.sweep_leases(lambda _dag, _run: False)
+        upkeep.sweep_leases(lambda _dag, _runs: 0)
     assert done == [name for name in NAMES if name != at]
+
+
+@drawn
+@given(live=st.sets(st.integers(0, 249)), odd=st.sets(st.integers(0, 249), max_size=3))
+def test_airflow_is_asked_about_many_runs_at_once_and_exactly_those_that_are_over_are_released(
+    monkeypatch: pytest.MonkeyPatch, live: set[int], odd: set[int]
+) -> None:
+    names = [f"{number:03d}" for number in range(250)]
+    running = {names[number] for number in live}
+    unreadable = {names[number] for number in odd}
+    released: list[str] = []
+    leases = [Lease(name, "dag", name, 1, None) for name in names]  # type: ignore[arg-type]
+    monkeypatch.setattr(store.leases, "live", lambda: leases)
+    monkeypatch.setattr(closing, "release", lambda key, _why: released.append(key.run_id) or [key.run_id])
+
+    def count(_dag: str, run_ids: Sequence[str]) -> int:
+        if unreadable & set(run_ids):
+            raise ValueError("no answer")
+        return len(running & set(run_ids))
+
+    with contextlib.suppress(MusterError):
+        upkeep.sweep_leases(count)
+    assert released == [name for name in names if name not in running | unreadable]
+
+
+def test_where_all_runs_are_live_airflow_is_asked_once_for_a_hundred(monkeypatch: pytest.MonkeyPatch) -> None:
+    leases = [Lease(f"{number:04d}", "dag", f"{number:04d}", 1, None) for number in range(1000)]  # type: ignore[arg-type]
+    monkeypatch.setattr(store.leases, "live", lambda: leases)
+    asked: list[int] = []
+
+    def count(_dag: str, run_ids: Sequence[str]) -> int:
+        asked.append(len(run_ids))
+        return len(run_ids)
+
+    assert upkeep.sweep_leases(count) == []
+    assert asked == [100] * 10
 
 
 @drawn

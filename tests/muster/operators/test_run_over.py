@@ -27,7 +27,7 @@ DOORS: dict[str, Callable[[], object]] = {
     "the listener": lambda: listeners.on_dag_run_failed(
         SimpleNamespace(dag_id=RUN.dag_id, run_id=RUN.run_id, conf={}), ""
     ),
-    "housekeeping": lambda: upkeep.sweep_leases(lambda _dag_id, _run_id: False),
+    "housekeeping": lambda: upkeep.sweep_leases(lambda _dag_id, _run_ids: 0),
 }
 
 
