@@ -123,6 +123,8 @@ class Refusal(enum.StrEnum):
     WAIVERS_CHANGED = "waivers_changed"
     BREAKER = "breaker"
     """The circuit breaker holds it: a person decides."""
+    TOGETHER = "together"
+    """As many nodes are under repair as the policy allows at a time."""
     BY_EVENT = "by_event"
     """An event changes no node."""
 

@@ -8,6 +8,7 @@ verdicts of the tests after the repair are set by the test.
 from __future__ import annotations
 
 import dataclasses
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +16,7 @@ import pytest
 
 from muster import store
 from muster.judging import health
+from muster.model.attention import Turn
 from muster.model.health import Report
 from muster.model.nodes import NewNode
 from muster.model.repairs import Fault, Incident, Outcome
@@ -22,6 +24,7 @@ from muster.model.runs import RunKey
 from muster.model.states import State
 from muster.operators.lifecycle import repair
 from muster.remote.zipapp import AgentFile
+from muster.reporting import bundles
 from muster_criteria.health.readings import Reading
 from muster_criteria.model import Verdict
 from muster_criteria.sku_files.skus import SHIPPED
@@ -135,6 +138,24 @@ def break_down(check: str = "xid/95") -> None:
     """What a sweep of the node shows."""
     seen = Reading(check, "gpu3", value="uncontained", severity="ISOLATE")
     health.record([Report(NODE, "sweep", (seen,), "b1")], {NODE: "h100-sxm-8"})
+
+
+def test_a_full_disk_asks_a_person_once_and_begins_no_run_every_ten_minutes(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    break_down()
+    (conf,) = swept()
+    usage = shutil.disk_usage("/")._replace(free=1)
+    with monkeypatch.context() as full:
+        full.setattr(bundles.shutil, "disk_usage", lambda _: usage)
+        assert run("repair", **conf)["run"] == "failed"
+        assert swept() == []
+        (shown,) = [each for each in store.attention.collect() if each.node == NODE]
+        assert shown.turn is Turn.PERSON
+        assert "MUSTER_ARCHIVE" in shown.why
+    assert swept() == [], "it waits for a person, who made room"
+    assert run("repair", **conf)["run"] == "success"
+    assert bench.outcomes() == [("reset_gpu", Outcome.SUCCEEDED, None)]
 
 
 def test_a_fault_seen_in_service_is_repaired_and_the_node_returns_by_its_tests(bench: Bench) -> None:

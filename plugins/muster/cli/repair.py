@@ -57,7 +57,7 @@ def _next(node: Node, fault: str, device: str, *, show: bool) -> None:
     # The login and the scheduler are asked when it is carried out; here they are taken to allow it.
     now = rules.Situation(
         wanted, {**node.labels, "rack": node.rack, "pool": node.pool}, history, idle=True, leased=True,
-        simulated=node.simulated, bmc=bool(node.bmc),
+        simulated=node.simulated, bmc=bool(node.bmc), others=store.repairs.under_way(node.name),
     )  # fmt: skip
     step = rules.next_step(now, policy, datetime.datetime.now(datetime.UTC))
     typer.echo(f"{node.name}: the ladder of {fault}: {', '.join(ladder.rungs)} (policy {policy.cited})")
@@ -65,4 +65,5 @@ def _next(node: Node, fault: str, device: str, *, show: bool) -> None:
         typer.echo(f"{node.name}: would take evidence, then {step.rung}, unless its scheduler says that it is in use")
         typer.echo(f"{node.name}: then {', '.join(ladder.prove)} at level {ladder.level} have to pass")
     else:
-        typer.echo(f"{node.name}: would take evidence, then a person decides: {step.why}")
+        who = "wait" if isinstance(step, rules.Wait) else "a person decides"
+        typer.echo(f"{node.name}: would take evidence, then {who}: {step.why}")

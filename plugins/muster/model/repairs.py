@@ -65,6 +65,7 @@ class Attempt:
     """One repair that was reserved before it was carried out. ``outcome``: None while it is not known.
 
     ``proved``: whether the tests that can see the fault passed after it; None until they did or did not.
+    ``days``: on how many days stages of tests were recorded since, of any node; a clock that jumps adds none.
     """
 
     id: int
@@ -78,3 +79,4 @@ class Attempt:
     detail: str = ""
     ended_at: datetime.datetime | None = None
     proved: bool | None = None
+    days: int = 0

@@ -33,9 +33,12 @@ def path_of(incident: Incident) -> Path:
     return settings().archive_folder / f"{incident.opened_at:%Y-%m}" / f"{node}_incident-{incident.id}{SUFFIX}"
 
 
-def check_room(incident: Incident) -> None:
-    """Raise ControllerFault unless the largest bundle fits on the disk: evidence is taken whole or not begun."""
-    folder = path_of(incident).parent
+def room(incident: Incident | None = None) -> Path:
+    """Returns the folder of an incident's bundle, or of all of them.
+
+    Raises ControllerFault unless the largest bundle fits on the disk: evidence is taken whole or not begun.
+    """
+    folder = path_of(incident).parent if incident else settings().archive_folder
     try:
         folder.mkdir(parents=True, exist_ok=True)
         free = shutil.disk_usage(folder).free
@@ -47,6 +50,7 @@ def check_room(incident: Incident) -> None:
             f"no evidence can be kept in {folder}: {free // 2**20} MiB are free, and a bundle may need {need} MiB; "
             "make room, or give MUSTER_ARCHIVE another disk"
         )
+    return folder
 
 
 def write(incident: Incident, records: Mapping[str, Any], pieces: Iterable[Piece], profiles: Iterable[str]) -> Bundle:

@@ -17,7 +17,7 @@ from muster.model.repairs import Attempt, Fault, Incident, Outcome
 from muster.model.runs import StageVerdict
 from muster.model.states import State
 from muster_criteria.model import Verdict
-from muster_criteria.repair.ladder import RESTARTS, Ladder, RepairPolicy, Rung
+from muster_criteria.repair.ladder import RESTARTS, Ladder, RepairPolicy, Rung, Together
 from muster_criteria.stages import LEVELS
 
 REPAIRABLE = (State.QUARANTINE, State.TRIAGE)
@@ -40,7 +40,7 @@ class Situation:
     be read. ``idle``: its scheduler's own word, None if it is unknown. ``used``: what on the node itself uses it, or
     why that cannot be read. ``paused``: by whom its tests are paused. ``leased``: whether this repair holds the node.
     ``shadow``: whether a person alone moves it. ``reachable``: whether the node takes a login. ``bmc``: whether one is
-    enrolled.
+    enrolled. ``others``: the labels of the other nodes that are under repair, by name.
     """
 
     fault: Fault
@@ -54,6 +54,7 @@ class Situation:
     bmc: bool = False
     used: str = ""
     paused: str = ""
+    others: Mapping[str, Mapping[str, str]] = dataclasses.field(default_factory=dict)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -86,7 +87,7 @@ def next_step(now: Situation, policy: RepairPolicy, at: datetime.datetime) -> Ac
         return Person(f"the policy {policy.cited} has no ladder for {now.fault.fault_class}")
     if now.history is None:
         return Person("the earlier repairs cannot be read, so nothing is known of what is left to try")
-    recent = [each for each in now.history if at - each.reserved_at <= datetime.timedelta(days=policy.window_days)]
+    recent = [each for each in now.history if _recent(each, policy.window_days, at)]
     if any(each.ended_at is None for each in now.history):
         return Wait("another repair is under way, or its end was not recorded")
     carried_out = [each for each in recent if counts(each)]
@@ -122,7 +123,34 @@ def next_step(now: Situation, policy: RepairPolicy, at: datetime.datetime) -> Ac
         return Wait("the node is in use" if now.idle is False else "whether the node is in use is not known")
     if now.used:
         return Person(f"its scheduler calls the node free, but {now.used}", rung)
+    if full := no_room(now.labels, now.others, policy.together):
+        return Wait(full)
     return Act(rung, ladder)
+
+
+def _recent(attempt: Attempt, days: float, at: datetime.datetime) -> bool:
+    """Whether an attempt lies within so many days, by the clock or by the days on which tests were recorded since.
+
+    A controller's clock that is set ahead makes everything look old. The days that it skips have no tests, so a fleet
+    that is not tested each day keeps an attempt longer, and a person is asked.
+    """
+    return at - attempt.reserved_at <= datetime.timedelta(days=days) or attempt.days < days
+
+
+def no_room(labels: Mapping[str, str], others: Mapping[str, Mapping[str, str]], limit: Together) -> str:
+    """Returns why no further node may be repaired now, "" if one may. ``others``: labels of those under repair."""
+    if len(others) >= limit.fleet:
+        return f"{_some(others)} are under repair, and the policy allows {limit.fleet} in the fleet at a time"
+    for label in limit.labels:
+        there = [name for name, known in others.items() if labels.get(label) and known.get(label) == labels[label]]
+        if len(there) >= limit.place:
+            return f"{_some(there)} of {label} {labels[label]} under repair, and the policy allows {limit.place} there"
+    return ""
+
+
+def _some(names: Iterable[str]) -> str:
+    known = sorted(names)
+    return ", ".join(known[:3]) + (f" and {len(known) - 3} more" if len(known) > 3 else "")
 
 
 def _refused_in_a_row(history: Sequence[Attempt], fault: Fault) -> int:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 import ssl
 import subprocess
 from collections.abc import Callable, Iterator
@@ -15,13 +16,15 @@ from aiosmtpd.handlers import Sink
 from aiosmtpd.smtp import AuthResult
 
 from muster import store
-from muster.cli.doctor import doctor
-from muster.cli.doctor.doctor import Mark
+from muster.cli.doctor import doctor, repairs
+from muster.cli.doctor.checks import Mark
 from muster.integration.airflow_api import AirflowClient, Pool
 from muster.model import dags
 from muster.model.runs import Job
+from muster.reporting import bundles
 from muster.settings import Settings, settings
 from muster_criteria.model import Verdict
+from muster_criteria.sku_files.skus import SHIPPED
 from muster_demo.services import free_port
 from tests.muster import fleet
 from tests.muster.integration.test_airflow_api import Airflow
@@ -119,6 +122,35 @@ def test_sources_of_reports_and_a_health_policy_that_cannot_be_used_are_missing(
     monkeypatch.setenv("MUSTER_SKU_PATH", str(tmp_path))
     assert found() == {"health policy": Mark.MISSING, "reports": Mark.MISSING}
     assert "t0p" not in str(list(doctor.between_tests(settings())))
+
+
+GROUP = "{label: repair, value: auto, %s}"
+
+
+@pytest.mark.parametrize(
+    ("health", "repair", "free", "marks"),
+    [
+        ("mode: repair", "rungs: [reset_gpu]", 2**40, {"evidence": Mark.OK}),
+        ("mode: repair", "rungs: [reset_gpu]", 1, {"evidence": Mark.MISSING}),
+        ("mode: repair", "", 1, {"repairs": Mark.ADVICE}),
+        ("", "rungs: [reset_gpu]", 2**40, {"repairs": Mark.ADVICE, "evidence": Mark.OK}),
+        ("", "", 1, {}),
+        ("", "rungs: [reset_gpus]", 1, {"repair policy": Mark.MISSING}),
+    ],
+)
+def test_repairs_need_both_policies_and_room_for_their_evidence(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, health: str, repair: str, free: int, marks: dict[str, Mark]
+) -> None:
+    (tmp_path / "policies").mkdir()
+    for name, key, given in (("health", "groups", health), ("repair", "enabled", repair)):
+        text = (SHIPPED / "policies" / f"{name}.yaml").read_text().replace("enabled: []\n", "")
+        more = f"\n{key}: [{GROUP % given}]\n" if given else ""
+        (tmp_path / "policies" / f"{name}.yaml").write_text(text + more)
+    monkeypatch.setenv("MUSTER_SKU_PATH", str(tmp_path))
+    monkeypatch.setenv("MUSTER_ARCHIVE", str(tmp_path / "archive"))
+    usage = shutil.disk_usage("/")._replace(free=free)
+    monkeypatch.setattr(bundles.shutil, "disk_usage", lambda _: usage)
+    assert {each.item: each.mark for each in repairs.examine()} == marks
 
 
 def test_a_node_that_refuses_jobs_by_its_fence_is_missing_until_the_fence_is_raised(sqlite_db: str) -> None:

@@ -31,7 +31,7 @@ READY = Situation(FAULT, {"repair": "auto"}, (), idle=True, leased=True, bmc=Tru
 def tried(rung: str, days: float = 1.0, outcome: Outcome | None = Outcome.SUCCEEDED, fault: Fault = FAULT) -> Attempt:
     at = NOW - datetime.timedelta(days=days)
     ended = None if outcome is None else at
-    return Attempt(1, 1, "n", fault, rung, at, outcome=outcome, ended_at=ended)
+    return Attempt(1, 1, "n", fault, rung, at, outcome=outcome, ended_at=ended, days=int(days))
 
 
 def chosen(*history: Attempt, fault: Fault = FAULT, policy: RepairPolicy = ON) -> Act | Person | Wait:
@@ -51,6 +51,20 @@ def test_the_ladder_rises_with_what_was_tried() -> None:
     again = chosen(tried("reset_gpu", 8), tried("reboot", 7.5))
     assert isinstance(again, Act)
     assert again.rung is Rung.RESET_GPU, "what lies longer back than the window"
+
+
+@pytest.mark.parametrize(("place", "kind"), [("r1", Wait), ("r2", Act), ("", Act)])
+def test_of_one_place_no_two_nodes_are_repaired_at_a_time(place: str, kind: type) -> None:
+    now = dataclasses.replace(READY, labels={**READY.labels, "rack": "r1"}, others={"other": {"rack": place}})
+    assert isinstance(next_step(now, ON, NOW), kind)
+
+
+def test_a_clock_that_is_set_ahead_empties_no_budget() -> None:
+    history = [dataclasses.replace(tried("reset_gpu", days), days=1) for days in (40.0, 39.0)]
+    assert isinstance(chosen(*history), Person)
+    found = chosen(*history[:1])
+    assert isinstance(found, Act)
+    assert found.rung is Rung.REBOOT, "the ladder goes on"
 
 
 def test_another_gpus_repairs_use_up_the_nodes_budget_and_not_the_ladder() -> None:
@@ -123,6 +137,7 @@ def test_nothing_is_switched_on_as_shipped_and_no_rung_is_skipped() -> None:
         ({"reachable": False}, Person), ({"labels": {}}, Person),
         ({"labels": {"repair": "auto", "repair_owner": "jira"}}, Person),
         ({"fault": Fault("no_such_fault")}, Person), ({"fault": Fault("gpu_memory")}, Person),
+        ({"others": {"a": {"rack": "r2"}}}, Act), ({"others": {key: {} for key in "abcd"}}, Wait),
         ({"used": "a user"}, Person), ({"paused": "paused by Ada"}, Wait),
         ({"fault": Fault("unreachable"), "reachable": False, "idle": None}, Person),
         ({"fault": Fault("unreachable"), "reachable": False, "bmc": False}, Person),

@@ -17,6 +17,7 @@ from muster_criteria.stages import Level, Stage
 from muster_criteria.written import Written, as_tuple
 
 DEFAULT = "repair"
+WINDOW_DAYS_MAX = 31
 
 
 class Rung(enum.StrEnum):
@@ -82,6 +83,17 @@ class Enabled(Written):
         return self
 
 
+class Together(Written):
+    """How many nodes may be under repair at a time, in the ``fleet`` and in each ``place``, until tests prove it.
+
+    ``labels``: labels of nodes that name places, and "rack". Real and simulated nodes are counted apart.
+    """
+
+    fleet: Annotated[int, Field(ge=1)]
+    place: Annotated[int, Field(ge=1)]
+    labels: Annotated[tuple[str, ...], BeforeValidator(as_tuple), Field(min_length=1)]
+
+
 class RepairPolicy(Written):
     """The table. ``restarts_max``: restarts for the same fault within ``window_days``, after which a person decides;
     ``repairs_max``: automatic repairs of a node within ``window_days``. ``enabled``: empty, and nothing is repaired.
@@ -90,9 +102,10 @@ class RepairPolicy(Written):
     policy: Annotated[str, Field(pattern=r"^[a-z0-9][a-z0-9.-]{0,62}$")]
     version: str
     title: str
-    window_days: Annotated[float, Field(gt=0)]
+    window_days: Annotated[float, Field(gt=0, le=WINDOW_DAYS_MAX)]
     restarts_max: Annotated[int, Field(ge=1)]
     repairs_max: Annotated[int, Field(ge=1)]
+    together: Together
     enabled: Annotated[tuple[Enabled, ...], BeforeValidator(as_tuple)] = ()
     sources: dict[str, Source]
     ladders: Annotated[tuple[Ladder, ...], BeforeValidator(as_tuple), Field(min_length=1)]

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import collections
 import dataclasses
-import enum
 import os
 import smtplib
 import ssl
@@ -14,7 +13,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from muster.cli.doctor import connections
+from muster.cli.doctor import connections, repairs
+from muster.cli.doctor.checks import Check, Mark
 from muster.cli.terminal import show
 from muster.errors import BadSettings, ControllerFault, MusterError
 from muster.model.dags import ALL, BURN_POOL
@@ -29,24 +29,6 @@ COMPONENTS = ("metadatabase", "scheduler", "triggerer", "dag_processor")
 SQLITE_NODES_MAX = 8
 """Up to so many nodes (the demo has 7) the fleet records may stay on SQLite without a warning."""
 SMTP_TIMEOUT_S = 10.0
-
-
-class Mark(enum.StrEnum):
-    """How a check ended: OK, ADVICE (works, but read it), MISSING (something needed is not there)."""
-
-    OK = "ok"
-    ADVICE = "advice"
-    MISSING = "missing"
-
-
-@dataclasses.dataclass(frozen=True)
-class Check:
-    """One line: what was checked, how it ended, what was seen, and what to do if it is not OK."""
-
-    mark: Mark
-    item: str
-    message: str
-    fix: str = ""
 
 
 def doctor(
@@ -171,14 +153,10 @@ def audit_stream(current: Settings) -> Check:
 
 
 def between_tests(current: Settings) -> Iterator[Check]:
-    """A health policy that cannot be read; the sources that may report, where there are any."""
+    """The policies of health and repair; the sources that may report, where there are any."""
     from muster.integration import report_sources
-    from muster.judging import policies
 
-    try:
-        policies.health()
-    except MusterError as error:
-        yield Check(Mark.MISSING, "health policy", str(error), "correct it, or remove it from MUSTER_SKU_PATH")
+    yield from repairs.examine()
     if current.report_sources:
         try:
             yield Check(Mark.OK, "reports", ", ".join(sorted(report_sources.sources())))

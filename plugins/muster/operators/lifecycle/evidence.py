@@ -28,7 +28,7 @@ def take(incident: Incident, connect: Connect = logins.connect) -> Incident:
         return incident
     node = store.nodes.get(incident.node)
     profiles = records.profiles_of(node)
-    bundles.check_room(incident)
+    bundles.room(incident)
     agent = build_agent(settings().home / "agents")
     paths = list(dict.fromkeys(path for each in profiles for path in each.redfish))
     pieces = itertools.chain(evidence.of_node(node, profiles, connect, agent), evidence.of_bmc(node, paths))

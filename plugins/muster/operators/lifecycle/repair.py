@@ -15,7 +15,7 @@ from airflow.sdk.exceptions import AirflowFailException, AirflowSkipException
 
 from muster import store
 from muster.admission import service
-from muster.errors import MusterError, apart
+from muster.errors import IllegalMove, MusterError, Refusal, apart
 from muster.integration import closing, logins, runid
 from muster.judging import policies
 from muster.model.health import Observation
@@ -35,6 +35,7 @@ from muster.rules import repair as rules
 from muster.rules.repair import Act, Person, Situation, Wait
 from muster.settings import settings
 from muster_criteria.repair.ladder import Rung
+from muster_criteria.sku_files.model import SkuError
 
 log = logging.getLogger(__name__)
 
@@ -64,9 +65,20 @@ def claim(key: RunKey, params: Mapping[str, Any]) -> int:
 
 
 def take_evidence(incident: int, connect: Connect = logins.connect) -> str:
-    """Take the incident's evidence, unless it was taken; returns where it is. Without it nothing is repaired."""
-    with claims.failing_at_once():
-        taken = evidence.take(store.repairs.get_incident(incident), connect)
+    """Take the incident's evidence, unless it was taken; returns where it is. Without it nothing is repaired.
+
+    Raises AirflowFailException where it cannot be kept, as on a full disk. A person is asked then: until the repair is
+    taken up again, the sweep begins no other run that would fail alike.
+    """
+    found = store.repairs.get_incident(incident)
+    try:
+        taken = evidence.take(found, connect)
+    except (MusterError, SkuError) as error:
+        log.error("%s", error)
+        why = f"nothing is repaired without evidence: {error}"
+        store.repairs.ask(incident, why)
+        _tell(found, f"a person decides: {why}")
+        raise AirflowFailException(str(error)) from None
     assert taken.bundle is not None
     return taken.bundle.path
 
@@ -93,7 +105,12 @@ def act(key: RunKey, incident: int, connect: Connect = logins.connect) -> dict[s
         _tell(found, f"a person decides: {step.why}")
         raise AirflowSkipException(step.why)
     with claims.failing_at_once():
-        attempt = store.repairs.reserve(incident, str(step.rung), key)
+        try:
+            attempt = store.repairs.reserve(incident, str(step.rung), key, policies.repair().together)
+        except IllegalMove as error:
+            if error.code is Refusal.TOGETHER:  # others were quicker; the next sweep asks again
+                raise AirflowSkipException(str(error)) from None
+            raise
         # Once more, after the reservation and immediately before the act.
         node = store.nodes.get(found.node)
         paused = f"its tests are {node.pause}" if node.pause else ""
@@ -149,7 +166,7 @@ def decide(found: Incident, key: RunKey | None, connect: Connect | None = logins
         idle=idle, used=used(node, connect) if connect and idle and reachable else "",
         leased=key is None or (lease is not None and lease.key == key), paused=str(node.pause or ""),
         simulated=node.simulated, shadow=node.shadow,
-        reachable=reachable, bmc=bool(node.bmc),
+        reachable=reachable, bmc=bool(node.bmc), others=store.repairs.under_way(node.name),
     )  # fmt: skip
     return rules.next_step(now, policies.repair(), _now())
 

@@ -57,6 +57,12 @@ def lock_enrolment(session: Session) -> None:
         session.execute(text("SELECT pg_advisory_xact_lock(hashtext('muster.enrol'))"))
 
 
+def lock_repairs(session: Session) -> None:
+    """Let reservations of repairs take turns until this transaction ends, before any row is locked."""
+    if session.get_bind().dialect.name == "postgresql":
+        session.execute(text("SELECT pg_advisory_xact_lock(hashtext('muster.repair'))"))
+
+
 def run_row(session: Session, key: RunKey, node: str = "") -> RunRow:
     """The run's row, of ``node`` if the run tests several. Raises UnknownRun."""
     query = select(RunRow).where(RunRow.dag_id == key.dag_id, RunRow.run_id == key.run_id)

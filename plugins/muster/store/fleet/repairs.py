@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import dataclasses
+import datetime
 from collections.abc import Sequence
 
 from sqlalchemy import Select, or_, select
@@ -12,12 +14,12 @@ from muster.errors import IllegalMove, LeaseLost, NodeLeased, Refusal, UnknownIn
 from muster.model.events import Evidence
 from muster.model.repairs import Attempt, Bundle, Fault, Incident, Outcome
 from muster.model.runs import RunKey
-from muster.model.states import State
+from muster.model.states import IN_FLIGHT, State
 from muster.rules import repair as rules
 from muster.rules.transitions import steps
 from muster.store.database import access
 from muster.store.database.engine import reading, writing
-from muster.store.database.models import NodeRow
+from muster.store.database.models import NodeRow, StageRow
 from muster.store.database.repairs import AttemptRow, IncidentRow
 from muster.store.decisions import incidents
 from muster.store.decisions.incidents import to_incident
@@ -25,9 +27,11 @@ from muster.store.decisions.verdicts import current_verdicts
 from muster.store.machines.parts import current_serials
 from muster_criteria.context.waivers import subject_of
 from muster_criteria.model import Verdict
+from muster_criteria.repair.ladder import WINDOW_DAYS_MAX, Together
 
 TEXT_MAX = 500
 ACTOR = "muster-repair"
+PROVING = [str(state) for state in (State.REPAIR, State.REGISTERED, *IN_FLIGHT)]
 
 
 def open_incident(node: str, fault: Fault, why: str, prove: Sequence[str] = (), level: str = "") -> Incident:
@@ -124,20 +128,51 @@ def history(incident: Incident) -> list[Attempt]:
         row = _row(session, incident.id)
         ours = (AttemptRow.node == row.node) & (AttemptRow.machine == row.machine)
         query = select(AttemptRow).where(or_(ours, AttemptRow.part == row.part) if row.part else ours)
-        return [_to_attempt(each) for each in session.scalars(query.order_by(AttemptRow.id))]
+        rows = session.scalars(query.order_by(AttemptRow.id)).all()
+        return [dataclasses.replace(_to_attempt(each), days=_days_since(session, each)) for each in rows]
 
 
-def reserve(incident: int, rung: str, key: RunKey) -> Attempt:
+def under_way(node: str) -> dict[str, dict[str, str]]:
+    """{name: labels, with its rack} of the other nodes of its kind, real or simulated, that are under repair now."""
+    with reading() as session:
+        return _under_way(session, access.node_row(session, node))
+
+
+def _under_way(session: Session, node: NodeRow) -> dict[str, dict[str, str]]:
+    """Those whose attempt is not over, and those that are on the way to the test that proves it.
+
+    One whose test gave no verdict waits for a person, and keeps no other from its repair.
+    """
+    here = (NodeRow.name == AttemptRow.node) & (NodeRow.machine == AttemptRow.machine)
+    proving = (AttemptRow.outcome == str(Outcome.SUCCEEDED)) & AttemptRow.proved.is_(None) & (NodeRow.inconclusive == 0)
+    query = (
+        select(NodeRow)
+        .join(AttemptRow, here)
+        .join(IncidentRow, IncidentRow.id == AttemptRow.incident)
+        .where(NodeRow.name != node.name, NodeRow.simulated == node.simulated)
+        .where(
+            or_(AttemptRow.ended_at.is_(None), proving & NodeRow.state.in_(PROVING) & IncidentRow.closed_at.is_(None))
+        )
+    )
+    return {each.name: {**each.labels, "rack": each.rack} for each in session.scalars(query)}
+
+
+def reserve(incident: int, rung: str, key: RunKey, together: Together | None = None) -> Attempt:
     """Reserve an attempt before it is carried out, and move the node into repair, in one transaction.
 
-    Raises LeaseLost unless the run holds the node, NodeLeased if another attempt is not over, IllegalMove.
+    ``together``: how many nodes may be under repair at a time. Raises LeaseLost unless the run holds the node,
+    NodeLeased if another attempt is not over, IllegalMove, with ``Refusal.TOGETHER`` for a node that has to wait.
     """
     try:
         with writing() as session:
+            access.lock_repairs(session)
             found = _row(session, incident)
             node = access.node_row(session, found.node, lock=True)
             if not access.holds(session, node.name, key):
                 raise LeaseLost(f"{node.name} is not held by run {key.run_id}: nothing is repaired")
+            labels = {**node.labels, "rack": node.rack}
+            if together and (full := rules.no_room(labels, _under_way(session, node), together)):
+                raise IllegalMove(f"{node.name} waits: {full}", Refusal.TOGETHER)
             row = AttemptRow(
                 incident=found.id, node=node.name, machine=node.machine, fault_class=found.fault_class,
                 device=found.device, part=found.part, rung=rung, dag_id=key.dag_id, run_id=key.run_id,
@@ -217,6 +252,19 @@ def _move(session: Session, node: NodeRow, row: AttemptRow, to: State, text: str
         access.move(session, node, state, ACTOR, text, evidence)
     if not states:
         _note(session, node, text, {"attempt": row.id})
+
+
+def _days_since(session: Session, row: AttemptRow) -> int:
+    """On how many days stages were recorded after it, by their numbers; ``WINDOW_DAYS_MAX`` at most."""
+    found, since = 0, row.ended_at or row.reserved_at
+    while found < WINDOW_DAYS_MAX:
+        later = select(StageRow.recorded_at).where(StageRow.id > row.after, StageRow.recorded_at >= since)
+        first = session.scalar(later.order_by(StageRow.recorded_at).limit(1))
+        if first is None:
+            break
+        found += 1
+        since = first.replace(hour=0, minute=0, second=0, microsecond=0) + datetime.timedelta(days=1)
+    return found
 
 
 def _to_attempt(row: AttemptRow) -> Attempt:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import datetime
+import shutil
 from pathlib import Path
 
 import pytest
@@ -16,6 +17,7 @@ from muster.model.runs import RunKey
 from muster.model.states import State
 from muster.operators.lifecycle import repair
 from muster.remote import repairing
+from muster.reporting import bundles
 from muster.store.database import access
 from muster_criteria.repair.ladder import Rung
 from tests.muster import fleet
@@ -63,6 +65,19 @@ def test_a_pass_from_before_a_repair_proves_nothing_even_if_the_clock_was_ahead(
     repair.release(KEY)
     fleet.qualify("this-node", "this-node__after", level="standard")
     assert store.repairs.prove("this-node") == [incident]
+
+
+def test_evidence_that_cannot_be_kept_asks_a_person_and_repairs_nothing(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    incident, usage = repair.claim(KEY, FAULT), shutil.disk_usage("/")._replace(free=1)
+    monkeypatch.setattr(bundles.shutil, "disk_usage", lambda _: usage)
+    with pytest.raises(AirflowFailException):
+        repair.take_evidence(incident, bench.connect)
+    assert "MUSTER_ARCHIVE" in store.repairs.get_incident(incident).asks
+    with pytest.raises(AirflowFailException):
+        act(bench, incident)
+    assert bench.calls == []
 
 
 def test_a_gpu_in_use_is_not_reset_and_costs_no_budget(bench: Bench) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import datetime
 import shutil
 import tempfile
 import threading
@@ -20,12 +21,15 @@ from muster.model.runs import RunKey
 from muster.model.states import SERVING, State
 from muster.rules.gate import Admit
 from muster.rules.repair import REPAIRABLE
+from muster.store.database import access
 from muster_criteria.model import Verdict
+from muster_criteria.repair.ladder import Together
 from tests.muster import fleet
 from tests.muster.store.test_story import MEMORY
 
 NODE, KEY = "gpu-0001", RunKey("repair", "one")
 FAULT, PROVE, LEVEL = Fault("gpu_memory", "gpu3"), ("intake", "burn_in"), "standard"
+TOGETHER = Together(fleet=2, place=1, labels=("rack",))
 BUNDLE = Bundle("/archive/bundle", "ab" * 32, 100)
 
 
@@ -93,6 +97,63 @@ def test_an_attempt_ends_once_and_the_node_leaves_repair_with_it(fleet_db: str) 
     second = store.repairs.reserve(incident.id, "reboot", KEY)
     store.repairs.settle(second.id, Outcome.SUCCEEDED, "another boot")
     assert store.nodes.get(NODE).state is State.REGISTERED
+
+
+def test_the_days_since_an_attempt_are_those_on_which_tests_were_recorded(
+    fleet_db: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    incident, now = broken(), access.now
+    attempt = store.repairs.reserve(incident.id, "reset_gpu", KEY)
+    store.repairs.settle(attempt.id, Outcome.SUCCEEDED, "done")
+    store.leases.release(KEY, "over")
+
+    def days() -> list[int]:
+        return [each.days for each in store.repairs.history(incident)]
+
+    assert days() == [0]
+    for number, ahead in enumerate((1, 1, 2, 40, 400)):
+        monkeypatch.setattr(access, "now", lambda ahead=ahead: now() + datetime.timedelta(days=ahead))
+        store.nodes.add(fleet.new_node(f"gpu-10{number}"))
+        fleet.qualify(f"gpu-10{number}")
+    assert days() == [4], "a clock that is set ahead by a month and by a year adds a day each"
+
+
+@pytest.mark.both_dialects
+def test_of_many_nodes_that_begin_at_once_the_policy_lets_some(fleet_db: str) -> None:
+    names, got, ready = [f"gpu-20{each}" for each in range(6)], list[str](), threading.Barrier(6)
+    incidents = {}
+    for number, name in enumerate(names):
+        store.nodes.add(fleet.new_node(name, rack=f"r{number}"))
+        store.nodes.move(name, State.QUARANTINE, "Ada", "XID 95")
+        store.leases.acquire(name, RunKey("repair", name))
+        known = store.repairs.open_incident(name, FAULT, "XID 95", PROVE, LEVEL)
+        incidents[name] = store.repairs.keep_bundle(known.id, BUNDLE).id
+
+    def reserve(name: str) -> None:
+        ready.wait(30)
+        with contextlib.suppress(IllegalMove):
+            store.repairs.reserve(incidents[name], "reboot", RunKey("repair", name), TOGETHER)
+            got.append(name)
+
+    threads = [threading.Thread(target=reserve, args=(name,)) for name in names]
+    for each in threads:
+        each.start()
+    for each in threads:
+        each.join()
+    assert len(got) == TOGETHER.fleet
+    assert set(store.repairs.under_way(next(name for name in names if name not in got))) == set(got)
+
+
+def test_a_node_is_under_repair_until_tests_prove_it_or_a_person_has_to_look(fleet_db: str) -> None:
+    store.nodes.add(fleet.new_node("other"))
+    attempt = store.repairs.reserve(broken().id, "reset_gpu", KEY, TOGETHER)
+    assert set(store.repairs.under_way("other")) == {NODE}
+    store.repairs.settle(attempt.id, Outcome.SUCCEEDED, "done")
+    assert set(store.repairs.under_way("other")) == {NODE}, "it was not tested yet"
+    store.leases.release(KEY, "over")
+    fleet.qualify(NODE, level=LEVEL)
+    store.repairs.prove(NODE)
+    assert store.repairs.under_way("other") == {}
 
 
 def test_what_may_not_be_repaired_is_not_reserved(fleet_db: str) -> None:
