@@ -33,7 +33,7 @@ class Track:
 
 @dataclasses.dataclass(frozen=True)
 class Observation:
-    """What is known of one check of one part in one boot of a node; ``count`` readings of it are this one observation.
+    """What one source saw of one check of one part in one boot of a node: ``count`` readings are one observation.
 
     ``part``: "gpu SERIAL", or the device where no serial is known. ``boot_id``: "" where the source does not tell it.
     ``track``: of a state, None for an event. ``action``: what the policy says, due since ``due_at``; ``acted``: what

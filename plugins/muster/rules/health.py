@@ -110,6 +110,8 @@ def common(
     for seen in observations:
         if not policy.is_place(seen.check) or seen.over or seen.node not in known:
             continue
+        if not seen.most.leaves:
+            continue  # else a source that may drain no node could keep a rack's from being drained
         if (now - seen.last_seen).total_seconds() > place.within_s:
             continue
         for name in places_of(known[seen.node], place.labels):

@@ -70,6 +70,19 @@ def test_a_login_without_rights_is_found_without_a_change(commands: Commands, an
         backend.check_rights()
 
 
+@pytest.mark.parametrize("ends_jobs", [False, True])
+def test_that_sudo_lets_nobody_cancel_jobs_is_found_before_one_has_to_be(commands: Commands, ends_jobs: bool) -> None:
+    """sudo here grants ``scontrol`` alone, as the example's file does as shipped; ``sudo -l`` then ends with 1."""
+    refused = "echo 'slurm_update error: Invalid node name specified' >&2; exit 1"
+    sudo = f'case "$*" in *scancel*) exit 1 ;; *) {refused} ;; esac'
+    backend = commands({"sudo": True, "end_corrupted_jobs": ends_jobs}, sudo=sudo)
+    if not ends_jobs:
+        backend.check_rights()
+        return
+    with pytest.raises(SchedulerDown, match="end_corrupted_jobs"):
+        backend.check_rights()
+
+
 def test_a_job_that_was_ended_is_named_though_the_next_cannot_be_ended(commands: Commands) -> None:
     backend = commands({"end_corrupted_jobs": True}, squeue=SQUEUE, scancel='[ "$1" = 1 ]')
     assert backend.end_jobs is not None

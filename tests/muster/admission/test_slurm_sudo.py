@@ -19,8 +19,9 @@ ALLOWED = (
     (*NODE, "State=UNDRAIN"),
     (*NODE, "Extra=muster: PASS 2026-11-25 certificate 00ff", "AvailableFeatures=ib,muster"),
     (SCONTROL, "update", f"NodeName={slurm._NO_NODE}", "Extra=-"),
-    (SCANCEL, "4711"),
 )
+JOBS = (SCANCEL, slurm.NO_JOB)
+"""Allowed by the line for ``end_corrupted_jobs`` alone."""
 REFUSED = (
     (SCONTROL, "update", "PartitionName=users", "State=DOWN"),
     (SCONTROL, "update", "JobId=4711", "Priority=1"),
@@ -32,6 +33,7 @@ REFUSED = (
     (SCONTROL, "update", "NodeName=ALL", "State=DRAIN", "Reason=muster: all"),
     (SCONTROL, "update", "NodeName=all", "State=UNDRAIN"),
     (SCONTROL, "shutdown"),
+    (SCANCEL,),
     (SCANCEL, "--user=ada"),
     (SCANCEL, "4711", "4712"),
 )
@@ -39,14 +41,42 @@ REFUSED = (
 
 @pytest.mark.needs_sudo
 @pytest.mark.needs_slurm
+@pytest.mark.parametrize("ends_jobs", [False, True])
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root may give another user rights by sudo")
-def test_the_file_allows_changes_of_single_nodes_and_nothing_else(tmp_path: Path) -> None:
-    file = (ROOT / "docs" / "examples" / "muster_slurm.sudoers").read_text().replace("\nmuster ALL", f"\n{USER} ALL")
+def test_the_file_allows_changes_of_single_nodes_and_nothing_else(tmp_path: Path, ends_jobs: bool) -> None:
+    file = (ROOT / "docs" / "examples" / "muster_slurm.sudoers").read_text()
+    grant = "# muster ALL=(root) NOPASSWD: MUSTER_SLURM_JOBS"
+    assert grant in file
+    file = file.replace(grant, grant[2:] if ends_jobs else "").replace("\nmuster ALL", f"\n{USER} ALL")
     rules = tmp_path / "all"
     rules.write_text(file)
     subprocess.run(["visudo", "-cf", str(rules)], check=True, capture_output=True)
     assert shutil.which("scontrol") == SCONTROL
-    asked = [["sudo", "-n", "-l", *command] for command in (*ALLOWED, *REFUSED)]
+    asked = [["sudo", "-n", "-l", *command] for command in (*ALLOWED, JOBS, *REFUSED)]
     code = f"import subprocess\nprint([not subprocess.run(each, capture_output=True).returncode for each in {asked!r}])"
     printed = as_user(tmp_path / "sudoers", f"ALL=(root) PASSWD: /bin/false\n{file}", code)
-    assert printed.strip() == str([True] * len(ALLOWED) + [False] * len(REFUSED))
+    assert printed.strip() == str([True] * len(ALLOWED) + [ends_jobs] + [False] * len(REFUSED))
+
+
+@pytest.mark.needs_sudo
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root may give another user rights by sudo")
+def test_sudo_keeps_the_cluster_that_is_named(tmp_path: Path) -> None:
+    """A program in the place of ``scontrol`` prints it: without the file's env_keep sudo refuses ``--preserve-env``."""
+    scontrol = tmp_path / "scontrol"
+    scontrol.write_text('#!/bin/sh\necho "$SLURM_CONF"\n')
+    scontrol.chmod(0o755)
+    tmp_path.chmod(0o755)
+    file = (ROOT / "docs" / "examples" / "muster_slurm.sudoers").read_text()
+    file = file.replace("\nmuster ALL", f"\n{USER} ALL").replace(SCONTROL, str(scontrol))
+    command = ["sudo", "-n", "--preserve-env=SLURM_CONF", str(scontrol), "update", "NodeName=n1", "State=UNDRAIN"]
+    code = f"""
+import os, subprocess
+os.environ["SLURM_CONF"] = "/etc/slurm-beta.conf"
+print(subprocess.run({command!r}, capture_output=True, text=True).stdout)
+"""
+
+    def kept(rules: str) -> str:
+        return as_user(tmp_path / "sudoers", f"ALL=(root) PASSWD: /bin/false\n{rules}", code).strip()
+
+    assert kept(file) == "/etc/slurm-beta.conf"
+    assert kept(file.replace("Defaults!MUSTER_SLURM env_keep", "# ")) == "", "it never reaches another cluster"

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import base64
 import datetime
-import types
 
 import pytest
 
@@ -69,14 +68,26 @@ def test_a_change_that_goes_wrong_waits_and_is_carried_out_once(blind: Receiver,
 def test_later_changes_have_higher_sequences_even_if_the_clock_goes_back(
     blind: Receiver, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    clock = types.SimpleNamespace(now=lambda tz: datetime.datetime(2020, 1, 1, tzinfo=tz))
-    back = types.SimpleNamespace(datetime=clock, timedelta=datetime.timedelta, UTC=datetime.UTC)
-    monkeypatch.setattr(wanted, "datetime", back)
     move(NODE, State.QUARANTINE, "Ada", "noise")
-    monkeypatch.undo()
+    with monkeypatch.context() as at:
+        at.setattr(wanted.clock, "now", lambda: datetime.datetime(2020, 1, 1, tzinfo=datetime.UTC))
+        move(NODE, State.TRIAGE, "Ada", "looked at")
+        store.schedulers.withdraw_for_test(NODE, "once more", again=True)
+        service.carry_out(NODE)
     sequences = [each["data"]["sequence"] for each in blind.messages]
+    assert len(sequences) == 2
     assert sequences == sorted(set(sequences))
     assert not blind.nodes["n0"]["open"]
+
+
+def test_a_node_that_gets_its_place_again_takes_its_sequences_from_the_clock(blind: Receiver) -> None:
+    move(NODE, State.QUARANTINE, "Ada", "noise")
+    store.schedulers.assign(NODE, "", "", "Ada", "rack 1 is moved")
+    store.schedulers.assign(NODE, "hook", "n0", "Ada", "rack 2")
+    service.carry_out(NODE)
+    sequences = [each["data"]["sequence"] for each in blind.messages]
+    assert len(sequences) == 2
+    assert sequences == sorted(set(sequences))
 
 
 @pytest.mark.parametrize("answer", ["202", "409"])

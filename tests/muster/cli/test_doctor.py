@@ -99,6 +99,14 @@ def test_whatever_is_missing_is_named(
     assert all(check["fix"] for check in json.loads(out) if check["mark"] == "missing")
 
 
+def test_a_login_by_password_is_missing_and_its_password_is_not_shown(monkeypatch: pytest.MonkeyPatch) -> None:
+    connection = {"conn_type": "ssh", "login": "muster", "password": "s3cret"}
+    monkeypatch.setenv("AIRFLOW_CONN_MUSTER_SSH", json.dumps(connection))
+    found = doctor.ssh_connection(settings())
+    assert found.mark is Mark.MISSING
+    assert "s3cret" not in f"{found}"
+
+
 def test_a_setting_that_cannot_be_used_is_the_first_and_only_line(
     muster: Muster, monkeypatch: pytest.MonkeyPatch
 ) -> None:

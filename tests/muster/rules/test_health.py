@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import datetime
 from itertools import accumulate
 
@@ -95,6 +96,8 @@ def test_half_a_rack_at_once_is_the_racks() -> None:
     assert (common.place, len(common.nodes), common.of) == ("rack r1", 18, 36)
     assert health.theirs([*found, seen("n50")], [common]) == [seen("n50")]
     assert health.common(found[:17], fleet, POLICY, T0) == []
+    said = [dataclasses.replace(each, most=HealthAction.TEST_SOONER) for each in found]
+    assert health.common(said, fleet, POLICY, T0) == [], "who may drain no node keeps none from being drained"
 
 
 def test_a_leaf_is_a_place_and_one_node_none() -> None:

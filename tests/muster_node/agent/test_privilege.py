@@ -101,6 +101,7 @@ print(*left())
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root may give another user rights by sudo")
 def test_the_sudoers_file_grants_its_reads_and_nothing_else(tmp_path: Path) -> None:
     file = (ROOT / "docs" / "examples" / "muster.sudoers").read_text().replace("nodetest", USER)
+    assert f"\n{USER} ALL=(root) TIMEOUT=90 NOPASSWD: MUSTER_READS\n" in file
     code = """
 from muster_node import privilege
 print([privilege.granted(command) for command in (*privilege.COMMANDS, ("kill", "1"), ("dmesg", "--clear"))])

@@ -65,6 +65,8 @@ as of a newer version, keeps the node from counting as free, and is named."""
 
 
 _NO_NODE = "muster-no-such-node"
+NO_JOB = "1"
+"""sudo is asked whether it may be cancelled; nothing cancels it."""
 
 _RUNS = frozenset({"R", "S", "ST", "CG", "SI", "SO", "RS"})
 _BEFORE = frozenset({"PD", "CF", "RD", "RF", "RH", "RQ", "RV"})
@@ -159,6 +161,14 @@ class Slurm:
         except SchedulerDown as error:
             if "Invalid node name" not in str(error):
                 raise SchedulerDown(f"{self._our_user()} may not change nodes in Slurm: {error}") from None
+        if self.end_jobs and self._sudo:
+            try:
+                self._runner.run("sudo", "-n", "-l", "scancel", NO_JOB)
+            except SchedulerDown as error:
+                raise SchedulerDown(
+                    f"end_corrupted_jobs is set, and sudo lets nobody run scancel here: {error}; see the last line of "
+                    "docs/examples/muster_slurm.sudoers"
+                ) from None
 
     def look(self, names: Collection[str]) -> Mapping[str, Seen]:
         """As ``sinfo`` shows the nodes; jobs are named if one node is asked for. Raises SchedulerDown."""

@@ -12,7 +12,7 @@ from muster.store.database.base import Base, BigId
 
 
 class HealthRow(Base):
-    """One check of one part in one boot of a node; what is seen again adds to ``count``.
+    """One check of one part in one boot of a node, by one source; what it sees again adds to ``count``.
 
     A state goes on in its row through reboots until it is over, so ``boot_id`` is that of its beginning. ``machine``:
     which of the machines of that name showed it. ``bad``: of a state, whether it is bad now, as
@@ -23,7 +23,7 @@ class HealthRow(Base):
 
     __tablename__ = "health"
     __table_args__ = (
-        UniqueConstraint("node", "machine", "part", "check", "boot_id"),
+        UniqueConstraint("node", "machine", "part", "check", "boot_id", "source"),
         Index("ix_health_last_seen", "last_seen"),
         Index("ix_health_source", "node", "machine", "source", "id"),
     )

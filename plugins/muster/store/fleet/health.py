@@ -1,4 +1,8 @@
-"""Observations of nodes between tests: recorded once for each check, part and boot, with the action that follows."""
+"""Observations of nodes between tests: once for each check, part, boot and source, with the action that follows.
+
+What one source says changes nothing of what another saw: one that may cause little can neither end a state of the sweep
+nor add to its count.
+"""
 
 from __future__ import annotations
 
@@ -98,7 +102,7 @@ def _observe(
 ) -> Observation | None:  # fmt: skip
     check = seen.check
     rows = known.get((part, check), [])
-    row = _row_for(rows, report.boot_id, seen)
+    row = _row_for([each for each in rows if each.source == report.source], report.boot_id, seen)
     track = None
     if seen.bad is not None:
         track = rules.step(_track(row) if row else None, seen.bad, at, policy, report.uptime_s)
@@ -123,7 +127,7 @@ def _observe(
 
 
 def _row_for(rows: Sequence[HealthRow], boot_id: str, seen: Reading) -> HealthRow | None:
-    """The row that a reading goes on: a state's, if it is not over, whatever the boot; else that of the boot."""
+    """The row that a reading of its source goes on: a state's that is not over, whatever the boot; else the boot's."""
     if seen.bad is not None and (open_ := [each for each in rows if each.bad is not None and not each.over]):
         return open_[-1]
     return next((each for each in rows if each.boot_id == boot_id), None)
@@ -138,14 +142,9 @@ def _others(session: Session, node: NodeRow, known: Rows, check: str) -> list[He
 
 
 def _add(row: HealthRow, report: Report, seen: Reading, track: Track | None, at: datetime.datetime) -> None:
-    # What another source says again counts, and changes neither the text nor what the first source may cause.
-    if row.source == report.source:
-        row.value = seen.value[:TEXT_MAX] or row.value
-        row.severity = seen.severity or row.severity
-        row.rate = max(filter(None, (row.rate, seen.rate)), default=None)
-    elif report.most.rank > HealthAction(row.most).rank:
-        row.most, row.severity, row.source = str(report.most), seen.severity or row.severity, report.source
-        row.value = seen.value[:TEXT_MAX] or row.value
+    row.most, row.value = str(report.most), seen.value[:TEXT_MAX] or row.value
+    row.severity = seen.severity or row.severity
+    row.rate = max(filter(None, (row.rate, seen.rate)), default=None)
     times = seen.count if track is None else int(track.bad)
     if times:
         row.count += times
@@ -242,6 +241,7 @@ def open_in_service(since: datetime.datetime) -> list[Observation]:
 def reported(since: datetime.datetime) -> dict[str, Reported]:
     """{node: what the choice of idle tests takes from the observations of its present machine since then}."""
     found: dict[str, Reported] = {}
+    errors: dict[str, set[tuple[str, str, str]]] = collections.defaultdict(set)  # each once, whoever saw it
     query = (
         select(HealthRow)
         .join(NodeRow, NodeRow.name == HealthRow.node)
@@ -254,7 +254,9 @@ def reported(since: datetime.datetime) -> dict[str, Reported]:
             urgent, at = before.urgent, before.urgent_at
             if HealthAction(row.action) is not HealthAction.NOTE and not row.over:
                 urgent, at = f"observed: {_to_observation(row).sentence}", row.due_at
-            found[row.node] = Reported(before.errors + (driver_error(row.check) is not None), urgent, at)
+            if driver_error(row.check) is not None:
+                errors[row.node].add((row.part, row.check, row.boot_id))
+            found[row.node] = Reported(len(errors[row.node]), urgent, at)
     return found
 
 

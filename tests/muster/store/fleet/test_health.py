@@ -5,6 +5,8 @@ from __future__ import annotations
 import datetime
 
 import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
 
 from muster import store
 from muster.errors import IllegalMove, Refusal, UnknownNode
@@ -50,10 +52,9 @@ def test_one_form_once_for_each_check_part_and_boot() -> None:
         "gpu S3", "gpu3", "b1", "sweep", HealthAction.LEAVE_WHEN_JOB_ENDS,
     )  # fmt: skip
     assert observe(Reading("xid/79", "gpu3", value="lost", severity="ISOLATE"), minutes=10) == []
-    assert observe(Reading("xid/79", "gpu3", severity="ISOLATE"), minutes=11, boot="", source="epilog") == []
     (row,) = kept()
-    assert (row.count, row.first_seen, row.last_seen) == (4, T0, T0 + datetime.timedelta(minutes=11))
-    assert (row.source, row.value) == ("sweep", "lost"), "what another says again changes nothing"
+    assert (row.count, row.first_seen, row.last_seen) == (3, T0, T0 + datetime.timedelta(minutes=10))
+    assert (row.source, row.value) == ("sweep", "lost")
     observe(Reading("xid/79", "gpu3", severity="ISOLATE"), boot="b2")
     observe(Reading("xid/79", "gpu4", severity="ISOLATE"))
     assert len(kept()) == 3
@@ -72,6 +73,40 @@ def test_a_state_goes_on_through_a_reboot_and_ends() -> None:
     assert store.health.open_in_service(T0) == []
     observe(Reading("row_remap_failed", "gpu3", bad=False))
     assert len(kept()) == 1, "what is good is no observation"
+
+
+LOW = HealthAction.TEST_SOONER
+SAID = st.tuples(
+    st.sampled_from(["gpu_lost", "unreachable", "xid/79"]), st.sampled_from([None, True, False]), st.integers(1, 99)
+)
+
+
+@settings(max_examples=6, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(said=st.lists(SAID, min_size=1, max_size=6), first=st.booleans())
+def test_what_another_source_says_changes_nothing_of_what_the_sweep_saw(
+    said: list[tuple[str, bool | None, int]], first: bool
+) -> None:
+    """However often, earlier or later: it neither ends a state, nor makes it return, nor adds to its count."""
+    store.nodes.add(fleet.new_node(other := f"n{len(store.nodes.find())}"))
+
+    def reported(minutes: float) -> None:
+        for check, bad, count in said:
+            seen = Reading(check, "gpu3", severity="ISOLATE", bad=bad, count=count)
+            report = Report(other, "epilog", (seen,), "b1", most=LOW)
+            store.health.record([report], policies.health(), T0 + datetime.timedelta(minutes=minutes))
+
+    if first:
+        reported(-5)
+    sweep = (LOST, Reading("unreachable", "gpu3", bad=True), Reading("xid/79", "gpu3", severity="ISOLATE"))
+    observe(*sweep, node=other)
+    before = {each.check: each for each in store.health.of_node(other) if each.source == "sweep"}
+    for minutes in (5, 90, 180):
+        reported(minutes)
+    rows = store.health.of_node(other)
+    assert {each.check: each for each in rows if each.source == "sweep"} == before
+    assert len(before) == len(sweep)
+    assert all(each.action.rank <= LOW.rank for each in rows if each.source == "epilog")
+    assert store.health.reported(T0)[other].errors == 1, "one error, whoever saw it"
 
 
 def test_a_clock_that_went_back_loses_nothing() -> None:

@@ -11,7 +11,7 @@ from muster import store
 from muster.store.database import access
 from muster.store.database.engine import reading, writing
 from muster.store.database.models import EventRow, PartRow, PlacementRow
-from muster.store.machines import parts
+from muster.store.machines import contested, parts
 from muster_criteria.measured import BadResult
 from tests.muster import fleet
 
@@ -68,6 +68,9 @@ def test_a_machine_that_reports_parts_without_end_is_told_once_and_another_machi
         report("n1", {"gpu0": f"S{number}"})
     assert [event.reason for event in store.nodes.events("n1")].count(parts.MANY_PARTS) == 1
     assert [place.serial for place in store.parts.of_node("n1") if place.until is None] == [f"S{PLACED - 1}"]
+    last, _ = fleet.result(node="n1", serials={"gpu0": f"S{PLACED + 4}"})
+    with reading() as session:
+        assert contested.unsure_slots(session, "n1", last) == {"gpu0"}, "what is found there is charged to no part"
     store.adoption.replace("n1", "Ada", "another board", host_key=fleet.host_key("n1 again"))
     report("n1", {"gpu0": "NEW"})
     assert [place.serial for place in store.parts.of_node("n1") if place.until is None] == ["NEW"]
