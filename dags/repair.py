@@ -62,9 +62,9 @@ with DAG(
         return repair.act(RunKey.of(dag_run), incident)
 
     @task.sensor(mode="reschedule", poke_interval=30, timeout=3600)
-    def returned(ordered: Any, incident: int) -> bool:
+    def returned(ordered: Any, incident: int, dag_run: Any = None) -> bool:
         """Wait until the node is back after a restart; between two looks no worker is held."""
-        return repair.returned(ordered, incident)
+        return repair.returned(RunKey.of(dag_run), ordered, incident)
 
     @task(trigger_rule=TriggerRule.ALL_DONE)
     def release(dag_run: Any = None) -> list[str]:

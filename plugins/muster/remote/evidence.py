@@ -88,7 +88,7 @@ def _take(session: NodeSide, step: Step, name: str, limit_s: float, bytes_max: i
     try:
         lines = done.err.decode("utf-8", "replace").strip().splitlines()
         why = ssh.clean(str(json.loads(lines[-1])["why"]))[:300]
-    except (IndexError, ValueError, KeyError, TypeError):
+    except (IndexError, ValueError, KeyError, TypeError, RecursionError):
         why = f"the node side did not run: {done.complaint}"
     return Piece(name, how, done.out[:bytes_max], why), False
 

@@ -105,7 +105,7 @@ def usage(node: Node, connect: Connect, agent: AgentFile) -> str:
     try:
         answer = json.loads(side.run(["usage"], USAGE_S, 65_536).out)
         busy, sentence = answer["busy"], ssh.clean(str(answer["sentence"]))[:300]
-    except (MusterError, ValueError, KeyError, TypeError) as error:
+    except (MusterError, ValueError, KeyError, TypeError, RecursionError) as error:
         return f"whether the node is in use cannot be read there: {type(error).__name__}: {error}"
     finally:
         side.close()

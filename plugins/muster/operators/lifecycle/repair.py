@@ -127,14 +127,20 @@ def act(key: RunKey, incident: int, connect: Connect = logins.connect) -> dict[s
     return ordered
 
 
-def returned(ordered: Mapping[str, Any], incident: int, connect: Connect = logins.connect, **how: Any) -> bool:
+def returned(
+    key: RunKey, ordered: Mapping[str, Any], incident: int, connect: Connect = logins.connect, **how: Any
+) -> bool:
     """Look once whether a node came back after a restart; False while it may still come.
 
-    Raises AirflowFailException if it did not. Whatever else was ordered is over already.
+    Raises AirflowFailException if it did not, or if the attempt is not this run's: ``ordered`` comes by XCom, which
+    anyone may write who may start a run. Whatever else was ordered is over already.
     """
     if "before" not in ordered:
         return True
     found = store.repairs.get_incident(incident)
+    ours = {each.id for each in store.repairs.history(found) if each.run == key and each.incident == incident}
+    if ordered["attempt"] not in ours:
+        raise AirflowFailException(f"this run reserved no attempt {ordered['attempt']} at incident {incident}")
     sent = Sent(str(ordered["before"]), str(ordered["what"]))
     waited_s = _now().timestamp() - float(ordered["at"])
     done = repairing.returned(store.nodes.get(found.node), connect, sent, waited_s, **how)

@@ -176,6 +176,19 @@ def test_an_attempt_whose_worker_was_lost_counts_and_is_not_repeated(bench: Benc
     assert act(bench, incident)["rung"] == "reboot", "the next rung, since the reset may have been carried out"
 
 
+def test_the_wait_for_a_node_ends_no_attempt_but_its_own_runs(bench: Bench) -> None:
+    """What it looks at comes by XCom, which anyone may write who may start a run."""
+    incident = begun()
+    attempt = store.repairs.reserve(incident, "reboot", KEY)
+    forged = {"attempt": attempt.id, "rung": "reboot", "before": "another boot", "what": "the reboot", "at": 0.0}
+    with pytest.raises(AirflowFailException):
+        repair.returned(RunKey("repair", "another"), forged, incident, bench.connect)
+    with pytest.raises(AirflowFailException):
+        repair.returned(KEY, {**forged, "attempt": attempt.id + 1}, incident, bench.connect)
+    (kept,) = store.repairs.history(store.repairs.get_incident(incident))
+    assert kept.outcome is None
+
+
 def test_a_run_that_is_over_leaves_no_node_in_repair(bench: Bench) -> None:
     """Its tasks were killed, and Airflow's listener or housekeeping releases its node."""
     incident = begun()
