@@ -190,3 +190,53 @@ def test_a_bad_rail_behind_a_slow_uplink_does_not_turn_the_uplink_into_paths() -
     _, diagnosis = Small(fabric(6, 4), {nic: 0.0, uplink: 0.0}).isolate(1)
     assert set(named(diagnosis)) == {nic, uplink}
     assert diagnosis.suspects == ()
+
+
+@pytest.mark.parametrize("share", [0.9, 0.5, 0.0])
+@pytest.mark.parametrize(("nodes", "rails"), [(16, 8), (16, 2), (8, 4)])
+def test_a_rail_that_is_slow_for_all_is_one_part_and_no_nodes(share: float, nodes: int, rails: int) -> None:
+    """A dead switch, or a rail of another design: no partner is better."""
+    for topology in (flat(nodes, rails), fabric(nodes // 4, 4, rails)):
+        world = Small(topology, {Part(PartKind.NIC, node, rail=1): share for node in range(nodes)})
+        results, diagnosis = world.isolate()
+        assert named(diagnosis) == {Part(PartKind.RAIL, 0, rail=1): Symptom.SLOW if share else Symptom.DEAD}
+        assert (diagnosis.suspects, diagnosis.uncovered, len(results)) == ((), (), 3)
+
+
+def test_a_bad_port_on_a_rail_that_is_slower_by_design_is_still_named() -> None:
+    bad = Part(PartKind.NIC, 3, rail=1)
+    world = Small(flat(16, 2), {Part(PartKind.NIC, node, rail=1): 0.5 for node in range(16)} | {bad: 0.3})
+    assert set(named(world.isolate()[1])) == {Part(PartKind.RAIL, 0, rail=1), bad}
+
+
+@pytest.mark.parametrize("nodes", [16, 32])
+def test_a_switch_of_unknown_nodes_charges_none_of_them(nodes: int) -> None:
+    behind = set(range(8))
+    world = Small(flat(nodes, 8), {Part(PartKind.NIC, node, rail=2): 0.5 for node in behind})
+    _, diagnosis = world.isolate()
+    (shared,) = diagnosis.named
+    assert shared.part == Part(PartKind.SHARED, 0, rail=2)
+    suspected = {each.part.a for each in diagnosis.suspects}
+    assert (set(shared.touches) | suspected, set(shared.touches) & suspected) == (behind, set())
+
+
+def test_two_bad_ports_of_unknown_nodes_are_two_faults() -> None:
+    bad = {Part(PartKind.NIC, node, rail=2): 0.5 for node in (3, 4)}
+    assert set(named(Small(flat(32, 8), bad).isolate()[1])) == set(bad)
+
+
+@pytest.mark.parametrize("share", [0.9, 0.5, 0.0])
+@pytest.mark.parametrize("each", [2, 3, 4])
+def test_a_leaf_switch_of_few_nodes_is_the_leafs(each: int, share: float) -> None:
+    part = Part(PartKind.LEAF, 1, rail=2)
+    for rails in (1, 8):
+        part = dataclasses.replace(part, rail=rails // 4)
+        _, diagnosis = Small(fabric(8, each, rails), {part: share}).isolate()
+        assert set(named(diagnosis)) == {part}
+        assert diagnosis.suspects == ()
+
+
+@pytest.mark.parametrize("each", [2, 3])
+def test_one_bad_port_on_a_small_leaf_is_the_nodes(each: int) -> None:
+    nic = Part(PartKind.NIC, each, rail=2)
+    assert set(named(Small(fabric(8, each, 8), {nic: 0.5}).isolate()[1])) == {nic}

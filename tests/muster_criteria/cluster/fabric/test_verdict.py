@@ -133,3 +133,21 @@ def test_a_round_of_which_no_pair_is_left_changes_nothing() -> None:
     block = BlockFindings()
     rounds = Rounds(world.topology, places(world.topology), (*results, empty))
     assert judge_fabric(rounds, block) == judge_fabric(dataclasses.replace(rounds, results=tuple(results)), block)
+
+
+def test_what_may_be_a_common_switch_fails_no_node_and_passes_none() -> None:
+    faults = {Part(PartKind.NIC, node, rail=1): 0.5 for node in range(4)}
+    found, block, _ = judged(Small(flat(32), faults))
+    assert [(each.kind, each.node, each.rail, set(each.touches)) for each in found.parts] == [
+        (PartKind.SHARED, "", "r1", {"n0", "n1", "n2", "n3"})
+    ]
+    assert block.findings == {}
+    assert {name: {gap.code for gap in gaps} for name, gaps in block.suspected.items()} == {
+        f"n{at}": {Lack.UNDECIDED} for at in range(4)
+    }
+
+
+def test_a_rail_that_is_slow_for_all_costs_no_node_anything() -> None:
+    found, block, _ = judged(Small(flat(16), {Part(PartKind.NIC, node, rail=1): 0.0 for node in range(16)}))
+    assert [(each.kind, each.rail, len(each.touches)) for each in found.parts] == [(PartKind.RAIL, "r1", 16)]
+    assert (block.findings, block.suspected) == ({}, {})

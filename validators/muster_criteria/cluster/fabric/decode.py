@@ -1,10 +1,11 @@
 """From the rounds so far to the parts that explain them, the widest part first.
 
 A good cell clears every part that it went over. What stays low is explained by as few parts as possible, in this
-order: nodes that are low on most rails in every round, unless most of their leaf is; leaves and uplinks most of whose
-nodes are low on one rail; one rail of a node that is low in every round; one path between two leaves whose ends are
-good elsewhere. A part is *named* when it was low with two different partners that were chosen for it; before that it is
-a suspect. So nothing fails on one round.
+order: rails that are slower than the others as a whole; nodes that are low on most rails in every round, unless most of
+their leaf is; leaves and uplinks most of whose nodes are low on one rail; one rail of a node that is low in every
+round, unless all of its leaf is, or others are and their leaves are not known; one path between two leaves whose ends
+are good elsewhere. A part is *named* when it was low with two different partners that were chosen for it; before that
+it is a suspect. So nothing fails on one round.
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from muster_criteria.cluster.fabric import nodes, paths, switches
+from muster_criteria.cluster.fabric import nodes, paths, shared, switches
 from muster_criteria.cluster.fabric.cells import Cells, laid_out
 from muster_criteria.cluster.fabric.levels import EFFECT_MIN, level
 from muster_criteria.cluster.fabric.parts import Diagnosis, Evidence, Part, PartKind, Symptom
@@ -23,13 +24,22 @@ from muster_criteria.cluster.fabric.topology import Topology
 CONFIRMATIONS = 2
 """Different good partners with which a part must be low in rounds of confirmation."""
 
+_WIDE = frozenset({PartKind.LEAF, PartKind.UPLINK, PartKind.RAIL, PartKind.SHARED, PartKind.CONGESTION})
+
 
 def decode(topology: Topology, results: Sequence[RoundResult], effect: float = EFFECT_MIN) -> Diagnosis:
     """What the rounds show. ``effect``: the least loss to look for, as a share of the usual rate."""
     if not results:
         return Diagnosis((), (), (), 0, 0, 0.0)
-    cells = laid_out(topology, [level(result, effect) for result in results])
-    found = [*nodes.low_nodes(cells), *switches.low_switches(cells), *nodes.low_rails(cells)]
+    rails = shared.whole_rails(topology, [level(result, effect) for result in results])
+    slower = [each.part.rail for each in rails]
+    cells = laid_out(topology, [level(result, effect, slower) for result in results])
+    shared.explain_dead(cells, slower)
+    of_nodes = nodes.low_nodes(cells)
+    wide = switches.low_switches(cells)
+    low_everywhere = nodes.low_everywhere(cells)
+    of_nodes += nodes.low_rails(cells, low_everywhere)
+    found = [*rails, *wide, *shared.grouped(cells, of_nodes, low_everywhere, is_named)]
     uncovered = paths.uncovered(cells, {each.part for each in found})
     found += paths.low_paths(cells)
     found += _silent(cells, results)
@@ -44,8 +54,8 @@ def decode(topology: Topology, results: Sequence[RoundResult], effect: float = E
 
 
 def is_named(evidence: Evidence) -> bool:
-    """Whether it is confirmed. A leaf or uplink is low with many nodes and leaves in each round, so two rounds do."""
-    if evidence.part.kind in (PartKind.LEAF, PartKind.UPLINK, PartKind.CONGESTION) or evidence.symptom == "silent":
+    """Whether it is confirmed. A wide part is low with many nodes and leaves in each round, so two rounds do."""
+    if evidence.part.kind in _WIDE or evidence.symptom == "silent":
         return len(evidence.rounds) >= CONFIRMATIONS
     return evidence.confirmed >= CONFIRMATIONS
 

@@ -34,6 +34,7 @@ class FaultyPart:
         kinds = {
             PartKind.NODE: "node", PartKind.GPU: "GPU of", PartKind.NIC: "NIC, cable or port of",
             PartKind.LEAF: "leaf switch", PartKind.UPLINK: "uplinks of", PartKind.PATH: "path",
+            PartKind.RAIL: "network of", PartKind.SHARED: "a shared switch, or a port each, of",
             PartKind.CONGESTION: "congestion or routing at",
         }  # fmt: skip
         return f"{kinds[self.kind]} {self.where}{f', rail {self.rail}' if self.rail else ''}"

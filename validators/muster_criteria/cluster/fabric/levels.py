@@ -1,14 +1,15 @@
 """From rates to shares: each cell over the median of its (round, rail), and what counts as low.
 
 Nothing absolute is known of a cell, so it is compared with the others of its round and rail, of which there must be at
-least three. Where a whole rail is lower than the other rails in a round, they are what it is compared with: otherwise
-a fault that all its cells share would hide itself.
+least three. Where a rail is lower than the other rails in a round, they are what it is compared with: otherwise a fault
+that most of its cells share would hide itself. ``Level.lower`` says which rails are so in all of their cells.
 """
 
 from __future__ import annotations
 
 import dataclasses
 import sys
+from collections.abc import Sequence
 
 import numpy as np
 
@@ -22,6 +23,10 @@ EFFECT_MIN = 0.10
 """The least loss that is looked for: half of the 0.90 limit for bandwidth (docs/science.md#performance-limits) would be
 within the spread of healthy ports."""
 
+WHOLE = 0.9
+"""The share of a rail's cells that are slow alike where the rail as a whole is slower than the others. Two thirds of
+the nodes at fault slow down so many pairs: then most of them share a cause."""
+
 NOISE_MIN = 0.005
 _CERTAIN = 3.6
 """Standard deviations by which a part with the least effect stays below the threshold: 1 of 6,000 cells does not."""
@@ -32,7 +37,8 @@ _APART = 1.75
 @dataclasses.dataclass(frozen=True, eq=False)
 class Level:
     """One round in shares of the usual. ``share``, ``low``, ``good``: shape (pairs, rails), NaN or both false where
-    nothing can be said; ``a``, ``b``: nodes of each pair."""
+    nothing can be said; ``a``, ``b``: nodes of each pair. ``lower``: whether almost all cells of a rail are slower than
+    the other rails alike; ``of_others``: its usual rate as a share of theirs; shape (rails,)."""
 
     number: int
     confirms: bool
@@ -48,13 +54,19 @@ class Level:
     noise: float
     unjudged: int
     silent: frozenset[int]
+    lower: Flags
+    of_others: Figures
 
 
-def level(result: RoundResult, effect: float = EFFECT_MIN) -> Level:
-    """The shares of one round. ``effect``: the least loss that must not be overlooked, as a share."""
+def level(result: RoundResult, effect: float = EFFECT_MIN, by_itself: Sequence[int] = ()) -> Level:
+    """The shares of one round. ``effect``: the least loss that must not be overlooked, as a share.
+
+    ``by_itself``: rails that are slower than the others as a whole, whose cells are compared with each other only.
+    """
     best = np.fmax.reduce(result.alone, axis=2)
     clean = np.where(result.wrong, np.nan, best)
-    share, unjudged = _shares(clean, best, result.round.references, effect)
+    usual = _usual(clean, result.round.references, effect, by_itself)
+    share, unjudged = usual.shares(best)
     # A wrong payload is no transfer at all, however fast.
     share = np.where(result.wrong, 0.0, share)
     noise = _noise(share)
@@ -66,37 +78,69 @@ def level(result: RoundResult, effect: float = EFFECT_MIN) -> Level:
         low, good = share < threshold, share >= threshold
     return Level(
         result.round.number, result.round.kind == "confirm", pairs[:, 0], pairs[:, 1], share, low, good, result.wrong,
-        _share(result.crossed, result, effect), _share(result.together, result, effect), threshold, noise, unjudged,
-        result.silent,
+        _share(result.crossed, result, effect, by_itself), _share(result.together, result, effect, by_itself),
+        threshold, noise, unjudged, result.silent, usual.lower(noise, effect), usual.of_others,
     )  # fmt: skip
 
 
-def _share(figures: Figures | None, result: RoundResult, effect: float) -> Figures | None:
-    return None if figures is None else _shares(figures, figures, result.round.references, effect)[0]
+def _share(figures: Figures | None, result: RoundResult, effect: float, by_itself: Sequence[int]) -> Figures | None:
+    return None if figures is None else _usual(figures, result.round.references, effect, by_itself).shares(figures)[0]
 
 
-def _shares(clean: Figures, best: Figures, references: int, effect: float) -> tuple[Figures, int]:
-    """Shares, and how many cells have too few others. ``clean``: without what must not set the median."""
+@dataclasses.dataclass(frozen=True, eq=False)
+class _Usual:
+    """The usual rate of each rail in a round. ``pool``: the cells that set it, the last of the round, of which
+    ``counted`` were measured, with the median ``own``; ``rate``: what cells are compared with, the other rails' where
+    the rail is ``below`` them; ``of_others``: as of ``Level``."""
+
+    pool: Figures
+    counted: Indices
+    own: Figures
+    rate: Figures
+    below: Flags
+    of_others: Figures
+
+    def lower(self, noise: float, effect: float) -> Flags:
+        """As of ``Level``. Cells that are faster than the rest by more than noise show that the rail can do more."""
+        spread = max(effect / 2, _CERTAIN * min(noise, effect))
+        fast = _sorted_at(self.pool, self.counted, (WHOLE * self.counted).astype(np.intp))
+        with np.errstate(invalid="ignore"):
+            found: Flags = self.below & (fast <= (1.0 + spread) * self.own) & (self.counted > OTHERS_MIN)
+        return found
+
+    def shares(self, best: Figures) -> tuple[Figures, int]:
+        """Shares, and how many cells have too few others."""
+        share = best / np.where(self.rate > 0.0, self.rate, np.nan)
+        in_pool = np.zeros(best.shape, dtype=bool)
+        in_pool[len(best) - len(self.pool) :] = ~np.isnan(self.pool)
+        few = (self.counted[None, :] - in_pool) < OTHERS_MIN
+        unjudged = int((few & ~np.isnan(best)).sum())
+        return np.where(few, np.nan, share), unjudged
+
+
+def _usual(clean: Figures, references: int, effect: float, by_itself: Sequence[int]) -> _Usual:
+    """``clean``: the cells of the round without what must not set the median."""
     pool = clean[len(clean) - references :] if references >= OTHERS_MIN else clean
     counted = (~np.isnan(pool)).sum(axis=0)
-    usual = _upper_median(pool, counted)
-    over_rails = _upper_median(usual[:, None], np.array([(~np.isnan(usual)).sum()]))[0]
+    own = _sorted_at(pool, counted, counted // 2)
+    over_rails = _sorted_at(own[:, None], (~np.isnan(own)).sum(keepdims=True), (~np.isnan(own)).sum(keepdims=True) // 2)
     with np.errstate(invalid="ignore", divide="ignore"):
-        usual = np.where(usual < (1.0 - effect / 2) * over_rails, over_rails, usual)
-        share = best / np.where(usual > 0.0, usual, np.nan)
-    in_pool = np.zeros(best.shape, dtype=bool)
-    in_pool[len(best) - len(pool) :] = ~np.isnan(pool)
-    few = (counted[None, :] - in_pool) < OTHERS_MIN
-    unjudged = int((few & ~np.isnan(best)).sum())
-    return np.where(few, np.nan, share), unjudged
+        of_others = own / np.where(over_rails > 0.0, over_rails, np.nan)
+        below = of_others < 1.0 - effect / 2
+        rate = np.where(below, over_rails, own)
+    for rail in by_itself:
+        # Nothing can be compared with a rail that carries nothing.
+        rate[rail] = own[rail] if own[rail] > 0.0 else rate[rail]
+    return _Usual(pool, counted, own, rate, below, of_others)
 
 
-def _upper_median(columns: Figures, counted: Indices) -> Figures:
-    """The median of each column without NaN, the higher of the two for an even count: half may be at fault."""
+def _sorted_at(columns: Figures, counted: Indices, place: Indices) -> Figures:
+    """The figure at this place of each column, sorted without NaN. At half of them it is the median, the higher of the
+    two for an even count: half may be at fault."""
     if not len(columns):
         return np.full(columns.shape[1], np.nan)
     order = np.sort(columns, axis=0)  # NaN last
-    at = np.minimum(counted // 2, len(columns) - 1)
+    at = np.clip(place, 0, np.maximum(counted - 1, 0))
     return np.where(counted > 0, order[at, np.arange(columns.shape[1])], np.nan)
 
 

@@ -25,7 +25,7 @@ def low_nodes(cells: Cells) -> list[Evidence]:
     measured = open_low + cells.open_good().sum(axis=2)
     low = (measured > 0) & (2 * open_low > measured)
     candidates = low.any(axis=0) & ~((measured > 0) & ~low).any(axis=0)
-    candidates &= ~_of_a_leaf(cells, candidates)
+    candidates &= ~_of_a_leaf(cells, candidates, np.any(measured, axis=0))
     accepted = np.zeros(len(candidates), dtype=bool)
     found = []
     for node in _most_often(low, candidates):
@@ -38,13 +38,18 @@ def low_nodes(cells: Cells) -> list[Evidence]:
     return found
 
 
-def low_rails(cells: Cells) -> list[Evidence]:
-    """(Node, rail) that were low in every round, most often low first: NIC, cable or port, or its GPU.
+def low_everywhere(cells: Cells) -> Flags:
+    """Which rails of which nodes were low in every round, with nothing found yet that explains it: (nodes, rails)."""
+    found: Flags = cells.open_low().any(axis=0) & ~np.any(cells.open_good(), axis=0)
+    return found
+
+
+def low_rails(cells: Cells, candidates: Flags) -> list[Evidence]:
+    """(Node, rail) of those that were low in every round, most often low first: NIC, cable or port, or its GPU.
 
     Of those that were low equally often the lowest goes first, since what only met it is cleared by it.
     """
-    low, good = cells.open_low(), cells.open_good()
-    candidates = low.any(axis=0) & ~good.any(axis=0)
+    low = cells.open_low()
     count = np.where(candidates, low.sum(axis=0), 0)
     mean = np.where(low, cells.share, 0.0).sum(axis=0) / np.maximum(count, 1)
     accepted = np.zeros(candidates.shape, dtype=bool)
@@ -61,14 +66,14 @@ def low_rails(cells: Cells) -> list[Evidence]:
     return found
 
 
-def _of_a_leaf(cells: Cells, candidates: Flags) -> Flags:
-    """Which nodes are on a leaf most of whose nodes are candidates."""
+def _of_a_leaf(cells: Cells, candidates: Flags, measured: Flags) -> Flags:
+    """Which nodes are on a leaf most of whose measured nodes are candidates. Of a leaf with two nodes that is both."""
     leaf, leaves = cells.topology.leaf_array, len(cells.topology.leaves)
     if not cells.topology.paths:
         return np.zeros(len(candidates), dtype=bool)
-    size = np.bincount(leaf, minlength=leaves)
+    size = np.bincount(leaf, measured, leaves)
     most = np.bincount(leaf, candidates, leaves) >= MOST * size
-    whole: Flags = (most & (size >= NODES_MIN))[leaf]
+    whole: Flags = (most & (size >= 2))[leaf]
     return whole
 
 

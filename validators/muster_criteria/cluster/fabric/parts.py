@@ -7,7 +7,7 @@ import enum
 
 
 class PartKind(enum.StrEnum):
-    """What is at fault. Only NODE, GPU and NIC are the node's; the others cost no node its verdict."""
+    """What is at fault. Only NODE, GPU and NIC are the node's; the others fail no node."""
 
     NODE = "node"
     GPU = "gpu"
@@ -19,6 +19,10 @@ class PartKind(enum.StrEnum):
     """What leads from one rail's leaf switch to the spines."""
     PATH = "path"
     """One path of a rail between two leaves; between two nodes where leaves are not known."""
+    RAIL = "rail"
+    """One rail as a whole, slower than the others alike: its switches, or another design."""
+    SHARED = "shared"
+    """One rail of several nodes whose leaves are not known: a switch that they share, or a fault of each."""
     CONGESTION = "congestion"
     """Good alone, slow together: congestion or routing, nobody's fault."""
 
@@ -28,7 +32,8 @@ OF_THE_NODE = frozenset({PartKind.NODE, PartKind.GPU, PartKind.NIC})
 
 @dataclasses.dataclass(frozen=True, order=True)
 class Part:
-    """One part. ``a``: index of the node (NODE, GPU, NIC) or of the leaf; ``b``: the path's other end, else -1.
+    """One part. ``a``: index of the node (NODE, GPU, NIC) or of the leaf, 0 for RAIL and SHARED; ``b``: the path's
+    other end, else -1.
 
     ``rail``: index of the rail, -1 for a node. ``between_nodes``: a path whose ends are nodes.
     """

@@ -31,8 +31,9 @@ def uncovered(cells: Cells, found: set[Part]) -> tuple[tuple[int, int, int], ...
     screened = judged & ~cells.confirms[:, None, None]
     masked = np.setdiff1d(_keys(cells, screened & cells.explained), _keys(cells, judged & ~cells.explained))
     switches = {(part.a, part.rail) for part in found if part.kind in (PartKind.LEAF, PartKind.UPLINK)}
+    rails = {part.rail for part in found if part.kind is PartKind.RAIL}
     keys = [_unkey(cells, flat) for flat in masked]
-    return tuple(key for key in keys if not {(key[0], key[2]), (key[1], key[2])} & switches)
+    return tuple(key for key in keys if not {(key[0], key[2]), (key[1], key[2])} & switches and key[2] not in rails)
 
 
 def _between_leaves(cells: Cells) -> list[Evidence]:

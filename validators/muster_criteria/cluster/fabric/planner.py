@@ -65,6 +65,7 @@ class _Confirmation:
                         self.chosen[own].append(other)
         every = (*diagnosis.named, *diagnosis.suspects)
         bad = {each.part.a for each in every if each.part.kind in OF_THE_NODE}
+        bad |= {node for each in every if each.part.kind is PartKind.SHARED for node in each.touches}
         self.good = [
             self.draw.sample(members, len(members))
             for members in (tuple(n for n in nodes if n not in bad and n in self.met) for nodes in topology.members)

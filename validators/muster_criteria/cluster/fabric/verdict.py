@@ -13,7 +13,7 @@ from muster_criteria.cluster.fabric.levels import EFFECT_MIN, OTHERS_MIN
 from muster_criteria.cluster.fabric.observed import PROBE, Place
 from muster_criteria.cluster.fabric.parts import OF_THE_NODE, Diagnosis, Evidence, PartKind, Symptom
 from muster_criteria.cluster.fabric.rounds import RoundResult
-from muster_criteria.cluster.fabric.topology import Topology
+from muster_criteria.cluster.fabric.topology import LEAF_LABEL, Topology
 from muster_criteria.cluster.model import BlockFindings
 from muster_criteria.model import Action, FaultClass, Finding, Gap, Lack, Severity
 from muster_criteria.stage.coverage import Tally
@@ -39,9 +39,9 @@ class Rounds:
 def judge_fabric(rounds: Rounds, block: BlockFindings) -> FabricJudgement:
     """Adds the findings on members to ``block``, and returns all parts.
 
-    A part of a node that is confirmed fails the node, one that is only suspected keeps it from passing. Faults of the
-    fabric are no node's. A cell that carried nothing, or wrong bytes, without enough others to tell whose fault it is,
-    keeps both nodes from passing.
+    A part of a node that is confirmed fails the node, one that is only suspected keeps it from passing, and so does one
+    that is either a switch or several nodes'. Faults of the fabric are no node's. A cell that carried nothing, or wrong
+    bytes, without enough others to tell whose fault it is, keeps both nodes from passing.
     """
     diagnosis = decode(rounds.topology, rounds.results)
     parts = [
@@ -52,6 +52,12 @@ def judge_fabric(rounds: Rounds, block: BlockFindings) -> FabricJudgement:
     for part in parts:
         if part.node:
             _against(part, rounds, block)
+        elif part.kind is PartKind.SHARED:
+            why = (
+                f"{part.title}: {part.observed}; leaves are not known, so that a common switch and several ports look "
+                f"alike: give the nodes the label {LEAF_LABEL}, and test again"
+            )
+            block.suspect(part.touches, Lack.UNDECIDED, why)
     _unexplained(rounds, parts, block)
     return FabricJudgement(tuple(parts), tuple(_notes(rounds, diagnosis)))
 
@@ -74,13 +80,10 @@ def count_rails(rounds: Rounds, member: str, counted: Tally) -> None:
 
 def _in_names(topology: Topology, evidence: Evidence, confirmed: bool) -> FaultyPart:
     part = evidence.part
-    of_node = part.kind in OF_THE_NODE or part.kind is PartKind.CONGESTION or part.between_nodes
-    names = topology.nodes if of_node else topology.leaves
-    where = names[part.a] + (f" – {names[part.b]}" if part.b >= 0 else "")
     return FaultyPart(
         kind=part.kind,
         symptom=evidence.symptom,
-        where=where,
+        where=_where(topology, evidence),
         rail=topology.rails[part.rail] if part.rail >= 0 else "",
         node=topology.nodes[part.a] if part.kind in OF_THE_NODE else "",
         share=evidence.share,
@@ -89,6 +92,15 @@ def _in_names(topology: Topology, evidence: Evidence, confirmed: bool) -> Faulty
         touches=tuple(topology.nodes[node] for node in evidence.touches),
         confirmed=confirmed,
     )
+
+
+def _where(topology: Topology, evidence: Evidence) -> str:
+    part = evidence.part
+    if part.kind in (PartKind.RAIL, PartKind.SHARED):
+        return f"{len(evidence.touches)} of {len(topology.nodes)} nodes"
+    of_node = part.kind in OF_THE_NODE or part.kind is PartKind.CONGESTION or part.between_nodes
+    names = topology.nodes if of_node else topology.leaves
+    return names[part.a] + (f" – {names[part.b]}" if part.b >= 0 else "")
 
 
 def _against(part: FaultyPart, rounds: Rounds, block: BlockFindings) -> None:
