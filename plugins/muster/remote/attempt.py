@@ -285,6 +285,8 @@ def checked_result(attempt: Attempt, collected: jobs.Collected) -> tuple[StageRe
     for name in ("job_id", "node", "stage", "level", "fence"):
         if getattr(result, name) != getattr(attempt.plan, name):
             return None, f"the node sent a result of another job: its {name} is {getattr(result, name)!r}"[:300]
+    if result.simulated and not attempt.node.simulated:
+        return None, "the node sent a result of simulated hardware, and is enrolled as a real one"
     return result, ""
 
 

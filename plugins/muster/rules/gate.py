@@ -23,10 +23,7 @@ from muster_criteria.model import Severity, Verdict
 
 @dataclasses.dataclass(frozen=True)
 class Limits:
-    """The maximum age of a PASS, the minimum level, and the required stages.
-
-    ``level`` applies to the stages of the node; any level of a block's run suffices.
-    """
+    """The maximum age of a PASS, the minimum level, and the required stages."""
 
     fresh: datetime.timedelta
     level: str
@@ -188,9 +185,7 @@ def _by_itself(node: Node) -> bool:
 
 def _unfit(stage: str, passes: Sequence[StageVerdict], limits: Limits, now: datetime.datetime) -> Iterator[str]:
     """Yields why none of the stage's passes is sufficient."""
-    thorough = passes
-    if stage in limits.stages:
-        thorough = [each for each in passes if thoroughness(each.level) >= thoroughness(limits.level)]
+    thorough = [each for each in passes if thoroughness(each.level) >= thoroughness(limits.level)]
     if not thorough:
         levels = ", ".join(sorted({each.level for each in passes}))
         yield f"{stage} passed at level {levels} only, and {limits.level} is required"

@@ -163,27 +163,22 @@ def test_two_answers_for_one_question_agree_with_none() -> None:
     assert set(judgement.failed) == {"n1"}
 
 
-def test_different_weights_after_the_same_sums_fail_the_odd_one() -> None:
-    sent = block(3)
-    sent["n2"].weights = "other"
-    ((name, findings),) = judge_block(members(sent)).failed.items()
-    assert name == "n2"
-    assert {(finding.rule, finding.device) for finding in findings} == {("same_weights", g) for g in sent["n2"].gpus}
-    pair = block(2)
-    pair["n1"].weights = "other"
-    assert inconclusive(judge_block(members(pair))) == {key: {Lack.NO_MAJORITY} for key in pair}
-
-
-def test_a_member_that_sends_more_digests_of_weights_outvotes_no_other() -> None:
-    pair = block(2)
-    raw = pair["n1"].raw()
-    (one, *_) = [each for each in raw["measurements"] if each["metric"] == "weights_digest"]
-    for number in range(10):
-        raw["measurements"].append(one | {"device": f"gpu{number + 20}", "text": "other"})
-    pair["n1"].raw = lambda: raw  # type: ignore[method-assign]
-    judgement = judge_block(members(pair))
+def test_different_weights_after_the_same_sums_pass_none_and_name_none() -> None:
+    """A ring forwards what one of its links spoilt: the odd one may only lie behind that link."""
+    sent = block(8)
+    for name in ("n3", "n4"):
+        sent[name].weights = "other"
+    judgement = judge_block(members(sent))
     assert judgement.failed == {}
-    assert inconclusive(judgement) == {key: {Lack.NO_MAJORITY} for key in pair}
+    assert inconclusive(judgement) == {key: {Lack.WRONG_SUM} for key in sent}
+
+
+def test_a_gpu_that_differs_from_itself_explains_different_weights() -> None:
+    sent = block(4)
+    sent["n2"].flip(erratic=True)
+    sent["n2"].weights = "other"
+    judgement = judge_block(members(sent))
+    assert (set(judgement.failed), cleared(judgement)) == ({"n2"}, ("n0", "n1", "n3"))
 
 
 def test_a_loss_that_is_no_number_is_explained_by_the_member_that_corrupts_or_not_at_all() -> None:
@@ -297,7 +292,7 @@ def test_a_sender_that_spoils_payloads_is_distinguished_from_a_receiver_and_from
         bad_sender[name].mismatches["all_to_all", "n2"] = 7.0
     bad_receiver = block(4)
     for sender in ("n0", "n1", "n3"):
-        bad_receiver["n2"].mismatches["all_gather", sender] = 7.0
+        bad_receiver["n2"].mismatches["send_recv", sender] = 7.0
     for sent in (bad_sender, bad_receiver):
         judgement = judge_block(members(sent))
         assert set(judgement.failed) == {"n2"}
@@ -307,6 +302,36 @@ def test_a_sender_that_spoils_payloads_is_distinguished_from_a_receiver_and_from
     judgement = judge_block(members(path))
     assert judgement.failed == {}
     assert inconclusive(judgement) == {"n2": {Lack.BAD_PATH}, "n3": {Lack.BAD_PATH}}
+
+
+@pytest.mark.parametrize("near", [2, 4])
+def test_an_uplink_that_corrupts_fails_no_node_below_it(near: int) -> None:
+    """What ``near`` nodes of one leaf send to those of the other leaf arrives wrong; within each leaf all is well."""
+    sent = block(8)
+    for receiver in range(near, 8):
+        for sender in range(near):
+            sent[f"n{receiver}"].mismatches["all_to_all", f"n{sender}"] = 3.0
+    judgement = judge_block(members(sent))
+    assert judgement.failed == {}
+    assert cleared(judgement) == ()
+
+
+def test_a_ring_that_forwards_spoilt_payloads_fails_nobody() -> None:
+    sent = block(8)
+    for receiver in range(3, 8):
+        for sender in range(3):
+            sent[f"n{receiver}"].mismatches["all_gather", f"n{sender}"] = 1.0
+    judgement = judge_block(members(sent))
+    assert judgement.failed == {}
+    assert cleared(judgement) == ()
+
+
+def test_two_bad_senders_are_both_named() -> None:
+    sent = block(8)
+    for bad in ("n2", "n5"):
+        for other in set(sent) - {bad}:
+            sent[other].mismatches["all_to_all", bad] = 2.0
+    assert set(judge_block(members(sent)).failed) == {"n2", "n5"}
 
 
 def test_a_wrong_sum_names_none_and_passes_none() -> None:

@@ -5,9 +5,9 @@ from __future__ import annotations
 import pytest
 
 from muster_criteria.cluster.model import BlockFindings
-from muster_criteria.cluster.ports import judge_ports, port_limits
+from muster_criteria.cluster.ports import COMMON_MIN, judge_ports, port_limits
 from muster_criteria.measured import Measured
-from muster_criteria.model import Severity
+from muster_criteria.model import Lack, Severity
 from muster_criteria.sku_files.skus import load_sku
 
 SKU = load_sku("h100-sxm-8")
@@ -64,3 +64,24 @@ def test_time_without_a_link_warns() -> None:
 
 def test_a_port_that_was_not_watched_has_no_rate() -> None:
     assert found(row("port_errors", 5, counter="symbol_error")) == []
+
+
+@pytest.mark.parametrize("members", [2, 3, 8])
+def test_a_switch_that_restarts_fails_no_node_below_it(members: int) -> None:
+    rows = (row("port_watched", 1.0), row("port_errors", 1, counter="link_downed"))
+    names = [f"n{number}" for number in range(members)]
+    block = BlockFindings()
+    judge_ports(dict.fromkeys([*names, "other"], rows) | {"other": ()}, dict.fromkeys([*names, "other"], LIMITS), block)
+    common = members >= COMMON_MIN
+    assert sorted(block.findings) == ([] if common else names)
+    assert {name: [gap.code for gap in gaps] for name, gaps in block.suspected.items()} == (
+        {name: [Lack.BAD_PATH] for name in names} if common else {}
+    )
+
+
+def test_a_fabric_that_is_busy_everywhere_warns_and_is_no_switch() -> None:
+    rows = (row("port_watched", 1.0), row("port_errors", 100_000, counter="port_xmit_discards"))
+    block = BlockFindings()
+    judge_ports(dict.fromkeys("abcd", rows), dict.fromkeys("abcd", LIMITS), block)
+    assert {each.severity for found in block.findings.values() for each in found} == {Severity.WARNING}
+    assert block.suspected == {}

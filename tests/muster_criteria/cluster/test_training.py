@@ -68,6 +68,25 @@ def test_a_straggler_explains_the_block_and_the_others_pass() -> None:
     assert any("n2" in note for note in judgement.notes)
 
 
+def test_a_straggler_explains_no_more_than_it_costs() -> None:
+    sent = block(8)
+    sent["n2"].compute["gpu1"] = 1.045
+    for name, each in sent.items():
+        each.training |= {"scaling": 0.5, "step_p95_to_p50": 2.0}
+        each.wait = 0.02 if name == "n2" else 0.065
+    found = rules(real(sent))
+    assert all(found[name] == ["scaling", "step_p95_to_p50"] for name in set(sent) - {"n2"})
+
+
+def test_a_member_that_took_no_part_explains_nothing() -> None:
+    sent = block(4)
+    for name in ("n0", "n1", "n3"):
+        sent[name].training["scaling"] = 0.5
+        sent[name].lose("n2")
+    found = rules(real(sent))
+    assert [found[name] for name in ("n0", "n1", "n3")] == [["scaling"]] * 3
+
+
 def test_exposed_communication_that_all_share_makes_no_straggler_less() -> None:
     """All wait 0.5 s for what no compute hides; the straggler waits for nothing else."""
     sent = block(4)

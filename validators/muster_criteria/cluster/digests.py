@@ -11,7 +11,7 @@ import dataclasses
 from collections import Counter
 from collections.abc import Mapping, Sequence
 
-from muster_criteria.cluster.model import TRAINING, ZERO, BlockFindings, Measurements, fault_of
+from muster_criteria.cluster.model import TRAINING, ZERO, BlockFindings, Measurements
 from muster_criteria.model import Action, FaultClass, Finding, Lack, Severity
 from muster_criteria.words import listed
 
@@ -181,40 +181,18 @@ def _finding(vote: Vote, devices: int, severity: Severity, fault: FaultClass, ac
 
 
 def _judge_weights(members: Mapping[str, Measurements], block: BlockFindings) -> None:
-    """Compares the final weights by shard, which must be equal: all ranks add the same sums to the same weights."""
-    shards: dict[str, dict[tuple[str, str], str]] = {}
-    for name, measured in members.items():
+    """Suspects all members where the final weights of one shard differ, and no member was found that corrupts.
+
+    All ranks add the same sums to the same weights. A ring forwards a sum that was spoilt on its way, so that those
+    with other weights need not be those that spoilt it.
+    """
+    shards: dict[str, set[str]] = {}
+    for measured in members.values():
         for row in measured.rows(TRAINING, "weights_digest"):
             if row.text and row.device != "node":
-                shards.setdefault(row.labels.get("shard", ""), {})[name, row.device] = row.text
-    for digests in shards.values():
-        _compare_weights(digests, block)
-
-
-def _compare_weights(digests: Mapping[tuple[str, str], str], block: BlockFindings) -> None:
-    if len(set(digests.values())) < 2:
+                shards.setdefault(row.labels.get("shard", ""), set()).add(row.text)
+    if block.has_critical() or all(len(digests) < 2 for digests in shards.values()):
         return
-    (digest, count), *_ = Counter(digests.values()).most_common()
-    witnesses = {name for (name, _), text in digests.items() if text == digest}
-    others = {name for (name, _), text in digests.items() if text != digest}
-    # One node against another, however many devices it says that it has.
-    alone = len(witnesses) < 2 and bool(others - witnesses)
-    if len(digests) < VOTERS_MIN or 2 * count <= len(digests) or alone:
-        names = sorted({name for name, _ in digests})
-        why = f"{listed(names)} ended with different weights, none by a majority"
-        block.suspect(names, Lack.NO_MAJORITY, why)
-        return
-    for name, device in sorted(at for at, text in digests.items() if text != digest):
-        finding = Finding(
-            rule="same_weights",
-            metric="weights_digest",
-            device=device,
-            severity=Severity.CRITICAL,
-            fault_class=fault_of(device),
-            action=Action.INSPECT,
-            observed="weights that differ from all others' after the same sums",
-            expected="the weights of the majority",
-            source="by definition: all ranks add the same sums to the same weights",
-            summary=f"{device} ended with other weights than {count} of {len(digests)} ranks of the block.",
-        )
-        block.add(name, finding)
+    why = "the ranks of the block ended with different weights after the same sums, which does not show who spoilt one"
+    block.suspect(members, Lack.WRONG_SUM, why)
+    block.note(why)

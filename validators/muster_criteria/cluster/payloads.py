@@ -1,7 +1,9 @@
 """Corrupted payloads: wrong elements by sender and receiver.
 
-A member with wrong elements to or from most of its partners fails. A single pair may be the path between the two, and a
-wrong sum has no sender: then no member fails, and none of those concerned passes.
+A member that corrupts what it exchanges with most of its partners fails. A single pair may be the path between
+the two, and what is wrong between two groups of nodes may lie between them. Rings forward what others sent, so that
+only exchanges between two nodes tell who spoilt a payload, and a wrong sum has no sender: then no member fails, and
+none of those concerned passes.
 """
 
 from __future__ import annotations
@@ -15,10 +17,14 @@ from muster_criteria.words import listed
 PARTNERS_MIN = 2
 """Fewest partners with wrong payloads that make a member the cause; with fewer, the partner may be the cause."""
 
+BETWEEN_TWO = frozenset({"all_to_all", "send_recv"})
+"""Collectives whose payload goes from its sender to its receiver, without a third node that forwards it."""
+
 
 def judge_payloads(members: Mapping[str, Measurements], block: BlockFindings) -> None:
     """Finds senders and receivers that corrupt payloads with most partners; other members concerned are suspects."""
     cells: dict[tuple[str, str], float] = {}
+    between_two: dict[tuple[str, str], float] = {}
     sums: dict[str, float] = {}
     for name, measured in members.items():
         by_op: dict[str, float] = {}
@@ -26,6 +32,8 @@ def judge_payloads(members: Mapping[str, Measurements], block: BlockFindings) ->
             sender, op = row.labels.get("sender"), row.labels.get("op", "")
             if row.value and sender in members:
                 cells[str(sender), name] = cells.get((str(sender), name), 0.0) + row.value
+                if op in BETWEEN_TWO:
+                    between_two[str(sender), name] = between_two.get((str(sender), name), 0.0) + row.value
                 by_op[op] = by_op.get(op, 0.0) - row.value
             elif row.value:
                 by_op[op] = by_op.get(op, 0.0) + row.value
@@ -34,7 +42,7 @@ def judge_payloads(members: Mapping[str, Measurements], block: BlockFindings) ->
             sums[name] = unexplained
     if not cells and not sums:
         return
-    faulty = _spoilers(cells, len(members) - 1, block)
+    faulty = _spoilers(between_two, len(members) - 1, block)
     for (sender, receiver), count in sorted(cells.items()):
         if not {sender, receiver} & faulty:
             why = f"{count:.0f} elements came wrong from {sender} to {receiver}: either of them, or the path between"
@@ -44,31 +52,47 @@ def judge_payloads(members: Mapping[str, Measurements], block: BlockFindings) ->
 
 
 def _spoilers(cells: Mapping[tuple[str, str], float], partners: int, block: BlockFindings) -> set[str]:
-    """Members with wrong elements to or from more than half of all partners; adds a finding on each."""
-    faulty = set()
-    for role, side in (("sent", 0), ("received", 1)):
-        for name in sorted({cell[side] for cell in cells}):
-            wrong = {cell[1 - side]: count for cell, count in cells.items() if cell[side] == name}
-            if len(wrong) < PARTNERS_MIN or 2 * len(wrong) <= partners:
-                continue
-            faulty.add(name)
-            observed = f"{sum(wrong.values()):.0f} wrong elements {role}, with {listed(sorted(wrong))}"
-            block.add(
-                name,
-                Finding(
-                    rule="payload",
-                    metric="collective_mismatches",
-                    device="node",
-                    severity=Severity.CRITICAL,
-                    fault_class=FaultClass.NIC,
-                    action=Action.INSPECT,
-                    observed=observed,
-                    expected="0",
-                    source=ZERO["collective_mismatches"],
-                    summary=f"The node corrupts payloads: {observed}.",
-                ),
-            )
+    """Members with wrong elements to or from more than half of all partners; adds a finding on each.
+
+    None where some of them exchanged clean payloads with each other: then what corrupts lies between two groups, as a
+    leaf's uplink does.
+    """
+    found: dict[tuple[str, int], dict[str, float]] = {}
+    left = dict(cells)
+    while True:
+        each = {(name, side): _partners(left, name, side) for cell in left for side, name in enumerate(cell)}
+        most = [key for key, wrong in each.items() if len(wrong) >= PARTNERS_MIN and 2 * len(wrong) > partners]
+        if not most:
+            break
+        worst = max(sorted(most), key=lambda key: len(each[key]))
+        found[worst] = _partners(cells, *worst)
+        left = {cell: count for cell, count in left.items() if cell[worst[1]] != worst[0]}
+    faulty = {name for name, _ in found}
+    if any(faulty - {name} - set(wrong) for (name, _), wrong in found.items()):
+        return set()
+    for (name, side), wrong in sorted(found.items()):
+        role = ("sent", "received")[side]
+        observed = f"{sum(wrong.values()):.0f} wrong elements {role}, with {listed(sorted(wrong))}"
+        block.add(
+            name,
+            Finding(
+                rule="payload",
+                metric="collective_mismatches",
+                device="node",
+                severity=Severity.CRITICAL,
+                fault_class=FaultClass.NIC,
+                action=Action.INSPECT,
+                observed=observed,
+                expected="0",
+                source=ZERO["collective_mismatches"],
+                summary=f"The node corrupts payloads: {observed}.",
+            ),
+        )
     return faulty
+
+
+def _partners(cells: Mapping[tuple[str, str], float], name: str, side: int) -> dict[str, float]:
+    return {cell[1 - side]: count for cell, count in cells.items() if cell[side] == name}
 
 
 def _suspect_sums(sums: Mapping[str, float], members: list[str], block: BlockFindings) -> None:

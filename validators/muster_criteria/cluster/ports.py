@@ -1,7 +1,8 @@
 """Ports of a block's members: error rates over all rounds and collectives together, and time without a link.
 
 One round is too short to prove a rate: counts and minutes of all that a member took part in are summed, and the rate is
-the lower limit of what the sum proves, at 95 % (``counts.rate_limits``).
+the lower limit of what the sum proves, at 95 % (``counts.rate_limits``). Ports of one rail that break the same
+limit on several members share a switch: then no member fails, and none of them passes.
 """
 
 from __future__ import annotations
@@ -13,10 +14,15 @@ from collections.abc import Iterable, Mapping, Sequence
 from muster_criteria.cluster.model import BlockFindings
 from muster_criteria.counts import rate_limits
 from muster_criteria.measured import Measured
-from muster_criteria.model import Finding, Severity
+from muster_criteria.model import Finding, Lack, Severity
 from muster_criteria.sku_files.limits import Limit
+from muster_criteria.words import listed
 
 RATE, DOWN = "ib_error_rate", "port_down"
+
+COMMON_MIN = 3
+"""Members with the same fault of the same port from which on it is their switch's: chosen here. Cables that break
+independently of each other, on one rail and within one test of a block, are one or two."""
 
 
 @dataclasses.dataclass
@@ -37,10 +43,27 @@ def judge_ports(
     rows: Mapping[str, Sequence[Measured]], limits: Mapping[str, Sequence[Limit]], block: BlockFindings
 ) -> None:
     """Adds a finding for each limit that a port breaks. ``rows`` of all its probes, and ``limits``, by member."""
+    broken: dict[tuple[object, ...], dict[str, Finding]] = defaultdict(dict)
     for member, own in rows.items():
         for device, port in sorted(_ports(own).items()):
             for limit in limits[member]:
-                _judge(member, device, port, limit, block)
+                if finding := _broken(device, port, limit):
+                    broken[device, finding.metric, finding.labels][member] = finding
+    for found in broken.values():
+        critical = any(each.severity is Severity.CRITICAL for each in found.values())
+        if critical and len(found) >= COMMON_MIN:
+            _common(found, block)
+        else:
+            for member, finding in found.items():
+                block.add(member, finding)
+
+
+def _common(found: Mapping[str, Finding], block: BlockFindings) -> None:
+    (first, *_) = found.values()
+    what = " ".join((first.metric, *(value for _, value in first.labels)))
+    why = f"{what} of {first.device} is above its limit on {listed(sorted(found))}: suspect the switch of that rail"
+    block.suspect(found, Lack.BAD_PATH, why)
+    block.note(why)
 
 
 def _ports(rows: Iterable[Measured]) -> dict[str, _Port]:
@@ -57,7 +80,7 @@ def _ports(rows: Iterable[Measured]) -> dict[str, _Port]:
     return ports
 
 
-def _judge(member: str, device: str, port: _Port, limit: Limit, block: BlockFindings) -> None:
+def _broken(device: str, port: _Port, limit: Limit) -> Finding | None:
     ceiling, counter = float(limit.value), limit.labels.get("counter", "")
     if limit.metric == DOWN:
         value, observed = port.down, f"{port.down:.0f} s without a link in {port.minutes:.3g} min"
@@ -66,21 +89,17 @@ def _judge(member: str, device: str, port: _Port, limit: Limit, block: BlockFind
         value = rate_limits(count, port.minutes / 60.0)[0] if port.minutes > 0 else 0.0
         observed = f"{count:.0f} in {port.minutes:.3g} min, which prove {value:.3g} an hour"
     if value <= ceiling:
-        return
-    critical = limit.breach == "fail"
-    block.add(
-        member,
-        Finding(
-            rule="ceiling",
-            metric=limit.metric,
-            device=device,
-            severity=Severity.CRITICAL if critical else Severity.WARNING,
-            fault_class=limit.fault,
-            action=limit.action,
-            observed=observed,
-            expected=f"≤ {ceiling:g} {limit.unit}",
-            source=limit.source,
-            summary=f"{device} {limit.meaning}: {observed}.",
-            labels=(("counter", counter),) if counter else (),
-        ),
+        return None
+    return Finding(
+        rule="ceiling",
+        metric=limit.metric,
+        device=device,
+        severity=Severity.CRITICAL if limit.breach == "fail" else Severity.WARNING,
+        fault_class=limit.fault,
+        action=limit.action,
+        observed=observed,
+        expected=f"≤ {ceiling:g} {limit.unit}",
+        source=limit.source,
+        summary=f"{device} {limit.meaning}: {observed}.",
+        labels=(("counter", counter),) if counter else (),
     )

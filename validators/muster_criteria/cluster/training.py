@@ -5,6 +5,7 @@ What belongs to the block and to no member is a warning on all of them: a person
 
 from __future__ import annotations
 
+import math
 import statistics
 from collections.abc import Iterable, Mapping
 
@@ -17,8 +18,8 @@ from muster_criteria.words import figure, listed
 OTHERS_MIN = 3
 """Fewest others to compare one with."""
 
-EXPLAINING = frozenset({"straggler", "slow_alone", "slow_path", "member_missing"})
-"""Rules of findings that explain why a block does not scale, or steps irregularly."""
+EXPLAINING = frozenset({"straggler", "slow_alone"})
+"""Rules of findings that explain why a block does not scale, or steps irregularly: as far as that member is slower."""
 
 
 def judge_training(
@@ -65,10 +66,25 @@ def mfu_of(measured: Measurements, peaks: Mapping[str, tuple[float, str]]) -> tu
     return tuple(found)
 
 
-def _explained(block: BlockFindings) -> str:
-    """Members with a finding that explains an irregular or slow block; "" where there are none."""
-    names = [name for name, found in block.findings.items() if any(each.rule in EXPLAINING for each in found)]
-    return listed(sorted(names))
+def _explained(members: Mapping[str, Measurements], block: BlockFindings, times: float) -> str:
+    """Members with a finding that explains a block which is so many ``times`` worse than its limit; "" without any.
+
+    All wait for the slowest: one that is slower by a tenth costs the block a tenth. What a slow path costs depends on
+    what goes over it.
+    """
+    rules = {name: {each.rule for each in found} for name, found in block.findings.items()}
+    paths = sorted(name for name, found in rules.items() if "slow_path" in found)
+    slow = sorted(name for name, found in rules.items() if found & EXPLAINING)
+    return listed(paths or slow) if paths or times <= _slowest(members) else ""
+
+
+def _slowest(members: Mapping[str, Measurements]) -> float:
+    """How many times slower the slowest member is than the median, by its compute in a step or its rate alone."""
+    compute = [value for each in members.values() if (value := each.value(TRAINING, "step_compute"))]
+    alone = [value for each in members.values() if (value := each.value(TRAINING, "tokens_per_s", scope="node"))]
+    times = [max(compute) / statistics.median(compute)] if compute else []
+    times += [statistics.median(alone) / min(alone)] if alone else []
+    return max(times, default=1.0)
 
 
 def _judge_scaling(limit: Limit, members: Mapping[str, Measurements], block: BlockFindings) -> None:
@@ -77,7 +93,8 @@ def _judge_scaling(limit: Limit, members: Mapping[str, Measurements], block: Blo
         return
     value = min(values.values())
     observed = f"{value:.3f} of its nodes' own throughput together"
-    _warn_all(limit, "scaling", values, observed, f"≥ {_number(limit):g}", "The block scales badly", block)
+    culprits = _explained(members, block, _number(limit) / value if value > 0 else math.inf)
+    _warn_all(limit, "scaling", values, observed, f"≥ {_number(limit):g}", "The block scales badly", culprits, block)
 
 
 def _judge_regularity(limit: Limit, members: Mapping[str, Measurements], block: BlockFindings) -> None:
@@ -86,17 +103,19 @@ def _judge_regularity(limit: Limit, members: Mapping[str, Measurements], block: 
         return
     observed = f"the p95 of its steps is {max(values.values()):.3f} times their median"
     expected = f"≤ {_number(limit):g} times"
-    _warn_all(limit, "step_p95_to_p50", values, observed, expected, "The block's steps are irregular", block)
+    culprits = _explained(members, block, max(values.values()) / _number(limit))
+    _warn_all(limit, "step_p95_to_p50", values, observed, expected, "The block's steps are irregular", culprits, block)
 
 
 def _warn_all(
-    limit: Limit, metric: str, names: Iterable[str], observed: str, expected: str, what: str, block: BlockFindings
-) -> None:
-    """Ranks of a block step together, so that a figure of all is no member's fault."""
-    if culprits := _explained(block):
+    limit: Limit, metric: str, names: Iterable[str], observed: str, expected: str, what: str, culprits: str,
+    block: BlockFindings,
+) -> None:  # fmt: skip
+    """Ranks of a block step together, so that a figure of all is no member's fault, but for ``culprits``."""
+    if culprits:
         block.note(f"{what} ({observed}), which what was found on {culprits} explains.")
         return
-    summary = f"{what}: {observed}, and no member was found that holds it up."
+    summary = f"{what}: {observed}, and no member was found that explains it."
     for name in names:
         block.add(name, _warning(metric, "node", limit, metric, observed, expected, summary))
 
