@@ -91,3 +91,22 @@ def test_what_does_not_belong_is_left_out() -> None:
     ]
     result = round_result(FABRIC, PLAN, {"n0": odd, "n1": [], "n2": [], "n3": []})
     assert np.isnan(result.alone).all()
+
+
+def by(backend: str) -> Measured:
+    fields: dict[str, Any] = {"probe": PROBE, "metric": "pair_backend", "device": "node", "unit": "text"}
+    return Measured(**fields, text=backend)
+
+
+def test_a_pair_that_was_measured_with_another_backend_is_not_compared() -> None:
+    returned = {name: [by("ib_write_bw"), *rates(390, 390)] for name in ("n0", "n1")}
+    returned |= {name: [by("tcp"), *rates(20, 20)] for name in ("n2", "n3")}
+    result = round_result(FABRIC, PLAN, returned)
+    assert result.alone[0, :, 0].tolist() == [390, 390]
+    assert np.isnan(result.alone[1]).all()
+    assert (dict(result.replaced), result.silent) == ({2: "tcp", 3: "tcp"}, frozenset())
+
+
+def test_where_all_use_tcp_every_pair_counts() -> None:
+    result = round_result(FABRIC, PLAN, {name: [by("tcp"), *rates(20, 20)] for name in FABRIC.nodes})
+    assert (result.alone[:, :, 0].tolist(), dict(result.replaced)) == ([[20, 20], [20, 20]], {})

@@ -44,12 +44,20 @@ def test_rails_are_read_from_the_label_whatever_their_order_on_a_node() -> None:
         (members(2, rails="r0@10.1.0.1 r0@10.1.0.2"), "n0"),
         ([*members(1, rails="r0@10.1.0.1"), Member("m", "10.0.0.9", {})], "m"),
         ([*members(1, rails="r0@10.1.0.1"), Member("m", "10.0.0.9", {"rails": "r1@10.1.0.2"})], "m"),
-        (members(2, gpus=1, rails="r0@10.1.0.1 r1@10.1.0.2"), "n0"),
+        (members(2, gpus=1, rails="r0@10.1.0.{at} r1@10.2.0.{at}"), "n0"),
+        (members(2, rails="r0@10.1.0.7"), "n1 has the address 10.1.0.7 on rail r0, and so has n0"),
+        (members(2, rails="r0@10.1.0.{at} r1@10.2.0.7"), "n1 has the address 10.2.0.7 on rail r1, and so has n0"),
     ],
 )
 def test_a_label_that_cannot_be_used_is_one_sentence_that_names_the_node(given: list[Member], names: str) -> None:
     with pytest.raises(BadTopology, match=rf"(^|\b){names}\b"):
         places_of(given)
+
+
+def test_nodes_of_one_host_may_share_a_port() -> None:
+    assert places_of(members(2, rails="r0@127.0.0.1"))[0] == ("r0",)
+    one_host = [Member(name, "10.0.0.1", {"rails": "r0@10.1.0.7"}) for name in ("a", "b")]
+    assert places_of(one_host)[0] == ("r0",)
 
 
 def test_leaves_come_from_the_file_if_there_is_one() -> None:

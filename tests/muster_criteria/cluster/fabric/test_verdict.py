@@ -8,12 +8,14 @@ import numpy as np
 import pytest
 
 from muster_criteria.cluster.fabric.found import FabricJudgement
-from muster_criteria.cluster.fabric.observed import Place, Port
+from muster_criteria.cluster.fabric.observed import PROBE, Place, Port, round_result
 from muster_criteria.cluster.fabric.parts import Part, PartKind, Symptom
+from muster_criteria.cluster.fabric.planner import next_round
 from muster_criteria.cluster.fabric.rounds import Kind, Round, RoundResult
 from muster_criteria.cluster.fabric.topology import Topology
 from muster_criteria.cluster.fabric.verdict import Rounds, count_rails, judge_fabric
 from muster_criteria.cluster.model import BlockFindings
+from muster_criteria.measured import Measured
 from muster_criteria.model import FaultClass, Lack, Severity
 from muster_criteria.stage.coverage import Tally
 from tests.muster_criteria.cluster.fabric.worlds import Small, fabric, flat
@@ -151,3 +153,37 @@ def test_a_rail_that_is_slow_for_all_costs_no_node_anything() -> None:
     found, block, _ = judged(Small(flat(16), {Part(PartKind.NIC, node, rail=1): 0.0 for node in range(16)}))
     assert [(each.kind, each.rail, len(each.touches)) for each in found.parts] == [(PartKind.RAIL, "r1", 16)]
     assert (block.findings, block.suspected) == ({}, {})
+
+
+def test_a_node_that_lacks_the_backend_is_no_hardware_fault_and_does_not_pass() -> None:
+    topology = flat(16, 2)
+    results: list[RoundResult] = []
+    while (plan := next_round(topology, results, 0)) is not None:
+        results.append(round_result(topology, plan, _without_perftest(topology, plan, 5)))
+    rounds, block = Rounds(topology, places(topology), tuple(results)), BlockFindings()
+    assert (judge_fabric(rounds, block).parts, block.findings) == ((), {})
+    missing = {}
+    for name in topology.nodes:
+        tally = Tally()
+        count_rails(rounds, name, tally)
+        missing[name] = [gap.why for gap in tally.missing if "tcp" in gap.why]
+    assert {name: len(gaps) for name, gaps in missing.items() if gaps} == {"n5": 2}
+
+
+def _without_perftest(topology: Topology, plan: Round, lacks: int) -> dict[str, list[Measured]]:
+    """Both nodes of its pairs use TCP, as pair_rails makes them."""
+    returned = {}
+    for pair in plan.pairs:
+        backend, rate = ("tcp", 20.0) if lacks in pair else ("ib_write_bw", 390.0)
+        for node in pair:
+            returned[topology.nodes[node]] = [
+                Measured(probe=PROBE, metric="pair_backend", device="node", unit="text", text=backend),
+                *(
+                    Measured(
+                        probe=PROBE, metric="pair_bandwidth", device=rail, unit="Gb/s", value=rate,
+                        labels={"rail": rail, "mode": "alone", "variant": str(variant)},
+                    )
+                    for rail in topology.rails for variant in range(plan.variants)
+                ),
+            ]  # fmt: skip
+    return returned

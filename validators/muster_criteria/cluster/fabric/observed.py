@@ -78,7 +78,8 @@ def _rails(topology: Topology, name: str, own: Place, other: Place) -> list[dict
 def round_result(topology: Topology, plan: Round, returned: Mapping[str, Sequence[Measured] | None]) -> RoundResult:
     """The cells of a round. ``returned``: each node's measurements, None for one that returned nothing.
 
-    A pair of which one node returned nothing is not measured. What arrived at either node counts, the lower of both.
+    A pair of which one node returned nothing is not measured, nor is one that was measured with another backend than
+    most pairs: it is software that one of the two lacks. What arrived at either node counts, the lower of both.
     """
     shape = (len(plan.pairs), len(topology.rails))
     alone = np.full((*shape, plan.variants), np.nan)
@@ -86,10 +87,14 @@ def round_result(topology: Topology, plan: Round, returned: Mapping[str, Sequenc
     wrong = np.zeros(shape, dtype=bool)
     silent: set[int] = set()
     rail_at = {rail: at for at, rail in enumerate(topology.rails)}
+    used = [_backend([returned.get(topology.nodes[node]) or () for node in pair]) for pair in plan.pairs]
+    # With as many pairs of each, TCP is what the other backend was replaced by.
+    usual = max(filter(None, used), key=lambda name: (used.count(name), name != "tcp", name), default="")
+    other = {at for at, name in enumerate(used) if name not in ("", usual)}
     for at, pair in enumerate(plan.pairs):
         lost = {node for node in pair if returned.get(topology.nodes[node]) is None}
         silent |= lost
-        if lost:
+        if lost or at in other:
             continue
         for row in (row for node in pair for row in returned[topology.nodes[node]] or ()):
             rail = rail_at.get(row.labels.get("rail", ""))
@@ -104,7 +109,13 @@ def round_result(topology: Topology, plan: Round, returned: Mapping[str, Sequenc
             elif row.metric == "pair_bandwidth" and mode in (TOGETHER, CROSSED):
                 into = together if mode == TOGETHER else crossed
                 into[at, rail] = np.fmin(into[at, rail], row.value)
-    return RoundResult(plan, alone, wrong, together, crossed, frozenset(silent))
+    replaced = {node: used[at] for at in other for node in plan.pairs[at]}
+    return RoundResult(plan, alone, wrong, together, crossed, frozenset(silent), replaced)
+
+
+def _backend(sides: Sequence[Sequence[Measured]]) -> str:
+    """What a pair was measured with, "" where no side says so."""
+    return next((row.text for rows in sides for row in rows if row.metric == "pair_backend" and row.text), "")
 
 
 def _variant(row: Measured, variants: int) -> int:

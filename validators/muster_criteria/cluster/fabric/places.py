@@ -16,6 +16,8 @@ RAILS_LABEL = "rails"
 ONLY_RAIL = "network"
 """The rail of nodes without that label: the network by which the members reach each other."""
 
+_LOOPBACK = re.compile(r"127\.|::1$|localhost$")
+
 _SLURM = re.compile(r"^\s*(SwitchName|BlockName)\s*=", re.IGNORECASE | re.MULTILINE)
 
 
@@ -32,8 +34,8 @@ class Member:
 def places_of(members: Sequence[Member]) -> tuple[tuple[str, ...], dict[str, Place]]:
     """The rails that all members have, in order, and the place of each.
 
-    Raises BadTopology for a label that cannot be read, members whose rails differ, or a rail that the SKU does not
-    count: a GPU node has at most one rail for each GPU, since a rail is the NIC of a GPU.
+    Raises BadTopology for a label that cannot be read, members whose rails differ, one address for two nodes, or a rail
+    that the SKU does not count: a GPU node has at most one rail for each GPU, since a rail is the NIC of a GPU.
     """
     labelled = [each for each in members if each.labels.get(RAILS_LABEL)]
     if not labelled:
@@ -54,7 +56,24 @@ def places_of(members: Sequence[Member]) -> tuple[tuple[str, ...], dict[str, Pla
                 f"{each.name} is labelled with {len(rails)} rails, and its SKU counts {each.gpus} GPUs, each with one "
                 f"rail at most: correct label {RAILS_LABEL} or the SKU"
             )
+    _check_addresses(members, found)
     return rails, {each.name: Place(each.address, tuple(found[each.name][rail] for rail in rails)) for each in members}
+
+
+def _check_addresses(members: Sequence[Member], ports: Mapping[str, Mapping[str, Port]]) -> None:
+    """Raises BadTopology for one address on two machines: each pair of one of them would carry nothing.
+
+    Nodes that share a host, which have one management address or are reached by loopback, may share their ports.
+    """
+    owners: dict[str, tuple[Member, str]] = {}
+    for each in members:
+        for rail, port in ports[each.name].items():
+            owner, its_rail = owners.setdefault(port.address, (each, rail))
+            if owner.address != each.address and not _LOOPBACK.match(port.address):
+                raise BadTopology(
+                    f"{each.name} has the address {port.address} on rail {rail}, and so has {owner.name} on rail "
+                    f"{its_rail}: correct label {RAILS_LABEL} of one of them"
+                )
 
 
 def _ports(member: Member) -> dict[str, Port]:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import dataclasses
 import enum
+from collections.abc import Mapping
 
 import numpy as np
 from numpy.typing import NDArray
@@ -59,7 +60,8 @@ class RoundResult:
     unit that is the same for all; 0 for a rail over which nothing could be sent, NaN for one that was not measured.
     ``together``: with all rails at once, shape (pairs, rails), or None. ``wrong``: wrong payload arrived, shape (pairs,
     rails). ``crossed``: the GPU of this rail over the next rail's NIC, shape (pairs, rails), or None. ``silent``: nodes
-    of the round that returned nothing, so that their pair is not measured.
+    of the round that returned nothing, so that their pair is not measured. ``replaced``: nodes whose pair was measured
+    with another backend than most pairs, and with which; their cells are NaN.
 
     Raises ValueError where shapes differ.
     """
@@ -70,6 +72,7 @@ class RoundResult:
     together: Figures | None = None
     crossed: Figures | None = None
     silent: frozenset[int] = frozenset()
+    replaced: Mapping[int, str] = dataclasses.field(default_factory=dict)
 
     def __post_init__(self) -> None:
         pairs, rails = len(self.round.pairs), self.alone.shape[1]

@@ -17,6 +17,7 @@ from muster_criteria.cluster.fabric.topology import LEAF_LABEL, Topology
 from muster_criteria.cluster.model import BlockFindings
 from muster_criteria.model import Action, FaultClass, Finding, Gap, Lack, Severity
 from muster_criteria.stage.coverage import Tally
+from muster_criteria.words import listed
 
 SOURCE = "docs/science.md#isolation-in-the-fabric"
 
@@ -74,8 +75,19 @@ def count_rails(rounds: Rounds, member: str, counted: Tally) -> None:
         if seen:
             counted.required += 1
         else:
-            why = rounds.why_unmet.get(member, "no pair of it was measured")
+            why = _replaced(rounds, node) or rounds.why_unmet.get(member, "no pair of it was measured")
             counted.miss(Gap(Lack.NOT_REPORTED, why, f"pair_bandwidth[rail={rail}] of {PROBE}"))
+
+
+def _replaced(rounds: Rounds, node: int | None) -> str:
+    """Which backend the pairs of a node were measured with instead of the usual one, "" if with that."""
+    names = {result.replaced[node] for result in rounds.results if node is not None and node in result.replaced}
+    if not names:
+        return ""
+    return (
+        f"its pairs were measured with {listed(sorted(names))} and most others were not, so the rates cannot be "
+        "compared: install on this node what the others measure with"
+    )
 
 
 def _in_names(topology: Topology, evidence: Evidence, confirmed: bool) -> FaultyPart:
