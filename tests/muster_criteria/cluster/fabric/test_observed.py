@@ -110,3 +110,10 @@ def test_a_pair_that_was_measured_with_another_backend_is_not_compared() -> None
 def test_where_all_use_tcp_every_pair_counts() -> None:
     result = round_result(FABRIC, PLAN, {name: [by("tcp"), *rates(20, 20)] for name in FABRIC.nodes})
     assert (result.alone[:, :, 0].tolist(), dict(result.replaced)) == ([[20, 20], [20, 20]], {})
+
+
+def test_what_tcp_carried_after_the_backend_failed_is_kept_apart() -> None:
+    host = row("pair_bandwidth", 20.0, rail="r1", mode="host_tcp", variant="0")
+    result = round_result(FABRIC, PLAN, {"n0": rates(390, 0), "n1": [*rates(390, 0), host], "n2": [], "n3": []})
+    assert result.host is not None
+    assert (result.host.tolist(), result.alone[0, 1, 0]) == ([[False, True], [False, False]], 0)

@@ -187,3 +187,17 @@ def _without_perftest(topology: Topology, plan: Round, lacks: int) -> dict[str, 
                 ),
             ]  # fmt: skip
     return returned
+
+
+@pytest.mark.parametrize("part", [Part(PartKind.NODE, 5), Part(PartKind.NIC, 5, rail=1)])
+@pytest.mark.parametrize("tcp", [True, False])
+def test_rdma_that_sends_nothing_where_tcp_does_is_suspected_and_fails_no_node(part: Part, tcp: bool) -> None:
+    world = Small(fabric(4, 4), {part: 0.0})
+    results, _ = world.isolate()
+    told = [dataclasses.replace(each, host=(each.alone[:, :, 0] == 0.0) & tcp) for each in results]
+    block = BlockFindings()
+    judge_fabric(Rounds(world.topology, places(world.topology), tuple(told)), block)
+    name = world.topology.nodes[5]
+    (finding,) = block.findings[name]
+    assert finding.severity is (Severity.WARNING if tcp else Severity.CRITICAL)
+    assert [gap.code for gap in block.suspected.get(name, ())] == ([Lack.UNDECIDED] if tcp else [])

@@ -13,7 +13,7 @@ from muster_criteria.cluster.fabric.topology import Topology
 from muster_criteria.measured import Measured
 
 PROBE = "pair_rails"
-ALONE, TOGETHER, CROSSED = "alone", "together", "crossed"
+ALONE, TOGETHER, CROSSED, HOST_TCP = "alone", "together", "crossed", "host_tcp"
 
 
 @dataclasses.dataclass(frozen=True)
@@ -84,7 +84,7 @@ def round_result(topology: Topology, plan: Round, returned: Mapping[str, Sequenc
     shape = (len(plan.pairs), len(topology.rails))
     alone = np.full((*shape, plan.variants), np.nan)
     together, crossed = np.full(shape, np.nan), np.full(shape, np.nan)
-    wrong = np.zeros(shape, dtype=bool)
+    wrong, host = np.zeros(shape, dtype=bool), np.full(shape, np.nan)
     silent: set[int] = set()
     rail_at = {rail: at for at, rail in enumerate(topology.rails)}
     used = [_backend([returned.get(topology.nodes[node]) or () for node in pair]) for pair in plan.pairs]
@@ -103,6 +103,8 @@ def round_result(topology: Topology, plan: Round, returned: Mapping[str, Sequenc
             mode = row.labels.get("mode", "")
             if row.metric == "pair_wrong_bytes" and mode in (ALONE, TOGETHER):
                 wrong[at, rail] |= row.value > 0
+            elif row.metric == "pair_bandwidth" and mode == HOST_TCP:
+                host[at, rail] = np.fmin(host[at, rail], row.value)
             elif row.metric == "pair_bandwidth" and mode == ALONE:
                 variant = _variant(row, plan.variants)
                 alone[at, rail, variant] = np.fmin(alone[at, rail, variant], row.value)
@@ -110,7 +112,7 @@ def round_result(topology: Topology, plan: Round, returned: Mapping[str, Sequenc
                 into = together if mode == TOGETHER else crossed
                 into[at, rail] = np.fmin(into[at, rail], row.value)
     replaced = {node: used[at] for at in other for node in plan.pairs[at]}
-    return RoundResult(plan, alone, wrong, together, crossed, frozenset(silent), replaced)
+    return RoundResult(plan, alone, wrong, together, crossed, frozenset(silent), replaced, host > 0)
 
 
 def _backend(sides: Sequence[Sequence[Measured]]) -> str:

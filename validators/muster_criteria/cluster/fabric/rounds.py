@@ -61,7 +61,8 @@ class RoundResult:
     ``together``: with all rails at once, shape (pairs, rails), or None. ``wrong``: wrong payload arrived, shape (pairs,
     rails). ``crossed``: the GPU of this rail over the next rail's NIC, shape (pairs, rails), or None. ``silent``: nodes
     of the round that returned nothing, so that their pair is not measured. ``replaced``: nodes whose pair was measured
-    with another backend than most pairs, and with which; their cells are NaN.
+    with another backend than most pairs, and with which; their cells are NaN. ``host``: plain TCP arrived over a rail
+    after the backend had failed there, shape (pairs, rails), or None.
 
     Raises ValueError where shapes differ.
     """
@@ -73,11 +74,12 @@ class RoundResult:
     crossed: Figures | None = None
     silent: frozenset[int] = frozenset()
     replaced: Mapping[int, str] = dataclasses.field(default_factory=dict)
+    host: Flags | None = None
 
     def __post_init__(self) -> None:
         pairs, rails = len(self.round.pairs), self.alone.shape[1]
         if self.alone.shape != (pairs, rails, self.round.variants):
             raise ValueError(f"round {self.round.number}: {self.alone.shape} cells for {pairs} pairs")
-        for other in (self.wrong, self.together, self.crossed):
+        for other in (self.wrong, self.together, self.crossed, self.host):
             if other is not None and other.shape != (pairs, rails):
                 raise ValueError(f"round {self.round.number}: {other.shape} cells for {pairs} pairs")

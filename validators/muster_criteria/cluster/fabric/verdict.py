@@ -117,12 +117,15 @@ def _where(topology: Topology, evidence: Evidence) -> str:
 
 def _against(part: FaultyPart, rounds: Rounds, block: BlockFindings) -> None:
     """A finding on the member whose part it is; a suspicion that no round could confirm keeps it from passing."""
-    why = f"{part.title}: {part.observed}"
+    why, software = f"{part.title}: {part.observed}", _carries_tcp(part, rounds)
+    if software:
+        why += "; TCP went over the same rails, so look at its RDMA first: limits of locked memory, GID, libraries"
+        block.suspect([part.node], Lack.UNDECIDED, why)
     if part.symptom is Symptom.SILENT:
         block.suspect([part.node], Lack.LOST, why)
     elif not part.confirmed:
         block.suspect([part.node], Lack.UNDECIDED, f"suspected, and not confirmed by two further partners: {why}")
-    critical = part.confirmed and part.symptom is not Symptom.SILENT
+    critical = part.confirmed and part.symptom is not Symptom.SILENT and not software
     wrong = part.symptom is Symptom.CORRUPTS
     block.add(
         part.node,
@@ -142,6 +145,22 @@ def _against(part: FaultyPart, rounds: Rounds, block: BlockFindings) -> None:
             labels=(("rail", part.rail),) if part.rail else (),
         ),
     )
+
+
+def _carries_tcp(part: FaultyPart, rounds: Rounds) -> bool:
+    """Whether plain TCP went over every cell of a node's part over which its backend could send nothing.
+
+    The cable and the port do work then, and what fails may be software of the node.
+    """
+    node, rails = rounds.topology.index[part.node], rounds.topology.rails
+    own = slice(None) if not part.rail else slice(rails.index(part.rail), rails.index(part.rail) + 1)
+    carried: list[bool] = []
+    for result in rounds.results:
+        rows = [row for row, pair in enumerate(result.round.pairs) if node in pair]
+        dead = np.fmax.reduce(result.alone[rows, own], axis=2) == 0.0
+        if part.symptom is Symptom.DEAD and dead.any():
+            carried.append(result.host is not None and bool(result.host[rows, own][dead].all()))
+    return bool(carried) and all(carried)
 
 
 def _device(part: FaultyPart, rounds: Rounds) -> str:
