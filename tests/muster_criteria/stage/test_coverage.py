@@ -6,6 +6,7 @@ import pytest
 
 from muster_criteria.model import Gap, Judgement, Lack, Verdict
 from muster_criteria.sku_files.model import Requirement
+from muster_node.workloads.under_load import AT_REST
 from tests.muster_criteria.nodes import CPUS, Case, MakeCase
 
 
@@ -192,3 +193,33 @@ def test_when_no_gpu_answers_the_driver_is_suspected_first(case: MakeCase) -> No
     spoilt.raw["measurements"] = [m for m in spoilt.raw["measurements"] if not m["device"].startswith("gpu")]
 
     assert (Lack.NO_ANSWER, "all GPUs", "") in missing(spoilt.judge())
+
+
+def _unread(spoilt: Case, metric: str, note: str, *devices: str) -> Case:
+    for device in devices:
+        for row in spoilt.rows(metric, device):
+            row |= {"value": None, "text": None, "note": note}
+    return spoilt
+
+
+@pytest.mark.parametrize(
+    ("metric", "note"),
+    [
+        ("sram_threshold_exceeded", "not supported"),
+        ("recovery_action", "not supported"),
+        ("fabric_healthy", "not supported"),
+        ("foreign_processes", "1 processes on it are not visible here"),
+        ("pcie_generation_loaded", "NVML: Unknown Error (error 999)"),
+    ],
+)
+def test_what_the_siblings_of_a_device_show_is_not_excused_for_it(case: MakeCase, metric: str, note: str) -> None:
+    """NVML answers "not supported" for a GPU in a bad state too."""
+    gaps = missing(_unread(case("burn_in"), metric, note, "gpu4").judge())
+    assert gaps == {(Lack.UNREADABLE, metric, "gpu4")}
+    every = [f"gpu{slot}" for slot in range(8)]
+    assert not _unread(case("burn_in"), metric, note, *every).judge().coverage.missing
+
+
+def test_a_gpu_that_no_reading_found_at_work_is_no_odd_one(case: MakeCase) -> None:
+    spoilt = _unread(case("burn_in"), "pcie_generation_loaded", AT_REST, "gpu4")
+    assert not spoilt.judge().coverage.missing

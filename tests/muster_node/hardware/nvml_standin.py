@@ -82,7 +82,7 @@ class FakeNvml:
             "nvmlDeviceGetEnforcedPowerLimit": 700000,
             "nvmlDeviceGetMigMode": [0, 0],
             "nvmlDeviceGetPersistenceMode": 1,
-            "nvmlDeviceGetPciInfo": SimpleNamespace(busId="00000000:1B:00.0"),
+            "nvmlDeviceGetPciInfo": lambda handle: SimpleNamespace(busId=f"00000000:{0x1B + handle:02X}:00.0"),
             "nvmlDeviceGetComputeMode": 0,
             "nvmlDeviceGetPowerManagementLimitConstraints": [200000, 700000],
             "nvmlDeviceGetPowerManagementDefaultLimit": 700000,

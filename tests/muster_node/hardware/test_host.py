@@ -238,3 +238,10 @@ def test_a_reader_without_privilege_reads_when_each_message_came(tmp_path, monke
     assert [event.at for event in device_events(log)] == [123.456789]
     assert last_time(log) == 500.000001
     assert [line[:3] for line in log] == ["<5>", "<3>", "<6>"]
+
+
+def test_an_empty_device_in_place_of_the_kernel_log_is_none(monkeypatch: pytest.MonkeyPatch) -> None:
+    """LXC binds /dev/null there: nothing in it is not that nothing happened."""
+    monkeypatch.setattr(kernel_log, "_read_kmsg", lambda: "")
+    monkeypatch.setattr(kernel_log, "output_of", lambda command: None)
+    assert kernel_log.read() is None

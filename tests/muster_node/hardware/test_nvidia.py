@@ -119,7 +119,7 @@ def test_every_throttle_reason_is_reported_the_most_harmful_first(reasons: int, 
 def test_a_healthy_board_reports_everything_that_intake_needs() -> None:
     facts = list(NvidiaGpus(FakeNvml(links=18)).inventory())
     expected = {
-        "pci_address": "00000000:1B:00.0",
+        "pci_address": "00000000:21:00.0",
         "compute_mode": "default",
         "throttle_reason": "sw_power_cap",
         "row_remap_corrected": 0.0,

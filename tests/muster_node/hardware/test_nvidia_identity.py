@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import uuid
 from collections.abc import Callable
+from types import SimpleNamespace
 from typing import Any
 
 import pynvml
 import pytest
 
+from muster_node.hardware.events import by_pci
 from muster_node.hardware.nvidia import domain
 from muster_node.hardware.nvidia.gpu import slots_of
 from muster_node.hardware.nvidia.gpus import NvidiaGpus
@@ -52,7 +54,7 @@ def test_two_gpus_without_module_ids_are_not_sure_of_their_places() -> None:
     nvml.module_ids = [8, None, 5, None, 4, 2, 1, 3]  # type: ignore[list-item]
     known = _facts(nvml, "slot_known")
     assert {device for device, fact in known.items() if fact.value == 0.0} == {"gpu5", "gpu6"}
-    assert "00000000:1B:00.0" in known["gpu5"].note
+    assert "00000000:1C:00.0" in known["gpu5"].note
     assert set(_values(FakeNvml(), "slot_known").values()) == {1.0}
 
 
@@ -195,3 +197,39 @@ def test_imex_is_asked_and_else_its_service(
     said = {"nvidia-imex-ctl": control, "systemctl": service}
     monkeypatch.setattr(domain, "output_of", lambda command, ok_statuses=(0,): said[command[0]])
     assert domain.imex_fact().text == state
+
+
+def test_two_gpus_with_one_pci_address_are_both_named() -> None:
+    shared = _facts(FakeNvml(nvmlDeviceGetPciInfo=_place(2, 5)), "identity_shared")
+    assert {device for device, fact in shared.items() if fact.value} == {"gpu4", "gpu1"}
+
+
+def test_a_message_about_an_address_that_two_gpus_claim_is_charged_to_neither() -> None:
+    gpus = by_pci(NvidiaGpus(FakeNvml(nvmlDeviceGetPciInfo=_place(2, 5))).inventory())
+    assert set(gpus.values()) == {f"gpu{slot}" for slot in (0, 2, 3, 5, 6, 7)}
+
+
+def _place(*same: int) -> Callable[[int], Any]:
+    return lambda handle: SimpleNamespace(busId=f"00000000:{0x1B + (0x40 if handle in same else handle):02X}:00.0")
+
+
+@pytest.mark.parametrize("address", ["zz:1b:00.0", "N/A", "", ":::"])
+def test_an_address_that_is_none_costs_no_other_gpu_its_messages(address: str) -> None:
+    facts = [Fact("pci_address", "gpu0", "text", text=address), Fact("pci_address", "gpu1", "text", text="0:1c:00.0")]
+    assert by_pci(facts)["0000:1c:00"] == "gpu1"
+
+
+def test_a_gpu_that_does_not_report_what_its_siblings_do_is_not_known_to_be_like_them() -> None:
+    nvml = FakeNvml()
+    nvml.before = _refuses("nvmlDeviceGetInforomImageVersion", 2)
+    unlike = _facts(nvml, "unlike_siblings")
+    assert {device for device, fact in unlike.items() if fact.value is None} == {"gpu4"}
+    assert unlike["gpu4"].note
+
+
+def _refuses(call: str, gpu: int) -> Callable[[str, tuple[Any, ...]], None]:
+    def before(name: str, arguments: tuple[Any, ...]) -> None:
+        if name == call and arguments[:1] == (gpu,):
+            raise pynvml.NVMLError(pynvml.NVML_ERROR_UNKNOWN)
+
+    return before

@@ -85,7 +85,7 @@ def test_a_refused_call_is_noted_and_costs_nothing_else(call: str, error: str) -
         assert len({series for series, _ in lost}) <= 2
 
 
-NAMES = ("gpu_uuid", "gpu_serial")
+NAMES = ("gpu_uuid", "gpu_serial", "pci_address")
 OF_ALL = ("identity_shared", "slot_known", "unlike_siblings", "fabric_cliques")
 """Facts that are made of answers about several GPUs."""
 

@@ -167,3 +167,49 @@ class TestForeignProcesses:
         nvml.refuse["nvmlDeviceGetComputeRunningProcesses"] = pynvml.NVML_ERROR_UNKNOWN
         gpus = NvidiaGpus(nvml)
         assert foreign(gpus._nvml, gpus._gpus[0], tmp_path).value is None
+
+
+IMPOSSIBLE = (2**63 - 1, 2**64 - 2, 2**62)
+
+
+@pytest.mark.parametrize("number", IMPOSSIBLE)
+def test_a_number_that_no_gpu_has_is_a_missing_measurement_of_that_gpu(number: int) -> None:
+    """The agent ends a probe that reports one beyond 1e18, and "at least" is true of any that is large."""
+    spoilt = ("nvmlDeviceGetTotalEccErrors", "nvmlDeviceGetPcieReplayCounter", "nvmlDeviceGetMaxPcieLinkGeneration",
+              "nvmlDeviceGetEnforcedPowerLimit", "nvmlDeviceGetRetiredPagesPendingStatus")  # fmt: skip
+    facts = list(NvidiaGpus(FakeNvml(**dict.fromkeys(spoilt, lambda handle, *_: number * (handle == 6)))).inventory())
+    assert all(abs(fact.value or 0.0) < 1e18 for fact in facts)
+    for name in ("ecc_uncorrected", "pcie_replay", "pcie_generation_max", "power_limit", "retired_pages_pending"):
+        found = {fact.device: fact for fact in facts if fact.name == name}
+        assert {device for device, fact in found.items() if fact.value is None} == {"gpu0"}, name
+        assert found["gpu0"].note
+
+
+@pytest.mark.parametrize("module", [200, 2**32 - 2, 2**63 - 1])
+def test_a_module_id_that_no_board_has_names_no_slot(module: int) -> None:
+    """The name "gpu4294967293" is none to the controller, which would refuse the whole result."""
+    nvml = FakeNvml()
+    nvml.module_ids = [8, 6, module, 7, 4, 2, 1, 3]
+    assert [device.index for device in NvidiaGpus(nvml).devices()] == list(range(8))
+
+
+@pytest.mark.parametrize(("info", "healthy"), [
+    ({"healthSummary": 1}, 1.0), ({"healthSummary": 3}, 0.0), ({"healthSummary": 0}, None),
+    ({"healthMask": 0b10_10_10_10 | 1 << 8}, 1.0), ({"healthMask": 0b10_10_01_10}, 0.0),
+    ({"healthMask": 0b01_10_10_10}, 0.0), ({"healthMask": 0}, None),
+])  # fmt: skip
+def test_health_in_the_fabric_is_read_from_all_its_parts(info: dict[str, int], healthy: float | None) -> None:
+    assert _fabric_health(SimpleNamespace(**info)) == healthy
+
+
+@pytest.mark.parametrize("info", [{"healthSummary": 4}, {"healthMask": 0b11}])
+def test_a_health_that_nvml_does_not_define_is_not_the_absence_of_one(info: dict[str, int]) -> None:
+    with pytest.raises(ValueError, match="not defined"):
+        _fabric_health(SimpleNamespace(**info))
+
+
+def test_a_reason_that_this_version_does_not_know_is_one() -> None:
+    usual = pynvml.nvmlClocksEventReasonGpuIdle | pynvml.nvmlClocksEventReasonSyncBoost
+    assert _of(FakeNvml(nvmlDeviceGetCurrentClocksEventReasons=usual))["throttle_reason", ""].text == "none"
+    newer = FakeNvml(nvmlDeviceGetCurrentClocksEventReasons=usual | 0x400)
+    assert _of(newer)["throttle_reason", ""].text == "unknown"

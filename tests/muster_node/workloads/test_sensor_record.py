@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from muster_node.hardware.seam import Sample
-from muster_node.workloads.sensor_record import Record
+from muster_node.workloads.sensor_record import Record, frozen
 
 
 class Hand:
@@ -56,3 +56,15 @@ def test_a_sensor_that_a_device_does_not_have_has_no_share() -> None:
     record = _recorded([0.0], ["none"], 1.0)
     assert record.share("power", "gpu2") is None
     assert record.share("throttle", "cpu0") is None
+
+
+@pytest.mark.parametrize("series", ["temperature", "hbm_temperature", "thermal_margin", "hbm_margin"])
+def test_a_sensor_that_moves_neither_under_load_nor_after_it_is_stuck(series: str) -> None:
+    def readings(values: list[float]) -> Record:
+        record = Record(Hand(), 1.0)
+        for value in values:
+            record.add([Sample(series, "gpu2", "°C", value=value)])
+        return record
+
+    assert series in frozen(readings([23.0] * 12), readings([23.0] * 12), "gpu2")
+    assert not frozen(readings([23.0] * 12), readings([40.0] * 12), "gpu2")

@@ -211,3 +211,33 @@ def test_days_of_the_same_need_little_and_lose_nothing() -> None:
     assert found["throttle_time", "sw_power_cap"].value == 499.0
     assert found["pcie_generation_loaded", ""].value == 5.0
     assert set(COUNTED) <= {reason for metric, reason in found if metric == "throttle_time"}
+
+
+@pytest.mark.parametrize(
+    "name", ["row_remap_pending", "sram_threshold_exceeded", "recovery_action", "fabric_healthy", "foreign_processes",
+             "gpu_lost", "pcie_width", "ecc_uncorrected"],
+)  # fmt: skip
+def test_what_was_read_once_is_supported(name: str) -> None:
+    """A GPU in a bad state answers "not supported" too, which the judge would excuse."""
+    readings = [_facts() for _ in range(4)]
+    for facts in readings[2:]:
+        at = next(place for place, fact in enumerate(facts) if fact.name == name)
+        facts[at] = Fact(name, GPU, "count", note=NOT_SUPPORTED)
+    found = _found(*readings)[name + "_delta" if name == "ecc_uncorrected" else name, ""]
+    assert (found.value, found.text) == (None, None)
+    assert found.note not in ("", NOT_SUPPORTED)
+
+
+def test_a_pcie_link_that_cannot_be_read_any_more_is_not_known_to_be_fast() -> None:
+    blind = _facts(pcie_generation=None, pcie_width=None)
+    found = _found(_facts(), _facts(), _facts(), blind, blind, blind)
+    assert found["pcie_generation_loaded", ""].value is found["pcie_width", ""].value is None
+    assert "error 999" in found["pcie_width", ""].note
+    narrow = _facts(pcie_width=8.0)
+    assert _found(_facts(), narrow, blind)["pcie_width", ""].value == 8.0
+
+
+def test_a_gpu_whose_work_cannot_be_seen_is_not_known_to_rest() -> None:
+    found = _found(*[_facts(utilisation=None)] * 4)["pcie_generation_loaded", ""]
+    assert found.value is None
+    assert "error 999" in found.note

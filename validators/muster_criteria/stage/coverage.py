@@ -22,6 +22,9 @@ COUNTED_BY = {"cpu": "cpu_threads", "core": "cpu_cores", "gpu": "gpu_count"}
 """{kind of device: the inventory metric with their number}, where the SKU leaves the number to the machine."""
 NOT_SUPPORTED = "not supported"
 """The note of what a device or its driver does not have; as ``muster_node.hardware.seam`` writes it."""
+AT_REST = "no reading found the GPU at work"
+"""The note of what is read under load only, as ``muster_node.workloads.under_load`` writes it: it is no sign of a fault
+that siblings were found at work."""
 DEVICES_MAX = 4096
 """A larger count of one kind of device is ignored as impossible."""
 
@@ -204,7 +207,9 @@ class _Requirements:
         elif invalid:
             self._miss(need, Gap(Lack.INVALID, self._invalid[invalid[0]].why, name, device))
         elif notes and honest and _excused(need, notes) and _completed(self._ends.get(need.probe)):
-            if not need.requirement.where_supported:  # what a device is not made with is not worth a note
+            if shown := self._shown_by_others(need, device, empty):
+                self._miss(need, Gap(Lack.UNREADABLE, shown, name, device))
+            elif not need.requirement.where_supported:  # what a device is not made with is not worth a note
                 self._unreadable.setdefault((name, "; ".join(notes)), []).append(device)
         elif notes:
             self._miss(need, Gap(Lack.UNREADABLE if honest else Lack.REFUSED, "; ".join(notes), name, device))
@@ -212,6 +217,25 @@ class _Requirements:
             self._counted.required += 1
             if need.requirement.judged and not all(self._judged[at] for at in positions):
                 self._counted.unjudged.append(Gap(Lack.UNJUDGED, UNJUDGED, name, device))
+
+    def _shown_by_others(self, need: Need, device: str, empty: Sequence[int]) -> str:
+        """Why a row without a value is a miss although the reason would excuse it: others of its kind have one."""
+        if not need.requirement.devices.startswith("each "):
+            return ""
+        rows, frame = self._rows[need.probe, need.requirement.metric], self._frame
+        for at in empty:
+            labels, note = set(frame["labels"][at]), str(frame["note"][at])
+            others = [
+                other
+                for other, found in rows.items()
+                if other != device and kind_of(other) == kind_of(device)
+                and any(of == labels and self._usable[place] for of, place in found)
+            ]  # fmt: skip
+            if others and note != AT_REST:
+                return (
+                    f"{note or 'no value and no reason given'}, though {listed(sorted(others, key=natural), 3)} show it"
+                )
+        return ""
 
     def _no_sensor(self, probe: str, metric: str, device: str) -> tuple[Lack, str]:
         """A device whose sensors stopped answering may have the sensor; so may one whose siblings have it."""

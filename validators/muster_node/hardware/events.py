@@ -5,6 +5,7 @@ The vendor's folder says which lines are such messages (``Vendor.event_of``); th
 
 from __future__ import annotations
 
+import collections
 import dataclasses
 import re
 from collections.abc import Iterable
@@ -37,15 +38,23 @@ class DeviceEvent:
 
 
 def normal_pci(address: str) -> str:
-    """ "0000:1b:00" for "00000000:1B:00.0", "0000:1b:00" or "1b:00": driver, NVML and sysfs differ."""
+    """ "0000:1b:00" for "00000000:1B:00.0", "0000:1b:00" or "1b:00": driver, NVML and sysfs differ.
+
+    What is no address stays as it is: it names no device, and costs no other its messages.
+    """
     parts = address.strip().lower().partition(".")[0].split(":")
     domain = parts[-3] if len(parts) >= 3 else "0"
-    return ":".join(["{:04x}".format(int(domain or "0", 16)), *parts[-2:]])
+    try:
+        return ":".join(["{:04x}".format(int(domain or "0", 16)), *parts[-2:]])
+    except ValueError:
+        return address.strip().lower()
 
 
 def by_pci(inventory: Iterable[Fact]) -> dict[str, str]:
-    """Device by PCI address ({"0000:1b:00": "gpu3"}) of the GPUs that answer."""
-    return {normal_pci(fact.text): fact.device for fact in inventory if fact.name == "pci_address" and fact.text}
+    """Device by PCI address ({"0000:1b:00": "gpu3"}) of the GPUs that answer; one that two claim names neither."""
+    claimed = [(normal_pci(fact.text), fact.device) for fact in inventory if fact.name == "pci_address" and fact.text]
+    times = collections.Counter(address for address, _ in claimed)
+    return {address: device for address, device in claimed if times[address] == 1}
 
 
 def labels_of(event: DeviceEvent, number: int) -> dict[str, str]:

@@ -58,10 +58,18 @@ def _missing_end(readings: Sequence[Fact | None]) -> str:
     ends = [(each, otherwise) for each, otherwise in ((readings[-1], GONE), (readings[0], LATE))] if readings else []
     if all(fact is None for fact in readings):
         return NO_COUNTER
+    known = any(fact is not None and fact.value is not None for fact in readings)
     for fact, otherwise in ends:
         if fact is None or fact.value is None:
-            return (fact.note if fact is not None else "") or otherwise
+            note = fact.note if fact is not None else ""
+            return otherwise if not note or (known and note == NOT_SUPPORTED) else note
     return ""
+
+
+def gone(last: Fact | None) -> str:
+    """Why what was read before the load, or in it, is no longer known after it. It is supported: it was read."""
+    note = "" if last is None else last.note
+    return GONE if note in ("", NOT_SUPPORTED) else note
 
 
 def total(parts: Mapping[str, Growth]) -> tuple[float | None, int, str]:

@@ -12,7 +12,7 @@ HOLD_SPACINGS = 3.0
 """A reading stands for so many times the interval in which readings are due, half of it before and half after it."""
 FROZEN_FROM = 10
 """Readings from which on a sensor that never changes is stuck: power is read in mW and differs from one to the next."""
-STEADY_SERIES = ("temperature", "hbm_temperature")
+STEADY_SERIES = ("temperature", "hbm_temperature", "thermal_margin", "hbm_margin")
 """Whole degrees, which may stand still under a load, but not under it and while the GPU cools down too."""
 
 Series = dict[tuple[str, str], list[float]]

@@ -13,7 +13,7 @@ from typing import Any, Callable, Optional, Union
 
 from muster_node.hardware.seam import NOT_SUPPORTED, Fact
 from muster_node.probe import Metric
-from muster_node.workloads.growth import Growth, growth, resets, total
+from muster_node.workloads.growth import Growth, gone, growth, resets, total
 from muster_node.workloads.settings import changes, settings
 
 Content = Optional[Union[float, str]]
@@ -74,6 +74,8 @@ WELL_SAMPLED = 0.9
 """Share of the load over which the reasons must be known where no counter has them. Chosen here, as for sensors."""
 COARSE_S = 6.0
 """By how many seconds readings may exceed a counter without contradicting it: twice what each stands for."""
+AT_REST = "no reading found the GPU at work"
+"""What the controller takes for no fault of a GPU whose siblings were found at work."""
 BUSY = 50.0
 """% utilisation from which a GPU counts as busy."""
 
@@ -247,8 +249,7 @@ def _state(gpu: str, name: str, unit: str, facts: Sequence[Fact | None]) -> Foun
         return Found(name, gpu, note=notes[-1] if notes else NOT_SUPPORTED)
     other = [content for content in known if content != known[0]]
     if not other and read[-1] is None:
-        last = facts[-1]
-        return Found(name, gpu, samples=len(known), note=(last.note if last else "") or "it could not be read any more")
+        return Found(name, gpu, samples=len(known), note=gone(facts[-1]))
     chosen = max(other, key=lambda content: _distance(content, known[0]), default=known[0])
     if name in WORST:
         chosen = WORST[name](known)
@@ -276,16 +277,24 @@ def _pcie(gpu: str, series: Series) -> Iterator[Found]:
     loaded = [isinstance(share, float) and share >= BUSY for share in busy]
     within = [place for place in range(1, len(loaded) - 1) if all(loaded[place - 1 : place + 2])]
     generations = series.get(("pcie_generation", "", ""), ())
-    values = [value for place in within if isinstance(value := _content(generations[place]), float)]
-    why = "no reading found the GPU at work" if not within else _reason(generations)
-    yield Found(
-        "pcie_generation_loaded", gpu, min(values, default=None), samples=len(values), note="" if values else why
-    )
-    lanes = series.get(("pcie_width", "", ""), ())
-    widths = [value for fact in lanes if isinstance(value := _content(fact), float)]
-    yield Found(
-        "pcie_width", gpu, min(widths, default=None), samples=len(widths), note="" if widths else _reason(lanes)
-    )
+    if within:
+        yield _least(gpu, "pcie_generation_loaded", [generations[place] for place in within])
+    else:
+        blind = next(
+            (fact.note for fact in series.get(("utilisation", "", ""), ()) if fact is not None and fact.note), ""
+        )
+        yield Found("pcie_generation_loaded", gpu, samples=0, note=blind or AT_REST)
+    yield _least(gpu, "pcie_width", series.get(("pcie_width", "", ""), ()))
+
+
+def _least(gpu: str, name: str, facts: Sequence[Fact | None]) -> Found:
+    """The lowest reading. No value where the last one says nothing and none differs from another."""
+    values = [value for fact in facts if isinstance(value := _content(fact), float)]
+    if not values:
+        return Found(name, gpu, samples=0, note=_reason(facts))
+    if _content(facts[-1]) is None and len(set(values)) == 1:
+        return Found(name, gpu, samples=len(values), note=gone(facts[-1]))
+    return Found(name, gpu, min(values), samples=len(values))
 
 
 def _reason(facts: Sequence[Fact | None]) -> str:
@@ -298,7 +307,7 @@ def _most(gpu: str, name: str, series: Series) -> Found:
     known = [fact for fact in facts if fact is not None and fact.value is not None]
     worst = max(known, key=lambda fact: fact.value or 0.0, default=None)
     if worst is None or (not worst.value and facts[-1] is not None and facts[-1].value is None):
-        return Found(name, gpu, note=_reason(facts))
+        return Found(name, gpu, note=gone(facts[-1]) if known else _reason(facts))
     return Found(name, gpu, worst.value, samples=len(known), note=worst.note)
 
 

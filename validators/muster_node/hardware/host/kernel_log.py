@@ -31,10 +31,13 @@ _ESCAPED = re.compile(r"(?:\\x0a|\\x09)\s*")
 
 
 def read() -> list[str] | None:
-    """Lines of the kernel log, oldest first, from /dev/kmsg, dmesg or journalctl; None where none can be read."""
-    text = _read_kmsg()
-    if text is not None:
-        return parse_kmsg(text)
+    """Lines of the kernel log, oldest first, from /dev/kmsg, dmesg or journalctl; None where none can be read.
+
+    No kernel that booted has an empty log: one is a device that a container put in its place (/dev/null in LXC).
+    """
+    lines = parse_kmsg(_read_kmsg() or "")
+    if lines:
+        return lines
     for command in _DMESG_COMMANDS:
         output = output_of(command)
         if output:

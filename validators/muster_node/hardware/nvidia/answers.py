@@ -7,6 +7,25 @@ import math
 from muster_node.hardware.nvidia.nvml import ALL_ONES, Answer
 from muster_node.hardware.seam import NOT_SUPPORTED, Fact
 
+_MOST = {
+    "pcie_generation": 15.0,
+    "pcie_generation_max": 15.0,
+    "pcie_width": 32.0,
+    "pcie_width_max": 32.0,
+    "nvlink_speed": 1000.0,
+    "hbm_total": 16_384.0,
+    "power_limit": 20_000.0,
+    "power_limit_default": 20_000.0,
+    "power_limit_min": 20_000.0,
+    "power_limit_max": 20_000.0,
+    "max_clock": 20_000.0,
+    "application_clock": 20_000.0,
+    "utilisation": 100.0,
+}
+_MOST_IN = {"bool": 1.0, "s": 1e9, "count": 2.0**53}
+"""By fact, and else by unit: the highest number that is one. Chosen here, some ten times what any GPU of today has; a
+time of thirty years; a count that a float holds exactly. Rules ask for "at least" so much, which garbage would pass."""
+
 
 def usable(answer: Answer) -> bool:
     """Whether it is a number."""
@@ -14,11 +33,19 @@ def usable(answer: Answer) -> bool:
 
 
 def number(name: str, device: str, unit: str, answer: Answer, labels: dict[str, str] | None = None) -> Fact:
-    """The answer as a number in ``unit``; one with all bits set is none, whatever it was read out of."""
-    if usable(answer) and answer.value not in ALL_ONES:
-        return Fact(name, device, unit, float(answer.value), labels=labels or {})
-    otherwise = "NVML: all bits are set, which is no number" if usable(answer) else "NVML gave no number"
-    return Fact(name, device, unit, labels=labels or {}, note=answer.note or otherwise)
+    """The answer as a number in ``unit``; one that nothing of that name can be is none, whatever it was read out of."""
+    why = answer.note or ("" if usable(answer) else "NVML gave no number")
+    if not why:
+        why = _impossible(answer.value, _MOST.get(name, _MOST_IN.get(unit, math.inf)))
+    if why:
+        return Fact(name, device, unit, labels=labels or {}, note=why)
+    return Fact(name, device, unit, float(answer.value), labels=labels or {})
+
+
+def _impossible(value: float, most: float) -> str:
+    if value in ALL_ONES:
+        return "NVML: all bits are set, which is no number"
+    return "" if 0.0 <= value <= most else f"NVML: it says {value:g}, which it cannot be"
 
 
 def text(name: str, device: str, answer: Answer) -> Fact:

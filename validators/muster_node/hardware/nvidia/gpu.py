@@ -15,6 +15,10 @@ NO_SERIALS = ("", "n/a", "[n/a]", "na", "0", "none", "unknown", "not supported",
 """What firmware writes where a serial number should be, in lower case."""
 
 
+MODULES_MAX = 32
+"""Twice what the largest board has: a GPU whose module id is garbage has none."""
+
+
 @dataclasses.dataclass(frozen=True)
 class Gpu:
     """One GPU that gave a handle (a ``torch_gpu.Card``). ``order``: its NVML index; ``slot_known``: its place is its
@@ -39,7 +43,8 @@ def find(nvml: Nvml, count: int) -> tuple[list[Gpu], list[str]]:
         if handle.value is None:
             unanswered.append(f"NVML index {index}: {handle.note}")
             continue
-        found.append((index, handle.value, nvml.query("nvmlDeviceGetModuleId", handle.value).value))
+        module = nvml.query("nvmlDeviceGetModuleId", handle.value).value
+        found.append((index, handle.value, None if module is None or module > MODULES_MAX else module))
     slots = slots_of([(index, module) for index, _, module in found], len(unanswered))
     gpus = []
     for (index, handle, _), (slot, known) in zip(found, slots):
@@ -88,6 +93,7 @@ def identity_facts(nvml: Nvml, gpus: Sequence[Gpu]) -> Iterator[Fact]:
     for device, serial in serials.items():
         if serial.value is not None:
             holders[serial.value].append(device)
+    places = collections.Counter(gpu.pci for gpu in gpus if gpu.pci)
     for gpu in gpus:
         device, serial = gpu.device.id, serials[gpu.device.id]
         yield Fact("gpu_serial", device, "text", text=serial.value, note=serial.note)
@@ -99,8 +105,10 @@ def identity_facts(nvml: Nvml, gpus: Sequence[Gpu]) -> Iterator[Fact]:
         same = [other for other in holders.get(serial.value, ()) if other != device]
         notes = [f"the UUID of {', '.join(gpu.twins)}"] if gpu.twins else []
         notes += [f"the serial number of {', '.join(same)}"] if same else []
+        beside = [o.device.id for o in gpus if o is not gpu and places[gpu.pci] > 1 and o.pci == gpu.pci]
+        notes += [f"the PCI address of {', '.join(beside)}"] if beside else []
         note = f"it reports {' and '.join(notes)}" if notes else ""
-        yield Fact("identity_shared", device, "count", float(len({*gpu.twins, *same})), note=note)
+        yield Fact("identity_shared", device, "count", float(len({*gpu.twins, *same, *beside})), note=note)
         where = (
             "" if gpu.slot_known else f"the board gives it no place: it is the GPU at {gpu.pci or 'an unknown address'}"
         )
@@ -112,12 +120,17 @@ UNLIKE = ("gpu_model", "vbios", "inforom_version", "hbm_total", "pcie_generation
 
 
 def unlike_siblings(facts: Sequence[Fact], gpus: Sequence[Gpu]) -> Iterator[Fact]:
-    """By GPU: in how many facts it differs from what most of the node's GPUs report; of a tie, both sides do."""
+    """By GPU: in how many facts it differs from what most of the node's GPUs report; of a tie, both sides do.
+
+    Of one that does not report what its siblings do, and differs in nothing else, it is not known.
+    """
     for gpu in gpus:
-        device, different, known = gpu.device.id, [], False
+        device, different, known, silent = gpu.device.id, [], False, ""
         for name in UNLIKE:
             content = {fact.device: _content(fact) for fact in facts if fact.name == name and _content(fact)}
             known = known or device in content
+            if device not in content:
+                silent = f"it does not report {name}, and others do" if content else silent
             if device not in content or len(content) < 2:
                 continue
             counts = collections.Counter(content.values())
@@ -126,8 +139,11 @@ def unlike_siblings(facts: Sequence[Fact], gpus: Sequence[Gpu]) -> Iterator[Fact
             if own <= often:
                 different.append(f"{name} {content[device]}, others have {usual}")
         why = next((fact.note for fact in facts if (fact.name, fact.device) == (UNLIKE[0], device)), "")
-        note = "; ".join(different) if known else why or "nothing of it can be read"
-        yield Fact("unlike_siblings", device, "count", float(len(different)) if known else None, note=note)
+        if known and (different or not silent):
+            yield Fact("unlike_siblings", device, "count", float(len(different)), note="; ".join(different))
+        else:
+            note = silent if known else why or "nothing of it can be read"
+            yield Fact("unlike_siblings", device, "count", note=note)
 
 
 def _content(fact: Fact) -> str:

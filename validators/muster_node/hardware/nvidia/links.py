@@ -38,9 +38,10 @@ _INVALID_ARGUMENT = 2
 is tried, and what that lacks is then refused rather than not supported."""
 _NO_PERMISSION = 4
 
-_HEALTH_PARTS = ((0, 0x3), (4, 0x3), (8, 0xF))
-"""Shift and width in nvml.h's health mask: degraded bandwidth, route unhealthy, incorrect configuration."""
-_TRUE, _CONFIGURATION_RIGHT = 1, 1
+_ILL_IF_TRUE = (0, 2, 4, 6)
+"""Shifts in nvml.h's health mask, of two bits each: degraded bandwidth, route in recovery, route unhealthy, recovery
+after an access that timed out. 0: not supported; 1: so; 2: not so."""
+_CONFIGURATION, _CONFIGURATION_RIGHT = 8, 1
 
 
 class Links:
@@ -155,12 +156,20 @@ def fabric_info(nvml: Nvml, handle: Any) -> tuple[Answer, str]:
 
 
 def _fabric_health(info: Any) -> float | None:
-    """1 for healthy, 0 for unhealthy or of limited capacity, None if not supported; from the summary or its parts."""
+    """1 for healthy, 0 for unhealthy or of limited capacity, None if not supported; from the summary or its parts.
+
+    Raises ValueError for what nvml.h does not define: a state that a later driver adds is not the absence of one.
+    """
     summary = getattr(info, "healthSummary", None)
     if summary is not None:
-        return _FABRIC_HEALTH.get(summary)
+        if summary not in _FABRIC_HEALTH:
+            raise ValueError(f"health {summary} is not defined")
+        return _FABRIC_HEALTH[summary]
     mask = whole(getattr(info, "healthMask", 0))
-    degraded, unhealthy, configuration = ((mask >> shift) & width for shift, width in _HEALTH_PARTS)
-    if not (degraded or unhealthy or configuration):
+    flags = [(mask >> shift) & 0x3 for shift in _ILL_IF_TRUE]
+    configuration = (mask >> _CONFIGURATION) & 0xF
+    if 3 in flags:
+        raise ValueError(f"health mask {mask:#x} is not defined")
+    if not (any(flags) or configuration):
         return None
-    return float(degraded != _TRUE and unhealthy != _TRUE and configuration <= _CONFIGURATION_RIGHT)
+    return float(1 not in flags and configuration <= _CONFIGURATION_RIGHT)

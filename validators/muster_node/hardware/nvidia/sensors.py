@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from muster_node.hardware.nvidia.answers import usable
 from muster_node.hardware.nvidia.gpu import Gpu
 from muster_node.hardware.nvidia.nvml import NO_FUNCTION, Answer, Nvml
-from muster_node.hardware.nvidia.throttling import HARMFUL_FIRST, HW_SLOWDOWN, NAMED_CAUSES
+from muster_node.hardware.nvidia.throttling import HARMFUL_FIRST, HARMLESS, HW_SLOWDOWN, NAMED_CAUSES, UNKNOWN
 from muster_node.hardware.seam import NOT_SUPPORTED, Sample
 
 POSSIBLE = {
@@ -105,4 +105,7 @@ def _named(nvml: Nvml, reasons: int) -> str:
     present = [name for name, constant in HARMFUL_FIRST if reasons & nvml.constant(constant, 0)]
     if any(name in NAMED_CAUSES for name in present):  # the hardware's slowdown is set along with its cause
         present = [name for name in present if name != HW_SLOWDOWN]
+    known = sum(nvml.constant(constant, 0) for constant in {*dict(HARMFUL_FIRST).values(), *HARMLESS})
+    if reasons & ~known:
+        present.append(UNKNOWN)
     return "+".join(present) or "none"

@@ -11,6 +11,15 @@ HARMFUL_FIRST = (
     ("sw_power_cap", "nvmlClocksEventReasonSwPowerCap"),
 )
 """Reasons that hold a clock down with the name of NVML's bit for each, the most harmful first."""
+HARMLESS = (
+    "nvmlClocksEventReasonGpuIdle",
+    "nvmlClocksEventReasonApplicationsClocksSetting",
+    "nvmlClocksEventReasonSyncBoost",
+    "nvmlClocksEventReasonDisplayClockSetting",
+)
+"""NVML's bits for what is no throttling: idleness and settings."""
+UNKNOWN = "unknown"
+"""Any bit that this table does not have: what a later driver adds is not the absence of a reason."""
 NAMED_CAUSES = ("hw_thermal", "hw_power_brake")
 """Causes of the hardware's slowdown that nvml.h gives bits of their own, in addition to its general one."""
 _POWER_CAP_FIELD = 74
