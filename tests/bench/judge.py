@@ -22,6 +22,7 @@ from pathlib import Path
 
 import numpy as np
 import pandas as pd
+import pyarrow as pa
 
 from muster_criteria.fleet.peers.history import History, build_history
 from muster_criteria.fleet.peers.references import References
@@ -133,7 +134,9 @@ def measure(folder: Path) -> dict[str, float]:
     warm_up()
     sku = sku_of(Fleet(1, METRICS))
     today = pd.read_feather(folder / "today.feather")
+    pa.default_memory_pool().release_unused()
     history = History(pd.read_feather(folder / "history.feather"))
+    pa.default_memory_pool().release_unused()  # what only reading the files needed
     raw = (folder / "snapshot").read_bytes()
     began = time.process_time()
     found = judged(today, sku, Snapshot.from_bytes(raw), history)

@@ -9,6 +9,7 @@ from typing import Literal
 Kind = Literal["gpu", "cpu", "node", "memory", "disk", "nic", "fan", "psu", "inlet"]
 
 
+@functools.lru_cache(maxsize=65_536)
 def kind_of(device: str) -> str:
     """ "gpu" of "gpu3", "disk" of "disk:sda", "node" of "node"."""
     return device.partition(":")[0].rstrip("0123456789")

@@ -77,6 +77,8 @@ def _row(measured: Measured) -> Row:
 
 
 def _only(group: list[Row]) -> Row:
+    if len(group) == 1:
+        return group[0]
     values = {(row.unit, row.value, row.text, row.spread) for row in group}
     if len(values) == 1:
         return min(group, key=lambda row: (row.samples, row.note))

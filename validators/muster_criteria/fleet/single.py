@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import math
 from collections.abc import Mapping, Sequence
 
 import numpy as np
@@ -110,7 +111,7 @@ def compare(subjects: Sequence[Subject], comparisons: Sequence[Comparison]) -> C
 
 
 def _usable(row: Row) -> bool:
-    return row.value is not None and not row.refused and bool(np.isfinite(row.value))
+    return row.value is not None and not row.refused and math.isfinite(row.value)
 
 
 def _readings(rows: Sequence[Row], case: Codes, subjects: Sequence[Subject]) -> pd.DataFrame:
@@ -129,7 +130,7 @@ def _readings(rows: Sequence[Row], case: Codes, subjects: Sequence[Subject]) -> 
         "unit": _category([row.unit for row in rows]),
         "value": np.array([row.value for row in rows], dtype=np.float64),
         "at": np.zeros(len(rows)),
-        "run": _category([NOW] * len(rows)),
+        "run": _coded(np.zeros(len(rows), dtype=np.int64), [NOW]),
     }
     return as_readings(pd.DataFrame(columns))
 
@@ -256,8 +257,7 @@ class _Table:
             elements = np.flatnonzero(at >= 0)
             return elements, at[elements]
         found = []
-        for reading in rule.reading.tolist():
-            key = int(of.siblings_of[reading])
+        for reading, key in zip(rule.reading.tolist(), of.siblings_of[rule.reading].tolist(), strict=True):
             if key not in levels:
                 metric = f"{of.catalogue[of.series[reading]].key[1]}_level"
                 levels[key] = self._make(reading, "node", metric, float(self._measured.level[reading]), "level")

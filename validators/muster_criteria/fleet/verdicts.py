@@ -126,10 +126,7 @@ class _Rules:
     ) -> None:
         self._readings, self._thresholds, self._at_least = readings, thresholds, at_least
         self._has_past = np.zeros(len(readings), dtype=np.bool_) if has_past is None else has_past
-        items, distinct = pd.factorize(readings.item)
-        self._items = items.astype(np.int64)
-        self._size = len(distinct)
-        self._repeated = len(distinct) != len(items)
+        self._items = pd.factorize(readings.item)[0].astype(np.int64) if readings.repeated else readings.item
 
     def of(
         self,
@@ -176,7 +173,7 @@ class _Rules:
 
     def _worst(self, distance: Numbers, only: Codes | None) -> tuple[Codes, Numbers, Numbers, Codes]:
         """(position, distance) of the worst reading of each item, the second worst distance, and how many there are."""
-        if only is not None or not self._repeated:
+        if only is not None or not self._readings.repeated:
             known = np.arange(len(distance)) if only is None else only
             known = known[distance[known] >= self._at_least]
             return known, distance[known], np.full(len(known), np.nan), np.ones(len(known), dtype=np.int64)

@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 
 from muster_criteria.devices import kind_of, natural
-from muster_criteria.labels import labelled
+from muster_criteria.labels import Labels, labelled
 from muster_criteria.measured import ProbeEnd, StageResult
 from muster_criteria.model import UNJUDGED, Coverage, Gap, Lack
 from muster_criteria.rows import PRESENCE, PRESENCE_PROBE
@@ -157,10 +157,12 @@ class _Requirements:
     ) -> None:
         self.missed_by: set[str] = set()
         self._frame, self._invalid, self._ends, self._sku, self._counted = frame, invalid, ends, sku, counted
-        self._rows: dict[tuple[str, str], dict[str, list[tuple[set[tuple[str, str]], int]]]] = {}
+        self._rows: dict[tuple[str, str], dict[str, list[tuple[frozenset[tuple[str, str]], int]]]] = {}
         columns = zip(*(frame[name].tolist() for name in ("probe", "metric", "device", "labels")), strict=True)
+        sets: dict[Labels, frozenset[tuple[str, str]]] = {}
         for position, (probe, metric, device, labels) in enumerate(columns):
-            self._rows.setdefault((probe, metric), {}).setdefault(device, []).append((set(labels), position))
+            of = sets.setdefault(labels, frozenset(labels))
+            self._rows.setdefault((probe, metric), {}).setdefault(device, []).append((of, position))
         judged = np.zeros(len(frame), dtype=np.bool_)
         for rule in RULES:
             if rule.judges and rule.column in frame.columns:
@@ -177,17 +179,17 @@ class _Requirements:
         if isinstance(devices, str):
             self._miss(need, Gap(Lack.UNCOUNTED, devices, name, need.requirement.devices))
             return
+        wanted = frozenset(need.labels)
         for device in devices:
-            self._on(need, name, device)
+            self._on(need, name, device, wanted)
 
     def finish(self) -> None:
         """Add a note per reason for what could not be read on this machine."""
         for (name, why), devices in sorted(self._unreadable.items()):
             self._counted.notes.append(f"{name} on {listed(devices)}: {why}")
 
-    def _on(self, need: Need, name: str, device: str) -> None:
+    def _on(self, need: Need, name: str, device: str, wanted: frozenset[tuple[str, str]]) -> None:
         found = self._rows.get((need.probe, need.requirement.metric), {}).get(device, [])
-        wanted = set(need.labels)
         positions = [position for labels, position in found if labels >= wanted]
         invalid = [position for position in positions if position in self._invalid]
         empty = [at for at in positions if not self._usable[at]]

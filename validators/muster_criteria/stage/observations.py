@@ -75,7 +75,8 @@ def _shown(
                 if kind == "expected" and rows.size:
                     other = "lower" if upper else "upper"
                     rows = rows[[limits[of].kind.side != other for of in who[rows].tolist()]]
-                by |= {row: _source(limits[of]) for row in rows.tolist() if (of := int(who[row])) >= 0}
+                of_limit = {of: _source(limits[of]) for of in set(who[rows].tolist()) if of >= 0}
+                by |= {row: of_limit[of] for row, of in zip(rows.tolist(), who[rows].tolist(), strict=True) if of >= 0}
             shown[rows] = at[rows]
     return shown, by
 

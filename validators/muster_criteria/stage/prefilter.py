@@ -6,6 +6,7 @@ would find anything (``tests/muster_criteria/stage/test_prefilter.py``).
 
 from __future__ import annotations
 
+import dataclasses
 import datetime
 import math
 from collections.abc import Iterator, Mapping
@@ -22,7 +23,7 @@ from muster_criteria.fleet.budget import STANDARD
 from muster_criteria.fleet.peers.distances import Distances
 from muster_criteria.fleet.peers.history import History
 from muster_criteria.fleet.peers.snapshot import Snapshot, build_snapshot
-from muster_criteria.fleet.series.keyed import Codes, Numbers, medians, numbered
+from muster_criteria.fleet.series.keyed import SERIES, Codes, Numbers, medians, series_of
 from muster_criteria.fleet.series.readings import group_of, together
 from muster_criteria.fleet.verdicts import judge_readings
 from muster_criteria.kinds.kind import Seen, Times
@@ -34,7 +35,7 @@ from muster_criteria.stage.case import Case
 from muster_criteria.stage.coverage import COUNTED_BY, SENSOR_SHARE
 from muster_criteria.stage.plausible import LEAST, RATE_MOST
 
-BLOCK_ROWS = 300_000
+BLOCK_ROWS = 400_000
 """Readings looked at at a time, to save memory: what one node shows does not depend on today's readings of others."""
 NEAR = 1e-6
 """Margins below this share count as small: rounding must leave out none."""
@@ -151,7 +152,7 @@ def _by_fleet(block: pd.DataFrame, sku: Sku, snapshot: Snapshot, history: Histor
     of = measured.readings
     small = [of.node[rule.reading[np.fmin(rule.fail, rule.retest) < NEAR]] for rule in results]
     # Measured twice, perhaps by two probes: the judge has medians for each.
-    twice = of.node[pd.Series(of.item).duplicated().to_numpy()]
+    twice = of.node[pd.Series(of.item).duplicated().to_numpy()] if of.repeated else of.node[:0]
     return np.concatenate([*small, twice, of.node[_too_good(measured)]])
 
 
@@ -170,73 +171,70 @@ def _too_good(measured: Distances) -> Flags:
     return np.asarray(own & (beyond | (higher & (of.value <= 0.0))))
 
 
-_NAMES = ("kind", "metric", "labels", "unit")
 _Series = tuple[str, str, Labels, str]
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class _Columns:
+    """The columns of a block that limits look at, an element for each reading."""
+
+    value: Numbers
+    node: Codes
+    device: Codes
+    devices: pd.Index[str]
+
+    @classmethod
+    def of(cls, block: pd.DataFrame) -> _Columns:
+        """Those of this block."""
+        node, device = (block[name].cat.codes.to_numpy().astype(np.int64) for name in ("node", "device"))
+        return cls(block["value"].to_numpy(), node, device, block["device"].cat.categories)
 
 
 def _by_limits(block: pd.DataFrame, sku: Sku, stage: str) -> Codes:
     """The nodes with a small margin under a limit of their SKU, or of which a device does not answer."""
-    value, node = block["value"].to_numpy(), block["node"].cat.codes.to_numpy().astype(np.int64)
-    series, names = _distinct(block)
-    limits = [
-        limit
-        for limit in sku.all_limits
-        if limit.kind.looks_at(limit) != "row" and (not limit.stages or stage in limit.stages)
-    ]
+    columns = _Columns.of(block)
+    series, keys = series_of([block[name].cat for name in SERIES], len(block))
+    limits: dict[str, list[Limit]] = {}
+    for limit in sku.all_limits:
+        if limit.kind.looks_at(limit) != "row" and (not limit.stages or stage in limit.stages):
+            limits.setdefault(limit.metric, []).append(limit)
     order = np.argsort(series, kind="stable")
-    starts = np.searchsorted(series[order], np.arange(len(names) + 1))
-    of_series = {key: order[starts[at] : starts[at + 1]] for at, key in enumerate(names)}
+    starts = np.searchsorted(series[order], np.arange(len(keys) + 1))
+    of_series = {
+        (kind, metric, labels_of(labels), unit): order[starts[at] : starts[at + 1]]
+        for at, (kind, metric, labels, unit) in enumerate(keys)
+    }
     found = [np.empty(0, dtype=np.int64)]
     for (kind, metric, labels, unit), rows in of_series.items():
         if metric == PRESENCE:
-            found.append(node[rows[~_counted(block, rows, sku) | (value[rows] != 1.0)]])
+            found.append(columns.node[rows[~_counted(columns, rows, sku) | (columns.value[rows] != 1.0)]])
         found += [
-            node[_small(limit, rows, block, of_series)]
-            for limit in limits
+            columns.node[_small(limit, rows, columns, of_series)]
+            for limit in limits.get(metric, ())
             if limit.kind.takes(limit, unit) and limit.applies_to(metric, kind, dict(labels))
         ]
     return np.concatenate(found)
 
 
-def _distinct(block: pd.DataFrame) -> tuple[Codes, list[_Series]]:
-    """The number of each reading's series, and the series there are."""
-    code, size = np.zeros(len(block), dtype=np.int64), 1
-    for name in _NAMES:
-        size *= max(len(block[name].cat.categories), 1)
-        code = code * max(len(block[name].cat.categories), 1) + block[name].cat.codes.to_numpy()
-    which, distinct = numbered(code, size)
-    series = []
-    for number in distinct.tolist():
-        parts: list[str] = []
-        for name in reversed(_NAMES):
-            categories = block[name].cat.categories
-            number, at = divmod(number, max(len(categories), 1))
-            parts.append(str(categories[at]))
-        unit, labels, metric, kind = parts
-        series.append((kind, metric, labels_of(labels), unit))
-    return which, series
-
-
-def _counted(block: pd.DataFrame, rows: Codes, sku: Sku) -> Flags:
+def _counted(columns: _Columns, rows: Codes, sku: Sku) -> Flags:
     """Which of these presence rows are of a GPU that the SKU counts."""
     names = [f"gpu{slot}" for slot in range(int(sku.devices.get("gpu") or 0))]
-    categories = block["device"].cat.categories
-    return np.asarray(categories.isin(names))[block["device"].cat.codes.to_numpy()[rows]]
+    return np.asarray(columns.devices.isin(names))[columns.device[rows]]
 
 
-def _small(limit: Limit, rows: Codes, block: pd.DataFrame, of_series: Mapping[_Series, Codes]) -> Codes:
+def _small(limit: Limit, rows: Codes, columns: _Columns, of_series: Mapping[_Series, Codes]) -> Codes:
     """Those of the rows of which the margin is small under this limit; an unknown one (NaN) is not."""
-    value, node = block["value"].to_numpy()[rows], block["node"].cat.codes.to_numpy()[rows].astype(np.int64)
+    value, node = columns.value[rows], columns.node[rows]
     nothing = np.full(len(rows), np.nan)
     median, count = nothing, np.zeros(len(rows), dtype=np.int64)
     if limit.kind.looks_at(limit) == "siblings":
-        pair = node * 65_536 + block["device"].cat.codes.to_numpy()[rows]
+        pair = node * 65_536 + columns.device[rows]
         if len(np.unique(pair)) < len(pair):  # perhaps by two probes, which the judge compares apart
             return rows
         of_node = medians(value, node, int(node.max()) + 1)
         median, count = of_node[0][node], of_node[1][node]
     text = np.full(len(rows), None, dtype=object)
-    seen = Seen(value, nothing, text, median, count, lambda times: _referred(limit, times, rows, block, of_series))
+    seen = Seen(value, nothing, text, median, count, lambda times: _referred(limit, times, rows, columns, of_series))
     at = limit.kind.at(limit, seen)
     computed = isinstance(limit.value, Times) or limit.kind.looks_at(limit) == "siblings"
     near = NEAR * np.abs(at) if computed else 0.0  # what was computed is rounded
@@ -247,7 +245,7 @@ def _referred(
     limit: Limit,
     times: Times,
     rows: Codes,
-    block: pd.DataFrame,
+    columns: _Columns,
     of_series: Mapping[_Series, Codes],
 ) -> Numbers:
     """The measurement that ``times`` refers to, for each row."""
@@ -256,14 +254,13 @@ def _referred(
         [rows[:0]]
         + [of for (_, metric, labels, _), of in of_series.items() if metric == times.metric and wanted <= set(labels)]
     )
-    node, device = (block[name].cat.codes.to_numpy().astype(np.int64) for name in ("node", "device"))
     if times.device == "node":
-        names = block["device"].cat.categories
-        chosen = chosen[device[chosen] == (names.get_loc("node") if "node" in names else -1)]
-        owner = node
+        names = columns.devices
+        chosen = chosen[columns.device[chosen] == (names.get_loc("node") if "node" in names else -1)]
+        owner = columns.node
     else:
-        owner = node * len(block["device"].cat.categories) + device
-    return _strictest(limit, block["value"].to_numpy()[chosen], owner[chosen], owner[rows])
+        owner = columns.node * len(columns.devices) + columns.device
+    return _strictest(limit, columns.value[chosen], owner[chosen], owner[rows])
 
 
 def _strictest(limit: Limit, value: Numbers, owner: Codes, of: Codes) -> Numbers:

@@ -75,10 +75,10 @@ def distances(readings: Keyed, cells: Cells, slopes: Slopes, siblings_min: int) 
 def _levels(readings: Keyed, ratio: Numbers) -> tuple[Numbers, Codes]:
     """The median ratio over the devices of the reading's node, and how many they are; repeats count once."""
     of, size = readings.siblings_of, readings.visits * len(readings.catalogue)
-    item, distinct = pd.factorize(readings.item)
-    if len(distinct) == len(item):
+    if not readings.repeated:
         level, count = medians(ratio, of, size)
         return level[of], count[of]
+    item, distinct = pd.factorize(readings.item)
     each, _ = medians(ratio, item.astype(np.int64), len(distinct))
     of_item = np.empty(len(distinct), dtype=np.int64)
     of_item[item] = of

@@ -19,10 +19,20 @@ from muster_criteria.fleet.budget import STANDARD
 from muster_criteria.fleet.peers.distances import Distances, distances
 from muster_criteria.fleet.peers.snapshot import Snapshot
 from muster_criteria.fleet.series.comparisons import Comparison
-from muster_criteria.fleet.series.keyed import Codes, Keyed, Numbers, SeriesKey, keyed, mapping, numbered
+from muster_criteria.fleet.series.keyed import (
+    SERIES,
+    Codes,
+    Keyed,
+    Numbers,
+    Places,
+    SeriesKey,
+    keyed,
+    mapping,
+    series_of,
+)
 from muster_criteria.fleet.series.timeline import VISITS_MAX, Matrix, Timeline, row_medians, timeline
 
-OWNER = ("node", "device", "kind", "metric", "labels", "unit")
+OWNER = ("node", "device", *SERIES)
 NODE_LEVEL = ""
 """The ``device`` of rows about the node's own level."""
 FIRST_VISITS = 3
@@ -55,10 +65,13 @@ class History:
         return History(self.series[self.series["node"] == node].reset_index(drop=True))
 
     def of_nodes(self, nodes: Sequence[str]) -> History:
-        """The history of these nodes alone."""
+        """The history of these nodes alone, without the names of others."""
         node = self._categories["node"]
-        kept = np.isin(node.codes.to_numpy(), np.flatnonzero(node.categories.isin(nodes)))
-        return History(self.series[kept])
+        wanted = node.categories.isin(nodes)
+        codes = node.codes.to_numpy()
+        kept = np.flatnonzero(wanted[codes])
+        own = pd.Categorical.from_codes((np.cumsum(wanted) - 1)[codes[kept]], node.categories[wanted])
+        return History(self.series.take(kept).assign(node=own))
 
     def to_bytes(self) -> bytes:
         """Parquet."""
@@ -97,13 +110,10 @@ class History:
     @functools.cached_property
     def _numbers(self) -> tuple[dict[str, int], dict[str, int], dict[SeriesKey, int]]:
         nodes, devices = (self._categories[name].categories.astype(str).tolist() for name in ("node", "device"))
-        parts = [self._categories[name].categories.astype(str).tolist() for name in OWNER[2:]]
-        keys = np.unravel_index(self._which[1], [max(len(part), 1) for part in parts])
-        named = zip(*([part[at] for at in of.tolist()] for part, of in zip(parts, keys, strict=True)), strict=True)
         return (
             {name: at for at, name in enumerate(nodes)},
             {name: at for at, name in enumerate(devices)},
-            {(kind, metric, labels, unit): at for at, (kind, metric, labels, unit) in enumerate(named)},
+            {key: at for at, key in enumerate(self._which[1])},
         )
 
     @functools.cached_property
@@ -111,23 +121,17 @@ class History:
         return {name: self.series[name].astype("category").cat for name in OWNER}
 
     @functools.cached_property
-    def _which(self) -> tuple[Codes, Codes]:
-        """The number of each row's series, and what each number stands for: a combination of categories."""
-        combined = np.zeros(len(self.series), dtype=np.int64)
-        size = 1
-        for name in OWNER[2:]:
-            of = self._categories[name]
-            size *= max(len(of.categories), 1)
-            combined = combined * max(len(of.categories), 1) + of.codes.to_numpy()
-        return numbered(combined, size)
+    def _which(self) -> tuple[Codes, list[SeriesKey]]:
+        return series_of([self._categories[name] for name in SERIES], len(self.series))
 
     @functools.cached_property
-    def _sorted(self) -> tuple[Codes, Codes]:
-        _, devices, series = self._numbers
+    def _places(self) -> Places:
+        """Where the row of each (node, device, series) stands."""
+        nodes, devices, series = self._numbers
         node, device = (self._categories[name].codes.to_numpy().astype(np.int64) for name in ("node", "device"))
-        key = (node * max(len(devices), 1) + device) * max(len(series), 1) + self._which[0]
-        order = np.argsort(key, kind="stable")
-        return key[order], order
+        return Places.of(
+            (node * len(devices) + device) * len(series) + self._which[0], len(nodes) * len(devices) * len(series)
+        )
 
     def past(self, readings: Keyed, *, node_level: bool = False) -> Past:
         """The past of each reading's device (or of its node's own level)."""
@@ -141,11 +145,9 @@ class History:
         else:
             device = mapping(readings.devices, devices)[readings.device]
         which = mapping([each.key for each in readings.catalogue], series)[readings.series]
-        wanted = (node * len(devices) + device) * len(series) + which
-        keys, order = self._sorted
-        at = np.minimum(np.searchsorted(keys, wanted), len(keys) - 1)
-        hit = (keys[at] == wanted) & (node >= 0) & (device >= 0) & (which >= 0)
-        row = np.where(hit, order[at], -1)
+        known = (node >= 0) & (device >= 0) & (which >= 0)
+        row = self._places.find(np.where(known, (node * len(devices) + device) * len(series) + which, -1))
+        hit = row >= 0
         return Past(
             median=np.where(hit, self._median[row], np.nan),
             first=np.where(hit, self._first[row], np.nan),
@@ -184,11 +186,10 @@ def _frame(readings: Keyed, lines: Timeline, *, of_node: bool) -> pd.DataFrame:
     owner, series = np.divmod(lines.owners, max(len(readings.catalogue), 1))
     node, device = (owner, None) if of_node else np.divmod(owner, max(len(readings.devices), 1))
     columns: dict[str, object] = {"node": _named(node, readings.nodes)}
-    if device is None:
-        columns["device"] = _named(np.zeros(len(node), dtype=np.int64), [NODE_LEVEL])
-    else:
-        columns["device"] = _named(device, readings.devices)
-    for position, name in enumerate(OWNER[2:]):
+    # The same names in both frames: joined, they remain categories, of a byte or two a row.
+    at = np.full(len(node), len(readings.devices)) if device is None else device
+    columns["device"] = _named(at, [*readings.devices, NODE_LEVEL])
+    for position, name in enumerate(SERIES):
         names = pd.Series([each.key[position] for each in readings.catalogue], dtype=object).astype("category")
         columns[name] = names.array.take(series)
     columns |= {name: lines.values[:, number] for number, name in enumerate(VISIT_COLUMNS)}

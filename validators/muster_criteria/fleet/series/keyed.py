@@ -6,8 +6,10 @@ Only readings that a comparison is about are kept: the metric on that kind of de
 from __future__ import annotations
 
 import dataclasses
+import functools
+import math
 from collections.abc import Mapping, Sequence
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import numpy as np
 import numpy.typing as npt
@@ -20,6 +22,8 @@ Codes = npt.NDArray[np.int64]
 
 SeriesKey = tuple[str, str, str, str]
 """(kind, metric, labels, unit): what is compared with its like."""
+SERIES = ("kind", "metric", "labels", "unit")
+"""The columns of readings that make a ``SeriesKey``."""
 
 Name = TypeVar("Name", str, SeriesKey)
 
@@ -107,6 +111,12 @@ class Keyed:
         """Number of the (visit, device, series) that each reading is of; repeats share it."""
         return (self.visit * len(self.devices) + self.device) * len(self.catalogue) + self.series
 
+    @functools.cached_property
+    def repeated(self) -> bool:
+        """Whether any item was measured twice."""
+        item = self.item
+        return len(numbered(item, int(item.max(initial=-1)) + 1)[1]) < len(item)
+
     def replace(self, **columns: object) -> Keyed:
         """A copy with other columns."""
         return dataclasses.replace(self, **columns)  # type: ignore[arg-type]
@@ -174,24 +184,15 @@ def _catalogue(
     about: dict[tuple[str, str, str], Comparison] = {}
     for each in comparisons:
         about.setdefault((each.device, each.metric, each.unit), each)
-    parts = [readings[name].cat for name in ("kind", "metric", "labels", "unit")]
-    code, size = np.zeros(len(readings), dtype=np.int64), 1
-    for part in parts:
-        size *= max(len(part.categories), 1)
-        code = code * max(len(part.categories), 1) + part.codes.to_numpy()
-    numbers, present = numbered(code, size)
+    numbers, present = series_of([readings[name].cat for name in SERIES], len(readings))
     catalogue: list[Series] = []
     number_of = np.full(len(present) + 1, -1, dtype=np.int32)
-    for position in np.argsort(present):
-        key, left = [], int(present[position])
-        for part in reversed(parts):
-            left, at = divmod(left, max(len(part.categories), 1))
-            key.append(str(part.categories[at]))
-        kind, metric, labels, unit = reversed(key)
+    for position, key in enumerate(present):
+        kind, metric, _, unit = key
         comparison = about.get((kind, metric, unit))
         if comparison is not None:
             number_of[position] = len(catalogue)
-            catalogue.append(Series((kind, metric, labels, unit), comparison))
+            catalogue.append(Series(key, comparison))
     families = {each.family: each for each in reversed(comparisons) if each.family}
     present_families = {each.comparison.family for each in catalogue}
     for family, comparison in sorted(families.items()):
@@ -202,6 +203,21 @@ def _catalogue(
                 key_of = (comparison.device, given_name(comparison), "", INDEX_UNIT)
                 catalogue.append(Series(key_of, comparison, index=True, given=True))
     return tuple(catalogue), number_of[numbers]
+
+
+def series_of(columns: Sequence[Any], rows: int) -> tuple[Codes, list[SeriesKey]]:
+    """The number of each row's series, and what each number stands for. ``columns``: ``SERIES``, as categories."""
+    sizes = [max(len(each.categories), 1) for each in columns]
+    combined = np.zeros(rows, dtype=np.int64)
+    for each, size in zip(columns, sizes, strict=True):
+        combined = combined * size + each.codes.to_numpy()
+    which, distinct = numbered(combined, math.prod(sizes))
+    names = [each.categories.astype(str).tolist() for each in columns]
+    parts = np.unravel_index(distinct, sizes)
+    return which, [
+        (names[0][kind], names[1][metric], names[2][labels], names[3][unit])
+        for kind, metric, labels, unit in zip(*(part.tolist() for part in parts), strict=True)
+    ]
 
 
 def given_name(comparison: Comparison) -> str:
@@ -226,6 +242,34 @@ def numbered(codes: Codes, size: int) -> tuple[Codes, Codes]:
     return (np.cumsum(known) - 1)[codes], np.flatnonzero(known)
 
 
+@dataclasses.dataclass(frozen=True, eq=False)
+class Places:
+    """Where each key stands in a list of keys (from 0 to below ``size``)."""
+
+    _keys: Codes
+    _order: Codes | None
+    """Positions by rising key; None if ``_keys`` is a table: the position of every possible key, and −1 at its end."""
+
+    @classmethod
+    def of(cls, keys: Codes, size: int) -> Places:
+        """The places of these keys; of a key that stands there twice, the first."""
+        if size > 4 * len(keys) + 1_000_000:
+            order = np.argsort(keys, kind="stable")
+            return cls(keys[order], order)
+        table = np.full(size + 1, -1, dtype=np.int64)  # faster than sorting
+        table[keys[::-1]] = np.arange(len(keys))[::-1]
+        return cls(table, None)
+
+    def find(self, wanted: Codes) -> Codes:
+        """The position of each wanted key; −1 where there is none, and for the key −1."""
+        if self._order is None:
+            return self._keys[wanted]
+        if not len(self._keys):
+            return np.full(len(wanted), -1, dtype=np.int64)
+        at = np.minimum(np.searchsorted(self._keys, wanted), len(self._keys) - 1)
+        return np.where(self._keys[at] == wanted, self._order[at], -1)
+
+
 def mapping(names: Sequence[Name], known: Mapping[Name, int]) -> Codes:
     """The other side's number of each name, −1 where it has none."""
     return np.array([known.get(name, -1) for name in names] or [-1], dtype=np.int64)
@@ -235,10 +279,10 @@ def medians(values: Numbers, groups: Codes, size: int) -> tuple[Numbers, Codes]:
     """Median (NaN for an empty group) and number of the values of each of the groups 0…size−1; NaN values count not."""
     known = np.isfinite(values)
     values, groups = values[known], groups[known]
-    found = np.full(size, np.nan)
-    each = pd.Series(values).groupby(groups, sort=False).median()
-    found[each.index.to_numpy(dtype=np.int64)] = each.to_numpy()
-    return found, np.bincount(groups, minlength=size)
+    # As categories, since pandas numbers plain groups by hashing each, which takes as long as the medians.
+    of = pd.CategoricalIndex(pd.Categorical.from_codes(groups, pd.RangeIndex(size)))
+    found = pd.Series(values).groupby(of, observed=False).median()
+    return np.asarray(found, dtype=np.float64), np.bincount(groups, minlength=size)
 
 
 def quantiles(values: Numbers, groups: Codes, of: Codes, shares: Sequence[float]) -> Numbers:

@@ -1,0 +1,47 @@
+"""What works on whole columns gives what a loop over rows would give."""
+
+from __future__ import annotations
+
+import numpy as np
+import pandas as pd
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from muster_criteria.fleet.series.keyed import Places, medians
+from muster_criteria.fleet.series.timeline import VISITS_MAX, row_medians
+
+NUMBER = st.floats(-1e6, 1e6, width=32) | st.just(float("nan"))
+
+
+@settings(max_examples=50, deadline=None)
+@given(st.lists(st.lists(NUMBER, min_size=VISITS_MAX, max_size=VISITS_MAX), max_size=12), st.integers(1, VISITS_MAX))
+def test_the_median_of_a_row_is_that_of_its_first_known_values(rows: list[list[float]], first: int) -> None:
+    values = np.array(rows, dtype=np.float32).reshape(-1, VISITS_MAX)
+    expected = [np.median(known) if (known := [x for x in row if x == x][:first]) else np.nan for row in rows]
+    assert row_medians(values, first) == pytest.approx(expected, nan_ok=True)
+
+
+@settings(max_examples=50, deadline=None)
+@given(st.lists(st.tuples(st.integers(0, 5), NUMBER), max_size=30))
+def test_the_median_of_a_group_is_that_of_its_known_values(pairs: list[tuple[int, float]]) -> None:
+    groups = np.array([group for group, _ in pairs], dtype=np.int64)
+    found, counts = medians(np.array([value for _, value in pairs], dtype=np.float64), groups, 7)
+    for group in range(7):
+        known = [value for of, value in pairs if of == group and value == value]
+        assert counts[group] == len(known)
+        assert found[group] == pytest.approx(np.median(known) if known else np.nan, nan_ok=True)
+
+
+@settings(max_examples=50, deadline=None)
+@given(st.lists(st.integers(0, 40), max_size=30), st.sampled_from([41, 10_000_000]))
+def test_a_key_is_found_where_it_first_stands(keys: list[int], size: int) -> None:
+    wanted = np.arange(-1, 41)
+    found = Places.of(np.array(keys, dtype=np.int64), size).find(wanted).tolist()
+    assert found == [keys.index(key) if key in keys else -1 for key in wanted.tolist()]
+
+
+def test_medians_of_nothing() -> None:
+    found, counts = medians(np.empty(0), np.empty(0, dtype=np.int64), 0)
+    assert (len(found), len(counts)) == (0, 0)
+    assert pd.isna(medians(np.array([np.nan]), np.array([0]), 1)[0]).all()
