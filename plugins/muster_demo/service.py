@@ -57,13 +57,14 @@ def blocks(nodes: Sequence[str]) -> list[tuple[str, ...]]:
 
 @dataclasses.dataclass
 class Approver:
-    """Answers questions that are open for ``patience_s`` seconds, under the demo's own login."""
+    """Answers questions that are open for ``patience_s`` seconds, under the demo's own login. ``since``: when each
+    question was first seen, by run.
+    """
 
     client: AirflowClient
     patience_s: float
     say: Callable[[str], None]
     since: dict[str, float] = dataclasses.field(default_factory=dict)
-    """When each question was first seen, by run."""
 
     def look(self) -> None:
         """Announce every new question, and answer those that have waited long enough."""

@@ -77,12 +77,11 @@ class Chart:
 
 @dataclasses.dataclass(frozen=True)
 class Panel:
-    """One stage's share of a chart."""
+    """One stage's share of a chart. ``limit``: ("≤" or "≥", the limit in the chart's unit)."""
 
     stage: str
     series: tuple[Series, ...]
     limit: tuple[str, float] | None
-    """("≤" or "≥", the limit in the chart's unit)"""
 
     @property
     def length_s(self) -> float:

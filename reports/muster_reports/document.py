@@ -45,14 +45,14 @@ PAGE_LIMITS = Limits(rows=2000, full=40, items=200, first_screen=20, chars=2000)
 
 @dataclasses.dataclass(frozen=True)
 class Frame:
-    """Differences between mail and page: the places of images and of cut-off entries."""
+    """Differences between mail and page: the places of images and of cut-off entries. ``images``: series → address for
+    <img src>. ``rest``: ends "and 12 more …": where the reader finds the whole list. ``attachment``: returns the
+    footer's sentence with the place of the machine-readable result.
+    """
 
     images: Mapping[str, str]
-    """series → address for <img src>"""
     rest: str
-    """Ends "and 12 more …": where the reader finds the whole list."""
     attachment: str
-    """Returns the footer's sentence with the place of the machine-readable result."""
     page: bool = False
 
 

@@ -26,14 +26,13 @@ class StageReport:
     """One stage of a run: the judgement, when it ran, how its job and each probe ended, and its telemetry.
 
     ``end``: how the job ended, as the node reported it ("completed", "busy", "fenced", "terminated", "deadline",
-    "error"); empty if nothing came from the node.
+    "error"); empty if nothing came from the node. ``probes``: (probe, status, reason).
     """
 
     judgement: Judgement
     started_at: datetime.datetime | None
     duration_s: float | None
     probes: tuple[tuple[str, str, str], ...]
-    """(probe, status, reason)"""
     telemetry: tuple[Series, ...] = ()
     attempts: int = 1
     end: str = "completed"
@@ -45,8 +44,10 @@ class RunReport:
 
     ``stages`` are in the order of the node's life; a stage that did not run is in ``not_run`` with the reason.
     ``waivers``, ``forced`` (a --force reason), ``shadow`` (findings do not withdraw the node) and ``why_held`` (why the
-    circuit breaker keeps the verdict from withdrawing the node) are shown on the first screen.
-    ``result_json`` is attached.
+    circuit breaker keeps the verdict from withdrawing the node) are shown on the first screen. ``result_json`` is
+    attached. ``fabric``: what the rounds of pairs of its block found; None without any. ``training``: what the training
+    of its block reached; None without any. ``replacement``: which node may take its place, as a sentence; empty if none
+    is proposed. ``breaker``: the circuit breaker's state when the report was made, with one sentence; may be empty.
     """
 
     node: str
@@ -72,22 +73,19 @@ class RunReport:
     shadow: bool = False
     why_held: str = ""
     fabric: Fabric | None = None
-    """What the rounds of pairs of its block found; None without any."""
     training: Training | None = None
-    """What the training of its block reached; None without any."""
     replacement: str = ""
-    """Which node may take its place, as a sentence; empty if none is proposed."""
     breaker: str = ""
-    """The circuit breaker's state when the report was made, with one sentence; may be empty."""
 
 
 @dataclasses.dataclass(frozen=True)
 class Section:
-    """A section that is shown as a sentence and a table, either of which may be empty."""
+    """A section that is shown as a sentence and a table, either of which may be empty. ``more``: how many rows were cut
+    off.
+    """
 
     title: str
     sentence: str
     head: tuple[str, ...] = ()
     rows: tuple[tuple[str, ...], ...] = ()
     more: int = 0
-    """How many rows were cut off."""

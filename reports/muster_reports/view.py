@@ -45,7 +45,10 @@ GRAVEST_FIRST = (Severity.CRITICAL, Severity.WARNING, Severity.INFO)
 
 @dataclasses.dataclass(frozen=True)
 class FindingView:
-    """Findings of one rule on one or more devices, as one entry."""
+    """Findings of one rule on one or more devices, as one entry. ``observed``: (device or "", figure). ``confidence``:
+    ", confidence 80 %", or empty for what was measured outright. ``ids``: the argument of `muster waive`; empty for
+    findings that were not recorded.
+    """
 
     severity: Severity
     stage: str
@@ -54,7 +57,6 @@ class FindingView:
     summary: str
     also: str
     observed: tuple[tuple[str, str], ...]
-    """(device or "", figure)"""
     more_observed: int
     expected: str
     source: str
@@ -63,9 +65,7 @@ class FindingView:
     advice: str
     rule: str
     confidence: str
-    """", confidence 80 %", or empty for what was measured outright."""
     ids: str
-    """The argument of `muster waive`; empty for findings that were not recorded."""
     waived: str
 
 
@@ -122,7 +122,9 @@ class FabricView:
 
 @dataclasses.dataclass(frozen=True)
 class View:
-    """Everything a template shows, in the order it is shown. ``more_…`` count what was cut."""
+    """Everything a template shows, in the order it is shown. ``more_…`` count what was cut. ``failed``: whether there
+    is a critical finding that is not waived.
+    """
 
     node: str
     sku: str
@@ -141,7 +143,6 @@ class View:
     why_run: str
     cautions: tuple[Caution, ...]
     failed: bool
-    """Whether there is a critical finding that is not waived."""
     findings: tuple[FindingView, ...]
     brief_findings: tuple[FindingView, ...]
     more_findings: int

@@ -53,12 +53,13 @@ WARM_NODES = 4
 
 @dataclasses.dataclass(frozen=True)
 class Outcome:
-    """What came of the nodes. Each list names nodes; ``doubles`` has one entry for each test too many."""
+    """What came of the nodes. Each list names nodes; ``doubles`` has one entry for each test too many. ``waited``: to
+    how many nodes each triggerer held a connection when it was frozen, or killed. ``interrupted``: tasks that the
+    worker was at when it was killed.
+    """
 
     waited: Mapping[str, int]
-    """To how many nodes each triggerer held a connection when it was frozen, or killed."""
     interrupted: int
-    """Tasks that the worker was at when it was killed."""
     retried: int
     lost: list[str]
     wrong: list[str]

@@ -104,8 +104,9 @@ class Finding:
     ``rule`` is the rule's id in the SKU file ("floor", "ceiling", "siblings", "expected_devices", "exact", …).
     ``expected`` is a short human text with unit ("≥ 620 TFLOPS"), ``source`` names the origin of the threshold.
     ``summary`` is one sentence an operator can act on, naming device, metric, observed and expected. ``id`` is given by
-    the records and stays the same whenever the same thing is found on the same node; ``waived`` names the person
-    who waived it, until when and why; empty if not waived.
+    the records and stays the same whenever the same thing is found on the same node; ``waived`` names the person who
+    waived it, until when and why; empty if not waived. ``measurements``: the figures behind it, as
+    ``measurement_reference`` names them.
     """
 
     rule: str
@@ -123,7 +124,6 @@ class Finding:
     id: str = ""
     waived: str = ""
     measurements: tuple[str, ...] = ()
-    """The figures behind it, as ``measurement_reference`` names them."""
     variant: Variant = Variant.PLAIN
 
     @property

@@ -25,7 +25,9 @@ NOT_COUNTED = "not counted by the SKU"
 
 @dataclasses.dataclass(frozen=True)
 class Row:
-    """One measurement as it is judged. ``note``: the reason where there is neither value nor text."""
+    """One measurement as it is judged. ``note``: the reason where there is neither value nor text. ``refused``:
+    reported, but not used: contradictory, or of a GPU that the SKU does not count.
+    """
 
     probe: str
     metric: str
@@ -38,7 +40,6 @@ class Row:
     spread: float | None
     note: str
     refused: bool = False
-    """Reported, but not used: contradictory, or of a GPU that the SKU does not count."""
 
     @property
     def name(self) -> str:

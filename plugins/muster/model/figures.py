@@ -73,7 +73,8 @@ class RankTime:
 @dataclasses.dataclass(frozen=True)
 class FleetFigures:
     """The fleet at one moment. ``findings``: by stage, part and severity. Durations: of stages by stage and level, of
-    runs by DAG, level and verdict.
+    runs by DAG, level and verdict. ``ranks``: of the blocks that were judged in the last 24 hours, of each node its
+    latest.
     """
 
     at: datetime.datetime
@@ -92,23 +93,29 @@ class FleetFigures:
     attention: tuple[Attention, ...] = ()
     numbers: tuple[FleetNumbers, ...] = ()
     ranks: tuple[RankTime, ...] = ()
-    """Of the blocks that were judged in the last 24 hours, of each node its latest."""
 
 
 @dataclasses.dataclass(frozen=True)
 class NodeFigure:
-    """One metric of one node: the value of its worst device, the least if the metric has a floor, else the greatest."""
+    """One metric of one node: the value of its worst device, the least if the metric has a floor, else the greatest.
+    ``ok``: whether all devices are within limits.
+    """
 
     value: float
     unit: str
     floored: bool
     ok: bool
-    """Whether all devices are within limits."""
 
 
 @dataclasses.dataclass(frozen=True)
 class FleetRow:
-    """One node with its last run (``runs.last_run_id``); without one, ``verdict`` is None, the run's fields empty."""
+    """One node with its last run (``runs.last_run_id``); without one, ``verdict`` is None, the run's fields empty.
+    ``state_since``: when the node came into its state. ``inconclusive``: inconclusive runs in a row. ``slot``: where it
+    stands, by the labels ``pod`` and ``slot``. ``moved_for``: why the node came into its state; empty if a test moved
+    it, or one has ended since. ``came_from``: the state before this one, None if the node had none other. ``spare``:
+    kept out of production to replace another node (label ``spare``). ``paused_until``: the end of the pause of its
+    tests; None, or a moment that is over, without one.
+    """
 
     node: str
     state: State
@@ -123,20 +130,13 @@ class FleetRow:
     headline: str
     ended_at: datetime.datetime | None
     state_since: datetime.datetime | None
-    """When the node came into its state."""
     inconclusive: int = 0
-    """Inconclusive runs in a row."""
     pod: str = ""
     slot: str = ""
-    """Where it stands, by the labels ``pod`` and ``slot``."""
     moved_for: str = ""
-    """Why the node came into its state; empty if a test moved it, or one has ended since."""
     came_from: State | None = None
-    """The state before this one, None if the node had none other."""
     spare: bool = False
-    """Kept out of production to replace another node (label ``spare``)."""
     paused_until: datetime.datetime | None = None
-    """The end of the pause of its tests; None, or a moment that is over, without one."""
 
     @property
     def key(self) -> RunKey:

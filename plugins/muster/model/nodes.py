@@ -15,9 +15,10 @@ from muster.model.states import State
 class NewNode:
     """A machine to enrol.
 
-    ``host_key`` is "type base64", as in known_hosts. ``user`` empty means the SSH connection's. ``launch``: how
-    the node side is started ({"kind": "host", …}; empty: the host's python). ``serials`` {slot: serial}, where known.
-    ``bmc``: as ``muster.remote.bmc.Bmc`` has it, so without secrets; empty: none is known.
+    ``host_key`` is "type base64", as in known_hosts. ``user`` empty means the SSH connection's. ``launch``: how the
+    node side is started ({"kind": "host", …}; empty: the host's python). ``serials`` {slot: serial}, where known.
+    ``bmc``: as ``muster.remote.bmc.Bmc`` has it, so without secrets; empty: none is known. ``named``: the fields that
+    the description names; those of a known node that it does not name stay. None: it names all.
     """
 
     name: str
@@ -35,7 +36,6 @@ class NewNode:
     serials: Mapping[str, str] = dataclasses.field(default_factory=dict)
     bmc: Mapping[str, Any] = dataclasses.field(default_factory=dict)
     named: frozenset[str] | None = None
-    """The fields that the description names; those of a known node that it does not name stay. None: it names all."""
 
 
 @dataclasses.dataclass(frozen=True)

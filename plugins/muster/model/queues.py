@@ -32,14 +32,15 @@ class ParkedMail:
 
 @dataclasses.dataclass(frozen=True)
 class AuditEvent:
-    """One event as receivers get it. ``id`` grows with each event, and names it when it comes twice."""
+    """One event as receivers get it. ``id`` grows with each event, and names it when it comes twice. ``kind``:
+    "lifecycle" if the node moved, else "audit": a decision, a change or a remark. ``node``: "", as are both states, for
+    a decision that concerns no node.
+    """
 
     id: int
     at: str
     kind: str
-    """"lifecycle" if the node moved, else "audit": a decision, a change or a remark."""
     node: str
-    """"", as are both states, for a decision that concerns no node."""
     from_state: str
     to_state: str
     actor: str

@@ -51,7 +51,10 @@ PREEMPTED = "Preempted: "
 
 @dataclasses.dataclass(frozen=True)
 class Run:
-    """What a DAG run did with one node; ``verdict`` is None until it has ended."""
+    """What a DAG run did with one node; ``verdict`` is None until it has ended. ``why_held``: why the circuit breaker
+    kept the verdict from withdrawing the node, if it did. ``started_by``: the login that started it ("airflow:ada"), ""
+    if a program did.
+    """
 
     dag_id: str
     run_id: str
@@ -69,9 +72,7 @@ class Run:
     started_at: datetime.datetime
     ended_at: datetime.datetime | None
     why_held: str = ""
-    """Why the circuit breaker kept the verdict from withdrawing the node, if it did."""
     started_by: str = ""
-    """The login that started it ("airflow:ada"), "" if a program did."""
 
     @property
     def key(self) -> RunKey:
@@ -81,7 +82,11 @@ class Run:
 
 @dataclasses.dataclass(frozen=True)
 class Job:
-    """One detached job on a node. ``state``: as ``muster.remote`` names it (submitted, running, collected, …)."""
+    """One detached job on a node. ``state``: as ``muster.remote`` names it (submitted, running, collected, …).
+    ``node``: needed only where the run tests several nodes. ``chassis``: the BMC's readings before it, as
+    ``muster_criteria.chassis.Chassis`` writes it. ``repeat_probes``: the probes to run again after it, before the stage
+    is judged.
+    """
 
     dag_id: str
     run_id: str
@@ -95,11 +100,8 @@ class Job:
     ended_at: datetime.datetime | None = None
     note: str = ""
     node: str = ""
-    """Needed only where the run tests several nodes."""
     chassis: str = ""
-    """The BMC's readings before it, as ``muster_criteria.chassis.Chassis`` writes it."""
     repeat_probes: tuple[str, ...] = ()
-    """The probes to run again after it, before the stage is judged."""
 
     @property
     def key(self) -> RunKey:
@@ -109,7 +111,9 @@ class Job:
 
 @dataclasses.dataclass(frozen=True)
 class StageVerdict:
-    """The current verdict of a run on one stage of its node, at one level."""
+    """The current verdict of a run on one stage of its node, at one level. ``snapshot``: the version of the peer
+    statistics it was judged by.
+    """
 
     stage: str
     level: str
@@ -120,7 +124,6 @@ class StageVerdict:
     dag_id: str
     run_id: str
     snapshot: str = ""
-    """The version of the peer statistics it was judged by."""
     simulated: bool = False
     attempts: int = 1
 

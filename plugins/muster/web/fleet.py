@@ -35,7 +35,9 @@ GROUP_OF = {state: group for group, states in GROUPS.items() for state in states
 
 @dataclasses.dataclass(frozen=True)
 class Filters:
-    """What the URL's query asks for; an empty field does not filter."""
+    """What the URL's query asks for; an empty field does not filter. ``colour``: what the map shows: "" the states,
+    else a metric as ``shading.key`` writes it.
+    """
 
     state: str = ""
     verdict: str = ""
@@ -43,7 +45,6 @@ class Filters:
     rack: str = ""
     q: str = ""
     colour: str = ""
-    """What the map shows: "" the states, else a metric as ``shading.key`` writes it."""
     page: int = 1
 
     def url(self, **changes: object) -> str:

@@ -41,7 +41,9 @@ class Peers:
 
 @dataclasses.dataclass(frozen=True)
 class Strip:
-    """One metric of one stage: a dot a device between the least and the greatest value or limit."""
+    """One metric of one stage: a dot a device between the least and the greatest value or limit. ``failed``: devices
+    out of limits. ``most``: the devices with the least and the greatest value; both empty where all values are alike.
+    """
 
     metric: str
     unit: str
@@ -50,10 +52,8 @@ class Strip:
     dots: tuple[Dot, ...]
     limits: tuple[tuple[float, str], ...]
     failed: tuple[str, ...]
-    """Devices out of limits."""
     least: str
     most: str
-    """The devices with the least and the greatest value; both empty where all values are alike."""
     peers: Peers | None
 
 

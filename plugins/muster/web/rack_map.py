@@ -53,13 +53,14 @@ class Rack:
 
 @dataclasses.dataclass(frozen=True)
 class Colours:
-    """What colours the map. ``classes``: {node: class}; ``titles``: {node: its words}; ``legend``: (class, words)."""
+    """What colours the map. ``classes``: {node: class}; ``titles``: {node: its words}; ``legend``: (class, words).
+    ``mixed``: whether nodes of several SKUs are shaded by one scale.
+    """
 
     classes: Mapping[str, str]
     titles: Mapping[str, str]
     legend: tuple[tuple[str, str], ...] = ()
     mixed: bool = False
-    """Whether nodes of several SKUs are shaded by one scale."""
 
 
 def key(metric: str, labels: Sequence[tuple[str, str]]) -> str:

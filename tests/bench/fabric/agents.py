@@ -26,11 +26,12 @@ DIES_AFTER_S = 1.5
 
 @dataclasses.dataclass(frozen=True)
 class Trouble:
-    """What happens to hosts themselves: seconds by which one starts late in its first round, and one that dies."""
+    """What happens to hosts themselves: seconds by which one starts late in its first round, and one that dies.
+    ``dies``: host → round in whose middle it dies.
+    """
 
     late: Mapping[int, float] = dataclasses.field(default_factory=dict)
     dies: Mapping[int, int] = dataclasses.field(default_factory=dict)
-    """Host → round in whose middle it dies."""
 
 
 def topology() -> Topology:

@@ -158,13 +158,14 @@ class Unknown(Written):
 
 
 class Escalation(Written):
-    """The same event on the same device in ``boots`` boots (two reboots did not help: 3): ``severity`` then."""
+    """The same event on the same device in ``boots`` boots (two reboots did not help: 3): ``severity`` then.
+    ``from_severity``: only events at least this grave escalate: an application that crashes after each reboot does not.
+    """
 
     boots: Annotated[int, Field(ge=2)]
     severity: EventSeverity
     action: Action
     from_severity: EventSeverity
-    """Only events at least this grave escalate: an application that crashes after each reboot does not."""
     source: str
 
 

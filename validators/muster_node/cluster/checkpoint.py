@@ -28,7 +28,9 @@ _ROOM = 1.5
 
 @dataclasses.dataclass
 class Saved:
-    """What was measured. Seconds are by the slowest rank; ``resumed``: weights, optimizer and loss came back equal."""
+    """What was measured. Seconds are by the slowest rank; ``resumed``: weights, optimizer and loss came back equal.
+    ``own``: seconds of this rank's own saves.
+    """
 
     saves: list[float]
     loads: list[float]
@@ -36,7 +38,6 @@ class Saved:
     resumed: bool
     difference: str = ""
     own: list[float] = dataclasses.field(default_factory=list)
-    """Seconds of this rank's own saves."""
 
 
 class PathTrouble(Exception):

@@ -203,10 +203,11 @@ class Compute(abc.ABC):
 
 
 class Collective(abc.ABC):
-    """One collective between all GPUs of a machine that one process drives."""
+    """One collective between all GPUs of a machine that one process drives. ``carried``: the algorithm and transport
+    that carry it.
+    """
 
     carried: str
-    """The algorithm and transport that carry it."""
 
     @abc.abstractmethod
     def run(self) -> list[float]:

@@ -60,14 +60,15 @@ class Transfers(Probe):
 
 @dataclasses.dataclass
 class _Copied:
-    """Results of one kind of copy: GB/s of each timed copy, number of copies, and number of wrong copies."""
+    """Results of one kind of copy: GB/s of each timed copy, number of copies, and number of wrong copies. ``lost``: why
+    the copies broke off, if they did: then they have no figures.
+    """
 
     rates: list[float] = dataclasses.field(default_factory=list)
     copies: int = 0
     wrong: int = 0
     example: str = ""
     lost: str = ""
-    """Why the copies broke off, if they did: then they have no figures."""
 
     @classmethod
     def never(cls, reason: str) -> _Copied:

@@ -11,7 +11,10 @@ from muster.store.database.base import Base, BigId
 
 
 class OutboxRow(Base):
-    """A mail to be sent: one per key, whatever is retried."""
+    """A mail to be sent: one per key, whatever is retried. ``retry_at``: not tried again before. ``parked_at``: since
+    when it is not tried any more: the mail server refused it for good. ``recipients``: those that have not got it, with
+    commas, once the mail server refused some; "": all of its header ``To``.
+    """
 
     __tablename__ = "outbox"
     __table_args__ = (
@@ -25,13 +28,10 @@ class OutboxRow(Base):
     created_at: Mapped[datetime.datetime]
     sent_at: Mapped[datetime.datetime | None]
     retry_at: Mapped[datetime.datetime | None]
-    """Not tried again before."""
     parked_at: Mapped[datetime.datetime | None]
-    """Since when it is not tried any more: the mail server refused it for good."""
     attempts: Mapped[int] = mapped_column(default=0)
     last_error: Mapped[str] = mapped_column(default="")
     recipients: Mapped[str] = mapped_column(default="")
-    """Those that have not got it, with commas, once the mail server refused some; "": all of its header ``To``."""
 
 
 class PlaceRow(Base):

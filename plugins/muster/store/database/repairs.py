@@ -14,7 +14,8 @@ from muster.store.database.base import Base, BigId
 class IncidentRow(Base):
     """One fault of one machine; at most one of a fault and device is open. ``missing``: what the bundle lacks.
 
-    ``asks``: why a person has to decide, "" while Muster goes on by itself.
+    ``asks``: why a person has to decide, "" while Muster goes on by itself. ``after``: the last stage of any node that
+    was recorded before it was opened: what proves it has a higher number.
     """
 
     __tablename__ = "incidents"
@@ -36,7 +37,6 @@ class IncidentRow(Base):
     level: Mapped[str] = mapped_column(default="")
     opened_at: Mapped[datetime.datetime]
     after: Mapped[int] = mapped_column(BigId, default=0)
-    """The last stage of any node that was recorded before it was opened: what proves it has a higher number."""
     closed_at: Mapped[datetime.datetime | None]
     bundle: Mapped[str] = mapped_column(default="")
     bundle_sha256: Mapped[str] = mapped_column(default="")
@@ -46,7 +46,9 @@ class IncidentRow(Base):
 
 
 class AttemptRow(Base):
-    """One repair, reserved before it is carried out; one of a node at most is not over (``ended_at``)."""
+    """One repair, reserved before it is carried out; one of a node at most is not over (``ended_at``). ``after``: the
+    last stage of any node that was recorded before it ended: what proves it has a higher number.
+    """
 
     __tablename__ = "repair_attempts"
     __table_args__ = (
@@ -68,7 +70,6 @@ class AttemptRow(Base):
     reserved_at: Mapped[datetime.datetime]
     ended_at: Mapped[datetime.datetime | None]
     after: Mapped[int] = mapped_column(BigId, default=0)
-    """The last stage of any node that was recorded before it ended: what proves it has a higher number."""
     outcome: Mapped[str | None]
     detail: Mapped[str] = mapped_column(default="")
     proved: Mapped[bool | None]

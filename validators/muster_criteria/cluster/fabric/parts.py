@@ -61,6 +61,7 @@ class Evidence:
 
     ``share`` is the median of its cells over those of its (round, rail); ``rounds`` are the numbers of the rounds in
     which it was low, ``partners`` node indices. ``confirmed``: in how many rounds of confirmation it was low.
+    ``touches``: nodes whose traffic goes over the part, as far as they were measured over it.
     """
 
     part: Part
@@ -70,7 +71,6 @@ class Evidence:
     partners: tuple[int, ...]
     confirmed: int = 0
     touches: tuple[int, ...] = ()
-    """Nodes whose traffic goes over the part, as far as they were measured over it."""
 
 
 @dataclasses.dataclass(frozen=True)

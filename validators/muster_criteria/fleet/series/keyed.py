@@ -244,11 +244,12 @@ def numbered(codes: Codes, size: int) -> tuple[Codes, Codes]:
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Places:
-    """Where each key stands in a list of keys (from 0 to below ``size``)."""
+    """Where each key stands in a list of keys (from 0 to below ``size``). ``_order``: positions by rising key; None if
+    ``_keys`` is a table: the position of every possible key, and −1 at its end.
+    """
 
     _keys: Codes
     _order: Codes | None
-    """Positions by rising key; None if ``_keys`` is a table: the position of every possible key, and −1 at its end."""
 
     @classmethod
     def of(cls, keys: Codes, size: int) -> Places:
