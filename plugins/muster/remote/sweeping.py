@@ -25,7 +25,6 @@ from muster.remote.zipapp import AgentFile
 log = logging.getLogger(__name__)
 
 ABSENT = 44
-AGENT_BYTES_MAX = 16 * 1024 * 1024
 ANSWER_MAX = 1024 * 1024
 
 RUN = f"""

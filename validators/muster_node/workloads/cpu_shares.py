@@ -18,8 +18,6 @@ METRICS = {
 }
 """What such a probe declares."""
 
-_LOST = ("cpu_others", "cpu_stolen", "cpu_throttled", "cpu_unexplained", "cpu_quota")
-
 
 def emit_cpu_shares(context: Context) -> None:
     """Reports the shares of all loads on CPUs so far; nothing if there was none.

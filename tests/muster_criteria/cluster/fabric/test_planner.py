@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 
+import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -66,7 +67,7 @@ def test_rounds_of_confirmation_have_disjoint_pairs_too_and_an_end(
 @pytest.mark.parametrize("pods", [100, 8, 4])
 def test_each_kind_keeps_to_its_leaves_and_pods(pods: int) -> None:
     topology = fabric(16, 16, leaves_a_pod=pods)
-    leaf, pod = topology.leaf_array, topology.pod_array
+    leaf, pod = topology.leaf_array, np.array(topology.pod_of)[topology.leaf_array]
     for plan in screening(topology, 1):
         for a, b in plan.pairs:
             assert (leaf[a] == leaf[b]) == (plan.kind is Kind.SAME_LEAF)

@@ -58,11 +58,6 @@ class Topology:
         return np.array(self.leaf_of, dtype=np.intp)
 
     @functools.cached_property
-    def pod_array(self) -> Indices:
-        """Pod of each node, shape (nodes,)."""
-        return np.array(self.pod_of, dtype=np.intp)[self.leaf_array]
-
-    @functools.cached_property
     def index(self) -> dict[str, int]:
         """Index of each node by its name."""
         return {name: at for at, name in enumerate(self.nodes)}

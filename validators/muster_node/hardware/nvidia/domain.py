@@ -14,8 +14,6 @@ from muster_node.hardware.seam import NOT_SUPPORTED, Fact
 
 _SERVICE = "nvidia-imex"
 _CONTROL = "nvidia-imex-ctl"
-IMEX_READY = "READY"
-"""What nvidia-imex-ctl -q prints once the service has met its quorum (NVIDIA IMEX guide); others are on the way."""
 
 
 def domain_fact(nvml: Nvml, handle: Any, device: str) -> Fact:
