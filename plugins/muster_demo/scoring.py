@@ -33,7 +33,7 @@ class Service:
 
     ``state``: at the end. ``entered_by``: who admitted it to production ("muster" for the gate, "" if it never did).
     ``on_full_pass``: whether that rests on a full-coverage PASS. ``judged_again``: how often a verdict changed when
-    peers became known.
+    peers became known. ``proofs``: its qualifications after a repair.
     """
 
     node: str
@@ -45,7 +45,6 @@ class Service:
     revalidations: tuple[RunReport, ...] = ()
     judged_again: int = 0
     proofs: tuple[RunReport, ...] = ()
-    """Its qualifications after a repair."""
 
     @property
     def reports(self) -> tuple[RunReport, ...]:

@@ -42,7 +42,10 @@ RESTART_S = 3.0
 
 @dataclasses.dataclass
 class World:
-    """What a fault may strike."""
+    """What a fault may strike. ``down``: services that a fault holds down. ``todo``: what lifts faults and needs a
+    service that another fault may hold down: tried until it succeeds. ``ended``: when each service that is to be
+    started again was first seen to have ended.
+    """
 
     folder: Path
     supervisor: Supervisor
@@ -56,11 +59,8 @@ class World:
     ledger: Ledger
     client: AirflowClient
     down: set[str] = dataclasses.field(default_factory=set)
-    """Services that a fault holds down."""
     todo: list[Callable[[], None]] = dataclasses.field(default_factory=list)
-    """What lifts faults and needs a service that another fault may hold down: tried until it succeeds."""
     ended: dict[str, float] = dataclasses.field(default_factory=dict)
-    """When each service that is to be started again was first seen to have ended."""
 
     def kill(self, name: str) -> None:
         """End a service and all its processes at once, until ``revive``."""

@@ -54,7 +54,8 @@ class Event(NamedTuple):
 class GpuState:
     """One GPU now. ``megacycles`` (MHz·s), ``joules``, ``throttled_s`` and all counts only ever grow.
 
-    ``lost``: it has fallen off the bus, and only a reboot brings it back.
+    ``lost``: it has fallen off the bus, and only a reboot brings it back. ``remapped``: memory rows that resets have
+    replaced by spare ones.
     """
 
     core_c: float
@@ -76,7 +77,6 @@ class GpuState:
     pcie_replays: float = 0.0
     processor_timeouts: float = 0.0
     remapped: int = 0
-    """Memory rows that resets have replaced by spare ones."""
 
     def waiting(self, built: Gpu) -> int:
         """Memory rows that lost data and are still in use."""
