@@ -78,10 +78,13 @@ def next_steps(report: RunReport) -> tuple[str, ...]:
         case Verdict.PASS if report.state_after == "qualified":
             closing = (
                 "It does not serve yet: it waits to be tested in a block with other qualified nodes: "
-                f"muster block {shlex.quote(report.node)} OTHER…; muster status names them."
+                f"muster block {shlex.quote(report.node)} OTHER… --reason 'why'; muster status names them."
             )
         case Verdict.PASS if report.state_after == "registered":
-            closing = f"It does not serve: a whole test qualifies it: muster qualify {shlex.quote(report.node)}"
+            closing = (
+                "It does not serve: a whole test qualifies it: "
+                f"muster qualify {shlex.quote(report.node)} --reason 'why'"
+            )
         case Verdict.PASS:
             closing = "Nothing to do." if not steps else ""
         case Verdict.WARN:
@@ -110,7 +113,7 @@ def next_steps(report: RunReport) -> tuple[str, ...]:
             name = shlex.quote(report.node)
             closing = (
                 f"It goes on serving although it failed: muster node move {name} quarantine --reason 'why' withdraws "
-                f"it; once the cause is gone, muster revalidate {name} tests it again."
+                f"it; once the cause is gone, muster revalidate {name} --reason 'why' tests it again."
             )
         case Verdict.FAIL if report.why_held:
             closing = ""
@@ -126,7 +129,7 @@ def _retest(report: RunReport) -> str:
     name = shlex.quote(report.node)
     back = f"muster node move {name} registered --reason 'why', and " if report.state_after in AWAITS_REPAIR else ""
     command = "revalidate" if report.state_after == "revalidation" else "qualify"
-    return f"{back}test again: muster {command} {name}"
+    return f"{back}test again: muster {command} {name} --reason 'why'"
 
 
 def _way_to_remove(report: RunReport) -> str:

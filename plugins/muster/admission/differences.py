@@ -12,7 +12,7 @@ _SECOND = datetime.timedelta(seconds=1)
 """Schedulers record the second in which a node was created."""
 _REMOVED = (
     "it is admitted, and somebody removed Muster's marks from it in {cluster}: a whole test that passes sets them "
-    "again (`muster revalidate {node}`), or withdraw it with `muster node move {node} quarantine --reason …`"
+    "again (`muster revalidate {node} --reason …`), or withdraw it with `muster node move {node} quarantine --reason …`"
 )
 _OTHER = (
     "it is admitted, and {cluster} shows it without Muster's marks and newer than its last test: perhaps another "

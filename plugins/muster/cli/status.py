@@ -90,7 +90,9 @@ def _show_attention(found: Sequence[Attention]) -> None:
         for each in theirs[:ATTENTION_MAX]
     ]  # fmt: skip
     columns = ["not serving", "state", "since", "who acts", "until", "why", "next"]
-    show.table(columns, rows, empty="every other node serves" if mine else "every node serves")
+    show.table(
+        columns, rows, empty="no node waits for a person, a vendor or its scheduler" if mine else "every node serves"
+    )
     if len(theirs) > ATTENTION_MAX:
         typer.echo(f"and {len(theirs) - ATTENTION_MAX} more: `muster status --json`")
     if mine:

@@ -38,6 +38,9 @@ from muster_node.contract import Plan, ProbeCall
 
 log = logging.getLogger(__name__)
 
+NOTE_MAX = 500
+"""Characters of a job's note."""
+
 Connect = Callable[[Node], paramiko.SSHClient]
 """Logs in to a node. Raises RemoteError."""
 
@@ -251,8 +254,17 @@ def unreachable(attempt: Attempt, hint: Kind, error: ssh.RemoteError, *, last: b
         return None
     lost = hint is Kind.LOST and isinstance(error, (ssh.Unreachable, ssh.CommandTimedOut))
     if not lost and not last:
+        _note(attempt, str(error))
         raise NoVerdict(str(error)) from error
     return Finished(Ended(Kind.LOST if lost else Kind.REFUSED, str(error)), jobs.Collected(None, None))
+
+
+def _note(attempt: Attempt, why: str) -> None:
+    """Keep with the job why the attempt is to be retried: its state may have changed since ``attempt`` was claimed."""
+    task = attempt.task
+    job = store.runs.get_job(task.key, task.stage, attempt.job.attempt_key, node=task.node)
+    if job is not None:
+        store.runs.record_job(dataclasses.replace(job, note=why[:NOTE_MAX], node=task.node))
 
 
 def _collect(attempt: Attempt, client: paramiko.SSHClient, seen: jobs.Look, end: Ended) -> jobs.Collected:
@@ -306,7 +318,7 @@ def record_end(attempt: Attempt, end: Ended, state: str, repeat_probes: tuple[st
     now = datetime.datetime.now(datetime.UTC)
     store.runs.record_job(
         dataclasses.replace(
-            attempt.job, state=state, ended_at=now, note=end.sentence[:500], repeat_probes=repeat_probes
+            attempt.job, state=state, ended_at=now, note=end.sentence[:NOTE_MAX], repeat_probes=repeat_probes
         )
     )
 

@@ -126,7 +126,7 @@ def _own(seen: _Seen, ready: Sequence[FleetRow]) -> Attention | None:
         case State.PRODUCTION if row.inconclusive >= INCONCLUSIVE_BUDGET:
             return seen.item(Cause.NO_VERDICT, Turn.PERSON, f"muster node show {name}")
         case State.REVALIDATION:
-            return seen.item(Cause.TEST_DUE, Turn.MUSTER, f"muster revalidate {name}")
+            return seen.item(Cause.TEST_DUE, Turn.MUSTER, f"muster revalidate {name} --reason …")
         case State.QUARANTINE:
             return seen.item(Cause.QUARANTINE, Turn.PERSON, f"muster node move {name} triage --reason …")
         case State.TRIAGE:
@@ -189,7 +189,7 @@ def _qualified(seen: _Seen, ready: Sequence[FleetRow]) -> Attention:
         why = f"{passed}: no other node of its SKU is qualified"
         return seen.item(Cause.WAITS_FOR_BLOCK, Turn.PERSON, f"muster admit {name} --reason …", why)
     block = sorted([row.node, *others[: BLOCK_MAX - 1]])
-    command = f"muster block {' '.join(map(shlex.quote, block))}"
+    command = f"muster block {' '.join(map(shlex.quote, block))} --reason …"
     return seen.item(Cause.WAITS_FOR_BLOCK, Turn.PERSON, command, passed)
 
 
@@ -212,7 +212,7 @@ def _at_scheduler(row: FleetRow, place: Place, kind: str) -> Attention | None:
         return item(Cause.NOT_CONFIRMED, Turn.SCHEDULER, look, why, place.wanted_at)
     if place.verify:
         why = f"{place.cluster}: {place.verify}"
-        return item(Cause.TEST_DUE, Turn.MUSTER, f"muster revalidate {name}", why, place.verify_since)
+        return item(Cause.TEST_DUE, Turn.MUSTER, f"muster revalidate {name} --reason …", why, place.verify_since)
     if row.state is State.PRODUCTION and place.wanted == ADMITTED and place.shown not in ("", OPENED):
         closed = place.shown.startswith("closed")
         command = OPEN.get(kind, "muster node schedulers").format(there) if closed else look

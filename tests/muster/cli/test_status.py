@@ -146,7 +146,7 @@ def test_a_qualified_node_that_waits_for_a_block_is_named(muster: Muster, sqlite
         store.nodes.add(fleet.new_node(name))
         fleet.qualify(name)
     assert {each["cause"] for each in attention(muster).values()} == {"waits for a block"}
-    assert muster("status")[1].count("\tmuster block a b\n") == 2
+    assert muster("status")[1].count("\tmuster block a b --reason …\n") == 2
 
 
 def test_nodes_under_test_are_counted_not_listed(muster: Muster, sqlite_db: str) -> None:

@@ -193,8 +193,11 @@ def test_no_result_never_supersedes_a_recorded_verdict(bench: Bench) -> None:
 def test_an_unreachable_node_is_judged_when_lost_or_on_the_last_attempt(bench: Bench, freeze: bool) -> None:
     attempt = bench.claim()
     bench.server.freeze() if freeze else bench.server.stop()
-    with pytest.raises(NoVerdict):
+    with pytest.raises(NoVerdict) as waits:
         bench.settle(attempt)
+    kept = store.runs.get_job(RUN, "intake")
+    assert kept is not None
+    assert (kept.state, kept.note) == (attempt.job.state, str(waits.value))
     assert bench.settle(attempt, last=True) is Verdict.INCONCLUSIVE
     assert bench.settle(attempt, Kind.LOST) is Verdict.INCONCLUSIVE
     assert [end.kind for end in bench.ended] == [Kind.REFUSED, Kind.LOST]

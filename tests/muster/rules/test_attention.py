@@ -69,7 +69,7 @@ def test_qualified_nodes_wait_for_a_block_of_those_that_can_be_tested_together()
     rows += [after("sim", State.QUALIFIED, Verdict.PASS, simulated=True)]
     first, second, alone = attention(rows, now=NOW)
     assert {first.cause, second.cause, alone.cause} == {Cause.WAITS_FOR_BLOCK}
-    assert (first.command, second.command) == ("muster block n1 n2", "muster block n1 n2")
+    assert (first.command, second.command) == ("muster block n1 n2 --reason …",) * 2
     assert alone.command == "muster admit sim --reason …"
     assert not first.serving
 
@@ -148,7 +148,7 @@ def test_a_node_that_serves_needs_somebody_for_a_held_verdict_or_tests_without_o
         (State.PRODUCTION, place(shown="down"), Cause.CLOSED, "scontrol show node n1-there"),
         (State.PRODUCTION, place(done="", last_error="no answer"), Cause.NOT_CONFIRMED, "scontrol show node n1-there"),
         (State.PRODUCTION, place(shown="closed: al: x", verify="al: muster:verify"), Cause.TEST_DUE,
-         "muster revalidate n1"),
+         "muster revalidate n1 --reason …"),
     ],
 )  # fmt: skip
 def test_a_node_in_production_that_its_scheduler_keeps_from_users_is_missing_capacity(

@@ -208,7 +208,7 @@ def test_the_page_of_a_node_that_waits_says_for_what_and_whose_turn_it_is(client
         fleet.qualify(name)
     causes, commands = to_do(client)
     assert causes == [Cause.WAITS_FOR_BLOCK]
-    assert "muster block n1 n2" in commands
+    assert "muster block n1 n2 --reason …" in commands
 
 
 def test_a_person_s_reason_for_a_quarantine_stands_before_the_pass(client: TestClient) -> None:

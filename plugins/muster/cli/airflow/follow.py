@@ -50,6 +50,8 @@ def follow(airflow: AirflowClient, dag: str, runs: Mapping[str, str], *, quiet: 
                     for stage in store.runs.stages(RunKey(dag, run_id), node=run.node):
                         verdict = "" if stage.reason == UNJUDGED else f"{stage.verdict}: "
                         show_once(f"{run.node}: {stage.stage}: {verdict}{stage.reason}")
+                    for name, why in waits_because(run, states):
+                        show_once(f"{run.node}: {name}: to be tried again: {why}")
                 if at := ", ".join(f"{task}{_AT_WORK[its]}" for task, its in states.items() if its in _AT_WORK):
                     show_once(f"{of}: {at}")
                 if state is None or state in RUN_OVER:
@@ -64,3 +66,15 @@ def follow(airflow: AirflowClient, dag: str, runs: Mapping[str, str], *, quiet: 
         if pending:
             time.sleep(settings().poll_seconds)
     return [run for run_id in runs.values() for run in store.runs.find(run=(dag, run_id))]
+
+
+def waits_because(run: Run, states: Mapping[str, str]) -> list[tuple[str, str]]:
+    """Returns (stage, why) of the run's stages whose node could not be reached and that are tried again.
+
+    ``states``: {task: its state in Airflow}; a stage's task has its name.
+    """
+    from muster import store
+
+    waiting = [stage for stage in run.required_stages if states.get(stage) == "up_for_retry"]
+    jobs = [store.runs.get_job(run.key, stage, node=run.node) for stage in waiting]
+    return [(job.stage, job.note) for job in jobs if job is not None and job.note]

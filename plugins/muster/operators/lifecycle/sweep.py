@@ -174,7 +174,8 @@ def _withdraw(seen: Observation, node: Node) -> Iterator[str]:
     waits = f"; its scheduler gets the change later: {trouble}" if trouble else ""
     sentence = (
         f"{simulated}{node.name} left service between tests: {why}{waits}. See `muster node show {node.name}` and "
-        f"docs/failed-node.md; a test is `muster node move {node.name} registered --reason …`, then `muster qualify`"
+        f"docs/failed-node.md; a test is `muster node move {node.name} registered --reason …`, then "
+        f"`muster qualify {node.name} --reason …`"
     )
     if proposed := store.replacing.proposal_for(node.name):
         sentence += f". {proposed.spare} {proposed.sentence}; `muster status` has the command"

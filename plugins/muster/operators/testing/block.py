@@ -130,7 +130,7 @@ def _check_nodes(nodes: Sequence[Node]) -> None:
         if node.state not in (State.QUALIFIED, State.CLUSTER_VALIDATION):
             raise MusterError(
                 f"{node.name} is {node.state}, and only qualified nodes are validated together: qualify it first "
-                f"(`muster qualify {node.name}`), or leave it out"
+                f"(`muster qualify {node.name} --reason …`), or leave it out"
             )
     held = {each.rack: each for each in store.racks.held(simulated=nodes[0].simulated)}
     for rack in sorted({node.rack for node in nodes if node.rack in held}):

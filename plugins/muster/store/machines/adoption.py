@@ -130,7 +130,9 @@ def _adopt(session: Session, row: NodeRow, actor: str, reason: str) -> str:
     )
     run_id = session.scalar(failed.order_by(RunRow.id.desc()).limit(1))
     if run_id is not None:
-        sentence = f"{row.name} failed run {run_id} and cannot be adopted: test it, `muster qualify {row.name}`"
+        sentence = (
+            f"{row.name} failed run {run_id} and cannot be adopted: test it, `muster qualify {row.name} --reason …`"
+        )
         raise IllegalMove(sentence, Refusal.FAILED)
     evidence = Evidence(person=actor, reason=reason, adopted=True)
     access.move(session, row, State.PRODUCTION, actor, f"adopted, in shadow mode: {reason}", evidence)

@@ -72,7 +72,8 @@ def confirm(node: str, serial: str, person: str, reason: str) -> list[Placement]
         slot = next((slot for slot, each in (runs[0][1] if runs else {}).items() if each == serial), "")
         if not slot:
             raise BadNode(
-                f"{node} has not reported the serial {serial} in its last run; test it: `muster qualify {node}`"
+                f"{node} has not reported the serial {serial} in its last run; test it: "
+                f"`muster qualify {node} --reason …`"
             )
         state, text = State(row.state), f"{slot} of {node} has the part {serial}: {reason.strip()}"
         before = elsewhere(session, node, {slot: serial}).get(slot)
