@@ -54,6 +54,8 @@ _SOME_UNJUDGED = "Some figures could not be judged: there is no limit for them, 
 
 _COMMAND = re.compile(r"`(muster [^`]+)`")
 _LEFT_SERVICE = ("production", "qualified")
+BLOCK = "cluster_qualification"
+"""The id of the DAG that tests nodes as a block."""
 AWAITS_REPAIR = frozenset({"quarantine", "triage", "repair", "rma"})
 OUT_OF_SERVICE = AWAITS_REPAIR | {"retired"}
 
@@ -127,6 +129,8 @@ def next_steps(report: RunReport) -> tuple[str, ...]:
 def _retest(report: RunReport) -> str:
     """The way to another test, from where the node is."""
     name = shlex.quote(report.node)
+    if report.state_after == "qualified" and report.dag_id == BLOCK:
+        return f"test it in a block again: muster block {name} OTHER… --reason 'why'"
     back = f"muster node move {name} registered --reason 'why', and " if report.state_after in AWAITS_REPAIR else ""
     command = "revalidate" if report.state_after == "revalidation" else "qualify"
     return f"{back}test again: muster {command} {name} --reason 'why'"

@@ -10,6 +10,7 @@ import pytest
 
 from muster_criteria.model import COMMON_CAUSE, Action, FaultClass, Severity, Verdict
 from muster_reports import charts
+from muster_reports.advice import BLOCK
 from muster_reports.document import COLOUR, MAIL_LIMITS, PAGE_LIMITS, SEVERITY_COLOUR
 from muster_reports.mail import render
 from muster_reports.model import RunReport
@@ -51,6 +52,16 @@ def test_no_finding_is_lost_by_grouping(samples: Samples) -> None:
 def test_a_node_that_waits_in_revalidation_is_not_to_be_qualified_by_hand(samples: Samples, verdict: Verdict) -> None:
     report = dataclasses.replace(samples["cpu_pass"], verdict=verdict, state_after="revalidation")
     steps = " ".join(build(report, FULL).next_steps)
+    assert "muster qualify" not in steps
+
+
+@pytest.mark.parametrize("verdict", [Verdict.INCONCLUSIVE, Verdict.SKIPPED])
+def test_a_qualified_node_of_a_block_that_told_nothing_is_tested_in_a_block_again(
+    samples: Samples, verdict: Verdict
+) -> None:
+    report = dataclasses.replace(samples["cpu_pass"], verdict=verdict, state_after="qualified", dag_id=BLOCK)
+    steps = " ".join(build(report, FULL).next_steps)
+    assert f"muster block {report.node} " in steps
     assert "muster qualify" not in steps
 
 

@@ -13,7 +13,7 @@ from airflow.sdk.exceptions import AirflowFailException
 
 from muster import store
 from muster.integration import logins
-from muster.model.runs import UNJUDGED, Run
+from muster.model.runs import UNJUDGED, Run, RunKey
 from muster.model.stages import CLUSTER_STAGES
 from muster.operators.testing.remote_job import RemoteJobOperator, ToJudge
 from muster.remote import attempt as remote
@@ -101,14 +101,15 @@ class MusterMemberOperator(RemoteJobOperator):
     def _after(self, attempt: Attempt, result: StageResult | None) -> None:
         """Stop the jobs of lost members: one that hangs would hold the block until its deadline.
 
-        All members report the same losses, so the first of the remaining members stops the jobs.
+        Where a member is lost, the jobs of the others end. A member that was itself cut off reports others that go on
+        with the test, so that its word alone stops nobody.
         """
-        lost = reported_lost(Measurements(result))
+        key, lost = attempt.task.key, reported_lost(Measurements(result))
         left = [name for name in attempt.plan.probes[0].params["members"] if name not in lost]
-        if left[:1] != [self.member]:
+        if not lost or 2 * sum(name == self.member or not _at_work(key, name) for name in left) <= len(left):
             return
         for name in sorted(lost):
-            job = store.runs.get_job(attempt.task.key, STAGE, node=name)
+            job = store.runs.get_job(key, STAGE, node=name)
             if job is None or job.state != outcome.RUNNING:
                 continue
             try:
@@ -121,3 +122,8 @@ class MusterMemberOperator(RemoteJobOperator):
         if job_end == "completed":
             return {"member": self.member, "end": job_end}
         raise AirflowFailException(f"{self.member} did not take part: {recorded.reason}")
+
+
+def _at_work(key: RunKey, name: str) -> bool:
+    job = store.runs.get_job(key, STAGE, node=name)
+    return job is not None and job.state in (outcome.SUBMITTED, outcome.RUNNING)
