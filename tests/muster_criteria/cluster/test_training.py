@@ -7,18 +7,20 @@ from typing import Any
 
 import pytest
 
-from muster_criteria.cluster.model import ClusterJudgement, Measurements, MemberResult
-from muster_criteria.cluster.training import mfu_of
+from muster_criteria.cluster import judge
+from muster_criteria.cluster.model import TRAINING, ClusterJudgement, Measurements, MemberResult
+from muster_criteria.cluster.training import EARLIER_MIN, Earlier, mfu_of
 from muster_criteria.measured import StageResult, parse_result
 from muster_criteria.model import Severity, Verdict
 from muster_criteria.sku_files.skus import load_sku
-from tests.muster_criteria.cluster_results import Sent, block, judge_block, members
+from tests.muster_criteria.cluster_results import PROGRAMME, Sent, block, judge_block, members
 from tests.muster_criteria.cluster_verdicts import verdicts
 
 
-def real(sent: dict[str, Sent]) -> ClusterJudgement:
+def real(sent: dict[str, Sent], earlier: Earlier | None = None) -> ClusterJudgement:
     """Judged as real hardware: times of simulated members are not judged."""
-    return judge_block([MemberResult(name, parsed({**each.raw(), "simulated": False})) for name, each in sent.items()])
+    results = [MemberResult(name, parsed({**each.raw(), "simulated": False})) for name, each in sent.items()]
+    return judge.judge_block(results, PROGRAMME, earlier=earlier)
 
 
 def parsed(raw: dict[str, Any]) -> StageResult:
@@ -85,6 +87,21 @@ def test_a_member_that_took_no_part_explains_nothing() -> None:
         sent[name].lose("n2")
     found = rules(real(sent))
     assert [found[name] for name in ("n0", "n1", "n3")] == [["scaling"]] * 3
+
+
+@pytest.mark.parametrize(
+    ("share", "blocks", "warns"),
+    [(0.92, EARLIER_MIN, False), (0.88, EARLIER_MIN, True), (0.1, EARLIER_MIN - 1, False), (1.5, 10, False)],
+)
+def test_a_block_in_which_all_are_slow_alike_is_compared_with_earlier_ones(
+    share: float, blocks: int, warns: bool
+) -> None:
+    sent = block(4)
+    rate = Measurements(parsed(sent["n0"].raw())).value(TRAINING, "tokens_per_s", scope="block")
+    assert rate is not None
+    judgement = real(sent, Earlier(rate / 8 / share, blocks))
+    assert judgement.failed == {}
+    assert rules(judgement) == dict.fromkeys(sent, ["tokens_per_s"] if warns else [])
 
 
 def test_exposed_communication_that_all_share_makes_no_straggler_less() -> None:

@@ -29,7 +29,7 @@ from muster_criteria.cluster.ports import judge_ports
 from muster_criteria.cluster.presence import judge_presence
 from muster_criteria.cluster.rack import RackState
 from muster_criteria.cluster.stragglers import judge_pace
-from muster_criteria.cluster.training import judge_training, mfu_of
+from muster_criteria.cluster.training import Earlier, judge_training, mfu_of
 from muster_criteria.labels import labelled
 from muster_criteria.measured import Measured, StageResult
 from muster_criteria.model import Gap, Judgement, Lack, Observation
@@ -49,9 +49,11 @@ TIMED = ("scaling", "step_p95_to_p50")
 
 
 def judge_block(
-    members: Sequence[MemberResult], programme: BlockProgramme, rounds: Rounds | None = None
-) -> ClusterJudgement:
+    members: Sequence[MemberResult], programme: BlockProgramme, rounds: Rounds | None = None,
+    earlier: Earlier | None = None,
+) -> ClusterJudgement:  # fmt: skip
     """Judges a block by its programme. ``rounds``: what its rounds of pairs measured, None where it had none.
+    ``earlier``: what earlier blocks reached with the same recipe, None where they are not known.
 
     Raises ValueError for fewer than two members or two of one name, never for what a node sent.
     """
@@ -64,7 +66,8 @@ def judge_block(
     ports = {member.name: (*_rows(member.result), *member.in_rounds) for member in ordered}
     port_limits = {member.name: member.port_limits for member in ordered}
     presence, pace = functools.partial(judge_presence, ordered), functools.partial(judge_pace, programme)
-    acceptance = functools.partial(judge_training, programme, any(member.simulated for member in members))
+    simulated = any(member.simulated for member in members)
+    acceptance = functools.partial(judge_training, programme, simulated, earlier)
 
     def judge_links(_: Mapping[str, Measurements], found: BlockFindings) -> None:
         judge_ports(ports, port_limits, found)
@@ -92,7 +95,6 @@ def judge_block(
         block.suspect(names, Lack.JUDGE_FAILED, why)
     devices = _devices_expected(ordered, measured)
     needs = tuple(block_needs(programme))
-    simulated = any(member.simulated for member in members)
     limits = {} if simulated else {metric: programme.limit(metric, "warn") for metric in TIMED}
     judged = {
         member.name: _judgement(member, measured[member.name], needs, devices[member.name], block, rounds, limits)

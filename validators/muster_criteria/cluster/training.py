@@ -5,11 +5,13 @@ What belongs to the block and to no member is a warning on all of them: a person
 
 from __future__ import annotations
 
+import dataclasses
 import math
 import statistics
 from collections.abc import Iterable, Mapping
 
 from muster_criteria.cluster.model import TRAINING, BlockFindings, Measurements
+from muster_criteria.measured import StageResult
 from muster_criteria.model import Action, FaultClass, Finding, Observation, Severity
 from muster_criteria.sku_files.limits import Limit
 from muster_criteria.sku_files.model import BlockProgramme
@@ -18,13 +20,25 @@ from muster_criteria.words import figure, listed
 OTHERS_MIN = 3
 """Fewest others to compare one with."""
 
+EARLIER_MIN = 3
+"""Fewest earlier blocks to compare a block with."""
+
 EXPLAINING = frozenset({"straggler", "slow_alone"})
 """Rules of findings that explain why a block does not scale, or steps irregularly: as far as that member is slower."""
 
 
+@dataclasses.dataclass(frozen=True)
+class Earlier:
+    """``tokens_per_s`` of a device, the median of so many earlier sound ``blocks`` of the SKU with the same recipe."""
+
+    tokens_per_s: float
+    blocks: int
+
+
 def judge_training(
-    programme: BlockProgramme, simulated: bool, members: Mapping[str, Measurements], block: BlockFindings
-) -> None:
+    programme: BlockProgramme, simulated: bool, earlier: Earlier | None, members: Mapping[str, Measurements],
+    block: BlockFindings,
+) -> None:  # fmt: skip
     """Judges what the training measured besides its pace; no times of ``simulated`` members, which are a host's."""
     _judge_checkpoints(members, block)
     if simulated:
@@ -35,6 +49,13 @@ def judge_training(
     _judge_paths(programme.limit("path_drop", "warn"), members, block)
     _judge_scaling(programme.limit("scaling", "warn"), members, block)
     _judge_regularity(programme.limit("step_p95_to_p50", "warn"), members, block)
+    _judge_earlier(programme.limit("earlier_drop", "warn"), earlier, members, block)
+
+
+def recipe_of(results: Iterable[StageResult | None]) -> str:
+    """What the members trained, as they name it; "" where none does, or they differ."""
+    recipes = {text for each in results if (text := Measurements(each).text(TRAINING, "training_recipe"))}
+    return recipes.pop() if len(recipes) == 1 else ""
 
 
 def mfu_of(measured: Measurements, peaks: Mapping[str, tuple[float, str]]) -> tuple[Observation, ...]:
@@ -105,6 +126,28 @@ def _judge_regularity(limit: Limit, members: Mapping[str, Measurements], block: 
     expected = f"≤ {_number(limit):g} times"
     culprits = _explained(members, block, max(values.values()) / _number(limit))
     _warn_all(limit, "step_p95_to_p50", values, observed, expected, "The block's steps are irregular", culprits, block)
+
+
+def _judge_earlier(
+    limit: Limit, earlier: Earlier | None, members: Mapping[str, Measurements], block: BlockFindings
+) -> None:
+    """What slows all members alike shows in no comparison between them: so the block is compared with earlier ones."""
+    together = _values(members, "tokens_per_s", scope="block")
+    devices = sum(_values(members, "training_devices").values())
+    if earlier is None or earlier.blocks < EARLIER_MIN or not together or not devices:
+        return
+    rate = statistics.median(together.values()) / devices
+    least = earlier.tokens_per_s * (1.0 - _number(limit) / 100.0)
+    if rate >= least:
+        return
+    drop = 100.0 * (1.0 - rate / earlier.tokens_per_s)
+    observed = (
+        f"{figure(rate, 'tokens/s')} a device, {drop:.0f} % less than the median of {earlier.blocks} earlier blocks "
+        "with this recipe"
+    )
+    culprits = _explained(members, block, least / rate if rate > 0 else math.inf)
+    what = "The block trains more slowly than earlier ones"
+    _warn_all(limit, "tokens_per_s", together, observed, f"≥ {figure(least, 'tokens/s')}", what, culprits, block)
 
 
 def _warn_all(
@@ -209,8 +252,8 @@ def _warning(rule: str, device: str, limit: Limit, metric: str, observed: str, e
     )
 
 
-def _values(members: Mapping[str, Measurements], metric: str) -> dict[str, float]:
-    found = {name: measured.value(TRAINING, metric) for name, measured in members.items()}
+def _values(members: Mapping[str, Measurements], metric: str, **labels: str) -> dict[str, float]:
+    found = {name: measured.value(TRAINING, metric, **labels) for name, measured in members.items()}
     return {name: value for name, value in found.items() if value is not None}
 
 

@@ -132,6 +132,7 @@ BLOCK_LIMITS = (
     ("step_p95_to_p50", "warn", {}),
     ("alone_drop", "warn", {}),
     ("path_drop", "warn", {}),
+    ("earlier_drop", "warn", {}),
 )
 """(metric, breach, labels) of the limits that the judge of a block needs."""
 

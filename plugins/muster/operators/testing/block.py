@@ -156,6 +156,7 @@ def judge(key: RunKey) -> None:
     """
     from muster_criteria.cluster.judge import MemberResult, judge_block
     from muster_criteria.cluster.ports import port_limits
+    from muster_criteria.cluster.training import recipe_of
     from muster_criteria.stage.findings import evidence_finding
 
     block_of, unable = store.attempts.block_of(key), faults.of_run(key)
@@ -190,7 +191,8 @@ def judge(key: RunKey) -> None:
         for name, member in collected.items()
     ]  # fmt: skip
     # A programme of this name is one for all SKUs of the fleet.
-    block = judge_block(results, skus[members[0]].block, rounds.rounds_of(key, block_of))
+    earlier = store.trainings.earlier(runs[members[0]], recipe_of(each.result for each in results))
+    block = judge_block(results, skus[members[0]].block, rounds.rounds_of(key, block_of), earlier)
     store.rounds.keep_parts(key, block.fabric.parts)
     store.attempts.keep_block(key, {**block_of, "fabric_notes": _notes(block, left_out)})
     for note in (*block.notes, *block.fabric.notes):

@@ -13,7 +13,7 @@ from sqlalchemy import Select, func, select
 from sqlalchemy.orm import Session
 
 from muster.errors import UnknownRun
-from muster.model.runs import RunKey
+from muster.model.runs import Run, RunKey
 from muster.rules import spares
 from muster.store.database import access
 from muster.store.database.engine import reading
@@ -24,6 +24,7 @@ from muster_criteria.cluster.acceptance.table import inputs_of, training_of
 from muster_criteria.cluster.acceptance.values import Comparisons, Member, Training
 from muster_criteria.cluster.goodput import Input, Inputs
 from muster_criteria.cluster.model import STAGE, TRAINING
+from muster_criteria.cluster.training import Earlier
 from muster_criteria.model import Observation, Verdict
 
 SHOWN = ("throttle_time",)
@@ -83,6 +84,15 @@ def comparisons(key: RunKey, gpus_a_node: int) -> dict[str, Any]:
         "rate": dataclasses.asdict(rate_of(rates, simulated=run.simulated)), "gpus_a_node": gpus_a_node,
         "earlier": {name: list(value) for name, value in earlier.items()},
     }  # fmt: skip
+
+
+def earlier(run: Run, recipe: str) -> Earlier | None:
+    """What earlier sound blocks of the run's SKU reached with this recipe; None without any."""
+    if not recipe:
+        return None
+    with reading() as session:
+        known = _earlier(session, run.sku, run.simulated, run.started_at, recipe)
+    return Earlier(*known["tokens_per_s"]) if "tokens_per_s" in known else None
 
 
 def rate_of(rates: spares.Rates, *, simulated: bool) -> Input:

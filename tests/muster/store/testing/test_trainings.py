@@ -12,6 +12,7 @@ from muster.errors import UnknownRun
 from muster.model.runs import RunKey
 from muster.model.states import State
 from muster.rules import spares
+from muster_criteria.cluster.training import Earlier
 from muster_criteria.model import Verdict
 from tests.muster import fleet
 from tests.muster_reports.trainings import member
@@ -67,6 +68,17 @@ def test_earlier_sound_blocks_with_this_recipe_stand_beside_it() -> None:
     assert "0.97" in scales.comparison
     assert found.inputs.rate.value == pytest.approx(spares.RECORD.rate, rel=0.01), "nothing has failed: the record's"
     assert not found.inputs.rate.measured
+
+
+def test_a_block_is_compared_with_earlier_ones_of_its_recipe() -> None:
+    for number, verdict in enumerate([Verdict.PASS, Verdict.WARN, Verdict.INCONCLUSIVE]):
+        train(f"before{number}", verdict=verdict)
+    run = store.runs.get(train("now"), node="n1")
+    recipe = next(row.text for row in member("n1").observations if row.metric == "training_recipe")
+    assert recipe
+    assert store.trainings.earlier(run, recipe) == Earlier(pytest.approx(37_000.0 / 4), 2)
+    assert store.trainings.earlier(run, "another recipe") is None
+    assert store.trainings.earlier(run, "") is None
 
 
 def test_the_rate_of_failures_is_that_of_the_spares() -> None:
