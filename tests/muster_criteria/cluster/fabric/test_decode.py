@@ -203,9 +203,10 @@ def test_a_rail_that_is_slow_for_all_is_one_part_and_no_nodes(share: float, node
         assert (diagnosis.suspects, diagnosis.uncovered, len(results)) == ((), (), 3)
 
 
-def test_a_bad_port_on_a_rail_that_is_slower_by_design_is_still_named() -> None:
+@pytest.mark.parametrize("share", [0.3, 0.0])
+def test_a_bad_port_on_a_rail_that_is_slower_by_design_is_still_named(share: float) -> None:
     bad = Part(PartKind.NIC, 3, rail=1)
-    world = Small(flat(16, 2), {Part(PartKind.NIC, node, rail=1): 0.5 for node in range(16)} | {bad: 0.3})
+    world = Small(flat(16, 2), {Part(PartKind.NIC, node, rail=1): 0.5 for node in range(16)} | {bad: share})
     assert set(named(world.isolate()[1])) == {Part(PartKind.RAIL, 0, rail=1), bad}
 
 

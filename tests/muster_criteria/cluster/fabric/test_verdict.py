@@ -189,6 +189,13 @@ def _without_perftest(topology: Topology, plan: Round, lacks: int) -> dict[str, 
     return returned
 
 
+def test_a_dead_port_on_a_rail_that_is_slower_as_a_whole_fails_its_node() -> None:
+    faults = {Part(PartKind.NIC, node, rail=1): 0.0 if node == 3 else 0.5 for node in range(16)}
+    found, block, _ = judged(Small(flat(16, 2), faults))
+    assert {each.kind for each in found.parts} == {PartKind.RAIL, PartKind.NIC}
+    assert [(name, each.severity) for name, (each,) in block.findings.items()] == [("n3", Severity.CRITICAL)]
+
+
 @pytest.mark.parametrize("part", [Part(PartKind.NODE, 5), Part(PartKind.NIC, 5, rail=1)])
 @pytest.mark.parametrize("tcp", [True, False])
 def test_rdma_that_sends_nothing_where_tcp_does_is_suspected_and_fails_no_node(part: Part, tcp: bool) -> None:

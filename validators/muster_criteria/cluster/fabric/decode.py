@@ -34,7 +34,7 @@ def decode(topology: Topology, results: Sequence[RoundResult], effect: float = E
     rails = shared.whole_rails(topology, [level(result, effect) for result in results])
     slower = [each.part.rail for each in rails]
     cells = laid_out(topology, [level(result, effect, slower) for result in results])
-    shared.explain_dead(cells, slower)
+    shared.explain_dead(cells, [each.part.rail for each in rails if each.symptom is Symptom.DEAD])
     of_nodes = nodes.low_nodes(cells)
     wide = switches.low_switches(cells)
     low_everywhere = nodes.low_everywhere(cells)

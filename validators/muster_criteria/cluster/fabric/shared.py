@@ -46,7 +46,8 @@ def whole_rails(topology: Topology, levels: Sequence[Level]) -> list[Evidence]:
 
 
 def explain_dead(cells: Cells, rails: Sequence[int]) -> None:
-    """Explains what carried nothing on these rails: where a rail has no usual rate, no cell of it can be good."""
+    """Explains what carried nothing on these rails, which carry nothing as a whole. On a rail that is only slower, a
+    dead port is a fault of its own."""
     for rail in rails:
         rounds, nodes = np.nonzero(cells.low[:, :, rail] & (cells.share[:, :, rail] == 0.0))
         cells.explain(rounds, nodes, rail)

@@ -174,7 +174,7 @@ def _device(part: FaultyPart, rounds: Rounds) -> str:
 def _unexplained(rounds: Rounds, parts: Sequence[FaultyPart], block: BlockFindings) -> None:
     """Cells that carried nothing or wrong bytes and that no part explains: whose rail was never good is suspected too,
     or else both ends. Of two nodes that have met no other, either may be at fault."""
-    explains = [part for part in parts if part.kind is not PartKind.CONGESTION and (part.confirmed or not part.node)]
+    explains = [part for part in parts if _explains_dead(part) and (part.confirmed or not part.node)]
     blamed = {(name, part.rail) for part in explains for name in (part.node, *part.touches) if name}
     bad, good = [], set()
     for result in rounds.results:
@@ -194,6 +194,11 @@ def _unexplained(rounds: Rounds, parts: Sequence[FaultyPart], block: BlockFindin
             f"{'wrong bytes arrived' if result.wrong[row, at] else 'nothing could be sent'} between {names[0]} and "
             f"{names[1]} over rail {rail} in round {result.round.number}, and no other pair tells whose fault it is",
         )
+
+
+def _explains_dead(part: FaultyPart) -> bool:
+    """Whether cells that carried nothing may be due to it. A rail that is slower as a whole does carry something."""
+    return part.kind is not PartKind.CONGESTION and (part.kind is not PartKind.RAIL or part.symptom is Symptom.DEAD)
 
 
 def _notes(rounds: Rounds, diagnosis: Diagnosis) -> list[str]:
