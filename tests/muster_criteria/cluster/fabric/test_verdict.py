@@ -208,3 +208,12 @@ def test_rdma_that_sends_nothing_where_tcp_does_is_suspected_and_fails_no_node(p
     (finding,) = block.findings[name]
     assert finding.severity is (Severity.WARNING if tcp else Severity.CRITICAL)
     assert [gap.code for gap in block.suspected.get(name, ())] == ([Lack.UNDECIDED] if tcp else [])
+
+
+@pytest.mark.parametrize(("slow", "notes"), [(10, 1), (1, 0)])
+def test_rates_that_differ_too_much_to_judge_are_said(slow: int, notes: int) -> None:
+    """Ten of sixteen nodes at half speed: the others look like noise above the usual rate."""
+    topology = flat(16, 1)
+    world = Small(topology, {Part(PartKind.NODE, node): 0.5 for node in range(slow)})
+    found, _, _ = judged(world)
+    assert len(found.notes) - 1 == notes, "one says that leaves are not known"

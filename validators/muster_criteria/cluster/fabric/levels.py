@@ -34,6 +34,11 @@ _APART = 1.75
 """And by which a healthy cell may lie below its median before it is low: 4 % of cells do, and are measured again."""
 
 
+NOISE_MAX = 2 * EFFECT_MIN / _APART
+"""Standard deviation above which a round cannot show what it is for: a part that lost twice the least effect would lie
+above the threshold more often than not."""
+
+
 @dataclasses.dataclass(frozen=True, eq=False)
 class Level:
     """One round in shares of the usual. ``share``, ``low``, ``good``: shape (pairs, rails), NaN or both false where

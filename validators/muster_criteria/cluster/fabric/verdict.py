@@ -9,7 +9,7 @@ import numpy as np
 
 from muster_criteria.cluster.fabric.decode import decode
 from muster_criteria.cluster.fabric.found import FabricJudgement, FaultyPart
-from muster_criteria.cluster.fabric.levels import EFFECT_MIN, OTHERS_MIN
+from muster_criteria.cluster.fabric.levels import EFFECT_MIN, NOISE_MAX, OTHERS_MIN
 from muster_criteria.cluster.fabric.observed import PROBE, Place
 from muster_criteria.cluster.fabric.parts import OF_THE_NODE, Diagnosis, Evidence, PartKind, Symptom
 from muster_criteria.cluster.fabric.rounds import RoundResult
@@ -208,6 +208,11 @@ def _notes(rounds: Rounds, diagnosis: Diagnosis) -> list[str]:
         found.append(
             f"Cells that are not judged: {diagnosis.unjudged}. A cell is compared with {OTHERS_MIN} others of its "
             "round and rail or more, which takes a block of eight nodes."
+        )
+    if diagnosis.noise > NOISE_MAX:
+        found.append(
+            f"Rates differed by {diagnosis.noise:.0%} among healthy pairs of a round (standard deviation), or most "
+            f"nodes are slow: above {NOISE_MAX:.0%} what is slow cannot be distinguished. Test again on idle nodes."
         )
     if diagnosis.uncovered:
         some = [
