@@ -156,6 +156,7 @@ def test_a_full_disk_asks_a_person_once_and_begins_no_run_every_ten_minutes(
     assert swept() == [], "it waits for a person, who made room"
     assert run("repair", **conf)["run"] == "success"
     assert bench.outcomes() == [("reset_gpu", Outcome.SUCCEEDED, None)]
+    assert len(queued("node_qualification")) == 1
 
 
 def test_a_fault_seen_in_service_is_repaired_and_the_node_returns_by_its_tests(bench: Bench) -> None:
