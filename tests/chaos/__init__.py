@@ -9,7 +9,7 @@ what GPUs a node has, so that hundreds of lives fit into hours; a faulty machine
 - ``world``: starts all of it, and restarts what ended, as systemd would. ``link`` stands between the controller and
   each node, the mail server and the audit receiver, and refuses, hangs, slows or breaks connections.
 - ``lives``: one life of a node is qualification, a person's admission and a revalidation, or a quarantine that its
-  machine deserves. Then a person returns it, its machine is built anew, healthy or not, and the next life begins.
+  machine deserves. Then a person returns it, its machine is built again, healthy or not, and the next life begins.
 - ``faults``: one function a kind, a generator that strikes, yields what it struck, and lifts the fault. A new kind is
   one function in ``controller``, ``services``, ``nodes`` or ``people``.
 - ``observers``: pure functions from evidence to the defects that they find; ``evidence`` reads it with none of Muster's

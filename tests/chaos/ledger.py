@@ -20,7 +20,7 @@ class Drain:
 
 
 class Ledger:
-    """Kept in memory, and as lines of JSON in a file for whoever looks into a defect."""
+    """Kept in memory, and as lines of JSON in a file for those who look into a defect."""
 
     def __init__(self, path: Path) -> None:
         self._file = path.open("a", buffering=1)

@@ -78,7 +78,7 @@ class Life:
         self._go(None)
 
     def _leave(self) -> None:
-        """A person returns the node, whose machine is built anew once its scheduler shows it closed."""
+        """A person returns the node, whose machine is built again once its scheduler shows it closed."""
         if store.leases.get(self.node) is not None or self.world.ledger.is_drained(self.node):
             return
         if self._state() is not State.REGISTERED:

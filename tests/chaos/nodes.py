@@ -55,7 +55,7 @@ if [ -f "$result" ]; then
 fi
 exit $status
 """
-"""What starts the node side on a node. The lock is the kernel's: who holds it is alive, whoever was killed."""
+"""What starts the node side on a node. The lock is the kernel's: its holder is alive, whatever else was killed."""
 
 
 def own_mounts() -> bool:

@@ -83,13 +83,13 @@ def false_quarantines(e: Evidence) -> list[str] | None:
 
 
 def double_tests(e: Evidence) -> list[str] | None:
-    """Jobs that a node started twice or beside another, and stages that were tested again after a verdict."""
+    """Jobs that a node started twice or during another one, and stages that were tested again after a verdict."""
     if e.diary is None or e.jobs is None or e.stages is None:
         return None
     starts = [line for line in e.diary if line.what == "start"]
     twice = collections.Counter((line.node, line.job) for line in starts)
     found = [f"{node}: job {job} was started {times} times" for (node, job), times in twice.items() if times > 1]
-    found += [f"{line.node}: {line.about} beside another job" for line in e.diary if line.what == "overlap"]
+    found += [f"{line.node}: {line.about} during another job" for line in e.diary if line.what == "overlap"]
     return found + [again for line in starts if (again := _again(e, line))]
 
 
@@ -147,7 +147,7 @@ def foreign_drains_undone(e: Evidence) -> list[str] | None:
 
 
 def mails_lost(e: Evidence) -> list[str] | None:
-    """Verdicts of which nobody got a mail, and none waits to be sent."""
+    """Verdicts without a mail that was sent or waits to be sent."""
     if e.runs is None or e.mails is None or e.unsent is None:
         return None
     sent = {(run, node) for _, run, node in e.mails}

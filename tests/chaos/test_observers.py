@@ -97,7 +97,7 @@ def test_what_else_is_a_false_admission(changed: dict[str, Any]) -> None:
 @pytest.mark.parametrize(
     "added",
     [Line("n0", 11.0, "overlap", "j2", "intake"), Line("n0", 20.0, "start", "j2", "intake")],
-    ids=["beside another job", "again after its verdict"],
+    ids=["during another job", "again after its verdict"],
 )
 def test_what_else_is_a_double_test(added: Line) -> None:
     jobs = {"j1": Job(RUN, "n0", "intake"), "j2": Job(RUN, "n0", "intake")}

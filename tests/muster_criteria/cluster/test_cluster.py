@@ -164,7 +164,7 @@ def test_two_answers_for_one_question_agree_with_none() -> None:
 
 
 def test_different_weights_after_the_same_sums_pass_none_and_name_none() -> None:
-    """A ring forwards what one of its links spoilt: the odd one may only lie behind that link."""
+    """A ring forwards what one of its links corrupted: the odd one may only lie behind that link."""
     sent = block(8)
     for name in ("n3", "n4"):
         sent[name].weights = "other"
@@ -316,7 +316,7 @@ def test_an_uplink_that_corrupts_fails_no_node_below_it(near: int) -> None:
     assert cleared(judgement) == ()
 
 
-def test_a_ring_that_forwards_spoilt_payloads_fails_nobody() -> None:
+def test_a_ring_that_forwards_corrupted_payloads_fails_nobody() -> None:
     sent = block(8)
     for receiver in range(3, 8):
         for sender in range(3):

@@ -183,8 +183,8 @@ def _finding(vote: Vote, devices: int, severity: Severity, fault: FaultClass, ac
 def _judge_weights(members: Mapping[str, Measurements], block: BlockFindings) -> None:
     """Suspects all members where the final weights of one shard differ, and no member was found that corrupts.
 
-    All ranks add the same sums to the same weights. A ring forwards a sum that was spoilt on its way, so that those
-    with other weights need not be those that spoilt it.
+    All ranks add the same sums to the same weights. A ring forwards a sum that was corrupted on its way, so that those
+    with other weights need not be those that corrupted it.
     """
     shards: dict[str, set[str]] = {}
     for measured in members.values():
@@ -193,6 +193,8 @@ def _judge_weights(members: Mapping[str, Measurements], block: BlockFindings) ->
                 shards.setdefault(row.labels.get("shard", ""), set()).add(row.text)
     if block.has_critical() or all(len(digests) < 2 for digests in shards.values()):
         return
-    why = "the ranks of the block ended with different weights after the same sums, which does not show who spoilt one"
+    why = (
+        "the ranks of the block ended with different weights after the same sums, which does not show who corrupted one"
+    )
     block.suspect(members, Lack.WRONG_SUM, why)
     block.note(why)

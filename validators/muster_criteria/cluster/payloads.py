@@ -2,7 +2,7 @@
 
 A member that corrupts what it exchanges with most of its partners fails. A single pair may be the path between
 the two, and what is wrong between two groups of nodes may lie between them. Rings forward what others sent, so that
-only exchanges between two nodes tell who spoilt a payload, and a wrong sum has no sender: then no member fails, and
+only exchanges between two nodes tell who corrupted a payload, and a wrong sum has no sender: then no member fails, and
 none of those concerned passes.
 """
 
