@@ -109,7 +109,7 @@ def show_aftermath(console: Console, seen: Aftermath | None) -> None:
     console.print(Text(f"Between tests (simulated): {seen.fault.node} left service: {seen.left_for}."), soft_wrap=True)
     console.print(Text(f"Its evidence: {seen.evidence or 'none'}"), soft_wrap=True)
     console.print(Text(f"Its repair: {', '.join(seen.repairs) or 'none'}; {proved}."), soft_wrap=True)
-    console.print(Text(f"Its place: {seen.replaced_by or 'nobody'} took it."), soft_wrap=True)
+    console.print(Text(f"Its place: {seen.replaced_by or 'no node'} took it."), soft_wrap=True)
 
 
 def show_slurm(console: Console, cluster: Slurm) -> None:

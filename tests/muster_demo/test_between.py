@@ -7,7 +7,7 @@ import hashlib
 import io
 import json
 import tarfile
-from collections.abc import Iterator
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -16,7 +16,6 @@ from muster import store
 from muster.judging import health, policies
 from muster.model.health import Report
 from muster.model.names import SPARE_LABEL
-from muster.model.nodes import NewNode
 from muster.model.repairs import Bundle, Fault, Outcome
 from muster.model.runs import RunKey
 from muster.model.states import State
@@ -31,16 +30,8 @@ KEY = RunKey("repair", "r")
 
 
 @pytest.fixture
-def enrolled(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    monkeypatch.setenv("MUSTER_HOME", str(tmp_path))
-    monkeypatch.setenv("MUSTER_ADMISSION_LEVEL", "demo")
-    monkeypatch.delenv("MUSTER_DATABASE_URL", raising=False)
-    store.engine.dispose()
-    store.engine.upgrade()
-    key = "ssh-ed25519 AAAAC3NzaC1lZDI1NTE5AAAAI" + "a" * 43
-    store.nodes.add(NewNode(NODE, "127.0.0.1", key, "h100-sxm-8", simulated=True, labels=fleet.REPAIRED, pool="one"))
-    yield
-    store.engine.dispose()
+def enrolled(enrol: Callable[..., None]) -> None:
+    enrol(NODE, labels=fleet.REPAIRED, pool="one")
 
 
 def test_only_resets_of_simulated_gpus_are_switched_on_and_the_rest_is_as_shipped(

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import types
-from collections.abc import Callable, Iterator
-from pathlib import Path
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -15,7 +14,6 @@ from muster import store
 from muster.errors import AirflowRefused
 from muster.judging.verdict import record
 from muster.model.names import is_person
-from muster.model.nodes import NewNode
 from muster.model.runs import Job, RunKey
 from muster.model.stages import CLUSTER_STAGES
 from muster.model.states import State
@@ -144,8 +142,8 @@ class Lives:
         def fail(node: str) -> None:
             self.met.append(("failed", node))
 
-        told = ServiceStory(self.watcher, approver, follow, level="demo", fail=fail, users=users)  # type: ignore[arg-type]
-        told.run(["n1", "n2"])
+        scenario = ServiceStory(self.watcher, approver, follow, level="demo", fail=fail, users=users)  # type: ignore[arg-type]
+        scenario.run(["n1", "n2"])
 
 
 def test_the_story_follows_every_run_that_its_steps_bring_about(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -183,18 +181,10 @@ def test_a_block_without_a_result_is_tried_once_more_and_no_more(
 
 
 @pytest.fixture
-def fleet(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+def fleet(enrol: Callable[..., None]) -> None:
     """A simulated node that is qualified."""
-    monkeypatch.setenv("MUSTER_HOME", str(tmp_path))
-    monkeypatch.setenv("MUSTER_ADMISSION_LEVEL", "demo")
-    monkeypatch.delenv("MUSTER_DATABASE_URL", raising=False)
-    store.engine.dispose()
-    store.engine.upgrade()
-    key = "ssh-ed25519 AAAAC3NzaC1lZDI1NTE5AAAAI" + "a" * 43
-    store.nodes.add(NewNode(NODE, "127.0.0.1", key, "h100-sxm-8", simulated=True))
+    enrol(NODE)
     lives.qualified(NODE)
-    yield
-    store.engine.dispose()
 
 
 def validate(verdict: Verdict) -> Run:

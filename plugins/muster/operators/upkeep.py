@@ -55,7 +55,7 @@ def _over(
             return []
         if not count:
             return list(run_ids)
-    if len(run_ids) == 1:  # it cannot be told
+    if len(run_ids) == 1:  # unknown which of several
         failed += unknown
         return []
     half = len(run_ids) // 2

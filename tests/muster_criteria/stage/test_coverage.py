@@ -195,11 +195,11 @@ def test_when_no_gpu_answers_the_driver_is_suspected_first(case: MakeCase) -> No
     assert (Lack.NO_ANSWER, "all GPUs", "") in missing(spoilt.judge())
 
 
-def _unread(spoilt: Case, metric: str, note: str, *devices: str) -> Case:
+def _unread(changed: Case, metric: str, note: str, *devices: str) -> Case:
     for device in devices:
-        for row in spoilt.rows(metric, device):
+        for row in changed.rows(metric, device):
             row |= {"value": None, "text": None, "note": note}
-    return spoilt
+    return changed
 
 
 @pytest.mark.parametrize(
@@ -221,5 +221,5 @@ def test_what_the_siblings_of_a_device_show_is_not_excused_for_it(case: MakeCase
 
 
 def test_a_gpu_that_no_reading_found_at_work_is_no_odd_one(case: MakeCase) -> None:
-    spoilt = _unread(case("burn_in"), "pcie_generation_loaded", AT_REST, "gpu4")
-    assert not spoilt.judge().coverage.missing
+    changed = _unread(case("burn_in"), "pcie_generation_loaded", AT_REST, "gpu4")
+    assert not changed.judge().coverage.missing

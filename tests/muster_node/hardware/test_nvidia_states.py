@@ -175,9 +175,9 @@ IMPOSSIBLE = (2**63 - 1, 2**64 - 2, 2**62)
 @pytest.mark.parametrize("number", IMPOSSIBLE)
 def test_a_number_that_no_gpu_has_is_a_missing_measurement_of_that_gpu(number: int) -> None:
     """The agent ends a probe that reports one beyond 1e18, and "at least" is true of any that is large."""
-    spoilt = ("nvmlDeviceGetTotalEccErrors", "nvmlDeviceGetPcieReplayCounter", "nvmlDeviceGetMaxPcieLinkGeneration",
+    broken = ("nvmlDeviceGetTotalEccErrors", "nvmlDeviceGetPcieReplayCounter", "nvmlDeviceGetMaxPcieLinkGeneration",
               "nvmlDeviceGetEnforcedPowerLimit", "nvmlDeviceGetRetiredPagesPendingStatus")  # fmt: skip
-    facts = list(NvidiaGpus(FakeNvml(**dict.fromkeys(spoilt, lambda handle, *_: number * (handle == 6)))).inventory())
+    facts = list(NvidiaGpus(FakeNvml(**dict.fromkeys(broken, lambda handle, *_: number * (handle == 6)))).inventory())
     assert all(abs(fact.value or 0.0) < 1e18 for fact in facts)
     for name in ("ecc_uncorrected", "pcie_replay", "pcie_generation_max", "power_limit", "retired_pages_pending"):
         found = {fact.device: fact for fact in facts if fact.name == name}

@@ -166,7 +166,7 @@ class Slurm:
                 self._runner.run("sudo", "-n", "-l", "scancel", NO_JOB)
             except SchedulerDown as error:
                 raise SchedulerDown(
-                    f"end_corrupted_jobs is set, and sudo lets nobody run scancel here: {error}; see the last line of "
+                    f"end_corrupted_jobs is set, and sudo allows no scancel here: {error}; see the last line of "
                     "docs/examples/muster_slurm.sudoers"
                 ) from None
 

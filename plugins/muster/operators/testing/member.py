@@ -102,7 +102,7 @@ class MusterMemberOperator(RemoteJobOperator):
         """Stop the jobs of lost members: one that hangs would hold the block until its deadline.
 
         Where a member is lost, the jobs of the others end. A member that was itself cut off reports others that go on
-        with the test, so that its word alone stops nobody.
+        with the test, so that its report alone stops no member.
         """
         key, lost = attempt.task.key, reported_lost(Measurements(result))
         left = [name for name in attempt.plan.probes[0].params["members"] if name not in lost]

@@ -241,7 +241,7 @@ def open_in_service(since: datetime.datetime) -> list[Observation]:
 def reported(since: datetime.datetime) -> dict[str, Reported]:
     """{node: what the choice of idle tests takes from the observations of its present machine since then}."""
     found: dict[str, Reported] = {}
-    errors: dict[str, set[tuple[str, str, str]]] = collections.defaultdict(set)  # each once, whoever saw it
+    errors: dict[str, set[tuple[str, str, str]]] = collections.defaultdict(set)  # each once, from any source
     query = (
         select(HealthRow)
         .join(NodeRow, NodeRow.name == HealthRow.node)

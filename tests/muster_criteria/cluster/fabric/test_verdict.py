@@ -201,9 +201,9 @@ def test_a_dead_port_on_a_rail_that_is_slower_as_a_whole_fails_its_node() -> Non
 def test_rdma_that_sends_nothing_where_tcp_does_is_suspected_and_fails_no_node(part: Part, tcp: bool) -> None:
     world = Small(fabric(4, 4), {part: 0.0})
     results, _ = world.isolate()
-    told = [dataclasses.replace(each, host=(each.alone[:, :, 0] == 0.0) & tcp) for each in results]
+    answered = [dataclasses.replace(each, host=(each.alone[:, :, 0] == 0.0) & tcp) for each in results]
     block = BlockFindings()
-    judge_fabric(Rounds(world.topology, places(world.topology), tuple(told)), block)
+    judge_fabric(Rounds(world.topology, places(world.topology), tuple(answered)), block)
     name = world.topology.nodes[5]
     (finding,) = block.findings[name]
     assert finding.severity is (Severity.WARNING if tcp else Severity.CRITICAL)
