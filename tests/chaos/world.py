@@ -38,6 +38,8 @@ DAG_ID = "node_qualification"
 KEPT = (*COMPONENTS, "redis", "slurm-slurmctld")
 """Services that are started again when they have ended, as systemd or Kubernetes does."""
 RESTART_S = 3.0
+CONCURRENCY = 8
+"""Task processes of one worker: what faults hold up keeps its process."""
 
 
 @dataclasses.dataclass
@@ -117,7 +119,7 @@ def running(folder: Path, names: tuple[str, ...], seed: int, *, disks: bool) -> 
             ledger = Ledger(folder / "ledger.jsonl")
             _enrol(fleet, ledger)
             environment = {**base_environment({}), **settings}
-            with celery_airflow.running(supervisor, folder, database, environment) as stack:
+            with celery_airflow.running(supervisor, folder, database, environment, CONCURRENCY) as stack:
                 stack.wait_ready(DAG_ID)
                 client = AirflowClient(stack.login.url, stack.login.username, stack.login.password, timeout_s=5)
                 yield World(folder, supervisor, fleet, cluster, stack, database, smtp, audit, receiver, ledger, client)
