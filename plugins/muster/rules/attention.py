@@ -215,7 +215,9 @@ def _at_scheduler(row: FleetRow, place: Place, kind: str) -> Attention | None:
     if place.waits:
         wanted = f"to be {place.wanted} in {place.cluster}"
         why = f"{wanted}: {place.last_error}" if place.last_error else wanted
-        return item(Cause.NOT_CONFIRMED, Turn.SCHEDULER, look, why, place.wanted_at)
+        # It may refuse Muster's login: the doctor asks for the rights, which the node's own entry does not show.
+        command = "muster doctor" if place.last_error else look
+        return item(Cause.NOT_CONFIRMED, Turn.SCHEDULER, command, why, place.wanted_at)
     if place.verify:
         why = f"{place.cluster}: {place.verify}"
         return item(Cause.TEST_DUE, Turn.MUSTER, f"muster revalidate {name} --reason …", why, place.verify_since)
