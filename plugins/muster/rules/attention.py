@@ -41,6 +41,7 @@ def attention(
     replacements: Iterable[Replacement] = (),
     racks: Mapping[tuple[str, bool], HeldRack] | None = None,
     incidents: Iterable[Incident] = (),
+    obstacles: Mapping[str, str] | None = None,
     *,
     now: datetime.datetime,
 ) -> list[Attention]:
@@ -49,6 +50,7 @@ def attention(
     The most urgent cause first, then the longest. ``questions``: the open ones, with their ends. ``refusals``: {node:
     when and why its last test was refused}. ``kinds``: {cluster: kind}. ``replacements``: those that are proposed.
     ``racks``: those that are held, by name and by whether they are simulated. ``incidents``: those that are open.
+    ``obstacles``: {node: why its run, which tries again, could not reach it}.
     """
     placed = {place.node: place for place in places}
     asked = {question.node: (question, until) for question, until in questions}
@@ -61,6 +63,7 @@ def attention(
         seen = _Seen(row, asked.get(row.node), held.get(row.node), (refusals or {}).get(row.node), now)
         seen.replaces, seen.incident = proposed.get(row.node), repairs.get(row.node)
         seen.rack = (racks or {}).get((row.rack, row.simulated))
+        seen.obstacle = (obstacles or {}).get(row.node, "")
         own = _own(seen, ready)
         place = placed.get(row.node)
         at = _at_scheduler(row, place, (kinds or {}).get(place.cluster, "")) if place else None
@@ -85,6 +88,7 @@ class _Seen:
         self.replaces: Replacement | None = None
         self.rack: HeldRack | None = None
         self.incident: Incident | None = None
+        self.obstacle = ""
         self.name = shlex.quote(row.node)
         # A refusal counts until a test ends.
         self.refused = refusal[1] if refusal and (row.ended_at is None or refusal[0] > row.ended_at) else ""
@@ -118,6 +122,8 @@ def _own(seen: _Seen, ready: Sequence[FleetRow]) -> Attention | None:
         return seen.item(Cause.HELD, Turn.PERSON, f"muster node move {name} quarantine --reason …")
     if row.state in IN_FLIGHT or (seen.lease is not None and row.state in _TESTED_FROM):
         run = f"muster runs show {shlex.quote(seen.lease.run_id)}" if seen.lease else f"muster node show {name}"
+        if seen.lease and seen.obstacle:
+            return seen.item(Cause.RETRIED, Turn.MUSTER, f"muster node check {name}", seen.obstacle)
         why = f"run {seen.lease.run_id} tests it" if seen.lease else "its run has ended: housekeeping returns it"
         return seen.item(Cause.IN_TEST, Turn.MUSTER, run, why)
     if seen.incident is not None and (repaired := _repaired(seen, seen.incident)) is not None:
@@ -209,7 +215,9 @@ def _at_scheduler(row: FleetRow, place: Place, kind: str) -> Attention | None:
     if place.waits:
         wanted = f"to be {place.wanted} in {place.cluster}"
         why = f"{wanted}: {place.last_error}" if place.last_error else wanted
-        return item(Cause.NOT_CONFIRMED, Turn.SCHEDULER, look, why, place.wanted_at)
+        # It may refuse Muster's login: the doctor asks for the rights, which the node's own entry does not show.
+        command = "muster doctor" if place.last_error else look
+        return item(Cause.NOT_CONFIRMED, Turn.SCHEDULER, command, why, place.wanted_at)
     if place.verify:
         why = f"{place.cluster}: {place.verify}"
         return item(Cause.TEST_DUE, Turn.MUSTER, f"muster revalidate {name} --reason …", why, place.verify_since)
