@@ -255,7 +255,6 @@ class StageRow(Base):
     started_at: Mapped[datetime.datetime | None]
     ended_at: Mapped[datetime.datetime | None]
     job_end: Mapped[str]
-    partial: Mapped[bool]
     agent_sha256: Mapped[str]
     probes: Mapped[list[Any]]
     charts: Mapped[list[Any]] = mapped_column(deferred=True)
