@@ -159,6 +159,23 @@ def test_bodies_and_rates_are_bounded(client: TestClient) -> None:
     assert post(client, XID).status_code == 200, "the rate is each source's own"
 
 
+@pytest.mark.parametrize("before", [0, 3])
+def test_a_body_of_more_than_a_minutes_worth_is_accepted_once_the_source_waited_as_told(
+    client: TestClient, monkeypatch: pytest.MonkeyPatch, before: int
+) -> None:
+    moment = 1000.0
+    monkeypatch.setattr(reports.time, "monotonic", lambda: moment)
+    body = {"reports": [XID] * 6}
+    assert [post(client, XID, "slow").status_code for _ in range(before)] == [200] * before
+    answer = post(client, body, "slow")
+    if before:
+        assert answer.status_code == 429
+        moment += int(answer.headers["Retry-After"])
+        answer = post(client, body, "slow")
+    assert answer.status_code == 200
+    assert post(client, XID, "slow").status_code == 429, "the minute is used up"
+
+
 def test_a_storm_is_one_observation(client: TestClient) -> None:
     body = {"reports": [XID] * 600}
     assert post(client, body).status_code == 200
