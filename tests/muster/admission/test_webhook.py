@@ -49,7 +49,8 @@ def test_the_signature_is_the_one_of_standard_webhooks() -> None:
     assert headers["webhook-signature"] == "v1,g0hM9SsE+OTPJTGt/tmIKtSyZlE3uFJELVlNIOLJ1OE="
 
 
-@pytest.mark.parametrize("mood", ["drop", "delay", "500", "429", "401", "redirect", "lie", "done, and no answer"])
+@pytest.mark.parametrize("mood", ["drop", "delay", "500", "429", "401", "redirect", "lie", "done, and no answer",
+                                  "done, and drips"])  # fmt: skip
 def test_a_change_that_goes_wrong_waits_and_is_carried_out_once(blind: Receiver, mood: str) -> None:
     """ "lie" is known by the state alone, which this receiver does not offer."""
     blind.mood = [mood]
