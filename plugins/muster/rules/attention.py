@@ -43,12 +43,14 @@ def attention(
     incidents: Iterable[Incident] = (),
     *,
     now: datetime.datetime,
+    untestable: Mapping[str, Sequence[datetime.datetime]] | None = None,
 ) -> list[Attention]:
     """Returns every node that does not serve, and those that serve while somebody has to decide about them.
 
     The most urgent cause first, then the longest. ``questions``: the open ones, with their ends. ``refusals``: {node:
     when and why its last test was refused}. ``kinds``: {cluster: kind}. ``replacements``: those that are proposed.
     ``racks``: those that are held, by name and by whether they are simulated. ``incidents``: those that are open.
+    ``untestable``: {node: when tests of it were refused, though nobody else had it}, in order.
     """
     placed = {place.node: place for place in places}
     asked = {question.node: (question, until) for question, until in questions}
@@ -61,6 +63,8 @@ def attention(
         seen = _Seen(row, asked.get(row.node), held.get(row.node), (refusals or {}).get(row.node), now)
         seen.replaces, seen.incident = proposed.get(row.node), repairs.get(row.node)
         seen.rack = (racks or {}).get((row.rack, row.simulated))
+        refused = (untestable or {}).get(row.node, ())
+        seen.refusals = [at for at in refused if row.ended_at is None or at > row.ended_at]
         own = _own(seen, ready)
         place = placed.get(row.node)
         at = _at_scheduler(row, place, (kinds or {}).get(place.cluster, "")) if place else None
@@ -85,6 +89,7 @@ class _Seen:
         self.replaces: Replacement | None = None
         self.rack: HeldRack | None = None
         self.incident: Incident | None = None
+        self.refusals: Sequence[datetime.datetime] = ()
         self.name = shlex.quote(row.node)
         # A refusal counts until a test ends.
         self.refused = refusal[1] if refusal and (row.ended_at is None or refusal[0] > row.ended_at) else ""
@@ -125,6 +130,10 @@ def _own(seen: _Seen, ready: Sequence[FleetRow]) -> Attention | None:
     match row.state:
         case State.PRODUCTION if row.inconclusive >= INCONCLUSIVE_BUDGET:
             return seen.item(Cause.NO_VERDICT, Turn.PERSON, f"muster node show {name}")
+        case State.PRODUCTION if len(seen.refusals) >= INCONCLUSIVE_BUDGET:
+            why = f"it serves and cannot be tested: {seen.refused or seen.why}"
+            item = seen.item(Cause.NO_VERDICT, Turn.PERSON, f"muster node check {name}", why)
+            return dataclasses.replace(item, since=seen.refusals[0])
         case State.REVALIDATION:
             return seen.item(Cause.TEST_DUE, Turn.MUSTER, f"muster revalidate {name} --reason …")
         case State.QUARANTINE:

@@ -94,11 +94,14 @@ def certificate_ends() -> dict[str, datetime.datetime]:
         return {row.node: row.revoked_at or row.expires_at for row in session.scalars(query.options(columns))}
 
 
-def note_refusal(node: str, why: str) -> None:
-    """Note that a test of the node in service was refused before it began. Raises UnknownNode."""
+def note_refusal(node: str, why: str, *, busy: bool = False) -> None:
+    """Note that a test of the node in service was refused before it began. Raises UnknownNode.
+
+    ``busy``: since somebody else has the node, which ends by itself.
+    """
     with writing() as session:
         state = State(access.node_row(session, node).state)
-        access.write_event(session, node, state, state, REFUSED, f"not tested: {why}", {})
+        access.write_event(session, node, state, state, REFUSED, f"not tested: {why}", {"busy": True} if busy else {})
 
 
 def refusals(since: datetime.datetime) -> dict[str, str]:
