@@ -25,6 +25,7 @@ with DAG(
     schedule=None,
     catchup=False,
     is_paused_upon_creation=False,
+    max_active_runs=forms.AT_ONCE,
     default_args=forms.TASK_DEFAULTS,
     params=PARAMS,
     doc_md=__doc__,

@@ -22,6 +22,7 @@ with DAG(
     schedule=PartitionedAssetTimetable(assets=Asset(arrival.ASSET)),
     catchup=False,
     is_paused_upon_creation=False,
+    max_active_runs=forms.AT_ONCE,
     default_args=forms.TASK_DEFAULTS,
     doc_md=__doc__,
     tags=["muster", "provisioning"],

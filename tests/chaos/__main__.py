@@ -21,8 +21,8 @@ from tests.chaos import campaign  # noqa: E402
 from tests.chaos.nodes import own_mounts  # noqa: E402
 from tests.chaos.observers import OBSERVERS  # noqa: E402
 
-LEG_MINUTES = 15.0
-FAULTS_A_MINUTE = 3.0
+LEG_MINUTES = 20.0
+FAULTS_A_MINUTE = 9.0
 KEYS = ("faults", "lives", *OBSERVERS)
 
 
@@ -105,7 +105,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--faults", type=int, default=500, help="how many faults strike")
     parser.add_argument("--seed", type=int, default=0, help="what strikes whom, and which machines are faulty")
     parser.add_argument("--minutes", type=float, default=float("inf"), help="for how long faults strike, in all")
-    parser.add_argument("--nodes", type=int, default=6, help="nodes of the fleet")
+    parser.add_argument("--nodes", type=int, default=10, help="nodes of the fleet")
     parser.add_argument("--resume", type=Path, help="the folder of a campaign: go on after its last complete leg")
     chosen = parser.parse_args(arguments)
     folder = chosen.resume or Path(tempfile.mkdtemp(prefix="muster-campaign-"))

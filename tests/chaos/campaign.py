@@ -4,24 +4,29 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import functools
 import random
+import threading
 import time
 from collections.abc import Callable, Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
 
 from muster_demo.slurm import SlurmFailed
 from tests.chaos import evidence, faults, observers, world
 from tests.chaos.faults import Kind, NotNow
-from tests.chaos.lives import TROUBLE, Housekeeper, Life
+from tests.chaos.lives import TROUBLE, Housekeeper, Life, Watch
 from tests.chaos.world import World
 
-AT_ONCE = 3
+AT_ONCE = 8
 """Faults that last at the same time."""
 DRAWS = 20
 SETTLE_S = 900.0
 CALM_S = 15.0
 LOOK_S = 5.0
 SAMPLE_S = 2.0
+STEP_S = 1.0
+TURN_S = 0.3
 
 
 @dataclasses.dataclass
@@ -39,22 +44,28 @@ class Leg:
     def __init__(self, here: World, dice: random.Random, count: int, seconds: float) -> None:
         self.world, self.dice, self.count = here, dice, count
         self.kinds = faults.load()
-        self.lives = [Life(here, name, random.Random(dice.random())) for name in here.fleet.names]
-        self.housekeeper = Housekeeper(here)
+        watch = Watch(here.database.url("airflow"))
+        self.lives = [Life(here, watch, name, random.Random(dice.random())) for name in here.fleet.names]
+        self.housekeeper = Housekeeper(here, watch)
         self.lasting: list[Lasting] = []
         self.samples: list[evidence.Sample] = []
         self.began = time.monotonic()
         self.seconds = seconds
         gap = seconds / (count + 1)
         self.due = [self.began + gap * (number + dice.random()) for number in range(1, count + 1)]
-        self._sampled = 0.0
+        self._over = threading.Event()
 
     def run(self) -> dict[str, list[str] | None]:
         """Strike, settle and judge."""
-        while time.monotonic() < self.began + self.seconds or self.lasting or self.world.todo:
-            self._turn(begin=time.monotonic() < self.began + self.seconds)
-            self._strike()
-        self._settle()
+        steps = [(self.housekeeper.step, STEP_S), (self._sample, SAMPLE_S)]
+        steps += [(functools.partial(self._live, life), STEP_S) for life in self.lives]
+        with ThreadPoolExecutor(len(steps)) as pool:
+            beside = [pool.submit(self._repeat, *each) for each in steps]
+            try:
+                self._strikes(beside)
+                self._settle(beside)
+            finally:
+                self._over.set()
         for life in self.lives:
             if not life.resting:
                 self.world.ledger.stuck.append(
@@ -62,36 +73,47 @@ class Leg:
                 )
         return observers.judge(evidence.gather(self.world, self.samples))
 
-    def _turn(self, *, begin: bool) -> None:
-        self.world.keep()
-        self._sample()
-        for work in (self.housekeeper.step, *(self._living(life, begin) for life in self.lives)):
+    def _repeat(self, work: Callable[[], None], every_s: float) -> None:
+        """Do this until the leg is over. In a thread of its own: what a fault makes one wait for holds up no other."""
+        while not self._over.wait(every_s):
             with contextlib.suppress(*TROUBLE):
                 work()
-        self._lift()
-        time.sleep(0.5)
 
-    def _living(self, life: Life, begin: bool) -> Callable[[], None]:
-        return lambda: life.step(begin=begin)
+    def _striking(self) -> bool:
+        return time.monotonic() < self.began + self.seconds
+
+    def _live(self, life: Life) -> None:
+        life.step(begin=self._striking())
 
     def _sample(self) -> None:
-        if time.monotonic() - self._sampled > SAMPLE_S:
-            self._sampled = time.monotonic()
-            with contextlib.suppress(SlurmFailed):
-                self.samples += evidence.sample(self.world)
+        self.samples += evidence.sample(self.world)
+
+    def _strikes(self, beside: list[Future[None]]) -> None:
+        while self._striking() or self.lasting or self.world.todo:
+            self._turn(beside)
+            if self._striking() and self.due and time.monotonic() > self.due[0] and len(self.lasting) < AT_ONCE:
+                self._strike()
+
+    def _turn(self, beside: list[Future[None]]) -> None:
+        for each in beside:
+            if each.done():
+                each.result()  # raises what ended it
+        self.world.keep()
+        self._lift()
+        time.sleep(TURN_S)
 
     def _strike(self) -> None:
-        if not self.due or time.monotonic() < self.due[0] or len(self.lasting) >= AT_ONCE:
-            return
         for _ in range(DRAWS):
             kind = self.dice.choice(self.kinds[self.dice.choice(faults.CLASSES)])
-            if any(each.kind is kind for each in self.lasting):
+            if kind.of != "nodes" and any(each.kind is kind for each in self.lasting):
                 continue
             strike = iter(kind.strike(self.world, self.dice))
             try:
                 victim = next(strike)
-            except (NotNow, *TROUBLE):
+            except NotNow:
                 continue
+            except TROUBLE:
+                return
             lasts = self.dice.uniform(*kind.seconds)
             self.lasting.append(Lasting(kind, strike, time.monotonic() + lasts))
             self.world.ledger.faults += 1
@@ -104,20 +126,20 @@ class Leg:
             self.lasting.remove(each)
             next(each.strike, None)
             self.world.ledger.write("lifted", name=each.kind.name)
-        while self.world.todo:  # in order: what fails now keeps what was to come after it waiting
-            try:
-                self.world.todo[0]()
-            except TROUBLE:
-                return
-            self.world.todo.pop(0)
+        for chain in list(self.world.todo):
+            with contextlib.suppress(*TROUBLE):
+                while chain:
+                    chain[0]()
+                    chain.pop(0)
+                self.world.todo.remove(chain)
 
-    def _settle(self) -> None:
+    def _settle(self, beside: list[Future[None]]) -> None:
         """Wait until nothing is under way and all is sent, for so long at most."""
         self.world.ledger.write("settling")
         deadline = time.monotonic() + SETTLE_S
         looked, calm_since = 0.0, None
         while time.monotonic() < deadline:
-            self._turn(begin=False)
+            self._turn(beside)
             if time.monotonic() - looked < LOOK_S:
                 continue
             looked = time.monotonic()

@@ -93,15 +93,15 @@ class Evidence:
     """Everything that the observers judge. None: that source could not be read, so what rests on it is unknown.
 
     ``nodes``: {node: its state in the records}. ``machines``: {node: [(since, faulty)]}. ``touched``: runs whose course
-    a person of the campaign changed. ``leases``: (node, run) in force; ``live``: runs that Airflow has under way.
-    ``mails``: (Message-ID, run, node) of each mail filed; ``unsent``: keys in the outbox.
-    ``processes``: (node, what runs there). ``accepted``: ids of events
-    that the receiver accepted.
+    a person of the campaign changed. ``reboots``: (node, when it lost power). ``leases``: (node, run) in force;
+    ``live``: runs that Airflow has under way. ``mails``: (Message-ID, run, node) of each mail filed; ``unsent``: keys
+    in the outbox. ``processes``: (node, what runs there). ``accepted``: ids of events that the receiver accepted.
     """
 
     touched: frozenset[str] = frozenset()
     machines: Mapping[str, list[tuple[float, bool]]] = dataclasses.field(default_factory=dict)
     drains: tuple[Drain, ...] = ()
+    reboots: tuple[tuple[str, float], ...] = ()
     stuck: tuple[str, ...] = ()
     diary: tuple[Line, ...] | None = ()
     samples: tuple[Sample, ...] | None = ()
@@ -192,6 +192,7 @@ def gather(world: World, samples: list[Sample]) -> Evidence:
         touched=frozenset(ledger.touched),
         machines=dict(ledger.machines),
         drains=tuple(ledger.drains),
+        reboots=tuple(ledger.reboots),
         stuck=tuple(ledger.stuck),
         diary=tuple(line for name in fleet.names for line in diary(fleet.home(name), name)),
         samples=tuple(samples),

@@ -33,6 +33,8 @@ class Ledger:
         self.machines: dict[str, list[tuple[float, bool]]] = {}
         """By node: since when its machine was healthy (False) or faulty (True), oldest first."""
         self.drains: list[Drain] = []
+        self.reboots: list[tuple[str, float]] = []
+        """(node, when) of each loss of power, which condemns a machine under load."""
 
     def write(self, kind: str, **about: Any) -> None:
         """One line."""
@@ -42,6 +44,10 @@ class Ledger:
         """The node's machine is like this from now on."""
         self.machines.setdefault(node, []).append((time.time(), faulty))
         self.write("machine", node=node, faulty=faulty)
+
+    def rebooted(self, node: str) -> None:
+        """The node loses power now."""
+        self.reboots.append((node, time.time()))
 
     def touch(self, run_id: str, how: str) -> None:
         """A person changes the course of a run."""

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import random
 import subprocess
+import threading
 import time
 from collections.abc import Callable
+from typing import Any
 
 import psycopg
 import sqlalchemy.exc
@@ -13,7 +15,7 @@ import sqlalchemy.exc
 from muster import store
 from muster.admission import service
 from muster.errors import AirflowRefused, AlreadyTriggered, MusterError
-from muster.integration.airflow_api import REASON, RUN_OVER
+from muster.integration.airflow_api import REASON
 from muster.integration.runid import run_id
 from muster.model.dags import ADMISSION, HOUSEKEEPING, NODE_QUALIFICATION, NODE_REVALIDATION
 from muster.model.states import State
@@ -27,6 +29,10 @@ FAULTY = 0.2
 ATTEMPTS = 6
 """How often an operator tries one step of a life before giving up on it."""
 HOUSEKEEPING_S = 25.0
+LOOK_S = 1.0
+UNDER_WAY = "SELECT run_id FROM dag_run WHERE state IN ('queued', 'running')"
+ASKING = """SELECT t.run_id FROM hitl_detail h JOIN task_instance t ON t.id = h.ti_id
+            WHERE h.responded_at IS NULL AND t.task_id = 'ask' AND t.state NOT IN ('success', 'failed')"""
 TROUBLE = (
     MusterError,
     AirflowRefused,
@@ -40,11 +46,42 @@ TROUBLE = (
 """What an operator meets while a fault lasts, and tries again after."""
 
 
+class Watch:
+    """Which runs are under way and which ask a person, read at most once a ``LOOK_S``.
+
+    From Airflow's database, whatever of Airflow answers: a question for each node over REST would be load of the
+    campaign's own.
+    """
+
+    def __init__(self, url: str) -> None:
+        self.url = url
+        self.live: frozenset[str] = frozenset()
+        self.asking: frozenset[str] = frozenset()
+        self._looked = float("-inf")
+        self._lock = threading.Lock()
+
+    def look(self) -> None:
+        """Read them if it is time. Raises psycopg.Error."""
+        with self._lock:
+            if time.monotonic() - self._looked < LOOK_S:
+                return
+            with psycopg.connect(self.url, connect_timeout=5) as connection:
+                live = connection.execute(UNDER_WAY).fetchall()
+                asking = connection.execute(ASKING).fetchall()
+            self.live, self.asking = (frozenset(run for (run,) in rows) for rows in (live, asking))
+            self._looked = time.monotonic()
+
+    def triggered(self, run: str) -> None:
+        """A run began, which a look before that could not see."""
+        with self._lock:
+            self.live |= {run}
+
+
 class Life:
     """One node's lives, one after the other. ``step`` never waits."""
 
-    def __init__(self, world: World, node: str, dice: random.Random) -> None:
-        self.world, self.node, self.dice = world, node, dice
+    def __init__(self, world: World, watch: Watch, node: str, dice: random.Random) -> None:
+        self.world, self.watch, self.node, self.dice = world, watch, node, dice
         self.number = 0
         self.doing: Callable[[], None] | None = None
         self.run: tuple[str, str] = ("", "")
@@ -106,10 +143,8 @@ class Life:
     def _ask(self) -> None:
         """Have a person admit it, and answer."""
         dag, run = self.run
-        if run:
-            waiting = {each["task_instance"]["dag_run_id"] for each in self.world.client.hitl_pending()}
-            if run in waiting:
-                self.world.client.hitl_answer(dag, run, "ask", ["Admit"], {REASON: "the campaign's person admits it"})
+        if run in self.watch.asking:
+            self.world.client.hitl_answer(dag, run, "ask", ["Admit"], {REASON: "the campaign's person admits it"})
         if self._runs(ADMISSION, {"level": "demo"}):
             return
         state = self._state()
@@ -121,11 +156,11 @@ class Life:
             self._over()
 
     def _revalidate(self) -> None:
-        if self._runs(NODE_REVALIDATION, {"level": "demo"}):
+        if self._runs(NODE_REVALIDATION, {"level": "demo", "stages": ["intake", "burn_in"]}):
             return
         self._over()
 
-    def _runs(self, dag: str, conf: dict[str, str]) -> bool:
+    def _runs(self, dag: str, conf: dict[str, Any]) -> bool:
         """Whether the run of this step is under way; begins it."""
         if not self.run[1]:
             # Mails name a run without its DAG, so that each run has a name of its own.
@@ -138,8 +173,10 @@ class Life:
             except TROUBLE:
                 self.run = ("", "")
                 raise
+            self.watch.triggered(self.run[1])
             return True
-        return self.world.client.run_state(*self.run) not in (*RUN_OVER, None)
+        self.watch.look()
+        return self.run[1] in self.watch.live
 
     def _again(self) -> None:
         self.run, self.attempts = ("", ""), self.attempts + 1
@@ -151,8 +188,8 @@ class Life:
 class Housekeeper:
     """Starts the housekeeping DAG far more often than its schedule does."""
 
-    def __init__(self, world: World) -> None:
-        self.world = world
+    def __init__(self, world: World, watch: Watch) -> None:
+        self.world, self.watch = world, watch
         self.last = time.monotonic()
         self.count = 0
 
@@ -160,7 +197,8 @@ class Housekeeper:
         """Start it if it is time, and the last one is over."""
         if time.monotonic() - self.last < HOUSEKEEPING_S:
             return
-        if self.count and self.world.client.run_state(HOUSEKEEPING, self._run()) not in (*RUN_OVER, None):
+        self.watch.look()
+        if self._run() in self.watch.live:
             return
         self.last, self.count = time.monotonic(), self.count + 1
         self.world.client.trigger(HOUSEKEEPING, self._run(), {})

@@ -12,6 +12,7 @@ import shutil
 import stat
 import subprocess
 import sys
+import threading
 import uuid
 from collections.abc import Iterable, Mapping
 from pathlib import Path
@@ -71,6 +72,7 @@ class ChaosFleet(SimulatedFleet):
     def __init__(self, folder: Path, names: Iterable[str], seed: int, links: Links, *, disks: bool) -> None:
         super().__init__(folder, names, seed, {})
         self.seed, self.disks = seed, disks
+        self._power = threading.Lock()
         self.python.write_text(INTERPRETER.format(python=sys.executable))
         self.python.chmod(self.python.stat().st_mode | stat.S_IXUSR)
         self.links = {name: Link(links, functools.partial(self.server_port, name)) for name in self.names}
@@ -112,14 +114,15 @@ class ChaosFleet(SimulatedFleet):
         return self.links[name].port
 
     def rebuild(self, name: str, *, faulty: bool) -> None:
-        """Repair the machine, or break it: the same parts, without or with its fault."""
+        """Repair the machine, or break it: the same parts, without or with its fault. Not while it boots."""
         machine = self.home(name) / name
-        booted = (self.home(name) / "boot_id").read_text()
-        shutil.rmtree(machine)
-        machine.mkdir()
         seed = self.seed * 1000 + self.names.index(name)
-        create_machine(machine, seed=seed, faults=[{"kind": FAULT, "gpu": 0}] if faulty else [])
-        save_machine(machine, dataclasses.replace(load_machine(machine), boot_id=booted))
+        with self._power:
+            booted = (self.home(name) / "boot_id").read_text()
+            shutil.rmtree(machine)
+            machine.mkdir()
+            create_machine(machine, seed=seed, faults=[{"kind": FAULT, "gpu": 0}] if faulty else [])
+            save_machine(machine, dataclasses.replace(load_machine(machine), boot_id=booted))
 
     def reboot(self, name: str, dice: random.Random) -> None:
         """Lose power: every process of the node ends, and it has another boot id. It is unreachable meanwhile."""
@@ -129,8 +132,9 @@ class ChaosFleet(SimulatedFleet):
                 process.kill()
         booted = str(uuid.UUID(int=dice.getrandbits(128), version=4))
         machine = self.home(name) / name
-        save_machine(machine, dataclasses.replace(load_machine(machine), boot_id=booted))
-        (self.home(name) / "boot_id").write_text(booted)
+        with self._power:
+            save_machine(machine, dataclasses.replace(load_machine(machine), boot_id=booted))
+            (self.home(name) / "boot_id").write_text(booted)
 
     def processes(self, name: str) -> list[psutil.Process]:
         """What runs on the node."""

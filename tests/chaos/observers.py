@@ -13,6 +13,7 @@ INCONCLUSIVE, PASS = "INCONCLUSIVE", "PASS"
 PREEMPTED = "Preempted: "
 BUDGET = "were inconclusive"
 """In the reason of a quarantine after several runs without a verdict, which is no judgement on the hardware."""
+REBOOTED = "rebooted by itself"
 CLOCK_S = 2.0
 """How long after a person's command ``scontrol`` may show what was before."""
 SERVING = ("production", "revalidation")
@@ -71,13 +72,14 @@ def _since(e: Evidence, sample: Sample) -> float:
 
 
 def false_quarantines(e: Evidence) -> list[str] | None:
-    """Healthy machines that a verdict put into quarantine."""
+    """Healthy machines that a verdict put into quarantine, or one that never lost power for having done so."""
     if e.quarantined is None:
         return None
     wrong = []
     for each in e.quarantined:
-        faulty = [bad for at, bad in e.machines[each.node] if at <= each.at]
-        if not (faulty and faulty[-1]) and BUDGET not in each.reason:
+        built, faulty = max(machine for machine in e.machines[each.node] if machine[0] <= each.at)
+        rebooted = REBOOTED in each.reason and any(n == each.node and built < at < each.at for n, at in e.reboots)
+        if not faulty and not rebooted and BUDGET not in each.reason:
             wrong.append(f"{each.node} at {each.at:.0f}: {each.reason}")
     return wrong
 

@@ -94,6 +94,16 @@ def test_what_else_is_a_false_admission(changed: dict[str, Any]) -> None:
     assert len(found) == 1
 
 
+def test_a_reboot_that_did_not_happen_explains_no_quarantine() -> None:
+    reason = f"burn_in: the machine {observers.REBOOTED}"
+    other = dataclasses.replace(
+        CALM, quarantined=(Quarantined("n0", 30.0, "muster", reason),), reboots=(("n1", 25.0), ("n0", 35.0))
+    )
+    found = observers.false_quarantines(other)
+    assert found is not None
+    assert len(found) == 1
+
+
 @pytest.mark.parametrize(
     "added",
     [Line("n0", 11.0, "overlap", "j2", "intake"), Line("n0", 20.0, "start", "j2", "intake")],
@@ -121,6 +131,13 @@ def test_what_else_is_a_double_test(added: Line) -> None:
         ("foreign_drains_undone", {"samples": (Sample(60.0, "n0", False, "", False),)}),
         ("nodes_left_drained", PLANTED["nodes_left_drained"] | {"drains": (Drain("n0", "bad fan 7", 40.0),)}),
         ("false_quarantines", {"quarantined": (Quarantined("n0", 30.0, "muster", "3 runs were inconclusive"),)}),
+        (
+            "false_quarantines",
+            {
+                "quarantined": (Quarantined("n0", 30.0, "muster", f"burn_in: the machine {observers.REBOOTED}"),),
+                "reboots": (("n0", 25.0),),
+            },
+        ),
         ("double_tests", {"stages": (Stage(RUN, "n0", "intake", "INCONCLUSIVE", "aa", 5.0),)}),
     ],
 )

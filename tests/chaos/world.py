@@ -38,13 +38,15 @@ DAG_ID = "node_qualification"
 KEPT = (*COMPONENTS, "redis", "slurm-slurmctld")
 """Services that are started again when they have ended, as systemd or Kubernetes does."""
 RESTART_S = 3.0
+CONCURRENCY = 8
+"""Task processes of one worker: what faults hold up keeps its process."""
 
 
 @dataclasses.dataclass
 class World:
-    """What a fault may strike. ``down``: services that a fault holds down. ``todo``: what lifts faults and needs a
-    service that another fault may hold down: tried until it succeeds. ``ended``: when each service that is to be
-    started again was first seen to have ended.
+    """What a fault may strike. ``down``: services that a fault holds down. ``todo``: for each fault the steps that lift
+    it and need a service which another fault may hold down: each is tried until it succeeds. ``ended``: when each
+    service that is to be started again was first seen to have ended.
     """
 
     folder: Path
@@ -59,7 +61,7 @@ class World:
     ledger: Ledger
     client: AirflowClient
     down: set[str] = dataclasses.field(default_factory=set)
-    todo: list[Callable[[], None]] = dataclasses.field(default_factory=list)
+    todo: list[list[Callable[[], None]]] = dataclasses.field(default_factory=list)
     ended: dict[str, float] = dataclasses.field(default_factory=dict)
 
     def kill(self, name: str) -> None:
@@ -88,6 +90,10 @@ class World:
                 self.ledger.write("restarted", service=name)
                 self.revive(name)
 
+    def later(self, *steps: Callable[[], None]) -> None:
+        """Lift a fault by these steps, in order and as soon as possible."""
+        self.todo.append(list(steps))
+
     def sql(self, database: str, statement: str) -> None:
         """Do something to the database server as its administrator."""
         options = "-c default_transaction_read_only=off"
@@ -113,9 +119,9 @@ def running(folder: Path, names: tuple[str, ...], seed: int, *, disks: bool) -> 
             ledger = Ledger(folder / "ledger.jsonl")
             _enrol(fleet, ledger)
             environment = {**base_environment({}), **settings}
-            with celery_airflow.running(supervisor, folder, database, environment) as stack:
+            with celery_airflow.running(supervisor, folder, database, environment, CONCURRENCY) as stack:
                 stack.wait_ready(DAG_ID)
-                client = AirflowClient(stack.login.url, stack.login.username, stack.login.password, timeout_s=10)
+                client = AirflowClient(stack.login.url, stack.login.username, stack.login.password, timeout_s=5)
                 yield World(folder, supervisor, fleet, cluster, stack, database, smtp, audit, receiver, ledger, client)
         finally:
             supervisor.stop()

@@ -13,6 +13,7 @@ import sys
 import pytest
 
 from muster.model import dags
+from muster.operators import forms
 from muster_criteria.cluster import plan as cluster_plan
 from tests.support import airflow_home
 
@@ -37,7 +38,10 @@ tasks = {d.dag_id: {t.task_id: {"rule": t.trigger_rule.value, "pool": t.pool, "r
          "delay": t.retry_delay.total_seconds(), "limit": t.execution_timeout and t.execution_timeout.total_seconds(),
          "teardown": t.is_teardown, "then": sorted(t.downstream_task_ids)} for t in d.tasks} for d in bag.dags.values()}
 tags = {d.dag_id: sorted(d.tags) for d in bag.dags.values()}
-print("ANSWER" + json.dumps({"errors": bag.import_errors, "loaded": loaded, "tasks": tasks, "tags": tags}))
+runs = {d.dag_id: d.max_active_runs for d in bag.dags.values()}
+together = {d.dag_id: d.max_active_tasks for d in bag.dags.values()}
+print("ANSWER" + json.dumps({"errors": bag.import_errors, "loaded": loaded, "tasks": tasks, "tags": tags,
+                             "runs": runs, "together": together}))
 """
 
 
@@ -101,6 +105,12 @@ def test_every_task_survives_the_death_of_its_worker(parsed: dict) -> None:
         f"{dag}.{name}" for dag, tasks in parsed["tasks"].items() for name, task in tasks.items() if not task["retries"]
     }
     assert lost == set()
+
+
+def test_no_node_waits_for_others_but_for_a_pool_or_a_worker(parsed: dict) -> None:
+    """Airflow's own limit is 16: of runs, which can be questions that wait for days, and of the members of a block."""
+    assert {parsed["runs"][dag] for dag in (*dags.HOLDERS, dags.NEW_HARDWARE)} == {forms.AT_ONCE}
+    assert parsed["together"][dags.CLUSTER_QUALIFICATION] == forms.AT_ONCE > 1000
 
 
 def test_the_story_in_order(parsed: dict) -> None:

@@ -46,21 +46,24 @@ def test_load_stages_go_to_the_pool_of_the_run(task: Any, dag_run: Any, pool: st
 
 
 @pytest.mark.parametrize(
-    ("argv", "forks"),
+    ("argv", "executor", "forks"),
     [
-        (["airflow", "scheduler"], True),
-        (["/venv/lib/airflow/__main__.py", "scheduler", "--skip-serve-logs"], True),
-        (["airflow", "celery", "worker"], True),
-        (["airflow", "triggerer"], False),
-        (["airflow", "api-server"], False),
-        (["airflow", "dag-processor"], False),
-        (["airflow", "dags", "list"], False),
-        (["pytest"], False),
-        ([], False),
+        (["airflow", "scheduler"], "LocalExecutor", True),
+        (["airflow", "scheduler"], "CeleryExecutor,airflow.executors.local_executor.LocalExecutor", True),
+        (["/venv/lib/airflow/__main__.py", "scheduler", "--skip-serve-logs"], "LocalExecutor", True),
+        (["airflow", "scheduler"], "CeleryExecutor", False),
+        (["airflow", "scheduler"], "KubernetesExecutor", False),
+        (["airflow", "celery", "worker"], "CeleryExecutor", True),
+        (["airflow", "triggerer"], "LocalExecutor", False),
+        (["airflow", "api-server"], "LocalExecutor", False),
+        (["airflow", "dag-processor"], "LocalExecutor", False),
+        (["airflow", "dags", "list"], "LocalExecutor", False),
+        (["pytest"], "LocalExecutor", False),
+        ([], "LocalExecutor", False),
     ],
 )
-def test_only_processes_that_fork_tasks_are_warmed(argv: list[str], forks: bool) -> None:
-    assert policy.forks_tasks(argv) is forks
+def test_only_processes_that_fork_tasks_are_warmed(argv: list[str], executor: str, forks: bool) -> None:
+    assert policy.forks_tasks(argv, executor) is forks
 
 
 def test_a_module_that_cannot_be_imported_does_not_stop_airflow() -> None:
@@ -75,6 +78,14 @@ def test_airflow_loads_our_policy_by_its_entry_point(preload: str, warm: bool) -
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, env=env, check=True)
     assert "muster.integration.policy" in done.stdout
     assert f"GX {warm}" in done.stdout
+
+
+def test_a_celery_worker_imports_the_tasks_modules_before_it_forks() -> None:
+    code = "import sys; sys.argv = ['airflow', 'celery', 'worker']; import airflow; from celery import signals; "
+    code += "from airflow.settings import get_policy_plugin_manager; get_policy_plugin_manager(); "
+    code += "signals.worker_init.send(sender=None); print('WARM', 'muster.integration.warm' in sys.modules)"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert "WARM True" in done.stdout
 
 
 def test_airflow_sees_one_plugin_file_and_not_the_package() -> None:

@@ -10,6 +10,7 @@ from muster.cli.airflow import questions
 from muster.cli.terminal import dry, show
 from muster.cli.terminal.options import AsJson
 from muster.errors import MusterError
+from muster.model.dags import ASKING
 from muster.model.runs import RunKey
 from muster.settings import settings
 
@@ -37,7 +38,7 @@ def approve(
             return
         question = next((each for each in waiting if each.run == run), None)
         if question is None:
-            raise MusterError(f"no question of run {run!r} waits for an answer: see `muster approve`")
+            raise MusterError(_not_waiting(run))
         if option not in question.options:
             raise MusterError(f"give one of its answers with --option: {', '.join(question.options)}")
         if not reason.strip():
@@ -56,6 +57,17 @@ def approve(
         show.as_json({"run": run, "option": option})
     else:
         typer.echo(f"{run}: answered {option}; the run carries it out")
+
+
+def _not_waiting(run: str) -> str:
+    """Why the run cannot be answered: somebody has answered it, or it asks nothing."""
+    from muster import store
+
+    for asked in filter(None, (store.questions.find(RunKey(dag, run)) for dag in ASKING)):
+        if asked.answered_at is not None:
+            answered = f"{asked.person or 'somebody'} answered it {asked.option} at {show.when(asked.answered_at)}"
+            return f"run {run} asks no more: {answered} ({asked.reason})"
+    return f"no question of run {run!r} waits for an answer: see `muster approve`"
 
 
 def _check_login() -> None:

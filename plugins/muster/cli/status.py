@@ -14,7 +14,7 @@ from muster.cli.doctor import doctor
 from muster.cli.terminal import show
 from muster.cli.terminal.options import AsJson
 from muster.errors import MusterError
-from muster.model.attention import Attention, Turn
+from muster.model.attention import Attention
 from muster.model.queues import AuditLag, ParkedMail
 from muster.model.states import State
 
@@ -81,9 +81,9 @@ def status(json: AsJson = False) -> None:
 
 
 def _show_attention(found: Sequence[Attention]) -> None:
-    """The nodes that do not serve and who acts next; those of Muster's own turn are counted."""
-    mine = collections.Counter(str(each.cause) for each in found if each.turn is Turn.MUSTER)
-    theirs = [each for each in found if each.turn is not Turn.MUSTER]
+    """The nodes that do not serve and who acts next; what Muster ends by itself is counted."""
+    mine = collections.Counter(str(each.cause) for each in found if not each.listed)
+    theirs = [each for each in found if each.listed]
     rows = [
         [each.node, f"{each.state}, serving" if each.serving else each.state, show.when(each.since), each.turn,
          show.when(each.until) if each.until else "", each.why, each.command]

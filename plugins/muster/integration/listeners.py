@@ -9,9 +9,10 @@ import logging
 import sys
 from typing import TYPE_CHECKING, Any
 
+from airflow.configuration import conf
 from airflow.listeners import hookimpl
 
-from muster.integration.policy import forks_tasks
+from muster.integration import policy
 from muster.model.dags import BURN_POOL, HOLDERS, POOLED
 from muster.model.runs import RunKey
 
@@ -21,25 +22,15 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
-TASK_MODULES = (
-    "muster.operators.testing.stage",
-    "muster.operators.testing.qualification",
-    "muster.operators.testing.member",
-    "muster.operators.testing.block",
-    "muster.reporting.sending",
-    "muster.integration.warm",
-)
-
 
 @hookimpl
 def on_starting(component: Any) -> None:
-    """Before the scheduler forks workers: import the tasks' modules and create the pool of the load stages."""
+    """In the scheduler: import the tasks' modules where it forks their processes, create the load stages' pool."""
     # Also called in task processes, which are forks of a process with these arguments.
-    if type(component).__name__ != "Job" or not forks_tasks(sys.argv):
+    if type(component).__name__ != "Job" or not policy.is_scheduler(sys.argv):
         return
-    from muster.integration import policy
-
-    policy.preload(TASK_MODULES)
+    if policy.forks_tasks(sys.argv, conf.get("core", "executor")):
+        policy.preload(policy.TASK_MODULES)
     try:
         from airflow.utils.session import create_session
 

@@ -1,7 +1,8 @@
 """Our ``airflow.policy`` entry point: warm imports for task processes, and the pool in which a node is loaded.
 
-Airflow imports this module in every process, so it preloads only in the scheduler and in Celery workers, whose task
-processes are forks and inherit the imports. A fleet's own ``airflow_local_settings.py`` takes precedence.
+Airflow imports this module in every process, so it preloads only where task processes are forks, which inherit the
+imports: in Celery workers, and in the scheduler of a LocalExecutor. A fleet's own ``airflow_local_settings.py`` takes
+precedence.
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from airflow import settings as airflow_settings
+from airflow.configuration import conf
 from airflow.policies import hookimpl
 
 from muster.model.dags import POOLED
@@ -41,11 +43,34 @@ PRELOAD = (
 )
 """Modules to import before task processes are forked. None may import Airflow, which is being imported itself."""
 
+TASK_MODULES = (
+    "muster.operators.testing.stage",
+    "muster.operators.testing.qualification",
+    "muster.operators.testing.member",
+    "muster.operators.testing.block",
+    "muster.reporting.sending",
+    "muster.integration.warm",
+)
+"""Modules of our tasks, which import Airflow: for once it is there, and task processes are not forked yet."""
 
-def forks_tasks(argv: Sequence[str]) -> bool:
-    """Whether a process with these arguments forks task processes: ``airflow scheduler``, ``airflow celery worker``."""
-    arguments = [argument for argument in argv[1:] if not argument.startswith("-")]
-    return arguments[:1] == ["scheduler"] or arguments[:2] == ["celery", "worker"]
+
+def forks_tasks(argv: Sequence[str], executors: str) -> bool:
+    """Whether a process with these arguments forks task processes: a Celery worker or a LocalExecutor's scheduler.
+
+    ``executors``: Airflow's setting ``core.executor``. Another executor's scheduler would pay for the imports, seconds
+    of CPU at each start, and use none.
+    """
+    arguments = _words(argv)
+    return arguments[:2] == ["celery", "worker"] or (is_scheduler(argv) and "LocalExecutor" in executors)
+
+
+def is_scheduler(argv: Sequence[str]) -> bool:
+    """Whether a process with these arguments is ``airflow scheduler``."""
+    return _words(argv)[:1] == ["scheduler"]
+
+
+def _words(argv: Sequence[str]) -> list[str]:
+    return [argument for argument in argv[1:] if not argument.startswith("-")]
 
 
 def preload(modules: Sequence[str] = PRELOAD) -> dict[str, float]:
@@ -72,9 +97,15 @@ def task_instance_mutation_hook(task_instance: TaskInstance, dag_run: DagRun | N
 
 
 if os.environ.get("MUSTER_PRELOAD", "auto") == "1" or (
-    os.environ.get("MUSTER_PRELOAD", "auto") == "auto" and forks_tasks(sys.argv)
+    os.environ.get("MUSTER_PRELOAD", "auto") == "auto" and forks_tasks(sys.argv, conf.get("core", "executor"))
 ):
     log.info("Muster preloaded %s", ", ".join(f"{name} ({s:.1f} s)" for name, s in preload().items()))
+
+if _words(sys.argv)[:2] == ["celery", "worker"]:
+    from celery import signals  # type: ignore[import-untyped]
+
+    # Sent before the worker forks its pool, whose processes fork those of the tasks.
+    signals.worker_init.connect(lambda **_: preload(TASK_MODULES), weak=False)
 
 # Airflow 3.3 clears this flag only where there is an airflow_local_settings.py; while it is set, task instances are
 # made without asking the hooks of entry points.

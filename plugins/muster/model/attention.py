@@ -51,6 +51,8 @@ class Cause(enum.StrEnum):
     IN_REPAIR = "in repair"
     """A run of the DAG repair has it."""
     RMA = "rma"
+    RETRIED = "tried again"
+    """Its run could not reach it, and tries again by itself."""
     IN_TEST = "in test"
     TEST_DUE = "test due"
     """It is tested next, by itself."""
@@ -76,3 +78,8 @@ class Attention:
     until: datetime.datetime | None = None
     serving: bool = False
     simulated: bool = False
+
+    @property
+    def listed(self) -> bool:
+        """Whether people see it in a line of its own: unless Muster ends it by itself, and nothing is in its way."""
+        return self.turn is not Turn.MUSTER or self.cause is Cause.RETRIED

@@ -147,6 +147,7 @@ def begin(
     seen = jobs.look(client, node.work_dir, key, agent.sha256)
     if seen.state is not jobs.State.ABSENT:
         log.info("the job of this attempt is on the node (%s): not started again", seen.state)
+        _note(attempt, "")
         if seen.state is jobs.State.RUNNING:
             _stop_if_taken_back(step, attempt, client, seen)
         return attempt, seen
@@ -163,6 +164,7 @@ def begin(
         boot_id=seen.boot_id,
         started_at=datetime.datetime.now(datetime.UTC),
         chassis=before.to_json() if before else "",
+        note="",
     )
     store.runs.record_job(job)
     jobs.start(client, seen, key, attempt.plan.to_json(), node.launch, agent.sha256, words)
@@ -260,10 +262,13 @@ def unreachable(attempt: Attempt, hint: Kind, error: ssh.RemoteError, *, last: b
 
 
 def _note(attempt: Attempt, why: str) -> None:
-    """Keep with the job why the attempt is to be retried: its state may have changed since ``attempt`` was claimed."""
+    """Keep with the job why the attempt is to be retried; "": it has reached its node.
+
+    The job's state may have changed since ``attempt`` was claimed.
+    """
     task = attempt.task
     job = store.runs.get_job(task.key, task.stage, attempt.job.attempt_key, node=task.node)
-    if job is not None:
+    if job is not None and job.note != why[:NOTE_MAX]:
         store.runs.record_job(dataclasses.replace(job, note=why[:NOTE_MAX], node=task.node))
 
 

@@ -41,6 +41,7 @@ def attention(
     replacements: Iterable[Replacement] = (),
     racks: Mapping[tuple[str, bool], HeldRack] | None = None,
     incidents: Iterable[Incident] = (),
+    obstacles: Mapping[str, str] | None = None,
     *,
     now: datetime.datetime,
     untestable: Mapping[str, Sequence[datetime.datetime]] | None = None,
@@ -50,6 +51,7 @@ def attention(
     The most urgent cause first, then the longest. ``questions``: the open ones, with their ends. ``refusals``: {node:
     when and why its last test was refused}. ``kinds``: {cluster: kind}. ``replacements``: those that are proposed.
     ``racks``: those that are held, by name and by whether they are simulated. ``incidents``: those that are open.
+    ``obstacles``: {node: why its run, which tries again, could not reach it}.
     ``untestable``: {node: when tests of it were refused, though nobody else had it}, in order.
     """
     placed = {place.node: place for place in places}
@@ -63,6 +65,7 @@ def attention(
         seen = _Seen(row, asked.get(row.node), held.get(row.node), (refusals or {}).get(row.node), now)
         seen.replaces, seen.incident = proposed.get(row.node), repairs.get(row.node)
         seen.rack = (racks or {}).get((row.rack, row.simulated))
+        seen.obstacle = (obstacles or {}).get(row.node, "")
         refused = (untestable or {}).get(row.node, ())
         seen.refusals = [at for at in refused if row.ended_at is None or at > row.ended_at]
         own = _own(seen, ready)
@@ -89,6 +92,7 @@ class _Seen:
         self.replaces: Replacement | None = None
         self.rack: HeldRack | None = None
         self.incident: Incident | None = None
+        self.obstacle = ""
         self.refusals: Sequence[datetime.datetime] = ()
         self.name = shlex.quote(row.node)
         # A refusal counts until a test ends.
@@ -123,6 +127,8 @@ def _own(seen: _Seen, ready: Sequence[FleetRow]) -> Attention | None:
         return seen.item(Cause.HELD, Turn.PERSON, f"muster node move {name} quarantine --reason …")
     if row.state in IN_FLIGHT or (seen.lease is not None and row.state in _TESTED_FROM):
         run = f"muster runs show {shlex.quote(seen.lease.run_id)}" if seen.lease else f"muster node show {name}"
+        if seen.lease and seen.obstacle:
+            return seen.item(Cause.RETRIED, Turn.MUSTER, f"muster node check {name}", seen.obstacle)
         why = f"run {seen.lease.run_id} tests it" if seen.lease else "its run has ended: housekeeping returns it"
         return seen.item(Cause.IN_TEST, Turn.MUSTER, run, why)
     if seen.incident is not None and (repaired := _repaired(seen, seen.incident)) is not None:
@@ -218,7 +224,9 @@ def _at_scheduler(row: FleetRow, place: Place, kind: str) -> Attention | None:
     if place.waits:
         wanted = f"to be {place.wanted} in {place.cluster}"
         why = f"{wanted}: {place.last_error}" if place.last_error else wanted
-        return item(Cause.NOT_CONFIRMED, Turn.SCHEDULER, look, why, place.wanted_at)
+        # It may refuse Muster's login: the doctor asks for the rights, which the node's own entry does not show.
+        command = "muster doctor" if place.last_error else look
+        return item(Cause.NOT_CONFIRMED, Turn.SCHEDULER, command, why, place.wanted_at)
     if place.verify:
         why = f"{place.cluster}: {place.verify}"
         return item(Cause.TEST_DUE, Turn.MUSTER, f"muster revalidate {name} --reason …", why, place.verify_since)

@@ -11,7 +11,7 @@ import re
 import urllib.parse
 from collections.abc import Collection, Iterable, Mapping, Sequence
 
-from muster.model.attention import Attention, Turn
+from muster.model.attention import Attention
 from muster.model.figures import FleetRow
 from muster.model.runs import Run
 from muster.model.states import IN_FLIGHT, State
@@ -100,7 +100,7 @@ def chosen(rows: Sequence[FleetRow], filters: Filters, found: Collection[str]) -
 
 def by_muster(found: Iterable[Attention]) -> list[tuple[str, int]]:
     """(cause, nodes) of what Muster itself ends, most frequent first."""
-    return collections.Counter(str(each.cause) for each in found if each.turn is Turn.MUSTER).most_common()
+    return collections.Counter(str(each.cause) for each in found if not each.listed).most_common()
 
 
 def counts(rows: Sequence[FleetRow]) -> list[tuple[str, State, int]]:

@@ -10,7 +10,7 @@ from fastapi import Request
 from markupsafe import Markup
 
 from muster import store
-from muster.model.attention import Attention, Turn
+from muster.model.attention import Attention
 from muster.model.figures import FleetRow
 from muster.model.runs import Run
 from muster.web import fleet, plots, rack_map, rendering, shading
@@ -57,7 +57,7 @@ def _overview(filters: fleet.Filters) -> dict[str, Any]:
     moves, moved = store.overview.moves_since(_now() - SINCE, MOVES_MAX, only)
     names = {row.node for row in chosen}
     out = [each for each in attention_now(rows, version) if each.node in names]
-    waiting = [each for each in out if each.turn is not Turn.MUSTER]
+    waiting = [each for each in out if each.listed]
     colours = rack_map.by_state(chosen)
     if filters.colour:
         colours = rack_map.by_metric(chosen, shading.figures(filters.colour))

@@ -1,4 +1,4 @@
-"""Faults of nodes. None of them is the hardware's."""
+"""Faults of nodes. None of them is the hardware's, but for a loss of power."""
 
 from __future__ import annotations
 
@@ -59,7 +59,9 @@ def node_flapping(world: World, dice: random.Random) -> Iterator[str]:
 
 @fault(3, 20)
 def node_rebooted(world: World, dice: random.Random) -> Iterator[str]:
+    """Under load Muster must take it for the hardware's."""
     name = _reachable(world, dice)
+    world.ledger.rebooted(name)
     world.fleet.reboot(name, dice)
     yield name
     world.fleet.links[name].set(OPEN)

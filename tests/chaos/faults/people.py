@@ -95,7 +95,7 @@ def dag_paused(world: World, dice: random.Random) -> Iterator[str]:
     dag = dice.choice((*TESTS, ADMISSION))
     world.client._request("PATCH", f"/dags/{dag}", json={"is_paused": True})
     yield dag
-    world.todo.append(lambda: world.client.unpause(dag))
+    world.later(lambda: world.client.unpause(dag))
 
 
 @fault(10, 60)
@@ -113,4 +113,4 @@ def foreign_drain(world: World, dice: random.Random) -> Iterator[str]:
         world.ledger.resuming(name)
         world.slurm.update(name, "State=RESUME")
 
-    world.todo.append(resume)
+    world.later(resume)

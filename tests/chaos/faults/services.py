@@ -29,8 +29,10 @@ def postgresql_read_only(world: World, dice: random.Random) -> Iterator[str]:
     world.sql("postgres", "ALTER SYSTEM SET default_transaction_read_only = on")
     world.sql("postgres", "SELECT pg_reload_conf()")
     yield "both databases"
-    world.todo.append(lambda: world.sql("postgres", "ALTER SYSTEM RESET default_transaction_read_only"))
-    world.todo.append(lambda: world.sql("postgres", "SELECT pg_reload_conf()"))
+    world.later(
+        lambda: world.sql("postgres", "ALTER SYSTEM RESET default_transaction_read_only"),
+        lambda: world.sql("postgres", "SELECT pg_reload_conf()"),
+    )
 
 
 @fault(3, 20)
@@ -39,7 +41,7 @@ def postgresql_refusing(world: World, dice: random.Random) -> Iterator[str]:
     world.sql("postgres", f"ALTER DATABASE {name} ALLOW_CONNECTIONS false")
     world.sql("postgres", f"SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE datname = '{name}'")
     yield name
-    world.todo.append(lambda: world.sql("postgres", f"ALTER DATABASE {name} ALLOW_CONNECTIONS true"))
+    world.later(lambda: world.sql("postgres", f"ALTER DATABASE {name} ALLOW_CONNECTIONS true"))
 
 
 @fault(1, 10)

@@ -15,7 +15,9 @@ from sqlalchemy import text
 
 from muster import store
 from muster.integration.airflow_api import AirflowClient
+from muster.model.dags import ADMISSION
 from muster.model.repairs import Fault
+from muster.model.runs import RunKey
 from muster.model.states import State
 from muster.store.database.engine import reading
 from muster.store.database.models import Base
@@ -76,6 +78,18 @@ def test_an_answer_under_a_shared_login_is_refused_before_it_is_given(
     status, _, _ = muster("approve", "asks", "--option", "Approve", "--reason", "because")
     assert status == 1 - posted
     assert sum(each.startswith("PATCH") for each in airflow.log) == posted
+
+
+@pytest.mark.usefixtures("fleet_db")
+def test_a_second_answer_is_told_whose_the_first_was(muster: Muster, airflow: Airflow) -> None:
+    airflow.override = asks
+    store.nodes.add(fleet.new_node())
+    key = RunKey(ADMISSION, "answered")
+    store.questions.put(key, NODE, store.questions.newest(NODE), "Admit it?", ("Approve", "Reject"))
+    store.questions.answer(key, "Reject", "grace", "its fan is loud")
+    status, _, err = muster("approve", "answered", "--option", "Approve", "--reason", "because")
+    assert status == 1
+    assert all(word in err for word in ("grace", "Reject", "its fan is loud"))
 
 
 def test_an_answer_about_a_node_under_test_is_refused_before_it_is_given(muster: Muster, airflow: Airflow) -> None:

@@ -17,6 +17,7 @@ import pytest
 import muster.remote
 from muster import store
 from muster.errors import LeaseLost, MusterError, Preempted
+from muster.model.attention import Cause
 from muster.model.nodes import NewNode
 from muster.model.runs import RunKey
 from muster.model.stages import STAGES
@@ -201,6 +202,25 @@ def test_an_unreachable_node_is_judged_when_lost_or_on_the_last_attempt(bench: B
     assert bench.settle(attempt, last=True) is Verdict.INCONCLUSIVE
     assert bench.settle(attempt, Kind.LOST) is Verdict.INCONCLUSIVE
     assert [end.kind for end in bench.ended] == [Kind.REFUSED, Kind.LOST]
+
+
+def test_why_a_node_cannot_be_reached_is_listed_until_it_is_reached(bench: Bench) -> None:
+    keys = bench.server.folder / "authorized_keys"
+    kept = keys.read_text()
+    standin.behave(bench.server.home, intake={"seconds": 600})
+    for _ in range(2):  # before the job has started, and while it runs
+        attempt = bench.claim()
+        keys.write_text("")
+        with pytest.raises(NoVerdict) as waits:
+            bench.settle(attempt)
+        assert store.runs.obstacles() == {NODE: str(waits.value)}
+        (listed,) = store.attention.collect()
+        assert (listed.cause, listed.why, listed.listed) == (Cause.RETRIED, str(waits.value), True)
+        keys.write_text(kept)
+        bench.begin()
+        assert store.runs.obstacles() == {}
+    store.leases.release(RUN, "over")
+    assert store.runs.obstacles() == {}
 
 
 def test_a_login_that_is_refused_is_never_a_lost_node(bench: Bench) -> None:

@@ -8,6 +8,7 @@ import pytest
 from sqlalchemy import update
 
 from muster import store
+from muster.errors import DatabaseNotReady
 from muster.reporting import sending
 from muster.store.database.engine import writing
 from muster.store.database.outgoing import OutboxRow
@@ -56,3 +57,32 @@ def test_housekeeping_sends_what_failed_and_what_was_abandoned_but_nothing_fresh
         session.execute(update(OutboxRow).where(OutboxRow.key == "failed").values(retry_at=long_ago))
     assert sending.deliver_mail() == (2, 1, 0)
     assert sorted(taken) == [b"abandoned", b"failed"]
+
+
+def test_a_mail_is_sent_once_though_the_records_are_away_when_it_was_accepted(taken, monkeypatch) -> None:
+    monkeypatch.setattr(sending, "AGAIN_S", 0.0)
+    record, away = store.outbox.sent, iter([True, True])
+
+    def sent(message_id: int) -> None:
+        if next(away, False):
+            raise DatabaseNotReady("it restarts")
+        record(message_id)
+
+    monkeypatch.setattr(store.outbox, "sent", sent)
+    store.outbox.add("run-1", b"one")
+    assert sending.deliver_mail("run-1") == (1, 0, 0)
+    assert taken == [b"one"]
+    assert store.outbox.waiting() == 0
+
+
+def test_records_that_stay_away_are_reported(taken, monkeypatch) -> None:
+    monkeypatch.setattr(sending, "REMEMBER_S", 0.0)
+    monkeypatch.setattr(sending, "AGAIN_S", 0.0)
+
+    def sent(_message_id: int) -> None:
+        raise DatabaseNotReady("it is gone")
+
+    monkeypatch.setattr(store.outbox, "sent", sent)
+    store.outbox.add("run-1", b"one")
+    with pytest.raises(DatabaseNotReady):
+        sending.deliver_mail("run-1")

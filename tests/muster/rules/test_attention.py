@@ -46,6 +46,18 @@ def incident(**fields: object) -> Incident:
     return dataclasses.replace(made, **fields)
 
 
+def test_a_run_that_cannot_reach_its_node_is_listed_with_the_cause() -> None:
+    lease = Lease("n1", dags.NODE_QUALIFICATION, "r1", 1, NOW)
+    at_work = only(attention([row(state=State.INTAKE)], leases=[lease], now=NOW))
+    assert (at_work.cause, at_work.listed) == (Cause.IN_TEST, False)
+    why = "ops@n1: permission denied"
+    retried = only(attention([row(state=State.INTAKE)], leases=[lease], obstacles={"n1": why}, now=NOW))
+    assert (retried.cause, retried.turn, retried.listed) == (Cause.RETRIED, Turn.MUSTER, True)
+    assert (retried.why, retried.command) == (why, "muster node check n1")
+    over = only(attention([row(state=State.INTAKE)], obstacles={"n1": why}, now=NOW))
+    assert over.cause is Cause.IN_TEST
+
+
 def test_what_a_repair_leaves_to_a_person_is_said_with_its_incident() -> None:
     rows = [row(state=State.QUARANTINE)]
     asked = only(attention(rows, incidents=[incident(asks="reboot is not switched on")], now=NOW))
@@ -159,7 +171,8 @@ def test_a_node_that_serves_needs_somebody_for_a_held_verdict_or_tests_without_o
         (State.PRODUCTION, place(shown="closed: root: bad fan"), Cause.CLOSED,
          "scontrol update nodename=n1-there state=resume"),
         (State.PRODUCTION, place(shown="down"), Cause.CLOSED, "scontrol show node n1-there"),
-        (State.PRODUCTION, place(done="", last_error="no answer"), Cause.NOT_CONFIRMED, "scontrol show node n1-there"),
+        (State.PRODUCTION, place(done="", last_error="no answer"), Cause.NOT_CONFIRMED, "muster doctor"),
+        (State.PRODUCTION, place(done=""), Cause.NOT_CONFIRMED, "scontrol show node n1-there"),
         (State.PRODUCTION, place(shown="closed: al: x", verify="al: muster:verify"), Cause.TEST_DUE,
          "muster revalidate n1 --reason …"),
     ],

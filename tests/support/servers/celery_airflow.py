@@ -28,10 +28,6 @@ CONCURRENCY = 3
 
 SETTINGS = {
     "AIRFLOW__CORE__EXECUTOR": "CeleryExecutor",
-    "AIRFLOW__CORE__PARALLELISM": str(CONCURRENCY * len(WORKERS)),
-    "AIRFLOW__CORE__MAX_ACTIVE_RUNS_PER_DAG": "1000",
-    "AIRFLOW__CORE__MAX_ACTIVE_TASKS_PER_DAG": "1000",
-    "AIRFLOW__CELERY__WORKER_CONCURRENCY": str(CONCURRENCY),
     "AIRFLOW__CELERY__WORKER_PREFETCH_MULTIPLIER": "1",
     "AIRFLOW__CELERY__TASK_ACKS_LATE": "True",
     "AIRFLOW__CELERY_BROKER_TRANSPORT_OPTIONS__VISIBILITY_TIMEOUT": "600",
@@ -101,9 +97,14 @@ class CeleryStack(Stack):
 
 @contextlib.contextmanager
 def running(
-    supervisor: Supervisor, folder: Path, postgresql: PostgreSQL, environment: Mapping[str, str]
+    supervisor: Supervisor,
+    folder: Path,
+    postgresql: PostgreSQL,
+    environment: Mapping[str, str],
+    concurrency: int = CONCURRENCY,
 ) -> Iterator[CeleryStack]:
     """All of it with our DAGs, not waited for; ``environment`` is what the components see besides their settings.
+    ``concurrency``: task processes of one worker.
 
     The supervisor stays the caller's to stop, who may have started other services with it.
     """
@@ -118,6 +119,8 @@ def running(
         "AIRFLOW__DATABASE__SQL_ALCHEMY_CONN": postgresql.create("airflow"),
         "AIRFLOW__CELERY__BROKER_URL": f"redis://127.0.0.1:{redis_port}/0",
         **SETTINGS,
+        "AIRFLOW__CORE__PARALLELISM": str(concurrency * len(WORKERS)),
+        "AIRFLOW__CELERY__WORKER_CONCURRENCY": str(concurrency),
         "MUSTER_AIRFLOW_URL": login.url,
     }
     del settings["AIRFLOW__DATABASE__SQL_ALCHEMY_CONN_ASYNC"]

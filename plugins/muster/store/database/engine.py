@@ -31,6 +31,9 @@ SQLITE = "sqlite"
 SCHEMA = "0001"
 """The migration that this code needs."""
 
+READ_ONLY = "25006"
+"""read_only_sql_transaction: PostgreSQL's answer of a standby, and of a server that was set to read only."""
+
 BUSY_TIMEOUT_MS = 30_000
 """How long a writer waits for another on SQLite: longer than any transaction of ours takes under full load."""
 
@@ -262,10 +265,12 @@ def _ready() -> Engine:
 
 @contextlib.contextmanager
 def translated() -> Iterator[None]:
-    """Raise DatabaseNotReady for a lost database; other errors pass."""
+    """Raise DatabaseNotReady for a database that is lost or takes no writes; other errors pass."""
     try:
         yield
-    except OperationalError as error:
+    except DBAPIError as error:
+        if not isinstance(error, OperationalError) and getattr(error.orig, "sqlstate", None) != READ_ONLY:
+            raise
         raise DatabaseNotReady(_unreachable(error)) from error
 
 

@@ -26,6 +26,7 @@ from muster.store.fleet import repairs, signs
 from muster.store.machines import leases, racks
 from muster.store.output import overview
 from muster.store.queues import schedulers
+from muster.store.testing import runs
 
 REFUSED_FOR = datetime.timedelta(days=7)
 """A refusal to test is the reason why a node is out of service for so long, unless a test ends."""
@@ -54,7 +55,7 @@ def collect(rows: Sequence[FleetRow] | None = None) -> list[Attention]:
     return attention.attention(
         rows, schedulers.places(where=odd), questions.waiting(), leases.live(),
         _refusals(), kinds, replacing.proposals(), held, repairs.find(limit=OPEN_MAX, still_open=True),
-        now=access.now(), untestable=_untestable(),
+        runs.obstacles(), now=access.now(), untestable=_untestable(),
     )  # fmt: skip
 
 

@@ -20,7 +20,7 @@ from muster.rules.ending import RunFacts
 from muster.settings import settings
 from muster.store.database import access
 from muster.store.database.engine import reading, writing
-from muster.store.database.models import JobRow, NodeRow, RunRow, StageRow
+from muster.store.database.models import JobRow, LeaseRow, NodeRow, RunRow, StageRow
 from muster.store.database.outgoing import PlaceRow
 from muster.store.database.wanted import follow_state
 from muster.store.decisions import admission, certificates, waivers, withdrawals
@@ -254,6 +254,17 @@ def count_jobs(key: RunKey, stages: Collection[str], state: str) -> int:
     query = query.where(RunRow.dag_id == key.dag_id, RunRow.run_id == key.run_id)
     with reading() as session:
         return session.scalar(query.where(JobRow.stage.in_(sorted(stages)), JobRow.state == state)) or 0
+
+
+def obstacles() -> dict[str, str]:
+    """{node: why the last attempt of the run that holds it could not reach it}, without those that have reached it."""
+    latest = select(func.max(JobRow.id)).join(RunRow, JobRow.run == RunRow.id)
+    latest = latest.join(LeaseRow, (LeaseRow.dag_id == RunRow.dag_id) & (LeaseRow.run_id == RunRow.run_id))
+    latest = latest.where(LeaseRow.released_at.is_(None), LeaseRow.node == RunRow.node).group_by(RunRow.id)
+    query = select(RunRow.node, JobRow.note).join(RunRow, JobRow.run == RunRow.id)
+    query = query.where(JobRow.id.in_(latest), JobRow.note != "", JobRow.ended_at.is_(None))
+    with reading() as session:
+        return {row.node: row.note for row in session.execute(query)}
 
 
 def to_job(run: RunRow, row: JobRow) -> Job:

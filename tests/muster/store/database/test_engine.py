@@ -49,6 +49,18 @@ def upgrade_alone() -> tuple[str | None, str]:
     return before, after
 
 
+@pytest.mark.parametrize("empty_db", [POSTGRESQL], indirect=True)
+def test_records_that_take_no_writes_are_not_ready(empty_db: str) -> None:
+    store.engine.upgrade()
+    with engine.engine().begin() as connection:
+        database = connection.execute(text("SELECT current_database()")).scalar_one()
+        connection.execute(text(f"ALTER DATABASE {database} SET default_transaction_read_only = on"))
+    store.engine.dispose()
+    assert store.nodes.find() == []
+    with pytest.raises(DatabaseNotReady):
+        store.outbox.add("run-1", b"one")
+
+
 def test_the_code_needs_the_newest_migration() -> None:
     config = Config()
     config.set_main_option("script_location", str(Path(engine.__file__).parent / "migrations"))

@@ -149,6 +149,17 @@ def test_what_may_be_a_common_switch_fails_no_node_and_passes_none() -> None:
     }
 
 
+def test_nodes_behind_one_unknown_switch_for_all_rails_neither_fail_nor_pass() -> None:
+    world = Small(flat(8), {})
+    world.behind = (frozenset({2, 6}), 0.5, True)
+    found, block, _ = judged(world)
+    assert [(each.kind, each.node, each.rail) for each in found.parts] == [(PartKind.SHARED, "", "")]
+    assert block.findings == {}
+    assert {name: {gap.code for gap in gaps} for name, gaps in block.suspected.items()} == {
+        f"n{at}": {Lack.UNDECIDED} for at in (2, 6)
+    }
+
+
 def test_a_rail_that_is_slow_for_all_costs_no_node_anything() -> None:
     found, block, _ = judged(Small(flat(16), {Part(PartKind.NIC, node, rail=1): 0.0 for node in range(16)}))
     assert [(each.kind, each.rail, len(each.touches)) for each in found.parts] == [(PartKind.RAIL, "r1", 16)]

@@ -31,6 +31,9 @@ class Small:
     ) -> None:
         self.topology, self.faults, self.corrupt = topology, faults, corrupt
         self.silent: dict[int, set[int]] = {}
+        self.behind: tuple[frozenset[int], float, bool] = (frozenset(), 1.0, False)
+        """Nodes behind a switch that the topology does not know and that carries all rails, what it leaves to them,
+        and whether also among themselves."""
         self.together: Mapping[int, float] = {}
 
     def _on(self, part: Part, a: int, b: int, rail: int) -> bool:
@@ -61,6 +64,9 @@ class Small:
                     at_gpu, at_nic = (part.kind is kind and part.a in (a, b) for kind in (PartKind.GPU, PartKind.NIC))
                     if (at_gpu and part.rail == rail) or (at_nic and part.rail == (rail + 1) % rails):
                         crossed[at, rail] = np.minimum(crossed[at, rail], 100.0 * share)
+            among, share, within = self.behind
+            if (a in among) != (b in among) or (within and a in among):
+                alone[at] *= share
             together[at] *= min(self.together.get(a, 1.0), self.together.get(b, 1.0))
             if {a, b} & silent:
                 alone[at] = together[at] = crossed[at] = np.nan

@@ -11,7 +11,7 @@ from collections.abc import Callable, Sequence
 import numpy as np
 
 from muster_criteria.cluster.fabric.cells import Cells
-from muster_criteria.cluster.fabric.levels import Level
+from muster_criteria.cluster.fabric.levels import EFFECT_MIN, Level
 from muster_criteria.cluster.fabric.nodes import NODES_MIN, symptom_of
 from muster_criteria.cluster.fabric.parts import Evidence, Part, PartKind, Symptom
 from muster_criteria.cluster.fabric.rounds import Flags
@@ -59,27 +59,59 @@ def grouped(
     """The parts of nodes, with those put together that the nodes may share.
 
     A leaf all of whose measured nodes are low on one rail is one part, once the first of them is confirmed. Where
-    leaves are not known, so are all confirmed ones of a rail that is low for three nodes or more; the others are still
-    to be confirmed or cleared. ``everywhere``: (nodes, rails) that were low in every round.
+    leaves are not known, ``_anywhere`` says which may share a switch. ``everywhere``: (nodes, rails) that were low in
+    every round.
     """
     by_rail: dict[int, list[Evidence]] = defaultdict(list)
     for each in of_nodes:
         rail = each.part.rail if each.part.kind in _OF_A_RAIL else 0 if len(cells.topology.rails) == 1 else -1
         by_rail[rail].append(each)
+    if not cells.topology.known:
+        return [each for rail, parts in sorted(by_rail.items()) for each in _anywhere(cells, rail, parts, is_named)]
     found = by_rail.pop(-1, [])
     for rail, parts in sorted(by_rail.items()):
-        found += _on_leaves(cells, rail, parts, everywhere, is_named) if cells.topology.known else (
-            _anywhere(rail, parts, is_named)
-        )  # fmt: skip
+        found += _on_leaves(cells, rail, parts, everywhere, is_named)
     return found
 
 
-def _anywhere(rail: int, parts: list[Evidence], is_named: Callable[[Evidence], bool]) -> list[Evidence]:
+def _anywhere(cells: Cells, rail: int, parts: list[Evidence], is_named: Callable[[Evidence], bool]) -> list[Evidence]:
+    """Parts of one rail, or of all rails at -1, where leaves are not known. Confirmed ones are put together if three
+    nodes have them; if two have them that are slow alike; and each with the nodes that no good cell connects with its
+    partners: both may be behind one switch, or one uplink, that all of its partners are beyond."""
     confirmed = [each for each in parts if is_named(each)]
-    if len(parts) < NODES_MIN or not confirmed:
-        return parts
     rest = [each for each in parts if not is_named(each)]
-    return [_together(Part(PartKind.SHARED, 0, rail=rail), confirmed), *rest]
+    if len(parts) >= NODES_MIN:
+        doubtful, beyond = confirmed, set[int]()
+    else:
+        apart = {each.part.a: _unconnected(cells, rail, each) for each in confirmed}
+        alike = {each.part.a for each in confirmed for other in parts if other is not each and _alike(each, other)}
+        cut_off = {node for node, nodes in apart.items() if len(nodes) + 1 >= NODES_MIN}
+        doubtful = [each for each in confirmed if each.part.a in alike | cut_off]
+        beyond = {node for each in cut_off for node in apart[each]}
+    if not doubtful:
+        return parts
+    sure = [each for each in confirmed if each not in doubtful]
+    return [_together(Part(PartKind.SHARED, 0, rail=rail), doubtful, tuple(beyond)), *sure, *rest]
+
+
+def _alike(one: Evidence, other: Evidence) -> bool:
+    """Whether two nodes are so near to each other that one cause may explain both, such as a twin port or cable."""
+    return one.symptom is other.symptom and abs(one.share - other.share) <= EFFECT_MIN
+
+
+def _unconnected(cells: Cells, rail: int, evidence: Evidence) -> set[int]:
+    """The measured nodes that no chain of good cells connects with a partner of the part's node."""
+    columns = slice(None) if rail < 0 else slice(rail, rail + 1)
+    good, judged = cells.good[:, :, columns].sum(axis=2), (cells.good | cells.low)[:, :, columns].sum(axis=2)
+    linked: dict[int, set[int]] = defaultdict(set)
+    for at, node in zip(*np.nonzero((judged > 0) & (2 * good > judged)), strict=True):
+        linked[int(node)].add(int(cells.partner[at, node]))
+    reached, open_ = set(evidence.partners), list(evidence.partners)
+    while open_:
+        new = linked[open_.pop()] - reached
+        reached |= new
+        open_ += new
+    return set(map(int, np.flatnonzero(judged.any(axis=0)))) - reached - {evidence.part.a}
 
 
 def _on_leaves(
