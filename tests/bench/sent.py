@@ -54,5 +54,5 @@ def results_of(
                 ProbeEnd(probe=probe, status="completed", reason="", started_at=0.0, duration_s=1.0)
                 for probe in sorted({each.probe for each in measured})
             ],
-            measurements=measured, telemetry=[], notes=[],
+            measurements=measured, notes=[],
         )  # fmt: skip

@@ -1,8 +1,7 @@
-"""The fabric bench: its relay keeps checksums right; as root, faults in a real network are found, nothing is left."""
+"""The fabric bench: its relay keeps checksums right; as root, a slow link is named by a training, nothing is left."""
 
 from __future__ import annotations
 
-import json
 import os
 import random
 import signal
@@ -68,20 +67,6 @@ def namespaces() -> bool:
 
 
 needs_namespaces = pytest.mark.skipif(not namespaces(), reason="needs root and the right to make network namespaces")
-
-
-@pytest.mark.slow
-@pytest.mark.early(5)
-@pytest.mark.timeout(3600)
-@pytest.mark.needs_iproute2
-@needs_namespaces
-def test_every_kind_of_fault_is_found_in_a_real_network_and_nothing_else() -> None:
-    command = [sys.executable, "-m", "tests.bench.fabric", "--seed", "1", "--twos", "2"]
-    done = subprocess.run(command, capture_output=True, text=True)
-    answer = json.loads(done.stdout.splitlines()[-1])
-    assert (answer["found"], answer["wrongly_named"]) == (answer["planted"], 0), done.stdout
-    assert answer["planted"] == len(KINDS) + 4
-    assert done.returncode == 0
 
 
 @pytest.mark.slow

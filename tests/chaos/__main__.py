@@ -21,7 +21,7 @@ from tests.chaos import campaign  # noqa: E402
 from tests.chaos.nodes import own_mounts  # noqa: E402
 from tests.chaos.observers import OBSERVERS  # noqa: E402
 
-LEG_MINUTES = 20.0
+LEG_MINUTES = 30.0
 FAULTS_A_MINUTE = 9.0
 KEYS = ("faults", "lives", *OBSERVERS)
 

@@ -64,7 +64,7 @@ class Ledger:
         ended = [drain for drain in self.drains if drain.node == node and drain.until is None]
         for drain in ended:
             self.drains[self.drains.index(drain)] = dataclasses.replace(drain, until=time.time())
-        self.write("resumed", node=node)
+            self.write("resumed", node=node)
 
     def is_drained(self, node: str) -> bool:
         """Whether a person keeps it drained now."""

@@ -28,6 +28,8 @@ FAULTY = 0.2
 """Share of lives in which the machine lacks a GPU."""
 ATTEMPTS = 6
 """How often an operator tries one step of a life before giving up on it."""
+AGAIN_S = 10.0
+"""How long that operator waits before."""
 HOUSEKEEPING_S = 25.0
 LOOK_S = 1.0
 UNDER_WAY = "SELECT run_id FROM dag_run WHERE state IN ('queued', 'running')"
@@ -162,6 +164,8 @@ class Life:
 
     def _runs(self, dag: str, conf: dict[str, Any]) -> bool:
         """Whether the run of this step is under way; begins it."""
+        if self.attempts and time.monotonic() - self.since < AGAIN_S:
+            return True
         if not self.run[1]:
             # Mails name a run without its DAG, so that each run has a name of its own.
             reason = f"life {self.number} {dag.rpartition('_')[2]} {self.attempts + 1}"
@@ -179,7 +183,7 @@ class Life:
         return self.run[1] in self.watch.live
 
     def _again(self) -> None:
-        self.run, self.attempts = ("", ""), self.attempts + 1
+        self.run, self.attempts, self.since = ("", ""), self.attempts + 1, time.monotonic()
         if self.attempts >= ATTEMPTS:
             self.world.ledger.write("gave up", node=self.node, number=self.number, state=str(self._state()))
             self._go(None)

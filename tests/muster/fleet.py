@@ -30,7 +30,7 @@ from muster_criteria.model import (
     Severity,
     Verdict,
 )
-from muster_node.contract import Aggregate, Measurement, ProbeOutcome, Result
+from muster_node.contract import Measurement, ProbeOutcome, Result
 
 DAG = "node_qualification"
 
@@ -65,7 +65,6 @@ def result(
         environment={"kernel": "6.1", **(environment or {})},
         guard={"busy": False, "evidence": []},
         probes=[ProbeOutcome("gemm_rate", "completed", "", 1.7e9, 80.0)], measurements=list(figures),
-        telemetry=[Aggregate("power", "gpu0", "W", 90, 90.0, 650.0, 690.0, 700.0, 1.5)],
         notes=[note] if note else [],
     )  # fmt: skip
     raw = sent.to_json().encode()

@@ -68,7 +68,7 @@ class Sent:
         return {
             "schema": "muster.result/1", "job_id": "j", "node": self.name, "stage": "cluster_validation",
             "level": "demo", "fence": 1, "agent_sha256": "", "simulated": True, "started_at": 1.0, "ended_at": 2.0,
-            "end": self.end, "partial": False, "identity": {}, "environment": {}, "guard": {}, "telemetry": [],
+            "end": self.end, "partial": False, "identity": {}, "environment": {}, "guard": {},
             "probes": [
                 {"probe": probe, "status": status, "reason": "", "started_at": 1.0, "duration_s": 1.0}
                 for probe, status in self.status.items()

@@ -176,7 +176,6 @@ def healthy_raw(sku: Sku, stage: str, level: str = "demo") -> dict[str, Any]:
         "guard": {"busy": False, "evidence": []},
         "probes": ends,
         "measurements": measurements,
-        "telemetry": [],
         "telemetry_file": None,
         "notes": [],
     }

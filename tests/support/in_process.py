@@ -105,7 +105,6 @@ def run_stage(machine: Path, sku: Sku, stage: str, level: str, seed: int) -> Sta
         guard={"busy": False, "evidence": []},
         probes=outcomes,
         measurements=measurements,
-        telemetry=[],
         telemetry_file=None,
         notes=[],
     )

@@ -40,7 +40,7 @@ def end(code, how="completed"):
             "level": plan.get("level"), "fence": plan.get("fence"), "agent_sha256": agent, "simulated": False,
             "started_at": began, "ended_at": time.time(), "end": do.get("end", how), "partial": how != "completed",
             "identity": {"boot_id": "b"}, "environment": {"work": os.environ.get("MUSTER_WORK", "")},
-            "guard": {"busy": False, "evidence": []}, "measurements": measured, "telemetry": [],
+            "guard": {"busy": False, "evidence": []}, "measurements": measured,
             "telemetry_file": side, "probes": ends, "notes": [do["note"]] if "note" in do else []}
     (folder / "result.tmp").write_text(json.dumps(body) + " " * do.get("padding", 0))
     os.replace(folder / "result.tmp", folder / "result.json")

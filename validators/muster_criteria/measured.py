@@ -77,21 +77,6 @@ class ProbeEnd(_Sent):
     duration_s: Seconds
 
 
-class Series(_Sent):
-    """One telemetry series over the job: figures in ``unit``, or seconds in each state."""
-
-    series: Name
-    device: DeviceName
-    unit: Unit
-    samples: Count
-    minimum: Figure | None = None
-    median: Figure | None = None
-    p95: Figure | None = None
-    maximum: Figure | None = None
-    slope_per_min: Figure | None = None
-    time_in_state: Annotated[dict[Name, Seconds], Field(max_length=64)] = Field(default_factory=dict)
-
-
 class SideFile(_Sent):
     """The telemetry side file, by name (no path), hash and size."""
 
@@ -132,7 +117,6 @@ class StageResult(_Sent):
     guard: Guard
     probes: Annotated[list[ProbeEnd], Field(max_length=200)]
     measurements: Annotated[list[Measured], Field(max_length=60_000)]
-    telemetry: Annotated[list[Series], Field(max_length=20_000)]
     telemetry_file: SideFile | None = None
     notes: Annotated[list[Text], Field(max_length=1000)] = Field(default_factory=list)
 

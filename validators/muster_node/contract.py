@@ -123,25 +123,6 @@ class ProbeOutcome:
 
 
 @dataclasses.dataclass(frozen=True)
-class Aggregate:
-    """One telemetry series over the job, in bounded memory: all figures in ``unit``, slope per minute.
-
-    ``time_in_state`` (seconds per state) is set instead for series whose samples are states (throttle reasons).
-    """
-
-    series: str
-    device: str
-    unit: str
-    samples: int
-    minimum: float | None = None
-    median: float | None = None
-    p95: float | None = None
-    maximum: float | None = None
-    slope_per_min: float | None = None
-    time_in_state: dict[str, float] = dataclasses.field(default_factory=dict)
-
-
-@dataclasses.dataclass(frozen=True)
 class TelemetryFile:
     """The streamed series: gzip of JSON lines {"t": s, "series", "device", "value" or "state"}, in the job dir."""
 
@@ -176,7 +157,6 @@ class Result:
     guard: dict[str, Any]
     probes: list[ProbeOutcome]
     measurements: list[Measurement]
-    telemetry: list[Aggregate]
     telemetry_file: TelemetryFile | None = None
     notes: list[str] = dataclasses.field(default_factory=list)
     schema: str = RESULT_SCHEMA

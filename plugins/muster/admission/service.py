@@ -14,7 +14,7 @@ from collections.abc import Collection, Iterable, Mapping
 from muster import store
 from muster.admission.backend import TEST_PREFIX, VERIFY, AdmissionBackend, Allocation, Mark, PreemptibleTests, Seen
 from muster.admission.clusters import ask, backend_of, unreadable
-from muster.admission.differences import difference_of, shown_as, why_lost
+from muster.admission.differences import difference_of, shown_as, was_foreign, why_lost
 from muster.errors import LeftAlone, MusterError, Preempted, SchedulerDown, apart
 from muster.model.nodes import Node
 from muster.model.schedulers import ADMITTED, WITHDRAWN, Place
@@ -345,15 +345,18 @@ def _compare(place: Place, seen: Mapping[str, Seen]) -> Iterable[str]:
         _ask_about_request(place.node)
     if shown is None or place.waits:
         return
-    if shown.open and place.state in BROKEN:
+    # A drain of somebody else's that is lifted leaves ours: they decided about their drain, and not about ours.
+    lifted = place.wanted == WITHDRAWN and place.state not in SERVING and was_foreign(place.shown)
+    if shown.open and (place.state in BROKEN or lifted):
         why = "somebody opened it, or its scheduler lost the drain"
-        if not store.schedulers.drain_again(place.node, why):
+        if not store.schedulers.drain_again(place.node, why, ask=place.state in BROKEN):
             return
-        notices.notify(
-            f"drained again/{place.node}",
-            f"{_simulated(place.node)}{place.node} is in {place.state} and was open in {place.cluster}: {why}; it is "
-            f"drained again. See who opened it, and `muster node move` if it is healthy",
-        )
+        if place.state in BROKEN:
+            notices.notify(
+                f"drained again/{place.node}",
+                f"{_simulated(place.node)}{place.node} is in {place.state} and was open in {place.cluster}: {why}; it "
+                f"is drained again. See who opened it, and `muster node move` if it is healthy",
+            )
         carry_out(place.node)
     elif lost_marks and not lost:
         # What `scontrol reconfigure` or a new node object lost is set again, by the queue: the node may have been

@@ -52,7 +52,7 @@ _RESULT = {
     "schema": "muster.result/1", "job_id": "warm", "node": "warm", "stage": STAGE, "level": LEVEL, "fence": 1,
     "agent_sha256": "", "simulated": True, "started_at": 1.0, "ended_at": 2.0, "end": "completed", "partial": False,
     "identity": {"boot_id": "b", "serials": {"system": "s"}}, "environment": {"kernel": "k"},
-    "guard": {"busy": False, "evidence": []}, "telemetry": [], "telemetry_file": None, "notes": [],
+    "guard": {"busy": False, "evidence": []}, "telemetry_file": None, "notes": [],
     "probes": [{"probe": "inventory", "status": "completed", "reason": "", "started_at": 1.0, "duration_s": 1.0}],
     "measurements": [
         {"probe": "inventory", "device": "node", "metric": "cpu_sockets", "unit": "count", "value": 0.0, "text": None,

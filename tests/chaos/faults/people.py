@@ -8,6 +8,7 @@ from typing import Any
 
 from muster.integration.airflow_api import REASON
 from muster.model.dags import ADMISSION, NODE_QUALIFICATION, NODE_REVALIDATION
+from tests.chaos.evidence import slurm_shows
 from tests.chaos.faults import NotNow, fault
 from tests.chaos.world import World
 
@@ -100,8 +101,9 @@ def dag_paused(world: World, dice: random.Random) -> Iterator[str]:
 
 @fault(10, 60)
 def foreign_drain(world: World, dice: random.Random) -> Iterator[str]:
-    """An administrator takes a node out of Slurm, and returns it later."""
-    names = [n for n in world.fleet.names if not world.ledger.is_drained(n) and not world.ledger.is_faulty(n)]
+    """An administrator takes a node from the users, and returns it later, whatever Muster made of it meanwhile."""
+    shown = slurm_shows(world.slurm)
+    names = [name for name in world.fleet.names if not shown[name].drained and not world.ledger.is_drained(name)]
     if not names:
         raise NotNow
     name, reason = dice.choice(names), f"bad fan {dice.randrange(1000)}"
@@ -111,6 +113,7 @@ def foreign_drain(world: World, dice: random.Random) -> Iterator[str]:
 
     def resume() -> None:
         world.ledger.resuming(name)
-        world.slurm.update(name, "State=RESUME")
+        if slurm_shows(world.slurm)[name] == (True, reason):  # and not after an answer that was lost
+            world.slurm.update(name, "State=RESUME")
 
     world.later(resume)

@@ -61,6 +61,33 @@ def test_a_node_in_quarantine_that_somebody_opened_is_closed_again_and_a_person_
     assert not place.question
 
 
+def test_a_drain_that_somebody_lifts_leaves_the_one_that_muster_wants(nodes: Path) -> None:
+    in_production()
+    nodes.write_text(f"{THERE} # alice: bad fan\n")
+    move(NODE, State.QUARANTINE, "Ada", "noise")
+    for state in (State.TRIAGE, State.REPAIR, State.REGISTERED):
+        move(NODE, state, "Ada", "repaired")
+    service.reconcile()
+    assert "bad fan" in line(nodes)
+    nodes.write_text(f"{THERE}\n")
+    service.reconcile()
+    place = store.schedulers.place(NODE)
+    assert "muster: " in line(nodes)
+    assert place
+    assert not place.question
+
+
+def test_muster_s_drain_that_somebody_lifts_from_a_healthy_node_is_stated(nodes: Path) -> None:
+    in_production()
+    move(NODE, State.QUARANTINE, "Ada", "noise")
+    for state in (State.TRIAGE, State.REPAIR, State.REGISTERED):
+        move(NODE, state, "Ada", "repaired")
+    service.reconcile()
+    nodes.write_text(f"{THERE}\n")
+    assert len(service.reconcile()) == 1
+    assert line(nodes) == THERE
+
+
 def marks_lost(patch: pytest.MonkeyPatch, meanwhile: Callable[[], object] = lambda: None, **shown: Any) -> None:
     """The next look shows the nodes without marks; ``meanwhile`` happens directly after it."""
     real = NodeList.look

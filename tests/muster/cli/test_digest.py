@@ -22,6 +22,6 @@ def test_the_command_of_a_section_lists_exactly_what_it_counts(muster: Muster, s
 
 
 def test_a_section_that_does_not_exist_is_refused_with_those_that_do(muster: Muster, sqlite_db: str) -> None:
-    status, _, err = muster("digest", "--rows", "Weather")
-    assert status == 1
-    assert "Failed" in err
+    status, out, err = muster("digest", "--rows", "Weather", "--json")
+    assert (status, json.loads(out)["kind"]) == (1, "MusterError")
+    assert "Failed" in err, "the titles that there are"

@@ -55,7 +55,6 @@ def test_the_contract_is_the_node_sides_own() -> None:
         guard={"busy": True, "evidence": ["somebody"]},
         probes=[contract.ProbeOutcome("p", contract.TIMED_OUT, "late", 1.0, 2.0)],
         measurements=[contract.Measurement("p", "m", "nic:ib0/2", "°C/W", value=1, labels={"op": "copy"}, spread=0.1)],
-        telemetry=[contract.Aggregate("throttle", "gpu0", "state", 3, time_in_state={"none": 3.0})],
         telemetry_file=contract.TelemetryFile("telemetry.jsonl.gz", "0" * 64, 3, 100),
         notes=["ended early"],
     )
@@ -194,7 +193,6 @@ HEAD: dict[str, Any] = {
     "guard": {},
     "probes": [],
     "measurements": [],
-    "telemetry": [],
 }
 
 

@@ -117,7 +117,7 @@ STALL_S = 8.0
 """Importing PyTorch alone can keep a rank from a sign of life for seconds, where other work runs beside."""
 
 
-@pytest.mark.parametrize("way", [KILLED, HUNG])
+@pytest.mark.parametrize("way", [pytest.param(KILLED, marks=pytest.mark.slow), HUNG])
 def test_a_lost_rank_is_named_with_its_device(block: Make, way: int) -> None:
     """One of the three ranks of a node: its own process is stopped, its node's is not."""
     pair = block("n0", "n1", calls=[ENDLESS["training_all"]], limits={"stall_timeout_s": STALL_S})
@@ -140,7 +140,7 @@ def test_a_lost_rank_is_named_with_its_device(block: Make, way: int) -> None:
     ("phase", "way", "victim"),
     [
         ("collectives", KILLED, "n1"),
-        ("training", HUNG, "n2"),
+        pytest.param("training", HUNG, "n2", marks=pytest.mark.slow),
         pytest.param("collectives", HUNG, "n2", marks=pytest.mark.slow),
         pytest.param("same_batch", KILLED, "n0", marks=pytest.mark.slow),
         pytest.param("same_batch", HUNG, "n1", marks=pytest.mark.slow),

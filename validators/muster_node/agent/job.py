@@ -29,7 +29,7 @@ from muster_node.agent.stop import Stop
 from muster_node.agent.telemetry import HOLD_SPACINGS, Recorder, Sampler
 from muster_node.agent.xid_watch import LEAVE_S, XidWatch
 from muster_node.bounded import Hung, bounded
-from muster_node.contract import Aggregate, Measurement, Plan, ProbeOutcome, Result, TelemetryFile
+from muster_node.contract import Measurement, Plan, ProbeOutcome, Result, TelemetryFile
 from muster_node.hardware.events import by_pci
 from muster_node.hardware.seam import Fact, Hardware
 
@@ -68,7 +68,6 @@ class Job:
         self.guard: dict[str, Any] = {"busy": False, "evidence": []}
         self.outcomes: list[ProbeOutcome] = []
         self.measurements: list[Measurement] = []
-        self.telemetry: list[Aggregate] = []
         self.telemetry_file: TelemetryFile | None = None
         self.notes: list[str] = []
 
@@ -96,7 +95,6 @@ class Job:
             guard=self.guard,
             probes=self.outcomes + not_reached,
             measurements=self.measurements,
-            telemetry=self.telemetry,
             telemetry_file=self.telemetry_file,
             notes=why + self.notes + self.progress.notes + self.job.notes,
         )
@@ -249,7 +247,7 @@ def _work(
         seen, notes = xids.stop(by_pci(inventory), stop.patience_s(LEAVE_S, 0.1))
         state.measurements.extend(seen)
         state.notes.extend(notes)
-        state.telemetry, state.telemetry_file = recorder.close()
+        state.telemetry_file = recorder.close()
         state.notes.extend(recorder.notes)
         state.notes.extend(saved.end(stop.patience_s(LIMIT_S, HURRIED_S)))
     if len(state.outcomes) == len(plan.probes) and not _cut_short(state):

@@ -5,37 +5,31 @@ from __future__ import annotations
 import dataclasses
 import json
 from collections.abc import Sequence
-from typing import Any, TypeVar
+from typing import Any
 
-from muster_node.contract import RESULT_BYTES_MAX, Aggregate, Measurement, Result
+from muster_node.contract import RESULT_BYTES_MAX, Measurement, Result
 
 NOTES_MAX = 200
 NOTE_MAX = 500
-
-T = TypeVar("T", Measurement, Aggregate)
 
 
 def encode(result: Result, limit: int = RESULT_BYTES_MAX) -> bytes:
     """The result as JSON of at most ``limit`` bytes. What does not fit is dropped, and a note lists it.
 
-    Space is dealt out evenly: a probe that measured little loses nothing to one that flooded; telemetry aggregates
-    get at most half of what there is.
+    Space is dealt out evenly: a probe that measured little loses nothing to one that flooded.
     """
     result = dataclasses.replace(result, notes=_capped_notes(result.notes))
     data = result.to_json().encode()
     if len(data) <= limit:
         return data
-    bare = dataclasses.replace(result, measurements=[], telemetry=[])
+    bare = dataclasses.replace(result, measurements=[])
     # The notes on what was dropped need room too.
     room = limit - len(bare.to_json().encode()) - 20_000
-    telemetry, telemetry_notes = _fit({"telemetry": result.telemetry}, room // 2)
-    room -= sum(_size(aggregate) for aggregate in telemetry)
     by_probe: dict[str, list[Measurement]] = {}
     for measurement in result.measurements:
         by_probe.setdefault(measurement.probe, []).append(measurement)
-    measurements, more = _fit(by_probe, room)
-    notes = [*result.notes, *telemetry_notes, *more]
-    return dataclasses.replace(result, telemetry=telemetry, measurements=measurements, notes=notes).to_json().encode()
+    measurements, notes = _fit(by_probe, room)
+    return dataclasses.replace(result, measurements=measurements, notes=[*result.notes, *notes]).to_json().encode()
 
 
 def _capped_notes(notes: Sequence[str]) -> list[str]:
@@ -50,7 +44,7 @@ def _size(entry: Any) -> int:
     return len(json.dumps(dataclasses.asdict(entry), sort_keys=True).encode()) + 2
 
 
-def _fit(groups: dict[str, list[T]], room: int) -> tuple[list[T], list[str]]:
+def _fit(groups: dict[str, list[Measurement]], room: int) -> tuple[list[Measurement], list[str]]:
     """The entries of each group that fit into an even share of ``room`` bytes; what small groups leave, others use."""
     sizes = {name: sum(_size(entry) for entry in entries) for name, entries in groups.items()}
     shares: dict[str, int] = {}
@@ -58,7 +52,7 @@ def _fit(groups: dict[str, list[T]], room: int) -> tuple[list[T], list[str]]:
     for position, name in enumerate(waiting):
         shares[name] = min(sizes[name], left // (len(waiting) - position))
         left -= shares[name]
-    kept: list[T] = []
+    kept: list[Measurement] = []
     notes: list[str] = []
     for name, entries in groups.items():
         used, count = 0, 0

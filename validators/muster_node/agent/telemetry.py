@@ -1,7 +1,7 @@
-"""Telemetry while probes run: reads every sensor once a second, streams the readings to a file, keeps aggregates.
+"""Telemetry while probes run: reads every sensor once a second, streams the readings to a file.
 
 Nothing here may stop a run: a sensor that raises is noted, one that hangs loses only its series, a full
-disk ends the file while the aggregates go on.
+disk ends the file alone.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ import time
 from collections.abc import Iterable
 
 from muster_node.agent.aggregate import NumberSeries, StateSeries
-from muster_node.contract import Aggregate, TelemetryFile
+from muster_node.contract import TelemetryFile
 from muster_node.hardware.seam import Hardware, Sample
 
 SERIES_MAX = 2048
@@ -72,7 +72,7 @@ class _HashedFile(io.RawIOBase):
 
 
 class Recorder:
-    """Takes readings: streams them to ``path`` and aggregates them. Safe to call from two threads.
+    """Takes readings: streams them to ``path``, and keeps what ``time_in_state`` and ``median`` need. Thread-safe.
 
     ``hold_max_s`` is for how long a state is taken to hold without a new reading.
     """
@@ -81,7 +81,7 @@ class Recorder:
         self._path = path
         self._hold_max_s = hold_max_s
         self._lock = threading.Lock()
-        self._series: dict[Key, tuple[str, str, NumberSeries | StateSeries]] = {}
+        self._series: dict[Key, tuple[str, NumberSeries | StateSeries]] = {}
         self._left_out = 0
         self._unusable = 0
         self._rows = 0
@@ -113,18 +113,18 @@ class Recorder:
         with self._lock:
             return {
                 device: kept.seconds_until(until, self._hold_max_s)
-                for (name, device), (_, _, kept) in self._series.items()
+                for (name, device), (_, kept) in self._series.items()
                 if name == series and isinstance(kept, StateSeries)
             }
 
     def median(self, series: str, device: str) -> tuple[float | None, int]:
         """Median of a device's readings so far, None without any, and how many there are."""
         with self._lock:
-            _, _, kept = self._series.get((series, device), ("", "", None))
-            return (kept.quantile(0.5), kept.count) if isinstance(kept, NumberSeries) else (None, 0)
+            _, kept = self._series.get((series, device), ("", None))
+            return (kept.median(), kept.count) if isinstance(kept, NumberSeries) else (None, 0)
 
-    def close(self) -> tuple[list[Aggregate], TelemetryFile | None]:
-        """Ends the file; returns the aggregates, sorted by series and device, and the file if there is one."""
+    def close(self) -> TelemetryFile | None:
+        """Ends the file; returns what it holds, None if there is none."""
         with self._lock:
             self._closed = True
             if self._gzip is not None:
@@ -133,10 +133,9 @@ class Recorder:
                 self.notes.append(f"telemetry: {self._left_out} readings beyond {SERIES_MAX} series were dropped")
             if self._unusable:
                 self.notes.append(f"telemetry: {self._unusable} readings with an unusable name or number were dropped")
-            file = None
-            if self._raw is not None:
-                file = TelemetryFile(self._path.name, self._raw.sha256.hexdigest(), self._rows, self._raw.size)
-            return [_aggregate(key, self._series[key]) for key in sorted(self._series)], file
+            if self._raw is None:
+                return None
+            return TelemetryFile(self._path.name, self._raw.sha256.hexdigest(), self._rows, self._raw.size)
 
     def _take(self, t: float, sample: Sample) -> str:
         key = (sample.series, sample.device)
@@ -150,8 +149,8 @@ class Recorder:
                 return ""
             kept = NumberSeries() if sample.state is None else StateSeries()
             head = f'"series":{json.dumps(key[0])},"device":{json.dumps(key[1])}'
-            entry = self._series[key] = (sample.unit, head, kept)
-        _, head, kept = entry
+            entry = self._series[key] = (head, kept)
+        head, kept = entry
         if isinstance(kept, StateSeries):
             if sample.state is None:
                 return ""
@@ -167,7 +166,7 @@ class Recorder:
         if not abs(value) <= NUMBER_MAX:
             self._unusable += 1
             return ""
-        kept.add(t, value)
+        kept.add(value)
         return f'{{"t":{t:.2f},{head},"value":{value:.7g}}}\n'
 
     def _write(self, t: float, lines: list[str]) -> None:
@@ -200,26 +199,6 @@ class Recorder:
         self._gzip = None
         if self._raw is not None:
             self._raw.close()
-
-
-def _aggregate(key: Key, entry: tuple[str, str, NumberSeries | StateSeries]) -> Aggregate:
-    unit, _, kept = entry
-    if isinstance(kept, StateSeries):
-        seconds = {state: round(spent, 3) for state, spent in sorted(kept.seconds.items())}
-        return Aggregate(key[0], key[1], unit, kept.count, time_in_state=seconds)
-    if not kept.count:
-        return Aggregate(key[0], key[1], unit, 0)
-    return Aggregate(
-        key[0],
-        key[1],
-        unit,
-        kept.count,
-        minimum=kept.minimum,
-        median=kept.quantile(0.5),
-        p95=kept.quantile(0.95),
-        maximum=kept.maximum,
-        slope_per_min=kept.slope_per_min(),
-    )
 
 
 class Sampler:

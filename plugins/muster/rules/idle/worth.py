@@ -233,13 +233,12 @@ def _demand(value: Numbers, at: float) -> float:
 @dataclasses.dataclass(frozen=True, eq=False)
 class Turn:
     """Who comes when: ``order`` of units, and by unit the set of stages (an index into ``subsets()``) that it takes.
-    ``late``: by unit, whether it comes because its whole test is overdue. ``price`` of a minute, in node-hours.
+    ``late``: by unit, whether it comes because its whole test is overdue.
     """
 
     order: Whole
     stages: Whole
     late: Flags
-    price: float
 
 
 def in_turn(
@@ -276,7 +275,7 @@ def in_turn(
     costs = np.ones(len(value)) if by_slots else cost[best]
     of_whole = 1.0 if by_slots else float(cost[whole])
     order, is_late = _merged(late.tolist(), line.tolist(), costs.tolist(), of_whole, under_way)
-    return Turn(np.array(order, dtype=np.int64), np.where(is_late, whole, best), is_late, at)
+    return Turn(np.array(order, dtype=np.int64), np.where(is_late, whole, best), is_late)
 
 
 def _merged(

@@ -135,7 +135,6 @@ class LeaseRow(Base):
     token: Mapped[int] = mapped_column(BigInteger)
     acquired_at: Mapped[datetime.datetime]
     released_at: Mapped[datetime.datetime | None]
-    released_reason: Mapped[str] = mapped_column(default="")
 
 
 class RunRow(Base):
@@ -256,13 +255,10 @@ class StageRow(Base):
     started_at: Mapped[datetime.datetime | None]
     ended_at: Mapped[datetime.datetime | None]
     job_end: Mapped[str]
-    partial: Mapped[bool]
     agent_sha256: Mapped[str]
     probes: Mapped[list[Any]]
-    aggregates: Mapped[list[Any]]
     charts: Mapped[list[Any]] = mapped_column(deferred=True)
     result_sha256: Mapped[str]
-    telemetry_sha256: Mapped[str]
     snapshot: Mapped[str] = mapped_column(default="", index=True)
     origin: Mapped[int] = mapped_column(BigInteger, default=0)
 

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import datetime
-
 from sqlalchemy.orm import Mapped, mapped_column
 
 from muster.store.database.base import Base
@@ -15,5 +13,4 @@ class NumbersRow(Base):
     __tablename__ = "fleet_numbers"
 
     simulated: Mapped[bool] = mapped_column(primary_key=True)
-    made_at: Mapped[datetime.datetime]
     content: Mapped[str]

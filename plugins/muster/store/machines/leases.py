@@ -167,7 +167,6 @@ def _free(session: Session, name: str, key: RunKey, reason: str) -> None:
     if lease is None or (lease.dag_id, lease.run_id) != (key.dag_id, key.run_id):
         return
     lease.released_at = access.now()
-    lease.released_reason = reason
     state = State(node.state)
     if state in IN_FLIGHT:
         back = State.QUALIFIED if state is State.CLUSTER_VALIDATION else State.REGISTERED

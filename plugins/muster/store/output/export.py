@@ -39,7 +39,7 @@ _FINDING = (
 def run(key: RunKey, folder: Path, *, node: str = "") -> list[Path]:
     """Write the run (of ``node``, if it tests several) into ``folder``, new or empty, and return the files.
 
-    ``run.json`` (the report, with aggregates and the node's events), ``measurements.parquet``, ``findings.parquet``,
+    ``run.json`` (the report, with the node's events), ``measurements.parquet``, ``findings.parquet``,
     ``telemetry.parquet`` if raw telemetry is still kept, and ``{stage}.result.json`` for each raw result still kept.
     Raises UnknownRun, and MusterError if the folder is not empty or cannot be written.
     """
@@ -53,7 +53,7 @@ def run(key: RunKey, folder: Path, *, node: str = "") -> list[Path]:
             query = select(StageRow).where(StageRow.run == run.id, StageRow.current).order_by(StageRow.id)
             stages = list(session.scalars(query))
             return [
-                _write_json(session, run, stages, report, folder / "run.json"),
+                _write_json(session, run, report, folder / "run.json"),
                 _table(session, run, stages, MeasurementRow, _MEASUREMENT, folder / "measurements.parquet"),
                 _table(session, run, stages, FindingRow, _FINDING, folder / "findings.parquet"),
                 *_telemetry(session, stages, folder / "telemetry.parquet"),
@@ -65,9 +65,8 @@ def run(key: RunKey, folder: Path, *, node: str = "") -> list[Path]:
         ) from None
 
 
-def _write_json(session: Session, run: RunRow, stages: list[StageRow], report: dict[str, Any], path: Path) -> Path:
+def _write_json(session: Session, run: RunRow, report: dict[str, Any], path: Path) -> Path:
     events = session.scalars(select(EventRow).where(EventRow.node == run.node).order_by(EventRow.id))
-    report["aggregates"] = {stage.stage: stage.aggregates for stage in stages}
     report["events"] = [
         {
             "at": event.at.isoformat(), "from": event.from_state, "to": event.to_state, "actor": event.actor,

@@ -30,7 +30,7 @@ def make(now: datetime.datetime | None = None) -> list[FleetNumbers]:
     with writing() as session:
         for each in made:
             text = _TEXT.dump_json(each).decode()
-            session.merge(NumbersRow(simulated=each.simulated, made_at=until, content=text))
+            session.merge(NumbersRow(simulated=each.simulated, content=text))
         for row in session.scalars(select(NumbersRow).where(NumbersRow.simulated.not_in(kinds))):
             session.delete(row)
     return made

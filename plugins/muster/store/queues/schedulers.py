@@ -210,8 +210,8 @@ def note_ended_job(node: str, sentence: str) -> None:
         access.write_event(session, node, state, state, "muster", sentence, {})
 
 
-def drain_again(node: str, seen: str) -> bool:
-    """Queue the withdrawal of a node in quarantine that its scheduler shows open, and ask a person about it.
+def drain_again(node: str, seen: str, *, ask: bool) -> bool:
+    """Queue the withdrawal of a withdrawn node that its scheduler shows open; ``ask``: and ask a person about it.
 
     Returns False, and changes nothing, if another end is wanted by now.
     """
@@ -221,10 +221,11 @@ def drain_again(node: str, seen: str) -> bool:
         if place is None or place.wanted != WITHDRAWN:
             return False
         place.done, place.wanted_at = "", later(place.wanted_at)
-        place.question = (
-            f"{node} is in {row.state} and was found open in {place.cluster}: {seen}; find out why, then "
-            f"`muster node move {node} … --reason …`"
-        )
+        if ask:
+            place.question = (
+                f"{node} is in {row.state} and was found open in {place.cluster}: {seen}; find out why, then "
+                f"`muster node move {node} … --reason …`"
+            )
         state = State(row.state)
         access.write_event(session, node, state, state, "muster", f"drained again: {seen}", {})
         return True

@@ -161,11 +161,10 @@ def _stage_row(run: RunRow, sent: Sent, judgement: Judgement) -> StageRow:
         attempts=sent.attempts, recorded_at=access.now(),
         started_at=_moment(result.started_at) if result else None,
         ended_at=_moment(result.ended_at) if result else None,
-        job_end=result.end if result else "", partial=result.partial if result else False,
+        job_end=result.end if result else "",
         agent_sha256=result.agent_sha256 if result else "",
         probes=[[each.probe, each.status, each.reason] for each in result.probes] if result else [],
-        aggregates=[each.model_dump(mode="json") for each in result.telemetry] if result else [],
-        result_sha256=_sha256(sent.raw), telemetry_sha256=_sha256(sent.telemetry),
+        result_sha256=_sha256(sent.raw),
     )  # fmt: skip
 
 
