@@ -9,7 +9,6 @@ import random
 import threading
 import time
 from collections.abc import Callable, Iterator
-from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
 
 from muster_demo.slurm import SlurmFailed
@@ -27,6 +26,7 @@ LOOK_S = 5.0
 SAMPLE_S = 2.0
 STEP_S = 1.0
 TURN_S = 0.3
+JOIN_S = 30.0
 
 
 @dataclasses.dataclass
@@ -54,18 +54,23 @@ class Leg:
         gap = seconds / (count + 1)
         self.due = [self.began + gap * (number + dice.random()) for number in range(1, count + 1)]
         self._over = threading.Event()
+        self._broken: list[Exception] = []
 
     def run(self) -> dict[str, list[str] | None]:
         """Strike, settle and judge."""
         steps = [(self.housekeeper.step, STEP_S), (self._sample, SAMPLE_S)]
         steps += [(functools.partial(self._live, life), STEP_S) for life in self.lives]
-        with ThreadPoolExecutor(len(steps)) as pool:
-            beside = [pool.submit(self._repeat, *each) for each in steps]
-            try:
-                self._strikes(beside)
-                self._settle(beside)
-            finally:
-                self._over.set()
+        # Daemons: an interrupted campaign does not wait for what its faults hold up.
+        beside = [threading.Thread(target=self._repeat, args=each, daemon=True) for each in steps]
+        for thread in beside:
+            thread.start()
+        try:
+            self._strikes()
+            self._settle()
+        finally:
+            self._over.set()
+        for thread in beside:
+            thread.join(JOIN_S)
         for life in self.lives:
             if not life.resting:
                 self.world.ledger.stuck.append(
@@ -75,9 +80,12 @@ class Leg:
 
     def _repeat(self, work: Callable[[], None], every_s: float) -> None:
         """Do this until the leg is over. In a thread of its own: what a fault makes one wait for holds up no other."""
-        while not self._over.wait(every_s):
-            with contextlib.suppress(*TROUBLE):
-                work()
+        try:
+            while not self._over.wait(every_s):
+                with contextlib.suppress(*TROUBLE):
+                    work()
+        except Exception as error:
+            self._broken.append(error)
 
     def _striking(self) -> bool:
         return time.monotonic() < self.began + self.seconds
@@ -88,16 +96,15 @@ class Leg:
     def _sample(self) -> None:
         self.samples += evidence.sample(self.world)
 
-    def _strikes(self, beside: list[Future[None]]) -> None:
+    def _strikes(self) -> None:
         while self._striking() or self.lasting or self.world.todo:
-            self._turn(beside)
+            self._turn()
             if self._striking() and self.due and time.monotonic() > self.due[0] and len(self.lasting) < AT_ONCE:
                 self._strike()
 
-    def _turn(self, beside: list[Future[None]]) -> None:
-        for each in beside:
-            if each.done():
-                each.result()  # raises what ended it
+    def _turn(self) -> None:
+        if self._broken:
+            raise self._broken[0]
         self.world.keep()
         self._lift()
         time.sleep(TURN_S)
@@ -133,13 +140,13 @@ class Leg:
                     chain.pop(0)
                 self.world.todo.remove(chain)
 
-    def _settle(self, beside: list[Future[None]]) -> None:
+    def _settle(self) -> None:
         """Wait until nothing is under way and all is sent, for so long at most."""
         self.world.ledger.write("settling")
         deadline = time.monotonic() + SETTLE_S
         looked, calm_since = 0.0, None
         while time.monotonic() < deadline:
-            self._turn(beside)
+            self._turn()
             if time.monotonic() - looked < LOOK_S:
                 continue
             looked = time.monotonic()

@@ -34,7 +34,8 @@ HOUSEKEEPING_S = 25.0
 LOOK_S = 1.0
 UNDER_WAY = "SELECT run_id FROM dag_run WHERE state IN ('queued', 'running')"
 ASKING = """SELECT t.run_id FROM hitl_detail h JOIN task_instance t ON t.id = h.ti_id
-            WHERE h.responded_at IS NULL AND t.task_id = 'ask' AND t.state NOT IN ('success', 'failed')"""
+            WHERE h.responded_at IS NULL AND t.task_id = 'ask' AND t.state = 'awaiting_input'"""
+"""Not before the task waits: of tasks whose question was answered earlier, Airflow has let some wait on."""
 TROUBLE = (
     MusterError,
     AirflowRefused,

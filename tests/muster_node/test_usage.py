@@ -25,7 +25,10 @@ IDLE = Usage(users=("ada",), load_1min=0.1, cpu_count=8)
 USED = Usage(gpu_processes=("python3 (4711) on gpu0",))
 
 
-@pytest.mark.parametrize(("answer", "busy"), [(IDLE, False), (USED, True), (OSError("NVML"), True)])
+UNKNOWN = Usage(unknown=("the compute processes of gpu3 cannot be listed (NVML: Unknown Error)",))
+
+
+@pytest.mark.parametrize(("answer", "busy"), [(IDLE, False), (USED, True), (UNKNOWN, True), (OSError("NVML"), True)])
 def test_what_cannot_be_read_is_in_use(
     answer: Any, busy: bool, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -33,7 +36,7 @@ def test_what_cannot_be_read_is_in_use(
     assert cli._command(["usage"], [], lambda: Machine(answer), []) == 0  # type: ignore[arg-type, return-value]
     said = json.loads(capsys.readouterr().out)
     assert said["busy"] is busy
-    assert said["sentence"]
+    assert said["sentence"].startswith("it is not known") is (answer is UNKNOWN or isinstance(answer, OSError))
 
 
 def test_a_machine_that_cannot_be_opened_is_in_use(capsys: pytest.CaptureFixture[str]) -> None:

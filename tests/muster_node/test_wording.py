@@ -31,6 +31,9 @@ USAGES = {
     "login": Usage(users=("eve on pts/0",), load_1min=0.1, cpu_count=64),
     "process": Usage(busy_processes=("trainer (process 77) uses 98 % of a core",), load_1min=1.0, cpu_count=64),
     "GPU process": Usage(gpu_processes=tuple(f"process {n} uses gpu{n} (compute)" for n in range(7)), cpu_count=64),
+    "GPU that does not answer": Usage(
+        unknown=("the compute processes of gpu3 cannot be listed (NVML: Unknown Error)",)
+    ),
 }
 PLANS = {
     "no JSON": "{",

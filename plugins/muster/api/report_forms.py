@@ -16,6 +16,7 @@ import pydantic
 from muster.integration.report_sources import Form
 from muster_criteria.device_events.policy import EventSeverity
 from muster_criteria.health.readings import Reading
+from muster_criteria.text import one_line
 
 NODES_MAX = 20_000
 UNISOLATED = "unisolated"
@@ -77,7 +78,7 @@ def read(form: Form, body: Any, node: str = "") -> Iterator[Reported | str]:
             yield Reported.model_validate(given)
         except pydantic.ValidationError as error:
             first = error.errors(include_input=False, include_url=False)[0]
-            key = ".".join(str(part) for part in first["loc"]) or "a report"
+            key = one_line(".".join(str(part) for part in first["loc"]))[:200] or "a report"
             yield f"{key}: {first['msg'].removeprefix('Value error, ')}"
 
 
@@ -127,10 +128,10 @@ def _sentinel(event: Any) -> dict[str, Any]:
     codes = _of(event, "errorCode", "error_code")
     code = str(codes[0]) if isinstance(codes, list) and codes else str(codes or "")
     xid = "xid" in name.lower() and code.isdecimal()
-    healthy, fatal = bool(_of(event, "isHealthy", "is_healthy")), bool(_of(event, "isFatal", "is_fatal"))
+    healthy, fatal = _of(event, "isHealthy", "is_healthy") is True, bool(_of(event, "isFatal", "is_fatal"))
     entities = _of(event, "entitiesImpacted", "entities_impacted")
     parts = " ".join(f"{_of(each, 'entityType', 'entity_type')} {_of(each, 'entityValue', 'entity_value')}"
-                     for each in entities if isinstance(entities, list))  # fmt: skip
+                     for each in (entities if isinstance(entities, list) else []))  # fmt: skip
     return {
         "check": f"xid/{code}" if xid and not healthy else _named("event", name),
         "node": str(_of(event, "nodeName", "node_name")),

@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import base64
 import datetime
+import json
+from typing import Any
 
 import pytest
 
 from muster import store
 from muster.admission import service
 from muster.admission.backend import AdmissionBackend, Mark
-from muster.admission.backends.webhook import signed
+from muster.admission.backends.webhook import Webhook, WebhookSettings, signed
 from muster.admission.clusters import backend_of, check
 from muster.admission.entry import move
 from muster.errors import BadScheduler, BadSettings, LeftAlone, MusterError, SchedulerDown
@@ -47,6 +49,32 @@ def test_the_signature_is_the_one_of_standard_webhooks() -> None:
     secret = base64.b64decode("MfKQ9r8GKYqrTwjUPD8ILPZIo2LaLaSw")
     headers = signed(secret, "msg_p5jXN8AQM9LWM0D4loKWxJek", 1614265330, b'{"test": 2432232314}')
     assert headers["webhook-signature"] == "v1,g0hM9SsE+OTPJTGt/tmIKtSyZlE3uFJELVlNIOLJ1OE="
+
+
+class Shows(Webhook):
+    """Its receiver's state is what ``nodes`` says."""
+
+    nodes: list[Any]
+
+    def _request(self, method: str, url: str, message: str, body: bytes) -> tuple[int, bytes]:
+        return 200, json.dumps({"nodes": self.nodes}).encode()
+
+
+@pytest.mark.parametrize("odd", [7, {"name": "n9"}, {"name": "n9", "open": "ajar"}, {"open": True}, None])
+def test_an_odd_node_of_a_state_stops_no_other(odd: Any) -> None:
+    shows = Shows(WebhookSettings(kind="webhook", url="https://r", connection="r", state_url="https://r/s"))
+    shows.nodes = [odd, {"name": "n1", "open": True}]
+    seen = shows.look(["n1", "n9"])
+    assert seen["n1"].open
+    assert "n9" not in seen or (seen["n9"].apart and not seen["n9"].open)
+
+
+def test_a_node_that_a_state_shows_twice_is_in_neither_way() -> None:
+    shows = Shows(WebhookSettings(kind="webhook", url="https://r", connection="r", state_url="https://r/s"))
+    shows.nodes = [{"name": "n1", "open": False, "closed_by": "ada"}, {"name": "n1", "open": True}]
+    assert not shows.look(["n1"])["n1"].open
+    shows.nodes = [{"name": "n1", "open": True}] * 2
+    assert shows.look(["n1"])["n1"].open
 
 
 @pytest.mark.parametrize("mood", ["drop", "delay", "500", "429", "401", "redirect", "lie", "done, and no answer",

@@ -12,7 +12,7 @@ import pytest
 from muster_node.hardware.host.machine import HostHardware
 from muster_node.hardware.nvidia import gpus as nvidia
 from muster_node.hardware.nvidia.gpus import NvidiaGpus, open_nvidia
-from muster_node.hardware.seam import Device
+from muster_node.hardware.seam import Device, GpuUse
 from muster_node.probe import Skip
 from tests.muster_node.hardware.nvml_standin import FakeNvml, value_of
 
@@ -196,11 +196,19 @@ def test_a_gpu_lost_during_the_inventory_is_reported_as_lost(answered: int) -> N
 def test_gpu_processes_that_may_not_be_listed_count_as_use() -> None:
     nvml = FakeNvml(count=1)
     nvml.refuse["nvmlDeviceGetComputeRunningProcesses"] = pynvml.NVML_ERROR_NO_PERMISSION
-    (evidence,) = NvidiaGpus(nvml).processes()
-    assert "no permission" in evidence
+    (evidence,) = NvidiaGpus(nvml).processes().unknown
     assert "gpu7" in evidence
     nvml.refuse["nvmlDeviceGetComputeRunningProcesses"] = pynvml.NVML_ERROR_GPU_IS_LOST
-    assert NvidiaGpus(nvml).processes() == ()
+    assert NvidiaGpus(nvml).processes() == GpuUse()
+
+
+def test_of_a_driver_that_does_not_start_it_is_not_known_who_uses_gpus_unless_it_is_not_loaded() -> None:
+    for error, unknown in ((pynvml.NVML_ERROR_LIB_RM_VERSION_MISMATCH, 1), (pynvml.NVML_ERROR_DRIVER_NOT_LOADED, 0)):
+        nvml = FakeNvml(count=1)
+        nvml.refuse["nvmlInit"] = error
+        gpus = open_nvidia(nvml)
+        assert gpus is not None
+        assert len(gpus.processes().unknown) == unknown
 
 
 def test_a_gpu_without_a_handle_is_named_and_not_counted() -> None:
@@ -292,7 +300,7 @@ def test_processes_are_sentences_and_leave_this_one_out(monkeypatch: pytest.Monk
     running = [SimpleNamespace(pid=77), SimpleNamespace(pid=4321)]
     monkeypatch.setattr("os.getpid", lambda: 4321)
     gpus = NvidiaGpus(FakeNvml(count=1, nvmlDeviceGetComputeRunningProcesses=running))
-    (process,) = gpus.processes()
+    (process,) = gpus.processes().processes
     assert "77" in process
     assert "gpu7" in process
 

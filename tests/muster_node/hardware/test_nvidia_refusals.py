@@ -19,7 +19,7 @@ import pytest
 from muster_node.hardware.nvidia import gpu, links, nvml, processes, sensors, states
 from muster_node.hardware.nvidia import gpus as nvidia
 from muster_node.hardware.nvidia.gpus import NvidiaGpus, open_nvidia
-from muster_node.hardware.seam import Fact
+from muster_node.hardware.seam import Fact, GpuUse
 from tests.muster_node.hardware.nvml_standin import FakeNvml, Hangs, facts_of, keyed, run_or_hang
 
 CALLS = sorted(
@@ -51,7 +51,9 @@ def test_a_refused_call_is_noted_and_costs_nothing_else(call: str, error: str) -
     broken = FakeNvml()
     broken.refuse[call] = ERRORS[error]
     gpus, (expected, healthy_series) = NvidiaGpus(broken), whole_board()
-    assert gpus.processes() == ()
+    use = gpus.processes()
+    unlisted = call == "nvmlDeviceGetCount" or (error == "Unknown" and "RunningProcesses" in call)
+    assert (use.processes, bool(use.unknown)) == ((), unlisted)
     actual = facts_of(gpus)
     if call in ("nvmlDeviceGetCount", "nvmlDeviceGetHandleByIndex"):
         assert gpus.devices() == []
@@ -110,7 +112,9 @@ def test_a_call_that_hangs_costs_its_own_gpu_only(call: str, monkeypatch: pytest
     fake.hang[call] = None if call in ("nvmlDeviceGetCount",) or "System" in call else 5
     gpus = NvidiaGpus(fake)
     actual, samples = keyed(facts_of(gpus)), list(gpus.telemetry())
-    assert gpus.processes() == ()
+    use = gpus.processes()
+    assert use.processes == ()
+    assert call == "nvmlDeviceGetCount" or all("gpu1" in why for why in use.unknown)
     assert all(fact.note for fact in actual.values() if fact.value is None and fact.text is None)
     lost = {fact.device for fact in actual.values() if "did not answer" in fact.note and fact.name not in OF_ALL}
     if call == "nvmlDeviceGetCount":
@@ -127,6 +131,7 @@ def test_a_call_that_hangs_costs_its_own_gpu_only(call: str, monkeypatch: pytest
         }
     else:
         assert lost <= {"gpu1"}
+        assert bool(use.unknown) or not (lost or "RunningProcesses" in call), "a user's job may wait for it"
         others = [key for key in healthy if key[1] != "gpu1" and key[0] not in OF_ALL]
         assert {key: actual[key] for key in others} == {key: healthy[key] for key in others}
         assert all(fact.value in (None, healthy[key].value) for key, fact in actual.items() if key[0] in OF_ALL)
@@ -197,7 +202,7 @@ class Readout:
     facts: dict[Any, Fact]
     samples: dict[Any, Any]
     paces: dict[str, Any]
-    processes: tuple[str, ...]
+    processes: GpuUse
 
 
 def read_everything(fake: FakeNvml, monkeypatch: pytest.MonkeyPatch) -> Readout | None:
@@ -279,7 +284,7 @@ def _check(
 ) -> None:
     assert all(f.note for f in actual.facts.values() if f.value is None and f.text is None), where
     assert set(actual.samples.items()) <= set(healthy.samples.items()), where
-    assert actual.processes == (), where
+    assert actual.processes.processes == (), where
     if function in ("nvmlInit", "nvmlDeviceGetCount"):
         assert not actual.samples, where
         assert actual.facts["gpu_count", "node", ()].value is None, where

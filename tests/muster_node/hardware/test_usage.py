@@ -7,6 +7,7 @@ import pytest
 
 from muster_node.hardware.host import usage as host_usage
 from muster_node.hardware.host.machine import HostHardware
+from muster_node.hardware.seam import GpuUse
 
 SPIN = "import time\nend = time.monotonic() + 20\nwhile time.monotonic() < end: pass\n"
 
@@ -56,7 +57,7 @@ def test_a_busy_foreign_process_is_named(tree, clock):
 
     burn(0)
     clock.sleep = burn
-    usage = host_usage.usage(files, clock, ("pid 7 uses gpu0",))
+    usage = host_usage.usage(files, clock, GpuUse(("pid 7 uses gpu0",)))
     (busy,) = usage.busy_processes
     assert busy.startswith("train (process 9001) uses 9")
     assert usage.gpu_processes == ("pid 7 uses gpu0",)
@@ -75,4 +76,4 @@ def test_a_brief_load_is_not_busy(tree, clock):
         clock.time += seconds
 
     clock.sleep = flicker
-    assert host_usage.usage(files, clock, ()).busy_processes == ()
+    assert host_usage.usage(files, clock, GpuUse()).busy_processes == ()

@@ -80,6 +80,26 @@ def test_a_counter_that_a_port_lacks_has_no_rate() -> None:
     assert ("ib_error_rate", "nic:mlx5_0") not in added
 
 
+@pytest.mark.parametrize(
+    ("before", "after", "delta", "unknown"),
+    [
+        (65_535, 65_535, None, 1),  # full before: it shows no error any more
+        (100, 65_535, 65_435, 1),
+        (65_536, 65_536, 0, 0),  # a driver that counts further
+        (7, 0, None, 1),  # reset under load
+        (7, 8, 1, 0),
+        (None, None, None, 0),  # a counter that the port does not have
+    ],
+)
+def test_a_full_or_reset_counter_of_a_port_is_no_zero(
+    before: float | None, after: float | None, delta: float | None, unknown: int
+) -> None:
+    added = _added([port("symbol_error", before)], [port("symbol_error", after)])
+    assert added["ib_errors_delta", "nic:mlx5_0"]["value"] == delta
+    assert added["ib_counters_unknown", "nic:mlx5_0"]["value"] == unknown
+    assert bool(added["ib_counters_unknown", "nic:mlx5_0"]["note"]) is bool(unknown)
+
+
 def test_missing_values_are_noted() -> None:
     assert _added([], [])["xid_delta", "node"]["value"] is None
 

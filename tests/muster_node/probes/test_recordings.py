@@ -39,7 +39,7 @@ def read_dcgm(text):
 
     return [
         [each.test, "node" if each.gpu is None else each.gpu, result(each), *(error.text for error in each.errors)]
-        for each in dcgm.parse_dcgm_diag(text)
+        for each in dcgm.parse_dcgm_diag(text).outcomes
     ]
 
 

@@ -7,7 +7,7 @@ from types import SimpleNamespace
 import pytest
 import yaml
 
-from muster_node.hardware.seam import Device
+from muster_node.hardware.seam import Device, Fact
 from muster_node.probe import Skip
 from muster_node.probes.dcgm_diag import DcgmDiag
 from muster_node.probes.ib_write_bw import IbWriteBw
@@ -16,6 +16,7 @@ from muster_node.probes.nvbandwidth import Nvbandwidth
 from muster_node.tools import run
 from tests.muster_node.probes.cooling_machine import Machine
 
+BETWEEN = ["device_to_device_memcpy_read_ce"]
 PROGRAMS = [
     (Nvbandwidth, "nvbandwidth", {}),
     (NcclTests, "all_reduce_perf", {"ops": ["all_reduce"]}),
@@ -30,7 +31,7 @@ def recorded(name):
 
 def test_nvbandwidth_names_gpus_by_slot_and_the_slowest_peer(run_probe, tool):
     tool("nvbandwidth", recorded("nvbandwidth/v0.6-two-gpus"))
-    run = run_probe(Nvbandwidth, Machine())
+    run = run_probe(Nvbandwidth, Machine(), tests=[*BETWEEN, "host_to_device_memcpy_ce"])
     assert run.one("nvbandwidth_rate", "gpu2", test="host_to_device_memcpy_ce").value == 21.40
     peer = run.one("nvbandwidth_rate", "gpu5", test="device_to_device_memcpy_read_ce")
     assert peer.value == 372.50
@@ -41,7 +42,7 @@ def test_nvbandwidth_names_gpus_by_slot_and_the_slowest_peer(run_probe, tool):
 
 def test_nvbandwidth_without_addresses_numbers_gpus_by_bus_order(run_probe, tool):
     tool("nvbandwidth", recorded("nvbandwidth/v0.1-diagonal"))
-    run = run_probe(Nvbandwidth, Machine())
+    run = run_probe(Nvbandwidth, Machine(), tests=BETWEEN)
     assert {row.device: row.value for row in run.all("nvbandwidth_rate")} == {"gpu5": 158.50, "gpu2": 158.11}
 
 
@@ -77,8 +78,38 @@ def test_one_gpu_with_slow_links_does_not_slow_the_figures_of_the_others(run_pro
     title = "memcpy CE GPU(row) -> GPU(column) bandwidth (GB/s)\n 0 1 2 3"
     name = "device_to_device_memcpy_read_ce"
     tool("nvbandwidth", "\n".join([f"Running {name}.", title, *lines, "", f"SUM {name} 1"]))
-    run = run_probe(Nvbandwidth, Four())
+    run = run_probe(Nvbandwidth, Four(), tests=[name])
     assert [run.one("nvbandwidth_rate", f"gpu{gpu}", test=name).value for gpu in range(4)] == [370, 370, 370, 100]
+
+
+@pytest.mark.parametrize("waived", [False, True])
+def test_a_test_that_nvbandwidth_left_out_is_missing_unless_it_says_so(run_probe, tool, waived):
+    tool(
+        "nvbandwidth", recorded("nvbandwidth/v0.1-diagonal") + ("Waived host_to_device_memcpy_ce.\n" if waived else "")
+    )
+    wanted = [*BETWEEN, "host_to_device_memcpy_ce"]
+    if waived:
+        assert run_probe(Nvbandwidth, Machine(), tests=wanted).all("nvbandwidth_rate")
+        return
+    with pytest.raises(RuntimeError, match="nothing of host_to_device_memcpy_ce"):
+        run_probe(Nvbandwidth, Machine(), tests=wanted)
+
+
+def test_a_gpu_that_nvbandwidth_has_no_figure_of_is_missing(run_probe, tool):
+    lines = ["Device 0: NVIDIA H100 (00000000:1B:00)", "Device 1: NVIDIA H100 (00000000:43:00)",
+             "Running host_to_device_memcpy_ce.", "memcpy CE CPU(row) -> GPU(column) bandwidth (GB/s)", " 0 1",
+             "0 55.1 N/A", "", "SUM host_to_device_memcpy_ce 55.1"]  # fmt: skip
+    tool("nvbandwidth", "\n".join(lines))
+    emitted = []
+    with pytest.raises(RuntimeError, match="gpu2 in host_to_device_memcpy_ce"):
+        run_probe(Nvbandwidth, Machine(), tests=["host_to_device_memcpy_ce"], into=emitted)
+    assert [row.device for row in emitted if row.metric == "nvbandwidth_rate"] == ["gpu5"]
+
+
+def test_an_address_that_no_gpu_answers_under_blames_no_slot(run_probe, tool):
+    tool("nvbandwidth", recorded("nvbandwidth/v0.8-mpi-one-node"))  # one GPU at 1b, one at 2c
+    with pytest.raises(RuntimeError, check=lambda error: error.__cause__.code == "unknown GPUs"):
+        run_probe(Nvbandwidth, Machine())
 
 
 def dcgm(*results):
@@ -94,6 +125,64 @@ def test_dcgm_counts_failures_and_warnings_by_slot(run_probe, tool):
     assert (warnings.value, warnings.note) == (1, "2 remapped rows")
     assert [run.one("dcgm_failures", gpu).value for gpu in ("gpu2", "gpu5")] == [0, 1]
     assert (run.one("dcgm_tests").value, run.one("dcgm_skipped").value) == (2, 1)
+
+
+class WithSerials(Machine):
+    def inventory(self):
+        serials = {"gpu5": "1650000000005", "gpu2": "1650000000002"}
+        return [*super().inventory(), *(Fact("gpu_serial", gpu, "text", text=each) for gpu, each in serials.items())]
+
+
+FAILS = {"entity_group": "GPU", "entity_id": 1, "status": "Fail"}
+PASSES = {"entity_group": "GPU", "entity_id": 0, "status": "Pass"}
+
+
+@pytest.mark.parametrize("version", [3, 4])
+def test_dcgm_names_gpus_by_serial_number_where_it_prints_them(run_probe, tool, version):
+    report = json.loads(dcgm(PASSES, FAILS))
+    if version == 3:
+        report["DCGM Diagnostic"]["GPU Device Serials"] = {"0": "1650000000002", "1": "1650000000005"}
+    else:
+        entities = [{"entity_id": 0, "serial_num": "1650000000002"}, {"entity_id": 1, "serial_num": "1650000000005"}]
+        report["entity_groups"] = [{"entity_group": "GPU", "entity_group_id": 1, "entities": entities}]
+    tool("dcgmi", json.dumps(report))
+    run = run_probe(DcgmDiag, WithSerials())
+    assert {row.device: row.value for row in run.all("dcgm_failures")} == {"gpu2": 0, "gpu5": 1}
+
+
+@pytest.mark.parametrize("serials", [{}, {"0": "1650000000005", "2": "1659999999999"}])
+def test_a_failure_of_a_gpu_that_dcgm_knew_before_it_was_gone_is_of_no_slot(run_probe, tool, serials):
+    report = json.loads(dcgm(PASSES, FAILS | {"entity_id": 2}))
+    report["DCGM Diagnostic"]["GPU Device Serials"] = serials
+    tool("dcgmi", json.dumps(report))
+    run = run_probe(DcgmDiag, WithSerials())
+    failed = [row for row in run.all("dcgm_failures") if row.value]
+    assert [row.device for row in failed] == ["node"]
+    assert "GPU 2" in failed[0].note
+
+
+def test_an_error_of_several_gpus_that_names_none_of_them_is_not_lost(run_probe, tool):
+    warnings = [
+        {"error_id": 29, "warning": "Persistence mode is off on GPU 0"},
+        {"error_id": 44, "warning": "mismatch"},
+    ]
+    tool("dcgmi", dcgm({"gpu_ids": "0,1", "status": "Fail", "warnings": warnings}))
+    run = run_probe(DcgmDiag, Machine())
+    assert {row.device: row.value for row in run.all("dcgm_failures")} == {"gpu5": 0, "gpu2": 0, "node": 1}
+
+
+def test_a_test_without_a_result_did_not_pass(run_probe, tool):
+    report = json.loads(dcgm(PASSES))
+    report["DCGM Diagnostic"]["test_categories"][0]["tests"].append({"name": "pcie", "results": []})
+    tool("dcgmi", json.dumps(report))
+    run = run_probe(DcgmDiag, Machine())
+    assert run.one("dcgm_failures", "node", test="pcie").value == 1
+
+
+def test_an_error_beside_the_report_is_one_of_the_run(run_probe, tool):
+    tool("dcgmi", json.dumps({**json.loads(dcgm(PASSES)), "runtime_error": "a GPU is in use"}))
+    with pytest.raises(RuntimeError, match="a GPU is in use"):
+        run_probe(DcgmDiag, Machine())
 
 
 def test_persistence_mode_off_fails_no_gpu(run_probe, tool):

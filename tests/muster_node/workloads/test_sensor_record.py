@@ -68,3 +68,48 @@ def test_a_sensor_that_moves_neither_under_load_nor_after_it_is_stuck(series: st
 
     assert series in frozen(readings([23.0] * 12), readings([23.0] * 12), "gpu2")
     assert not frozen(readings([23.0] * 12), readings([40.0] * 12), "gpu2")
+
+
+def _temperatures(values: list[float], states: dict[int, str] | None = None, series: str = "temperature") -> Record:
+    hand = Hand()
+    record = Record(hand, 1.0)
+    for at, value in enumerate(values):
+        hand.time = float(at)
+        state = (states or {}).get(at, "none")
+        record.add([Sample(series, "gpu2", "°C", value=value), Sample("throttle", "gpu2", "state", state=state)])
+    record.end()
+    return record
+
+
+@pytest.mark.parametrize(
+    ("series", "values", "left"),
+    [
+        ("temperature", [64, 65, 118, 66, 66], [64, 65, 66, 66]),
+        ("thermal_margin", [23, 22, -31, 21, 21], [23, 22, 21, 21]),
+    ],
+)
+def test_one_reading_of_no_temperature_is_left_out_and_said(
+    series: str, values: list[float], left: list[float]
+) -> None:
+    record = _temperatures(values, series=series)
+    assert record.drop_spike(series, "gpu2")
+    assert record.series[series, "gpu2"] == left
+    assert len(record.times[series, "gpu2"]) == len(left)
+
+
+@pytest.mark.parametrize(
+    ("values", "states"),
+    [
+        ([64, 65, 84, 66, 66], {}),  # not so far
+        ([64, 65, 118, 118, 66], {}),  # two in a row
+        ([64, 118, 64, 64, 118, 64], {}),  # twice
+        ([64, 65, 118, 90, 66], {}),  # it cools down from there
+        ([64, 65, 118, 66, 66], {2: "hw_thermal"}),  # the driver saw it too
+        ([118, 64, 64], {}),
+        ([64, 64, 118], {}),
+    ],
+)
+def test_heat_that_may_be_heat_counts(values: list[float], states: dict[int, str]) -> None:
+    record = _temperatures([*values], states)
+    assert record.drop_spike("temperature", "gpu2") == ""
+    assert max(record.series["temperature", "gpu2"]) == max(values)

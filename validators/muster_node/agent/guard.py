@@ -1,6 +1,7 @@
 """The in-use guard: is this machine in use before a load starts?
 
-What counts as use: a foreign process on a GPU, or processes that are not ours and take CPU time. What does not: a login
+What counts as use: a foreign process on a GPU, a GPU of which the processes cannot be listed, or processes that are not
+ours and take CPU time. What does not: a login
 that does nothing (it is reported, not refused), and the load average, which lags by a minute and would refuse our own
 next stage. Busy means busy in three readings in a row, so that a passing cron job refuses nothing.
 """
@@ -17,7 +18,7 @@ from muster_node.hardware.seam import Hardware, Usage
 READINGS = 3
 PAUSE_S = 2.0
 READING_LIMIT_S = 60.0
-"""Longer than NVML takes to give up two GPUs that hang (``hardware.nvidia.nvml``), which are then not in use."""
+"""Longer than NVML takes to give up two GPUs that hang (``hardware.nvidia.nvml``): so the reason names them."""
 NAMES_MAX = 5
 
 
@@ -48,10 +49,13 @@ def assess(usage: Usage) -> Use:
         busy.append(f"foreign GPU processes: {_names(usage.gpu_processes)}")
     if usage.busy_processes:
         busy.append(f"busy processes: {_names(usage.busy_processes)}")
+    known = bool(busy) or not usage.unknown
+    if usage.unknown:
+        busy.append(f"not known: {_names(usage.unknown)}")
     if usage.users:
         other.append(f"logged in: {_names(usage.users)}")
     other.append(f"load average {usage.load_1min:.1f} on {usage.cpu_count} CPUs")
-    return Use(bool(busy), tuple(busy + other))
+    return Use(bool(busy), tuple(busy + other), known)
 
 
 def look(hardware: Hardware, patient: bool, stop: Callable[[], str | None] = lambda: None) -> Use:

@@ -68,10 +68,22 @@ class Sample:
 
 
 @dataclasses.dataclass(frozen=True)
+class GpuUse:
+    """One sentence for each foreign process on a GPU, and for each GPU of which they cannot be listed."""
+
+    processes: tuple[str, ...] = ()
+    unknown: tuple[str, ...] = ()
+
+
+@dataclasses.dataclass(frozen=True)
 class Usage:
-    """Use of the machine: foreign GPU processes, logged-in users, and load that is not ours."""
+    """Use of the machine: foreign GPU processes, logged-in users, and load that is not ours.
+
+    ``unknown``: sentences about what could not be read, which may be in use.
+    """
 
     gpu_processes: tuple[str, ...] = ()
+    unknown: tuple[str, ...] = ()
     users: tuple[str, ...] = ()
     load_1min: float = 0.0
     cpu_count: int = 1

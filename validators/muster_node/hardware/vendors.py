@@ -12,7 +12,7 @@ from typing import Callable
 
 from muster_node.hardware.events import DeviceEvent
 from muster_node.hardware.host.sysfs import Files
-from muster_node.hardware.seam import Compute, Device, EventSource, Fact, Sample
+from muster_node.hardware.seam import Compute, Device, EventSource, Fact, GpuUse, Sample
 from muster_node.probe import Metric
 
 
@@ -48,8 +48,8 @@ class Gpus(abc.ABC):
         """One reading of every sensor that answers."""
 
     @abc.abstractmethod
-    def processes(self) -> tuple[str, ...]:
-        """One sentence for each process on a GPU other than this one, and for each GPU whose list may not be read."""
+    def processes(self) -> GpuUse:
+        """Every process on a GPU other than this one, and the GPUs of which they cannot be listed."""
 
     @abc.abstractmethod
     def compute(self, device: Device) -> Compute:

@@ -5,10 +5,13 @@ A test that passes and names an error is counted as a warning; so is one that fa
 
 from __future__ import annotations
 
+import collections
+
+from muster_node.hardware.events import by_pci
 from muster_node.probe import Context, Metric, Param, Probe
-from muster_node.tools.dcgm import Outcome, parse_dcgm_diag
+from muster_node.tools.dcgm import Outcome, Report, parse_dcgm_diag
 from muster_node.tools.output import BadOutput, failed_exit
-from muster_node.tools.run import COOL_PARAMS, ToolRun, cool_down, gpus_by_pci, parsed, real_only, run_tool
+from muster_node.tools.run import COOL_PARAMS, ToolRun, cool_down, parsed, real_only, run_tool
 
 _NOTE_MAX = 200
 
@@ -41,29 +44,41 @@ class DcgmDiag(Probe):
         limit_s = context.params["limit_s"]
         done = run_tool(context, ["dcgmi", "diag", "-r", str(level), "-j"], limit_s)
         try:
-            outcomes = parsed(done, limit_s, _outcomes)
+            report = parsed(done, limit_s, _report)
         except BadOutput as error:
             raise RuntimeError(f"dcgmi diag {error}") from error
-        _emit(context, outcomes, _names(context), note)
+        _emit(context, report.outcomes, _names(context, report), note)
 
 
-def _outcomes(done: ToolRun) -> list[Outcome]:
+def _report(done: ToolRun) -> Report:
     """Raises BadOutput also where dcgmi ends with an error that no outcome explains."""
-    outcomes = parse_dcgm_diag(done.out)
-    if done.status and not any(outcome.failed or outcome.warned for outcome in outcomes):
+    report = parse_dcgm_diag(done.out)
+    if done.status and not any(outcome.failed or outcome.warned for outcome in report.outcomes):
         raise failed_exit(done.status)
-    return outcomes
+    return report
 
 
-def _names(context: Context) -> dict[int, str]:
-    """Device by DCGM's number: DCGM numbers the GPUs that answer by PCI address, which differs from slots."""
-    return dict(enumerate(device for _, device in sorted(gpus_by_pci(context.hardware).items())))
+def _names(context: Context, report: Report) -> dict[int, str]:
+    """Device by DCGM's number, as far as that is certain: by serial number, else by the order of PCI addresses.
+
+    DCGM numbers the GPUs that it found when its host engine started. If it names more than answer now, one of them is
+    gone since, and the order says nothing.
+    """
+    facts = list(context.hardware.inventory())
+    serials = collections.Counter(fact.text for fact in facts if fact.name == "gpu_serial" and fact.text)
+    by_serial = {f.text: f.device for f in facts if f.name == "gpu_serial" and f.text and serials[f.text] == 1}
+    if report.serials and by_serial:
+        return {number: by_serial[each] for number, each in report.serials.items() if each in by_serial}
+    in_order = [device for _, device in sorted(by_pci(facts).items())]
+    beyond = max((outcome.gpu for outcome in report.outcomes if outcome.gpu is not None), default=0) >= len(in_order)
+    all_placed = len(in_order) == len(context.hardware.devices("gpu"))
+    return dict(enumerate(in_order)) if all_placed and not beyond else {}
 
 
 def _emit(context: Context, outcomes: list[Outcome], names: dict[int, str], note: str) -> None:
     by_place: dict[tuple[str, str], list[Outcome]] = {}
     for outcome in outcomes:
-        device = "node" if outcome.gpu is None else names.get(outcome.gpu, f"gpu{outcome.gpu}")
+        device = "node" if outcome.gpu is None else names.get(outcome.gpu, "node")
         by_place.setdefault((device, outcome.test), []).append(outcome)
     for (device, test), reported in by_place.items():
         ran = [outcome for outcome in reported if not outcome.skipped]
@@ -71,7 +86,11 @@ def _emit(context: Context, outcomes: list[Outcome], names: dict[int, str], note
             continue
         failures = sum(outcome.failed for outcome in ran)
         warnings = sum(len(outcome.errors) or 1 for outcome in ran if outcome.warned)
-        texts = "; ".join(error.text for outcome in ran for error in outcome.errors)
+        unplaced = sorted(
+            {each.gpu for each in ran if each.gpu is not None and not (each.passed or names.get(each.gpu))}
+        )
+        of = [f"of DCGM's GPU {number}, which is in no known slot" for number in unplaced]
+        texts = "; ".join((*of, *(error.text for outcome in ran for error in outcome.errors)))
         labels, notes = {"test": _label(test)}, "; ".join(filter(None, (texts[:_NOTE_MAX], note)))
         context.emit("dcgm_failures", device, value=failures, labels=labels, note=notes)
         context.emit("dcgm_warnings", device, value=warnings, labels=labels, note=notes)

@@ -53,6 +53,9 @@ class Nvbandwidth(Probe):
             _emit(context, test, names, note)
         if found.corrupt:  # it ends at the first corrupt copy
             raise RuntimeError("nvbandwidth ended at corrupt data in {}".format(", ".join(found.corrupt)))
+        missing = _missing(context, found, names)
+        if missing:
+            raise RuntimeError("nvbandwidth measured nothing of {}".format("; ".join(missing)))
 
 
 def _run(done: ToolRun) -> Bandwidths:
@@ -63,15 +66,32 @@ def _run(done: ToolRun) -> Bandwidths:
     return found
 
 
+def _missing(context: Context, found: Bandwidths, names: dict[int, str]) -> list[str]:
+    """What was to be measured and has no figure: whole tests, and GPUs in a test."""
+    by_test = {test.name: {names[column] for _, column in test.cells} for test in found.tests}
+    answering = [device.id for device in context.hardware.devices("gpu")]
+    missing = []
+    for name in context.params["tests"]:
+        without = [gpu for gpu in answering if gpu not in by_test.get(name, ())]
+        if name not in by_test and name not in found.waived:
+            missing.append(name)
+        elif name in by_test and without:
+            missing.append("{} in {}".format(", ".join(without), name))
+    return missing
+
+
 def _names(context: Context, found: Bandwidths) -> dict[int, str]:
     """Device by CUDA number: by the PCI addresses that the tool prints, else by the order of the bus.
 
-    Raises BadOutput if it prints none and counts other GPUs than answer: then the numbers cannot be mapped.
+    Raises BadOutput if it prints none and counts other GPUs than answer, or one at an address that none has: then the
+    numbers cannot be mapped.
     """
     by_pci = gpus_by_pci(context.hardware)
     numbers = {column for test in found.tests for _, column in test.cells}
     if numbers <= found.devices.keys():
-        return {number: by_pci.get(pci, f"gpu{number}") for number, pci in found.devices.items()}
+        if strange := sorted(found.devices[number] for number in numbers if found.devices[number] not in by_pci):
+            raise BadOutput("unknown GPUs", f"measured a GPU at {strange[0]}, where none answers under that address")
+        return {number: by_pci[pci] for number, pci in found.devices.items() if pci in by_pci}
     in_bus_order = [device for _, device in sorted(by_pci.items())]
     if not numbers <= set(range(len(in_bus_order))) or len(in_bus_order) != len(context.hardware.devices("gpu")):
         raise BadOutput("unknown GPUs", "numbers GPUs without PCI addresses, and not as many as answer")
@@ -85,10 +105,10 @@ def _emit(context: Context, test: Test, names: dict[int, str], note: str) -> Non
     for gpu in sorted({column for _, column in test.cells}):
         cells = {row: value for (row, column), value in test.cells.items() if column == gpu}
         peer = worst(cells, key=lambda row: cells[row])
-        slowest = "slowest with {}: {:g} {}".format(names.get(peer, f"gpu{peer}"), cells[peer], test.unit)
+        slowest = "slowest with {}: {:g} {}".format(names.get(peer, f"device {peer}"), cells[peer], test.unit)
         context.emit(
             metric,
-            names.get(gpu, f"gpu{gpu}"),
+            names[gpu],
             value=statistics.median(cells.values()),
             labels={"test": test.name},
             samples=int(context.params["samples"]),

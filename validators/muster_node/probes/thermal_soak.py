@@ -20,7 +20,7 @@ from muster_node.workloads.cooling import cooldown_constant, time_to_steady
 from muster_node.workloads.each_device import error_of, on_each
 from muster_node.workloads.growth import growth
 from muster_node.workloads.products import BLOCK_S, BUSY_BLOCK_S, products_in
-from muster_node.workloads.sensor_record import Record, Series, frozen
+from muster_node.workloads.sensor_record import STEADY_SERIES, Record, Series, frozen
 from muster_node.workloads.under_load import throttled
 
 _SIZES = {"cpu": 512, "gpu": 8192}
@@ -191,15 +191,16 @@ def _throttle_counters(hardware: Hardware) -> Counters:
 
 def summarise(context: Context, record: Record) -> None:
     """Emit what the record holds; nothing of a series that the machine does not have."""
+    left_out = {key: record.drop_spike(*key) for key in record.series if key[0] in STEADY_SERIES and key[1] != "node"}
     steady = {key: _steady(values, context.params["settle"]) for key, values in record.series.items()}
     for (series, device), values in sorted(record.series.items()):
-        late, count = steady[series, device], len(values)
+        late, count, odd = steady[series, device], len(values), left_out.get((series, device), "")
         if series == "temperature":
-            context.emit("temperature_max", device, value=max(values), samples=count)
+            context.emit("temperature_max", device, value=max(values), samples=count, note=odd)
         elif series == "hbm_temperature":
-            context.emit("hbm_temperature_max", device, value=max(values), samples=count)
+            context.emit("hbm_temperature_max", device, value=max(values), samples=count, note=odd)
         elif series in ("thermal_margin", "hbm_margin"):
-            context.emit(series, device, value=min(values), samples=count)
+            context.emit(series, device, value=min(values), samples=count, note=odd)
         elif series == "clock":
             context.emit("clock_median", device, value=median(late), samples=count, spread=spread(late))
             drop = drop_percent(late)

@@ -87,7 +87,15 @@ class Outcome:
         return not self.skipped and not self.failed and (bool(self.errors) or not self.passed)
 
 
-def parse_dcgm_diag(text: str) -> list[Outcome]:
+@dataclasses.dataclass(frozen=True)
+class Report:
+    """Outcomes of all tests, and the serial numbers of DCGM's GPUs by its own numbers, as far as it prints them."""
+
+    outcomes: list[Outcome]
+    serials: dict[int, str]
+
+
+def parse_dcgm_diag(text: str) -> Report:
     """Raises BadOutput for text that is no report, or a report in which no test ran."""
     try:
         raw = json.loads(text[text.index("{") : text.rindex("}") + 1])
@@ -96,13 +104,23 @@ def parse_dcgm_diag(text: str) -> list[Outcome]:
     report = next((raw[root] for root in _ROOTS if isinstance(raw, dict) and isinstance(raw.get(root), dict)), None)
     if report is None:
         raise BadOutput("no report", "printed no report of DCGM's diagnostics")
-    trouble = report.get("runtime_error") or report.get("error")
+    trouble = next((at[key] for at in (report, raw) for key in ("runtime_error", "error") if at.get(key)), None)
     if trouble:
         raise BadOutput("failed", f"could not run the tests: {str(trouble)[:_TEXT_MAX]}")
     outcomes = list(_outcomes(report))
     if not outcomes:
         raise BadOutput("no results", "printed a report without a test")
-    return outcomes
+    return Report(outcomes, {**_serials(raw), **_serials(report)})
+
+
+def _serials(holder: dict[str, Any]) -> dict[int, str]:
+    """DCGM 4 lists entities beside its report, DCGM 3 a table of serial numbers in it."""
+    table = holder.get("GPU Device Serials")
+    found = dict(table) if isinstance(table, dict) else {}
+    for group in _dicts(holder.get("entity_groups")):
+        if group.get("entity_group") == "GPU":
+            found.update({each.get("entity_id"): each.get("serial_num") for each in _dicts(group.get("entities"))})
+    return {int(number): str(serial) for number, serial in found.items() if str(number).isdecimal() and serial}
 
 
 def _outcomes(report: dict[str, Any]) -> Iterator[Outcome]:
@@ -115,16 +133,28 @@ def _outcomes(report: dict[str, Any]) -> Iterator[Outcome]:
             yield from devices
             if _SUMMARY in test:
                 yield from _beyond(devices, name, test[_SUMMARY])
+            elif not devices:  # a test that is listed and has no result did not pass
+                yield Outcome(name, None, _NO_STATUS)
 
 
 def _by_gpu(name: str, result: dict[str, Any], gpus: list[int | None]) -> Iterator[Outcome]:
-    """One outcome for each GPU of a result. A failure of several GPUs whose errors name some fails only those."""
+    """One outcome for each GPU of a result. A failure of several GPUs whose errors name some fails only those.
+
+    Errors that name none of them are the node's then: they may be of any.
+    """
     status, errors = _status(result), _errors(result)
-    named: set[int] = {int(number) for error in errors for number in _GPU.findall(error.text)}
+    named = {number for error in errors for number in _named(error)}
     shared = len(gpus) > 1 and bool(named & set(gpus)) and status.lower() in _FAIL
     for gpu in gpus:
-        own = tuple(error for error in errors if not shared or str(gpu) in _GPU.findall(error.text))
+        own = tuple(error for error in errors if not shared or gpu in _named(error))
         yield Outcome(name, gpu, "Pass" if shared and not own else status, own)
+    nobodys = tuple(error for error in errors if shared and not _named(error) & set(gpus))
+    if nobodys:
+        yield Outcome(name, None, status, nobodys)
+
+
+def _named(error: Error) -> set[int | None]:
+    return {int(number) for number in _GPU.findall(error.text)}
 
 
 def _beyond(devices: list[Outcome], name: str, summary: Any) -> Iterator[Outcome]:
@@ -173,4 +203,6 @@ def _errors(result: dict[str, Any]) -> tuple[Error, ...]:
 def _blames_no_hardware(number: Any, text: str) -> bool:
     if number is None:
         return bool(_SETTING.search(text))
+    if not isinstance(number, int):
+        return False
     return number in _NO_FAULT or (number in _THERMAL and bool(_NO_TIME.search(text)))

@@ -16,6 +16,7 @@ _DEVICE = re.compile(r"^(?:Device|Process \d+ \(.*\): device) (\d+): .*\(([0-9A-
 _RUNNING = re.compile(r"^Running (\w+)\.")
 _TITLE = re.compile(r"^\S.*\(column\).*\((GB/s|ns)\)\s*$")
 _SUM = re.compile(r"^SUM (\w+) ([\d.]+)")
+_WAIVED = re.compile(r"^Waived:?\s+(\w+)\.?\s*$", re.IGNORECASE)
 _ERROR = re.compile(r"\b(?:ERROR|CUDA_ERROR_\w+|NVML_ERROR_\w+|ASSERT)\b.*")
 _CORRUPT = "Invalid value when checking the pattern"
 
@@ -37,11 +38,15 @@ class Test:
 
 @dataclasses.dataclass(frozen=True)
 class Bandwidths:
-    """PCI address by CUDA device number ({} if not printed), the tests, and those that read back wrong data."""
+    """PCI address by CUDA device number ({} if not printed), the tests, and those that read back wrong data.
+
+    ``waived``: tests that this machine has nothing for, such as copies between GPUs where there is one.
+    """
 
     devices: dict[int, str]
     tests: list[Test]
     corrupt: tuple[str, ...] = ()
+    waived: tuple[str, ...] = ()
 
 
 def parse_nvbandwidth(text: str) -> Bandwidths:
@@ -61,11 +66,14 @@ def parse_nvbandwidth(text: str) -> Bandwidths:
             between = "GPU(row)" in line
             tests.append(Test(running, title.group(1), _matrix(lines[place + 1 :], running, between), between))
             running = ""
-    if running and running not in {*corrupt, *(test.name for test in tests)}:
-        raise BadOutput("cut short", f"broke off in {running}")
+    begun = [found.group(1) for found in map(_RUNNING.match, lines) if found]
+    for name in begun:
+        if name not in {*corrupt, *(test.name for test in tests)}:
+            raise BadOutput("cut short", f"broke off in {name}")
     if not tests and not corrupt:
         raise BadOutput("no results", "printed no results")
-    return Bandwidths(devices, tests, corrupt)
+    waived = tuple(found.group(1) for found in map(_WAIVED.match, lines) if found)
+    return Bandwidths(devices, tests, corrupt, waived)
 
 
 def _corrupt(lines: list[str]) -> tuple[str, ...]:
@@ -87,7 +95,7 @@ def _matrix(lines: list[str], name: str, between_gpus: bool) -> Matrix:
         words = line.split()
         if _SUM.match(line):
             return cells
-        if words and not words[0].isdigit():
+        if words and (not words[0].isdigit() or len(words) != len(columns) + 1):
             break
         for column, word in zip(columns, words[1:]):
             value, row = rate(word), int(words[0])

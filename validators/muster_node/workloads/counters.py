@@ -8,9 +8,9 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable
 
-from muster_node.hardware.seam import Fact, Hardware
+from muster_node.hardware.seam import NOT_SUPPORTED, Fact, Hardware
 from muster_node.probe import Context, Metric
-from muster_node.workloads.growth import Growth, growth, total
+from muster_node.workloads.growth import NO_COUNTER, PORT_CEILINGS, Growth, growth, total
 
 HOST = ("machine_checks", "edac_corrected", "edac_uncorrected")
 HOST_METRICS = {
@@ -25,6 +25,9 @@ HOST_METRICS = {
 METRICS = {
     "ib_errors_delta": Metric("count", "errors of an InfiniBand or RoCE port during the load, over all its counters"),
     "ib_error_rate": Metric("1/h", "errors of one counter of an InfiniBand or RoCE port that the load proves at least"),
+    "ib_counters_unknown": Metric(
+        "count", "error counters of a port that were full, reset or gone, so that what the load added is not known"
+    ),
     "xid_delta": Metric("count", "XID messages in the kernel log during the load"),
     **HOST_METRICS,
 }
@@ -54,6 +57,7 @@ class Counters:
         for device in sorted({key[1] for key in self._keys(after, "ib_errors")}):
             parts = {key[2]: key for key in self._keys(after, "ib_errors") if key[1] == device}
             self._emit_sum(context, after, "ib_errors_delta", device, parts)
+            self._emit_unknown(context, after, device, parts)
         self._emit_port_rates(context, after, minutes)
         self._emit_host(context, after)
 
@@ -73,7 +77,14 @@ class Counters:
         return sorted(key for key in {*self._before, *after} if key[0] == counter)
 
     def _added(self, after: dict[Key, Fact], key: Key) -> Growth:
-        return growth([self._before.get(key), after.get(key)])
+        return growth([self._before.get(key), after.get(key)], PORT_CEILINGS.get(key[2]))
+
+    def _emit_unknown(self, context: Context, after: dict[Key, Fact], device: str, parts: dict[str, Key]) -> None:
+        """Of how many counters that the port has it is not known what was added, or that it was so much at least."""
+        notes = {part: self._added(after, key).note for part, key in parts.items()}
+        unknown = {part: note for part, note in notes.items() if note not in ("", NOT_SUPPORTED, NO_COUNTER)}
+        text = "; ".join(f"{part}: {note}" for part, note in unknown.items())
+        context.emit("ib_counters_unknown", device, value=len(unknown), samples=len(parts), note=text)
 
     def _emit_port_rates(self, context: Context, after: dict[Key, Fact], minutes: float) -> None:
         """The rate of each counter of each port that it has: a busy healthy fabric has a few errors of some kinds."""

@@ -26,8 +26,24 @@ class Growth:
     reset: str = ""
 
 
-def growth(readings: Sequence[Fact | None]) -> Growth:
-    """From the readings of one counter, the first before the load and the last after it; None: not reported then."""
+PORT_CEILINGS = {
+    "symbol_error": 65_535.0,
+    "link_error_recovery": 255.0,
+    "link_downed": 255.0,
+    "port_rcv_errors": 65_535.0,
+    "port_xmit_discards": 65_535.0,
+    "local_link_integrity_errors": 15.0,
+    "excessive_buffer_overrun_errors": 15.0,
+}
+"""Where counters of InfiniBand ports stop: they do not wrap (IBTA volume 1, PortCounters; the widths are those of
+PORT_PMA_ATTR in drivers/infiniband/core/sysfs.c). Drivers with wider ones go past these."""
+
+
+def growth(readings: Sequence[Fact | None], ceiling: float | None = None) -> Growth:
+    """From the readings of one counter, the first before the load and the last after it; None: not reported then.
+
+    ``ceiling``: the value at which it stops counting.
+    """
     known = _without_spikes([fact.value for fact in readings if fact is not None and fact.value is not None])
     steps = list(zip(known, known[1:]))
     grown = sum(max(0.0, later - earlier) for earlier, later in steps)
@@ -38,6 +54,8 @@ def growth(readings: Sequence[Fact | None]) -> Growth:
         reset = why if fall[0] < WRAPS_FROM else ""
     else:
         why = _missing_end(readings)
+        if not why and known[-1] == ceiling:
+            why = f"it stands at {ceiling:g}, where it stops counting until it is reset"
     if not why:
         return Growth(grown)
     return Growth(grown, f"at least, since {why}", reset) if grown > 0 else Growth(None, why, reset)

@@ -12,7 +12,7 @@ from collections.abc import Iterable, Iterator
 
 from muster_node.hardware.seam import Fact, Hardware
 from muster_node.probe import Context, Metric
-from muster_node.workloads.growth import growth
+from muster_node.workloads.growth import PORT_CEILINGS, growth
 
 PORT_METRICS = {
     "port_watched": Metric("min", "time that the error counters and the link of a port were watched under load"),
@@ -68,7 +68,7 @@ class PortWatch:
         for port in sorted({port for port, _ in counters}):
             unknown = []
             for counter in (name for at, name in counters if at == port):
-                added = growth([reading.get((port, counter)) for reading in self._readings])
+                added = growth([reading.get((port, counter)) for reading in self._readings], PORT_CEILINGS.get(counter))
                 if added.value is None:
                     unknown.append(counter)
                 elif added.value:

@@ -15,6 +15,11 @@ FROZEN_FROM = 10
 STEADY_SERIES = ("temperature", "hbm_temperature", "thermal_margin", "hbm_margin")
 """Whole degrees, which may stand still under a load, but not under it and while the GPU cools down too."""
 
+SPIKE_C, ALIKE_C = 20.0, 5.0
+"""A reading that much hotter than those before and after it, which agree within the latter, is of no temperature: under
+a steady load no GPU gains and loses so much within two readings. Chosen here."""
+_HOTTER = {"temperature": 1.0, "hbm_temperature": 1.0, "thermal_margin": -1.0, "hbm_margin": -1.0}
+
 Series = dict[tuple[str, str], list[float]]
 """By (series, device): readings, or the times at which they were taken."""
 
@@ -71,6 +76,29 @@ class Record:
             for (begin, end), (_, state) in zip(self._spans([at for at, _ in states]), states):
                 spent[state] = spent.get(state, 0.0) + end - begin
         return found
+
+    def drop_spike(self, series: str, device: str) -> str:
+        """Forget one reading that is of no temperature; returns a sentence about it, "" if there is none.
+
+        Two are no accident, and one while the driver holds the clock down for heat is none: then all of them count.
+        """
+        values, times = self.series.get((series, device), []), self.times.get((series, device), [])
+        sign = _HOTTER[series]
+        spikes = [
+            place
+            for place in range(1, len(values) - 1)
+            if abs(values[place - 1] - values[place + 1]) <= ALIKE_C
+            and min(sign * (values[place] - values[place + near]) for near in (-1, 1)) >= SPIKE_C
+        ]
+        if len(spikes) != 1:
+            return ""
+        (place,) = spikes
+        around = [state for at, state in self._states.get(device, ()) if abs(at - times[place]) <= self._hold_s()]
+        if any("thermal" in state for state in around):
+            return ""
+        before, odd, after = values[place - 1 : place + 2]
+        del values[place], times[place]
+        return f"one reading of {odd:g} °C between {before:g} and {after:g} °C is left out"
 
     def drop(self, series: str, device: str) -> None:
         """Forget a sensor."""

@@ -23,7 +23,7 @@ import pydantic
 
 from muster import store
 from muster.admission import records_only
-from muster.admission.backend import Mark, Seen
+from muster.admission.backend import Mark, Seen, each_alone
 from muster.errors import BadScheduler, LeftAlone, SchedulerDown
 from muster.remote import http_request
 from muster.settings import settings
@@ -91,7 +91,24 @@ class _Node(pydantic.BaseModel):
 
 
 class _State(pydantic.BaseModel):
-    nodes: list[_Node]
+    """Nodes that are not looked into yet: one that cannot be read stops none of the others."""
+
+    nodes: list[Any]
+
+    def by_name(self) -> dict[str, list[dict[str, Any]]]:
+        """Those that have a name; several of one name if they differ."""
+        found: dict[str, list[dict[str, Any]]] = {}
+        for each in self.nodes:
+            name = each.get("name") if isinstance(each, dict) else None
+            if isinstance(name, str) and each not in found.setdefault(name, []):
+                found[name].append(each)
+        return found
+
+
+def _seen(shown: list[dict[str, Any]]) -> Seen:
+    if len(shown) > 1:
+        raise ValueError(f"{len(shown)} times, and not alike")
+    return _Node.model_validate(shown[0]).seen()
 
 
 class Webhook:
@@ -159,7 +176,7 @@ class Webhook:
         if status != httpx.codes.OK:
             raise SchedulerDown(f"{self._chosen.state_url} answered {status}: {_quoted(body)}")
         try:
-            return {node.name: node.seen() for node in _State.model_validate_json(body).nodes}
+            return each_alone(_State.model_validate_json(body).by_name(), _seen)
         except pydantic.ValidationError as error:
             first = error.errors()[0]
             where = ".".join(str(part) for part in first["loc"])

@@ -23,6 +23,7 @@ from muster.model.names import NODE_NAME
 from muster.model.stages import Level
 from muster.operators.testing import claims
 from muster.reporting import notices
+from muster_criteria.text import one_line
 
 log = logging.getLogger(__name__)
 
@@ -64,13 +65,13 @@ def read(partition_key: str | None, extras: Sequence[Mapping[str, Any]]) -> Arri
     if not partition_key:
         raise MusterError(f"the event has no partition key, which names the node; {_KEY}")
     node, _, delivery = partition_key.partition("__")
-    if not NODE_NAME.fullmatch(node) or not delivery.strip():
+    if not NODE_NAME.fullmatch(node) or not delivery.strip() or one_line(partition_key) != partition_key:
         raise MusterError(f"the partition key {partition_key!r} does not name a node and its delivery; {_KEY}")
     try:
         parsed = [Extra.model_validate(extra) for extra in extras] or [Extra()]
     except pydantic.ValidationError as error:
         first = error.errors()[0]
-        where = ".".join(str(part) for part in first["loc"])
+        where = one_line(".".join(str(part) for part in first["loc"]))
         raise MusterError(
             f"the extra of the event for {partition_key} cannot be used: {where}: {first['msg']}; "
             "it takes level and inventory"

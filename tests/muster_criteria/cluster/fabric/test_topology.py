@@ -140,6 +140,30 @@ def test_ibnetdiscover_that_names_no_adapter_is_refused() -> None:
         from_ibnetdiscover("ibwarn: mad_rpc_open_port failed")
 
 
+def _with(line: str) -> str:
+    return IBNET.replace('[33]\t"S-00000000000000f1"[1]', line + '\n[33]\t"S-00000000000000f1"[1]', 1)
+
+
+def test_the_adapter_inside_a_switch_is_no_nodes() -> None:
+    sharp = '[41]\t"H-00000000000000a9"[1](a9) \t\t# "Mellanox Technologies Aggregation Node" lid 31 4xNDR'
+    assert from_ibnetdiscover(_with(sharp)) == from_ibnetdiscover(IBNET)
+
+
+def test_two_ports_of_an_adapter_are_two_rails_and_two_adapters_of_one_name_are_refused() -> None:
+    second = '[3]\t"H-0000000000000011"[2](12) \t\t# "n1 mlx5_0" lid 27 4xNDR'
+    assert from_ibnetdiscover(_with(second)).rails == ("mlx5_0", "mlx5_0/2", "mlx5_1")
+    twin = '[3]\t"H-0000000000000099"[1](99) \t\t# "n1 mlx5_0" lid 27 4xNDR'
+    with pytest.raises(BadTopology, match="second adapter"):
+        from_ibnetdiscover(_with(twin))
+
+
+def test_two_neighbours_on_one_rail_are_refused() -> None:
+    both = lldp("a", "b") + "\nlldp.eth0.chassis.name=bmc-7"
+    with pytest.raises(BadTopology, match="two neighbours on eth0"):
+        from_lldp({"n1": both, "n2": lldp("a", "b")}, ["eth0", "eth1"])
+    assert from_lldp({"n1": both, "n2": lldp("a", "b")}, ["eth1"]).leaves == ("b",)
+
+
 def lldp(*switches: str) -> str:
     return "\n".join(
         f"lldp.eth{rail}.via=LLDP\nlldp.eth{rail}.chassis.name={switch}\nlldp.eth{rail}.port.ifname=swp1"

@@ -6,7 +6,7 @@ import re
 from collections.abc import Iterator
 
 from muster_node.hardware.events import DeviceEvent, normal_pci, time_of
-from muster_node.hardware.seam import Compute, Device, Fact, Sample
+from muster_node.hardware.seam import Compute, Device, Fact, GpuUse, Sample
 from muster_node.hardware.vendors import Gpus, Vendor
 from muster_node.probe import Metric, Skip
 
@@ -53,9 +53,9 @@ class AcmeGpus(Gpus):
         """None."""
         return iter(())
 
-    def processes(self) -> tuple[str, ...]:
+    def processes(self) -> GpuUse:
         """None."""
-        return ()
+        return GpuUse()
 
     def compute(self, device: Device) -> Compute:
         """Raises Skip."""

@@ -18,7 +18,9 @@ NODES_MAX = 100_000
 _BRACKETS = re.compile(r"\[([^\[\]]*)\]")
 _RANGE = re.compile(r"(\d+)(?:-(\d+))?")
 _SWITCH = re.compile(r'^Switch\s+\d+\s+"(S-[0-9a-f]+)"\s*#\s*"([^"]*)"')
-_PORT = re.compile(r'^\[\d+\](?:\([0-9a-f]+\))?\s+"([SH])-([0-9a-f]+)"\[\d+\](?:\([0-9a-f]+\))?\s*#\s*"([^"]*)"')
+_PORT = re.compile(r'^\[\d+\](?:\([0-9a-f]+\))?\s+"([SH])-([0-9a-f]+)"\[(\d+)\](?:\([0-9a-f]+\))?\s*#\s*"([^"]*)"')
+_AGGREGATION = "Aggregation Node"
+"""Ends the description of the adapter that a switch with SHARP has inside: no node's."""
 _LLDP = re.compile(r"^lldp\.(.+?)\.chassis\.name=(.+)$")
 
 
@@ -90,7 +92,7 @@ def from_ibnetdiscover(text: str) -> Topology:
     """Topology of all channel adapters, whose description is "NODE ADAPTER": one rail for each adapter's name.
 
     Leaf switches are those with adapters; a pod is the leaves that reach the same switches above them. Nodes lacking
-    an adapter that others have belong to a leaf without it.
+    an adapter that others have belong to a leaf without it. Its second port is named "ADAPTER/2", as nodes name it.
     """
     adapters: dict[str, dict[str, str]] = defaultdict(dict)
     uplinks: dict[str, set[str]] = defaultdict(set)
@@ -104,9 +106,15 @@ def from_ibnetdiscover(text: str) -> Topology:
             if port.group(1) == "S":
                 uplinks[switch].add(f"S-{port.group(2)}")
                 continue
-            node, _, adapter = port.group(3).strip().partition(" ")
+            described = port.group(4).strip()
+            node, _, adapter = described.partition(" ")
+            if described.endswith(_AGGREGATION):
+                continue
             if not adapter:
-                raise BadTopology(f'line {line} describes an adapter as "{port.group(3)}", not as "NODE ADAPTER"')
+                raise BadTopology(f'line {line} describes an adapter as "{described}", not as "NODE ADAPTER"')
+            adapter = adapter if port.group(3) == "1" else f"{adapter}/{port.group(3)}"
+            if adapter in adapters[node]:
+                raise BadTopology(f'line {line} describes a second adapter as "{described}": set their descriptions')
             adapters[node][adapter] = switch
     if not adapters:
         raise BadTopology("there is no switch with an adapter on it: is this the output of ibnetdiscover?")
@@ -117,7 +125,13 @@ def from_lldp(outputs: Mapping[str, str], rails: Sequence[str]) -> Topology:
     """Topology by ``lldpctl -f keyvalue`` of each node: the switch that each rail's interface sees. One pod."""
     switches: dict[str, dict[str, str]] = {}
     for node, text in outputs.items():
-        seen = {found.group(1): found.group(2).strip() for line in text.splitlines() if (found := _LLDP.match(line))}
+        seen: dict[str, str] = {}
+        for found in filter(None, map(_LLDP.match, text.splitlines())):
+            if (
+                seen.setdefault(found.group(1), found.group(2).strip()) != found.group(2).strip()
+                and found.group(1) in rails
+            ):
+                raise BadTopology(f"{node} sees two neighbours on {found.group(1)}: which of them is its switch?")
         missing = [rail for rail in rails if rail not in seen]
         if missing:
             raise BadTopology(f"{node} sees no switch on {missing[0]}: is lldpd running there, and the port up?")

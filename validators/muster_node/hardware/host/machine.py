@@ -23,6 +23,7 @@ from muster_node.hardware.seam import (
     Device,
     EventSource,
     Fact,
+    GpuUse,
     Hardware,
     Late,
     RealClock,
@@ -141,8 +142,8 @@ class HostHardware(Hardware):
 
     def usage(self) -> Usage:
         """Logins, load, busy foreign processes, and GPU processes; takes 0.3 to 0.6 seconds."""
-        gpu_processes = self._accelerators.processes() if self._accelerators is not None else ()
-        return usage(self._files, self.clock, gpu_processes)
+        gpus = self._accelerators.processes() if self._accelerators is not None else GpuUse()
+        return usage(self._files, self.clock, gpus)
 
     def kernel_log(self) -> list[str] | None:
         """By /dev/kmsg, else by dmesg or journalctl, with ``sudo -n`` last."""

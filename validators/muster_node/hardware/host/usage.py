@@ -7,7 +7,7 @@ from typing import Any
 
 from muster_node.hardware.host import parse
 from muster_node.hardware.host.sysfs import Files, output_of
-from muster_node.hardware.seam import Clock, Usage
+from muster_node.hardware.seam import Clock, GpuUse, Usage
 
 BUSY_SHARE = 0.5
 """A process counts as busy from half of one core: below that lie the daemons of an idle machine."""
@@ -16,10 +16,11 @@ _WINDOW_S = 0.3
 _KERNEL_THREADS = 2  # kthreadd, the parent of all kernel threads
 
 
-def usage(files: Files, clock: Clock, gpu_processes: tuple[str, ...]) -> Usage:
+def usage(files: Files, clock: Clock, gpus: GpuUse) -> Usage:
     """Look at the machine for about half a second."""
     return Usage(
-        gpu_processes=gpu_processes,
+        gpu_processes=gpus.processes,
+        unknown=gpus.unknown,
         users=tuple(_users(files)),
         load_1min=os.getloadavg()[0],
         cpu_count=os.cpu_count() or 1,

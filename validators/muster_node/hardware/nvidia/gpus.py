@@ -21,7 +21,7 @@ from muster_node.hardware.nvidia.gpu import Gpu, find, identity_facts, unlike_si
 from muster_node.hardware.nvidia.links import Links, cliques
 from muster_node.hardware.nvidia.nvml import CALL_LIMIT_S, Answer, Nvml, whole
 from muster_node.hardware.nvidia.settings import restore_setting
-from muster_node.hardware.seam import Compute, Device, Fact, Sample
+from muster_node.hardware.seam import Compute, Device, Fact, GpuUse, Sample
 from muster_node.hardware.torch_gpu import CudaCompute, Pace
 from muster_node.hardware.vendors import Gpus
 from muster_node.probe import Skip
@@ -34,12 +34,13 @@ GPUS_MAX = 256
 class NvidiaGpus(Gpus):
     """All NVIDIA GPUs of this machine, numbered by slot. ``nvml`` is the pynvml module, or a stand-in in tests."""
 
-    def __init__(self, nvml: Any, failure: str = "", limit_s: float = CALL_LIMIT_S) -> None:
+    def __init__(self, nvml: Any, failure: str = "", limit_s: float = CALL_LIMIT_S, *, loaded: bool = True) -> None:
         self._nvml = Nvml(nvml, limit_s)
         self._query = self._nvml.query
         self._constant = self._nvml.constant
         self._failure = failure
         self._unanswered: list[str] = []
+        self._unlisted = [failure] if failure and loaded else []
         self._gpus = [] if failure else self._find()
         self._driver = Answer() if failure else self._query("nvmlSystemGetDriverVersion").map(str)
 
@@ -103,9 +104,13 @@ class NvidiaGpus(Gpus):
         for gpu in self._gpus:
             yield from sensors.samples(self._nvml, gpu)
 
-    def processes(self) -> tuple[str, ...]:
-        """One sentence for each process on a GPU other than this one, and for each GPU whose list may not be read."""
-        return tuple(sentence for gpu in self._gpus for sentence in processes.on(self._nvml, gpu))
+    def processes(self) -> GpuUse:
+        """As ``Gpus.processes``. Nobody uses GPUs whose driver is not loaded, or one that gives no handle."""
+        unlisted = [*self._unlisted, *(processes.unlisted(self._nvml, gpu) for gpu in self._gpus)]
+        return GpuUse(
+            tuple(sentence for gpu in self._gpus for sentence in processes.on(self._nvml, gpu)),
+            tuple(filter(None, unlisted)),
+        )
 
     def compute(self, device: Device) -> Compute:
         """Compute on one GPU. Raises Skip where PyTorch cannot use it, RuntimeError where it is not clear which."""
@@ -156,6 +161,7 @@ class NvidiaGpus(Gpus):
         count = self._query("nvmlDeviceGetCount")
         if count.value is None:
             self._failure = "NVML does not count its GPUs: {}".format(count.note.removeprefix("NVML: "))
+            self._unlisted.append(self._failure)
         elif count.value > GPUS_MAX:
             self._failure = f"NVML counts {count.value} GPUs, which no machine has"
             return []
@@ -242,4 +248,4 @@ def open_nvidia(nvml: Any = None, limit_s: float = CALL_LIMIT_S) -> NvidiaGpus |
     if start.code == nvml.NVML_ERROR_LIBRARY_NOT_FOUND:
         return None
     failure = "NVML does not start: {}".format(start.note.removeprefix("NVML: ")) if start.note else ""
-    return NvidiaGpus(nvml, failure, limit_s)
+    return NvidiaGpus(nvml, failure, limit_s, loaded=start.code != nvml.NVML_ERROR_DRIVER_NOT_LOADED)

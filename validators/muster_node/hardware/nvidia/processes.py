@@ -7,25 +7,32 @@ import pathlib
 from collections.abc import Iterator
 
 from muster_node.hardware.nvidia.gpu import Gpu
-from muster_node.hardware.nvidia.nvml import Answer, Nvml
-from muster_node.hardware.seam import Fact
+from muster_node.hardware.nvidia.nvml import NO_FUNCTION, Answer, Nvml
+from muster_node.hardware.seam import NOT_SUPPORTED, Fact
 
 KINDS = ("Compute", "Graphics")
 _PARENTS_MAX = 64
 
 
 def on(nvml: Nvml, gpu: Gpu) -> Iterator[str]:
-    """A sentence for each process on this GPU other than this one, or that the list may not be read.
+    """A sentence for each process on this GPU other than this one."""
+    for kind in KINDS:
+        for process in nvml.query(f"nvmlDeviceGet{kind}RunningProcesses", gpu.handle).value or ():
+            if process.pid != os.getpid():
+                yield f"process {process.pid} uses {gpu.device.id} ({kind.lower()})"
 
-    A GPU that is lost, hangs or does not support the list counts as not in use: no process can be using it.
+
+def unlisted(nvml: Nvml, gpu: Gpu) -> str:
+    """Why it is not known which processes use this GPU, "" where it is.
+
+    A GPU that is lost is in nobody's use until a reset. One that does not answer may be waited for by a user's job.
     """
     for kind in KINDS:
         answer = nvml.query(f"nvmlDeviceGet{kind}RunningProcesses", gpu.handle)
-        if answer.code == nvml.constant("NVML_ERROR_NO_PERMISSION", 4):
-            yield f"no permission to list the {kind.lower()} processes of {gpu.device.id}"
-        for process in answer.value or ():
-            if process.pid != os.getpid():
-                yield f"process {process.pid} uses {gpu.device.id} ({kind.lower()})"
+        unsupported = answer.note == NOT_SUPPORTED or answer.code == NO_FUNCTION
+        if answer.value is None and not unsupported and not nvml.is_lost(gpu.handle):
+            return f"the {kind.lower()} processes of {gpu.device.id} cannot be listed ({answer.note})"
+    return ""
 
 
 def foreign(nvml: Nvml, gpu: Gpu, proc: pathlib.Path = pathlib.Path("/proc")) -> Fact:

@@ -1,0 +1,31 @@
+"""Bodies of other programs as reports: an odd event costs itself alone, and only "healthy" is healthy."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from muster.api import report_forms
+from muster.api.report_forms import Reported
+
+SICK = {"nodeName": "n1", "checkName": "GpuWatch", "isHealthy": False, "message": "lost"}
+
+
+@pytest.mark.parametrize("odd", [{"entitiesImpacted": 5}, {"errorCode": {"a": 1}}, {"nodeName": ["n1"]}])
+def test_an_odd_event_stops_no_other(odd: dict[str, Any]) -> None:
+    found = list(report_forms.read("nvsentinel", {"events": [{**SICK, **odd}, SICK]}))
+    assert [each.node for each in found if isinstance(each, Reported)][-1:] == ["n1"]
+
+
+@pytest.mark.parametrize(("said", "bad"), [(True, False), (False, True), ("false", True), (1, True)])
+def test_only_a_plain_yes_is_healthy(said: Any, bad: bool) -> None:
+    (found,) = report_forms.read("nvsentinel", {"events": [{**SICK, "isHealthy": said}]})
+    assert isinstance(found, Reported)
+    assert found.bad is bad
+
+
+def test_a_refusal_is_one_line() -> None:
+    (found,) = report_forms.read("muster", {"reports": [{"node": "n1", "check": "x", "odd\nPASS": 1}]})
+    assert isinstance(found, str)
+    assert "\n" not in found
