@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import collections
 import shlex
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 
 import typer
 
@@ -66,9 +66,12 @@ def status(json: AsJson = False) -> None:
         of = f"{len(uncertified)} serve without a valid certificate, first {name} ({why})"
         typer.echo(f"{of}: tested again when idle; see `muster certificate list`")
     _show_queues(waiting, parked, lags)
-    # What waits for other hosts comes last: they may not answer.
+    _show_controller({each.command for each in attention})
+
+
+def _show_controller(known: Collection[str]) -> None:
+    """What waits for other hosts comes last: they may not answer. ``known``: commands that are shown already."""
     asked, unknown, lacks = _controller()
-    known = {each.command for each in attention}
     for question in asked:
         command = f"muster approve {shlex.quote(question.run)} --option … --reason …"
         if command not in known:

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import collections
+from collections.abc import Iterable
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -13,9 +14,12 @@ from muster.cli.terminal.dry import DryRun, rehearsed, risks
 from muster.cli.terminal.messages import messages
 from muster.cli.terminal.options import AsJson, AsWho, Name
 from muster.errors import MusterError
-from muster.model.nodes import Node
+from muster.model.nodes import Lease, Node
 from muster.model.states import State
 from muster.settings import settings
+
+if TYPE_CHECKING:
+    from muster_criteria.context.waivers import Waiver
 
 app = typer.Typer(no_args_is_help=True)
 
@@ -117,18 +121,32 @@ def show_(name: Name, json: AsJson = False) -> None:
     waivers, findings = store.waivers.find(node=name), store.verdicts.open_findings(name)
     observed = [each for each in store.health.of_node(name, OBSERVED_MAX) if not each.over]
     if json:
-        show.as_json(
-            {
-                "node": node,
-                "lease": lease,
-                "parts": parts,
-                "runs": runs,
-                "waivers": waivers,
-                "findings": findings,
-                "observations": observed,
-            }
-        )
+        show.as_json({
+            "node": node, "lease": lease, "parts": parts, "runs": runs, "waivers": waivers, "findings": findings,
+            "observations": observed,
+        })  # fmt: skip
         return
+    _show_facts(node, lease, waivers)
+    if findings:
+        typer.echo()
+        show.findings([found.finding for found in findings])
+    if observed:
+        typer.echo()
+        rows = [
+            [each.check, each.part, each.value, each.count, show.when(each.last_seen), each.source,
+             each.acted or each.action]
+            for each in observed
+        ]  # fmt: skip
+        show.table(["observed", "part", "what", "times", "last seen", "by", "follows"], rows, empty="")
+    sitting = [[part.slot, part.serial, show.when(part.since)] for part in parts if part.until is None]
+    typer.echo()
+    show.table(["part", "serial", "since"], sitting, empty="no serials are known")
+    typer.echo()
+    begun = [[run.run_id, run.verdict or "", show.when(run.started_at), run.headline] for run in runs]
+    show.table(["run", "verdict", "began", "headline"], begun, empty="no runs yet")
+
+
+def _show_facts(node: Node, lease: Lease | None, waivers: Iterable[Waiver]) -> None:
     show.facts(
         {
             "node": node.name, "state": node.state, "sku": node.sku, "address": f"{node.host}:{node.port}",
@@ -148,26 +166,6 @@ def show_(name: Name, json: AsJson = False) -> None:
             "waived": "; ".join(f"{waiver.finding} {waiver}" for waiver in waivers),
         }
     )  # fmt: skip
-    if findings:
-        typer.echo()
-        show.findings([found.finding for found in findings])
-    if observed:
-        typer.echo()
-        show.table(
-            ["observed", "part", "what", "times", "last seen", "by", "follows"],
-            [
-                [each.check, each.part, each.value, each.count, show.when(each.last_seen), each.source,
-                 each.acted or each.action]
-                for each in observed
-            ],
-            empty="",
-        )  # fmt: skip
-    sitting = [[part.slot, part.serial, show.when(part.since)] for part in parts if part.until is None]
-    typer.echo()
-    show.table(["part", "serial", "since"], sitting, empty="no serials are known")
-    typer.echo()
-    rows = [[run.run_id, run.verdict or "", show.when(run.started_at), run.headline] for run in runs]
-    show.table(["run", "verdict", "began", "headline"], rows, empty="no runs yet")
 
 
 @app.command("history")

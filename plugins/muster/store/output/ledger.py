@@ -52,12 +52,10 @@ def fleet(
     )  # fmt: skip
 
 
-def lives(
-    since: datetime.datetime, until: datetime.datetime, *, simulated: bool = False, labels: dict[str, str] | None = None
-) -> facts.Facts:
+def lives(since: datetime.datetime, until: datetime.datetime, *, simulated: bool) -> facts.Facts:
     """What the fleet's numbers need of ``fleet``: states, moves, repairs and escapes, without runs and what they
     reported."""
-    return _lives(since, until, simulated=simulated, labels=labels or {})[0]
+    return _lives(since, until, simulated=simulated, labels={})[0]
 
 
 def _lives(
