@@ -90,9 +90,15 @@ class World:
                 self.ledger.write("restarted", service=name)
                 self.revive(name)
 
-    def later(self, *steps: Callable[[], None]) -> None:
-        """Lift a fault by these steps, in order and as soon as possible."""
-        self.todo.append(list(steps))
+    @contextlib.contextmanager
+    def lifted_by(self, *steps: Callable[[], None]) -> Iterator[None]:
+        """After the block the steps lift a fault, in order and as soon as possible. They do so too where the block
+        fails: an answer that was lost may have been a yes.
+        """
+        try:
+            yield
+        finally:
+            self.todo.append(list(steps))
 
     def sql(self, database: str, statement: str) -> None:
         """Do something to the database server as its administrator."""

@@ -94,9 +94,9 @@ def answered_again(world: World, dice: random.Random) -> Iterator[str]:
 @fault(3, 20)
 def dag_paused(world: World, dice: random.Random) -> Iterator[str]:
     dag = dice.choice((*TESTS, ADMISSION))
-    world.client._request("PATCH", f"/dags/{dag}", json={"is_paused": True})
-    yield dag
-    world.later(lambda: world.client.unpause(dag))
+    with world.lifted_by(lambda: world.client.unpause(dag)):
+        world.client._request("PATCH", f"/dags/{dag}", json={"is_paused": True})
+        yield dag
 
 
 @fault(10, 60)
@@ -107,13 +107,13 @@ def foreign_drain(world: World, dice: random.Random) -> Iterator[str]:
     if not names:
         raise NotNow
     name, reason = dice.choice(names), f"bad fan {dice.randrange(1000)}"
-    world.slurm.update(name, "State=DRAIN", f"Reason={reason}")
-    world.ledger.drained(name, reason)
-    yield name
 
     def resume() -> None:
         world.ledger.resuming(name)
         if slurm_shows(world.slurm)[name] == (True, reason):  # and not after an answer that was lost
             world.slurm.update(name, "State=RESUME")
 
-    world.later(resume)
+    with world.lifted_by(resume):
+        world.slurm.update(name, "State=DRAIN", f"Reason={reason}")
+        world.ledger.drained(name, reason)
+        yield name

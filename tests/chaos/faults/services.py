@@ -26,22 +26,20 @@ def postgresql_restarted(world: World, dice: random.Random) -> Iterator[str]:
 
 @fault(3, 20)
 def postgresql_read_only(world: World, dice: random.Random) -> Iterator[str]:
-    world.sql("postgres", "ALTER SYSTEM SET default_transaction_read_only = on")
-    world.sql("postgres", "SELECT pg_reload_conf()")
-    yield "both databases"
-    world.later(
-        lambda: world.sql("postgres", "ALTER SYSTEM RESET default_transaction_read_only"),
-        lambda: world.sql("postgres", "SELECT pg_reload_conf()"),
-    )
+    reset, reload = "ALTER SYSTEM RESET default_transaction_read_only", "SELECT pg_reload_conf()"
+    with world.lifted_by(lambda: world.sql("postgres", reset), lambda: world.sql("postgres", reload)):
+        world.sql("postgres", "ALTER SYSTEM SET default_transaction_read_only = on")
+        world.sql("postgres", reload)
+        yield "both databases"
 
 
 @fault(3, 20)
 def postgresql_refusing(world: World, dice: random.Random) -> Iterator[str]:
     name = dice.choice(DATABASES)
-    world.sql("postgres", f"ALTER DATABASE {name} ALLOW_CONNECTIONS false")
-    world.sql("postgres", f"SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE datname = '{name}'")
-    yield name
-    world.later(lambda: world.sql("postgres", f"ALTER DATABASE {name} ALLOW_CONNECTIONS true"))
+    with world.lifted_by(lambda: world.sql("postgres", f"ALTER DATABASE {name} ALLOW_CONNECTIONS true")):
+        world.sql("postgres", f"ALTER DATABASE {name} ALLOW_CONNECTIONS false")
+        world.sql("postgres", f"SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE datname = '{name}'")
+        yield name
 
 
 @fault(1, 10)
