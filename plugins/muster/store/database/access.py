@@ -115,7 +115,8 @@ def move(session: Session, node: NodeRow, to: State, actor: str, reason: str, ev
     if to not in SERVING:
         valid = (CertificateRow.node == node.name, CertificateRow.revoked == "")
         why = f"the node left service: {reason}"
-        session.execute(update(CertificateRow).where(*valid).values(revoked=why, revoked_at=now()))
+        ended = {"revoked": why, "revoked_at": now(), "revoked_after": last_stage(session, node)}
+        session.execute(update(CertificateRow).where(*valid).values(**ended))
     quarantined = to is State.QUARANTINE and current is not to
     follow_state(session, node, reason, by_person=bool(evidence.person), quarantined=quarantined)
     if evidence.run:
