@@ -63,9 +63,9 @@ with DAG(
         return repair.act(RunKey.of(dag_run), incident)
 
     @task.sensor(mode="reschedule", poke_interval=30, timeout=3600)
-    def returned(ordered: Any, incident: int, dag_run: Any = None) -> bool:
+    def returned(incident: int, dag_run: Any = None) -> bool:
         """Wait until the node is back after a restart; between two looks no worker is held."""
-        return repair.returned(RunKey.of(dag_run), ordered, incident)
+        return repair.returned(RunKey.of(dag_run), incident)
 
     @task(trigger_rule=TriggerRule.ALL_DONE)
     def release(dag_run: Any = None) -> list[str]:
@@ -73,14 +73,14 @@ with DAG(
         return repair.release(RunKey.of(dag_run))
 
     @task
-    def proofs(done: Any, incident: int) -> list[dict[str, Any]]:
+    def proofs(incident: int, dag_run: Any = None) -> list[dict[str, Any]]:
         """Returns the test that can see the fault, to be started."""
-        return repair.proofs(done, incident)
+        return repair.proofs(RunKey.of(dag_run), incident)
 
     opened: Any = claim()
     done: Any = act(opened)
-    back = returned(done, opened)
-    proof = proofs(done, opened)
+    back = returned(opened)
+    proof = proofs(opened)
     evidence(opened) >> done >> back >> release() >> proof
     back >> proof
     TriggerDagRunOperator.partial(

@@ -234,7 +234,10 @@ class _Retention(pydantic.BaseModel):
         default=730, ge=1, description="days single measurements are kept"
     )
     retention_runs_days: int = pydantic.Field(
-        default=0, ge=0, description="days runs with verdicts and findings are kept; 0: forever"
+        default=0,
+        ge=0,
+        description="days runs with verdicts and findings are kept, longer while a FAIL or WARN of theirs stands; "
+        "0: forever",
     )
     retention_parts_days: int = pydantic.Field(
         default=0, ge=0, description="days parts that sit in no node, and suspicions of them, are kept; 0: forever"

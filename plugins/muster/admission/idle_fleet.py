@@ -47,20 +47,25 @@ def known(nodes: Sequence[Node], now: datetime.datetime) -> Known:
     A node whose test a person requested in its scheduler, of which something grave was reported since its last whole
     test, or whose certificate holds no longer, takes the whole test before the others.
     """
-    tested = store.verdicts.stage_tests()
+    tested, numbers = store.verdicts.stage_tests(), store.verdicts.stage_numbers()
     idle = service.idle([node.name for node in nodes if node.state is State.PRODUCTION])
     signs = dict(store.signs.collect(now - SIGNS_FOR))
     due: dict[str, tuple[str, datetime.datetime | None]] = {}  # why a test is requested, and since when
     for node, each in store.health.reported(now - SIGNS_FOR).items():
         sign = signs.get(node, Signs())
         signs[node] = dataclasses.replace(sign, errors=sign.errors + each.errors)
-        if each.urgent_at and not _whole_test_since(each.urgent_at, tested.get(node, {})):
+        if each.urgent_at and not _whole_test_after(each.urgent_after, numbers.get(node, {})):
             due[node] = each.urgent, each.urgent_at
     ended = store.signs.certificate_ends()
     for node, why in store.certificates.uncertified().items():
         # One whose whole test renewed nothing, as a PROVISIONAL stage does not, takes the next one in its turn.
-        if node not in ended or not _whole_test_since(ended[node], tested.get(node, {})):
-            due[node] = f"its certificate holds no longer: {why}", ended.get(node)
+        end, after = ended.get(node, (None, None))
+        if after is not None:
+            tested_since = _whole_test_after(after, numbers.get(node, {}))
+        else:  # it expired by the clock, so the clock says what came later
+            tested_since = end is not None and _whole_test_within(end, now, tested.get(node, {}))
+        if not tested_since:
+            due[node] = f"its certificate holds no longer: {why}", end
     due |= {node: (f"requested: {each.requested}", each.since) for node, each in idle.items() if each.requested}
     tests = store.signs.last_tests()
     for node in due.keys() | tests.keys():
@@ -118,5 +123,13 @@ def _risk(nodes: Sequence[Node], now: datetime.datetime) -> Risk:
     return risk
 
 
-def _whole_test_since(moment: datetime.datetime, tested: Mapping[str, datetime.datetime]) -> bool:
-    return len(tested) == len(STAGES) and min(tested.values()) >= moment
+def _whole_test_after(number: int, tests: Mapping[str, int]) -> bool:
+    """Whether every stage was tested after the one of that number."""
+    return len(tests) == len(STAGES) and min(tests.values()) > number
+
+
+def _whole_test_within(
+    begin: datetime.datetime, end: datetime.datetime, tested: Mapping[str, datetime.datetime]
+) -> bool:
+    """Whether every stage was tested in that time; a test of a clock that was ahead was not."""
+    return len(tested) == len(STAGES) and all(begin <= at <= end for at in tested.values())

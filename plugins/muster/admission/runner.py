@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import os
 import subprocess
@@ -12,6 +13,10 @@ from muster.remote import ssh
 
 OUTPUT_BYTES_MAX = 512 * 1024 * 1024
 """Slurm describes a node in 1.2 KB, and a fleet may have 100,000."""
+
+
+KILLED_S = 1.0
+"""How long a command that was killed is waited for."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -45,8 +50,21 @@ class Runner:
 
     def _here(self, command: Sequence[str]) -> ssh.Completed:
         environment = {**os.environ, **dict(self.variables)}
-        done = subprocess.run(command, env=environment, capture_output=True, timeout=self.timeout_s, check=False)
-        return ssh.Completed(done.returncode, done.stdout, done.stderr)
+        # Not subprocess.run, which waits without end for a command that it may not kill: sudo's belongs to root.
+        process = subprocess.Popen(command, env=environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+        try:
+            out, err = process.communicate(timeout=self.timeout_s)
+        except subprocess.TimeoutExpired:
+            with contextlib.suppress(PermissionError):
+                process.kill()
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                process.wait(KILLED_S)
+            raise
+        finally:
+            for pipe in (process.stdout, process.stderr):
+                if pipe is not None:
+                    pipe.close()
+        return ssh.Completed(process.returncode, out, err)
 
     def _over_ssh(self, command: Sequence[str], login: ssh.NodeAddress) -> ssh.Completed:
         from muster.integration import logins

@@ -54,7 +54,8 @@ def in_use(node: Node) -> str:
 def idle(nodes: Collection[str]) -> dict[str, Idle]:
     """Whether each node in service is unused. A scheduler that does not answer makes all of its nodes not idle."""
     leases = {lease.node: lease for lease in store.leases.live()}
-    states = {node.name: node.state for node in store.nodes.find() if node.name in set(nodes)}
+    wanted = set(nodes)
+    states = {node.name: node.state for node in store.nodes.find() if node.name in wanted}
     places = {place.node: place for place in store.schedulers.places()}
     answers: dict[str, Idle] = {}
     seen = look(nodes, unanswered=answers)

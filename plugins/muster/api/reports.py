@@ -47,17 +47,20 @@ class Rates:
         self._left: dict[str, tuple[float, float]] = {}
         self._lock = threading.Lock()
 
-    def take(self, name: str, per_minute: int, count: int) -> float:
-        """Takes ``count`` reports. Returns 0, or after how many seconds to try again: then nothing was taken."""
+    def take(self, name: str, per_minute: int, count: int, *, taken: int = 0) -> float:
+        """Takes ``count`` reports. Returns 0, or after how many seconds to try again: then nothing was taken.
+
+        ``taken``: how many of the same body were taken before, and will be once more when it is sent again.
+        """
         now = time.monotonic()
         with self._lock:
             left, at = self._left.get(name, (float(per_minute), now))
             left = min(left + (now - at) * per_minute / 60.0, float(per_minute))
             # More than a minute's worth at once empties the store, rather than never being accepted.
-            wanted = min(count, per_minute)
+            wanted = min(count, per_minute - taken)
             enough = left >= wanted
             self._left[name] = (left - wanted if enough else left), now
-            return 0.0 if enough else (wanted - left) * 60.0 / per_minute
+            return 0.0 if enough else (wanted + taken - left) * 60.0 / per_minute
 
 
 rates = Rates()
@@ -124,7 +127,7 @@ def _receive(name: str, source: Source, body: Any, node: str) -> Accepted:
                 problems.append(f"this source may not report {known[:80]!r}")
             else:
                 by_node[known, report.boot_id].append(report.seen_of(given))
-    if count > 1 and (wait := rates.take(name, source.per_minute, count - 1)):
+    if count > 1 and (wait := rates.take(name, source.per_minute, count - 1, taken=1)):
         raise _later(wait)
     accepted, nodes = 0, set()
     for (known, boot_id), seen in by_node.items():

@@ -22,8 +22,11 @@ import pydantic
 from muster import redaction
 from muster.errors import BadSettings, MusterError
 from muster.model.queues import AuditEvent
+from muster.remote import http_request
 
 TIMEOUT_S = 20.0
+ANSWER_BYTES_MAX = 1024 * 1024
+"""Of an answer, which is not used."""
 PRIORITY = 13 * 8 + 5  # facility "log audit", severity "notice"
 SYSLOG_TLS_PORT = 6514
 
@@ -110,12 +113,14 @@ class HttpSink(_Sink):
         if self.token_file:
             headers["Authorization"] = f"Bearer {self.token_file.read_text().strip()}"
         try:
-            with httpx.Client(verify=_context(self.ca_file), timeout=TIMEOUT_S, trust_env=False) as client:
-                answer = client.post(str(self.url), content=lines.encode(), headers=headers)
-        except httpx.HTTPError as error:
-            raise NotAccepted(redaction.of_text(f"{self.url}: {error or type(error).__name__}")) from error
-        if not answer.is_success:
-            raise NotAccepted(redaction.of_text(f"{self.url} answers {answer.status_code}"))
+            status, _ = http_request.send(
+                "POST", str(self.url), body=lines.encode(), headers=headers, limit_s=TIMEOUT_S,
+                bytes_max=ANSWER_BYTES_MAX, verify=_context(self.ca_file), trust_env=False,
+            )  # fmt: skip
+        except (httpx.HTTPError, OverflowError, TimeoutError) as error:
+            raise NotAccepted(redaction.of_text(f"{self.url}: {str(error) or type(error).__name__}")) from error
+        if not httpx.codes.is_success(status):
+            raise NotAccepted(redaction.of_text(f"{self.url} answers {status}"))
 
 
 Sink = FileSink | SyslogSink | HttpSink

@@ -39,7 +39,7 @@ def spares(
         return
     now = datetime.datetime.now(datetime.UTC)
     chosen = [node for node in nodes if node.simulated == simulated]
-    pools = rules.pools(chosen, store.failures.since(now - rules.PERIOD), now, days)
+    pools = rules.pools(chosen, store.failures.since(now - rules.PERIOD, former=True), now, days)
     sizes = {pool.sku: job or [pool.service] for pool in pools}
     asked = [(pool, size, rules.needed(size, pool.rates, days)) for pool in pools for size in sizes[pool.sku]]
     if json:

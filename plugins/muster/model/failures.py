@@ -9,7 +9,8 @@ import datetime
 @dataclasses.dataclass(frozen=True)
 class Failure:
     """``group``: of defects, as ``muster.rules.idle.history.GROUPS`` names them. ``back``: when the node served again,
-    None while it does not. ``replaced``: whether the part that failed had been replaced by then.
+    None while it does not. ``replaced``: whether the part that failed had been replaced by then. ``gone``: when the
+    node was retired instead of coming back, None if it was not.
     """
 
     node: str
@@ -17,3 +18,4 @@ class Failure:
     at: datetime.datetime
     back: datetime.datetime | None = None
     replaced: bool = False
+    gone: datetime.datetime | None = None

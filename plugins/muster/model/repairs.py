@@ -66,6 +66,7 @@ class Attempt:
 
     ``proved``: whether the tests that can see the fault passed after it; None until they did or did not.
     ``days``: on how many days stages of tests were recorded since, of any node; a clock that jumps adds none.
+    ``ordered``: how a restart was ordered, from the boot ``before`` on, at ``ordered_at``; None if none was.
     """
 
     id: int
@@ -80,3 +81,6 @@ class Attempt:
     ended_at: datetime.datetime | None = None
     proved: bool | None = None
     days: int = 0
+    before: str = ""
+    ordered: str = ""
+    ordered_at: datetime.datetime | None = None

@@ -71,9 +71,11 @@ class RecordedEvent:
 class Reported:
     """What was reported of one node since some time.
 
-    ``errors``: of its drivers; ``urgent``: the latest report after which a whole test is due, and when it came.
+    ``errors``: of its drivers; ``urgent``: the latest report after which a whole test is due, when it came, and after
+    which stage of the node: clocks may err.
     """
 
     errors: int
     urgent: str
     urgent_at: datetime.datetime | None
+    urgent_after: int = 0

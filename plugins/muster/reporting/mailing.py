@@ -8,6 +8,7 @@ import logging
 from collections.abc import Sequence
 
 from muster import store
+from muster.errors import MusterError, apart
 from muster.model.runs import PREEMPTED, Run, RunKey
 from muster.model.states import State
 from muster.reporting import mail_rules, notices
@@ -137,33 +138,47 @@ def send_digests() -> list[str]:
 
     MUSTER_MAIL_TO gets the whole fleet's each week, the addresses of a rule with ``digest`` that of its labels. A
     weekly one is due on Mondays, or on the first later day of the week on which this is called.
-    Raises BadSettings.
+    Raises BadSettings, and MusterError with those that could not be made, after all others are sent.
     """
-    from muster.reporting import sending
-    from muster_reports.digest import render
-
     current, until = settings(), _now().replace(microsecond=0) + datetime.timedelta(seconds=1)
     wanted: list[tuple[str, str, dict[str, str], Sequence[str]]] = [("weekly", "", {}, current.mail_recipients)]
     wanted += [(rule.digest, f"{rule.name}/", rule.labels, rule.to) for rule in _rules() if rule.digest]
     if not any(recipients for *_, recipients in wanted):
         log.warning("no digest is mailed: neither MUSTER_MAIL_TO nor a rule of MUSTER_MAIL_RULES wants one")
-    subjects = []
+    subjects: list[str] = []
+    failed: list[str] = []
     for (every, name, labels, recipients), simulated in itertools.product(wanted, (False, True)):
-        facts = store.ledger.fleet(until - PERIODS[every], until, simulated=simulated, labels=labels)
-        if not facts.nodes or not recipients:
-            continue
-        whose = ", ".join(f"{label}={value}" for label, value in labels.items())
-        rendered = render.render(facts, whose, simulated=simulated)
-        mine = f"digest/{every}/{name}{'simulated' if simulated else 'real'}/"
-        key = mine + rendered.report_id
-        monday = until.replace(hour=0, minute=0, second=0) - datetime.timedelta(days=until.weekday())
-        if every == "weekly" and store.outbox.added(mine, monday, key):
-            continue
-        message = mail.build_message(rendered, current.mail_from, recipients)
-        store.outbox.add(key, message.as_bytes())
-        sending.deliver_mail(key)
-        subjects.append(rendered.subject)
+        with apart(f"the {every} digest of {name.rstrip('/') or 'the fleet'}", failed):
+            subjects += _send_digest(until, every, name, labels, recipients, simulated=simulated)
+    if failed:
+        raise MusterError(f"not sent: {'; '.join(failed)}")
     return subjects
+
+
+def _send_digest(
+    until: datetime.datetime, every: str, name: str, labels: dict[str, str], recipients: Sequence[str], *,
+    simulated: bool,
+) -> list[str]:  # fmt: skip
+    """Mail one digest, unless it was; returns its subject, nothing without nodes or recipients."""
+    from muster.reporting import sending
+    from muster_reports.digest import render
+
+    if not recipients:
+        return []
+    facts = store.ledger.fleet(until - PERIODS[every], until, simulated=simulated, labels=labels)
+    if not facts.nodes:
+        return []
+    whose = ", ".join(f"{label}={value}" for label, value in labels.items())
+    rendered = render.render(facts, whose, simulated=simulated)
+    mine = f"digest/{every}/{name}{'simulated' if simulated else 'real'}/"
+    key = mine + rendered.report_id
+    monday = until.replace(hour=0, minute=0, second=0) - datetime.timedelta(days=until.weekday())
+    if every == "weekly" and store.outbox.added(mine, monday, key):
+        return []
+    message = mail.build_message(rendered, settings().mail_from, recipients)
+    store.outbox.add(key, message.as_bytes())
+    sending.deliver_mail(key)
+    return [rendered.subject]
 
 
 def _rules() -> list[mail_rules.Rule]:

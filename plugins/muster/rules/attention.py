@@ -44,6 +44,7 @@ def attention(
     obstacles: Mapping[str, str] | None = None,
     *,
     now: datetime.datetime,
+    untestable: Mapping[str, Sequence[datetime.datetime]] | None = None,
 ) -> list[Attention]:
     """Returns every node that does not serve, and those that serve while somebody has to decide about them.
 
@@ -51,6 +52,7 @@ def attention(
     when and why its last test was refused}. ``kinds``: {cluster: kind}. ``replacements``: those that are proposed.
     ``racks``: those that are held, by name and by whether they are simulated. ``incidents``: those that are open.
     ``obstacles``: {node: why its run, which tries again, could not reach it}.
+    ``untestable``: {node: when tests of it were refused, though nobody else had it}, in order.
     """
     placed = {place.node: place for place in places}
     asked = {question.node: (question, until) for question, until in questions}
@@ -64,6 +66,8 @@ def attention(
         seen.replaces, seen.incident = proposed.get(row.node), repairs.get(row.node)
         seen.rack = (racks or {}).get((row.rack, row.simulated))
         seen.obstacle = (obstacles or {}).get(row.node, "")
+        refused = (untestable or {}).get(row.node, ())
+        seen.refusals = [at for at in refused if row.ended_at is None or at > row.ended_at]
         own = _own(seen, ready)
         place = placed.get(row.node)
         at = _at_scheduler(row, place, (kinds or {}).get(place.cluster, "")) if place else None
@@ -89,6 +93,7 @@ class _Seen:
         self.rack: HeldRack | None = None
         self.incident: Incident | None = None
         self.obstacle = ""
+        self.refusals: Sequence[datetime.datetime] = ()
         self.name = shlex.quote(row.node)
         # A refusal counts until a test ends.
         self.refused = refusal[1] if refusal and (row.ended_at is None or refusal[0] > row.ended_at) else ""
@@ -131,6 +136,10 @@ def _own(seen: _Seen, ready: Sequence[FleetRow]) -> Attention | None:
     match row.state:
         case State.PRODUCTION if row.inconclusive >= INCONCLUSIVE_BUDGET:
             return seen.item(Cause.NO_VERDICT, Turn.PERSON, f"muster node show {name}")
+        case State.PRODUCTION if len(seen.refusals) >= INCONCLUSIVE_BUDGET:
+            why = f"it serves and cannot be tested: {seen.refused or seen.why}"
+            item = seen.item(Cause.NO_VERDICT, Turn.PERSON, f"muster node check {name}", why)
+            return dataclasses.replace(item, since=seen.refusals[0])
         case State.REVALIDATION:
             return seen.item(Cause.TEST_DUE, Turn.MUSTER, f"muster revalidate {name} --reason …")
         case State.QUARANTINE:

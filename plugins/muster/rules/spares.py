@@ -152,6 +152,15 @@ class Pool:
     covers: int
 
 
+def rates_of(nodes: Collection[Node], failures: Sequence[Failure], now: datetime.datetime) -> Rates:
+    """Returns the rates of these nodes, retired and new ones apart, over ``PERIOD``, since each was enrolled.
+
+    ``failures``: as of ``pools``.
+    """
+    came = {node.name: node.added_at for node in nodes if node.state not in (State.RETIRED, State.REGISTERED)}
+    return measured([*came.values()], [each for each in failures if each.node in came], now, PERIOD)
+
+
 JOB_DAYS = 7.0
 """How long the jobs last for which spares are counted by default."""
 PERIOD = datetime.timedelta(days=365)
@@ -159,16 +168,17 @@ PERIOD = datetime.timedelta(days=365)
 
 
 def pools(nodes: Collection[Node], failures: Sequence[Failure], now: datetime.datetime, days: float) -> list[Pool]:
-    """Returns the pool of each SKU of which nodes are in service, the largest first."""
+    """Returns the pool of each SKU of which nodes are in service, the largest first.
+
+    ``failures``: of machines that had the nodes' names before too, since a spare takes a place, not a machine's.
+    """
     found = []
     for sku in sorted({node.sku for node in nodes}):
-        of = [node for node in nodes if node.sku == sku and node.state not in (State.RETIRED, State.REGISTERED)]
+        of = [node for node in nodes if node.sku == sku]
         serving = sum(node.state in SERVING for node in of)
         if not serving:
             continue
-        names = {node.name for node in of}
-        rates = measured([node.machine_since or now for node in of],
-                         [each for each in failures if each.node in names], now, PERIOD)  # fmt: skip
+        rates = rates_of(of, failures, now)
         qualified = sum(node.state is State.QUALIFIED for node in of)
         found.append(Pool(sku, serving, qualified, rates, days, needed(serving, rates, days),
                           covered(qualified, serving, rates, days)))  # fmt: skip

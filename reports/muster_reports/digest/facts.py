@@ -19,7 +19,8 @@ CONCLUSIVE = PASSED | {"FAIL"}
 
 @dataclasses.dataclass(frozen=True)
 class Node:
-    """An enrolled node. ``last_pass``: when its last conclusive run without a FAIL ended.
+    """An enrolled node, ``state`` as at the end of the period. ``last_pass``: when the last conclusive run of its
+    machine without a FAIL ended.
 
     ``versions``: the driver and firmware that its last intake recorded.
     """
@@ -57,7 +58,7 @@ class Move:
 
 @dataclasses.dataclass(frozen=True)
 class Run:
-    """An ended run of one node. ``stages``: those that failed."""
+    """An ended run of one node. ``stages``: those that failed. ``machine``: the number of the one that has the name."""
 
     node: str
     run_id: str
@@ -67,6 +68,7 @@ class Run:
     ended_at: datetime.datetime
     level: str = ""
     stages: tuple[str, ...] = ()
+    machine: int = 0
 
 
 @dataclasses.dataclass(frozen=True)
@@ -112,12 +114,16 @@ class Jobs:
 
 @dataclasses.dataclass(frozen=True)
 class Repair:
-    """A node that left service for a fault in the year before the period's end. ``back``: None while it is out."""
+    """A node that left service for a fault in the year before the period's end. ``back``: None while it is out.
+
+    ``gone``: when it was retired instead.
+    """
 
     node: str
     group: str
     out: datetime.datetime
     back: datetime.datetime | None
+    gone: datetime.datetime | None = None
 
 
 @dataclasses.dataclass(frozen=True)
@@ -196,14 +202,14 @@ class Facts:
         return [move for move in self.moves if move.withdrawn and move.node in self.nodes]
 
     def missed(self) -> list[tuple[Run, Run]]:
-        """(passed, failed) for each FAIL of a node whose conclusive run before ended well within the period."""
+        """(passed, failed) for each FAIL whose machine's conclusive run before ended well within the period."""
         before: dict[str, Run] = {}
         found = []
         for run in sorted(self.runs, key=lambda run: run.ended_at):
             if run.node not in self.nodes or run.verdict not in CONCLUSIVE:
                 continue
             last = before.get(run.node)
-            if run.verdict == "FAIL" and last is not None and last.verdict in PASSED:
+            if run.verdict == "FAIL" and last and last.verdict in PASSED and last.machine == run.machine:
                 found.append((last, run))
             before[run.node] = run
         return found

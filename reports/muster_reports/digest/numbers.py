@@ -43,7 +43,7 @@ class Mean:
 @dataclasses.dataclass(frozen=True)
 class RepairTimes:
     """Of ``times`` that nodes left service for a fault, the seconds until half and until ``TAIL`` of them served
-    again; None: not known yet. ``still``: how many are out.
+    again; None: not known yet. ``still``: how many are out, without those that were retired.
     """
 
     times: int
@@ -136,11 +136,12 @@ def mean(events: int, hours: float) -> Mean:
 
 
 def repair_times(repairs: Sequence[Repair], until: datetime.datetime) -> RepairTimes:
-    """Returns median and tail by Kaplan and Meier (1958): a node that is still out is a censored observation."""
+    """Returns median and tail by Kaplan and Meier (1958): a node that is still out, or was retired, is censored."""
     over = [(each.back - each.out).total_seconds() for each in repairs if each.back is not None]
-    lasting = [(until - each.out).total_seconds() for each in repairs if each.back is None]
+    lasting = [((each.gone or until) - each.out).total_seconds() for each in repairs if each.back is None]
     median, tail = (_within(over, lasting, share) for share in (0.5, TAIL))
-    return RepairTimes(len(repairs), len(lasting), median, tail)
+    still = sum(each.back is None and each.gone is None for each in repairs)
+    return RepairTimes(len(repairs), still, median, tail)
 
 
 def returned(facts: Facts) -> list[Returned]:

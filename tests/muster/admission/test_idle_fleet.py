@@ -5,10 +5,13 @@ from __future__ import annotations
 import contextlib
 import datetime
 import json
+import uuid
 from pathlib import Path
 
 import pytest
 from airflow.sdk.exceptions import AirflowFailException
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
 from sqlalchemy import select
 
 from muster import store
@@ -25,6 +28,7 @@ from muster.operators.testing import claims, qualification
 from muster.rules.idle.capacity import Signs
 from muster.rules.idle.selection import choose
 from muster.rules.transitions import INCONCLUSIVE_BUDGET
+from muster.store.database import access
 from muster.store.database.decisions import CertificateRow
 from muster.store.database.engine import writing
 from muster_criteria.health.readings import Reading
@@ -69,6 +73,42 @@ def test_an_urgent_report_is_not_answered_by_an_earlier_test_and_rests_after_a_l
     assert tried
     retest("preempted", Verdict.SKIPPED, stages=("intake",))
     assert sign().tried == tried
+
+
+def test_a_pass_of_a_clock_that_was_ahead_hides_no_later_report(monkeypatch: pytest.MonkeyPatch) -> None:
+    with monkeypatch.context() as ahead:
+        ahead.setattr(access, "now", lambda: now() + datetime.timedelta(hours=2))
+        retest("ahead", Verdict.PASS)
+    health.record([Report(NODE, "epilog", (Reading("xid/79"),))], {NODE: "h100-sxm-8"})
+    assert "xid/79" in sign().requested
+    retest("after", Verdict.PASS)
+    assert "xid/79" not in sign().requested
+
+
+HALVES = {"first": STAGES[: len(STAGES) // 2], "second": STAGES[len(STAGES) // 2 :], "whole": STAGES}
+
+
+@settings(max_examples=8, deadline=None, suppress_health_check=list(HealthCheck), database=None)
+@given(st.lists(st.sampled_from(["report", "ahead", "back", *HALVES]), max_size=6))
+def test_a_whole_test_is_due_until_every_stage_passed_after_the_last_report(steps: list[str]) -> None:
+    """Whatever the clock says meanwhile; each example has a node of its own."""
+    node, skew, untested = f"gpu-{uuid.uuid4().hex[:12]}", [0.0], set[str]()
+    store.nodes.add(fleet.new_node(node))
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(access, "now", lambda: now() + datetime.timedelta(hours=skew[0]))
+        fleet.qualify(node)
+        move(node, State.PRODUCTION, "Ada", "needed now")
+        for at, step in enumerate(steps):
+            if step == "report":
+                health.record([Report(node, "epilog", (Reading("xid/79"),))], {node: "h100-sxm-8"})
+                untested = set(STAGES)
+            elif step in HALVES:
+                fleet.qualify(node, f"{node}__{at}", stages=HALVES[step])
+                untested -= set(HALVES[step])
+            else:
+                skew[0] = 2.0 if step == "ahead" else 0.0
+            found = known([store.nodes.get(node)], now()).signs.get(node, Signs())
+            assert ("xid/79" in found.requested) is bool(untested), steps[: at + 1]
 
 
 def test_skipped_tests_are_counted_until_another_test() -> None:

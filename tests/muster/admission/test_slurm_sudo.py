@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import shutil
+import site
 import subprocess
 from pathlib import Path
 
@@ -80,3 +81,24 @@ print(subprocess.run({command!r}, capture_output=True, text=True).stdout)
 
     assert kept(file) == "/etc/slurm-beta.conf"
     assert kept(file.replace("Defaults!MUSTER_SLURM env_keep", "# ")) == "", "it never reaches another cluster"
+
+
+@pytest.mark.needs_sudo
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root may give another user rights by sudo")
+def test_a_command_under_sudo_that_hangs_holds_nobody_up(tmp_path: Path) -> None:
+    """Its process belongs to root: the controller's user may not kill it, and does not wait for it either."""
+    tmp_path.chmod(0o755)
+    slow, ended = tmp_path / "slow", tmp_path / "ended"
+    slow.write_text(f"#!/bin/sh\nsleep 6\necho >{ended}\n")
+    slow.chmod(0o755)
+    code = f"""
+import pathlib, sys
+sys.path[:0] = {[str(ROOT / "plugins"), str(ROOT / "validators"), *site.getsitepackages()]!r}
+from muster.admission.runner import Runner
+from muster.errors import SchedulerDown
+try:
+    Runner(0.5).run("sudo", "-n", "{slow}")
+except SchedulerDown as error:
+    print("0.5 s" in str(error), pathlib.Path("{ended}").exists())
+"""
+    assert as_user(tmp_path / "sudoers", f"ALL=(root) NOPASSWD: {slow}", code).strip() == "True False"

@@ -77,7 +77,8 @@ def test_a_node_that_a_state_shows_twice_is_in_neither_way() -> None:
     assert shows.look(["n1"])["n1"].open
 
 
-@pytest.mark.parametrize("mood", ["drop", "delay", "500", "429", "401", "redirect", "lie", "done, and no answer"])
+@pytest.mark.parametrize("mood", ["drop", "delay", "500", "429", "401", "redirect", "lie", "done, and no answer",
+                                  "done, and drips"])  # fmt: skip
 def test_a_change_that_goes_wrong_waits_and_is_carried_out_once(blind: Receiver, mood: str) -> None:
     """ "lie" is known by the state alone, which this receiver does not offer."""
     blind.mood = [mood]

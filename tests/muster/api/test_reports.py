@@ -116,9 +116,8 @@ def test_an_xid_of_the_users_program_is_a_sign_and_demands_no_test(client: TestC
 def test_a_report_before_the_last_whole_test_demands_none(client: TestClient, monkeypatch: pytest.MonkeyPatch) -> None:
     post(client, {"node": NODE, "check": "job_crash", "value": "job 7 of alice"})
     assert "job 7 of alice" in planned()[0]
-    later = datetime.datetime.now(datetime.UTC) + datetime.timedelta(hours=1)
-    passed = {NODE: dict.fromkeys(idle_fleet.STAGES, later)}
-    monkeypatch.setattr(store.verdicts, "stage_tests", lambda: passed)
+    passed = {NODE: dict.fromkeys(idle_fleet.STAGES, 1_000_000)}
+    monkeypatch.setattr(store.verdicts, "stage_numbers", lambda: passed)
     assert planned()[0] == ""
 
 
@@ -157,6 +156,23 @@ def test_bodies_and_rates_are_bounded(client: TestClient) -> None:
     assert answers[5:] == [429] * 2
     assert int(post(client, XID, "slow").headers["Retry-After"]) > 0
     assert post(client, XID).status_code == 200, "the rate is each source's own"
+
+
+@pytest.mark.parametrize("before", [0, 3])
+def test_a_body_of_more_than_a_minutes_worth_is_accepted_once_the_source_waited_as_told(
+    client: TestClient, monkeypatch: pytest.MonkeyPatch, before: int
+) -> None:
+    moment = 1000.0
+    monkeypatch.setattr(reports.time, "monotonic", lambda: moment)
+    body = {"reports": [XID] * 6}
+    assert [post(client, XID, "slow").status_code for _ in range(before)] == [200] * before
+    answer = post(client, body, "slow")
+    if before:
+        assert answer.status_code == 429
+        moment += int(answer.headers["Retry-After"])
+        answer = post(client, body, "slow")
+    assert answer.status_code == 200
+    assert post(client, XID, "slow").status_code == 429, "the minute is used up"
 
 
 def test_a_storm_is_one_observation(client: TestClient) -> None:

@@ -13,12 +13,13 @@ from typing import Any
 import pytest
 
 from muster import store
-from muster.errors import BadSettings
+from muster.errors import BadSettings, MusterError
 from muster.model.runs import PREEMPTED, RunKey
 from muster.reporting import mail_rules, mailing, notices, sending
 from muster.settings import settings
 from muster_criteria.model import Verdict
 from muster_reports import charts
+from muster_reports.digest.facts import Facts
 from tests.muster import fleet
 from tests.muster.reporting.rules import MONDAY, Clock, queued, report_of, use
 from tests.muster.reporting.test_notifications import failing
@@ -153,6 +154,23 @@ def test_a_rule_brings_the_digest_of_its_nodes(monkeypatch: pytest.MonkeyPatch) 
     assert (everything, ours) == ("all@x.org", "team@x.org")
     assert "the fleet" in first
     assert "team=a" in second
+
+
+def test_a_digest_that_cannot_be_made_keeps_no_other_waiting(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("MUSTER_MAIL_TO", "all@x.org")
+    use(monkeypatch, {"name": "team", "to": ["team@x.org"], "labels": {"team": "a"}, "digest": "weekly"})
+    store.nodes.add(fleet.new_node("n1", labels={"team": "a"}))
+    made = store.ledger.fleet
+
+    def odd(*period: datetime.datetime, labels: dict[str, str], **options: bool) -> Facts:
+        if not labels:
+            raise ValueError("a row that no code foresaw")
+        return made(*period, labels=labels, **options)
+
+    monkeypatch.setattr(store.ledger, "fleet", odd)
+    with pytest.raises(MusterError):
+        mailing.send_digests()
+    assert [to for to, _, _ in queued()] == ["team@x.org"]
 
 
 def test_a_weekly_digest_comes_once_a_week_even_if_a_monday_was_missed(monkeypatch: pytest.MonkeyPatch) -> None:

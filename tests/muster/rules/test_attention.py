@@ -127,6 +127,19 @@ def test_a_refused_test_is_the_reason_until_a_test_ends() -> None:
     assert only(attention([seen], refusals={"n1": before}, now=NOW)).why == seen.headline
 
 
+def test_a_node_that_serves_and_cannot_be_tested_is_listed_until_a_test_ends() -> None:
+    """Else it would serve for ever on its last PASS, with nobody who knows."""
+    times = [NOW - each * HOUR / 4 for each in (3, 2, 1)]
+    last = {"n1": (times[-1], "not tested: no SKU file of that name")}
+    seen = after("n1", State.PRODUCTION, Verdict.PASS)
+    found = only(attention([seen], refusals=last, untestable={"n1": times}, now=NOW))
+    assert (found.cause, found.turn, found.since, found.serving) == (Cause.NO_VERDICT, Turn.PERSON, times[0], True)
+    assert found.why.endswith("no SKU file of that name")
+    assert attention([seen], refusals=last, untestable={"n1": times[1:]}, now=NOW) == []
+    tested = after("n1", State.PRODUCTION, Verdict.PASS, ended_at=NOW)
+    assert attention([tested], refusals=last, untestable={"n1": times}, now=NOW) == []
+
+
 def test_a_question_is_answered_by_its_command_until_its_end() -> None:
     asked = Question(dags.ADMISSION, "r1", "n1", NOW - HOUR, "", "", "", "", None, None, "Admit n1?", ("Admit",))
     seen = after("n1", State.QUALIFIED, Verdict.WARN)

@@ -69,6 +69,14 @@ def running() -> Iterator[Receiver]:
             self.end_headers()
             self.wfile.write(body)
 
+        def drip(self) -> None:
+            """The head of an answer, a byte now and then: each comes in time, and the whole does not."""
+            self.wfile.write(b"HTTP/1.1 204 No Content\r\nX-Late: ")
+            for _ in range(6):
+                time.sleep(0.4)
+                self.wfile.write(b"x")
+            self.wfile.write(b"\r\n\r\n")
+
         def handle_one(self) -> None:
             body = self.rfile.read(int(self.headers.get("Content-Length") or 0))
             if not verified(self.headers, body):
@@ -85,6 +93,8 @@ def running() -> Iterator[Receiver]:
                 return self.answer(int(mood), b"as the test demands")
             if self.command == "POST":
                 receiver.carry_out(self.headers["webhook-id"], json.loads(body), lying=mood == "lie")
+                if mood == "done, and drips":
+                    return self.drip()
                 return None if mood == "done, and no answer" else self.answer(204, b"")
             shown = b"<html>" if mood == "babble" else json.dumps({"nodes": list(receiver.nodes.values())}).encode()
             return self.answer(200, shown)

@@ -25,6 +25,7 @@ from muster import store
 from muster.admission import records_only
 from muster.admission.backend import Mark, Seen, each_alone
 from muster.errors import BadScheduler, LeftAlone, SchedulerDown
+from muster.remote import http_request
 from muster.settings import settings
 from muster_criteria.text import one_line
 
@@ -200,15 +201,12 @@ class Webhook:
         headers = signed(self._secret(), message, int(time.time()), body)
         headers |= {"content-type": "application/json", "accept-encoding": "identity"}
         limit = settings().scheduler_timeout_s
-        end = time.monotonic() + limit
-        answer = b""
         try:
-            with httpx.stream(method, url, content=body, headers=headers, timeout=limit) as response:
-                for part in response.iter_raw():
-                    answer += part
-                    if len(answer) > ANSWER_BYTES_MAX or time.monotonic() > end:
-                        raise SchedulerDown(f"{url} sent more than Muster reads, or took longer than {limit:g} s")
-                return response.status_code, answer
+            return http_request.send(
+                method, url, body=body, headers=headers, limit_s=limit, bytes_max=ANSWER_BYTES_MAX
+            )  # fmt: skip
+        except (OverflowError, TimeoutError):
+            raise SchedulerDown(f"{url} sent more than Muster reads, or took longer than {limit:g} s") from None
         except httpx.HTTPError as error:
             raise SchedulerDown(f"{url} did not answer: {type(error).__name__} {error}") from None
 

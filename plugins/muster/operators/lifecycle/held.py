@@ -16,7 +16,7 @@ from muster import store
 from muster.admission.answers import KEEP, RETEST, WITHDRAW
 from muster.errors import IllegalMove, Refusal, UnknownRun
 from muster.integration import runid
-from muster.model.dags import NODE_REVALIDATION
+from muster.model.dags import HELD_VERDICT, MAPPED_MAX, NODE_REVALIDATION
 from muster.model.events import Approval
 from muster.model.nodes import Node
 from muster.model.runs import Run, RunKey
@@ -38,14 +38,18 @@ def questions(live: Callable[[str, str], bool]) -> list[dict[str, Any]]:
 
     One per held verdict, and one more after each re-test that is over, or did not begin, and left the verdict held.
     ``live``: whether a run of Airflow, (DAG id, run id), is queued or running. A waiver that has ended holds verdicts.
+    At most ``MAPPED_MAX``, those first that were not asked yet: the others come with the next look.
     """
     store.waivers.recheck_expired(datetime.datetime.now(datetime.UTC) - _LATELY)
-    return [
+    wanted: list[dict[str, Any]] = [
         # A re-test at the level of the verdict: one at a lower level would leave it held.
         {"trigger_run_id": runid.run_id(node.name, reason), "conf": {"node": node.name, "level": _held(node).level}}
         for node in store.nodes.find(states=(State.PRODUCTION,))
         if node.held_run and (reason := _why_asked(node, live))
     ]
+    if len(wanted) > MAPPED_MAX:
+        wanted.sort(key=lambda each: store.questions.find(RunKey(HELD_VERDICT, each["trigger_run_id"])) is not None)
+    return wanted[:MAPPED_MAX]
 
 
 def _why_asked(node: Node, live: Callable[[str, str], bool]) -> str:

@@ -5,7 +5,6 @@ Each is a plain function of run ids and parameters; the DAG file makes tasks of 
 
 from __future__ import annotations
 
-import dataclasses
 import datetime
 import logging
 from collections.abc import Mapping
@@ -84,7 +83,7 @@ def take_evidence(incident: int, connect: Connect = logins.connect) -> str:
 
 
 def act(key: RunKey, incident: int, connect: Connect = logins.connect) -> dict[str, Any]:
-    """Carry out the next rung; returns what ``returned`` looks at. Raises AirflowSkipException if nothing is done now.
+    """Carry out the next rung; returns which, to be shown. Raises AirflowSkipException if nothing is done now.
 
     Raises AirflowFailException if the rung did not succeed. A worker that is lost meanwhile leaves the attempt
     reserved; it counts, and is not carried out again when Airflow repeats the task.
@@ -120,34 +119,37 @@ def act(key: RunKey, incident: int, connect: Connect = logins.connect) -> dict[s
     last_boot = _last_boot(found)
     agent = build_agent(settings().home / "agents") if node.simulated else None
     done = repairing.carry_out(step.rung, node, found.fault, connect, last_boot=last_boot, agent=agent)
-    ordered = {"attempt": attempt.id, "rung": str(step.rung)}
     if isinstance(done, Sent):
-        return {**ordered, **dataclasses.asdict(done), "at": _now().timestamp()}
-    _ended(found, store.repairs.settle(attempt.id, done.outcome, done.detail))
-    return ordered
+        store.repairs.order(attempt.id, done.before, done.what)
+    else:
+        _ended(found, store.repairs.settle(attempt.id, done.outcome, done.detail))
+    return {"attempt": attempt.id, "rung": str(step.rung)}
 
 
-def returned(
-    key: RunKey, ordered: Mapping[str, Any], incident: int, connect: Connect = logins.connect, **how: Any
-) -> bool:
-    """Look once whether a node came back after a restart; False while it may still come.
+def returned(key: RunKey, incident: int, connect: Connect = logins.connect, **how: Any) -> bool:
+    """Look once whether a node came back after a restart that this run ordered; False while it may still come.
 
-    Raises AirflowFailException if it did not, or if the attempt is not this run's: ``ordered`` comes by XCom, which
-    anyone may write who may start a run. Whatever else was ordered is over already.
+    By the records alone: what tasks hand on by XCom anyone may write who may start a run. Raises AirflowFailException
+    if it did not come back, or if this run ordered nothing.
     """
-    if "before" not in ordered:
-        return True
     found = store.repairs.get_incident(incident)
-    ours = {each.id for each in store.repairs.history(found) if each.run == key and each.incident == incident}
-    if ordered["attempt"] not in ours:
-        raise AirflowFailException(f"this run reserved no attempt {ordered['attempt']} at incident {incident}")
-    sent = Sent(str(ordered["before"]), str(ordered["what"]))
-    waited_s = _now().timestamp() - float(ordered["at"])
+    attempt = _attempt(key, found)
+    if attempt is not None and attempt.outcome is Outcome.SUCCEEDED:
+        return True
+    if attempt is None or attempt.outcome is not None or attempt.ordered_at is None:
+        raise AirflowFailException(f"this run has ordered nothing at incident {incident} that could succeed yet")
+    sent, waited_s = Sent(attempt.before, attempt.ordered), (_now() - attempt.ordered_at).total_seconds()
     done = repairing.returned(store.nodes.get(found.node), connect, sent, waited_s, **how)
     if done is None:
         return False
-    _ended(found, store.repairs.settle(int(ordered["attempt"]), done.outcome, done.detail))
+    _ended(found, store.repairs.settle(attempt.id, done.outcome, done.detail))
     return True
+
+
+def _attempt(key: RunKey, found: Incident) -> Attempt | None:
+    """The run's last attempt at the incident."""
+    ours = [each for each in store.repairs.history(found) if each.run == key and each.incident == found.id]
+    return max(ours, key=lambda each: each.id, default=None)
 
 
 def decide(found: Incident, key: RunKey | None, connect: Connect | None = logins.connect) -> Act | Person | Wait:
@@ -199,13 +201,14 @@ def used(node: Node, connect: Connect) -> str:
         return f"whether the node is in use is not known: {error}"
 
 
-def proofs(done: Mapping[str, Any] | None, incident: int) -> list[dict[str, Any]]:
+def proofs(key: RunKey, incident: int) -> list[dict[str, Any]]:
     """Returns the arguments of TriggerDagRunOperator for the test that can see the fault, after a success."""
-    if not done:
-        return []
     found = store.repairs.get_incident(incident)
+    attempt = _attempt(key, found)
+    if attempt is None or attempt.outcome is not Outcome.SUCCEEDED:
+        return []
     node = store.nodes.get(found.node)
-    reason = f"proves the repair of incident {incident} ({done['rung']}, attempt {done['attempt']})"
+    reason = f"proves the repair of incident {incident} ({attempt.rung}, attempt {attempt.id})"
     conf = {"node": node.name, "level": found.level, "reason": reason, "pool": node.pool or None}
     return [{"trigger_run_id": runid.run_id(node.name, reason), "conf": conf}]
 

@@ -17,6 +17,7 @@ from muster.admission import service
 from muster.admission.idle_fleet import known
 from muster.errors import ControllerFault, LeftAlone, MusterError, NodeLeased, NodePaused, UnknownRun
 from muster.integration import runid
+from muster.model import dags
 from muster.model.runs import RunKey
 from muster.model.states import SERVING, State
 from muster.operators.testing import claims, qualification
@@ -31,21 +32,24 @@ log = logging.getLogger(__name__)
 def pick(run_id: str, level: str) -> list[dict[str, Any]]:
     """Returns the arguments of TriggerDagRunOperator for one run of node_revalidation per node to test now.
 
-    Raises ControllerFault.
+    At most ``MAPPED_MAX``, the most urgent: the others come with the next look. Raises ControllerFault.
     """
     claims.controller_ready()
     now = datetime.datetime.now(datetime.UTC)
     nodes = {node.name: node for node in store.nodes.find()}
     choice = planning.choose(known(list(nodes.values()), now))
-    for planned in choice.chosen:
+    chosen = choice.chosen[: dags.MAPPED_MAX]
+    for planned in chosen:
         log.info("%s is tested in %s: %s", planned.node, ", ".join(planned.stages), planned.why)
+    for planned in choice.chosen[dags.MAPPED_MAX :]:
+        log.info("%s is not tested now: %d come before it", planned.node, dags.MAPPED_MAX)
     for name, why in choice.passed_over.items():
         log.info("%s is not tested now: %s", name, why)
     tests: list[tuple[str, str, str, Sequence[str]]] = [
         (each.node, "waiting", "it was waiting", each.stages)
         if nodes[each.node].state is State.REVALIDATION
         else (each.node, "idle", f"it was idle; {each.why}", each.stages)
-        for each in choice.chosen
+        for each in chosen
     ]
     return [
         {
@@ -87,7 +91,7 @@ def _claim(key: RunKey, params: Mapping[str, Any], login: str) -> dict[str, Any]
             if (
                 asked or node.state is State.REVALIDATION
             ):  # it comes first each time, while a job of a user may run for days
-                store.signs.note_refusal(name, why)
+                store.signs.note_refusal(name, why, busy=True)
             raise AirflowSkipException(f"{name} is not tested: {why}")
     try:
         with claims.leased([name], key) as (lease,):
@@ -100,7 +104,7 @@ def _claim(key: RunKey, params: Mapping[str, Any], login: str) -> dict[str, Any]
         raise AirflowSkipException(f"{name} is not tested: {error}") from error
     except (NodeLeased, LeftAlone) as error:
         if asked or isinstance(error, LeftAlone):
-            store.signs.note_refusal(name, str(error))
+            store.signs.note_refusal(name, str(error), busy=True)
         _return_to_scheduler(name, key)
         raise AirflowSkipException(f"{name} is not tested: {error}") from error
     return {"node": name, "sku": node.sku, "level": level, "token": lease.token, "simulated": node.simulated}

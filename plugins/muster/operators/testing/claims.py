@@ -12,7 +12,7 @@ from airflow.sdk.exceptions import AirflowException, AirflowFailException, Airfl
 
 from muster import acting, store
 from muster.admission import service
-from muster.errors import ControllerFault, IllegalMove, MusterError, NodeLeased, SchedulerDown, first_line
+from muster.errors import ControllerFault, IllegalMove, LeftAlone, MusterError, NodeLeased, SchedulerDown, first_line
 from muster.integration import logins
 from muster.model.dags import BURN_POOL
 from muster.model.nodes import Lease, Node
@@ -57,7 +57,8 @@ def noting_refusal(names: Iterable[str], but: tuple[type[Exception], ...] = ()) 
         known = isinstance(error, (MusterError, SkuError))
         for name in names:
             with contextlib.suppress(MusterError):
-                store.signs.note_refusal(name, str(error) if known else f"{type(error).__name__}: {first_line(error)}")
+                why = str(error) if known else f"{type(error).__name__}: {first_line(error)}"
+                store.signs.note_refusal(name, why, busy=isinstance(error, (LeftAlone, NodeLeased)))
         raise
 
 
@@ -114,7 +115,7 @@ def leased(names: Collection[str], key: RunKey) -> Iterator[list[Lease]]:
 
 
 def refuse_in_use(names: Collection[str], force: str | None) -> None:
-    """Raise MusterError if a node is in use and no ``force`` reason is given.
+    """Raise LeftAlone if a node is in use and no ``force`` reason is given.
 
     A test job that a former run left is no use; it is ended, since this run's stages would become steps of it. Raises
     SchedulerDown if it cannot be.
@@ -124,7 +125,7 @@ def refuse_in_use(names: Collection[str], force: str | None) -> None:
             raise SchedulerDown(f"{name} is not tested, since its last test job could not be ended: {trouble}")
         allocation = service.allocation(name)
         if allocation.allocated and not force:
-            raise MusterError(
+            raise LeftAlone(
                 f"{name} is in use: {allocation.by}; wait until it is free, or give a force_reason to test it anyway"
             )
 

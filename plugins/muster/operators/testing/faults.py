@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import json
 import logging
@@ -25,8 +26,8 @@ def note(key: RunKey, stage: str, why: str, *, node: str = "") -> None:
         log.warning("run %s of %s is not recorded: its fault is in this log alone", key.run_id, key.dag_id)
     except DatabaseNotReady:
         folder = settings().home / FOLDER
-        fault = {"dag_id": key.dag_id, "run_id": key.run_id, "stage": stage, "why": why, "node": node}
-        name = hashlib.sha256(json.dumps([key.dag_id, key.run_id, stage, node]).encode()).hexdigest()
+        fault = {"stage": stage, "why": why, "node": node}
+        name = f"{_of(key)}-{_digest(stage, node)}"
         try:
             folder.mkdir(parents=True, exist_ok=True, mode=0o700)
             part = folder / f".{name}"
@@ -38,9 +39,21 @@ def note(key: RunKey, stage: str, why: str, *, node: str = "") -> None:
 
 def of_run(key: RunKey) -> dict[str, str]:
     """{node: why the controller could not test it} of the run's nodes that it could not."""
-    for path in sorted((settings().home / FOLDER).glob("*.json")):
-        fault = json.loads(path.read_text())
-        if (fault["dag_id"], fault["run_id"]) == (key.dag_id, key.run_id):
-            note(key, fault["stage"], fault["why"], node=fault["node"])
+    # Its own alone: those of other runs come and go meanwhile, and one that is damaged is of no concern to them.
+    for path in sorted((settings().home / FOLDER).glob(f"{_of(key)}-*.json")):
+        with contextlib.suppress(FileNotFoundError):  # this task runs twice, after its worker was taken for dead
+            try:
+                fault = json.loads(path.read_text())
+                note(key, fault["stage"], fault["why"], node=fault["node"])
+            except (ValueError, KeyError, TypeError):
+                note(key, "", f"it was noted in {path}, which cannot be read")
             path.unlink(missing_ok=True)
     return store.attempts.faults_of(key)
+
+
+def _of(key: RunKey) -> str:
+    return _digest(key.dag_id, key.run_id)
+
+
+def _digest(*names: str) -> str:
+    return hashlib.sha256(json.dumps(names).encode()).hexdigest()[:32]

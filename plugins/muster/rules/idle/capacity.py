@@ -117,8 +117,10 @@ class Room:
             return f"power domain {of} has none left of its {self.limits.domain_kw[of]:g} kW for tests"
         if limit == CANARY:
             return f"it waits until {CANARIES} other nodes with {of} have passed"
-        tested = self.tested if node.state is State.REVALIDATION else self.out
-        return f"{tested} of {self.serving} nodes are being tested, which is the limit"
+        waits = node.state is State.REVALIDATION
+        tested = self.tested if waits else self.out
+        also = " or wait for a test in revalidation" if not waits and self.out > self.tested else ""
+        return f"{tested} of {self.serving} nodes are being tested{also}, which is the limit"
 
     def take(self, node: Node, sign: Signs) -> None:
         """Count a test that begins."""

@@ -31,6 +31,11 @@ from muster.store.database.models import (
 from muster.store.database.wanted import follow_state
 from muster_criteria.model import Action, FaultClass, Finding, Observation, Severity, Variant, Verdict
 
+NODE_LOCK = {"key_share": True}
+"""Keeps other writers from a node's row, but not from rows that refer to it. With PostgreSQL's stronger lock, two nodes
+of a rack that fail at once would wait for each other, as each adds a remark to the other's history.
+"""
+
 RECHECK = "recheck"
 """In a session's ``info``: {node: why} of ``recheck``."""
 
@@ -42,7 +47,7 @@ def now() -> datetime.datetime:
 
 def node_row(session: Session, name: str, *, lock: bool = False) -> NodeRow:
     """The node's row, locked against other writers if asked. Raises UnknownNode."""
-    row = session.get(NodeRow, name, with_for_update=True if lock else None)
+    row = session.get(NodeRow, name, with_for_update=NODE_LOCK if lock else None)
     if row is None:
         raise UnknownNode(f"no node {name!r} is enrolled; see `muster node list`, or enrol it with `muster node add`")
     return row
@@ -110,7 +115,8 @@ def move(session: Session, node: NodeRow, to: State, actor: str, reason: str, ev
     if to not in SERVING:
         valid = (CertificateRow.node == node.name, CertificateRow.revoked == "")
         why = f"the node left service: {reason}"
-        session.execute(update(CertificateRow).where(*valid).values(revoked=why, revoked_at=now()))
+        ended = {"revoked": why, "revoked_at": now(), "revoked_after": last_stage(session, node)}
+        session.execute(update(CertificateRow).where(*valid).values(**ended))
     quarantined = to is State.QUARANTINE and current is not to
     follow_state(session, node, reason, by_person=bool(evidence.person), quarantined=quarantined)
     if evidence.run:

@@ -35,7 +35,8 @@ class WaiverRow(Base):
 class CertificateRow(Base):
     """A certificate of admission. ``number``: its place among the node's, which says what is newest: clocks may err.
 
-    ``certified``: the serials, driver and firmware in it; ``revoked``: why, or "".
+    ``certified``: the serials, driver and firmware in it; ``revoked``: why, or ""; ``revoked_after``: the node's last
+    stage then.
     """
 
     __tablename__ = "certificates"
@@ -52,6 +53,7 @@ class CertificateRow(Base):
     certified: Mapped[dict[str, Any]]
     revoked: Mapped[str] = mapped_column(default="")
     revoked_at: Mapped[datetime.datetime | None]
+    revoked_after: Mapped[int | None] = mapped_column(BigId)
     document: Mapped[str] = mapped_column(deferred=True)
 
 

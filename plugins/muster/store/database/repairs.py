@@ -73,3 +73,6 @@ class AttemptRow(Base):
     outcome: Mapped[str | None]
     detail: Mapped[str] = mapped_column(default="")
     proved: Mapped[bool | None]
+    before: Mapped[str] = mapped_column(default="")
+    ordered: Mapped[str] = mapped_column(default="")
+    ordered_at: Mapped[datetime.datetime | None]

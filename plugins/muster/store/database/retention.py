@@ -6,10 +6,12 @@ import datetime
 import logging
 from typing import Any
 
-from sqlalchemy import ColumnElement, CursorResult, Select, delete, func, or_, select
+from sqlalchemy import ColumnElement, CursorResult, Select, case, delete, func, or_, select
+from sqlalchemy.orm import InstrumentedAttribute, aliased
 
 from muster.model.figures import Purged
 from muster.model.states import State
+from muster.rules.current import INCONCLUSIVE
 from muster.settings import settings
 from muster.store.database import access
 from muster.store.database.digests import DigestRow, SuspectRow
@@ -29,6 +31,8 @@ from muster.store.database.models import (
 )
 from muster.store.database.outgoing import OutboxRow, UsersJobRow
 from muster.store.testing import stages
+from muster_criteria.model import Verdict
+from muster_criteria.stages import LEVELS
 
 log = logging.getLogger(__name__)
 
@@ -51,9 +55,10 @@ def apply(now: datetime.datetime | None = None, *, dry_run: bool = False) -> Pur
     """Delete what the MUSTER_RETENTION_* settings no longer keep, or only count it; returns how much that is.
 
     Raw telemetry, raw results, digests, mails that were sent or refused, observations between tests and users' jobs
-    go by their own age, measurements by their stage's, runs by their end, but for those whose verdict is held, parts
-    and suspicions of them by when they were last in a node, events by their own age and leases by their end. Verdicts
-    and findings stay as long as their run; nodes, goldens and SKU revisions for ever; peer snapshots as long as a
+    go by their own age, measurements by their stage's, runs by their end, but for those whose verdict is held or of
+    which a FAIL or WARN still stands against a machine, parts and suspicions of them by when they were last in a node,
+    events by their own age and leases by their end. Verdicts and findings stay as long as their run; nodes, goldens and
+    SKU revisions for ever; peer snapshots as long as a
     verdict that is kept cites them, and the newest of each kind.
     """
     moment = now or _agreed_now()
@@ -71,7 +76,8 @@ def apply(now: datetime.datetime | None = None, *, dry_run: bool = False) -> Pur
     if keep.retention_runs_days:
         held = select(NodeRow.held_run).where(NodeRow.held_run != "")
         past = select(RunRow.id).where(RunRow.ended_at < before(keep.retention_runs_days))
-        runs = purge(RunRow.id, past.where((RunRow.dag_id + "/" + RunRow.run_id).not_in(held)))
+        past = past.where((RunRow.dag_id + "/" + RunRow.run_id).not_in(held), RunRow.id.not_in(_standing()))
+        runs = purge(RunRow.id, past)
     suspects = parts = events = 0
     if keep.retention_parts_days:
         gone = before(keep.retention_parts_days)
@@ -99,6 +105,29 @@ def apply(now: datetime.datetime | None = None, *, dry_run: bool = False) -> Pur
         suspects=suspects,
         parts=parts,
         events=events,
+    )
+
+
+def _standing() -> Select[int]:
+    """The runs that found something against a present machine which no later test of it replaced
+    (``muster.rules.current``): by its age alone nothing is forgotten that the gate to production refuses a node for.
+    """
+    mine, later = aliased(StageRow), aliased(StageRow)
+    ranks = {level: rank for rank, level in enumerate(LEVELS)}
+
+    def rank(level: InstrumentedAttribute[str]) -> ColumnElement[int]:
+        return case(ranks, value=level, else_=-1)
+
+    replaced = select(later.id).where(
+        later.node == mine.node, later.machine == mine.machine, later.stage == mine.stage, later.current,
+        later.id > mine.id, later.verdict.not_in([str(each) for each in INCONCLUSIVE]),
+        rank(later.level) >= rank(mine.level),
+    )  # fmt: skip
+    return (
+        select(mine.run)
+        .join(NodeRow, NodeRow.name == mine.node)
+        .where(mine.current, mine.verdict.in_([str(Verdict.FAIL), str(Verdict.WARN)]), ~replaced.exists())
+        .where(mine.machine == NodeRow.machine, NodeRow.state != str(State.RETIRED))
     )
 
 

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import datetime
+from typing import Any
 
 from sqlalchemy import ColumnElement, and_, false, func, or_, select
-from sqlalchemy.orm import Session, load_only
+from sqlalchemy.orm import InstrumentedAttribute, Session, load_only
 
 from muster.model.events import Approval
 from muster.model.runs import OpenFinding, RunKey, StageVerdict
@@ -56,24 +57,34 @@ def findings_now(session: Session, row: NodeRow) -> list[OpenFinding]:
 
 
 def stage_tests() -> dict[str, dict[str, datetime.datetime]]:
-    """{node: {stage: when it was last tested on the present machine}}, without those that never were.
+    """{node: {stage: when it was last tested on the present machine}}, without those that never were."""
+    return _last_tests(StageRow.recorded_at)
+
+
+def stage_numbers() -> dict[str, dict[str, int]]:
+    """As ``stage_tests``, with the place of each test in their order: clocks may err."""
+    return _last_tests(StageRow.origin)
+
+
+def _last_tests(column: InstrumentedAttribute[Any]) -> dict[str, dict[str, Any]]:
+    """The greatest of a column for each stage that was tested.
 
     It was tested if nothing failed and nothing was missing: PASS, WARN or PROVISIONAL, in a run that did not end
     SKIPPED: a test that was preempted leaves its node as due as it was.
     """
     tested = [str(verdict) for verdict in (Verdict.PASS, Verdict.WARN, Verdict.PROVISIONAL)]
     query = (
-        select(RunRow.node, StageRow.stage, func.max(StageRow.recorded_at).label("at"))
+        select(RunRow.node, StageRow.stage, func.max(column).label("last"))
         .join(RunRow, StageRow.run == RunRow.id)
         .join(NodeRow, NodeRow.name == RunRow.node)
         .where(StageRow.verdict.in_(tested), StageRow.current, RunRow.machine == NodeRow.machine)
         .where(or_(RunRow.verdict.is_(None), RunRow.verdict != str(Verdict.SKIPPED)))
         .group_by(RunRow.node, StageRow.stage)
     )
-    found: dict[str, dict[str, datetime.datetime]] = {}
+    found: dict[str, dict[str, Any]] = {}
     with reading() as session:
         for row in session.execute(query):
-            found.setdefault(row.node, {})[row.stage] = row.at
+            found.setdefault(row.node, {})[row.stage] = row.last
     return found
 
 

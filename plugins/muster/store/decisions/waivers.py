@@ -32,9 +32,9 @@ def end_of(day: str) -> datetime.datetime:
     """The moment (UTC) at which a decision ends whose last day is YYYY-MM-DD. Raises BadDay if it is no day."""
     try:
         last = datetime.date.fromisoformat(day.strip())
-    except ValueError:
+        return datetime.datetime.combine(last, datetime.time(), datetime.UTC) + datetime.timedelta(days=1)
+    except (ValueError, OverflowError):  # also for 9999-12-31, the last that there is
         raise BadDay(f"{day!r} is not a date: name the last day as 2026-12-31") from None
-    return datetime.datetime.combine(last, datetime.time(), datetime.UTC) + datetime.timedelta(days=1)
 
 
 def give(finding_id: str, until: datetime.datetime, person: str, reason: str) -> Waiver:

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import collections
+import dataclasses
 import datetime
 import itertools
 from collections.abc import Collection, Sequence
+from typing import Any
 
-from sqlalchemy import func, select
+from sqlalchemy import Select, or_, select
 from sqlalchemy.orm import Session
 
 from muster.model.failures import Failure
@@ -23,35 +25,63 @@ GROUP_OF = {
     FaultClass.PSU: "power", FaultClass.COOLING: "cooling",
 }  # fmt: skip
 """The group of defects in which the planner counts a finding; what is missing is counted as unknown."""
+AT_ONCE = 500
+"""Names of nodes in one query."""
 
 
-def since(moment: datetime.datetime) -> list[Failure]:
-    """Returns the failures of present machines since then, by node and time: moves from service to a broken state."""
+def since(moment: datetime.datetime, *, former: bool = False) -> list[Failure]:
+    """Returns the failures since then, by node and time: moves from service to a broken state.
+
+    Of present machines; ``former``: of those that had the nodes' names before as well. What a machine that was returned
+    did says nothing of the one in its place, and much of how often a place of the fleet fails.
+    """
     with reading() as session:
-        return within(session, moment)
+        return within(session, moment, former=former)
 
 
-def within(session: Session, moment: datetime.datetime, node: str = "") -> list[Failure]:
-    """As ``since``, in the caller's transaction; of ``node`` alone if it is given."""
+def within(session: Session, moment: datetime.datetime, node: str = "", *, former: bool = False) -> list[Failure]:
+    """As ``since``, in the caller's transaction; of ``node`` alone if it is given.
+
+    Read are those moves alone by which a node leaves service or enters it: tests in service make many more.
+    """
+    columns = (EventRow.id, EventRow.node, EventRow.at, EventRow.after, EventRow.from_state, EventRow.to_state)
     moves = (
-        select(EventRow)
+        select(*columns)
         .join(NodeRow, NodeRow.name == EventRow.node)
-        .where(EventRow.at >= moment, EventRow.id > NodeRow.machine_event, EventRow.from_state != EventRow.to_state)
+        .where(EventRow.at >= moment, or_(_COMES != _GOES, EventRow.to_state == str(State.RETIRED)))
         .order_by(EventRow.node, EventRow.id)
     )
+    moves = moves if former else moves.where(EventRow.id > NodeRow.machine_event)
     moves = moves.where(EventRow.node == node) if node else moves
-    found: list[Failure] = []
-    for _, events in itertools.groupby(session.scalars(moves), lambda event: event.node):
-        left: EventRow | None = None
+    found: list[_Spell] = []
+    for _, events in itertools.groupby(session.execute(moves), lambda event: event.node):
+        left: Any = None
         for event in events:
-            if left is not None and State(event.to_state) in SERVING:
-                found.append(_failure(session, left, event))
+            if left is not None and (State(event.to_state) in SERVING or event.to_state == State.RETIRED):
+                found.append(_Spell(left, event))
                 left = None
             if State(event.from_state) in SERVING and State(event.to_state) in BROKEN:
                 left = event
         if left is not None:
-            found.append(_failure(session, left, None))
-    return found
+            found.append(_Spell(left))
+    return _failures(session, found)
+
+
+_SERVING = sorted(map(str, SERVING))
+_COMES, _GOES = EventRow.to_state.in_(_SERVING), EventRow.from_state.in_(_SERVING)
+
+
+@dataclasses.dataclass(frozen=True)
+class _Spell:
+    """Out of service: the moves with which it began and ended (None: it lasts)."""
+
+    left: Any
+    over: Any = None
+
+    @property
+    def back(self) -> Any:
+        """The move back into service, None if there is none."""
+        return None if self.over is None or self.over.to_state == State.RETIRED else self.over
 
 
 def caught(since: datetime.datetime, until: datetime.datetime, nodes: Collection[str]) -> dict[tuple[str, str], int]:
@@ -73,41 +103,71 @@ def caught(since: datetime.datetime, until: datetime.datetime, nodes: Collection
     return dict(collections.Counter((group, stage) for group, stage, _ in once))
 
 
-def _failure(session: Session, left: EventRow, back: EventRow | None) -> Failure:
-    """What was found from the node's entry into service before it left to its return, and when that was.
+def _failures(session: Session, spells: Sequence[_Spell]) -> list[Failure]:
+    """What was found from each node's entry into service before it left to its return, and when that was.
 
-    By the numbers of stages: a clock that was wrong meanwhile charges the failure with nothing of another one.
+    By the numbers of stages: a clock that was wrong meanwhile charges a failure with nothing of another one. Some
+    queries for ``AT_ONCE`` nodes, however often each failed.
     """
-    serving = [str(state) for state in SERVING]
-    entry = select(func.max(EventRow.after)).where(EventRow.node == left.node, EventRow.id < left.id)
-    entered = session.scalar(entry.where(EventRow.to_state.in_(serving), EventRow.from_state.not_in(serving))) or 0
+    by_node: dict[str, list[_Spell]] = collections.defaultdict(list)
+    for spell in spells:
+        by_node[spell.left.node].append(spell)
+    made: list[Failure] = []
+    names = list(by_node)
+    for first in range(0, len(names), AT_ONCE):
+        some = names[first : first + AT_ONCE]
+        entries, findings, ended = _entries(session, some), _findings(session, some), _ended(session, some)
+        for name in some:
+            made += [_failure(each, entries[name], findings[name], ended[name]) for each in by_node[name]]
+    return made
+
+
+def _failure(spell: _Spell, entries: list[Any], findings: list[Any], ended: list[Any]) -> Failure:
+    left, back = spell.left, spell.back
+    entered = max((each.after for each in entries if each.id < left.id), default=0)
+    own = [each for each in findings if each.id > entered and (back is None or each.id <= back.after)]
+    devices = {each.device for each in own}
+    replaced = back is not None and any(
+        each.slot in devices and each.kind == kind_of(each.slot)
+        for each in ended
+        if left.after <= each.until_after <= back.after
+    )
+    groups = (_group(each.fault_class, each.stage) for each in own)
+    group = next((group for group in groups if group != "unknown"), "unknown")
+    gone = spell.over.at if spell.over is not None and back is None else None
+    return Failure(left.node, group, left.at, back.at if back else None, replaced, gone)
+
+
+def _by_node(session: Session, query: Select[*tuple[Any, ...]]) -> dict[str, list[Any]]:
+    found: dict[str, list[Any]] = collections.defaultdict(list)
+    for row in session.execute(query):
+        found[row.node].append(row)
+    return found
+
+
+def _entries(session: Session, nodes: Sequence[str]) -> dict[str, list[Any]]:
+    query = select(EventRow.node, EventRow.id, EventRow.after)
+    return _by_node(session, query.where(EventRow.node.in_(nodes), _COMES, ~_GOES))
+
+
+def _findings(session: Session, nodes: Sequence[str]) -> dict[str, list[Any]]:
     query = (
-        select(FindingRow.fault_class, FindingRow.device, StageRow.stage)
+        select(FindingRow.node, FindingRow.fault_class, FindingRow.device, StageRow.stage, StageRow.id)
         .join(StageRow, FindingRow.stage == StageRow.id)
-        .where(FindingRow.node == left.node, FindingRow.severity == str(Severity.CRITICAL), StageRow.current)
-        .where(StageRow.id > entered)
+        .where(FindingRow.node.in_(nodes), FindingRow.severity == str(Severity.CRITICAL), StageRow.current)
         .order_by(StageRow.id.desc(), FindingRow.id)
     )
-    findings = session.execute(query if back is None else query.where(StageRow.id <= back.after)).all()
-    groups = [_group(fault_class, stage) for fault_class, _, stage in findings]
-    devices = [device for _, device, _ in findings]
-    replaced = back is not None and _replaced(session, left, devices, back)
-    group = next((group for group in groups if group != "unknown"), "unknown")
-    return Failure(left.node, group, left.at, back.at if back else None, replaced)
+    return _by_node(session, query)
+
+
+def _ended(session: Session, nodes: Sequence[str]) -> dict[str, list[Any]]:
+    """The placements that ended: another part sits in the place since then."""
+    query = select(PlacementRow.node, PartRow.kind, PlacementRow.slot, PlacementRow.until_after)
+    query = query.join(PartRow, PlacementRow.part_id == PartRow.id)
+    return _by_node(session, query.where(PlacementRow.node.in_(nodes), PlacementRow.until_after.is_not(None)))
 
 
 def _group(fault_class: str, stage: str) -> str:
     if stage == "integrity" and fault_class == FaultClass.GPU:
         return "corruption"
     return GROUP_OF.get(FaultClass(fault_class), "unknown")
-
-
-def _replaced(session: Session, left: EventRow, devices: Sequence[str], back: EventRow) -> bool:
-    """Whether another part sits in the place of one of these devices since the failure."""
-    if not devices:
-        return False
-    query = select(PartRow.kind, PlacementRow.slot).join(PlacementRow, PlacementRow.part_id == PartRow.id)
-    ended = query.where(
-        PlacementRow.node == left.node, PlacementRow.until_after >= left.after, PlacementRow.until_after <= back.after
-    )
-    return any(slot in devices and kind == kind_of(slot) for kind, slot in session.execute(ended))

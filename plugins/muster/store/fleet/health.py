@@ -171,7 +171,7 @@ def _decide(
     row.action = str(action)
     rises = action.rank > before.rank
     if rises or event:
-        row.due_at = max(row.due_at, at)
+        row.due_at, row.due_after = max(row.due_at, at), access.last_stage(session, node)
     if rises:
         row.acted = ""
     if not fresh and not rises:
@@ -251,12 +251,13 @@ def reported(since: datetime.datetime) -> dict[str, Reported]:
     with reading() as session:
         for row in session.scalars(query):
             before = found.get(row.node, Reported(0, "", None))
-            urgent, at = before.urgent, before.urgent_at
+            urgent, at, after = before.urgent, before.urgent_at, before.urgent_after
             if HealthAction(row.action) is not HealthAction.NOTE and not row.over:
                 urgent, at = f"observed: {_to_observation(row).sentence}", row.due_at
+                after = max(after, row.due_after)
             if driver_error(row.check) is not None:
                 errors[row.node].add((row.part, row.check, row.boot_id))
-            found[row.node] = Reported(len(errors[row.node]), urgent, at)
+            found[row.node] = Reported(len(errors[row.node]), urgent, at, after)
     return found
 
 

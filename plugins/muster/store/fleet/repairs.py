@@ -191,6 +191,13 @@ def reserve(incident: int, rung: str, key: RunKey, together: Together | None = N
         raise NodeLeased(f"another repair of incident {incident}'s node is not over") from None
 
 
+def order(attempt: int, before: str, what: str) -> None:
+    """Record that the attempt ordered a restart (``what``) of the boot ``before``."""
+    with writing() as session:
+        row = session.get_one(AttemptRow, attempt)
+        row.before, row.ordered, row.ordered_at = before[:TEXT_MAX], what[:TEXT_MAX], access.now()
+
+
 def settle(attempt: int, outcome: Outcome, detail: str) -> Attempt:
     """Record how an attempt ended, once. After one that succeeded the node is registered, to be tested; after any other
     it is in quarantine again, for the next rung or a person.
@@ -271,7 +278,7 @@ def _to_attempt(row: AttemptRow) -> Attempt:
     return Attempt(
         row.id, row.incident, row.node, Fault(row.fault_class, row.device, row.part), row.rung, row.reserved_at,
         RunKey(row.dag_id, row.run_id), Outcome(row.outcome) if row.outcome else None, row.detail, row.ended_at,
-        row.proved,
+        row.proved, before=row.before, ordered=row.ordered, ordered_at=row.ordered_at,
     )  # fmt: skip
 
 

@@ -85,20 +85,28 @@ def tests_since(node: str, moment: datetime.datetime) -> int:
         return session.scalar(ended) or 0
 
 
-def certificate_ends() -> dict[str, datetime.datetime]:
-    """{node: when the newest certificate of its present machine ended or ends}, without nodes that have none."""
+def certificate_ends() -> dict[str, tuple[datetime.datetime, int | None]]:
+    """{node: when the newest certificate of its present machine ended or ends, and after which stage of the node}.
+
+    Without nodes that have none. One that expires does so by the clock alone, after no stage (None).
+    """
     query = select(CertificateRow).join(NodeRow, NodeRow.name == CertificateRow.node)
     query = query.where(CertificateRow.machine == NodeRow.machine).order_by(CertificateRow.number)
-    columns = load_only(CertificateRow.node, CertificateRow.revoked_at, CertificateRow.expires_at)
+    row = CertificateRow
+    columns = load_only(row.node, row.revoked_at, row.expires_at, row.revoked_after)
     with reading() as session:
-        return {row.node: row.revoked_at or row.expires_at for row in session.scalars(query.options(columns))}
+        rows = session.scalars(query.options(columns)).all()
+        return {each.node: (each.revoked_at or each.expires_at, each.revoked_after) for each in rows}
 
 
-def note_refusal(node: str, why: str) -> None:
-    """Note that a test of the node in service was refused before it began. Raises UnknownNode."""
+def note_refusal(node: str, why: str, *, busy: bool = False) -> None:
+    """Note that a test of the node in service was refused before it began. Raises UnknownNode.
+
+    ``busy``: since somebody else has the node, which ends by itself.
+    """
     with writing() as session:
         state = State(access.node_row(session, node).state)
-        access.write_event(session, node, state, state, REFUSED, f"not tested: {why}", {})
+        access.write_event(session, node, state, state, REFUSED, f"not tested: {why}", {"busy": True} if busy else {})
 
 
 def refusals(since: datetime.datetime) -> dict[str, str]:

@@ -130,7 +130,7 @@ def enrol_all(
 def enrol(session: Session, new: NewNode, actor: str, *, change: bool = True) -> str:
     """``add_node`` within the caller's transaction, which holds the enrolment lock."""
     check_description(new)
-    row = session.get(NodeRow, new.name, with_for_update=True)
+    row = session.get(NodeRow, new.name, with_for_update=access.NODE_LOCK)
     other = session.scalar(select(NodeRow.name).where(NodeRow.host_key == new.host_key, NodeRow.name != new.name))
     if row is not None and row.host_key != new.host_key:
         raise DifferentMachine(

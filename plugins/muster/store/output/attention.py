@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+import collections
 import datetime
 from collections.abc import Sequence
+from typing import Any
 
-from sqlalchemy import or_, select
+from sqlalchemy import ColumnElement, Select, and_, func, or_, select
 
 from muster.model.attention import Attention
 from muster.model.figures import FleetRow
 from muster.model.schedulers import CLOSED, OPEN
 from muster.model.states import State
 from muster.rules import attention
+from muster.rules.transitions import INCONCLUSIVE_BUDGET
 from muster.settings import settings
 from muster.store.database import access
 from muster.store.database.decisions import QuestionRow
@@ -46,14 +49,33 @@ def collect(rows: Sequence[FleetRow] | None = None) -> list[Attention]:
         quiet = NodeRow.state.in_([str(State.PRODUCTION), str(State.RETIRED)])
         rows = overview.rows(or_(
             ~quiet, NodeRow.held_run != "", NodeRow.inconclusive > 0, NodeRow.name.in_(asked),
-            NodeRow.name.in_(select(PlaceRow.node).where(odd)),
+            NodeRow.name.in_(select(PlaceRow.node).where(odd)), NodeRow.name.in_(_refused_often()),
         ))  # fmt: skip
     held = {(each.rack, each.simulated): each for each in racks.held()}
     return attention.attention(
         rows, schedulers.places(where=odd), questions.waiting(), leases.live(),
         _refusals(), kinds, replacing.proposals(), held, repairs.find(limit=OPEN_MAX, still_open=True),
-        runs.obstacles(), now=access.now(),
+        runs.obstacles(), now=access.now(), untestable=_untestable(),
     )  # fmt: skip
+
+
+def _refused() -> ColumnElement[bool]:
+    """Refusals of the last days for which nobody who has the node is the cause."""
+    lately = and_(EventRow.actor == signs.REFUSED, EventRow.at >= access.now() - REFUSED_FOR)
+    return and_(lately, EventRow.evidence["busy"].as_boolean().is_not(True))
+
+
+def _refused_often() -> Select[Any]:
+    return select(EventRow.node).where(_refused()).group_by(EventRow.node).having(func.count() >= INCONCLUSIVE_BUDGET)
+
+
+def _untestable() -> dict[str, list[datetime.datetime]]:
+    query = select(EventRow.node, EventRow.at).where(_refused(), EventRow.node.in_(_refused_often()))
+    found: dict[str, list[datetime.datetime]] = collections.defaultdict(list)
+    with reading() as session:
+        for row in session.execute(query.order_by(EventRow.id)):
+            found[row.node].append(row.at)
+    return found
 
 
 def _refusals() -> dict[str, tuple[datetime.datetime, str]]:

@@ -32,14 +32,14 @@ def fleet(
     The vendor of a node is its label ``vendor``, else who made the machine, as its firmware says. Faults, and moves to
     RMA, have the vendor and the firmware that the node reported last by then.
     """
-    found, failed = _lives(since, until, simulated=simulated, labels=labels or {})
+    found, failed, former = _lives(since, until, simulated=simulated, labels=labels or {})
     with reading() as session:
         nodes = _described(session, found.nodes, until)
         runs = _runs(session, since, until)
         faults = _faults(session, since, until)
     year = [each for each in failed if each.node in nodes and each.at < until]
     own = [node for node in machines.find() if node.name in nodes]
-    pools = spares.pools(own, year, until, spares.JOB_DAYS)
+    pools = spares.pools(own, former, until, spares.JOB_DAYS)
     jobs = [
         facts.Jobs(pool.sku, pool.service, trainings.inputs(pool.sku, pool.rates, until, simulated=simulated))
         for pool in pools
@@ -60,8 +60,10 @@ def lives(since: datetime.datetime, until: datetime.datetime, *, simulated: bool
 
 def _lives(
     since: datetime.datetime, until: datetime.datetime, *, simulated: bool, labels: dict[str, str]
-) -> tuple[facts.Facts, list[Failure]]:
-    """As ``lives``, and the failures in service of a year, of all nodes."""
+) -> tuple[facts.Facts, list[Failure], list[Failure]]:
+    """As ``lives``; the failures in service of a year of all present machines; and those of these nodes, of machines
+    that had their names before too.
+    """
     scope = [*(["--simulated"] if simulated else []), *(f"--label={name}={text}" for name, text in labels.items())]
     query = select(NodeRow.name, NodeRow.sku, NodeRow.rack, NodeRow.state, NodeRow.added_at, NodeRow.labels)
     entered = (
@@ -70,8 +72,9 @@ def _lives(
         .group_by(EventRow.node)
     )
     with reading() as session:
+        then = _states_at(session, until)
         nodes = {
-            name: facts.Node(name, sku, rack, state, added, None)
+            name: facts.Node(name, sku, rack, then.get(name, state), added, None)
             for name, sku, rack, state, added, has in session.execute(
                 query.where(NodeRow.simulated == simulated, NodeRow.added_at < until).order_by(NodeRow.name)
             )
@@ -84,19 +87,40 @@ def _lives(
     delivered = {name: at for name, at in served.items() if name not in adopted and since <= at}
     failed = failures.since(until - spares.PERIOD)
     year = [each for each in failed if each.node in nodes and each.at < until]
+    # Where the machine itself was replaced, that was the repair.
+    former = [
+        each for each in failures.since(until - spares.PERIOD, former=True) if each.node in nodes and each.at < until
+    ]
     made = facts.Facts(
         since, until, nodes, moves, [], [], delivered, shlex.join(scope),
-        repairs=[facts.Repair(each.node, each.group, each.at, each.back) for each in year],
+        repairs=[facts.Repair(each.node, each.group, each.at, *_by(until, each.back, each.gone)) for each in former],
         escapes=_escapes(until, nodes, year, simulated=simulated), served=served,
     )  # fmt: skip
-    return made, failed
+    return made, failed, former
+
+
+def _by(until: datetime.datetime, *moments: datetime.datetime | None) -> list[datetime.datetime | None]:
+    """The moments, without those that were not known yet."""
+    return [at if at is not None and at < until else None for at in moments]
+
+
+def _states_at(session: Session, until: datetime.datetime) -> dict[str, str]:
+    """{node: its state then} of the nodes that were moved since."""
+    moved = (EventRow.at >= until, EventRow.from_state != EventRow.to_state, EventRow.node.is_not(None))
+    first = select(func.min(EventRow.id)).where(*moved).group_by(EventRow.node)
+    return {
+        row.node: row.from_state
+        for row in session.execute(select(EventRow.node, EventRow.from_state).where(EventRow.id.in_(first)))
+    }
 
 
 def _described(session: Session, nodes: Mapping[str, facts.Node], until: datetime.datetime) -> dict[str, facts.Node]:
     """The nodes with their vendor, versions and last pass."""
     passed = (
         select(RunRow.node, func.max(RunRow.ended_at))
+        .join(NodeRow, NodeRow.name == RunRow.node)
         .where(RunRow.verdict.in_([str(Verdict.PASS), str(Verdict.WARN)]), RunRow.ended_at <= until)
+        .where(RunRow.machine == NodeRow.machine)
         .group_by(RunRow.node)
     )
     last = {row[0]: row[1] for row in session.execute(passed)}
@@ -156,10 +180,13 @@ def _runs(session: Session, since: datetime.datetime, until: datetime.datetime) 
     failed: dict[int, set[str]] = collections.defaultdict(set)
     for run, stage in session.execute(stages.where(*ended, StageRow.verdict == str(Verdict.FAIL))):
         failed[run].add(stage)
-    query = select(row.id, row.node, row.run_id, row.verdict, row.headline, row.started_at, row.ended_at, row.level)
+    query = select(row.id, row.node, row.run_id, row.verdict, row.headline, row.started_at, row.ended_at, row.level,
+                   row.machine)  # fmt: skip
     return [
-        facts.Run(node, run_id, str(verdict), headline, started, over, level, tuple(sorted(failed[number])))
-        for number, node, run_id, verdict, headline, started, over, level in session.execute(query.where(*ended))
+        facts.Run(node, run_id, str(verdict), headline, started, over, level, tuple(sorted(failed[number])), machine)
+        for number, node, run_id, verdict, headline, started, over, level, machine in session.execute(
+            query.where(*ended)
+        )
         if over is not None
     ]
 

@@ -73,13 +73,9 @@ def comparisons(key: RunKey, gpus_a_node: int) -> dict[str, Any]:
             .where(StageRow.stage == STAGE, MeasurementRow.metric == "training_recipe").limit(1)
         )  # fmt: skip
         earlier = _earlier(session, run.sku, run.simulated, run.started_at, recipe or "")
-        nodes = session.execute(
-            select(NodeRow.name, NodeRow.machine_since)
-            .where(NodeRow.sku == run.sku, NodeRow.simulated == run.simulated)
-        ).all()  # fmt: skip
-    names = {name for name, _ in nodes}
-    failed = [each for each in failures.since(now - spares.PERIOD) if each.node in names]
-    rates = spares.measured([since or now for _, since in nodes], failed, now, spares.PERIOD)
+        alike = select(NodeRow).where(NodeRow.sku == run.sku, NodeRow.simulated == run.simulated)
+        nodes = [access.to_node(row) for row in session.scalars(alike)]
+    rates = spares.rates_of(nodes, failures.since(now - spares.PERIOD, former=True), now)
     return {
         "rate": dataclasses.asdict(rate_of(rates, simulated=run.simulated)), "gpus_a_node": gpus_a_node,
         "earlier": {name: list(value) for name, value in earlier.items()},

@@ -114,6 +114,6 @@ def begun(fault: dict[str, str] | None = None) -> int:
 
 def act(bench: Bench, incident: int) -> dict[str, object]:
     ordered = repair.act(KEY, incident, bench.connect)
-    while not repair.returned(KEY, ordered, incident, bench.connect, limit_s=RETURN_S):
+    while not repair.returned(KEY, incident, bench.connect, limit_s=RETURN_S):
         time.sleep(0.2)
     return ordered

@@ -33,7 +33,8 @@ def test_a_repair_counts_only_when_the_tests_that_can_see_the_fault_passed(bench
     assert bench.calls == ["--gpu-reset -i 1650423000003"]
     assert bench.node().state is State.REGISTERED
     repair.release(KEY)
-    (proof,) = repair.proofs(done, incident)
+    (proof,) = repair.proofs(KEY, incident)
+    assert repair.proofs(RunKey("repair", "another"), incident) == []
     assert proof["conf"]["level"] == "standard"
     assert store.repairs.prove("this-node") == [], "nothing was tested yet"
     fleet.qualify("this-node", "this-node__short", level="short")
@@ -177,16 +178,19 @@ def test_an_attempt_whose_worker_was_lost_counts_and_is_not_repeated(bench: Benc
 
 
 def test_the_wait_for_a_node_ends_no_attempt_but_its_own_runs(bench: Bench) -> None:
-    """What it looks at comes by XCom, which anyone may write who may start a run."""
+    """What tasks hand on by XCom anyone may write who may start a run: it looks at the records."""
     incident = begun()
     attempt = store.repairs.reserve(incident, "reboot", KEY)
-    forged = {"attempt": attempt.id, "rung": "reboot", "before": "another boot", "what": "the reboot", "at": 0.0}
     with pytest.raises(AirflowFailException):
-        repair.returned(RunKey("repair", "another"), forged, incident, bench.connect)
+        repair.returned(KEY, incident, bench.connect)  # reserved, and nothing was ordered
+    store.repairs.order(attempt.id, "another boot", "the reboot")
     with pytest.raises(AirflowFailException):
-        repair.returned(KEY, {**forged, "attempt": attempt.id + 1}, incident, bench.connect)
+        repair.returned(RunKey("repair", "another"), incident, bench.connect)
     (kept,) = store.repairs.history(store.repairs.get_incident(incident))
-    assert kept.outcome is None
+    assert (kept.outcome, kept.before) == (None, "another boot")
+    assert repair.returned(KEY, incident, bench.connect)
+    (kept,) = store.repairs.history(store.repairs.get_incident(incident))
+    assert kept.outcome is Outcome.SUCCEEDED
 
 
 def test_a_run_that_is_over_leaves_no_node_in_repair(bench: Bench) -> None:

@@ -13,6 +13,7 @@ from airflow.sdk.exceptions import AirflowException, AirflowFailException, Airfl
 from muster import store
 from muster.admission import answers, service
 from muster.errors import LeftAlone, MusterError, SchedulerDown
+from muster.model import dags
 from muster.model.runs import RunKey
 from muster.model.states import State
 from muster.operators.lifecycle import admission, arrival, held, revalidation
@@ -70,6 +71,36 @@ def test_a_test_that_is_refused_before_it_begins_is_not_picked_again_at_once(
     store.leases.release(RunKey("node_revalidation", "run"), "over")
     assert bool(store.signs.refusals(datetime.datetime.now(datetime.UTC) - datetime.timedelta(hours=1))) is noted
     assert (revalidation.pick("later", "demo") == []) is noted
+
+
+@pytest.mark.parametrize(("refused", "listed"), [(LeftAlone("a job waits"), []), (SchedulerDown("no answer"), [NODE])])
+def test_a_node_in_service_that_no_test_can_take_is_listed_unless_it_is_in_use(
+    refused: MusterError, listed: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store.nodes.add(fleet.new_node(NODE))
+    serving()
+
+    def take(*_: str) -> None:
+        raise refused
+
+    monkeypatch.setattr(service, "take_for_test", take)
+    for turn in ("first", "second", "third"):
+        assert store.attention.collect() == []
+        with pytest.raises(AirflowException):
+            revalidation.claim(RunKey("node_revalidation", turn), {"node": NODE, "level": "demo", "reason": "x"})
+    assert [each.node for each in store.attention.collect()] == listed
+
+
+def test_no_more_tests_are_started_at_once_than_airflow_maps(monkeypatch: pytest.MonkeyPatch) -> None:
+    """One more, and the whole task fails, so that no node at all is tested."""
+    from airflow.configuration import conf
+
+    assert conf.getint("core", "max_map_length") >= dags.MAPPED_MAX
+    monkeypatch.setenv("MUSTER_REVALIDATION_SHARE", "1")
+    monkeypatch.setattr(dags, "MAPPED_MAX", 2)
+    names = ["n1", "n2", "n3"]
+    store.adoption.adopt([], "Ada", "serves", enrol=[("", fleet.new_node(name)) for name in names])
+    assert len(revalidation.pick("now", "demo")) == 2
 
 
 def test_a_paused_node_is_left_alone_and_a_decision_about_it_is_carried_out() -> None:

@@ -11,7 +11,7 @@ import pytest
 from airflow.sdk.exceptions import AirflowFailException
 
 from muster import store
-from muster.errors import ControllerFault
+from muster.errors import ControllerFault, DatabaseNotReady
 from muster.model.runs import RunKey
 from muster.model.states import State
 from muster.operators.lifecycle import revalidation
@@ -104,6 +104,28 @@ def test_a_run_that_the_controller_broke_off_costs_its_node_nothing(
         revalidation.conclude(RUN)
     node, run = store.nodes.get(NODE), store.runs.get(RUN)
     assert (node.state, node.inconclusive, run.verdict) == (state, inconclusive, verdict)
+
+
+@pytest.mark.parametrize("damaged", [RUN, RunKey("node_revalidation", "another")])
+def test_a_fault_on_disk_that_cannot_be_read_stops_no_other_run(
+    damaged: RunKey, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    serving()
+    revalidation.claim(RUN, PARAMS)
+    with monkeypatch.context() as away:
+        away.setattr(store.attempts, "note_fault", broken_off)
+        faults.note(RUN, "burn_in", FAULT)
+        kept = {*(settings().home / faults.FOLDER).iterdir()}
+        if damaged != RUN:
+            faults.note(damaged, "burn_in", FAULT)
+            kept = {*(settings().home / faults.FOLDER).iterdir()} - kept
+    for path in kept:
+        path.write_bytes(b"")  # as after a power failure
+    assert list(faults.of_run(RUN)) == [NODE]
+
+
+def broken_off(*_: Any, **__: Any) -> None:
+    raise DatabaseNotReady("the disk is full")
 
 
 def test_a_fault_that_the_records_could_not_take_waits_on_disk(monkeypatch: pytest.MonkeyPatch) -> None:

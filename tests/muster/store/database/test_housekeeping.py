@@ -11,6 +11,7 @@ from muster import store
 from muster.errors import BadSettings
 from muster.model.figures import Purged
 from muster.model.runs import RunKey
+from muster.model.states import State
 from muster.store.database import access
 from muster.store.database.digests import DigestRow, SuspectRow
 from muster.store.database.engine import reading
@@ -68,11 +69,36 @@ def test_each_kind_goes_when_its_time_has_come() -> None:
 
 def test_runs_go_only_if_a_setting_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
     a_run()
+    store.nodes.move("gpu-0001", State.RETIRED, "Ada", "not worth it")
     monkeypatch.setenv("MUSTER_RETENTION_RUNS_DAYS", "1000")
     assert store.retention.apply(days(1001)).runs == 1
     assert left() == dict.fromkeys(left(), 0)
-    assert len(store.nodes.events("gpu-0001")) == 3
+    assert len(store.nodes.events("gpu-0001")) == 4
     assert store.retention.apply(days(1001)).runs == 0
+
+
+@pytest.mark.both_dialects
+@pytest.mark.parametrize(("later", "level", "kept"), [
+    (Verdict.PASS, "short", 0), (Verdict.PASS, "demo", 1), (Verdict.INCONCLUSIVE, "short", 1), (None, "", 1),
+])  # fmt: skip
+def test_what_stands_against_a_node_is_not_forgotten_by_its_age(
+    later: Verdict | None, level: str, kept: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Else a node whose thorough test failed would enter production after a short one, once enough time went by."""
+    a_run()
+    for state in (State.TRIAGE, State.REPAIR, State.REGISTERED):
+        store.nodes.move("gpu-0001", state, "Ada", "looked at")
+    if later:
+        lease = fleet.begin(run_id="again", level=level)
+        fleet.do_stage(lease, "intake", later, level=level)
+        store.runs.finish(lease.key, later, "again")
+        store.leases.release(lease.key, "over")
+    monkeypatch.setenv("MUSTER_RETENTION_RUNS_DAYS", "1000")
+    store.retention.apply(days(1001))
+    assert [each.verdict for each in store.verdicts.latest("gpu-0001") if each.verdict is Verdict.FAIL] == (
+        [Verdict.FAIL] * kept
+    )
+    assert left()["stages"] == kept
 
 
 def stored() -> dict[str, int]:

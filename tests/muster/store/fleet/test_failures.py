@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import datetime
+from typing import Any
 
 import pytest
+from sqlalchemy import event
 
 from muster import store
 from muster.admission.entry import move
@@ -99,3 +101,27 @@ def test_a_clock_that_was_wrong_when_a_fault_was_found_loses_it_not(
         fleet.do_stage(lease, "intake", Verdict.FAIL, findings=[fleet.finding(fault_class=FaultClass.HBM)])
     store.runs.finish(lease.key, Verdict.FAIL, "gpu3 is slow.")
     assert [each.group for each in failures()] == ["memory"]
+
+
+def test_further_failures_cost_no_further_queries() -> None:
+    def asked() -> list[str]:
+        queries: list[str] = []
+        made = store.engine.engine()
+
+        def note(*called: Any) -> None:
+            queries.append(called[2])
+
+        event.listen(made, "before_cursor_execute", note)
+        try:
+            failures()
+        finally:
+            event.remove(made, "before_cursor_execute", note)
+        return queries
+
+    move(NODE, State.QUARANTINE, "Ada", "it hangs")
+    repaired("first")
+    once = asked()
+    move(NODE, State.QUARANTINE, "Ada", "it hangs again")
+    repaired("second")
+    assert len(failures()) == 2
+    assert len(asked()) == len(once)

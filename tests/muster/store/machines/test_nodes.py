@@ -5,6 +5,8 @@ from __future__ import annotations
 import dataclasses
 import datetime
 import re
+import threading
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 from sqlalchemy import text
@@ -16,11 +18,13 @@ from muster.errors import BadInventory, BadNode, DifferentMachine, Refusal, Same
 from muster.model.events import Evidence
 from muster.model.runs import RunKey
 from muster.model.states import State
+from muster.store.database import access
 from muster.store.database.engine import writing
 from muster_criteria.model import Coverage, Verdict
 from muster_reports import advice
 from tests.muster import fleet
 from tests.support.refusals import illegal
+from tests.support.servers.postgresql import PostgreSQL
 
 
 @pytest.mark.usefixtures("fleet_db")
@@ -213,3 +217,32 @@ class TestMoves:
         with pytest.raises(DBAPIError), writing() as session:
             session.execute(text(statement))
         assert store.nodes.events("gpu-0001")[0].reason == "enrolled"
+
+
+@pytest.mark.needs_postgresql
+@pytest.mark.usefixtures("muster_home")
+def test_two_nodes_that_remark_about_each_other_at_once_do_not_wait_for_each_other(
+    postgresql_template: PostgreSQL, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As two of a rack do that fail at once for a cause that they share; SQLite's writers take turns anyway."""
+    with postgresql_template.database("template_muster") as url:
+        monkeypatch.setenv("MUSTER_DATABASE_URL", url)
+        _remark_about_each_other()
+        store.engine.dispose()
+
+
+def _remark_about_each_other() -> None:
+    for name in ("n1", "n2"):
+        store.nodes.add(fleet.new_node(name))
+    both_hold = threading.Barrier(2)
+
+    def remark(own: str, other: str) -> None:
+        with writing() as session:
+            access.node_row(session, own, lock=True)
+            both_hold.wait(60)
+            access.write_event(session, other, State.QUARANTINE, State.QUARANTINE, "muster", f"{own} failed too", {})
+
+    with ThreadPoolExecutor() as pool:
+        for done in [pool.submit(remark, "n1", "n2"), pool.submit(remark, "n2", "n1")]:
+            done.result()
+    assert [store.nodes.events(name)[-1].reason for name in ("n1", "n2")] == ["n2 failed too", "n1 failed too"]

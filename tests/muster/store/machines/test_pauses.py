@@ -82,6 +82,7 @@ def test_it_needs_a_person_a_reason_and_a_day_to_come() -> None:
             store.pauses.resume(NODE, person, reason)
     with pytest.raises(BadDay):
         store.pauses.pause(NODE, access.now(), "Ada", "why")
-    with pytest.raises(BadDay):
-        store.waivers.end_of("soon")
+    for day in ("soon", "9999-12-31"):
+        with pytest.raises(BadDay):
+            store.waivers.end_of(day)
     assert store.nodes.get(NODE).pause is None

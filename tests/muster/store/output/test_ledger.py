@@ -8,7 +8,9 @@ import pytest
 
 from muster import store
 from muster.model.states import State
+from muster.store.database import access
 from muster_criteria.model import Verdict
+from muster_reports.digest import numbers
 from tests.muster import fleet
 
 HOUR = datetime.timedelta(hours=1)
@@ -74,3 +76,74 @@ def test_a_failure_and_a_return_count_for_the_machine_and_the_driver_of_that_tim
     assert (found.nodes["a"].vendor, found.nodes["a"].versions) == ("Second", {"driver": "580"})
     assert [(fault.vendor, fault.versions) for fault in found.faults] == [("First", {"driver": "590"})]
     assert [move.vendor for move in found.moves if move.after == "rma"] == ["First"]
+
+
+@pytest.mark.both_dialects
+@pytest.mark.usefixtures("fleet_db")
+def test_a_period_that_is_over_shows_what_it_showed_then(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The mail's commands name its end: days later they list what its numbers counted."""
+    store.nodes.add(fleet.new_node("a"))
+    fleet.qualify("a")
+    store.nodes.move("a", State.PRODUCTION, "petra", "seen it")
+    store.nodes.move("a", State.QUARANTINE, "petra", "it hangs")
+    then = datetime.datetime.now(datetime.UTC)
+    before = store.ledger.fleet(then - HOUR, then)
+    monkeypatch.setattr(access, "now", lambda: datetime.datetime.now(datetime.UTC) + 2 * HOUR)
+    for state in (State.TRIAGE, State.REPAIR, State.REGISTERED):
+        store.nodes.move("a", state, "petra", "repaired")
+    fleet.qualify("a", "a__again")
+    store.nodes.move("a", State.PRODUCTION, "petra", "it is well")
+    after = store.ledger.fleet(then - HOUR, then)
+    assert after.nodes["a"].state == before.nodes["a"].state == "quarantine"
+    assert [each.back for each in after.repairs] == [each.back for each in before.repairs] == [None]
+    empty = store.ledger.fleet(then, then + HOUR)
+    assert empty.sku_hours() == {"cpu-generic": {"quarantine": pytest.approx(1.0)}}
+
+
+def _returned(name: str) -> None:
+    """A machine that served fails, goes back to its vendor, and another one gets its name."""
+    fleet.fail(name, f"{name}__fails", fleet.finding())
+    for state in (State.TRIAGE, State.RMA):
+        store.nodes.move(name, state, "petra", "it goes back")
+    store.adoption.replace(name, "petra", "the new one is here", host_key=fleet.host_key(f"new {name}"))
+
+
+@pytest.mark.both_dialects
+@pytest.mark.usefixtures("fleet_db")
+def test_what_another_machine_of_the_name_did_is_no_evidence_of_this_one() -> None:
+    store.nodes.add(fleet.new_node("a"))
+    fleet.qualify("a")
+    store.nodes.move("a", State.PRODUCTION, "petra", "seen it")
+    _returned("a")
+    now = datetime.datetime.now(datetime.UTC)
+    assert store.ledger.fleet(now - HOUR, now + HOUR).nodes["a"].last_pass is None
+    store.nodes.add(fleet.new_node("b"))
+    fleet.qualify("b")
+    store.adoption.replace("b", "petra", "another one", host_key=fleet.host_key("new b"))
+    fleet.fail("b", "b__again")
+    missed = store.ledger.fleet(now - HOUR, now + HOUR).missed()
+    assert [(passed.run_id, failed.run_id) for passed, failed in missed] == [("a__new", "a__fails")]
+
+
+@pytest.mark.both_dialects
+@pytest.mark.usefixtures("fleet_db")
+def test_a_fault_that_ended_with_another_machine_or_none_still_counts() -> None:
+    for name in ("a", "b", "c"):
+        store.nodes.add(fleet.new_node(name))
+        fleet.qualify(name)
+        store.nodes.move(name, State.PRODUCTION, "petra", "seen it")
+    _returned("a")
+    fleet.qualify("a", "a__again")
+    store.nodes.move("a", State.PRODUCTION, "petra", "seen it")
+    store.nodes.move("b", State.QUARANTINE, "petra", "it hangs")
+    store.nodes.move("b", State.RETIRED, "petra", "not worth it")
+    until = datetime.datetime.now(datetime.UTC) + HOUR
+    found = store.ledger.fleet(until - 2 * HOUR, until)
+    assert [(each.node, bool(each.back), bool(each.gone)) for each in found.repairs] == [
+        ("a", True, False),
+        ("b", False, True),
+    ]
+    (of_all, *_) = numbers.by_sku(found)
+    assert (of_all.repairs.times, of_all.repairs.still) == (2, 0)
+    assert [pool.failures for pool in found.pools] == [1], "a retired node takes no spare any more"
+    assert [each.node for each in store.failures.since(until - 2 * HOUR)] == ["b"], "of present machines"

@@ -40,7 +40,10 @@ TROUBLE = re.compile(
 """Words of trouble: wide on purpose, since a message that is not sent cannot be judged. ``muster device-events``
 refuses a policy whose examples they miss."""
 
-_LINE = re.compile(r"(?:<(\d{1,4})>)?\s*(?:\[\s*(\d+(?:\.\d+)?)\]\s?)?(?:\S+ kernel: )?(.*)$", re.DOTALL)
+_LINE = re.compile(
+    r"(?:<(\d{1,4})>)?\s*(?:\[\s*(\d+(?:\.\d+)?)\]\s?)?(?:\[\s*[TC]\d+\]\s?)?(?:\S+ kernel: )?(.*)$", re.DOTALL
+)
+"""Priority, time, and of some kernels the task or CPU that printed it (CONFIG_PRINTK_CALLER), then the message."""
 _PCI = re.compile(r"\b(?:[0-9a-f]{4}:)[0-9a-f]{2}:[01][0-9a-f](?:\.[0-7])?\b", re.IGNORECASE)
 _RECORD = re.compile(r"^(.*?)\{(\d+)\}")
 _MACHINE_CHECK = re.compile(r"^(?:mce: )?\[Hardware Error\]: ")
