@@ -14,7 +14,7 @@ from airflow.sdk import DAG, TriggerRule, task
 
 from muster.model import dags
 from muster.operators import forms
-from muster.operators.lifecycle import repair, sweep
+from muster.operators.lifecycle import bmc_sweep, repair, sweep
 
 with DAG(
     dag_id=dags.HEALTH_SWEEP,
@@ -36,6 +36,11 @@ with DAG(
         return sweep.sweep_nodes()
 
     @task(trigger_rule=TriggerRule.ALL_DONE)
+    def read_bmcs() -> str:
+        """Read the BMCs that are due; what they show is acted upon by the next sweep."""
+        return bmc_sweep.sweep_bmcs()
+
+    @task(trigger_rule=TriggerRule.ALL_DONE)
     def act() -> list[str]:
         """Do what the policy says of what is seen or reported; returns what was done."""
         return sweep.act()
@@ -47,7 +52,9 @@ with DAG(
         return repair.wanted()
 
     wanted = repairs()
-    read() >> act() >> wanted
+    nodes_read = read()
+    nodes_read >> act() >> wanted
+    nodes_read >> read_bmcs()
     TriggerDagRunOperator.partial(
         task_id="repair", trigger_dag_id=dags.REPAIR, logical_date=None, skip_when_already_exists=True
     ).expand_kwargs(wanted)

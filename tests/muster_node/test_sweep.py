@@ -37,6 +37,11 @@ class Machine(HostHardware):
     def states(self) -> Iterator[Fact]:
         yield Fact("row_remap_pending", "gpu3", "bool", 1.0)
         yield Fact("application_clock", "gpu3", "MHz", 1980.0)
+        yield Fact("fabric_state", "gpu3", "text", text="completed")
+
+    def domain(self) -> Iterator[Fact]:
+        yield Fact("nvlink_domain", "gpu3", "text", text="a.1")
+        yield Fact("imex", "node", "text", text="READY")
 
 
 def answer(machine: HostHardware, boot: str = "", since: float = 0.0) -> dict[str, object]:
@@ -62,8 +67,8 @@ def test_the_log_since_the_cursor_and_from_the_boot_after_another() -> None:
 
 def test_facts_are_those_that_mean_something_at_rest() -> None:
     names = {each["name"] for each in answer(Machine())["facts"]}  # type: ignore[attr-defined]
-    assert {"row_remap_pending", "disk_free", "gpus"} <= names
-    assert "application_clock" not in names
+    assert {"row_remap_pending", "disk_free", "gpus", "fabric_state", "imex"} <= names
+    assert not {"application_clock", "nvlink_domain"} & names
 
 
 def test_a_sensor_that_hangs_is_named_and_costs_no_other(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -36,7 +36,7 @@ GIB = 1024.0**3
 
 STATES = frozenset({
     "gpu_lost", "row_remap_pending", "row_remap_failed", "retired_pages_pending", "sram_threshold_exceeded",
-    "recovery_action", "nvlink_active", "pcie_width", "persistence_mode",
+    "recovery_action", "nvlink_active", "pcie_width", "persistence_mode", "fabric_state", "fabric_healthy",
 })  # fmt: skip
 """Of the states of each GPU (``Hardware.states``), those that are read at rest: clocks and lanes' speed rest too."""
 COUNTERS = frozenset({
@@ -82,6 +82,7 @@ def sweep(
         readings["boot"] = machine.boot_id
         readings["states"] = lambda: _only(machine.states(), STATES)
         readings["counters"] = lambda: _only(machine.counters(), COUNTERS)
+        readings["imex"] = lambda: _only(machine.domain(), ("imex",))
         readings["gpus"] = lambda: [Fact("gpus", "node", "count", float(len(machine.devices("gpu"))))]
         readings["kernel"] = machine.kernel_log
     answers = _all_at_once(readings, found)

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import dataclasses
 import datetime
+from collections.abc import Iterable
 
 from muster.judging.health import sku_of
 from muster.model.health import SWEEP, Cursor, Report
 from muster.model.nodes import Node
+from muster.model.schedulers import UsersJob
 from muster_criteria.health import readings
 from muster_criteria.health.readings import Reading
 
@@ -15,9 +17,17 @@ UNREACHABLE, UNREADABLE = "unreachable", "unreadable_answer"
 
 
 def report_of(
-    node: Node, cursor: Cursor, raw: bytes, now: datetime.datetime, serving_since: datetime.datetime | None = None
+    node: Node,
+    cursor: Cursor,
+    raw: bytes,
+    now: datetime.datetime,
+    serving_since: datetime.datetime | None = None,
+    jobs: Iterable[UsersJob] = (),
 ) -> Report:
-    """Returns what an answer shows. One that cannot be read, or denies the records' mark, is a state of its own."""
+    """Returns what an answer shows. One that cannot be read, or denies the records' mark, is a state of its own.
+
+    ``jobs``: users' jobs on the node since the last sweep.
+    """
     try:
         swept = readings.parse(raw)
     except readings.BadAnswer as error:
@@ -29,7 +39,8 @@ def report_of(
     seconds = (now - cursor.swept_at).total_seconds() if cursor.swept_at else None
     served_for = max((now - serving_since).total_seconds(), 0.0) if serving_since else None
     since = max(seconds or 0.0, 0.0) or None
-    before = readings.Before(cursor.boot_id, cursor.kernel_s, cursor.counters, since, served_for)
+    under_job = under_a_job(jobs, cursor.swept_at, now) if cursor.swept_at else 0.0
+    before = readings.Before(cursor.boot_id, cursor.kernel_s, cursor.counters, since, served_for, under_job)
     gpus = sku.devices.get("gpu", 0) if sku else 0
     seen, counters = readings.read(
         swept, before, now.timestamp(), policies=sku.event_policies if sku else (),
@@ -41,6 +52,16 @@ def report_of(
     answered = (Reading(UNREACHABLE, bad=False), Reading(UNREADABLE, bad=False))
     after = Cursor(node.name, swept.boot_id, kernel_s, counters, now, None)
     return Report(node.name, SWEEP, (*answered, *seen), swept.boot_id, uptime_s=swept.uptime_s, cursor=after)
+
+
+def under_a_job(jobs: Iterable[UsersJob], since: datetime.datetime, until: datetime.datetime) -> float:
+    """Returns for how many seconds of that time at least one of the jobs ran."""
+    spans = sorted((max(each.since, since), min(each.until or until, until)) for each in jobs)
+    total, reached = 0.0, since
+    for begin, end in spans:
+        total += max((end - max(begin, reached)).total_seconds(), 0.0)
+        reached = max(reached, end)
+    return total
 
 
 def unreachable(node: Node, cursor: Cursor, why: str, now: datetime.datetime) -> Report:

@@ -5,11 +5,14 @@ from __future__ import annotations
 import dataclasses
 import datetime
 
+from muster_criteria.health.bmc import NOTHING_KNOWN, Known
 from muster_criteria.health.policy import HealthAction
 from muster_criteria.health.readings import Reading
 
 SWEEP = "sweep"
 """The source of what the controller's own sweep read."""
+BMC = "bmc"
+"""The source of what the controller read of the nodes' BMCs."""
 
 ACTOR = "health"
 """The actor of the events that observations write into a node's history."""
@@ -78,7 +81,8 @@ class Observation:
 class Report:
     """What one source says of one node at once. ``boot_id``: "" where it does not tell; ``most``: see ``Observation``.
 
-    ``uptime_s``: seconds since the node's boot, None where unknown. ``cursor``: where the sweep that read it ended.
+    ``uptime_s``: seconds since the node's boot, None where unknown. ``cursor``: where the sweep that read it ended;
+    ``bmc``: where a reading of its BMC ended.
     """
 
     node: str
@@ -88,6 +92,7 @@ class Report:
     most: HealthAction = HealthAction.AT_ONCE
     uptime_s: float | None = None
     cursor: Cursor | None = None
+    bmc: BmcCursor | None = None
 
 
 @dataclasses.dataclass(frozen=True)
@@ -104,3 +109,15 @@ class Cursor:
     counters: dict[str, float] = dataclasses.field(default_factory=dict)
     swept_at: datetime.datetime | None = None
     failing_since: datetime.datetime | None = None
+
+
+@dataclasses.dataclass(frozen=True)
+class BmcCursor:
+    """Where the last reading of a node's BMC ended. ``tried_at``: when it was asked last; ``read_at``: when it gave all
+    that was asked last, None for never; ``known``: what its readings left.
+    """
+
+    node: str
+    known: Known = NOTHING_KNOWN
+    tried_at: datetime.datetime | None = None
+    read_at: datetime.datetime | None = None

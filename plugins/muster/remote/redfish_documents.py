@@ -54,6 +54,16 @@ def of_chassis(chassis: Document, get: Get) -> Iterator[Found]:
             yield from _of_supply(supply, _map(metrics.get("InputPowerWatts")).get("Reading"))
 
 
+def leaks_of(chassis: Document, get: Get) -> Iterator[Found]:
+    """Yields the leak detectors of one chassis (LeakDetector v1.0: ``DetectorState`` is a health)."""
+    detection = linked(linked(chassis, "ThermalSubsystem", get), "LeakDetection", get)
+    for detector in _members(detection, "LeakDetectors", get):
+        state = detector.get("DetectorState")
+        if _present(detector):
+            text = _HEALTH.get(state) if isinstance(state, str) else None
+            yield Found("leak_state", _path(detector), _name(detector), text=text)
+
+
 def paths_of(collection: Document) -> list[str]:
     """Returns the paths of a collection's members."""
     paths = (each.get("@odata.id") for each in _maps(collection.get("Members")))

@@ -11,7 +11,7 @@ import dataclasses
 import datetime
 from collections.abc import Iterable, Mapping, Sequence
 
-from muster.model.health import Observation, Track
+from muster.model.health import BMC, Observation, Track
 from muster.model.nodes import Node
 from muster_criteria.health.policy import WITHIN_S_MAX, Facts, HealthAction, HealthPolicy, action_on
 
@@ -98,7 +98,8 @@ def common(
 ) -> list[Common]:
     """Returns the checks that a share of a place's nodes shows at once, "all nodes" being a place too.
 
-    ``nodes``: those in service; observations that were seen last within ``within_s`` count.
+    ``nodes``: those in service; observations that were seen last within ``within_s`` count, and of BMCs, which are read
+    less often, for the time between two readings longer.
     """
     place = policy.place
     members: dict[str, set[str]] = collections.defaultdict(set)
@@ -112,7 +113,8 @@ def common(
             continue
         if not seen.most.leaves:
             continue  # else a source that may drain no node could keep a rack's from being drained
-        if (now - seen.last_seen).total_seconds() > place.within_s:
+        within_s = place.within_s + (policy.bmc.every_s if seen.source == BMC else 0.0)
+        if (now - seen.last_seen).total_seconds() > within_s:
             continue
         for name in places_of(known[seen.node], place.labels):
             showing[name, seen.check].add(seen.node)

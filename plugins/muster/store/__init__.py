@@ -18,6 +18,7 @@ from muster.store.decisions import signing as signing
 from muster.store.decisions import verdicts as verdicts
 from muster.store.decisions import waivers as waivers
 from muster.store.decisions import withdrawals as withdrawals
+from muster.store.fleet import bmcs as bmcs
 from muster.store.fleet import device_events as device_events
 from muster.store.fleet import failures as failures
 from muster.store.fleet import goldens as goldens

@@ -37,6 +37,15 @@ def lists(patch: pytest.MonkeyPatch, jobs: Iterable[UsersJob]) -> None:
     assert users_jobs.note() == []
 
 
+def test_the_jobs_since_a_moment_are_those_that_ran_after_it(there: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    ended = UsersJob(there, "job 1 of alice", BEGAN, BEGAN + 5 * MINUTE)
+    lists(monkeypatch, [ended, UsersJob(there, "job 2 of bob", BEGAN + MINUTE)])
+    since = store.users_jobs.since
+    assert {job.what for job in since({NODE: BEGAN + 5 * MINUTE})[NODE]} == {"job 1 of alice", "job 2 of bob"}
+    assert {job.what for job in since({NODE: BEGAN + 6 * MINUTE, "other": BEGAN})[NODE]} == {"job 2 of bob"}
+    assert since({}) == {}
+
+
 def kept() -> list[tuple[str, datetime.datetime | None]]:
     return [(job.what, job.until) for job in store.users_jobs.of_node(NODE)]
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 from typing import Any
 
@@ -37,6 +38,37 @@ def counters_of(*facts: dict[str, Any]) -> Before:
     return Before("b1", 5.0, shown(swept(*facts))[1], SECONDS)
 
 
+@pytest.mark.parametrize(
+    ("name", "device", "good", "gone"),
+    [
+        ("fabric_state", "gpu3", "completed", "in progress"),
+        ("fabric_state", "gpu3", "completed", "completed with NVML error 15"),
+        ("imex", "node", "READY", "UNAVAILABLE"), ("imex", "node", "service active", "service failed"),
+    ],
+)  # fmt: skip
+def test_who_has_left_the_nvlink_domain_is_in_trouble_and_who_was_never_in_one_is_not(
+    name: str, device: str, good: str, gone: str
+) -> None:
+    never, left = swept(fact(name, device, text=gone)), f"{name}_lost {device}"
+    assert shown(never)[0] == {}
+    before = counters_of(fact(name, device, text=good))
+    assert shown(swept(fact(name, device, text=good)), before)[0] == {}
+    found, counters = shown(never, before)
+    assert found[left].bad
+    assert left in shown(never, dataclasses.replace(before, counters=counters))[0], "it is remembered that it was in it"
+
+
+def test_errors_under_a_job_are_a_rate_of_the_time_under_it() -> None:
+    """Two minutes of a job between two sweeps: 100 errors of ten minutes at rest would be no rate to speak of."""
+    before = counters_of(fact("ecc_corrected", "gpu3", 0))
+    now = swept(fact("ecc_corrected", "gpu3", 100))
+    rates = {
+        under_job: shown(now, dataclasses.replace(before, under_job=under_job))[0]["ecc_corrected gpu3"].rate
+        for under_job in (0.0, 1.0, 120.0, SECONDS)
+    }
+    assert rates == {0.0: 600.0, 1.0: 6000.0, 120.0: 3000.0, SECONDS: 600.0}
+
+
 def test_a_healthy_answer_shows_nothing() -> None:
     healthy = (
         fact("gpu_lost", "gpu0", 0), fact("recovery_action", "gpu0", text="none"), fact("disk_free", "disk:/", 50.0),
@@ -50,6 +82,7 @@ def test_a_healthy_answer_shows_nothing() -> None:
     ("facts", "more", "check"),
     [
         ([fact("gpu_lost", "gpu3", 1)], {}, "gpu_lost gpu3"),
+        ([fact("fabric_healthy", "gpu3", 0)], {}, "fabric_unhealthy gpu3"),
         ([fact("gpus", value=7)], {}, "gpu_missing node"),
         ([fact("recovery_action", "gpu3", text="reset of the GPU")], {}, "recovery_action gpu3"),
         ([fact("disk_free", "disk:/", 0.5)], {}, "disk_full disk:/"),

@@ -97,6 +97,45 @@ def write_newer(folder: Path, fan_health: str = "OK", rpm: float | None = 9000) 
     return folder
 
 
+def entry(
+    number: str, severity: str, message: str, *, sensor: str = "", origin: str = "", created: str = ""
+) -> dict[str, Any]:
+    """An entry of a log (shape: DMTF "LogEntry v1.4")."""
+    about = {"SensorType": sensor} if sensor else {}
+    links = {"Links": {"OriginOfCondition": {"@odata.id": origin}}} if origin else {}
+    at = created or f"2026-11-01T10:00:{int(number):02d}Z"
+    return {"Id": number, "EntryType": "SEL", "Created": at, "Severity": severity, "Message": message, **about, **links}
+
+
+def write_log(folder: Path, holder: str, name: str, entries: list[dict[str, Any]]) -> None:
+    """Adds a log to a system or manager ("Systems/1"), or writes it anew."""
+    kind, _, member = holder.partition("/")
+    root = json.loads((folder / "index.json").read_text()) | {kind: {"@odata.id": f"/redfish/v1/{kind}"}}
+    _document(folder, "", root)
+    services = f"{holder}/LogServices"
+    listed = {kind: f"/redfish/v1/{holder}", services: f"/redfish/v1/{services}/{name}"}
+    for path, only in listed.items():
+        _document(folder, path, {"Members": [{"@odata.id": only}], "Members@odata.count": 1})
+    _document(folder, holder, {"Id": member, "LogServices": {"@odata.id": f"/redfish/v1/{services}"}})
+    _document(folder, f"{services}/{name}",
+              {"Id": name, "Entries": {"@odata.id": f"/redfish/v1/{services}/{name}/Entries"}})  # fmt: skip
+    _document(folder, f"{services}/{name}/Entries", {"Members": entries, "Members@odata.count": len(entries)})
+
+
+def write_leak(folder: Path, state: str) -> None:
+    """Adds one leak detector to the chassis (shape: DMTF "LeakDetector v1.0")."""
+    cooling = f"{CHASSIS}/ThermalSubsystem"
+    chassis = json.loads((folder / "Chassis/1/index.json").read_text()) | {"ThermalSubsystem": {"@odata.id": cooling}}
+    _document(folder, "Chassis/1", chassis)
+    at = "Chassis/1/ThermalSubsystem"
+    _document(folder, at, {"LeakDetection": {"@odata.id": f"{cooling}/LeakDetection"}})
+    detectors = f"{cooling}/LeakDetection/LeakDetectors"
+    _document(folder, f"{at}/LeakDetection", {"LeakDetectors": {"@odata.id": detectors}})
+    _document(folder, f"{at}/LeakDetection/LeakDetectors", {"Members": [{"@odata.id": f"{detectors}/0"}]})
+    found = {"Name": "Cold Plate", "DetectorState": state, "Status": {"State": "Enabled", "Health": state}}
+    _document(folder, f"{at}/LeakDetection/LeakDetectors/0", found)
+
+
 def _document(folder: Path, path: str, document: dict[str, Any]) -> None:
     target = folder / path / "index.json"
     target.parent.mkdir(parents=True, exist_ok=True)

@@ -120,6 +120,20 @@ class Place(Written):
     checks: Annotated[tuple[Check, ...], BeforeValidator(as_tuple), Field(min_length=1)]
 
 
+class Bmcs(Written):
+    """How BMCs are read, apart from the nodes. ``every_s``: how often one is, 0: never; ``limit_s``: for one reading;
+    ``together``: how many at once; ``pass_s``: for all, and those that are left come first in the next pass.
+
+    ``inlet_c``: °C of incoming air beyond which it is hot; that of the shipped SKU files (docs/science.md).
+    """
+
+    every_s: Annotated[float, Field(ge=0)] = 3600.0
+    limit_s: Annotated[float, Field(gt=0, le=300)] = 60.0
+    together: Annotated[int, Field(ge=1, le=256)] = 32
+    pass_s: Annotated[float, Field(gt=0, le=1200)] = 300.0
+    inlet_c: Annotated[float, Field(gt=0, lt=100)] = 32.0
+
+
 class HealthPolicy(Written):
     """The table. ``bring_up_s``: a state that is bad so soon after a boot does not count. ``stable_s``: for so long a
     state has to be good since its recovery before it is over. ``mode``: of nodes that no group names.
@@ -132,6 +146,7 @@ class HealthPolicy(Written):
     stable_s: Annotated[float, Field(gt=0)]
     mode: Literal["watch", "quarantine"] = "quarantine"
     place: Place
+    bmc: Bmcs = Bmcs()
     groups: Annotated[tuple[Group, ...], BeforeValidator(as_tuple)] = ()
     sources: dict[str, Source]
     entries: Annotated[tuple[Entry, ...], BeforeValidator(as_tuple)]

@@ -29,6 +29,8 @@ DISK_FREE_SHARE, DISK_FREE_GIB = 0.02, 1.0
 CLOCK_SKEW_S = 60.0
 THROTTLED_SHARE = 0.2
 """A GPU that the hardware holds down for this share of the time between two sweeps is throttled."""
+EXPOSED_S = 60.0
+"""A shorter time under a job counts as this: a single error within a second is no rate."""
 BOOT_S = 300.0
 """At boot, firmware makes kernels print errors on sound machines: what counts "during" a load alone does not count."""
 HARMFUL = frozenset({"hw_thermal", "hw_power_brake", "thermal"})
@@ -135,6 +137,7 @@ class Before:
     """What the last sweep left. ``counters``: also what was ever up; ``seconds``: since then, None for the first.
 
     ``served_for``: seconds for which the node has been in service: what its kernel said before is a test's to judge.
+    ``under_job``: for how many of ``seconds`` a user's job is known to have run on it, 0 where nothing is known.
     """
 
     boot_id: str = ""
@@ -142,6 +145,7 @@ class Before:
     counters: Mapping[str, float] = dataclasses.field(default_factory=dict)
     seconds: float | None = None
     served_for: float | None = None
+    under_job: float = 0.0
 
 
 def read(
@@ -186,6 +190,8 @@ def _facts(swept: Swept, before: Before, counters: dict[str, float]) -> Iterator
             yield Reading(fact.name, device, bad=bool(value))
         elif fact.name == "recovery_action" and fact.text:
             yield Reading(fact.name, device, fact.text, bad=fact.text != "none")
+        elif fact.name == "fabric_healthy" and value is not None:
+            yield Reading("fabric_unhealthy", device, bad=not value)
         elif fact.name == "clock_synchronised" and value is not None:
             yield Reading("clock_unsynchronised", bad=not value)
         elif fact.name == "nvme_state" and fact.text:
@@ -198,7 +204,7 @@ def _facts(swept: Swept, before: Before, counters: dict[str, float]) -> Iterator
             labels = "".join(f"|{each}" for _, each in sorted(fact.labels.items()))
             counters[key := f"{fact.name}|{device}{labels}"] = value
             if same and before.seconds and key in before.counters:
-                yield from _risen(fact, value - before.counters[key], before.seconds)
+                yield from _risen(fact, value - before.counters[key], before.seconds, before.under_job)
 
 
 _COUNTED = frozenset({
@@ -207,8 +213,11 @@ _COUNTED = frozenset({
 })  # fmt: skip
 
 
-def _risen(fact: Fact, risen: float, seconds: float) -> Iterator[Reading]:
-    """What a counter's rise says; one that went back was reset, and counts from now."""
+def _risen(fact: Fact, risen: float, seconds: float, under_job: float) -> Iterator[Reading]:
+    """What a counter's rise says; one that went back was reset, and counts from now.
+
+    Errors that show under load alone are rare at rest, so a rate is by the time under a job, where one ran.
+    """
     if fact.name == "throttle_time":
         reason = fact.labels.get("reason", "")
         if reason in HARMFUL:
@@ -218,8 +227,10 @@ def _risen(fact: Fact, risen: float, seconds: float) -> Iterator[Reading]:
     elif risen > 0 and fact.labels.get("scope", "volatile") == "volatile":
         counter = fact.labels.get("counter", "")
         check = f"{fact.name}/{counter}" if counter else fact.name
-        rate = risen * 3600.0 / seconds
-        yield Reading(check, fact.device, f"{risen:.0f} in {seconds:.0f} s", count=max(int(risen), 1), rate=rate)
+        loaded = 0.0 < under_job < seconds
+        exposed = min(max(under_job, EXPOSED_S), seconds) if loaded else seconds
+        value = f"{risen:.0f} in {seconds:.0f} s" + (f", {under_job:.0f} s of them under a job" if loaded else "")
+        yield Reading(check, fact.device, value, count=max(int(risen), 1), rate=risen * 3600.0 / exposed)
 
 
 def _up(swept: Swept, known: Mapping[str, float], counters: dict[str, float]) -> Iterator[Reading]:
@@ -239,6 +250,13 @@ def _up(swept: Swept, known: Mapping[str, float], counters: dict[str, float]) ->
                 counters[key] = 1.0
             if running or key in known:
                 yield Reading(f"service/{_CLEAN.sub('-', fact.device)}", value=fact.text, bad=not running)
+        elif fact.name in _JOINED and fact.text:
+            key = f"{UP}{fact.name}|{fact.device}"
+            joined = fact.text in _JOINED[fact.name]
+            if joined:
+                counters[key] = 1.0
+            if joined or key in known:
+                yield Reading(f"{fact.name}_lost", fact.device, fact.text, bad=not joined)
         elif fact.name in ("nvlink_active", "pcie_width") and value is not None:
             key = f"{UP}{fact.name}|{fact.device}"
             most = max(value, known.get(key, 0.0))
@@ -252,6 +270,8 @@ def _up(swept: Swept, known: Mapping[str, float], counters: dict[str, float]) ->
         yield from (Reading("port_down", device, bad=not up) for device, up in ports)
 
 
+_JOINED = {"fabric_state": {"completed"}, "imex": {"READY", "UP", "service active"}}
+"""By fact, the texts of a GPU that has joined its NVLink fabric, and of a node that has joined its IMEX domain."""
 _CLEAN = re.compile(r"[^A-Za-z0-9_.:-]+")
 _DRIVER_ERROR = re.compile(r"(?!alert/|event/)([a-z][a-z0-9-]{0,15})/(\d{1,5})")
 

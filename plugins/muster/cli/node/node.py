@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import collections
+import datetime
 from collections.abc import Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -126,7 +127,7 @@ def show_(name: Name, json: AsJson = False) -> None:
             "observations": observed,
         })  # fmt: skip
         return
-    _show_facts(node, lease, waivers)
+    _show_facts(node, lease, waivers, store.bmcs.cursors([name])[name].read_at)
     if findings:
         typer.echo()
         show.findings([found.finding for found in findings])
@@ -146,7 +147,9 @@ def show_(name: Name, json: AsJson = False) -> None:
     show.table(["run", "verdict", "began", "headline"], begun, empty="no runs yet")
 
 
-def _show_facts(node: Node, lease: Lease | None, waivers: Iterable[Waiver]) -> None:
+def _show_facts(
+    node: Node, lease: Lease | None, waivers: Iterable[Waiver], bmc_read_at: datetime.datetime | None
+) -> None:
     show.facts(
         {
             "node": node.name, "state": node.state, "sku": node.sku, "address": f"{node.host}:{node.port}",
@@ -161,6 +164,7 @@ def _show_facts(node: Node, lease: Lease | None, waivers: Iterable[Waiver]) -> N
             "tests": node.pause or "",
             "lemon": node.lemon or "",
             "answered": show.when(node.contact_at),
+            "BMC read": show.when(bmc_read_at) if node.bmc else "",
             "leased by": f"{lease.run_id} of {lease.dag_id} since {show.when(lease.acquired_at)}" if lease else "",
             "inconclusive": node.inconclusive or "",
             "waived": "; ".join(f"{waiver.finding} {waiver}" for waiver in waivers),

@@ -18,6 +18,7 @@ from muster.integration import logins
 from muster.judging import health, policies, sweep
 from muster.model.health import Cursor, Observation, Report
 from muster.model.nodes import Node
+from muster.model.schedulers import UsersJob
 from muster.model.states import SERVING, State
 from muster.operators import upkeep
 from muster.remote import sweeping
@@ -89,6 +90,8 @@ def record(answers: Sequence[Answer], cursors: Mapping[str, Cursor], tally: Tall
     """Record answers, in one transaction; where that fails, each in its own: one odd node stops no other."""
     now = datetime.datetime.now(datetime.UTC)
     reports, skus = [], {}
+    last = {each.node.name: cursors[each.node.name].swept_at for each in answers}
+    jobs = store.users_jobs.since({name: at for name, at in last.items() if at is not None})
     for answer in answers:
         node, cursor = answer.node, cursors[answer.node.name]
         if answer.ours:
@@ -100,23 +103,33 @@ def record(answers: Sequence[Answer], cursors: Mapping[str, Cursor], tally: Tall
             log.warning("%s: %s", node.name, answer.trouble)
             reports.append(sweep.unreachable(node, cursor, answer.trouble, now))
         else:
-            reports.append(_report(node, cursor, answer, now, tally.since.get(node.name)))
+            reports.append(_report(answer, cursor, now, tally.since.get(node.name), jobs.get(node.name, [])))
         skus[node.name] = node.sku
+    tally.new += len(recorded(reports, skus))
+
+
+def recorded(reports: Sequence[Report], skus: Mapping[str, str]) -> list[Observation]:
+    """Record reports as ``record`` does; returns the observations that are new, or of which more follows."""
     try:
         found = health.record(reports, skus)
     except Exception:
         log.exception("%d nodes are recorded one by one", len(reports))
         found = [each for report in reports for each in _alone(report, skus)]
-    tally.new += len(found)
     for each in found:
         log.info("%s: %s; %s", each.node, each.sentence, each.action)
+    return found
 
 
 def _report(
-    node: Node, cursor: Cursor, answer: Answer, now: datetime.datetime, since: datetime.datetime | None
+    answer: Answer,
+    cursor: Cursor,
+    now: datetime.datetime,
+    since: datetime.datetime | None,
+    jobs: Sequence[UsersJob],
 ) -> Report:
+    node = answer.node
     try:
-        return sweep.report_of(node, cursor, answer.raw, now, since)
+        return sweep.report_of(node, cursor, answer.raw, now, since, jobs)
     except Exception as error:  # nothing that a node sends stops the sweep
         log.exception("%s: its answer cannot be judged", node.name)
         return sweep.unreachable(node, cursor, f"its answer cannot be judged: {type(error).__name__}", now)

@@ -67,3 +67,19 @@ class SweepRow(Base):
     counters: Mapped[dict[str, Any]]
     swept_at: Mapped[datetime.datetime | None]
     failing_since: Mapped[datetime.datetime | None]
+
+
+class BmcRow(Base):
+    """Where the last reading of a machine's BMC ended, as ``muster.model.health.BmcCursor`` has it.
+
+    ``keys``: of the log entries that were read, None before the logs were; ``present``: power supplies that were there.
+    """
+
+    __tablename__ = "bmcs"
+
+    node: Mapped[str] = mapped_column(ForeignKey("nodes.name"), primary_key=True)
+    machine: Mapped[int]
+    keys: Mapped[list[Any] | None]
+    present: Mapped[list[Any]]
+    tried_at: Mapped[datetime.datetime | None]
+    read_at: Mapped[datetime.datetime | None]

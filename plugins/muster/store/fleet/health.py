@@ -26,6 +26,7 @@ from muster.store.database.engine import reading, writing
 from muster.store.database.health import HealthRow, SweepRow
 from muster.store.database.models import EventRow, NodeRow, PartRow, PlacementRow
 from muster.store.decisions.withdrawals import breaker_now
+from muster.store.fleet import bmcs
 from muster.store.fleet.shares import FULL, OTHERS, Share
 from muster_criteria.health.policy import HealthAction, HealthPolicy
 from muster_criteria.health.readings import Reading, driver_error
@@ -57,6 +58,8 @@ def record(reports: Sequence[Report], policy: HealthPolicy, now: datetime.dateti
             if report.cursor is not None:
                 _store_cursor(session, report.cursor)
                 row.contact_at = max(filter(None, (row.contact_at, report.cursor.swept_at)), default=None)
+            if report.bmc is not None:
+                bmcs.keep(session, report.bmc, row)
         return changed
 
 

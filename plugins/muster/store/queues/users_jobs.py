@@ -6,7 +6,7 @@ import collections
 import datetime
 from collections.abc import Collection, Iterable, Mapping
 
-from sqlalchemy import delete, select
+from sqlalchemy import delete, or_, select
 from sqlalchemy.orm import Session
 
 from muster.model.schedulers import UsersJob
@@ -26,6 +26,19 @@ def of_node(node: str) -> list[UsersJob]:
     latest = select(UsersJobRow).where(UsersJobRow.node == node).order_by(UsersJobRow.since.desc(), UsersJobRow.id)
     with reading() as session:
         return [UsersJob(row.node, row.what, row.since, row.until) for row in session.scalars(latest)]
+
+
+def since(moments: Mapping[str, datetime.datetime]) -> dict[str, list[UsersJob]]:
+    """{node: its jobs that ran at some time since that moment}."""
+    found: dict[str, list[UsersJob]] = collections.defaultdict(list)
+    if not moments:
+        return found
+    ran = or_(UsersJobRow.until.is_(None), UsersJobRow.until >= min(moments.values()))
+    with reading() as session:
+        for row in session.scalars(select(UsersJobRow).where(UsersJobRow.node.in_(moments), ran)):
+            if row.until is None or row.until >= moments[row.node]:
+                found[row.node].append(UsersJob(row.node, row.what, row.since, row.until))
+    return found
 
 
 def note(cluster: str, listed: Iterable[UsersJob]) -> None:

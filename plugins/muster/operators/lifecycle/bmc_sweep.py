@@ -1,0 +1,54 @@
+"""The pass over BMCs of nodes in service: apart from the sweep of the nodes, which it neither delays nor stops.
+
+A node's BMC is a machine of its own: what it does not answer is a state of its own, and says nothing of the node.
+"""
+
+from __future__ import annotations
+
+import datetime
+import logging
+
+from muster import store
+from muster.judging import bmcs, policies
+from muster.model.health import Report
+from muster.model.states import SERVING
+from muster.operators.lifecycle import sweep
+from muster.remote import bmc_sweeping
+
+log = logging.getLogger(__name__)
+
+
+def sweep_bmcs() -> str:
+    """Read the BMCs that are due, of nodes in service that no run holds and whose tests are not paused.
+
+    Returns a sentence. Raises BadSettings for a policy that cannot be used.
+    """
+    policy = policies.health().bmc
+    if not policy.every_s:
+        return "the health policy reads no BMC"
+    leased = {lease.node for lease in store.leases.live()}
+    nodes = {
+        each.name: each
+        for each in store.nodes.find(states=SERVING)
+        if each.bmc and each.name not in leased and not each.pause
+    }
+    due = {each.node: each for each in store.bmcs.due(nodes, policy.every_s, _now())}
+    skus = {name: nodes[name].sku for name in due}
+    read = silent = new = 0
+    waiting: list[Report] = []
+    for answer in bmc_sweeping.read_all([nodes[name] for name in due], policy):
+        read += 1
+        if answer.shown.trouble:
+            silent += 1
+            log.warning("%s: %s", answer.node.name, answer.shown.trouble)
+        waiting.append(bmcs.report_of(due[answer.node.name], answer.shown, policy, _now()))
+        if len(waiting) >= sweep.BATCH:
+            new += len(sweep.recorded(waiting, skus))
+            waiting = []
+    new += len(sweep.recorded(waiting, skus))
+    later = f"; {len(due) - read} come first in the next pass" if read < len(due) else ""
+    return f"{read} BMCs, of which {silent} did not answer whole; {new} observations are new{later}"
+
+
+def _now() -> datetime.datetime:
+    return datetime.datetime.now(datetime.UTC)

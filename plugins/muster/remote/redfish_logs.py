@@ -1,0 +1,108 @@
+"""The logs of a BMC: the entries that are not OK, of every log service of its systems, managers and chassis.
+
+Vendors keep their system event log in different places: under the system (HPE IML, OpenBMC, Supermicro), the manager
+(Dell) or a chassis, so all are read. Pure: a BMC's documents are hostile input. Members are whole entries or links
+alone, in pages that ``Members@odata.nextLink`` joins (DMTF DSP0266); newest come first (Dell) or last (OpenBMC).
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Iterator
+from urllib.parse import unquote
+
+from muster.remote.redfish_documents import Document, Get, linked, paths_of
+from muster_criteria.health.bmc import Entry
+from muster_criteria.text import one_line
+
+HOLDERS = ("Systems", "Managers", "Chassis")
+HOLDERS_MAX, SERVICES_MAX = 64, 16
+"""Members of one collection, and log services of one member, that are looked at."""
+PAGES_MAX, ENTRIES_MAX, LINKS_MAX = 20, 2000, 100
+"""Pages and entries of one log that are read, and entries that are fetched one by one."""
+_SEVERITIES = {"Warning": "warning", "Critical": "critical"}
+TEXT_MAX = 300
+
+
+@dataclasses.dataclass
+class Logs:
+    """``long``: paths of logs whose newest entries may lie beyond what is read; ``services``: logs that were read."""
+
+    entries: dict[str, Entry] = dataclasses.field(default_factory=dict)
+    long: list[str] = dataclasses.field(default_factory=list)
+    services: int = 0
+
+
+def read(root: Document, get: Get, logs: Logs) -> None:
+    """Adds to ``logs`` the entries of all logs that are warnings or critical, each once, whatever links lead to it."""
+    seen: set[str] = set()
+    for holder in HOLDERS:
+        for path in paths_of(linked(root, holder, get))[:HOLDERS_MAX]:
+            services = linked(get(path) or {}, "LogServices", get)
+            for service in paths_of(services)[:SERVICES_MAX]:
+                if service not in seen:
+                    seen.add(service)
+                    logs.services += 1
+                    _read_one(linked(get(service) or {}, "Entries", get), logs, get)
+
+
+def _read_one(first: Document, logs: Logs, get: Get) -> None:
+    times: list[str] = []
+    count = 0
+    for number, page in enumerate(_pages(first, get)):
+        for member in _whole(page, get):
+            count += 1
+            times.append(_text(member, "Created"))
+            severity = _SEVERITIES.get(_text(member, "Severity"))
+            if severity is not None:
+                entry = _entry(member, severity)
+                logs.entries.setdefault(entry.key, entry)
+        more = page.get("Members@odata.nextLink")
+        if isinstance(more, str) and (number + 1 >= PAGES_MAX or count >= ENTRIES_MAX):
+            if times[0] <= times[-1] if times else True:
+                logs.long.append(str(first.get("@odata.id")))
+            return
+
+
+def _pages(page: Document, get: Get) -> Iterator[Document]:
+    seen: set[str] = set()
+    while page:
+        yield page
+        following = page.get("Members@odata.nextLink")
+        if not isinstance(following, str) or following in seen:
+            return
+        seen.add(following)
+        page = get(following) or {}
+
+
+def _whole(page: Document, get: Get) -> Iterator[Document]:
+    members = page.get("Members")
+    listed = [each for each in members if isinstance(each, dict)][:ENTRIES_MAX] if isinstance(members, list) else []
+    links = 0
+    for each in listed:
+        if set(each) == {"@odata.id"} and isinstance(each["@odata.id"], str):
+            links += 1
+            if links <= LINKS_MAX:
+                yield get(each["@odata.id"]) or {}
+        else:
+            yield each
+
+
+def _entry(member: Document, severity: str) -> Entry:
+    text = _text(member, "Message") or _text(member, "MessageId") or "without a message"
+    return Entry(_text(member, "Id"), _text(member, "Created"), severity, text, _origin(member))
+
+
+def _origin(member: Document) -> str:
+    """What an entry is about: the end of the link to its origin, or the sensor that it names."""
+    links = member.get("Links")
+    link = links.get("OriginOfCondition") if isinstance(links, dict) else None
+    path = link.get("@odata.id") if isinstance(link, dict) else None
+    if isinstance(path, str) and path.strip("/"):
+        return one_line(unquote(path.rstrip("/").rpartition("/")[2]))[:80]
+    return _text(member, "SensorType")[:80] or "bmc"
+
+
+def _text(member: Document, key: str) -> str:
+    value = member.get(key)
+    return one_line(value)[:TEXT_MAX] if isinstance(value, str) else ""

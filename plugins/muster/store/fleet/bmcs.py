@@ -1,0 +1,52 @@
+"""Where the last reading of each machine's BMC ended, and which BMCs are due."""
+
+from __future__ import annotations
+
+import datetime
+from collections.abc import Iterable
+
+from sqlalchemy import select
+from sqlalchemy.orm import Session
+
+from muster.model.health import BmcCursor
+from muster.store.database.engine import reading
+from muster.store.database.health import BmcRow
+from muster.store.database.models import NodeRow
+from muster_criteria.health.bmc import Known
+
+
+def cursors(nodes: Iterable[str]) -> dict[str, BmcCursor]:
+    """{node: where the last reading of its BMC ended}; of a machine whose BMC was never asked, its beginning."""
+    names = list(nodes)
+    query = select(BmcRow).join(NodeRow, NodeRow.name == BmcRow.node).where(BmcRow.machine == NodeRow.machine)
+    with reading() as session:
+        kept = {row.node: _to_cursor(row) for row in session.scalars(query.where(BmcRow.node.in_(names)))}
+    return {name: kept.get(name, BmcCursor(name)) for name in names}
+
+
+def due(nodes: Iterable[str], every_s: float, now: datetime.datetime) -> list[BmcCursor]:
+    """Returns the cursors of those nodes whose BMC was not asked for so long, those that wait longest first."""
+    beginning = datetime.datetime.min.replace(tzinfo=datetime.UTC)
+    waits = [
+        each
+        for each in cursors(nodes).values()
+        # One that was asked in the future was asked by a clock that has been set back since.
+        if each.tried_at is None or not 0 <= (now - each.tried_at).total_seconds() < every_s
+    ]
+    return sorted(waits, key=lambda each: (each.tried_at or beginning, each.node))
+
+
+def keep(session: Session, cursor: BmcCursor, node: NodeRow) -> None:
+    """Stores where a reading ended."""
+    row = session.get(BmcRow, cursor.node)
+    if row is None:
+        row = BmcRow(node=cursor.node)
+        session.add(row)
+    row.machine, row.tried_at, row.read_at = node.machine, cursor.tried_at, cursor.read_at
+    row.keys = None if cursor.known.keys is None else list(cursor.known.keys)
+    row.present = list(cursor.known.present)
+
+
+def _to_cursor(row: BmcRow) -> BmcCursor:
+    keys = None if row.keys is None else tuple(str(each) for each in row.keys)
+    return BmcCursor(row.node, Known(keys, tuple(str(each) for each in row.present)), row.tried_at, row.read_at)

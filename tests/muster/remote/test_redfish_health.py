@@ -1,0 +1,167 @@
+"""A BMC read between tests: sushy-tools' emulators with logs and leak detectors, and BMCs that hang, lie or flood."""
+
+from __future__ import annotations
+
+import json
+import socket
+import threading
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from muster.remote.bmc import Bmc, Login
+from muster.remote.redfish import read_health
+from muster.remote.redfish_client import BYTES_MAX
+from muster.remote.redfish_logs import PAGES_MAX
+from muster_criteria.health.bmc import Sensor, Shown
+from tests.support.servers import bmc as bmcs
+
+
+def shown(url: str, limit_s: float = 120.0) -> Shown:
+    return read_health(Bmc(url=url), Login(), timeout_s=60.0, limit_s=limit_s)
+
+
+def test_openstacks_own_emulator_has_sensors_and_no_logs() -> None:
+    with bmcs.emulator() as url:
+        found = shown(url)
+    assert not found.trouble
+    assert found.entries == ()
+    assert {(each.kind, each.state) for each in found.sensors} == {("fan", "ok"), ("inlet", None)}
+    assert Sensor("inlet", "inlet", value=25.0, unit="°C") in found.sensors
+
+
+def test_sensors_have_the_vendors_names_and_an_empty_bay_is_absent(tmp_path: Path) -> None:
+    bmcs.write(
+        tmp_path,
+        fans=[bmcs.fan("Fan"), bmcs.fan("Fan", rpm=0, health="Critical")],
+        temperatures=[bmcs.air(24), bmcs.air(36.5, "Riser Ambient", "SystemBoard")],
+        supplies=[bmcs.supply("PSU 1"), bmcs.supply("PSU 2", None, None, state="Absent")],
+    )
+    with bmcs.static(tmp_path) as url:
+        found = shown(url)
+    assert found.sensors == (
+        Sensor("fan", "fan Fan", "ok", 8000, "RPM"), Sensor("fan", "fan Fan #2", "critical", 0, "RPM"),
+        Sensor("psu", "psu PSU 1", "ok"), Sensor("psu", "psu PSU 2", "absent"),
+        Sensor("inlet", "inlet", value=36.5, unit="°C"),
+    )  # fmt: skip
+
+
+def test_the_logs_of_system_and_manager_and_a_leak_are_read(tmp_path: Path) -> None:
+    bmcs.write(tmp_path, fans=[bmcs.fan()])
+    bmcs.write_log(tmp_path, "Systems/1", "SEL", [
+        bmcs.entry("1", "OK", "System boot"), bmcs.entry("2", "Critical", "Uncorrectable ECC", sensor="Memory"),
+    ])  # fmt: skip
+    bmcs.write_log(tmp_path, "Managers/bmc", "EventLog", [
+        bmcs.entry("5", "Warning", "Fan speed low", origin="/redfish/v1/Chassis/1/Sensors/FAN%203"),
+    ])  # fmt: skip
+    bmcs.write_leak(tmp_path, "Critical")
+    with bmcs.static(tmp_path) as url:
+        found = shown(url)
+    assert not found.trouble
+    assert {(each.severity, each.text, each.origin) for each in found.entries} == {
+        ("critical", "Uncorrectable ECC", "Memory"), ("warning", "Fan speed low", "FAN 3"),
+    }  # fmt: skip
+    assert Sensor("leak", "leak Cold Plate", "critical") in found.sensors
+
+
+def test_pages_and_entries_that_are_links_alone_are_followed() -> None:
+    def reply(path: str) -> tuple[int, dict[str, str], bytes]:
+        log = "/redfish/v1/Systems/1/LogServices/SEL/Entries"
+        pages: dict[str, Any] = {
+            "/redfish/v1/": {"Systems": link("/redfish/v1/Systems"), "Chassis": link("/redfish/v1/Chassis")},
+            "/redfish/v1/Chassis": {"Members": []},
+            "/redfish/v1/Systems": {"Members": [link("/redfish/v1/Systems/1")]},
+            "/redfish/v1/Systems/1": {"LogServices": link("/l")},
+            "/l": {"Members": [link("/l/SEL")]},
+            "/l/SEL": {"Entries": link(log)},
+            log: {"Members": [link("/e/1")], "Members@odata.nextLink": f"{log}?$skip=1"},
+            f"{log}?$skip=1": {"Members": [bmcs.entry("2", "Critical", "two")], "Members@odata.nextLink": log},
+            "/e/1": bmcs.entry("1", "Warning", "one"),
+        }
+        found = pages.get(path)
+        return (200, {}, json.dumps(found).encode()) if found else (404, {}, b"")
+
+    with bmcs.answering(reply) as server:
+        found = shown(server.url)
+    assert not found.trouble
+    assert sorted(each.text for each in found.entries) == ["one", "two"]
+    assert found.long == ()
+
+
+@pytest.mark.parametrize(("step", "missed"), [(1, True), (-1, False)])
+def test_a_log_without_end_is_named_if_its_newest_entries_come_last(step: int, missed: bool) -> None:
+    def reply(path: str) -> tuple[int, dict[str, str], bytes]:
+        if path.startswith("/e"):
+            number = int(path.rpartition("=")[2])
+            entry = bmcs.entry(str(number), "OK", "boot", created=f"2026-01-01T00:{number:06d}Z")
+            following = f"/e?p={number + step}"
+            body: Any = {"@odata.id": "/e?p=500", "Members@odata.nextLink": following, "Members": [entry]}
+        else:
+            body = {
+                "/redfish/v1/": {"Managers": link("/m"), "Chassis": link("/c")}, "/m": {"Members": [link("/m/1")]},
+                "/m/1": {"LogServices": link("/l")}, "/l": {"Members": [link("/l/1")]},
+                "/l/1": {"Entries": link("/e?p=500")},
+            }.get(path, {})  # fmt: skip
+        return 200, {}, json.dumps(body).encode()
+
+    with bmcs.answering(reply) as server:
+        found = shown(server.url)
+        assert sum(each.startswith("/e") for each in server.requests) == PAGES_MAX
+    assert bool(found.long) is missed
+    assert not found.trouble
+
+
+def test_a_log_that_is_not_read_in_time_costs_no_sensor(tmp_path: Path) -> None:
+    """The BMC hangs at its log: the port accepts, and nothing is sent."""
+    chassis = bmcs.write(tmp_path, fans=[bmcs.fan()])
+    hang = threading.Event()
+
+    def reply(path: str) -> tuple[int, dict[str, str], bytes]:
+        if path.startswith("/redfish/v1/Systems"):
+            hang.wait(20)
+        document = chassis / path.removeprefix("/redfish/v1").strip("/") / "index.json"
+        if path == "/redfish/v1/":
+            root = json.loads(document.read_text()) | {"Systems": link("/redfish/v1/Systems")}
+            return 200, {}, json.dumps(root).encode()
+        return (200, {}, document.read_bytes()) if document.is_file() else (404, {}, b"")
+
+    with bmcs.answering(reply) as server:
+        found = shown(server.url, limit_s=1.0)
+        hang.set()
+    assert [each.device for each in found.sensors] == ["fan Fan 1"]
+    assert "longer than 1 s" in found.trouble
+
+
+def test_a_port_that_accepts_and_never_answers_is_one_sentence() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        found = shown(f"http://127.0.0.1:{server.getsockname()[1]}", limit_s=1.0)
+    assert found.sensors == ()
+    assert "longer than 1 s" in found.trouble
+
+
+@pytest.mark.parametrize(
+    "body",
+    [b"\0" * (BYTES_MAX + 1), b"[" * 200_000, b"{}", b"null", b'{"Chassis": 7, "Systems": [1]}',
+     b'{"Chassis": {"@odata.id": "//x/"}}'],
+    ids=["oversized", "nested", "empty", "null", "no links", "another address"],
+)  # fmt: skip
+def test_a_bmc_that_lies_or_floods_is_a_sentence_and_nothing_else(body: bytes) -> None:
+    with bmcs.answering(lambda _: (200, {}, body)) as server:
+        found = shown(server.url)
+    assert found.trouble
+    assert found.sensors == ()
+    assert found.entries == ()
+
+
+def test_documents_that_lead_to_themselves_end() -> None:
+    itself = dict.fromkeys(("Systems", "LogServices", "Entries"), link("/s"))
+    body = {**itself, "Members": [link("/s")], "Members@odata.nextLink": "/s", "Severity": {}, "Links": []}
+    with bmcs.answering(lambda _: (200, {}, json.dumps(body).encode())) as server:
+        found = shown(server.url)
+        assert len(server.requests) < 10
+    assert found == Shown()
+
+
+def link(path: str) -> dict[str, str]:
+    return {"@odata.id": path}

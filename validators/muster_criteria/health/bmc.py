@@ -1,0 +1,129 @@
+"""What a node's BMC shows between tests: its sensors as states, new entries of its logs as events. Pure.
+
+A sensor without a reading is neither good nor bad. What a log held when it was read first is not new: the tests before
+the node entered service have judged that machine.
+"""
+
+from __future__ import annotations
+
+import collections
+import dataclasses
+import zlib
+from collections.abc import Iterable, Sequence
+from typing import Literal
+
+from muster_criteria.health.policy import Bmcs
+from muster_criteria.health.readings import Reading
+from muster_criteria.text import one_line
+
+SILENT = "bmc_silent"
+"""The state of a BMC that does not answer, or whose answer cannot be used."""
+LOG_LONG = "bmc_log_long"
+BAD = ("warning", "critical")
+KEYS_MAX = 512
+"""Entries of a BMC's logs that are remembered; the log of a machine in order has fewer that are not OK."""
+DEVICES_MAX = 64
+"""Sources of entries that are told apart in one reading; a BMC names as many as it likes."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Sensor:
+    """One sensor. ``device``: unique within the BMC, by the vendor's name; ``state``: ok, warning or critical, "absent"
+    for a bay that the BMC calls empty, None where it tells none; ``value``: RPM, % or °C by ``unit``, None without one.
+    """
+
+    kind: Literal["fan", "psu", "inlet", "leak"]
+    device: str
+    state: str | None = None
+    value: float | None = None
+    unit: str = ""
+
+
+@dataclasses.dataclass(frozen=True)
+class Entry:
+    """One entry of a log that is not OK. ``origin``: what it is about, "bmc" where it does not say."""
+
+    id: str
+    created: str
+    severity: str
+    text: str
+    origin: str = "bmc"
+
+    @property
+    def key(self) -> str:
+        """A fingerprint. Neither number nor time alone would do: a cleared log counts anew, and clocks are set."""
+        whole = "\0".join((self.id, self.created, self.severity, self.text))
+        return f"{zlib.crc32(whole.encode('utf-8', 'replace')):08x}"
+
+
+@dataclasses.dataclass(frozen=True)
+class Shown:
+    """What one reading of a BMC gave. ``long``: logs whose newest entries were not reached; ``trouble``: why it is not
+    whole, one sentence.
+    """
+
+    sensors: tuple[Sensor, ...] = ()
+    entries: tuple[Entry, ...] = ()
+    long: tuple[str, ...] = ()
+    trouble: str = ""
+
+
+@dataclasses.dataclass(frozen=True)
+class Known:
+    """What earlier readings left. ``keys``: of the entries, None before the logs were read first; ``present``: power
+    supplies that were there once.
+    """
+
+    keys: tuple[str, ...] | None = None
+    present: tuple[str, ...] = ()
+
+
+NOTHING_KNOWN = Known()
+
+
+def read(shown: Shown, known: Known, policy: Bmcs) -> tuple[list[Reading], Known]:
+    """Returns what a reading shows, and what to remember of it."""
+    found = [Reading(SILENT, "bmc", one_line(shown.trouble), bad=bool(shown.trouble))]
+    found += [each for sensor in shown.sensors if (each := _of_sensor(sensor, known, policy)) is not None]
+    if not shown.trouble or shown.long:
+        found.append(Reading(LOG_LONG, "bmc", ", ".join(shown.long), bad=bool(shown.long)))
+    there = {each.device for each in shown.sensors if each.kind == "psu" and each.state != "absent"}
+    present = tuple(sorted({*known.present, *there})[:KEYS_MAX])
+    keys = [each.key for each in sorted(shown.entries, key=lambda each: each.created)]
+    if known.keys is not None:
+        found += _of_log(shown.entries, frozenset(known.keys))
+    if shown.trouble:  # the logs may not have been read to their ends
+        return found, Known(None if known.keys is None else _newest([*known.keys, *keys]), present)
+    return found, Known(_newest(keys), present)
+
+
+def _newest(keys: Iterable[str]) -> tuple[str, ...]:
+    return tuple(list(dict.fromkeys(keys))[-KEYS_MAX:])
+
+
+def _of_sensor(sensor: Sensor, known: Known, policy: Bmcs) -> Reading | None:
+    value = "" if sensor.value is None else f"{sensor.value:g} {sensor.unit}".strip()
+    text = ", ".join(filter(None, (sensor.state or "", value)))
+    if sensor.kind == "inlet":
+        hot = sensor.value is not None and sensor.value > policy.inlet_c
+        return None if sensor.value is None else Reading("inlet_hot", sensor.device, text, bad=hot)
+    check = {"fan": "fan_failed", "psu": "psu_failed", "leak": "leak"}[sensor.kind]
+    if sensor.kind == "psu" and sensor.state == "absent":
+        return Reading(check, sensor.device, "absent", bad=True) if sensor.device in known.present else None
+    stopped = sensor.kind == "fan" and sensor.value == 0 and sensor.unit == "RPM"
+    if sensor.state in BAD or stopped:
+        return Reading(check, sensor.device, text, bad=True)
+    return Reading(check, sensor.device, text, bad=False) if sensor.state == "ok" else None
+
+
+def _of_log(entries: Sequence[Entry], before: frozenset[str]) -> list[Reading]:
+    """The entries that are new, once for each severity and origin, with the newest one's text."""
+    new: dict[tuple[str, str], list[Entry]] = collections.defaultdict(list)
+    for each in sorted(entries, key=lambda each: each.created):
+        if each.key not in before:
+            origin = each.origin if len(new) < DEVICES_MAX or (each.severity, each.origin) in new else "bmc"
+            new[each.severity, origin].append(each)
+    return [
+        Reading(f"bmc_log/{severity}", origin, one_line(those[-1].text), count=len({each.key for each in those}))
+        for (severity, origin), those in new.items()
+    ]
