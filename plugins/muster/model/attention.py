@@ -50,6 +50,8 @@ class Cause(enum.StrEnum):
     REPAIR = "repair"
     IN_REPAIR = "in repair"
     """A run of the DAG repair has it."""
+    WAITS_FOR_REPAIR = "waits for repair"
+    """Its repair begins by itself, once there is room for it or the node is free."""
     RMA = "rma"
     RETRIED = "tried again"
     """Its run could not reach it, and tries again by itself."""

@@ -34,7 +34,7 @@ class Incident:
 
     ``bundle``: None until evidence was taken. ``prove``: the stages that have to pass, at ``level`` at least, before a
     repair counts; empty for evidence that was taken by hand. ``asks``: why a person has to decide what is done next, ""
-    while the repairs go on by themselves.
+    while the repairs go on by themselves. ``waits``: why the next repair does not begin yet, as of ``waits_at``.
     """
 
     id: int
@@ -48,6 +48,8 @@ class Incident:
     bundle: Bundle | None = None
     closed_at: datetime.datetime | None = None
     asks: str = ""
+    waits: str = ""
+    waits_at: datetime.datetime | None = None
 
 
 class Outcome(enum.StrEnum):

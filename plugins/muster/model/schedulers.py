@@ -48,6 +48,7 @@ class Place:
     verify_since: datetime.datetime | None = None
     shown: str = ""
     shown_since: datetime.datetime | None = None
+    told: str = ""
 
     @property
     def waits(self) -> bool:

@@ -28,6 +28,8 @@ BLOCK_MAX = 16
 OPEN = {"slurm": "scontrol update nodename={} state=resume", "kubernetes": "kubectl uncordon {}"}
 LOOK = {"slurm": "scontrol show node {}", "kubernetes": "kubectl describe node {}"}
 """By kind of cluster, the command that opens a node there, and the one that shows it."""
+WAITING_FOR = datetime.timedelta(hours=1)
+"""How long a repair counts as one that begins by itself, after the sweep last saw that it waits."""
 _TESTED_FROM = (State.REGISTERED, State.QUALIFIED, State.REVALIDATION)
 
 
@@ -88,7 +90,7 @@ class _Seen:
         refusal: tuple[datetime.datetime, str] | None,
         now: datetime.datetime,
     ) -> None:
-        self.row, self.asked, self.lease = row, asked, lease
+        self.row, self.asked, self.lease, self.now = row, asked, lease, now
         self.replaces: Replacement | None = None
         self.rack: HeldRack | None = None
         self.incident: Incident | None = None
@@ -169,6 +171,10 @@ def _repaired(seen: _Seen, incident: Incident) -> Attention | None:
     if row.state in REPAIRABLE and incident.asks:
         why = f"{incident.asks} ({about}: {incident.why})"
         return seen.item(Cause(str(row.state)), Turn.PERSON, f"muster evidence show {incident.id}", why)
+    waiting = incident.waits_at is not None and seen.now - incident.waits_at <= WAITING_FOR
+    if row.state in REPAIRABLE and incident.waits and waiting:
+        why = f"{incident.waits} ({about}: {incident.why})"
+        return seen.item(Cause.WAITS_FOR_REPAIR, Turn.MUSTER, f"muster evidence show {incident.id}", why)
     if row.state is State.REGISTERED:
         command = f"muster qualify {name} --level {incident.level} --reason …"
         why = f"no test has proved its repair ({about}); {seen.why}"

@@ -30,6 +30,7 @@ REFUSED_MAX = 3
 """Attempts at a fault in a row that could not be begun (the GPU in use, sudo refuses) within
 ``REFUSED_WITHIN``, after which a person is asked."""
 REFUSED_WITHIN = datetime.timedelta(days=1)
+UNTIL = ": this repair begins once tests have ended one of theirs"
 
 
 @dataclasses.dataclass(frozen=True)
@@ -140,11 +141,12 @@ def _recent(attempt: Attempt, days: float, at: datetime.datetime) -> bool:
 def no_room(labels: Mapping[str, str], others: Mapping[str, Mapping[str, str]], limit: Together) -> str:
     """Returns why no further node may be repaired now, "" if one may. ``others``: labels of those under repair."""
     if len(others) >= limit.fleet:
-        return f"{_some(others)} are under repair, and the policy allows {limit.fleet} in the fleet at a time"
+        return f"{_some(others)} are under repair, and the policy allows {limit.fleet} in the fleet at a time{UNTIL}"
     for label in limit.labels:
         there = [name for name, known in others.items() if labels.get(label) and known.get(label) == labels[label]]
         if len(there) >= limit.place:
-            return f"{_some(there)} of {label} {labels[label]} under repair, and the policy allows {limit.place} there"
+            where = f"{label} {labels[label]}"
+            return f"{_some(there)} of {where} under repair, and the policy allows {limit.place} there{UNTIL}"
     return ""
 
 

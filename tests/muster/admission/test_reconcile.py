@@ -88,6 +88,34 @@ def test_muster_s_drain_that_somebody_lifts_from_a_healthy_node_is_stated(nodes:
     assert line(nodes) == THERE
 
 
+def test_a_scheduler_shows_why_a_node_is_out_of_service_now_and_not_why_it_left(nodes: Path) -> None:
+    in_production()
+    move(NODE, State.QUARANTINE, "Ada", "gpu3 is lost")
+    for state in (State.TRIAGE, State.REPAIR):
+        move(NODE, state, "Ada", "gpu3 is replaced")
+    service.reconcile()
+    assert line(nodes).endswith("muster: gpu3 is lost"), "what is wrong stays visible"
+    move(NODE, State.REGISTERED, "Ada", "gpu3 was replaced")
+    assert service.reconcile() == []
+    assert "muster: registered: gpu3 was replaced" in line(nodes)
+    place = store.schedulers.place(NODE)
+    assert place
+    assert (place.waits, place.told) == (False, place.why)
+    fleet.qualify(run_id="again")
+    service.reconcile()
+    assert "muster: qualified: " in line(nodes)
+
+
+def test_the_reason_of_somebody_else_stays(nodes: Path) -> None:
+    in_production()
+    move(NODE, State.QUARANTINE, "Ada", "gpu3 is lost")
+    nodes.write_text(f"{THERE} # alice: mine\n")
+    move(NODE, State.TRIAGE, "Ada", "seen")
+    move(NODE, State.REGISTERED, "Ada", "gpu3 was replaced")
+    service.reconcile()
+    assert line(nodes) == f"{THERE} # alice: mine"
+
+
 def marks_lost(patch: pytest.MonkeyPatch, meanwhile: Callable[[], object] = lambda: None, **shown: Any) -> None:
     """The next look shows the nodes without marks; ``meanwhile`` happens directly after it."""
     real = NodeList.look

@@ -71,6 +71,20 @@ def test_what_a_repair_leaves_to_a_person_is_said_with_its_incident() -> None:
     assert (unproved.turn, unproved.command) == (Turn.PERSON, "muster qualify n1 --level standard --reason …")
 
 
+def test_a_repair_that_waits_for_its_turn_is_musters_until_nothing_looks_any_more() -> None:
+    rows = [row(state=State.QUARANTINE)]
+    waits = incident(waits="n2 is under repair", waits_at=NOW - HOUR / 4)
+    found = only(attention(rows, incidents=[waits], now=NOW))
+    assert (found.cause, found.turn, found.command) == (
+        Cause.WAITS_FOR_REPAIR, Turn.MUSTER, "muster evidence show 7",
+    )  # fmt: skip
+    assert found.why.startswith("n2 is under repair")
+    stale = dataclasses.replace(waits, waits_at=NOW - 2 * HOUR)
+    assert only(attention(rows, incidents=[stale], now=NOW)).cause is Cause.QUARANTINE
+    asks = dataclasses.replace(waits, asks="the BMC refuses")
+    assert only(attention(rows, incidents=[asks], now=NOW)).turn is Turn.PERSON
+
+
 def only(found: list[Attention]) -> Attention:
     (one,) = found
     return one

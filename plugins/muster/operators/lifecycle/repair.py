@@ -98,6 +98,7 @@ def act(key: RunKey, incident: int, connect: Connect = logins.connect) -> dict[s
         raise AirflowFailException(f"no evidence of incident {incident} was taken, so nothing is repaired")
     step = decide(found, key, connect)
     if isinstance(step, Wait):
+        store.repairs.wait(incident, step.why)
         raise AirflowSkipException(step.why)
     if isinstance(step, Person):
         store.repairs.ask(incident, step.why)
@@ -108,6 +109,7 @@ def act(key: RunKey, incident: int, connect: Connect = logins.connect) -> dict[s
             attempt = store.repairs.reserve(incident, str(step.rung), key, policies.repair().together)
         except IllegalMove as error:
             if error.code is Refusal.TOGETHER:  # others were quicker; the next sweep asks again
+                store.repairs.wait(incident, str(error))
                 raise AirflowSkipException(str(error)) from None
             raise
         # Once more, after the reservation and immediately before the act.
@@ -245,7 +247,8 @@ def _next_fault(node: Node) -> dict[str, str] | None:
     if any(each.asks for each in known):
         return None
     for found in known:
-        if found.bundle is not None and isinstance(decide(found, None, None), Wait):
+        if found.bundle is not None and isinstance(step := decide(found, None, None), Wait):
+            store.repairs.wait(found.id, step.why)
             continue
         return {
             "fault": found.fault.fault_class, "device": found.fault.device, "part": found.fault.part,

@@ -117,8 +117,7 @@ def move(session: Session, node: NodeRow, to: State, actor: str, reason: str, ev
         why = f"the node left service: {reason}"
         ended = {"revoked": why, "revoked_at": now(), "revoked_after": last_stage(session, node)}
         session.execute(update(CertificateRow).where(*valid).values(**ended))
-    quarantined = to is State.QUARANTINE and current is not to
-    follow_state(session, node, reason, by_person=bool(evidence.person), quarantined=quarantined)
+    follow_state(session, node, reason, by_person=bool(evidence.person), came_from=current)
     if evidence.run:
         # A run that has ended may still move its node: into production, or back when it lets go.
         this = (

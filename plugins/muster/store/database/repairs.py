@@ -14,7 +14,8 @@ from muster.store.database.base import Base, BigId
 class IncidentRow(Base):
     """One fault of one machine; at most one of a fault and device is open. ``missing``: what the bundle lacks.
 
-    ``asks``: why a person has to decide, "" while Muster goes on by itself. ``after``: the last stage of any node that
+    ``asks``: why a person has to decide, "" while Muster goes on by itself. ``waits``: why the next repair does not
+    begin yet, as it was last seen at ``waits_at``. ``after``: the last stage of any node that
     was recorded before it was opened: what proves it has a higher number.
     """
 
@@ -43,6 +44,8 @@ class IncidentRow(Base):
     bundle_bytes: Mapped[int] = mapped_column(BigId, default=0)
     missing: Mapped[list[Any]] = mapped_column(default=list)
     asks: Mapped[str] = mapped_column(default="")
+    waits: Mapped[str] = mapped_column(default="")
+    waits_at: Mapped[datetime.datetime | None]
 
 
 class AttemptRow(Base):

@@ -8,7 +8,7 @@ from sqlalchemy import select
 from sqlalchemy.orm import Session
 
 from muster.model.schedulers import ADMITTED, LEFT_ALONE, WITHDRAWN
-from muster.model.states import State
+from muster.model.states import BROKEN, IN_FLIGHT, State
 from muster.store.database import clock
 from muster.store.database.models import LeaseRow, NodeRow
 from muster.store.database.outgoing import PlaceRow
@@ -38,16 +38,22 @@ def later(than: datetime.datetime) -> datetime.datetime:
 
 
 def follow_state(
-    session: Session, node: NodeRow, why: str, *, by_person: bool = False, quarantined: bool = False
+    session: Session, node: NodeRow, why: str, *, by_person: bool = False, came_from: State | None = None
 ) -> None:
     """Queue what the node's present state demands. ``by_person``: an open question about it is answered.
 
-    ``quarantined``: the node enters quarantine, and its scheduler shows ``why``, closed though the node may be already.
+    ``came_from``: the state that the node has left just now. Where it enters quarantine, its scheduler shows ``why`` at
+    once, closed though the node may be already, and until it is repaired: what is wrong stays visible. Of a state after
+    that it shows ``why`` when housekeeping looks.
     """
+    state = State(node.state)
+    moved = came_from not in (None, state)
     place = session.get(PlaceRow, node.name)
-    by_job = place is not None and place.test_job and State(node.state) is State.REVALIDATION
+    by_job = place is not None and place.test_job and state is State.REVALIDATION
     if by_job and session.scalar(select(LeaseRow.id).where(LeaseRow.node == node.name, LeaseRow.released_at.is_(None))):
         return  # the test is a job, which keeps the node in service
-    want(session, node, of_state(node), why, again=quarantined)
+    want(session, node, of_state(node), why, again=moved and state is State.QUARANTINE)
+    if place is not None and moved and place.wanted == WITHDRAWN and state not in (*BROKEN, *IN_FLIGHT):
+        place.why = f"{state}: {why}"
     if place is not None and by_person:
         place.question = ""

@@ -46,5 +46,5 @@ def to_incident(row: IncidentRow) -> Incident:
     bundle = Bundle(row.bundle, row.bundle_sha256, row.bundle_bytes, tuple(row.missing)) if row.bundle else None
     return Incident(
         row.id, row.node, Fault(row.fault_class, row.device, row.part), row.why, row.opened_at, row.simulated,
-        tuple(row.prove), row.level, bundle, row.closed_at, row.asks,
+        tuple(row.prove), row.level, bundle, row.closed_at, row.asks, row.waits, row.waits_at,
     )  # fmt: skip

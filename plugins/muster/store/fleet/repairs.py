@@ -64,9 +64,19 @@ def ask(incident: int, why: str) -> None:
     """Note that a person decides what is done next about an incident, until it is taken up again."""
     with writing() as session:
         row = _row(session, incident)
-        row.asks = why[:TEXT_MAX]
+        row.asks, row.waits = why[:TEXT_MAX], ""
         _note(session, access.node_row(session, row.node, lock=True), f"incident {row.id} waits for a person: {why}",
               {"incident": row.id})  # fmt: skip
+
+
+def wait(incident: int, why: str) -> None:
+    """Note why the next repair does not begin yet. The node's history says it once, when the waiting begins."""
+    with writing() as session:
+        row = _row(session, incident)
+        if not row.waits:
+            node = access.node_row(session, row.node, lock=True)
+            _note(session, node, f"incident {row.id} waits for its repair: {why}", {"incident": row.id})
+        row.waits, row.waits_at = why[:TEXT_MAX], access.now()
 
 
 def keep_bundle(incident: int, bundle: Bundle) -> Incident:
@@ -180,6 +190,7 @@ def reserve(incident: int, rung: str, key: RunKey, together: Together | None = N
             )  # fmt: skip
             session.add(row)
             session.flush()
+            found.waits = ""
             if State(node.state) not in rules.REPAIRABLE or found.machine != node.machine:
                 raise IllegalMove(f"{node.name} is in {node.state}: nothing is repaired", Refusal.NO_SUCH_MOVE)
             if found.closed_at or not found.bundle or not found.prove:

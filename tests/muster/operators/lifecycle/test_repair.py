@@ -12,6 +12,7 @@ from airflow.sdk.exceptions import AirflowFailException, AirflowSkipException
 from muster import store
 from muster.errors import LeaseLost, NodeLeased, SchedulerDown
 from muster.integration import closing
+from muster.model.attention import Cause, Turn
 from muster.model.repairs import Bundle, Outcome
 from muster.model.runs import RunKey
 from muster.model.states import State
@@ -111,6 +112,26 @@ def test_a_driver_that_is_in_use_may_be_half_unloaded_so_the_attempt_counts(benc
     tool.write_text("#!/bin/sh\necho 'modprobe: FATAL: Module nvidia_drm is in use.' >&2; exit 1\n")
     tool.chmod(0o700)
     assert bench.carry_out(Rung.RELOAD_DRIVER).outcome is Outcome.PERMANENT
+
+
+def test_a_node_that_waits_for_its_turn_is_shown_as_such_until_it_is_repaired(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    incident = begun()
+    with monkeypatch.context() as full:
+        full.setattr(store.repairs, "under_way", lambda _: {f"n{number}": {} for number in range(4)})
+        for _ in range(2):
+            with pytest.raises(AirflowSkipException):
+                act(bench, incident)
+    repair.release(KEY)
+    (shown,) = store.attention.collect()
+    assert (shown.cause, shown.turn) == (Cause.WAITS_FOR_REPAIR, Turn.MUSTER)
+    assert "n0, n1, n2 and 1 more" in shown.why
+    told = [each for each in store.nodes.events("this-node") if f"incident {incident} waits" in each.reason]
+    assert len(told) == 1, "a day of waiting is one remark"
+    assert repair.claim(KEY, FAULT) == incident
+    act(bench, incident)
+    assert store.repairs.get_incident(incident).waits == ""
 
 
 def test_a_node_in_shadow_mode_is_a_persons(bench: Bench) -> None:
