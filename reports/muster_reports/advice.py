@@ -91,6 +91,11 @@ def next_steps(report: RunReport) -> tuple[str, ...]:
             closing = "Nothing to do." if not steps else ""
         case Verdict.WARN:
             closing = "Resolve the findings below, or accept them by approving the node with a reason."
+        case Verdict.PROVISIONAL if report.dag_id == BLOCK:
+            closing = (
+                "Some figures were compared with nothing. Approve or refuse the node in Airflow (DAG admission), or "
+                "test it in a larger block."
+            )
         case Verdict.PROVISIONAL if report.state_after == "qualified":
             closing = (
                 f"{_SOME_UNJUDGED}. Muster re-evaluates the node by itself once there are; "

@@ -6,7 +6,7 @@ import dataclasses
 import math
 from collections.abc import Iterable
 
-from muster_criteria.model import Judgement
+from muster_criteria.model import Judgement, Lack
 from muster_criteria.words import by_cause
 from muster_reports.limits import NAME_MAX, Limits, cut
 from muster_reports.model import RunReport
@@ -93,9 +93,11 @@ def _coverage_cautions(judgement: Judgement, limits: Limits) -> Iterable[Caution
         yield Caution("unmeasured", f"{stage}: {lacking} not measured:", *items)
     if coverage.judged < coverage.measured:
         plain = f"{coverage.measured - coverage.judged} of {plural(coverage.measured, 'measured figure')}"
+        own = "; ".join(dict.fromkeys(gap.why for gap in coverage.unjudged if gap.code is Lack.NOT_COMPARED))
         named = (str(dataclasses.replace(gap, why="")) for gap in coverage.unjudged)
         items = cut(merge_devices(named), limits.first_screen)
-        yield Caution("unjudged", f"{stage}: {plain} not judged (no limit, no similar nodes, no history):", *items)
+        why = own or "no limit, no similar nodes, no history"
+        yield Caution("unjudged", f"{stage}: {plain} not judged ({why}):", *items)
 
 
 def covered(report: RunReport) -> str:

@@ -172,6 +172,8 @@ class Lack(enum.StrEnum):
     """To be measured again: the runs so far allow no decision."""
     UNJUDGED = "unjudged"
     """Measured, without limit, peers or history; a member of a block: not judged with the others yet."""
+    NOT_COMPARED = "not_compared"
+    """Measured, with too few others in the block to compare it with, and without a limit."""
     JUDGE_FAILED = "judge_failed"
     LOST = "lost"
     """The member of a block did not join, or was lost to the others."""

@@ -194,10 +194,10 @@ def _qualified(seen: _Seen, ready: Sequence[FleetRow]) -> Attention:
         reason = shlex.quote(f"takes the place of {seen.replaces.gone.node}")
         why = f"it {seen.replaces.sentence}"
         return seen.item(Cause.REPLACES, Turn.PERSON, f"muster admit {name} --reason {reason}", why)
-    if row.verdict is Verdict.PROVISIONAL:
+    in_block = row.dag_id == dags.CLUSTER_QUALIFICATION
+    if row.verdict is Verdict.PROVISIONAL and not in_block:
         why = f"{seen.why} It is re-evaluated once there are eight similar nodes."
         return seen.item(Cause.PROVISIONAL, Turn.MUSTER, f"muster admit {name} --reason …", why)
-    in_block = row.dag_id == dags.CLUSTER_QUALIFICATION
     if row.spare and in_block and row.verdict is Verdict.PASS:
         why = f"it passed, and is kept as a spare (label {SPARE_LABEL})"
         return seen.item(Cause.SPARE, Turn.MUSTER, f"muster admit {name} --reason …", why)

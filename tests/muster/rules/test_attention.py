@@ -116,6 +116,10 @@ def test_qualified_nodes_wait_for_a_block_of_those_that_can_be_tested_together()
             Cause.WAITS_FOR_BLOCK, Turn.PERSON,
         ),
         (after("n1", State.QUALIFIED, Verdict.PROVISIONAL), Cause.PROVISIONAL, Turn.MUSTER),
+        (
+            after("n1", State.QUALIFIED, Verdict.PROVISIONAL, dag_id=dags.CLUSTER_QUALIFICATION),
+            Cause.BLOCK_DECIDED, Turn.PERSON,
+        ),
         (after("n1", State.REVALIDATION, Verdict.INCONCLUSIVE), Cause.TEST_DUE, Turn.MUSTER),
         (after("n1", State.QUARANTINE, Verdict.FAIL), Cause.QUARANTINE, Turn.PERSON),
         (row(state=State.TRIAGE), Cause.TRIAGE, Turn.PERSON),

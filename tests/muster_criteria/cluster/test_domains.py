@@ -95,10 +95,15 @@ def test_what_most_trays_show_is_the_racks_and_fails_none(odd: Mapping[str, Any]
         assert Lack.RACK in {gap.code for gap in member.coverage.missing}
 
 
-def test_of_two_trays_neither_is_charged() -> None:
-    judged = _judged({"domain": ZERO}, at=1, count=2)
+@pytest.mark.parametrize(("odd", "trouble"), [*ODD, ({"rates": {"on": 350.0, "off": 351.0}}, Trouble.NO_GAIN)])
+def test_two_trays_neither_fail_nor_hold_their_rack(odd: Mapping[str, Any], trouble: Trouble) -> None:
+    """Eighteen nodes wait for nobody because one of two says something."""
+    judged = _judged(odd, at=1, count=2)
     assert judged.failed == {}
-    assert [code for code, _ in judged.racks[0].troubles] == [Trouble.IDENTITY]
+    assert [rack.troubles for rack in judged.racks] == [()]
+    assert {gap.code for gap in judged.members["n00"].coverage.missing} == {Lack.UNDECIDED}
+    both = trouble in (Trouble.SPLIT, Trouble.NO_GAIN)
+    assert (judged.members["n01"].verdict is Verdict.INCONCLUSIVE) is both
 
 
 def test_a_zero_identity_is_right_where_nvlink_ends_at_the_machine() -> None:

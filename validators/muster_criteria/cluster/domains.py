@@ -3,7 +3,8 @@
 ClusterUUID and clique must not be zero and must be equal within the rack, each GPU must have joined, and IMEX must be
 up (azhpc-images issue #506: a domain that ended in "Insufficient Resources" passed tests of single nodes). Where NVLink
 ends at the machine (HGX) a zero identity is right, so only SKUs that name ``domain_nodes`` are judged. What most nodes
-of a rack show is the rack's: no node is charged with it, none passes, and one person decides.
+of a rack show is the rack's: no node is charged with it, none passes, and one person decides. One or two nodes of a
+rack decide neither.
 """
 
 from __future__ import annotations
@@ -64,15 +65,21 @@ def _rack(
             why = "the node did not say which NVLink domain it is in"
             block.suspect([member.name], Lack.NOT_REPORTED, why)
     troubles: list[tuple[Trouble, str]] = []
+    few = len(readings) < OTHERS_MIN
     for trouble, ill in _by_trouble(readings).items():
-        if len(readings) >= OTHERS_MIN and 2 * len(ill) < len(readings):
+        if few:
+            _undecided(ill, f"{_WORDS[trouble]} on {len(ill)} of {len(readings)} nodes", rack, block)
+        elif 2 * len(ill) < len(readings):
             for name, observed in ill.items():
                 block.add(name, _finding(trouble, observed, rack))
         else:
             found = f"{_WORDS[trouble]} on {len(ill)} of {len(readings)} nodes ({listed(sorted(ill))})"
             troubles.append((trouble, found))
     if gain := _no_gain(measured[name] for name in readings):
-        troubles.append((Trouble.NO_GAIN, gain))
+        if few:
+            _undecided(readings, gain, rack, block)
+        else:
+            troubles.append((Trouble.NO_GAIN, gain))
     whole = len(readings) >= (members[0].domain_nodes or 0)
     state = RackState(rack, tuple(sorted(member.name for member in members)), tuple(troubles), whole)
     if troubles:
@@ -84,6 +91,15 @@ def _rack(
             "block, so its NVLink domain was not tested as a whole."
         )
     return state
+
+
+def _undecided(nodes: Iterable[str], what: str, rack: str, block: BlockFindings) -> None:
+    """So few nodes tell neither node nor rack, whose other nodes are not held for them."""
+    why = (
+        f"{what} of rack {rack or 'without a name'}; {OTHERS_MIN} nodes of it tell whether it is theirs or the rack's: "
+        "test it with more"
+    )
+    block.suspect(nodes, Lack.UNDECIDED, why)
 
 
 def _reading(rows: Measurements) -> _Reading | None:

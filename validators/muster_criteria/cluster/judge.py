@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import functools
 import logging
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 
 from muster_criteria.cluster.digests import judge_digests
 from muster_criteria.cluster.domains import judge_domains
@@ -81,7 +81,7 @@ def judge_block(
     fabric = FabricJudgement()
     if rounds is not None:
         try:
-            fabric = judge_fabric(rounds, block)
+            fabric = judge_fabric(rounds, block, {member.name: member.pair_limits for member in ordered})
         except Exception as error:
             log.exception("judging the rounds failed")
             why = f"the judge of the rounds failed with an error ({type(error).__name__}: {error})"
@@ -96,10 +96,13 @@ def judge_block(
     devices = _devices_expected(ordered, measured)
     needs = tuple(block_needs(programme))
     limits = {} if simulated else {metric: programme.limit(metric, "warn") for metric in TIMED}
+    pairs = functools.partial(count_rails, rounds, judged=fabric.judged, simulated=simulated) if rounds else None
     judged = {
-        member.name: _judgement(member, measured[member.name], needs, devices[member.name], block, rounds, limits)
+        member.name: _judgement(
+            member, measured[member.name], needs, devices[member.name], block, pairs, limits
+        )
         for member in ordered
-    }
+    }  # fmt: skip
     missing = tuple(name for name in judged if name in block.missing)
     return ClusterJudgement(judged, missing, tuple(block.notes), fabric, racks)
 
@@ -138,15 +141,15 @@ def _judgement(
     needs: Iterable[Need],
     devices: int,
     block: BlockFindings,
-    rounds: Rounds | None,
+    count_pairs: Callable[..., None] | None,
     limits: Mapping[str, Limit],
 ) -> Judgement:
     counted = Tally()
     for gap in block.suspected.get(member.name, ()):
         counted.miss(gap)
     _count(measured, needs, devices, counted, gpus=member.devices is not None)
-    if rounds is not None:
-        count_rails(rounds, member.name, counted)
+    if count_pairs is not None:
+        count_pairs(member.name, counted)
     coverage, findings = counted.coverage(), in_order((*member.known, *block.findings.get(member.name, ())))
     verdict, reason = verdict_of(findings, coverage)
     broken = {(finding.metric, finding.device) for finding in findings}

@@ -136,6 +136,9 @@ BLOCK_LIMITS = (
 )
 """(metric, breach, labels) of the limits that the judge of a block needs."""
 
+PAIR_RATE = "pair_bandwidth"
+"""The rate of a rail between two nodes. A block may have floors for it, of one backend each."""
+
 
 class BlockProgramme(Written):
     """The steps of every member of a block, in order, its required measurements, and the limits of its training.
@@ -153,6 +156,10 @@ class BlockProgramme(Written):
         for metric, breach, labels in BLOCK_LIMITS:
             if self._limit(metric, breach, labels) is None:
                 raise ValueError(f"has no {breach} limit, as a number, on {labelled(metric, labels)}")
+        for each in self.limits:
+            form = (each.key, each.unit, each.breach, list(each.labels))
+            if each.metric == PAIR_RATE and form != ("floor", "Gb/s", "warn", ["backend"]):
+                raise ValueError(f"a limit on {PAIR_RATE} is a floor in Gb/s that warns, with the label backend only")
         return self
 
     def limit(self, metric: str, breach: str, **labels: str) -> Limit:

@@ -64,7 +64,8 @@ def _reason(verdict: Verdict, findings: Sequence[Finding], coverage: Coverage) -
     if verdict is Verdict.PROVISIONAL:
         figures = dict.fromkeys(gap.what for gap in coverage.unjudged)
         count = f"Not judged ({len(coverage.unjudged)} of {coverage.required} required): "
-        return f"{count}{_cut(listed(list(figures), most=8))}: {UNJUDGED}."
+        whys = dict.fromkeys(gap.why or UNJUDGED for gap in coverage.unjudged)
+        return f"{count}{_cut(listed(list(figures), most=8))}: {_cut('; '.join(whys))}."
     return f"All {coverage.required} required measurements were taken and are within their limits."
 
 

@@ -47,6 +47,11 @@ def preload(torch: Any) -> None:
     torch.optim.AdamW([torch.zeros(1, requires_grad=True)])
 
 
+PATH_PATIENCE_S = 300.0
+"""Seconds that one save, load or file may take without progress: chosen here. 8 B parameters with their moments are
+112 GB, which is two minutes at 1 GB/s; what takes longer than five costs a training more than it saves."""
+
+
 class Acceptance:
     """Callable in each rank's process. ``all_devices``: those of the node that run the same batch."""
 
@@ -75,7 +80,8 @@ class Acceptance:
             self._same_batches(mine, [AFTER])
             group.gather()
             group.begin("checkpoint")
-            self._checkpoints(trainer)
+            with group.patient(PATH_PATIENCE_S, self._path_is_late):
+                self._checkpoints(trainer)
             group.gather()
 
     def _shape(self) -> Shape:
@@ -278,6 +284,12 @@ class Acceptance:
             "path_rate", group.device.id, value=median(rates), labels=labels, samples=len(rates), spread=spread(rates)
         )
         group.gather()
+
+    def _path_is_late(self, activity: str) -> None:
+        """The storage does not answer, which is no fault of a device or node that waits for it."""
+        path = self._params["shared_path"]
+        why = f"the shared path {path} has not answered for {PATH_PATIENCE_S:.0f} s ({activity})"
+        self._group.emit("shared_path", "node", value=0.0, note=why[:400])
 
     def _checkpoints(self, trainer: Trainer) -> None:
         """Emits ``shared_path`` in any case: with a note where nothing could be measured."""

@@ -50,7 +50,7 @@ class PairRails(Probe):
     }
     metrics = {
         "pair_met": Metric("bool", "whether the partner came and stayed to the end"),
-        "pair_bandwidth": Metric("Gb/s", "what arrived from the partner over a rail; 0 where nothing could be sent"),
+        "pair_bandwidth": Metric("Gb/s", "what arrived over a rail; 0: nothing could be sent; none: it was not tried"),
         "pair_wrong_bytes": Metric("count", "bytes (nccl, gloo: elements) that arrived wrong over a rail"),
         "pair_latency": Metric("us", "median round trip of 64 bytes over a rail, by TCP"),
         "pair_backend": Metric("text", "what the rails were measured with"),
@@ -91,7 +91,8 @@ class PairRails(Probe):
             device = f"nic:{arrived.rail.device or arrived.rail.interface or arrived.rail.name}"
             labels = {"rail": arrived.rail.name, "mode": arrived.mode, "variant": arrived.variant, **_with(context)}
             transfer = arrived.transfer
-            context.emit("pair_bandwidth", device, value=transfer.rate, labels=labels, note=transfer.trouble)
+            rate = None if transfer.missed else transfer.rate
+            context.emit("pair_bandwidth", device, value=rate, labels=labels, note=transfer.trouble)
             if transfer.wrong is not None:
                 context.emit("pair_wrong_bytes", device, value=transfer.wrong, labels=labels)
 

@@ -98,6 +98,7 @@ def _claim(key: RunKey, params: Mapping[str, Any], try_number: int, login: str) 
         if why := rounds.outdated(key):
             log.info("the rounds are made again: %s", why)
             store.rounds.forget(key)
+        store.rounds.reopen(key)  # what was prevented once is tried again
     # Each try has its own port and secret, so that processes left over from an earlier try cannot join.
     drawn = int.from_bytes(hashlib.sha256(f"{key.dag_id}/{key.run_id}/{try_number}".encode()).digest()[:8], "big")
     block = {
@@ -154,6 +155,7 @@ def judge(key: RunKey) -> None:
 
     A member that fails is quarantined at once, independently of the others.
     """
+    from muster_criteria.cluster.fabric.floors import pair_limits
     from muster_criteria.cluster.judge import MemberResult, judge_block
     from muster_criteria.cluster.ports import port_limits
     from muster_criteria.cluster.training import recipe_of
@@ -185,8 +187,9 @@ def judge(key: RunKey) -> None:
             name, member.result, member.why_missing, devices=rounds.gpus_of(skus[name]),
             known=(*member.evidence, *pairs.get(name, ()), *mixed), level=runs[name].level, sku=skus[name].name,
             sku_version=skus[name].revision, peaks=_peaks(skus[name]), rack=nodes[name].rack,
-            domain_nodes=skus[name].domain_nodes,
-            in_rounds=in_rounds.get(name, ()), port_limits=port_limits((*skus[name].limits, *skus[name].block.limits)),
+            domain_nodes=skus[name].domain_nodes, in_rounds=in_rounds.get(name, ()),
+            port_limits=port_limits((*skus[name].limits, *skus[name].block.limits)),
+            pair_limits=pair_limits(skus[name].block.limits),
         )
         for name, member in collected.items()
     ]  # fmt: skip
@@ -323,7 +326,7 @@ def questions(key: RunKey, level: str) -> list[dict[str, Any]]:
     asked = [
         name
         for name, judged in _judged(key).items()
-        if judged.verdict in (Verdict.PASS, Verdict.WARN) and not _is_spare(name, judged.verdict)
+        if judged.verdict in (Verdict.PASS, Verdict.WARN, Verdict.PROVISIONAL) and not _is_spare(name, judged.verdict)
         and store.nodes.get(name).state is not State.PRODUCTION
     ]  # fmt: skip
     # With its time: a block that was cleared has another verdict, to be asked about.

@@ -60,6 +60,8 @@ class MusterPairOperator(RemoteJobOperator):
         ti: Any = context["ti"]
         planned = store.rounds.planned(RunKey.of(ti))
         if not planned or planned[-1].pair_of(self.member) is None:
+            # A person has cleared the task of a node that was left out since its pair had been prevented.
+            store.rounds.reopen(RunKey.of(ti), self.member)
             raise AirflowSkipException(f"{self.member} has no pair in the latest round of this run")
         self.stage = ROUND_STAGES[planned[-1].number - 1]
         return planned[-1]

@@ -121,7 +121,7 @@ def next_round(key: RunKey) -> list[dict[str, str]]:
     left. Partners are next to each other, so that they start at about the same time.
     """
     from muster_criteria.cluster.fabric.planner import next_round as planner
-    from muster_criteria.cluster.fabric.topology import from_records
+    from muster_criteria.cluster.fabric.verdict import unmade
 
     block = store.attempts.block_of(key)
     if "topology" not in block:
@@ -129,12 +129,17 @@ def next_round(key: RunKey) -> list[dict[str, str]]:
     planned, sides = store.rounds.planned(key), store.rounds.sides(key)
     if planned and (rest := _unfinished(planned[-1], sides.get(planned[-1].number, {}))):
         return _arguments(planned[-1], rest)
-    topology, gone = from_records(block["topology"]), left_out(sides)
-    results = [_result(topology, each, sides.get(each.number, {})) for each in planned]
-    plan = planner(topology, results, block["seed"], variants=int(block["pairs"].get("variants", 1)))
+    known, gone = rounds_of(key, block), left_out(sides)
+    assert known is not None
+    topology = known.topology
+    plan = planner(
+        topology, known.results, block["seed"], variants=int(block["pairs"].get("variants", 1)),
+        gone=[node for node, name in enumerate(topology.nodes) if name in gone],
+        short=[node for node, name in enumerate(topology.nodes) if unmade(known, name)],
+    )  # fmt: skip
     if plan is None:
         return []
-    chosen = _by_names(topology, plan, gone)
+    chosen = _by_names(topology, plan)
     store.rounds.plan(key, chosen)
     log.info("round %d (%s): %d pairs", chosen.number, chosen.kind, len(chosen.pairs))
     return _arguments(chosen, chosen.pairs)
@@ -151,15 +156,9 @@ def _arguments(planned: PlannedRound, pairs: Sequence[tuple[str, str]]) -> list[
     ]
 
 
-def _by_names(topology: Topology, plan: Round, gone: LeftOut) -> PlannedRound:
-    """The round without the pairs of nodes that are gone."""
-    pairs = [(topology.nodes[a], topology.nodes[b]) for a, b in plan.pairs]
-    kept = [not (a in gone or b in gone) for a, b in pairs]
-    references = sum(kept[len(kept) - plan.references :]) if plan.references else 0
-    return PlannedRound(
-        plan.number, str(plan.kind), tuple(pair for pair, stays in zip(pairs, kept, strict=True) if stays),
-        plan.variants, references,
-    )  # fmt: skip
+def _by_names(topology: Topology, plan: Round) -> PlannedRound:
+    pairs = tuple((topology.nodes[a], topology.nodes[b]) for a, b in plan.pairs)
+    return PlannedRound(plan.number, str(plan.kind), pairs, plan.variants, plan.references)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -196,8 +195,39 @@ def rounds_of(key: RunKey, block: Mapping[str, Any]) -> Rounds | None:
         return None
     topology, sides = from_records(block["topology"]), store.rounds.sides(key)
     results = [_result(topology, each, sides.get(each.number, {})) for each in store.rounds.planned(key)]
-    why = {name: side.why for number in sorted(sides) for name, side in sides[number].items() if side.why}
-    return Rounds(topology, places_in(block), tuple(results), why)
+    why = {name: said for number in sorted(sides) for name, side in sides[number].items() if (said := _why_unmet(side))}
+    return Rounds(topology, places_in(block), tuple(results), why, _prevented(key, sides))
+
+
+def _why_unmet(side: Side) -> str:
+    """Why a node could not measure all of its rails, as it says itself; "" if it does not."""
+    missed = (row.note for row in side.figures if row.metric == "pair_bandwidth" and row.value is None and row.note)
+    return side.why or next(missed, "")
+
+
+def _prevented(key: RunKey, sides: Mapping[int, Mapping[str, Side]]) -> dict[str, list[tuple[int, str]]]:
+    """{node: (round, why)} of the pairs that the controller or a scheduler prevented."""
+    found: dict[str, list[tuple[int, str]]] = {}
+    for planned in store.rounds.planned(key):
+        known = sides.get(planned.number, {})
+        for pair in planned.pairs:
+            if _counts(known, pair):
+                continue
+            whys = (f"{name}: {known[name].why}" for name in pair if _is_unmeasured(known.get(name)))
+            why = next(whys, "its task ended before it began")
+            for name in pair:
+                found.setdefault(name, []).append(
+                    (planned.number, f"the pair {' – '.join(pair)} was prevented ({why})")
+                )
+    return found
+
+
+def _is_unmeasured(side: Side | None) -> bool:
+    return side is not None and side.outcome is Outcome.UNMEASURED
+
+
+def _counts(sides: Mapping[str, Side], pair: tuple[str, str]) -> bool:
+    return all(node in sides and not _is_unmeasured(sides[node]) for node in pair)
 
 
 def evidence_of(key: RunKey) -> dict[str, list[Finding]]:
@@ -226,10 +256,7 @@ def _result(topology: Topology, planned: PlannedRound, sides: Mapping[str, Side]
     from muster_criteria.cluster.fabric.observed import round_result
     from muster_criteria.cluster.fabric.rounds import Kind, Round
 
-    def counts(pair: tuple[str, str]) -> bool:
-        return all(node in sides and sides[node].outcome is not Outcome.UNMEASURED for node in pair)
-
-    kept = [counts(pair) for pair in planned.pairs]
+    kept = [_counts(sides, pair) for pair in planned.pairs]
     references = sum(kept[len(kept) - planned.references :]) if planned.references else 0
     at = topology.index
     pairs = tuple((at[a], at[b]) for (a, b), stays in zip(planned.pairs, kept, strict=True) if stays)

@@ -96,6 +96,25 @@ def forget(key: RunKey) -> None:
             session.execute(delete(table).where(table.run.in_(runs)))
 
 
+def reopen(key: RunKey, node: str = "") -> None:
+    """Forget that nodes, or this one, could not be measured, so that they are in the next round again.
+
+    In the latest round both sides of such a pair are forgotten, since one alone cannot be measured.
+    """
+    made = planned(key)
+    known = sides(key)
+    with writing() as session:
+        for each in made:
+            out = {name for name, side in known.get(each.number, {}).items() if side.outcome is Outcome.UNMEASURED}
+            out = {name for name in out if node in ("", name)}
+            if each is made[-1]:
+                out |= {name for pair in each.pairs if out & set(pair) for name in pair}
+            runs = select(RunRow.id).where(
+                RunRow.dag_id == key.dag_id, RunRow.run_id == key.run_id, RunRow.node.in_(out)
+            )
+            session.execute(delete(RoundSideRow).where(RoundSideRow.run.in_(runs), RoundSideRow.number == each.number))
+
+
 def keep_parts(key: RunKey, found: Iterable[FaultyPart]) -> None:
     """Keep the parts that the rounds found, in place of those of an earlier judgement. Raises UnknownRun."""
     with writing() as session:

@@ -59,6 +59,22 @@ def test_a_fleets_own_programme_judges_the_block_and_is_cited(tmp_path: Path, mo
         assert cited.revision != load_sku(cited.name).revision
 
 
+@pytest.mark.parametrize(
+    ("verdict", "asked"),
+    [(Verdict.PROVISIONAL, True), (Verdict.WARN, True), (Verdict.INCONCLUSIVE, False), (Verdict.FAIL, False)],
+)
+def test_a_person_is_asked_about_what_was_compared_with_nothing(verdict: Verdict, asked: bool) -> None:
+    for name in NAMES:
+        store.nodes.add(fleet.new_node(name))
+        fleet.qualify(name)
+    block.claim(RUN, {"nodes": NAMES, "level": "short", "reason": "x"})
+    for name in NAMES:
+        fleet.do_stage(store.leases.get(name), "cluster_validation", verdict)
+        store.runs.finish(RUN, verdict, "As it is.", node=name)
+    block.release(RUN)
+    assert [each["conf"]["node"] for each in block.questions(RUN, "short")] == (NAMES if asked else [])
+
+
 def test_a_block_that_was_cleared_asks_again() -> None:
     for name in NAMES:
         store.nodes.add(fleet.new_node(name))

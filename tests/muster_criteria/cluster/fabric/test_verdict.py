@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import datetime
 
 import numpy as np
 import pytest
@@ -17,6 +18,7 @@ from muster_criteria.cluster.fabric.verdict import Rounds, count_rails, judge_fa
 from muster_criteria.cluster.model import BlockFindings
 from muster_criteria.measured import Measured
 from muster_criteria.model import FaultClass, Lack, Severity
+from muster_criteria.sku_files.limits import Limit
 from muster_criteria.stage.coverage import Tally
 from tests.muster_criteria.cluster.fabric.worlds import Small, fabric, flat
 
@@ -120,8 +122,9 @@ def test_each_rail_of_a_member_has_to_be_measured_once() -> None:
     rounds = Rounds(topology, places(topology), (result,), {"n3": "its partner did not come"})
     counted = {name: Tally() for name in ("n0", "n3", "nobody")}
     for name, tally in counted.items():
-        count_rails(rounds, name, tally)
+        count_rails(rounds, name, tally, {(name, "r0"), (name, "r1")})
     assert [(t.required, len(t.missing)) for t in counted.values()] == [(2, 0), (2, 1), (2, 2)]
+    assert not any(tally.unjudged for tally in counted.values())
     assert counted["n3"].missing[0].why == "its partner did not come"
 
 
@@ -176,7 +179,7 @@ def test_a_node_that_lacks_the_backend_is_no_hardware_fault_and_does_not_pass() 
     missing = {}
     for name in topology.nodes:
         tally = Tally()
-        count_rails(rounds, name, tally)
+        count_rails(rounds, name, tally, ())
         missing[name] = [gap.why for gap in tally.missing if "tcp" in gap.why]
     assert {name: len(gaps) for name, gaps in missing.items() if gaps} == {"n5": 2}
 
@@ -228,3 +231,61 @@ def test_rates_that_differ_too_much_to_judge_are_said(slow: int, notes: int) -> 
     world = Small(topology, {Part(PartKind.NODE, node): 0.5 for node in range(slow)})
     found, _, _ = judged(world)
     assert len(found.notes) - 1 == notes, "one says that leaves are not known"
+
+
+FLOOR = Limit.model_validate({
+    "metric": "pair_bandwidth", "device": "node", "labels": {"backend": "ib_write_bw"}, "unit": "Gb/s", "floor": 90.0,
+    "breach": "warn", "fault": FaultClass.NIC, "source": "a test's", "date": datetime.date(2026, 11, 26),
+})  # fmt: skip
+
+
+def by_rdma(world: Small) -> Rounds:
+    results = [dataclasses.replace(each, backend="ib_write_bw") for each in world.isolate()[0]]
+    return Rounds(world.topology, places(world.topology), tuple(results))
+
+
+def unjudged(rounds: Rounds, found: FabricJudgement, *, simulated: bool = False) -> dict[str, list[Lack]]:
+    counted = {name: Tally() for name in rounds.topology.nodes}
+    for name, tally in counted.items():
+        count_rails(rounds, name, tally, found.judged, simulated=simulated)
+    return {name: [gap.code for gap in tally.unjudged] for name, tally in counted.items() if tally.unjudged}
+
+
+@pytest.mark.parametrize(("nodes", "compared"), [(2, False), (4, False), (7, False), (8, True), (16, True)])
+def test_rails_that_were_compared_with_nothing_are_not_judged(nodes: int, compared: bool) -> None:
+    found, _, rounds = judged(Small(flat(nodes, rails=2), {}))
+    gaps = {} if compared else dict.fromkeys(rounds.topology.nodes, [Lack.NOT_COMPARED] * 2)
+    assert unjudged(rounds, found) == gaps
+    assert unjudged(rounds, found, simulated=True) == {}
+
+
+def test_a_floor_judges_the_rails_of_a_block_too_small_to_compare() -> None:
+    rounds, block = by_rdma(Small(flat(2, rails=2), {Part(PartKind.NIC, 0, rail=1): 0.5})), BlockFindings()
+    found = judge_fabric(rounds, block, dict.fromkeys(rounds.topology.nodes, (FLOOR,)))
+    assert unjudged(rounds, found) == {}
+    assert {
+        name: [(each.severity, each.rule, each.labels) for each in rows] for name, rows in block.findings.items()
+    } == {name: [(Severity.WARNING, "floor", (("rail", "r1"),))] for name in ("n0", "n1")}
+
+
+def test_a_floor_of_another_backend_judges_nothing() -> None:
+    found, block, rounds = judged(Small(flat(2, rails=1), {Part(PartKind.NIC, 0, rail=0): 0.5}))
+    found = judge_fabric(rounds, block, dict.fromkeys(rounds.topology.nodes, (FLOOR,)))
+    assert unjudged(rounds, found) == {name: [Lack.NOT_COMPARED] for name in ("n0", "n1")}
+    assert block.findings == {}
+
+
+def test_half_of_a_block_behind_an_unknown_switch_is_below_the_floor_and_fails_nobody() -> None:
+    """Half the nodes move the median of their round, so that no comparison shows it."""
+    world = Small(flat(8), {})
+    world.behind = (frozenset(range(4)), 0.5, True)
+    rounds, block = by_rdma(world), BlockFindings()
+    judge_fabric(rounds, block, dict.fromkeys(rounds.topology.nodes, (FLOOR,)))
+    assert {f"n{node}" for node in range(4)} <= set(block.findings)
+    assert {each.severity for rows in block.findings.values() for each in rows} == {Severity.WARNING}
+
+
+def test_a_floor_adds_nothing_to_what_is_found_already() -> None:
+    rounds, block = by_rdma(Small(flat(16), {Part(PartKind.NIC, 5, rail=1): 0.5})), BlockFindings()
+    judge_fabric(rounds, block, dict.fromkeys(rounds.topology.nodes, (FLOOR,)))
+    assert {name: [each.rule for each in rows] for name, rows in block.findings.items()} == {"n5": ["rounds"]}

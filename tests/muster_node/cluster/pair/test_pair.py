@@ -7,6 +7,7 @@ import socket
 import threading
 import time
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -48,6 +49,33 @@ def test_a_dead_rail_is_zero_with_its_reason_and_the_other_rail_is_measured(tmp_
         notes = [row["note"] for row in rows if row["metric"] == "pair_bandwidth" and row["labels"]["rail"] == "r1"]
         assert all("192.0.2.1" in note for note in notes)
         assert [row["value"] for row in rows if row["metric"] == "pair_met"] == [1]
+
+
+@pytest.mark.parametrize("refused", [True, False])
+def test_a_rail_that_cannot_be_chosen_is_not_measured_over_another_one(
+    refused: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Linux before 5.7 refuses who lacks CAP_NET_RAW; an interface that is not there is refused to all."""
+    if refused:
+        monkeypatch.setattr(tcp.socket, "socket", Refusing)
+    given = sides(2)
+    given[0]["rails"][1]["interface"] = "lo" if refused else "nosuch0"
+    for rows in both(given, tmp_path):
+        rates = figures(rows, "pair_bandwidth")
+        assert rates["r1", 0] is None
+        assert rates["r0", 0] > 0
+        notes = [row["note"] for row in rows if row["metric"] == "pair_bandwidth" and row["labels"]["rail"] == "r1"]
+        assert all(given[0]["rails"][1]["interface"] in note for note in notes)
+        assert [row["value"] for row in rows if row["metric"] == "pair_met"] == [1]
+
+
+class Refusing(socket.socket):
+    """As a kernel that asks for CAP_NET_RAW."""
+
+    def setsockopt(self, *given: Any) -> None:
+        if given[1] == tcp._BIND_TO_DEVICE:
+            raise PermissionError(1, "Operation not permitted")
+        super().setsockopt(*given)
 
 
 STEP = Step(seconds=0.2, warmup_s=0.05, streams=1, seed=3, connect_s=1.0)

@@ -49,8 +49,12 @@ def decode(topology: Topology, results: Sequence[RoundResult], effect: float = E
     suspects = tuple(sorted((each for each in found if not is_named(each)), key=lambda each: each.part))
     return Diagnosis(
         named, suspects, uncovered, int(once.sum()), sum(each.unjudged for each in cells.levels),
-        max(each.noise for each in cells.levels),
+        max(each.noise for each in cells.levels), _compared(cells),
     )  # fmt: skip
+
+
+def _compared(cells: Cells) -> frozenset[tuple[int, int]]:
+    return frozenset((int(node), int(rail)) for node, rail in np.argwhere((cells.low | cells.good).any(axis=0)))
 
 
 def is_named(evidence: Evidence) -> bool:

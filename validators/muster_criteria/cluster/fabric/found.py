@@ -54,10 +54,14 @@ class FaultyPart:
 
 @dataclasses.dataclass(frozen=True)
 class FabricJudgement:
-    """``parts``: at fault or suspected, named ones first. ``notes``: what was not covered, or could not be judged."""
+    """``parts``: at fault or suspected, named ones first. ``notes``: what was not covered, or could not be judged.
+
+    ``judged``: (node, rail) of which one cell at least was compared with others, or with a floor.
+    """
 
     parts: tuple[FaultyPart, ...] = ()
     notes: tuple[str, ...] = ()
+    judged: frozenset[tuple[str, str]] = frozenset()
 
 
 @dataclasses.dataclass(frozen=True)

@@ -112,7 +112,7 @@ def round_result(topology: Topology, plan: Round, returned: Mapping[str, Sequenc
                 into = together if mode == TOGETHER else crossed
                 into[at, rail] = np.fmin(into[at, rail], row.value)
     replaced = {node: used[at] for at in other for node in plan.pairs[at]}
-    return RoundResult(plan, alone, wrong, together, crossed, frozenset(silent), replaced, host > 0)
+    return RoundResult(plan, alone, wrong, together, crossed, frozenset(silent), replaced, host > 0, usual)
 
 
 def _backend(sides: Sequence[Sequence[Measured]]) -> str:

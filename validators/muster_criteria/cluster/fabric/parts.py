@@ -80,7 +80,8 @@ class Diagnosis:
     ``named``: parts at fault, confirmed. ``suspects``: parts that have to be confirmed or cleared by another round.
     ``uncovered``: (leaf, leaf, rail) between which only cells were measured that another fault explains.
     ``once``: how many cells were low and are explained by no part: hot spots. ``unjudged``: cells with fewer than
-    three others to compare with. ``noise``: the relative standard deviation of a cell in the noisiest round.
+    three others to compare with. ``compared``: (node, rail) with a cell that had as many. ``noise``: the relative
+    standard deviation of a cell in the noisiest round.
     """
 
     named: tuple[Evidence, ...]
@@ -89,3 +90,4 @@ class Diagnosis:
     once: int
     unjudged: int
     noise: float
+    compared: frozenset[tuple[int, int]] = frozenset()

@@ -7,9 +7,10 @@ nodes run with them, to compare the others with.
 
 from __future__ import annotations
 
+import dataclasses
 import random
 from collections import defaultdict
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 
 from muster_criteria.cluster.fabric.decode import decode
 from muster_criteria.cluster.fabric.pairing import screening
@@ -31,26 +32,48 @@ def next_round(
     seed: int,
     rounds_max: int = ROUNDS_MAX,
     variants: int = VARIANTS,
+    gone: Collection[int] = (),
+    short: Collection[int] = (),
 ) -> Round | None:
     """The round after these; None when nothing is left to find out, or after so many rounds.
 
-    ``variants``: flows over which a round of confirmation measures each rail.
+    ``variants``: flows over which a round of confirmation measures each rail. ``gone``: nodes that can be in no round
+    any more. ``short``: nodes of which a pair was prevented, so that they are measured once more.
     """
     first = screening(topology, seed)
     if len(results) < len(first):
-        return first[len(results)]
+        return _without(topology, first[len(results)], results, frozenset(gone))
     if len(results) >= rounds_max:
         return None
     diagnosis = decode(topology, results)
-    if not diagnosis.suspects and not diagnosis.uncovered:
+    if not diagnosis.suspects and not diagnosis.uncovered and not set(short) - set(gone):
         return None
-    return _Confirmation(topology, results, diagnosis, seed).round(variants)
+    return _Confirmation(topology, results, diagnosis, seed, frozenset(gone)).round(variants, short)
+
+
+def _without(topology: Topology, plan: Round, results: Sequence[RoundResult], gone: frozenset[int]) -> Round:
+    """The round of the screening in which those whose partners are gone meet each other, on one leaf where they can."""
+    pairs = [pair for pair in plan.pairs if not gone & set(pair)]
+    left = sorted({node for pair in plan.pairs if gone & set(pair) for node in pair} - gone)
+    left.sort(key=lambda node: topology.leaf_of[node])
+    met = {frozenset(pair) for result in results for pair in result.round.pairs}
+    while left:
+        node = left.pop()
+        fresh = [other for other in reversed(left) if frozenset((node, other)) not in met]
+        if fresh or left:
+            other = fresh[0] if fresh else left[-1]
+            left.remove(other)
+            pairs.append((min(node, other), max(node, other)))
+    return dataclasses.replace(plan, pairs=tuple(pairs))
 
 
 class _Confirmation:
     """One round of confirmation: nodes and their rails first, then paths, switches, and paths that faults covered."""
 
-    def __init__(self, topology: Topology, results: Sequence[RoundResult], diagnosis: Diagnosis, seed: int) -> None:
+    def __init__(
+        self, topology: Topology, results: Sequence[RoundResult], diagnosis: Diagnosis, seed: int, gone: frozenset[int]
+    ) -> None:
+        self.gone = gone
         self.topology, self.results, self.diagnosis = topology, results, diagnosis
         self.draw = random.Random(f"{seed}/{len(results)}")
         self.pairs: list[tuple[int, int]] = []
@@ -66,16 +89,17 @@ class _Confirmation:
         every = (*diagnosis.named, *diagnosis.suspects)
         bad = {each.part.a for each in every if each.part.kind in OF_THE_NODE}
         bad |= {node for each in every if each.part.kind is PartKind.SHARED for node in each.touches}
+        bad |= gone
         self.good = [
             self.draw.sample(members, len(members))
             for members in (tuple(n for n in nodes if n not in bad and n in self.met) for nodes in topology.members)
         ]
         self.slow_leaves = {each.part.a for each in every if each.part.kind in (PartKind.UPLINK, PartKind.LEAF)}
-        places = sum(map(len, self.good)) + len(bad)
+        places = sum(map(len, self.good)) + len(bad - gone)
         self.room = places // 2 - min(REFERENCES, places // 4)
 
-    def round(self, variants: int) -> Round | None:
-        """The round; None where no pair could be made for any suspect."""
+    def round(self, variants: int, short: Iterable[int] = ()) -> Round | None:
+        """The round; None where no pair could be made for any suspect, nor for those that were measured too seldom."""
         suspects = self.diagnosis.suspects
         for node in self._suspected_nodes(suspects):
             self._with_good(node)
@@ -90,6 +114,8 @@ class _Confirmation:
                 self._from_leaf(each.part.a)
         for one, other in self._leaf_pairs((one, other) for one, other, _ in self.diagnosis.uncovered):
             self._between(one, other)
+        for node in sorted(set(short) - self.gone):
+            self._with_good(node)
         if not self.pairs:
             return None
         references = self._references()
@@ -98,14 +124,14 @@ class _Confirmation:
     def _suspected_nodes(self, suspects: Iterable[Evidence]) -> list[int]:
         """Each once; those that are nearest to a decision first."""
         nodes = {each.part.a: each.confirmed for each in suspects if each.part.kind in OF_THE_NODE}
-        return sorted(nodes, key=lambda node: (-nodes[node], node))
+        return sorted(nodes.keys() - self.gone, key=lambda node: (-nodes[node], node))
 
     @staticmethod
     def _leaf_pairs(pairs: Iterable[tuple[int, int]]) -> list[tuple[int, int]]:
         return list(dict.fromkeys(pairs))
 
     def _pair(self, a: int, b: int) -> bool:
-        if self.room <= 0 or a == b or {a, b} & self.used:
+        if self.room <= 0 or a == b or {a, b} & (self.used | self.gone):
             return False
         self.pairs.append((min(a, b), max(a, b)))
         self.used |= {a, b}

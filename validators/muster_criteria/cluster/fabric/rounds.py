@@ -62,7 +62,8 @@ class RoundResult:
     rails). ``crossed``: the GPU of this rail over the next rail's NIC, shape (pairs, rails), or None. ``silent``: nodes
     of the round that returned nothing, so that their pair is not measured. ``replaced``: nodes whose pair was measured
     with another backend than most pairs, and with which; their cells are NaN. ``host``: plain TCP arrived over a rail
-    after the backend had failed there, shape (pairs, rails), or None.
+    after the backend had failed there, shape (pairs, rails), or None. ``backend``: what the cells were measured with,
+    "" where no node says so.
 
     Raises ValueError where shapes differ.
     """
@@ -75,6 +76,7 @@ class RoundResult:
     silent: frozenset[int] = frozenset()
     replaced: Mapping[int, str] = dataclasses.field(default_factory=dict)
     host: Flags | None = None
+    backend: str = ""
 
     def __post_init__(self) -> None:
         pairs, rails = len(self.round.pairs), self.alone.shape[1]

@@ -3,23 +3,28 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 
 import numpy as np
 
 from muster_criteria.cluster.fabric.decode import decode
+from muster_criteria.cluster.fabric.floors import judge_floors
 from muster_criteria.cluster.fabric.found import FabricJudgement, FaultyPart
 from muster_criteria.cluster.fabric.levels import EFFECT_MIN, NOISE_MAX, OTHERS_MIN
 from muster_criteria.cluster.fabric.observed import PROBE, Place
 from muster_criteria.cluster.fabric.parts import OF_THE_NODE, Diagnosis, Evidence, PartKind, Symptom
-from muster_criteria.cluster.fabric.rounds import RoundResult
+from muster_criteria.cluster.fabric.rounds import Kind, RoundResult
 from muster_criteria.cluster.fabric.topology import LEAF_LABEL, Topology
 from muster_criteria.cluster.model import BlockFindings
 from muster_criteria.model import Action, FaultClass, Finding, Gap, Lack, Severity
+from muster_criteria.sku_files.limits import Limit
 from muster_criteria.stage.coverage import Tally
 from muster_criteria.words import listed
 
 SOURCE = "docs/science.md#isolation-in-the-fabric"
+
+NODES_MIN = 2 * (OTHERS_MIN + 1)
+"""Fewest nodes of a block whose pairs have as many others in their round as a comparison takes."""
 
 _FAULT = {PartKind.NODE: FaultClass.NODE, PartKind.GPU: FaultClass.GPU, PartKind.NIC: FaultClass.NIC}
 
@@ -28,17 +33,21 @@ _FAULT = {PartKind.NODE: FaultClass.NODE, PartKind.GPU: FaultClass.GPU, PartKind
 class Rounds:
     """The rounds of a block: its topology and places, and what each round measured.
 
-    ``why_unmet``: by node, why a pair of it could not be measured, as its last try said.
+    ``why_unmet``: by node, why a pair of it could not be measured, as its last try said. ``prevented``: by node, for
+    each round in which its pair could not be measured through no fault of either node, which, and why.
     """
 
     topology: Topology
     places: Mapping[str, Place]
     results: tuple[RoundResult, ...]
     why_unmet: Mapping[str, str] = dataclasses.field(default_factory=dict)
+    prevented: Mapping[str, Sequence[tuple[int, str]]] = dataclasses.field(default_factory=dict)
 
 
-def judge_fabric(rounds: Rounds, block: BlockFindings) -> FabricJudgement:
-    """Adds the findings on members to ``block``, and returns all parts.
+def judge_fabric(
+    rounds: Rounds, block: BlockFindings, floors: Mapping[str, Sequence[Limit]] | None = None
+) -> FabricJudgement:
+    """Adds the findings on members to ``block``, and returns all parts. ``floors``: of each member's rails.
 
     A part of a node that is confirmed fails the node, one that is only suspected keeps it from passing, and so does one
     that is either a switch or several nodes'. Faults of the fabric are no node's. A cell that carried nothing, or wrong
@@ -60,12 +69,31 @@ def judge_fabric(rounds: Rounds, block: BlockFindings) -> FabricJudgement:
             )
             block.suspect(part.touches, Lack.UNDECIDED, why)
     _unexplained(rounds, parts, block)
-    return FabricJudgement(tuple(parts), tuple(_notes(rounds, diagnosis)))
+    explained = {(name, rail) for part in parts for name in _names(part) for rail in _rails_of(part, rounds.topology)}
+    by_floor = judge_floors(rounds.topology, rounds.results, floors or {}, explained, block)
+    names, rails = rounds.topology.nodes, rounds.topology.rails
+    compared = {(names[node], rails[rail]) for node, rail in diagnosis.compared}
+    return FabricJudgement(tuple(parts), tuple(_notes(rounds, diagnosis)), frozenset(compared | by_floor))
 
 
-def count_rails(rounds: Rounds, member: str, counted: Tally) -> None:
-    """Counts one required measurement for each rail of a member: measured with one partner at least."""
+def _names(part: FaultyPart) -> tuple[str, ...]:
+    return (part.node, *part.touches)
+
+
+def _rails_of(part: FaultyPart, topology: Topology) -> tuple[str, ...]:
+    return (part.rail,) if part.rail else topology.rails
+
+
+def count_rails(
+    rounds: Rounds, member: str, counted: Tally, judged: Collection[tuple[str, str]], *, simulated: bool = False
+) -> None:
+    """Counts one required measurement for each rail of a member: measured with one partner at least, and judged.
+
+    ``judged``: of ``FabricJudgement``. Rates of ``simulated`` members are a host's and need no judgement.
+    """
     node = rounds.topology.index.get(member)
+    for number, why in unmade(rounds, member):
+        counted.miss(Gap(Lack.NOT_REPORTED, why, f"round {number} of {PROBE}"))
     for at, rail in enumerate(rounds.topology.rails):
         seen = any(
             node in pair and not np.isnan(result.alone[row, at]).all()
@@ -74,9 +102,28 @@ def count_rails(rounds: Rounds, member: str, counted: Tally) -> None:
         )
         if seen:
             counted.required += 1
+            if not simulated and (member, rail) not in judged:
+                what = f"pair_bandwidth[rail={rail}] of {PROBE}"
+                counted.unjudged.append(Gap(Lack.NOT_COMPARED, _not_compared(rounds), what))
         else:
             why = _replaced(rounds, node) or rounds.why_unmet.get(member, "no pair of it was measured")
             counted.miss(Gap(Lack.NOT_REPORTED, why, f"pair_bandwidth[rail={rail}] of {PROBE}"))
+
+
+def unmade(rounds: Rounds, member: str) -> Sequence[tuple[int, str]]:
+    """The rounds that were prevented for a member and that no later round made up for, with the reason."""
+    prevented, node = rounds.prevented.get(member, ()), rounds.topology.index.get(member)
+    made_up = sum(
+        each.round.kind is Kind.CONFIRM and any(node in pair for pair in each.round.pairs) for each in rounds.results
+    )
+    return prevented[made_up:]
+
+
+def _not_compared(rounds: Rounds) -> str:
+    """Why a rate was compared with nothing."""
+    nodes = len(rounds.topology.nodes)
+    few = f"{nodes} nodes, needs {NODES_MIN}" if nodes < NODES_MIN else f"fewer than {OTHERS_MIN} other pairs a round"
+    return f"not compared: {few}, and the SKU file has no floor (block_limits) for what the pairs were measured with"
 
 
 def _replaced(rounds: Rounds, node: int | None) -> str:
@@ -207,7 +254,7 @@ def _notes(rounds: Rounds, diagnosis: Diagnosis) -> list[str]:
     if diagnosis.unjudged:
         found.append(
             f"Cells that are not judged: {diagnosis.unjudged}. A cell is compared with {OTHERS_MIN} others of its "
-            "round and rail or more, which takes a block of eight nodes."
+            f"round and rail or more, which takes a block of {NODES_MIN} nodes."
         )
     if diagnosis.noise > NOISE_MAX:
         found.append(

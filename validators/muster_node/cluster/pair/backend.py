@@ -14,6 +14,10 @@ class NotSent(Exception):
     """Nothing could be sent over the rail; the message is a clause that names the reason."""
 
 
+class NotTried(NotSent):
+    """The rail could not be chosen, so that nothing is known of it; the message is a clause that names the reason."""
+
+
 class NoBackend(Exception):
     """The backend is not there on this node; the message is a clause that names what is missing."""
 
@@ -48,11 +52,15 @@ class Step:
 
 @dataclasses.dataclass(frozen=True)
 class Transfer:
-    """What arrived: Gb/s, wrong bytes (None where the backend does not look at them), and why nothing did."""
+    """What arrived: Gb/s, wrong bytes (None where the backend does not look at them), and why nothing did.
+
+    ``missed``: nothing was tried over this rail, so that no rate is known, not even 0.
+    """
 
     rate: float
     wrong: int | None = None
     trouble: str = ""
+    missed: bool = False
 
 
 class Receiver(abc.ABC):

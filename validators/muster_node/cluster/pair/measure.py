@@ -10,9 +10,9 @@ import contextlib
 import dataclasses
 import threading
 from collections.abc import Sequence
-from typing import Callable
+from typing import Any, Callable
 
-from muster_node.cluster.pair.backend import Backend, NotSent, Rail, Receiver, Step, Transfer
+from muster_node.cluster.pair.backend import Backend, NotSent, NotTried, Rail, Receiver, Step, Transfer
 from muster_node.cluster.pair.meeting import Meeting
 from muster_node.cluster.pair.tcp import Tcp
 
@@ -86,14 +86,14 @@ class Pair:
             try:
                 receivers[place] = opened.enter_context(contextlib.closing(backend.receive(rail, step)))
             except NotSent as error:
-                found[place] = Transfer(0.0, trouble=str(error))
+                found[place] = _nothing(error)
         self.meeting.tell("open", ends={place: receiver.endpoint for place, receiver in receivers.items()})
 
         def take(place: int) -> None:
             try:
                 found[place] = receivers[place].result()
             except NotSent as error:
-                found[place] = Transfer(0.0, trouble=str(error))
+                found[place] = _nothing(error)
 
         _at_once(take, list(receivers))
         sent = self.meeting.hear("sent")["rates"]
@@ -101,8 +101,10 @@ class Pair:
         for place, rail in zip(at, used):
             transfer = found.get(place, Transfer(0.0, trouble="the receiver failed"))
             by_sender = sent.get(str(place)) if isinstance(sent, dict) else None
-            if isinstance(by_sender, str):
-                transfer = dataclasses.replace(transfer, trouble=f"{transfer.trouble}; {by_sender}".strip("; "))
+            if isinstance(by_sender, list) and len(by_sender) == 2:
+                missed, why = by_sender
+                trouble = f"{transfer.trouble}; {why}".strip("; ")
+                transfer = dataclasses.replace(transfer, trouble=trouble, missed=transfer.missed or missed is True)
             elif isinstance(by_sender, (int, float)) and not transfer.trouble:
                 transfer = dataclasses.replace(transfer, rate=float(by_sender))
             if transfer.trouble:
@@ -113,14 +115,14 @@ class Pair:
 
     def _send(self, at: list[int], used: list[Rail], backend: Backend, step: Step) -> list[int]:
         ends = self.meeting.hear("open")["ends"]
-        rates: dict[int, float | str | None] = {}
+        rates: dict[int, float | list[Any] | None] = {}
 
         def send(place: int) -> None:
             try:
                 end = ends.get(str(place)) if isinstance(ends, dict) else None
                 rates[place] = backend.send(used[at.index(place)], end, step) if isinstance(end, dict) else None
             except NotSent as error:
-                rates[place] = str(error)
+                rates[place] = [isinstance(error, NotTried), str(error)]
 
         _at_once(send, at)
         self.meeting.tell("sent", rates=rates)
@@ -147,6 +149,10 @@ class Pair:
         self.meeting.hear("echoed")
         if echo:
             echo.close()
+
+
+def _nothing(error: NotSent) -> Transfer:
+    return Transfer(0.0, trouble=str(error), missed=isinstance(error, NotTried))
 
 
 def _at_once(work: Callable[[int], None], places: list[int]) -> None:

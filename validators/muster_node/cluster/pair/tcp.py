@@ -13,7 +13,7 @@ import socket
 import threading
 from collections.abc import Sequence
 
-from muster_node.cluster.pair.backend import Backend, Endpoint, NotSent, Rail, Receiver, Step, Transfer
+from muster_node.cluster.pair.backend import Backend, Endpoint, NotSent, NotTried, Rail, Receiver, Step, Transfer
 from muster_node.hardware.seam import Clock
 
 BLOCK = 1 << 20
@@ -32,11 +32,16 @@ def pattern(seed: int) -> bytes:
 
 
 def bind(own: socket.socket, rail: Rail) -> None:
-    """Binds a socket to the rail. Raises NotSent where the address is not there."""
+    """Binds a socket to the rail. Raises NotSent where the address is not there, and NotTried where the interface
+    cannot be chosen: by its source address alone a packet may leave over another rail, and that would be measured."""
     if rail.interface:
-        # Without the right to it the source address alone has to choose the way.
-        with contextlib.suppress(PermissionError):
+        try:
             own.setsockopt(socket.SOL_SOCKET, _BIND_TO_DEVICE, rail.interface.encode() + b"\0")
+        except OSError as error:
+            raise NotTried(
+                f"a socket cannot be bound to {rail.interface} ({error.strerror or error}): give the agent CAP_NET_RAW "
+                "(Linux before 5.7 asks for it), or correct the interface in label rails"
+            ) from error
     try:
         own.bind((rail.own, 0))
     except OSError as error:

@@ -1,0 +1,113 @@
+"""Pairs that the controller or a scheduler prevented: made up for, else a gap, and measured again once cleared."""
+
+from __future__ import annotations
+
+import pytest
+
+from muster import store
+from muster.model.rounds import Outcome, Side
+from muster.operators.testing import block, rounds
+from muster_criteria.cluster.plan import PAIRS
+from muster_criteria.measured import Measured
+from tests.muster.operators.testing.test_rounds import RUN, claim, enrol, figures, measure
+
+pytestmark = pytest.mark.usefixtures("sqlite_db")
+
+
+def prevent(number: int, *names: str, why: str = "the controller was busy") -> None:
+    """Ends a round in which these nodes could not be measured, and their partners met nobody."""
+    planned = store.rounds.planned(RUN)[number - 1]
+    for pair in planned.pairs:
+        for name in pair:
+            (other,) = set(pair) - {name}
+            alone = other in names
+            good = Side(
+                name, Outcome.MEASURED, "no partner" if alone else "", () if alone else figures(other, {"network": 1.0})
+            )
+            store.rounds.record(RUN, number, Side(name, Outcome.UNMEASURED, why) if name in names else good)
+
+
+def gaps(name: str) -> list[str]:
+    (stage,) = store.reporting.run(RUN, node=name).stages
+    return [gap.what for gap in stage.judgement.coverage.missing if gap.what.startswith("round ")]
+
+
+def test_who_lost_a_partner_meets_another_one_and_nobody_meets_who_is_gone() -> None:
+    names = enrol(8)
+    claim(names)
+    rounds.next_round(RUN)
+    prevent(1, names[2])
+    rounds.next_round(RUN)
+    second = store.rounds.planned(RUN)[1]
+    assert set(second.members) < set(names) - {names[2]}
+    assert len(second.pairs) == 3, "one of seven rests"
+
+
+def test_a_round_that_was_prevented_is_made_up_for() -> None:
+    names = enrol(16)
+    claim(names)
+    rounds.next_round(RUN)
+    prevent(1, names[2])
+    (partner,) = set(store.rounds.planned(RUN)[0].pair_of(names[2]) or ()) - {names[2]}
+    assert measure({}, ("network",)) == 4
+    last = store.rounds.planned(RUN)[-1]
+    assert last.pair_of(partner)
+    assert not last.pair_of(names[2])
+    block.judge(RUN)
+    assert gaps(partner) == []
+
+
+def test_a_round_that_was_prevented_and_not_made_up_for_is_a_gap_of_both() -> None:
+    names = enrol(16)
+    claim(names)
+    rounds.next_round(RUN)
+    prevent(1, names[2])
+    (partner,) = set(store.rounds.planned(RUN)[0].pair_of(names[2]) or ()) - {names[2]}
+    block.judge(RUN)
+    assert gaps(partner) == [f"round 1 of {PAIRS}"]
+    other = next(name for name in names if name not in (partner, names[2]))
+    assert gaps(other) == []
+
+
+def test_what_was_prevented_is_measured_again_once_a_person_clears_it() -> None:
+    names = enrol(8)
+    claim(names)
+    first = rounds.next_round(RUN)
+    prevent(1, names[2])
+    assert names[2] in rounds.left_out(store.rounds.sides(RUN))
+    claim(names, 2)
+    again = rounds.next_round(RUN)
+    pair = store.rounds.planned(RUN)[0].pair_of(names[2])
+    assert pair is not None
+    assert {each["member"] for each in again} == set(pair)
+    assert again[0] in first
+    measure({}, ("network",))
+    assert names[2] not in rounds.left_out(store.rounds.sides(RUN))
+
+
+def test_a_node_that_a_person_clears_alone_is_in_the_next_round_again() -> None:
+    names = enrol(8)
+    claim(names)
+    rounds.next_round(RUN)
+    prevent(1, names[2], names[3])
+    rounds.next_round(RUN)
+    prevent(2)
+    store.rounds.reopen(RUN, names[2])
+    assert set(rounds.left_out(store.rounds.sides(RUN)).prevented) == {names[3]}
+    assert names[2] in {each["member"] for each in rounds.next_round(RUN)}
+
+
+def test_why_a_rail_was_not_tried_is_in_the_gap() -> None:
+    names = enrol(2, rails="r0@10.1.0.{at} r1@10.2.0.{at}")
+    claim(names)
+    rounds.next_round(RUN)
+    for name, other in (names, names[::-1]):
+        missed = Measured(
+            probe=PAIRS, metric="pair_bandwidth", device="nic:r1", unit="Gb/s", value=None, note="no right to eth1",
+            labels={"rail": "r1", "mode": "alone", "variant": "0", "partner": other},
+        )  # fmt: skip
+        store.rounds.record(RUN, 1, Side(name, Outcome.MEASURED, "", (*figures(other, {"r0": 100.0}), missed)))
+    block.judge(RUN)
+    (stage,) = store.reporting.run(RUN, node=names[0]).stages
+    missing = [gap.why for gap in stage.judgement.coverage.missing if gap.what.startswith("pair_bandwidth")]
+    assert missing == ["no right to eth1"]

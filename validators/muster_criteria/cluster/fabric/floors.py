@@ -1,0 +1,81 @@
+"""Rails against a figure of the SKU: what no comparison of pairs shows where all are slow, or too few are there."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Mapping, Sequence
+
+import numpy as np
+
+from muster_criteria.cluster.fabric.rounds import RoundResult
+from muster_criteria.cluster.fabric.topology import Topology
+from muster_criteria.cluster.model import BlockFindings
+from muster_criteria.model import Finding, Severity
+from muster_criteria.sku_files.limits import Limit
+from muster_criteria.sku_files.model import PAIR_RATE
+from muster_criteria.words import figure, listed
+
+At = tuple[str, str]
+"""A node, and one of its rails."""
+
+
+def pair_limits(limits: Iterable[Limit]) -> tuple[Limit, ...]:
+    """Those of a block's programme that are floors of a rail between two nodes, each for one backend."""
+    return tuple(each for each in limits if each.metric == PAIR_RATE)
+
+
+def judge_floors(
+    topology: Topology,
+    results: Sequence[RoundResult],
+    limits: Mapping[str, Sequence[Limit]],
+    explained: Collection[At],
+    block: BlockFindings,
+) -> set[At]:
+    """Warns of each rail of a node that is below its floor with every partner. Returns the rails that were judged.
+
+    ``limits``: by member. ``explained``: rails against which, or against whose fabric, something is found already. A
+    floor fails no node: either end of a pair may be slow, or all that lies between.
+    """
+    judged: set[At] = set()
+    for node, name in enumerate(topology.nodes):
+        for limit in limits.get(name, ()):
+            best = _best(node, [each for each in results if each.backend == limit.labels["backend"]], topology)
+            for at, rail in enumerate(topology.rails):
+                if at not in best:
+                    continue
+                judged.add((name, rail))
+                rate, partners = best[at]
+                if 0.0 < rate < float(limit.value) and (name, rail) not in explained:
+                    block.add(name, _finding(limit, rail, rate, [topology.nodes[each] for each in partners]))
+    return judged
+
+
+def _best(node: int, results: Sequence[RoundResult], topology: Topology) -> dict[int, tuple[float, list[int]]]:
+    """{rail: (the best rate over all partners in Gb/s, the partners)} of the rails that were measured."""
+    found: dict[int, tuple[float, list[int]]] = {}
+    for result in results:
+        for row, pair in enumerate(result.round.pairs):
+            if node not in pair:
+                continue
+            rates = np.fmax.reduce(result.alone[row], axis=1)
+            for at in map(int, np.flatnonzero(~np.isnan(rates))):
+                before, partners = found.get(at, (0.0, []))
+                found[at] = max(before, float(rates[at])), [*partners, *(each for each in pair if each != node)]
+    return found
+
+
+def _finding(limit: Limit, rail: str, rate: float, partners: Sequence[str]) -> Finding:
+    with_whom = listed(list(dict.fromkeys(partners)), most=6)
+    observed = f"{figure(rate, 'Gb/s')} at best, with {with_whom}"
+    return Finding(
+        rule="floor",
+        metric=PAIR_RATE,
+        device="node",
+        severity=Severity.WARNING,
+        fault_class=limit.fault,
+        action=limit.action,
+        observed=observed,
+        expected=f"≥ {figure(float(limit.value), 'Gb/s')} by {limit.labels['backend']}",
+        source=f"{limit.source} ({limit.date})",
+        summary=f"Rail {rail} {limit.meaning or 'is slow'}: {observed}. Either end, or what lies between.",
+        labels=(("rail", rail),),
+    )
