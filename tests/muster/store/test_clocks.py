@@ -218,7 +218,7 @@ def test_the_newest_certificate_ends_last_whatever_the_clock_said(ahead: Ahead) 
     store.nodes.move("n1", State.PRODUCTION, "Ada", "tested")
     newest = store.certificates.newest("n1")
     assert newest is not None
-    assert store.signs.certificate_ends()["n1"] == newest.expires_at
+    assert store.signs.certificate_ends()["n1"] == (newest.expires_at, None)
 
 
 def test_what_a_machine_that_was_enrolled_ahead_answers_votes(ahead: Ahead) -> None:
