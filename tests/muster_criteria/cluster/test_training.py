@@ -168,8 +168,11 @@ def test_mfu_is_counted_as_published() -> None:
 
 
 def test_a_sku_may_have_limits_of_its_own() -> None:
-    gpu, cpu = load_sku("h100-sxm-8").block, load_sku("cpu-generic").block
+    gpu, cpu = load_sku("b200-sxm-8").block, load_sku("cpu-generic").block
     assert gpu.limit("scaling", "warn").number == 0.95
     assert gpu.limit("step_p95_to_p50", "warn").number == 1.05
     assert (cpu.limit("scaling", "warn").number or 1.0) < 0.95
-    assert len(cpu.limits) == len(gpu.limits)
+    assert len(cpu.limits) == len(gpu.limits), "they replace others"
+    own = [each for each in load_sku("h100-sxm-8").block.limits if each.metric == "pair_bandwidth"]
+    assert [(each.number, each.labels) for each in own] == [(360, {"backend": "ib_write_bw"})]
+    assert len(load_sku("h100-sxm-8").block.limits) == len(gpu.limits) + 1
