@@ -33,7 +33,7 @@ def shown_as(seen: Seen | None) -> str:
 
 
 def was_foreign(shown: str) -> bool:
-    """Whether ``shown_as`` told of somebody else's drain. Pure."""
+    """Whether ``shown_as`` describes somebody else's drain. Pure."""
     return shown.startswith(FOREIGN)
 
 

@@ -54,7 +54,7 @@ def attention(
     when and why its last test was refused}. ``kinds``: {cluster: kind}. ``replacements``: those that are proposed.
     ``racks``: those that are held, by name and by whether they are simulated. ``incidents``: those that are open.
     ``obstacles``: {node: why its run, which tries again, could not reach it}.
-    ``untestable``: {node: when tests of it were refused, though nobody else had it}, in order.
+    ``untestable``: {node: when tests of it were refused, though no one else used it}, in order.
     """
     placed = {place.node: place for place in places}
     asked = {question.node: (question, until) for question, until in questions}

@@ -114,7 +114,7 @@ def parse_dcgm_diag(text: str) -> Report:
 
 
 def _serials(holder: dict[str, Any]) -> dict[int, str]:
-    """DCGM 4 lists entities beside its report, DCGM 3 a table of serial numbers in it."""
+    """DCGM 4 lists entities next to its report, DCGM 3 has a table of serial numbers in it."""
     table = holder.get("GPU Device Serials")
     found = dict(table) if isinstance(table, dict) else {}
     for group in _dicts(holder.get("entity_groups")):

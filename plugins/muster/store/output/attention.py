@@ -60,7 +60,7 @@ def collect(rows: Sequence[FleetRow] | None = None) -> list[Attention]:
 
 
 def _refused() -> ColumnElement[bool]:
-    """Refusals of the last days for which nobody who has the node is the cause."""
+    """Refusals of the last days whose cause was not that someone else used the node."""
     lately = and_(EventRow.actor == signs.REFUSED, EventRow.at >= access.now() - REFUSED_FOR)
     return and_(lately, EventRow.evidence["busy"].as_boolean().is_not(True))
 
