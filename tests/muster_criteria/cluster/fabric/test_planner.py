@@ -9,6 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from muster_criteria.cluster.fabric.levels import OTHERS_MIN
 from muster_criteria.cluster.fabric.pairing import circle_round, screening
 from muster_criteria.cluster.fabric.parts import Part, PartKind
 from muster_criteria.cluster.fabric.planner import next_round
@@ -133,3 +134,15 @@ def test_the_plan_is_the_same_for_the_same_results() -> None:
 def test_a_round_with_a_node_in_two_pairs_is_refused() -> None:
     with pytest.raises(ValueError, match="two pairs"):
         Round(1, Kind.CONFIRM, ((0, 1), (1, 2)))
+
+
+@pytest.mark.parametrize("nodes", [8, 9, 10, 12])
+@pytest.mark.parametrize("faults", [1, 2, 3])
+def test_a_round_of_a_small_block_compares_each_suspect_with_as_many_pairs_as_a_comparison_takes(
+    nodes: int, faults: int
+) -> None:
+    planted = {Part(PartKind.NIC, at, rail=at): 0.6 for at in range(faults)}
+    for seed in range(3):
+        results, diagnosis = Small(flat(nodes), planted).isolate(seed)
+        assert all(len(each.round.pairs) > OTHERS_MIN for each in results)
+        assert {each.part for each in diagnosis.named} == set(planted)

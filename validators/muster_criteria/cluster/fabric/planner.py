@@ -13,6 +13,7 @@ from collections import defaultdict
 from collections.abc import Collection, Iterable, Iterator, Sequence
 
 from muster_criteria.cluster.fabric.decode import decode
+from muster_criteria.cluster.fabric.levels import OTHERS_MIN
 from muster_criteria.cluster.fabric.pairing import screening
 from muster_criteria.cluster.fabric.parts import OF_THE_NODE, Diagnosis, Evidence, PartKind
 from muster_criteria.cluster.fabric.rounds import Kind, Round, RoundResult
@@ -23,7 +24,7 @@ VARIANTS = 8
 """Flows over which a rail is measured in a round of confirmation. With a tenth of the flows in a hot spot, seven or
 more of eight are in one at once in one cell of a million."""
 REFERENCES = 8
-"""Pairs of good nodes in a round of confirmation; of a small fleet half of its pairs."""
+"""Pairs of good nodes in a round of confirmation; half of its pairs at most. Of a small fleet, what suspects leave."""
 
 
 def next_round(
@@ -96,7 +97,9 @@ class _Confirmation:
         ]
         self.slow_leaves = {each.part.a for each in every if each.part.kind in (PartKind.UPLINK, PartKind.LEAF)}
         places = sum(map(len, self.good)) + len(bad - gone)
-        self.room = places // 2 - min(REFERENCES, places // 4)
+        kept = min(REFERENCES, places // 4)
+        # Fewer than a comparison takes are compared with together with the others: suspects first.
+        self.room = places // 2 - (kept if kept >= OTHERS_MIN else 0)
 
     def round(self, variants: int, short: Iterable[int] = ()) -> Round | None:
         """The round; None where no pair could be made for any suspect, nor for those that were measured too seldom."""
