@@ -157,7 +157,7 @@ def test_a_claim_that_fails_by_anything_gives_the_nodes_back_and_says_why(
     noted: list[str] = []
     monkeypatch.setattr(store.leases, "acquire_all", lambda names, key: list(names))
     monkeypatch.setattr(store.leases, "release", lambda key, why: released.append(why))
-    monkeypatch.setattr(store.signs, "note_refusal", lambda node, why: noted.append(node))
+    monkeypatch.setattr(store.signs, "note_refusal", lambda node, why, busy: noted.append(node))
 
     @contextlib.contextmanager
     def claim() -> Iterator[None]:
