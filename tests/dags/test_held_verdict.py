@@ -262,7 +262,7 @@ def test_what_is_held_outlives_the_retention_of_runs(failed_node: str, monkeypat
     assert store.retention.apply(later).runs
     assert held.look("n1")
     store.withdrawals.keep_in_service("n1", "Ada", "a bad driver")
-    assert store.retention.apply(later).runs == 0, "its FAIL stands, whoever keeps the node"
+    assert store.retention.apply(later).runs == 0, "its FAIL stands"
     store.nodes.move("n1", State.RETIRED, "Ada", "not worth it")
     assert store.retention.apply(later).runs == 1
 

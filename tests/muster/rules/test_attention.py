@@ -146,7 +146,7 @@ def test_a_refused_test_is_the_reason_until_a_test_ends() -> None:
 
 
 def test_a_node_that_serves_and_cannot_be_tested_is_listed_until_a_test_ends() -> None:
-    """Else it would serve for ever on its last PASS, with nobody who knows."""
+    """Else it would serve for ever on its last PASS, and no person would know."""
     times = [NOW - each * HOUR / 4 for each in (3, 2, 1)]
     last = {"n1": (times[-1], "not tested: no SKU file of that name")}
     seen = after("n1", State.PRODUCTION, Verdict.PASS)

@@ -97,7 +97,7 @@ def test_what_most_trays_show_is_the_racks_and_fails_none(odd: Mapping[str, Any]
 
 @pytest.mark.parametrize(("odd", "trouble"), [*ODD, ({"rates": {"on": 350.0, "off": 351.0}}, Trouble.NO_GAIN)])
 def test_two_trays_neither_fail_nor_hold_their_rack(odd: Mapping[str, Any], trouble: Trouble) -> None:
-    """Eighteen nodes wait for nobody because one of two says something."""
+    """Eighteen nodes wait for a person in vain because one of two says something."""
     judged = _judged(odd, at=1, count=2)
     assert judged.failed == {}
     assert [rack.troubles for rack in judged.racks] == [()]

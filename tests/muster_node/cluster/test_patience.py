@@ -86,4 +86,4 @@ def test_a_long_save_is_no_fault_of_a_device(alone: Alone) -> None:
 def test_a_path_that_does_not_answer_is_named_and_no_device_is_lost(alone: Alone) -> None:
     emitted = run(alone, sleeps(LONG_S, 0.5))
     assert emitted == [("shared_path", {"value": 0.0, "note": "save 0"})]
-    assert WAITING in alone.states, "so that the hub charges nobody"
+    assert WAITING in alone.states, "so that the hub charges no node"

@@ -108,7 +108,7 @@ def entry(
 
 
 def write_log(folder: Path, holder: str, name: str, entries: list[dict[str, Any]]) -> None:
-    """Adds a log to a system or manager ("Systems/1"), or writes it anew."""
+    """Adds a log to a system or manager ("Systems/1"), or rewrites it."""
     kind, _, member = holder.partition("/")
     root = json.loads((folder / "index.json").read_text()) | {kind: {"@odata.id": f"/redfish/v1/{kind}"}}
     _document(folder, "", root)

@@ -51,7 +51,7 @@ class Entry:
 
     @property
     def key(self) -> str:
-        """A fingerprint. Neither number nor time alone would do: a cleared log counts anew, and clocks are set."""
+        """A fingerprint. Neither number nor time alone would do: a cleared log counts again, and clocks are set."""
         whole = "\0".join((self.id, self.created, self.severity, self.text))
         return f"{zlib.crc32(whole.encode('utf-8', 'replace')):08x}"
 

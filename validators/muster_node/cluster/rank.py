@@ -83,7 +83,7 @@ class RankGroup:
     @contextlib.contextmanager
     def patient(self, limit_s: float, late: Callable[[str], None]) -> Iterator[None]:
         """While the context is open, each piece of work may take ``limit_s`` without progress: it is done by something
-        outside this node, such as a shared path. What takes longer is that thing's fault: ``late`` is told what it was,
+        outside this node, such as a shared path. What takes longer is that thing's fault: ``late`` gets what it was,
         and from then on this rank counts as waiting and not as stuck.
         """
         over = threading.Event()
@@ -96,18 +96,18 @@ class RankGroup:
             thread.join()
 
     def _be_patient(self, over: threading.Event, limit_s: float, late: Callable[[str], None]) -> None:
-        seen, since, told, before = self._marks, _CLOCK.now(), False, self.state
+        seen, since, reported, before = self._marks, _CLOCK.now(), False, self.state
         with contextlib.suppress(OSError):
             while not over.wait(self.block.heartbeat_s):
                 if self._marks != seen or self._arrived:
                     seen, since = self._marks, _CLOCK.now()
-                    if told and self.state == WAITING:
+                    if reported and self.state == WAITING:
                         self.state = before
-                    told = False
+                    reported = False
                 elif _CLOCK.now() - since < limit_s:
                     self._ticks += 1
-                elif not told:
-                    told, before, self.state = True, self.state, WAITING
+                elif not reported:
+                    reported, before, self.state = True, self.state, WAITING
                     late(self.activity or self.phase)
                     self.beat()
 

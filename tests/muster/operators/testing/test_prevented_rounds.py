@@ -15,7 +15,7 @@ pytestmark = pytest.mark.usefixtures("sqlite_db")
 
 
 def prevent(number: int, *names: str, why: str = "the controller was busy") -> None:
-    """Ends a round in which these nodes could not be measured, and their partners met nobody."""
+    """Ends a round in which these nodes could not be measured, and their partners met no other node."""
     planned = store.rounds.planned(RUN)[number - 1]
     for pair in planned.pairs:
         for name in pair:

@@ -105,7 +105,7 @@ class NvidiaGpus(Gpus):
             yield from sensors.samples(self._nvml, gpu)
 
     def processes(self) -> GpuUse:
-        """As ``Gpus.processes``. Nobody uses GPUs whose driver is not loaded, or one that gives no handle."""
+        """As ``Gpus.processes``. No process uses GPUs whose driver is not loaded, or one that gives no handle."""
         unlisted = [*self._unlisted, *(processes.unlisted(self._nvml, gpu) for gpu in self._gpus)]
         return GpuUse(
             tuple(sentence for gpu in self._gpus for sentence in processes.on(self._nvml, gpu)),
