@@ -5,9 +5,9 @@ from __future__ import annotations
 import datetime
 import email
 import email.policy
+import functools
 import logging
 import smtplib
-import time
 from collections.abc import Collection, Sequence
 from email.message import EmailMessage
 from typing import NamedTuple
@@ -16,7 +16,6 @@ from airflow.providers.smtp.hooks.smtp import SmtpHook
 from airflow.sdk.exceptions import AirflowException
 
 from muster import store
-from muster.errors import DatabaseNotReady
 from muster.model.queues import OutboxMessage
 from muster.reporting import notifying
 from muster.settings import settings
@@ -27,12 +26,6 @@ MAILS_AT_ONCE = 100
 PERMANENT = 500
 FRESH = datetime.timedelta(minutes=2)
 """How long only the run that queued a mail tries to send it: two senders would send it twice."""
-
-
-REMEMBER_S, AGAIN_S = 120.0, 0.5
-"""How long, and how often, what the server accepted is written to records that cannot be reached: a restart of the
-database, or its move to another machine, takes less.
-"""
 
 
 class Delivery(NamedTuple):
@@ -118,27 +111,13 @@ def _notify(key: str | None, now: datetime.datetime) -> int:
 def _settle(tried: OutboxMessage, refusal: Refusal | None) -> bool:
     """Record how the attempt ended; returns whether it was accepted."""
     if refusal is None:
-        _remember(tried.id)
+        # Until it is recorded, this process alone knows of it, and the mail would be sent again.
+        store.patience.outlasting(functools.partial(store.outbox.sent, tried.id))
         return True
     store.outbox.failed(tried.id, refusal.reason, park=refusal.permanent, recipients=refusal.recipients)
     then = "it is parked" if refusal.permanent else "it is tried again later"
     log.warning("%s was not accepted (%s); %s", tried.key, refusal.reason, then)
     return False
-
-
-def _remember(message_id: int) -> None:
-    """Record that a mail was accepted. Raises DatabaseNotReady if the records stay away for ``REMEMBER_S``.
-
-    Until it is recorded this process alone knows of it, and the mail would be sent again.
-    """
-    until = time.monotonic() + REMEMBER_S
-    while True:
-        try:
-            return store.outbox.sent(message_id)
-        except DatabaseNotReady:
-            if time.monotonic() > until:
-                raise
-        time.sleep(AGAIN_S)
 
 
 class Refusal(NamedTuple):

@@ -9,6 +9,7 @@ DatabaseNotReady, in one sentence, if the database is away or not at this versio
 from __future__ import annotations
 
 from muster.store.database import engine as engine
+from muster.store.database import patience as patience
 from muster.store.database import retention as retention
 from muster.store.decisions import admission as admission
 from muster.store.decisions import certificates as certificates

@@ -60,7 +60,7 @@ def test_housekeeping_sends_what_failed_and_what_was_abandoned_but_nothing_fresh
 
 
 def test_a_mail_is_sent_once_though_the_records_are_away_when_it_was_accepted(taken, monkeypatch) -> None:
-    monkeypatch.setattr(sending, "AGAIN_S", 0.0)
+    monkeypatch.setattr(store.patience, "AGAIN_S", 0.0)
     record, away = store.outbox.sent, iter([True, True])
 
     def sent(message_id: int) -> None:
@@ -76,8 +76,8 @@ def test_a_mail_is_sent_once_though_the_records_are_away_when_it_was_accepted(ta
 
 
 def test_records_that_stay_away_are_reported(taken, monkeypatch) -> None:
-    monkeypatch.setattr(sending, "REMEMBER_S", 0.0)
-    monkeypatch.setattr(sending, "AGAIN_S", 0.0)
+    monkeypatch.setattr(store.patience, "AWAY_S", 0.0)
+    monkeypatch.setattr(store.patience, "AGAIN_S", 0.0)
 
     def sent(_message_id: int) -> None:
         raise DatabaseNotReady("it is gone")

@@ -94,26 +94,8 @@ class RemoteJobOperator(BaseOperator):
     def execute(self, context: Context) -> Any:
         """Start the job, or find the running one, and defer until it ends."""
         with self._failing_at_once(context):
-            attempt = self._claim(context, begin=True)
-            if attempt.job.state == outcome.FINAL:
-                # A worker died after recording the verdict and before ending the task: do not measure twice.
-                return self._finish(context, attempt, *self._recorded(attempt))
-            self._starting = attempt
-            try:
-                with log_in(attempt.node) as client:
-                    agent = build_agent(settings().home / "agents")
-                    # A person's reason for force lets a test run on a node that users may have.
-                    step = tuple if attempt.run.forced else functools.partial(service.step_of_test, attempt.node.name)
-                    attempt, seen = remote.begin(attempt, client, agent, step)
-            except ssh.RemoteError as error:
-                self._starting = None
-                last = self._is_last(context)
-                finished = remote.unreachable(attempt, Kind.REFUSED, error, last=last)
-                return self._finish(context, attempt, *self._record(attempt, finished))
-            self._starting = None
-            if seen.state in (jobs.State.ABSENT, jobs.State.RUNNING):
-                self._defer(attempt, seen)
-            return self._settle(context, attempt, Kind.DONE)
+            # A try is for the node: records that are away for a moment use up none.
+            return store.patience.outlasting(functools.partial(self._begin, context))
 
     def execute_complete(self, context: Context, event: Mapping[str, Any]) -> Any:
         """Collect, judge and record the job's result."""
@@ -122,7 +104,7 @@ class RemoteJobOperator(BaseOperator):
         except (KeyError, TypeError, ValueError):
             kind = Kind.DONE
         with self._failing_at_once(context):
-            return self._settle(context, self._claim(context, begin=False), kind)
+            return store.patience.outlasting(lambda: self._settle(context, self._claim(context, begin=False), kind))
 
     def resume_execution(self, next_method: str, next_kwargs: dict[str, Any] | None, context: Context) -> Any:
         """Resume after the trigger. If the trigger failed or timed out, the job's result is still collected."""
@@ -186,6 +168,27 @@ class RemoteJobOperator(BaseOperator):
             raise Inconclusive(f"a fault of the controller, not of the node: {error}") from error
         except MusterError as error:
             raise Inconclusive(str(error)) from error
+
+    def _begin(self, context: Context) -> Any:
+        attempt = self._claim(context, begin=True)
+        if attempt.job.state == outcome.FINAL:
+            # A worker died after recording the verdict and before ending the task: do not measure twice.
+            return self._finish(context, attempt, *self._recorded(attempt))
+        self._starting = attempt
+        try:
+            with log_in(attempt.node) as client:
+                agent = build_agent(settings().home / "agents")
+                # A person's reason for force lets a test run on a node that users may have.
+                step = tuple if attempt.run.forced else functools.partial(service.step_of_test, attempt.node.name)
+                attempt, seen = remote.begin(attempt, client, agent, step)
+        except ssh.RemoteError as error:
+            self._starting = None
+            finished = remote.unreachable(attempt, Kind.REFUSED, error, last=self._is_last(context))
+            return self._finish(context, attempt, *self._record(attempt, finished))
+        self._starting = None
+        if seen.state in (jobs.State.ABSENT, jobs.State.RUNNING):
+            self._defer(attempt, seen)
+        return self._settle(context, attempt, Kind.DONE)
 
     def _claim(self, context: Context, *, begin: bool) -> Attempt:
         ti: Any = context["ti"]
