@@ -175,6 +175,9 @@ def serve_rank(group: RankGroup, parent: int, work: Callable[[RankGroup], None])
         os._exit(1)
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, signal.SIG_DFL)
+    # A session of its own, as torchrun gives its workers: where the kernel shares its cores by session, the ranks of a
+    # node would have one share together, and a node of four ranks a quarter of each.
+    os.setsid()
     status = 1
     try:
         _close_others(group)
