@@ -98,6 +98,18 @@ def test_a_slow_link_is_named_by_a_real_training_over_it(tmp_path: Path) -> None
     assert judgement.failed == {}
 
 
+@needs_namespaces
+def test_a_relay_waits_for_no_other_work() -> None:
+    """A cable that waits for a processor loses frames, and a corrupted path would look like a dead one."""
+    script = (
+        "import os; from tests.bench.fabric.relay import hurry; hurry(); "
+        "print(os.sched_getscheduler(0), os.getpriority(os.PRIO_PROCESS, 0))"
+    )
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
+    policy, nice = map(int, done.stdout.split())
+    assert policy == os.SCHED_FIFO or nice < 0
+
+
 def children(pid: int) -> set[int]:
     """All descendants of a process."""
     listed = subprocess.run(["ps", "-e", "-o", "pid=,ppid="], capture_output=True, text=True).stdout
