@@ -43,6 +43,8 @@ class Sent:
         self.training = {"scaling": 0.97, "step_p95_to_p50": 1.01, "training_devices": float(gpus)}
         self.alone, self.path_rate = 1000.0 * gpus, 40.0
         self.shared_path: float | None = None
+        self.storage: list[dict[str, Any]] = []
+        """Further rows about the shared path."""
         self.lost_part = ""
         self.loss: float | None = 4.0
         self.mismatches: dict[tuple[str, str], float] = {}
@@ -119,6 +121,7 @@ class Sent:
         for scope, rate in (("node", self.alone), ("block", self.alone * len(self.block))):
             rows.append(row(TRAINING, "tokens_per_s", value=rate, labels={"scope": scope}))
         rows.append(row(TRAINING, "shared_path", value=self.shared_path, note="no shared path is named"))
+        rows += self.storage
         rows.append(row(TRAINING, "step_compute", value=max(self.compute.values()), spread=self.spread))
         rows.append(row(TRAINING, "step_wait", value=self.wait))
         note = "" if self.loss is not None else "not a finite number (nan)"

@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 
 from muster_criteria.cluster import judge
-from muster_criteria.cluster.model import TRAINING, ClusterJudgement, Measurements, MemberResult
-from muster_criteria.cluster.training import EARLIER_MIN, Earlier, mfu_of
+from muster_criteria.cluster.model import TRAINING, ClusterJudgement, Earlier, Measurements, MemberResult
+from muster_criteria.cluster.training import EARLIER_MIN, mfu_of
 from muster_criteria.measured import StageResult, parse_result
 from muster_criteria.model import Severity, Verdict
 from muster_criteria.sku_files.skus import load_sku
@@ -168,7 +168,7 @@ def test_mfu_is_counted_as_published() -> None:
 
 
 def test_a_sku_may_have_limits_of_its_own() -> None:
-    gpu, cpu = load_sku("b200-sxm-8").block, load_sku("cpu-generic").block
+    gpu, cpu = load_sku("l40s-8").block, load_sku("cpu-generic").block
     assert gpu.limit("scaling", "warn").number == 0.95
     assert gpu.limit("step_p95_to_p50", "warn").number == 1.05
     assert (cpu.limit("scaling", "warn").number or 1.0) < 0.95

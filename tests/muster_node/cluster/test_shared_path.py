@@ -7,12 +7,13 @@ import os
 import shutil
 import subprocess
 import sys
+import threading
 from pathlib import Path
 
 import pytest
 
 import muster_node
-from muster_node.cluster import shared_path
+from muster_node.cluster import checkpoint, shared_path
 from muster_node.cluster.checkpoint import PathTrouble
 from muster_node.cluster.shared_path import SharedPath
 
@@ -67,6 +68,15 @@ def test_fio_measures_where_it_is_installed(tmp_path: Path, monkeypatch: pytest.
     monkeypatch.setenv("PATH", f"{tmp_path / 'bin'}:{os.environ['PATH']}")
     assert dict(shared_path.fio(tmp_path, 4)) == {"write": 2.0, "read": 2.0}
     assert not (tmp_path / "fio").exists()
+
+
+def test_a_path_answers_unless_it_hangs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert checkpoint.answers(tmp_path)
+    assert checkpoint.answers(tmp_path / "missing"), "a refusal is an answer"
+    hangs = threading.Event()
+    monkeypatch.setattr(checkpoint, "trouble_at", lambda folder, need: hangs.wait(60.0))
+    assert not checkpoint.answers(tmp_path, 0.1)
+    hangs.set()
 
 
 SCRIPT = """

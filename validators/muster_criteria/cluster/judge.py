@@ -20,6 +20,7 @@ from muster_criteria.cluster.model import (
     ZERO,
     BlockFindings,
     ClusterJudgement,
+    Earlier,
     Measurements,
     MemberResult,
 )
@@ -29,7 +30,7 @@ from muster_criteria.cluster.ports import judge_ports
 from muster_criteria.cluster.presence import judge_presence
 from muster_criteria.cluster.rack import RackState
 from muster_criteria.cluster.stragglers import judge_pace
-from muster_criteria.cluster.training import Earlier, judge_training, mfu_of
+from muster_criteria.cluster.training import judge_training, mfu_of
 from muster_criteria.labels import labelled
 from muster_criteria.measured import Measured, StageResult
 from muster_criteria.model import Gap, Judgement, Lack, Observation

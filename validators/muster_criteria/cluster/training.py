@@ -1,18 +1,18 @@
-"""The training of a block: scaling, regular steps, each node alone, the paths between neighbours, and checkpoints.
+"""The training of a block: scaling, regular steps, each node alone, and the paths between neighbours.
 
 What belongs to the block and to no member is a warning on all of them: a person decides, and no node fails for it.
 """
 
 from __future__ import annotations
 
-import dataclasses
 import math
 import statistics
 from collections.abc import Iterable, Mapping
 
-from muster_criteria.cluster.model import TRAINING, BlockFindings, Measurements
+from muster_criteria.cluster.model import TRAINING, BlockFindings, Earlier, Measurements
+from muster_criteria.cluster.storage import judge_path, judge_rates
 from muster_criteria.measured import StageResult
-from muster_criteria.model import Action, FaultClass, Finding, Observation, Severity
+from muster_criteria.model import Finding, Observation, Severity
 from muster_criteria.sku_files.limits import Limit
 from muster_criteria.sku_files.model import BlockProgramme
 from muster_criteria.words import figure, listed
@@ -27,20 +27,12 @@ EXPLAINING = frozenset({"straggler", "slow_alone"})
 """Rules of findings that explain why a block does not scale, or steps irregularly: as far as that member is slower."""
 
 
-@dataclasses.dataclass(frozen=True)
-class Earlier:
-    """``tokens_per_s`` of a device, the median of so many earlier sound ``blocks`` of the SKU with the same recipe."""
-
-    tokens_per_s: float
-    blocks: int
-
-
 def judge_training(
     programme: BlockProgramme, simulated: bool, earlier: Earlier | None, members: Mapping[str, Measurements],
     block: BlockFindings,
 ) -> None:  # fmt: skip
     """Judges what the training measured besides its pace; no times of ``simulated`` members, which are a host's."""
-    _judge_checkpoints(members, block)
+    judge_path(members, block)
     if simulated:
         if any(measured.rows(TRAINING, "scaling") for measured in members.values()):
             block.note("Scaling, regularity and paths are not judged: with simulated GPUs, the network is this host's.")
@@ -50,6 +42,7 @@ def judge_training(
     _judge_scaling(programme.limit("scaling", "warn"), members, block)
     _judge_regularity(programme.limit("step_p95_to_p50", "warn"), members, block)
     _judge_earlier(programme.limit("earlier_drop", "warn"), earlier, members, block)
+    judge_rates(programme, earlier, members, block)
 
 
 def recipe_of(results: Iterable[StageResult | None]) -> str:
@@ -209,32 +202,6 @@ def _judge_paths(limit: Limit, members: Mapping[str, Measurements], block: Block
         summary = f"The path from {sender} to {receiver} {limit.meaning}: {observed}. Either end, or what lies between."
         for name in sorted({sender, receiver}):
             block.add(name, _warning("slow_path", "node", limit, "path_rate", observed, expected, summary))
-
-
-def _judge_checkpoints(members: Mapping[str, Measurements], block: BlockFindings) -> None:
-    """A shared path that does not work is its own fault, and a resume that differs is no single node's."""
-    for name, measured in members.items():
-        for row in measured.rows(TRAINING, "shared_path"):
-            if row.value == 0:
-                block.add(name, _checkpoint_warning("shared_path", row.note or "it cannot be used"))
-        for row in measured.rows(TRAINING, "resume_equal"):
-            if row.value == 0:
-                block.add(name, _checkpoint_warning("resume_equal", row.note or "the resumed training differs"))
-
-
-def _checkpoint_warning(metric: str, why: str) -> Finding:
-    return Finding(
-        rule=metric,
-        metric=metric,
-        device="node",
-        severity=Severity.WARNING,
-        fault_class=FaultClass.FACILITY,
-        action=Action.INSPECT,
-        observed=why,
-        expected="a checkpoint that is saved, loaded, and the same to the last bit",
-        source="by definition: a checkpoint that cannot be resumed is none",
-        summary=f"Checkpoints: {why}.",
-    )
 
 
 def _warning(rule: str, device: str, limit: Limit, metric: str, observed: str, expected: str, summary: str) -> Finding:

@@ -133,6 +133,8 @@ BLOCK_LIMITS = (
     ("alone_drop", "warn", {}),
     ("path_drop", "warn", {}),
     ("earlier_drop", "warn", {}),
+    ("shared_drop", "warn", {}),
+    ("save_rise", "warn", {}),
 )
 """(metric, breach, labels) of the limits that the judge of a block needs."""
 

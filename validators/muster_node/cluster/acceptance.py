@@ -8,7 +8,7 @@ import pathlib
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from muster_node.cluster.checkpoint import Checkpoints, PathTrouble
+from muster_node.cluster.checkpoint import ANSWER_S, Checkpoints, PathTrouble, answers
 from muster_node.cluster.fabric import Fabric, open_fabric
 from muster_node.cluster.pace import StepTimes
 from muster_node.cluster.rank import RankGroup
@@ -286,10 +286,16 @@ class Acceptance:
         group.gather()
 
     def _path_is_late(self, activity: str) -> None:
-        """The storage does not answer, which is no fault of a device or node that waits for it."""
+        """The storage does not answer, which is no fault of a device or node that waits for it.
+
+        All ranks of a save wait for its slowest: whether this node's own access hangs, a small file shows.
+        """
         path = self._params["shared_path"]
+        own = "yes" if answers(pathlib.Path(path)) else "no"
         why = f"the shared path {path} has not answered for {PATH_PATIENCE_S:.0f} s ({activity})"
-        self._group.emit("shared_path", "node", value=0.0, note=why[:400])
+        if own == "no":
+            why += f", and a small file cannot be written there within {ANSWER_S:.0f} s either"
+        self._group.emit("shared_path", "node", value=0.0, note=why[:400], labels={"answers": own})
 
     def _checkpoints(self, trainer: Trainer) -> None:
         """Emits ``shared_path`` in any case: with a note where nothing could be measured."""

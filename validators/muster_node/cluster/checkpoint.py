@@ -11,6 +11,7 @@ import errno
 import os
 import pathlib
 import shutil
+import threading
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
@@ -22,6 +23,9 @@ if TYPE_CHECKING:
     from muster_node.cluster.trainer import Trainer
 
 _CLOCK = RealClock()
+ANSWER_S = 10.0
+"""Seconds within which a small file is there where a path works at all: chosen here, ten times what NFS over a busy
+network takes."""
 _ROOM = 1.5
 """Two checkpoints lie there for a moment: the last one goes once the next is whole."""
 
@@ -64,6 +68,21 @@ def trouble_at(folder: pathlib.Path, need_bytes: int) -> str:
         need, left = need_bytes / 1e9, free / 1e9
         return f"the shared path {folder} is full: it has {left:.3g} GB left, and {need:.3g} GB are needed"
     return ""
+
+
+def answers(folder: pathlib.Path, within_s: float = ANSWER_S) -> bool:
+    """Whether this node can write and remove a small file in ``folder`` within so many seconds, or is refused.
+
+    It is asked in a thread that is left behind where the path hangs.
+    """
+    done = threading.Event()
+
+    def ask() -> None:
+        trouble_at(folder, 0)
+        done.set()
+
+    threading.Thread(target=ask, daemon=True).start()
+    return done.wait(within_s)
 
 
 def sentence_of(folder: pathlib.Path, error: BaseException) -> str:

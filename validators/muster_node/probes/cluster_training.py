@@ -81,7 +81,11 @@ class ClusterTraining(Probe):
         "shared_rate": Metric("GB/s", "large file in the shared path, by direction, one node alone or all at once"),
         "shared_fio": Metric("GB/s", "the same by fio, where it is installed, all nodes at once, by direction"),
         "small_files": Metric("1/s", "operations on small files in the shared path, by op, one node or all at once"),
-        "shared_path": Metric("bool", "whether this node could use the shared path; the note says why not"),
+        "shared_path": Metric(
+            "bool",
+            "whether this node could use the shared path; the note says why not; answers (yes, no): whether it could "
+            "write a small file there while a save or a load did not end",
+        ),
         "fault_detect": Metric("s", "from a rank's death until another rank was told, in the run with faults"),
         "fault_restart": Metric("s", "from a rank's death until the first step after the restart"),
         "fault_lost_work": Metric("s", "training since the last checkpoint that a rank's death cost"),

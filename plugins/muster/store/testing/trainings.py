@@ -23,17 +23,19 @@ from muster_criteria.cluster.acceptance.lines import Figures
 from muster_criteria.cluster.acceptance.table import inputs_of, training_of
 from muster_criteria.cluster.acceptance.values import Comparisons, Member, Training
 from muster_criteria.cluster.goodput import Input, Inputs
-from muster_criteria.cluster.model import STAGE, TRAINING
-from muster_criteria.cluster.training import Earlier
+from muster_criteria.cluster.model import STAGE, TRAINING, Earlier
 from muster_criteria.model import Observation, Verdict
 
 SHOWN = ("throttle_time",)
 """Metrics of other probes that tell why a rank is slow."""
-COMPARED = {
-    "scaling": {}, "step_p95_to_p50": {}, "tokens_per_s": {"scope": "block"}, "mfu": {}, "fault_restart": {},
-    "checkpoint_save": {"stat": "p50"}, "training_devices": {},
+COMPARED: Mapping[str, tuple[str, Mapping[str, str]]] = {
+    "scaling": ("scaling", {}), "step_p95_to_p50": ("step_p95_to_p50", {}), "fault_restart": ("fault_restart", {}),
+    "tokens_per_s": ("tokens_per_s", {"scope": "block"}), "training_devices": ("training_devices", {}),
+    "mfu node": ("mfu", {"scope": "node"}), "mfu block": ("mfu", {"scope": "block"}),
+    "checkpoint_save": ("checkpoint_save", {"stat": "p50"}),
+    "checkpoint_save p95": ("checkpoint_save", {"stat": "p95"}),
 }  # fmt: skip
-"""Metrics of earlier blocks that are compared, with the labels of those of several that count."""
+"""Figures of earlier blocks that are compared: by name, the metric and the labels that it has."""
 BLOCKS = 10
 """Earlier blocks that are compared, the latest."""
 _SOUND = tuple(str(verdict) for verdict in (Verdict.PASS, Verdict.WARN, Verdict.PROVISIONAL))
@@ -88,7 +90,9 @@ def earlier(run: Run, recipe: str) -> Earlier | None:
         return None
     with reading() as session:
         known = _earlier(session, run.sku, run.simulated, run.started_at, recipe)
-    return Earlier(*known["tokens_per_s"]) if "tokens_per_s" in known else None
+    if "tokens_per_s" not in known:
+        return None
+    return Earlier(*known["tokens_per_s"], *known.get("checkpoint_save p95", ()))
 
 
 def rate_of(rates: spares.Rates, *, simulated: bool) -> Input:
@@ -177,14 +181,15 @@ def _figures_of(session: Session, key: RunKey) -> dict[str, float]:
         .join(StageRow, MeasurementRow.stage == StageRow.id)
         .join(RunRow, StageRow.run == RunRow.id)
         .where(RunRow.dag_id == key.dag_id, RunRow.run_id == key.run_id, StageRow.stage == STAGE, StageRow.current)
-        .where(MeasurementRow.probe == TRAINING, MeasurementRow.metric.in_(COMPARED))
+        .where(MeasurementRow.probe == TRAINING, MeasurementRow.metric.in_({metric for metric, _ in COMPARED.values()}))
         .where(MeasurementRow.device == "node", MeasurementRow.value.is_not(None))
     )
     found: dict[str, list[float]] = collections.defaultdict(list)
     for metric, labels, value in rows:
-        of = access.to_labels(labels)
-        if COMPARED[metric].items() <= dict(of).items():
-            found[f"mfu {dict(of)['scope']}" if metric == "mfu" else metric].append(value)
+        of = dict(access.to_labels(labels)).items()
+        for name, (compared, wanted) in COMPARED.items():
+            if compared == metric and wanted.items() <= of:
+                found[name].append(value)
     devices = sum(found.pop("training_devices", []))
     figures = {name: statistics.median(values) for name, values in found.items()}
     if "tokens_per_s" in figures:

@@ -12,7 +12,7 @@ from muster.errors import UnknownRun
 from muster.model.runs import RunKey
 from muster.model.states import State
 from muster.rules import spares
-from muster_criteria.cluster.training import Earlier
+from muster_criteria.cluster.model import Earlier
 from muster_criteria.model import Verdict
 from tests.muster import fleet
 from tests.muster_reports.trainings import member
@@ -76,7 +76,9 @@ def test_a_block_is_compared_with_earlier_ones_of_its_recipe() -> None:
     run = store.runs.get(train("now"), node="n1")
     recipe = next(row.text for row in member("n1").observations if row.metric == "training_recipe")
     assert recipe
-    assert store.trainings.earlier(run, recipe) == Earlier(pytest.approx(37_000.0 / 4), 2)
+    assert store.trainings.earlier(run, recipe) == Earlier(
+        pytest.approx(37_000.0 / 4), 2, pytest.approx(11.2 * 1.08), 2
+    )
     assert store.trainings.earlier(run, "another recipe") is None
     assert store.trainings.earlier(run, "") is None
 

@@ -156,11 +156,12 @@ def _path(figures: Figures) -> Iterator[Line]:
     for direction in ("write", "read"):
         one, every = (figures.values("shared_rate", direction=direction, nodes=nodes) for nodes in ("one", "all"))
         if one and every:
-            slowest = min(every)
+            rows = figures.rows("shared_rate", direction=direction, nodes="all")
+            least, slowest = min((row.value or 0.0, name) for name, row in rows)
             yield Line(
                 f"shared path, {direction}: one node alone / all at once, each",
                 f"{figure(statistics.median(one), 'GB/s')} / {figure(statistics.median(every), 'GB/s')}",
-                comparison=f"all together {figure(sum(every), 'GB/s')}; the slowest node {figure(slowest, 'GB/s')}",
+                comparison=f"all together {figure(sum(every), 'GB/s')}; slowest {slowest}: {figure(least, 'GB/s')}",
             )  # fmt: skip
     for direction in ("write", "read"):
         found = figures.values("shared_fio", direction=direction)

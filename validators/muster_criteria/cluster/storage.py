@@ -1,0 +1,126 @@
+"""The path that all nodes of a block share: whether it works, on which node it does not, and how fast it is.
+
+It is nobody's hardware: each finding is a warning, on the nodes on which it shows.
+"""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Mapping
+
+from muster_criteria.cluster.model import TRAINING, BlockFindings, Earlier, Measurements
+from muster_criteria.model import Action, FaultClass, Finding, Severity
+from muster_criteria.sku_files.limits import Limit
+from muster_criteria.sku_files.model import BlockProgramme
+from muster_criteria.words import figure
+
+OTHERS_MIN = 3
+"""Fewest other nodes to compare one with."""
+
+
+def judge_path(members: Mapping[str, Measurements], block: BlockFindings) -> None:
+    """Warns of each node on which the path does not work, and of a resume that differs."""
+    hung = _hung(members)
+    for name, measured in members.items():
+        for row in measured.rows(TRAINING, "shared_path"):
+            if row.value == 0 and (not hung or name in hung or "answers" not in row.labels):
+                block.add(name, _broken("shared_path", row.note or "it cannot be used"))
+        for row in measured.rows(TRAINING, "resume_equal"):
+            if row.value == 0:
+                block.add(name, _broken("resume_equal", row.note or "the resumed training differs"))
+
+
+def judge_rates(
+    programme: BlockProgramme, earlier: Earlier | None, members: Mapping[str, Measurements], block: BlockFindings
+) -> None:
+    """Warns of a node that gets much less of the path than the others, and of saves slower than earlier blocks'."""
+    _judge_share(programme.limit("shared_drop", "warn"), members, block)
+    _judge_saves(programme.limit("save_rise", "warn"), earlier, members, block)
+
+
+def _hung(members: Mapping[str, Measurements]) -> set[str]:
+    """Nodes on which a small file could not be written either while a save or a load did not end.
+
+    The ranks of a save wait for each other: where a few of them hang, it does not end on any.
+    """
+    return {
+        name for name, measured in members.items()
+        if any(
+            row.value == 0 and row.labels.get("answers") == "no" for row in measured.rows(TRAINING, "shared_path")
+        )
+    }  # fmt: skip
+
+
+def _judge_share(limit: Limit, members: Mapping[str, Measurements], block: BlockFindings) -> None:
+    """All nodes write, and then read, at once: what one of them gets against the median of the others."""
+    for direction in ("write", "read"):
+        rates = {
+            name: rate for name, measured in members.items()
+            if (rate := measured.value(TRAINING, "shared_rate", direction=direction, nodes="all")) is not None
+        }  # fmt: skip
+        for name, rate in rates.items():
+            others = [other for at, other in rates.items() if at != name]
+            usual = statistics.median(others) if len(others) >= OTHERS_MIN else 0.0
+            drop = 100.0 * (1.0 - rate / usual) if usual > 0 else 0.0
+            if drop > float(limit.value):
+                observed = f"{direction} {figure(rate, 'GB/s')}, {drop:.0f} % less than the others, all at once"
+                expected = f"≥ {figure(usual * (1 - float(limit.value) / 100), 'GB/s')}"
+                summary = f"The node {limit.meaning}: {observed}."
+                labels = (("direction", direction),)
+                block.add(name, _slow("slow_shared_path", "shared_rate", limit, observed, expected, summary, labels))
+
+
+def _judge_saves(
+    limit: Limit, earlier: Earlier | None, members: Mapping[str, Measurements], block: BlockFindings
+) -> None:
+    """The 95th percentile of the saves, by their slowest rank: a path that is irregular shows as one that is slow."""
+    saves = {
+        name: seconds for name, measured in members.items()
+        if (seconds := measured.value(TRAINING, "checkpoint_save", stat="p95")) is not None
+    }  # fmt: skip
+    if earlier is None or earlier.save_s is None or earlier.saves < OTHERS_MIN or not saves:
+        return
+    seconds, most = statistics.median(saves.values()), earlier.save_s * (1.0 + float(limit.value) / 100.0)
+    if seconds <= most:
+        return
+    observed = (
+        f"{figure(seconds, 's')} (p95), {100 * (seconds / earlier.save_s - 1):.0f} % more than the median of "
+        f"{earlier.saves} earlier blocks with this recipe"
+    )
+    summary = f"A save {limit.meaning}: {observed}."
+    for name in saves:
+        block.add(name, _slow("slow_save", "checkpoint_save", limit, observed, f"≤ {figure(most, 's')}", summary))
+
+
+def _broken(metric: str, why: str) -> Finding:
+    return Finding(
+        rule=metric,
+        metric=metric,
+        device="node",
+        severity=Severity.WARNING,
+        fault_class=FaultClass.FACILITY,
+        action=Action.INSPECT,
+        observed=why,
+        expected="a checkpoint that is saved, loaded, and the same to the last bit",
+        source="by definition: a checkpoint that cannot be resumed is none",
+        summary=f"Checkpoints: {why}.",
+    )
+
+
+def _slow(
+    rule: str, metric: str, limit: Limit, observed: str, expected: str, summary: str,
+    labels: tuple[tuple[str, str], ...] = (),
+) -> Finding:  # fmt: skip
+    return Finding(
+        rule=rule,
+        metric=metric,
+        device="node",
+        severity=Severity.WARNING,
+        fault_class=limit.fault,
+        action=limit.action,
+        observed=observed,
+        expected=expected,
+        source=f"{limit.source} ({limit.date})",
+        summary=summary,
+        labels=labels,
+    )
