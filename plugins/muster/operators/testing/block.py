@@ -90,7 +90,7 @@ def _claim(key: RunKey, params: Mapping[str, Any], try_number: int, login: str) 
         log.warning("before the block trains: %s", sentence)
     with claims.leased(names, key):
         claims.refuse_in_use(names, force)
-        store.places.load(key, rounds.places_loaded(fabric))
+        store.places.load(key, rounds.places_loaded(fabric, simulated=nodes[0].simulated))
         for name in names:
             store.runs.begin(key, name, level, reason, force, started_by=login, required_stages=CLUSTER_STAGES)
         for name in names:

@@ -59,11 +59,15 @@ def fabric_of(nodes: Sequence[Node], skus: Sequence[Sku]) -> dict[str, Any]:
     }
 
 
-def places_loaded(fabric: Mapping[str, Any]) -> tuple[str, ...]:
-    """The places in the fabric that a block of this topology loads alone; none where it has no rounds."""
+def places_loaded(fabric: Mapping[str, Any], *, simulated: bool) -> tuple[str, ...]:
+    """The places in the fabric that a block of this topology loads alone; none where it has no rounds.
+
+    Nor of ``simulated`` nodes without leaves, whose network is their host's.
+    """
     from muster_criteria.cluster.fabric.topology import from_records
 
-    return from_records(fabric["topology"]).loaded() if "topology" in fabric else ()
+    topology = from_records(fabric["topology"]) if "topology" in fabric else None
+    return topology.loaded() if topology is not None and (topology.known or not simulated) else ()
 
 
 def outdated(key: RunKey) -> str:

@@ -298,6 +298,17 @@ def test_two_blocks_do_not_load_one_uplink_at_once(second: tuple[str, str], refu
     block.claim(OTHER, other)
 
 
+def test_where_leaves_are_not_known_one_block_is_tested_at_a_time() -> None:
+    """Any uplink may lie between the nodes of either."""
+    names = enrol(4)
+    claim(names[:2])
+    other = {"nodes": names[2:], **PARAMS}
+    with caused(AirflowFailException, PlaceLoaded):
+        block.claim(OTHER, other)
+    block.release(RUN)
+    block.claim(OTHER, other)
+
+
 def test_whoever_is_left_out_is_in_the_conclusion() -> None:
     names = enrol(3)
     claim(names)

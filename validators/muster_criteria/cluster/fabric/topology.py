@@ -21,6 +21,10 @@ LEAF_LABEL, POD_LABEL, RACK_LABEL = "leaf", "pod", "rack"
 """Node labels. Where no node has a leaf, the rack stands in: its nodes usually share their leaf switches."""
 
 
+UNKNOWN_LINKS = f"what lies between nodes whose leaf is not known (label {LEAF_LABEL}, or MUSTER_TOPOLOGY)"
+"""The place in the fabric that blocks load of whose nodes no leaf is known."""
+
+
 class BadTopology(ValueError):
     """A topology that cannot be used; the message is a sentence that says where it is wrong and what to do."""
 
@@ -78,8 +82,11 @@ class Topology:
     def loaded(self) -> tuple[str, ...]:
         """The places that traffic between these nodes goes through, by name: uplinks of leaves, ways out of pods.
 
-        Nothing where leaves are not known, or where all nodes share one: a switch carries all of its ports at once.
+        Nothing where all nodes share a leaf: a switch carries all of its ports at once. Where leaves are not known, any
+        uplink may lie between them: all such blocks load one place.
         """
+        if not self.known:
+            return (UNKNOWN_LINKS,)
         if not self.paths:
             return ()
         out = tuple(f"pod {pod}" for pod in self.pods) if len(self.pods) > 1 else ()
