@@ -31,6 +31,7 @@ from muster_demo.outcome import (
     read_mails,
     show_aftermath,
     show_approvals,
+    show_blocks,
     show_breaker,
     show_score,
     show_slurm,
@@ -200,6 +201,7 @@ class Demo:
             write_password(self.place.airflow, username, password)
         self.supervisor.wait_until("the mail sink", port_file.exists, 30)
         between.write_policies(self.place.policies, LEVEL)
+        self.place.shared.mkdir()
         mine = muster_settings(self.place, login, keys, self.options) | scheduler_settings(self.jobs)
         os.environ.update(mine)
         environment = {
@@ -308,6 +310,7 @@ class Demo:
         while len(mails := read_mails(self.place.mail)) < expected and time.monotonic() < deadline:
             time.sleep(0.5)
         show_verdicts(self.console, reports, services)
+        show_blocks(self.console, services.values())
         show_breaker(self.console, store.withdrawals.breaker(simulated=True))
         show_approvals(self.console, services.values(), ACTOR)
         aftermath = between.aftermath(self.late) if self.late else None
@@ -383,6 +386,7 @@ def muster_settings(place: Workdir, login: Login, keys: Keys, options: Options) 
         "MUSTER_REVALIDATION_AFTER_HOURS": "0",
         "MUSTER_SKU_PATH": str(place.policies),
         "MUSTER_REPLACE_BY_ITSELF": "true",
+        "MUSTER_SHARED_PATH": str(place.shared),
     }
 
 

@@ -12,8 +12,13 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
+from muster import store
+from muster.model import dags
 from muster.model.breaker import Breaker
 from muster.model.names import is_person
+from muster.model.runs import RunKey
+from muster_criteria.cluster.acceptance.values import Training
+from muster_criteria.cluster.fabric.found import Fabric
 from muster_demo.scoring import Aftermath, Mail, Score, Service, critical_findings
 from muster_demo.slurm import Slurm
 from muster_demo.table import SERVICE, STYLES, production_cell
@@ -97,6 +102,37 @@ def show_approvals(console: Console, services: Iterable[Service], actor: str) ->
     """Print who admitted the nodes to production."""
     console.print()
     for sentence in admissions(services, actor):
+        console.print(Text(sentence), soft_wrap=True)
+
+
+def show_blocks(console: Console, services: Iterable[Service]) -> None:
+    """Print the last block of each node, from the records."""
+    for run_id in sorted({each.validations[-1].run_id for each in services if each.validations}):
+        key = RunKey(dags.CLUSTER_QUALIFICATION, run_id)
+        show_block(console, store.rounds.fabric(key), store.trainings.training(key))
+
+
+def show_block(console: Console, fabric: Fabric | None, training: Training | None) -> None:
+    """Print what a block of nodes measured together: each rail from sender to receiver, and the training."""
+    for matrix in fabric.matrices if fabric is not None else ():
+        rates = {(cell.sender, cell.receiver): "wrong" if cell.wrong else f"{cell.rate:.2f}" for cell in matrix.cells}
+        table = Table(
+            "from \\ to, Gb/s", *matrix.nodes, title=f"The block's rail {matrix.rail}", title_justify="left", box=None
+        )
+        for sender in matrix.nodes:
+            table.add_row(sender, *(rates.get((sender, receiver), "") for receiver in matrix.nodes))
+        console.print()
+        console.print(table)
+    for part in fabric.parts if fabric is not None else ():
+        console.print(Text(f"{part.title}: {part.observed}"), soft_wrap=True)
+    if training is None:
+        return
+    table = Table("what", "measured", "gate", title="The block's training", title_justify="left", box=None)
+    for line in (*training.lines, *training.checkpoints):
+        table.add_row(line.what, Text(line.value, STYLES["FAIL"] if line.met is False else ""), line.gate)
+    console.print()
+    console.print(table)
+    for sentence in (training.headline, *training.stragglers, *training.not_covered):
         console.print(Text(sentence), soft_wrap=True)
 
 

@@ -47,6 +47,11 @@ class Workdir:
         return self.root / "nodes"
 
     @property
+    def shared(self) -> pathlib.Path:
+        """The folder that all nodes share, for the checkpoints of a block's training."""
+        return self.root / "shared"
+
+    @property
     def slurm(self) -> pathlib.Path:
         """Slurm's configuration, state, sockets and logs."""
         return self.root / "slurm"

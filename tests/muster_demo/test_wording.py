@@ -27,6 +27,8 @@ from tests.muster_demo.test_scoring import (
     serving,
     spoilt_slurms,
 )
+from tests.muster_reports.fabrics import fabric
+from tests.muster_reports.trainings import training
 
 
 def sentences(fleet: Fleet) -> list[str]:
@@ -68,6 +70,13 @@ def test_what_became_of_the_fault_between_tests(snapshot: SnapshotAssertion) -> 
     outcome.show_aftermath(console, None)
     outcome.show_aftermath(console, Fleet().aftermath)
     outcome.show_aftermath(console, Aftermath(Planted("n", 3, "row_remap_pending"), "row_remap_pending on gpu3"))
+    assert console.file.getvalue() == snapshot  # type: ignore[attr-defined]
+
+
+def test_a_block_on_screen(snapshot: SnapshotAssertion) -> None:
+    console = Console(file=io.StringIO(), width=160)
+    outcome.show_block(console, None, None)
+    outcome.show_block(console, fabric(nodes=4, rails=1, faults=False), training())
     assert console.file.getvalue() == snapshot  # type: ignore[attr-defined]
 
 
