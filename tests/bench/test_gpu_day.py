@@ -17,6 +17,7 @@ from muster_node.agent import job, registry
 from muster_node.contract import Plan
 from muster_node.probe import resolve_params
 from tests.bench.gpu_day import __main__ as day
+from tests.bench.gpu_day import nodes
 from tests.bench.gpu_day.pack import pack
 from tests.bench.gpu_day.parts import ALL_S, COMMAND_S, PARTS
 from tests.bench.gpu_day.report import of_this_machine, report
@@ -45,6 +46,28 @@ def test_every_plan_is_one_that_the_agent_runs(sku: str, tmp_path: Path) -> None
         assert spent[part.name] <= 0.8 * part.limit_s, part.name
     assert spent["rates"] > 0
     assert (tmp_path / "packed" / "muster.pyz").stat().st_size < 8_000_000
+
+
+def test_every_plan_of_two_nodes_is_one_that_the_agent_runs(tmp_path: Path) -> None:
+    known = registry.discover().probes
+    rails = "r0@10.{}.0.1/ib0/mlx5_0/0 r1@10.{}.1.1/ib1/mlx5_1/1"
+    two = [f"gpu-{at} 10.9.0.{at} {rails.format(at, at)}" for at in (1, 2)]
+    plans = nodes.pack(tmp_path / "packed", "h100-sxm-8", two, "standard", "/shared")
+    asked = {}
+    for path in plans:
+        plan = Plan.from_json(path.read_text())
+        job.check_plan(plan)
+        (call,) = plan.probes
+        asked[path.parts[-3:-1]] = resolve_params(known[call.probe], call.params)
+    assert {name for name, _ in asked} == {"gpu-1", "gpu-2"}
+    backends = {asked["gpu-1", f"rails-{backend}"]["backend"] for backend in nodes.BACKENDS}
+    assert backends == {"nccl", "ib_write_bw"}
+    assert {asked[name, "rails-nccl"]["role"] for name in ("gpu-1", "gpu-2")} == {"serve", "join"}
+    assert [rail["device"] for rail in asked["gpu-2", "rails-nccl"]["rails"]] == ["mlx5_0", "mlx5_1"]
+    assert (asked["gpu-1", "training"]["model"], asked["gpu-1", "training"]["layout"]) == ("8b", "fsdp")
+    assert asked["gpu-1", "training"]["shared_path"] == "/shared"
+    assert asked["gpu-1", "domain"]["grow"] is True
+    assert len(nodes.report(tmp_path / "packed")["missing"]) == len(plans)  # type: ignore[arg-type]
 
 
 def test_the_machine_needs_no_package_but_pytorch() -> None:
