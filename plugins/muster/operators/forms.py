@@ -18,10 +18,10 @@ TASK_DEFAULTS = {
 Airflow can take a task that resumes at once for a killed one; the retry of a question then asks again.
 """
 
-AT_ONCE = 1024
+AT_ONCE = 16_384
 """Runs of a DAG that are under way at a time, and tasks of a block: Airflow's own 16 would leave the 17th node untested
-while others are in their burn-in, and the 17th question unasked while 16 wait for a person. What bounds the load is the
-pools, and what bounds the tasks is the workers.
+while others are in their burn-in, and the 17th question unasked while 16 wait for a person. A number below the fleet's
+size does the same to a later node. What bounds the load is the pools, and what bounds the tasks is the workers.
 """
 
 LOAD = {
