@@ -25,7 +25,7 @@ import shutil  # noqa: E402
 import sys  # noqa: E402
 import tempfile  # noqa: E402
 import time  # noqa: E402
-from collections.abc import Callable, Iterable, Mapping  # noqa: E402
+from collections.abc import Callable, Iterable, Iterator, Mapping  # noqa: E402
 from pathlib import Path  # noqa: E402
 from typing import Any  # noqa: E402
 from unittest import mock  # noqa: E402
@@ -41,9 +41,9 @@ from muster_demo.services import ServiceFailed, Supervisor, base_environment  # 
 from tests.bench.processes import cpu_seconds  # noqa: E402
 from tests.support.servers import celery_airflow, postgresql  # noqa: E402
 from tests.support.servers.celery_airflow import TRIGGERERS, WORKERS, CeleryStack  # noqa: E402
-from tests.support.simulated_fleet import SERVICE, SimulatedFleet, Start  # noqa: E402
+from tests.support.servers.postgresql import PostgreSQL  # noqa: E402
+from tests.support.simulated_fleet import FILES, SERVICE, SimulatedFleet, Start  # noqa: E402
 
-FILES = Path(__file__).parent / "fleet_files"
 DAG_ID = "node_qualification"
 FAULT = "missing_gpu"
 IDLE_S = 15.0
@@ -106,13 +106,20 @@ class Meter:
 class Campaign:
     """One fleet taken through its qualification on one Airflow."""
 
-    def __init__(self, stack: CeleryStack, fleet: SimulatedFleet, nodes: list[str], dice: random.Random) -> None:
+    def __init__(
+        self,
+        stack: CeleryStack,
+        fleet: SimulatedFleet,
+        nodes: list[str],
+        dice: random.Random,
+        limit_s: float = TIME_LIMIT_S,
+    ) -> None:
         self.stack = stack
         self.fleet = fleet
         self.nodes = nodes
         self.dice = dice
         self.client = AirflowClient(stack.login.url, stack.login.username, stack.login.password)
-        self.deadline = time.monotonic() + TIME_LIMIT_S
+        self.deadline = time.monotonic() + limit_s
 
     def wait(self, what: str, done: Callable[[], bool]) -> None:
         """Wait until it is done, watching that every component lives. Raises ServiceFailed."""
@@ -140,7 +147,10 @@ class Campaign:
         """Whether every node waits. Raises ServiceFailed once none can any more."""
         if self.settled():
             raise ServiceFailed(f"the runs ended before all nodes waited; see {self.stack.supervisor.logs.parent}")
-        deferred = self.client._all(f"/dags/{DAG_ID}/dagRuns/~/taskInstances", "task_instances", state="deferred")
+        path = f"/dags/{DAG_ID}/dagRuns/~/taskInstances"
+        if self._count(path, state="deferred") < len(self.nodes):
+            return False
+        deferred = self.client._all(path, "task_instances", state="deferred")
         return sum(task["triggerer_job"] is not None for task in deferred) == len(self.nodes)
 
     def _count(self, path: str, **params: Any) -> int:
@@ -266,18 +276,30 @@ def measure(
     warm = [f"warm-{number}" for number in range(warm_nodes)]
     faulty = set(dice.sample(names, max(1, nodes // 10)))
     fleet = SimulatedFleet(folder / "fleet", [*names, *warm], seed, dict.fromkeys(faulty, FAULT))
+    with running(folder, fleet, warm) as (stack, database):
+        campaign, meter = Campaign(stack, fleet, names, dice), Meter(stack, database.pid)
+        cost, waited, interrupted = _measured(campaign, meter, idle_s)
+        return campaign.outcome(waited, interrupted, folder / "mails", faulty), cost
+
+
+@contextlib.contextmanager
+def running(
+    folder: Path, fleet: SimulatedFleet, warm: list[str], more: Mapping[str, str] | None = None
+) -> Iterator[tuple[CeleryStack, PostgreSQL]]:
+    """Airflow with the fleet in its records, after the runs of the ``warm`` nodes. ``more``: further settings.
+
+    Ends with the block. Raises ServiceFailed.
+    """
     with postgresql.running(connections=200) as database, mock.patch.dict(os.environ):
         supervisor = Supervisor(folder / "logs")
         try:
             settings = _enrolled(supervisor, folder, fleet, database.create("muster"))
-            with celery_airflow.running(supervisor, folder, database, settings) as stack:
+            with celery_airflow.running(supervisor, folder, database, {**settings, **(more or {})}) as stack:
                 stack.wait_ready(DAG_ID)
-                meter = Meter(stack, database.pid)
-                campaign = Campaign(stack, fleet, names, dice)
-                campaign.trigger(warm)
-                campaign.wait("the first nodes", campaign.settled)
-                cost, waited, interrupted = _measured(campaign, meter, idle_s)
-                return campaign.outcome(waited, interrupted, folder / "mails", faulty), cost
+                first = Campaign(stack, fleet, warm, random.Random())
+                first.trigger(warm)
+                first.wait("the first nodes", first.settled)
+                yield stack, database
         finally:
             fleet.gate.open()
             supervisor.stop()

@@ -29,9 +29,9 @@ from tests.chaos.receiver import Receiver
 from tests.support.servers import celery_airflow, postgresql
 from tests.support.servers.celery_airflow import COMPONENTS, CeleryStack
 from tests.support.servers.slurm import end_jobs
+from tests.support.simulated_fleet import write_sku
 
-FILES = Path(__file__).parents[1] / "bench" / "fleet_files"
-JOB_LIMIT_S = "60"
+JOB_LIMIT_S = 60
 CLUSTER = "slurm"
 PERSON = "chaos-operator"
 DAG_ID = "node_qualification"
@@ -149,19 +149,12 @@ def _settings(
     sink = [sys.executable, "-m", "muster_demo.mailsink", str(folder / "mails"), str(port)]
     supervisor.start("mail", sink, environment)
     supervisor.wait_until("the mail sink", port.exists, 30)
-    skus = folder / "skus"
-    (skus / "programmes").mkdir(parents=True)
-    (skus / "fleet-node.yaml").write_text((FILES / "fleet-node.yaml").read_text())
-    programme = (
-        (FILES / "programmes" / "fleet.yaml").read_text().replace("timeout_s: 1800", f"timeout_s: {JOB_LIMIT_S}")
-    )
-    (skus / "programmes" / "fleet.yaml").write_text(programme)
     extra = {"disable_ssl": True, "disable_tls": True, "retry_limit": 0, "timeout": 5}
     mail = {"conn_type": "smtp", "host": "127.0.0.1", "port": smtp.port, "extra": extra}
     slurm = {"kind": "slurm", "slurm_conf": str(cluster.conf), "test_partition": TESTS}
     return {
         "MUSTER_HOME": str(folder / "muster"),
-        "MUSTER_SKU_PATH": str(skus),
+        "MUSTER_SKU_PATH": str(write_sku(folder / "skus", JOB_LIMIT_S)),
         "MUSTER_SSH_KEY_FILE": str(fleet.keys.private),
         "MUSTER_SSH_TIMEOUT_S": "5",
         "MUSTER_POLL_SECONDS": "1",

@@ -61,6 +61,11 @@ def qualify(machine: Path, sku: Sku, level: str, seed: int, stages: Iterable[str
 
 def run_stage(machine: Path, sku: Sku, stage: str, level: str, seed: int) -> StageResult:
     """The result of one stage on the machine in this directory, as the controller would parse it."""
+    return parse_result(encode(measure(machine, sku, stage, level, seed)))
+
+
+def measure(machine: Path, sku: Sku, stage: str, level: str, seed: int) -> Result:
+    """The result of one stage on the machine in this directory, as the agent makes it."""
     hardware = open_simulated(machine)
     clock = hardware.clock
     began, probes = clock.wall(), registry.discover().probes
@@ -88,7 +93,7 @@ def run_stage(machine: Path, sku: Sku, stage: str, level: str, seed: int) -> Sta
     measurements += xids.stop({})[0]
     sampler.stop(0.5)
     recorder.close()
-    result = Result(
+    return Result(
         job_id=f"{machine.name}-{stage}",
         node=machine.name,
         stage=stage,
@@ -108,7 +113,6 @@ def run_stage(machine: Path, sku: Sku, stage: str, level: str, seed: int) -> Sta
         telemetry_file=None,
         notes=[],
     )
-    return parse_result(encode(result))
 
 
 def _run(machine: Path, probe: type[Probe], call: ProbeCall) -> Listener:

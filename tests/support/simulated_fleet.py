@@ -28,6 +28,7 @@ from muster_simulator import create_machine
 
 SERVICE = "nodes"
 LISTENING_S = 60.0
+FILES = Path(__file__).parents[1] / "bench" / "fleet_files"
 GATED_STAGE = "intake"
 
 # The gate is a lock: waiting for it costs nothing, and it opens by itself if the test dies.
@@ -147,6 +148,15 @@ class SimulatedFleet:
         )
         config.save(folder / "config.json")
         return str(folder / "config.json")
+
+
+def write_sku(folder: Path, limit_s: int) -> Path:
+    """Write the SKU ``fleet-node`` with another time limit of each stage; gives the folder, for MUSTER_SKU_PATH."""
+    (folder / "programmes").mkdir(parents=True)
+    (folder / "fleet-node.yaml").write_text((FILES / "fleet-node.yaml").read_text())
+    programme = (FILES / "programmes" / "fleet.yaml").read_text()
+    (folder / "programmes" / "fleet.yaml").write_text(programme.replace("timeout_s: 1800", f"timeout_s: {limit_s}"))
+    return folder
 
 
 async def serve_all(configs: Iterable[str]) -> None:

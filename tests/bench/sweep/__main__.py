@@ -17,6 +17,7 @@ import os
 import sys
 import tempfile
 import time
+from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
@@ -150,20 +151,24 @@ def whole_fleet(count: int) -> float:
     with writing() as session:
         session.execute(insert(NodeRow), rows)
     nodes = store.nodes.find()
-    for first in (True, False):
-        cursors = store.health.cursors(node.name for node in nodes)
-        quiet, shows = answer(0), answer(0 if first else 1)
-        tally, cpu = sweep.Tally(), time.process_time()
-        for start in range(0, count, sweep.BATCH):
-            some = nodes[start : start + sweep.BATCH]
-            # One node in 50 shows corrected errors on all of its GPUs.
-            sweep.record([Answer(node, quiet if number else shows) for number, node in enumerate(some)], cursors, tally)
+    for errors in (0, 1):
+        cpu = time.process_time()
+        swept(nodes, errors)
         cpu = time.process_time() - cpu
-        if tally.unreachable:
-            raise SystemExit("the fleet's own answers could not be read")
     began = time.process_time()
     sweep.act()
     return (cpu + time.process_time() - began) / count
+
+
+def swept(nodes: Sequence[Node], errors: int) -> None:
+    """Record a sweep in which one node in 50 shows so many corrected errors on all of its GPUs."""
+    cursors = store.health.cursors(node.name for node in nodes)
+    quiet, shows, tally = answer(0), answer(errors), sweep.Tally()
+    for start in range(0, len(nodes), sweep.BATCH):
+        some = nodes[start : start + sweep.BATCH]
+        sweep.record([Answer(node, quiet if number else shows) for number, node in enumerate(some)], cursors, tally)
+    if tally.unreachable:
+        raise SystemExit("the fleet's own answers could not be read")
 
 
 def left_alone(count: int) -> float:

@@ -103,7 +103,8 @@ def running(
     environment: Mapping[str, str],
     concurrency: int = CONCURRENCY,
 ) -> Iterator[CeleryStack]:
-    """All of it with our DAGs, not waited for; ``environment`` is what the components see besides their settings.
+    """All of it with our DAGs, not waited for; ``environment`` is what the components see besides these settings, or in
+    place of them.
     ``concurrency``: task processes of one worker.
 
     The supervisor stays the caller's to stop, who may have started other services with it.
@@ -113,7 +114,6 @@ def running(
     write_password(home, login.username, login.password)
     redis_port = free_port()
     settings = {
-        **environment,
         **airflow_settings(login, home, airflow_home.ROOT / "dags", airflow_home.ROOT / "plugins"),
         # Airflow derives from it the asynchronous URL and that of Celery's results, as it does with the Helm values.
         "AIRFLOW__DATABASE__SQL_ALCHEMY_CONN": postgresql.create("airflow"),
@@ -122,6 +122,7 @@ def running(
         "AIRFLOW__CORE__PARALLELISM": str(concurrency * len(WORKERS)),
         "AIRFLOW__CELERY__WORKER_CONCURRENCY": str(concurrency),
         "MUSTER_AIRFLOW_URL": login.url,
+        **environment,
     }
     del settings["AIRFLOW__DATABASE__SQL_ALCHEMY_CONN_ASYNC"]
     migrate(settings, folder / "logs" / "migrate.log")

@@ -1,0 +1,39 @@
+"""Nodes in flight: the bench gives every figure, and every node a verdict."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from tests.bench.inflight import __main__ as inflight
+
+KEYS = {
+    "nodes", "waiting_mb_per_node", "scheduler_loop_s", "cpu_s_per_node", "records_mb_per_life", "statistics_s",
+    "sweep_s", "page_p95_ms", "first_bend",
+}  # fmt: skip
+
+
+@pytest.mark.slow
+@pytest.mark.needs_postgresql
+@pytest.mark.needs_redis
+@pytest.mark.timeout(1800)
+def test_all_nodes_wait_at_once_and_each_gets_its_verdict(tmp_path: Path) -> None:
+    found, (half, full) = inflight.measure(tmp_path, 20, seed=1)
+    assert set(found) >= KEYS
+    assert found["finished"] == found["nodes"] == 20
+    assert (half["nodes"], full["nodes"]) == (10, 20)
+    assert min(found[key] for key in KEYS - {"first_bend"}) > 0
+    assert found["first_bend"] in inflight.LIMITS
+
+
+def test_what_bends_first_follows_from_the_growth() -> None:
+    rest = dict.fromkeys(("triggerers, MB", "page, ms", "sweep, s", "statistics, s", "records, MB"), 1.0)
+    half = dict.fromkeys(inflight.LIMITS, 0.1) | rest | {"nodes": 100}
+    full = half | {"nodes": 200, "scheduler's loop, s": 0.2, "sweep, CPU s": 6.0, "statistics, CPU s": 0.15}
+    found = inflight.figures(half, full, {"wall, s": 1.0, "records, MB": 1.0, "scheduler": 50.0})
+    assert found["first_bend"] == "sweep, CPU s"
+    assert (found["growth"]["sweep, CPU s"], found["growth"]["page, CPU s"]) == (5.91, 0)
+    assert found["bends_at"]["scheduler's loop, s"] == 200 * 150
+    assert found["bends_at"]["page, CPU s"] is None
+    assert found["cpu_s_per_node"] == 0.25
