@@ -32,6 +32,7 @@ from muster.store.queues import schedulers
 from muster_criteria.model import Verdict
 from tests.muster import fleet
 from tests.muster.admission.listed import DAG, Jobs, line, placed
+from tests.support.examples import times
 from tests.support.node_list import NodeList
 
 pytestmark = pytest.mark.usefixtures("fleet_db")
@@ -215,6 +216,7 @@ class Life(RuleBasedStateMachine):
         store.schedulers.assign(self.node, "", "", "Ada", "over")
 
 
+@pytest.mark.many_examples
 def test_whatever_happens_no_certificate_no_production_and_no_drain_is_left_or_undone(
     nodes: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -222,5 +224,5 @@ def test_whatever_happens_no_certificate_no_production_and_no_drain_is_left_or_u
     for seam in ("tests", "end_jobs"):
         monkeypatch.setattr(NodeList, seam, None)
     Life.list_of_nodes = nodes
-    few = settings(max_examples=15, stateful_step_count=25, suppress_health_check=list(HealthCheck))
+    few = settings(max_examples=times(5), stateful_step_count=25, suppress_health_check=list(HealthCheck))
     run_state_machine_as_test(Life, settings=few)

@@ -18,6 +18,7 @@ from muster_criteria.policy_file import BadPolicy
 from muster_criteria.repair.ladder import RESTARTS, Ladder, RepairPolicy, Rung
 from muster_criteria.sku_files.skus import SHIPPED
 from muster_criteria.stages import LEVELS, STAGES
+from tests.support.examples import examples
 
 TEXT = (SHIPPED / "policies" / "repair.yaml").read_text()
 OFF = policy_file.parse(RepairPolicy, TEXT.encode(), "repair.yaml")
@@ -166,7 +167,7 @@ SITUATIONS = st.builds(
 )  # fmt: skip
 
 
-@pytest.mark.many_examples
+@examples(30)
 @given(SITUATIONS)
 def test_no_situation_repairs_a_node_in_use_or_beyond_what_its_history_allows(now: Situation) -> None:
     found = next_step(now, ON, NOW)
@@ -190,7 +191,7 @@ def test_no_situation_repairs_a_node_in_use_or_beyond_what_its_history_allows(no
     assert sum(Rung(each.rung) in RESTARTS for each in same) < ON.restarts_max
 
 
-@pytest.mark.many_examples
+@examples(30)
 @given(SITUATIONS, st.data())
 def test_forgetting_never_helps_where_the_history_cannot_be_read(now: Situation, data: st.DataObject) -> None:
     """Whatever is lost of a history that is known to be unreadable, nothing is carried out."""
@@ -208,7 +209,7 @@ VERDICTS = st.builds(
 )  # fmt: skip
 
 
-@pytest.mark.many_examples
+@examples(30)
 @given(st.sampled_from(ON.ladders), st.lists(st.tuples(st.integers(1, 9), VERDICTS), max_size=8))
 def test_only_later_tests_that_can_see_the_fault_prove_a_repair_whatever_the_clocks(
     ladder: Ladder, verdicts: list[tuple[int, StageVerdict]]

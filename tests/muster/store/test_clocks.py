@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator
 from types import SimpleNamespace
 
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import HealthCheck, given
 from hypothesis import strategies as st
 from sqlalchemy import select
 
@@ -23,6 +23,7 @@ from muster.store.testing import stages
 from muster_criteria.model import Verdict
 from muster_node.contract import Measurement
 from tests.muster import fleet
+from tests.support.examples import examples
 
 pytestmark = pytest.mark.usefixtures("fleet_db")
 
@@ -36,7 +37,7 @@ def now() -> datetime.datetime:
     return datetime.datetime.now(datetime.UTC)
 
 
-@settings(max_examples=25, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@examples(8, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(steps=st.lists(st.tuples(JUMPS, VERDICTS, st.booleans()), min_size=2, max_size=5))
 def test_what_was_recorded_last_is_current_whatever_the_clocks_say(
     monkeypatch: pytest.MonkeyPatch, steps: list[tuple[int, Verdict, bool]]

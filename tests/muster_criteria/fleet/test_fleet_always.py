@@ -7,15 +7,13 @@ import random
 import numpy as np
 import pandas as pd
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from muster_criteria.fleet.series.readings import as_readings
 from tests.muster_criteria.fleet_readings import scaled
 from tests.muster_criteria.frozen_fleet import NODE, Frozen, level
-from tests.support.examples import times
-
-pytestmark = pytest.mark.many_examples
+from tests.support.examples import examples
 
 GRAVITY = ["PASS", "WARN", "RETEST", "FAIL"]
 
@@ -36,7 +34,7 @@ def test_one_node_alone_gets_the_judgement_that_it_gets_in_the_fleet(frozen: Fro
     assert whole.judgements[NODE] == alone.judgements[NODE]
 
 
-@settings(max_examples=times(6))
+@examples(6)
 @given(seed=st.integers(0, 2**32), factor=st.floats(0.01, 0.999))
 def test_worsening_a_device_never_improves_its_verdict(frozen: Frozen, seed: int, factor: float) -> None:
     """References frozen: siblings of that metric included, whose median one of eight can move a little."""
@@ -49,7 +47,7 @@ def test_worsening_a_device_never_improves_its_verdict(frozen: Frozen, seed: int
     assert GRAVITY.index(verdicts[1]) >= GRAVITY.index(verdicts[0])
 
 
-@settings(max_examples=times(3))
+@examples(3)
 @given(seed=st.integers(0, 2**32))
 def test_the_order_of_rows_changes_nothing(frozen: Frozen, seed: int) -> None:
     today = scaled(frozen.of_node(), 0.9, device="gpu3", metric="work_0")
@@ -62,7 +60,7 @@ def test_the_order_of_rows_changes_nothing(frozen: Frozen, seed: int) -> None:
 ODD = st.sampled_from([np.nan, np.inf, -np.inf, 0.0, -1.0, 1e300, -1e300, 5e-324])
 
 
-@settings(max_examples=times(6))
+@examples(6)
 @pytest.mark.filterwarnings("error::RuntimeWarning")
 @given(odd=ODD, seed=st.integers(0, 2**32), how_many=st.integers(1, 48))
 def test_absurd_numbers_never_raise_and_spare_none(frozen: Frozen, odd: float, seed: int, how_many: int) -> None:

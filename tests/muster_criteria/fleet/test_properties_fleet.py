@@ -10,7 +10,7 @@ import random
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from muster_criteria.fleet.peers.references import References
@@ -22,7 +22,7 @@ from muster_criteria.stage.judge import judge
 from tests.muster_criteria.conftest import DAY
 from tests.muster_criteria.nodes import Case, MakeCase
 from tests.muster_criteria.violations import violations
-from tests.support.examples import times
+from tests.support.examples import examples
 
 SEEDS = st.integers(0, 2**32)
 GRAVITY = [None, Severity.WARNING, Severity.CRITICAL]
@@ -31,7 +31,7 @@ NONSENSE = [None, float("nan"), float("inf"), float("-inf"), -1.0, 1e18, -1e18, 
 NOTHING = [None, float("nan"), float("inf"), float("-inf"), "12", [], {}]
 HOURS = st.floats(0.0, 24.0 * 365.0)
 
-pytestmark = [pytest.mark.many_examples, pytest.mark.filterwarnings("error::RuntimeWarning")]
+pytestmark = pytest.mark.filterwarnings("error::RuntimeWarning")
 
 
 def judged(spoilt: Case, references: References) -> Judgement:
@@ -63,7 +63,7 @@ def gravest(judgement: Judgement, device: str) -> int:
     return max((GRAVITY.index(each) for each in found), default=0)
 
 
-@settings(max_examples=times(8))
+@examples(8)
 @given(seed=SEEDS, steps=st.lists(st.floats(0.0, 0.2), min_size=2, max_size=4))
 def test_worsening_a_devices_own_metric_never_improves_its_verdict(
     case: MakeCase, references: References, seed: int, steps: list[float]
@@ -80,7 +80,7 @@ def test_worsening_a_devices_own_metric_never_improves_its_verdict(
         before = after
 
 
-@settings(max_examples=times(8))
+@examples(8)
 @given(seed=SEEDS, how_many=st.integers(1, 3))
 def test_removing_measurements_never_does_well_and_never_deletes_a_fail(
     case: MakeCase, references: References, seed: int, how_many: int
@@ -101,7 +101,7 @@ def test_removing_measurements_never_does_well_and_never_deletes_a_fail(
     assert judged(spoilt, references).verdict in NOT_WELL
 
 
-@settings(max_examples=times(5))
+@examples(5)
 @given(seed=SEEDS, hours=HOURS)
 def test_delaying_a_result_makes_nothing_of_it_better(
     case: MakeCase, references: References, seed: int, hours: float
@@ -119,7 +119,7 @@ def test_delaying_a_result_makes_nothing_of_it_better(
     assert judged(late, references) == judged(spoilt, references)
 
 
-@settings(max_examples=times(5))
+@examples(5)
 @given(seed=SEEDS)
 def test_the_order_of_measurements_changes_nothing(case: MakeCase, references: References, seed: int) -> None:
     dice = random.Random(seed)
@@ -131,7 +131,7 @@ def test_the_order_of_measurements_changes_nothing(case: MakeCase, references: R
     assert judged(spoilt, references) == straight
 
 
-@settings(max_examples=times(8))
+@examples(8)
 @given(seed=SEEDS, unit=st.sampled_from(["GFLOPS", "MB/s", "GiB/s", "%", "count", "W", "1"]))
 def test_a_figure_in_another_unit_never_passes(case: MakeCase, references: References, seed: int, unit: str) -> None:
     """Neither as it is nor converted: a unit that is not the judge's own is a measurement that was not taken."""
@@ -144,7 +144,7 @@ def test_a_figure_in_another_unit_never_passes(case: MakeCase, references: Refer
     assert judged(spoilt, references).verdict not in (Verdict.PASS, Verdict.WARN)
 
 
-@settings(max_examples=times(15))
+@examples(15)
 @given(seed=SEEDS, odd=st.sampled_from(NONSENSE), how_many=st.integers(1, 6))
 def test_nonsense_anywhere_never_raises(
     case: MakeCase, references: References, seed: int, odd: Any, how_many: int
@@ -160,7 +160,7 @@ def test_nonsense_anywhere_never_raises(
     assert Lack.JUDGE_FAILED not in {gap.code for gap in judgement.coverage.missing}
 
 
-@settings(max_examples=times(10))
+@examples(10)
 @given(seed=SEEDS, nothing=st.sampled_from(NOTHING), how=st.sampled_from(["nothing", "twice", "gone", "absurd"]))
 def test_a_required_figure_that_says_nothing_never_passes(
     case: MakeCase, references: References, seed: int, nothing: Any, how: str

@@ -8,8 +8,7 @@ import random
 from typing import Any
 
 import numpy as np
-import pytest
-from hypothesis import Phase, given, settings
+from hypothesis import Phase, given
 from hypothesis import strategies as st
 
 from muster_criteria.devices import kind_of
@@ -27,12 +26,10 @@ from muster_criteria.stage.prefilter import conspicuous, shape, small_margins
 from tests.muster_criteria.conftest import DAY
 from tests.muster_criteria.nodes import Case, MakeCase
 from tests.muster_criteria.violations import violations
-from tests.support.examples import times
+from tests.support.examples import examples
 
 SEEDS = st.integers(0, 2**32)
 STAGES = ("intake", "burn_in", "integrity", "performance", "thermal")
-
-pytestmark = [pytest.mark.many_examples]
 
 
 def spoil(spoilt: Case, dice: random.Random) -> None:
@@ -89,7 +86,7 @@ def cases_of(
     return cases
 
 
-@settings(max_examples=times(6), phases=(Phase.generate,))
+@examples(6, phases=(Phase.generate,))
 @given(seed=SEEDS, stage=st.sampled_from(STAGES), alone=st.booleans(), nodes=st.integers(1, 12))
 def test_no_node_is_left_out_of_which_the_judge_finds_anything(
     case: MakeCase, references: References, h100: Sku, seed: int, stage: str, alone: bool, nodes: int
@@ -105,7 +102,7 @@ def test_no_node_is_left_out_of_which_the_judge_finds_anything(
     assert found <= sieved(cases, h100, stage, by)
 
 
-@settings(max_examples=times(3), phases=(Phase.generate,))
+@examples(3, phases=(Phase.generate,))
 @given(seed=SEEDS, stage=st.sampled_from(STAGES))
 def test_nodes_left_out_that_measured_the_same_have_the_same_verdict(
     case: MakeCase, references: References, h100: Sku, seed: int, stage: str

@@ -9,7 +9,7 @@ import random
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from muster_criteria.devices import kind_of
@@ -23,7 +23,7 @@ from muster_criteria.stage.judge import judge
 from muster_criteria.stages import STAGES
 from tests.muster_criteria.nodes import Case, MakeCase, healthy_raw, shipped
 from tests.muster_criteria.violations import violations
-from tests.support.examples import times
+from tests.support.examples import examples
 
 GRAVITY = [Verdict.PASS, Verdict.WARN, Verdict.PROVISIONAL, Verdict.INCONCLUSIVE, Verdict.FAIL]
 WHERE = st.tuples(st.sampled_from(STAGES), st.sampled_from(["cpu-generic", "h100-sxm-8"]))
@@ -49,9 +49,9 @@ ODD = st.sampled_from(
     ]
 )
 
-EXAMPLES = times(10)
+EXAMPLES = 10
 
-pytestmark = [pytest.mark.many_examples, pytest.mark.filterwarnings("error::RuntimeWarning")]
+pytestmark = pytest.mark.filterwarnings("error::RuntimeWarning")
 
 
 def verdict_of(spoilt: Case) -> Judgement:
@@ -97,7 +97,7 @@ def spoil(spoilt: Case, dice: random.Random, but: str = "") -> None:
             row["value"] = row["value"] * dice.choice([0.5, 0.85, 0.97, 1.05, 2.0]) + dice.choice([0.0, 0.0, 1.0])
 
 
-@settings(max_examples=EXAMPLES)
+@examples(EXAMPLES)
 @given(where=WHERE, odd=ODD, seed=SEEDS)
 def test_anything_odd_anywhere_never_raises(case: MakeCase, where: tuple[str, str], odd: Any, seed: int) -> None:
     spoilt, dice = case(*where), random.Random(seed)
@@ -111,7 +111,7 @@ def test_anything_odd_anywhere_never_raises(case: MakeCase, where: tuple[str, st
     assert Lack.JUDGE_FAILED not in {gap.code for gap in judgement.coverage.missing}
 
 
-@settings(max_examples=EXAMPLES)
+@examples(EXAMPLES)
 @given(
     where=WHERE, seed=SEEDS, nothing=st.sampled_from([None, float("nan"), float("inf"), float("-inf"), [], "12", True])
 )
@@ -125,7 +125,7 @@ def test_a_required_figure_that_is_none_never_passes(
     assert verdict_of(spoilt).verdict in (Verdict.INCONCLUSIVE, Verdict.FAIL)
 
 
-@settings(max_examples=EXAMPLES)
+@examples(EXAMPLES)
 @given(where=WHERE, seed=SEEDS, key=st.sampled_from(["device", "metric", "probe"]))
 def test_a_required_figure_under_another_name_never_passes(
     case: MakeCase, where: tuple[str, str], seed: int, key: str
@@ -137,7 +137,7 @@ def test_a_required_figure_under_another_name_never_passes(
     assert verdict_of(spoilt).verdict in (Verdict.INCONCLUSIVE, Verdict.FAIL)
 
 
-@settings(max_examples=EXAMPLES)
+@examples(EXAMPLES)
 @given(where=WHERE, seed=SEEDS)
 def test_an_absurd_figure_in_the_bad_direction_never_passes(case: MakeCase, where: tuple[str, str], seed: int) -> None:
     spoilt = case(*where)
@@ -162,7 +162,7 @@ def too_good(spoilt: Case) -> list[tuple[list[dict[str, Any]], float]]:
     return list(found.values())
 
 
-@settings(max_examples=EXAMPLES)
+@examples(EXAMPLES)
 @given(stage=st.sampled_from(STAGES), seed=SEEDS, absurd=st.sampled_from([2.01, 100.0, 1e12]))
 def test_an_absurdly_good_figure_never_passes(case: MakeCase, stage: str, seed: int, absurd: float) -> None:
     """Of one device, whatever is known of its model: its siblings know better."""
@@ -182,7 +182,7 @@ def test_an_absurdly_good_figure_never_passes(case: MakeCase, stage: str, seed: 
     )
 
 
-@settings(max_examples=EXAMPLES)
+@examples(EXAMPLES)
 @given(seed=SEEDS, name=st.sampled_from([name for name in list_skus() if name != "cpu-generic"]))
 def test_beyond_its_peak_nothing_passes_though_all_siblings_agree(seed: int, name: str) -> None:
     spoilt = Case(shipped(name), healthy_raw(shipped(name), "performance"))
@@ -196,7 +196,7 @@ def test_beyond_its_peak_nothing_passes_though_all_siblings_agree(seed: int, nam
     assert sum(each.metric == limit.metric and each.rule == "ceiling" for each in judgement.findings) >= 4
 
 
-@settings(max_examples=EXAMPLES)
+@examples(EXAMPLES)
 @given(where=WHERE, seed=SEEDS, how_many=st.integers(1, 5))
 def test_removing_what_is_required_never_passes_and_never_clears(
     case: MakeCase, where: tuple[str, str], seed: int, how_many: int
@@ -213,7 +213,7 @@ def test_removing_what_is_required_never_passes_and_never_clears(
         assert verdict_of(spoilt).verdict is Verdict.FAIL
 
 
-@settings(max_examples=EXAMPLES)
+@examples(EXAMPLES)
 @given(where=WHERE, seed=SEEDS, factor=st.floats(1.0001, 1e6))
 def test_worsening_a_figure_never_improves_the_verdict(
     case: MakeCase, where: tuple[str, str], seed: int, factor: float
@@ -234,7 +234,7 @@ def test_worsening_a_figure_never_improves_the_verdict(
         first = then
 
 
-@settings(max_examples=EXAMPLES)
+@examples(EXAMPLES)
 @given(where=WHERE, seed=SEEDS)
 def test_the_order_of_rows_changes_nothing(case: MakeCase, where: tuple[str, str], seed: int) -> None:
     spoilt, dice = case(*where), random.Random(seed)
@@ -246,7 +246,7 @@ def test_the_order_of_rows_changes_nothing(case: MakeCase, where: tuple[str, str
     assert verdict_of(spoilt) == straight
 
 
-@settings(max_examples=EXAMPLES)
+@examples(EXAMPLES)
 @given(where=WHERE, seed=SEEDS)
 def test_saying_it_twice_changes_nothing(case: MakeCase, where: tuple[str, str], seed: int) -> None:
     spoilt, dice = case(*where), random.Random(seed)
@@ -257,7 +257,7 @@ def test_saying_it_twice_changes_nothing(case: MakeCase, where: tuple[str, str],
     assert verdict_of(spoilt).verdict in (Verdict.INCONCLUSIVE, Verdict.FAIL)
 
 
-@settings(max_examples=EXAMPLES)
+@examples(EXAMPLES)
 @given(where=WHERE, seed=SEEDS, status=st.sampled_from(["skipped", "crashed", "timed_out"]))
 def test_a_probe_that_did_not_complete_never_passes(
     case: MakeCase, where: tuple[str, str], seed: int, status: str

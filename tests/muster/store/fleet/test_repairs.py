@@ -26,6 +26,7 @@ from muster_criteria.model import Verdict
 from muster_criteria.repair.ladder import Together
 from tests.muster import fleet
 from tests.muster.store.test_story import MEMORY
+from tests.support.examples import times
 
 NODE, KEY = "gpu-0001", RunKey("repair", "one")
 FAULT, PROVE, LEVEL = Fault("gpu_memory", "gpu3"), ("intake", "burn_in"), "standard"
@@ -299,10 +300,11 @@ class Ward(RuleBasedStateMachine):
         assert not under_way or store.nodes.get(NODE).state not in SERVING
 
 
+@pytest.mark.many_examples
 def test_no_sequence_repairs_a_node_in_service_or_returns_one_unproved(sqlite_template: Path) -> None:
     Ward.template = sqlite_template
     limits = settings(
-        max_examples=25, stateful_step_count=15, deadline=None, phases=(Phase.generate, Phase.shrink),
+        max_examples=times(8), stateful_step_count=15, phases=(Phase.generate, Phase.shrink),
         suppress_health_check=list(HealthCheck),
     )  # fmt: skip
     run_state_machine_as_test(Ward, settings=limits)

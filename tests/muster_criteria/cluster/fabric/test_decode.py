@@ -6,7 +6,7 @@ import dataclasses
 
 import numpy as np
 import pytest
-from hypothesis import example, given, settings
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from muster_criteria.cluster.fabric.decode import decode
@@ -14,9 +14,7 @@ from muster_criteria.cluster.fabric.parts import OF_THE_NODE, Part, PartKind, Sy
 from muster_criteria.cluster.fabric.planner import next_round
 from muster_criteria.cluster.fabric.rounds import RoundResult
 from tests.muster_criteria.cluster.fabric.worlds import Small, fabric, flat, named
-from tests.support.examples import times
-
-pytestmark = pytest.mark.many_examples
+from tests.support.examples import examples
 
 NODE, NIC, GPU = Part(PartKind.NODE, 5), Part(PartKind.NIC, 6, rail=1), Part(PartKind.GPU, 9, rail=2)
 UPLINK, LEAF = Part(PartKind.UPLINK, 2, rail=3), Part(PartKind.LEAF, 1, rail=0)
@@ -68,7 +66,7 @@ def test_a_fault_of_leaf_uplink_or_path_costs_no_node_anything() -> None:
 
 
 @given(st.integers(0, 10_000), st.sampled_from(sorted(KINDS)), st.sampled_from([0.0, 0.3, 0.85]))
-@settings(max_examples=times(20), deadline=None)
+@examples(20)
 def test_nothing_fails_on_one_round(seed: int, kind: str, share: float) -> None:
     small = Small(fabric(4, 4), {KINDS[kind]: share})
     first = next_round(small.topology, [], seed)
@@ -77,7 +75,7 @@ def test_nothing_fails_on_one_round(seed: int, kind: str, share: float) -> None:
 
 
 @given(st.integers(0, 10_000), st.data())
-@settings(max_examples=times(30), deadline=None)
+@examples(30)
 def test_whatever_two_parts_are_planted_they_are_named_and_no_other(seed: int, data: st.DataObject) -> None:
     nodes, leaves, rails = 24, 6, 4
     rail = st.integers(0, rails - 1)
@@ -127,7 +125,7 @@ def test_without_topology_nodes_nics_and_grave_paths_are_told_apart(part: Part) 
     assert set(named(diagnosis)) == {part}
 
 
-@settings(max_examples=times(30))
+@examples(30)
 @given(st.integers(0, 2**32), st.floats(0.3, 1.5))
 @example(76, 0.375)  # it is low no more often than a rail that met it
 def test_a_dead_rail_is_no_path_however_noisy_the_rates_are(seed: int, sigma: float) -> None:

@@ -6,7 +6,7 @@ from collections import Counter
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from muster_criteria.cluster.fabric.levels import OTHERS_MIN
@@ -16,9 +16,7 @@ from muster_criteria.cluster.fabric.planner import next_round
 from muster_criteria.cluster.fabric.rounds import Kind, Round
 from muster_criteria.cluster.fabric.topology import Topology, from_groups
 from tests.muster_criteria.cluster.fabric.worlds import Small, fabric, flat
-from tests.support.examples import times
-
-pytestmark = pytest.mark.many_examples
+from tests.support.examples import examples
 
 
 @given(st.integers(2, 40))
@@ -38,7 +36,7 @@ def topologies(draw: st.DrawFn) -> Topology:
 
 
 @given(topologies(), st.integers(0, 99))
-@settings(max_examples=times(100), deadline=None)
+@examples(100)
 def test_every_node_is_in_at_most_one_test_a_round_and_few_rest(topology: Topology, seed: int) -> None:
     plans = screening(topology, seed)
     assert len(plans) <= 3
@@ -53,7 +51,7 @@ def test_every_node_is_in_at_most_one_test_a_round_and_few_rest(topology: Topolo
 
 
 @given(topologies(), st.integers(0, 99), st.data())
-@settings(max_examples=times(60), deadline=None)
+@examples(60)
 def test_rounds_of_confirmation_have_disjoint_pairs_too_and_an_end(
     topology: Topology, seed: int, data: st.DataObject
 ) -> None:
