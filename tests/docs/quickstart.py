@@ -21,7 +21,9 @@ ROOT = Path(__file__).parents[2]
 BLOCK = re.compile(r"^```\n(.*?)^```", re.M | re.S)
 HOST = "gpu-0001.example.org"
 STANDALONE = "airflow standalone\n"
-DOCTOR_S = 420.0
+DOCTOR_S, DOCTOR_PAUSE_S = 420.0, 3.0
+"""How long the doctor is asked, and the time between: it takes CPU from the start that it waits for."""
+
 FORCED = "--level demo --force --force-reason 'the tests run here'"
 
 Bash = Callable[[str], "subprocess.CompletedProcess[str]"]
@@ -94,6 +96,7 @@ def controller(home: Path, page: Quickstart, environment: Mapping[str, str] = os
         end = time.monotonic() + DOCTOR_S
         while (checked := bash("muster doctor")).returncode:
             assert time.monotonic() < end, checked.stdout + checked.stderr
+            time.sleep(DOCTOR_PAUSE_S)
         yield bash
     finally:
         supervisor.stop()

@@ -59,6 +59,8 @@ def bash(commands: str, environment: Mapping[str, str]) -> str:
         for name, text in os.environ.items()
         if not name.startswith(("AIRFLOW", "MUSTER", "PYTHON", "VIRTUAL"))
     }
+    # Of 500 MB little is imported here: pip need not compile the rest.
+    kept["PIP_COMPILE"] = "0"
     kept["PATH"] = os.pathsep.join(part for part in kept["PATH"].split(os.pathsep) if not part.startswith(sys.prefix))
     done = subprocess.run(
         ["bash", "-c", f"set -e\n{commands}"], env={**kept, **environment}, capture_output=True, text=True, check=False
