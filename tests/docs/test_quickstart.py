@@ -17,7 +17,9 @@ import pytest
 from tests.docs.quickstart import BLOCK, FORCED, HOST, ROOT, controller, quickstart, replaced, run
 from tests.support.servers import slurm, sshd
 
-pytestmark = [pytest.mark.slow, pytest.mark.needs_sshd, pytest.mark.needs_torch, pytest.mark.timeout(1800)]
+pytestmark = [
+    pytest.mark.slow, pytest.mark.needs_sshd, pytest.mark.needs_torch, pytest.mark.timeout(1800), pytest.mark.early(8),
+]  # fmt: skip
 
 
 @pytest.fixture
