@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import json
+import os
 import time
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from muster_node import sweep
+from muster_node.hardware.host import disks
 from muster_node.hardware.host.machine import HostHardware
 from muster_node.hardware.host.sysfs import Files
 from muster_node.hardware.seam import Fact
@@ -127,3 +131,90 @@ def test_ports_by_the_adapter_and_by_the_carrier(tmp_path: Path) -> None:
     found = sweep.sweep(Machine, "", 0.0, Files(tmp_path))["facts"]
     ports = {each["device"]: each.get("value") for each in found if each["name"] in ("ib_port_active", "net_carrier")}
     assert ports == {"nic:mlx5_0": 0.0, "nic:eth0": 1.0}
+
+
+LOG_OF_NVME = {
+    "critical_warning": 5, "temperature": 310, "avail_spare": 4, "spare_thresh": 10, "percent_used": 101,
+    "media_errors": 3, "num_err_log_entries": 7,
+}  # fmt: skip
+"""The keys of nvme-cli 2."""
+
+
+def disk(root: Path, name: str, state: str = "live") -> None:
+    (root / "sys/class/nvme" / name).mkdir(parents=True)
+    (root / "sys/class/nvme" / name / "state").write_text(state + "\n")
+
+
+def tool(folder: Path, monkeypatch: pytest.MonkeyPatch, script: str) -> None:
+    """An ``nvme`` of our own; also as the command that sudo would run."""
+    for name, text in (("nvme", script), ("sudo", 'shift; exec "$@"')):
+        (folder / name).write_text(f"#!/bin/sh\n{text}\n")
+        (folder / name).chmod(0o755)
+    monkeypatch.setenv("PATH", f"{folder}:{os.environ['PATH']}")
+
+
+def smart(found: dict[str, Any]) -> dict[tuple[str, str], float | None]:
+    names = {name for _, name, _ in disks.NUMBERS}
+    return {(each["device"], each["name"]): each.get("value") for each in found["facts"] if each["name"] in names}
+
+
+@pytest.mark.parametrize("root", [True, False])
+def test_the_smart_log_of_each_disk_that_answers(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, root: bool) -> None:
+    disk(tmp_path, "nvme0")
+    disk(tmp_path, "nvme1", "dead")
+    (tmp_path / "log").write_text(json.dumps(LOG_OF_NVME))
+    tool(tmp_path, monkeypatch, f'[ "$*" = "smart-log /dev/nvme0 -o json" ] && cat {tmp_path}/log')
+    monkeypatch.setattr(os, "geteuid", lambda: 0 if root else 1000)
+    found = sweep.sweep(Machine, "", 0.0, Files(tmp_path))
+    assert smart(found) == {
+        ("disk:nvme0", "nvme_warning"): 5, ("disk:nvme0", "nvme_media_errors"): 3, ("disk:nvme0", "nvme_used"): 101,
+        ("disk:nvme0", "nvme_spare"): 4,
+    }  # fmt: skip
+    states = {each["device"]: each["text"] for each in found["facts"] if each["name"] == "nvme_state"}
+    assert states == {"disk:nvme0": "live", "disk:nvme1": "dead"}
+
+
+def test_a_disk_that_hangs_costs_its_own_log_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    disk(tmp_path, "nvme0")
+    disk(tmp_path, "nvme1")
+    monkeypatch.setattr(disks, "SMART_S", 0.5)
+    tool(tmp_path, monkeypatch, "case $2 in */nvme0) exec sleep 60;; esac; echo '{\"media_errors\": 0}'")
+    found = sweep.sweep(Machine, "", 0.0, Files(tmp_path))
+    assert found["hung"] == ["smart:nvme0"]
+    assert smart(found)["disk:nvme1", "nvme_media_errors"] == 0
+    assert smart(found)["disk:nvme1", "nvme_warning"] is None, "what the log lacks is no zero"
+
+
+@pytest.mark.parametrize("script", ["exit 1", "echo 'Usage: nvme'", "echo '[]'"])
+def test_a_log_that_no_disk_gives_is_one_reading_that_failed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, script: str
+) -> None:
+    disk(tmp_path, "nvme0")
+    disk(tmp_path, "nvme1")
+    tool(tmp_path, monkeypatch, script)
+    found = sweep.sweep(Machine, "", 0.0, Files(tmp_path))
+    assert [name for name in found["failed"] if name.startswith("smart")] == ["smart"]
+    assert smart(found) == {}
+
+
+def test_without_nvme_cli_the_sweep_says_so(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    disk(tmp_path, "nvme0")
+    monkeypatch.setattr(disks.shutil, "which", lambda name, path=None: None)
+    found = sweep.sweep(Machine, "", 0.0, Files(tmp_path))
+    assert "nvme-cli" in found["failed"]["smart"]
+
+
+def test_other_local_disks_and_raids(tmp_path: Path) -> None:
+    for path, text in {"sda/device/state": "offline", "sda/removable": "0", "sdb/device/state": "running",
+                       "sdb/removable": "1", "md0/md/degraded": "1", "md1/size": "8"}.items():  # fmt: skip
+        file = tmp_path / "sys/block" / path
+        file.parent.mkdir(parents=True, exist_ok=True)
+        file.write_text(text + "\n")
+    found = {each.device: each.text or each.value for each in disks.states(Files(tmp_path))}
+    assert found == {"disk:sda": "offline", "disk:md0": 1.0}
+
+
+def test_when_the_gpus_driver_was_loaded_last() -> None:
+    load = "<5>[  250.500000] NVRM: loading NVIDIA UNIX x86_64 Kernel Module  570.86.15  Thu Jan 23 2025"
+    assert sweep.kernel(LOG, 0.0)["loaded"] is None  # type: ignore[index]
+    assert sweep.kernel([LOG[0], load.replace("250", "  2"), load, *LOG[3:]], 301.0)["loaded"] == 250.5  # type: ignore[index]

@@ -13,6 +13,8 @@ from typing import Callable
 from muster_node import privilege
 from muster_node.agent import facts, jobdir
 from muster_node.bounded import bounded
+from muster_node.hardware.host import disks
+from muster_node.hardware.host.sysfs import Files
 from muster_node.hardware.seam import Hardware
 from muster_node.hardware.vendors import vendors
 from muster_node.probe import Probe
@@ -29,6 +31,7 @@ NOT_ALLOWED = "not allowed: log in as root, or copy docs/examples/muster.sudoers
 OPTIONAL_TOOLS = {
     "ipmitool": "install ipmitool for fan and inlet readings",
     "fio": "install fio for a second opinion on disks",
+    "nvme": "install nvme-cli for the SMART logs of NVMe disks",
 }
 
 TORCH_CODE = (
@@ -156,8 +159,12 @@ def _on_pci(vendor_id: str) -> bool:
 def _privileges() -> list[Item]:
     return [
         Item("sudo -n {}".format(" ".join(command)), granted, (), "allowed" if granted else NOT_ALLOWED)
-        for command, granted in ((command, privilege.granted(command)) for command in privilege.COMMANDS)
+        for command, granted in ((command, privilege.granted(command)) for command in _as_root())
     ]
+
+
+def _as_root() -> list[tuple[str, ...]]:
+    return [*privilege.COMMANDS, *(privilege.smart_log(disk) for disk in disks.live(Files()))]
 
 
 def _tools(probes: dict[str, type[Probe]]) -> list[Item]:

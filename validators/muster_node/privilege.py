@@ -1,8 +1,9 @@
 """The commands that the node side runs as root through ``sudo -n``, each with all its arguments.
 
-No other command is: ``docs/examples/muster.sudoers`` allows these and no more. Without them readings are missing, which
-is never a failure. The node side's user may not kill what runs as root, but may end the sudo that runs it: sudo passes
-SIGTERM on. SIGKILL would end sudo alone. What ignores SIGTERM is ended by sudo, by the time limit in that file.
+No other command is: ``docs/examples/muster.sudoers`` allows ``COMMANDS`` and ``smart_log``, and no more. Without them
+readings are missing, which is never a failure. The node side's user may not kill what runs as root, but may end the
+sudo that runs it: sudo passes SIGTERM on. SIGKILL would end sudo alone. What ignores SIGTERM is ended by sudo, by the
+time limit in that file.
 """
 
 from __future__ import annotations
@@ -18,9 +19,15 @@ SERIAL_FILES = ("/sys/class/dmi/id/product_serial", "/sys/class/dmi/id/board_ser
 DMESG = ("dmesg", "-r")
 IPMITOOL = ("ipmitool", "sdr", "elist", "all")
 COMMANDS: tuple[tuple[str, ...], ...] = (*(("cat", file) for file in SERIAL_FILES), DMESG, IPMITOOL)
+"""On every node; ``smart_log`` is one more for each of its NVMe disks."""
 
 ASK_LIMIT_S = 10.0
 END_WAIT_S = 1.0
+
+
+def smart_log(disk: str) -> tuple[str, ...]:
+    """Returns the command that reads the SMART log of an NVMe controller ("nvme0")."""
+    return ("nvme", "smart-log", "/dev/" + disk, "-o", "json")
 
 
 def as_root(command: Sequence[str]) -> tuple[str, ...]:

@@ -8,6 +8,7 @@ once, so that a sensor or a driver that hangs costs its own reading alone. Stand
 
 from __future__ import annotations
 
+import functools
 import json
 import os
 import shutil
@@ -20,7 +21,7 @@ from typing import Any, Callable
 from muster_node.agent import jobdir
 from muster_node.bounded import Hung, bounded
 from muster_node.hardware import events as device_events
-from muster_node.hardware.host import fabric, inventory, kernel_events
+from muster_node.hardware.host import disks, fabric, inventory, kernel_events
 from muster_node.hardware.host.sysfs import Files
 from muster_node.hardware.seam import Fact, Hardware
 from muster_node.hardware.vendors import vendors
@@ -31,6 +32,7 @@ READING_S = 10.0
 """A reading that takes longer hangs: healthy ones take milliseconds, NVML's of eight GPUs below a second."""
 OPEN_S = 15.0
 FACTS_MAX = 4000
+SMART, DISKS_MAX = "smart:", 32
 TEXT_MAX = 300
 GIB = 1024.0**3
 
@@ -71,10 +73,11 @@ def sweep(
         readings = {
             "uptime": lambda: uptime(files),
             "clock": lambda: _clock(),
-            "disk": lambda: list(_disk()),
+            "space": lambda: list(_space()),
             "services": lambda: list(_services()),
             "ports": lambda: list(_ports(files)),
-            "nvme": lambda: list(_nvme(files)),
+            "disks": lambda: list(disks.states(files)),
+            **{SMART + disk: functools.partial(disks.smart, disk) for disk in disks.live(files)[:DISKS_MAX]},
         }
     if hardware is not None:
         machine = hardware
@@ -86,6 +89,7 @@ def sweep(
         readings["gpus"] = lambda: [Fact("gpus", "node", "count", float(len(machine.devices("gpu"))))]
         readings["kernel"] = machine.kernel_log
     answers = _all_at_once(readings, found)
+    _one_reason(found["failed"])
     found["boot_id"], found["uptime_s"] = answers.pop("boot", ""), answers.pop("uptime", None)
     if "kernel" in answers:
         same = boot_id == found["boot_id"]
@@ -121,6 +125,15 @@ def _not_read(found: dict[str, Any], name: str, error: Exception) -> None:
         found["failed"][name] = f"{type(error).__name__}: {error}"[:TEXT_MAX]
 
 
+def _one_reason(failed: dict[str, str]) -> None:
+    """Where the SMART logs of all disks are not read for one reason (no tool, no right), that is one reading's."""
+    logs = [name for name in failed if name.startswith(SMART)]
+    if len({failed[name] for name in logs}) == 1:
+        failed[SMART.rstrip(":")] = failed[logs[0]]
+        for name in logs:
+            del failed[name]
+
+
 def _only(facts: Iterable[Fact], names: Iterable[str]) -> list[Fact]:
     return [fact for fact in facts if fact.name in names]
 
@@ -140,10 +153,12 @@ def _plain(fact: Fact) -> dict[str, Any]:
 def kernel(log: Sequence[str] | None, since_s: float) -> dict[str, Any] | None:
     """The messages after ``since_s`` (seconds since boot), folded; None for a log that cannot be read.
 
-    ``first`` and ``last``: times of the oldest line that the log still has, and of the newest.
+    ``first`` and ``last``: times of the oldest line that the log still has, and of the newest; ``loaded``: of the last
+    that says that a GPU driver was loaded.
     """
     if log is None:
         return None
+    loads = [vendor.loads for vendor in vendors() if vendor.loads]
     # A line without a time is read each time, rather than lost; the controller keeps each text once a boot.
     times = [device_events.first_time([line]) for line in log]
     new = [line for line, at in zip(log, times) if at is None or at > since_s]
@@ -152,6 +167,7 @@ def kernel(log: Sequence[str] | None, since_s: float) -> dict[str, Any] | None:
     return {
         "first": device_events.first_time(log),
         "last": device_events.last_time(log),
+        "loaded": device_events.last_time([line for line in log if any(each in line for each in loads)]),
         "events": [
             *({"text": each.text, "count": each.count, "priority": each.priority, "pci": each.pci, "last": each.last}
               for each in events),
@@ -186,7 +202,7 @@ def _clock() -> list[Fact]:
     return [inventory.fact("clock_synchronised", "node", "bool", None if synchronised is None else float(synchronised))]
 
 
-def _disk() -> Iterator[Fact]:
+def _space() -> Iterator[Fact]:
     """Free space of the root and of Muster's work folder."""
     for name, path in (("disk:/", "/"), ("disk:work", str(jobdir.work_dir()))):
         while not os.path.isdir(path):
@@ -198,7 +214,7 @@ def _disk() -> Iterator[Fact]:
 
 
 def _services() -> Iterator[Fact]:
-    """The state of each service that systemd knows, with how often systemd restarted it."""
+    """The state of each service that systemd knows, and how often systemd restarted it."""
     command = ["systemctl", "show", "--property=Id,LoadState,ActiveState,NRestarts", *SERVICES,
                *(each for vendor in vendors() for each in vendor.services)]  # fmt: skip
     try:
@@ -209,9 +225,9 @@ def _services() -> Iterator[Fact]:
         known = dict(line.split("=", 1) for line in block.splitlines() if "=" in line)
         if known.get("LoadState") == "loaded":
             name = known.get("Id", "").replace(".service", "")
-            yield Fact(
-                "service", name, "text", text=known.get("ActiveState"), labels={"restarts": known.get("NRestarts", "")}
-            )
+            yield Fact("service", name, "text", text=known.get("ActiveState"))
+            if known.get("NRestarts", "").isdigit():  # since it was started last, which an older systemd does not say
+                yield Fact("service_restarts", name, "count", float(known["NRestarts"]))
 
 
 def _ports(files: Files) -> Iterator[Fact]:
@@ -222,11 +238,6 @@ def _ports(files: Files) -> Iterator[Fact]:
         if files.exists(base + "device"):
             carrier = files.number(base + "carrier")  # refused while the interface is down
             yield inventory.fact("net_carrier", "nic:" + name, "bool", carrier)
-
-
-def _nvme(files: Files) -> Iterator[Fact]:
-    for name in files.names("/sys/class/nvme"):
-        yield inventory.text_fact("nvme_state", "disk:" + name, files.text(f"/sys/class/nvme/{name}/state") or None)
 
 
 def main(open_hardware: Callable[[], Hardware], boot_id: str, since_s: float) -> int:

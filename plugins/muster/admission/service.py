@@ -358,9 +358,9 @@ def _compare(place: Place, seen: Mapping[str, Seen]) -> Iterable[str]:
                 f"is drained again. See who opened it, and `muster node move` if it is healthy",
             )
         carry_out(place.node)
-    elif place.wanted == WITHDRAWN and place.told != place.why and shown.ours and not shown.open:
+    elif place.wanted == WITHDRAWN and place.done_why != place.why and shown.ours and not shown.open:
         # Closed by us, for what was then: a repair, a test or a person has moved the node since.
-        store.schedulers.tell_again(place.node)
+        store.schedulers.renew_reason(place.node)
         carry_out(place.node)
     elif lost_marks and not lost:
         # What `scontrol reconfigure` or a new node object lost is set again, by the queue: the node may have been

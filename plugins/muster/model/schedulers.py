@@ -27,7 +27,7 @@ class UsersJob:
 
 @dataclasses.dataclass(frozen=True)
 class Place:
-    """As ``SchedulerPlace``; ``state``: the node's."""
+    """As ``muster.store.database.outgoing.PlaceRow`` has it; ``state``: the node's."""
 
     node: str
     cluster: str
@@ -48,7 +48,7 @@ class Place:
     verify_since: datetime.datetime | None = None
     shown: str = ""
     shown_since: datetime.datetime | None = None
-    told: str = ""
+    done_why: str = ""
 
     @property
     def waits(self) -> bool:

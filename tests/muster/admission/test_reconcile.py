@@ -100,7 +100,7 @@ def test_a_scheduler_shows_why_a_node_is_out_of_service_now_and_not_why_it_left(
     assert "muster: registered: gpu3 was replaced" in line(nodes)
     place = store.schedulers.place(NODE)
     assert place
-    assert (place.waits, place.told) == (False, place.why)
+    assert (place.waits, place.done_why) == (False, place.why)
     fleet.qualify(run_id="again")
     service.reconcile()
     assert "muster: qualified: " in line(nodes)

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from muster_criteria.health.readings import BadAnswer, Before, Reading, Swept, parse, read
+from muster_criteria.health.readings import REMEMBERED_MAX, BadAnswer, Before, Reading, Swept, parse, read
 from muster_criteria.sku_files.skus import load_sku
 
 SKU = load_sku("h100-sxm-8")
@@ -73,6 +73,9 @@ def test_a_healthy_answer_shows_nothing() -> None:
     healthy = (
         fact("gpu_lost", "gpu0", 0), fact("recovery_action", "gpu0", text="none"), fact("disk_free", "disk:/", 50.0),
         fact("clock_synchronised", value=1), fact("nvme_state", "disk:nvme0", text="live"), fact("gpus", value=8),
+        fact("disk_state", "disk:sda", text="running"), fact("raid_missing", "disk:md0", 0),
+        fact("nvme_used", "disk:nvme0", 99), fact("nvme_warning", "disk:nvme0", 0),
+        fact("nvme_spare", "disk:nvme0", 100), fact("persistence_mode", "gpu0", 1),
         fact("service", "slurmd", text="active"), fact("net_carrier", "nic:eth0", 1), fact("net_carrier", "nic:eth1"),
     )  # fmt: skip
     assert shown(swept(*healthy), gpus=8)[0] == {}
@@ -89,6 +92,12 @@ def test_a_healthy_answer_shows_nothing() -> None:
         ([fact("disk_free", "disk:/", 5.0, labels={"share": "0.01"})], {}, "disk_full disk:/"),
         ([fact("clock_synchronised", value=0)], {}, "clock_unsynchronised node"),
         ([fact("nvme_state", "disk:nvme0", text="dead")], {}, "nvme_state disk:nvme0"),
+        ([fact("disk_state", "disk:sda", text="offline")], {}, "disk_state disk:sda"),
+        ([fact("raid_missing", "disk:md0", 1)], {}, "raid_degraded disk:md0"),
+        ([fact("nvme_warning", "disk:nvme0", 1)], {}, "nvme_warning disk:nvme0"),
+        ([fact("nvme_warning", "disk:nvme0", 2)], {}, "nvme_hot disk:nvme0"),
+        ([fact("nvme_warning", "disk:nvme0", 8)], {}, "nvme_warning disk:nvme0"),
+        ([fact("nvme_used", "disk:nvme0", 100)], {}, "nvme_worn disk:nvme0"),
         ([], {"wall": NOW + 120}, "clock_skew node"),
         ([], {"hung": ["counters"]}, "hung/counters node"),
         ([], {"failed": {"states": "NVML"}}, "unread/states node"),
@@ -111,20 +120,78 @@ def test_what_never_was_up_is_not_down() -> None:
     assert list(shown(swept(stopped), ran)[0]) == ["service/nvidia-fabricmanager node"]
 
 
+def test_persistence_mode_is_missed_where_it_was_on() -> None:
+    off, on = fact("persistence_mode", "gpu3", 0), fact("persistence_mode", "gpu3", 1)
+    assert shown(swept(off))[0] == {}
+    assert list(shown(swept(off), counters_of(on))[0]) == ["persistence_lost gpu3"]
+
+
+def test_a_service_that_runs_whenever_it_is_looked_at_and_fails_in_between_is_seen() -> None:
+    name = "nvidia-fabricmanager"
+    running = fact("service", name, text="active")
+    before = counters_of(running, fact("service_restarts", name, 2))
+    found, _ = shown(swept(running, fact("service_restarts", name, 6)), before)
+    assert {check: each.count for check, each in found.items()} == {f"service_restarts {name}": 4}
+
+
 def test_all_ports_at_once_are_not_the_nodes() -> None:
     names = [f"nic:mlx5_{each}" for each in range(8)]
     up = counters_of(*(fact("ib_port_active", name, 1) for name in names))
     assert list(shown(swept(*(fact("ib_port_active", name, 0) for name in names)), up)[0]) == ["all_ports_down node"]
 
 
-def test_counters_count_by_rate_and_their_reset_counts_nothing() -> None:
-    before = counters_of(fact("ecc_corrected", "gpu0", 100, labels={"scope": "volatile"}))
-    found, _ = shown(swept(fact("ecc_corrected", "gpu0", 1100, labels={"scope": "volatile"})), before)
-    assert found["ecc_corrected gpu0"].rate == pytest.approx(6000.0)
-    assert found["ecc_corrected gpu0"].count == 1000
-    assert shown(swept(fact("ecc_corrected", "gpu0", 5, labels={"scope": "volatile"})), before)[0] == {}
-    other = swept(fact("ecc_corrected", "gpu0", 1100, labels={"scope": "volatile"}), boot_id="b2")
-    assert "ecc_corrected gpu0" not in shown(other, before)[0]
+def corrected(value: float) -> dict[str, Any]:
+    return fact("ecc_corrected", "gpu0", value, labels={"scope": "volatile"})
+
+
+@pytest.mark.parametrize(
+    ("value", "more", "count", "rate"),
+    [
+        (1100, {}, 1000, 6000.0),
+        (5, {}, 5, 30.0),
+        (1100, {"boot_id": "b2", "uptime_s": 300}, 1100, 13200.0),
+        (1100, {"boot_id": "b2"}, 1100, 6600.0),
+        (1100, {"kernel": {"loaded": 8500.0}}, 1100, 6600.0),
+        (1100, {"kernel": {"loaded": 8000.0}}, 1000, 6000.0),
+    ],
+)
+def test_counters_count_by_rate_and_from_zero_after_a_reset(
+    value: float, more: dict[str, Any], count: int, rate: float
+) -> None:
+    """The node is up for 9,000 s and was swept 600 s ago: a driver that was loaded before 8,400 s reset nothing."""
+    found, _ = shown(swept(corrected(value), **more), counters_of(corrected(100)))
+    seen = found["ecc_corrected gpu0"]
+    assert (seen.count, seen.rate) == (count, pytest.approx(rate))
+
+
+def test_a_throttled_gpu_whose_driver_was_loaded_is_throttled_for_less_and_not_for_a_negative_time() -> None:
+    def throttled(seconds: float) -> dict[str, Any]:
+        return fact("throttle_time", "gpu0", seconds, labels={"reason": "hw_thermal"})
+
+    found, _ = shown(swept(throttled(300)), counters_of(throttled(5000)))
+    assert found["throttled/hw_thermal gpu0"].bad
+
+
+def test_a_reading_that_failed_is_good_again_when_it_does_not() -> None:
+    failed, counters = shown(swept(failed={"smart": "nvme-cli is not installed"}))
+    assert failed["unread/smart node"].bad
+    before = Before("b1", 5.0, counters, SECONDS)
+
+    def states(answer: Swept) -> list[bool | None]:
+        found = read(answer, before, NOW, policies=SKU.event_policies)[0]
+        return [each.bad for each in found if each.check == "unread/smart"]
+
+    assert states(swept()) == [False]
+    assert states(swept(hung=["smart"])) == []
+
+
+def test_what_is_remembered_of_a_node_is_bounded_and_what_it_invents_displaces_nothing() -> None:
+    known = counters_of(fact("ib_port_active", "nic:mlx5_0", 1))
+    for sweep in range(5):
+        lies = [fact("ib_port_active", f"nic:{sweep}-{each}", 1) for each in range(4900)]
+        known = dataclasses.replace(known, counters=shown(swept(*lies), known)[1])
+    assert len(known.counters) == REMEMBERED_MAX
+    assert "up|nic:mlx5_0" in known.counters
 
 
 def test_a_power_cap_is_the_loads_and_a_thermal_one_the_machines() -> None:

@@ -1,4 +1,4 @@
-"""As root the node side runs four commands that only read, and it does not wait for what it may not kill: real sudo."""
+"""As root the node side runs five commands that only read, and it does not wait for what it may not kill: real sudo."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ exec setpriv --reuid={USER} --regid=nogroup --clear-groups --inh-caps=-all,+dac_
 
 
 def test_only_one_module_names_sudo() -> None:
-    """So that every command that runs as root stands in ``privilege.COMMANDS``."""
+    """So that every command that runs as root stands in ``privilege``."""
     naming = {
         str(path.relative_to(NODE_SIDE))
         for path in NODE_SIDE.rglob("*.py")
@@ -38,6 +38,7 @@ def test_only_one_module_names_sudo() -> None:
 
 def test_each_command_only_reads() -> None:
     assert {command[0] for command in privilege.COMMANDS} == {"cat", "dmesg", "ipmitool"}
+    assert privilege.smart_log("nvme0")[:2] == ("nvme", "smart-log")
 
 
 def as_user(sudoers: Path, rule: str, code: str) -> str:

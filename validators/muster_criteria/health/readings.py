@@ -7,6 +7,7 @@ never ran has not failed.
 from __future__ import annotations
 
 import dataclasses
+import itertools
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Annotated, Any
@@ -21,6 +22,7 @@ from muster_criteria.device_events.policy import (
     policy_of,
     response_to,
 )
+from muster_criteria.health.counters import Count, rises
 from muster_criteria.text import one_line
 
 ANSWER_MAX = 1024 * 1024
@@ -37,8 +39,12 @@ HARMFUL = frozenset({"hw_thermal", "hw_power_brake", "thermal"})
 """Reasons of throttling that are the machine's; a power cap is the load's."""
 UNCLASSED = str(EventSeverity.ISOLATE)
 """The severity of a driver's error that no policy of the SKU judges."""
+REMEMBERED_MAX = 10_000
+"""Values that are remembered of a node, the oldest names first: one of eight GPUs has a thousand."""
 UP = "up|"
 """In the remembered counters: what was up once. A number, as in "up|nic:mlx5_0"."""
+UNREAD = f"{UP}unread|"
+"""In the remembered counters: a reading that failed once, and is good again when it does not."""
 
 Text = Annotated[str, pydantic.StringConstraints(max_length=1000)]
 Number = Annotated[float, pydantic.Field(allow_inf_nan=False)]
@@ -77,10 +83,11 @@ class Message(_Read):
 
 
 class Kernel(_Read):
-    """The kernel log since the cursor."""
+    """The kernel log since the cursor. ``loaded``: when a GPU driver said last that it was loaded."""
 
     first: Number | None = None
     last: Number | None = None
+    loaded: Number | None = None
     events: Annotated[tuple[Message, ...], pydantic.Field(max_length=1500)] = ()
 
 
@@ -170,20 +177,23 @@ def read(
     if before.boot_id and swept.boot_id and swept.boot_id != before.boot_id:
         found.append(Reading("rebooted", value=f"{swept.uptime_s or 0:.0f} s ago"))
     found += [Reading(f"hung/{each}") for each in swept.hung]
-    found += [
-        Reading(f"unread/{name}", value=one_line(why)[:200], bad=True) for name, why in sorted(swept.failed.items())
-    ]
+    counters.update((f"{UNREAD}{name}", 1.0) for name in swept.failed)
+    for name in sorted({*swept.failed, *(key[len(UNREAD) :] for key in known if key.startswith(UNREAD))}):
+        why = swept.failed.get(name)
+        if name not in swept.hung:
+            found.append(Reading(f"unread/{name}", value=one_line(why or "")[:200], bad=why is not None))
     readable = swept.kernel is not None
     if "kernel" not in swept.hung and "kernel" not in swept.failed:
         found.append(Reading("unread/kernel_log", bad=not readable))
     if swept.kernel is not None:
         found += _kernel(swept, swept.kernel, before, policies)
-    return found, {**{key: value for key, value in known.items() if key.startswith(UP)}, **counters}
+    remembered = {**{key: value for key, value in known.items() if key.startswith(UP)}, **counters}
+    return found, dict(itertools.islice(remembered.items(), REMEMBERED_MAX))
 
 
 def _facts(swept: Swept, before: Before, counters: dict[str, float]) -> Iterator[Reading]:
     flags = ("gpu_lost", "row_remap_pending", "row_remap_failed", "retired_pages_pending", "sram_threshold_exceeded")
-    same = swept.boot_id == before.boot_id
+    counts = []
     for fact in swept.facts:
         value, device = fact.value, fact.device
         if fact.name in flags and value is not None:
@@ -194,43 +204,74 @@ def _facts(swept: Swept, before: Before, counters: dict[str, float]) -> Iterator
             yield Reading("fabric_unhealthy", device, bad=not value)
         elif fact.name == "clock_synchronised" and value is not None:
             yield Reading("clock_unsynchronised", bad=not value)
-        elif fact.name == "nvme_state" and fact.text:
-            yield Reading("nvme_state", device, fact.text, bad=fact.text != "live")
-        elif fact.name == "disk_free" and value is not None:
-            share = _number(fact.labels.get("share"))
-            full = value < DISK_FREE_GIB or (share is not None and share < DISK_FREE_SHARE)
-            yield Reading("disk_full", device, f"{value:.1f} GiB free", bad=full)
         elif fact.name in _COUNTED and value is not None:
-            labels = "".join(f"|{each}" for _, each in sorted(fact.labels.items()))
-            counters[key := f"{fact.name}|{device}{labels}"] = value
-            if same and before.seconds and key in before.counters:
-                yield from _risen(fact, value - before.counters[key], before.seconds, before.under_job)
+            counts.append(Count(fact.name, device, fact.labels, value))
+        else:
+            yield from _disk(fact)
+    counters.update((each.key, each.value) for each in counts)
+    if before.seconds:
+        yield from _rises(swept, before, before.seconds, counts)
 
 
+def _rises(swept: Swept, before: Before, seconds: float, counts: Sequence[Count]) -> Iterator[Reading]:
+    same = swept.boot_id == before.boot_id
+    loaded_at, up = swept.kernel.loaded if swept.kernel else None, swept.uptime_s
+    loaded = loaded_at is not None and up is not None and loaded_at > up - seconds
+    if not same and up is not None:
+        seconds = max(min(seconds, up), 1.0)
+    for each, risen in rises(counts, before.counters if before.boot_id else {}, same_boot=same, loaded=loaded):
+        yield from _risen(each, risen, seconds, before.under_job)
+
+
+def _disk(fact: Fact) -> Iterator[Reading]:
+    """What a fact of a local disk or a file system says."""
+    value, device = fact.value, fact.device
+    if fact.name in _DISK_STATES and fact.text:
+        yield Reading(fact.name, device, fact.text, bad=fact.text != _DISK_STATES[fact.name])
+    elif value is None:
+        return
+    elif fact.name == "disk_free":
+        share = _number(fact.labels.get("share"))
+        full = value < DISK_FREE_GIB or (share is not None and share < DISK_FREE_SHARE)
+        yield Reading("disk_full", device, f"{value:.1f} GiB free", bad=full)
+    elif fact.name == "raid_missing":
+        yield Reading("raid_degraded", device, f"{value:.0f} disks are missing" if value else "", bad=value > 0)
+    elif fact.name == "nvme_warning":
+        found = [text for bit, text in _NVME_BITS.items() if int(value) & bit]
+        yield Reading("nvme_warning", device, ", ".join(found), bad=bool(found))
+        yield Reading("nvme_hot", device, bad=bool(int(value) & _NVME_HOT))
+    elif fact.name == "nvme_used":
+        yield Reading("nvme_worn", device, f"{value:.0f} % of its life is used", bad=value >= 100)
+
+
+_DISK_STATES = {"nvme_state": "live", "disk_state": "running"}
+_NVME_BITS = {1: "spare blocks below its threshold", 4: "reliability degraded", 8: "read-only",
+              16: "backup of its volatile memory failed", 32: "persistent memory read-only"}  # fmt: skip
+_NVME_HOT = 2
 _COUNTED = frozenset({
     "ecc_uncorrected", "ecc_corrected", "row_remap_corrected", "row_remap_uncorrected", "edac_corrected",
     "edac_uncorrected", "machine_checks", "throttle_time", "ib_errors", "pcie_replay", "nvlink_errors",
+    "nvme_media_errors", "service_restarts",
 })  # fmt: skip
 
 
-def _risen(fact: Fact, risen: float, seconds: float, under_job: float) -> Iterator[Reading]:
-    """What a counter's rise says; one that went back was reset, and counts from now.
-
-    Errors that show under load alone are rare at rest, so a rate is by the time under a job, where one ran.
+def _risen(count: Count, risen: float, seconds: float, under_job: float) -> Iterator[Reading]:
+    """What a counter's rise says. Errors that show under load alone are rare at rest, so a rate is by the time under a
+    job, where one ran.
     """
-    if fact.name == "throttle_time":
-        reason = fact.labels.get("reason", "")
+    if count.name == "throttle_time":
+        reason = count.labels.get("reason", "")
         if reason in HARMFUL:
             share = risen / seconds
             bad = share >= THROTTLED_SHARE
-            yield Reading(f"throttled/{reason}", fact.device, f"{share:.0%} of {seconds:.0f} s", bad=bad)
-    elif risen > 0 and fact.labels.get("scope", "volatile") == "volatile":
-        counter = fact.labels.get("counter", "")
-        check = f"{fact.name}/{counter}" if counter else fact.name
+            yield Reading(f"throttled/{reason}", count.device, f"{share:.0%} of {seconds:.0f} s", bad=bad)
+    elif risen > 0 and count.labels.get("scope", "volatile") == "volatile":
+        counter = count.labels.get("counter", "")
+        check = f"{count.name}/{counter}" if counter else count.name
         loaded = 0.0 < under_job < seconds
         exposed = min(max(under_job, EXPOSED_S), seconds) if loaded else seconds
         value = f"{risen:.0f} in {seconds:.0f} s" + (f", {under_job:.0f} s of them under a job" if loaded else "")
-        yield Reading(check, fact.device, value, count=max(int(risen), 1), rate=risen * 3600.0 / exposed)
+        yield Reading(check, count.device, value, count=max(int(risen), 1), rate=risen * 3600.0 / exposed)
 
 
 def _up(swept: Swept, known: Mapping[str, float], counters: dict[str, float]) -> Iterator[Reading]:
@@ -257,6 +298,12 @@ def _up(swept: Swept, known: Mapping[str, float], counters: dict[str, float]) ->
                 counters[key] = 1.0
             if joined or key in known:
                 yield Reading(f"{fact.name}_lost", fact.device, fact.text, bad=not joined)
+        elif fact.name == "persistence_mode" and value is not None:
+            key = f"{UP}{fact.name}|{fact.device}"
+            if value:
+                counters[key] = 1.0
+            if value or key in known:
+                yield Reading("persistence_lost", fact.device, bad=not value)
         elif fact.name in ("nvlink_active", "pcie_width") and value is not None:
             key = f"{UP}{fact.name}|{fact.device}"
             most = max(value, known.get(key, 0.0))

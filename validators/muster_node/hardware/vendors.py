@@ -73,7 +73,8 @@ class Vendor:
     """One vendor. ``pci_id``: its number on the PCI bus, as sysfs writes it.
 
     ``open_gpus``: its GPUs, None where this machine has no driver library of the vendor. ``event_of``: a line of the
-    kernel log as the driver's own message with a code, None for any other line. ``services``: what systemd should run.
+    kernel log as the driver's own message with a code, None for any other line. ``loads``: in the line that the driver
+    logs when it is loaded, "" where it logs none. ``services``: what systemd should run.
     ``tools``: optional programs, and what to do where one is not installed. ``metrics``: those facts of the inventory
     that only this vendor's GPUs have.
     """
@@ -82,6 +83,7 @@ class Vendor:
     pci_id: str
     open_gpus: Callable[[], Gpus | None]
     event_of: Callable[[str], DeviceEvent | None]
+    loads: str = ""
     services: tuple[str, ...] = ()
     tools: Mapping[str, str] = dataclasses.field(default_factory=dict)
     metrics: Mapping[str, Metric] = dataclasses.field(default_factory=dict)

@@ -38,11 +38,11 @@ class PlaceRow(Base):
     """A node's place in a scheduler, what the records want there, and what has been confirmed there.
 
     ``cluster`` and ``name``: the configured backend, and the node's name in it. ``wanted``: "admitted", "withdrawn", or
-    "" (left alone: in shadow mode). While it differs from ``done``, the change waits. ``why``: its reason, and ``told``
-    that with which it was confirmed. ``claimed_until``: one process at
-    a time carries it out. ``difference``: what the scheduler shows instead. ``question``: what a person has to look at.
-    ``verify``: a person's drain that requests a test, since ``verify_since``. ``test_job``: the name of the job that
-    tests the node, "" without; ``preempted``: its scheduler ended that job before we did. ``shown``: how
+    "" (left alone: in shadow mode). While it differs from ``done``, the change waits. ``why``: its reason;
+    ``done_why``: the reason with which ``done`` was confirmed, which the scheduler shows. ``claimed_until``: one
+    process at a time carries it out. ``difference``: what the scheduler shows instead. ``question``: what a person has
+    to look at. ``verify``: a person's drain that requests a test, since ``verify_since``. ``test_job``: the name of the
+    job that tests the node, "" without; ``preempted``: its scheduler ended that job before we did. ``shown``: how
     housekeeping saw the node there last ("open", "closed: root: bad fan", "down"), since ``shown_since``; "" before.
     """
 
@@ -57,7 +57,7 @@ class PlaceRow(Base):
     wanted_at: Mapped[datetime.datetime]
     done: Mapped[str] = mapped_column(default="")
     done_at: Mapped[datetime.datetime | None]
-    told: Mapped[str] = mapped_column(default="")
+    done_why: Mapped[str] = mapped_column(default="")
     claimed_until: Mapped[datetime.datetime | None]
     attempts: Mapped[int] = mapped_column(default=0)
     last_error: Mapped[str] = mapped_column(default="")

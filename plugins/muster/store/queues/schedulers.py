@@ -144,7 +144,7 @@ def carried_out(change: Place, error: str = "") -> None:
             row.attempts, row.last_error = row.attempts + 1, error
             return
         # The scheduler is where this change left it, whatever is wanted by now.
-        row.done, row.done_at, row.difference, row.told = change.wanted, access.now(), "", change.why
+        row.done, row.done_at, row.difference, row.done_why = change.wanted, access.now(), "", change.why
         if row.wanted_at == change.wanted_at:
             row.attempts, row.last_error = 0, ""
 
@@ -238,9 +238,9 @@ def mark_again(node: str) -> None:
         session.execute(update(PlaceRow).where(PlaceRow.node == node, *confirmed).values(done=""))
 
 
-def tell_again(node: str) -> None:
+def renew_reason(node: str) -> None:
     """Queue the confirmed withdrawal of a node once more, for its new reason; nothing if another end is wanted."""
-    outdated = (PlaceRow.wanted == WITHDRAWN, PlaceRow.done == WITHDRAWN, PlaceRow.told != PlaceRow.why)
+    outdated = (PlaceRow.wanted == WITHDRAWN, PlaceRow.done == WITHDRAWN, PlaceRow.done_why != PlaceRow.why)
     with writing() as session:
         session.execute(update(PlaceRow).where(PlaceRow.node == node, *outdated).values(done=""))
 
@@ -255,5 +255,5 @@ def _value(row: PlaceRow, state: str) -> Place:
     return Place(
         row.node, row.cluster, row.name, State(state), row.wanted, row.why, row.wanted_at, row.done, row.attempts,
         row.last_error, row.difference, row.question, row.verify, row.test_job,
-        row.preempted, row.done_at, row.verify_since, row.shown, row.shown_since, row.told,
+        row.preempted, row.done_at, row.verify_since, row.shown, row.shown_since, row.done_why,
     )  # fmt: skip

@@ -13,6 +13,7 @@ VENDOR = Vendor(
     pci_id="0x10de",
     open_gpus=open_nvidia,
     event_of=event_of,
+    loads="NVRM: loading NVIDIA UNIX",
     services=(SERVICE, "nvidia-persistenced", "nvidia-imex", "nvidia-dcgm"),
     tools={
         "nvidia-smi": "comes with the NVIDIA driver",

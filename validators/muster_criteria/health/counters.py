@@ -1,0 +1,63 @@
+"""By how much counters rose between two sweeps, whatever reset them meanwhile. Pure.
+
+A counter that was reset counts from zero: what it shows is what came since. That is known of a counter that went back,
+of all that a GPU's driver keeps where one of them went back or the driver logged that it was loaded, and of a boot.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Iterator, Mapping, Sequence
+
+OF_THE_PART = frozenset({"row_remap_corrected", "row_remap_uncorrected", "nvme_media_errors"})
+"""Kept by the part itself, whatever is restarted. One that went back is another part's."""
+OF_THE_DRIVER = frozenset({"ecc_corrected", "ecc_uncorrected", "nvlink_errors", "throttle_time"})
+"""Kept by the GPU's driver while it is loaded."""
+NONE_AT_BOOT = frozenset({"ecc_corrected", "ecc_uncorrected", "edac_corrected", "edac_uncorrected"})
+"""Begin at zero with each boot, to which nothing in the boot itself adds, as the training of links does to theirs."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Count:
+    """A counter as it was read. ``labels``: what else distinguishes it, such as a link."""
+
+    name: str
+    device: str
+    labels: Mapping[str, str]
+    value: float
+
+    @property
+    def key(self) -> str:
+        """Under which it is remembered."""
+        return "|".join((self.name, self.device, *(each for _, each in sorted(self.labels.items()))))
+
+    @property
+    def of_the_part(self) -> bool:
+        """Whether neither a boot nor a driver resets it."""
+        return self.name in OF_THE_PART or self.labels.get("scope") == "aggregate"
+
+    @property
+    def of_the_driver(self) -> bool:
+        """Whether the driver of the GPU resets it when it is loaded."""
+        return self.device.startswith("gpu") and self.name in OF_THE_DRIVER and not self.of_the_part
+
+
+def rises(
+    counts: Sequence[Count], known: Mapping[str, float], *, same_boot: bool, loaded: bool
+) -> Iterator[tuple[Count, float]]:
+    """Yields counters with their rise since the last sweep, never below 0; none whose rise cannot be known.
+
+    ``known``: by key, the values of the last sweep; ``loaded``: whether a GPU's driver was loaded since then.
+    """
+    went_back = {each.device for each in counts if each.of_the_driver and each.value < known.get(each.key, 0.0)}
+    for each in counts:
+        before = known.get(each.key)
+        if before is None:
+            continue
+        reset = each.value < before or (each.of_the_driver and (loaded or each.device in went_back))
+        if same_boot and not each.of_the_part:
+            yield each, each.value if reset else each.value - before
+        elif same_boot and not reset:
+            yield each, each.value - before
+        elif not same_boot and each.name in NONE_AT_BOOT and not each.of_the_part:
+            yield each, each.value

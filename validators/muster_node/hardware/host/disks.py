@@ -1,0 +1,76 @@
+"""Local disks as the sweep reads them: the kernel's view of each, and the SMART log of NVMe disks by nvme-cli.
+
+The JSON is that of ``nvme smart-log`` of nvme-cli 1 and 2; bits of ``critical_warning`` are those of the NVMe Base
+Specification 2.0 (log page 02h).
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+from collections.abc import Iterator
+
+from muster_node import privilege
+from muster_node.bounded import Hung
+from muster_node.hardware.host.inventory import fact, text_fact
+from muster_node.hardware.host.sysfs import Files
+from muster_node.hardware.seam import Fact
+
+SMART_S = 8.0
+"""A healthy disk answers within milliseconds. Less than the sweep waits for a reading, so no command is left behind."""
+NUMBERS = (
+    ("critical_warning", "nvme_warning", "bits"), ("media_errors", "nvme_media_errors", "count"),
+    ("percent_used", "nvme_used", "%"), ("avail_spare", "nvme_spare", "%"),
+)  # fmt: skip
+"""(the log's name, the fact's name, its unit)."""
+
+
+def states(files: Files) -> Iterator[Fact]:
+    """The kernel's state of each NVMe controller and SCSI or SATA disk, and the missing members of each RAID."""
+    for name in files.names("/sys/class/nvme"):
+        yield text_fact("nvme_state", "disk:" + name, files.text(f"/sys/class/nvme/{name}/state") or None)
+    for name in files.names("/sys/block", "sd*"):
+        if files.number(f"/sys/block/{name}/removable") != 1:  # virtual media of a BMC come and go
+            yield text_fact("disk_state", "disk:" + name, files.text(f"/sys/block/{name}/device/state") or None)
+    for name in files.names("/sys/block", "md*"):
+        missing = files.number(f"/sys/block/{name}/md/degraded")
+        if missing is not None:  # RAID 0 has no such file
+            yield fact("raid_missing", "disk:" + name, "count", missing)
+
+
+def live(files: Files) -> list[str]:
+    """NVMe controllers that answer the kernel: one that does not would not answer a command either."""
+    return [name for name in files.names("/sys/class/nvme") if files.text(f"/sys/class/nvme/{name}/state") == "live"]
+
+
+def smart(disk: str) -> list[Fact]:
+    """The SMART log of an NVMe controller. Raises OSError with the reason where it is not read, Hung without an end."""
+    tool = shutil.which("nvme", path=os.environ.get("PATH", "") + ":/usr/sbin:/sbin")
+    if tool is None:
+        raise OSError("nvme-cli is not installed")
+    command = privilege.smart_log(disk)
+    root = os.geteuid() == 0
+    answer = privilege.output_within((tool, *command[1:]) if root else privilege.as_root(command), SMART_S)
+    if answer is None:
+        raise Hung(f"nvme smart-log did not end within {SMART_S:.0f} s")
+    status, out = answer
+    if status != 0:
+        raise OSError(f"nvme smart-log ended with status {status}" + ("" if root else ": it needs root by sudo"))
+    return list(parse(disk, out))
+
+
+def parse(disk: str, out: bytes) -> Iterator[Fact]:
+    """The facts of a log; a number that it lacks is a fact with a note. Raises OSError for what is no JSON object."""
+    try:
+        log = json.loads(out)
+    except (ValueError, RecursionError):
+        log = None
+    if not isinstance(log, dict):
+        raise OSError("nvme smart-log gave no JSON object")
+    for key, name, unit in NUMBERS:
+        value = log.get(key)
+        if isinstance(value, dict):  # the verbose form names each bit
+            value = value.get("value")
+        known = isinstance(value, (int, float)) and not isinstance(value, bool)
+        yield fact(name, "disk:" + disk, unit, float(value) if known else None)
