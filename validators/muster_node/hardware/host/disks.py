@@ -72,5 +72,5 @@ def parse(disk: str, out: bytes) -> Iterator[Fact]:
         value = log.get(key)
         if isinstance(value, dict):  # the verbose form names each bit
             value = value.get("value")
-        known = isinstance(value, (int, float)) and not isinstance(value, bool)
-        yield fact(name, "disk:" + disk, unit, float(value) if known else None)
+        number = float(value) if isinstance(value, (int, float)) and not isinstance(value, bool) else None
+        yield fact(name, "disk:" + disk, unit, number)
