@@ -30,14 +30,14 @@ from muster_criteria.sku_files.skus import load_sku
 from muster_node.contract import Plan, ProbeCall
 
 BACKENDS = ("nccl", "ib_write_bw")
-ASKED = {TRAINING: {"model": "8b", "layout": "fsdp"}, COLLECTIVES: {"grow": True}}
+ASKED = {TRAINING: {"model": "8b", "layout": "fsdp", "fault_steps": 60}, COLLECTIVES: {"grow": True}}
 """What the jobs of the whole block ask for, by probe, over the block's programme."""
 JOBS = {"training": TRAINING, "domain": COLLECTIVES}
 PORT, SEED = 21_000, 1
 SHOWN = (
     "pair_bandwidth", "pair_wrong_bytes", "pair_backend", "domain_busbw", "collective_mismatches", "tokens_per_s",
     "flop_per_token", "scaling", "step_p95_to_p50", "step_compute", "step_wait", "checkpoint_save", "checkpoint_load",
-    "training_recipe", "resume_equal",
+    "training_recipe", "resume_equal", "fault_detect", "fault_restart", "fault_lost_work", "fault_run",
 )  # fmt: skip
 
 

@@ -15,7 +15,9 @@ from muster_criteria.cluster.model import MemberResult
 from muster_criteria.cluster.plan import cluster_calls, cluster_deadline_s
 from muster_criteria.model import Evidence, FaultClass, Lack, Severity, Verdict
 from muster_criteria.stage.findings import evidence_finding
+from muster_criteria.stages import LEVELS
 from muster_node.cluster.block import block_of
+from muster_node.cluster.faults import SAVE_EVERY
 from muster_node.probe import resolve_params
 from muster_node.probes.cluster_collectives import ClusterCollectives
 from muster_node.probes.cluster_training import ClusterTraining
@@ -330,6 +332,19 @@ def test_plans_differ_in_rank_only_and_are_what_the_probes_take() -> None:
     assert cluster_deadline_s(PROGRAMME, "demo") > sum(call.timeout_s for call in calls["a"])
     with pytest.raises(ValueError):
         cluster_calls(PROGRAMME, ["a", "b"], master_addr="x", master_port=1, session="s", level="tall", seed=1)
+
+
+def test_a_rank_is_killed_at_the_longest_level_only() -> None:
+    steps = {}
+    for level in LEVELS:
+        calls = cluster_calls(
+            PROGRAMME, ["a", "b"], master_addr="10.0.0.1", master_port=1, session="s", level=level, seed=4
+        )
+        (call,) = (each for each in calls["a"] if each.probe == "cluster_training")
+        steps[level] = resolve_params(ClusterTraining, call.params)["fault_steps"]
+    # One third and two thirds are apart by more than the steps between two checkpoints.
+    assert steps.pop("long") // 3 > SAVE_EVERY
+    assert set(steps.values()) == {0}
 
 
 def test_values_that_travel_are_frozen() -> None:
