@@ -38,6 +38,7 @@ import psycopg
 from muster import store
 from muster.cli.status import status
 from muster.operators import statistics
+from muster.web.fleet import PAGE
 from muster_criteria.model import Verdict
 from muster_demo import watchdog
 from tests.bench import fleet, fleet_page
@@ -182,7 +183,10 @@ def measure(folder: Path, nodes: int, seed: int) -> tuple[dict[str, Any], list[d
         campaign = fleet.Campaign(stack, answering, [], dice, BENCH_S)
         bench = Bench(campaign, fleet.Meter(stack, database.pid), answering, database.url("muster"))
         answering.gate.shut()
-        sizes = [bench.at(some) for some in (names[: nodes // 2], names[nodes // 2 :])]
+        sizes = []
+        for some in (names[: nodes // 2], names[nodes // 2 :]):
+            sizes.append(bench.at(some))
+            print(sizes[-1], flush=True)  # of a run that does not come to its end, too
         bench.live(answering.gate.open, "the end", campaign.settled)
         finished = sum(fleet.verdict_of(name) is verdict for name, verdict in due.items())
     half, full = sizes
@@ -221,7 +225,8 @@ def growth(half: Mapping[str, float], full: Mapping[str, float], name: str) -> f
 def bends_at(half: Mapping[str, float], full: Mapping[str, float], name: str, exponent: float) -> float:
     """Nodes at which a value reaches its limit, if it grows on by a power above 1 or else by as much for each node."""
     nodes, slope = full["nodes"], (full[name] - half[name]) / (full["nodes"] - half["nodes"])
-    if slope <= 0:
+    filling = name == "page, CPU s" and half["nodes"] < PAGE  # it grows with each row, up to so many
+    if slope <= 0 or filling:
         return math.inf
     if exponent > 1:
         return nodes * float((LIMITS[name] / full[name]) ** (1 / exponent))
