@@ -164,6 +164,15 @@ def test_counters_count_by_rate_and_from_zero_after_a_reset(
     assert (seen.count, seen.rate) == (count, pytest.approx(rate))
 
 
+def test_a_counter_that_leaps_was_read_wrongly_and_is_compared_with_what_it_was() -> None:
+    before = counters_of(corrected(7))
+    found, counters = shown(swept(corrected(2**32 - 2)), before)
+    assert found == {}
+    after = dataclasses.replace(before, counters=counters)
+    assert shown(swept(corrected(7)), after)[0] == {}
+    assert shown(swept(corrected(9)), after)[0]["ecc_corrected gpu0"].count == 2
+
+
 def test_a_throttled_gpu_whose_driver_was_loaded_is_throttled_for_less_and_not_for_a_negative_time() -> None:
     def throttled(seconds: float) -> dict[str, Any]:
         return fact("throttle_time", "gpu0", seconds, labels={"reason": "hw_thermal"})

@@ -53,8 +53,8 @@ class FakeNvml:
         self.fields: dict[int, tuple[int, int]] = {}
         self.links_down: set[tuple[int, int]] = set()
         self._calls: dict[int, int] = {}
-        self.event_sets: dict[int, list[Any]] = {}
-        self._registered: set[tuple[int, int]] = set()
+        self.event_sets: dict[str, list[Any]] = {}
+        self._registered: set[tuple[int, str]] = set()
         self.refuse: dict[str, int] = {}
         self.refuse_gpu: dict[int, int] = {}
         self.hang: dict[str, int | None] = {}
@@ -137,7 +137,7 @@ class FakeNvml:
 
     def _event(self, name: str, *arguments: Any) -> Any:
         if name == "nvmlEventSetCreate":
-            made = len(self.event_sets)
+            made = f"event set {len(self.event_sets)}"  # no GPU's handle
             self.event_sets[made] = []
             return made
         if name == "nvmlDeviceRegisterEvents":

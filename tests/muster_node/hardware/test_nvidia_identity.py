@@ -67,6 +67,15 @@ def test_two_gpus_without_module_ids_are_not_sure_of_their_places() -> None:
         ([1, None, 3, None], [(0, True), (1, True), (2, True), (3, True)]),  # the others are in NVML's order
         ([None, None], [(0, True), (1, True)]),
         ([3, 3], [(0, False), (1, False)]),
+        (
+            [4, 2, 2, 1],
+            [(3, True), (1, False), (2, False), (0, True)],
+        ),  # two claim one place, and the others have theirs
+        ([4, 0, 3, 1], [(3, True), (1, True), (2, True), (0, True)]),
+        (
+            [3, 0, 2, 1],
+            [(0, False), (1, False), (2, False), (3, False)],
+        ),  # a board that counts from 0, or an odd answer
     ],
 )
 def test_slots(modules: list[int | None], slots: list[tuple[int, bool]]) -> None:

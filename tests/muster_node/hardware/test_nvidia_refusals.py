@@ -8,6 +8,7 @@ import functools
 import inspect
 import itertools
 import os
+import queue
 import re
 import threading
 from pathlib import Path
@@ -16,9 +17,12 @@ from typing import Any, TypeGuard
 import pynvml
 import pytest
 
+from muster_node.agent.gpu_watch import LAST_LIMIT_S
+from muster_node.agent.guard import READING_LIMIT_S
 from muster_node.hardware.nvidia import gpu, links, nvml, processes, sensors, states
 from muster_node.hardware.nvidia import gpus as nvidia
 from muster_node.hardware.nvidia.gpus import NvidiaGpus, open_nvidia
+from muster_node.hardware.nvidia.nvml import SLOW_CALL_S
 from muster_node.hardware.seam import Fact, GpuUse
 from tests.muster_node.hardware.nvml_standin import FakeNvml, Hangs, facts_of, keyed, run_or_hang
 
@@ -150,14 +154,54 @@ def test_a_call_that_hangs_is_abandoned_after_its_time_limit() -> None:
     assert facts["ecc_mode", "gpu5"].value == 1.0
 
 
-def test_when_two_gpus_hang_no_further_gpu_is_queried(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("indices", [(0, 5), (1, 2, 3, 4, 6)])
+def test_gpus_that_hang_cost_their_own_figures_however_many_they_are(
+    indices: tuple[int, ...], monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(nvml._Worker, "run", run_or_hang)
     fake = FakeNvml()
+
+    def hang(name: str, arguments: tuple[Any, ...]) -> None:
+        if name == "nvmlDeviceGetEccMode" and arguments[0] in indices:
+            raise Hangs
+
+    fake.before = hang
+    modes = {fact.device: fact for fact in NvidiaGpus(fake).inventory() if fact.name == "ecc_mode"}
+    hung = {f"gpu{fake.module_ids[index] - 1}" for index in indices}
+    assert {device for device, fact in modes.items() if fact.value is None} == hung
+    assert all("nvmlDeviceGetEccMode" in modes[device].note for device in hung)
+
+
+def test_a_registration_of_events_that_hangs_costs_no_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(nvml._Worker, "run", run_or_hang)
+    fake = FakeNvml()
+    fake.hang = {"nvmlEventSetWait_v2": None, "nvmlDeviceGetSerial": 5}
+    gpus = NvidiaGpus(fake)
+    source = gpus.event_source()
+    source.read()
+    assert source.trouble
+    read = {fact.device for fact in gpus.inventory() if fact.name == "ecc_mode" and fact.value is not None}
+    assert read >= {f"gpu{slot}" for slot in range(8) if slot != 1}
+
+
+def test_all_gpus_that_hang_together_take_less_than_what_waits_for_them(monkeypatch: pytest.MonkeyPatch) -> None:
+    waited: list[float] = []
+
+    def run(worker: Any, call: Any, limit_s: float) -> Any:
+        try:
+            return call()
+        except Hangs:
+            waited.append(limit_s)
+            raise queue.Empty from None
+
+    monkeypatch.setattr(nvml._Worker, "run", run)
+    fake = FakeNvml()
+    gpus = NvidiaGpus(fake)
     fake.hang["nvmlDeviceGetEccMode"] = None
-    facts = list(NvidiaGpus(fake).inventory())
-    last = [fact for fact in facts if fact.device == "gpu7"]
-    assert last
-    assert all(fact.value is None and fact.text is None and fact.note.startswith("NVML: not queried") for fact in last)
+    assert all(fact.note for fact in gpus.inventory() if fact.name == "ecc_mode")
+    assert len(waited) == 8
+    assert sum(waited) < min(LAST_LIMIT_S, READING_LIMIT_S)
+    assert min(waited) > SLOW_CALL_S
 
 
 def test_a_driver_that_hangs_from_the_start_is_reported() -> None:

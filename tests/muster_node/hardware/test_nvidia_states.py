@@ -13,6 +13,7 @@ import pytest
 from muster_node.hardware.nvidia import nvml as nvml_module
 from muster_node.hardware.nvidia.gpus import NvidiaGpus
 from muster_node.hardware.nvidia.links import _fabric_health
+from muster_node.hardware.nvidia.nvml import SLOW_MAX_S, SLOW_SHARE
 from muster_node.hardware.nvidia.processes import foreign
 from muster_node.hardware.seam import Fact
 from muster_node.workloads.under_load import DELTAS, STATES
@@ -117,7 +118,8 @@ def test_the_code_of_an_error_is_in_its_note() -> None:
     assert "(error 11)" in count.note
 
 
-def test_a_gpu_that_takes_seconds_for_each_call_costs_its_own_figures(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("seconds", [5.0, 0.9, 0.3])
+def test_a_gpu_that_is_slow_at_each_call_costs_its_own_figures(seconds: float, monkeypatch: pytest.MonkeyPatch) -> None:
     """The others keep their places, and are read in full."""
     now = [0.0]
     monkeypatch.setattr(nvml_module.time, "monotonic", lambda: now[0])
@@ -126,14 +128,31 @@ def test_a_gpu_that_takes_seconds_for_each_call_costs_its_own_figures(monkeypatc
 
     def slow(name: str, arguments: tuple[Any, ...]) -> None:
         if name.startswith("nvmlDevice") and arguments[:1] == (2,) and "Handle" not in name:
-            now[0] += 5.0
+            now[0] += seconds
 
     nvml.before = slow
     facts = list(NvidiaGpus(nvml).inventory())
     assert now[0] < 120.0, "the time limit of an inventory"
-    modes = {fact.device: fact for fact in facts if fact.name == "ecc_mode"}
-    assert {device for device, fact in modes.items() if fact.value is None} == {"gpu4"}
-    assert "seconds to answer" in modes["gpu4"].note
+    asked_last = {fact.device: fact for fact in facts if fact.name == "gpu_lost"}
+    assert {device for device, fact in asked_last.items() if fact.value is None} == {"gpu4"}
+    assert "slow calls" in asked_last["gpu4"].note
+    assert now[0] < SLOW_MAX_S / (1.0 - SLOW_SHARE) + 2.0 * seconds
+
+
+def test_days_with_a_slow_call_now_and_then_cost_no_gpu_its_figures(monkeypatch: pytest.MonkeyPatch) -> None:
+    now = [0.0]
+    monkeypatch.setattr(nvml_module.time, "monotonic", lambda: now[0])
+    monkeypatch.setattr(nvml_module._Worker, "run", lambda self, call, limit_s: call())
+    nvml = FakeNvml(count=1)
+    gpus = NvidiaGpus(nvml)
+
+    def slow(name: str, arguments: tuple[Any, ...]) -> None:
+        now[0] += 2.0 if name == "nvmlDeviceGetEccMode" else 0.0
+
+    nvml.before = slow
+    for _ in range(100):
+        now[0] += 60.0
+        assert [fact.value for fact in gpus.states() if fact.name == "ecc_mode"] == [1.0]
 
 
 class TestForeignProcesses:
@@ -213,3 +232,29 @@ def test_a_reason_that_this_version_does_not_know_is_one() -> None:
     assert _of(FakeNvml(nvmlDeviceGetCurrentClocksEventReasons=usual))["throttle_reason", ""].text == "none"
     newer = FakeNvml(nvmlDeviceGetCurrentClocksEventReasons=usual | 0x400)
     assert _of(newer)["throttle_reason", ""].text == "unknown"
+
+
+@pytest.mark.parametrize("refused", [3, 1])
+def test_a_link_that_is_refused_between_two_that_answer_is_not_the_end_of_them(refused: int) -> None:
+    nvml = FakeNvml(count=1, links=6)
+
+    def refuse(name: str, arguments: tuple[Any, ...]) -> None:
+        if name == "nvmlDeviceGetNvLinkState" and arguments[1] == refused:
+            raise pynvml.NVMLError(pynvml.NVML_ERROR_NOT_SUPPORTED)
+
+    nvml.before = refuse
+    facts = list(NvidiaGpus(nvml).inventory())
+    (active,) = (fact for fact in facts if fact.name == "nvlink_active")
+    assert (active.value, f"link {refused}" in active.note) == (None, True)
+    assert [fact.labels["link"] for fact in facts if fact.name == "nvlink_state"] == [
+        str(link) for link in range(6) if link != refused
+    ]
+
+
+def test_a_margin_that_no_gpu_has_is_none() -> None:
+    """The threshold stands in for it, where there is one."""
+    nvml = FakeNvml(count=1, nvmlDeviceGetMarginTemperature=500)
+    margins = {sample.series: sample.value for sample in NvidiaGpus(nvml).telemetry() if "margin" in sample.series}
+    assert margins == {"thermal_margin": 89.0 - 64.0, "hbm_margin": 94.0 - 71.0}
+    nvml.refuse["nvmlDeviceGetTemperatureThreshold"] = pynvml.NVML_ERROR_NOT_SUPPORTED
+    assert not [sample for sample in NvidiaGpus(nvml).telemetry() if "margin" in sample.series]

@@ -66,6 +66,15 @@ def test_a_counter_that_wrapped_at_32_bits_is_unknown_and_was_not_reset() -> Non
     assert found.reset == ""
 
 
+@pytest.mark.parametrize(("values", "least"), [((5, 4.2e9), None), ((5, 8, 4.2e9, 4.2e9), 3.0)])
+def test_a_counter_that_leaps_was_read_wrongly_and_shows_no_burst(
+    values: tuple[float, ...], least: float | None
+) -> None:
+    found = _grown(*values)
+    assert (found.value, found.reset) == (least, "")
+    assert "leapt" in found.note
+
+
 @given(st.lists(st.one_of(st.none(), st.integers(0, 2**40).map(float)), max_size=8))
 def test_growth_is_never_negative_and_a_missing_value_has_a_reason(values: list[float | None]) -> None:
     found = _grown(*values)

@@ -241,3 +241,31 @@ def test_a_gpu_whose_work_cannot_be_seen_is_not_known_to_rest() -> None:
     found = _found(*[_facts(utilisation=None)] * 4)["pcie_generation_loaded", ""]
     assert found.value is None
     assert "error 999" in found.note
+
+
+COMES_AND_GOES = ("nvlink_active", "fabric_state", "fabric_healthy", "pcie_width", "foreign_processes")
+
+
+@pytest.mark.parametrize("name", COMES_AND_GOES)
+def test_what_may_come_and_go_is_not_known_where_most_of_the_load_was_not_read(name: str) -> None:
+    found = _found(_facts(), *[_facts(**{name: None}) for _ in range(4)], _facts())[name, ""]
+    assert (found.value, found.text) == (None, None)
+    assert "error 999" in found.note
+
+
+@pytest.mark.parametrize("name", COMES_AND_GOES)
+def test_one_reading_that_fails_between_two_others_is_no_gap(name: str) -> None:
+    found = _found(_facts(), _facts(), _facts(**{name: None}), _facts(), _facts())[name, ""]
+    assert (found.text or found.value) == (HEALTHY[name] or 0.0)
+
+
+@pytest.mark.parametrize(("name", "bad"), [("nvlink_active", 17.0), ("pcie_width", 1.0), ("foreign_processes", 2.0)])
+def test_what_was_seen_stands_however_little_was_read(name: str, bad: float) -> None:
+    unread = [_facts(**{name: None}) for _ in range(4)]
+    assert _found(_facts(), _facts(**{name: bad}), *unread, _facts())[name, ""].value == bad
+
+
+def test_a_pcie_link_that_was_not_read_for_most_of_its_work_is_not_known_to_be_fast() -> None:
+    unread = [_facts(pcie_generation=None) for _ in range(5)]
+    found = _found(_facts(), _facts(), *unread, _facts(), _facts())["pcie_generation_loaded", ""]
+    assert (found.value, "error 999" in found.note) == (None, True)

@@ -42,6 +42,16 @@ class Count:
         return self.device.startswith("gpu") and self.name in OF_THE_DRIVER and not self.of_the_part
 
 
+LEAP = 2.0**31
+"""Nothing counts so many between two sweeps: a counter that rises as far was read wrongly."""
+
+
+def believable(counts: Sequence[Count], known: Mapping[str, float]) -> list[Count]:
+    """The counters; one that leapt as it was at the last sweep (``known``), since what it is now is not known."""
+    leapt = {each.key for each in counts if each.value - known.get(each.key, each.value) >= LEAP}
+    return [dataclasses.replace(each, value=known[each.key]) if each.key in leapt else each for each in counts]
+
+
 def rises(
     counts: Sequence[Count], known: Mapping[str, float], *, same_boot: bool, loaded: bool
 ) -> Iterator[tuple[Count, float]]:

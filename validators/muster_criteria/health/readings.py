@@ -22,7 +22,7 @@ from muster_criteria.device_events.policy import (
     policy_of,
     response_to,
 )
-from muster_criteria.health.counters import Count, rises
+from muster_criteria.health.counters import Count, believable, rises
 from muster_criteria.text import one_line
 
 ANSWER_MAX = 1024 * 1024
@@ -208,6 +208,7 @@ def _facts(swept: Swept, before: Before, counters: dict[str, float]) -> Iterator
             counts.append(Count(fact.name, device, fact.labels, value))
         else:
             yield from _disk(fact)
+    counts = believable(counts, before.counters)
     counters.update((each.key, each.value) for each in counts)
     if before.seconds:
         yield from _rises(swept, before, before.seconds, counts)

@@ -21,7 +21,7 @@ INTERVAL_S = 10.0
 PAUSE_S = 0.2
 """Real seconds after which that clock is looked at again; a simulated one may run faster."""
 LAST_LIMIT_S = 60.0
-"""For the first and the last reading: with two GPUs that hang NVML gives up after 40 s."""
+"""For the first and the last reading: with eight GPUs that hang NVML gives up after 46 s."""
 KEPT = 1000
 """Readings after which they come half as often: of a run of equal ones three are kept, so only an unsteady GPU has
 so many."""

@@ -18,7 +18,7 @@ from muster_node.hardware.seam import Hardware, Usage
 READINGS = 3
 PAUSE_S = 2.0
 READING_LIMIT_S = 60.0
-"""Longer than NVML takes to give up two GPUs that hang (``hardware.nvidia.nvml``): so the reason names them."""
+"""Longer than NVML takes to give up eight GPUs that hang (``hardware.nvidia.nvml``): so the reason names them."""
 NAMES_MAX = 5
 
 

@@ -10,7 +10,8 @@ from muster_node.hardware.seam import NOT_SUPPORTED, Fact
 NO_COUNTER = "this machine has no such counter"
 GONE, LATE = "it could not be read any more after the load", "it could not be read before the load"
 WRAPS_FROM = 2.0**31
-"""A counter that falls from here on may have wrapped at 32 bits; one that falls from less was reset."""
+"""A counter that falls from here on may have wrapped at 32 bits; one that falls from less was reset. And nothing counts
+so many between two readings: one that rises as far was read wrongly, before or after."""
 _NAMED = 4
 
 
@@ -46,12 +47,19 @@ def growth(readings: Sequence[Fact | None], ceiling: float | None = None) -> Gro
     """
     known = _without_spikes([fact.value for fact in readings if fact is not None and fact.value is not None])
     steps = list(zip(known, known[1:]))
-    grown = sum(max(0.0, later - earlier) for earlier, later in steps)
+    grown = sum(later - earlier for earlier, later in steps if 0.0 < later - earlier < WRAPS_FROM)
+    leap = next(((earlier, later) for earlier, later in steps if later - earlier >= WRAPS_FROM), None)
     fall = next(((earlier, later) for earlier, later in steps if later < earlier), None)
     reset = ""
     if fall is not None:
         why = "the counter fell from {:g} to {:g} under load: what was added is not known".format(*fall)
         reset = why if fall[0] < WRAPS_FROM else ""
+    elif leap is not None:
+        why = (
+            "the counter leapt from {:g} to {:g} under load, which nothing counts: what was added is not known".format(
+                *leap
+            )
+        )
     else:
         why = _missing_end(readings)
         if not why and known[-1] == ceiling:

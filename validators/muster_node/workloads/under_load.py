@@ -72,6 +72,8 @@ VIOLATION = "thermal"
 """Reasons of which the time is reported; of older drivers, the counter of heat of either kind."""
 WELL_SAMPLED = 0.9
 """Share of the load over which the reasons must be known where no counter has them. Chosen here, as for sensors."""
+LEAST_SAMPLED = 0.5
+"""Share of the load over which what may come and go must be known, even if no two readings in a row lack it."""
 COARSE_S = 6.0
 """By how many seconds readings may exceed a counter without contradicting it: twice what each stands for."""
 AT_REST = "no reading found the GPU at work"
@@ -151,12 +153,35 @@ def under_load(readings: Sequence[Reading], gpus: Iterable[str], sampled: Sample
         counters = {key[1]: each for key, each in counted.items() if key[0] == "throttle_time"}
         yield from throttled(gpu, counters, sampled.get(gpu, {}), _seconds(readings))
         yield _resets(gpu, counted)
+        times = [reading.at for reading in readings]
         for name, metric in STATES.items():
-            yield _state(gpu, name, metric.unit, series.get((name, "", ""), ()))
-        yield from _pcie(gpu, series)
-        yield _most(gpu, "foreign_processes", series)
-        yield _most(gpu, "gpu_lost", series)
+            facts = series.get((name, "", ""), ())
+            yield _state(gpu, name, metric.unit, facts, _blind(times, facts) if name in PASSING else "")
+        yield from _pcie(gpu, series, times)
+        for name in ("foreign_processes", "gpu_lost"):
+            facts = series.get((name, "", ""), ())
+            yield _most(gpu, name, facts, _blind(times, facts) if name == "foreign_processes" else "")
         yield _settings(gpu, readings)
+
+
+PASSING = ("nvlink_active", "fabric_state", "fabric_healthy")
+"""States that may come and go during a load and leave nothing: what lies between two readings of them is unknown."""
+
+
+def _blind(times: Sequence[float], facts: Sequence[Fact | None]) -> str:
+    """Why what came and went during a load is not known, "" where it was read often enough. ``times``: of all readings.
+
+    A reading stands for half of the time to its neighbours. One that is missing between two others is no gap.
+    """
+    known = [_content(fact) is not None for fact in facts]
+    pairs = list(zip(known, known[1:]))
+    seen = sum((later - earlier) * (a + b) / 2.0 for (earlier, later), (a, b) in zip(zip(times, times[1:]), pairs))
+    share = seen / (times[-1] - times[0]) if len(times) > 1 and times[-1] > times[0] else 1.0
+    in_a_row = any(not (a or b) for a, b in pairs)
+    if not any(known) or share >= (WELL_SAMPLED if in_a_row else LEAST_SAMPLED):
+        return ""
+    why = next(gone(fact) for fact in facts if _content(fact) is None)
+    return f"it was read for {share:.0%} of the load only ({why})"
 
 
 def _series(readings: Sequence[Reading], gpu: str) -> dict[Key, list[Fact | None]]:
@@ -240,16 +265,19 @@ def _resets(gpu: str, counted: Mapping[Key, Growth]) -> Found:
 _CUMULATIVE = (*DELTAS.values(), "nvlink_errors", "throttle_time")
 
 
-def _state(gpu: str, name: str, unit: str, facts: Sequence[Fact | None]) -> Found:
-    """The worst content where one end is bad, else that furthest from what it was before the load."""
+def _state(gpu: str, name: str, unit: str, facts: Sequence[Fact | None], blind: str) -> Found:
+    """The worst content where one end is bad, else that furthest from what it was before the load.
+
+    ``blind``: why it says nothing that no reading differs from another, "" if it does say that.
+    """
     read = [_content(fact) for fact in facts]
     known = [content for content in read if content is not None]
     if not known:
         notes = [fact.note for fact in facts if fact is not None and fact.note]
         return Found(name, gpu, note=notes[-1] if notes else NOT_SUPPORTED)
     other = [content for content in known if content != known[0]]
-    if not other and read[-1] is None:
-        return Found(name, gpu, samples=len(known), note=gone(facts[-1]))
+    if not other and (blind or read[-1] is None):
+        return Found(name, gpu, samples=len(known), note=gone(facts[-1]) if read[-1] is None else blind)
     chosen = max(other, key=lambda content: _distance(content, known[0]), default=known[0])
     if name in WORST:
         chosen = WORST[name](known)
@@ -271,29 +299,31 @@ def _distance(content: Content, first: Content) -> float:
     return abs(content - first)
 
 
-def _pcie(gpu: str, series: Series) -> Iterator[Found]:
+def _pcie(gpu: str, series: Series, times: Sequence[float]) -> Iterator[Found]:
     """A link saves power at rest: its generation counts where readings before and after found the GPU busy too."""
     busy = [_content(fact) for fact in series.get(("utilisation", "", ""), ())]
     loaded = [isinstance(share, float) and share >= BUSY for share in busy]
     within = [place for place in range(1, len(loaded) - 1) if all(loaded[place - 1 : place + 2])]
-    generations = series.get(("pcie_generation", "", ""), ())
+    generations, widths = series.get(("pcie_generation", "", ""), ()), series.get(("pcie_width", "", ""), ())
     if within:
-        yield _least(gpu, "pcie_generation_loaded", [generations[place] for place in within])
+        read = [generations[place] for place in within]
+        blind = _blind([times[place] for place in within], read)
+        yield _least(gpu, "pcie_generation_loaded", read, blind)
     else:
         blind = next(
             (fact.note for fact in series.get(("utilisation", "", ""), ()) if fact is not None and fact.note), ""
         )
         yield Found("pcie_generation_loaded", gpu, samples=0, note=blind or AT_REST)
-    yield _least(gpu, "pcie_width", series.get(("pcie_width", "", ""), ()))
+    yield _least(gpu, "pcie_width", widths, _blind(times, widths))
 
 
-def _least(gpu: str, name: str, facts: Sequence[Fact | None]) -> Found:
-    """The lowest reading. No value where the last one says nothing and none differs from another."""
+def _least(gpu: str, name: str, facts: Sequence[Fact | None], blind: str) -> Found:
+    """The lowest reading. No value where none differs from another, and the last one or too many say nothing."""
     values = [value for fact in facts if isinstance(value := _content(fact), float)]
     if not values:
         return Found(name, gpu, samples=0, note=_reason(facts))
-    if _content(facts[-1]) is None and len(set(values)) == 1:
-        return Found(name, gpu, samples=len(values), note=gone(facts[-1]))
+    if (blind or _content(facts[-1]) is None) and len(set(values)) == 1:
+        return Found(name, gpu, samples=len(values), note=blind or gone(facts[-1]))
     return Found(name, gpu, min(values), samples=len(values))
 
 
@@ -301,13 +331,15 @@ def _reason(facts: Sequence[Fact | None]) -> str:
     return next((fact.note for fact in facts if fact is not None and fact.note), NOT_SUPPORTED)
 
 
-def _most(gpu: str, name: str, series: Series) -> Found:
-    """The highest reading: what was so once was so. No value where the last one says nothing and none says more."""
-    facts = series.get((name, "", ""), ())
+def _most(gpu: str, name: str, facts: Sequence[Fact | None], blind: str) -> Found:
+    """The highest reading: what was so once was so. No value where none is above zero, and the last one or too many say
+    nothing.
+    """
     known = [fact for fact in facts if fact is not None and fact.value is not None]
     worst = max(known, key=lambda fact: fact.value or 0.0, default=None)
-    if worst is None or (not worst.value and facts[-1] is not None and facts[-1].value is None):
-        return Found(name, gpu, note=gone(facts[-1]) if known else _reason(facts))
+    silent = facts[-1] if facts and _content(facts[-1]) is None else None
+    if worst is None or (not worst.value and (blind or silent is not None)):
+        return Found(name, gpu, note=_reason(facts) if not known else gone(silent) if silent is not None else blind)
     return Found(name, gpu, worst.value, samples=len(known), note=worst.note)
 
 

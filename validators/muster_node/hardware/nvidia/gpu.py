@@ -15,6 +15,8 @@ NO_SERIALS = ("", "n/a", "[n/a]", "na", "0", "none", "unknown", "not supported",
 """What firmware writes where a serial number should be, in lower case."""
 
 
+BOARDS = (4, 8, 16)
+"""How many GPUs boards have."""
 MODULES_MAX = 32
 """Twice what the largest board has: a GPU whose module id is garbage has none."""
 
@@ -63,14 +65,19 @@ def _with_twins(gpus: Sequence[Gpu]) -> Iterator[Gpu]:
 def slots_of(modules: Sequence[tuple[int, int | None]], unanswered: int = 0) -> list[tuple[int, bool]]:
     """Slot of each GPU from (NVML index, module id), and whether that is known: the id − 1 where ids are usable.
 
-    Where no board has any, NVML's order is all that there is, and names the slots. One GPU without an id takes the slot
-    that the others leave, if they leave one. Two without one, or one and a GPU that gave no handle
-    (``unanswered``) or is gone, could be either way round: they get the slots that are left, in NVML's order, which is
-    known to be right only where it is so for all the others.
+    Where no board has any, NVML's order is all that there is, and names the slots. An id that two claim is neither's,
+    and 0 none where another is the last of a full board that counts from 1. One GPU without an id takes the slot that
+    the others leave, if they leave one. Two without one, or one and a GPU that gave no handle (``unanswered``) or is
+    gone, could be either way round: they get the slots that are left, in NVML's order, which is known to be right only
+    where it is so for all the others.
     """
-    known = [module for _, module in modules if module is not None]
-    if not known or min(known) < 1 or len(set(known)) < len(known):
-        return [(index, not known) for index, _ in modules]
+    claimed = collections.Counter(module for _, module in modules if module is not None)
+    known = [module for module, times in claimed.items() if times == 1]
+    if 0 in known and max(known) in BOARDS and max(known) >= len(modules) + unanswered:
+        known.remove(0)
+    if not known or min(known) < 1:
+        return [(index, not claimed) for index, _ in modules]
+    modules = [(index, module if module in known else None) for index, module in modules]
     free = (slot for slot in itertools.count() if slot + 1 not in known)
     certain = max(len(modules) + unanswered, *known) - len(known) == 1
     in_order = all(module == index + 1 for index, module in modules if module is not None)

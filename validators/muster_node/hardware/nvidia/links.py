@@ -53,19 +53,24 @@ class Links:
         self.active = self._ask_states()
 
     def _ask_states(self) -> Answer:
-        """The number of links is unknown in advance: the first unsupported link number ends the list."""
-        nvml = self._nvml
+        """The number of links is unknown in advance: the first unsupported link number ends the list.
+
+        One that is refused between two that answer is not past the last, but unknown, and with it how many are up.
+        """
+        nvml, refused = self._nvml, None
+        past = nvml.constant("NVML_ERROR_NOT_SUPPORTED", 3), nvml.constant("NVML_ERROR_INVALID_ARGUMENT", 2)
         for link in range(nvml.constant("NVML_NVLINK_MAX_LINKS", LINKS_MAX)):
             state = nvml.query("nvmlDeviceGetNvLinkState", self._handle, link)
-            if state.value is None:
-                past_the_last = link > 0 and state.code in (
-                    nvml.constant("NVML_ERROR_NOT_SUPPORTED", 3),
-                    nvml.constant("NVML_ERROR_INVALID_ARGUMENT", 2),
-                )
-                if past_the_last:
-                    break
+            if state.value is not None:
+                self._states.append((link, state.value == nvml.constant("NVML_FEATURE_ENABLED", 1)))
+            elif link == 0 or state.code not in past:
                 return state
-            self._states.append((link, state.value == nvml.constant("NVML_FEATURE_ENABLED", 1)))
+            elif refused is not None:
+                break
+            else:
+                refused = link, state
+        if refused is not None and self._states[-1][0] > refused[0]:
+            return Answer(note=f"NVML: link {refused[0]} gives no state ({refused[1].note})", code=refused[1].code)
         return Answer(sum(up for _, up in self._states))
 
     def facts(self) -> Iterator[Fact]:

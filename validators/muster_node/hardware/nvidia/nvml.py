@@ -1,7 +1,7 @@
 """NVML queries: a call that refuses, raises or hangs becomes an answer without a value, never a number or an exception.
 
 A GPU whose call hangs is queried no more, so that it costs one time limit and its own figures; so is one whose calls
-return, but take seconds each. After a second hang the driver itself counts as hung, and no GPU is queried any more.
+return, but are slow. The limit halves with each GPU that hangs, so that all of them together cost less than a minute.
 """
 
 from __future__ import annotations
@@ -18,12 +18,15 @@ from muster_node.hardware.seam import NOT_SUPPORTED
 
 CALL_LIMIT_S = 20.0
 """Without persistence mode a driver may take seconds to wake a GPU; no call takes as long as this."""
-HUNG_MAX = 2
-SLOW_CALL_S = 1.0
-"""Chosen here: NVML answers within milliseconds; only the call that wakes a GPU takes longer, once."""
+LEAST_LIMIT_S = 2.0
+"""What halving the limit leaves at least: eight GPUs that all hang cost 45.5 s, sixteen 61.5 s."""
+SLOW_CALL_S = 0.05
+"""Chosen here: NVML answers within milliseconds; only the call that wakes a GPU takes seconds, once."""
 SLOW_MAX_S = 12.0
 """Seconds that one GPU may spend in slow calls before it is queried no more: of eight such GPUs 96 s, less than the
 120 s that an inventory has, so that none is taken for absent because another one was slow."""
+SLOW_SHARE = 0.1
+"""Share of the time that slow calls may take for ever: days of a busy machine with a slow call now and then."""
 
 NO_FUNCTION = -1
 HUNG = -2
@@ -108,7 +111,7 @@ class Nvml:
         self._worker: _Worker | None = None
         self._lock = threading.Lock()
         self._hung: list[tuple[Any, str]] = []
-        self._slow_s: dict[Any, float] = {}
+        self._slow: dict[Any, tuple[float, float]] = {}
         self._lost: set[int] = set()
 
     def query(self, function: str, *arguments: Any) -> Answer:
@@ -123,11 +126,11 @@ class Nvml:
                 return Answer(note="NVML: not queried, since " + why, code=HUNG)
             if self._worker is None or self._worker.pid != os.getpid():  # threads do not survive a fork
                 self._worker = _Worker()
-            begun = time.monotonic()
+            begun, limit_s = time.monotonic(), self._limit()
             try:
-                return _possible(function, self._worker.run(lambda: call(*arguments), self._limit_s))
+                return _possible(function, self._worker.run(lambda: call(*arguments), limit_s))
             except queue.Empty:
-                why = f"{function} did not answer within {self._limit_s:g} s"
+                why = f"{function} did not answer within {limit_s:g} s"
                 self._hung.append((arguments[:1], why))
                 self._worker = None
                 return Answer(note="NVML: " + why, code=HUNG)
@@ -143,23 +146,26 @@ class Nvml:
             finally:
                 self._took(arguments, time.monotonic() - begun)
 
+    def _limit(self) -> float:
+        """Seconds for the next call: half as many after each subject that hung."""
+        return max(min(self._limit_s, LEAST_LIMIT_S), self._limit_s / 2.0 ** len(self._hung))
+
     def _took(self, arguments: tuple[Any, ...], seconds: float) -> None:
-        """Count the time of a slow call about one GPU."""
+        """Count the time of a slow call about one GPU, less what is forgiven for the time since the last one."""
         if arguments and seconds >= SLOW_CALL_S:
-            subject = id(arguments[0])
-            self._slow_s[subject] = self._slow_s.get(subject, 0.0) + seconds
+            subject, now = id(arguments[0]), time.monotonic()
+            spent, at = self._slow.get(subject, (0.0, now))
+            self._slow[subject] = max(0.0, spent - SLOW_SHARE * (now - at)) + seconds, now
 
     def is_lost(self, handle: Any) -> bool:
         """Whether any call about this GPU was refused with NVML_ERROR_GPU_IS_LOST: it is off the bus until a reset."""
         return id(handle) in self._lost
 
     def _given_up(self, arguments: tuple[Any, ...]) -> str:
-        if len(self._hung) >= HUNG_MAX:
-            return self._hung[-1][1]
         hung = next((why for subject, why in self._hung if subject == arguments[:1]), "")
-        spent = self._slow_s.get(id(arguments[0]), 0.0) if arguments else 0.0
+        spent = self._slow.get(id(arguments[0]), (0.0, 0.0))[0] if arguments else 0.0
         if spent > SLOW_MAX_S and not hung:
-            return f"it takes seconds to answer ({spent:.0f} s in slow calls)"
+            return f"it is slow to answer ({spent:.0f} s in slow calls)"
         return hung
 
     def field(self, handle: Any, field: str | int, scope: int | None = None) -> Answer:

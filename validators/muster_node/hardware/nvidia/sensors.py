@@ -11,12 +11,16 @@ from muster_node.hardware.nvidia.nvml import NO_FUNCTION, Answer, Nvml
 from muster_node.hardware.nvidia.throttling import HARMFUL_FIRST, HARMLESS, HW_SLOWDOWN, NAMED_CAUSES, UNKNOWN
 from muster_node.hardware.seam import NOT_SUPPORTED, Sample
 
+MARGIN_C = 150.0
+"""°C that no GPU is from a limit: the highest temperature that one may have."""
 POSSIBLE = {
     "temperature": (0.0, 150.0),
     "hbm_temperature": (0.0, 150.0),
     "power": (0.0, 5000.0),
     "power_instant": (0.0, 5000.0),
     "clock": (0.0, 10_000.0),
+    "thermal_margin": (-MARGIN_C, MARGIN_C),
+    "hbm_margin": (-MARGIN_C, MARGIN_C),
 }
 """What a reading lies between, ends excluded: a GPU that computes has neither 0 °C nor 255 °C, which are what a sensor
 that is gone reads as. Chosen far outside of what any data-centre GPU is built for."""
@@ -81,7 +85,8 @@ def margin(nvml: Nvml, gpu: Gpu, spared: Answer, limit: _Limit, reading: Answer)
     less as garbage (docs/science.md#temperature-limits): such a one counts unless the threshold contradicts it.
     """
     offset = nvml.field(gpu.handle, limit.field)
-    by_margin = Answer(spared.value - offset.value) if usable(spared) and usable(offset) else None
+    known = usable(spared) and usable(offset) and abs(spared.value) < MARGIN_C and abs(offset.value) < MARGIN_C
+    by_margin = Answer(spared.value - offset.value) if known else None
     if by_margin is not None and spared.value > 0:
         return by_margin
     kind = nvml.constant(limit.threshold, limit.otherwise)
