@@ -58,10 +58,10 @@ class Seen:
     """A node as its scheduler shows it.
 
     ``open``: users' jobs may begin on it. ``ours``: Muster alone closed it. ``foreign``: who else closed it
-    and why. ``foreign_since``: since when, where known. ``apart``: why it is neither changed nor tested now (reserved,
-    planned, rebooting, powered down, not responding, down). ``used_by``: the users' jobs on it. ``unsure``: why it may
-    be in use all the same. ``marked``: an open node shows what ``admit`` set with it. ``created``: since when the
-    scheduler has the node, where another machine that joins under its name is a new node to it.
+    and why. ``foreign_since``: since when, where known. ``apart``: why it is neither changed nor tested now (rebooting,
+    powered down, not responding, down). ``used_by``: the users' jobs on it, or what it is promised to. ``unsure``: why
+    it may be in use all the same. ``marked``: an open node shows what ``admit`` set with it. ``created``: since when
+    the scheduler has the node, where another machine that joins under its name is a new node to it.
     """
 
     open: bool

@@ -80,17 +80,19 @@ class TestSlurm:
         assert "Reason=psu" in self.cluster.show("n0")
         assert self.seen().allocation.allocated
 
-    def test_a_reserved_node_is_neither_tested_nor_drained(self) -> None:
+    def test_a_reserved_node_is_not_tested_and_is_drained_and_opened_like_any_other(self) -> None:
         self.cluster.call("scontrol", "create", "reservation", "ReservationName=r", "StartTime=now", "Duration=60",
                           "Nodes=n0", "Users=root", "Flags=ignore_jobs")  # fmt: skip
         try:
-            until(lambda: bool(self.seen().apart))
+            until(lambda: "reservation" in self.seen().used_by)
             assert not self.seen().idle.idle
-            with pytest.raises(LeftAlone):
-                self.backend.withdraw("n0", "x")
+            self.backend.withdraw("n0", "x")
+            assert self.seen().ours
+            self.backend.admit("n0", MARK)
+            assert self.seen().open
         finally:
             self.cluster.call("scontrol", "delete", "ReservationName=r")
-        until(lambda: self.seen().open)
+        until(lambda: self.seen().idle.idle)
 
     def test_a_node_that_does_not_respond_is_left_alone(self) -> None:
         self.cluster.stop("n3")

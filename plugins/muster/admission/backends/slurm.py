@@ -39,9 +39,7 @@ _JSON = pydantic.TypeAdapter(dict[str, Any])
 _JOB = re.compile(r"(\d+)\|(\S+)")
 
 _APART = {
-    "RESERVED": "reserved",
     "MAINTENANCE": "in maintenance",
-    "PLANNED": "planned for a job",
     "REBOOT": "rebooting",
     "POWER": "powered down, or about to be",
     "NOT_RESPONDING": "not responding",
@@ -55,10 +53,13 @@ _APART = {
 }
 """Beginnings of states and flags of nodes that are left alone."""
 
+_PROMISED = {"RESERVED": "a reservation in Slurm", "PLANNED": "a job that Slurm has planned for it"}
+"""Flags of nodes that are not free, and are drained and opened like any other: a drain ends no reservation."""
+
 _HARMLESS = frozenset({
     "IDLE", "ALLOCATED", "MIXED", "COMPLETING",
     "DRAIN", "UNDRAIN", "RESUME",
-    "CLOUD", "DYNAMIC_NORM", "DYNAMIC_FUTURE",
+    "CLOUD", "DYNAMIC_NORM", "DYNAMIC_FUTURE", *_PROMISED,
 })  # fmt: skip
 """States and flags that say nothing against a node (slurm.h, NODE_STATE_…, as of 25.11). One that is in neither list,
 as of a newer version, keeps the node from counting as free, and is named."""
@@ -279,6 +280,7 @@ class Slurm:
         apart = _apart(words)
         drained = _DRAIN in words
         ours = drained and node.reason.startswith(PREFIX) and node.reason_set_by_user == self._our_user()
+        promised = next((text for flag, text in _PROMISED.items() if flag in words), "")
         used = "jobs in Slurm" if node.alloc_cpus or {"ALLOCATED", "MIXED", "COMPLETING"} & {*words} else ""
         is_open = not drained and not apart
         return Seen(
@@ -287,7 +289,7 @@ class Slurm:
             foreign=one_line(f"drained by {node.reason_set_by_user}: {node.reason}") if drained and not ours else "",
             foreign_since=_moment(node.reason_changed_at) if drained and not ours else None,
             apart=apart,
-            used_by=self._jobs(node.name, bool(used)) if named else used,
+            used_by=(self._jobs(node.name, bool(used)) if named else used) or promised,
             unsure="Slurm may start a job on it at any moment" if is_open else "",
             marked=FEATURE in node.features.split(","),
         )

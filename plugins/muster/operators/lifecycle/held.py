@@ -6,7 +6,6 @@ the question is open.
 
 from __future__ import annotations
 
-import datetime
 from collections.abc import Callable
 from typing import Any
 
@@ -29,9 +28,6 @@ from muster_reports.advice import least_sure
 
 OPTIONS = [WITHDRAW, RETEST, KEEP]
 
-_LATELY = datetime.timedelta(days=7)
-"""How long housekeeping may have been down when a waiver ended."""
-
 
 def questions(live: Callable[[str, str], bool]) -> list[dict[str, Any]]:
     """Returns the arguments of TriggerDagRunOperator for one run of the DAG held_verdict per question.
@@ -40,7 +36,7 @@ def questions(live: Callable[[str, str], bool]) -> list[dict[str, Any]]:
     ``live``: whether a run of Airflow, (DAG id, run id), is queued or running. A waiver that has ended holds verdicts.
     At most ``MAPPED_MAX``, those first that were not asked yet: the others come with the next look.
     """
-    store.waivers.recheck_expired(datetime.datetime.now(datetime.UTC) - _LATELY)
+    store.waivers.recheck_expired()
     wanted: list[dict[str, Any]] = [
         # A re-test at the level of the verdict: one at a lower level would leave it held.
         {"trigger_run_id": runid.run_id(node.name, reason), "conf": {"node": node.name, "level": _held(node).level}}

@@ -67,9 +67,9 @@ class Room:
     """What the tests that are under way leave of the limits.
 
     ``serving``: the nodes in service, of which ``at_once`` may be tested at a time. Of these, ``tested``: those that a
-    run holds; ``out``: these and those that wait in revalidation, out of production. ``drawn``: by power domain, in kW.
-    ``canaries``: by SKU and change, those of ``out`` that have it; ``passed``: how many more passed with it than signs
-    say.
+    run holds; ``out``: these and those that wait for one in revalidation, out of production. ``drawn``: by power
+    domain, in kW. ``canaries``: by SKU and change, those of ``out`` that have it; ``passed``: how many more passed with
+    it than signs say.
     """
 
     limits: Limits
@@ -87,7 +87,9 @@ class Room:
     ) -> Room:
         """Returns the room that the runs which hold nodes leave. New nodes draw power too, in their burn-in."""
         serving = [node for node in nodes if node.state in SERVING]
-        out = [node for node in serving if node.name in leased or node.state is State.REVALIDATION]
+        waiting = (node.name for node in serving if node.state is State.REVALIDATION and not node.pause)
+        out_now = {*leased, *waiting}
+        out = [node for node in serving if node.name in out_now]
         drawn: dict[str, float] = collections.defaultdict(float)
         for node in nodes:
             drawn[node.labels.get(DOMAIN, "")] += limits.node_kw * (node.name in leased)

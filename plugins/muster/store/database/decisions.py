@@ -12,7 +12,10 @@ from muster.store.database.base import Base, BigId
 
 
 class WaiverRow(Base):
-    """A person's decision that a known finding does not fail its stage until a date; every report shows it."""
+    """A person's decision that a known finding does not fail its stage until a date; every report shows it.
+
+    ``end_seen``: whether the nodes concerned were asked about since it ended by itself.
+    """
 
     __tablename__ = "waivers"
 
@@ -27,6 +30,7 @@ class WaiverRow(Base):
     created_at: Mapped[datetime.datetime]
     until: Mapped[datetime.datetime]
     revoked_at: Mapped[datetime.datetime | None]
+    end_seen: Mapped[bool] = mapped_column(default=False)
     finding_id: Mapped[str]
     subject: Mapped[str] = mapped_column(index=True)
     labels: Mapped[dict[str, Any]]

@@ -113,16 +113,18 @@ def revoke(waiver_id: int, person: str, reason: str) -> Waiver:
         return to_waiver(row)
 
 
-def recheck_expired(since: datetime.datetime) -> None:
-    """Ask about the nodes in service whose waivers have ended by themselves since that moment."""
-    moment = access.now()
-    query = select(WaiverRow).where(WaiverRow.until > since, WaiverRow.until <= moment, WaiverRow.revoked_at.is_(None))
+def recheck_expired() -> None:
+    """Ask about the nodes in service whose waivers have ended by themselves, once for each waiver, however long ago."""
+    ended = WaiverRow.until <= access.now(), WaiverRow.revoked_at.is_(None), ~WaiverRow.end_seen
     with reading() as session:
-        ended = {name: row.finding_id for row in session.scalars(query) for name in _machines(session, row)}
-    for name, finding in ended.items():
+        waivers_over = list(session.scalars(select(WaiverRow.id).where(*ended).order_by(WaiverRow.id)))
+    for waiver in waivers_over:
         with writing() as session:
-            access.node_row(session, name, lock=True)
-            access.recheck(session, name, f"the waiver of {finding} has ended")
+            row = session.get_one(WaiverRow, waiver)
+            for name in sorted(_machines(session, row)):
+                access.node_row(session, name, lock=True)
+                access.recheck(session, name, f"the waiver of {row.finding_id} has ended")
+            row.end_seen = True
 
 
 def _machines(session: Session, row: WaiverRow) -> set[str]:

@@ -9,6 +9,7 @@ from sqlalchemy import select
 from sqlalchemy.orm import Session
 
 from muster.model.health import BmcCursor
+from muster.store.database.batches import batches
 from muster.store.database.engine import reading
 from muster.store.database.health import BmcRow
 from muster.store.database.models import NodeRow
@@ -20,7 +21,8 @@ def cursors(nodes: Iterable[str]) -> dict[str, BmcCursor]:
     names = list(nodes)
     query = select(BmcRow).join(NodeRow, NodeRow.name == BmcRow.node).where(BmcRow.machine == NodeRow.machine)
     with reading() as session:
-        kept = {row.node: _to_cursor(row) for row in session.scalars(query.where(BmcRow.node.in_(names)))}
+        found = (row for some in batches(names) for row in session.scalars(query.where(BmcRow.node.in_(some))))
+        kept = {row.node: _to_cursor(row) for row in found}
     return {name: kept.get(name, BmcCursor(name)) for name in names}
 
 

@@ -14,6 +14,7 @@ from sqlalchemy.orm import Session
 
 from muster.model.failures import Failure
 from muster.model.states import BROKEN, SERVING, State
+from muster.store.database.batches import batches
 from muster.store.database.engine import reading
 from muster.store.database.models import EventRow, FindingRow, NodeRow, PartRow, PlacementRow, RunRow, StageRow
 from muster_criteria.devices import kind_of
@@ -25,8 +26,6 @@ GROUP_OF = {
     FaultClass.PSU: "power", FaultClass.COOLING: "cooling",
 }  # fmt: skip
 """The group of defects in which the planner counts a finding; what is missing is counted as unknown."""
-AT_ONCE = 500
-"""Names of nodes in one query."""
 
 
 def since(moment: datetime.datetime, *, former: bool = False) -> list[Failure]:
@@ -107,15 +106,13 @@ def _failures(session: Session, spells: Sequence[_Spell]) -> list[Failure]:
     """What was found from each node's entry into service before it left to its return, and when that was.
 
     By the numbers of stages: a clock that was wrong meanwhile charges a failure with nothing of another one. Some
-    queries for ``AT_ONCE`` nodes, however often each failed.
+    queries for a batch of nodes, however often each failed.
     """
     by_node: dict[str, list[_Spell]] = collections.defaultdict(list)
     for spell in spells:
         by_node[spell.left.node].append(spell)
     made: list[Failure] = []
-    names = list(by_node)
-    for first in range(0, len(names), AT_ONCE):
-        some = names[first : first + AT_ONCE]
+    for some in batches(by_node):
         entries, findings, ended = _entries(session, some), _findings(session, some), _ended(session, some)
         for name in some:
             made += [_failure(each, entries[name], findings[name], ended[name]) for each in by_node[name]]

@@ -22,6 +22,7 @@ from muster.model.states import SERVING, State
 from muster.model.statistics import Reported
 from muster.rules import health as rules
 from muster.store.database import access
+from muster.store.database.batches import batches
 from muster.store.database.engine import reading, writing
 from muster.store.database.health import HealthRow, SweepRow
 from muster.store.database.models import EventRow, NodeRow, PartRow, PlacementRow
@@ -280,12 +281,13 @@ def serving_since() -> dict[str, datetime.datetime]:
 def cursors(nodes: Iterable[str]) -> dict[str, Cursor]:
     """{node: where its last sweep ended}; of a node that was never swept, its beginning."""
     names = list(nodes)
+    kept: dict[str, Cursor] = {}
     with reading() as session:
-        rows = session.scalars(select(SweepRow).where(SweepRow.node.in_(names))).all()
-    kept = {
-        row.node: Cursor(row.node, row.boot_id, row.kernel_s, dict(row.counters), row.swept_at, row.failing_since)
-        for row in rows
-    }
+        for some in batches(names):
+            for row in session.scalars(select(SweepRow).where(SweepRow.node.in_(some))):
+                kept[row.node] = Cursor(
+                    row.node, row.boot_id, row.kernel_s, dict(row.counters), row.swept_at, row.failing_since
+                )
     return {name: kept.get(name, Cursor(name)) for name in names}
 
 

@@ -7,6 +7,7 @@ from collections.abc import Iterator
 
 from sqlalchemy import func, select
 
+from muster.store.database.batches import batches
 from muster.store.database.engine import reading
 from muster.store.database.models import ArtifactRow, NodeRow, RunRow, StageRow
 from muster.store.fleet.measured import ZONE
@@ -64,8 +65,7 @@ def stages(sku: str, stage: str, level: str, *, simulated: bool) -> Iterator[Lat
     )
     with reading() as session:
         chosen = list(session.execute(select(ranked).where(ranked.c.place == 1).order_by(ranked.c.name)))
-        for first in range(0, len(chosen), BATCH):
-            some = chosen[first : first + BATCH]
+        for some in batches(chosen, BATCH):
             kept: dict[int, list[StageAttempt]] = {}
             chassis: dict[int, bytes | None] = {}
             query = (

@@ -16,6 +16,7 @@ from sqlalchemy.orm import Session
 
 from muster.model.states import State
 from muster.store.database import access
+from muster.store.database.batches import batches
 from muster.store.database.engine import reading
 from muster.store.database.models import FindingRow, MeasurementRow, NodeRow, PlacementRow, RunRow, StageRow
 from muster.store.decisions.verdicts import current_verdicts
@@ -38,9 +39,6 @@ ZONE = "cooling_zone"
 VISITS = 5
 """Number of each node's latest visits in peer statistics. The last visit gives the usual values; all visits give how
 far a device differs from its own past, for which three visits of the past and two later readings are needed."""
-
-BATCH = 500
-"""Stages whose measurements are fetched at a time."""
 
 
 def fleet_readings(
@@ -135,8 +133,7 @@ def _readings(
 
     listed = list(session.execute(stages))
     since = _parts_since(session, sorted({stage.name for stage in listed}), before)
-    batches = (listed[first : first + BATCH] for first in range(0, len(listed), BATCH))
-    return together(_batch(session, batch, metrics, since) for batch in batches)
+    return together(_batch(session, batch, metrics, since) for batch in batches(listed))
 
 
 def _batch(
@@ -190,7 +187,7 @@ def _parts_since(
     else:
         query = query.where(PlacementRow.since < before)  # the latest of a slot wins below
     found: dict[tuple[str, str], int] = {}
-    for first in range(0, len(nodes), BATCH):
-        some = query.where(PlacementRow.node.in_(nodes[first : first + BATCH])).order_by(PlacementRow.id)
-        found |= {(row.node, row.slot): row.after for row in session.execute(some)}
+    for some in batches(nodes):
+        placed = query.where(PlacementRow.node.in_(some)).order_by(PlacementRow.id)
+        found |= {(row.node, row.slot): row.after for row in session.execute(placed)}
     return found

@@ -11,6 +11,7 @@ from sqlalchemy import Select, func, select
 from muster.model.failures import Failure
 from muster.rules import escapes as rules
 from muster.rules.escapes import Escape, Pass
+from muster.store.database.batches import batches
 from muster.store.database.engine import reading
 from muster.store.database.models import NodeRow, RunRow, StageRow
 from muster.store.fleet import failures
@@ -19,17 +20,15 @@ from muster_criteria.model import Verdict
 from muster_reports.digest.facts import Chance
 
 YEAR = datetime.timedelta(days=365)
-AT_ONCE = 500
-"""Names of nodes in one query."""
 
 
 def of_nodes(nodes: Collection[str], moment: datetime.datetime) -> list[Pass]:
     """Returns the stages of these nodes' present machines that ended with PASS or WARN since then, by time."""
     what = select(RunRow.node, StageRow.stage, RunRow.level, StageRow.recorded_at, RunRow.run_id)
-    names, found = sorted(nodes), []
+    found: list[Pass] = []
     with reading() as session:
-        for at in range(0, len(names), AT_ONCE):
-            query = _passes(what, moment).where(RunRow.node.in_(names[at : at + AT_ONCE]))
+        for some in batches(sorted(nodes)):
+            query = _passes(what, moment).where(RunRow.node.in_(some))
             found += [Pass(*row) for row in session.execute(query)]
     return sorted(found, key=lambda each: each.at)
 

@@ -15,6 +15,7 @@ from sqlalchemy.orm import Session
 from muster.model.failures import Failure
 from muster.rules import escapes, lemons, spares
 from muster.rules.certificate import WATCHED
+from muster.store.database.batches import batches
 from muster.store.database.engine import reading
 from muster.store.database.models import EventRow, FindingRow, NodeRow, RunRow, StageRow
 from muster.store.fleet import failures, passes
@@ -258,12 +259,13 @@ def _past(session: Session, nodes: Collection[str], until: datetime.datetime) ->
     query = (
         select(RunRow.node, RunRow.started_at, RunRow.environment)
         .join(StageRow, StageRow.run == RunRow.id)
-        .where(RunRow.node.in_(nodes), RunRow.started_at < until, StageRow.stage == "intake", StageRow.measured > 0)
+        .where(RunRow.started_at < until, StageRow.stage == "intake", StageRow.measured > 0)
         .order_by(RunRow.id)
     )
     found: dict[str, Past] = collections.defaultdict(list)
-    for node, began, environment in session.execute(query):
-        found[node].append((began, environment))
+    for some in batches(sorted(nodes)):
+        for node, began, environment in session.execute(query.where(RunRow.node.in_(some))):
+            found[node].append((began, environment))
     return found
 
 

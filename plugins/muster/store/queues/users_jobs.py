@@ -11,14 +11,12 @@ from sqlalchemy.orm import Session
 
 from muster.model.schedulers import UsersJob
 from muster.store.database import access
+from muster.store.database.batches import batches
 from muster.store.database.engine import reading, writing
 from muster.store.database.outgoing import PlaceRow, UsersJobRow
 
 KEPT = 100
 """So many jobs of a node are kept, those that run before those that ended: users start as many as they like."""
-
-BATCH = 500
-"""Nodes in one query."""
 
 
 def of_node(node: str) -> list[UsersJob]:
@@ -35,9 +33,10 @@ def since(moments: Mapping[str, datetime.datetime]) -> dict[str, list[UsersJob]]
         return found
     ran = or_(UsersJobRow.until.is_(None), UsersJobRow.until >= min(moments.values()))
     with reading() as session:
-        for row in session.scalars(select(UsersJobRow).where(UsersJobRow.node.in_(moments), ran)):
-            if row.until is None or row.until >= moments[row.node]:
-                found[row.node].append(UsersJob(row.node, row.what, row.since, row.until))
+        for some in batches(moments):
+            for row in session.scalars(select(UsersJobRow).where(UsersJobRow.node.in_(some), ran)):
+                if row.until is None or row.until >= moments[row.node]:
+                    found[row.node].append(UsersJob(row.node, row.what, row.since, row.until))
     return found
 
 
@@ -58,9 +57,7 @@ def note(cluster: str, listed: Iterable[UsersJob]) -> None:
         fresh = collections.defaultdict(list)
         for key in jobs.keys() - known.keys():
             fresh[key[0]].append(key)
-        names = sorted(fresh)
-        for first in range(0, len(names), BATCH):
-            some = names[first : first + BATCH]
+        for some in batches(sorted(fresh)):
             _add(session, cluster, {key: jobs[key] for node in some for key in fresh[node]}, some)
 
 

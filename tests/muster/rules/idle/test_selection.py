@@ -63,6 +63,14 @@ def test_which_nodes_are_chosen(
     assert all(each.stages == STAGES for each in choice.chosen[: len(picked) - len(chosen)])
 
 
+def test_a_paused_node_that_is_out_of_service_takes_no_others_turn() -> None:
+    pause = Pause("Ada", NOW + HOUR, "the rack is rebuilt")
+    nodes = [dataclasses.replace(node("a", State.REVALIDATION), pause=pause), node("b")]
+    idle = {"a": IDLE, "b": IDLE}
+    assert [each.node for each in choose(Known(nodes, NOW, idle, {}, Limits(share=0.05))).chosen] == ["b"]
+    assert choose(Known(nodes, NOW, idle, {}, Limits(share=0.05), leased={"a"})).chosen == ()
+
+
 def test_one_at_a_time_in_a_small_fleet_and_never_none_for_ever() -> None:
     nodes = [node("a"), node("b")]
     idle = {"a": IDLE, "b": IDLE}
