@@ -57,7 +57,8 @@ class Links:
 
         One that is refused between two that answer is not past the last, but unknown, and with it how many are up.
         """
-        nvml, refused = self._nvml, None
+        nvml = self._nvml
+        refused: tuple[int, Answer] | None = None
         past = nvml.constant("NVML_ERROR_NOT_SUPPORTED", 3), nvml.constant("NVML_ERROR_INVALID_ARGUMENT", 2)
         for link in range(nvml.constant("NVML_NVLINK_MAX_LINKS", LINKS_MAX)):
             state = nvml.query("nvmlDeviceGetNvLinkState", self._handle, link)
