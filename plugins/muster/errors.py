@@ -184,6 +184,10 @@ class BadInventory(MusterError):
         Exception.__init__(self, "\n".join(self.problems))
 
 
+class BadBackup(MusterError):
+    """A back-up cannot be written or read, or there is no place to restore it to."""
+
+
 class BadCertificate(MusterError):
     """A certificate is malformed, altered, expired, or of another key."""
 

@@ -21,6 +21,7 @@ pytestmark = [pytest.mark.slow, pytest.mark.needs_postgresql, pytest.mark.timeou
 PAGE = (ROOT / "docs" / "deploying.md").read_text()
 WITHOUT_HELM = PAGE.partition("\n## Without Helm\n")[2].partition("\n## ")[0]
 INSTALLATION, ENVIRONMENT, FIRST_STEPS = re.findall(r"^```\n(.*?)^```", WITHOUT_HELM, re.M | re.S)
+BACKUP = PAGE.partition("\n## Back-up and restore\n")[2].partition("\n## ")[0]
 IMAGE = re.search(r"^RUN (.*?[^\\])$", PAGE, re.M | re.S)
 SECRETS = {
     "AIRFLOW__CORE__FERNET_KEY": Fernet.generate_key().decode(),
@@ -96,6 +97,16 @@ def test_the_lines_as_printed_install_a_controller(place: Path, server: postgres
     bash(steps, settings(place, server))
     asked = f"PATH={venv}:$PATH\nmuster node list --json\nairflow dags list --output plain --local"
     assert "node_qualification" in bash(asked, settings(place, server))
+
+    saved, restored = replaced(BACKUP, ("/backup/", f"{place}/")), settings(place, server)
+    backup, restore = (
+        next(re.finditer(r"^muster backup .*$", saved, re.M))[0],
+        f"muster restore {place}/muster-$(date +%F)",
+    )
+    assert "muster restore /backup/" in BACKUP
+    bash(f"PATH={venv}:$PATH\n{backup}\ncreatedb muster2", environment | restored)
+    moved = {"MUSTER_DATABASE_URL": server.url("muster2"), "MUSTER_HOME": str(place / "another-home")}
+    bash(f"PATH={venv}:$PATH\n{restore}\nmuster node list", restored | moved)
 
     assert IMAGE is not None
     image = IMAGE[1].replace("/opt/muster", f"{place}/muster/src").replace("/opt/airflow", f"{place}/image")

@@ -11,6 +11,7 @@ from muster import acting
 from muster.cli import (
     admit,
     approve,
+    backup,
     block,
     certificate,
     db,
@@ -29,6 +30,7 @@ from muster.cli import (
     qualify,
     racks,
     repair,
+    restore,
     revalidate,
     runs,
     settings,
@@ -85,6 +87,8 @@ app.add_typer(sku.app, name="sku", help="Hardware models.")
 app.add_typer(device_events.app, name="device-events", help="Policies for errors of drivers and the kernel's messages.")
 app.add_typer(health.app, name="health", help="The policy for what is observed between tests.")
 app.add_typer(db.app, name="db", help="The fleet records' database.")
+app.command("backup")(backup.backup)
+app.command("restore")(restore.restore)
 app.command("settings")(settings.show_settings)
 app.command("doctor")(doctor.doctor)
 app.command("housekeeping")(housekeeping.housekeeping)

@@ -44,6 +44,7 @@ from muster.store.machines import pauses as pauses
 from muster.store.machines import places as places
 from muster.store.machines import racks as racks
 from muster.store.output import attention as attention
+from muster.store.output import backup as backup
 from muster.store.output import export as export
 from muster.store.output import figures as figures
 from muster.store.output import ledger as ledger

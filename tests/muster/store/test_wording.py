@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import datetime
 import re
+import sqlite3
 from pathlib import Path
 
 import pytest
@@ -110,6 +111,25 @@ def test_wording_of_a_database_that_cannot_be_used(
         monkeypatch.setenv("MUSTER_DATABASE_URL", url)
         refusals.append(refused(store.nodes.find))
     assert WITHIN.sub("(…)", "\n".join(refusals)) == snapshot
+
+
+def test_wording_of_backups_that_are_refused(
+    snapshot: SnapshotAssertion, fleet_db: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store.backup.save(tmp_path / "saved")
+    (tmp_path / "text").write_text("no database")
+    refusals = [
+        refused(store.backup.save, tmp_path / "saved"),
+        refused(store.backup.restore, tmp_path / "saved"),
+        refused(store.backup.restore, tmp_path / "text"),
+        refused(store.backup.restore, tmp_path / "none"),
+        refused(store.backup.restore, Path(fleet_db.removeprefix("sqlite:///"))),
+    ]
+    with sqlite3.connect(tmp_path / "saved") as held:
+        held.execute("UPDATE backup SET version = '9.0.0'")
+        held.execute("UPDATE alembic_version SET version_num = '9999'")
+    refusals.append(refused(store.backup.restore, tmp_path / "saved"))
+    assert "\n".join(refusals).replace(str(tmp_path), "FOLDER") == snapshot
 
 
 def test_wording_of_a_history(snapshot: SnapshotAssertion) -> None:

@@ -153,19 +153,42 @@ def upgrade() -> tuple[str | None, str]:
             return before, SCHEMA
         if before is not None and before > SCHEMA:
             raise DatabaseNotReady(_newer(before))
-        # Alembic is imported here only: reading and writing records never pays for it.
-        from alembic import command
-        from alembic.config import Config
-
-        config = Config()
-        config.set_main_option("script_location", str(Path(__file__).parent / "migrations"))
-        with _connected_for_upgrade(made) as connection, connection.begin():
-            if connection.dialect.name == "postgresql":
-                # Two upgrades at once take turns, as SQLite's write lock makes them do anyway.
-                connection.execute(text("SELECT pg_advisory_xact_lock(hashtext('muster.upgrade'))"))
-            config.attributes["connection"] = connection
-            command.upgrade(config, "head")
+        with changing(made) as connection:
+            migrate(connection, "head")
     return before, SCHEMA
+
+
+@contextlib.contextmanager
+def changing(made: Engine) -> Iterator[Connection]:
+    """A transaction that may change the schema; two at once take turns."""
+    with _connected_for_upgrade(made) as connection, connection.begin():
+        if connection.dialect.name == "postgresql":
+            # SQLite's write lock makes them take turns anyway.
+            connection.execute(text("SELECT pg_advisory_xact_lock(hashtext('muster.upgrade'))"))
+        yield connection
+
+
+def migrate(connection: Connection, revision: str) -> None:
+    """Bring the schema to the migration ``revision``, or to "head", within the connection's transaction."""
+    # Alembic is imported here only: reading and writing records never pays for it.
+    from alembic import command
+    from alembic.config import Config
+
+    config = Config()
+    config.set_main_option("script_location", str(Path(__file__).parent / "migrations"))
+    config.attributes["connection"] = connection
+    command.upgrade(config, revision)
+
+
+@contextlib.contextmanager
+def snapshot() -> Iterator[Connection]:
+    """A connection that reads all tables as of one moment, while others write. Raises DatabaseNotReady."""
+    made = _ready()
+    whole = {} if made.dialect.name == SQLITE else {"isolation_level": "REPEATABLE READ", "postgresql_readonly": True}
+    with translated(), made.connect() as connection:
+        connection.execution_options(**whole)
+        with connection.begin():
+            yield connection
 
 
 @contextlib.contextmanager

@@ -47,14 +47,37 @@ def signing_key(*, create: bool) -> Ed25519PrivateKey:
 
 def new_key() -> Path:
     """Make a key, and the file of its public key. Returns the latter. Raises ControllerFault if there is one."""
+    return _write(Ed25519PrivateKey.generate())
+
+
+def read_secret() -> bytes:
+    """The key as PEM, for a back-up. Raises ControllerFault if it cannot be used."""
+    return _secret(signing_key(create=False))
+
+
+def keep_secret(secret: bytes) -> None:
+    """Write the key of a back-up where the key belongs. Raises ControllerFault if another key is there."""
+    key = serialization.load_pem_private_key(secret, None)
+    assert isinstance(key, Ed25519PrivateKey)
+    if not key_path().exists():
+        _write(key)
+    elif read_secret() != _secret(key):
+        raise ControllerFault(
+            f"the signing key {key_path()} is not the one of the back-up, which signed its certificates: move it away"
+        )
+
+
+def _secret(key: Ed25519PrivateKey) -> bytes:
+    return key.private_bytes(_PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption())
+
+
+def _write(key: Ed25519PrivateKey) -> Path:
     path, public = key_path(), key_path().with_suffix(".pub")
-    key = Ed25519PrivateKey.generate()
-    secret = key.private_bytes(_PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption())
     path.parent.mkdir(parents=True, exist_ok=True)
     part = path.with_name(f".{path.name}.{os.getpid()}")
     try:
         part.touch(mode=0o600)
-        part.write_bytes(secret)
+        part.write_bytes(_secret(key))
         os.link(part, path)  # of two processes, one makes the key, and it is whole from the first moment
     except FileExistsError:
         raise ControllerFault(f"there is a signing key already: {path}; move it away first") from None

@@ -1,0 +1,23 @@
+"""``muster restore``: the fleet records from a back-up."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from muster.cli.terminal.messages import messages
+
+
+@messages
+def restore(file: Annotated[Path, typer.Argument(help="What `muster backup` wrote.")]) -> None:
+    """Make the fleet records from a back-up, in an empty database; a back-up of an older version is upgraded."""
+    from muster import store
+
+    found = store.backup.restore(file)
+    made = f"{found.made_at:%Y-%m-%d %H:%M:%S} UTC"
+    held = {"file": str(file), "made_at": found.made_at.isoformat(), "version": found.version, "rows": found.rows}
+    store.audit.command(f"the fleet records were restored from {file} of {made}", held)
+    typer.echo(f"{found.nodes} nodes, {found.rows} rows, as of {made}, by Muster {found.version}")
+    typer.echo("now `muster doctor` and `muster housekeeping`: what changed since then is not in these records")
