@@ -28,7 +28,7 @@ export ALLOW_MISSING TORCH_INDEX
 # The services come first: one of them may be Python's venv module, which the environment needs.
 .NOTPARALLEL:
 
-.PHONY: help install images demo services services-slow test test-slow declarations reference docs figures wording lint lock audit sbom clean
+.PHONY: help install images demo services services-slow test test-slow declarations reference docs figures schema wording lint lock audit sbom clean
 
 help: ## this list
 	@sed -n 's/^\([a-z-]*\):.*## /  make \1\t/p' Makefile | expand -t 16
@@ -69,6 +69,9 @@ docs: $(INSTALLED) ## the documentation as a site in site/, with a search, witho
 
 figures: $(INSTALLED) ## render docs/benchmarks.md and its lab book from the stored measurements (tests/bench/figures)
 	@$(BIN)/python -m tests.bench.page
+
+schema: $(INSTALLED) ## renew the tables of 1.0.0 and records of a fleet under it; not after its release
+	@$(BIN)/python -m tests.muster.store.database.schema
 
 wording: $(TEST_TORCH) ## renew the snapshots of messages, one a room (tests/*/__snapshots__)
 	@$(BIN)/python -m pytest -q -k test_wording --snapshot-update

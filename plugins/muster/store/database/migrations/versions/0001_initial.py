@@ -2,10 +2,13 @@
 
 Retention may delete events that are older than ``EVENT_DAYS_MIN``.
 
-Until the first release the schema is edited in the models. A release freezes it: this file then lists its tables.
+Until 1.0.0 is released the schema is edited in the models, and `make schema` writes it next to this file. From the
+release on these files are the schema of 1.0.0, and each change is a migration of its own.
 """
 
 from __future__ import annotations
+
+from pathlib import Path
 
 from alembic import op
 
@@ -17,11 +20,23 @@ down_revision = None
 branch_labels = None
 depends_on = None
 
+RELEASED = False
+"""Whether 1.0.0 is released, whose tables never change again."""
+
 APPEND_ONLY = "events are append-only"
 
 
+def statements(dialect: str) -> list[str]:
+    """What makes the tables of 1.0.0 on "sqlite" or "postgresql"."""
+    return Path(__file__).with_name(f"{revision}.{dialect}.sql").read_text().rstrip(";\n").split(";\n")
+
+
 def upgrade() -> None:
-    Base.metadata.create_all(op.get_bind())
+    if RELEASED:
+        for statement in statements(op.get_bind().dialect.name):
+            op.get_bind().exec_driver_sql(statement)
+    else:
+        Base.metadata.create_all(op.get_bind())
     if op.get_bind().dialect.name == "sqlite":
         young = f"WHEN OLD.at > datetime('now', '-{EVENT_DAYS_MIN} days') "
         for action, when in (("UPDATE", ""), ("DELETE", young)):
