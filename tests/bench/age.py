@@ -66,11 +66,13 @@ def records(folder: Path) -> Iterator[str]:
         store.engine.dispose()
 
 
-def stage_of(stage: str) -> tuple[StageResult, bytes, Judgement, bytes | None]:
+def stage_of(
+    stage: str, metrics: int = METRICS, seconds: int = SECONDS
+) -> tuple[StageResult, bytes, Judgement, bytes | None]:
     """A stage as a node of eight GPUs returns it, judged PASS, and its telemetry if it loads the node."""
     figures = [
         Measurement("gemm_rate", f"rate_{place}", f"gpu{gpu}", "TFLOPS", 612.5, labels={"dtype": "bf16"})
-        for place in range(METRICS)
+        for place in range(metrics)
         for gpu in range(GPUS)
     ]
     serials = {"system": "CHASSIS1", **{f"gpu{gpu}": f"SERIAL{gpu}" for gpu in range(GPUS)}}
@@ -78,7 +80,7 @@ def stage_of(stage: str) -> tuple[StageResult, bytes, Judgement, bytes | None]:
         stage, node=NODE, serials=serials, measurements=figures, environment={"driver": "580.65", "vbios": "96.1"}
     )
     devices = [f"gpu{gpu}" for gpu in range(GPUS)]
-    rows = [fleet.telemetry(SECONDS, devices, series) for series in CHARTED] if stage in LOAD_STAGES else []
+    rows = [fleet.telemetry(seconds, devices, series) for series in CHARTED] if stage in LOAD_STAGES else []
     judged = fleet.judged(figures, floor=600.0)
     changed: dict[str, Any] = {"stage": stage, "level": LEVEL, "verdict": Verdict.PASS}
     return result, raw, type(judged)(**{**vars(judged), **changed}), b"".join(rows) or None
@@ -96,8 +98,8 @@ def first_run(stages: dict[str, tuple[StageResult, bytes, Judgement, bytes | Non
     store.nodes.move(NODE, State.PRODUCTION, "Petra", "the bench begins here")
 
 
-def grow(done: int, age: int) -> None:
-    """Copy the first run, so that the node has ``age`` runs instead of ``done``."""
+def grow(done: int, age: int, apart_h: float = 17.0) -> None:
+    """Copy the first run, so that the node has ``age`` runs instead of ``done``, ``apart_h`` hours apart."""
     with writing() as session:
         run = _values(session.scalars(select(RunRow).order_by(RunRow.id)).first())
         first = run.pop("id")
@@ -116,7 +118,7 @@ def grow(done: int, age: int) -> None:
         event = _values(session.scalars(select(EventRow).order_by(EventRow.id.desc())).first())
         number = session.scalar(select(func.max(CertificateRow.number))) or 0
         for place in range(done, age):
-            at = datetime.datetime.now(datetime.UTC) - datetime.timedelta(hours=17 * (age - place))
+            at = datetime.datetime.now(datetime.UTC) - datetime.timedelta(hours=apart_h * (age - place))
             name = f"run-{place}"
             new = session.scalar(
                 insert(RunRow).values({**run, "run_id": name, "started_at": at, "ended_at": at}).returning(RunRow.id)
@@ -131,7 +133,9 @@ def grow(done: int, age: int) -> None:
                 session.execute(insert(JobRow).values(_job(new, each["stage"], at)))
                 session.execute(insert(MeasurementRow), [{**row, "stage": stage} for row in figures[each["id"]]])
                 if files[each["id"]] and age - place <= WITH_TELEMETRY:
-                    session.execute(insert(ArtifactRow), [{**row, "stage": stage} for row in files[each["id"]]])
+                    session.execute(
+                        insert(ArtifactRow), [{**row, "stage": stage, "created_at": at} for row in files[each["id"]]]
+                    )
             session.execute(update(RunRow).where(RunRow.id == new).values(ended_place=stage))
             for _ in range(5):
                 session.execute(insert(EventRow).values({**event, "at": at, "evidence": {"run": name}}))
@@ -225,7 +229,9 @@ def measure(runs: int) -> tuple[str, list[dict[str, float]]]:
             for age in ages:
                 grow(done, age)
                 done = age
+                print(f"measuring at {age} runs", flush=True)
                 found.append(at_age(stages, age))
+                print(f"measured at {age} runs", flush=True)
     return where, found
 
 
