@@ -1,3 +1,3 @@
 """The controller: records, lifecycle, leases, remote jobs, operators, planning, command line."""
 
-__version__ = "0.1.0"
+from muster_node import __version__ as __version__

@@ -9,6 +9,9 @@ import tomllib
 from importlib import metadata
 from pathlib import Path
 
+import muster
+import muster_node
+
 ROOT = Path(__file__).resolve().parents[2]
 PYPROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())
 PROJECT, SETUPTOOLS = PYPROJECT["project"], PYPROJECT["tool"]["setuptools"]
@@ -64,6 +67,13 @@ def test_what_the_product_imports_is_declared() -> None:
     assert not [each for each in PROJECT["dependencies"] if each.startswith(("psutil", "aiosmtpd"))]
     demo = PROJECT["dependencies"] + PROJECT["optional-dependencies"]["demo"]
     assert undeclared(imported("plugins/muster_demo"), demo) == set()
+
+
+def test_one_version_shows_everywhere() -> None:
+    """The node side has a version of its own, as it is sent to nodes by itself."""
+    newest = re.search(r"^## \[([\d.]+)\]", (ROOT / "CHANGELOG.md").read_text(), re.M)
+    assert newest is not None
+    assert {PROJECT["version"], muster.__version__, muster_node.__version__, newest[1]} == {PROJECT["version"]}
 
 
 PIN = re.compile(r"^([\w.\[\]-]+==\S+)", re.M)
