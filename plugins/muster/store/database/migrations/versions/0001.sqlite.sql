@@ -405,6 +405,7 @@ CREATE TABLE waivers (
 	created_at DATETIME NOT NULL,
 	until DATETIME NOT NULL,
 	revoked_at DATETIME,
+	end_seen BOOLEAN NOT NULL,
 	finding_id TEXT NOT NULL,
 	subject TEXT NOT NULL,
 	labels JSON NOT NULL,
