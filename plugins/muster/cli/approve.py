@@ -30,6 +30,7 @@ def approve(
     with AirflowClient.from_settings() as airflow:
         waiting = questions.waiting(airflow)
         if not run:
+            waiting = questions.answerable(waiting)
             if json:
                 show.as_json(waiting)
                 return

@@ -99,7 +99,7 @@ def _show_attention(found: Sequence[Attention]) -> None:
     if len(theirs) > ATTENTION_MAX:
         typer.echo(f"and {len(theirs) - ATTENTION_MAX} more: `muster status --json`")
     if mine:
-        typer.echo("Muster is at work on " + ", ".join(f"{number} {cause}" for cause, number in mine.most_common()))
+        typer.echo("Muster acts next on: " + ", ".join(f"{number} {cause}" for cause, number in mine.most_common()))
 
 
 def _show_queues(waiting: int, parked: Sequence[ParkedMail], lags: Iterable[AuditLag]) -> None:
@@ -125,7 +125,7 @@ def _controller() -> tuple[list[questions.Question], str, list[doctor.Check]]:
     asked, unknown = [], ""
     try:
         with AirflowClient.from_settings(AIRFLOW_S) as airflow:
-            asked = questions.waiting(airflow)
+            asked = questions.answerable(questions.waiting(airflow))
     except MusterError as error:
         unknown = str(error)
     lacks = [each for each in doctor.examine(AIRFLOW_S) if each.mark is not doctor.Mark.OK]

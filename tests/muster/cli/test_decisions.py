@@ -92,6 +92,17 @@ def test_a_second_answer_is_told_whose_the_first_was(muster: Muster, airflow: Ai
     assert all(word in err for word in ("grace", "Reject", "its fan is loud"))
 
 
+@pytest.mark.usefixtures("fleet_db")
+@pytest.mark.parametrize("command", ["approve", "status"])
+def test_a_question_whose_answer_would_be_refused_is_not_listed(muster: Muster, airflow: Airflow, command: str) -> None:
+    airflow.override = asks
+    store.nodes.add(fleet.new_node("gpu-0005"))
+    store.questions.put(RunKey(ADMISSION, "asks"), "gpu-0005", store.questions.newest("gpu-0005"))
+    assert "asks" in muster(command)[1]
+    fleet.qualify("gpu-0005", "later")
+    assert "asks" not in muster(command)[1]
+
+
 def test_an_answer_about_a_node_under_test_is_refused_before_it_is_given(muster: Muster, airflow: Airflow) -> None:
     airflow.override = asks
     store.nodes.add(fleet.new_node("gpu-0005"))

@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, Any
+
+from muster.errors import IllegalMove
+from muster.model.runs import RunKey
 
 if TYPE_CHECKING:
     from muster.integration.airflow_api import AirflowClient
@@ -13,6 +17,18 @@ if TYPE_CHECKING:
 def waiting(airflow: AirflowClient) -> list[Question]:
     """The questions that wait for a person. Raises MusterError if Airflow does not give them."""
     return [Question.of(each) for each in airflow.hitl_pending()]
+
+
+def answerable(waiting: Iterable[Question]) -> list[Question]:
+    """Those whose answer is not refused because the records hold newer evidence: Airflow keeps the others open."""
+    from muster import store
+
+    left = []
+    for each in waiting:
+        with contextlib.suppress(IllegalMove):
+            store.questions.check(RunKey(each.dag, each.run))
+            left.append(each)
+    return left
 
 
 @dataclasses.dataclass(frozen=True)

@@ -15,12 +15,15 @@ from sqlalchemy.orm import Session
 from muster.errors import IllegalMove, Refusal
 from muster.model.questions import Question
 from muster.model.runs import RunKey
-from muster.model.states import SERVING
+from muster.model.states import SERVING, State
 from muster.settings import settings
 from muster.store.database import access
 from muster.store.database.decisions import QuestionRow
 from muster.store.database.engine import reading, writing
 from muster.store.database.models import EventRow, NodeRow
+
+_TESTED_IN = (SERVING, frozenset({State.QUALIFIED, State.CLUSTER_VALIDATION}))
+"""Between these states a test takes a node and returns it. A block asks before it releases its members."""
 
 
 def newest(node: str) -> str:
@@ -121,20 +124,20 @@ def _check(session: Session, row: QuestionRow) -> None:
     if _newest(session, access.node_row(session, row.node)) != row.about:
         raise IllegalMove(
             f"the records hold newer evidence on {row.node} than run {row.run_id} of {row.dag_id} asked about on "
-            f"{row.asked_at:%Y-%m-%d %H:%M} UTC: answer the question that is put now",
+            f"{row.asked_at:%Y-%m-%d %H:%M} UTC: `muster status` names what to do now",
             Refusal.OUTDATED,
         )
 
 
 def _newest(session: Session, node: NodeRow) -> str:
-    """By sequence, not by time: the last verdict, the last move (but for those between production and its test), the
-    verdict that is held, and the machine.
+    """By sequence, not by time: the last verdict, the last move (but for those of a test that leaves the node where it
+    was, with its verdict if it has one), the verdict that is held, and the machine.
     """
-    serving = [str(state) for state in SERVING]
-    in_service = and_(EventRow.from_state.in_(serving), EventRow.to_state.in_(serving))
     moved = select(func.max(EventRow.id)).where(EventRow.node == node.name, EventRow.from_state != EventRow.to_state)
-    move = moved.where(~in_service)
-    found = (access.last_stage(session, node), session.scalar(move) or 0, node.machine, node.held_run)
+    for states in _TESTED_IN:
+        within = [str(state) for state in states]
+        moved = moved.where(~and_(EventRow.from_state.in_(within), EventRow.to_state.in_(within)))
+    found = (access.last_stage(session, node), session.scalar(moved) or 0, node.machine, node.held_run)
     return " ".join(map(str, found))
 
 

@@ -9,12 +9,14 @@ import pytest
 import yaml
 
 from muster import store
-from muster.errors import UnknownRun
+from muster.errors import Refusal, UnknownRun
 from muster.model.runs import RunKey
+from muster.model.states import State
 from muster.operators.testing import block
 from muster_criteria.model import Action, Verdict
 from muster_criteria.sku_files.skus import SHIPPED, load_sku
 from tests.muster import fleet
+from tests.support.refusals import illegal
 
 pytestmark = pytest.mark.usefixtures("sqlite_db")
 
@@ -73,6 +75,38 @@ def test_a_person_is_asked_about_what_was_compared_with_nothing(verdict: Verdict
         store.runs.finish(RUN, verdict, "As it is.", node=name)
     block.release(RUN)
     assert [each["conf"]["node"] for each in block.questions(RUN, "short")] == (NAMES if asked else [])
+
+
+@pytest.mark.parametrize("later", [[], ["taken by a job"]])
+def test_a_question_put_before_the_members_are_released_stays_open(later: list[str]) -> None:
+    """The DAG asks first and releases last; a later block that took no verdict shows nothing new either."""
+    name, asks = NAMES[0], RunKey("admission", "after-the-block")
+    for each in NAMES:
+        store.nodes.add(fleet.new_node(each))
+        fleet.qualify(each)
+    block.claim(RUN, {"nodes": NAMES, "level": "short", "reason": "x"})
+    for each in NAMES:
+        fleet.do_stage(store.leases.get(each), "cluster_validation", Verdict.PROVISIONAL)
+        store.runs.finish(RUN, Verdict.PROVISIONAL, "As it is.", node=each)
+    assert block.questions(RUN, "short")
+    store.questions.put(asks, name, store.questions.newest(name), "Admit it?", ("Admit", "RMA"))
+    block.release(RUN)
+    assert store.nodes.get(name).state is State.QUALIFIED
+    for reason in later:
+        again = RunKey(RUN.dag_id, reason)
+        block.claim(again, {"nodes": NAMES, "level": "short", "reason": reason})
+        store.runs.begin_stage(again, "cluster_validation", node=name)
+        assert store.nodes.get(name).state is State.CLUSTER_VALIDATION
+        for each in NAMES:
+            store.runs.finish(again, Verdict.SKIPPED, "A user's job came.", node=each)
+        block.release(again)
+        assert store.nodes.get(name).state is State.QUALIFIED
+    assert [question.key for question, _ in store.questions.waiting()] == [asks]
+    store.questions.check(asks)
+    store.nodes.move(name, State.QUARANTINE, "Ada", "its fan is loud")
+    assert store.questions.waiting() == []
+    with illegal(Refusal.OUTDATED):
+        store.questions.check(asks)
 
 
 def test_a_block_that_was_cleared_asks_again() -> None:
