@@ -54,6 +54,7 @@ _SOME_UNJUDGED = "Some figures could not be judged: there is no limit for them, 
 
 _COMMAND = re.compile(r"`(muster [^`]+)`")
 _LEFT_SERVICE = ("production", "qualified")
+_ANSWER = "answer its question on the Fleet page (Approvals) or by muster approve, which lists it"
 BLOCK = "cluster_qualification"
 """The id of the DAG that tests nodes as a block."""
 AWAITS_REPAIR = frozenset({"quarantine", "triage", "repair", "rma"})
@@ -74,7 +75,7 @@ def next_steps(report: RunReport) -> tuple[str, ...]:
                 f"the node again: muster node move {shlex.quote(report.node)} production --reason …"
             )
         case Verdict.PASS | Verdict.WARN if _approval_is_asked(report):
-            closing = "It does not enter production by itself: approve or refuse it in Airflow (DAG admission)."
+            closing = f"It does not enter production by itself: {_ANSWER}."
         case Verdict.WARN | Verdict.PROVISIONAL | Verdict.INCONCLUSIVE if serves:
             closing = "It goes on serving. Remove the cause, if one is named; its next test starts by itself."
         case Verdict.PASS if report.state_after == "qualified":
@@ -89,13 +90,15 @@ def next_steps(report: RunReport) -> tuple[str, ...]:
             )
         case Verdict.PASS:
             closing = "Nothing to do." if not steps else ""
-        case Verdict.WARN:
-            closing = "Resolve the findings below, or accept them by approving the node with a reason."
-        case Verdict.PROVISIONAL if report.dag_id == BLOCK:
+        case Verdict.WARN if report.state_after == "qualified":
             closing = (
-                "Some figures were compared with nothing. Approve or refuse the node in Airflow (DAG admission), or "
-                "test it in a larger block."
+                "Resolve the findings below, or accept them and have it admitted: "
+                f"muster admit {shlex.quote(report.node)} --reason 'why'"
             )
+        case Verdict.WARN:
+            closing = f"Resolve the findings below, then {retest}"
+        case Verdict.PROVISIONAL if report.dag_id == BLOCK:
+            closing = f"Some figures were compared with nothing: {_ANSWER}, or test it in a larger block."
         case Verdict.PROVISIONAL if report.state_after == "qualified":
             closing = (
                 f"{_SOME_UNJUDGED}. Muster re-evaluates the node by itself once there are; "

@@ -122,6 +122,13 @@ def label_text(labels: Sequence[tuple[str, str]]) -> str:
 
 
 def wrap(text: str, width: int, first: str = "", rest: str | None = None) -> str:
-    """``text`` filled to ``width`` columns; ``first`` opens the first line, ``rest`` (spaces if None) the others."""
+    """``text`` filled to ``width`` columns; ``first`` opens the first line, ``rest`` (spaces if None) the others.
+
+    A longer word is broken; but not one with a slash: a path or an address that is broken in two cannot be copied.
+    """
     rest = " " * len(first) if rest is None else rest
-    return textwrap.fill(text, width, initial_indent=first, subsequent_indent=rest, break_on_hyphens=False) or first
+    whole = any("/" in word for word in text.split() if len(word) > width - len(rest))
+    filled = textwrap.fill(
+        text, width, initial_indent=first, subsequent_indent=rest, break_on_hyphens=False, break_long_words=not whole
+    )
+    return filled or first

@@ -33,7 +33,8 @@ def take(
     if dry_run:
         for profile in records.profiles_of(node):
             for step in profile.steps:
-                typer.echo(f"{name}: would run {' '.join(step.words)}{' as root' if step.root else ''} for {step.name}")
+                does = f"{'read' if step.file else 'run'} {' '.join(step.words)}"
+                typer.echo(f"{name}: would {does}{' as root' if step.root else ''} for {step.name}")
         typer.echo("dry run: nothing was changed")
         return
     from muster.cli.doctor.connections import airflow_libraries

@@ -22,7 +22,7 @@ def list_(
     withdrawn: Annotated[bool, typer.Option("--withdrawn", help="Show withdrawn ones too.")] = False,
     json: AsJson = False,
 ) -> None:
-    """List every operation of which digests were seen, and whether there is a golden for it. --json tells the keys."""
+    """List every operation of which digests were seen, and whether there is a golden for it. --json shows the keys."""
     from muster import store
 
     goldens = store.goldens.find(withdrawn=withdrawn)

@@ -11,6 +11,7 @@ from muster.cli.terminal import show
 from muster.cli.terminal.options import AsJson
 from muster.rules import replacing
 from muster.rules import spares as rules
+from muster_reports import text
 
 
 def spares(
@@ -49,8 +50,8 @@ def spares(
         ["SKU", "in service", "failures a year", "mean repair", "job of", "spares needed", "qualified", "enough for"],
         [
             [
-                pool.sku, pool.service, pool.rates.failures, f"{pool.rates.repair_days:.1f} days", f"{size} nodes",
-                count, pool.qualified, f"{pool.covers} nodes",
+                pool.sku, pool.service, pool.rates.failures, f"{pool.rates.repair_days:.1f} days",
+                text.plural(size, "node"), count, pool.qualified, text.plural(pool.covers, "node"),
             ]
             for pool, size, count in asked
         ],

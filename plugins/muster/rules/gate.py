@@ -130,7 +130,7 @@ def against(
 
 def _out_of_place(node: Node) -> Iterator[str]:
     if node.state is not State.PRODUCTION and Need.PERSON not in TRANSITIONS.get((node.state, State.PRODUCTION), ()):
-        yield f"it is in {node.state}, and no node enters production from there"
+        yield f"its state is {node.state}, and no node enters production from there"
 
 
 def _failed(current: Sequence[StageVerdict], findings: Sequence[OpenFinding]) -> Iterator[str]:
@@ -159,7 +159,7 @@ def _lacking(node: Node, current: Sequence[StageVerdict], limits: Limits, now: d
     if node.shadow:
         yield "it was adopted in service and is unverified"
     elif node.state is not State.PRODUCTION and not _by_itself(node):
-        yield f"it is in {node.state}, and a test alone does not admit it from there"
+        yield f"its state is {node.state}, and a test alone does not admit it from there"
     for stage in (*limits.stages, *limits.cluster_stages):
         passes = [each for each in current if each.stage == stage and each.verdict is Verdict.PASS]
         if not any(each.stage == stage for each in current):

@@ -15,6 +15,8 @@ from muster_reports.model import Series
 
 WIDTH = 560
 """Width of a plot in its own units; the page scales it."""
+_UNNAMED = ("bool", "count")
+"""Units that add nothing to the metric's name."""
 LIFE_HEIGHT = 160
 MARGIN = 8
 SERIES_MAX = 16
@@ -111,18 +113,20 @@ def _key(each: Observation) -> Key:
 
 
 def _strip(rows: Sequence[Observation], band: Band | None) -> Strip:
-    unit = rows[0].unit
+    unit = "" if rows[0].unit in _UNNAMED else rows[0].unit
     values = [row.value for row in rows if row.value is not None]
     bounds = {("at least", row.floor) for row in rows if row.floor is not None}
     bounds |= {("at most", row.ceiling) for row in rows if row.ceiling is not None}
+    for exact in [limit for word, limit in bounds if word == "at least" and ("at most", limit) in bounds]:
+        bounds = {bound for bound in bounds if bound[1] != exact} | {("exactly", exact)}
     usual = [band.low, band.median, band.high] if band else []
     scale = _Scale([*values, *(limit for _, limit in bounds), *usual], WIDTH)
     dots = tuple(
-        Dot(scale.at(row.value), row.ok, f"{row.device}: {number(row.value)} {unit}")
+        Dot(scale.at(row.value), row.ok, f"{row.device}: {number(row.value)} {unit}".rstrip())
         for row in rows
         if row.value is not None
     )
-    limits = tuple((scale.at(limit), f"{word} {number(limit)} {unit}") for word, limit in sorted(bounds))
+    limits = tuple((scale.at(limit), f"{word} {number(limit)} {unit}".rstrip()) for word, limit in sorted(bounds))
     failed = tuple(row.device for row in rows if not row.ok)
     ranked = sorted((row.value, row.device) for row in rows if row.value is not None)
     least, most = ranked[0], ranked[-1]
@@ -133,7 +137,7 @@ def _strip(rows: Sequence[Observation], band: Band | None) -> Strip:
 
 def _words(band: Band, unit: str) -> str:
     ends = f"{number(band.low)} to {number(band.high)}"
-    return f"90 % of {band.count:,} peers: {ends}, median {number(band.median)} {unit}"
+    return f"90 % of {band.count:,} peers: {ends}, median {number(band.median)} {unit}".rstrip()
 
 
 def life(points: Sequence[Point]) -> Life | None:

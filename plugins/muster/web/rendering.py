@@ -106,6 +106,6 @@ def _wants_page(request: Request) -> bool:
 
 def _trouble(request: Request, status: int, sentence: str) -> Response:
     """A page with the sentence: inside Airflow's frame JSON would be all that a person sees."""
-    body = render(request, "trouble.html.j2", sentence=sentence, log_in=status == 401)
+    body = render(request, "trouble.html.j2", sentence=sentence, log_in=status == 401, status=status)
     body.status_code = status
     return body

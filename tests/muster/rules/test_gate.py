@@ -138,7 +138,7 @@ def test_a_fail_is_refused_whatever_else_there_is(odd: list[StageVerdict], state
 @pytest.mark.parametrize("state", OUT_OF_SERVICE)
 def test_from_where_no_node_enters_no_person_may_admit(state: State) -> None:
     decision = decision_for(at=node(state))
-    assert decision == Refuse((f"it is in {state}, and no node enters production from there",))
+    assert decision == Refuse((f"its state is {state}, and no node enters production from there",))
 
 
 @pytest.mark.parametrize(

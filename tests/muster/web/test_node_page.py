@@ -63,6 +63,10 @@ def test_a_figure_stands_beside_the_peers_of_its_sku_level_and_kind(client: Test
         fleet.judgement().observations, {("gpu", "gemm_rate", (), "TFLOPS"): Band(505.0, 550.0, 595.0, 101)}
     )
     assert strip.peers
+    assert [word for _, word in strip.limits] == ["at least 600 TFLOPS"]
+    (seen,) = fleet.judgement().observations
+    counted = dataclasses.replace(seen, metric="mismatches", unit="count", value=0.0, floor=0.0, ceiling=0.0)
+    assert [word for _, word in plots.strips([counted], {})[0].limits] == ["exactly 0"]
     floor, (dot,) = strip.limits[0][0], strip.dots
     assert strip.peers.low < strip.peers.median < strip.peers.high < floor < dot.x
 

@@ -123,7 +123,7 @@ def start(runs: Sequence[Wanted], watch: bool, json: bool, dry_run: bool = False
     if json:
         lost = _not_begun(started, ended, began) if watch else {}
         show.as_json({"dag": dag, "started": started, "refused": refused, "ended": ended, "not_begun": lost})
-    elif watch:
+    elif started and watch:
         show.table(
             ["node", "verdict", "state", "headline"],
             [[run.node, run.verdict or "", run.state_after or "", run.headline] for run in ended],

@@ -208,7 +208,7 @@ def move(
     before = store.nodes.get(name)
     with rehearsed(dry_run):
         node = entry.move(name, to, show.person(who), reason.strip(), dry_run=dry_run)
-        typer.echo(f"{node.name} {'would be' if dry_run else 'is now'} {node.state}")
+        typer.echo(f"{node.name} {'would go' if dry_run else 'went'} from {before.state} to {node.state}")
         if dry_run:
             risks(name, risks_of_move(before.state, to, shadow=before.shadow))
             for effect in entry.effects(before, to):

@@ -68,10 +68,15 @@ def findings(found: Iterable[Finding]) -> None:
 
 def facts(pairs: Mapping[str, object]) -> None:
     """Print names and values, one a line, without those that are empty."""
-    shown = {name: str(value) for name, value in pairs.items() if value not in ("", None, {}, ())}
+    shown = {name: _written(value) for name, value in pairs.items() if value not in ("", None, {}, ())}
     width = max((len(name) for name in shown), default=0)
     for name, value in shown.items():
         typer.echo(f"{name:<{width}}  {value}")
+
+
+def _written(value: object) -> str:
+    """Settings as the options take them, JSON."""
+    return json.dumps(value, ensure_ascii=False) if isinstance(value, dict) else str(value)
 
 
 def when(moment: datetime.datetime | None) -> str:

@@ -288,5 +288,5 @@ def _why_not(node: Node, known: Known) -> str:
         return ""
     passed = known.passes.get(node.name, {})
     if len(passed) == len(STAGES) and known.now - (oldest := min(passed.values())) < known.limits.after:
-        return f"every stage passed since {oldest:%Y-%m-%d %H:%M} UTC, which is fresh enough"
+        return f"every stage has a result that holds, since {oldest:%Y-%m-%d %H:%M} UTC, which is fresh enough"
     return ""
