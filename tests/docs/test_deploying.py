@@ -98,15 +98,13 @@ def test_the_lines_as_printed_install_a_controller(place: Path, server: postgres
     asked = f"PATH={venv}:$PATH\nmuster node list --json\nairflow dags list --output plain --local"
     assert "node_qualification" in bash(asked, settings(place, server))
 
-    saved, restored = replaced(BACKUP, ("/backup/", f"{place}/")), settings(place, server)
-    backup, restore = (
-        next(re.finditer(r"^muster backup .*$", saved, re.M))[0],
-        f"muster restore {place}/muster-$(date +%F)",
-    )
+    shown = re.search(r"^muster backup /backup/(.+)$", BACKUP, re.M)
+    assert shown is not None
     assert "muster restore /backup/" in BACKUP
-    bash(f"PATH={venv}:$PATH\n{backup}\ncreatedb muster2", environment | restored)
+    saved, kept = f"{place}/{shown[1]}", settings(place, server)
+    bash(f"PATH={venv}:$PATH\nmuster backup {saved}\ncreatedb muster2", environment | kept)
     moved = {"MUSTER_DATABASE_URL": server.url("muster2"), "MUSTER_HOME": str(place / "another-home")}
-    bash(f"PATH={venv}:$PATH\n{restore}\nmuster node list", restored | moved)
+    bash(f"PATH={venv}:$PATH\nmuster restore {saved}\nmuster node list", kept | moved)
 
     assert IMAGE is not None
     image = IMAGE[1].replace("/opt/muster", f"{place}/muster/src").replace("/opt/airflow", f"{place}/image")
