@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import gc
 import math
 import os
+from collections.abc import Generator
 
 import hypothesis
 import pytest
@@ -21,6 +23,20 @@ def pytest_configure() -> None:
     hypothesis.settings.load_profile("muster")
     for name in [name for name in os.environ if name.startswith("MUSTER_")]:
         del os.environ[name]
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_collection() -> Generator[None, object, object]:
+    """Import the test files without the garbage collector, which never again goes through what they made.
+
+    Nothing that is imported is garbage, and looking for it took a fifth of the CPU time of collecting tests.
+    """
+    gc.disable()
+    try:
+        return (yield)
+    finally:
+        gc.freeze()
+        gc.enable()
 
 
 @pytest.hookimpl(trylast=True)
