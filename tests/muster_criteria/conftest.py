@@ -3,19 +3,19 @@
 from __future__ import annotations
 
 import copy
-import dataclasses
 import datetime
 from collections.abc import Callable
 from typing import Any
 
 import numpy as np
+import pandas as pd
 import pytest
 
 from muster_criteria.fleet.peers.history import build_history
 from muster_criteria.fleet.peers.references import References
 from muster_criteria.fleet.peers.snapshot import build_snapshot
-from muster_criteria.fleet.series.readings import DAY_S, readings_of, together
-from muster_criteria.rows import rows_of
+from muster_criteria.fleet.series.readings import DAY_S, as_readings, readings_of
+from muster_criteria.rows import Row, rows_of
 from muster_criteria.sku_files.limits import Limit
 from muster_criteria.sku_files.model import Sku
 from muster_criteria.sku_files.skus import load_sku
@@ -69,6 +69,12 @@ def make_limit() -> Callable[..., Limit]:
     return make
 
 
+def _is_drawn(row: Row) -> bool:
+    """Whether a healthy row differs from node to node: states and counters, which are watched, do not."""
+    watched = row.probe in ("gpu_watch", "device_events") or row.metric == "device_present"
+    return row.value is not None and row.device.startswith("gpu") and not watched
+
+
 @pytest.fixture(scope="session")
 def references(case: MakeCase, h100: Sku) -> References:
     """Peers and every node's own history, of healthy results that differ by noise (0.4 %) and variation (1.75 %)."""
@@ -76,31 +82,24 @@ def references(case: MakeCase, h100: Sku) -> References:
     results = {stage: case(stage).result() for stage in draws}
     variation = 1.0 + 0.0175 * draws["performance"].standard_normal((NODES, 8))
     drawn = {each.metric for each in h100.programme.compare if each.spread == "varied"}
-    watched = ("gpu_watch", "device_events")  # states and counters, which nothing is drawn for
-    rows = [
-        (row, draws[stage])
-        for stage, result in results.items()
-        for row in rows_of(result, h100)
-        if row.probe not in watched
-    ]
-    environment = results["performance"].environment
-    parts = []
-    for visit in range(EARLIER):
-        for node in range(NODES):
-            noisy = [
-                dataclasses.replace(
-                    row,
-                    value=row.value
-                    * (1.0 + 0.004 * rng.standard_normal())
-                    * (variation[node, int(row.device[3:])] if row.metric in drawn else 1.0),
-                )
-                for row, rng in rows
-                if row.value is not None and row.device.startswith("gpu") and row.metric != "device_present"
-            ]
-            at = (DAY - 10 * (EARLIER - visit)) * DAY_S
-            name = f"node-{node}"
-            parts.append(readings_of(noisy, node=name, at=at, run=f"r{visit}", sku=h100.name, environment=environment))
-    readings = together(parts)
+    kept = {stage: [row for row in rows_of(result, h100) if _is_drawn(row)] for stage, result in results.items()}
+    rows, environment = [row for stage in kept for row in kept[stage]], results["performance"].environment
+    usual = readings_of(rows, node="", at=0.0, run="", sku=h100.name, environment=environment)
+    slots, varied = usual["slot"].to_numpy(), usual["metric"].isin(drawn).to_numpy()
+    visits = [(visit, node) for visit in range(EARLIER) for node in range(NODES)]
+    values = []
+    for _, node in visits:
+        noise = np.concatenate([draws[stage].standard_normal(len(kept[stage])) for stage in kept])
+        own = np.where(varied, variation[node, slots], 1.0)
+        values.append(usual["value"].to_numpy() * (1.0 + 0.004 * noise) * own)
+    readings = as_readings(
+        pd.concat([usual] * len(visits), ignore_index=True).assign(
+            value=np.concatenate(values),
+            node=np.repeat([f"node-{node}" for _, node in visits], len(usual)),
+            at=np.repeat([float(DAY - 10 * (EARLIER - visit)) for visit, _ in visits], len(usual)),
+            run=np.repeat([f"r{visit}" for visit, _ in visits], len(usual)),
+        )
+    )
     made_at = datetime.datetime.fromtimestamp(DAY * DAY_S, datetime.UTC)
     snapshot = build_snapshot(readings, made_at, h100.programme.compare)
     return References(snapshot, build_history(readings, snapshot, h100.programme.compare))
