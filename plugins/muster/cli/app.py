@@ -41,7 +41,7 @@ from muster.cli import (
     waivers,
 )  # fmt: skip
 from muster.cli.doctor import doctor
-from muster.cli.node import adoption, keep, lemons, node, pausing, removal, scheduler
+from muster.cli.node import adoption, decisions, lemons, node, removal, scheduler
 from muster.cli.sku import sku
 
 app = typer.Typer(
@@ -53,9 +53,9 @@ app = typer.Typer(
 # A command lies in the module, or the folder, of its first word.
 app.add_typer(node.app, name="node", help="Enrol, check, show and move nodes.")
 for _command in (
-    adoption.adopt, adoption.verify, adoption.replace, adoption.reinstalled, adoption.confirm, adoption.unfence,
-    adoption.part, removal.remove, keep.keep, pausing.pause, pausing.resume, lemons.lemon, lemons.lemons,
-    scheduler.scheduler, scheduler.schedulers,
+    decisions.move, adoption.adopt, decisions.verify, adoption.replace, adoption.reinstalled, adoption.confirm,
+    adoption.unfence, adoption.part, removal.remove, decisions.keep, decisions.pause, decisions.resume,
+    decisions.lemon, lemons.lemons, scheduler.scheduler, scheduler.schedulers,
 ):  # fmt: skip
     node.app.command(_command.__name__)(_command)
 app.command("status")(status.status)

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import urllib.parse
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager
 from typing import Annotated
 
 from airflow.api_fastapi.auth.managers.models.resource_details import DagAccessEntity
@@ -13,13 +12,12 @@ from airflow.configuration import conf
 from fastapi import Form, HTTPException, Request
 
 from muster import acting, store
-from muster.admission import entry
+from muster.admission import changes
 from muster.errors import MusterError
 from muster.model import dags
 from muster.model.nodes import Node
 from muster.model.runs import RunKey
 from muster.model.states import State
-from muster.rules.preview import risks_of_move, risks_of_pause
 from muster.rules.transitions import person_moves
 from muster.web.access import allowed
 
@@ -76,90 +74,42 @@ class Change:
 
     def preview(self) -> tuple[str, list[str]]:
         """Returns (what would happen, its risks); nothing changes. Raises MusterError, as ``apply`` would."""
-        before, lease = store.nodes.get(self.node), store.leases.get(self.node)
         with self._login(), store.engine.rehearsal():
-            sentence = self._carry_out(dry_run=True)
-        risks = []
-        if self.what == "move":
-            after = State(self.state)
-            risks += [*risks_of_move(before.state, after, shadow=before.shadow), *entry.effects(before, after)]
-        if self.what == "waive":
-            risks.append("the finding no longer fails a test until then, however bad it gets")
-        if self.what == "keep":
-            risks.append("its findings stay open, and no decision about them is requested again")
-        if self.what == "pause":
-            risks += risks_of_pause(before.state, lease.run_id if lease else "")
-        if self.what == "lemon":
-            risks.append("its state stays; once out of production, it enters it by a person's decision alone")
-        if self.what == "verify":
-            risks.append("it was never proven, and a FAIL will withdraw it from production")
-        return sentence, risks
+            change = self._carry_out(dry_run=True)
+        return f"{self.node}: {change.sentence}", [*change.risks, *change.effects]
 
-    def apply(self) -> str:
-        """Make the change under the viewer's login; returns what happened. Raises MusterError."""
+    def apply(self) -> None:
+        """Make the change under the viewer's login. Raises MusterError."""
         with self._login():
-            return self._carry_out(dry_run=False)
+            self._carry_out(dry_run=False)
 
-    @contextmanager
-    def _login(self) -> Iterator[None]:
-        with acting.under(acting.airflow_login(self.person)):
-            yield
+    def _login(self) -> AbstractContextManager[None]:
+        return acting.under(acting.airflow_login(self.person))
 
-    def _carry_out(self, *, dry_run: bool) -> str:
+    def _carry_out(self, *, dry_run: bool) -> changes.Change:
+        who = self.person, self.reason
         if not self.reason:
             raise MusterError("give a reason: it stays in the node's history")
-        done = CHANGES.get(self.what)
-        if done is None:
-            raise MusterError(f"there is no change {self.what!r}: choose one of {', '.join(CHANGES)}")
-        return done(self, dry_run)
-
-    def _move(self, dry_run: bool) -> str:
-        try:
-            to = State(self.state)
-        except ValueError:
-            raise MusterError(f"there is no state {self.state!r}") from None
-        moved = entry.move(self.node, to, self.person, self.reason, dry_run=dry_run)
-        return f"{moved.name}: {to}"
-
-    def _waive(self, dry_run: bool) -> str:
-        end = store.waivers.end_of(self.until)
-        if self.finding not in {each.finding.id for each in store.verdicts.open_findings(self.node)}:
-            raise MusterError(f"{self.node} has no open finding {self.finding!r}")
-        waiver = store.waivers.give(self.finding, end, self.person, self.reason)
-        return f"{waiver.rule} of {waiver.metric} is waived {waiver}; test the node again"
-
-    def _keep(self, dry_run: bool) -> str:
-        held = RunKey.parse(self.held)
-        if held is None:
-            raise MusterError("the form names no held verdict: open the node's page again")
-        kept = store.withdrawals.keep_in_service(self.node, self.person, self.reason, held=held)
-        return f"{kept.name} stays in {kept.state}"
-
-    def _pause(self, dry_run: bool) -> str:
-        paused = store.pauses.pause(self.node, store.waivers.end_of(self.until), self.person, self.reason)
-        return f"{paused.name}: its tests are {paused.pause}"
-
-    def _resume(self, dry_run: bool) -> str:
-        return f"{store.pauses.resume(self.node, self.person, self.reason).name}: its pause is over"
-
-    def _lemon(self, dry_run: bool) -> str:
-        marked = store.lemons.mark(self.node, self.person, self.reason)
-        return f"{marked.name} is {marked.lemon}"
-
-    def _unmark(self, dry_run: bool) -> str:
-        return f"{store.lemons.clear(self.node, self.person, self.reason).name} is no lemon any more"
-
-    def _verify(self, dry_run: bool) -> str:
-        return f"{self.node}: {store.adoption.verify(self.node, self.person, self.reason)}"
+        match self.what:
+            case "move":
+                if self.state not in list(State):
+                    raise MusterError(f"there is no state {self.state!r}")
+                return changes.move(self.node, State(self.state), *who, dry_run=dry_run)
+            case "waive":
+                return changes.waive(self.finding, self.until, *who, of=self.node)
+            case "keep":
+                held = RunKey.parse(self.held)
+                if held is None:
+                    raise MusterError("the form names no held verdict: open the node's page again")
+                return changes.keep(self.node, held, *who)
+            case "pause":
+                return changes.pause(self.node, self.until, *who)
+        if change := SIMPLE.get(self.what):
+            return change(self.node, *who)
+        raise MusterError(f"there is no change {self.what!r}: open the node's page again")
 
 
-CHANGES: dict[str, Callable[[Change, bool], str]] = {
-    "move": Change._move,
-    "waive": Change._waive,
-    "keep": Change._keep,
-    "pause": Change._pause,
-    "resume": Change._resume,
-    "verify": Change._verify,
-    "lemon": Change._lemon,
-    "unmark": Change._unmark,
-}
+SIMPLE = {
+    "resume": changes.resume, "verify": changes.verify, "lemon": changes.mark, "unmark": changes.unmark,
+}  # fmt: skip
+"""Changes that need a reason and no more."""

@@ -1,4 +1,4 @@
-"""``muster node adopt``, ``verify``, ``replace``, ``part``: fleets in service, and the machines behind names."""
+"""``muster node adopt``, ``replace``, ``part``: fleets in service, and the machines behind names."""
 
 from __future__ import annotations
 
@@ -43,17 +43,6 @@ def adopt(
             typer.echo(f"{name}: {word}")
             if dry_run and word == "adopted":
                 risks(name, risks_of_move(State.REGISTERED, State.PRODUCTION, shadow=True))
-
-
-@messages
-def verify(name: Name, reason: Reason, who: AsWho = "", dry_run: DryRun = False) -> None:
-    """End a node's shadow mode on a person's decision, without a test."""
-    from muster import store
-
-    with rehearsed(dry_run):
-        typer.echo(f"{name}: {store.adoption.verify(name, show.person(who), given(reason))}")
-        if dry_run:
-            risks(name, ["it was never proven, and a FAIL will withdraw it from production"])
 
 
 @messages

@@ -1,4 +1,4 @@
-"""``muster node``: enrol, check, show and move nodes."""
+"""``muster node``: enrol, check and show nodes."""
 
 from __future__ import annotations
 
@@ -11,10 +11,9 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from muster.cli.terminal import show
-from muster.cli.terminal.dry import DryRun, rehearsed, risks
+from muster.cli.terminal.dry import DryRun, rehearsed
 from muster.cli.terminal.messages import messages
-from muster.cli.terminal.options import AsJson, AsWho, Name
-from muster.errors import MusterError
+from muster.cli.terminal.options import AsJson, Name
 from muster.model.nodes import Lease, Node
 from muster.model.states import State
 from muster.settings import settings
@@ -187,32 +186,6 @@ def history(name: Name, json: AsJson = False) -> None:
         for each in events
     ]  # fmt: skip
     show.table(["at (UTC)", "became", "by", "login", "why"], rows, empty="no events yet")
-
-
-@app.command("move")
-@messages
-def move(
-    name: Name,
-    to: Annotated[State, typer.Argument(help="The state to move it to.")],
-    reason: Annotated[str, typer.Option(help="Why; it stays in the node's history.")],
-    who: AsWho = "",
-    dry_run: DryRun = False,
-) -> None:
-    """Move a node on a person's decision; into production only if the admission gate does not refuse it."""
-    from muster import store
-    from muster.admission import entry
-    from muster.rules.preview import risks_of_move
-
-    if not reason.strip():
-        raise MusterError("a move needs a reason: --reason 'why'")
-    before = store.nodes.get(name)
-    with rehearsed(dry_run):
-        node = entry.move(name, to, show.person(who), reason.strip(), dry_run=dry_run)
-        typer.echo(f"{node.name} {'would go' if dry_run else 'went'} from {before.state} to {node.state}")
-        if dry_run:
-            risks(name, risks_of_move(before.state, to, shadow=before.shadow))
-            for effect in entry.effects(before, to):
-                typer.echo(f"{name}: {effect}")
 
 
 @app.command("check")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -15,6 +15,7 @@ from muster.model.nodes import Node
 from muster.settings import settings
 
 if TYPE_CHECKING:
+    from muster.admission.changes import Change
     from muster.rules.preview import StagePlan
 
 DryRun = Annotated[bool, typer.Option("--dry-run", help="Show what it would do and what it risks; change nothing.")]
@@ -37,6 +38,17 @@ def risks(of: str, sentences: Iterable[str]) -> None:
     """Print one risk a line."""
     for sentence in sentences:
         typer.echo(f"{of}: risk: {sentence}")
+
+
+def decided(of: str, make: Callable[[], Change], dry_run: bool) -> None:
+    """Make a person's change and print it; with ``dry_run`` its risks and effects, and nothing is changed."""
+    with rehearsed(dry_run):
+        change = make()
+        typer.echo(f"{of}: {change.sentence}")
+        if dry_run:
+            risks(of, change.risks)
+            for effect in change.effects:
+                typer.echo(f"{of}: {effect}")
 
 
 @dataclasses.dataclass(frozen=True)

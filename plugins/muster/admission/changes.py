@@ -1,0 +1,86 @@
+"""What a person decides about one node, from its page or the command line: made, stated, and what follows from it."""
+
+from __future__ import annotations
+
+import dataclasses
+
+from muster import store
+from muster.admission import entry
+from muster.errors import MusterError
+from muster.model.runs import RunKey
+from muster.model.states import SERVING, State
+from muster.rules.preview import risks_of_move, risks_of_pause
+
+
+@dataclasses.dataclass(frozen=True)
+class Change:
+    """A change that was made: ``sentence`` states it; ``effects``: on scheduler, certificate and mail."""
+
+    sentence: str
+    risks: tuple[str, ...] = ()
+    effects: tuple[str, ...] = ()
+
+
+def move(node: str, to: State, person: str, reason: str, *, dry_run: bool) -> Change:
+    """Move the node, as ``entry.move`` does."""
+    before = store.nodes.get(node)
+    risks, effects = risks_of_move(before.state, to, shadow=before.shadow), entry.effects(before, to)
+    moved = entry.move(node, to, person, reason, dry_run=dry_run)
+    return Change(f"it went from {before.state} to {moved.state}", risks, effects)
+
+
+def waive(finding: str, until: str, person: str, reason: str, *, of: str = "") -> Change:
+    """Accept a finding until a day has passed. ``of``: the node that it must be an open finding of.
+
+    Raises MusterError, and as ``store.waivers.give``.
+    """
+    end = store.waivers.end_of(until)
+    if of and finding not in {each.finding.id for each in store.verdicts.open_findings(of)}:
+        raise MusterError(f"{of} has no open finding {finding!r}")
+    given = store.waivers.give(finding, end, person, reason)
+    what = f"{given.rule} of {given.metric} on {given.subject or f'{given.device} of {given.node}'}"
+    test = "revalidate" if store.nodes.get(given.node).state in SERVING else "qualify"
+    return Change(
+        f"{what} is waived {given}; recorded verdicts stay: test again, `muster {test} {given.node} --reason '…'`",
+        (f"{what} no longer fails a test until {given.last_day}, however bad it gets",),
+    )
+
+
+def keep(node: str, held: RunKey | None, person: str, reason: str) -> Change:
+    """Keep a node in service although the verdict of the run ``held`` would withdraw it."""
+    kept = store.withdrawals.keep_in_service(node, person, reason, held=held)
+    return Change(
+        f"it stays in {kept.state} despite the verdict of {held}",
+        ("its findings stay open, and no decision about them is requested again",),
+    )
+
+
+def pause(node: str, until: str, person: str, reason: str) -> Change:
+    """Keep all tests away from the node until a day has passed."""
+    paused, lease = store.pauses.pause(node, store.waivers.end_of(until), person, reason), store.leases.get(node)
+    return Change(f"its tests are {paused.pause}", risks_of_pause(paused.state, lease.run_id if lease else ""))
+
+
+def resume(node: str, person: str, reason: str) -> Change:
+    """End the pause of the node's tests."""
+    store.pauses.resume(node, person, reason)
+    return Change("its pause is over")
+
+
+def mark(node: str, person: str, reason: str) -> Change:
+    """Mark the node as a lemon."""
+    marked = store.lemons.mark(node, person, reason)
+    risk = f"its state stays {marked.state}; once out of production, it enters it by a person's decision alone"
+    return Change(f"it is {marked.lemon}", (risk,))
+
+
+def unmark(node: str, person: str, reason: str) -> Change:
+    """Take that mark off."""
+    store.lemons.clear(node, person, reason)
+    return Change("it is no lemon any more")
+
+
+def verify(node: str, person: str, reason: str) -> Change:
+    """End the node's shadow mode without a test."""
+    done = store.adoption.verify(node, person, reason)
+    return Change(done, ("it was never proven, and a FAIL will withdraw it from production",))
