@@ -57,12 +57,6 @@ class _Nodes(pydantic.BaseModel):
     """Access to nodes and BMCs: how the controller reaches nodes and their BMCs."""
 
     ssh_conn_id: str = pydantic.Field(default="muster_ssh", description="Airflow connection with the SSH user and key")
-    ssh_user: str = pydantic.Field(
-        default="", description="SSH user where that connection does not exist and the node names none"
-    )
-    ssh_key_file: Path | None = pydantic.Field(
-        default=None, description="SSH private key where that connection does not exist"
-    )
     ssh_timeout_s: float = pydantic.Field(default=10.0, gt=0, description="seconds a node may take to answer")
     bmc_seconds: float = pydantic.Field(
         default=900.0, ge=0, description="seconds between readings of a BMC under load; 0: before and after it only"
@@ -268,9 +262,7 @@ class Settings(
         closed(windows, datetime.datetime.now(datetime.UTC))
         return windows
 
-    @pydantic.field_validator(
-        "home", "archive", "ssh_key_file", "certificate_key_file", "metrics_token_file", mode="after"
-    )
+    @pydantic.field_validator("home", "archive", "certificate_key_file", "metrics_token_file", mode="after")
     @classmethod
     def _expand(cls, path: Path | None) -> Path | None:
         return path.expanduser() if path is not None else None

@@ -202,7 +202,7 @@ class Demo:
         self.supervisor.wait_until("the mail sink", port_file.exists, 30)
         between.write_policies(self.place.policies, LEVEL)
         self.place.shared.mkdir()
-        mine = muster_settings(self.place, login, keys, self.options) | scheduler_settings(self.jobs)
+        mine = muster_settings(self.place, login, self.options) | scheduler_settings(self.jobs)
         os.environ.update(mine)
         environment = {
             **base,
@@ -367,11 +367,10 @@ def finished(run: Run) -> RunReport | None:
         return None
 
 
-def muster_settings(place: Workdir, login: Login, keys: Keys, options: Options) -> dict[str, str]:
+def muster_settings(place: Workdir, login: Login, options: Options) -> dict[str, str]:
     """Muster's own settings, for the controller's processes and for this one."""
     return {
         "MUSTER_HOME": str(place.controller),
-        "MUSTER_SSH_KEY_FILE": str(keys.private),
         "MUSTER_AIRFLOW_URL": login.url,
         "MUSTER_AIRFLOW_USERNAME": login.username,
         "MUSTER_AIRFLOW_PASSWORD": login.password,

@@ -40,7 +40,7 @@ from muster_criteria.measured import StageResult
 from muster_criteria.model import Judgement, Verdict
 from muster_node.contract import Measurement
 from tests.muster import fleet
-from tests.support.servers import postgresql
+from tests.support.servers import postgresql, sshd
 
 NODE, LEVEL, AGES = "gpu-0001", "long", (10, 100, 1000)
 GPUS, METRICS, CHARTED = 8, 30, ("temperature", "hbm_temperature", "power", "clock", "utilisation")
@@ -53,7 +53,7 @@ GROWTH_MB = 10.0
 @contextlib.contextmanager
 def records(folder: Path) -> Iterator[str]:
     """Empty records; yields what they are on."""
-    os.environ["MUSTER_HOME"], os.environ["MUSTER_SSH_USER"] = str(folder / "home"), "muster"
+    os.environ["MUSTER_HOME"], os.environ[sshd.CONNECTION] = str(folder / "home"), sshd.connection()
     with contextlib.ExitStack() as stack:
         try:
             os.environ["MUSTER_DATABASE_URL"] = stack.enter_context(postgresql.running()).create("age")

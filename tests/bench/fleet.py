@@ -39,7 +39,7 @@ from muster_criteria.model import Verdict  # noqa: E402
 from muster_demo import watchdog  # noqa: E402
 from muster_demo.services import ServiceFailed, Supervisor, base_environment  # noqa: E402
 from tests.bench.processes import cpu_seconds  # noqa: E402
-from tests.support.servers import celery_airflow, postgresql  # noqa: E402
+from tests.support.servers import celery_airflow, postgresql, sshd  # noqa: E402
 from tests.support.servers.celery_airflow import TRIGGERERS, WORKERS, CeleryStack  # noqa: E402
 from tests.support.servers.postgresql import PostgreSQL  # noqa: E402
 from tests.support.simulated_fleet import FILES, SERVICE, SimulatedFleet, Start  # noqa: E402
@@ -314,7 +314,7 @@ def _enrolled(supervisor: Supervisor, folder: Path, fleet: SimulatedFleet, recor
         "MUSTER_HOME": str(folder / "muster"),
         "MUSTER_DATABASE_URL": records_url,
         "MUSTER_SKU_PATH": str(FILES),
-        "MUSTER_SSH_KEY_FILE": str(fleet.keys.private),
+        sshd.CONNECTION: sshd.connection(fleet.keys.private),
         "MUSTER_POLL_SECONDS": "2",
         "MUSTER_MAIL_TO": "fleet@example.org",
         "AIRFLOW_CONN_SMTP_DEFAULT": start_mail(supervisor, folder, environment),

@@ -93,7 +93,7 @@ def fleet(folder: Path, nodes: int) -> Iterator[None]:
                 )
             )  # fmt: skip
         assert key is not None
-        os.environ["MUSTER_SSH_KEY_FILE"] = str(key.key_file)
+        os.environ[sshd.CONNECTION] = sshd.connection(key.key_file)
         yield
 
 
@@ -188,14 +188,15 @@ def memory_per_waiting_node(folder: Path) -> float:
     from muster.operators.testing.trigger import JobTrigger
     from muster.remote import jobs, ssh
     from muster.remote.attempt_key import AttemptKey
+    from muster.remote.login import Credentials
     from muster.remote.waiting import Wait
 
     store.nodes.touch_contact = lambda name: None  # type: ignore[assignment]
     with sshd.running(folder / "waiting") as server:
-        os.environ["MUSTER_SSH_KEY_FILE"] = str(server.key_file)
+        os.environ[sshd.CONNECTION] = sshd.connection(server.key_file)
         agent, sha256 = standin.write(folder / "cache")
         key = AttemptKey(0).job_key("bench", "r", "t")
-        with ssh.connect(server.node()) as client:
+        with ssh.connect(server.node(), Credentials(key_file=str(server.key_file))) as client:
             seen = jobs.look(client, server.node().work_dir, key, sha256)
             jobs.send_agent(client, seen, agent, sha256)
             jobs.start(client, seen, key, standin.plan(key, seconds=600), {}, sha256)

@@ -26,7 +26,7 @@ from tests.chaos.ledger import Ledger
 from tests.chaos.link import Link, Links
 from tests.chaos.nodes import ChaosFleet
 from tests.chaos.receiver import Receiver
-from tests.support.servers import celery_airflow, postgresql
+from tests.support.servers import celery_airflow, postgresql, sshd
 from tests.support.servers.celery_airflow import COMPONENTS, CeleryStack
 from tests.support.servers.slurm import end_jobs
 from tests.support.simulated_fleet import write_sku
@@ -155,7 +155,7 @@ def _settings(
     return {
         "MUSTER_HOME": str(folder / "muster"),
         "MUSTER_SKU_PATH": str(write_sku(folder / "skus", JOB_LIMIT_S)),
-        "MUSTER_SSH_KEY_FILE": str(fleet.keys.private),
+        sshd.CONNECTION: sshd.connection(fleet.keys.private),
         "MUSTER_SSH_TIMEOUT_S": "5",
         "MUSTER_POLL_SECONDS": "1",
         "MUSTER_MAIL_TO": "fleet@example.org",

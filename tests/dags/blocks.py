@@ -49,7 +49,7 @@ class Nodes:
         self.stack.callback(sshd.kill_jobs, server.home / "muster")
         if self.key_file is None:
             self.key_file = server.key_file
-            self.monkeypatch.setenv("MUSTER_SSH_KEY_FILE", str(self.key_file))
+            self.monkeypatch.setenv(sshd.CONNECTION, sshd.connection(self.key_file))
         (server.folder / "authorized_keys").write_text(self.key_file.with_suffix(".pub").read_text())
         self.servers[name] = server
         return server

@@ -78,7 +78,7 @@ def empty_records(folder: Path, patch: pytest.MonkeyPatch) -> Iterator[Path]:
     """Fleet records without a node, in their home."""
     patch.setenv("MUSTER_HOME", str(folder / "muster"))
     patch.setenv("MUSTER_POLL_SECONDS", "0.3")
-    patch.setenv("MUSTER_SSH_USER", "muster")
+    patch.setenv(sshd.CONNECTION, sshd.connection())
     (folder / "muster").mkdir()
     (folder / "muster" / "muster.db").write_bytes(_new_database())
     yield folder / "muster"
@@ -101,7 +101,7 @@ def this_machine(folder: Path, patch: pytest.MonkeyPatch) -> Iterator[sshd.Sshd]
     boot = folder / "boot_id"
     boot.write_text("first\n")
     with sshd.running(folder / "node", {"MUSTER_BOOT_ID_FILE": str(boot)}) as started:
-        patch.setenv("MUSTER_SSH_KEY_FILE", str(started.key_file))
+        patch.setenv(sshd.CONNECTION, sshd.connection(started.key_file))
         node = started.node(NODE)
         store.nodes.add(
             NewNode(

@@ -10,6 +10,7 @@ import pytest
 
 from muster import store
 from tests.support.plugins.statements import statements_compiled_once  # noqa: F401 - for every test
+from tests.support.servers import sshd
 from tests.support.servers.postgresql import PostgreSQL, running
 
 POSTGRESQL = pytest.param("postgresql", marks=pytest.mark.needs_postgresql)
@@ -45,7 +46,7 @@ def _upgrade(url: str) -> None:
 def muster_home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     """A controller's home of this test's own; records are SQLite in it by default."""
     monkeypatch.setenv("MUSTER_HOME", str(tmp_path / "home"))
-    monkeypatch.setenv("MUSTER_SSH_USER", "muster")
+    monkeypatch.setenv(sshd.CONNECTION, sshd.connection())
     monkeypatch.delenv("MUSTER_DATABASE_URL", raising=False)
     yield tmp_path / "home"
     store.engine.dispose()

@@ -1,7 +1,7 @@
 """Logins from Airflow's connections: SSH for tasks and triggers, and the BMCs'.
 
-The SSH login comes from the connection that MUSTER_SSH_CONN_ID names; where there is none, from MUSTER_SSH_USER and
-MUSTER_SSH_KEY_FILE. The connection's host, host key and compression settings are ignored.
+The SSH login comes from the connection that MUSTER_SSH_CONN_ID names, whose host, host key and compression settings are
+ignored.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from airflow.sdk.exceptions import AirflowNotFoundException
 from muster.errors import BadScheduler, ControllerFault
 from muster.remote import ssh
 from muster.remote.bmc import Bmc, Login, login, no_connection, of_connection
-from muster.remote.login import Credentials, settings_credentials
+from muster.remote.login import Credentials
 from muster.settings import settings
 
 Extra = TypeVar("Extra", bound=pydantic.BaseModel)
@@ -31,11 +31,11 @@ def connect(node: ssh.Address, *, timeout: float | None = None, attempts: int = 
 
 
 def credentials(conn_id: str) -> Credentials:
-    """The SSH login, in a task. Raises ControllerFault without a connection and settings."""
+    """The SSH login, in a task. Raises ControllerFault without the connection."""
     try:
         return _of(BaseHook.get_connection(conn_id))
     except AirflowNotFoundException:
-        return _of_settings(conn_id)
+        raise _no_login(conn_id) from None
 
 
 def password(conn_id: str, what: str) -> str:
@@ -62,21 +62,15 @@ def extra(conn_id: str, what: str, model: type[Extra]) -> Extra:
 
 
 async def async_credentials(conn_id: str) -> Credentials:
-    """The SSH login, in a triggerer. Raises ControllerFault without a connection and settings."""
+    """The SSH login, in a triggerer. Raises ControllerFault without the connection."""
     try:
         return _of(await get_async_connection(conn_id))
     except AirflowNotFoundException:
-        return _of_settings(conn_id)
+        raise _no_login(conn_id) from None
 
 
-def _of_settings(conn_id: str) -> Credentials:
-    chosen = settings_credentials()
-    if chosen == Credentials():
-        raise ControllerFault(
-            f"there is no Airflow connection {conn_id}, and neither MUSTER_SSH_USER nor MUSTER_SSH_KEY_FILE is set; "
-            "`muster doctor` shows how to add the connection"
-        )
-    return chosen
+def _no_login(conn_id: str) -> ControllerFault:
+    return ControllerFault(f"there is no Airflow connection {conn_id}: `muster doctor` shows how to add it")
 
 
 async def bmc_login(bmc: Bmc) -> Login:

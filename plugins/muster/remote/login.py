@@ -99,13 +99,4 @@ class Credentials:
         raise ControllerFault(f"{what} is no private key, or its passphrase is wrong or missing; {_CHECK}")
 
 
-_CHECK = "check the SSH connection of MUSTER_SSH_CONN_ID, or MUSTER_SSH_KEY_FILE, on this controller"
-
-
-def settings_credentials() -> Credentials:
-    """Returns the login of MUSTER_SSH_USER and MUSTER_SSH_KEY_FILE."""
-    from muster.settings import settings
-
-    chosen = settings()
-    key_file = str(chosen.ssh_key_file) if chosen.ssh_key_file else None
-    return Credentials(username=chosen.ssh_user or None, key_file=key_file)
+_CHECK = "check the SSH connection of MUSTER_SSH_CONN_ID on this controller"

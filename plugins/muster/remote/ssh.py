@@ -19,7 +19,7 @@ from typing import Protocol
 import paramiko
 
 from muster.errors import MusterError
-from muster.remote.login import Credentials, settings_credentials
+from muster.remote.login import Credentials
 from muster_criteria.text import printable
 
 log = logging.getLogger(__name__)
@@ -165,22 +165,20 @@ def pinned_client(node: Address) -> paramiko.SSHClient:
     return client
 
 
-def connect(
-    node: Address, credentials: Credentials | None = None, *, timeout: float = 15.0, attempts: int = 1
-) -> paramiko.SSHClient:
+def connect(node: Address, who: Credentials, *, timeout: float = 15.0, attempts: int = 1) -> paramiko.SSHClient:
     """Log in to a node. The caller closes the client.
 
-    ``credentials`` default to the settings. ``timeout`` (s) limits each step of an attempt, ``CONNECT_STEPS`` times
-    it the whole attempt. An overloaded server drops logins, so an unreachable node is tried ``attempts`` times. Raises
-    Unreachable, WrongHostKey or LoginRefused, and ControllerFault for an invalid key.
+    ``timeout`` (s) limits each step of an attempt, ``CONNECT_STEPS`` times it the whole attempt. An overloaded server
+    drops logins, so an unreachable node is tried ``attempts`` times. Raises Unreachable, WrongHostKey or LoginRefused,
+    and ControllerFault for an invalid key.
     """
     for _ in range(attempts - 1):
         try:
-            return _connect(node, credentials or settings_credentials(), timeout)
+            return _connect(node, who, timeout)
         except Unreachable as error:
             log.info("%s; trying again", error)
             time.sleep(RETRY_SECONDS)
-    return _connect(node, credentials or settings_credentials(), timeout)
+    return _connect(node, who, timeout)
 
 
 def _connect(node: Address, who: Credentials, timeout: float) -> paramiko.SSHClient:

@@ -57,7 +57,7 @@ def backend(request: pytest.FixtureRequest, fleet_db: str) -> Iterator[tuple[Adm
                      "host_key": server.key_text()}  # fmt: skip
             chosen = {"kind": "slurm", "slurm_conf": str(cluster.conf), "login": login}
             patch.setenv("MUSTER_SCHEDULERS", json.dumps({"beta": chosen}))
-            patch.setenv("MUSTER_SSH_KEY_FILE", str(server.key_file))
+            patch.setenv(sshd.CONNECTION, sshd.connection(server.key_file))
             yield backend_of("beta"), "n0", lambda: cluster.update("n0", "State=DOWN", "Reason=psu")
         return
     if request.param == "webhook":

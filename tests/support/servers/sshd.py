@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import functools
 import getpass
+import json
 import os
 import shutil
 import signal
@@ -14,11 +16,27 @@ import time
 from collections.abc import Iterator
 from pathlib import Path
 
+from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
+from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat
+
 from muster_demo import watchdog
 from muster_demo.services import free_port
 from tests.support.plugins import run_end
 
 SSHD = shutil.which("sshd", path="/usr/sbin:/usr/local/sbin:/usr/bin")
+CONNECTION = "AIRFLOW_CONN_MUSTER_SSH"
+
+
+def connection(key_file: Path | str = "") -> str:
+    """Airflow's SSH connection with that key, else one that opens nothing, as ``CONNECTION`` has it."""
+    extra = {"key_file": str(key_file)} if key_file else {"private_key": _any_key()}
+    return json.dumps({"conn_type": "ssh", "login": "muster", "extra": extra})
+
+
+@functools.cache
+def _any_key() -> str:
+    made = Ed25519PrivateKey.generate()
+    return made.private_bytes(Encoding.PEM, PrivateFormat.OpenSSH, NoEncryption()).decode()
 
 
 @dataclasses.dataclass(frozen=True)

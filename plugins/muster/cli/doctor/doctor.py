@@ -182,28 +182,24 @@ def ssh_connection(current: Settings) -> Check:
         f"""airflow connections add {name} --conn-type ssh --conn-login USER """
         """--conn-extra '{"key_file": "/path/to/id_ed25519"}'"""
     )
-    from muster.remote.login import Credentials, settings_credentials
+    from muster.remote.login import Credentials
 
-    found = connections.find(name)
+    found, source = connections.find(name), f"connection {name}"
     if found is None:
-        who, source = settings_credentials(), "MUSTER_SSH_USER and MUSTER_SSH_KEY_FILE"
-        if who == Credentials():
-            seen = f"no Airflow connection {name} can be read here (another Fernet key hides stored ones)"
-            return Check(Mark.MISSING, "SSH login", seen, fix)
-    else:
-        source = f"connection {name}"
-        try:
-            who = Credentials.of_connection(found.login, found.password, found.extra)
-        except ControllerFault as error:
-            again = f"airflow connections delete {name} && {fix}"
-            return Check(Mark.MISSING, "SSH login", f"{source}: {error}", again)
-        if not (who.key_file or who.private_key):
-            return Check(Mark.MISSING, "SSH login", f"{source} has neither key_file nor private_key", fix)
+        seen = f"no Airflow connection {name} can be read here (another Fernet key hides stored ones)"
+        return Check(Mark.MISSING, "SSH login", seen, fix)
     try:
-        key = who.key()
+        who = Credentials.of_connection(found.login, found.password, found.extra)
+    except ControllerFault as error:
+        again = f"airflow connections delete {name} && {fix}"
+        return Check(Mark.MISSING, "SSH login", f"{source}: {error}", again)
+    if not (who.key_file or who.private_key):
+        return Check(Mark.MISSING, "SSH login", f"{source} has neither key_file nor private_key", fix)
+    try:
+        who.key()
     except ControllerFault as error:
         return Check(Mark.MISSING, "SSH login", f"{source}: {error}", fix)
-    given = who.key_file or ("a key" if key else "the keys in ~/.ssh")
+    given = who.key_file or "a key"
     user = who.username or "each node's own user"
     return Check(Mark.OK, "SSH login", f"{source}: {user}, {given}")
 

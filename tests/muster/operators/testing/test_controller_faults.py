@@ -52,9 +52,9 @@ def test_no_run_takes_a_node_that_the_controller_cannot_test(
 ) -> None:
     serving()
     if broken == "no connection":
-        monkeypatch.delenv("MUSTER_SSH_USER")
+        monkeypatch.delenv(sshd.CONNECTION)
     elif broken == "key":
-        monkeypatch.setenv("MUSTER_SSH_KEY_FILE", "/nowhere/key")
+        monkeypatch.setenv(sshd.CONNECTION, sshd.connection("/nowhere/key"))
     else:
         (settings().home / "agents").write_text("no folder")
     with pytest.raises(ControllerFault):
@@ -65,7 +65,7 @@ def test_no_run_takes_a_node_that_the_controller_cannot_test(
 
 def test_a_fault_that_refuses_claims_is_mailed_once(monkeypatch: pytest.MonkeyPatch) -> None:
     serving()
-    monkeypatch.setenv("MUSTER_SSH_KEY_FILE", "/nowhere/key")
+    monkeypatch.setenv(sshd.CONNECTION, sshd.connection("/nowhere/key"))
     for recipients in ("", "ops@example.org", "ops@example.org", "no address"):
         monkeypatch.setenv("MUSTER_MAIL_TO", recipients)
         for _ in range(2):
@@ -175,7 +175,7 @@ def test_a_login_that_every_node_refuses_is_the_controllers_fault(
 ) -> None:
     """One that a single node refuses is not."""
     with sshd.running(tmp_path / "a") as one, sshd.running(tmp_path / "b") as other:
-        monkeypatch.setenv("MUSTER_SSH_KEY_FILE", str(one.key_file))
+        monkeypatch.setenv(sshd.CONNECTION, sshd.connection(one.key_file))
         for name, server in (("a", one), ("b", other)):
             node, key = server.node(name), " ".join(server.key_text().split()[:2])
             store.nodes.add(fleet.new_node(name, host=node.host, port=node.port, user=node.user, host_key=key))

@@ -28,7 +28,6 @@ from tests.support.servers import sshd
 pytestmark = pytest.mark.needs_sshd
 
 KEY = AttemptKey(1).job_key("node_qualification", "n1__new", "burn_in")
-CONNECTION = "AIRFLOW_CONN_MUSTER_SSH"
 
 
 @pytest.fixture
@@ -37,7 +36,7 @@ def server(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[sshd.Ssh
     with sshd.running(tmp_path / "node") as started:
         # What the connection has on hosts, host keys and compression is ignored.
         extra = {"key_file": str(started.key_file), "no_host_key_check": True, "compress": True}
-        monkeypatch.setenv(CONNECTION, json.dumps({"conn_type": "ssh", "host": "elsewhere", "extra": extra}))
+        monkeypatch.setenv(sshd.CONNECTION, json.dumps({"conn_type": "ssh", "host": "elsewhere", "extra": extra}))
         yield started
         sshd.kill_jobs(started.home / "muster")
 
@@ -81,19 +80,11 @@ def test_the_connection_is_no_second_source_of_trust(server: sshd.Sshd, tmp_path
     assert fire(trigger(server, start(server, tmp_path), foreign))["kind"] == "refused"
 
 
-def test_without_a_connection_the_settings_name_the_login(
-    server: sshd.Sshd, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.delenv(CONNECTION)
-    monkeypatch.setenv("MUSTER_SSH_KEY_FILE", str(server.key_file))
-    assert fire(trigger(server, start(server, tmp_path)))["kind"] == "done"
-
-
 def test_a_private_key_in_the_connection_opens_the_node(
     server: sshd.Sshd, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     extra = {"private_key": server.key_file.read_text()}
-    monkeypatch.setenv(CONNECTION, json.dumps({"conn_type": "ssh", "extra": extra}))
+    monkeypatch.setenv(sshd.CONNECTION, json.dumps({"conn_type": "ssh", "extra": extra}))
     assert fire(trigger(server, start(server, tmp_path)))["kind"] == "done"
 
 
@@ -111,7 +102,7 @@ def test_both_halves_go_through_a_bastion(server: sshd.Sshd, tmp_path: Path, mon
     script = tmp_path / "relay.py"
     script.write_text(relay)
     extra = {"key_file": str(server.key_file), "host_proxy_cmd": f"python3 {script} %h %p"}
-    monkeypatch.setenv(CONNECTION, json.dumps({"conn_type": "ssh", "extra": extra}))
+    monkeypatch.setenv(sshd.CONNECTION, json.dumps({"conn_type": "ssh", "extra": extra}))
     assert fire(trigger(server, start(server, tmp_path)))["kind"] == "done"
     assert used.read_text() == "xx"
 
