@@ -186,11 +186,8 @@ class _Schedulers(pydantic.BaseModel):
 class _Observing(pydantic.BaseModel):
     """Metrics and audit stream: what programs read and receive."""
 
-    metrics_token: pydantic.SecretStr = pydantic.Field(
-        default=pydantic.SecretStr(""), description="the token that opens the metrics; none here nor in a file: closed"
-    )
     metrics_token_file: Path | None = pydantic.Field(
-        default=None, description="a file with that token, read at each request; it counts before MUSTER_METRICS_TOKEN"
+        default=None, description="the file with the token that opens the metrics, read at each request; unset: closed"
     )
     metrics_nodes: int = pydantic.Field(
         default=20_000, ge=0, description="with more nodes than these, the metrics have no series of single nodes"

@@ -60,7 +60,8 @@ def airflow(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stack]:
         for name, verdict in (("gpu-0008", Verdict.PASS), ("gpu-0009", Verdict.FAIL)):
             in_a_block(name, verdict)
         users = {"AIRFLOW__CORE__SIMPLE_AUTH_MANAGER_USERS": "operator:admin,viewer:viewer"}
-        metrics = {"MUSTER_METRICS_TOKEN": PASSWORD}
+        (folder / "token").write_text(PASSWORD)
+        metrics = {"MUSTER_METRICS_TOKEN_FILE": str(folder / "token")}
         (folder / "airflow").mkdir()
         write_password(folder / "airflow", "viewer", PASSWORD)
         made = stack.enter_context(live_airflow.running(folder, READY, {**users, **metrics}))

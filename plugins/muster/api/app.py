@@ -36,7 +36,7 @@ def show_metrics(authorization: Annotated[str, Header()] = "") -> Response:
     except MusterError:  # its text quotes the setting: not for anonymous callers
         raise HTTPException(503, "Metrics are closed: a setting cannot be used; see `muster settings`.") from None
     if not expected:
-        raise HTTPException(503, "Metrics are closed: set MUSTER_METRICS_TOKEN or MUSTER_METRICS_TOKEN_FILE.")
+        raise HTTPException(503, "Metrics are closed: set MUSTER_METRICS_TOKEN_FILE.")
     scheme, _, given = authorization.partition(" ")
     matches = secrets.compare_digest(given.strip().encode(), expected.encode())
     if scheme.lower() != "bearer" or not matches:
@@ -55,9 +55,7 @@ def _sentence(_request: Request, error: Exception) -> JSONResponse:
 
 def _token(current: Settings) -> str:
     """The configured token, "" without one or if its file cannot be read: then the metrics stay closed."""
-    if current.metrics_token_file is None:
-        return current.metrics_token.get_secret_value().strip()
     try:
-        return current.metrics_token_file.read_text().strip()
+        return current.metrics_token_file.read_text().strip() if current.metrics_token_file else ""
     except (OSError, UnicodeDecodeError):
         return ""

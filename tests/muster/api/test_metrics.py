@@ -26,8 +26,9 @@ TOKEN = {"Authorization": "Bearer s3cret"}
 
 
 @pytest.fixture
-def client(fleet_db: str, monkeypatch: pytest.MonkeyPatch) -> TestClient:
-    monkeypatch.setenv("MUSTER_METRICS_TOKEN", "s3cret")
+def client(fleet_db: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> TestClient:
+    (tmp_path / "token").write_text("s3cret\n")
+    monkeypatch.setenv("MUSTER_METRICS_TOKEN_FILE", str(tmp_path / "token"))
     return TestClient(create_app())
 
 
@@ -50,15 +51,15 @@ def test_only_the_token_opens_them(client: TestClient, monkeypatch: pytest.Monke
     for wrong in ("", "Bearer", "Bearer ", "Bearer s3cre", "Bearer s3crét", "Basic s3cret", "s3cret"):
         assert status(Authorization=wrong.encode()) == 401, wrong
     assert status() == 401
-    monkeypatch.setenv("MUSTER_METRICS_TOKEN_FILE", str(tmp_path / "token"))
-    assert status(**TOKEN) == 503  # a file that is missing opens nothing, whatever the other setting
     (tmp_path / "token").write_text("\n")
     assert status(Authorization="Bearer ") == 503
+    (tmp_path / "token").unlink()
+    assert status(**TOKEN) == 503, "a file that is missing opens nothing"
     (tmp_path / "token").write_text("s3cret\n")
-    assert status(**TOKEN) == 200
+    assert status(**TOKEN) == 200, "it is read again"
     monkeypatch.delenv("MUSTER_METRICS_TOKEN_FILE")
-    monkeypatch.setenv("MUSTER_METRICS_TOKEN", "")
     assert status(Authorization="Bearer ") == 503
+    monkeypatch.setenv("MUSTER_METRICS_TOKEN_FILE", str(tmp_path / "token"))
     monkeypatch.setenv("MUSTER_POLL_SECONDS", "never")
     assert status(**TOKEN) == 503
     assert all(client.get(path).status_code == 404 for path in ("/docs", "/redoc", "/openapi.json"))
