@@ -20,7 +20,7 @@ from muster.model.failures import Failure
 from muster.model.nodes import Node
 from muster.model.states import State
 from muster.rules.idle import hazard, worth
-from muster.rules.idle.capacity import Limits, Signs
+from muster.rules.idle.capacity import Limits
 from muster.rules.idle.forecast import forecast
 from muster.rules.idle.history import GROUPS, Faults, History, Numbers, Units, Whole
 from muster.rules.idle.past import Learned, risk_of
@@ -67,7 +67,6 @@ def plan_seconds(nodes: int, seed: int) -> tuple[float, float]:
         node.name: dict.fromkeys(STAGES, NOW - datetime.timedelta(hours=float(hours)))
         for node, hours in zip(fleet, rng.uniform(0, 200, nodes), strict=True)
     }
-    signs = {node.name: Signs(errors=int(count)) for node, count in zip(fleet, rng.poisson(0.1, nodes), strict=True)}
     failures = [
         Failure(node.name, GROUPS[int(group)], at := NOW - datetime.timedelta(days=float(days)),
                 at + datetime.timedelta(days=1))
@@ -80,7 +79,7 @@ def plan_seconds(nodes: int, seed: int) -> tuple[float, float]:
     began = time.process_time()
     risk, _ = risk_of(fleet, failures, NOW, Learned.from_json(learned.to_json()))
     limits = Limits(share=SHARE, minutes=MINUTES)
-    tests, passed_over = forecast(Known(fleet, NOW, idle, passes, limits, signs=signs, risk=risk))
+    tests, passed_over = forecast(Known(fleet, NOW, idle, passes, limits, risk=risk))
     took = time.process_time() - began
     assert len(tests) + len(passed_over) == nodes
     return took, learning
@@ -166,7 +165,7 @@ class Planner:
         self.learn(world, step)
         assert self.history is not None
         clocks = self.history.clocks(idle, np.full(len(idle), float(step * STEP_H) + 1e-3))
-        facts = worth.Facts(world.since[idle], world.age_h[idle], clocks, np.ones(len(idle)))
+        facts = worth.Facts(world.since[idle], world.age_h[idle], clocks)
         value = worth.worth(facts, self.model, MINUTES).value
         oldest = facts.hours_since.max(axis=1)
         turn = worth.in_turn(value, oldest, oldest >= WHOLE_AFTER_H, minutes)

@@ -14,15 +14,15 @@ from muster.blackout import closed
 from muster.model.nodes import Node
 from muster.model.states import State
 from muster.rules.idle.capacity import Limits, Signs
-from muster.rules.idle.selection import Known
+from muster.rules.idle.selection import Idle, Known, Passes
 from muster.settings import settings
 from muster_criteria.stages import STAGES
 
 if TYPE_CHECKING:
     from muster.rules.idle.past import Risk
 
-SIGNS_FOR = datetime.timedelta(days=30)
-
+URGENT_FOR = datetime.timedelta(days=30)
+"""How long an observation that demands a test does so."""
 REFUSED_FOR = datetime.timedelta(hours=1)
 """How long a node is passed over whose test was refused before it began: else it takes the place of others for ever."""
 
@@ -47,34 +47,17 @@ def known(nodes: Sequence[Node], now: datetime.datetime) -> Known:
     A node whose test a person requested in its scheduler, of which something grave was reported since its last whole
     test, or whose certificate holds no longer, takes the whole test before the others.
     """
-    tested, numbers = store.verdicts.stage_tests(), store.verdicts.stage_numbers()
+    tested = store.verdicts.stage_tests()
     idle = service.idle([node.name for node in nodes if node.state is State.PRODUCTION])
-    signs = dict(store.signs.collect(now - SIGNS_FOR))
-    due: dict[str, tuple[str, datetime.datetime | None]] = {}  # why a test is requested, and since when
-    for node, each in store.health.reported(now - SIGNS_FOR).items():
-        sign = signs.get(node, Signs())
-        signs[node] = dataclasses.replace(sign, errors=sign.errors + each.errors)
-        if each.urgent_at and not _whole_test_after(each.urgent_after, numbers.get(node, {})):
-            due[node] = each.urgent, each.urgent_at
-    ended = store.signs.certificate_ends()
-    for node, why in store.certificates.uncertified().items():
-        # One whose whole test renewed nothing, as a PROVISIONAL stage does not, takes the next one in its turn.
-        end, after = ended.get(node, (None, None))
-        if after is not None:
-            tested_since = _whole_test_after(after, numbers.get(node, {}))
-        else:  # it expired by the clock, so the clock says what came later
-            tested_since = end is not None and _whole_test_within(end, now, tested.get(node, {}))
-        if not tested_since:
-            due[node] = f"its certificate holds no longer: {why}", end
-    due |= {node: (f"requested: {each.requested}", each.since) for node, each in idle.items() if each.requested}
+    due = _due(tested, idle, now)
+    signs: dict[str, Signs] = {}
     tests = store.signs.last_tests()
     for node in due.keys() | tests.keys():
         why, since = due.get(node, ("", None))
         test = tests.get(node)
         # A test that began before the request does not answer it.
         tried = test.ended if test and test.began and (since is None or test.began > since) else None
-        sign = signs.get(node, Signs())
-        signs[node] = dataclasses.replace(sign, requested=why, tried=tried, skipped=test.skipped if test else 0)
+        signs[node] = Signs(requested=why, tried=tried, skipped=test.skipped if test else 0)
     asked = {
         each.node: f"a person is asked: {each.question}" for each in store.schedulers.differences() if each.question
     }
@@ -98,6 +81,29 @@ def known(nodes: Sequence[Node], now: datetime.datetime) -> Known:
         leased={lease.node for lease in store.leases.live()},
         barred=lambda node: breakers[node.simulated],
     )
+
+
+def _due(
+    tested: Passes, idle: Mapping[str, Idle], now: datetime.datetime
+) -> dict[str, tuple[str, datetime.datetime | None]]:
+    """{node: why its whole test is due at once, and since when}."""
+    numbers = store.verdicts.stage_numbers()
+    due: dict[str, tuple[str, datetime.datetime | None]] = {
+        node: (each.why, each.at)
+        for node, each in store.health.urgent(now - URGENT_FOR).items()
+        if not _whole_test_after(each.after, numbers.get(node, {}))
+    }
+    ended = store.signs.certificate_ends()
+    for node, why in store.certificates.uncertified().items():
+        # One whose whole test renewed nothing, as a PROVISIONAL stage does not, takes the next one in its turn.
+        end, after = ended.get(node, (None, None))
+        if after is not None:
+            tested_since = _whole_test_after(after, numbers.get(node, {}))
+        else:  # it expired by the clock, so the clock says what came later
+            tested_since = end is not None and _whole_test_within(end, now, tested.get(node, {}))
+        if not tested_since:
+            due[node] = f"its certificate holds no longer: {why}", end
+    return due | {node: (f"requested: {each.requested}", each.since) for node, each in idle.items() if each.requested}
 
 
 def _risk(nodes: Sequence[Node], now: datetime.datetime) -> Risk:

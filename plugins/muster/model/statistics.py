@@ -68,14 +68,11 @@ class RecordedEvent:
 
 
 @dataclasses.dataclass(frozen=True)
-class Reported:
-    """What was reported of one node since some time.
-
-    ``errors``: of its drivers; ``urgent``: the latest report after which a whole test is due, when it came, and after
-    which stage of the node: clocks may err.
+class Urgent:
+    """The latest observation of a node after which a whole test is due: when it came, and after which stage of the
+    node, since clocks may err.
     """
 
-    errors: int
-    urgent: str
-    urgent_at: datetime.datetime | None
-    urgent_after: int = 0
+    why: str
+    at: datetime.datetime
+    after: int

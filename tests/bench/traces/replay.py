@@ -163,7 +163,7 @@ class _Seed:
             stages, late = np.zeros(len(places), dtype=np.int64), np.ones(len(places), dtype=np.bool_)
             if name == "planner":
                 age = now - self.units.start[here[places]]
-                facts = worth.Facts(since, age, seen, np.ones(len(places)))
+                facts = worth.Facts(since, age, seen)
                 value = worth.worth(facts, model, IDLE_MINUTES).value
                 turn = worth.in_turn(value, since.max(axis=1), since.max(axis=1) >= WHOLE_AFTER_H, left)
                 order, stages, late = turn.order, turn.stages, turn.late

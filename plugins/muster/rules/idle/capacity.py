@@ -20,7 +20,7 @@ CANARIES = 2
 
 @dataclasses.dataclass(frozen=True)
 class Signs:
-    """What is known of a node apart from its failures. ``errors``: of its drivers, in the last 30 days.
+    """What is known of a node apart from its failures.
 
     ``requested``: why the whole test is due at once, "" if it is not; ``tried``: when the last test since then ended,
     with whatever verdict but SKIPPED. ``skipped``: how many tests in a row ended SKIPPED, as preempted ones do.
@@ -28,7 +28,6 @@ class Signs:
     ``change``: the driver and firmware that are new on it; ``proven``: how many other nodes passed each test with them.
     """
 
-    errors: int = 0
     requested: str = ""
     tried: datetime.datetime | None = None
     skipped: int = 0

@@ -152,18 +152,11 @@ def facts_of(nodes: Sequence[Node], known: Known) -> worth.Facts:
         for passed, arrived in ((known.passes.get(node.name, {}), at) for node, at in zip(nodes, came, strict=True))
     ]
     hours = np.array([[at.timestamp() for at in row] for row in since]).reshape(len(nodes), len(STAGES))
-    errors = np.array([known.sign(node).errors for node in nodes], dtype=np.float64)
     return worth.Facts(
         hours_since=np.maximum((now.timestamp() - hours) / 3600.0, 0.0),
         age_h=np.array([(now - at).total_seconds() / 3600.0 for at in came]),
         clocks=known.risk.clocks(nodes) if known.risk else Clocks.without_faults(len(nodes)),
-        ratio=ERROR_RATIO ** np.minimum(errors, ERRORS_MAX),
     )
-
-
-ERROR_RATIO, ERRORS_MAX = 2.0, 3
-"""How many times likelier a defect is for each error of a driver in the last 30 days, and how many count. This
-project's choice: no public record has them."""
 
 
 def ranked(
@@ -201,7 +194,6 @@ def ranked(
 
     def planned(at: int) -> Planned:
         chosen = 0 if late[at] else best[at]
-        name, suspicion = ready[at].name, suspected[at]
         last = "never took a whole test" if never[at] else f"whole test {days[at]:.1f} days ago"
         last = f"{last}, which is overdue" if overdue[at] and late[at] else last
         contact = ready[at].contact_at
@@ -209,9 +201,10 @@ def ranked(
             last = f"back after {(now - contact).total_seconds() / 86400.0:.1f} days without contact; {last}"
         ended = "was inconclusive" if ready[at].inconclusive else "was not made"
         last = f"its last test {ended}; {last}" if again[at] else last
-        why = _why(suspicion, last, signs[at], _past(facts.clocks, at) if mentioned[at] else ())
+        past = ", ".join([last, *(_past(facts.clocks, at) if mentioned[at] else ())])
+        why = signs[at].requested or f"{suspected[at]:.2%} likely to have a hidden defect: {past}"
         why = "it waits in revalidation, out of production until it passes" if first[at] >= 2 else why
-        return Planned(name, subsets[chosen], minutes[chosen], suspicion, why)
+        return Planned(ready[at].name, subsets[chosen], minutes[chosen], suspected[at], why)
 
     for at in turn.order[np.argsort(-first[turn.order], kind="stable")].tolist():
         yield ready[at], functools.partial(planned, at)
@@ -256,13 +249,6 @@ def _again(node: Node, known: Known) -> bool:
     """Whether the node's last test was inconclusive or not made, and that has not happened too often in a row."""
     skipped = known.sign(node).skipped
     return 0 < node.inconclusive < INCONCLUSIVE_BUDGET or 0 < skipped < INCONCLUSIVE_BUDGET
-
-
-def _why(suspicion: float, last: str, sign: Signs, past: Sequence[str]) -> str:
-    if sign.requested:
-        return sign.requested
-    errors = [f"{sign.errors} driver error{'s' if sign.errors > 1 else ''} in 30 days"] if sign.errors else []
-    return f"{suspicion:.2%} likely to have a hidden defect: {', '.join([last, *past, *errors])}"
 
 
 def _why_not(node: Node, known: Known) -> str:

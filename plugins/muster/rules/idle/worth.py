@@ -43,18 +43,16 @@ HALVINGS = 40
 @dataclasses.dataclass(frozen=True, eq=False)
 class Facts:
     """Of units, in their order: ``hours_since`` (units × stages) each stage last passed, or since the unit came if it
-    never did; ``age_h`` since the unit came; ``clocks`` of its hazard; ``ratio``: a factor of the hazard for
-    what the model does not know.
+    never did; ``age_h`` since the unit came; ``clocks`` of its hazard.
     """
 
     hours_since: Numbers
     age_h: Numbers
     clocks: Clocks
-    ratio: Numbers
 
     def pick(self, which: Flags | Whole) -> Facts:
         """Returns the facts of these units."""
-        return Facts(self.hours_since[which], self.age_h[which], self.clocks.pick(which), self.ratio[which])
+        return Facts(self.hours_since[which], self.age_h[which], self.clocks.pick(which))
 
 
 @functools.cache
@@ -157,7 +155,7 @@ class _Rates:
 
     def __init__(self, facts: Facts, model: Model) -> None:
         self._facts, self._model = facts, model
-        self._now = model.rates(facts.clocks) * facts.ratio[:, None]
+        self._now = model.rates(facts.clocks)
         clocks = facts.clocks
         self._failed = np.flatnonzero(np.isfinite(clocks.since_any) | np.isfinite(clocks.since_swap))
 
@@ -171,7 +169,7 @@ class _Rates:
             since_same=_back(clocks.since_same, then[:, None]),
         )  # fmt: skip
         rates = self._now.copy()
-        rates[self._failed] = self._model.rates(back) * self._facts.ratio[self._failed, None]
+        rates[self._failed] = self._model.rates(back)
         return rates
 
 

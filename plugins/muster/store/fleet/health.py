@@ -19,7 +19,7 @@ from muster.model.events import Evidence
 from muster.model.health import ACTOR, Cursor, Observation, Report, Track
 from muster.model.nodes import Node
 from muster.model.states import SERVING, State
-from muster.model.statistics import Reported
+from muster.model.statistics import Urgent
 from muster.rules import health as rules
 from muster.store.database import access
 from muster.store.database.batches import batches
@@ -30,7 +30,7 @@ from muster.store.decisions.withdrawals import breaker_now
 from muster.store.fleet import bmcs
 from muster.store.fleet.shares import FULL, OTHERS, Share
 from muster_criteria.health.policy import HealthAction, HealthPolicy
-from muster_criteria.health.readings import Reading, driver_error
+from muster_criteria.health.readings import Reading
 
 TEXT_MAX = 500
 
@@ -242,26 +242,20 @@ def open_in_service(since: datetime.datetime) -> list[Observation]:
         return [_to_observation(each) for each in session.scalars(query)]
 
 
-def reported(since: datetime.datetime) -> dict[str, Reported]:
-    """{node: what the choice of idle tests takes from the observations of its present machine since then}."""
-    found: dict[str, Reported] = {}
-    errors: dict[str, set[tuple[str, str, str]]] = collections.defaultdict(set)  # each once, from any source
+def urgent(since: datetime.datetime) -> dict[str, Urgent]:
+    """{node: what was observed of its present machine since then, and demands a test}."""
+    found: dict[str, Urgent] = {}
     query = (
         select(HealthRow)
         .join(NodeRow, NodeRow.name == HealthRow.node)
         .where(HealthRow.last_seen >= since, HealthRow.machine == NodeRow.machine)
+        .where(HealthRow.action != str(HealthAction.NOTE), ~HealthRow.over)
         .order_by(HealthRow.due_at, HealthRow.id)
     )
     with reading() as session:
         for row in session.scalars(query):
-            before = found.get(row.node, Reported(0, "", None))
-            urgent, at, after = before.urgent, before.urgent_at, before.urgent_after
-            if HealthAction(row.action) is not HealthAction.NOTE and not row.over:
-                urgent, at = f"observed: {_to_observation(row).sentence}", row.due_at
-                after = max(after, row.due_after)
-            if driver_error(row.check) is not None:
-                errors[row.node].add((row.part, row.check, row.boot_id))
-            found[row.node] = Reported(len(errors[row.node]), urgent, at, after)
+            after = max(found[row.node].after if row.node in found else 0, row.due_after)
+            found[row.node] = Urgent(f"observed: {_to_observation(row).sentence}", row.due_at, after)
     return found
 
 

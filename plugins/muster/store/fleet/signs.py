@@ -1,4 +1,4 @@
-"""What is known of nodes apart from failures: drivers' errors, the last tests, refusals, ends of certificates."""
+"""What is known of nodes apart from failures: the last tests, refusals, ends of certificates."""
 
 from __future__ import annotations
 
@@ -10,27 +10,11 @@ from sqlalchemy import Select, func, or_, select
 from sqlalchemy.orm import Session, load_only
 
 from muster.model.states import SERVING, State
-from muster.rules.idle.capacity import Signs
 from muster.store.database import access
 from muster.store.database.decisions import CertificateRow
 from muster.store.database.engine import reading, writing
-from muster.store.database.models import EventRow, MeasurementRow, NodeRow, RunRow, StageRow
-from muster_criteria.device_events.judge import CODED
+from muster.store.database.models import EventRow, NodeRow, RunRow
 from muster_criteria.model import Verdict
-
-
-def collect(since: datetime.datetime) -> dict[str, Signs]:
-    """{node: its signs since then}, without nodes that have none. Each error on each device counts once."""
-    errors = (
-        select(RunRow.node, func.count(MeasurementRow.id))
-        .join(StageRow, MeasurementRow.stage == StageRow.id)
-        .join(RunRow, StageRow.run == RunRow.id)
-        .where(MeasurementRow.metric == CODED, StageRow.current, StageRow.recorded_at >= since)
-        .group_by(RunRow.node)
-    )
-    with reading() as session:
-        return {name: Signs(count) for name, count in _pairs(session, errors).items()}
-
 
 REFUSED = "claim"
 """The actor of the remark in a node's history that a test of it was refused before it began."""

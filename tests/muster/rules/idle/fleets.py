@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from muster.model.failures import Failure
 from muster.model.nodes import Node
 from muster.model.states import State
-from muster.rules.idle.capacity import Limits, Signs
+from muster.rules.idle.capacity import Limits
 from muster.rules.idle.past import risk_of
 from muster.rules.idle.selection import Idle, Known
 from muster_criteria.stages import STAGES
@@ -38,7 +38,6 @@ FLEETS = st.lists(
         st.sampled_from([None, 0, 1, 50, 200]),
         st.sampled_from([False, False, False, True]),
         st.sampled_from(["", "", "too hot"]),
-        st.sampled_from([Signs(), Signs(errors=2)]),
     ),
     max_size=40,
 )
@@ -57,6 +56,6 @@ def at_risk(nodes: Sequence[Node], *failures: Failure) -> Known:
     return Known(nodes, NOW, idle, passes, ALL, risk=risk_of(nodes, failures, NOW)[0])
 
 
-LEASED = (State.PRODUCTION, IDLE, None, True, "", Signs())
-OTHER = (State.RETIRED, IDLE, None, False, "", Signs())
-CHANGED = (State.PRODUCTION, IDLE, None, False, "too hot", Signs())
+LEASED = (State.PRODUCTION, IDLE, None, True, "")
+OTHER = (State.RETIRED, IDLE, None, False, "")
+CHANGED = (State.PRODUCTION, IDLE, None, False, "too hot")

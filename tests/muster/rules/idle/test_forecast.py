@@ -33,13 +33,13 @@ def test_the_forecast_fills_the_day_one_after_the_other() -> None:
 
 @given(FLEETS, st.integers(1, 3), st.sampled_from([15.0, 25.0]), st.integers(0, 2))
 @example(
-    [LEASED, LEASED, OTHER, (State.REGISTERED, IDLE, None, True, "too hot", Signs()), CHANGED, OTHER, CHANGED],
+    [LEASED, LEASED, OTHER, (State.REGISTERED, IDLE, None, True, "too hot"), CHANGED, OTHER, CHANGED],
     2,
     25.0,
     0,
 )
 def test_the_forecast_keeps_every_limit_and_names_each_node_once(
-    fleet: list[tuple[State, Idle | None, int | None, bool, str, Signs]], at_once: int, kw: float, proven: int
+    fleet: list[tuple[State, Idle | None, int | None, bool, str]], at_once: int, kw: float, proven: int
 ) -> None:
     """Power, canaries and runs under way included."""
     places = range(len(fleet))
@@ -47,7 +47,7 @@ def test_the_forecast_keeps_every_limit_and_names_each_node_once(
     idle = {f"n{at:02}": fleet[at][1] or IDLE for at in places}
     passes = {f"n{at:02}": passed(fleet[at][2]) for at in places}
     new = Signs(requested="its certificate holds no longer", change="driver 590.1", proven=proven)
-    signs = {f"n{at:02}": new if fleet[at][4] else fleet[at][5] for at in places}
+    signs = {f"n{at:02}": new if fleet[at][4] else Signs() for at in places}
     leased = {f"n{at:02}" for at in places if fleet[at][3]}
     serving = [each for each in nodes if each.state in SERVING]
     limits = Limits(at_once / max(len(serving), 1), node_kw=10.0, domain_kw={"pdu-0": kw})

@@ -23,15 +23,14 @@ from tests.muster.rules.idle.fleets import ALL, FLEETS, HOUR, IDLE, NOW, at_risk
 
 @given(FLEETS, st.floats(0, 1), st.sampled_from([0, 24, 100]), st.sampled_from([20.0, 45.0]))
 def test_which_nodes_are_chosen(
-    fleet: list[tuple[State, Idle | None, int | None, bool, str, Signs]], share: float, after: int, minutes: float
+    fleet: list[tuple[State, Idle | None, int | None, bool, str]], share: float, after: int, minutes: float
 ) -> None:
     nodes = [node(f"n{place}", each[0], each[4]) for place, each in enumerate(fleet)]
     idle = {f"n{place}": each[1] for place, each in enumerate(fleet) if each[1] is not None}
     passes = {f"n{place}": passed(each[2]) for place, each in enumerate(fleet)}
-    signs = {f"n{place}": each[5] for place, each in enumerate(fleet)}
     leased = {f"n{place}" for place, each in enumerate(fleet) if each[3]}
     limits = Limits(share, minutes, after * HOUR)
-    choice = choose(Known(nodes, NOW, idle, passes, limits, signs=signs, leased=leased, barred=lambda each: each.rack))
+    choice = choose(Known(nodes, NOW, idle, passes, limits, leased=leased, barred=lambda each: each.rack))
     service = [each for each in nodes if each.state in (State.PRODUCTION, State.REVALIDATION)]
     under_test = [each for each in service if each.name in leased]
     waiting = [each.name for each in service if each.name not in leased and each.state is State.REVALIDATION]
@@ -100,11 +99,6 @@ def test_the_longer_a_node_has_been_back_the_less_it_is_suspected() -> None:
     days = zip("bcd", (2.0, 20.0, 120.0), strict=True)
     chosen = choose(at_risk(nodes, *(failure(name, days=each) for name, each in days))).chosen
     assert [each.node for each in chosen] == ["b", "c", "d", "a"]
-
-
-def test_an_xid_makes_a_defect_likelier() -> None:
-    known = dataclasses.replace(at_risk([node("a"), node("b")]), signs={"b": Signs(errors=1)})
-    assert [each.node for each in choose(known).chosen] == ["b", "a"]
 
 
 def test_the_same_group_returns() -> None:
