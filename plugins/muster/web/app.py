@@ -132,10 +132,7 @@ def node(
     started: str = "",
 ) -> Response:
     """One node: its verdict, what to do, findings, figures, telemetry, history and parts."""
-    try:
-        found = store.nodes.get(name)
-    except UnknownNode as error:
-        raise HTTPException(404, str(error)) from error
+    found = store.nodes.get(name)
     runs = store.runs.find(node=name, limit=RUNS_MAX)
     ended, now = store.runs.last(name), datetime.datetime.now(datetime.UTC)
     newest = next((each for each in runs if each.ended_at), None)
@@ -156,11 +153,8 @@ def node(
         questions=[(each, approvals.reasons(each, found), approvals.effects(each, found)) for each in asked],
         steps=_steps(last, found) if last and not decided else (),
         findings=store.verdicts.open_findings(name),
-        moves=actions.moves(found),
-        until=now + datetime.timedelta(days=actions.WAIVER_DAYS),
-        next_day=now + datetime.timedelta(days=1),
-        verdicts=store.verdicts.latest(name),
-        lease=store.leases.get(name),
+        moves=actions.moves(found), verdicts=store.verdicts.latest(name), lease=store.leases.get(name),
+        until=now + datetime.timedelta(days=actions.WAIVER_DAYS), next_day=now + datetime.timedelta(days=1),
         history=timeline.timeline(
             store.nodes.events(name, limit=EVENTS_MAX), store.runs.find(node=name, limit=EVENTS_MAX),
             certificates, parts, store.raw.bmc_readings(name, EVENTS_MAX), store.users_jobs.of_node(name),
@@ -282,10 +276,7 @@ def _one_node(members: list[str], about: str) -> str:
 
 def comparison(request: Request, left: str, right: str) -> Response:
     """Two runs side by side; each is a node, which means its last ended run, or NODE/DAG/RUN."""
-    try:
-        reports = [_report_of(each) for each in (left, right)]
-    except (UnknownNode, UnknownRun) as error:
-        raise HTTPException(404, str(error)) from error
+    reports = [_report_of(each) for each in (left, right)]
     return rendering.render(request, "compare.html.j2", reports=reports, found=compare.compare(*reports))
 
 
@@ -313,13 +304,9 @@ def report(
         query = urlencode({"dag_id": dag_id, "run_id": run_id})
         return RedirectResponse(f"{rendering.base(request)}{PREFIX}/run?{query}", status_code=303)
     node = node or _one_node(members, about)
-    try:
-        found = store.runs.get(RunKey(dag_id, run_id), node=node)
-    except UnknownRun as error:
-        raise HTTPException(404, str(error)) from error
-    if found.ended_at is None:
-        raise HTTPException(404, f"run {run_id} has not ended yet: it has no report")
     key = RunKey(dag_id, run_id)
+    if store.runs.get(key, node=node).ended_at is None:
+        raise UnknownRun(f"run {run_id} has not ended yet: it has no report")
     rounds, trained = store.rounds.fabric(key), store.trainings.training(key)
     body = page.render_page(store.reporting.run(key, node=node, fabric=rounds, training=trained))
     return HTMLResponse(body, headers={"Content-Security-Policy": REPORT_POLICY, "X-Content-Type-Options": "nosniff"})

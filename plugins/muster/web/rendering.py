@@ -12,6 +12,7 @@ from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup, escape
 from starlette.exceptions import HTTPException
 
+from muster.errors import UnknownNode, UnknownRun
 from muster.model.stages import STAGES
 from muster.web import PREFIX, fleet, plots
 from muster_criteria import words
@@ -76,8 +77,10 @@ def _printable(value: object) -> object:
     return one_line(value) if type(value) is str else value
 
 
-def sentence(request: Request, error: Exception) -> Response:
+async def sentence(request: Request, error: Exception) -> Response:
     """Answer an error of Muster's own."""
+    if isinstance(error, (UnknownNode, UnknownRun)):
+        return await refused(request, HTTPException(404, str(error)))
     if _wants_page(request):
         return _trouble(request, 503, str(error))
     return Response(f"{error}\n", status_code=503, media_type="text/plain")
