@@ -46,6 +46,8 @@ SNAPSHOTS_DAYS = 90
 """Peer snapshots that no kept verdict cites, and that are not the newest, are kept so long."""
 DIGESTS_DAYS = 730
 """The bits that a part returned count for goldens so long."""
+FIRST = datetime.datetime(1970, 1, 1, tzinfo=datetime.UTC)
+"""Nothing is older."""
 WITNESSES, QUIET = 20, datetime.timedelta(days=30)
 BATCH = 200
 """Stages, runs or files a transaction: what a run in progress has to wait for stays well under a second."""
@@ -65,35 +67,26 @@ def apply(now: datetime.datetime | None = None, *, dry_run: bool = False) -> Pur
     keep = settings()
 
     def before(days: int) -> datetime.datetime:
-        return moment - datetime.timedelta(days=days)
+        return moment - datetime.timedelta(days=days) if days else FIRST
 
+    purge = _count if dry_run else _purge
+    parts, events = before(keep.retention_parts_days), before(keep.retention_events_days)
     old_stages = select(StageRow.id).where(
         StageRow.recorded_at < before(keep.retention_measurements_days),
         StageRow.id.in_(select(MeasurementRow.stage)),
     )
-    purge = _count if dry_run else _purge
-    runs = 0
-    if keep.retention_runs_days:
-        held = select(NodeRow.held_run).where(NodeRow.held_run != "")
-        past = select(RunRow.id).where(RunRow.ended_at < before(keep.retention_runs_days))
-        past = past.where((RunRow.dag_id + "/" + RunRow.run_id).not_in(held), RunRow.id.not_in(_standing()))
-        runs = purge(RunRow.id, past)
-    suspects = parts = events = 0
-    if keep.retention_parts_days:
-        gone = before(keep.retention_parts_days)
-        suspects = purge(SuspectRow.id, _suspects_gone(gone))
-        purge(
-            PlacementRow.id,
-            select(PlacementRow.id).where(or_(PlacementRow.until < gone, PlacementRow.part_id.in_(_gone(gone)))),
-        )
-        parts = purge(PartRow.id, _gone(gone))
-    if keep.retention_events_days:
-        since = before(keep.retention_events_days)
-        events = purge(EventRow.id, select(EventRow.id).where(EventRow.at < since))
-        purge(LeaseRow.id, select(LeaseRow.id).where(LeaseRow.released_at < since))
-    purge(UsersJobRow.id, select(UsersJobRow.id).where(UsersJobRow.until < before(JOBS_DAYS)))
-    purge(HealthRow.id, select(HealthRow.id).where(HealthRow.last_seen < before(HEALTH_DAYS)))
+    held = select(NodeRow.held_run).where(NodeRow.held_run != "")
+    past = select(RunRow.id).where(RunRow.ended_at < before(keep.retention_runs_days))
+    past = past.where((RunRow.dag_id + "/" + RunRow.run_id).not_in(held), RunRow.id.not_in(_standing()))
     mails_over = or_(*(at < before(OUTBOX_DAYS) for at in (OutboxRow.sent_at, OutboxRow.parked_at)))
+    runs, suspects = purge(RunRow.id, past), purge(SuspectRow.id, _suspects_gone(parts))
+    for column, over in (
+        (PlacementRow.id, or_(PlacementRow.until < parts, PlacementRow.part_id.in_(_gone(parts)))),
+        (LeaseRow.id, LeaseRow.released_at < events),
+        (UsersJobRow.id, UsersJobRow.until < before(JOBS_DAYS)),
+        (HealthRow.id, HealthRow.last_seen < before(HEALTH_DAYS)),
+    ):
+        purge(column, select(column).where(over))
     return Purged(
         telemetry=purge(ArtifactRow.id, _artifacts(before(keep.retention_telemetry_days), stages.TELEMETRY)),
         results=purge(ArtifactRow.id, _artifacts(before(keep.retention_results_days), stages.RESULT, stages.CHASSIS)),
@@ -103,8 +96,8 @@ def apply(now: datetime.datetime | None = None, *, dry_run: bool = False) -> Pur
         snapshots=purge(SnapshotRow.id, _uncited_snapshots(before(SNAPSHOTS_DAYS))),
         digests=purge(DigestRow.id, select(DigestRow.id).where(DigestRow.seen_at < before(DIGESTS_DAYS))),
         suspects=suspects,
-        parts=parts,
-        events=events,
+        parts=purge(PartRow.id, _gone(parts)),
+        events=purge(EventRow.id, select(EventRow.id).where(EventRow.at < events)),
     )
 
 
