@@ -49,9 +49,7 @@ def fleet() -> FleetFigures:
             ).where(unsent, tried())
         ).one()
         return FleetFigures(
-            now,
-            nodes,
-            {kind: breaker_now(session, simulated=kind) for kind in kinds},
+            now, nodes, {kind: breaker_now(session, simulated=kind) for kind in kinds},
             _counts(
                 session,
                 select(Stage.stage, FindingRow.fault_class, FindingRow.severity, func.count())
