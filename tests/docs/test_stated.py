@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import datetime
+import re
 from pathlib import Path
 
 import pytest
@@ -39,3 +40,13 @@ ORDINALS = {3: "third"}
 )
 def test_a_number_on_a_page_is_the_codes(page: str, stated: str) -> None:
     assert stated in " ".join((DOCS / f"{page}.md").read_text().split())
+
+
+def test_the_lines_of_each_room_are_about_as_many_as_stated() -> None:
+    table = (DOCS / "architecture.md").read_text().partition("## What the lines are for")[2].partition("\n## ")[0]
+    rows = re.findall(r"^\| (`.+?`) \| ([\d.]+) \|", table, re.MULTILINE)
+    assert len(rows) > 10
+    for rooms, stated in rows:
+        files = [path for room in re.findall("`(.+?)`", rooms) for path in (DOCS.parent / room).rglob("*.py")]
+        lines = sum(len(path.read_text().splitlines()) for path in files)
+        assert float(stated) == pytest.approx(lines / 1000, rel=0.1), rooms
