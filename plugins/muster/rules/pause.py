@@ -1,3 +1,0 @@
-"""A pause: a person keeps all tests away from a node until a day."""
-
-from __future__ import annotations
