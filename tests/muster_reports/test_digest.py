@@ -163,13 +163,12 @@ def test_no_hour_is_counted_twice_or_left_out(steps: list[tuple[int, float, str]
 
 def test_an_inconclusive_or_skipped_run_hides_no_failure_after_a_pass() -> None:
     runs = [
-        Run("a", "a__1", "PASS", "", at(1), at(2), "short"),
+        Run("a", "a__1", "PASS", "", at(1), at(2)),
         Run("a", "a__2", "SKIPPED", "", at(3), at(3)),
-        Run("a", "a__3", "FAIL", "slow", at(5), at(6), "long", ("thermal",)),
+        Run("a", "a__3", "FAIL", "slow", at(5), at(6)),
     ]
     found = facts(node("a"), runs=runs)
     assert "a | 3 h 0 min | a__1 | a__3 | slow" in section(found, "Failed after a pass")
-    assert "short | thermal | 1 | 3 h 0 min" in section(found, "Tests that had passed what failed later")
 
 
 def test_each_section_with_numbers_gives_the_command_that_lists_what_it_counts() -> None:

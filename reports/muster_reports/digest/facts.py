@@ -58,7 +58,7 @@ class Move:
 
 @dataclasses.dataclass(frozen=True)
 class Run:
-    """An ended run of one node. ``stages``: those that failed. ``machine``: the number of the one that has the name."""
+    """An ended run of one node. ``machine``: the number of the one that has the name."""
 
     node: str
     run_id: str
@@ -66,8 +66,6 @@ class Run:
     headline: str
     started_at: datetime.datetime
     ended_at: datetime.datetime
-    level: str = ""
-    stages: tuple[str, ...] = ()
     machine: int = 0
 
 

@@ -177,17 +177,10 @@ def _suspected(session: Session, node: str, at: datetime.datetime) -> str:
 def _runs(session: Session, since: datetime.datetime, until: datetime.datetime) -> list[facts.Run]:
     row = RunRow
     ended = (row.ended_at >= since, row.ended_at < until, row.verdict.is_not(None))
-    stages = select(StageRow.run, StageRow.stage).join(row, StageRow.run == row.id)
-    failed: dict[int, set[str]] = collections.defaultdict(set)
-    for run, stage in session.execute(stages.where(*ended, StageRow.verdict == str(Verdict.FAIL))):
-        failed[run].add(stage)
-    query = select(row.id, row.node, row.run_id, row.verdict, row.headline, row.started_at, row.ended_at, row.level,
-                   row.machine)  # fmt: skip
+    query = select(row.node, row.run_id, row.verdict, row.headline, row.started_at, row.ended_at, row.machine)
     return [
-        facts.Run(node, run_id, str(verdict), headline, started, over, level, tuple(sorted(failed[number])), machine)
-        for number, node, run_id, verdict, headline, started, over, level, machine in session.execute(
-            query.where(*ended)
-        )
+        facts.Run(node, run_id, str(verdict), headline, started, over, machine)
+        for node, run_id, verdict, headline, started, over, machine in session.execute(query.where(*ended))
         if over is not None
     ]
 
