@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Iterable, Mapping, Sequence
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from muster_criteria.cluster.fabric.found import FabricJudgement
 from muster_criteria.cluster.rack import RackState
@@ -164,6 +164,23 @@ class Measurements:
 def fault_of(device: str) -> FaultClass:
     """The suspected part where a device of a member is the reason."""
     return {"gpu": FaultClass.GPU, "cpu": FaultClass.CPU}.get(device.rstrip("0123456789"), FaultClass.NODE)
+
+
+def number_of(limit: Limit) -> float:
+    """The number of a limit that has one."""
+    assert limit.number is not None, limit.name
+    return limit.number
+
+
+def of_limit(
+    limit: Limit, rule: str, metric: str, observed: str, expected: str, summary: str, **more: Any
+) -> Finding:  # fmt: skip
+    """A warning that a member, or with ``more`` one of its devices, breaks a limit; ``more``: of the finding."""
+    usual = {"device": "node", "severity": Severity.WARNING, "fault_class": limit.fault}
+    return Finding(
+        rule=rule, metric=metric, action=limit.action, observed=observed, expected=expected,
+        source=f"{limit.source} ({limit.date})", summary=summary, **{**usual, **more},
+    )  # fmt: skip
 
 
 def _only(values: set[T | None]) -> T | None:

@@ -8,7 +8,7 @@ from __future__ import annotations
 import statistics
 from collections.abc import Mapping
 
-from muster_criteria.cluster.model import TRAINING, BlockFindings, Earlier, Measurements
+from muster_criteria.cluster.model import TRAINING, BlockFindings, Earlier, Measurements, of_limit
 from muster_criteria.model import Action, FaultClass, Finding, Severity
 from muster_criteria.sku_files.limits import Limit
 from muster_criteria.sku_files.model import BlockProgramme
@@ -67,7 +67,9 @@ def _judge_share(limit: Limit, members: Mapping[str, Measurements], block: Block
                 expected = f"≥ {figure(usual * (1 - float(limit.value) / 100), 'GB/s')}"
                 summary = f"The node {limit.meaning}: {observed}."
                 labels = (("direction", direction),)
-                block.add(name, _slow("slow_shared_path", "shared_rate", limit, observed, expected, summary, labels))
+                block.add(
+                    name, of_limit(limit, "slow_shared_path", "shared_rate", observed, expected, summary, labels=labels)
+                )
 
 
 def _judge_saves(
@@ -89,7 +91,7 @@ def _judge_saves(
     )
     summary = f"A save {limit.meaning}: {observed}."
     for name in saves:
-        block.add(name, _slow("slow_save", "checkpoint_save", limit, observed, f"≤ {figure(most, 's')}", summary))
+        block.add(name, of_limit(limit, "slow_save", "checkpoint_save", observed, f"≤ {figure(most, 's')}", summary))
 
 
 def _broken(metric: str, why: str) -> Finding:
@@ -104,23 +106,4 @@ def _broken(metric: str, why: str) -> Finding:
         expected="a checkpoint that is saved, loaded, and the same to the last bit",
         source="by definition: a checkpoint that cannot be resumed is none",
         summary=f"Checkpoints: {why}.",
-    )
-
-
-def _slow(
-    rule: str, metric: str, limit: Limit, observed: str, expected: str, summary: str,
-    labels: tuple[tuple[str, str], ...] = (),
-) -> Finding:  # fmt: skip
-    return Finding(
-        rule=rule,
-        metric=metric,
-        device="node",
-        severity=Severity.WARNING,
-        fault_class=limit.fault,
-        action=limit.action,
-        observed=observed,
-        expected=expected,
-        source=f"{limit.source} ({limit.date})",
-        summary=summary,
-        labels=labels,
     )

@@ -6,8 +6,16 @@ import dataclasses
 import statistics
 from collections.abc import Mapping
 
-from muster_criteria.cluster.model import COLLECTIVES, TRAINING, BlockFindings, Measurements, fault_of
-from muster_criteria.model import FaultClass, Finding, Severity
+from muster_criteria.cluster.model import (
+    COLLECTIVES,
+    TRAINING,
+    BlockFindings,
+    Measurements,
+    fault_of,
+    number_of,
+    of_limit,
+)
+from muster_criteria.model import FaultClass, Severity
 from muster_criteria.sku_files.limits import Limit
 from muster_criteria.sku_files.model import BlockProgramme
 from muster_criteria.words import figure
@@ -57,32 +65,23 @@ def _judge_one(name: str, pace: Pace, others: list[Pace], programme: BlockProgra
     usual = statistics.median(other.compute for other in others)
     excess, gap = 100 * (pace.compute / usual - 1.0), pace.compute - usual
     # A difference as large as the spread of the others from step to step is noise.
-    if excess <= max(_number(warn), 100 * statistics.median(other.spread for other in others)):
+    if excess <= max(number_of(warn), 100 * statistics.median(other.spread for other in others)):
         return
     # All wait for what no compute hides; the others also wait for the straggler.
     holds_up = statistics.median(other.wait for other in others) - pace.wait >= gap / 2
-    fails = excess > _number(fail) and holds_up and len(others) >= OTHERS_MIN
+    fails = excess > number_of(fail) and holds_up and len(others) >= OTHERS_MIN
     limit = fail if fails else warn
-    device = _culprit(pace, others, _number(limit))
+    device = _culprit(pace, others, number_of(limit))
     waits = "and waits least" if holds_up else "though the others do not wait for it"
-    at_most = f"≤ {figure(usual * (1 + _number(limit) / 100), 's')}"
+    at_most = f"≤ {figure(usual * (1 + number_of(limit) / 100), 's')}"
     observed = f"{figure(pace.compute, 's')} a step, {excess:.1f} % more than the others, {waits}"
-    block.add(
-        name,
-        Finding(
-            rule="straggler",
-            metric="step_compute",
-            device=device,
-            severity=Severity.CRITICAL if fails else Severity.WARNING,
-            fault_class=fault_of(device),
-            action=limit.action,
-            observed=observed,
-            expected=f"{at_most} ({limit.number:g} % above the median of {len(others)} others)",
-            source=f"{limit.source} ({limit.date})",
-            summary=f"{device} {limit.meaning}: it computes {observed}.",
-            confidence=1.0 if len(others) >= OTHERS_MIN else FEW_CONFIDENCE,
-        ),
-    )
+    expected = f"{at_most} ({limit.number:g} % above the median of {len(others)} others)"
+    found = of_limit(
+        limit, "straggler", "step_compute", observed, expected, f"{device} {limit.meaning}: it computes {observed}.",
+        device=device, fault_class=fault_of(device), severity=Severity.CRITICAL if fails else Severity.WARNING,
+        confidence=1.0 if len(others) >= OTHERS_MIN else FEW_CONFIDENCE,
+    )  # fmt: skip
+    block.add(name, found)
 
 
 def _culprit(pace: Pace, others: list[Pace], limit: float) -> str:
@@ -90,11 +89,6 @@ def _culprit(pace: Pace, others: list[Pace], limit: float) -> str:
     usual = statistics.median([seconds for other in [pace, *others] for seconds in other.devices.values()] or [0.0])
     slowest = max(pace.devices, key=lambda device: (pace.devices[device], device), default="node")
     return slowest if usual > 0 and 100 * (pace.devices[slowest] / usual - 1.0) > limit else "node"
-
-
-def _number(limit: Limit) -> float:
-    assert limit.number is not None, limit.name
-    return limit.number
 
 
 def _judge_lateness(members: Mapping[str, Measurements], limit: Limit, block: BlockFindings) -> None:
@@ -107,23 +101,14 @@ def _judge_lateness(members: Mapping[str, Measurements], limit: Limit, block: Bl
                 key = (row.labels.get("op", ""), row.labels.get("bytes", ""))
                 lags.setdefault(key, {})[name] = (row.value, seconds)
     for name in members:
-        late = [rows[name] for rows in lags.values() if name in rows and _is_late(name, rows, _number(limit))]
+        late = [rows[name] for rows in lags.values() if name in rows and _is_late(name, rows, number_of(limit))]
         if lags and 2 * len(late) > len(lags):
             lag, seconds = max(late)
             observed = f"up to {figure(lag, 's')} late to collectives that take {figure(seconds, 's')}"
-            finding = Finding(
-                rule="late",
-                metric="arrival_lag",
-                device="node",
-                severity=Severity.WARNING,
-                fault_class=FaultClass.NODE,
-                action=limit.action,
-                observed=observed,
-                expected=f"to arrive with the others, within the collective's time or {figure(_number(limit), 's')}",
-                source=f"{limit.source} ({limit.date})",
-                summary=f"The node {limit.meaning} to {len(late)} of {len(lags)} collectives: {observed}.",
-            )
-            block.add(name, finding)
+            expected = f"to arrive with the others, within the collective's time or {figure(number_of(limit), 's')}"
+            summary = f"The node {limit.meaning} to {len(late)} of {len(lags)} collectives: {observed}."
+            block.add(name, of_limit(limit, "late", "arrival_lag", observed, expected, summary,
+                                     fault_class=FaultClass.NODE))  # fmt: skip
 
 
 def _is_late(name: str, rows: Mapping[str, tuple[float, float]], least_s: float) -> bool:

@@ -9,10 +9,10 @@ import math
 import statistics
 from collections.abc import Iterable, Mapping
 
-from muster_criteria.cluster.model import TRAINING, BlockFindings, Earlier, Measurements
+from muster_criteria.cluster.model import TRAINING, BlockFindings, Earlier, Measurements, number_of, of_limit
 from muster_criteria.cluster.storage import judge_path, judge_rates
 from muster_criteria.measured import StageResult
-from muster_criteria.model import Finding, Observation, Severity
+from muster_criteria.model import Observation
 from muster_criteria.sku_files.limits import Limit
 from muster_criteria.sku_files.model import BlockProgramme
 from muster_criteria.words import figure, listed
@@ -103,21 +103,21 @@ def _slowest(members: Mapping[str, Measurements]) -> float:
 
 def _judge_scaling(limit: Limit, members: Mapping[str, Measurements], block: BlockFindings) -> None:
     values = _values(members, "scaling")
-    if not values or min(values.values()) >= _number(limit):
+    if not values or min(values.values()) >= number_of(limit):
         return
     value = min(values.values())
     observed = f"{value:.3f} of its nodes' own throughput together"
-    culprits = _explained(members, block, _number(limit) / value if value > 0 else math.inf)
-    _warn_all(limit, "scaling", values, observed, f"≥ {_number(limit):g}", "The block scales badly", culprits, block)
+    culprits = _explained(members, block, number_of(limit) / value if value > 0 else math.inf)
+    _warn_all(limit, "scaling", values, observed, f"≥ {number_of(limit):g}", "The block scales badly", culprits, block)
 
 
 def _judge_regularity(limit: Limit, members: Mapping[str, Measurements], block: BlockFindings) -> None:
     values = _values(members, "step_p95_to_p50")
-    if not values or max(values.values()) <= _number(limit):
+    if not values or max(values.values()) <= number_of(limit):
         return
     observed = f"the p95 of its steps is {max(values.values()):.3f} times their median"
-    expected = f"≤ {_number(limit):g} times"
-    culprits = _explained(members, block, max(values.values()) / _number(limit))
+    expected = f"≤ {number_of(limit):g} times"
+    culprits = _explained(members, block, max(values.values()) / number_of(limit))
     _warn_all(limit, "step_p95_to_p50", values, observed, expected, "The block's steps are irregular", culprits, block)
 
 
@@ -130,7 +130,7 @@ def _judge_earlier(
     if earlier is None or earlier.blocks < EARLIER_MIN or not together or not devices:
         return
     rate = statistics.median(together.values()) / devices
-    least = earlier.tokens_per_s * (1.0 - _number(limit) / 100.0)
+    least = earlier.tokens_per_s * (1.0 - number_of(limit) / 100.0)
     if rate >= least:
         return
     drop = 100.0 * (1.0 - rate / earlier.tokens_per_s)
@@ -153,7 +153,7 @@ def _warn_all(
         return
     summary = f"{what}: {observed}, and no member was found that explains it."
     for name in names:
-        block.add(name, _warning(metric, "node", limit, metric, observed, expected, summary))
+        block.add(name, of_limit(limit, metric, metric, observed, expected, summary))
 
 
 def _judge_alone(limit: Limit, members: Mapping[str, Measurements], block: BlockFindings) -> None:
@@ -173,11 +173,11 @@ def _judge_alone(limit: Limit, members: Mapping[str, Measurements], block: Block
             continue
         usual = statistics.median(others)
         drop = 100.0 * (1.0 - rate / usual) if usual > 0 else 0.0
-        if drop > _number(limit):
+        if drop > number_of(limit):
             observed = f"{figure(rate, 'tokens/s')} alone, {drop:.1f} % less than the others"
-            expected = f"≥ {figure(usual * (1 - _number(limit) / 100), 'tokens/s')}"
+            expected = f"≥ {figure(usual * (1 - number_of(limit) / 100), 'tokens/s')}"
             summary = f"The node {limit.meaning}: it trains {observed}."
-            block.add(name, _warning("slow_alone", "node", limit, "tokens_per_s", observed, expected, summary))
+            block.add(name, of_limit(limit, "slow_alone", "tokens_per_s", observed, expected, summary))
 
 
 def _judge_paths(limit: Limit, members: Mapping[str, Measurements], block: BlockFindings) -> None:
@@ -194,36 +194,16 @@ def _judge_paths(limit: Limit, members: Mapping[str, Measurements], block: Block
             continue
         usual = statistics.median(others)
         drop = 100.0 * (1.0 - rate / usual) if usual > 0 else 0.0
-        if drop <= _number(limit):
+        if drop <= number_of(limit):
             continue
         sender, receiver, device = path
         observed = f"{figure(rate, 'GB/s')} from {sender} to {device} of {receiver}, {drop:.0f} % less than other paths"
-        expected = f"≥ {figure(usual * (1 - _number(limit) / 100), 'GB/s')}"
+        expected = f"≥ {figure(usual * (1 - number_of(limit) / 100), 'GB/s')}"
         summary = f"The path from {sender} to {receiver} {limit.meaning}: {observed}. Either end, or what lies between."
         for name in sorted({sender, receiver}):
-            block.add(name, _warning("slow_path", "node", limit, "path_rate", observed, expected, summary))
-
-
-def _warning(rule: str, device: str, limit: Limit, metric: str, observed: str, expected: str, summary: str) -> Finding:
-    return Finding(
-        rule=rule,
-        metric=metric,
-        device=device,
-        severity=Severity.WARNING,
-        fault_class=limit.fault,
-        action=limit.action,
-        observed=observed,
-        expected=expected,
-        source=f"{limit.source} ({limit.date})",
-        summary=summary,
-    )
+            block.add(name, of_limit(limit, "slow_path", "path_rate", observed, expected, summary))
 
 
 def _values(members: Mapping[str, Measurements], metric: str, **labels: str) -> dict[str, float]:
     found = {name: measured.value(TRAINING, metric, **labels) for name, measured in members.items()}
     return {name: value for name, value in found.items() if value is not None}
-
-
-def _number(limit: Limit) -> float:
-    assert limit.number is not None, limit.name
-    return limit.number

@@ -8,8 +8,8 @@ import numpy as np
 
 from muster_criteria.cluster.fabric.rounds import RoundResult
 from muster_criteria.cluster.fabric.topology import Topology
-from muster_criteria.cluster.model import BlockFindings
-from muster_criteria.model import Finding, Severity
+from muster_criteria.cluster.model import BlockFindings, of_limit
+from muster_criteria.model import Finding
 from muster_criteria.sku_files.limits import Limit
 from muster_criteria.sku_files.model import PAIR_RATE
 from muster_criteria.words import figure, listed
@@ -66,16 +66,6 @@ def _best(node: int, results: Sequence[RoundResult], topology: Topology) -> dict
 def _finding(limit: Limit, rail: str, rate: float, partners: Sequence[str]) -> Finding:
     with_whom = listed(list(dict.fromkeys(partners)), most=6)
     observed = f"{figure(rate, 'Gb/s')} at best, with {with_whom}"
-    return Finding(
-        rule="floor",
-        metric=PAIR_RATE,
-        device="node",
-        severity=Severity.WARNING,
-        fault_class=limit.fault,
-        action=limit.action,
-        observed=observed,
-        expected=f"≥ {figure(float(limit.value), 'Gb/s')} by {limit.labels['backend']}",
-        source=f"{limit.source} ({limit.date})",
-        summary=f"Rail {rail} {limit.meaning or 'is slow'}: {observed}. Either end, or what lies between.",
-        labels=(("rail", rail),),
-    )
+    expected = f"≥ {figure(float(limit.value), 'Gb/s')} by {limit.labels['backend']}"
+    summary = f"Rail {rail} {limit.meaning or 'is slow'}: {observed}. Either end, or what lies between."
+    return of_limit(limit, "floor", PAIR_RATE, observed, expected, summary, labels=(("rail", rail),))
