@@ -29,7 +29,7 @@ from muster.store.database.engine import reading, writing
 from muster.store.database.retention import WITNESSES
 from tests.bench import age
 from tests.muster import fleet
-from tests.support.servers import postgresql
+from tests.support.servers import postgresql, sshd
 
 YEARS_H, STEP = 2 * 365 * 24.0, 10**7
 """Hours of two years; how far the numbers of one node's rows are from those of the next."""
@@ -139,7 +139,8 @@ def main(arguments: list[str]) -> int:
     chosen = parser.parse_args(arguments)
     with tempfile.TemporaryDirectory(prefix="aged-") as name, postgresql.running() as server:
         os.environ |= {
-            "MUSTER_HOME": f"{name}/home", "MUSTER_SSH_USER": "muster", "MUSTER_DATABASE_URL": server.create("aged"),
+            "MUSTER_HOME": f"{name}/home", sshd.CONNECTION: sshd.connection(),
+            "MUSTER_DATABASE_URL": server.create("aged"),
         }  # fmt: skip
         os.environ.setdefault("AIRFLOW_HOME", f"{name}/airflow")
         store.engine.upgrade()

@@ -23,6 +23,7 @@ from muster import store
 from muster.store.database import engine
 from muster.store.database.models import Base
 from tests.muster.store import in_flight
+from tests.support.servers import sshd
 
 MIGRATIONS = Path(engine.__file__).parent / "migrations"
 RECORDS = Path(__file__).with_name("records-1.0.0.sql")
@@ -48,7 +49,7 @@ def tables(dialect: Dialect) -> Iterator[str]:
 def records() -> str:
     """Records of a fleet in flight, as SQL that makes a back-up of them."""
     with tempfile.TemporaryDirectory() as folder:
-        os.environ.update(MUSTER_HOME=folder, MUSTER_SSH_USER="muster", MUSTER_DATABASE_URL="")
+        os.environ |= {"MUSTER_HOME": folder, sshd.CONNECTION: sshd.connection(), "MUSTER_DATABASE_URL": ""}
         store.engine.upgrade()
         in_flight.begin()
         saved = Path(folder) / "saved"
