@@ -15,7 +15,9 @@ _LOGIN: ContextVar[str] = ContextVar("login", default="")
 
 
 def current() -> str:
-    """Returns the login: "os:NAME" on the command line, "airflow:NAME" for an answer in Airflow, "" for a program."""
+    """Returns the login: "os:NAME" on the command line, "airflow:NAME" for an answer in Airflow, "source:NAME" for one
+    of an outside system, "" for a program of ours.
+    """
     return _LOGIN.get()
 
 
@@ -41,3 +43,8 @@ def os_login() -> str:
 def airflow_login(name: str) -> str:
     """Returns the login of a user of Airflow; "" without a name."""
     return f"airflow:{name}" if name else ""
+
+
+def source_login(name: str) -> str:
+    """Returns the login of an entry of MUSTER_REPORT_SOURCES, which its token has proved."""
+    return f"source:{name}"

@@ -206,8 +206,9 @@ class _Health(pydantic.BaseModel):
     sweep_seconds: float = pydantic.Field(default=45.0, ge=5, description="seconds the sweep of one node may take")
     report_sources: dict[str, dict[str, Any]] = pydantic.Field(
         default={},
-        description="programs that may report observations, and nothing else, as JSON {name: {sha256: hash of its "
-        "token, cluster, form, nodes, most, per_minute}}",
+        description="programs that may report observations, and answer for nodes whose label repair_owner is their "
+        "`repairs`, and nothing else, as JSON {name: {sha256: hash of its token, cluster, form, nodes, most, repairs, "
+        "per_minute}}",
     )
 
 

@@ -9,7 +9,7 @@ from fastapi import FastAPI, Header, HTTPException, Request, Response
 from fastapi.responses import JSONResponse
 
 from muster import store
-from muster.api import metrics, read, reports
+from muster.api import metrics, read, repairs, reports
 from muster.errors import DatabaseNotReady, MusterError
 from muster.integration import unstorable
 from muster.settings import Settings, settings
@@ -22,6 +22,7 @@ def create_app() -> FastAPI:
     app = FastAPI(title="Muster", docs_url=None, redoc_url=None, openapi_url=None)
     app.get("/metrics", response_class=Response)(show_metrics)
     app.post("/v1/reports")(reports.receive)
+    app.post("/v1/repairs")(repairs.receive)
     app.include_router(read.router)
     unstorable.refuse(app)
     app.add_exception_handler(MusterError, _sentence)

@@ -72,17 +72,18 @@ async def receive(
     node: Annotated[str, Query(max_length=200, description="the node, for a form that names none")] = "",
 ) -> Accepted:
     """Record what a source observed: 401 without its token, 413 and 429 beyond its bounds, 422 if nothing is usable."""
-    name, source = _source(authorization)
+    name, source = source_of(authorization)
     if wait := rates.take(name, source.per_minute, 1):
-        raise _later(wait)
+        raise later(wait)
     try:
-        body = json.loads(await _body(request))
+        body = json.loads(await body_of(request))
     except (ValueError, RecursionError):
         raise HTTPException(400, "The body is not JSON.") from None
     return await run_in_threadpool(_receive, name, source, body, node)
 
 
-def _source(authorization: str) -> tuple[str, Source]:
+def source_of(authorization: str) -> tuple[str, Source]:
+    """Returns the source with this token. Raises HTTPException: 401 for none, 503 where there are none."""
     try:
         known = report_sources.sources()
     except MusterError:  # its text is for those who may see the settings: `muster doctor` shows it
@@ -98,7 +99,8 @@ def _source(authorization: str) -> tuple[str, Source]:
     return name, known[name]
 
 
-async def _body(request: Request) -> bytes:
+async def body_of(request: Request) -> bytes:
+    """Returns the body. Raises HTTPException, 413, for one of more than ``BODY_MAX`` bytes."""
     found = bytearray()
     async for chunk in request.stream():
         found += chunk
@@ -128,7 +130,7 @@ def _receive(name: str, source: Source, body: Any, node: str) -> Accepted:
             else:
                 by_node[known, report.boot_id].append(report.seen_of(given))
     if count > 1 and (wait := rates.take(name, source.per_minute, count - 1, taken=1)):
-        raise _later(wait)
+        raise later(wait)
     accepted, nodes = 0, set()
     for (known, boot_id), seen in by_node.items():
         with apart(f"what was reported of {known[:80]!r}", problems):
@@ -151,6 +153,7 @@ def _folded(seen: list[Reading]) -> list[Reading]:
     return list(found.values())
 
 
-def _later(wait: float) -> HTTPException:
+def later(wait: float) -> HTTPException:
+    """Returns the refusal of a source that sends too much."""
     seconds = str(int(wait) + 1)
     return HTTPException(429, f"Too many reports of this source: try again in {seconds} s.", {"Retry-After": seconds})

@@ -1,4 +1,6 @@
-"""Programs that may report observations of nodes, and do nothing else: each has a token of its own, kept as a hash."""
+"""Programs that may report observations of nodes, or answer for nodes that they repair, and do nothing else: each has a
+token of its own, kept as a hash.
+"""
 
 from __future__ import annotations
 
@@ -21,6 +23,7 @@ class Source(pydantic.BaseModel):
 
     ``cluster``: the scheduler whose names of nodes it uses; "": Muster's own. ``nodes``: patterns of the names that it
     may report. ``most``: the gravest action that a report of it causes. ``per_minute``: reports that are accepted.
+    ``repairs``: the owner, as the label ``repair_owner`` names it, for whose nodes it answers; "": for none.
     """
 
     model_config = pydantic.ConfigDict(extra="forbid", frozen=True, hide_input_in_errors=True)
@@ -30,6 +33,7 @@ class Source(pydantic.BaseModel):
     cluster: str = ""
     nodes: tuple[str, ...] = ("*",)
     most: HealthAction = HealthAction.TEST_SOONER
+    repairs: str = ""
     per_minute: Annotated[int, pydantic.Field(ge=1, le=100_000)] = 600
 
     def may_report(self, name: str) -> bool:
