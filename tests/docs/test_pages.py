@@ -20,6 +20,7 @@ PATH = re.compile(rf"(?<![\w/.:-])((?:{FOLDERS})/[\w./*-]*[\w*/])")
 LINK = re.compile(r"\]\((?!https?:)([^)#]+)(?:#[^)]*)?\)")
 FENCE = re.compile(r"^ *```[^\n]*\n(.*?)^ *```", re.M | re.S)
 INLINE = re.compile(r"`(muster [^`\n]+)`")
+COMMANDS = typer.main.get_command(app)
 
 page = pytest.mark.parametrize("page", PAGES, ids=lambda path: str(path.relative_to(ROOT)))
 
@@ -46,7 +47,7 @@ def test_every_file_named_exists(page: Path) -> None:
 def test_every_command_shown_parses(page: Path) -> None:
     for line in commands(page.read_text()):
         words = shlex.split(line)[1:]
-        command = typer.main.get_command(app)
+        command = COMMANDS
         while words and isinstance(command, typer.core.TyperGroup) and words[0] in command.commands:
             command = command.commands[words.pop(0)]
         assert not isinstance(command, typer.core.TyperGroup) or not words or words[0].isupper(), line
