@@ -81,7 +81,7 @@ def test_wording_of_a_node_that_refuses(
     own, foreign = (Credentials(key_file=str(server.folder / name)) for name in ("login", "foreign"))
     away = dataclasses.replace(node, port=free_port())
     refusals = [
-        refused(ssh.connect, server.node(host_key=server.key_text("foreign"))),
+        refused(ssh.connect, server.node(host_key=server.key_text("foreign")), own),
         refused(ssh.connect, node, foreign),
         refused(ssh.connect, away, foreign),
         refused(ssh.scan_host_key, "127.0.0.1", away.port, timeout=2),
