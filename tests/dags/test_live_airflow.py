@@ -14,6 +14,7 @@ import time
 from collections.abc import Iterator
 from typing import Any
 
+import httpx
 import pytest
 
 from muster import store
@@ -21,6 +22,7 @@ from muster.integration.airflow_api import AirflowClient
 from muster.model.nodes import NewNode
 from muster.model.states import State
 from muster.operators.lifecycle import arrival
+from muster.web import PREFIX
 from muster_demo.stack import write_password
 from tests.dags import blocks, conftest
 from tests.dags.blocks import NAMES, Nodes
@@ -37,6 +39,8 @@ UNNOTICED = "n9"
 
 FORGED = "n8"
 """A node for which a login of the least role that may start runs decides in another's name."""
+OVERTAKEN = "n7"
+"""A node that is moved while a person is asked about it."""
 MALLORY = ("mallory", "a password of her own")
 
 PATIENCE_H = 0.025
@@ -141,6 +145,29 @@ def test_a_login_that_may_start_runs_decides_for_nobody(live: Live) -> None:
     assert live.desk.client.task_states(ADMISSION, run)["ask_again"] == "skipped", "nobody had answered"
     assert store.nodes.get(FORGED).state is State.QUALIFIED
     assert store.verdicts.approvals(FORGED) == []
+
+
+def test_a_question_that_newer_evidence_overtook_is_on_no_list(live: Live) -> None:
+    """Airflow keeps it open, and its answer would be refused."""
+    store.nodes.add(NewNode(OVERTAKEN, "127.0.0.1", host_key(OVERTAKEN), "cpu-generic"))
+    lives.qualified(OVERTAKEN)
+    client, login = live.desk.client, live.desk.stack.login
+    client.trigger(ADMISSION, f"{OVERTAKEN}-asked", {"node": OVERTAKEN})
+
+    def asked() -> bool:
+        return any(OVERTAKEN in each["subject"] for each in client.hitl_pending())
+
+    def listed() -> bool:
+        headers = {"Authorization": f"Bearer {client._log_in()}"}
+        answer = httpx.get(f"{login.url}{PREFIX}/approvals", headers=headers, timeout=30)
+        assert answer.status_code == 200
+        return OVERTAKEN in answer.text
+
+    live.desk.wait("the question", asked)
+    assert listed()
+    store.nodes.move(OVERTAKEN, State.QUARANTINE, "Ada", "its fan is loud")
+    assert asked()
+    assert not listed()
 
 
 def test_each_delivery_of_a_node_is_tested_once_however_often_it_is_announced(live: Live) -> None:

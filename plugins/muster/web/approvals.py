@@ -20,7 +20,7 @@ from airflow.models.dagrun import DagRun
 from airflow.models.hitl import HITLDetail
 from airflow.models.taskinstance import TaskInstance
 from fastapi import Depends, Form, Query
-from sqlalchemy import Select, func, select
+from sqlalchemy import Select, func, select, tuple_
 
 from muster import acting, store
 from muster.admission import answers
@@ -89,13 +89,16 @@ def about(session: SessionDep, user: GetUserDep, name: str) -> list[Question]:
 
 
 def _open(user: BaseUser, node: str = "") -> Select[HITLDetail]:
+    """Those whose answer is not refused because the records hold newer evidence: Airflow keeps the others open."""
     # Airflow's filter of readable DAGs reads the state of Airflow's own application, which a mounted one has not.
     readable = get_auth_manager().get_authorized_dag_ids(user=user, method="GET").intersection(ASKING)
+    outdated = [(key.dag_id, key.run_id) for key in store.questions.outdated()]
     query = (
         select(HITLDetail)
         .join(TaskInstance, HITLDetail.ti_id == TaskInstance.id)
         .where(HITLDetail.responded_at.is_(None), TaskInstance.dag_id.in_(readable))
         .where(TaskInstance.state.in_(WAITS))
+        .where(tuple_(TaskInstance.dag_id, TaskInstance.run_id).not_in(outdated))
     )
     return query.where(TaskInstance.dag_run.has(DagRun.conf["node"].as_string() == node)) if node else query
 

@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import contextlib
 import dataclasses
 from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, Any
 
-from muster.errors import IllegalMove
 from muster.model.runs import RunKey
 
 if TYPE_CHECKING:
@@ -23,12 +21,8 @@ def answerable(waiting: Iterable[Question]) -> list[Question]:
     """Those whose answer is not refused because the records hold newer evidence: Airflow keeps the others open."""
     from muster import store
 
-    left = []
-    for each in waiting:
-        with contextlib.suppress(IllegalMove):
-            store.questions.check(RunKey(each.dag, each.run))
-            left.append(each)
-    return left
+    outdated = store.questions.outdated()
+    return [each for each in waiting if RunKey(each.dag, each.run) not in outdated]
 
 
 @dataclasses.dataclass(frozen=True)

@@ -59,12 +59,16 @@ def waiting() -> list[tuple[Question, datetime.datetime]]:
 
     Of several about one node, the last.
     """
-    lasts = datetime.timedelta(hours=settings().approval_hours)
-    query = select(QuestionRow).where(QuestionRow.answered_at.is_(None), QuestionRow.asked_at > access.now() - lasts)
     with reading() as session:
-        rows = {row.node: row for row in session.scalars(query.order_by(QuestionRow.id))}
-        asked = [row for row in rows.values() if _newest(session, access.node_row(session, row.node)) == row.about]
-    return [(_value(row), row.asked_at + lasts) for row in sorted(asked, key=lambda row: row.id)]
+        rows = {row.node: row for row in _unanswered(session)}
+        asked = [row for row in rows.values() if not _is_outdated(session, row)]
+    return [(_value(row), row.asked_at + _lasts()) for row in sorted(asked, key=lambda row: row.id)]
+
+
+def outdated() -> frozenset[RunKey]:
+    """The runs whose answer would be refused, as the node's evidence is newer: Airflow keeps their questions open."""
+    with reading() as session:
+        return frozenset(RunKey(row.dag_id, row.run_id) for row in _unanswered(session) if _is_outdated(session, row))
 
 
 def unmailed() -> list[tuple[Question, datetime.datetime]]:
@@ -120,8 +124,22 @@ def settle(key: RunKey) -> None:
         row.settled_at = access.now()
 
 
+def _lasts() -> datetime.timedelta:
+    return datetime.timedelta(hours=settings().approval_hours)
+
+
+def _unanswered(session: Session) -> Sequence[QuestionRow]:
+    """The questions that Airflow may still keep open, the oldest first."""
+    query = select(QuestionRow).where(QuestionRow.answered_at.is_(None), QuestionRow.asked_at > access.now() - _lasts())
+    return session.scalars(query.order_by(QuestionRow.id)).all()
+
+
+def _is_outdated(session: Session, row: QuestionRow) -> bool:
+    return _newest(session, access.node_row(session, row.node)) != row.about
+
+
 def _check(session: Session, row: QuestionRow) -> None:
-    if _newest(session, access.node_row(session, row.node)) != row.about:
+    if _is_outdated(session, row):
         raise IllegalMove(
             f"the records hold newer evidence on {row.node} than run {row.run_id} of {row.dag_id} asked about on "
             f"{row.asked_at:%Y-%m-%d %H:%M} UTC: `muster status` names what to do now",
