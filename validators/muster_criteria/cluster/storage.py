@@ -1,6 +1,6 @@
 """The path that all nodes of a block share: whether it works, on which node it does not, and how fast it is.
 
-It is nobody's hardware: each finding is a warning, on the nodes on which it shows.
+It is no node's hardware: each finding is a warning, on the nodes on which it shows.
 """
 
 from __future__ import annotations
