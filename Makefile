@@ -49,13 +49,13 @@ services-slow:
 	@tests/support/services.sh install slow
 
 # Much of the suite waits for servers that it starts: three processes share it, a file at a time, the slow files first.
-# Slow tests wait more than they compute, so four share those. PROCESSES sets another number for either.
-PYTEST = $(BIN)/python -m pytest -n $(or $(PROCESSES),$(1)) --dist loadfile --no-loadscope-reorder
+PROCESSES ?= 3
+PYTEST := $(BIN)/python -m pytest -n $(PROCESSES) --dist loadfile --no-loadscope-reorder
 test: services $(TEST_TORCH) ## the tests of every room; as root on Debian it installs the services that they need
-	@$(call PYTEST,3) -m "not slow" $(ARGS)
+	@$(PYTEST) -m "not slow" $(ARGS)
 
 test-slow: services-slow $(TEST_TORCH) ## the unattended demo, Celery with failures, cluster chaos, containers, many seeds
-	@FLEET_SHOTS="$${FLEET_SHOTS:-$(CURDIR)/.fleet-shots}" TIMES_EXAMPLES=5 $(call PYTEST,4) -m "slow or many_examples" $(ARGS)
+	@FLEET_SHOTS="$${FLEET_SHOTS:-$(CURDIR)/.fleet-shots}" TIMES_EXAMPLES=5 $(PYTEST) -m "slow or many_examples" $(ARGS)
 
 declarations: $(INSTALLED) ## renew validators/skus/probes.json from the probes' own declarations
 	@$(BIN)/python -m muster_node probes --json | $(BIN)/python -m muster_criteria.sku_files.declarations

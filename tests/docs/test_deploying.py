@@ -27,6 +27,7 @@ SECRETS = {
     "AIRFLOW__CORE__FERNET_KEY": Fernet.generate_key().decode(),
     "AIRFLOW__API__SECRET_KEY": "secret-of-the-test",
     "AIRFLOW__API_AUTH__JWT_SECRET": "another-secret-of-the-test",
+    "MUSTER_AIRFLOW_PASSWORD": "a-password-of-the-test",
 }
 
 
