@@ -89,7 +89,7 @@ class TestSlurm:
             self.backend.withdraw("n0", "x")
             assert self.seen().ours
             self.backend.admit("n0", MARK)
-            assert self.seen().open
+            until(lambda: self.seen().open)
         finally:
             self.cluster.call("scontrol", "delete", "ReservationName=r")
         until(lambda: self.seen().idle.idle)
