@@ -53,6 +53,8 @@ def test_the_newest_schema_is_the_models(empty_db: str) -> None:
 @BOTH
 def test_a_fleet_in_flight_under_1_0_0_goes_on_after_the_upgrade(empty_db: str, tmp_path: Path) -> None:
     with sqlite3.connect(tmp_path / "saved") as held:
+        for statement in initial().statements("sqlite"):
+            held.execute(statement)
         held.executescript(RECORDS.read_text())
     try:
         assert store.backup.restore(tmp_path / "saved").schema == "0001"
