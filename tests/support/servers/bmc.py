@@ -23,6 +23,13 @@ from muster_demo.services import free_port
 
 CHASSIS = "/redfish/v1/Chassis/1"
 START_S = 60.0
+OFF_S = 3
+"""For how long a system that is restarted is off, less the part of a second that has passed. The fake driver draws
+between 1 and 11: at 1, what asks for the power state ten times a second may not see that it was off."""
+EMULATOR = f"""import random, sys
+random.randint = lambda low, high: {OFF_S}
+from sushy_tools.emulator.main import main
+sys.exit(main())"""
 
 
 def fan(name: str = "Fan 1", rpm: float | None = 8000, health: str | None = "OK", state: str = "Enabled") -> Any:
@@ -145,7 +152,7 @@ def _document(folder: Path, path: str, document: dict[str, Any]) -> None:
 @contextlib.contextmanager
 def static(folder: Path) -> Iterator[str]:
     """The URL of a BMC that serves the documents in ``folder``, which may be rewritten meanwhile."""
-    with _running("sushy_tools.static.main", "--mockup-files", str(folder)) as url:
+    with _running("-m", "sushy_tools.static.main", "--mockup-files", str(folder)) as url:
         yield url
 
 
@@ -159,7 +166,7 @@ def emulator(htpasswd: Path | None = None, certificate: Path | None = None) -> I
         options += ["--config", str(config)]
     if certificate is not None:
         options += ["--ssl-certificate", str(certificate), "--ssl-key", str(certificate)]
-    with _running("sushy_tools.emulator.main", *options, scheme="https" if certificate else "http") as url:
+    with _running("-c", EMULATOR, *options, scheme="https" if certificate else "http") as url:
         yield url
 
 
@@ -209,9 +216,9 @@ def answering(reply: Callable[[str], tuple[int, dict[str, str], bytes]]) -> Iter
 
 
 @contextlib.contextmanager
-def _running(module: str, *options: str, scheme: str = "http") -> Iterator[str]:
+def _running(*what: str, scheme: str = "http") -> Iterator[str]:
     port = free_port()
-    command = [sys.executable, "-m", module, "--interface", "127.0.0.1", "--port", str(port), *options]
+    command = [sys.executable, *what, "--interface", "127.0.0.1", "--port", str(port)]
     process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
     try:
         _await(process, port)

@@ -53,7 +53,7 @@ def powered_by(bench: Bench, url: str) -> Iterator[None]:
     over = threading.Event()
 
     def follow() -> None:
-        with httpx.Client(base_url=url) as bmc:
+        with httpx.Client(base_url=url, timeout=60.0) as bmc:
             path = bmc.get("/redfish/v1/Systems").json()["Members"][0]["@odata.id"]
             on = True
             while not over.wait(0.1):
