@@ -30,7 +30,8 @@ def forecast(
     room = known.room()
     ends: dict[int, list[Node]] = collections.defaultdict(list)  # by step
     ends[_steps(worth.minutes_of().max())] += [node for node in known.nodes if node.name in known.leased]
-    line = collections.deque(ranked(ready, known, by_slots=False))
+    order, planned = ranked(ready, known, by_slots=False)
+    line = collections.deque(order)
     tests: list[tuple[datetime.datetime, Planned]] = []
     changed = True  # since the line was looked through
     for step in range(_steps(hours * 60.0)):
@@ -42,20 +43,21 @@ def forecast(
             continue
         held = []  # by a limit: they keep their places, before the others
         while line:
-            node, plan = line.popleft()
-            if barrier := room.barrier(node, known.sign(node)):
-                held.append((node, plan))
+            place = line.popleft()
+            node = ready[place]
+            sign = known.sign(node)
+            if barrier := room.barrier(node, sign):
+                held.append(place)
                 if barrier[0] == FULL:
                     break
                 continue
-            room.take(node, known.sign(node))
-            planned = plan()
-            tests.append((at, planned))
-            ends[step + _steps(planned.minutes)].append(node)
+            room.take(node, sign)
+            tests.append((at, test := planned(place)))
+            ends[step + _steps(test.minutes)].append(node)
         line.extendleft(reversed(held))
         changed = False
     later = f"{len(tests)} tests come first in the next {hours:g} hours"
-    for node, _ in line:
+    for node in map(ready.__getitem__, line):
         limit = room.barrier(node, known.sign(node))
         passed_over[node.name] = room.why(node, *limit) if limit and limit[0] != FULL else later
     return tests, passed_over

@@ -12,9 +12,8 @@ from __future__ import annotations
 
 import dataclasses
 import datetime
-import functools
 import math
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from muster.model.nodes import Node
@@ -108,17 +107,19 @@ class Known:
 def choose(known: Known) -> Choice:
     """Returns the nodes to test now. First come those that wait in revalidation, out of production until they pass."""
     ready, passed_over = sorted_out(known)
-    if known.limits.closed:
+    if known.limits.closed or not ready:
         return Choice((), passed_over | {node.name: known.limits.closed for node in ready})
     room = known.room()
     chosen: list[Planned] = []
-    for node, planned in ranked(ready, known):
+    order, planned = ranked(ready, known)
+    for place in order:
+        node = ready[place]
         sign = known.sign(node)
         if barrier := room.barrier(node, sign):
             passed_over[node.name] = room.why(node, *barrier)
         else:
             room.take(node, sign)
-            chosen.append(planned())
+            chosen.append(planned(place))
     return Choice(tuple(chosen), passed_over)
 
 
@@ -145,29 +146,27 @@ def facts_of(nodes: Sequence[Node], known: Known) -> worth.Facts:
     from muster.rules.idle import worth
     from muster.rules.idle.history import Clocks
 
-    now = known.now
-    came = [node.machine_since or now for node in nodes]
-    since = [
-        [passed.get(stage, arrived) for stage in STAGES]
-        for passed, arrived in ((known.passes.get(node.name, {}), at) for node, at in zip(nodes, came, strict=True))
+    came = [node.machine_since or known.now for node in nodes]
+    # One flat list of plain numbers: of a large fleet, rows of times take several times as long.
+    passed = [
+        passes.get(stage, arrived).timestamp()
+        for arrived, passes in zip(came, (known.passes.get(node.name, {}) for node in nodes), strict=True)
+        for stage in STAGES
     ]
-    hours = np.array([[at.timestamp() for at in row] for row in since]).reshape(len(nodes), len(STAGES))
+    since, age = ((known.now.timestamp() - np.array(at)) / 3600.0 for at in (passed, [at.timestamp() for at in came]))
     return worth.Facts(
-        hours_since=np.maximum((now.timestamp() - hours) / 3600.0, 0.0),
-        age_h=np.array([(now - at).total_seconds() / 3600.0 for at in came]),
+        hours_since=np.maximum(since, 0.0).reshape(len(nodes), len(STAGES)),
+        age_h=age,
         clocks=known.risk.clocks(nodes) if known.risk else Clocks.without_faults(len(nodes)),
     )
 
 
-def ranked(
-    ready: Sequence[Node], known: Known, *, by_slots: bool = True
-) -> Iterator[tuple[Node, Callable[[], Planned]]]:
-    """Yields the nodes, most urgent first, each with what makes its plan: of a large fleet few are needed.
+def ranked(ready: Sequence[Node], known: Known, *, by_slots: bool = True) -> tuple[list[int], Callable[[int], Planned]]:
+    """Returns the places of ``ready``, most urgent first, and what makes the plan of one: of a large fleet few are
+    needed.
 
     ``by_slots``: the overdue and the others take turns by test, as for those that begin at one time; else by minutes.
     """
-    if not ready:
-        return
     import numpy as np
 
     from muster.rules.idle import hazard, worth
@@ -177,9 +176,9 @@ def ranked(
     of = worth.worth(facts, known.risk.model if known.risk else hazard.public_prior().model, limits.minutes)
     oldest = facts.hours_since.max(axis=1)
     first = np.array([2 * (node.state is State.REVALIDATION) + bool(sign.requested)
-                      for node, sign in zip(ready, signs, strict=True)])  # fmt: skip
-    never = np.array([len(known.passes.get(node.name, {})) < len(STAGES) for node in ready])
-    again = np.array([_again(node, known) for node in ready])
+                      for node, sign in zip(ready, signs, strict=True)], dtype=np.int64)  # fmt: skip
+    never = np.array([len(known.passes.get(node.name, {})) < len(STAGES) for node in ready], dtype=np.bool_)
+    again = np.array([_again(node, known) for node in ready], dtype=np.bool_)
     overdue = (never | (oldest >= limits.whole_after.total_seconds() / 3600.0)) & (first == 0)
     slots = known.room().at_once
     free = max(slots - int((first > 0).sum()), 0)
@@ -206,8 +205,7 @@ def ranked(
         why = "it waits in revalidation, out of production until it passes" if first[at] >= 2 else why
         return Planned(ready[at].name, subsets[chosen], minutes[chosen], suspected[at], why)
 
-    for at in turn.order[np.argsort(-first[turn.order], kind="stable")].tolist():
-        yield ready[at], functools.partial(planned, at)
+    return turn.order[np.argsort(-first[turn.order], kind="stable")].tolist(), planned
 
 
 def _under_way(known: Known, slots: int) -> tuple[float, float]:
