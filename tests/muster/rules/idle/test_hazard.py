@@ -8,6 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from muster.rules.idle import hazard
+from muster.rules.idle.history import Faults, History, Units
 
 ROWS = st.integers(1, 6).flatmap(
     lambda width: st.lists(
@@ -40,3 +41,27 @@ def test_risks_that_were_predicted_too_far_apart_are_drawn_together() -> None:
     assert hazard._recalibrated(*_steps(0, 30.0, 10.0))[1] < -0.05
     assert hazard._recalibrated(*_steps(-1, 3.0, 10.0))[1] < -0.05
     assert hazard._recalibrated(*_steps(-1, 30.0, 10.0))[1] > 0.05
+
+
+def _came_over_predicted(years: int, units: int, count: int) -> float:
+    """Faults over those predicted, after the first year, where the risk doubles each year."""
+    hours, doubling = years * 8760.0, 8760.0
+    at = doubling * np.log2(1.0 + (np.arange(count) + 0.5) / count * (2.0 ** (hours / doubling) - 1.0))
+    unit, each = np.arange(count) % units, np.arange(units)
+    racks = np.full(units, -1)
+    fleet = Units(np.zeros(units), np.full(units, hours), each, each, racks, np.zeros((units, 0), dtype=np.int64))
+    faults = Faults(unit, np.full(count, 8), at, at + 24.0, unit, unit, racks[unit])
+    cuts = np.append(np.arange(0.0, hours, 30 * 24.0), hours)
+    models, pieces = hazard.followed(History(fleet, faults), hazard.public_prior(), cuts)
+    late = range(int(8760.0 / (30 * 24.0)), len(cuts) - 1)
+    known = [(models[place], pieces.between(cuts[place], cuts[place + 1]).tally()) for place in late]
+    expected = sum(float((model.at(now.cells).sum(axis=1) * now.hours).sum()) for model, now in known)
+    return sum(float(now.faults.sum()) for _, now in known) / expected
+
+
+def test_what_remained_of_earlier_predictions_corrects_a_risk_that_rises_for_years(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    corrected = _came_over_predicted(4, 400, 2000)
+    monkeypatch.setattr(hazard, "REMAINED_STRENGTH", 1e12)
+    assert abs(corrected - 1.0) < abs(_came_over_predicted(4, 400, 2000) - 1.0) / 2.0
