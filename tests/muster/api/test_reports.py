@@ -263,8 +263,27 @@ def test_the_epilog_of_a_node_reports_its_xids_with_a_token_that_can_only_report
     }  # fmt: skip
 
 
-def test_no_example_holds_a_login_of_airflow_on_a_node() -> None:
-    text = (EXAMPLES / "slurm_epilog.sh").read_text()
+def test_violations_of_dcgms_policies_are_reported_and_nothing_else_that_it_prints(
+    tmp_path: Path, served: str, client: TestClient
+) -> None:
+    (tmp_path / "printed").write_text(
+        "Listening for violations.\nTimestamp: Thu Nov 26 20:00:00 2026\nXID error 13 detected.\n"
+        "NVLink Counter 409 has violated policy manager values.\nNVLink Counter value: 7\n"
+        "A double-bit ECC error has violated policy manager values.\nDBE error count: 1\n"
+    )
+    conf = tmp_path / "conf"
+    conf.write_text(f"MUSTER={served}\nTOKEN=epilog\nNODE={NODE}\nVIOLATIONS='cat {tmp_path / 'printed'}'\n")
+    script = [EXAMPLES / "dcgm_policy.sh"]
+    subprocess.run(script, env={**os.environ, "MUSTER_DCGM_CONF": str(conf)}, check=True, timeout=60)
+    assert {each.check for each in store.health.of_node(NODE)} == {
+        "xid/13", "event/dcgm/nvlink", "event/dcgm/double_bit_ecc",
+    }  # fmt: skip
+    assert "event/dcgm/" in requested()
+
+
+@pytest.mark.parametrize("script", ["slurm_epilog.sh", "dcgm_policy.sh"])
+def test_no_example_holds_a_login_of_airflow_on_a_node(script: str) -> None:
+    text = (EXAMPLES / script).read_text()
     assert not any(word in text for word in ("/auth/token", "PASSWORD", "LOGIN", "/api/v2"))
 
 
