@@ -6,6 +6,7 @@ import collections
 from collections.abc import Callable
 
 from tests.chaos.evidence import Evidence, Line, Sample
+from tests.chaos.world import PERSON
 
 Observer = Callable[[Evidence], list[str] | None]
 
@@ -79,7 +80,7 @@ def false_quarantines(e: Evidence) -> list[str] | None:
     for each in e.quarantined:
         built, faulty = max(machine for machine in e.machines[each.node] if machine[0] <= each.at)
         rebooted = REBOOTED in each.reason and any(n == each.node and built < at < each.at for n, at in e.reboots)
-        if not faulty and not rebooted and BUDGET not in each.reason:
+        if each.actor != PERSON and not faulty and not rebooted and BUDGET not in each.reason:
             wrong.append(f"{each.node} at {each.at:.0f}: {each.reason}")
     return wrong
 

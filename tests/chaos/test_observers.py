@@ -10,6 +10,7 @@ import pytest
 from tests.chaos import observers
 from tests.chaos.evidence import Evidence, Job, Line, Quarantined, Run, Sample, Shown, Stage
 from tests.chaos.ledger import Drain
+from tests.chaos.world import PERSON
 
 RUN = "n0__life-1"
 GOOD = Evidence(
@@ -131,6 +132,7 @@ def test_what_else_is_a_double_test(added: Line) -> None:
         ("foreign_drains_undone", {"samples": (Sample(60.0, "n0", False, "", False),)}),
         ("nodes_left_drained", PLANTED["nodes_left_drained"] | {"drains": (Drain("n0", "bad fan 7", 40.0),)}),
         ("false_quarantines", {"quarantined": (Quarantined("n0", 30.0, "muster", "3 runs were inconclusive"),)}),
+        ("false_quarantines", {"quarantined": (Quarantined("n0", 30.0, PERSON, "smells of smoke"),)}),
         (
             "false_quarantines",
             {

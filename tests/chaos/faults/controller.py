@@ -45,6 +45,18 @@ def worker_killed(world: World, dice: random.Random) -> Iterator[str]:
     yield from _killed(world, dice, *WORKERS)
 
 
+@fault(0, 1)
+def out_of_memory(world: World, dice: random.Random) -> Iterator[str]:
+    """The kernel ends the largest process of a worker's tasks (its choice: Linux, mm/oom_kill.c, oom_badness)."""
+    name = _victim(world, dice, *WORKERS)
+    tasks = world.stack.task_processes(name)
+    if not tasks:
+        raise NotNow
+    largest = max(tasks, key=lambda task: task.memory_info().rss)
+    largest.kill()
+    yield f"{name}: process {largest.pid}"
+
+
 @fault(2, 30)
 def triggerer_killed(world: World, dice: random.Random) -> Iterator[str]:
     yield from _killed(world, dice, *TRIGGERERS)

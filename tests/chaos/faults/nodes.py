@@ -19,6 +19,7 @@ TAMPERING = {
     "replayed": '[ ! -f "$2" ] || cp "$2" "$1"',
     "oversized": 'truncate -s 200M "$1"',
     "emptied": ': >"$1"',
+    "nested": 'yes "[" | head -n 500000 >"$1"',
 }
 """What becomes of a result: a shell command, of which $1 is the result and $2 the last one of that stage."""
 

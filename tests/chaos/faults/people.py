@@ -6,11 +6,13 @@ import random
 from collections.abc import Iterator
 from typing import Any
 
+from muster import store
 from muster.integration.airflow_api import REASON
 from muster.model.dags import ADMISSION, NODE_QUALIFICATION, NODE_REVALIDATION
+from muster.model.states import State
 from tests.chaos.evidence import slurm_shows
 from tests.chaos.faults import NotNow, fault
-from tests.chaos.world import World
+from tests.chaos.world import PERSON, World
 
 TESTS = (NODE_QUALIFICATION, NODE_REVALIDATION)
 TASKS = ("claim", "intake", "burn_in", "integrity", "performance", "thermal", "conclude", "report", "release")
@@ -97,6 +99,16 @@ def dag_paused(world: World, dice: random.Random) -> Iterator[str]:
     with world.lifted_by(lambda: world.client.unpause(dag)):
         world.client._request("PATCH", f"/dags/{dag}", json={"is_paused": True})
         yield dag
+
+
+@fault(0, 1)
+def node_quarantined(world: World, dice: random.Random) -> Iterator[str]:
+    """A person takes a node out of service, whatever runs on it."""
+    name = dice.choice(world.fleet.names)
+    if store.nodes.get(name).state is State.QUARANTINE:
+        raise NotNow
+    store.nodes.move(name, State.QUARANTINE, PERSON, f"smells of smoke {dice.randrange(1000)}")
+    yield name
 
 
 @fault(10, 60)

@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
 import random
-from collections.abc import Iterator
+import threading
+from collections.abc import Iterator, Sequence
+
+import psutil
 
 from tests.chaos.faults import NotNow, fault
 from tests.chaos.link import HANGING, OPEN, REFUSED, SLOW, Link
@@ -42,6 +46,25 @@ def postgresql_refusing(world: World, dice: random.Random) -> Iterator[str]:
         yield name
 
 
+@fault(0, 1)
+def postgresql_frozen(world: World, dice: random.Random) -> Iterator[str]:
+    """As on a disk that hangs: connections stay open, and no statement ends."""
+    server = psutil.Process(world.database.pid)
+    frozen = [server, *server.children(recursive=True)]
+    # By a timer: what lifts faults may itself wait for the database.
+    threading.Timer(dice.uniform(3, 15), _resume, (frozen,)).start()
+    for process in frozen:
+        with contextlib.suppress(psutil.NoSuchProcess):
+            process.suspend()
+    yield "postgresql"
+
+
+def _resume(processes: Sequence[psutil.Process]) -> None:
+    for process in processes:
+        with contextlib.suppress(psutil.NoSuchProcess):
+            process.resume()
+
+
 @fault(1, 10)
 def redis_restarted(world: World, dice: random.Random) -> Iterator[str]:
     """It keeps nothing on its disk: what was queued is lost."""
@@ -59,6 +82,28 @@ def slurmctld_down(world: World, dice: random.Random) -> Iterator[str]:
     world.kill("slurm-slurmctld")
     yield "slurmctld"
     world.revive("slurm-slurmctld")
+
+
+@fault(5, 20)
+def slurmctld_frozen(world: World, dice: random.Random) -> Iterator[str]:
+    """Its port takes connections, and no command has an answer."""
+    if "slurm-slurmctld" in world.down:
+        raise NotNow
+    daemon = psutil.Process(world.supervisor.services["slurm-slurmctld"].pid)
+    daemon.suspend()
+    yield "slurmctld"
+    daemon.resume()
+
+
+@fault(5, 60)
+def slurmd_killed(world: World, dice: random.Random) -> Iterator[str]:
+    """The daemon of one node: Slurm shows the node as down after half a minute."""
+    name = f"slurm-{dice.choice(world.fleet.names)}"
+    if name in world.down:
+        raise NotNow
+    world.kill(name)
+    yield name
+    world.revive(name)
 
 
 def _misbehaving(link: Link, mode: str | bytes, name: str) -> Iterator[str]:
