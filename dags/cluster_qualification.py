@@ -14,6 +14,7 @@ from muster.operators import forms
 from muster.operators.testing import block, rounds
 from muster.operators.testing.member import RETRY_DELAY, MusterMemberOperator
 from muster.operators.testing.pair import MusterPairOperator
+from muster.operators.testing.remote_job import RETRIES
 
 PARAMS = {
     "nodes": Param(
@@ -101,7 +102,7 @@ with DAG(
             rule = TriggerRule.ALL_SUCCESS if number == 1 else TriggerRule.NONE_SKIPPED
             planned: Any = plan.override(task_id=f"plan_{number}", trigger_rule=rule)()
             tested = MusterPairOperator.partial(
-                task_id=f"pairs_{number}", pool="default_pool", retries=2, retry_delay=RETRY_DELAY,
+                task_id=f"pairs_{number}", pool="default_pool", retries=RETRIES, retry_delay=RETRY_DELAY,
                 map_index_template="{{ task.pair }}",
             ).expand_kwargs(planned)  # fmt: skip
             before >> planned
@@ -110,7 +111,7 @@ with DAG(
     before >> gathered
     # Not in the burn pool: with fewer slots than members, members with a slot would wait for those without one.
     train = MusterMemberOperator.partial(
-        task_id="train", pool="default_pool", retries=2, retry_delay=RETRY_DELAY,
+        task_id="train", pool="default_pool", retries=RETRIES, retry_delay=RETRY_DELAY,
         map_index_template="{{ task.member }}",
     ).expand(member=gathered)  # fmt: skip
     judged: Any = judge_block()

@@ -82,7 +82,7 @@ class MusterPairOperator(RemoteJobOperator):
                 self._note(context, Side(self.member, Outcome.UNMEASURED, str(error)))
             raise
         except Exception as error:
-            if self._is_last(context) and not isinstance(error, AirflowSkipException):
+            if self._is_last_try(context) and not isinstance(error, AirflowSkipException):
                 self._note(context, Side(self.member, Outcome.UNMEASURED, str(error)))
             raise
 

@@ -65,6 +65,14 @@ def log_in(node: Node) -> paramiko.SSHClient:
         raise
 
 
+ATTEMPTS = 3
+"""Attempts at one stage before it stays INCONCLUSIVE."""
+RETRIES = 8
+"""Airflow's retries of a task. More than the attempts: Airflow also takes one where a worker dies, Redis forgets a task
+or the API server is away for long, and none of that is an attempt at the node.
+"""
+
+
 class Inconclusive(AirflowException):
     """The attempt has no verdict on the node; Airflow retries the task."""
 
@@ -85,6 +93,7 @@ class RemoteJobOperator(BaseOperator):
     """
 
     def __init__(self, *, stage: str, grace_s: float, member: str = "", **kwargs: Any) -> None:
+        kwargs.setdefault("retries", RETRIES)
         super().__init__(**kwargs)
         self.stage = stage
         self.grace_s = grace_s
@@ -94,7 +103,7 @@ class RemoteJobOperator(BaseOperator):
     def execute(self, context: Context) -> Any:
         """Start the job, or find the running one, and defer until it ends."""
         with self._failing_at_once(context):
-            # A try is for the node: records that are away for a moment use up none.
+            # An attempt is for the node: records that are away for a moment use up none.
             return store.patience.outlasting(functools.partial(self._begin, context))
 
     def execute_complete(self, context: Context, event: Mapping[str, Any]) -> Any:
@@ -146,13 +155,20 @@ class RemoteJobOperator(BaseOperator):
     def _is_last(self, context: Context) -> bool:
         """Whether this is the last attempt."""
         ti: Any = context["ti"]
+        spent = store.attempts.spent(RunKey.of(ti), self.stage, ti.max_tries, node=self.member)
+        return spent + 1 >= ATTEMPTS or self._is_last_try(context)
+
+    def _is_last_try(self, context: Context) -> bool:
+        """Whether Airflow does not try the task again."""
+        ti: Any = context["ti"]
         return bool(ti.try_number > ti.max_tries)
 
     # The steps in between.
 
     @contextlib.contextmanager
     def _failing_at_once(self, context: Context) -> Iterator[None]:
-        """Raise AirflowFailException for errors that a person has to resolve, Inconclusive (retried) for other ones.
+        """Raise AirflowFailException for errors that a person has to resolve, or at the last of the attempts;
+        Inconclusive (retried) for other ones.
 
         A fault of the controller is noted for the run's end: the node is not charged with it.
         """
@@ -165,9 +181,19 @@ class RemoteJobOperator(BaseOperator):
         except ControllerFault as error:
             ti: Any = context["ti"]
             faults.note(RunKey.of(ti), self.stage, str(error), node=self.member)
-            raise Inconclusive(f"a fault of the controller, not of the node: {error}") from error
+            raise self._without_verdict(context, f"a fault of the controller, not of the node: {error}") from error
         except MusterError as error:
-            raise Inconclusive(str(error)) from error
+            raise self._without_verdict(context, str(error)) from error
+
+    def _without_verdict(self, context: Context, why: str) -> AirflowException:
+        """Count an attempt that ends without a verdict; returns what ends the task."""
+        ti: Any = context["ti"]
+        try:
+            spent = store.attempts.spend(RunKey.of(ti), self.stage, ti.max_tries, node=self.member)
+        except MusterError as error:
+            self.log.warning("this attempt is counted by Airflow alone: %s", error)
+            spent = 0
+        return Inconclusive(why) if spent < ATTEMPTS else AirflowFailException(why)
 
     def _begin(self, context: Context) -> Any:
         attempt = self._claim(context, begin=True)

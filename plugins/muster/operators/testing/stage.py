@@ -21,7 +21,7 @@ from muster.model.dags import BURN_POOL
 from muster.model.runs import Run, RunKey
 from muster.model.stages import LOAD_STAGES
 from muster.operators.testing import qualification
-from muster.operators.testing.remote_job import Inconclusive, RemoteJobOperator, ToJudge
+from muster.operators.testing.remote_job import RemoteJobOperator, ToJudge
 from muster.remote import attempt as remote
 from muster.remote import outcome
 from muster.remote.attempt import Attempt, Programme
@@ -53,7 +53,6 @@ class MusterStageOperator(RemoteJobOperator):
     def __init__(self, *, stage: str, **kwargs: Any) -> None:
         if stage in LOAD_STAGES:
             kwargs.setdefault("pool", BURN_POOL)
-        kwargs.setdefault("retries", 2)
         kwargs.setdefault("map_index_template", VERDICT_SHOWN)
         kwargs.setdefault("retry_delay", datetime.timedelta(seconds=settings().retry_seconds))
         super().__init__(stage=stage, grace_s=GRACE_S, **kwargs)
@@ -122,7 +121,7 @@ class MusterStageOperator(RemoteJobOperator):
         if then is Next.FAIL:
             raise AirflowFailException(f"{recorded.verdict}: {recorded.reason}")
         if then is Next.RETRY:
-            raise Inconclusive(f"{recorded.verdict}: {recorded.reason}")
+            raise self._without_verdict(context, f"{recorded.verdict}: {recorded.reason}")
         return None
 
 

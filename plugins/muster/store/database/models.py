@@ -143,7 +143,8 @@ class RunRow(Base):
 
     ``why_held``: why the circuit breaker kept its verdict from withdrawing the node, "" if it did not. ``started_by``:
     the login that started it in Airflow or over REST, "" if a program did. ``faults``: {stage: why the controller could
-    not do its part in the stage's last attempt}. ``ended_place``: the last stage (``StageRow.id``) of its node that was
+    not do its part in the stage's last attempt}. ``spent``: {stage: [max_tries of its task, attempts at the node that
+    ended without a verdict]}. ``ended_place``: the last stage (``StageRow.id``) of its node that was
     recorded when it ended, which says what ended last. ``block``: of a member of a block, how its members meet.
     """
 
@@ -177,6 +178,7 @@ class RunRow(Base):
     identity: Mapped[dict[str, Any]] = mapped_column(default=dict)
     environment: Mapped[dict[str, Any]] = mapped_column(default=dict)
     faults: Mapped[dict[str, Any]] = mapped_column(default=dict)
+    spent: Mapped[dict[str, Any]] = mapped_column(default=dict)
     block: Mapped[dict[str, Any]] = mapped_column(default=dict)
     started_at: Mapped[datetime.datetime] = mapped_column(index=True)
     ended_at: Mapped[datetime.datetime | None] = mapped_column(index=True)

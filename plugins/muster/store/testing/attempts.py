@@ -1,4 +1,5 @@
-"""What the tasks of one run tell one another apart from verdicts: faults of the controller, and how a block meets.
+"""What the tasks of one run tell one another apart from verdicts: faults of the controller, attempts spent, how a block
+meets.
 
 Kept here and not in Airflow's XComs, which anyone who may start a run may write, and anyone who may see it may read.
 """
@@ -31,6 +32,29 @@ def forget_fault(key: RunKey, stage: str, *, node: str = "") -> None:
         if stage not in access.run_row(session, key, node).faults:
             return
     note_fault(key, stage, "", node=node)
+
+
+def spent(key: RunKey, stage: str, tries: int, *, node: str = "") -> int:
+    """Attempts at the stage that ended without a verdict. Raises UnknownRun.
+
+    ``tries``: the task's ``max_tries``, which a user's Clear raises: the count then begins again.
+    """
+    with reading() as session:
+        return _spent(access.run_row(session, key, node), stage, tries)
+
+
+def spend(key: RunKey, stage: str, tries: int, *, node: str = "") -> int:
+    """Count one more, and return how many there are now. Raises UnknownRun."""
+    with writing() as session:
+        run = access.run_row(session, key, node)
+        count = _spent(run, stage, tries) + 1
+        run.spent = {**run.spent, stage: [tries, count]}
+        return count
+
+
+def _spent(run: RunRow, stage: str, tries: int) -> int:
+    of, count = run.spent.get(stage, (tries, 0))
+    return int(count) if of == tries else 0
 
 
 def faults_of(key: RunKey) -> dict[str, str]:

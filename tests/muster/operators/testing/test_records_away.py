@@ -1,4 +1,4 @@
-"""Records that are away for a moment use up no try of a stage; those that stay away are the controller's fault."""
+"""What is the controller's, such as records that are away and workers that die, uses up no attempt at a node."""
 
 from __future__ import annotations
 
@@ -7,14 +7,16 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
+from airflow.sdk.exceptions import AirflowFailException
 
 from muster import store
-from muster.errors import DatabaseNotReady
+from muster.errors import DatabaseNotReady, MusterError
 from muster.model.runs import RunKey
 from muster.model.states import State
 from muster.operators.lifecycle import revalidation
 from muster.operators.testing import faults, remote_job, stage
 from muster.remote import ssh
+from muster_criteria.model import Verdict
 from tests.muster import fleet
 
 pytestmark = pytest.mark.usefixtures("sqlite_db")
@@ -80,3 +82,60 @@ def test_those_that_stay_away_are_the_controllers_fault(
     with pytest.raises(remote_job.Inconclusive):
         step()
     assert set(faults.of_run(RUN)) == {NODE}
+
+
+@pytest.fixture
+def tried(monkeypatch: pytest.MonkeyPatch) -> types.SimpleNamespace:
+    """A task of which workers have died four times, and Airflow tries it for the fifth time."""
+    monkeypatch.setattr(TRY, "max_tries", remote_job.RETRIES)
+    monkeypatch.setattr(TRY, "try_number", 5)
+    monkeypatch.setattr(TRY, "xcom_push", lambda **_: None, raising=False)
+    return TRY
+
+
+def test_a_worker_that_dies_uses_up_no_attempt_and_the_third_attempt_is_the_last(
+    step: Callable[[], Any], tried: types.SimpleNamespace
+) -> None:
+    for _ in range(remote_job.ATTEMPTS - 1):
+        with pytest.raises(remote_job.Inconclusive):
+            step()
+        tried.try_number += 1
+    assert store.runs.stages(RUN) == []
+    with pytest.raises(AirflowFailException):
+        step()
+    (intake,) = store.runs.stages(RUN)
+    assert intake.verdict is Verdict.INCONCLUSIVE
+
+
+def test_airflows_last_try_records_that_there_is_no_verdict(
+    step: Callable[[], Any], tried: types.SimpleNamespace
+) -> None:
+    tried.try_number = tried.max_tries + 1
+    with pytest.raises(AirflowFailException):
+        step()
+    assert [each.verdict for each in store.runs.stages(RUN)] == [Verdict.INCONCLUSIVE]
+
+
+def test_a_cleared_stage_has_its_attempts_again(step: Callable[[], Any], tried: types.SimpleNamespace) -> None:
+    for _ in range(remote_job.ATTEMPTS - 1):
+        with pytest.raises(remote_job.Inconclusive):
+            step()
+    tried.max_tries += 1
+    with pytest.raises(remote_job.Inconclusive):
+        step()
+
+
+@pytest.mark.parametrize("why", [remote_job.ControllerFault("its key is refused everywhere"), MusterError("trouble")])
+def test_whatever_ends_an_attempt_counts(
+    step: Callable[[], Any], tried: types.SimpleNamespace, monkeypatch: pytest.MonkeyPatch, why: MusterError
+) -> None:
+    def fail(_node: Any) -> Any:
+        raise why
+
+    monkeypatch.setattr(remote_job, "log_in", fail)
+    ends = []
+    for _ in range(remote_job.ATTEMPTS):
+        with pytest.raises((remote_job.Inconclusive, AirflowFailException)) as ended:
+            step()
+        ends.append(ended.type)
+    assert ends == [remote_job.Inconclusive] * (remote_job.ATTEMPTS - 1) + [AirflowFailException]

@@ -330,6 +330,7 @@ CREATE TABLE runs (
 	identity JSON NOT NULL,
 	environment JSON NOT NULL,
 	faults JSON NOT NULL,
+	spent JSON NOT NULL,
 	block JSON NOT NULL,
 	started_at TIMESTAMP WITH TIME ZONE NOT NULL,
 	ended_at TIMESTAMP WITH TIME ZONE,

@@ -318,6 +318,7 @@ CREATE TABLE runs (
 	identity JSON NOT NULL,
 	environment JSON NOT NULL,
 	faults JSON NOT NULL,
+	spent JSON NOT NULL,
 	block JSON NOT NULL,
 	started_at DATETIME NOT NULL,
 	ended_at DATETIME,
