@@ -61,7 +61,8 @@ class Seen:
     and why. ``foreign_since``: since when, where known. ``apart``: why it is neither changed nor tested now (rebooting,
     powered down, not responding, down). ``used_by``: the users' jobs on it, or what it is promised to. ``unsure``: why
     it may be in use all the same. ``marked``: an open node shows what ``admit`` set with it. ``created``: since when
-    the scheduler has the node, where another machine that joins under its name is a new node to it.
+    the scheduler has the node, where another machine that joins under its name is a new node to it. ``drain``: our own
+    drain, by its time and reason, where the scheduler may forget that it was lifted.
     """
 
     open: bool
@@ -73,6 +74,7 @@ class Seen:
     unsure: str = ""
     marked: bool = True
     created: datetime.datetime | None = None
+    drain: str = ""
 
     @property
     def verify(self) -> bool:
@@ -167,8 +169,10 @@ class AdmissionBackend(Protocol):
     def look(self, names: Collection[str]) -> Mapping[str, Seen]:
         """Returns the nodes as the scheduler shows them, by name, without those that it does not know."""
 
-    def admit(self, name: str, mark: Mark, wanted_at: datetime.datetime | None = None) -> None:
+    def admit(self, name: str, mark: Mark, wanted_at: datetime.datetime | None = None) -> str:
         """Open the node to users' jobs, and show ``mark`` with it. Somebody else's drain stays.
+
+        Returns ``Seen.drain`` of what it lifted, "" without.
 
         Raises LeftAlone if somebody else closed it, or it is apart and its scheduler does not show this admission yet.
         """

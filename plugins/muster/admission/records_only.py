@@ -38,9 +38,10 @@ class RecordsOnly:
         nodes = {node.name: node for node in store.nodes.find() if node.name in wanted}
         return {name: seen(node, node.state is State.PRODUCTION) for name, node in nodes.items()}
 
-    def admit(self, name: str, mark: Mark, wanted_at: datetime.datetime | None = None) -> None:
+    def admit(self, name: str, mark: Mark, wanted_at: datetime.datetime | None = None) -> str:
         """Does nothing."""
         log.info("%s is admitted: no scheduler is connected, only the records change", name)
+        return ""
 
     def withdraw(self, name: str, reason: str, wanted_at: datetime.datetime | None = None) -> None:
         """Does nothing."""

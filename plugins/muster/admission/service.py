@@ -230,28 +230,30 @@ def carry_out(node: str) -> str:
         if change is None:
             place = store.schedulers.place(node)
             return "another process carries it out now" if place and place.waits else ""
-        error = _carry_out(change)
-        store.schedulers.carried_out(change, error)
+        error, lifted = _carry_out(change)
+        store.schedulers.carried_out(change, error, lifted)
         if error:
             log.warning("%s: %s in %s waits: %s", node, change.wanted, change.cluster, error)
             return error
     return "it changed several times meanwhile"
 
 
-def _carry_out(change: Place) -> str:
+def _carry_out(change: Place) -> tuple[str, str]:
+    """Returns (why it still waits, "" if it is carried out; our drain that it lifted)."""
+    lifted = ""
     try:
         backend = backend_of(change.cluster)
         if change.wanted == ADMITTED:
-            backend.admit(change.name, mark_of(change.node), change.wanted_at)
+            lifted = backend.admit(change.name, mark_of(change.node), change.wanted_at)
         else:
             backend.withdraw(change.name, change.why, change.wanted_at)
             _end_corrupted_jobs(change, backend)
     except MusterError as error:
-        return str(error)
+        return str(error), ""
     except Exception as error:
         log.exception("%s: its change in %s waits", change.node, change.cluster)
-        return unreadable(change.cluster, error)
-    return ""
+        return unreadable(change.cluster, error), ""
+    return "", lifted
 
 
 def _end_corrupted_jobs(change: Place, backend: AdmissionBackend) -> None:
@@ -362,9 +364,9 @@ def _compare(place: Place, seen: Mapping[str, Seen]) -> Iterable[str]:
         # Closed by us, for what was then: a repair, a test or a person has moved the node since.
         store.schedulers.renew_reason(place.node)
         carry_out(place.node)
-    elif lost_marks and not lost:
-        # What `scontrol reconfigure` or a new node object lost is set again, by the queue: the node may have been
-        # withdrawn meanwhile.
+    elif (lost_marks and not lost) or (place.admitted and shown.drain and shown.drain == place.lifted):
+        # What `scontrol reconfigure`, a new node object, or a scheduler that died before it had stored it, lost is set
+        # again, by the queue: the node may have been withdrawn meanwhile.
         store.schedulers.mark_again(place.node)
         carry_out(place.node)
 

@@ -49,6 +49,7 @@ class Place:
     shown: str = ""
     shown_since: datetime.datetime | None = None
     done_why: str = ""
+    lifted: str = ""
 
     @property
     def waits(self) -> bool:

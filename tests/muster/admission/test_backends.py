@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import datetime
 import json
+import shutil
 import signal
 import subprocess
 import sys
@@ -162,6 +163,31 @@ def test_a_slurmctld_that_restarts_ends_with_what_the_records_say(
     place = store.schedulers.place("gpu-0001")
     assert place
     assert bool(place.question) is bool(options)
+
+
+@pytest.mark.slow
+@pytest.mark.needs_slurm
+def test_an_admission_that_slurmctld_forgets_is_repeated_and_a_later_drain_of_ours_stays(
+    alpha: Slurm, fleet_db: str
+) -> None:
+    """Killed before it has saved what it confirmed, it returns with the drain that the admission had lifted."""
+    served("n0", state=State.QUALIFIED)
+    alpha.stop("slurmctld")  # which saves its state
+    shutil.copytree(alpha.folder / "state", alpha.folder / "before")
+    alpha.start_controller()
+    alpha.await_nodes(alpha.names)
+    move("gpu-0001", State.PRODUCTION, "Ada", "needed now")
+    until(lambda: not store.schedulers.places(waiting=True) and service.look(["gpu-0001"])["gpu-0001"].open)
+    alpha.stop("slurmctld")
+    shutil.rmtree(alpha.folder / "state")
+    shutil.copytree(alpha.folder / "before", alpha.folder / "state")
+    alpha.start_controller()
+    alpha.await_nodes(alpha.names)
+    assert service.look(["gpu-0001"])["gpu-0001"].ours
+    until(lambda: not service.reconcile() and service.look(["gpu-0001"])["gpu-0001"].open)
+    backend_of("alpha").withdraw("n0", "failed burn_in")  # by a controller whose records this one has lost
+    assert len(service.reconcile()) == 1
+    assert service.look(["gpu-0001"])["gpu-0001"].ours
 
 
 KILLED = """

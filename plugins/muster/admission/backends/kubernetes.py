@@ -143,7 +143,7 @@ class Kubernetes:
             except Exception as error:
                 log.warning("a pod cannot be read as Kubernetes shows it: %r", error)
 
-    def admit(self, name: str, mark: Mark, wanted_at: datetime.datetime | None = None) -> None:
+    def admit(self, name: str, mark: Mark, wanted_at: datetime.datetime | None = None) -> str:
         """Remove our taint and cordon, or a person's cordon that requested a test and is older; set the condition.
 
         Raises LeftAlone, SchedulerDown.
@@ -152,7 +152,7 @@ class Kubernetes:
         node = self._node(name)
         seen, shown = self._seen(node), _condition(node, CONDITION).get("message")
         if seen.marked and not seen.foreign and shown == mark.text and not _opened(node, mark.text):
-            return
+            return ""
         self._refuse(name, node, mark)
 
         def decide(now: dict[str, Any]) -> Mapping[str, Any]:
@@ -165,6 +165,7 @@ class Kubernetes:
         if not after.open and not after.apart:
             raise SchedulerDown(f"Kubernetes confirmed the admission of {name}, and shows it closed")
         self._qualify(node, True, mark.verdict, mark.text)
+        return ""
 
     def withdraw(self, name: str, reason: str, wanted_at: datetime.datetime | None = None) -> None:
         """Taint and cordon, unless it is closed already, or apart; in each case the condition becomes False.

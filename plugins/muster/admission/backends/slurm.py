@@ -197,18 +197,18 @@ class Slurm:
         lines = [line.split("|", cells - 1) for line in raw.decode("utf-8", "replace").splitlines()]
         return [line for line in lines if len(line) == cells and line[0].isdecimal()]
 
-    def admit(self, name: str, mark: Mark, wanted_at: datetime.datetime | None = None) -> None:
+    def admit(self, name: str, mark: Mark, wanted_at: datetime.datetime | None = None) -> str:
         """UNDRAIN, if the drain is ours, or a person's with muster:verify that is older than the test.
 
         Raises LeftAlone, SchedulerDown.
         """
         self._our_user()  # asked before the look, so that nothing lies between the look and the change
         node = self._node(name)
-        changes, marked = _mark_change(node, mark.text), self._seen(node).marked
-        if marked and not changes and _DRAIN not in _words(node):
-            return  # also while it does not respond, as for a second after an UNDRAIN
+        seen, changes = self._seen(node), _mark_change(node, mark.text)
+        if seen.marked and not changes and _DRAIN not in _words(node):
+            return ""  # also while it does not respond, as for a second after an UNDRAIN
         self._refuse(node, mark)
-        if not marked:
+        if not seen.marked:
             changes.append(f"AvailableFeatures={','.join(filter(None, (node.features, FEATURE)))}")
         if changes:
             self._update(name, *changes)
@@ -218,6 +218,7 @@ class Slurm:
             self._update(name, "State=UNDRAIN")
             if _DRAIN in _words(self._node(name)):
                 raise SchedulerDown(f"Slurm confirmed the admission of {name}, and shows it drained")
+        return seen.drain
 
     def withdraw(self, name: str, reason: str, wanted_at: datetime.datetime | None = None) -> None:
         """DRAIN with our reason, unless somebody else closed it. Raises LeftAlone, SchedulerDown."""
@@ -292,6 +293,7 @@ class Slurm:
             used_by=(self._jobs(node.name, bool(used)) if named else used) or promised,
             unsure="Slurm may start a job on it at any moment" if is_open else "",
             marked=FEATURE in node.features.split(","),
+            drain=f"{node.reason_changed_at} {node.reason}" if ours else "",
         )
 
     def _jobs(self, name: str, used: bool) -> str:

@@ -135,7 +135,7 @@ class Webhook:
             for name in names
         }
 
-    def admit(self, name: str, mark: Mark, wanted_at: datetime.datetime | None = None) -> None:
+    def admit(self, name: str, mark: Mark, wanted_at: datetime.datetime | None = None) -> str:
         """Send the admission. Raises LeftAlone if somebody else closed the node, it is apart, or 409 is the answer."""
         seen = self._node(name)
         if seen is not None and (why := seen.stays_closed(mark)):
@@ -143,6 +143,7 @@ class Webhook:
         shown = {"verdict": mark.verdict, "date": str(mark.date), "certificate": mark.certificate}
         self._send("node.admit", name, shown, wanted_at)
         self._confirm(name, "admission", is_open=True)
+        return ""
 
     def withdraw(self, name: str, reason: str, wanted_at: datetime.datetime | None = None) -> None:
         """Send the withdrawal, unless somebody else closed the node. Raises LeftAlone, SchedulerDown."""

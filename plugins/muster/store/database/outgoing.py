@@ -39,7 +39,8 @@ class PlaceRow(Base):
 
     ``cluster`` and ``name``: the configured backend, and the node's name in it. ``wanted``: "admitted", "withdrawn", or
     "" (left alone: in shadow mode). While it differs from ``done``, the change waits. ``why``: its reason;
-    ``done_why``: the reason with which ``done`` was confirmed, which the scheduler shows. ``claimed_until``: one
+    ``done_why``: the reason with which ``done`` was confirmed, which the scheduler shows. ``lifted``: our drain which
+    the last admission lifted, where the scheduler may forget that it did. ``claimed_until``: one
     process at a time carries it out. ``difference``: what the scheduler shows instead. ``question``: what a person has
     to look at. ``verify``: a person's drain that requests a test, since ``verify_since``. ``test_job``: the name of the
     job that tests the node, "" without; ``preempted``: its scheduler ended that job before we did. ``shown``: how
@@ -58,6 +59,7 @@ class PlaceRow(Base):
     done: Mapped[str] = mapped_column(default="")
     done_at: Mapped[datetime.datetime | None]
     done_why: Mapped[str] = mapped_column(default="")
+    lifted: Mapped[str] = mapped_column(default="")
     claimed_until: Mapped[datetime.datetime | None]
     attempts: Mapped[int] = mapped_column(default=0)
     last_error: Mapped[str] = mapped_column(default="")

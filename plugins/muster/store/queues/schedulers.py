@@ -131,8 +131,11 @@ def claim(node: str) -> Place | None:
         return _record(session, node) if taken else None
 
 
-def carried_out(change: Place, error: str = "") -> None:
-    """Note that the claimed change was confirmed, or why not. One that was superseded meanwhile stays queued."""
+def carried_out(change: Place, error: str = "", lifted: str = "") -> None:
+    """Note that the claimed change was confirmed, or why not. One that was superseded meanwhile stays queued.
+
+    ``lifted``: our drain that the admission lifted.
+    """
     with writing() as session:
         row = session.get(PlaceRow, change.node, with_for_update=True)
         if row is None:
@@ -145,6 +148,7 @@ def carried_out(change: Place, error: str = "") -> None:
             return
         # The scheduler is where this change left it, whatever is wanted by now.
         row.done, row.done_at, row.difference, row.done_why = change.wanted, access.now(), "", change.why
+        row.lifted = lifted or row.lifted
         if row.wanted_at == change.wanted_at:
             row.attempts, row.last_error = 0, ""
 
@@ -256,4 +260,5 @@ def _value(row: PlaceRow, state: str) -> Place:
         row.node, row.cluster, row.name, State(state), row.wanted, row.why, row.wanted_at, row.done, row.attempts,
         row.last_error, row.difference, row.question, row.verify, row.test_job,
         row.preempted, row.done_at, row.verify_since, row.shown, row.shown_since, row.done_why,
+        row.lifted,
     )  # fmt: skip

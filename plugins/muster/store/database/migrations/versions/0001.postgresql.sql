@@ -355,6 +355,7 @@ CREATE TABLE scheduler_places (
 	done TEXT NOT NULL,
 	done_at TIMESTAMP WITH TIME ZONE,
 	done_why TEXT NOT NULL,
+	lifted TEXT NOT NULL,
 	claimed_until TIMESTAMP WITH TIME ZONE,
 	attempts INTEGER NOT NULL,
 	last_error TEXT NOT NULL,

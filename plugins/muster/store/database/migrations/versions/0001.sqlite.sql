@@ -342,6 +342,7 @@ CREATE TABLE scheduler_places (
 	done TEXT NOT NULL,
 	done_at DATETIME,
 	done_why TEXT NOT NULL,
+	lifted TEXT NOT NULL,
 	claimed_until DATETIME,
 	attempts INTEGER NOT NULL,
 	last_error TEXT NOT NULL,
