@@ -171,7 +171,7 @@ def test_inconclusive_is_measured_again_three_times_and_no_more(node: sshd.Sshd,
     assert (states["burn_in"], states["integrity"], states["conclude"]) == ("failed", "skipped", "failed")
     assert store.runs.get(RunKey(DAG_ID, run_id)).verdict is Verdict.INCONCLUSIVE
     assert store.nodes.get(NODE).state is State.REGISTERED
-    assert store.runs.get_job(RunKey(DAG_ID, run_id), "burn_in").attempt_key == f"{RETRIES}.2"
+    assert store.runs.get_job(RunKey(DAG_ID, run_id), "burn_in").attempt_key == f"{remote_job.RETRIES}.2"
 
 
 def test_a_folder_that_cannot_be_removed_leaves_the_recorded_verdict(

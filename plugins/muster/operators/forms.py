@@ -10,10 +10,11 @@ from muster_criteria.stages import LEVELS, STAGES
 
 TASK_DEFAULTS = {
     "execution_timeout": datetime.timedelta(minutes=30),
-    "retries": 2,
+    "retries": 5,
     "retry_delay": datetime.timedelta(seconds=30),
 }
-"""Limits each task's time in a worker, where deferred time does not count, and repeats one whose worker was killed.
+"""Limits each task's time in a worker, where deferred time does not count, and repeats one whose worker was killed, or
+that found the records away: both may happen more than once to one task, and a report that is given up is a mail lost.
 
 Airflow can take a task that resumes at once for a killed one; the retry of a question then asks again.
 """

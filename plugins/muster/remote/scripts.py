@@ -66,11 +66,14 @@ printf '%s\\n' "$5" >"$1/removal"
 detached=nohup; command -v setsid >/dev/null 2>&1 && detached=setsid
 j=$1 w=$2 command=$4 run=$6; shift 6
 $detached "$@" sh -c "$run" muster-job "$j" "$w" "$command" </dev/null >/dev/null 2>&1 &
+(set -C; printf %s "$!" >"$j/pid") 2>/dev/null || true
 """
 """$1 job folder, $2 work folder, $3 boot id, $4 the node side's command, $5 the command that removes its container,
 $6 ``RUN``, then the words of a command that runs it.
 
-``mkdir`` is the lock: only the caller that makes the folder starts the job.
+``mkdir`` is the lock: only the caller that makes the folder starts the job. Until the job's own shell has written its
+pid, that of the command that runs it stands for the job: ``srun`` may wait minutes for its slurmctld, and a job that
+looked dead by then was started a second time.
 """
 
 POLL = f"""

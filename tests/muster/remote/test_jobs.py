@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import subprocess
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -35,10 +35,12 @@ class Bench:
     def look(self, key: str = KEY) -> jobs.Look:
         return jobs.look(self.client, self.work, key, self.sha256)
 
-    def start(self, key: str = KEY, launch_as: dict[str, Any] | None = None, **behave: object) -> bool:
+    def start(
+        self, key: str = KEY, launch_as: dict[str, Any] | None = None, step: Sequence[str] = (), **behave: object
+    ) -> bool:
         seen = self.look(key)
         jobs.send_agent(self.client, seen, self.agent, self.sha256)
-        return jobs.start(self.client, seen, key, standin.plan(key, **behave), launch_as or {}, self.sha256)
+        return jobs.start(self.client, seen, key, standin.plan(key, **behave), launch_as or {}, self.sha256, step)
 
     def until(self, state: jobs.State, key: str = KEY, seconds: float = 15) -> jobs.Look:
         end = time.monotonic() + seconds
@@ -259,3 +261,21 @@ def test_where_machines_share_a_folder_the_others_jobs_stay(server: sshd.Sshd, c
         (work / folder).mkdir(parents=True)
     assert "shared" in jobs.clean(client, str(work), "n1")
     assert {str(each.relative_to(work)) for each in work.rglob("*")} == {"jobs", "jobs/of-another", "nodes", "nodes/n2"}
+
+
+SLOW = ("sh", "-c", 'sleep 2; exec "$@"', "slow")
+"""A stand-in for ``srun``, which waits for its slurmctld (22.05: for minutes) before the job's own shell begins."""
+
+
+def test_a_job_whose_start_is_delayed_runs(bench: Bench) -> None:
+    bench.start(step=SLOW)
+    assert bench.look().state is jobs.State.RUNNING
+    assert bench.until(jobs.State.DONE).exit_code == 0
+
+
+def test_a_job_whose_start_is_delayed_can_be_stopped(bench: Bench, client: paramiko.SSHClient) -> None:
+    bench.start(step=SLOW, seconds=600)
+    assert jobs.stop(client, bench.work, KEY)
+    time.sleep(3)
+    assert bench.look().state is jobs.State.GONE
+    assert not (bench.folder() / "starts").exists()
