@@ -158,6 +158,8 @@ def _settings(
         sshd.CONNECTION: sshd.connection(fleet.keys.private),
         "MUSTER_SSH_TIMEOUT_S": "5",
         "MUSTER_POLL_SECONDS": "1",
+        # Three attempts outlast a fault of 40 s, as those 300 s apart by default outlast one of ten minutes.
+        "MUSTER_RETRY_SECONDS": "20",
         "MUSTER_MAIL_TO": "fleet@example.org",
         "MUSTER_ADMISSION_LEVEL": "demo",
         "MUSTER_REVALIDATION_LEVEL": "demo",
