@@ -17,6 +17,7 @@ from muster_criteria.cluster.model import TRAINING, MemberResult
 from tests.bench.fabric.__main__ import KINDS, described, drawn, two
 from tests.bench.fabric.agents import places, topology
 from tests.bench.fabric.network import SLOW_MBIT, Network, die_with_parent
+from tests.bench.fabric.proof import PARTS, needs_namespaces
 from tests.bench.fabric.relay import PAYLOAD_AT, spoilt
 from tests.muster_criteria.cluster_results import judge_block
 from tests.muster_node.cluster.blocks import Block
@@ -51,22 +52,14 @@ def test_faults_are_drawn_in_places_of_the_network(seed: int) -> None:
     assert Network.leaf(one.host) != Network.leaf(other.host)
 
 
+def test_each_kind_is_planted_alone_by_one_test_file() -> None:
+    assert sorted(kind for part in PARTS.values() for kind in part) == sorted(KINDS)
+
+
 def test_addresses_are_those_of_the_topology() -> None:
     assert set(places()) == set(topology().nodes)
     assert all(len(place.ports) == len(topology().rails) for place in places().values())
     assert described(drawn("path", random.Random(3)).part).startswith(PartKind.PATH)
-
-
-def namespaces() -> bool:
-    """Whether this process may make network namespaces and shape their interfaces."""
-    if os.geteuid() != 0:
-        return False
-    made, shaped = "ip link add name v0 type veth peer name v1", "tc qdisc add dev v0 root tbf rate 1mbit burst 32kb"
-    script = f"{made} && {shaped} latency 50ms"
-    return subprocess.run(["unshare", "--net", "sh", "-c", script], capture_output=True).returncode == 0
-
-
-needs_namespaces = pytest.mark.skipif(not namespaces(), reason="needs root and the right to make network namespaces")
 
 
 @pytest.mark.slow

@@ -15,6 +15,7 @@ KEYS = {
 
 
 @pytest.mark.slow
+@pytest.mark.early(6)
 @pytest.mark.needs_postgresql
 @pytest.mark.needs_redis
 @pytest.mark.timeout(1800)

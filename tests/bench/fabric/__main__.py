@@ -119,7 +119,8 @@ def main() -> int:
         return 1
     signal.signal(signal.SIGTERM, lambda number, frame: sys.exit(128 + number))
     draw, begun = random.Random(given.seed), time.monotonic()
-    runs: list[tuple[Planted, ...]] = [(drawn(kind, draw),) for kind in given.kinds.split(",") if kind]
+    places = {kind: drawn(kind, draw) for kind in KINDS}  # of all kinds, so that they follow from the seed alone
+    runs: list[tuple[Planted, ...]] = [(places[kind],) for kind in given.kinds.split(",") if kind]
     runs += [two(draw) for _ in range(given.twos)]
     planted = found = wrong = 0
     print("| planted | named | rounds | noise | seconds |\n|---|---|--:|--:|--:|")

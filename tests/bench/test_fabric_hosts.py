@@ -1,0 +1,13 @@
+"""The fabric bench itself, as root: faults of whole hosts."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.bench.fabric.proof import MARKS, PARTS, assert_found
+
+pytestmark = [*MARKS, pytest.mark.early(5)]
+
+
+def test_a_slow_host_a_late_one_and_one_that_dies_are_found_and_nothing_else() -> None:
+    assert_found(PARTS["hosts"])
