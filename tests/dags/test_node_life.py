@@ -18,7 +18,7 @@ from tests.dags import conftest
 from tests.dags.conftest import NODE, Mailbox
 from tests.support.servers import live_airflow
 
-pytestmark = [*live_airflow.MARKS, pytest.mark.early(0)]
+pytestmark = [*live_airflow.MARKS, pytest.mark.early(7)]
 
 QUALIFICATION, ADMISSION = "node_qualification", "admission"
 STAGES = ["intake", "burn_in", "integrity", "performance", "thermal"]

@@ -12,6 +12,7 @@ import pytest
 from tests.support.plugins.services_needed import MARKERS, SCRIPT
 
 ROOT = Path(__file__).parents[2]
+pytestmark = pytest.mark.early(16)
 HIDDEN = {"apt-get", "podman", "redis-server", "promtool", "chromium"}
 
 

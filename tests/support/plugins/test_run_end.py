@@ -15,7 +15,7 @@ import pytest
 
 from tests.support.plugins import run_end
 
-pytestmark = [pytest.mark.needs_sshd, pytest.mark.needs_postgresql]
+pytestmark = [pytest.mark.needs_sshd, pytest.mark.needs_postgresql, pytest.mark.early(16)]
 
 # A daemon of another user, a server, a job that its SSH session detached, and one that ignores SIGTERM.
 TEST = """
