@@ -53,7 +53,8 @@ LEVEL_H = 30 * 24.0
 """The level of risk of the whole fleet follows what happened in about this time."""
 REMAINED_STRENGTH = 100.0
 """Events for which the prior counts that what is predicted with that level is right. What remains is corrected by
-``COMPARED_H`` of predictions: without it, the risk of Titan's GPUs, which rose for years, is predicted a tenth too low."""
+``COMPARED_H`` of predictions: without it, the risk of Titan's GPUs, which rose for years, is predicted a tenth too
+low."""
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
