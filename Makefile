@@ -28,7 +28,7 @@ export ALLOW_MISSING TORCH_INDEX
 # The services come first: one of them may be Python's venv module, which the environment needs.
 .NOTPARALLEL:
 
-.PHONY: help install images demo services services-slow test test-slow test-all declarations reference docs figures schema wording lint lock audit sbom clean
+.PHONY: help install images demo services services-slow test test-slow declarations reference docs figures schema wording lint lock audit sbom clean
 
 help: ## this list
 	@sed -n 's/^\([a-z-]*\):.*## /  make \1\t/p' Makefile | expand -t 16
@@ -51,15 +51,11 @@ services-slow:
 # Much of the suite waits for servers that it starts: three processes share it, a file at a time, the slow files first.
 PROCESSES ?= 3
 PYTEST := $(BIN)/python -m pytest -n $(PROCESSES) --dist loadfile --no-loadscope-reorder
-MANY := FLEET_SHOTS="$${FLEET_SHOTS:-$(CURDIR)/.fleet-shots}" TIMES_EXAMPLES=5 $(PYTEST)
 test: services $(TEST_TORCH) ## the tests of every room; as root on Debian it installs the services that they need
 	@$(PYTEST) -m "not slow" $(ARGS)
 
 test-slow: services-slow $(TEST_TORCH) ## the unattended demo, Celery with failures, cluster chaos, containers, many seeds
-	@$(MANY) -m "slow or many_examples" $(ARGS)
-
-test-all: services-slow $(TEST_TORCH) ## both in one run, which .ci/run asks for: the quick files fill the slow ones' end
-	@$(MANY) $(ARGS)
+	@FLEET_SHOTS="$${FLEET_SHOTS:-$(CURDIR)/.fleet-shots}" TIMES_EXAMPLES=5 $(PYTEST) -m "slow or many_examples" $(ARGS)
 
 declarations: $(INSTALLED) ## renew validators/skus/probes.json from the probes' own declarations
 	@$(BIN)/python -m muster_node probes --json | $(BIN)/python -m muster_criteria.sku_files.declarations
