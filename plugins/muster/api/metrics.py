@@ -21,6 +21,7 @@ from prometheus_client.openmetrics.exposition import CONTENT_TYPE_LATEST, genera
 from muster.model.attention import Cause, Turn
 from muster.model.figures import DURATIONS_S, GIVE_BACK_S, FleetFigures, NodeFigures, Spread
 from muster.model.states import SERVING, State
+from muster_criteria.cluster.goodput import forecast
 from muster_criteria.model import Verdict
 from muster_reports.digest.numbers import Mean
 
@@ -181,6 +182,14 @@ class Fleet:
                      ("level", "stage", "group", "simulated"),
                      {(row.level, row.stage, row.group, kind): row.escapes for each, kind in kept
                       for row in each.escapes})  # fmt: skip
+        yield _gauge("muster_spares", "qualified nodes that wait, and how many a job of all nodes in service needs for "
+                     "a week, in 99 of 100", (*by, "kind"),
+                     {(pool.sku, kind, which): count for each, kind in kept for pool in each.pools
+                      for which, count in (("needed", pool.needed), ("qualified", pool.qualified))})  # fmt: skip
+        yield _gauge("muster_ettr_ratio", "share of its time that a job of all nodes in service is expected to train",
+                     by,
+                     {(jobs.sku, kind): forecast(jobs.inputs, [jobs.service * jobs.inputs.gpus_a_node])[0].ettr
+                      for each, kind in kept for jobs in each.jobs})  # fmt: skip
         yield _gauge("muster_numbers_timestamp_seconds", "when these numbers were counted", ("simulated",),
                      {(kind,): _timestamp(each.until) for each, kind in kept})  # fmt: skip
 

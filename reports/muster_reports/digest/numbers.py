@@ -8,7 +8,7 @@ import datetime
 from collections.abc import Mapping, Sequence
 
 from muster_criteria.counts import CONFIDENCE, rate_limits
-from muster_reports.digest.facts import OUT, SERVING, Escapes, Facts, Repair
+from muster_reports.digest.facts import OUT, SERVING, Escapes, Facts, Jobs, Pool, Repair
 
 LOST = {
     "failures": ("quarantine", "triage"),
@@ -87,7 +87,9 @@ class Returned:
 
 @dataclasses.dataclass(frozen=True)
 class FleetNumbers:
-    """The numbers of real or simulated nodes in a period, of all first, then by SKU. Repairs and escapes: of a year."""
+    """The numbers of real or simulated nodes in a period, of all first, then by SKU. Repairs and escapes: of a year.
+    ``pools``, ``jobs``: what the nodes in service need and are enough for, by SKU.
+    """
 
     since: datetime.datetime
     until: datetime.datetime
@@ -95,13 +97,16 @@ class FleetNumbers:
     skus: tuple[Numbers, ...]
     returned: tuple[Returned, ...]
     escapes: tuple[Escapes, ...]
+    pools: tuple[Pool, ...]
+    jobs: tuple[Jobs, ...]
 
 
 def of_fleet(facts: Facts, *, simulated: bool) -> FleetNumbers:
     """Returns the numbers of all of these nodes, and of each SKU."""
     return FleetNumbers(
-        facts.since, facts.until, simulated, tuple(by_sku(facts)), tuple(returned(facts)), tuple(facts.escapes)
-    )
+        facts.since, facts.until, simulated, tuple(by_sku(facts)), tuple(returned(facts)), tuple(facts.escapes),
+        tuple(facts.pools), tuple(facts.jobs),
+    )  # fmt: skip
 
 
 def by_sku(facts: Facts) -> list[Numbers]:

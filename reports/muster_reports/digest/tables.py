@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from muster_criteria.cluster.goodput import PUBLISHED, SIZES, forecast
 from muster_criteria.counts import CONFIDENCE
 from muster_criteria.words import duration
-from muster_reports.digest.facts import Escapes, Section
+from muster_reports.digest.facts import Escapes, Jobs, Pool, Section
 from muster_reports.digest.numbers import FleetNumbers, Mean, Numbers, RepairTimes, Returned
 from muster_reports.text import plural
+from muster_reports.training_view import forecast_view, inputs_text
 
 
 def tables(numbers: FleetNumbers) -> list[Section]:
@@ -20,6 +22,8 @@ def tables(numbers: FleetNumbers) -> list[Section]:
         repairs(numbers.skus),
         returned(numbers.returned),
         escapes(numbers.escapes),
+        spares(numbers.pools),
+        jobs(numbers.jobs),
     ]
     return [section for section in made if section is not None]
 
@@ -152,3 +156,45 @@ def _mean(of: Mean) -> tuple[str, ...]:
 
 def _known(seconds: float | None) -> str:
     return "not known yet" if seconds is None else duration(seconds)
+
+
+def spares(pools: Sequence[Pool]) -> Section | None:
+    """How many spares a job of all nodes in service needs, and what the qualified ones are enough for, by SKU."""
+    if not pools:
+        return None
+    head = ("SKU", "in service", "failures in a year", "mean repair", "spares needed", "qualified", "enough for")
+    return Section(
+        "Spares",
+        f"Spares with which 99 of 100 jobs of all nodes in service last {pools[0].days:g} days, from failures and "
+        "repairs of a year, and the job that the qualified nodes are enough for:",
+        head,
+        tuple(
+            (
+                pool.sku, str(pool.service), str(pool.failures), f"{pool.repair_days:.1f} days", str(pool.needed),
+                str(pool.qualified), f"{pool.covers} nodes",
+            )
+            for pool in pools
+        ),
+    )  # fmt: skip
+
+
+def jobs(found: Sequence[Jobs]) -> Section | None:
+    """What a job of 8 to 16,384 GPUs will get of the nodes in service, and one of all of them, by SKU: time between
+    failures, when to save, and the time that trains.
+    """
+    if not found:
+        return None
+    most = max(found, key=lambda each: each.service)
+    sentence = (
+        "The expected share of its time that a job trains (ETTR) with the best interval between saves. Made from "
+        f"{'; '.join(inputs_text(most.inputs))}. Published by others: {'; '.join(PUBLISHED)}."
+    )
+    head = ("SKU", "GPUs", "fails every", "save every", "time that trains (90 %)", "goodput, if it scales so")
+    rows = tuple((each.sku, *row) for each in found for row in _forecast(each))
+    return Section("Jobs", sentence, head, rows)
+
+
+def _forecast(of: Jobs) -> list[tuple[str, ...]]:
+    sizes = sorted({*SIZES, of.service * of.inputs.gpus_a_node})
+    shown = [forecast_view(each) for each in forecast(of.inputs, sizes)]
+    return [(each.gpus, each.mttf, each.interval, each.ettr, each.goodput) for each in shown]

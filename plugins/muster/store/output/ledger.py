@@ -13,6 +13,7 @@ from sqlalchemy import Select, func, select
 from sqlalchemy.orm import Session
 
 from muster.model.failures import Failure
+from muster.model.nodes import Node
 from muster.rules import escapes, lemons, spares
 from muster.rules.certificate import WATCHED
 from muster.store.database.batches import batches
@@ -33,38 +34,29 @@ def fleet(
     The vendor of a node is its label ``vendor``, else who made the machine, as its firmware says. Faults, and moves to
     RMA, have the vendor and the firmware that the node reported last by then.
     """
-    found, failed, former = _lives(since, until, simulated=simulated, labels=labels or {})
+    found, failed, own = _lives(since, until, simulated=simulated, labels=labels or {})
     with reading() as session:
         nodes = _described(session, found.nodes, until)
         runs = _runs(session, since, until)
         faults = _faults(session, since, until)
     year = [each for each in failed if each.node in nodes and each.at < until]
-    own = [node for node in machines.find() if node.name in nodes]
-    pools = spares.pools(own, former, until, spares.JOB_DAYS)
-    jobs = [
-        facts.Jobs(pool.sku, pool.service, trainings.inputs(pool.sku, pool.rates, until, simulated=simulated))
-        for pool in pools
-    ]
     # Chances are of the whole fleet, whichever nodes are chosen: so the choice of idle tests uses them.
     chances = passes.chances(failed, until, simulated=simulated)
     return dataclasses.replace(
-        found, nodes=nodes, runs=runs, faults=faults, pools=_pools(pools), jobs=jobs, chances=chances,
-        offenders=lemons.offenders(year, own, until),
-    )  # fmt: skip
+        found, nodes=nodes, runs=runs, faults=faults, chances=chances, offenders=lemons.offenders(year, own, until)
+    )
 
 
 def lives(since: datetime.datetime, until: datetime.datetime, *, simulated: bool) -> facts.Facts:
-    """What the fleet's numbers need of ``fleet``: states, moves, repairs and escapes, without runs and what they
-    reported."""
+    """What the fleet's numbers need of ``fleet``: states, moves, repairs, escapes and spares; without runs and what
+    they reported."""
     return _lives(since, until, simulated=simulated, labels={})[0]
 
 
 def _lives(
     since: datetime.datetime, until: datetime.datetime, *, simulated: bool, labels: dict[str, str]
-) -> tuple[facts.Facts, list[Failure], list[Failure]]:
-    """As ``lives``; the failures in service of a year of all present machines; and those of these nodes, of machines
-    that had their names before too.
-    """
+) -> tuple[facts.Facts, list[Failure], list[Node]]:
+    """As ``lives``; the failures in service of a year of all present machines; and these nodes."""
     scope = [*(["--simulated"] if simulated else []), *(f"--label={name}={text}" for name, text in labels.items())]
     query = select(NodeRow.name, NodeRow.sku, NodeRow.rack, NodeRow.state, NodeRow.added_at, NodeRow.labels)
     entered = (
@@ -92,12 +84,15 @@ def _lives(
     former = [
         each for each in failures.since(until - spares.PERIOD, former=True) if each.node in nodes and each.at < until
     ]
+    own = [node for node in machines.find() if node.name in nodes]
+    pools, jobs = _needs(own, former, until, simulated=simulated)
     made = facts.Facts(
         since, until, nodes, moves, [], [], delivered, shlex.join(scope),
         repairs=[facts.Repair(each.node, each.group, each.at, *_by(until, each.back, each.gone)) for each in former],
         escapes=_escapes(until, nodes, year, simulated=simulated), served=served,
+        pools=pools, jobs=jobs,
     )  # fmt: skip
-    return made, failed, former
+    return made, failed, own
 
 
 def _by(until: datetime.datetime, *moments: datetime.datetime | None) -> list[datetime.datetime | None]:
@@ -210,13 +205,20 @@ def _escapes(
     return escapes.rates(found, of)
 
 
-def _pools(found: Sequence[spares.Pool]) -> list[facts.Pool]:
-    """The spares of nodes as they are now."""
-    return [
+def _needs(
+    nodes: Sequence[Node], failed: Sequence[Failure], until: datetime.datetime, *, simulated: bool
+) -> tuple[list[facts.Pool], list[facts.Jobs]]:
+    """The spares of nodes as they are now, and what jobs on them get."""
+    found = spares.pools(nodes, failed, until, spares.JOB_DAYS)
+    pools = [
         facts.Pool(pool.sku, pool.service, pool.qualified, pool.rates.failures, pool.rates.repair_days, pool.days,
                    pool.needed, pool.covers)
         for pool in found
     ]  # fmt: skip
+    return pools, [
+        facts.Jobs(pool.sku, pool.service, trainings.inputs(pool.sku, pool.rates, until, simulated=simulated))
+        for pool in found
+    ]
 
 
 def _critical(since: datetime.datetime, until: datetime.datetime) -> Select[str, str, str, str, datetime.datetime]:

@@ -35,6 +35,8 @@ def test_they_are_counted_from_the_records_and_kept() -> None:
     assert (whole.repairs.times, whole.repairs.still, whole.repairs.median_s) == (1, 1, None)
     assert [(each.vendor, each.part, each.nodes) for each in real.returned] == [("acme", "hbm", 1)]
     assert {each.group for each in real.escapes} == {"memory"}
+    assert [(each.sku, each.service, each.qualified) for each in real.pools] == [("cpu-generic", 1, 0)]
+    assert [each.service for each in real.jobs] == [1]
 
 
 @pytest.mark.usefixtures("fleet_db")
@@ -84,4 +86,6 @@ def test_metrics_are_those_of_the_last_count() -> None:
     assert low < mean < high
     assert 'muster_returned{part="hbm",simulated="false",vendor="acme"} 1.0' in shown
     assert 'muster_lost_node_seconds{cause="repair",simulated="false"' in shown
+    assert f'muster_spares{{kind="needed",simulated="false",sku="cpu-generic"}} {real.pools[0].needed}.0' in shown
+    assert 'muster_ettr_ratio{simulated="false",sku="cpu-generic"} 0.9' in shown
     assert 'quantile="0.5"' not in shown  # no repair is over: a median of 0 would be a lie
