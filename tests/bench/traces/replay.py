@@ -139,8 +139,6 @@ class _Seed:
             name: _Hidden((-spread)[:, None] * np.ones(len(worth.STAGES)), np.full(len(faults), np.inf))
             for name in STRATEGIES
         }
-        self.of_unit = np.argsort(faults.unit, kind="stable")
-        self.sorted_units = faults.unit[self.of_unit]
 
     def step(self, now: float, here: Whole, history: History, model: hazard.Model, share: float) -> None:
         """Let each strategy test units that are idle in this step."""
@@ -193,16 +191,16 @@ class _Seed:
         cost = worth.minutes_of()[stages]
         took = int(np.searchsorted(np.cumsum(cost), minutes, side="right"))
         fate.minutes += float(cost[:took].sum())
-        for place, chosen in zip(places[:took].tolist(), stages[:took].tolist(), strict=True):
-            unit = int(here[place])
-            members = worth._members()[chosen] > 0.0
-            fate.passed_at[unit, members] = now
-            first = int(np.searchsorted(self.sorted_units, unit, side="left"))
-            last = int(np.searchsorted(self.sorted_units, unit, side="right"))
-            for fault in self.of_unit[first:last].tolist():
-                there = self.arose[fault] <= now < self.faults.at[fault] and np.isinf(fate.caught_at[fault])
-                if there and (members & (lucky[place] < worth.chances()[self.faults.group[fault]])).any():
-                    fate.caught_at[fault] = now
+        units, members = here[places[:took]], worth._members()[stages[:took]] > 0.0
+        fate.passed_at[units] = np.where(members, now, fate.passed_at[units])
+        place_of = dict(zip(units.tolist(), range(took), strict=True))
+        there = (self.arose <= now) & (now < self.faults.at) & np.isinf(fate.caught_at)
+        for fault in np.flatnonzero(there).tolist():
+            at = place_of.get(int(self.faults.unit[fault]))
+            if at is None:
+                continue
+            if (members[at] & (lucky[places[at]] < worth.chances()[self.faults.group[fault]])).any():
+                fate.caught_at[fault] = now
         return took
 
     def outcome(self, begin: float) -> Outcome:
