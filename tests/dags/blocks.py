@@ -26,7 +26,8 @@ from muster.remote.zipapp import build_agent
 from muster.settings import settings
 from muster_criteria.model import Verdict
 from muster_simulator import create_machine, environment
-from tests.support import airflow_home, lives
+from tests.dags.conftest import dag_of
+from tests.support import lives
 from tests.support.servers import sshd
 
 DAG_ID = "cluster_qualification"
@@ -164,10 +165,7 @@ class Meeting:
 
 def validate(names: Sequence[str] = NAMES, **changes: Any) -> tuple[dict[str, str], str]:
     """Run the DAG: the tasks' states, mapped ones as "train[n1]", and the run's id."""
-    from airflow.dag_processing.dagbag import DagBag
-
-    dag = DagBag(str(airflow_home.ROOT / "dags")).dags[DAG_ID]
-    run = dag.test(run_conf={"nodes": list(names), "level": "demo", "reason": "a test", **changes})
+    run = dag_of(DAG_ID).test(run_conf={"nodes": list(names), "level": "demo", "reason": "a test", **changes})
     states = {}
     for instance in run.get_task_instances():
         mapped = f"[{names[instance.map_index]}]" if instance.task_id == "train" else f"[{instance.map_index}]"

@@ -19,6 +19,7 @@ from aiosmtpd.handlers import Message
 from muster import store
 from muster.model.nodes import NewNode
 from muster_demo.services import free_port
+from tests.support import airflow_home
 from tests.support.plugins.statements import statements_compiled_once  # noqa: F401 - for every test
 from tests.support.servers import sshd
 
@@ -56,6 +57,13 @@ def airflow_db() -> None:
     left = signal.getitimer(signal.ITIMER_REAL)
     initdb()
     signal.setitimer(signal.ITIMER_REAL, *left)
+
+
+def dag_of(dag_id: str) -> Any:
+    """One of our DAGs, from its file alone: its ``test()`` parses all of them."""
+    from airflow.dag_processing.dagbag import DagBag
+
+    return DagBag(str(airflow_home.ROOT / "dags" / f"{dag_id}.py")).dags[dag_id]
 
 
 @contextlib.contextmanager

@@ -21,8 +21,8 @@ from muster.remote.bmc import Login
 from muster.remote.zipapp import AgentFile
 from muster_criteria.model import FaultClass, Verdict
 from muster_demo.services import free_port
-from tests.dags.conftest import NODE
-from tests.support import airflow_home, standin
+from tests.dags.conftest import NODE, dag_of
+from tests.support import standin
 from tests.support.servers import bmc, sshd
 
 pytestmark = pytest.mark.needs_sshd
@@ -56,10 +56,7 @@ def enrol(described: dict[str, str]) -> None:
 
 
 def qualify() -> str:
-    from airflow.dag_processing.dagbag import DagBag
-
-    dag = DagBag(str(airflow_home.ROOT / "dags")).dags[DAG_ID]
-    return dag.test(run_conf={"node": NODE, "level": "demo", "reason": "a test"}).run_id
+    return dag_of(DAG_ID).test(run_conf={"node": NODE, "level": "demo", "reason": "a test"}).run_id
 
 
 def test_a_fan_that_fails_under_load_is_found_on_that_fan_and_found_again_by_a_replay(

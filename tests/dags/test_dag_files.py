@@ -16,6 +16,7 @@ from muster.model import dags
 from muster.operators import forms
 from muster.operators.testing import remote_job
 from muster_criteria.cluster import plan as cluster_plan
+from tests.dags.conftest import dag_of
 from tests.support import airflow_home
 
 HEAVY = [
@@ -169,11 +170,9 @@ def test_the_form_explains_every_parameter() -> None:
 @pytest.mark.parametrize("dag_id", ["admission", "held_verdict"])
 def test_a_decision_is_given_a_reason_of_its_own(dag_id: str) -> None:
     """A field with the name of one of the DAG's parameters arrives filled in with the run's: one click would decide."""
-    from airflow.dag_processing.dagbag import DagBag
-
-    dag = DagBag(str(airflow_home.ROOT / "dags")).dags[dag_id]
-    fields = dag.get_task("ask").serialized_params
-    assert set(fields) & set(dag.params) == set()
+    made = dag_of(dag_id)
+    fields = made.get_task("ask").serialized_params
+    assert set(fields) & set(made.params) == set()
     (reason,) = fields.values()
     assert (reason["value"], reason["schema"]["type"]) == ("", "string"), "empty, and required by Airflow's form"
 

@@ -26,8 +26,8 @@ from muster.reporting import sending
 from muster_criteria.model import Action, Coverage, FaultClass, Finding, Judgement, Severity, Verdict
 from muster_criteria.stage import judge as judging
 from muster_criteria.stage.case import Case
-from tests.dags.conftest import NODE, Mailbox
-from tests.support import airflow_home, standin
+from tests.dags.conftest import NODE, Mailbox, dag_of
+from tests.support import standin
 from tests.support.refusals import caused
 from tests.support.servers import sshd
 
@@ -74,10 +74,7 @@ def node(
 
 def qualify(**changes: Any) -> tuple[dict[str, str], str]:
     """Run the DAG: the tasks' states, and the run's id."""
-    from airflow.dag_processing.dagbag import DagBag
-
-    dag = DagBag(str(airflow_home.ROOT / "dags")).dags[DAG_ID]
-    run = dag.test(run_conf={"node": NODE, "level": "demo", "reason": "a test", **changes})
+    run = dag_of(DAG_ID).test(run_conf={"node": NODE, "level": "demo", "reason": "a test", **changes})
     states = {instance.task_id: str(instance.state) for instance in run.get_task_instances()}
     return {**states, "run": str(run.state)}, run.run_id
 

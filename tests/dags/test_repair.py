@@ -28,9 +28,9 @@ from muster.reporting import bundles
 from muster_criteria.health.readings import Reading
 from muster_criteria.model import Verdict
 from muster_criteria.sku_files.skus import SHIPPED
-from tests.dags.conftest import NODE
+from tests.dags.conftest import NODE, dag_of
 from tests.dags.test_qualification_runs import Decree, decree, node  # noqa: F401 - fixtures
-from tests.support import airflow_home, lives, standin
+from tests.support import lives, standin
 from tests.support.servers import sshd
 
 pytestmark = pytest.mark.needs_sshd
@@ -103,12 +103,10 @@ def bench(node: sshd.Sshd, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> B
 
 def run(dag_id: str, **conf: Any) -> dict[str, str]:
     """The tasks' states of a whole run."""
-    from airflow.dag_processing.dagbag import DagBag
-
-    dag = DagBag(str(airflow_home.ROOT / "dags")).dags[dag_id]
+    made = dag_of(dag_id)
     if dag_id == "repair":
-        dag.task_dict["returned"].poke_interval = 0.3
-    done = dag.test(run_conf=conf)
+        made.task_dict["returned"].poke_interval = 0.3
+    done = made.test(run_conf=conf)
     states = {each.task_id: str(each.state) for each in done.get_task_instances()}
     return {**states, "run": str(done.state)}
 

@@ -21,7 +21,7 @@ from muster_criteria.model import Coverage, Judgement, Verdict
 from muster_criteria.stage import judge as judging
 from muster_criteria.stage.case import Case
 from muster_node.contract import Plan
-from tests.dags.conftest import NODE
+from tests.dags.conftest import NODE, dag_of
 from tests.support import airflow_home, standin
 from tests.support.servers import sshd
 
@@ -97,11 +97,8 @@ def rate(value: float) -> list[dict[str, Any]]:
 
 def qualify(server: sshd.Sshd, *runs: float | None) -> str:
     """One run of the DAG, in which the disk test gives these figures, one after the other; None: it tells none."""
-    from airflow.dag_processing.dagbag import DagBag
-
     standin.behave(server.home, performance={"measured": [[] if value is None else rate(value) for value in runs]})
-    dag = DagBag(str(airflow_home.ROOT / "dags")).dags[DAG_ID]
-    return dag.test(run_conf={"node": NODE, "level": "demo", "reason": "a test"}).run_id
+    return dag_of(DAG_ID).test(run_conf={"node": NODE, "level": "demo", "reason": "a test"}).run_id
 
 
 def test_a_failure_is_asked_for_again_and_the_second_one_fails(

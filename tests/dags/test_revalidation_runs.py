@@ -17,10 +17,10 @@ from muster.operators.lifecycle import revalidation
 from muster_criteria.model import Judgement, Verdict
 from muster_criteria.stage import judge as judging
 from muster_criteria.stage.case import Case
-from tests.dags.conftest import NODE, Mailbox
+from tests.dags.conftest import NODE, Mailbox, dag_of
 from tests.dags.test_qualification_runs import Decree, decree, node  # noqa: F401 - fixtures
 from tests.muster import fleet as records_fleet
-from tests.support import airflow_home, lives, standin
+from tests.support import lives, standin
 from tests.support.servers import sshd
 
 pytestmark = pytest.mark.needs_sshd
@@ -29,10 +29,7 @@ DAG_ID = "node_revalidation"
 
 
 def revalidate(dag_id: str = DAG_ID, **conf: Any) -> tuple[dict[str, str], str]:
-    from airflow.dag_processing.dagbag import DagBag
-
-    dag = DagBag(str(airflow_home.ROOT / "dags")).dags[dag_id]
-    run = dag.test(run_conf={"level": "demo", **conf})
+    run = dag_of(dag_id).test(run_conf={"level": "demo", **conf})
     states = {instance.task_id: str(instance.state) for instance in run.get_task_instances()}
     return {**states, "run": str(run.state)}, run.run_id
 

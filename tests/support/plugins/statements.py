@@ -1,12 +1,13 @@
-"""SQL of the fleet's records: compiled once a process, where a conftest imports the fixture, and counted."""
+"""SQL in a test process: compiled once, where a conftest imports the fixture, never synced to the disk, and counted."""
 
 from __future__ import annotations
 
 import contextlib
 from collections.abc import Iterator
+from typing import Any
 
 import pytest
-from sqlalchemy import Engine, event
+from sqlalchemy import Engine, Pool, event
 
 from muster.store.database import engine
 
@@ -25,11 +26,20 @@ def statements_compiled_once() -> Iterator[None]:
         made = make(url)
         if made.dialect.name == engine.SQLITE:
             made.dialect, made._compiled_cache = first.dialect, first._compiled_cache
+            event.listen(made, "connect", _unsynced)  # after the records' own listener, which asks for NORMAL
         return made
 
+    event.listen(Pool, "connect", _unsynced)  # also of Airflow's metadata and of back-ups, to the end of the process
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(engine, "_make", sharing)
         yield
+
+
+def _unsynced(connection: Any, _record: object) -> None:
+    """SQLite does not wait for the disk at each commit. No machine loses power in a test; a process that dies
+    loses nothing by it."""
+    if "sqlite" in repr(type(connection)):
+        connection.execute("PRAGMA synchronous=OFF")
 
 
 @contextlib.contextmanager

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+pytestmark = pytest.mark.early(16)
 ROOT = Path(__file__).parents[3]
 CONFTEST = """
 from tests.support.plugins import services_needed
@@ -38,8 +39,9 @@ def session(tmp_path):
 
     def run(allow: str, *arguments: str) -> subprocess.CompletedProcess[str]:
         return subprocess.run(
-            [sys.executable, "-m", "pytest", "-p", "no:cacheprovider", *arguments, str(tmp_path)],
-            env={**outer, "ALLOW_MISSING": allow, "PYTHONPATH": str(ROOT)},
+            [sys.executable, "-m", "pytest", "-p", "xdist.plugin", "-p", "no:cacheprovider", *arguments, str(tmp_path)],
+            # Importing the plugins that it does not need would take twice as long as the run.
+            env={**outer, "ALLOW_MISSING": allow, "PYTHONPATH": str(ROOT), "PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1"},
             cwd=tmp_path,
             capture_output=True,
             text=True,

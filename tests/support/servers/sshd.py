@@ -20,6 +20,7 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat
 
 from muster_demo import watchdog
+from muster_demo.hosts import make_key
 from muster_demo.services import free_port
 from tests.support.plugins import run_end
 
@@ -63,9 +64,7 @@ class Sshd:
         self.home.mkdir(parents=True)
         self._process: subprocess.Popen[bytes] | None = None
         for name in ("host", "login", "foreign"):
-            subprocess.run(
-                ["ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-C", "", "-f", str(folder / name)], check=True
-            )
+            (folder / f"{name}.pub").write_text(make_key(folder / name) + "\n")
         shutil.copy(folder / "login.pub", folder / "authorized_keys")
         self.port = free_port()
 

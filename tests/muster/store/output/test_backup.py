@@ -21,6 +21,7 @@ from muster.store.database import engine
 from muster.store.database.base import Base
 from tests.muster import fleet
 from tests.muster.store import in_flight
+from tests.support.servers import sshd
 from tests.support.servers.postgresql import PostgreSQL
 
 DIALECTS = ["sqlite", pytest.param("postgresql", marks=pytest.mark.needs_postgresql)]
@@ -99,10 +100,25 @@ def test_what_is_written_meanwhile_is_not_in_it(fleet_db: str, tmp_path: Path, m
     assert {row["node"] for row in everything()["events"]} == {"gpu-0001"}
 
 
+@pytest.fixture(scope="module")
+def in_flight_once(sqlite_template: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A controller's home with a fleet in flight, and its back-up: the folder of both."""
+    folder = tmp_path_factory.mktemp("in_flight")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("MUSTER_HOME", str(folder / "home"))
+        patch.setenv(sshd.CONNECTION, sshd.connection())
+        (folder / "home").mkdir()
+        shutil.copy(sqlite_template, folder / "home" / "muster.db")
+        in_flight.begin()
+        store.backup.save(folder / "b")
+        store.engine.dispose()
+    return folder
+
+
 @pytest.fixture
-def saved(sqlite_db: str, tmp_path: Path) -> Path:
-    in_flight.begin()
-    store.backup.save(tmp_path / "b")
+def saved(in_flight_once: Path, muster_home: Path, tmp_path: Path) -> Path:
+    """The back-up of the records in this test's own home."""
+    shutil.copytree(in_flight_once, tmp_path, dirs_exist_ok=True)
     return tmp_path / "b"
 
 
