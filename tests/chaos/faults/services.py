@@ -95,9 +95,9 @@ def slurmctld_frozen(world: World, dice: random.Random) -> Iterator[str]:
     daemon.resume()
 
 
-@fault(5, 60)
+@fault(5, 25)
 def slurmd_killed(world: World, dice: random.Random) -> Iterator[str]:
-    """The daemon of one node: Slurm shows the node as down after half a minute."""
+    """The daemon of one node, for less than SlurmdTimeout: after that Slurm keeps a drained node down for a person."""
     name = f"slurm-{dice.choice(world.fleet.names)}"
     if name in world.down:
         raise NotNow
