@@ -111,10 +111,10 @@ class NodeFigure:
 class FleetRow:
     """One node with its last run (``runs.last_run_id``); without one, ``verdict`` is None, the run's fields empty.
     ``state_since``: when the node came into its state. ``inconclusive``: inconclusive runs in a row. ``slot``: where it
-    stands, by the labels ``pod`` and ``slot``. ``moved_for``: why the node came into its state; empty if a test moved
-    it, or one has ended since. ``came_from``: the state before this one, None if the node had none other. ``spare``:
-    kept out of production to replace another node (label ``spare``). ``paused_until``: the end of the pause of its
-    tests; None, or a moment that is over, without one.
+    stands, by the labels ``pod`` and ``slot``. ``moved_for``: why the node came into its state, and ``moved_by`` who
+    moved it; empty if a test moved it, or one has ended since. ``came_from``: the state before this one, None if the
+    node had none other. ``spare``: kept out of production to replace another node (label ``spare``).
+    ``paused_until``: the end of the pause of its tests; None, or a moment that is over, without one.
     """
 
     node: str
@@ -137,11 +137,17 @@ class FleetRow:
     came_from: State | None = None
     spare: bool = False
     paused_until: datetime.datetime | None = None
+    moved_by: str = ""
 
     @property
     def key(self) -> RunKey:
         """The run's key."""
         return RunKey(self.dag_id, self.run_id)
+
+    @property
+    def latest(self) -> str:
+        """What was decided about the node after its last run, with who decided; else that run's headline."""
+        return f"{self.moved_by} moved it to {self.state}: {self.moved_for}" if self.moved_for else self.headline
 
 
 @dataclasses.dataclass(frozen=True)

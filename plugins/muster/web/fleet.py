@@ -138,7 +138,7 @@ def curves_of(report: RunReport) -> dict[str, list[Series]]:
     return found
 
 
-CSV_COLUMNS = ("node", "state", "state_since", "sku", "rack", "simulated", "verdict", "ended_at", "headline")
+CSV_COLUMNS = ("node", "state", "state_since", "sku", "rack", "simulated", "verdict", "ended_at", "latest")
 
 
 def csv_of(rows: Sequence[FleetRow]) -> str:

@@ -101,6 +101,26 @@ def test_the_nodes_that_the_filters_leave_are_one_csv_without_formulas(client: T
 
 
 @pytest.mark.both_dialects
+def test_the_table_says_who_moved_a_node_after_its_last_test_and_why(client: TestClient) -> None:
+    store.nodes.add(fleet.new_node("a", rack="r1"))
+    fleet.qualify("a")
+    (headline,) = [row.headline for row in store.overview.rows()]
+
+    def latest() -> tuple[str, str]:
+        (row,) = csv.DictReader(io.StringIO(client.get("/nodes.csv").text))
+        text = page(client, "/")
+        return text[text.index('id="nodes"') :], row["latest"]
+
+    assert headline in latest()[0]
+    assert latest()[1] == headline
+    store.nodes.move("a", State.QUARANTINE, "Ada", "smells of smoke")
+    for shown in latest():
+        assert "Ada" in shown
+        assert "smells of smoke" in shown
+        assert headline not in shown
+
+
+@pytest.mark.both_dialects
 @pytest.mark.parametrize("path", ["/node/a%00b", "/?q=a%00b", "/nodes.csv?rack=%00", "/report?dag_id=%00&run_id=x"])
 def test_a_nul_is_refused_with_a_sentence_on_each_database(client: TestClient, path: str) -> None:
     answer = client.get(path)

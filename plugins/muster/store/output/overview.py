@@ -69,7 +69,8 @@ def rows(where: ColumnElement[bool] | None = None) -> list[FleetRow]:
             NodeRow.name, NodeRow.state, NodeRow.sku, NodeRow.rack, NodeRow.simulated, NodeRow.held_run,
             NodeRow.contact_at, RunRow.dag_id, RunRow.run_id, RunRow.verdict, RunRow.headline, RunRow.ended_at,
             func.coalesce(EventRow.at, NodeRow.added_at),
-            NodeRow.inconclusive, NodeRow.labels, EventRow.reason, EventRow.from_state, NodeRow.paused_until,
+            NodeRow.inconclusive, NodeRow.labels, EventRow.reason, EventRow.actor, EventRow.from_state,
+            NodeRow.paused_until,
             and_(EventRow.evidence["run"].as_string().is_not(None), EventRow.evidence["person"].as_string().is_(None)),
         )
         .select_from(NodeRow)
@@ -85,11 +86,11 @@ def rows(where: ColumnElement[bool] | None = None) -> list[FleetRow]:
                 name, State(state), sku, rack, simulated, RunKey.parse(held_run), contact, dag_id or "", run_id or "",
                 Verdict(verdict) if verdict else None, headline or "", ended, since, inconclusive,
                 str(labels.get("pod", "")), str(labels.get("slot", "")),
-                "" if tested or (ended and since < ended) else reason or "", State(before) if before else None,
-                bool(labels.get(SPARE_LABEL)), paused,
+                "" if (over := tested or (ended and since < ended)) else reason or "",
+                State(before) if before else None, bool(labels.get(SPARE_LABEL)), paused, "" if over else actor or "",
             )
             for name, state, sku, rack, simulated, held_run, contact, dag_id, run_id, verdict, headline, ended, since,
-            inconclusive, labels, reason, before, paused, tested in session.execute(query)
+            inconclusive, labels, reason, actor, before, paused, tested in session.execute(query)
         ]  # fmt: skip
 
 

@@ -63,11 +63,11 @@ def test_a_person_s_reason_stands_until_a_test_moves_the_node_or_ends() -> None:
     fleet.qualify(run_id="a")
     assert only().moved_for == ""
     store.nodes.move(NODE, State.QUARANTINE, "Ada", "smells of smoke")
-    assert (only().moved_for, only().headline) == ("smells of smoke", "All is well.")
+    assert (only().moved_by, only().moved_for, only().headline) == ("Ada", "smells of smoke", "All is well.")
     for state in (State.TRIAGE, State.REPAIR, State.REGISTERED):
         store.nodes.move(NODE, state, "Ada", "aired")
     fleet.fail(run_id="b")
-    assert (only().moved_for, only().headline) == ("", "gpu3 is slow.")
+    assert (only().moved_by, only().moved_for, only().latest) == ("", "", "gpu3 is slow.")
 
 
 @pytest.mark.usefixtures("fleet_db")
