@@ -9,6 +9,8 @@ from pathlib import Path
 import pytest
 
 from muster import store
+from muster.admission import differences
+from muster.admission.backend import Seen
 from muster.cli.node import check as checking
 from muster.judging import health
 from muster.model.health import Report
@@ -16,6 +18,7 @@ from muster.model.runs import RunKey
 from muster.model.states import State
 from muster_criteria.health.readings import Reading
 from tests.muster import fleet
+from tests.support import lives
 from tests.support.servers import sshd
 
 Muster = Callable[..., "tuple[int, str, str]"]
@@ -207,3 +210,22 @@ def test_what_was_observed_between_tests_is_shown_until_it_is_over(muster: Muste
     assert (shown["check"], shown["part"], shown["action"]) == ("gpu_lost", "gpu3", "leave_when_job_ends")
     assert "gpu_lost" in muster("node", "show", "gpu-0001")[1]
     assert "gpu_lost" in muster("node", "history", "gpu-0001")[1]
+
+
+def test_who_closed_a_node_in_its_scheduler_and_why_is_shown_once(muster: Muster, sqlite_db: str) -> None:
+    store.nodes.add(fleet.new_node("n1"))
+    store.schedulers.assign("n1", "alpha", "n1", "Ada", "it is there")
+    lives.in_production("n1")
+    change = store.schedulers.claim("n1")
+    assert change is not None
+    store.schedulers.carried_out(change)
+    place = store.schedulers.place("n1")
+    assert place is not None
+    drain = "bob: muster-verify, a new fan"
+    seen = Seen(open=False, foreign=drain)
+    difference = differences.difference_of(place, seen)
+    assert drain in difference
+    store.schedulers.note_seen("n1", differences.shown_as(seen), difference, drain)
+    store.schedulers.ask_about_request("n1", f"it was closed for a test ({drain}), and 3 tests gave no PASS")
+    out = muster("node", "schedulers")[1]
+    assert (out.count(drain), out.count("alpha"), "3 tests" in out) == (1, 2, True)
