@@ -38,6 +38,7 @@ from muster.store.database.engine import reading, writing
 from muster.store.database.models import ArtifactRow, EventRow, JobRow, LeaseRow, MeasurementRow, RunRow, StageRow
 from muster_criteria.measured import StageResult
 from muster_criteria.model import Judgement, Verdict
+from muster_demo import watchdog
 from muster_node.contract import Measurement
 from tests.muster import fleet
 from tests.support.servers import postgresql, sshd
@@ -252,4 +253,4 @@ def main(arguments: list[str]) -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(main(sys.argv[1:]))
+    sys.exit(watchdog.run(lambda: main(sys.argv[1:])))

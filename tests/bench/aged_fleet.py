@@ -27,6 +27,7 @@ from muster.settings import settings
 from muster.store.database.base import Base
 from muster.store.database.engine import reading, writing
 from muster.store.database.retention import WITNESSES
+from muster_demo import watchdog
 from tests.bench import age
 from tests.muster import fleet
 from tests.support.servers import postgresql, sshd
@@ -151,4 +152,4 @@ def main(arguments: list[str]) -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(main(sys.argv[1:]))
+    sys.exit(watchdog.run(lambda: main(sys.argv[1:])))

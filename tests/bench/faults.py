@@ -29,6 +29,7 @@ from muster_criteria.model import DEVICE_EVENT, Finding, Severity, Verdict, subj
 from muster_criteria.sku_files.skus import load_sku
 from muster_criteria.stage.verdict import overall
 from muster_criteria.stages import STAGES
+from muster_demo import watchdog
 from muster_node.agent import orphans
 from muster_simulator import create_machine
 from muster_simulator.defects import DEFECTS
@@ -285,4 +286,4 @@ def main() -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(watchdog.run(main))

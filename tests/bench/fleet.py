@@ -385,13 +385,13 @@ def bench(nodes: int, seed: int) -> int:
 
 
 def main() -> int:
-    """The command line; no process outlives it."""
+    """The command line."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--nodes", type=int, default=50, help="nodes in flight at once")
     parser.add_argument("--seed", type=int, default=0, help="which nodes are faulty, and what is killed when")
     chosen = parser.parse_args()
-    return watchdog.run(lambda: bench(chosen.nodes, chosen.seed))
+    return bench(chosen.nodes, chosen.seed)
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(watchdog.run(main))

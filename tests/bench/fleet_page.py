@@ -29,6 +29,7 @@ import sqlalchemy
 from muster import store
 from muster.model.states import State
 from muster.web import PREFIX
+from muster_demo import watchdog
 from muster_demo.stack import Stack
 from tests.support.servers import browser, live_airflow, postgresql
 
@@ -176,4 +177,4 @@ def main(arguments: list[str]) -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(main(sys.argv[1:]))
+    sys.exit(watchdog.run(lambda: main(sys.argv[1:])))

@@ -28,6 +28,7 @@ from muster.remote.zipapp import build_agent
 from muster_criteria.sku_files.programme import stage_calls
 from muster_criteria.sku_files.skus import load_sku
 from muster_criteria.stages import STAGES
+from muster_demo import watchdog
 from muster_node.contract import Plan, ProbeCall
 from tests.support.servers import slurm, sshd
 
@@ -147,4 +148,4 @@ def main() -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(watchdog.run(main))

@@ -37,6 +37,7 @@ from muster_criteria.stage.judge import judge_all
 from muster_criteria.stage.prefilter import small_margins
 from muster_criteria.stage.rules import RULES
 from muster_criteria.stage.suite import unexpected_rows
+from muster_demo import watchdog
 from tests.bench.sent import results_of
 from tests.muster_criteria.fleet_readings import DAY, GPUS, Fleet
 
@@ -212,4 +213,4 @@ def main() -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(watchdog.run(main))

@@ -32,6 +32,7 @@ import psutil  # noqa: E402
 from muster import store  # noqa: E402
 from muster.integration.airflow_api import AirflowClient  # noqa: E402
 from muster_criteria.model import Verdict  # noqa: E402
+from muster_demo import watchdog  # noqa: E402
 from muster_demo.services import Supervisor  # noqa: E402
 from muster_demo.stack import Stack, airflow_settings, migrate, new_login, write_password  # noqa: E402
 from tests.bench.processes import StepSampler, cpu_seconds  # noqa: E402
@@ -296,4 +297,4 @@ def main() -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(watchdog.run(main))

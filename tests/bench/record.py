@@ -21,6 +21,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from muster_demo import watchdog
+
 FIGURES = Path(__file__).parent / "figures"
 
 
@@ -58,9 +60,13 @@ def measure(command: Sequence[str], tables: bool) -> dict[str, Any]:
     begun, lines = time.monotonic(), []
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as running:
         assert running.stdout is not None
-        for line in running.stdout:
-            print(line, end="", flush=True)
-            lines.append(line.rstrip("\n"))
+        try:
+            for line in running.stdout:
+                print(line, end="", flush=True)
+                lines.append(line.rstrip("\n"))
+        except BaseException:
+            running.terminate()  # it cleans up; else it would be waited for to its end
+            raise
     used = resource.getrusage(resource.RUSAGE_CHILDREN)
     taken |= {
         "status": running.returncode,
@@ -85,4 +91,4 @@ def main() -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(watchdog.run(main))

@@ -25,6 +25,7 @@ from typing import Any
 import psutil
 
 from muster_criteria.cluster.goodput import PUBLISHED_RATES, Input, Inputs, forecast
+from muster_demo import watchdog
 from muster_node.workloads import llama
 from tests.muster_node.cluster import blocks
 
@@ -176,4 +177,4 @@ def _bare(args: argparse.Namespace) -> tuple[float, float]:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(watchdog.run(main))

@@ -13,7 +13,6 @@ import dataclasses
 import json
 import os
 import random
-import signal
 import sys
 import tempfile
 import time
@@ -23,6 +22,7 @@ from muster_criteria.cluster.fabric.decode import decode
 from muster_criteria.cluster.fabric.parts import Diagnosis, Part, PartKind
 from muster_criteria.cluster.fabric.planner import next_round
 from muster_criteria.cluster.fabric.rounds import RoundResult
+from muster_demo import watchdog
 from tests.bench.fabric.agents import Agents, Trouble, topology
 from tests.bench.fabric.network import HOSTS_A_LEAF, LEAVES, RAILS, SLOW_MBIT, Network
 
@@ -117,7 +117,6 @@ def main() -> int:
     if os.geteuid() != 0:
         print("Network namespaces need root: run it as root.")
         return 1
-    signal.signal(signal.SIGTERM, lambda number, frame: sys.exit(128 + number))
     draw, begun = random.Random(given.seed), time.monotonic()
     places = {kind: drawn(kind, draw) for kind in KINDS}  # of all kinds, so that they follow from the seed alone
     runs: list[tuple[Planted, ...]] = [(places[kind],) for kind in given.kinds.split(",") if kind]
@@ -143,4 +142,4 @@ def main() -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(watchdog.run(main))

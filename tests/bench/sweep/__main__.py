@@ -37,6 +37,7 @@ from muster.remote.zipapp import build_agent
 from muster.store.database.engine import writing
 from muster.store.database.models import NodeRow
 from muster_criteria.health.readings import Reading
+from muster_demo import watchdog
 from tests.bench.sweep import year
 from tests.support.servers import sshd
 
@@ -196,4 +197,4 @@ def _label(names: list[str], labels: dict[str, str]) -> None:
 
 
 if __name__ == "__main__":
-    raise SystemExit(main())
+    sys.exit(watchdog.run(main))
