@@ -88,3 +88,16 @@ def test_a_controller_runs_what_was_tested_and_nothing_of_the_tests() -> None:
     assert {each.partition("==")[0] for each in controller} > {"celery", "kubernetes", "apache-airflow-core"}
     assert controller - pins("requirements.txt") == set()
     assert not [each for each in controller if each.startswith(("pytest", "mypy", "aiosmtpd"))]
+
+
+def test_each_package_is_pinned_and_its_hash_is_required() -> None:
+    for file in ("requirements.txt", "requirements-controller.txt"):
+        lines = (ROOT / file).read_text().replace("\\\n", " ").splitlines()
+        packages = [line for line in lines if line.strip() and not line.lstrip().startswith("#")]
+        assert len(packages) > 100
+        unpinned = [line for line in packages if not re.match(r"\S+==\S+( ; .*?)?\s+--hash=sha256:[0-9a-f]{64}", line)]
+        assert unpinned == []
+    texts = [(ROOT / "Makefile").read_text(), *((path.read_text()) for path in (ROOT / "docs").glob("*.md"))]
+    installs = [line for text in texts for line in text.splitlines() if re.search(r"-r \S*requirements\S*\.txt", line)]
+    assert len(installs) >= 3
+    assert [line for line in installs if "--require-hashes" not in line] == []

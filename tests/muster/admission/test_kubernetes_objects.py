@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import json
+from pathlib import Path
 from typing import Any
 
 import pytest
+import yaml
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from kubernetes import client
@@ -18,6 +20,7 @@ from tests.support.servers import kubernetes_server
 from tests.support.servers.kubernetes import Cluster
 from tests.support.waiting import until
 
+ROOT = Path(__file__).parents[3]
 FINE: dict[str, Any] = {"metadata": {"name": "fine", "namespace": "team"}}
 
 
@@ -83,6 +86,23 @@ def test_a_real_api_server_names_each_right_that_the_documented_roles_lack(
         patch.setenv("AIRFLOW_CONN_DELTA", json.dumps({"conn_type": "kubernetes", "extra": extra}))
         with pytest.raises(SchedulerDown, match="401"):
             check_rights("delta")
+
+
+def test_the_documented_roles_allow_what_the_threats_page_says_and_no_more() -> None:
+    allowed: dict[str, set[str]] = {}
+    for file in (ROOT / "docs" / "examples").glob("kubernetes_*.yaml"):
+        for document in yaml.safe_load_all(file.read_text()):
+            for rule in document.get("rules", ()):
+                assert set(rule) == {"apiGroups", "resources", "verbs"}, "no rights to addresses that are no resources"
+                where = f"{file.stem.removeprefix('kubernetes_')}, {document['kind']}"
+                rights = {f"{verb} {resource}" for verb in rule["verbs"] for resource in rule["resources"]}
+                allowed.setdefault(where, set()).update(rights)
+    assert allowed == {
+        "rbac, ClusterRole": {"get nodes", "list nodes", "patch nodes", "patch nodes/status", "list pods"},
+        "idle_tests, Role": {"get pods", "create pods", "delete pods", "list events"},
+        "idle_tests, ClusterRole": {"list priorityclasses"},
+        "end_corrupted_jobs, ClusterRole": {"delete pods"},
+    }
 
 
 ODD = st.recursive(

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import dataclasses
 import datetime
+import gzip
 import json
 import os
 from collections.abc import Iterator
+from email import message_from_bytes
 from email.message import EmailMessage
 from typing import Any
 
@@ -13,8 +16,9 @@ import pytest
 from aiosmtpd.controller import Controller
 
 from muster import store
-from muster.reporting import sending
+from muster.reporting import mailing, sending
 from muster_demo.services import free_port
+from tests.muster import fleet
 
 pytestmark = pytest.mark.usefixtures("sqlite_db")
 
@@ -116,3 +120,23 @@ def test_a_server_that_was_down_gets_all_mails_at_the_next_delivery(
     assert store.outbox.pending()[0].last_error
     monkeypatch.setenv("AIRFLOW_CONN_SMTP_DEFAULT", json.dumps(up))
     assert sending.deliver_mail() == (2, 0, 0)
+
+
+def test_a_mail_and_the_history_hold_no_credential(monkeypatch: pytest.MonkeyPatch) -> None:
+    secret = "p4ss-w0rd"
+    monkeypatch.setenv("MUSTER_MAIL_TO", "fleet@example.org")
+    monkeypatch.setenv("AIRFLOW_CONN_SMTP_DEFAULT", f"smtp://muster:{secret}@mail.example.org")
+    launch = {"kind": "python", "python": "/usr/bin/python3", "env": {"HF_TOKEN": secret}}
+    node = fleet.new_node("n1", host="n1")
+    store.nodes.add(node)
+    store.nodes.add(dataclasses.replace(node, launch=launch))
+    key = fleet.fail("n1").key
+    mailing.send_report(key, node="n1")
+    (mail,) = store.outbox.pending()
+    message = store.outbox.message(mail.id)
+    parts = [part.get_payload(decode=True) or b"" for part in message_from_bytes(message).walk()]
+    unpacked = [gzip.decompress(part) if part[:2] == b"\x1f\x8b" else part for part in parts]
+    assert any(b"n1" in part for part in unpacked)
+    assert not any(secret.encode() in part for part in (message, *unpacked))
+    assert "launch" in str(store.nodes.events("n1"))
+    assert secret not in str(store.nodes.events("n1"))

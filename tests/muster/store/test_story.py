@@ -14,7 +14,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, ru
 
 from muster import store
 from muster.errors import MusterError
-from muster.model.events import Evidence
+from muster.model.events import Event, Evidence
 from muster.model.runs import RunKey
 from muster.model.stages import STAGES
 from muster.model.states import IN_FLIGHT, State
@@ -41,6 +41,7 @@ class Story(RuleBasedStateMachine):
     @initialize()
     def enrol(self) -> None:
         self.shadow = False
+        self.events: list[Event] = []
         self.folder = Path(tempfile.mkdtemp(prefix="muster-story-", dir=MEMORY if MEMORY.is_dir() else None))
         shutil.copy(self.template, self.folder / "muster.db")
         self.patch = pytest.MonkeyPatch()
@@ -217,6 +218,8 @@ class Story(RuleBasedStateMachine):
         if not hasattr(self, "folder"):
             return
         state, events = store.nodes.get(NODE).state, store.nodes.events(NODE)
+        assert events[: len(self.events)] == self.events, "history only grows"
+        self.events = events
         assert all(earlier.to_state == later.from_state for earlier, later in itertools.pairwise(events))
         assert state is events[-1].to_state
         if state is State.PRODUCTION:

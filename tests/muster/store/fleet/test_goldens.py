@@ -106,7 +106,7 @@ class TestPromotion:
         visited("d")
         assert only().digest == ""
 
-    @pytest.mark.parametrize("leaves", ["out of service", "replaced"])
+    @pytest.mark.parametrize("leaves", ["replaced", State.QUARANTINE, State.RETIRED])
     def test_a_machine_that_is_gone_has_no_vote(self, leaves: str) -> None:
         for node in ("a", "b"):
             visited(node)
@@ -114,7 +114,7 @@ class TestPromotion:
         if leaves == "replaced":
             store.adoption.replace("c", "Ada", "another machine", host_key=fleet.host_key("new"))
         else:
-            store.nodes.move("c", State.RETIRED, "Ada", "sold")
+            store.nodes.move("c", State(leaves), "Ada", "it smokes")
         assert only().nodes == 2
         visited("d")
         assert (only().digest, only().nodes) == ("right", 3)
