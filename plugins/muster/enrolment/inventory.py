@@ -128,6 +128,8 @@ def _texts(value: object) -> Iterator[str]:
 _JSON = {"launch": '{"kind": "venv", "path": "/opt/venv"}', "bmc": '{"url": "https://10.0.0.7", "connection": "bmc"}'}
 """Cells of CSV that hold JSON, each with an example."""
 
+_NUMBERS, _TEXT = ("tag:yaml.org,2002:int", "tag:yaml.org,2002:float"), "tag:yaml.org,2002:str"
+
 _WHAT_TO_DO = {
     "name": "use up to 63 letters, digits, '.', '-' and single '_', beginning with a letter or digit",
     "host": "give a host name or an address, without user, port or blanks",
@@ -238,9 +240,25 @@ def _from_yaml(path: Path, text: str) -> Iterator[tuple[str, Any]]:
             yield where, _Bad(f"{twice[0]} is given twice; keep one")
             continue
         try:
+            for key, value in node.value:
+                if key.value not in _JSON:  # their values have types of their own
+                    _keep_as_written(value)
             yield where, yaml.SafeLoader("").construct_document(node)
         except yaml.YAMLError as error:
             yield where, _Bad(f"this cannot be used ({getattr(error, 'problem', error)}); write plain values")
+
+
+def _keep_as_written(node: yaml.Node) -> None:
+    """Have numbers that are written otherwise than Python writes them read as text, in maps too.
+
+    A rack or a name is a text, and YAML 1.1 reads 0010 as 8, 12:30 as 750 and 1.10 as 1.1.
+    """
+    if isinstance(node, yaml.MappingNode):
+        for pair in node.value:
+            for each in pair:
+                _keep_as_written(each)
+    elif node.tag in _NUMBERS and str(yaml.SafeLoader("").construct_document(node)) != node.value:
+        node.tag = _TEXT
 
 
 def _entry(root: yaml.Node | None, name: str) -> yaml.Node | None:

@@ -72,11 +72,13 @@ def paths_of(collection: Document) -> list[str]:
 
 def _of_thermal(thermal: Document) -> Iterator[Found]:
     for place, fan in enumerate(_maps(thermal.get("Fans"))):
+        part = f"{_path(thermal)}#{place}"
         if _present(fan):
             metric = "fan_duty" if fan.get("ReadingUnits") == "Percent" else "fan_speed"
-            part = f"{_path(thermal)}#{place}"
             yield Found(metric, part, _name(fan), _number(fan.get("Reading"), 0.0))
             yield Found("fan_state", part, _name(fan), text=_state(fan))
+        elif _missed(fan):
+            yield Found("fan_state", part, _name(fan), text=_missed(fan))
     for sensor in _maps(thermal.get("Temperatures")):
         named = _INLET_NAME.search(_name(sensor))
         if _present(sensor) and (sensor.get("PhysicalContext") == _INLET_CONTEXT or named):
@@ -90,9 +92,11 @@ def _of_power(power: Document) -> Iterator[Found]:
 
 def _of_fans(fans: Iterator[Document]) -> Iterator[Found]:
     for fan in fans:
-        if not _present(fan):
-            continue
         speed, part = _map(fan.get("SpeedPercent")), _path(fan)
+        if not _present(fan):
+            if missed := _missed(fan):
+                yield Found("fan_state", part, _name(fan), text=missed)
+            continue
         turns = _number(speed.get("SpeedRPM"), 0.0)
         if turns is None:
             yield Found("fan_duty", part, _name(fan), _number(speed.get("Reading"), 0.0))
@@ -115,7 +119,7 @@ def _of_metrics(metrics: Document) -> Iterator[Found]:
 def _of_supply(supply: Document, watts: object, part: str = "") -> Iterator[Found]:
     part = part or _path(supply)
     present = _present(supply)
-    yield Found("psu_state", part, _name(supply), text=_state(supply) if present else None)
+    yield Found("psu_state", part, _name(supply), text=_state(supply) if present else _missed(supply))
     if present:
         yield Found("psu_input_power", part, _name(supply), _number(watts, 0.0))
 
@@ -161,6 +165,15 @@ def _state(part: Document) -> str | None:
     """Returns ok, warning or critical; None if the BMC reports no health."""
     health = _status(part).get("Health")
     return _HEALTH.get(health) if isinstance(health, str) else None
+
+
+def _missed(part: Document) -> str | None:
+    """Returns warning or critical where the BMC itself complains that a part is absent; None for an empty place.
+
+    OpenBMC of IBM's machines reports a missing supply as Critical and Absent.
+    """
+    state = _state(part)
+    return state if not _present(part) and state != "ok" else None
 
 
 def _name(part: Document, other: str = "") -> str:

@@ -153,11 +153,15 @@ def test_a_node_in_trouble_is_left_alone(backend: AdmissionBackend, kubernetes: 
         ("karpenter.sh/unregistered", "NoExecute", False),
         ("ToBeDeletedByClusterAutoscaler", "NoSchedule", False),
         ("startup-taint.cluster-autoscaler.kubernetes.io/gpu", "NoSchedule", False),
+        ("node.cilium.io/agent-not-ready", "NoSchedule", False),  # cilium/cilium#16631: until its agent runs
+        ("node.cluster.x-k8s.io/uninitialized", "NoSchedule", False),
+        ("ebs.csi.aws.com/agent-not-ready", "NoExecute", False),
+        ("weave.works/kured-node-reboot", "PreferNoSchedule", True),  # kubereboot/kured#250: jobs still start on it
         ("DeletionCandidateOfClusterAutoscaler", "PreferNoSchedule", True),  # jobs still start on it
         ("acme.example/dedicated", "NoSchedule", True),
     ],
 )
-def test_a_node_that_an_autoscaler_removes_is_left_alone(
+def test_a_node_that_others_remove_or_have_not_made_ready_is_left_alone(
     backend: AdmissionBackend, kubernetes: Cluster, key: str, effect: str, is_open: bool
 ) -> None:
     taints = [*kubernetes.nodes["n0"]["spec"]["taints"], {"key": key, "effect": effect}]

@@ -173,3 +173,12 @@ def test_a_device_without_a_name_is_no_node(field: str, nothing: str) -> None:
     with pytest.raises(BadInventory) as refused:
         inventory.one(cells)
     assert f"{field} {nothing!r}" in str(refused.value)
+
+
+@pytest.mark.parametrize("text", ["0010", "12:30", "1.10", "1_000", "0x1F", "12"])
+def test_a_number_is_the_text_that_the_file_has(tmp_path: Path, text: str) -> None:
+    """YAML 1.1 reads another number into most of them (yaml/pyyaml#107, wireviz/WireViz#213)."""
+    path = tmp_path / "fleet.yaml"
+    path.write_text(f"nodes: [{{name: a, host: h, sku: cpu-generic, port: 0022, rack: {text}, labels: {{u: {text}}}}}]")
+    ((_, node),) = inventory.load(path, SKUS)
+    assert (node.rack, node.labels, node.port) == (text, {"u": text}, 22)

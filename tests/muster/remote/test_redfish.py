@@ -105,6 +105,20 @@ def test_what_the_bmc_has_no_reading_of_is_not_supported_and_never_zero(folder: 
     assert all("not supported" in readings[key].note for key in silent)
 
 
+def test_a_part_that_the_bmc_misses_is_reported_and_an_empty_place_is_not(folder: Path, static: str) -> None:
+    """IBM's OpenBMC reports a missing supply as Critical and Absent (ibm-openbmc/bmcweb#1281); others give an empty
+    place no health, or OK.
+    """
+    bmcs.write(
+        folder,
+        fans=[bmcs.fan(health=health, state="Absent") for health in (None, "OK", "Critical")],
+        temperatures=[],
+        supplies=[bmcs.supply(f"PSU {health}", health=health, state="Absent") for health in (None, "OK", "Critical")],
+    )
+    states = {part: each.text for (metric, part), each in read(static).items() if metric.endswith("_state")}
+    assert states == {"fan0": "critical", "psu0": None, "psu1": None, "psu2": "critical"}
+
+
 def test_a_fan_without_an_id_hides_no_other(folder: Path, static: str) -> None:
     """iLO 4 sends fans without ``MemberId``, and with ``FanName`` for a name."""
     nameless = {"FanName": "Fan 2", "Reading": 30, "ReadingUnits": "Percent", "Status": {"Health": "Critical"}}

@@ -82,7 +82,13 @@ V1 = {
 }
 
 
-@pytest.mark.parametrize("files", [V2, V1])
+CENTOS_7 = {
+    name.replace("/cpu,cpuacct/", "/cpu/"): text.replace("cpu,cpuacct", "cpuacct,cpu") for name, text in V1.items()
+}
+"""It lists "cpuacct,cpu", mounts "cpu,cpuacct", and links "cpu" to that (k3s-io/k3s#2924, lxc/lxc#3703)."""
+
+
+@pytest.mark.parametrize("files", [V2, V1, CENTOS_7])
 def test_the_quota_of_any_group_above_is_read_before_and_after(tmp_path, files):
     def write(n, us, user, steal):
         for name, text in {**files, "proc/stat": STAT.format(user=user, steal=steal)}.items():

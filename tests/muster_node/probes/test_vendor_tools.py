@@ -171,12 +171,20 @@ def test_an_error_of_several_gpus_that_names_none_of_them_is_not_lost(run_probe,
     assert {row.device: row.value for row in run.all("dcgm_failures")} == {"gpu5": 0, "gpu2": 0, "node": 1}
 
 
-def test_a_test_without_a_result_did_not_pass(run_probe, tool):
+def test_a_test_without_a_result_did_not_run(run_probe, tool):
+    """dcgmi 4 lists each test by its name, and leaves out results and summaries of "not run" (NVIDIA/DCGM,
+    dcgmi/Diag.cpp, HelperJsonAddResult): neither a pass nor a fault.
+    """
     report = json.loads(dcgm(PASSES))
-    report["DCGM Diagnostic"]["test_categories"][0]["tests"].append({"name": "pcie", "results": []})
+    report["DCGM Diagnostic"]["test_categories"][0]["tests"].append({"name": "pcie"})
     tool("dcgmi", json.dumps(report))
     run = run_probe(DcgmDiag, Machine())
-    assert run.one("dcgm_failures", "node", test="pcie").value == 1
+    assert (run.one("dcgm_tests").value, run.one("dcgm_skipped").value) == (1, 1)
+    assert {row.labels["test"] for row in run.all("dcgm_failures")} == {"memory"}
+    del report["DCGM Diagnostic"]["test_categories"][0]["tests"][0]
+    tool("dcgmi", json.dumps(report))
+    with pytest.raises(RuntimeError, check=lambda error: error.__cause__.code == "no results"):
+        run_probe(DcgmDiag, Machine())
 
 
 def test_an_error_beside_the_report_is_one_of_the_run(run_probe, tool):

@@ -18,6 +18,7 @@ _PASS, _WARN, _FAIL = ("pass",), ("warn", "warning"), ("fail", "failed")
 _SKIP = ("skip", "skipped", "not run", "notrun")
 _ROOTS = ("DCGM Diagnostic", "DCGM GPU Diagnostic")
 _NO_STATUS = "no status"
+_NOT_RUN = "Not run"
 _SUMMARY = "test_summary"
 _TEXT_MAX = 200
 _NO_FAULT = {
@@ -108,8 +109,8 @@ def parse_dcgm_diag(text: str) -> Report:
     if trouble:
         raise BadOutput("failed", f"could not run the tests: {str(trouble)[:_TEXT_MAX]}")
     outcomes = list(_outcomes(report))
-    if not outcomes:
-        raise BadOutput("no results", "printed a report without a test")
+    if all(outcome.skipped for outcome in outcomes):
+        raise BadOutput("no results", "printed a report without a test that ran")
     return Report(outcomes, {**_serials(raw), **_serials(report)})
 
 
@@ -133,8 +134,8 @@ def _outcomes(report: dict[str, Any]) -> Iterator[Outcome]:
             yield from devices
             if _SUMMARY in test:
                 yield from _beyond(devices, name, test[_SUMMARY])
-            elif not devices:  # a test that is listed and has no result did not pass
-                yield Outcome(name, None, _NO_STATUS)
+            elif not devices:  # DCGM 4 leaves out each result of a test that did not run, and its summary
+                yield Outcome(name, None, _NOT_RUN)
 
 
 def _by_gpu(name: str, result: dict[str, Any], gpus: list[int | None]) -> Iterator[Outcome]:

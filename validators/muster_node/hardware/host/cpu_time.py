@@ -101,7 +101,8 @@ def _groups(files: Files) -> list[_Group]:
         if number == "0" and not controllers:
             found += _upwards(files, _CGROUPS, path) + _upwards(files, f"{_CGROUPS}/unified", path)
         elif "cpu" in controllers.split(","):
-            found += _upwards(files, f"{_CGROUPS}/{controllers}", path)
+            # CentOS 7 writes "cpuacct,cpu" here and mounts "cpu,cpuacct"; systemd links "cpu" to either.
+            found += _upwards(files, f"{_CGROUPS}/cpu", path) or _upwards(files, f"{_CGROUPS}/{controllers}", path)
     return found
 
 
