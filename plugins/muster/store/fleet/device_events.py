@@ -28,7 +28,7 @@ def recorded(*, node: str = "") -> list[RecordedEvent]:
     if node:
         query = query.where(RunRow.node == node, RunRow.machine == NodeRow.machine)
     with reading() as session:
-        rows = [row._tuple() for row in session.execute(query)]
+        rows = session.execute(query).all()
         began = {stage.id: row.value for row, stage, *_ in rows if row.metric == BEGAN and row.value is not None}
         return [_record(*row, began.get(row[1].id)) for row in rows if row[0].metric in EVENTS]
 
