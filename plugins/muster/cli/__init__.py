@@ -11,19 +11,28 @@ import sys
 
 def main() -> None:
     """Entry point of ``muster``."""
-    from typer.exceptions import TyperException
+    from typer.exceptions import Abort, TyperException
 
     from muster.cli.app import app
     from muster.errors import MusterError
 
     as_json = "--json" in sys.argv
     try:
-        # Not standalone: usage errors come here, to be written as JSON.
-        sys.exit(app(prog_name="muster", standalone_mode=not as_json) or 0)
+        # Not standalone: errors of usage come here, to be written as our sentences.
+        sys.exit(app(prog_name="muster", standalone_mode=False) or 0)
     except TyperException as error:
-        print(json.dumps({"error": error.format_message(), "kind": "Usage"}))  # noqa: T201
-        print(f"muster: {error.format_message()}", file=sys.stderr)  # noqa: T201
+        from typer.main import get_command
+
+        from muster.cli.terminal import usage
+
+        sentence = usage.sentence(error, get_command(app), sys.argv[1:])
+        if as_json:
+            print(json.dumps({"error": sentence, "kind": "Usage"}))  # noqa: T201
+        print(f"muster: {sentence}", file=sys.stderr)  # noqa: T201
         sys.exit(error.exit_code)
+    except Abort:
+        print("muster: interrupted", file=sys.stderr)  # noqa: T201
+        sys.exit(1)
     except MusterError as error:
         if as_json:
             print(json.dumps({"error": str(error), "kind": type(error).__name__}))  # noqa: T201
