@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from muster import store
 from muster.admission import service
 from muster.admission.backend import Allocation
@@ -9,6 +11,7 @@ from muster.errors import MusterError
 from muster.model.dags import NODE_REVALIDATION
 from muster.model.nodes import Node
 from muster.model.runs import RunKey
+from muster.model.states import SERVING, State
 from muster.remote.launch import parse_launch
 from muster.settings import settings
 from muster_criteria.sku_files.model import SkuError
@@ -39,3 +42,22 @@ def startable(node: Node, dag: str, run_id: str, level: str, reason: str, force_
         store.leases.acquire(node.name, RunKey(dag, run_id))
         store.runs.begin(RunKey(dag, run_id), node.name, level, reason, force_reason or None)
     return allocation
+
+
+def together(nodes: Sequence[Node]) -> None:
+    """Raises MusterError unless these nodes can be a block."""
+    for node in nodes:
+        if node.state not in (State.QUALIFIED, State.CLUSTER_VALIDATION):
+            way = "revalidate" if node.state in SERVING else "qualify"
+            raise MusterError(
+                f"{node.name} is in {node.state}, and only qualified nodes are tested together: "
+                f"`muster {way} {node.name} --reason …` tests it alone"
+            )
+    held = {each.rack: each for each in store.racks.held(simulated=nodes[0].simulated)}
+    for rack in sorted({node.rack for node in nodes if node.rack in held}):
+        raise MusterError(
+            f"rack {rack} is held since {held[rack].since:%Y-%m-%d %H:%M} UTC ({held[rack].why}): when that is "
+            f"repaired, `muster racks release {rack} --reason …`"
+        )
+    if len({node.simulated for node in nodes}) > 1:
+        raise MusterError("a block cannot mix real and simulated nodes: they are judged by each other")

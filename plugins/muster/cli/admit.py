@@ -23,8 +23,8 @@ def admit(nodes: Nodes, reason: Why = "by hand", dry_run: dry.DryRun = False, js
     start(wanted, False, json, dry_run)
 
 
-def _askable(node: Node) -> None:
-    """Raises MusterError if the gate refuses the node, or has nothing to ask a person."""
+def _askable(node: Node) -> dry.Would:
+    """What the run would do. Raises MusterError if the gate refuses the node, or has nothing to ask a person."""
     from muster import store
     from muster.model.states import State
     from muster.rules.gate import Admit, Refuse
@@ -34,3 +34,5 @@ def _askable(node: Node) -> None:
         raise MusterError(f"it does not enter production: {'; '.join(decision.reasons)}")
     if isinstance(decision, Admit) and node.state is State.PRODUCTION:
         raise MusterError("it is in production already")
+    reasons = ["nothing stands against it"] if isinstance(decision, Admit) else decision.reasons
+    return dry.Would((f"would ask a person: {'; '.join(reasons)}",))

@@ -48,10 +48,14 @@ def approve(
         node = store.nodes.get(str(airflow.conf(question.dag, run).get("node")))
         answers.check(option, node, RunKey(question.dag, run))
         if dry_run and json:
-            show.as_json({"dry_run": True, "run": run, "option": option})
+            asked = {"subject": question.subject, "effects": answers.effects(option, node)}
+            show.as_json({"dry_run": True, "run": run, "option": option, **asked})
             return
         if dry_run:
-            typer.echo(f"{run}: would be answered {option}: {question.subject}\ndry run: nothing was answered")
+            typer.echo(f"{run}: would be answered {option}: {question.subject}")
+            for effect in answers.effects(option, node):
+                typer.echo(f"{run}: {effect}")
+            typer.echo("dry run: nothing was answered")
             return
         airflow.hitl_answer(question.dag, run, question.task, [option], {REASON: reason.strip()})
     if json:

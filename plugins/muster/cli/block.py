@@ -20,15 +20,11 @@ def block(
     json: AsJson = False,
 ) -> None:
     """Test qualified nodes together, as one block; those that meet every condition enter production."""
-    from muster.model.states import SERVING, State
+    from muster.admission.startable import together
 
     why = forced(force, force_reason)
     members = list(known(nodes, level).values())
     if len(members) < 2:
         raise MusterError("a block has at least two different nodes")
-    for node in members:
-        if node.state is not State.QUALIFIED:
-            way = "revalidate" if node.state in SERVING else "qualify"
-            alone = f"`muster {way} {node.name}` tests it alone"
-            raise MusterError(f"{node.name} is in {node.state}: only qualified nodes are tested together; {alone}")
+    together(members)
     start([run_of(CLUSTER_QUALIFICATION, members, level, reason, why)], watch, json, dry_run)

@@ -43,9 +43,9 @@ def resend(keys: Keys, reason: Reason, who: AsWho = "", dry_run: DryRun = False,
     """Let housekeeping send mails again within minutes, those that the mail server refused too."""
     from muster import store
 
-    with rehearsed(dry_run):
+    with rehearsed(dry_run, json):
         done = "would be sent again" if dry_run else "is sent again within minutes"
-        _each(keys, lambda key: store.outbox.resend(key, show.person(who), reason), done, json)
+        _each(keys, lambda key: store.outbox.resend(key, show.person(who), reason), done, dry_run, json)
 
 
 @app.command()
@@ -53,16 +53,16 @@ def drop(keys: Keys, reason: Reason, who: AsWho = "", dry_run: DryRun = False, j
     """Delete mails that were not sent; the reports stay in the records."""
     from muster import store
 
-    with rehearsed(dry_run):
+    with rehearsed(dry_run, json):
         done = "would be deleted" if dry_run else "is deleted"
-        _each(keys, lambda key: store.outbox.drop(key, show.person(who), reason), done, json)
+        _each(keys, lambda key: store.outbox.drop(key, show.person(who), reason), done, dry_run, json)
 
 
-def _each(keys: list[str], change: Callable[[str], bool], done: str, json: bool) -> None:
+def _each(keys: list[str], change: Callable[[str], bool], done: str, dry_run: bool, json: bool) -> None:
     changed = [key for key in keys if change(key)]
     missing = [key for key in keys if key not in changed]
     if json:
-        show.as_json({"changed": changed, "missing": missing})
+        show.as_json({"dry_run": dry_run, "changed": changed, "missing": missing})
     else:
         for key in changed:
             typer.echo(f"{key} {done}")

@@ -21,8 +21,4 @@ def qualify(
     """Test nodes, one DAG run each, from intake to qualified."""
     why = forced(force, force_reason)
     found = known(nodes, level)
-    if dry_run:
-        rehearsal = dry.qualification(list(found), NODE_QUALIFICATION, level, reason, force_reason.strip())
-        rehearsal.show(json)
-        return
-    start([run_of(NODE_QUALIFICATION, [node], level, reason, why) for node in found.values()], watch, json)
+    start([run_of(NODE_QUALIFICATION, [node], level, reason, why) for node in found.values()], watch, json, dry_run)

@@ -31,12 +31,12 @@ def repair(
 
     node, why = store.nodes.get(name), given(reason)
     conf = {"node": name, "fault": fault, "device": device, "reason": why}
-    check = functools.partial(_next, node, fault, device, show=dry_run and not json)
+    check = functools.partial(_next, node, fault, device)
     start([Wanted(REPAIR, name, run_id(name, f"{fault} {device} {why}"), conf, check)], watch, json, dry_run)
 
 
-def _next(node: Node, fault: str, device: str, *, show: bool) -> None:
-    """Raise MusterError if no repair of the node can begin; with ``show``, print what it would do."""
+def _next(node: Node, fault: str, device: str) -> dry.Would:
+    """What a repair of the node would do now. Raises MusterError if none can begin."""
     from muster import store
     from muster.judging import policies
     from muster.model.repairs import Fault
@@ -49,8 +49,6 @@ def _next(node: Node, fault: str, device: str, *, show: bool) -> None:
         raise MusterError(f"there is no ladder for {fault!r}: give one of {known}")
     if node.state not in rules.REPAIRABLE:
         raise MusterError(f"it is in {node.state}: only a node in {', '.join(rules.REPAIRABLE)} is repaired")
-    if not show:
-        return
     wanted = Fault(fault, device)
     same = [each for each in store.repairs.find(node.name) if each.fault.fault_class == fault]
     history = store.repairs.history(same[0]) if same else ()
@@ -60,10 +58,11 @@ def _next(node: Node, fault: str, device: str, *, show: bool) -> None:
         simulated=node.simulated, bmc=bool(node.bmc), others=store.repairs.under_way(node.name),
     )  # fmt: skip
     step = rules.next_step(now, policy, datetime.datetime.now(datetime.UTC))
-    typer.echo(f"{node.name}: the ladder of {fault}: {', '.join(ladder.rungs)} (policy {policy.cited})")
+    effects = [f"the ladder of {fault}: {', '.join(ladder.rungs)} (policy {policy.cited})"]
     if isinstance(step, rules.Act):
-        typer.echo(f"{node.name}: would take evidence, then {step.rung}, unless its scheduler says that it is in use")
-        typer.echo(f"{node.name}: then {', '.join(ladder.prove)} at level {ladder.level} have to pass")
+        effects.append(f"would take evidence, then {step.rung}, unless its scheduler says that it is in use")
+        effects.append(f"then {', '.join(ladder.prove)} at level {ladder.level} have to pass")
     else:
         who = "wait" if isinstance(step, rules.Wait) else "a person decides"
-        typer.echo(f"{node.name}: would take evidence, then {who}: {step.why}")
+        effects.append(f"would take evidence, then {who}: {step.why}")
+    return dry.Would(tuple(effects))

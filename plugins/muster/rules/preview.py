@@ -4,10 +4,20 @@ from __future__ import annotations
 
 import dataclasses
 import math
+from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING
 
 from muster.model.nodes import Node
+from muster.model.stages import CLUSTER_STAGES, ROUND_STAGES
 from muster.model.states import BROKEN, IN_FLIGHT, SERVING, State
+from muster_criteria.cluster.plan import (
+    PAIRS,
+    cluster_calls,
+    cluster_deadline_s,
+    has_rounds,
+    pair_call,
+    pair_deadline_s,
+)
 from muster_criteria.sku_files import programme
 from muster_criteria.sku_files.declarations import declared_probes
 from muster_criteria.stages import STAGES
@@ -48,25 +58,37 @@ class StagePlan:
 
 def stage_plans(sku: Sku, level: str) -> tuple[StagePlan, ...]:
     """Returns what each stage runs on such a node at that level. Raises SkuError for an unknown level."""
-    declared, counted = declared_probes(), sku.devices.get("gpu")
-    # An unknown number of devices counts as one, which gives the minimum time.
-    devices = counted if isinstance(counted, int) and counted else 1
     return tuple(
         StagePlan(
             stage,
-            tuple(
-                ProbePlan(
-                    call.probe,
-                    call.timeout_s,
-                    declared[call.probe].loads,
-                    _timed_s(call, devices),
-                )
-                for call in programme.stage_calls(sku, stage, level, seed=0)
-            ),
+            _probes(sku, programme.stage_calls(sku, stage, level, seed=0)),
             programme.stage_deadline_s(sku, stage, level),
             programme.blocking(sku, stage),
         )
         for stage in STAGES
+    )
+
+
+def block_plans(sku: Sku, level: str, members: Sequence[str]) -> tuple[StagePlan, ...]:
+    """Returns what each member of a block runs at that level: the rounds of pairs, as many as there may be, and all
+    together. Raises ValueError for an unknown level or fewer than two members.
+    """
+    calls = cluster_calls(sku.block, members, master_addr="", master_port=0, session="", level=level, seed=0)
+    plans = [StagePlan(CLUSTER_STAGES[0], _probes(sku, calls[members[0]]), cluster_deadline_s(sku.block, level), False)]
+    if has_rounds(sku.block, level):
+        # How many rails a pair has is known when the block meets, so its time under load is not counted here.
+        pair = _probes(sku, [pair_call(sku.block, level, sku.block.probes[PAIRS].params_at(level), seed=0)])
+        rounds_s = len(ROUND_STAGES) * pair_deadline_s(sku.block, level)
+        plans.insert(0, StagePlan(f"pairs, in at most {len(ROUND_STAGES)} rounds", pair, rounds_s, False))
+    return tuple(plans)
+
+
+def _probes(sku: Sku, calls: Iterable[programme.CallSpec]) -> tuple[ProbePlan, ...]:
+    declared, counted = declared_probes(), sku.devices.get("gpu")
+    # An unknown number of devices counts as one, which gives the minimum time.
+    devices = counted if isinstance(counted, int) and counted else 1
+    return tuple(
+        ProbePlan(call.probe, call.timeout_s, declared[call.probe].loads, _timed_s(call, devices)) for call in calls
     )
 
 

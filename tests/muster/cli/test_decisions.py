@@ -296,6 +296,8 @@ class TestDryRuns:
             assert everything() == before, command
             assert [each for each in airflow.log[log:] if not each.startswith("GET")] in ([], ["POST /auth/token"])
             assert "dry run: nothing was" in out or "would delete" in out, command
+            assert json.loads(muster(*command, "--dry-run", "--json")[1]), command
+            assert everything() == before, command
             status, _, err = muster(*command)
             assert (status, err) == (0, ""), command
             assert everything() != before or len(airflow.runs) > 1, command

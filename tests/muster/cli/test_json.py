@@ -12,6 +12,7 @@ from typer.core import TyperArgument, TyperOption
 
 from muster import __version__, store
 from muster.cli.app import app
+from muster_criteria.sku_files.skus import load_sku
 from tests.muster import fleet
 from tests.support import lives
 
@@ -69,6 +70,46 @@ def test_usage_errors_are_json_too(muster: Muster, wrong: tuple[str, ...]) -> No
     assert err.startswith("muster: ")
 
 
+TYPERS_WORDS = (
+    "No such",
+    "Missing",
+    "Invalid value",
+    "Input should",
+    "Got unexpected",
+    "requires an",
+    "Usage:",
+    "Try '",
+)
+
+
+@pytest.mark.parametrize(
+    ("wrong", "named"),
+    [
+        (("nothing",), ("`muster`", "nothing", "`muster --help`")),
+        (("nod",), ("`muster`", "nod", "node?")),
+        (("node", "mov"), ("`muster node`", "mov", "move?", "`muster node --help`")),
+        (("qualify",), ("`muster qualify`", "NODE…")),
+        (("node", "move", "n1", "production"), ("`muster node move`", "--reason")),
+        (("runs", "list", "--limit", "no"), ("`muster runs list`", "--limit", "'no'", "whole number")),
+        (("runs", "list", "--limit", "0"), ("`muster runs list`", "--limit", "1")),
+        (("runs", "list", "--limit"), ("`muster runs list`", "--limit", "needs a value")),
+        (("status", "--json=3"), ("`muster status`", "--json", "no value")),
+        (("status", "--jsn"), ("`muster status`", "--jsn", "--json?")),
+        (("status", "n1"), ("`muster status`", "n1")),
+    ],
+    ids=lambda each: " ".join(each),
+)
+def test_an_error_of_usage_is_one_sentence_of_ours(
+    muster: Muster, wrong: tuple[str, ...], named: tuple[str, ...]
+) -> None:
+    """It says what is wrong, where, and which help to read."""
+    status, _, err = muster(*wrong)
+    assert (status, err.count("\n"), err.startswith("muster: ")) == (USAGE, 1, True)
+    assert "--help`" in err
+    assert [each for each in named if each not in err] == []
+    assert [each for each in TYPERS_WORDS if each in err] == []
+
+
 @pytest.mark.parametrize("command", ["qualify", "revalidate", "block", "admit"])
 def test_a_dry_run_is_json_too(muster: Muster, sqlite_db: str, monkeypatch: pytest.MonkeyPatch, command: str) -> None:
     for name in ("a", "b"):
@@ -78,9 +119,23 @@ def test_a_dry_run_is_json_too(muster: Muster, sqlite_db: str, monkeypatch: pyte
     shown = json.loads(out)
     started = {"a, b": "a+1__why"} if command == "block" else {"a": "a__why", "b": "b__why"}
     assert (status, shown["dry_run"], shown["would_start"], shown["refused"]) == (0, True, started, {})
-    if command == "qualify":
-        assert shown["risks"]["a"]
-        assert [each["nodes"] for each in shown["programmes"]] == [["a", "b"]]
+    assert set(shown["effects"]) == set(shown["risks"]) == set(started)
+    if command == "admit":
+        assert all(shown["effects"].values())
+        return
+    assert all(shown["risks"].values())
+    (programme,) = shown["programmes"]
+    assert programme["nodes"] == ["a", "b"]
+    probes = {probe["probe"] for stage in programme["stages"] for probe in stage["probes"]}
+    block = load_sku(programme["sku"], ()).block
+    assert probes & set(block.probes) == (set(block.probes) if command == "block" else set())
+
+
+def test_a_block_that_its_run_would_refuse_is_refused_at_once(muster: Muster, sqlite_db: str) -> None:
+    for name, simulated in (("a", True), ("b", False)):
+        store.nodes.add(fleet.new_node(name, simulated=simulated))
+        lives.qualified(name)
+    assert muster("block", "a", "b", "--dry-run", "--json")[0] == 1
 
 
 def test_the_version_is_shown(muster: Muster) -> None:

@@ -65,5 +65,8 @@ def test_a_rehearsal_names_the_next_step_and_changes_nothing(muster: Muster, inc
     assert status == 0
     assert "reboot is not switched on" in out
     assert store.nodes.events(NODE) == before
+    again = muster("repair", NODE, "--fault", "gpu_memory", "--device", "gpu3", *WHY[:2], "--dry-run", "--json")[1]
+    shown = json.loads(again)["effects"][NODE]
+    assert [line.removeprefix(f"{NODE}: ") for line in out.splitlines()[1:-1]] == shown
     status, out, _ = muster("repair", NODE, "--fault", "no_such", *WHY[:2], "--dry-run")
     assert (status, "no_such" in out) == (1, True)

@@ -36,13 +36,16 @@ Watch = Annotated[bool, typer.Option("--watch", help="Wait; show each stage and 
 
 @dataclasses.dataclass(frozen=True)
 class Wanted:
-    """A DAG run to start. ``check`` raises MusterError with the reason why it must not start."""
+    """A DAG run to start. ``check`` says what it would do, and raises MusterError with the reason why it must not
+    start. ``nodes``: those that it tests.
+    """
 
     dag: str
     of: str
     run_id: str
     conf: Mapping[str, Any]
-    check: Callable[[], object]
+    check: Callable[[], dry.Would]
+    nodes: tuple[Node, ...] = ()
 
 
 def known(names: Sequence[str], level: str) -> dict[str, Node]:
@@ -72,13 +75,18 @@ def run_of(dag: str, nodes: Sequence[Node], level: str, reason: str, force_reaso
     if nodes[0].pool and not several:
         conf["pool"] = nodes[0].pool
 
-    def check() -> None:
+    def check() -> dry.Would:
         from muster.admission.startable import startable
+        from muster.rules import preview
 
+        risks: list[str] = []
         for node in nodes:
-            startable(node, dag, run, level, reason, force_reason)
+            allocation = startable(node, dag, run, level, reason, force_reason)
+            found = preview.risks_of_test(node, dry.plans_of(dag, node.sku, level, nodes), allocation)
+            risks += [f"{node.name}: {risk}" if several else risk for risk in found]
+        return dry.Would(risks=tuple(risks))
 
-    return Wanted(dag, ", ".join(node.name for node in nodes), run, conf, check)
+    return Wanted(dag, ", ".join(node.name for node in nodes), run, conf, check, tuple(nodes))
 
 
 def _rehearse(runs: Sequence[Wanted]) -> dry.Rehearsal:
@@ -86,11 +94,14 @@ def _rehearse(runs: Sequence[Wanted]) -> dry.Rehearsal:
     found = dry.Rehearsal(runs[0].dag)
     for run in runs:
         try:
-            run.check()
+            would = run.check()
         except MusterError as error:
             found.refused[run.of] = str(error)
             continue
         found.would_start[run.of] = run.run_id
+        found.risks[run.of], found.effects[run.of] = would.risks, would.effects
+    tested = [node for run in runs for node in run.nodes]
+    found.programmes.extend(dry.programmes(found.dag, tested, str(runs[0].conf.get("level"))))
     return found
 
 

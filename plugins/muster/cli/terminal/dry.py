@@ -11,6 +11,7 @@ import typer
 
 from muster.cli.terminal import show
 from muster.errors import MusterError
+from muster.model.dags import CLUSTER_QUALIFICATION
 from muster.model.nodes import Node
 from muster.settings import settings
 
@@ -22,8 +23,8 @@ DryRun = Annotated[bool, typer.Option("--dry-run", help="Show what it would do a
 
 
 @contextlib.contextmanager
-def rehearsed(dry_run: bool) -> Iterator[None]:
-    """With ``dry_run``, whatever the block writes into the records is rolled back."""
+def rehearsed(dry_run: bool, json: bool = False) -> Iterator[None]:
+    """With ``dry_run``, whatever the block writes into the records is rolled back; without ``json`` it says so."""
     from muster import store
 
     if not dry_run:
@@ -31,7 +32,8 @@ def rehearsed(dry_run: bool) -> Iterator[None]:
         return
     with store.engine.rehearsal():
         yield
-    typer.echo("dry run: nothing was changed")
+    if not json:
+        typer.echo("dry run: nothing was changed")
 
 
 def risks(of: str, sentences: Iterable[str]) -> None:
@@ -52,6 +54,14 @@ def decided(of: str, make: Callable[[], Change], dry_run: bool) -> None:
 
 
 @dataclasses.dataclass(frozen=True)
+class Would:
+    """What one run would do, and its risks: a sentence each."""
+
+    effects: tuple[str, ...] = ()
+    risks: tuple[str, ...] = ()
+
+
+@dataclasses.dataclass(frozen=True)
 class Programme:
     """What the nodes of one SKU would be tested with, and how long it takes."""
 
@@ -64,11 +74,14 @@ class Programme:
 
 @dataclasses.dataclass(frozen=True)
 class Rehearsal:
-    """What a command would start: {node: run}, what it would refuse: {node: why}, and the risks of each node."""
+    """What a command would start: {node: run}, what it would refuse: {node: why}, and of each node what the run would
+    do and what it risks.
+    """
 
     dag: str
     would_start: dict[str, str] = dataclasses.field(default_factory=dict)
     refused: dict[str, str] = dataclasses.field(default_factory=dict)
+    effects: dict[str, tuple[str, ...]] = dataclasses.field(default_factory=dict)
     risks: dict[str, tuple[str, ...]] = dataclasses.field(default_factory=dict)
     programmes: list[Programme] = dataclasses.field(default_factory=list)
 
@@ -88,51 +101,44 @@ class Rehearsal:
             typer.echo(f"time: {each.time}")
         for of, run in self.would_start.items():
             typer.echo(f"{of}: would be run {run} of {self.dag}")
-            risks(of, self.risks.get(of, ()))
+            for effect in self.effects[of]:
+                typer.echo(f"{of}: {effect}")
+            risks(of, self.risks[of])
         for of, why in self.refused.items():
             typer.echo(f"{of}: would be refused: {why}")
         typer.echo("dry run: nothing was started")
 
 
-def qualification(nodes: Sequence[str], dag: str, level: str, reason: str, force_reason: str) -> Rehearsal:
-    """What qualifying the nodes would do, without a request to Airflow."""
-    from muster import store
+def plans_of(dag: str, sku: str, level: str, nodes: Sequence[Node]) -> tuple[StagePlan, ...]:
+    """What a run of ``dag`` runs on a node of that SKU; ``nodes``: all that it tests. Raises MusterError."""
     from muster.rules import preview
     from muster_criteria.sku_files.model import SkuError
     from muster_criteria.sku_files.skus import load_sku
 
-    known = [store.nodes.get(name) for name in nodes]
-    found = Rehearsal(dag)
-    for sku_name, simulated in sorted({(node.sku, node.simulated) for node in known}):
-        try:
-            plans = preview.stage_plans(load_sku(sku_name, settings().sku_folders), level)
-        except SkuError as error:
-            raise MusterError(str(error)) from None
-        alike = [node for node in known if (node.sku, node.simulated) == (sku_name, simulated)]
-        usual_s = store.runs.typical_duration_s(sku_name, level, dag, simulated=simulated)
-        time = preview.time_needed(plans, usual_s, len(alike), settings().burn_slots)
-        found.programmes.append(Programme(sku_name, level, tuple(node.name for node in alike), time, plans))
-        for node in alike:
-            _rehearse(found, node, plans, level, reason, force_reason)
-    return found
+    try:
+        found = load_sku(sku, settings().sku_folders)
+        if dag == CLUSTER_QUALIFICATION:
+            return preview.block_plans(found, level, [node.name for node in nodes])
+        return preview.stage_plans(found, level)
+    except SkuError as error:
+        raise MusterError(str(error)) from None
 
 
-def _rehearse(
-    into: Rehearsal, node: Node, plans: tuple[StagePlan, ...], level: str, reason: str, force_reason: str
-) -> None:
-    """Whether the run would get the node, by the checks of ``claim``, rolled back, and its risks."""
-    from muster.admission.startable import startable
-    from muster.integration.runid import run_id
+def programmes(dag: str, nodes: Sequence[Node], level: str) -> Iterator[Programme]:
+    """What runs of ``dag`` test these nodes with, and how long it takes, for each SKU."""
+    from muster import store
     from muster.rules import preview
 
-    run = run_id(node.name, reason)
-    try:
-        allocation = startable(node, into.dag, run, level, reason, force_reason)
-    except MusterError as error:
-        into.refused[node.name] = str(error)
-        return
-    into.would_start[node.name] = run
-    into.risks[node.name] = preview.risks_of_test(node, plans, allocation)
+    for sku, simulated in sorted({(node.sku, node.simulated) for node in nodes}):
+        alike = [node for node in nodes if (node.sku, node.simulated) == (sku, simulated)]
+        try:
+            plans = plans_of(dag, sku, level, nodes)
+        except MusterError:  # its runs are refused for it
+            continue
+        usual_s = store.runs.typical_duration_s(sku, level, dag, simulated=simulated)
+        at_once = len(alike) if dag == CLUSTER_QUALIFICATION else settings().burn_slots
+        time = preview.time_needed(plans, usual_s, len(alike), at_once)
+        yield Programme(sku, level, tuple(node.name for node in alike), time, plans)
 
 
 def _show_plans(plans: tuple[StagePlan, ...]) -> None:

@@ -16,6 +16,7 @@ from airflow.sdk.exceptions import AirflowException, AirflowFailException
 
 from muster import acting, store
 from muster.admission import entry
+from muster.admission.startable import together
 from muster.errors import MusterError, apart
 from muster.integration import closing, logins, runid
 from muster.judging import verdict
@@ -83,7 +84,7 @@ def _claim(key: RunKey, params: Mapping[str, Any], try_number: int, login: str) 
     if len(set(names)) < 2 or len(set(names)) != len(names):
         raise MusterError(f"a block is at least two nodes, each named once, not {', '.join(names) or 'none'}")
     nodes = [claims.testable(name, level) for name in names]
-    _check_nodes(nodes)
+    together(nodes)
     fabric = _fabric(nodes, level)
     differences = _differences(names)
     for sentence in differences:
@@ -123,24 +124,6 @@ def _fabric(nodes: Sequence[Node], level: str) -> dict[str, Any]:
         return {}
     fabric = rounds.fabric_of(nodes, skus)
     return {**fabric, "pairs": rounds.pair_settings(skus[0].block, level, skus, fabric)}
-
-
-def _check_nodes(nodes: Sequence[Node]) -> None:
-    """Raises MusterError unless these nodes can be a block."""
-    for node in nodes:
-        if node.state not in (State.QUALIFIED, State.CLUSTER_VALIDATION):
-            raise MusterError(
-                f"{node.name} is {node.state}, and only qualified nodes are validated together: qualify it first "
-                f"(`muster qualify {node.name} --reason …`), or leave it out"
-            )
-    held = {each.rack: each for each in store.racks.held(simulated=nodes[0].simulated)}
-    for rack in sorted({node.rack for node in nodes if node.rack in held}):
-        raise MusterError(
-            f"rack {rack} is held since {held[rack].since:%Y-%m-%d %H:%M} UTC ({held[rack].why}): when that is "
-            f"repaired, `muster racks release {rack} --reason …`"
-        )
-    if len({node.simulated for node in nodes}) > 1:
-        raise MusterError("a block cannot mix real and simulated nodes: they are judged by each other")
 
 
 def _differences(members: Sequence[str]) -> list[str]:
