@@ -7,7 +7,7 @@ import datetime
 from collections.abc import Mapping
 from typing import Any
 
-from sqlalchemy import func, select, text, update
+from sqlalchemy import ColumnElement, func, select, text, update
 from sqlalchemy.orm import Session
 
 from muster import acting
@@ -36,6 +36,11 @@ NODE_LOCK = {"key_share": True}
 of a rack that fail at once would wait for each other, as each adds a remark to the other's history.
 """
 
+SOUND = tuple(map(str, (Verdict.PASS, Verdict.WARN, Verdict.PROVISIONAL)))
+"""Verdicts of stages and runs that measured all that was wanted, and found nothing critical, as columns have them."""
+CONCLUSIVE = (*SOUND, str(Verdict.FAIL))
+"""Verdicts of stages that failed or passed."""
+
 RECHECK = "recheck"
 """In a session's ``info``: {node: why} of ``recheck``."""
 
@@ -53,24 +58,37 @@ def node_row(session: Session, name: str, *, lock: bool = False) -> NodeRow:
     return row
 
 
-def lock_enrolment(session: Session) -> None:
-    """Let enrolments take turns until this transaction ends, before any row is locked.
+def take_turns(session: Session, at: str) -> None:
+    """Let transactions that do the same take turns from here until they end. SQLite's writers take turns anyway.
 
-    Two of them at once would each see that a name, key or serial is free. SQLite's writers take turns anyway.
+    Two enrolments at once, for example, would each see that a name, key or serial is free.
     """
     if session.get_bind().dialect.name == "postgresql":
-        session.execute(text("SELECT pg_advisory_xact_lock(hashtext('muster.enrol'))"))
+        session.execute(text("SELECT pg_advisory_xact_lock(hashtext(:name))"), {"name": f"muster.{at}"})
 
 
-def lock_repairs(session: Session) -> None:
-    """Let reservations of repairs take turns until this transaction ends, before any row is locked."""
-    if session.get_bind().dialect.name == "postgresql":
-        session.execute(text("SELECT pg_advisory_xact_lock(hashtext('muster.repair'))"))
+def of_run(key: RunKey) -> tuple[ColumnElement[bool], ...]:
+    """Which records of nodes are of that run."""
+    return RunRow.dag_id == key.dag_id, RunRow.run_id == key.run_id
+
+
+def first_of_run(session: Session, key: RunKey) -> RunRow:
+    """The run's row of its first node, which has what all nodes of a block share. Raises UnknownRun."""
+    row = session.scalar(select(RunRow).where(*of_run(key)).order_by(RunRow.id).limit(1))
+    if row is None:
+        raise UnknownRun(f"no run {key.run_id!r} of {key.dag_id} is recorded; see `muster runs list`")
+    return row
+
+
+def block_of(session: Session, key: RunKey) -> dict[str, Any]:
+    """How the run's block meets, with what is kept for all of its members; empty for a run that has claimed none."""
+    row = session.scalar(select(RunRow.block).where(*of_run(key)).order_by(RunRow.id).limit(1))
+    return dict(row or {})
 
 
 def run_row(session: Session, key: RunKey, node: str = "") -> RunRow:
     """The run's row, of ``node`` if the run tests several. Raises UnknownRun."""
-    query = select(RunRow).where(RunRow.dag_id == key.dag_id, RunRow.run_id == key.run_id)
+    query = select(RunRow).where(*of_run(key))
     rows = list(session.scalars(query.where(RunRow.node == node) if node else query))
     if not rows:
         on = f" on {node}" if node else ""
@@ -120,13 +138,8 @@ def move(session: Session, node: NodeRow, to: State, actor: str, reason: str, ev
     follow_state(session, node, reason, by_person=bool(evidence.person), came_from=current)
     if evidence.run:
         # A run that has ended may still move its node: into production, or back when it lets go.
-        this = (
-            RunRow.dag_id == evidence.run.dag_id,
-            RunRow.run_id == evidence.run.run_id,
-            RunRow.node == node.name,
-            RunRow.ended_at.is_not(None),
-        )
-        session.execute(update(RunRow).where(*this).values(state_after=to))
+        over = RunRow.node == node.name, RunRow.ended_at.is_not(None)
+        session.execute(update(RunRow).where(*of_run(evidence.run), *over).values(state_after=to))
 
 
 def accept(session: Session, node: NodeRow) -> None:
@@ -172,6 +185,14 @@ def write_event(
     return event
 
 
+def remark(
+    session: Session, node: NodeRow, actor: str, reason: str, evidence: Mapping[str, Any] | None = None
+) -> EventRow:
+    """Append an event about a node whose state stays, and return it."""
+    state = State(node.state)
+    return write_event(session, node.name, state, state, actor, reason, evidence or {})
+
+
 def write_decision(session: Session, person: str, reason: str, what: str, evidence: Mapping[str, Any]) -> None:
     """Append the event of a person's decision that concerns no node. ``what``: what was done, as a clause."""
     decided = {"person": person, "reason": reason.strip(), **evidence}
@@ -179,7 +200,7 @@ def write_decision(session: Session, person: str, reason: str, what: str, eviden
 
 
 def write_remark(session: Session, actor: str, what: str, evidence: Mapping[str, Any]) -> None:
-    """Append an event that concerns no node."""
+    """Append an event that concerns no node (``remark``: of one that does)."""
     session.add(
         EventRow(
             node=None, at=now(), from_state="", to_state="", actor=actor, login=acting.current(), reason=what,

@@ -10,7 +10,7 @@ from sqlalchemy.orm import Session
 
 from muster.errors import IllegalMove, Refusal
 from muster.model.events import Evidence
-from muster.model.runs import OpenFinding, StageVerdict
+from muster.model.runs import OpenFinding, RunKey, StageVerdict
 from muster.model.states import SERVING, State
 from muster.rules import gate, lemons
 from muster.rules.gate import Admit, Decision, NeedsPerson, Refuse
@@ -125,14 +125,14 @@ def _hold(session: Session, row: NodeRow, why: str) -> None:
     runs = [
         (stage, run)
         for stage, dag_id, run_id in map(gate.stage_of, known)
-        if (run := session.scalar(own.where(RunRow.dag_id == dag_id, RunRow.run_id == run_id)))
+        if (run := session.scalar(own.where(*access.of_run(RunKey(dag_id, run_id)))))
     ]
     if not runs and known and (last := session.scalar(own.order_by(RunRow.id.desc()).limit(1))):
         runs = [(known[0].stage, last)]  # a suspect part came from another node
     for stage, run in runs[:1]:
-        row.held_run, run.why_held, state = str(run.key), why, State(row.state)
+        row.held_run, run.why_held = str(run.key), why
         evidence = {"held": row.held_run, "stage": stage}
-        access.write_event(session, row.name, state, state, "muster", f"its verdict is held: {why}", evidence)
+        access.remark(session, row, "muster", f"its verdict is held: {why}", evidence)
 
 
 def check(node: str, decision: Decision, evidence: Evidence) -> None:

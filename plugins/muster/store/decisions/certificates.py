@@ -164,8 +164,7 @@ def revoke(session: Session, node: NodeRow, why: str) -> None:
     if row is None or row.revoked:
         return
     row.revoked, row.revoked_at, row.revoked_after = why, access.now(), access.last_stage(session, node)
-    state, evidence = State(node.state), {"certificate": row.id}
-    access.write_event(session, node.name, state, state, "muster", f"its certificate is revoked: {why}", evidence)
+    access.remark(session, node, "muster", f"its certificate is revoked: {why}", {"certificate": row.id})
 
 
 def _key(session: Session) -> Any:

@@ -10,7 +10,6 @@ from sqlalchemy.orm import InstrumentedAttribute, Session, load_only
 
 from muster.model.events import Approval
 from muster.model.runs import OpenFinding, RunKey, StageVerdict
-from muster.model.states import State
 from muster.rules.current import INCONCLUSIVE, current_of, thoroughness
 from muster.rules.decisions import check_decision
 from muster.store.database import access
@@ -72,12 +71,11 @@ def _last_tests(column: InstrumentedAttribute[Any]) -> dict[str, dict[str, Any]]
     It was tested if nothing failed and nothing was missing: PASS, WARN or PROVISIONAL, in a run that did not end
     SKIPPED: a test that was preempted leaves its node as due as it was.
     """
-    tested = [str(verdict) for verdict in (Verdict.PASS, Verdict.WARN, Verdict.PROVISIONAL)]
     query = (
         select(RunRow.node, StageRow.stage, func.max(column).label("last"))
         .join(RunRow, StageRow.run == RunRow.id)
         .join(NodeRow, NodeRow.name == RunRow.node)
-        .where(StageRow.verdict.in_(tested), StageRow.current, RunRow.machine == NodeRow.machine)
+        .where(StageRow.verdict.in_(access.SOUND), StageRow.current, RunRow.machine == NodeRow.machine)
         .where(or_(RunRow.verdict.is_(None), RunRow.verdict != str(Verdict.SKIPPED)))
         .group_by(RunRow.node, StageRow.stage)
     )
@@ -97,18 +95,17 @@ def record_approval(
     """
     check_decision(person, reason, f"nothing is approved for {node}")
     with writing() as session:
-        state = State(access.node_row(session, node).state)
+        row = access.node_row(session, node)
         run, reason = f"{dag_id}/{run_id}" if run_id else "", reason.strip()
         evidence = {"approval": option, "person": person, "reason": reason, "link": link, "run": run}
-        event = access.write_event(session, node, state, state, person, f"chose {option!r}: {reason}", evidence)
+        event = access.remark(session, row, person, f"chose {option!r}: {reason}", evidence)
         return Approval(node, event.at, person, option, reason, link, run, event.login)
 
 
 def record_unanswered(node: str, sentence: str, key: RunKey) -> None:
     """Store that a person did not answer a question about the node. Raises UnknownNode."""
     with writing() as session:
-        state = State(access.node_row(session, node).state)
-        access.write_event(session, node, state, state, "muster", sentence, {"unanswered": str(key)})
+        access.remark(session, access.node_row(session, node), "muster", sentence, {"unanswered": str(key)})
 
 
 def approvals(node: str) -> list[Approval]:

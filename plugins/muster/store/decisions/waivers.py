@@ -11,7 +11,6 @@ from sqlalchemy import or_, select
 from sqlalchemy.orm import Session
 
 from muster.errors import BadDay, BadWaiver, UnknownFinding
-from muster.model.states import State
 from muster.rules import waivers as rules
 from muster.rules.decisions import check_decision
 from muster.store.database import access
@@ -71,9 +70,8 @@ def give(finding_id: str, until: datetime.datetime, person: str, reason: str) ->
         session.add(row)
         session.flush()
         given = to_waiver(row)
-        state = State(node.state)
         evidence = {"waiver": row.id, "finding": finding_id, "person": person}
-        access.write_event(session, node.name, state, state, person, f"waived {finding_id} {given}", evidence)
+        access.remark(session, node, person, f"waived {finding_id} {given}", evidence)
         return given
 
 
@@ -103,10 +101,9 @@ def revoke(waiver_id: int, person: str, reason: str) -> Waiver:
             what = "is revoked already" if row else "does not exist"
             raise BadWaiver(f"waiver {waiver_id} {what}; see `muster waivers list`")
         row.revoked_at = access.now()
-        state = State(access.node_row(session, row.node).state)
         evidence = {"waiver": row.id, "finding": row.finding_id, "person": person}
         text = f"revoked the waiver of {row.finding_id}: {reason.strip()}"
-        access.write_event(session, row.node, state, state, person, text, evidence)
+        access.remark(session, access.node_row(session, row.node), person, text, evidence)
         session.flush()
         for name in _machines(session, row):
             access.recheck(session, name, f"{person} revoked the waiver of {row.finding_id}: {reason.strip()}")

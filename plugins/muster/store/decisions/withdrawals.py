@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import datetime
 
-from sqlalchemy import select, text
+from sqlalchemy import select
 from sqlalchemy.orm import Session
 
 from muster.errors import IllegalMove, Refusal
 from muster.model.breaker import Breaker
 from muster.model.nodes import Node
 from muster.model.runs import RunKey
-from muster.model.states import SERVING, State
+from muster.model.states import SERVING
 from muster.rules import breaker as planning
 from muster.rules.breaker import Limits
 from muster.rules.decisions import check_decision
@@ -32,9 +32,8 @@ def breaker_now(session: Session, *, simulated: bool, deciding: bool = False) ->
 
     Real and simulated nodes have a breaker each.
     """
-    if deciding and session.get_bind().dialect.name == "postgresql":
-        # Two that decide at once would each see room for one more; SQLite's writers take turns anyway.
-        session.execute(text("SELECT pg_advisory_xact_lock(hashtext('muster.withdraw'))"))
+    if deciding:  # two that decide at once would each see room for one more
+        access.take_turns(session, "withdraw")
     now, limits = access.now(), _limits()
     serving = [str(state) for state in SERVING]
     left = (
@@ -64,9 +63,9 @@ def keep_in_service(name: str, person: str, reason: str, *, held: RunKey | None 
                 Refusal.NOTHING_HELD,
             )
         evidence = {"person": person, "reason": reason.strip(), "kept": row.held_run}
-        state, row.held_run = State(row.state), ""
+        row.held_run = ""
         row.accepted = row.kept = access.last_stage(session, row)
-        access.write_event(session, name, state, state, person, f"kept in service: {reason.strip()}", evidence)
+        access.remark(session, row, person, f"kept in service: {reason.strip()}", evidence)
         return access.to_node(row)
 
 

@@ -6,7 +6,7 @@ import datetime
 from collections.abc import Collection, Iterable, Sequence
 from typing import TYPE_CHECKING
 
-from sqlalchemy import ColumnElement, func, insert, or_, select, text
+from sqlalchemy import ColumnElement, func, insert, or_, select
 from sqlalchemy.orm import Session
 
 from muster import acting
@@ -55,9 +55,7 @@ def observe(
     answers = [each for each in digests_of(result) if each.device not in unsure]
     if not answers:
         return
-    if session.get_bind().dialect.name == "postgresql":
-        # Two at once would each promote; SQLite's writers take turns anyway.
-        session.execute(text("SELECT pg_advisory_xact_lock(hashtext('muster.golden'))"))
+    access.take_turns(session, "golden")  # two at once would each promote
     serials, moment = current_serials(session, run.node), access.now()
     sightings = [
         Sighting(

@@ -7,6 +7,7 @@ from collections.abc import Iterator
 
 from sqlalchemy import func, select
 
+from muster.store.database import access
 from muster.store.database.batches import batches
 from muster.store.database.engine import reading
 from muster.store.database.models import ArtifactRow, NodeRow, RunRow, StageRow
@@ -15,7 +16,6 @@ from muster.store.output.raw import StageAttempt
 from muster.store.testing.stages import CHASSIS, RESULT
 from muster_criteria.model import Verdict
 
-CONCLUSIVE = tuple(str(verdict) for verdict in (Verdict.PASS, Verdict.PROVISIONAL, Verdict.WARN, Verdict.FAIL))
 BATCH = 100
 """Stages whose results are read at a time; a result has up to some hundred kilobytes."""
 
@@ -56,7 +56,7 @@ def stages(sku: str, stage: str, level: str, *, simulated: bool) -> Iterator[Lat
         )
         .join(RunRow, StageRow.run == RunRow.id)
         .join(NodeRow, NodeRow.name == RunRow.node)
-        .where(StageRow.current, StageRow.verdict.in_(CONCLUSIVE), StageRow.stage == stage)
+        .where(StageRow.current, StageRow.verdict.in_(access.CONCLUSIVE), StageRow.stage == stage)
         .where(
             StageRow.level == level, NodeRow.sku == sku, NodeRow.simulated == simulated, RunRow.simulated == simulated
         )
@@ -93,7 +93,7 @@ def conclusive() -> list[tuple[str, str, str, bool]]:
         select(NodeRow.sku, StageRow.stage, StageRow.level, NodeRow.simulated)
         .join(RunRow, StageRow.run == RunRow.id)
         .join(NodeRow, NodeRow.name == RunRow.node)
-        .where(StageRow.current, StageRow.verdict.in_(CONCLUSIVE))
+        .where(StageRow.current, StageRow.verdict.in_(access.CONCLUSIVE))
         .distinct()
         .order_by(NodeRow.sku, StageRow.level, StageRow.stage, NodeRow.simulated)
     )

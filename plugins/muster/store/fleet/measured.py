@@ -22,13 +22,10 @@ from muster.store.database.models import FindingRow, MeasurementRow, NodeRow, Pl
 from muster.store.decisions.verdicts import current_verdicts
 from muster.store.fleet.suspects import nodes_with_suspects
 from muster_criteria.fleet.budget import OWN_PAST
-from muster_criteria.model import Action, Severity, Verdict
+from muster_criteria.model import Action, Severity
 
 if TYPE_CHECKING:
     import pandas as pd
-
-SOUND = tuple(str(verdict) for verdict in (Verdict.PASS, Verdict.WARN, Verdict.PROVISIONAL))
-"""Verdicts of stages whose measurements count."""
 
 NOT_PEERS = frozenset({State.QUARANTINE, State.TRIAGE, State.REPAIR, State.RMA, State.RETIRED})
 """Nodes in these states are no peers."""
@@ -119,7 +116,7 @@ def _visits(
         )
         .join(RunRow, StageRow.run == RunRow.id)
         .join(NodeRow, NodeRow.name == RunRow.node)
-        .where(known, StageRow.level == level, StageRow.verdict.in_(SOUND), *of)
+        .where(known, StageRow.level == level, StageRow.verdict.in_(access.SOUND), *of)
         .where(RunRow.machine == NodeRow.machine, RunRow.simulated == NodeRow.simulated)
         .subquery()
     )  # fmt: skip

@@ -55,7 +55,8 @@ def open_incident(node: str, fault: Fault, why: str, prove: Sequence[str] = (), 
             )  # fmt: skip
             session.add(found)
             session.flush()
-            _note(session, row, f"incident {found.id} ({fault.fault_class}): {why}", {"incident": found.id})
+            text = f"incident {found.id} ({fault.fault_class}): {why}"
+            access.remark(session, row, ACTOR, text, {"incident": found.id})
         found.asks = ""
         return to_incident(found)
 
@@ -65,8 +66,8 @@ def ask(incident: int, why: str) -> None:
     with writing() as session:
         row = _row(session, incident)
         row.asks, row.waits = why[:TEXT_MAX], ""
-        _note(session, access.node_row(session, row.node, lock=True), f"incident {row.id} waits for a person: {why}",
-              {"incident": row.id})  # fmt: skip
+        node = access.node_row(session, row.node, lock=True)
+        access.remark(session, node, ACTOR, f"incident {row.id} waits for a person: {why}", {"incident": row.id})
 
 
 def wait(incident: int, why: str) -> None:
@@ -75,7 +76,7 @@ def wait(incident: int, why: str) -> None:
         row = _row(session, incident)
         if not row.waits:
             node = access.node_row(session, row.node, lock=True)
-            _note(session, node, f"incident {row.id} waits for its repair: {why}", {"incident": row.id})
+            access.remark(session, node, ACTOR, f"incident {row.id} waits for its repair: {why}", {"incident": row.id})
         row.waits, row.waits_at = why[:TEXT_MAX], access.now()
 
 
@@ -87,8 +88,9 @@ def keep_bundle(incident: int, bundle: Bundle) -> Incident:
         row.missing = list(bundle.missing)
         node = access.node_row(session, row.node)
         lacks = f", {len(bundle.missing)} pieces are missing" if bundle.missing else ""
-        _note(session, node, f"evidence of incident {row.id}: {bundle.path} ({bundle.bytes} bytes{lacks})",
-              {"incident": row.id, "bundle": bundle.path, "sha256": bundle.sha256})  # fmt: skip
+        text = f"evidence of incident {row.id}: {bundle.path} ({bundle.bytes} bytes{lacks})"
+        kept = {"incident": row.id, "bundle": bundle.path, "sha256": bundle.sha256}
+        access.remark(session, node, ACTOR, text, kept)
         return to_incident(row)
 
 
@@ -99,7 +101,7 @@ def close(incident: int, why: str, actor: str = ACTOR) -> None:
         node = access.node_row(session, row.node, lock=True)
         if row.closed_at is None:
             row.closed_at = access.now()
-            _note(session, node, f"incident {row.id} is closed: {why}", {"incident": row.id}, actor)
+            access.remark(session, node, actor, f"incident {row.id} is closed: {why}", {"incident": row.id})
 
 
 def get_incident(incident: int) -> Incident:
@@ -175,7 +177,7 @@ def reserve(incident: int, rung: str, key: RunKey, together: Together | None = N
     """
     try:
         with writing() as session:
-            access.lock_repairs(session)
+            access.take_turns(session, "repair")
             found = _row(session, incident)
             node = access.node_row(session, found.node, lock=True)
             if not access.holds(session, node.name, key):
@@ -226,7 +228,7 @@ def settle(attempt: int, outcome: Outcome, detail: str) -> Attempt:
                 there = State.REGISTERED if outcome is Outcome.SUCCEEDED else State.QUARANTINE
                 _move(session, node, row, there, text)
             else:
-                _note(session, node, text, {"attempt": row.id})
+                access.remark(session, node, ACTOR, text, {"attempt": row.id})
         return _to_attempt(row)
 
 
@@ -255,7 +257,8 @@ def prove(node: str) -> list[int]:
             if rules.proved(to_incident(found), verdicts, before):
                 found.closed_at = access.now()
                 closed.append(found.id)
-                _note(session, row, f"incident {found.id} is closed: its repair is proved", {"incident": found.id})
+                text = f"incident {found.id} is closed: its repair is proved"
+                access.remark(session, row, ACTOR, text, {"incident": found.id})
             elif not any(each.verdict is Verdict.FAIL and number > before for number, each in verdicts):
                 continue
             if last is not None:
@@ -269,7 +272,7 @@ def _move(session: Session, node: NodeRow, row: AttemptRow, to: State, text: str
     for state in states:
         access.move(session, node, state, ACTOR, text, evidence)
     if not states:
-        _note(session, node, text, {"attempt": row.id})
+        access.remark(session, node, ACTOR, text, {"attempt": row.id})
 
 
 def _days_since(session: Session, row: AttemptRow) -> int:
@@ -310,8 +313,3 @@ def _row(session: Session, incident: int) -> IncidentRow:
     if row is None:
         raise UnknownIncident(f"there is no incident {incident}; see `muster evidence list`")
     return row
-
-
-def _note(session: Session, node: NodeRow, reason: str, evidence: dict[str, object], actor: str = ACTOR) -> None:
-    state = State(node.state)
-    access.write_event(session, node.name, state, state, actor, reason, evidence)

@@ -15,7 +15,6 @@ from sqlalchemy import ColumnElement, func, select
 from sqlalchemy.orm import Session
 
 from muster.model.health import ACTOR
-from muster.model.states import State
 from muster.store.database import access
 from muster.store.database.health import HealthRow
 from muster.store.database.models import EventRow, NodeRow
@@ -95,5 +94,4 @@ class Share:
         if self._told == EVENTS_MAX:
             text, evidence = MORE_TODAY.format(source=self._source, node=self._node.name), {"source": self._source}
         self._told += 1
-        state = State(self._node.state)
-        access.write_event(self._session, self._node.name, state, state, ACTOR, text, evidence)
+        access.remark(self._session, self._node, ACTOR, text, evidence)

@@ -9,7 +9,7 @@ from typing import Any
 from sqlalchemy import Select, func, or_, select
 from sqlalchemy.orm import Session, load_only
 
-from muster.model.states import SERVING, State
+from muster.model.states import SERVING
 from muster.store.database import access
 from muster.store.database.decisions import CertificateRow
 from muster.store.database.engine import reading, writing
@@ -89,8 +89,8 @@ def note_refusal(node: str, why: str, *, busy: bool = False) -> None:
     ``busy``: since somebody else has the node, which ends by itself.
     """
     with writing() as session:
-        state = State(access.node_row(session, node).state)
-        access.write_event(session, node, state, state, REFUSED, f"not tested: {why}", {"busy": True} if busy else {})
+        row = access.node_row(session, node)
+        access.remark(session, row, REFUSED, f"not tested: {why}", {"busy": True} if busy else {})
 
 
 def refusals(since: datetime.datetime) -> dict[str, str]:

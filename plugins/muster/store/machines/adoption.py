@@ -35,7 +35,7 @@ def adopt(
     outcome: dict[str, str] = {}
     problems: list[str] = []
     with writing() as session:
-        access.lock_enrolment(session)
+        access.take_turns(session, "enrol")
         for name in dict.fromkeys([*enrol_all(session, enrol, actor), *names]):
             try:
                 outcome[name] = _adopt(session, access.node_row(session, name, lock=True), actor, reason)
@@ -80,7 +80,7 @@ def replace(
     differs), SameMachine (enrolled under another name), IllegalMove (no person, no reason, retired), UnknownNode.
     """
     with writing() as session:
-        access.lock_enrolment(session)
+        access.take_turns(session, "enrol")
         row = access.node_row(session, name, lock=True)
         before, known = _of_machine(session, row), dict(serials or {})
         check_description(NewNode(name, host or row.host, host_key, row.sku, port or row.port))
@@ -89,9 +89,8 @@ def replace(
         _begin_again(session, row, actor, reason)
         clear_places(session, name)
         place(session, name, known)
-        remark = {"before": before, "after": _of_machine(session, row)}
-        state = State(row.state)
-        access.write_event(session, name, state, state, actor, "the machine behind the name is another one", remark)
+        changed = {"before": before, "after": _of_machine(session, row)}
+        access.remark(session, row, actor, "the machine behind the name is another one", changed)
         return access.to_node(row)
 
 
@@ -103,18 +102,18 @@ def rekey(name: str, actor: str, reason: str, *, host_key: str) -> Node:
     no reason, retired), UnknownNode.
     """
     with writing() as session:
-        access.lock_enrolment(session)
+        access.take_turns(session, "enrol")
         row = access.node_row(session, name, lock=True)
-        before, state = _of_machine(session, row), State(row.state)
+        before = _of_machine(session, row)
         check_description(NewNode(name, row.host, host_key, row.sku, row.port))
         _check_other_machine(session, row, host_key, {})
-        if state is State.RETIRED:
+        if State(row.state) is State.RETIRED:
             raise IllegalMove(f"{name} is retired, and keeps its host key", Refusal.STATE)
         if not Need.REPLACEMENT.met(Evidence(person=actor, reason=reason, replaced=True)):
             raise NoPerson(f"{name} keeps its host key: a new one needs a named person and a reason")
         row.host_key = host_key
-        remark = {"person": actor, "reason": reason, "before": before, "after": _of_machine(session, row)}
-        access.write_event(session, name, state, state, actor, f"reinstalled: {reason}", remark)
+        changed = {"person": actor, "reason": reason, "before": before, "after": _of_machine(session, row)}
+        access.remark(session, row, actor, f"reinstalled: {reason}", changed)
         return access.to_node(row)
 
 
@@ -172,8 +171,7 @@ def _begin_again(session: Session, row: NodeRow, actor: str, reason: str) -> Non
     if State(row.state) is State.REGISTERED:
         if not Need.REPLACEMENT.met(evidence):
             raise NoPerson(f"{row.name} is not replaced: that needs {Need.REPLACEMENT.value}")
-        stored = access.evidence_json(evidence)
-        access.write_event(session, row.name, State.REGISTERED, State.REGISTERED, actor, f"replaced: {reason}", stored)
+        access.remark(session, row, actor, f"replaced: {reason}", access.evidence_json(evidence))
     else:
         access.move(session, row, State.REGISTERED, actor, f"replaced: {reason}", evidence)
     row.repaired = access.last_stage(session, row)

@@ -14,7 +14,6 @@ from sqlalchemy.orm import Session
 
 from muster.errors import BadNode
 from muster.model.parts import Placement
-from muster.model.states import State
 from muster.rules.decisions import check_decision
 from muster.store.database import access
 from muster.store.database.digests import SuspectRow
@@ -75,11 +74,11 @@ def confirm(node: str, serial: str, person: str, reason: str) -> list[Placement]
                 f"{node} has not reported the serial {serial} in its last run; test it: "
                 f"`muster qualify {node} --reason …`"
             )
-        state, text = State(row.state), f"{slot} of {node} has the part {serial}: {reason.strip()}"
+        evidence = {"person": person, "reason": reason}
         before = elsewhere(session, node, {slot: serial}).get(slot)
         for sentence in move_part(session, node, slot, serial):
-            access.write_event(session, node, state, state, person, sentence, {"person": person, "reason": reason})
-        access.write_event(session, node, state, state, person, text, {"person": person, "reason": reason})
+            access.remark(session, row, person, sentence, evidence)
+        access.remark(session, row, person, f"{slot} of {node} has the part {serial}: {reason.strip()}", evidence)
         _follow(session, row, slot, serial, [run_id for run_id, serials in runs if serials.get(slot) == serial])
         # A suspect may have come, or gone: what serves is asked about as after every other change of its evidence.
         for name in {node, before.node if before else node}:

@@ -87,8 +87,8 @@ def raise_fence(node: str, seen: int, person: str, reason: str) -> int:
     with writing() as session:
         row = access.node_row(session, node, lock=True)
         before, row.fence = row.fence, max(row.fence, seen)
-        state, text = State(row.state), f"the fence was raised from {before} to {row.fence}: {reason.strip()}"
-        access.write_event(session, node, state, state, person, text, {"person": person, "reason": reason.strip()})
+        text = f"the fence was raised from {before} to {row.fence}: {reason.strip()}"
+        access.remark(session, row, person, text, {"person": person, "reason": reason.strip()})
         return before
 
 
@@ -120,9 +120,7 @@ def release(key: RunKey, reason: str) -> list[str]:
         freed = [lease.node for lease in session.scalars(query.order_by(LeaseRow.node))]
         for name in freed:
             _free(session, name, key, reason)
-        unfinished = select(RunRow).where(
-            RunRow.dag_id == key.dag_id, RunRow.run_id == key.run_id, RunRow.ended_at.is_(None)
-        )
+        unfinished = select(RunRow).where(*access.of_run(key), RunRow.ended_at.is_(None))
         for run in session.scalars(unfinished.order_by(RunRow.node)):
             run.ended_at = max(access.now(), run.started_at)
             run.ended_place = access.last_stage(session, access.node_row(session, run.node))
@@ -171,10 +169,7 @@ def _free(session: Session, name: str, key: RunKey, reason: str) -> None:
     if state in IN_FLIGHT:
         back = State.QUALIFIED if state is State.CLUSTER_VALIDATION else State.REGISTERED
         evidence = Evidence(run=key, run_over=True)
-        query = select(RunRow.verdict).where(
-            RunRow.dag_id == key.dag_id, RunRow.run_id == key.run_id, RunRow.node == name
-        )
-        verdict = session.scalar(query)
+        verdict = session.scalar(select(RunRow.verdict).where(*access.of_run(key), RunRow.node == name))
         end = (
             f"run {key.run_id} ended with {verdict}"
             if verdict

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from muster.errors import IllegalMove, Refusal
 from muster.model.nodes import Lemon, Node
-from muster.model.states import State
 from muster.rules.decisions import check_decision
 from muster.store.database import access
 from muster.store.database.engine import writing
@@ -20,8 +19,7 @@ def mark(name: str, person: str, reason: str) -> Node:
         row = access.node_row(session, name, lock=True)
         lemon = Lemon(person, access.now(), reason.strip())
         row.lemon_by, row.lemon_since, row.lemon_for = person, lemon.since, lemon.reason
-        state, evidence = State(row.state), {"person": person, "reason": lemon.reason, "lemon": True}
-        access.write_event(session, name, state, state, person, f"it is {lemon}", evidence)
+        access.remark(session, row, person, f"it is {lemon}", {"person": person, "reason": lemon.reason, "lemon": True})
         return access.to_node(row)
 
 
@@ -37,6 +35,6 @@ def clear(name: str, person: str, reason: str) -> Node:
         if lemon is None:
             raise IllegalMove(f"{name} is not marked as a lemon: there is nothing to clear", Refusal.NOT_MARKED)
         row.lemon_since = None
-        state, evidence = State(row.state), {"person": person, "reason": reason.strip(), "lemon": False}
-        access.write_event(session, name, state, state, person, f"it is no lemon any more: {reason.strip()}", evidence)
+        evidence = {"person": person, "reason": reason.strip(), "lemon": False}
+        access.remark(session, row, person, f"it is no lemon any more: {reason.strip()}", evidence)
         return access.to_node(row)

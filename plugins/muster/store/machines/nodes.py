@@ -36,7 +36,7 @@ def add(node: NewNode) -> str:
     change; then nothing is changed.
     """
     with writing() as session:
-        access.lock_enrolment(session)
+        access.take_turns(session, "enrol")
         return enrol(session, node, "muster")
 
 
@@ -47,7 +47,7 @@ def add_all(nodes: Iterable[tuple[str, NewNode]], actor: str = "muster", *, chan
     Raises BadInventory with one sentence for each refused node.
     """
     with writing() as session:
-        access.lock_enrolment(session)
+        access.take_turns(session, "enrol")
         return enrol_all(session, nodes, actor, change=change)
 
 
@@ -151,7 +151,7 @@ def enrol(session: Session, new: NewNode, actor: str, *, change: bool = True) ->
         )  # fmt: skip
         session.add(row)
         session.flush()
-        access.write_event(session, new.name, State.REGISTERED, State.REGISTERED, actor, "enrolled", {"sku": new.sku})
+        access.remark(session, row, actor, "enrolled", {"sku": new.sku})
         place(session, new.name, new.serials)
         return "added"
     return _describe(session, row, new, actor, change=change)
@@ -192,10 +192,7 @@ def _describe(session: Session, row: NodeRow, new: NewNode, actor: str, *, chang
     before = {name: redaction.of_value(value) for name, value in before.items()}
     after = {name: redaction.of_value(getattr(row, name)) for name in changed}
     what = "; ".join(f"{name} {_shown(before[name])} → {_shown(after[name])}" for name in changed)
-    state = State(row.state)
-    access.write_event(
-        session, new.name, state, state, actor, f"description changed: {what}", {"before": before, "after": after}
-    )
+    access.remark(session, row, actor, f"description changed: {what}", {"before": before, "after": after})
     return f"updated: {what}"
 
 

@@ -135,8 +135,7 @@ MANY_REMARKS = (
 def _tell_once(session: Session, node: NodeRow, text: str) -> None:
     since = select(EventRow.id).where(EventRow.node == node.name, EventRow.id > node.machine_event)
     if session.scalar(since.where(EventRow.actor == "muster", EventRow.reason == text).limit(1)) is None:
-        state = State(node.state)
-        access.write_event(session, node.name, state, state, "muster", text, {})
+        access.remark(session, node, "muster", text)
 
 
 def move_part(session: Session, node: str, slot: str, serial: str) -> list[str]:
@@ -170,8 +169,7 @@ def _remark(session: Session, node: NodeRow, slot: str, sits: Placement) -> None
         return
     for name in (node.name, sits.node):
         if session.scalar(select(EventRow.id).where(EventRow.node == name, EventRow.reason == text).limit(1)) is None:
-            state = State(access.node_row(session, name).state)
-            access.write_event(session, name, state, state, "muster", text, {"serial_elsewhere": sits.serial})
+            access.remark(session, access.node_row(session, name), "muster", text, {"serial_elsewhere": sits.serial})
             node.remarked += name == node.name
 
 

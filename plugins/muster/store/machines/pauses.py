@@ -6,7 +6,6 @@ import datetime
 
 from muster.errors import BadDay, IllegalMove, Refusal
 from muster.model.nodes import Node, Pause
-from muster.model.states import State
 from muster.rules.decisions import check_decision
 from muster.store.database import access
 from muster.store.database.engine import writing
@@ -25,8 +24,8 @@ def pause(name: str, until: datetime.datetime, person: str, reason: str) -> Node
     with writing() as session:
         row = access.node_row(session, name, lock=True)
         row.paused_by, row.paused_until, row.paused_for = person, until, pause.reason
-        state, evidence = State(row.state), {"person": person, "reason": pause.reason, "until": until.isoformat()}
-        access.write_event(session, name, state, state, person, f"its tests are {pause}", evidence)
+        evidence = {"person": person, "reason": pause.reason, "until": until.isoformat()}
+        access.remark(session, row, person, f"its tests are {pause}", evidence)
         return access.to_node(row)
 
 
@@ -42,6 +41,6 @@ def resume(name: str, person: str, reason: str) -> Node:
         if pause is None:
             raise IllegalMove(f"the tests of {name} are not paused: there is nothing to end", Refusal.NOT_PAUSED)
         row.paused_until = None
-        state, evidence = State(row.state), {"person": person, "reason": reason.strip(), "ended": str(pause)}
-        access.write_event(session, name, state, state, person, f"its pause ended: {reason.strip()}", evidence)
+        evidence = {"person": person, "reason": reason.strip(), "ended": str(pause)}
+        access.remark(session, row, person, f"its pause ended: {reason.strip()}", evidence)
         return access.to_node(row)

@@ -11,7 +11,6 @@ from muster.model.figures import NodeFigure
 from muster.store.database import access
 from muster.store.database.engine import reading
 from muster.store.database.models import MeasurementRow, NodeRow, RunRow, StageRow
-from muster.store.fleet.latest import CONCLUSIVE
 
 RECENT = datetime.timedelta(days=90)
 """Older stages are not looked at: each node is tested at least weekly."""
@@ -25,7 +24,7 @@ def figures(metric: str, labels: Mapping[str, str]) -> dict[str, NodeFigure]:
         select(func.max(StageRow.id).label("id"), RunRow.node)
         .join(RunRow, StageRow.run == RunRow.id)
         .join(NodeRow, NodeRow.name == RunRow.node)
-        .where(StageRow.current, StageRow.verdict.in_(CONCLUSIVE))
+        .where(StageRow.current, StageRow.verdict.in_(access.CONCLUSIVE))
         .where(StageRow.recorded_at >= access.now() - RECENT)
         .where(RunRow.machine == NodeRow.machine)
         .group_by(RunRow.node, StageRow.stage)

@@ -29,7 +29,6 @@ from muster.store.database.models import (
     StageRow,
 )
 from muster.store.database.outgoing import PlaceRow
-from muster.store.fleet.latest import CONCLUSIVE
 from muster.store.testing.runs import last_run_id
 from muster_criteria.device_events.judge import CODED
 from muster_criteria.model import Verdict
@@ -187,7 +186,7 @@ def _superseded() -> ColumnElement[bool]:
     return (
         exists()
         .where(run.node == RunRow.node, stage.run == run.id, stage.stage == StageRow.stage, stage.current)
-        .where(stage.verdict.in_(CONCLUSIVE), stage.id > StageRow.id)
+        .where(stage.verdict.in_(access.CONCLUSIVE), stage.id > StageRow.id)
         .correlate(RunRow, StageRow)
     )
 

@@ -66,9 +66,9 @@ def assign(node: str, cluster: str, name: str, person: str, reason: str) -> Plac
             why = f"{row.state}, not admitted yet" if wanted == WITHDRAWN else reason.strip()
             session.add(PlaceRow(node=node, cluster=cluster, name=name, wanted=wanted, why=why, wanted_at=access.now()))
             session.flush()
-        state, after = State(row.state), f"{cluster}/{name}" if cluster else "no scheduler"
+        after = f"{cluster}/{name}" if cluster else "no scheduler"
         evidence = {"person": person, "reason": reason.strip(), "before": before, "after": after}
-        access.write_event(session, node, state, state, person, f"its scheduler is {after}: {reason.strip()}", evidence)
+        access.remark(session, row, person, f"its scheduler is {after}: {reason.strip()}", evidence)
         return _record(session, node)
 
 
@@ -176,8 +176,7 @@ def note_seen(
         row.difference, row.verify = difference, verify
         if shown != row.shown:
             if not {shown, row.shown} <= {"", OPEN, CLOSED}:
-                state = State(access.node_row(session, node).state)
-                access.write_event(session, node, state, state, "scheduler", f"{row.cluster} shows it {shown}", {})
+                access.remark(session, access.node_row(session, node), "scheduler", f"{row.cluster} shows it {shown}")
             row.shown, row.shown_since = shown, access.now()
 
 
@@ -210,8 +209,7 @@ def forget_test_job(node: str, job: str) -> None:
 def note_ended_job(node: str, sentence: str) -> None:
     """Remark in the node's history that a user's job was ended, which ``sentence`` names."""
     with writing() as session:
-        state = State(access.node_row(session, node).state)
-        access.write_event(session, node, state, state, "muster", sentence, {})
+        access.remark(session, access.node_row(session, node), "muster", sentence)
 
 
 def drain_again(node: str, seen: str, *, ask: bool) -> bool:
@@ -230,8 +228,7 @@ def drain_again(node: str, seen: str, *, ask: bool) -> bool:
                 f"{node} is in {row.state} and was found open in {place.cluster}: {seen}; find out why, then "
                 f"`muster node move {node} … --reason …`"
             )
-        state = State(row.state)
-        access.write_event(session, node, state, state, "muster", f"drained again: {seen}", {})
+        access.remark(session, row, "muster", f"drained again: {seen}")
         return True
 
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from sqlalchemy import Select, select
+from sqlalchemy import select
 
 from muster.errors import UnknownRun
 from muster.model.runs import RunKey
@@ -60,26 +60,21 @@ def _spent(run: RunRow, stage: str, tries: int) -> int:
 def faults_of(key: RunKey) -> dict[str, str]:
     """{node: why the controller could not test it} of the run's nodes that it could not."""
     with reading() as session:
-        rows = session.scalars(_of(key))
+        rows = session.scalars(select(RunRow).where(*access.of_run(key)).order_by(RunRow.id))
         return {row.node: "; ".join(dict.fromkeys(row.faults.values())) for row in rows if row.faults}
 
 
 def keep_block(key: RunKey, block: Mapping[str, Any]) -> None:
     """Keep for each member how the block meets: its members by rank, the rendezvous and its secret, the seed."""
     with writing() as session:
-        for run in session.scalars(_of(key)):
+        for run in session.scalars(select(RunRow).where(*access.of_run(key))):
             run.block = dict(block)
 
 
 def block_of(key: RunKey) -> dict[str, Any]:
     """How the run's block meets. Raises UnknownRun if the run has claimed none."""
     with reading() as session:
-        row = session.scalar(_of(key).limit(1))
-        block = row.block if row else {}
+        block = access.block_of(session, key)
     if not block:
         raise UnknownRun(f"run {key.run_id!r} of {key.dag_id} has claimed no block")
-    return dict(block)
-
-
-def _of(key: RunKey) -> Select[RunRow]:
-    return select(RunRow).where(RunRow.dag_id == key.dag_id, RunRow.run_id == key.run_id).order_by(RunRow.id)
+    return block

@@ -16,13 +16,10 @@ from muster.settings import settings
 from muster.store.database import access
 from muster.store.database.engine import reading
 from muster.store.database.models import FindingRow, NodeRow, RunRow, StageRow
-from muster_criteria.model import Finding, Verdict
+from muster_criteria.model import Finding
 
 if TYPE_CHECKING:
     from muster_criteria.context.alike import Neighbour
-
-_CONCLUSIVE = tuple(str(verdict) for verdict in (Verdict.PASS, Verdict.WARN, Verdict.PROVISIONAL, Verdict.FAIL))
-"""Verdicts that count: an inconclusive stage neither failed nor passed."""
 
 
 def neighbours(node: str, stage: str, before: datetime.datetime | None = None) -> list[Neighbour]:
@@ -53,9 +50,9 @@ def note_shared_cause(session: Session, run: RunRow, found: Sequence[tuple[str, 
     node, moment = access.node_row(session, run.node), access.now()
     others = {stage: _neighbours(session, node, stage, moment) for stage in {stage for stage, _ in found}}
     for name, sentence in ending.shared_cause_notes(run.node, found, others).items():
-        if (state := State(access.node_row(session, name).state)) is State.QUARANTINE:
-            evidence = {"common_cause": f"{run.dag_id}/{run.run_id}"}
-            access.write_event(session, name, state, state, "muster", sentence, evidence)
+        other = access.node_row(session, name)
+        if State(other.state) is State.QUARANTINE:
+            access.remark(session, other, "muster", sentence, {"common_cause": f"{run.dag_id}/{run.run_id}"})
 
 
 @dataclasses.dataclass
@@ -79,7 +76,7 @@ def _neighbours(session: Session, own: NodeRow, stage: str, until: datetime.date
         .join(RunRow, StageRow.run == RunRow.id)
         .join(NodeRow, NodeRow.name == RunRow.node)
         .where(StageRow.stage == stage, StageRow.recorded_at > since, StageRow.recorded_at <= until)
-        .where(StageRow.verdict.in_(_CONCLUSIVE), RunRow.node != own.name, NodeRow.simulated == own.simulated)
+        .where(StageRow.verdict.in_(access.CONCLUSIVE), RunRow.node != own.name, NodeRow.simulated == own.simulated)
         .order_by(StageRow.id)
     )
     latest = {row.node: _Latest(row.id, row.rack, row.environment) for row in session.execute(query)}

@@ -80,8 +80,7 @@ def record(run: Run, judged: Sequence[Replacement], verdict: Verdict, headline: 
             "reevaluated": f"{run.dag_id}/{run.run_id}", "before": row.verdict, "verdict": str(verdict),
             "snapshots": sorted({each.judgement.snapshot for each in judged}),
         }  # fmt: skip
-        state = State(node.state)
-        access.write_event(session, node.name, state, state, "muster", sentence, evidence)
+        access.remark(session, node, "muster", sentence, evidence)
         row.headline = headline
         if row.verdict != verdict:
             row.verdict = str(verdict)

@@ -6,9 +6,7 @@ import dataclasses
 from collections.abc import Iterable
 
 from sqlalchemy import delete, func, select
-from sqlalchemy.orm import Session
 
-from muster.errors import UnknownRun
 from muster.model.rounds import Outcome, PlannedRound, Side
 from muster.model.runs import RunKey
 from muster.model.states import BROKEN
@@ -24,7 +22,7 @@ from muster_criteria.measured import Measured
 def plan(key: RunKey, planned: PlannedRound) -> None:
     """Keep a round before it runs; one of this number that is kept already stays. Raises UnknownRun."""
     with writing() as session:
-        run = _first(session, key)
+        run = access.first_of_run(session, key)
         if session.scalar(select(RoundRow).where(RoundRow.run == run.id, RoundRow.number == planned.number)) is None:
             session.add(RoundRow(
                 run=run.id, number=planned.number, kind=planned.kind, pairs=[list(pair) for pair in planned.pairs],
@@ -35,7 +33,8 @@ def plan(key: RunKey, planned: PlannedRound) -> None:
 def planned(key: RunKey) -> list[PlannedRound]:
     """The rounds of a block so far, in order. Raises UnknownRun."""
     with reading() as session:
-        query = select(RoundRow).where(RoundRow.run == _first(session, key).id).order_by(RoundRow.number)
+        first = access.first_of_run(session, key)
+        query = select(RoundRow).where(RoundRow.run == first.id).order_by(RoundRow.number)
         return [
             PlannedRound(row.number, row.kind, tuple((a, b) for a, b in row.pairs), row.variants, row.reference_pairs)
             for row in session.scalars(query)
@@ -60,7 +59,7 @@ def record(key: RunKey, number: int, side: Side) -> None:
 def sides(key: RunKey, number: int | None = None) -> dict[int, dict[str, Side]]:
     """By round, what each node returned; of one round, if ``number`` is given."""
     query = select(RoundSideRow, RunRow.node).join(RunRow, RoundSideRow.run == RunRow.id).order_by(RoundSideRow.id)
-    query = query.where(RunRow.dag_id == key.dag_id, RunRow.run_id == key.run_id)
+    query = query.where(*access.of_run(key))
     if number is not None:
         query = query.where(RoundSideRow.number == number)
     found: dict[int, dict[str, Side]] = {}
@@ -77,10 +76,10 @@ def broken_since(key: RunKey) -> list[str]:
     first = (
         select(func.min(RoundRow.planned_at))
         .join(RunRow, RoundRow.run == RunRow.id)
-        .where(RunRow.dag_id == key.dag_id, RunRow.run_id == key.run_id)
+        .where(*access.of_run(key))
         .scalar_subquery()
     )
-    mine = select(RunRow.node).where(RunRow.dag_id == key.dag_id, RunRow.run_id == key.run_id)
+    mine = select(RunRow.node).where(*access.of_run(key))
     query = select(EventRow.node).where(
         EventRow.node.in_(mine), EventRow.at >= first, EventRow.to_state.in_([str(state) for state in BROKEN])
     )
@@ -90,7 +89,7 @@ def broken_since(key: RunKey) -> list[str]:
 
 def forget(key: RunKey) -> None:
     """Forget the rounds of a run and the parts that they found, since they say nothing of its nodes any more."""
-    runs = select(RunRow.id).where(RunRow.dag_id == key.dag_id, RunRow.run_id == key.run_id)
+    runs = select(RunRow.id).where(*access.of_run(key))
     with writing() as session:
         for table in (RoundSideRow, RoundRow, FabricPartRow):
             session.execute(delete(table).where(table.run.in_(runs)))
@@ -109,16 +108,14 @@ def reopen(key: RunKey, node: str = "") -> None:
             out = {name for name in out if node in ("", name)}
             if each is made[-1]:
                 out |= {name for pair in each.pairs if out & set(pair) for name in pair}
-            runs = select(RunRow.id).where(
-                RunRow.dag_id == key.dag_id, RunRow.run_id == key.run_id, RunRow.node.in_(out)
-            )
+            runs = select(RunRow.id).where(*access.of_run(key), RunRow.node.in_(out))
             session.execute(delete(RoundSideRow).where(RoundSideRow.run.in_(runs), RoundSideRow.number == each.number))
 
 
 def keep_parts(key: RunKey, found: Iterable[FaultyPart]) -> None:
     """Keep the parts that the rounds found, in place of those of an earlier judgement. Raises UnknownRun."""
     with writing() as session:
-        run = _first(session, key)
+        run = access.first_of_run(session, key)
         session.execute(delete(FabricPartRow).where(FabricPartRow.run == run.id))
         for part in found:
             values = {
@@ -131,7 +128,8 @@ def keep_parts(key: RunKey, found: Iterable[FaultyPart]) -> None:
 def parts(key: RunKey) -> list[FaultyPart]:
     """The parts that were found. Raises UnknownRun."""
     with reading() as session:
-        query = select(FabricPartRow).where(FabricPartRow.run == _first(session, key).id).order_by(FabricPartRow.id)
+        first = access.first_of_run(session, key)
+        query = select(FabricPartRow).where(FabricPartRow.run == first.id).order_by(FabricPartRow.id)
         return [
             FaultyPart(
                 PartKind(row.kind), Symptom(row.symptom), row.place, row.rail, row.node, row.share, tuple(row.rounds),
@@ -144,9 +142,7 @@ def parts(key: RunKey) -> list[FaultyPart]:
 def fabric(key: RunKey) -> Fabric | None:
     """What a report shows of the run's rounds; None for a run without any."""
     with reading() as session:
-        query = select(RunRow).where(RunRow.dag_id == key.dag_id, RunRow.run_id == key.run_id).order_by(RunRow.id)
-        row = session.scalar(query.limit(1))
-        block = dict(row.block) if row is not None else {}
+        block = access.block_of(session, key)
     if "topology" not in block or not (made := planned(key)):
         return None
     # numpy, which DAG files that import this module do without.
@@ -163,11 +159,3 @@ def fabric(key: RunKey) -> Fabric | None:
     ]
     topology = from_records(block["topology"])
     return Fabric(len(made), tuple(parts(key)), tuple(block.get("fabric_notes", ())), matrices(topology, returned))
-
-
-def _first(session: Session, key: RunKey) -> RunRow:
-    query = select(RunRow).where(RunRow.dag_id == key.dag_id, RunRow.run_id == key.run_id).order_by(RunRow.id)
-    row = session.scalar(query.limit(1))
-    if row is None:
-        raise UnknownRun(f"no run {key.run_id!r} of {key.dag_id} is recorded; see `muster runs list`")
-    return row

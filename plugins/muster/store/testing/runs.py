@@ -56,9 +56,7 @@ def begin(
     with writing() as session:
         row = access.node_row(session, node)
         state = State(row.state)
-        run = session.scalar(
-            select(RunRow).where(RunRow.dag_id == key.dag_id, RunRow.run_id == key.run_id, RunRow.node == node)
-        )
+        run = session.scalar(select(RunRow).where(*access.of_run(key), RunRow.node == node))
         if run is None:
             if state in (*BROKEN, State.RETIRED):
                 raise IllegalMove(
@@ -213,7 +211,7 @@ def typical_duration_s(
         RunRow.dag_id == dag_id,
         RunRow.simulated == simulated,
         RunRow.ended_at.is_not(None),
-        RunRow.verdict.in_([str(verdict) for verdict in (Verdict.PASS, Verdict.WARN, Verdict.PROVISIONAL)]),
+        RunRow.verdict.in_(access.SOUND),
     )
     with reading() as session:
         rows = list(session.execute(ended.order_by(RunRow.id.desc()).limit(READ)))
@@ -251,7 +249,7 @@ def get_job(key: RunKey, stage: str, attempt_key: str | None = None, *, node: st
 def count_jobs(key: RunKey, stages: Collection[str], state: str) -> int:
     """How many jobs of these stages stand in ``state`` in the run, over all attempts."""
     query = select(func.count()).select_from(JobRow).join(RunRow, JobRow.run == RunRow.id)
-    query = query.where(RunRow.dag_id == key.dag_id, RunRow.run_id == key.run_id)
+    query = query.where(*access.of_run(key))
     with reading() as session:
         return session.scalar(query.where(JobRow.stage.in_(sorted(stages)), JobRow.state == state)) or 0
 
@@ -286,8 +284,7 @@ def attested(session: Session, node: NodeRow, claimed: Evidence) -> Evidence:
     key = claimed.run
     if key is None or not access.holds(session, node.name, key):
         return ending.attested(claimed, None)
-    this = (RunRow.dag_id == key.dag_id, RunRow.run_id == key.run_id, RunRow.node == node.name)
-    run = session.scalar(select(RunRow).where(*this))
+    run = session.scalar(select(RunRow).where(*access.of_run(key), RunRow.node == node.name))
     return ending.attested(claimed, _facts(session, run, node) if run is not None else None)
 
 
@@ -353,9 +350,8 @@ def leave_shadow(session: Session, node: NodeRow, actor: str, reason: str, evide
     if evidence.person:
         access.accept(session, node)
     access.recheck(session, node.name)
-    state = State(node.state)
     proof = {**access.evidence_json(evidence), "verified": True}
-    access.write_event(session, node.name, state, state, actor, f"out of shadow mode: {reason}", proof)
+    access.remark(session, node, actor, f"out of shadow mode: {reason}", proof)
     follow_state(session, node, reason, by_person=bool(evidence.person))
     certificates.issue(session, node, actor, evidence)
 

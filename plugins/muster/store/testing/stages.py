@@ -137,9 +137,7 @@ def _observe(session: Session, run: RunRow, node: NodeRow, result: StageResult) 
     if isinstance(serials, dict):
         swapped = place(session, node.name, {slot: serial for slot, serial in serials.items() if serial})
     for sentence in swapped:
-        access.write_event(
-            session, node.name, State(node.state), State(node.state), "muster", sentence, {"run": run.run_id}
-        )
+        access.remark(session, node, "muster", sentence, {"run": run.run_id})
     if result.simulated:
         # Only a person says that a node is simulated. The run is marked, and on a real node it proves nothing.
         run.simulated = True

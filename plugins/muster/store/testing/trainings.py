@@ -9,10 +9,9 @@ import statistics
 from collections.abc import Mapping
 from typing import Any
 
-from sqlalchemy import Select, func, select
+from sqlalchemy import func, select
 from sqlalchemy.orm import Session
 
-from muster.errors import UnknownRun
 from muster.model.runs import Run, RunKey
 from muster.rules import spares
 from muster.store.database import access
@@ -24,7 +23,7 @@ from muster_criteria.cluster.acceptance.table import inputs_of, training_of
 from muster_criteria.cluster.acceptance.values import Comparisons, Member, Training
 from muster_criteria.cluster.goodput import Input, Inputs
 from muster_criteria.cluster.model import STAGE, TRAINING, Earlier
-from muster_criteria.model import Observation, Verdict
+from muster_criteria.model import Observation
 
 SHOWN = ("throttle_time",)
 """Metrics of other probes that tell why a rank is slow."""
@@ -38,24 +37,20 @@ COMPARED: Mapping[str, tuple[str, Mapping[str, str]]] = {
 """Figures of earlier blocks that are compared: by name, the metric and the labels that it has."""
 BLOCKS = 10
 """Earlier blocks that are compared, the latest."""
-_SOUND = tuple(str(verdict) for verdict in (Verdict.PASS, Verdict.WARN, Verdict.PROVISIONAL))
 
 
 def training(key: RunKey) -> Training | None:
     """The block's training; None for a run without any. With what ``comparisons`` found when it was judged."""
     with reading() as session:
-        run = session.scalar(_runs(key).limit(1))
-        members = _members(session, key) if run is not None else []
-        kept = dict(run.block.get("training", {})) if run is not None and run.block else {}
-        differences = tuple(run.block.get("differences", ())) if run is not None and run.block else ()
-    return training_of(members, dataclasses.replace(_read(kept), differences=differences)) if members else None
+        members, block = _members(session, key), access.block_of(session, key)
+    compared = dataclasses.replace(_read(block.get("training", {})), differences=tuple(block.get("differences", ())))
+    return training_of(members, compared) if members else None
 
 
 def differences(key: RunKey) -> tuple[str, ...]:
     """A sentence for each version in which the members of the block differ; known before it trains."""
     with reading() as session:
-        run = session.scalar(_runs(key).limit(1))
-        return tuple(run.block.get("differences", ())) if run is not None and run.block else ()
+        return tuple(access.block_of(session, key).get("differences", ()))
 
 
 def comparisons(key: RunKey, gpus_a_node: int) -> dict[str, Any]:
@@ -65,13 +60,11 @@ def comparisons(key: RunKey, gpus_a_node: int) -> dict[str, Any]:
     """
     now = access.now()
     with reading() as session:
-        run = session.scalar(_runs(key).limit(1))
-        if run is None:
-            raise UnknownRun(f"no run {key.run_id!r} of {key.dag_id} is recorded; see `muster runs list`")
+        run = access.first_of_run(session, key)
         recipe = session.scalar(
             select(MeasurementRow.text).join(StageRow, MeasurementRow.stage == StageRow.id)
             .join(RunRow, StageRow.run == RunRow.id)
-            .where(RunRow.dag_id == key.dag_id, RunRow.run_id == key.run_id, StageRow.current)
+            .where(*access.of_run(key), StageRow.current)
             .where(StageRow.stage == STAGE, MeasurementRow.metric == "training_recipe").limit(1)
         )  # fmt: skip
         earlier = _earlier(session, run.sku, run.simulated, run.started_at, recipe or "")
@@ -115,16 +108,12 @@ def _read(kept: Mapping[str, Any]) -> Comparisons:
     return Comparisons(Input(**kept["rate"]), kept["gpus_a_node"], earlier, known)
 
 
-def _runs(key: RunKey) -> Select[RunRow]:
-    return select(RunRow).where(RunRow.dag_id == key.dag_id, RunRow.run_id == key.run_id).order_by(RunRow.id)
-
-
 def _members(session: Session, key: RunKey) -> list[Member]:
     """The members of which this stage is judged, with what they measured, in order of name."""
     stages = session.execute(
         select(StageRow.id, StageRow.simulated, RunRow.node, RunRow.sku)
         .join(RunRow, StageRow.run == RunRow.id)
-        .where(RunRow.dag_id == key.dag_id, RunRow.run_id == key.run_id, StageRow.stage == STAGE, StageRow.current)
+        .where(*access.of_run(key), StageRow.stage == STAGE, StageRow.current)
         .order_by(RunRow.node)
     ).all()  # fmt: skip
     ids = [stage for stage, *_ in stages]
@@ -164,7 +153,7 @@ def _earlier(
         .join(StageRow, StageRow.run == RunRow.id)
         .join(MeasurementRow, MeasurementRow.stage == StageRow.id)
         .where(RunRow.sku == sku, RunRow.simulated == simulated, RunRow.started_at < before)
-        .where(StageRow.stage == STAGE, StageRow.current, StageRow.verdict.in_(_SOUND))
+        .where(StageRow.stage == STAGE, StageRow.current, StageRow.verdict.in_(access.SOUND))
         .where(MeasurementRow.metric == "training_recipe", *alike)
         .group_by(RunRow.dag_id, RunRow.run_id).order_by(latest.desc()).limit(BLOCKS)
     ).all()  # fmt: skip
@@ -180,7 +169,7 @@ def _figures_of(session: Session, key: RunKey) -> dict[str, float]:
         select(MeasurementRow.metric, MeasurementRow.labels, MeasurementRow.value)
         .join(StageRow, MeasurementRow.stage == StageRow.id)
         .join(RunRow, StageRow.run == RunRow.id)
-        .where(RunRow.dag_id == key.dag_id, RunRow.run_id == key.run_id, StageRow.stage == STAGE, StageRow.current)
+        .where(*access.of_run(key), StageRow.stage == STAGE, StageRow.current)
         .where(MeasurementRow.probe == TRAINING, MeasurementRow.metric.in_({metric for metric, _ in COMPARED.values()}))
         .where(MeasurementRow.device == "node", MeasurementRow.value.is_not(None))
     )
