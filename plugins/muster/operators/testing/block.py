@@ -25,43 +25,32 @@ from muster.model.nodes import Node
 from muster.model.runs import RunKey, StageVerdict
 from muster.model.stages import CLUSTER_STAGES, ROUND_STAGES
 from muster.model.states import State
-from muster.operators.testing import claims, faults, rounds
+from muster.operators.testing import block_results, claims, faults, rounds
+from muster.operators.testing.block_results import STAGE, Collected
 from muster.remote import attempt as remote
 from muster.reporting import notices
-from muster.rules.certificate import WATCHED
 from muster.rules.gate import Admit, Decision
 from muster.settings import settings
 from muster_criteria.cluster.model import ClusterJudgement
 from muster_criteria.cluster.plan import has_rounds
 from muster_criteria.cluster.rack import RackState
 from muster_criteria.model import (
-    Action,
     Coverage,
-    Evidence,
-    FaultClass,
     Finding,
     Gap,
     Judgement,
     Lack,
-    Severity,
     Verdict,
 )
-from muster_criteria.sku_files.figures import in_base_units
-from muster_criteria.sku_files.model import Sku
 from muster_criteria.sku_files.skus import load_sku
 
 log = logging.getLogger(__name__)
-
-STAGE = CLUSTER_STAGES[0]
 
 GPUS_A_NODE = 8
 """Of the jobs that are forecast, where the block's own nodes have no GPUs."""
 
 PAIRS_MAX = 200
 """Pairs of a round, at most: more than the largest block has."""
-
-ALIKE = (*WATCHED, "kernel", "cuda", "torch", "nccl")
-"""Names in a node's environment in which the members of a block should not differ: firmware, driver, libraries."""
 
 PORTS = range(20000, 30000)
 """Ports for the rendezvous, below Linux's ephemeral ports (ip_local_port_range begins at 32768)."""
@@ -86,7 +75,7 @@ def _claim(key: RunKey, params: Mapping[str, Any], try_number: int, login: str) 
     nodes = [claims.testable(name, level) for name in names]
     together(nodes)
     fabric = _fabric(nodes, level)
-    differences = _differences(names)
+    differences = block_results.differences(names)
     for sentence in differences:
         log.warning("before the block trains: %s", sentence)
     with claims.leased(names, key):
@@ -126,23 +115,13 @@ def _fabric(nodes: Sequence[Node], level: str) -> dict[str, Any]:
     return {**fabric, "pairs": rounds.pair_settings(skus[0].block, level, skus, fabric)}
 
 
-def _differences(members: Sequence[str]) -> list[str]:
-    """A sentence for each name of ``ALIKE`` in which the members differ, as each reported it last."""
-    from muster_criteria.context.versions import differing
-
-    return differing(store.certificates.versions_of(members, ALIKE), ALIKE)
-
-
 def judge(key: RunKey) -> None:
     """Judge the block from its members' results and record each verdict.
 
     A member that fails is quarantined at once, independently of the others.
     """
-    from muster_criteria.cluster.fabric.floors import pair_limits
-    from muster_criteria.cluster.judge import MemberResult, judge_block
-    from muster_criteria.cluster.ports import port_limits
+    from muster_criteria.cluster.judge import judge_block
     from muster_criteria.cluster.training import recipe_of
-    from muster_criteria.stage.findings import evidence_finding
 
     block_of, unable = store.attempts.block_of(key), faults.of_run(key)
     left_out = {str(name): str(why) for name, why in block_of.get("untested", {}).items()}
@@ -153,56 +132,41 @@ def judge(key: RunKey) -> None:
     if len(members) < 2:
         _judge_alone(key, members, lost, pairs)
         return
-    collected = {name: _collected(key, name, unable.get(name, ""), lost.get(name, "")) for name in members}
-    nodes = {name: store.nodes.get(name) for name in members}
-    skus = {name: load_sku(node.sku, settings().sku_folders) for name, node in nodes.items()}
-    mixed = [
-        evidence_finding(Evidence(
-            "versions_differ", f"{sentence[0].upper()}{sentence[1:]}.", fault_class=FaultClass.SOFTWARE,
-            action=Action.FIX_SOFTWARE, severity=Severity.WARNING, expected="one version in a block",
-        ))
-        for sentence in _differences(members)
-    ]  # fmt: skip
-    runs = {name: store.runs.get(key, node=name) for name in members}
-    in_rounds = rounds.ports_of(key)
-    results = [
-        MemberResult(
-            name, member.result, member.why_missing, devices=rounds.gpus_of(skus[name]),
-            known=(*member.evidence, *pairs.get(name, ()), *mixed), level=runs[name].level, sku=skus[name].name,
-            sku_version=skus[name].revision, peaks=_peaks(skus[name]), rack=nodes[name].rack,
-            domain_nodes=skus[name].domain_nodes, in_rounds=in_rounds.get(name, ()),
-            port_limits=port_limits((*skus[name].limits, *skus[name].block.limits)),
-            pair_limits=pair_limits(skus[name].block.limits),
-        )
-        for name, member in collected.items()
-    ]  # fmt: skip
+    collected = {name: block_results.collect(key, name, unable.get(name, ""), lost.get(name, "")) for name in members}
+    nodes = [store.nodes.get(name) for name in members]
+    skus = {node.name: load_sku(node.sku, settings().sku_folders) for node in nodes}
+    results = block_results.results(key, nodes, skus, collected, pairs)
     # A programme of this name is one for all SKUs of the fleet.
-    earlier = store.trainings.earlier(runs[members[0]], recipe_of(each.result for each in results))
-    block = judge_block(results, skus[members[0]].block, rounds.rounds_of(key, block_of), earlier)
+    first, sku = store.runs.get(key, node=members[0]), skus[members[0]]
+    earlier = store.trainings.earlier(first, recipe_of(each.result for each in results))
+    block = judge_block(results, sku.block, rounds.rounds_of(key, block_of), earlier)
     store.rounds.keep_parts(key, block.fabric.parts)
     store.attempts.keep_block(key, {**block_of, "fabric_notes": _notes(block, left_out)})
     for note in (*block.notes, *block.fabric.notes):
         log.warning("%s", note)
-    _hold_racks(key, block.racks, simulated=runs[members[0]].simulated)
-    of_racks = {name for rack in block.racks if rack.troubles for name in rack.nodes}
+    _hold_racks(key, block.racks, simulated=first.simulated)
     for part in block.fabric.parts:
         log.warning("%s (%s): %s", part.title, "confirmed" if part.confirmed else "suspected", part.observed)
-    for name, judged in block.members.items():
-        member = collected[name]
-        judgement = dataclasses.replace(judged, simulated=judged.simulated or runs[name].simulated)
-        sent = store.stages.Sent(member.result, member.raw, member.telemetry, member.attempts)
-        stored = verdict.record(key, judgement, sent, node=name).judgement
-        headline = f"cluster validation: {stored.reason}"
-        # A member that is INCONCLUSIVE only because another one was lost, for its rack, or for a fault of the
-        # controller, was not tested: its own budget stays.
-        others_fault = name not in block.missing and bool(block.missing or block.failed or name in of_racks)
-        untested = (others_fault or member.fault) and stored.verdict is Verdict.INCONCLUSIVE
-        closed = store.runs.finish(key, Verdict.SKIPPED if untested else stored.verdict, headline, node=name)
-        log.info("%s: %s: %s (%s)", name, stored.verdict, stored.reason, closed.state_after)
-    gpus = rounds.gpus_of(skus[members[0]])
-    store.attempts.keep_block(
-        key, {**store.attempts.block_of(key), "training": store.trainings.comparisons(key, gpus or GPUS_A_NODE)}
-    )
+    for name in block.members:
+        _record(key, name, collected[name], block)
+    training = store.trainings.comparisons(key, rounds.gpus_of(sku) or GPUS_A_NODE)
+    store.attempts.keep_block(key, {**store.attempts.block_of(key), "training": training})
+
+
+def _record(key: RunKey, name: str, member: Collected, block: ClusterJudgement) -> None:
+    """Record the verdict of a member that was judged, and finish its run."""
+    judged, run = block.members[name], store.runs.get(key, node=name)
+    judgement = dataclasses.replace(judged, simulated=judged.simulated or run.simulated)
+    sent = store.stages.Sent(member.result, member.raw, member.telemetry, member.attempts)
+    stored = verdict.record(key, judgement, sent, node=name).judgement
+    # A member that is INCONCLUSIVE only because another one was lost, for its rack, or for a fault of the
+    # controller, was not tested: its own budget stays.
+    of_rack = any(rack.troubles and name in rack.nodes for rack in block.racks)
+    others_fault = name not in block.missing and bool(block.missing or block.failed or of_rack)
+    untested = (others_fault or member.fault) and stored.verdict is Verdict.INCONCLUSIVE
+    ended = Verdict.SKIPPED if untested else stored.verdict
+    closed = store.runs.finish(key, ended, f"cluster validation: {stored.reason}", node=name)
+    log.info("%s: %s: %s (%s)", name, stored.verdict, stored.reason, closed.state_after)
 
 
 def _notes(block: ClusterJudgement, left_out: Mapping[str, str]) -> list[str]:
@@ -238,48 +202,6 @@ def _judge_alone(
         )  # fmt: skip
         stored = verdict.record(key, judgement, store.stages.Sent(), node=name).judgement
         store.runs.finish(key, stored.verdict, f"cluster validation: {stored.reason}", node=name)
-
-
-def _peaks(sku: Sku) -> dict[str, tuple[float, str]]:
-    """Dense peaks of a GPU in FLOP/s with their sources, by PyTorch's name of the number format."""
-    names = {"bf16": "bfloat16", "fp16": "float16", "fp32": "float32"}
-    return {
-        names[dtype]: (in_base_units(figure.peak, figure.unit), figure.source)
-        for figure in sku.figures
-        if figure.metric == "gemm_rate" and figure.peak and (dtype := figure.labels.get("dtype", "")) in names
-    }
-
-
-@dataclasses.dataclass(frozen=True)
-class _Collected:
-    """The stored result of one member. ``evidence``: what the controller itself established, such as a reboot.
-
-    ``fault``: why the controller could not collect a result, "" if it could.
-    """
-
-    result: Any = None
-    raw: bytes | None = None
-    telemetry: bytes | None = None
-    attempts: int = 1
-    why_missing: str = ""
-    evidence: tuple[Finding, ...] = ()
-    fault: str = ""
-
-
-def _collected(key: RunKey, name: str, fault: str, lost: str) -> _Collected:
-    from muster_criteria.measured import parse_result
-
-    kept = store.raw.stage_bytes(key, STAGE, node=name)
-    before = store.reporting.judgements(key, node=name).get(STAGE)
-    if kept is None or before is None:
-        why = f"a fault of the controller: {fault}" if fault else lost or "its task ended before it returned a result"
-        return _Collected(why_missing=why, fault=fault)
-    # Without its waivers: the records apply those that are valid now to the new verdict.
-    evidence = tuple(dataclasses.replace(each, waived="") for each in before.findings if each.metric == "evidence")
-    if kept.result is None:
-        # The fault too: this task may have recorded the missing result before it was killed.
-        return _Collected(attempts=kept.attempts, why_missing=before.reason, evidence=evidence, fault=fault)
-    return _Collected(parse_result(kept.result), kept.result, kept.telemetry, kept.attempts, evidence=evidence)
 
 
 def admit(key: RunKey) -> dict[str, Decision]:
