@@ -159,42 +159,40 @@ def score(
     of_node = {report.node: report for report in reports}
     checks: list[Check] = []
     for node in (host, *simulated):
-        report = of_node.get(node)
-        if report is None:
-            checks.append(Check("finished", False, f"{node} has no finished run"))
-            continue
-        fault, served = faults.get(node), services.get(node, Service(node, "nowhere"))
-        checks.append(_check_fault(report, fault) if fault else _check_healthy(report))
-        if node in simulated and not fault:
-            failed = aftermath is not None and aftermath.fault.node == node
-            checks.append(_check_served(served, QUALIFIED if failed else SERVES))
+        served, is_simulated = services.get(node, Service(node, "nowhere")), node in simulated
+        if report := of_node.get(node):
+            fails_later = aftermath is not None and aftermath.fault.node == node
+            checks += _check_node(report, served, faults.get(node), simulated=is_simulated, fails_later=fails_later)
+            checks.append(_check_mails(node, judged(report) + served.mails, mails, simulated=is_simulated))
+            if slurm is not None:
+                checks.append(_check_slurm(report, served, slurm))
         else:
-            checks.append(_check_never_served(served, REMOVED if fault else QUALIFIED))
-        runs = (report, *served.reports)
-        checks.append(_check_marking(node, runs, simulated=node in simulated))
-        checks.append(_check_mails(node, judged(report) + served.mails, mails, simulated=node in simulated))
-        if slurm is not None:
-            checks.append(_check_slurm(report, served, slurm))
-    again = [served.node for served in services.values() if served.revalidated]
-    checks.append(
-        Check(
-            "revalidated",
-            bool(again),
-            "a node in production must be tested again, pass, and go on serving: "
-            f"{', '.join(again) or 'there is none that did'}",
-        )
-    )
+            checks.append(Check("finished", False, f"{node} has no finished run"))
+    checks.append(_check_revalidated(services))
     checks += _check_aftermath(aftermath, services)
     if slurm is not None:
         checks.append(_check_gave_way(slurm, services))
-    checks.append(
-        Check(
-            "one_run",
-            len(reports) == len(of_node) == 1 + len(simulated),
-            f"one run a node: {len(reports)} runs finished",
-        )
-    )
+    one_each = len(reports) == len(of_node) == 1 + len(simulated)
+    checks.append(Check("one_run", one_each, f"one run a node: {len(reports)} runs finished"))
     return Score(tuple(checks))
+
+
+def _check_node(
+    report: RunReport, served: Service, fault: Planted | None, *, simulated: bool, fails_later: bool
+) -> list[Check]:
+    """Its verdict, its service, and how its reports are marked; ``fails_later``: a fault is planted in service."""
+    checks = [_check_fault(report, fault) if fault else _check_healthy(report)]
+    if simulated and not fault:
+        checks.append(_check_served(served, QUALIFIED if fails_later else SERVES))
+    else:
+        checks.append(_check_never_served(served, REMOVED if fault else QUALIFIED))
+    return [*checks, _check_marking(report.node, (report, *served.reports), simulated=simulated)]
+
+
+def _check_revalidated(services: Mapping[str, Service]) -> Check:
+    again = ", ".join(served.node for served in services.values() if served.revalidated)
+    expected = "a node in production must be tested again, pass, and go on serving"
+    return Check("revalidated", bool(again), f"{expected}: {again or 'there is none that did'}")
 
 
 def _check_fault(report: RunReport, fault: Planted) -> Check:

@@ -63,75 +63,93 @@ OUT_OF_SERVICE = AWAITS_REPAIR | {"retired"}
 
 def next_steps(report: RunReport) -> tuple[str, ...]:
     """Returns the actions for the reader, gravest first; at most six sentences."""
-    serves = report.state_after == "production"
-    first = (f"Decide, since the verdict is held: {_ways_out(report.node, serves)}.",) if report.why_held else ()
+    first = (f"Decide, since the verdict is held: {_ways_out(report)}.",) if report.why_held else ()
     steps = (*first, *(_part_steps(report, Severity.CRITICAL) or _part_steps(report, Severity.WARNING))[:3])
-    retest = _retest(report)
+    closing = _closing(report, bool(steps)) if report.state_after != "retired" else ""
+    out = f"The node is out of service: {report.state_after}." if report.state_after in OUT_OF_SERVICE else ""
+    return tuple(filter(None, (*steps, closing, out, report.replacement)))
+
+
+def _closing(report: RunReport, after_steps: bool) -> str:
+    """What follows from the verdict and the state of the node; ``after_steps``: whether steps were named before."""
+    moved = (report.state_before, report.state_after)
     match report.verdict:
-        case Verdict.WARN | Verdict.PROVISIONAL if (report.state_before, report.state_after) == _LEFT_SERVICE:
-            closing = (
+        case Verdict.WARN | Verdict.PROVISIONAL if moved == _LEFT_SERVICE:
+            return (
                 "It has left production: a revalidation returns a node on a full-coverage PASS, or if all that it "
                 "finds was waived when a person admitted the node. Resolve the findings below, or waive them and admit "
                 f"the node again: muster node move {shlex.quote(report.node)} production --reason …"
             )
         case Verdict.PASS | Verdict.WARN if _approval_is_asked(report):
-            closing = f"It does not enter production by itself: {_ANSWER}."
-        case Verdict.WARN | Verdict.PROVISIONAL | Verdict.INCONCLUSIVE if serves:
-            closing = "It goes on serving. Remove the cause, if one is named; its next test starts by itself."
-        case Verdict.PASS if report.state_after == "qualified":
-            closing = (
-                "It does not serve yet: it waits to be tested in a block with other qualified nodes: "
-                f"muster block {shlex.quote(report.node)} OTHER… --reason 'why'; muster status names them."
-            )
-        case Verdict.PASS if report.state_after == "registered":
-            closing = (
-                "It does not serve: a whole test qualifies it: "
-                f"muster qualify {shlex.quote(report.node)} --reason 'why'"
-            )
+            return f"It does not enter production by itself: {_ANSWER}."
+        case Verdict.WARN | Verdict.PROVISIONAL | Verdict.INCONCLUSIVE if _serves(report):
+            return "It goes on serving. Remove the cause, if one is named; its next test starts by itself."
         case Verdict.PASS:
-            closing = "Nothing to do." if not steps else ""
+            return _after_pass(report, after_steps)
         case Verdict.WARN if report.state_after == "qualified":
-            closing = (
+            return (
                 "Resolve the findings below, or accept them and have it admitted: "
                 f"muster admit {shlex.quote(report.node)} --reason 'why'"
             )
         case Verdict.WARN:
-            closing = f"Resolve the findings below, then {retest}"
-        case Verdict.PROVISIONAL if report.dag_id == BLOCK:
-            closing = f"Some figures were compared with nothing: {_ANSWER}, or test it in a larger block."
-        case Verdict.PROVISIONAL if report.state_after == "qualified":
-            closing = (
-                f"{_SOME_UNJUDGED}. Muster re-evaluates the node by itself once there are; "
-                "until then a person may approve it."
-            )
+            return f"Resolve the findings below, then {_retest(report)}"
         case Verdict.PROVISIONAL:
-            closing = f"{_SOME_UNJUDGED}. A person may approve the node, or it is tested again."
-        case Verdict.INCONCLUSIVE | Verdict.SKIPPED if report.state_after == "revalidation":
-            closing = "It is out of service until it passes. Remove the cause; the next test starts within the hour."
-        case Verdict.INCONCLUSIVE:
-            closing = (
-                "Something required could not be measured; this does not count against the hardware. "
-                f"Remove the cause{_way_to_remove(report)}, then {retest}"
-            )
-        case Verdict.SKIPPED if report.state_after == "production":
-            closing = (
-                "Nothing was tested, and the node goes on serving. Remove the cause; the next test starts by itself."
-            )
-        case Verdict.SKIPPED:
-            closing = f"Nothing was tested. Remove the cause, then {retest}"
-        case Verdict.FAIL if serves and not report.why_held:
-            name = shlex.quote(report.node)
-            closing = (
-                f"It goes on serving although it failed: muster node move {name} quarantine --reason 'why' withdraws "
-                f"it; once the cause is gone, muster revalidate {name} --reason 'why' tests it again."
-            )
-        case Verdict.FAIL if report.why_held:
-            closing = ""
+            return _after_provisional(report)
         case Verdict.FAIL:
-            closing = f"Then {retest}" if steps else f"Resolve what failed below, then {retest}"
-    closing = closing if report.state_after != "retired" else ""
-    out = f"The node is out of service: {report.state_after}." if report.state_after in OUT_OF_SERVICE else ""
-    return tuple(filter(None, (*steps, closing, out, report.replacement)))
+            return _after_fail(report, after_steps)
+        case Verdict.INCONCLUSIVE | Verdict.SKIPPED:
+            return _after_no_test(report)
+
+
+def _after_pass(report: RunReport, after_steps: bool) -> str:
+    if report.state_after == "qualified":
+        return (
+            "It does not serve yet: it waits to be tested in a block with other qualified nodes: "
+            f"muster block {shlex.quote(report.node)} OTHER… --reason 'why'; muster status names them."
+        )
+    if report.state_after == "registered":
+        return f"It does not serve: a whole test qualifies it: muster qualify {shlex.quote(report.node)} --reason 'why'"
+    return "" if after_steps else "Nothing to do."
+
+
+def _after_provisional(report: RunReport) -> str:
+    if report.dag_id == BLOCK:
+        return f"Some figures were compared with nothing: {_ANSWER}, or test it in a larger block."
+    if report.state_after == "qualified":
+        return (
+            f"{_SOME_UNJUDGED}. Muster re-evaluates the node by itself once there are; "
+            "until then a person may approve it."
+        )
+    return f"{_SOME_UNJUDGED}. A person may approve the node, or it is tested again."
+
+
+def _after_no_test(report: RunReport) -> str:
+    if report.state_after == "revalidation":
+        return "It is out of service until it passes. Remove the cause; the next test starts within the hour."
+    if report.verdict is Verdict.INCONCLUSIVE:
+        return (
+            "Something required could not be measured; this does not count against the hardware. "
+            f"Remove the cause{_way_to_remove(report)}, then {_retest(report)}"
+        )
+    if _serves(report):
+        return "Nothing was tested, and the node goes on serving. Remove the cause; the next test starts by itself."
+    return f"Nothing was tested. Remove the cause, then {_retest(report)}"
+
+
+def _after_fail(report: RunReport, after_steps: bool) -> str:
+    if report.why_held:
+        return ""
+    if _serves(report):
+        name = shlex.quote(report.node)
+        return (
+            f"It goes on serving although it failed: muster node move {name} quarantine --reason 'why' withdraws "
+            f"it; once the cause is gone, muster revalidate {name} --reason 'why' tests it again."
+        )
+    return f"Then {_retest(report)}" if after_steps else f"Resolve what failed below, then {_retest(report)}"
+
+
+def _serves(report: RunReport) -> bool:
+    return report.state_after == "production"
 
 
 def _retest(report: RunReport) -> str:
@@ -157,9 +175,10 @@ def _approval_is_asked(report: RunReport) -> bool:
     return together and report.state_after == "qualified"
 
 
-def _ways_out(node: str, serves: bool) -> str:
-    name = shlex.quote(node)
-    other = f"muster node keep {name} --reason 'why'" if serves else f"once the cause is gone, muster qualify {name}"
+def _ways_out(report: RunReport) -> str:
+    name = shlex.quote(report.node)
+    after_the_cause = f"once the cause is gone, muster qualify {name}"
+    other = f"muster node keep {name} --reason 'why'" if _serves(report) else after_the_cause
     return f"muster node move {name} quarantine --reason 'why', or {other}"
 
 
