@@ -9,8 +9,12 @@ import contextlib
 import enum
 import logging
 from collections.abc import Iterator, Sequence
+from typing import TYPE_CHECKING
 
 from muster_criteria.text import one_line
+
+if TYPE_CHECKING:
+    import pydantic
 
 log = logging.getLogger(__name__)
 
@@ -37,6 +41,17 @@ class DatabaseNotReady(ControllerFault):
 def first_line(error: Exception) -> str:
     """Returns what an error says, without what follows its first line."""
     return one_line(next(iter(str(error).splitlines()), type(error).__name__))[:200]
+
+
+def first_refused(error: pydantic.ValidationError, whole: str = "") -> str:
+    """Returns what was refused first, as "field.field: why"; of no one field, "``whole``: why", or "why".
+
+    What was given is left out: it may hold a secret.
+    """
+    first = error.errors(include_input=False, include_url=False)[0]
+    where = ".".join(map(str, first["loc"])) or whole
+    why = first["msg"].removeprefix("Value error, ")
+    return f"{where}: {why}" if where else why
 
 
 @contextlib.contextmanager

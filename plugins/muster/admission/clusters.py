@@ -12,7 +12,7 @@ import pydantic
 from muster.admission import backends
 from muster.admission.backend import AdmissionBackend, RightsKnown, Seen
 from muster.admission.records_only import RecordsOnly
-from muster.errors import BadScheduler, BadSettings, MusterError, SchedulerDown
+from muster.errors import BadScheduler, BadSettings, MusterError, SchedulerDown, first_refused
 from muster.settings import settings
 from muster_criteria.text import one_line
 
@@ -31,9 +31,7 @@ def backend_of(cluster: str) -> AdmissionBackend:
     try:
         return make(model.model_validate(chosen))
     except pydantic.ValidationError as error:
-        first = error.errors()[0]
-        where = ".".join(str(part) for part in first["loc"])
-        raise BadSettings(f"MUSTER_SCHEDULERS: {cluster}.{where} cannot be used: {first['msg']}") from None
+        raise BadSettings(f"MUSTER_SCHEDULERS: {cluster} cannot be used: {first_refused(error)}") from None
 
 
 def _found(cluster: str, kind: str) -> tuple[type[pydantic.BaseModel], Callable[[Any], AdmissionBackend]]:

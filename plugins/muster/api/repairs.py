@@ -15,7 +15,7 @@ from fastapi.concurrency import run_in_threadpool
 from muster import acting, store
 from muster.admission.service import carry_out
 from muster.api import reports
-from muster.errors import IllegalMove, UnknownNode
+from muster.errors import IllegalMove, UnknownNode, first_refused
 from muster.integration.report_sources import Source
 from muster.model.names import OWNER_LABEL
 from muster.model.states import BROKEN, State
@@ -56,9 +56,7 @@ async def receive(request: Request, authorization: Annotated[str, Header()] = ""
     try:
         answer = Answer.model_validate_json(await reports.body_of(request))
     except pydantic.ValidationError as error:
-        first = error.errors(include_input=False, include_url=False)[0]
-        where = ".".join(map(str, first["loc"])) or "the body"
-        raise HTTPException(422, one_line(f"{where}: {first['msg']}")[:200]) from None
+        raise HTTPException(422, one_line(first_refused(error, whole="the body"))[:200]) from None
     return await run_in_threadpool(_move, name, source, answer)
 
 

@@ -13,6 +13,7 @@ from typing import Annotated, Any
 
 import pydantic
 
+from muster.errors import first_refused
 from muster.integration.report_sources import Form
 from muster_criteria.device_events.policy import EventSeverity
 from muster_criteria.health.readings import Reading
@@ -23,6 +24,8 @@ UNISOLATED = "unisolated"
 """A failure of a job that lies in one of a few nodes, which could not be distinguished in time."""
 SUSPECTS_MAX = 8
 """Suspects of one such failure: more would cost more tests than the search for the one that is meant."""
+PROBLEM_MAX = 300
+"""Characters of the answer about a report that cannot be used: its keys are the sender's."""
 _OTHER = re.compile(r"[^A-Za-z0-9_.:/-]+")
 
 Check = Annotated[str, pydantic.Field(pattern=r"^[a-z0-9][A-Za-z0-9_.:/-]{0,79}$")]
@@ -77,9 +80,7 @@ def read(form: Form, body: Any, node: str = "") -> Iterator[Reported | str]:
         try:
             yield Reported.model_validate(given)
         except pydantic.ValidationError as error:
-            first = error.errors(include_input=False, include_url=False)[0]
-            key = one_line(".".join(str(part) for part in first["loc"]))[:200] or "a report"
-            yield f"{key}: {first['msg'].removeprefix('Value error, ')}"
+            yield one_line(first_refused(error, whole="a report"))[:PROBLEM_MAX]
 
 
 def _given(form: Form, body: Any, node: str) -> Iterator[Any]:

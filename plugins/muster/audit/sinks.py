@@ -20,7 +20,7 @@ import httpx
 import pydantic
 
 from muster import redaction
-from muster.errors import BadSettings, MusterError
+from muster.errors import BadSettings, MusterError, first_refused
 from muster.model.queues import AuditEvent
 from muster.remote import http_request
 
@@ -132,11 +132,8 @@ def sink(name: str, configured: Mapping[str, Any]) -> Sink:
     try:
         return _ADAPTER.validate_python(configured)
     except pydantic.ValidationError as error:
-        first = error.errors()[0]
-        field = ".".join(map(str, first["loc"])) or "kind"
-        raise BadSettings(
-            f"MUSTER_AUDIT_SINKS: {name}: {field}: {first['msg']}; correct it, or remove {name}"
-        ) from None
+        why = first_refused(error, whole="kind")
+        raise BadSettings(f"MUSTER_AUDIT_SINKS: {name}: {why}; correct it, or remove {name}") from None
 
 
 def sinks(configured: Mapping[str, Mapping[str, Any]]) -> dict[str, Sink]:

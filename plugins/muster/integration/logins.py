@@ -14,7 +14,7 @@ from airflow.providers.common.compat.connection import get_async_connection
 from airflow.sdk import BaseHook
 from airflow.sdk.exceptions import AirflowNotFoundException
 
-from muster.errors import BadScheduler, ControllerFault
+from muster.errors import BadScheduler, ControllerFault, first_refused
 from muster.remote import ssh
 from muster.remote.bmc import Bmc, Login, login, no_connection, of_connection
 from muster.remote.login import Credentials
@@ -56,9 +56,7 @@ def extra(conn_id: str, what: str, model: type[Extra]) -> Extra:
     except AirflowNotFoundException:
         raise BadScheduler(f"there is no Airflow connection {conn_id} with {what}: add it") from None
     except pydantic.ValidationError as error:
-        first = error.errors()[0]
-        where = ".".join(str(part) for part in first["loc"])
-        raise BadScheduler(f"the extra of the Airflow connection {conn_id}: {where}: {first['msg']}") from None
+        raise BadScheduler(f"the extra of the Airflow connection {conn_id}: {first_refused(error)}") from None
 
 
 async def async_credentials(conn_id: str) -> Credentials:

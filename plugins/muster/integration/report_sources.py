@@ -11,7 +11,7 @@ from typing import Annotated, Literal
 
 import pydantic
 
-from muster.errors import BadSettings
+from muster.errors import BadSettings, first_refused
 from muster.settings import settings
 from muster_criteria.health.policy import HealthAction
 
@@ -49,9 +49,7 @@ def sources() -> dict[str, Source]:
         try:
             source = Source.model_validate(given)
         except pydantic.ValidationError as error:
-            first = error.errors(include_input=False)[0]
-            key = ".".join(str(part) for part in first["loc"])
-            raise BadSettings(f"MUSTER_REPORT_SOURCES: {name}: {key}: {first['msg']}; correct it") from None
+            raise BadSettings(f"MUSTER_REPORT_SOURCES: {name}: {first_refused(error)}; correct it") from None
         if (other := hashes.setdefault(source.sha256, name)) != name:
             raise BadSettings(f"MUSTER_REPORT_SOURCES: {name} has the token of {other}: give each source its own")
         found[name] = source

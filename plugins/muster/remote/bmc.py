@@ -11,7 +11,7 @@ from urllib.parse import urlsplit
 
 import pydantic
 
-from muster.errors import MusterError
+from muster.errors import MusterError, first_refused
 
 
 class BadBmc(MusterError):
@@ -83,10 +83,7 @@ def parse_bmc(described: Mapping[str, Any]) -> Bmc | None:
     try:
         return Bmc.model_validate(dict(described))
     except pydantic.ValidationError as error:
-        first = error.errors(include_input=False)[0]
-        where = ".".join(str(part) for part in first["loc"])
-        message = first["msg"].removeprefix("Value error, ")
-        raise BadBmc(f"bmc cannot be used: {f'{where}: ' if where else ''}{message}") from None
+        raise BadBmc(f"bmc cannot be used: {first_refused(error)}") from None
 
 
 def login(bmc: Bmc) -> Login:

@@ -12,7 +12,7 @@ from typing import Any, Literal
 
 import pydantic
 
-from muster.errors import MusterError
+from muster.errors import MusterError, first_refused
 
 NAME_PREFIX = "muster-"
 FENCE = "MUSTER_FENCE"
@@ -62,12 +62,7 @@ def parse_launch(raw: Mapping[str, Any]) -> Launch:
     try:
         return Launch.model_validate(dict(raw or {}))
     except pydantic.ValidationError as error:
-        first = error.errors()[0]
-        where = ".".join(str(part) for part in first["loc"])
-        what = first["msg"].removeprefix("Value error, ")
-        raise BadLaunch(
-            f"the node's launch settings cannot be used{f' at {where!r}' if where else ''}: {what}"
-        ) from error
+        raise BadLaunch(f"the node's launch settings cannot be used: {first_refused(error)}") from error
 
 
 def host_python(how: Launch) -> str:

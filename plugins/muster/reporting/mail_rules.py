@@ -9,7 +9,7 @@ from typing import Any, Literal
 import pydantic
 
 from muster.blackout import closed, closed_until
-from muster.errors import BadSettings
+from muster.errors import BadSettings, first_refused
 from muster.model.states import State
 from muster_criteria.model import Verdict
 
@@ -69,10 +69,8 @@ def read(chosen: Sequence[Mapping[str, Any]]) -> list[Rule]:
         try:
             rule = Rule.model_validate(each)
         except pydantic.ValidationError as error:
-            first = error.errors()[0]
-            where = "".join(f"{part}: " for part in first["loc"])
-            why = first["msg"].removeprefix("Value error, ")
-            raise BadSettings(f"MUSTER_MAIL_RULES: rule {number} cannot be used: {where}{why}") from None
+            why = first_refused(error)
+            raise BadSettings(f"MUSTER_MAIL_RULES: rule {number} cannot be used: {why}") from None
         if rule.name in {other.name for other in found}:
             raise BadSettings(f"MUSTER_MAIL_RULES: two rules are called {rule.name}: give each its own name")
         found.append(rule)

@@ -24,7 +24,7 @@ import pydantic
 from muster import store
 from muster.admission import records_only
 from muster.admission.backend import Mark, Seen, each_alone
-from muster.errors import BadScheduler, LeftAlone, SchedulerDown
+from muster.errors import BadScheduler, LeftAlone, SchedulerDown, first_refused
 from muster.remote import http_request
 from muster.settings import settings
 from muster_criteria.text import one_line
@@ -179,9 +179,7 @@ class Webhook:
         try:
             return each_alone(_State.model_validate_json(body).by_name(), _seen)
         except pydantic.ValidationError as error:
-            first = error.errors()[0]
-            where = ".".join(str(part) for part in first["loc"])
-            raise SchedulerDown(f"{self._chosen.state_url} sent no list of nodes: {where}: {first['msg']}") from None
+            raise SchedulerDown(f"{self._chosen.state_url} sent no list of nodes: {first_refused(error)}") from None
 
     def _send(self, kind: str, name: str, data: Mapping[str, Any], wanted_at: datetime.datetime | None) -> None:
         moment = wanted_at or datetime.datetime.now(datetime.UTC)

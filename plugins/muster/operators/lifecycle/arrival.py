@@ -17,7 +17,7 @@ import pydantic
 from airflow.sdk.exceptions import AirflowException, AirflowSkipException
 
 from muster import store
-from muster.errors import BadInventory, MusterError, UnknownNode
+from muster.errors import BadInventory, MusterError, UnknownNode, first_refused
 from muster.integration import runid
 from muster.model.names import NODE_NAME
 from muster.model.stages import Level
@@ -70,12 +70,8 @@ def read(partition_key: str | None, extras: Sequence[Mapping[str, Any]]) -> Arri
     try:
         parsed = [Extra.model_validate(extra) for extra in extras] or [Extra()]
     except pydantic.ValidationError as error:
-        first = error.errors()[0]
-        where = one_line(".".join(str(part) for part in first["loc"]))
-        raise MusterError(
-            f"the extra of the event for {partition_key} cannot be used: {where}: {first['msg']}; "
-            "it takes level and inventory"
-        ) from None
+        why = f"{first_refused(error)}; it takes level and inventory"
+        raise MusterError(f"the extra of the event for {partition_key} cannot be used: {why}") from None
     first_extra = parsed[0]
     if any(other != first_extra for other in parsed):
         raise MusterError(f"{len(parsed)} events for {partition_key} differ; send the right one again")
