@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import fcntl
 import os
 import pathlib
@@ -20,61 +19,28 @@ class Busy(Exception):
     """Another demo works in this directory."""
 
 
-@dataclasses.dataclass(frozen=True)
 class Workdir:
-    """The files of a demo. Only the scoring reads ``answers``."""
+    """The files of a demo.
 
-    root: pathlib.Path
+    ``airflow``: AIRFLOW_HOME. ``controller``: MUSTER_HOME. ``policies``: its own policies, a folder of MUSTER_SKU_PATH.
+    ``nodes``: a folder for each node, with host key, home and simulated machine. ``shared``: the folder that all nodes
+    share, for the checkpoints of a block's training. ``slurm``: configuration, state, sockets and logs. ``mail``: the
+    mail sink. ``logs``: one log for each service. ``answers``: the planted faults, which only the scoring reads.
+    ``mark``: what marks every process of this demo, in its environment.
+    """
 
-    @property
-    def airflow(self) -> pathlib.Path:
-        """AIRFLOW_HOME."""
-        return self.root / "airflow"
-
-    @property
-    def controller(self) -> pathlib.Path:
-        """MUSTER_HOME."""
-        return self.root / "muster"
-
-    @property
-    def policies(self) -> pathlib.Path:
-        """The demo's own policies, a folder of MUSTER_SKU_PATH."""
-        return self.root / "skus"
-
-    @property
-    def nodes(self) -> pathlib.Path:
-        """A folder for each node: host key, home, simulated machine."""
-        return self.root / "nodes"
-
-    @property
-    def shared(self) -> pathlib.Path:
-        """The folder that all nodes share, for the checkpoints of a block's training."""
-        return self.root / "shared"
-
-    @property
-    def slurm(self) -> pathlib.Path:
-        """Slurm's configuration, state, sockets and logs."""
-        return self.root / "slurm"
-
-    @property
-    def mail(self) -> pathlib.Path:
-        """The mail sink."""
-        return self.root / "mail"
-
-    @property
-    def logs(self) -> pathlib.Path:
-        """One log for each service."""
-        return self.root / "logs"
-
-    @property
-    def answers(self) -> pathlib.Path:
-        """The planted faults."""
-        return self.root / "answers.json"
-
-    @property
-    def mark(self) -> dict[str, str]:
-        """The mark in the environment of every process of this demo."""
-        return {watchdog.MARK: str(self.root)}
+    def __init__(self, root: pathlib.Path) -> None:
+        self.root = root
+        self.airflow = root / "airflow"
+        self.controller = root / "muster"
+        self.policies = root / "skus"
+        self.nodes = root / "nodes"
+        self.shared = root / "shared"
+        self.slurm = root / "slurm"
+        self.mail = root / "mail"
+        self.logs = root / "logs"
+        self.answers = root / "answers.json"
+        self.mark = {watchdog.MARK: str(root)}
 
     def claim(self) -> typing.IO[str]:
         """Lock the directory, end what a killed demo left and empty it. Keep the returned file open. Raises Busy."""

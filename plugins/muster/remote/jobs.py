@@ -62,29 +62,13 @@ class Collected:
 
 @dataclasses.dataclass(frozen=True)
 class Paths:
-    """The paths of a job's files on its node."""
+    """The paths of a job's files on its node: plan and result, JSON; telemetry, gzipped JSON lines; its output."""
 
     folder: str
-
-    @property
-    def plan(self) -> str:
-        """The plan, JSON."""
-        return posixpath.join(self.folder, "plan.json")
-
-    @property
-    def result(self) -> str:
-        """The result, JSON."""
-        return posixpath.join(self.folder, "result.json")
-
-    @property
-    def telemetry(self) -> str:
-        """The telemetry, gzipped JSON lines."""
-        return posixpath.join(self.folder, "telemetry.jsonl.gz")
-
-    @property
-    def log(self) -> str:
-        """The job's output."""
-        return posixpath.join(self.folder, "stdout.log")
+    plan: str
+    result: str
+    telemetry: str
+    log: str
 
 
 def paths(work: str, key: str) -> Paths:
@@ -93,7 +77,14 @@ def paths(work: str, key: str) -> Paths:
         raise ssh.RemoteError(f"{key[:40]!r} is not a job's key")
     if not _PATH.match(work) or ".." in work.split("/"):
         raise ssh.RemoteError(f"the node's work folder {ssh.clean(work)[:80]!r} is not an absolute path; set another")
-    return Paths(posixpath.join(work, "jobs", key))
+    folder = posixpath.join(work, "jobs", key)
+    return Paths(
+        folder,
+        plan=posixpath.join(folder, "plan.json"),
+        result=posixpath.join(folder, "result.json"),
+        telemetry=posixpath.join(folder, "telemetry.jsonl.gz"),
+        log=posixpath.join(folder, "stdout.log"),
+    )
 
 
 def agent_path(work: str, sha256: str) -> str:
