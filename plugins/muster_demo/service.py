@@ -228,7 +228,7 @@ def without_verdict(served: Service) -> bool:
 
 def computes(run: Run) -> bool:
     """Whether a revalidation's test has begun on the node."""
-    if run.dag_id != dags.NODE_REVALIDATION or not store.runs.find(run=(run.dag_id, run.run_id)):
+    if run.dag_id != dags.NODE_REVALIDATION or not store.runs.find(run=run.key):
         return False
     return any(store.runs.get_job(run.key, stage) is not None for stage in STAGES)
 

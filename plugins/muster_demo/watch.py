@@ -11,7 +11,7 @@ from typing import TypeVar
 from muster import store
 from muster.errors import AirflowRefused, AirflowUnreachable, AlreadyTriggered, UnknownRun
 from muster.integration.airflow_api import RUN_OVER, AirflowClient
-from muster.model.runs import RunKey
+from muster.model.runs import OfRun
 from muster_demo.table import STAGES, Row
 
 LOOK_EVERY_S = 3.0
@@ -40,18 +40,13 @@ def trigger_once(client: AirflowClient, dag_id: str, run_id: str, conf: Mapping[
 
 
 @dataclasses.dataclass(frozen=True)
-class Run:
+class Run(OfRun):
     """One node's part in a DAG run."""
 
     node: str
     simulated: bool
     dag_id: str
     run_id: str
-
-    @property
-    def key(self) -> RunKey:
-        """The run's key."""
-        return RunKey(self.dag_id, self.run_id)
 
 
 class Watcher:

@@ -23,7 +23,7 @@ def release(key: RunKey, reason: str) -> list[str]:
     A repair whose end was not recorded counts, and its node leaves the state repair.
     """
     for lease in store.leases.live():
-        if (lease.dag_id, lease.run_id) == (key.dag_id, key.run_id):
+        if lease.key == key:
             if key.dag_id == dags.REPAIR:
                 store.repairs.settle_lost(lease.node)
             _conclude(key, lease.node, reason)

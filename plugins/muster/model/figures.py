@@ -8,7 +8,7 @@ import datetime
 from muster.model.attention import Attention
 from muster.model.breaker import Breaker
 from muster.model.queues import AuditLag
-from muster.model.runs import RunKey
+from muster.model.runs import OfRun, RunKey
 from muster.model.states import State
 from muster_criteria.chassis import Chassis
 from muster_criteria.model import Verdict
@@ -108,7 +108,7 @@ class NodeFigure:
 
 
 @dataclasses.dataclass(frozen=True)
-class FleetRow:
+class FleetRow(OfRun):
     """One node with its last run (``runs.last_run_id``); without one, ``verdict`` is None, the run's fields empty.
     ``state_since``: when the node came into its state. ``inconclusive``: inconclusive runs in a row. ``slot``: where it
     stands, by the labels ``pod`` and ``slot``. ``moved_for``: why the node came into its state, and ``moved_by`` who
@@ -140,11 +140,6 @@ class FleetRow:
     moved_by: str = ""
 
     @property
-    def key(self) -> RunKey:
-        """The run's key."""
-        return RunKey(self.dag_id, self.run_id)
-
-    @property
     def latest(self) -> str:
         """What was decided about the node after its last run, with who decided; else that run's headline."""
         return f"{self.moved_by} moved it to {self.state}: {self.moved_for}" if self.moved_for else self.headline
@@ -166,7 +161,7 @@ class Point:
 
 
 @dataclasses.dataclass(frozen=True)
-class BmcReading:
+class BmcReading(OfRun):
     """What a node's BMC showed during one stage."""
 
     at: datetime.datetime
@@ -174,11 +169,6 @@ class BmcReading:
     dag_id: str
     run_id: str
     chassis: Chassis
-
-    @property
-    def key(self) -> RunKey:
-        """The run's key."""
-        return RunKey(self.dag_id, self.run_id)
 
 
 @dataclasses.dataclass(frozen=True)

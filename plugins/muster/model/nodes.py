@@ -7,7 +7,7 @@ import datetime
 from collections.abc import Mapping
 from typing import Any
 
-from muster.model.runs import RunKey
+from muster.model.runs import OfRun, RunKey
 from muster.model.states import State
 
 
@@ -102,7 +102,7 @@ class Node:
 
 
 @dataclasses.dataclass(frozen=True)
-class Lease:
+class Lease(OfRun):
     """A node leased by a run; ``token`` is the fencing token that goes to the node."""
 
     node: str
@@ -110,8 +110,3 @@ class Lease:
     run_id: str
     token: int
     acquired_at: datetime.datetime
-
-    @property
-    def key(self) -> RunKey:
-        """The run's key."""
-        return RunKey(self.dag_id, self.run_id)

@@ -5,11 +5,11 @@ from __future__ import annotations
 import dataclasses
 import datetime
 
-from muster.model.runs import RunKey
+from muster.model.runs import OfRun
 
 
 @dataclasses.dataclass(frozen=True)
-class Question:
+class Question(OfRun):
     """A question of one DAG run and its answer. ``answered_at``: None until a person has answered; ``settled_at``: None
     until the answer is carried out. ``person``: the login of Airflow, "" if it named none. ``subject`` and ``options``:
     what is asked, and the possible answers.
@@ -27,8 +27,3 @@ class Question:
     settled_at: datetime.datetime | None
     subject: str = ""
     options: tuple[str, ...] = ()
-
-    @property
-    def key(self) -> RunKey:
-        """The run that asks."""
-        return RunKey(self.dag_id, self.run_id)

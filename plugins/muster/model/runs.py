@@ -42,6 +42,15 @@ class RunLike(Protocol):
     def run_id(self) -> Any: ...  # noqa: D102
 
 
+class OfRun:
+    """A value that names its DAG run by ``dag_id`` and ``run_id``."""
+
+    @property
+    def key(self: RunLike) -> RunKey:
+        """The run's key."""
+        return RunKey.of(self)
+
+
 UNJUDGED = "measured, and to be judged with the other members of its block"
 """The reason of a member's stage until its block is judged."""
 
@@ -50,7 +59,7 @@ PREEMPTED = "Preempted: "
 
 
 @dataclasses.dataclass(frozen=True)
-class Run:
+class Run(OfRun):
     """What a DAG run did with one node; ``verdict`` is None until it has ended. ``why_held``: why the circuit breaker
     kept the verdict from withdrawing the node, if it did. ``started_by``: the login that started it ("airflow:ada"), ""
     if a program did.
@@ -74,14 +83,9 @@ class Run:
     why_held: str = ""
     started_by: str = ""
 
-    @property
-    def key(self) -> RunKey:
-        """The run's key."""
-        return RunKey(self.dag_id, self.run_id)
-
 
 @dataclasses.dataclass(frozen=True)
-class Job:
+class Job(OfRun):
     """One detached job on a node. ``state``: as ``muster.remote`` names it (submitted, running, collected, …).
     ``node``: needed only where the run tests several nodes. ``chassis``: the BMC's readings before it, as
     ``muster_criteria.chassis.Chassis`` writes it. ``repeat_probes``: the probes to run again after it, before the stage
@@ -103,14 +107,9 @@ class Job:
     chassis: str = ""
     repeat_probes: tuple[str, ...] = ()
 
-    @property
-    def key(self) -> RunKey:
-        """The run's key."""
-        return RunKey(self.dag_id, self.run_id)
-
 
 @dataclasses.dataclass(frozen=True)
-class StageVerdict:
+class StageVerdict(OfRun):
     """The current verdict of a run on one stage of its node, at one level. ``snapshot``: the version of the peer
     statistics it was judged by.
     """
@@ -127,14 +126,9 @@ class StageVerdict:
     simulated: bool = False
     attempts: int = 1
 
-    @property
-    def key(self) -> RunKey:
-        """The run's key."""
-        return RunKey(self.dag_id, self.run_id)
-
 
 @dataclasses.dataclass(frozen=True)
-class OpenFinding:
+class OpenFinding(OfRun):
     """A finding of a node's latest tests; ``finding.waived``: the waiver that covers it now, "" without one."""
 
     finding: Finding
@@ -142,8 +136,3 @@ class OpenFinding:
     dag_id: str
     run_id: str
     recorded_at: datetime.datetime
-
-    @property
-    def key(self) -> RunKey:
-        """The run's key."""
-        return RunKey(self.dag_id, self.run_id)

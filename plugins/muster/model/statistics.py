@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import datetime
 
-from muster.model.runs import RunKey
+from muster.model.runs import OfRun
 from muster_criteria.device_events.policy import DeviceEvent
 
 
@@ -42,7 +42,7 @@ class KeptGolden:
 
 
 @dataclasses.dataclass(frozen=True)
-class RecordedEvent:
+class RecordedEvent(OfRun):
     """One device event as a stage of a run reported it. ``part``: the GPU's serial where known, else its PCI address.
 
     ``former``: reported by an earlier machine of that name. ``during``: logged in that stage, not before it.
@@ -60,11 +60,6 @@ class RecordedEvent:
     event: DeviceEvent
     former: bool = False
     during: bool = True
-
-    @property
-    def key(self) -> RunKey:
-        """The run's key."""
-        return RunKey(self.dag_id, self.run_id)
 
 
 @dataclasses.dataclass(frozen=True)

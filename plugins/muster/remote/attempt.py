@@ -21,7 +21,7 @@ import paramiko
 from muster import store
 from muster.errors import LeaseLost, MusterError
 from muster.model.nodes import Node
-from muster.model.runs import Job, Run, RunKey
+from muster.model.runs import Job, OfRun, Run, RunKey
 from muster.remote import jobs, launch, outcome, redfish, ssh
 from muster.remote.attempt_key import AttemptKey
 from muster.remote.bmc_watch import BmcWatch
@@ -46,7 +46,7 @@ Connect = Callable[[Node], paramiko.SSHClient]
 
 
 @dataclasses.dataclass(frozen=True)
-class Task:
+class Task(OfRun):
     """The task that makes the attempt. ``node``: if the run tests several."""
 
     dag_id: str
@@ -56,11 +56,6 @@ class Task:
     try_number: int
     max_tries: int
     node: str = ""
-
-    @property
-    def key(self) -> RunKey:
-        """The run's key."""
-        return RunKey(self.dag_id, self.run_id)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -107,7 +102,7 @@ def claim(task: Task, run: Run, sku: Sku, programme: Callable[[AttemptKey, str],
     else:
         node = store.nodes.get(run.node)
     lease = store.leases.get(node.name)
-    if lease is None or (lease.dag_id, lease.run_id) != (task.dag_id, task.run_id):
+    if lease is None or lease.key != task.key:
         raise LeaseLost(f"this run does not hold {node.name} any more; clear it to start over")
     job = store.runs.get_job(task.key, task.stage, node=task.node)
     key = outcome.next_attempt(task.max_tries, job) if begin or job is None else AttemptKey.parse(job.attempt_key)

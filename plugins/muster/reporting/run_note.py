@@ -30,7 +30,7 @@ def annotate(key: RunKey) -> None:
         return
     lines = [
         f"{'[simulated] ' if run.simulated else ''}{run.node}: {run.verdict}: {one_line(run.headline)}"
-        for run in store.runs.find(run=(key.dag_id, key.run_id))
+        for run in store.runs.find(run=key)
         if run.verdict is not None
     ]
     if not lines:

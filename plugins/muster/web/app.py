@@ -247,18 +247,19 @@ def answer(
 
 def run(request: Request, dag_id: str, run_id: str, about: Annotated[str, Depends(access.node_of)]) -> Response:
     """The page of the node that a DAG run tests or asks about, or of the block if it tests several."""
-    members = store.runs.find(run=(dag_id, run_id))
+    key = RunKey(dag_id, run_id)
+    members = store.runs.find(run=key)
     if node := _one_node([each.node for each in members], about):
         return RedirectResponse(f"{rendering.base(request)}{PREFIX}/node/{quote(node, safe='')}", status_code=303)
     ended = [each.node for each in members if each.ended_at]
-    found = block.of_reports([store.reporting.run(RunKey(dag_id, run_id), node=node, attached=False) for node in ended])
+    found = block.of_reports([store.reporting.run(key, node=node, attached=False) for node in ended])
     at_work = [each.node for each in members if not each.ended_at]
-    rounds, trained = store.rounds.fabric(RunKey(dag_id, run_id)), store.trainings.training(RunKey(dag_id, run_id))
+    rounds, trained = store.rounds.fabric(key), store.trainings.training(key)
     return rendering.render(
         request, "block.html.j2", dag_id=dag_id, run_id=run_id, at_work=at_work, block=found,
         fabric=rounds, maps=heat_map.of(rounds) if rounds else (),
         training=training_view.of(trained, PAGE_LIMITS) if trained else None,
-        differences=store.trainings.differences(RunKey(dag_id, run_id)),
+        differences=store.trainings.differences(key),
     )  # fmt: skip
 
 
@@ -299,12 +300,12 @@ def report(
 
     A run that has none, since it tests no node or several, leads to its own page.
     """
-    members = [each.node for each in store.runs.find(run=(dag_id, run_id))]
+    key = RunKey(dag_id, run_id)
+    members = [each.node for each in store.runs.find(run=key)]
     if not node and (not members or not _one_node(members, about)):
         query = urlencode({"dag_id": dag_id, "run_id": run_id})
         return RedirectResponse(f"{rendering.base(request)}{PREFIX}/run?{query}", status_code=303)
     node = node or _one_node(members, about)
-    key = RunKey(dag_id, run_id)
     if store.runs.get(key, node=node).ended_at is None:
         raise UnknownRun(f"run {run_id} has not ended yet: it has no report")
     rounds, trained = store.rounds.fabric(key), store.trainings.training(key)

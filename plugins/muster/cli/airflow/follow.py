@@ -46,8 +46,8 @@ def follow(airflow: AirflowClient, dag: str, runs: Mapping[str, str], *, quiet: 
             for of, run_id in list(pending.items()):
                 state = airflow.run_state(dag, run_id)
                 states = airflow.task_states(dag, run_id)
-                for run in store.runs.find(run=(dag, run_id)):
-                    for stage in store.runs.stages(RunKey(dag, run_id), node=run.node):
+                for run in store.runs.find(run=RunKey(dag, run_id)):
+                    for stage in store.runs.stages(run.key, node=run.node):
                         verdict = "" if stage.reason == UNJUDGED else f"{stage.verdict}: "
                         show_once(f"{run.node}: {stage.stage}: {verdict}{stage.reason}")
                     for name, why in waits_because(run, states):
@@ -65,7 +65,7 @@ def follow(airflow: AirflowClient, dag: str, runs: Mapping[str, str], *, quiet: 
             typer.echo(f"muster: {error}; asking again", err=True)
         if pending:
             time.sleep(settings().poll_seconds)
-    return [run for run_id in runs.values() for run in store.runs.find(run=(dag, run_id))]
+    return [run for run_id in runs.values() for run in store.runs.find(run=RunKey(dag, run_id))]
 
 
 def waits_because(run: Run, states: Mapping[str, str]) -> list[tuple[str, str]]:

@@ -84,7 +84,7 @@ def _claim(key: RunKey, params: Mapping[str, Any], login: str) -> dict[str, Any]
     claims.refuse_other_pool(node, params)
     name, asked = node.name, runid.ASKED_BY in key.run_id  # of what a person requested, each refusal is noted
     lease = store.leases.get(name)
-    if lease is None or (lease.dag_id, lease.run_id) != (key.dag_id, key.run_id):
+    if lease is None or lease.key != key:
         if node.state not in SERVING:
             raise MusterError(f"{name} is in {node.state}, and only nodes in production are revalidated; qualify it")
         if why := service.in_use(node):
@@ -148,7 +148,7 @@ def _ask_about_no_verdict(name: str) -> None:
 def _return_to_scheduler(name: str, key: RunKey) -> None:
     place = store.schedulers.place(name)  # before the lease: a run that takes the node afterwards has another job
     lease = store.leases.get(name)
-    if lease is not None and (lease.dag_id, lease.run_id) != (key.dag_id, key.run_id):
+    if lease is not None and lease.key != key:
         return  # it is that run's now
     if place is not None:
         service.end_test(name, place.test_job)

@@ -254,7 +254,7 @@ def _judged(key: RunKey) -> dict[str, StageVerdict]:
     """{member: its recorded verdict} of the members that have one; one that only took part has none yet."""
     return {
         run.node: verdict
-        for run in reversed(store.runs.find(run=(key.dag_id, key.run_id)))
+        for run in reversed(store.runs.find(run=key))
         for verdict in store.runs.stages(key, node=run.node)
         if verdict.stage == STAGE and run.ended_at is not None
     }

@@ -87,7 +87,7 @@ def release(key: RunKey) -> list[str]:
     except MusterError as error:
         # The node itself stops the job at its deadline, or when a newer run starts one.
         log.warning("a job of this run may still be running on the node: %s", error)
-    held = [lease.node for lease in store.leases.live() if (lease.dag_id, lease.run_id) == (key.dag_id, key.run_id)]
+    held = [lease.node for lease in store.leases.live() if lease.key == key]
     # Before the release: a run that takes a node afterwards has another job.
     test_jobs = {place.node: place.test_job for place in map(store.schedulers.place, held) if place is not None}
     freed = closing.release(key, "the run is over")

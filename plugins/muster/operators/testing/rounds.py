@@ -293,7 +293,7 @@ def members_left(key: RunKey) -> list[str]:
 
 def members_of(key: RunKey) -> list[str]:
     """All members by rank."""
-    return [run.node for run in reversed(store.runs.find(run=(key.dag_id, key.run_id)))]
+    return [run.node for run in reversed(store.runs.find(run=key))]
 
 
 def pair_settings(block: BlockProgramme, level: str, skus: Sequence[Sku], fabric: Mapping[str, Any]) -> dict[str, Any]:

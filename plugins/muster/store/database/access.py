@@ -109,7 +109,7 @@ def live_lease(session: Session, node: str) -> LeaseRow | None:
 def holds(session: Session, node: str, key: RunKey) -> bool:
     """Whether that run holds the node."""
     lease = live_lease(session, node)
-    return lease is not None and (lease.dag_id, lease.run_id) == (key.dag_id, key.run_id)
+    return lease is not None and RunKey.of(lease) == key
 
 
 def move(session: Session, node: NodeRow, to: State, actor: str, reason: str, evidence: Evidence) -> None:

@@ -12,7 +12,7 @@ from typing import Any
 from sqlalchemy import BigInteger, ForeignKey, Index, UniqueConstraint, text
 from sqlalchemy.orm import Mapped, mapped_column
 
-from muster.model.runs import RunKey
+from muster.model.runs import OfRun
 from muster.store.database import decisions as decisions  # their tables belong to the same metadata
 from muster.store.database import digests as digests
 from muster.store.database import fabric as fabric
@@ -137,7 +137,7 @@ class LeaseRow(Base):
     released_at: Mapped[datetime.datetime | None]
 
 
-class RunRow(Base):
+class RunRow(OfRun, Base):
     """What one DAG run did with one node, by ``machine`` its first, second … of that name; a run that tests a block of
     nodes has a row for each.
 
@@ -183,11 +183,6 @@ class RunRow(Base):
     started_at: Mapped[datetime.datetime] = mapped_column(index=True)
     ended_at: Mapped[datetime.datetime | None] = mapped_column(index=True)
     ended_place: Mapped[int] = mapped_column(BigInteger, default=0)
-
-    @property
-    def key(self) -> RunKey:
-        """The run's key."""
-        return RunKey(self.dag_id, self.run_id)
 
 
 class JobRow(Base):

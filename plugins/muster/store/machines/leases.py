@@ -42,7 +42,7 @@ def acquire_all(nodes: Collection[str], key: RunKey, *, decision: bool = False) 
         for node in sorted(set(nodes)):
             row = access.node_row(session, node, lock=True)
             lease = access.live_lease(session, node)
-            if lease is not None and (lease.dag_id, lease.run_id) != (key.dag_id, key.run_id):
+            if lease is not None and RunKey.of(lease) != key:
                 since = f"{lease.acquired_at:%Y-%m-%d %H:%M} UTC"
                 refusals.append(f"{node} is leased by run {lease.run_id} of {lease.dag_id} since {since}")
                 continue
@@ -162,7 +162,7 @@ def _free(session: Session, name: str, key: RunKey, reason: str) -> None:
     # The node is locked first, as everywhere: two transactions that lock in one order cannot deadlock.
     node = access.node_row(session, name, lock=True)
     lease = access.live_lease(session, name)
-    if lease is None or (lease.dag_id, lease.run_id) != (key.dag_id, key.run_id):
+    if lease is None or RunKey.of(lease) != key:
         return
     lease.released_at = access.now()
     state = State(node.state)

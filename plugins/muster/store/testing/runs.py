@@ -150,17 +150,14 @@ def by_id(run_id: str, *, node: str = "") -> Run:
 def find(
     *,
     node: str = "",
-    run: tuple[str, str] | None = None,
+    run: RunKey | None = None,
     limit: int | None = None,
     this_machine: bool = False,
 ) -> list[Run]:
-    """Runs, latest first, at most ``limit``.
-
-    ``node``, ``run`` (dag_id, run_id): of these only; ``this_machine``: of present machines.
-    """
+    """Runs, latest first, at most ``limit``. ``node``, ``run``: of these; ``this_machine``: of present machines."""
     query = select(RunRow).order_by(RunRow.id.desc()).limit(limit)
     if run:
-        query = query.where(RunRow.dag_id == run[0], RunRow.run_id == run[1])
+        query = query.where(*access.of_run(run))
     if node:
         query = query.where(RunRow.node == node)
     if this_machine:
