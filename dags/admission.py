@@ -23,13 +23,11 @@ with DAG(
     dag_id=dags.ADMISSION,
     description="Asks a person about a node that the gate does not admit",
     schedule=None,
-    catchup=False,
-    is_paused_upon_creation=False,
     max_active_runs=forms.AT_ONCE,
-    default_args=forms.TASK_DEFAULTS,
     params=PARAMS,
     doc_md=__doc__,
     tags=["muster", "operator"],
+    **forms.DAG_DEFAULTS,
 ):
     admission.decision(
         admission.look,

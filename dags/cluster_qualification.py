@@ -35,15 +35,13 @@ with DAG(
     dag_id=dags.CLUSTER_QUALIFICATION,
     description="Tests qualified nodes in pairs, then all together, and fails each node that degrades the others",
     schedule=None,
-    catchup=False,
-    is_paused_upon_creation=False,
     max_active_runs=forms.AT_ONCE,
     max_active_tasks=forms.AT_ONCE,
-    default_args=forms.TASK_DEFAULTS,
     params=PARAMS,
     doc_md=__doc__,
     tags=["muster", "operator"],
     render_template_as_native_obj=True,
+    **forms.DAG_DEFAULTS,
 ):
 
     @task

@@ -19,13 +19,11 @@ with DAG(
     description="Mails what happened to the fleet in the last week or day",
     # Without a start date, and with this zero, it waits for the next morning: a new installation has nothing to report.
     schedule=CronTriggerTimetable("0 6 * * *", timezone="UTC", run_immediately=datetime.timedelta(0)),
-    catchup=False,
-    is_paused_upon_creation=False,
-    default_args=forms.TASK_DEFAULTS,
     max_active_runs=1,
     dagrun_timeout=datetime.timedelta(minutes=30),
     doc_md=__doc__,
     tags=["muster", "manager"],
+    **forms.DAG_DEFAULTS,
 ):
 
     @task

@@ -23,13 +23,11 @@ with DAG(
     dag_id=dags.HELD_VERDICT,
     description="Asks a person about a verdict that the circuit breaker holds",
     schedule=None,
-    catchup=False,
-    is_paused_upon_creation=False,
     max_active_runs=forms.AT_ONCE,
-    default_args=forms.TASK_DEFAULTS,
     params=PARAMS,
     doc_md=__doc__,
     tags=["muster", "operator"],
+    **forms.DAG_DEFAULTS,
 ):
     admission.decision(
         held.look,

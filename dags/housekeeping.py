@@ -31,13 +31,11 @@ with DAG(
     description=__doc__,
     schedule=datetime.timedelta(minutes=5),
     start_date=datetime.datetime(2026, 1, 1, tzinfo=datetime.UTC),
-    catchup=False,
-    is_paused_upon_creation=False,
-    default_args=forms.TASK_DEFAULTS,
     max_active_runs=1,
     dagrun_timeout=datetime.timedelta(minutes=15),
     doc_md=__doc__,
     tags=["muster", "system"],
+    **forms.DAG_DEFAULTS,
 ):
 
     @task

@@ -27,14 +27,12 @@ with DAG(
     description="Tests idle production nodes again, the most suspect first, few at a time",
     schedule=datetime.timedelta(minutes=5),
     start_date=datetime.datetime(2026, 1, 1, tzinfo=datetime.UTC),
-    catchup=False,
-    is_paused_upon_creation=False,
-    default_args=forms.TASK_DEFAULTS,
     max_active_runs=1,
     dagrun_timeout=datetime.timedelta(minutes=30),
     params=PARAMS,
     doc_md=__doc__,
     tags=["muster", "system"],
+    **forms.DAG_DEFAULTS,
 ):
 
     @task

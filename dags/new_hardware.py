@@ -20,12 +20,10 @@ with DAG(
     dag_id=dags.NEW_HARDWARE,
     description="Starts one qualification run for each node and delivery that is announced",
     schedule=PartitionedAssetTimetable(assets=Asset(arrival.ASSET)),
-    catchup=False,
-    is_paused_upon_creation=False,
     max_active_runs=forms.AT_ONCE,
-    default_args=forms.TASK_DEFAULTS,
     doc_md=__doc__,
     tags=["muster", "provisioning"],
+    **forms.DAG_DEFAULTS,
 ):
 
     @task(multiple_outputs=True, retries=10, retry_delay=datetime.timedelta(minutes=1))

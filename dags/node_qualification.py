@@ -24,14 +24,12 @@ with DAG(
     dag_id=dags.NODE_QUALIFICATION,
     description="Takes one node through intake, burn-in, integrity, performance and thermal tests to a verdict",
     schedule=None,
-    catchup=False,
-    is_paused_upon_creation=False,
     max_active_runs=forms.AT_ONCE,
-    default_args=forms.TASK_DEFAULTS,
     params=PARAMS,
     doc_md=__doc__,
     tags=["muster", "operator"],
     render_template_as_native_obj=True,
+    **forms.DAG_DEFAULTS,
 ):
     # One XCom for each task: a dictionary is not taken apart into one for each of its keys.
     @task(multiple_outputs=False)

@@ -18,13 +18,11 @@ with DAG(
     description="Recomputes the statistics of the nodes of each model, and the numbers of the fleet",
     schedule=datetime.timedelta(hours=1),
     start_date=datetime.datetime(2026, 1, 1, tzinfo=datetime.UTC),
-    catchup=False,
-    is_paused_upon_creation=False,
-    default_args=forms.TASK_DEFAULTS,
     max_active_runs=1,
     dagrun_timeout=datetime.timedelta(minutes=30),
     doc_md=__doc__,
     tags=["muster", "system"],
+    **forms.DAG_DEFAULTS,
 ):
 
     @task

@@ -38,13 +38,11 @@ with DAG(
     dag_id=dags.REPAIR,
     description="Takes evidence of a fault, carries out the next repair of its ladder, and has it proved",
     schedule=None,
-    catchup=False,
-    is_paused_upon_creation=False,
     max_active_runs=forms.AT_ONCE,
-    default_args=forms.TASK_DEFAULTS,
     params=PARAMS,
     doc_md=__doc__,
     tags=["muster", "operator"],
+    **forms.DAG_DEFAULTS,
 ):
 
     @task

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import datetime
+from typing import Any
 
 from airflow.sdk import Param
 
@@ -18,6 +19,13 @@ that found the records away: both may happen more than once to one task, and a r
 
 Airflow can take a task that resumes at once for a killed one; the retry of a question then asks again.
 """
+
+DAG_DEFAULTS: dict[str, Any] = {
+    "catchup": False,
+    "is_paused_upon_creation": False,
+    "default_args": TASK_DEFAULTS,
+}
+"""Of each of Muster's DAGs: it runs once it is installed, and what it missed while Airflow was down is not repeated."""
 
 AT_ONCE = 16_384
 """Runs of a DAG that are under way at a time, and tasks of a block: Airflow's own 16 would leave the 17th node untested
