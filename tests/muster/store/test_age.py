@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import collections
 from collections.abc import Callable
+from typing import Any
 
 import pytest
-from sqlalchemy import event
+from sqlalchemy import Engine, event
 from sqlalchemy.orm import Mapper
 
 from muster import store
 from muster.model.stages import STAGES
 from muster.model.states import State
+from muster.store.database import engine
 from muster.store.database.base import Base
 from muster_criteria.model import Verdict
 from tests.muster import fleet
@@ -75,3 +77,52 @@ def test_a_verdict_stored_with_charts_is_reported_with_them(fleet_db: str) -> No
     run = store.runs.last(NODE)
     assert run is not None
     assert all(stage.telemetry for stage in store.reporting.run(run.key).stages)
+
+
+def plans(ask: Callable[[], object]) -> str:
+    """How the database would answer what is asked, if reading a table from end to end were dear."""
+    asked: list[tuple[str, Any]] = []
+
+    def note(_connection: object, _cursor: object, statement: str, parameters: Any, *_: object) -> None:
+        asked.append((statement, parameters))
+
+    event.listen(Engine, "before_cursor_execute", note)
+    try:
+        ask()
+    finally:
+        event.remove(Engine, "before_cursor_execute", note)
+    with engine.reading() as session:
+        connection = session.connection()
+        sqlite = connection.dialect.name == engine.SQLITE
+        if not sqlite:
+            connection.exec_driver_sql("SET enable_seqscan = off")
+        explain = "EXPLAIN QUERY PLAN" if sqlite else "EXPLAIN"
+        return "\n".join(
+            str(row)
+            for statement, parameters in asked
+            if statement.startswith(("SELECT", "WITH", "UPDATE"))
+            for row in connection.exec_driver_sql(f"{explain} {statement}", parameters)
+        )
+
+
+def leave_service() -> None:
+    store.nodes.move(NODE, State.QUARANTINE, "Ada", "a test of the index")
+
+
+@pytest.mark.both_dialects
+@pytest.mark.parametrize(
+    ("indexes", "ask"),
+    [
+        # An index of SQLite holds the rows' ids after its columns.
+        ({"sqlite": "ix_events_node", "postgresql": "ix_events_moves"}, store.overview.rows),
+        (dict.fromkeys(("sqlite", "postgresql"), "ix_certificates_unrevoked"), store.figures.fleet),
+        (dict.fromkeys(("sqlite", "postgresql"), "ix_certificates_unrevoked"), leave_service),
+    ],
+)
+def test_what_a_fleets_years_leave_behind_is_reached_by_an_index(
+    fleet_db: str, indexes: dict[str, str], ask: Callable[[], object]
+) -> None:
+    store.nodes.add(fleet.new_node())
+    fleet.qualify()
+    store.nodes.move(NODE, State.PRODUCTION, "Ada", "needed now")
+    assert indexes[fleet_db.partition(":")[0]] in plans(ask)

@@ -18,7 +18,7 @@ from muster.model.runs import Run, RunKey, StageVerdict
 from muster.model.states import BROKEN, SERVING, State
 from muster.rules import transitions as lifecycle
 from muster.store.database import clock
-from muster.store.database.decisions import CertificateRow
+from muster.store.database.decisions import CertificateRow, unrevoked
 from muster.store.database.models import (
     EventRow,
     FindingRow,
@@ -129,11 +129,12 @@ def move(session: Session, node: NodeRow, to: State, actor: str, reason: str, ev
         if evidence.person:
             accept(session, node)
         recheck(session, node.name)
-    write_event(session, node.name, current, to, actor, reason, evidence_json(evidence), last_stage(session, node))
+    last = last_stage(session, node)
+    write_event(session, node.name, current, to, actor, reason, evidence_json(evidence), last)
     if to not in SERVING:
-        valid = (CertificateRow.node == node.name, CertificateRow.revoked == "")
+        valid = (CertificateRow.node == node.name, unrevoked())
         why = f"the node left service: {reason}"
-        ended = {"revoked": why, "revoked_at": now(), "revoked_after": last_stage(session, node)}
+        ended = {"revoked": why, "revoked_at": now(), "revoked_after": last}
         session.execute(update(CertificateRow).where(*valid).values(**ended))
     follow_state(session, node, reason, by_person=bool(evidence.person), came_from=current)
     if evidence.run:

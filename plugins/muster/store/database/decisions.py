@@ -5,7 +5,7 @@ from __future__ import annotations
 import datetime
 from typing import Any
 
-from sqlalchemy import ForeignKey, UniqueConstraint
+from sqlalchemy import ColumnElement, ForeignKey, Index, UniqueConstraint, literal, text
 from sqlalchemy.orm import Mapped, mapped_column
 
 from muster.store.database.base import Base, BigId
@@ -44,7 +44,11 @@ class CertificateRow(Base):
     """
 
     __tablename__ = "certificates"
-    __table_args__ = (UniqueConstraint("node", "number"),)
+    __table_args__ = (
+        UniqueConstraint("node", "number"),
+        Index("ix_certificates_unrevoked", "node", "machine", "expires_at",
+              sqlite_where=text("revoked = ''"), postgresql_where=text("revoked = ''")),
+    )  # fmt: skip
 
     id: Mapped[str] = mapped_column(primary_key=True)
     node: Mapped[str] = mapped_column(ForeignKey("nodes.name"))
@@ -59,6 +63,11 @@ class CertificateRow(Base):
     revoked_at: Mapped[datetime.datetime | None]
     revoked_after: Mapped[int | None] = mapped_column(BigId)
     document: Mapped[str] = mapped_column(deferred=True)
+
+
+def unrevoked() -> ColumnElement[bool]:
+    """Whether a certificate is not revoked; not with a parameter, for which SQLite does not use the partial index."""
+    return CertificateRow.revoked == literal("", literal_execute=True)
 
 
 class QuestionRow(Base):

@@ -323,6 +323,10 @@ class EventRow(Base):
     """
 
     __tablename__ = "events"
+    __table_args__ = (
+        Index("ix_events_moves", "node", "id",
+              sqlite_where=text("from_state != to_state"), postgresql_where=text("from_state != to_state")),
+    )  # fmt: skip
 
     id: Mapped[int] = mapped_column(BigId, primary_key=True)
     node: Mapped[str] = mapped_column(ForeignKey("nodes.name"), index=True, nullable=True)

@@ -52,8 +52,10 @@ def follow_state(
     by_job = place is not None and place.test_job and state is State.REVALIDATION
     if by_job and session.scalar(select(LeaseRow.id).where(LeaseRow.node == node.name, LeaseRow.released_at.is_(None))):
         return  # the test is a job, which keeps the node in service
+    if place is None:
+        return
     want(session, node, of_state(node), why, again=moved and state is State.QUARANTINE)
-    if place is not None and moved and place.wanted == WITHDRAWN and state not in (*BROKEN, *IN_FLIGHT):
+    if moved and place.wanted == WITHDRAWN and state not in (*BROKEN, *IN_FLIGHT):
         place.why = f"{state}: {why}"
-    if place is not None and by_person:
+    if by_person:
         place.question = ""

@@ -37,7 +37,8 @@ def decision(node: str) -> Decision:
 def decide(session: Session, row: NodeRow) -> Decision:
     """``admission_decision`` within the caller's transaction."""
     held, chosen = standing(session, row), settings()
-    verdicts, findings = current_verdicts(session, row), findings_now(session, row)
+    verdicts = current_verdicts(session, row)
+    findings = findings_now(session, row, verdicts)
     decision = gate.decide(
         access.to_node(row),
         [verdict for _, verdict in verdicts],
@@ -73,7 +74,8 @@ def against_service(session: Session, row: NodeRow) -> tuple[str, ...]:
     """What stands against the service of a node that serves, without what is held, or was known to who admitted it."""
     if State(row.state) not in SERVING:
         return ()
-    verdicts, findings = [each for _, each in current_verdicts(session, row)], findings_now(session, row)
+    current = current_verdicts(session, row)
+    verdicts, findings = [each for _, each in current], findings_now(session, row, current)
     known: list[StageVerdict | OpenFinding] = [*verdicts, *findings]
     held = {stage for stage in map(gate.stage_of, known) if f"{stage[1]}/{stage[2]}" == row.held_run}
     accepted, kept = (_known_until(session, row, last, known) for last in (row.accepted, row.kept))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import datetime
+from collections.abc import Iterable
 from typing import Any
 
 from sqlalchemy import ColumnElement, and_, false, func, or_, select
@@ -39,9 +40,11 @@ def open_findings(node: str) -> list[OpenFinding]:
         return findings_now(session, access.node_row(session, node))
 
 
-def findings_now(session: Session, row: NodeRow) -> list[OpenFinding]:
-    """``open_findings`` within the caller's transaction."""
-    stages = dict(current_verdicts(session, row))
+def findings_now(
+    session: Session, row: NodeRow, verdicts: Iterable[tuple[int, StageVerdict]] | None = None
+) -> list[OpenFinding]:
+    """``open_findings`` within the caller's transaction. ``verdicts``: ``current_verdicts``, if the caller has them."""
+    stages = dict(current_verdicts(session, row) if verdicts is None else verdicts)
     query = select(FindingRow).where(FindingRow.stage.in_(list(stages))).order_by(FindingRow.id)
     found = [(access.to_finding(each), stages[each.stage]) for each in session.scalars(query)]
     now_waived = marked_now(session, row, [finding for finding, _ in found])

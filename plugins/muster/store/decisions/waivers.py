@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import datetime
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from sqlalchemy import or_, select
@@ -150,12 +150,18 @@ def machine_of(session: Session, node: NodeRow) -> Machine:
     return Machine(node.name, current_serials(session, node.name), node.machine)
 
 
-def standing(session: Session, node: NodeRow, result: StageResult | None = None) -> rules.Standing:
-    """What holds for the node's machine now. No waiver of a part covers a slot where ``result`` reports another one."""
+def standing(
+    session: Session, node: NodeRow, result: StageResult | None = None, serials: Mapping[str, str] | None = None
+) -> rules.Standing:
+    """What holds for the node's machine now. No waiver of a part covers a slot where ``result`` reports another one.
+
+    ``serials``: ``current_serials`` of the node, if the caller has them.
+    """
     now = access.now()
     query = select(WaiverRow).where(WaiverRow.until > now, WaiverRow.revoked_at.is_(None)).order_by(WaiverRow.id)
     valid = tuple(to_waiver(row) for row in session.scalars(query))
-    return rules.Standing(valid, _sure(machine_of(session, node), result), now)
+    machine = machine_of(session, node) if serials is None else Machine(node.name, serials, node.machine)
+    return rules.Standing(valid, _sure(machine, result), now)
 
 
 def standing_at(node: str, moment: datetime.datetime, result: StageResult | None = None) -> rules.Standing:
@@ -186,7 +192,7 @@ def accepted(session: Session, node: NodeRow, findings: Sequence[Finding]) -> bo
 
 def marked_now(session: Session, node: NodeRow, findings: Sequence[Finding]) -> list[Finding]:
     """Findings of the node, each with the waiver that covers it now, whatever was valid when it was found."""
-    return rules.mark(findings, standing(session, node))
+    return rules.mark(findings, standing(session, node)) if findings else []
 
 
 def to_waiver(row: WaiverRow) -> Waiver:

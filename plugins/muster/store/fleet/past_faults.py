@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import datetime
-from collections.abc import Iterator, Mapping
-from typing import TYPE_CHECKING
+from collections.abc import Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
 
 from sqlalchemy import Select, select, tuple_
 from sqlalchemy.orm import Session
@@ -32,16 +32,19 @@ def previous(result: StageResult, node: str, run_id: str, before: datetime.datet
     with reading() as session:
         row = access.node_row(session, node)
         serials = serials_at(session, node, moment) | real_serials(reported if isinstance(reported, Mapping) else {})
+        sat = _places(session, serials)
         failures = _failures(moment).where(RunRow.run_id != run_id, RunRow.simulated == row.simulated)
+        failures = failures.where(FindingRow.node.in_({row.name, *(place.node for place in sat)}))
+        found = list(session.execute(failures))
         runs: dict[str, set[int]] = {}
-        for device, run in (*_of_parts(session, failures, serials), *_of_names(session, failures, row, serials)):
+        for device, run in (*_of_parts(found, sat, serials), *_of_names(found, row, serials)):
             runs.setdefault(device, set()).add(run)
     return {device: len(found) for device, found in runs.items()}
 
 
-def _failures(before: datetime.datetime) -> Select[str, str, int, int]:
+def _failures(before: datetime.datetime) -> Select[str, str, int, int, int]:
     return (
-        select(FindingRow.node, FindingRow.device, StageRow.run, StageRow.origin)
+        select(FindingRow.node, FindingRow.device, StageRow.run, StageRow.origin, RunRow.machine)
         .join(StageRow, FindingRow.stage == StageRow.id)
         .join(RunRow, StageRow.run == RunRow.id)
         .where(
@@ -51,34 +54,29 @@ def _failures(before: datetime.datetime) -> Select[str, str, int, int]:
     )  # fmt: skip
 
 
-def _of_parts(
-    session: Session, failures: Select[str, str, int, int], serials: Mapping[str, str]
-) -> Iterator[tuple[str, int]]:
-    """(device as it is called now, run) of each failure of a part with a serial, wherever it sat then."""
-    now = {(kind_of(slot), serial): slot for slot, serial in serials.items()}
+def _places(session: Session, serials: Mapping[str, str]) -> list[Any]:
+    """Wherever parts with these serials, by slot, have sat."""
+    if not serials:
+        return []
     places = select(
         PartRow.kind, PartRow.serial, PlacementRow.node, PlacementRow.slot, PlacementRow.after, PlacementRow.until_after
     )
-    places = places.join(PartRow, PlacementRow.part_id == PartRow.id).where(
-        tuple_(PartRow.kind, PartRow.serial).in_(list(now))
-    )
-    sat = list(session.execute(places)) if now else []
-    found = list(session.execute(failures.where(FindingRow.node.in_({place.node for place in sat})))) if sat else []
+    of = tuple_(PartRow.kind, PartRow.serial).in_([(kind_of(slot), serial) for slot, serial in serials.items()])
+    return list(session.execute(places.join(PartRow, PlacementRow.part_id == PartRow.id).where(of)))
+
+
+def _of_parts(found: Sequence[Any], sat: Sequence[Any], serials: Mapping[str, str]) -> Iterator[tuple[str, int]]:
+    """(device as it is called now, run) of each failure of a part with a serial, wherever it sat then."""
+    now = {(kind_of(slot), serial): slot for slot, serial in serials.items()}
     for place in sat:
-        for node, device, run, stage in found:
+        for node, device, run, stage, _ in found:
             here = (node, device) == (place.node, place.slot)
             if here and place.after < stage and (place.until_after is None or stage <= place.until_after):
                 yield now[place.kind, place.serial], run
 
 
-def _of_names(
-    session: Session,
-    failures: Select[str, str, int, int],
-    node: NodeRow,
-    serials: Mapping[str, str],
-) -> Iterator[tuple[str, int]]:
+def _of_names(found: Sequence[Any], node: NodeRow, serials: Mapping[str, str]) -> Iterator[tuple[str, int]]:
     """(device, run) of each failure on this machine of what has no serial: the node itself, a disk, a CPU."""
-    query = failures.where(FindingRow.node == node.name, RunRow.machine == node.machine)
-    for _, device, run, _ in session.execute(query):
-        if device not in serials:
+    for name, device, run, _, machine in found:
+        if (name, machine) == (node.name, node.machine) and device not in serials:
             yield device, run

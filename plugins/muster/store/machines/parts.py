@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import collections
 import datetime
 import re
 from collections.abc import Mapping
 
-from sqlalchemy import ColumnElement, Select, or_, select
+from sqlalchemy import ColumnElement, Select, or_, select, update
 from sqlalchemy.orm import InstrumentedAttribute, Session
 
 from muster.errors import DifferentMachine
@@ -107,9 +108,10 @@ def place(session: Session, node: str, serials: Mapping[str, str]) -> list[str]:
     contested = elsewhere(session, node, serials)
     for slot, place_ in contested.items():
         _remark(session, row, slot, place_)
+    there = _seen_again(session, node, serials, known)
     sentences: list[str] = []
     for slot, serial in sorted(serials.items()):
-        if slot in contested:
+        if slot in contested or slot in there:
             continue
         if known.get(slot) != serial:
             if row.placed >= PLACED_MAX:
@@ -119,6 +121,20 @@ def place(session: Session, node: str, serials: Mapping[str, str]) -> list[str]:
         sentences += _place_one(session, node, slot, serial, known.get(slot))
     more = [f"{len(sentences) - TOLD_MAX} more of {node}'s parts were swapped or moved"]
     return sentences if len(sentences) <= TOLD_MAX else sentences[:TOLD_MAX] + more
+
+
+def _seen_again(session: Session, node: str, serials: Mapping[str, str], known: Mapping[str, str]) -> set[str]:
+    """Note that parts are still where they are ``known``, in one statement; returns their slots.
+
+    A serial that several slots report is left to the caller.
+    """
+    often = collections.Counter((kind_of(slot), serial) for slot, serial in serials.items())
+    same = {slot: serial for slot, serial in serials.items() if known.get(slot) == serial}
+    there = {slot for slot, serial in same.items() if often[kind_of(slot), serial] == 1}
+    if there:
+        here = PlacementRow.node == node, PlacementRow.until.is_(None), PlacementRow.slot.in_(sorted(there))
+        session.execute(update(PlacementRow).where(*here).values(seen_at=access.now()))
+    return there
 
 
 MANY_PARTS = (

@@ -12,7 +12,7 @@ from sqlalchemy.orm import Session
 from muster.model.figures import DURATIONS_S, GIVE_BACK_S, FleetFigures, NodeFigures, Spread, Waiting
 from muster.model.schedulers import ADMITTED
 from muster.store.database import access
-from muster.store.database.decisions import CertificateRow
+from muster.store.database.decisions import CertificateRow, unrevoked
 from muster.store.database.engine import reading
 from muster.store.database.models import FindingRow, LeaseRow, NodeRow, RunRow
 from muster.store.database.models import StageRow as Stage
@@ -85,7 +85,7 @@ def _nodes(session: Session, now: datetime.datetime) -> tuple[NodeFigures, ...]:
     verdict = select(RunRow.verdict).where(RunRow.id == last_run_id())
     passed = select(func.max(RunRow.ended_at)).where(*this_machine, RunRow.verdict == str(Verdict.PASS))
     valid = exists().where(
-        CertificateRow.node == NodeRow.name, CertificateRow.revoked == "", CertificateRow.expires_at > now,
+        CertificateRow.node == NodeRow.name, unrevoked(), CertificateRow.expires_at > now,
         CertificateRow.machine == NodeRow.machine,
     )  # fmt: skip
     query = select(

@@ -57,12 +57,8 @@ def version() -> str:
 
 def rows(where: ColumnElement[bool] | None = None) -> list[FleetRow]:
     """All nodes by name, or those of which ``where`` holds."""
-    moved = (
-        select(EventRow.node, func.max(EventRow.id).label("id"))
-        .where(EventRow.from_state != EventRow.to_state)
-        .group_by(EventRow.node)
-        .subquery()
-    )
+    moved = aliased(EventRow)
+    last_move = select(func.max(moved.id)).where(moved.node == NodeRow.name, moved.from_state != moved.to_state)
     query = (
         select(
             NodeRow.name, NodeRow.state, NodeRow.sku, NodeRow.rack, NodeRow.simulated, NodeRow.held_run,
@@ -74,8 +70,7 @@ def rows(where: ColumnElement[bool] | None = None) -> list[FleetRow]:
         )
         .select_from(NodeRow)
         .outerjoin(RunRow, RunRow.id == last_run_id())
-        .outerjoin(moved, moved.c.node == NodeRow.name)
-        .outerjoin(EventRow, EventRow.id == moved.c.id)
+        .outerjoin(EventRow, EventRow.id == last_move.correlate(NodeRow).scalar_subquery())
         .order_by(NodeRow.name)
     )  # fmt: skip
     query = query if where is None else query.where(where)

@@ -21,8 +21,8 @@ from muster.store.database.models import ArtifactRow, FindingRow, MeasurementRow
 from muster.store.decisions import certificates, waivers
 from muster.store.fleet import goldens, suspects
 from muster.store.fleet.revisions import keep_revision
-from muster.store.machines.contested import unsure_slots
-from muster.store.machines.parts import place
+from muster.store.machines.contested import unsure, unsure_slots
+from muster.store.machines.parts import current_serials, place
 from muster.store.output import charts
 from muster.store.testing.runs import require_lease
 from muster_criteria.model import Judgement, Observation, Severity
@@ -74,8 +74,9 @@ class Recording:
         require_lease(session, run)
         self.swapped = tuple(_observe(session, run, row, self._sent.result)) if self._sent.result is not None else ()
         # Only now is it known which parts sit in the node, and so which waivers are about it.
-        self._unsure = unsure_slots(session, row.name, self._sent.result)
-        return waivers.standing(session, row, self._sent.result)
+        serials = current_serials(session, row.name)
+        self._unsure = unsure(serials, self._sent.result)
+        return waivers.standing(session, row, self._sent.result, serials)
 
     def write(self, judgement: Judgement) -> None:
         """Store every measurement, the findings, the verdict with its coverage, the raw bytes and the charts."""

@@ -165,6 +165,7 @@ CREATE TABLE certificates (
 	CONSTRAINT uq_certificates_node_number UNIQUE (node, number),
 	CONSTRAINT fk_certificates_node_nodes FOREIGN KEY(node) REFERENCES nodes (name)
 );
+CREATE INDEX ix_certificates_unrevoked ON certificates (node, machine, expires_at) WHERE revoked = '';
 CREATE TABLE digests (
 	id BIGSERIAL NOT NULL,
 	subject TEXT NOT NULL,
@@ -198,6 +199,7 @@ CREATE TABLE events (
 	CONSTRAINT fk_events_node_nodes FOREIGN KEY(node) REFERENCES nodes (name)
 );
 CREATE INDEX ix_events_at ON events (at);
+CREATE INDEX ix_events_moves ON events (node, id) WHERE from_state != to_state;
 CREATE INDEX ix_events_node ON events (node);
 CREATE TABLE health (
 	id BIGSERIAL NOT NULL,
