@@ -22,7 +22,7 @@ def seen(metric: str, value: float | None, unit: str = "1", device: str = "node"
 
 def member(
     name: str, *, sku: str = "h100-sxm-8", slow: str = "", gpus: int = 2, checkpoints: bool = True, faults: bool = True,
-    throttled: float = 0.0, gemm: float = 1.0, scaling: float = 0.81,
+    throttled: float = 0.0, gemm: float = 1.0, clock: float = 1.0, scaling: float = 0.81,
 ) -> Member:  # fmt: skip
     rows = [
         seen("training_devices", float(gpus), "count"),
@@ -41,6 +41,7 @@ def member(
         rows += [
             seen("step_compute", 1.28 if is_slow else 1.0 + 0.002 * slot, "s", gpu),
             seen("step_wait", 0.03 if is_slow else 0.31, "s", gpu), seen("step_input", 0.002, "s", gpu),
+            seen("step_clock", 1980.0 * (clock if is_slow else 1.0), "MHz", gpu),
             seen("gemm_best", 7.0e14 * (gemm if is_slow else 1.0), "FLOP/s", gpu),
             seen("share_of_gemm", 48.0 + slot, "%", gpu, labels={"scope": "block"}),
             seen("throttle_time", throttled if is_slow else 0.0, "s", gpu, labels={"reason": "hw_thermal"},

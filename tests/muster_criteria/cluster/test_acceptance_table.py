@@ -29,10 +29,14 @@ def test_a_figure_without_a_gate_is_neither_met_nor_broken() -> None:
 
 
 @pytest.mark.parametrize(
-    ("throttled", "gemm", "why"), [(212.0, 1.0, "throttled"), (0.0, 0.8, "by itself"), (0.0, 1.0, "not known")]
-)
-def test_the_straggler_is_named_by_rank_device_and_cause(throttled: float, gemm: float, why: str) -> None:
-    slow = member("n2", slow="gpu1", throttled=throttled, gemm=gemm)
+    ("throttled", "clock", "gemm", "why"),
+    [
+        (212.0, 0.7, 1.0, "throttled"), (0.0, 0.8, 0.8, "slow clock"), (0.0, 0.99, 0.8, "by itself"),
+        (0.0, 1.0, 1.0, "not known"),
+    ],
+)  # fmt: skip
+def test_the_straggler_is_named_by_rank_device_and_cause(throttled: float, clock: float, gemm: float, why: str) -> None:
+    slow = member("n2", slow="gpu1", throttled=throttled, clock=clock, gemm=gemm)
     found = training(member("n1"), slow, member("n3"))
     first, *others = found.ranks
     assert (first.node, first.device, first.straggler) == ("n2", "gpu1", True)

@@ -329,6 +329,7 @@ def test_plans_differ_in_rank_only_and_are_what_the_probes_take() -> None:
         assert [(b.rank, b.name) for b in blocks] == [(0, "a"), (1, "b"), (2, "c")]
         assert len({b.terms for b in blocks}) == 1
         assert blocks[0].join_timeout_s == 60.0
+    assert [call.params for call in calls["a"] if call.probe == "gpu_watch"] == [{}], "each member's own"
     assert cluster_deadline_s(PROGRAMME, "demo") > sum(call.timeout_s for call in calls["a"])
     with pytest.raises(ValueError):
         cluster_calls(PROGRAMME, ["a", "b"], master_addr="x", master_port=1, session="s", level="tall", seed=1)

@@ -11,8 +11,11 @@ from typing import Any
 
 import pytest
 
+from muster_criteria.cluster.acceptance.causes import stragglers
+from muster_criteria.cluster.acceptance.values import Member
 from muster_criteria.cluster.model import BlockFindings, ClusterJudgement, MemberResult
 from muster_criteria.cluster.ports import judge_ports, port_limits
+from muster_criteria.cluster.watched import watch_limits
 from muster_criteria.model import Lack, Verdict
 from muster_criteria.sku_files.skus import load_sku
 from tests.muster_criteria.cluster_results import judge_block
@@ -29,6 +32,8 @@ TRAINING = (
 )
 THREE_GPUS = tuple({"kind": "missing_gpu", "gpu": slot} for slot in range(3, 8))
 """Machines with fewer GPUs cost less to simulate, and judge no differently."""
+WATCH = ("gpu_watch", {})
+SKU = load_sku("h100-sxm-8")
 
 Make = Callable[..., Block]
 
@@ -48,13 +53,14 @@ def block(tmp_path: Path) -> Iterator[Make]:
 
 
 def judged(ends: dict[str, Ended], *lost: str) -> ClusterJudgement:
-    members = [MemberResult(name, end.result) for name, end in ends.items()]
+    limits = watch_limits(SKU.limits)
+    members = [MemberResult(name, end.result, watch_limits=limits) for name, end in ends.items()]
     return judge_block([*members, *(MemberResult(name, None, "its agent left no result") for name in lost)])
 
 
 def test_a_flip_and_a_slow_gpu_are_each_pinned_and_the_others_pass(block: Make) -> None:
-    faults = {"n1": [{"kind": "sdc", "gpu": 2}], "n2": [{"kind": "slow_gemm", "gpu": 0}]}
-    four = block("n0", "n1", "n2", "n3", calls=[COLLECTIVES, TRAINING], faults=faults)
+    faults = {"n1": [{"kind": "sdc", "gpu": 2}], "n2": [{"kind": "clock_lock", "gpu": 0, "share": 0.8}]}
+    four = block("n0", "n1", "n2", "n3", calls=[COLLECTIVES, TRAINING, WATCH], faults=faults)
     four.start()
     ends = four.end(limit_s=180.0)
     assert [end.rc for end in ends.values()] == [0, 0, 0, 0]
@@ -65,6 +71,12 @@ def test_a_flip_and_a_slow_gpu_are_each_pinned_and_the_others_pass(block: Make) 
     assert cleared(judgement) == ("n0", "n3")
     weights = {row.text for end in ends.values() for row in end.result.measurements if row.metric == "weights_digest"}
     assert len(weights) == 1
+    table = [Member(name, SKU.name, True, m.observations, m.findings) for name, m in judgement.members.items()]
+    ((slow, device, _, cause),) = stragglers(table)
+    assert (slow.name, device) == ("n2", "gpu0")
+    assert cause.startswith("slow clock")
+    watched = {row.device for row in ends["n0"].result.measurements if row.metric == "throttle_time"}
+    assert watched == {"gpu0", "gpu1", "gpu2"}
 
 
 def test_a_pair_of_real_cpus_confirm_each_other(block: Make) -> None:
@@ -96,8 +108,7 @@ def test_collectives_soak_for_a_minute_and_a_port_with_errors_is_named(block: Ma
         assert [row.samples >= 2 for row in own if row.metric == "soak_busbw"] == [True]
         assert {row.labels.get("part", "") for row in own if row.metric == "collective_mismatches"} == {"", "soak"}
         assert {row.value for row in own if row.metric == "port_down"} == {0.0}
-    sku, found = load_sku("h100-sxm-8"), BlockFindings()
-    limits = port_limits((*sku.limits, *sku.block.limits))
+    found, limits = BlockFindings(), port_limits((*SKU.limits, *SKU.block.limits))
     judge_ports(rows, dict.fromkeys(rows, limits), found)
     (noisy_port,) = {row.device for row in rows["n1"] if row.metric == "port_errors"}
     assert {name: [each.device for each in of] for name, of in found.findings.items()} == {"n1": [noisy_port]}

@@ -31,6 +31,7 @@ from muster_criteria.cluster.presence import judge_presence
 from muster_criteria.cluster.rack import RackState
 from muster_criteria.cluster.stragglers import judge_pace
 from muster_criteria.cluster.training import judge_training, mfu_of
+from muster_criteria.cluster.watched import judge_watched
 from muster_criteria.labels import labelled
 from muster_criteria.measured import Measured, StageResult
 from muster_criteria.model import Gap, Judgement, Lack, Observation
@@ -66,6 +67,7 @@ def judge_block(
     measured = {member.name: Measurements(member.result) for member in ordered}
     ports = {member.name: (*_rows(member.result), *member.in_rounds) for member in ordered}
     port_limits = {member.name: member.port_limits for member in ordered}
+    watched = functools.partial(judge_watched, {member.name: member.watch_limits for member in ordered})
     presence, pace = functools.partial(judge_presence, ordered), functools.partial(judge_pace, programme)
     simulated = any(member.simulated for member in members)
     acceptance = functools.partial(judge_training, programme, simulated, earlier)
@@ -73,7 +75,7 @@ def judge_block(
     def judge_links(_: Mapping[str, Measurements], found: BlockFindings) -> None:
         judge_ports(ports, port_limits, found)
 
-    for part in (presence, judge_digests, pace, judge_payloads, acceptance, judge_links, _judge_loss):
+    for part in (presence, judge_digests, pace, judge_payloads, acceptance, judge_links, watched, _judge_loss):
         try:
             part(measured, block)
         except Exception as error:  # whatever is wrong with the judge must not become a pass

@@ -49,7 +49,8 @@ class MemberResult:
     ``level``, ``sku`` and ``sku_version`` are copied into its judgement. ``peaks``: dense peak of a device in FLOP/s,
     and its source, by PyTorch's name of the number format. ``domain_nodes``: how many nodes an NVLink domain of its SKU
     has, which share its ``rack``; None: NVLink ends at the machine. ``in_rounds``: what its sides of the rounds'
-    pairs measured of its ports, which ``port_limits`` of its SKU are held to; ``pair_limits``: floors of its rails.
+    pairs measured of its ports, which ``port_limits`` of its SKU are held to; ``pair_limits``: floors of its rails;
+    ``watch_limits``: what its GPUs are held to under load.
     """
 
     name: str
@@ -66,6 +67,7 @@ class MemberResult:
     in_rounds: tuple[Measured, ...] = ()
     port_limits: tuple[Limit, ...] = ()
     pair_limits: tuple[Limit, ...] = ()
+    watch_limits: tuple[Limit, ...] = ()
 
     @property
     def simulated(self) -> bool:

@@ -5,13 +5,16 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-from muster_criteria.cluster.model import TRAINING
+from muster_criteria.cluster.model import COLLECTIVES, TRAINING
 from muster_criteria.sku_files.model import BlockProgramme, ProbeUse
 from muster_criteria.sku_files.programme import START_AND_COLLECT_S, CallSpec, Need, needs_of
 from muster_criteria.stages import LEVELS
 
 PAIRS = "pair_rails"
 """The probe of the rounds, which the other probes of a block come after."""
+
+MEETING = (COLLECTIVES, TRAINING)
+"""The probes in which the members meet; any other is each member's own."""
 
 JOIN_TIMEOUT_S = 60.0
 """Seconds after which the others report a member that did not join."""
@@ -53,16 +56,21 @@ def cluster_calls(
         "join_timeout_s": JOIN_TIMEOUT_S,
     }
     probes = together(block)
-    params = {probe: {**shared, **_set(use.params_at(level))} for probe, use in probes.items()}
-    if shared_path and TRAINING in params:
+    params = {probe: _set(use.params_at(level)) for probe, use in probes.items()}
+    for probe in MEETING:
+        params[probe] = {**shared, **params.get(probe, {})}
+    if shared_path:
         params[TRAINING]["shared_path"] = shared_path
     return {
         name: tuple(
-            CallSpec(probe, {**given, "rank": rank}, probes[probe].timeout_at(level) + JOIN_TIMEOUT_S, seed)
-            for probe, given in params.items()
+            CallSpec(
+                probe, {**params[probe], **({"rank": rank} if probe in MEETING else {})}, _limit_s(probe, use, level),
+                seed,
+            )
+            for probe, use in probes.items()
         )
         for rank, name in enumerate(members)
-    }
+    }  # fmt: skip
 
 
 def together(block: BlockProgramme) -> dict[str, ProbeUse]:
@@ -88,7 +96,12 @@ def pair_call(block: BlockProgramme, level: str, params: Mapping[str, Any], seed
 
 def cluster_deadline_s(block: BlockProgramme, level: str) -> float:
     """Seconds after which each member ends its job by itself."""
-    return START_AND_COLLECT_S + sum(use.timeout_at(level) + JOIN_TIMEOUT_S for use in together(block).values())
+    return START_AND_COLLECT_S + sum(_limit_s(probe, use, level) for probe, use in together(block).items())
+
+
+def _limit_s(probe: str, use: ProbeUse, level: str) -> float:
+    """Seconds that a probe may take; where members meet, one may wait for another first."""
+    return use.timeout_at(level) + (JOIN_TIMEOUT_S if probe in MEETING else 0.0)
 
 
 def _set(params: Mapping[str, Any]) -> dict[str, Any]:

@@ -245,6 +245,10 @@ class Acceptance:
         }  # fmt: skip
         for metric, values in parts.items():
             group.emit(metric, device, value=median(values), samples=len(values), spread=spread(values))
+        if self._kind == "gpu":  # of a CPU the kernel tells the clock of a moment only
+            clock = trainer.clock_mhz(len(steps) + _TRACED_STEPS, work)
+            note = "" if clock else "the device does not tell its clock"
+            group.emit("step_clock", device, value=clock, note=note)
         times = [step.whole for step in steps]
         weights = trainer.weights_digest()
         shard = "all" if trainer.recipe.layout == llama.DDP else str(group.local)

@@ -40,12 +40,16 @@ class Pace(Protocol):
 
 
 class HostPace:
-    """On CPUs and simulated devices, whose own timer counts their work and not the time in which they wait."""
+    """On CPUs and simulated devices, whose own timer counts their work and not the time in which they wait.
+
+    ``clock_mhz``: mean clock of the device in the last passes, None where it does not tell.
+    """
 
     def __init__(self, compute: Compute, clock: Clock) -> None:
         self._compute, self._clock = compute, clock
         self._stack = contextlib.ExitStack()
         self._begun = 0.0
+        self.clock_mhz: float | None = None
         self._timing: Any = None
         self._ready: float | None = None
 
@@ -63,7 +67,7 @@ class HostPace:
     def end(self) -> tuple[float, float]:
         """Without the last gradient's time all that was not computed was waited for."""
         self._stack.close()
-        now = self._clock.now()
+        now, self.clock_mhz = self._clock.now(), self._timing.mean_clock_mhz
         if self._ready is None:
             return self._timing.seconds, max(0.0, now - self._begun - self._timing.seconds)
         return self._timing.seconds, now - self._ready

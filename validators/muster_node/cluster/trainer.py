@@ -10,7 +10,7 @@ import dataclasses
 from typing import TYPE_CHECKING, Any
 
 from muster_node.cluster.digest import digest
-from muster_node.cluster.pace import StepTimes, pace_of, traced
+from muster_node.cluster.pace import HostPace, StepTimes, pace_of, traced
 from muster_node.hardware.seam import Compute
 from muster_node.workloads import llama
 from muster_node.workloads.common import seed_of
@@ -98,6 +98,15 @@ class Trainer:
         if self.recipe.layout != llama.FSDP or self._device.type != "cuda":
             return None
         return traced(self._torch, lambda: self.step(number, work))
+
+    def clock_mhz(self, number: int, work: Work) -> float | None:
+        """Mean clock of the device in one further step, None where it does not tell."""
+        if isinstance(self._pace, HostPace):
+            self.step(number, work)
+            return self._pace.clock_mhz
+        with self._compute.timer() as timing:
+            self.step(number, work)
+        return timing.mean_clock_mhz
 
     def loss_of(self, number: int) -> float:
         """The loss of a batch without training on it."""

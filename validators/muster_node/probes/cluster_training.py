@@ -67,6 +67,7 @@ class ClusterTraining(Probe):
         "step_p95_to_p50": Metric("1", "p95 of the block's step times over their median, this node's slowest rank"),
         "step_compute": Metric("s", "compute time of a step up to its last gradient; of a node: its slowest rank's"),
         "step_wait": Metric("s", "exposed communication of a step: from the last gradient until all sums were there"),
+        "step_clock": Metric("MHz", "mean clock of a GPU in one step of the block, by which a straggler may be slow"),
         "step_input": Metric("s", "time that a step waits for its batch"),
         "step_update": Metric("s", "time of the optimizer in a step"),
         "loss": Metric("nat", "mean cross-entropy on this node's own batches, first and last step"),

@@ -69,6 +69,7 @@ def results(
     from muster_criteria.cluster.fabric.floors import pair_limits
     from muster_criteria.cluster.judge import MemberResult
     from muster_criteria.cluster.ports import port_limits
+    from muster_criteria.cluster.watched import watch_limits
     from muster_criteria.stage.findings import evidence_finding
 
     mixed = [
@@ -86,7 +87,7 @@ def results(
             known=(*member.evidence, *pairs.get(name, ()), *mixed), level=store.runs.get(key, node=name).level,
             sku=sku.name, sku_version=sku.revision, peaks=_peaks(sku), rack=node.rack, domain_nodes=sku.domain_nodes,
             in_rounds=in_rounds.get(name, ()), port_limits=port_limits((*sku.limits, *sku.block.limits)),
-            pair_limits=pair_limits(sku.block.limits),
+            pair_limits=pair_limits(sku.block.limits), watch_limits=watch_limits(sku.limits),
         ))  # fmt: skip
     return members
 

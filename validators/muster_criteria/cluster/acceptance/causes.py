@@ -15,6 +15,8 @@ THROTTLED = ("hw_slowdown", "hw_thermal", "sw_thermal", "hw_power_brake", "therm
 SLOW_GEMM = 0.97
 """A device whose own products reach less than this share of the others' is slow by itself. Chosen here, between the
 spread of healthy GPUs of a node (up to 5 %, stas00/ml-engineering) and the excess that is called a straggler."""
+SLOW_CLOCK = 0.97
+"""A device whose clock in a step is below this share of the others' is slow for it. Chosen here, as ``SLOW_GEMM``."""
 
 
 def stragglers(members: Sequence[Member]) -> Iterator[tuple[Member, str, str, str]]:
@@ -26,14 +28,20 @@ def stragglers(members: Sequence[Member]) -> Iterator[tuple[Member, str, str, st
 
 
 def cause(member: Member, device: str, members: Sequence[Member]) -> str:
-    """Why a device is slow: throttled, slow by itself, or not known. ``device`` "node": any of its devices."""
+    """Why a device is slow: throttled, a slow clock, slow by itself, or not known.
+
+    ``device`` "node": any of its devices.
+    """
     mine = [each for each in member.observations if device in ("node", each.device)]
     throttled = [each for each in mine if each.metric == "throttle_time" and each.value and _reason(each) in THROTTLED]
     if throttled:
         worst = max(throttled, key=lambda each: each.value or 0.0)
         where = f"{worst.device} was " if device == "node" else ""
         return f"{where}throttled for {figure(round(worst.value or 0.0, 1), 's')} ({_reason(worst)})"
-    share = _own_products(member, device, members)
+    clock = _of_others(member, device, members, "step_clock")
+    if clock is not None and clock < SLOW_CLOCK:
+        return f"slow clock: in a step it ran at {100 * clock:.0f} % of the others' clock"
+    share = _of_others(member, device, members, "gemm_best")
     if share is not None and share < SLOW_GEMM:
         return f"slow by itself: before the load its matrix products reached {100 * share:.0f} % of the others' rate"
     if late := [each for each in member.findings if each.rule in ("slow_path", "late")]:
@@ -43,11 +51,13 @@ def cause(member: Member, device: str, members: Sequence[Member]) -> str:
     return f"not known: {seen}{alike}"
 
 
-def _own_products(member: Member, device: str, members: Sequence[Member]) -> float | None:
+def _of_others(member: Member, device: str, members: Sequence[Member], metric: str) -> float | None:
+    """A metric of the training on a device as a share of the median of all other members' devices."""
+
     def rates(of: Member, only: str) -> list[float]:
         return [
             each.value for each in of.observations
-            if (each.probe, each.metric) == (TRAINING, "gemm_best") and each.value and only in ("node", each.device)
+            if (each.probe, each.metric) == (TRAINING, metric) and each.value and only in ("node", each.device)
         ]  # fmt: skip
 
     own = rates(member, device)

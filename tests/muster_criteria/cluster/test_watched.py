@@ -1,0 +1,74 @@
+"""GPUs' counters over a block's loads: who fails for them, and what is the hall's."""
+
+from __future__ import annotations
+
+import pytest
+
+from muster_criteria.cluster.model import BlockFindings, Measurements
+from muster_criteria.cluster.watched import COMMON_MIN, PROBE, judge_watched, watch_limits
+from muster_criteria.measured import Measured
+from muster_criteria.model import Lack, Severity
+from muster_criteria.sku_files.skus import load_sku
+from tests.muster_criteria.cluster_results import Sent
+
+LIMITS = watch_limits(load_sku("h100-sxm-8").limits)
+HEAT = {"reason": "hw_thermal"}
+
+
+def row(metric: str, value: float | None, device: str = "gpu1", probe: str = PROBE, **labels: str) -> Measured:
+    return Measured(probe=probe, metric=metric, device=device, unit="count", value=value, labels=labels)
+
+
+def judged(rows: dict[str, tuple[Measured, ...]]) -> BlockFindings:
+    whole = Sent("n1", ["n1", "n2"]).member().result
+    assert whole is not None
+    found = BlockFindings()
+    results = {name: whole.model_copy(update={"measurements": own}) for name, own in rows.items()}
+    judge_watched(dict.fromkeys(rows, LIMITS), {name: Measurements(each) for name, each in results.items()}, found)
+    return found
+
+
+@pytest.mark.parametrize(
+    ("read", "severity"),
+    [
+        (row("throttle_time", 12.0, **HEAT), Severity.CRITICAL),
+        (row("throttle_time", 0.0, **HEAT), None),
+        (row("throttle_time", None, **HEAT), None),
+        (row("throttle_time", 900.0, reason="sw_power_cap"), None),  # usual under load
+        (row("ecc_uncorrected_delta", 1.0), Severity.CRITICAL),
+        (row("gpu_lost", 1.0), Severity.CRITICAL),
+        (row("settings_changed", 1.0), Severity.WARNING),
+        (row("throttle_time", 12.0, probe="thermal_soak", **HEAT), None),  # of another load
+    ],
+)
+def test_what_fails_a_node_under_its_own_load_fails_it_in_a_block(read: Measured, severity: Severity | None) -> None:
+    found = judged({"n1": (read,), "n2": ()})
+    assert [(each.device, each.severity) for each in found.findings.get("n1", ())] == (
+        [("gpu1", severity)] if severity else []
+    )
+    assert set(found.findings) <= {"n1"}
+    assert found.suspected == {}
+
+
+@pytest.mark.parametrize("members", [2, 3, 8])
+def test_a_hall_that_is_too_hot_fails_no_node(members: int) -> None:
+    names = [f"n{number}" for number in range(members)]
+    found = judged({**dict.fromkeys(names, (row("throttle_time", 12.0, **HEAT),)), "other": ()})
+    common = members >= COMMON_MIN
+    assert sorted(found.findings) == ([] if common else names)
+    assert {name: [gap.code for gap in gaps] for name, gaps in found.suspected.items()} == (
+        {name: [Lack.UNDECIDED] for name in names} if common else {}
+    )
+
+
+def test_errors_that_no_hall_causes_fail_each_of_them() -> None:
+    names = [f"n{number}" for number in range(COMMON_MIN)]
+    found = judged(dict.fromkeys(names, (row("ecc_uncorrected_delta", 1.0),)))
+    assert sorted(found.findings) == names
+
+
+def test_throttling_under_a_hot_inlet_is_no_measurement() -> None:
+    hot = row("inlet_temperature", 41.0, "node")
+    found = judged({"n1": (row("throttle_time", 12.0, **HEAT), row("gpu_lost", 1.0, "gpu2"), hot), "n2": ()})
+    assert [each.metric for each in found.findings["n1"]] == ["gpu_lost"]
+    assert [gap.code for gap in found.suspected["n1"]] == [Lack.INVALID]

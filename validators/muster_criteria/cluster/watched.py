@@ -1,0 +1,84 @@
+"""GPUs' states and counters over a block's loads: the limits that a node's burn-in is held to hold here too.
+
+A node throttles, or loses a GPU, for a reason of its own; what three members break alike is the hall's or its power's,
+and what a hot inlet explains is nobody's: then no member fails, and none of them passes.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterable, Mapping, Sequence
+
+from muster_criteria.cluster.model import BlockFindings, Measurements, number_of, of_limit
+from muster_criteria.measured import Measured
+from muster_criteria.model import FaultClass, Finding, Lack, Severity
+from muster_criteria.sku_files.limits import Limit
+from muster_criteria.words import figure, listed
+
+PROBE = "gpu_watch"
+COMMON_MIN = 3
+"""Members with the same finding from which on it has a common cause: chosen here, as for ports."""
+_SHARED = (FaultClass.COOLING, FaultClass.PSU)
+"""Faults of a node that a hall, or its power, gives to many at once."""
+_LOAD = "burn_in"
+
+
+def watch_limits(limits: Iterable[Limit]) -> tuple[Limit, ...]:
+    """Those of a SKU that bound from above what is read of a GPU or of its inlet while it is loaded."""
+    return tuple(
+        each for each in limits
+        if each.key in ("exactly", "ceiling") and each.number is not None and (not each.stages or _LOAD in each.stages)
+        and (each.device == "gpu" if each.breach != "invalid" else each.device == "node")
+    )  # fmt: skip
+
+
+def judge_watched(
+    limits: Mapping[str, Sequence[Limit]], members: Mapping[str, Measurements], block: BlockFindings
+) -> None:
+    """Adds a finding for each limit that a GPU breaks. ``limits``: of ``watch_limits``, by member."""
+    broken: dict[tuple[object, ...], dict[str, list[Finding]]] = defaultdict(lambda: defaultdict(list))
+    for name, measured in members.items():
+        invalid = dict(_invalid(limits[name], measured))
+        for limit, row in _broken(limits[name], measured):
+            if why := invalid.get(limit.metric):
+                block.suspect([name], Lack.INVALID, f"{row.device} {limit.meaning}, and {why}")
+            else:
+                broken[limit.metric, *sorted(limit.labels.items())][name].append(_finding(limit, row))
+    for found in broken.values():
+        (first, *_) = next(iter(found.values()))
+        if len(found) >= COMMON_MIN and first.fault_class in _SHARED and first.severity is Severity.CRITICAL:
+            what = " ".join((first.metric, *(value for _, value in first.labels)))
+            why = f"{what} of {listed(sorted(found))} alike: suspect what they share, such as cooling or power"
+            block.suspect(found, Lack.UNDECIDED, why)
+            block.note(f"{why[0].upper()}{why[1:]}.")
+        else:
+            for name, findings in found.items():
+                for each in findings:
+                    block.add(name, each)
+
+
+def _broken(limits: Sequence[Limit], measured: Measurements) -> Iterable[tuple[Limit, Measured]]:
+    for limit in limits:
+        for row in measured.rows(PROBE, limit.metric):
+            kind = row.device.rstrip("0123456789")
+            over = limit.breach != "invalid" and row.value is not None and row.value > number_of(limit)
+            if over and limit.applies_to(row.metric, kind, dict(row.labels)):
+                yield limit, row
+
+
+def _invalid(limits: Sequence[Limit], measured: Measurements) -> Iterable[tuple[str, str]]:
+    """(metric, why) of what an inlet beyond its limit makes no measurement of the GPU."""
+    for limit in limits:
+        value = measured.value(PROBE, limit.metric)
+        if limit.breach == "invalid" and value is not None and value > number_of(limit):
+            for metric in limit.invalidates:
+                yield metric, f"the node {limit.meaning}: {figure(value, limit.unit)}"
+
+
+def _finding(limit: Limit, row: Measured) -> Finding:
+    observed = figure(row.value or 0.0, limit.unit) + (f" ({row.note})" if row.note else "")
+    return of_limit(
+        limit, limit.kind.rule, limit.metric, observed, f"≤ {figure(number_of(limit), limit.unit)}",
+        f"{row.device} {limit.meaning}: {observed}.", device=row.device, labels=tuple(sorted(limit.labels.items())),
+        severity=Severity.CRITICAL if limit.breach == "fail" else Severity.WARNING,
+    )  # fmt: skip
