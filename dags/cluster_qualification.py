@@ -28,6 +28,8 @@ PARAMS = {
     ),
     "level": forms.level(),
     "reason": forms.reason("Why the nodes are tested now; printed in the reports."),
+    "soak_minutes": forms.soak_minutes(),
+    "fault_run": forms.fault_run(),
     "force_reason": forms.force_reason("the nodes", "one of them", "the block refused while one of its nodes is busy"),
 }
 

@@ -2,6 +2,11 @@
 
 from __future__ import annotations
 
+import dataclasses
+from typing import Annotated
+
+import typer
+
 from muster.cli.airflow.start import Force, ForceReason, Level, Nodes, Watch, Why, forced, known, run_of, start
 from muster.cli.terminal import dry
 from muster.cli.terminal.options import AsJson
@@ -12,6 +17,13 @@ from muster.model.dags import CLUSTER_QUALIFICATION
 def block(
     nodes: Nodes,
     level: Level = "standard",
+    soak_minutes: Annotated[
+        int, typer.Option(help="Repeat collectives for so long, reading the ports' error counters each minute.", min=0)
+    ] = 0,
+    fault_run: Annotated[
+        bool,
+        typer.Option("--fault-run", help="Kill ranks of a training, and measure its restarts, as level long does."),
+    ] = False,
     reason: Why = "new hardware",
     force: Force = False,
     force_reason: ForceReason = "",
@@ -27,4 +39,7 @@ def block(
     if len(members) < 2:
         raise MusterError("a block has at least two different nodes")
     together(members)
-    start([run_of(CLUSTER_QUALIFICATION, members, level, reason, why)], watch, json, dry_run)
+    run = run_of(CLUSTER_QUALIFICATION, members, level, reason, why)
+    more = {"soak_minutes": soak_minutes, "fault_run": fault_run}
+    asked = {name: value for name, value in more.items() if value}
+    start([dataclasses.replace(run, conf={**run.conf, **asked})], watch, json, dry_run)

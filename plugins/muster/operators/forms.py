@@ -7,6 +7,7 @@ from typing import Any
 
 from airflow.sdk import Param
 
+from muster_criteria.cluster.plan import SOAK_MINUTES_MAX
 from muster_criteria.stages import LEVELS, STAGES
 
 TASK_DEFAULTS = {
@@ -70,6 +71,30 @@ def force_reason(whom: str = "the node", user: str = "it", refused: str = "a bus
         title="Force, because",
         description_md=f"Test {whom} **although {user} is in use**, for this reason, which is recorded and mailed. "
         f"Leave empty to have {refused}.",
+    )
+
+
+def soak_minutes() -> Param:
+    """For how long collectives are repeated, beyond the level."""
+    return Param(
+        0,
+        type="integer",
+        minimum=0,
+        maximum=SOAK_MINUTES_MAX,
+        title="Soak, minutes",
+        description_md="Repeat collectives for so long, and read the ports' error counters each minute. 0: as the "
+        "level has it (**long**: an hour).",
+    )
+
+
+def fault_run() -> Param:
+    """Whether ranks are killed, at a level that does not do it by itself."""
+    return Param(
+        False,
+        type="boolean",
+        title="Kill ranks",
+        description_md="Train once more, kill a rank at one third and at two thirds of it, and measure the restarts, "
+        "as **long** does.",
     )
 
 

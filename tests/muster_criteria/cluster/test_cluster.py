@@ -12,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from muster_criteria.cluster.model import MemberResult
-from muster_criteria.cluster.plan import cluster_calls, cluster_deadline_s
+from muster_criteria.cluster.plan import Asked, cluster_calls, cluster_deadline_s
 from muster_criteria.model import Evidence, FaultClass, Lack, Severity, Verdict
 from muster_criteria.stage.findings import evidence_finding
 from muster_criteria.stages import LEVELS
@@ -346,6 +346,23 @@ def test_a_rank_is_killed_at_the_longest_level_only() -> None:
     # One third and two thirds are apart by more than the steps between two checkpoints.
     assert steps.pop("long") // 3 > SAVE_EVERY
     assert set(steps.values()) == {0}
+
+
+@pytest.mark.parametrize("level", LEVELS)
+def test_a_person_may_ask_a_block_for_more_than_its_level(level: str) -> None:
+    where = {"master_addr": "10.0.0.1", "master_port": 1, "session": "s", "level": level, "seed": 4}
+    asked = Asked(soak_minutes=90, fault_run=True)
+    plain, more = (
+        {call.probe: call for call in cluster_calls(PROGRAMME, ["a", "b"], **where, asked=each)["a"]}  # type: ignore[arg-type]
+        for each in (Asked(), asked)
+    )
+    assert resolve_params(ClusterCollectives, more["cluster_collectives"].params)["soak_minutes"] == 90
+    assert resolve_params(ClusterTraining, more["cluster_training"].params)["fault_steps"] // 3 > SAVE_EVERY
+    room = {probe: more[probe].timeout_s - plain[probe].timeout_s for probe in plain}
+    assert room["cluster_collectives"] >= 90 * 60
+    assert room["cluster_training"] > 0
+    added = cluster_deadline_s(PROGRAMME, level, asked) - cluster_deadline_s(PROGRAMME, level)
+    assert added == sum(room.values())
 
 
 def test_values_that_travel_are_frozen() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
@@ -18,6 +19,23 @@ MEETING = (COLLECTIVES, TRAINING)
 
 JOIN_TIMEOUT_S = 60.0
 """Seconds after which the others report a member that did not join."""
+
+SOAK_MINUTES_MAX = 2880
+"""Two days: an error rate of one in a day has shown by then."""
+FAULT_STEPS = 60
+"""Of a training in which ranks are killed, where the programme has none at its longest level."""
+FAULT_RUN_S = 1800.0
+"""Seconds more for a training in which ranks are killed: three starts of all ranks, and the steps between them."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Asked:
+    """What a person asks of one block beyond its level. ``soak_minutes``: of collectives, at least so long;
+    ``fault_run``: whether ranks are killed, as at level long.
+    """
+
+    soak_minutes: int = 0
+    fault_run: bool = False
 
 
 def block_needs(block: BlockProgramme) -> Iterator[Need]:
@@ -36,10 +54,11 @@ def cluster_calls(
     level: str,
     seed: int,
     shared_path: str = "",
+    asked: Asked = Asked(),
 ) -> dict[str, tuple[CallSpec, ...]]:
     """The calls of each member, by name; ``members`` in order of rank, the first being the master.
 
-    ``shared_path``: the folder that all of them share, "" if there is none.
+    ``shared_path``: the folder that all of them share, "" if there is none. ``asked``: beyond the level.
 
     Raises ValueError for an unknown level, or fewer than two members.
     """
@@ -56,21 +75,19 @@ def cluster_calls(
         "join_timeout_s": JOIN_TIMEOUT_S,
     }
     probes = together(block)
-    params = {probe: _set(use.params_at(level)) for probe, use in probes.items()}
+    params = {probe: _params(probe, use, level, asked) for probe, use in probes.items()}
     for probe in MEETING:
         params[probe] = {**shared, **params.get(probe, {})}
     if shared_path:
         params[TRAINING]["shared_path"] = shared_path
+    limits = {probe: _limit_s(probe, use, level, asked) for probe, use in probes.items()}
     return {
         name: tuple(
-            CallSpec(
-                probe, {**params[probe], **({"rank": rank} if probe in MEETING else {})}, _limit_s(probe, use, level),
-                seed,
-            )
-            for probe, use in probes.items()
+            CallSpec(probe, {**params[probe], **({"rank": rank} if probe in MEETING else {})}, limits[probe], seed)
+            for probe in probes
         )
         for rank, name in enumerate(members)
-    }  # fmt: skip
+    }
 
 
 def together(block: BlockProgramme) -> dict[str, ProbeUse]:
@@ -94,14 +111,24 @@ def pair_call(block: BlockProgramme, level: str, params: Mapping[str, Any], seed
     return CallSpec(PAIRS, {**params, "join_timeout_s": JOIN_TIMEOUT_S}, limit_s, seed)
 
 
-def cluster_deadline_s(block: BlockProgramme, level: str) -> float:
+def cluster_deadline_s(block: BlockProgramme, level: str, asked: Asked = Asked()) -> float:
     """Seconds after which each member ends its job by itself."""
-    return START_AND_COLLECT_S + sum(_limit_s(probe, use, level) for probe, use in together(block).items())
+    return START_AND_COLLECT_S + sum(_limit_s(probe, use, level, asked) for probe, use in together(block).items())
 
 
-def _limit_s(probe: str, use: ProbeUse, level: str) -> float:
+def _params(probe: str, use: ProbeUse, level: str, asked: Asked) -> dict[str, Any]:
+    given = _set(use.params_at(level))
+    if probe == COLLECTIVES and asked.soak_minutes:
+        given["soak_minutes"] = max(asked.soak_minutes, given.get("soak_minutes", 0))
+    if probe == TRAINING and asked.fault_run:
+        given["fault_steps"] = use.params_at(LEVELS[-1]).get("fault_steps") or FAULT_STEPS
+    return given
+
+
+def _limit_s(probe: str, use: ProbeUse, level: str, asked: Asked) -> float:
     """Seconds that a probe may take; where members meet, one may wait for another first."""
-    return use.timeout_at(level) + (JOIN_TIMEOUT_S if probe in MEETING else 0.0)
+    more = 60.0 * asked.soak_minutes if probe == COLLECTIVES else FAULT_RUN_S * asked.fault_run * (probe == TRAINING)
+    return use.timeout_at(level) + more + (JOIN_TIMEOUT_S if probe in MEETING else 0.0)
 
 
 def _set(params: Mapping[str, Any]) -> dict[str, Any]:

@@ -69,7 +69,7 @@ def claim(key: RunKey, params: Mapping[str, Any], try_number: int = 1, user: str
 
 def _claim(key: RunKey, params: Mapping[str, Any], try_number: int, login: str) -> list[str]:
     names, level = [str(name) for name in params["nodes"]], str(params["level"])
-    force, reason = claims.forced(params), str(params.get("reason") or "")
+    force, reason, asked = claims.forced(params), str(params.get("reason") or ""), claims.asked(params)
     if len(set(names)) < 2 or len(set(names)) != len(names):
         raise MusterError(f"a block is at least two nodes, each named once, not {', '.join(names) or 'none'}")
     nodes = [claims.testable(name, level) for name in names]
@@ -93,6 +93,7 @@ def _claim(key: RunKey, params: Mapping[str, Any], try_number: int, login: str) 
     drawn = int.from_bytes(hashlib.sha256(f"{key.dag_id}/{key.run_id}/{try_number}".encode()).digest()[:8], "big")
     block = {
         **fabric,
+        "asked": dataclasses.asdict(asked),
         "differences": differences,
         "members": names,
         "master_addr": rounds.address_of(nodes[0]),

@@ -23,7 +23,7 @@ from muster.remote.attempt_key import AttemptKey
 from muster.remote.outcome import Ended, Kind
 from muster.settings import settings
 from muster_criteria.cluster.model import Measurements
-from muster_criteria.cluster.plan import cluster_calls, cluster_deadline_s
+from muster_criteria.cluster.plan import Asked, cluster_calls, cluster_deadline_s
 from muster_criteria.cluster.presence import reported_lost
 from muster_criteria.measured import StageResult
 from muster_criteria.model import Coverage, Gap, Judgement, Lack, Verdict
@@ -57,6 +57,7 @@ class MusterMemberOperator(RemoteJobOperator):
 
     def _programme(self, context: Context, run: Run, sku: Sku, key: AttemptKey, job_key: str) -> Programme:
         block = store.attempts.block_of(run.key)
+        asked = Asked(**block["asked"])
         calls = cluster_calls(
             sku.block,
             block["members"],
@@ -66,8 +67,9 @@ class MusterMemberOperator(RemoteJobOperator):
             level=run.level,
             seed=block["seed"],
             shared_path=settings().shared_path,
+            asked=asked,
         )
-        return Programme(calls[self.member], cluster_deadline_s(sku.block, run.level))
+        return Programme(calls[self.member], cluster_deadline_s(sku.block, run.level, asked))
 
     def _is_last(self, context: Context) -> bool:
         """Always true: a member cannot be measured again without the others."""

@@ -18,6 +18,7 @@ from muster.model.runs import RunKey
 from muster.model.states import State
 from muster.operators.lifecycle import admission, arrival, held, revalidation
 from muster.operators.testing import claims, qualification
+from muster_criteria.cluster.plan import SOAK_MINUTES_MAX, Asked
 from tests.muster import fleet
 
 pytestmark = pytest.mark.usefixtures("sqlite_db")
@@ -101,6 +102,21 @@ def test_no_more_tests_are_started_at_once_than_airflow_maps(monkeypatch: pytest
     names = ["n1", "n2", "n3"]
     store.adoption.adopt([], "Ada", "serves", enrol=[("", fleet.new_node(name)) for name in names])
     assert len(revalidation.pick("now", "demo")) == 2
+
+
+@pytest.mark.parametrize(
+    "params",
+    [{"soak_minutes": -1}, {"soak_minutes": 0.5}, {"soak_minutes": SOAK_MINUTES_MAX + 1}, {"fault_run": True}],
+)
+def test_what_a_block_cannot_do_beyond_its_level_is_refused_before_it_begins(params: dict[str, Any]) -> None:
+    with pytest.raises(MusterError):
+        claims.asked(params)
+
+
+def test_a_block_is_asked_for_nothing_beyond_its_level_unless_somebody_does(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert claims.asked({"soak_minutes": None}) == Asked()
+    monkeypatch.setenv("MUSTER_SHARED_PATH", "/shared")
+    assert claims.asked({"soak_minutes": 30, "fault_run": True}) == Asked(30, True)
 
 
 def test_a_paused_node_is_left_alone_and_a_decision_about_it_is_carried_out() -> None:
