@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import dataclasses
+import statistics
 
 from muster_criteria.cluster.fabric.found import Fabric, RailMatrix
-from muster_criteria.words import number
+from muster_criteria.words import figure, number
 
 SIDE = 480
 """Width and height of a map in its own units; the page scales it."""
@@ -29,7 +30,7 @@ class Square:
 class HeatMap:
     """One rail. ``size``: of a cell. ``names``: of rows and columns with their middle, empty where there are too many.
 
-    ``low``: how many cells are drawn as low.
+    ``low``: how many cells are drawn as low. ``delay``: the round trips of small messages in words, "" without any.
     """
 
     rail: str
@@ -38,6 +39,7 @@ class HeatMap:
     names: tuple[tuple[str, float], ...]
     nodes: int
     low: int
+    delay: str
 
 
 def of(fabric: Fabric) -> tuple[HeatMap, ...]:
@@ -52,12 +54,29 @@ def _map(matrix: RailMatrix) -> HeatMap:
         Square(
             round(at[cell.receiver] * size, 2), round(at[cell.sender] * size, 2), _shade(cell.share, cell.wrong),
             f"{cell.sender} → {cell.receiver}: {number(cell.rate)} Gb/s, {100 * cell.share:.0f} % of the usual"
-            f"{', wrong bytes' if cell.wrong else ''}",
+            f"{', wrong bytes' if cell.wrong else ''}"
+            f"{'' if cell.delay_us is None else f', {_delay(cell.delay_us)} there and back'}",
         )
         for cell in matrix.cells
     )  # fmt: skip
     names = tuple((name, round((place + 0.5) * size, 2)) for name, place in at.items()) if len(at) <= NAMED_MAX else ()
-    return HeatMap(matrix.rail, round(size, 3), squares, names, len(at), sum(each.css == "bad" for each in squares))
+    low = sum(each.css == "bad" for each in squares)
+    return HeatMap(matrix.rail, round(size, 3), squares, names, len(at), low, _delays(matrix))
+
+
+def _delays(matrix: RailMatrix) -> str:
+    measured = [(cell.delay_us, cell) for cell in matrix.cells if cell.delay_us is not None]
+    if not measured:
+        return ""
+    usual = statistics.median(delay for delay, _ in measured)
+    longest, cell = max(measured, key=lambda each: each[0])
+    return (
+        f"64 bytes there and back: median {_delay(usual)}, longest {_delay(longest)} ({cell.sender} – {cell.receiver})"
+    )
+
+
+def _delay(us: float) -> str:
+    return figure(round(us, 1), "µs")
 
 
 def _shade(share: float, wrong: bool) -> str:

@@ -45,6 +45,18 @@ def test_names_are_left_out_where_they_would_cover_each_other() -> None:
     assert large.names == ()
 
 
+def test_round_trips_are_shown_where_they_were_measured() -> None:
+    found = fabric(4, 1, faults=False)
+    (matrix,) = found.matrices
+    cells = tuple(dataclasses.replace(cell, delay_us=20.0 + at) for at, cell in enumerate(matrix.cells))
+    timed = dataclasses.replace(found, matrices=(dataclasses.replace(matrix, cells=cells),))
+    (bare,), (shown,) = heat_map.of(found), heat_map.of(timed)
+    assert bare.delay == ""
+    last = cells[-1]
+    assert f"{last.sender} – {last.receiver}" in shown.delay
+    assert "20 µs" in shown.squares[0].title
+
+
 def test_the_page_of_a_block_shows_parts_notes_and_a_map_for_each_rail(client: TestClient) -> None:
     key, names = RunKey("cluster_qualification", "block"), [f"n{at}" for at in range(8)]
     for name in names:

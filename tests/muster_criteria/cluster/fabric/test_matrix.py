@@ -37,6 +37,16 @@ def test_of_several_rounds_the_worst_is_shown_wrong_bytes_first() -> None:
     assert cell.wrong
 
 
+def test_the_round_trip_that_one_end_measures_stands_in_both_directions() -> None:
+    labels = {"partner": "b", "rail": "r0"}
+    trip = Measured(probe=PROBE, metric="pair_latency", device="nic:r0", unit="us", value=31.0, labels=labels)
+    returned = {"a": [*rows("b", 100.0), trip], "b": rows("a", 100.0), "c": rows("d", 100.0)}
+    cells = matrices(TOPOLOGY, [returned])[0].cells
+    assert {(each.sender, each.receiver): each.delay_us for each in cells} == {
+        ("b", "a"): 31.0, ("a", "b"): 31.0, ("d", "c"): None,
+    }  # fmt: skip
+
+
 def test_what_does_not_belong_is_left_out() -> None:
     odd = [*rows("stranger", 1.0), *rows("b", 1.0, rail="r9"), *rows("b", 1.0, mode="together")]
     assert all(not each.cells for each in matrices(TOPOLOGY, [{"a": odd, "b": None}]))

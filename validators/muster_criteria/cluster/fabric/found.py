@@ -68,7 +68,7 @@ class FabricJudgement:
 class MatrixCell:
     """One rail from one node to another: Gb/s, its share of the median of (round, rail), and whether bytes were wrong.
 
-    Of several rounds the worst.
+    Of several rounds the worst. ``delay_us``: median round trip of 64 bytes, the same both ways; None: not measured.
     """
 
     sender: str
@@ -76,6 +76,7 @@ class MatrixCell:
     rate: float
     share: float
     wrong: bool = False
+    delay_us: float | None = None
 
 
 @dataclasses.dataclass(frozen=True)
