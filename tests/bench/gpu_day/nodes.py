@@ -2,19 +2,22 @@
 
 Here: ``python -m tests.bench.gpu_day.nodes pack --to FOLDER --sku SKU --node 'NAME ADDRESS RAIL …' --node …`` writes
 the zipapp and a plan for each node and job; RAIL as in the label ``rails``. On each node of a job at the same time:
-``python3 muster.pyz run NAME/JOB/plan.json``, one job after the other: rails-nccl, rails-ib_write_bw, training, domain.
+``python3 muster.pyz run NAME/JOB/plan.json``, one job after the other: rails-nccl, rails-ib_write_bw, training,
+training-compiled, domain.
 Here: ``python -m tests.bench.gpu_day.nodes report --to FOLDER`` prints what came back. It has not run on a GPU yet.
 """
 
 from __future__ import annotations
 
 import argparse
+import dataclasses
 import json
 import secrets
 import shutil
 import sys
 from collections.abc import Iterator, Sequence
 from pathlib import Path
+from typing import Any
 
 from muster.remote.zipapp import build_agent
 from muster_criteria.cluster.fabric.observed import pair_params
@@ -30,9 +33,13 @@ from muster_criteria.sku_files.skus import load_sku
 from muster_node.contract import Plan, ProbeCall
 
 BACKENDS = ("nccl", "ib_write_bw")
-ASKED = {TRAINING: {"model": "8b", "layout": "fsdp", "fault_steps": 60}, COLLECTIVES: {"grow": True}}
-"""What the jobs of the whole block ask for, by probe, over the block's programme."""
-JOBS = {"training": TRAINING, "domain": COLLECTIVES}
+TRAINED = {"model": "8b", "layout": "fsdp"}
+JOBS: dict[str, tuple[str, dict[str, Any]]] = {
+    "training": (TRAINING, {**TRAINED, "fault_steps": 60}),
+    "training-compiled": (TRAINING, {**TRAINED, "compile": True, "shared_path": None}),
+    "domain": (COLLECTIVES, {"grow": True}),
+}
+"""The jobs of the whole block: the probe, and what it is asked for over the block's programme."""
 PORT, SEED = 21_000, 1
 SHOWN = (
     "pair_bandwidth", "pair_wrong_bytes", "pair_backend", "domain_busbw", "collective_mismatches", "tokens_per_s",
@@ -69,17 +76,16 @@ def pack(to: Path, sku_name: str, nodes: Sequence[str], level: str, shared_path:
         sku.block, names, master_addr=places[names[0]].address, master_port=PORT, session=session, level=level,
         seed=SEED, shared_path=shared_path,
     )  # fmt: skip
-    for job, probe in JOBS.items():
+    for job, (probe, asked) in JOBS.items():
         for name, of_node in calls.items():
             (call,) = (each for each in of_node if each.probe == probe)
-            written.append(_write(to, name, job, level, call))
+            written.append(_write(to, name, job, level, dataclasses.replace(call, params={**call.params, **asked})))
     (to / "day.json").write_text(json.dumps({"sku": sku_name, "nodes": names}))
     return written
 
 
 def _write(to: Path, node: str, job: str, level: str, call: CallSpec) -> Path:
-    params = {**call.params, **ASKED.get(call.probe, {})}
-    probe = ProbeCall(call.probe, call.timeout_s, call.seed, params)
+    probe = ProbeCall(call.probe, call.timeout_s, call.seed, dict(call.params))
     plan = Plan(f"{job}-{node}", node, STAGE, level, 1, call.timeout_s + 120.0, (probe,), 5.0, "measured for a day")
     path = to / node / job / "plan.json"
     path.parent.mkdir(parents=True)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 import signal
 import time
 from collections.abc import Callable, Iterator
@@ -92,6 +93,18 @@ def test_a_pair_of_real_cpus_confirm_each_other(block: Make) -> None:
     rates = [row.value for row in ends["n0"].result.measurements if row.metric == "collective_busbw"]
     assert len(rates) == 5
     assert all(rate and rate > 0 for rate in rates)
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(shutil.which("c++") is None, reason="needs a C++ compiler, which torch.compile calls")
+def test_a_training_whose_layers_are_compiled_says_so_in_its_recipe(block: Make) -> None:
+    training = (TRAINING[0], {**TRAINING[1], "step_s": 0.2, "layers": 1, "compile": True})
+    pair = block("n0", "n1", calls=[training], simulated=False, limits={"progress_timeout_s": 200.0}, probe_s=300.0)
+    pair.start()
+    ends = pair.end(limit_s=400.0)
+    assert [end.outcome(TRAINING[0]).status for end in ends.values()] == ["completed", "completed"]
+    recipes = {row.text for end in ends.values() for row in end.result.measurements if row.metric == "training_recipe"}
+    assert [recipe.split(", ")[-1] for recipe in recipes] == ["compiled"]
 
 
 @pytest.mark.slow

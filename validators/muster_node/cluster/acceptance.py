@@ -138,7 +138,8 @@ class Acceptance:
         size = llama.SIZES[name]
         if params["layers"]:
             size = dataclasses.replace(size, layers=params["layers"])
-        return Recipe(name, size, layout, DTYPES[self._kind])
+        compiled = bool(params["compile"]) and not group.hardware.simulated
+        return Recipe(name, size, layout, DTYPES[self._kind], compiled)
 
     def _alone(self, compute: Compute, recipe: Recipe, mesh: Any) -> Work:
         """Each node by itself, all nodes at once; returns the work of a step, on which all agree."""
@@ -168,6 +169,7 @@ class Acceptance:
             note = (
                 f"{recipe.name}: N = {size.computed:,} without the embedding, L = {size.layers}, d = {size.width}, "
                 f"s = {size.seq}, {work.tokens:,} tokens a rank and step, {recipe.dtype}, {recipe.layout}"
+                f"{', compiled' if recipe.compiled else ''}"
             )
             group.emit("training_recipe", "node", text=note)
             group.emit("flop_per_token", "node", value=size.flop_per_token, note="6 N + 6 L d s")

@@ -28,12 +28,15 @@ _ONE_BUCKET_MIB = 4096
 
 @dataclasses.dataclass(frozen=True)
 class Recipe:
-    """What is trained and how: the size by its name, the layout (DDP or FSDP), the number format of products."""
+    """What is trained and how: the size by its name, the layout (DDP or FSDP), the number format of products, and
+    whether its layers are compiled.
+    """
 
     name: str
     size: llama.Size
     layout: str
     dtype: str
+    compiled: bool = False
 
 
 @dataclasses.dataclass(frozen=True)
@@ -61,6 +64,9 @@ class Trainer:
         plain = llama.build(
             torch, self.size, seed_of(seed, "llama"), device=self._device, nominal=recipe.size, product=product
         )
+        if recipe.compiled:
+            for layer in plain.layers:
+                layer.compile()
         self.ranks = group.world if scope == BLOCK else group.per_node
         self.model = self._sharded(plain, mesh) if recipe.layout == llama.FSDP else self._copied(plain, mesh, simulated)
         fused = {"fused": True} if self._device.type == "cuda" else {}

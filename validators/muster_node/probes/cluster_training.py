@@ -40,6 +40,7 @@ class ClusterTraining(Probe):
         "model": Param(None, "size of the model ({}); None: the largest that fits".format(", ".join(llama.SIZES))),
         "layers": Param(None, "layers of the model; None: as many as its size has"),
         "layout": Param(None, "ddp or fsdp; None: ddp where the model fits on one device"),
+        "compile": Param(False, "whether the layers are compiled by torch.compile, but for simulated GPUs"),
         "warm_steps": Param(2, "steps before those that are timed, alone and together"),
         "alone_steps": Param(5, "timed steps of each node alone"),
         "steps": Param(10, "timed steps of the block"),
