@@ -31,6 +31,8 @@ DAG_ID = "node_qualification"
 SHIPPED = airflow_home.ROOT / "validators" / "skus"
 GOOD, BAD = 600.0, 400.0
 """MB/s, around a floor of 500."""
+FIRST = f"{remote_job.RETRIES}.0"
+"""The first attempt at a stage."""
 LIMIT = """
 figures:
   - metric: disk_write_rate
@@ -117,11 +119,11 @@ def test_a_failure_is_asked_for_again_and_the_second_one_fails(
     sent = [[call.probe for call in plan.probes] for plan in plans if plan.stage == "performance"]
     assert len(sent[0]) > 1
     assert sent[1:] == [["disk"]], "once more, and what was asked for alone"
-    first = store.runs.get_job(RunKey(DAG_ID, run_id), "performance", "2.0")
+    first = store.runs.get_job(RunKey(DAG_ID, run_id), "performance", FIRST)
     again = store.runs.get_job(RunKey(DAG_ID, run_id), "performance")
     assert first is not None
     assert again is not None
-    assert (first.state, again.attempt_key, again.state) == (outcome.REPEAT, "2.0r1", outcome.FINAL)
+    assert (first.state, again.attempt_key, again.state) == (outcome.REPEAT, f"{FIRST}r1", outcome.FINAL)
     assert (first.repeat_probes, again.repeat_probes) == (("disk",), ())
     judged = performance(run_id)
     assert judged.verdict is Verdict.FAIL
@@ -164,7 +166,7 @@ def test_what_the_fleet_doubts_is_run_once_more_and_judged_with_both(
     monkeypatch.setitem(RATE, "probe", "memory_bandwidth")
     run_id = qualify(node, GOOD, GOOD)
     assert judged_by == [(), (("memory_bandwidth",),)]
-    job = store.runs.get_job(RunKey(DAG_ID, run_id), "performance", "2.0")
+    job = store.runs.get_job(RunKey(DAG_ID, run_id), "performance", FIRST)
     assert job is not None
     assert (job.state, job.repeat_probes) == (outcome.REPEAT, ("memory_bandwidth",))
     assert standin.started(node.home).count("performance") == 2
