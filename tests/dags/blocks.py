@@ -20,6 +20,7 @@ from muster.model.rounds import PlannedRound
 from muster.model.runs import RunKey
 from muster.model.stages import ROUND_STAGES
 from muster.operators.testing import block, member, pair
+from muster.operators.testing.remote_job import RETRIES
 from muster.remote import attempt as remote
 from muster.remote.attempt import Attempt
 from muster.remote.zipapp import build_agent
@@ -136,7 +137,7 @@ class Meeting:
                 continue
             if planned.pair_of(name) not in self._begun(planned, stage):
                 continue
-            operator = pair.MusterPairOperator(task_id=task_id, member=name, retries=2)
+            operator = pair.MusterPairOperator(task_id=task_id, member=name, retries=RETRIES)
             context = cast("Any", {"ti": self._ti(task_id)})
             operator._take_round(context)
             self._start(operator._claim(context, begin=True))
@@ -148,7 +149,7 @@ class Meeting:
 
     def _ti(self, task_id: str) -> SimpleNamespace:
         return SimpleNamespace(
-            dag_id=self.run.dag_id, run_id=self.run.run_id, task_id=task_id, max_tries=2, try_number=1
+            dag_id=self.run.dag_id, run_id=self.run.run_id, task_id=task_id, max_tries=RETRIES, try_number=1
         )  # fmt: skip
 
     def _start(self, attempt: Attempt) -> None:
@@ -159,7 +160,7 @@ class Meeting:
         for name in self.members:
             if name in self.absent or store.runs.get_job(self.run, member.STAGE, node=name) is not None:
                 continue
-            operator = member.MusterMemberOperator(task_id="train", member=name, retries=2)
+            operator = member.MusterMemberOperator(task_id="train", member=name, retries=RETRIES)
             self._start(operator._claim(cast("Any", {"ti": self._ti("train")}), begin=True))
 
 
