@@ -40,12 +40,13 @@ class NodeList:
         """The lines of the nodes. Raises SchedulerDown."""
         return {name: _seen(reason) for name, reason in self._read().items() if name in names}
 
-    def admit(self, name: str, mark: Mark, wanted_at: datetime.datetime | None = None) -> None:
-        """Remove our reason. Raises LeftAlone, SchedulerDown."""
+    def admit(self, name: str, mark: Mark, wanted_at: datetime.datetime | None = None) -> str:
+        """Remove our reason; the file forgets no change. Raises LeftAlone, SchedulerDown."""
         reason = self._read().get(name, "")
         if reason and not reason.startswith(OURS):
             raise LeftAlone(f"{name} stays closed: {reason}")
         self._write(name, "")
+        return ""
 
     def withdraw(self, name: str, reason: str, wanted_at: datetime.datetime | None = None) -> None:
         """Write our reason, unless there is somebody else's. Raises SchedulerDown."""

@@ -349,14 +349,17 @@ def _broken(error: BaseException) -> Unreachable:
     return Unreachable(f"the SSH connection broke: {clean(str(error)) or type(error).__name__}; try again")
 
 
+FETCH = '[ -e "$1" ] || [ -L "$1" ] || exit 44; [ -f "$1" ] && [ ! -L "$1" ] || exit 45; exec head -c "$2" -- "$1"'
+"""$1 a file, $2 the most bytes of it."""
+
+
 def fetch(client: paramiko.SSHClient, path: str, max_bytes: int, timeout: float = 120.0) -> bytes | None:
     """Returns the content of a remote regular file; None if it does not exist.
 
     Raises RemoteError if it is larger than ``max_bytes`` or not a plain file: a link could lead anywhere.
     """
-    script = '[ -e "$1" ] || [ -L "$1" ] || exit 44; [ -f "$1" ] && [ ! -L "$1" ] || exit 45; exec head -c "$2" -- "$1"'
     # One byte more than allowed says that there is more, and no process on the node waits to send the rest.
-    got = run(client, shell(script, path, str(max_bytes + 1)), timeout, max_bytes=max_bytes, to=f"read {path}")
+    got = run(client, shell(FETCH, path, str(max_bytes + 1)), timeout, max_bytes=max_bytes, to=f"read {path}")
     if got.truncated:
         raise RemoteError(f"the node's file {path} is larger than the {max_bytes} bytes allowed; it was not read")
     if got.rc == 44:

@@ -24,7 +24,7 @@ import asyncssh
 
 from muster import store
 from muster.model.nodes import NewNode
-from muster.remote import scripts
+from muster.remote import scripts, ssh
 from muster.remote.jobs import State
 from muster_criteria.sku_files.skus import load_sku
 from muster_criteria.stages import STAGES
@@ -115,7 +115,7 @@ class Nodes:
         key = args[-1].rpartition("/")[2] if script == "rm" else args[0].split("/jobs/")[1].split("/")[0]
         if script == scripts.POLL:
             return 0, f"boot {BOOT}\nstate {self.state(node, key)}\nsize 0\n\n".encode()
-        if "exec cat" in script:
+        if script == ssh.FETCH:
             return 0, json.dumps(self.result(node, self.jobs[node][key])).encode()
         if "cat >" in script:
             self.jobs[node][key] = json.loads(sent)
