@@ -62,7 +62,7 @@ def test_a_bench_that_is_killed_leaves_no_database(tmp_path: Path) -> None:
 
 
 def _server(mark: str) -> bool:
-    """Whether the database server runs that is told its folder: initdb starts another one for a moment."""
+    """Whether the database server runs on its folder: initdb starts another one for a moment."""
     with contextlib.suppress(psutil.NoSuchProcess):
         running = [each.cmdline() for each in watchdog.marked(mark) if each.name() == "postgres"]
         return any("unix_socket_directories" in " ".join(words) for words in running)

@@ -101,10 +101,12 @@ def test_every_task_has_a_time_limit(parsed: dict) -> None:
     assert unlimited == set()
 
 
-def test_every_task_survives_the_death_of_its_worker(parsed: dict) -> None:
-    """Else a question is not put, a re-test that a person chose not started, a delivery not tested."""
+def test_every_task_survives_the_death_of_a_few_workers(parsed: dict) -> None:
+    """Else a question is not put, a re-test that a person chose not started, a report not mailed: in a campaign three
+    tries of one task met the records away.
+    """
     lost = {
-        f"{dag}.{name}" for dag, tasks in parsed["tasks"].items() for name, task in tasks.items() if not task["retries"]
+        f"{dag}.{name}" for dag, tasks in parsed["tasks"].items() for name, task in tasks.items() if task["retries"] < 4
     }
     assert lost == set()
 

@@ -182,5 +182,14 @@ def test_files_go_and_come_back_whole(client: paramiko.SSHClient, tmp_path: Path
     assert ssh.fetch(client, path + "-none", max_bytes=10) is None
 
 
+def test_the_node_itself_sends_no_more_of_a_file_than_is_asked_for(tmp_path: Path) -> None:
+    """What sends more waits on the node for a controller that reads no further."""
+    (tmp_path / "file").write_bytes(b"x" * 10_000)
+    sent = subprocess.run(
+        ["sh", "-c", ssh.FETCH, "muster", str(tmp_path / "file"), "11"], capture_output=True, check=True
+    )
+    assert sent.stdout == b"x" * 11
+
+
 def test_text_from_a_node_cannot_move_the_cursor() -> None:
     assert ssh.clean("a\x1b[2Jb\x00\u202ec\td\n") == "a�[2Jb��c\td\n"

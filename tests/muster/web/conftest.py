@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import datetime
+import re
 from collections.abc import Callable, Iterator
 
 import pytest
@@ -60,3 +61,8 @@ def ask(client: TestClient, node: str, *, answerable: bool = True) -> str:
     """The page with one open question."""
     override(client, approvals.pending, [question(node, answerable=answerable)])
     return page(client, "/approvals")
+
+
+def notices(text: str) -> list[list[str]]:
+    """The numbers in each notice of a page."""
+    return [re.findall(r"\d+", each) for each in re.findall(r'<p class="notice">(.*?)</p>', text)]

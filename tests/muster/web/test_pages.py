@@ -6,7 +6,6 @@ import csv
 import datetime
 import io
 import re
-from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 from fastapi.routing import APIRoute
@@ -14,16 +13,14 @@ from fastapi.testclient import TestClient
 
 from muster import store
 from muster.model.figures import FleetRow
-from muster.model.queues import AuditLag
 from muster.model.runs import RunKey
 from muster.model.states import State
 from muster.web import access, actions, approvals, overview, starts
 from muster.web import app as web
-from muster.web.shared import Shared
 from muster_criteria.model import Verdict
 from muster_node.contract import Measurement
 from tests.muster import fleet
-from tests.muster.web.conftest import HOSTILE, override, page, question
+from tests.muster.web.conftest import HOSTILE, notices, override, page, question
 
 
 @pytest.mark.usefixtures("fleet_db")
@@ -42,11 +39,6 @@ def test_no_route_is_without_airflows_login() -> None:
 def _part(text: str, begin: str, end: str) -> str:
     """What stands between two ids of a page."""
     return text[text.index(f'id="{begin}"') : text.index(f'id="{end}"')]
-
-
-def _numbers(text: str) -> list[list[str]]:
-    """The numbers in each notice of a page."""
-    return [re.findall(r"\d+", each) for each in re.findall(r'<p class="notice">(.*?)</p>', text)]
 
 
 def test_an_empty_fleet_says_how_to_begin(client: TestClient) -> None:
@@ -164,86 +156,6 @@ def test_text_from_outside_stays_text(client: TestClient) -> None:
         text = page(client, path)
         assert "<script>" not in text.replace('<script src="', ""), path
         assert "\x1b" not in text, path
-
-
-def _version(text: str) -> str:
-    (version,) = re.findall(r'data-version="([^"]+)"', text)
-    return str(version)
-
-
-@pytest.fixture
-def noon(monkeypatch: pytest.MonkeyPatch) -> list[datetime.datetime]:
-    """The page's clock, which stands still."""
-    clock = [datetime.datetime(2026, 5, 4, 12, 0, 0, tzinfo=datetime.UTC)]
-    monkeypatch.setattr(overview, "_now", lambda: clock[0])
-    return clock
-
-
-def test_the_live_part_is_empty_until_something_changes(client: TestClient, noon: list[datetime.datetime]) -> None:
-    store.nodes.add(fleet.new_node("n1"))
-    version = _version(page(client, "/"))
-    assert client.get(f"/live?version={version}").status_code == 204
-    lease = fleet.begin("n1")
-    changed = client.get(f"/live?version={version}")
-    assert changed.status_code == 200
-    assert lease.run_id in changed.text
-    assert client.get(f"/live?version={_version(changed.text)}").status_code == 204
-
-
-def test_the_live_part_is_renewed_by_time_questions_and_notices(
-    client: TestClient, noon: list[datetime.datetime], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    store.nodes.add(fleet.new_node("n1"))
-    version = _version(page(client, "/"))
-    override(client, approvals.waiting, 2)
-    asked = client.get(f"/live?version={version}")
-    assert _numbers(asked.text) == [["2"]]
-    version = _version(asked.text)
-    lag = AuditLag("siem", 7, None, "refused")
-    monkeypatch.setattr(store.audit, "lags", lambda: [lag])
-    noon[0] += datetime.timedelta(seconds=overview.NOTICES_S)
-    noticed = client.get(f"/live?version={version}")
-    assert ["7"] in _numbers(noticed.text)
-    version = _version(noticed.text)
-    noon[0] += datetime.timedelta(minutes=1)
-    assert client.get(f"/live?version={version}").status_code == 200, "the time left moves on"
-
-
-def test_the_live_part_is_rendered_once_for_all_viewers(
-    client: TestClient, noon: list[datetime.datetime], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    store.nodes.add(fleet.new_node("n1"))
-    made: list[object] = []
-    read = overview._overview
-    monkeypatch.setattr(overview, "_overview", lambda filters: made.append(filters) or read(filters))
-    with ThreadPoolExecutor(4) as pool:
-        texts = set(pool.map(lambda _: page(client, "/live"), range(8)))
-    assert (len(texts), len(made)) == (1, 1)
-    page(client, "/live?state=production")
-    fleet.fail("n1")
-    assert "gpu3 is slow." in page(client, "/live")
-    assert len(made) == 3
-
-
-def test_the_sentences_about_the_fleet_are_read_once_for_all_filters(
-    client: TestClient, noon: list[datetime.datetime], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    store.nodes.add(fleet.new_node("n1"))
-    read: list[str] = []
-    monkeypatch.setattr(store.audit, "lags", lambda: read.append("lags") or [])
-    for filters in ("", "?rack=r1", "?q=n1", "?state=registered"):
-        page(client, f"/{filters}")
-    assert read == ["lags"]
-
-
-def test_what_could_not_be_made_is_made_again() -> None:
-    shared = Shared[int](2)
-    with pytest.raises(ZeroDivisionError):
-        shared.get("a", lambda: 1 // 0)
-    assert (shared.get("a", lambda: 1), shared.get("a", lambda: 2)) == (1, 1)
-    for key in ("b", "c"):
-        shared.get(key, lambda: 3)
-    assert shared.get("a", lambda: 4) == 4, "the oldest value is let go"
 
 
 def test_the_page_of_a_run_leads_to_its_node(client: TestClient) -> None:
@@ -385,7 +297,7 @@ def test_all_that_was_given_up_is_counted(client: TestClient) -> None:
         store.outbox.add(f"{number}", b"")
     for each in store.outbox.pending(101):
         store.outbox.failed(each.id, "554 no such user", park=True)
-    assert ["101"] in _numbers(page(client, "/"))
+    assert ["101"] in notices(page(client, "/"))
 
 
 def test_a_paused_node_is_marked_on_the_overview_until_the_pause_ends(

@@ -1,7 +1,7 @@
 """GPUs' states and counters over a block's loads: the limits that a node's burn-in is held to hold here too.
 
 A node throttles, or loses a GPU, for a reason of its own; what three members break alike is the hall's or its power's,
-and what a hot inlet explains is nobody's: then no member fails, and none of them passes.
+and what a hot inlet explains is no member's: then none of them fails, and none passes.
 """
 
 from __future__ import annotations

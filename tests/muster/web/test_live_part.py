@@ -1,0 +1,97 @@
+"""The part of the Fleet page that a browser asks for again: renewed by what changes, made once for all viewers."""
+
+from __future__ import annotations
+
+import datetime
+import re
+from concurrent.futures import ThreadPoolExecutor
+
+import pytest
+from fastapi.testclient import TestClient
+
+from muster import store
+from muster.model.queues import AuditLag
+from muster.web import approvals, overview
+from muster.web.shared import Shared
+from tests.muster import fleet
+from tests.muster.web.conftest import notices, override, page
+
+
+def _version(text: str) -> str:
+    (version,) = re.findall(r'data-version="([^"]+)"', text)
+    return str(version)
+
+
+@pytest.fixture
+def noon(monkeypatch: pytest.MonkeyPatch) -> list[datetime.datetime]:
+    """The page's clock, which stands still."""
+    clock = [datetime.datetime(2026, 5, 4, 12, 0, 0, tzinfo=datetime.UTC)]
+    monkeypatch.setattr(overview, "_now", lambda: clock[0])
+    return clock
+
+
+def test_the_live_part_is_empty_until_something_changes(client: TestClient, noon: list[datetime.datetime]) -> None:
+    store.nodes.add(fleet.new_node("n1"))
+    version = _version(page(client, "/"))
+    assert client.get(f"/live?version={version}").status_code == 204
+    lease = fleet.begin("n1")
+    changed = client.get(f"/live?version={version}")
+    assert changed.status_code == 200
+    assert lease.run_id in changed.text
+    assert client.get(f"/live?version={_version(changed.text)}").status_code == 204
+
+
+def test_the_live_part_is_renewed_by_time_questions_and_notices(
+    client: TestClient, noon: list[datetime.datetime], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store.nodes.add(fleet.new_node("n1"))
+    version = _version(page(client, "/"))
+    override(client, approvals.waiting, 2)
+    asked = client.get(f"/live?version={version}")
+    assert notices(asked.text) == [["2"]]
+    version = _version(asked.text)
+    lag = AuditLag("siem", 7, None, "refused")
+    monkeypatch.setattr(store.audit, "lags", lambda: [lag])
+    noon[0] += datetime.timedelta(seconds=overview.NOTICES_S)
+    noticed = client.get(f"/live?version={version}")
+    assert ["7"] in notices(noticed.text)
+    version = _version(noticed.text)
+    noon[0] += datetime.timedelta(minutes=1)
+    assert client.get(f"/live?version={version}").status_code == 200, "the time left moves on"
+
+
+def test_the_live_part_is_rendered_once_for_all_viewers(
+    client: TestClient, noon: list[datetime.datetime], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store.nodes.add(fleet.new_node("n1"))
+    made: list[object] = []
+    read = overview._overview
+    monkeypatch.setattr(overview, "_overview", lambda filters: made.append(filters) or read(filters))
+    with ThreadPoolExecutor(4) as pool:
+        texts = set(pool.map(lambda _: page(client, "/live"), range(8)))
+    assert (len(texts), len(made)) == (1, 1)
+    page(client, "/live?state=production")
+    fleet.fail("n1")
+    assert "gpu3 is slow." in page(client, "/live")
+    assert len(made) == 3
+
+
+def test_the_sentences_about_the_fleet_are_read_once_for_all_filters(
+    client: TestClient, noon: list[datetime.datetime], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store.nodes.add(fleet.new_node("n1"))
+    read: list[str] = []
+    monkeypatch.setattr(store.audit, "lags", lambda: read.append("lags") or [])
+    for filters in ("", "?rack=r1", "?q=n1", "?state=registered"):
+        page(client, f"/{filters}")
+    assert read == ["lags"]
+
+
+def test_what_could_not_be_made_is_made_again() -> None:
+    shared = Shared[int](2)
+    with pytest.raises(ZeroDivisionError):
+        shared.get("a", lambda: 1 // 0)
+    assert (shared.get("a", lambda: 1), shared.get("a", lambda: 2)) == (1, 1)
+    for key in ("b", "c"):
+        shared.get(key, lambda: 3)
+    assert shared.get("a", lambda: 4) == 4, "the oldest value is let go"
