@@ -40,7 +40,9 @@ class Sample(NamedTuple):
 
 
 class Line(NamedTuple):
-    """A line of a node's diary. ``what``: start, overlap (``about`` is the stage), measured (the hash), tampered."""
+    """A line of a node's diary. ``what``: start, overlap (``about`` is the stage), measured (the hash), tampered (how),
+    reset (the GPU's serial number).
+    """
 
     node: str
     at: float
@@ -93,7 +95,8 @@ class Evidence:
     """Everything that the observers judge. None: that source could not be read, so what rests on it is unknown.
 
     ``nodes``: {node: its state in the records}. ``machines``: {node: [(since, faulty)]}. ``touched``: runs whose course
-    a person of the campaign changed. ``reboots``: (node, when it lost power). ``leases``: (node, run) in force;
+    a person of the campaign changed. ``reboots``: (node, when it lost power). ``worn``: (node, when it began to fail
+    in service). ``leases``: (node, run) in force;
     ``live``: runs that Airflow has under way. ``mails``: (Message-ID, run, node) of each mail filed; ``unsent``: keys
     in the outbox. ``processes``: (node, what runs there). ``accepted``: ids of events that the receiver accepted.
     """
@@ -102,6 +105,7 @@ class Evidence:
     machines: Mapping[str, list[tuple[float, bool]]] = dataclasses.field(default_factory=dict)
     drains: tuple[Drain, ...] = ()
     reboots: tuple[tuple[str, float], ...] = ()
+    worn: tuple[tuple[str, float], ...] = ()
     stuck: tuple[str, ...] = ()
     diary: tuple[Line, ...] | None = ()
     samples: tuple[Sample, ...] | None = ()
@@ -193,6 +197,7 @@ def gather(world: World, samples: list[Sample]) -> Evidence:
         machines=dict(ledger.machines),
         drains=tuple(ledger.drains),
         reboots=tuple(ledger.reboots),
+        worn=tuple(ledger.worn),
         stuck=tuple(ledger.stuck),
         diary=tuple(line for name in fleet.names for line in diary(fleet.home(name), name)),
         samples=tuple(samples),

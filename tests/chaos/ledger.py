@@ -35,6 +35,8 @@ class Ledger:
         self.drains: list[Drain] = []
         self.reboots: list[tuple[str, float]] = []
         """(node, when) of each loss of power, which condemns a machine under load."""
+        self.worn: list[tuple[str, float]] = []
+        """(node, when) of each fault that appeared in service."""
 
     def write(self, kind: str, **about: Any) -> None:
         """One line."""
@@ -48,6 +50,11 @@ class Ledger:
     def rebooted(self, node: str) -> None:
         """The node loses power now."""
         self.reboots.append((node, time.time()))
+
+    def wore(self, node: str, gpu: int) -> None:
+        """A GPU of the node fails now, in service."""
+        self.worn.append((node, time.time()))
+        self.write("worn", node=node, gpu=gpu)
 
     def touch(self, run_id: str, how: str) -> None:
         """A person changes the course of a run."""

@@ -17,8 +17,10 @@ from muster.admission import service
 from muster.errors import AirflowRefused, AlreadyTriggered, MusterError
 from muster.integration.airflow_api import REASON
 from muster.integration.runid import run_id
-from muster.model.dags import ADMISSION, HOUSEKEEPING, NODE_QUALIFICATION, NODE_REVALIDATION
-from muster.model.states import State
+from muster.model.attention import Turn
+from muster.model.dags import ADMISSION, HEALTH_SWEEP, HOUSEKEEPING, NODE_QUALIFICATION, NODE_REVALIDATION
+from muster.model.states import SERVING, State
+from muster_demo.draw import GPUS_PER_NODE
 from muster_demo.services import ServiceFailed
 from muster_demo.slurm import SlurmFailed
 from tests.chaos.evidence import slurm_shows
@@ -26,11 +28,16 @@ from tests.chaos.world import PERSON, World
 
 FAULTY = 0.2
 """Share of lives in which the machine lacks a GPU."""
+WEARS = 0.4
+"""Share of lives in production in which a GPU fails between tests."""
 ATTEMPTS = 6
 """How often an operator tries one step of a life before giving up on it."""
 AGAIN_S = 10.0
 """How long that operator waits before."""
-HOUSEKEEPING_S = 25.0
+EVERY_S = {HOUSEKEEPING: 25.0, HEALTH_SWEEP: 45.0}
+"""The DAGs of the fleet, which run far more often here than by their schedules."""
+PATIENCE_S = 120.0
+"""For how long nothing may be under way at a node that failed in service before its operator looks into it."""
 LOOK_S = 1.0
 UNDER_WAY = "SELECT run_id FROM dag_run WHERE state IN ('queued', 'running')"
 ASKING = """SELECT t.run_id FROM hitl_detail h JOIN task_instance t ON t.id = h.ti_id
@@ -90,6 +97,8 @@ class Life:
         self.run: tuple[str, str] = ("", "")
         self.attempts = 0
         self.since = time.monotonic()
+        self.wears = 0
+        self.worn = False
 
     @property
     def resting(self) -> bool:
@@ -101,7 +110,7 @@ class Life:
         if self.doing is None:
             if not begin:
                 return
-            self.number += 1
+            self.number, self.worn = self.number + 1, False
             self._go(self._leave)
         assert self.doing is not None
         self.doing()
@@ -161,7 +170,36 @@ class Life:
     def _revalidate(self) -> None:
         if self._runs(NODE_REVALIDATION, {"level": "demo", "stages": ["intake", "burn_in"]}):
             return
-        self._over()
+        if self._state() is not State.PRODUCTION or self.worn or self.dice.random() > WEARS:
+            self._over()
+            return
+        gpu, self.worn = self.wears % GPUS_PER_NODE, True
+        self.wears += 1
+        self.world.ledger.wore(self.node, gpu)
+        self.world.fleet.wear(self.node, gpu, self.dice)
+        self._go(self._fail)
+
+    def _fail(self) -> None:
+        """A GPU failed in service: a sweep sees it, a repair resets it, tests prove that; or a person is asked."""
+        state = self._state()
+        self.watch.look()
+        if state in SERVING or any(run.startswith(f"{self.node}__") for run in self.watch.live):
+            self.since = time.monotonic()
+        elif state is State.QUALIFIED:
+            self._go(self._ask)
+        elif time.monotonic() - self.since > PATIENCE_S:
+            self._look_into_it(state)
+
+    def _look_into_it(self, state: State) -> None:
+        """Nothing is under way: it is a person's turn, or the life comes to no end."""
+        asked = any(each.node == self.node and each.turn is Turn.PERSON for each in store.attention.collect())
+        self.world.ledger.write("looks", node=self.node, state=str(state), asked=asked)
+        if state is State.REGISTERED:
+            self._go(self._qualify)
+        elif asked:
+            self._over()
+        else:
+            self.since = time.monotonic()
 
     def _runs(self, dag: str, conf: dict[str, Any]) -> bool:
         """Whether the run of this step is under way; begins it."""
@@ -190,23 +228,23 @@ class Life:
             self._go(None)
 
 
-class Housekeeper:
-    """Starts the housekeeping DAG far more often than its schedule does."""
+class Clock:
+    """Starts a DAG of the fleet every ``EVERY_S``."""
 
-    def __init__(self, world: World, watch: Watch) -> None:
-        self.world, self.watch = world, watch
+    def __init__(self, world: World, watch: Watch, dag: str) -> None:
+        self.world, self.watch, self.dag = world, watch, dag
         self.last = time.monotonic()
         self.count = 0
 
     def step(self) -> None:
         """Start it if it is time, and the last one is over."""
-        if time.monotonic() - self.last < HOUSEKEEPING_S:
+        if time.monotonic() - self.last < EVERY_S[self.dag]:
             return
         self.watch.look()
         if self._run() in self.watch.live:
             return
         self.last, self.count = time.monotonic(), self.count + 1
-        self.world.client.trigger(HOUSEKEEPING, self._run(), {})
+        self.world.client.trigger(self.dag, self._run(), {})
 
     def _run(self) -> str:
-        return f"chaos__{self.count}"
+        return f"{self.dag}__{self.count}"

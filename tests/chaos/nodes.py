@@ -19,10 +19,13 @@ from pathlib import Path
 
 import psutil
 
+from muster_demo import between
 from muster_demo.hosts import make_key
 from muster_demo.services import Supervisor
 from muster_simulator import create_machine, load_machine
+from muster_simulator.defects import with_defect
 from muster_simulator.machine import save_machine
+from tests.chaos import clocks
 from tests.chaos.link import REFUSED, Link, Links
 from tests.support.simulated_fleet import LISTENING_S, SERVICE, SimulatedFleet
 
@@ -31,17 +34,24 @@ DISK = "size=64m"
 CLONE_NEWNS = 0x20000
 
 INTERPRETER = """#!/bin/bash
-[ "$2" = run ] || exec '{python}' "$@"
+note() {{ printf '%s %s %s %s\\n' "$(date +%s.%N)" "$1" "${{job##*/}}" "$2" >>"$HOME/diary"; }}
+clock=(env)
+[ ! -s "$HOME/clock" ] || clock=(env {clock} FAKETIME="$(cat "$HOME/clock")")
+if [ "$2" = simulate-reset ]; then
+  job=none
+  "${{clock[@]}}" '{python}' "$@" && note reset "$3"
+  exit
+fi
+[ "$2" = run ] || exec "${{clock[@]}}" '{python}' "$@"
 job=${{3%/*}}
 stage=$(sed -n 's/.*"stage": *"\\([a-z_]*\\)".*/\\1/p' "$3")
-note() {{ printf '%s %s %s %s\\n' "$(date +%s.%N)" "$1" "${{job##*/}}" "$2" >>"$HOME/diary"; }}
 exec 9>>"$HOME/lock"
 flock --nonblock 9 || note overlap "$stage"
 note start "$stage"
 trap stopped=yes TERM INT HUP
 sleep $((RANDOM % 4 + 1)) 9>&-
 [ -z "$stopped" ] || exit 143
-'{python}' "$@" 9>&-
+"${{clock[@]}}" '{python}' "$@" 9>&-
 status=$?
 result=$job/result.json
 if [ -f "$result" ]; then
@@ -56,7 +66,9 @@ if [ -f "$result" ]; then
 fi
 exit $status
 """
-"""What starts the node side on a node. The lock is the kernel's: its holder is alive, whatever else was killed."""
+"""What starts the node side on a node, by the node's clock, and keeps its diary by the true one. The lock is the
+kernel's: its holder is alive, whatever else was killed.
+"""
 
 
 def own_mounts() -> bool:
@@ -73,7 +85,7 @@ class ChaosFleet(SimulatedFleet):
         super().__init__(folder, names, seed, {})
         self.seed, self.disks = seed, disks
         self._power = threading.Lock()
-        self.python.write_text(INTERPRETER.format(python=sys.executable))
+        self.python.write_text(INTERPRETER.format(python=sys.executable, clock=" ".join(clocks.preloaded())))
         self.python.chmod(self.python.stat().st_mode | stat.S_IXUSR)
         self.links = {name: Link(links, functools.partial(self.server_port, name)) for name in self.names}
         for name in self.names:
@@ -123,6 +135,13 @@ class ChaosFleet(SimulatedFleet):
             machine.mkdir()
             create_machine(machine, seed=seed, faults=[{"kind": FAULT, "gpu": 0}] if faulty else [])
             save_machine(machine, dataclasses.replace(load_machine(machine), boot_id=booted))
+
+    def wear(self, name: str, gpu: int, dice: random.Random) -> None:
+        """Let a memory row of one GPU fail, which a reset of that GPU repairs."""
+        machine = self.home(name) / name
+        with self._power:
+            worn = with_defect(load_machine(machine), {"kind": between.KIND, "gpu": gpu}, dice)
+            save_machine(machine, worn)
 
     def reboot(self, name: str, dice: random.Random) -> None:
         """Lose power: every process of the node ends, and it has another boot id. It is unreachable meanwhile."""

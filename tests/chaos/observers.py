@@ -12,6 +12,8 @@ Observer = Callable[[Evidence], list[str] | None]
 
 INCONCLUSIVE, PASS = "INCONCLUSIVE", "PASS"
 PREEMPTED = "Preempted: "
+MUSTER = "muster: "
+"""How the reason begins by which Muster closes a node in its scheduler."""
 BUDGET = "were inconclusive"
 """In the reason of a quarantine after several runs without a verdict, which is no judgement on the hardware."""
 REBOOTED = "rebooted by itself"
@@ -40,12 +42,13 @@ def results_lost(e: Evidence) -> list[str] | None:
 
 
 def false_admissions(e: Evidence) -> list[str] | None:
-    """Faulty machines that the scheduler gave to users, nodes open at the end that do not serve, and stages that passed
-    by a result that was tampered with.
+    """Faulty machines that the scheduler gave to users, those that failed in service and returned without a repair,
+    nodes open at the end that do not serve, and stages that passed by a result that was tampered with.
     """
     if e.samples is None or e.shown is None or e.nodes is None or e.stages is None or e.diary is None or e.jobs is None:
         return None
     wrong = {f"{s.node}: open while its machine is faulty since {_since(e, s):.0f}" for s in e.samples if _gave(s)}
+    wrong |= {f"{node}: open again, and what failed at {since:.0f} is not repaired" for node, since in _returned(e)}
     wrong |= {
         f"{node}: open at the end, and {e.nodes[node]} in the records"
         for node, shown in e.shown.items()
@@ -72,15 +75,36 @@ def _since(e: Evidence, sample: Sample) -> float:
     return max(at for at, _ in e.machines[sample.node] if at <= sample.at)
 
 
+def _returned(e: Evidence) -> list[tuple[str, float]]:
+    """Each (node, when it began to fail in service) that Muster closed and users had again before its repair."""
+    assert e.samples is not None
+    returned = []
+    for node, since in e.worn:
+        during = sorted(s for s in e.samples if s.node == node and since < s.at < _repaired(e, node, since))
+        closed = [s.at for s in during if s.drained and s.reason.startswith(MUSTER)]
+        if closed and any(not s.drained for s in during if s.at > closed[0]):
+            returned.append((node, since))
+    return returned
+
+
+def _repaired(e: Evidence, node: str, since: float) -> float:
+    """When what began to fail then was repaired: by a reset that the node wrote down, or with another machine."""
+    assert e.diary is not None
+    resets = [line.at for line in e.diary if line.node == node and line.what == "reset" and line.at > since]
+    built = [at for at, _ in e.machines[node] if at > since]
+    return min([*resets, *built], default=float("inf"))
+
+
 def false_quarantines(e: Evidence) -> list[str] | None:
     """Healthy machines that a verdict put into quarantine, or one that never lost power for having done so."""
-    if e.quarantined is None:
+    if e.quarantined is None or e.diary is None:
         return None
     wrong = []
     for each in e.quarantined:
         built, faulty = max(machine for machine in e.machines[each.node] if machine[0] <= each.at)
         rebooted = REBOOTED in each.reason and any(n == each.node and built < at < each.at for n, at in e.reboots)
-        if each.actor != PERSON and not faulty and not rebooted and BUDGET not in each.reason:
+        failing = any(n == each.node and at < each.at < _repaired(e, n, at) for n, at in e.worn)
+        if each.actor != PERSON and not (faulty or failing or rebooted) and BUDGET not in each.reason:
             wrong.append(f"{each.node} at {each.at:.0f}: {each.reason}")
     return wrong
 

@@ -81,13 +81,22 @@ def test_a_counter_without_its_source_is_unknown_and_not_0(name: str, source: st
     assert observers.OBSERVERS[name](dataclasses.replace(CALM, **{source: None})) is None
 
 
+RETURNED = (
+    Sample(21.0, "n0", False, "", False),
+    Sample(25.0, "n0", True, "muster: row_remap_pending", False),
+    Sample(30.0, "n0", False, "", False),
+)
+"""A node that leaves service and returns."""
+
+
 @pytest.mark.parametrize(
     "changed",
     [
         {"shown": {"n0": Shown(False, "")}},
         {"diary": (Line("n0", 12.0, "measured", "j1", "bb"), Line("n0", 12.0, "tampered", "j1", "replayed"))},
+        {"samples": RETURNED, "worn": (("n0", 20.0),)},
     ],
-    ids=["open at the end and not in service", "passed by another job's result"],
+    ids=["open at the end and not in service", "passed by another job's result", "returned without a repair"],
 )
 def test_what_else_is_a_false_admission(changed: dict[str, Any]) -> None:
     found = observers.false_admissions(dataclasses.replace(CALM, **changed))
@@ -141,6 +150,15 @@ def test_what_else_is_a_double_test(added: Line) -> None:
             },
         ),
         ("double_tests", {"stages": (Stage(RUN, "n0", "intake", "INCONCLUSIVE", "aa", 5.0),)}),
+        ("false_quarantines", PLANTED["false_quarantines"] | {"worn": (("n0", 20.0),)}),
+        (
+            "false_admissions",
+            {
+                "samples": RETURNED,
+                "worn": (("n0", 20.0),),
+                "diary": (*GOOD.diary, Line("n0", 27.0, "reset", "none", "165")),  # type: ignore[misc]
+            },
+        ),
     ],
 )
 def test_what_a_person_or_a_fault_explains_is_not_counted(name: str, changed: dict[str, Any]) -> None:

@@ -19,6 +19,9 @@ import psycopg
 from muster import store
 from muster.admission import service
 from muster.integration.airflow_api import AirflowClient
+from muster_demo import between
+from muster_demo.between import KIND
+from muster_demo.fleet import REPAIRED
 from muster_demo.services import Supervisor, base_environment
 from muster_demo.slurm import TESTS, Slurm
 from muster_demo.watchdog import end_all
@@ -32,6 +35,18 @@ from tests.support.servers.slurm import end_jobs
 from tests.support.simulated_fleet import write_sku
 
 JOB_LIMIT_S = 60
+WORN = f"""
+  - metric: {KIND}
+    device: gpu
+    unit: bool
+    equals: 0
+    fault: hbm
+    action: reset
+    meaning: waits for a reset to remap a memory row
+    source: "NVML remapped rows: a pending remap takes effect at the next reset"
+    date: 2026-11-21
+"""
+"""What the SKU asks of GPUs besides their model."""
 CLUSTER = "slurm"
 PERSON = "chaos-operator"
 DAG_ID = "node_qualification"
@@ -154,7 +169,7 @@ def _settings(
     slurm = {"kind": "slurm", "slurm_conf": str(cluster.conf), "test_partition": TESTS}
     return {
         "MUSTER_HOME": str(folder / "muster"),
-        "MUSTER_SKU_PATH": str(write_sku(folder / "skus", JOB_LIMIT_S)),
+        "MUSTER_SKU_PATH": str(_write_sku(folder / "skus")),
         sshd.CONNECTION: sshd.connection(fleet.keys.private),
         "MUSTER_SSH_TIMEOUT_S": "5",
         "MUSTER_POLL_SECONDS": "1",
@@ -163,6 +178,8 @@ def _settings(
         "MUSTER_MAIL_TO": "fleet@example.org",
         "MUSTER_ADMISSION_LEVEL": "demo",
         "MUSTER_REVALIDATION_LEVEL": "demo",
+        # So small a fleet has a circuit breaker only while 20 nodes serve; here each withdrawal is judged by itself.
+        "MUSTER_BREAKER_FLEET": "1000",
         # Each machine is judged by itself: faults are drawn without regard to racks and images.
         "MUSTER_COMMON_CAUSE_HOURS": "0.0001",
         "MUSTER_SCHEDULERS": json.dumps({CLUSTER: slurm}),
@@ -171,10 +188,21 @@ def _settings(
     }
 
 
+def _write_sku(folder: Path) -> Path:
+    """The SKU of the fleet, which also asks for what fails in service, and policies that repair it."""
+    path = write_sku(folder, JOB_LIMIT_S) / "fleet-node.yaml"
+    path.write_text(path.read_text() + WORN)
+    programme = folder / "programmes" / "fleet.yaml"
+    asked = "- {metric: gpu_model, devices: each gpu}\n"
+    programme.write_text(programme.read_text().replace(asked, f"{asked}        {asked.replace('gpu_model', KIND)}"))
+    between.write_policies(folder, "demo")
+    return folder
+
+
 def _enrol(fleet: ChaosFleet, ledger: Ledger) -> None:
     """Write the nodes into the records and close them in Slurm."""
     store.engine.upgrade()
-    fleet.enrol("fleet-node")
+    fleet.enrol("fleet-node", REPAIRED)
     for name in fleet.names:
         ledger.machine(name, faulty=False)
         store.schedulers.assign(name, CLUSTER, name, PERSON, "the campaign begins")

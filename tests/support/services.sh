@@ -11,7 +11,7 @@ here=${BASH_SOURCE[0]%/*}
 PATH=$PATH:/usr/local/sbin:/usr/sbin
 kubernetes=${MUSTER_TEST_KUBERNETES:-${HOME:-/root}/.cache/muster-tests/kubernetes}
 
-SERVICES=(openssh-server postgresql redis-server slurm-wlm prometheus chromium podman sudo iproute2 kube-apiserver)
+SERVICES=(openssh-server postgresql redis-server slurm-wlm prometheus chromium podman sudo iproute2 faketime kube-apiserver)
 # Without these the tests do not start at all.
 TOOLS=(make git python3)
 

@@ -93,7 +93,7 @@ class SimulatedFleet:
         ports = [self._of(name) / "port" for name in self.names]
         supervisor.wait_until("the nodes' servers", lambda: all(port.exists() for port in ports), LISTENING_S)
 
-    def enrol(self, sku: str) -> None:
+    def enrol(self, sku: str, labels: Mapping[str, str] = {}) -> None:
         """Write every node into the fleet records."""
         for name in self.names:
             store.nodes.add(
@@ -107,6 +107,7 @@ class SimulatedFleet:
                     launch={"kind": "python", "python": str(self.python)},
                     work_dir=str(self._of(name) / "work"),
                     simulated=True,
+                    labels=dict(labels),
                 )
             )
 

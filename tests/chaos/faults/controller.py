@@ -6,6 +6,7 @@ import random
 import sys
 from collections.abc import Iterator
 
+from tests.chaos import clocks
 from tests.chaos.faults import NotNow, fault
 from tests.chaos.world import World
 from tests.support.servers.celery_airflow import TRIGGERERS, WORKERS
@@ -90,6 +91,21 @@ def triggerer_frozen(world: World, dice: random.Random) -> Iterator[str]:
 @fault(5, 20)
 def api_server_frozen(world: World, dice: random.Random) -> Iterator[str]:
     yield from _frozen(world, dice, "api-server", "execution-api")
+
+
+@fault(5, 30)
+def clock_wrong(world: World, dice: random.Random) -> Iterator[str]:
+    """One component starts with a clock that is hours ahead or behind; no other does."""
+    if not clocks.preloaded():
+        raise NotNow
+    name, offset = _victim(world, dice, "scheduler", *WORKERS, *TRIGGERERS), clocks.offset(dice)
+    right = world.supervisor.services[name]
+    world.kill(name)
+    world.supervisor.start(name, right.command, clocks.wrong(right.environment, offset))
+    yield f"{name} {offset}"
+    world.kill(name)
+    world.supervisor.start(name, right.command, right.environment)
+    world.down.discard(name)
 
 
 @fault(20, 60)

@@ -8,6 +8,7 @@ import subprocess
 from collections.abc import Iterator
 
 from muster_demo.slurm import USERS
+from tests.chaos import clocks
 from tests.chaos.faults import NotNow, fault
 from tests.chaos.link import FLAPPING, HANGING, OPEN, REFUSED, SLOW
 from tests.chaos.nodes import fill
@@ -99,6 +100,18 @@ def disk_read_only(world: World, dice: random.Random) -> Iterator[str]:
         raise NotNow
     yield name
     subprocess.run([*remount, "-o", "rw"], capture_output=True, check=True)
+
+
+@fault(5, 60)
+def clock_jumped(world: World, dice: random.Random) -> Iterator[str]:
+    """What starts on the node sees a clock that is hours ahead or behind."""
+    name, offset = dice.choice(world.fleet.names), clocks.offset(dice)
+    clock = world.fleet.home(name) / "clock"
+    if clock.exists() or not clocks.preloaded():
+        raise NotNow
+    clock.write_text(offset)
+    yield f"{name} {offset}"
+    clock.unlink()
 
 
 @fault(5, 40)

@@ -8,19 +8,25 @@ from typing import Any
 
 from muster import store
 from muster.integration.airflow_api import REASON
-from muster.model.dags import ADMISSION, NODE_QUALIFICATION, NODE_REVALIDATION
+from muster.model.dags import ADMISSION, HEALTH_SWEEP, NODE_QUALIFICATION, NODE_REVALIDATION, REPAIR
 from muster.model.states import State
 from tests.chaos.evidence import slurm_shows
 from tests.chaos.faults import NotNow, fault
 from tests.chaos.world import PERSON, World
 
-TESTS = (NODE_QUALIFICATION, NODE_REVALIDATION)
-TASKS = ("claim", "intake", "burn_in", "integrity", "performance", "thermal", "conclude", "report", "release")
+HOLDING = (NODE_QUALIFICATION, NODE_REVALIDATION, REPAIR)
+TASKS = {
+    **dict.fromkeys(
+        (NODE_QUALIFICATION, NODE_REVALIDATION),
+        ("claim", "intake", "burn_in", "integrity", "performance", "thermal", "conclude", "report", "release"),
+    ),
+    REPAIR: ("claim", "evidence", "act", "returned", "release", "proofs", "prove"),
+}
 
 
 def _run(world: World, dice: random.Random, *states: str) -> dict[str, Any]:
-    """A run of a test in one of these states."""
-    runs = [run for dag in TESTS for run in world.client.runs(dag) if run["state"] in states]
+    """A run that holds a node, in one of these states."""
+    runs = [run for dag in HOLDING for run in world.client.runs(dag) if run["state"] in states]
     if not runs:
         raise NotNow
     return dice.choice(sorted(runs, key=lambda run: str(run["dag_run_id"])))
@@ -32,7 +38,8 @@ def _path(run: dict[str, Any]) -> str:
 
 @fault(0, 1)
 def task_cleared(world: World, dice: random.Random) -> Iterator[str]:
-    run, task = _run(world, dice, "running", "failed", "success"), dice.choice(TASKS)
+    run = _run(world, dice, "running", "failed", "success")
+    task = dice.choice(TASKS[run["dag_id"]])
     world.ledger.touch(run["dag_run_id"], f"{task} cleared")
     clear = {
         "dry_run": False, "dag_run_id": run["dag_run_id"], "task_ids": [task], "only_failed": False,
@@ -95,7 +102,7 @@ def answered_again(world: World, dice: random.Random) -> Iterator[str]:
 
 @fault(3, 20)
 def dag_paused(world: World, dice: random.Random) -> Iterator[str]:
-    dag = dice.choice((*TESTS, ADMISSION))
+    dag = dice.choice((*HOLDING, ADMISSION, HEALTH_SWEEP))
     with world.lifted_by(lambda: world.client.unpause(dag)):
         world.client._request("PATCH", f"/dags/{dag}", json={"is_paused": True})
         yield dag

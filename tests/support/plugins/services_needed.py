@@ -30,6 +30,7 @@ MARKERS = {
     "needs_chromium": "chromium",
     "needs_sudo": "sudo",
     "needs_iproute2": "iproute2",
+    "needs_faketime": "faketime",
     "needs_torch": "torch",
 }
 """Marker: what the test needs."""
