@@ -15,6 +15,7 @@ from unittest import mock
 
 import psutil
 import psycopg
+import yaml
 
 from muster import store
 from muster.admission import service
@@ -193,8 +194,10 @@ def _write_sku(folder: Path) -> Path:
     path = write_sku(folder, JOB_LIMIT_S) / "fleet-node.yaml"
     path.write_text(path.read_text() + WORN)
     programme = folder / "programmes" / "fleet.yaml"
-    asked = "- {metric: gpu_model, devices: each gpu}\n"
-    programme.write_text(programme.read_text().replace(asked, f"{asked}        {asked.replace('gpu_model', KIND)}"))
+    stages = yaml.safe_load(programme.read_text())
+    # All stages are this one by reference.
+    stages["stages"]["intake"]["probes"]["inventory"]["require"].append({"metric": KIND, "devices": "each gpu"})
+    programme.write_text(yaml.safe_dump(stages, sort_keys=False))
     between.write_policies(folder, "demo")
     return folder
 
