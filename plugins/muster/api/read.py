@@ -121,7 +121,7 @@ def certificate(name: Name) -> Certificate:
     found = store.certificates.newest(name)
     if found is None:
         raise HTTPException(404, f"{name} has no certificate")
-    why = found.invalid(datetime.datetime.now(datetime.UTC))
+    why = found.invalid(store.clock.now())
     return Certificate(
         id=found.id, node=found.node, issued_at=found.issued_at, expires_at=found.expires_at, verdict=found.verdict,
         invalid=why, document=found.document,

@@ -24,7 +24,7 @@ def show_(name: Name, json: AsJson = False) -> None:
     if found is None:
         raise MusterError(f"{name} has no certificate: it gets one when it is admitted")
     typer.echo(found.document)
-    if why := found.invalid(datetime.datetime.now(datetime.UTC)):
+    if why := found.invalid(store.clock.now()):
         typer.echo(f"muster: the certificate of {name} holds no longer: {why}", err=True)
         raise typer.Exit(1)
 

@@ -8,6 +8,7 @@ from typing import Annotated
 
 import typer
 
+from muster import store
 from muster.cli.terminal import show
 from muster.cli.terminal.options import AsJson
 from muster.errors import MusterError
@@ -55,4 +56,4 @@ def digest(
 
 def _next_second() -> datetime.datetime:
     """The end of a period up to now, as ``--until`` can give it again."""
-    return datetime.datetime.now(datetime.UTC).replace(microsecond=0) + datetime.timedelta(seconds=1)
+    return store.clock.now().replace(microsecond=0) + datetime.timedelta(seconds=1)

@@ -21,7 +21,7 @@ def escapes(
     from muster import store
     from muster.rules import escapes as rules
 
-    since = datetime.datetime.now(datetime.UTC) - datetime.timedelta(days=days)
+    since = store.clock.now() - datetime.timedelta(days=days)
     counts = store.passes.counts(since, simulated=simulated)
     failures = [each for each in store.failures.since(since) if each.node in counts]
     found = store.passes.missed(failures, since)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import datetime
 from typing import Annotated
 
 import typer
@@ -23,7 +22,7 @@ def plan(
     from muster.rules.idle.forecast import forecast
     from muster.settings import settings
 
-    now = datetime.datetime.now(datetime.UTC)
+    now = store.clock.now()
     nodes = store.nodes.find()  # new ones under load draw power too
     windows = settings().revalidation_blackouts
     tests, passed_over = forecast(known(nodes, now), closed_at=lambda at: closed(windows, at), hours=hours)

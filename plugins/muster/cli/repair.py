@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import datetime
 import functools
 from typing import Annotated
 
@@ -57,7 +56,7 @@ def _next(node: Node, fault: str, device: str) -> dry.Would:
         wanted, {**node.labels, "rack": node.rack, "pool": node.pool}, history, idle=True, leased=True,
         simulated=node.simulated, bmc=bool(node.bmc), others=store.repairs.under_way(node.name),
     )  # fmt: skip
-    step = rules.next_step(now, policy, datetime.datetime.now(datetime.UTC))
+    step = rules.next_step(now, policy, store.clock.now())
     effects = [f"the ladder of {fault}: {', '.join(ladder.rungs)} (policy {policy.cited})"]
     if isinstance(step, rules.Act):
         effects.append(f"would take evidence, then {step.rung}, unless its scheduler says that it is in use")

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import datetime
 from typing import Annotated
 
 import typer
@@ -38,7 +37,7 @@ def spares(
             return
         show.table(["node", "place", "rack", "tested since"], rows, empty=f"no qualified node can take {for_}'s place")
         return
-    now = datetime.datetime.now(datetime.UTC)
+    now = store.clock.now()
     chosen = [node for node in nodes if node.simulated == simulated]
     pools = rules.pools(chosen, store.failures.since(now - rules.PERIOD, former=True), now, days)
     sizes = {pool.sku: job or [pool.service] for pool in pools}

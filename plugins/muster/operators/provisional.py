@@ -6,7 +6,6 @@ The first nodes of a new model are judged without peers. Their stored results ar
 from __future__ import annotations
 
 import contextlib
-import datetime
 import logging
 from collections.abc import Iterator, Sequence
 
@@ -74,7 +73,7 @@ def _reevaluate_run(run: Run, verdicts: Sequence[StageVerdict]) -> Run | None:
 
 def _final_verdicts(run: Run, verdicts: Sequence[StageVerdict]) -> Iterator[store.reevaluations.Replacement]:
     """Yields the new judgement of each stage that is final under the newest snapshot and the current waivers."""
-    now = datetime.datetime.now(datetime.UTC)
+    now = store.clock.now()
     for recorded in verdicts:
         latest = store.peers.latest(run.sku, recorded.level, simulated=run.simulated)
         if latest is None or latest.version == recorded.snapshot:

@@ -22,7 +22,7 @@ def recompute(now: datetime.datetime | None = None) -> list[str]:
 
     Raises MusterError, which names the SKUs and levels whose statistics could not be made, after all others are.
     """
-    moment = now or datetime.datetime.now(datetime.UTC)
+    moment = now or store.clock.now()
     made, failed = [], []
     for name, simulated in sorted({(node.sku, node.simulated) for node in store.nodes.find()}):
         try:

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
-import datetime
 import hashlib
 import json
 import logging
@@ -157,7 +156,7 @@ def begin(
         state=outcome.RUNNING,
         remote_dir=jobs.paths(seen.work, key).folder,
         boot_id=seen.boot_id,
-        started_at=datetime.datetime.now(datetime.UTC),
+        started_at=store.clock.now(),
         chassis=before.to_json() if before else "",
         note="",
     )
@@ -185,7 +184,7 @@ def _stop_if_taken_back(
 def wait(attempt: Attempt, seen: jobs.Look, grace_s: float) -> Wait:
     """Returns the parameters of waiting for the attempt's job. ``grace_s``: wait (s) after the job's deadline."""
     job, node = attempt.job, attempt.node
-    started = job.started_at.timestamp() if job.started_at else time.time()
+    started = (job.started_at or store.clock.now()).timestamp()
     return Wait(
         node=NodeAddress.of(node),
         job_key=attempt.job_key,
@@ -315,7 +314,7 @@ def read_bmc(attempt: Attempt) -> Chassis | None:
 
 def record_end(attempt: Attempt, end: Ended, state: str, repeat_probes: tuple[str, ...] = ()) -> None:
     """Record how the attempt's job ended, and which probes are to run again."""
-    now = datetime.datetime.now(datetime.UTC)
+    now = store.clock.now()
     store.runs.record_job(
         dataclasses.replace(
             attempt.job, state=state, ended_at=now, note=end.sentence[:NOTE_MAX], repeat_probes=repeat_probes

@@ -25,7 +25,7 @@ def reachable_neighbours(node: Node) -> str:
     """Returns the names of other nodes that respond or did recently, "" if none; of the same rack, if it has others."""
     others = [each for each in store.nodes.find() if each.name != node.name]
     near = [each for each in others if node.rack and each.rack == node.rack] or others
-    since = datetime.datetime.now(datetime.UTC) - RECENT
+    since = store.clock.now() - RECENT
     reachable = [each.name for each in near if each.contact_at and each.contact_at >= since]
     if not reachable:
         reachable = [each.name for each in near[:TRIED] if _responds(each)]

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import dataclasses
+import datetime
 import logging
 import random
 import time
@@ -17,7 +18,7 @@ from typing import Any
 import asyncssh
 
 from muster import store
-from muster.errors import ControllerFault
+from muster.errors import ControllerFault, DatabaseNotReady
 from muster.remote import jobs, scripts, ssh
 from muster.remote.bmc import Bmc, Login
 from muster.remote.bmc_watch import BmcWatch
@@ -140,6 +141,7 @@ class Waiter:
         self.wait = wait
         self.log = log or logging.getLogger(__name__)
         self._log_offset = 0
+        self._over_at = float("inf")
         self._credentials = credentials
         self._bmc_login = bmc_login
 
@@ -150,6 +152,7 @@ class Waiter:
         touched = 0.0
         watched = time.monotonic()
         name = self.wait.node.name
+        self._over_at = await self._deadline()
         try:
             while True:
                 try:
@@ -205,12 +208,22 @@ class Waiter:
             return Over(Kind.OVERDUE, "the job still runs after its deadline")
         return None
 
+    async def _deadline(self) -> float:
+        """When the waiting ends, by the clock that nobody sets. The worker that started the job stamped it by the clock
+        of the records: this machine's may be hours off.
+        """
+        try:
+            now = await asyncio.to_thread(store.clock.now)
+        except DatabaseNotReady:
+            now = datetime.datetime.now(datetime.UTC)
+        return time.monotonic() + self.wait.deadline_at + self.wait.grace_s - now.timestamp()
+
     def _overdue(self) -> bool:
-        return time.time() > self.wait.deadline_at + self.wait.grace_s
+        return time.monotonic() > self._over_at
 
     async def _back_off(self, failures: int, error: BaseException) -> None:
         delay = min(BACKOFF_FIRST_S * 2 ** min(failures, 6), BACKOFF_MAX_S) * random.uniform(0.5, 1.0)
-        delay = min(delay, max(1.0, self.wait.deadline_at + self.wait.grace_s - time.time()))
+        delay = min(delay, max(1.0, self._over_at - time.monotonic()))
         why = ssh.clean(str(error)) or type(error).__name__
         what = "a fault of the controller" if isinstance(error, ControllerFault) else "it does not respond"
         name = self.wait.node.name

@@ -190,4 +190,4 @@ def _hour() -> datetime.datetime:
 
 
 def _now() -> datetime.datetime:
-    return datetime.datetime.now(datetime.UTC)
+    return store.clock.now()

@@ -81,4 +81,4 @@ def _mail(
 
 
 def _now() -> datetime.datetime:
-    return datetime.datetime.now(datetime.UTC)
+    return store.clock.now()

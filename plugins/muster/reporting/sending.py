@@ -53,7 +53,7 @@ def deliver_mail(key: str | None = None) -> Delivery:
 
 
 def _now() -> datetime.datetime:
-    return datetime.datetime.now(datetime.UTC)
+    return store.clock.now()
 
 
 def _due(

@@ -8,6 +8,7 @@ DatabaseNotReady, in one sentence, if the database is away or not at this versio
 
 from __future__ import annotations
 
+from muster.store.database import clock as clock
 from muster.store.database import engine as engine
 from muster.store.database import patience as patience
 from muster.store.database import retention as retention

@@ -134,7 +134,7 @@ def node(
     """One node: its verdict, what to do, findings, figures, telemetry, history and parts."""
     found = store.nodes.get(name)
     runs = store.runs.find(node=name, limit=RUNS_MAX)
-    ended, now = store.runs.last(name), datetime.datetime.now(datetime.UTC)
+    ended, now = store.runs.last(name), store.clock.now()
     newest = next((each for each in runs if each.ended_at), None)
     last = store.reporting.run(ended.key, node=name, attached=False) if ended else None
     certificates, parts = store.certificates.of_node(name, EVENTS_MAX), store.parts.of_node(name, EVENTS_MAX)

@@ -113,4 +113,4 @@ def _notices(rows: list[FleetRow]) -> list[str]:
 
 
 def _now() -> datetime.datetime:
-    return datetime.datetime.now(datetime.UTC)
+    return store.clock.now()

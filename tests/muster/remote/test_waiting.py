@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import dataclasses
+import datetime
 import json
 import logging
 import os
@@ -206,6 +207,18 @@ def test_a_job_that_ignores_its_deadline_is_reported(
 ) -> None:
     seen = start(client, server, tmp_path, seconds=60)
     assert until_over(waiter(server, seen, deadline_at=time.time() + 1)).kind is Kind.OVERDUE
+
+
+@pytest.mark.parametrize(("hours", "left_s", "kind"), [(-5, 30, Kind.DONE), (5, 1, Kind.OVERDUE)])
+def test_a_deadline_is_that_of_the_records_whatever_this_machines_clock_says(
+    server: sshd.Sshd, client: paramiko.SSHClient, tmp_path: Path, monkeypatch: pytest.MonkeyPatch,
+    hours: int, left_s: int, kind: Kind,
+) -> None:  # fmt: skip
+    seen = start(client, server, tmp_path, seconds=2 if kind is Kind.DONE else 60)
+    now = datetime.datetime.now(datetime.UTC) + datetime.timedelta(hours=hours)
+    monkeypatch.setattr(store.clock, "now", lambda: now)
+    over = until_over(waiter(server, seen, deadline_at=now.timestamp() + left_s))
+    assert over.kind is kind
 
 
 def test_another_host_key_ends_the_waiting(server: sshd.Sshd, client: paramiko.SSHClient, tmp_path: Path) -> None:

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import datetime
-
 from muster.cli.terminal import show
 from muster.cli.terminal.options import AsJson
 
@@ -14,7 +12,7 @@ def lemons(json: AsJson = False) -> None:
     from muster.rules import lemons as rules
     from muster.rules.spares import PERIOD
 
-    now = datetime.datetime.now(datetime.UTC)
+    now = store.clock.now()
     found = rules.offenders(store.failures.since(now - PERIOD), store.nodes.find(), now)
     if json:
         show.as_json(found)

@@ -51,4 +51,4 @@ def sweep_bmcs() -> str:
 
 
 def _now() -> datetime.datetime:
-    return datetime.datetime.now(datetime.UTC)
+    return store.clock.now()

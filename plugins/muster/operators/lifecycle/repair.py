@@ -310,4 +310,4 @@ def _tell(found: Incident, sentence: str) -> None:
 
 
 def _now() -> datetime.datetime:
-    return datetime.datetime.now(datetime.UTC)
+    return store.clock.now()

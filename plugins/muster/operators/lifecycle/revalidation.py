@@ -5,7 +5,6 @@ Each is a plain function of run ids and parameters; the DAG files make tasks of 
 
 from __future__ import annotations
 
-import datetime
 import logging
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -35,7 +34,7 @@ def pick(run_id: str, level: str) -> list[dict[str, Any]]:
     At most ``MAPPED_MAX``, the most urgent: the others come with the next look. Raises ControllerFault.
     """
     claims.controller_ready()
-    now = datetime.datetime.now(datetime.UTC)
+    now = store.clock.now()
     nodes = {node.name: node for node in store.nodes.find()}
     choice = planning.choose(known(list(nodes.values()), now))
     chosen = choice.chosen[: dags.MAPPED_MAX]

@@ -88,7 +88,7 @@ def sweep_nodes() -> str:
 
 def record(answers: Sequence[Answer], cursors: Mapping[str, Cursor], tally: Tally) -> None:
     """Record answers, in one transaction; where that fails, each in its own: one odd node stops no other."""
-    now = datetime.datetime.now(datetime.UTC)
+    now = store.clock.now()
     reports, skus = [], {}
     last = {each.node.name: cursors[each.node.name].swept_at for each in answers}
     jobs = store.users_jobs.since({name: at for name, at in last.items() if at is not None})
@@ -149,7 +149,7 @@ def act() -> list[str]:
     Spares follow at once, where the setting lets them: a node that is repaired within minutes is not broken any more
     when housekeeping looks, and out of service until its tests have passed.
     """
-    now = datetime.datetime.now(datetime.UTC)
+    now = store.clock.now()
     policy = policies.health()
     nodes = {node.name: node for node in store.nodes.find(states=SERVING)}
     seen = store.health.open_in_service(now - EVENTS_FOR)

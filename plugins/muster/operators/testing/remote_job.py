@@ -9,7 +9,6 @@ import contextlib
 import dataclasses
 import datetime
 import functools
-import time
 from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, Any, NoReturn
 
@@ -234,7 +233,7 @@ class RemoteJobOperator(BaseOperator):
     def _defer(self, attempt: Attempt, seen: jobs.Look) -> NoReturn:
         wait = remote.wait(attempt, seen, self.grace_s)
         # The trigger ends by itself; this limit is for a triggerer that never runs it.
-        limit = max(60.0, wait.deadline_at - time.time()) + 2 * self.grace_s + 600
+        limit = max(60.0, wait.deadline_at - store.clock.now().timestamp()) + 2 * self.grace_s + 600
         self.defer(
             trigger=JobTrigger(wait=wait.to_json(), ssh_conn_id=settings().ssh_conn_id),
             method_name="execute_complete",
