@@ -76,6 +76,11 @@ def _run_demo(demo: Callable[[], int], watchdog: int) -> int:
         return demo()
     except Stopped:
         return 130
+    except SystemExit as leaving:
+        if leaving.code is None or isinstance(leaving.code, int):
+            return leaving.code or 0
+        sys.stderr.write(f"{leaving.code}\n")
+        return 1
     except BaseException:
         sys.excepthook(*sys.exc_info())
         return 1

@@ -59,6 +59,16 @@ def test_nothing_is_left_when_the_demo_returns(tmp_path) -> None:
     assert left(tmp_path, 0) == []
 
 
+@pytest.mark.parametrize(
+    ("argument", "status", "said"),
+    [("None", 0, ""), ("0", 0, ""), ("2", 2, ""), ("'no such fleet'", 1, "no such fleet\n")],
+)
+def test_a_demo_that_leaves_by_sys_exit_gives_its_status_without_a_traceback(argument, status, said) -> None:
+    code = f"import sys; from muster_demo import watchdog; sys.exit(watchdog.run(lambda: sys.exit({argument})))"
+    process = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=False)
+    assert (process.returncode, process.stderr) == (status, said)
+
+
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
 def test_nothing_is_left_after_a_stop_signal_and_clean_up_ran(tmp_path, number) -> None:
     process, _demo, _environment = start(tmp_path, "wait")

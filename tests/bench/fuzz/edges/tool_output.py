@@ -54,7 +54,7 @@ def _well(tool: str, output: str) -> bool:
     except BadOutput:
         return False
     if tool == "dcgm":
-        return all(outcome.status == "pass" for outcome in read.outcomes)
+        return all(outcome.passed for outcome in read.outcomes)
     if tool == "nvbandwidth":
         return not read.corrupt
     if tool == "nccl_tests":
