@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import datetime
+import functools
 import re
 from collections.abc import Callable, Iterator
 
@@ -20,6 +21,12 @@ from muster.web.shared import Shared
 HOSTILE = "<script>alert(1)</script>\x1b[2J‮"
 
 
+@functools.cache
+def _app() -> FastAPI:
+    """Made once: FastAPI looks at each route's signature, which takes longer than most requests. It keeps no state."""
+    return web.create_app()
+
+
 @pytest.fixture
 def client(fleet_db: str, monkeypatch: pytest.MonkeyPatch) -> Iterator[TestClient]:
     # Each test has other records under the same version numbers.
@@ -27,7 +34,7 @@ def client(fleet_db: str, monkeypatch: pytest.MonkeyPatch) -> Iterator[TestClien
     monkeypatch.setattr(overview, "_shared_notices", Shared(1))
     monkeypatch.setattr(overview, "_shared_attention", Shared(1))
     monkeypatch.setattr(overview, "_shared_parts", Shared(32))
-    app = web.create_app()
+    app = _app()
     for guard in (web.read, actions.decide, starts.start, starts.audited, approvals.respond, approvals.audited):
         app.dependency_overrides[guard] = lambda: None
     for may in (actions.may_decide, starts.may_start):
@@ -37,6 +44,7 @@ def client(fleet_db: str, monkeypatch: pytest.MonkeyPatch) -> Iterator[TestClien
         app.dependency_overrides[asked] = lambda nothing=nothing: nothing
     with TestClient(app, headers={"Origin": "http://testserver"}) as made:
         yield made
+    app.dependency_overrides.clear()
 
 
 def page(client: TestClient, path: str) -> str:
