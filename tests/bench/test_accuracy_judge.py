@@ -75,12 +75,12 @@ def test_readings_say_where_a_node_stands_and_leave_out_what_did_not_answer() ->
 def test_the_command_ends_with_its_figures_and_a_sentence_for_each_bar_that_so_few_trials_miss(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    few = {"--seed": 7, "--trials": 2, "--healthy": 40, "--fleets": 1, "--fleet-nodes": 100, "--tuning": 200}
+    few = {"--seed": 7, "--trials": 1, "--healthy": 40, "--fleets": 1, "--fleet-nodes": 100, "--tuning": 20}
     status = main([str(word) for pair in few.items() for word in pair])
     printed = capsys.readouterr()
     figures = json.loads(printed.out.splitlines()[-1])
     assert status == 1
-    assert figures["trials_per_cell_min"] == 2
-    assert figures["healthy_judgements"] == 2 * (40 + 200), "those too by which the baselines are tuned"
-    assert "trials_per_cell_min is 2, but should be at least 1,000." in printed.err
+    assert figures["trials_per_cell_min"] == 1
+    assert figures["healthy_judgements"] == 2 * (40 + 20), "those too by which the baselines are tuned"
+    assert "trials_per_cell_min is 1, but should be at least 1,000." in printed.err
     assert "| GPU missing |" in printed.out
