@@ -11,7 +11,7 @@ import pytest
 import typer
 from airflow.cli.cli_parser import get_parser
 
-from muster.cli.app import app
+from muster.cli.app import root
 
 ROOT = Path(__file__).parents[2]
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
@@ -20,7 +20,7 @@ PATH = re.compile(rf"(?<![\w/.:-])((?:{FOLDERS})/[\w./*-]*[\w*/])")
 LINK = re.compile(r"\]\((?!https?:)([^)#]+)(?:#[^)]*)?\)")
 FENCE = re.compile(r"^ *```[^\n]*\n(.*?)^ *```", re.M | re.S)
 INLINE = re.compile(r"`(muster [^`\n]+)`")
-COMMANDS = typer.main.get_command(app)
+COMMANDS = root()
 
 page = pytest.mark.parametrize("page", PAGES, ids=lambda path: str(path.relative_to(ROOT)))
 

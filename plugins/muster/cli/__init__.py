@@ -13,19 +13,17 @@ def main() -> None:
     """Entry point of ``muster``."""
     from typer.exceptions import Abort, TyperException
 
-    from muster.cli.app import app
+    from muster.cli.app import root
     from muster.errors import MusterError
 
     as_json = "--json" in sys.argv
     try:
         # Not standalone: errors of usage come here, to be written as our sentences.
-        sys.exit(app(prog_name="muster", standalone_mode=False) or 0)
+        sys.exit(root()(prog_name="muster", standalone_mode=False) or 0)
     except TyperException as error:
-        from typer.main import get_command
-
         from muster.cli.terminal import usage
 
-        sentence = usage.sentence(error, get_command(app), sys.argv[1:])
+        sentence = usage.sentence(error, root(), sys.argv[1:])
         if as_json:
             print(json.dumps({"error": sentence, "kind": "Usage"}))  # noqa: T201
         print(f"muster: {sentence}", file=sys.stderr)  # noqa: T201

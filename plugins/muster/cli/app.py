@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from typing import Annotated
 
 import typer
@@ -92,6 +93,14 @@ app.command("restore")(restore.restore)
 app.command("settings")(settings.show_settings)
 app.command("doctor")(doctor.doctor)
 app.command("housekeeping")(housekeeping.housekeeping)
+
+
+@functools.cache
+def root() -> typer.core.TyperGroup:
+    """The command ``muster``, with all commands below it. Made once: that takes longer than many a command."""
+    made = typer.main.get_command(app)
+    assert isinstance(made, typer.core.TyperGroup)
+    return made
 
 
 def _version(wanted: bool) -> None:

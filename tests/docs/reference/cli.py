@@ -7,7 +7,7 @@ from typing import Any
 
 import typer
 
-from muster.cli.app import app
+from muster.cli.app import root
 from tests.docs.reference.markdown import code, head, table
 
 ABOUT = """Every command that loads a node or changes a state has `--dry-run`, which prints what it would do and does
@@ -24,13 +24,6 @@ def commands(group: typer.core.TyperGroup, prefix: str = "muster") -> Iterator[t
             yield from commands(command, f"{prefix} {name}")
         else:
             yield f"{prefix} {name}", command
-
-
-def root() -> typer.core.TyperGroup:
-    """The command ``muster`` itself."""
-    command = typer.main.get_command(app)
-    assert isinstance(command, typer.core.TyperGroup)
-    return command
 
 
 def page() -> str:

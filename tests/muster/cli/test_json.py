@@ -7,11 +7,10 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
-import typer
 from typer.core import TyperArgument, TyperOption
 
 from muster import __version__, store
-from muster.cli.app import app
+from muster.cli.app import root
 from muster_criteria.sku_files.skus import load_sku
 from tests.muster import fleet
 from tests.support import lives
@@ -21,7 +20,7 @@ USAGE = 2
 
 
 def commands(command: object = None, path: tuple[str, ...] = ()) -> Iterator[tuple[tuple[str, ...], object]]:
-    command = command or typer.main.get_command(app)
+    command = command or root()
     below = getattr(command, "commands", None)
     if below is None:
         yield path, command

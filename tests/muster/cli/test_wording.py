@@ -9,7 +9,7 @@ import typer
 from syrupy.assertion import SnapshotAssertion
 
 from muster import store
-from muster.cli.app import app
+from muster.cli.app import root
 from muster.cli.doctor import doctor
 from muster.integration.airflow_api import Pool
 from muster.model import dags
@@ -31,7 +31,7 @@ def helps(command: object, name: str) -> Iterator[tuple[str, str]]:
 
 
 def test_wording_of_help(snapshot: SnapshotAssertion) -> None:
-    lines = dict(helps(typer.main.get_command(app), "muster"))
+    lines = dict(helps(root(), "muster"))
     assert "\n".join(f"{name}: {text}" for name, text in lines.items()) == snapshot
     assert [name for name, text in lines.items() if not text] == []
 
