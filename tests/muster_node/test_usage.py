@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from muster_node import cli
+from muster_node import commands
 from muster_node.hardware.seam import Usage
 
 
@@ -32,8 +32,8 @@ UNKNOWN = Usage(unknown=("the compute processes of gpu3 cannot be listed (NVML: 
 def test_what_cannot_be_read_is_in_use(
     answer: Any, busy: bool, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(cli.guard, "PAUSE_S", 0.0)
-    assert cli._command(["usage"], [], lambda: Machine(answer), []) == 0  # type: ignore[arg-type, return-value]
+    monkeypatch.setattr(commands.guard, "PAUSE_S", 0.0)
+    assert commands.carry_out(["usage"], [], lambda: Machine(answer), []) == 0  # type: ignore[arg-type, return-value]
     said = json.loads(capsys.readouterr().out)
     assert said["busy"] is busy
     assert said["sentence"].startswith("it is not known") is (answer is UNKNOWN or isinstance(answer, OSError))
@@ -43,5 +43,5 @@ def test_a_machine_that_cannot_be_opened_is_in_use(capsys: pytest.CaptureFixture
     def broken() -> Any:
         raise OSError("no driver")
 
-    assert cli._command(["usage"], [], broken, []) == 0
+    assert commands.carry_out(["usage"], [], broken, []) == 0
     assert json.loads(capsys.readouterr().out)["busy"] is True
