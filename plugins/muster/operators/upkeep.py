@@ -94,5 +94,5 @@ def stream_audit() -> dict[str, int]:
 def apply_retention() -> Purged:
     """Remove data older than the retention times in the settings."""
     purged = store.retention.apply()
-    log.info("removed %s and %d archived reports", purged, archive.expire())
+    log.info("removed %s and %d archived reports", purged, archive.expire(store.retention.agreed_now()))
     return purged

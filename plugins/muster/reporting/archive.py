@@ -38,13 +38,12 @@ def keep(report: RunReport, drawn: Sequence[Chart] | None = None) -> str:
     return str(path)
 
 
-def expire(now: datetime.datetime | None = None) -> int:
-    """Delete reports and bundles of evidence older than MUSTER_RETENTION_ARCHIVE_DAYS; returns how many."""
+def expire(now: datetime.datetime) -> int:
+    """Delete reports and bundles of evidence older than MUSTER_RETENTION_ARCHIVE_DAYS at ``now``; returns how many."""
     days, folder = settings().retention_archive_days, settings().archive_folder
     if not days:
         return 0
-    moment = now or datetime.datetime.now(datetime.UTC)
-    last = (moment - datetime.timedelta(days=days)).timestamp()
+    last = (now - datetime.timedelta(days=days)).timestamp()
     deleted = 0
     # With the drafts of a writer that was killed.
     for path in (*folder.glob(f"*/*{SUFFIX}*"), *folder.glob(f"*/*{bundles.SUFFIX}*")):

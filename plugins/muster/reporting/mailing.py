@@ -83,7 +83,7 @@ def _gave_way(run: Run) -> bool:
 
 def _mail_by_rule(rule: mail_rules.Rule, recipients: Sequence[str], rendered: mail.Rendered, key: str) -> list[str]:
     """Queue the report, or the list of the hour if the hour has its fill. Returns the key of what may be sent now."""
-    mine, due, sender = f"rule/{rule.name}/", rule.due(_now()), settings().mail_from
+    mine, due, sender = f"rule/{rule.name}/", rule.due(store.clock.now()), settings().mail_from
     if _filled(rule, mine, key):
         sentence, lines, end = _of_the_hour(rule)
         about = f"flood/{rule.name}/{_hour():%Y-%m-%dT%H}"
@@ -95,7 +95,7 @@ def _mail_by_rule(rule: mail_rules.Rule, recipients: Sequence[str], rendered: ma
 
 def _notify_by_rule(rule: mail_rules.Rule, report: RunReport, key: str) -> list[str]:
     """As _mail_by_rule, for the rule's notifier, which gets the list of the hour as its headline."""
-    due = rule.due(_now())
+    due = rule.due(store.clock.now())
     if _filled(rule, f"{store.outbox.NOTIFICATION}{rule.name}/", key):
         sentence, lines, end = _of_the_hour(rule)
         known = {"node": "", "verdict": "", "state": "", "link": "", "simulated": report.simulated}
@@ -140,7 +140,7 @@ def send_digests() -> list[str]:
     weekly one is due on Mondays, or on the first later day of the week on which this is called.
     Raises BadSettings, and MusterError with those that could not be made, after all others are sent.
     """
-    current, until = settings(), _now().replace(microsecond=0) + datetime.timedelta(seconds=1)
+    current, until = settings(), store.clock.now().replace(microsecond=0) + datetime.timedelta(seconds=1)
     wanted: list[tuple[str, str, dict[str, str], Sequence[str]]] = [("weekly", "", {}, current.mail_recipients)]
     wanted += [(rule.digest, f"{rule.name}/", rule.labels, rule.to) for rule in _rules() if rule.digest]
     if not any(recipients for *_, recipients in wanted):
@@ -186,8 +186,4 @@ def _rules() -> list[mail_rules.Rule]:
 
 
 def _hour() -> datetime.datetime:
-    return _now().replace(minute=0, second=0, microsecond=0)
-
-
-def _now() -> datetime.datetime:
-    return store.clock.now()
+    return store.clock.now().replace(minute=0, second=0, microsecond=0)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import datetime
 import logging
 import shlex
 from collections.abc import Sequence
@@ -24,7 +23,7 @@ def notify(about: str, sentence: str) -> None:
     MUSTER_MAIL_TO gets it, and the rules with ``notices``. Raises nothing: what it reports comes first.
     """
     try:
-        _queue(f"notice/{about}/{_now():%Y-%m-%d}", sentence)
+        _queue(f"notice/{about}/{store.clock.now():%Y-%m-%d}", sentence)
     except Exception:
         log.exception("nothing can be queued about: %s", sentence)
 
@@ -67,7 +66,7 @@ def _queue(key: str, sentence: str, lines: Sequence[str] = ()) -> None:
         if rule.notifier:
             headline = "\n- ".join([sentence, *lines[:LISTED]])
             known = {"node": "", "verdict": "", "state": "", "headline": headline, "link": "", "simulated": False}
-            store.outbox.notify(rule.name, key, known, rule.due(_now()))
+            store.outbox.notify(rule.name, key, known, rule.due(store.clock.now()))
 
 
 def _mail(
@@ -76,9 +75,5 @@ def _mail(
     from muster_reports import mail
 
     message = mail.build_notice(key, sentence, settings().mail_from, recipients, lines)
-    if store.outbox.add(key, message.as_bytes(), rule.due(_now()) if rule else None) == "added":
+    if store.outbox.add(key, message.as_bytes(), rule.due(store.clock.now()) if rule else None) == "added":
         log.info("queued a mail: %s", sentence)
-
-
-def _now() -> datetime.datetime:
-    return store.clock.now()

@@ -43,17 +43,13 @@ def deliver_mail(key: str | None = None) -> Delivery:
     notification that was not sent within a day. Recipients that the server refuses keep the mail from no others. If the
     server cannot be reached, all mails stay due.
     """
-    now = _now()
+    now = store.clock.now()
     sent = _send_mails(_due(key, now, notifications=False)) + _notify(key, now)
     parked = [mail for mail in store.outbox.parked() if key is None or mail.key == key]
     if parked and key is None:
         first = parked[0]
         log.warning("%d are parked and not tried again, first %s: %s", len(parked), first.key, first.last_error)
     return Delivery(sent, store.outbox.waiting(key), len(parked))
-
-
-def _now() -> datetime.datetime:
-    return store.clock.now()
 
 
 def _due(

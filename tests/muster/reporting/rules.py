@@ -16,8 +16,7 @@ from aiosmtpd.controller import Controller
 
 from muster import store
 from muster.model.runs import RunKey
-from muster.reporting import mailing, notices, sending
-from muster.store.database import access
+from muster.reporting import mailing
 from tests.muster import fleet
 
 MONDAY = datetime.datetime(2026, 11, 23, 23, 30, tzinfo=datetime.UTC)
@@ -33,8 +32,7 @@ class Clock:
 
     def __init__(self, patch: pytest.MonkeyPatch) -> None:
         self.now = MONDAY
-        for module, name in ((mailing, "_now"), (sending, "_now"), (notices, "_now"), (access, "now")):
-            patch.setattr(module, name, lambda: self.now)
+        patch.setattr(store.clock, "now", lambda: self.now)
 
 
 def queued() -> list[tuple[str, str, str]]:

@@ -5,7 +5,6 @@ A node's BMC is a machine of its own: what it does not answer is a state of its 
 
 from __future__ import annotations
 
-import datetime
 import logging
 
 from muster import store
@@ -32,7 +31,7 @@ def sweep_bmcs() -> str:
         for each in store.nodes.find(states=SERVING)
         if each.bmc and each.name not in leased and not each.pause
     }
-    due = {each.node: each for each in store.bmcs.due(nodes, policy.every_s, _now())}
+    due = {each.node: each for each in store.bmcs.due(nodes, policy.every_s, store.clock.now())}
     skus = {name: nodes[name].sku for name in due}
     read = silent = new = 0
     waiting: list[Report] = []
@@ -41,14 +40,10 @@ def sweep_bmcs() -> str:
         if answer.shown.trouble:
             silent += 1
             log.warning("%s: %s", answer.node.name, answer.shown.trouble)
-        waiting.append(bmcs.report_of(due[answer.node.name], answer.shown, policy, _now()))
+        waiting.append(bmcs.report_of(due[answer.node.name], answer.shown, policy, store.clock.now()))
         if len(waiting) >= sweep.BATCH:
             new += len(sweep.recorded(waiting, skus))
             waiting = []
     new += len(sweep.recorded(waiting, skus))
     later = f"; {len(due) - read} come first in the next pass" if read < len(due) else ""
     return f"{read} BMCs, of which {silent} did not answer whole; {new} observations are new{later}"
-
-
-def _now() -> datetime.datetime:
-    return store.clock.now()

@@ -140,7 +140,7 @@ def returned(key: RunKey, incident: int, connect: Connect = logins.connect, **ho
         return True
     if attempt is None or attempt.outcome is not None or attempt.ordered_at is None:
         raise AirflowFailException(f"this run has ordered nothing at incident {incident} that could succeed yet")
-    sent, waited_s = Sent(attempt.before, attempt.ordered), (_now() - attempt.ordered_at).total_seconds()
+    sent, waited_s = Sent(attempt.before, attempt.ordered), (store.clock.now() - attempt.ordered_at).total_seconds()
     done = repairing.returned(store.nodes.get(found.node), connect, sent, waited_s, **how)
     if done is None:
         return False
@@ -178,7 +178,7 @@ def decide(found: Incident, key: RunKey | None, connect: Connect | None = logins
         simulated=node.simulated, shadow=node.shadow,
         reachable=reachable, bmc=bool(node.bmc), others=store.repairs.under_way(node.name),
     )  # fmt: skip
-    return rules.next_step(now, policies.repair(), _now())
+    return rules.next_step(now, policies.repair(), store.clock.now())
 
 
 def allocated(node: Node) -> str:
@@ -236,7 +236,7 @@ def wanted() -> list[dict[str, Any]]:
             continue
         with apart(node.name, []):
             if (conf := _next_fault(node)) is not None:
-                reason = f"repair at {_now():%Y-%m-%d %H:%M}"
+                reason = f"repair at {store.clock.now():%Y-%m-%d %H:%M}"
                 runs.append({"trigger_run_id": runid.run_id(node.name, reason), "conf": {"node": node.name, **conf}})
     return runs
 
@@ -255,7 +255,7 @@ def _next_fault(node: Node) -> dict[str, str] | None:
             "reason": found.why,
         }  # fmt: skip
     seen = _why_withdrawn(node)
-    if known or seen is None or seen.last_seen < _now() - LATELY:
+    if known or seen is None or seen.last_seen < store.clock.now() - LATELY:
         return None
     ladder, part = policies.repair().ladder_for(seen.check), seen.part if " " in seen.part else ""
     return {"fault": ladder.fault, "device": seen.device, "part": part, "reason": seen.sentence} if ladder else None
@@ -307,7 +307,3 @@ def _tell(found: Incident, sentence: str) -> None:
         f"{simulated}{found.node}, incident {found.id} ({found.why}): {sentence}{where}. See `muster evidence show "
         f"{found.id}` and docs/failed-node.md",
     )
-
-
-def _now() -> datetime.datetime:
-    return store.clock.now()

@@ -63,7 +63,7 @@ def apply(now: datetime.datetime | None = None, *, dry_run: bool = False) -> Pur
     SKU revisions for ever; peer snapshots as long as a
     verdict that is kept cites them, and the newest of each kind.
     """
-    moment = now or _agreed_now()
+    moment = now or agreed_now()
     keep = settings()
 
     def before(days: int) -> datetime.datetime:
@@ -124,7 +124,7 @@ def _standing() -> Select[int]:
     )
 
 
-def _agreed_now() -> datetime.datetime:
+def agreed_now() -> datetime.datetime:
     """The present as far as several clocks agree on it: what one that is ahead takes for old stays.
 
     These are the database's, this machine's, and those that stamped the last events: half of the latest ``WITNESSES``
