@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Iterator
+import time
+from collections.abc import Callable, Iterator
 from typing import Any
 
 from muster import store
@@ -14,6 +15,8 @@ from tests.chaos.evidence import slurm_shows
 from tests.chaos.faults import NotNow, fault
 from tests.chaos.world import PERSON, World
 
+HELD_BACK_S = 45.0
+"""For how long a frozen API server may hold back a request, at most."""
 HOLDING = (NODE_QUALIFICATION, NODE_REVALIDATION, REPAIR)
 TASKS = {
     **dict.fromkeys(
@@ -100,10 +103,27 @@ def answered_again(world: World, dice: random.Random) -> Iterator[str]:
     yield str(run["dag_run_id"])
 
 
+def _rest(seconds: float) -> Callable[[], None]:
+    """A step that succeeds so long after its first attempt."""
+    due: list[float] = []
+
+    def step() -> None:
+        due.append(time.monotonic() + seconds)
+        if time.monotonic() < due[0]:
+            raise TimeoutError
+
+    return step
+
+
 @fault(3, 20)
 def dag_paused(world: World, dice: random.Random) -> Iterator[str]:
     dag = dice.choice((*HOLDING, ADMISSION, HEALTH_SWEEP))
-    with world.lifted_by(lambda: world.client.unpause(dag)):
+
+    def unpause() -> None:
+        world.client.unpause(dag)
+
+    # Twice: a request to pause that a frozen API server holds back may be carried out after the first one.
+    with world.lifted_by(unpause, _rest(HELD_BACK_S), unpause):
         world.client._request("PATCH", f"/dags/{dag}", json={"is_paused": True})
         yield dag
 
