@@ -1,16 +1,16 @@
 """``python -m tests.bench.inflight --nodes N``: N nodes in flight at once on PostgreSQL with Celery.
 
 Real: Airflow's components, the DAG node_qualification, SSH to each node, judging, the records, mail. First half of the
-nodes wait in the triggerers, then all; then they are released, and each ends with a verdict. ``growth`` of a component
-is the exponent k of nodes**k between the two sizes: above 1 it grows faster than the fleet. ``first_bend`` is the
-component that reaches its limit at the fewest nodes if it grows on like that (``bends_at``: by CPU time where that is
-what it needs, so that other work on the machine does not bend it).
+nodes wait in the triggerers, then all; then they, or ``--ending`` of them, are released, and each of these ends with a
+verdict. ``growth`` of a component is the exponent k of nodes**k between the two sizes: above 1 it grows faster than the
+fleet. ``first_bend`` is the component that reaches its limit at the fewest nodes if it grows on like that
+(``bends_at``: by CPU time where that is what it needs, so that other work on the machine does not bend it).
 
 The nodes answer by themselves (``tests.bench.inflight.nodes``). Lower bounds for that reason: ``cpu_s_per_node`` and
 ``records_mb_per_life`` (an inventory's figures in each stage, but no telemetry and no log; the node side is there
 already), and ``sweep_s`` (recording, without reading the nodes). ``statistics_s`` is `muster status`, the peers'
-statistics and the fleet's numbers. Prints a table and one JSON object as its last line; status 1 unless each node has
-its due verdict.
+statistics and the fleet's numbers. Prints a table and one JSON object as its last line; status 1 unless each node that
+ended has its due verdict.
 """
 
 from __future__ import annotations
@@ -115,6 +115,14 @@ class Bench:
             "records, MB": self.used["records, MB"],
         }
 
+    def end(self, nodes: list[str]) -> Counter[str]:
+        """From now on only these live on, and what the others use while they wait is not theirs. Returns what the
+        begin of all used.
+        """
+        self.campaign.nodes, self.idle = nodes, self._rates()
+        begun, self.used = self.used, Counter()
+        return begun
+
     def _since(self, before: Mapping[str, float], wall: float) -> dict[str, float]:
         """CPU seconds of each service since, without what it uses by itself."""
         now = self.meter.read()
@@ -159,13 +167,17 @@ def cpu_s(used: Mapping[str, float]) -> float:
     return sum(value for name, value in used.items() if "," not in name)
 
 
-def measure(folder: Path, nodes: int, seed: int) -> tuple[dict[str, Any], list[dict[str, float]]]:
-    """(the figures by their keys, what was measured at each size), in a new folder. Raises ServiceFailed."""
+def measure(folder: Path, nodes: int, seed: int, ending: int) -> tuple[dict[str, Any], list[dict[str, float]]]:
+    """(the figures by their keys, what was measured at each size), in a new folder. Raises ServiceFailed.
+
+    ``ending``: how many of the nodes come to an end; the others wait on.
+    """
     dice = random.Random(seed)
     names, warm = [f"n{number:05d}" for number in range(nodes)], ["warm-0", "warm-1"]
-    due = dict.fromkeys(names, Verdict.PASS) | dict.fromkeys(dice.sample(names, max(1, nodes // 10)), Verdict.FAIL)
+    ends = dice.sample(names, ending)
+    due = dict.fromkeys(ends, Verdict.PASS) | dict.fromkeys(dice.sample(ends, max(1, ending // 10)), Verdict.FAIL)
     faulty = {name for name, verdict in due.items() if verdict is Verdict.FAIL}
-    answering = AnsweringFleet(folder / "fleet", [*warm, *names], seed, faulty)
+    answering = AnsweringFleet(folder / "fleet", [*warm, *names], seed, faulty, [*warm, *ends])
     answering.names = tuple(warm)
     settings = {
         "MUSTER_SKU_PATH": str(write_sku(folder / "skus", BENCH_S)),
@@ -187,14 +199,16 @@ def measure(folder: Path, nodes: int, seed: int) -> tuple[dict[str, Any], list[d
         for some in (names[: nodes // 2], names[nodes // 2 :]):
             sizes.append(bench.at(some))
             print(sizes[-1], flush=True)  # of a run that does not come to its end, too
+        begun = bench.end(ends)
         bench.live(answering.gate.open, "the end", campaign.settled)
+        life = {name: value / nodes + bench.used[name] / ending for name, value in begun.items()}
         finished = sum(fleet.verdict_of(name) is verdict for name, verdict in due.items())
     half, full = sizes
-    return {**figures(half, full, bench.used), "finished": finished, "seed": seed}, sizes
+    return {**figures(half, full, life), "ending": ending, "finished": finished, "seed": seed}, sizes
 
 
-def figures(half: Mapping[str, float], full: Mapping[str, float], used: Mapping[str, float]) -> dict[str, Any]:
-    """The figures by their keys, of what was measured at two sizes and what the whole life used."""
+def figures(half: Mapping[str, float], full: Mapping[str, float], life: Mapping[str, float]) -> dict[str, Any]:
+    """The figures by their keys, of what was measured at two sizes and what one node's life used."""
     nodes = full["nodes"]
     grown = {name: growth(half, full, name) for name in full if name != "nodes"}
     bends = {name: bends_at(half, full, name, grown[name]) for name in LIMITS}
@@ -203,15 +217,15 @@ def figures(half: Mapping[str, float], full: Mapping[str, float], used: Mapping[
         "waiting_mb_per_node": round((full["triggerers, MB"] - half["triggerers, MB"]) / (nodes - half["nodes"]), 3),
         "waiting_cores": round(full["triggerers, cores"], 3),
         "scheduler_loop_s": round(full["scheduler's loop, s"], 3),
-        "cpu_s_per_node": round(cpu_s(used) / nodes, 2),
-        "records_mb_per_life": round(used["records, MB"] / nodes, 3),
+        "cpu_s_per_node": round(cpu_s(life), 2),
+        "records_mb_per_life": round(life["records, MB"], 3),
         "statistics_s": round(full["statistics, s"], 2),
         "sweep_s": round(full["sweep, s"], 2),
         "page_p95_ms": round(full["page, ms"], 1),
         "first_bend": min(bends, key=lambda name: bends[name]),
         "bends_at": {name: round(value) if math.isfinite(value) else None for name, value in bends.items()},
         "growth": {name: round(value, 2) for name, value in grown.items()},
-        "cpu_s": {name: round(value / nodes, 2) for name, value in used.items() if "," not in name},
+        "cpu_s": {name: round(value, 2) for name, value in life.items() if "," not in name},
     }
 
 
@@ -233,10 +247,10 @@ def bends_at(half: Mapping[str, float], full: Mapping[str, float], name: str, ex
     return nodes + (LIMITS[name] - full[name]) / slope
 
 
-def bench(nodes: int, seed: int) -> int:
+def bench(nodes: int, seed: int, ending: int) -> int:
     """Print the table and, last, one JSON line; 1 if a node has another verdict than its machine deserves."""
     with tempfile.TemporaryDirectory(prefix="muster-inflight-", ignore_cleanup_errors=True) as name:
-        found, (half, full) = measure(Path(name), nodes, seed)
+        found, (half, full) = measure(Path(name), nodes, seed, ending)
     print(f"{'of nodes in flight':<22}{half['nodes']:>9}{full['nodes']:>9}{'growth':>8}{'limit':>9}{'bends at':>10}")
     for what, grown in found["growth"].items():
         limit, bend = LIMITS.get(what, ""), found["bends_at"].get(what) or ""
@@ -244,7 +258,7 @@ def bench(nodes: int, seed: int) -> int:
     for service, seconds in found["cpu_s"].items():
         print(f"{'CPU s a node: ' + service:<31}{seconds:>9}")
     print(json.dumps(found))
-    return int(found["finished"] < nodes)
+    return int(found["finished"] < ending)
 
 
 def main() -> int:
@@ -252,8 +266,12 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--nodes", type=int, default=100, help="nodes in flight at once, 4 or more")
     parser.add_argument("--seed", type=int, default=0, help="which nodes are faulty")
+    parser.add_argument("--ending", type=int, help="how many of them come to an end; without it all do")
     chosen = parser.parse_args()
-    return bench(chosen.nodes, chosen.seed)
+    ending = chosen.nodes if chosen.ending is None else chosen.ending
+    if not 0 < ending <= chosen.nodes or chosen.nodes < 4:
+        parser.error(f"{ending} of {chosen.nodes} nodes cannot end: there are at least 4, and at least one ends")
+    return bench(chosen.nodes, chosen.seed, ending)
 
 
 if __name__ == "__main__":

@@ -40,11 +40,15 @@ SKU = "fleet-node"
 
 
 class AnsweringFleet(SimulatedFleet):
-    """The nodes as ``tests.bench.fleet`` starts and enrols them. All listen; ``names`` are those to enrol."""
+    """The nodes as ``tests.bench.fleet`` starts and enrols them. All listen; ``names`` are those to enrol, and the jobs
+    of ``ending`` alone come to an end.
+    """
 
-    def __init__(self, folder: Path, listening: Sequence[str], seed: int, faulty: Collection[str]) -> None:
+    def __init__(
+        self, folder: Path, listening: Sequence[str], seed: int, faulty: Collection[str], ending: Collection[str]
+    ) -> None:
         super().__init__(folder, (), seed, {})
-        self.faulty = sorted(faulty)
+        self.faulty, self.ending = sorted(faulty), sorted(ending)
         self.port = free_port()
         places = ((number // 62_500, number // 250 % 250, number % 250) for number in range(len(listening)))
         self.hosts = {name: f"127.{1 + a}.{b}.{1 + c}" for name, (a, b, c) in zip(listening, places, strict=True)}
@@ -59,7 +63,10 @@ class AnsweringFleet(SimulatedFleet):
             "gate": self.gate.path,
             "ready": ready,
         }
-        facts = {"hosts": self.hosts, "port": self.port, "faulty": self.faulty, "results": _measured(self.folder)}
+        facts = {
+            "hosts": self.hosts, "port": self.port, "faulty": self.faulty, "ending": self.ending,
+            "results": _measured(self.folder),
+        }  # fmt: skip
         config.write_text(json.dumps({**facts, **{name: str(path) for name, path in paths.items()}}))
         supervisor.start(SERVICE, [sys.executable, "-m", __name__, str(config)], environment)
         supervisor.wait_until("the nodes' servers", ready.exists, LISTENING_S + len(self.hosts) / 10)
@@ -87,7 +94,7 @@ class Nodes:
     """All nodes' answers to the controller's commands. ``jobs``: {node: {key: plan}}; ``started``: (node, key)."""
 
     def __init__(self, config: Mapping[str, Any]) -> None:
-        self.config = config
+        self.config, self.ending = config, frozenset(config["ending"])
         self.names = {host: name for name, host in config["hosts"].items()}
         self.jobs: dict[str, dict[str, dict[str, Any]]] = collections.defaultdict(dict)
         self.started: set[tuple[str, str]] = set()
@@ -134,6 +141,8 @@ class Nodes:
         plan = self.jobs[node].get(key)
         if plan is None or (node, key) not in self.started:
             return f"{State.ABSENT}\nexit "
+        if node not in self.ending:
+            return f"{State.RUNNING}\nexit "
         with Path(self.config["gate"]).open() as gate, contextlib.suppress(BlockingIOError):
             if plan["stage"] == GATED_STAGE:
                 fcntl.flock(gate, fcntl.LOCK_SH | fcntl.LOCK_NB)
