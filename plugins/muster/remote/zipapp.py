@@ -60,7 +60,7 @@ def build_agent(cache_dir: Path) -> AgentFile:
         ) from error
 
 
-def _built(cache_dir: Path, sources: dict[str, Path], seen: str) -> AgentFile:
+def _built(cache_dir: Path, sources: dict[str, str], seen: str) -> AgentFile:
     data = _pack(sources)
     sha256 = hashlib.sha256(data).hexdigest()
     path = cache_dir / f"{sha256}.pyz"
@@ -70,15 +70,15 @@ def _built(cache_dir: Path, sources: dict[str, Path], seen: str) -> AgentFile:
     return AgentFile(path, sha256)
 
 
-def _sources() -> dict[str, Path]:
+def _sources() -> dict[str, str]:
     """Name in the archive → file."""
-    package = _origin("muster_node").parent
-    found = {
-        f"muster_node/{path.relative_to(package).as_posix()}": path
-        for path in package.rglob("*")
-        if path.is_file() and "__pycache__" not in path.parts and path.suffix != ".pyc"
-    }
-    found["pynvml.py"] = _origin("pynvml")
+    # Each begin of a stage comes here: as Path objects, listing these files took longer than the hash of the archive.
+    package = str(_origin("muster_node").parent)
+    found = {"pynvml.py": str(_origin("pynvml"))}
+    for folder, folders, files in os.walk(package):
+        folders[:] = [name for name in folders if name != "__pycache__"]
+        place = f"muster_node{folder.removeprefix(package)}".replace(os.sep, "/")
+        found |= {f"{place}/{name}": os.path.join(folder, name) for name in files if not name.endswith(".pyc")}
     return dict(sorted(found.items()))
 
 
@@ -89,10 +89,10 @@ def _origin(module: str) -> Path:
     return Path(spec.origin)
 
 
-def _fingerprint(sources: dict[str, Path]) -> str:
+def _fingerprint(sources: dict[str, str]) -> str:
     digest = hashlib.sha256(_MAIN)
     for name, path in sources.items():
-        status = path.stat()
+        status = os.stat(path)
         digest.update(f"{name}\0{path}\0{status.st_size}\0{status.st_mtime_ns}\n".encode())
     return digest.hexdigest()
 
@@ -111,13 +111,13 @@ def _cached(cache_dir: Path, seen: str) -> AgentFile | None:
         return None
 
 
-def _pack(sources: dict[str, Path]) -> bytes:
+def _pack(sources: dict[str, str]) -> bytes:
     buffer = io.BytesIO()
     buffer.write(_SHEBANG)
     with zipfile.ZipFile(buffer, "w", zipfile.ZIP_STORED) as archive:
         archive.writestr(_entry("__main__.py"), _MAIN)
         for name, path in sources.items():
-            archive.writestr(_entry(name), path.read_bytes())
+            archive.writestr(_entry(name), Path(path).read_bytes())
     return buffer.getvalue()
 
 
