@@ -71,11 +71,11 @@ class AnsweringFleet(SimulatedFleet):
         supervisor.start(SERVICE, [sys.executable, "-m", __name__, str(config)], environment)
         supervisor.wait_until("the nodes' servers", ready.exists, LISTENING_S + len(self.hosts) / 10)
 
-    def enrol(self, sku: str) -> None:
+    def enrol(self, sku: str, labels: Mapping[str, str] = {}) -> None:
         """Write ``names`` into the fleet records."""
         for name in self.names:
             node = NewNode(name, self.hosts[name], self.host_keys[name], sku, port=self.port, user=getpass.getuser(),
-                           work_dir="/var/lib/muster", simulated=True)  # fmt: skip
+                           work_dir="/var/lib/muster", simulated=True, labels=dict(labels))  # fmt: skip
             store.nodes.add(node)
 
 
