@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 
+from muster_criteria.health import readings
 from muster_node import sweep
 from muster_node.hardware.host import disks
 from muster_node.hardware.host.machine import HostHardware
@@ -67,6 +68,23 @@ def test_the_log_since_the_cursor_and_from_the_boot_after_another() -> None:
     found = answer(Machine())["kernel"]
     assert isinstance(found, dict)
     assert (found["first"], found["last"]) == (1.0, 301.0)
+
+
+def test_the_errors_of_a_whole_baseboard_are_no_answer_that_the_controller_refuses() -> None:
+    codes = (13, 31, 43, 45, 48, 62, 63, 74, 94, 119)
+    machine = Machine()
+    machine.log = [
+        f"<3>[{at:12.6f}] NVRM: Xid (PCI:0000:{pci:02x}:00): {code}, pid={at}, Ch {at:08x}"
+        for pci in range(8)
+        for code in codes
+        for at in range(1, 31)
+    ]
+    log = readings.parse(json.dumps(answer(machine)).encode()).kernel
+    assert log is not None
+    assert {(each.code, each.pci[5:7]) for each in log.events} == {
+        (code, f"{pci:02x}") for pci in range(8) for code in codes
+    }
+    assert sum(each.count for each in log.events) == len(machine.log)
 
 
 def test_facts_are_those_that_mean_something_at_rest() -> None:

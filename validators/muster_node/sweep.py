@@ -34,6 +34,8 @@ OPEN_S = 15.0
 FACTS_MAX = 4000
 SMART, DISKS_MAX = "smart:", 32
 TEXT_MAX = 300
+CODED_MAX = 1000
+"""Drivers' errors in one answer, which the controller refuses as a whole beyond 1,500 events."""
 GIB = 1024.0**3
 
 STATES = frozenset({
@@ -163,7 +165,7 @@ def kernel(log: Sequence[str] | None, since_s: float) -> dict[str, Any] | None:
     times = [device_events.first_time([line]) for line in log]
     new = [line for line, at in zip(log, times) if at is None or at > since_s]
     events = kernel_events.folded(kernel_events.parse_events(new))
-    coded = device_events.folded(kernel_events.device_events(new))
+    coded = _coded(new)
     return {
         "first": device_events.first_time(log),
         "last": device_events.last_time(log),
@@ -176,6 +178,15 @@ def kernel(log: Sequence[str] | None, since_s: float) -> dict[str, Any] | None:
               for each in coded),
         ],
     }  # fmt: skip
+
+
+def _coded(lines: Sequence[str]) -> list[device_events.DeviceEvent]:
+    """The drivers' errors, folded. Where a whole baseboard fails, fewer different texts of each code are kept."""
+    every = kernel_events.device_events(lines)
+    found = device_events.folded(every)
+    if len(found) > CODED_MAX:
+        found = device_events.folded(every, 1)
+    return found[:CODED_MAX]
 
 
 def _name_devices(found: dict[str, Any], hardware: Hardware) -> None:

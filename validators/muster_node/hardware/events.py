@@ -80,13 +80,16 @@ def first_time(lines: Iterable[str]) -> float | None:
     return next((at for line in lines if (at := time_of(line)) is not None), None)
 
 
-def folded(events: Iterable[DeviceEvent]) -> list[DeviceEvent]:
-    """Messages with the same text of the same device as one event; the counts add up to the number of messages."""
+def folded(events: Iterable[DeviceEvent], distinct: int = DISTINCT_MAX) -> list[DeviceEvent]:
+    """Messages with the same text of the same device as one event; the counts add up to the number of messages.
+
+    ``distinct``: texts of one code on one device that are kept apart.
+    """
     kept: dict[tuple[str, int, str], list[DeviceEvent]] = {}
     for event in events:
         alike = kept.setdefault((event.kind, event.code, event.pci), [])
         same = next((place for place, known in enumerate(alike) if known.text == event.text), None)
-        if same is None and len(alike) < DISTINCT_MAX:
+        if same is None and len(alike) < distinct:
             alike.append(event)
             continue
         place = len(alike) - 1 if same is None else same
