@@ -142,7 +142,10 @@ class TestParts:
         assert store.runs.stages(lease.key) == []
 
     def test_what_firmware_says_for_want_of_a_serial_is_no_identity(self) -> None:
-        fillers = {"system": "To Be Filled By O.E.M.", "board": "Default string", "gpu0": "0000", "gpu1": "N/A"}
+        fillers = {
+            "system": "To Be Filled By O.E.M.", "board": "Default string", "gpu0": "0000", "gpu1": "N/A",
+            "gpu2": "0123456789", "gpu3": "01234567890123456789AB", "disk:sda": "XXXXXXXX", "disk:sdb": ".........",
+        }  # fmt: skip
         store.nodes.add(fleet.new_node(serials=fillers))
         assert store.nodes.add(fleet.new_node("gpu-0002", serials=fillers)) == "added"
         assert store.parts.of_node("gpu-0001") == []
