@@ -270,6 +270,10 @@ def _entry(root: yaml.Node | None, name: str) -> yaml.Node | None:
 def _from_csv(path: Path, text: str) -> Iterator[tuple[str, Any]]:
     reader = csv.DictReader(text.splitlines(), skipinitialspace=True)
     try:
+        columns = [name.strip() for name in reader.fieldnames or ()]
+        if twice := sorted({name for name in columns if name and columns.count(name) > 1}):
+            yield f"{path}:{reader.line_num}", _Bad(f"there are two columns {twice[0]}; keep one")
+            return
         for row in reader:
             where = f"{path}:{reader.line_num}"
             extra = row.pop(None, None)

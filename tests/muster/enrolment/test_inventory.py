@@ -127,6 +127,13 @@ def test_a_cell_that_cannot_be_read_hides_no_other_problem_of_its_line(tmp_path:
     assert {problem.split(" ")[1] for problem in refused.value.problems} == {"labels", "launch", "port", "unknown"}
 
 
+def test_a_column_that_is_there_twice_is_refused(tmp_path: Path) -> None:
+    lines = "name,host,sku,rack, host\na,h,cpu-generic,12,g\n"
+    assert problem_of(written(tmp_path, "f.csv", lines)).startswith(f"{tmp_path / 'f.csv'}:1: ")
+    (found,) = inventory.load(written(tmp_path, "f.csv", "name,host,sku,,\na,h,cpu-generic,,\n"), SKUS)
+    assert found[1].host == "h", "columns that a spreadsheet leaves empty"
+
+
 def test_a_line_that_cannot_be_used_hides_no_repeated_name(tmp_path: Path) -> None:
     with pytest.raises(BadInventory) as refused:
         inventory.load(written(tmp_path, "f.csv", "name,host,sku,port\na,h,cpu-generic,\na,g,cpu-generic,0\n"), SKUS)
