@@ -75,10 +75,15 @@ def propose(*, skus: str = "", as_of: str = "", stage: str = "", node: str = "")
 
     ``skus``: a folder of SKU files, or a stored revision; default: the SKU files in use. ``as_of``: the version of a
     peer snapshot; default: the newest of each hardware model. ``stage``, ``node``: only these. Raises MusterError if
-    nothing is proposed or the proposal concerns no node, UnknownRevision and UnknownSnapshot if it does not exist.
+    nothing is proposed, there is no such stage or the proposal concerns no node, UnknownNode, and UnknownRevision and
+    UnknownSnapshot if it does not exist.
     """
     if not skus and not as_of:
         raise MusterError("nothing is proposed: give --skus FOLDER-OR-REVISION, --as-of SNAPSHOT, or both")
+    if stage and stage not in STAGES:
+        raise MusterError(f"there is no stage {stage!r} that is judged by itself: it is one of {', '.join(STAGES)}")
+    if node:
+        store.nodes.get(node)
     outcomes: list[Outcome] = []
     missing: list[str] = []
     refused: MusterError | None = None

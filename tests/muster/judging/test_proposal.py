@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from muster import store
-from muster.errors import MusterError, UnknownRevision, UnknownSnapshot
+from muster.errors import MusterError, UnknownNode, UnknownRevision, UnknownSnapshot
 from muster.judging.proposal import propose
 from muster_criteria.model import Verdict
 from muster_criteria.sku_files.skus import SHIPPED, Sku
@@ -75,6 +75,17 @@ def test_a_proposal_that_proposes_nothing_is_refused(judged: str, tmp_path: Path
         propose(skus="no/where")
     with pytest.raises(UnknownSnapshot):
         propose(as_of="x")
+
+
+def test_a_node_or_a_stage_that_does_not_exist_is_no_proposal_without_changes(
+    judged: str,  # noqa: F811
+    stricter: Path,
+) -> None:
+    with pytest.raises(UnknownNode):
+        propose(skus=str(stricter), node="none")
+    with pytest.raises(MusterError) as refused:
+        propose(skus=str(stricter), stage="perfomance")
+    assert "perfomance" in str(refused.value)
 
 
 def test_results_that_are_kept_no_longer_are_named(judged: str, stricter: Path) -> None:  # noqa: F811
