@@ -21,6 +21,8 @@ def list_(
     """List runs, latest first."""
     from muster import store
 
+    if node:
+        store.nodes.get(node)
     runs = store.runs.find(node=node, limit=limit)
     if json:
         show.as_json(runs)

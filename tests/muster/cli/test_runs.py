@@ -203,6 +203,7 @@ def test_runs_are_listed_and_shown(muster: Muster, airflow: Airflow) -> None:
     assert "burn_in\tnot run\t" in out
     assert json.loads(muster("runs", "show", "gpu-0001__new", "--json")[1])["verdict"] == "FAIL"
     assert refusal(muster("runs", "show", "none", "--json")) == "UnknownRun"
+    assert refusal(muster("runs", "list", "--node", "none", "--json")) == "UnknownNode"
 
 
 def test_a_run_is_exported(muster: Muster, airflow: Airflow, tmp_path: Path) -> None:
