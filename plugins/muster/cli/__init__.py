@@ -31,13 +31,18 @@ def main() -> None:
     except Abort:
         print("muster: interrupted", file=sys.stderr)  # noqa: T201
         sys.exit(1)
-    except MusterError as error:
-        if as_json:
-            print(json.dumps({"error": str(error), "kind": type(error).__name__}))  # noqa: T201
-        for sentence in str(error).splitlines():
-            print(f"muster: {sentence}", file=sys.stderr)  # noqa: T201
-        sys.exit(1)
     except BrokenPipeError:
         # The reader of a pipe (head, less) has closed it.
         sys.stderr.close()
         sys.exit(0)
+    except (MusterError, OSError) as error:
+        said = str(error)
+        if isinstance(error, OSError):
+            if error.filename is None:
+                raise
+            said = f"{error.filename} cannot be read or written: {error.strerror}"
+        if as_json:
+            print(json.dumps({"error": said, "kind": type(error).__name__}))  # noqa: T201
+        for sentence in said.splitlines():
+            print(f"muster: {sentence}", file=sys.stderr)  # noqa: T201
+        sys.exit(1)

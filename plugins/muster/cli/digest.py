@@ -34,6 +34,9 @@ def digest(
     labels = {name: text for name, _, text in pairs}
     found = store.ledger.fleet(end - datetime.timedelta(days=days), end, simulated=simulated, labels=labels)
     sections = render.all_sections(found)
+    made = render.render(found, ", ".join(label or ()), simulated=simulated)
+    if html:
+        html.write_text(made.html, encoding="utf-8")
     if rows:
         chosen = next((each for each in sections if each.title.lower() == rows.lower()), None)
         if chosen is None:
@@ -47,10 +50,8 @@ def digest(
     if json:
         show.as_json(sections)
         return
-    made = render.render(found, ", ".join(label or ()), simulated=simulated)
     typer.echo(made.text)
     if html:
-        html.write_text(made.html, encoding="utf-8")
         typer.echo(f"written: {html}")
 
 

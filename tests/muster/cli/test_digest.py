@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
+from pathlib import Path
+
+import pytest
 
 from muster import store
 from tests.muster import fleet
@@ -25,3 +28,20 @@ def test_a_section_that_does_not_exist_is_refused_with_those_that_do(muster: Mus
     status, out, err = muster("digest", "--rows", "Weather", "--json")
     assert (status, json.loads(out)["kind"]) == (1, "MusterError")
     assert "Failed" in err, "the titles that there are"
+
+
+@pytest.mark.parametrize("more", [[], ["--json"], ["--rows", "Failed"]])
+def test_the_html_is_written_whatever_else_is_asked_for(
+    muster: Muster, sqlite_db: str, tmp_path: Path, more: list[str]
+) -> None:
+    file = tmp_path / "digest.html"
+    assert muster("digest", "--html", str(file), *more)[0] == 0
+    assert file.read_text(encoding="utf-8").startswith("<")
+
+
+def test_a_file_that_cannot_be_written_is_one_sentence_that_names_it(
+    muster: Muster, sqlite_db: str, tmp_path: Path
+) -> None:
+    for file in (tmp_path, tmp_path / "none" / "digest.html"):
+        status, out, err = muster("digest", "--html", str(file), "--json")
+        assert (status, err.count("\n"), str(file) in json.loads(out)["error"]) == (1, 1, True)
