@@ -9,7 +9,7 @@ import pytest
 import yaml
 
 from muster_criteria import policy_file
-from muster_criteria.device_events.judge import returned
+from muster_criteria.device_events.judge import event_of, returned
 from muster_criteria.device_events.policy import DeviceEvent, EventPolicy, EventSeverity, response_to, returning
 from muster_criteria.model import COMMON_CAUSE, DEVICE_EVENT, Action, Gap, Lack, Severity, Verdict
 from muster_criteria.policy_file import BadPolicy
@@ -318,3 +318,10 @@ def test_messages_of_different_codes_have_no_common_cause(case: MakeCase) -> Non
     judged = ill.set("xid_total", value=8.0).judge()
 
     assert not [each for each in judged.findings if each.rule == COMMON_CAUSE]
+
+
+@pytest.mark.parametrize("at", ["nan", "inf", "-inf", "", "soon"])
+def test_a_message_whose_time_is_none_counts_as_of_the_stage(at: str) -> None:
+    event = event_of("gpu0", {"kind": "xid", "code": "79", "at": at}, "fallen off the bus", 1)
+    assert event.at is None
+    assert event.after(100.0)

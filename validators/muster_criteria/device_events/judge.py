@@ -10,6 +10,7 @@ at boot, firmware makes kernels print errors on sound machines.
 from __future__ import annotations
 
 import dataclasses
+import math
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
@@ -143,11 +144,12 @@ def event_of(device: str, labels: Mapping[str, Any], text: str, count: int) -> D
 
 
 def seconds_of(label: object) -> float | None:
-    """The seconds since boot that a label gives; None for anything else."""
+    """The seconds since boot that a label gives; None for anything else, NaN too, which is after nothing."""
     try:
-        return float(str(label))
+        seconds = float(str(label))
     except ValueError:
         return None
+    return seconds if math.isfinite(seconds) else None
 
 
 def returned(
