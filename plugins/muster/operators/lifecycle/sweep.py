@@ -160,9 +160,11 @@ def act() -> list[str]:
     due = rules.due(rules.theirs(seen, shared), nodes)
     _tell_of_ports(seen)
     idle = service.idle([name for name, each in due.items() if each.action is HealthAction.LEAVE_WHEN_IDLE])
+    unopened = service.unopened()
     done: list[str] = []
     for name, each in due.items():
-        waits = each.action is HealthAction.LEAVE_WHEN_IDLE and nodes[name].state is State.PRODUCTION
+        used = nodes[name].state is State.PRODUCTION and name not in unopened
+        waits = each.action is HealthAction.LEAVE_WHEN_IDLE and used
         if waits and not idle[name].idle:
             log.info("%s goes on serving until it is idle (%s): %s", name, idle[name].why, each.sentence)
             continue

@@ -3,16 +3,23 @@
 from __future__ import annotations
 
 import dataclasses
+import json
+from pathlib import Path
 
 import pytest
 
 from muster import store
-from muster.model.health import Cursor
+from muster.admission.entry import move
+from muster.judging import health
+from muster.model.health import Cursor, Report
 from muster.model.nodes import Node
+from muster.model.states import State
 from muster.operators.lifecycle import sweep
 from muster.operators.lifecycle.sweep import Tally
 from muster.remote.sweeping import Answer
+from muster_criteria.health.readings import Reading
 from tests.muster import fleet
+from tests.support import node_list
 
 pytestmark = [pytest.mark.usefixtures("fleet_db"), pytest.mark.both_dialects]
 
@@ -29,3 +36,16 @@ def test_a_node_that_cannot_be_recorded_costs_no_other_of_its_batch() -> None:
     sweep.record(answers, {node.name: Cursor(node.name) for node in nodes}, tally)
     assert [each.check for name in ("a", "z") for each in store.health.of_node(name)] == ["unreachable"] * 2
     assert tally.new == 2
+
+
+def test_a_node_that_its_scheduler_has_not_opened_yet_leaves_before_it_does(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("MUSTER_SCHEDULERS", json.dumps({"list": node_list.chosen(tmp_path / "away" / "list")}))
+    store.nodes.add(fleet.new_node("a"))
+    store.schedulers.assign("a", "list", "a", "Ada", "it is in this cluster")
+    fleet.qualify("a")
+    move("a", State.PRODUCTION, "Ada", "needed now")
+    health.record([Report("a", "sweep", (Reading("row_remap_pending", "gpu3", bad=True),))], {"a": "h100-sxm-8"})
+    assert len(sweep.act()) == 1
+    assert store.nodes.get("a").state is State.QUARANTINE
