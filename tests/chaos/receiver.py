@@ -11,7 +11,7 @@ from typing import Any, Self
 
 
 class Receiver:
-    """Accepts every POST of JSON lines while the block lasts."""
+    """Accepts every POST of whole JSON lines while the block lasts."""
 
     def __init__(self, path: Path) -> None:
         path.touch()
@@ -22,8 +22,13 @@ class Receiver:
 
             def do_POST(self) -> None:
                 body = self.rfile.read(int(self.headers["Content-Length"]))
+                try:
+                    accepted = [f"{json.loads(line)['id']}\n" for line in body.splitlines()]
+                except ValueError:  # its sender was killed on the way
+                    self.send_error(400)
+                    return
                 with path.open("a") as file:
-                    file.writelines(f"{json.loads(line)['id']}\n" for line in body.splitlines())
+                    file.writelines(accepted)
                 self.send_response(204)
                 self.end_headers()
 
