@@ -14,6 +14,7 @@ from typing import Any, NamedTuple
 import psutil
 import psycopg
 
+from muster_demo.between import KIND
 from muster_demo.slurm import Slurm
 from tests.chaos.ledger import Drain
 from tests.chaos.nodes import processes_of
@@ -96,7 +97,7 @@ class Evidence:
 
     ``nodes``: {node: its state in the records}. ``machines``: {node: [(since, faulty)]}. ``touched``: runs whose course
     a person of the campaign changed. ``reboots``: (node, when it lost power). ``worn``: (node, when it began to fail
-    in service). ``leases``: (node, run) in force;
+    in service); ``known``: (node, when the records first knew of it). ``leases``: (node, run) in force;
     ``live``: runs that Airflow has under way. ``mails``: (Message-ID, run, node) of each mail filed; ``unsent``: keys
     in the outbox. ``processes``: (node, what runs there). ``accepted``: ids of events that the receiver accepted.
     """
@@ -115,6 +116,7 @@ class Evidence:
     runs: tuple[Run, ...] | None = ()
     stages: tuple[Stage, ...] | None = ()
     quarantined: tuple[Quarantined, ...] | None = ()
+    known: tuple[tuple[str, float], ...] | None = ()
     leases: tuple[tuple[str, str], ...] | None = ()
     live: frozenset[str] | None = frozenset()
     processes: tuple[tuple[str, str], ...] | None = ()
@@ -178,6 +180,7 @@ STAGES = """SELECT r.run_id, s.node, s.stage, s.verdict, s.result_sha256, extrac
             FROM stages s JOIN runs r ON r.id = s.run"""
 QUARANTINED = """SELECT node, extract(epoch FROM at)::float, actor, reason FROM events
                  WHERE to_state = 'quarantine' AND from_state <> 'quarantine'"""
+KNOWN = f"SELECT node, extract(epoch FROM first_seen)::float FROM health WHERE \"check\" = '{KIND}'"
 LIVE = "SELECT run_id FROM dag_run WHERE state IN ('queued', 'running') AND dag_id = ANY('{%s}')"
 HOLDING = ("node_qualification", "node_revalidation", "admission", "cluster_qualification", "repair", "held_verdict")
 
@@ -207,6 +210,7 @@ def gather(world: World, samples: list[Sample]) -> Evidence:
         runs=tuple(Run(*row) for row in _query(records, RUNS)),
         stages=tuple(Stage(*row) for row in _query(records, STAGES)),
         quarantined=tuple(Quarantined(*row) for row in _query(records, QUARANTINED)),
+        known=tuple((str(node), float(at)) for node, at in _query(records, KNOWN)),
         leases=tuple((n, r) for n, r in _query(records, "SELECT node, run_id FROM leases WHERE released_at IS NULL")),
         live=frozenset(run for (run,) in _query(airflow, LIVE % ",".join(HOLDING))),
         processes=tuple(left),

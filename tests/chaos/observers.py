@@ -45,8 +45,13 @@ def false_admissions(e: Evidence) -> list[str] | None:
     """Faulty machines that the scheduler gave to users, those that failed in service and returned without a repair,
     nodes open at the end that do not serve, and stages that passed by a result that was tampered with.
     """
-    if e.samples is None or e.shown is None or e.nodes is None or e.stages is None or e.diary is None or e.jobs is None:
+    sources = (e.samples, e.shown, e.nodes, e.stages, e.diary, e.jobs, e.known)
+    if None in sources:
         return None
+    assert e.samples is not None
+    assert e.shown is not None
+    assert e.nodes is not None
+    assert e.diary is not None
     wrong = {f"{s.node}: open while its machine is faulty since {_since(e, s):.0f}" for s in e.samples if _gave(s)}
     wrong |= {f"{node}: open again, and what failed at {since:.0f} is not repaired" for node, since in _returned(e)}
     wrong |= {
@@ -76,11 +81,15 @@ def _since(e: Evidence, sample: Sample) -> float:
 
 
 def _returned(e: Evidence) -> list[tuple[str, float]]:
-    """Each (node, when it began to fail in service) that Muster closed and users had again before its repair."""
+    """Each (node, when it began to fail in service) that Muster knew to fail and had closed, and that users had again
+    before its repair.
+    """
     assert e.samples is not None
+    assert e.known is not None
     returned = []
     for node, since in e.worn:
-        during = sorted(s for s in e.samples if s.node == node and since < s.at < _repaired(e, node, since))
+        known = min((at for name, at in e.known if name == node and at > since), default=float("inf"))
+        during = sorted(s for s in e.samples if s.node == node and known < s.at < _repaired(e, node, since))
         closed = [s.at for s in during if s.drained and s.reason.startswith(MUSTER)]
         if closed and any(not s.drained for s in during if s.at > closed[0]):
             returned.append((node, since))

@@ -94,7 +94,7 @@ RETURNED = (
     [
         {"shown": {"n0": Shown(False, "")}},
         {"diary": (Line("n0", 12.0, "measured", "j1", "bb"), Line("n0", 12.0, "tampered", "j1", "replayed"))},
-        {"samples": RETURNED, "worn": (("n0", 20.0),)},
+        {"samples": RETURNED, "worn": (("n0", 20.0),), "known": (("n0", 24.0),)},
     ],
     ids=["open at the end and not in service", "passed by another job's result", "returned without a repair"],
 )
@@ -151,11 +151,14 @@ def test_what_else_is_a_double_test(added: Line) -> None:
         ),
         ("double_tests", {"stages": (Stage(RUN, "n0", "intake", "INCONCLUSIVE", "aa", 5.0),)}),
         ("false_quarantines", PLANTED["false_quarantines"] | {"worn": (("n0", 20.0),)}),
+        # Its test had closed it before anything was known.
+        ("false_admissions", {"samples": RETURNED, "worn": (("n0", 20.0),), "known": (("n0", 28.0),)}),
         (
             "false_admissions",
             {
                 "samples": RETURNED,
                 "worn": (("n0", 20.0),),
+                "known": (("n0", 24.0),),
                 "diary": (*GOOD.diary, Line("n0", 27.0, "reset", "none", "165")),  # type: ignore[misc]
             },
         ),
