@@ -15,7 +15,7 @@ from typing import Any
 from airflow.sdk.exceptions import AirflowException, AirflowFailException
 
 from muster import acting, store
-from muster.admission import entry
+from muster.admission import entry, service
 from muster.admission.startable import together
 from muster.errors import MusterError, apart
 from muster.integration import closing, logins, runid
@@ -293,7 +293,7 @@ def report(key: RunKey) -> dict[str, str]:
 
 
 def release(key: RunKey) -> list[str]:
-    """Stop this run's jobs on the block's nodes and release the nodes."""
+    """Stop this run's jobs on the nodes, release them, and carry out what their schedulers have to show since."""
     for name in rounds.members_of(key):
         try:
             remote.stop_leftovers(key, [STAGE, *ROUND_STAGES], logins.connect, node=name)
@@ -301,5 +301,7 @@ def release(key: RunKey) -> list[str]:
             # The node itself stops the job at its deadline, or when a newer run starts one.
             log.warning("the job of this run on %s may still be running: %s", name, error)
     freed = closing.release(key, "the run is over")
+    for node in freed:
+        service.carry_out(node)
     log.info("released %s", ", ".join(freed) or "nothing: the nodes were released before")
     return freed

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import logging
 from pathlib import Path
 
@@ -9,6 +10,7 @@ import pytest
 import yaml
 
 from muster import store
+from muster.admission import service
 from muster.errors import Refusal, UnknownRun
 from muster.model.runs import RunKey
 from muster.model.states import State
@@ -16,6 +18,7 @@ from muster.operators.testing import block
 from muster_criteria.model import Action, Verdict
 from muster_criteria.sku_files.skus import SHIPPED, load_sku
 from tests.muster import fleet
+from tests.support import node_list
 from tests.support.refusals import illegal
 
 pytestmark = pytest.mark.usefixtures("sqlite_db")
@@ -75,6 +78,26 @@ def test_a_person_is_asked_about_what_was_compared_with_nothing(verdict: Verdict
         store.runs.finish(RUN, verdict, "As it is.", node=name)
     block.release(RUN)
     assert [each["conf"]["node"] for each in block.questions(RUN, "short")] == (NAMES if asked else [])
+
+
+def test_the_scheduler_of_a_member_that_failed_shows_it_at_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    shown = tmp_path / "nodes"
+    shown.write_text("".join(f"{name}\n" for name in NAMES))
+    monkeypatch.setenv("MUSTER_SCHEDULERS", json.dumps({"list": node_list.chosen(shown)}))
+    for name in NAMES:
+        store.nodes.add(fleet.new_node(name))
+        store.schedulers.assign(name, "list", name, "Ada", "it is in this cluster")
+        fleet.qualify(name)
+        service.carry_out(name)
+    block.claim(RUN, {"nodes": NAMES, "level": "short", "reason": "x"})
+    for name, verdict in zip(NAMES, (Verdict.PASS, Verdict.FAIL), strict=True):
+        fleet.do_stage(store.leases.get(name), "cluster_validation", verdict)
+        store.runs.finish(RUN, verdict, f"So {name} ended.", node=name)
+    block.release(RUN)
+    reasons = dict(line.split(" ", 1) for line in shown.read_text().splitlines())
+    assert f"So {NAMES[1]} ended." in reasons[NAMES[1]]
 
 
 @pytest.mark.parametrize("later", [[], ["taken by a job"]])
