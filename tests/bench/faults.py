@@ -30,7 +30,7 @@ from muster_criteria.sku_files.skus import load_sku
 from muster_criteria.stage.verdict import overall
 from muster_criteria.stages import STAGES
 from muster_demo import watchdog
-from muster_node.agent import orphans
+from muster_node import processes
 from muster_simulator import create_machine
 from muster_simulator.defects import DEFECTS
 from muster_simulator.models import MODELS
@@ -259,7 +259,7 @@ def bench(cases: Sequence[Case], jobs: int) -> int:
     began, outcomes = time.monotonic(), []
     spawn = multiprocessing.get_context("spawn")
     print(f"{'fault':<18}{'model':<13}{'verdict':<14}{'found':<11}{'device':<12}by")
-    with concurrent.futures.ProcessPoolExecutor(jobs, spawn, orphans.die_with_parent, (os.getpid(),)) as pool:
+    with concurrent.futures.ProcessPoolExecutor(jobs, spawn, processes.die_with_parent, (os.getpid(),)) as pool:
         for outcome in pool.map(examine, cases):
             outcomes.append(outcome)
             print("\n".join(rows(outcome)), flush=True)

@@ -6,6 +6,7 @@ import json
 from collections.abc import Sequence
 from typing import Callable, NoReturn
 
+from muster_node import processes
 from muster_node.agent import child, registry
 from muster_node.hardware.seam import Hardware
 
@@ -28,6 +29,5 @@ def main(
         child.main(json.loads(argv[1]), open_hardware)
     # Half of a probe's start would go into what only commands need; in a zipapp it is compiled each time.
     from muster_node import commands
-    from muster_node.agent import job
 
-    job.leave_process(commands.carry_out(argv, relaunch, open_hardware, packages))
+    processes.leave(commands.carry_out(argv, relaunch, open_hardware, packages))

@@ -51,15 +51,14 @@ def as_user(sudoers: Path, rule: str, code: str) -> str:
 
 
 LEFT = """
-from muster_node import privilege
-from muster_node.agent import orphans
+from muster_node import privilege, processes
 def command_of(pid):
     try:
         return open(f"/proc/{pid}/cmdline").read()
     except OSError:  # another process of this machine, which ended meanwhile
         return ""
 def left():
-    return [pid for pid in orphans.process_table() if command_of(pid).endswith(\"{command}\")]
+    return [pid for pid in processes.table() if command_of(pid).endswith(\"{command}\")]
 """
 
 

@@ -159,13 +159,13 @@ class TestForeignProcesses:
     def _proc(self, tmp_path: Path, parents: dict[int, int]) -> Path:
         for pid, parent in parents.items():
             (tmp_path / str(pid)).mkdir()
-            (tmp_path / str(pid) / "stat").write_text(f"{pid} (a (strange) name) S {parent} 1 1")
+            (tmp_path / str(pid) / "stat").write_text(f"{pid} (a (strange) name) S {parent}{' 1' * 48}")
         return tmp_path
 
     def _found(self, pids: list[int], proc: Path) -> Fact:
         processes = [SimpleNamespace(pid=pid) for pid in pids]
         gpus = NvidiaGpus(FakeNvml(count=1, nvmlDeviceGetComputeRunningProcesses=processes))
-        return foreign(gpus._nvml, gpus._gpus[0], proc)
+        return foreign(gpus._nvml, gpus._gpus[0], str(proc))
 
     def test_the_jobs_own_are_none(self, tmp_path: Path) -> None:
         proc = self._proc(tmp_path, {70: 71, 71: os.getpid()})
@@ -185,7 +185,7 @@ class TestForeignProcesses:
         nvml = FakeNvml(count=1)
         nvml.refuse["nvmlDeviceGetComputeRunningProcesses"] = pynvml.NVML_ERROR_UNKNOWN
         gpus = NvidiaGpus(nvml)
-        assert foreign(gpus._nvml, gpus._gpus[0], tmp_path).value is None
+        assert foreign(gpus._nvml, gpus._gpus[0], str(tmp_path)).value is None
 
 
 IMPOSSIBLE = (2**63 - 1, 2**64 - 2, 2**62)

@@ -6,11 +6,12 @@ from pathlib import Path
 
 import pytest
 
+from muster_node import processes
 from muster_node.hardware.host import kernel_events, kernel_log, parse
 
 DATA = Path(__file__).parent / "data"
 FILES = [json.loads(path.read_text(encoding="utf-8")) for path in sorted(DATA.glob("*.json"))]
-PARSERS = {**vars(parse), **vars(kernel_log), **vars(kernel_events)}
+PARSERS = {**vars(parse), **vars(kernel_log), **vars(kernel_events), **vars(processes)}
 CASES = [
     pytest.param(file["parser"], case["input"], case["expected"], id=f"{file['parser']}: {case['about']}")
     for file in FILES

@@ -13,14 +13,13 @@ import math
 import os
 import pathlib
 import resource
-import sys
 import threading
 import traceback
 from collections.abc import Mapping
 from typing import Any, Callable, NoReturn
 
-from muster_node import contract
-from muster_node.agent import orphans, registry
+from muster_node import contract, processes
+from muster_node.agent import registry
 from muster_node.hardware.seam import Hardware
 from muster_node.probe import Context, Probe, Skip, missing_need, resolve_params
 
@@ -88,7 +87,7 @@ class Reporter:
 
 def main(job: dict[str, Any], open_hardware: Callable[[], Hardware]) -> NoReturn:
     """Runs one probe and ends the process; ``job`` is {"plan", "index", "module", "scratch", "fd", "parent"}."""
-    orphans.die_with_parent(job["parent"])
+    processes.die_with_parent(job["parent"])
     # What the probe starts must not hold the line to the agent open, nor write on it.
     os.set_inheritable(job["fd"], False)
     faulthandler.enable()
@@ -101,11 +100,8 @@ def main(job: dict[str, Any], open_hardware: Callable[[], Hardware]) -> NoReturn
     reporter = Reporter(job["fd"], probe)
     status, reason = _run(probe, call, reporter, pathlib.Path(job["scratch"]), open_hardware)
     reporter.send("end", status=status, reason=reason)
-    for stream in (sys.stdout, sys.stderr):
-        with contextlib.suppress(OSError, ValueError):
-            stream.flush()
     # All messages are sent: libraries that hang or crash while the interpreter shuts down must not spoil it.
-    os._exit(0)
+    processes.leave(0)
 
 
 def _run(

@@ -17,7 +17,7 @@ import time
 from collections.abc import Iterator
 from typing import Any, Callable
 
-from muster_node import privilege
+from muster_node import privilege, processes
 from muster_node.agent import orphans
 from muster_node.agent.jobdir import atomic_write
 
@@ -98,7 +98,7 @@ class Fence:
         except BaseException:
             os.close(fd)
             raise
-        me = orphans.look_up(os.getpid())
+        me = processes.look_up(os.getpid())
         record = {
             "pid": os.getpid(),
             "started": me.started if me else 0,
@@ -197,7 +197,7 @@ def _is_here(holder: dict[str, Any]) -> bool:
     # A process id means something only in its own namespace, and only until it is given to another process.
     if holder.get("namespace") != _namespace():
         return False
-    process = orphans.look_up(int(holder.get("pid", 0)))
+    process = processes.look_up(int(holder.get("pid", 0)))
     return process is not None and process.started == holder.get("started")
 
 

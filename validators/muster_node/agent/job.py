@@ -6,18 +6,16 @@ Every job ends with a result.json whose ``end`` gives the way it ended.
 from __future__ import annotations
 
 import collections
-import contextlib
 import errno
-import os
 import pathlib
 import sys
 import time
 import traceback
 import uuid
 from collections.abc import Sequence
-from typing import Any, Callable, NoReturn
+from typing import Any, Callable
 
-from muster_node import contract
+from muster_node import contract, processes
 from muster_node.agent import facts, guard, jobdir, orphans, registry
 from muster_node.agent.fence import Fence, Fenced, Occupied
 from muster_node.agent.gpu_settings import HURRIED_S, LIMIT_S, SavedSettings
@@ -123,7 +121,7 @@ def run(
     try:
         stop = Stop(plan.deadline_s)
         stop.catch_signals()
-        orphans.become_subreaper()
+        processes.become_subreaper()
         try:
             mine = job.open()
         except OSError as error:
@@ -364,11 +362,3 @@ def _summary(state: Job, end: str, sentence: str, size: int) -> str:
     tally = ", ".join(f"{count} {status.replace('_', ' ')}" for status, count in sorted(counts.items()))
     note = f" ({sentence})" if sentence else ""
     return "{}{}; probes: {}; result.json {:.0f} kB".format(end, note, tally or "none", size / 1000)
-
-
-def leave_process(status: int) -> NoReturn:
-    """Ends this process at once: threads that hang in a driver would keep the interpreter from exiting."""
-    for stream in (sys.stdout, sys.stderr):
-        with contextlib.suppress(OSError, ValueError):
-            stream.flush()
-    os._exit(status)

@@ -9,75 +9,23 @@ for when the agent is gone.
 from __future__ import annotations
 
 import contextlib
-import ctypes
 import os
 import select
 import signal
 import time
 from collections.abc import Iterable
-from typing import Callable, NamedTuple
+from typing import Callable
 
-from muster_node import privilege
+from muster_node import privilege, processes
+from muster_node.processes import Process
 
 MARKER = "MUSTER_RUN"
 """Environment variable that every process of a job inherits; its value is unique to the run."""
 
-PR_SET_PDEATHSIG = 1  # linux/prctl.h
-PR_SET_CHILD_SUBREAPER = 36  # linux/prctl.h
-
-
-class Process(NamedTuple):
-    """One line of the process table. ``started`` is in clock ticks since boot: with the pid it names a process."""
-
-    pid: int
-    name: str
-    state: str
-    parent: int
-    group: int
-    started: int
-
-
-def _prctl(option: int, value: int) -> bool:
-    try:
-        return bool(ctypes.CDLL(None, use_errno=True).prctl(option, value, 0, 0, 0) == 0)
-    except (OSError, AttributeError):
-        return False
-
-
-def become_subreaper() -> bool:
-    """Makes this process the parent of orphaned descendants. False if the system does not support that."""
-    return _prctl(PR_SET_CHILD_SUBREAPER, 1)
-
-
-def die_with_parent(parent: int) -> None:
-    """Has the kernel kill this process when ``parent`` dies, also if it is dead already."""
-    _prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
-    if os.getppid() != parent:
-        os._exit(1)
-
-
-def look_up(pid: int) -> Process | None:
-    """The process with this id, None if there is none."""
-    try:
-        with open(f"/proc/{pid}/stat", "rb") as file:
-            text = file.read().decode("utf-8", "replace")
-    except OSError:
-        return None
-    # The name is in brackets and may itself contain brackets and blanks.
-    name = text[text.find("(") + 1 : text.rfind(")")]
-    fields = text[text.rfind(")") + 2 :].split()
-    return Process(pid, name, fields[0], int(fields[1]), int(fields[2]), int(fields[19]))
-
-
-def process_table() -> dict[int, Process]:
-    """All processes that can be seen, by id."""
-    found = (look_up(int(name)) for name in os.listdir("/proc") if name.isdigit())
-    return {process.pid: process for process in found if process is not None}
-
 
 def descendants(of: int, without: Callable[[Process], bool] = lambda process: False) -> list[Process]:
     """Everything below process ``of``, the dead but unreaped included; branches that ``without`` names are left out."""
-    table = process_table()
+    table = processes.table()
     children: dict[int, list[Process]] = {}
     for process in table.values():
         children.setdefault(process.parent, []).append(process)
@@ -95,7 +43,7 @@ def marked(value: str) -> list[Process]:
     """Processes whose environment carries this run's marker, as far as this user may look."""
     needle = (f"{MARKER}={value}").encode()
     found = []
-    for process in process_table().values():
+    for process in processes.table().values():
         with contextlib.suppress(OSError), open(f"/proc/{process.pid}/environ", "rb") as file:
             if needle in file.read().split(b"\0"):
                 found.append(process)

@@ -14,7 +14,7 @@ import time
 from collections.abc import Sequence
 from typing import Callable
 
-from muster_node.agent import orphans
+from muster_node import processes
 
 TICK_S = 0.1
 TERM_GRACE_S = 2.0
@@ -241,7 +241,7 @@ def _gone(process: subprocess.Popen[bytes], wait_s: float) -> bool:
 
 def state_of(pid: int) -> str:
     """The kernel's one-letter state of a process ("D" is uninterruptible sleep), "" if it is gone."""
-    process = orphans.look_up(pid)
+    process = processes.look_up(pid)
     return process.state if process else ""
 
 

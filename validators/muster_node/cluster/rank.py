@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import collections
 import contextlib
-import ctypes
 import json
 import os
 import signal
@@ -15,6 +14,7 @@ import traceback
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any, Callable, NoReturn
 
+from muster_node import processes
 from muster_node.cluster.affinity import pin
 from muster_node.cluster.hub import WAITING, WORKING
 from muster_node.hardware import open_hardware
@@ -24,7 +24,6 @@ if TYPE_CHECKING:
     from muster_node.cluster.member import PeerGroup
 
 _CLOCK = RealClock()
-_PR_SET_PDEATHSIG = 1
 _NAMED_MAX = 8
 _FDS_MAX = 4096
 
@@ -170,9 +169,7 @@ class RankGroup:
 
 def serve_rank(group: RankGroup, parent: int, work: Callable[[RankGroup], None]) -> NoReturn:
     """Runs ``work`` in a process that was just forked, and ends it."""
-    ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
-    if os.getppid() != parent:  # it died before the line above
-        os._exit(1)
+    processes.die_with_parent(parent)
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, signal.SIG_DFL)
     # A session of its own, as torchrun gives its workers: where the kernel shares its cores by session, the ranks of a
@@ -196,10 +193,7 @@ def serve_rank(group: RankGroup, parent: int, work: Callable[[RankGroup], None])
         with contextlib.suppress(OSError):
             group.send("failure", type=type(error).__name__, sentence=sentence, state=group.state)
     finally:
-        for stream in (sys.stdout, sys.stderr):
-            with contextlib.suppress(OSError, ValueError):
-                stream.flush()
-        os._exit(status)
+        processes.leave(status)
 
 
 def _close_others(group: RankGroup) -> None:

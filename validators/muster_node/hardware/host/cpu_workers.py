@@ -7,7 +7,6 @@ would lose. Each worker is single-threaded and dies with its parent: a killed pr
 
 from __future__ import annotations
 
-import ctypes
 import multiprocessing
 import os
 import signal
@@ -16,12 +15,12 @@ import traceback
 from multiprocessing.connection import wait
 from typing import Any, Callable
 
+from muster_node import processes
 from muster_node.hardware.host import cpu_time
 from muster_node.hardware.host.cpu_time import Spent
 from muster_node.hardware.seam import Clock, Device, Worker
 from muster_node.probe import Skip
 
-_PR_SET_PDEATHSIG = 1
 _READY, _DONE, _SKIP, _ERROR = "ready", "done", "skip", "error"
 
 
@@ -106,7 +105,7 @@ def _receive(pipe: Any) -> Any:
 def _work_in_child(
     device: Device, index: int, count: int, work: Callable[[Worker], Any], pipe: Any, parent: int
 ) -> None:
-    _die_with(parent)
+    processes.die_with_parent(parent)
     for signum in (signal.SIGTERM, signal.SIGINT):
         signal.signal(signum, signal.SIG_DFL)
 
@@ -127,9 +126,3 @@ def _work_in_child(
         place = traceback.extract_tb(error.__traceback__)[-1]
         where = f"{os.path.basename(place.filename)}:{place.lineno}"
         pipe.send((_ERROR, f"{type(error).__name__}: {error} ({where})"))
-
-
-def _die_with(parent: int) -> None:
-    ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
-    if os.getppid() != parent:  # it died before the line above
-        os._exit(1)

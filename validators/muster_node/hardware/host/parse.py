@@ -112,21 +112,6 @@ def parse_proc_stat(text: str) -> dict[str, tuple[int, int]]:
     return result
 
 
-def parse_process(text: str) -> dict[str, Any] | None:
-    """/proc/PID/stat as {pid, name, parent, session, ticks}; the name may hold blanks and brackets."""
-    found = re.match(r"(\d+) \((.*)\) (.*)", text, re.DOTALL)
-    if not found:
-        return None
-    words = found.group(3).split()
-    return {
-        "pid": int(found.group(1)),
-        "name": found.group(2),
-        "parent": int(words[1]),
-        "session": int(words[3]),
-        "ticks": int(words[11]) + int(words[12]),
-    }
-
-
 def parse_who(text: str) -> list[tuple[str, str]]:
     """Output of ``who`` as (user, terminal), one for each login."""
     rows = (line.split() for line in text.splitlines())

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import os
-from typing import Any
 
 from muster_node.hardware.host import parse
 from muster_node.hardware.host.sysfs import Files, output_of
 from muster_node.hardware.seam import Clock, GpuUse, Usage
+from muster_node.processes import Process, parse_stat
 
 BUSY_SHARE = 0.5
 """A process counts as busy from half of one core: below that lie the daemons of an idle machine."""
@@ -64,37 +64,37 @@ def _busy_once(files: Files, clock: Clock) -> dict[int, tuple[str, float]]:
     ticks_per_s = float(os.sysconf("SC_CLK_TCK"))
     busy = {}
     for pid, process in after.items():
-        if pid in ours or pid not in before or _KERNEL_THREADS in (pid, process["parent"]):
+        if pid in ours or pid not in before or _KERNEL_THREADS in (pid, process.parent):
             continue
-        share = (process["ticks"] - before[pid]["ticks"]) / ticks_per_s / elapsed
+        share = (process.ticks - before[pid].ticks) / ticks_per_s / elapsed
         if share >= BUSY_SHARE:
-            busy[pid] = (process["name"], share)
+            busy[pid] = (process.name, share)
     return busy
 
 
-def _processes(files: Files) -> dict[int, dict[str, Any]]:
-    stats = (parse.parse_process(files.text(f"/proc/{pid}/stat")) for pid in files.names("/proc", "[0-9]*"))
-    return {stat["pid"]: stat for stat in stats if stat is not None}
+def _processes(files: Files) -> dict[int, Process]:
+    found = (parse_stat(files.text(f"/proc/{pid}/stat")) for pid in files.names("/proc", "[0-9]*"))
+    return {process.pid: process for process in found if process is not None}
 
 
-def _ancestors(processes: dict[int, dict[str, Any]]) -> set[int]:
+def _ancestors(processes: dict[int, Process]) -> set[int]:
     found: set[int] = set()
     current = os.getpid()
     while current in processes and current not in found and current > 1:
         found.add(current)
-        current = processes[current]["parent"]
+        current = processes[current].parent
     return found
 
 
-def _our_tree(processes: dict[int, dict[str, Any]]) -> set[int]:
+def _our_tree(processes: dict[int, Process]) -> set[int]:
     """This process, its session, its ancestors (agent, sshd) and every process that it or its session started."""
     mine = processes.get(os.getpid())
     ours = _ancestors(processes)
-    roots = {pid for pid, process in processes.items() if mine and process["session"] == mine["session"]}
+    roots = {pid for pid, process in processes.items() if mine and process.session == mine.session}
     roots.add(os.getpid())
     grown = True
     while grown:
-        children = {pid for pid, process in processes.items() if process["parent"] in roots} - roots
+        children = {pid for pid, process in processes.items() if process.parent in roots} - roots
         roots |= children
         grown = bool(children)
     return ours | roots

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import os
-import pathlib
 from collections.abc import Iterator
 
 from muster_node.hardware.nvidia.gpu import Gpu
 from muster_node.hardware.nvidia.nvml import NO_FUNCTION, Answer, Nvml
 from muster_node.hardware.seam import NOT_SUPPORTED, Fact
+from muster_node.processes import look_up
 
 KINDS = ("Compute", "Graphics")
 _PARENTS_MAX = 64
@@ -35,7 +35,7 @@ def unlisted(nvml: Nvml, gpu: Gpu) -> str:
     return ""
 
 
-def foreign(nvml: Nvml, gpu: Gpu, proc: pathlib.Path = pathlib.Path("/proc")) -> Fact:
+def foreign(nvml: Nvml, gpu: Gpu, proc: str = "/proc") -> Fact:
     """How many processes on this GPU are neither this one nor started by it."""
     pids: set[int] = set()
     refused = Answer()
@@ -57,17 +57,15 @@ def foreign(nvml: Nvml, gpu: Gpu, proc: pathlib.Path = pathlib.Path("/proc")) ->
     return Fact("foreign_processes", gpu.device.id, "count", 0.0)
 
 
-def _is_ours(pid: int, proc: pathlib.Path) -> bool | None:
+def _is_ours(pid: int, proc: str) -> bool | None:
     """Whether a process descends from this one; None where it cannot be seen."""
     for _ in range(_PARENTS_MAX):
         if pid == os.getpid():
             return True
-        try:
-            fields = (proc / str(pid) / "stat").read_text(encoding="utf-8", errors="replace").rpartition(")")[2].split()
-            parent = int(fields[1])
-        except (OSError, ValueError, IndexError):
+        process = look_up(pid, proc)
+        if process is None:
             return None
-        if parent <= 1:
+        if process.parent <= 1:
             return False
-        pid = parent
+        pid = process.parent
     return False
