@@ -10,8 +10,8 @@ import collections
 from muster_node.hardware.events import by_pci
 from muster_node.probe import Context, Metric, Param, Probe
 from muster_node.tools.dcgm import Outcome, Report, parse_dcgm_diag
-from muster_node.tools.output import BadOutput, failed_exit
-from muster_node.tools.run import COOL_PARAMS, ToolRun, cool_down, parsed, real_only, run_tool
+from muster_node.tools.output import BadOutput
+from muster_node.tools.run import COOL_PARAMS, cool_down, real_only, result_of
 
 _NOTE_MAX = 200
 
@@ -42,20 +42,16 @@ class DcgmDiag(Probe):
         level = int(context.params["level"])
         context.progress(f"dcgmi diag -r {level}")
         limit_s = context.params["limit_s"]
-        done = run_tool(context, ["dcgmi", "diag", "-r", str(level), "-j"], limit_s)
+        command = ["dcgmi", "diag", "-r", str(level), "-j"]
         try:
-            report = parsed(done, limit_s, _report)
+            report = result_of(context, command, limit_s, parse_dcgm_diag, _has_bad)
         except BadOutput as error:
             raise RuntimeError(f"dcgmi diag {error}") from error
         _emit(context, report.outcomes, _names(context, report), note)
 
 
-def _report(done: ToolRun) -> Report:
-    """Raises BadOutput also where dcgmi ends with an error that no outcome explains."""
-    report = parse_dcgm_diag(done.out)
-    if done.status and not any(outcome.failed or outcome.warned for outcome in report.outcomes):
-        raise failed_exit(done.status)
-    return report
+def _has_bad(report: Report) -> bool:
+    return any(outcome.failed or outcome.warned for outcome in report.outcomes)
 
 
 def _names(context: Context, report: Report) -> dict[int, str]:

@@ -13,8 +13,8 @@ from muster_node.hardware.seam import SCRATCH_DISK
 from muster_node.probe import Context, Metric, Param, Probe
 from muster_node.probes.disk import check_room
 from muster_node.tools.fio import FioRun, parse_fio
-from muster_node.tools.output import BadOutput, failed_exit
-from muster_node.tools.run import ToolRun, parsed, real_only, run_tool
+from muster_node.tools.output import BadOutput
+from muster_node.tools.run import real_only, result_of
 from muster_node.workloads.common import MIB
 
 TESTS = {
@@ -81,15 +81,8 @@ def _command(path: pathlib.Path, test: str, mib: int, seconds: float) -> list[st
 
 def _measured(context: Context, path: pathlib.Path, test: str) -> FioRun:
     seconds, pattern = float(context.params["seconds"]), TESTS[test][0]
-
-    def run(done: ToolRun) -> FioRun:
-        found = parse_fio(done.out, pattern)
-        if done.status:
-            raise failed_exit(done.status)
-        return found
-
-    limit_s = seconds + _GRACE_S
-    return parsed(run_tool(context, _command(path, test, int(context.params["mib"]), seconds), limit_s), limit_s, run)
+    command = _command(path, test, int(context.params["mib"]), seconds)
+    return result_of(context, command, seconds + _GRACE_S, lambda out: parse_fio(out, pattern))
 
 
 def _emit(context: Context, test: str, found: FioRun) -> None:

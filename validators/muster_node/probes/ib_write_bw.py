@@ -6,9 +6,9 @@ The cable to the switch is not part of it; rates between nodes are measured by t
 from __future__ import annotations
 
 from muster_node.probe import Context, Metric, Param, Probe, Skip
-from muster_node.tools.output import BadOutput, failed_exit
-from muster_node.tools.perftest import parse_ib_write_bw
-from muster_node.tools.run import ToolRun, parsed, real_only, run_tool, started
+from muster_node.tools.output import BadOutput
+from muster_node.tools.perftest import ib_write_bw, parse_ib_write_bw
+from muster_node.tools.run import real_only, result_of, started
 
 _FIRST_PORT = 18515
 _START_S = 1.0
@@ -56,17 +56,9 @@ class IbWriteBw(Probe):
 
 def _measured(context: Context, device: str, port: int) -> float:
     """Gb/s of one port. Raises BadOutput."""
-    name, _, number = device.partition(":")[2].partition("/")
-    command = ["ib_write_bw", "-d", name, "-i", number or "1", "-p", str(port), "-F", "--report_gbits"]
-    command += ["-s", str(int(context.params["size"])), "-D", str(int(context.params["seconds"]))]
+    sizes = ("-s", str(int(context.params["size"])), "-D", str(int(context.params["seconds"])))
+    command = ib_write_bw(device.partition(":")[2], port, *sizes)
     with started(context, command):
         context.hardware.clock.sleep(_START_S)  # until the server listens
-        limit_s = context.params["limit_s"]
-        return parsed(run_tool(context, [*command, "127.0.0.1"], limit_s), limit_s, _rate)
-
-
-def _rate(done: ToolRun) -> float:
-    rate = parse_ib_write_bw(done.out + "\n" + done.err)
-    if done.status:
-        raise failed_exit(done.status)
-    return rate
+        client = [*command, "127.0.0.1"]
+        return result_of(context, client, context.params["limit_s"], parse_ib_write_bw, stderr=True)

@@ -12,8 +12,8 @@ import shutil
 from muster_node.probe import Context, Metric, Param, Probe, Skip
 from muster_node.tools.nccl_log import Proof, carrier, parse_nccl_log
 from muster_node.tools.nccl_tests import NcclRun, parse_nccl_tests
-from muster_node.tools.output import BadOutput, failed_exit
-from muster_node.tools.run import COOL_PARAMS, ToolRun, cool_down, parsed, real_only, run_tool
+from muster_node.tools.output import BadOutput
+from muster_node.tools.run import COOL_PARAMS, cool_down, real_only, result_of
 
 PROGRAMS = {
     "all_reduce": "all_reduce_perf",
@@ -79,17 +79,10 @@ def _measured(context: Context, op: str, program: str, count: int) -> tuple[Nccl
     log = pathlib.Path(context.scratch / f"nccl-{op}.log")
     logging = {"NCCL_DEBUG": "INFO", "NCCL_DEBUG_SUBSYS": "INIT,GRAPH,TUNING", "NCCL_DEBUG_FILE": str(log)}
     limit_s = context.params["limit_s"]
-    found = parsed(run_tool(context, _command(program, context, count), limit_s, logging), limit_s, _run)
+    command = _command(program, context, count)
+    found = result_of(context, command, limit_s, parse_nccl_tests, lambda run: run.wrong, environment=logging)
     logged = parse_nccl_log(log.read_text("latin-1") if log.exists() else "")
     return found, carrier(_LOGGED_AS.get(op, op), found.largest, found.ranks, logged, [logged])
-
-
-def _run(done: ToolRun) -> NcclRun:
-    """Raises BadOutput also where the program ends with an error that no wrong value explains."""
-    found = parse_nccl_tests(done.out)
-    if done.status and not found.wrong:
-        raise failed_exit(done.status)
-    return found
 
 
 def _emit(context: Context, op: str, count: int, found: NcclRun, proof: Proof, note: str) -> None:

@@ -9,8 +9,8 @@ import statistics
 
 from muster_node.probe import Context, Metric, Param, Probe
 from muster_node.tools.nvbandwidth import Bandwidths, Test, parse_nvbandwidth
-from muster_node.tools.output import BadOutput, failed_exit
-from muster_node.tools.run import COOL_PARAMS, ToolRun, cool_down, gpus_by_pci, parsed, real_only, run_tool
+from muster_node.tools.output import BadOutput
+from muster_node.tools.run import COOL_PARAMS, cool_down, gpus_by_pci, real_only, result_of
 
 TESTS = ("host_to_device_memcpy_ce", "device_to_host_memcpy_ce", "device_to_device_memcpy_read_ce")
 _IN_BUS_ORDER = {"CUDA_DEVICE_ORDER": "PCI_BUS_ID"}
@@ -43,7 +43,9 @@ class Nvbandwidth(Probe):
         context.progress("nvbandwidth: {}".format(", ".join(context.params["tests"])))
         command = ["nvbandwidth", "-i", str(int(context.params["samples"])), "-t", *context.params["tests"]]
         try:
-            found = parsed(run_tool(context, command, limit_s, _IN_BUS_ORDER), limit_s, _run)
+            found = result_of(
+                context, command, limit_s, parse_nvbandwidth, lambda found: found.corrupt, environment=_IN_BUS_ORDER
+            )
             for name in {**dict.fromkeys(test.name for test in found.tests), **dict.fromkeys(found.corrupt)}:
                 context.emit("nvbandwidth_corruptions", "node", value=name in found.corrupt, labels={"test": name})
             names = _names(context, found)
@@ -56,14 +58,6 @@ class Nvbandwidth(Probe):
         missing = _missing(context, found, names)
         if missing:
             raise RuntimeError("nvbandwidth measured nothing of {}".format("; ".join(missing)))
-
-
-def _run(done: ToolRun) -> Bandwidths:
-    """Raises BadOutput also where the tool ends with an error that no corrupt copy explains."""
-    found = parse_nvbandwidth(done.out)
-    if done.status and not found.corrupt:
-        raise failed_exit(done.status)
-    return found
 
 
 def _missing(context: Context, found: Bandwidths, names: dict[int, str]) -> list[str]:

@@ -14,6 +14,12 @@ _TO_GBITS = {"Gb/sec": 1.0, "MB/sec": _MIB_TO_GBIT, "MiB/sec": _MIB_TO_GBIT}
 _COMPLETION = re.compile(r"Completion with error[^\n]*(?:\s*Failed status[^\n]*)?")
 
 
+def ib_write_bw(device: str, port: int, *options: str) -> list[str]:
+    """The command line for a port of an adapter ("mlx5_0", "mlx5_0/2"), which the two sides meet at by TCP."""
+    name, _, number = device.partition("/")
+    return ["ib_write_bw", "-d", name, "-i", number or "1", "-p", str(port), "-F", "--report_gbits", *options]
+
+
 def parse_ib_write_bw(text: str) -> float:
     """Average bandwidth in Gb/s of the largest size. ``text`` is both streams. Raises BadOutput if a write failed."""
     failed = _COMPLETION.search(text)

@@ -13,7 +13,7 @@ from typing import Callable, TypeVar
 from muster_node.hardware.events import by_pci
 from muster_node.hardware.seam import Hardware
 from muster_node.probe import Context, Param, Skip
-from muster_node.tools.output import BadOutput
+from muster_node.tools.output import BadOutput, failed_exit
 
 Parsed = TypeVar("Parsed")
 
@@ -61,14 +61,31 @@ def run_tool(
         return tool.wait(limit_s)
 
 
-def parsed(done: ToolRun, limit_s: float, parse: Callable[[ToolRun], Parsed]) -> Parsed:
-    """``parse(done)``. Raises BadOutput, with the tool's last line, for a timeout or output that cannot be read."""
+def result_of(
+    context: Context,
+    command: Sequence[str],
+    limit_s: float,
+    parse: Callable[[str], Parsed],
+    explains: Callable[[Parsed], object] = lambda found: None,
+    *,
+    stderr: bool = False,
+    environment: dict[str, str] | None = None,
+) -> Parsed:
+    """``parse`` of what a tool printed on stdout, with ``stderr`` on both streams.
+
+    Raises BadOutput, with the tool's last line, for a timeout, for output that cannot be read, and for an exit with an
+    error that nothing found ``explains``.
+    """
+    done = run_tool(context, command, limit_s, environment)
     if done.status is None:
         raise BadOutput("timeout", f"did not end within {limit_s:g} s")
     try:
-        return parse(done)
+        found = parse(f"{done.out}\n{done.err}" if stderr else done.out)
+        if done.status and not explains(found):
+            raise failed_exit(done.status)
     except BadOutput as error:
         raise BadOutput(error.code, f"{error}; its last line: {done.last_line()}") from error
+    return found
 
 
 @dataclasses.dataclass

@@ -6,9 +6,9 @@ import shutil
 
 from muster_node.cluster.pair.backend import Backend, Endpoint, NoBackend, NotSent, Rail, Receiver, Step, Transfer
 from muster_node.probe import Context, Skip
-from muster_node.tools.output import BadOutput, failed_exit
-from muster_node.tools.perftest import parse_ib_write_bw
-from muster_node.tools.run import Tool, ToolRun, parsed, run_tool, started
+from muster_node.tools.output import BadOutput
+from muster_node.tools.perftest import ib_write_bw, parse_ib_write_bw
+from muster_node.tools.run import Tool, result_of, started
 
 _FIRST_PORT = 18600
 _START_S = 1.0
@@ -35,22 +35,14 @@ class IbWrite(Backend):
         """Runs the client."""
         command = [*_command(rail, int(endpoint["port"]), step), rail.other]
         try:
-            return parsed(run_tool(self._context, command, step.limit_s), step.limit_s, _rate)
+            return result_of(self._context, command, step.limit_s, parse_ib_write_bw, stderr=True)
         except (BadOutput, Skip) as error:
             raise NotSent(f"ib_write_bw {error}") from error
 
 
 def _command(rail: Rail, port: int, step: Step) -> list[str]:
-    name, _, number = rail.device.partition("/")
-    command = ["ib_write_bw", "-d", name, "-i", number or "1", "-p", str(port), "-F", "--report_gbits"]
-    return [*command, "-s", str(_SIZE), "-q", str(step.streams), "-D", str(max(1, round(step.seconds)))]
-
-
-def _rate(done: ToolRun) -> float:
-    rate = parse_ib_write_bw(done.out + "\n" + done.err)
-    if done.status:
-        raise failed_exit(done.status)
-    return rate
+    seconds = str(max(1, round(step.seconds)))
+    return ib_write_bw(rail.device, port, "-s", str(_SIZE), "-q", str(step.streams), "-D", seconds)
 
 
 class _Server(Receiver):
