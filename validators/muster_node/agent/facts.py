@@ -13,7 +13,11 @@ import zipfile
 from typing import Any
 
 import muster_node
+from muster_node.hardware.host.parse import parse_os_release
+from muster_node.hardware.host.sysfs import Files
 from muster_node.hardware.seam import Fact, Hardware
+
+_FILES = Files()
 
 FROM_FACTS = {
     "driver_version": "driver",
@@ -51,7 +55,7 @@ def agent_sha256() -> str:
 
 def machine_id() -> str:
     """/etc/machine-id, "" where there is none."""
-    return _first_line("/etc/machine-id") or _first_line("/var/lib/dbus/machine-id")
+    return _FILES.text("/etc/machine-id") or _FILES.text("/var/lib/dbus/machine-id")
 
 
 def identity(hardware: Hardware, inventory: list[Fact]) -> dict[str, Any]:
@@ -74,7 +78,7 @@ def environment(inventory: list[Fact]) -> dict[str, str]:
     """kernel, os, python, muster; where known torch, nccl, driver, cuda, cpu, gpu, vbios. PyTorch is not imported."""
     found = {
         "kernel": platform.release(),
-        "os": _os_name(),
+        "os": parse_os_release(_FILES.text("/etc/os-release")) or sys.platform,
         "python": platform.python_version(),
         "machine": platform.machine(),
         "muster": muster_node.__version__,
@@ -117,7 +121,7 @@ def oom_kills(paths: tuple[str, ...] = ("/proc/vmstat",)) -> int:
     """How often the kernel's OOM killer has killed since boot (and in this process's memory cgroup); 0 if unknown."""
     total = 0
     for path in (*paths, *_memory_event_files()):
-        for line in _lines(path):
+        for line in _FILES.text(path).splitlines():
             fields = line.split()
             if len(fields) == 2 and fields[0] == "oom_kill" and fields[1].isdigit():
                 total += int(fields[1])
@@ -126,7 +130,7 @@ def oom_kills(paths: tuple[str, ...] = ("/proc/vmstat",)) -> int:
 
 def _memory_event_files() -> list[str]:
     files = []
-    for line in _lines("/proc/self/cgroup"):
+    for line in _FILES.text("/proc/self/cgroup").splitlines():
         _, _, rest = line.partition(":")
         controllers, _, path = rest.partition(":")
         if not controllers:
@@ -134,26 +138,6 @@ def _memory_event_files() -> list[str]:
         elif "memory" in controllers.split(","):
             files.append(f"/sys/fs/cgroup/memory{path}/memory.oom_control")
     return files
-
-
-def _os_name() -> str:
-    for line in _lines("/etc/os-release"):
-        if line.startswith("PRETTY_NAME="):
-            return line.partition("=")[2].strip().strip('"')
-    return sys.platform
-
-
-def _lines(path: str) -> list[str]:
-    try:
-        with open(path, encoding="utf-8", errors="replace") as file:
-            return file.read(1 << 20).splitlines()
-    except OSError:
-        return []
-
-
-def _first_line(path: str) -> str:
-    lines = _lines(path)
-    return lines[0].strip() if lines else ""
 
 
 def disk_free(path: pathlib.Path) -> int:

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import collections
 import dataclasses
 import hashlib
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from muster_node.agent import facts
@@ -38,6 +39,7 @@ METRICS: dict[str, Metric] = {
 }
 """What every probe of a block reports, on "node"."""
 
+_NAMED_MAX = 8
 _TEXTS = ("master_addr", "session")
 _LIMITS = ("join_timeout_s", "stall_timeout_s", "progress_timeout_s")
 
@@ -101,6 +103,17 @@ def block_of(probe: str, params: Mapping[str, Any], seed: int) -> Block:
         terms=_terms(probe, params, seed),
         **limits,
     )
+
+
+def check_same(what: str, values: Sequence[tuple[str, str]]) -> None:
+    """Raises ValueError if ``what`` is not what most (node, value) say, or most say nothing alike.
+
+    So one outlier is named and does not keep the others in a collective that cannot work.
+    """
+    usual, count = collections.Counter(value for _, value in values).most_common(1)[0]
+    if what != usual or 2 * count <= len(values):
+        found = sorted({f"{name}: {value}" for name, value in values})
+        raise ValueError("these members cannot work together ({})".format("; ".join(found[:_NAMED_MAX])))
 
 
 def _seconds(name: str, value: Any) -> float:

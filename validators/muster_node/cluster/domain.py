@@ -11,7 +11,7 @@ import os
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from muster_node.cluster.exchange import ELEMENT_BYTES, Exchange, busbw_factor
+from muster_node.cluster.exchange import ELEMENT_BYTES, Exchange, busbw_factor, elements_of
 from muster_node.cluster.fabric import Fabric, open_fabric
 from muster_node.cluster.member import PeerGroup
 from muster_node.cluster.rank import RankGroup
@@ -114,7 +114,7 @@ class _Growing:
         wrong = size = 0
         if mine is not None and len(mine[0]) > 1:
             ranks, within = mine
-            size = max(1, int(max(self._params["mib"]) * MIB) // ELEMENT_BYTES // len(ranks)) * len(ranks)
+            size = elements_of(max(self._params["mib"]) * MIB, len(ranks))
             exchange = Exchange(
                 torch, "all_reduce", ranks.index(group.rank), len(ranks), size, fabric.device, within=within
             )

@@ -25,6 +25,11 @@ def busbw_factor(op: str, ranks: int) -> float:
     return {"all_reduce": 2.0 * (ranks - 1) / ranks, "send_recv": 1.0}.get(op, (ranks - 1) / ranks)
 
 
+def elements_of(size_bytes: float, ranks: int) -> int:
+    """Elements of a whole buffer of about so many bytes: as many for each rank, and one at least."""
+    return max(1, int(size_bytes) // ELEMENT_BYTES // ranks) * ranks
+
+
 def payload(torch: Any, rank: int, elements: int, device: Any) -> Any:
     """A rank's input values: different for every rank and place, so that swapped parts are wrong too."""
     filled = torch.empty(elements, device=device)

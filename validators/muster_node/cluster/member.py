@@ -7,7 +7,6 @@ ends without waiting for it.
 
 from __future__ import annotations
 
-import collections
 import contextlib
 import dataclasses
 import queue
@@ -17,7 +16,7 @@ import threading
 from collections.abc import Iterator
 from typing import Any, Callable
 
-from muster_node.cluster.block import Block
+from muster_node.cluster.block import Block, check_same
 from muster_node.cluster.hub import END_PHASE, NODE, WAITING, WORKING, Hub, Lost, listen
 from muster_node.cluster.wire import Gone, Link, Message
 from muster_node.hardware.seam import Clock
@@ -26,7 +25,6 @@ _TICK_S = 0.02
 _RETRY_S = 0.2
 _CONNECT_S = 2.0
 _HUB_END_S = 5.0
-_NAMED_MAX = 8
 
 
 @dataclasses.dataclass(frozen=True)
@@ -125,14 +123,9 @@ class PeerGroup:
     def agree(self, what: str) -> None:
         """Barrier with a value that must be the same for all members.
 
-        Raises ValueError on the members that differ from the majority, and on all where there is none, so that one
-        outlier is named and does not keep the others in a collective that cannot work.
+        Raises ValueError on the members that differ from the majority, and on all where there is none.
         """
-        values = self.gather(what)
-        usual, count = collections.Counter(values.values()).most_common(1)[0]
-        if what != usual or 2 * count <= len(values):
-            different = "; ".join(f"{name}: {values[name]}" for name in sorted(values)[:_NAMED_MAX])
-            raise ValueError(f"these members cannot work together ({different})")
+        check_same(what, list(self.gather(what).items()))
 
 
 class Member:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import collections
 import contextlib
 import json
 import os
@@ -16,6 +15,7 @@ from typing import TYPE_CHECKING, Any, Callable, NoReturn
 
 from muster_node import processes
 from muster_node.cluster.affinity import pin
+from muster_node.cluster.block import check_same
 from muster_node.cluster.hub import WAITING, WORKING
 from muster_node.hardware import open_hardware
 from muster_node.hardware.seam import Device, RealClock
@@ -24,7 +24,6 @@ if TYPE_CHECKING:
     from muster_node.cluster.member import PeerGroup
 
 _CLOCK = RealClock()
-_NAMED_MAX = 8
 _FDS_MAX = 4096
 
 
@@ -128,11 +127,7 @@ class RankGroup:
 
         Where there is no majority, it raises on all.
         """
-        values = self.gather(what)
-        usual, count = collections.Counter(values).most_common(1)[0]
-        if what != usual or 2 * count <= len(values):
-            found = sorted({f"{self.node_of(rank)}: {value}" for rank, value in enumerate(values)})
-            raise ValueError("these members cannot work together ({})".format("; ".join(found[:_NAMED_MAX])))
+        check_same(what, [(self.node_of(rank), value) for rank, value in enumerate(self.gather(what))])
 
     def emit(self, metric: str, device: str, **fields: Any) -> None:
         """Context.emit of the node's process."""

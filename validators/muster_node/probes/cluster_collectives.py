@@ -7,12 +7,13 @@ machine too, so everything here is measured in real time.
 
 from __future__ import annotations
 
+import collections
 import os
 from collections.abc import Mapping
 from typing import Any
 
 from muster_node.cluster.domain import DOMAIN_METRICS, grow
-from muster_node.cluster.exchange import ANYBODY, ELEMENT_BYTES, OPS, Exchange, busbw_factor
+from muster_node.cluster.exchange import ANYBODY, ELEMENT_BYTES, OPS, Exchange, busbw_factor, elements_of
 from muster_node.cluster.fabric import Fabric, open_fabric
 from muster_node.cluster.member import PeerGroup
 from muster_node.cluster.rank import RankGroup
@@ -107,28 +108,19 @@ class _Rank:
                 self._soak(torch, fabric, group)
 
     def _operation(self, torch: Any, fabric: Fabric, group: RankGroup, op: str) -> None:
-        ranks, clock = group.world, group.hardware.host_clock
-        wrong: dict[int, int] = {}
+        ranks = group.world
+        wrong: collections.Counter[int] = collections.Counter()
         checks = 0
         for mib in self._params["mib"]:
-            elements = max(1, int(mib * MIB) // ELEMENT_BYTES // ranks) * ranks
+            elements = elements_of(mib * MIB, ranks)
             exchange = Exchange(torch, op, group.rank, ranks, elements, fabric.device)
             times: dict[str, list[float]] = {"waits": [], "seconds": []}
             for repeat in range(_WARMUP + self._params["repeats"]):
-                exchange.reset()
-                fabric.settle()
-                with group.waiting(f"{op} of {mib:g} MiB, repeat {repeat}"):
-                    begun = clock.now()
-                    fabric.barrier()
-                    met = clock.now()
-                    exchange.run()
-                    fabric.settle()
-                    ended = clock.now()
+                waited, seconds = _once(fabric, group, exchange, f"{op} of {mib:g} MiB, repeat {repeat}")
                 if repeat >= _WARMUP:
-                    times["waits"].append(met - begun)
-                    times["seconds"].append(ended - met)
-                for source, count in exchange.wrong().items():
-                    wrong[source] = wrong.get(source, 0) + count
+                    times["waits"].append(waited)
+                    times["seconds"].append(seconds)
+                wrong.update(exchange.wrong())
                 checks += 1
             self._times[f"{op}/{elements * ELEMENT_BYTES}"] = times
         _report_wrong(group, {"op": op}, wrong, checks)
@@ -136,9 +128,9 @@ class _Rank:
     def _soak(self, torch: Any, fabric: Fabric, group: RankGroup) -> None:
         """One operation for minutes or hours; the first rank says when it is over."""
         op, mib, clock = self._params["ops"][0], max(self._params["mib"]), group.hardware.host_clock
-        elements = max(1, int(mib * MIB) // ELEMENT_BYTES // group.world) * group.world
+        elements = elements_of(mib * MIB, group.world)
         exchange = Exchange(torch, op, group.rank, group.world, elements, fabric.device)
-        wrong: dict[int, int] = {}
+        wrong: collections.Counter[int] = collections.Counter()
         minutes: dict[int, list[float]] = {}
         begun = clock.now()
         until, checks = begun + 60.0 * self._params["soak_minutes"], 0
@@ -146,23 +138,30 @@ class _Rank:
         while group.gather(clock.now() < until)[0]:
             minute = int((clock.now() - begun) // 60)
             for _ in range(self._params["repeats"]):
-                exchange.reset()
-                fabric.settle()
-                with group.waiting(f"soak with {op} of {mib:g} MiB, minute {minute}"):
-                    fabric.barrier()
-                    met = clock.now()
-                    exchange.run()
-                    fabric.settle()
-                minutes.setdefault(minute, []).append(clock.now() - met)
+                _, seconds = _once(fabric, group, exchange, f"soak with {op} of {mib:g} MiB, minute {minute}")
+                minutes.setdefault(minute, []).append(seconds)
                 checks += 1
-                for source, count in exchange.wrong().items():
-                    wrong[source] = wrong.get(source, 0) + count
+                wrong.update(exchange.wrong())
         _report_wrong(group, {"op": op, "part": "soak"}, wrong, checks)
         if group.local == 0:
             slowest = max(median(each) for each in minutes.values())
             rate = elements * ELEMENT_BYTES / slowest / 1e9 * busbw_factor(op, group.world)
             group.emit("soak_time", "node", value=(clock.now() - begun) / 60.0)
             group.emit("soak_busbw", "node", value=rate, labels={"op": op}, samples=len(minutes))
+
+
+def _once(fabric: Fabric, group: RankGroup, exchange: Exchange, what: str) -> tuple[float, float]:
+    """Seconds that this rank waited for the others, and seconds of the collective itself."""
+    clock = group.hardware.host_clock
+    exchange.reset()
+    fabric.settle()
+    with group.waiting(what):
+        begun = clock.now()
+        fabric.barrier()
+        met = clock.now()
+        exchange.run()
+        fabric.settle()
+        return met - begun, clock.now() - met
 
 
 def _report_wrong(group: RankGroup, labels: dict[str, str], wrong: Mapping[int, int], checks: int) -> None:

@@ -14,7 +14,7 @@ import os
 import pathlib
 from typing import Any, Callable
 
-from muster_node.cluster.exchange import ELEMENT_BYTES, OPS, Exchange, busbw_factor
+from muster_node.cluster.exchange import ELEMENT_BYTES, OPS, Exchange, busbw_factor, elements_of
 from muster_node.hardware.pytorch import require_torch
 from muster_node.hardware.seam import Clock, Compute, Device, Worker
 from muster_node.probe import Context, Metric, Param, Probe, Skip
@@ -122,7 +122,7 @@ def _in_this_process(context: Context, gpus: list[Device]) -> list[_Measured]:
     room = min(hardware.compute(gpu).free_memory() for gpu in gpus)
     for op in params["ops"]:
         for wanted in params["sizes"] or SIZES["gpu"]:
-            elements = _elements(wanted, ranks)
+            elements = elements_of(wanted, ranks)
             key = (op, elements * ELEMENT_BYTES)
             if _BUFFERS * key[1] > room:
                 measured[0].left_out.append(key)
@@ -136,11 +136,6 @@ def _in_this_process(context: Context, gpus: list[Device]) -> list[_Measured]:
                     if repeat >= _WARMUP:
                         found.seconds.setdefault(key, []).append(taken[rank])
     return measured
-
-
-def _elements(wanted: int, ranks: int) -> int:
-    """Elements of a whole buffer of about so many bytes: as many for each rank, and one at least."""
-    return max(1, int(wanted) // ELEMENT_BYTES // ranks) * ranks
 
 
 def _report(
@@ -248,7 +243,7 @@ class _Rank:
         log = _log_file(self._scratch, worker.index, self._nvls)
         for op in self._params["ops"]:
             for wanted in self._params["sizes"] or SIZES[self._kind]:
-                elements = _elements(wanted, worker.count)
+                elements = elements_of(wanted, worker.count)
                 size = elements * ELEMENT_BYTES
                 if _BUFFERS * size > room:
                     measured.left_out.append((op, size))
