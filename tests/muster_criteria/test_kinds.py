@@ -21,14 +21,10 @@ ROOM = Path(muster_criteria.__file__).parent
 
 NEW = '''
 """``within_percent``: a measurement within so many percent of 100."""
-from typing import ClassVar
 import numpy as np
 from muster_criteria.kinds.kind import LimitKind
 
 class WithinPercent(LimitKind):
-    key: ClassVar[str] = "within_percent"
-    claim: ClassVar[str] = "What is near a hundred is near enough"
-
     def margin(self, limit, at, seen):
         return at - np.abs(seen.value - 100.0)
 
@@ -39,7 +35,7 @@ class WithinPercent(LimitKind):
     def expected(self, limit, at, row):
         return f"100 to within {at:g} %"
 
-KIND = WithinPercent()
+KIND = WithinPercent(key="within_percent", claim="What is near a hundred is near enough")
 '''
 
 USE = """

@@ -13,6 +13,7 @@ from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, FiniteFloat,
 from pydantic_core import from_json
 
 from muster_criteria.text import clean_text
+from muster_criteria.written import problem_of
 
 RESULT_BYTES_MAX = 5 * 1024 * 1024
 PARTS_MAX = 500
@@ -137,8 +138,5 @@ def parse_result(raw: bytes) -> StageResult:
 
 
 def _sentence(error: ValidationError) -> str:
-    problems = error.errors(include_url=False, include_context=False, include_input=False)
-    first = problems[0]
-    where = ".".join(str(part) for part in first["loc"][:6]) or "the JSON"
-    more = f" ({len(problems) - 1} more problems)" if len(problems) > 1 else ""
-    return str(clean_text(f"{where}: {first['msg']}{more}."))
+    keys, message, more = problem_of(error)
+    return str(clean_text(f"{'.'.join(keys[:6]) or 'the JSON'}: {message}{more}."))

@@ -4,17 +4,16 @@ from __future__ import annotations
 
 import datetime
 import re
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Annotated, TypeVar
 
-from pydantic import Field, ValidationError
+from pydantic import Field
 
-from muster_criteria import yaml_file
-from muster_criteria.written import Written
-from muster_criteria.yaml_file import BadYaml
+from muster_criteria.written import Written, read
 
 BYTES_MAX = 200_000
+NAME = r"^[a-z0-9][a-z0-9.-]{0,62}$"
 
 Policy = TypeVar("Policy", bound=Written)
 
@@ -30,24 +29,33 @@ class Source(Written):
     date: datetime.date
 
 
+class Table(Written):
+    """The base of a policy. ``policy`` and ``version`` are what a decision cites; ``sources``: by name."""
+
+    policy: Annotated[str, Field(pattern=NAME)]
+    version: str
+    title: str
+    sources: dict[str, Source]
+
+    @property
+    def cited(self) -> str:
+        """The policy as a decision cites it: "health 2026.1"."""
+        return f"{self.policy} {self.version}"
+
+    def check_sources(self, named: Iterable[str]) -> None:
+        """Raises ValueError where one of those named is none of ``sources``."""
+        if missing := sorted(set(named) - set(self.sources)):
+            raise ValueError(f"there is no source {missing[0]!r} (there are {', '.join(sorted(self.sources))})")
+
+
 def parse(kind: type[Policy], text: bytes, where: str) -> Policy:
     """Read a policy. Raises BadPolicy, one sentence that names ``where`` and the key, for the first thing wrong."""
-    try:
-        return kind.model_validate(yaml_file.load(text, BYTES_MAX))
-    except BadYaml as error:
-        raise BadPolicy(f"{where}: {error}.") from None
-    except ValidationError as error:
-        problems = error.errors(include_url=False, include_context=False, include_input=False)
-        first = problems[0]
-        key = ".".join(str(part) for part in first["loc"]) or "the table"
-        more = f" ({len(problems) - 1} more)" if len(problems) > 1 else ""
-        message = first["msg"].removeprefix("Value error, ")
-        raise BadPolicy(f"{where}: {key}: {message[0].lower() + message[1:]}{more}.") from None
+    return read(kind, text, BYTES_MAX, where, BadPolicy)
 
 
 def find(name: str, folders: Sequence[Path]) -> Path:
     """The file of a policy, in the first folder that has one. Raises BadPolicy that lists those there are."""
-    if re.fullmatch(r"[a-z0-9][a-z0-9.-]{0,62}", name):
+    if re.fullmatch(NAME, name):
         for folder in folders:
             if (path := Path(folder) / "policies" / f"{name}.yaml").is_file():
                 return path

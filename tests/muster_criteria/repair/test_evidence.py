@@ -57,11 +57,11 @@ def test_a_fleets_own_profile_takes_the_place_of_the_shipped_one(tmp_path: Path)
     [
         ("steps: [{name: a}]", "steps.0"),
         ("steps: [{name: a, file: /x, command: [y]}]", "steps.0"),
-        ("steps: [{name: a, file: /x}, {name: a, file: /y}]", "the table"),
-        ("steps: [{name: a, file: /x, if_missing: b}]", "the table"),
+        ("steps: [{name: a, file: /x}, {name: a, file: /y}]", "the file"),
+        ("steps: [{name: a, file: /x, if_missing: b}]", "the file"),
         ("steps: [{name: a, file: /x, limit_s: 100000}]", "steps.0.limit_s"),
         ("steps: [{name: ../a, file: /x}]", "steps.0.name"),
-        ("redfish: [http://elsewhere/]", "the table"),
+        ("redfish: [http://elsewhere/]", "the file"),
         ("unknown: 1", "unknown"),
     ],
 )

@@ -12,11 +12,11 @@ import re
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Annotated, Any, Literal
 
-from pydantic import AfterValidator, BeforeValidator, Field, PrivateAttr, model_validator
+from pydantic import BeforeValidator, Field, PrivateAttr, model_validator
 
 from muster_criteria.model import Action, FaultClass
-from muster_criteria.policy_file import Source
-from muster_criteria.written import Written, as_tuple
+from muster_criteria.policy_file import Table
+from muster_criteria.written import Pattern, Written, as_tuple
 
 KERNEL = "kernel"
 """The kind of messages without a code, and the name of the policy that judges them where a SKU names none."""
@@ -41,20 +41,12 @@ GRAVITY = {severity: place for place, severity in enumerate(EventSeverity)}
 """0 is the gravest."""
 
 
-def _compiles(pattern: str) -> str:
-    try:
-        re.compile(pattern)
-    except re.error as error:
-        raise ValueError(f"not a regular expression: {error}") from None
-    return pattern
-
-
 def _one_or_more(value: object) -> object:
     return (value,) if isinstance(value, str | int) else as_tuple(value)
 
 
 Text = Annotated[str, Field(min_length=3)]
-Pattern = Annotated[str, Field(min_length=3), AfterValidator(_compiles)]
+Matching = Annotated[Pattern, Field(min_length=3)]
 Kind = Annotated[str, Field(pattern=r"^[a-z][a-z0-9-]{0,15}$")]
 When = Literal["always", "during"]
 
@@ -65,7 +57,7 @@ class TextField(Written):
     A hexadecimal one is a number, of which ``bits`` (lowest and highest) may be taken. ``separator``: it is a list.
     """
 
-    matches: Pattern
+    matches: Matching
     bits: tuple[int, int] | None = None
     separator: str = ""
 
@@ -88,7 +80,7 @@ class Case(Written):
     it must have one.
     """
 
-    matches: Pattern | None = None
+    matches: Matching | None = None
     where: Mapping[str, Annotated[tuple[str | int, ...], BeforeValidator(_one_or_more)]] = Field(default_factory=dict)
     severity: EventSeverity
     action: Action | None = None
@@ -110,7 +102,7 @@ class Entry(Written):
     kind: Kind
     name: Annotated[str, Field(pattern=r"^([a-z][a-z0-9-]{1,40})?$")] = ""
     codes: Annotated[tuple[Annotated[int, Field(ge=1, le=99_999)], ...], BeforeValidator(as_tuple)] = ()
-    matches: Annotated[tuple[Pattern, ...], BeforeValidator(as_tuple)] = ()
+    matches: Annotated[tuple[Matching, ...], BeforeValidator(as_tuple)] = ()
     meaning: Text
     severity: EventSeverity
     fault: FaultClass
@@ -169,17 +161,11 @@ class Escalation(Written):
     source: str
 
 
-class EventPolicy(Written):
-    """The table. ``policy`` and ``version`` are what a response cites; ``kinds``: the kinds of events that it judges,
-    of which the first is that of an entry that names none.
-    """
+class EventPolicy(Table):
+    """The table. ``kinds``: of events that it judges; the first is that of an entry that names none."""
 
-    policy: Annotated[str, Field(pattern=r"^[a-z0-9][a-z0-9.-]{0,62}$")]
-    version: str
-    title: str
     kinds: Annotated[tuple[Kind, ...], BeforeValidator(as_tuple), Field(min_length=1)]
     fields: dict[str, TextField] = Field(default_factory=dict)
-    sources: dict[str, Source]
     escalation: Escalation | None = None
     unknown: Annotated[tuple[Unknown, ...], BeforeValidator(as_tuple)]
     entries: Annotated[tuple[Entry, ...], BeforeValidator(as_tuple)]
@@ -203,8 +189,7 @@ class EventPolicy(Written):
                 seen.add((entry.kind, code))
         used = {each.source for each in self.entries} | {each.source for each in self.unknown}
         used |= {self.escalation.source} if self.escalation else set()
-        if missing := sorted(used - set(self.sources)):
-            raise ValueError(f"there is no source {missing[0]!r} (there are {', '.join(sorted(self.sources))})")
+        self.check_sources(used)
         listed = ", ".join(self.kinds)
         if [each.kind for each in self.unknown] != list(self.kinds):
             raise ValueError(f"unknown must have one entry for each of {listed}, in that order")
@@ -225,11 +210,6 @@ class EventPolicy(Written):
         if entry.matches and read is not entry:
             name = read.name if isinstance(read, Entry) else UNKNOWN
             raise ValueError(f"{entry.name}: the example {example[:80]!r} is read as {name}")
-
-    @property
-    def cited(self) -> str:
-        """The policy as a response cites it: "nvidia-xid 2026.1"."""
-        return f"{self.policy} {self.version}"
 
     def citing(self, source: str) -> str:
         """The source as a response cites it, by the name of one of ``sources``."""

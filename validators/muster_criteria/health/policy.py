@@ -14,7 +14,7 @@ from typing import Annotated, Literal
 from pydantic import BeforeValidator, Field, model_validator
 
 from muster_criteria.device_events.policy import EventSeverity
-from muster_criteria.policy_file import Source
+from muster_criteria.policy_file import Table
 from muster_criteria.written import Written, as_tuple
 
 DEFAULT = "health"
@@ -134,27 +134,22 @@ class Bmcs(Written):
     inlet_c: Annotated[float, Field(gt=0, lt=100)] = 32.0
 
 
-class HealthPolicy(Written):
+class HealthPolicy(Table):
     """The table. ``bring_up_s``: a state that is bad so soon after a boot does not count. ``stable_s``: for so long a
     state has to be good since its recovery before it is over. ``mode``: of nodes that no group names.
     """
 
-    policy: Annotated[str, Field(pattern=r"^[a-z0-9][a-z0-9.-]{0,62}$")]
-    version: str
-    title: str
     bring_up_s: Annotated[float, Field(ge=0)]
     stable_s: Annotated[float, Field(gt=0)]
     mode: Literal["watch", "quarantine"] = "quarantine"
     place: Place
     bmc: Bmcs = Bmcs()
     groups: Annotated[tuple[Group, ...], BeforeValidator(as_tuple)] = ()
-    sources: dict[str, Source]
     entries: Annotated[tuple[Entry, ...], BeforeValidator(as_tuple)]
 
     @model_validator(mode="after")
     def _whole(self) -> HealthPolicy:
-        if missing := sorted({each.source for each in self.entries} - set(self.sources)):
-            raise ValueError(f"there is no source {missing[0]!r} (there are {', '.join(sorted(self.sources))})")
+        self.check_sources(each.source for each in self.entries)
         modes: dict[tuple[str, str], str] = {}
         for group in self.groups:
             key = group.label, group.value
@@ -168,11 +163,6 @@ class HealthPolicy(Written):
                         f"that of {', '.join(earlier.checks)} with {earlier.action} comes before it"
                     )
         return self
-
-    @property
-    def cited(self) -> str:
-        """The policy as a decision cites it: "health 2026.1"."""
-        return f"{self.policy} {self.version}"
 
     def mode_of(self, labels: Mapping[str, str]) -> str:
         """How nodes with these labels are treated; the mildest wins where two groups name a node."""

@@ -24,6 +24,7 @@ from muster_criteria.device_events.policy import (
 )
 from muster_criteria.health.counters import Count, believable, rises
 from muster_criteria.text import one_line
+from muster_criteria.written import problem_of
 
 ANSWER_MAX = 1024 * 1024
 """Bytes of an answer that are read: that of eight GPUs with two hundred kernel messages has 150,000."""
@@ -114,9 +115,8 @@ def parse(answer: bytes) -> Swept:
     try:
         return Swept.model_validate_json(answer)
     except pydantic.ValidationError as error:
-        first = error.errors(include_input=False, include_url=False, include_context=False)[0]
-        where = ".".join(str(part) for part in first["loc"])
-        raise BadAnswer(one_line(f"{where or 'the answer'}: {first['msg']}")[:200]) from None
+        keys, message, _ = problem_of(error)
+        raise BadAnswer(one_line(f"{'.'.join(keys) or 'the answer'}: {message}")[:200]) from None
     except RecursionError:
         raise BadAnswer("the answer is nested too deeply") from None
 

@@ -2,22 +2,15 @@
 
 from __future__ import annotations
 
-from typing import Any, ClassVar, Literal
-
 from pydantic import FiniteFloat
 
 from muster_criteria.kinds.kind import LimitKind, Times
 
-
-class Ceiling(LimitKind):
-    """See the module."""
-
-    key: ClassVar[str] = "ceiling"
-    claim: ClassVar[str] = "No measurement lies above its ceiling"
-    given: ClassVar[Any] = FiniteFloat | Times
-    side: ClassVar[Literal["lower", "upper", "exact"]] = "upper"
-    noisy: ClassVar[bool] = True
-    rank: ClassVar[int] = 21
-
-
-KIND = Ceiling()
+KIND = LimitKind(
+    key="ceiling",
+    claim="No measurement lies above its ceiling",
+    given=FiniteFloat | Times,
+    side="upper",
+    noisy=True,
+    rank=21,
+)

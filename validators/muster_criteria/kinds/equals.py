@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-from typing import Any, ClassVar, Literal
-
 from pydantic import FiniteFloat
 
-from muster_criteria.kinds.kind import LimitKind, Numbers, Row, Seen, Set
+from muster_criteria.kinds.kind import Depends, LimitKind, Numbers, Row, Seen, Set
 from muster_criteria.kinds.texts import OfText
 from muster_criteria.words import PCIE_GENERATION, pcie_speed
 
@@ -14,11 +12,7 @@ from muster_criteria.words import PCIE_GENERATION, pcie_speed
 class Equals(OfText):
     """See the module."""
 
-    key: ClassVar[str] = "equals"
-    given: ClassVar[Any] = FiniteFloat | str
-    rank: ClassVar[int] = 5
-
-    def looks_at(self, limit: Set) -> Literal["value", "siblings", "row"]:
+    def looks_at(self, limit: Set) -> Depends:
         return "row" if isinstance(limit.value, str) else "value"
 
     def at(self, limit: Set, seen: Seen) -> Numbers:
@@ -37,4 +31,4 @@ class Equals(OfText):
         return pcie_speed(at) if row["metric"] in PCIE_GENERATION else super().expected(limit, at, row)
 
 
-KIND = Equals()
+KIND = Equals(key="equals", given=FiniteFloat | str, rank=5)

@@ -2,17 +2,6 @@
 
 from __future__ import annotations
 
-from typing import ClassVar
-
 from muster_criteria.kinds.kind import LimitKind
 
-
-class Exactly(LimitKind):
-    """See the module."""
-
-    key: ClassVar[str] = "exactly"
-    claim: ClassVar[str] = "What must be an exact number is that number"
-    rank: ClassVar[int] = 10
-
-
-KIND = Exactly()
+KIND = LimitKind(key="exactly", claim="What must be an exact number is that number", rank=10)

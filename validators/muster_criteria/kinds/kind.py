@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Callable, Iterator, Mapping
-from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal, Protocol, TypeAlias
+from typing import TYPE_CHECKING, Annotated, Any, Literal, Protocol, TypeAlias
 
 from pydantic import Field, FiniteFloat
 
@@ -55,6 +55,13 @@ class Seen:
     referred: Callable[[Times], Numbers]
 
 
+Side = Literal["lower", "upper", "exact"]
+Depends = Literal["value", "siblings", "row"]
+
+AS_DECLARED = "Every item of the inventory is as the SKU declares"
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True, eq=False)
 class LimitKind:
     """One kind of limit. The defaults are those of a number that the value is compared with.
 
@@ -71,17 +78,17 @@ class LimitKind:
         rank: The place of its findings among those of one device.
     """
 
-    key: ClassVar[str]
-    claim: ClassVar[str]
-    given: ClassVar[Any] = FiniteFloat
-    section: ClassVar[Literal["limits", "inventory"]] = "limits"
-    side: ClassVar[Literal["lower", "upper", "exact"]] = "exact"
-    among_itself: ClassVar[bool] = False
-    noisy: ClassVar[bool] = False
-    bounds: ClassVar[bool] = True
-    rank: ClassVar[int] = 50
+    key: str
+    claim: str
+    given: Any = FiniteFloat
+    section: Literal["limits", "inventory"] = "limits"
+    side: Side = "exact"
+    among_itself: bool = False
+    noisy: bool = False
+    bounds: bool = True
+    rank: int = 50
 
-    def looks_at(self, limit: Set) -> Literal["value", "siblings", "row"]:
+    def looks_at(self, limit: Set) -> Depends:
         """What a margin depends on: the value alone, the value and its siblings' median, or more of the row."""
         return "value"
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any, ClassVar
+from typing import Annotated
 
 from pydantic import BeforeValidator
 
@@ -14,10 +14,6 @@ from muster_criteria.written import as_tuple
 class OneOf(OfText):
     """See the module."""
 
-    key: ClassVar[str] = "one_of"
-    given: ClassVar[Any] = Annotated[tuple[str, ...], BeforeValidator(as_tuple)]
-    rank: ClassVar[int] = 8
-
     def allows(self, limit: Set, text: str) -> bool:
         return text in limit.value
 
@@ -25,4 +21,4 @@ class OneOf(OfText):
         return f"one of {', '.join(limit.value)}"
 
 
-KIND = OneOf()
+KIND = OneOf(key="one_of", given=Annotated[tuple[str, ...], BeforeValidator(as_tuple)], rank=8)

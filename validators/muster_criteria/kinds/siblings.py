@@ -2,19 +2,20 @@
 
 from __future__ import annotations
 
-from typing import ClassVar, Literal
+import dataclasses
 
-from muster_criteria.kinds.kind import LimitKind, Numbers, Row, Seen, Set
+from muster_criteria.kinds.kind import Depends, LimitKind, Numbers, Row, Seen, Set
 from muster_criteria.words import figure
 
 
+@dataclasses.dataclass(frozen=True, kw_only=True, eq=False)
 class OfSiblings(LimitKind):
     """A share of the median over the node's devices of that kind, of which ``siblings`` must be measured."""
 
-    among_itself: ClassVar[bool] = True
-    noisy: ClassVar[bool] = True
+    among_itself: bool = True
+    noisy: bool = True
 
-    def looks_at(self, limit: Set) -> Literal["value", "siblings", "row"]:
+    def looks_at(self, limit: Set) -> Depends:
         return "siblings"
 
     def at(self, limit: Set, seen: Seen) -> Numbers:

@@ -2,21 +2,16 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any, ClassVar, Literal
+from typing import Annotated
 
 from pydantic import Field, FiniteFloat
 
 from muster_criteria.kinds.siblings import OfSiblings
 
-
-class SiblingsAtLeast(OfSiblings):
-    """See the module."""
-
-    key: ClassVar[str] = "siblings_at_least"
-    claim: ClassVar[str] = "No device lies below its share of its siblings' median"
-    given: ClassVar[Any] = Annotated[FiniteFloat, Field(gt=0, lt=1)]
-    side: ClassVar[Literal["lower", "upper", "exact"]] = "lower"
-    rank: ClassVar[int] = 30
-
-
-KIND = SiblingsAtLeast()
+KIND = OfSiblings(
+    key="siblings_at_least",
+    claim="No device lies below its share of its siblings' median",
+    given=Annotated[FiniteFloat, Field(gt=0, lt=1)],
+    side="lower",
+    rank=30,
+)

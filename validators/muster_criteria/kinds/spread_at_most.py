@@ -3,23 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import ClassVar, Literal
 
-from muster_criteria.kinds.kind import LimitKind, Numbers, Row, Seen, Set
+from muster_criteria.kinds.kind import Depends, LimitKind, Numbers, Row, Seen, Set
 from muster_criteria.words import figure
 
 
 class SpreadAtMost(LimitKind):
     """See the module."""
 
-    key: ClassVar[str] = "spread_at_most"
-    claim: ClassVar[str] = "No measurement's repeats spread wider than they may"
-    side: ClassVar[Literal["lower", "upper", "exact"]] = "upper"
-    among_itself: ClassVar[bool] = True
-    bounds: ClassVar[bool] = False
-    rank: ClassVar[int] = 40
-
-    def looks_at(self, limit: Set) -> Literal["value", "siblings", "row"]:
+    def looks_at(self, limit: Set) -> Depends:
         return "row"
 
     def takes(self, limit: Set, unit: str) -> bool:
@@ -41,4 +33,11 @@ class SpreadAtMost(LimitKind):
         return f"at most {figure(at, '%')}"
 
 
-KIND = SpreadAtMost()
+KIND = SpreadAtMost(
+    key="spread_at_most",
+    claim="No measurement's repeats spread wider than they may",
+    side="upper",
+    among_itself=True,
+    bounds=False,
+    rank=40,
+)

@@ -2,18 +2,20 @@
 
 from __future__ import annotations
 
-from typing import ClassVar, Literal
+import dataclasses
+from typing import Literal
 
-from muster_criteria.kinds.kind import LimitKind, Numbers, Seen, Set
+from muster_criteria.kinds.kind import AS_DECLARED, Depends, LimitKind, Numbers, Seen, Set
 
 
+@dataclasses.dataclass(frozen=True, kw_only=True, eq=False)
 class OfText(LimitKind):
     """A condition on a text; it has no threshold."""
 
-    section: ClassVar[Literal["limits", "inventory"]] = "inventory"
-    claim: ClassVar[str] = "Every item of the inventory is as the SKU declares"
+    claim: str = AS_DECLARED
+    section: Literal["limits", "inventory"] = "inventory"
 
-    def looks_at(self, limit: Set) -> Literal["value", "siblings", "row"]:
+    def looks_at(self, limit: Set) -> Depends:
         return "row"
 
     def at(self, limit: Set, seen: Seen) -> Numbers:

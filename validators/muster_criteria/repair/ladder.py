@@ -12,7 +12,7 @@ from typing import Annotated
 
 from pydantic import BeforeValidator, Field, model_validator
 
-from muster_criteria.policy_file import Source
+from muster_criteria.policy_file import Table
 from muster_criteria.stages import Level, Stage
 from muster_criteria.written import Written, as_tuple
 
@@ -94,35 +94,25 @@ class Together(Written):
     labels: Annotated[tuple[str, ...], BeforeValidator(as_tuple), Field(min_length=1)]
 
 
-class RepairPolicy(Written):
+class RepairPolicy(Table):
     """The table. ``restarts_max``: restarts for the same fault within ``window_days``, after which a person decides;
     ``repairs_max``: automatic repairs of a node within ``window_days``. ``enabled``: empty, and nothing is repaired.
     """
 
-    policy: Annotated[str, Field(pattern=r"^[a-z0-9][a-z0-9.-]{0,62}$")]
-    version: str
-    title: str
     window_days: Annotated[float, Field(gt=0, le=WINDOW_DAYS_MAX)]
     restarts_max: Annotated[int, Field(ge=1)]
     repairs_max: Annotated[int, Field(ge=1)]
     together: Together
     enabled: Annotated[tuple[Enabled, ...], BeforeValidator(as_tuple)] = ()
-    sources: dict[str, Source]
     ladders: Annotated[tuple[Ladder, ...], BeforeValidator(as_tuple), Field(min_length=1)]
 
     @model_validator(mode="after")
     def _whole(self) -> RepairPolicy:
-        if missing := sorted({each.source for each in self.ladders} - set(self.sources)):
-            raise ValueError(f"there is no source {missing[0]!r} (there are {', '.join(sorted(self.sources))})")
+        self.check_sources(each.source for each in self.ladders)
         names = [each.fault for each in self.ladders]
         if twice := next((name for name in names if names.count(name) > 1), None):
             raise ValueError(f"there are two ladders of {twice}")
         return self
-
-    @property
-    def cited(self) -> str:
-        """The policy as a decision cites it: "repair 2026.1"."""
-        return f"{self.policy} {self.version}"
 
     def ladder(self, fault: str) -> Ladder | None:
         """The ladder of a class of faults, None without one."""

@@ -14,14 +14,12 @@ from pathlib import Path
 from typing import Annotated, Any
 
 import yaml
-from pydantic import BeforeValidator, Field, ValidationError
+from pydantic import BeforeValidator, Field
 
-from muster_criteria import yaml_file
 from muster_criteria.labels import labelled
 from muster_criteria.sku_files.figures import NOT_STATED
 from muster_criteria.sku_files.limits import Limit
-from muster_criteria.written import Written, as_tuple
-from muster_criteria.yaml_file import BadYaml
+from muster_criteria.written import Written, as_tuple, read
 
 FOLDER = "learned"
 LEARNED_BYTES_MAX = 500_000
@@ -131,15 +129,9 @@ def read_learned(path: Path, sku: str) -> tuple[bytes, LearnedFile]:
     """A revision with its bytes. Raises BadCalibration."""
     text = path.read_bytes()
     where = f"{FOLDER}/{path.name}"
-    try:
-        file = LearnedFile.model_validate(yaml_file.load(text, LEARNED_BYTES_MAX))
-    except BadYaml as error:
-        raise BadCalibration(f"{where} {error}") from None
-    except ValidationError as error:
-        first = error.errors(include_url=False, include_context=False, include_input=False)[0]
-        raise BadCalibration(f"{where}: {'.'.join(map(str, first['loc']))}: {first['msg']}") from None
+    file = read(LearnedFile, text, LEARNED_BYTES_MAX, where, BadCalibration)
     if file.learned != sku:
-        raise BadCalibration(f"{where} was learned for {file.learned}, not for {sku}")
+        raise BadCalibration(f"{where} was learned for {file.learned}, not for {sku}.")
     return text, file
 
 

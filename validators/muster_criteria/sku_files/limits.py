@@ -13,7 +13,7 @@ from muster_criteria.devices import Kind
 from muster_criteria.kinds import LIMIT_KINDS, LimitKind
 from muster_criteria.labels import labelled
 from muster_criteria.model import Action, FaultClass
-from muster_criteria.written import Written, as_tuple
+from muster_criteria.written import Written, as_tuple, problem_of
 
 Breach = Literal["fail", "warn", "invalid"]
 """What a breach means. ``fail``: critical finding. ``warn``: warning. ``invalid``: the value is no measurement of the
@@ -118,6 +118,5 @@ def _given(key: str, value: object) -> object:
     try:
         return _type(key).validate_python(value)
     except pydantic.ValidationError as error:
-        first = error.errors(include_url=False, include_context=False, include_input=False)[0]
-        where = ".".join(str(part) for part in (key, *first["loc"]))
-        raise BadValue(where, first["msg"].removeprefix("Value error, ")) from None
+        keys, message, _ = problem_of(error)
+        raise BadValue(".".join((key, *keys)), message) from None

@@ -5,12 +5,13 @@
 
 from __future__ import annotations
 
+import contextlib
 import difflib
 import functools
 import hashlib
 import pickle
 import re
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -79,53 +80,70 @@ def lint_sku(sku: str | Path, search: Sequence[Path] = ()) -> list[Problem]:
 def read_sku(path: Path, search: Sequence[Path] = ()) -> tuple[Sku | None, list[Problem]]:
     """Read a SKU file and its programme, checking form only: (sku, no problems) or (None, problems)."""
     try:
-        text, raw = _read_yaml(path)
-    except SkuError as error:
-        return None, [Problem(path.name, "file", "unreadable", str(error))]
-    named = raw.get("programme")
-    if not isinstance(named, str):
-        return None, [Problem(path.name, "programme", "no-programme", "names no programme (such as gpu-node)")]
+        return _read(path, search), []
+    except _Refused as refused:
+        return None, refused.problems
+
+
+class _Refused(Exception):
+    """What is wrong with the form of a SKU file, or of one that it names."""
+
+    def __init__(self, *problems: Problem) -> None:
+        super().__init__(*problems)
+        self.problems = list(problems)
+
+
+@contextlib.contextmanager
+def _refusing(file: str, key: str = "file", code: str = "unreadable") -> Iterator[None]:
+    """Raises _Refused for whatever is wrong with what is read in the block."""
     try:
-        family_text, raw, shows = _with_families(raw, search)
-    except SkuError as error:
-        return None, [Problem(path.name, "includes", "bad-family", str(error))]
-    programmes: dict[str, Programme | BlockProgramme] = {}
-    for key, name, model in (("programme", named, Programme), ("block", "block", BlockProgramme)):
-        file = _find(search, "programmes", name)
-        if file is None:
-            why = f"there is no programme {name[:NAME_MAX]!r} in programmes/"
-            return None, [Problem(path.name, "programme", "no-programme", why)]
-        try:
-            programme_text, programme_raw = _read_yaml(file)
-            if key == "block":
-                programme_raw = _with_own_limits(programme_raw, raw)
-            programmes[key] = model.model_validate(with_shown(programme_raw, shows))
-        except SkuError as error:
-            return None, [Problem(f"programmes/{file.name}", "file", "unreadable", str(error))]
-        except ValidationError as error:
-            return None, _problems(f"programmes/{file.name}", error)
-        text += programme_text
-    try:
-        policy_text, policies = _read_policies(_listed(raw, "policies"), search)
-        learned_text, raw = _with_learned(raw, path, search)
-        versions_text, raw = with_versions(raw, path.stem, search)
-    except BadPolicy as error:
-        return None, [Problem(path.name, "policies", "bad-policy", str(error)[:-1])]
-    except BadCalibration as error:
-        return None, [Problem(path.name, "learned", "bad-calibration", str(error))]
-    except BadVersions as error:
-        return None, [Problem(path.name, "versions", "bad-versions", str(error))]
-    read = text + policy_text + family_text + learned_text + versions_text
-    digest = hashlib.sha256(read).hexdigest()
-    raw.pop("policies", None)
-    given = {"event_policies": policies, "file": path.name, "digest": digest}
-    try:
-        sku = Sku.model_validate(raw | programmes | given)
+        yield
+    except (SkuError, BadPolicy, BadCalibration, BadVersions) as error:
+        raise _Refused(Problem(file, key, code, str(error).removesuffix("."))) from None
     except ValidationError as error:
-        return None, _problems(path.name, error)
+        raise _Refused(*_problems(file, error)) from None
+
+
+def _read(path: Path, search: Sequence[Path]) -> Sku:
+    with _refusing(path.name):
+        text, raw = _read_yaml(path)
+    if not isinstance(named := raw.get("programme"), str):
+        raise _Refused(Problem(path.name, "programme", "no-programme", "names no programme (such as gpu-node)"))
+    with _refusing(path.name, "includes", "bad-family"):
+        family_text, raw, shows = _with_families(raw, search)
+    programme_text, programme = _read_programme(path, named, search)
+    block_text, block = _read_programme(path, "block", search)
+    with _refusing("programmes/block.yaml"):
+        block = _with_own_limits(block, raw)
+    programmes: dict[str, Programme | BlockProgramme] = {}
+    with _refusing(f"programmes/{named}.yaml"):
+        programmes["programme"] = Programme.model_validate(with_shown(programme, shows))
+    with _refusing("programmes/block.yaml"):
+        programmes["block"] = BlockProgramme.model_validate(with_shown(block, shows))
+    with _refusing(path.name, "policies", "bad-policy"):
+        policy_text, policies = _read_policies(_listed(raw, "policies"), search)
+    with _refusing(path.name, "learned", "bad-calibration"):
+        learned_text, raw = _with_learned(raw, path, search)
+    with _refusing(path.name, "versions", "bad-versions"):
+        versions_text, raw = with_versions(raw, path.stem, search)
+    read = (text, programme_text, block_text, policy_text, family_text, learned_text, versions_text)
+    raw.pop("policies", None)
+    given = {"event_policies": policies, "file": path.name, "digest": hashlib.sha256(b"".join(read)).hexdigest()}
+    with _refusing(path.name):
+        sku = Sku.model_validate(raw | programmes | given)
     if sku.name != path.stem:
-        return None, [Problem(path.name, "sku", "wrong-name", f"is {sku.name}, but the file is named {path.stem}")]
-    return sku, []
+        what = f"is {sku.name}, but the file is named {path.stem}"
+        raise _Refused(Problem(path.name, "sku", "wrong-name", what))
+    return sku
+
+
+def _read_programme(path: Path, name: str, search: Sequence[Path]) -> tuple[bytes, dict[str, Any]]:
+    file = _find(search, "programmes", name)
+    if file is None:
+        why = f"there is no programme {name[:NAME_MAX]!r} in programmes/"
+        raise _Refused(Problem(path.name, "programme", "no-programme", why))
+    with _refusing(f"programmes/{file.name}"):
+        return _read_yaml(file)
 
 
 def _with_own_limits(block: dict[str, Any], raw: dict[str, Any]) -> dict[str, Any]:

@@ -8,11 +8,9 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
-from pydantic import BeforeValidator, Field, ValidationError, model_validator
+from pydantic import BeforeValidator, Field, model_validator
 
-from muster_criteria import yaml_file
-from muster_criteria.written import Written, as_tuple
-from muster_criteria.yaml_file import BadYaml
+from muster_criteria.written import Written, as_tuple, read
 
 FOLDER = "versions"
 BYTES_MAX = 100_000
@@ -110,19 +108,12 @@ def with_versions(raw: dict[str, Any], sku: str, search: Iterable[Path]) -> tupl
     if path is None:
         return b"", raw
     text, where = path.read_bytes(), f"{FOLDER}/{path.name}"
-    try:
-        file = VersionsFile.model_validate(yaml_file.load(text, BYTES_MAX))
-    except BadYaml as error:
-        raise BadVersions(f"{where} {error}") from None
-    except ValidationError as error:
-        first = error.errors(include_url=False, include_context=False, include_input=False)[0]
-        message = first["msg"].removeprefix("Value error, ")
-        raise BadVersions(f"{where}: {'.'.join(map(str, first['loc'])) or 'the file'}: {message}") from None
+    file = read(VersionsFile, text, BYTES_MAX, where, BadVersions)
     if file.sku != sku:
-        raise BadVersions(f"{where} is for {file.sku}: name it {FOLDER}/{file.sku}.yaml")
+        raise BadVersions(f"{where} is for {file.sku}: name it {FOLDER}/{file.sku}.yaml.")
     replaced = {each.part for each in file.versions}
     written = raw.get("versions") or []
     if not isinstance(written, list):
-        raise BadVersions("versions of the SKU file is not a list")
+        raise BadVersions("versions of the SKU file is not a list.")
     kept = [each for each in written if not isinstance(each, dict) or each.get("part") not in replaced]
     return text, {**raw, "versions": [*kept, *(each.model_dump(exclude_defaults=True) for each in file.versions)]}
