@@ -18,8 +18,6 @@ def labels_of(text: str) -> Labels:
     return tuple((key, value) for key, _, value in (pair.partition("=") for pair in text.split(",") if pair))
 
 
-def labelled(metric: str, labels: Mapping[str, str]) -> str:
+def labelled(metric: str, labels: Labels | Mapping[str, str]) -> str:
     """ "gemm_rate[dtype=bf16]": a metric with its labels, as messages write it."""
-    if not labels:
-        return metric
-    return f"{metric}[{','.join(f'{key}={value}' for key, value in sorted(labels.items()))}]"
+    return f"{metric}[{labels_text(labels)}]" if labels else metric

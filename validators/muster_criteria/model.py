@@ -5,6 +5,8 @@ from __future__ import annotations
 import dataclasses
 import enum
 
+from muster_criteria.labels import Labels, labelled
+
 
 class Verdict(enum.StrEnum):
     """The verdict on a stage or a node. Only PASS may enter production without a person."""
@@ -23,6 +25,11 @@ class Severity(enum.StrEnum):
     CRITICAL = "critical"
     WARNING = "warning"
     INFO = "info"
+
+    @property
+    def rank(self) -> int:
+        """0 for the gravest."""
+        return list(Severity).index(self)
 
 
 class FaultClass(enum.StrEnum):
@@ -139,10 +146,9 @@ def subject(finding: Finding) -> str:
     return f"{labels['kind']} {labels['code']}" if coded else finding.metric
 
 
-def measurement_reference(probe: str, metric: str, device: str, labels: tuple[tuple[str, str], ...] = ()) -> str:
+def measurement_reference(probe: str, metric: str, device: str, labels: Labels = ()) -> str:
     """Returns a finding's reference to a measurement of its stage: "gemm_rate:gemm_rate[dtype=bf16]@gpu3"."""
-    listed = ",".join(f"{key}={value}" for key, value in sorted(labels))
-    return f"{probe}:{metric}{f'[{listed}]' if listed else ''}@{device}"
+    return f"{probe}:{labelled(metric, labels)}@{device}"
 
 
 class Lack(enum.StrEnum):

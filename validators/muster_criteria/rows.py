@@ -44,7 +44,7 @@ class Row:
     @property
     def name(self) -> str:
         """The metric with its labels, as messages write it: gemm_rate[dtype=bf16]."""
-        return labelled(self.metric, dict(self.labels))
+        return labelled(self.metric, self.labels)
 
     @property
     def key(self) -> tuple[str, str, str, Labels]:

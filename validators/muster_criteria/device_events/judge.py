@@ -239,8 +239,5 @@ def _short(text: str) -> str:
     return text if len(text) <= TEXT_MAX else text[: TEXT_MAX - 1] + "…"
 
 
-_ORDER = {Severity.CRITICAL: 0, Severity.WARNING: 1, Severity.INFO: 2}
-
-
 def _gravest_first(first: float, finding: Finding) -> tuple[Any, ...]:
-    return (_ORDER[finding.severity], first, natural(finding.device), finding.labels)
+    return (finding.severity.rank, first, natural(finding.device), finding.labels)

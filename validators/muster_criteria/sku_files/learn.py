@@ -62,7 +62,7 @@ def learn(readings: pd.DataFrame, before: Sequence[tuple[str, LearnedFloor]], st
     ):
         healthy, suspects = _healthy(group)
         left_out |= suspects
-        name = labelled(str(metric), dict(labels_of(str(labels))))
+        name = labelled(str(metric), labels_of(str(labels)))
         if (count := int(healthy["node"].nunique())) < least:
             notes.append(Note(Remark.TOO_FEW_NODES, name, f"{count} nodes measured it, so no floor was learned"))
             continue

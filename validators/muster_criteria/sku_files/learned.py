@@ -56,7 +56,7 @@ class LearnedFloor:
     @property
     def name(self) -> str:
         """ "gemm_rate[dtype=bf16]"."""
-        return labelled(self.metric, dict(self.labels))
+        return labelled(self.metric, self.labels)
 
 
 class Remark(enum.StrEnum):

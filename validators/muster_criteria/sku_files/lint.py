@@ -11,7 +11,7 @@ from muster_criteria.kinds.kind import Times
 from muster_criteria.sku_files.declarations import Declared, declared_probes
 from muster_criteria.sku_files.figures import in_base_units
 from muster_criteria.sku_files.limits import Limit
-from muster_criteria.sku_files.lint_figures import FLOORS, figure_problems
+from muster_criteria.sku_files.lint_figures import FLOORS, figure_problems, labels_meet, limits_of
 from muster_criteria.sku_files.model import ProbeUse, Problem, Requirement, Sku
 from muster_criteria.stages import LEVELS, STAGES
 
@@ -34,25 +34,19 @@ def problems_of(sku: Sku) -> list[Problem]:
     ]
 
 
-def _entries(sku: Sku) -> Iterator[tuple[str, Limit]]:
-    for section in ("inventory", "limits"):
-        for index, limit in enumerate(getattr(sku, section)):
-            yield f"{section}.{index} ({limit.name})", limit
-
-
 def _misplaced(sku: Sku) -> Iterator[Problem]:
-    for section in ("inventory", "limits"):
-        allowed = [key for key, kind in LIMIT_KINDS.items() if kind.section == section]
-        for index, limit in enumerate(getattr(sku, section)):
-            if limit.key not in allowed:
-                message = f"{limit.key} does not belong in {section} (there: {', '.join(allowed)})"
-                yield Problem(sku.file, f"{section}.{index} ({limit.name})", "wrong-section", message)
+    for section, key, limit in limits_of(sku):
+        if limit.kind.section != section:
+            allowed = ", ".join(key for key, kind in LIMIT_KINDS.items() if kind.section == section)
+            yield Problem(
+                sku.file, key, "wrong-section", f"{limit.key} does not belong in {section} (there: {allowed})"
+            )
 
 
 def _contradictions(sku: Sku) -> Iterator[Problem]:
     """Yields what each entry contradicts in the first later one: all pairs would be half a million of 1,000 copies."""
     of_metric: dict[tuple[str, str], list[tuple[str, Limit]]] = collections.defaultdict(list)
-    for key, limit in _entries(sku):
+    for _, key, limit in limits_of(sku):
         of_metric[limit.metric, limit.device].append((key, limit))
     for entries in of_metric.values():
         for place, (key, one) in enumerate(entries, start=1):
@@ -83,12 +77,12 @@ def _above(low: Limit, high: Limit) -> bool:
 def _overlap(one: Limit, other: Limit) -> bool:
     if one.stages and other.stages and not set(one.stages) & set(other.stages):
         return False
-    return all(one.labels[key] == other.labels[key] for key in one.labels.keys() & other.labels.keys())
+    return labels_meet(one, other)
 
 
 def _unknown_metrics(sku: Sku, probes: Mapping[str, Declared]) -> Iterator[Problem]:
-    peaks = ((f"figures ({limit.name})", limit) for limit in sku.peaks)
-    for key, limit in itertools.chain(_entries(sku), peaks):
+    peaks = (("figures", f"figures ({limit.name})", limit) for limit in sku.peaks)
+    for _, key, limit in itertools.chain(limits_of(sku), peaks):
         yield from (Problem(sku.file, key, code, message) for code, message in limit.kind.problems(limit))
         if limit.kind.takes(limit, OTHER_UNIT):
             continue

@@ -27,7 +27,7 @@ _MODEL = re.compile(r"\b(?:GB|GH|MI|[ABHLV])\d{2,3}[SX]?\b")
 
 def figure_problems(sku: Sku) -> Iterator[Problem]:
     """Floors that contradict the SKU's figures, numbers taken from another model, and rates without a stack."""
-    for section, limit, key in _limits(sku):
+    for section, key, limit in limits_of(sku):
         if limit.key in FLOORS and limit.number is not None and limit.unit in SCALE and section == "limits":
             for code, message in _against_figures(sku, limit, limit.number):
                 yield Problem(sku.file, key, code, message)
@@ -42,10 +42,11 @@ def figure_problems(sku: Sku) -> Iterator[Problem]:
             yield from _without_stack(sku, key, figure.stack)
 
 
-def _limits(sku: Sku) -> Iterator[tuple[str, Limit, str]]:
+def limits_of(sku: Sku) -> Iterator[tuple[str, str, Limit]]:
+    """Yields (section, the entry's place and name as problems give it, the limit)."""
     for section in ("inventory", "limits"):
         for index, limit in enumerate(getattr(sku, section)):
-            yield section, limit, f"{section}.{index} ({limit.name})"
+            yield section, f"{section}.{index} ({limit.name})", limit
 
 
 def _against_figures(sku: Sku, limit: Limit, number: float) -> Iterator[tuple[str, str]]:
@@ -67,25 +68,20 @@ def _against_figures(sku: Sku, limit: Limit, number: float) -> Iterator[tuple[st
                 share = f"{100 * floor / best:.2g} %"
                 yield "floor-too-low", f"{lead} is {share} of {known}: less than half a device would pass it"
     ceilings = (other for other in sku.limits if other.breach == "invalid" and other.key == "ceiling")
-    if not figures and not any(_same(other, limit) for other in ceilings):
+    if not figures and not any(_alike(other, limit) for other in ceilings):
         yield (
             "no-figure",
             f"{lead} has no best known figure and no physical peak to be checked by: give one under figures",
         )
 
 
-def _alike(figure: Figure, limit: Limit) -> bool:
-    return (figure.metric, figure.device) == (limit.metric, limit.device) and _labels_meet(figure.labels, limit.labels)
+def _alike(one: Figure | Limit, limit: Limit) -> bool:
+    return (one.metric, one.device) == (limit.metric, limit.device) and labels_meet(one, limit)
 
 
-def _same(ceiling: Limit, limit: Limit) -> bool:
-    return (ceiling.metric, ceiling.device) == (limit.metric, limit.device) and _labels_meet(
-        ceiling.labels, limit.labels
-    )
-
-
-def _labels_meet(one: dict[str, str], other: dict[str, str]) -> bool:
-    return all(one[key] == other[key] for key in one.keys() & other.keys())
+def labels_meet(one: Figure | Limit, other: Limit) -> bool:
+    """Whether a measurement may have the labels of both."""
+    return all(one.labels[key] == other.labels[key] for key in one.labels.keys() & other.labels.keys())
 
 
 def _borrowed(sku: Sku, key: str, source: str) -> Iterator[Problem]:

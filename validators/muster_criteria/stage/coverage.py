@@ -174,7 +174,7 @@ class _Requirements:
 
     def count(self, need: Need) -> None:
         """Count one need on each of its devices."""
-        name = labelled(need.requirement.metric, dict(need.labels))
+        name = labelled(need.requirement.metric, need.labels)
         devices = self._devices(need)
         if isinstance(devices, str):
             self._miss(need, Gap(Lack.UNCOUNTED, devices, name, need.requirement.devices))

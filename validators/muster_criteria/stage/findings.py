@@ -43,7 +43,6 @@ DETAIL_MAX = 160
 FINDINGS_MAX = 1000
 """Findings of a stage that are kept: far more than a node's devices times its limits."""
 
-_ORDER = {Severity.CRITICAL: 0, Severity.WARNING: 1, Severity.INFO: 2}
 _RANK = {rule: rank for rank, rule in enumerate((COMMON_CAUSE, *KINDS, GOLDEN, DEVICE_EVENT))}
 
 
@@ -95,7 +94,7 @@ def bounded(findings: Sequence[Finding]) -> tuple[Finding, ...]:
         seen[key] += 1
     chosen = sorted(at for _, at in sorted(places)[:FINDINGS_MAX])
     dropped = [findings[at] for _, at in sorted(places)[FINDINGS_MAX:]]
-    gravest = min((each.severity for each in dropped), key=_ORDER.__getitem__)
+    gravest = min((each.severity for each in dropped), key=lambda severity: severity.rank)
     rest = Finding(
         rule="left_out", metric="findings", device="node", severity=gravest, fault_class=FaultClass.NODE,
         action=Action.INSPECT, observed=f"{len(dropped)} findings", expected=f"at most {FINDINGS_MAX} findings",
@@ -124,7 +123,7 @@ def evidence_finding(evidence: Evidence) -> Finding:
 def _importance(finding: Finding) -> tuple[Any, ...]:
     in_time = finding.rule == DEVICE_EVENT  # they stay in the order in which they happened: the first one is the origin
     return (
-        _ORDER[finding.severity],
+        finding.severity.rank,
         _RANK.get(finding.rule, len(_RANK)),
         finding.rule,
         natural("" if in_time else finding.device),

@@ -50,7 +50,7 @@ def fleet_finding(
     ``behind``: references to the measurements that the row is derived from. ``runs``: each run's value, if several.
     """
     of_node = rule.kind in NODE_RULES
-    name, column = labelled(row["metric"], dict(row["labels"])), rule.column
+    name, column = labelled(row["metric"], row["labels"]), rule.column
     count, repeats = int(row[f"{column}_count"]), int(row[f"{column}_repeats"])
     share, usual, at = (float(row[f"{column}_{part}"]) for part in ("share", "expected", "at"))
     observed = figure(row["value"], row["unit"], unlike=usual)

@@ -10,7 +10,6 @@ from collections.abc import Sequence
 import numpy as np
 
 from muster_criteria.context.goldens import golden_findings
-from muster_criteria.context.past_faults import with_past
 from muster_criteria.context.suspicion import confirmed
 from muster_criteria.context.versions import judge_versions
 from muster_criteria.device_events.judge import judge_events
@@ -26,7 +25,7 @@ from muster_criteria.stage.coverage import Invalid, tally
 from muster_criteria.stage.findings import Breaking, bounded, evidence_finding, findings_of, in_order
 from muster_criteria.stage.fleet_findings import compared_with, corroborated
 from muster_criteria.stage.frame import Frame, build_frame
-from muster_criteria.stage.merging import once, with_unknown_places
+from muster_criteria.stage.merging import once, with_past, with_unknown_places
 from muster_criteria.stage.observations import observations_of
 from muster_criteria.stage.retests import repeated_rows, to_repeat
 from muster_criteria.stage.rules import INVALID_KINDS, Evaluate, Violations

@@ -1,16 +1,18 @@
-"""One finding for one fault: what several probes of a stage saw alike, and GPUs whose slot is not known."""
+"""One finding for one fault: what several probes of a stage saw alike; and what is added to it for people.
+
+That is where a GPU is whose slot is not known, and how often the same part failed before: neither affects the verdict.
+"""
 
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
 from muster_criteria.model import Action, Finding, Severity
 from muster_criteria.rows import Row
 from muster_criteria.stage.rules import FLEET_KINDS, KINDS
 
 SLOT_KNOWN = "slot_known"
-_ORDER = {Severity.CRITICAL: 0, Severity.WARNING: 1, Severity.INFO: 2}
 
 
 def once(findings: Iterable[Finding]) -> list[Finding]:
@@ -23,10 +25,25 @@ def once(findings: Iterable[Finding]) -> list[Finding]:
         if known is None:
             merged[key] = each
             continue
-        first, other = sorted((known, each), key=lambda finding: _ORDER[finding.severity])
+        first, other = sorted((known, each), key=lambda finding: finding.severity.rank)
         evidence = tuple(dict.fromkeys((*first.measurements, *other.measurements)))
         merged[key] = dataclasses.replace(first, measurements=evidence)
     return list(merged.values())
+
+
+def with_past(findings: Iterable[Finding], past: Mapping[str, int]) -> list[Finding]:
+    """The findings; those above severity ``info`` name the number of earlier runs in which their part failed.
+
+    ``past``: {device: earlier runs in which the part that sits there failed}.
+    """
+    return [
+        dataclasses.replace(
+            each, summary=f"{each.summary} It failed in {count} {'run' if count == 1 else 'runs'} before."
+        )
+        if each.severity is not Severity.INFO and (count := past.get(each.device, 0))
+        else each
+        for each in findings
+    ]
 
 
 def with_unknown_places(findings: Iterable[Finding], rows: Sequence[Row]) -> list[Finding]:

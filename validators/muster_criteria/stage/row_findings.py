@@ -25,7 +25,7 @@ def row_finding(
     """The finding of a row that breaks ``rule``. ``lead``: subject and verb ("gpu3 multiplies too slowly"); ``detail``:
     text added to ``observed`` only.
     """
-    name = labelled(row["metric"], dict(row["labels"]))
+    name = labelled(row["metric"], row["labels"])
     return Finding(
         rule=rule.kind,
         metric=row["metric"],

@@ -25,14 +25,14 @@ from muster_criteria.sku_files.programme import stage_probes
 from muster_criteria.stage.findings import Breaking, limit_finding
 from muster_criteria.stage.frame import Frame
 from muster_criteria.stage.rules import Rule
-from muster_criteria.stage.sprt import Decision, Sprt
+from muster_criteria.stage.sprt import BETA, Decision, decide
 from muster_criteria.words import figure
 
 NOISY = tuple(key for key, kind in LIMIT_KINDS.items() if kind.noisy)
 """Kinds of limits that noise can break; what must be exact, or a text, is not among them."""
 RUNS_MAX = 45
 """Runs after which an undecided test is left to a person: twice the passes that clear a device after one failure."""
-CLEARED, UNDECIDED = 0.05, 0.5
+CLEARED, UNDECIDED = BETA, 0.5
 """Confidence in a finding of a cleared device (the test's β) and of an undecided one."""
 
 
@@ -81,7 +81,7 @@ def weigh(
         failed = [_fails(value, rule.kind, float(row[f"{rule.column}_at"])) for value in runs]
         if not any(failed):
             continue
-        decision = Sprt().decide(failed)
+        decision = decide(failed)
         item = own.get((rule.column, position)) if of is frame else None
         finding = _with_runs(item.finding if item else limit_finding(row, rule, sku), row, runs, failed, decision)
         if of is frame:
@@ -152,7 +152,7 @@ def _with_runs(
     finding: Finding, row: Mapping[str, Any], runs: list[float], failed: list[bool], decision: Decision
 ) -> Finding:
     """Returns the finding with every run that it rests on and the decision over them."""
-    name = labelled(row["metric"], dict(row["labels"]))
+    name = labelled(row["metric"], row["labels"])
     listed = ", ".join(
         figure(value, row["unit"]) + (" (failed)" if bad else "") for value, bad in zip(runs, failed, strict=True)
     )

@@ -6,32 +6,27 @@ run-to-run noise only: repeats cannot undo part-to-part variation. (A. Wald, Seq
 
 from __future__ import annotations
 
-import dataclasses
 import math
 from collections.abc import Sequence
 from typing import Literal
 
+P0, P1 = 0.005, 0.30
+"""Share of runs that fail on sound and on bad hardware."""
+ALPHA, BETA = 1e-3, 0.05
+"""Share of sound devices that the test fails, and of bad ones that it clears."""
+FAIL_AT, CLEAR_AT = math.log((1 - BETA) / ALPHA), math.log(BETA / (1 - ALPHA))
+ON_FAIL, ON_PASS = math.log(P1 / P0), math.log((1 - P1) / (1 - P0))
+
 Decision = Literal["fail", "clear", "repeat"]
 
 
-@dataclasses.dataclass(frozen=True)
-class Sprt:
-    """``p0``, ``p1``: share of runs that fail on sound and on bad hardware. ``alpha``, ``beta``: error rates."""
-
-    p0: float = 0.005
-    p1: float = 0.30
-    alpha: float = 1e-3
-    beta: float = 0.05
-
-    def decide(self, failed: Sequence[bool]) -> Decision:
-        """The decision after these runs, in order; the first one reached is final."""
-        fail_at, clear_at = math.log((1 - self.beta) / self.alpha), math.log(self.beta / (1 - self.alpha))
-        on_fail, on_pass = math.log(self.p1 / self.p0), math.log((1 - self.p1) / (1 - self.p0))
-        evidence = 0.0
-        for bad in failed:
-            evidence += on_fail if bad else on_pass
-            if evidence >= fail_at:
-                return "fail"
-            if evidence <= clear_at:
-                return "clear"
-        return "repeat"
+def decide(failed: Sequence[bool]) -> Decision:
+    """The decision after these runs, in order; the first one reached is final."""
+    evidence = 0.0
+    for bad in failed:
+        evidence += ON_FAIL if bad else ON_PASS
+        if evidence >= FAIL_AT:
+            return "fail"
+        if evidence <= CLEAR_AT:
+            return "clear"
+    return "repeat"

@@ -10,7 +10,7 @@ import pytest
 from muster_criteria.fleet.budget import OWN_PAST, SHARES, Budget, cusum_limit
 from muster_criteria.fleet.peers.tails import GAUSSIAN, PROBABILITIES, SAMPLE_MIN, gaussian_score, tails_of, threshold
 from muster_criteria.fleet.series.keyed import ALONE_WEIGHT, GIVEN_WEIGHT, INDEX_WEIGHT
-from muster_criteria.stage.sprt import Sprt
+from muster_criteria.stage.sprt import decide
 
 Draw = Callable[[np.random.Generator, int], np.ndarray]
 DRAWS: dict[str, Draw] = {
@@ -179,4 +179,4 @@ def test_the_budget_is_spent_once_at_most(has_past: bool) -> None:
     ],
 )
 def test_two_failures_fail_and_nine_passes_clear(failed: list[bool], decision: str) -> None:
-    assert Sprt().decide(failed) == decision
+    assert decide(failed) == decision
