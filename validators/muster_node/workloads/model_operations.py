@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import hashlib
 import importlib.metadata
+import math
 from collections.abc import Iterator
 from typing import Any, Callable
 
@@ -65,10 +66,7 @@ class Operations:
         return torch.ldexp(torch.randn(size, generator=dice), exponents).to(self._compute.torch_device)
 
     def _stored(self, result: Any, nominal: tuple[int, ...]) -> Any:
-        count = 1
-        for extent in nominal:
-            count *= extent
-        return self._compute.touch(result, nominal_bytes=count * result.element_size())
+        return self._compute.touch(result, nominal_bytes=math.prod(nominal) * result.element_size())
 
     def _gemm(self, dtype: str, shape: tuple[int, int, int]) -> Operation:
         m, n, k = self._compute.physical(*shape)
