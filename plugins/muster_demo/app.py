@@ -18,7 +18,7 @@ from rich.markup import escape
 from muster import store
 from muster.admission import clusters
 from muster.admission import service as schedulers
-from muster.errors import MusterError, UnknownRun
+from muster.errors import MusterError
 from muster.integration.airflow_api import AirflowClient
 from muster.integration.runid import run_id
 from muster.model import dags
@@ -38,14 +38,13 @@ from muster_demo.outcome import (
     show_verdicts,
 )
 from muster_demo.pytorch import find_interpreter
-from muster_demo.scoring import Score, judged, score
-from muster_demo.service import ACTOR, Approver, ServiceStory, service_of
+from muster_demo.scoring import NAMED_BY, Score, judged, score
+from muster_demo.service import ACTOR, Approver, ServiceStory, finished, service_of
 from muster_demo.services import ServiceFailed, Supervisor, base_environment
 from muster_demo.stack import Login, Stack, airflow_settings, connections, migrate, new_login, write_password
 from muster_demo.table import SERVICE, Progress, clock
 from muster_demo.watch import LOOK_EVERY_S, Run, Watcher, patiently, trigger_once
 from muster_demo.workdir import Busy, Workdir
-from muster_reports.model import RunReport
 
 LEVEL = "demo"
 REASON = "demo"
@@ -134,6 +133,8 @@ class Demo:
         self.actor_password = secrets.token_urlsafe(9)
         self.jobs: Jobs | None = None
         """Users' jobs; None without Slurm."""
+        self.in_block: tuple[Planted, ...] = ()
+        """The faults that appeared in a member of the block."""
         self.late: Planted | None = None
         """The fault that appeared in service."""
 
@@ -266,10 +267,12 @@ class Demo:
     def serve(self, stack: Stack, client: AirflowClient) -> None:
         """Take the qualified simulated nodes into production, and test one of them again there."""
         names = [node.name for node in store.nodes.find(states=(State.QUALIFIED,)) if node.simulated]
-        if len(names) < 2:
+        if len(names) < 3:
             self.say(f"{len(names)} simulated nodes qualified: too few for a block, so none enters production")
             return
         self.say(f"{', '.join(names)} qualified: now they are validated together, and go into production")
+        # One goes into production and the last is its spare, so that the faults are in neither.
+        self.plant_in_block(names[1])
         actor = AirflowClient(stack.login.url, ACTOR, self.actor_password)
         approver = Approver(actor, 0.0 if self.options.exit_after else PATIENCE_S, self.say)
         watcher = Watcher([], client, service.cells)
@@ -277,9 +280,16 @@ class Demo:
             follow = functools.partial(self.follow, watcher, progress)
             ServiceStory(watcher, approver, follow, level=LEVEL, fail=self.fail, users=self.jobs).run(names)
 
+    def plant_in_block(self, node: str) -> None:
+        """Let two GPUs of a simulated node change after its own tests, so that its block meets them."""
+        self.in_block = between.plant(self.place.nodes / node / "machine", node, self.options.seed, *NAMED_BY)
+        slow, wrong = (fault.device for fault in self.in_block)
+        what = f"the clock of {slow} is locked below the others', and {wrong} corrupts results"
+        self.say(f"Two GPUs of {node} (simulated) change now: {what}; the block has to name both")
+
     def fail(self, node: str) -> None:
         """Let a GPU of a simulated node fail while it serves."""
-        self.late = between.plant(self.place.nodes / node / "machine", node, self.options.seed)
+        (self.late,) = between.plant(self.place.nodes / node / "machine", node, self.options.seed, between.KIND)
         self.say(f"A GPU of {node} fails between tests; the next health sweep reads every node in service")
 
     def follow(self, watcher: Watcher, progress: Progress, meanwhile: Callable[[], None] = lambda: None) -> None:
@@ -327,6 +337,7 @@ class Demo:
             host=host.name,
             simulated=tuple(member.name for member in simulated),
             slurm=in_slurm,
+            in_block=self.in_block,
             aftermath=aftermath,
         )
         show_score(self.console, result)
@@ -357,14 +368,6 @@ class Demo:
                 time.sleep(1)
         except watchdog.Stopped:
             self.console.print("Stopping")
-
-
-def finished(run: Run) -> RunReport | None:
-    """The run's report; None for a run that the records do not have."""
-    try:
-        return store.reporting.run(run.key)
-    except UnknownRun:
-        return None
 
 
 def muster_settings(place: Workdir, login: Login, options: Options) -> dict[str, str]:

@@ -1,4 +1,5 @@
-"""Between tests: a fault that appears in service, its evidence, its repair, its proof, and the spare that takes over.
+"""Faults that appear after a node has qualified: those that its block has to name, and one in service, between tests,
+with its evidence, its repair, its proof, and the spare that takes over.
 
 Repairs are off as shipped. The demo has policies of its own, in which resets of its simulated GPUs are switched on.
 """
@@ -43,12 +44,16 @@ def write_policies(folder: pathlib.Path, level: str) -> None:
         (folder / "policies" / f"{name}.yaml").write_text(yaml.safe_dump(table, sort_keys=False, allow_unicode=True))
 
 
-def plant(machine: pathlib.Path, node: str, seed: int) -> Planted:
-    """Let a GPU of a simulated machine fail now; returns which."""
-    dice = random.Random(f"muster demo between tests {seed}")
-    fault = Planted(node, dice.randrange(GPUS_PER_NODE), KIND)
-    save_machine(machine, with_defect(load_machine(machine), {"kind": fault.kind, "gpu": fault.gpu}, dice))
-    return fault
+def plant(machine: pathlib.Path, node: str, seed: int, *kinds: str) -> tuple[Planted, ...]:
+    """Let a simulated machine have these faults from now on, each on a GPU of its own; returns which."""
+    dice = random.Random(f"muster demo {kinds} {seed}")
+    slots = dice.sample(range(GPUS_PER_NODE), len(kinds))
+    faults = tuple(Planted(node, gpu, kind) for gpu, kind in zip(slots, kinds, strict=True))
+    built = load_machine(machine)
+    for fault in faults:
+        built = with_defect(built, {"kind": fault.kind, "gpu": fault.gpu}, dice)
+    save_machine(machine, built)
+    return faults
 
 
 def hold_back(name: str) -> None:

@@ -7,7 +7,7 @@ import json
 import pathlib
 import random
 
-NODES = 6
+NODES = 7
 GPUS_PER_NODE = 8
 FAULT_KINDS = ("missing_gpu", "sdc", "throttle", "slow_gemm")
 """Kinds of ``create_machine``: a missing GPU, one that corrupts results, one that throttles, one at 80 % rate."""

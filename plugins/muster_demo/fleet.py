@@ -1,4 +1,4 @@
-"""The demo's fleet: this machine, truly measured, and six simulated nodes, each behind an SSH server of its own."""
+"""The demo's fleet: this machine, truly measured, and seven simulated nodes, each behind an SSH server of its own."""
 
 from __future__ import annotations
 

@@ -163,8 +163,9 @@ def show_score(console: Console, result: Score) -> None:
     if not wrong:
         console.print(
             f"[bold green]All {len(result.checks)} checks hold:[/] every planted fault was found on the right GPU for "
-            "the right reason, nothing else was failed, and every healthy simulated node entered service; the one that "
-            "failed there was found between tests, replaced by a spare, and repaired.",
+            "the right reason, nothing else was failed, a block named its straggler and the GPU that corrupts, and "
+            "every healthy simulated node entered service; the one that failed there was found between tests, replaced "
+            "by a spare, and repaired.",
             soft_wrap=True,
         )
         return

@@ -18,6 +18,9 @@ QUALIFIED = "qualified"
 SERVES = "production"
 REMOVED = "quarantine"
 SIMULATED = "simulated"
+NAMED_BY = {"clock_lock": "straggler", "sdc": "repeats_itself"}
+"""The faults that appear before a block, and the rule of the finding by which it names each: the GPU that all others
+wait for, and the one whose results differ in a second run."""
 NODE = "node"
 """The device of a finding about a whole node, such as the number of its GPUs."""
 OURS = "muster: "
@@ -149,26 +152,32 @@ def score(
     host: str,
     simulated: Sequence[str],
     slurm: InSlurm | None = None,
+    in_block: Sequence[Planted] = (),
     aftermath: Aftermath | None = None,
 ) -> Score:
     """Examine a finished demo: one qualification a node (``host`` and each of ``simulated``), one mail a verdict.
 
-    ``slurm``: None for a demo without Slurm. ``aftermath``: None if no node was in service to fail there.
+    ``slurm``: None for a demo without Slurm. ``in_block``: faults that a block had to name; empty if none was tested.
+    ``aftermath``: None if no node was in service to fail there.
     """
     faults = {fault.node: fault for fault in planted}
     of_node = {report.node: report for report in reports}
+    ends = {host: QUALIFIED} | {fault.node: REMOVED for fault in (*faults.values(), *in_block)}
+    if aftermath is not None:
+        ends[aftermath.fault.node] = QUALIFIED
     checks: list[Check] = []
     for node in (host, *simulated):
         served, is_simulated = services.get(node, Service(node, "nowhere")), node in simulated
         if report := of_node.get(node):
-            fails_later = aftermath is not None and aftermath.fault.node == node
-            checks += _check_node(report, served, faults.get(node), simulated=is_simulated, fails_later=fails_later)
+            end = ends.get(node, SERVES)
+            checks += _check_node(report, served, faults.get(node), simulated=is_simulated, at_the_end=end)
             checks.append(_check_mails(node, judged(report) + served.mails, mails, simulated=is_simulated))
             if slurm is not None:
                 checks.append(_check_slurm(report, served, slurm))
         else:
             checks.append(Check("finished", False, f"{node} has no finished run"))
     checks.append(_check_revalidated(services))
+    checks += _check_block(in_block, services)
     checks += _check_aftermath(aftermath, services)
     if slurm is not None:
         checks.append(_check_gave_way(slurm, services))
@@ -178,14 +187,12 @@ def score(
 
 
 def _check_node(
-    report: RunReport, served: Service, fault: Planted | None, *, simulated: bool, fails_later: bool
+    report: RunReport, served: Service, fault: Planted | None, *, simulated: bool, at_the_end: str
 ) -> list[Check]:
-    """Its verdict, its service, and how its reports are marked; ``fails_later``: a fault is planted in service."""
+    """Its verdict, its service, and how its reports are marked; ``at_the_end``: the state that it must be in then."""
     checks = [_check_fault(report, fault) if fault else _check_healthy(report)]
-    if simulated and not fault:
-        checks.append(_check_served(served, QUALIFIED if fails_later else SERVES))
-    else:
-        checks.append(_check_never_served(served, REMOVED if fault else QUALIFIED))
+    checks_service = _check_served if simulated and at_the_end != REMOVED else _check_never_served
+    checks.append(checks_service(served, at_the_end))
     return [*checks, _check_marking(report.node, (report, *served.reports), simulated=simulated)]
 
 
@@ -256,11 +263,32 @@ def _check_slurm(report: RunReport, served: Service, slurm: InSlurm) -> Check:
         holds = reason is None and served.node in slurm.ran
         return Check("slurm", holds, expected if holds else f"{expected}, but {found}")
     expected = f"{served.node} must be closed in Slurm for Muster's reason"
-    why = report.headline[:HEADLINE_LEAST] if served.state == REMOVED else ""
+    last = served.reports[-1] if served.reports else report
+    why = last.headline[:HEADLINE_LEAST] if served.state == REMOVED else ""
     holds = reason is not None and reason.startswith(OURS) and why in reason
     return Check(
         "slurm", holds, expected if holds else f"{expected}, but it is {f'closed: {reason}' if reason else 'open'}"
     )
+
+
+def _check_block(planted: Sequence[Planted], services: Mapping[str, Service]) -> list[Check]:
+    """For each fault the last blocks name its GPU, and no other device, for what is wrong with it."""
+    if not planted:
+        return [Check("block", False, "a block must name the faults of a member: none was tested")]
+    checks = []
+    for fault in planted:
+        named = sorted(
+            f"{finding.device} of {node}"
+            for node, served in services.items()
+            for report in served.validations[-1:]
+            for stage in report.stages
+            for finding in stage.judgement.findings
+            if finding.rule == NAMED_BY[fault.kind]
+        )
+        expected = f"{fault.device} of {fault.node}"
+        sentence = f"its block must name {expected}, and no other, for {fault.kind}"
+        checks.append(_check("block", named == [expected], sentence, ", ".join(named) or "it named none"))
+    return checks
 
 
 def _check_aftermath(seen: Aftermath | None, services: Mapping[str, Service]) -> list[Check]:

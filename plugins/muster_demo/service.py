@@ -10,7 +10,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Protocol
 
 from muster import store
-from muster.errors import AirflowRefused
+from muster.errors import AirflowRefused, UnknownRun
 from muster.integration import runid
 from muster.integration.airflow_api import REASON, AirflowClient
 from muster.model import dags, runs
@@ -22,6 +22,7 @@ from muster_demo import between
 from muster_demo.scoring import Service
 from muster_demo.table import production_cell
 from muster_demo.watch import Run, Watcher, patiently, trigger_once
+from muster_reports.model import RunReport
 
 TASK = "ask"
 DAGS = (
@@ -261,6 +262,14 @@ def _at_work(run: runs.Run) -> str:
         return "running"
     begun = (stage for stage in reversed(STAGES) if store.runs.get_job(run.key, stage) is not None)
     return next(begun, "running").replace("_", "-")
+
+
+def finished(run: Run) -> RunReport | None:
+    """The run's report; None for a run that the records do not have."""
+    try:
+        return store.reporting.run(run.key)
+    except UnknownRun:
+        return None
 
 
 def service_of(node: str) -> Service:

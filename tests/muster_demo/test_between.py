@@ -22,6 +22,7 @@ from muster.model.states import State
 from muster_criteria.health.readings import Reading
 from muster_criteria.repair.ladder import Rung
 from muster_demo import between, fleet
+from muster_demo.scoring import NAMED_BY
 from muster_simulator import SimulatedHardware, create_machine, load_machine
 from tests.support import lives
 
@@ -56,11 +57,20 @@ def test_a_gpu_that_fails_shows_it_at_rest_and_the_same_seed_lets_the_same_fail(
     folders = [tmp_path / name / NODE for name in ("a", "b")]
     for folder in folders:
         create_machine(folder, seed=7)
-    one, other = (between.plant(folder, NODE, 3) for folder in folders)
+    (one,), (other,) = (between.plant(folder, NODE, 3, between.KIND) for folder in folders)
     assert one == other
     shown = SimulatedHardware(folders[0]).states()
     assert [fact.device for fact in shown if fact.name == between.KIND and fact.value] == [one.device]
     assert load_machine(folders[0]) == load_machine(folders[1])
+
+
+def test_faults_before_a_block_are_each_on_a_gpu_of_its_own(tmp_path: Path) -> None:
+    create_machine(tmp_path, seed=7)
+    slow, wrong = between.plant(tmp_path, NODE, 3, *NAMED_BY)
+    gpus = load_machine(tmp_path).gpus
+    assert [gpu.slot for gpu in gpus if gpu.clock_lock_mhz] == [slow.gpu]
+    assert [gpu.slot for gpu in gpus if gpu.upset_rate] == [wrong.gpu]
+    assert slow.gpu != wrong.gpu
 
 
 def test_a_spare_keeps_what_else_is_known_of_it(enrolled: None) -> None:

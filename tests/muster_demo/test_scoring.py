@@ -10,7 +10,7 @@ import pytest
 from muster.model.events import Approval
 from muster_criteria.model import Action, Coverage, FaultClass, Finding, Judgement, Severity, Verdict
 from muster_demo.draw import FAULT_KINDS, GPUS_PER_NODE, Planted, draw_faults, load_answers, node_names, save_answers
-from muster_demo.scoring import Aftermath, InSlurm, Mail, Score, Service, score
+from muster_demo.scoring import NAMED_BY, Aftermath, InSlurm, Mail, Score, Service, score
 from muster_reports.model import RunReport, StageReport
 
 HOST = "host-here"
@@ -72,6 +72,13 @@ def repaired(node: str) -> Service:
     return dataclasses.replace(serving(node), state="qualified", proofs=(report(node, Verdict.PASS),))
 
 
+def failed_in_block(node: str, *named: tuple[str, str]) -> Service:
+    """Failed by its block, with findings of these rules on these devices."""
+    rows = tuple(finding("step", device, rule) for rule, device in named)
+    block = dataclasses.replace(report(node, Verdict.FAIL, rows), dag_id="cluster_qualification")
+    return Service(node, "quarantine", validations=(block,))
+
+
 def approval(node: str, person: str, reason: str) -> Approval:
     return Approval(node, NOW, person, "Admit", reason, "http://airflow/hitl", "admission/run")
 
@@ -86,7 +93,8 @@ class Fleet:
         self.mails = [mail(HOST, simulated=False)]
         self.services = {HOST: Service(HOST, "qualified")}
         self.slurm: InSlurm | None = None
-        spare, failed = (node for node in node_names() if node not in faulty)
+        spare, in_block, failed = (node for node in node_names() if node not in faulty)
+        self.in_block = tuple(Planted(in_block, gpu, kind) for gpu, kind in enumerate(NAMED_BY))
         self.aftermath: Aftermath | None = Aftermath(
             Planted(failed, 5, "row_remap_pending"), "row_remap_pending on gpu5", "/archive/bundle", True,
             ("reset_gpu: succeeded",), True, spare,
@@ -100,6 +108,9 @@ class Fleet:
             else:
                 self.reports[node] = report(node, Verdict.PASS)
                 self.services[node] = repaired(node) if node == failed else serving(node)
+                if node == in_block:
+                    named = [(NAMED_BY[each.kind], each.device) for each in self.in_block]
+                    self.services[node] = failed_in_block(node, *named)
             self.mails += [mail(node)] * (1 + len(self.services[node].reports))
 
     def of_kind(self, kind: str) -> RunReport:
@@ -126,7 +137,7 @@ class Fleet:
     def score(self) -> Score:
         return score(
             list(self.reports.values()), self.services, self.planted, self.mails, host=HOST, simulated=node_names(),
-            slurm=self.slurm, aftermath=self.aftermath,
+            slurm=self.slurm, in_block=self.in_block, aftermath=self.aftermath,
         )  # fmt: skip
 
     def in_slurm(self, **changed: object) -> None:
@@ -134,7 +145,8 @@ class Fleet:
         serving = [node for node, served in self.services.items() if served.entered_by]
         closed = {HOST: "muster: registered, not admitted yet"}
         closed |= {node: "muster: it failed" for node in serving if self.services[node].state != "production"}
-        closed |= {fault.node: "muster: the run found a critical fault: it is slow" for fault in self.planted}
+        failed = [*self.planted, *self.in_block]
+        closed |= {fault.node: "muster: the run found a critical fault: it is slow" for fault in failed}
         right = InSlurm(ran=tuple(serving), gave_way={serving[0]: 1.5}, closed=closed)
         self.slurm = dataclasses.replace(right, **changed)  # type: ignore[arg-type]
 

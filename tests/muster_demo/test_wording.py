@@ -22,6 +22,7 @@ from tests.muster_demo.test_scoring import (
     SPOILT,
     Fleet,
     approval,
+    failed_in_block,
     finding,
     report,
     serving,
@@ -49,6 +50,14 @@ def test_what_the_examiner_writes(snapshot: SnapshotAssertion) -> None:
         fleet = Fleet()
         fleet.aftermath = dataclasses.replace(fleet.aftermath, **changed)  # type: ignore[type-var, arg-type]
         written[f"between tests {number}"] = sentences(fleet)
+    for named in ((), (("straggler", "gpu7"),)):
+        fleet = Fleet()
+        node = fleet.in_block[0].node
+        fleet.change(node, validations=failed_in_block(node, *named).validations)
+        written[f"in the block {len(named)}"] = sentences(fleet)
+    fleet = Fleet()
+    fleet.in_block = ()
+    written["no block"] = [check.sentence for check in fleet.score().checks if check.code == "block"]
     fleet = Fleet()
     fleet.put(report(HOST, Verdict.FAIL, (finding("gemm_peak_share", "cpu0"),), simulated=False))
     fleet.put(report(fleet.of_kind("sdc").node, Verdict.PASS))
