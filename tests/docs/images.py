@@ -19,7 +19,7 @@ import re
 import shutil
 import subprocess
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from email.message import EmailMessage
 from pathlib import Path
 
@@ -64,8 +64,8 @@ def result_of(message: EmailMessage) -> dict[str, object]:
     return dict(json.loads(gzip.decompress(content) if name.endswith(".gz") else content))
 
 
-def rows_of(mails: list[EmailMessage]) -> list[Row]:
-    """One row of the demo's table for each node, from the last mail about each stage."""
+def rows_of(mails: list[EmailMessage], states: Mapping[str, str]) -> list[Row]:
+    """One row of the demo's table for each node, from the last mail about each stage; ``states``: theirs at the end."""
     rows: dict[str, Row] = {}
     for message in mails:
         node, result = str(message["X-Muster-Node"]), result_of(message)
@@ -79,16 +79,21 @@ def rows_of(mails: list[EmailMessage]) -> list[Row]:
             cells["cluster"] = str(message["X-Muster-Verdict"])
         else:
             cells |= {stage["judgement"]["stage"]: stage["judgement"]["verdict"] for stage in stages}
-        state = str(result["state_after"])
-        if state == "production":
+        if "production" in (str(result["state_after"]), states[node]):
             cells.setdefault("production", "admitted")
-        rows[node] = Row(node, message["X-Muster-Simulated"] == "yes", cells, state, True)
+        rows[node] = Row(node, message["X-Muster-Simulated"] == "yes", cells, states[node], True)
     return [rows[node] for node in sorted(rows)]
 
 
-def fleet_pages(database: Path) -> dict[str, str]:
-    """The Fleet page and a failed node's page over these records, each with its style inside."""
-    os.environ["MUSTER_DATABASE_URL"] = f"sqlite:///{database}"
+def states_of() -> dict[str, str]:
+    """Each node's state in the records."""
+    from muster import store
+
+    return {node.name: str(node.state) for node in store.nodes.find()}
+
+
+def fleet_pages() -> dict[str, str]:
+    """The Fleet page and a failed node's page over the records, each with its style inside."""
     from fastapi.testclient import TestClient
 
     from muster import store
@@ -142,16 +147,16 @@ def main() -> None:
     if not failed:
         raise SystemExit(f"there is no mail of a FAIL with charts in {given.folder}: run `make demo` first")
     shoot(page_of(failed[-1]), IMAGES / "mail.png", 720, 1900, 1560)
-    rows = rows_of(mails)
-    if rows:
+    for database in list(given.folder.rglob("muster.db"))[-1:]:
+        os.environ["MUSTER_DATABASE_URL"] = f"sqlite:///{database}"
+        rows = rows_of(mails, states_of())
         console = Console(record=True, width=150, file=io.StringIO(), force_terminal=True)
         table = build_table(rows, 0, (*STAGES, *SERVICE[1:]))
         table.title = None
         console.print(table)
         html = console.export_html(inline_styles=True).replace("<body", '<body style="margin:8px;font-size:13px"')
         shoot(html, IMAGES / "demo.png", 910, 400, 30 + 15 * (len(rows) + 1))
-    for database in list(given.folder.rglob("muster.db"))[-1:]:
-        for name, page in fleet_pages(database).items():
+        for name, page in fleet_pages().items():
             shoot(page, IMAGES / f"{name}.png", 1200, 1000, 900)
 
 
