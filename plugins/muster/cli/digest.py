@@ -8,7 +8,6 @@ from typing import Annotated
 
 import typer
 
-from muster import store
 from muster.cli.terminal import show
 from muster.cli.terminal.options import AsJson
 from muster.errors import MusterError
@@ -57,4 +56,6 @@ def digest(
 
 def _next_second() -> datetime.datetime:
     """The end of a period up to now, as ``--until`` can give it again."""
+    from muster import store
+
     return store.clock.now().replace(microsecond=0) + datetime.timedelta(seconds=1)

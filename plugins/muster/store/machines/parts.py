@@ -36,7 +36,7 @@ TOLD_MAX = 20
 """Swapped parts of one report that are reported one by one."""
 
 _FILLERS = re.compile(
-    r"|0+|0?123456789[0-9a-f]*|[-.x]+|none|null|n/?a|unknown|default string"
+    r"|0+|0?(1234567890?)+[a-f]*|[-.]+|x{2,}|none|null|n/?a|unknown|default string"
     r"|not (specified|available|applicable|settable)"
     r"|to be filled by o\.?e\.?m\.?|system serial number|(base ?board )?serial number|chassis serial number",
     re.IGNORECASE,
