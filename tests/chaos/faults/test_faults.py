@@ -20,7 +20,7 @@ def test_every_class_has_kinds_of_faults() -> None:
 
 def test_a_fault_whose_answer_was_lost_is_lifted() -> None:
     class Client:
-        def _request(self, *_arguments: Any, **_named: Any) -> None:
+        def pause(self, _dag: str) -> None:
             raise AirflowRefused("no answer in time")
 
     class Lost:
