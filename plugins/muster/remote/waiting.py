@@ -209,7 +209,7 @@ class Waiter:
         return None
 
     async def _deadline(self) -> float:
-        """When the waiting ends, by the clock that nobody sets. The worker that started the job stamped it by the clock
+        """When the waiting ends, by a clock that cannot be set. The worker that started the job stamped it by the clock
         of the records: this machine's may be hours off.
         """
         try:
