@@ -15,7 +15,7 @@ from muster.model.dags import HEALTH_SWEEP
 from muster_demo.slurm import SlurmFailed
 from tests.chaos import evidence, faults, observers, world
 from tests.chaos.faults import Kind, NotNow
-from tests.chaos.lives import EVERY_S, TROUBLE, Clock, Life, Watch
+from tests.chaos.lives import EVERY_S, TROUBLE, Life, Schedule, Watch
 from tests.chaos.world import World
 
 AT_ONCE = 8
@@ -47,7 +47,7 @@ class Leg:
         self.kinds = faults.load()
         watch = Watch(here.database.url("airflow"))
         self.lives = [Life(here, watch, name, random.Random(dice.random())) for name in here.fleet.names]
-        self.clocks = [Clock(here, watch, dag) for dag in EVERY_S]
+        self.schedules = [Schedule(here, watch, dag) for dag in EVERY_S]
         self.lasting: list[Lasting] = []
         self.samples: list[evidence.Sample] = []
         self.began = time.monotonic()
@@ -59,7 +59,7 @@ class Leg:
 
     def run(self) -> dict[str, list[str] | None]:
         """Strike, settle and judge."""
-        steps = [(self._sample, SAMPLE_S), *((functools.partial(self._start, each), STEP_S) for each in self.clocks)]
+        steps = [(self._sample, SAMPLE_S), *((functools.partial(self._start, each), STEP_S) for each in self.schedules)]
         steps += [(functools.partial(self._live, life), STEP_S) for life in self.lives]
         # Daemons: an interrupted campaign does not wait for what its faults hold up.
         beside = [threading.Thread(target=self._repeat, args=each, daemon=True) for each in steps]
@@ -94,10 +94,10 @@ class Leg:
     def _live(self, life: Life) -> None:
         life.step(begin=self._striking())
 
-    def _start(self, clock: Clock) -> None:
+    def _start(self, schedule: Schedule) -> None:
         # A sweep that reads nodes while the observers look would be what they call left on nodes.
-        if clock.dag != HEALTH_SWEEP or not all(life.resting for life in self.lives):
-            clock.step()
+        if schedule.dag != HEALTH_SWEEP or not all(life.resting for life in self.lives):
+            schedule.step()
 
     def _sample(self) -> None:
         self.samples += evidence.sample(self.world)

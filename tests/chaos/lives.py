@@ -228,7 +228,7 @@ class Life:
             self._go(None)
 
 
-class Clock:
+class Schedule:
     """Starts a DAG of the fleet every ``EVERY_S``."""
 
     def __init__(self, world: World, watch: Watch, dag: str) -> None:
