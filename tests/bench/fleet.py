@@ -120,6 +120,8 @@ class Campaign:
         self.dice = dice
         self.client = AirflowClient(stack.login.url, stack.login.username, stack.login.password)
         self.deadline = time.monotonic() + limit_s
+        self.endless = 0
+        """How many runs do not come to an end."""
 
     def wait(self, what: str, done: Callable[[], bool]) -> None:
         """Wait until it is done, watching that every component lives. Raises ServiceFailed."""
@@ -140,8 +142,8 @@ class Campaign:
             self.client.trigger(DAG_ID, run_id(node), conf)
 
     def settled(self) -> bool:
-        """Whether no run is under way."""
-        return not self._count(f"/dags/{DAG_ID}/dagRuns", state=["running", "queued"])
+        """Whether no run is under way but the endless ones."""
+        return self._count(f"/dags/{DAG_ID}/dagRuns", state=["running", "queued"]) <= self.endless
 
     def in_flight(self) -> bool:
         """Whether every node waits. Raises ServiceFailed once none can any more."""

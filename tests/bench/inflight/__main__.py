@@ -119,6 +119,7 @@ class Bench:
         """From now on only these live on, and what the others use while they wait is not theirs. Returns what the
         begin of all used.
         """
+        self.campaign.endless = len(self.campaign.nodes) - len(nodes)
         self.campaign.nodes, self.idle = nodes, self._rates()
         begun, self.used = self.used, Counter()
         return begun
