@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import functools
+import importlib.util
 import random
 import threading
 import time
@@ -15,7 +16,7 @@ from muster.model.dags import HEALTH_SWEEP
 from muster_demo.slurm import SlurmFailed
 from tests.chaos import evidence, faults, observers, world
 from tests.chaos.faults import Kind, NotNow
-from tests.chaos.lives import EVERY_S, TROUBLE, Life, Schedule, Watch
+from tests.chaos.lives import EVERY_S, TROUBLE, Blocks, Life, Schedule, Watch
 from tests.chaos.world import World
 
 AT_ONCE = 8
@@ -46,7 +47,8 @@ class Leg:
         self.world, self.dice, self.count = here, dice, count
         self.kinds = faults.load()
         watch = Watch(here.database.url("airflow"))
-        self.lives = [Life(here, watch, name, random.Random(dice.random())) for name in here.fleet.names]
+        blocks = Blocks(possible=importlib.util.find_spec("torch") is not None)
+        self.lives = [Life(here, watch, blocks, name, random.Random(dice.random())) for name in here.fleet.names]
         self.schedules = [Schedule(here, watch, dag) for dag in EVERY_S]
         self.lasting: list[Lasting] = []
         self.samples: list[evidence.Sample] = []

@@ -97,7 +97,8 @@ class Evidence:
 
     ``nodes``: {node: its state in the records}. ``machines``: {node: [(since, faulty)]}. ``touched``: runs whose course
     a person of the campaign changed. ``reboots``: (node, when it lost power). ``worn``: (node, when it began to fail
-    in service); ``known``: (node, when the records first knew of it). ``leases``: (node, run) in force;
+    in service); ``known``: (node, when the records first knew of it). ``sides``: what the
+    records have of rounds of pairs, which have no verdict of their own. ``leases``: (node, run) in force;
     ``live``: runs that Airflow has under way. ``mails``: (Message-ID, run, node) of each mail filed; ``unsent``: keys
     in the outbox. ``processes``: (node, what runs there). ``accepted``: ids of events that the receiver accepted.
     """
@@ -113,6 +114,7 @@ class Evidence:
     shown: Mapping[str, Shown] | None = dataclasses.field(default_factory=dict)
     nodes: Mapping[str, str] | None = dataclasses.field(default_factory=dict)
     jobs: Mapping[str, Job] | None = dataclasses.field(default_factory=dict)
+    sides: frozenset[Job] | None = frozenset()
     runs: tuple[Run, ...] | None = ()
     stages: tuple[Stage, ...] | None = ()
     quarantined: tuple[Quarantined, ...] | None = ()
@@ -176,6 +178,7 @@ def _query(url: str, statement: str) -> Rows:
 
 RUNS = """SELECT dag_id, run_id, node, ended_at IS NOT NULL, coalesce(verdict, ''), headline FROM runs"""
 JOBS = """SELECT j.remote_dir, r.run_id, r.node, j.stage FROM jobs j JOIN runs r ON r.id = j.run"""
+SIDES = """SELECT r.run_id, r.node, 'fabric_round_' || s.number FROM round_sides s JOIN runs r ON r.id = s.run"""
 STAGES = """SELECT r.run_id, s.node, s.stage, s.verdict, s.result_sha256, extract(epoch FROM s.recorded_at)::float
             FROM stages s JOIN runs r ON r.id = s.run"""
 QUARANTINED = """SELECT node, extract(epoch FROM at)::float, actor, reason FROM events
@@ -207,6 +210,7 @@ def gather(world: World, samples: list[Sample]) -> Evidence:
         shown=slurm_shows(world.slurm),
         nodes={str(node): str(state) for node, state in _query(records, "SELECT name, state FROM nodes")},
         jobs={os.path.basename(row[0]): Job(*row[1:]) for row in _query(records, JOBS)},
+        sides=frozenset(Job(*row) for row in _query(records, SIDES)),
         runs=tuple(Run(*row) for row in _query(records, RUNS)),
         stages=tuple(Stage(*row) for row in _query(records, STAGES)),
         quarantined=tuple(Quarantined(*row) for row in _query(records, QUARANTINED)),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import random
 import subprocess
 import threading
@@ -18,7 +19,14 @@ from muster.errors import AirflowRefused, AlreadyTriggered, MusterError
 from muster.integration.airflow_api import REASON
 from muster.integration.runid import run_id
 from muster.model.attention import Turn
-from muster.model.dags import ADMISSION, HEALTH_SWEEP, HOUSEKEEPING, NODE_QUALIFICATION, NODE_REVALIDATION
+from muster.model.dags import (
+    ADMISSION,
+    CLUSTER_QUALIFICATION,
+    HEALTH_SWEEP,
+    HOUSEKEEPING,
+    NODE_QUALIFICATION,
+    NODE_REVALIDATION,
+)
 from muster.model.states import SERVING, State
 from muster_demo.draw import GPUS_PER_NODE
 from muster_demo.services import ServiceFailed
@@ -30,6 +38,9 @@ FAULTY = 0.2
 """Share of lives in which the machine lacks a GPU."""
 WEARS = 0.4
 """Share of lives in production in which a GPU fails between tests."""
+MEETS = 0.4
+"""Share of qualified nodes that are validated as a block, with the next one that is to be."""
+MEMBERS = 2
 ATTEMPTS = 6
 """How often an operator tries one step of a life before giving up on it."""
 AGAIN_S = 10.0
@@ -37,7 +48,9 @@ AGAIN_S = 10.0
 EVERY_S = {HOUSEKEEPING: 25.0, HEALTH_SWEEP: 45.0}
 """The DAGs of the fleet, which run far more often here than by their schedules."""
 PATIENCE_S = 120.0
-"""For how long nothing may be under way at a node that failed in service before its operator looks into it."""
+"""For how long nothing may be under way at a node that failed in service before its operator looks into it, and for how
+long a node waits for the others of its block.
+"""
 LOOK_S = 1.0
 UNDER_WAY = "SELECT run_id FROM dag_run WHERE state IN ('queued', 'running')"
 ASKING = """SELECT t.run_id FROM hitl_detail h JOIN task_instance t ON t.id = h.ti_id
@@ -87,11 +100,45 @@ class Watch:
             self.live |= {run}
 
 
+@dataclasses.dataclass
+class Block:
+    """Qualified nodes that are validated together. ``over``: their run has ended."""
+
+    nodes: list[str]
+    over: bool = False
+
+
+class Blocks:
+    """Where nodes meet for a block. ``possible``: without PyTorch on the nodes there is none."""
+
+    def __init__(self, *, possible: bool) -> None:
+        self.possible = possible
+        self._open: Block | None = None
+        self._lock = threading.Lock()
+
+    def join(self, node: str) -> Block:
+        """The block of which this node is from now on; its run begins once it has ``MEMBERS``."""
+        with self._lock:
+            block = self._open or Block([])
+            block.nodes.append(node)
+            self._open = block if len(block.nodes) < MEMBERS else None
+            return block
+
+    def leave(self, block: Block) -> bool:
+        """Give up waiting for others; False where all have come."""
+        with self._lock:
+            if self._open is not block:
+                return False
+            self._open = None
+            return True
+
+
 class Life:
     """One node's lives, one after the other. ``step`` never waits."""
 
-    def __init__(self, world: World, watch: Watch, node: str, dice: random.Random) -> None:
-        self.world, self.watch, self.node, self.dice = world, watch, node, dice
+    def __init__(self, world: World, watch: Watch, blocks: Blocks, node: str, dice: random.Random) -> None:
+        self.world, self.watch, self.blocks, self.node, self.dice = world, watch, blocks, node, dice
+        self.block = Block([])
         self.number = 0
         self.doing: Callable[[], None] | None = None
         self.run: tuple[str, str] = ("", "")
@@ -142,22 +189,59 @@ class Life:
         self._go(self._qualify)
 
     def _qualify(self) -> None:
-        if self._runs(NODE_QUALIFICATION, {"level": "demo"}):
+        if self._runs(NODE_QUALIFICATION, {"node": self.node, "level": "demo"}):
             return
         state = self._state()
         if state in (State.QUARANTINE, State.TRIAGE):
             self._over()
+        elif state is State.QUALIFIED and self.blocks.possible and self.dice.random() < MEETS:
+            self.block = self.blocks.join(self.node)
+            self._go(self._meet)
         elif state is State.QUALIFIED:
             self._go(self._ask)
         else:
             self._again()
 
+    def _meet(self) -> None:
+        """Wait for the others of its block, or enter production without one."""
+        if len(self.block.nodes) == MEMBERS:
+            self._go(self._validate)
+        elif time.monotonic() - self.since > PATIENCE_S and self.blocks.leave(self.block):
+            self._go(self._ask)
+
+    def _validate(self) -> None:
+        """Have the block tested, which its first node starts; then it is in service, or a person is asked."""
+        nodes = self.block.nodes
+        if self.node == nodes[0] and not self.block.over:
+            self.block.over = not self._runs(CLUSTER_QUALIFICATION, {"nodes": nodes, "level": "demo"})
+        self.watch.look()
+        if not self.block.over or self._answers():
+            return
+        state = self._state()
+        self.world.ledger.write("block", node=self.node, nodes=nodes, state=str(state))
+        if state in SERVING:
+            self._go(self._revalidate)
+        elif state is State.QUALIFIED:
+            self._go(self._ask)
+        elif state in (State.QUARANTINE, State.TRIAGE):
+            self._over()
+        else:
+            self._go(self._qualify)
+
+    def _answers(self) -> bool:
+        """Whether something is under way at the node; has it admitted where a person is asked."""
+        for run in self.watch.asking:
+            if run.startswith(f"{self.node}__"):
+                self.world.client.hitl_answer(ADMISSION, run, "ask", ["Admit"], {REASON: "the campaign's person"})
+        return self._under_way()
+
+    def _under_way(self) -> bool:
+        return any(run.startswith(f"{self.node}__") for run in self.watch.live)
+
     def _ask(self) -> None:
         """Have a person admit it, and answer."""
-        dag, run = self.run
-        if run in self.watch.asking:
-            self.world.client.hitl_answer(dag, run, "ask", ["Admit"], {REASON: "the campaign's person admits it"})
-        if self._runs(ADMISSION, {"level": "demo"}):
+        self._answers()
+        if self._runs(ADMISSION, {"node": self.node, "level": "demo"}):
             return
         state = self._state()
         if state in (State.PRODUCTION, State.REVALIDATION):
@@ -168,7 +252,7 @@ class Life:
             self._over()
 
     def _revalidate(self) -> None:
-        if self._runs(NODE_REVALIDATION, {"level": "demo", "stages": ["intake", "burn_in"]}):
+        if self._runs(NODE_REVALIDATION, {"node": self.node, "level": "demo", "stages": ["intake", "burn_in"]}):
             return
         if self._state() is not State.PRODUCTION or self.worn or self.dice.random() > WEARS:
             self._over()
@@ -183,7 +267,7 @@ class Life:
         """A GPU failed in service: a sweep sees it, a repair resets it, tests prove that; or a person is asked."""
         state = self._state()
         self.watch.look()
-        if state in SERVING or any(run.startswith(f"{self.node}__") for run in self.watch.live):
+        if state in SERVING or self._under_way():
             self.since = time.monotonic()
         elif state is State.QUALIFIED:
             self._go(self._ask)
@@ -207,10 +291,10 @@ class Life:
             return True
         if not self.run[1]:
             # Mails name a run without its DAG, so that each run has a name of its own.
-            reason = f"life {self.number} {dag.rpartition('_')[2]} {self.attempts + 1}"
+            reason = f"life {self.number} {dag.replace('_', ' ')} {self.attempts + 1}"
             self.run = (dag, run_id(self.node, reason))
             try:
-                self.world.client.trigger(*self.run, {"node": self.node, "reason": reason, **conf})
+                self.world.client.trigger(*self.run, {"reason": reason, **conf})
             except AlreadyTriggered:
                 pass  # the answer to the first request was lost
             except TROUBLE:

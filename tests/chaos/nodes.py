@@ -44,7 +44,7 @@ if [ "$2" = simulate-reset ]; then
 fi
 [ "$2" = run ] || exec "${{clock[@]}}" '{python}' "$@"
 job=${{3%/*}}
-stage=$(sed -n 's/.*"stage": *"\\([a-z_]*\\)".*/\\1/p' "$3")
+stage=$(sed -n 's/.*"stage": *"\\([a-z0-9_]*\\)".*/\\1/p' "$3")
 exec 9>>"$HOME/lock"
 flock --nonblock 9 || note overlap "$stage"
 note start "$stage"

@@ -24,7 +24,7 @@ SERVING = ("production", "revalidation")
 
 def results_lost(e: Evidence) -> list[str] | None:
     """Results that a node completed and that the records do not have, of runs that are over."""
-    if e.diary is None or e.jobs is None or e.stages is None or e.runs is None or e.live is None:
+    if e.diary is None or e.jobs is None or e.stages is None or e.runs is None or e.live is None or e.sides is None:
         return None
     recorded = {stage.sha256 for stage in e.stages}
     tampered = {line.job for line in e.diary if line.what == "tampered"}
@@ -36,7 +36,7 @@ def results_lost(e: Evidence) -> list[str] | None:
         job = e.jobs.get(line.job)
         if job is None:
             lost.append(f"{line.node}: job {line.job} is not in the records")
-        elif job.run not in e.touched | preempted | e.live:
+        elif job not in e.sides and job.run not in e.touched | preempted | e.live:
             lost.append(f"{line.node}: {job.stage} of {job.run}")
     return lost
 

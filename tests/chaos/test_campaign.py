@@ -20,6 +20,7 @@ pytestmark = [
     pytest.mark.needs_redis,
     pytest.mark.needs_slurm,
     pytest.mark.needs_faketime,
+    pytest.mark.needs_torch,
 ]
 CAMPAIGN = [sys.executable, "-m", "tests.chaos"]
 SAFE = ("false_admissions", "false_quarantines", "double_tests", "foreign_drains_undone")

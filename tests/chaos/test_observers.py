@@ -71,7 +71,8 @@ def test_a_planted_defect_raises_its_counter(name: str) -> None:
 @pytest.mark.parametrize(
     ("name", "source"),
     [
-        ("results_lost", "diary"), ("false_admissions", "samples"), ("false_quarantines", "quarantined"),
+        ("results_lost", "diary"), ("results_lost", "sides"), ("false_admissions", "samples"),
+        ("false_quarantines", "quarantined"),
         ("double_tests", "stages"), ("leases_leaked", "live"), ("processes_left_on_nodes", "processes"),
         ("nodes_left_drained", "shown"), ("foreign_drains_undone", "samples"), ("mails_lost", "unsent"),
         ("mails_doubled", "mails"), ("events_lost", "accepted"), ("hung", "live"),
@@ -102,6 +103,17 @@ def test_what_else_is_a_false_admission(changed: dict[str, Any]) -> None:
     found = observers.false_admissions(dataclasses.replace(CALM, **changed))
     assert found is not None
     assert len(found) == 1
+
+
+def test_a_side_of_a_pair_is_lost_without_its_record() -> None:
+    side = Job(RUN, "n0", "fabric_round_2")
+    measured = dataclasses.replace(
+        CALM,
+        jobs={**GOOD.jobs, "j2": side},
+        diary=(*GOOD.diary, Line("n0", 15.0, "measured", "j2", "cc")),  # type: ignore[misc,dict-item]
+    )
+    assert len(observers.results_lost(measured) or ()) == 1
+    assert observers.results_lost(dataclasses.replace(measured, sides=frozenset({side}))) == []
 
 
 def test_a_reboot_that_did_not_happen_explains_no_quarantine() -> None:

@@ -20,6 +20,7 @@ import yaml
 from muster import store
 from muster.admission import service
 from muster.integration.airflow_api import AirflowClient
+from muster_criteria.cluster.model import TRAINING
 from muster_demo import between
 from muster_demo.between import KIND
 from muster_demo.fleet import REPAIRED
@@ -33,7 +34,7 @@ from tests.chaos.receiver import Receiver
 from tests.support.servers import celery_airflow, postgresql, sshd
 from tests.support.servers.celery_airflow import COMPONENTS, CeleryStack
 from tests.support.servers.slurm import end_jobs
-from tests.support.simulated_fleet import write_sku
+from tests.support.simulated_fleet import write_block, write_sku
 
 JOB_LIMIT_S = 60
 WORN = f"""
@@ -199,6 +200,7 @@ def _write_sku(folder: Path) -> Path:
     stages["stages"]["intake"]["probes"]["inventory"]["require"].append({"metric": KIND, "devices": "each gpu"})
     programme.write_text(yaml.safe_dump(stages, sort_keys=False))
     between.write_policies(folder, "demo")
+    write_block(folder, {TRAINING: {"gpus": "one"}})
     return folder
 
 

@@ -7,13 +7,10 @@ import os
 import signal
 import threading
 import time
-from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
 
 import psutil
 import pytest
-import yaml
 
 from muster import store
 from muster.model.runs import RunKey
@@ -21,9 +18,9 @@ from muster.model.states import State
 from muster.operators.testing import member
 from muster_criteria.cluster.model import COLLECTIVES, TRAINING
 from muster_criteria.model import Verdict
-from muster_criteria.sku_files.skus import SHIPPED
 from tests.dags.blocks import DAG_ID, NAMES, Meeting, Nodes, validate, verdicts
 from tests.dags.test_cluster_runs import meeting, nodes  # noqa: F401 - fixtures
+from tests.support.simulated_fleet import write_block
 
 pytestmark = [
     pytest.mark.slow,
@@ -86,15 +83,6 @@ def _is_watchdog(process: psutil.Process) -> bool:
     return os.getsid(process.pid) == process.pid and parent is not None and process.cmdline() == parent.cmdline()
 
 
-def _own_programme(folder: Path, params: Mapping[str, Mapping[str, Any]]) -> None:
-    """Write the shipped programme of a block with these parameters into a fleet's folder of SKU files."""
-    programme = yaml.safe_load((SHIPPED / "programmes" / "block.yaml").read_text())
-    for probe, changed in params.items():
-        programme["probes"][probe]["params"] |= changed
-    (folder / "programmes").mkdir()
-    (folder / "programmes" / "block.yaml").write_text(yaml.safe_dump(programme))
-
-
 @pytest.mark.parametrize(
     ("phase", "number"), [("training", signal.SIGKILL), ("same_batch", signal.SIGSTOP)], ids=["killed", "hung"]
 )
@@ -107,7 +95,7 @@ def test_a_lost_rank_is_named_the_other_ends_and_no_node_is_leased(
     number: int,
 ) -> None:
     stall = {"stall_timeout_s": STALL_S}
-    _own_programme(tmp_path, {COLLECTIVES: stall, TRAINING: {**stall, **ENDLESS[phase], "gpus": "one"}})
+    write_block(tmp_path, {COLLECTIVES: stall, TRAINING: {**stall, **ENDLESS[phase], "gpus": "one"}})
     monkeypatch.setenv("MUSTER_SKU_PATH", str(tmp_path))
     strike = Strike(nodes, phase, number)
     monkeypatch.setattr(member, "PATIENCE_S", 3.0)
@@ -140,7 +128,7 @@ def test_a_slow_rank_fails_and_the_others_pass(
 ) -> None:
     # Who waits for whom depends on the real network and scheduler, here of a machine that runs four ranks and other
     # tests on a few cores: steps and a fault that stand out from those.
-    _own_programme(tmp_path, {TRAINING: {"step_s": 3.0, "steps": 3}})
+    write_block(tmp_path, {TRAINING: {"step_s": 3.0, "steps": 3}})
     monkeypatch.setenv("MUSTER_SKU_PATH", str(tmp_path))
     names = ("n1", "n2", "n3", "n4")  # a member fails only beside three others
     nodes.build({"n2": [{"kind": "slow_gemm", "gpu": 0, "share": 0.5}]}, names)

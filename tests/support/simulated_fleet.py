@@ -16,11 +16,14 @@ import stat
 import sys
 from collections.abc import Iterable, Mapping
 from pathlib import Path
-from typing import IO
+from typing import IO, Any
+
+import yaml
 
 import muster_simulator
 from muster import store
 from muster.model.nodes import NewNode
+from muster_criteria.sku_files.skus import SHIPPED
 from muster_demo.hosts import Keys, make_client_keys, make_key
 from muster_demo.services import Supervisor
 from muster_demo.sshserver import Config, serve
@@ -158,6 +161,15 @@ def write_sku(folder: Path, limit_s: int) -> Path:
     programme = (FILES / "programmes" / "fleet.yaml").read_text()
     (folder / "programmes" / "fleet.yaml").write_text(programme.replace("timeout_s: 1800", f"timeout_s: {limit_s}"))
     return folder
+
+
+def write_block(folder: Path, params: Mapping[str, Mapping[str, Any]]) -> None:
+    """Write the shipped programme of a block with these parameters, by probe, into a folder of SKU files."""
+    programme = yaml.safe_load((SHIPPED / "programmes" / "block.yaml").read_text())
+    for probe, changed in params.items():
+        programme["probes"][probe]["params"] |= changed
+    (folder / "programmes").mkdir(exist_ok=True)
+    (folder / "programmes" / "block.yaml").write_text(yaml.safe_dump(programme))
 
 
 async def serve_all(configs: Iterable[str]) -> None:

@@ -9,7 +9,14 @@ from typing import Any
 
 from muster import store
 from muster.integration.airflow_api import REASON
-from muster.model.dags import ADMISSION, HEALTH_SWEEP, NODE_QUALIFICATION, NODE_REVALIDATION, REPAIR
+from muster.model.dags import (
+    ADMISSION,
+    CLUSTER_QUALIFICATION,
+    HEALTH_SWEEP,
+    NODE_QUALIFICATION,
+    NODE_REVALIDATION,
+    REPAIR,
+)
 from muster.model.states import State
 from tests.chaos.evidence import slurm_shows
 from tests.chaos.faults import NotNow, fault
@@ -17,13 +24,25 @@ from tests.chaos.world import PERSON, World
 
 HELD_BACK_S = 45.0
 """For how long a frozen API server may hold back a request, at most."""
-HOLDING = (NODE_QUALIFICATION, NODE_REVALIDATION, REPAIR)
+HOLDING = (NODE_QUALIFICATION, NODE_REVALIDATION, REPAIR, CLUSTER_QUALIFICATION)
 TASKS = {
     **dict.fromkeys(
         (NODE_QUALIFICATION, NODE_REVALIDATION),
         ("claim", "intake", "burn_in", "integrity", "performance", "thermal", "conclude", "report", "release"),
     ),
     REPAIR: ("claim", "evidence", "act", "returned", "release", "proofs", "prove"),
+    CLUSTER_QUALIFICATION: (
+        "claim_block",
+        "plan_1",
+        "plan_2",
+        "gather",
+        "train",
+        "judge_block",
+        "admit",
+        "conclude",
+        "release",
+        "report",
+    ),
 }
 
 
@@ -72,18 +91,20 @@ def run_deleted(world: World, dice: random.Random) -> Iterator[str]:
 def triggered_twice(world: World, dice: random.Random) -> Iterator[str]:
     """Another run of a node that is under test."""
     run = _run(world, dice, "running")
-    again = f"{run['conf']['node']}__again-{dice.randrange(10**6)}"
+    node = run["conf"].get("node") or run["conf"]["nodes"][0]
+    again = f"{node}__again-{dice.randrange(10**6)}"
     world.client.trigger(run["dag_id"], again, {**run["conf"], "reason": "again"})
     yield again
 
 
 @fault(0, 1)
 def xcom_edited(world: World, dice: random.Random) -> Iterator[str]:
-    """The lease's token and the node's name, as the task ``claim`` returned them."""
+    """The lease's token and the node's name, or the names of a block, as the task ``claim`` returned them."""
     run = _run(world, dice, "running")
     other = dice.choice(world.fleet.names)
-    value = {"node": other, "sku": "fleet-node", "level": "demo", "token": 1, "simulated": False}
-    path = f"{_path(run)}/taskInstances/claim/xcomEntries/return_value"
+    alone = {"node": other, "sku": "fleet-node", "level": "demo", "token": 1, "simulated": False}
+    task, value = ("claim_block", [other]) if run["dag_id"] == CLUSTER_QUALIFICATION else ("claim", alone)
+    path = f"{_path(run)}/taskInstances/{task}/xcomEntries/return_value"
     answer = world.client._request("PATCH", path, json={"value": value}, expected=(200, 404))
     if answer.status_code == 404:
         raise NotNow
