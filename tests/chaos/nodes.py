@@ -30,7 +30,7 @@ from tests.chaos.link import REFUSED, Link, Links
 from tests.support.simulated_fleet import LISTENING_S, SERVICE, SimulatedFleet
 
 FAULT = "missing_gpu"
-DISK = "size=64m"
+DISK = "64m"
 CLONE_NEWNS = 0x20000
 
 INTERPRETER = """#!/bin/bash
@@ -78,6 +78,11 @@ def own_mounts() -> bool:
     return subprocess.run(["mount", "--make-rprivate", "/"], check=False).returncode == 0
 
 
+def mount(place: Path, size: str) -> None:
+    """Make a folder a disk of its own."""
+    subprocess.run(["mount", "-t", "tmpfs", "-o", f"size={size}", "none", str(place)], check=True)
+
+
 class ChaosFleet(SimulatedFleet):
     """``disks``: whether each node's work folder is a disk of its own, which needs the right to mount."""
 
@@ -92,7 +97,7 @@ class ChaosFleet(SimulatedFleet):
             (self.home(name) / "boot_id").write_text(load_machine(self.home(name) / name).boot_id)
             self.work(name).mkdir()
             if disks:
-                subprocess.run(["mount", "-t", "tmpfs", "-o", DISK, "none", str(self.work(name))], check=True)
+                mount(self.work(name), DISK)
 
     def start(self, supervisor: Supervisor, environment: Mapping[str, str]) -> None:
         """Start the servers, each node's own and an impostor with another host key, as one service."""
@@ -171,7 +176,7 @@ def processes_of(home: Path) -> list[psutil.Process]:
 
 
 def fill(disk: Path) -> Path:
-    """Fill a disk of a node to its last byte; gives the file to remove."""
+    """Fill a disk to its last byte; gives the file to remove."""
     filler = disk / "filler"
     with contextlib.suppress(OSError), filler.open("wb", buffering=0) as file:
         while True:

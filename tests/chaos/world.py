@@ -29,7 +29,7 @@ from muster_demo.slurm import TESTS, Slurm
 from muster_demo.watchdog import end_all
 from tests.chaos.ledger import Ledger
 from tests.chaos.link import Link, Links
-from tests.chaos.nodes import ChaosFleet
+from tests.chaos.nodes import ChaosFleet, mount
 from tests.chaos.receiver import Receiver
 from tests.support.servers import celery_airflow, postgresql, sshd
 from tests.support.servers.celery_airflow import COMPONENTS, CeleryStack
@@ -55,6 +55,8 @@ DAG_ID = "node_qualification"
 KEPT = (*COMPONENTS, "redis", "slurm-slurmctld")
 """Services that are started again when they have ended, as systemd or Kubernetes does."""
 RESTART_S = 3.0
+CONTROLLER_DISK = "512m"
+"""For Airflow's and Muster's own files, logs of tasks among them."""
 CONCURRENCY = 8
 """Task processes of one worker: what faults hold up keeps its process."""
 
@@ -132,6 +134,9 @@ def running(folder: Path, names: tuple[str, ...], seed: int, *, disks: bool) -> 
         supervisor = Supervisor(folder / "logs")
         cluster = Slurm(supervisor, folder / "s", names, base_environment({}))
         fleet = ChaosFleet(folder / "fleet", names, seed, links, disks=disks)
+        (folder / "airflow").mkdir()
+        if disks:
+            mount(folder / "airflow", CONTROLLER_DISK)
         try:
             cluster.start()
             smtp = Link(links, lambda: int((folder / "mail.port").read_text()))
@@ -170,7 +175,7 @@ def _settings(
     mail = {"conn_type": "smtp", "host": "127.0.0.1", "port": smtp.port, "extra": extra}
     slurm = {"kind": "slurm", "slurm_conf": str(cluster.conf), "test_partition": TESTS}
     return {
-        "MUSTER_HOME": str(folder / "muster"),
+        "MUSTER_HOME": str(folder / "airflow" / "muster"),
         "MUSTER_SKU_PATH": str(_write_sku(folder / "skus")),
         sshd.CONNECTION: sshd.connection(fleet.keys.private),
         "MUSTER_SSH_TIMEOUT_S": "5",

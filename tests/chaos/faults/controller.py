@@ -8,6 +8,7 @@ from collections.abc import Iterator
 
 from tests.chaos import clocks
 from tests.chaos.faults import NotNow, fault
+from tests.chaos.nodes import fill
 from tests.chaos.world import World
 from tests.support.servers.celery_airflow import TRIGGERERS, WORKERS
 
@@ -117,3 +118,13 @@ def second_scheduler(world: World, dice: random.Random) -> Iterator[str]:
     world.supervisor.start(name, command, world.stack.environment)
     yield name
     world.supervisor.stop([name], patience_s=0)
+
+
+@fault(3, 20)
+def controller_disk_full(world: World, dice: random.Random) -> Iterator[str]:
+    """No room for logs of tasks, nor for what Muster keeps outside its database."""
+    if not world.fleet.disks:
+        raise NotNow
+    filler = fill(world.folder / "airflow")
+    yield str(filler)
+    filler.unlink(missing_ok=True)
