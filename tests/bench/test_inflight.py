@@ -20,10 +20,10 @@ KEYS = {
 @pytest.mark.needs_redis
 @pytest.mark.timeout(1800)
 def test_all_nodes_wait_at_once_and_each_that_ends_gets_its_verdict(tmp_path: Path) -> None:
-    found, (half, full) = inflight.measure(tmp_path, 20, seed=1, ending=12)
+    found, (half, full) = inflight.measure(tmp_path, 20, seed=1, ending=6)
     assert set(found) >= KEYS
     assert found["nodes"] == 20
-    assert found["finished"] == found["ending"] == 12
+    assert found["finished"] == found["ending"] == 6
     assert (half["nodes"], full["nodes"]) == (10, 20)
     assert min(found[key] for key in KEYS - {"first_bend"}) > 0
     assert found["first_bend"] in inflight.LIMITS
