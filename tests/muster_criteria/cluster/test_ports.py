@@ -62,8 +62,29 @@ def test_time_without_a_link_warns() -> None:
     assert found(row("port_watched", 1.0), row("port_down", 2.0)) == [("port_down", Severity.WARNING)]
 
 
-def test_a_port_that_was_not_watched_has_no_rate() -> None:
-    assert found(row("port_errors", 5, counter="symbol_error")) == []
+def suspected(*rows: Measured) -> dict[str, list[Lack]]:
+    block = BlockFindings()
+    judge_ports({"n1": rows, "n2": ()}, {"n1": LIMITS, "n2": LIMITS}, block)
+    return {name: [gap.code for gap in gaps] for name, gaps in block.suspected.items()}
+
+
+def test_a_port_that_was_not_watched_has_no_rate_and_does_not_pass() -> None:
+    errors = row("port_errors", 5, counter="symbol_error")
+    assert found(errors) == []
+    assert suspected(errors) == {"n1": [Lack.REFUSED]}
+    assert suspected(row("port_watched", 1.0), errors) == {}
+
+
+def test_what_may_never_happen_needs_no_time_watched() -> None:
+    assert found(row("port_errors", 1, counter="link_downed")) == [("link_downed", Severity.CRITICAL)]
+
+
+@pytest.mark.parametrize("metric", ["port_watched", "port_errors", "port_down"])
+def test_less_than_nothing_is_its_nodes_contradiction_and_hides_no_other_errors(metric: str) -> None:
+    errors = [row("port_watched", 60.0), row("port_errors", 300, counter="symbol_error")]
+    odd = row(metric, -1e9, counter="symbol_error")
+    assert found(*errors, odd) == [("symbol_error", Severity.CRITICAL)]
+    assert suspected(*errors, odd) == {"n1": [Lack.REFUSED]}
 
 
 @pytest.mark.parametrize("members", [2, 3, 8])

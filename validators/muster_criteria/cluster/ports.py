@@ -19,6 +19,7 @@ from muster_criteria.sku_files.limits import Limit
 from muster_criteria.words import listed
 
 RATE, DOWN = "ib_error_rate", "port_down"
+COUNTED = ("port_watched", "port_errors", DOWN)
 
 COMMON_MIN = 3
 """Members with the same fault of the same port from which on it is their switch's: chosen here. Cables that break
@@ -27,11 +28,19 @@ independently of each other, on one rail and within one test of a block, are one
 
 @dataclasses.dataclass
 class _Port:
-    """``errors`` by counter, while it was watched so long (min); seconds ``down``."""
+    """``errors`` by counter, while it was watched so long (min); seconds ``down``; ``odd``: what cannot be."""
 
     minutes: float = 0.0
     down: float = 0.0
     errors: dict[str, float] = dataclasses.field(default_factory=lambda: defaultdict(float))
+    odd: str = ""
+
+    @property
+    def unproved(self) -> str:
+        """Why its rates prove nothing, "" if they do."""
+        if self.minutes <= 0 and any(self.errors.values()):
+            return self.odd or "counted errors, and how long it was watched is not known"
+        return self.odd
 
 
 def port_limits(limits: Iterable[Limit]) -> tuple[Limit, ...]:
@@ -46,6 +55,8 @@ def judge_ports(
     broken: dict[tuple[object, ...], dict[str, Finding]] = defaultdict(dict)
     for member, own in rows.items():
         for device, port in sorted(_ports(own).items()):
+            if port.unproved:
+                block.suspect([member], Lack.REFUSED, f"{device} {port.unproved}")
             for limit in limits[member]:
                 if finding := _broken(device, port, limit):
                     broken[device, finding.metric, finding.labels][member] = finding
@@ -69,9 +80,11 @@ def _common(found: Mapping[str, Finding], block: BlockFindings) -> None:
 def _ports(rows: Iterable[Measured]) -> dict[str, _Port]:
     ports: dict[str, _Port] = defaultdict(_Port)
     for row in rows:
-        if row.value is None:
+        if row.value is None or row.metric not in COUNTED:
             continue
-        if row.metric == "port_watched":
+        if row.value < 0:  # and it takes nothing from what the other rounds counted
+            ports[row.device].odd = f"sent {row.metric} {row.value:g}, which is less than nothing"
+        elif row.metric == "port_watched":
             ports[row.device].minutes += row.value
         elif row.metric == "port_errors":
             ports[row.device].errors[row.labels.get("counter", "")] += row.value
@@ -88,6 +101,8 @@ def _broken(device: str, port: _Port, limit: Limit) -> Finding | None:
         count = port.errors.get(counter, 0.0)
         value = rate_limits(count, port.minutes / 60.0)[0] if port.minutes > 0 else 0.0
         observed = f"{count:.0f} in {port.minutes:.3g} min, which prove {value:.3g} an hour"
+        if ceiling == 0:  # any is too many, however long the port was watched
+            value = count
     if value <= ceiling:
         return None
     return Finding(
