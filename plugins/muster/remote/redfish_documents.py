@@ -162,9 +162,14 @@ def _present(part: Document) -> bool:
 
 
 def _state(part: Document) -> str | None:
-    """Returns ok, warning or critical; None if the BMC reports no health."""
+    """Returns ok, warning or critical; None if the BMC reports no health.
+
+    A part that is present and cannot be used, which is what DMTF's schema Resource says of ``UnavailableOffline``, is
+    never ok: a supply without mains is healthy in itself.
+    """
     health = _status(part).get("Health")
-    return _HEALTH.get(health) if isinstance(health, str) else None
+    state = _HEALTH.get(health) if isinstance(health, str) else None
+    return "warning" if state == "ok" and _status(part).get("State") == "UnavailableOffline" else state
 
 
 def _missed(part: Document) -> str | None:

@@ -119,6 +119,28 @@ def test_a_part_that_the_bmc_misses_is_reported_and_an_empty_place_is_not(folder
     assert states == {"fan0": "critical", "psu0": None, "psu1": None, "psu2": "critical"}
 
 
+@pytest.mark.parametrize(
+    ("state", "health", "reported"),
+    [
+        ("UnavailableOffline", "OK", "warning"),
+        ("UnavailableOffline", "Critical", "critical"),
+        ("UnavailableOffline", None, None),
+        ("StandbySpare", "OK", "ok"),
+    ],
+)
+def test_a_part_that_cannot_be_used_is_not_ok(
+    folder: Path, static: str, state: str, health: str | None, reported: str | None
+) -> None:
+    bmcs.write(
+        folder,
+        fans=[bmcs.fan(health=health, state=state)],
+        temperatures=[],
+        supplies=[bmcs.supply(health=health, state=state)],
+    )
+    states = {part: each.text for (metric, part), each in read(static).items() if metric.endswith("_state")}
+    assert states == {"fan0": reported, "psu0": reported}
+
+
 def test_a_fan_without_an_id_hides_no_other(folder: Path, static: str) -> None:
     """iLO 4 sends fans without ``MemberId``, and with ``FanName`` for a name."""
     nameless = {"FanName": "Fan 2", "Reading": 30, "ReadingUnits": "Percent", "Status": {"Health": "Critical"}}
