@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import datetime
 import random
 import subprocess
 import threading
@@ -51,6 +52,8 @@ PATIENCE_S = 120.0
 """For how long nothing may be under way at a node that failed in service before its operator looks into it, and for how
 long a node waits for the others of its block.
 """
+RETRIES_S = 30.0
+"""How often an operator looks for retries that a wrong clock has put off."""
 LOOK_S = 1.0
 UNDER_WAY = "SELECT run_id FROM dag_run WHERE state IN ('queued', 'running')"
 ASKING = """SELECT t.run_id FROM hitl_detail h JOIN task_instance t ON t.id = h.ti_id
@@ -310,6 +313,19 @@ class Life:
         if self.attempts >= ATTEMPTS:
             self.world.ledger.write("gave up", node=self.node, number=self.number, state=str(self._state()))
             self._go(None)
+
+
+class Retries:
+    """Begins, as an operator who reads ``muster doctor``, what a scheduler put off while its clock was ahead."""
+
+    def __init__(self, world: World) -> None:
+        self.world = world
+
+    def step(self) -> None:
+        """Look once."""
+        for late in self.world.client.postponed(datetime.datetime.now(datetime.UTC)):
+            self.world.client.retry(late)
+            self.world.ledger.write("retried", run=late.run_id, task=late.task_id, until=str(late.ended))
 
 
 class Schedule:

@@ -38,6 +38,28 @@ def list_(
     )  # fmt: skip
 
 
+@app.command()
+def retry(
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Only list them.")] = False, json: AsJson = False
+) -> None:
+    """Begin now what waits for its retry for hours, since a scheduler's clock was ahead when the last try ended."""
+    from muster import store
+    from muster.integration.airflow_api import AirflowClient
+
+    with AirflowClient.from_settings() as client:
+        late = client.postponed(store.clock.now())
+        for task in late if not dry_run else ():
+            client.retry(task)
+    if json:
+        show.as_json(late)
+        return
+    show.table(
+        ["run", "task", "would have waited until" if not dry_run else "waits until"],
+        [[task.run_id, task.task_id, show.when(task.ended)] for task in late],
+        empty="no task waits for a retry that a wrong clock put off",
+    )
+
+
 @app.command("show")
 def show_(
     run_id: Annotated[str, typer.Argument(help="The run's id.")], node: OfNode = "", json: AsJson = False

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import datetime
 import time
 from collections.abc import Iterator, Mapping
 from types import TracebackType
@@ -20,6 +21,8 @@ WAITS = ("awaiting_input", "deferred")
 """The states of a task whose question is open. After a timeout it has failed, and still has no response."""
 RETRIES, RETRY_S = 2, 1.0
 """How often a request that meets a fault of Airflow's server is repeated, and after how many seconds."""
+AHEAD = datetime.timedelta(minutes=5)
+"""A time in Airflow that is later than the present by more is a wrong clock's: those that NTP keeps differ by less."""
 RUN_OVER = frozenset({"success", "failed"})
 """The final states of a DAG run."""
 
@@ -31,6 +34,17 @@ class Pool:
     slots: int
     waiting: int
     include_deferred: bool
+
+
+@dataclasses.dataclass(frozen=True)
+class Postponed:
+    """A task that waits for its retry, which Airflow counts from ``ended``: a scheduler wrote it with a wrong clock."""
+
+    dag_id: str
+    run_id: str
+    task_id: str
+    map_index: int
+    ended: datetime.datetime
 
 
 class AirflowClient:
@@ -120,6 +134,21 @@ class AirflowClient:
             name = task["task_id"] if index < 0 else f"{task['task_id']}[{index}]"
             states[name] = task["state"] or "none"
         return states
+
+    def postponed(self, now: datetime.datetime) -> list[Postponed]:
+        """Returns the tasks whose retry a wrong clock has put off: Airflow leaves them waiting."""
+        path, late = "/dags/~/dagRuns/~/taskInstances", []
+        for task in self._all(path, "task_instances", state="up_for_retry"):
+            ended = datetime.datetime.fromisoformat(task["end_date"] or now.isoformat())
+            if ended > now + AHEAD:
+                late.append(Postponed(task["dag_id"], task["dag_run_id"], task["task_id"], task["map_index"], ended))
+        return late
+
+    def retry(self, task: Postponed) -> None:
+        """Have a task that waits for its retry begin now."""
+        which = task.task_id if task.map_index < 0 else [task.task_id, task.map_index]
+        clear = {"dry_run": False, "dag_run_id": task.run_id, "task_ids": [which], "only_failed": False}
+        self._request("POST", f"/dags/{task.dag_id}/clearTaskInstances", json=clear)
 
     def ensure_pool(self, name: str, slots: int) -> None:
         """Create the pool or set its slots; a deferred burn-in holds its slot."""

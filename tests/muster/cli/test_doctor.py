@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import datetime
 import json
 import shutil
 import ssl
@@ -27,7 +28,7 @@ from muster_criteria.model import Verdict
 from muster_criteria.sku_files.skus import SHIPPED
 from muster_demo.services import free_port
 from tests.muster import fleet
-from tests.muster.integration.test_airflow_api import Airflow
+from tests.muster.integration.test_airflow_api import Airflow, waiting
 from tests.support.servers import sshd
 
 Muster = Callable[..., "tuple[int, str, str]"]
@@ -39,6 +40,7 @@ def airflow(monkeypatch: pytest.MonkeyPatch, sqlite_db: str) -> Airflow:
     """An API with every DAG, the pool muster_burn and healthy components."""
     api = Airflow()
     pages = {
+        "/api/v2/dags/~/dagRuns/~/taskInstances": {"task_instances": []},
         "/api/v2/dags": {"dags": [{"dag_id": name, "is_paused": False} for name in dags.ALL]},
         "/api/v2/pools": {
             "pools": [{"name": "muster_burn", "slots": 16, "scheduled_slots": 0, "include_deferred": True}]
@@ -97,6 +99,31 @@ def test_whatever_is_missing_is_named(
     assert status == 1
     assert {item for item, mark in found.items() if mark == "missing"} == {"SKU files", "SSH login", "pools", "mail"}
     assert all(check["fix"] for check in json.loads(out) if check["mark"] == "missing")
+
+
+@pytest.mark.needs_sshd
+def test_retries_that_a_wrong_clock_put_off_are_missing_and_begun_by_a_command(
+    muster: Muster, airflow: Airflow, key: Path
+) -> None:
+    hours, now = datetime.timedelta(hours=5), store.clock.now()
+    tasks = [waiting("n1__r", now + hours), waiting("n2__r", now - hours)]
+    pages, cleared = airflow.override, list[str]()
+
+    def answer(request: httpx.Request) -> httpx.Response | None:
+        if request.url.path.endswith("/clearTaskInstances"):
+            cleared.append(json.loads(request.content)["dag_run_id"])
+            return httpx.Response(200, json={"task_instances": []})
+        if request.url.path.endswith("/taskInstances"):
+            return httpx.Response(200, json={"task_instances": tasks, "total_entries": len(tasks)})
+        return pages(request)
+
+    airflow.override = answer
+    status, out, _ = muster("doctor", "--json")
+    assert (status, marks(out)["retries"]) == (1, "missing")
+    assert [each["run_id"] for each in json.loads(muster("runs", "retry", "--dry-run", "--json")[1])] == ["n1__r"]
+    assert cleared == []
+    assert muster("runs", "retry")[0] == 0
+    assert cleared == ["n1__r"]
 
 
 def test_a_login_by_password_is_missing_and_its_password_is_not_shown(monkeypatch: pytest.MonkeyPatch) -> None:

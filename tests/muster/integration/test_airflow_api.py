@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import datetime
 import json
 from collections.abc import Callable
 
@@ -200,3 +201,41 @@ def test_wording_of_refusals(airflow: Airflow, snapshot: SnapshotAssertion) -> N
 def test_an_airflow_that_is_not_there_is_one_sentence(url: str) -> None:
     with pytest.raises(AirflowUnreachable):
         AirflowClient(url, "ada", "x").unpause("x")
+
+
+NOW = datetime.datetime(2026, 11, 27, 4, 51, tzinfo=datetime.UTC)
+
+
+def waiting(run: str, ended: datetime.datetime | None, map_index: int = -1) -> dict[str, object]:
+    """A task as Airflow 3.3 lists one that waits for its retry."""
+    end_date = None if ended is None else ended.isoformat().replace("+00:00", "Z")
+    return {
+        "dag_id": "node_qualification", "dag_run_id": run, "task_id": "intake", "map_index": map_index,
+        "state": "up_for_retry", "end_date": end_date,
+    }  # fmt: skip
+
+
+def test_only_retries_that_a_wrong_clock_put_off_are_begun(airflow: Airflow) -> None:
+    hours, minute = datetime.timedelta(hours=5), datetime.timedelta(minutes=1)
+    tasks = [
+        waiting("late", NOW + hours), waiting("mapped", NOW + hours, 2), waiting("due", NOW + minute),
+        waiting("new", None),
+    ]  # fmt: skip
+    asked: list[dict[str, object]] = []
+
+    def answer(request: httpx.Request) -> httpx.Response | None:
+        if request.url.path.endswith("/clearTaskInstances"):
+            asked.append(json.loads(request.content))
+            return httpx.Response(200, json={"task_instances": [], "total_entries": 1})
+        return httpx.Response(200, json={"task_instances": tasks, "total_entries": len(tasks)})
+
+    airflow.override = answer
+    with client(airflow) as session:
+        late = session.postponed(NOW)
+        assert [(each.run_id, each.ended) for each in late] == [("late", NOW + hours), ("mapped", NOW + hours)]
+        for each in late:
+            session.retry(each)
+    assert [(each["dag_run_id"], each["task_ids"]) for each in asked] == [
+        ("late", ["intake"]), ("mapped", [["intake", 2]])
+    ]  # fmt: skip
+    assert not any(each["dry_run"] or each["only_failed"] for each in asked)

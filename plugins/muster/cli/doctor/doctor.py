@@ -22,7 +22,7 @@ from muster.settings import Settings, settings
 from muster_criteria.text import one_line
 
 if TYPE_CHECKING:
-    from muster.integration.airflow_api import Pool
+    from muster.integration.airflow_api import AirflowClient, Pool
 
 COMPONENTS = ("metadatabase", "scheduler", "triggerer", "dag_processor")
 """As ``muster.integration.policy`` has it, which imports Airflow."""
@@ -229,6 +229,7 @@ def airflow(current: Settings, timeout_s: float) -> Iterator[Check]:
             yield Check(Mark.MISSING, "Airflow login", str(error), login)
             return
         yield dags(loaded)
+        yield from retries(client)
         try:
             yield pools(client.pools(), current)
         except MusterError as error:
@@ -248,6 +249,22 @@ def dags(paused: dict[str, bool]) -> Check:
         fix = "; ".join(f"airflow dags unpause {name}" for name in waiting)
         return Check(Mark.ADVICE, "DAGs", f"paused: {', '.join(waiting)}", fix)
     return Check(Mark.OK, "DAGs", f"{len(ALL)} loaded, none paused")
+
+
+def retries(client: AirflowClient) -> Iterator[Check]:
+    """No task waits for hours since a scheduler's clock was wrong; silent if so."""
+    from muster import store
+
+    try:
+        late = client.postponed(store.clock.now())
+    except MusterError:  # of the records or of Airflow, which another line reports
+        return
+    if late:
+        until = max(task.ended for task in late)
+        seen = (
+            f"{len(late)} tasks wait until {show.when(until)}: a scheduler's clock was ahead when their last try ended"
+        )
+        yield Check(Mark.MISSING, "retries", seen, "keep that machine's clock by NTP; then muster runs retry")
 
 
 def pools(known: dict[str, Pool], current: Settings) -> Check:
