@@ -163,11 +163,16 @@ def write_sku(folder: Path, limit_s: int) -> Path:
     return folder
 
 
-def write_block(folder: Path, params: Mapping[str, Mapping[str, Any]]) -> None:
-    """Write the shipped programme of a block with these parameters, by probe, into a folder of SKU files."""
+def write_block(folder: Path, params: Mapping[str, Mapping[str, Any]], optional: str = "") -> None:
+    """Write the shipped programme of a block with these parameters, by probe, into a folder of SKU files.
+
+    ``optional``: what is required of such devices is not.
+    """
     programme = yaml.safe_load((SHIPPED / "programmes" / "block.yaml").read_text())
     for probe, changed in params.items():
-        programme["probes"][probe]["params"] |= changed
+        asked = programme["probes"][probe]
+        asked["params"] |= changed
+        asked["require"] = [each for each in asked["require"] if each["devices"] != optional]
     (folder / "programmes").mkdir(exist_ok=True)
     (folder / "programmes" / "block.yaml").write_text(yaml.safe_dump(programme))
 
