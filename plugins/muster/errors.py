@@ -227,6 +227,10 @@ class JobEnded(MusterError):
     """The test was a job of the scheduler, and it ended for another reason than a user's job: the node, or a person."""
 
 
+class Overtaken(MusterError):
+    """A later try of the task has judged the attempt, which this process had yet to start: its supervisor is gone."""
+
+
 class AirflowUnreachable(MusterError):
     """Airflow's API server does not answer."""
 

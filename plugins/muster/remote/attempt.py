@@ -135,7 +135,8 @@ def begin(
     """Start the attempt's job unless the node has it already. Returns the attempt and the node's state before.
 
     First sends the agent if needed, stops every other job on the node, and reads its BMC. ``step``: returns the words
-    that run it as part of a job of the node's scheduler; raises Preempted, SchedulerDown. Raises RemoteError.
+    that run it as part of a job of the node's scheduler; raises Preempted, SchedulerDown. Raises RemoteError,
+    Overtaken.
     """
     node, key = attempt.node, attempt.job_key
     seen = jobs.look(client, node.work_dir, key, agent.sha256)
@@ -160,7 +161,8 @@ def begin(
         chassis=before.to_json() if before else "",
         note="",
     )
-    store.runs.record_job(job)
+    # A task process whose supervisor ended may still be here when a later try has measured, judged and tidied up.
+    store.runs.record_job(job, only_from=outcome.UNJUDGED)
     jobs.start(client, seen, key, attempt.plan.to_json(), node.launch, agent.sha256, words)
     log.info("started job %s on %s: %s", key, node.name, ", ".join(call.probe for call in attempt.plan.probes))
     attempt = dataclasses.replace(attempt, job=job)
@@ -224,7 +226,8 @@ def collected(
     """Yields what the attempt's job left; removes its folder once the body, which records the verdict, has ended.
 
     ``hint``: how the waiting ended; the node's current state decides. ``last``: no other attempt follows. Yields None
-    for an unreachable node whose result is recorded already. Raises NoVerdict if the attempt is to be retried.
+    where its result is recorded already, and the node cannot be reached or has it no more. Raises NoVerdict if the
+    attempt is to be retried.
     """
     with contextlib.ExitStack() as connection:
         found: Finished | StillRunning | None
@@ -233,6 +236,8 @@ def collected(
             seen = jobs.look(client, attempt.node.work_dir, attempt.job_key, "")
             end = outcome.ended(seen, hint)
             found = StillRunning(seen) if end is None else Finished(end, _collect(attempt, client, seen, end))
+            if isinstance(found, Finished) and found.output.result is None and attempt.recorded_end() is not None:
+                found = None  # another process has judged it and tidied up
         except ssh.RemoteError as error:
             found = unreachable(attempt, hint, error, last=last)
         yield found

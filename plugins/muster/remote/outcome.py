@@ -21,6 +21,7 @@ REPEAT = "repeat"  # judged, and some of its probes are to run again
 LOST = "lost"
 STOPPED = "stopped"
 KEPT = frozenset({SUBMITTED, RUNNING, FINAL})
+UNJUDGED = frozenset({SUBMITTED, RUNNING})
 """A retry returns to a job in one of these states."""
 
 

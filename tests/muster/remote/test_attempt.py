@@ -16,7 +16,7 @@ import pytest
 
 import muster.remote
 from muster import store
-from muster.errors import LeaseLost, MusterError, Preempted
+from muster.errors import LeaseLost, MusterError, Overtaken, Preempted
 from muster.model.attention import Cause
 from muster.model.nodes import NewNode
 from muster.model.runs import RunKey
@@ -122,6 +122,20 @@ def test_a_retry_finds_the_job_that_a_dead_worker_left(bench: Bench) -> None:
     assert bench.ended == []
     wait = remote.wait(again, seen, grace_s=5.0)
     assert (wait.job_key, wait.deadline_at) == (again.job_key, again.job.started_at.timestamp() + 60.0)
+
+
+def test_what_a_later_try_has_judged_is_not_started_again(bench: Bench) -> None:
+    """By the process of an earlier try that goes on although its supervisor is gone: a full disk ended that."""
+    stale = bench.claim()
+    later, _ = bench.begin()
+    assert later.job_key == stale.job_key
+    assert bench.settle(bench.until_done(later)) is Verdict.FAIL
+    with bench.connect() as client, pytest.raises(Overtaken):
+        remote.begin(stale, client, bench.agent)
+    assert standin.started(bench.server.home) == ["intake"]
+    assert not bench.folder(stale).exists()
+    assert bench.settle(later) is None
+    assert bench.verdict() is Verdict.FAIL
 
 
 @pytest.mark.parametrize("begun", ["", "directly before", "by a worker that died"])

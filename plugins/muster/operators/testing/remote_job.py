@@ -24,6 +24,7 @@ from muster.errors import (
     JobEnded,
     LeaseLost,
     MusterError,
+    Overtaken,
     Preempted,
     UnknownRun,
 )
@@ -177,6 +178,8 @@ class RemoteJobOperator(BaseOperator):
             DifferentMachine, IllegalMove, JobEnded, LeaseLost, Preempted, SkuError, UnknownRun, launch.BadLaunch,
         ) as error:  # fmt: skip
             raise AirflowFailException(str(error)) from error
+        except Overtaken as error:  # no attempt at the node
+            raise Inconclusive(str(error)) from error
         except ControllerFault as error:
             ti: Any = context["ti"]
             faults.note(RunKey.of(ti), self.stage, str(error), node=self.member)

@@ -8,7 +8,7 @@ from collections.abc import Collection, Sequence
 from sqlalchemy import ScalarSelect, func, select, update
 from sqlalchemy.orm import Session, aliased
 
-from muster.errors import IllegalMove, LeaseLost, Refusal
+from muster.errors import IllegalMove, LeaseLost, Overtaken, Refusal
 from muster.model.events import Evidence
 from muster.model.nodes import Node
 from muster.model.runs import Job, Run, RunKey, StageVerdict
@@ -222,11 +222,16 @@ def stages(key: RunKey, *, node: str = "") -> list[StageVerdict]:
         return _stages(session, access.run_row(session, key, node))
 
 
-def record_job(job: Job) -> None:
-    """Store a job or its new state, keyed by run, stage and attempt. Raises UnknownRun."""
+def record_job(job: Job, *, only_from: Collection[str] = ()) -> None:
+    """Store a job or its new state, keyed by run, stage and attempt. Raises UnknownRun.
+
+    ``only_from``: raises Overtaken if the job stands in none of these states any more.
+    """
     with writing() as session:
         run = access.run_row(session, job.key, job.node)
-        row = _job(session, run, job.stage, job.attempt_key)
+        row = _job(session, run, job.stage, job.attempt_key, lock=bool(only_from))
+        if row is not None and only_from and row.state not in only_from:
+            raise Overtaken(f"the job of {job.stage} was {row.state} before this process started it on the node")
         if row is None:
             row = JobRow(run=run.id, stage=job.stage, attempt_key=job.attempt_key)
             session.add(row)
@@ -353,8 +358,9 @@ def leave_shadow(session: Session, node: NodeRow, actor: str, reason: str, evide
     certificates.issue(session, node, actor, evidence)
 
 
-def _job(session: Session, run: RunRow, stage: str, attempt_key: str | None) -> JobRow | None:
+def _job(session: Session, run: RunRow, stage: str, attempt_key: str | None, *, lock: bool = False) -> JobRow | None:
     query = select(JobRow).where(JobRow.run == run.id, JobRow.stage == stage).order_by(JobRow.id.desc()).limit(1)
+    query = query.with_for_update() if lock else query
     return session.scalar(query if attempt_key is None else query.where(JobRow.attempt_key == attempt_key))
 
 
