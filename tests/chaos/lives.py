@@ -324,8 +324,8 @@ class Retries:
     def step(self) -> None:
         """Look once."""
         for late in self.world.client.postponed(datetime.datetime.now(datetime.UTC)):
+            self.world.ledger.touch(late.run_id, f"{late.task_id} waited until {late.ended}")
             self.world.client.retry(late)
-            self.world.ledger.write("retried", run=late.run_id, task=late.task_id, until=str(late.ended))
 
 
 class Schedule:

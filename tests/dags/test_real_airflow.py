@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import datetime
 import os
 import signal
 import stat
@@ -120,6 +121,25 @@ def test_components_die_in_mid_run_and_nothing_is_lost_or_run_twice(
     assert list((server.home / "muster" / "jobs").iterdir()) == []
     listed = run.client._request("GET", f"/dags/{DAG_ID}/dagRuns/{RUN_ID}/taskInstances/burn_in").json()
     assert (listed["try_number"], listed["pool"]) == (1, "rack-a")
+
+
+def test_a_retry_that_a_wrong_clock_put_off_begins_at_once(
+    server: sshd.Sshd, mailbox: Mailbox, counted: Path, tmp_path: Path
+) -> None:
+    """To a clock that is behind by an hour, an end of this moment is what one ahead would have written."""
+    server.stop()
+    with live_airflow.running(tmp_path, DAG_ID, {"MUSTER_RETRY_SECONDS": "7200"}) as stack:
+        run = Run(stack)
+        conf = {"node": NODE, "level": "demo", "reason": "x", "force_reason": "a test", "pool": "rack-a"}
+        run.client.trigger(DAG_ID, RUN_ID, conf)
+        run.wait("a retry", lambda: run.states()["intake"] == "up_for_retry")
+        now = datetime.datetime.now(datetime.UTC)
+        assert run.client.postponed(now) == []
+        (late,) = run.client.postponed(now - datetime.timedelta(hours=1))
+        assert (late.run_id, late.task_id) == (RUN_ID, "intake")
+        run.client.retry(late)
+        path = f"/dags/{DAG_ID}/dagRuns/{RUN_ID}/taskInstances/intake"
+        run.wait("the next try", lambda: run.client._request("GET", path).json()["try_number"] > 1)
 
 
 def test_what_a_user_does_to_a_waiting_task_reaches_the_node(

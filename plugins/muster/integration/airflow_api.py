@@ -145,7 +145,7 @@ class AirflowClient:
         return late
 
     def retry(self, task: Postponed) -> None:
-        """Have a task that waits for its retry begin now."""
+        """Have a task that waits for its retry begin now. As any task that a person cleared, it measures again."""
         which = task.task_id if task.map_index < 0 else [task.task_id, task.map_index]
         clear = {"dry_run": False, "dag_run_id": task.run_id, "task_ids": [which], "only_failed": False}
         self._request("POST", f"/dags/{task.dag_id}/clearTaskInstances", json=clear)
