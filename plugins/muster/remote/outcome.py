@@ -21,8 +21,9 @@ REPEAT = "repeat"  # judged, and some of its probes are to run again
 LOST = "lost"
 STOPPED = "stopped"
 KEPT = frozenset({SUBMITTED, RUNNING, FINAL})
-UNJUDGED = frozenset({SUBMITTED, RUNNING})
 """A retry returns to a job in one of these states."""
+UNJUDGED = frozenset({SUBMITTED, RUNNING})
+"""Only a job in one of these states may be started on its node."""
 
 
 class Kind(enum.StrEnum):

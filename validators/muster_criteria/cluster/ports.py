@@ -28,7 +28,7 @@ independently of each other, on one rail and within one test of a block, are one
 
 @dataclasses.dataclass
 class _Port:
-    """``errors`` by counter, while it was watched so long (min); seconds ``down``; ``odd``: what cannot be."""
+    """``errors`` by counter, while it was watched so long (min); seconds ``down``; ``odd``: a value that none has."""
 
     minutes: float = 0.0
     down: float = 0.0
@@ -99,10 +99,10 @@ def _broken(device: str, port: _Port, limit: Limit) -> Finding | None:
         value, observed = port.down, f"{port.down:.0f} s without a link in {port.minutes:.3g} min"
     else:
         count = port.errors.get(counter, 0.0)
-        value = rate_limits(count, port.minutes / 60.0)[0] if port.minutes > 0 else 0.0
-        observed = f"{count:.0f} in {port.minutes:.3g} min, which prove {value:.3g} an hour"
-        if ceiling == 0:  # any is too many, however long the port was watched
-            value = count
+        value, observed = count, f"{count:.0f} in {port.minutes:.3g} min"
+        if ceiling > 0:  # else any is too many, however long the port was watched
+            value = rate_limits(count, port.minutes / 60.0)[0] if port.minutes > 0 else 0.0
+            observed += f", which prove {value:.3g} an hour"
     if value <= ceiling:
         return None
     return Finding(

@@ -261,9 +261,8 @@ def retries(client: AirflowClient) -> Iterator[Check]:
         return
     if late:
         until = max(task.ended for task in late)
-        seen = (
-            f"{len(late)} tasks wait until {show.when(until)}: a scheduler's clock was ahead when their last try ended"
-        )
+        waits = "1 task waits" if len(late) == 1 else f"{len(late)} tasks wait"
+        seen = f"{waits} until {show.when(until)}: a scheduler's clock was ahead when the last try ended"
         yield Check(Mark.MISSING, "retries", seen, "keep that machine's clock by NTP; then muster runs retry")
 
 
