@@ -261,14 +261,8 @@ def unreachable(attempt: Attempt, hint: Kind, error: ssh.RemoteError, *, last: b
 
 
 def _note(attempt: Attempt, why: str) -> None:
-    """Keep with the job why the attempt is to be retried; "": it has reached its node.
-
-    The job's state may have changed since ``attempt`` was claimed.
-    """
-    task = attempt.task
-    job = store.runs.get_job(task.key, task.stage, attempt.job.attempt_key, node=task.node)
-    if job is not None and job.note != why[:NOTE_MAX]:
-        store.runs.record_job(dataclasses.replace(job, note=why[:NOTE_MAX], node=task.node))
+    """Keep with the job why the attempt is to be retried; "": it has reached its node."""
+    store.runs.change_job(attempt.job, note=why[:NOTE_MAX])
 
 
 def _collect(attempt: Attempt, client: paramiko.SSHClient, seen: jobs.Look, end: Ended) -> jobs.Collected:

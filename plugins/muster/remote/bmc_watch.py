@@ -53,5 +53,5 @@ class BmcWatch:
         if reading is None or job is None:
             return ""
         worst = with_earlier(job.chassis, reading, meanwhile=True)
-        store.runs.record_job(dataclasses.replace(job, chassis=worst.to_json()))
+        store.runs.change_job(job, chassis=worst.to_json())
         return reading.trouble

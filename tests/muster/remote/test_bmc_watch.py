@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import dataclasses
 from typing import Any
 
 import pytest
@@ -23,7 +24,11 @@ def kept(monkeypatch: pytest.MonkeyPatch) -> list[Job]:
     """The job as it is recorded."""
     written: list[Job] = []
     monkeypatch.setattr(store.runs, "get_job", lambda *_: JOB)
-    monkeypatch.setattr(store.runs, "record_job", written.append)
+
+    def change(job: Job, **columns: str) -> None:
+        written.append(dataclasses.replace(job, **columns))  # type: ignore[arg-type]
+
+    monkeypatch.setattr(store.runs, "change_job", change)
     return written
 
 

@@ -240,6 +240,14 @@ def record_job(job: Job, *, only_from: Collection[str] = ()) -> None:
         row.repeat_probes = list(job.repeat_probes)
 
 
+def change_job(job: Job, **columns: str) -> None:
+    """Change only these columns of a job, whose state may be another since it was read. Raises UnknownRun."""
+    with writing() as session:
+        row = _job(session, access.run_row(session, job.key, job.node), job.stage, job.attempt_key)
+        for name, value in columns.items() if row is not None else ():
+            setattr(row, name, value)
+
+
 def get_job(key: RunKey, stage: str, attempt_key: str | None = None, *, node: str = "") -> Job | None:
     """The job of that stage and attempt (without one: the latest), or None. Raises UnknownRun."""
     with reading() as session:

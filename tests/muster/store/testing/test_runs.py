@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import dataclasses
+
 import pytest
 
 from muster import store
@@ -189,6 +191,17 @@ def test_jobs_are_kept_per_generation() -> None:
     assert store.runs.count_jobs(run, ["burn_in", "intake"], "collected") == 1
     assert store.runs.count_jobs(run, ["intake"], "collected") == 0
     assert store.runs.count_jobs(RunKey(fleet.DAG, "another"), ["burn_in"], "collected") == 0
+
+
+def test_what_is_noted_of_a_job_leaves_a_state_that_has_changed_since_it_was_read() -> None:
+    store.nodes.add(fleet.new_node())
+    fleet.begin()
+    read = Job(fleet.DAG, "gpu-0001__new", "burn_in", "1", "running", "/jobs/1")
+    store.runs.record_job(dataclasses.replace(read, state="final"))
+    store.runs.change_job(read, note="no answer", chassis="{}")
+    job = store.runs.get_job(read.key, "burn_in")
+    assert job is not None
+    assert (job.state, job.note, job.chassis) == ("final", "no answer", "{}")
 
 
 def test_what_is_not_there_is_stated() -> None:
