@@ -10,8 +10,8 @@ what GPUs a node has, so that hundreds of lives fit into hours; a faulty machine
   each node, the mail server and the audit receiver, and refuses, hangs, slows or breaks connections.
 - ``lives``: one life of a node is qualification, validation in a block of two at times (where this interpreter has
   PyTorch), a person's admission and a revalidation, and at times a GPU that fails in service and is repaired; or a
-  quarantine that its machine deserves. Then a person returns it, its machine is built again,
-  healthy or not, and the next life begins.
+  quarantine that its machine deserves. Then a person returns it, its machine is built
+  again, healthy or not, and the next life begins.
 - ``faults``: one function a kind, a generator that strikes, yields what it struck, and lifts the fault. A new kind is
   one function in ``controller``, ``services``, ``nodes`` or ``people``.
 - ``observers``: pure functions from evidence to the defects that they find; ``evidence`` reads it with none of Muster's

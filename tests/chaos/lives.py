@@ -315,17 +315,11 @@ class Life:
             self._go(None)
 
 
-class Retries:
-    """Begins, as an operator who reads ``muster doctor``, what a scheduler put off while its clock was ahead."""
-
-    def __init__(self, world: World) -> None:
-        self.world = world
-
-    def step(self) -> None:
-        """Look once."""
-        for late in self.world.client.postponed(datetime.datetime.now(datetime.UTC)):
-            self.world.ledger.touch(late.run_id, f"{late.task_id} waited until {late.ended}")
-            self.world.client.retry(late)
+def begin_postponed(world: World) -> None:
+    """Begin, as an operator who reads ``muster doctor``, what a scheduler put off while its clock was ahead."""
+    for late in world.client.postponed(datetime.datetime.now(datetime.UTC)):
+        world.ledger.touch(late.run_id, f"{late.task_id} waited until {late.ended}")
+        world.client.retry(late)
 
 
 class Schedule:

@@ -35,8 +35,8 @@ def _draw(rng: random.Random) -> Sample:
         rng.choice(lies["measurements"])["value"] = rng.choice(ODD)
     if rng.random() < 0.5:
         lies = mutate.document(rng, lies)
-    spoilt = _spoil(rng, lies) if rng.random() < 0.5 else ""
-    return Sample({**sent, LIAR: lies}, spoilt)
+    taken = _without_metric(rng, lies) if rng.random() < 0.5 else ""
+    return Sample({**sent, LIAR: lies}, taken)
 
 
 def _watched() -> list[dict[str, Any]]:
@@ -50,8 +50,8 @@ def _watched() -> list[dict[str, Any]]:
     ]
 
 
-def _spoil(rng: random.Random, result: Any) -> str:
-    """Takes evidence away; returns what, "" if the mutations left nothing to take away."""
+def _without_metric(rng: random.Random, result: Any) -> str:
+    """Takes a required metric away; returns which, "" if the mutations left no measurements."""
     rows = result.get("measurements") if isinstance(result, dict) else None
     if not isinstance(rows, list) or not all(isinstance(each, dict) for each in rows):
         return ""
