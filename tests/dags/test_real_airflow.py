@@ -139,7 +139,12 @@ def test_a_retry_that_a_wrong_clock_put_off_begins_at_once(
         assert (late.run_id, late.task_id) == (RUN_ID, "intake")
         run.client.retry(late)
         path = f"/dags/{DAG_ID}/dagRuns/{RUN_ID}/taskInstances/intake"
-        run.wait("the next try", lambda: run.client._request("GET", path).json()["try_number"] > 1)
+
+        def tried_again() -> bool:
+            task = run.client._request("GET", path).json()
+            return (task["try_number"], task["state"]) == (2, "up_for_retry")
+
+        run.wait("the end of the next try", tried_again)
 
 
 def test_what_a_user_does_to_a_waiting_task_reaches_the_node(
