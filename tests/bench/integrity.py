@@ -215,17 +215,17 @@ def main() -> int:
     barred = best_devices(machine)[0].kind == "gpu" and not machine.simulated
     lacking = [dtype for dtype in FORMATS if dtype not in dtypes]
     print(f"{device}; not supported, so skipped: {', '.join(lacking) or 'nothing'}")
-    scores = detection(machine, [*dtypes, MEMORY, BLOCK_MOVE, *copies_of(machine)], chosen.trials, chosen.seed)
-    if not machine.simulated:
-        # Between this machine's own cores also where it has GPUs: what is proved is the check, which is the same.
-        add(scores, detection(HostHardware(), [COLLECTIVE], chosen.trials, chosen.seed))
-    print(table(scores))
     paces = ratios(machine, dtypes, chosen.seed)
     for dtype, (ratio, note) in paces.items():
         print(f"{dtype}: checked at {ratio:.3f} of the raw rate ({note})")
     tested = memory(machine, chosen.seed)
     for metric, (share, note) in tested.items():
         print(f"{metric}: {share:.3f} ({note})")
+    scores = detection(machine, [*dtypes, MEMORY, BLOCK_MOVE, *copies_of(machine)], chosen.trials, chosen.seed)
+    if not machine.simulated:
+        # Between this machine's own cores also where it has GPUs: what is proved is the check, which is the same.
+        add(scores, detection(HostHardware(), [COLLECTIVE], chosen.trials, chosen.seed))
+    print(table(scores))
     found = {dtype: ratio for dtype, (ratio, _) in paces.items()}
     shares = {metric: round(share, 4) for metric, (share, _) in tested.items()}
     print(f"bars: {BARS | MEMORY_BARS if barred else 'none on this device (they are for real GPUs)'}")

@@ -20,6 +20,7 @@ from tests.support.injector import KINDS, Injector, OneDevice
 pytestmark = pytest.mark.needs_torch
 GPUS = [f"gpu{slot}" for slot in range(8)]
 COPIES = {"mib": 1, "peer_mib": 1, "repeats": 1}
+RATED = {**COPIES, "repeats": 3}
 
 
 def _machine(tmp_path: Path, *faults: dict[str, Any]) -> Hardware:
@@ -73,8 +74,14 @@ def test_a_narrow_pcie_link_and_a_lost_nvlink_show_on_their_gpus(tmp_path: Path)
 
 def test_gpus_without_any_nvlink_go_through_the_host_link(tmp_path: Path) -> None:
     hardware = _machine(tmp_path, {"kind": "nvlink_down", "gpu": 1, "links": 18})
-    values = measure(hardware, Transfers, tmp_path, **COPIES)
+    values = measure(hardware, Transfers, tmp_path, **RATED)
     assert values["peer_bandwidth", ""]["gpu1"] < 63
+
+
+def test_fewer_than_three_copies_give_no_rate_and_are_compared_all_the_same(tmp_path: Path) -> None:
+    values = measure(_machine(tmp_path), Transfers, tmp_path, **{**COPIES, "repeats": 2})
+    assert values["pcie_bandwidth", "h2d"] == values["peer_bandwidth", ""] == dict.fromkeys(GPUS)
+    assert values["transfer_mismatches", "h2d"] == dict.fromkeys(GPUS, 0)
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -152,7 +159,7 @@ def test_a_lost_gpu_costs_its_own_copies_only(tmp_path: Path, monkeypatch: pytes
         real(self, transfers, nominal_bytes=nominal_bytes)
 
     monkeypatch.setattr(SimulatedCompute, "transfer", falls_off)
-    values = measure(_machine(tmp_path), Transfers, tmp_path, **COPIES)
+    values = measure(_machine(tmp_path), Transfers, tmp_path, **RATED)
     for key in (("pcie_bandwidth", "h2d"), ("pcie_bandwidth_together", "both"), ("transfer_mismatches", "d2h")):
         assert list(values[key]) == GPUS
         assert [gpu for gpu, value in values[key].items() if value is None] == ["gpu5"]

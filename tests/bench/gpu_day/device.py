@@ -10,10 +10,11 @@ import sys
 import tarfile
 import tempfile
 import time
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
-from tests.bench.gpu_day.parts import PART, Part
+from tests.bench.gpu_day.parts import PART, SHARED, Part
 
 TOOLS = {
     "nvidia-smi.txt": ["nvidia-smi"],
@@ -38,6 +39,42 @@ torch.cuda.synchronize() if kind == "nccl" else None
 print(kind, torch.__version__, float(data.sum()) == data.numel())
 dist.destroy_process_group()
 """
+TRAIN = """
+import json, statistics, sys, time, torch
+from muster_node.workloads import llama
+cuda = torch.cuda.is_available()
+where = torch.device("cuda" if cuda else "cpu")
+name = "1b" if cuda else "1m"
+size, steps = llama.SIZES[name], 8 if cuda else 3
+settle = torch.cuda.synchronize if cuda else lambda: None
+side = 8192 if cuda else 512
+a, b = (torch.randn(side, side, device=where, dtype=torch.bfloat16) for _ in range(2))
+best = 0.0
+for _ in range(20):
+    settle(); begun = time.monotonic(); torch.mm(a, b); settle()
+    best = max(best, 2.0 * side**3 / (time.monotonic() - begun))
+model = llama.build(torch, size, 1, device=where)
+for compiled in (False, True) if cuda else (False,):
+    if compiled:
+        for layer in model.layers:
+            layer.compile()
+    optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3, **({"fused": True} if cuda else {}))
+    times = []
+    for step in range(3 + steps):
+        batch = llama.tokens_of(torch, size, step).to(where)
+        settle(); begun = time.monotonic()
+        with torch.autocast(where.type, torch.bfloat16):
+            loss = model(batch)
+        loss.backward(); optimizer.step(); optimizer.zero_grad(); settle()
+        times.append(time.monotonic() - begun)
+    first, p50 = sum(times[:3]), statistics.median(times[3:])
+    rate = size.tokens / p50
+    print(json.dumps({"model": name, "compiled": compiled, "first_3_steps_s": first, "step_p50_s": p50,
+        "tokens_per_s": rate, "flop_per_s": rate * size.flop_per_token, "gemm_best": best,
+        "loss": float(loss.detach())}), flush=True)
+    del optimizer, loss
+"""
+"""Mean of the model as a block trains it by DDP, without a block."""
 
 
 def run_part(name: str, packed: Path, out: Path) -> dict[str, Any]:
@@ -47,7 +84,7 @@ def run_part(name: str, packed: Path, out: Path) -> dict[str, Any]:
     with tempfile.TemporaryDirectory(prefix="gpu-day-") as scratch:
         folder = Path(scratch) / name
         folder.mkdir()
-        run = {"integrity": _integrity, "record": _record}.get(name, _jobs)
+        run = {"integrity": _integrity, "record": _record, "block": _block, "train": _train}.get(name, _jobs)
         figures, trouble = run(part, packed, folder, began)
         with tarfile.open(out / f"{name}.tar.gz", "w:gz") as archive:
             archive.add(folder, arcname=name)
@@ -107,18 +144,69 @@ def _jobs(part: Part, packed: Path, folder: Path, began: float) -> tuple[list[An
         shutil.rmtree(work, ignore_errors=True)
         if why:
             trouble.append(why)
-        result = job / "result.json"
-        if not result.exists():
-            trouble.append(f"{plan.stem}: no result")
-            continue
-        read = json.loads(result.read_text())
-        trouble += [
-            f"{plan.stem}: {each['probe']} {each['status']}: {each['reason']}"
-            for each in read["probes"]
-            if each["status"] not in ("completed", "skipped")
-        ]
-        figures += _figures(read["measurements"]) if part.name != "stages" else []
+        found, wrong = _result(job, plan.stem)
+        trouble += wrong
+        figures += found if part.name != "stages" else []
     return figures, trouble
+
+
+def _result(job: Path, name: str) -> tuple[list[Any], list[str]]:
+    """A job's figures, and a sentence for each probe that did not complete."""
+    result = job / "result.json"
+    if not result.exists():
+        return [], [f"{name}: no result"]
+    read = json.loads(result.read_text())
+    return _figures(read["measurements"]), [
+        f"{name}: {each['probe']} {each['status']}: {each['reason']}"
+        for each in read["probes"]
+        if each["status"] not in ("completed", "skipped")
+    ]
+
+
+def _block(part: Part, packed: Path, folder: Path, began: float) -> tuple[list[Any], list[str]]:
+    """Each job's members at once. NCCL takes one GPU for two where two hosts say so (NCCL_HOSTID)."""
+    figures, trouble = [], []
+    jobs = sorted({plan.parent.name for plan in (packed / "block").glob("*/*/plan.json")})
+    with tempfile.TemporaryDirectory(prefix="gpu-day-shared-") as shared, ThreadPoolExecutor() as together:
+        for name in jobs:
+            plans = sorted((packed / "block").glob(f"*/{name}/plan.json"))
+            for plan in plans:
+                job = folder / plan.parts[-3] / name
+                job.mkdir(parents=True)
+                (job / "plan.json").write_text(plan.read_text().replace(SHARED, shared))
+
+            def member(plan: Path, name: str = name) -> str:
+                job = folder / plan.parts[-3] / name
+                command = [
+                    sys.executable,
+                    str(packed / "muster.pyz"),
+                    "run",
+                    str(job / "plan.json"),
+                    "--job-dir",
+                    str(job),
+                ]
+                apart = {"MUSTER_WORK": str(Path(shared) / plan.parts[-3]), "NCCL_HOSTID": plan.parts[-3]}
+                return _call(command, job / "member.log", _left(part, began), NCCL_DEBUG="WARN", **apart)
+
+            trouble += [why for why in together.map(member, plans) if why]
+            for plan in plans:
+                found, wrong = _result(folder / plan.parts[-3] / name, f"{plan.parts[-3]} {name}")
+                figures += [[f"{name} {plan.parts[-3]} {what}", *rest] for what, *rest in found]
+                trouble += wrong
+    return figures, trouble
+
+
+def _train(part: Part, packed: Path, folder: Path, began: float) -> tuple[list[Any], list[str]]:
+    log = folder / "train.txt"
+    why = _call([sys.executable, "-c", TRAIN], log, _left(part, began), PYTHONPATH=_path(packed))
+    figures = []
+    for line in log.read_text(errors="replace").splitlines():
+        if line.startswith("{"):
+            read = json.loads(line)
+            kind = f"{read['model']}{' compiled' if read['compiled'] else ''}"
+            figures += [[f"{kind} {name}", value, ""] for name, value in read.items() if isinstance(value, float)]
+            figures.append([f"{kind} share of the best product", 100.0 * read["flop_per_s"] / read["gemm_best"], "%"])
+    return figures, [why] if why else []
 
 
 def _figures(measurements: list[dict[str, Any]]) -> list[Any]:

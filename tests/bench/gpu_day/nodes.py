@@ -34,12 +34,14 @@ from muster_node.contract import Plan, ProbeCall
 
 BACKENDS = ("nccl", "ib_write_bw")
 TRAINED = {"model": "8b", "layout": "fsdp"}
-JOBS: dict[str, tuple[str, dict[str, Any]]] = {
+Jobs = dict[str, tuple[str, dict[str, Any]]]
+"""By name: the probe, and what it is asked for over the block's programme."""
+JOBS: Jobs = {
     "training": (TRAINING, {**TRAINED, "fault_steps": 60}),
     "training-compiled": (TRAINING, {**TRAINED, "compile": True, "shared_path": None}),
     "domain": (COLLECTIVES, {"grow": True}),
 }
-"""The jobs of the whole block: the probe, and what it is asked for over the block's programme."""
+"""The jobs of the whole block."""
 PORT, SEED = 21_000, 1
 SHOWN = (
     "pair_bandwidth", "pair_wrong_bytes", "pair_backend", "domain_busbw", "collective_mismatches", "tokens_per_s",
@@ -48,7 +50,10 @@ SHOWN = (
 )  # fmt: skip
 
 
-def pack(to: Path, sku_name: str, nodes: Sequence[str], level: str, shared_path: str = "") -> list[Path]:
+def pack(
+    to: Path, sku_name: str, nodes: Sequence[str], level: str, shared_path: str = "", jobs: Jobs = JOBS,
+    backends: Sequence[str] = BACKENDS,
+) -> list[Path]:  # fmt: skip
     """Write zipapp and plans into a new folder; returns the plans. ``nodes``: name, address and rails of each.
 
     The first and second node are a pair, the third and fourth, and so on. Raises BadTopology, SkuError, ValueError.
@@ -64,7 +69,7 @@ def pack(to: Path, sku_name: str, nodes: Sequence[str], level: str, shared_path:
     shutil.copy(build_agent(to / "agent").path, to / "muster.pyz")
     shutil.rmtree(to / "agent")
     written, pairs = [], tuple((at, at + 1) for at in range(0, len(names) - 1, 2))
-    for number, backend in enumerate(BACKENDS, start=1):
+    for number, backend in enumerate(backends, start=1):
         settings = {**sku.block.probes[PAIRS].params_at(level), "backend": backend, "crossed": backend == "nccl"}
         params = pair_params(
             unknown(names, rails), Round(number, Kind.OTHER_LEAF, pairs), places, port=PORT + number, session=session,
@@ -76,7 +81,7 @@ def pack(to: Path, sku_name: str, nodes: Sequence[str], level: str, shared_path:
         sku.block, names, master_addr=places[names[0]].address, master_port=PORT, session=session, level=level,
         seed=SEED, shared_path=shared_path,
     )  # fmt: skip
-    for job, (probe, asked) in JOBS.items():
+    for job, (probe, asked) in jobs.items():
         for name, of_node in calls.items():
             (call,) = (each for each in of_node if each.probe == probe)
             written.append(_write(to, name, job, level, dataclasses.replace(call, params={**call.params, **asked})))

@@ -8,16 +8,19 @@ from pathlib import Path
 from typing import Any
 
 from muster.remote.zipapp import build_agent
+from muster_criteria.cluster.model import COLLECTIVES, TRAINING
 from muster_criteria.sku_files.programme import stage_calls
 from muster_criteria.sku_files.skus import load_sku
 from muster_criteria.stages import STAGES
 from muster_node.contract import Plan, ProbeCall
-from tests.bench.gpu_day.parts import PART
+from tests.bench.gpu_day import nodes
+from tests.bench.gpu_day.parts import PART, SHARED
 
 LEVEL = "demo"
 SHORTENED: dict[str, dict[str, Any]] = {
-    "gpu_burn": {"seconds": 60, "pulse_s": 20},
-    "thermal_soak": {"seconds": 60, "interval_s": 1, "cooldown_s": 20},
+    "inventory": {"fabric_wait_s": 5},
+    "gpu_burn": {"seconds": 15, "pulse_s": 6},
+    "thermal_soak": {"seconds": 30, "interval_s": 1, "cooldown_s": 10},
     "exact_gemm": {"seconds": 0, "soak_s": 0},
 }
 """Parameters of a stage's long probes, so that all stages fit into their part."""
@@ -33,18 +36,25 @@ REHEARSED: dict[str, dict[str, Any]] = {
 JOBS: dict[str, dict[str, dict[str, dict[str, Any]]]] = {
     "rates": {
         "gemm": {
-            "gemm_rate": {"dtypes": ["bf16"], "seconds": 20, "warmup_s": 10, "search_s": 18},
-            "memory_bandwidth": {"seconds": 10},
+            "gemm_rate": {"dtypes": ["bf16"], "seconds": 10, "warmup_s": 5, "search_s": 15},
+            "memory_bandwidth": {"seconds": 5},
             "transfers": {"repeats": 5},
         },
-        "formats": {"gemm_rate": {"dtypes": ["fp16", "tf32", "fp8", "int8", "fp64"], "seconds": 5, "warmup_s": 2}},
+        "formats": {"gemm_rate": {"dtypes": ["fp16", "tf32", "fp8", "int8", "fp64"], "seconds": 3, "warmup_s": 1}},
     },
     "soak": {
-        "burn": {"gpu_burn": {"seconds": 60, "pulse_s": 20, "dtype": "bf16"}},
-        "soak": {"thermal_soak": {"seconds": 90, "interval_s": 1, "settle": 0.5, "cooldown_s": 30}},
+        "burn": {"gpu_burn": {"seconds": 30, "pulse_s": 10, "dtype": "bf16"}},
+        "soak": {"thermal_soak": {"seconds": 60, "interval_s": 1, "settle": 0.5, "cooldown_s": 10}},
     },
 }
 """The jobs of a part, with their probes and parameters."""
+SMALL = {"model": "1m", "same_steps": 1, "steps": 5, "step_s": 0.2, "checkpoints": 2}
+BLOCK: nodes.Jobs = {
+    "collectives": (COLLECTIVES, {}),
+    "ddp": (TRAINING, {**SMALL, "layout": "ddp"}),
+    "fsdp": (TRAINING, {**SMALL, "layout": "fsdp"}),
+}
+"""The jobs of two members on one machine: the path of a block over NCCL, no figure of a network."""
 
 
 def pack(to: Path, sku_name: str, *, rehearse: bool) -> list[Path]:
@@ -74,6 +84,8 @@ def pack(to: Path, sku_name: str, *, rehearse: bool) -> list[Path]:
             for each in stage_calls(sku, stage, LEVEL, 1)
         )
         plans.append(_write(to, "stages", place, stage, calls))
+    members = [f"{name} 127.0.0.1" for name in ("one", "two")]
+    plans += nodes.pack(to / "block", sku_name, members, LEVEL, SHARED, BLOCK, ["nccl"])
     (to / "day.json").write_text(json.dumps({"sku": sku_name, "rehearse": rehearse}))
     return plans
 

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import dataclasses
 
-ALL_S = 1500.0
-"""A machine with a GPU is lent for half an hour, of which starting it and the transfers take a part."""
+ALL_S = 900.0
+"""A machine with a GPU may be lent for a quarter of an hour; no part takes as long as it may."""
 COMMAND_S = 600.0
 """The longest command there."""
+SHARED = "@shared@"
+"""Stands in the plans of a block for the folder that its members share, which only the machine knows."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -21,20 +23,22 @@ class Part:
 
 
 PARTS = (
-    Part("integrity", 420.0, "checked products to raw ones, memory patterns to copies, planted faults found"),
+    Part("stages", 200.0, "each stage by the zipapp; its results are judged afterwards"),
+    Part("record", 45.0, "NCCL's log on one GPU, and what the tools print, as recorded files"),
+    Part("block", 80.0, "two members on the one GPU by NCCL: collectives, training by DDP and by FSDP2, checkpoints"),
+    Part("integrity", 120.0, "checked products to raw ones, memory patterns to copies, planted faults found"),
     Part(
         "rates",
-        210.0,
+        110.0,
         "products against their shape search, memory and host copies",
         (("gemm_rate_to_best", {"dtype": "bf16"}, 98.0),),
     ),
     Part(
         "soak",
-        270.0,
+        150.0,
         "time under load, T.Limit, clocks, throttling, power pulses",
         (("load_share", {}, 95.0), ("sensor_share", {}, 95.0)),
     ),
-    Part("stages", 480.0, "each stage by the zipapp; its results are judged afterwards"),
-    Part("record", 90.0, "NCCL's log on one GPU, and what the tools print, as recorded files"),
+    Part("train", 80.0, "the training's model alone on the GPU, plain and by torch.compile"),
 )
 PART = {part.name: part for part in PARTS}

@@ -4,50 +4,27 @@ from __future__ import annotations
 
 import dataclasses
 import time
+from pathlib import Path
 from typing import Any
 
 import pytest
 
-from muster_node.cluster.block import PARAMS, Block, block_of
 from muster_node.cluster.hub import WAITING
-from muster_node.cluster.member import DeviceFailed, PeerGroup
+from muster_node.cluster.member import DeviceFailed
 from muster_node.cluster.rank import RankGroup
 from muster_node.cluster.ranks import Ranks
-from muster_node.hardware.seam import Device, RealClock
-from tests.muster_node.cluster.blocks import rendezvous
+from muster_node.hardware import open_hardware
+from muster_node.hardware.seam import Device
+from muster_node.probe import Context
+from tests.muster_node.cluster.alone import Alone, alone_block
 
 PROGRESS_S, LONG_S = 3.0, 9.0
 DEVICE = Device("core0", "core", 0)
 
 
-class Alone(PeerGroup):
-    """A node whose block is itself: every barrier is passed at once."""
-
-    def __init__(self, block: Block) -> None:
-        super().__init__(block, RealClock(), lambda text: None)
-        self.names = (block.name,)
-        self.states: set[str] = set()
-
-    def gather(self, payload: Any = None) -> dict[str, Any]:
-        return {self.block.name: payload}
-
-    def arrive(self, payload: Any = None) -> None:
-        self._payload = payload
-
-    def answer(self, wait_s: float | None = None) -> dict[str, Any] | None:
-        return {self.block.name: self._payload}
-
-    def __setattr__(self, name: str, value: Any) -> None:
-        super().__setattr__(name, value)
-        if name == "state" and hasattr(self, "states"):
-            self.states.add(value)
-
-
 @pytest.fixture
 def alone() -> Alone:
-    given = {**{name: each.default for name, each in PARAMS.items()}, **rendezvous(["n1", "n2"]), "rank": 0}
-    block = block_of("cluster_training", given, 1)
-    return Alone(dataclasses.replace(block, stall_timeout_s=60.0, progress_timeout_s=PROGRESS_S))
+    return Alone(alone_block(PROGRESS_S))
 
 
 def sleeps(seconds: float, patience_s: float | None) -> Any:
@@ -69,8 +46,10 @@ def sleeps(seconds: float, patience_s: float | None) -> Any:
 
 def run(alone: Alone, work: Any) -> list[tuple[str, Any]]:
     emitted: list[tuple[str, Any]] = []
-    ranks = Ranks(alone, [DEVICE], lambda metric, device, **fields: emitted.append((metric, fields)), lambda text: None)
-    ranks.run(work)
+    context = Context(
+        open_hardware(), {}, 1, Path(), lambda metric, device, **fields: emitted.append((metric, fields)), print
+    )
+    Ranks(alone, [DEVICE], context).run(work)
     return emitted
 
 

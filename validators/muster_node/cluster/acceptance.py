@@ -31,10 +31,20 @@ DTYPES = {"cpu": "float32", "gpu": "bfloat16"}
 _SQUARE = {"cpu": 512, "gpu": 8192}
 _GEMM_REPEATS = 5
 _PATH_REPEATS = 5
+_TURNS = 3
 _MICRO_MAX = 256
 _TRACED_STEPS = 3
 AFTER = "after"
 """The label of the step that repeats the bitwise test after the load."""
+
+
+def turns_of(nodes: int) -> list[int]:
+    """By node of a ring of at least two: the turn in which it sends to the next, so that no node does both in one.
+
+    >>> turns_of(4), turns_of(5)
+    ([0, 1, 0, 1], [0, 1, 0, 1, 2])
+    """
+    return [_TURNS - 1 if nodes % 2 and node == nodes - 1 else node % 2 for node in range(nodes)]
 
 
 def preload(torch: Any) -> None:
@@ -267,24 +277,29 @@ class Acceptance:
                 group.emit("loss", "node", value=step.loss, labels={"step": name})
 
     def _paths(self, fabric: Fabric) -> None:
-        """Each rank sends to the same device of the next node, all at once: every NIC at work, each path by itself."""
+        """Each rank sends to the same device of the next node, every other node at a time: each path by itself.
+
+        No rank has two messages under way: NCCL would wait for ever for the second, or take one for the other.
+        """
         group, torch, dist = self._group, self._torch, self._torch.distributed
         group.begin("paths")
         ahead, behind = (group.rank + group.per_node) % group.world, (group.rank - group.per_node) % group.world
+        mine, before = (turns_of(len(group.names))[rank // group.per_node] for rank in (group.rank, behind))
         elements = max(1, int(self._params["path_mib"] * MIB) // 4)
-        mine, got = torch.ones(elements, device=fabric.device), torch.empty(elements, device=fabric.device)
+        sent, got = torch.ones(elements, device=fabric.device), torch.empty(elements, device=fabric.device)
         clock, rates = group.hardware.host_clock, []
         for repeat in range(1 + _PATH_REPEATS):
-            with group.waiting(f"message {repeat} of {group.node_of(behind)}"):
-                fabric.barrier()
-                begun = clock.now()
-                sent, received = dist.isend(mine, ahead), dist.irecv(got, behind)
-                received.wait()
-                fabric.settle()
-                taken = clock.now() - begun
-                sent.wait()
-            if repeat:
-                rates.append(4.0 * elements / max(taken, 1e-9) / 1e9)
+            for turn in range(_TURNS):
+                with group.waiting(f"message {repeat} of {group.node_of(behind)}"):
+                    fabric.barrier()
+                    begun = clock.now()
+                    if turn == mine:
+                        dist.send(sent, ahead)
+                    elif turn == before:
+                        dist.recv(got, behind)
+                    fabric.settle()
+                if turn == before and repeat:
+                    rates.append(4.0 * elements / max(clock.now() - begun, 1e-9) / 1e9)
         labels = {"sender": group.node_of(behind)}
         group.emit(
             "path_rate", group.device.id, value=median(rates), labels=labels, samples=len(rates), spread=spread(rates)

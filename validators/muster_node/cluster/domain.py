@@ -55,7 +55,7 @@ def grow(context: Context, group: PeerGroup, ranks: Sequence[Device]) -> None:
         if way:
             os.environ[_VARIABLE] = _WAYS[way]
         try:
-            Ranks(group, ranks, context.emit, context.progress).run(_Growing(context.params, domains, way))
+            Ranks(group, ranks, context).run(_Growing(context.params, domains, way))
         finally:
             os.environ.pop(_VARIABLE, None)
             if before is not None:

@@ -21,7 +21,7 @@ from muster_node.cluster.member import DeviceFailed, PeerGroup
 from muster_node.cluster.rank import RankGroup, serve_rank
 from muster_node.cluster.wire import Gone, Link, Message
 from muster_node.hardware.seam import Device, RealClock
-from muster_node.probe import Skip
+from muster_node.probe import Context, Skip
 
 _TICK_S = 0.05
 _OURS_FIRST = 0.9
@@ -58,10 +58,9 @@ class _Rank:
 class Ranks:
     """Runs ``work`` in one process for each of ``devices``. Raises what ended it (see ``run``)."""
 
-    def __init__(
-        self, group: PeerGroup, devices: Sequence[Device], emit: Emit, progress: Callable[[str], None]
-    ) -> None:
-        self._group, self._devices, self._emit, self._progress = group, devices, emit, progress
+    def __init__(self, group: PeerGroup, devices: Sequence[Device], context: Context) -> None:
+        self._group, self._devices, self._hardware = group, devices, context.hardware
+        self._emit, self._progress = context.emit, context.progress
         self._ranks: list[_Rank] = []
         self._waits_for_nodes = False
 
@@ -73,6 +72,7 @@ class Ranks:
         """
         counts = self._group.gather(len(self._devices))
         self._group.agree(f"{len(self._devices)} ranks a node")
+        self._hardware.release_gpus()
         first = sum(counts[name] for name in self._group.names[: self._group.names.index(self._group.block.name)])
         try:
             for local, device in enumerate(self._devices):

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import inspect
 from typing import TYPE_CHECKING, Any
 
 from muster_node.cluster.digest import digest
@@ -134,9 +135,11 @@ class Trainer:
         bucket = _ONE_BUCKET_MIB if simulated else _BUCKETS_MIB
         ids = [self._device] if self._device.type == "cuda" else None
         with self._group.waiting("the same weights"):
-            model = torch.nn.parallel.DistributedDataParallel(
-                plain, device_ids=ids, process_group=process_group, bucket_cap_mb=bucket, forward_sync_buffers=False
-            )
+            ddp = torch.nn.parallel.DistributedDataParallel
+            # Buffers are constants. PyTorch 2.13 renamed the argument, and warns of the older name.
+            names = inspect.signature(ddp.__init__).parameters
+            sync = "forward_sync_buffers" if "forward_sync_buffers" in names else "broadcast_buffers"
+            model = ddp(plain, device_ids=ids, process_group=process_group, bucket_cap_mb=bucket, **{sync: False})
         from torch.distributed.algorithms.ddp_comm_hooks.default_hooks import allreduce_hook
 
         def told(state: Any, bucket: Any) -> Any:

@@ -330,6 +330,12 @@ class Hardware(abc.ABC):
     def compute(self, device: Device) -> Compute:
         """Compute on a device. Raises muster_node.probe.Skip where PyTorch or the device is missing."""
 
+    def release_gpus(self) -> None:
+        """Give up the driver's library, to call before a fork whose processes ask for GPUs: what it holds serves one
+        process only. Whoever asks next, in this process or a new one, opens it for itself.
+        """
+        return
+
     def collective(self, op: str, elements: int) -> Collective | None:
         """A collective of ``elements``, a multiple of the number of GPUs; None where NCCL runs one process a GPU."""
         return None

@@ -63,6 +63,10 @@ class Gpus(abc.ABC):
         """As ``Hardware.restore_setting``."""
         return "nothing can be set on these GPUs"
 
+    @abc.abstractmethod
+    def release(self) -> None:
+        """As ``Hardware.release_gpus``."""
+
     def event_source(self) -> EventSource | None:
         """Device events from now on by another way than the kernel log; None where there is none."""
         return None

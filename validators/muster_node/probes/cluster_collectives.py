@@ -78,7 +78,7 @@ class _Work:
         # Between CPUs one rank loads the network of a node as well as several do.
         ranks = devices or [Device("cpu0", "cpu", 0)]
         with watched_ports(context):
-            Ranks(group, ranks, context.emit, context.progress).run(_Rank(context.params))
+            Ranks(group, ranks, context).run(_Rank(context.params))
             grow(context, group, ranks)
         group.begin("finish")
         group.gather()

@@ -114,7 +114,7 @@ class _Work:
         preload(require_torch())
         ranks, others = self._devices()
         work = Acceptance(params, context.seed, others)
-        Ranks(group, ranks, context.emit, context.progress).run(work)
+        Ranks(group, ranks, context).run(work)
         if params["fault_steps"]:
             group.begin("fault_run")
             fault_run(context, group, len(ranks))

@@ -68,6 +68,7 @@ class Collectives(Probe):
             raise Skip("this machine offers no CPU to run on")
         ranks = len(gpus) or context.params["ranks"] or max(2, min(32, len(cores)))
         context.progress(f"{backend} collectives between {ranks} processes")
+        hardware.release_gpus()
         # A process for each rank, which is forked before this one has touched a GPU, and finds its own there.
         carriers = [cores[rank % len(cores)] for rank in range(ranks)]
         everyone = _Rank(torch, context, gpus, nvls=True)
@@ -82,6 +83,7 @@ class Collectives(Probe):
         _report(context, found, {"nvls": "on" if in_switch else "off"}, logs)
         if in_switch:
             context.progress(f"nccl collectives between {ranks} processes, without NVLS")
+            hardware.release_gpus()
             everyone = _Rank(torch, context, gpus, nvls=False)
             found = _or_why_not(context, {"nvls": "off"}, lambda: hardware.at_once(carriers, everyone))
             if found:

@@ -20,6 +20,9 @@ from muster_node.workloads.patterns import WORD, random_words
 HOST_DIRECTIONS = {"h2d": ("h2d",), "d2h": ("d2h",), "both": ("h2d", "d2h")}
 """What is measured on the way to the host, and the copies that are then under way at once."""
 _WARMUP = 1
+_RATED = 3
+"""Copies that a rate takes at least. On an H100, one of 256 MiB from the host ran at 45 GB/s and the median of three
+at 51 (docs/gpu-day.md): a single one would fail a GPU that is well."""
 
 
 class Transfers(Probe):
@@ -31,7 +34,7 @@ class Transfers(Probe):
     params = {
         "mib": Param(256, "size of a copy between host and GPU in MiB"),
         "peer_mib": Param(1024, "size of a copy between GPUs in MiB"),
-        "repeats": Param(5, "timed copies of each kind"),
+        "repeats": Param(5, "timed copies of each kind; fewer than three give no rate"),
     }
     metrics = {
         "pcie_bandwidth": Metric(
@@ -74,6 +77,11 @@ class _Copied:
     def never(cls, reason: str) -> _Copied:
         """Copies that could not begin."""
         return cls(lost=f"no copy could begin: {reason}")
+
+    @property
+    def without_rate(self) -> str:
+        """Why there is no rate, "" where there is one."""
+        return self.lost or (f"a rate takes {_RATED} timed copies" if len(self.rates) < _RATED else "")
 
     def add(self, other: _Copied) -> None:
         """Count another's copies too; the rates are not of one kind and stay apart."""
@@ -233,9 +241,9 @@ def _emit_host_rates(context: Context, metric: str, gpu: Device, found: dict[str
 
 
 def _emit_rate(context: Context, metric: str, gpu: Device, copied: _Copied, labels: dict[str, str]) -> None:
-    rates = copied.rates
-    if copied.lost:
-        context.emit(metric, gpu.id, labels=labels, samples=len(rates), note=copied.lost)
+    rates, why_not = copied.rates, copied.without_rate
+    if why_not:
+        context.emit(metric, gpu.id, labels=labels, samples=len(rates), note=why_not)
     else:
         context.emit(metric, gpu.id, value=median(rates), labels=labels, samples=len(rates), spread=spread(rates))
 
@@ -292,9 +300,9 @@ def _without(found: dict[str, _Copied], peers: set[str]) -> dict[str, _Copied]:
 
 def _emit_peers(context: Context, gpu: Device, found: dict[str, _Copied], broken: set[str]) -> None:
     """The median over a GPU's peers, if there is a figure for each."""
-    lost = next((copied.lost for copied in found.values() if copied.lost), "")
-    if lost:
-        context.emit("peer_bandwidth", gpu.id, note=lost)
+    why_not = next((copied.without_rate for copied in found.values() if copied.without_rate), "")
+    if why_not:
+        context.emit("peer_bandwidth", gpu.id, note=why_not)
         return
     rates = {peer: median(copied.rates) for peer, copied in found.items()}
     slowest = min(rates, key=lambda peer: rates[peer])

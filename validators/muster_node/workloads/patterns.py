@@ -15,8 +15,10 @@ from muster_node.hardware.seam import Compute
 from muster_node.workloads.common import MIB
 
 WORD = 8
-BLOCK_BYTES = {"cpu": MIB, "gpu": 1024 * MIB}  # compared at a time: enough to keep a GPU busy, little to hold
-PERIOD_BYTES = {"cpu": MIB // 8, "gpu": 16 * MIB}  # half a core's second-level cache, or a GPU's
+BLOCK_BYTES = {"cpu": MIB, "gpu": 4096 * MIB}  # compared before anything waits for the answer
+_COMPARED_BYTES = {"cpu": MIB, "gpu": 128 * MIB}  # compared by one operation: its answer stays in the cache
+# Half a core's second-level cache. An H100 writes rows of 4 MiB at 2.9 TB/s, of 16 MiB at 1.8 (docs/gpu-day.md).
+PERIOD_BYTES = {"cpu": MIB // 8, "gpu": 4 * MIB}
 PATTERNS = ("walking_ones", "walking_zeros", "own_address", "moving_inversions", "random", "block_move")
 EXAMPLES = 4
 _ALL = 2**64 - 1
@@ -64,6 +66,7 @@ class Region:
         self._buffer = torch.empty(rows * self.period, dtype=torch.int64, device=compute.torch_device)
         self._rows = torch.arange(rows, dtype=torch.int64, device=compute.torch_device)
         self._block = max(1, min(block_bytes // WORD // self.period, rows // _ROWS_MIN))
+        self._compared = max(1, _COMPARED_BYTES[compute.device.kind] // WORD // self.period)
         self._spans = [(low, min(low + self._block, rows)) for low in range(0, rows, self._block)]
 
     @property
@@ -129,16 +132,27 @@ class Region:
 
     def _compare(self, laid: _Laid, low: int, high: int, examples: list[str], moved: int = 0) -> int:
         """``moved``: the expected data was written that many rows further on."""
-        lines = self._lines(low, high)
+        spans = [(at, min(at + self._compared, high)) for at in range(low, high, self._compared)]
+        wrong = self._torch.zeros((), dtype=self._torch.bool, device=self._buffer.device)
+        for first, last in spans:
+            wrong |= _any(self._torch, laid.differs(self._lines(first, last), first + moved))
+        if not bool(wrong):
+            return 0
+        found = sum(self._described(laid, span, examples, moved) for span in spans)
+        if not found:  # an error on the way is an error, too
+            examples.append(f"rows {low} to {high - 1} differed when they were read, and not when read again")
+        return max(1, found)
+
+    def _described(self, laid: _Laid, span: tuple[int, int], examples: list[str], moved: int) -> int:
+        """How many words of some rows differ; the first few are added to ``examples``."""
+        low, lines = span[0], self._lines(*span)
         different = laid.differs(lines, low + moved)
-        count = int(different.sum())
-        if count:
-            for row, column in _first(different, EXAMPLES - len(examples)):
-                index = (low + row) * self.period + column
-                wrote, read = laid.written_and_read(lines, low + moved, row, column)
-                origin = f", moved there from word {index + moved * self.period}" if moved else ""
-                examples.append(described(index, wrote, read) + origin)
-        return count
+        for row, column in _first(different, EXAMPLES - len(examples)):
+            index = (low + row) * self.period + column
+            wrote, read = laid.written_and_read(lines, low + moved, row, column)
+            origin = f", moved there from word {index + moved * self.period}" if moved else ""
+            examples.append(described(index, wrote, read) + origin)
+        return int(different.sum())
 
     def _lines(self, low: int, high: int) -> Any:
         return self._buffer[low * self.period : high * self.period].view(high - low, self.period)
@@ -169,18 +183,23 @@ class _Laid:
             self._torch.add(self._shared(lines, low), self._raised[low : low + len(lines)], out=lines)
 
     def differs(self, lines: Any, low: int) -> Any:
-        """Where rows are not what row ``low`` and those after it were filled with. Raised rows are lowered by it."""
+        """Where rows are not what row ``low`` and those after it were filled with."""
         if self._raised is not None:
-            lines.sub_(self._raised[low : low + len(lines)])
+            lines = lines - self._raised[low : low + len(lines)]
         return lines != self._shared(lines, low)
 
     def written_and_read(self, lines: Any, low: int, row: int, column: int) -> tuple[int, int]:
-        """The words that were written into a cell and read from it; after ``differs``."""
+        """The words that were written into a cell and read from it."""
         raised = 0 if self._raised is None else int(self._raised[low + row])
-        return int(self._shared(lines, low)[row, column]) + raised, int(lines[row, column]) + raised
+        return int(self._shared(lines, low)[row, column]) + raised, int(lines[row, column])
 
     def _shared(self, lines: Any, low: int) -> Any:
         return self._template.as_strided((len(lines), self._period), (self._stride, 1), low * self._stride)
+
+
+def _any(torch: Any, different: Any) -> Any:
+    """Whether any is true, as a tensor, so that nothing waits for it. Eight at a time, where there are so many."""
+    return (different.view(torch.int64) if different.shape[1] % WORD == 0 else different).any()
 
 
 def _first(different: Any, most: int) -> list[tuple[int, int]]:

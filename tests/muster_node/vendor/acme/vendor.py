@@ -61,6 +61,9 @@ class AcmeGpus(Gpus):
         """Raises Skip."""
         raise Skip("Acme GPUs do not compute")
 
+    def release(self) -> None:
+        """Nothing is held."""
+
     def lost(self, device: Device) -> bool:
         """Never."""
         return False

@@ -178,6 +178,11 @@ class HostHardware(Hardware):
             return super().restore_setting(device, setting, facts)
         return self._accelerators.restore_setting(device, setting, facts)
 
+    def release_gpus(self) -> None:
+        """By the GPUs' own backend."""
+        if self._accelerators is not None:
+            self._accelerators.release()
+
     def at_once(
         self,
         devices: list[Device],

@@ -41,12 +41,27 @@ class NvidiaGpus(Gpus):
         self._failure = failure
         self._unanswered: list[str] = []
         self._unlisted = [failure] if failure and loaded else []
-        self._gpus = [] if failure else self._find()
+        self._found, self._released = [] if failure else self._find(), False
         self._driver = Answer() if failure else self._query("nvmlSystemGetDriverVersion").map(str)
 
     def devices(self) -> list[Device]:
         """GPUs that answered when the machine was opened, in slot order."""
         return [gpu.device for gpu in self._gpus]
+
+    @property
+    def _gpus(self) -> list[Gpu]:
+        """Found anew after ``release``: handles belong to the process that asked for them."""
+        if self._released:
+            self._released = False
+            self._query("nvmlInit")
+            self._found = self._find()
+        return self._found
+
+    def release(self) -> None:
+        """As ``Gpus.release``."""
+        if not self._failure:
+            self._query("nvmlShutdown")
+            self._released = True
 
     def inventory(self) -> Iterator[Fact]:
         """Driver and GPU facts, as intake compares them."""
