@@ -1,9 +1,10 @@
-"""All measurements of a machine with a GPU in 25 minutes, in order of value, in commands of ten minutes at most.
+"""All measurements of a machine with a GPU in 15 minutes, in order of value, in commands of ten minutes at most.
 
 Here: ``python -m tests.bench.gpu_day pack --to FOLDER --sku SKU``, into a folder that travels with the tree. There, one
-command each and in this order: ``python3 -m tests.bench.gpu_day PART --packed FOLDER --to OUT`` for integrity, rates,
-soak, stages, record. Here: ``python -m tests.bench.gpu_day report --packed FOLDER --to OUT`` prints figures beside
-their bars, judges the stages, and ends with one JSON object. ``--rehearse`` does all of it here with tiny work.
+command each and in this order: ``python3 -m tests.bench.gpu_day PART --packed FOLDER --to OUT`` for stages, record,
+block, integrity, rates, soak, train. Here: ``python -m tests.bench.gpu_day report --packed FOLDER --to OUT`` prints
+figures beside their bars, judges the stages, and ends with one JSON object. ``--rehearse`` does all of it here with
+tiny work.
 """
 
 from __future__ import annotations
