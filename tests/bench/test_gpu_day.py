@@ -42,9 +42,9 @@ def test_every_plan_is_one_that_the_agent_runs(sku: str, tmp_path: Path) -> None
         for call in plan.probes:
             params = resolve_params(known[call.probe], call.params)
             # The members of a block work at the same time.
-            part = path.name.partition("-")[0] if path.parent.name == "plans" else "block"
+            whose = path.name.partition("-")[0] if path.parent.name == "plans" else "block"
             if path.parts[-3] != "two":
-                spent[part] += known[call.probe].timed_s(params, 1)
+                spent[whose] += known[call.probe].timed_s(params, 1)
     for part in PARTS:
         assert spent[part.name] <= 0.8 * part.limit_s, part.name
     assert spent["rates"] > 0

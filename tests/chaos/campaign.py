@@ -16,7 +16,7 @@ from muster.model.dags import HEALTH_SWEEP
 from muster_demo.slurm import SlurmFailed
 from tests.chaos import evidence, faults, observers, world
 from tests.chaos.faults import Kind, NotNow
-from tests.chaos.lives import EVERY_S, RETRIES_S, TROUBLE, Blocks, Life, Schedule, Watch, begin_postponed
+from tests.chaos.lives import EVERY_S, RETRIES_S, TROUBLE, Blocks, Life, Schedule, Watch, begin_postponed, resume_again
 from tests.chaos.world import World
 
 AT_ONCE = 8
@@ -62,7 +62,7 @@ class Leg:
     def run(self) -> dict[str, list[str] | None]:
         """Strike, settle and judge."""
         steps = [(self._sample, SAMPLE_S), *((functools.partial(self._start, each), STEP_S) for each in self.schedules)]
-        steps.append((functools.partial(begin_postponed, self.world), RETRIES_S))
+        steps += [(functools.partial(look, self.world), RETRIES_S) for look in (begin_postponed, resume_again)]
         steps += [(functools.partial(self._live, life), STEP_S) for life in self.lives]
         # Daemons: an interrupted campaign does not wait for what its faults hold up.
         beside = [threading.Thread(target=self._repeat, args=each, daemon=True) for each in steps]

@@ -316,10 +316,19 @@ class Life:
 
 
 def begin_postponed(world: World) -> None:
-    """Begin, as an operator who reads ``muster doctor``, what a scheduler put off while its clock was ahead."""
+    """Begin, as an operator who reads ``muster doctor``, what waits since a clock was ahead."""
     for late in world.client.postponed(datetime.datetime.now(datetime.UTC)):
-        world.ledger.touch(late.run_id, f"{late.task_id} waited until {late.ended}")
+        world.ledger.touch(late.run_id, f"{late.task_id} waited until {late.until}")
         world.client.retry(late)
+
+
+def resume_again(world: World) -> None:
+    """Return, as an administrator who looks again, nodes whose return a slurmctld that was killed had not saved."""
+    returned = {(drain.node, drain.reason) for drain in world.ledger.drains if drain.until is not None}
+    for node, shown in slurm_shows(world.slurm).items():
+        if shown.drained and (node, shown.reason) in returned and not world.ledger.is_drained(node):
+            world.ledger.write("resumed again", node=node)
+            world.slurm.update(node, "State=RESUME")
 
 
 class Schedule:

@@ -42,7 +42,7 @@ def list_(
 def retry(
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Only list them.")] = False, json: AsJson = False
 ) -> None:
-    """Begin now what waits for its retry for hours, since a scheduler's clock was ahead when the last try ended."""
+    """Begin now what waits for hours since the clock of a scheduler or triggerer was ahead."""
     from muster import store
     from muster.integration.airflow_api import AirflowClient
 
@@ -55,8 +55,8 @@ def retry(
         return
     show.table(
         ["run", "task", "would have waited until" if not dry_run else "waits until"],
-        [[task.run_id, task.task_id, show.when(task.ended)] for task in late],
-        empty="no task waits for a retry that a wrong clock put off",
+        [[task.run_id, task.task_id, show.when(task.until)] for task in late],
+        empty="no task waits that a wrong clock put off",
     )
 
 

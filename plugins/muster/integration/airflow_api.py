@@ -38,13 +38,17 @@ class Pool:
 
 @dataclasses.dataclass(frozen=True)
 class Postponed:
-    """A task that waits for its retry, which Airflow counts from ``ended``: a scheduler wrote it with a wrong clock."""
+    """A task that Airflow leaves waiting until ``until``, a time that a clock wrote which was ahead.
+
+    A scheduler wrote that the last try ended then, or a triggerer that it lives until then: tasks that it waited for
+    when it was killed stay its own.
+    """
 
     dag_id: str
     run_id: str
     task_id: str
     map_index: int
-    ended: datetime.datetime
+    until: datetime.datetime
 
 
 class AirflowClient:
@@ -136,16 +140,20 @@ class AirflowClient:
         return states
 
     def postponed(self, now: datetime.datetime) -> list[Postponed]:
-        """Returns the tasks whose retry a wrong clock has put off: Airflow leaves them waiting."""
+        """Returns the tasks that a wrong clock has put off."""
         path, late = "/dags/~/dagRuns/~/taskInstances", []
-        for task in self._all(path, "task_instances", state="up_for_retry"):
-            ended = datetime.datetime.fromisoformat(task["end_date"] or now.isoformat())
-            if ended > now + AHEAD:
-                late.append(Postponed(task["dag_id"], task["dag_run_id"], task["task_id"], task["map_index"], ended))
+        for state in ("up_for_retry", "deferred"):
+            for task in self._all(path, "task_instances", state=state):
+                at = (task["triggerer_job"] or {}).get("latest_heartbeat") if state == "deferred" else task["end_date"]
+                until = datetime.datetime.fromisoformat(at or now.isoformat())
+                if until > now + AHEAD:
+                    late.append(
+                        Postponed(task["dag_id"], task["dag_run_id"], task["task_id"], task["map_index"], until)
+                    )
         return late
 
     def retry(self, task: Postponed) -> None:
-        """Have a task that waits for its retry begin now. As any task that a person cleared, it measures again."""
+        """Have a task that waits begin now. As any task that a person cleared, it measures again."""
         which = task.task_id if task.map_index < 0 else [task.task_id, task.map_index]
         clear = {"dry_run": False, "dag_run_id": task.run_id, "task_ids": [which], "only_failed": False}
         self._request("POST", f"/dags/{task.dag_id}/clearTaskInstances", json=clear)

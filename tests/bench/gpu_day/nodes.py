@@ -4,7 +4,8 @@ Here: ``python -m tests.bench.gpu_day.nodes pack --to FOLDER --sku SKU --node 'N
 the zipapp and a plan for each node and job; RAIL as in the label ``rails``. On each node of a job at the same time:
 ``python3 muster.pyz run NAME/JOB/plan.json``, one job after the other: rails-nccl, rails-ib_write_bw, training,
 training-compiled, domain.
-Here: ``python -m tests.bench.gpu_day.nodes report --to FOLDER`` prints what came back. It has not run on two nodes with GPUs yet.
+Here: ``python -m tests.bench.gpu_day.nodes report --to FOLDER`` prints what came back. It has not run on two nodes with
+GPUs yet.
 """
 
 from __future__ import annotations

@@ -114,7 +114,8 @@ def test_retries_that_a_wrong_clock_put_off_are_missing_and_begun_by_a_command(
             cleared.append(json.loads(request.content)["dag_run_id"])
             return httpx.Response(200, json={"task_instances": []})
         if request.url.path.endswith("/taskInstances"):
-            return httpx.Response(200, json={"task_instances": tasks, "total_entries": len(tasks)})
+            listed = [task for task in tasks if task["state"] == request.url.params["state"]]
+            return httpx.Response(200, json={"task_instances": listed, "total_entries": len(listed)})
         return pages(request)
 
     airflow.override = answer

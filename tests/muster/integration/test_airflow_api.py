@@ -215,11 +215,18 @@ def waiting(run: str, ended: datetime.datetime | None, map_index: int = -1) -> d
     }  # fmt: skip
 
 
-def test_only_retries_that_a_wrong_clock_put_off_are_begun(airflow: Airflow) -> None:
+def deferred(run: str, heartbeat: datetime.datetime | None) -> dict[str, object]:
+    """A task as Airflow 3.3 lists one that a triggerer waits for, or none yet."""
+    job = {"job_type": "TriggererJob", "latest_heartbeat": heartbeat.isoformat()} if heartbeat else None
+    return waiting(run, None) | {"state": "deferred", "triggerer_job": job}
+
+
+def test_only_what_a_wrong_clock_put_off_is_begun(airflow: Airflow) -> None:
     hours, minute = datetime.timedelta(hours=5), datetime.timedelta(minutes=1)
     tasks = [
         waiting("late", NOW + hours), waiting("mapped", NOW + hours, 2), waiting("due", NOW + minute),
         waiting("new", None),
+        deferred("kept", NOW + hours), deferred("watched", NOW + minute), deferred("unwatched", None),
     ]  # fmt: skip
     asked: list[dict[str, object]] = []
 
@@ -227,15 +234,18 @@ def test_only_retries_that_a_wrong_clock_put_off_are_begun(airflow: Airflow) -> 
         if request.url.path.endswith("/clearTaskInstances"):
             asked.append(json.loads(request.content))
             return httpx.Response(200, json={"task_instances": [], "total_entries": 1})
-        return httpx.Response(200, json={"task_instances": tasks, "total_entries": len(tasks)})
+        listed = [task for task in tasks if task["state"] == request.url.params["state"]]
+        return httpx.Response(200, json={"task_instances": listed, "total_entries": len(listed)})
 
     airflow.override = answer
     with client(airflow) as session:
         late = session.postponed(NOW)
-        assert [(each.run_id, each.ended) for each in late] == [("late", NOW + hours), ("mapped", NOW + hours)]
+        assert [(each.run_id, each.until) for each in late] == [
+            ("late", NOW + hours), ("mapped", NOW + hours), ("kept", NOW + hours),
+        ]  # fmt: skip
         for each in late:
             session.retry(each)
     assert [(each["dag_run_id"], each["task_ids"]) for each in asked] == [
-        ("late", ["intake"]), ("mapped", [["intake", 2]])
+        ("late", ["intake"]), ("mapped", [["intake", 2]]), ("kept", ["intake"]),
     ]  # fmt: skip
     assert not any(each["dry_run"] or each["only_failed"] for each in asked)

@@ -252,7 +252,7 @@ def dags(paused: dict[str, bool]) -> Check:
 
 
 def retries(client: AirflowClient) -> Iterator[Check]:
-    """No task waits for hours since a scheduler's clock was wrong; silent if so."""
+    """No task waits for hours since a clock of Airflow's was wrong; silent if so."""
     from muster import store
 
     try:
@@ -260,9 +260,9 @@ def retries(client: AirflowClient) -> Iterator[Check]:
     except MusterError:  # of the records or of Airflow, which another line reports
         return
     if late:
-        until = max(task.ended for task in late)
+        until = max(task.until for task in late)
         waits = "1 task waits" if len(late) == 1 else f"{len(late)} tasks wait"
-        seen = f"{waits} until {show.when(until)}: a scheduler's clock was ahead when the last try ended"
+        seen = f"{waits} until {show.when(until)}: the clock of a scheduler or triggerer was ahead"
         yield Check(Mark.MISSING, "retries", seen, "keep that machine's clock by NTP; then muster runs retry")
 
 
