@@ -353,7 +353,8 @@ def _compare(place: Place, seen: Mapping[str, Seen]) -> Iterable[str]:
     if shown is None or place.waits:
         return
     # A drain of somebody else's that is lifted leaves ours: they decided about their drain, and not about ours.
-    lifted = place.wanted == WITHDRAWN and place.state not in SERVING and was_foreign(place.shown)
+    serves = place.state in SERVING
+    lifted = place.wanted == WITHDRAWN and not serves and was_foreign(place.shown)
     if shown.open and (place.state in BROKEN or lifted):
         why = "somebody opened it, or its scheduler lost the drain"
         if not store.schedulers.drain_again(place.node, why, ask=place.state in BROKEN):
@@ -365,8 +366,9 @@ def _compare(place: Place, seen: Mapping[str, Seen]) -> Iterable[str]:
                 f"is drained again. See who opened it, and `muster node move` if it is healthy",
             )
         carry_out(place.node)
-    elif place.wanted == WITHDRAWN and place.done_why != place.why and shown.ours and not shown.open:
-        # Closed by us, for what was then: a repair, a test or a person has moved the node since.
+    elif place.wanted == WITHDRAWN and place.done_why != place.why and (shown.ours or (shown.open and not serves)):
+        # Closed by us, for what was then: a repair, a test or a person has moved the node since. If it is open by now,
+        # its scheduler died before it had stored that it is closed.
         store.schedulers.renew_reason(place.node)
         carry_out(place.node)
     elif (lost_marks and not lost) or (place.admitted and shown.drain and shown.drain == place.lifted):

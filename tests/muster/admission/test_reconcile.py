@@ -88,6 +88,18 @@ def test_muster_s_drain_that_somebody_lifts_from_a_healthy_node_is_stated(nodes:
     assert line(nodes) == THERE
 
 
+def test_a_drain_that_was_lost_before_the_node_moved_is_set_for_its_new_state(nodes: Path) -> None:
+    """A slurmctld that is killed before it has stored a drain returns without it; found by a campaign."""
+    in_production()
+    move(NODE, State.QUARANTINE, "Ada", "smells of smoke")
+    for state in (State.TRIAGE, State.REPAIR, State.REGISTERED):
+        move(NODE, state, "Ada", "repaired")
+    nodes.write_text(f"{THERE}\n")
+    service.reconcile()
+    assert "muster: registered: repaired" in line(nodes)
+    assert service.reconcile() == []
+
+
 def test_a_scheduler_shows_why_a_node_is_out_of_service_now_and_not_why_it_left(nodes: Path) -> None:
     in_production()
     move(NODE, State.QUARANTINE, "Ada", "gpu3 is lost")
