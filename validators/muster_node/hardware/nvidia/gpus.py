@@ -50,7 +50,7 @@ class NvidiaGpus(Gpus):
 
     @property
     def _gpus(self) -> list[Gpu]:
-        """Found anew after ``release``: handles belong to the process that asked for them."""
+        """Found again after ``release``: handles are of one process, and end with a shutdown."""
         if self._released:
             self._released = False
             self._query("nvmlInit")
