@@ -9,10 +9,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from muster_node.cluster.acceptance import turns_of
 from muster_node.cluster.affinity import only_nic
 from muster_node.cluster.checkpoint import sentence_of, trouble_at
 from muster_node.cluster.faults import measured
 from muster_node.cluster.pace import HostPace, exposed_of
+from muster_node.cluster.trainer import own_buffers
 from muster_node.hardware.seam import RealClock
 from muster_node.workloads import llama
 
@@ -25,6 +27,28 @@ def test_flop_are_counted_as_nvidia_counts_them() -> None:
     """Megatron-Bridge's performance summary 25.11: 744 TFLOPS at 14,451 tokens/s are 51.5 GFLOP a token."""
     assert llama.SIZES["8b"].flop_per_token == pytest.approx(744e12 / 14_451, rel=0.002)
     assert llama.SIZES["8b"].parameters == pytest.approx(8.03e9, rel=0.001)
+
+
+@pytest.mark.parametrize("nodes", range(2, 10))
+def test_no_node_of_a_ring_sends_and_receives_in_one_turn(nodes: int) -> None:
+    turns = turns_of(nodes)
+    assert all(turns[node] != turns[node - 1] for node in range(nodes))
+    assert len(turns) == nodes
+    assert set(turns) <= {0, 1, 2}
+
+
+def test_buffers_stay_each_rank_s_own_by_the_name_that_pytorch_knows() -> None:
+    class Older:
+        def __init__(self, module: object, broadcast_buffers: bool = True) -> None: ...
+
+    class Newer:
+        def __init__(
+            self, module: object, broadcast_buffers: object = None, forward_sync_buffers: bool = True
+        ) -> None: ...
+
+    assert own_buffers(Older) == {"broadcast_buffers": False}
+    assert own_buffers(Newer) == {"forward_sync_buffers": False}
+    assert own_buffers(torch.nn.parallel.DistributedDataParallel) == {"forward_sync_buffers": False}
 
 
 @pytest.mark.parametrize("name", ["1m", "125m"])

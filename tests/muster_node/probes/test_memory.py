@@ -12,6 +12,7 @@ from muster_node.probe import Skip
 from muster_node.probes import memory_bandwidth
 from muster_node.probes.memory_bandwidth import MemoryBandwidth
 from muster_node.probes.memory_pattern import MemoryPattern
+from muster_node.workloads import patterns
 from muster_node.workloads.patterns import PATTERNS, Region, described, sequences
 from muster_simulator import create_machine, open_simulated
 from tests.support.injector import KINDS, Injector, OneDevice
@@ -63,6 +64,25 @@ def test_a_stuck_bit_is_found_by_every_pattern(run_probe, cpus, monkeypatch, pat
     assert "1 bit 1→0" in found.note or "1 bit 0→1" in found.note
     again = run.one("memory_rerun", "memory", pattern=pattern, on=cpus[0])
     assert (again.value, again.samples) == (3, 3)
+
+
+def test_a_word_that_is_wrong_at_its_first_reading_alone_counts(monkeypatch):
+    """Words are counted at a second reading: an error on the way to the first one must not be lost."""
+    torch = pytest.importorskip("torch")
+    real, readings = patterns._Laid.differs, []
+
+    def once(self, lines, low):
+        different = real(self, lines, low)
+        different[0, 0] |= not readings
+        readings.append(low)
+        return different
+
+    monkeypatch.setattr(patterns._Laid, "differs", once)
+    hardware = open_hardware()
+    region = Region(torch, hardware.compute(hardware.devices("core")[0]), 2**20, 2**20)
+    wrong, examples = region.run("random", next(sequences(torch, "random", 7, 1)))
+    assert (wrong, len(examples)) == (1, 1)
+    assert examples[0].endswith("differed when they were read, and not when read again")
 
 
 def test_a_wrong_word_is_noted_with_written_and_read_values_and_flip_directions():

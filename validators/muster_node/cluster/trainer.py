@@ -136,10 +136,7 @@ class Trainer:
         ids = [self._device] if self._device.type == "cuda" else None
         with self._group.waiting("the same weights"):
             ddp = torch.nn.parallel.DistributedDataParallel
-            # Buffers are constants. PyTorch 2.13 renamed the argument, and warns of the older name.
-            names = inspect.signature(ddp.__init__).parameters
-            sync = "forward_sync_buffers" if "forward_sync_buffers" in names else "broadcast_buffers"
-            model = ddp(plain, device_ids=ids, process_group=process_group, bucket_cap_mb=bucket, **{sync: False})
+            model = ddp(plain, device_ids=ids, process_group=process_group, bucket_cap_mb=bucket, **own_buffers(ddp))
         from torch.distributed.algorithms.ddp_comm_hooks.default_hooks import allreduce_hook
 
         def told(state: Any, bucket: Any) -> Any:
@@ -221,6 +218,15 @@ def mesh_of(torch: Any, fabric: Fabric, group: RankGroup) -> Any:
         return torch.distributed.device_mesh.init_device_mesh(
             fabric.device.type, (len(group.names), group.per_node), mesh_dim_names=(_NODES, _DEVICES)
         )
+
+
+def own_buffers(ddp: type[Any]) -> dict[str, bool]:
+    """The argument by which each rank keeps its buffers, which are constants.
+
+    PyTorch 2.11 knows the older name only; 2.13 knows both, and warns of the older one.
+    """
+    named = "forward_sync_buffers" in inspect.signature(ddp.__init__).parameters
+    return {"forward_sync_buffers" if named else "broadcast_buffers": False}
 
 
 def _local(tensor: Any) -> Any:
