@@ -26,6 +26,9 @@ SUSPECTS_MAX = 8
 """Suspects of one such failure: more would cost more tests than the search for the one that is meant."""
 PROBLEM_MAX = 300
 """Characters of the answer about a report that cannot be used: its keys are the sender's."""
+PART_MAX = 200
+_NODE_LABELS = ("node", "nodename", "hostname", "Hostname", "instance")
+_NO_PART = ("alertname", "severity")
 _OTHER = re.compile(r"[^A-Za-z0-9_.:/-]+")
 
 Check = Annotated[str, pydantic.Field(pattern=r"^[a-z0-9][A-Za-z0-9_.:/-]{0,79}$")]
@@ -45,7 +48,7 @@ class Reported(pydantic.BaseModel):
     node: Name = ""
     nodes: Annotated[tuple[Name, ...], pydantic.Field(max_length=NODES_MAX)] = ()
     device: Annotated[str, pydantic.Field(pattern=r"^[a-z0-9][A-Za-z0-9:._/-]{0,59}$")] = "node"
-    part: Annotated[str, pydantic.Field(max_length=200)] = ""
+    part: Annotated[str, pydantic.Field(max_length=PART_MAX)] = ""
     value: Text = ""
     count: Annotated[int, pydantic.Field(ge=1, le=1_000_000)] = 1
     bad: bool | None = None
@@ -87,7 +90,8 @@ def _given(form: Form, body: Any, node: str) -> Iterator[Any]:
     if form == "alertmanager":
         yield from map(_alert, _list(body, "alerts"))
     elif form == "nvsentinel":
-        yield from map(_sentinel, _list(body, "events"))
+        for event in _list(body, "events"):
+            yield from _sentinel(event)
     elif form == "gpud":
         for component in _list(body, "components"):
             for event in _list(component, "events"):
@@ -115,33 +119,39 @@ def _named(kind: str, name: Any) -> str:
 def _alert(alert: Any) -> dict[str, Any]:
     labels, notes = _of(alert, "labels"), _of(alert, "annotations")
     severity = {"critical": "ISOLATE", "error": "RESET", "warning": "MONITOR"}.get(str(_of(labels, "severity")).lower())
+    known = labels if isinstance(labels, dict) else {}
+    # What else tells alerts of one name and node apart: one that ends must not end another one.
+    part = " ".join(f"{key} {known[key]}" for key in sorted(known, key=str) if key not in (*_NODE_LABELS, *_NO_PART))
     return {
         "check": _named("alert", _of(labels, "alertname")),
-        "node": re.sub(r":\d+$", "", str(_of(labels, "node", "nodename", "hostname", "Hostname", "instance"))),
+        "node": re.sub(r":\d+$", "", str(_of(labels, *_NODE_LABELS))),
+        "part": part if len(part) <= PART_MAX else str(_of(alert, "fingerprint"))[:PART_MAX],
         "value": str(_of(notes, "summary", "description", "message"))[:1000],
         "severity": severity,
         "bad": _of(alert, "status") != "resolved",
     }
 
 
-def _sentinel(event: Any) -> dict[str, Any]:
+def _sentinel(event: Any) -> Iterator[dict[str, Any]]:
+    """A report for each of its codes."""
     name = str(_of(event, "checkName", "check_name"))
     codes = _of(event, "errorCode", "error_code")
-    code = str(codes[0]) if isinstance(codes, list) and codes else str(codes or "")
-    xid = "xid" in name.lower() and code.isdecimal()
     healthy, fatal = _of(event, "isHealthy", "is_healthy") is True, bool(_of(event, "isFatal", "is_fatal"))
     entities = _of(event, "entitiesImpacted", "entities_impacted")
     parts = " ".join(f"{_of(each, 'entityType', 'entity_type')} {_of(each, 'entityValue', 'entity_value')}"
                      for each in (entities if isinstance(entities, list) else []))  # fmt: skip
-    return {
-        "check": f"xid/{code}" if xid and not healthy else _named("event", name),
-        "node": str(_of(event, "nodeName", "node_name")),
-        "part": parts[:200],
-        "value": str(_of(event, "message"))[:1000],
-        # STORE_ONLY: NVSentinel itself would not act on it.
-        "severity": "ISOLATE" if fatal and _of(event, "processingStrategy") != "STORE_ONLY" else "MONITOR",
-        "bad": None if xid and not healthy else not healthy,
-    }
+    given = {str(code) for code in codes} if isinstance(codes, list) else {str(codes or "")}
+    xids = sorted(code for code in given if "xid" in name.lower() and code.isdecimal() and not healthy)
+    for check in [f"xid/{code}" for code in xids] or [_named("event", name)]:
+        yield {
+            "check": check,
+            "node": str(_of(event, "nodeName", "node_name")),
+            "part": parts[:PART_MAX],
+            "value": str(_of(event, "message"))[:1000],
+            # STORE_ONLY: NVSentinel itself would not act on it.
+            "severity": "ISOLATE" if fatal and _of(event, "processingStrategy") != "STORE_ONLY" else "MONITOR",
+            "bad": None if xids else not healthy,
+        }
 
 
 def _gpud(component: str, event: Any, node: str) -> dict[str, Any]:

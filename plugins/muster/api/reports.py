@@ -9,6 +9,7 @@ from __future__ import annotations
 import collections
 import dataclasses
 import json
+import logging
 import threading
 import time
 from typing import Annotated, Any
@@ -25,6 +26,8 @@ from muster.integration.report_sources import Source
 from muster.judging import health
 from muster.model.health import Report
 from muster_criteria.health.readings import Reading
+
+log = logging.getLogger(__name__)
 
 BODY_MAX = 1024 * 1024
 REPORTS_MAX = 5000
@@ -138,19 +141,25 @@ def _receive(name: str, source: Source, body: Any, node: str) -> Accepted:
             health.record([Report(known, name, tuple(_folded(seen)), boot_id, source.most)], sku)
             accepted += len(seen)
             nodes.add(known)
+    if problems:  # a sender that is told of no error does not read which of its reports were refused
+        log.warning("%d reports of source %s were refused, such as: %s", len(problems), name, problems[0])
     if problems and not accepted:
         raise HTTPException(422, problems[:PROBLEMS_SHOWN])
     return Accepted(accepted=accepted, nodes=len(nodes), refused=problems[:PROBLEMS_SHOWN])
 
 
 def _folded(seen: list[Reading]) -> list[Reading]:
-    """Several events of one check and part as one: a storm is one row."""
-    found: dict[Any, Reading] = {}
+    """Several readings alike of one check and part as one: a storm is one row. States stay in their order."""
+    folded: list[Reading] = []
+    last: dict[Any, int] = {}
     for each in seen:
-        key = each.check, each.device, each.part, each.bad
-        known = found.get(key)
-        found[key] = each if known is None else dataclasses.replace(known, count=known.count + each.count)
-    return list(found.values())
+        at = last.setdefault((each.check, each.device, each.part), len(folded))
+        if at < len(folded) and folded[at].bad == each.bad:
+            folded[at] = dataclasses.replace(folded[at], count=folded[at].count + each.count)
+        else:
+            last[each.check, each.device, each.part] = len(folded)
+            folded.append(each)
+    return folded
 
 
 def later(wait: float) -> HTTPException:

@@ -172,6 +172,7 @@ def _power_cycle(node: Node, connect: Connect, who: Callable[..., Login], last_b
     before = _boot_id(node, connect) or last_boot
     if not before:
         return Done(Outcome.TRANSIENT, "nothing was sent: no boot id is known, so a restart could not be recognised")
+    sent = False
     try:
         bmc = parse_bmc(node.bmc)
         if bmc is None:
@@ -192,11 +193,14 @@ def _power_cycle(node: Node, connect: Connect, who: Callable[..., Login], last_b
             if not kind:
                 return Done(Outcome.TRANSIENT, "the BMC offers neither PowerCycle nor ForceRestart")
             client.within(target)
+            sent = True
             try:
                 status = client.post(target, {"ResetType": kind})
             except BmcSilent as error:
                 return Sent(before, f"the {kind}, whose answer is missing ({error})")
-    except (BadBmc, BmcSilent) as error:
+    except Exception as error:  # such as that of an authority file that this worker does not have
+        if sent and not isinstance(error, (BadBmc, BmcSilent)):
+            raise
         return Done(Outcome.TRANSIENT, f"nothing was sent: {error}")
     if 400 <= status < 500:
         return Done(Outcome.TRANSIENT, f"the BMC refused the {kind} with {status}")

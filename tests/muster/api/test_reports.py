@@ -217,6 +217,35 @@ def test_alerts_are_states_that_end(client: TestClient) -> None:
     assert not track.bad
 
 
+def test_an_alert_that_ends_ends_no_other_of_its_name(client: TestClient) -> None:
+    def alert(gpu: str, status: str) -> dict[str, Any]:
+        return {"status": status, "labels": {"alertname": "GpuEccDbe", "instance": f"{NODE}:9400", "gpu": gpu}}
+
+    post(client, {"alerts": [alert("0", "firing"), alert("1", "firing")]}, "alerts")
+    post(client, {"alerts": [alert("1", "resolved")]}, "alerts")
+    bad = {each.part: each.track.bad for each in store.health.of_node(NODE) if each.track}
+    assert bad == {"gpu 0": True, "gpu 1": False}
+    many = {**alert("0", "firing"), "fingerprint": "a1"}
+    many["labels"] |= {f"label{number}": "x" * 20 for number in range(20)}
+    post(client, {"alerts": [many]}, "alerts")
+    assert "a1" in {each.part for each in store.health.of_node(NODE)}
+
+
+def test_states_of_one_body_keep_their_order(client: TestClient) -> None:
+    link = {"node": NODE, "check": "link", "device": "nic0", "severity": "ISOLATE"}
+    body = {"reports": [{**link, "bad": bad} for bad in (True, True, False, True)]}
+    assert post(client, body).json()["accepted"] == 4
+    (seen,) = store.health.of_node(NODE)
+    assert seen.track is not None
+    assert seen.track.bad
+
+
+def test_what_a_body_holds_that_is_refused_is_logged(client: TestClient, caplog: pytest.LogCaptureFixture) -> None:
+    body = {"reports": [XID, {**XID, "node": "gpu-9999"}]}
+    assert post(client, body).json()["accepted"] == 1
+    assert "1 reports of source epilog were refused, such as: " in caplog.text
+
+
 def test_events_of_nvsentinel_and_gpud(client: TestClient) -> None:
     """Written by the schemas that ``report_forms`` names; neither program ran here."""
     event = {
@@ -229,6 +258,8 @@ def test_events_of_nvsentinel_and_gpud(client: TestClient) -> None:
     assert post(client, found, "gpud").status_code == 422, "it names no node"
     assert post(client, found, "gpud", params={"node": NODE}).json()["accepted"] == 1
     assert {each.check for each in store.health.of_node(NODE)} == {"xid/79", "event/accelerator-nvidia-ecc/ecc"}
+    assert post(client, {"events": [{**event, "errorCode": ["31", "94"]}]}, "sentinel").json()["accepted"] == 2
+    assert {"xid/31", "xid/94"} <= {each.check for each in store.health.of_node(NODE)}
 
 
 @pytest.fixture

@@ -121,6 +121,20 @@ def test_a_member_that_does_not_join_is_left_out_and_named_to_those_that_begin(r
     assert not rig.received("n0", "end")
 
 
+@pytest.mark.parametrize(
+    "hello", [{"session": "\ud800"}, {"session": ["secret"]}, {"session": "secret", "name": ["n1"], "rank": 1},
+              {"session": "secret", "name": "n1", "rank": 1, "waited": "long"}],
+)  # fmt: skip
+def test_a_stranger_s_odd_words_are_refused_and_end_no_block(rig: Rig, hello: dict[str, Any]) -> None:
+    rig.join("n0")
+    connection = socket.create_connection(("127.0.0.1", rig.block.master_port))
+    rig.links["stranger"], rig.messages["stranger"] = Link(connection), []
+    rig.links["stranger"].send("hello", **{"terms": rig.block.terms, **hello})
+    while not rig.received("stranger", "refused"):
+        rig.hub._step()
+    rig.join("n1", "n2")
+
+
 def test_one_member_alone_is_no_block(rig: Rig) -> None:
     rig.join("n0")
     rig.pass_time(63, n0={})

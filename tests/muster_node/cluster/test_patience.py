@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import dataclasses
+import os
+import signal
 import time
 from pathlib import Path
 from typing import Any
@@ -56,6 +58,20 @@ def run(alone: Alone, work: Any) -> list[tuple[str, Any]]:
 def test_without_patience_a_rank_in_a_long_call_is_lost(alone: Alone) -> None:
     with pytest.raises(DeviceFailed):
         run(alone, sleeps(LONG_S, None))
+
+
+def test_a_rank_that_no_signal_ends_is_named_all_the_same(alone: Alone, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As one that a driver holds: nobody waits for its end before the device is named."""
+    kill, spared = os.kill, list[int]()
+    monkeypatch.setattr(os, "kill", lambda pid, number: spared.append(pid))
+    try:
+        with pytest.raises(DeviceFailed):
+            run(alone, sleeps(600.0, None))
+    finally:
+        for pid in spared:
+            kill(pid, signal.SIGKILL)
+            os.waitpid(pid, 0)
+    assert len(spared) == 1
 
 
 def test_a_long_save_is_no_fault_of_a_device(alone: Alone) -> None:

@@ -193,10 +193,12 @@ class Hub(threading.Thread):
 
     def _refusal(self, hello: Message) -> str:
         """Why this peer is refused; empty if it is admitted."""
-        session = str(hello.get("session", "")).encode()
+        session = str(hello.get("session", "")).encode("utf-8", "backslashreplace")
         if hello["kind"] != "hello" or not hmac.compare_digest(session, self._session.encode()):
             return "this is another session"
         name, rank = hello.get("name"), hello.get("rank")
+        if not isinstance(name, str) or not isinstance(hello.get("waited", 0.0), (int, float)):
+            return "it does not say who it is, or how long it has waited"
         if name in self._absent:
             return "the others began without it"
         if (rank, name) not in list(enumerate(self._block.members)):

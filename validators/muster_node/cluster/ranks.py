@@ -24,6 +24,9 @@ from muster_node.hardware.seam import Device, RealClock
 from muster_node.probe import Context, Skip
 
 _TICK_S = 0.05
+_REAP_S = 2.0
+"""How long ranks have to end once they were killed. One that a driver holds does not end, and nobody waits for it: the
+others have to be told first which device it was."""
 _OURS_FIRST = 0.9
 """A rank's limits are a little shorter than the hub's, so that the node names its device before the hub names it."""
 
@@ -209,16 +212,29 @@ class Ranks:
             if not rank.done:
                 with contextlib.suppress(OSError):
                     os.kill(rank.pid, signal.SIGKILL)
-            with contextlib.suppress(ChildProcessError):
-                os.waitpid(rank.pid, 0)
+        until = _CLOCK.now() + _REAP_S
+        for rank in self._ranks:
+            _reaped(rank.pid, until)
             rank.link.close()
+
+
+def _reaped(pid: int, until: float) -> int | None:
+    """The status with which a rank's process ended; None if it was reaped before, or has not ended by then."""
+    with contextlib.suppress(ChildProcessError):
+        while True:
+            ended, status = os.waitpid(pid, os.WNOHANG)
+            if ended:
+                return status
+            if _CLOCK.now() >= until:
+                break
+            _CLOCK.sleep(_TICK_S / 5)
+    return None
 
 
 def _ended(pid: int) -> str:
     """How a rank's process ended."""
-    try:
-        _, status = os.waitpid(pid, 0)
-    except ChildProcessError:
+    status = _reaped(pid, _CLOCK.now() + _REAP_S)
+    if status is None:
         return "its rank's process ended"
     if os.WIFSIGNALED(status):
         number = os.WTERMSIG(status)

@@ -265,7 +265,8 @@ def _why_withdrawn(node: Node) -> Observation | None:
     """The observation for which the node is in the state in which it is; None if it is there for another reason."""
     moves = [each for each in store.nodes.events(node.name, EVENTS_MAX) if each.from_state != each.to_state]
     cause = moves[-1].evidence.get("observed", "") if moves else ""
-    return next((each for each in store.health.of_node(node.name) if cause == f"health/{each.id}"), None)
+    kind, _, number = cause.partition("/")
+    return store.health.of_id(node.name, int(number)) if kind == "health" and number.isdecimal() else None
 
 
 def _last_boot(found: Incident) -> str:

@@ -215,6 +215,13 @@ def of_node(node: str, limit: int = 100) -> list[Observation]:
         return [_to_observation(each) for each in session.scalars(query)]
 
 
+def of_id(node: str, number: int) -> Observation | None:
+    """Returns what was observed of the node's present machine under this number. Raises UnknownNode."""
+    with reading() as session:
+        row, found = access.node_row(session, node), session.get(HealthRow, number)
+        return _to_observation(found) if found and (found.node, found.machine) == (node, row.machine) else None
+
+
 def recorded(since: datetime.datetime, node: str = "") -> list[Observation]:
     """Returns what was observed of present machines and seen since then, of ``node`` alone if given, by time."""
     query = (

@@ -39,11 +39,11 @@ def test_a_node_that_takes_no_login_is_not_rebooted_over_ssh(bench: Bench) -> No
     assert bench.carry_out(Rung.RESET_GPU).outcome is Outcome.TRANSIENT
 
 
-def with_bmc(bench: Bench, url: str) -> None:
+def with_bmc(bench: Bench, url: str, **more: str) -> None:
     node = bench.node()
     store.nodes.add_all([(
         "", fleet.new_node(node.name, host=node.host, port=node.port, user=node.user, work_dir=node.work_dir,
-                           host_key=node.host_key, labels=node.labels, launch=node.launch, bmc={"url": url}),
+                           host_key=node.host_key, labels=node.labels, launch=node.launch, bmc={"url": url, **more}),
     )])  # fmt: skip
 
 
@@ -81,6 +81,10 @@ def powered_by(bench: Bench, url: str) -> Iterator[None]:
 def test_a_power_cycle_by_the_bmc(bench: Bench) -> None:
     assert bench.carry_out(Rung.POWER_CYCLE).outcome is Outcome.TRANSIENT, "no BMC is enrolled"
     with bmcs.emulator() as url:
+        with_bmc(bench, url, verify="/nowhere/authority.pem")
+        unsent = bench.carry_out(Rung.POWER_CYCLE)
+        assert unsent.outcome is Outcome.TRANSIENT, "a worker without the authority's file sends nothing"
+        assert unsent.detail.startswith("nothing was sent: ")
         with_bmc(bench, url)
         with powered_by(bench, url):
             done = bench.carry_out(Rung.POWER_CYCLE, limit_s=60.0)

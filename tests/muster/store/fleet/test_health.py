@@ -157,6 +157,16 @@ def test_the_cursor_is_kept() -> None:
     assert store.health.cursors([NODE])[NODE] == Cursor(NODE, "b1", 5.0, {"a": 1.0}, T0)
 
 
+def test_one_is_found_by_its_number_however_many_came_after_it() -> None:
+    (new,) = observe(LOST)
+    observe(*(Reading(f"alert/a{each}") for each in range(150)), boot="b2", minutes=60)
+    assert new.id not in {each.id for each in store.health.of_node(NODE)}
+    found = store.health.of_id(NODE, new.id)
+    assert found is not None
+    assert found.check == new.check
+    assert store.health.of_id(NODE, 1_000_000) is None
+
+
 def test_it_leaves_service_with_its_evidence_and_the_scheduler_is_told() -> None:
     (new,) = observe(LOST)
     store.health.withdraw(new, "gpu3 is lost")
