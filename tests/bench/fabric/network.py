@@ -158,8 +158,8 @@ class Network:
 
     @staticmethod
     def address(host: int, rail: int) -> str:
-        """A host's address on a rail."""
-        return f"10.{20 + rail}.0.{host + 1}"
+        """A host's address on a rail, above the loopback's: of two addresses, gloo calls from the higher one."""
+        return f"192.168.{20 + rail}.{host + 1}"
 
     @staticmethod
     def management(host: int) -> str:

@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 
+from muster_node.cluster import fabric
 from muster_node.cluster.hub import WAITING
 from muster_node.cluster.member import DeviceFailed
 from muster_node.cluster.rank import RankGroup
@@ -72,6 +73,25 @@ def test_a_rank_that_no_signal_ends_is_named_all_the_same(alone: Alone, monkeypa
             kill(pid, signal.SIGKILL)
             os.waitpid(pid, 0)
     assert len(spared) == 1
+
+
+def test_an_error_of_the_software_is_no_fault_of_a_device(alone: Alone) -> None:
+    def work(group: RankGroup) -> None:
+        with group.waiting("the same weights"):
+            raise TypeError("got an unexpected keyword argument")
+
+    with pytest.raises(RuntimeError, match="TypeError: got an unexpected"):
+        run(alone, work)
+
+
+def test_the_master_is_known_to_the_others_by_the_address_that_they_were_given(alone: Alone) -> None:
+    """It reaches its own hub by the loopback; what it tells the others by then is of no use to them."""
+    alone.local_address = "127.0.0.1"
+    assert fabric._own_address(alone) == "127.0.0.1", "where all are on one machine"
+    alone.block = dataclasses.replace(alone.block, master_addr="10.9.0.1")
+    assert fabric._own_address(alone) == "10.9.0.1"
+    alone.local_address = "10.9.0.2"
+    assert fabric._own_address(alone) == "10.9.0.2"
 
 
 def test_a_long_save_is_no_fault_of_a_device(alone: Alone) -> None:

@@ -10,7 +10,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from muster_node.cluster.acceptance import turns_of
-from muster_node.cluster.affinity import only_nic
 from muster_node.cluster.checkpoint import sentence_of, trouble_at
 from muster_node.cluster.faults import measured
 from muster_node.cluster.pace import HostPace, exposed_of
@@ -130,12 +129,6 @@ def test_exposed_communication_is_what_no_compute_hides(compute: Any, communicat
     busy = {tick for begin, end in compute for tick in range(begin, end)}
     sent = {tick for begin, end in communication for tick in range(begin, end)}
     assert exposed_of(compute, communication) == (len(busy), len(sent - busy))
-
-
-def test_only_a_nic_that_is_alone_nearest_is_chosen() -> None:
-    assert only_nic("mlx5_3 (same PCIe switch)") == "mlx5_3"
-    assert only_nic("mlx5_0, mlx5_1 (same root port)") == ""
-    assert only_nic("") == ""
 
 
 def test_a_path_that_cannot_be_used_is_one_sentence(tmp_path: Any) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import gc
 import importlib
 import pathlib
 from collections.abc import Mapping, Sequence
@@ -103,6 +104,13 @@ class Acceptance:
         for device in devices:
             self._same_batch(device, steps)
         self._torch.use_deterministic_algorithms(False)
+        self._give_back()
+
+    def _give_back(self) -> None:
+        """Frees the memory of models that are done with: they refer to themselves, so that a collection alone does."""
+        if self._kind == "gpu" and self._torch.cuda.is_available():
+            gc.collect()
+            self._torch.cuda.empty_cache()
 
     def _same_batch(self, device: Device, steps: Sequence[str]) -> None:
         group, emit = self._group, self._group.emit
@@ -162,6 +170,8 @@ class Acceptance:
         steps = self._train(trainer, work, params["alone_steps"])
         self._rates(NODE, recipe, work, steps, best)
         group.gather()
+        del trainer
+        self._give_back()
         return work
 
     def _together(self, compute: Compute, recipe: Recipe, mesh: Any, work: Work) -> Trainer:

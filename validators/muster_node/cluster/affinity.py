@@ -1,8 +1,8 @@
-"""Rank, NUMA node and NIC belong together: a rank runs on the CPUs nearest to its GPU and uses the NIC nearest to it.
+"""A rank runs on the CPUs nearest to its GPU: elsewhere copies cross the interconnect of the sockets, and it becomes a
+straggler without a fault.
 
-Elsewhere copies cross the interconnect of the sockets, and a rank becomes a straggler without a fault. NCCL finds the
-nearest NIC by itself; `NCCL_IB_HCA` (NCCL user guide, environment variables) makes the choice certain, and is set only
-where one NIC alone is nearest.
+NCCL finds the NIC nearest to each GPU by itself. Its `NCCL_IB_HCA` must be the same for all ranks of a node, or they
+build different rings (NVIDIA/nccl issue 1478).
 """
 
 from __future__ import annotations
@@ -23,23 +23,9 @@ def pin(group: RankGroup) -> None:
     device = group.device
     if device.kind != "gpu" or group.hardware.simulated:
         return
-    facts = {fact.name: fact for fact in group.hardware.inventory() if fact.device == device.id}
-    node, nic = facts.get("gpu_numa_node"), facts.get("nearest_nic")
-    if node is not None and node.value is not None:
-        _run_on(int(node.value))
-    name = only_nic(nic.text or "") if nic is not None else ""
-    if name and group.per_node > 1:
-        os.environ.setdefault("NCCL_IB_HCA", f"={name}")
-
-
-def only_nic(nearest: str) -> str:
-    """The NIC that alone is nearest, of the inventory's text; "" where there are several, or none.
-
-    >>> only_nic("mlx5_3 (same PCIe switch)"), only_nic("mlx5_0, mlx5_1 (same root port)")
-    ('mlx5_3', '')
-    """
-    names, _, _ = nearest.partition(" (")
-    return "" if "," in names else names
+    for fact in group.hardware.inventory():
+        if (fact.name, fact.device) == ("gpu_numa_node", device.id) and fact.value is not None:
+            _run_on(int(fact.value))
 
 
 def _run_on(numa_node: int) -> None:

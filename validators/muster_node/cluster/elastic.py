@@ -10,6 +10,7 @@ import os
 import pathlib
 import signal
 import sys
+import threading
 from typing import Any
 
 from muster_node.cluster.faults import SAVE_EVERY
@@ -21,6 +22,8 @@ from muster_node.workloads.common import seed_of
 def main() -> None:
     """Runs to the last step, unless it is this rank's turn to die."""
     task = json.loads(sys.argv[1])
+    # Before PyTorch's threads begin, which inherit it. While a GPU is waited for no handler would run.
+    signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGTERM})
     import torch
     import torch.distributed as dist
     import torch.distributed.checkpoint as dcp
@@ -30,7 +33,7 @@ def main() -> None:
     folder = pathlib.Path(task["folder"])
     folder.mkdir(exist_ok=True)
     log = Log(folder, rank)
-    signal.signal(signal.SIGTERM, lambda number, frame: log.end("told"))
+    threading.Thread(target=_end_when_told, args=(log,), daemon=True).start()
     torch.set_num_threads(1)
     on_gpu = torch.cuda.is_available()
     device = torch.device("cuda", local) if on_gpu else torch.device("cpu")
@@ -64,6 +67,8 @@ def main() -> None:
             raise
         optimizer.step()
         optimizer.zero_grad()
+        if on_gpu:
+            torch.cuda.synchronize(device)
         log.write("step", step)
         if (step + 1) % SAVE_EVERY == 0:
             weights, moments = get_state_dict(model, optimizer)
@@ -73,6 +78,11 @@ def main() -> None:
                 (folder / "last.new").replace(folder / "last")
             dist.barrier()
     dist.destroy_process_group()
+
+
+def _end_when_told(log: Log) -> None:
+    signal.sigwait({signal.SIGTERM})
+    log.end("told")
 
 
 class Log:

@@ -181,7 +181,8 @@ def serve_rank(group: RankGroup, parent: int, work: Callable[[RankGroup], None])
         group.send("done")
         status = 0
     except BaseException as error:
-        traceback.print_exc()
+        with contextlib.suppress(OSError, ValueError):  # whatever becomes of the log, the node is told
+            traceback.print_exc()
         sentence = " ".join(f"{type(error).__name__}: {error}".split())[:300]
         if type(error).__name__ in ("Skip", "ValueError"):
             sentence = str(error)

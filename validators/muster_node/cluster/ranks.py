@@ -31,6 +31,11 @@ _OURS_FIRST = 0.9
 """A rank's limits are a little shorter than the hub's, so that the node names its device before the hub names it."""
 
 _CLOCK = RealClock()
+SOFTWARE = (
+    "ImportError", "ModuleNotFoundError", "AttributeError", "TypeError", "NameError", "NotImplementedError",
+    "OutOfMemoryError", "BackendCompilerFailed", "InternalTorchDynamoError",
+)  # fmt: skip
+"""What a rank raises through no fault of its device: its node's software, or a model that does not fit."""
 Emit = Callable[..., None]
 RankWork = Callable[[RankGroup], None]
 
@@ -71,7 +76,8 @@ class Ranks:
         """Returns once all ranks have ended well.
 
         Raises DeviceFailed for a rank that was lost, Skip as a rank raised it, ValueError for ranks that cannot work
-        together, CollectiveFailed where a collective failed under them, BlockEnded if the block ended meanwhile.
+        together, RuntimeError for an error of ``SOFTWARE``, CollectiveFailed where a collective failed under them,
+        BlockEnded if the block ended meanwhile.
         """
         counts = self._group.gather(len(self._devices))
         self._group.agree(f"{len(self._devices)} ranks a node")
@@ -156,6 +162,8 @@ class Ranks:
                 raise Skip(sentence)
             if kind == "ValueError":
                 raise ValueError(sentence)
+            if kind in SOFTWARE:
+                raise RuntimeError(sentence)
             if rank.state == WAITING:
                 self._settle_deaths()
                 self._group.state = WAITING

@@ -63,7 +63,13 @@ class Trainer:
         simulated = group.hardware.simulated
         product = self._seam_product() if simulated else llama.plain_product(torch)
         plain = llama.build(
-            torch, self.size, seed_of(seed, "llama"), device=self._device, nominal=recipe.size, product=product
+            torch,
+            self.size,
+            seed_of(seed, "llama"),
+            device=self._device,
+            nominal=recipe.size,
+            product=product,
+            told=group.mark,
         )
         if recipe.compiled:
             for layer in plain.layers:
@@ -118,7 +124,10 @@ class Trainer:
     def loss_of(self, number: int) -> float:
         """The loss of a batch without training on it."""
         with self._torch.no_grad(), self._precision(), self._group.waiting("loss"):
-            return float(self.model(self._batch(number, 0)))
+            loss = float(self.model(self._batch(number, 0)))
+        if self.recipe.layout == llama.FSDP:
+            self.model.reshard()  # no backward pass follows, after which the root's weights would be sharded again
+        return loss
 
     def weights_digest(self) -> str:
         """The digest of this rank's weights: with DDP the same on all ranks, with FSDP of its shard."""
@@ -151,7 +160,10 @@ class Trainer:
 
     def _sharded(self, plain: Any, mesh: Any) -> Any:
         """Shards between the devices of a node; between nodes whole copies (HSDP), as each node alone has."""
-        from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard
+        try:
+            from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard
+        except ImportError:  # PyTorch before 2.6
+            from torch.distributed._composable.fsdp import MixedPrecisionPolicy, fully_shard
 
         torch = self._torch
         policy = MixedPrecisionPolicy(param_dtype=getattr(torch, self.recipe.dtype), reduce_dtype=torch.float32)

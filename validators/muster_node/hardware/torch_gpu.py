@@ -93,7 +93,8 @@ class CudaCompute(Compute):
             # The fp8 kernels want the right operand column by column. Probes lay it out so when they make it.
             columns = b if b.stride(0) == 1 else b.t().contiguous().t()
             scales = {"scale_a": self._one, "scale_b": self._one}
-            return torch._scaled_mm(a, columns, **scales, out_dtype=out_dtype or torch.bfloat16)
+            product = torch._scaled_mm(a, columns, **scales, out_dtype=out_dtype or torch.bfloat16)
+            return product[0] if isinstance(product, tuple) else product  # PyTorch 2.4 also returns the largest value
         if out_dtype is not None and out_dtype != a.dtype:
             with contextlib.suppress(TypeError):
                 return torch.mm(a, b, out_dtype=out_dtype)

@@ -143,6 +143,8 @@ class _Copying:
         for route in routes:
             route.sent.turn()
             route.transfer.target.zero_()
+            if route.sent.words.is_cuda:  # a copy waits for its source's GPU, which the timer does not
+                self._torch.cuda.synchronize(route.sent.words.device)
         with compute.timer() as timing:
             compute.transfer([route.transfer for route in routes], nominal_bytes=self._bytes)
         if counts:

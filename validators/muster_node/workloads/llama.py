@@ -130,13 +130,26 @@ def plain_product(torch: Any) -> Product:
     return lambda x, weight, nominal: linear(x, weight)
 
 
-def build(torch: Any, size: Size, seed: int, *, device: Any, nominal: Size | None = None, product: Any = None) -> Any:
-    """The model on a device; its weights depend on the seed only. ``nominal``: sizes that products account for."""
+def build(
+    torch: Any,
+    size: Size,
+    seed: int,
+    *,
+    device: Any,
+    nominal: Size | None = None,
+    product: Any = None,
+    told: Callable[[str], None] = lambda name: None,
+) -> Any:
+    """The model on a device; its weights depend on the seed only. ``nominal``: sizes that products account for.
+
+    ``told`` gets the name of each weight before it is drawn: billions of them take minutes.
+    """
     kinds = _kinds(torch)
     generator = torch.Generator().manual_seed(seed)
     model = kinds.Llama(size, nominal or size, product or plain_product(torch))
     with torch.no_grad():
         for name, parameter in model.named_parameters():
+            told(name)
             if parameter.dim() > 1:
                 drawn = torch.randn(parameter.shape, generator=generator)
                 parameter.copy_(drawn * (0.02 if "embed" in name else 1.0 / math.sqrt(parameter.shape[1])))
