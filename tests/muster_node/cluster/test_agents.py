@@ -254,6 +254,17 @@ def measured(end: Ended, metric: str, **labels: str) -> float:
 
 
 @pytest.mark.slow
+def test_a_sharded_training_is_what_its_checkpoint_holds_to_the_last_bit(block: Make, tmp_path: Path) -> None:
+    """After a loss alone, FSDP2 leaves some weights whole and in another format: they are sharded again first."""
+    (tmp_path / "shared").mkdir()
+    more = {"layout": "fsdp", "ranks": 2, "shared_path": str(tmp_path / "shared"), "checkpoints": 1, "shared_mib": 1}
+    pair = block("n0", "n1", calls=[(TRAINING[0], {**TRAINING[1], "step_s": 0.1, **more})], simulated=False)
+    pair.start()
+    rows = [row for end in pair.end(limit_s=120.0).values() for row in end.result.measurements]
+    assert [row.value for row in rows if row.metric == "resume_equal"] == [1.0, 1.0]
+
+
+@pytest.mark.slow
 def test_a_killed_rank_is_restarted_and_its_checkpoint_resumed(block: Make, tmp_path: Path) -> None:
     """By torchrun's elastic agent, twice, in four ranks on two real nodes of CPUs that share a folder."""
     shared = tmp_path / "shared"
