@@ -141,7 +141,7 @@ def _receive(name: str, source: Source, body: Any, node: str) -> Accepted:
             health.record([Report(known, name, tuple(_folded(seen)), boot_id, source.most)], sku)
             accepted += len(seen)
             nodes.add(known)
-    if problems:  # a sender that is told of no error does not read which of its reports were refused
+    if problems:  # a sender that gets no error does not read which of its reports were refused
         log.warning("%d reports of source %s were refused, such as: %s", len(problems), name, problems[0])
     if problems and not accepted:
         raise HTTPException(422, problems[:PROBLEMS_SHOWN])
@@ -153,11 +153,12 @@ def _folded(seen: list[Reading]) -> list[Reading]:
     folded: list[Reading] = []
     last: dict[Any, int] = {}
     for each in seen:
-        at = last.setdefault((each.check, each.device, each.part), len(folded))
-        if at < len(folded) and folded[at].bad == each.bad:
+        key = each.check, each.device, each.part
+        at = last.get(key)
+        if at is not None and folded[at].bad == each.bad:
             folded[at] = dataclasses.replace(folded[at], count=folded[at].count + each.count)
         else:
-            last[each.check, each.device, each.part] = len(folded)
+            last[key] = len(folded)
             folded.append(each)
     return folded
 

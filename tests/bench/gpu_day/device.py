@@ -74,7 +74,7 @@ for compiled in (False, True) if cuda else (False,):
         "loss": float(loss.detach())}), flush=True)
     del optimizer, loss
 """
-"""Mean of the model as a block trains it by DDP, without a block."""
+"""Trains the model of a block by itself, in the number format in which DDP trains it."""
 
 
 def run_part(name: str, packed: Path, out: Path) -> dict[str, Any]:
@@ -118,6 +118,11 @@ def _path(packed: Path) -> str:
     return os.pathsep.join(["validators", str(packed / "muster.pyz")])
 
 
+def _agent(packed: Path, job: Path) -> list[str]:
+    """The command that runs the job in this folder."""
+    return [sys.executable, str(packed / "muster.pyz"), "run", str(job / "plan.json"), "--job-dir", str(job)]
+
+
 def _integrity(part: Part, packed: Path, folder: Path, began: float) -> tuple[list[Any], list[str]]:
     log = folder / "integrity.txt"
     command = [sys.executable, "-u", "-m", "tests.bench.integrity", "--trials", "1"]
@@ -138,9 +143,8 @@ def _jobs(part: Part, packed: Path, folder: Path, began: float) -> tuple[list[An
         job = folder / plan.stem
         job.mkdir()
         shutil.copy(plan, job / "plan.json")
-        command = [sys.executable, str(packed / "muster.pyz"), "run", str(job / "plan.json"), "--job-dir", str(job)]
         work = folder / "work"
-        why = _call(command, folder / f"{plan.stem}.log", _left(part, began), MUSTER_WORK=str(work))
+        why = _call(_agent(packed, job), folder / f"{plan.stem}.log", _left(part, began), MUSTER_WORK=str(work))
         shutil.rmtree(work, ignore_errors=True)
         if why:
             trouble.append(why)
@@ -177,16 +181,8 @@ def _block(part: Part, packed: Path, folder: Path, began: float) -> tuple[list[A
 
             def member(plan: Path, name: str = name) -> str:
                 job = folder / plan.parts[-3] / name
-                command = [
-                    sys.executable,
-                    str(packed / "muster.pyz"),
-                    "run",
-                    str(job / "plan.json"),
-                    "--job-dir",
-                    str(job),
-                ]
                 apart = {"MUSTER_WORK": str(Path(shared) / plan.parts[-3]), "NCCL_HOSTID": plan.parts[-3]}
-                return _call(command, job / "member.log", _left(part, began), NCCL_DEBUG="WARN", **apart)
+                return _call(_agent(packed, job), job / "member.log", _left(part, began), NCCL_DEBUG="WARN", **apart)
 
             trouble += [why for why in together.map(member, plans) if why]
             for plan in plans:

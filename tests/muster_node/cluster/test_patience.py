@@ -62,7 +62,7 @@ def test_without_patience_a_rank_in_a_long_call_is_lost(alone: Alone) -> None:
 
 
 def test_a_rank_that_no_signal_ends_is_named_all_the_same(alone: Alone, monkeypatch: pytest.MonkeyPatch) -> None:
-    """As one that a driver holds: nobody waits for its end before the device is named."""
+    """As one that a driver holds: its end is not waited for before the device is named."""
     kill, spared = os.kill, list[int]()
     monkeypatch.setattr(os, "kill", lambda pid, number: spared.append(pid))
     try:

@@ -181,7 +181,7 @@ def serve_rank(group: RankGroup, parent: int, work: Callable[[RankGroup], None])
         group.send("done")
         status = 0
     except BaseException as error:
-        with contextlib.suppress(OSError, ValueError):  # whatever becomes of the log, the node is told
+        with contextlib.suppress(OSError, ValueError):  # the node hears of it, whatever becomes of the log
             traceback.print_exc()
         sentence = " ".join(f"{type(error).__name__}: {error}".split())[:300]
         if type(error).__name__ in ("Skip", "ValueError"):

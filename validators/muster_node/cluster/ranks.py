@@ -25,8 +25,8 @@ from muster_node.probe import Context, Skip
 
 _TICK_S = 0.05
 _REAP_S = 2.0
-"""How long ranks have to end once they were killed. One that a driver holds does not end, and nobody waits for it: the
-others have to be told first which device it was."""
+"""How long ranks have to end once they were killed. One that a driver holds does not end, and is left behind:
+first the other nodes have to learn which device it was."""
 _OURS_FIRST = 0.9
 """A rank's limits are a little shorter than the hub's, so that the node names its device before the hub names it."""
 

@@ -69,7 +69,7 @@ class Trainer:
             device=self._device,
             nominal=recipe.size,
             product=product,
-            told=group.mark,
+            mark=group.mark,
         )
         if recipe.compiled:
             for layer in plain.layers:

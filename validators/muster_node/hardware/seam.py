@@ -332,7 +332,7 @@ class Hardware(abc.ABC):
 
     def release_gpus(self) -> None:
         """Give up the driver's library, to call before a fork whose processes ask for GPUs: what it holds serves one
-        process only. Whoever asks next, in this process or a new one, opens it for itself.
+        process only. The next call opens it again, in this process or a new one.
         """
         return
 

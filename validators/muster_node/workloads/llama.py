@@ -138,18 +138,18 @@ def build(
     device: Any,
     nominal: Size | None = None,
     product: Any = None,
-    told: Callable[[str], None] = lambda name: None,
+    mark: Callable[[str], None] = lambda name: None,
 ) -> Any:
     """The model on a device; its weights depend on the seed only. ``nominal``: sizes that products account for.
 
-    ``told`` gets the name of each weight before it is drawn: billions of them take minutes.
+    ``mark`` gets the name of each weight before it is drawn: billions of them take minutes.
     """
     kinds = _kinds(torch)
     generator = torch.Generator().manual_seed(seed)
     model = kinds.Llama(size, nominal or size, product or plain_product(torch))
     with torch.no_grad():
         for name, parameter in model.named_parameters():
-            told(name)
+            mark(name)
             if parameter.dim() > 1:
                 drawn = torch.randn(parameter.shape, generator=generator)
                 parameter.copy_(drawn * (0.02 if "embed" in name else 1.0 / math.sqrt(parameter.shape[1])))
