@@ -11,6 +11,7 @@ import time
 from collections.abc import Callable
 from typing import Any
 
+import psutil
 import psycopg
 import sqlalchemy.exc
 
@@ -66,6 +67,7 @@ TROUBLE = (
     ServiceFailed,
     sqlalchemy.exc.SQLAlchemyError,
     psycopg.Error,
+    psutil.NoSuchProcess,
     subprocess.SubprocessError,
     OSError,
 )

@@ -39,9 +39,9 @@ class Observation:
     """What one source saw of one check of one part in one boot of a node: ``count`` readings are one observation.
 
     ``part``: "gpu SERIAL", or the device where no serial is known. ``boot_id``: "" where the source does not tell it.
-    ``track``: of a state, None for an event. ``action``: what the policy says, due since ``due_at``; ``acted``: what
-    was done for it, "" for nothing yet. ``most``: the gravest action that its source may cause. ``recent``: of the last
-    day, (when, in seconds since 1970, how often), as ``muster.rules.health.remember`` keeps it.
+    ``track``: of a state, None for an event. ``action``: what the policy says; ``acted``: what was done for it, "" for
+    nothing yet. ``most``: the gravest action that its source may cause. ``recent``: of the last day, (when, in seconds
+    since 1970, how often), as ``muster.rules.health.remember`` keeps it.
     """
 
     id: int
@@ -60,7 +60,6 @@ class Observation:
     action: HealthAction
     track: Track | None
     most: HealthAction
-    due_at: datetime.datetime
     acted: str
     recent: tuple[tuple[float, int], ...] = ()
 

@@ -23,18 +23,19 @@ def step(
 
     A state is over after it was good for ``stable_s`` since its recovery, not since it went bad; until then a return is
     a flap, and the time that it was bad adds up. ``uptime_s``: a state that goes bad within ``bring_up_s`` of a boot
-    does not count. A clock that went back adds no time.
+    does not count. A clock that went back adds no time, and what it had written of the future begins now.
     """
     coming_up = uptime_s is not None and uptime_s < policy.bring_up_s
     if track is None or track.over:
         return Track(True, at, at) if bad and not coming_up else track
+    track = dataclasses.replace(track, since=min(track.since, at))
     passed = max((at - track.at).total_seconds(), 0.0)
     if track.bad:
         down = track.down_s + passed
         return dataclasses.replace(track, bad=bad, since=track.since if bad else at, at=at, down_s=down)
     if not bad:
         stable = (at - track.since).total_seconds() >= policy.stable_s
-        return dataclasses.replace(track, at=max(at, track.at), over=stable)
+        return dataclasses.replace(track, at=at, over=stable)
     if coming_up:
         return track
     return dataclasses.replace(track, bad=True, since=at, at=at, flaps=track.flaps + 1)
@@ -48,9 +49,9 @@ def remember(recent: Sequence[tuple[float, int]], at: float, times: int) -> list
     """Returns when an observation was seen how often, with what is seen ``at`` now (seconds since 1970).
 
     What lies within a minute counts at its beginning, and so do the two oldest where there are too many: what is
-    counted within a time is never more than was seen in it.
+    counted within a time is never more than was seen in it. What a clock ahead has written was seen by now.
     """
-    kept = [(when, count) for when, count in recent if 0.0 <= at - when <= WITHIN_S_MAX]
+    kept = [(min(when, at), count) for when, count in recent if at - when <= WITHIN_S_MAX]
     if kept and at - kept[-1][0] < APART_S:
         kept[-1] = kept[-1][0], kept[-1][1] + times
     else:

@@ -92,7 +92,7 @@ def slurmctld_frozen(world: World, dice: random.Random) -> Iterator[str]:
     daemon = psutil.Process(world.supervisor.services["slurm-slurmctld"].pid)
     daemon.suspend()
     yield "slurmctld"
-    daemon.resume()
+    _resume([daemon])
 
 
 @fault(5, 25)

@@ -54,6 +54,13 @@ def test_down_time_adds_up_over_flaps_and_begins_anew_once_it_was_over() -> None
     assert (again.down_s, again.flaps, again.over) == (0, 0, False)
 
 
+def test_a_state_that_a_clock_ahead_has_written_is_over_as_any_other() -> None:
+    ahead = 365 * 86400.0
+    track = walk((ahead, True), (ahead + 600, False), (1200, False), (1200 + STABLE, False))
+    assert track is not None
+    assert track.over
+
+
 def test_a_boot_brings_nothing() -> None:
     up = POLICY.bring_up_s
     assert health.step(None, True, T0, POLICY, uptime_s=up - 1) is None
@@ -84,7 +91,7 @@ def seen(name: str, check: str = "port_down", age_s: float = 60, **changed: obje
         "id": 1, "node": name, "part": "nic:mlx5_0", "device": "nic:mlx5_0", "check": check, "value": "",
         "first_seen": at(-age_s), "last_seen": at(-age_s), "count": 1, "boot_id": "b", "source": "sweep",
         "severity": "", "rate": None, "action": HealthAction.LEAVE_WHEN_IDLE,
-        "track": Track(True, at(-age_s), at(-age_s), 4000.0), "most": HealthAction.AT_ONCE, "due_at": T0, "acted": "",
+        "track": Track(True, at(-age_s), at(-age_s), 4000.0), "most": HealthAction.AT_ONCE, "acted": "",
     }  # fmt: skip
     return Observation(**(fields | changed))  # type: ignore[arg-type]
 
@@ -148,5 +155,5 @@ def test_what_is_remembered_never_counts_more_within_a_time_than_was_seen_and_is
         assert sum(times for _, times in kept) == sum(times for _, times in all_)
 
 
-def test_a_clock_that_went_back_forgets_what_lies_ahead() -> None:
-    assert health.remember([(1000.0, 3)], 500.0, 1) == [(500.0, 1)]
+def test_what_a_clock_ahead_has_written_was_seen_by_now() -> None:
+    assert health.remember([(1000.0, 3)], 500.0, 1) == [(500.0, 4)]

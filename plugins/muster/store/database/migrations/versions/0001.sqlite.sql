@@ -212,7 +212,6 @@ CREATE TABLE health (
 	recent JSON NOT NULL,
 	most TEXT NOT NULL,
 	action TEXT NOT NULL,
-	due_at DATETIME NOT NULL,
 	due_after INTEGER NOT NULL,
 	acted TEXT NOT NULL,
 	bad BOOLEAN,
