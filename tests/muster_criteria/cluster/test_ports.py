@@ -15,7 +15,7 @@ LIMITS = port_limits((*SKU.limits, *SKU.block.limits))
 PORT = "nic:mlx5_0"
 
 
-def row(metric: str, value: float, probe: str = "pair_rails", **labels: str) -> Measured:
+def row(metric: str, value: float | None, probe: str = "pair_rails", **labels: str) -> Measured:
     return Measured(probe=probe, metric=metric, device=PORT, unit="count", value=value, labels=labels)
 
 
@@ -77,6 +77,12 @@ def test_a_port_that_was_not_watched_has_no_rate_and_does_not_pass() -> None:
 
 def test_what_may_never_happen_needs_no_time_watched() -> None:
     assert found(row("port_errors", 1, counter="link_downed")) == [("link_downed", Severity.CRITICAL)]
+
+
+def test_a_port_whose_counters_were_lost_meanwhile_does_not_pass() -> None:
+    lost = [row("port_errors", None, counter=counter) for counter in ("link_downed", "symbol_error")]
+    assert found(row("port_watched", 1.0), *lost) == []
+    assert suspected(row("port_watched", 1.0), *lost) == {"n1": [Lack.UNREADABLE]}
 
 
 @pytest.mark.parametrize("metric", ["port_watched", "port_errors", "port_down"])

@@ -10,7 +10,7 @@ import pytest
 
 from muster_node.hardware.host.fabric import port_errors, port_links
 from muster_node.hardware.host.sysfs import Files
-from muster_node.hardware.seam import Fact, Hardware
+from muster_node.hardware.seam import NOT_SUPPORTED, Fact, Hardware
 from muster_node.probe import Context
 from muster_node.workloads.port_watch import PORT_METRICS, PortWatch
 from tests.muster_simulator.winding import WoundClock
@@ -21,15 +21,19 @@ PORT = "nic:mlx5_0"
 class Machine:
     """Counters and a link that a test sets, on a clock that it winds; ``looked`` is set whenever the link was read."""
 
-    def __init__(self) -> None:
+    def __init__(self, counts: dict[str, float | None]) -> None:
         self.clock: Any = WoundClock()
-        self.counts: dict[str, float | None] = {"symbol_error": 0.0, "link_downed": 0.0}
+        self.counts = counts
         self.up: bool | None = True
         self.looked = threading.Semaphore(0)
         self.go = threading.Semaphore(0)
 
     def port_counters(self) -> list[Fact]:
-        return [Fact("ib_errors", PORT, "count", count, labels={"counter": n}) for n, count in self.counts.items()]
+        """As ``port_errors``: what cannot be read is not supported, for all that sysfs tells."""
+        return [
+            Fact("ib_errors", PORT, "count", count, labels={"counter": n}, note=NOT_SUPPORTED if count is None else "")
+            for n, count in self.counts.items()
+        ]
 
     def port_links(self) -> dict[str, bool]:
         self.looked.release()
@@ -38,8 +42,8 @@ class Machine:
 
 
 class Watched:
-    def __init__(self) -> None:
-        self.machine: Any = Machine()
+    def __init__(self, counts: dict[str, float | None] | None = None) -> None:
+        self.machine: Any = Machine(counts or {"symbol_error": 0.0, "link_downed": 0.0})
         self.rows: dict[tuple[str, str], dict[str, Any]] = {}
         hardware: Hardware = self.machine
         self.watch = PortWatch(hardware, state_every_s=0.001)
@@ -85,9 +89,26 @@ def test_a_counter_that_is_reset_within_hours_keeps_what_it_had() -> None:
 
 
 def test_a_counter_that_cannot_be_read_is_named_and_no_zero() -> None:
-    watched = Watched()
-    watched.machine.counts["symbol_error"] = None
+    watched = Watched({"symbol_error": None, "link_downed": 0.0})
     assert "symbol_error" in watched.end()["port_watched", ""]["note"]
+
+
+def test_one_that_monitoring_resets_is_named_and_not_lost() -> None:
+    watched = Watched({"symbol_error": 5.0})
+    watched.later(1.0)
+    watched.machine.counts["symbol_error"] = 0.0
+    rows = watched.end()
+    assert ("port_errors", "symbol_error") not in rows
+    assert "symbol_error" in rows["port_watched", ""]["note"]
+
+
+def test_a_port_that_is_lost_under_load_has_no_zero_errors() -> None:
+    watched = Watched()
+    watched.later(1.0)
+    watched.machine.counts.clear()
+    lost = watched.end()["port_errors", "link_downed"]
+    assert lost["value"] is None
+    assert lost["note"]
 
 
 def test_a_machine_without_ports_reports_nothing() -> None:

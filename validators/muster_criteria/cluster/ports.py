@@ -28,12 +28,15 @@ independently of each other, on one rail and within one test of a block, are one
 
 @dataclasses.dataclass
 class _Port:
-    """``errors`` by counter, while it was watched so long (min); seconds ``down``; ``odd``: a value that none has."""
+    """``errors`` by counter, while it was watched so long (min); seconds ``down``; ``odd``: a value that none has;
+    ``unread``: counters that were full, or lost meanwhile, each with why.
+    """
 
     minutes: float = 0.0
     down: float = 0.0
     errors: dict[str, float] = dataclasses.field(default_factory=lambda: defaultdict(float))
     odd: str = ""
+    unread: dict[str, str] = dataclasses.field(default_factory=dict)
 
     @property
     def unproved(self) -> str:
@@ -57,6 +60,10 @@ def judge_ports(
         for device, port in sorted(_ports(own).items()):
             if port.unproved:
                 block.suspect([member], Lack.REFUSED, f"{device} {port.unproved}")
+            if port.unread:
+                (counter, why), *_ = sorted(port.unread.items())
+                more = f" and {len(port.unread) - 1} more" if len(port.unread) > 1 else ""
+                block.suspect([member], Lack.UNREADABLE, f"{device} {counter}{more} is not known: {why}")
             for limit in limits[member]:
                 if finding := _broken(device, port, limit):
                     broken[device, finding.metric, finding.labels][member] = finding
@@ -80,9 +87,11 @@ def _common(found: Mapping[str, Finding], block: BlockFindings) -> None:
 def _ports(rows: Iterable[Measured]) -> dict[str, _Port]:
     ports: dict[str, _Port] = defaultdict(_Port)
     for row in rows:
-        if row.value is None or row.metric not in COUNTED:
+        if row.metric not in COUNTED:
             continue
-        if row.value < 0:  # and it takes nothing from what the other rounds counted
+        if row.value is None:
+            ports[row.device].unread[row.labels.get("counter", row.metric)] = row.note or "the node does not say why"
+        elif row.value < 0:  # and it takes nothing from what the other rounds counted
             ports[row.device].odd = f"sent {row.metric} {row.value:g}, which is less than nothing"
         elif row.metric == "port_watched":
             ports[row.device].minutes += row.value

@@ -10,13 +10,16 @@ import contextlib
 import threading
 from collections.abc import Iterable, Iterator
 
-from muster_node.hardware.seam import Fact, Hardware
+from muster_node.hardware.seam import NOT_SUPPORTED, Fact, Hardware
 from muster_node.probe import Context, Metric
 from muster_node.workloads.growth import PORT_CEILINGS, growth
 
 PORT_METRICS = {
     "port_watched": Metric("min", "time that the error counters and the link of a port were watched under load"),
-    "port_errors": Metric("count", "what one error counter of a port gained while it was watched; zeros are left out"),
+    "port_errors": Metric(
+        "count",
+        "what one error counter of a port gained while it was watched; zeros and those it never had are left out",
+    ),
     "port_down": Metric("s", "time without a link while the port was watched, summed over its flaps"),
 }
 """Metrics of a probe that watches ports."""
@@ -31,7 +34,8 @@ Key = tuple[str, str]
 class PortWatch:
     """Watches the node's ports from its creation to ``close``.
 
-    Counters are read each minute, so that one that wraps or is reset in hours costs a minute of them.
+    Counters are read each minute, so that one that wraps or is reset in hours, as monitoring of fabrics does, costs a
+    minute of them.
     """
 
     def __init__(self, hardware: Hardware, state_every_s: float = STATE_EVERY_S, minute_s: float = MINUTE_S) -> None:
@@ -69,9 +73,9 @@ class PortWatch:
             unknown = []
             for counter in (name for at, name in counters if at == port):
                 added = growth([reading.get((port, counter)) for reading in self._readings], PORT_CEILINGS.get(counter))
-                if added.value is None:
+                if added.value is None and (added.reset or added.note == NOT_SUPPORTED):
                     unknown.append(counter)
-                elif added.value:
+                elif added.value != 0.0:
                     context.emit("port_errors", port, value=added.value, labels={"counter": counter}, note=added.note)
             note = f"not read: {', '.join(unknown)}" if unknown else ""
             context.emit("port_watched", port, value=minutes, samples=len(self._readings), note=note)
