@@ -16,8 +16,8 @@ class HealthRow(Base):
 
     A state goes on in its row through reboots until it is over, so ``boot_id`` is that of its beginning. ``machine``:
     which of the machines of that name showed it. ``bad``: of a state, whether it is bad now, as
-    ``muster.model.health.Track`` has it; None for an event. ``due_after``: the node's last stage when
-    ``action`` became due, of an event with each new one; ``acted``: what was done for it, "" for nothing yet.
+    ``muster.model.health.Track`` has it; None for an event. ``due_at``: since when ``action`` is due, an event's with
+    each new one; ``due_after``: the node's last stage then; ``acted``: what was done for it, "" for nothing yet.
     ``recent``: as ``muster.model.health.Observation`` has it.
     """
 
@@ -45,6 +45,7 @@ class HealthRow(Base):
     recent: Mapped[list[Any]] = mapped_column(default=list)
     most: Mapped[str]
     action: Mapped[str]
+    due_at: Mapped[datetime.datetime]
     due_after: Mapped[int] = mapped_column(BigId, default=0)
     acted: Mapped[str] = mapped_column(default="")
     bad: Mapped[bool | None]

@@ -122,7 +122,7 @@ def _observe(
         row = HealthRow(
             node=node.name, machine=node.machine, part=part, device=seen.device, check=check, boot_id=report.boot_id,
             source=report.source, value="", severity="", rate=None, first_seen=at, last_seen=at, count=0,
-            most=str(report.most), action=str(HealthAction.NOTE),
+            most=str(report.most), action=str(HealthAction.NOTE), due_at=at,
         )  # fmt: skip
         session.add(row)
         known[part, check].append(row)
@@ -152,7 +152,7 @@ def _add(row: HealthRow, report: Report, seen: Reading, track: Track | None, at:
     times = seen.count if track is None else int(track.bad)
     if times:
         row.count += times
-        row.last_seen = at  # of records that a clock ahead has written, too
+        row.last_seen = at  # also where a clock ahead has written a later time
         row.recent = [list(each) for each in rules.remember(_recent(row), row.last_seen.timestamp(), times)]
     if track is None:
         return
@@ -175,7 +175,7 @@ def _decide(
     row.action = str(action)
     rises = action.rank > before.rank
     if rises or event:
-        row.due_after = access.last_stage(session, node)
+        row.due_at, row.due_after = at, access.last_stage(session, node)
     if rises:
         row.acted = ""
     if not fresh and not rises:

@@ -219,6 +219,7 @@ CREATE TABLE health (
 	recent JSON NOT NULL,
 	most TEXT NOT NULL,
 	action TEXT NOT NULL,
+	due_at TIMESTAMP WITH TIME ZONE NOT NULL,
 	due_after BIGINT NOT NULL,
 	acted TEXT NOT NULL,
 	bad BOOLEAN,

@@ -212,6 +212,7 @@ CREATE TABLE health (
 	recent JSON NOT NULL,
 	most TEXT NOT NULL,
 	action TEXT NOT NULL,
+	due_at DATETIME NOT NULL,
 	due_after INTEGER NOT NULL,
 	acted TEXT NOT NULL,
 	bad BOOLEAN,
