@@ -58,7 +58,7 @@ class Seen:
     """A node as its scheduler shows it.
 
     ``open``: users' jobs may begin on it. ``ours``: Muster alone closed it. ``foreign``: who else closed it
-    and why. ``foreign_since``: since when, where known. ``apart``: why it is neither changed nor tested now (rebooting,
+    and why. ``foreign_since``: since when, where known. ``apart``: why it is neither opened nor tested now (rebooting,
     powered down, not responding, down). ``used_by``: the users' jobs on it, or what it is promised to. ``unsure``: why
     it may be in use all the same. ``marked``: an open node shows what ``admit`` set with it. ``created``: since when
     the scheduler has the node, where another machine that joins under its name is a new node to it. ``drain``: our own
@@ -180,7 +180,8 @@ class AdmissionBackend(Protocol):
     def withdraw(self, name: str, reason: str, wanted_at: datetime.datetime | None = None) -> None:
         """Close the node to new jobs; running jobs end by themselves. A node that somebody else closed stays as it is.
 
-        One that we closed shows the new reason, in schedulers that show reasons. Raises LeftAlone if it is apart.
+        One that we closed shows the new reason, in schedulers that show reasons. One that is apart is closed for when
+        it comes back; raises LeftAlone where that cannot be.
         """
 
 

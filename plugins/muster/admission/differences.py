@@ -10,7 +10,6 @@ from muster.model.schedulers import ADMITTED, CLOSED, OPEN, WITHDRAWN, Place
 
 _SECOND = datetime.timedelta(seconds=1)
 """Schedulers record the second in which a node was created."""
-FOREIGN = "closed: "
 _REMOVED = (
     "it is admitted, and somebody removed Muster's marks from it in {cluster}: a whole test that passes sets them "
     "again (`muster revalidate {node} --reason …`), or withdraw it with `muster node move {node} quarantine --reason …`"
@@ -29,12 +28,7 @@ def shown_as(seen: Seen | None) -> str:
         return seen.apart
     if seen.open:
         return OPEN
-    return f"{FOREIGN}{seen.foreign}" if seen.foreign else CLOSED
-
-
-def was_foreign(shown: str) -> bool:
-    """Whether ``shown_as`` describes somebody else's drain. Pure."""
-    return shown.startswith(FOREIGN)
+    return f"closed: {seen.foreign}" if seen.foreign else CLOSED
 
 
 def difference_of(place: Place, seen: Seen | None) -> str:

@@ -7,14 +7,16 @@ out at once, or else by the housekeeping DAG. Until then the node counts as neit
 from __future__ import annotations
 
 import collections
+import contextlib
 import hashlib
 import logging
 from collections.abc import Collection, Iterable, Mapping
 
 from muster import store
-from muster.admission.backend import TEST_PREFIX, VERIFY, AdmissionBackend, Allocation, Mark, PreemptibleTests, Seen
-from muster.admission.clusters import ask, backend_of, unreadable
-from muster.admission.differences import difference_of, shown_as, was_foreign, why_lost
+from muster.admission import carrying
+from muster.admission.backend import TEST_PREFIX, VERIFY, Allocation, PreemptibleTests, Seen
+from muster.admission.clusters import ask, backend_of
+from muster.admission.differences import difference_of, shown_as, why_lost
 from muster.errors import LeftAlone, MusterError, Preempted, SchedulerDown, apart
 from muster.model.nodes import Node
 from muster.model.schedulers import ADMITTED, WITHDRAWN, Place
@@ -22,21 +24,20 @@ from muster.model.states import BROKEN, SERVING, State
 from muster.reporting import notices
 from muster.rules.idle.selection import Idle
 from muster.rules.transitions import INCONCLUSIVE_BUDGET
-from muster_criteria.context.suspicion import METRICS as CORRUPTION
-from muster_criteria.model import Severity
 
 log = logging.getLogger(__name__)
-
-ROUNDS = 3
-"""How often one call follows a change that was superseded while it was carried out."""
 
 
 def allocation(node: str) -> Allocation:
     """Whether the node is allocated, or may be. Raises MusterError if its scheduler does not answer; UnknownNode."""
+    return _known(node).allocation
+
+
+def _known(node: str) -> Seen:
     seen = look([node]).get(node)
     if seen is None:
         raise SchedulerDown(f"whether {node} is in use is unknown: its scheduler does not know it")
-    return seen.allocation
+    return seen
 
 
 def in_use(node: Node) -> str:
@@ -47,8 +48,8 @@ def in_use(node: Node) -> str:
     if node.state is State.PRODUCTION:
         seen = idle([node.name])[node.name]
         return "" if seen.idle else seen.why
-    found = allocation(node.name)
-    return found.by if found.allocated else ""
+    found = _known(node.name)  # where somebody opened it meanwhile, the test closes it first
+    return found.used_by or (f"it is {found.apart}" if found.apart else "")
 
 
 def idle(nodes: Collection[str]) -> dict[str, Idle]:
@@ -218,9 +219,9 @@ def withdraw_for_test(node: str, why: str) -> None:
         raise LeftAlone(
             f"{node} is not tested, since it is in shadow mode: Muster does not close it in {place.cluster}"
         )
-    if seen is not None and seen.used_by and place:
-        # A job began between the look and the drain: it ends by itself, and the node is tested another time.
-        raise LeftAlone(f"{node} is not tested, since it is in use: {seen.used_by}")
+    if seen is not None and place and (why := seen.used_by or seen.apart):
+        # A job began between the look and the drain, or it went down: the node is tested another time.
+        raise LeftAlone(f"{node} is not tested, since it is {f'in use: {why}' if seen.used_by else why}")
 
 
 def _unknown(place: Place) -> SchedulerDown:
@@ -230,66 +231,17 @@ def _unknown(place: Place) -> SchedulerDown:
 
 def carry_out(node: str) -> str:
     """Carry out the change that waits for the node, if any. Returns why it still waits, "" if nothing does."""
-    for _ in range(ROUNDS):
-        change = store.schedulers.claim(node)
-        if change is None:
-            place = store.schedulers.place(node)
-            return "another process carries it out now" if place and place.waits else ""
-        error, lifted = _carry_out(change)
-        store.schedulers.carried_out(change, error, lifted)
-        if error:
-            log.warning("%s: %s in %s waits: %s", node, change.wanted, change.cluster, error)
-            return error
-    return "it changed several times meanwhile"
-
-
-def _carry_out(change: Place) -> tuple[str, str]:
-    """Returns (why it still waits, "" if it is carried out; our drain that it lifted)."""
-    lifted = ""
-    try:
-        backend = backend_of(change.cluster)
-        if change.wanted == ADMITTED:
-            lifted = backend.admit(change.name, mark_of(change.node), change.wanted_at)
-        else:
-            backend.withdraw(change.name, change.why, change.wanted_at)
-            _end_corrupted_jobs(change, backend)
-    except MusterError as error:
-        return str(error), ""
-    except Exception as error:
-        log.exception("%s: its change in %s waits", change.node, change.cluster)
-        return unreadable(change.cluster, error), ""
-    return "", lifted
-
-
-def _end_corrupted_jobs(change: Place, backend: AdmissionBackend) -> None:
-    """End users' jobs on a node in quarantine for corrupted data, where the cluster's settings want it; name each."""
-    if backend.end_jobs is None or change.state is not State.QUARANTINE:
-        return
-    found = [each.finding for each in store.verdicts.open_findings(change.node) if not each.finding.waived]
-    corrupts = any(each.metric in CORRUPTION and each.severity is Severity.CRITICAL for each in found)
-    if not corrupts and store.health.corrupting(change.node) is None:
-        return
-    for job in backend.end_jobs(change.name):
-        sentence = f"job {job} was ended on it, since it corrupts data (end_corrupted_jobs of {change.cluster})"
-        store.schedulers.note_ended_job(change.node, sentence)
-        notices.notify(f"ended job {job}/{change.node}", f"{_simulated(change.node)}{change.node}: {sentence}")
-
-
-def mark_of(node: str) -> Mark:
-    """Returns what the admission shows with the node. Raises LeftAlone without a certificate."""
-    found = store.certificates.newest(node)
-    if found is None:
-        raise LeftAlone(f"{node} has no certificate: admit it, or test it again")
-    return Mark(found.verdict, found.issued_at.date(), found.id, found.tested_since)
+    return carrying.attempt(node)[0]
 
 
 def reconcile() -> list[str]:
     """Carry out what waits, in order, then look for differences. Returns a sentence for each that remains.
 
-    A cluster that does not answer is left after its first change: its others wait for the next call. Whatever one
-    place raises keeps no other waiting. Raises DatabaseNotReady.
+    A cluster that does not answer is left after its first change: its others wait for the next call. So does the
+    admission of a node that is down or in maintenance, without a question for each. Whatever one place raises keeps no
+    other waiting. Raises DatabaseNotReady.
     """
-    down: set[str] = set()
+    down: dict[str, str] = {}
     failed: list[str] = []
     places = store.schedulers.places()  # before the leases: a run that begins now has another job
     leased = {lease.node for lease in store.leases.live()}
@@ -297,31 +249,49 @@ def reconcile() -> list[str]:
         # Its run is over, or its process died.
         if place.test_job and place.node not in leased and place.cluster not in down:
             with apart(place.node, failed):  # which may be removed meanwhile
-                down |= _down_after(end_test(place.node, place.test_job), place)
-    for place in store.schedulers.places(waiting=True):
-        if place.cluster not in down:
+                if end_test(place.node, place.test_job):
+                    down |= _down_now(place)
+    waiting = store.schedulers.places(waiting=True)
+    away = _away(each for each in waiting if each.wanted == ADMITTED and each.cluster not in down)
+    for place in waiting:
+        if place.cluster not in down and place.node not in away:
             with apart(place.node, failed):
-                down |= _down_after(carry_out(place.node), place)
+                trouble, by_scheduler = carrying.attempt(place.node)
+                if trouble and by_scheduler:
+                    down |= _down_now(place)
     return [*failed, *_differences(store.schedulers.places(), down)]
 
 
-def _down_after(trouble: str, place: Place) -> set[str]:
-    """Returns the place's cluster if it does not answer at all, asked only after ``trouble`` with it."""
-    try:
-        if trouble:
-            ask(place.cluster, [place.name])
-    except Exception:
-        return {place.cluster}
-    return set()
+def _away(places: Iterable[Place]) -> set[str]:
+    """The nodes that their schedulers show down or in maintenance: one question for each cluster."""
+    found: set[str] = set()
+    for cluster, members in _by_cluster(places).items():
+        with contextlib.suppress(Exception):  # the first change says what is wrong
+            seen = ask(cluster, {each.name for each in members})
+            found |= {each.node for each in members if each.name in seen and seen[each.name].apart}
+    return found
 
 
-def _differences(places: Iterable[Place], down: Collection[str]) -> Iterable[str]:
-    by_cluster: dict[str, list[Place]] = collections.defaultdict(list)
+def _by_cluster(places: Iterable[Place]) -> dict[str, list[Place]]:
+    found: dict[str, list[Place]] = collections.defaultdict(list)
     for place in places:
-        by_cluster[place.cluster].append(place)
-    for cluster, members in by_cluster.items():
+        found[place.cluster].append(place)
+    return found
+
+
+def _down_now(place: Place) -> dict[str, str]:
+    """Returns the place's cluster, and why, if it does not answer."""
+    try:
+        ask(place.cluster, [place.name])
+    except Exception as error:
+        return {place.cluster: str(error)}
+    return {}
+
+
+def _differences(places: Iterable[Place], down: Mapping[str, str]) -> Iterable[str]:
+    for cluster, members in _by_cluster(places).items():
         if cluster in down:
-            yield f"{cluster} does not answer"
+            yield f"{cluster} does not answer: {down[cluster]}"
             continue
         seen: Mapping[str, Seen] = {}
         broken: list[str] = []
@@ -352,23 +322,18 @@ def _compare(place: Place, seen: Mapping[str, Seen]) -> Iterable[str]:
         _ask_about_request(place.node)
     if shown is None or place.waits:
         return
-    # A drain of somebody else's that is lifted leaves ours: they decided about their drain, and not about ours.
-    serves = place.state in SERVING
-    lifted = place.wanted == WITHDRAWN and not serves and was_foreign(place.shown)
-    if shown.open and (place.state in BROKEN or lifted):
+    # Whoever lifted its drain, or lost it (a reboot with nextstate=RESUME, a new Node object): only Muster admits it.
+    if shown.open and place.wanted == WITHDRAWN and place.state not in SERVING:
         why = "somebody opened it, or its scheduler lost the drain"
         if not store.schedulers.drain_again(place.node, why, ask=place.state in BROKEN):
             return
         if place.state in BROKEN:
-            notices.notify(
-                f"drained again/{place.node}",
-                f"{_simulated(place.node)}{place.node} is in {place.state} and was open in {place.cluster}: {why}; it "
-                f"is drained again. See who opened it, and `muster node move` if it is healthy",
-            )
+            said = f"{place.node} is in {place.state} and was open in {place.cluster}: {why}; it is drained again. "
+            advice = "See who opened it, and `muster node move` if it is healthy"
+            notices.notify(f"drained again/{place.node}", notices.mark_of(place.node) + said + advice)
         carry_out(place.node)
-    elif place.wanted == WITHDRAWN and place.done_why != place.why and (shown.ours or (shown.open and not serves)):
-        # Closed by us, for what was then: a repair, a test or a person has moved the node since. If it is open by now,
-        # its scheduler died before it had stored that it is closed.
+    elif place.wanted == WITHDRAWN and place.done_why != place.why and shown.ours:
+        # Closed by us, for what was then: a repair, a test or a person has moved the node since.
         store.schedulers.renew_reason(place.node)
         carry_out(place.node)
     elif (lost_marks and not lost) or (place.admitted and shown.drain and shown.drain == place.lifted):
@@ -391,8 +356,4 @@ def _ask_about_request(node: str) -> None:
         f"that opens it: see `muster node show {node}`, remove the cause, and close it again with {VERIFY}, or open it"
     )
     if store.schedulers.ask_about_request(node, question):
-        notices.notify(f"request not answered/{node}", f"{_simulated(node)}{question}")
-
-
-def _simulated(node: str) -> str:
-    return "[simulated] " if store.nodes.get(node).simulated else ""
+        notices.notify(f"request not answered/{node}", f"{notices.mark_of(node)}{question}")

@@ -109,7 +109,7 @@ class SlurmTests:
 
     def _find(self, job: str, *options: str) -> tuple[str, str]:
         """Returns number and state of the newest job of that name, "" twice if there is none."""
-        raw = self.runner.run("squeue", "--noheader", "--me", "--name", job, "--format=%i %T", *options)
+        raw = self.runner.run("squeue", "--all", "--noheader", "--me", "--name", job, "--format=%i %T", *options)
         found = [line.partition(" ") for line in raw.decode("utf-8", "replace").splitlines()]
         for number, _, _ in found:
             if not number.isdecimal():

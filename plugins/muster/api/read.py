@@ -88,7 +88,8 @@ def nodes(
     """Nodes by name with their last run, filtered as on the Fleet page, at most ``limit``, ``after`` a name."""
     filters = fleet.Filters(state=state, verdict=verdict, sku=sku, rack=rack, q=q)
     rows = fleet.chosen(fleet_now()[0], filters, store.overview.nodes_with(q) if q else ())
-    return [row for row in rows if row.node > after][:limit]
+    # In one order, whatever the database's collation: `after` is compared here.
+    return sorted((row for row in rows if row.node > after), key=lambda row: row.node)[:limit]
 
 
 @router.get("/nodes/{name}")

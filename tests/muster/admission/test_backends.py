@@ -98,18 +98,26 @@ def test_the_contract(backend: tuple[AdmissionBackend, str, Apart]) -> None:
 
 @pytest.mark.parametrize("backend", ["webhook", "kubernetes", *REAL], indirect=True)
 @pytest.mark.parametrize("closed", [False, True])
-def test_a_node_that_is_apart_is_neither_opened_nor_closed(
-    backend: tuple[AdmissionBackend, str, Apart], closed: bool
+def test_a_node_that_is_apart_is_not_opened_and_closed_for_when_it_returns(
+    request: pytest.FixtureRequest, backend: tuple[AdmissionBackend, str, Apart], closed: bool
 ) -> None:
-    """Reserved, powered down, not responding: no change of it is confirmed, so that the queue repeats it."""
+    """Down, not ready, unreachable. A receiver that says that a node is not to be touched gets no change of it."""
     it, name, make_apart = backend
     if closed:
         it.withdraw(name, "failed burn_in")
     make_apart()
     until(lambda: bool(it.look([name])[name].apart))
-    for change in (lambda: it.admit(name, MARK), lambda: it.withdraw(name, "failed integrity")):
+    with pytest.raises(LeftAlone):
+        it.admit(name, MARK)
+    if request.node.callspec.params["backend"] == "webhook":
         with pytest.raises(LeftAlone):
-            change()
+            it.withdraw(name, "failed integrity")
+        return
+    for _ in range(2):
+        it.withdraw(name, "failed integrity")
+    seen = it.look([name])[name]
+    assert seen.apart
+    assert seen.ours or (closed and seen.foreign), "Slurm keeps one reason, the last one"
 
 
 UNCONFIGURED: list[dict[str, Any]] = [
@@ -194,10 +202,10 @@ def test_an_admission_that_slurmctld_forgets_is_repeated_and_a_later_drain_of_ou
 KILLED = """
 import os, signal, sys
 from muster import store
-from muster.admission import entry, service
+from muster.admission import carrying, entry
 from muster.rules.transitions import State
 where, state = sys.argv[1:]
-setattr(*{"before": (service, "_carry_out"), "after": (store.schedulers, "carried_out")}[where],
+setattr(*{"before": (carrying, "_carry_out"), "after": (store.schedulers, "carried_out")}[where],
         lambda *_: os.kill(os.getpid(), signal.SIGKILL))
 entry.move("gpu-0001", State(state), "Ada", "decided")
 """

@@ -126,7 +126,9 @@ def test_a_requested_test_opens_the_node_if_it_began_after_the_cordon(
 
 
 @pytest.mark.parametrize("what", ["not ready", "unreachable", "deleted"])
-def test_a_node_in_trouble_is_left_alone(backend: AdmissionBackend, kubernetes: Cluster, what: str) -> None:
+def test_a_node_in_trouble_is_not_opened_and_closed_for_when_it_returns(
+    backend: AdmissionBackend, kubernetes: Cluster, what: str
+) -> None:
     node = kubernetes.nodes["n0"]
     if what == "not ready":
         node["status"]["conditions"][0]["status"] = "Unknown"
@@ -138,10 +140,17 @@ def test_a_node_in_trouble_is_left_alone(backend: AdmissionBackend, kubernetes: 
         backend.admit("n0", MARK)
     assert seen(backend).allocation.allocated
     assert not [each for each in kubernetes.requests if each[0] == "PATCH"]
-    spec = copy.deepcopy(node["spec"])
-    with pytest.raises(LeftAlone):
+    if what == "deleted":
+        spec = copy.deepcopy(node["spec"])
+        with pytest.raises(LeftAlone):
+            backend.withdraw("n0", "failed burn_in")
+        assert kubernetes.nodes["n0"]["spec"] == spec
+    else:
         backend.withdraw("n0", "failed burn_in")
-    assert kubernetes.nodes["n0"]["spec"] == spec
+        assert seen(backend).apart
+        node["status"]["conditions"][0]["status"] = "True"
+        node["spec"]["taints"] = [each for each in node["spec"]["taints"] if "unreachable" not in each["key"]]
+        assert seen(backend).ours
     assert condition(kubernetes)["status"] == "False", "once it is ready again, it must not count as qualified"
 
 
@@ -161,18 +170,17 @@ def test_a_node_in_trouble_is_left_alone(backend: AdmissionBackend, kubernetes: 
         ("acme.example/dedicated", "NoSchedule", True),
     ],
 )
-def test_a_node_that_others_remove_or_have_not_made_ready_is_left_alone(
+def test_a_node_that_others_remove_or_have_not_made_ready_is_closed_and_not_opened(
     backend: AdmissionBackend, kubernetes: Cluster, key: str, effect: str, is_open: bool
 ) -> None:
     taints = [*kubernetes.nodes["n0"]["spec"]["taints"], {"key": key, "effect": effect}]
     kubernetes.write("n0", "karpenter", {"spec": {"taints": taints}})
     assert (seen(backend).open, bool(seen(backend).apart)) == (is_open, not is_open)
-    if is_open:
-        backend.withdraw("n0", "failed burn_in")
-        assert not seen(backend).open
-    else:
+    backend.withdraw("n0", "failed burn_in")
+    assert seen(backend).ours
+    if not is_open:
         with pytest.raises(LeftAlone):
-            backend.withdraw("n0", "failed burn_in")
+            backend.admit("n0", MARK)
 
 
 def test_users_pods_are_jobs_and_those_of_the_node_are_not(backend: AdmissionBackend, kubernetes: Cluster) -> None:

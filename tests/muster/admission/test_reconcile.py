@@ -13,7 +13,7 @@ from muster import store
 from muster.admission import service
 from muster.admission.backend import Seen
 from muster.admission.entry import move
-from muster.errors import SchedulerDown
+from muster.errors import LeftAlone, SchedulerDown
 from muster.model.attention import Cause, Turn
 from muster.model.states import State
 from tests.muster import fleet
@@ -77,14 +77,22 @@ def test_a_drain_that_somebody_lifts_leaves_the_one_that_muster_wants(nodes: Pat
     assert not place.question
 
 
-def test_muster_s_drain_that_somebody_lifts_from_a_healthy_node_is_stated(nodes: Path) -> None:
+def test_muster_s_drain_that_somebody_lifts_or_a_reboot_loses_is_set_again_until_muster_admits_the_node(
+    nodes: Path,
+) -> None:
     in_production()
     move(NODE, State.QUARANTINE, "Ada", "noise")
     for state in (State.TRIAGE, State.REPAIR, State.REGISTERED):
         move(NODE, state, "Ada", "repaired")
     service.reconcile()
     nodes.write_text(f"{THERE}\n")
-    assert len(service.reconcile()) == 1
+    service.reconcile()
+    assert "muster: registered: repaired" in line(nodes)
+    place = store.schedulers.place(NODE)
+    assert place
+    assert not place.question, "it waits for no person"
+    fleet.qualify(NODE, "again")
+    move(NODE, State.PRODUCTION, "Ada", "needed now")
     assert line(nodes) == THERE
 
 
@@ -197,16 +205,39 @@ def test_lost_marks_that_cannot_be_set_now_wait_and_stop_nothing_else(
 
 
 def test_any_other_difference_is_shown_and_not_corrected(nodes: Path) -> None:
-    placed()
-    service.reconcile()
-    nodes.write_text(f"{THERE}\n")
-    for _ in range(2):
-        (difference,) = service.reconcile()
-        assert NODE in difference
-    assert line(nodes) == THERE
+    in_production()
     nodes.write_text("")
     (difference,) = service.reconcile()
     assert THERE in difference
+
+
+def test_admissions_that_wait_for_maintenance_cost_one_question_and_no_other_its_change(
+    nodes: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    nodes.write_text("".join(f"n{number}\n" for number in range(6)))
+    for number in range(6):
+        placed(f"gpu-{number}", f"n{number}")
+        fleet.qualify(f"gpu-{number}")
+    real, asked = NodeList.look, []
+
+    def look(self: NodeList, names: Collection[str]) -> dict[str, Seen]:
+        asked.append(len(names))
+        return {
+            name: dataclasses.replace(each, open=False, apart="in maintenance") if name != "n5" else each
+            for name, each in real(self, names).items()
+        }
+
+    def left_alone(*_: object) -> None:
+        raise LeftAlone("it is in maintenance")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(NodeList, "admit", left_alone)
+        for number in range(6):
+            move(f"gpu-{number}", State.PRODUCTION, "Ada", "needed now")
+    monkeypatch.setattr(NodeList, "look", look)
+    service.reconcile()
+    assert asked == [6, 6], "before the changes, and after them"
+    assert [place.node for place in store.schedulers.places() if place.admitted] == ["gpu-5"]
 
 
 def test_a_cluster_that_shows_what_cannot_be_read_stops_no_other(nodes: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -220,6 +220,47 @@ def test_a_place_stays_while_a_run_tests_its_node(nodes: Path, leased: bool) -> 
     assert [place.name for place in store.schedulers.places()] == [THERE]
 
 
+def test_a_node_keeps_a_place_that_may_still_give_it_to_users_unless_a_person_abandons_it(nodes: Path) -> None:
+    in_production()
+    nodes.unlink()
+    move(NODE, State.REGISTERED, "Ada", "to the other cluster")
+    for there in ("", "r1n2"):
+        with illegal(Refusal.STATE):
+            store.schedulers.assign(NODE, "alpha" if there else "", there, "Ada", "rack 2")
+    nodes.write_text(f"{THERE}\n")
+    service.reconcile()
+    assert "muster: " in line(nodes)
+    store.schedulers.assign(NODE, "alpha", "r1n2", "Ada", "rack 2")
+    nodes.write_text("r1n2\n")
+    service.carry_out(NODE)
+    fleet.qualify(NODE, "again")
+    move(NODE, State.PRODUCTION, "Ada", "needed now")
+    nodes.unlink()
+    move(NODE, State.REGISTERED, "Ada", "its cluster is gone")
+    assert store.schedulers.assign(NODE, "", "", "Ada", "its cluster is gone", abandon=True) is None
+
+
+def test_a_name_that_its_scheduler_never_knew_can_be_corrected(nodes: Path) -> None:
+    placed(there="r1n7")
+    service.reconcile()
+    place = store.schedulers.assign(NODE, "alpha", THERE, "Ada", "a typing error")
+    assert place
+    assert service.carry_out(NODE) == ""
+
+
+def test_a_node_in_revalidation_that_somebody_opened_is_closed_and_tested(nodes: Path) -> None:
+    in_production()
+    lease = fleet.begin(NODE, "again")
+    service.withdraw_for_test(NODE, "tested while idle")
+    fleet.do_stage(lease, "intake")
+    store.leases.release(lease.key, "over")
+    assert store.nodes.get(NODE).state is State.REVALIDATION
+    nodes.write_text(f"{THERE}\n")
+    assert service.in_use(store.nodes.get(NODE)) == ""
+    service.take_for_test(NODE, "node_revalidation r3", "revalidation")
+    assert "muster: " in line(nodes)
+
+
 def test_bad_places_are_one_sentence_and_change_nothing(nodes: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     placed()
     store.nodes.add(fleet.new_node("gpu-0002"))

@@ -71,14 +71,32 @@ class TestSlurm:
         self.backend.withdraw("n0", "failed burn_in")
         assert self.seen().ours
 
-    @pytest.mark.parametrize("state", ["DOWN", "FAIL"])
-    def test_a_node_that_somebody_took_down_is_left_alone(self, state: str) -> None:
-        self.cluster.update("n0", f"State={state}", "Reason=psu")
+    def test_a_node_that_somebody_calls_failing_is_left_alone(self) -> None:
+        self.cluster.update("n0", "State=FAIL", "Reason=psu")
         with pytest.raises(LeftAlone):
             self.backend.withdraw("n0", "x")
         assert self.seen().apart
         assert "Reason=psu" in self.cluster.show("n0")
         assert self.seen().allocation.allocated
+
+    def test_a_node_that_somebody_took_down_is_not_opened_and_drained_for_when_it_returns(self) -> None:
+        self.cluster.update("n0", "State=DOWN", "Reason=psu")
+        for reason in ("failed burn_in", "failed integrity"):
+            for _ in range(2):
+                self.backend.withdraw("n0", reason)
+        shown = self.seen()
+        assert (shown.ours, bool(shown.apart)) == (True, True)
+        assert "Reason=muster: failed integrity" in self.cluster.show("n0")
+        with pytest.raises(LeftAlone):
+            self.backend.admit("n0", MARK)
+        assert "DOWN" in self.cluster.show("n0"), "what somebody else decided stays"
+        assert self.seen().allocation.allocated
+
+    def test_why_somebody_took_it_down_stays_readable(self) -> None:
+        self.cluster.update("n0", "State=DOWN", "Reason=psu")
+        self.backend.withdraw("n0", "failed burn_in")
+        self.backend.withdraw("n0", "failed burn_in")
+        assert "Reason=muster: failed burn_in (was: psu)" in self.cluster.show("n0")
 
     def test_a_reserved_node_is_not_tested_and_is_drained_and_opened_like_any_other(self) -> None:
         self.cluster.call("scontrol", "create", "reservation", "ReservationName=r", "StartTime=now", "Duration=60",
@@ -94,16 +112,18 @@ class TestSlurm:
             self.cluster.call("scontrol", "delete", "ReservationName=r")
         until(lambda: self.seen().idle.idle)
 
-    def test_a_node_that_does_not_respond_is_left_alone(self) -> None:
+    def test_a_node_that_does_not_respond_is_closed_when_it_returns(self) -> None:
         self.cluster.stop("n3")
         try:
             until(lambda: self.cluster.call("scontrol", "update", "NodeName=n3", "State=RESUME", check=False) == ""
                   and bool(self.seen("n3").apart), 60)  # fmt: skip
-            with pytest.raises(LeftAlone):
-                self.backend.withdraw("n3", "x")
+            self.backend.withdraw("n3", "failed burn_in")
         finally:
             self.cluster.start_node("n3")
-            self.cluster.await_nodes(["n3"])
+        until(lambda: not self.seen("n3").apart, 60)
+        assert self.seen("n3").ours
+        self.backend.admit("n3", MARK)
+        self.cluster.await_nodes(["n3"])
 
     def test_a_job_is_named_and_survives_the_withdrawal(self) -> None:
         job = self.cluster.call("sbatch", "--parsable", "-w", "n1", "-o", "/dev/null", "--wrap", "sleep 60").strip()

@@ -92,6 +92,20 @@ def test_a_job_that_was_ended_is_named_though_the_next_cannot_be_ended(commands:
         next(ended)
 
 
+def test_jobs_that_slurm_hides_without_all_are_seen_and_ended(commands: Commands) -> None:
+    """squeue(1): without --all, no jobs of partitions that are hidden, or closed to the caller's group."""
+    squeue = """
+    case "$*" in
+    *--all*--nodelist*) printf '1|CORP\\\\john doe\\n2|bob\\n' ;;
+    *--nodelist*) printf '2|bob\\n' ;;
+    *) echo train ;;
+    esac
+    """
+    backend = commands({"end_corrupted_jobs": True}, squeue=squeue, scancel="true")
+    assert backend.end_jobs is not None
+    assert list(backend.end_jobs("n0")) == [r"1 (train) of CORP\john doe", "2 (train) of bob"]
+
+
 @pytest.mark.parametrize("line", ["x|ada", "1 2|ada", "-1|ada", "1|", "1"])
 def test_a_list_of_jobs_that_cannot_be_read_ends_none(commands: Commands, tmp_path: Path, line: str) -> None:
     backend = commands({"end_corrupted_jobs": True}, squeue=write(line), scancel="true")

@@ -82,6 +82,22 @@ def test_answers(client: TestClient) -> None:
     assert client.post("/v1/nodes/gpu-0001").status_code == 405
 
 
+def test_pages_lose_no_node_whatever_order_the_database_sorts_names_in(
+    client: TestClient, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As PostgreSQL does under en_US.UTF-8."""
+    names = ["a100-1", "dgx-1", "gpu-a", "gpu1"]
+    for name in names:
+        store.nodes.add(fleet.new_node(name))
+    rows = {row.node: row for row in store.overview.rows()}
+    monkeypatch.setattr(store.overview, "rows", lambda: [rows[name] for name in ("a100-1", "gpu1", "gpu-a", "dgx-1")])
+    seen, after = [], ""
+    while page := client.get(f"/v1/nodes?limit=1&after={after}").json():
+        after = page[0]["node"]
+        seen.append(after)
+    assert seen == names
+
+
 def test_a_page_of_nodes_does_not_read_the_fleet_anew(client: TestClient, monkeypatch: pytest.MonkeyPatch) -> None:
     for name in ("a", "b"):
         store.nodes.add(fleet.new_node(name))

@@ -171,7 +171,9 @@ class Kubernetes:
         return ""
 
     def withdraw(self, name: str, reason: str, wanted_at: datetime.datetime | None = None) -> None:
-        """Taint and cordon, unless it is closed already, or apart; in each case the condition becomes False.
+        """Taint and cordon, unless it is closed already, or being deleted; in each case the condition becomes False.
+
+        Also a node that is not ready, or shut down: it would be open when it comes back.
 
         Raises LeftAlone, SchedulerDown.
         """
@@ -182,15 +184,18 @@ class Kubernetes:
 
         def decide(now: dict[str, Any]) -> Mapping[str, Any]:
             seen = self._seen(now)
-            if seen.apart:
+            if now["metadata"].get("deletionTimestamp"):
                 raise LeftAlone(f"{name} is not closed in Kubernetes: it is {seen.apart}")
-            if seen.open:
+            if not seen.ours and not seen.foreign:
                 return _closed(now, text)
             return {"metadata": {"labels": {LABEL: None}}} if LABEL in (now["metadata"].get("labels") or {}) else {}
 
         self._api.change(name, decide)
-        if self._seen(self._node(name)).open:
-            raise SchedulerDown(f"Kubernetes confirmed the withdrawal of {name}, and shows it open")
+        after = self._seen(self._node(name))
+        if not after.ours and not after.foreign:
+            raise SchedulerDown(
+                f"Kubernetes confirmed the withdrawal of {name}, and shows it without a taint of Muster's"
+            )
 
     def _end_jobs(self, name: str) -> Iterator[str]:
         """Delete the users' pods on the node; yields each, once deleted, as "team/train-0 of Job train"."""

@@ -36,7 +36,7 @@ FEATURE = "muster"
 REASON_LENGTH = 200
 _DRAIN = "DRAIN"
 _JSON = pydantic.TypeAdapter(dict[str, Any])
-_JOB = re.compile(r"(\d+)\|(\S+)")
+_JOB = re.compile(r"(\d+)\|(.+)")  # a directory's names of users may hold blanks
 
 _APART = {
     "MAINTENANCE": "in maintenance",
@@ -51,7 +51,11 @@ _APART = {
     "FAIL": "failing",
     "BLOCKED": "blocked by a job that has its part of the topology for itself",
 }
-"""Beginnings of states and flags of nodes that are left alone."""
+"""Beginnings of states and flags of nodes that are neither opened nor tested."""
+
+_NEVER_DRAINED = ("FUTURE", "UNKNOWN", "FAIL")
+"""A drain would take the place of FAIL, which somebody set, and which keeps jobs away as well."""
+_WAS = " (was: "
 
 _PROMISED = {"RESERVED": "a reservation in Slurm", "PLANNED": "a job that Slurm has planned for it"}
 """Flags of nodes that are not free, and are drained and opened like any other: a drain ends no reservation."""
@@ -192,7 +196,11 @@ class Slurm:
                 yield from (UsersJob(name, what, since, until) for name in expanded(nodes) if name in wanted)
 
     def _queue(self, *options: str, cells: int = 6) -> list[list[str]]:
-        """Lines of ``squeue``, with times in seconds since 1970; one that is not as it was asked for is left out."""
+        """Lines of ``squeue``, with times in seconds since 1970; one that is not as it was asked for is left out.
+
+        Here and below with ``--all``: without it, jobs of partitions that are hidden, or closed to our group, are not
+        shown (squeue(1)).
+        """
         raw = self._runner.run("env", "SLURM_TIME_FORMAT=%s", "squeue", "--all", "--noheader", *options)
         lines = [line.split("|", cells - 1) for line in raw.decode("utf-8", "replace").splitlines()]
         return [line for line in lines if len(line) == cells and line[0].isdecimal()]
@@ -221,20 +229,28 @@ class Slurm:
         return seen.drain
 
     def withdraw(self, name: str, reason: str, wanted_at: datetime.datetime | None = None) -> None:
-        """DRAIN with our reason, unless somebody else closed it. Raises LeftAlone, SchedulerDown."""
+        """DRAIN with our reason, unless somebody else drained it. Raises LeftAlone, SchedulerDown.
+
+        Also a node that is down, rebooting or in maintenance: it would be open when it comes back. The reason that it
+        shows there stands behind ours.
+        """
         self._our_user()  # as above
         node = self._node(name)
         seen = self._seen(node)
-        if seen.apart:
-            raise LeftAlone(f"{name} is not drained in Slurm: it is {seen.apart}")
+        if seen.foreign:
+            return
         # docs/examples/muster_slurm.sudoers allows no "=" in it, which could begin another change.
         text = one_line(PREFIX + reason).replace("=", ":")[:REASON_LENGTH]
-        if not seen.open and (not seen.ours or node.reason == text):
+        if seen.ours and (node.reason == text or node.reason.startswith(text + _WAS)):
             return
+        if not _drainable(_words(node)):
+            raise LeftAlone(f"{name} is not drained in Slurm: it is {seen.apart}")
+        if seen.apart and node.reason and not seen.ours:
+            text = one_line(f"{text}{_WAS}{node.reason})").replace("=", ":")[:REASON_LENGTH]
         today = datetime.datetime.now(datetime.UTC).date()
         self._update(name, "State=DRAIN", f"Reason={text}", *_mark_change(node, f"withdrawn {today}"))
-        if self._seen(self._node(name)).open:
-            raise SchedulerDown(f"Slurm confirmed the drain of {name}, and shows it open")
+        if _DRAIN not in _words(self._node(name)):
+            raise SchedulerDown(f"Slurm confirmed the drain of {name}, and shows it without one")
 
     def _end_jobs(self, name: str) -> Iterator[str]:
         """Cancel all jobs on the node but our test; yields each, once ended, as "12 (train) of alice"."""
@@ -306,7 +322,7 @@ class Slurm:
         return f"Slurm job {lines}" if lines else "a Slurm job that ends now" if used else ""
 
     def _listed(self, name: str) -> list[_Job]:
-        raw = self._runner.run("squeue", "--noheader", "--nodelist", name, "--format", "%A|%u")
+        raw = self._runner.run("squeue", "--all", "--noheader", "--nodelist", name, "--format", "%A|%u")
         jobs = []
         for line in raw.decode("utf-8", "replace").splitlines():
             found = _JOB.fullmatch(line)
@@ -317,7 +333,7 @@ class Slurm:
 
     def _name_of(self, job: _Job) -> str:
         """Asked for alone: a user chooses the name, which may hold whole lines of a list."""
-        raw = self._runner.run("squeue", "--noheader", "--jobs", job.number, "--format", "%j")
+        raw = self._runner.run("squeue", "--all", "--noheader", "--jobs", job.number, "--format", "%j")
         return raw.decode("utf-8", "replace").removesuffix("\n")
 
     def _is_test(self, job: _Job, name: str) -> bool:
@@ -346,6 +362,12 @@ def _apart(words: list[str]) -> str:
     known = next((text for begin, text in _APART.items() if any(word.startswith(begin) for word in words)), "")
     unknown = [word for word in words if word not in _HARMLESS]
     return known or (f"in a state that Muster does not know: {one_line(' '.join(unknown))}" if unknown else "")
+
+
+def _drainable(words: list[str]) -> bool:
+    """Whether a drain can be set: not on a node of the future, or in a state of which that is not known."""
+    known = any(word.startswith(begin) for word in words for begin in _APART)
+    return not any(word.startswith(_NEVER_DRAINED) for word in words) and (known or not _apart(words))
 
 
 def _words(node: _Node) -> list[str]:

@@ -19,6 +19,9 @@ def scheduler(
     reason: Reason,
     cluster: Annotated[str, typer.Option(help="A cluster of MUSTER_SCHEDULERS; empty: no scheduler.")] = "",
     called: Annotated[str, typer.Option(help="Its name there (Slurm: NodeName); default: its name here.")] = "",
+    abandon: Annotated[
+        bool, typer.Option("--abandon", help="Also if its present scheduler has not confirmed that it closed it.")
+    ] = False,
     who: AsWho = "",
     dry_run: DryRun = False,
 ) -> None:
@@ -30,7 +33,7 @@ def scheduler(
     if cluster:
         clusters.check(cluster, [there])
     with rehearsed(dry_run):
-        place = store.schedulers.assign(name, cluster, there, show.person(who), given(reason))
+        place = store.schedulers.assign(name, cluster, there, show.person(who), given(reason), abandon=abandon)
         typer.echo(f"{name}: {f'{there} in {cluster}' if place else 'no scheduler'}")
         if dry_run and place is not None and place.wanted == WITHDRAWN:
             risks(name, [f"{there} is closed to new jobs in {cluster} until Muster admits it"])

@@ -31,11 +31,12 @@ up to seven commands, and over SSH each has one such limit for the login and one
 """
 
 
-def assign(node: str, cluster: str, name: str, person: str, reason: str) -> Place | None:
+def assign(node: str, cluster: str, name: str, person: str, reason: str, *, abandon: bool = False) -> Place | None:
     """Give the node a place in a cluster under its name there, or, with cluster "", none. Queues what its state wants.
 
-    Raises IllegalMove without a person and a reason, or if a node in service or in a test would change its place;
-    BadScheduler if another node has that name there; UnknownNode.
+    Raises IllegalMove without a person and a reason, if a node in service or in a test would change its place, or if
+    its scheduler may still give it to users, unless the person chooses to ``abandon`` that place; BadScheduler if
+    another node has that name there; UnknownNode.
     """
     check_decision(person, reason, f"{node} keeps its scheduler")
     with writing() as session:
@@ -51,6 +52,14 @@ def assign(node: str, cluster: str, name: str, person: str, reason: str) -> Plac
         if place is not None and State(row.state) in SERVING:
             raise IllegalMove(
                 f"{node} is in service in {before}: move it out first, `muster node move {node} registered --reason …`",
+                Refusal.STATE,
+            )
+        served = place is not None and (place.done_at is not None or place.shown == OPEN)
+        if place is not None and served and place.done != WITHDRAWN and not abandon:
+            why = f": {place.last_error}" if place.last_error else ""
+            raise IllegalMove(
+                f"{place.cluster} has not confirmed yet that it closed {node}, which may take jobs there{why}; repeat "
+                "this once it has, or give it up with --abandon",
                 Refusal.STATE,
             )
         taken = select(PlaceRow.node).where(PlaceRow.cluster == cluster, PlaceRow.name == name)

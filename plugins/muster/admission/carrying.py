@@ -1,0 +1,80 @@
+"""One change of a node in its scheduler, carried out and confirmed, or why it waits."""
+
+from __future__ import annotations
+
+import logging
+
+from muster import store
+from muster.admission.backend import AdmissionBackend, Mark
+from muster.admission.clusters import backend_of, unreadable
+from muster.errors import LeftAlone, MusterError
+from muster.model.schedulers import ADMITTED, Place
+from muster.model.states import State
+from muster.reporting import notices
+from muster_criteria.context.suspicion import METRICS as CORRUPTION
+from muster_criteria.model import Severity
+
+log = logging.getLogger(__name__)
+
+ROUNDS = 3
+"""How often one call follows a change that was superseded while it was carried out."""
+
+
+def attempt(node: str) -> tuple[str, bool]:
+    """Carry out the change that waits for the node, if any.
+
+    Returns why it still waits, "" if nothing does, and whether its scheduler may be down.
+    """
+    for _ in range(ROUNDS):
+        change = store.schedulers.claim(node)
+        if change is None:
+            place = store.schedulers.place(node)
+            return "another process carries it out now" if place and place.waits else "", False
+        error, lifted, left_alone = _carry_out(change)
+        store.schedulers.carried_out(change, error, lifted)
+        if error:
+            log.warning("%s: %s in %s waits: %s", node, change.wanted, change.cluster, error)
+            return error, not left_alone
+    return "it changed several times meanwhile", False
+
+
+def _carry_out(change: Place) -> tuple[str, str, bool]:
+    """Returns (why it still waits, "" if it is carried out; our drain that it lifted; whether the node is left alone
+    as its scheduler shows it).
+    """
+    lifted = ""
+    try:
+        backend = backend_of(change.cluster)
+        if change.wanted == ADMITTED:
+            lifted = backend.admit(change.name, mark_of(change.node), change.wanted_at)
+        else:
+            backend.withdraw(change.name, change.why, change.wanted_at)
+            _end_corrupted_jobs(change, backend)
+    except MusterError as error:
+        return str(error), "", isinstance(error, LeftAlone)
+    except Exception as error:
+        log.exception("%s: its change in %s waits", change.node, change.cluster)
+        return unreadable(change.cluster, error), "", False
+    return "", lifted, False
+
+
+def _end_corrupted_jobs(change: Place, backend: AdmissionBackend) -> None:
+    """End users' jobs on a node in quarantine for corrupted data, where the cluster's settings want it; name each."""
+    if backend.end_jobs is None or change.state is not State.QUARANTINE:
+        return
+    found = [each.finding for each in store.verdicts.open_findings(change.node) if not each.finding.waived]
+    corrupts = any(each.metric in CORRUPTION and each.severity is Severity.CRITICAL for each in found)
+    if not corrupts and store.health.corrupting(change.node) is None:
+        return
+    for job in backend.end_jobs(change.name):
+        sentence = f"job {job} was ended on it, since it corrupts data (end_corrupted_jobs of {change.cluster})"
+        store.schedulers.note_ended_job(change.node, sentence)
+        notices.notify(f"ended job {job}/{change.node}", f"{notices.mark_of(change.node)}{change.node}: {sentence}")
+
+
+def mark_of(node: str) -> Mark:
+    """Returns what the admission shows with the node. Raises LeftAlone without a certificate."""
+    found = store.certificates.newest(node)
+    if found is None:
+        raise LeftAlone(f"{node} has no certificate: admit it, or test it again")
+    return Mark(found.verdict, found.issued_at.date(), found.id, found.tested_since)
