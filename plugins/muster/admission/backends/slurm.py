@@ -243,7 +243,7 @@ class Slurm:
         text = one_line(PREFIX + reason).replace("=", ":")[:REASON_LENGTH]
         if seen.ours and (node.reason == text or node.reason.startswith(text + _WAS)):
             return
-        if not _drainable(_words(node)):
+        if any(word.startswith(_NEVER_DRAINED) for word in _words(node)):
             raise LeftAlone(f"{name} is not drained in Slurm: it is {seen.apart}")
         if seen.apart and node.reason and not seen.ours:
             text = one_line(f"{text}{_WAS}{node.reason})").replace("=", ":")[:REASON_LENGTH]
@@ -362,12 +362,6 @@ def _apart(words: list[str]) -> str:
     known = next((text for begin, text in _APART.items() if any(word.startswith(begin) for word in words)), "")
     unknown = [word for word in words if word not in _HARMLESS]
     return known or (f"in a state that Muster does not know: {one_line(' '.join(unknown))}" if unknown else "")
-
-
-def _drainable(words: list[str]) -> bool:
-    """Whether a drain can be set: not on a node of the future, or in a state of which that is not known."""
-    known = any(word.startswith(begin) for word in words for begin in _APART)
-    return not any(word.startswith(_NEVER_DRAINED) for word in words) and (known or not _apart(words))
 
 
 def _words(node: _Node) -> list[str]:
