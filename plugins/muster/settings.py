@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import datetime
 import functools
-import getpass
 import json
 import os
 import re
@@ -16,7 +15,7 @@ from pydantic_core import ErrorDetails
 from pydantic_settings import BaseSettings, SettingsConfigDict
 from pydantic_settings.exceptions import SettingsError
 
-from muster import redaction
+from muster import acting, redaction
 from muster.blackout import closed
 from muster.errors import BadSettings
 from muster.model.stages import Level
@@ -295,7 +294,7 @@ class Settings(
     @property
     def who(self) -> str:
         """The person that the command line acts for."""
-        return self.person.strip() or getpass.getuser()
+        return self.person.strip() or acting.os_login().removeprefix("os:")
 
 
 GROUPS: tuple[type[pydantic.BaseModel], ...] = (

@@ -53,7 +53,14 @@ CHART = closed(
         "type": "array",
         "items": closed(envName=TEXT, secretName=TEXT, secretKey=TEXT) | {"required": ["envName", "secretName"]},
     },
-    volumes={"type": "array", "items": closed(name=TEXT, secret=closed(secretName=TEXT, defaultMode=COUNT))},
+    volumes={
+        "type": "array",
+        "items": closed(
+            name=TEXT,
+            secret=closed(secretName=TEXT, defaultMode=COUNT),
+            persistentVolumeClaim=closed(claimName=TEXT),
+        ),
+    },
     volumeMounts={"type": "array", "items": closed(name=TEXT, mountPath=TEXT, readOnly=FLAG)},
 )
 
@@ -100,20 +107,22 @@ def test_muster_knows_every_variable(values: dict[str, Any]) -> None:
     assert connections == {f"AIRFLOW_CONN_{settings[f'MUSTER_{which}_CONN_ID'].upper()}" for which in ("SSH", "SMTP")}
 
 
-def test_the_ssh_key_is_where_the_connection_looks_for_it(values: dict[str, Any]) -> None:
+def test_keys_and_reports_are_where_muster_looks_for_them(values: dict[str, Any]) -> None:
     settings = {each["name"]: each["value"] for each in values["env"]}
-    key = json.loads(settings["AIRFLOW_CONN_MUSTER_SSH"])["extra"]["key_file"]
-    (mount,) = values["volumeMounts"]
-    (volume,) = values["volumes"]
-    assert Path(key).parent == Path(mount["mountPath"])
-    assert mount["name"] == volume["name"]
-    assert f"{volume['secret']['secretName']} --from-file={Path(key).name}" in FILE.read_text()
+    names = {Path(each["mountPath"]): each["name"] for each in values["volumeMounts"]}
+    volumes = {each["name"]: each for each in values["volumes"]}
+    assert sorted(names.values()) == sorted(volumes)
+    ssh = json.loads(settings["AIRFLOW_CONN_MUSTER_SSH"])["extra"]["key_file"]
+    for key in map(Path, (ssh, settings["MUSTER_CERTIFICATE_KEY_FILE"])):
+        secret = volumes[names[key.parent]]["secret"]["secretName"]
+        assert f"{secret} --from-file={key.name}" in FILE.read_text()
+    assert "persistentVolumeClaim" in volumes[names[Path(settings["MUSTER_ARCHIVE"])]]
 
 
 def test_how_to_make_every_secret_is_stated(values: dict[str, Any]) -> None:
     text = FILE.read_text()
     wanted = {each["secretName"] for each in values["secret"]} | {
-        each["secret"]["secretName"] for each in values["volumes"]
+        each["secret"]["secretName"] for each in values["volumes"] if "secret" in each
     }
     wanted |= set(values["data"].values())
     wanted |= {values[name] for name in ("fernetKeySecretName", "apiSecretKeySecretName", "jwtSecretName")}

@@ -42,6 +42,8 @@ def _carry_out(change: Place) -> tuple[str, str, bool]:
     """Returns (why it still waits, "" if it is carried out; our drain that it lifted; whether the node is left alone
     as its scheduler shows it).
     """
+    if change.wanted == ADMITTED and change.held:
+        return change.held, "", True
     lifted = ""
     try:
         backend = backend_of(change.cluster)

@@ -6,6 +6,7 @@ import dataclasses
 
 from muster import store
 from muster.admission import entry
+from muster.admission.service import carry_out
 from muster.errors import MusterError
 from muster.model.runs import RunKey
 from muster.model.states import SERVING, State
@@ -52,6 +53,16 @@ def keep(node: str, held: RunKey | None, person: str, reason: str) -> Change:
     return Change(
         f"it stays in {kept.state} despite the verdict of {held}",
         ("its findings stay open, and no decision about them is requested again",),
+    )
+
+
+def let_open(node: str, person: str, reason: str, *, dry_run: bool) -> Change:
+    """Let the node's scheduler open it, whose records were restored from a back-up."""
+    opened = store.schedulers.let_open(node, person, reason)
+    trouble = "" if dry_run else carry_out(node)
+    return Change(
+        f"its scheduler may open it, as it is in {opened.state}" + (f"; it waits: {trouble}" if trouble else ""),
+        ("what was found of it since the back-up was made is not in the records",),
     )
 
 

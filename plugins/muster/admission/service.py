@@ -320,6 +320,10 @@ def _compare(place: Place, seen: Mapping[str, Seen]) -> Iterable[str]:
         yield f"{place.node}: {difference}"
     if verify.foreign:
         _ask_about_request(place.node)
+    if place.held and place.wanted == ADMITTED and shown is not None and shown.open:
+        store.schedulers.let_open(place.node)
+        carry_out(place.node)
+        return
     if shown is None or place.waits:
         return
     # Whoever lifted its drain, or lost it (a reboot with nextstate=RESUME, a new Node object): only Muster admits it.

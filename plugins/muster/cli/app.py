@@ -59,6 +59,7 @@ for _command in (
     decisions.lemon, lemons.lemons, scheduler.scheduler, scheduler.schedulers,
 ):  # fmt: skip
     node.app.command(_command.__name__)(_command)
+node.app.command("open")(decisions.let_open)
 app.command("status")(status.status)
 app.command("qualify")(qualify.qualify)
 app.command("revalidate")(revalidate.revalidate)

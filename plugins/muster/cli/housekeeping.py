@@ -8,6 +8,7 @@ import typer
 
 from muster.cli.terminal.dry import DryRun, rehearsed
 from muster.cli.terminal.messages import messages
+from muster.errors import MusterError
 
 
 @messages
@@ -15,19 +16,12 @@ def housekeeping(dry_run: DryRun = False) -> None:
     """Free leases of runs that are over, carry out what waits for a scheduler, delete what is no longer kept."""
     from muster import store
     from muster.admission import service, users_jobs
-    from muster.integration import closing
-    from muster.integration.airflow_api import RUN_OVER, AirflowClient
 
-    leases = store.leases.live()
-    if leases:
-        with AirflowClient.from_settings() as airflow:
-            runs = {lease.key for lease in leases}
-            states = {run: airflow.run_state(run.dag_id, run.run_id) for run in sorted(runs)}
-        over = [run for run, state in states.items() if state is None or state in RUN_OVER]
-        with rehearsed(dry_run):
-            for run in over:
-                for node in closing.release(run, "its run is over in Airflow"):
-                    typer.echo(f"{node}: lease {'would be ' if dry_run else ''}freed")
+    trouble = None
+    try:
+        _free_leases(dry_run)
+    except MusterError as error:  # schedulers and retention need no Airflow
+        trouble = error
     for sentence in () if dry_run else (*service.reconcile(), *users_jobs.note()):
         typer.echo(sentence)
     gone = store.retention.apply(dry_run=dry_run)
@@ -38,3 +32,22 @@ def housekeeping(dry_run: DryRun = False) -> None:
         f"{gone.measurements} measurements, {gone.runs} runs, {gone.mails} mails, {gone.snapshots} peer snapshots, "
         f"{gone.digests} digests, {gone.suspects} suspicions, {gone.parts} parts, {gone.events} events"
     )
+    if trouble:
+        raise MusterError(f"the leases stay as they are: {trouble}")
+
+
+def _free_leases(dry_run: bool) -> None:
+    from muster import store
+    from muster.integration import closing
+    from muster.integration.airflow_api import RUN_OVER, AirflowClient
+
+    runs = {lease.key for lease in store.leases.live()}
+    if not runs:
+        return
+    with AirflowClient.from_settings() as airflow:
+        states = {run: airflow.run_state(run.dag_id, run.run_id) for run in sorted(runs)}
+    over = [run for run, state in states.items() if state is None or state in RUN_OVER]
+    with rehearsed(dry_run):
+        for run in over:
+            for node in closing.release(run, "its run is over in Airflow"):
+                typer.echo(f"{node}: lease {'would be ' if dry_run else ''}freed")

@@ -20,4 +20,9 @@ def restore(file: Annotated[Path, typer.Argument(help="What `muster backup` wrot
     held = {"file": str(file), "made_at": found.made_at.isoformat(), "version": found.version, "rows": found.rows}
     store.audit.command(f"the fleet records were restored from {file} of {made}", held)
     typer.echo(f"{found.nodes} nodes, {found.rows} rows, as of {made}, by Muster {found.version}")
-    typer.echo("now `muster doctor` and `muster housekeeping`: what changed since then is not in these records")
+    typer.echo("what changed since then is not in these records: start all components, then see `muster doctor`")
+    if found.held:
+        typer.echo(
+            f"{found.held} nodes are in service or about to be: one that its scheduler does not show open stays "
+            "closed, with its row in `muster status`, until `muster node open`"
+        )

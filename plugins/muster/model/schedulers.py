@@ -50,6 +50,7 @@ class Place:
     shown_since: datetime.datetime | None = None
     done_why: str = ""
     lifted: str = ""
+    held: str = ""
 
     @property
     def waits(self) -> bool:

@@ -227,6 +227,9 @@ def _at_scheduler(row: FleetRow, place: Place, kind: str) -> Attention | None:
     look = LOOK.get(kind, "muster node schedulers").format(there)
     if place.question:
         return item(Cause.DIFFERS, Turn.PERSON, f"muster node show {name}", place.question, place.shown_since)
+    if place.held and place.waits and place.wanted == ADMITTED:
+        why = f"it serves by the records, and {place.cluster} does not show it open: {place.held}"
+        return item(Cause.DIFFERS, Turn.PERSON, f"muster node open {name} --reason …", why, place.shown_since)
     if place.waits:
         wanted = f"to be {place.wanted} in {place.cluster}"
         why = f"{wanted}: {place.last_error}" if place.last_error else wanted

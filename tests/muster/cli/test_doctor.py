@@ -22,6 +22,7 @@ from muster.cli.doctor.checks import Mark
 from muster.integration.airflow_api import AirflowClient, Pool
 from muster.model import dags
 from muster.model.runs import Job
+from muster.model.states import State
 from muster.reporting import bundles
 from muster.settings import Settings, settings
 from muster_criteria.model import Verdict
@@ -187,6 +188,26 @@ def test_repairs_need_both_policies_and_room_for_their_evidence(
     usage = shutil.disk_usage("/")._replace(free=free)
     monkeypatch.setattr(bundles.shutil, "disk_usage", lambda _: usage)
     assert {each.item: each.mark for each in repairs.examine()} == marks
+
+
+def test_the_key_that_signs_is_the_one_that_signed(
+    sqlite_db: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def marks() -> list[Mark]:
+        return [each.mark for each in doctor.signing_key()]
+
+    assert marks() == [], "the first admission makes it"
+    store.nodes.add(fleet.new_node())
+    fleet.qualify()
+    store.nodes.move("gpu-0001", State.PRODUCTION, "Ada", "needed now")
+    assert marks() == [Mark.OK]
+    monkeypatch.setenv("MUSTER_DATABASE_URL", sqlite_db)
+    monkeypatch.setenv("MUSTER_HOME", str(tmp_path / "another machine"))
+    assert marks() == [Mark.MISSING]
+    store.signing.new_key()
+    assert marks() == [Mark.ADVICE]
+    monkeypatch.setenv("MUSTER_CERTIFICATE_KEY_FILE", str(tmp_path / "none"))
+    assert marks() == [Mark.MISSING]
 
 
 def test_a_node_that_refuses_jobs_by_its_fence_is_missing_until_the_fence_is_raised(sqlite_db: str) -> None:

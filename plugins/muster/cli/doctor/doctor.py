@@ -16,7 +16,7 @@ import typer
 from muster.cli.doctor import connections, repairs
 from muster.cli.doctor.checks import Check, Mark
 from muster.cli.terminal import show
-from muster.errors import BadSettings, ControllerFault, MusterError
+from muster.errors import BadSettings, ControllerFault, DatabaseNotReady, MusterError
 from muster.model.dags import ALL, BURN_POOL
 from muster.settings import Settings, settings
 from muster_criteria.text import one_line
@@ -67,6 +67,7 @@ def examine(timeout_s: float = 30.0) -> Iterator[Check]:
     yield from airflow(current, timeout_s)
     yield mail(current)
     yield from schedulers(current)
+    yield from signing_key()
     yield from between_tests(current)
     if current.audit_sinks:
         yield audit_stream(current)
@@ -118,6 +119,27 @@ def fences() -> Iterator[Check]:
             Mark.MISSING, "fences", f"{seen}controller tests these nodes",
             f"end the other controller; then muster node unfence {fenced[0]} --reason WHY",
         )  # fmt: skip
+
+
+def signing_key() -> Iterator[Check]:
+    """The key signs certificates, and signed the last one; silent before the first admission makes it."""
+    from muster import store
+
+    path = store.signing.key_path()
+    copy = "copy one key to all machines of the controller, and name it in MUSTER_CERTIFICATE_KEY_FILE"
+    try:
+        store.certificates.check_signing_key()
+        if not path.exists():
+            return
+        if store.certificates.newest_is_of_this_key():
+            yield Check(Mark.OK, "signing key", str(path))
+        else:
+            seen = f"{path} did not sign the newest certificate: it was replaced since, or another machine has its own"
+            yield Check(Mark.ADVICE, "signing key", seen, copy)
+    except DatabaseNotReady:  # reported by ``database``
+        return
+    except ControllerFault as error:
+        yield Check(Mark.MISSING, "signing key", str(error), copy)
 
 
 def skus(current: Settings) -> Check:
@@ -186,7 +208,8 @@ def ssh_connection(current: Settings) -> Check:
 
     found, source = connections.find(name), f"connection {name}"
     if found is None:
-        seen = f"no Airflow connection {name} can be read here (another Fernet key hides stored ones)"
+        hides = "another Fernet key hides stored ones, and so does a database of Airflow that does not answer"
+        seen = f"no Airflow connection {name} can be read here ({hides})"
         return Check(Mark.MISSING, "SSH login", seen, fix)
     try:
         who = Credentials.of_connection(found.login, found.password, found.extra)

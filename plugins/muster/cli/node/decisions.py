@@ -1,4 +1,4 @@
-"""``muster node move``, ``keep``, ``pause``, ``resume``, ``lemon``, ``verify``: what a person decides about a node."""
+"""``muster node move``, ``keep``, ``open``, ``pause``, ``resume``, ``lemon``, ``verify``: a person's decisions."""
 
 from __future__ import annotations
 
@@ -35,6 +35,14 @@ def keep(name: Name, reason: Reason, who: AsWho = "", dry_run: DryRun = False) -
 
     held = store.nodes.get(name).held_run
     decided(name, lambda: changes.keep(name, held, show.person(who), given(reason)), dry_run)
+
+
+@messages
+def let_open(name: Name, reason: Reason, who: AsWho = "", dry_run: DryRun = False) -> None:
+    """Let a node's scheduler open it again after the records were restored from a back-up."""
+    from muster.admission import changes
+
+    decided(name, lambda: changes.let_open(name, show.person(who), given(reason), dry_run=dry_run), dry_run)
 
 
 @messages

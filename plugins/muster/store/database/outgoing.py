@@ -45,6 +45,7 @@ class PlaceRow(Base):
     to look at. ``verify``: a person's drain that requests a test, since ``verify_since``. ``test_job``: the name of the
     job that tests the node, "" without; ``preempted``: its scheduler ended that job before we did. ``shown``: how
     housekeeping saw the node there last ("open", "closed: root: bad fan", "down"), since ``shown_since``; "" before.
+    ``held``: why no admission is carried out until a person decides, "" if nothing holds it.
     """
 
     __tablename__ = "scheduler_places"
@@ -71,6 +72,7 @@ class PlaceRow(Base):
     preempted: Mapped[bool] = mapped_column(default=False)
     shown: Mapped[str] = mapped_column(default="")
     shown_since: Mapped[datetime.datetime | None]
+    held: Mapped[str] = mapped_column(default="")
 
 
 class UsersJobRow(Base):

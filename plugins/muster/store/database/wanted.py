@@ -40,8 +40,9 @@ def later(than: datetime.datetime) -> datetime.datetime:
 def follow_state(
     session: Session, node: NodeRow, why: str, *, by_person: bool = False, came_from: State | None = None
 ) -> None:
-    """Queue what the node's present state demands. ``by_person``: an open question about it is answered.
+    """Queue what the node's present state demands.
 
+    ``by_person``: an open question about it is answered, and nothing holds it.
     ``came_from``: the state that the node has left just now. Where it enters quarantine, its scheduler shows ``why`` at
     once, closed though the node may be already, and until it is repaired: what is wrong stays visible. Of a state after
     that it shows ``why`` when housekeeping looks.
@@ -58,4 +59,4 @@ def follow_state(
     if moved and place.wanted == WITHDRAWN and state not in (*BROKEN, *IN_FLIGHT):
         place.why = f"{state}: {why}"
     if by_person:
-        place.question = ""
+        place.question = place.held = ""

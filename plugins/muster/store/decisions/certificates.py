@@ -11,6 +11,7 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from sqlalchemy import ColumnElement, and_, func, select
 from sqlalchemy.orm import Session, undefer
 
+from muster.errors import BadCertificate
 from muster.model.certificates import Certificate, VersionChange, why_invalid
 from muster.model.events import Evidence
 from muster.model.stages import STAGES
@@ -100,6 +101,20 @@ def check_signing_key() -> None:
         made_later = _none_yet(session) and settings().certificate_key_file is None and not key_path().exists()
     if not made_later:
         signing_key(create=False)
+
+
+def newest_is_of_this_key() -> bool:
+    """Whether the key that signs now signed the newest certificate; true without one. Raises ControllerFault."""
+    with reading() as session:
+        document = session.scalar(select(CertificateRow.document).order_by(CertificateRow.id.desc()).limit(1))
+        at = session.scalar(select(CertificateRow.issued_at).order_by(CertificateRow.id.desc()).limit(1))
+    if document is None or at is None:
+        return True
+    try:
+        certificate.verify(document, signing_key(create=False).public_key(), at)
+    except BadCertificate:
+        return False
+    return True
 
 
 def issue(session: Session, node: NodeRow, actor: str, evidence: Evidence, *, whole: bool = False) -> None:

@@ -28,7 +28,9 @@ def signing_key(*, create: bool) -> Ed25519PrivateKey:
     try:
         if create and not path.exists() and settings().certificate_key_file is None:
             new_key()
-        if path.stat().st_mode & 0o077:
+        found = path.stat()
+        # As PostgreSQL has it for its server's key: the group may read what is another user's, as a mounted secret is.
+        if found.st_mode & (0o077 if found.st_uid == os.geteuid() else 0o037):
             raise ControllerFault(f"the signing key {path} can be read by others: `chmod 600 {path}`")
         key = serialization.load_pem_private_key(path.read_bytes(), None)
     except FileNotFoundError:
@@ -55,10 +57,17 @@ def read_secret() -> bytes:
     return _secret(signing_key(create=False))
 
 
+def secret_of(secret: bytes) -> Ed25519PrivateKey:
+    """The key that a back-up holds. Raises ValueError, TypeError."""
+    key = serialization.load_pem_private_key(secret, None)
+    if not isinstance(key, Ed25519PrivateKey):
+        raise ValueError("its key is no Ed25519 key")
+    return key
+
+
 def keep_secret(secret: bytes) -> None:
     """Write the key of a back-up where the key belongs. Raises ControllerFault if another key is there."""
-    key = serialization.load_pem_private_key(secret, None)
-    assert isinstance(key, Ed25519PrivateKey)
+    key = secret_of(secret)
     if not key_path().exists():
         _write(key)
     elif read_secret() != _secret(key):

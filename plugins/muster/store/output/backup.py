@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import datetime
+import errno
 import os
 import sqlite3
 import urllib.parse
@@ -34,14 +35,15 @@ from sqlalchemy import (
     select,
     text,
 )
-from sqlalchemy.exc import DBAPIError, NoSuchTableError
+from sqlalchemy.exc import DBAPIError, InvalidRequestError, NoSuchTableError
 from sqlalchemy.types import UserDefinedType
 
 import muster
-from muster.errors import BadBackup
+from muster.errors import BadBackup, first_line
 from muster.store.database import access, engine
 from muster.store.database.base import UtcDateTime
 from muster.store.decisions import signing
+from muster.store.queues import schedulers
 
 ROWS, FILES = 2000, 20
 """Rows in memory at once; of a table that has bytes (telemetry: up to 64 MiB each), fewer."""
@@ -53,13 +55,17 @@ _ASIDE = {_ABOUT, "alembic_version", "sqlite_sequence"}
 
 @dataclasses.dataclass(frozen=True)
 class Backup:
-    """What a file holds: its Muster's version, its schema, when it was made, and how many rows and nodes."""
+    """What a file holds: its Muster's version, its schema, when it was made, and how many rows and nodes.
+
+    ``held``: how many nodes no scheduler opens, once they are restored, before it is known that it may.
+    """
 
     version: str
     schema: str
     made_at: datetime.datetime
     nodes: int
     rows: int
+    held: int = 0
 
 
 class _JsonText(UserDefinedType[str]):
@@ -84,6 +90,8 @@ def save(file: Path) -> Backup:
     """
     part = file.with_name(f".{file.name}.{os.getpid()}")
     try:
+        if os.path.lexists(file):  # before all is copied
+            raise FileExistsError(errno.EEXIST, "it exists already")
         part.touch(mode=0o600, exist_ok=False)
         with engine.snapshot() as source, _file(part) as made, engine.changing(made) as into:
             engine.migrate(into, engine.SCHEMA)
@@ -104,16 +112,31 @@ def save(file: Path) -> Backup:
                 "key": secret,
             }
             into.execute(text(f"INSERT INTO {_ABOUT} VALUES (:version, :at, :nodes, :rows, :key)"), about)
-        os.link(part, file)  # whole from the first moment, and never over another
+        _give_name(part, file)
+    except FileExistsError:
+        raise BadBackup(f"the back-up {file} exists already: name a new file") from None
     except OSError as error:
-        raise BadBackup(f"the back-up {file} cannot be written: {error.strerror}; name a new file") from None
+        raise BadBackup(f"the back-up {file} cannot be written: {error.strerror}") from None
     finally:
         part.unlink(missing_ok=True)
     return done
 
 
+def _give_name(part: Path, file: Path) -> None:
+    """Whole from the first moment, and never over another. Raises FileExistsError."""
+    try:
+        os.link(part, file)
+    except FileExistsError:
+        raise
+    except OSError:  # a file system without hard links, as of some shares
+        file.touch(mode=0o600, exist_ok=False)
+        part.replace(file)
+
+
 def restore(file: Path) -> Backup:
     """Make the records, and the key of the certificates, from ``file``, all of it or nothing; then upgrade them.
+
+    They are older than the fleet: whoever serves by them may have failed since, so nothing is opened by them alone.
 
     Raises BadBackup if it cannot be read or comes from a newer Muster, or if there are records already, ControllerFault
     if another key is there already, DatabaseNotReady.
@@ -133,10 +156,15 @@ def restore(file: Path) -> Backup:
                 raise BadBackup(f"{file} is not restored, it does not fit its schema: {error}") from None
             if rows != found.rows:
                 raise BadBackup(f"{file} is not restored: {rows} of its {found.rows} rows are there")
+            held = schedulers.hold_all(
+                into,
+                f"the records were restored from a back-up of {found.made_at:%Y-%m-%d %H:%M} UTC, and do not tell what "
+                "happened to it since",
+            )
             if secret is not None:
                 signing.keep_secret(secret)
     engine.upgrade()
-    return found
+    return dataclasses.replace(found, held=held)
 
 
 @contextlib.contextmanager
@@ -176,11 +204,16 @@ def _about(source: Connection, file: Path) -> tuple[Backup, bytes | None]:
     """What the file holds, and the key. Raises BadBackup."""
     if not inspect(source).has_table(_ABOUT):
         raise BadBackup(f"{file} is no back-up of Muster: make one with `muster backup FILE`")
-    row = source.execute(text(f"SELECT version, made_at, nodes, rows, key FROM {_ABOUT}")).one()
-    schema = str(source.scalar(text("SELECT version_num FROM alembic_version")))
+    try:
+        row = source.execute(text(f"SELECT version, made_at, nodes, rows, key FROM {_ABOUT}")).one()
+        schema = str(source.execute(text("SELECT version_num FROM alembic_version")).scalar_one())
+        made_at = datetime.datetime.fromisoformat(row.made_at)
+        if row.key is not None:
+            signing.secret_of(row.key)
+    except (InvalidRequestError, ValueError, TypeError) as error:
+        raise BadBackup(f"the back-up {file} is damaged: {first_line(error)}") from None
     if schema > engine.SCHEMA:
         raise BadBackup(f"{file} was made by Muster {row.version}, which is newer than this one: upgrade Muster first")
-    made_at = datetime.datetime.fromisoformat(row.made_at)
     return Backup(row.version, schema, made_at, row.nodes, row.rows), row.key
 
 

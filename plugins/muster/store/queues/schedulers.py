@@ -8,10 +8,11 @@ from __future__ import annotations
 
 import datetime
 
-from sqlalchemy import ColumnElement, or_, select, update
+from sqlalchemy import ColumnElement, Connection, or_, select, update
 from sqlalchemy.orm import Session
 
 from muster.errors import BadScheduler, IllegalMove, Refusal
+from muster.model.nodes import Node
 from muster.model.schedulers import ADMITTED as ADMITTED
 from muster.model.schedulers import CLOSED, OPEN, Place
 from muster.model.schedulers import WITHDRAWN as WITHDRAWN
@@ -241,6 +242,37 @@ def drain_again(node: str, seen: str, *, ask: bool) -> bool:
         return True
 
 
+def hold_all(connection: Connection, why: str) -> int:
+    """Hold every node that is in service or about to be, within the caller's transaction; returns how many.
+
+    What their schedulers did with them since is unknown: an admission that was confirmed has to be seen again.
+    """
+    near = select(NodeRow.name).where(NodeRow.state.in_([str(State.QUALIFIED), *map(str, SERVING)]))
+    theirs = or_(PlaceRow.wanted == ADMITTED, PlaceRow.node.in_(near))
+    connection.execute(update(PlaceRow).where(theirs, PlaceRow.done == ADMITTED).values(done=""))
+    done = connection.execute(update(PlaceRow).where(theirs).values(held=why, lifted=""))
+    return done.rowcount
+
+
+def let_open(node: str, person: str = "", reason: str = "") -> Node:
+    """Let a node's admission be carried out that is held: by a person, or because its scheduler shows it open.
+
+    Raises IllegalMove if nothing holds it, NoPerson for a person without a reason, UnknownNode.
+    """
+    if person or reason:
+        check_decision(person, reason, f"{node} is not opened")
+    with writing() as session:
+        row = access.node_row(session, node, lock=True)
+        place = session.get(PlaceRow, node, with_for_update=True)
+        if place is None or not place.held:
+            raise IllegalMove(f"nothing holds {node} back from its scheduler", Refusal.NOTHING_HELD)
+        text = reason.strip() or f"{place.cluster} shows it open"
+        evidence = {"person": person, "reason": text, "held": place.held}
+        place.held = ""
+        access.remark(session, row, person or "muster", f"its scheduler may open it: {text}", evidence)
+        return access.to_node(row)
+
+
 def mark_again(node: str) -> None:
     """Queue the confirmed admission of a node once more; nothing if another end is wanted by now, or it still waits."""
     confirmed = (PlaceRow.wanted == ADMITTED, PlaceRow.done == ADMITTED)
@@ -266,5 +298,5 @@ def _value(row: PlaceRow, state: str) -> Place:
         row.node, row.cluster, row.name, State(state), row.wanted, row.why, row.wanted_at, row.done, row.attempts,
         row.last_error, row.difference, row.question, row.verify, row.test_job,
         row.preempted, row.done_at, row.verify_since, row.shown, row.shown_since, row.done_why,
-        row.lifted,
+        row.lifted, row.held,
     )  # fmt: skip

@@ -127,6 +127,24 @@ def test_without_a_usable_key_nothing_enters_production(
         store.certificates.check_signing_key()
 
 
+@pytest.mark.parametrize(("ours", "mode", "usable"), [(True, 0o600, True), (True, 0o440, False), (False, 0o440, True),
+                                                      (False, 0o644, False)])  # fmt: skip
+def test_the_group_may_read_a_key_that_is_not_ours(
+    ours: bool, mode: int, usable: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As Kubernetes mounts a secret for a pod with an fsGroup: root's, and readable for that group."""
+    store.signing.new_key()
+    path = store.signing.key_path()
+    path.chmod(mode)
+    if not ours:
+        monkeypatch.setattr(store.signing.os, "geteuid", lambda: path.stat().st_uid + 1)
+    if usable:
+        assert store.signing.signing_key(create=False)
+        return
+    with pytest.raises(ControllerFault):
+        store.signing.signing_key(create=False)
+
+
 def test_a_rehearsed_admission_makes_no_key() -> None:
     store.nodes.add(fleet.new_node())
     fleet.qualify()

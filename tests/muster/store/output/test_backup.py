@@ -137,6 +137,23 @@ def test_a_backup_never_replaces_a_file_and_leaves_none_half_written(
     assert {each.name for each in tmp_path.iterdir()} == {"b", "home"}
 
 
+def test_a_backup_is_made_where_there_are_no_hard_links(
+    saved: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As on vfat and some shares."""
+
+    def none(*_: object) -> None:
+        raise PermissionError(1, "Operation not permitted")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "link", none)
+        made = store.backup.save(tmp_path / "c")
+    move(f"sqlite:///{tmp_path / 'other' / 'muster.db'}", tmp_path, monkeypatch)
+    assert store.backup.restore(tmp_path / "c") == made
+    assert {each.name for each in tmp_path.iterdir()} >= {"b", "c", "home"}
+    assert not [each for each in tmp_path.iterdir() if each.name.startswith(".")]
+
+
 def damaged(file: Path) -> None:
     with file.open("r+b") as opened:
         opened.truncate(file.stat().st_size // 2)
@@ -159,6 +176,10 @@ def in_sql(*statements: str) -> Any:
         lambda file: file.write_bytes(b"no database"),
         in_sql("DROP TABLE backup"),
         in_sql("UPDATE alembic_version SET version_num = '9999'"),
+        in_sql("DELETE FROM alembic_version"),
+        in_sql("DELETE FROM backup"),
+        in_sql("UPDATE backup SET key = 'no key'"),
+        in_sql("UPDATE backup SET made_at = 'yesterday'"),
         in_sql("DROP TABLE outbox"),
         in_sql("DELETE FROM outbox"),
         in_sql("ALTER TABLE leases RENAME COLUMN token TO another"),

@@ -1,0 +1,143 @@
+"""Records that were restored open no node of which they do not know what happened since."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from muster import store
+from muster.admission import changes, service
+from muster.admission.entry import move
+from muster.errors import NoPerson, Refusal
+from muster.integration import closing
+from muster.model.attention import Cause, Turn
+from muster.model.states import State
+from muster_criteria.model import Verdict
+from tests.muster import fleet
+from tests.muster.admission.conftest import webhook_settings
+from tests.muster.admission.listed import NODE, THERE, in_production, line, placed, revalidate
+from tests.support.refusals import illegal
+from tests.support.servers.receiver import Receiver
+
+Restore = Callable[[], None]
+
+
+@pytest.fixture
+def restored(fleet_db: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[], Restore]:
+    """Makes a back-up; what it returns restores it as new records."""
+
+    def save() -> Restore:
+        store.backup.save(tmp_path / "saved")
+
+        def restore() -> None:
+            store.engine.dispose()
+            monkeypatch.setenv("MUSTER_DATABASE_URL", f"sqlite:///{tmp_path / 'other.db'}")
+            store.backup.restore(tmp_path / "saved")
+
+        return restore
+
+    return save
+
+
+def stays_closed_until_a_person_decides(nodes: Path) -> None:
+    for _ in range(2):
+        service.reconcile()
+        assert "muster: " in line(nodes)
+    (found,) = store.attention.collect()
+    assert (found.cause, found.turn, found.serving) == (Cause.DIFFERS, Turn.PERSON, False)
+    assert f"muster node open {NODE}" in found.command
+    with pytest.raises(NoPerson):
+        changes.let_open(NODE, "Ada", " ", dry_run=False)
+    changes.let_open(NODE, "Ada", "it is healthy", dry_run=False)
+    assert line(nodes) == THERE
+    assert store.attention.collect() == []
+    with illegal(Refusal.NOTHING_HELD):
+        changes.let_open(NODE, "Ada", "once more", dry_run=False)
+
+
+def test_a_node_that_failed_the_test_that_the_back_up_shows_under_way(
+    nodes: Path, restored: Callable[[], Restore]
+) -> None:
+    in_production()
+    lease = revalidate()
+    restore = restored()
+    fleet.do_stage(lease, "intake", Verdict.FAIL)
+    store.runs.finish(lease.key, Verdict.FAIL, "gpu3 is lost")
+    store.leases.release(lease.key, "over")
+    service.carry_out(NODE)
+    assert store.nodes.get(NODE).state is State.QUARANTINE
+    restore()
+    closing.release(lease.key, "its run is over in Airflow")
+    assert store.nodes.get(NODE).state is State.PRODUCTION
+    stays_closed_until_a_person_decides(nodes)
+
+
+def test_a_node_whose_admission_waited_then_and_which_was_withdrawn_since(
+    nodes: Path, restored: Callable[[], Restore]
+) -> None:
+    in_production()
+    nodes.rename(nodes.with_suffix(".away"))
+    move(NODE, State.REGISTERED, "Ada", "looked at")
+    fleet.qualify(run_id="again")
+    move(NODE, State.PRODUCTION, "Ada", "needed now")
+    restore = restored()
+    nodes.with_suffix(".away").rename(nodes)
+    service.reconcile()
+    move(NODE, State.QUARANTINE, "Ada", "smells of smoke")
+    restore()
+    stays_closed_until_a_person_decides(nodes)
+
+
+def test_a_node_that_was_withdrawn_since(nodes: Path, restored: Callable[[], Restore]) -> None:
+    in_production()
+    restore = restored()
+    move(NODE, State.QUARANTINE, "Ada", "smells of smoke")
+    restore()
+    stays_closed_until_a_person_decides(nodes)
+
+
+def test_one_that_its_scheduler_shows_open_goes_on_by_itself(nodes: Path, restored: Callable[[], Restore]) -> None:
+    in_production()
+    placed("gpu-0002", "r1n2")
+    nodes.write_text(f"{THERE}\nr1n2\n")
+    service.reconcile()
+    restored()()
+    assert not service.idle([NODE])[NODE].idle, "not known yet"
+    service.reconcile()
+    assert service.idle([NODE])[NODE].idle
+    assert all(each.node != NODE for each in store.attention.collect())
+    place = store.schedulers.place("gpu-0002")
+    assert place
+    assert not place.held, "it has yet to be tested"
+
+
+def test_a_decision_about_its_state_is_one_about_its_place(nodes: Path, restored: Callable[[], Restore]) -> None:
+    in_production()
+    restore = restored()
+    move(NODE, State.QUARANTINE, "Ada", "smells of smoke")
+    restore()
+    move(NODE, State.QUARANTINE, "Ada", "it smelled of smoke")
+    place = store.schedulers.place(NODE)
+    assert place
+    assert not place.held
+
+
+def test_a_receiver_that_tells_no_state_gets_no_admission_before_a_person_decides(
+    receiver: Receiver, restored: Callable[[], Restore], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    webhook_settings(monkeypatch, receiver, state_url="")
+    store.nodes.add(fleet.new_node(NODE))
+    store.schedulers.assign(NODE, "hook", "n0", "Ada", "rack 1")
+    fleet.qualify()
+    move(NODE, State.PRODUCTION, "Ada", "needed now")
+    restore = restored()
+    move(NODE, State.QUARANTINE, "Ada", "smells of smoke")
+    sent = len(receiver.messages)
+    restore()
+    service.reconcile()
+    assert not service.idle([NODE])[NODE].idle
+    assert len(receiver.messages) == sent
+    changes.let_open(NODE, "Ada", "it is healthy", dry_run=False)
+    assert len(receiver.messages) == sent + 1
