@@ -51,6 +51,7 @@ with DAG(
     @task
     def sweep_leases(ti: Any = None) -> list[str]:
         """Release nodes whose run is over or was deleted."""
+        upkeep.known_here(lambda dag_id, run_ids: int(ti.get_dr_count(dag_id, run_ids=list(run_ids))))
         return upkeep.sweep_leases(live(ti))
 
     @task

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+from typing import Annotated
 
 import typer
 
@@ -12,14 +13,19 @@ from muster.errors import MusterError
 
 
 @messages
-def housekeeping(dry_run: DryRun = False) -> None:
+def housekeeping(
+    dry_run: DryRun = False,
+    unknown_runs: Annotated[
+        bool, typer.Option("--unknown-runs", help="Free leases also where this Airflow knows none of their runs.")
+    ] = False,
+) -> None:
     """Free leases of runs that are over, carry out what waits for a scheduler, delete what is no longer kept."""
     from muster import store
     from muster.admission import service, users_jobs
 
     trouble = None
     try:
-        _free_leases(dry_run)
+        _free_leases(dry_run, unknown_runs)
     except MusterError as error:  # schedulers and retention need no Airflow
         trouble = error
     for sentence in () if dry_run else (*service.reconcile(), *users_jobs.note()):
@@ -36,7 +42,7 @@ def housekeeping(dry_run: DryRun = False) -> None:
         raise MusterError(f"the leases stay as they are: {trouble}")
 
 
-def _free_leases(dry_run: bool) -> None:
+def _free_leases(dry_run: bool, unknown_runs: bool) -> None:
     from muster import store
     from muster.integration import closing
     from muster.integration.airflow_api import RUN_OVER, AirflowClient
@@ -46,6 +52,8 @@ def _free_leases(dry_run: bool) -> None:
         return
     with AirflowClient.from_settings() as airflow:
         states = {run: airflow.run_state(run.dag_id, run.run_id) for run in sorted(runs)}
+    if not unknown_runs:
+        closing.refuse_another_airflow(sum(state is not None for state in states.values()), len(runs))
     over = [run for run, state in states.items() if state is None or state in RUN_OVER]
     with rehearsed(dry_run):
         for run in over:

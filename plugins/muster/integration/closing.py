@@ -14,6 +14,19 @@ from muster_criteria.model import Verdict
 log = logging.getLogger(__name__)
 
 
+def refuse_another_airflow(known: int, runs: int) -> None:
+    """Raise MusterError if an Airflow knows none of several ``runs`` that hold nodes: they are another's, and may run.
+
+    One alone may have been deleted.
+    """
+    if runs > 1 and not known:
+        raise MusterError(
+            f"none of the {runs} runs that hold nodes is known to this Airflow, so none is ended: these records belong "
+            "to another Airflow, whose tests may be running. If it is gone for good, free their nodes with "
+            "`muster housekeeping --unknown-runs`"
+        )
+
+
 def release(key: RunKey, reason: str) -> list[str]:
     """Release the nodes that the run holds; returns their names.
 

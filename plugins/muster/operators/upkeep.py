@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 
 from muster import store
 from muster.admission import replacing, service, users_jobs
@@ -20,6 +20,27 @@ ASKED_TOGETHER = 100
 """Runs that Airflow is asked about at once: nearly all are live. Their ids stand in one address, of 8 KB or so."""
 
 
+def known_here(count: Callable[[str, Sequence[str]], int]) -> None:
+    """Raise MusterError if this Airflow knows none of the runs that hold nodes; ``count``: how many it knows."""
+    for dag_id, run_ids in _holding():
+        try:
+            if count(dag_id, run_ids):
+                return
+        except Exception:  # the sweep says which run that is, and goes on with the others
+            return
+    closing.refuse_another_airflow(0, len({lease.key for lease in store.leases.live()}))
+
+
+def _holding() -> Iterator[tuple[str, list[str]]]:
+    """The runs that hold nodes: (DAG id, so many run ids as Airflow is asked about at once)."""
+    held: dict[str, list[str]] = {}
+    for dag_id, run_id in sorted({(lease.dag_id, lease.run_id) for lease in store.leases.live()}):
+        held.setdefault(dag_id, []).append(run_id)
+    for dag_id, run_ids in held.items():
+        for start in range(0, len(run_ids), ASKED_TOGETHER):
+            yield dag_id, run_ids[start : start + ASKED_TOGETHER]
+
+
 def sweep_leases(live: Callable[[str, Sequence[str]], int]) -> list[str]:
     """Release nodes whose run is over or deleted and that its teardown did not release. Returns the nodes.
 
@@ -28,15 +49,11 @@ def sweep_leases(live: Callable[[str, Sequence[str]], int]) -> list[str]:
     """
     freed: list[str] = []
     failed: list[str] = []
-    held: dict[str, list[str]] = {}
-    for dag_id, run_id in sorted({(lease.dag_id, lease.run_id) for lease in store.leases.live()}):
-        held.setdefault(dag_id, []).append(run_id)
-    for dag_id, run_ids in held.items():
-        for start in range(0, len(run_ids), ASKED_TOGETHER):
-            for run_id in _over(dag_id, run_ids[start : start + ASKED_TOGETHER], live, failed):
-                with apart(f"{dag_id}/{run_id}", failed):
-                    key = RunKey(dag_id, run_id)
-                    freed += closing.release(key, "its run was over or gone when housekeeping looked")
+    for dag_id, run_ids in _holding():
+        for run_id in _over(dag_id, run_ids, live, failed):
+            with apart(f"{dag_id}/{run_id}", failed):
+                key = RunKey(dag_id, run_id)
+                freed += closing.release(key, "its run was over or gone when housekeeping looked")
     if freed:
         log.warning("freed %s, whose runs were over", ", ".join(freed))
     if failed:

@@ -12,6 +12,7 @@ import httpx
 import pytest
 
 from muster import acting, store
+from muster.admission import service
 from muster.integration.airflow_api import AirflowClient
 from muster.model.dags import NODE_QUALIFICATION
 from muster.model.runs import RunKey
@@ -228,6 +229,21 @@ def test_a_sweep_frees_what_is_over_and_nothing_else(muster: Muster, airflow: Ai
     assert store.nodes.get("gpu-0001").state is State.REGISTERED
     last = store.audit.batch("siem", 99)[-1]
     assert (last.node, last.login[:3], last.evidence["deleted"]["runs"]) == ("", "os:", 0)
+
+
+def test_an_airflow_that_knows_no_run_frees_their_nodes_only_where_a_person_says_so(
+    muster: Muster, airflow: Airflow, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for node in ("gpu-0001", "gpu-0002"):
+        fleet.begin(node)
+    reconciled: list[int] = []
+    monkeypatch.setattr(service, "reconcile", lambda: reconciled.append(1) or [])
+    status, out, refused = muster("housekeeping")
+    assert (status, refused.count("--unknown-runs"), reconciled) == (1, 1, [1])
+    assert "deleted 0 telemetry files" in out
+    assert len(store.leases.live()) == 2
+    assert muster("housekeeping", "--unknown-runs")[0] == 0
+    assert store.leases.live() == []
 
 
 class TestSmallCommands:

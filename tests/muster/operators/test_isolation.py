@@ -87,6 +87,19 @@ def test_airflow_is_asked_about_many_runs_at_once_and_exactly_those_that_are_ove
     assert released == [name for name in names if name not in running | unreadable]
 
 
+@pytest.mark.parametrize(("leases", "known", "refused"), [(0, 0, False), (1, 0, False), (2, 0, True), (250, 1, False)])
+def test_an_airflow_that_knows_none_of_the_runs_ends_none_of_them(
+    monkeypatch: pytest.MonkeyPatch, leases: int, known: int, refused: bool
+) -> None:
+    """As a second one, or one restored from an old back-up: they may run. One alone may have been deleted."""
+    names = [f"{number:03d}" for number in range(leases)]
+    held = [Lease(name, "dag", name, 1, None) for name in names]  # type: ignore[arg-type]
+    monkeypatch.setattr(store.leases, "live", lambda: held)
+    here = set(names[-known:] if known else ())
+    with pytest.raises(MusterError) if refused else contextlib.nullcontext():
+        upkeep.known_here(lambda _dag, run_ids: len(here & set(run_ids)))
+
+
 def test_where_all_runs_are_live_airflow_is_asked_once_for_a_hundred(monkeypatch: pytest.MonkeyPatch) -> None:
     leases = [Lease(f"{number:04d}", "dag", f"{number:04d}", 1, None) for number in range(1000)]  # type: ignore[arg-type]
     monkeypatch.setattr(store.leases, "live", lambda: leases)
