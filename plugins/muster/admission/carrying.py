@@ -42,13 +42,14 @@ def _carry_out(change: Place) -> tuple[str, str, bool]:
     """Returns (why it still waits, "" if it is carried out; our drain that it lifted; whether the node is left alone
     as its scheduler shows it).
     """
-    if change.wanted == ADMITTED and change.held:
-        return change.held, "", True
     lifted = ""
     try:
         backend = backend_of(change.cluster)
         if change.wanted == ADMITTED:
-            lifted = backend.admit(change.name, mark_of(change.node), change.wanted_at)
+            mark = mark_of(change.node)
+            if change.held_since and not (mark.tested_since and mark.tested_since > change.held_since):
+                return change.held, "", True
+            lifted = backend.admit(change.name, mark, change.wanted_at)
         else:
             backend.withdraw(change.name, change.why, change.wanted_at)
             _end_corrupted_jobs(change, backend)
@@ -71,7 +72,7 @@ def _end_corrupted_jobs(change: Place, backend: AdmissionBackend) -> None:
     for job in backend.end_jobs(change.name):
         sentence = f"job {job} was ended on it, since it corrupts data (end_corrupted_jobs of {change.cluster})"
         store.schedulers.note_ended_job(change.node, sentence)
-        notices.notify(f"ended job {job}/{change.node}", f"{notices.mark_of(change.node)}{change.node}: {sentence}")
+        notices.notify(f"ended job {job}/{change.node}", f"{notices.prefix_of(change.node)}{change.node}: {sentence}")
 
 
 def mark_of(node: str) -> Mark:

@@ -7,7 +7,6 @@ out at once, or else by the housekeeping DAG. Until then the node counts as neit
 from __future__ import annotations
 
 import collections
-import contextlib
 import hashlib
 import logging
 from collections.abc import Collection, Iterable, Mapping
@@ -20,7 +19,7 @@ from muster.admission.differences import difference_of, shown_as, why_lost
 from muster.errors import LeftAlone, MusterError, Preempted, SchedulerDown, apart
 from muster.model.nodes import Node
 from muster.model.schedulers import ADMITTED, WITHDRAWN, Place
-from muster.model.states import BROKEN, SERVING, State
+from muster.model.states import SERVING, State
 from muster.reporting import notices
 from muster.rules.idle.selection import Idle
 from muster.rules.transitions import INCONCLUSIVE_BUDGET
@@ -252,7 +251,7 @@ def reconcile() -> list[str]:
                 if end_test(place.node, place.test_job):
                     down |= _down_now(place)
     waiting = store.schedulers.places(waiting=True)
-    away = _away(each for each in waiting if each.wanted == ADMITTED and each.cluster not in down)
+    away = _away([each for each in waiting if each.wanted == ADMITTED and each.cluster not in down], down)
     for place in waiting:
         if place.cluster not in down and place.node not in away:
             with apart(place.node, failed):
@@ -262,12 +261,15 @@ def reconcile() -> list[str]:
     return [*failed, *_differences(store.schedulers.places(), down)]
 
 
-def _away(places: Iterable[Place]) -> set[str]:
-    """The nodes that their schedulers show down or in maintenance: one question for each cluster."""
+def _away(places: Iterable[Place], down: dict[str, str]) -> set[str]:
+    """The nodes that their schedulers show down or in maintenance: one question for each cluster, which may be down."""
     found: set[str] = set()
     for cluster, members in _by_cluster(places).items():
-        with contextlib.suppress(Exception):  # the first change says what is wrong
+        try:
             seen = ask(cluster, {each.name for each in members})
+        except Exception as error:
+            down[cluster] = str(error)
+        else:
             found |= {each.node for each in members if each.name in seen and seen[each.name].apart}
     return found
 
@@ -309,7 +311,8 @@ def _differences(places: Iterable[Place], down: Mapping[str, str]) -> Iterable[s
 
 def _compare(place: Place, seen: Mapping[str, Seen]) -> Iterable[str]:
     shown = seen.get(place.name)
-    lost_marks = shown is not None and shown.open and place.admitted and not shown.marked
+    held = bool(place.held) and place.wanted == ADMITTED
+    lost_marks = shown is not None and shown.open and (place.admitted or held) and not shown.marked
     lost = why_lost(place, shown.created) if shown is not None and lost_marks else ""
     difference = difference_of(place, shown) or lost
     verify = shown if shown is not None and shown.verify else Seen(open=True)
@@ -320,21 +323,20 @@ def _compare(place: Place, seen: Mapping[str, Seen]) -> Iterable[str]:
         yield f"{place.node}: {difference}"
     if verify.foreign:
         _ask_about_request(place.node)
-    if place.held and place.wanted == ADMITTED and shown is not None and shown.open:
+    if held and not lost and shown is not None and shown.open:
         store.schedulers.let_open(place.node)
         carry_out(place.node)
         return
     if shown is None or place.waits:
         return
-    # Whoever lifted its drain, or lost it (a reboot with nextstate=RESUME, a new Node object): only Muster admits it.
-    if shown.open and place.wanted == WITHDRAWN and place.state not in SERVING:
-        why = "somebody opened it, or its scheduler lost the drain"
-        if not store.schedulers.drain_again(place.node, why, ask=place.state in BROKEN):
+    # A drain that a person lifted, or that was lost (a reboot with nextstate=RESUME, a new Node object): only Muster
+    # admits a node. One that is away is drained for when it comes back.
+    if place.wanted == WITHDRAWN and place.state not in SERVING and not shown.ours and not shown.foreign:
+        question = store.schedulers.drain_again(place.node)
+        if question is None:
             return
-        if place.state in BROKEN:
-            said = f"{place.node} is in {place.state} and was open in {place.cluster}: {why}; it is drained again. "
-            advice = "See who opened it, and `muster node move` if it is healthy"
-            notices.notify(f"drained again/{place.node}", notices.mark_of(place.node) + said + advice)
+        if question:
+            notices.notify(f"drained again/{place.node}", notices.prefix_of(place.node) + question)
         carry_out(place.node)
     elif place.wanted == WITHDRAWN and place.done_why != place.why and shown.ours:
         # Closed by us, for what was then: a repair, a test or a person has moved the node since.
@@ -360,4 +362,4 @@ def _ask_about_request(node: str) -> None:
         f"that opens it: see `muster node show {node}`, remove the cause, and close it again with {VERIFY}, or open it"
     )
     if store.schedulers.ask_about_request(node, question):
-        notices.notify(f"request not answered/{node}", f"{notices.mark_of(node)}{question}")
+        notices.notify(f"request not answered/{node}", f"{notices.prefix_of(node)}{question}")

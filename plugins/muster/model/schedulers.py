@@ -50,12 +50,19 @@ class Place:
     shown_since: datetime.datetime | None = None
     done_why: str = ""
     lifted: str = ""
-    held: str = ""
+    held_since: datetime.datetime | None = None
 
     @property
     def waits(self) -> bool:
         """Whether a change is still to be carried out."""
         return self.wanted != self.done and bool(self.wanted)
+
+    @property
+    def held(self) -> str:
+        """Why nothing opens it but a test that began since, or a person; "" if nothing holds it."""
+        if self.held_since is None:
+            return ""
+        return f"the records were restored on {self.held_since:%Y-%m-%d %H:%M} UTC, and may lack what was found before"
 
     @property
     def admitted(self) -> bool:

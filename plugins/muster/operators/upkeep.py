@@ -26,8 +26,8 @@ def known_here(count: Callable[[str, Sequence[str]], int]) -> None:
         try:
             if count(dag_id, run_ids):
                 return
-        except Exception:  # the sweep says which run that is, and goes on with the others
-            return
+        except Exception:
+            log.warning("Airflow does not say whether it knows these runs of %s: %s", dag_id, run_ids, exc_info=True)
     closing.refuse_another_airflow(0, len({lease.key for lease in store.leases.live()}))
 
 

@@ -35,7 +35,7 @@ def tell_of_questions() -> list[str]:
         if not new:
             return []
         lines = [
-            f"{mark_of(asked.node)}{asked.subject} Until {until:%Y-%m-%d %H:%M} UTC: `muster approve "
+            f"{prefix_of(asked.node)}{asked.subject} Until {until:%Y-%m-%d %H:%M} UTC: `muster approve "
             f"{shlex.quote(asked.run_id)} --option … --reason …` with {', '.join(asked.options)}"
             for asked, until in new
         ]
@@ -47,7 +47,7 @@ def tell_of_questions() -> list[str]:
     return [asked.node for asked, _ in new]
 
 
-def mark_of(node: str) -> str:
+def prefix_of(node: str) -> str:
     """Returns what a sentence about a simulated node begins with, "" for a real one."""
     return "[simulated] " if store.nodes.get(node).simulated else ""
 

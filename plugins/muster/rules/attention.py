@@ -228,7 +228,7 @@ def _at_scheduler(row: FleetRow, place: Place, kind: str) -> Attention | None:
     if place.question:
         return item(Cause.DIFFERS, Turn.PERSON, f"muster node show {name}", place.question, place.shown_since)
     if place.held and place.waits and place.wanted == ADMITTED:
-        why = f"it serves by the records, and {place.cluster} does not show it open: {place.held}"
+        why = f"{place.held}: it is opened once {place.cluster} shows it open, a whole test passes, or you decide"
         return item(Cause.DIFFERS, Turn.PERSON, f"muster node open {name} --reason …", why, place.shown_since)
     if place.waits:
         wanted = f"to be {place.wanted} in {place.cluster}"

@@ -49,9 +49,11 @@ def remember(recent: Sequence[tuple[float, int]], at: float, times: int) -> list
     """Returns when an observation was seen how often, with what is seen ``at`` now (seconds since 1970).
 
     What lies within a minute counts at its beginning, and so do the two oldest where there are too many: what is
-    counted within a time is never more than was seen in it. What a clock ahead has written was seen by now.
+    counted within a time is never more than was seen in it. What a clock ahead has written ends now, as far apart as it
+    was.
     """
-    kept = [(min(when, at), count) for when, count in recent if at - when <= WITHIN_S_MAX]
+    ahead = max((when - at for when, _ in recent), default=0.0)
+    kept = sorted((when - ahead if when > at else when, count) for when, count in recent if at - when <= WITHIN_S_MAX)
     if kept and at - kept[-1][0] < APART_S:
         kept[-1] = kept[-1][0], kept[-1][1] + times
     else:

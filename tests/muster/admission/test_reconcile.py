@@ -91,6 +91,12 @@ def test_muster_s_drain_that_somebody_lifts_or_a_reboot_loses_is_set_again_until
     place = store.schedulers.place(NODE)
     assert place
     assert not place.question, "it waits for no person"
+    nodes.write_text(f"{THERE}\n")
+    service.reconcile()
+    place = store.schedulers.place(NODE)
+    assert place
+    assert place.question, "somebody or something opens it again and again"
+    assert line(nodes) != THERE
     fleet.qualify(NODE, "again")
     move(NODE, State.PRODUCTION, "Ada", "needed now")
     assert line(nodes) == THERE

@@ -14,11 +14,14 @@ from muster.errors import NoPerson, Refusal
 from muster.integration import closing
 from muster.model.attention import Cause, Turn
 from muster.model.states import State
+from muster.rules import gate
+from muster.rules.gate import Admit, NeedsPerson
 from muster_criteria.model import Verdict
 from tests.muster import fleet
 from tests.muster.admission.conftest import webhook_settings
 from tests.muster.admission.listed import NODE, THERE, in_production, line, placed, revalidate
 from tests.support.refusals import illegal
+from tests.support.servers.kubernetes import Cluster
 from tests.support.servers.receiver import Receiver
 
 Restore = Callable[[], None]
@@ -111,6 +114,57 @@ def test_one_that_its_scheduler_shows_open_goes_on_by_itself(nodes: Path, restor
     place = store.schedulers.place("gpu-0002")
     assert place
     assert not place.held, "it has yet to be tested"
+
+
+def test_a_node_that_passes_a_whole_test_after_it_needs_no_decision(
+    nodes: Path, restored: Callable[[], Restore]
+) -> None:
+    in_production()
+    restore = restored()
+    move(NODE, State.QUARANTINE, "Ada", "smells of smoke")
+    restore()
+    service.reconcile()
+    assert "muster: " in line(nodes)
+    fleet.qualify(run_id="later")
+    service.reconcile()
+    assert line(nodes) == THERE
+    place = store.schedulers.place(NODE)
+    assert place
+    assert not place.held
+
+
+def test_a_node_that_had_passed_before_it_enters_by_a_person_alone(
+    nodes: Path, restored: Callable[[], Restore], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    placed()
+    fleet.qualify()
+    service.reconcile()
+    monkeypatch.setattr(gate, "decide", lambda *_, **__: Admit())  # as after a block that it passed
+    assert isinstance(store.admission.decision(NODE), Admit)
+    restored()()
+    assert isinstance(store.admission.decision(NODE), NeedsPerson)
+    store.schedulers.assign(NODE, "alpha", "r1n2", "Ada", "rack 2")
+    assert isinstance(store.admission.decision(NODE), NeedsPerson), "another place makes no difference"
+    fleet.qualify(run_id="later")
+    assert isinstance(store.admission.decision(NODE), Admit)
+
+
+def test_another_machine_under_its_name_is_not_opened_by_the_old_certificate(
+    kubernetes: Cluster, restored: Callable[[], Restore]
+) -> None:
+    store.nodes.add(fleet.new_node(NODE))
+    store.schedulers.assign(NODE, "kube", "n0", "Ada", "rack 1")
+    fleet.qualify()
+    move(NODE, State.PRODUCTION, "Ada", "needed now")
+    restore = restored()
+    kubernetes.create("n0")
+    restore()
+    for _ in range(2):
+        (difference,) = service.reconcile()
+        assert "another machine" in difference
+    place = store.schedulers.place(NODE)
+    assert place
+    assert place.held
 
 
 def test_a_decision_about_its_state_is_one_about_its_place(nodes: Path, restored: Callable[[], Restore]) -> None:

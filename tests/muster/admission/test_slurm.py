@@ -73,9 +73,11 @@ class TestSlurm:
 
     def test_a_node_that_somebody_calls_failing_is_left_alone(self) -> None:
         self.cluster.update("n0", "State=FAIL", "Reason=psu")
+        self.backend.withdraw("n0", "x")
         with pytest.raises(LeftAlone):
-            self.backend.withdraw("n0", "x")
-        assert self.seen().apart
+            self.backend.admit("n0", MARK)
+        shown = self.seen()
+        assert (bool(shown.apart), "psu" in shown.foreign) == (True, True)
         assert "Reason=psu" in self.cluster.show("n0")
         assert self.seen().allocation.allocated
 
@@ -86,17 +88,18 @@ class TestSlurm:
                 self.backend.withdraw("n0", reason)
         shown = self.seen()
         assert (shown.ours, bool(shown.apart)) == (True, True)
-        assert "Reason=muster: failed integrity" in self.cluster.show("n0")
+        assert "Reason=muster: failed integrity (was: psu)" in self.cluster.show("n0")
         with pytest.raises(LeftAlone):
             self.backend.admit("n0", MARK)
         assert "DOWN" in self.cluster.show("n0"), "what somebody else decided stays"
         assert self.seen().allocation.allocated
 
-    def test_why_somebody_took_it_down_stays_readable(self) -> None:
-        self.cluster.update("n0", "State=DOWN", "Reason=psu")
-        self.backend.withdraw("n0", "failed burn_in")
-        self.backend.withdraw("n0", "failed burn_in")
-        assert "Reason=muster: failed burn_in (was: psu)" in self.cluster.show("n0")
+    def test_a_long_reason_is_cut_and_the_one_before_it_stays(self) -> None:
+        self.cluster.update("n0", "State=DOWN", f"Reason={'psu ' * 60}")
+        for _ in range(2):
+            self.backend.withdraw("n0", "failed " * 60)
+        reason = self.cluster.show("n0").split("Reason=")[1]
+        assert (reason.count("(was: psu psu"), reason.count("muster: failed")) == (1, 1)
 
     def test_a_reserved_node_is_not_tested_and_is_drained_and_opened_like_any_other(self) -> None:
         self.cluster.call("scontrol", "create", "reservation", "ReservationName=r", "StartTime=now", "Duration=60",

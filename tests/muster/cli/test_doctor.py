@@ -206,6 +206,11 @@ def test_the_key_that_signs_is_the_one_that_signed(
     assert marks() == [Mark.MISSING]
     store.signing.new_key()
     assert marks() == [Mark.ADVICE]
+    for number in range(5):  # their ids are drawn
+        store.nodes.add(fleet.new_node(f"gpu-1{number}"))
+        fleet.qualify(f"gpu-1{number}")
+        store.nodes.move(f"gpu-1{number}", State.PRODUCTION, "Ada", "needed now")
+        assert marks() == [Mark.OK]
     monkeypatch.setenv("MUSTER_CERTIFICATE_KEY_FILE", str(tmp_path / "none"))
     assert marks() == [Mark.MISSING]
 

@@ -155,5 +155,10 @@ def test_what_is_remembered_never_counts_more_within_a_time_than_was_seen_and_is
         assert sum(times for _, times in kept) == sum(times for _, times in all_)
 
 
-def test_what_a_clock_ahead_has_written_was_seen_by_now() -> None:
-    assert health.remember([(1000.0, 3)], 500.0, 1) == [(500.0, 4)]
+def test_what_a_clock_ahead_has_written_is_no_burst() -> None:
+    hour, ahead, kept = 3600.0, 10 * 3600.0, []
+    for number in range(5):
+        kept = health.remember(kept, ahead + number * hour, 1)
+    kept = health.remember(kept, 5 * hour, 1)
+    assert [times for _, times in kept if kept[-1][0] - _ < hour] == [2], "the last by the wrong clock, and this one"
+    assert sum(times for _, times in kept) == 6

@@ -85,6 +85,12 @@ def test_a_port_whose_counters_were_lost_meanwhile_does_not_pass() -> None:
     assert suspected(row("port_watched", 1.0), *lost) == {"n1": [Lack.UNREADABLE]}
 
 
+def test_a_counter_that_could_fail_no_node_keeps_none_from_passing() -> None:
+    """As port_xmit_discards, of 16 bits, that congestion has filled."""
+    full = [row("port_errors", None, counter=counter) for counter in ("port_xmit_discards", "out_of_sequence")]
+    assert suspected(row("port_watched", 1.0), *full) == {}
+
+
 @pytest.mark.parametrize("metric", ["port_watched", "port_errors", "port_down"])
 def test_less_than_nothing_is_its_nodes_contradiction_and_hides_no_other_errors(metric: str) -> None:
     errors = [row("port_watched", 60.0), row("port_errors", 300, counter="symbol_error")]

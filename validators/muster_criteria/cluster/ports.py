@@ -60,9 +60,11 @@ def judge_ports(
         for device, port in sorted(_ports(own).items()):
             if port.unproved:
                 block.suspect([member], Lack.REFUSED, f"{device} {port.unproved}")
-            if port.unread:
-                (counter, why), *_ = sorted(port.unread.items())
-                more = f" and {len(port.unread) - 1} more" if len(port.unread) > 1 else ""
+            needed = {each.labels.get("counter") for each in limits[member] if each.breach == "fail"}
+            unread = {name: why for name, why in port.unread.items() if name in needed or name in COUNTED}
+            if unread:
+                (counter, why), *_ = sorted(unread.items())
+                more = f" and {len(unread) - 1} more" if len(unread) > 1 else ""
                 block.suspect([member], Lack.UNREADABLE, f"{device} {counter}{more} is not known: {why}")
             for limit in limits[member]:
                 if finding := _broken(device, port, limit):

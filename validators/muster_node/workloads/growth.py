@@ -63,7 +63,7 @@ def growth(readings: Sequence[Fact | None], ceiling: float | None = None) -> Gro
     else:
         why = _missing_end(readings)
         if not why and known[-1] == ceiling:
-            why = f"it stands at {ceiling:g}, where it stops counting until it is reset"
+            why = f"it stands at {ceiling:g}, where it stops counting until it is reset (perfquery -R)"
     if not why:
         return Growth(grown)
     return Growth(grown, f"at least, since {why}", reset) if grown > 0 else Growth(None, why, reset)

@@ -53,9 +53,7 @@ _APART = {
 }
 """Beginnings of states and flags of nodes that are neither opened nor tested."""
 
-_NEVER_DRAINED = ("FUTURE", "UNKNOWN", "FAIL")
-"""A drain would take the place of FAIL, which somebody set, and which keeps jobs away as well."""
-_WAS = " (was: "
+_WAS, _THEIRS_LENGTH = " (was: ", 80
 
 _PROMISED = {"RESERVED": "a reservation in Slurm", "PLANNED": "a job that Slurm has planned for it"}
 """Flags of nodes that are not free, and are drained and opened like any other: a drain ends no reservation."""
@@ -229,24 +227,26 @@ class Slurm:
         return seen.drain
 
     def withdraw(self, name: str, reason: str, wanted_at: datetime.datetime | None = None) -> None:
-        """DRAIN with our reason, unless somebody else drained it. Raises LeftAlone, SchedulerDown.
+        """DRAIN with our reason, unless somebody else closed it. Raises LeftAlone, SchedulerDown.
 
-        Also a node that is down, rebooting or in maintenance: it would be open when it comes back. The reason that it
-        shows there stands behind ours.
+        Also a node that is down, rebooting or in maintenance: it would be open when it comes back. Until then the
+        reason that it showed stands behind ours.
         """
         self._our_user()  # as above
         node = self._node(name)
         seen = self._seen(node)
         if seen.foreign:
             return
+        theirs = ""
+        if seen.apart and node.reason:
+            own = node.reason.partition(_WAS)
+            theirs = "".join(own[1:]) if seen.ours else one_line(f"{_WAS}{node.reason[:_THEIRS_LENGTH]})")
         # docs/examples/muster_slurm.sudoers allows no "=" in it, which could begin another change.
-        text = one_line(PREFIX + reason).replace("=", ":")[:REASON_LENGTH]
-        if seen.ours and (node.reason == text or node.reason.startswith(text + _WAS)):
+        text = (one_line(PREFIX + reason)[: REASON_LENGTH - len(theirs)] + theirs).replace("=", ":")
+        if seen.ours and node.reason == text:
             return
-        if any(word.startswith(_NEVER_DRAINED) for word in _words(node)):
+        if {"FUTURE", "UNKNOWN"} & {*_words(node)}:
             raise LeftAlone(f"{name} is not drained in Slurm: it is {seen.apart}")
-        if seen.apart and node.reason and not seen.ours:
-            text = one_line(f"{text}{_WAS}{node.reason})").replace("=", ":")[:REASON_LENGTH]
         today = datetime.datetime.now(datetime.UTC).date()
         self._update(name, "State=DRAIN", f"Reason={text}", *_mark_change(node, f"withdrawn {today}"))
         if _DRAIN not in _words(self._node(name)):
@@ -296,15 +296,19 @@ class Slurm:
         words = _words(node)
         apart = _apart(words)
         drained = _DRAIN in words
-        ours = drained and node.reason.startswith(PREFIX) and node.reason_set_by_user == self._our_user()
+        failing = any(word.startswith("FAIL") for word in words)  # which a drain would replace
+        ours = (
+            drained and not failing and node.reason.startswith(PREFIX) and node.reason_set_by_user == self._our_user()
+        )
         promised = next((text for flag, text in _PROMISED.items() if flag in words), "")
         used = "jobs in Slurm" if node.alloc_cpus or {"ALLOCATED", "MIXED", "COMPLETING"} & {*words} else ""
         is_open = not drained and not apart
+        how, closed = "set to FAIL" if failing else "drained", drained or failing
         return Seen(
             open=is_open,
             ours=ours,
-            foreign=one_line(f"drained by {node.reason_set_by_user}: {node.reason}") if drained and not ours else "",
-            foreign_since=_moment(node.reason_changed_at) if drained and not ours else None,
+            foreign=one_line(f"{how} by {node.reason_set_by_user}: {node.reason}") if closed and not ours else "",
+            foreign_since=_moment(node.reason_changed_at) if closed and not ours else None,
             apart=apart,
             used_by=(self._jobs(node.name, bool(used)) if named else used) or promised,
             unsure="Slurm may start a job on it at any moment" if is_open else "",

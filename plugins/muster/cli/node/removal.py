@@ -36,7 +36,8 @@ def remove(
         place = store.schedulers.place(name)
         if place is not None and place.waits and not dry_run:
             raise MusterError(
-                f"{name} is retired, and {place.cluster} has not closed it yet: {place.last_error}; repeat this later"
+                f"{name} is retired, and {place.cluster} has not closed it yet: {place.last_error}; repeat this later, "
+                f"or give that place up: `muster node scheduler {name} --abandon --reason …`"
             )
         if place is not None:
             store.schedulers.assign(name, "", "", show.person(who), given(reason))

@@ -63,7 +63,7 @@ def _seen(place: Place) -> str:
     shown = f"{place.shown} since {show.when(place.shown_since)}" if place.shown else ""
     drain, others = (
         place.shown.partition(": ")[2],
-        [place.difference, place.last_error, place.verify, place.question, place.held],
+        [place.difference, place.last_error, place.verify, place.question],
     )
     for again in (f": {drain}", f" ({drain})", drain) if drain else ():
         others = [each.replace(again, "") for each in others]

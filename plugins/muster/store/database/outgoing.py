@@ -45,7 +45,7 @@ class PlaceRow(Base):
     to look at. ``verify``: a person's drain that requests a test, since ``verify_since``. ``test_job``: the name of the
     job that tests the node, "" without; ``preempted``: its scheduler ended that job before we did. ``shown``: how
     housekeeping saw the node there last ("open", "closed: root: bad fan", "down"), since ``shown_since``; "" before.
-    ``held``: why no admission is carried out until a person decides, "" if nothing holds it.
+    ``held_since``: when these records were restored, until it is known that they may open the node.
     """
 
     __tablename__ = "scheduler_places"
@@ -72,7 +72,7 @@ class PlaceRow(Base):
     preempted: Mapped[bool] = mapped_column(default=False)
     shown: Mapped[str] = mapped_column(default="")
     shown_since: Mapped[datetime.datetime | None]
-    held: Mapped[str] = mapped_column(default="")
+    held_since: Mapped[datetime.datetime | None]
 
 
 class UsersJobRow(Base):

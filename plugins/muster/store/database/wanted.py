@@ -59,4 +59,4 @@ def follow_state(
     if moved and place.wanted == WITHDRAWN and state not in (*BROKEN, *IN_FLIGHT):
         place.why = f"{state}: {why}"
     if by_person:
-        place.question = place.held = ""
+        place.question, place.held_since = "", None

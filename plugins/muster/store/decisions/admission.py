@@ -20,6 +20,7 @@ from muster.store.database import access
 from muster.store.database.engine import reading
 from muster.store.database.fabric import RackRow
 from muster.store.database.models import NodeRow, RunRow, StageRow
+from muster.store.database.outgoing import PlaceRow
 from muster.store.decisions import certificates, incidents
 from muster.store.decisions.verdicts import current_verdicts, findings_now
 from muster.store.decisions.waivers import standing
@@ -52,6 +53,11 @@ def decide(session: Session, row: NodeRow) -> Decision:
         rack_held=_rack_held(session, row),
     )
     enters = isinstance(decision, Admit) and row.state != State.PRODUCTION
+    place = session.get(PlaceRow, row.name) if enters else None
+    if place is not None and place.held_since is not None:
+        since = certificates.tested_since(session, row)
+        if since is None or since <= place.held_since:
+            return NeedsPerson(("its records were restored from a back-up after it was tested",))
     if enters and certificates.passed_before_change(session, row):
         return NeedsPerson(("some of its stages passed with another part, driver or firmware than it has now",))
     return decision

@@ -106,12 +106,12 @@ def check_signing_key() -> None:
 def newest_is_of_this_key() -> bool:
     """Whether the key that signs now signed the newest certificate; true without one. Raises ControllerFault."""
     with reading() as session:
-        document = session.scalar(select(CertificateRow.document).order_by(CertificateRow.id.desc()).limit(1))
-        at = session.scalar(select(CertificateRow.issued_at).order_by(CertificateRow.id.desc()).limit(1))
-    if document is None or at is None:
+        newest = select(CertificateRow.document, CertificateRow.issued_at).order_by(CertificateRow.issued_at.desc())
+        found = session.execute(newest.limit(1)).first()
+    if found is None:
         return True
     try:
-        certificate.verify(document, signing_key(create=False).public_key(), at)
+        certificate.verify(found.document, signing_key(create=False).public_key(), found.issued_at)
     except BadCertificate:
         return False
     return True
@@ -149,13 +149,12 @@ def issue(session: Session, node: NodeRow, actor: str, evidence: Evidence, *, wh
         "simulated": node.simulated,
         "verdict": str(evidence.verdict) if by_test else "admitted by a person",
     }
-    passed = [run.started_at for stage, run in _latest(session, node).values() if stage.verdict in _PASSED]
     last = select(func.max(CertificateRow.number)).where(CertificateRow.node == node.name)
     session.add(
         CertificateRow(
             id=content["id"], number=1 + (session.scalar(last) or 0), node=node.name, machine=node.machine,
             issued_at=now, expires_at=now + days, verdict=content["verdict"],
-            tested_since=min(passed) if len(passed) == len(STAGES) else None,
+            tested_since=tested_since(session, node),
             certified={"serials": content["serials"], "environment": environment},
             document=certificate.sign(content, _key(session)),
         )
@@ -241,6 +240,12 @@ def passed_before_change(session: Session, node: NodeRow) -> bool:
         if any(run.environment.get(name, version) != version for name, version in versions.items()):
             return True
     return False
+
+
+def tested_since(session: Session, node: NodeRow) -> datetime.datetime | None:
+    """When the first run began that the node's qualification rests on, None if some stage did not pass."""
+    passed = [run.started_at for stage, run in _latest(session, node).values() if stage.verdict in _PASSED]
+    return min(passed) if len(passed) == len(STAGES) else None
 
 
 def _latest(session: Session, node: NodeRow) -> dict[str, tuple[StageRow, RunRow]]:

@@ -29,9 +29,12 @@ def signing_key(*, create: bool) -> Ed25519PrivateKey:
         if create and not path.exists() and settings().certificate_key_file is None:
             new_key()
         found = path.stat()
-        # As PostgreSQL has it for its server's key: the group may read what is another user's, as a mounted secret is.
+        # As PostgreSQL has it for its server's key: the group may read what is another user's, as of a mounted secret.
         if found.st_mode & (0o077 if found.st_uid == os.geteuid() else 0o037):
-            raise ControllerFault(f"the signing key {path} can be read by others: `chmod 600 {path}`")
+            way = (
+                f"`chmod 600 {path}`" if found.st_uid == os.geteuid() else "let its owner and this group alone read it"
+            )
+            raise ControllerFault(f"the signing key {path} can be read by others: {way}")
         key = serialization.load_pem_private_key(path.read_bytes(), None)
     except FileNotFoundError:
         raise ControllerFault(

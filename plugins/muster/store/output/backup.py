@@ -123,20 +123,24 @@ def save(file: Path) -> Backup:
 
 
 def _give_name(part: Path, file: Path) -> None:
-    """Whole from the first moment, and never over another. Raises FileExistsError."""
+    """Never over another, and whole from the first moment where there are hard links. Raises FileExistsError."""
     try:
         os.link(part, file)
     except FileExistsError:
         raise
-    except OSError:  # a file system without hard links, as of some shares
+    except OSError:  # as on some shares
         file.touch(mode=0o600, exist_ok=False)
-        part.replace(file)
+        try:
+            part.replace(file)
+        except OSError:
+            file.unlink()
+            raise
 
 
 def restore(file: Path) -> Backup:
     """Make the records, and the key of the certificates, from ``file``, all of it or nothing; then upgrade them.
 
-    They are older than the fleet: whoever serves by them may have failed since, so nothing is opened by them alone.
+    They are older than the fleet: a node that serves by them may have failed since, so they alone open none.
 
     Raises BadBackup if it cannot be read or comes from a newer Muster, or if there are records already, ControllerFault
     if another key is there already, DatabaseNotReady.
@@ -156,11 +160,7 @@ def restore(file: Path) -> Backup:
                 raise BadBackup(f"{file} is not restored, it does not fit its schema: {error}") from None
             if rows != found.rows:
                 raise BadBackup(f"{file} is not restored: {rows} of its {found.rows} rows are there")
-            held = schedulers.hold_all(
-                into,
-                f"the records were restored from a back-up of {found.made_at:%Y-%m-%d %H:%M} UTC, and do not tell what "
-                "happened to it since",
-            )
+            held = schedulers.hold_all(into)
             if secret is not None:
                 signing.keep_secret(secret)
     engine.upgrade()

@@ -16,16 +16,17 @@ from muster.model.nodes import Node
 from muster.model.schedulers import ADMITTED as ADMITTED
 from muster.model.schedulers import CLOSED, OPEN, Place
 from muster.model.schedulers import WITHDRAWN as WITHDRAWN
-from muster.model.states import SERVING, State
+from muster.model.states import BROKEN, SERVING, State
 from muster.rules.decisions import check_decision
 from muster.settings import settings
 from muster.store.database import access
 from muster.store.database.engine import reading, writing
-from muster.store.database.models import NodeRow
+from muster.store.database.models import EventRow, NodeRow
 from muster.store.database.outgoing import PlaceRow
 from muster.store.database.wanted import follow_state, later, of_state, want
 from muster.store.queues import users_jobs
 
+AGAIN = datetime.timedelta(days=1)
 CLAIM = 20
 """So many times MUSTER_SCHEDULER_TIMEOUT_S a process that carries out a change keeps the others from it. A change takes
 up to seven commands, and over SSH each has one such limit for the login and one for the command.
@@ -67,6 +68,7 @@ def assign(node: str, cluster: str, name: str, person: str, reason: str, *, aban
         other = session.scalar(taken.where(PlaceRow.node != node))
         if other is not None:
             raise BadScheduler(f"{other} is {name} in {cluster} already: two nodes cannot have one name there")
+        held_since = place.held_since if place is not None else None
         if place is not None:
             users_jobs.close(session, node)
             session.delete(place)
@@ -74,7 +76,12 @@ def assign(node: str, cluster: str, name: str, person: str, reason: str, *, aban
         if cluster:
             wanted = of_state(row)
             why = f"{row.state}, not admitted yet" if wanted == WITHDRAWN else reason.strip()
-            session.add(PlaceRow(node=node, cluster=cluster, name=name, wanted=wanted, why=why, wanted_at=access.now()))
+            session.add(
+                PlaceRow(
+                    node=node, cluster=cluster, name=name, wanted=wanted, why=why, wanted_at=access.now(),
+                    held_since=held_since,
+                )
+            )  # fmt: skip
             session.flush()
         after = f"{cluster}/{name}" if cluster else "no scheduler"
         evidence = {"person": person, "reason": reason.strip(), "before": before, "after": after}
@@ -159,6 +166,7 @@ def carried_out(change: Place, error: str = "", lifted: str = "") -> None:
         # The scheduler is where this change left it, whatever is wanted by now.
         row.done, row.done_at, row.difference, row.done_why = change.wanted, access.now(), "", change.why
         row.lifted = lifted or row.lifted
+        row.held_since = None if change.wanted == ADMITTED else row.held_since
         if row.wanted_at == change.wanted_at:
             row.attempts, row.last_error = 0, ""
 
@@ -222,36 +230,42 @@ def note_ended_job(node: str, sentence: str) -> None:
         access.remark(session, access.node_row(session, node), "muster", sentence)
 
 
-def drain_again(node: str, seen: str, *, ask: bool) -> bool:
-    """Queue the withdrawal of a withdrawn node that its scheduler shows open; ``ask``: and ask a person about it.
+def drain_again(node: str) -> str | None:
+    """Queue the withdrawal of a node that Muster has withdrawn, and that its scheduler shows without a drain.
 
-    Returns False, and changes nothing, if another end is wanted by now.
+    Returns the question that a person is asked about it, "" without: about a broken node, and about any other that
+    loses its drain for the second time within ``AGAIN``. None, and nothing is changed, if another end is wanted by now.
     """
+    what = "drained again: somebody lifted its drain, or its scheduler lost it"
     with writing() as session:
         row = access.node_row(session, node, lock=True)
         place = session.get(PlaceRow, node, with_for_update=True)
         if place is None or place.wanted != WITHDRAWN:
-            return False
+            return None
         place.done, place.wanted_at = "", later(place.wanted_at)
-        if ask:
-            place.question = (
-                f"{node} is in {row.state} and was found open in {place.cluster}: {seen}; find out why, then "
-                f"`muster node move {node} … --reason …`"
-            )
-        access.remark(session, row, "muster", f"drained again: {seen}")
-        return True
+        lately = select(EventRow.id).where(EventRow.node == node, EventRow.reason == what)
+        again = session.scalar(lately.where(EventRow.at > access.now() - AGAIN).limit(1)) is not None
+        access.remark(session, row, "muster", what)
+        if not again and State(row.state) not in BROKEN:
+            return ""
+        place.question = (
+            f"{node} is in {row.state} and was found without Muster's drain in {place.cluster}"
+            f"{', repeatedly' if again else ''}: find out why, then `muster node move {node} … --reason …`"
+        )
+        return place.question
 
 
-def hold_all(connection: Connection, why: str) -> int:
+def hold_all(connection: Connection) -> int:
     """Hold every node that is in service or about to be, within the caller's transaction; returns how many.
 
     What their schedulers did with them since is unknown: an admission that was confirmed has to be seen again.
     """
-    near = select(NodeRow.name).where(NodeRow.state.in_([str(State.QUALIFIED), *map(str, SERVING)]))
+    near = select(NodeRow.name).where(
+        NodeRow.state.in_([str(each) for each in (State.QUALIFIED, State.CLUSTER_VALIDATION, *SERVING)])
+    )
     theirs = or_(PlaceRow.wanted == ADMITTED, PlaceRow.node.in_(near))
     connection.execute(update(PlaceRow).where(theirs, PlaceRow.done == ADMITTED).values(done=""))
-    done = connection.execute(update(PlaceRow).where(theirs).values(held=why, lifted=""))
-    return done.rowcount
+    return connection.execute(update(PlaceRow).where(theirs).values(held_since=access.now(), lifted="")).rowcount
 
 
 def let_open(node: str, person: str = "", reason: str = "") -> Node:
@@ -264,11 +278,11 @@ def let_open(node: str, person: str = "", reason: str = "") -> Node:
     with writing() as session:
         row = access.node_row(session, node, lock=True)
         place = session.get(PlaceRow, node, with_for_update=True)
-        if place is None or not place.held:
+        if place is None or place.held_since is None:
             raise IllegalMove(f"nothing holds {node} back from its scheduler", Refusal.NOTHING_HELD)
         text = reason.strip() or f"{place.cluster} shows it open"
-        evidence = {"person": person, "reason": text, "held": place.held}
-        place.held = ""
+        evidence = {"person": person, "reason": text, "held_since": place.held_since.isoformat()}
+        place.held_since = None
         access.remark(session, row, person or "muster", f"its scheduler may open it: {text}", evidence)
         return access.to_node(row)
 
@@ -298,5 +312,5 @@ def _value(row: PlaceRow, state: str) -> Place:
         row.node, row.cluster, row.name, State(state), row.wanted, row.why, row.wanted_at, row.done, row.attempts,
         row.last_error, row.difference, row.question, row.verify, row.test_job,
         row.preempted, row.done_at, row.verify_since, row.shown, row.shown_since, row.done_why,
-        row.lifted, row.held,
+        row.lifted, row.held_since,
     )  # fmt: skip

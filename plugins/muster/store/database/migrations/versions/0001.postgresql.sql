@@ -369,7 +369,7 @@ CREATE TABLE scheduler_places (
 	preempted BOOLEAN NOT NULL,
 	shown TEXT NOT NULL,
 	shown_since TIMESTAMP WITH TIME ZONE,
-	held TEXT NOT NULL,
+	held_since TIMESTAMP WITH TIME ZONE,
 	CONSTRAINT pk_scheduler_places PRIMARY KEY (node),
 	CONSTRAINT uq_scheduler_places_cluster_name UNIQUE (cluster, name),
 	CONSTRAINT fk_scheduler_places_node_nodes FOREIGN KEY(node) REFERENCES nodes (name)
