@@ -23,6 +23,7 @@ from muster_criteria.sku_files.learned import (
     newest,
     read_learned,
 )
+from muster_criteria.sku_files.limits import Limit
 from muster_criteria.sku_files.model import SkuError
 from muster_criteria.sku_files.skus import lint_sku, load_sku
 
@@ -58,6 +59,13 @@ def written(calibration: Calibration, folder: Path, revision: int = 1) -> Learne
     path.parent.mkdir(exist_ok=True)
     path.write_text(as_file("h200-sxm-8", calibration, "standard", revision, TODAY, load_sku("h200-sxm-8").limits))
     return read_learned(path, "h200-sxm-8")[1]
+
+
+def loaded(folder: Path) -> tuple[Limit, ...]:
+    """The floors in force of the metric that ``fleet`` measures."""
+    limits = load_sku("h200-sxm-8", (folder,)).limits
+    wanted = ("gemm_rate", "floor", {"dtype": "bf16"})
+    return tuple(each for each in limits if (each.metric, each.key, each.labels) == wanted)
 
 
 @pytest.mark.parametrize("nodes", [0, 1, 15])
@@ -107,6 +115,9 @@ def test_a_new_stack_is_a_canary_until_most_nodes_run_it(tmp_path: Path) -> None
     file = written(calibration, tmp_path, 2)
     assert {limit.breach for limit in file.limits} == {"warn"}
     assert floors_of(file)[0][1].fail == calibration.learned[0].fail
+
+    floors = {(limit.breach, limit.value) for limit in loaded(tmp_path)}
+    assert floors == {("fail", before[0][1].fail), ("warn", calibration.learned[0].fail)}, "what failed a node fails it"
 
     most = pd.concat([fleet(10), fleet(30, driver=NEW, first=100)], ignore_index=True)
     assert not learn(as_readings(most), floors_of(file)).canary

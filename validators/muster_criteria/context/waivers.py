@@ -22,7 +22,8 @@ CHASSIS = ("system", "board")
 @dataclasses.dataclass(frozen=True)
 class Waiver:
     """One waiver. ``subject``: the part or place that it covers (see ``subject_of``), empty if no serial was known;
-    ``machine``: which of the machines of the node's name it was given for.
+    ``machine``: which of the machines of the node's name it was given for. ``severity``: of the finding then; a graver
+    one is another.
 
     It holds from ``created_at`` until ``until``, if it is not revoked before.
     """
@@ -41,6 +42,7 @@ class Waiver:
     revoked_at: datetime.datetime | None = None
     finding: str = ""
     machine: int = 1
+    severity: Severity = Severity.CRITICAL
 
     def holds(self, now: datetime.datetime) -> bool:
         """Returns whether it is in effect at that moment."""
@@ -94,6 +96,8 @@ def concerns(waiver: Waiver, machine: Machine) -> bool:
 
 def covers(waiver: Waiver, finding: Finding, machine: Machine) -> bool:
     """Returns whether the waiver covers this finding of this machine, if it is in effect."""
+    if finding.severity.rank < waiver.severity.rank:
+        return False
     if (waiver.rule, waiver.metric) != (finding.rule, finding.metric) or set(waiver.labels) != set(finding.labels):
         return False
     if waiver.subject:

@@ -1,6 +1,6 @@
 """Calibrated floors as files: ``learned/SKU-0001.yaml``, each calibration under the next number.
 
-The highest number is in force. Its floors replace the SKU's own on the same metric.
+The highest number is in force. Its floors replace the SKU's own on the same metric; those of a canary are added.
 """
 
 from __future__ import annotations
@@ -113,11 +113,29 @@ class LearnedFile(Written):
 
 def newest(folders: Iterable[Path], sku: str) -> Path | None:
     """The file in force: the highest number in the first folder that has any."""
+    return next(iter(_revisions(folders, sku)), None)
+
+
+def in_force(folders: Iterable[Path], sku: str) -> list[tuple[bytes, LearnedFile]]:
+    """The revisions whose floors count, with their bytes, oldest first: the newest, and below canaries the one before.
+
+    Raises BadCalibration.
+    """
+    found: list[tuple[bytes, LearnedFile]] = []
+    for path in _revisions(folders, sku):
+        found.append(read_learned(path, sku))
+        if not found[-1][1].canary:
+            break
+    return found[::-1]
+
+
+def _revisions(folders: Iterable[Path], sku: str) -> list[Path]:
+    """Those of the first folder that has any, the newest first."""
     for folder in folders:
         numbered = sorted((_number(path, sku), path) for path in (Path(folder) / FOLDER).glob(f"{sku}-*.yaml"))
         if found := [path for number, path in numbered if number]:
-            return found[-1]
-    return None
+            return found[::-1]
+    return []
 
 
 def _number(path: Path, sku: str) -> int:
@@ -154,15 +172,17 @@ def floors_of(file: LearnedFile) -> list[tuple[str, LearnedFloor]]:
 def with_learned(limits: Sequence[dict[str, Any]], file: LearnedFile) -> list[dict[str, Any]]:
     """A SKU's limits with the learned floors in place of its own on the same metric, device and labels.
 
-    Floors of nodes that do not report their stack have the stack "not stated".
+    Those of a canary replace what only warns: the failures stay, since most nodes do not run its stack. Floors of nodes
+    that do not report their stack have the stack "not stated".
     """
     replaced = {_key(limit) for limit in file.limits}
-    kept = [
-        each
-        for each in limits
-        if not isinstance(each.get("floor"), (int, float))
-        or (each.get("metric"), each.get("device"), tuple(sorted((each.get("labels") or {}).items()))) not in replaced
-    ]
+
+    def stays(each: dict[str, Any]) -> bool:
+        key = each.get("metric"), each.get("device"), tuple(sorted((each.get("labels") or {}).items()))
+        fails = each.get("breach", "fail") == "fail"
+        return not isinstance(each.get("floor"), (int, float)) or key not in replaced or (file.canary and fails)
+
+    kept = [each for each in limits if stays(each)]
     learned = (limit.model_dump(mode="python", exclude_defaults=True) for limit in file.limits)
     return [*kept, *({"stack": NOT_STATED} | limit for limit in learned)]
 

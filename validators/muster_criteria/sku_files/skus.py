@@ -20,7 +20,7 @@ from pydantic import ValidationError
 from muster_criteria import policy_file, yaml_file
 from muster_criteria.device_events.policy import KERNEL, EventPolicy
 from muster_criteria.policy_file import BadPolicy
-from muster_criteria.sku_files.learned import BadCalibration, newest, read_learned, with_learned
+from muster_criteria.sku_files.learned import BadCalibration, in_force, with_learned
 from muster_criteria.sku_files.limits import BadValue
 from muster_criteria.sku_files.lint import problems_of
 from muster_criteria.sku_files.model import BlockProgramme, Problem, Programme, Sku, SkuError
@@ -199,11 +199,10 @@ def _listed(raw: dict[str, Any], key: str) -> list[Any]:
 
 def _with_learned(raw: dict[str, Any], path: Path, search: Sequence[Path]) -> tuple[bytes, dict[str, Any]]:
     """Returns the bytes of the fleet's calibrated floors and the SKU with them. Raises BadCalibration."""
-    newest_file = newest(search, path.stem)
-    if newest_file is None:
-        return b"", raw
-    text, file = read_learned(newest_file, path.stem)
-    return text, {**raw, "limits": with_learned(raw.get("limits") or (), file)}
+    texts, limits = b"", raw.get("limits") or ()
+    for text, file in in_force(search, path.stem):
+        texts, limits = texts + text, with_learned(limits, file)
+    return texts, {**raw, "limits": limits} if texts else raw
 
 
 def _read_policies(named: Sequence[object], search: Sequence[Path]) -> tuple[bytes, tuple[EventPolicy, ...]]:

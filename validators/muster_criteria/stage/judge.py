@@ -256,7 +256,9 @@ def _only_in_repeats(ran: Sequence[tuple[StageResult, _Laid]], findings: Sequenc
 
     ``ran``: the other runs, each with what it measured.
     """
-    known = {(each.rule, each.metric, each.device, each.labels) for each in findings}
+    # A warning of the judged run hides no failure of a repeat.
+    critical = [each for each in findings if each.severity is Severity.CRITICAL]
+    known = {(each.rule, each.metric, each.device, each.labels) for each in critical}
     found: list[Finding] = []
     for result, laid in ran:
         frame = laid.frame

@@ -1,7 +1,8 @@
 """Wald's sequential test for minute-long tests that fail now and then on sound hardware.
 
-With p0 = 0.5 % and p1 = 30 %, α = 0.001 and β = 0.05, two failures fail the device and nine passes clear it. For
-run-to-run noise only: repeats cannot undo part-to-part variation. (A. Wald, Sequential Analysis, 1947.)
+With p0 = 0.5 % and p1 = 30 %, α = 0.001 and β = 0.05, two failures with at most three passes between them fail the
+device, and nine passes clear it. For run-to-run noise only: repeats cannot undo part-to-part variation. (A. Wald,
+Sequential Analysis, 1947.)
 """
 
 from __future__ import annotations

@@ -25,6 +25,7 @@ class WaiverRow(Base):
     rule: Mapped[str]
     metric: Mapped[str]
     device: Mapped[str]
+    severity: Mapped[str]
     reason: Mapped[str]
     person: Mapped[str]
     created_at: Mapped[datetime.datetime]

@@ -64,7 +64,7 @@ def give(finding_id: str, until: datetime.datetime, person: str, reason: str) ->
         node = access.node_row(session, name, lock=True)
         row = WaiverRow(
             node=name, machine=node.machine, rule=found.rule, metric=found.metric, device=device, labels=found.labels,
-            finding_id=finding_id, subject=subject,
+            severity=found.severity, finding_id=finding_id, subject=subject,
             reason=reason.strip(), person=person, created_at=moment, until=until,
         )  # fmt: skip
         session.add(row)
@@ -200,4 +200,5 @@ def to_waiver(row: WaiverRow) -> Waiver:
     return Waiver(
         row.id, row.node, row.subject, row.rule, row.metric, row.device, access.to_labels(row.labels),
         row.person, row.reason, row.created_at, row.until, row.revoked_at, row.finding_id, row.machine,
+        Severity(row.severity),
     )  # fmt: skip

@@ -79,7 +79,8 @@ class Cells:
 def cells_of(readings: Keyed, peers_min: int) -> pd.DataFrame:
     """The cells that these readings make, one reading a device; those of fewer than ``peers_min`` are left out.
 
-    A node is not its own peer: over all slots, so many must stand in others than the node that has most of them.
+    A node is not its own peer: over all slots, so many must stand in others than the node that has most of them, and
+    more than it has, or the median would lie between the two.
     """
     catalogue, slots = readings.catalogue, int(readings.slot.max(initial=0)) + 3
     any_slot: Codes = np.full(len(readings), ANY_SLOT)
@@ -93,7 +94,7 @@ def cells_of(readings: Keyed, peers_min: int) -> pd.DataFrame:
         number, distinct = pd.factorize((readings.series * max(len(names), 1) + code) * slots + slot + 2)
         median, count = medians(readings.value, number.astype(np.int64), len(distinct))
         own = _most_of_one_node(number, readings.node, len(distinct)) if slot is any_slot else 0
-        enough = (count - own >= peers_min) & (median > 0.0)
+        enough = (count - own >= peers_min) & (count > 2 * own) & (median > 0.0)
         rest, at = np.divmod(distinct[enough], slots)
         series, group = np.divmod(rest, max(len(names), 1))
         columns: dict[str, object] = {

@@ -420,6 +420,7 @@ CREATE TABLE waivers (
 	rule TEXT NOT NULL,
 	metric TEXT NOT NULL,
 	device TEXT NOT NULL,
+	severity TEXT NOT NULL,
 	reason TEXT NOT NULL,
 	person TEXT NOT NULL,
 	created_at TIMESTAMP WITH TIME ZONE NOT NULL,

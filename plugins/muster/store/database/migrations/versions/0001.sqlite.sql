@@ -405,6 +405,7 @@ CREATE TABLE waivers (
 	rule TEXT NOT NULL,
 	metric TEXT NOT NULL,
 	device TEXT NOT NULL,
+	severity TEXT NOT NULL,
 	reason TEXT NOT NULL,
 	person TEXT NOT NULL,
 	created_at DATETIME NOT NULL,
