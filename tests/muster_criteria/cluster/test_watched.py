@@ -9,14 +9,17 @@ from muster_criteria.cluster.watched import COMMON_MIN, PROBE, judge_watched, wa
 from muster_criteria.measured import Measured
 from muster_criteria.model import Lack, Severity
 from muster_criteria.sku_files.skus import load_sku
+from muster_criteria.stage.coverage import NOT_SUPPORTED
 from tests.muster_criteria.cluster_results import Sent
 
 LIMITS = watch_limits(load_sku("h100-sxm-8").limits)
 HEAT = {"reason": "hw_thermal"}
 
 
-def row(metric: str, value: float | None, device: str = "gpu1", probe: str = PROBE, **labels: str) -> Measured:
-    return Measured(probe=probe, metric=metric, device=device, unit="count", value=value, labels=labels)
+def row(
+    metric: str, value: float | None, device: str = "gpu1", probe: str = PROBE, note: str = "", **labels: str
+) -> Measured:
+    return Measured(probe=probe, metric=metric, device=device, unit="count", value=value, labels=labels, note=note)
 
 
 def judged(rows: dict[str, tuple[Measured, ...]]) -> BlockFindings:
@@ -33,7 +36,7 @@ def judged(rows: dict[str, tuple[Measured, ...]]) -> BlockFindings:
     [
         (row("throttle_time", 12.0, **HEAT), Severity.CRITICAL),
         (row("throttle_time", 0.0, **HEAT), None),
-        (row("throttle_time", None, **HEAT), None),
+        (row("throttle_time", None, note=NOT_SUPPORTED, **HEAT), None),
         (row("throttle_time", 900.0, reason="sw_power_cap"), None),  # usual under load
         (row("ecc_uncorrected_delta", 1.0), Severity.CRITICAL),
         (row("gpu_lost", 1.0), Severity.CRITICAL),
@@ -48,6 +51,11 @@ def test_what_fails_a_node_under_its_own_load_fails_it_in_a_block(read: Measured
     )
     assert set(found.findings) <= {"n1"}
     assert found.suspected == {}
+
+
+def test_what_could_fail_a_gpu_and_cannot_be_read_is_no_zero() -> None:
+    found = judged({"n1": (row("ecc_uncorrected_delta", None, note="it could not be read any more"),), "n2": ()})
+    assert {name: [gap.code for gap in gaps] for name, gaps in found.suspected.items()} == {"n1": [Lack.UNREADABLE]}
 
 
 @pytest.mark.parametrize("members", [2, 3, 8])

@@ -145,6 +145,10 @@ class TestJudging:
         assert judgement.verdict is Verdict.WARN
         assert found(judgement) == [("node", Severity.WARNING, FaultClass.SOFTWARE, Action.FIX_SOFTWARE)]
 
+    def test_a_node_that_agrees_with_most_is_not_warned_of_one_that_did_not(self, case: MakeCase) -> None:
+        odd = dataclasses.replace(THREE[2], digest="wrong")
+        assert measured(case).judge(goldens=Goldens(seen=(*THREE[:2], odd))).verdict is Verdict.PASS
+
     def test_the_first_of_a_kind_has_nothing_to_differ_from(self, case: MakeCase) -> None:
         assert measured(case).judge(goldens=Goldens()).verdict is Verdict.PASS
 

@@ -116,6 +116,15 @@ def waiver(subject: str, device: str = "gpu0", node: str = "n1", machine: int = 
     return Waiver(1, node, subject, "floor", "gemm_rate", device, (), "Ada", "known", NOW, until, machine=machine)
 
 
+@given(FINDINGS, st.sampled_from(Severity))
+def test_a_waiver_covers_nothing_graver_than_what_was_waived(found: Finding, waived: Severity) -> None:
+    given_ = dataclasses.replace(
+        waiver(subject_of(found.device, SERIALS), found.device), rule=found.rule, metric=found.metric,
+        labels=found.labels, severity=waived,
+    )  # fmt: skip
+    assert covers(given_, found, MACHINE) == (found.severity.rank >= waived.rank)
+
+
 def test_whom_a_waiver_concerns() -> None:
     moved = Machine("n2", {"system": "S-2", "gpu1": "G-0"}, 2)
     assert subject_of("gpu0", SERIALS) == "gpu G-0"

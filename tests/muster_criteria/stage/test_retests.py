@@ -137,6 +137,30 @@ def test_a_bit_that_only_the_repeat_got_wrong_fails(case: MakeCase, references: 
     assert all(each.observed.endswith("(in a repeat)") for each in critical)
 
 
+def test_a_warning_of_the_judged_run_hides_no_failure_of_the_repeat(
+    case: MakeCase, references: References, h100: Sku
+) -> None:
+    """A calibration gives a metric two floors, one that warns and a lower one that fails."""
+    (floor, *_) = [each for each in h100.limits if each.metric == "memory_bandwidth" and each.key == "floor"]
+    warns = floor.model_copy(update={"breach": "warn"})
+    fails = floor.model_copy(update={"value": 0.95 * float(floor.value)})
+    sku = h100.model_copy(update={"limits": (*(each for each in h100.limits if each is not floor), warns, fails)})
+    made, again = case("performance"), case("performance")
+    for taken, share in ((made, 0.98), (again, 0.90)):
+        for row in taken.rows("memory_bandwidth", "gpu5"):
+            if dict(row["labels"]) == dict(floor.labels):
+                row["value"] = share * float(floor.value)
+    first = dataclasses.replace(made, sku=sku)
+    judgement = judged(first, references, sku, alone(again, "memory_bandwidth"))
+    critical = {(each.device, each.rule) for each in judgement.findings if each.severity is Severity.CRITICAL}
+    assert ("gpu5", "floor") in critical
+    assert ("gpu5", "floor") not in {
+        (each.device, each.rule)
+        for each in judged(first, references, sku).findings
+        if each.severity is Severity.CRITICAL
+    }
+
+
 def test_a_probe_that_did_not_end_in_the_repeat_says_nothing(case: MakeCase, h100: Sku) -> None:
     cut = case("performance")
     for end in cut.raw["probes"]:

@@ -7,12 +7,13 @@ and what a hot inlet explains is no member's: then none of them fails, and none 
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 from muster_criteria.cluster.model import BlockFindings, Measurements, number_of, of_limit
 from muster_criteria.measured import Measured
 from muster_criteria.model import FaultClass, Finding, Lack, Severity
 from muster_criteria.sku_files.limits import Limit
+from muster_criteria.stage.coverage import NOT_SUPPORTED
 from muster_criteria.words import figure, listed
 
 PROBE = "gpu_watch"
@@ -39,6 +40,9 @@ def judge_watched(
     broken: dict[tuple[object, ...], dict[str, list[Finding]]] = defaultdict(lambda: defaultdict(list))
     for name, measured in members.items():
         invalid = dict(_invalid(limits[name], measured))
+        for row in _unread(limits[name], measured):
+            why = row.note or "the node does not say why"
+            block.suspect([name], Lack.UNREADABLE, f"{row.device} {row.metric} is not known: {why}")
         for limit, row in _broken(limits[name], measured):
             if why := invalid.get(limit.metric):
                 block.suspect([name], Lack.INVALID, f"{row.device} {limit.meaning}, and {why}")
@@ -55,6 +59,15 @@ def judge_watched(
             for name, findings in found.items():
                 for each in findings:
                     block.add(name, each)
+
+
+def _unread(limits: Sequence[Limit], measured: Measurements) -> Iterator[Measured]:
+    """Rows without a value of what could fail a GPU; what it does not have is none of them."""
+    for limit in limits:
+        for row in measured.rows(PROBE, limit.metric) if limit.breach == "fail" else ():
+            kind = row.device.rstrip("0123456789")
+            if row.value is None and row.note != NOT_SUPPORTED and limit.applies_to(row.metric, kind, dict(row.labels)):
+                yield row
 
 
 def _broken(limits: Sequence[Limit], measured: Measurements) -> Iterable[tuple[Limit, Measured]]:
