@@ -18,7 +18,7 @@ from muster.remote import scripts, ssh
 from muster.remote.bmc import BadBmc, Login, login, parse_bmc
 from muster.remote.node_side import Connect, NodeSide
 from muster.remote.redfish_client import ROOT, BmcSilent, Client
-from muster.remote.redfish_documents import linked, paths_of
+from muster.remote.redfish_documents import Document, linked, paths_of
 from muster.remote.zipapp import AgentFile
 from muster_criteria.repair.ladder import Rung
 
@@ -62,12 +62,14 @@ def carry_out(
     who: Callable[..., Login] = login,
     last_boot: str = "",
     agent: AgentFile | None = None,
+    serial: str = "",
 ) -> Done | Sent:
     """Carry out one rung; returns what became of it, or what was ordered, for ``returned`` to look at.
 
     ``last_boot``: the boot id that the records have of the node, for one that does not answer. ``agent``: the node
     side, by which a simulated GPU is reset: no command is sent to a simulated node, since it would concern the machine
-    below. Raises nothing that a node or a BMC causes.
+    below. ``serial``: the machine's, which its BMC has to report before it gets an order. Raises nothing that a node or
+    a BMC causes.
     """
     if node.simulated:
         return _simulated(rung, node, fault, connect, agent)
@@ -78,7 +80,7 @@ def carry_out(
     if rung is Rung.REBOOT:
         return _reboot(node, connect)
     if rung is Rung.POWER_CYCLE:
-        return _power_cycle(node, connect, who, last_boot)
+        return _power_cycle(node, connect, who, last_boot, serial)
     return Done(Outcome.CANCELLED, f"{rung} is a person's")
 
 
@@ -168,7 +170,7 @@ def _reboot(node: Node, connect: Connect) -> Done | Sent:
     return asked if asked.outcome is Outcome.TRANSIENT else Sent(before, "the reboot")
 
 
-def _power_cycle(node: Node, connect: Connect, who: Callable[..., Login], last_boot: str) -> Done | Sent:
+def _power_cycle(node: Node, connect: Connect, who: Callable[..., Login], last_boot: str, serial: str) -> Done | Sent:
     before = _boot_id(node, connect) or last_boot
     if not before:
         return Done(Outcome.TRANSIENT, "nothing was sent: no boot id is known, so a restart could not be recognised")
@@ -182,7 +184,10 @@ def _power_cycle(node: Node, connect: Connect, who: Callable[..., Login], last_b
             systems = paths_of(linked(client.get(ROOT) or {}, "Systems", client.get))
             if len(systems) != 1:
                 return Done(Outcome.TRANSIENT, f"the BMC has {len(systems)} systems: which is meant is not known")
-            actions = (client.get(systems[0]) or {}).get("Actions")
+            system = client.get(systems[0]) or {}
+            if other := _other_machine(system, serial):
+                return Done(Outcome.TRANSIENT, f"nothing was sent: {other}")
+            actions = system.get("Actions")
             reset = actions.get("#ComputerSystem.Reset") if isinstance(actions, dict) else None
             target = reset.get("target") if isinstance(reset, dict) else None
             if not isinstance(reset, dict) or not isinstance(target, str):
@@ -205,6 +210,17 @@ def _power_cycle(node: Node, connect: Connect, who: Callable[..., Login], last_b
     if 400 <= status < 500:
         return Done(Outcome.TRANSIENT, f"the BMC refused the {kind} with {status}")
     return Sent(before, f"the {kind}")
+
+
+def _other_machine(system: Document, serial: str) -> str:
+    """Returns why a BMC's system may be another machine than the one with this serial; "" if it is that one."""
+    # Dell's SerialNumber is that of the board; what DMI reports, the service tag, is its SKU.
+    reported = [str(system.get(name) or "").strip() for name in ("SerialNumber", "SKU")]
+    if not serial.strip():
+        return "the records have no system serial of the node, so its BMC cannot be recognised"
+    if serial.strip().casefold() in (each.casefold() for each in reported):
+        return ""
+    return f"the BMC reports the system serial {ssh.clean(reported[0])[:60]!r}, and the node has {serial!r}"
 
 
 def _boot_id(node: Node, connect: Connect) -> str:

@@ -26,9 +26,17 @@ START_S = 60.0
 OFF_S = 3
 """For how long a system that is restarted is off, less the part of a second that has passed. The fake driver draws
 between 1 and 11: at 1, what asks for the power state ten times a second may not see that it was off."""
-EMULATOR = f"""import random, sys
+SERIAL = "S1650423000042"
+"""Of the system that ``emulator`` powers; the emulator's own document has none."""
+EMULATOR = f"""import json, random, sys
 random.randint = lambda low, high: {OFF_S}
-from sushy_tools.emulator.main import main
+from sushy_tools.emulator.main import app, main
+@app.after_request
+def numbered(answer):
+    document = answer.get_json(silent=True)
+    if isinstance(document, dict) and "PowerState" in document:
+        answer.set_data(json.dumps({{**document, "SerialNumber": {SERIAL!r}}}))
+    return answer
 sys.exit(main())"""
 
 

@@ -30,6 +30,7 @@ from muster_criteria.repair.ladder import Rung
 from muster_criteria.sku_files.skus import SHIPPED
 from tests.muster import fleet
 from tests.support import standin
+from tests.support.servers import bmc as bmcs
 from tests.support.servers import sshd
 
 KEY = RunKey("repair", "this-node__1")
@@ -68,8 +69,9 @@ class Bench:
     def carry_out(self, rung: Rung, last_boot: str = "", limit_s: float = RETURN_S) -> Done:
         """Carry a rung out, and look until the node is back or its time is over."""
         done = repairing.carry_out(
-            rung, self.node(), Fault("gpu_memory", "gpu3", "gpu 1650423000003"), self.connect, last_boot=last_boot
-        )
+            rung, self.node(), Fault("gpu_memory", "gpu3", "gpu 1650423000003"), self.connect, last_boot=last_boot,
+            serial=repair.system_serial("this-node"),
+        )  # fmt: skip
         began = time.monotonic()
         while isinstance(done, Sent):
             waited = time.monotonic() - began
@@ -97,7 +99,8 @@ def bench(tmp_path: Path, sqlite_db: str, monkeypatch: pytest.MonkeyPatch) -> It
         there = server.node()
         described = fleet.new_node(
             there.name, host=there.host, port=there.port, user=there.user, work_dir=there.work_dir,
-            host_key=" ".join(there.host_key.split()[:2]), labels={"repair": "auto"}, serials={"gpu3": "1650423000003"},
+            host_key=" ".join(there.host_key.split()[:2]), labels={"repair": "auto"},
+            serials={"gpu3": "1650423000003", "system": f" {bmcs.SERIAL.lower()}"},
             launch={"kind": "python", "python": sys.executable},
         )  # fmt: skip
         store.nodes.add(described)

@@ -109,7 +109,7 @@ def test_an_order_to_a_bmc_is_sent_once_and_an_unclear_answer_counts(bench: Benc
     reset = {"#ComputerSystem.Reset": {"target": "/reset", "ResetType@Redfish.AllowableValues": ["PowerCycle"]}}
     documents: dict[str, object] = {
         "/redfish/v1/": {"Systems": {"@odata.id": "/systems"}}, "/systems": {"Members": [{"@odata.id": "/systems/1"}]},
-        "/systems/1": {"Actions": reset},
+        "/systems/1": {"SerialNumber": bmcs.SERIAL, "Actions": reset},
     }  # fmt: skip
 
     def reply(path: str) -> tuple[int, dict[str, str], bytes]:
@@ -128,13 +128,37 @@ def test_what_a_bmc_does_not_offer_is_not_ordered(bench: Bench, listed: object, 
     reset = {"#ComputerSystem.Reset": {"target": target, "ResetType@Redfish.AllowableValues": listed}}
     documents: dict[str, object] = {
         "/redfish/v1/": {"Systems": {"@odata.id": "/systems"}}, "/systems": {"Members": [{"@odata.id": "/systems/1"}]},
-        "/systems/1": {"Actions": reset},
+        "/systems/1": {"SerialNumber": bmcs.SERIAL, "Actions": reset},
     }  # fmt: skip
     with bmcs.answering(lambda path: (200, {}, json.dumps(documents.get(path, {})).encode())) as bmc:
         with_bmc(bench, bmc.url)
         found = bench.carry_out(Rung.POWER_CYCLE)
     sent = [each for each in bmc.requests if each == "POST /reset"]
     assert (found.outcome, sent) == (Outcome.TRANSIENT, []) if listed != 1 else (Outcome.PERMANENT, ["POST /reset"])
+
+
+@pytest.mark.parametrize(("recorded", "system", "sent"), [
+    ("S1", {"SerialNumber": "s1 "}, 1),
+    ("S1", {"SerialNumber": "S2"}, 0),
+    ("S1", {}, 0),
+    ("S1", {"SerialNumber": ["S1"]}, 0),
+    ("", {"SerialNumber": "S1"}, 0),
+    ("", {"SerialNumber": ""}, 0),
+    ("TAG1", {"SerialNumber": "CN0001", "SKU": "TAG1"}, 1),  # Dell
+])  # fmt: skip
+def test_only_the_bmc_of_the_nodes_own_machine_gets_an_order(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch, recorded: str, system: dict[str, object], sent: int
+) -> None:
+    monkeypatch.setattr(repair, "system_serial", lambda _: recorded)
+    documents: dict[str, object] = {
+        "/redfish/v1/": {"Systems": {"@odata.id": "/systems"}}, "/systems": {"Members": [{"@odata.id": "/systems/1"}]},
+        "/systems/1": {**system, "Actions": {"#ComputerSystem.Reset": {"target": "/reset"}}},
+    }  # fmt: skip
+    with bmcs.answering(lambda path: (200, {}, json.dumps(documents.get(path, {})).encode())) as bmc:
+        with_bmc(bench, bmc.url)
+        found = bench.carry_out(Rung.POWER_CYCLE, limit_s=0.0)
+    assert bmc.requests.count("POST /reset") == sent
+    assert found.outcome is (Outcome.PERMANENT if sent else Outcome.TRANSIENT)
 
 
 def test_a_boot_that_was_seen_before_a_repair_is_not_the_last_one(bench: Bench) -> None:
