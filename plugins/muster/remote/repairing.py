@@ -29,11 +29,12 @@ RETURN_S = 900.0
 """How long a node may take to come back: servers with eight GPUs and terabytes of memory boot in up to ten minutes."""
 
 BOOT = f'{scripts.BOOT_ID}\nprintf %s "$boot"'
-AS_ROOT = 'if [ "$(id -u)" = 0 ]; then exec "$@"; else exec sudo -n "$@"; fi'
+AS_ROOT = 'export LC_ALL=C; if [ "$(id -u)" = 0 ]; then exec "$@"; else exec sudo -n "$@"; fi'
 MODULES = ("nvidia_uvm", "nvidia_drm", "nvidia_modeset", "nvidia")
 REFUSED = re.compile(r"a password is required|not allowed to execute|may not run sudo|In use by another client"
                      r"|being used by one or more other processes", re.IGNORECASE)  # fmt: skip
-"""What sudo and nvidia-smi say when they did nothing. modprobe is not among them: it may have removed other modules."""
+"""What sudo and nvidia-smi say in the locale C when they did nothing. modprobe is not among them: it may have removed
+other modules."""
 _GPU = re.compile(r"gpu ([0-9A-Za-z-]{6,64})")
 """A part that nvidia-smi finds by its serial number. An index would name another GPU once one fell off the bus."""
 

@@ -36,6 +36,17 @@ REFUSED = (
 )
 
 
+def test_a_refusal_by_sudo_is_recognised_whatever_the_nodes_locale(tmp_path: Path) -> None:
+    sudo = '[ "$LC_ALL" = C ] && echo "sudo: a password is required" || echo "sudo: Ein Passwort ist notwendig"; exit 1'
+    for name, text in (("id", "echo 1000"), ("sudo", sudo)):
+        (tmp_path / name).write_text(f"#!/bin/sh\n{text}\n")
+        (tmp_path / name).chmod(0o755)
+    env = {"PATH": f"{tmp_path}:/usr/bin:/bin", "LANG": "de_DE.UTF-8", "LC_ALL": "de_DE.UTF-8"}
+    command = ["sh", "-c", repairing.AS_ROOT, "muster", "systemctl", "reboot"]
+    said = subprocess.run(command, env=env, capture_output=True, text=True, check=False).stdout
+    assert repairing.REFUSED.search(said)
+
+
 @pytest.mark.needs_sudo
 @pytest.mark.parametrize("repairs", [False, True])
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root may give another user rights by sudo")
