@@ -234,7 +234,7 @@ def collected(
         try:
             client = connection.enter_context(connect(attempt.node))
             seen = jobs.look(client, attempt.node.work_dir, attempt.job_key, "")
-            end = outcome.ended(seen, hint)
+            end = outcome.ended(seen, hint, attempt.job.boot_id)
             found = StillRunning(seen) if end is None else Finished(end, _collect(attempt, client, seen, end))
             if isinstance(found, Finished) and found.output.result is None and attempt.recorded_end() is not None:
                 found = None  # another process has judged it and tidied up

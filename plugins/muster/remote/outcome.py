@@ -75,8 +75,11 @@ def next_attempt(max_tries: int, latest: Job | None) -> AttemptKey:
     return key.repeated() if latest.state == REPEAT else key.next_measurement()
 
 
-def ended(seen: Look, hint: Kind) -> Ended | None:
-    """Returns how the job ended, from the node's current state and the trigger's ``hint``; None if it still runs."""
+def ended(seen: Look, hint: Kind, boot_id: str = "") -> Ended | None:
+    """Returns how the job ended, from the node's current state and the trigger's ``hint``; None if it still runs.
+
+    ``boot_id``: the node's when the job was started. One without a disk forgets the job when it reboots.
+    """
     if seen.state is State.DONE:
         if seen.exit_code in (EXIT_BAD_PLAN, EXIT_NO_RESULT):
             what = "could not use its plan" if seen.exit_code == EXIT_BAD_PLAN else "could not write a result"
@@ -85,7 +88,8 @@ def ended(seen: Look, hint: Kind) -> Ended | None:
                 f"the node side {what} (exit status {seen.exit_code}); see the task's log",
             )
         return Ended(Kind.DONE, f"the node side ended with exit status {seen.exit_code} and left no result")
-    if seen.state is State.REBOOTED:
+    gone = seen.state in (State.ABSENT, State.GONE)
+    if seen.state is State.REBOOTED or (gone and boot_id and seen.boot_id and boot_id != seen.boot_id):
         return Ended(Kind.REBOOTED, "the machine rebooted by itself while it was tested")
     if seen.state is State.RUNNING:
         if hint is Kind.OVERDUE:

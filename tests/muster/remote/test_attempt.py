@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import json
 import pkgutil
+import shutil
 import subprocess
 import sys
 import time
@@ -235,6 +236,15 @@ def test_why_a_node_cannot_be_reached_is_listed_until_it_is_reached(bench: Bench
         assert store.runs.obstacles() == {}
     store.leases.release(RUN, "over")
     assert store.runs.obstacles() == {}
+
+
+def test_a_node_that_forgot_its_job_when_it_rebooted_has_rebooted(bench: Bench) -> None:
+    attempt = bench.until_done(bench.begin()[0])
+    shutil.rmtree(attempt.node.work_dir)
+    rebooted = dataclasses.replace(attempt, job=dataclasses.replace(attempt.job, boot_id="of the boot before"))
+    for each in (attempt, rebooted):
+        assert bench.settle(each, Kind.REBOOTED) is Verdict.INCONCLUSIVE
+    assert [end.kind for end in bench.ended] == [Kind.VANISHED, Kind.REBOOTED]
 
 
 def test_a_login_that_is_refused_is_never_a_lost_node(bench: Bench) -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import dataclasses
+
 import pytest
 
 from muster.model.runs import Job
@@ -61,6 +63,16 @@ def look(state: State, exit_code: int | None = None) -> Look:
 def test_a_fresh_look_decides_how_a_job_ended(seen: Look, hint: Kind, kind: Kind | None) -> None:
     end = outcome.ended(seen, hint)
     assert (end.kind if end else None) == kind
+
+
+@pytest.mark.parametrize("state", State)
+@pytest.mark.parametrize("before", ["", "boot", "another"])
+def test_a_node_that_rebooted_and_forgot_its_job_has_rebooted(state: State, before: str) -> None:
+    end = outcome.ended(look(state), Kind.REBOOTED, before)
+    forgot = before == "another" and state in (State.ABSENT, State.GONE)
+    assert (end is not None and end.kind is Kind.REBOOTED) is (forgot or state is State.REBOOTED)
+    unknown = dataclasses.replace(look(State.ABSENT), boot_id="")
+    assert outcome.ended(unknown, Kind.REBOOTED, before) == outcome.ended(look(State.ABSENT), Kind.REBOOTED)
 
 
 @pytest.mark.parametrize(
