@@ -174,11 +174,14 @@ def begin(
 def _stop_if_taken_back(
     step: Callable[[], Sequence[str]], attempt: Attempt, client: paramiko.SSHClient, seen: jobs.Look
 ) -> None:
-    """Stop the attempt's job unless the node's scheduler confirms that the node is the test's. Raises as ``step``."""
+    """Stop the attempt's job unless the node's scheduler confirms that the node is the test's.
+
+    Raises as ``step``, and RemoteError if the job still runs.
+    """
     try:
         step()
     except MusterError:
-        jobs.stop(client, seen.work, attempt.job_key, attempt.node.launch)
+        _stop_job(client, attempt.node, seen.work, attempt.job_key)
         store.runs.record_job(dataclasses.replace(attempt.job, state=outcome.STOPPED))
         raise
 
@@ -267,7 +270,7 @@ def _note(attempt: Attempt, why: str) -> None:
 
 def _collect(attempt: Attempt, client: paramiko.SSHClient, seen: jobs.Look, end: Ended) -> jobs.Collected:
     if end.kind is Kind.OVERDUE:
-        jobs.stop(client, seen.work, attempt.job_key, attempt.node.launch)
+        _stop_job(client, attempt.node, seen.work, attempt.job_key)
     collected = jobs.collect(client, seen.work, attempt.job_key)
     if collected.result is None:
         log.warning("the end of the job's log:\n%s", jobs.log_tail(client, seen.work, attempt.job_key))
@@ -322,11 +325,12 @@ def record_end(attempt: Attempt, end: Ended, state: str, repeat_probes: tuple[st
 
 
 def stop(attempt: Attempt, connect: Connect) -> None:
-    """Stop the attempt's job; the next attempt measures again. Raises RemoteError."""
-    store.runs.record_job(dataclasses.replace(attempt.job, state=outcome.STOPPED))
+    """Stop the attempt's job; the next attempt measures again. Raises RemoteError; then ``stop_leftovers`` stops it."""
     with connect(attempt.node) as client:
         seen = jobs.look(client, attempt.node.work_dir, attempt.job_key, "")
-        jobs.stop(client, seen.work, attempt.job_key, attempt.node.launch)
+        _stop_job(client, attempt.node, seen.work, attempt.job_key)
+    # What ``begin`` recorded since the attempt was read stays.
+    store.runs.change_job(attempt.job, state=outcome.STOPPED)
 
 
 def stop_leftovers(key: RunKey, stages: Collection[str], connect: Connect, *, node: str = "") -> None:
@@ -341,7 +345,7 @@ def stop_leftovers(key: RunKey, stages: Collection[str], connect: Connect, *, no
     machine = store.nodes.get(store.runs.get(key, node=node).node)
     with connect(machine) as client:
         for job in running:
-            _stop_job(client, machine, job)
+            _stop_recorded(client, machine, job)
             log.warning("stopped the job of stage %s on %s, which no task waited for", job.stage, machine.name)
             store.runs.record_job(dataclasses.replace(job, state=outcome.STOPPED, note="its run was over", node=node))
 
@@ -354,11 +358,20 @@ def stop_hung(job: Job, connect: Connect, patience_s: float) -> None:
         while jobs.look(client, node.work_dir, posixpath.basename(job.remote_dir), "").state is jobs.State.RUNNING:
             if time.monotonic() > until:
                 log.warning("the job on %s hangs: stopping it", node.name)
-                _stop_job(client, node, job)
+                _stop_recorded(client, node, job)
                 return
             time.sleep(1.0)
 
 
-def _stop_job(client: paramiko.SSHClient, node: Node, job: Job) -> None:
+def _stop_recorded(client: paramiko.SSHClient, node: Node, job: Job) -> None:
     folder, key = posixpath.split(job.remote_dir)
-    jobs.stop(client, posixpath.dirname(folder), key, node.launch)
+    _stop_job(client, node, posixpath.dirname(folder), key)
+
+
+def _stop_job(client: paramiko.SSHClient, node: Node, work: str, key: str) -> None:
+    """Stop a job. Raises RemoteError, also if it still runs."""
+    if not jobs.stop(client, work, key, node.launch):
+        raise ssh.RemoteError(
+            f"the job {key} still runs on {node.name} after it was stopped: its process or container cannot be ended; "
+            f"look there"
+        )

@@ -278,6 +278,43 @@ def test_a_job_that_nothing_waits_for_is_stopped(bench: Bench) -> None:
     assert str(outcome.next_attempt(2, job)) == "2.1"
 
 
+def test_a_task_that_is_killed_records_its_job_as_stopped_once_it_is(bench: Bench) -> None:
+    standin.behave(bench.server.home, intake={"seconds": 600})
+    before = bench.claim()
+    begun, _ = bench.begin()
+    bench.server.stop()
+    with pytest.raises(ssh.RemoteError):
+        remote.stop(before, bench.connect)
+    assert bench.claim(begin=False).job.state == outcome.RUNNING
+    bench.server.start()
+    remote.stop(before, bench.connect)
+    kept = bench.claim(begin=False).job
+    assert kept == dataclasses.replace(begun.job, node=kept.node, state=outcome.STOPPED)
+
+
+def test_no_job_is_recorded_as_stopped_that_still_runs(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As with a container runtime that fails."""
+    standin.behave(bench.server.home, intake={"seconds": 600})
+    attempt, seen = bench.begin()
+    monkeypatch.setattr(jobs, "stop", lambda *_: False)
+
+    def taken_back() -> tuple[str, ...]:
+        raise Preempted("its scheduler took the node back")
+
+    with bench.connect() as client:
+        stops: list[Callable[[], object]] = [
+            lambda: remote.stop(attempt, bench.connect),
+            lambda: remote.stop_leftovers(RUN, STAGES[:1], bench.connect),
+            lambda: remote.stop_hung(dataclasses.replace(attempt.job, node=NODE), bench.connect, 0.0),
+            lambda: remote._stop_if_taken_back(taken_back, attempt, client, seen),
+            lambda: bench.settle(attempt, Kind.OVERDUE),
+        ]
+        for stop in stops:
+            with pytest.raises(ssh.RemoteError):
+                stop()
+            assert bench.claim(begin=False).job.state == outcome.RUNNING
+
+
 def test_a_job_that_hangs_is_stopped_after_some_patience(bench: Bench) -> None:
     standin.behave(bench.server.home, intake={"seconds": 600})
     attempt, _ = bench.begin()
