@@ -35,7 +35,7 @@ class BmcSilent(MusterError):
 class Client:
     """Reads documents of a BMC: ``timeout_s`` seconds at most for each step of an answer, ``limit_s`` for all answers.
 
-    A context manager for code outside an event loop.
+    A context manager for code outside an event loop. Raises BmcSilent for a file of authorities that cannot be used.
     """
 
     def __init__(self, bmc: Bmc, who: Login, *, timeout_s: float, limit_s: float) -> None:
@@ -43,7 +43,10 @@ class Client:
         self._bytes_left = BYTES_MAX
         self._session: httpx.URL | None = None
         self._runner = asyncio.Runner()
-        verify = ssl.create_default_context(cafile=bmc.verify) if isinstance(bmc.verify, str) else bmc.verify
+        try:
+            verify = ssl.create_default_context(cafile=bmc.verify) if isinstance(bmc.verify, str) else bmc.verify
+        except OSError as error:
+            raise self._silent(f"the file {bmc.verify} of its authorities cannot be used: {error}") from None
         # Reading the authorities takes 30 ms of CPU.
         verify = verify if self._url.scheme == "https" else False
         # The controller's proxy would see the login.

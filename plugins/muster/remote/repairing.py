@@ -204,7 +204,7 @@ def _power_cycle(node: Node, connect: Connect, who: Callable[..., Login], last_b
                 status = client.post(target, {"ResetType": kind})
             except BmcSilent as error:
                 return Sent(before, f"the {kind}, whose answer is missing ({error})")
-    except Exception as error:  # such as that of an authority file that this worker does not have
+    except Exception as error:  # whatever it is: without an order, this was no attempt
         if sent and not isinstance(error, (BadBmc, BmcSilent)):
             raise
         return Done(Outcome.TRANSIENT, f"nothing was sent: {error}")

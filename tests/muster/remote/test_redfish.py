@@ -14,7 +14,7 @@ import bcrypt
 import pytest
 
 from muster.remote.bmc import BadBmc, Bmc, Login, login, parse_bmc
-from muster.remote.redfish import read_chassis
+from muster.remote.redfish import ask, read_chassis
 from muster.remote.redfish_client import BYTES_MAX, BmcSilent
 from muster_criteria.measured import Measured
 from muster_demo.services import free_port
@@ -46,6 +46,16 @@ def test_openstacks_own_emulator_tells_its_fans_and_its_intake() -> None:
     assert readings["inlet_temperature", "inlet"].value == 25.0, "the CPU's 41 °C is not the air that comes in"
     assert {each.labels["source"] for each in readings.values()} == {"redfish"}
     assert {each.unit for each in readings.values()} == {"RPM", "text", "°C"}
+
+
+@pytest.mark.parametrize("text", [None, "", "no certificate"])
+def test_a_file_of_authorities_that_cannot_be_used_is_one_sentence(tmp_path: Path, text: str | None) -> None:
+    authorities = tmp_path / "authorities.pem"
+    if text is not None:
+        authorities.write_text(text)
+    shown = ask({"url": "https://127.0.0.1:1", "verify": str(authorities)}, "burn_in", Login())
+    assert shown is not None
+    assert str(authorities) in shown.trouble
 
 
 def test_the_login_is_used_and_a_wrong_one_is_one_sentence_without_it(tmp_path: Path) -> None:
