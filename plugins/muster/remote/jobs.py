@@ -108,6 +108,11 @@ def look(client: paramiko.SSHClient, work_dir: str, key: str, agent_sha256: str)
     answer = ssh.run(client, ssh.shell(scripts.LOOK, work_dir, key, agent_sha256), timeout=60, to="look at the job")
     if answer.rc != 0:
         raise ssh.RemoteError(f"the node's shell does not work: {answer.complaint}; log in by hand to see why")
+    if answer.text and not answer.text.startswith("home "):
+        raise ssh.RemoteError(
+            f"the node's login shell prints {answer.text[:60]!r} before a command's output, which would damage every "
+            f"file that is read there; silence ~/.bashrc and the like for logins that are not interactive"
+        )
     found = fields(answer.text)
     try:
         state = State(found["state"])

@@ -80,6 +80,23 @@ def test_a_job_from_first_look_to_tidied_up(bench: Bench, client: paramiko.SSHCl
     assert bench.look().state is jobs.State.ABSENT
 
 
+@pytest.mark.parametrize("noise", ["Welcome to n1\n", "no newline"])
+def test_a_login_shell_that_prints_is_reported_before_anything_is_read(
+    client: paramiko.SSHClient, monkeypatch: pytest.MonkeyPatch, noise: str
+) -> None:
+    real = ssh.run
+
+    def noisy(*args: Any, **named: Any) -> ssh.Completed:
+        done = real(*args, **named)
+        return dataclasses.replace(done, out=noise.encode() + done.out)
+
+    monkeypatch.setattr(ssh, "run", noisy)
+    with pytest.raises(ssh.RemoteError) as raised:
+        jobs.look(client, "muster", KEY, "")
+    assert noise.strip() in str(raised.value)
+    assert ".bashrc" in str(raised.value)
+
+
 def test_a_damaged_agent_is_sent_again(bench: Bench, client: paramiko.SSHClient) -> None:
     jobs.send_agent(client, bench.look(), bench.agent, bench.sha256)
     path = Path(jobs.agent_path(bench.work, bench.sha256))
