@@ -91,7 +91,7 @@ def _hardware(open_hardware: Callable[[], Hardware]) -> tuple[Hardware | None, s
 def _work_dir(all_probes: tuple[str, ...]) -> Item:
     work = jobdir.work_dir()
     if not jobdir.writable(work):
-        message = f"{work} cannot be written: set MUSTER_WORK to a directory of this user's own"
+        message = f"{work} cannot be written or locked: set MUSTER_WORK to a local directory of this user's own"
         return Item("work directory", False, all_probes, message)
     free = facts.disk_free(work)
     message = f"{work} has {free / 1e9:.1f} GB free"

@@ -1,7 +1,10 @@
-"""Where a machine's fence lies: one for each machine, also where machines share a home directory."""
+"""Where a machine's fence lies: one for each machine, also where machines share a home directory. Locks that fail."""
 
 from __future__ import annotations
 
+import errno
+import fcntl
+import os
 from pathlib import Path
 
 import pytest
@@ -52,3 +55,48 @@ def test_on_a_local_disk_all_names_of_a_machine_share_its_fence(
     assert jobdir.fence_dir("node-1") == jobdir.fence_dir("alias") == tmp_path
     monkeypatch.setenv("MUSTER_FENCE", "/var/lib/muster")
     assert jobdir.fence_dir("node-1") == Path("/var/lib/muster")
+
+
+@pytest.mark.parametrize("number", [errno.ENOLCK, errno.ENOSYS, errno.EIO])
+def test_a_file_system_without_locks_is_not_one_whose_lock_is_held(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, number: int
+) -> None:
+    fence, job = Fence(tmp_path), jobdir.JobDir(tmp_path / "job")
+    fence.enter(1, "job-1", tmp_path, lambda: None)
+    fence.leave()
+    assert jobdir.writable(tmp_path)
+
+    def no_lock(*_: object) -> None:
+        raise OSError(number, "no locks here")
+
+    monkeypatch.setattr(fcntl, "flock", no_lock)
+    for use in (job.open, fence.running, lambda: fence.enter(2, "job-2", tmp_path, lambda: None)):
+        with pytest.raises(OSError, match="no locks here"):
+            use()
+    assert not jobdir.writable(tmp_path)
+
+
+def test_a_lock_that_fails_while_older_work_is_awaited_is_no_held_one(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "running").touch()
+    with (tmp_path / "running").open() as file:
+        real = fcntl.flock
+
+        def flock(fd: int, how: int) -> None:
+            if os.path.samestat(os.fstat(fd), os.fstat(file.fileno())):
+                raise OSError(errno.ENOLCK, "no locks left")
+            real(fd, how)
+
+        monkeypatch.setattr(fcntl, "flock", flock)
+        with pytest.raises(OSError, match="no locks left"):
+            Fence(tmp_path).enter(1, "job-1", tmp_path, lambda: None)
+
+
+def test_a_job_that_another_agent_holds_is_not_opened(tmp_path: Path) -> None:
+    first, second = jobdir.JobDir(tmp_path), jobdir.JobDir(tmp_path)
+    assert first.open()
+    assert not second.open()
+    first.close()
+    assert second.open()
+    second.close()

@@ -46,7 +46,10 @@ def _namespace() -> str:
 
 
 class Fence:
-    """The node's fence and its running job, in ``work``. Methods raise OSError where the directory cannot be used."""
+    """The node's fence and its running job, in ``work``. Methods raise OSError where the directory cannot be used.
+
+    That includes a file system without locks: only BlockingIOError means that another process holds one.
+    """
 
     def __init__(self, work: pathlib.Path) -> None:
         self._work = work
@@ -77,7 +80,7 @@ class Fence:
         try:
             fcntl.flock(fd, fcntl.LOCK_SH | fcntl.LOCK_NB)
             return None
-        except OSError:
+        except BlockingIOError:
             return _read_running(fd)
         finally:
             os.close(fd)
@@ -136,7 +139,7 @@ class Fence:
                 try:
                     fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
                     break
-                except OSError:
+                except BlockingIOError:
                     if time.monotonic() > give_up_at:
                         note = f"refused: {self._lock_file} is held by a process that does not respond"
                         raise Occupied(note) from None
@@ -162,7 +165,7 @@ class Fence:
             try:
                 fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
                 return note
-            except OSError:
+            except BlockingIOError:
                 pass
             holder = _read_running(fd)
             waited_s = time.monotonic() - started

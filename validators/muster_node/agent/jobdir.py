@@ -118,15 +118,18 @@ class JobDir:
     def open(self) -> bool:
         """Creates and locks the directory, removes an earlier job's result; False if a live agent holds it.
 
-        Raises OSError where the directory cannot be made.
+        Raises OSError where the directory cannot be made or locked.
         """
         self.path.mkdir(parents=True, exist_ok=True)
         fd = os.open(str(self.pid), os.O_RDWR | os.O_CREAT, 0o644)
         try:
             fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except OSError:
+        except BlockingIOError:
             os.close(fd)
             return False
+        except OSError:  # such as of a file system without locks
+            os.close(fd)
+            raise
         self._lock_fd = fd
         for stale in (self.result, self.progress, self.telemetry):
             with contextlib.suppress(FileNotFoundError):
@@ -268,10 +271,11 @@ def console() -> Console:
 
 
 def writable(path: pathlib.Path) -> bool:
-    """Whether files can be made in ``path`` (which is created if missing)."""
+    """Whether files can be made and locked in ``path`` (which is created if missing)."""
     try:
         path.mkdir(parents=True, exist_ok=True)
-        with tempfile.TemporaryFile(dir=str(path)):
+        with tempfile.TemporaryFile(dir=str(path)) as file:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
             return True
     except OSError:
         return False
