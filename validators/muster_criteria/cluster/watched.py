@@ -41,8 +41,8 @@ def judge_watched(
     for name, measured in members.items():
         invalid = dict(_invalid(limits[name], measured))
         for row in _unread(limits[name], measured):
-            why = row.note or "the node does not say why"
-            block.suspect([name], Lack.UNREADABLE, f"{row.device} {row.metric} is not known: {why}")
+            reason = row.note or "the node does not say why"
+            block.suspect([name], Lack.UNREADABLE, f"{row.device} {row.metric} is not known: {reason}")
         for limit, row in _broken(limits[name], measured):
             if why := invalid.get(limit.metric):
                 block.suspect([name], Lack.INVALID, f"{row.device} {limit.meaning}, and {why}")
