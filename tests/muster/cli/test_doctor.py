@@ -17,7 +17,7 @@ from aiosmtpd.handlers import Sink
 from aiosmtpd.smtp import AuthResult
 
 from muster import store
-from muster.cli.doctor import doctor, repairs
+from muster.cli.doctor import doctor, records, repairs
 from muster.cli.doctor.checks import Mark
 from muster.integration.airflow_api import AirflowClient, Pool
 from muster.model import dags
@@ -194,7 +194,7 @@ def test_the_key_that_signs_is_the_one_that_signed(
     sqlite_db: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def marks() -> list[Mark]:
-        return [each.mark for each in doctor.signing_key()]
+        return [each.mark for each in records.signing_key()]
 
     assert marks() == [], "the first admission makes it"
     store.nodes.add(fleet.new_node())
@@ -224,9 +224,9 @@ def test_a_node_that_refuses_jobs_by_its_fence_is_missing_until_the_fence_is_rai
     fenced = parsed.model_copy(update={"end": "fenced", "fence": lease.token})
     fleet.record(lease.key, fenced, fleet.judgement("intake", Verdict.INCONCLUSIVE), raw)
     store.leases.release(lease.key, "over")
-    assert [each.mark for each in doctor.fences()] == [Mark.MISSING]
+    assert [each.mark for each in records.fences()] == [Mark.MISSING]
     store.leases.raise_fence("gpu-0001", lease.token + 7, "Ada", "restored from Sunday")
-    assert list(doctor.fences()) == []
+    assert list(records.fences()) == []
 
 
 def test_dags_that_are_absent_are_missing_and_paused_ones_are_advice() -> None:

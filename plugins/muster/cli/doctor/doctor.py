@@ -13,10 +13,10 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from muster.cli.doctor import connections, repairs
+from muster.cli.doctor import connections, records, repairs
 from muster.cli.doctor.checks import Check, Mark
 from muster.cli.terminal import show
-from muster.errors import BadSettings, ControllerFault, DatabaseNotReady, MusterError
+from muster.errors import BadSettings, ControllerFault, MusterError
 from muster.model.dags import ALL, BURN_POOL
 from muster.settings import Settings, settings
 from muster_criteria.text import one_line
@@ -60,14 +60,14 @@ def examine(timeout_s: float = 30.0) -> Iterator[Check]:
         return
     yield home(current.home)
     yield database()
-    yield from fences()
+    yield from records.fences()
     yield skus(current)
     yield agent(current.home)
     yield ssh_connection(current)
     yield from airflow(current, timeout_s)
     yield mail(current)
     yield from schedulers(current)
-    yield from signing_key()
+    yield from records.signing_key()
     yield from between_tests(current)
     if current.audit_sinks:
         yield audit_stream(current)
@@ -103,43 +103,6 @@ def database() -> Check:
     if found.sqlite and len(nodes) > SQLITE_NODES_MAX:
         return Check(Mark.ADVICE, "fleet records", f"{seen}: SQLite is for the demo", _DATABASE)
     return Check(Mark.OK, "fleet records", seen)
-
-
-def fences() -> Iterator[Check]:
-    """No node refused its latest job for having seen a newer one that the records do not know; silent if so."""
-    from muster import store
-
-    try:
-        fenced = store.leases.fenced_nodes()
-    except MusterError:  # reported by ``database``
-        return
-    if fenced:
-        seen = f"{', '.join(fenced)} refused a job as older than one seen there: the records were restored, or another "
-        yield Check(
-            Mark.MISSING, "fences", f"{seen}controller tests these nodes",
-            f"end the other controller; then muster node unfence {fenced[0]} --reason WHY",
-        )  # fmt: skip
-
-
-def signing_key() -> Iterator[Check]:
-    """The key signs certificates, and signed the last one; silent before the first admission makes it."""
-    from muster import store
-
-    path = store.signing.key_path()
-    copy = "copy one key to all machines of the controller, and name it in MUSTER_CERTIFICATE_KEY_FILE"
-    try:
-        store.certificates.check_signing_key()
-        if not path.exists():
-            return
-        if store.certificates.newest_is_of_this_key():
-            yield Check(Mark.OK, "signing key", str(path))
-        else:
-            seen = f"{path} did not sign the newest certificate: it was replaced since, or another machine has its own"
-            yield Check(Mark.ADVICE, "signing key", seen, copy)
-    except DatabaseNotReady:  # reported by ``database``
-        return
-    except ControllerFault as error:
-        yield Check(Mark.MISSING, "signing key", str(error), copy)
 
 
 def skus(current: Settings) -> Check:

@@ -61,10 +61,7 @@ def _state(place: Place) -> str:
 def _seen(place: Place) -> str:
     """How the scheduler shows it, and what else is known of it; who closed it and why is said once."""
     shown = f"{place.shown} since {show.when(place.shown_since)}" if place.shown else ""
-    drain, others = (
-        place.shown.partition(": ")[2],
-        [place.difference, place.last_error, place.verify, place.question],
-    )
+    drain, others = place.shown.partition(": ")[2], [place.difference, place.last_error, place.verify, place.question]
     for again in (f": {drain}", f" ({drain})", drain) if drain else ():
         others = [each.replace(again, "") for each in others]
     return "; ".join(filter(None, (shown, *others)))

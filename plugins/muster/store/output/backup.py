@@ -9,7 +9,6 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import datetime
-import errno
 import os
 import sqlite3
 import urllib.parse
@@ -91,7 +90,7 @@ def save(file: Path) -> Backup:
     part = file.with_name(f".{file.name}.{os.getpid()}")
     try:
         if os.path.lexists(file):  # before all is copied
-            raise FileExistsError(errno.EEXIST, "it exists already")
+            raise FileExistsError
         part.touch(mode=0o600, exist_ok=False)
         with engine.snapshot() as source, _file(part) as made, engine.changing(made) as into:
             engine.migrate(into, engine.SCHEMA)

@@ -27,6 +27,7 @@ from muster.store.database.wanted import follow_state, later, of_state, want
 from muster.store.queues import users_jobs
 
 AGAIN = datetime.timedelta(days=1)
+"""A second lost drain within this time is a question to a person."""
 CLAIM = 20
 """So many times MUSTER_SCHEDULER_TIMEOUT_S a process that carries out a change keeps the others from it. A change takes
 up to seven commands, and over SSH each has one such limit for the login and one for the command.
