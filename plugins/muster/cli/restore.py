@@ -23,6 +23,6 @@ def restore(file: Annotated[Path, typer.Argument(help="What `muster backup` wrot
     typer.echo("what changed since then is not in these records: start all components, then see `muster doctor`")
     if found.held:
         typer.echo(
-            f"{found.held} nodes are in service or about to be: one that its scheduler does not show open stays "
-            "closed, with its row in `muster status`, until `muster node open`"
+            f"nodes in service or about to be: {found.held}; one that its scheduler does not show open stays closed, "
+            "with its row in `muster status`, until `muster node open`"
         )

@@ -229,7 +229,8 @@ def _at_scheduler(row: FleetRow, place: Place, kind: str) -> Attention | None:
         return item(Cause.DIFFERS, Turn.PERSON, f"muster node show {name}", place.question, place.shown_since)
     if place.held and place.waits and place.wanted == ADMITTED:
         why = f"{place.held}: it is opened once {place.cluster} shows it open, a whole test passes, or you decide"
-        return item(Cause.DIFFERS, Turn.PERSON, f"muster node open {name} --reason …", why, place.shown_since)
+        found = item(Cause.DIFFERS, Turn.PERSON, f"muster node open {name} --reason …", why, place.held_since)
+        return dataclasses.replace(found, serving=False)  # not as far as is known
     if place.waits:
         wanted = f"to be {place.wanted} in {place.cluster}"
         why = f"{wanted}: {place.last_error}" if place.last_error else wanted

@@ -98,6 +98,7 @@ def test_a_node_that_was_withdrawn_since(nodes: Path, restored: Callable[[], Res
     restore = restored()
     move(NODE, State.QUARANTINE, "Ada", "smells of smoke")
     restore()
+    assert [each.serving for each in store.attention.collect()] == [False], "before its scheduler was looked at"
     stays_closed_until_a_person_decides(nodes)
 
 
