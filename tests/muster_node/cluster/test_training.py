@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from muster_node.cluster.acceptance import turns_of
-from muster_node.cluster.checkpoint import sentence_of, trouble_at
+from muster_node.cluster.checkpoint import same_loss, sentence_of, trouble_at
 from muster_node.cluster.faults import measured
 from muster_node.cluster.pace import HostPace, exposed_of
 from muster_node.cluster.trainer import own_buffers
@@ -20,6 +20,21 @@ from muster_node.workloads import llama
 torch = pytest.importorskip("torch")
 pytestmark = pytest.mark.needs_torch
 TINY = llama.Size(layers=2, width=32, heads=4, kv_heads=2, ff=64, vocab=64, seq=16, batch=2)
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "same"),
+    [
+        (2.5, 2.5, True),
+        (2.5, 2.5000000000000004, False),
+        (float("nan"), float("nan"), True),
+        (2.5, float("nan"), False),
+    ],
+)
+def test_a_loss_is_the_same_after_a_load_also_where_another_rank_has_made_it_nan(
+    before: float, after: float, same: bool
+) -> None:
+    assert same_loss(before, after) is same
 
 
 def test_flop_are_counted_as_nvidia_counts_them() -> None:

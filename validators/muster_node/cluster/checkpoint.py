@@ -8,6 +8,7 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import errno
+import math
 import os
 import pathlib
 import shutil
@@ -152,7 +153,7 @@ class Checkpoints:
             if self._digest() != wanted:
                 equal, difference = False, f"load {number} gave other weights or moments than were saved"
         after = self._trainer.loss_of(-1)
-        if equal and after != before:
+        if equal and not same_loss(before, after):
             equal, difference = False, f"the loss is {after!r} after the load and was {before!r} before"
         everywhere = self._group.gather([equal, difference])
         wrong = [why for good, why in everywhere if not good]
@@ -246,6 +247,11 @@ class Checkpoints:
 
 def _bytes_of(folder: pathlib.Path) -> int:
     return sum(file.stat().st_size for file in folder.rglob("*") if file.is_file())
+
+
+def same_loss(before: float, after: float) -> bool:
+    """Whether two losses are the same to the last bit. Two NaN are: a corrupting rank makes them, no checkpoint."""
+    return before == after or (math.isnan(before) and math.isnan(after))
 
 
 def _forget(folder: pathlib.Path) -> None:
