@@ -1,0 +1,45 @@
+"""What the fleet records say against the controller: nodes that refuse its jobs, a key that did not sign."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from muster.cli.doctor.checks import Check, Mark
+from muster.errors import ControllerFault, DatabaseNotReady, MusterError
+
+
+def fences() -> Iterator[Check]:
+    """No node refused its latest job for having seen a newer one that the records do not know; silent if so."""
+    from muster import store
+
+    try:
+        fenced = store.leases.fenced_nodes()
+    except MusterError:  # reported by ``database``
+        return
+    if fenced:
+        seen = f"{', '.join(fenced)} refused a job as older than one seen there: the records were restored, or another "
+        yield Check(
+            Mark.MISSING, "fences", f"{seen}controller tests these nodes",
+            f"end the other controller; then muster node unfence {fenced[0]} --reason WHY",
+        )  # fmt: skip
+
+
+def signing_key() -> Iterator[Check]:
+    """The key signs certificates, and signed the last one; silent before the first admission makes it."""
+    from muster import store
+
+    path = store.signing.key_path()
+    copy = "copy one key to all machines of the controller, and name it in MUSTER_CERTIFICATE_KEY_FILE"
+    try:
+        store.certificates.check_signing_key()
+        if not path.exists():
+            return
+        if store.certificates.newest_is_of_this_key():
+            yield Check(Mark.OK, "signing key", str(path))
+        else:
+            seen = f"{path} did not sign the newest certificate: it was replaced since, or another machine has its own"
+            yield Check(Mark.ADVICE, "signing key", seen, copy)
+    except DatabaseNotReady:  # reported by ``database``
+        return
+    except ControllerFault as error:
+        yield Check(Mark.MISSING, "signing key", str(error), copy)
