@@ -15,7 +15,7 @@ import sys
 import tempfile
 from pathlib import Path
 
-from tests.bench.gpu_day.parts import PARTS
+from tests.bench.gpu_day.parts import PARTS, part_of
 
 REHEARSAL_SKU = "cpu-generic"
 
@@ -43,7 +43,7 @@ def main() -> int:
         return _report(chosen.packed, chosen.to)
     from tests.bench.gpu_day.device import run_part
 
-    summary = run_part(chosen.what, chosen.packed, chosen.to)
+    summary = run_part(part_of(chosen.what, rehearse=False), chosen.packed, chosen.to)
     for name, value, note in summary["figures"]:
         print(f"{name:<64} {'-' if value is None else format(value, '12.5g')}  {note[:80]}")
     print(json.dumps(summary))
@@ -66,7 +66,7 @@ def _rehearse() -> int:
         packed, out = Path(folder) / "packed", Path(folder) / "out"
         pack(packed, REHEARSAL_SKU, rehearse=True)
         for part in PARTS:
-            run_part(part.name, packed, out)
+            run_part(part_of(part.name, rehearse=True), packed, out)
         return _report(packed, out)
 
 

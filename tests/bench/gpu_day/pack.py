@@ -14,7 +14,7 @@ from muster_criteria.sku_files.skus import load_sku
 from muster_criteria.stages import STAGES
 from muster_node.contract import Plan, ProbeCall
 from tests.bench.gpu_day import nodes
-from tests.bench.gpu_day.parts import PART, SHARED
+from tests.bench.gpu_day.parts import SHARED, Part, part_of
 
 LEVEL = "demo"
 SHORTENED: dict[str, dict[str, Any]] = {
@@ -66,24 +66,25 @@ def pack(to: Path, sku_name: str, *, rehearse: bool) -> list[Path]:
     shutil.copy(agent.path, to / "muster.pyz")
     shutil.rmtree(to / "agent")
     sku, plans = load_sku(sku_name), []
-    for part, jobs in JOBS.items():
+    for part, jobs in ((part_of(each, rehearse=rehearse), jobs) for each, jobs in JOBS.items()):
         for place, (name, probes) in enumerate(jobs.items()):
             calls = tuple(
-                ProbeCall(probe, timeout_s=PART[part].limit_s, params=_params(probe, params, rehearse), seed=1)
+                ProbeCall(probe, timeout_s=part.limit_s, params=_params(probe, params, rehearse), seed=1)
                 for probe, params in probes.items()
             )
             plans.append(_write(to, part, place, name, calls))
+    stages = part_of("stages", rehearse=rehearse)
     for place, stage in enumerate(STAGES):
         calls = tuple(
             ProbeCall(
                 each.probe,
-                timeout_s=min(each.timeout_s, PART["stages"].limit_s),
+                timeout_s=min(each.timeout_s, stages.limit_s),
                 params=_params(each.probe, {**each.params, **SHORTENED.get(each.probe, {})}, rehearse),
                 seed=each.seed,
             )
             for each in stage_calls(sku, stage, LEVEL, 1)
         )
-        plans.append(_write(to, "stages", place, stage, calls))
+        plans.append(_write(to, stages, place, stage, calls))
     members = [f"{name} 127.0.0.1" for name in ("one", "two")]
     plans += nodes.pack(to / "block", sku_name, members, LEVEL, SHARED, BLOCK, ["nccl"])
     (to / "day.json").write_text(json.dumps({"sku": sku_name, "rehearse": rehearse}))
@@ -94,8 +95,8 @@ def _params(probe: str, params: dict[str, Any], rehearse: bool) -> dict[str, Any
     return {**params, **REHEARSED.get(probe, {})} if rehearse else params
 
 
-def _write(to: Path, part: str, place: int, name: str, calls: tuple[ProbeCall, ...]) -> Path:
-    plan = Plan(f"{part}-{name}", "gpu-day", name, LEVEL, 1, PART[part].limit_s, calls, 1.0, "measured for a day")
-    path = to / "plans" / f"{part}-{place}-{name}.json"
+def _write(to: Path, part: Part, place: int, name: str, calls: tuple[ProbeCall, ...]) -> Path:
+    plan = Plan(f"{part.name}-{name}", "gpu-day", name, LEVEL, 1, part.limit_s, calls, 1.0, "measured for a day")
+    path = to / "plans" / f"{part.name}-{place}-{name}.json"
     path.write_text(plan.to_json())
     return path

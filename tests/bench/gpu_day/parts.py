@@ -42,3 +42,10 @@ PARTS = (
     Part("train", 80.0, "the training's model alone on the GPU, plain and by torch.compile"),
 )
 PART = {part.name: part for part in PARTS}
+REHEARSAL_S = 900.0
+"""A part of a rehearsal may take this long: on a CPU under other load, the real limits measure the machine alone."""
+
+
+def part_of(name: str, *, rehearse: bool) -> Part:
+    """The part of this name, with the limit that holds here."""
+    return dataclasses.replace(PART[name], limit_s=REHEARSAL_S) if rehearse else PART[name]

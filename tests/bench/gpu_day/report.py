@@ -14,7 +14,7 @@ from muster_criteria.sku_files.skus import load_sku
 from muster_criteria.stage.case import Case
 from muster_criteria.stage.judge import judge
 from muster_criteria.stages import STAGES
-from tests.bench.gpu_day.parts import PARTS, Part
+from tests.bench.gpu_day.parts import PARTS, Part, part_of
 from tests.bench.integrity import BARS, MEMORY_BARS
 
 Figure = list[Any]
@@ -31,7 +31,8 @@ def report(packed: Path, came_back: Path) -> dict[str, Any]:
             short.append(f"part {part.name} was not run")
             continue
         summary = json.loads(file.read_text())
-        print(f"\n{part.name}: {part.what}; {summary['seconds']:.0f} of {part.limit_s:.0f} s")
+        limit_s = part_of(part.name, rehearse=day["rehearse"]).limit_s
+        print(f"\n{part.name}: {part.what}; {summary['seconds']:.0f} of {limit_s:.0f} s")
         for name, value, note in summary["figures"]:
             print(f"  {name:<64} {'-' if value is None else format(value, '12.5g')}  {note[:80]}")
             figures |= {name: value} if value is not None else {}
