@@ -200,7 +200,7 @@ def test_wording_of_results_that_cannot_be_used(snapshot: SnapshotAssertion) -> 
 
 
 def test_wording_of_calibrations(tmp_path: Path, snapshot: SnapshotAssertion) -> None:
-    before = [("driver=570.1", learn(fleet(16), ()).learned[0])]
+    before = [written(learn(fleet(16), ()), tmp_path)]
     slower = pd.concat([fleet(30), fleet(16, driver=NEW, rate=700.0, first=100)], ignore_index=True)
     calibrations = {
         "none": learn(fleet(0), ()),
@@ -210,7 +210,6 @@ def test_wording_of_calibrations(tmp_path: Path, snapshot: SnapshotAssertion) ->
         "a slower stack": learn(as_readings(slower), before, "driver=580.2"),
     }
     path = tmp_path / "learned" / "h200-sxm-8-0001.yaml"
-    path.parent.mkdir()
     unused = {}
     for name, text in unusable().items():
         path.write_text(text)

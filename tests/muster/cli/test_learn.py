@@ -15,6 +15,9 @@ from muster_criteria.sku_files.skus import load_sku
 from muster_node.contract import Measurement
 from tests.muster import fleet
 
+STACK = ""
+"""Of nodes whose environment names no driver and no libraries."""
+
 Muster = Callable[..., "tuple[int, str, str]"]
 
 
@@ -64,7 +67,9 @@ def test_floors_are_learned_from_enough_real_nodes_only(muster: Muster, tmp_path
     assert len(list((tmp_path / "learned").iterdir())) == 2
     assert [each.evidence["revision"] for each in store.audit.batch("siem", 999)[before:]] == [1, 2]
     floors = [
-        limit for limit in load_sku("h200-sxm-8", [tmp_path]).limits if limit.source.startswith("learned from 32")
+        limit
+        for limit in load_sku("h200-sxm-8", [tmp_path]).on(STACK).limits
+        if limit.source.startswith("learned from 32")
     ]
     assert [(limit.breach, limit.number) for limit in floors] == [("fail", 673.2), ("warn", 710.6)]
 

@@ -10,7 +10,9 @@ from pathlib import Path
 import pandas as pd
 import pytest
 
-from muster_criteria.fleet.series.readings import as_readings, group_of
+from muster_criteria.fleet.series.readings import as_readings, group_of, readings_of, together
+from muster_criteria.model import Severity
+from muster_criteria.rows import rows_of
 from muster_criteria.sku_files.learn import learn
 from muster_criteria.sku_files.learned import (
     SLOW,
@@ -20,15 +22,20 @@ from muster_criteria.sku_files.learned import (
     Remark,
     as_file,
     floors_of,
-    newest,
-    read_learned,
+    in_force,
 )
 from muster_criteria.sku_files.limits import Limit
-from muster_criteria.sku_files.model import SkuError
+from muster_criteria.sku_files.model import Sku, SkuError
 from muster_criteria.sku_files.skus import lint_sku, load_sku
+from muster_criteria.stage.case import Case as JudgeCase
+from muster_criteria.stage.judge import judge_all
+from muster_criteria.stage.prefilter import small_margins
+from tests.muster_criteria.nodes import Case, healthy_raw
+from tests.muster_criteria.violations import violations
 
 OLD, NEW = {"driver": "570.1"}, {"driver": "580.2"}
 TODAY = datetime.date(2026, 11, 21)
+LABELS = {"dtype": "bf16"}
 METRIC = "gemm_rate[dtype=bf16]"
 
 
@@ -58,12 +65,12 @@ def written(calibration: Calibration, folder: Path, revision: int = 1) -> Learne
     path = folder / "learned" / f"h200-sxm-8-{revision:04d}.yaml"
     path.parent.mkdir(exist_ok=True)
     path.write_text(as_file("h200-sxm-8", calibration, "standard", revision, TODAY, load_sku("h200-sxm-8").limits))
-    return read_learned(path, "h200-sxm-8")[1]
+    return next(each for each in in_force([folder], "h200-sxm-8")[1] if each.revision == revision)
 
 
-def loaded(folder: Path) -> tuple[Limit, ...]:
-    """The floors in force of the metric that ``fleet`` measures."""
-    limits = load_sku("h200-sxm-8", (folder,)).limits
+def loaded(folder: Path, stack: str) -> tuple[Limit, ...]:
+    """The floors in force on this stack of the metric that ``fleet`` measures."""
+    limits = load_sku("h200-sxm-8", (folder,)).on(stack).limits
     wanted = ("gemm_rate", "floor", {"dtype": "bf16"})
     return tuple(each for each in limits if (each.metric, each.key, each.labels) == wanted)
 
@@ -107,36 +114,89 @@ def test_too_few_left_after_that_teach_nothing_of_the_metric() -> None:
 
 
 def test_a_new_stack_is_a_canary_until_most_nodes_run_it(tmp_path: Path) -> None:
-    before = floors_of(written(learn(fleet(40), ()), tmp_path))
+    before = written(learn(fleet(40), ()), tmp_path)
     few = pd.concat([fleet(30), fleet(16, driver=NEW, rate=700.0, first=100)], ignore_index=True)
-    calibration = learn(as_readings(few), before, "driver=580.2")
+    calibration = learn(as_readings(few), [before], "driver=580.2")
     assert (calibration.stack, calibration.canary, calibration.nodes) == ("driver=580.2", True, 16)
     assert [(note.code, note.metric) for note in calibration.notes] == [(Remark.FLOOR_LOWERED, METRIC)]
     file = written(calibration, tmp_path, 2)
     assert {limit.breach for limit in file.limits} == {"warn"}
-    assert floors_of(file)[0][1].fail == calibration.learned[0].fail
+    assert floors_of(file)[0].fail == calibration.learned[0].fail
 
-    floors = {(limit.breach, limit.value) for limit in loaded(tmp_path)}
-    assert floors == {("fail", before[0][1].fail), ("warn", calibration.learned[0].fail)}, "what failed a node fails it"
+    own = {limit.value for limit in load_sku("h200-sxm-8").limits if limit.labels == LABELS and limit.key == "floor"}
+    floors = {(limit.breach, limit.value) for limit in loaded(tmp_path, "driver=580.2")}
+    assert floors == {*(("fail", each) for each in own), ("warn", calibration.learned[0].fail)}
 
-    most = pd.concat([fleet(10), fleet(30, driver=NEW, first=100)], ignore_index=True)
-    assert not learn(as_readings(most), floors_of(file)).canary
+    assert learn(as_readings(few), [file, before], "driver=580.2").canary, "as few as before"
+    most = pd.concat([fleet(10), fleet(30, driver=NEW, rate=600.0, first=100)], ignore_index=True)
+    grown = learn(as_readings(most), [file, before])
+    assert not grown.canary
+    assert (grown.learned[0].fail, grown.learned[0].warn) == (calibration.learned[0].fail,) * 2, "the canary's is kept"
 
 
-def test_a_new_stack_needs_a_twentieth_of_a_large_fleet() -> None:
-    before = [("driver=570.1", learn(fleet(16), ()).learned[0])]
+def test_a_new_stack_needs_a_twentieth_of_a_large_fleet(tmp_path: Path) -> None:
+    before = [written(learn(fleet(16), ()), tmp_path)]
     large = pd.concat([fleet(400), fleet(20, driver=NEW, first=500)], ignore_index=True)
     calibration = learn(as_readings(large), before, "driver=580.2")
     assert calibration.refused
     assert (calibration.nodes, calibration.needed) == (20, 21)
 
 
-def test_a_floor_does_not_sink_in_silence() -> None:
-    before = [("driver=570.1", learn(fleet(16), ()).learned[0])]
-    calibration = learn(fleet(16, rate=700.0), before)
-    assert calibration.learned[0] == before[0][1]
+def test_a_floor_does_not_sink_in_silence(tmp_path: Path) -> None:
+    before = written(learn(fleet(16), ()), tmp_path)
+    (was,) = floors_of(before)
+    calibration = learn(fleet(16, rate=700.0), [before])
+    assert calibration.learned[0] == was
     assert [note.code for note in calibration.notes] == [Remark.FLOOR_KEPT]
-    assert learn(fleet(16, rate=760.0), before).learned[0].fail > before[0][1].fail
+    assert learn(fleet(16, rate=760.0), [before]).learned[0].fail > was.fail
+
+
+def test_a_floor_does_not_sink_after_another_stack_was_tried_and_rolled_back(tmp_path: Path) -> None:
+    written(learn(fleet(30), ()), tmp_path)
+    both = as_readings(pd.concat([fleet(30), fleet(16, driver=NEW, first=100)], ignore_index=True))
+    written(learn(both, in_force([tmp_path], "h200-sxm-8")[1], "driver=580.2"), tmp_path, 2)
+    known = in_force([tmp_path], "h200-sxm-8")[1]
+    assert [(each.stack, each.canary) for each in known] == [("driver=580.2", True), ("driver=570.1", False)]
+
+    calibration = learn(fleet(30, rate=710.0), known)
+    assert calibration.learned[0] == floors_of(known[1])[0]
+    assert not calibration.canary
+
+
+@pytest.mark.parametrize("canary", [False, True])
+def test_learned_floors_judge_nodes_of_their_own_stack_only(tmp_path: Path, canary: bool) -> None:
+    slow, fast = (learn(fleet(40, rate=rate, driver=of), ()) for rate, of in ((740.0, OLD), (900.0, NEW)))
+    written(slow, tmp_path)
+    written(dataclasses.replace(fast, canary=canary), tmp_path, 2)
+    sku = load_sku("h200-sxm-8", [tmp_path])
+    cases = []
+    for name, driver in (("old", "570.1"), ("new", "580.2"), ("other", "590.3")):
+        node = Case(sku, healthy_raw(sku, "performance"))
+        node.set("gemm_rate", value=740.0)
+        node.raw |= {
+            "node": name, "environment": {"driver": driver}, "measurements": list(node.rows("gemm_rate", **LABELS)),
+        }  # fmt: skip
+        cases.append(JudgeCase.of(node.result(), sku))
+    judged = judge_all(cases, evaluate=violations)
+    found = [{each.severity for each in one.findings if each.rule == "floor"} for one in judged]
+    assert found == [set(), {Severity.WARNING if canary else Severity.CRITICAL}, set()]
+    assert {one.sku_version for one in judged} == {sku.revision}
+
+    readings = [
+        readings_of(
+            [row for row in rows_of(each.result, sku) if row.metric == "gemm_rate"], node=each.result.node, at=0.0,
+            run="now", sku=sku.name, environment=each.result.environment, zone="z",
+        )
+        for each in cases if each.result
+    ]  # fmt: skip
+    assert small_margins(together(readings), sku, "performance") == {"new"}
+
+
+def test_a_kept_revision_judges_as_the_files_did(tmp_path: Path) -> None:
+    written(learn(fleet(16), ()), tmp_path)
+    sku = load_sku("h200-sxm-8", [tmp_path])
+    kept = Sku.model_validate_json(sku.model_dump_json())
+    assert kept.on("driver=570.1").limits == sku.on("driver=570.1").limits != sku.limits
 
 
 def test_what_was_learned_is_in_force_with_its_provenance_and_changes_the_revision(tmp_path: Path) -> None:
@@ -147,8 +207,7 @@ def test_what_was_learned_is_in_force_with_its_provenance_and_changes_the_revisi
     sku = load_sku("h200-sxm-8", [tmp_path])
     assert sku.revision != before
     assert lint_sku("h200-sxm-8", [tmp_path]) == []
-    floors = [limit for limit in sku.limits if limit.metric == "gemm_rate" and limit.labels == {"dtype": "bf16"}
-              and limit.key == "floor"]  # fmt: skip
+    floors = loaded(tmp_path, "driver=570.1")
     assert [(limit.breach, limit.number) for limit in floors] == [
         ("fail", calibration.learned[0].fail), ("warn", calibration.learned[0].warn)
     ]  # fmt: skip
@@ -157,8 +216,9 @@ def test_what_was_learned_is_in_force_with_its_provenance_and_changes_the_revisi
 
 def test_floors_learned_on_an_unknown_stack_are_in_force_and_say_so(tmp_path: Path) -> None:
     written(dataclasses.replace(learn(fleet(16), ()), stack=""), tmp_path)
-    sku = load_sku("h200-sxm-8", [tmp_path])
-    assert {limit.stack for limit in sku.limits if limit.meaning in (TOO_SLOW, SLOW)} == {"not stated"}
+    assert {(limit.meaning, limit.stack) for limit in loaded(tmp_path, "")} == {
+        (TOO_SLOW, "not stated"), (SLOW, "not stated")
+    }  # fmt: skip
 
 
 def test_the_highest_number_is_in_force_and_takes_the_place_of_the_skus_own(tmp_path: Path) -> None:
@@ -167,9 +227,10 @@ def test_the_highest_number_is_in_force_and_takes_the_place_of_the_skus_own(tmp_
     fp8 = dataclasses.replace(own, labels=(("dtype", "fp8"),), fail=1000.0, warn=1050.0)
     written(calibration, tmp_path, 1)
     written(dataclasses.replace(calibration, learned=(own, fp8)), tmp_path, 2)
-    assert newest([tmp_path], "h200-sxm-8") == tmp_path / "learned" / "h200-sxm-8-0002.yaml"
-    sku = load_sku("h200-sxm-8", [tmp_path])
-    numbers = [limit.number for limit in sku.limits if limit.labels == {"dtype": "fp8"} and limit.key == "floor"]
+    (file,) = in_force([tmp_path], "h200-sxm-8")[1]
+    assert file.revision == 2
+    limits = load_sku("h200-sxm-8", [tmp_path]).on("driver=570.1").limits
+    numbers = [limit.number for limit in limits if limit.labels == {"dtype": "fp8"} and limit.key == "floor"]
     assert numbers == [1000.0, 1050.0]
 
 

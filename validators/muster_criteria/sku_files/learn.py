@@ -12,8 +12,9 @@ import numpy as np
 import pandas as pd
 from scipy.stats import median_abs_deviation
 
+from muster_criteria.fleet.series.readings import stack_of
 from muster_criteria.labels import labelled, labels_of
-from muster_criteria.sku_files.learned import Basis, Calibration, LearnedFloor, Note, Remark
+from muster_criteria.sku_files.learned import Basis, Calibration, LearnedFile, LearnedFloor, Note, Remark, floors_of
 
 NODES_MIN = 16
 """Nodes needed to calibrate (docs/science.md#calibrated-floors)."""
@@ -32,16 +33,11 @@ RATE_UNITS = ("TFLOPS", "GFLOPS", "GB/s", "MB/s", "Gb/s", "TFLOPS/GHz")
 DIGITS = 4
 
 
-def stack_of(group: str) -> str:
-    """Firmware, driver and libraries of a peer group's key, without SKU and cooling zone."""
-    return ", ".join(part for part in group.split("|")[1:] if not part.startswith("zone=") and not part.endswith("="))
-
-
-def learn(readings: pd.DataFrame, before: Sequence[tuple[str, LearnedFloor]], stack: str = "") -> Calibration:
+def learn(readings: pd.DataFrame, before: Sequence[LearnedFile], stack: str = "") -> Calibration:
     """Learn from the latest reading of each device.
 
-    ``before``: (stack, floors) of the last revision, if there is one. ``stack``: learn of this one; default: of the one
-    that most nodes run.
+    ``before``: the revisions in force, the newest first. ``stack``: learn of this one; default: of the one that most
+    nodes run.
     """
     frame = readings[readings["unit"].isin(RATE_UNITS)].copy()
     frame["stack"] = frame["group"].astype(str).map(stack_of)
@@ -49,8 +45,8 @@ def learn(readings: pd.DataFrame, before: Sequence[tuple[str, LearnedFloor]], st
     fleet = int(frame["node"].nunique())
     chosen = stack or (str(counted.index[0]) if len(counted) else "")
     nodes = int(counted.get(chosen, 0))
-    last = next((was for was, _ in before), chosen)
-    changed = last != chosen
+    own = next((each for each in before if each.stack == chosen), None)
+    changed = bool(before) and own is None
     least = max(NODES_MIN, math.ceil(FLEET_SHARE * fleet)) if changed else NODES_MIN
     if nodes < least:
         others = "; ".join(f"{count} run {name or 'an unknown stack'}" for name, count in counted.items())
@@ -67,13 +63,13 @@ def learn(readings: pd.DataFrame, before: Sequence[tuple[str, LearnedFloor]], st
             notes.append(Note(Remark.TOO_FEW_NODES, name, f"{count} nodes measured it, so no floor was learned"))
             continue
         found = _floors(healthy, str(metric), str(kind), str(labels), str(unit))
-        kept = None if changed else _sunk(found, before)
+        kept = None if own is None else _sunk(found, floors_of(own))
         if kept is not None:
             sinks = f"the floor would sink from {kept.fail:g} to {found.fail:g} {unit}, so the old floor is kept"
             notes.append(Note(Remark.FLOOR_KEPT, name, sinks))
         learned.append(kept or found)
-    canary = changed and nodes < fleet / 2
-    notes += list(_slower(learned, before)) if changed else []
+    canary = (changed or (own is not None and own.canary)) and nodes < fleet / 2
+    notes += list(_slower(learned, floors_of(before[0]))) if changed else []
     return Calibration(chosen, nodes, least, canary, tuple(learned), tuple(sorted(left_out)), tuple(notes))
 
 
@@ -125,18 +121,18 @@ def _rounded_down(value: float) -> float:
     return math.floor(value * scale) / scale
 
 
-def _sunk(found: LearnedFloor, before: Sequence[tuple[str, LearnedFloor]]) -> LearnedFloor | None:
+def _sunk(found: LearnedFloor, before: Sequence[LearnedFloor]) -> LearnedFloor | None:
     """The floor of the last revision, if the new one lies more than a little below it."""
     was = _same(found, before)
     return was if was is not None and found.fail < (1.0 - LOWER_MAX) * was.fail else None
 
 
-def _same(found: LearnedFloor, before: Sequence[tuple[str, LearnedFloor]]) -> LearnedFloor | None:
+def _same(found: LearnedFloor, before: Sequence[LearnedFloor]) -> LearnedFloor | None:
     key = (found.metric, found.kind, found.labels, found.unit)
-    return next((was for _, was in before if (was.metric, was.kind, was.labels, was.unit) == key), None)
+    return next((was for was in before if (was.metric, was.kind, was.labels, was.unit) == key), None)
 
 
-def _slower(learned: Sequence[LearnedFloor], before: Sequence[tuple[str, LearnedFloor]]) -> Iterator[Note]:
+def _slower(learned: Sequence[LearnedFloor], before: Sequence[LearnedFloor]) -> Iterator[Note]:
     """Yields a note for each floor that a new stack lowers."""
     for found in learned:
         was = _same(found, before)

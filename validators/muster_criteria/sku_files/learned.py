@@ -1,6 +1,7 @@
 """Calibrated floors as files: ``learned/SKU-0001.yaml``, each calibration under the next number.
 
-The highest number is in force. Its floors replace the SKU's own on the same metric; those of a canary are added.
+A revision holds on nodes of the stack that it was learned on; of each stack the highest number is in force. Its floors
+replace the SKU's own on the same metric; those of a canary are added. Other nodes are judged by the SKU's own floors.
 """
 
 from __future__ import annotations
@@ -8,6 +9,7 @@ from __future__ import annotations
 import dataclasses
 import datetime
 import enum
+import functools
 import re
 from collections.abc import Iterable, Sequence
 from pathlib import Path
@@ -23,6 +25,8 @@ from muster_criteria.written import Written, as_tuple, read
 
 FOLDER = "learned"
 LEARNED_BYTES_MAX = 500_000
+_STACK = re.compile(rb"^stack:.*?^nodes:", re.MULTILINE | re.DOTALL)
+"""The stack of a revision as ``as_file`` writes it, with the key that follows."""
 TOO_SLOW = "is slower than any healthy one of this fleet"
 SLOW = "is slower than healthy ones of this fleet usually are"
 """Meanings of the two floors of a metric; a canary has the first only, and only warns by it."""
@@ -81,7 +85,7 @@ class Note:
 
 @dataclasses.dataclass(frozen=True)
 class Calibration:
-    """Floors from a fleet's healthy nodes. ``canary``: most nodes do not run this stack yet, so floors only warn.
+    """Floors from a fleet's healthy nodes. ``canary``: few nodes run this stack so far, so its floors only warn.
 
     ``needed``: how many nodes it takes. ``refused``: one sentence on why there are too few nodes; empty otherwise.
     """
@@ -111,22 +115,23 @@ class LearnedFile(Written):
     basis: Annotated[tuple[Basis, ...], BeforeValidator(as_tuple)]
 
 
-def newest(folders: Iterable[Path], sku: str) -> Path | None:
-    """The file in force: the highest number in the first folder that has any."""
-    return next(iter(_revisions(folders, sku)), None)
+def in_force(folders: Iterable[Path], sku: str) -> tuple[bytes, tuple[LearnedFile, ...]]:
+    """The newest revision of each stack, the newest first, and the bytes of all. Raises BadCalibration.
 
-
-def in_force(folders: Iterable[Path], sku: str) -> list[tuple[bytes, LearnedFile]]:
-    """The revisions whose floors count, with their bytes, oldest first: the newest, and below canaries the one before.
-
-    Raises BadCalibration.
+    Only the first folder that has any revision counts.
     """
-    found: list[tuple[bytes, LearnedFile]] = []
+    found: dict[str, LearnedFile] = {}
+    texts, stacks = b"", set[bytes]()
     for path in _revisions(folders, sku):
-        found.append(read_learned(path, sku))
-        if not found[-1][1].canary:
-            break
-    return found[::-1]
+        text = path.read_bytes()
+        stack = _STACK.search(text)
+        if stack and stack[0] in stacks:
+            continue  # most files of an old fleet: parsing them all would cost each task seconds
+        file = _parsed(text, f"{FOLDER}/{path.name}", sku)
+        if found.setdefault(file.stack, file) is file:
+            texts += text
+            stacks |= {stack[0]} if stack else set()
+    return texts, tuple(found.values())
 
 
 def _revisions(folders: Iterable[Path], sku: str) -> list[Path]:
@@ -143,48 +148,41 @@ def _number(path: Path, sku: str) -> int:
     return int(found[1]) if found else 0
 
 
-def read_learned(path: Path, sku: str) -> tuple[bytes, LearnedFile]:
-    """A revision with its bytes. Raises BadCalibration."""
-    text = path.read_bytes()
-    where = f"{FOLDER}/{path.name}"
+@functools.lru_cache(maxsize=32)
+def _parsed(text: bytes, where: str, sku: str) -> LearnedFile:
     file = read(LearnedFile, text, LEARNED_BYTES_MAX, where, BadCalibration)
     if file.learned != sku:
         raise BadCalibration(f"{where} was learned for {file.learned}, not for {sku}.")
-    return text, file
+    return file
 
 
-def floors_of(file: LearnedFile) -> list[tuple[str, LearnedFloor]]:
-    """(stack, floor) of a revision, as ``learn`` takes what was known before."""
+def floors_of(file: LearnedFile) -> list[LearnedFloor]:
+    """The floors of a revision; a canary has no second floor, so that it warns below the first."""
     floors = [limit for limit in file.limits if limit.meaning == TOO_SLOW]
     warns = {_key(limit): limit.number or 0.0 for limit in file.limits if limit.meaning == SLOW}
     return [
-        (
-            file.stack,
-            LearnedFloor(
-                metric=limit.metric, kind=limit.device, labels=tuple(sorted(limit.labels.items())), unit=limit.unit,
-                fail=limit.number or 0.0, warn=warns.get(_key(limit), 0.0), basis=basis,
-            ),
+        LearnedFloor(
+            metric=limit.metric, kind=limit.device, labels=tuple(sorted(limit.labels.items())), unit=limit.unit,
+            fail=limit.number or 0.0, warn=warns.get(_key(limit), limit.number or 0.0), basis=basis,
         )
         for limit, basis in zip(floors, file.basis, strict=False)
     ]  # fmt: skip
 
 
-def with_learned(limits: Sequence[dict[str, Any]], file: LearnedFile) -> list[dict[str, Any]]:
+def with_learned(limits: Sequence[Limit], file: LearnedFile) -> tuple[Limit, ...]:
     """A SKU's limits with the learned floors in place of its own on the same metric, device and labels.
 
-    Those of a canary replace what only warns: the failures stay, since most nodes do not run its stack. Floors of nodes
-    that do not report their stack have the stack "not stated".
+    Those of a canary replace what only warns: the failures stay, since few nodes were measured. Floors of nodes that do
+    not report their stack have the stack "not stated".
     """
     replaced = {_key(limit) for limit in file.limits}
 
-    def stays(each: dict[str, Any]) -> bool:
-        key = each.get("metric"), each.get("device"), tuple(sorted((each.get("labels") or {}).items()))
-        fails = each.get("breach", "fail") == "fail"
-        return not isinstance(each.get("floor"), (int, float)) or key not in replaced or (file.canary and fails)
+    def stays(own: Limit) -> bool:
+        floor = own.key == "floor" and own.number is not None
+        return not floor or _key(own) not in replaced or (file.canary and own.breach == "fail")
 
-    kept = [each for each in limits if stays(each)]
-    learned = (limit.model_dump(mode="python", exclude_defaults=True) for limit in file.limits)
-    return [*kept, *({"stack": NOT_STATED} | limit for limit in learned)]
+    learned = (limit.model_copy(update={"stack": limit.stack or NOT_STATED}) for limit in file.limits)
+    return (*(own for own in limits if stays(own)), *learned)
 
 
 def _key(limit: Limit) -> tuple[str, str, tuple[tuple[str, str], ...]]:

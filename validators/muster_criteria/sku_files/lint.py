@@ -21,7 +21,14 @@ OTHER_UNIT = ""
 
 
 def problems_of(sku: Sku) -> list[Problem]:
-    """Returns contradictions within a SKU, and names that the shipped probes do not have."""
+    """Returns contradictions within a SKU, and names that the shipped probes do not have.
+
+    Learned floors are checked only where the SKU itself is right, for each stack.
+    """
+    return _problems_of(sku) or [found for file in sku.learned for found in _problems_of(sku.on(file.stack))]
+
+
+def _problems_of(sku: Sku) -> list[Problem]:
     probes = declared_probes()
     return [
         *_misplaced(sku),

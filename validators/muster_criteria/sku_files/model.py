@@ -11,6 +11,7 @@ from muster_criteria.device_events.policy import EventPolicy
 from muster_criteria.fleet.series.comparisons import Comparison, Derivation
 from muster_criteria.labels import labelled
 from muster_criteria.sku_files.figures import Absent, Figure
+from muster_criteria.sku_files.learned import LearnedFile, with_learned
 from muster_criteria.sku_files.limits import Limit
 from muster_criteria.sku_files.peaks import peaks_of
 from muster_criteria.sku_files.versions import Allowed
@@ -183,6 +184,7 @@ class Sku(Written):
     families whose sensors and limits it shares.
     ``domain_nodes``: how many nodes an NVLink domain has, where it spans a rack.
     ``version`` is what people wrote; ``revision`` is that plus a digest of all files read, and is what verdicts cite.
+    ``learned``: the revisions of learned floors in force, one a stack; ``on`` applies them.
     """
 
     sku: Annotated[str, Field(pattern=r"^[a-z0-9][a-z0-9.-]{0,62}$")]
@@ -201,14 +203,24 @@ class Sku(Written):
     figures: Annotated[tuple[Figure, ...], BeforeValidator(as_tuple)] = ()
     versions: Annotated[tuple[Allowed, ...], BeforeValidator(as_tuple)] = ()
     absent: Annotated[tuple[Absent, ...], BeforeValidator(as_tuple)] = ()
+    learned: tuple[LearnedFile, ...] = ()
     file: str
     digest: str
     _peaks: tuple[Limit, ...] = PrivateAttr(())
+    _on: dict[str, Sku] = PrivateAttr(default_factory=dict)
 
     @model_validator(mode="after")
-    def _with_peaks(self) -> Sku:
+    def _derived(self) -> Sku:
         self._peaks = peaks_of(self.figures, self.inventory, self.limits)
+        self._on = {
+            file.stack: self.model_copy(update={"limits": with_learned(self.limits, file), "learned": ()})
+            for file in self.learned
+        }
         return self
+
+    def on(self, stack: str) -> Sku:
+        """The SKU with the limits for nodes that run ``stack``; this one if no floors were learned on it."""
+        return self._on.get(stack, self)
 
     @property
     def name(self) -> str:

@@ -20,7 +20,7 @@ from pydantic import ValidationError
 from muster_criteria import policy_file, yaml_file
 from muster_criteria.device_events.policy import KERNEL, EventPolicy
 from muster_criteria.policy_file import BadPolicy
-from muster_criteria.sku_files.learned import BadCalibration, in_force, with_learned
+from muster_criteria.sku_files.learned import BadCalibration, in_force
 from muster_criteria.sku_files.limits import BadValue
 from muster_criteria.sku_files.lint import problems_of
 from muster_criteria.sku_files.model import BlockProgramme, Problem, Programme, Sku, SkuError
@@ -123,12 +123,13 @@ def _read(path: Path, search: Sequence[Path]) -> Sku:
     with _refusing(path.name, "policies", "bad-policy"):
         policy_text, policies = _read_policies(_listed(raw, "policies"), search)
     with _refusing(path.name, "learned", "bad-calibration"):
-        learned_text, raw = _with_learned(raw, path, search)
+        learned_text, learned = in_force(search, path.stem)
     with _refusing(path.name, "versions", "bad-versions"):
         versions_text, raw = with_versions(raw, path.stem, search)
     read = (text, programme_text, block_text, policy_text, family_text, learned_text, versions_text)
     raw.pop("policies", None)
-    given = {"event_policies": policies, "file": path.name, "digest": hashlib.sha256(b"".join(read)).hexdigest()}
+    digest = hashlib.sha256(b"".join(read)).hexdigest()
+    given = {"event_policies": policies, "learned": learned, "file": path.name, "digest": digest}
     with _refusing(path.name):
         sku = Sku.model_validate(raw | programmes | given)
     if sku.name != path.stem:
@@ -195,14 +196,6 @@ def _listed(raw: dict[str, Any], key: str) -> list[Any]:
     if not isinstance(value, list):
         raise SkuError(f"{key} is not a list")
     return value
-
-
-def _with_learned(raw: dict[str, Any], path: Path, search: Sequence[Path]) -> tuple[bytes, dict[str, Any]]:
-    """Returns the bytes of the fleet's calibrated floors and the SKU with them. Raises BadCalibration."""
-    texts, limits = b"", raw.get("limits") or ()
-    for text, file in in_force(search, path.stem):
-        texts, limits = texts + text, with_learned(limits, file)
-    return texts, {**raw, "limits": limits} if texts else raw
 
 
 def _read_policies(named: Sequence[object], search: Sequence[Path]) -> tuple[bytes, tuple[EventPolicy, ...]]:

@@ -14,6 +14,7 @@ from muster_criteria.context.suspicion import confirmed
 from muster_criteria.context.versions import judge_versions
 from muster_criteria.device_events.judge import judge_events
 from muster_criteria.devices import kind_of
+from muster_criteria.fleet.series.readings import group_of, stack_of
 from muster_criteria.fleet.single import Compared, Runs, Subject, compare, derived
 from muster_criteria.measured import StageResult
 from muster_criteria.model import UNJUDGED, Coverage, Finding, Gap, Judgement, Lack, Observation, Severity, Verdict
@@ -49,11 +50,19 @@ def judge_all(cases: Sequence[Case], *, evaluate: Evaluate = unexpected_rows) ->
 
     Those that are judged by the same SKU and references share one frame.
     """
+    cases = [_on_own_stack(case) for case in cases]
     examined: list[_Examined | None] = [None] * len(cases)
     for alike in _alike(cases):
         for at, found in zip(alike, _examined([cases[at] for at in alike], evaluate), strict=True):
             examined[at] = found
     return [_judgement(case, found or _unexamined(case)) for case, found in zip(cases, examined, strict=True)]
+
+
+def _on_own_stack(case: Case) -> Case:
+    """The case with the SKU's limits for the stack that its node runs."""
+    if case.result is None:
+        return case
+    return dataclasses.replace(case, sku=case.sku.on(stack_of(group_of(case.sku.name, case.result.environment))))
 
 
 def _judgement(case: Case, examined: _Examined) -> Judgement:

@@ -24,7 +24,7 @@ from muster_criteria.fleet.peers.distances import Distances
 from muster_criteria.fleet.peers.history import History
 from muster_criteria.fleet.peers.snapshot import Snapshot, build_snapshot
 from muster_criteria.fleet.series.keyed import SERIES, Codes, Numbers, medians, series_of
-from muster_criteria.fleet.series.readings import group_of, together
+from muster_criteria.fleet.series.readings import group_of, stack_of, together
 from muster_criteria.fleet.verdicts import judge_readings
 from muster_criteria.kinds.kind import Seen, Times
 from muster_criteria.labels import Labels, labels_of
@@ -56,8 +56,9 @@ def small_margins(
         names = block["node"].cat.categories
         of_block = history.of_nodes(names.tolist()) if history is not None else None
         flagged = np.zeros(len(names), dtype=np.bool_)
-        for rows in (_by_fleet(block, sku, by, of_block), _by_limits(block, sku, stage)):
-            flagged[rows] = True
+        flagged[_by_fleet(block, sku, by, of_block)] = True
+        for part, on_stack in _by_stack(block, sku):
+            flagged[_by_limits(part, on_stack, stage)] = True
         found.update(names[flagged])
     return found
 
@@ -169,6 +170,14 @@ def _too_good(measured: Distances) -> Flags:
     higher = of.sign > 0.0
     beyond = np.where(higher, of.value < LEAST * usual * (1.0 + NEAR), of.value > RATE_MOST * usual * (1.0 - NEAR))
     return np.asarray(own & (beyond | (higher & (of.value <= 0.0))))
+
+
+def _by_stack(block: pd.DataFrame, sku: Sku) -> Iterator[tuple[pd.DataFrame, Sku]]:
+    """The readings of a block, divided by the limits that hold on the stacks of their nodes."""
+    on = [sku.on(stack_of(group)) for group in block["group"].cat.categories]
+    for one in {id(each): each for each in on}.values():
+        rows = np.array([each is one for each in on])[block["group"].cat.codes.to_numpy()]
+        yield block if rows.all() else block[rows], one
 
 
 _Series = tuple[str, str, Labels, str]

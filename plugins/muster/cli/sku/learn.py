@@ -15,7 +15,7 @@ from muster.errors import MusterError
 from muster.settings import settings
 
 if TYPE_CHECKING:
-    from muster_criteria.sku_files.learned import Calibration, LearnedFile, LearnedFloor
+    from muster_criteria.sku_files.learned import Calibration, LearnedFloor
     from muster_criteria.sku_files.model import Sku
 
 
@@ -29,7 +29,7 @@ def learn(
 ) -> None:
     """Derive floors from measured healthy nodes (16 at least), robustly, and write them as the next revision."""
     from muster import store
-    from muster_criteria.sku_files.learned import FOLDER, BadCalibration, as_file, newest, read_learned
+    from muster_criteria.sku_files.learned import FOLDER, as_file
     from muster_criteria.sku_files.model import SkuError
     from muster_criteria.sku_files.skus import load_sku
 
@@ -39,15 +39,13 @@ def learn(
     search = [folder, *settings().sku_folders]
     try:
         sku = load_sku(name, search)
-        last_path = newest(search, name)
-        last = None if last_path is None else read_learned(last_path, name)[1]
-    except (SkuError, BadCalibration) as error:
+    except SkuError as error:
         raise MusterError(str(error)) from None
-    calibration = _calibrated(sku, level, stack, last)
+    calibration = _calibrated(sku, level, stack)
     if calibration.refused:
         raise MusterError(f"nothing is learned for {name} at level {level}: {calibration.refused}")
     _show(calibration)
-    revision = (last.revision if last else 0) + 1
+    revision = sku.learned[0].revision + 1 if sku.learned else 1
     path = folder / FOLDER / f"{name}-{revision:04d}.yaml"
     if dry_run:
         typer.echo(f"dry run: {path} was not written")
@@ -62,19 +60,19 @@ def learn(
     except BaseException:
         path.unlink()  # no limit comes into force without its event
         raise
-    typer.echo(f"{path} is in force from now on; delete it to go back to the revision before")
+    on = calibration.stack or "an unknown stack"
+    typer.echo(f"{path} is in force from now on for nodes on {on}; delete it to go back to the revision before")
 
 
-def _calibrated(sku: Sku, level: str, stack: str, last: LearnedFile | None) -> Calibration:
+def _calibrated(sku: Sku, level: str, stack: str) -> Calibration:
     from muster import store
     from muster_criteria.sku_files import learn as learning
-    from muster_criteria.sku_files.learned import floors_of
 
     metrics = sorted({limit.metric for limit in sku.limits if limit.unit in learning.RATE_UNITS})
     readings = store.measured.fleet_readings(sku.name, level, metrics, simulated=False, visits=1)
     suspects = store.measured.excluded_from_peers(sku.name, simulated=False)
     readings = readings[~readings["node"].isin(list(suspects))]
-    return learning.learn(readings, floors_of(last) if last else (), stack)
+    return learning.learn(readings, sku.learned, stack)
 
 
 def _show(calibration: Calibration) -> None:

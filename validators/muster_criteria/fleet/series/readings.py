@@ -35,6 +35,11 @@ def group_of(sku: str, environment: Mapping[str, str | None], zone: str = "") ->
     return "|".join([sku, *parts, f"zone={zone}"])
 
 
+def stack_of(group: str) -> str:
+    """Firmware, driver and libraries of a peer group's key, without SKU and cooling zone."""
+    return ", ".join(part for part in group.split("|")[1:] if not part.startswith("zone=") and not part.endswith("="))
+
+
 def day_of(at: datetime.datetime | float) -> float:
     """Days since 1970 of a time (with zone) or of epoch seconds."""
     return (at.timestamp() if isinstance(at, datetime.datetime) else float(at)) / DAY_S
