@@ -9,10 +9,12 @@ import pytest
 import yaml
 
 from muster_criteria.context.versions import differing
-from muster_criteria.model import Verdict
+from muster_criteria.model import Gap, Lack, Verdict
 from muster_criteria.sku_files.model import SkuError
 from muster_criteria.sku_files.skus import load_sku
 from muster_criteria.sku_files.versions import Allowed
+from muster_criteria.stage.case import Case as JudgeCase
+from muster_criteria.stage.prefilter import conspicuous
 from tests.muster_criteria.nodes import Case, MakeCase
 
 WHY = {"source": "own decision of the fleet", "date": "2026-11-23"}
@@ -32,14 +34,40 @@ def gated(case: MakeCase, *entries: dict[str, Any], stage: str = "intake") -> Ca
         ("driver_version", {"at_least": "580.95", "below": "590"}, "580.126.09", True),
         ("driver_version", {"at_least": "580.95"}, "580.65.06", False),
         ("driver_version", {"below": "580"}, "580", False),
-        ("driver_version", {"at_least": "580"}, "unreadable", False),
+        ("driver_version", {"at_least": "580"}, "unreadable", None),
+        ("driver_version", {"at_least": "535.129.03", "below": "580.95.05"}, "535.129.03", True),
+        ("driver_version", {"at_least": "580.95.05"}, "580.82.07", False),
+        ("bios_version", {"at_least": "1.4b"}, "1.4", False),
+        ("bios_version", {"at_least": "1.4b"}, "1.4a", False),
+        ("bios_version", {"at_least": "1.4b"}, "1.4B", True),
+        ("bios_version", {"at_least": "1.4b"}, "1.5", True),
+        ("bios_version", {"below": "1.4a"}, "1.4", True),
+        ("bios_version", {"at_least": "2.20"}, "U54", None),
+        ("bios_version", {"at_least": "2.20"}, "U54 v2.30 (02/02/2024)", None),
+        ("bios_version", {"at_least": "U54 v2.20"}, "U54 v2.10 (02/02/2024)", False),
+        ("bios_version", {"at_least": "U54 v2.20"}, "U54 v2.20 (02/02/2024)", True),
+        ("bios_version", {"at_least": "3.20"}, "ESE104A-1.10", None),
+        ("bios_version", {"at_least": "ESE126A-3.20"}, "ESE124B-3.11", False),
+        ("bios_version", {"exactly": ["U54"], "at_least": "2.20"}, "U54", True),
+        ("cuda_version", {"at_least": "13.0"}, "13", True),
+        ("cuda_version", {"below": "13"}, "13.0", False),
+        ("nic_firmware", {"at_least": "28.39.1002"}, "28.39.1002 (MT_0000000838)", True),
+        ("nic_firmware", {"at_least": "28.40.1000"}, "28.39.1002 (MT_0000000838)", False),
+        ("kernel", {"at_least": "5.15.0-1053"}, "5.15.0-1049-nvidia", False),
+        ("kernel", {"at_least": "5.15.0-1049", "below": "6"}, "5.15.0-1049-nvidia", True),
+        ("fabric_manager_version", {"at_least": "2.21.5"}, "2.21.5+cuda12.4", True),
+        ("bmc_firmware", {"at_least": "25.06-2_NV_WW_03"}, "25.06-2_NV_WW_02", False),
+        ("bmc_firmware", {"at_least": "1.3.15"}, "01.03.16", True),
+        ("cpu_microcode", {"at_least": "0x2b000571"}, "0x2b000590", True),
+        ("cpu_microcode", {"at_least": "0xd0003d1"}, "0xd0003b9", False),
+        ("vbios", {"at_least": "96.00.74.00.01"}, "96.00.74.00.01", True),
         ("vbios", {"at_least": "96.00.A5.00.01"}, "96.00.B0.00.01", True),
         ("vbios", {"at_least": "96.00.10.00.01"}, "96.00.9F.00.01", True),
         ("vbios", {"at_least": "96.00.A5.00.01"}, "96.00.9F.00.01", False),
         ("driver_version", {"exactly": ["1"], "at_least": "580"}, "590.1", True),
     ],
 )
-def test_which_versions_are_allowed(part: str, form: dict[str, Any], version: str, allowed: bool) -> None:
+def test_which_versions_are_allowed(part: str, form: dict[str, Any], version: str, allowed: bool | None) -> None:
     assert Allowed.model_validate({"part": part, **form, **WHY}).allows(version, ()) is allowed
 
 
@@ -72,6 +100,16 @@ def test_a_version_that_is_not_known_never_passes(case: MakeCase, unknown: str) 
     assert judgement.verdict is Verdict.INCONCLUSIVE
     gaps = {(gap.what, gap.device) for gap in judgement.coverage.missing}
     assert {("bios_version", "node" if unknown == "empty" else ""), ("vbios", "gpu3")} <= gaps
+
+
+def test_a_version_that_cannot_be_compared_neither_fails_nor_passes(case: MakeCase) -> None:
+    node = gated(case, {"part": "driver_version", "at_least": "R570"})
+    judgement = node.judge()
+
+    assert (judgement.verdict, judgement.findings) == (Verdict.INCONCLUSIVE, ())
+    why = "570 cannot be compared with R570"
+    assert Gap(Lack.UNJUDGED, why, "driver_version", "node") in judgement.coverage.missing
+    assert conspicuous(JudgeCase.of(node.result(), node.sku))
 
 
 @pytest.mark.parametrize(

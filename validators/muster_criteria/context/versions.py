@@ -56,8 +56,12 @@ def judge_versions(result: StageResult, sku: Sku, running: Running) -> Versions:
             continue
         wrong: dict[str, list[Measured]] = collections.defaultdict(list)
         for row in rows:
-            if row.text and not allowed.allows(row.text, fleet):
-                wrong[row.text].append(row)
+            permitted = allowed.allows(row.text, fleet) if row.text else True
+            if permitted is None:
+                why = f"{row.text} cannot be compared with {allowed.at_least or allowed.below}"
+                missing.append(Gap(Lack.UNJUDGED, why, allowed.part, row.device))
+            elif not permitted:
+                wrong[row.text or ""].append(row)
         findings += [_finding(allowed, version, found, fleet) for version, found in sorted(wrong.items())]
     return Versions(tuple(findings), tuple(missing), tuple(notes))
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import datetime
+import itertools
 import re
 from collections.abc import Iterable
 from pathlib import Path
@@ -64,9 +65,9 @@ class Allowed(Written):
         if not (self.exactly or self.at_least or self.below or self.as_the_fleet):
             raise ValueError("allows nothing: it needs exactly, at_least, below or as_the_fleet")
         for bound in (self.at_least, self.below):
-            if bound and not numbers(self.part, bound):
+            if bound and not _split(self.part, bound)[1]:
                 raise ValueError(f"{bound!r} has no number to compare with")
-        if self.at_least and self.below and not numbers(self.part, self.at_least) < numbers(self.part, self.below):
+        if self.at_least and self.below and compared(self.part, self.at_least, self.below) != -1:
             raise ValueError(f"no version is at least {self.at_least} and below {self.below}")
         return self
 
@@ -76,15 +77,18 @@ class Allowed(Written):
         bounds = [f"at least {self.at_least}"] * bool(self.at_least) + [f"below {self.below}"] * bool(self.below)
         return " or ".join([*self.exactly, *([" and ".join(bounds)] if bounds else [])])
 
-    def allows(self, version: str, fleet: Iterable[str]) -> bool:
-        """Whether ``version`` is allowed. ``fleet``: the versions on which the fleet agrees."""
+    def allows(self, version: str, fleet: Iterable[str]) -> bool | None:
+        """Whether ``version`` is allowed; None if it cannot be compared with the bounds.
+
+        ``fleet``: the versions on which the fleet agrees.
+        """
         if version in self.exactly or (self.as_the_fleet and version in fleet):
             return True
-        own = numbers(self.part, version)
-        if not own or not (self.at_least or self.below):
+        if not (self.at_least or self.below):
             return False
-        over = not self.at_least or own >= numbers(self.part, self.at_least)
-        return over and (not self.below or own < numbers(self.part, self.below))
+        over = compared(self.part, version, self.at_least) if self.at_least else 0
+        under = compared(self.part, version, self.below) if self.below else -1
+        return None if over is None or under is None else over >= 0 and under < 0
 
 
 class VersionsFile(Written):
@@ -94,12 +98,27 @@ class VersionsFile(Written):
     versions: Annotated[tuple[Allowed, ...], BeforeValidator(as_tuple)]
 
 
-def numbers(part: str, version: str) -> tuple[int, ...]:
-    """The numbers of a version in their order, of its first word; empty if it has none."""
-    word = (version.split() or [""])[0]
-    if part in _HEX:
-        return tuple(int(each, 16) for each in re.findall(r"[0-9a-f]+", word.lower().removeprefix("0x")))
-    return tuple(int(each) for each in re.findall(r"\d+", word))
+def compared(part: str, version: str, bound: str) -> int | None:
+    """−1 if ``version`` is older than ``bound``, 0 if it is the same, 1 if newer; None if they cannot be compared.
+
+    As many words of the version count as the bound has: "28.39.1002 (MT_0000000838)". Versions that begin with
+    different texts are numbered differently: "U54 v2.10" and "2.20".
+    """
+    words = len(bound.split())
+    (before, own), (before_bound, other) = _split(part, " ".join(version.split()[:words])), _split(part, bound)
+    if before != before_bound:
+        return None
+    pairs = itertools.zip_longest(own, other, fillvalue=(0, ""))
+    return next((1 if one > of_bound else -1 for one, of_bound in pairs if one != of_bound), 0)
+
+
+def _split(part: str, version: str) -> tuple[str, list[tuple[int, str]]]:
+    """The text before the first number, and each number with the letters directly after it, in lower case."""
+    text = " ".join(version.lower().split())
+    base, number = (16, r"([0-9a-f]+)()") if part in _HEX else (10, r"(\d+)([a-z]*)")
+    text = text.removeprefix("0x") if base == 16 else text
+    found = [(int(digits, base), letters) for digits, letters in re.findall(number, text)]
+    return re.split(number, text, maxsplit=1)[0], found
 
 
 def with_versions(raw: dict[str, Any], sku: str, search: Iterable[Path]) -> tuple[bytes, dict[str, Any]]:

@@ -77,7 +77,8 @@ def conspicuous(case: Case) -> bool:
         return True
     if judge_events(result, case.sku.event_policies).findings:
         return True
-    if judge_versions(result, case.sku, case.running).findings:
+    versions = judge_versions(result, case.sku, case.running)
+    if versions.findings or versions.missing:
         return True
     limits = [
         each
