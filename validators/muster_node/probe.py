@@ -29,12 +29,14 @@ class Metric:
     """A metric that a probe reports: its unit, and one line with its meaning.
 
     ``gpu_unit`` is the unit on devices "gpu{slot}" where it differs (a core's rate reads best in GFLOPS, a GPU's in
-    TFLOPS).
+    TFLOPS). ``on``: the kind of device that it is of, by which SKU files are checked; empty: of several kinds, or not
+    declared.
     """
 
     unit: str
     doc: str
     gpu_unit: str | None = None
+    on: str = ""
 
     def unit_on(self, device: str) -> str:
         """The unit in which this metric is reported on ``device``."""

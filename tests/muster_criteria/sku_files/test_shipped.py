@@ -5,10 +5,12 @@ from __future__ import annotations
 import json
 import re
 import subprocess
+from pathlib import Path
 from typing import Any
 
 import pytest
 
+from muster_criteria.devices import kind_of
 from muster_criteria.sku_files.declarations import FILE, condensed, declared_probes
 from muster_criteria.sku_files.limits import Limit
 from muster_criteria.sku_files.programme import needs, stage_calls, stage_deadline_s
@@ -18,12 +20,24 @@ from muster_node.agent import registry
 from tests.muster_criteria.nodes import shipped
 
 NAMES = list_skus()
+RECORDED = Path(__file__).parents[1] / "stage" / "data" / "h100"
 
 
 def test_the_declarations_are_those_of_the_node_side() -> None:
     """If this fails, run ``make declarations``."""
     declared = [registry.declaration(probe) for probe in registry.discover().probes.values()]
     assert json.loads(FILE.read_text()) == condensed(declared)
+
+
+def test_metrics_are_declared_on_the_kind_of_device_that_a_real_node_reported_them_on() -> None:
+    probes, seen = declared_probes(), set()
+    for file in RECORDED.glob("*.json"):
+        for each in json.loads(file.read_text())["measurements"]:
+            on = probes[each["probe"]].on.get(each["metric"])
+            assert on in (None, kind_of(each["device"])), each
+            seen.add(on)
+    assert {"node", "gpu", "nic", "disk"} <= seen
+    assert not [metric for metric in probes["inventory"].units if metric not in probes["inventory"].on]
 
 
 @pytest.mark.parametrize("name", NAMES)

@@ -298,3 +298,40 @@ def test_a_file_is_parsed_once_and_each_reader_has_values_of_its_own(tmp_path: P
     assert skus._values.cache_info().misses == 1
     path.write_text("limits: [{metric: b}]\n")
     assert skus._read_yaml(path)[1] == {"limits": [{"metric": "b"}]}
+
+
+@pytest.mark.parametrize(
+    ("entry", "code", "hint"),
+    [
+        (
+            {"metric": "cuda_version", "device": "node", "unit": "text", "equals": 12.8},
+            "wrong-type",
+            "put it in quotes",
+        ),
+        ({"metric": "bmc_firmware", "device": "node", "unit": "text", "at_least": 25.06}, "wrong-type", "one_of"),
+        ({"metric": "cpu_sockets", "device": "node", "unit": "count", "equals": "2"}, "wrong-type", "without quotes"),
+        ({"metric": "memory_total", "device": "node", "unit": "GiB", "matches": "^20"}, "wrong-type", "at_least"),
+        ({"metric": "gpu_count", "device": "node", "unit": "count", "one_of": ["8"]}, "wrong-type", "at_least"),
+        ({"metric": "kernel", "device": "gpu", "unit": "text", "matches": "^5"}, "wrong-device", "on node"),
+        ({"metric": "power_limit", "device": "node", "unit": "W", "equals": 700}, "wrong-device", "on gpu"),
+    ],
+)
+def test_an_item_that_would_judge_nothing_is_refused(folder: Path, entry: dict[str, Any], code: str, hint: str) -> None:
+    def spoil(raw: dict[str, Any]) -> None:
+        of = [each for each in raw["inventory"] if each["metric"] != entry["metric"]]
+        raw["inventory"] = [*of, entry | {"source": "our image of June", "date": "2026-06-01"}]
+
+    assert [(each.code, hint in each.message) for each in lint_sku(rewrite(folder, spoil))] == [(code, True)]
+
+
+def test_a_floor_of_a_text_is_refused(folder: Path) -> None:
+    entry = {
+        "metric": "kernel",
+        "device": "node",
+        "unit": "text",
+        "floor": 5,
+        "source": "for a test",
+        "date": "2026-06-01",
+    }
+    (problem,) = lint_sku(rewrite(folder, lambda raw: raw["limits"].append(entry)))
+    assert problem.code == "wrong-type"

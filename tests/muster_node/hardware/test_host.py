@@ -32,9 +32,11 @@ def test_this_machine_is_real_and_knows_itself():
     assert facts["boot_id", "node"].text == hardware.boot_id() != ""
 
 
-def test_every_fact_of_this_machine_has_a_metric_in_the_same_unit():
+def test_every_fact_of_this_machine_has_a_metric_in_the_same_unit_on_the_same_kind_of_device():
     for fact in open_hardware().inventory():
-        assert Inventory.metrics[fact.name].unit_on(fact.device) == fact.unit, fact
+        metric = Inventory.metrics[fact.name]
+        assert metric.unit_on(fact.device) == fact.unit, fact
+        assert metric.on == fact.device.partition(":")[0].rstrip("0123456789"), fact
 
 
 def test_unreadable_values_are_a_note_and_never_a_zero(tree):

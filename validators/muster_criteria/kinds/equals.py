@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 from pydantic import FiniteFloat
 
-from muster_criteria.kinds.kind import Depends, LimitKind, Numbers, Row, Seen, Set
+from muster_criteria.kinds.kind import TEXT, Depends, LimitKind, Numbers, Row, Seen, Set
 from muster_criteria.kinds.texts import OfText
 from muster_criteria.words import PCIE_GENERATION, pcie_speed
 
@@ -21,6 +23,13 @@ class Equals(OfText):
     def margin(self, limit: Set, at: Numbers, seen: Seen) -> Numbers:
         number = not isinstance(limit.value, str)
         return LimitKind.margin(self, limit, at, seen) if number else super().margin(limit, at, seen)
+
+    def problems(self, limit: Set) -> Iterator[tuple[str, str]]:
+        if limit.unit == TEXT and not isinstance(limit.value, str):
+            yield "wrong-type", f"the metric is a text, but {limit.value:g} is a number: put it in quotes"
+        elif limit.unit != TEXT and isinstance(limit.value, str):
+            why = f"the metric is a number in {limit.unit}, but {limit.value!r} is a text"
+            yield "wrong-type", f"{why}: write a number without quotes"
 
     def allows(self, limit: Set, text: str) -> bool:
         return bool(text == limit.value)

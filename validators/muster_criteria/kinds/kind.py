@@ -58,6 +58,9 @@ class Seen:
 Side = Literal["lower", "upper", "exact"]
 Depends = Literal["value", "siblings", "row"]
 
+TEXT = "text"
+"""The unit of metrics that are texts."""
+TEXT_KINDS = "equals, one_of or matches"
 AS_DECLARED = "Every item of the inventory is as the SKU declares"
 
 
@@ -114,7 +117,8 @@ class LimitKind:
 
     def problems(self, limit: Set) -> Iterator[tuple[str, str]]:
         """(code, message) of each thing that is wrong with such an entry of a SKU file."""
-        yield from ()
+        if limit.unit == TEXT:
+            yield "wrong-type", f"the metric is a text, of which {self.key} judges nothing: use {TEXT_KINDS}"
 
     def observed(self, limit: Set, row: Row) -> str | None:
         """What was measured, as a text with unit; None: the value or text of the row."""

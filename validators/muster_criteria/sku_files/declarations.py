@@ -21,12 +21,14 @@ FILE = Path(__file__).resolve().parents[2] / "skus" / "probes.json"
 class Declared:
     """One probe's declaration.
 
-    ``units``: {metric: (unit, unit on GPUs)}. ``loads``: whether the probe puts load on the machine.
+    ``units``: {metric: (unit, unit on GPUs)}. ``on``: the kind of device that a metric is of, where it is declared.
+    ``loads``: whether the probe puts load on the machine.
     """
 
     probe: str
     params: frozenset[str]
     units: Mapping[str, tuple[str, str]]
+    on: Mapping[str, str] = dataclasses.field(default_factory=dict)
     loads: bool = True
 
     def unit(self, metric: str, kind: str) -> str:
@@ -43,6 +45,7 @@ def declared_probes() -> Mapping[str, Declared]:
             probe=name,
             params=frozenset(each["params"]),
             units={metric: (units[0], units[-1]) for metric, units in each["units"].items()},
+            on=each["on"],
             loads=each["loads"],
         )
         for name, each in json.loads(FILE.read_text()).items()
@@ -57,6 +60,7 @@ def condensed(declarations: Iterable[Mapping[str, Any]]) -> dict[str, Any]:
     return {
         each["name"]: {
             "loads": each["loads"],
+            "on": {name: metric["on"] for name, metric in sorted(each["metrics"].items()) if metric["on"]},
             "params": sorted(each["params"]),
             "units": {
                 name: list(dict.fromkeys((metric["unit"], metric["gpu_unit"])))

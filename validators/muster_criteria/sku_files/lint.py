@@ -100,6 +100,10 @@ def _unknown_metrics(sku: Sku, probes: Mapping[str, Declared]) -> Iterator[Probl
             known = " or ".join(sorted(units))
             message = f"the unit is {limit.unit}, but probes report {limit.metric} in {known}"
             yield Problem(sku.file, key, "wrong-unit", message)
+        kinds = {probe.on.get(limit.metric, limit.device) for probe in probes.values() if limit.metric in probe.units}
+        if kinds and limit.device not in kinds:
+            message = f"the device is {limit.device}, but probes report {limit.metric} on {' or '.join(sorted(kinds))}"
+            yield Problem(sku.file, key, "wrong-device", message)
         for stage in set(limit.stages) - set(STAGES):
             message = f"there is no stage {stage} (there are {', '.join(STAGES)})"
             yield Problem(sku.file, key, "unknown-stage", message)

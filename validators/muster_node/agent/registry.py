@@ -75,7 +75,7 @@ def declaration(probe: type[Probe]) -> dict[str, Any]:
         "doc": probe.doc,
         "params": {name: {"default": param.default, "doc": param.doc} for name, param in sorted(probe.params.items())},
         "metrics": {
-            name: {"unit": metric.unit, "gpu_unit": metric.unit_on("gpu0"), "doc": metric.doc}
+            name: {"unit": metric.unit, "gpu_unit": metric.unit_on("gpu0"), "on": metric.on, "doc": metric.doc}
             for name, metric in sorted(probe.metrics.items())
         },
         "needs": list(probe.needs),

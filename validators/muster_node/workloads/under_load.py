@@ -25,17 +25,17 @@ DELTAS = {
     "row_remap_uncorrected_delta": "row_remap_uncorrected",
 }
 STATES = {
-    "row_remap_pending": Metric("bool", "whether a row remap waits for a reset"),
-    "row_remap_failed": Metric("bool", "whether a row could not be remapped"),
-    "retired_pages_pending": Metric("bool", "whether a page waits for a reset to be retired"),
-    "sram_threshold_exceeded": Metric("bool", "whether SRAM errors passed NVIDIA's replacement limit"),
-    "recovery_action": Metric("text", "what the driver says that the GPU needs"),
-    "mode_change_pending": Metric("bool", "whether ECC or MIG mode will be another one after the next reset"),
-    "ecc_mode": Metric("bool", "whether ECC is on"),
-    "mig_mode": Metric("bool", "whether MIG is on"),
-    "nvlink_active": Metric("count", "NVLinks that are up"),
-    "fabric_state": Metric("text", "how far the GPU has come in joining its NVSwitch fabric"),
-    "fabric_healthy": Metric("bool", "whether the fabric manager calls the GPU healthy"),
+    "row_remap_pending": Metric("bool", "whether a row remap waits for a reset", on="gpu"),
+    "row_remap_failed": Metric("bool", "whether a row could not be remapped", on="gpu"),
+    "retired_pages_pending": Metric("bool", "whether a page waits for a reset to be retired", on="gpu"),
+    "sram_threshold_exceeded": Metric("bool", "whether SRAM errors passed NVIDIA's replacement limit", on="gpu"),
+    "recovery_action": Metric("text", "what the driver says that the GPU needs", on="gpu"),
+    "mode_change_pending": Metric("bool", "whether ECC or MIG mode will be another one after the next reset", on="gpu"),
+    "ecc_mode": Metric("bool", "whether ECC is on", on="gpu"),
+    "mig_mode": Metric("bool", "whether MIG is on", on="gpu"),
+    "nvlink_active": Metric("count", "NVLinks that are up", on="gpu"),
+    "fabric_state": Metric("text", "how far the GPU has come in joining its NVSwitch fabric", on="gpu"),
+    "fabric_healthy": Metric("bool", "whether the fabric manager calls the GPU healthy", on="gpu"),
 }
 WORST: Mapping[str, Callable[[Sequence[Any]], Any]] = {
     **dict.fromkeys(
@@ -48,21 +48,23 @@ WORST: Mapping[str, Callable[[Sequence[Any]], Any]] = {
 }  # fmt: skip
 """States of which one end is bad, so that one that was bad before the load, or recovered in it, was bad."""
 METRICS = {
-    "ecc_uncorrected_delta": Metric("count", "uncorrected ECC errors during the load"),
-    "ecc_corrected_delta": Metric("count", "corrected ECC errors during the load"),
-    "pcie_replay_delta": Metric("count", "PCIe replays during the load"),
-    "pcie_replay_rate": Metric("1/min", "PCIe replays a minute during the load"),
-    "nvlink_errors_delta": Metric("count", "NVLink errors during the load, by kind, over all links"),
-    "row_remap_corrected_delta": Metric("count", "rows remapped for corrected errors during the load"),
-    "row_remap_uncorrected_delta": Metric("count", "rows remapped for uncorrected errors during the load"),
-    "throttle_time": Metric("s", "time spent throttled during the load, by reason"),
-    "counters_reset": Metric("count", "counters of the GPU that were reset during the load"),
-    "pcie_generation_loaded": Metric("count", "lowest PCIe generation while the GPU was busy"),
-    "pcie_width": Metric("count", "fewest PCIe lanes in use"),
-    "foreign_processes": Metric("count", "most processes on the GPU that were not the job's own"),
-    "settings_changed": Metric("count", "clocks, limits and modes that were set otherwise than before the load"),
+    "ecc_uncorrected_delta": Metric("count", "uncorrected ECC errors during the load", on="gpu"),
+    "ecc_corrected_delta": Metric("count", "corrected ECC errors during the load", on="gpu"),
+    "pcie_replay_delta": Metric("count", "PCIe replays during the load", on="gpu"),
+    "pcie_replay_rate": Metric("1/min", "PCIe replays a minute during the load", on="gpu"),
+    "nvlink_errors_delta": Metric("count", "NVLink errors during the load, by kind, over all links", on="gpu"),
+    "row_remap_corrected_delta": Metric("count", "rows remapped for corrected errors during the load", on="gpu"),
+    "row_remap_uncorrected_delta": Metric("count", "rows remapped for uncorrected errors during the load", on="gpu"),
+    "throttle_time": Metric("s", "time spent throttled during the load, by reason", on="gpu"),
+    "counters_reset": Metric("count", "counters of the GPU that were reset during the load", on="gpu"),
+    "pcie_generation_loaded": Metric("count", "lowest PCIe generation while the GPU was busy", on="gpu"),
+    "pcie_width": Metric("count", "fewest PCIe lanes in use", on="gpu"),
+    "foreign_processes": Metric("count", "most processes on the GPU that were not the job's own", on="gpu"),
+    "settings_changed": Metric(
+        "count", "clocks, limits and modes that were set otherwise than before the load", on="gpu"
+    ),
     "inlet_temperature": Metric("°C", "median inlet temperature, where the node reads one: what a hot hall did"),
-    "gpu_lost": Metric("bool", "whether the driver called the GPU lost at any time"),
+    "gpu_lost": Metric("bool", "whether the driver called the GPU lost at any time", on="gpu"),
     **STATES,
 }
 
