@@ -55,6 +55,8 @@ def test_every_command_shown_parses(page: Path) -> None:
         options |= {"--help"}
         given = [word.partition("=")[0] for word in words if word.startswith("--")]
         assert set(given) <= options, line
+        needed = [param for param in command.params if param.required and param.param_type_name == "option"]
+        assert not given or all({*param.opts} & set(given) for param in needed), line
 
 
 @page

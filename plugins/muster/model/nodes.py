@@ -19,6 +19,7 @@ class NewNode:
     node side is started ({"kind": "host", …}; empty: the host's python). ``serials`` {slot: serial}, where known.
     ``bmc``: as ``muster.remote.bmc.Bmc`` has it, so without secrets; empty: none is known. ``named``: the fields that
     the description names; those of a known node that it does not name stay. None: it names all.
+    ``adds_labels``: a known node keeps its other labels, and one with an empty text is removed.
     """
 
     name: str
@@ -36,6 +37,7 @@ class NewNode:
     serials: Mapping[str, str] = dataclasses.field(default_factory=dict)
     bmc: Mapping[str, Any] = dataclasses.field(default_factory=dict)
     named: frozenset[str] | None = None
+    adds_labels: bool = False
 
 
 @dataclasses.dataclass(frozen=True)

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
+import shlex
 from collections.abc import Callable
 from pathlib import Path
 
@@ -17,11 +19,14 @@ from muster.model.health import Report
 from muster.model.runs import RunKey
 from muster.model.states import State
 from muster_criteria.health.readings import Reading
+from tests.docs.test_pages import commands
 from tests.muster import fleet
 from tests.support import lives
 from tests.support.servers import sshd
 
 Muster = Callable[..., "tuple[int, str, str]"]
+
+DOCS = Path(__file__).parents[3] / "docs"
 
 pytestmark = pytest.mark.usefixtures("sqlite_db")
 
@@ -36,6 +41,34 @@ def test_adding_twice_is_harmless(muster: Muster) -> None:
     assert add(muster, "--label", "team=a", "--label", "row=3") == (0, "gpu-0001: added\n", "")
     assert add(muster, "--label", "team=a", "--label", "row=3") == (0, "gpu-0001: unchanged\n", "")
     assert store.nodes.get("gpu-0001").labels == {"team": "a", "row": "3"}
+
+
+def test_a_label_is_added_as_the_pages_say_and_nothing_else_of_the_node_changes(muster: Muster) -> None:
+    """The node answers nowhere: what is not asked about is not looked up."""
+    add(muster, "--label", "block=b3", "--label", "block_address=10.9.0.1", "--port", "2222")
+    before = store.nodes.get("gpu-0001")
+    pages = (DOCS / "automation.md", DOCS / "failed-node.md")
+    shown = [line for page in pages for line in commands(page.read_text()) if line.startswith("muster node add ")]
+    for line in shown:
+        status, _, err = muster(*shlex.split(line.replace("NODE", "gpu-0001"))[1:])
+        assert (status, err) == (0, ""), line
+    after = store.nodes.get("gpu-0001")
+    assert after == dataclasses.replace(before, labels=after.labels)
+    assert set(after.labels) == {"block", "block_address", "spare", "rails"}
+    assert muster("node", "add", "gpu-0001", "--label", "spare=", "--label", "block_address=")[0] == 0
+    assert set(store.nodes.get("gpu-0001").labels) == {"block", "rails"}
+
+
+def test_the_address_of_a_known_node_changes_where_it_is_asked_for(muster: Muster) -> None:
+    add(muster)
+    key = fleet.host_key("gpu-0001")
+    assert muster("node", "add", "10.0.0.2", "--name", "gpu-0001", "--host-key", key)[0] == 0
+    assert store.nodes.get("gpu-0001").host == "10.0.0.2"
+    assert muster("node", "add", "gpu-0001", "--rack", "r7")[0] == 0
+    node = store.nodes.get("gpu-0001")
+    assert (node.host, node.rack, node.sku) == ("10.0.0.2", "r7", "cpu-generic")
+    assert muster("node", "add", "gpu-001", "--label", "spare=yes")[0] == 1
+    assert [each.name for each in store.nodes.find()] == ["gpu-0001"]
 
 
 @pytest.mark.needs_sshd

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import collections
+import dataclasses
 import datetime
 from collections.abc import Iterable
 from pathlib import Path
@@ -14,6 +15,7 @@ from muster.cli.terminal import show
 from muster.cli.terminal.dry import DryRun, rehearsed
 from muster.cli.terminal.messages import messages
 from muster.cli.terminal.options import AsJson, Name
+from muster.errors import MusterError, UnknownNode
 from muster.model.nodes import Lease, Node
 from muster.model.states import State
 from muster.settings import settings
@@ -31,8 +33,10 @@ PARTS_MAX = 500
 @app.command("add")
 @messages
 def add(
-    host: Annotated[str, typer.Argument(help="Host name or address.")],
-    sku: Annotated[str, typer.Option(help="Its hardware model, one of `muster sku list`.")],
+    host: Annotated[
+        str, typer.Argument(help="Host name or address; or a known node's name alone, which keeps its address.")
+    ],
+    sku: Annotated[str, typer.Option(help="Its hardware model, one of `muster sku list`; a new node needs it.")] = "",
     name: Annotated[str, typer.Option(help="Its name; default: the host.")] = "",
     port: Annotated[int | None, typer.Option(help="SSH port; default: 22.")] = None,
     user: Annotated[str, typer.Option(help="SSH user; default: the SSH connection's.")] = "",
@@ -43,24 +47,32 @@ def add(
     ] = "",
     work_dir: Annotated[str, typer.Option(help="Muster's folder on the node; default: ~/.muster.")] = "",
     launch: Annotated[str, typer.Option(help="How the node side is started, as JSON; default: its python3.")] = "",
-    label: Annotated[list[str] | None, typer.Option(help="NAME=TEXT; may be repeated.")] = None,
+    label: Annotated[list[str] | None, typer.Option(help="NAME=TEXT; may be repeated; NAME= removes it.")] = None,
     bmc: Annotated[str, typer.Option(help="Its BMC (Redfish), as JSON; see docs/deploying.md.")] = "",
     dry_run: DryRun = False,
 ) -> None:
     """Enrol one node under the host key that answers now. For a known node, only what is named changes."""
-    row: dict[str, object] = {
-        "name": name or host, "host": host, "port": port, "user": user, "sku": sku, "host_key": host_key,
-        "rack": rack, "pool": pool, "work_dir": work_dir, "launch": launch, "labels": ";".join(label or ()),
-        "bmc": bmc,
-    }  # fmt: skip
     from muster import store
     from muster.enrolment import inventory
     from muster.enrolment.known import pinned, skus
 
-    found = pinned(inventory.one(row, skus()))
+    called = name or host
+    known = _known(called)
+    if known is None and not sku:
+        raise MusterError(f"no node {called!r} is enrolled: to enrol it, give --sku, one of `muster sku list`")
+    if known is not None:
+        host, port, sku = host if name else known.host, port or known.port, sku or known.sku
+        if (host, port) == (known.host, known.port):
+            host_key = host_key or known.host_key  # a node that is down can be described too
+    row: dict[str, object] = {
+        "name": called, "host": host, "port": port, "user": user, "sku": sku, "host_key": host_key,
+        "rack": rack, "pool": pool, "work_dir": work_dir, "launch": launch, "labels": ";".join(label or ()),
+        "bmc": bmc,
+    }  # fmt: skip
+    found = [(at, dataclasses.replace(new, adds_labels=True)) for at, new in pinned(inventory.one(row, skus()))]
     with rehearsed(dry_run):
-        for known, outcome in store.nodes.add_all(found, actor=settings().who).items():
-            typer.echo(f"{known}: {outcome}")
+        for enrolled, outcome in store.nodes.add_all(found, actor=settings().who).items():
+            typer.echo(f"{enrolled}: {outcome}")
 
 
 @app.command("import")
@@ -219,6 +231,15 @@ def check(
         )
     if any(each.mark == checking.MISSING for each in items):
         raise typer.Exit(1)
+
+
+def _known(name: str) -> Node | None:
+    from muster import store
+
+    try:
+        return store.nodes.get(name)
+    except UnknownNode:
+        return None
 
 
 def _marks(node: Node) -> str:

@@ -129,8 +129,11 @@ def enrol_all(
 
 def enrol(session: Session, new: NewNode, actor: str, *, change: bool = True) -> str:
     """``add_node`` within the caller's transaction, which holds the enrolment lock."""
-    check_description(new)
     row = session.get(NodeRow, new.name, with_for_update=access.NODE_LOCK)
+    if new.adds_labels:
+        labels = {**(row.labels if row is not None else {}), **new.labels}
+        new = dataclasses.replace(new, labels={name: text for name, text in labels.items() if text})
+    check_description(new)
     other = session.scalar(select(NodeRow.name).where(NodeRow.host_key == new.host_key, NodeRow.name != new.name))
     if row is not None and row.host_key != new.host_key:
         raise DifferentMachine(
@@ -142,7 +145,7 @@ def enrol(session: Session, new: NewNode, actor: str, *, change: bool = True) ->
         raise SameMachine(f"{new.name} has the host key of {other}: it is the same machine, and keeps the name {other}")
     if row is None:
         fields = {field.name: getattr(new, field.name) for field in dataclasses.fields(new)}
-        del fields["serials"], fields["named"]
+        del fields["serials"], fields["named"], fields["adds_labels"]
         fields |= {name: dict(getattr(new, name)) for name in _MAPPINGS}
         moment = access.now()
         row = NodeRow(
