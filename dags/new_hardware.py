@@ -6,7 +6,6 @@ The system that provisions nodes sends an event of the asset `muster_new_hardwar
 
 from __future__ import annotations
 
-import datetime
 from typing import Any
 
 from airflow.providers.standard.operators.trigger_dagrun import TriggerDagRunOperator
@@ -26,7 +25,7 @@ with DAG(
     **forms.DAG_DEFAULTS,
 ):
 
-    @task(multiple_outputs=True, retries=10, retry_delay=datetime.timedelta(minutes=1))
+    @task(multiple_outputs=True, on_failure_callback=arrival.lost, **arrival.RETRIES)
     def receive(dag_run: Any = None, ti: Any = None) -> dict[str, Any]:
         """Read the event, enrol the node if the event describes it, and skip a delivery that was received before."""
         return arrival.receive(
@@ -44,4 +43,5 @@ with DAG(
         conf=received["conf"],
         logical_date=None,
         skip_when_already_exists=True,
+        on_failure_callback=arrival.lost,
     )

@@ -6,6 +6,7 @@ import contextlib
 import datetime
 import json
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import jinja2
@@ -19,6 +20,7 @@ from muster.model.nodes import NewNode
 from muster.model.states import State
 from muster.operators.lifecycle import arrival
 from muster_demo.services import free_port
+from tests.dags.conftest import dag_of
 from tests.muster.fleet import host_key
 from tests.support.refusals import caused
 
@@ -127,6 +129,32 @@ def test_a_node_that_does_not_answer_yet_is_tried_again(fleet: Path) -> None:
         arrival.receive(KEY, [{"inventory": line}], never)
     assert not isinstance(refused.value, AirflowFailException)
     assert store.nodes.find() == []
+
+
+@pytest.mark.parametrize("key", [KEY, "GPU 0002__netbox-13", None, "a__\n"])
+def test_a_delivery_that_is_not_received_is_mailed_and_noted_of_an_enrolled_node(
+    fleet: Path, monkeypatch: pytest.MonkeyPatch, key: str | None
+) -> None:
+    monkeypatch.setenv("MUSTER_MAIL_TO", "oncall@example.org")
+    store.nodes.add(NewNode("gpu-0001", "10.0.0.1", host_key("gpu-0001"), "h100-sxm-8"))
+    run = SimpleNamespace(partition_key=key)
+    for name in ("receive", "qualify"):
+        callbacks = dag_of("new_hardware").get_task(name).on_failure_callback
+        for each in callbacks if isinstance(callbacks, list) else [callbacks]:
+            each({"dag_run": run, "exception": AirflowFailException("sku None cannot be used")})
+    (waiting,) = store.outbox.pending()
+    assert waiting.key.startswith(f"notice/delivery/{key or ''}/")
+    assert "sku None cannot be used" in store.outbox.message(waiting.id).decode()
+    noted = store.signs.refusals(datetime.datetime.now(datetime.UTC) - datetime.timedelta(hours=1))
+    assert list(noted) == (["gpu-0001"] if key == KEY else [])
+
+
+def test_a_node_is_awaited_for_hours_without_many_tries() -> None:
+    task = dag_of("new_hardware").get_task("receive")
+    longest = task.max_retry_delay or task.retry_delay
+    delays = [min(longest, task.retry_delay * 2**number) for number in range(task.retries)]
+    assert sum(delays, datetime.timedelta()) >= datetime.timedelta(hours=6)
+    assert datetime.timedelta(minutes=10) <= longest <= datetime.timedelta(minutes=20)
 
 
 def test_netbox_announces_a_staged_device_once(fleet: Path) -> None:

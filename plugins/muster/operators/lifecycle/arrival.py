@@ -8,10 +8,12 @@ from testing the node again.
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
+import datetime
 import logging
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pydantic
 from airflow.sdk.exceptions import AirflowException, AirflowSkipException
@@ -19,15 +21,28 @@ from airflow.sdk.exceptions import AirflowException, AirflowSkipException
 from muster import store
 from muster.errors import BadInventory, MusterError, UnknownNode, first_refused
 from muster.integration import runid
+from muster.model import dags
 from muster.model.names import NODE_NAME
 from muster.model.stages import Level
 from muster.operators.testing import claims
 from muster.reporting import notices
 from muster_criteria.text import one_line
 
+if TYPE_CHECKING:
+    from airflow.sdk.definitions.context import Context
+
 log = logging.getLogger(__name__)
 
 ASSET = "muster_new_hardware"
+
+RETRIES: dict[str, Any] = {
+    "retries": 28,
+    "retry_delay": datetime.timedelta(minutes=1),
+    "retry_exponential_backoff": 2,
+    "max_retry_delay": datetime.timedelta(minutes=15),
+}
+"""For six hours at least: a node is announced when it is racked, and its system is installed afterwards. 500 nodes that
+are not up make a try every two seconds."""
 
 _KEY = "give NODE__DELIVERY, as in gpu-0001__PO-4711"
 
@@ -119,6 +134,17 @@ def receive(
             raise AirflowSkipException(sentence)
     conf = {"node": node.name, "level": arrival.extra.level, "reason": arrival.reason, "pool": node.pool or None}
     return {"trigger_run_id": run_id, "conf": conf}
+
+
+def lost(context: Context) -> None:
+    """Notify people that a delivery was not received; `muster status` shows it where the node is enrolled."""
+    key = str(context["dag_run"].partition_key or "")
+    sentence = one_line(f"delivery {key or 'without a key'} was not received: {context.get('exception')}")
+    notices.notify(
+        f"delivery/{key}", f"{sentence}; correct it, then announce it again, or clear its run of {dags.NEW_HARDWARE}"
+    )
+    with contextlib.suppress(MusterError):
+        store.signs.note_refusal(key.partition("__")[0], sentence)
 
 
 def _enrol(arrival: Arrival, line: Mapping[str, Any]) -> None:
