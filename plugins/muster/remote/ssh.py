@@ -121,7 +121,8 @@ def parse_host_key(text: str) -> paramiko.PKey:
         return paramiko.PKey.from_type_string(kind, base64.b64decode(data, validate=True))
     except (ValueError, binascii.Error, paramiko.SSHException, paramiko.pkey.UnknownKeyType) as error:
         raise RemoteError(
-            f"the pinned host key {text[:40]!r} is not a public key; enrol the node again with 'muster node add'"
+            f"the pinned host key {text[:40]!r} is not a public key; pin the one that answers: "
+            "`muster node reinstalled NODE --reason …`"
         ) from error
 
 
