@@ -14,11 +14,13 @@ from muster import store
 from muster.admission import differences
 from muster.admission.backend import Seen
 from muster.cli.node import check as checking
+from muster.errors import DifferentMachine
 from muster.judging import health
 from muster.model.health import Report
 from muster.model.runs import RunKey
 from muster.model.states import State
 from muster_criteria.health.readings import Reading
+from muster_criteria.model import Verdict
 from tests.docs.test_pages import commands
 from tests.muster import fleet
 from tests.support import lives
@@ -69,6 +71,55 @@ def test_the_address_of_a_known_node_changes_where_it_is_asked_for(muster: Muste
     assert (node.host, node.rack, node.sku) == ("10.0.0.2", "r7", "cpu-generic")
     assert muster("node", "add", "gpu-001", "--label", "spare=yes")[0] == 1
     assert [each.name for each in store.nodes.find()] == ["gpu-0001"]
+
+
+@pytest.mark.parametrize(
+    ("now", "named", "kept"),
+    [
+        ({"system": "S", "board": "OM 2"}, "confirm", True),
+        ({"system": "S", "board": "OM 2"}, "replace", False),
+        ({"system": "T", "board": "OM2"}, "replace", False),
+        ({"board": "OM2"}, "replace", False),
+    ],
+)
+def test_the_command_that_a_refused_report_names_records_what_changed(
+    muster: Muster, now: dict[str, str], named: str, kept: bool
+) -> None:
+    """The disks stayed, and the host key with them."""
+    store.nodes.add(fleet.new_node(serials={"system": "S", "board": "OM1"}))
+    lease = fleet.begin(run_id="first")
+    with pytest.raises(DifferentMachine) as refused:
+        fleet.do_stage(lease, "intake", serials=now)
+    store.runs.finish(lease.key, Verdict.INCONCLUSIVE, "another machine")
+    store.leases.release(lease.key, "over")
+    options = commands(str(refused.value))
+    line = next(line for line in options if line.startswith(f"muster node {named} ")).replace("…", "RMA")
+    key = ["--host-key", fleet.host_key("gpu-0001")] if named == "replace" else []
+    assert muster(*shlex.split(line)[1:], *key, "--as", "Ada")[0] == 0
+    fleet.do_stage(fleet.begin(run_id="second"), "intake", serials=now)
+    assert {each.slot: each.serial for each in store.parts.of_node("gpu-0001") if each.until is None} == now
+    runs = store.runs.find(node="gpu-0001", this_machine=True)
+    assert ("first" in {run.run_id for run in runs}) is kept
+
+
+def test_a_replacement_without_a_difference_is_refused_with_a_command_that_is_not(muster: Muster) -> None:
+    store.nodes.add(fleet.new_node(serials={"board": "OM1"}))
+    again = ["--host-key", fleet.host_key("gpu-0001"), "--as", "Ada"]
+    _, _, err = muster("node", "replace", "gpu-0001", "--reason", "RMA", *again)
+    (line,) = commands(err)
+    words = shlex.split(line.replace("SLOT=SERIAL", "board=OM2").replace("…", "RMA"))
+    assert muster(*words[1:], *again)[0] == 0
+
+
+def test_a_new_machine_at_a_new_address_is_recorded_by_a_command_that_the_refusal_names(muster: Muster) -> None:
+    add(muster)
+    new = fleet.host_key("another")
+    moved = ("node", "add", "10.0.0.2", "--name", "gpu-0001", "--host-key", new)
+    replaced, reinstalled = commands(muster(*moved)[2])
+    assert muster(*shlex.split(reinstalled.replace("…", "image"))[1:], "--as", "Ada")[0] == 0
+    assert muster(*moved)[0] == 0
+    assert store.nodes.get("gpu-0001").host == "10.0.0.2"
+    assert "--host 10.0.0.2 --port 22" in replaced
 
 
 @pytest.mark.needs_sshd

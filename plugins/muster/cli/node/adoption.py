@@ -101,6 +101,9 @@ def confirm(
     name: Name,
     serial: Annotated[str, typer.Argument(help="The serial of the part.")],
     reason: Reason,
+    board: Annotated[
+        bool, typer.Option("--board", help="It is a new main board; no run with it was recorded, and history stays.")
+    ] = False,
     who: AsWho = "",
     dry_run: DryRun = False,
 ) -> None:
@@ -108,7 +111,7 @@ def confirm(
     from muster import store
 
     with rehearsed(dry_run):
-        for each in store.contested.confirm(name, serial, show.person(who), given(reason)):
+        for each in store.contested.confirm(name, serial, show.person(who), given(reason), board=board):
             if each.until is None:
                 typer.echo(f"{serial} {'would sit' if dry_run else 'sits'} in {each.slot} of {each.node}")
         if dry_run:

@@ -147,7 +147,11 @@ def _check_other_machine(session: Session, row: NodeRow, host_key: str, serials:
     _refuse_leased(session, row)
     known = current_serials(session, row.name)
     if host_key == row.host_key and all(known.get(slot) == serial for slot, serial in serials.items()):
-        raise BadNode(f"{row.name} has this host key{' and these serials' if serials else ''} already: nothing differs")
+        raise BadNode(
+            f"{row.name} has this host key{' and these serials' if serials else ''} already: nothing differs; if "
+            "another machine has its disks, give the serial that differs: "
+            f"`muster node replace {row.name} --serial SLOT=SERIAL --reason …`"
+        )
     bearer = session.scalar(select(NodeRow.name).where(NodeRow.host_key == host_key, NodeRow.name != row.name))
     if bearer is not None:
         raise SameMachine(f"the machine at {row.name} has the host key of {bearer}: retire or replace {bearer} first")

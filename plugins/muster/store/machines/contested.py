@@ -6,6 +6,7 @@ would take parts out of that node, and its own faults would make them suspects.
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
@@ -19,7 +20,7 @@ from muster.store.database import access
 from muster.store.database.digests import SuspectRow
 from muster.store.database.engine import reading, writing
 from muster.store.database.models import NodeRow, RunRow
-from muster.store.machines.parts import current_serials, elsewhere, move_part, real_serials
+from muster.store.machines.parts import BOARD, current_serials, elsewhere, move_part, real_serials
 from muster_criteria.context.waivers import subject_of
 from muster_criteria.model import Action, Evidence, Severity
 
@@ -38,7 +39,7 @@ def serials_elsewhere(node: str, result: StageResult | None) -> tuple[Evidence, 
             "serial_elsewhere",
             f"{slot} reports the serial {each.serial}, which sits in {each.slot} of {each.node}: no part was "
             f"moved, and nothing found on {slot} is charged to it; look which node has it: if this one, "
-            f"`muster node confirm {node} {each.serial} --reason …`",
+            f"`muster node confirm {node} {shlex.quote(each.serial)} --reason …`",
             slot,
             action=Action.INSPECT,
             severity=Severity.WARNING,
@@ -58,21 +59,24 @@ def unsure(known: Mapping[str, str], result: StageResult | None) -> frozenset[st
     return frozenset(slot for slot, serial in _reported(result).items() if known.get(slot) != serial)
 
 
-def confirm(node: str, serial: str, person: str, reason: str) -> list[Placement]:
+def confirm(node: str, serial: str, person: str, reason: str, *, board: bool = False) -> list[Placement]:
     """Move the part to the slot in which ``node`` reported it last, on a person's decision; returns its places.
 
-    What made that slot a suspect while the part was contested follows the part from now on. Raises NoPerson without
-    a named person and a reason, BadNode if the node's last run with serials did not report it, UnknownNode.
+    ``board``: it is the main board, which no run needs to have reported, since a report with another board than is
+    known is refused as another machine's. What made that slot a suspect while the part was contested follows the part
+    from now on. Raises NoPerson without a named person and a reason, BadNode if the node's last run with serials did
+    not report it, UnknownNode.
     """
     check_decision(person, reason, f"{serial} is not moved")
     with writing() as session:
         row = access.node_row(session, node, lock=True)
         runs = _runs_with_serials(session, row)
-        slot = next((slot for slot, each in (runs[0][1] if runs else {}).items() if each == serial), "")
+        reported = runs[0][1] if runs else {}
+        slot = BOARD if board else next((slot for slot, each in reported.items() if each == serial), "")
         if not slot:
             raise BadNode(
                 f"{node} has not reported the serial {serial} in its last run; test it: "
-                f"`muster qualify {node} --reason …`"
+                f"`muster qualify {node} --reason …`, or add --board if it is a new main board"
             )
         evidence = {"person": person, "reason": reason}
         before = elsewhere(session, node, {slot: serial}).get(slot)

@@ -21,7 +21,7 @@ from muster.store.database import access
 from muster.store.database.engine import reading, writing
 from muster.store.database.models import EventRow, NodeRow
 from muster.store.decisions import admission, certificates
-from muster.store.machines.parts import current_serials, place
+from muster.store.machines.parts import current_serials, place, replacement
 from muster.store.testing.runs import attested
 
 _DESCRIPTION = ("host", "port", "user", "sku", "launch", "work_dir", "rack", "pool", "labels", "bmc")
@@ -136,10 +136,13 @@ def enrol(session: Session, new: NewNode, actor: str, *, change: bool = True) ->
     check_description(new)
     other = session.scalar(select(NodeRow.name).where(NodeRow.host_key == new.host_key, NodeRow.name != new.name))
     if row is not None and row.host_key != new.host_key:
+        moved = (new.host, new.port) != (row.host, row.port)
+        to, key = (f" --host {new.host} --port {new.port}", f" --host-key '{new.host_key}'") if moved else ("", "")
         raise DifferentMachine(
             f"{new.name} is enrolled with another host key than the one at {new.host}:{new.port}: give a different "
             f"machine a name of its own, or record what changed: another machine has taken the place, `muster node "
-            f"replace {new.name} --reason …`, or it has a new system, `muster node reinstalled {new.name} --reason …`"
+            f"replace {new.name}{to} --reason …`, or it has a new system, `muster node reinstalled {new.name}{key} "
+            "--reason …`"
         )
     if other is not None:
         raise SameMachine(f"{new.name} has the host key of {other}: it is the same machine, and keeps the name {other}")
@@ -166,7 +169,7 @@ def _describe(session: Session, row: NodeRow, new: NewNode, actor: str, *, chang
         if known.get(slot, serial) != serial:
             raise DifferentMachine(
                 f"{new.name} has serial {known[slot]} for {slot}, and this machine has {serial}; "
-                f"give it a name of its own, or record the replacement: `muster node replace {new.name} --reason …`"
+                f"give it a name of its own, or record the replacement: `{replacement(new.name, {slot: serial})}`"
             )
     named = _DESCRIPTION if new.named is None else [name for name in _DESCRIPTION if name in new.named]
     changed = [name for name in named if getattr(row, name) != getattr(new, name)]

@@ -5,6 +5,7 @@ from __future__ import annotations
 import collections
 import datetime
 import re
+import shlex
 from collections.abc import Mapping
 
 from sqlalchemy import ColumnElement, Select, or_, select, update
@@ -19,8 +20,10 @@ from muster.store.database.engine import reading
 from muster.store.database.models import EventRow, NodeRow, PartRow, PlacementRow, RunRow, StageRow
 from muster_criteria.devices import kind_of
 
-CHASSIS = ("system", "board")
-"""The parts whose serial makes a machine this machine; any other part may be swapped."""
+SYSTEM, BOARD = "system", "board"
+CHASSIS = (SYSTEM, BOARD)
+"""The parts whose serial makes a machine this machine; any other part may be swapped. That the board was, a person
+confirms."""
 
 LATELY = datetime.timedelta(days=30)
 """How long a part that was seen in a node counts as there, whatever another node reports; longer than nodes wait
@@ -102,10 +105,7 @@ def place(session: Session, node: str, serials: Mapping[str, str]) -> list[str]:
     known = current_serials(session, node)
     for slot in CHASSIS:
         if slot in known and serials.get(slot, known[slot]) != known[slot]:
-            raise DifferentMachine(
-                f"{node} reports the {slot} serial {serials[slot]}, but is enrolled with {known[slot]}: "
-                f"this is a different machine; give it a name of its own, or `muster node replace {node} --reason …`"
-            )
+            raise DifferentMachine(_another_machine(node, slot, known, serials))
     contested = elsewhere(session, node, serials)
     for slot, place_ in contested.items():
         _remark(session, row, slot, place_)
@@ -124,6 +124,24 @@ def place(session: Session, node: str, serials: Mapping[str, str]) -> list[str]:
     return sentences if len(sentences) <= TOLD_MAX else sentences[:TOLD_MAX] + more
 
 
+def _another_machine(node: str, slot: str, known: Mapping[str, str], serials: Mapping[str, str]) -> str:
+    another = replacement(node, {each: serials[each] for each in CHASSIS if each in serials})
+    differs = f"{node} reports the {slot} serial {serials[slot]}, but is enrolled with {known[slot]}"
+    if slot == BOARD and SYSTEM in serials and serials[SYSTEM] == known.get(SYSTEM):
+        confirmed = f"muster node confirm {node} {shlex.quote(serials[BOARD])} --board --reason …"
+        return f"{differs}: if its main board was replaced, `{confirmed}`; if this is a different machine, `{another}`"
+    return f"{differs}: this is a different machine; give it a name of its own, or `{another}`"
+
+
+def replacement(node: str, serials: Mapping[str, str]) -> str:
+    """The command that gives the node's name to the machine with these serials, {slot: serial}.
+
+    Without a serial that differs, a machine with the same host key, as after a swap around the disks, is refused.
+    """
+    given = "".join(f" --serial {shlex.quote(f'{slot}={serial}')}" for slot, serial in serials.items())
+    return f"muster node replace {node}{given} --reason …"
+
+
 def _seen_again(session: Session, node: str, serials: Mapping[str, str], known: Mapping[str, str]) -> set[str]:
     """Note that parts are still where they are ``known``, in one statement; returns their slots.
 
@@ -140,8 +158,8 @@ def _seen_again(session: Session, node: str, serials: Mapping[str, str], known: 
 
 MANY_PARTS = (
     f"it has reported {PLACED_MAX} parts, more than a machine has in its life: which parts sit in it is recorded no "
-    "more, and nothing found on them is charged to a part; look what it reports, then `muster node replace` gives the "
-    "name to it as a new machine"
+    "more, and nothing found on them is charged to a part; look what it reports, then `muster node replace NODE "
+    "--serial SLOT=SERIAL --reason …` gives the name to it as a new machine"
 )
 MANY_REMARKS = (
     f"it has reported parts of other nodes {REMARKS_MAX} times: further contradictions are shown in verdicts alone; "
