@@ -20,9 +20,6 @@ VERIFY = "muster:verify"
 TEST_PREFIX = "muster-test-"
 """Begins the names of our test jobs."""
 
-START_S = 20.0
-"""A test that does not start on an idle node within so many seconds waits behind a job of a user: it is cancelled."""
-
 LIMIT_MINUTES = 24 * 60
 """A scheduler ends a test job after so long."""
 
@@ -134,7 +131,10 @@ class PreemptibleTests(Protocol):
         """Raise BadScheduler unless every job of a user takes any of the nodes back from ours, at once."""
 
     def begin(self, node: str, job: str) -> None:
-        """Submit the job, unless it is there, and wait until it runs. Raises LeftAlone, BadScheduler."""
+        """Submit the job, unless it is there, and wait until it runs. Raises BadScheduler.
+
+        Raises LeftAlone if a job of a user may be why it does not start; SchedulerDown for another reason.
+        """
 
     def step(self, job: str) -> tuple[str, ...] | None:
         """Returns the words before a command that make it part of the running job on its node.

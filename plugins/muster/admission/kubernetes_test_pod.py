@@ -13,10 +13,13 @@ from collections.abc import Callable, Collection, Iterable, Mapping
 from decimal import ROUND_DOWN, Decimal
 from typing import Any
 
-from muster.admission.backend import LIMIT_MINUTES, START_S
+from muster.admission.backend import LIMIT_MINUTES
 from muster.admission.kubernetes_api import Api
 from muster.errors import BadScheduler, JobEnded, LeftAlone, SchedulerDown
 from muster_criteria.text import one_line
+
+START_S = 20.0
+"""A pod that is not placed on its node within so many seconds is deleted: the scheduler looks at each pod at once."""
 
 PULL_S = 180.0
 """A pod that was placed on its node may take so many seconds more to load its image."""
@@ -232,4 +235,4 @@ def _why_it_waits(pod: Mapping[str, Any]) -> str:
     states = [each.get("state", {}).get("waiting") or {} for each in status.get("containerStatuses") or []]
     shown = [*states, *(each for each in status.get("conditions") or [] if each.get("status") == "False")]
     found: Mapping[str, Any] = next((each for each in shown if each.get("message") or each.get("reason")), {})
-    return one_line(str(found.get("message") or found.get("reason") or "jobs of users need it"))[:300]
+    return one_line(str(found.get("message") or found.get("reason") or "it shows no reason"))[:300]

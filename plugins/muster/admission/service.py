@@ -110,7 +110,8 @@ def look(nodes: Collection[str], unanswered: dict[str, Idle] | None = None) -> d
 def take_for_test(node: str, run: str, why: str) -> None:
     """Take a node in service for the test ``run``: by a job that every user's job preempts, or else by closing it.
 
-    A closed node is tested closed. Raises MusterError as ``withdraw_for_test`` does, BadScheduler.
+    A closed node is tested closed. Raises MusterError as ``withdraw_for_test`` does, BadScheduler; SchedulerDown if the
+    job does not start and the node is idle all the same.
     """
     job = TEST_PREFIX + hashlib.sha256(f"{run} {node}".encode()).hexdigest()[:16]
     place, tests = _tests_of(node)
@@ -124,7 +125,14 @@ def take_for_test(node: str, run: str, why: str) -> None:
         raise LeftAlone(f"{node} is not tested, since it is in use: {seen.idle.why}")
     # Stored first: a job that is submitted by a process that dies is then found, and ended.
     store.schedulers.note_test_job(node, job)
-    tests.begin(place.name, job)
+    try:
+        tests.begin(place.name, job)
+    except LeftAlone as error:
+        seen = look([node]).get(node)
+        if seen is None or not seen.idle.idle:
+            raise
+        why = str(error).rstrip(".")
+        raise SchedulerDown(f"{why}, though {place.cluster} shows it idle; find out there what keeps it") from error
 
 
 def step_of_test(node: str) -> tuple[str, ...]:

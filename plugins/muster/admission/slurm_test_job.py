@@ -7,19 +7,34 @@ and a batch script only half a minute later (measured on 22.05), so the script d
 from __future__ import annotations
 
 import dataclasses
+import math
 import re
 import time
 from collections.abc import Collection
 
-from muster.admission.backend import LIMIT_MINUTES, START_S
+from muster.admission.backend import LIMIT_MINUTES
 from muster.admission.runner import Runner
 from muster.errors import BadScheduler, JobEnded, LeftAlone, SchedulerDown
+
+START_S = 90.0
+"""A job that does not run after so long is cancelled. In a busy cluster only backfill starts one of the lowest tier,
+every 30 s unless set (``bf_interval``). A worker slot waits meanwhile."""
+
+HINDERED_S = 5.0
+"""So long as this, Slurm may show another reason first (22.05: PartitionConfig for PartitionTimeLimit)."""
+
+ASKED_EVERY_S = 1.0
+
+_ITS_TURN = ("None", "Priority", "Resources", "ReqNodeNotAvail", "Nodes required")
+"""How the reasons begin for which a pending job waits for users' jobs. Any other one has to be removed by a person."""
 
 _WAITS = frozenset({"PENDING", "CONFIGURING"})
 _ENDED_BY_SLURM = frozenset({"PREEMPTED", "COMPLETING"})
 """A job whose processes still end is completing, whatever ended it."""
 
 _AT_ONCE = frozenset({"00:00:00", "-1"})
+_LIMIT = re.compile(r"(?:(\d+)-)?(\d+):(\d\d):\d\d")
+"""A time limit, "1-12:00:00"; none is "UNLIMITED"."""
 _FIELD = re.compile(r"(\w+)(?:=|[ \t]+=[ \t])(\S*)")
 """A field of scontrol: "Name = value", a line each, or "Name=value" one after the other. The value may be empty."""
 
@@ -65,6 +80,11 @@ class SlurmTests:
                 )
         if ours["State"] != "UP":
             raise BadScheduler(f"partition {name} starts no job: its State is {ours['State']}; set it to UP")
+        if _minutes(ours["MaxTime"]) < LIMIT_MINUTES:
+            raise BadScheduler(
+                f"partition {name} starts no test: its MaxTime is {ours['MaxTime']}, and a test asks for "
+                f"{LIMIT_MINUTES // 60} hours; set it to 1-00:00:00 or more ({_EXAMPLE})"
+            )
         listed = self.runner.run("sinfo", "--noheader", "--Node", f"--partition={name}", "--format=%N")
         if outside := set(nodes) - set(listed.decode("utf-8", "replace").split()):
             raise BadScheduler(f"partition {name} does not hold {min(outside)}: add the node to its Nodes ({_EXAMPLE})")
@@ -79,21 +99,26 @@ class SlurmTests:
                 f"--nodelist={node}", f"--partition={self.partition}", f"--job-name={job}", f"--time={limit}",
                 "--output=/dev/null", "--chdir=/", f"--wrap=exec srun --overlap --ntasks=1 sleep {LIMIT_MINUTES * 60}",
             )  # fmt: skip
-        until = time.monotonic() + START_S
-        while (state := self._find(job)[1]) != "RUNNING":
-            if state not in _WAITS or time.monotonic() > until:
+        submitted = time.monotonic()
+        while (found := self._find(job))[1] != "RUNNING":
+            _, state, reason = found
+            hindered = state == "PENDING" and not reason.replace("_", " ").startswith(_ITS_TURN)
+            if state not in _WAITS or time.monotonic() - submitted > (HINDERED_S if hindered else START_S):
                 self.end(job)
-                raise LeftAlone(f"{node} is not tested: Slurm did not start the test on it, so jobs of users need it")
-            time.sleep(0.2)
+                why = f"{node} is not tested: Slurm did not start the test on it ({reason or state or 'it is gone'})"
+                if hindered:
+                    raise SchedulerDown(f"{why}; remove the cause in Slurm: partition {self.partition}, account or QOS")
+                raise LeftAlone(why)
+            time.sleep(ASKED_EVERY_S)
 
     def step(self, job: str) -> tuple[str, ...] | None:
         """Returns the words that run a command as a step of the job, on its node; None if Slurm preempted the job.
 
         Raises JobEnded, SchedulerDown.
         """
-        number, state = self._find(job)
+        number, state, _ = self._find(job)
         if state != "RUNNING":
-            number, state = self._find(job, "--states=all")
+            number, state, _ = self._find(job, "--states=all")
             if state in _ENDED_BY_SLURM and self._preempted(number):
                 return None
             raise JobEnded(f"the test job {job} ended, and no job of a user took its node: {state or 'forgotten'}")
@@ -103,19 +128,20 @@ class SlurmTests:
 
     def end(self, job: str) -> None:
         """Cancel the job, if it is there. No other job is touched: its name is ours and its number is Slurm's."""
-        number, _ = self._find(job)
+        number, _, _ = self._find(job)
         if number:
             self.runner.run("scancel", "--me", number)
 
-    def _find(self, job: str, *options: str) -> tuple[str, str]:
-        """Returns number and state of the newest job of that name, "" twice if there is none."""
-        raw = self.runner.run("squeue", "--all", "--noheader", "--me", "--name", job, "--format=%i %T", *options)
+    def _find(self, job: str, *options: str) -> tuple[str, str, str]:
+        """Returns number, state and reason of the newest job of that name, "" each if there is none."""
+        raw = self.runner.run("squeue", "--all", "--noheader", "--me", "--name", job, "--format=%i %T %r", *options)
         found = [line.partition(" ") for line in raw.decode("utf-8", "replace").splitlines()]
         for number, _, _ in found:
             if not number.isdecimal():
                 raise SchedulerDown(f"squeue wrote what Muster cannot read: {number[:40]!r}")
-        number, _, state = max(found, key=lambda parts: int(parts[0]), default=("", "", ""))
-        return number, state.strip()
+        number, _, shown = max(found, key=lambda parts: int(parts[0]), default=("", "", ""))
+        state, _, reason = shown.partition(" ")
+        return number, state, reason.strip()
 
     def _preempted(self, number: str) -> bool:
         """Whether a job of a user took the node, which is not down and answers (its state has no ``*``)."""
@@ -128,6 +154,14 @@ class SlurmTests:
 
     def _gres(self) -> tuple[str, ...]:
         return (f"--gres={self.gres}",) if self.gres else ()
+
+
+def _minutes(limit: str) -> float:
+    found = _LIMIT.fullmatch(limit)
+    if found is None:
+        return math.inf
+    days, hours, minutes = (int(part or 0) for part in found.groups())
+    return (days * 24 + hours) * 60 + minutes
 
 
 def _fields(raw: bytes | str) -> dict[str, str]:

@@ -12,15 +12,16 @@ from typing import Any
 
 import pytest
 
+from muster.admission import slurm_test_job
 from muster.admission.backend import Mark
 from muster.admission.backends.slurm import Slurm
 from muster.admission.clusters import backend_of
-from muster.errors import BadScheduler, SchedulerDown
+from muster.errors import BadScheduler, LeftAlone, SchedulerDown
 
 ME = getpass.getuser()
 CONFIG = "PreemptType = preempt/partition_prio\nPreemptExemptTime = 00:00:00\n"
 USERS = "PartitionName=users PriorityTier=10 PreemptMode=OFF GraceTime=0 State=UP Nodes=n[0-1]\n"
-OURS = "PartitionName=muster PriorityTier=1 PreemptMode=CANCEL GraceTime=0 State=UP Nodes=n[0-1]\n"
+OURS = "PartitionName=muster PriorityTier=1 PreemptMode=CANCEL GraceTime=0 MaxTime=UNLIMITED State=UP Nodes=n[0-1]\n"
 
 Commands = Callable[..., Slurm]
 MARK = Mark("PASS", datetime.date(2026, 11, 25), "00ff")
@@ -115,6 +116,15 @@ def test_a_list_of_jobs_that_cannot_be_read_ends_none(commands: Commands, tmp_pa
     assert "scancel" not in (tmp_path / "calls").read_text()
 
 
+def scontrol(config: str = "", users: str = "", ours: str = "") -> str:
+    return f"""case "$*" in
+    *config*) {write(CONFIG + config)}
+    ;;
+    *) {write(" ".join([USERS.strip(), users]) + chr(10) + " ".join([OURS.strip(), ours]))}
+    ;;
+    esac"""
+
+
 @pytest.mark.parametrize(
     ("config", "users", "ours", "refused"),
     [
@@ -134,18 +144,16 @@ def test_a_list_of_jobs_that_cannot_be_read_ends_none(commands: Commands, tmp_pa
         ("", "", "State=DRAIN", True),
         ("", "", "State=INACTIVE", True),
         ("", "", "PartitionName=other", True),
+        ("", "MaxTime=00:10:00", "", False),
+        ("", "", "MaxTime=23:59:00", True),
+        ("", "", "MaxTime=1-00:00:00", False),
+        ("", "", "MaxTime=2-12:00:00", False),
     ],
 )
-def test_settings_of_slurm_that_would_make_a_user_wait(
+def test_settings_of_slurm_that_would_make_a_user_or_a_test_wait(
     commands: Commands, config: str, users: str, ours: str, refused: bool
 ) -> None:
-    scontrol = f"""case "$*" in
-    *config*) {write(CONFIG + config)}
-    ;;
-    *) {write(" ".join([USERS.strip(), users]) + chr(10) + " ".join([OURS.strip(), ours]))}
-    ;;
-    esac"""
-    tests = commands(scontrol=scontrol, sinfo=write("n0\nn1")).tests
+    tests = commands(scontrol=scontrol(config, users, ours), sinfo=write("n0\nn1")).tests
     assert tests is not None
     if refused:
         with pytest.raises(BadScheduler):
@@ -154,6 +162,47 @@ def test_settings_of_slurm_that_would_make_a_user_wait(
         tests.check(["n0", "n1"])
     with pytest.raises(BadScheduler):
         tests.check(["n0", "n9"])
+
+
+RESERVED = "Nodes required for job are DOWN, DRAINED or reserved for jobs in higher priority partitions"
+
+
+@pytest.mark.parametrize(
+    ("shown", "raised"),
+    [
+        ("RUNNING None", None),
+        ("PENDING Priority", LeftAlone),
+        ("PENDING Resources", LeftAlone),
+        ("PENDING None", LeftAlone),
+        ("PENDING ReqNodeNotAvail, May be reserved for other job", LeftAlone),
+        (f"PENDING {RESERVED}", LeftAlone),
+        (f"PENDING {RESERVED.replace(' ', '_')}", LeftAlone),
+        ("CONFIGURING None", LeftAlone),
+        ("COMPLETING None", LeftAlone),
+        ("PENDING PartitionTimeLimit", SchedulerDown),
+        ("PENDING AssocMaxWallDurationPerJobLimit", SchedulerDown),
+        ("PENDING JobHeldAdmin", SchedulerDown),
+    ],
+)
+def test_a_test_that_slurm_does_not_start_waits_for_users_by_slurms_own_reason_alone(
+    commands: Commands, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, shown: str, raised: type[Exception] | None
+) -> None:
+    for name in ("START_S", "HINDERED_S", "ASKED_EVERY_S"):
+        monkeypatch.setattr(f"muster.admission.slurm_test_job.{name}", 0.0)
+    queue = write(f"7 {shown}")
+    tests = commands(scontrol=scontrol(), sinfo=write("n0"), squeue=queue, sbatch="echo 7", scancel="true").tests
+    assert tests is not None
+    if raised is None:
+        tests.begin("n0", "muster-test-1")
+        return
+    with pytest.raises(raised, match=shown.split(" ")[1].rstrip(",").replace("None", r"\(")):
+        tests.begin("n0", "muster-test-1")
+    assert "scancel --me 7" in (tmp_path / "calls").read_text()
+
+
+def test_a_test_waits_for_slurms_backfill_and_for_the_reason_that_stays() -> None:
+    assert slurm_test_job.START_S > 2 * 30, "bf_interval unless set"
+    assert slurm_test_job.HINDERED_S > slurm_test_job.ASKED_EVERY_S
 
 
 def node(**fields: Any) -> dict[str, Any]:

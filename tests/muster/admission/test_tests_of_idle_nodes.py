@@ -90,6 +90,22 @@ def test_a_test_job_that_was_left_is_ended_before_a_qualification(nodes: Path, j
     assert place.test_job == (left if down else "")
 
 
+@pytest.mark.parametrize(("meanwhile", "raised"), [("", SchedulerDown), (" # alice: needed", LeftAlone)])
+def test_a_job_that_does_not_start_waits_for_users_only_if_its_node_is_not_idle(
+    nodes: Path, jobs: Jobs, monkeypatch: pytest.MonkeyPatch, meanwhile: str, raised: type[Exception]
+) -> None:
+    """Else the test would be put off for ever, and not shown."""
+    in_production()
+
+    def begin(*_: str) -> None:
+        nodes.write_text(f"{THERE}{meanwhile}\n")
+        raise LeftAlone("it did not start: 1 Insufficient cpu.")
+
+    monkeypatch.setattr(jobs, "begin", begin)
+    with pytest.raises(raised, match="Insufficient cpu"):
+        revalidate()
+
+
 @pytest.mark.parametrize("by", ["conclude", "claim", "reconcile", "release"])
 def test_the_end_of_one_run_leaves_the_job_of_the_next(
     nodes: Path, jobs: Jobs, by: str, monkeypatch: pytest.MonkeyPatch
