@@ -7,6 +7,7 @@ sends SIGTERM to its container, which sees the host's processes and passes the s
 from __future__ import annotations
 
 import dataclasses
+import operator
 import time
 from collections import defaultdict
 from collections.abc import Callable, Collection, Iterable, Mapping
@@ -171,8 +172,7 @@ class PodTests:
 def resources_left(node: Mapping[str, Any], pods: Iterable[Mapping[str, Any]]) -> dict[str, str]:
     """Returns what the pods on a node leave of each allocatable resource, as quantities, without what is used up.
 
-    As the scheduler counts: the containers' requests together, or the largest init container's if that is more, and
-    the overhead. Raises SchedulerDown for a quantity that cannot be read.
+    Raises SchedulerDown for a quantity that cannot be read.
     """
     from kubernetes.utils.quantity import parse_quantity
 
@@ -197,22 +197,33 @@ def resources_left(node: Mapping[str, Any], pods: Iterable[Mapping[str, Any]]) -
 
 
 def _requests(spec: Mapping[str, Any], read: Callable[[Any], Decimal]) -> dict[str, Decimal]:
-    def of(container: Mapping[str, Any]) -> dict[str, Decimal]:
-        requests = container.get("resources", {}).get("requests") or {}
+    """Returns what a pod requests, as the scheduler counts it (PodRequests of component-helpers)."""
+
+    def of(part: Mapping[str, Any]) -> dict[str, Decimal]:
+        requests = (part.get("resources") or {}).get("requests") or {}
         return {name: read(quantity) for name, quantity in requests.items()}
 
-    total: dict[str, Decimal] = defaultdict(Decimal)
-    for container in spec.get("containers") or []:
-        for name, amount in of(container).items():
-            total[name] += amount
+    sidecars: dict[str, Decimal] = {}
+    starting: dict[str, Decimal] = {}
     for container in spec.get("initContainers") or []:
-        for name, amount in of(container).items():
-            # One that is restarted goes on with the others (a sidecar); any other ends before they start.
-            sidecar = container.get("restartPolicy") == "Always"
-            total[name] = total[name] + amount if sidecar else max(total[name], amount)
-    for name, quantity in (spec.get("overhead") or {}).items():
-        total[name] += read(quantity)
-    return total
+        needed = _each(operator.add, sidecars, of(container))
+        starting = _each(max, starting, needed)
+        # A sidecar goes on with all that start after it; any other init container ends before the next one starts.
+        if container.get("restartPolicy") == "Always":
+            sidecars = needed
+    running = sidecars
+    for container in spec.get("containers") or []:
+        running = _each(operator.add, running, of(container))
+    # What is requested for the whole pod replaces its containers' requests.
+    total = {**_each(max, running, starting), **of(spec)}
+    return _each(operator.add, total, {name: read(amount) for name, amount in (spec.get("overhead") or {}).items()})
+
+
+def _each(
+    joined: Callable[[Decimal, Decimal], Decimal], one: Mapping[str, Decimal], other: Mapping[str, Decimal]
+) -> dict[str, Decimal]:
+    none = Decimal(0)
+    return {name: joined(one.get(name, none), other.get(name, none)) for name in one.keys() | other.keys()}
 
 
 def _ends(pod: Mapping[str, Any]) -> bool:
