@@ -28,10 +28,6 @@ def apply(judgement: Judgement, standing: Standing) -> Judgement:
     return dataclasses.replace(waived, findings=findings)
 
 
-def mark(findings: Iterable[Finding], standing: Standing) -> list[Finding]:
+def mark(findings: Iterable[Finding], standing: Standing) -> tuple[Finding, ...]:
     """Returns the findings, each with the valid waiver that covers it (``waived``: "" without one)."""
-
-    def waived(finding: Finding) -> str:
-        return next((str(each) for each in standing.waivers if waivers.covers(each, finding, standing.machine)), "")
-
-    return [dataclasses.replace(finding, waived=waived(finding)) for finding in findings]
+    return waivers.marked(findings, standing.waivers, standing.machine)

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import dataclasses
+import datetime
 
 import pytest
 
 from muster_criteria.context.alike import Neighbour, compared_with, groups_of, symptom, why_held
+from muster_criteria.context.waivers import Machine, Waiver, waive
 from muster_criteria.model import (
     COMMON_CAUSE,
     DEVICE_EVENT,
@@ -96,6 +98,35 @@ def test_corrupted_data_waits_for_nothing() -> None:
     company = [neighbour(f"n{number}", "gemm_mismatches", "gemm_rate") for number in range(5)]
     assert compared_with(judgement(WRONG), "this", RACK, company) == judgement(WRONG)
     assert why_held(compared_with(judgement(SLOW, WRONG), "this", RACK, company).findings) == ""
+
+
+@pytest.mark.parametrize(("alike", "accepted", "well", "held"), [(2, 4, 0, True), (2, 4, 6, True), (2, 4, 8, False),
+                                                              (1, 4, 0, False)])  # fmt: skip
+def test_a_node_whose_fault_is_waived_is_no_company_and_hides_no_cause_of_others(
+    alike: int, accepted: int, well: int, held: bool
+) -> None:
+    known = [Neighbour(f"known{number}", RACK, frozenset(), frozenset(["gemm_rate"])) for number in range(accepted)]
+    judged = compared_with(judgement(), "this", RACK, [*others(alike, well), *known])
+    assert bool(why_held(judged.findings)) is held
+
+
+@pytest.mark.parametrize(("devices", "waived"), [(["gpu3"], True), (["gpu3", "gpu5"], False)])
+@pytest.mark.parametrize("within", [False, True])
+def test_a_common_cause_is_waived_with_all_that_it_explains(devices: list[str], waived: bool, within: bool) -> None:
+    """Alone, what is waived fails no stage: it fails none where other nodes, or devices, have it too."""
+    found = judgement(*(dataclasses.replace(SLOW, device=device) for device in devices))
+    if within:
+        cause = dataclasses.replace(SLOW, rule=COMMON_CAUSE, device="node")
+        found = dataclasses.replace(found, findings=(cause, *found.findings))
+    else:
+        found = compared_with(found, "this", RACK, others(2, 0))
+    now = datetime.datetime(2026, 6, 1, tzinfo=datetime.UTC)
+    until = now + datetime.timedelta(days=1)
+    waiver = Waiver(1, "this", "", SLOW.rule, SLOW.metric, "gpu3", SLOW.labels, "Ada", "known", now, until)
+    after = waive(found, [waiver], Machine("this", {}), now)
+    assert [bool(each.waived) for each in after.findings][:2] == [waived, True]
+    assert after.verdict is (Verdict.WARN if waived else Verdict.FAIL)
+    assert bool(why_held(after.findings)) is not (waived or within)
 
 
 def test_the_node_itself_is_not_its_own_company() -> None:

@@ -40,11 +40,15 @@ GROUPED = "by"
 
 @dataclasses.dataclass(frozen=True)
 class Neighbour:
-    """A node tested lately in the same stage: its groups ({"rack": "r1", "image": …}), and what it failed in."""
+    """A node tested lately in the same stage: its groups ({"rack": "r1", "image": …}), and what it failed in.
+
+    ``accepted``: where that is waived. A fault that was known is no company, and the node is none of the healthy ones.
+    """
 
     node: str
     groups: Mapping[str, str]
     failing: frozenset[str]
+    accepted: frozenset[str] = frozenset()
 
 
 def groups_of(rack: str, environment: Mapping[str, str | None]) -> dict[str, str]:
@@ -65,7 +69,8 @@ def symptom(finding: Finding) -> str:
 def compared_with(judgement: Judgement, node: str, groups: Mapping[str, str], others: Iterable[Neighbour]) -> Judgement:
     """The judgement, with a common cause for each symptom that this node shares with others of its rack or image.
 
-    With this node they must be ``NODES_MIN`` nodes, and ``GROUP_SHARE`` of those of the group that were tested.
+    With this node they must be ``NODES_MIN`` nodes, and, with those where it is waived, ``GROUP_SHARE`` of those of the
+    group that were tested.
     """
     known = [each for each in others if each.node != node]
     symptoms = {name for finding in judgement.findings if (name := symptom(finding))}
@@ -92,9 +97,10 @@ def _cause(
     name: str, by: str, group: str, node: str, others: Sequence[Neighbour], findings: Sequence[Finding]
 ) -> Finding | None:
     of = [each for each in others if each.groups.get(by) == group]
-    alike = sorted(each.node for each in of if name in each.failing)
+    alike = sorted(each.node for each in of if name in each.failing | each.accepted)
+    new = sum(name in each.failing for each in of) + 1
     count, tested = len(alike) + 1, len(of) + 1
-    if count < NODES_MIN or count < GROUP_SHARE * tested:
+    if new < NODES_MIN or count < GROUP_SHARE * tested:
         return None
     fault = BLAME[by]
     return Finding(

@@ -11,9 +11,9 @@ import datetime
 import hashlib
 import json
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 
-from muster_criteria.model import Finding, Judgement, Severity, Verdict
+from muster_criteria.model import COMMON_CAUSE, Finding, Judgement, Severity, Verdict, subject
 from muster_criteria.stage.verdict import verdict_of
 
 CHASSIS = ("system", "board")
@@ -105,21 +105,46 @@ def covers(waiver: Waiver, finding: Finding, machine: Machine) -> bool:
     return waiver.device == finding.device and concerns(waiver, machine)
 
 
+def marked(findings: Iterable[Finding], holding: Sequence[Waiver], machine: Machine) -> tuple[Finding, ...]:
+    """Returns the findings, each with the waiver that covers it (``waived``: "" without one).
+
+    A common cause only explains other findings: it is waived with them, once all of them are.
+    """
+    own = [
+        dataclasses.replace(finding, waived=next((str(each) for each in holding if covers(each, finding, machine)), ""))
+        for finding in findings
+    ]
+    return tuple(
+        dataclasses.replace(finding, waived=_with_explained(finding, own))
+        if finding.rule == COMMON_CAUSE and not finding.waived
+        else finding
+        for finding in own
+    )
+
+
+def _with_explained(cause: Finding, findings: Iterable[Finding]) -> str:
+    explained = [
+        each.waived
+        for each in findings
+        if each.severity is Severity.CRITICAL
+        and each.rule != COMMON_CAUSE
+        and cause.metric in (subject(each), f"{each.metric} {each.rule}")
+    ]
+    return explained[0] if explained and all(explained) else ""
+
+
 def waive(judgement: Judgement, waivers: Iterable[Waiver], machine: Machine, now: datetime.datetime) -> Judgement:
     """The judgement with each waived finding marked, and its verdict as the waivers that hold at ``now`` leave it."""
     holding = [waiver for waiver in waivers if waiver.holds(now)]
-    findings = tuple(
-        dataclasses.replace(finding, waived=next((str(each) for each in holding if covers(each, finding, machine)), ""))
-        for finding in judgement.findings
-    )
+    findings = marked(judgement.findings, holding, machine)
     if findings == judgement.findings:
         return judgement
-    marked = dataclasses.replace(judgement, findings=findings)
+    known = dataclasses.replace(judgement, findings=findings)
     critical = [finding for finding in findings if finding.severity is Severity.CRITICAL]
     if judgement.verdict is not Verdict.FAIL or not critical or not all(finding.waived for finding in critical):
-        return marked
+        return known
     softened = [dataclasses.replace(each, severity=Severity.WARNING) for each in critical]
     verdict, _ = verdict_of(softened, judgement.coverage)
     lead = f"{critical[0].summary.rstrip('.')} (waived {critical[0].waived})"
     more = f", and {len(critical) - 1} more waived" if len(critical) > 1 else ""
-    return dataclasses.replace(marked, verdict=verdict, reason=f"{lead}{more}.")
+    return dataclasses.replace(known, verdict=verdict, reason=f"{lead}{more}.")

@@ -190,9 +190,9 @@ def accepted(session: Session, node: NodeRow, findings: Sequence[Finding]) -> bo
     return all(each.waived for each in marked_now(session, node, grave))
 
 
-def marked_now(session: Session, node: NodeRow, findings: Sequence[Finding]) -> list[Finding]:
+def marked_now(session: Session, node: NodeRow, findings: Sequence[Finding]) -> tuple[Finding, ...]:
     """Findings of the node, each with the waiver that covers it now, whatever was valid when it was found."""
-    return rules.mark(findings, standing(session, node)) if findings else []
+    return rules.mark(findings, standing(session, node)) if findings else ()
 
 
 def to_waiver(row: WaiverRow) -> Waiver:

@@ -89,6 +89,11 @@ def _neighbours(session: Session, own: NodeRow, stage: str, until: datetime.date
             node,
             groups_of(each.rack, each.environment),
             frozenset(name for finding in found.get(each.stage, ()) if (name := symptom(finding))),
+            frozenset(
+                symptom(dataclasses.replace(finding, waived=""))
+                for finding in found.get(each.stage, ())
+                if finding.waived
+            ),
         )
         for node, each in sorted(latest.items())
     ]

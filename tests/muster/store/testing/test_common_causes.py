@@ -12,7 +12,7 @@ from muster.judging.verdict import compared_with
 from muster.model.runs import RunKey
 from muster.model.states import State
 from muster.store.database.engine import writing
-from muster.store.database.models import StageRow
+from muster.store.database.models import FindingRow, StageRow
 from muster_criteria.model import COMMON_CAUSE, Finding, Verdict
 from tests.muster import fleet
 
@@ -84,6 +84,16 @@ class TestAlike:
             visit(f"good{number}", verdict=Verdict.PASS)
         visit("a"), visit("b")
         assert visit("c") is state
+
+    def test_where_the_same_fault_is_waived_a_node_is_neither_company_nor_a_healthy_one(self) -> None:
+        for number in range(4):
+            visit(f"known{number}")
+        with writing() as session:
+            for row in session.query(FindingRow):
+                row.waived = "by Ada"
+        visit("a")
+        assert visit("b") is State.QUARANTINE
+        assert visit("c") is State.REGISTERED
 
     def test_another_rack_another_symptom_and_wrong_bits_do_not_wait(self) -> None:
         visit("a"), visit("b")
