@@ -83,7 +83,8 @@ with DAG(
     TriggerDagRunOperator.partial(
         task_id="ask", trigger_dag_id=dags.HELD_VERDICT, logical_date=None, skip_when_already_exists=True
     ).expand_kwargs(held_verdicts())
-    tell_of_questions() >> deliver_mail()
+    tell_of_questions()
+    deliver_mail()
     sweep_leases()
     reconcile_schedulers()
     replace_nodes()

@@ -7,15 +7,14 @@ import datetime
 import gzip
 import hashlib
 from collections.abc import Sequence
-from email.errors import MessageError
-from email.headerregistry import Address
 from email.message import EmailMessage
 from email.policy import SMTP
-from email.utils import format_datetime, getaddresses
+from email.utils import format_datetime
 
 from muster_criteria.model import Severity
 from muster_criteria.words import number
 from muster_reports import charts, document, fabric_map
+from muster_reports.addresses import address
 from muster_reports.model import RunReport
 from muster_reports.text import clean, moment, shorten, wrap
 from muster_reports.view import View, build, is_simulated
@@ -126,7 +125,7 @@ def build_message(
     unless given. Raises ValueError, naming the address, if one is not a single usable address or there is no recipient.
     """
     message = _envelope(rendered.subject, f"report.{rendered.report_id}", sender, recipients, date)
-    message["References"] = f"<run.{rendered.thread_id}@{_address(sender).domain}>"
+    message["References"] = f"<run.{rendered.thread_id}@{address(sender).domain}>"
     for name, value in rendered.headers:
         message[name] = value
     # Quoted-printable throughout: 8bit would need a server that offers 8BITMIME.
@@ -161,11 +160,11 @@ def _envelope(
 ) -> EmailMessage:
     if not recipients:
         raise ValueError("the report has no recipient: name at least one address")
-    origin = _address(sender)
+    origin = address(sender)
     message = EmailMessage(policy=SMTP)
     message["Subject"] = subject
     message["From"] = origin
-    message["To"] = tuple(_address(recipient) for recipient in recipients)
+    message["To"] = tuple(address(recipient) for recipient in recipients)
     message["Date"] = format_datetime(date or datetime.datetime.now(datetime.UTC))
     message["Message-ID"] = f"<{name}@{origin.domain}>"
     message["Auto-Submitted"] = "auto-generated"  # RFC 3834: no vacation notices in return
@@ -194,14 +193,3 @@ def _encoded(size: int) -> int:
 
 def _digest(*parts: str) -> str:
     return hashlib.sha256("\0".join(parts).encode("utf-8", "backslashreplace")).hexdigest()[:32]
-
-
-def _address(text: str) -> Address:
-    try:
-        ((name, spec),) = getaddresses([text])
-        address = Address(display_name=clean(name, 100), addr_spec=spec)
-    except (ValueError, IndexError, MessageError):
-        address = Address()
-    if not address.username or not address.domain or not address.addr_spec.isascii():
-        raise ValueError(f"{clean(text, 100)!r} is not a mail address: write one address, as name@example.org")
-    return address

@@ -9,9 +9,10 @@ from typing import Any, Literal
 import pydantic
 
 from muster.blackout import closed, closed_until
-from muster.errors import BadSettings, first_refused
+from muster.errors import first_refused
 from muster.model.states import State
 from muster_criteria.model import Verdict
+from muster_reports.addresses import address
 
 
 class Rule(pydantic.BaseModel):
@@ -19,7 +20,7 @@ class Rule(pydantic.BaseModel):
     and is of a node with all of ``labels``; what is empty matches everything.
 
     It is mailed to ``to``: in the UTC windows of ``quiet`` at their end, and ``an_hour`` mails an hour at most (0: any
-    number), after which the hour's reports come as one list; both hold for ``notifier`` too. ``notifier``: the path of
+    number), after which the hour's others come as one list; both hold for ``notifier`` too. ``notifier``: the path of
     a class of Airflow's notifiers, made with ``arguments``, whose templates know ``node``, ``verdict``, ``state``,
     ``headline``, ``link`` and ``simulated``. ``digest``: how often the addresses get the digest of the
     nodes with ``labels``.
@@ -47,6 +48,8 @@ class Rule(pydantic.BaseModel):
             raise ValueError(f"rule {self.name} reaches no one: give to or notifier")
         if not self.to and self.digest:
             raise ValueError(f"rule {self.name}: a digest is a mail: give to")
+        for each in self.to:
+            address(each)
         return self
 
     def matches(self, verdict: str, state: str, labels: Mapping[str, str]) -> bool:
@@ -62,19 +65,22 @@ class Rule(pydantic.BaseModel):
         return closed_until(self.quiet, now)
 
 
-def read(chosen: Sequence[Mapping[str, Any]]) -> list[Rule]:
-    """The rules of MUSTER_MAIL_RULES. Raises BadSettings, which names the rule and what is wrong."""
+def read(chosen: Sequence[Mapping[str, Any]]) -> tuple[list[Rule], list[str]]:
+    """The rules of MUSTER_MAIL_RULES that can be used, and a sentence about each other one: it keeps no mail back."""
     found: list[Rule] = []
+    wrong: list[str] = []
     for number, each in enumerate(chosen, start=1):
         try:
             rule = Rule.model_validate(each)
         except pydantic.ValidationError as error:
             why = first_refused(error)
-            raise BadSettings(f"MUSTER_MAIL_RULES: rule {number} cannot be used: {why}") from None
+            wrong.append(f"MUSTER_MAIL_RULES: rule {number} cannot be used: {why}")
+            continue
         if rule.name in {other.name for other in found}:
-            raise BadSettings(f"MUSTER_MAIL_RULES: two rules are called {rule.name}: give each its own name")
+            wrong.append(f"MUSTER_MAIL_RULES: two rules are called {rule.name}: give each its own name")
+            continue
         found.append(rule)
-    return found
+    return found, wrong
 
 
 def recipients(

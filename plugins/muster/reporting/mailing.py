@@ -5,7 +5,7 @@ from __future__ import annotations
 import datetime
 import itertools
 import logging
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 from muster import store
 from muster.errors import MusterError, apart
@@ -21,8 +21,6 @@ from muster_reports.model import RunReport
 
 log = logging.getLogger(__name__)
 PERIODS = {"daily": datetime.timedelta(days=1), "weekly": datetime.timedelta(days=7)}
-FLOOD_MAX = 2000
-"""Runs that the list of an hour looks at, the latest."""
 
 
 def send_report(
@@ -32,7 +30,8 @@ def send_report(
 
     ``fabric``, ``training``: of ``store.rounds`` and ``store.trainings``, for a block. An SMTP error is not raised.
 
-    Returns the delivery status as text. Raises UnknownRun, BadSettings.
+    Returns the delivery status as text. Raises UnknownRun, BadSettings, and MusterError with the recipients whose mail
+    could not be made and the rules that cannot be used, after the others' mails were sent.
     """
     from muster.reporting import archive, sending
 
@@ -46,31 +45,17 @@ def send_report(
     drawn = mail.charts_of(report)
     rendered = mail.render(report, archive.keep(report, drawn), drawn)
     log.info("%s", rendered.subject)
-    key = f"{run_key.dag_id}/{run_key.run_id}/{rendered.report_id}"
-    keys, notifications = [], []
-    delayed = False
-    if current.mail_recipients:
-        message = mail.build_message(rendered, current.mail_from, current.mail_recipients)
-        store.outbox.add(key, message.as_bytes())
-        keys.append(key)
-    chosen = _rules()
-    labels = store.nodes.get(report.node).labels if chosen else {}
-    facts = (report.verdict, report.state_after, labels)
-    for rule, recipients in mail_rules.recipients(chosen, current.mail_recipients, *facts):
-        if recipients:
-            found = _mail_by_rule(rule, recipients, rendered, key)
-            delayed |= not found
-            keys += found
-        if rule.notifier:
-            found = _notify_by_rule(rule, report, key)
-            delayed |= not found
-            notifications += found
-    if delayed and not keys and not notifications:
-        return "delayed until quiet hours or the hour of a flood end"
-    if not keys and not notifications:
+    rules, failed = mail_rules.read(current.mail_rules)
+    found = _queue(report, rendered, rules, failed)
+    now = sorted(filter(None, found), key=lambda key: key.startswith(store.outbox.NOTIFICATION))
+    delivered = [sending.deliver_mail(each) for each in now]
+    if failed:
+        raise MusterError(f"not mailed to all: {'; '.join(failed)}")
+    if not found:
         log.warning("no report is mailed: neither MUSTER_MAIL_TO nor a rule of MUSTER_MAIL_RULES names a recipient")
         return "not mailed: no recipients"
-    delivered = [sending.deliver_mail(each) for each in keys + notifications]
+    if not now:
+        return "delayed until quiet hours or the hour of a flood end"
     sent, waiting, parked = (sum(counts) for counts in zip(*delivered, strict=True))
     return f"{sent} sent, {waiting} waiting, {parked} refused"
 
@@ -81,56 +66,96 @@ def _gave_way(run: Run) -> bool:
     return preempted and run.state_after is State.PRODUCTION
 
 
-def _mail_by_rule(rule: mail_rules.Rule, recipients: Sequence[str], rendered: mail.Rendered, key: str) -> list[str]:
-    """Queue the report, or the list of the hour if the hour has its fill. Returns the key of what may be sent now."""
-    mine, due, sender = f"rule/{rule.name}/", rule.due(store.clock.now()), settings().mail_from
-    if _filled(rule, mine, key):
-        sentence, lines, end = _of_the_hour(rule)
-        about = f"flood/{rule.name}/{_hour():%Y-%m-%dT%H}"
-        store.outbox.add(about, mail.build_notice(about, sentence, sender, recipients, lines).as_bytes(), end)
-        return []
-    store.outbox.add(mine + key, mail.build_message(rendered, sender, recipients).as_bytes(), due)
-    return [] if due else [mine + key]
+def _queue(
+    report: RunReport, rendered: mail.Rendered, rules: Sequence[mail_rules.Rule], failed: list[str]
+) -> list[str]:
+    """Queue the report for all who get it; returns the keys of what may be sent now, and "" for each that waits.
+
+    ``failed`` gets a sentence for each recipient for whom it cannot be queued.
+    """
+    current = settings()
+    key = f"{report.dag_id}/{report.run_id}/{rendered.report_id}"
+    found: list[str] = []
+    if current.mail_recipients:
+        with apart("MUSTER_MAIL_TO", failed):
+            message = mail.build_message(rendered, current.mail_from, current.mail_recipients)
+            store.outbox.add(key, message.as_bytes())
+            found.append(key)
+    labels = store.nodes.get(report.node).labels if rules else {}
+    facts = (report.verdict, report.state_after, labels)
+    for rule, recipients in mail_rules.recipients(rules, current.mail_recipients, *facts):
+        if recipients:
+            with apart(f"rule {rule.name}", failed):
+                found.append(_mail_by_rule(rule, recipients, report, rendered, key))
+        if rule.notifier:
+            with apart(f"the notifier of rule {rule.name}", failed):
+                found.append(_notify_by_rule(rule, report, key))
+    return found
 
 
-def _notify_by_rule(rule: mail_rules.Rule, report: RunReport, key: str) -> list[str]:
+def _mail_by_rule(
+    rule: mail_rules.Rule, recipients: Sequence[str], report: RunReport, rendered: mail.Rendered, key: str
+) -> str:
+    """Queue the report, or its line in the list if the hour has its fill. Returns its key if it may be sent now."""
+    mine, due, sender = f"rule/{rule.name}/{key}", rule.due(store.clock.now()), settings().mail_from
+    about = f"flood/{rule.name}/{_hour():%Y-%m-%dT%H}"
+
+    def listed(sentence: str, lines: Sequence[str]) -> bytes:
+        return mail.build_notice(about, sentence, sender, recipients, lines).as_bytes()
+
+    if _filled(rule, f"rule/{rule.name}/", mine) and _listed(rule, about, report, key, listed):
+        return ""
+    store.outbox.add(mine, mail.build_message(rendered, sender, recipients).as_bytes(), due)
+    return "" if due else mine
+
+
+def _notify_by_rule(rule: mail_rules.Rule, report: RunReport, key: str) -> str:
     """As _mail_by_rule, for the rule's notifier, which gets the list of the hour as its headline."""
-    due = rule.due(store.clock.now())
-    if _filled(rule, f"{store.outbox.NOTIFICATION}{rule.name}/", key):
-        sentence, lines, end = _of_the_hour(rule)
+    due, mine = rule.due(store.clock.now()), f"{store.outbox.NOTIFICATION}{rule.name}/"
+
+    def listed(sentence: str, lines: Sequence[str]) -> bytes:
         known = {"node": "", "verdict": "", "state": "", "link": "", "simulated": report.simulated}
         known["headline"] = "\n- ".join([sentence, *lines[: notices.LISTED]])
-        store.outbox.notify(rule.name, f"flood/{_hour():%Y-%m-%dT%H}", known, end)
-        return []
+        return store.outbox.notification(known, _end_of_list(rule))
+
+    about = f"{mine}flood/{_hour():%Y-%m-%dT%H}"
+    if _filled(rule, mine, mine + key) and _listed(rule, about, report, key, listed):
+        return ""
     known = {
         "node": report.node, "verdict": str(report.verdict), "state": report.state_after,
         "headline": report.headline, "link": report.run_url, "simulated": report.simulated,
     }  # fmt: skip
     added = store.outbox.notify(rule.name, key, known, due)
-    return [] if due else [added]
+    return "" if due else added
 
 
-def _filled(rule: mail_rules.Rule, mine: str, key: str) -> bool:
-    """Whether the hour has its fill of what the outbox keeps under ``mine``, without the report of ``key``."""
-    return bool(rule.an_hour) and store.outbox.added(mine, _hour(), mine + key) >= rule.an_hour
+def _filled(rule: mail_rules.Rule, prefix: str, key: str) -> bool:
+    """Whether the hour has its fill of what the outbox keeps under ``prefix``, without the report of ``key``."""
+    return bool(rule.an_hour) and store.outbox.added(prefix, _hour(), key) >= rule.an_hour
 
 
-def _of_the_hour(rule: mail_rules.Rule) -> tuple[str, list[str], datetime.datetime]:
-    """The sentence and the lines about the tests of this hour, and when to send them."""
+def _listed(
+    rule: mail_rules.Rule, about: str, report: RunReport, key: str, made: Callable[[str, Sequence[str]], bytes]
+) -> bool:
+    """Add the report to the list of the hour, which the outbox keeps under ``about``; False if that was sent already.
+
+    ``made``: the message of a sentence and lines.
+    """
     hour = _hour()
-    end = hour + datetime.timedelta(hours=1)
-    labels = {node.name: node.labels for node in store.nodes.find()}
-    ended = [run for run in store.runs.find(limit=FLOOD_MAX) if run.ended_at and run.ended_at >= hour]
-    lines = [
-        f"{'[simulated] ' if run.simulated else ''}{run.node}: {run.verdict}: {run.headline}"
-        for run in ended[::-1]
-        if rule.matches(run.verdict or "", run.state_after or "", labels.get(run.node, {}))
-    ]
-    sentence = (
-        f"{len(lines)} tests ended from {hour:%H:%M} to {end:%H:%M} UTC that concern you, and you get "
-        f"{text.plural(rule.an_hour, 'report')} an hour (rule {rule.name})"
-    )
-    return sentence, lines, rule.due(end) or end
+    span = f"{hour:%H:%M} to {hour + datetime.timedelta(hours=1):%H:%M} UTC"
+    line = f"{'[simulated] ' if report.simulated else ''}{report.node}: {report.verdict}: {report.headline}"
+
+    def message(lines: Sequence[str]) -> bytes:
+        more, limit = text.plural(len(lines), "more report"), text.plural(rule.an_hour, "report")
+        return made(f"{more} from {span}, as a list: you get {limit} an hour (rule {rule.name})", lines)
+
+    return store.outbox.gather(about, key, line, message, _end_of_list(rule))
+
+
+def _end_of_list(rule: mail_rules.Rule) -> datetime.datetime:
+    """When the list of this hour is sent."""
+    end = _hour() + datetime.timedelta(hours=1)
+    return rule.due(end) or end
 
 
 def send_digests() -> list[str]:
@@ -138,20 +163,21 @@ def send_digests() -> list[str]:
 
     MUSTER_MAIL_TO gets the whole fleet's each week, the addresses of a rule with ``digest`` that of its labels. A
     weekly one is due on Mondays, or on the first later day of the week on which this is called.
-    Raises BadSettings, and MusterError with those that could not be made, after all others are sent.
+    Raises BadSettings, and MusterError with those that could not be made and the rules that cannot be used, after all
+    others are sent.
     """
     current, until = settings(), store.clock.now().replace(microsecond=0) + datetime.timedelta(seconds=1)
     wanted: list[tuple[str, str, dict[str, str], Sequence[str]]] = [("weekly", "", {}, current.mail_recipients)]
-    wanted += [(rule.digest, f"{rule.name}/", rule.labels, rule.to) for rule in _rules() if rule.digest]
+    rules, failed = mail_rules.read(current.mail_rules)
+    wanted += [(rule.digest, f"{rule.name}/", rule.labels, rule.to) for rule in rules if rule.digest]
     if not any(recipients for *_, recipients in wanted):
         log.warning("no digest is mailed: neither MUSTER_MAIL_TO nor a rule of MUSTER_MAIL_RULES wants one")
     subjects: list[str] = []
-    failed: list[str] = []
     for (every, name, labels, recipients), simulated in itertools.product(wanted, (False, True)):
         with apart(f"the {every} digest of {name.rstrip('/') or 'the fleet'}", failed):
             subjects += _send_digest(until, every, name, labels, recipients, simulated=simulated)
     if failed:
-        raise MusterError(f"not sent: {'; '.join(failed)}")
+        raise MusterError(f"not all are sent: {'; '.join(failed)}")
     return subjects
 
 
@@ -179,10 +205,6 @@ def _send_digest(
     store.outbox.add(key, message.as_bytes())
     sending.deliver_mail(key)
     return [rendered.subject]
-
-
-def _rules() -> list[mail_rules.Rule]:
-    return mail_rules.read(settings().mail_rules)
 
 
 def _hour() -> datetime.datetime:

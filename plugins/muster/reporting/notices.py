@@ -7,7 +7,7 @@ import shlex
 from collections.abc import Sequence
 
 from muster import store
-from muster.errors import BadSettings
+from muster.errors import MusterError, apart
 from muster.reporting import mail_rules
 from muster.settings import settings
 from muster_reports import text
@@ -53,21 +53,27 @@ def prefix_of(node: str) -> str:
 
 
 def _queue(key: str, sentence: str, lines: Sequence[str] = ()) -> None:
-    chosen = settings()
+    """Queue it for all who get notices. Raises MusterError if there are some and none of them can get it."""
+    chosen, reached = settings(), False
+    rules, failed = mail_rules.read(chosen.mail_rules)
     if chosen.mail_recipients:
-        _mail(key, sentence, lines, chosen.mail_recipients)
-    try:
-        rules = mail_rules.read(chosen.mail_rules)
-    except BadSettings as error:
-        log.warning("no rule gets the notice: %s", error)
-        return
+        with apart("MUSTER_MAIL_TO", failed):
+            _mail(key, sentence, lines, chosen.mail_recipients)
+            reached = True
     for rule, recipients in mail_rules.of_notices(rules, chosen.mail_recipients):
-        if recipients:
-            _mail(f"{key}/{rule.name}", sentence, lines, recipients, rule)
-        if rule.notifier:
-            headline = "\n- ".join([sentence, *lines[:LISTED]])
-            known = {"node": "", "verdict": "", "state": "", "headline": headline, "link": "", "simulated": False}
-            store.outbox.notify(rule.name, key, known, rule.due(store.clock.now()))
+        with apart(f"rule {rule.name}", failed):
+            if recipients:
+                _mail(f"{key}/{rule.name}", sentence, lines, recipients, rule)
+                reached = True
+            if rule.notifier:
+                headline = "\n- ".join([sentence, *lines[:LISTED]])
+                known = {"node": "", "verdict": "", "state": "", "headline": headline, "link": "", "simulated": False}
+                store.outbox.notify(rule.name, key, known, rule.due(store.clock.now()))
+                reached = True
+    if failed and not reached:
+        raise MusterError("; ".join(failed))
+    for each in failed:
+        log.warning("not all get the notice: %s", each)
 
 
 def _mail(

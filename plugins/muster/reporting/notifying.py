@@ -10,7 +10,6 @@ from typing import NamedTuple
 from airflow.sdk.module_loading import import_string
 
 from muster import redaction, store
-from muster.errors import BadSettings
 from muster.reporting import mail_rules
 from muster.settings import settings
 
@@ -41,10 +40,10 @@ def send(key: str, message: bytes, now: datetime.datetime, last_error: str = "")
 
 def _failure(key: str, known: dict[str, object]) -> str | None:
     name = rule_of(key)
-    try:
-        rule = next((each for each in mail_rules.read(settings().mail_rules) if each.name == name), None)
-    except BadSettings as error:
-        return str(error)
+    rules, wrong = mail_rules.read(settings().mail_rules)
+    rule = next((each for each in rules if each.name == name), None)
+    if rule is None and wrong:
+        return "; ".join(wrong)
     if rule is None or not rule.notifier:
         lacks = f"MUSTER_MAIL_RULES has no rule {name} with a notifier any more"
         return f"{lacks}: give one, or `muster mail drop {shlex.quote(key)} --reason …`"

@@ -326,6 +326,22 @@ def test_a_mail_server_without_starttls_or_with_a_certificate_of_its_own_is_miss
     )  # fmt: skip
 
 
+@pytest.mark.parametrize(
+    ("setting", "text"),
+    [
+        ("MUSTER_MAIL_TO", "a@x.org, fleet operations"),
+        ("MUSTER_MAIL_FROM", "muster"),
+        ("MUSTER_MAIL_RULES", '[{"name": "oncall", "to": ["oncall@x.org, second@x.org"]}]'),
+    ],
+)
+def test_an_address_that_no_mail_can_have_is_named(monkeypatch: pytest.MonkeyPatch, setting: str, text: str) -> None:
+    monkeypatch.setenv(setting, text)
+    found = doctor.mail(settings())
+    assert (found.mark, setting in found.message, "is not a mail address" in found.message) == (
+        Mark.MISSING, True, True,
+    )  # fmt: skip
+
+
 def test_a_scheduler_that_is_down_is_missing(sqlite_db: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     assert list(doctor.schedulers(settings())) == []
     conf = {"alpha": {"kind": "slurm", "slurm_conf": str(tmp_path / "none.conf")}}

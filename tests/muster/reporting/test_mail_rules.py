@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from muster import store
-from muster.errors import BadSettings, MusterError
+from muster.errors import MusterError
 from muster.model.runs import PREEMPTED, RunKey
 from muster.reporting import mail_rules, mailing, notices, sending
 from muster.settings import settings
@@ -77,12 +77,35 @@ def test_a_flood_becomes_one_list_at_the_end_of_the_hour(monkeypatch: pytest.Mon
     mailing.send_report(RunKey(fleet.DAG, "n0__new"))  # a task that is repeated
     mails = queued()
     assert len(mails) == 3
-    assert [f"n{number}: FAIL: gpu3 is slow." in mails[-1][2] for number in range(5)] == [True] * 5
+    assert [f"n{number}: FAIL: gpu3 is slow." in mails[-1][2] for number in range(5)] == [False] * 2 + [True] * 3
     assert len(store.outbox.pending(due=True)) == 2
     clock.now += datetime.timedelta(minutes=30)
     assert len(store.outbox.pending(due=True)) == 3
     report_of("n9")
     assert len(queued()) == 4, "the next hour has its own mails"
+
+
+@pytest.mark.both_dialects
+@pytest.mark.parametrize("rule", [{"to": ["team@x.org"]}, {"notifier": "a.b"}])
+def test_the_list_of_a_flood_has_each_report_that_it_replaces_once_whenever_its_run_ended(
+    monkeypatch: pytest.MonkeyPatch, rule: dict[str, Any]
+) -> None:
+    use(monkeypatch, {"name": "team", "an_hour": 1, **rule})
+    clock = Clock(monkeypatch)
+    for name in ("n0", "n1", "n2"):
+        store.nodes.add(fleet.new_node(name))
+    runs = [RunKey(fleet.DAG, fleet.fail(name).run_id) for name in ("n0", "n1", "n2")]
+    clock.now += datetime.timedelta(minutes=31)  # the next hour
+    for run in (*runs, runs[1]):
+        mailing.send_report(run)
+    _single, flood = store.outbox.pending()
+    raw = store.outbox.message(flood.id)
+    shown = json.loads(raw)["known"]["headline"] if "notifier" in rule else queued()[-1][2]
+    assert shown.startswith("2 more reports from 00:00 to 01:00 UTC")
+    assert [shown.count(f"{name}: FAIL: gpu3 is slow.") for name in ("n0", "n1", "n2")] == [0, 1, 1]
+    store.outbox.sent(flood.id)  # a person sent it before the hour was over
+    assert report_of("n3") != mailing.send_report(runs[2])
+    assert "n3" in store.outbox.pending()[-1].key
 
 
 def test_quiet_hours_and_the_hours_fill_hold_notifications_too(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -199,13 +222,46 @@ def test_a_weekly_digest_comes_once_a_week_even_if_a_monday_was_missed(monkeypat
         {"name": "x", "to": ["a@x.org"], "quiet": "at night"},
         {"name": "x", "to": ["a@x.org"], "colour": "red"},
         {"name": "x", "notifier": "a.b", "digest": "daily"},
+        {"name": "x", "to": ["oncall@x.org, second@x.org"]},
+        {"name": "x", "to": ["a@x.org", "oncall"]},
         {"name": "taken", "to": ["a@x.org"]},
     ],
 )
 def test_a_rule_that_cannot_be_used_is_named(wrong: dict[str, Any]) -> None:
-    with pytest.raises(BadSettings) as refused:
-        mail_rules.read([{"name": "taken", "to": ["a@x.org"]}, wrong])
-    assert "\n" not in str(refused.value)
+    usable, (why,) = mail_rules.read([{"name": "taken", "to": ["a@x.org"]}, wrong, {"name": "z", "to": ["z@x.org"]}])
+    assert [rule.name for rule in usable] == ["taken", "z"]
+    assert "MUSTER_MAIL_RULES" in why
+    assert "\n" not in why
+
+
+TWO = "oncall@x.org, second@x.org"
+
+
+@pytest.mark.parametrize(
+    ("everything", "wrong", "reached"),
+    [
+        ("all@x.org", {"name": "fails", "to": [TWO]}, ["all@x.org", "team@x.org"]),
+        ("all@x.org", {"name": "X Y", "to": ["x@x.org"]}, ["all@x.org", "team@x.org"]),
+        ("fleet operations", {"name": "ops", "to": ["ops@x.org"]}, ["ops@x.org", "team@x.org"]),
+    ],
+)
+def test_one_address_or_rule_that_cannot_be_used_keeps_nothing_from_the_others(
+    monkeypatch: pytest.MonkeyPatch, everything: str, wrong: dict[str, Any], reached: list[str]
+) -> None:
+    monkeypatch.setenv("MUSTER_MAIL_TO", everything)
+    use(monkeypatch, wrong, {"name": "team", "to": ["team@x.org"], "digest": "weekly"})
+    delivered: list[str | None] = []
+    monkeypatch.setattr(sending, "deliver_mail", lambda key=None: delivered.append(key) or (1, 0, 0))
+    with pytest.raises(MusterError, match="MUSTER_MAIL_"):
+        report_of("n1")
+    assert [to for to, _, _ in queued()] == reached
+    assert len(delivered) == len(reached)
+    notices.notify("ended job 7/n1", "job 7 was ended on n1")
+    assert [to for to, _, _ in queued()][len(reached) :] == ["all@x.org"] * (everything == "all@x.org")
+    before = len(queued())
+    with pytest.raises(MusterError, match=r"MUSTER_MAIL_RULES|is not a mail address"):
+        mailing.send_digests()
+    assert [to for to, _, _ in queued()][before:] == [to for to in reached if to != "ops@x.org"]
 
 
 def asked(node: str, run: str) -> None:

@@ -282,14 +282,22 @@ def conclude(key: RunKey) -> str:
 
 
 def report(key: RunKey) -> dict[str, str]:
-    """Mail a report for each member. Returns {member: delivery status}."""
+    """Mail a report for each member. Returns {member: delivery status}.
+
+    Raises AirflowException with the members whose report could not be mailed to all, after the others' are mailed.
+    """
     from muster.reporting import mailing, run_note
 
     run_note.annotate(key)
     fabric, training = store.rounds.fabric(key), store.trainings.training(key)
-    return {
-        name: mailing.send_report(key, node=name, fabric=fabric, training=training) for name in rounds.members_of(key)
-    }
+    became: dict[str, str] = {}
+    failures: list[str] = []
+    for name in rounds.members_of(key):
+        with apart(name, failures):
+            became[name] = mailing.send_report(key, node=name, fabric=fabric, training=training)
+    if failures:
+        raise AirflowException("; ".join(failures))
+    return became
 
 
 def release(key: RunKey) -> list[str]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import datetime
+from typing import Any
 
 from sqlalchemy import BigInteger, ForeignKey, Index, UniqueConstraint, text
 from sqlalchemy.orm import Mapped, mapped_column
@@ -11,9 +12,10 @@ from muster.store.database.base import Base, BigId
 
 
 class OutboxRow(Base):
-    """A mail to be sent: one per key, whatever is retried. ``retry_at``: not tried again before. ``parked_at``: since
-    when it is not tried any more: the mail server refused it for good. ``recipients``: those that have not got it, with
-    commas, once the mail server refused some; "": all of its header ``To``.
+    """A mail to be sent: one per key, whatever is retried. ``due_at``: when it was to be sent first. ``retry_at``: not
+    tried again before. ``parked_at``: since when it is not tried any more: the mail server refused it for good.
+    ``recipients``: those that have not got it, with commas, once the mail server refused some; "": all of its header
+    ``To``. ``lines``: of a list that grows while it waits, by what each is about.
     """
 
     __tablename__ = "outbox"
@@ -26,12 +28,14 @@ class OutboxRow(Base):
     key: Mapped[str] = mapped_column(unique=True)
     message: Mapped[bytes]
     created_at: Mapped[datetime.datetime]
+    due_at: Mapped[datetime.datetime]
     sent_at: Mapped[datetime.datetime | None]
     retry_at: Mapped[datetime.datetime | None]
     parked_at: Mapped[datetime.datetime | None]
     attempts: Mapped[int] = mapped_column(default=0)
     last_error: Mapped[str] = mapped_column(default="")
     recipients: Mapped[str] = mapped_column(default="")
+    lines: Mapped[dict[str, Any]] = mapped_column(default=dict)
 
 
 class PlaceRow(Base):

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
 import datetime
 import json
-from collections.abc import Collection, Mapping
+from collections.abc import Callable, Collection, Mapping, Sequence
 
 from sqlalchemy import ColumnElement, func, or_, select
+from sqlalchemy.exc import IntegrityError
 
 from muster.model.queues import OutboxMessage, ParkedMail
 from muster.rules.decisions import check_decision
@@ -34,13 +36,39 @@ def add(key: str, message: bytes, due: datetime.datetime | None = None) -> str:
     with writing() as session:
         row = session.scalar(select(OutboxRow).where(OutboxRow.key == key).with_for_update())
         if row is None:
-            made = OutboxRow(key=key, message=message, created_at=access.now(), attempts=0, last_error="", retry_at=due)
-            session.add(made)
+            session.add(_made(key, message, due))
             return "added"
         if row.sent_at is not None:
             return "sent already"
         row.message, row.retry_at, row.parked_at, row.recipients = message, due, None, ""
+        row.due_at = due or row.created_at
         return "replaced"
+
+
+def _made(key: str, message: bytes, due: datetime.datetime | None) -> OutboxRow:
+    now = access.now()
+    return OutboxRow(
+        key=key, message=message, created_at=now, attempts=0, last_error="", retry_at=due, due_at=due or now, lines={}
+    )
+
+
+def gather(key: str, about: str, line: str, made: Callable[[Sequence[str]], bytes], due: datetime.datetime) -> bool:
+    """Add the line ``about`` something, once, to the list that waits as ``key``; False if that was sent without it.
+
+    ``made``: the message of all lines. ``due``: it is not sent before.
+    """
+    found = select(OutboxRow).where(OutboxRow.key == key).with_for_update()
+    with writing() as session:
+        if session.scalar(found) is None:
+            # Another process may make it at this moment.
+            with contextlib.suppress(IntegrityError), session.begin_nested():
+                session.add(_made(key, b"", due))
+        row = session.scalars(found).one()
+        if row.sent_at is not None:
+            return about in row.lines
+        row.lines = {**row.lines, about: line}
+        row.message = made(list(row.lines.values()))
+        return True
 
 
 def notify(rule: str, about: str, known: Mapping[str, object], due: datetime.datetime | None = None) -> str:
@@ -49,11 +77,12 @@ def notify(rule: str, about: str, known: Mapping[str, object], due: datetime.dat
     ``known``: what its templates know. ``due``: it is not sent before.
     """
     key = f"{NOTIFICATION}{rule}/{about}"
-    add(key, _notification(known, due or access.now()), due)
+    add(key, notification(known, due or access.now()), due)
     return key
 
 
-def _notification(known: Mapping[str, object], begins: datetime.datetime) -> bytes:
+def notification(known: Mapping[str, object], begins: datetime.datetime) -> bytes:
+    """What the outbox keeps of a notification; ``begins``: when it is sent first."""
     return json.dumps({"known": known, "last": (begins + NOTIFICATION_AGE).isoformat()}).encode()
 
 
@@ -68,9 +97,9 @@ def resend(key: str, person: str, reason: str) -> bool:
             select(OutboxRow).where(OutboxRow.key == key, OutboxRow.sent_at.is_(None)).with_for_update()
         )
         if row is not None:
-            row.retry_at, row.parked_at = None, None
+            row.retry_at, row.parked_at, row.due_at = None, None, access.now()
             if key.startswith(NOTIFICATION):
-                row.message = _notification(json.loads(row.message)["known"], access.now())
+                row.message = notification(json.loads(row.message)["known"], access.now())
             access.write_decision(session, person, reason, f"mail {key} sent again", {"mail": key})
         return row is not None
 

@@ -69,7 +69,7 @@ def _used() -> Iterator[str]:
     """Everything that the rooms read of them."""
     current = settings()
     yield from (str(current.mail_recipients), repr(current.airflow_token))
-    mail_rules.read(current.mail_rules)
+    yield from mail_rules.read(current.mail_rules)[1]
     report_sources.sources()
     blackout.closed(current.revalidation_blackouts, blackout.datetime.datetime.now(blackout.datetime.UTC))
     for name in current.schedulers:

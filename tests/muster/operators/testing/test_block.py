@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 import yaml
+from airflow.sdk.exceptions import AirflowException
 
 from muster import store
 from muster.admission import service
@@ -15,6 +16,7 @@ from muster.errors import Refusal, UnknownRun
 from muster.model.runs import RunKey
 from muster.model.states import State
 from muster.operators.testing import block
+from muster.reporting import mailing
 from muster_criteria.model import Action, Verdict
 from muster_criteria.sku_files.skus import SHIPPED, load_sku
 from tests.muster import fleet
@@ -164,3 +166,22 @@ def test_how_a_block_meets_is_in_the_records_alone() -> None:
     assert again["session"] != kept["session"], "what an earlier try left over joins no later one"
     with pytest.raises(UnknownRun):
         store.attempts.block_of(RunKey("cluster_qualification", "another"))
+
+
+def test_a_member_whose_report_cannot_be_mailed_keeps_no_others_back(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in NAMES:
+        store.nodes.add(fleet.new_node(name))
+        fleet.qualify(name)
+    block.claim(RUN, {"nodes": NAMES, "level": "short", "reason": "x"})
+    sent: list[str] = []
+
+    def send(_key: RunKey, *, node: str, **_: object) -> str:
+        if node == NAMES[0]:
+            raise ValueError("odd")
+        sent.append(node)
+        return "1 sent, 0 waiting, 0 refused"
+
+    monkeypatch.setattr(mailing, "send_report", send)
+    with pytest.raises(AirflowException, match=f"{NAMES[0]}: odd"):
+        block.report(RUN)
+    assert sent == NAMES[1:]

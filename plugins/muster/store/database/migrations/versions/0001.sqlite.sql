@@ -78,12 +78,14 @@ CREATE TABLE outbox (
 	"key" TEXT NOT NULL,
 	message BLOB NOT NULL,
 	created_at DATETIME NOT NULL,
+	due_at DATETIME NOT NULL,
 	sent_at DATETIME,
 	retry_at DATETIME,
 	parked_at DATETIME,
 	attempts INTEGER NOT NULL,
 	last_error TEXT NOT NULL,
 	recipients TEXT NOT NULL,
+	lines JSON NOT NULL,
 	CONSTRAINT uq_outbox_key UNIQUE ("key")
 );
 CREATE INDEX ix_outbox_unsent ON outbox (id) WHERE sent_at IS NULL;
