@@ -21,6 +21,8 @@ from muster_reports.model import RunReport
 
 log = logging.getLogger(__name__)
 PERIODS = {"daily": datetime.timedelta(days=1), "weekly": datetime.timedelta(days=7)}
+LATE_MAX = datetime.timedelta(weeks=4)
+"""The longest period of a digest after an outage: the outbox keeps the last one for 30 days."""
 
 
 def send_report(
@@ -169,12 +171,12 @@ def send_digests() -> list[str]:
     current, until = settings(), store.clock.now().replace(microsecond=0) + datetime.timedelta(seconds=1)
     wanted: list[tuple[str, str, dict[str, str], Sequence[str]]] = [("weekly", "", {}, current.mail_recipients)]
     rules, failed = mail_rules.read(current.mail_rules)
-    wanted += [(rule.digest, f"{rule.name}/", rule.labels, rule.to) for rule in rules if rule.digest]
+    wanted += [(rule.digest, rule.name, rule.labels, rule.to) for rule in rules if rule.digest]
     if not any(recipients for *_, recipients in wanted):
         log.warning("no digest is mailed: neither MUSTER_MAIL_TO nor a rule of MUSTER_MAIL_RULES wants one")
     subjects: list[str] = []
     for (every, name, labels, recipients), simulated in itertools.product(wanted, (False, True)):
-        with apart(f"the {every} digest of {name.rstrip('/') or 'the fleet'}", failed):
+        with apart(f"the {every} digest of {name or 'the fleet'}", failed):
             subjects += _send_digest(until, every, name, labels, recipients, simulated=simulated)
     if failed:
         raise MusterError(f"not all are sent: {'; '.join(failed)}")
@@ -191,18 +193,22 @@ def _send_digest(
 
     if not recipients:
         return []
-    facts = store.ledger.fleet(until - PERIODS[every], until, simulated=simulated, labels=labels)
+    mine = f"digest/{every}/{'simulated' if simulated else 'real'}/{name}/"
+    midnight = until.replace(hour=0, minute=0, second=0)
+    begins = midnight - datetime.timedelta(days=until.weekday()) if every == "weekly" else midnight
+    if store.outbox.added(mine, begins):
+        return []
+    # After an outage it goes back to the end of the last one, so that no day is left out.
+    last = store.outbox.newest(mine).removeprefix(mine)
+    usual = until - PERIODS[every]
+    since = max(min(usual, datetime.datetime.fromisoformat(last)), until - LATE_MAX) if last else usual
+    facts = store.ledger.fleet(since, until, simulated=simulated, labels=labels)
     if not facts.nodes:
         return []
     whose = ", ".join(f"{label}={value}" for label, value in labels.items())
     rendered = render.render(facts, whose, simulated=simulated)
-    mine = f"digest/{every}/{name}{'simulated' if simulated else 'real'}/"
-    key = mine + rendered.report_id
-    monday = until.replace(hour=0, minute=0, second=0) - datetime.timedelta(days=until.weekday())
-    if every == "weekly" and store.outbox.added(mine, monday, key):
-        return []
     message = mail.build_message(rendered, settings().mail_from, recipients)
-    store.outbox.add(key, message.as_bytes())
+    store.outbox.add(key := f"{mine}{until.isoformat()}", message.as_bytes())
     sending.deliver_mail(key)
     return [rendered.subject]
 

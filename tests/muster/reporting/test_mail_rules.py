@@ -212,6 +212,30 @@ def test_a_weekly_digest_comes_once_a_week_even_if_a_monday_was_missed(monkeypat
     assert got == [both, one, one, both, one]
 
 
+def test_the_digest_after_an_outage_begins_where_the_last_one_ended(monkeypatch: pytest.MonkeyPatch) -> None:
+    use(
+        monkeypatch,
+        {"name": "real", "to": ["day@x.org"], "digest": "daily"},
+        {"name": "w", "to": ["week@x.org"], "digest": "weekly"},
+    )
+    monkeypatch.setenv("MUSTER_MAIL_TO", "all@x.org")
+    clock = Clock(monkeypatch)
+    store.nodes.add(fleet.new_node("n1"))
+    made = store.ledger.fleet
+    periods: list[tuple[float, datetime.datetime]] = []
+
+    def asked_for(since: datetime.datetime, until: datetime.datetime, **options: Any) -> Facts:
+        periods.append(((until - since).total_seconds() / 86400, until))
+        return made(since, until, **options)
+
+    monkeypatch.setattr(store.ledger, "fleet", asked_for)
+    for days in (0, 10, 60):
+        clock.now = MONDAY + datetime.timedelta(days=days)
+        mailing.send_digests()
+    lengths = [days for days, _ in periods if days not in (1.0, 7.0)]
+    assert lengths == [10.0, 10.0, 10.0, 28.0, 28.0, 28.0]
+
+
 @pytest.mark.parametrize(
     "wrong",
     [

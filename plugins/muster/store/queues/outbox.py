@@ -191,7 +191,7 @@ def waiting(key: str | None = None) -> int:
         return session.scalar(waiting) or 0
 
 
-def added(prefix: str, since: datetime.datetime, other_than: str) -> int:
+def added(prefix: str, since: datetime.datetime, other_than: str = "") -> int:
     """How many mails whose keys begin with ``prefix`` were added since then, without the one of key ``other_than``."""
     mine = (
         OutboxRow.key.startswith(prefix, autoescape=True),
@@ -200,6 +200,13 @@ def added(prefix: str, since: datetime.datetime, other_than: str) -> int:
     )
     with reading() as session:
         return session.scalar(select(func.count()).select_from(OutboxRow).where(*mine)) or 0
+
+
+def newest(prefix: str) -> str:
+    """The key that begins with ``prefix`` of the mail that was added last, "" if there is none."""
+    query = select(OutboxRow.key).where(OutboxRow.key.startswith(prefix, autoescape=True))
+    with reading() as session:
+        return session.scalar(query.order_by(OutboxRow.id.desc()).limit(1)) or ""
 
 
 def sent(message_id: int) -> None:
