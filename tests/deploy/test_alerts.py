@@ -38,12 +38,15 @@ CASES: dict[str, tuple[dict[str, float], dict[str, float]]] = {
         {'muster_findings{stage="integrity",class="gpu",severity="warning"}': 1},
     ),
     "MusterManyFail": (
-        {f'{RUNS}{{verdict="FAIL"}}': 3, f'{RUNS}{{verdict="PASS"}}': 8},
-        {f'{RUNS}{{verdict="FAIL"}}': 3, f'{RUNS}{{verdict="PASS"}}': 2},
+        {f'{RUNS}{{verdict="FAIL"}}': 3, f'{RUNS}{{verdict="PASS"}}': 8, f'{RUNS}{{verdict="SKIPPED"}}': 90},
+        {f'{RUNS}{{verdict="FAIL"}}': 3, f'{RUNS}{{verdict="PASS"}}': 2, f'{RUNS}{{verdict="SKIPPED"}}': 5},
     ),
     "MusterNothingTested": (
-        {'muster_nodes{state="production"}': 5, f'{RUNS}{{dag="node_qualification"}}': 5},
-        {'muster_nodes{state="production"}': 5, f'{RUNS}{{dag="node_revalidation"}}': 5},
+        {
+            'muster_nodes{state="production"}': 5, f'{RUNS}{{dag="node_qualification",verdict="PASS"}}': 5,
+            f'{RUNS}{{dag="node_revalidation",verdict="SKIPPED"}}': 5,
+        },
+        {'muster_nodes{state="production"}': 5, f'{RUNS}{{dag="node_revalidation",verdict="PASS"}}': 5},
     ),
     "MusterNodesStale": (
         {f'{STALE}{{node="a",state="production"}}': OLD},

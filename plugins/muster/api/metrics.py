@@ -22,7 +22,6 @@ from muster.model.attention import Cause, Turn
 from muster.model.figures import DURATIONS_S, GIVE_BACK_S, FleetFigures, NodeFigures, Spread
 from muster.model.states import SERVING, State
 from muster_criteria.cluster.goodput import forecast
-from muster_criteria.model import Verdict
 from muster_reports.digest.numbers import Mean
 
 CONTENT_TYPE = CONTENT_TYPE_LATEST
@@ -100,9 +99,8 @@ class Fleet:
 
     def _tests(self) -> Iterator[Metric]:
         seen = self.figures
-        skipped = sum(sum(each.counts) for each in seen.run_durations if each.labels[-1] == Verdict.SKIPPED)
         yield _gauge("muster_controller_faults", f"runs that ended SKIPPED {WINDOW_TEXT}, for a fault of the "
-                     "controller", (), {(): skipped})  # fmt: skip
+                     "controller", (), {(): seen.controller_faults})  # fmt: skip
         yield _gauge("muster_findings", f"findings {WINDOW_TEXT} that are not waived, by suspected part",
                      ("stage", "class", "severity"), seen.findings)  # fmt: skip
         yield _histogram("muster_stage_duration_seconds", f"duration of stages {WINDOW_TEXT}", ("stage", "level"),
@@ -133,7 +131,7 @@ class Fleet:
     def _queues(self) -> Iterator[Metric]:
         seen = self.figures
         yield _gauge("muster_mails_waiting", "mails to be sent", (), seen.mails.counts)
-        yield _gauge("muster_mails_oldest_timestamp_seconds", "since when the oldest of them waits; 0: none", (),
+        yield _gauge("muster_mails_oldest_timestamp_seconds", "since when the oldest of them is due; 0: none", (),
                      {(): _timestamp(seen.mails.since)})  # fmt: skip
         yield _gauge("muster_mails_parked", "mails and notifications that were given up", (), {(): seen.parked})
         yield _gauge("muster_scheduler_changes_waiting", "changes that wait for a scheduler", ("cluster", "wanted"),

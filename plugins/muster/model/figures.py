@@ -73,8 +73,8 @@ class RankTime:
 @dataclasses.dataclass(frozen=True)
 class FleetFigures:
     """The fleet at one moment. ``findings``: by stage, part and severity. Durations: of stages by stage and level, of
-    runs by DAG, level and verdict. ``ranks``: of the blocks that were judged in the last 24 hours, of each node its
-    latest.
+    runs by DAG, level and verdict. ``controller_faults``: runs that ended SKIPPED for one. ``ranks``: of the blocks
+    that were judged in the last 24 hours, of each node its latest.
     """
 
     at: datetime.datetime
@@ -83,6 +83,7 @@ class FleetFigures:
     findings: dict[tuple[str, ...], int]
     stage_durations: tuple[Spread, ...]
     run_durations: tuple[Spread, ...]
+    controller_faults: int
     give_back: tuple[Spread, ...]
     tests: Waiting
     mails: Waiting

@@ -14,7 +14,7 @@ from sqlalchemy import insert, text
 from muster import store
 from muster.api import metrics
 from muster.api.app import create_app
-from muster.model.runs import RunKey
+from muster.model.runs import PREEMPTED, RunKey
 from muster.model.states import State
 from muster.store.database.engine import writing
 from muster.store.database.models import Base, FindingRow, NodeRow, RunRow, StageRow
@@ -99,6 +99,39 @@ def test_they_show_the_records(client: TestClient) -> None:
     passed = seen["muster_node_last_pass_timestamp_seconds"]
     assert passed["gpu-0001", "r1", "qualified"] == pytest.approx(time.time(), abs=60)
     assert passed["gpu-0002", "r1", "quarantine"] == 0
+
+
+@pytest.mark.both_dialects
+def test_a_test_that_gave_way_is_no_fault_of_the_controller(client: TestClient) -> None:
+    for name, headline, fault in (
+        ("gave-way", f"{PREEMPTED}its scheduler took the node back for another job", ""),
+        ("well", "cluster validation: another member was lost", ""),
+        ("untested", "Not tested, for a fault of the controller: no key", "no key"),
+    ):
+        store.nodes.add(fleet.new_node(name))
+        run = fleet.begin(name, name).key
+        if fault:
+            store.attempts.note_fault(run, "intake", fault)
+        store.runs.finish(run, Verdict.SKIPPED, headline)
+    seen = read(client)
+    assert seen["muster_controller_faults"] == {(): 1}
+    assert sum(seen["muster_run_duration_seconds_gcount"].values()) == 3
+
+
+@pytest.mark.both_dialects
+def test_a_mail_waits_from_when_it_was_due(client: TestClient, monkeypatch: pytest.MonkeyPatch) -> None:
+    now = datetime.datetime.now(datetime.UTC)
+    with monkeypatch.context() as patch:
+        patch.setattr(store.clock, "now", lambda: now - datetime.timedelta(hours=9))
+        store.outbox.add("quiet", b"mail", now - datetime.timedelta(minutes=5))
+        store.outbox.gather("flood", "a run", "line", lambda _: b"mail", now - datetime.timedelta(minutes=4))
+
+    def oldest() -> float:
+        return read(client)["muster_mails_oldest_timestamp_seconds"][()]
+
+    assert oldest() == pytest.approx((now - datetime.timedelta(minutes=5)).timestamp())
+    store.outbox.failed(store.outbox.pending()[0].id, "greylisted")
+    assert oldest() == pytest.approx((now - datetime.timedelta(minutes=5)).timestamp()), "it was tried once"
 
 
 @pytest.mark.both_dialects

@@ -6,7 +6,7 @@ import datetime
 from collections.abc import Sequence
 from typing import Any
 
-from sqlalchemy import ColumnElement, Select, and_, case, exists, extract, func, or_, select
+from sqlalchemy import ColumnElement, Select, Text, and_, case, cast, exists, extract, func, or_, select
 from sqlalchemy.orm import Session
 
 from muster.model.figures import DURATIONS_S, GIVE_BACK_S, FleetFigures, NodeFigures, Spread, Waiting
@@ -45,7 +45,7 @@ def fleet() -> FleetFigures:
             select(
                 func.count(),
                 func.count(OutboxRow.parked_at),
-                func.min(_if_null(OutboxRow.parked_at, OutboxRow.created_at)),
+                func.min(_if_null(OutboxRow.parked_at, OutboxRow.due_at)),
             ).where(unsent, tried())
         ).one()
         return FleetFigures(
@@ -61,6 +61,11 @@ def fleet() -> FleetFigures:
                 session, DURATIONS_S, RunRow.started_at, RunRow.ended_at,
                 ended, RunRow.dag_id, RunRow.level, RunRow.verdict,
             ),
+            session.scalar(
+                select(func.count()).where(
+                    ended, RunRow.verdict == str(Verdict.SKIPPED), cast(RunRow.faults, Text) != "{}"
+                )
+            ) or 0,
             _spread(
                 session, GIVE_BACK_S, PlaceRow.wanted_at, PlaceRow.done_at,
                 and_(PlaceRow.done_at >= recent, PlaceRow.done == ADMITTED, ~unconfirmed),
