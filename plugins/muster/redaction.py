@@ -1,28 +1,49 @@
 """What is shown of a text that may hold a secret: one rule for settings, errors, history and the audit stream.
 
 An address keeps its scheme, host and port, and loses its login, path and query: receivers such as chat webhooks have
-their secret there. A value under a name that stands for a secret, or of an environment, is masked.
+their secret there. A value under a name that stands for a secret, or of an environment, is masked; so is what an item
+of a list gives a variable or an option of such a name, as the options of a container's runtime do.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 MASK = "********"
 
-_ADDRESS = re.compile(
-    r"(?P<scheme>[A-Za-z][A-Za-z0-9+.-]*)://(?:[^\s/?#'\"@]*@)?(?P<place>[^\s/?#'\"]*)(?P<rest>[^\s'\"]*)"
-)
+_ADDRESS = re.compile(r"(?P<scheme>[A-Za-z][A-Za-z0-9+.-]*)://(?P<rest>[^\s'\"]*)")
 _SECRET = re.compile(
-    r"(?i)^(env|headers?)$|(^|_)(password|passphrase|secret|token|api_?key|private_key|authorization)s?$"
+    r"(?i)^(env|headers?)$"
+    r"|(passw(or)?d|pwd|passphrase|secret|token|authorization|credential)s?$"
+    r"|(?<!host)(?<!host[_-])(?<!public)(?<!public[_-])keys?$"
 )
+_VARIABLE = re.compile(r"(?s)(?P<name>(?:--[\w-]+[= ]|-[A-Za-z][= ]?)?[A-Za-z_][\w.]*=).+")
+"""NAME=VALUE, alone or behind an option: "HF_TOKEN=x", "--env=HF_TOKEN=x", "-eHF_TOKEN=x"."""
+_OPTION = re.compile(r"(?s)(?P<option>--?(?P<name>[\w-]+)[= ]?)(?P<value>.*)")
 
 
 def of_text(text: str) -> str:
     """Returns ``text`` with each address in it shortened to where it leads."""
-    return _ADDRESS.sub(lambda found: f"{found['scheme']}://{found['place']}{'/…' if found['rest'] else ''}", text)
+    return _ADDRESS.sub(lambda found: f"{found['scheme']}://{_place(found['scheme'], found['rest'])}", text)
+
+
+def _place(scheme: str, rest: str) -> str:
+    """Host and port of an address, and "/…" if there is more of it."""
+    host, more = _halves(rest)
+    if "@" in more and ("@" in host or ":" in host):
+        # A password with one of these signs in it, or a path with an "@": of a web address, whose path may be the
+        # secret, nothing is shown.
+        if scheme.lower().startswith("http"):
+            return "…"
+        host, more = _halves(rest.rpartition("@")[2])
+    return host.rpartition("@")[2] + ("/…" if more else "")
+
+
+def _halves(rest: str) -> tuple[str, str]:
+    host = re.split(r"[/?#]", rest, maxsplit=1)[0]
+    return host, rest[len(host) :]
 
 
 def of_value(value: Any, name: str = "") -> Any:
@@ -35,5 +56,19 @@ def of_value(value: Any, name: str = "") -> Any:
     if isinstance(value, Mapping):
         return {key: of_value(each, str(key)) for key, each in value.items()}
     if isinstance(value, list | tuple):
-        return [of_value(each) for each in value]
+        return list(_of_items(value))
     return of_text(value) if isinstance(value, str) else value
+
+
+def _of_items(items: Sequence[Any]) -> Iterator[Any]:
+    secret = False  # whether the item before is an option whose value is one
+    for item in items:
+        option = _OPTION.fullmatch(item) if isinstance(item, str) else None
+        named = option is not None and _SECRET.search(option["name"]) is not None
+        if isinstance(item, str) and (variable := _VARIABLE.fullmatch(item)):
+            yield variable["name"] + MASK
+        elif option is not None and named and option["value"]:
+            yield option["option"] + MASK
+        else:
+            yield MASK if secret else of_value(item)
+        secret = option is not None and named and not option["value"]

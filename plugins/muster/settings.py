@@ -361,6 +361,7 @@ def _masked(value: Any) -> str:
     text = "" if value is None else str(value)
     if "://" not in text:
         return text
+    text = re.sub(r"(?<=[?&])([^=&]+)=([^&]+)", lambda each: f"{each[1]}={redaction.of_value(each[2], each[1])}", text)
     scheme, _, rest = text.partition("://")
     login, at, place = rest.rpartition("@")
     user, colon, _ = login.partition(":")
