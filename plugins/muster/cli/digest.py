@@ -9,7 +9,7 @@ from typing import Annotated
 import typer
 
 from muster.cli.terminal import show
-from muster.cli.terminal.options import AsJson
+from muster.cli.terminal.options import AsJson, utc
 from muster.errors import MusterError
 
 
@@ -29,7 +29,7 @@ def digest(
     pairs = [each.partition("=") for each in label or ()]
     if wrong := [name for name, equals, _ in pairs if not equals]:
         raise MusterError(f"--label {wrong[0]} cannot be read; write --label team=training")
-    end = until.replace(tzinfo=datetime.UTC) if until else _next_second()
+    end = utc(until) if until else _next_second()
     labels = {name: text for name, _, text in pairs}
     found = store.ledger.fleet(end - datetime.timedelta(days=days), end, simulated=simulated, labels=labels)
     sections = render.all_sections(found)

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from muster.cli.terminal import policies, show
-from muster.cli.terminal.options import AsJson
+from muster.cli.terminal.options import AsJson, utc
 
 if TYPE_CHECKING:
     from muster.rules.replay import Replayed
@@ -57,7 +57,7 @@ def compare(
 
     if node:
         store.nodes.get(node)
-    first = (since or datetime.datetime.min).replace(tzinfo=datetime.UTC)
+    first = utc(since or datetime.datetime.min)
     seen = store.health.recorded(first, node)
     nodes = {each.name: each for each in store.nodes.find()}
     found = replay.replay(seen, nodes, load(against), load(policy))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import datetime
 import json
 from collections.abc import Callable
 from pathlib import Path
@@ -45,3 +46,16 @@ def test_a_file_that_cannot_be_written_is_one_sentence_that_names_it(
     for file in (tmp_path, tmp_path / "none" / "digest.html"):
         status, out, err = muster("digest", "--html", str(file), "--json")
         assert (status, err.count("\n"), str(file) in json.loads(out)["error"]) == (1, 1, True)
+
+
+@pytest.mark.parametrize("written", ["2026-05-04T10:00:00", "2026-05-04T15:00:00+05:00"])
+def test_a_moment_of_an_option_keeps_its_zone_and_is_utc_without_one(
+    muster: Muster, sqlite_db: str, monkeypatch: pytest.MonkeyPatch, written: str
+) -> None:
+    seen: list[datetime.datetime] = []
+    fleet_of, recorded = store.ledger.fleet, store.health.recorded
+    monkeypatch.setattr(store.ledger, "fleet", lambda *of, **how: seen.append(of[1]) or fleet_of(*of, **how))
+    monkeypatch.setattr(store.health, "recorded", lambda *of: seen.append(of[0]) or recorded(*of))
+    assert muster("digest", "--until", written)[0] == 0
+    assert muster("health", "compare", "health", "--since", written)[0] == 0
+    assert [f"{each:%H:%M %Z}" for each in seen] == ["10:00 UTC"] * 2

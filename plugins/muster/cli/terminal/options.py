@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import datetime
 from typing import Annotated
 
 import typer
@@ -20,3 +21,8 @@ def given(reason: str) -> str:
     if not reason.strip():
         raise MusterError("a decision needs a reason: --reason 'why'")
     return reason.strip()
+
+
+def utc(moment: datetime.datetime) -> datetime.datetime:
+    """The moment of an option: what was written without a zone is UTC."""
+    return moment.replace(tzinfo=datetime.UTC) if moment.tzinfo is None else moment.astimezone(datetime.UTC)
