@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import collections
 import dataclasses
 import datetime
 import shlex
@@ -59,7 +60,10 @@ def attention(
     placed = {place.node: place for place in places}
     asked = {question.node: (question, until) for question, until in questions}
     held = {lease.node: lease for lease in leases}
-    ready = [row for row in rows if row.state is State.QUALIFIED and row.node not in asked and row.node not in held]
+    ready = collections.defaultdict[tuple[str, bool], list[str]](list)
+    for row in rows:
+        if row.state is State.QUALIFIED and row.node not in asked and row.node not in held:
+            ready[row.sku, row.simulated].append(row.node)
     proposed = {each.spare: each for each in replacements}
     repairs = {each.node: each for each in sorted(incidents, key=lambda one: (bool(one.asks), one.id)) if each.prove}
     found: list[Attention] = []
@@ -70,7 +74,7 @@ def attention(
         seen.obstacle = (obstacles or {}).get(row.node, "")
         refused = (untestable or {}).get(row.node, ())
         seen.refusals = [at for at in refused if row.ended_at is None or at > row.ended_at]
-        own = _own(seen, ready)
+        own = _own(seen, ready[row.sku, row.simulated])
         place = placed.get(row.node)
         at = _at_scheduler(row, place, (kinds or {}).get(place.cluster, "")) if place else None
         found += [each for each in (own, at) if each is not None]
@@ -116,8 +120,11 @@ class _Seen:
         )
 
 
-def _own(seen: _Seen, ready: Sequence[FleetRow]) -> Attention | None:
-    """What the records alone say of the node; None if it serves and no decision is open, or it is retired."""
+def _own(seen: _Seen, alike: Sequence[str]) -> Attention | None:
+    """What the records alone say of the node; None if it serves and no decision is open, or it is retired.
+
+    ``alike``: the nodes of its SKU that a block could take now.
+    """
     row, name = seen.row, seen.name
     if seen.asked is not None:
         question, until = seen.asked
@@ -157,7 +164,7 @@ def _own(seen: _Seen, ready: Sequence[FleetRow]) -> Attention | None:
             cause = Cause.INCONCLUSIVE if inconclusive else Cause.NOT_TESTED
             return seen.item(cause, Turn.PERSON, f"muster qualify {name} --reason …")
         case State.QUALIFIED:
-            return _qualified(seen, ready)
+            return _qualified(seen, alike)
     return None
 
 
@@ -182,7 +189,7 @@ def _repaired(seen: _Seen, incident: Incident) -> Attention | None:
     return None
 
 
-def _qualified(seen: _Seen, ready: Sequence[FleetRow]) -> Attention:
+def _qualified(seen: _Seen, alike: Sequence[str]) -> Attention:
     """A qualified node waits for a block, or for a person where a block does not help."""
     row, name = seen.row, seen.name
     if seen.rack is not None:
@@ -203,8 +210,7 @@ def _qualified(seen: _Seen, ready: Sequence[FleetRow]) -> Attention:
         return seen.item(Cause.SPARE, Turn.MUSTER, f"muster admit {name} --reason …", why)
     if row.verdict is Verdict.WARN or (in_block and row.verdict is not Verdict.INCONCLUSIVE):
         return seen.item(Cause.BLOCK_DECIDED, Turn.PERSON, f"muster admit {name} --reason …")
-    alike = [each.node for each in ready if (each.sku, each.simulated) == (row.sku, row.simulated)]
-    others = [each for each in alike if each != row.node]
+    others = [each for each in alike[:BLOCK_MAX] if each != row.node]
     passed = f"its last block was {row.verdict}: {seen.why}" if in_block else "it passed, and waits for a block"
     if not others:
         why = f"{passed}: no other node of its SKU is qualified"

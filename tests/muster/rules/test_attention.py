@@ -238,3 +238,21 @@ def test_the_nodes_of_a_held_rack_wait_for_one_decision_about_it() -> None:
     assert {first.cause, second.cause} == {Cause.RACK}
     assert {first.command, second.command} == {"muster racks release r1 --reason …"}
     assert other.cause is Cause.WAITS_FOR_BLOCK
+
+
+def test_nodes_are_compared_a_number_of_times_that_grows_with_the_fleet_alone() -> None:
+    compared = 0
+
+    class Sku(str):
+        __slots__ = ()
+        __hash__ = str.__hash__
+
+        def __eq__(self, other: object) -> bool:
+            nonlocal compared
+            compared += 1
+            return str.__eq__(self, other)
+
+    rows = [after(f"n{number}", State.QUALIFIED, Verdict.PASS, sku=Sku("h100")) for number in range(100)]
+    found = attention(rows, now=NOW)
+    assert {each.cause for each in found} == {Cause.WAITS_FOR_BLOCK}
+    assert compared <= 4 * len(rows)
