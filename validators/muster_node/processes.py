@@ -47,9 +47,9 @@ def look_up(pid: int, proc: str = "/proc") -> Process | None:
         return None
 
 
-def table() -> dict[int, Process]:
+def table(proc: str = "/proc") -> dict[int, Process]:
     """All processes that can be seen, by id."""
-    found = (look_up(int(name)) for name in os.listdir("/proc") if name.isdigit())
+    found = (look_up(int(name), proc) for name in os.listdir(proc) if name.isdigit())
     return {process.pid: process for process in found if process is not None}
 
 

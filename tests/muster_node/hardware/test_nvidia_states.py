@@ -162,6 +162,29 @@ class TestForeignProcesses:
             (tmp_path / str(pid) / "stat").write_text(f"{pid} (a (strange) name) S {parent}{' 1' * 48}")
         return tmp_path
 
+    def _dcgm(self, tmp_path: Path, dcgmi: int | None, *, asked_at: int = 500, began_at: int = 510) -> Path:
+        """As in NVIDIA's source (dcgmi/Diag.cpp, DcgmDiagManager.cpp), not tried with DCGM itself.
+
+        The service (80) starts nvvs (81), which loads the GPUs and may start others; dcgmi (70) only asks.
+        """
+        listed = {80: ("nv-hostengine", 1, 100), 81: ("nvvs", 80, began_at), 82: ("eud", 81, began_at + 5)}
+        if dcgmi is not None:
+            listed |= {70: ("dcgmi", dcgmi, asked_at)}
+        for pid, (name, parent, started) in listed.items():
+            (tmp_path / str(pid)).mkdir()
+            (tmp_path / str(pid) / "stat").write_text(f"{pid} ({name}) S {parent}{' 1' * 17} {started}{' 1' * 30}")
+        return tmp_path
+
+    def test_a_diagnosis_that_the_job_asked_dcgms_service_for_is_its_own(self, tmp_path: Path) -> None:
+        assert self._found([81, 82], self._dcgm(tmp_path, os.getpid())).value == 0.0
+
+    def test_a_diagnosis_that_ran_before_the_job_asked_is_anothers(self, tmp_path: Path) -> None:
+        assert self._found([81], self._dcgm(tmp_path, os.getpid(), asked_at=520)).value == 1.0
+
+    @pytest.mark.parametrize("dcgmi", [1, None])
+    def test_a_diagnosis_that_the_job_did_not_ask_for_is_anothers(self, tmp_path: Path, dcgmi: int | None) -> None:
+        assert self._found([81], self._dcgm(tmp_path, dcgmi)).value == 1.0
+
     def _found(self, pids: list[int], proc: Path) -> Fact:
         processes = [SimpleNamespace(pid=pid) for pid in pids]
         gpus = NvidiaGpus(FakeNvml(count=1, nvmlDeviceGetComputeRunningProcesses=processes))

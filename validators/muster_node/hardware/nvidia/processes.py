@@ -8,10 +8,12 @@ from collections.abc import Iterator
 from muster_node.hardware.nvidia.gpu import Gpu
 from muster_node.hardware.nvidia.nvml import NO_FUNCTION, Answer, Nvml
 from muster_node.hardware.seam import NOT_SUPPORTED, Fact
-from muster_node.processes import look_up
+from muster_node.processes import Process, look_up, table
 
 KINDS = ("Compute", "Graphics")
 _PARENTS_MAX = 64
+_DIAGNOSIS = "nvvs"
+"""NVIDIA's diagnostics. DCGM's service starts them as its own child, one at a time, when ``dcgmi diag`` asks for it."""
 
 
 def on(nvml: Nvml, gpu: Gpu) -> Iterator[str]:
@@ -58,14 +60,24 @@ def foreign(nvml: Nvml, gpu: Gpu, proc: str = "/proc") -> Fact:
 
 
 def _is_ours(pid: int, proc: str) -> bool | None:
-    """Whether a process descends from this one; None where it cannot be seen."""
+    """Whether a process descends from this one, or from a diagnosis that it asked for; None where it cannot be seen."""
     for _ in range(_PARENTS_MAX):
         if pid == os.getpid():
             return True
         process = look_up(pid, proc)
         if process is None:
             return None
+        if process.name == _DIAGNOSIS and _asked_for(process, proc):
+            return True
         if process.parent <= 1:
             return False
         pid = process.parent
     return False
+
+
+def _asked_for(diagnosis: Process, proc: str) -> bool:
+    """Whether a ``dcgmi`` below this process was waiting for the diagnosis when it began."""
+    return any(
+        each.name == "dcgmi" and each.started <= diagnosis.started and _is_ours(each.pid, proc)
+        for each in table(proc).values()
+    )
