@@ -45,11 +45,11 @@ def granted(command: Sequence[str]) -> bool:
     return answer is not None and answer[0] == 0
 
 
-def end(pid: int) -> None:
-    """SIGKILL for a process of this user; SIGTERM for a sudo that this user started, which passes it on."""
+def end(pid: int, number: int = signal.SIGKILL) -> None:
+    """The signal for a process of this user; SIGTERM for a sudo that this user started, which passes it on."""
     with contextlib.suppress(FileNotFoundError, ProcessLookupError, PermissionError):
         runs_as_root = os.stat(f"/proc/{pid}").st_uid == 0 and os.geteuid() != 0
-        os.kill(pid, signal.SIGTERM if runs_as_root else signal.SIGKILL)
+        os.kill(pid, signal.SIGTERM if runs_as_root else number)
 
 
 def output_within(command: Sequence[str], limit_s: float) -> tuple[int, bytes] | None:

@@ -7,6 +7,7 @@ import os
 import signal
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -32,6 +33,58 @@ def test_sigterm_ends_it_with_what_it_has(node: Node, probe: str) -> None:
     assert all("preempted" in outcome.reason for outcome in done.result.probes[1:])
     assert [row.value for row in done.measured(probe)] == [42]
     assert not any(alive(pid) for pid in children)
+
+
+@pytest.fixture
+def tool(tmp_path: Path) -> Callable[[str, float], Path]:
+    """Makes a tool that writes "stopped" next to itself so long (s) after SIGTERM. dcgmi does as its source has it
+    (NVIDIA's dcgmi/Diag.cpp): it has DCGM's service stop the diagnosis, which may take seconds.
+    """
+
+    def made(name: str, delay_s: float) -> Path:
+        path = tmp_path / name
+        path.write_text(
+            f"#!{sys.executable}\nimport pathlib, signal, sys, time\n"
+            "def stop(*_):\n"
+            f"    time.sleep({delay_s})\n    pathlib.Path(__file__ + '.stopped').touch()\n    sys.exit(1)\n"
+            "signal.signal(signal.SIGTERM, stop)\n"
+            "pathlib.Path(__file__ + '.runs').touch()\n"
+            "time.sleep(3600)\n"
+        )
+        path.chmod(0o755)
+        return path
+
+    return made
+
+
+@pytest.mark.parametrize(
+    ("name", "delay_s", "how"),
+    [
+        ("another", 0.0, "stop"),
+        ("dcgmi", 1.5, "stop"),
+        ("dcgmi", 1.5, "time limit"),
+        ("dcgmi", 1.5, "agent killed"),
+        ("dcgmi", 1.5, "agent stuck"),
+    ],
+)
+def test_a_tool_can_end_what_it_had_started_elsewhere(
+    node: Node, tool: Callable[[str, float], Path], name: str, delay_s: float, how: str
+) -> None:
+    path = tool(name, delay_s)
+    runs, stopped = Path(f"{path}.runs"), Path(f"{path}.stopped")
+    limit_s = 4.0 if how == "time limit" else 60.0
+    running = node.start(plan(call("asks", limit_s, tool=str(path)), fence=5, job_id="old"))
+    wait_for(runs.exists)
+    if how == "stop":
+        assert running.end(signal.SIGTERM, limit_s=10.0).rc == 6
+    elif how == "time limit":
+        assert running.end().outcome("asks").status == "timed_out"
+    elif how == "agent killed":
+        running.end(signal.SIGKILL)
+    else:
+        os.kill(running.process.pid, signal.SIGSTOP)
+        assert node.run(plan(call("good"), fence=6)).rc == 0
+    wait_for(stopped.exists)
 
 
 def test_every_step_after_a_stop_shares_what_remains_of_two_seconds() -> None:

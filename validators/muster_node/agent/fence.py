@@ -17,7 +17,7 @@ import time
 from collections.abc import Iterator
 from typing import Any, Callable
 
-from muster_node import privilege, processes
+from muster_node import processes
 from muster_node.agent import orphans
 from muster_node.agent.jobdir import atomic_write
 
@@ -216,5 +216,4 @@ def _kill_with_children(holder: dict[str, Any]) -> None:
         return
     below = orphans.descendants(int(holder["pid"]))
     _signal(holder, signal.SIGKILL)
-    for process in below:
-        privilege.end(process.pid)
+    orphans.end_all(lambda: orphans.running(below), orphans.END_WAIT_S)

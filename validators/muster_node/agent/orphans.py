@@ -19,6 +19,13 @@ from typing import Callable
 from muster_node import privilege, processes
 from muster_node.processes import Process
 
+ASKING = ("dcgmi",)
+"""Programs that only ask a service of the node to work, and on SIGTERM ask it to stop: a killed one leaves it working.
+One that takes longer than the limit is left behind to do that."""
+
+END_WAIT_S = 1.0
+"""How long what an agent that is gone left behind gets to end."""
+
 MARKER = "MUSTER_RUN"
 """Environment variable that every process of a job inherits; its value is unique to the run."""
 
@@ -51,26 +58,40 @@ def marked(value: str) -> list[Process]:
 
 
 def end_descendants(spare: set[int], limit_s: float = 0.5) -> list[str]:
-    """Ends what probes left below this process, but not ``spare``; returns the names of those still running.
-
-    Looks again until nothing is left (what is killed may have been forking), ``limit_s`` seconds at most.
-    """
-    names: list[str] = []
-    seen: set[int] = set()
+    """Ends what probes left below this process, but not ``spare``; returns the names of those still running."""
     group = os.getpgrp()
-    give_up_at = time.monotonic() + limit_s
-    while True:
+
+    def left() -> list[Process]:
         # A process in this process's own group belongs to no probe: it is a tool that the telemetry thread reads.
-        left = descendants(os.getpid(), lambda process: process.pid in spare or process.group == group)
-        for process in left:
-            if process.state != "Z" and process.pid not in seen:
-                seen.add(process.pid)
-                names.append(process.name)
-                privilege.end(process.pid)
+        found = descendants(os.getpid(), lambda process: process.pid in spare or process.group == group)
+        for process in found:
             with contextlib.suppress(ChildProcessError):
                 os.waitpid(process.pid, os.WNOHANG)
-        if not left or time.monotonic() > give_up_at:
-            return names
+        return found
+
+    return end_all(left, limit_s)
+
+
+def end_all(find: Callable[[], list[Process]], limit_s: float) -> list[str]:
+    """Ends what ``find`` gives, by SIGTERM, and after half of ``limit_s`` by SIGKILL; returns the names.
+
+    Looks again until nothing is left (what is ended may have been forking), ``limit_s`` seconds at most.
+    """
+    names: dict[int, str] = {}
+    begun = time.monotonic()
+    while True:
+        left = find()
+        kill = time.monotonic() - begun >= limit_s / 2
+        for process in left:
+            if process.state == "Z":
+                continue
+            if kill and process.name not in ASKING:
+                privilege.end(process.pid)
+            elif process.pid not in names:
+                privilege.end(process.pid, signal.SIGTERM)
+            names.setdefault(process.pid, process.name)
+        if not left or (kill and time.monotonic() - begun > limit_s):
+            return list(names.values())
         time.sleep(0.01)
 
 
@@ -121,18 +142,13 @@ def _watch(reader: int, agent: int, marker: str, limit_s: float) -> None:
         return  # dismissed
     if not ready:
         # The agent overran its own deadline (for example on a dead mount): the node matters more than its result.
-        for process in descendants(agent):
-            if process.pid != os.getpid():
-                privilege.end(process.pid)
+        below = descendants(agent, lambda process: process.pid == os.getpid())
+        end_all(lambda: running(below), END_WAIT_S)
         privilege.end(agent)
-    _end_all(lambda: marked(marker))
+    end_all(lambda: [process for process in marked(marker) if process.pid != os.getpid()], END_WAIT_S)
 
 
-def _end_all(find: Callable[[], Iterable[Process]]) -> None:
-    for _ in range(20):
-        found = [process for process in find() if process.pid != os.getpid()]
-        if not found:
-            return
-        for process in found:
-            privilege.end(process.pid)
-        time.sleep(0.05)
+def running(those: Iterable[Process]) -> list[Process]:
+    """Those of the processes that still run."""
+    now = ((each, processes.look_up(each.pid)) for each in those)
+    return [found for each, found in now if found and found.started == each.started and found.state != "Z"]

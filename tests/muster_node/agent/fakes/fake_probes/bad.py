@@ -11,6 +11,7 @@ import time
 from pathlib import Path
 
 from muster_node.probe import Metric, Param, Probe
+from muster_node.tools.run import run_tool
 
 
 class Bad(Probe):
@@ -183,6 +184,16 @@ class Escapes(Bad):
         context.progress("got away")
         if context.params["hang"]:
             time.sleep(3600)
+
+
+class Asks(Bad):
+    """Waits for a tool that runs in a session of its own, as vendors' tools do."""
+
+    name = "asks"
+    params = {"tool": Param("", "the tool")}
+
+    def misbehave(self, context):
+        run_tool(context, [context.params["tool"]], 60.0)
 
 
 class SlowLeaver(Bad):
