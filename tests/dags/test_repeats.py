@@ -118,7 +118,8 @@ def test_a_failure_is_asked_for_again_and_the_second_one_fails(
 
     sent = [[call.probe for call in plan.probes] for plan in plans if plan.stage == "performance"]
     assert len(sent[0]) > 1
-    assert sent[1:] == [["disk"]], "once more, and what was asked for alone"
+    assert sent[1:] == [["inventory", "disk", "device_events"]], "what was asked for alone, and what watches its load"
+    assert [plan.repeat for plan in plans if plan.stage == "performance"] == [False, True]
     first = store.runs.get_job(RunKey(DAG_ID, run_id), "performance", FIRST)
     again = store.runs.get_job(RunKey(DAG_ID, run_id), "performance")
     assert first is not None
@@ -165,7 +166,7 @@ def test_what_the_fleet_doubts_is_run_once_more_and_judged_with_both(
     monkeypatch.setattr(judging, "judge", doubting)
     monkeypatch.setitem(RATE, "probe", "memory_bandwidth")
     run_id = qualify(node, GOOD, GOOD)
-    assert judged_by == [(), (("memory_bandwidth",),)]
+    assert judged_by == [(), (("inventory", "memory_bandwidth", "device_events"),)]
     job = store.runs.get_job(RunKey(DAG_ID, run_id), "performance", FIRST)
     assert job is not None
     assert (job.state, job.repeat_probes) == (outcome.REPEAT, ("memory_bandwidth",))

@@ -41,7 +41,8 @@ def end(code, how="completed"):
             "started_at": began, "ended_at": time.time(), "end": do.get("end", how), "partial": how != "completed",
             "identity": {"boot_id": "b"}, "environment": {"work": os.environ.get("MUSTER_WORK", "")},
             "guard": {"busy": False, "evidence": []}, "measurements": measured,
-            "telemetry_file": side, "probes": ends, "notes": [do["note"]] if "note" in do else []}
+            "telemetry_file": side, "probes": ends, "notes": [do["note"]] if "note" in do else [],
+            "repeat": plan.get("repeat", False)}
     (folder / "result.tmp").write_text(json.dumps(body) + " " * do.get("padding", 0))
     os.replace(folder / "result.tmp", folder / "result.json")
     sys.exit(code)

@@ -120,6 +120,7 @@ class StageResult(_Sent):
     measurements: Annotated[list[Measured], Field(max_length=60_000)]
     telemetry_file: SideFile | None = None
     notes: Annotated[list[Text], Field(max_length=1000)] = Field(default_factory=list)
+    repeat: bool = False
 
 
 def parse_result(raw: bytes) -> StageResult:

@@ -53,7 +53,8 @@ class Plan:
 
     ``fence`` is the lease's fencing token: the agent refuses a plan whose token is lower than the highest it has seen,
     and a higher one ends older work. ``deadline_s`` counts from the agent's start and is enforced by the node itself.
-    ``force_reason`` overrules the in-use guard and is recorded.
+    ``force_reason`` overrules the in-use guard and is recorded. ``repeat``: not the whole stage, but some of its probes
+    once more.
     """
 
     job_id: str
@@ -65,6 +66,7 @@ class Plan:
     probes: tuple[ProbeCall, ...]
     telemetry_interval_s: float = 1.0
     force_reason: str | None = None
+    repeat: bool = False
     schema: str = PLAN_SCHEMA
 
     def to_json(self) -> str:
@@ -138,6 +140,7 @@ class Result:
 
     ``identity``: boot_id, hostname, machine_id, serials {part: serial}. ``environment``: kernel, os, python, torch,
     driver, and so on, text to text. ``guard``: {"busy": bool, "evidence": [sentence]}. Times are epoch seconds.
+    ``repeat``: as in the plan.
     Where ``end`` is not "completed", ``notes[0]`` is the sentence that gives the reason.
     """
 
@@ -159,6 +162,7 @@ class Result:
     measurements: list[Measurement]
     telemetry_file: TelemetryFile | None = None
     notes: list[str] = dataclasses.field(default_factory=list)
+    repeat: bool = False
     schema: str = RESULT_SCHEMA
 
     def to_json(self) -> str:

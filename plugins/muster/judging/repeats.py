@@ -30,7 +30,7 @@ def arranged(
         return now, ()
     # The same job again, after a worker died between recording and reporting, is not another run.
     attempts = [each for each in _earlier(run, now.stage, before) if each[1].job_id != now.job_id]
-    return retests.arranged(attempts, now, sku, now.stage, run.level)
+    return retests.arranged(attempts, now)
 
 
 def _earlier(run: Run, stage: str, before: datetime.datetime | None) -> list[tuple[Verdict, StageResult]]:

@@ -119,8 +119,9 @@ def claim(task: Task, run: Run, sku: Sku, programme: Callable[[AttemptKey, str],
         for call in planned.calls
     )
     plan = Plan(
-        job_key, node.name, task.stage, run.level, job.fence, planned.deadline_s, probes, force_reason=run.forced
-    )
+        job_key, node.name, task.stage, run.level, job.fence, planned.deadline_s, probes,
+        force_reason=run.forced, repeat=key.repeat > 0,
+    )  # fmt: skip
     return Attempt(task, run, node, sku, job, plan)
 
 
@@ -295,7 +296,7 @@ def checked_result(attempt: Attempt, collected: jobs.Collected) -> tuple[StageRe
         result = parse_result(collected.result)
     except BadResult as error:
         return None, str(error)
-    for name in ("job_id", "node", "stage", "level", "fence"):
+    for name in ("job_id", "node", "stage", "level", "fence", "repeat"):
         if getattr(result, name) != getattr(attempt.plan, name):
             return None, f"the node sent a result of another job: its {name} is {getattr(result, name)!r}"[:300]
     if result.simulated and not attempt.node.simulated:

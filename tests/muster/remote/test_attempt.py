@@ -258,7 +258,8 @@ def test_a_result_of_another_job_is_not_taken(bench: Bench) -> None:
     attempt = bench.until_done(bench.begin()[0])
     result = json.loads((bench.folder(attempt) / "result.json").read_text())
     assert remote.checked_result(attempt, jobs.Collected(json.dumps(result).encode(), None))[0] is not None
-    for name, value in {"job_id": "x", "node": "x", "stage": "burn_in", "level": "long", "fence": 99}.items():
+    other = {"job_id": "x", "node": "x", "stage": "burn_in", "level": "long", "fence": 99, "repeat": True}
+    for name, value in other.items():
         found, why = remote.checked_result(attempt, jobs.Collected(json.dumps({**result, name: value}).encode(), None))
         assert (found, name in why) == (None, True)
     assert remote.checked_result(attempt, jobs.Collected(b"{}", None))[0] is None

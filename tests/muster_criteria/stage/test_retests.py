@@ -13,6 +13,7 @@ from muster_criteria.fleet.series.readings import readings_of
 from muster_criteria.measured import StageResult
 from muster_criteria.model import Action, Judgement, Severity, Variant, Verdict
 from muster_criteria.sku_files.model import Sku
+from muster_criteria.sku_files.programme import watching
 from muster_criteria.stage.retests import repeatable, repeated_rows
 from tests.muster_criteria.nodes import Case, MakeCase
 
@@ -24,9 +25,11 @@ def slowed(made: Case, share: float, metric: str = "memory_bandwidth", device: s
 
 
 def alone(made: Case, probe: str) -> StageResult:
-    """A repeat: what one probe gives, and no other."""
-    made.raw["probes"] = [end for end in made.raw["probes"] if end["probe"] == probe]
-    made.raw["measurements"] = [row for row in made.raw["measurements"] if row["probe"] == probe]
+    """A repeat: what one probe gives, and those that watch its load."""
+    kept = {probe, *watching(made.sku, made.raw["stage"], made.raw["level"])}
+    for key in ("probes", "measurements"):
+        made.raw[key] = [each for each in made.raw[key] if each["probe"] in kept]
+    made.raw["repeat"] = True
     return made.result()
 
 

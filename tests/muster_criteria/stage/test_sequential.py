@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import pandas as pd
 import pytest
 
@@ -138,27 +136,21 @@ def test_the_order_of_devices_and_rows_of_other_runs_changes_nothing(case: MakeC
 def result(case: MakeCase, whole: bool = True) -> StageResult:
     made = busbw(case, GOOD)
     if not whole:
-        made.raw["probes"] = [end for end in made.raw["probes"] if end["probe"] in ("nccl_tests", "inventory")]
+        made.raw["repeat"] = True
     return made.result()
 
 
 def test_a_stage_is_judged_by_its_last_whole_result_and_the_others_are_repeats(case: MakeCase) -> None:
     first, again, second = result(case), result(case, whole=False), result(case)
-    sku = load_sku(SKU)
-
-    def of(attempts: list[Any], now: StageResult) -> tuple[StageResult, tuple[StageResult, ...]]:
-        base, others = arranged(attempts, now, sku, "performance", "short")
-        return base, others
-
-    assert of([], first) == (first, ())
-    base, others = of([(Verdict.INCONCLUSIVE, first)], again)
+    assert arranged([], first) == (first, ())
+    base, others = arranged([(Verdict.INCONCLUSIVE, first)], again)
     assert base is first
     assert others == (again,)
-    base, others = of([(Verdict.INCONCLUSIVE, first), (Verdict.INCONCLUSIVE, again)], second)
+    base, others = arranged([(Verdict.INCONCLUSIVE, first), (Verdict.INCONCLUSIVE, again)], second)
     assert base is second
     assert others == (first, again), "a failure that was seen is not forgotten by measuring all again"
-    assert of([(Verdict.FAIL, first)], second) == (second, ()), "after a verdict, and a Clear, it begins afresh"
-    assert of([(Verdict.WARN, first)], again)[1] == (again,), "the fleet asks for a second reading after a WARN"
+    assert arranged([(Verdict.FAIL, first)], second) == (second, ()), "after a verdict, and a Clear, it begins afresh"
+    assert arranged([(Verdict.WARN, first)], again)[1] == (again,), "the fleet asks for a second reading after a WARN"
 
 
 LINK = {"test": "host_to_device_memcpy_ce"}

@@ -8,6 +8,7 @@ import itertools
 from collections.abc import Iterable, Iterator
 from typing import Any
 
+from muster_criteria.sku_files.declarations import declared_probes
 from muster_criteria.sku_files.model import ProbeUse, Programme, Requirement, Sensor, Sku, SkuError
 from muster_criteria.stages import LEVELS, STAGES
 
@@ -21,6 +22,7 @@ __all__ = [
     "stage_calls",
     "stage_deadline_s",
     "stage_probes",
+    "watching",
 ]
 
 START_AND_COLLECT_S = 60.0
@@ -59,6 +61,12 @@ def stage_probes(sku: Sku, stage: str, level: str) -> dict[str, ProbeUse]:
     if level not in LEVELS:
         raise SkuError(f"there is no level {level!r}: it is one of {', '.join(LEVELS)}.")
     return {name: use for name, use in sku.stage(stage).probes.items() if level in use.levels}
+
+
+def watching(sku: Sku, stage: str, level: str) -> tuple[str, ...]:
+    """The probes of a stage that put no load on the node: what a load did to it is read by these, also in a repeat."""
+    declared = declared_probes()
+    return tuple(name for name in stage_probes(sku, stage, level) if name in declared and not declared[name].loads)
 
 
 def stage_deadline_s(sku: Sku, stage: str, level: str) -> float:

@@ -13,7 +13,7 @@ from muster_criteria.measured import ProbeEnd, StageResult
 from muster_criteria.model import UNJUDGED, Coverage, Gap, Lack
 from muster_criteria.rows import PRESENCE, PRESENCE_PROBE
 from muster_criteria.sku_files.model import Sku
-from muster_criteria.sku_files.programme import Need, promised, stage_probes
+from muster_criteria.sku_files.programme import Need, promised, stage_probes, watching
 from muster_criteria.stage.frame import Frame
 from muster_criteria.stage.rules import RULES
 from muster_criteria.words import listed
@@ -69,13 +69,20 @@ class Tally:
 
 
 def tally(result: StageResult, frame: Frame, invalid: Mapping[int, Invalid], sku: Sku, wanted: Sequence[Need]) -> Tally:
-    """Count everything that was required. ``invalid``: {row: why it is invalid}; ``wanted``: of ``programme.needs``."""
+    """Count everything that was required; of a repeat, what the probes that watch its load must have measured.
+
+    ``invalid``: {row: why it is invalid}; ``wanted``: of ``programme.needs``.
+    """
     counted = Tally()
     if result.partial or result.end != "completed":
         why = result.notes[0] if result.notes else "the node gives no reason"
         counted.miss(Gap(Lack.ENDED_EARLY, why, f"the rest of the job, which ended early ({result.end})"))
     ends = _ends(result.probes)
     probes = stage_probes(sku, result.stage, result.level)
+    if result.repeat:
+        probes = {name: probes[name] for name in watching(sku, result.stage, result.level)}
+        wanted = [need for need in wanted if need.probe in probes]
+        invalid = {at: why for at, why in invalid.items() if frame["probe"][at] in probes}
     if PRESENCE_PROBE in probes:
         _presence(frame, ends, sku, counted)
     needed = {(need.probe, need.requirement.metric) for need in wanted}

@@ -12,7 +12,7 @@ import numpy as np
 from muster_criteria.context.goldens import golden_findings
 from muster_criteria.context.suspicion import confirmed
 from muster_criteria.context.versions import judge_versions
-from muster_criteria.device_events.judge import judge_events
+from muster_criteria.device_events.judge import EventJudgement, judge_events
 from muster_criteria.devices import kind_of
 from muster_criteria.fleet.series.readings import group_of, stack_of
 from muster_criteria.fleet.single import Compared, Runs, Subject, compare, derived
@@ -20,7 +20,7 @@ from muster_criteria.measured import StageResult
 from muster_criteria.model import UNJUDGED, Coverage, Finding, Gap, Judgement, Lack, Observation, Severity, Verdict
 from muster_criteria.rows import Row, rows_of
 from muster_criteria.sku_files.model import Sku
-from muster_criteria.sku_files.programme import Need, needs
+from muster_criteria.sku_files.programme import Need, needs, watching
 from muster_criteria.stage.case import Case
 from muster_criteria.stage.coverage import Invalid, tally
 from muster_criteria.stage.findings import Breaking, bounded, evidence_finding, findings_of, in_order
@@ -28,7 +28,7 @@ from muster_criteria.stage.fleet_findings import compared_with, corroborated
 from muster_criteria.stage.frame import Frame, build_frame
 from muster_criteria.stage.merging import once, with_past, with_unknown_places
 from muster_criteria.stage.observations import observations_of
-from muster_criteria.stage.retests import repeated_rows, to_repeat
+from muster_criteria.stage.retests import repeats_of, rows_again, to_repeat
 from muster_criteria.stage.rules import INVALID_KINDS, Evaluate, Violations
 from muster_criteria.stage.sequential import is_noisy, sequential_probes, weigh
 from muster_criteria.stage.suite import unexpected_rows
@@ -169,7 +169,9 @@ def _examine(cases: Sequence[Case], evaluate: Evaluate) -> list[_Examined]:
     own = [_rows(result, sku) for result in results]
     laid = _laid(own, cases, evaluate)
     repeated = [
-        (at, each, of) for at, case in enumerate(cases) for each in case.others if (of := repeated_rows(each, sku))
+        (at, each, rows_again(each, result, sku))
+        for at, (case, result) in enumerate(zip(cases, results, strict=True))
+        for each in case.others
     ]
     again = _laid_alone([of for _, _, of in repeated], sku, stage, evaluate)
     wanted = needs(sku, stage, cases[0].level)
@@ -243,13 +245,15 @@ def _one(
     found += _only_in_repeats(ran, found, sku)
     found = [*confirmed(found, rows), *golden_findings(result, case.goldens)]
     devices = collections.Counter(kind_of(device) for device in set(frame["device"].tolist()))
-    events = judge_events(result, sku.event_policies)
+    repeats = repeats_of(result, case.others)
+    events = _events(result, repeats, sku)
     versions = judge_versions(result, sku, case.running)
     found = [*corroborated(found), *events.findings, *versions.findings]
     found = with_unknown_places(once(found), rows)
     findings = in_order(compared_with(with_past(found, case.previous_faults), devices))
     observations = observations_of(frame, {item.position for item in breaking}, sku)
-    for gap in (*weighed.pending, *events.missing, *versions.missing):
+    unseen = [gap for each, other in ran if repeats_of(result, [each]) for gap in _unwatched(each, other, sku, wanted)]
+    for gap in (*weighed.pending, *events.missing, *versions.missing, *unseen):
         counted.miss(gap)
     return _Examined(
         counted.coverage(),
@@ -266,21 +270,56 @@ def _only_in_repeats(ran: Sequence[tuple[StageResult, _Laid]], findings: Sequenc
     ``ran``: the other runs, each with what it measured.
     """
     # A warning of the judged run hides no failure of a repeat.
-    critical = [each for each in findings if each.severity is Severity.CRITICAL]
-    known = {(each.rule, each.metric, each.device, each.labels) for each in critical}
+    known: dict[object, int] = {}
+    for each in sorted(findings, key=lambda finding: finding.severity.rank):
+        known.setdefault((each.rule, each.metric, each.device, each.labels), each.severity.rank)
     found: list[Finding] = []
     for result, laid in ran:
         frame = laid.frame
         breaking = findings_of(frame, frame.applicable(), laid.broken, sku)
         invalid, noisy = _invalid_rows(frame, breaking, sku), sequential_probes(sku, result.stage, result.level)
+        watch = watching(sku, result.stage, result.level)
         for item in breaking:
             finding = item.finding
             key = (finding.rule, finding.metric, finding.device, finding.labels)
             fails = item.rule.breach == "fail" and item.position not in invalid and not is_noisy(frame, item, noisy)
-            if (fails or item.rule.breach == "invalid") and key not in known:
-                known.add(key)
-                found.append(dataclasses.replace(finding, observed=f"{finding.observed} (in a repeat)"))
+            # A second reading that warns was asked for by a warning; what the repeat did to the node was not.
+            warns = item.rule.breach == "warn" and frame["probe"][item.position] in watch
+            graver = finding.severity.rank < known.get(key, len(Severity))
+            if graver and (fails or warns or item.rule.breach == "invalid"):
+                known[key] = finding.severity.rank
+                found.append(_in_a_repeat(finding))
     return found
+
+
+def _in_a_repeat(finding: Finding) -> Finding:
+    return dataclasses.replace(finding, observed=f"{finding.observed} (in a repeat)")
+
+
+def _events(result: StageResult, repeats: Sequence[StageResult], sku: Sku) -> EventJudgement:
+    """Device events of the result, and what only its repeats logged: their log begins with what was logged before."""
+    own = judge_events(result, sku.event_policies)
+    findings, missing = list(own.findings), list(own.missing)
+    for repeat in repeats:
+        again = judge_events(repeat, sku.event_policies)
+        known = {(each.metric, each.device, each.labels) for each in findings}
+        for each in again.findings:
+            during = tuple((key, "during" if key == "when" else label) for key, label in each.labels)
+            if known.isdisjoint({(each.metric, each.device, each.labels), (each.metric, each.device, during)}):
+                findings.append(_in_a_repeat(each))
+        missing += [_gap_in_a_repeat(gap) for gap in again.missing if gap not in own.missing]
+    return EventJudgement(tuple(findings), tuple(missing))
+
+
+def _unwatched(repeat: StageResult, laid: _Laid, sku: Sku, wanted: Sequence[Need]) -> list[Gap]:
+    """Why it is not known what a repeat did to the node."""
+    breaking = findings_of(laid.frame, laid.frame.applicable(), laid.broken, sku)
+    counted = tally(repeat, laid.frame, _invalid_rows(laid.frame, breaking, sku), sku, wanted)
+    return [_gap_in_a_repeat(gap) for gap in counted.missing]
+
+
+def _gap_in_a_repeat(gap: Gap) -> Gap:
+    return dataclasses.replace(gap, why=f"{gap.why} (in a repeat)")
 
 
 def _compared(own: Sequence[Sequence[Row]], cases: Sequence[Case]) -> Compared | None:

@@ -14,7 +14,7 @@ from muster_criteria.measured import StageResult
 from muster_criteria.model import Verdict
 from muster_criteria.rows import Row, rows_of
 from muster_criteria.sku_files.model import Sku
-from muster_criteria.sku_files.programme import stage_probes
+from muster_criteria.sku_files.programme import stage_probes, watching
 from muster_criteria.stage.findings import Breaking, Origins
 from muster_criteria.stage.frame import Frame
 from muster_criteria.stage.rules import FLEET_KINDS
@@ -27,23 +27,36 @@ def repeatable(sku: Sku, stage: str, level: str) -> tuple[str, ...]:
 
 
 def arranged(
-    attempts: Iterable[tuple[Verdict, StageResult]], now: StageResult, sku: Sku, stage: str, level: str
+    attempts: Iterable[tuple[Verdict, StageResult]], now: StageResult
 ) -> tuple[StageResult, tuple[StageResult, ...]]:
     """(the result that the stage is judged by, the other results of the same test), each oldest first.
 
-    ``attempts``: the earlier ones of the same run, with their verdicts. A repeat holds some of the probes alone, and
-    belongs to what came before; a whole result does so only after an INCONCLUSIVE one: any other verdict was the end.
+    ``attempts``: the earlier ones of the same run, with their verdicts. A repeat belongs to what came before; a whole
+    result does so only after an INCONCLUSIVE one: any other verdict was the end.
     """
-    whole = set(stage_probes(sku, stage, level))
     chain: list[StageResult] = []
     before: Verdict | None = None
     for verdict, result in [*attempts, (None, now)]:
-        if whole <= {end.probe for end in result.probes} and before is not Verdict.INCONCLUSIVE:
+        if not result.repeat and before is not Verdict.INCONCLUSIVE:
             chain = []
         chain.append(result)
         before = verdict
-    base = next((each for each in reversed(chain) if whole <= {end.probe for end in each.probes}), now)
+    base = next((each for each in reversed(chain) if not each.repeat), now)
     return base, tuple(each for each in chain if each is not base)
+
+
+def repeats_of(base: StageResult, others: Iterable[StageResult]) -> list[StageResult]:
+    """Those of the other results that repeat probes of ``base``. Earlier ones were judged with an earlier whole one."""
+    return [each for each in others if each.repeat and each.started_at >= base.started_at]
+
+
+def rows_again(result: StageResult, base: StageResult, sku: Sku) -> list[Row]:
+    """What another result adds to the judgement of ``base``: ``repeated_rows``, and what a repeat did to the node."""
+    rows = repeated_rows(result, sku)
+    if repeats_of(base, [result]):
+        watch = watching(sku, result.stage, result.level)
+        rows += [row for row in rows_of(result, sku) if row.probe in watch]
+    return rows
 
 
 def repeated_rows(result: StageResult, sku: Sku) -> list[Row]:

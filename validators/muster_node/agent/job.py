@@ -95,6 +95,7 @@ class Job:
             measurements=self.measurements,
             telemetry_file=self.telemetry_file,
             notes=why + self.notes + self.progress.notes + self.job.notes,
+            repeat=self.plan.repeat,
         )
 
 

@@ -77,11 +77,12 @@ class MusterStageOperator(RemoteJobOperator):
             raise AirflowSkipException(why)
 
     def _programme(self, context: Context, run: Run, sku: Sku, key: AttemptKey, job_key: str) -> Programme:
-        """The stage's probes, or only those that the judge requested again."""
+        """The stage's probes; of a repeat, those that the judge requested again and those that watch what they do."""
         calls = programme.stage_calls(sku, self.stage, run.level, remote.seed(job_key))
         if key.repeats:
             before = store.runs.get_job(run.key, self.stage, str(key.repeats))
-            calls = tuple(call for call in calls if before and call.probe in before.repeat_probes)
+            chosen = {*(before.repeat_probes if before else ()), *programme.watching(sku, self.stage, run.level)}
+            calls = tuple(call for call in calls if call.probe in chosen)
         return Programme(calls, programme.stage_deadline_s(sku, self.stage, run.level))
 
     def _to_judge(self, attempt: Attempt, end: Ended, result: StageResult | None, why_missing: str) -> ToJudge:
