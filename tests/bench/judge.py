@@ -2,10 +2,11 @@
 
 Run as ``python -m tests.bench.judge [--nodes N] [--seed S]``. The fleet's numbers are made up (no physics). One node in
 a hundred has a GPU of which one reading is slowed by 10 %; every metric has a floor and a ceiling besides peers,
-siblings and history. As in production, the prefilter finds the nodes with any small margin, and the judge judges
-those. Each size is judged in a process of its own, so that its peak memory is that of judging: the day's readings, the
-snapshot and four earlier visits of every device are read from files. Seconds are CPU seconds of all its threads
-together, which on one idle core is what a clock on the wall would show.
+siblings and history. As in `muster judge --fleet`, the prefilter finds the nodes with any small margin, and the judge
+judges those, here in one frame; the command judges them one by one, and also reads each one's records, which is not
+measured here. Each size is judged in a process of its own, so that its peak memory is that of judging: the day's
+readings, the snapshot and four earlier visits of every device are read from files. Seconds are CPU seconds of all its
+threads together, which on one idle core is what a clock on the wall would show.
 """
 
 from __future__ import annotations
