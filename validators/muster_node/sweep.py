@@ -45,7 +45,8 @@ STATES = frozenset({
 """Of the states of each GPU (``Hardware.states``), those that are read at rest: clocks and lanes' speed rest too."""
 COUNTERS = frozenset({
     "ecc_uncorrected", "ecc_corrected", "row_remap_corrected", "row_remap_uncorrected", "pcie_replay", "throttle_time",
-    "nvlink_errors", "edac_corrected", "edac_uncorrected", "machine_checks", "ib_errors",
+    "nvlink_errors", "edac_corrected", "edac_uncorrected", "machine_checks",
+    "machine_checks_corrected", "ib_errors",
 })  # fmt: skip
 SERVICES = ("slurmd", "kubelet")
 """Services that a node may need, apart from its GPU vendor's. The controller knows which of them ran before."""

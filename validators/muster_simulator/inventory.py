@@ -46,7 +46,8 @@ def counters(machine: Machine, state: State, known: Collection[int]) -> list[Fac
 
     No defect is one of the host's CPUs or memory, so theirs never change.
     """
-    facts = [Fact(name, "node", "count", 0.0) for name in ("machine_checks", "edac_corrected", "edac_uncorrected")]
+    host = ("machine_checks", "machine_checks_corrected", "edac_corrected", "edac_uncorrected")
+    facts = [Fact(name, "node", "count", 0.0) for name in host]
     facts += [Fact("cpu_throttle_events", f"cpu{cpu}", "count", 0.0) for cpu in range(machine.model.cpu_threads)]
     facts.append(Fact("xid_count", "node", "count", xid_count(state)))
     facts += fabric.port_errors(state)

@@ -34,6 +34,8 @@ def shipped() -> HealthPolicy:
         (Facts("ecc_corrected", rate=999.0), A.NOTE),
         (Facts("ecc_corrected", rate=1e6), A.TEST_SOONER),
         (Facts("ecc_corrected"), A.NOTE),
+        (Facts("machine_checks_corrected", rate=1536.0), A.NOTE),  # one error within 10 minutes, to 256 CPUs
+        (Facts("machine_checks_corrected", rate=1e6), A.TEST_SOONER),
         (Facts("port_down", bad_for_s=600), A.NOTE),
         (Facts("port_down", bad_for_s=600, flaps=3), A.TEST_SOONER),
         (Facts("port_down", bad_for_s=1200), A.LEAVE_WHEN_IDLE),

@@ -47,6 +47,7 @@ SKUS = ("h100-sxm-8", "cpu-generic")
     ("counter", "severity", "fault"),
     [
         ("machine_checks", Severity.CRITICAL, FaultClass.CPU),
+        ("machine_checks_corrected", Severity.WARNING, FaultClass.CPU),
         ("edac_uncorrected", Severity.CRITICAL, FaultClass.DIMM),
         ("edac_corrected", Severity.WARNING, FaultClass.DIMM),
     ],

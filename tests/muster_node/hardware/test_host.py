@@ -121,6 +121,7 @@ def test_counters(tree):
     )
     facts = by_name(HostHardware(files).counters())
     assert facts["machine_checks", "node"].value == 3
+    assert facts["machine_checks_corrected", "node"].value is None
     assert facts["edac_corrected", "node"].value == 7
     assert facts["edac_uncorrected", "node"].value == 0
     absent = by_name(HostHardware(tree({"/proc/interrupts": ""})).counters())

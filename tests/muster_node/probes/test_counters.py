@@ -108,6 +108,7 @@ def _host(checks: float | None, corrected: float = 0.0, uncorrected: float = 0.0
     note = "" if checks is not None else NOT_SUPPORTED
     return [
         Fact("machine_checks", "node", "count", checks, note=note),
+        Fact("machine_checks_corrected", "node", "count", 0.0),
         Fact("edac_corrected", "node", "count", corrected),
         Fact("edac_uncorrected", "node", "count", uncorrected),
     ]
@@ -115,7 +116,7 @@ def _host(checks: float | None, corrected: float = 0.0, uncorrected: float = 0.0
 
 def test_the_hosts_own_counters_are_differenced_too() -> None:
     deltas = _added(_host(1.0, 5.0, 0.0), _host(3.0, 5.0, 1.0))
-    assert [deltas[name, "node"]["value"] for name in HOST] == [2, 0, 1]
+    assert [deltas[name, "node"]["value"] for name in HOST] == [2, 0, 0, 1]
 
 
 def test_missing_host_counters_are_not_reported_as_zero_errors() -> None:

@@ -251,8 +251,8 @@ _NVME_BITS = {1: "spare blocks below its threshold", 4: "reliability degraded", 
 _NVME_HOT = 2
 _COUNTED = frozenset({
     "ecc_uncorrected", "ecc_corrected", "row_remap_corrected", "row_remap_uncorrected", "edac_corrected",
-    "edac_uncorrected", "machine_checks", "throttle_time", "ib_errors", "pcie_replay", "nvlink_errors",
-    "nvme_media_errors", "service_restarts",
+    "edac_uncorrected", "machine_checks", "machine_checks_corrected", "throttle_time", "ib_errors", "pcie_replay",
+    "nvlink_errors", "nvme_media_errors", "service_restarts",
 })  # fmt: skip
 
 

@@ -12,9 +12,13 @@ from muster_node.hardware.seam import NOT_SUPPORTED, Fact, Hardware
 from muster_node.probe import Context, Metric
 from muster_node.workloads.growth import NO_COUNTER, PORT_CEILINGS, Growth, growth, total
 
-HOST = ("machine_checks", "edac_corrected", "edac_uncorrected")
+HOST = ("machine_checks", "machine_checks_corrected", "edac_corrected", "edac_uncorrected")
 HOST_METRICS = {
-    "machine_checks": Metric("count", "machine-check events during the load"),
+    "machine_checks": Metric("count", "machine checks during the load that the hardware did not correct"),
+    "machine_checks_corrected": Metric(
+        "count",
+        "interrupts for corrected errors of the hardware during the load (CPUs that share a bank count the same ones)",
+    ),
     "edac_corrected": Metric("count", "errors of the host's memory corrected during the load"),
     "edac_uncorrected": Metric("count", "errors of the host's memory not corrected during the load"),
     "cpu_throttle_events_delta": Metric(

@@ -93,8 +93,8 @@ class HostHardware(Hardware):
     def counters(self) -> Iterator[Fact]:
         """Machine checks, EDAC and throttle events of the host, then the GPUs' own counters."""
         files = self._files
-        machine_checks = parse.parse_interrupts(files.text("/proc/interrupts"))
-        yield fact("machine_checks", "node", "count", machine_checks)
+        for name, count in parse.parse_interrupts(files.text("/proc/interrupts")).items():
+            yield fact(name, "node", "count", count)
         for name, item in (("edac_corrected", "ce_count"), ("edac_uncorrected", "ue_count")):
             counts = [files.number(f"{_EDAC}/{mc}/{item}") for mc in files.names(_EDAC, "mc[0-9]*")]
             known = [count for count in counts if count is not None]

@@ -11,8 +11,9 @@ from muster_node.hardware.seam import NOT_SUPPORTED
 # Vector register widths in bits, widest first; SVE's width is not in /proc/cpuinfo, so ARM counts by Advanced SIMD.
 _VECTOR_FLAGS = (("avx512f", 512), ("avx2", 256), ("avx", 256), ("sse2", 128), ("asimd", 128), ("neon", 128))
 
-# Interrupt counters that count machine-check events. MCP, the polls, rises by itself on a healthy machine.
-_MACHINE_CHECK_INTERRUPTS = ("MCE", "THR", "DFR")
+# Interrupts of machine-check events. THR is that of errors that the hardware corrected (CMCI on Intel, the threshold of
+# corrected errors on AMD), DFR that of deferred ones. MCP, the polls, rises by itself on a healthy machine.
+_MACHINE_CHECKS = {"machine_checks": ("MCE", "DFR"), "machine_checks_corrected": ("THR",)}
 
 _UNSET_SERIALS = {"", "none", "not specified", "default string", "to be filled by o.e.m.", "system serial number", "0"}
 
@@ -92,11 +93,12 @@ def parse_size(text: str) -> int | None:
     return int(found.group(1)) << {"": 0, "K": 10, "M": 20, "G": 30}[found.group(2)] if found else None
 
 
-def parse_interrupts(text: str) -> int | None:
-    """Machine-check events in /proc/interrupts, over all CPUs; None where the kernel counts none of them."""
+def parse_interrupts(text: str) -> dict[str, int | None]:
+    """Machine-check interrupts of all CPUs in /proc/interrupts, by metric; None for what the kernel does not count."""
     found = re.findall(r"^\s*(\w+):((?:\s+\d+)+)", text, re.MULTILINE)
-    counts = [sum(map(int, rest.split())) for name, rest in found if name in _MACHINE_CHECK_INTERRUPTS]
-    return sum(counts) if counts else None
+    counts = {name: sum(map(int, rest.split())) for name, rest in found}
+    known = {metric: [counts[name] for name in names if name in counts] for metric, names in _MACHINE_CHECKS.items()}
+    return {metric: sum(each) if each else None for metric, each in known.items()}
 
 
 def parse_proc_stat(text: str) -> dict[str, tuple[int, int]]:
