@@ -202,7 +202,9 @@ class _Health(pydantic.BaseModel):
     sweep_nodes: int = pydantic.Field(
         default=100, ge=1, le=2000, description="nodes that a sweep reads at once, each over one SSH connection"
     )
-    sweep_seconds: float = pydantic.Field(default=45.0, ge=5, description="seconds the sweep of one node may take")
+    sweep_seconds: float = pydantic.Field(
+        default=90.0, ge=5, description="seconds the sweep of one node may take, 60 of them to wake GPUs that rest"
+    )
     report_sources: dict[str, dict[str, Any]] = pydantic.Field(
         default={},
         description="programs that may report observations, and answer for nodes whose label repair_owner is their "

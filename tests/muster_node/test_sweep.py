@@ -11,9 +11,10 @@ from typing import Any
 
 import pytest
 
+from muster.settings import Settings
 from muster_criteria.health import readings
 from muster_node import sweep
-from muster_node.hardware.host import disks
+from muster_node.hardware.host import disks, kernel_log
 from muster_node.hardware.host.machine import HostHardware
 from muster_node.hardware.host.sysfs import Files
 from muster_node.hardware.seam import Fact
@@ -126,6 +127,38 @@ def test_without_hardware_the_host_still_answers() -> None:
     found = sweep.sweep(refuses, "", 0.0)
     assert "no driver" in found["failed"]["hardware"]
     assert any(each["name"] == "disk_free" for each in found["facts"])
+
+
+def test_gpus_that_do_not_wake_cost_no_boot_id_no_kernel_log_and_no_counter_of_the_host(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sweep, "OPEN_S", 0.2)
+    monkeypatch.setattr(kernel_log, "read", lambda: LOG)
+    for path, text in {
+        "proc/sys/kernel/random/boot_id": "b2\n",
+        "sys/devices/system/edac/mc/mc0/ue_count": "1",
+    }.items():
+        (tmp_path / path).parent.mkdir(parents=True)
+        (tmp_path / path).write_text(text)
+
+    def wakes() -> HostHardware:
+        time.sleep(30)
+        return Machine()
+
+    found = sweep.sweep(wakes, "b1", 400.0, Files(tmp_path))
+    assert (found["hung"], found["boot_id"], found["simulated"]) == (["hardware"], "b2", False)
+    assert kernel(found)[0] == [79]
+    assert {"name": "edac_uncorrected", "device": "node", "value": 1.0} in found["facts"]
+    answered, before = readings.parse(json.dumps(found).encode()), readings.Before("b1", 400.0, seconds=600.0)
+    seen, _ = readings.read(answered, before, 0.0, policies=(), gpus=8)
+    bad = {each.check for each in seen if each.bad is not False}
+    assert {"hung/hardware", "rebooted"} <= bad
+    assert not {"gpu_missing", "unread/kernel_log"} & bad, "of the GPUs nothing is known, and the log was read"
+
+
+def test_gpus_have_time_to_wake_within_the_controllers_limit() -> None:
+    limit = Settings.model_fields["sweep_seconds"].default
+    assert 45.0 <= sweep.OPEN_S <= limit - 2 * sweep.READING_S, "after it come the readings, then the GPUs' addresses"
 
 
 def test_a_simulated_machine_says_so_and_nothing_of_its_host(tmp_path: Path) -> None:

@@ -22,6 +22,7 @@ from muster_node.agent import jobdir
 from muster_node.bounded import Hung, bounded
 from muster_node.hardware import events as device_events
 from muster_node.hardware.host import disks, fabric, inventory, kernel_events
+from muster_node.hardware.host.machine import HostHardware
 from muster_node.hardware.host.sysfs import Files
 from muster_node.hardware.seam import Fact, Hardware
 from muster_node.hardware.vendors import vendors
@@ -30,7 +31,9 @@ from muster_node.tools.run import gpus_by_pci
 SCHEMA = 1
 READING_S = 10.0
 """A reading that takes longer hangs: healthy ones take milliseconds, NVML's of eight GPUs below a second."""
-OPEN_S = 15.0
+OPEN_S = 60.0
+"""Opening the hardware wakes GPU after GPU where no process keeps them awake: tens of seconds on an idle 8-GPU node.
+The controller's limit (MUSTER_SWEEP_SECONDS) must leave time for the readings after it."""
 FACTS_MAX = 4000
 SMART, DISKS_MAX = "smart:", 32
 TEXT_MAX = 300
@@ -82,15 +85,15 @@ def sweep(
             "disks": lambda: list(disks.states(files)),
             **{SMART + disk: functools.partial(disks.smart, disk) for disk in disks.live(files)[:DISKS_MAX]},
         }
+    machine = HostHardware(files) if hardware is None else hardware  # its GPUs may be unknown, the rest of it is not
+    found["simulated"] = machine.simulated
+    readings["boot"] = machine.boot_id
+    readings["states"] = lambda: _only(machine.states(), STATES)
+    readings["counters"] = lambda: _only(machine.counters(), COUNTERS)
+    readings["imex"] = lambda: _only(machine.domain(), ("imex",))
+    readings["kernel"] = machine.kernel_log
     if hardware is not None:
-        machine = hardware
-        found["simulated"] = machine.simulated
-        readings["boot"] = machine.boot_id
-        readings["states"] = lambda: _only(machine.states(), STATES)
-        readings["counters"] = lambda: _only(machine.counters(), COUNTERS)
-        readings["imex"] = lambda: _only(machine.domain(), ("imex",))
         readings["gpus"] = lambda: [Fact("gpus", "node", "count", float(len(machine.devices("gpu"))))]
-        readings["kernel"] = machine.kernel_log
     answers = _all_at_once(readings, found)
     _one_reason(found["failed"])
     found["boot_id"], found["uptime_s"] = answers.pop("boot", ""), answers.pop("uptime", None)
