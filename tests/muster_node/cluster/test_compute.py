@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import socket
 from typing import Any
 
 import pytest
@@ -232,6 +233,12 @@ def test_training_moves_the_loss_down() -> None:
 def test_the_interface_of_an_address_is_found() -> None:
     assert interface_of("127.0.0.1") == "lo"
     assert interface_of("203.0.113.1") == ""
+    assert interface_of("2001:db8::1") == ""
+
+
+@pytest.mark.skipif(not socket.has_dualstack_ipv6(), reason="IPv6 is off")
+def test_the_interface_of_an_ipv6_address_is_found() -> None:
+    assert interface_of("::1") == "lo"
 
 
 class Fake(Probe):

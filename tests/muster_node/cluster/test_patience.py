@@ -90,6 +90,8 @@ def test_the_master_is_known_to_the_others_by_the_address_that_they_were_given(a
     assert fabric._own_address(alone) == "127.0.0.1", "where all are on one machine"
     alone.block = dataclasses.replace(alone.block, master_addr="10.9.0.1")
     assert fabric._own_address(alone) == "10.9.0.1"
+    alone.block = dataclasses.replace(alone.block, master_addr="fd00:9::1")
+    assert fabric._own_address(alone) == "fd00:9::1"
     alone.local_address = "10.9.0.2"
     assert fabric._own_address(alone) == "10.9.0.2"
 

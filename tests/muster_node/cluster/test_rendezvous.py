@@ -96,8 +96,12 @@ def with_long(phase: str, seconds: float = 60.0) -> list[tuple[str, float]]:
     return [(name, seconds if name == phase else 0.1) for name in PHASES]
 
 
-def test_a_block_without_trouble_comes_to_its_end(start: Start) -> None:
-    lot = start()
+@pytest.mark.parametrize(
+    "address",
+    ["127.0.0.1", pytest.param("::1", marks=pytest.mark.skipif(not socket.has_dualstack_ipv6(), reason="IPv6 is off"))],
+)
+def test_a_block_without_trouble_comes_to_its_end(start: Start, address: str) -> None:
+    lot = start(limits={"master_addr": address})
     for name in NAMES:
         end = lot.end(name)
         assert (end["missing"], end["broken"], end["error"], end["phase"]) == ({}, "", "", "finish")

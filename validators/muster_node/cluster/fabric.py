@@ -100,12 +100,17 @@ def _own_address(group: RankGroup) -> str:
     if not own.startswith("127.") or group.names[0] != group.block.name:
         return own
     with contextlib.suppress(OSError):
-        return socket.gethostbyname(master)
+        return str(socket.getaddrinfo(master, None)[0][4][0])
     return ""
 
 
 def interface_of(address: str) -> str:
-    """The network interface that has this IPv4 address; empty where none does."""
+    """The network interface that has this address; empty where none does."""
+    if ":" in address:
+        with contextlib.suppress(OSError), open("/proc/net/if_inet6", encoding="ascii") as lines:
+            wanted = socket.inet_pton(socket.AF_INET6, address).hex()
+            return next((line.split()[-1] for line in lines if line.startswith(wanted)), "")
+        return ""
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
         for _, name in socket.if_nameindex():
             try:

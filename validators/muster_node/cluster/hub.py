@@ -73,14 +73,12 @@ class _UnknownPeer:
 
 
 def listen(port: int) -> socket.socket:
-    """The master's listening socket. Raises OSError with a whole sentence where the port cannot be had."""
-    listener = socket.socket(socket.AF_INET, socket.SOCK_STREAM)
-    listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    """The master's listening socket, for IPv4 and IPv6. Raises OSError with a sentence if the port cannot be had."""
+    both = socket.has_dualstack_ipv6()
+    family = socket.AF_INET6 if both else socket.AF_INET
     try:
-        listener.bind(("", port))
-        listener.listen(_UNKNOWN_PEERS_MAX)
+        listener = socket.create_server(("", port), family=family, backlog=_UNKNOWN_PEERS_MAX, dualstack_ipv6=both)
     except OSError as error:
-        listener.close()
         reason = "it is in use" if error.errno == errno.EADDRINUSE else os.strerror(error.errno or 0)
         raise OSError(f"the members cannot meet on port {port} of this node: {reason}") from error
     listener.setblocking(False)
