@@ -21,7 +21,7 @@ from muster_node.probe import Probe
 
 PYTHON_MIN = (3, 9)
 DISK_MIN_BYTES = 2 * 1024**3
-"""Room for one job: 0.2 GB of telemetry, its result and logs, and a capped scratch file."""
+"""Room for one job: 64 MiB of telemetry, its result and logs, and a capped scratch file."""
 
 TORCH_LIMIT_S = 120.0
 """The first import of PyTorch reads gigabytes from a cold disk."""

@@ -16,6 +16,9 @@ RESULT_SCHEMA = "muster.result/1"
 RESULT_BYTES_MAX = 5 * 1024 * 1024
 """A result never grows past this, however long the run; what does not fit is dropped, which ``notes`` states."""
 
+TELEMETRY_BYTES_MAX = 64 * 1024 * 1024
+"""The controller takes no larger side file."""
+
 # How one probe ended.
 COMPLETED = "completed"
 SKIPPED = "skipped"

@@ -301,7 +301,7 @@ def checked_result(attempt: Attempt, collected: jobs.Collected) -> tuple[StageRe
             return None, f"the node sent a result of another job: its {name} is {getattr(result, name)!r}"[:300]
     if result.simulated and not attempt.node.simulated:
         return None, "the node sent a result of simulated hardware, and is enrolled as a real one"
-    return result, ""
+    return result.model_copy(update={"notes": [*result.notes, *collected.notes]}), ""
 
 
 def read_bmc(attempt: Attempt) -> Chassis | None:

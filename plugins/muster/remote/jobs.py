@@ -21,9 +21,8 @@ import paramiko
 from muster.remote import launch as launching
 from muster.remote import scripts, ssh
 from muster_node.agent.jobdir import safe_name
-from muster_node.contract import RESULT_BYTES_MAX
+from muster_node.contract import RESULT_BYTES_MAX, TELEMETRY_BYTES_MAX
 
-TELEMETRY_BYTES_MAX = 64 * 1024 * 1024
 LOG_TAIL_MAX = 2000
 _KEY = re.compile(r"[0-9a-f]{8,64}\Z")
 _PATH = re.compile(r"/[^\x00-\x1f\x7f]*\Z")

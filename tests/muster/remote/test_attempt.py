@@ -266,6 +266,14 @@ def test_a_result_of_another_job_is_not_taken(bench: Bench) -> None:
     assert remote.checked_result(attempt, jobs.Collected(None, None, ("too large",))) == (None, "too large")
 
 
+def test_what_was_left_out_on_the_way_is_a_note_of_the_result(bench: Bench) -> None:
+    attempt = bench.until_done(bench.begin()[0])
+    raw, left_out = (bench.folder(attempt) / "result.json").read_bytes(), "telemetry was left out: it is too large"
+    result, _ = remote.checked_result(attempt, jobs.Collected(raw, None, (left_out,)))
+    assert result is not None
+    assert result.notes[-1] == left_out
+
+
 def test_a_job_that_nothing_waits_for_is_stopped(bench: Bench) -> None:
     standin.behave(bench.server.home, intake={"seconds": 600})
     attempt, _ = bench.begin()

@@ -8,6 +8,7 @@ import hashlib
 import json
 import math
 import os
+import random
 import subprocess
 import sys
 import time
@@ -17,6 +18,7 @@ from typing import Any
 
 import pytest
 
+from muster.remote import jobs
 from muster_node.agent import telemetry
 from muster_node.agent.telemetry import Recorder, Sampler
 from muster_node.hardware.seam import Clock, Sample
@@ -127,6 +129,24 @@ def test_the_side_file_stops_at_its_limit(tmp_path: Path, monkeypatch: pytest.Mo
     assert len(rows_of(tmp_path / "t.gz")) == file.rows < 1000
     assert recorder.median("power", "gpu0")[1] == 1000
     assert len(recorder.notes) == 1
+
+
+def test_the_side_file_of_two_days_is_whole_and_one_that_the_controller_takes(tmp_path: Path) -> None:
+    """As 256 CPUs and 8 GPUs fill it in ten minutes of 48 hours."""
+    devices = [*(f"cpu{n}" for n in range(256)), *(f"gpu{n}" for n in range(8))]
+    dice, minutes, two_days = random.Random(1), 10, 48 * 3600.0
+    recorder = Recorder(tmp_path / "t.gz", 3.0, two_days)
+    for t in range(minutes * 60):
+        readings = [Sample("clock", each, "MHz", round(dice.gauss(3000, 60), 3)) for each in devices]
+        readings += [Sample("utilisation", each, "%", 100.0 * dice.randint(97, 101) / 101) for each in devices]
+        recorder.add(
+            1.8e9 + 1.01 * t, [*readings, *(Sample("throttle", each, "state", state="none") for each in devices)]
+        )
+    file = recorder.close()
+    assert file is not None
+    assert 0.3 < file.bytes * two_days / (minutes * 60) / telemetry.FILE_BYTES_MAX < 1.0
+    assert recorder.median("clock", "gpu7")[1] == minutes * 60, "probes are given every reading"
+    assert telemetry.FILE_BYTES_MAX + 1024**2 < jobs.TELEMETRY_BYTES_MAX
 
 
 def test_48_hours_in_bounded_memory(tmp_path: Path) -> None:

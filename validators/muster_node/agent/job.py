@@ -225,7 +225,7 @@ def _work(
     saved = SavedSettings(jobdir.fence_dir(plan.node), hardware)
     if _loads(plan, known):
         state.notes.extend(saved.begin(inventory, stop))
-    recorder = Recorder(state.job.telemetry, HOLD_SPACINGS * plan.telemetry_interval_s)
+    recorder = Recorder(state.job.telemetry, HOLD_SPACINGS * plan.telemetry_interval_s, plan.deadline_s)
     sampler = Sampler(hardware, recorder, plan.telemetry_interval_s)
     sampler.start()
     xids = XidWatch(hardware)

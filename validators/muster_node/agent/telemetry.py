@@ -1,4 +1,4 @@
-"""Telemetry while probes run: reads every sensor once a second, streams the readings to a file.
+"""Telemetry while probes run: reads every sensor once a second, streams the readings to a file, of a long job fewer.
 
 Nothing here may stop a run: a sensor that raises is noted, one that hangs loses only its series, a full
 disk ends the file alone.
@@ -19,14 +19,17 @@ import time
 from collections.abc import Iterable
 
 from muster_node.agent.aggregate import NumberSeries, StateSeries
-from muster_node.contract import TelemetryFile
+from muster_node.contract import TELEMETRY_BYTES_MAX, TelemetryFile
 from muster_node.hardware.seam import Hardware, Sample
 
 SERIES_MAX = 2048
 """Series kept: an 8-GPU node with 256 logical CPUs has about 700. Further ones are dropped and counted in the notes."""
 
-FILE_BYTES_MAX = 192 * 1024 * 1024
-"""Where the side file stops growing; 70 series over 48 hours at 1 Hz come to about 90 MB."""
+FILE_BYTES_MAX = TELEMETRY_BYTES_MAX - 2 * 1024 * 1024
+"""Where the side file stops growing; what is still buffered then comes on top."""
+
+ROW_BYTES = 8
+"""A row takes less, compressed: 70 series over 48 hours at 1 Hz come to 90 MB, which is more than the file may have."""
 
 FLUSH_S = 60.0
 """So much of the side file is lost at most if the agent itself is killed."""
@@ -74,10 +77,11 @@ class _HashedFile(io.RawIOBase):
 class Recorder:
     """Takes readings: streams them to ``path``, and keeps what ``time_in_state`` and ``median`` need. Thread-safe.
 
-    ``hold_max_s`` is for how long a state is taken to hold without a new reading.
+    ``hold_max_s`` is for how long a state is taken to hold without a new reading. ``lasts_s``: how long the job may
+    take; of the readings of a long one, so many go to the file that it stays within its limit to the end.
     """
 
-    def __init__(self, path: pathlib.Path, hold_max_s: float) -> None:
+    def __init__(self, path: pathlib.Path, hold_max_s: float, lasts_s: float = 0.0) -> None:
         self._path = path
         self._hold_max_s = hold_max_s
         self._lock = threading.Lock()
@@ -86,7 +90,8 @@ class Recorder:
         self._unusable = 0
         self._rows = 0
         self._closed = False
-        self._flushed_at = -math.inf
+        self._flushed_at = self._written_at = -math.inf
+        self._row_s = lasts_s * ROW_BYTES / FILE_BYTES_MAX
         self.notes: list[str] = []
         self._raw: _HashedFile | None = None
         self._gzip: gzip.GzipFile | None = None
@@ -106,7 +111,9 @@ class Recorder:
                 return
             self._hold_max_s = hold_max_s or self._hold_max_s
             lines = [line for line in (self._take(t, sample) for sample in samples) if line]
-            self._write(t, lines)
+            if abs(t - self._written_at) >= len(lines) * self._row_s:
+                self._written_at = t
+                self._write(t, lines)
 
     def time_in_state(self, series: str, until: float) -> dict[str, dict[str, float]]:
         """Seconds that each device has spent in each state until then (epoch seconds), as far as readings tell."""

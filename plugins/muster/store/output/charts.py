@@ -39,7 +39,7 @@ TRACKS = 2048
 """Largest number of series that are read; the same as ``muster_node.agent.telemetry.SERIES_MAX``."""
 
 BYTES = 1280 * 1024**2
-"""Largest number of unpacked bytes that are read of a node's file; a 48-hour run of eight GPUs has 0.9 GB."""
+"""Largest number of unpacked bytes that are read of a node's file; a file of the largest size has 0.9 GB."""
 
 SPARE_BYTES, PACKED_TIMES = 64 * 1024**2, 100
 """Unpacked bytes are also limited to ``SPARE_BYTES`` plus ``PACKED_TIMES`` times the packed size: real files unpack to

@@ -33,8 +33,6 @@ if TYPE_CHECKING:
 RESULT = "result"
 TELEMETRY = "telemetry"
 CHASSIS = "chassis"
-TELEMETRY_MAX = 64 * 1024**2
-"""Bytes; larger telemetry of one stage is charted, but not kept."""
 
 _Key = tuple[str, str, str, tuple[tuple[str, str], ...]]
 
@@ -243,8 +241,7 @@ def _row(stage: int, figure: Any, note: str, judged: tuple[int, Observation] | N
 
 
 def _store_bytes(session: Session, stage: StageRow, sent: Sent) -> None:
-    telemetry = sent.telemetry if len(sent.telemetry or b"") <= TELEMETRY_MAX else None
-    for kind, data in ((RESULT, sent.raw), (TELEMETRY, telemetry), (CHASSIS, sent.chassis)):
+    for kind, data in ((RESULT, sent.raw), (TELEMETRY, sent.telemetry), (CHASSIS, sent.chassis)):
         if data:
             session.add(ArtifactRow(stage=stage.id, kind=kind, created_at=access.now(), data=data))
     session.flush()

@@ -242,9 +242,3 @@ class TestExport:
         (tmp_path / "file").write_text("")
         with pytest.raises(MusterError):
             store.export.run(lease.key, tmp_path / "file")
-
-    def test_telemetry_too_large_is_charted_but_not_kept(self, lease: Lease, monkeypatch: pytest.MonkeyPatch) -> None:
-        monkeypatch.setattr("muster.store.testing.stages.TELEMETRY_MAX", 64)
-        record(lease, telemetry=fleet.telemetry(100))
-        assert count(ArtifactRow) == 1
-        assert store.reporting.run(lease.key).stages[0].telemetry
