@@ -19,7 +19,7 @@ HOLDERS = ("Systems", "Managers", "Chassis")
 HOLDERS_MAX, SERVICES_MAX = 64, 16
 """Members of one collection, and log services of one member, that are looked at."""
 PAGES_MAX, ENTRIES_MAX, LINKS_MAX = 20, 2000, 100
-"""Pages and entries of one log that are read, and entries that are fetched one by one."""
+"""Pages and entries of one log that are read, and entries of one page that are fetched one by one."""
 _SEVERITIES = {"Warning": "warning", "Critical": "critical"}
 TEXT_MAX = 300
 
@@ -48,9 +48,11 @@ def read(root: Document, get: Get, logs: Logs) -> None:
 
 def _read_one(first: Document, logs: Logs, get: Get) -> None:
     times: list[str] = []
-    count = 0
+    count, missed = 0, False
     for number, page in enumerate(_pages(first, get)):
-        for member in _whole(page, get):
+        members, newest = _whole(page, get)
+        missed = missed or not newest
+        for member in members:
             count += 1
             times.append(_text(member, "Created"))
             severity = _SEVERITIES.get(_text(member, "Severity"))
@@ -59,9 +61,10 @@ def _read_one(first: Document, logs: Logs, get: Get) -> None:
                 logs.entries.setdefault(entry.key, entry)
         more = page.get("Members@odata.nextLink")
         if isinstance(more, str) and (number + 1 >= PAGES_MAX or count >= ENTRIES_MAX):
-            if times[0] <= times[-1] if times else True:
-                logs.long.append(str(first.get("@odata.id")))
-            return
+            missed = missed or not times or times[0] <= times[-1]
+            break
+    if missed:
+        logs.long.append(str(first.get("@odata.id")))
 
 
 def _pages(page: Document, get: Get) -> Iterator[Document]:
@@ -75,17 +78,27 @@ def _pages(page: Document, get: Get) -> Iterator[Document]:
         page = get(following) or {}
 
 
-def _whole(page: Document, get: Get) -> Iterator[Document]:
+def _whole(page: Document, get: Get) -> tuple[list[Document], bool]:
+    """The entries of a page, of too many those at its newer end; and whether the newest are certainly among them.
+
+    The older end is not read: as a full log drops its oldest, entries that were not read before would come into it.
+    """
     members = page.get("Members")
-    listed = [each for each in members if isinstance(each, dict)][:ENTRIES_MAX] if isinstance(members, list) else []
-    links = 0
-    for each in listed:
-        if set(each) == {"@odata.id"} and isinstance(each["@odata.id"], str):
-            links += 1
-            if links <= LINKS_MAX:
-                yield get(each["@odata.id"]) or {}
-        else:
-            yield each
+    listed = [each for each in members if isinstance(each, dict)] if isinstance(members, list) else []
+    most = LINKS_MAX if any(map(_is_link, listed)) else ENTRIES_MAX
+    if len(listed) <= most:
+        return [_fetched(each, get) for each in listed], True
+    begin, end = (_text(_fetched(each, get), "Created") for each in (listed[0], listed[-1]))
+    kept = listed[:most] if begin > end else listed[-most:]
+    return [_fetched(each, get) for each in kept], bool(begin and end) and begin != end
+
+
+def _is_link(member: Document) -> bool:
+    return set(member) == {"@odata.id"} and isinstance(member["@odata.id"], str)
+
+
+def _fetched(member: Document, get: Get) -> Document:
+    return (get(member["@odata.id"]) or {}) if _is_link(member) else member
 
 
 def _entry(member: Document, severity: str) -> Entry:

@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 
+from muster.remote import redfish_logs
 from muster.remote.bmc import Bmc, Login
 from muster.remote.redfish import read_health
 from muster.remote.redfish_client import BYTES_MAX
@@ -110,6 +111,30 @@ def test_a_log_without_end_is_named_if_its_newest_entries_come_last(step: int, m
         assert sum(each.startswith("/e") for each in server.requests) == PAGES_MAX
     assert bool(found.long) is missed
     assert not found.trouble
+
+
+@pytest.mark.parametrize("links", [True, False])
+@pytest.mark.parametrize(("times", "missed"), [("rising", False), ("falling", False), ("", True)])
+def test_of_a_log_of_too_many_entries_the_newest_are_read(links: bool, times: str, missed: bool) -> None:
+    number = (redfish_logs.LINKS_MAX if links else redfish_logs.ENTRIES_MAX) + 50
+    newest = 0 if times == "falling" else number - 1
+    entries = []
+    for place in range(number):
+        age = number - place if times == "rising" else place
+        entry = bmcs.entry(
+            str(place), "Critical" if place == newest else "OK", "ecc", created=f"2026-01-01T00:{number - age:06d}Z"
+        )
+        entries.append(entry if times else entry | {"Created": None})
+    documents: dict[str, Any] = {
+        "/": {"Managers": link("/m")}, "/m": {"Members": [link("/m/1")]}, "/m/1": {"LogServices": link("/l")},
+        "/l": {"Members": [link("/l/1")]}, "/l/1": {"Entries": link("/e")},
+        "/e": {"@odata.id": "/e", "Members": [link(f"/e/{each['Id']}") for each in entries] if links else entries},
+        **{f"/e/{each['Id']}": each for each in entries},
+    }  # fmt: skip
+    logs = redfish_logs.Logs()
+    redfish_logs.read(documents["/"], documents.get, logs)
+    assert [each.id for each in logs.entries.values()] == [str(newest)]
+    assert logs.long == (["/e"] if missed else [])
 
 
 def test_a_log_that_is_not_read_in_time_costs_no_sensor(tmp_path: Path) -> None:

@@ -58,8 +58,8 @@ class Entry:
 
 @dataclasses.dataclass(frozen=True)
 class Shown:
-    """What one reading of a BMC gave. ``long``: logs whose newest entries were not reached; ``trouble``: why it is not
-    whole, one sentence.
+    """What one reading of a BMC gave. ``long``: logs whose newest entries may not have been reached; ``trouble``: why
+    it is not whole, one sentence.
     """
 
     sensors: tuple[Sensor, ...] = ()
