@@ -230,6 +230,19 @@ def test_the_kernels_messages_are_classed_by_the_skus_policies() -> None:
     assert len(found) == 5
 
 
+def test_a_counter_that_leapt_counts_on_from_where_it_goes_on() -> None:
+    values = [1000, 3e9, 3e9, 3e9 + 50, 3e9 + 80, 1100]
+    before, risen = counters_of(fact("ecc_corrected", "gpu3", values[0])), []
+    for value in values[1:]:
+        found, counters = shown(swept(fact("ecc_corrected", "gpu3", value)), before)
+        risen.append(found["ecc_corrected gpu3"].count if "ecc_corrected gpu3" in found else 0)
+        before = dataclasses.replace(before, counters=counters)
+    assert risen == [0, 0, 50, 30, 1100]
+    once = counters_of(fact("ecc_corrected", "gpu3", 1000))
+    leapt = dataclasses.replace(once, counters=shown(swept(fact("ecc_corrected", "gpu3", 3e9)), once)[1])
+    assert shown(swept(fact("ecc_corrected", "gpu3", 1010)), leapt)[0]["ecc_corrected gpu3"].count == 10
+
+
 def test_what_was_before_the_node_served_is_a_tests_to_judge_and_boots_are_noisy() -> None:
     xid = {"kind": "xid", "code": 79, "last": 4000.0}
     noise = {"text": "ACPI Error: no handler", "priority": 3, "last": 20.0}

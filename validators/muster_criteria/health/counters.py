@@ -7,6 +7,7 @@ of all that a GPU's driver keeps where one of them went back or the driver logge
 from __future__ import annotations
 
 import dataclasses
+import math
 from collections.abc import Iterator, Mapping, Sequence
 
 OF_THE_PART = frozenset({"row_remap_corrected", "row_remap_uncorrected", "nvme_media_errors"})
@@ -43,13 +44,30 @@ class Count:
 
 
 LEAP = 2.0**31
-"""Nothing counts so many between two sweeps: a counter that rises as far was read wrongly."""
+"""Nothing counts so many between two sweeps: a counter that leaps was read wrongly, unless it counts on there."""
+LEAPT = "leapt|"
+"""In the remembered counters: what one that leapt showed."""
 
 
 def believable(counts: Sequence[Count], known: Mapping[str, float]) -> list[Count]:
     """The counters; one that leapt as it was at the last sweep (``known``), since what it is now is not known."""
     leapt = {each.key for each in counts if each.value - known.get(each.key, each.value) >= LEAP}
     return [dataclasses.replace(each, value=known[each.key]) if each.key in leapt else each for each in counts]
+
+
+def gone_on(counts: Sequence[Count], known: Mapping[str, float]) -> dict[str, float]:
+    """``known``, with what a counter leapt to where it has counted on from there: the leap was real.
+
+    One that shows the same again may have been read wrongly again.
+    """
+    leapt = {each.key: known.get(f"{LEAPT}{each.key}", math.inf) for each in counts}
+    return {**known, **{each.key: leapt[each.key] for each in counts if 0 < each.value - leapt[each.key] < LEAP}}
+
+
+def leaps(counts: Sequence[Count], believed: Sequence[Count]) -> dict[str, float]:
+    """What is to be remembered of the counters that leapt."""
+    both = zip(counts, believed, strict=True)
+    return {f"{LEAPT}{now.key}": now.value for now, kept in both if now.value != kept.value}
 
 
 def rises(

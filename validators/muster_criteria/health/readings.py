@@ -22,7 +22,7 @@ from muster_criteria.device_events.policy import (
     policy_of,
     response_to,
 )
-from muster_criteria.health.counters import Count, believable, rises
+from muster_criteria.health.counters import Count, believable, gone_on, leaps, rises
 from muster_criteria.text import one_line
 from muster_criteria.written import problem_of
 
@@ -208,10 +208,11 @@ def _facts(swept: Swept, before: Before, counters: dict[str, float]) -> Iterator
             counts.append(Count(fact.name, device, fact.labels, value))
         else:
             yield from _disk(fact)
-    counts = believable(counts, before.counters)
-    counters.update((each.key, each.value) for each in counts)
+    before = dataclasses.replace(before, counters=gone_on(counts, before.counters))
+    believed = believable(counts, before.counters)
+    counters.update({each.key: each.value for each in believed} | leaps(counts, believed))
     if before.seconds:
-        yield from _rises(swept, before, before.seconds, counts)
+        yield from _rises(swept, before, before.seconds, believed)
 
 
 def _rises(swept: Swept, before: Before, seconds: float, counts: Sequence[Count]) -> Iterator[Reading]:
