@@ -122,6 +122,7 @@ def move(session: Session, node: NodeRow, to: State, actor: str, reason: str, ev
     if current in BROKEN:
         node.repaired = last_stage(session, node)
     node.state = to
+    node.spell += to in SERVING and current not in SERVING
     node.shadow = evidence.adopted and to is State.PRODUCTION
     if to not in SERVING or evidence.person:
         node.held_run = ""

@@ -9,21 +9,23 @@ from sqlalchemy import ForeignKey, Index, UniqueConstraint
 from sqlalchemy.orm import Mapped, mapped_column
 
 from muster.store.database.base import Base, BigId
+from muster_criteria.health.policy import HealthAction
 
 
 class HealthRow(Base):
-    """One check of one part in one boot of a node, by one source; what it sees again adds to ``count``.
+    """One check of one part in one boot and spell in service, by one source; what it sees again adds to ``count``.
 
     A state goes on in its row through reboots until it is over, so ``boot_id`` is that of its beginning. ``machine``:
-    which of the machines of that name showed it. ``bad``: of a state, whether it is bad now, as
-    ``muster.model.health.Track`` has it; None for an event. ``due_at``: since when ``action`` is due, an event's with
-    each new one; ``due_after``: the node's last stage then; ``acted``: what was done for it, "" for nothing yet.
-    ``recent``: as ``muster.model.health.Observation`` has it.
+    which of the machines of that name showed it; ``spell``: in which of the node's spells in service, or after it and
+    before the next, so that what was seen or done before a repair counts no more after it. ``bad``: of a state, whether
+    it is bad now, as ``muster.model.health.Track`` has it; None for an event. ``due_at``: since when ``action`` is due,
+    an event's with each new one, a state's with each return; ``due_after``: the node's last stage then; ``acted``: what
+    was done for it, "" for nothing yet. ``recent``: as ``muster.model.health.Observation`` has it.
     """
 
     __tablename__ = "health"
     __table_args__ = (
-        UniqueConstraint("node", "machine", "part", "check", "boot_id", "source"),
+        UniqueConstraint("node", "machine", "spell", "part", "check", "boot_id", "source"),
         Index("ix_health_last_seen", "last_seen"),
         Index("ix_health_source", "node", "machine", "source", "id"),
     )
@@ -31,6 +33,7 @@ class HealthRow(Base):
     id: Mapped[int] = mapped_column(BigId, primary_key=True)
     node: Mapped[str] = mapped_column(ForeignKey("nodes.name"))
     machine: Mapped[int]
+    spell: Mapped[int]
     part: Mapped[str]
     device: Mapped[str]
     check: Mapped[str]
@@ -56,12 +59,17 @@ class HealthRow(Base):
     over: Mapped[bool] = mapped_column(default=False)
 
 
+ENDED = {"bad": False, "over": True, "action": str(HealthAction.NOTE), "acted": ""}
+"""Columns of a state that ended without a reading that was good."""
+
+
 class SweepRow(Base):
-    """Where the last sweep of a node ended, as ``muster.model.health.Cursor`` has it."""
+    """Where the last sweep of a machine ended, as ``muster.model.health.Cursor`` has it."""
 
     __tablename__ = "sweeps"
 
     node: Mapped[str] = mapped_column(ForeignKey("nodes.name"), primary_key=True)
+    machine: Mapped[int]
     boot_id: Mapped[str]
     kernel_s: Mapped[float]
     counters: Mapped[dict[str, Any]]

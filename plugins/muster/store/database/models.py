@@ -37,8 +37,9 @@ class NodeRow(Base):
     (``StageRow.id``) that was recorded when a person admitted it: its warnings were known; ``kept``: when a person kept
     it in service, whatever was found; ``lemon_since``: when ``lemon_by`` marked it as a lemon for ``lemon_for``, or
     None; ``repaired``: before its last repair, or before this machine. ``machine_event``:
-    the last event (``EventRow.id``) before this machine. ``placed`` and ``remarked``: how many parts its reports have
-    put into this machine, and how often they contradicted another node's.
+    the last event (``EventRow.id``) before this machine. ``spell``: how often the name has entered service.
+    ``placed`` and ``remarked``: how many parts its reports have put into this machine, and how often they contradicted
+    another node's.
     """
 
     __tablename__ = "nodes"
@@ -76,6 +77,7 @@ class NodeRow(Base):
     kept: Mapped[int] = mapped_column(BigInteger, default=0)
     repaired: Mapped[int] = mapped_column(BigInteger, default=0)
     machine_event: Mapped[int] = mapped_column(BigInteger, default=0)
+    spell: Mapped[int] = mapped_column(default=0)
     placed: Mapped[int] = mapped_column(default=0)
     remarked: Mapped[int] = mapped_column(default=0)
 

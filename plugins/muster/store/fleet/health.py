@@ -1,7 +1,8 @@
 """Observations of nodes between tests: once for each check, part, boot and source, with the action that follows.
 
 What one source says changes nothing of what another saw: one that may cause little can neither end a state of the sweep
-nor add to its count.
+nor add to its count. An observation is one machine's and one spell's in service (``HealthRow.spell``): when the node is
+back, repaired and tested, what is seen then is new, and what was seen or done before withdraws it no more.
 """
 
 from __future__ import annotations
@@ -11,12 +12,12 @@ import dataclasses
 import datetime
 from collections.abc import Collection, Iterable, Sequence
 
-from sqlalchemy import func, or_, select
+from sqlalchemy import Select, func, or_, select
 from sqlalchemy.orm import Session
 
 from muster.errors import IllegalMove, Refusal, UnknownNode
 from muster.model.events import Evidence
-from muster.model.health import ACTOR, Cursor, Observation, Report, Track
+from muster.model.health import ACTOR, BMC, SWEEP, Cursor, Observation, Report, Track
 from muster.model.nodes import Node
 from muster.model.states import SERVING, State
 from muster.model.statistics import Urgent
@@ -24,7 +25,7 @@ from muster.rules import health as rules
 from muster.store.database import access
 from muster.store.database.batches import batches
 from muster.store.database.engine import reading, writing
-from muster.store.database.health import HealthRow, SweepRow
+from muster.store.database.health import ENDED, HealthRow, SweepRow
 from muster.store.database.models import EventRow, NodeRow, PartRow, PlacementRow
 from muster.store.decisions.withdrawals import breaker_now
 from muster.store.fleet import bmcs
@@ -33,6 +34,12 @@ from muster_criteria.health.policy import HealthAction, HealthPolicy
 from muster_criteria.health.readings import Reading
 
 TEXT_MAX = 500
+READ_AGAIN = (SWEEP, BMC)
+"""The sources that read each state again and again. Of others, a state ends that was not reported for ``SILENT``."""
+SILENT = datetime.timedelta(days=1)
+PRESENT = HealthRow.machine == NodeRow.machine
+THIS_SPELL = PRESENT & (HealthRow.spell == NodeRow.spell)
+"""Of a query that joins both: rows of the node's present machine, and of its spell in service, or since."""
 
 
 def record(reports: Sequence[Report], policy: HealthPolicy, now: datetime.datetime | None = None) -> list[Observation]:
@@ -57,7 +64,7 @@ def record(reports: Sequence[Report], policy: HealthPolicy, now: datetime.dateti
                 if found := _observe(session, row, report, seen, part, known[report.node], policy, at, share):
                     changed.append(found)
             if report.cursor is not None:
-                _store_cursor(session, report.cursor)
+                _store_cursor(session, report.cursor, row)
                 row.contact_at = max(filter(None, (row.contact_at, report.cursor.swept_at)), default=None)
             if report.bmc is not None:
                 bmcs.keep(session, report.bmc, row)
@@ -65,13 +72,13 @@ def record(reports: Sequence[Report], policy: HealthPolicy, now: datetime.dateti
 
 
 Rows = dict[tuple[str, str], list[HealthRow]]
-"""(part, check) → rows of the present machine, oldest first."""
+"""(part, check) → rows of the present machine and spell, oldest first."""
 
 
 def _boots(session: Session, reports: Sequence[Report]) -> dict[tuple[str, str], str]:
     """(node, boot id of a report) → boot id; a source that tells none means the boot of the node's last sweep."""
     names = sorted({each.node for each in reports if not each.boot_id})
-    swept = {row.node: row.boot_id for row in session.scalars(select(SweepRow).where(SweepRow.node.in_(names)))}
+    swept = {row.node: row.boot_id for row in session.scalars(_sweeps(names))}
     return {(each.node, each.boot_id): each.boot_id or swept.get(each.node, "") for each in reports}
 
 
@@ -81,7 +88,7 @@ def _known(session: Session, names: Collection[str], boots: Collection[str]) -> 
     query = (
         select(HealthRow)
         .join(NodeRow, NodeRow.name == HealthRow.node)
-        .where(HealthRow.node.in_(names), HealthRow.machine == NodeRow.machine)
+        .where(HealthRow.node.in_(names), THIS_SPELL)
         .where(or_(HealthRow.boot_id.in_(sorted(set(boots))), states))
         .order_by(HealthRow.id)
     )
@@ -105,8 +112,9 @@ def _observe(
     at: datetime.datetime, share: Share,
 ) -> Observation | None:  # fmt: skip
     check = seen.check
-    rows = known.get((part, check), [])
-    row = _row_for([each for each in rows if each.source == report.source], report.boot_id, seen)
+    rows = [each for each in known.get((part, check), []) if each.source == report.source]
+    _end_silent(rows, at)
+    row = _row_for(rows, report.boot_id, seen)
     track = None
     if seen.bad is not None:
         track = rules.step(_track(row) if row else None, seen.bad, at, policy, report.uptime_s)
@@ -120,14 +128,24 @@ def _observe(
     fresh = row is None
     if row is None:
         row = HealthRow(
-            node=node.name, machine=node.machine, part=part, device=seen.device, check=check, boot_id=report.boot_id,
-            source=report.source, value="", severity="", rate=None, first_seen=at, last_seen=at, count=0,
-            most=str(report.most), action=str(HealthAction.NOTE), due_at=at,
+            node=node.name, machine=node.machine, spell=node.spell, part=part, device=seen.device, check=check,
+            boot_id=report.boot_id, source=report.source, value="", severity="", rate=None, first_seen=at,
+            last_seen=at, count=0, most=str(report.most), action=str(HealthAction.NOTE), due_at=at,
         )  # fmt: skip
         session.add(row)
         known[part, check].append(row)
+    again = seen.bad is None or (track is not None and not fresh and track.flaps > row.flaps)
     _add(row, report, seen, track, at)
-    return _decide(session, node, row, policy, at, fresh=fresh, event=seen.bad is None, share=share)
+    return _decide(session, node, row, policy, at, fresh=fresh, again=again, share=share)
+
+
+def _end_silent(rows: Sequence[HealthRow], at: datetime.datetime) -> None:
+    """End states of which their source has said nothing for long: its word that they are good again was lost."""
+    for row in rows:
+        silent = row.source not in READ_AGAIN and row.state_at is not None and row.state_at < at - SILENT
+        if silent and not row.over:
+            for column, value in ENDED.items():
+                setattr(row, column, value)
 
 
 def _row_for(rows: Sequence[HealthRow], boot_id: str, seen: Reading) -> HealthRow | None:
@@ -162,8 +180,9 @@ def _add(row: HealthRow, report: Report, seen: Reading, track: Track | None, at:
 
 def _decide(
     session: Session, node: NodeRow, row: HealthRow, policy: HealthPolicy, at: datetime.datetime, *, fresh: bool,
-    event: bool, share: Share,
+    again: bool, share: Share,
 ) -> Observation | None:  # fmt: skip
+    """``again``: whether it is an event, or a state that went bad again."""
     before = HealthAction(row.action)
     if row.over:
         row.action, row.acted = str(HealthAction.NOTE), ""
@@ -174,7 +193,7 @@ def _decide(
         action = before  # what is due stays due until the state is over
     row.action = str(action)
     rises = action.rank > before.rank
-    if rises or event:
+    if rises or again:
         row.due_at, row.due_after = at, access.last_stage(session, node)
     if rises:
         row.acted = ""
@@ -197,11 +216,15 @@ def _track(row: HealthRow) -> Track | None:
     return Track(row.bad, row.state_since, row.state_at, row.down_s, row.flaps, row.over)
 
 
-def _to_observation(row: HealthRow) -> Observation:
+def _to_observation(row: HealthRow, spell: int = 0) -> Observation:
+    """``spell``: the node's; a state of an earlier one is over."""
+    track = _track(row)
+    if track is not None and row.spell < spell:
+        track = dataclasses.replace(track, over=True)
     return Observation(
         id=row.id, node=row.node, part=row.part, device=row.device, check=row.check, value=row.value,
         first_seen=row.first_seen, last_seen=row.last_seen, count=row.count, boot_id=row.boot_id, source=row.source,
-        severity=row.severity, rate=row.rate, action=HealthAction(row.action), track=_track(row),
+        severity=row.severity, rate=row.rate, action=HealthAction(row.action), track=track,
         most=HealthAction(row.most), acted=row.acted, recent=_recent(row),
     )  # fmt: skip
 
@@ -212,7 +235,7 @@ def of_node(node: str, limit: int = 100) -> list[Observation]:
         row = access.node_row(session, node)
         query = select(HealthRow).where(HealthRow.node == node, HealthRow.machine == row.machine)
         query = query.order_by(HealthRow.last_seen.desc(), HealthRow.id.desc()).limit(limit)
-        return [_to_observation(each) for each in session.scalars(query)]
+        return [_to_observation(each, row.spell) for each in session.scalars(query)]
 
 
 def of_id(node: str, number: int) -> Observation | None:
@@ -227,7 +250,7 @@ def recorded(since: datetime.datetime, node: str = "") -> list[Observation]:
     query = (
         select(HealthRow)
         .join(NodeRow, NodeRow.name == HealthRow.node)
-        .where(HealthRow.machine == NodeRow.machine, HealthRow.last_seen >= since)
+        .where(PRESENT, HealthRow.last_seen >= since)
         .order_by(HealthRow.last_seen, HealthRow.id)
     )
     with reading() as session:
@@ -237,12 +260,15 @@ def recorded(since: datetime.datetime, node: str = "") -> list[Observation]:
 
 
 def open_in_service(since: datetime.datetime) -> list[Observation]:
-    """Returns what is not over of nodes in service: states, and events that were seen since then, by node and time."""
+    """Returns what is not over of nodes in service, seen since they entered it, by node and time.
+
+    Of events, and of states that no sweep reads again, those that were seen since then.
+    """
     query = (
         select(HealthRow)
         .join(NodeRow, NodeRow.name == HealthRow.node)
-        .where(NodeRow.state.in_([str(state) for state in SERVING]), HealthRow.machine == NodeRow.machine)
-        .where(~HealthRow.over, or_(HealthRow.last_seen >= since, HealthRow.bad.is_(True)))
+        .where(NodeRow.state.in_([str(state) for state in SERVING]), THIS_SPELL)
+        .where(~HealthRow.over, or_(HealthRow.last_seen >= since, HealthRow.bad & HealthRow.source.in_(READ_AGAIN)))
         .order_by(HealthRow.node, HealthRow.first_seen, HealthRow.id)
     )
     with reading() as session:
@@ -255,7 +281,7 @@ def urgent(since: datetime.datetime) -> dict[str, Urgent]:
     query = (
         select(HealthRow)
         .join(NodeRow, NodeRow.name == HealthRow.node)
-        .where(HealthRow.last_seen >= since, HealthRow.machine == NodeRow.machine)
+        .where(HealthRow.last_seen >= since, PRESENT)
         .where(HealthRow.action != str(HealthAction.NOTE), ~HealthRow.over)
         .order_by(HealthRow.due_at, HealthRow.id)
     )
@@ -280,25 +306,30 @@ def serving_since() -> dict[str, datetime.datetime]:
 
 
 def cursors(nodes: Iterable[str]) -> dict[str, Cursor]:
-    """{node: where its last sweep ended}; of a node that was never swept, its beginning."""
+    """{node: where its last sweep ended}; of a machine that was never swept, its beginning."""
     names = list(nodes)
     kept: dict[str, Cursor] = {}
     with reading() as session:
         for some in batches(names):
-            for row in session.scalars(select(SweepRow).where(SweepRow.node.in_(some))):
+            for row in session.scalars(_sweeps(some)):
                 kept[row.node] = Cursor(
                     row.node, row.boot_id, row.kernel_s, dict(row.counters), row.swept_at, row.failing_since
                 )
     return {name: kept.get(name, Cursor(name)) for name in names}
 
 
-def _store_cursor(session: Session, cursor: Cursor) -> None:
+def _sweeps(names: Sequence[str]) -> Select[SweepRow]:
+    query = select(SweepRow).join(NodeRow, NodeRow.name == SweepRow.node)
+    return query.where(SweepRow.node.in_(names), SweepRow.machine == NodeRow.machine)
+
+
+def _store_cursor(session: Session, cursor: Cursor, node: NodeRow) -> None:
     row = session.get(SweepRow, cursor.node)
     if row is None:
         row = SweepRow(node=cursor.node)
         session.add(row)
-    row.boot_id, row.kernel_s, row.counters = cursor.boot_id, cursor.kernel_s, dict(cursor.counters)
-    row.swept_at, row.failing_since = cursor.swept_at, cursor.failing_since
+    row.machine, row.boot_id, row.kernel_s = node.machine, cursor.boot_id, cursor.kernel_s
+    row.counters, row.swept_at, row.failing_since = dict(cursor.counters), cursor.swept_at, cursor.failing_since
 
 
 def withdraw(observation: Observation, why: str) -> Node:
@@ -333,12 +364,12 @@ def note_acted(observation: Observation, acted: str) -> None:
 
 
 def corrupting(node: str) -> Observation | None:
-    """Returns the observation for which the node left service at once, None without one."""
+    """Returns the observation for which the node left service at once the last time, None without one."""
     query = (
         select(HealthRow)
         .join(NodeRow, NodeRow.name == HealthRow.node)
         .where(HealthRow.node == node, HealthRow.action == str(HealthAction.AT_ONCE), HealthRow.acted == "withdrawn")
-        .where(HealthRow.machine == NodeRow.machine)
+        .where(THIS_SPELL)
         .order_by(HealthRow.id.desc())
     )
     with reading() as session:

@@ -17,6 +17,7 @@ from muster.model.runs import Run
 from muster.model.states import SERVING, State
 from muster.store.database import access
 from muster.store.database.engine import reading
+from muster.store.database.health import ENDED, HealthRow
 from muster.store.database.models import EventRow, NodeRow, PartRow, PlacementRow, RunRow, StageRow
 from muster_criteria.devices import kind_of
 
@@ -264,18 +265,14 @@ def _place_one(session: Session, node: str, slot: str, serial: str, previous: st
         return []
     sentences = []
     if where is not None:
-        where.until = moment
-        where.until_after = access.last_stage(session, access.node_row(session, where.node))
+        _take_out(session, where, part, moment)
         sentences.append(f"{serial} moved from {where.slot} of {where.node} to {slot} of {node}")
     last = access.last_stage(session, access.node_row(session, node))
     if previous is not None:
-        sitting = session.scalar(
-            select(PlacementRow).where(
-                PlacementRow.node == node, PlacementRow.slot == slot, PlacementRow.until.is_(None)
-            )
-        )
+        here = PlacementRow.node == node, PlacementRow.slot == slot, PlacementRow.until.is_(None)
+        sitting = session.execute(select(PlacementRow, PartRow).join(PartRow).where(*here)).first()
         if sitting is not None:
-            sitting.until, sitting.until_after = moment, last
+            _take_out(session, *sitting, moment)
         sentences.append(f"{slot} of {node} is now {serial}, was {previous}")
     session.flush()
     session.add(PlacementRow(part_id=part.id, node=node, slot=slot, since=moment, seen_at=moment, after=last))
@@ -289,3 +286,10 @@ def _placements(query: Select[PlacementRow, PartRow]) -> list[Placement]:
             Placement(part.kind, part.serial, row.node, row.slot, row.since, row.until)
             for row, part in session.execute(query)
         ]
+
+
+def _take_out(session: Session, row: PlacementRow, part: PartRow, moment: datetime.datetime) -> None:
+    """Note that the part sits there no more. Its states there end, as no reading of the node shows them again."""
+    row.until, row.until_after = moment, access.last_stage(session, access.node_row(session, row.node))
+    states = HealthRow.node == row.node, HealthRow.part == f"{part.kind} {part.serial}", HealthRow.bad.is_not(None)
+    session.execute(update(HealthRow).where(*states).values(**ENDED))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import datetime
 
 import pytest
@@ -12,7 +13,9 @@ from muster import store
 from muster.errors import IllegalMove, Refusal, UnknownNode
 from muster.judging import policies
 from muster.model.health import Cursor, Observation, Report
-from muster.model.states import State
+from muster.model.states import SERVING, State
+from muster.rules import health as rules
+from muster.rules.transitions import steps
 from muster.store.database import retention
 from muster.store.fleet import shares
 from muster.store.fleet.shares import EVENTS_MAX, OTHERS, ROWS_MAX
@@ -44,6 +47,102 @@ def observe(
 
 def kept() -> list[Observation]:
     return store.health.of_node(NODE)
+
+
+def return_to_service(reason: str, *, serials: dict[str, str] | None = None) -> None:
+    """As after a repair: a passing run, and a person who admits it."""
+    if store.nodes.get(NODE).state is not State.QUARANTINE:
+        store.nodes.move(NODE, State.QUARANTINE, "Ada", "broken")
+    for state in steps(State.QUARANTINE, State.REGISTERED):
+        store.nodes.move(NODE, state, "Ada", reason)
+    fleet.qualify(run_id=reason, serials=serials or {"gpu3": "S3"})
+    store.nodes.move(NODE, State.PRODUCTION, "Ada", "tested")
+
+
+def due(minutes: float = 0) -> Observation | None:
+    since = T0 + datetime.timedelta(minutes=minutes, days=-1)
+    nodes = {each.name: each for each in store.nodes.find(states=SERVING)}
+    return rules.due(store.health.open_in_service(since), nodes).get(NODE)
+
+
+XID = Reading("xid/95", "gpu3", severity="RESET")
+DOWN, UP = Reading("port_down", "nic:mlx5_3", bad=True), Reading("port_down", "nic:mlx5_3", bad=False)
+
+
+def test_what_comes_back_in_the_same_boot_withdraws_the_node_again() -> None:
+    for minutes in (0, 60, 120):
+        observe(XID, minutes=minutes)
+        found = due(minutes)
+        assert found is not None
+        assert (found.check, found.count) == (XID.check, 1)
+        store.health.withdraw(found, "XID 95")
+        assert due(minutes) is None
+        return_to_service(f"reset {minutes}")
+        assert due(minutes) is None, "it was not seen since"
+    assert [each.acted for each in kept()] == ["withdrawn"] * 3
+
+
+def test_what_was_seen_before_a_repair_withdraws_no_repaired_node() -> None:
+    observe(XID, LOST, DOWN)
+    observe(DOWN, minutes=30)
+    assert due(30) is not None
+    return_to_service("gpu3 replaced", serials={"gpu3": "S9"})
+    observe(Reading("gpu_lost", "gpu3", bad=False), UP, minutes=60, boot="b2")
+    assert due(60) is None
+    assert all(each.over for each in kept() if each.track)
+    observe(DOWN, minutes=61, boot="b2")
+    assert due(61) is None, "how long it was bad before the repair counts no more"
+    observe(DOWN, minutes=100, boot="b2")
+    assert due(100) is not None
+
+
+def test_the_states_of_a_part_end_when_it_is_taken_out() -> None:
+    observe(LOST, XID, DOWN)
+    fleet.qualify(run_id="idle", serials={"gpu3": "S9"})
+    assert {each.check: each.over for each in kept()} == {"gpu_lost": True, "xid/95": False, "port_down": False}
+
+
+def test_a_state_that_returns_after_a_test_is_due_again() -> None:
+    observe(DOWN)
+    observe(DOWN, minutes=30)
+    fleet.qualify(run_id="idle")
+    observe(UP, minutes=60)
+    observe(DOWN, minutes=70)
+    assert store.health.urgent(T0)[NODE].after == max(store.verdicts.stage_numbers()[NODE].values())
+
+
+def test_corrupted_results_end_no_job_after_the_node_was_repaired() -> None:
+    (new,) = observe(Reading("corrupted_results"), source="checker")
+    assert new.action is HealthAction.AT_ONCE
+    store.health.withdraw(new, "results are wrong")
+    assert store.health.corrupting(NODE) is not None
+    return_to_service("gpu3 replaced")
+    (other,) = observe(LOST, minutes=10)
+    store.health.withdraw(other, "gpu3 is lost")
+    assert store.health.corrupting(NODE) is None
+
+
+def test_a_state_from_outside_whose_end_was_lost_begins_again() -> None:
+    fires, day = Reading("alert/Ecc", severity="ISOLATE", bad=True, part="gpu 3"), 24 * 60.0
+    observe(fires, boot="", source="alerts")
+    assert observe(fires, minutes=day, boot="", source="alerts") == [], "as long as it is repeated, it goes on"
+    fleet.qualify(run_id="idle")
+    (again,) = observe(fires, minutes=20 * day, boot="", source="alerts")
+    assert again.track is not None
+    assert (again.track.down_s, again.action) == (0.0, HealthAction.TEST_SOONER)
+    assert store.health.urgent(T0)[NODE].after > 0
+    observe(dataclasses.replace(fires, bad=False), minutes=40 * day, boot="", source="alerts")
+    (late,) = kept()
+    assert (late.over, late.track and late.track.down_s) == (True, 0.0), "what was not reported was not bad for so long"
+
+
+def test_another_machine_has_nothing_up_yet() -> None:
+    observe(UP)
+    store.nodes.move(NODE, State.QUARANTINE, "Ada", "broken")
+    store.adoption.replace(NODE, "Ada", "new chassis", host_key=fleet.host_key("other"))
+    assert store.health.cursors([NODE])[NODE] == Cursor(NODE)
+    observe(UP, boot="b9")
+    assert store.health.cursors([NODE])[NODE].boot_id == "b9"
 
 
 def test_one_form_once_for_each_check_part_and_boot() -> None:

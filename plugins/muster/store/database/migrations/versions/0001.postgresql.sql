@@ -68,6 +68,7 @@ CREATE TABLE nodes (
 	kept BIGINT NOT NULL,
 	repaired BIGINT NOT NULL,
 	machine_event BIGINT NOT NULL,
+	spell INTEGER NOT NULL,
 	placed INTEGER NOT NULL,
 	remarked INTEGER NOT NULL,
 	CONSTRAINT pk_nodes PRIMARY KEY (name),
@@ -207,6 +208,7 @@ CREATE TABLE health (
 	id BIGSERIAL NOT NULL,
 	node TEXT NOT NULL,
 	machine INTEGER NOT NULL,
+	spell INTEGER NOT NULL,
 	part TEXT NOT NULL,
 	device TEXT NOT NULL,
 	"check" TEXT NOT NULL,
@@ -231,7 +233,7 @@ CREATE TABLE health (
 	flaps INTEGER NOT NULL,
 	"over" BOOLEAN NOT NULL,
 	CONSTRAINT pk_health PRIMARY KEY (id),
-	CONSTRAINT uq_health_node_machine_part_check_boot_id_source UNIQUE (node, machine, part, "check", boot_id, source),
+	CONSTRAINT uq_health_node_machine_spell_part_check_boot_id_source UNIQUE (node, machine, spell, part, "check", boot_id, source),
 	CONSTRAINT fk_health_node_nodes FOREIGN KEY(node) REFERENCES nodes (name)
 );
 CREATE INDEX ix_health_last_seen ON health (last_seen);
@@ -395,6 +397,7 @@ CREATE INDEX ix_suspects_node ON suspects (node);
 CREATE INDEX ix_suspects_subject ON suspects (subject);
 CREATE TABLE sweeps (
 	node TEXT NOT NULL,
+	machine INTEGER NOT NULL,
 	boot_id TEXT NOT NULL,
 	kernel_s DOUBLE PRECISION NOT NULL,
 	counters JSON NOT NULL,

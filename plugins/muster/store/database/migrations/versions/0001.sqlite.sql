@@ -67,6 +67,7 @@ CREATE TABLE nodes (
 	kept BIGINT NOT NULL,
 	repaired BIGINT NOT NULL,
 	machine_event BIGINT NOT NULL,
+	spell INTEGER NOT NULL,
 	placed INTEGER NOT NULL,
 	remarked INTEGER NOT NULL,
 	CONSTRAINT pk_nodes PRIMARY KEY (name),
@@ -200,6 +201,7 @@ CREATE TABLE health (
 	id INTEGER NOT NULL PRIMARY KEY AUTOINCREMENT,
 	node TEXT NOT NULL,
 	machine INTEGER NOT NULL,
+	spell INTEGER NOT NULL,
 	part TEXT NOT NULL,
 	device TEXT NOT NULL,
 	"check" TEXT NOT NULL,
@@ -223,7 +225,7 @@ CREATE TABLE health (
 	down_s DOUBLE NOT NULL,
 	flaps INTEGER NOT NULL,
 	over BOOLEAN NOT NULL,
-	CONSTRAINT uq_health_node_machine_part_check_boot_id_source UNIQUE (node, machine, part, "check", boot_id, source),
+	CONSTRAINT uq_health_node_machine_spell_part_check_boot_id_source UNIQUE (node, machine, spell, part, "check", boot_id, source),
 	CONSTRAINT fk_health_node_nodes FOREIGN KEY(node) REFERENCES nodes (name)
 );
 CREATE INDEX ix_health_last_seen ON health (last_seen);
@@ -381,6 +383,7 @@ CREATE INDEX ix_suspects_node ON suspects (node);
 CREATE INDEX ix_suspects_subject ON suspects (subject);
 CREATE TABLE sweeps (
 	node TEXT NOT NULL,
+	machine INTEGER NOT NULL,
 	boot_id TEXT NOT NULL,
 	kernel_s DOUBLE NOT NULL,
 	counters JSON NOT NULL,
