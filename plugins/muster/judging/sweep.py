@@ -21,12 +21,13 @@ def report_of(
     cursor: Cursor,
     raw: bytes,
     now: datetime.datetime,
-    serving_since: datetime.datetime | None = None,
+    judged_until: datetime.datetime | None = None,
     jobs: Iterable[UsersJob] = (),
 ) -> Report:
     """Returns what an answer shows. One that cannot be read, or denies the records' mark, is a state of its own.
 
-    ``jobs``: users' jobs on the node since the last sweep.
+    ``judged_until``: what its kernel said until then was a test's to judge; ``jobs``: users' jobs on the node since the
+    last sweep.
     """
     try:
         swept = readings.parse(raw)
@@ -37,10 +38,10 @@ def report_of(
         return _unreadable(node, cursor, f"it says that it is {kinds[0]}, and the records that it is {kinds[1]}")
     sku = sku_of(node.sku)
     seconds = (now - cursor.swept_at).total_seconds() if cursor.swept_at else None
-    served_for = max((now - serving_since).total_seconds(), 0.0) if serving_since else None
+    untested_for = max((now - judged_until).total_seconds(), 0.0) if judged_until else None
     since = max(seconds or 0.0, 0.0) or None
     under_job = under_a_job(jobs, cursor.swept_at, now) if cursor.swept_at else 0.0
-    before = readings.Before(cursor.boot_id, cursor.kernel_s, cursor.counters, since, served_for, under_job)
+    before = readings.Before(cursor.boot_id, cursor.kernel_s, cursor.counters, since, untested_for, under_job)
     gpus = sku.devices.get("gpu", 0) if sku else 0
     seen, counters = readings.read(
         swept, before, now.timestamp(), policies=sku.event_policies if sku else (),

@@ -243,12 +243,18 @@ def test_a_counter_that_leapt_counts_on_from_where_it_goes_on() -> None:
     assert shown(swept(fact("ecc_corrected", "gpu3", 1010)), leapt)[0]["ecc_corrected gpu3"].count == 10
 
 
+def test_what_was_lost_of_the_log_since_the_last_test_is_noted() -> None:
+    lost = swept(kernel={"first": 6000.0})
+    assert "kernel_log_gap node" in shown(lost, Before("b1", 0.0, {}, None, untested_for=5000.0))[0]
+    assert "kernel_log_gap node" not in shown(lost, Before("b1", 5.0, {}, None, untested_for=2000.0))[0]
+
+
 def test_what_was_before_the_node_served_is_a_tests_to_judge_and_boots_are_noisy() -> None:
     xid = {"kind": "xid", "code": 79, "last": 4000.0}
     noise = {"text": "ACPI Error: no handler", "priority": 3, "last": 20.0}
     answer = swept(kernel={"events": [xid, noise, {**noise, "last": 8000.0}]})
-    assert "xid/79 node" in shown(answer, Before("b1", 5.0, {}, SECONDS, served_for=6000.0))[0]
-    late = shown(answer, Before("b1", 5.0, {}, SECONDS, served_for=4000.0))[0]
+    assert "xid/79 node" in shown(answer, Before("b1", 5.0, {}, SECONDS, untested_for=6000.0))[0]
+    late = shown(answer, Before("b1", 5.0, {}, SECONDS, untested_for=4000.0))[0]
     assert {check: each.count for check, each in late.items()} == {"kernel/unknown node": 1}
 
 

@@ -143,7 +143,8 @@ class Reading:
 class Before:
     """What the last sweep left. ``counters``: also what was ever up; ``seconds``: since then, None for the first.
 
-    ``served_for``: seconds for which the node has been in service: what its kernel said before is a test's to judge.
+    ``untested_for``: seconds since a test read the kernel's log last before the node entered service, and judged what
+    was said until then; without such a test, since it entered service; None where unknown.
     ``under_job``: for how many of ``seconds`` a user's job is known to have run on it, 0 where nothing is known.
     """
 
@@ -151,7 +152,7 @@ class Before:
     kernel_s: float = 0.0
     counters: Mapping[str, float] = dataclasses.field(default_factory=dict)
     seconds: float | None = None
-    served_for: float | None = None
+    untested_for: float | None = None
     under_job: float = 0.0
 
 
@@ -335,14 +336,15 @@ def driver_error(check: str) -> tuple[str, int] | None:
 
 
 def _kernel(swept: Swept, log: Kernel, before: Before, policies: Sequence[EventPolicy]) -> Iterator[Reading]:
-    since = before.kernel_s
-    if swept.boot_id == before.boot_id and log.first is not None and log.first > since > 0:
-        yield Reading("kernel_log_gap", value=f"{log.first - since:.0f} s of the log were overwritten")
-    entered = 0.0 if swept.boot_id == before.boot_id else float("inf")  # where nothing says when the node booted
+    same = swept.boot_id == before.boot_id
+    judged = 0.0 if same else float("inf")  # where nothing says when the node booted
     if swept.uptime_s is not None:
-        entered = swept.uptime_s - before.served_for if before.served_for is not None else 0.0
+        judged = swept.uptime_s - before.untested_for if before.untested_for is not None else 0.0
+    since = max(before.kernel_s, judged)
+    if same and log.first is not None and log.first > since > 0:
+        yield Reading("kernel_log_gap", value=f"{log.first - since:.0f} s of the log were overwritten")
     for each in log.events:
-        if not _within(each.last, entered) and (found := _event(each, policies)) is not None:
+        if not _within(each.last, judged) and (found := _event(each, policies)) is not None:
             yield found
 
 

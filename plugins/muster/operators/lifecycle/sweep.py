@@ -41,13 +41,13 @@ ASKED = "a person was notified"
 
 @dataclasses.dataclass
 class Tally:
-    """What a sweep did. ``since``: when each node entered service."""
+    """What a sweep did. ``judged``: until when tests judged what each node's kernel said."""
 
     nodes: int = 0
     unreachable: int = 0
     new: int = 0
     fault: str = ""
-    since: dict[str, datetime.datetime] = dataclasses.field(default_factory=dict)
+    judged: dict[str, datetime.datetime] = dataclasses.field(default_factory=dict)
 
     def __str__(self) -> str:
         return f"{self.nodes} nodes, of which {self.unreachable} did not answer; {self.new} observations are new"
@@ -66,7 +66,7 @@ def sweep_nodes() -> str:
     leased = {lease.node for lease in store.leases.live()}
     nodes = [each for each in store.nodes.find(states=SERVING) if each.name not in leased and not each.pause]
     cursors = store.health.cursors([each.name for each in nodes])
-    tally = Tally(since=store.health.serving_since())
+    tally = Tally(judged=store.health.judged_until())
 
     async def read() -> None:
         waiting: list[Answer] = []
@@ -103,7 +103,7 @@ def record(answers: Sequence[Answer], cursors: Mapping[str, Cursor], tally: Tall
             log.warning("%s: %s", node.name, answer.trouble)
             reports.append(sweep.unreachable(node, cursor, answer.trouble, now))
         else:
-            reports.append(_report(answer, cursor, now, tally.since.get(node.name), jobs.get(node.name, [])))
+            reports.append(_report(answer, cursor, now, tally.judged.get(node.name), jobs.get(node.name, [])))
         skus[node.name] = node.sku
     tally.new += len(recorded(reports, skus))
 
@@ -124,12 +124,12 @@ def _report(
     answer: Answer,
     cursor: Cursor,
     now: datetime.datetime,
-    since: datetime.datetime | None,
+    judged_until: datetime.datetime | None,
     jobs: Sequence[UsersJob],
 ) -> Report:
     node = answer.node
     try:
-        return sweep.report_of(node, cursor, answer.raw, now, since, jobs)
+        return sweep.report_of(node, cursor, answer.raw, now, judged_until, jobs)
     except Exception as error:  # nothing that a node sends stops the sweep
         log.exception("%s: its answer cannot be judged", node.name)
         return sweep.unreachable(node, cursor, f"its answer cannot be judged: {type(error).__name__}", now)

@@ -26,10 +26,11 @@ from muster.store.database import access
 from muster.store.database.batches import batches
 from muster.store.database.engine import reading, writing
 from muster.store.database.health import ENDED, HealthRow, SweepRow
-from muster.store.database.models import EventRow, NodeRow, PartRow, PlacementRow
+from muster.store.database.models import EventRow, MeasurementRow, NodeRow, PartRow, PlacementRow, StageRow
 from muster.store.decisions.withdrawals import breaker_now
 from muster.store.fleet import bmcs
 from muster.store.fleet.shares import FULL, OTHERS, Share
+from muster_criteria.device_events.judge import OLDEST
 from muster_criteria.health.policy import HealthAction, HealthPolicy
 from muster_criteria.health.readings import Reading
 
@@ -292,17 +293,31 @@ def urgent(since: datetime.datetime) -> dict[str, Urgent]:
     return found
 
 
-def serving_since() -> dict[str, datetime.datetime]:
-    """{node: when it entered service last} of the nodes in service."""
+def judged_until() -> dict[str, datetime.datetime]:
+    """{node in service: until when tests judged what its kernel said}.
+
+    That is the end of the last stage before it entered service that read the kernel's log, or when that was recorded if
+    the node's clock is ahead. Without one, and of a node that was swept since, it is when the node entered service.
+    """
     serving = [str(state) for state in SERVING]
-    query = (
-        select(EventRow.node, func.max(EventRow.at))
-        .join(NodeRow, NodeRow.name == EventRow.node)
-        .where(NodeRow.state.in_(serving), EventRow.to_state.in_(serving), EventRow.from_state.not_in(serving))
+    entries = (
+        select(func.max(EventRow.id))
+        .where(EventRow.to_state.in_(serving), EventRow.from_state.not_in(serving))
         .group_by(EventRow.node)
     )
+    read = select(MeasurementRow.id).where(MeasurementRow.stage == StageRow.id, MeasurementRow.metric == OLDEST)
+    before = StageRow.node == NodeRow.name, StageRow.machine == NodeRow.machine, StageRow.id <= EventRow.after
+    last = select(StageRow.id).where(*before, read.exists()).order_by(StageRow.id.desc()).limit(1)
+    unswept = SweepRow.swept_at.is_(None) | (SweepRow.swept_at < EventRow.at) | (SweepRow.machine != NodeRow.machine)
+    query = (
+        select(EventRow.node, EventRow.at, StageRow.ended_at, StageRow.recorded_at)
+        .join(NodeRow, NodeRow.name == EventRow.node)
+        .outerjoin(SweepRow, SweepRow.node == NodeRow.name)
+        .outerjoin(StageRow, unswept & (StageRow.id == last.correlate(NodeRow, EventRow).scalar_subquery()))
+        .where(NodeRow.state.in_(serving), EventRow.id.in_(entries))
+    )
     with reading() as session:
-        return {row[0]: row[1] for row in session.execute(query)}
+        return {row[0]: min(filter(None, row[2:]), default=row[1]) for row in session.execute(query)}
 
 
 def cursors(nodes: Iterable[str]) -> dict[str, Cursor]:

@@ -13,14 +13,18 @@ from muster import store
 from muster.errors import IllegalMove, Refusal, UnknownNode
 from muster.judging import policies
 from muster.model.health import Cursor, Observation, Report
+from muster.model.stages import STAGES
 from muster.model.states import SERVING, State
 from muster.rules import health as rules
 from muster.rules.transitions import steps
 from muster.store.database import retention
 from muster.store.fleet import shares
 from muster.store.fleet.shares import EVENTS_MAX, OTHERS, ROWS_MAX
+from muster_criteria.device_events.judge import OLDEST
 from muster_criteria.health.policy import HealthAction
 from muster_criteria.health.readings import Reading
+from muster_criteria.model import Verdict
+from muster_node.contract import Measurement
 from tests.muster import fleet
 
 pytestmark = [pytest.mark.usefixtures("fleet_db"), pytest.mark.both_dialects]
@@ -143,6 +147,29 @@ def test_another_machine_has_nothing_up_yet() -> None:
     assert store.health.cursors([NODE])[NODE] == Cursor(NODE)
     observe(UP, boot="b9")
     assert store.health.cursors([NODE])[NODE].boot_id == "b9"
+
+
+def test_what_the_kernel_says_after_the_last_test_is_the_sweeps() -> None:
+    entered = store.nodes.events(NODE)[-1].at
+    assert store.health.judged_until() == {NODE: entered}, "no test has read the log"
+    store.nodes.move(NODE, State.QUARANTINE, "Ada", "broken")
+    for state in steps(State.QUARANTINE, State.REGISTERED):
+        store.nodes.move(NODE, state, "Ada", "repaired")
+    lease = fleet.begin(run_id="again")
+    for stage in STAGES:
+        log = [Measurement("device_events", OLDEST, "node", "s", 0.0)] if stage == "burn_in" else None
+        parsed, raw = fleet.result(stage, measurements=log)
+        ended = datetime.datetime.now(datetime.UTC).timestamp() - 3600
+        store.runs.begin_stage(lease.key, stage, node=NODE)
+        fleet.record(lease.key, parsed.model_copy(update={"ended_at": ended}), fleet.judgement(stage), raw)
+        if log:
+            read = datetime.datetime.fromtimestamp(ended, datetime.UTC)
+    store.runs.finish(lease.key, Verdict.PASS, "All is well.")
+    store.leases.release(lease.key, "over")
+    store.nodes.move(NODE, State.PRODUCTION, "Ada", "tested")
+    assert store.health.judged_until() == {NODE: read}
+    observe(UP)
+    assert store.health.judged_until() == {NODE: store.nodes.events(NODE)[-1].at}, "the sweep knows what it has read"
 
 
 def test_one_form_once_for_each_check_part_and_boot() -> None:
