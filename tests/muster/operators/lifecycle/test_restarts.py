@@ -164,7 +164,9 @@ def test_only_the_bmc_of_the_nodes_own_machine_gets_an_order(
 def test_a_boot_that_was_seen_before_a_repair_is_not_the_last_one(bench: Bench) -> None:
     incident = begun()
     with engine.writing() as session:
-        session.add(SweepRow(node="this-node", boot_id="a", kernel_s=0.0, counters={}, swept_at=access.now()))
+        session.add(
+            SweepRow(node="this-node", machine=1, boot_id="a", kernel_s=0.0, counters={}, swept_at=access.now())
+        )
     assert repair._last_boot(store.repairs.get_incident(incident)) == "a"
     act(bench, incident)
     assert repair._last_boot(store.repairs.get_incident(incident)) == ""
