@@ -12,7 +12,7 @@ import dataclasses
 import datetime
 from collections.abc import Collection, Iterable, Sequence
 
-from sqlalchemy import Select, func, or_, select
+from sqlalchemy import Select, case, func, or_, select
 from sqlalchemy.orm import Session
 
 from muster.errors import IllegalMove, Refusal, UnknownNode
@@ -313,7 +313,7 @@ def judged_until() -> dict[str, datetime.datetime]:
         select(EventRow.node, EventRow.at, StageRow.ended_at, StageRow.recorded_at)
         .join(NodeRow, NodeRow.name == EventRow.node)
         .outerjoin(SweepRow, SweepRow.node == NodeRow.name)
-        .outerjoin(StageRow, unswept & (StageRow.id == last.correlate(NodeRow, EventRow).scalar_subquery()))
+        .outerjoin(StageRow, StageRow.id == case((unswept, last.correlate(NodeRow, EventRow).scalar_subquery())))
         .where(NodeRow.state.in_(serving), EventRow.id.in_(entries))
     )
     with reading() as session:
