@@ -11,6 +11,7 @@ from muster.errors import LeftAlone, MusterError
 from muster.model.schedulers import ADMITTED, Place
 from muster.model.states import State
 from muster.reporting import notices
+from muster.rules import health as rules
 from muster_criteria.context.suspicion import METRICS as CORRUPTION
 from muster_criteria.model import Severity
 
@@ -49,6 +50,7 @@ def _carry_out(change: Place) -> tuple[str, str, bool]:
             mark = mark_of(change.node)
             if change.held_since and not (mark.tested_since and mark.tested_since > change.held_since):
                 return change.held, "", True
+            _check_nothing_failed(change.node)
             lifted = backend.admit(change.name, mark, change.wanted_at)
         else:
             backend.withdraw(change.name, change.why, change.wanted_at)
@@ -59,6 +61,16 @@ def _carry_out(change: Place) -> tuple[str, str, bool]:
         log.exception("%s: its change in %s waits", change.node, change.cluster)
         return unreadable(change.cluster, error), "", False
     return "", lifted, False
+
+
+def _check_nothing_failed(node: str) -> None:
+    """Raises LeftAlone if something was observed since the node was admitted for which it is to leave service.
+
+    Its scheduler may have been away meanwhile, and the next health sweep is minutes away.
+    """
+    seen = store.health.open_in_service(store.clock.now() - rules.EVENTS_FOR, node)
+    if due := rules.due(seen, {node}).get(node):
+        raise LeftAlone(f"{node} is not opened, since it is to leave service: {due.sentence}")
 
 
 def _end_corrupted_jobs(change: Place, backend: AdmissionBackend) -> None:

@@ -9,11 +9,14 @@ from __future__ import annotations
 import collections
 import dataclasses
 import datetime
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 
 from muster.model.health import BMC, Observation, Track
 from muster.model.nodes import Node
 from muster_criteria.health.policy import WITHIN_S_MAX, Facts, HealthAction, HealthPolicy, action_on
+
+EVENTS_FOR = datetime.timedelta(days=1)
+"""How long an event may wait for its node to be idle, before it has to be seen again."""
 
 
 def step(
@@ -140,7 +143,7 @@ def theirs(observations: Iterable[Observation], shared: Sequence[Common]) -> lis
     return [each for each in observations if (each.node, each.check) not in not_theirs]
 
 
-def due(observations: Iterable[Observation], nodes: Mapping[str, Node]) -> dict[str, Observation]:
+def due(observations: Iterable[Observation], nodes: Collection[str]) -> dict[str, Observation]:
     """Returns {node: the observation for which it leaves service}: the gravest that is not over and not acted upon.
 
     A state that is good at the moment withdraws no node.

@@ -33,8 +33,6 @@ log = logging.getLogger(__name__)
 
 BATCH = 50
 """Nodes that are recorded in one transaction."""
-EVENTS_FOR = datetime.timedelta(days=1)
-"""How long an event may wait for its node to be idle, before it has to be seen again."""
 ALL_PORTS = "all_ports_down"
 ASKED = "a person was notified"
 
@@ -152,7 +150,7 @@ def act() -> list[str]:
     now = store.clock.now()
     policy = policies.health()
     nodes = {node.name: node for node in store.nodes.find(states=SERVING)}
-    seen = store.health.open_in_service(now - EVENTS_FOR)
+    seen = store.health.open_in_service(now - rules.EVENTS_FOR)
     shared = rules.common(seen, list(nodes.values()), policy, now)
     for place in shared:
         log.warning("%s", place.sentence)

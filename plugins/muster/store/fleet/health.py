@@ -260,8 +260,8 @@ def recorded(since: datetime.datetime, node: str = "") -> list[Observation]:
         ]
 
 
-def open_in_service(since: datetime.datetime) -> list[Observation]:
-    """Returns what is not over of nodes in service, seen since they entered it, by node and time.
+def open_in_service(since: datetime.datetime, node: str = "") -> list[Observation]:
+    """Returns what is not over of nodes in service, or of this one, seen since they entered it, by node and time.
 
     Of events, and of states that no sweep reads again, those that were seen since then.
     """
@@ -273,7 +273,8 @@ def open_in_service(since: datetime.datetime) -> list[Observation]:
         .order_by(HealthRow.node, HealthRow.first_seen, HealthRow.id)
     )
     with reading() as session:
-        return [_to_observation(each) for each in session.scalars(query)]
+        found = session.scalars(query.where(HealthRow.node == node) if node else query)
+        return [_to_observation(each) for each in found]
 
 
 def urgent(since: datetime.datetime) -> dict[str, Urgent]:

@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from muster import store
+from muster.admission import service
 from muster.admission.entry import move
 from muster.judging import health
 from muster.model.health import Cursor, Report
@@ -47,5 +48,7 @@ def test_a_node_that_its_scheduler_has_not_opened_yet_leaves_before_it_does(
     fleet.qualify("a")
     move("a", State.PRODUCTION, "Ada", "needed now")
     health.record([Report("a", "sweep", (Reading("row_remap_pending", "gpu3", bad=True),))], {"a": "h100-sxm-8"})
+    (tmp_path / "away").mkdir()
+    assert "it is to leave service: row_remap_pending" in service.carry_out("a")
     assert len(sweep.act()) == 1
     assert store.nodes.get("a").state is State.QUARANTINE
