@@ -49,7 +49,7 @@ with DAG(
     @task
     def claim_block(params: Any = None, dag_run: Any = None, ti: Any = None) -> list[str]:
         """Claim all nodes of the block for this run, or none."""
-        return block.claim(RunKey.of(dag_run), params, ti.try_number, dag_run.triggering_user_name)
+        return block.claim(RunKey.of(dag_run), params, ti.try_number, dag_run.triggering_user_name, dag_run.run_after)
 
     @task
     def plan(dag_run: Any = None) -> list[dict[str, str]]:

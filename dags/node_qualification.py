@@ -35,7 +35,7 @@ with DAG(
     @task(multiple_outputs=False)
     def claim(params: Any = None, dag_run: Any = None) -> dict[str, Any]:
         """Claim the node for this run, unless another run holds it or it is in use."""
-        return qualification.claim(RunKey.of(dag_run), params, dag_run.triggering_user_name)
+        return qualification.claim(RunKey.of(dag_run), params, dag_run.triggering_user_name, dag_run.run_after)
 
     @task(trigger_rule=TriggerRule.ALL_DONE, multiple_outputs=False)
     def conclude(dag_run: Any = None) -> dict[str, str]:

@@ -40,7 +40,7 @@ with DAG(
     @task(multiple_outputs=False)
     def claim(params: Any = None, dag_run: Any = None) -> dict[str, Any]:
         """Take the node out of production, unless it is in use by now."""
-        return revalidation.claim(RunKey.of(dag_run), params, dag_run.triggering_user_name)
+        return revalidation.claim(RunKey.of(dag_run), params, dag_run.triggering_user_name, dag_run.run_after)
 
     @task(trigger_rule=TriggerRule.ALL_DONE, multiple_outputs=False)
     def conclude(dag_run: Any = None) -> dict[str, str]:

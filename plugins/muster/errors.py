@@ -128,6 +128,8 @@ class Refusal(enum.StrEnum):
     FAILED = "failed"
     """The machine failed a run."""
     NOTHING_HELD = "nothing_held"
+    ANOTHER_RUN = "another_run"
+    """The records hold another run of this id."""
     OUTDATED = "outdated"
     """The question is about an earlier state of the node than the records hold now."""
     UNANSWERED = "unanswered"

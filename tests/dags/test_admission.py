@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import datetime
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -97,6 +99,33 @@ def test_without_a_named_person_or_a_reason_moves_nothing(waiting: None, respons
             given({**response, "chosen_options": [option]}, run_id=option)
     assert store.nodes.get("n1").state is State.QUALIFIED
     assert store.leases.live() == []
+
+
+@pytest.mark.parametrize("answered", [True, False])
+def test_another_run_of_an_id_that_airflow_has_forgotten_takes_no_answer_of_the_first(
+    waiting: None, answered: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Without an answer the first is asked no more, so the other asks in its place, about the node as it is now."""
+    monkeypatch.setattr(admission.HITLOperator, "execute", lambda *_: "asks")
+    ask = admission.AskOperator(task_id="ask", look=admission.look, whether="enters production", options=["Admit"])
+
+    def execute(day: int) -> Any:
+        run = SimpleNamespace(dag_id=DAG_ID, run_id="r", run_after=datetime.datetime(2026, 7, day, tzinfo=datetime.UTC))
+        context: Any = {"params": {"node": "n1"}, "dag_run": run}
+        return admission.AskOperator.execute.__wrapped__(ask, context)  # type: ignore[attr-defined]
+
+    assert execute(1) == "asks"
+    if answered:
+        admission.record_answer(RunKey(DAG_ID, "r"), answer())
+        assert execute(1) is None, "a retry asks no more"
+        with pytest.raises(AirflowFailException, match="r of admission"):
+            execute(2)
+        return
+    lives.qualified("n1", "long")
+    assert store.questions.waiting() == []
+    assert execute(2) == "asks"
+    ((question, _),) = store.questions.waiting()
+    assert question.run_id == "r"
 
 
 def test_what_went_wrong_while_the_person_thought_counts(waiting: None) -> None:

@@ -17,6 +17,7 @@ from airflow.sdk.exceptions import AirflowException, AirflowFailException, Airfl
 from muster import store
 from muster.errors import BadInventory, MusterError
 from muster.model.nodes import NewNode
+from muster.model.runs import RunKey
 from muster.model.states import State
 from muster.operators.lifecycle import arrival
 from muster_demo.services import free_port
@@ -52,6 +53,14 @@ def test_a_node_that_is_enrolled_needs_no_description(fleet: Path) -> None:
         assert started["conf"] == {
             "node": "gpu-0001", "level": "standard", "reason": "delivery PO-4711", "pool": None,
         }  # fmt: skip
+
+
+def test_a_delivery_whose_run_airflow_has_forgotten_is_not_tested_again(fleet: Path) -> None:
+    """Its run would be refused, since the records know another one of its id."""
+    run = arrival.receive(KEY, [{"inventory": LINE}], never)
+    store.runs.begin(RunKey("node_qualification", run["trigger_run_id"]), NODE, "short", "delivery PO-4711")
+    with pytest.raises(AirflowSkipException):
+        arrival.receive(KEY, [{"inventory": LINE}], never)
 
 
 def test_a_delivery_that_was_tested_is_not_tested_again(fleet: Path) -> None:

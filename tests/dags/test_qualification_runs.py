@@ -259,6 +259,23 @@ def test_a_node_that_another_run_holds_is_refused_at_once(node: sshd.Sshd, mailb
     assert mailbox.mails == []
 
 
+def test_another_run_of_an_id_that_airflow_has_forgotten_does_not_pass(
+    node: sshd.Sshd, decree: Decree, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """``DAG.test`` deletes the run of that date before it makes another one."""
+    from airflow.models.dagrun import DagRun
+
+    monkeypatch.setattr(DagRun, "generate_run_id", lambda **_: f"{NODE}__forgotten")
+    params = {"node": NODE, "level": "demo", "reason": "a test"}
+    day = datetime.datetime(2026, 7, 1, tzinfo=datetime.UTC)
+    assert str(dag_of(DAG_ID).test(run_conf=params, logical_date=day).state) == "success"
+    stood = store.runs.get(RunKey(DAG_ID, f"{NODE}__forgotten"))
+    again = dag_of(DAG_ID).test(run_conf=params, logical_date=day)
+    states = {instance.task_id: str(instance.state) for instance in again.get_task_instances()}
+    assert (states["claim"], states["intake"], str(again.state)) == ("failed", "upstream_failed", "failed")
+    assert (store.runs.get(stood.key), store.leases.live()) == (stood, [])
+
+
 @pytest.mark.parametrize(("name", "cause"), [("nobody", UnknownNode), (NODE, MusterError)])
 def test_what_a_person_must_put_right_is_one_sentence(
     fleet: Path, server: sshd.Sshd, name: str, cause: type[Exception], monkeypatch: pytest.MonkeyPatch

@@ -6,6 +6,7 @@ The same of every DAG that holds nodes. ``claim`` is the task that takes the nod
 from __future__ import annotations
 
 import dataclasses
+import datetime
 import threading
 from collections.abc import Callable
 from pathlib import Path
@@ -33,10 +34,13 @@ NAMES = ("n1", "n2")
 
 @dataclasses.dataclass(frozen=True)
 class Holder:
-    """A DAG: what its runs do first and last, and the node's state before a run, and after one without a verdict."""
+    """A DAG: what its runs do first and last, and the node's state before a run, and after one without a verdict.
+
+    ``claim``: also with the ``run_after`` of Airflow's run, where it tests nodes.
+    """
 
     dag_id: str
-    claim: Callable[[str], Any]
+    claim: Callable[..., Any]
     release: Callable[[str], Any]
     begins: State
 
@@ -48,19 +52,19 @@ def _params(**more: Any) -> dict[str, Any]:
 TESTING = [
     Holder(
         "node_qualification",
-        lambda run: qualification.claim(RunKey("node_qualification", run), _params(node="n1")),
+        lambda run, *of: qualification.claim(RunKey("node_qualification", run), _params(node="n1"), None, *of),
         lambda run: qualification.release(RunKey("node_qualification", run)),
         State.REGISTERED,
     ),
     Holder(
         "cluster_qualification",
-        lambda run: block.claim(RunKey("cluster_qualification", run), _params(nodes=list(NAMES))),
+        lambda run, *of: block.claim(RunKey("cluster_qualification", run), _params(nodes=list(NAMES)), 1, None, *of),
         lambda run: block.release(RunKey("cluster_qualification", run)),
         State.QUALIFIED,
     ),
     Holder(
         "node_revalidation",
-        lambda run: revalidation.claim(RunKey("node_revalidation", run), _params(node="n1")),
+        lambda run, *of: revalidation.claim(RunKey("node_revalidation", run), _params(node="n1"), None, *of),
         lambda run: qualification.release(RunKey("node_revalidation", run)),
         State.PRODUCTION,
     ),
@@ -172,6 +176,20 @@ def test_after_any_end_the_node_is_free_and_the_next_run_has_it(
     assert store.nodes.get("n1").state is dag.begins
     dag.claim("second")
     assert holders() == {"second"}
+
+
+@each_test
+def test_another_run_of_an_id_that_airflow_has_forgotten_takes_no_node(ready: None, dag: Holder) -> None:
+    """The records of the first would end it before it has measured anything."""
+    first, second = (datetime.datetime(2026, 7, day, tzinfo=datetime.UTC) for day in (1, 2))
+    for _ in range(2):  # a Clear makes no other run
+        dag.claim("first", first)
+        dag.release("first")
+    with pytest.raises(AirflowFailException, match="first"):
+        dag.claim("first", second)
+    assert holders() == set()
+    assert store.nodes.get("n1").state is dag.begins
+    dag.claim("second", second)
 
 
 @each_test

@@ -11,6 +11,7 @@ from muster.errors import MusterError
 from muster.integration.runid import run_id
 from muster.model.dags import ADMISSION
 from muster.model.nodes import Node
+from muster.model.runs import RunKey
 from muster_criteria.stages import LEVELS
 
 
@@ -19,16 +20,22 @@ def admit(nodes: Nodes, reason: Why = "by hand", dry_run: dry.DryRun = False, js
     wanted = []
     for node in known(nodes, LEVELS[0]).values():
         conf = {"node": node.name, "reason": reason}
-        wanted.append(Wanted(ADMISSION, node.name, run_id(node.name, reason), conf, functools.partial(_askable, node)))
+        run = run_id(node.name, reason)
+        wanted.append(Wanted(ADMISSION, node.name, run, conf, functools.partial(_askable, node, run)))
     start(wanted, False, json, dry_run)
 
 
-def _askable(node: Node) -> dry.Would:
-    """What the run would do. Raises MusterError if the gate refuses the node, or has nothing to ask a person."""
+def _askable(node: Node, run: str) -> dry.Would:
+    """What the run would do. Raises MusterError if it has its answer, the gate refuses the node, or has nothing to ask
+    a person.
+    """
     from muster import store
     from muster.model.states import State
     from muster.rules.gate import Admit, Refuse
 
+    asked = store.questions.find(RunKey(ADMISSION, run))
+    if asked is not None and asked.answered_at is not None:
+        raise MusterError(f"run {run} exists already: give another reason for another run")
     decision = store.admission.decision(node.name)
     if isinstance(decision, Refuse):
         raise MusterError(f"it does not enter production: {'; '.join(decision.reasons)}")

@@ -93,6 +93,20 @@ def test_a_second_answer_is_told_whose_the_first_was(muster: Muster, airflow: Ai
 
 
 @pytest.mark.usefixtures("fleet_db")
+def test_a_question_that_has_its_answer_is_not_put_again(muster: Muster, airflow: Airflow) -> None:
+    """Airflow may have forgotten its run, and would start another one of its id."""
+    store.nodes.add(fleet.new_node())
+    fleet.qualify()
+    key = RunKey(ADMISSION, f"{NODE}__by-hand")
+    store.questions.put(key, NODE, store.questions.newest(NODE))
+    assert muster("admit", NODE, "--dry-run")[0] == 0
+    store.questions.answer(key, "Admit", "grace", "it is well")
+    status, out, err = muster("admit", NODE)
+    assert (status, key.run_id in out + err) == (1, True)
+    assert not any(each.startswith("POST") and "dagRuns" in each for each in airflow.log)
+
+
+@pytest.mark.usefixtures("fleet_db")
 @pytest.mark.parametrize("command", ["approve", "status"])
 def test_a_question_whose_answer_would_be_refused_is_not_listed(muster: Muster, airflow: Airflow, command: str) -> None:
     airflow.override = asks

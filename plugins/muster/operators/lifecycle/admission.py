@@ -60,14 +60,16 @@ class AskOperator(HITLOperator):
     def execute(self, context: Context) -> Any:
         """Put the question; a run whose question has an answer asks no more."""
         node, key = _asked(context)
-        known = store.questions.find(key)
-        if known is not None and known.answered_at is not None:
-            self.log.info("run %s has its answer already: %s", key.run_id, known.option)
-            return None
+        dag_run: Any = context["dag_run"]
         with claims.failing_at_once():
+            known = store.questions.find(key, dag_run.run_after)
+            if known is not None and known.answered_at is not None:
+                self.log.info("run %s has its answer already: %s", key.run_id, known.option)
+                return None
             about = store.questions.newest(node)  # first: what comes while the question is put together is newer
             question = self.look(node)
-            store.questions.put(key, node, about, question["subject"], [str(option) for option in self.options])
+            options = [str(option) for option in self.options]
+            store.questions.put(key, node, about, question["subject"], options, dag_run.run_after)
         self.subject, self.body = question["subject"], question["body"]
         return super().execute(context)
 

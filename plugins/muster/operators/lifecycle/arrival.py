@@ -23,6 +23,7 @@ from muster.errors import BadInventory, MusterError, UnknownNode, first_refused
 from muster.integration import runid
 from muster.model import dags
 from muster.model.names import NODE_NAME
+from muster.model.runs import RunKey
 from muster.model.stages import Level
 from muster.operators.testing import claims
 from muster.reporting import notices
@@ -107,17 +108,19 @@ def receive(
 ) -> dict[str, Any]:
     """Enrol the node if its event describes it. Returns the arguments of TriggerDagRunOperator for its qualification.
 
-    ``exists(run_id)``: whether node_qualification has that run. Raises AirflowSkipException if it has, or the node's
-    tests are paused, which is mailed; AirflowFailException if a person has to resolve something first;
-    AirflowException while the node does not respond.
+    ``exists(run_id)``: whether Airflow has that run of node_qualification. Raises AirflowSkipException if it has, the
+    records have, or the node's tests are paused, which is mailed; AirflowFailException if a person has to resolve
+    something first; AirflowException while the node does not respond.
     """
     with claims.failing_at_once():
         arrival = read(partition_key, extras)
         run_id = runid.run_id(arrival.node, arrival.reason)
-        if exists(run_id):
+        known = exists(run_id)
+        if known or store.runs.find(run=RunKey(dags.NODE_QUALIFICATION, run_id)):
+            clear = "clear that run to test the same machine again, or " if known else ""
             raise AirflowSkipException(
                 f"{arrival.node} of delivery {arrival.delivery} was received before, as run {run_id} of "
-                "node_qualification: clear that run to test the node again, or name another delivery"
+                f"{dags.NODE_QUALIFICATION}: {clear}name another delivery"
             )
         if arrival.extra.inventory is not None:
             _enrol(arrival, arrival.extra.inventory)

@@ -5,6 +5,7 @@ Each is a plain function of run ids and parameters; the DAG files make tasks of 
 
 from __future__ import annotations
 
+import datetime
 import logging
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -65,20 +66,22 @@ def pick(run_id: str, level: str) -> list[dict[str, Any]]:
     ]
 
 
-def claim(key: RunKey, params: Mapping[str, Any], user: str | None = None) -> dict[str, Any]:
+def claim(
+    key: RunKey, params: Mapping[str, Any], user: str | None = None, run_after: datetime.datetime | None = None
+) -> dict[str, Any]:
     """Take a node out of production for this run. Raises AirflowSkipException if the node is in use by now.
 
-    ``user``: the user of Airflow who started the run, in its pages or over REST. Raises AirflowFailException if a
-    person has to resolve something first, ControllerFault.
+    ``user``: the user of Airflow who started the run, in its pages or over REST; ``run_after``: Airflow's, of the run.
+    Raises AirflowFailException if a person has to resolve something first, ControllerFault.
     """
     # What would come again with the next run is noted, so that other nodes come first for a while.
     with claims.failing_at_once(), claims.noting_refusal([str(params["node"])], but=(ControllerFault,)):
-        return _claim(key, params, acting.airflow_login(user or ""))
+        return _claim(key, params, acting.airflow_login(user or ""), run_after)
 
 
-def _claim(key: RunKey, params: Mapping[str, Any], login: str) -> dict[str, Any]:
+def _claim(key: RunKey, params: Mapping[str, Any], login: str, run_after: datetime.datetime | None) -> dict[str, Any]:
     level, reason = str(params["level"]), str(params.get("reason") or "")
-    node = claims.testable(str(params["node"]), level)
+    node = claims.testable(str(params["node"]), level, key, run_after)
     claims.controller_ready()
     claims.refuse_other_pool(node, params)
     name, asked = node.name, runid.ASKED_BY in key.run_id  # of what a person requested, each refusal is noted
@@ -96,7 +99,9 @@ def _claim(key: RunKey, params: Mapping[str, Any], login: str) -> dict[str, Any]
         with claims.leased([name], key) as (lease,):
             # Without force: revalidation never disturbs a node in use.
             service.take_for_test(name, f"{key.dag_id} {key.run_id}", f"revalidation {key.run_id}")
-            store.runs.begin(key, name, level, reason, started_by=login, required_stages=_stages(params))
+            store.runs.begin(
+                key, name, level, reason, started_by=login, required_stages=_stages(params), run_after=run_after
+            )
     except NodePaused as error:
         if asked:
             store.signs.note_refusal(name, str(error))

@@ -6,6 +6,7 @@ Each is a plain function of run ids and parameters; the DAG file makes tasks of 
 from __future__ import annotations
 
 import dataclasses
+import datetime
 import hashlib
 import logging
 import secrets
@@ -56,23 +57,31 @@ PORTS = range(20000, 30000)
 """Ports for the rendezvous, below Linux's ephemeral ports (ip_local_port_range begins at 32768)."""
 
 
-def claim(key: RunKey, params: Mapping[str, Any], try_number: int = 1, user: str | None = None) -> list[str]:
+def claim(
+    key: RunKey,
+    params: Mapping[str, Any],
+    try_number: int = 1,
+    user: str | None = None,
+    run_after: datetime.datetime | None = None,
+) -> list[str]:
     """Claim all nodes of the block for this run, or none; keep how they meet. Returns the members by rank.
 
-    ``user``: the user of Airflow who started the run, in its pages or over REST. Raises AirflowFailException if a
-    person has to resolve something first, ControllerFault.
+    ``user``: the user of Airflow who started the run, in its pages or over REST; ``run_after``: Airflow's, of the run.
+    Raises AirflowFailException if a person has to resolve something first, ControllerFault.
     """
     with claims.failing_at_once(), claims.noting_refusal(map(str, params["nodes"])):
         claims.controller_ready()
-        return _claim(key, params, try_number, acting.airflow_login(user or ""))
+        return _claim(key, params, try_number, acting.airflow_login(user or ""), run_after)
 
 
-def _claim(key: RunKey, params: Mapping[str, Any], try_number: int, login: str) -> list[str]:
+def _claim(
+    key: RunKey, params: Mapping[str, Any], try_number: int, login: str, run_after: datetime.datetime | None = None
+) -> list[str]:
     names, level = [str(name) for name in params["nodes"]], str(params["level"])
     force, reason, asked = claims.forced(params), str(params.get("reason") or ""), claims.asked(params)
     if len(set(names)) < 2 or len(set(names)) != len(names):
         raise MusterError(f"a block is at least two nodes, each named once, not {', '.join(names) or 'none'}")
-    nodes = [claims.testable(name, level) for name in names]
+    nodes = [claims.testable(name, level, key, run_after) for name in names]
     together(nodes)
     fabric = _fabric(nodes, level)
     differences = block_results.differences(names)
@@ -82,7 +91,9 @@ def _claim(key: RunKey, params: Mapping[str, Any], try_number: int, login: str) 
         claims.refuse_in_use(names, force)
         store.places.load(key, rounds.places_loaded(fabric, simulated=nodes[0].simulated))
         for name in names:
-            store.runs.begin(key, name, level, reason, force, started_by=login, required_stages=CLUSTER_STAGES)
+            store.runs.begin(
+                key, name, level, reason, force, started_by=login, required_stages=CLUSTER_STAGES, run_after=run_after
+            )
         for name in names:
             store.runs.begin_stage(key, STAGE, node=name)
         if why := rounds.outdated(key):

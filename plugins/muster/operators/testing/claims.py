@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import datetime
 import hashlib
 import logging
 from collections.abc import Collection, Iterable, Iterator, Mapping
@@ -63,9 +64,12 @@ def noting_refusal(names: Iterable[str], but: tuple[type[Exception], ...] = ()) 
         raise
 
 
-def testable(name: str, level: str) -> Node:
-    """Returns the node. Raises MusterError or SkuError if its record, SKU, launch settings or ``level`` are invalid."""
+def testable(name: str, level: str, key: RunKey, run_after: datetime.datetime | None) -> Node:
+    """Returns the node. Raises MusterError or SkuError if its record, SKU, launch settings or ``level`` are invalid, or
+    the run is none that may begin there (``store.runs.check_same``).
+    """
     node = store.nodes.get(name)
+    store.runs.check_same(key, name, run_after)
     load_sku(node.sku, settings().sku_folders)
     parse_launch(node.launch)
     if level not in LEVELS:

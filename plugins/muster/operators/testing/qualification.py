@@ -5,6 +5,7 @@ Each is a plain function of run ids and parameters; the DAG file makes tasks of 
 
 from __future__ import annotations
 
+import datetime
 import logging
 from collections.abc import Mapping
 from typing import Any
@@ -25,15 +26,17 @@ from muster_criteria.stages import STAGES
 log = logging.getLogger(__name__)
 
 
-def claim(key: RunKey, params: Mapping[str, Any], user: str | None = None) -> dict[str, Any]:
+def claim(
+    key: RunKey, params: Mapping[str, Any], user: str | None = None, run_after: datetime.datetime | None = None
+) -> dict[str, Any]:
     """Claim the node for this run, unless another run holds it or it is in use; begin the run in the records.
 
-    ``user``: the user of Airflow who started the run, in its pages or over REST.
+    ``user``: the user of Airflow who started the run, in its pages or over REST; ``run_after``: Airflow's, of the run.
     Raises AirflowFailException if a person has to resolve something first, ControllerFault.
     """
     force, reason = claims.forced(params), str(params.get("reason") or "")
     with claims.failing_at_once(), claims.noting_refusal([str(params["node"])]):
-        node = claims.testable(str(params["node"]), str(params["level"]))
+        node = claims.testable(str(params["node"]), str(params["level"]), key, run_after)
         claims.controller_ready()
         level = str(params["level"])
         claims.refuse_other_pool(node, params)
@@ -41,7 +44,7 @@ def claim(key: RunKey, params: Mapping[str, Any], user: str | None = None) -> di
             claims.refuse_in_use([node.name], force)
             store.runs.begin(
                 key, node.name, level, reason, force, started_by=acting.airflow_login(user or ""),
-                required_stages=STAGES,
+                required_stages=STAGES, run_after=run_after,
             )  # fmt: skip
     log.info("%s is leased by this run with fencing token %d", node.name, lease.token)
     return {"node": node.name, "sku": node.sku, "level": level, "token": lease.token, "simulated": node.simulated}

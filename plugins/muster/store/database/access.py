@@ -11,14 +11,14 @@ from sqlalchemy import ColumnElement, func, select, text, update
 from sqlalchemy.orm import Session
 
 from muster import acting
-from muster.errors import IllegalMove, UnknownNode, UnknownRun
+from muster.errors import IllegalMove, Refusal, UnknownNode, UnknownRun
 from muster.model.events import Event, Evidence
 from muster.model.nodes import Lease, Lemon, Node, Pause
 from muster.model.runs import Run, RunKey, StageVerdict
 from muster.model.states import BROKEN, SERVING, State
 from muster.rules import transitions as lifecycle
 from muster.store.database import clock
-from muster.store.database.decisions import CertificateRow, unrevoked
+from muster.store.database.decisions import CertificateRow, QuestionRow, unrevoked
 from muster.store.database.models import (
     EventRow,
     FindingRow,
@@ -99,6 +99,24 @@ def run_row(session: Session, key: RunKey, node: str = "") -> RunRow:
             f"run {key.run_id!r} of {key.dag_id} tests several nodes ({names}): name the one that is meant"
         )
     return rows[0]
+
+
+def is_another(row: RunRow | QuestionRow, run_after: datetime.datetime | None) -> bool:
+    """Whether Airflow has made another run of the row's id since: it knew the recorded one no more.
+
+    ``run_after``: of Airflow's run; None if not known.
+    """
+    return None not in (row.run_after, run_after) and row.run_after != run_after
+
+
+def refuse_another(row: RunRow | QuestionRow, run_after: datetime.datetime | None, since: datetime.datetime) -> None:
+    """Raise IllegalMove if Airflow's run is another than the recorded one of its id, which began at ``since``."""
+    if is_another(row, run_after):
+        raise IllegalMove(
+            f"Muster has a run {row.run_id} of {row.dag_id} from {since:%Y-%m-%d %H:%M} UTC, and this is another one: "
+            "start it with another reason or run id",
+            Refusal.ANOTHER_RUN,
+        )
 
 
 def live_lease(session: Session, node: str) -> LeaseRow | None:

@@ -76,7 +76,7 @@ class QuestionRow(Base):
 
     ``about``: what the node's newest evidence was when it was put (``muster.store.decisions.questions``). ``option``,
     ``person`` and ``reason`` are the answer's, as Airflow delivered it with the login that gave it. ``settled_at``:
-    when the answer was carried out.
+    when the answer was carried out. ``run_after``: as of ``RunRow``.
     """
 
     __tablename__ = "questions"
@@ -87,6 +87,7 @@ class QuestionRow(Base):
     run_id: Mapped[str]
     node: Mapped[str] = mapped_column(ForeignKey("nodes.name"), index=True)
     asked_at: Mapped[datetime.datetime]
+    run_after: Mapped[datetime.datetime | None]
     about: Mapped[str]
     subject: Mapped[str] = mapped_column(default="")
     options: Mapped[list[Any]] = mapped_column(default=list)

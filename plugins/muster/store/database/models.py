@@ -148,6 +148,7 @@ class RunRow(OfRun, Base):
     not do its part in the stage's last attempt}. ``spent``: {stage: [max_tries of its task, attempts at the node that
     ended without a verdict]}. ``ended_place``: the last stage (``StageRow.id``) of its node that was
     recorded when it ended, which says what ended last. ``block``: of a member of a block, how its members meet.
+    ``run_after``: Airflow's, which a Clear keeps and another run of the same id does not; None if not known.
     """
 
     __tablename__ = "runs"
@@ -182,6 +183,7 @@ class RunRow(OfRun, Base):
     faults: Mapped[dict[str, Any]] = mapped_column(default=dict)
     spent: Mapped[dict[str, Any]] = mapped_column(default=dict)
     block: Mapped[dict[str, Any]] = mapped_column(default=dict)
+    run_after: Mapped[datetime.datetime | None]
     started_at: Mapped[datetime.datetime] = mapped_column(index=True)
     ended_at: Mapped[datetime.datetime | None] = mapped_column(index=True)
     ended_place: Mapped[int] = mapped_column(BigInteger, default=0)

@@ -32,25 +32,45 @@ def newest(node: str) -> str:
         return _newest(session, access.node_row(session, node))
 
 
-def put(key: RunKey, node: str, about: str, subject: str = "", options: Sequence[str] = ()) -> Question:
-    """Store the question of a run, once: what it is about stays as it was put first. Raises UnknownNode."""
+def put(
+    key: RunKey,
+    node: str,
+    about: str,
+    subject: str = "",
+    options: Sequence[str] = (),
+    run_after: datetime.datetime | None = None,
+) -> Question:
+    """Store the question of a run, once: what it is about stays as it was put first.
+
+    It takes the place of the question that another run of this id put without an answer: Airflow knows that run no
+    more, so no answer can come. Raises UnknownNode.
+    """
     with writing() as session:
         access.node_row(session, node)
         row = _row(session, key)
+        if row is not None and row.answered_at is None and access.is_another(row, run_after):
+            session.delete(row)
+            session.flush()
+            row = None
         if row is None:
             row = QuestionRow(
                 dag_id=key.dag_id, run_id=key.run_id, node=node, asked_at=access.now(), about=about, subject=subject,
-                options=list(options),
+                options=list(options), run_after=run_after,
             )  # fmt: skip
             session.add(row)
             session.flush()
         return _value(row)
 
 
-def find(key: RunKey) -> Question | None:
-    """The question that the run put, None if it put none."""
+def find(key: RunKey, run_after: datetime.datetime | None = None) -> Question | None:
+    """The question that the run put, None if it put none.
+
+    Raises IllegalMove if it was answered, to another run of this id than that with ``run_after`` in Airflow.
+    """
     with reading() as session:
         row = _row(session, key)
+        if row is not None and row.answered_at is not None:
+            access.refuse_another(row, run_after, row.asked_at)
         return _value(row) if row else None
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import datetime
 import statistics
 from collections.abc import Collection, Sequence
 
@@ -45,18 +46,20 @@ def begin(
     *,
     started_by: str = "",
     required_stages: Sequence[str] = STAGES,
+    run_after: datetime.datetime | None = None,
 ) -> Run:
     """Record that a run begins on a node; the same run again is the same record, without what it measured before a
     repair.
 
     A DAG run that tests several nodes begins once for each of them. ``forced`` is the person's reason to overrule the
     in-use guard, ``started_by`` the login that started the run. ``required_stages`` are those without which the run is
-    no full-coverage pass. Raises UnknownNode, and IllegalMove if the node is where no test may take it.
+    no full-coverage pass. ``run_after``: Airflow's, of its run. Raises as ``check_same``, and IllegalMove if the node
+    is where no test may take it.
     """
     with writing() as session:
         row = access.node_row(session, node)
         state = State(row.state)
-        run = session.scalar(select(RunRow).where(*access.of_run(key), RunRow.node == node))
+        run = _begun(session, key, row, run_after)
         if run is None:
             if state in (*BROKEN, State.RETIRED):
                 raise IllegalMove(
@@ -67,22 +70,32 @@ def begin(
             run = RunRow(
                 dag_id=key.dag_id, run_id=key.run_id, node=node, sku=row.sku, level=level, reason=reason, forced=forced,
                 started_by=started_by, required_stages=list(required_stages), state_before=state, machine=row.machine,
-                simulated=row.simulated, started_at=access.now(),
+                simulated=row.simulated, run_after=run_after, started_at=access.now(),
             )  # fmt: skip
             session.add(run)
             session.flush()
         else:
-            _set_aside(session, run, row)
+            # What it measured before the node's repair is superseded; a FAIL stays until its stage is measured again.
+            old = update(StageRow).where(StageRow.run == run.id, StageRow.current, StageRow.id <= row.repaired)
+            session.execute(old.where(StageRow.verdict != str(Verdict.FAIL)).values(current=False))
         return access.to_run(run)
 
 
-def _set_aside(session: Session, run: RunRow, node: NodeRow) -> None:
-    """Keep as superseded what a cleared run measured before the node's repair, or on another machine of its name.
+def check_same(key: RunKey, node: str, run_after: datetime.datetime | None) -> None:
+    """Raise IllegalMove if another run of that id is recorded.
 
-    A FAIL stays until its stage is measured again.
+    What is recorded would end the run before it has measured anything. Raises UnknownNode.
     """
-    old = update(StageRow).where(StageRow.run == run.id, StageRow.current, StageRow.id <= node.repaired)
-    session.execute(old.where(StageRow.verdict != str(Verdict.FAIL)).values(current=False))
+    with reading() as session:
+        _begun(session, key, access.node_row(session, node), run_after)
+
+
+def _begun(session: Session, key: RunKey, node: NodeRow, run_after: datetime.datetime | None) -> RunRow | None:
+    """The run's row of that node, None if it has not begun there. Raises as ``check_same``."""
+    rows = {row.node: row for row in session.scalars(select(RunRow).where(*access.of_run(key)))}
+    for row in rows.values():
+        access.refuse_another(row, run_after, row.started_at)
+    return rows.get(node.name)
 
 
 def begin_stage(key: RunKey, stage: str, *, node: str = "") -> Node:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import datetime
 
 import pytest
 
@@ -230,6 +231,19 @@ def test_a_run_that_is_cleared_after_a_repair_measures_each_stage_again(meanwhil
     for stage in ("intake", "burn_in", "thermal"):
         fleet.do_stage(lease, stage)
     assert [each.stage for each in store.runs.stages(lease.key)] == ["intake", "burn_in", "thermal"]
+
+
+@pytest.mark.both_dialects
+def test_a_record_is_of_one_run_of_airflow() -> None:
+    """Its jobs have their verdicts: another run of that id would end by them, and measure nothing."""
+    store.nodes.add(fleet.new_node())
+    first = datetime.datetime(2026, 7, 1, 12, 0, 0, 123456, tzinfo=datetime.UTC)
+    fleet.begin(run_after=first)
+    fleet.begin(run_after=first.astimezone(datetime.timezone(datetime.timedelta(hours=2))))
+    store.leases.release(RunKey(fleet.DAG, "gpu-0001__new"), "over")
+    with illegal(Refusal.ANOTHER_RUN):
+        fleet.begin(run_after=first + datetime.timedelta(microseconds=1))
+    fleet.begin(run_id="another")
 
 
 def test_a_cleared_run_keeps_its_fail_until_the_stage_is_measured_again() -> None:
