@@ -129,7 +129,7 @@ class Refusal(enum.StrEnum):
     """The machine failed a run."""
     NOTHING_HELD = "nothing_held"
     ANOTHER_RUN = "another_run"
-    """The records hold another run of this id."""
+    """The records hold another run of this id, or one of another machine."""
     OUTDATED = "outdated"
     """The question is about an earlier state of the node than the records hold now."""
     UNANSWERED = "unanswered"

@@ -193,6 +193,17 @@ def test_another_run_of_an_id_that_airflow_has_forgotten_takes_no_node(ready: No
 
 
 @each_test
+def test_a_run_that_is_cleared_after_its_node_was_replaced_takes_no_node(ready: None, dag: Holder) -> None:
+    """What it measured would be filed as the former machine's: a FAIL would vanish."""
+    dag.claim("first")
+    dag.release("first")
+    store.adoption.replace("n1", "Ada", "the new one is here", host_key=host_key("new"))
+    with pytest.raises(AirflowFailException, match="the machine that was n1"):
+        dag.claim("first")
+    assert holders() == set()
+
+
+@each_test
 def test_a_claim_that_fails_half_way_holds_nothing(ready: None, dag: Holder, monkeypatch: pytest.MonkeyPatch) -> None:
     def broken(*_: Any, **__: Any) -> None:
         raise MusterError("it cannot be begun")

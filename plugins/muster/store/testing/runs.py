@@ -82,7 +82,7 @@ def begin(
 
 
 def check_same(key: RunKey, node: str, run_after: datetime.datetime | None) -> None:
-    """Raise IllegalMove if another run of that id is recorded.
+    """Raise IllegalMove if another run of that id is recorded, or the run tested another machine of that name.
 
     What is recorded would end the run before it has measured anything. Raises UnknownNode.
     """
@@ -95,7 +95,14 @@ def _begun(session: Session, key: RunKey, node: NodeRow, run_after: datetime.dat
     rows = {row.node: row for row in session.scalars(select(RunRow).where(*access.of_run(key)))}
     for row in rows.values():
         access.refuse_another(row, run_after, row.started_at)
-    return rows.get(node.name)
+    run = rows.get(node.name)
+    if run is not None and run.machine != node.machine:
+        raise IllegalMove(
+            f"run {key.run_id} of {key.dag_id} tested the machine that was {node.name} before: start one with another "
+            "reason",
+            Refusal.ANOTHER_RUN,
+        )
+    return run
 
 
 def begin_stage(key: RunKey, stage: str, *, node: str = "") -> Node:

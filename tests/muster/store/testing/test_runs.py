@@ -212,7 +212,7 @@ def test_what_is_not_there_is_stated() -> None:
         store.runs.begin(RunKey("dag", "r"), "absent", "short", "new")
 
 
-@pytest.mark.parametrize("meanwhile", ["nothing", "repaired", "replaced"])
+@pytest.mark.parametrize("meanwhile", ["nothing", "repaired"])
 def test_a_run_that_is_cleared_after_a_repair_measures_each_stage_again(meanwhile: str) -> None:
     """The last task alone was cleared: what the run measured before the repair is no proof of the node as it is now."""
     store.nodes.add(fleet.new_node())
@@ -220,8 +220,6 @@ def test_a_run_that_is_cleared_after_a_repair_measures_each_stage_again(meanwhil
     repaired = (State.QUARANTINE, State.TRIAGE, State.REPAIR, State.REGISTERED)
     for state in repaired if meanwhile == "repaired" else ():
         store.nodes.move("gpu-0001", state, "Ada", "GPU 3 is another one")
-    if meanwhile == "replaced":
-        store.adoption.replace("gpu-0001", "Ada", "another board", host_key=fleet.host_key("other"))
     lease = fleet.begin()
     if meanwhile == "nothing":
         fleet.do_stage(lease, "thermal")
@@ -234,7 +232,7 @@ def test_a_run_that_is_cleared_after_a_repair_measures_each_stage_again(meanwhil
 
 
 @pytest.mark.both_dialects
-def test_a_record_is_of_one_run_of_airflow() -> None:
+def test_a_record_is_of_one_run_of_airflow_and_of_one_machine() -> None:
     """Its jobs have their verdicts: another run of that id would end by them, and measure nothing."""
     store.nodes.add(fleet.new_node())
     first = datetime.datetime(2026, 7, 1, 12, 0, 0, 123456, tzinfo=datetime.UTC)
@@ -243,6 +241,9 @@ def test_a_record_is_of_one_run_of_airflow() -> None:
     store.leases.release(RunKey(fleet.DAG, "gpu-0001__new"), "over")
     with illegal(Refusal.ANOTHER_RUN):
         fleet.begin(run_after=first + datetime.timedelta(microseconds=1))
+    store.adoption.replace("gpu-0001", "Ada", "another board", host_key=fleet.host_key("other"))
+    with illegal(Refusal.ANOTHER_RUN):
+        fleet.begin(run_after=first)
     fleet.begin(run_id="another")
 
 
