@@ -31,7 +31,7 @@ def admit(node: str, key: RunKey) -> Decision:
 def move(node: str, to: State, person: str, reason: str, *, dry_run: bool = False) -> Node:
     """Move the node on a person's decision; into production only as ``admit_by`` does.
 
-    ``dry_run``: the scheduler is not called (for ``store.engine.rehearsal``). Raises IllegalMove, UnknownNode.
+    ``dry_run``: the scheduler is not called (for ``store.engine.rehearsal``). Raises as ``store.nodes.move``.
     """
     record = store.nodes.get(node)
     if to is State.PRODUCTION and (record.state is not State.PRODUCTION or record.shadow):
@@ -55,8 +55,10 @@ def admit_by(
 ) -> Node:
     """Let the node into production on a person's decision, which is recorded.
 
-    Raises IllegalMove if the gate refuses the node, or without a named person and a reason.
+    Raises IllegalMove if the gate refuses the node, or without a named person and a reason; NodeLeased while a run
+    other than the decision's holds it.
     """
+    run = RunKey(dag_id, run_id) if run_id else None
     with store.engine.transaction():  # an approval without its move would be shown as one that was carried out
         decision = store.admission.decision(node)
         if isinstance(decision, Refuse):
@@ -64,9 +66,10 @@ def admit_by(
         store.verdicts.record_approval(node, person, option, reason, link=link, dag_id=dag_id, run_id=run_id)
         record = store.nodes.get(node)
         if record.state is not State.PRODUCTION:
-            record = store.nodes.move(node, State.PRODUCTION, person, reason)
+            evidence = Evidence(person=person, reason=reason, run=run)
+            record = store.nodes.move(node, State.PRODUCTION, person, reason, evidence)
         elif record.shadow:
-            store.adoption.verify(node, person, reason)
+            store.adoption.verify(node, person, reason, run)
             record = store.nodes.get(node)
     if not dry_run:
         carry_out(node)

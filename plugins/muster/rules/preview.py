@@ -139,7 +139,7 @@ def risks_of_move(before: State, after: State, *, shadow: bool = False) -> tuple
         risks.append("it is never used again under this name")
     elif after in OUT_OF_SERVICE and before not in OUT_OF_SERVICE:
         risks.append(f"it is not tested while it is in {after}")
-    if before in IN_FLIGHT | {State.REVALIDATION}:
+    if before in IN_FLIGHT | {State.REVALIDATION} and after is not State.PRODUCTION:
         risks.append("a run that is at work on it cannot go on")
     return tuple(risks)
 

@@ -7,7 +7,7 @@ import pytest
 from muster import store
 from muster.admission import answers, service
 from muster.admission.entry import admit, admit_by
-from muster.errors import Refusal
+from muster.errors import NodeLeased, Refusal
 from muster.model.events import Evidence
 from muster.model.runs import RunKey
 from muster.model.stages import CLUSTER_STAGES, STAGES
@@ -58,6 +58,31 @@ def test_a_node_that_passed_everything_enters_and_twice_is_harmless() -> None:
     assert (event.actor, event.evidence["verdict"], event.evidence["full_coverage"]) == ("muster", "PASS", True)
 
 
+@pytest.mark.parametrize("tested", ["alone", "in a block", "in shadow mode"])
+def test_a_person_lets_no_node_into_production_while_a_test_holds_it(tested: str) -> None:
+    """Its users would share it with the load, and the next stage would take it out again."""
+    if tested == "in shadow mode":
+        store.adoption.adopt([], "Ada", "it serves", enrol=[("", fleet.new_node())])
+    else:
+        qualified()
+    if tested == "alone":
+        admit_by(NODE, "Ada", "needed now")
+    holder = RunKey("cluster", "run") if tested == "in a block" else RunKey(fleet.DAG, "again")
+    store.leases.acquire(NODE, holder)
+    store.runs.begin(holder, NODE, "short", "again", required_stages=STAGES)
+    store.runs.begin_stage(holder, *CLUSTER_STAGES if tested == "in a block" else STAGES[:1])
+    before, approvals = store.nodes.get(NODE), store.verdicts.approvals(NODE)
+    for decision in ({}, {"dag_id": "admission", "run_id": "asked"}):
+        with pytest.raises(NodeLeased, match=holder.run_id):
+            admit_by(NODE, "Ada", "users need it", **decision)
+    assert (store.nodes.get(NODE), store.verdicts.approvals(NODE)) == (before, approvals)
+    store.leases.release(holder, "over")
+    asked = RunKey("admission", "asked")
+    store.leases.acquire(NODE, asked, decision=True)
+    admit_by(NODE, "Ada", "users need it", dag_id=asked.dag_id, run_id=asked.run_id)
+    assert store.nodes.get(NODE).state is State.PRODUCTION
+
+
 def test_a_decision_that_is_not_made_leaves_no_approval(monkeypatch: pytest.MonkeyPatch) -> None:
     """The controller dies between the approval and the move: neither is there, so the question is still open."""
     qualified(verdict=Verdict.WARN, stage="thermal")
@@ -82,6 +107,7 @@ def test_what_passed_with_another_driver_enters_by_a_person_only() -> None:
     assert isinstance(admit(NODE, RunKey("cluster", "run")), NeedsPerson)
     with illegal(Refusal.GATE):
         store.nodes.move(NODE, State.PRODUCTION, "muster", "the block passed", Evidence(run=RunKey("cluster", "run")))
+    store.leases.release(RunKey("cluster", "run"), "over")
     admit_by(NODE, "Ada", "the driver is known")
     assert store.certificates.uncertified() == {}
 
@@ -112,7 +138,8 @@ def test_a_warning_needs_a_person_who_is_recorded() -> None:
         with illegal(Refusal.PERSON):
             admit_by(NODE, person, reason)
     link = "http://airflow/hitl"
-    node = admit_by(NODE, "Ada", "warm aisle, known", link=link, dag_id="cluster", run_id="run")
+    store.leases.release(RunKey("cluster", "run"), "over")
+    node = admit_by(NODE, "Ada", "warm aisle, known", link=link, dag_id="admission", run_id="asked")
     assert node.state is State.PRODUCTION
     (approval,) = store.verdicts.approvals(NODE)
     assert (approval.person, approval.option, approval.link) == ("Ada", "admit", link)

@@ -11,7 +11,7 @@ from sqlalchemy import ColumnElement, func, select, text, update
 from sqlalchemy.orm import Session
 
 from muster import acting
-from muster.errors import IllegalMove, Refusal, UnknownNode, UnknownRun
+from muster.errors import IllegalMove, NodeLeased, Refusal, UnknownNode, UnknownRun
 from muster.model.events import Event, Evidence
 from muster.model.nodes import Lease, Lemon, Node, Pause
 from muster.model.runs import Run, RunKey, StageVerdict
@@ -122,6 +122,15 @@ def refuse_another(row: RunRow | QuestionRow, run_after: datetime.datetime | Non
 def live_lease(session: Session, node: str) -> LeaseRow | None:
     """The lease that holds the node now, if any."""
     return session.scalar(select(LeaseRow).where(LeaseRow.node == node, LeaseRow.released_at.is_(None)))
+
+
+def refuse_leased(session: Session, node: NodeRow, but: RunKey | None = None) -> None:
+    """Raise NodeLeased if a run holds the node, other than ``but``."""
+    lease = live_lease(session, node.name)
+    if lease is not None and RunKey.of(lease) != but:
+        raise NodeLeased(
+            f"{node.name} is leased by run {lease.run_id} of {lease.dag_id}: wait for it, or end it in Airflow"
+        )
 
 
 def holds(session: Session, node: str, key: RunKey) -> bool:

@@ -8,9 +8,10 @@ from typing import Any
 from sqlalchemy import select
 from sqlalchemy.orm import Session
 
-from muster.errors import BadInventory, BadNode, IllegalMove, MusterError, NodeLeased, NoPerson, Refusal, SameMachine
+from muster.errors import BadInventory, BadNode, IllegalMove, MusterError, NoPerson, Refusal, SameMachine
 from muster.model.events import Evidence
 from muster.model.nodes import NewNode, Node
+from muster.model.runs import RunKey
 from muster.model.states import State
 from muster.rules.transitions import Need
 from muster.store.database import access
@@ -46,10 +47,11 @@ def adopt(
     return outcome
 
 
-def verify(name: str, actor: str, reason: str) -> str:
+def verify(name: str, actor: str, reason: str, run: RunKey | None = None) -> str:
     """End a node's shadow mode by a person's decision: "verified", or "unchanged" if it is in none.
 
-    Raises IllegalMove without a named person and a reason, or if the gate to production refuses the node; UnknownNode.
+    ``run``: that carries the decision out. Raises IllegalMove without a named person and a reason, or if the gate to
+    production refuses the node; NodeLeased, as its next stage would take the node out of production; UnknownNode.
     """
     evidence = Evidence(person=actor, reason=reason)
     with writing() as session:
@@ -58,6 +60,7 @@ def verify(name: str, actor: str, reason: str) -> str:
             raise NoPerson(f"{name} leaves shadow mode on a full-coverage PASS, or {Need.PERSON.value}")
         if not row.shadow:
             return "unchanged"
+        access.refuse_leased(session, row, run)
         admission.check(name, admission.decide(session, row), evidence)
         leave_shadow(session, row, actor, reason, evidence)
         return "verified"
@@ -123,7 +126,7 @@ def _adopt(session: Session, row: NodeRow, actor: str, reason: str) -> str:
         return "unchanged"
     if state is not State.REGISTERED:
         raise IllegalMove(f"{row.name} is in {state}: only a registered node can be adopted", Refusal.STATE)
-    _refuse_leased(session, row)
+    access.refuse_leased(session, row)
     failed = select(RunRow.run_id).where(
         RunRow.node == row.name, RunRow.verdict == str(Verdict.FAIL), RunRow.machine == row.machine
     )
@@ -144,7 +147,7 @@ def _of_machine(session: Session, row: NodeRow) -> dict[str, Any]:
 
 
 def _check_other_machine(session: Session, row: NodeRow, host_key: str, serials: Mapping[str, str]) -> None:
-    _refuse_leased(session, row)
+    access.refuse_leased(session, row)
     known = current_serials(session, row.name)
     if host_key == row.host_key and all(known.get(slot) == serial for slot, serial in serials.items()):
         raise BadNode(
@@ -183,11 +186,3 @@ def _begin_again(session: Session, row: NodeRow, actor: str, reason: str) -> Non
     row.inconclusive, row.contact_at, row.held_run = 0, None, ""
     row.lemon_since = None
     row.placed, row.remarked, row.machine_event = 0, 0, access.last_event(session, row)
-
-
-def _refuse_leased(session: Session, row: NodeRow) -> None:
-    lease = access.live_lease(session, row.name)
-    if lease is not None:
-        raise NodeLeased(
-            f"{row.name} is leased by run {lease.run_id} of {lease.dag_id}: wait for it, or end it in Airflow"
-        )

@@ -76,13 +76,16 @@ def move(name: str, to: State, actor: str, reason: str, evidence: Evidence | Non
     Without ``evidence`` it is ``actor``'s own decision, for ``reason``, and each of ``lifecycle.steps`` is an event.
     What the evidence claims about a run (that it holds the node, its verdict, its coverage) is replaced by what is
     recorded. A move into production needs the gate: a node that it refuses does not enter, and one that it does not
-    admit enters by a person's decision only.
-    Raises IllegalMove, UnknownNode.
+    admit enters by a person's decision only, and not while a run holds it that is not the evidence's: it would serve
+    under the test's load.
+    Raises IllegalMove, NodeLeased, UnknownNode.
     """
     with writing() as session:
         row = access.node_row(session, name, lock=True)
         resting = evidence or Evidence(person=actor, reason=reason)
         decision = admission.decide(session, row) if to is State.PRODUCTION else None
+        if decision is not None and resting.person:
+            access.refuse_leased(session, row, resting.run)
         proven = attested(session, row, resting)
         for state in (State(to),) if evidence else steps(State(row.state), State(to)):
             access.move(session, row, state, actor, reason, proven)
