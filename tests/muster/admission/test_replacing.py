@@ -164,6 +164,16 @@ def test_what_is_tested_fell_out_of_service_or_is_asked_about_is_not_proposed() 
     assert store.replacing.proposal_for("a").spare == "fell"  # type: ignore[union-attr]
 
 
+def test_a_question_that_nobody_answered_in_time_disables_no_spare(monkeypatch: pytest.MonkeyPatch) -> None:
+    serving("a")
+    passed("s1")
+    move("a", State.QUARANTINE, "Ada", "it hangs")
+    store.questions.put(RunKey("admission", "r"), "s1", store.questions.newest("s1"))
+    assert store.replacing.proposals() == []
+    monkeypatch.setenv("MUSTER_APPROVAL_HOURS", "0.000001")
+    assert [each.spare for each in store.replacing.proposals()] == ["s1"]
+
+
 def test_the_report_of_the_node_that_left_names_its_replacement() -> None:
     serving("a")
     passed("s1")

@@ -85,6 +85,11 @@ def waiting() -> list[tuple[Question, datetime.datetime]]:
     return [(_value(row), row.asked_at + _lasts()) for row in sorted(asked, key=lambda row: row.id)]
 
 
+def waits(session: Session, node: str) -> bool:
+    """Whether ``waiting`` has a question about the node."""
+    return any(row.node == node and not _is_outdated(session, row) for row in _unanswered(session))
+
+
 def outdated() -> frozenset[RunKey]:
     """The runs whose answer would be refused, as the node's evidence is newer: Airflow keeps their questions open."""
     with reading() as session:

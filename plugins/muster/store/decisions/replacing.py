@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 
-from sqlalchemy import and_, func, select
+from sqlalchemy import func, select
 from sqlalchemy.orm import Session
 
 from muster.errors import IllegalMove, Refusal
@@ -15,11 +15,10 @@ from muster.model.states import BROKEN, SERVING, State
 from muster.rules import replacing as rules
 from muster.rules.gate import Admit, Refuse
 from muster.store.database import access
-from muster.store.database.decisions import QuestionRow
 from muster.store.database.engine import reading, writing
 from muster.store.database.models import EventRow, NodeRow
 from muster.store.database.outgoing import PlaceRow
-from muster.store.decisions import admission, certificates
+from muster.store.decisions import admission, certificates, questions
 from muster.store.decisions.verdicts import current_verdicts
 from muster_criteria.model import Verdict
 
@@ -97,8 +96,7 @@ def _fitness(session: Session, rows: dict[str, NodeRow], name: str) -> Fitness |
     """The evidence for a qualified node; None for one that fell out of service, is tested, asked about or refused."""
     last = select(func.max(EventRow.id)).where(EventRow.node == name, EventRow.from_state != EventRow.to_state)
     came_from = session.scalar(select(EventRow.from_state).where(EventRow.id == last.scalar_subquery()))
-    asked = select(QuestionRow.id).where(and_(QuestionRow.node == name, QuestionRow.answered_at.is_(None)))
-    if came_from in SERVING or access.live_lease(session, name) is not None or session.scalar(asked.limit(1)):
+    if came_from in SERVING or access.live_lease(session, name) is not None or questions.waits(session, name):
         return None
     decision = admission.decide(session, rows[name])
     if isinstance(decision, Refuse):
