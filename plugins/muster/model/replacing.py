@@ -8,12 +8,14 @@ import datetime
 
 @dataclasses.dataclass(frozen=True)
 class Crossing:
-    """A node that came into service or left it. ``kind``: its SKU, and whether it is simulated."""
+    """A node that came into service or left it. ``kind``: its SKU, whether it is simulated, and the scheduler's
+    cluster, "" without one.
+    """
 
     node: str
     at: datetime.datetime
     entered: bool
-    kind: tuple[str, bool]
+    kind: tuple[str, bool, str]
 
 
 @dataclasses.dataclass(frozen=True)

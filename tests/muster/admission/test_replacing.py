@@ -174,6 +174,18 @@ def test_a_question_that_nobody_answered_in_time_disables_no_spare(monkeypatch: 
     assert [each.spare for each in store.replacing.proposals()] == ["s1"]
 
 
+def test_a_node_that_enters_another_cluster_fills_no_place() -> None:
+    serving("a")
+    store.schedulers.assign("a", "alpha", "a", "Ada", "it is there")
+    passed("s1")
+    store.schedulers.assign("s1", "alpha", "s1", "Ada", "it is there")
+    move("a", State.QUARANTINE, "Ada", "it hangs")
+    store.nodes.add(fleet.new_node("b"))
+    store.schedulers.assign("b", "beta", "b", "Ada", "it is there")
+    serving("b")
+    assert [each.spare for each in store.replacing.proposals()] == ["s1"]
+
+
 def test_the_report_of_the_node_that_left_names_its_replacement() -> None:
     serving("a")
     passed("s1")

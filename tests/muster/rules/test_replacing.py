@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import datetime
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -15,7 +16,7 @@ from muster.rules import replacing as rules
 
 NOW = datetime.datetime(2026, 5, 4, 12, tzinfo=datetime.UTC)
 HOUR = datetime.timedelta(hours=1)
-H100, B200 = ("h100", False), ("b200", False)
+H100, B200, ELSEWHERE = ("h100", False, "alpha"), ("b200", False, "alpha"), ("h100", False, "beta")
 ADMITTED = Fitness(True, "7 stages passed; the gate admits it")
 
 
@@ -23,7 +24,7 @@ def node(name: str, state: State = State.QUALIFIED, sku: str = "h100", **labels:
     return Node(name, name, 22, "", "", sku, state, {}, "~", "r", "", labels, False, NOW - 500 * HOUR)
 
 
-def crossings(*steps: str, kind: tuple[str, bool] = H100) -> list[Crossing]:
+def crossings(*steps: str, kind: tuple[str, bool, str] = H100) -> list[Crossing]:
     """ "-a": a leaves service; "+a": it enters."""
     return [Crossing(step[1:], NOW + at * HOUR, step[0] == "+", kind) for at, step in enumerate(steps)]
 
@@ -48,8 +49,9 @@ def test_a_node_on_its_way_back_has_no_place_to_fill() -> None:
     ]
 
 
-def test_another_model_fills_no_place() -> None:
-    other = dataclasses.replace(crossings("+x")[0], kind=B200)
+@pytest.mark.parametrize("kind", [B200, ELSEWHERE], ids=["model", "cluster"])
+def test_a_node_of_another_kind_fills_no_place(kind: tuple[str, bool, str]) -> None:
+    other = dataclasses.replace(crossings("+x")[0], kind=kind)
     assert [each.node for each in rules.vacancies([*crossings("-a"), other], {"a": State.RMA})] == ["a"]
 
 

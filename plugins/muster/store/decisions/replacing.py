@@ -78,15 +78,24 @@ def _vacancies(session: Session) -> list[Vacancy]:
     serving = [str(state) for state in SERVING]
     came, went = EventRow.to_state.in_(serving), EventRow.from_state.in_(serving)
     query = (
-        select(EventRow.node, EventRow.at, EventRow.to_state, EventRow.evidence, NodeRow.sku, NodeRow.simulated)
+        select(
+            EventRow.node,
+            EventRow.at,
+            EventRow.to_state,
+            EventRow.evidence,
+            NodeRow.sku,
+            NodeRow.simulated,
+            func.coalesce(PlaceRow.cluster, ""),
+        )
         .join(NodeRow, NodeRow.name == EventRow.node)
+        .outerjoin(PlaceRow, PlaceRow.node == EventRow.node)
         .where(EventRow.at >= access.now() - rules.PERIOD, EventRow.from_state != EventRow.to_state)
         .where(came != went)
         .order_by(EventRow.id)
     )
     crossings = [
-        Crossing(node, at, State(after) in SERVING, (sku, simulated))
-        for node, at, after, evidence, sku, simulated in session.execute(query)
+        Crossing(node, at, State(after) in SERVING, tuple(kind))
+        for node, at, after, evidence, *kind in session.execute(query)
         if not evidence.get("adopted")  # it served before: the fleet has no node more
     ]
     return rules.vacancies(crossings, states)
