@@ -51,7 +51,7 @@ def watched(
 def enrol(described: dict[str, str]) -> None:
     known = store.nodes.get(NODE)
     fields = {each.name: getattr(known, each.name) for each in dataclasses.fields(NewNode)
-              if each.name not in ("serials", "named")}  # fmt: skip
+              if hasattr(known, each.name)}  # fmt: skip
     store.nodes.add(NewNode(**{**fields, "bmc": described}))
 
 

@@ -52,7 +52,8 @@ def test_wording_of_refusals(run_probe, monkeypatch, snapshot):
     refused = [
         (Disk, {"directory": "/nowhere"}), (Fio, {"tests": ["trim"]}), (FullEntropy, {"repeats": 1}),
         (FullEntropy, {"dtypes": ["fp32", "tf32"]}), (MemoryPattern, {"fraction": 1.5}),
-        (MemoryPattern, {"patterns": ["rowhammer"]}), (MemoryPattern, {}), (MemoryBandwidth, {}),
+        (MemoryPattern, {"patterns": ["rowhammer"]}), (MemoryPattern, {}),
+        (MemoryBandwidth, {"array_mib": 128}),
     ]  # fmt: skip
     sentences = []
     for probe, params in refused:
