@@ -97,6 +97,7 @@ def _case(
         return case
     measured, others = repeats.arranged(run, sku, collected.result, before=before)
     result = joined(measured, collected.chassis)
+    others = tuple(joined(each, collected.chassis) if each.repeat else each for each in others)
     simulated = node.simulated or result.simulated
     again, snapshot = repeats.readings(others, sku, node), choose(result)
     return dataclasses.replace(

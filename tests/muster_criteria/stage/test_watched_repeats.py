@@ -29,7 +29,7 @@ def log(made: Case, *xids: tuple[int, float], began: float = BEGAN) -> Case:
 
 def repeat(made: Case) -> StageResult:
     """As a repeat of the thermal stage is: its only load, and all that watch it."""
-    made.raw |= {"repeat": True, "started_at": 1000.0}
+    made.raw |= {"repeat": True, "started_at": 0.0}  # the node's clock went back
     return made.result()
 
 
@@ -44,6 +44,22 @@ def test_what_a_repeat_logged_counts(case: MakeCase, code: int, at: float, verdi
     judgement = judged(case, log(case("thermal"), (code, at), began=REPEATED))
     assert judgement.verdict is verdict, judgement.reason
     assert [each.observed.endswith("(in a repeat)") for each in judgement.findings] == [True]
+
+
+@pytest.mark.parametrize("at", [250.0, 400.0])
+def test_a_code_that_a_repeat_logged_more_gravely_counts(case: MakeCase, at: float) -> None:
+    """NVIDIA's XID 154 tells by its text what the driver asks for."""
+    texts = [("3 (Drain P2P)", 200.0), ("2 (Node Reboot Required)", at)]
+
+    def logged(count: int, began: float) -> Case:
+        made = log(case("thermal"), *((154, seconds) for _, seconds in texts[:count]), began=began)
+        rows = [row for row in made.raw["measurements"] if row["metric"] == "xid"]
+        for row, (action, _) in zip(rows, texts[:count], strict=True):
+            row["text"] = f"NVRM: Xid (PCI:0000:1b:00): 154, GPU recovery action changed from 0x0 (None) to 0x{action}"
+        return made
+
+    assert logged(1, BEGAN).judge().verdict is Verdict.WARN
+    assert logged(1, BEGAN).judge(others=(repeat(logged(2, REPEATED)),)).verdict is Verdict.FAIL
 
 
 def test_what_the_stage_had_logged_itself_is_reported_once(case: MakeCase) -> None:
@@ -102,9 +118,13 @@ def test_a_load_that_did_not_end_in_a_repeat_is_no_gap(case: MakeCase) -> None:
 
 
 def test_a_repeat_before_the_last_whole_measurement_was_judged_before(case: MakeCase) -> None:
-    whole = log(case("thermal"), began=500.0)
-    whole.raw["started_at"] = 2000.0
-    judgement = whole.judge(others=(repeat(_ended("gpu_watch")(log(case("thermal"), (31, 400.0), began=REPEATED))),))
+    whole, earlier = log(case("thermal"), began=500.0), log(case("thermal")).result()
+    before = repeat(_ended("gpu_watch")(log(case("thermal"), (31, 400.0), began=REPEATED)))
+    attempts = [(Verdict.INCONCLUSIVE, earlier), (Verdict.INCONCLUSIVE, before)]
+    base, others = arranged(attempts, whole.result())
+    assert base == whole.result()
+    assert len(others) == 2
+    judgement = whole.judge(others=others)
     assert (judgement.verdict, judgement.findings) == (Verdict.PASS, ())
 
 

@@ -28,7 +28,7 @@ from muster_criteria.stage.fleet_findings import compared_with, corroborated
 from muster_criteria.stage.frame import Frame, build_frame
 from muster_criteria.stage.merging import once, with_past, with_unknown_places
 from muster_criteria.stage.observations import observations_of
-from muster_criteria.stage.retests import repeats_of, rows_again, to_repeat
+from muster_criteria.stage.retests import rows_again, to_repeat
 from muster_criteria.stage.rules import INVALID_KINDS, Evaluate, Violations
 from muster_criteria.stage.sequential import is_noisy, sequential_probes, weigh
 from muster_criteria.stage.suite import unexpected_rows
@@ -169,7 +169,7 @@ def _examine(cases: Sequence[Case], evaluate: Evaluate) -> list[_Examined]:
     own = [_rows(result, sku) for result in results]
     laid = _laid(own, cases, evaluate)
     repeated = [
-        (at, each, rows_again(each, result, sku))
+        (at, each, rows_again(each, sku))
         for at, (case, result) in enumerate(zip(cases, results, strict=True))
         for each in case.others
     ]
@@ -245,19 +245,19 @@ def _one(
     found += _only_in_repeats(ran, found, sku)
     found = [*confirmed(found, rows), *golden_findings(result, case.goldens)]
     devices = collections.Counter(kind_of(device) for device in set(frame["device"].tolist()))
-    repeats = repeats_of(result, case.others)
+    repeats = [each for each in case.others if each.repeat]
     events = _events(result, repeats, sku)
     versions = judge_versions(result, sku, case.running)
     found = [*corroborated(found), *events.findings, *versions.findings]
     found = with_unknown_places(once(found), rows)
     findings = in_order(compared_with(with_past(found, case.previous_faults), devices))
     observations = observations_of(frame, {item.position for item in breaking}, sku)
-    unseen = [gap for each, other in ran if repeats_of(result, [each]) for gap in _unwatched(each, other, sku, wanted)]
+    unseen = [gap for each, other in ran if each.repeat for gap in _unwatched(each, other, sku, wanted)]
     for gap in (*weighed.pending, *events.missing, *versions.missing, *unseen):
         counted.miss(gap)
     return _Examined(
         counted.coverage(),
-        (*result.notes, *counted.notes, *versions.notes),
+        (*result.notes, *counted.notes, *versions.notes, *_not_learned(rows, sku)),
         findings,
         observations,
         tuple(sorted({*weighed.probes, *to_repeat(frame, breaking, sku, result)})),
@@ -297,18 +297,31 @@ def _in_a_repeat(finding: Finding) -> Finding:
 
 
 def _events(result: StageResult, repeats: Sequence[StageResult], sku: Sku) -> EventJudgement:
-    """Device events of the result, and what only its repeats logged: their log begins with what was logged before."""
+    """Device events of the result, and what only its repeats logged, or logged more gravely: their log begins with what
+    was logged before, and one code may be of several severities.
+    """
     own = judge_events(result, sku.event_policies)
     findings, missing = list(own.findings), list(own.missing)
     for repeat in repeats:
         again = judge_events(repeat, sku.event_policies)
-        known = {(each.metric, each.device, each.labels) for each in findings}
+        known = {(each.metric, each.device, each.labels, each.severity) for each in findings}
         for each in again.findings:
             during = tuple((key, "during" if key == "when" else label) for key, label in each.labels)
-            if known.isdisjoint({(each.metric, each.device, each.labels), (each.metric, each.device, during)}):
+            graver = [severity for severity in Severity if severity.rank <= each.severity.rank]
+            if known.isdisjoint(
+                (each.metric, each.device, labels, severity) for labels in (each.labels, during) for severity in graver
+            ):
                 findings.append(_in_a_repeat(each))
         missing += [_gap_in_a_repeat(gap) for gap in again.missing if gap not in own.missing]
     return EventJudgement(tuple(findings), tuple(missing))
+
+
+def _not_learned(rows: Sequence[Row], sku: Sku) -> list[str]:
+    """Says that the floors that the fleet has learned do not hold on the node's stack, where they would judge a row."""
+    learned = {limit.metric for file in sku.learned for limit in file.limits}
+    if learned.isdisjoint(row.metric for row in rows):
+        return []
+    return ["no floors were learned on the firmware and software of this node: the SKU's own judge it"]
 
 
 def _unwatched(repeat: StageResult, laid: _Laid, sku: Sku, wanted: Sequence[Need]) -> list[Gap]:

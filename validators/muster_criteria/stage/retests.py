@@ -32,7 +32,8 @@ def arranged(
     """(the result that the stage is judged by, the other results of the same test), each oldest first.
 
     ``attempts``: the earlier ones of the same run, with their verdicts. A repeat belongs to what came before; a whole
-    result does so only after an INCONCLUSIVE one: any other verdict was the end.
+    result does so only after an INCONCLUSIVE one: any other verdict was the end. Of the others, those that repeat
+    probes of an earlier whole result are no repeats of this one, and are not marked so.
     """
     chain: list[StageResult] = []
     before: Verdict | None = None
@@ -41,19 +42,15 @@ def arranged(
             chain = []
         chain.append(result)
         before = verdict
-    base = next((each for each in reversed(chain) if not each.repeat), now)
-    return base, tuple(each for each in chain if each is not base)
+    at = next((at for at in reversed(range(len(chain))) if not chain[at].repeat), len(chain) - 1)
+    earlier = (each.model_copy(update={"repeat": False}) for each in chain[:at])
+    return chain[at], (*earlier, *chain[at + 1 :])
 
 
-def repeats_of(base: StageResult, others: Iterable[StageResult]) -> list[StageResult]:
-    """Those of the other results that repeat probes of ``base``. Earlier ones were judged with an earlier whole one."""
-    return [each for each in others if each.repeat and each.started_at >= base.started_at]
-
-
-def rows_again(result: StageResult, base: StageResult, sku: Sku) -> list[Row]:
-    """What another result adds to the judgement of ``base``: ``repeated_rows``, and what a repeat did to the node."""
+def rows_again(result: StageResult, sku: Sku) -> list[Row]:
+    """What another result adds to the judgement: ``repeated_rows``, and what a repeat did to the node."""
     rows = repeated_rows(result, sku)
-    if repeats_of(base, [result]):
+    if result.repeat:
         watch = watching(sku, result.stage, result.level)
         rows += [row for row in rows_of(result, sku) if row.probe in watch]
     return rows
