@@ -43,6 +43,7 @@ def gated(case: MakeCase, *entries: dict[str, Any], stage: str = "intake") -> Ca
         ("bios_version", {"at_least": "1.4b"}, "1.5", True),
         ("bios_version", {"below": "1.4a"}, "1.4", True),
         ("bios_version", {"at_least": "2.20"}, "U54", None),
+        ("bios_version", {"at_least": "2.10"}, "V2.10", True),
         ("bios_version", {"at_least": "2.20"}, "U54 v2.30 (02/02/2024)", None),
         ("bios_version", {"at_least": "U54 v2.20"}, "U54 v2.10 (02/02/2024)", False),
         ("bios_version", {"at_least": "U54 v2.20"}, "U54 v2.20 (02/02/2024)", True),

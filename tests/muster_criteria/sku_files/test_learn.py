@@ -181,6 +181,7 @@ def test_learned_floors_judge_nodes_of_their_own_stack_only(tmp_path: Path, cana
     found = [{each.severity for each in one.findings if each.rule == "floor"} for one in judged]
     assert found == [set(), {Severity.WARNING if canary else Severity.CRITICAL}, set()]
     assert {one.sku_version for one in judged} == {sku.revision}
+    assert [any("no floors were learned" in note for note in one.notes) for one in judged] == [False, False, True]
 
     readings = [
         readings_of(
@@ -190,6 +191,13 @@ def test_learned_floors_judge_nodes_of_their_own_stack_only(tmp_path: Path, cana
         for each in cases if each.result
     ]  # fmt: skip
     assert small_margins(together(readings), sku, "performance") == {"new"}
+
+
+def test_a_learned_file_with_a_problem_is_named(tmp_path: Path) -> None:
+    written(learn(fleet(16), ()), tmp_path)
+    path = tmp_path / "learned" / "h200-sxm-8-0001.yaml"
+    path.write_text(path.read_text().replace("metric: gemm_rate", "metric: gemm_rate_old"))
+    assert {problem.file for problem in lint_sku("h200-sxm-8", [tmp_path])} == {"learned/h200-sxm-8-0001.yaml"}
 
 
 def test_a_kept_revision_judges_as_the_files_did(tmp_path: Path) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import collections
+import dataclasses
 import itertools
 from collections.abc import Iterator, Mapping, Sequence
 
@@ -25,7 +26,11 @@ def problems_of(sku: Sku) -> list[Problem]:
 
     Learned floors are checked only where the SKU itself is right, for each stack.
     """
-    return _problems_of(sku) or [found for file in sku.learned for found in _problems_of(sku.on(file.stack))]
+    return _problems_of(sku) or [
+        dataclasses.replace(found, file=f"learned/{sku.name}-{file.revision:04d}.yaml")
+        for file in sku.learned
+        for found in _problems_of(sku.on(file.stack))
+    ]
 
 
 def _problems_of(sku: Sku) -> list[Problem]:

@@ -118,7 +118,8 @@ def _split(part: str, version: str) -> tuple[str, list[tuple[int, str]]]:
     base, number = (16, r"([0-9a-f]+)()") if part in _HEX else (10, r"(\d+)([a-z]*)")
     text = text.removeprefix("0x") if base == 16 else text
     found = [(int(digits, base), letters) for digits, letters in re.findall(number, text)]
-    return re.split(number, text, maxsplit=1)[0], found
+    before = re.split(number, text, maxsplit=1)[0]
+    return "" if before == "v" else before, found
 
 
 def with_versions(raw: dict[str, Any], sku: str, search: Iterable[Path]) -> tuple[bytes, dict[str, Any]]:
