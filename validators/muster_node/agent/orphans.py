@@ -72,6 +72,12 @@ def end_descendants(spare: set[int], limit_s: float = 0.5) -> list[str]:
     return end_all(left, limit_s)
 
 
+def asking(spare: set[int]) -> set[int]:
+    """The processes of ``ASKING`` below this one that are not in ``spare`` and have not ended yet."""
+    found = descendants(os.getpid(), lambda process: process.pid in spare)
+    return {process.pid for process in found if process.name in ASKING and process.state != "Z"}
+
+
 def end_all(find: Callable[[], list[Process]], limit_s: float) -> list[str]:
     """Ends what ``find`` gives, by SIGTERM, and after half of ``limit_s`` by SIGKILL; returns the names.
 

@@ -166,8 +166,13 @@ def run_probe(
     except OSError as error:
         status, reason = contract.CRASHED, f"its process could not be started: {error}"
     left = orphans.end_descendants(context.spare, 0.2 if context.stop() else 0.5)
-    if left:
-        notes.append("probe {} left processes behind, which were ended: {}".format(probe.name, ", ".join(left[:10])))
+    asking = orphans.asking(context.spare)
+    context.spare.update(asking)
+    ended = [name for name in left if not (asking and name in orphans.ASKING)]
+    if ended:
+        notes.append("probe {} left processes behind, which were ended: {}".format(probe.name, ", ".join(ended[:10])))
+    if asking:
+        notes.append(f"probe {probe.name} left a program behind that has a service of the node stop its work")
     context.job.drop_scratch(scratch)
     return _outcome(probe, status, reason, started_at, started), listener.measurements, notes
 
