@@ -8,8 +8,9 @@ from muster import store
 from muster.admission.backend import AdmissionBackend, Mark
 from muster.admission.clusters import backend_of, unreadable
 from muster.errors import LeftAlone, MusterError
+from muster.judging import policies
 from muster.model.schedulers import ADMITTED, Place
-from muster.model.states import State
+from muster.model.states import SERVING, State
 from muster.reporting import notices
 from muster.rules import health as rules
 from muster_criteria.context.suspicion import METRICS as CORRUPTION
@@ -64,12 +65,16 @@ def _carry_out(change: Place) -> tuple[str, str, bool]:
 
 
 def _check_nothing_failed(node: str) -> None:
-    """Raises LeftAlone if something was observed since the node was admitted for which it is to leave service.
+    """Raises LeftAlone if something was observed since the node was admitted for which it alone is to leave service.
 
     Its scheduler may have been away meanwhile, and the next health sweep is minutes away.
     """
-    seen = store.health.open_in_service(store.clock.now() - rules.EVENTS_FOR, node)
-    if due := rules.due(seen, {node}).get(node):
+    now = store.clock.now()
+    if not rules.due(store.health.open_in_service(now - rules.EVENTS_FOR, node), {node}):
+        return  # looking at all nodes costs more
+    seen = store.health.open_in_service(now - rules.EVENTS_FOR)
+    shared = rules.common(seen, store.nodes.find(states=SERVING), policies.health(), now)
+    if due := rules.due(rules.theirs(seen, shared), {node}).get(node):
         raise LeftAlone(f"{node} is not opened, since it is to leave service: {due.sentence}")
 
 

@@ -19,6 +19,7 @@ from muster.model.states import BROKEN, SERVING, State
 from muster.rules import transitions as lifecycle
 from muster.store.database import clock
 from muster.store.database.decisions import CertificateRow, QuestionRow, unrevoked
+from muster.store.database.health import HealthRow
 from muster.store.database.models import (
     EventRow,
     FindingRow,
@@ -29,6 +30,7 @@ from muster.store.database.models import (
     StageRow,
 )
 from muster.store.database.wanted import follow_state
+from muster_criteria.health.policy import HealthAction
 from muster_criteria.model import Action, FaultClass, Finding, Observation, Severity, Variant, Verdict
 
 NODE_LOCK = {"key_share": True}
@@ -149,7 +151,8 @@ def move(session: Session, node: NodeRow, to: State, actor: str, reason: str, ev
     if current in BROKEN:
         node.repaired = last_stage(session, node)
     node.state = to
-    node.spell += to in SERVING and current not in SERVING
+    if to in SERVING and current not in SERVING:
+        _begin_spell(session, node)
     node.shadow = evidence.adopted and to is State.PRODUCTION
     if to not in SERVING or evidence.person:
         node.held_run = ""
@@ -169,6 +172,17 @@ def move(session: Session, node: NodeRow, to: State, actor: str, reason: str, ev
         # A run that has ended may still move its node: into production, or back when it lets go.
         over = RunRow.node == node.name, RunRow.ended_at.is_not(None)
         session.execute(update(RunRow).where(*of_run(evidence.run), *over).values(state_after=to))
+
+
+def _begin_spell(session: Session, node: NodeRow) -> None:
+    """Of what was observed before, only what no test has followed counts in the new spell in service."""
+    untested = (
+        (HealthRow.node == node.name) & (HealthRow.machine == node.machine) & (HealthRow.spell == node.spell),
+        ~HealthRow.over, HealthRow.acted == "", HealthRow.action != str(HealthAction.NOTE),
+        HealthRow.due_after == last_stage(session, node),
+    )  # fmt: skip
+    node.spell += 1
+    session.execute(update(HealthRow).where(*untested).values(spell=node.spell))
 
 
 def accept(session: Session, node: NodeRow) -> None:

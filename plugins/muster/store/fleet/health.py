@@ -263,13 +263,15 @@ def recorded(since: datetime.datetime, node: str = "") -> list[Observation]:
 def open_in_service(since: datetime.datetime, node: str = "") -> list[Observation]:
     """Returns what is not over of nodes in service, or of this one, seen since they entered it, by node and time.
 
-    Of events, and of states that no sweep reads again, those that were seen since then.
+    Of events, and of states that no sweep reads again and for which something was done, those that were seen since
+    then: a node that is busy for longer leaves for the others once it is idle.
     """
+    standing = HealthRow.bad & (HealthRow.source.in_(READ_AGAIN) | (HealthRow.acted == ""))
     query = (
         select(HealthRow)
         .join(NodeRow, NodeRow.name == HealthRow.node)
         .where(NodeRow.state.in_([str(state) for state in SERVING]), THIS_SPELL)
-        .where(~HealthRow.over, or_(HealthRow.last_seen >= since, HealthRow.bad & HealthRow.source.in_(READ_AGAIN)))
+        .where(~HealthRow.over, or_(HealthRow.last_seen >= since, standing))
         .order_by(HealthRow.node, HealthRow.first_seen, HealthRow.id)
     )
     with reading() as session:

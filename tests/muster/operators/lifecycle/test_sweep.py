@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import datetime
 import json
 from pathlib import Path
 
@@ -11,7 +12,7 @@ import pytest
 from muster import store
 from muster.admission import service
 from muster.admission.entry import move
-from muster.judging import health
+from muster.judging import health, policies
 from muster.model.health import Cursor, Report
 from muster.model.nodes import Node
 from muster.model.states import State
@@ -52,3 +53,22 @@ def test_a_node_that_its_scheduler_has_not_opened_yet_leaves_before_it_does(
     assert "it is to leave service: row_remap_pending" in service.carry_out("a")
     assert len(sweep.act()) == 1
     assert store.nodes.get("a").state is State.QUARANTINE
+
+
+def test_an_admission_that_waited_opens_a_node_that_stays_for_what_its_rack_shows_at_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("MUSTER_SCHEDULERS", json.dumps({"list": node_list.chosen(tmp_path / "away" / "list")}))
+    down = Reading("port_down", "nic:mlx5_0", bad=True)
+    for name in ("a", "b", "c", "d"):
+        store.nodes.add(fleet.new_node(name, rack="r9"))
+        store.schedulers.assign(name, "list", name, "Ada", "it is in this cluster")
+        fleet.qualify(name)
+        move(name, State.PRODUCTION, "Ada", "needed now")
+    now = store.clock.now()
+    for minutes in (30, 0):
+        at = now - datetime.timedelta(minutes=minutes)
+        store.health.record([Report(name, "sweep", (down,)) for name in ("a", "b", "c", "d")], policies.health(), at)
+    (tmp_path / "away").mkdir()
+    (tmp_path / "away" / "list").write_text("")
+    assert service.carry_out("a") == ""

@@ -100,6 +100,26 @@ def test_what_was_seen_before_a_repair_withdraws_no_repaired_node() -> None:
     assert due(100) is not None
 
 
+@pytest.mark.parametrize("tested", [False, True])
+def test_what_is_reported_between_the_last_test_and_the_entry_withdraws_the_node(tested: bool) -> None:
+    store.nodes.move(NODE, State.QUARANTINE, "Ada", "broken")
+    for state in steps(State.QUARANTINE, State.REGISTERED):
+        store.nodes.move(NODE, state, "Ada", "repaired")
+    fleet.qualify(run_id="repaired", serials={"gpu3": "S3"})
+    observe(Reading("corrupted_results"), source="checker")
+    if tested:
+        fleet.qualify(run_id="again", serials={"gpu3": "S3"})
+    store.nodes.move(NODE, State.PRODUCTION, "Ada", "tested")
+    assert (due() is None) is tested
+
+
+def test_a_state_that_was_reported_once_withdraws_a_node_that_is_busy_for_days() -> None:
+    observe(Reading("leak", bad=True), source="checker")
+    found = due(minutes=3 * 24 * 60)
+    assert found is not None
+    store.health.withdraw(found, "it leaks")
+
+
 def test_the_states_of_a_part_end_when_it_is_taken_out() -> None:
     observe(LOST, XID, DOWN)
     fleet.qualify(run_id="idle", serials={"gpu3": "S9"})
