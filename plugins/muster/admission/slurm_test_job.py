@@ -35,6 +35,7 @@ _ENDED_BY_SLURM = frozenset({"PREEMPTED", "COMPLETING"})
 _AT_ONCE = frozenset({"00:00:00", "-1"})
 _LIMIT = re.compile(r"(?:(\d+)-)?(\d+):(\d\d):\d\d")
 """A time limit, "1-12:00:00"; none is "UNLIMITED"."""
+_BACKFILL = re.compile(r"\bbf_interval=(\d+)")
 _FIELD = re.compile(r"(\w+)(?:=|[ \t]+=[ \t])(\S*)")
 """A field of scontrol: "Name = value", a line each, or "Name=value" one after the other. The value may be empty."""
 
@@ -84,6 +85,12 @@ class SlurmTests:
             raise BadScheduler(
                 f"partition {name} starts no test: its MaxTime is {ours['MaxTime']}, and a test asks for "
                 f"{LIMIT_MINUTES // 60} hours; set it to 1-00:00:00 or more ({_EXAMPLE})"
+            )
+        backfill = _BACKFILL.search(config.get("SchedulerParameters", ""))
+        if backfill is not None and int(backfill[1]) >= START_S:
+            raise BadScheduler(
+                f"partition {name} starts no test in time: {backfill[0]} in SchedulerParameters, and a test waits for "
+                f"{START_S:.0f} s; set it to {START_S / 2:.0f} or less"
             )
         listed = self.runner.run("sinfo", "--noheader", "--Node", f"--partition={name}", "--format=%N")
         if outside := set(nodes) - set(listed.decode("utf-8", "replace").split()):
