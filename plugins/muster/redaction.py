@@ -16,12 +16,14 @@ MASK = "********"
 _ADDRESS = re.compile(r"(?P<scheme>[A-Za-z][A-Za-z0-9+.-]*)://(?P<rest>[^\s'\"]*)")
 _SECRET = re.compile(
     r"(?i)^(env|headers?)$"
-    r"|(passw(or)?d|pwd|passphrase|secret|token|authorization|credential)s?$"
-    r"|(?<!host)(?<!host[_-])(?<!public)(?<!public[_-])keys?$"
+    r"|(passw(or)?d|pwd|passphrase|secret|token|auth|authorization|cred|credential)s?$|access[_-]?key[_-]?id$"
+    r"|(?<!host)(?<!host[_-])(?<!pub)(?<!pub[_-])(?<!public)(?<!public[_-])keys?$"
 )
-_VARIABLE = re.compile(r"(?s)(?P<name>(?:--[\w-]+[= ]|-[A-Za-z][= ]?)?[A-Za-z_][\w.]*=).+")
-"""NAME=VALUE, alone or behind an option: "HF_TOKEN=x", "--env=HF_TOKEN=x", "-eHF_TOKEN=x"."""
-_OPTION = re.compile(r"(?s)(?P<option>--?(?P<name>[\w-]+)[= ]?)(?P<value>.*)")
+_VARIABLE = re.compile(r"(?s)(?P<option>--env[= ]|-e[= ]?)?(?P<name>[A-Za-z_][\w.]*=).+")
+"""A variable of a container, alone or with its option: "HF_TOKEN=x", "--env=HF_TOKEN=x", "-eHF_TOKEN=x"."""
+_VARIABLES = ("e", "env")
+_GIVEN = re.compile(r"(?P<name>--?[\w-]+[= ]|[A-Za-z_][\w.-]*=)(?P<value>\S+)")
+"""A name with its value, anywhere in an item: "--api-key=x", "--token x", "export HF_TOKEN=x"."""
 
 
 def of_text(text: str) -> str:
@@ -61,14 +63,21 @@ def of_value(value: Any, name: str = "") -> Any:
 
 
 def _of_items(items: Sequence[Any]) -> Iterator[Any]:
-    secret = False  # whether the item before is an option whose value is one
+    before = ""  # the name of an option whose value is the next item
     for item in items:
-        option = _OPTION.fullmatch(item) if isinstance(item, str) else None
-        named = option is not None and _SECRET.search(option["name"]) is not None
-        if isinstance(item, str) and (variable := _VARIABLE.fullmatch(item)):
-            yield variable["name"] + MASK
-        elif option is not None and named and option["value"]:
-            yield option["option"] + MASK
+        if not isinstance(item, str):
+            yield of_value(item)
+            before = ""
+            continue
+        variable = _VARIABLE.fullmatch(item)
+        if variable is not None and (variable["option"] or before in _VARIABLES):
+            yield (variable["option"] or "") + variable["name"] + MASK
+        elif before and before not in _VARIABLES and _SECRET.search(before):
+            yield MASK
         else:
-            yield MASK if secret else of_value(item)
-        secret = option is not None and named and not option["value"]
+            yield _GIVEN.sub(_masked, of_text(item))
+        before = item.lstrip("-") if item.startswith("-") else ""
+
+
+def _masked(given: re.Match[str]) -> str:
+    return given["name"] + (MASK if _SECRET.search(given["name"].strip("-= ")) else given["value"])

@@ -38,6 +38,10 @@ def test_an_address_keeps_its_place_alone(address: str, expected: str) -> None:
         (["-eHF_TOKEN=s3cret"], [f"-eHF_TOKEN={MASK}"]),
         (["--api-key=s3cret"], [f"--api-key={MASK}"]),
         (["--api-key", "s3cret", "image"], ["--api-key", MASK, "image"]),
+        (["--registry-auth", "s3cret"], ["--registry-auth", MASK]),
+        (["bash", "-c", "export HF_TOKEN=s3cret; run"], ["bash", "-c", f"export HF_TOKEN={MASK} run"]),
+        (["--mount", "type=bind,source=/etc"], ["--mount", "type=bind,source=/etc"]),
+        (["--security-opt", "seccomp=unconfined", "--label=rack=r1"],) * 2,
         (["--shm-size=8g", "--net=host", "-v", "/a:/b"], ["--shm-size=8g", "--net=host", "-v", "/a:/b"]),
     ],
 )
@@ -53,13 +57,25 @@ def test_the_history_holds_no_secret_of_a_containers_options(options: list[str],
 
 @pytest.mark.parametrize(
     "name",
-    ["secret_key", "routing_key", "integration_key", "bearerToken", "apiKey", "clientSecret", "passwd", "tokens"],
+    [
+        "secret_key",
+        "routing_key",
+        "integration_key",
+        "bearerToken",
+        "apiKey",
+        "clientSecret",
+        "passwd",
+        "tokens",
+        "aws_access_key_id",
+    ],
 )
 def test_the_name_of_a_secret_masks_its_value(name: str) -> None:
     assert redaction.of_value({name: "s3cret"}) == {name: MASK}
 
 
-@pytest.mark.parametrize("name", ["host_key", "hostKey", "public_key", "key_file", "attempts", "keyboard", "conn_id"])
+@pytest.mark.parametrize(
+    "name", ["host_key", "hostKey", "public_key", "pubkey", "key_file", "attempts", "keyboard", "conn_id"]
+)
 def test_other_names_mask_nothing(name: str) -> None:
     given: dict[str, Any] = {name: "shown", "list": [{name: "shown"}]}
     assert redaction.of_value(given) == given

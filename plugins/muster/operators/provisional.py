@@ -32,6 +32,7 @@ def reevaluate_provisional() -> dict[str, str]:
     """
     changed: dict[str, str] = {}
     failed: list[str] = []
+    unmailed: list[str] = []
     for node, verdicts in store.reevaluations.provisional().items():
         with apart(node, failed), _skipped(node):
             for dag_id, run_id in dict.fromkeys((each.dag_id, each.run_id) for each in verdicts):
@@ -39,8 +40,11 @@ def reevaluate_provisional() -> dict[str, str]:
                 closed = _reevaluate_run(store.runs.get(RunKey(dag_id, run_id), node=node), mine)
                 if closed is not None:
                     changed[node] = f"{closed.verdict}: {closed.headline}"
-    if failed:
-        raise AirflowFailException(f"not re-evaluated: {'; '.join(failed)}")
+                    with apart(node, unmailed):
+                        mailing.send_report(closed.key, node=node)
+    trouble = {"not re-evaluated": failed, "re-evaluated, and not mailed to all": unmailed}
+    if any(trouble.values()):
+        raise AirflowFailException("; ".join(f"{what}: {'; '.join(each)}" for what, each in trouble.items() if each))
     return changed
 
 
@@ -53,7 +57,7 @@ def _skipped(node: str) -> Iterator[None]:
 
 
 def _reevaluate_run(run: Run, verdicts: Sequence[StageVerdict]) -> Run | None:
-    """Record the new verdicts, move the node, in its scheduler too, and mail the report.
+    """Record the new verdicts and move the node, in its scheduler too.
 
     Returns the run, or None if no verdict is final.
     """
@@ -67,7 +71,6 @@ def _reevaluate_run(run: Run, verdicts: Sequence[StageVerdict]) -> Run | None:
     closed = store.reevaluations.record(run, list(updates.values()), *overall(current, run.required_stages))
     service.carry_out(run.node)
     log.info("%s: %s: %s (%s)", run.node, closed.verdict, closed.headline, closed.state_after)
-    mailing.send_report(run.key, node=run.node)
     return closed
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import datetime
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Literal
 
 import pydantic
@@ -48,8 +48,6 @@ class Rule(pydantic.BaseModel):
             raise ValueError(f"rule {self.name} reaches no one: give to or notifier")
         if not self.to and self.digest:
             raise ValueError(f"rule {self.name}: a digest is a mail: give to")
-        for each in self.to:
-            address(each)
         return self
 
     def matches(self, verdict: str, state: str, labels: Mapping[str, str]) -> bool:
@@ -66,7 +64,9 @@ class Rule(pydantic.BaseModel):
 
 
 def read(chosen: Sequence[Mapping[str, Any]]) -> tuple[list[Rule], list[str]]:
-    """The rules of MUSTER_MAIL_RULES that can be used, and a sentence about each other one: it keeps no mail back."""
+    """The rules of MUSTER_MAIL_RULES with the addresses that can be used, and a sentence about each other rule and
+    address: they keep no mail back.
+    """
     found: list[Rule] = []
     wrong: list[str] = []
     for number, each in enumerate(chosen, start=1):
@@ -79,8 +79,23 @@ def read(chosen: Sequence[Mapping[str, Any]]) -> tuple[list[Rule], list[str]]:
         if rule.name in {other.name for other in found}:
             wrong.append(f"MUSTER_MAIL_RULES: two rules are called {rule.name}: give each its own name")
             continue
-        found.append(rule)
+        to = usable(rule.to, f"MUSTER_MAIL_RULES: rule {rule.name}", wrong)
+        if to or rule.notifier:
+            found.append(rule.model_copy(update={"to": to}))
     return found, wrong
+
+
+def usable(addresses: Iterable[str], whose: str, wrong: list[str]) -> tuple[str, ...]:
+    """The addresses that can be used; ``wrong`` gets a sentence about each other one."""
+    found: list[str] = []
+    for each in addresses:
+        try:
+            address(each)
+        except ValueError as error:
+            wrong.append(f"{whose}: {error}")
+        else:
+            found.append(each)
+    return tuple(found)
 
 
 def recipients(

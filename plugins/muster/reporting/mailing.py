@@ -78,14 +78,15 @@ def _queue(
     current = settings()
     key = f"{report.dag_id}/{report.run_id}/{rendered.report_id}"
     found: list[str] = []
-    if current.mail_recipients:
+    everyone = mail_rules.usable(current.mail_recipients, "MUSTER_MAIL_TO", failed)
+    if everyone:
         with apart("MUSTER_MAIL_TO", failed):
-            message = mail.build_message(rendered, current.mail_from, current.mail_recipients)
+            message = mail.build_message(rendered, current.mail_from, everyone)
             store.outbox.add(key, message.as_bytes())
             found.append(key)
     labels = store.nodes.get(report.node).labels if rules else {}
     facts = (report.verdict, report.state_after, labels)
-    for rule, recipients in mail_rules.recipients(rules, current.mail_recipients, *facts):
+    for rule, recipients in mail_rules.recipients(rules, everyone, *facts):
         if recipients:
             with apart(f"rule {rule.name}", failed):
                 found.append(_mail_by_rule(rule, recipients, report, rendered, key))
@@ -169,8 +170,9 @@ def send_digests() -> list[str]:
     others are sent.
     """
     current, until = settings(), store.clock.now().replace(microsecond=0) + datetime.timedelta(seconds=1)
-    wanted: list[tuple[str, str, dict[str, str], Sequence[str]]] = [("weekly", "", {}, current.mail_recipients)]
     rules, failed = mail_rules.read(current.mail_rules)
+    everyone = mail_rules.usable(current.mail_recipients, "MUSTER_MAIL_TO", failed)
+    wanted: list[tuple[str, str, dict[str, str], Sequence[str]]] = [("weekly", "", {}, everyone)]
     wanted += [(rule.digest, rule.name, rule.labels, rule.to) for rule in rules if rule.digest]
     if not any(recipients for *_, recipients in wanted):
         log.warning("no digest is mailed: neither MUSTER_MAIL_TO nor a rule of MUSTER_MAIL_RULES wants one")
@@ -198,10 +200,10 @@ def _send_digest(
     begins = midnight - datetime.timedelta(days=until.weekday()) if every == "weekly" else midnight
     if store.outbox.added(mine, begins):
         return []
-    # After an outage it goes back to the end of the last one, so that no day is left out.
+    # From the end of the last one, also after an outage: no day is left out, and none counts twice.
     last = store.outbox.newest(mine).removeprefix(mine)
-    usual = until - PERIODS[every]
-    since = max(min(usual, datetime.datetime.fromisoformat(last)), until - LATE_MAX) if last else usual
+    since = datetime.datetime.fromisoformat(last) if last else until - PERIODS[every]
+    since = max(since, until - LATE_MAX)
     facts = store.ledger.fleet(since, until, simulated=simulated, labels=labels)
     if not facts.nodes:
         return []

@@ -56,11 +56,12 @@ def _queue(key: str, sentence: str, lines: Sequence[str] = ()) -> None:
     """Queue it for all who get notices. Raises MusterError if there are some and none of them can get it."""
     chosen, reached = settings(), False
     rules, failed = mail_rules.read(chosen.mail_rules)
-    if chosen.mail_recipients:
+    everyone = mail_rules.usable(chosen.mail_recipients, "MUSTER_MAIL_TO", failed)
+    if everyone:
         with apart("MUSTER_MAIL_TO", failed):
-            _mail(key, sentence, lines, chosen.mail_recipients)
+            _mail(key, sentence, lines, everyone)
             reached = True
-    for rule, recipients in mail_rules.of_notices(rules, chosen.mail_recipients):
+    for rule, recipients in mail_rules.of_notices(rules, everyone):
         with apart(f"rule {rule.name}", failed):
             if recipients:
                 _mail(f"{key}/{rule.name}", sentence, lines, recipients, rule)
