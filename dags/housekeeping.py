@@ -45,8 +45,10 @@ with DAG(
 
     @task
     def tell_of_questions() -> list[str]:
-        """Queue one mail about the questions that are new; returns the nodes that they are about."""
-        return notices.tell_of_questions()
+        """Send one mail about the questions that are new; returns the nodes that they are about."""
+        if nodes := notices.tell_of_questions():
+            sending.deliver_mail()
+        return nodes
 
     @task
     def sweep_leases(ti: Any = None) -> list[str]:

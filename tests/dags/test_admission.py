@@ -18,7 +18,9 @@ from muster.model.runs import RunKey
 from muster.model.stages import STAGES
 from muster.model.states import State
 from muster.operators.lifecycle import admission
+from muster.reporting import sending
 from muster_criteria.model import Severity, Verdict
+from tests.dags.conftest import dag_of
 from tests.muster import fleet as values
 from tests.support import lives
 from tests.support.refusals import caused
@@ -215,3 +217,14 @@ class TestAnAnswerCountsOnce:
         assert admission.carry_out(RunKey(DAG_ID, "r")) == "Admit"
         assert store.nodes.get("n1").state is State.PRODUCTION
         assert len(store.verdicts.approvals("n1")) == 1
+
+
+@pytest.mark.usefixtures("waiting")
+def test_a_new_question_is_mailed_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("MUSTER_MAIL_TO", "oncall@example.org")
+    waited: list[int] = []
+    monkeypatch.setattr(sending, "deliver_mail", lambda: waited.append(len(store.outbox.pending())))
+    told = dag_of("housekeeping").get_task("tell_of_questions").python_callable
+    put()
+    assert (told(), waited) == (["n1"], [1])
+    assert (told(), waited) == ([], [1])
