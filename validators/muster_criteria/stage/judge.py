@@ -168,11 +168,7 @@ def _examine(cases: Sequence[Case], evaluate: Evaluate) -> list[_Examined]:
     results = [case.result for case in cases if case.result is not None]
     own = [_rows(result, sku) for result in results]
     laid = _laid(own, cases, evaluate)
-    repeated = [
-        (at, each, rows_again(each, sku))
-        for at, (case, result) in enumerate(zip(cases, results, strict=True))
-        for each in case.others
-    ]
+    repeated = [(at, each, rows_again(each, sku)) for at, case in enumerate(cases) for each in case.others]
     again = _laid_alone([of for _, _, of in repeated], sku, stage, evaluate)
     wanted = needs(sku, stage, cases[0].level)
     found = []
@@ -307,9 +303,11 @@ def _events(result: StageResult, repeats: Sequence[StageResult], sku: Sku) -> Ev
         known = {(each.metric, each.device, each.labels, each.severity) for each in findings}
         for each in again.findings:
             during = tuple((key, "during" if key == "when" else label) for key, label in each.labels)
-            graver = [severity for severity in Severity if severity.rank <= each.severity.rank]
+            as_grave = [severity for severity in Severity if severity.rank <= each.severity.rank]
             if known.isdisjoint(
-                (each.metric, each.device, labels, severity) for labels in (each.labels, during) for severity in graver
+                (each.metric, each.device, labels, severity)
+                for labels in (each.labels, during)
+                for severity in as_grave
             ):
                 findings.append(_in_a_repeat(each))
         missing += [_gap_in_a_repeat(gap) for gap in again.missing if gap not in own.missing]
