@@ -50,7 +50,7 @@ def fabric_of(nodes: Sequence[Node], skus: Sequence[Sku]) -> dict[str, Any]:
     ]
     try:
         rails, places = places_of(members)
-        topology = topology_of(members, rails, _topology_files())
+        topology = topology_of(members, rails, places, _topology_files([node.name for node in nodes]))
     except BadTopology as error:
         raise MusterError(str(error)) from error
     return {
@@ -98,15 +98,24 @@ def gpus_of(sku: Sku) -> int | None:
     return counted if isinstance(counted, int) and counted > 0 else None
 
 
-def _topology_files() -> dict[str, str]:
-    """The files that MUSTER_TOPOLOGY names, by name. Raises BadSettings for one that cannot be read."""
+def _topology_files(names: Sequence[str]) -> dict[str, str]:
+    """The file that MUSTER_TOPOLOGY names, or in its folder those of the nodes of these ``names``, by file name.
+
+    Raises BadSettings for one that cannot be read.
+    """
+    from muster_criteria.cluster.fabric.places import LLDP
+
     path = settings().topology
     if path is None:
         return {}
     try:
-        files = sorted(path.glob("*.lldp")) if path.is_dir() else [path]
+        files = [path]
+        if path.is_dir():
+            files = [file for name in names if (file := path / f"{name}{LLDP}").exists()]
         if not files:
-            raise BadSettings(f"MUSTER_TOPOLOGY={path} is a folder without a file NODE.lldp: write one for each node")
+            raise BadSettings(
+                f"MUSTER_TOPOLOGY={path} is a folder without a file {names[0]}{LLDP}: write one for each node"
+            )
         return {file.name: _read(file) for file in files}
     except (OSError, UnicodeDecodeError) as error:
         raise BadSettings(f"MUSTER_TOPOLOGY={path} cannot be read: {error}") from error

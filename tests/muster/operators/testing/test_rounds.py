@@ -110,6 +110,18 @@ def test_leaves_come_from_the_file_of_the_setting(tmp_path: Path, monkeypatch: p
     assert store.attempts.block_of(RUN)["topology"]["leaves"] == ["a", "b"]
 
 
+def test_of_a_folder_only_the_files_of_the_blocks_nodes_are_read(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    names = enrol(4, rails="r0@10.1.0.{at}/ens1f0/mlx5_0")
+    for at, name in enumerate(names):
+        (tmp_path / f"{name}.lldp").write_text(f"lldp.ens1f0.chassis.name=leaf{at // 2}\n")
+    (tmp_path / "another.lldp").write_bytes(b"\xff")
+    monkeypatch.setenv("MUSTER_TOPOLOGY", str(tmp_path))
+    claim(names)
+    assert store.attempts.block_of(RUN)["topology"]["leaves"] == ["leaf0", "leaf1"]
+
+
 def test_every_node_has_one_partner_in_a_round_on_a_port_and_with_a_secret_of_their_own() -> None:
     names = enrol(8)
     claim(names)

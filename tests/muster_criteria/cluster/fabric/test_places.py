@@ -8,7 +8,7 @@ import pytest
 
 from muster_criteria.cluster.fabric.observed import Port
 from muster_criteria.cluster.fabric.places import ONLY_RAIL, Member, places_of, topology_of
-from muster_criteria.cluster.fabric.topology import BadTopology
+from muster_criteria.cluster.fabric.topology import BadTopology, Topology
 
 SLURM = "SwitchName=s1 Nodes=n[0-1]\nSwitchName=s2 Nodes=n[2-3]\nSwitchName=top Switches=s[1-2]\n"
 
@@ -19,11 +19,15 @@ def members(count: int = 4, gpus: int | None = None, **labels: str) -> list[Memb
     ]
 
 
+def topology(given: list[Member], files: dict[str, str] | None = None) -> Topology:
+    return topology_of(given, *places_of(given), files)
+
+
 def test_nodes_without_labels_have_the_one_rail_by_which_they_are_reached() -> None:
     rails, places = places_of(members())
     assert rails == (ONLY_RAIL,)
     assert places["n2"].ports == (Port("10.0.0.2"),)
-    assert not topology_of(members(), rails).known
+    assert not topology_of(members(), rails, places).known
 
 
 def test_rails_are_read_from_the_label_whatever_their_order_on_a_node() -> None:
@@ -61,18 +65,32 @@ def test_nodes_of_one_host_may_share_a_port() -> None:
 
 
 def test_leaves_come_from_the_file_if_there_is_one() -> None:
-    topology = topology_of(members(), ("r0",), {"topology.conf": SLURM})
-    assert topology.known
-    assert [topology.leaves[leaf] for leaf in topology.leaf_of] == ["s1", "s1", "s2", "s2"]
-    assert topology_of(members(leaf="l{at}"), ("r0",)).leaves == ("l0", "l1", "l2", "l3")
+    found = topology(members(), {"topology.conf": SLURM})
+    assert found.known
+    assert [found.leaves[leaf] for leaf in found.leaf_of] == ["s1", "s1", "s2", "s2"]
+    assert topology(members(leaf="l{at}")).leaves == ("l0", "l1", "l2", "l3")
 
 
-def test_each_node_has_its_own_file_of_lldp() -> None:
+@pytest.mark.parametrize("label", ["eth0@10.1.0.{at}", "rail0@10.1.0.{at}/eth0/mlx5_0"])
+def test_each_node_has_its_own_file_of_lldp_which_names_the_switch_of_each_rails_interface(label: str) -> None:
     files = {f"n{at}.lldp": f"lldp.eth0.chassis.name=leaf{at // 2}\n" for at in range(4)}
-    assert topology_of(members(), ("eth0",), files).leaves == ("leaf0", "leaf1")
-    del files["n3.lldp"]
-    with pytest.raises(BadTopology, match="n3"):
-        topology_of(members(), ("eth0",), files)
+    assert topology(members(rails=label), files).leaves == ("leaf0", "leaf1")
+    while files:
+        files.popitem()
+        if files:
+            with pytest.raises(BadTopology, match=f"n{len(files)}"):
+                topology(members(rails=label), files)
+
+
+def test_nodes_may_have_one_rail_over_interfaces_of_different_names() -> None:
+    given = [*members(2, rails="rail0@10.1.0.{at}/eth0"), Member("n9", "10.0.0.9", {"rails": "rail0@10.1.0.9/ens1"})]
+    files = {
+        "n9.lldp": "lldp.ens1.chassis.name=leaf7\n",
+        **{f"n{at}.lldp": "lldp.eth0.chassis.name=leaf0" for at in (0, 1)},
+    }
+    assert topology(given, files).leaves == ("leaf0", "leaf7")
+    with pytest.raises(BadTopology, match="n9 sees no switch on ens1, its interface of rail rail0"):
+        topology(given, {**files, "n9.lldp": ""})
 
 
 @pytest.mark.parametrize(
@@ -84,13 +102,13 @@ def test_each_node_has_its_own_file_of_lldp() -> None:
 )
 def test_a_file_that_contradicts_enrolment_is_one_sentence(given: list[Member], says: str) -> None:
     with pytest.raises(BadTopology, match=re.escape(says)):
-        topology_of(given, ("r0",), {"topology.conf": SLURM})
+        topology(given, {"topology.conf": SLURM})
 
 
 def test_more_rails_than_the_fabric_has_adapters_are_refused() -> None:
     dump = 'Switch\t36 "S-0a"\t\t# "leaf" base port 0 lid 1 lmc 0\n' + "".join(
         f'[{at + 1}]\t"H-0{at}"[1](1{at})\t\t# "n{at} mlx5_0" lid 9 4xNDR\n' for at in range(2)
     )
-    assert topology_of(members(2), ("r0",), {"ib.txt": dump}).leaves == ("S-0a",)
+    assert topology(members(2), {"ib.txt": dump}).leaves == ("S-0a",)
     with pytest.raises(BadTopology, match="2 rails"):
-        topology_of(members(2), ("r0", "r1"), {"ib.txt": dump})
+        topology(members(2, rails="r0@10.1.0.{at} r1@10.2.0.{at}"), {"ib.txt": dump})

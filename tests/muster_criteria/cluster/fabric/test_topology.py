@@ -4,17 +4,12 @@ from __future__ import annotations
 
 import pytest
 
-from muster_criteria.cluster.fabric.topology import (
-    BadTopology,
-    Topology,
-    check_against,
-    from_labels,
-    restricted,
-    unknown,
-)
+from muster_criteria.cluster.fabric.topology import BadTopology, Topology, from_labels, unknown
 from muster_criteria.cluster.fabric.topology_files import from_ibnetdiscover, from_lldp, from_slurm, hostlist
 
 RAILS = ["mlx5_0", "mlx5_1"]
+NODES = ["n1", "n2", "n3"]
+ETH = {"eth0": "eth0", "eth1": "eth1"}
 
 
 def places(topology: Topology) -> dict[str, tuple[str, str]]:
@@ -61,12 +56,13 @@ SwitchName=core Switches=spine[1-2]
 
 
 def test_topology_conf() -> None:
-    assert places(from_slurm(SLURM, RAILS)) == {
+    names = ["gpu001", "gpu002", "login", "gpu003", "gpu005", "gpu010"]
+    assert places(from_slurm(SLURM, RAILS, names)) == {
         "gpu001": ("leaf1", "spine1"), "gpu002": ("leaf1", "spine1"), "login": ("leaf1", "spine1"),
         "gpu003": ("leaf2", "spine1"), "gpu005": ("leaf2", "spine1"), "gpu010": ("leaf3", "spine2"),
     }  # fmt: skip
     blocks = "BlockName=b1 Nodes=n[1-2]\nBlockName=b2 Nodes=n[3-4]\nBlockSizes=2"
-    assert places(from_slurm(blocks, RAILS))["n3"] == ("b2", "all leaves")
+    assert places(from_slurm(blocks, RAILS, NODES))["n3"] == ("b2", "all leaves")
 
 
 @pytest.mark.parametrize(
@@ -76,13 +72,27 @@ def test_topology_conf() -> None:
         ("SwitchName=a Nodes=n[3-1]", "no list of numbers"),
         ("SwitchName=a Nodes=n[1-9999999999]", "no list of numbers"),
         ("SwitchName=a Nodes=n[1-999][1-999]", "more than 100000"),
-        ("SwitchName=a Switches=b", "no line of topology.conf"),
+        ("SwitchName=a Switches=b", "n1 is enrolled and 2 node"),
         ("SwitchName=a Nodes=n1\nSwitchName=b Nodes=n2\nSwitchName=s Switches=a", "leaf b is in no pod"),
     ],
 )
 def test_a_topology_conf_that_cannot_be_used_says_where(text: str, says: str) -> None:
     with pytest.raises(BadTopology, match=says):
-        from_slurm(text, RAILS)
+        from_slurm(text, RAILS, ["n1", "n2"])
+
+
+@pytest.mark.parametrize(
+    "row",
+    [
+        "SwitchName=ethernet Nodes=cpu[001-100]",
+        "SwitchName=leaf9 Nodes=gpu[020-021]\nSwitchName=leaf8 Nodes=gpu021\nSwitchName=spine1 Switches=leaf[8-9]",
+    ],
+)
+def test_rows_of_other_nodes_are_ignored(row: str) -> None:
+    names = ["gpu010", "gpu003"]
+    part = from_slurm(SLURM + row, RAILS, names)
+    assert places(part) == {"gpu010": ("leaf3", "spine2"), "gpu003": ("leaf2", "spine1")}
+    assert part.nodes == ("gpu010", "gpu003")
 
 
 def test_hostlists() -> None:
@@ -126,7 +136,7 @@ Ca\t1 "H-0000000000000011"\t\t# "n1 mlx5_0"
 
 
 def test_ibnetdiscover_of_a_rail_optimised_fabric() -> None:
-    topology = from_ibnetdiscover(IBNET)
+    topology = from_ibnetdiscover(IBNET, NODES)
     assert topology.rails == ("mlx5_0", "mlx5_1")
     found = places(topology)
     assert found["n1"] == found["n2"] == ("S-00000000000000a1 S-00000000000000a2", "S-00000000000000f1")
@@ -135,9 +145,11 @@ def test_ibnetdiscover_of_a_rail_optimised_fabric() -> None:
 
 def test_ibnetdiscover_that_names_no_adapter_is_refused() -> None:
     with pytest.raises(BadTopology, match='"mlx5_0", not as'):
-        from_ibnetdiscover(IBNET.replace("n1 mlx5_0", "mlx5_0"))
+        from_ibnetdiscover(IBNET.replace("n1 mlx5_0", "mlx5_0"), NODES)
+    with pytest.raises(BadTopology, match=r'line 9 .* as "n1", not as'):
+        from_ibnetdiscover(IBNET.replace("n1 mlx5_0", "n1"), NODES)
     with pytest.raises(BadTopology, match="no switch with an adapter"):
-        from_ibnetdiscover("ibwarn: mad_rpc_open_port failed")
+        from_ibnetdiscover("ibwarn: mad_rpc_open_port failed", NODES)
 
 
 def _with(line: str) -> str:
@@ -146,22 +158,39 @@ def _with(line: str) -> str:
 
 def test_the_adapter_inside_a_switch_is_no_nodes() -> None:
     sharp = '[41]\t"H-00000000000000a9"[1](a9) \t\t# "Mellanox Technologies Aggregation Node" lid 31 4xNDR'
-    assert from_ibnetdiscover(_with(sharp)) == from_ibnetdiscover(IBNET)
+    assert from_ibnetdiscover(_with(sharp), NODES) == from_ibnetdiscover(IBNET, NODES)
+
+
+VENDOR = "MT4129 ConnectX7   Mellanox Technologies"
+
+
+@pytest.mark.parametrize("described", ["skyway01", VENDOR, "storage1 mlx5_0"])
+def test_descriptions_of_other_adapters_are_ignored_whatever_they_are(described: str) -> None:
+    twice = "\n".join(f'[4{at}]\t"H-00000000000000b{at}"[1](b{at}) \t\t# "{described}" lid 31 4xNDR' for at in range(2))
+    assert from_ibnetdiscover(_with(twice), NODES) == from_ibnetdiscover(IBNET, NODES)
+
+
+def test_an_adapter_that_may_be_of_a_node_of_the_block_that_lacks_one_is_refused() -> None:
+    """Its node would be placed on a leaf of its own."""
+    with pytest.raises(BadTopology, match=f"n2 lacks an adapter in the topology file, and line 10 .*{VENDOR}"):
+        from_ibnetdiscover(IBNET.replace("n2 mlx5_0", VENDOR), NODES)
+    assert from_ibnetdiscover(IBNET.replace("n2 mlx5_0", VENDOR), ["n1", "n3"]).nodes == ("n1", "n3")
 
 
 def test_two_ports_of_an_adapter_are_two_rails_and_two_adapters_of_one_name_are_refused() -> None:
     second = '[3]\t"H-0000000000000011"[2](12) \t\t# "n1 mlx5_0" lid 27 4xNDR'
-    assert from_ibnetdiscover(_with(second)).rails == ("mlx5_0", "mlx5_0/2", "mlx5_1")
+    assert from_ibnetdiscover(_with(second), NODES).rails == ("mlx5_0", "mlx5_0/2", "mlx5_1")
     twin = '[3]\t"H-0000000000000099"[1](99) \t\t# "n1 mlx5_0" lid 27 4xNDR'
     with pytest.raises(BadTopology, match="second adapter"):
-        from_ibnetdiscover(_with(twin))
+        from_ibnetdiscover(_with(twin), NODES)
 
 
 def test_two_neighbours_on_one_rail_are_refused() -> None:
     both = lldp("a", "b") + "\nlldp.eth0.chassis.name=bmc-7"
     with pytest.raises(BadTopology, match="two neighbours on eth0"):
-        from_lldp({"n1": both, "n2": lldp("a", "b")}, ["eth0", "eth1"])
-    assert from_lldp({"n1": both, "n2": lldp("a", "b")}, ["eth1"]).leaves == ("b",)
+        from_lldp({"n1": both, "n2": lldp("a", "b")}, {"n1": ETH, "n2": ETH})
+    second = {"r1": "eth1"}
+    assert from_lldp({"n1": both, "n2": lldp("a", "b")}, {"n1": second, "n2": second}).leaves == ("b",)
 
 
 def lldp(*switches: str) -> str:
@@ -172,19 +201,17 @@ def lldp(*switches: str) -> str:
 
 
 def test_lldp() -> None:
-    topology = from_lldp({"n1": lldp("a", "b"), "n2": lldp("a", "b"), "n3": lldp("c", "d")}, ["eth0", "eth1"])
+    topology = from_lldp({"n1": lldp("a", "b"), "n2": lldp("a", "b"), "n3": lldp("c", "d")}, dict.fromkeys(NODES, ETH))
     assert {name: leaf for name, (leaf, _) in places(topology).items()} == {"n1": "a b", "n2": "a b", "n3": "c d"}
     with pytest.raises(BadTopology, match="n2 sees no switch on eth1"):
-        from_lldp({"n1": lldp("a", "b"), "n2": lldp("a")}, ["eth0", "eth1"])
+        from_lldp({"n1": lldp("a", "b"), "n2": lldp("a")}, {"n1": ETH, "n2": ETH})
 
 
-def test_a_file_that_lacks_an_enrolled_node_is_refused_and_one_with_more_is_restricted() -> None:
-    topology = from_slurm(SLURM, RAILS)
+def test_a_file_that_lacks_an_enrolled_node_is_refused() -> None:
     with pytest.raises(BadTopology, match="gpu099 is enrolled"):
-        check_against(topology, ["gpu001", "gpu099"])
-    part = restricted(topology, ["gpu010", "gpu003"])
-    assert places(part) == {"gpu010": ("leaf3", "spine2"), "gpu003": ("leaf2", "spine1")}
-    assert part.nodes == ("gpu010", "gpu003")
+        from_slurm(SLURM, RAILS, ["gpu001", "gpu099"])
+    with pytest.raises(BadTopology, match="n9 is enrolled"):
+        from_ibnetdiscover(IBNET, ["n1", "n9"])
 
 
 def test_names_twice_and_places_that_do_not_exist_are_refused() -> None:

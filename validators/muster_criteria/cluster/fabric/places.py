@@ -7,7 +7,7 @@ import re
 from collections.abc import Mapping, Sequence
 
 from muster_criteria.cluster.fabric.observed import Place, Port
-from muster_criteria.cluster.fabric.topology import LEAF_LABEL, BadTopology, Topology, from_labels, restricted
+from muster_criteria.cluster.fabric.topology import LEAF_LABEL, BadTopology, Topology, from_labels
 from muster_criteria.cluster.fabric.topology_files import from_ibnetdiscover, from_lldp, from_slurm
 
 RAILS_LABEL = "rails"
@@ -15,6 +15,9 @@ RAILS_LABEL = "rails"
 
 ONLY_RAIL = "network"
 """The rail of nodes without that label: the network by which the members reach each other."""
+
+LLDP = ".lldp"
+"""Ends the name of a file of a node's neighbours."""
 
 _LOOPBACK = re.compile(r"127\.|::1$|localhost$")
 
@@ -91,16 +94,25 @@ def _ports(member: Member) -> dict[str, Port]:
     return ports
 
 
-def topology_of(members: Sequence[Member], rails: Sequence[str], files: Mapping[str, str] | None = None) -> Topology:
+def topology_of(
+    members: Sequence[Member], rails: Sequence[str], places: Mapping[str, Place], files: Mapping[str, str] | None = None
+) -> Topology:
     """The topology of the members: by the files if there are any, else by their labels; else all on one leaf.
 
-    ``files``: one text of topology.conf or ibnetdiscover, or one of ``lldpctl -f keyvalue`` for each node, by file
-    name. Raises BadTopology where a file cannot be read, lacks a member, or contradicts a member's label.
+    ``files``: one text of topology.conf or ibnetdiscover, or one NODE.lldp of ``lldpctl -f keyvalue`` for each node, by
+    file name; ``rails`` and ``places``: of ``places_of``. Raises BadTopology where a file cannot be read, lacks a
+    member, or contradicts a member's label.
     """
     if not files:
         return from_labels({each.name: each.labels for each in members}, rails)
-    names = [each.name for each in members]
-    found = dataclasses.replace(restricted(_read(files, names, rails), names), rails=tuple(rails))
+    interfaces = {
+        each.name: {
+            # A label without an interface may name the rail after it.
+            rail: port.interface or rail for rail, port in zip(rails, places[each.name].ports, strict=True)
+        }
+        for each in members
+    }  # fmt: skip
+    found = dataclasses.replace(_read(files, interfaces, rails), rails=tuple(rails))
     for each in members:
         leaf, label = found.leaves[found.leaf_of[found.index[each.name]]], each.labels.get(LEAF_LABEL)
         if label and label != leaf:
@@ -110,17 +122,18 @@ def topology_of(members: Sequence[Member], rails: Sequence[str], files: Mapping[
     return found
 
 
-def _read(files: Mapping[str, str], names: Sequence[str], rails: Sequence[str]) -> Topology:
-    if len(files) > 1:
-        by_node = {file.removesuffix(".lldp"): text for file, text in files.items()}
+def _read(files: Mapping[str, str], interfaces: Mapping[str, Mapping[str, str]], rails: Sequence[str]) -> Topology:
+    names = list(interfaces)
+    if all(file.endswith(LLDP) for file in files):
+        by_node = {file.removesuffix(LLDP): text for file, text in files.items()}
         missing = [name for name in names if name not in by_node]
         if missing:
-            raise BadTopology(f"no file of lldpctl's output is named after {missing[0]}: write {missing[0]}.lldp")
-        return from_lldp({name: by_node[name] for name in names}, rails)
+            raise BadTopology(f"no file of lldpctl's output is named after {missing[0]}: write {missing[0]}{LLDP}")
+        return from_lldp({name: by_node[name] for name in names}, interfaces)
     (text,) = files.values()
     if _SLURM.search(text):
-        return from_slurm(text, rails)
-    found = from_ibnetdiscover(text)
+        return from_slurm(text, rails, names)
+    found = from_ibnetdiscover(text, names)
     if len(rails) > len(found.rails):
         raise BadTopology(
             f"the nodes are labelled with {len(rails)} rails, and the fabric has {len(found.rails)} adapters a node"

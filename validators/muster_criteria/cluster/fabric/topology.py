@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import dataclasses
 import functools
-from collections.abc import Hashable, Mapping, Sequence
+from collections.abc import Collection, Hashable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -155,23 +155,10 @@ def _pods(labels: Mapping[str, Mapping[str, str]], leaf: Mapping[str, str]) -> d
     return pods
 
 
-def check_against(topology: Topology, enrolled: Sequence[str]) -> None:
-    """Raises BadTopology where a topology file and enrolment name different nodes."""
-    missing = [name for name in enrolled if name not in topology.index]
+def check_named(found: Collection[str], names: Sequence[str]) -> None:
+    """Raises BadTopology where a topology file lacks some of a block's nodes."""
+    missing = [name for name in names if name not in found]
     if missing:
         raise BadTopology(
             f"{missing[0]} is enrolled and {len(missing)} node(s) are not in the topology file: add them to the file"
         )
-
-
-def restricted(topology: Topology, nodes: Sequence[str]) -> Topology:
-    """The topology of some of its nodes, in the order given; leaves and pods without nodes are left out."""
-    check_against(topology, nodes)
-    at = [topology.index[name] for name in nodes]
-    leaf: dict[str, Hashable] = {topology.nodes[node]: topology.leaves[topology.leaf_of[node]] for node in at}
-    pod: dict[Hashable, str] = {
-        topology.leaves[leaf_at]: topology.pods[topology.pod_of[leaf_at]]
-        for leaf_at in {topology.leaf_of[node] for node in at}
-    }
-    made = from_groups(leaf, topology.rails, pod)
-    return dataclasses.replace(made, known=topology.known)

@@ -1,7 +1,8 @@
 """Topology from what a fleet has already: Slurm's topology.conf, the output of ibnetdiscover, or of lldpctl.
 
 Where every rail has a leaf switch of its own, nodes are on the same leaf here if they share their switch on each rail.
-Each function raises BadTopology with the line that cannot be used.
+A file describes a whole fleet: each function takes the names of a block's nodes, ignores what is said of others, and
+raises BadTopology with the line that cannot be used, or for a node that the file lacks.
 """
 
 from __future__ import annotations
@@ -10,7 +11,7 @@ import re
 from collections import defaultdict
 from collections.abc import Hashable, Iterator, Mapping, Sequence
 
-from muster_criteria.cluster.fabric.topology import BadTopology, Topology, from_groups
+from muster_criteria.cluster.fabric.topology import BadTopology, Topology, check_named, from_groups
 
 NODES_MAX = 100_000
 """Most names in a file: a range such as n[1-9999999999] must not fill the memory."""
@@ -24,25 +25,25 @@ _AGGREGATION = "Aggregation Node"
 _LLDP = re.compile(r"^lldp\.(.+?)\.chassis\.name=(.+)$")
 
 
-def from_slurm(text: str, rails: Sequence[str]) -> Topology:
+def from_slurm(text: str, rails: Sequence[str], names: Sequence[str]) -> Topology:
     """topology.conf of topology/tree or topology/block: the switch (or block) that names a node is its leaf.
 
     The pod of a leaf is the switch above it. https://slurm.schedmd.com/topology.conf.html
     """
-    leaf: dict[str, Hashable] = {}
+    found, wanted = dict[str, str](), frozenset(names)
     above: dict[Hashable, str] = {}
     for line, given in _slurm_lines(text):
         name = given.get("switchname") or given.get("blockname")
         if not name:
             continue
-        for node in hostlist(given.get("nodes", ""), line):
-            if node in leaf:
-                raise BadTopology(f"line {line} puts {node} under {name}, an earlier one under {leaf[node]}: keep one")
-            leaf[node] = name
+        for node in sorted(wanted.intersection(hostlist(given.get("nodes", ""), line))):
+            if node in found:
+                raise BadTopology(f"line {line} puts {node} under {name}, an earlier one under {found[node]}: keep one")
+            found[node] = name
         for switch in hostlist(given.get("switches", ""), line):
             above[switch] = name
-    if not leaf:
-        raise BadTopology("no line of topology.conf has SwitchName or BlockName with Nodes")
+    check_named(found, names)
+    leaf = {name: found[name] for name in names}
     pods: dict[Hashable, str] = {each: above[each] for each in set(leaf.values()) if each in above}
     return from_groups(leaf, rails, pods)
 
@@ -88,15 +89,31 @@ def _expanded(part: str, line: int) -> list[str]:
     return [part[: found.start()] + number + tail for number in numbers for tail in rest]
 
 
-def from_ibnetdiscover(text: str) -> Topology:
-    """Topology of all channel adapters, whose description is "NODE ADAPTER": one rail for each adapter's name.
+def from_ibnetdiscover(text: str, names: Sequence[str]) -> Topology:
+    """Topology by channel adapters, whose description is "NODE ADAPTER": one rail for each adapter's name.
 
     Leaf switches are those with adapters; a pod is the leaves that reach the same switches above them. Nodes lacking
-    an adapter that others have belong to a leaf without it. Its second port is named "ADAPTER/2", as nodes name it.
+    an adapter that others have belong to a leaf without it, unless one with another description may be theirs. Its
+    second port is named "ADAPTER/2", as nodes name it.
+    """
+    adapters, uplinks, odd = _ib_ports(text, names)
+    own = {name: adapters[name] for name in names if name in adapters}
+    rails = sorted({rail for given in own.values() for rail in given})
+    lacks = [name for name in names if len(own.get(name, ())) < max(len(rails), 1)]
+    if odd and lacks:
+        raise BadTopology(f"{lacks[0]} lacks an adapter in the topology file, and {odd}")
+    check_named(own, names)
+    return _by_switches(own, uplinks, rails)
+
+
+def _ib_ports(text: str, names: Sequence[str]) -> tuple[dict[str, dict[str, str]], dict[str, set[str]], str]:
+    """(switch of each adapter of each node, switches above each switch, the first description that names no node).
+
+    Such a description may be of any node; of the block's own nodes it is refused at once.
     """
     adapters: dict[str, dict[str, str]] = defaultdict(dict)
     uplinks: dict[str, set[str]] = defaultdict(set)
-    switch = ""
+    switch, odd, wanted = "", "", frozenset(names)
     for line, raw in enumerate(text.splitlines(), 1):
         if begun := _SWITCH.match(raw):
             switch = begun.group(1)
@@ -110,45 +127,50 @@ def from_ibnetdiscover(text: str) -> Topology:
             node, _, adapter = described.partition(" ")
             if described.endswith(_AGGREGATION):
                 continue
-            if not adapter:
-                raise BadTopology(f'line {line} describes an adapter as "{described}", not as "NODE ADAPTER"')
             adapter = adapter if port.group(3) == "1" else f"{adapter}/{port.group(3)}"
-            if adapter in adapters[node]:
-                raise BadTopology(f'line {line} describes a second adapter as "{described}": set their descriptions')
+            why = ""
+            if described == node or (node not in wanted and " " in adapter):
+                why = f'line {line} describes an adapter as "{described}", not as "NODE ADAPTER": set its description'
+            elif adapter in adapters[node]:
+                why = f'line {line} describes a second adapter as "{described}": set their descriptions'
+            if why and node in wanted:
+                raise BadTopology(why)
+            odd = odd or why
             adapters[node][adapter] = switch
     if not adapters:
         raise BadTopology("there is no switch with an adapter on it: is this the output of ibnetdiscover?")
-    return _by_switches(adapters, uplinks)
+    return adapters, uplinks, odd
 
 
-def from_lldp(outputs: Mapping[str, str], rails: Sequence[str]) -> Topology:
-    """Topology by ``lldpctl -f keyvalue`` of each node: the switch that each rail's interface sees. One pod."""
+def from_lldp(outputs: Mapping[str, str], interfaces: Mapping[str, Mapping[str, str]]) -> Topology:
+    """Topology by ``lldpctl -f keyvalue`` of each node: the switch that each rail's interface sees. One pod.
+
+    ``interfaces``: by node and rail. All nodes have the same rails.
+    """
     switches: dict[str, dict[str, str]] = {}
     for node, text in outputs.items():
-        seen: dict[str, str] = {}
+        seen: dict[str, set[str]] = defaultdict(set)
         for found in filter(None, map(_LLDP.match, text.splitlines())):
-            if (
-                seen.setdefault(found.group(1), found.group(2).strip()) != found.group(2).strip()
-                and found.group(1) in rails
-            ):
-                raise BadTopology(f"{node} sees two neighbours on {found.group(1)}: which of them is its switch?")
-        missing = [rail for rail in rails if rail not in seen]
-        if missing:
-            raise BadTopology(f"{node} sees no switch on {missing[0]}: is lldpd running there, and the port up?")
-        switches[node] = {rail: seen[rail] for rail in rails}
-    if not switches:
-        raise BadTopology("there is no output of lldpctl")
-    return _by_switches(switches, {}, rails)
+            seen[found.group(1)].add(found.group(2).strip())
+        for rail, interface in interfaces[node].items():
+            if not seen[interface]:
+                raise BadTopology(
+                    f"{node} sees no switch on {interface}, its interface of rail {rail}: correct label rails, start "
+                    "lldpd there, or bring the port up"
+                )
+            if len(seen[interface]) > 1:
+                raise BadTopology(f"{node} sees two neighbours on {interface}: which of them is its switch?")
+        switches[node] = {rail: min(seen[interface]) for rail, interface in interfaces[node].items()}
+    return _by_switches(switches, {}, list(next(iter(interfaces.values()))))
 
 
 def _by_switches(
-    on: Mapping[str, Mapping[str, str]], uplinks: Mapping[str, set[str]], rails: Sequence[str] | None = None
+    on: Mapping[str, Mapping[str, str]], uplinks: Mapping[str, set[str]], rails: Sequence[str]
 ) -> Topology:
-    rails = rails or sorted({rail for given in on.values() for rail in given})
     groups = {node: tuple(given.get(rail, "") for rail in rails) for node, given in on.items()}
     # A switch carries several rails where the fabric is not rail-optimised: its name once is enough.
     names = {group: " ".join(dict.fromkeys(filter(None, group))) for group in groups.values()}
     above = {group: ", ".join(sorted(set().union(*(uplinks.get(name, ()) for name in group)))) for group in names}
-    leaf: dict[str, Hashable] = {node: names[group] for node, group in sorted(groups.items())}
+    leaf: dict[str, Hashable] = {node: names[group] for node, group in groups.items()}
     pod: dict[Hashable, str] = {names[group]: above[group] or "all leaves" for group in names}
     return from_groups(leaf, rails, pod)
