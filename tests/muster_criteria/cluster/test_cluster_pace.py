@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from muster_criteria.model import Verdict
+from muster_criteria.model import Lack, Verdict
 from tests.muster_criteria.cluster_results import OPS, PROGRAMME, Sent, block, judge_block, members
 from tests.muster_criteria.cluster_verdicts import cleared, verdicts
 
@@ -92,6 +92,45 @@ def test_different_models_are_not_compared() -> None:
         sent[name].digests = {at: text + " on H200" for at, text in sent[name].digests.items()}
         sent[name].compute = dict.fromkeys(sent[name].gpus, 0.7)
     assert verdicts(judge_block(members(sent))) == {Verdict.PASS}
+
+
+def with_other_libraries(each: Sent, suffix: str = ".1") -> None:
+    each.keys = {gpu: key + suffix for gpu, key in each.keys.items()}
+    each.digests = {at: text + suffix for at, text in each.digests.items()}
+
+
+@pytest.mark.parametrize(("factor", "slower"), [(1.0, False), (1.03, False), (1.5, True)])
+def test_a_member_with_other_libraries_than_all_others_is_not_called_fast_enough(factor: float, slower: bool) -> None:
+    sent = block(8)
+    slow(sent, "n7", factor=factor)
+    with_other_libraries(sent["n7"])
+    judgement = judge_block(members(sent))
+    assert set(cleared(judgement)) == set(sent) - {"n7"}
+    member = judgement.members["n7"]
+    assert member.verdict is Verdict.PROVISIONAL
+    ((gap),) = member.coverage.unjudged
+    assert (gap.code, gap.what) == (Lack.NOT_COMPARED, "step_compute of cluster_training")
+    assert sent["n7"].keys["gpu0"] in gap.why
+    assert ("1.5 s a step, 50.0 % more" in gap.why) == slower
+    assert [note.startswith("n7: ") for note in judgement.notes if "libraries" in note] == [True] * slower
+
+
+def test_whoever_is_alone_with_its_times_is_compared_with_none() -> None:
+    sent = block(3)
+    for name in ("n0", "n1"):
+        sent[name].status["cluster_training"] = "skipped"
+    (gap,) = judge_block(members(sent)).members["n2"].coverage.unjudged
+    assert gap.code is Lack.NOT_COMPARED
+
+
+@pytest.mark.parametrize("compute", [0.0, -1.0])
+def test_a_time_of_a_step_that_none_has_is_no_time(compute: float) -> None:
+    sent = block(4)
+    sent["n1"].compute = dict.fromkeys(sent["n1"].gpus, compute)
+    judgement = judge_block(members(sent))
+    assert judgement.members["n1"].verdict is Verdict.INCONCLUSIVE
+    assert Lack.REFUSED in {gap.code for gap in judgement.members["n1"].coverage.missing}
+    assert set(cleared(judgement)) == set(sent) - {"n1"}
 
 
 def test_who_comes_late_to_most_collectives_is_warned_of() -> None:

@@ -122,6 +122,20 @@ def test_a_slow_path_is_named_by_both_its_ends() -> None:
     assert all(each.severity is Severity.WARNING for each in judgement.members["n2"].findings)
 
 
+def test_a_slow_member_with_libraries_of_its_own_explains_a_block_that_scales_badly() -> None:
+    sent = block(4)
+    sent["n2"].keys = {gpu: key + ".1" for gpu, key in sent["n2"].keys.items()}
+    sent["n2"].compute["gpu1"] = 1.3
+    for each in sent.values():
+        each.training["scaling"] = 0.8
+    judgement = real(sent)
+    assert rules(judgement) == {name: [] for name in sent}
+    assert judgement.members["n2"].verdict is Verdict.PROVISIONAL
+    assert any("scales badly" in note and "n2" in note for note in judgement.notes)
+    sent["n2"].compute["gpu1"] = 1.0
+    assert {tuple(found) for found in rules(real(sent)).values()} == {("scaling",)}
+
+
 def test_a_node_that_is_slow_alone_is_warned_of() -> None:
     sent = block(4)
     sent["n3"].alone *= 0.9

@@ -162,6 +162,7 @@ def _judgement(
         stage=STAGE,
         level=member.level,
         verdict=verdict,
+    counted.unjudged += block.unjudged.get(member.name, ())
         reason=reason,
         coverage=coverage,
         findings=findings,

@@ -100,12 +100,16 @@ class ClusterJudgement:
 
 @dataclasses.dataclass
 class BlockFindings:
-    """Findings so far, by member. ``suspected``: why a member cannot pass."""
+    """Findings so far, by member. ``suspected``: why a member cannot pass; ``unjudged``: what was measured and compared
+    with nothing. ``slower``: members that could not be compared, and compute for longer than a comparable one may.
+    """
 
     findings: dict[str, list[Finding]] = dataclasses.field(default_factory=dict)
     suspected: dict[str, list[Gap]] = dataclasses.field(default_factory=dict)
     missing: set[str] = dataclasses.field(default_factory=set)
     notes: list[str] = dataclasses.field(default_factory=list)
+    unjudged: dict[str, list[Gap]] = dataclasses.field(default_factory=dict)
+    slower: set[str] = dataclasses.field(default_factory=set)
 
     def add(self, member: str, finding: Finding) -> None:
         """Add one finding on a member."""

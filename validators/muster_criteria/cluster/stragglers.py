@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import statistics
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 from muster_criteria.cluster.model import (
     COLLECTIVES,
@@ -15,10 +15,13 @@ from muster_criteria.cluster.model import (
     number_of,
     of_limit,
 )
-from muster_criteria.model import FaultClass, Severity
+from muster_criteria.model import FaultClass, Gap, Lack, Severity
 from muster_criteria.sku_files.limits import Limit
 from muster_criteria.sku_files.model import BlockProgramme
-from muster_criteria.words import figure
+from muster_criteria.words import figure, listed
+
+PARTS = ("step_compute", "step_wait")
+"""What a step consists of here."""
 
 FEW_CONFIDENCE = 0.5
 OTHERS_MIN = 3
@@ -39,15 +42,21 @@ class Pace:
 def judge_pace(programme: BlockProgramme, members: Mapping[str, Measurements], block: BlockFindings) -> None:
     """Finds stragglers; slow members that no other waits for, and members late to collectives, are warned of."""
     paces = {name: pace for name, measured in members.items() if (pace := _pace(measured)) is not None}
+    for name in members.keys() - paces.keys():
+        if all(_of_node(members[name], metric) for metric in PARTS):
+            block.suspect([name], Lack.REFUSED, f"it sent no single time above zero of {' and '.join(PARTS)}")
     for name, pace in paces.items():
-        others = [other for at, other in paces.items() if at != name and other.key == pace.key]
-        if others:
-            _judge_one(name, pace, others, programme, block)
+        others = [other for at, other in paces.items() if at != name]
+        alike = [other for other in others if other.key == pace.key]
+        if alike:
+            _judge_one(name, pace, alike, programme, block)
+        else:
+            _leave_unjudged(name, pace, others, programme, block)
     _judge_lateness(members, programme.limit("arrival_lag", "warn"), block)
 
 
 def _pace(measured: Measurements) -> Pace | None:
-    compute, wait = measured.value(TRAINING, "step_compute"), measured.value(TRAINING, "step_wait")
+    compute, wait = (measured.value(TRAINING, metric) for metric in PARTS)
     if compute is None or wait is None or compute <= 0:
         return None
     devices = {
@@ -59,9 +68,34 @@ def _pace(measured: Measurements) -> Pace | None:
     return Pace(compute, wait, measured.spread(TRAINING, "step_compute"), devices, keys)
 
 
-def _judge_one(name: str, pace: Pace, others: list[Pace], programme: BlockProgramme, block: BlockFindings) -> None:
+def _of_node(measured: Measurements, metric: str) -> bool:
+    """Whether it reports the metric of the whole node."""
+    return any(row.device == "node" and row.value is not None for row in measured.rows(TRAINING, metric))
+
+
+def _limits(pace: Pace, programme: BlockProgramme) -> tuple[Limit, Limit]:
     devices = "several" if len(pace.devices) > 1 else "one"
     warn, fail = (programme.limit("step_excess", breach, devices=devices) for breach in ("warn", "fail"))
+    return warn, fail
+
+
+def _leave_unjudged(
+    name: str, pace: Pace, others: Sequence[Pace], programme: BlockProgramme, block: BlockFindings
+) -> None:
+    """Says that a member is compared with none, and by how much it is slower than the others, which may be due to its
+    libraries."""
+    why = f"not compared: no other member has its devices and libraries ({listed(list(pace.key)) or 'unknown'})"
+    usual = statistics.median([other.compute for other in others] or [pace.compute])
+    excess = 100 * (pace.compute / usual - 1.0)
+    if excess > number_of(_limits(pace, programme)[1]):
+        why += f"; it computes {figure(pace.compute, 's')} a step, {excess:.1f} % more than the others"
+        block.slower.add(name)
+        block.note(f"{name}: {why}.")
+    block.unjudged.setdefault(name, []).append(Gap(Lack.NOT_COMPARED, why, f"step_compute of {TRAINING}"))
+
+
+def _judge_one(name: str, pace: Pace, others: list[Pace], programme: BlockProgramme, block: BlockFindings) -> None:
+    warn, fail = _limits(pace, programme)
     usual = statistics.median(other.compute for other in others)
     excess, gap = 100 * (pace.compute / usual - 1.0), pace.compute - usual
     # A difference as large as the spread of the others from step to step is noise.

@@ -81,14 +81,14 @@ def mfu_of(measured: Measurements, peaks: Mapping[str, tuple[float, str]]) -> tu
 
 
 def _explained(members: Mapping[str, Measurements], block: BlockFindings, times: float) -> str:
-    """Members with a finding that explains a block which is so many ``times`` worse than its limit; "" without any.
+    """Members of which something explains a block that is so many ``times`` worse than its limit; "" without any.
 
     All wait for the slowest: one that is slower by a tenth costs the block a tenth. What a slow path costs depends on
     what goes over it.
     """
     rules = {name: {each.rule for each in found} for name, found in block.findings.items()}
     paths = sorted(name for name, found in rules.items() if "slow_path" in found)
-    slow = sorted(name for name, found in rules.items() if found & EXPLAINING)
+    slow = sorted({name for name, found in rules.items() if found & EXPLAINING} | block.slower)
     return listed(paths or slow) if paths or times <= _slowest(members) else ""
 
 
