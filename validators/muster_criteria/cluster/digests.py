@@ -191,7 +191,7 @@ def _judge_weights(members: Mapping[str, Measurements], block: BlockFindings) ->
         for row in measured.rows(TRAINING, "weights_digest"):
             if row.text and row.device != "node":
                 shards.setdefault(row.labels.get("shard", ""), set()).add(row.text)
-    if block.has_critical() or all(len(digests) < 2 for digests in shards.values()):
+    if block.has_critical(members) or all(len(digests) < 2 for digests in shards.values()):
         return
     why = (
         "the ranks of the block ended with different weights after the same sums, which does not show who corrupted one"

@@ -1,7 +1,8 @@
 """The judge of a block: what its members sent becomes a verdict on each of them.
 
 Pure, and the order of members does not matter. A member passes only if everything required was measured, another device
-confirmed each of its digests, and nothing was found on it.
+confirmed each of its digests, and nothing was found on it. One that was left out after the rounds of pairs can only
+fail, by what these found.
 """
 
 from __future__ import annotations
@@ -34,7 +35,7 @@ from muster_criteria.cluster.training import judge_training, mfu_of
 from muster_criteria.cluster.watched import judge_watched
 from muster_criteria.labels import labelled
 from muster_criteria.measured import Measured, StageResult
-from muster_criteria.model import Gap, Judgement, Lack, Observation
+from muster_criteria.model import Gap, Judgement, Lack, Observation, Verdict
 from muster_criteria.sku_files.limits import Limit
 from muster_criteria.sku_files.model import BlockProgramme
 from muster_criteria.sku_files.programme import Need
@@ -62,11 +63,15 @@ def judge_block(
     names = [member.name for member in members]
     if len(names) < 2 or len(set(names)) != len(names):
         raise ValueError(f"a block is at least two members, each named once, not {names!r}.")
-    ordered = sorted(members, key=lambda member: member.name)
+    everyone = sorted(members, key=lambda member: member.name)
+    ordered = [member for member in everyone if not member.left_out]
     block = BlockFindings()
+    for member in everyone:
+        if member.left_out:
+            block.suspect([member.name], Lack.NO_RESULT, member.left_out)
     measured = {member.name: Measurements(member.result) for member in ordered}
-    ports = {member.name: (*_rows(member.result), *member.in_rounds) for member in ordered}
-    port_limits = {member.name: member.port_limits for member in ordered}
+    ports = {member.name: (*_rows(member.result), *member.in_rounds) for member in everyone}
+    port_limits = {member.name: member.port_limits for member in everyone}
     watched = functools.partial(judge_watched, {member.name: member.watch_limits for member in ordered})
     presence, pace = functools.partial(judge_presence, ordered), functools.partial(judge_pace, programme)
     simulated = any(member.simulated for member in members)
@@ -84,7 +89,7 @@ def judge_block(
     fabric = FabricJudgement()
     if rounds is not None:
         try:
-            fabric = judge_fabric(rounds, block, {member.name: member.pair_limits for member in ordered})
+            fabric = judge_fabric(rounds, block, {member.name: member.pair_limits for member in everyone})
         except Exception as error:
             log.exception("judging the rounds failed")
             why = f"the judge of the rounds failed with an error ({type(error).__name__}: {error})"
@@ -96,7 +101,8 @@ def judge_block(
         log.exception("judging the NVLink domains failed")
         why = f"the judge of NVLink domains failed with an error ({type(error).__name__}: {error})"
         block.suspect(names, Lack.JUDGE_FAILED, why)
-    devices = _devices_expected(ordered, measured)
+    measured |= {member.name: Measurements(None) for member in everyone if member.left_out}
+    devices = _devices_expected(everyone, measured)
     needs = tuple(block_needs(programme))
     limits = {} if simulated else {metric: programme.limit(metric, "warn") for metric in TIMED}
     pairs = functools.partial(count_rails, rounds, judged=fabric.judged, simulated=simulated) if rounds else None
@@ -104,8 +110,11 @@ def judge_block(
         member.name: _judgement(
             member, measured[member.name], needs, devices[member.name], block, pairs, limits
         )
-        for member in ordered
+        for member in everyone
     }  # fmt: skip
+    for member in everyone:
+        if member.left_out and judged[member.name].verdict is not Verdict.FAIL:
+            del judged[member.name]
     missing = tuple(name for name in judged if name in block.missing)
     return ClusterJudgement(judged, missing, tuple(block.notes), fabric, racks)
 
@@ -121,7 +130,7 @@ def _judge_loss(members: Mapping[str, Measurements], block: BlockFindings) -> No
         for name, measured in members.items()
         if any(row.value is None and row.text is None for row in measured.rows(TRAINING, "loss"))
     ]
-    if unusable and not block.has_critical():
+    if unusable and not block.has_critical(members):
         why = "the loss was not a finite number, and no member was found that caused it"
         block.suspect(unusable, Lack.LOSS_NOT_FINITE, why)
 
@@ -153,6 +162,7 @@ def _judgement(
     _count(measured, needs, devices, counted, gpus=member.devices is not None)
     if count_pairs is not None:
         count_pairs(member.name, counted)
+    counted.unjudged += block.unjudged.get(member.name, ())
     coverage, findings = counted.coverage(), in_order((*member.known, *block.findings.get(member.name, ())))
     verdict, reason = verdict_of(findings, coverage)
     broken = {(finding.metric, finding.device) for finding in findings}
@@ -162,7 +172,6 @@ def _judgement(
         stage=STAGE,
         level=member.level,
         verdict=verdict,
-    counted.unjudged += block.unjudged.get(member.name, ())
         reason=reason,
         coverage=coverage,
         findings=findings,

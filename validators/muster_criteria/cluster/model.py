@@ -50,7 +50,8 @@ class MemberResult:
     and its source, by PyTorch's name of the number format. ``domain_nodes``: how many nodes an NVLink domain of its SKU
     has, which share its ``rack``; None: NVLink ends at the machine. ``in_rounds``: what its sides of the rounds'
     pairs measured of its ports, which ``port_limits`` of its SKU are held to; ``pair_limits``: floors of its rails;
-    ``watch_limits``: what its GPUs are held to under load.
+    ``watch_limits``: what its GPUs are held to under load. ``left_out``: why it took no part in what follows the
+    rounds, "" if it did.
     """
 
     name: str
@@ -68,6 +69,7 @@ class MemberResult:
     port_limits: tuple[Limit, ...] = ()
     pair_limits: tuple[Limit, ...] = ()
     watch_limits: tuple[Limit, ...] = ()
+    left_out: str = ""
 
     @property
     def simulated(self) -> bool:
@@ -79,7 +81,7 @@ class MemberResult:
 class ClusterJudgement:
     """The judgements of a block's members by name, in order; ``missing``: members that did not join, or were lost to
     the others; ``notes`` concern all of them; ``fabric``: the parts that its rounds of pairs found; ``racks``: those
-    that are one NVLink domain.
+    that are one NVLink domain. Of the members that were left out only those are in it that fail.
     """
 
     members: Mapping[str, Judgement]
@@ -106,10 +108,10 @@ class BlockFindings:
 
     findings: dict[str, list[Finding]] = dataclasses.field(default_factory=dict)
     suspected: dict[str, list[Gap]] = dataclasses.field(default_factory=dict)
-    missing: set[str] = dataclasses.field(default_factory=set)
-    notes: list[str] = dataclasses.field(default_factory=list)
     unjudged: dict[str, list[Gap]] = dataclasses.field(default_factory=dict)
     slower: set[str] = dataclasses.field(default_factory=set)
+    missing: set[str] = dataclasses.field(default_factory=set)
+    notes: list[str] = dataclasses.field(default_factory=list)
 
     def add(self, member: str, finding: Finding) -> None:
         """Add one finding on a member."""
@@ -128,9 +130,10 @@ class BlockFindings:
         if sentence not in self.notes:
             self.notes.append(sentence)
 
-    def has_critical(self) -> bool:
-        """Returns whether any member fails so far."""
-        return any(finding.severity is Severity.CRITICAL for found in self.findings.values() for finding in found)
+    def has_critical(self, members: Iterable[str]) -> bool:
+        """Returns whether any of these members fails so far."""
+        found = (finding for member in members for finding in self.findings.get(member, ()))
+        return any(finding.severity is Severity.CRITICAL for finding in found)
 
 
 class Measurements:

@@ -35,14 +35,7 @@ from muster.settings import settings
 from muster_criteria.cluster.model import ClusterJudgement
 from muster_criteria.cluster.plan import has_rounds
 from muster_criteria.cluster.rack import RackState
-from muster_criteria.model import (
-    Coverage,
-    Finding,
-    Gap,
-    Judgement,
-    Lack,
-    Verdict,
-)
+from muster_criteria.model import Verdict
 from muster_criteria.sku_files.skus import load_sku
 
 log = logging.getLogger(__name__)
@@ -130,26 +123,26 @@ def _fabric(nodes: Sequence[Node], level: str) -> dict[str, Any]:
 def judge(key: RunKey) -> None:
     """Judge the block from its members' results and record each verdict.
 
-    A member that fails is quarantined at once, independently of the others.
+    A member that fails is quarantined at once, independently of the others. One that was left out of the training fails
+    by what the rounds of pairs found of it; else it was not tested.
     """
     from muster_criteria.cluster.judge import judge_block
     from muster_criteria.cluster.training import recipe_of
 
     block_of, unable = store.attempts.block_of(key), faults.of_run(key)
     left_out = {str(name): str(why) for name, why in block_of.get("untested", {}).items()}
-    for name, why in left_out.items():
-        store.runs.finish(key, Verdict.SKIPPED, f"cluster validation: {why}", node=name)
-    members = [name for name in rounds.members_of(key) if name not in left_out]
     lost, pairs = rounds.left_out(store.rounds.sides(key)).lost, rounds.evidence_of(key)
-    if len(members) < 2:
-        _judge_alone(key, members, lost, pairs)
-        return
-    collected = {name: block_results.collect(key, name, unable.get(name, ""), lost.get(name, "")) for name in members}
-    nodes = [store.nodes.get(name) for name in members]
+    names = rounds.members_of(key)
+    collected = {
+        name: Collected(left_out=left_out[name]) if name in left_out
+        else block_results.collect(key, name, unable.get(name, ""), lost.get(name, ""))
+        for name in names
+    }  # fmt: skip
+    nodes = [store.nodes.get(name) for name in names]
     skus = {node.name: load_sku(node.sku, settings().sku_folders) for node in nodes}
     results = block_results.results(key, nodes, skus, collected, pairs)
     # A programme of this name is one for all SKUs of the fleet.
-    first, sku = store.runs.get(key, node=members[0]), skus[members[0]]
+    first, sku = store.runs.get(key, node=names[0]), skus[names[0]]
     earlier = store.trainings.earlier(first, recipe_of(each.result for each in results))
     block = judge_block(results, sku.block, rounds.rounds_of(key, block_of), earlier)
     store.rounds.keep_parts(key, block.fabric.parts)
@@ -159,8 +152,11 @@ def judge(key: RunKey) -> None:
     _hold_racks(key, block.racks, simulated=first.simulated)
     for part in block.fabric.parts:
         log.warning("%s (%s): %s", part.title, "confirmed" if part.confirmed else "suspected", part.observed)
-    for name in block.members:
-        _record(key, name, collected[name], block)
+    for name in names:
+        if name in block.members:
+            _record(key, name, collected[name], block)
+        else:
+            store.runs.finish(key, Verdict.SKIPPED, f"cluster validation: {left_out[name]}", node=name)
     training = store.trainings.comparisons(key, rounds.gpus_of(sku) or GPUS_A_NODE)
     store.attempts.keep_block(key, {**store.attempts.block_of(key), "training": training})
 
@@ -197,23 +193,6 @@ def _hold_racks(key: RunKey, racks: Sequence[RackState], *, simulated: bool) -> 
             if store.racks.hold(key, each.rack, codes, why, each.nodes, simulated=simulated):
                 mark = "[simulated] " if simulated else ""
                 notices.notify(f"{mark}rack/{each.rack}", f"{mark}Rack {each.rack} needs a person: {why}")
-
-
-def _judge_alone(
-    key: RunKey, members: Sequence[str], lost: Mapping[str, str], evidence: Mapping[str, Sequence[Finding]]
-) -> None:
-    """Record a member that was lost when no other member was left to compare it with."""
-    for name in members:
-        run, found = store.runs.get(key, node=name), tuple(evidence.get(name, ()))
-        why = lost.get(name, "no other member is left")
-        judgement = Judgement(
-            stage=STAGE, level=run.level, verdict=Verdict.FAIL if found else Verdict.INCONCLUSIVE,
-            reason=found[0].summary if found else why, coverage=Coverage(1, 0, 0, (Gap(Lack.LOST, why),)),
-            findings=found, observations=(), simulated=run.simulated, sku=run.sku,
-            sku_version=load_sku(run.sku, settings().sku_folders).revision,
-        )  # fmt: skip
-        stored = verdict.record(key, judgement, store.stages.Sent(), node=name).judgement
-        store.runs.finish(key, stored.verdict, f"cluster validation: {stored.reason}", node=name)
 
 
 def admit(key: RunKey) -> dict[str, Decision]:

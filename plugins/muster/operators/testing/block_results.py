@@ -29,7 +29,8 @@ ALIKE = (*WATCHED, "kernel", "cuda", "torch", "nccl")
 class Collected:
     """The stored result of one member. ``evidence``: what the controller itself established, such as a reboot.
 
-    ``fault``: why the controller could not collect a result, "" if it could.
+    ``fault``: why the controller could not collect a result, "" if it could. ``left_out``: why the member took no part
+    in what follows the rounds of pairs, "" if it did.
     """
 
     result: Any = None
@@ -39,6 +40,7 @@ class Collected:
     why_missing: str = ""
     evidence: tuple[Finding, ...] = ()
     fault: str = ""
+    left_out: str = ""
 
 
 def collect(key: RunKey, name: str, fault: str, lost: str) -> Collected:
@@ -77,7 +79,7 @@ def results(
             "versions_differ", f"{sentence[0].upper()}{sentence[1:]}.", fault_class=FaultClass.SOFTWARE,
             action=Action.FIX_SOFTWARE, severity=Severity.WARNING, expected="one version in a block",
         ))
-        for sentence in differences([node.name for node in nodes])
+        for sentence in differences([node.name for node in nodes if not collected[node.name].left_out])
     ]  # fmt: skip
     in_rounds, members = rounds.ports_of(key), []
     for node in nodes:
@@ -87,7 +89,7 @@ def results(
             known=(*member.evidence, *pairs.get(name, ()), *mixed), level=store.runs.get(key, node=name).level,
             sku=sku.name, sku_version=sku.revision, peaks=_peaks(sku), rack=node.rack, domain_nodes=sku.domain_nodes,
             in_rounds=in_rounds.get(name, ()), port_limits=port_limits((*sku.limits, *sku.block.limits)),
-            pair_limits=pair_limits(sku.block.limits), watch_limits=watch_limits(sku.limits),
+            pair_limits=pair_limits(sku.block.limits), watch_limits=watch_limits(sku.limits), left_out=member.left_out,
         ))  # fmt: skip
     return members
 

@@ -42,14 +42,16 @@ def planned(key: RunKey) -> list[PlannedRound]:
 
 
 def record(key: RunKey, number: int, side: Side) -> None:
-    """Keep what one node returned; what it measured is never superseded by nothing. Raises UnknownRun."""
+    """Keep what one node returned. What it measured is never superseded by nothing, and evidence by no fault of the
+    controller. Raises UnknownRun.
+    """
     with writing() as session:
         run = access.run_row(session, key, side.node)
         row = session.scalar(select(RoundSideRow).where(RoundSideRow.run == run.id, RoundSideRow.number == number))
         if row is None:
             row = RoundSideRow(run=run.id, number=number)
             session.add(row)
-        elif row.outcome == Outcome.MEASURED:
+        elif row.outcome == Outcome.MEASURED or (row.evidence and side.outcome is Outcome.UNMEASURED):
             return
         row.outcome, row.why, row.recorded_at = side.outcome, side.why, access.now()
         row.figures = [each.model_dump(mode="json") for each in side.figures]
@@ -98,16 +100,17 @@ def forget(key: RunKey) -> None:
 def reopen(key: RunKey, node: str = "") -> None:
     """Forget that nodes, or this one, could not be measured, so that they are in the next round again.
 
-    In the latest round both sides of such a pair are forgotten, since one alone cannot be measured.
+    In the latest round both sides of such a pair are forgotten, since one alone cannot be measured. Evidence stays.
     """
     made = planned(key)
     known = sides(key)
     with writing() as session:
         for each in made:
-            out = {name for name, side in known.get(each.number, {}).items() if side.outcome is Outcome.UNMEASURED}
-            out = {name for name in out if node in ("", name)}
+            found = known.get(each.number, {})
+            out = {name for name, side in found.items() if side.outcome is Outcome.UNMEASURED and node in ("", name)}
             if each is made[-1]:
                 out |= {name for pair in each.pairs if out & set(pair) for name in pair}
+            out -= {name for name, side in found.items() if side.evidence}
             runs = select(RunRow.id).where(*access.of_run(key), RunRow.node.in_(out))
             session.execute(delete(RoundSideRow).where(RoundSideRow.run.in_(runs), RoundSideRow.number == each.number))
 

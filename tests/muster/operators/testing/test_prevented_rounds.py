@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+import contextlib
+
 import pytest
+from airflow.sdk.exceptions import AirflowFailException
 
 from muster import store
 from muster.model.rounds import Outcome, Side
+from muster.model.states import State
 from muster.operators.testing import block, rounds
 from muster_criteria.cluster.plan import PAIRS
 from muster_criteria.measured import Measured
+from muster_criteria.model import Verdict
 from tests.muster.operators.testing.test_rounds import RUN, claim, enrol, figures, measure
 
 pytestmark = pytest.mark.usefixtures("sqlite_db")
@@ -19,12 +24,26 @@ def prevent(number: int, *names: str, why: str = "the controller was busy") -> N
     planned = store.rounds.planned(RUN)[number - 1]
     for pair in planned.pairs:
         for name in pair:
+            if name not in names and name in store.rounds.sides(RUN, number).get(number, {}):
+                continue
             (other,) = set(pair) - {name}
             alone = other in names
             good = Side(
                 name, Outcome.MEASURED, "no partner" if alone else "", () if alone else figures(other, {"network": 1.0})
             )
             store.rounds.record(RUN, number, Side(name, Outcome.UNMEASURED, why) if name in names else good)
+
+
+def rebooted(name: str, number: int = 1) -> None:
+    """A node that rebooted by itself during a round."""
+    evidence = (("uncommanded_reboot", "it rebooted by itself"),)
+    store.rounds.record(RUN, number, Side(name, Outcome.SILENT, "rebooted", (), evidence))
+
+
+def left_out(*names: str) -> None:
+    """The rounds are over, and these nodes were left out of what follows."""
+    untested = dict.fromkeys(names, "left out after round 2: the controller was busy")
+    store.attempts.keep_block(RUN, {**store.attempts.block_of(RUN), "untested": untested})
 
 
 def gaps(name: str) -> list[str]:
@@ -95,6 +114,47 @@ def test_a_node_that_a_person_clears_alone_is_in_the_next_round_again() -> None:
     store.rounds.reopen(RUN, names[2])
     assert set(rounds.left_out(store.rounds.sides(RUN)).prevented) == {names[3]}
     assert names[2] in {each["member"] for each in rounds.next_round(RUN)}
+
+
+@pytest.mark.parametrize("count", [2, 8])
+def test_a_reboot_is_held_against_its_node_though_a_later_round_was_prevented(count: int) -> None:
+    names = enrol(count)
+    claim(names)
+    rounds.next_round(RUN)
+    rebooted(names[0])
+    prevent(1)
+    rounds.next_round(RUN)
+    prevent(2, names[0], names[1])
+    with contextlib.suppress(AirflowFailException):
+        rounds.members_left(RUN)
+    block.judge(RUN)
+    assert [store.runs.get(RUN, node=name).verdict for name in names[:2]] == [Verdict.FAIL, Verdict.SKIPPED]
+    assert store.nodes.get(names[0]).state is State.QUARANTINE
+    (stage,) = store.reporting.run(RUN, node=names[0]).stages
+    assert "it rebooted by itself" in [each.summary for each in stage.judgement.findings]
+    assert "controller was busy" in str(stage.judgement.coverage.missing)
+    block.judge(RUN)
+    assert store.runs.get(RUN, node=names[0]).verdict is Verdict.FAIL
+
+
+def test_so_is_a_part_of_it_that_the_rounds_named() -> None:
+    names = enrol(16, rails="r0@10.1.0.{at} r1@10.2.0.{at}", leaf="leaf{leaf}")
+    claim(names)
+    measure({(names[5], "r1"): 0.4})
+    left_out(names[4], names[5])
+    block.judge(RUN)
+    assert [store.runs.get(RUN, node=name).verdict for name in names[4:6]] == [Verdict.SKIPPED, Verdict.FAIL]
+
+
+def test_what_prevents_a_later_try_of_a_round_takes_no_evidence_away() -> None:
+    names = enrol(2)
+    claim(names)
+    rounds.next_round(RUN)
+    rebooted(names[0])
+    prevent(1, *names)
+    claim(names, 2)
+    assert list(rounds.evidence_of(RUN)[names[0]])
+    assert names[1] not in store.rounds.sides(RUN)[1]
 
 
 def test_why_a_rail_was_not_tried_is_in_the_gap() -> None:
