@@ -3,15 +3,16 @@
 ``python -m tests.chaos --faults N --seed S [--minutes M] [--resume FOLDER]``
 
 Real: Airflow on Celery with Redis and PostgreSQL (two workers, two triggerers), Slurm with a slurmd a node, an SSH
-server a node, the node side, the judge, SMTP, the audit stream over HTTP. Simulated: the hardware. Each stage asks only
-what GPUs a node has, so that hundreds of lives fit into hours; a faulty machine lacks a GPU.
+server a node, the node side, the judge, an emulated BMC (sushy-tools), SMTP, the audit stream over HTTP. Simulated: the
+hardware. Each stage asks only what GPUs a node has, so that hundreds of lives fit into hours; a faulty machine lacks a
+GPU.
 
 - ``world``: starts all of it, and restarts what ended, as systemd would. ``link`` stands between the controller and
-  each node, the mail server and the audit receiver, and refuses, hangs, slows or breaks connections.
+  each node, its BMC, the mail server and the audit receiver, and refuses, hangs, slows or breaks connections.
 - ``lives``: one life of a node is qualification, validation in a block of two at times (where this interpreter has
   PyTorch), a person's admission and a revalidation, and at times a GPU that fails in service and is repaired; or a
-  quarantine that its machine deserves. Then a person returns it, its machine is built
-  again, healthy or not, and the next life begins.
+  quarantine that its machine deserves. Then a person returns it, its machine is built again, healthy or not, and the
+  next life begins.
 - ``faults``: one function a kind, a generator that strikes, yields what it struck, and lifts the fault. A new kind is
   one function in ``controller``, ``services``, ``nodes`` or ``people``.
 - ``observers``: pure functions from evidence to the defects that they find; ``evidence`` reads it with none of Muster's
@@ -23,5 +24,5 @@ When time is up no fault is left and the fleet is given time to settle; what is 
 A campaign is a series of legs of ``LEG_MINUTES`` at most, each a fleet of its own with a seed of its own; FOLDER keeps
 the figures of each leg, so that an interrupted campaign goes on after its last complete one.
 
-Left out: a restored backup, a second controller, Kubernetes and a BMC.
+Left out: a restored backup, a second controller and Kubernetes.
 """

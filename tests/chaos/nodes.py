@@ -16,6 +16,7 @@ import threading
 import uuid
 from collections.abc import Iterable, Mapping
 from pathlib import Path
+from typing import Any
 
 import psutil
 
@@ -84,15 +85,21 @@ def mount(place: Path, size: str) -> None:
 
 
 class ChaosFleet(SimulatedFleet):
-    """``disks``: whether each node's work folder is a disk of its own, which needs the right to mount."""
+    """``disks``: whether each node's work folder is a disk of its own, which needs the right to mount.
 
-    def __init__(self, folder: Path, names: Iterable[str], seed: int, links: Links, *, disks: bool) -> None:
+    ``bmc_port``: where one emulator answers as the BMC of every node, each behind a link of its own in ``bmcs``.
+    """
+
+    def __init__(
+        self, folder: Path, names: Iterable[str], seed: int, links: Links, bmc_port: int, *, disks: bool
+    ) -> None:
         super().__init__(folder, names, seed, {})
         self.seed, self.disks = seed, disks
         self._power = threading.Lock()
         self.python.write_text(INTERPRETER.format(python=sys.executable, clock=" ".join(clocks.preloaded())))
         self.python.chmod(self.python.stat().st_mode | stat.S_IXUSR)
         self.links = {name: Link(links, functools.partial(self.server_port, name)) for name in self.names}
+        self.bmcs = {name: Link(links, lambda: bmc_port) for name in self.names}
         for name in self.names:
             (self.home(name) / "boot_id").write_text(load_machine(self.home(name) / name).boot_id)
             self.work(name).mkdir()
@@ -129,6 +136,9 @@ class ChaosFleet(SimulatedFleet):
 
     def _port(self, name: str) -> int:
         return self.links[name].port
+
+    def _bmc(self, name: str) -> dict[str, Any]:
+        return {"url": f"http://127.0.0.1:{self.bmcs[name].port}"}
 
     def rebuild(self, name: str, *, faulty: bool) -> None:
         """Repair the machine, or break it: the same parts, without or with its fault. Not while it boots."""

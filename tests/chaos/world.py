@@ -13,6 +13,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from unittest import mock
 
+import httpx
 import psutil
 import psycopg
 import yaml
@@ -31,7 +32,7 @@ from tests.chaos.ledger import Ledger
 from tests.chaos.link import Link, Links
 from tests.chaos.nodes import ChaosFleet, mount
 from tests.chaos.receiver import Receiver
-from tests.support.servers import celery_airflow, postgresql, sshd
+from tests.support.servers import bmc, celery_airflow, postgresql, sshd
 from tests.support.servers.celery_airflow import COMPONENTS, CeleryStack
 from tests.support.servers.slurm import end_jobs
 from tests.support.simulated_fleet import write_block, write_sku
@@ -130,10 +131,16 @@ class World:
 def running(folder: Path, names: tuple[str, ...], seed: int, *, disks: bool) -> Iterator[World]:
     """All of it, ready. Everything ends with the block. Raises ServiceFailed."""
     links, receiver = Links(), Receiver(folder / "events")
-    with postgresql.running(connections=300) as database, mock.patch.dict(os.environ), receiver:
+    documents = bmc.write(folder / "bmc", [bmc.fan(), bmc.fan("Fan 2")], [bmc.air()], [bmc.supply()])
+    with (
+        postgresql.running(connections=300) as database,
+        mock.patch.dict(os.environ),
+        receiver,
+        bmc.static(documents) as url,
+    ):
         supervisor = Supervisor(folder / "logs")
         cluster = Slurm(supervisor, folder / "s", names, base_environment({}))
-        fleet = ChaosFleet(folder / "fleet", names, seed, links, disks=disks)
+        fleet = ChaosFleet(folder / "fleet", names, seed, links, httpx.URL(url).port or 80, disks=disks)
         (folder / "airflow").mkdir()
         if disks:
             mount(folder / "airflow", CONTROLLER_DISK)
@@ -180,6 +187,7 @@ def _settings(
         sshd.CONNECTION: sshd.connection(fleet.keys.private),
         "MUSTER_SSH_TIMEOUT_S": "5",
         "MUSTER_POLL_SECONDS": "1",
+        "MUSTER_BMC_SECONDS": "2",
         # Three attempts outlast a fault of 40 s, as those 300 s apart by default outlast one of ten minutes.
         "MUSTER_RETRY_SECONDS": "20",
         "MUSTER_MAIL_TO": "fleet@example.org",

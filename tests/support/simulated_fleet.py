@@ -111,6 +111,7 @@ class SimulatedFleet:
                     work_dir=str(self._of(name) / "work"),
                     simulated=True,
                     labels=dict(labels),
+                    bmc=self._bmc(name),
                 )
             )
 
@@ -130,6 +131,9 @@ class SimulatedFleet:
 
     def _port(self, name: str) -> int:
         return int((self._of(name) / "port").read_text())
+
+    def _bmc(self, name: str) -> dict[str, Any]:
+        return {}
 
     def _of(self, name: str) -> Path:
         return self.folder / "nodes" / name

@@ -7,6 +7,7 @@ import importlib
 import random
 from collections.abc import Callable, Iterator
 
+from tests.chaos.link import OPEN, Link
 from tests.chaos.world import World
 
 CLASSES = ("controller", "services", "nodes", "people")
@@ -41,6 +42,15 @@ def fault(shortest: float, longest: float) -> Callable[[Strike], Strike]:
         return strike
 
     return enter
+
+
+def misbehaving(link: Link, mode: str | bytes, name: str) -> Iterator[str]:
+    """What is behind this link behaves so, unless another fault has it. ``name``: the victim."""
+    if link.mode != OPEN:
+        raise NotNow
+    link.set(mode)
+    yield name
+    link.set(OPEN)
 
 
 def load() -> dict[str, list[Kind]]:

@@ -9,7 +9,7 @@ from collections.abc import Iterator
 
 from muster_demo.slurm import USERS
 from tests.chaos import clocks
-from tests.chaos.faults import NotNow, fault
+from tests.chaos.faults import NotNow, fault, misbehaving
 from tests.chaos.link import FLAPPING, HANGING, OPEN, REFUSED, SLOW
 from tests.chaos.nodes import fill
 from tests.chaos.world import World
@@ -23,6 +23,16 @@ TAMPERING = {
     "nested": 'yes "[" | head -n 500000 >"$1"',
 }
 """What becomes of a result: a shell command, of which $1 is the result and $2 the last one of that stage."""
+ANSWER = b"HTTP/1.1 %s\r\nContent-Type: application/json\r\nConnection: close\r\n\r\n%s"
+LIES = {
+    "busy": ANSWER % (b"503 Service Unavailable", b""),
+    "locked": ANSWER % (b"401 Unauthorized", b"{}"),
+    "page": ANSWER % (b"200 OK", b"<html><body>Firmware update in progress</body></html>"),
+    "cut": ANSWER % (b"200 OK", b'{"Chassis": {"@odata.id": "/redfish'),
+    "loop": ANSWER % (b"200 OK", b'{"@odata.id": "/redfish/v1", "Members": [{"@odata.id": "/redfish/v1/Chassis"}],'
+                      b' "Chassis": {"@odata.id": "/redfish/v1/Chassis"}, "Thermal": 7, "Status": []}'),
+}  # fmt: skip
+"""What a BMC answers to every request."""
 
 
 def _behind(world: World, dice: random.Random, mode: str) -> Iterator[str]:
@@ -67,6 +77,21 @@ def node_rebooted(world: World, dice: random.Random) -> Iterator[str]:
     world.fleet.reboot(name, dice)
     yield name
     world.fleet.links[name].set(OPEN)
+
+
+@fault(5, 40)
+def bmc_unreachable(world: World, dice: random.Random) -> Iterator[str]:
+    yield from _bmc(world, dice, dice.choice((REFUSED, HANGING, SLOW, FLAPPING)))
+
+
+@fault(5, 40)
+def bmc_lying(world: World, dice: random.Random) -> Iterator[str]:
+    yield from _bmc(world, dice, LIES[dice.choice(sorted(LIES))])
+
+
+def _bmc(world: World, dice: random.Random, mode: str | bytes) -> Iterator[str]:
+    name = dice.choice(world.fleet.names)
+    yield from misbehaving(world.fleet.bmcs[name], mode, name)
 
 
 @fault(5, 30)

@@ -9,8 +9,8 @@ from collections.abc import Iterator, Sequence
 
 import psutil
 
-from tests.chaos.faults import NotNow, fault
-from tests.chaos.link import HANGING, OPEN, REFUSED, SLOW, Link
+from tests.chaos.faults import NotNow, fault, misbehaving
+from tests.chaos.link import HANGING, REFUSED, SLOW
 from tests.chaos.world import World
 
 DATABASES = ("muster", "airflow")
@@ -106,34 +106,26 @@ def slurmd_killed(world: World, dice: random.Random) -> Iterator[str]:
     world.revive(name)
 
 
-def _misbehaving(link: Link, mode: str | bytes, name: str) -> Iterator[str]:
-    if link.mode != OPEN:
-        raise NotNow
-    link.set(mode)
-    yield name
-    link.set(OPEN)
-
-
 @fault(10, 60)
 def smtp_down(world: World, dice: random.Random) -> Iterator[str]:
-    yield from _misbehaving(world.smtp, REFUSED, "smtp")
+    yield from misbehaving(world.smtp, REFUSED, "smtp")
 
 
 @fault(10, 40)
 def smtp_hangs(world: World, dice: random.Random) -> Iterator[str]:
-    yield from _misbehaving(world.smtp, HANGING, "smtp")
+    yield from misbehaving(world.smtp, HANGING, "smtp")
 
 
 @fault(10, 60)
 def smtp_busy(world: World, dice: random.Random) -> Iterator[str]:
-    yield from _misbehaving(world.smtp, BUSY, "smtp")
+    yield from misbehaving(world.smtp, BUSY, "smtp")
 
 
 @fault(10, 60)
 def audit_receiver_down(world: World, dice: random.Random) -> Iterator[str]:
-    yield from _misbehaving(world.audit, dice.choice((REFUSED, UNAVAILABLE)), "audit receiver")
+    yield from misbehaving(world.audit, dice.choice((REFUSED, UNAVAILABLE)), "audit receiver")
 
 
 @fault(10, 60)
 def audit_receiver_slow(world: World, dice: random.Random) -> Iterator[str]:
-    yield from _misbehaving(world.audit, dice.choice((HANGING, SLOW)), "audit receiver")
+    yield from misbehaving(world.audit, dice.choice((HANGING, SLOW)), "audit receiver")
