@@ -203,6 +203,19 @@ class TestAnAnswerCountsOnce:
             answers.check("Admit", store.nodes.get("n1"), RunKey(DAG_ID, "r"))
         assert refused.value.code is Refusal.OUTDATED
 
+    @pytest.mark.parametrize(("lost", "again"), [("Admit", 0), ("RMA", 1)])
+    def test_an_answer_that_another_overtook_is_asked_for_again_unless_it_was_the_same(
+        self, waiting: None, lost: str, again: int
+    ) -> None:
+        put()
+        put(run_id="other")
+        admission.record_answer(RunKey(DAG_ID, "r"), answer(lost))
+        admission.record_answer(RunKey(DAG_ID, "other"), answer())
+        admission.carry_out(RunKey(DAG_ID, "other"))
+        with caused(AirflowFailException, IllegalMove):
+            admission.carry_out(RunKey(DAG_ID, "r"))
+        assert len(admission.asked_again(RunKey(DAG_ID, "r"), {"node": "n1"})) == again
+
     def test_a_worker_that_dies_leaves_the_whole_decision_or_none(
         self, waiting: None, monkeypatch: pytest.MonkeyPatch
     ) -> None:

@@ -24,7 +24,7 @@ from muster.integration import runid
 from muster.integration.airflow_api import REASON
 from muster.model.questions import Question
 from muster.model.runs import RunKey
-from muster.model.states import State
+from muster.model.states import SERVING, State
 from muster.operators.testing import claims
 from muster.reporting import notices
 from muster.rules.gate import Admit, Refuse
@@ -167,10 +167,13 @@ def lost(context: Context) -> None:
 def asked_again(key: RunKey, params: Mapping[str, Any]) -> list[dict[str, Any]]:
     """Returns the arguments of TriggerDagRunOperator for the run that asks again after that run lost its answer.
 
-    None without an answer, as after a timeout. The run looks at the records first, and asks only what is still open.
+    None without an answer, as after a timeout, or if another answer has admitted the node meanwhile, as this one would
+    have. The run looks at the records first, and asks only what is still open.
     """
     asked = store.questions.find(key)
     if asked is None or asked.answered_at is None or asked.settled_at is not None:
+        return []
+    if asked.option == ADMIT and store.nodes.get(asked.node).state in SERVING:
         return []
     reason = f"answer of {asked.answered_at} lost in {key.run_id}"
     return [{"trigger_run_id": runid.run_id(asked.node, reason), "conf": dict(params)}]
