@@ -27,7 +27,9 @@ FIELDS = {
 }
 THROTTLED_NS = (0, 25 * 10**7, 0)
 """By the driver, by the hardware for heat, by the power brake; nvml.h numbers the fields by version."""
-THROTTLE_FIELDS_FROM = {"570": None, "575": 251, "580.65": 251, "580.126": 269, "595": 269}
+THROTTLE_FIELDS_FROM = {
+    "570": None, "575": 251, "580.65": 251, "580.76": None, "580.82": 269, "580.95": 269, "580.126": 269, "595": 269,
+}  # fmt: skip
 NVLINK_5_ONLY = (
     pynvml.NVML_FI_DEV_NVLINK_COUNT_EFFECTIVE_ERRORS,
     pynvml.NVML_FI_DEV_NVLINK_COUNT_LINK_RECOVERY_FAILED_EVENTS,

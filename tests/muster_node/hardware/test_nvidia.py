@@ -46,14 +46,20 @@ def test_a_healthy_board_is_reported_in_full() -> None:
 
 
 @pytest.mark.parametrize(
-    ("driver", "hw_thermal"), [("570.124.06", None), ("575.57.08", 0.25), ("580.65.06", 0.25), ("595.71.05", 0.25)]
-)
+    ("driver", "hw_thermal"),
+    [
+        ("570.124.06", None), ("575.57.08", 0.25), ("580.65.06", 0.25), ("580.76.05", None), ("580.82.07", 0.25),
+        ("580.95.05", 0.25), ("580.126.09", 0.25), ("595.71.05", 0.25),
+    ],
+)  # fmt: skip
 def test_fields_of_throttle_time_go_by_the_driver(driver: str, hw_thermal: float | None) -> None:
     """Their ids moved: the binding's would read power smoothing on another driver, as 0 s."""
     counters = list(NvidiaGpus(FakeNvml(nvmlSystemGetDriverVersion=driver)).counters())
     found = [f.value for f in counters if f.name == "throttle_time" and f.labels["reason"] == "hw_thermal"]
     assert found == ([hw_thermal] * 8)
     assert value_of(counters, "throttle_time", reason="sw_power_cap") == 5.0
+    either = {f.value for f in counters if f.name == "throttle_time" and f.labels["reason"] == "thermal"}
+    assert either == ({0.0} if hw_thermal is None else set())
 
 
 def test_a_gpu_is_lost_when_any_call_reports_it_lost() -> None:

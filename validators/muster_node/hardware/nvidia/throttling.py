@@ -26,13 +26,14 @@ _POWER_CAP_FIELD = 74
 _VIOLATION_FIELD = 75
 """NVML_FI_DEV_PERF_POLICY_THERMAL: nanoseconds held back for heat, by whomever; drivers of all ages have it."""
 _THERMAL_FIELDS = (("sw_thermal", 0), ("hw_thermal", 1), ("hw_power_brake", 2))
-_THERMAL_FIELDS_SINCE = (((580, 126), 269), ((575, 0), 251))
+_THERMAL_FIELDS_SINCE = (((580, 82), 269), ((580, 66), None), ((575, 0), 251))
 """Driver and first of three consecutive field ids, newest first: nvml.h of 575.51 to 580.65 has them at 251, where
-older and newer drivers have power smoothing; that of 580.126 and later has them at 269. Before 575 there are none."""
+newer drivers have power smoothing; that of 580.82 and later has them at 269 (nvidia-ml-py 13.580.65, 13.580.82 and
+13.580.126). Where drivers between 580.65 and 580.82 have them is not known, and before 575 there are none."""
 
 
 def throttle_fields(driver: str) -> dict[str, int | None]:
-    """NVML field ids of the cumulative nanoseconds in each throttle state, by reason; None where a driver has none.
+    """NVML field ids of the cumulative nanoseconds in each throttle state, by reason; None where none is known.
 
     "thermal" is heat of either kind, for drivers that do not tell them apart.
     """
