@@ -289,7 +289,8 @@ def test_another_kernel_policy_is_replayed_over_the_records(muster: Muster, tmp_
 
 def test_an_entry_that_nodes_never_send_is_refused(muster: Muster, tmp_path: Path) -> None:
     raw = yaml.safe_load(KERNEL.read_text(encoding="utf-8"))
-    raw["entries"] = [{**raw["entries"][0], "matches": ["quietly"], "examples": ["<6>[ 1.0] quietly"]}]
+    off_bus = next(each for each in raw["entries"] if each["name"] == "gpu-off-bus")
+    raw["entries"] = [{**off_bus, "matches": ["quietly"], "examples": ["<6>[ 1.0] quietly"]}]
     (tmp_path / "mine.yaml").write_text(yaml.safe_dump(raw), encoding="utf-8")
     status, _, err = muster("device-events", "show", str(tmp_path / "mine.yaml"))
     assert status == 1

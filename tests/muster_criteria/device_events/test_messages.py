@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from pathlib import Path
 
 import pytest
 import yaml
@@ -145,6 +146,28 @@ def test_before_the_stage_it_counts_less(
     judgement = logged(case("thermal"), log, began=9_000.0).judge()
     assert judgement.verdict is verdict, judgement.reason
     assert [each.severity for each in judgement.findings] == severities
+
+
+HEALTHY = yaml.safe_load((Path(__file__).parent / "data" / "healthy_boots.yaml").read_text(encoding="utf-8"))
+
+
+@pytest.mark.parametrize("name", HEALTHY)
+def test_a_healthy_boot_gives_no_finding(case: MakeCase, name: str) -> None:
+    judgement = logged(case("thermal"), HEALTHY[name]["log"].splitlines(), began=9_000.0).judge()
+    assert judgement.findings == ()
+    assert judgement.verdict is Verdict.PASS, judgement.reason
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "<3>[ 300.1] blk_update_request: I/O error, dev sr0, sector 0 op 0x0:(READ)",
+        "<3>[ 300.1] sr 11:0:0:0: rejecting I/O to offline device",
+        "<6>[ 300.1] pcieport 0000:64:02.0: pciehp: Slot(5): Link Down/Up ignored",
+    ],
+)
+def test_a_virtual_drive_and_a_link_that_was_kept_fail_no_node(case: MakeCase, line: str) -> None:
+    assert logged(case("thermal"), [line]).judge().findings == ()
 
 
 def test_the_same_message_before_and_during_the_stage_is_the_stages_own(case: MakeCase) -> None:
