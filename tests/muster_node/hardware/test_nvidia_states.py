@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -16,7 +17,7 @@ from muster_node.hardware.nvidia.links import _fabric_health
 from muster_node.hardware.nvidia.nvml import SLOW_MAX_S, SLOW_SHARE
 from muster_node.hardware.nvidia.processes import foreign
 from muster_node.hardware.seam import Fact
-from muster_node.workloads.under_load import DELTAS, STATES
+from muster_node.workloads.under_load import DELTAS, STATES, Found, Reading, under_load
 from tests.muster_node.hardware.nvml_standin import FakeNvml, value_of
 
 ALL_ONES = (2**32 - 1, 2**64 - 1)
@@ -209,6 +210,40 @@ class TestForeignProcesses:
         nvml.refuse["nvmlDeviceGetComputeRunningProcesses"] = pynvml.NVML_ERROR_UNKNOWN
         gpus = NvidiaGpus(nvml)
         assert foreign(gpus._nvml, gpus._gpus[0], str(tmp_path)).value is None
+
+
+def _nvlink_errors(nvml: FakeNvml, *changes: Callable[[], object]) -> dict[str, Found]:
+    """By kind, from a reading before and one after each of the changes."""
+    gpus = NvidiaGpus(nvml)
+    readings = [Reading(0.0, tuple(gpus.states()))]
+    for at, change in enumerate(changes, start=1):
+        change()
+        readings.append(Reading(10.0 * at, tuple(gpus.states())))
+    found = under_load(readings, [gpus.devices()[0].id], {})
+    return {each.labels["kind"]: each for each in found if each.metric == "nvlink_errors_delta"}
+
+
+def test_a_gpu_that_has_no_nvlink_says_so_of_its_errors() -> None:
+    nvml = FakeNvml(count=1)
+    nvml.refuse["nvmlDeviceGetNvLinkState"] = pynvml.NVML_ERROR_NOT_SUPPORTED
+    found = _nvlink_errors(nvml, lambda: None)
+    assert {kind: (each.value, each.note) for kind, each in found.items()} == dict.fromkeys(
+        ("replay", "recovery", "crc", "effective", "recovery_failed"), (None, "not supported")
+    )
+
+
+def test_the_errors_of_links_that_are_all_down_are_missing() -> None:
+    nvml = FakeNvml(count=1)
+    nvml.links_down = {(0, 0), (0, 1)}
+    notes = {each.note for each in _nvlink_errors(nvml, lambda: None).values()}
+    assert notes == {"links: no link is up"}
+
+
+def test_one_reading_without_link_states_between_two_others_costs_no_count() -> None:
+    nvml = FakeNvml(count=1)
+    refused = {"nvmlDeviceGetNvLinkState": pynvml.NVML_ERROR_UNKNOWN}
+    found = _nvlink_errors(nvml, lambda: nvml.refuse.update(refused), nvml.refuse.clear)
+    assert found["replay"].value == 0.0
 
 
 IMPOSSIBLE = (2**63 - 1, 2**64 - 2, 2**62)

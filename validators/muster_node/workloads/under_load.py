@@ -215,12 +215,10 @@ def _deltas(gpu: str, counted: Mapping[Key, Growth], readings: Sequence[Reading]
 
 def _nvlink(gpu: str, counted: Mapping[Key, Growth]) -> Iterator[Found]:
     for kind in sorted({key[1] for key in counted if key[0] == "nvlink_errors"}):
-        parts = {
-            f"link {link}" if link else "links": added
-            for (name, of, link), added in counted.items()
-            if (name, of) == ("nvlink_errors", kind)
-        }
-        value, known, note = total(parts)
+        by_link = {link: added for (name, of, link), added in counted.items() if (name, of) == ("nvlink_errors", kind)}
+        if len(by_link) > 1:  # why none was up at some reading; the links' own readings show what that costs
+            by_link.pop("", None)
+        value, known, note = total({f"link {link}" if link else "links": each for link, each in by_link.items()})
         yield Found("nvlink_errors_delta", gpu, value, labels={"kind": kind}, samples=known, note=note)
 
 

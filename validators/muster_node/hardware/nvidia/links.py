@@ -84,9 +84,15 @@ class Links:
                 yield number("nvlink_speed", self._device, "GB/s", speed.map(lambda mb: mb / _MB_IN_GB), labels)
 
     def errors(self) -> Iterator[Fact]:
-        """Error counters of each link that is up; a kind that the first link does not have is reported once."""
+        """Error counters of each link that is up; a kind that the first link does not have is reported once.
+
+        So is each kind where no link is up: that the GPU has none is no missing measurement, that it lost them is one.
+        """
         up = [link for link, is_up in self._states if is_up]
         for kind, field in _ERRORS:
+            if not up:
+                why = Answer(note=self.active.note or "no link is up")
+                yield number("nvlink_errors", self._device, "count", why, {"kind": kind})
             for place, link in enumerate(up):
                 count = self._nvml.field(self._handle, field, link)
                 if place == 0 and count.note == NOT_SUPPORTED:
