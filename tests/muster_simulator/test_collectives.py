@@ -100,9 +100,14 @@ def test_the_time_is_that_of_as_many_bytes_as_bus_bandwidth_counts(
         assert sum(received) == pytest.approx(3 * LARGE * busbw_factor(op, 8)), "two of them to warm up"
 
 
-def test_a_size_that_does_not_fit_has_no_value(tmp_path: Path) -> None:
-    values = run(tmp_path, ops=["all_gather"], sizes=[LARGE, 2**50])
-    assert values["collective_busbw", "all_gather", str(2**50)] is None
+def test_a_size_that_does_not_fit_has_no_value_and_one_beyond_all_memory_no_row(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(SimulatedCompute, "free_memory", lambda self: LARGE)
+    values = run(tmp_path, ops=["all_gather"], sizes=[SMALL, LARGE, 2**50])
+    rates = {size: value for (metric, _, size), value in values.items() if metric == "collective_busbw"}
+    assert list(rates) == [str(SMALL), str(LARGE)]
+    assert rates[str(LARGE)] is None
 
 
 def test_one_gpu_has_no_peer_to_exchange_with(tmp_path: Path) -> None:

@@ -6,7 +6,7 @@ import pytest
 
 from muster_node.cluster.exchange import OPS, Exchange
 from muster_node.hardware.host.machine import HostHardware
-from muster_node.hardware.seam import Device
+from muster_node.hardware.seam import Device, Fact
 from muster_node.probe import Skip
 from muster_node.probes import collectives
 from muster_node.probes.collectives import Collectives
@@ -117,6 +117,20 @@ def on_gpus(run_probe, monkeypatch):
         return run_probe(Collectives, TwoGpus(), sizes=[4096, 65536], repeats=2, ops=list(ops))
 
     return run
+
+
+@pytest.mark.parametrize(("gib", "rows"), [(40.0, 1), (2.0**30, 2), (None, 2)])
+def test_a_size_beyond_the_gpus_memory_is_not_missing_but_one_that_did_not_fit_is(run_probe, monkeypatch, gib, rows):
+    class Small(TwoGpus):
+        def inventory(self):
+            return [Fact("hbm_total", gpu.id, "GiB", gib, note="" if gib else "refused") for gpu in self.devices("gpu")]
+
+    monkeypatch.setattr(collectives, "BACKENDS", {"cpu": "gloo", "gpu": "gloo"})
+    monkeypatch.setattr(collectives, "Exchange", Logging)
+    run = run_probe(Collectives, Small(), sizes=[4096, 2**50], repeats=1, ops=["send_recv"])
+    found = run.all("collective_busbw", nvls="off")
+    assert len(found) == rows
+    assert [row.labels["bytes"] for row in found if row.value is None] == [str(2**50)] * (rows - 1)
 
 
 def test_a_rate_between_gpus_comes_with_what_carried_it_with_nvls_and_without(on_gpus):

@@ -7,7 +7,7 @@ import pytest
 from muster_node.hardware import open_hardware
 from muster_node.hardware.host.cpu_compute import CpuCompute
 from muster_node.hardware.host.machine import HostHardware
-from muster_node.hardware.seam import Device
+from muster_node.hardware.seam import Device, Fact
 from muster_node.probe import Skip
 from muster_node.probes import memory_bandwidth
 from muster_node.probes.memory_bandwidth import MemoryBandwidth
@@ -236,6 +236,14 @@ def test_bandwidth(run_probe):
         rate = run.one("memory_bandwidth", "memory", op=op)
         assert 0.5 < rate.value < 5000
         assert rate.samples >= 5
+
+
+@pytest.mark.parametrize(("gib", "mib"), [([80.0, 80.0], 4096), ([39.4, 39.4], 4096), ([22.5, 80.0], None), ([], 4096)])
+def test_the_arrays_of_a_small_gpu_fit_into_it(gib, mib):
+    facts = [Fact("hbm_total", f"gpu{slot}", "GiB", each) for slot, each in enumerate(gib)]
+    context = SimpleNamespace(hardware=SimpleNamespace(inventory=lambda: facts))
+    actual = memory_bandwidth._array_mib(context, "gpu")
+    assert actual == mib if mib else 3000 < actual < 22.5 * 1024 / 6
 
 
 class GpuThatIsACpu(HostHardware):

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import dataclasses
 import datetime
+import math
 import os
 import pathlib
 from typing import Any, Callable
@@ -19,7 +20,7 @@ from muster_node.hardware.pytorch import require_torch
 from muster_node.hardware.seam import Clock, Compute, Device, Worker
 from muster_node.probe import Context, Metric, Param, Probe, Skip
 from muster_node.tools.nccl_log import SUBSYSTEMS, Proof, parse_nccl_log, prove
-from muster_node.workloads.common import GIB, MIB, median, reason_of, spread
+from muster_node.workloads.common import GIB, MIB, median, memory_gib, reason_of, spread
 
 SIZES = {"cpu": [MIB, 16 * MIB], "gpu": [8, 1024, MIB, 16 * MIB, 256 * MIB, GIB, 8 * GIB]}
 BACKENDS = {"cpu": "gloo", "gpu": "nccl"}
@@ -39,7 +40,9 @@ class Collectives(Probe):
     stage = "performance"
     doc = "NCCL collectives between GPUs, or gloo between cores: payload verified, transport proven"
     params = {
-        "sizes": Param(None, "whole buffer sizes in bytes; None: what suits the devices, on GPUs 8 B to 8 GiB"),
+        "sizes": Param(
+            None, "whole buffer sizes in bytes; None: what suits the devices, on GPUs 8 B to 8 GiB, or what fits"
+        ),
         "repeats": Param(10, "timed repeats of each operation and size"),
         "ranks": Param(None, "processes on CPUs; None: one for each core, at least 2 and at most 32"),
         "ops": Param(list(OPS), "operations to run"),
@@ -171,9 +174,19 @@ def _report(
             context.emit(
                 "collective_transport", "node", text=proof.carried or None, labels=op_labels, note=proof.why_not
             )
+    memory = _memory(context) if first.left_out else math.inf
     for op, size in first.left_out:
+        if _BUFFERS * size > memory:  # no GPU of this model ever measures it, so it is not missing
+            context.progress(f"{op} of {size} bytes is left out: the GPUs have less memory than it takes")
+            continue
         note = "does not fit into free memory with its payload and result"
         context.emit("collective_busbw", "node", labels={"op": op, "bytes": str(size), **labels}, note=note)
+
+
+def _memory(context: Context) -> float:
+    """Bytes that every GPU has, free or not; infinite where one of them does not report it, and without GPUs."""
+    known = memory_gib(context.hardware).values()
+    return min(known) * GIB if known and len(known) == len(context.hardware.devices("gpu")) else math.inf
 
 
 def _log_file(scratch: pathlib.Path, rank: int, nvls: bool) -> pathlib.Path:

@@ -6,13 +6,14 @@ and writes (copy 2, triad 3 for each element); what a cache fetches before a wri
 
 from __future__ import annotations
 
+import math
 from typing import Any, Callable
 
 from muster_node.hardware.pytorch import require_torch
 from muster_node.hardware.seam import Compute, Device, Worker
 from muster_node.probe import Context, Metric, Param, Probe, Skip
 from muster_node.workloads import cpu_shares
-from muster_node.workloads.common import MIB, median, spread
+from muster_node.workloads.common import GIB, MIB, median, memory_gib, spread
 from muster_node.workloads.each_device import error_of, on_each
 
 _ELEMENT = 8  # float64, as in STREAM
@@ -20,6 +21,7 @@ _LLC_TIMES = 4
 _ARRAY_MIB = {"cpu": 128, "gpu": 4096}
 _ARRAYS = 3
 _FREE_SHARE = 0.5
+_TOTAL_SHARE = 0.45  # of all memory, so that what the driver keeps leaves room within the share of what is free
 _MIN_PASSES = 5
 _WARMUP_PASSES = 2
 _TRIAD_SCALAR = 3.0
@@ -72,8 +74,12 @@ def _measure(context: Context, torch: Any, devices: list[Device]) -> list[Any]:
 
 
 def _array_mib(context: Context, kind: str) -> float:
+    """The same on all GPUs: what the smallest of them has room for."""
+    if kind == "gpu":
+        smallest = min(memory_gib(context.hardware).values(), default=math.inf)
+        return min(_ARRAY_MIB[kind], smallest * GIB / MIB * _TOTAL_SHARE / _ARRAYS)
     llc = [fact.value for fact in context.hardware.inventory() if fact.name == "cpu_llc" and fact.value]
-    return max(_ARRAY_MIB[kind], _LLC_TIMES * llc[0] if llc and kind == "cpu" else 0)
+    return max(_ARRAY_MIB[kind], _LLC_TIMES * llc[0] if llc else 0)
 
 
 def _emit(context: Context, device: str, op: str, rates: list[float], why_not: str = "") -> None:

@@ -14,9 +14,9 @@ from collections.abc import Mapping
 from typing import Any
 
 from muster_node.hardware.pytorch import require_torch
-from muster_node.hardware.seam import Compute, Device, Hardware, Worker
+from muster_node.hardware.seam import Compute, Device, Worker
 from muster_node.probe import Context, Metric, Param, Probe, Skip
-from muster_node.workloads.common import GIB, MIB, best_devices, reason_of, seed_of
+from muster_node.workloads.common import GIB, MIB, best_devices, memory_gib, reason_of, seed_of
 from muster_node.workloads.each_device import error_of, on_each
 from muster_node.workloads.patterns import BLOCK_BYTES, EXAMPLES, PATTERNS, Region, sequences
 from muster_node.workloads.rerun import DOC as RERUN_DOC
@@ -64,7 +64,7 @@ class MemoryPattern(Probe):
         if devices[0].kind == "cpu":
             _report(context, "memory", found, max(tested.free_bytes for tested in found), None)
             return
-        totals = _total_gib(context.hardware)
+        totals = memory_gib(context.hardware)
         by_device = {device.id: one for device, one in zip(devices, found)}
         suspects = {name for name, one in by_device.items() if one.wrong or one.error}
         for device, one in zip(devices, found):
@@ -187,11 +187,6 @@ def _share(free: int, params: Any, worker: Worker) -> int:
     if wanted < _MIN_BYTES:
         raise Skip(f"only {wanted / MIB:.1f} MiB of memory may be tested")
     return int(wanted / workers)
-
-
-def _total_gib(hardware: Hardware) -> dict[str, float]:
-    """Device → all of its memory (GiB), where the inventory has it."""
-    return {fact.device: fact.value for fact in hardware.inventory() if fact.name == "hbm_total" and fact.value}
 
 
 def _report(context: Context, device: str, found: list[_Tested], free: int, total_gib: float | None) -> None:

@@ -54,6 +54,11 @@ def best_devices(hardware: Hardware) -> list[Device]:
     return hardware.devices("gpu") or hardware.devices("cpu")
 
 
+def memory_gib(hardware: Hardware) -> dict[str, float]:
+    """Device → all of its memory (GiB), of the GPUs that report it."""
+    return {fact.device: fact.value for fact in hardware.inventory() if fact.name == "hbm_total" and fact.value}
+
+
 def median(samples: Sequence[float]) -> float:
     """The median; raises statistics.StatisticsError on no samples."""
     return float(statistics.median(samples))
