@@ -18,6 +18,8 @@ PRESENCE_PROBE = "inventory"
 """The probe that lists every device; unless it completed, there are no rows of presence."""
 PRESENCE = "device_present"
 """The metric of presence rows: 1 where the device answers, else 0."""
+SLOT_KNOWN = "slot_known"
+"""The metric of whether a GPU's name is that of its slot: 1, or 0 where it is a guess."""
 EXTRA_MAX = 8
 """So many GPUs beyond the SKU's count get a row of presence, and so a finding each."""
 NOT_COUNTED = "not counted by the SKU"

@@ -122,6 +122,23 @@ def test_a_slot_is_named_only_where_module_ids_tell_it(case: MakeCase, known: bo
     assert sum(len(each.measurements) for each in found) == 2
 
 
+@pytest.mark.parametrize(
+    ("modules", "slot_known"),
+    [
+        ([1.0] * 7, 1.0),  # as cards in PCIe slots report it
+        ([1.0, 2.0, 3.0, 4.0, 5.0, 7.0, 7.0], 0.0),
+    ],
+)
+def test_a_slot_that_is_a_guess_is_not_named(case: MakeCase, modules: list[float], slot_known: float) -> None:
+    node = case("intake")
+    node.raw["measurements"] = [row for row in node.raw["measurements"] if row["device"] != "gpu7"]
+    for slot, module in enumerate(modules):
+        node.add("inventory", "module_id", f"gpu{slot}", module, "count")
+    node.add("inventory", "slot_known", "gpu6", slot_known, "bool", note="" if slot_known else "a guess")
+    (found,) = [each for each in node.judge().findings if each.rule == "expected_devices"]
+    assert (found.device, found.action) == ("node", Action.INSPECT)
+
+
 def test_one_cause_is_one_line_of_the_reason(case: MakeCase) -> None:
     node, why = case("intake"), "NVML: not queried, since nvmlDeviceGetTemperature did not answer within 20 s"
     for row in node.raw["measurements"]:

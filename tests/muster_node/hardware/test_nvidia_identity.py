@@ -12,7 +12,7 @@ import pytest
 
 from muster_node.hardware.events import by_pci
 from muster_node.hardware.nvidia import domain
-from muster_node.hardware.nvidia.gpu import slots_of
+from muster_node.hardware.nvidia.gpu import numbering, slots_of
 from muster_node.hardware.nvidia.gpus import NvidiaGpus
 from muster_node.hardware.seam import Fact
 from tests.muster_node.hardware.nvml_standin import FakeNvml, value_of
@@ -66,7 +66,6 @@ def test_two_gpus_without_module_ids_are_not_sure_of_their_places() -> None:
         ([4, None, None, 1], [(3, True), (1, False), (2, False), (0, True)]),
         ([1, None, 3, None], [(0, True), (1, True), (2, True), (3, True)]),  # the others are in NVML's order
         ([None, None], [(0, True), (1, True)]),
-        ([3, 3], [(0, False), (1, False)]),
         (
             [4, 2, 2, 1],
             [(3, True), (1, False), (2, False), (0, True)],
@@ -80,6 +79,33 @@ def test_two_gpus_without_module_ids_are_not_sure_of_their_places() -> None:
 )
 def test_slots(modules: list[int | None], slots: list[tuple[int, bool]]) -> None:
     assert slots_of(list(enumerate(modules))) == slots
+
+
+@pytest.mark.parametrize(
+    ("modules", "usable"),
+    [
+        ([1] * 8, [None] * 8),
+        ([1, None, 1], [None] * 3),
+        ([0, 0], [None] * 2),
+        ([200, 200], [None] * 2),
+        ([1], [1]),
+        ([None, 3], [None, 3]),
+        ([4, 2, 2, 1], [4, 2, 2, 1]),
+    ],
+)
+def test_an_id_that_several_gpus_report_and_none_another_numbers_none(
+    modules: list[int | None], usable: list[int | None]
+) -> None:
+    assert numbering(modules) == usable
+
+
+def test_cards_in_pcie_slots_all_report_module_id_1_and_go_by_nvmls_order() -> None:
+    nvml = FakeNvml(count=4)
+    nvml.module_ids = [1] * 4
+    assert _values(nvml, "slot_known") == dict.fromkeys(("gpu0", "gpu1", "gpu2", "gpu3"), 1.0)
+    modules = _facts(nvml, "module_id")
+    assert {fact.value for fact in modules.values()} == {None}
+    assert all(fact.note for fact in modules.values())
 
 
 def test_a_gpu_without_a_module_id_beside_one_that_is_gone_is_not_sure_of_its_place() -> None:

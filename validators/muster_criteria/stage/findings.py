@@ -26,7 +26,7 @@ from muster_criteria.model import (
     Variant,
     measurement_reference,
 )
-from muster_criteria.rows import PRESENCE
+from muster_criteria.rows import PRESENCE, SLOT_KNOWN
 from muster_criteria.sku_files.limits import Limit
 from muster_criteria.sku_files.model import Sku
 from muster_criteria.stage.fleet_findings import fleet_finding
@@ -208,12 +208,14 @@ def _detail(note: str) -> str:
 
 
 def _presence_finding(row: Mapping[str, Any], sku: Sku, frame: Frame) -> Finding:
-    """A slot is named only where every GPU reports its module id: else GPUs are numbered in the driver's order, in
-    which those behind a missing one move up.
+    """A slot is named only where every GPU has a module id of its own, and with it a slot that is known: else GPUs are
+    numbered in the driver's order, in which those behind a missing one move up. One id alone may be any card's.
     """
     counted, device = int(sku.devices.get("gpu") or 1), row["device"]
     modules = frame["value"][frame["metric"] == MODULE_ID]
-    missing, known = row["value"] == 0, not np.isnan(modules).any()
+    guessed = ((frame["metric"] == SLOT_KNOWN) & (frame["value"] == 0)).any()
+    known = len(np.unique(modules)) != 1 and not np.isnan(modules).any() and not guessed
+    missing = row["value"] == 0
     rows, variant, action = [row], Variant.EXTRA, Action.INSPECT
     summary = f"{device} is extra: SKU {sku.name} counts {counted} GPUs; check the SKU and the slot numbers."
     if missing:
@@ -226,8 +228,8 @@ def _presence_finding(row: Mapping[str, Any], sku: Sku, frame: Frame) -> Finding
         silent = (frame["metric"] == PRESENCE) & (frame["value"] == 0)
         rows = [frame.row(at) for at in np.flatnonzero(silent).tolist()]
         summary = (
-            f"{len(rows)} of {counted} GPUs do not answer: the board reports no module ids, so compare the serials to "
-            "find the slot."
+            f"{len(rows)} of {counted} GPUs do not answer: no module ids name their slots, so compare the serials to "
+            "find them."
         )
     return Finding(
         rule="expected_devices",

@@ -9,10 +9,8 @@ import dataclasses
 from collections.abc import Iterable, Mapping, Sequence
 
 from muster_criteria.model import Action, Finding, Severity
-from muster_criteria.rows import Row
+from muster_criteria.rows import SLOT_KNOWN, Row
 from muster_criteria.stage.rules import FLEET_KINDS, KINDS
-
-SLOT_KNOWN = "slot_known"
 
 
 def once(findings: Iterable[Finding]) -> list[Finding]:

@@ -24,7 +24,7 @@ MODULES_MAX = 32
 @dataclasses.dataclass(frozen=True)
 class Gpu:
     """One GPU that gave a handle (a ``torch_gpu.Card``). ``order``: its NVML index; ``slot_known``: its place is its
-    board's, not a guess.
+    board's, not a guess; ``module``: its module id, None where that is none of a board's.
     """
 
     device: Device
@@ -34,25 +34,26 @@ class Gpu:
     slot_known: bool = True
     twins: tuple[str, ...] = ()
     pci: str = ""
+    module: int | None = None
 
 
 def find(nvml: Nvml, count: int) -> tuple[list[Gpu], list[str]]:
     """GPUs in slot order, and a sentence for each NVML index that gives no handle."""
-    found: list[tuple[int, Any, int | None]] = []
+    found: list[tuple[int, Any]] = []
     unanswered = []
     for index in range(count):
         handle = nvml.query("nvmlDeviceGetHandleByIndex", index)
         if handle.value is None:
             unanswered.append(f"NVML index {index}: {handle.note}")
             continue
-        module = nvml.query("nvmlDeviceGetModuleId", handle.value).value
-        found.append((index, handle.value, None if module is None or module > MODULES_MAX else module))
-    slots = slots_of([(index, module) for index, _, module in found], len(unanswered))
+        found.append((index, handle.value))
+    modules = numbering([nvml.query("nvmlDeviceGetModuleId", handle).value for _, handle in found])
+    slots = slots_of([(index, module) for (index, _), module in zip(found, modules)], len(unanswered))
     gpus = []
-    for (index, handle, _), (slot, known) in zip(found, slots):
+    for (index, handle), module, (slot, known) in zip(found, modules, slots):
         uuid = str(nvml.query("nvmlDeviceGetUUID", handle).value or "").strip()
         address = nvml.query("nvmlDeviceGetPciInfo", handle).map(lambda info: str(info.busId)).value or ""
-        gpus.append(Gpu(Device(f"gpu{slot}", "gpu", slot), handle, uuid, index, known, pci=address))
+        gpus.append(Gpu(Device(f"gpu{slot}", "gpu", slot), handle, uuid, index, known, pci=address, module=module))
     return sorted(_with_twins(gpus), key=lambda gpu: gpu.device.index), unanswered
 
 
@@ -60,6 +61,23 @@ def _with_twins(gpus: Sequence[Gpu]) -> Iterator[Gpu]:
     for gpu in gpus:
         twins = tuple(other.device.id for other in gpus if other is not gpu and gpu.uuid and other.uuid == gpu.uuid)
         yield dataclasses.replace(gpu, twins=twins)
+
+
+def numbering(modules: Sequence[int | None]) -> list[int | None]:
+    """Module ids as far as they number GPUs: not one that no board has, nor one that several GPUs report and none
+    another: cards in PCIe slots all say 1 (``nvidia-smi -q`` of RTX 6000 Ada, RTX A6000).
+    """
+    usable = [None if module is None or module > MODULES_MAX else module for module in modules]
+    reported = [module for module in usable if module is not None]
+    return [None] * len(usable) if len(reported) > 1 == len(set(reported)) else usable
+
+
+def module_id(nvml: Nvml, gpu: Gpu) -> Answer:
+    """The GPU's module id; no value where it does not number the node's GPUs."""
+    answer = nvml.query("nvmlDeviceGetModuleId", gpu.handle)
+    if answer.value is None or gpu.module is not None:
+        return answer
+    return Answer(note=f"its module id, {answer.value}, numbers no place of a board")
 
 
 def slots_of(modules: Sequence[tuple[int, int | None]], unanswered: int = 0) -> list[tuple[int, bool]]:

@@ -17,7 +17,7 @@ from muster_node.hardware.host.sysfs import Files
 from muster_node.hardware.nvidia import domain, fabric_manager, processes, sensors, states
 from muster_node.hardware.nvidia.answers import number, text
 from muster_node.hardware.nvidia.event_set import EventSet
-from muster_node.hardware.nvidia.gpu import Gpu, find, identity_facts, unlike_siblings
+from muster_node.hardware.nvidia.gpu import Gpu, find, identity_facts, module_id, unlike_siblings
 from muster_node.hardware.nvidia.links import Links, cliques
 from muster_node.hardware.nvidia.nvml import CALL_LIMIT_S, Answer, Nvml, whole
 from muster_node.hardware.nvidia.settings import restore_setting
@@ -204,7 +204,7 @@ class NvidiaGpus(Gpus):
         memory = query("nvmlDeviceGetMemoryInfo", handle).map(lambda info: whole(info.total) / _GIB)
         remap = query("nvmlDeviceGetRemappedRows", handle)
         numbers = (
-            ("module_id", "count", query("nvmlDeviceGetModuleId", handle)),
+            ("module_id", "count", module_id(self._nvml, gpu)),
             ("inforom_valid", "bool", self._inforom(gpu)),
             ("hbm_total", "GiB", memory),
             ("row_remap_corrected", "count", remap.map(operator.itemgetter(0))),
