@@ -193,6 +193,24 @@ def test_an_error_beside_the_report_is_one_of_the_run(run_probe, tool):
         run_probe(DcgmDiag, Machine())
 
 
+NO_ENGINE = recorded("dcgm/no-connection")
+
+
+@pytest.mark.parametrize("said", [NO_ENGINE, json.dumps({"DCGM Diagnostic": {"runtime_error": NO_ENGINE}})])
+@pytest.mark.parametrize("stream", [1, 2])
+def test_dcgm_without_its_service_is_as_good_as_not_installed(run_probe, tool, said, stream):
+    tool("dcgmi", said, status=1, script=f"cat >&{stream}")
+    with pytest.raises(Skip, match="nvidia-dcgm"):
+        run_probe(DcgmDiag, Machine())
+
+
+def test_a_service_that_ends_during_a_diagnosis_is_missing(run_probe, tool):
+    said = "Error: Unable to complete diagnostic. Return: (-21) Host engine connection invalid/disconnected\n"
+    tool("dcgmi", said, status=1)
+    with pytest.raises(RuntimeError, match="Unable to complete diagnostic"):
+        run_probe(DcgmDiag, Machine())
+
+
 def test_persistence_mode_off_fails_no_gpu(run_probe, tool):
     tool("dcgmi", recorded("dcgm/v4-persistence-mode-off"), status=226)
     run = run_probe(DcgmDiag, Machine())
@@ -205,6 +223,28 @@ def test_a_port_is_measured_against_its_own_rate(run_probe, tool):
     run = run_probe(IbWriteBw, Machine())
     assert run.one("ib_bandwidth", "nic:mlx5_0").value == 392.84
     assert run.one("ib_share", "nic:mlx5_0").value == pytest.approx(98.21)
+
+
+def test_a_port_without_reliable_connections_is_left_out(run_probe, tool):
+    """As EFA's, whose link layer is "Unknown"."""
+
+    class WithEfa(Machine):
+        layer = "InfiniBand"
+
+        def inventory(self):
+            return [
+                *super().inventory(),
+                Fact("ib_link_layer", "nic:mlx5_0", "text", text=self.layer),
+                Fact("nic_speed", "nic:rdmap0s6", "Gb/s", 100.0),
+                Fact("ib_port_active", "nic:rdmap0s6", "bool", 1.0),
+                Fact("ib_link_layer", "nic:rdmap0s6", "text", text="Unknown"),
+            ]
+
+    tool("ib_write_bw", recorded("perftest/gbits"))
+    assert [row.device for row in run_probe(IbWriteBw, WithEfa()).all("ib_bandwidth")] == ["nic:mlx5_0"]
+    WithEfa.layer = "Unknown"
+    with pytest.raises(Skip):
+        run_probe(IbWriteBw, WithEfa())
 
 
 @pytest.mark.parametrize(

@@ -8,8 +8,8 @@ from __future__ import annotations
 import collections
 
 from muster_node.hardware.events import by_pci
-from muster_node.probe import Context, Metric, Param, Probe
-from muster_node.tools.dcgm import Outcome, Report, parse_dcgm_diag
+from muster_node.probe import Context, Metric, Param, Probe, Skip
+from muster_node.tools.dcgm import NO_ENGINE, Outcome, Report, parse_dcgm_diag
 from muster_node.tools.output import BadOutput
 from muster_node.tools.run import COOL_PARAMS, cool_down, real_only, result_of
 
@@ -36,7 +36,7 @@ class DcgmDiag(Probe):
     needs = ("gpu", "tool:dcgmi")
 
     def run(self, context: Context) -> None:
-        """Run it. Raises Skip on simulated hardware, RuntimeError where DCGM gives no report."""
+        """Run it. Raises Skip on simulated hardware and without DCGM's service, RuntimeError without a report."""
         real_only(context)
         note = cool_down(context)
         level = int(context.params["level"])
@@ -44,8 +44,10 @@ class DcgmDiag(Probe):
         limit_s = context.params["limit_s"]
         command = ["dcgmi", "diag", "-r", str(level), "-j"]
         try:
-            report = result_of(context, command, limit_s, parse_dcgm_diag, _has_bad)
+            report = result_of(context, command, limit_s, parse_dcgm_diag, _has_bad, stderr=True)
         except BadOutput as error:
+            if error.code == NO_ENGINE:
+                raise Skip("DCGM's host engine does not run: systemctl enable --now nvidia-dcgm") from error
             raise RuntimeError(f"dcgmi diag {error}") from error
         _emit(context, report.outcomes, _names(context, report), note)
 

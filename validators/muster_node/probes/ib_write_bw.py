@@ -12,6 +12,8 @@ from muster_node.tools.run import real_only, result_of, started
 
 _FIRST_PORT = 18515
 _START_S = 1.0
+_WITH_RDMA = ("InfiniBand", "Ethernet")
+"""Link layers whose ports have the reliable connections that ib_write_bw writes over; EFA's says "Unknown"."""
 
 
 class IbWriteBw(Probe):
@@ -32,12 +34,13 @@ class IbWriteBw(Probe):
     needs = ("tool:ib_write_bw",)
 
     def run(self, context: Context) -> None:
-        """Measure each port. Raises Skip on simulated hardware and where no port is up, RuntimeError if one fails."""
+        """Measure each port. Raises Skip on simulated hardware and if no such port is up, RuntimeError if one fails."""
         real_only(context)
         facts = list(context.hardware.inventory())
         rates = {fact.device: fact.value for fact in facts if fact.name == "nic_speed" and fact.value}
         active = {fact.device for fact in facts if fact.name == "ib_port_active" and fact.value == 1.0}
-        up = sorted(active & rates.keys())
+        others = {f.device for f in facts if f.name == "ib_link_layer" and f.text and f.text not in _WITH_RDMA}
+        up = sorted((active & rates.keys()) - others)
         if not up:
             raise Skip("no InfiniBand or RoCE port is up")
         broken = []

@@ -18,6 +18,8 @@ _PASS, _WARN, _FAIL = ("pass",), ("warn", "warning"), ("fail", "failed")
 _SKIP = ("skip", "skipped", "not run", "notrun")
 _ROOTS = ("DCGM Diagnostic", "DCGM GPU Diagnostic")
 _NO_STATUS = "no status"
+NO_ENGINE = "no host engine"
+"""The code of BadOutput where DCGM's service does not run."""
 _NOT_RUN = "Not run"
 _SUMMARY = "test_summary"
 _TEXT_MAX = 200
@@ -36,6 +38,8 @@ _NO_FAULT = {
 }
 """Errors about settings and software, by number: DCGM_FR_NO_ACCESS_TO_FILE, …"""
 
+_NO_ENGINE = re.compile(r"unable to (establish a connection|connect to host engine)", re.IGNORECASE)
+"""dcgmi before it has begun (dcgmi/Command.cpp), as text or as the report's runtime_error: the service does not run."""
 _THERMAL = (40, 41)
 _NO_TIME = re.compile(r"violations totaling 0(\.0+)? seconds", re.IGNORECASE)
 """DCGM_FR_THERMAL_VIOLATIONS(_TS) of no time at all is none."""
@@ -97,21 +101,26 @@ class Report:
 
 
 def parse_dcgm_diag(text: str) -> Report:
-    """Raises BadOutput for text that is no report, or a report in which no test ran."""
+    """Raises BadOutput for text that is no report, or a report in which no test ran; ``NO_ENGINE`` if none could."""
     try:
-        raw = json.loads(text[text.index("{") : text.rindex("}") + 1])
+        raw, _ = json.JSONDecoder().raw_decode(text[text.index("{") :])
     except (ValueError, RecursionError):
-        raise BadOutput("not JSON", "printed no JSON") from None
+        raise _bad(text, "not JSON", "printed no JSON") from None
     report = next((raw[root] for root in _ROOTS if isinstance(raw, dict) and isinstance(raw.get(root), dict)), None)
     if report is None:
         raise BadOutput("no report", "printed no report of DCGM's diagnostics")
     trouble = next((at[key] for at in (report, raw) for key in ("runtime_error", "error") if at.get(key)), None)
     if trouble:
-        raise BadOutput("failed", f"could not run the tests: {str(trouble)[:_TEXT_MAX]}")
+        raise _bad(str(trouble), "failed", f"could not run the tests: {str(trouble)[:_TEXT_MAX]}")
     outcomes = list(_outcomes(report))
     if all(outcome.skipped for outcome in outcomes):
         raise BadOutput("no results", "printed a report without a test that ran")
     return Report(outcomes, {**_serials(raw), **_serials(report)})
+
+
+def _bad(said: str, code: str, sentence: str) -> BadOutput:
+    """The error for what was said in place of results."""
+    return BadOutput(NO_ENGINE, "found no host engine") if _NO_ENGINE.search(said) else BadOutput(code, sentence)
 
 
 def _serials(holder: dict[str, Any]) -> dict[int, str]:
