@@ -85,6 +85,17 @@ def test_a_port_whose_counters_were_lost_meanwhile_does_not_pass() -> None:
     assert suspected(row("port_watched", 1.0), *lost) == {"n1": [Lack.UNREADABLE]}
 
 
+def test_a_counter_that_monitoring_reset_warns_as_in_a_node_s_own_test() -> None:
+    """What it had gained is not known; what it gained since fails the port as ever."""
+    watched = row("port_watched", 1.0)
+    nothing = [row("port_errors", None, counter=each, reset="yes") for each in ("symbol_error", "link_downed")]
+    assert found(watched, *nothing) == [("port_errors", Severity.WARNING)], "once a port"
+    assert suspected(watched, *nothing) == {}
+    since = row("port_errors", 1.0, counter="link_downed", reset="yes")
+    assert found(watched, since) == [("port_errors", Severity.WARNING), ("link_downed", Severity.CRITICAL)]
+    assert found(watched, row("port_errors", None, counter="out_of_sequence", reset="yes")) == []
+
+
 def test_a_counter_that_could_fail_no_node_keeps_none_from_passing() -> None:
     """As port_xmit_discards, of 16 bits, that congestion has filled."""
     full = [row("port_errors", None, counter=counter) for counter in ("port_xmit_discards", "out_of_sequence")]

@@ -98,8 +98,17 @@ def test_one_that_monitoring_resets_is_named_and_not_lost() -> None:
     watched.later(1.0)
     watched.machine.counts["symbol_error"] = 0.0
     rows = watched.end()
-    assert ("port_errors", "symbol_error") not in rows
-    assert "symbol_error" in rows["port_watched", ""]["note"]
+    reset = rows["port_errors", "symbol_error"]
+    assert (reset["value"], reset["labels"]["reset"]) == (None, "yes")
+    assert "fell from 5 to 0" in reset["note"]
+
+
+def test_what_is_lost_after_monitoring_reset_the_counter_counts() -> None:
+    watched = Watched({"link_downed": 3.0})
+    watched.later(1.0)
+    watched.machine.counts["link_downed"] = 1.0
+    row = watched.end()["port_errors", "link_downed"]
+    assert (row["value"], row["labels"]["reset"]) == (1, "yes")
 
 
 def test_a_port_that_is_lost_under_load_has_no_zero_errors() -> None:

@@ -60,6 +60,14 @@ def test_a_counter_that_was_reset_hides_errors_and_never_gives_a_negative_number
     assert _grown(0, 5, 0, 1).value == 6, "at least these were added"
 
 
+@pytest.mark.parametrize(("values", "least"), [((3, 1), 1), ((900, 640), 640), ((0, 2, 1, 4), 6)])
+def test_what_was_counted_since_a_reset_is_a_lower_bound(values: tuple[float, ...], least: float) -> None:
+    found = _grown(*values)
+    assert found.value == least
+    assert "at least" in found.note
+    assert found.reset
+
+
 def test_a_counter_that_wrapped_at_32_bits_is_unknown_and_was_not_reset() -> None:
     found = _grown(2.0**32 - 3, 4)
     assert found.value is None

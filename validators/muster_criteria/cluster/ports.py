@@ -14,7 +14,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from muster_criteria.cluster.model import BlockFindings
 from muster_criteria.counts import rate_limits
 from muster_criteria.measured import Measured
-from muster_criteria.model import Finding, Lack, Severity
+from muster_criteria.model import Action, FaultClass, Finding, Lack, Severity
 from muster_criteria.sku_files.limits import Limit
 from muster_criteria.words import listed
 
@@ -29,7 +29,7 @@ independently of each other, on one rail and within one test of a block, are one
 @dataclasses.dataclass
 class _Port:
     """``errors`` by counter, while it was watched so long (min); seconds ``down``; ``odd``: a value that none has;
-    ``unread``: counters that were full, or lost meanwhile, each with why.
+    ``unread``: counters that were full, or lost meanwhile, each with why. ``reset``: those that were reset meanwhile.
     """
 
     minutes: float = 0.0
@@ -37,6 +37,7 @@ class _Port:
     errors: dict[str, float] = dataclasses.field(default_factory=lambda: defaultdict(float))
     odd: str = ""
     unread: dict[str, str] = dataclasses.field(default_factory=dict)
+    reset: set[str] = dataclasses.field(default_factory=set)
 
     @property
     def unproved(self) -> str:
@@ -60,12 +61,14 @@ def judge_ports(
         for device, port in sorted(_ports(own).items()):
             if port.unproved:
                 block.suspect([member], Lack.REFUSED, f"{device} {port.unproved}")
-            needed = {each.labels.get("counter") for each in limits[member] if each.breach == "fail"}
+            needed = {each.labels.get("counter", "") for each in limits[member] if each.breach == "fail"}
             unread = {name: why for name, why in port.unread.items() if name in needed or name in COUNTED}
             if unread:
                 (counter, why), *_ = sorted(unread.items())
                 more = f" and {len(unread) - 1} more" if len(unread) > 1 else ""
                 block.suspect([member], Lack.UNREADABLE, f"{device} {counter}{more} is not known: {why}")
+            if reset := sorted(needed & port.reset):
+                block.add(member, _reset(device, reset))
             for limit in limits[member]:
                 if finding := _broken(device, port, limit):
                     broken[device, finding.metric, finding.labels][member] = finding
@@ -91,6 +94,11 @@ def _ports(rows: Iterable[Measured]) -> dict[str, _Port]:
     for row in rows:
         if row.metric not in COUNTED:
             continue
+        reset = bool(row.labels.get("reset"))
+        if reset:
+            ports[row.device].reset.add(row.labels.get("counter", ""))
+        if row.value is None and reset:
+            continue
         if row.value is None:
             ports[row.device].unread[row.labels.get("counter", row.metric)] = row.note or "the node does not say why"
         elif row.value < 0:  # and it takes nothing from what the other rounds counted
@@ -102,6 +110,22 @@ def _ports(rows: Iterable[Measured]) -> dict[str, _Port]:
         elif row.metric == DOWN:
             ports[row.device].down += row.value
     return ports
+
+
+def _reset(device: str, counters: list[str]) -> Finding:
+    what = f"{listed(counters)} of {device}"
+    return Finding(
+        rule="ports",
+        metric="port_errors",
+        device=device,
+        severity=Severity.WARNING,
+        fault_class=FaultClass.SOFTWARE,
+        action=Action.INSPECT,
+        observed=f"reset while the block ran: {listed(counters)}",
+        expected="counters that are not reset while a block is tested",
+        source="a counter that fell was reset, and what it had gained before is not known",
+        summary=f"{what} fell while the block ran, which may hide errors: do not reset it meanwhile (perfquery -R).",
+    )
 
 
 def _broken(device: str, port: _Port, limit: Limit) -> Finding | None:

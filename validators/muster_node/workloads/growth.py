@@ -48,6 +48,7 @@ def growth(readings: Sequence[Fact | None], ceiling: float | None = None) -> Gro
     known = _without_spikes([fact.value for fact in readings if fact is not None and fact.value is not None])
     steps = list(zip(known, known[1:]))
     grown = sum(later - earlier for earlier, later in steps if 0.0 < later - earlier < WRAPS_FROM)
+    grown += sum(later for earlier, later in steps if later < earlier < WRAPS_FROM)  # counted since the reset
     leap = next(((earlier, later) for earlier, later in steps if later - earlier >= WRAPS_FROM), None)
     fall = next(((earlier, later) for earlier, later in steps if later < earlier), None)
     reset = ""

@@ -18,7 +18,8 @@ PORT_METRICS = {
     "port_watched": Metric("min", "time that the error counters and the link of a port were watched under load"),
     "port_errors": Metric(
         "count",
-        "what one error counter of a port gained while it was watched; zeros and those it never had are left out",
+        "what one error counter of a port gained while it was watched (reset: yes: at least, or unknown, since it was "
+        "reset meanwhile); zeros and those it never had are left out",
     ),
     "port_down": Metric("s", "time without a link while the port was watched, summed over its flaps"),
 }
@@ -73,10 +74,11 @@ class PortWatch:
             unknown = []
             for counter in (name for at, name in counters if at == port):
                 added = growth([reading.get((port, counter)) for reading in self._readings], PORT_CEILINGS.get(counter))
-                if added.value is None and (added.reset or added.note == NOT_SUPPORTED):
+                labels = {"counter": counter, **({"reset": "yes"} if added.reset else {})}
+                if added.value is None and added.note == NOT_SUPPORTED:
                     unknown.append(counter)
                 elif added.value != 0.0:
-                    context.emit("port_errors", port, value=added.value, labels={"counter": counter}, note=added.note)
+                    context.emit("port_errors", port, value=added.value, labels=labels, note=added.note)
             note = f"not read: {', '.join(unknown)}" if unknown else ""
             context.emit("port_watched", port, value=minutes, samples=len(self._readings), note=note)
             if port in self._down:
