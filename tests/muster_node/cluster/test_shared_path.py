@@ -8,14 +8,20 @@ import shutil
 import subprocess
 import sys
 import threading
+import time
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 import muster_node
 from muster_node.cluster import checkpoint, shared_path
-from muster_node.cluster.checkpoint import PathTrouble
+from muster_node.cluster.checkpoint import LEFT_S, Checkpoints, PathTrouble
 from muster_node.cluster.shared_path import SharedPath
+from muster_node.hardware import open_hardware
+from muster_node.probe import Context, resolve_params
+from muster_node.probes import cluster_training
+from muster_node.probes.cluster_training import ClusterTraining
 
 PACKAGES = Path(muster_node.__file__).parent.parent
 
@@ -30,7 +36,7 @@ class Group:
         self.hardware = self
         self.simulated = True
 
-    def gather(self, payload: str) -> list[str]:
+    def gather(self, payload: Any = None) -> list[Any]:
         answers = [self.other, self.other]
         answers[self.rank] = payload
         return answers
@@ -77,6 +83,53 @@ def test_a_path_answers_unless_it_hangs(tmp_path: Path, monkeypatch: pytest.Monk
     monkeypatch.setattr(checkpoint, "trouble_at", lambda folder, need: hangs.wait(60.0))
     assert not checkpoint.answers(tmp_path, 0.1)
     hangs.set()
+
+
+def checkpoints(rank: int, path: Path, session: str = "ab" * 16) -> Checkpoints:
+    return Checkpoints(None, Group(rank), None, str(path), session)  # type: ignore[arg-type]
+
+
+def saved(folder: Path, age_s: float) -> Path:
+    """A checkpoint whose newest file is so old."""
+    (folder / "save-0").mkdir(parents=True)
+    (folder / "save-0" / "__0_0.distcp").write_bytes(b"weights")
+    then = time.time() - age_s
+    for each in (folder / "save-0" / "__0_0.distcp", folder / "save-0", folder):
+        os.utime(each, (then, then))
+    return folder
+
+
+def test_what_a_block_left_that_lost_its_first_node_is_removed_before_room_is_measured(tmp_path: Path) -> None:
+    old = [saved(tmp_path / f"muster-{kind}{'0f' * 8}", LEFT_S + 60.0) for kind in ("", "faults-")]
+    used, theirs = saved(tmp_path / f"muster-{'1e' * 8}", 3600.0), saved(tmp_path / "muster-results", 10 * LEFT_S)
+    checkpoints(0, tmp_path).folder.mkdir()
+    assert checkpoints(1, tmp_path).check(0) == {}
+    assert all(each.exists() for each in old), "one rank removes it"
+    assert checkpoints(0, tmp_path).check(0) == {}
+    assert not any(each.exists() for each in old)
+    assert used.exists()
+    assert theirs.exists()
+
+
+@pytest.mark.parametrize("rank", [0, 1])
+def test_a_block_that_loses_a_member_leaves_no_checkpoint(
+    rank: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its ranks are killed while they save: the first node's own process removes what they wrote."""
+    session = "0f" * 16
+    mine, other = saved(tmp_path / f"muster-{session[:16]}", 1.0), saved(tmp_path / f"muster-{'1e' * 8}", 1.0)
+    faults = saved(tmp_path / f"muster-faults-{session[:16]}", 1.0)
+
+    def lost(*given: Any) -> None:
+        raise RuntimeError("the other members gave this node up")
+
+    monkeypatch.setattr(cluster_training, "join_block", lost)
+    params = resolve_params(ClusterTraining, {"rank": rank, "session": session, "shared_path": str(tmp_path)})
+    context = Context(open_hardware(), params, 1, tmp_path, lambda *a, **k: None, print)
+    with pytest.raises(RuntimeError, match="gave this node up"):
+        ClusterTraining().run(context)
+    assert mine.exists() is faults.exists() is bool(rank)
+    assert other.exists()
 
 
 SCRIPT = """

@@ -350,7 +350,6 @@ class Acceptance:
                     group.emit(rate.metric, "node", value=rate.value, labels=rate.labels)
         except PathTrouble as trouble:
             troubles = trouble.found
-        checkpoints.tidy_up()
         if group.local == 0:
             own = troubles.get(group.block.name, "")
             others = "; ".join(f"{name}: {why}" for name, why in troubles.items() if name != group.block.name)

@@ -11,6 +11,7 @@ import errno
 import math
 import os
 import pathlib
+import re
 import shutil
 import threading
 from collections.abc import Mapping
@@ -27,6 +28,11 @@ _CLOCK = RealClock()
 ANSWER_S = 10.0
 """Seconds within which a small file is there where a path works at all: chosen here, ten times what NFS over a busy
 network takes."""
+TIDY_S = 60.0
+"""Seconds that a block's end waits for the removal of its checkpoints: chosen here."""
+LEFT_S = 2 * 86_400.0
+"""Age of what no block uses any more: chosen here, far above the longest one and the difference of two clocks."""
+_FOLDER = re.compile(r"muster-(faults-)?[0-9a-f]{16}")
 _ROOM = 1.5
 """Two checkpoints lie there for a moment: the last one goes once the next is whole."""
 
@@ -99,18 +105,50 @@ def sentence_of(folder: pathlib.Path, error: BaseException) -> str:
     return f"the shared path {folder} failed: {first[:200]}"
 
 
+def folders_of(path: str, session: str) -> tuple[pathlib.Path, pathlib.Path]:
+    """Where a block keeps its checkpoints in the shared path, and those of its run with faults."""
+    return pathlib.Path(path) / f"muster-{session[:16]}", pathlib.Path(path) / f"muster-faults-{session[:16]}"
+
+
+def tidy_up(path: str, session: str, within_s: float = TIDY_S) -> None:
+    """Removes what a block left in the shared path. A path that hangs is given up after so many seconds."""
+
+    def remove() -> None:
+        for folder in folders_of(path, session):
+            shutil.rmtree(folder, ignore_errors=True)
+
+    thread = threading.Thread(target=remove, daemon=True)
+    thread.start()
+    thread.join(within_s)
+
+
+def _remove_left(path: pathlib.Path) -> None:
+    """Removes what blocks left there whose first node was lost with them. Folders in use have newer files."""
+    for folder in path.glob("muster-*"):
+        with contextlib.suppress(OSError):
+            if _FOLDER.fullmatch(folder.name) and _CLOCK.wall() - _newest(folder) > LEFT_S:
+                shutil.rmtree(folder, ignore_errors=True)
+
+
+def _newest(folder: pathlib.Path) -> float:
+    return max(each.stat().st_mtime for each in (folder, *folder.rglob("*")))
+
+
 class Checkpoints:
     """Saves and loads of one training, in a folder of its own below the shared path."""
 
     def __init__(self, torch: Any, group: RankGroup, trainer: Trainer, path: str, session: str) -> None:
         self._torch, self._group, self._trainer = torch, group, trainer
         self._path = pathlib.Path(path)
-        self.folder = self._path / f"muster-{session[:16]}"
+        self.folder = folders_of(path, session)[0]
         self._own: list[float] = []
 
     def check(self, need_bytes: int) -> dict[str, str]:
         """{node: sentence} of the nodes that cannot use the path; the same on every rank."""
         group = self._group
+        if group.rank == 0:
+            _remove_left(self._path)
+        group.gather()
         why = trouble_at(self._path, int(_ROOM * 2 * need_bytes))
         if group.rank == 0 and not why:
             try:
@@ -158,12 +196,6 @@ class Checkpoints:
         everywhere = self._group.gather([equal, difference])
         wrong = [why for good, why in everywhere if not good]
         return Saved(saves, loads, size, not wrong, wrong[0] if wrong else "", self._own[:times])
-
-    def tidy_up(self) -> None:
-        """Removes what this block left in the path."""
-        self._group.gather()
-        if self._group.rank == 0:
-            shutil.rmtree(self.folder, ignore_errors=True)
 
     def _timed(self, what: str, act: Any) -> float:
         """Seconds of the slowest rank. Raises PathTrouble on all if it failed on any."""

@@ -9,7 +9,6 @@ from __future__ import annotations
 import json
 import os
 import pathlib
-import shutil
 import signal
 import socket
 import statistics
@@ -19,6 +18,7 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import muster_node
+from muster_node.cluster.checkpoint import folders_of
 from muster_node.hardware.seam import RealClock
 from muster_node.probe import Context
 
@@ -44,7 +44,7 @@ def fault_run(context: Context, group: PeerGroup, ranks: int) -> None:
         context.emit("fault_run", "node", note="no shared path is named, through which a training could resume")
         return
     block = group.block
-    folder = pathlib.Path(path) / f"muster-faults-{block.session[:16]}"
+    _, folder = folders_of(path, block.session)
     master = group.names[0] == block.name
     port = group.gather(_free_port() if master else None)[group.names[0]]
     endpoint = f"{'127.0.0.1' if master else block.master_addr}:{port}"
@@ -68,8 +68,6 @@ def fault_run(context: Context, group: PeerGroup, ranks: int) -> None:
         for metric, values in measured(events).items():
             context.emit(metric, "node", value=statistics.median(values), samples=len(values))
     group.gather()
-    if master:
-        shutil.rmtree(folder, ignore_errors=True)
 
 
 def _run(command: Sequence[str], scratch: pathlib.Path, group: PeerGroup) -> str:

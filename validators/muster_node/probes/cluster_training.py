@@ -12,6 +12,7 @@ from __future__ import annotations
 import os
 
 from muster_node.cluster.acceptance import Acceptance, preload
+from muster_node.cluster.checkpoint import tidy_up
 from muster_node.cluster.faults import fault_run
 from muster_node.cluster.member import PeerGroup
 from muster_node.cluster.ranks import Ranks
@@ -99,7 +100,12 @@ class ClusterTraining(Probe):
         """Take part in the block's training. Raises Skip where PyTorch lacks the backend or no device computes."""
         # Read when the first GPU product is made, so it has to stand before PyTorch is even imported.
         os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
-        join_block(type(self), context, _Work(context))
+        path, session = context.params["shared_path"], context.params["session"]
+        try:
+            join_block(type(self), context, _Work(context))
+        finally:  # its ranks are killed where a member is lost
+            if path and context.params["rank"] == 0:
+                tidy_up(path, session)
 
 
 class _Work:
