@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import json
 import select
 import socket
 from collections.abc import Iterator
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
+from muster_node.cluster import wire
 from muster_node.cluster.block import PARAMS, block_of
 from muster_node.cluster.hub import WAITING, WORKING, Hub, listen
 from muster_node.cluster.wire import Link
@@ -133,6 +136,31 @@ def test_a_stranger_s_odd_words_are_refused_and_end_no_block(rig: Rig, hello: di
     while not rig.received("stranger", "refused"):
         rig.hub._step()
     rig.join("n1", "n2")
+
+
+def test_a_message_that_is_too_long_ends_the_block_and_charges_no_member(
+    rig: Rig, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(wire, "LINE_MAX", 2500)
+    rig.join(*NAMES)
+    rig.pass_time(1, n0={}, n1={}, n2={})
+    for name in NAMES:
+        rig.links[name].send("arrive", phase="collectives", payload="x" * 1000)
+    end = rig.end("n1")
+    assert end["missing"] == []
+    assert "'go'" in end["broken"]
+    assert "2500" in end["broken"]
+
+
+def test_what_goes_to_all_members_is_encoded_once(rig: Rig, monkeypatch: pytest.MonkeyPatch) -> None:
+    rig.join(*NAMES)
+    encoded: list[object] = []
+    monkeypatch.setattr(
+        wire, "json", SimpleNamespace(loads=json.loads, dumps=lambda each: encoded.append(each) or json.dumps(each))
+    )
+    rig.hub._broadcast("go", phase="collectives", payloads={})
+    assert len(encoded) == 1
+    assert all(rig.received(name, "go") for name in NAMES)
 
 
 def test_one_member_alone_is_no_block(rig: Rig) -> None:

@@ -132,6 +132,21 @@ def test_a_block_that_loses_a_member_leaves_no_checkpoint(
     assert other.exists()
 
 
+class Failed(Exception):
+    """As torch.distributed.checkpoint raises it on all ranks: the errors of all."""
+
+    failures = {rank: (OSError(f"error {rank}"), None) for rank in range(2)}  # noqa: RUF012
+
+
+def test_each_rank_reports_the_failures_of_its_own_node_alone(tmp_path: Path) -> None:
+    """All of them from all ranks of a large block are more than a message takes."""
+    first, second = (checkpoints(rank, tmp_path)._whose(Failed()) for rank in (0, 1))
+    assert (list(first), list(second)) == (["n0"], ["n1"])
+    assert "error 1" in second["n1"]
+    third = checkpoints(2, tmp_path)._whose(Failed())
+    assert len(third) == 1, "the save failed for it too"
+
+
 SCRIPT = """
 import pathlib, sys
 from muster_node.cluster.checkpoint import trouble_at, sentence_of

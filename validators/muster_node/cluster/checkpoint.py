@@ -226,7 +226,9 @@ class Checkpoints:
             cause = inner[0] if isinstance(inner, tuple) else inner
             sentence = sentence_of(self._path, cause if isinstance(cause, BaseException) else error)
             found.setdefault(self._group.node_of(rank), sentence)
-        return found
+        own = self._group.block.name
+        # Every rank has the failures of all, and all of all of them are too long a message: each sends its node's.
+        return {own: found[own]} if own in found else dict(list(found.items())[:1])
 
     def _state(self) -> dict[str, Any]:
         from torch.distributed.checkpoint.state_dict import get_state_dict

@@ -119,18 +119,24 @@ class _Growing:
                 torch, "all_reduce", ranks.index(group.rank), len(ranks), size, fabric.device, within=within
             )
             seconds, wrong = self._repeats(torch, fabric, group, exchange, mine)
-        found = group.gather({"seconds": seconds, "wrong": wrong})
+        here = group.gather({"seconds": seconds, "wrong": wrong}, here=True)
+        nodes = group.gather(None if group.local else [max(each) for each in zip(*(one["seconds"] for one in here))])
         if mine is None or len(mine[0]) < 2 or group.local:
             return
         ranks = mine[0]
-        slowest = [max(each) for each in zip(*(found[rank]["seconds"] for rank in ranks))]
+        slowest = [max(each) for each in zip(*(nodes[rank] for rank in ranks[:: group.per_node]))]
         factor = busbw_factor("all_reduce", len(ranks))
         rates = [size * ELEMENT_BYTES / each / 1e9 * factor for each in slowest]
         labels = {"ranks": str(len(ranks)), **({"mnnvl": self._way} if self._way else {})}
         group.emit("domain_busbw", "node", value=median(rates), labels=labels, samples=len(rates), spread=spread(rates))
-        here = sum(found[rank]["wrong"] for rank in range(group.rank, group.rank + group.per_node))
         labels = {"op": "all_reduce", "part": "domain", **labels}
-        group.emit("collective_mismatches", "node", value=here, labels=labels, samples=len(slowest) + _WARMUP)
+        group.emit(
+            "collective_mismatches",
+            "node",
+            value=sum(one["wrong"] for one in here),
+            labels=labels,
+            samples=len(slowest) + _WARMUP,
+        )
 
     def _repeats(
         self, torch: Any, fabric: Fabric, group: RankGroup, exchange: Exchange, mine: tuple[list[int], Any]
@@ -150,6 +156,6 @@ class _Growing:
                 exchange.run()
                 fabric.settle()
             if repeat >= _WARMUP:
-                seconds.append(clock.now() - met)
+                seconds.append(round(clock.now() - met, 9))
             wrong += sum(exchange.wrong().values())
         return seconds, wrong

@@ -19,7 +19,7 @@ import threading
 from typing import Any, NamedTuple
 
 from muster_node.cluster.block import Block
-from muster_node.cluster.wire import LINE_MAX, UNKNOWN_PEER_LINE_MAX, Gone, Link, Message
+from muster_node.cluster.wire import LINE_MAX, UNKNOWN_PEER_LINE_MAX, Gone, Link, Message, line_of
 from muster_node.hardware.seam import Clock
 
 WORKING, WAITING = "working", "waiting"
@@ -49,7 +49,8 @@ class Lost(NamedTuple):
 
 @dataclasses.dataclass
 class _Peer:
-    """State of one member that has joined. ``mark`` is its latest progress counter, ``activity`` its current work."""
+    """State of one member that has joined. ``mark`` is its latest progress counter, ``activity`` its current work.
+    """
 
     name: str
     link: Link
@@ -213,7 +214,7 @@ class Hub(threading.Thread):
         self._peers[name] = _Peer(name, link, joined_at=now, message_at=now, moved_at=now)
         # The limit counts from the member that has waited longest, with a moment for the others to come.
         self._join_until = min(self._join_until, now + max(1.0, self._block.join_timeout_s - waited_s))
-        self._send(self._peers[name], "welcome")
+        self._send(self._peers[name], line_of("welcome"))
 
     def _handle(self, peer: _Peer, message: Message) -> None:
         peer.message_at = self._clock.now()
@@ -294,7 +295,11 @@ class Hub(threading.Thread):
         for peer in self._peers.values():
             peer.arrived, peer.payload, peer.moved_at = None, None, now
         absent = sorted(self._absent.values())
-        self._broadcast("go", phase=phases[0], payloads=payloads, lags=lags, absent=absent)
+        try:
+            self._broadcast("go", phase=phases[0], payloads=payloads, lags=lags, absent=absent)
+        except ValueError as error:
+            self._abort(str(error), now)
+            return
         self._over = phases[0] == END_PHASE
 
     def _abort(self, why: str, now: float) -> None:
@@ -306,14 +311,15 @@ class Hub(threading.Thread):
         self._over = True
 
     def _broadcast(self, kind: str, **fields: Any) -> None:
+        line = line_of(kind, **fields)
         for peer in list(self._peers.values()):
-            self._send(peer, kind, **fields)
+            self._send(peer, line)
 
-    def _send(self, peer: _Peer, kind: str, **fields: Any) -> None:
+    def _send(self, peer: _Peer, line: bytes) -> None:
         if peer.link.socket.fileno() < 0:
             return
         try:
-            peer.link.send(kind, **fields)
+            peer.link.send_line(line)
         except Gone as gone:
             self._drop(peer, gone)
 

@@ -109,10 +109,13 @@ class RankGroup:
                     late(self.activity or self.phase)
                     self.beat()
 
-    def gather(self, payload: Any = None) -> list[Any]:
-        """Barrier of all ranks of all nodes; returns their payloads by rank."""
+    def gather(self, payload: Any = None, here: bool = False) -> list[Any]:
+        """Barrier of all ranks of all nodes, or of those ``here``, on this node; returns their payloads by rank.
+
+        Every node gets every payload: what is long has to be summarised by node first.
+        """
         self._arrived = True
-        self.send("arrive", payload=payload)
+        self.send("arrive", payload=payload, here=here)
         while True:
             line = self._lines.readline()
             if not line:  # the node's process has ended, and so does this one

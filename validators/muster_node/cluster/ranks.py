@@ -19,7 +19,7 @@ from typing import Any, Callable
 from muster_node.cluster.hub import WAITING, WORKING
 from muster_node.cluster.member import DeviceFailed, PeerGroup
 from muster_node.cluster.rank import RankGroup, serve_rank
-from muster_node.cluster.wire import Gone, Link, Message
+from muster_node.cluster.wire import Gone, Link, Message, line_of
 from muster_node.hardware.seam import Device, RealClock
 from muster_node.probe import Context, Skip
 
@@ -58,6 +58,7 @@ class _Rank:
     mark: int = -1
     activity: str = ""
     arrived: bool = False
+    here: bool = False
     payload: Any = None
     done: bool = False
     failure: tuple[str, str] | None = None
@@ -136,7 +137,7 @@ class Ranks:
         elif kind == "progress":
             self._progress(message["text"])
         elif kind == "arrive":
-            rank.arrived, rank.payload = True, message["payload"]
+            rank.arrived, rank.here, rank.payload = True, message["here"], message["payload"]
         elif kind == "done":
             rank.done = True
         elif kind == "failure":
@@ -198,22 +199,31 @@ class Ranks:
         raise DeviceFailed(rank.device.id, f"{why} (phase {rank.phase})")
 
     def _meet(self) -> None:
-        """All ranks here have arrived: the node arrives at the hub, and its ranks go on once all nodes have."""
+        """All ranks here have arrived: the node arrives at the hub, and its ranks go on once all nodes have.
+
+        Where they wait for each other only, they go on at once.
+        """
         if not self._waits_for_nodes:
             if all(rank.done for rank in self._ranks):
                 return
-            self._group.arrive([rank.payload for rank in self._ranks])
+            payloads = [rank.payload for rank in self._ranks]
+            if any(rank.here for rank in self._ranks):
+                self._answer(payloads)
+                return
+            self._group.arrive(payloads)
             self._waits_for_nodes = True
         answer = self._group.answer(0.0)
         if answer is None:
             return
         self._waits_for_nodes = False
-        by_rank = [payload for name in self._group.names for payload in answer[name]]
-        now = _CLOCK.now()
+        self._answer([payload for name in self._group.names for payload in answer[name]])
+
+    def _answer(self, by_rank: list[Any]) -> None:
+        now, line = _CLOCK.now(), line_of("go", payloads=by_rank)
         for rank in self._ranks:
-            rank.arrived, rank.payload, rank.moved_at = False, None, now
+            rank.arrived, rank.here, rank.payload, rank.moved_at = False, False, None, now
             with contextlib.suppress(Gone):
-                rank.link.send("go", payloads=by_rank)
+                rank.link.send_line(line)
 
     def _end(self) -> None:
         for rank in self._ranks:

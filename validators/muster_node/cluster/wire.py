@@ -33,8 +33,12 @@ class Link:
         self._in = bytearray()
 
     def send(self, kind: str, **fields: Any) -> None:
-        """Queues one message and sends as much as the network takes at once."""
-        self._out += json.dumps({"kind": kind, **fields}).encode() + b"\n"
+        """Queues one message and sends as much as the network takes at once. Raises ValueError if it is too long."""
+        self.send_line(line_of(kind, **fields))
+
+    def send_line(self, line: bytes) -> None:
+        """The same for what ``line_of`` gave."""
+        self._out += line
         self.flush()
 
     def flush(self) -> None:
@@ -75,6 +79,16 @@ class Link:
         """Closes the connection; what is queued and not sent is lost."""
         with contextlib.suppress(OSError):
             self.socket.close()
+
+
+def line_of(kind: str, **fields: Any) -> bytes:
+    """One message as it is sent. Raises ValueError if no receiver takes a line of that length."""
+    line = json.dumps({"kind": kind, **fields}).encode() + b"\n"
+    if len(line) > LINE_MAX:
+        raise ValueError(
+            f"the message {kind!r} to members has {len(line)} bytes, more than {LINE_MAX}: test fewer nodes at once"
+        )
+    return line
 
 
 def _parsed(line: bytes) -> Message:

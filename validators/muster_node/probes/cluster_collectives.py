@@ -9,8 +9,8 @@ from __future__ import annotations
 
 import collections
 import os
-from collections.abc import Mapping
-from typing import Any
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any, Callable
 
 from muster_node.cluster.domain import DOMAIN_METRICS, grow
 from muster_node.cluster.exchange import ANYBODY, ELEMENT_BYTES, OPS, Exchange, busbw_factor, elements_of
@@ -103,7 +103,8 @@ class _Rank:
             group.begin("collectives")
             for op in self._params["ops"]:
                 self._operation(torch, fabric, group, op)
-            _report(group, group.gather(self._times))
+            for key, times in self._times.items():
+                _report(group, key, times)
             if self._params["soak_minutes"]:
                 self._soak(torch, fabric, group)
 
@@ -151,7 +152,7 @@ class _Rank:
 
 
 def _once(fabric: Fabric, group: RankGroup, exchange: Exchange, what: str) -> tuple[float, float]:
-    """Seconds that this rank waited for the others, and seconds of the collective itself."""
+    """Seconds that this rank waited for the others, and seconds of the collective itself, to the nanosecond."""
     clock = group.hardware.host_clock
     exchange.reset()
     fabric.settle()
@@ -161,7 +162,7 @@ def _once(fabric: Fabric, group: RankGroup, exchange: Exchange, what: str) -> tu
         met = clock.now()
         exchange.run()
         fabric.settle()
-        return met - begun, clock.now() - met
+        return round(met - begun, 9), round(clock.now() - met, 9)
 
 
 def _report_wrong(group: RankGroup, labels: dict[str, str], wrong: Mapping[int, int], checks: int) -> None:
@@ -177,22 +178,27 @@ def _report_wrong(group: RankGroup, labels: dict[str, str], wrong: Mapping[int, 
         group.emit("collective_mismatches", "node", value=sum(here), labels=labels, samples=checks)
 
 
-def _report(group: RankGroup, times: list[dict[str, Any]]) -> None:
-    """Every node reports the block's bandwidth, and its own time and lag."""
+def _report(group: RankGroup, key: str, times: Mapping[str, list[float]]) -> None:
+    """Every node reports the block's bandwidth, and its own time and lag, in one operation of one size.
+
+    Times of all ranks in all operations are more than one message takes: each node sends those of its slowest ranks.
+    """
+    here = group.gather(times, here=True)
+    mine, waits, least = (_each(of, here, name) for of, name in ((max, "seconds"), (max, "waits"), (min, "waits")))
+    nodes = group.gather(None if group.local else {"seconds": mine, "waits": waits})[:: group.per_node]
     if group.local:
         return
-    here = range(group.rank, group.rank + group.per_node)
-    for key in times[0]:
-        op, size = key.split("/")
-        labels = {"op": op, "bytes": size}
-        # A collective has ended when its last rank has.
-        slowest = [max(each) for each in zip(*(one[key]["seconds"] for one in times))]
-        rates = [int(size) / seconds / 1e9 * busbw_factor(op, group.world) for seconds in slowest]
-        # All leave the barrier together, so the rank that waited least came last.
-        longest = [max(each) for each in zip(*(one[key]["waits"] for one in times))]
-        least = [min(each) for each in zip(*(times[rank][key]["waits"] for rank in here))]
-        lags = [most - own for most, own in zip(longest, least)]
-        mine = [max(each) for each in zip(*(times[rank][key]["seconds"] for rank in here))]
-        for metric, values in (("collective_busbw", rates), ("collective_time", mine)):
-            group.emit(metric, "node", value=median(values), labels=labels, samples=len(values), spread=spread(values))
-        group.emit("arrival_lag", "node", value=median(lags), labels=labels, samples=len(lags))
+    op, size = key.split("/")
+    labels = {"op": op, "bytes": size}
+    # A collective has ended when its last rank has.
+    rates = [int(size) / seconds / 1e9 * busbw_factor(op, group.world) for seconds in _each(max, nodes, "seconds")]
+    # All leave the barrier together, so the rank that waited least came last.
+    lags = [most - own for most, own in zip(_each(max, nodes, "waits"), least)]
+    for metric, values in (("collective_busbw", rates), ("collective_time", mine)):
+        group.emit(metric, "node", value=median(values), labels=labels, samples=len(values), spread=spread(values))
+    group.emit("arrival_lag", "node", value=median(lags), labels=labels, samples=len(lags))
+
+
+def _each(of: Callable[[Iterable[float]], float], times: Sequence[Mapping[str, list[float]]], name: str) -> list[float]:
+    """For each repeat, the most or the least of these times."""
+    return [of(each) for each in zip(*(one[name] for one in times))]
