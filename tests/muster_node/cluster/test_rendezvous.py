@@ -178,6 +178,15 @@ def test_a_late_member_is_awaited_and_its_lag_reported(start: Start) -> None:
     assert not any(lot.end(name)["missing"] for name in NAMES)
 
 
+def test_a_member_that_comes_once_the_others_began_names_itself(start: Start) -> None:
+    lot = start("n0", "n1", phases=with_long("training"), limits={"join_timeout_s": 3.0})
+    lot.await_phase("n1", "training")
+    run_member(lot, "n2", {"phases": SHORT})
+    end = lot.end("n2")
+    assert set(end["missing"]) == {"n2"}
+    assert "the others began without it" in end["missing"]["n2"]
+
+
 def test_a_slow_member_is_not_taken_for_lost_and_its_time_is_reported(start: Start) -> None:
     """Slower in one phase than the limits for silence and progress: it sends heartbeats and makes progress."""
     limits = {"stall_timeout_s": 2.0, "progress_timeout_s": 2.0}

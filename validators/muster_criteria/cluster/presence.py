@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 
 from muster_criteria.cluster.model import COLLECTIVES, TRAINING, BlockFindings, Measurements, MemberResult, fault_of
 from muster_criteria.model import Action, Finding, Lack, Severity
@@ -14,15 +14,16 @@ PROBES = (COLLECTIVES, TRAINING)
 
 def judge_presence(members: Sequence[MemberResult], measured: Mapping[str, Measurements], block: BlockFindings) -> None:
     """Finds lost members; members whose work ended early with them are suspects."""
+    began = {probe for probe in PROBES if any(rows.rows(probe, "join_lag") for rows in measured.values())}
     reports = {
-        name: {other: why for other, why in reported_lost(rows).items() if other in measured}
+        name: {other: why for other, why in reported_lost(rows, began).items() if other in measured}
         for name, rows in measured.items()
     }
     parts = _parts(measured)
     for member in members:
         name = member.name
         reporters = sorted(at for at, lost in reports.items() if at != name and name in lost)
-        others = [at for at, rows in measured.items() if at != name and _reports(rows)]
+        others = [at for at, rows in measured.items() if at != name and _reports(rows, began)]
         why = _own_reason(member)
         mutual = _is_mutual(reports)
         by_majority = bool(reporters) and 2 * len(reporters) > len(others) and not mutual
@@ -42,11 +43,15 @@ def judge_presence(members: Sequence[MemberResult], measured: Mapping[str, Measu
         block.note(f"Lost: {listed(sorted(block.missing))}.")
 
 
-def reported_lost(rows: Measurements) -> dict[str, str]:
-    """Members that this one reports as lost, with its reasons."""
+def reported_lost(rows: Measurements, began: Collection[str] = ()) -> dict[str, str]:
+    """Members that this one reports as lost, with its reasons.
+
+    ``began``: probes in which members met. There a report counts only of one that was let in: one that came too late,
+    or that cannot reach the master, knows nothing of the others.
+    """
     return {
         row.labels.get("member", ""): row.note or "it gave no reason"
-        for probe in PROBES
+        for probe in _heard(rows, began)
         for row in rows.rows(probe, "member_missing")
         if row.value
     }
@@ -64,8 +69,12 @@ def _parts(measured: Mapping[str, Measurements]) -> dict[str, str]:
     return {name: max(counts.items(), key=lambda item: (item[1], item[0]))[0] for name, counts in named.items()}
 
 
-def _reports(rows: Measurements) -> bool:
-    return any(rows.rows(probe, "member_missing") for probe in PROBES)
+def _reports(rows: Measurements, began: Collection[str]) -> bool:
+    return any(rows.rows(probe, "member_missing") for probe in _heard(rows, began))
+
+
+def _heard(rows: Measurements, began: Collection[str]) -> list[str]:
+    return [probe for probe in PROBES if probe not in began or rows.rows(probe, "join_lag")]
 
 
 def _is_mutual(reports: Mapping[str, Mapping[str, str]]) -> bool:

@@ -30,6 +30,9 @@ MEMBERS_MIN = 2
 END_PHASE = "over"
 """The phase in which all members arrive once their work is done."""
 
+BEGUN = "the others began without it"
+"""Why a member that comes later is refused."""
+
 _TICK_S = 0.05
 _LINGER_S = 2.0
 _GRACE_S = 0.5
@@ -199,7 +202,7 @@ class Hub(threading.Thread):
         if not isinstance(name, str) or not isinstance(hello.get("waited", 0.0), (int, float)):
             return "it does not say who it is, or how long it has waited"
         if name in self._absent:
-            return "the others began without it"
+            return BEGUN
         if (rank, name) not in list(enumerate(self._block.members)):
             return f"rank {rank!r} is not {name!r} here"
         if hello.get("terms") != self._block.terms:

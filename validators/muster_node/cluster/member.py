@@ -17,7 +17,7 @@ from collections.abc import Iterator
 from typing import Any, Callable
 
 from muster_node.cluster.block import Block, check_same
-from muster_node.cluster.hub import END_PHASE, NODE, WAITING, WORKING, Hub, Lost, listen
+from muster_node.cluster.hub import BEGUN, END_PHASE, NODE, WAITING, WORKING, Hub, Lost, listen
 from muster_node.cluster.wire import Gone, Link, Message
 from muster_node.hardware.seam import Clock
 
@@ -53,6 +53,10 @@ class DeviceFailed(Exception):
 
 class BlockEnded(Exception):
     """Raised in the work's thread because the block has ended."""
+
+
+class TooLate(Gone):
+    """Raised where the hub is up and the others began without this member."""
 
 
 class PeerGroup:
@@ -172,6 +176,8 @@ class Member:
                 return None
             except OSError as error:
                 why = error.strerror or str(error)
+            except TooLate as late:
+                return ExitStatus("join", missing=(Lost(self._block.name, str(late)),))
             except Gone as gone:
                 why = str(gone)
             self._clock.sleep(_RETRY_S)
@@ -189,7 +195,8 @@ class Member:
             link.send("hello", session=self._session, name=block.name, rank=block.rank, terms=terms, waited=waited_s)
             message = self._await_answer(link)
             if message["kind"] != "welcome":
-                raise Gone("it refused: {}".format(str(message.get("why", "it gave no reason"))[:200]))
+                why = str(message.get("why", "it gave no reason"))[:200]
+                raise TooLate(f"it came too late: {why}") if why == BEGUN else Gone(f"it refused: {why}")
             self.group.local_address = str(connection.getsockname()[0])
             return link
         except (OSError, Gone):

@@ -24,7 +24,7 @@ from muster.remote.outcome import Ended, Kind
 from muster.settings import settings
 from muster_criteria.cluster.model import Measurements
 from muster_criteria.cluster.plan import Asked, cluster_calls, cluster_deadline_s
-from muster_criteria.cluster.presence import reported_lost
+from muster_criteria.cluster.presence import PROBES, reported_lost
 from muster_criteria.measured import StageResult
 from muster_criteria.model import Coverage, Gap, Judgement, Lack, Verdict
 from muster_criteria.sku_files.model import Sku
@@ -104,11 +104,14 @@ class MusterMemberOperator(RemoteJobOperator):
         """Stop the jobs of lost members: one that hangs would hold the block until its deadline.
 
         Where a member is lost, the jobs of the others end. A member that was itself cut off reports others that go on
-        with the test, so that its report alone stops no member.
+        with the test, so that its report alone stops no member. Of one that was never let in it stops one only once all
+        others have ended.
         """
-        key, lost = attempt.task.key, reported_lost(Measurements(result))
+        key, rows = attempt.task.key, Measurements(result)
+        lost = reported_lost(rows)
         left = [name for name in attempt.plan.probes[0].params["members"] if name not in lost]
-        if not lost or 2 * sum(name == self.member or not _at_work(key, name) for name in left) <= len(left):
+        at_work = sum(name != self.member and _at_work(key, name) for name in left)
+        if not lost or 2 * at_work >= len(left) or (at_work and not reported_lost(rows, PROBES)):
             return
         for name in sorted(lost):
             job = store.runs.get_job(key, STAGE, node=name)

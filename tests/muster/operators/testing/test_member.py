@@ -23,22 +23,26 @@ NAMES = ["n0", "n1", "n2", "n3", "n4"]
 RUN = RunKey("cluster_qualification", "block")
 
 
-def reports(of: str, lost: str) -> StageResult:
-    return parse_result(json.dumps(Sent(of, NAMES).lose(lost).raw()).encode())
+def reports(of: str, lost: str, let_in: bool) -> StageResult:
+    sent = Sent(of, NAMES).lose(lost)
+    sent.dropped |= set() if let_in else {"join_lag"}
+    return parse_result(json.dumps(sent.raw()).encode())
 
 
 @pytest.mark.parametrize(
-    ("ended", "at_work", "stopped"),
+    ("let_in", "ended", "at_work", "stopped"),
     [
-        (["n1"], ["n0", "n2", "n3", "n4"], []),  # n1 alone is cut off: n0, which leads the block, goes on
-        (["n1", "n2"], ["n0", "n3", "n4"], []),
-        (["n1", "n2", "n3"], ["n0", "n4"], ["n0"]),
-        (["n1", "n2", "n3", "n4"], ["n0"], ["n0"]),
-        (["n0", "n1", "n2", "n3", "n4"], [], []),
+        (True, ["n1"], ["n0", "n2", "n3", "n4"], []),  # n1 alone is cut off: n0, which leads the block, goes on
+        (True, ["n1", "n2"], ["n0", "n3", "n4"], []),
+        (True, ["n1", "n2", "n3"], ["n0", "n4"], ["n0"]),
+        (True, ["n1", "n2", "n3", "n4"], ["n0"], ["n0"]),
+        (True, ["n0", "n1", "n2", "n3", "n4"], [], []),
+        (False, ["n1", "n2", "n3"], ["n0", "n4"], []),  # they could not join: n0 and n4 train without them
+        (False, ["n1", "n2", "n3", "n4"], ["n0"], ["n0"]),  # n0 hangs, and has let none in
     ],
 )
 def test_a_member_is_stopped_once_most_of_the_others_have_ended(
-    ended: list[str], at_work: list[str], stopped: list[str], monkeypatch: pytest.MonkeyPatch
+    let_in: bool, ended: list[str], at_work: list[str], stopped: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     for name in NAMES:
         store.nodes.add(fleet.new_node(name))
@@ -53,5 +57,5 @@ def test_a_member_is_stopped_once_most_of_the_others_have_ended(
         task=SimpleNamespace(key=RUN), plan=SimpleNamespace(probes=[SimpleNamespace(params={"members": NAMES})])
     )
     operator = member.MusterMemberOperator(task_id="train", member="n1", retries=2)
-    operator._after(cast("Any", attempt), reports("n1", "n0"))
+    operator._after(cast("Any", attempt), reports("n1", "n0", let_in))
     assert asked == stopped

@@ -1,0 +1,31 @@
+"""Who is named as lost where members could not join: a report counts of those that know."""
+
+from __future__ import annotations
+
+from tests.muster_criteria.cluster_results import Sent, block, judge_block, members
+
+
+def late(sent: dict[str, Sent], *names: str) -> None:
+    """These cannot join, and the others begin without them."""
+    for name, each in sent.items():
+        if name in names:
+            each.dropped.add("join_lag")
+            each.lose("n0", "it could not be joined at 10.0.0.1:29500 within 60 s: no route")
+        else:
+            for lost in names:
+                each.lose(lost, "it did not come up within 60 s")
+
+
+def test_most_members_that_never_came_in_do_not_get_the_healthy_first_one_named() -> None:
+    sent = block(5)
+    late(sent, "n1", "n2", "n3")
+    assert judge_block(members(sent)).missing == ("n1", "n2", "n3")
+
+
+def test_a_first_member_at_which_none_could_join_is_named() -> None:
+    sent = block(5)
+    for name, each in sent.items():
+        each.dropped.add("join_lag")
+        if name != "n0":
+            each.lose("n0", "it could not be joined at 10.0.0.1:29500 within 60 s: no answer")
+    assert judge_block(members(sent)).missing == ("n0",)
