@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import select
 import socket
+import threading
 from collections.abc import Iterator
 from types import SimpleNamespace
 from typing import Any
@@ -14,6 +15,7 @@ import pytest
 from muster_node.cluster import wire
 from muster_node.cluster.block import PARAMS, block_of
 from muster_node.cluster.hub import WAITING, WORKING, Hub, listen
+from muster_node.cluster.member import Member
 from muster_node.cluster.wire import Link
 from muster_node.hardware.seam import Clock
 from tests.muster_node.cluster.blocks import rendezvous
@@ -161,6 +163,25 @@ def test_what_goes_to_all_members_is_encoded_once(rig: Rig, monkeypatch: pytest.
     rig.hub._broadcast("go", phase="collectives", payloads={})
     assert len(encoded) == 1
     assert all(rig.received(name, "go") for name in NAMES)
+
+
+@pytest.mark.parametrize(
+    ("reached", "known"),
+    [(["127.0.0.1", "127.0.0.1", "10.9.0.1"], "10.9.0.1"), (["127.0.0.1", "fd00:9::1", "::1"], "fd00:9::1"),
+     (["127.0.0.1"] * 3, "127.0.0.1")],
+)  # fmt: skip
+def test_the_master_knows_the_address_at_which_others_reach_it(
+    rig: Rig, monkeypatch: pytest.MonkeyPatch, reached: list[str], known: str
+) -> None:
+    """It reaches its own hub by the loopback, and its /etc/hosts may map its own name to the loopback too."""
+    addresses = iter(reached)
+    monkeypatch.setattr(Link, "own_address", property(lambda link: next(addresses)))
+    rig.join(*NAMES)
+    rig.pass_time(1, n0={}, n1={}, n2={})
+    (go,) = rig.received("n0", "go")
+    member = Member(rig.block, "p", rig.clock, lambda text: None)
+    member._handle(go, threading.Thread(target=print))
+    assert member.group.local_address == known
 
 
 def test_one_member_alone_is_no_block(rig: Rig) -> None:

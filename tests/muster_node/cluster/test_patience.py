@@ -11,7 +11,6 @@ from typing import Any
 
 import pytest
 
-from muster_node.cluster import fabric
 from muster_node.cluster.hub import WAITING
 from muster_node.cluster.member import DeviceFailed
 from muster_node.cluster.rank import RankGroup
@@ -82,18 +81,6 @@ def test_an_error_of_the_software_is_no_fault_of_a_device(alone: Alone) -> None:
 
     with pytest.raises(RuntimeError, match="TypeError: got an unexpected"):
         run(alone, work)
-
-
-def test_the_master_is_known_to_the_others_by_the_address_that_they_were_given(alone: Alone) -> None:
-    """It reaches its own hub by the loopback; what it tells the others by then is of no use to them."""
-    alone.local_address = "127.0.0.1"
-    assert fabric._own_address(alone) == "127.0.0.1", "where all are on one machine"
-    alone.block = dataclasses.replace(alone.block, master_addr="10.9.0.1")
-    assert fabric._own_address(alone) == "10.9.0.1"
-    alone.block = dataclasses.replace(alone.block, master_addr="fd00:9::1")
-    assert fabric._own_address(alone) == "fd00:9::1"
-    alone.local_address = "10.9.0.2"
-    assert fabric._own_address(alone) == "10.9.0.2"
 
 
 def test_a_long_save_is_no_fault_of_a_device(alone: Alone) -> None:

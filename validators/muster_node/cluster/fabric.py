@@ -55,7 +55,7 @@ def open_fabric(torch: Any, group: RankGroup, device: Any) -> Iterator[Fabric]:
     block, dist = group.block, torch.distributed
     _require(torch, device)
     group.agree(f"{_backend(device)} of PyTorch {torch.__version__}")
-    _choose_interface(block.interface or interface_of(_own_address(group)))
+    _choose_interface(block.interface or interface_of(group.local_address))
     limit = datetime.timedelta(seconds=_LIMIT_FACTOR * block.progress_timeout_s)
     store = None
     if group.rank == 0:
@@ -89,19 +89,6 @@ def _choose_interface(name: str) -> None:
     # Watchdogs that abort the process would cost the measurements made so far.
     os.environ.setdefault("TORCH_NCCL_ASYNC_ERROR_HANDLING", "0")
     os.environ.setdefault("TORCH_NCCL_ENABLE_MONITORING", "0")
-
-
-def _own_address(group: RankGroup) -> str:
-    """The address by which this node is known to the others; empty where it has none of that name.
-
-    The master's node reaches its own hub by the loopback, by which no other node reaches it.
-    """
-    own, master = group.local_address, group.block.master_addr
-    if not own.startswith("127.") or group.names[0] != group.block.name:
-        return own
-    with contextlib.suppress(OSError):
-        return str(socket.getaddrinfo(master, None)[0][4][0])
-    return ""
 
 
 def interface_of(address: str) -> str:

@@ -40,6 +40,7 @@ _GRACE_S = 0.5
 
 _HELLO_S = 5.0
 _UNKNOWN_PEERS_MAX = 64
+_LOOPBACK = ("127.", "::1")
 
 
 class Lost(NamedTuple):
@@ -52,11 +53,13 @@ class Lost(NamedTuple):
 
 @dataclasses.dataclass
 class _Peer:
-    """State of one member that has joined. ``mark`` is its latest progress counter, ``activity`` its current work.
+    """State of one member that has joined. ``mark`` is its latest progress counter, ``activity`` its current work, and
+    ``reached_at`` the address at which it reached this node.
     """
 
     name: str
     link: Link
+    reached_at: str
     joined_at: float
     message_at: float
     moved_at: float
@@ -214,7 +217,7 @@ class Hub(threading.Thread):
     def _admit(self, name: str, link: Link, waited_s: float) -> None:
         now = self._clock.now()
         link.line_max = LINE_MAX
-        self._peers[name] = _Peer(name, link, joined_at=now, message_at=now, moved_at=now)
+        self._peers[name] = _Peer(name, link, link.own_address, joined_at=now, message_at=now, moved_at=now)
         # The limit counts from the member that has waited longest, with a moment for the others to come.
         self._join_until = min(self._join_until, now + max(1.0, self._block.join_timeout_s - waited_s))
         self._send(self._peers[name], line_of("welcome"))
@@ -297,13 +300,18 @@ class Hub(threading.Thread):
         now = self._clock.now()
         for peer in self._peers.values():
             peer.arrived, peer.payload, peer.moved_at = None, None, now
-        absent = sorted(self._absent.values())
+        absent, address = sorted(self._absent.values()), self._own_address()
         try:
-            self._broadcast("go", phase=phases[0], payloads=payloads, lags=lags, absent=absent)
+            self._broadcast("go", phase=phases[0], payloads=payloads, lags=lags, absent=absent, master=address)
         except ValueError as error:
             self._abort(str(error), now)
             return
         self._over = phases[0] == END_PHASE
+
+    def _own_address(self) -> str:
+        """Where the others reach this node: by the loopback only if all of them do, since they are on this machine."""
+        found = [peer.reached_at for peer in self._peers.values() if peer.name != self._block.master]
+        return next((each for each in found if not each.startswith(_LOOPBACK)), found[0])
 
     def _abort(self, why: str, now: float) -> None:
         self._broken, self._end_at = why, now

@@ -62,7 +62,8 @@ class TooLate(Gone):
 class PeerGroup:
     """The block as a member's work sees it: barriers with the other members, and reports of progress.
 
-    ``names``: the members that came up, in order of rank; ``absent``: the others.
+    ``names``: the members that came up, in order of rank; ``absent``: the others. ``local_address``: where this node is
+    reached by them.
     ``phase_seconds`` is the real time from the beginning of each phase until this member was ready for the next.
     """
 
@@ -197,7 +198,7 @@ class Member:
             if message["kind"] != "welcome":
                 why = str(message.get("why", "it gave no reason"))[:200]
                 raise TooLate(f"it came too late: {why}") if why == BEGUN else Gone(f"it refused: {why}")
-            self.group.local_address = str(connection.getsockname()[0])
+            self.group.local_address = link.own_address
             return link
         except (OSError, Gone):
             link.close()
@@ -250,6 +251,8 @@ class Member:
         if message["phase"] == "join":
             self.group.join_lag_s = float(message["lags"].get(self._block.name, 0.0))
             self.group.absent = _lost(message.get("absent", []))
+            if self._block.rank == 0:  # its own connection is over the loopback
+                self.group.local_address = str(message["master"])
             gone = {lost.name for lost in self.group.absent}
             self.group.names = tuple(name for name in self._block.members if name not in gone)
             self._progress(f"{len(self.group.names)} of {len(self._block.members)} members are here")

@@ -123,8 +123,8 @@ def _meet(context: Context, step: Step) -> Meeting:
     port = _count(context, "port", 65535)
     # The partner is silent while it imports PyTorch, or while it waits for a rail that is dead.
     limit_s = 60.0 + 4 * step.limit_s
-    meet = serve if given["role"] == "serve" else join
-    return meet(given["address"], port, given["session"], float(given["join_timeout_s"]), limit_s, RealClock())
+    how = given["session"], float(given["join_timeout_s"]), limit_s, RealClock()
+    return serve(port, *how) if given["role"] == "serve" else join(given["address"], port, *how)
 
 
 def _backend(context: Context, meeting: Meeting) -> Backend:

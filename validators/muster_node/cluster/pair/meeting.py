@@ -12,6 +12,8 @@ import json
 import socket
 from typing import Any
 
+from muster_node.cluster.hub import listen
+from muster_node.cluster.wire import own_address
 from muster_node.hardware.seam import Clock
 
 LINE_MAX = 64 * 1024
@@ -66,19 +68,20 @@ class Meeting:
     @property
     def own_address(self) -> str:
         """This node's address, as the partner reaches it."""
-        return str(self._connection.getsockname()[0])
+        return own_address(self._connection)
 
     def close(self) -> None:
         """Ends the conversation."""
         self._connection.close()
 
 
-def serve(address: str, port: int, secret: str, join_s: float, limit_s: float, clock: Clock) -> Meeting:
-    """Waits for the partner. Others who connect are turned away. Raises PartnerLost, or OSError for a taken port."""
+def serve(port: int, secret: str, join_s: float, limit_s: float, clock: Clock) -> Meeting:
+    """Waits for the partner, at all addresses: the name by which it knows this node may be the loopback's here.
+
+    Others who connect are turned away. Raises PartnerLost, or OSError for a taken port.
+    """
     until = clock.now() + join_s
-    with socket.create_server(
-        (address, port), family=socket.AF_INET6 if ":" in address else socket.AF_INET
-    ) as listener:
+    with listen(port) as listener:
         for _ in range(STRANGERS_MAX):
             listener.settimeout(max(0.01, until - clock.now()))
             try:
