@@ -102,6 +102,21 @@ def test_they_show_the_records(client: TestClient) -> None:
 
 
 @pytest.mark.both_dialects
+def test_a_node_is_uncertified_whose_newest_certificate_is_revoked(
+    client: TestClient, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("MUSTER_ADMISSION_LEVEL", "short")
+    store.nodes.add(fleet.new_node("n1"))
+    fleet.qualify("n1", environment={"driver": "580.1"})
+    store.nodes.move("n1", State.PRODUCTION, "Ada", "needed now")
+    fleet.qualify("n1", "again", environment={"driver": "580.1"})
+    assert read(client)["muster_nodes_uncertified"] == {(): 0}
+    fleet.qualify("n1", "idle", stages=("intake",), environment={"driver": "590.1"})
+    assert list(store.certificates.uncertified()) == ["n1"]
+    assert read(client)["muster_nodes_uncertified"] == {(): 1}
+
+
+@pytest.mark.both_dialects
 def test_a_test_that_gave_way_is_no_fault_of_the_controller(client: TestClient) -> None:
     for name, headline, fault in (
         ("gave-way", f"{PREEMPTED}its scheduler took the node back for another job", ""),

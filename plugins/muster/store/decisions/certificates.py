@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import collections
 import datetime
 import secrets
 from collections.abc import Iterator, Mapping, Sequence
@@ -20,7 +21,7 @@ from muster.rules import certificate
 from muster.rules.current import INCONCLUSIVE
 from muster.settings import settings
 from muster.store.database import access
-from muster.store.database.decisions import CertificateRow
+from muster.store.database.decisions import CertificateRow, unrevoked
 from muster.store.database.engine import reading, rehearsing
 from muster.store.database.models import MeasurementRow, NodeRow, RunRow, StageRow
 from muster.store.decisions.signing import key_path, signing_key
@@ -163,22 +164,38 @@ def issue(session: Session, node: NodeRow, actor: str, evidence: Evidence, *, wh
 
 
 def compare(session: Session, node: NodeRow, environment: Mapping[str, Any]) -> None:
-    """Revoke the node's certificate if its parts, or its driver and firmware in ``environment``, are other ones."""
-    row = _newest(session, node)
-    if row is None or row.revoked:
+    """Revoke those of the node's certificates whose parts, driver or firmware are not those that it has now.
+
+    ``environment``: its driver and firmware, as it reports them.
+    """
+    if not (rows := _unrevoked(session, node)):
         return
-    found = certificate.changes(row.certified, current_serials(session, node.name), environment)
-    if found:
-        revoke(session, node, "; ".join(found))
+    serials = current_serials(session, node.name)
+    changed: dict[str, list[CertificateRow]] = collections.defaultdict(list)
+    for row in rows:
+        changed["; ".join(certificate.changes(row.certified, serials, environment))].append(row)
+    for why, those in changed.items():
+        if why:
+            _revoke(session, node, those, why)
 
 
 def revoke(session: Session, node: NodeRow, why: str) -> None:
-    """Revoke the node's certificate, if it has one that is not revoked."""
-    row = _newest(session, node)
-    if row is None or row.revoked:
-        return
-    row.revoked, row.revoked_at, row.revoked_after = why, access.now(), access.last_stage(session, node)
-    access.remark(session, node, "muster", f"its certificate is revoked: {why}", {"certificate": row.id})
+    """Revoke all of the node's certificates: an earlier one would be valid until it expires."""
+    if rows := _unrevoked(session, node):
+        _revoke(session, node, rows, why)
+
+
+def _revoke(session: Session, node: NodeRow, rows: Sequence[CertificateRow], why: str) -> None:
+    now, last = access.now(), access.last_stage(session, node)
+    for row in rows:
+        row.revoked, row.revoked_at, row.revoked_after = why, now, last
+    evidence = {"certificates": [row.id for row in rows]}
+    access.remark(session, node, "muster", f"its certificate is revoked: {why}", evidence)
+
+
+def _unrevoked(session: Session, node: NodeRow) -> Sequence[CertificateRow]:
+    query = select(CertificateRow).where(CertificateRow.node == node.name, CertificateRow.machine == node.machine)
+    return session.scalars(query.where(unrevoked()).order_by(CertificateRow.number.desc())).all()
 
 
 def _key(session: Session) -> Any:

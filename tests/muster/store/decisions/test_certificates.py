@@ -97,6 +97,27 @@ def test_a_revalidation_that_passes_issues_another(monkeypatch: pytest.MonkeyPat
     assert second.tested_since > first.tested_since
 
 
+@pytest.mark.parametrize("way", ["part", "driver", "finding"])
+def test_what_revokes_the_newest_revokes_the_earlier_ones(way: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """An earlier one is valid while nothing has changed: its holder learns of the change as the newest one's does."""
+    monkeypatch.setenv("MUSTER_ADMISSION_LEVEL", "short")
+    monkeypatch.setenv("MUSTER_BREAKER_FLEET", "1")  # a FAIL is held: the node stays in service
+    store.nodes.add(fleet.new_node(serials={"gpu0": "S1"}))
+    fleet.qualify(environment={"driver": "580.1"})
+    move(NODE, State.PRODUCTION, "Ada", "needed now")
+    fleet.qualify(run_id="again", environment={"driver": "580.1"})
+    assert [each.revoked for each in store.certificates.of_node(NODE)] == ["", ""]
+    if way == "finding":
+        fleet.fail(NODE, "bad")
+    else:
+        contact({"gpu0": "S2"} if way == "part" else {}, "590.1" if way == "driver" else "")
+    newest, first = store.certificates.of_node(NODE)
+    assert newest.revoked
+    assert (first.revoked, first.revoked_at) == (newest.revoked, newest.revoked_at)
+    remarks = [event for event in store.nodes.events(NODE) if "certificate is revoked" in event.reason]
+    assert [event.evidence for event in remarks] == [{"certificates": [newest.id, first.id]}]
+
+
 def test_a_node_in_shadow_mode_has_none_until_it_is_verified() -> None:
     store.adoption.adopt([], "Ada", "serves", enrol=[("", fleet.new_node())])
     assert (store.certificates.newest(NODE), store.certificates.uncertified()) == (None, {})
