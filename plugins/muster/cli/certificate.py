@@ -65,7 +65,8 @@ def verify(
         return
     passed = ", ".join(f"{each['stage']} {each['verdict']} at {each['level']}" for each in content["stages"])
     facts = {name: content[name] for name in ("node", "id", "verdict", "admitted_by", "sku", "expires_at")}
-    show.facts({"certificate": "valid by its signature", "revoked": revocation, **facts, "stages": passed})
+    of = ", of a simulated node: it says nothing of any hardware" if content["simulated"] else ""
+    show.facts({"certificate": f"valid by its signature{of}", "revoked": revocation, **facts, "stages": passed})
 
 
 def _revocation(node: str, number: str) -> str:

@@ -36,6 +36,19 @@ def test_a_certificate_is_verified_by_the_public_key_alone(
         assert muster("certificate", "verify", missing[0], "--key", missing[1])[0] == 1
 
 
+@pytest.mark.parametrize("simulated", [True, False])
+def test_the_first_line_says_that_a_node_is_simulated(
+    simulated: bool, muster: Muster, sqlite_db: str, tmp_path: Path
+) -> None:
+    store.nodes.add(fleet.new_node("a", simulated=simulated))
+    lives.in_production("a")
+    document, public = tmp_path / "a.json", tmp_path / "key.pub"
+    document.write_text(muster("certificate", "show", "a")[1])
+    public.write_text(muster("certificate", "key")[1])
+    status, out, _ = muster("certificate", "verify", str(document), "--key", str(public))
+    assert (status, "simulated" in out.splitlines()[0]) == (0, simulated)
+
+
 def test_where_the_records_are_a_revoked_certificate_is_not_valid(
     muster: Muster, sqlite_db: str, tmp_path: Path
 ) -> None:
