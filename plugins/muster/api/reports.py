@@ -86,20 +86,22 @@ async def receive(
 
 
 def source_of(authorization: str) -> tuple[str, Source]:
-    """Returns the source with this token. Raises HTTPException: 401 for none, 503 where there are none."""
+    """Returns the source with this token. Raises HTTPException: 401 for none, 503 where there are no sources, or where
+    it may be that of an entry that cannot be used.
+    """
     try:
-        known = report_sources.sources()
-    except MusterError:  # its text is for those who may see the settings: `muster doctor` shows it
-        raise HTTPException(503, "Reports are closed: a setting cannot be used; see `muster doctor`.") from None
-    if not known:
-        raise HTTPException(503, "Reports are closed: set MUSTER_REPORT_SOURCES.")
+        known, wrong = report_sources.sources()
+    except MusterError as error:
+        known, wrong = {}, [str(error)]
     scheme, _, given = authorization.partition(" ")
     name = report_sources.named(given.strip(), known) if scheme.lower() == "bearer" else ""
-    if not name:
-        raise HTTPException(
-            401, "Reports need a source's token: Authorization: Bearer …", {"WWW-Authenticate": "Bearer"}
-        )
-    return name, known[name]
+    if name:
+        return name, known[name]
+    if wrong:  # the token may be that of an entry; why is for those who may see the settings: `muster doctor` shows it
+        raise HTTPException(503, "Reports are closed: a setting cannot be used; see `muster doctor`.")
+    if not known:
+        raise HTTPException(503, "Reports are closed: set MUSTER_REPORT_SOURCES.")
+    raise HTTPException(401, "Reports need a source's token: Authorization: Bearer …", {"WWW-Authenticate": "Bearer"})
 
 
 async def body_of(request: Request) -> bytes:

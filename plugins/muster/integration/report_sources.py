@@ -4,6 +4,7 @@ token of its own, kept as a hash.
 
 from __future__ import annotations
 
+import collections
 import fnmatch
 import hashlib
 import secrets
@@ -11,9 +12,11 @@ from typing import Annotated, Literal
 
 import pydantic
 
-from muster.errors import BadSettings, first_refused
+from muster.errors import first_refused
+from muster.model.health import BMC, SWEEP
 from muster.settings import settings
 from muster_criteria.health.policy import HealthAction
+from muster_criteria.text import one_line
 
 Form = Literal["muster", "alertmanager", "nvsentinel", "gpud"]
 
@@ -41,19 +44,26 @@ class Source(pydantic.BaseModel):
         return any(fnmatch.fnmatchcase(name, pattern) for pattern in self.nodes)
 
 
-def sources() -> dict[str, Source]:
-    """Returns the sources by name. Raises BadSettings, without what was given, for one that cannot be used."""
+def sources() -> tuple[dict[str, Source], list[str]]:
+    """Returns the sources by name, and a sentence about each entry that cannot be used, without what was given: it
+    closes no other. Raises BadSettings.
+    """
     found: dict[str, Source] = {}
-    hashes: dict[str, str] = {}
+    wrong: list[str] = []
     for name, given in settings().report_sources.items():
         try:
-            source = Source.model_validate(given)
+            found[name] = Source.model_validate(given)
         except pydantic.ValidationError as error:
-            raise BadSettings(f"MUSTER_REPORT_SOURCES: {name}: {first_refused(error)}; correct it") from None
-        if (other := hashes.setdefault(source.sha256, name)) != name:
-            raise BadSettings(f"MUSTER_REPORT_SOURCES: {name} has the token of {other}: give each source its own")
-        found[name] = source
-    return found
+            wrong.append(f"{name}: {first_refused(error)}; correct it")
+    own = [name for name in (SWEEP, BMC) if found.pop(name, None)]
+    wrong += [f"{name}: that is the controller's own source; choose another name" for name in own]
+    owners: dict[str, list[str]] = collections.defaultdict(list)
+    for name, source in found.items():
+        owners[source.sha256].append(name)
+    shared = [names for names in owners.values() if len(names) > 1]
+    wrong += [f"{', '.join(names)}: they have one token; give each source its own" for names in shared]
+    usable = {name: source for name, source in found.items() if len(owners[source.sha256]) == 1}
+    return usable, [one_line(f"MUSTER_REPORT_SOURCES: {each}") for each in wrong]
 
 
 def named(token: str, known: dict[str, Source]) -> str:

@@ -20,45 +20,14 @@ from fastapi.testclient import TestClient
 from muster import store
 from muster.admission import idle_fleet
 from muster.api import reports
-from muster.api.app import create_app
+from muster.integration import report_sources
 from muster.model.states import State
 from muster_criteria.health.policy import HealthAction
 from muster_demo.services import free_port
-from tests.muster import fleet
+from tests.muster.api.conftest import NODE, XID, post, sources
 from tests.support.servers import slurm
 
 EXAMPLES = Path(__file__).resolve().parents[3] / "docs" / "examples"
-NODE = "gpu-0001"
-TOKENS = ("epilog", "alerts", "sentinel", "gpud", "one", "trusted", "slow")
-XID = {"node": NODE, "check": "xid/79", "value": "fallen off the bus"}
-
-
-def sources(**changed: dict[str, Any]) -> str:
-    """The setting: each source has its own name as its token, as a hash."""
-    forms = {"alerts": "alertmanager", "sentinel": "nvsentinel", "gpud": "gpud"}
-    every = {
-        name: {"sha256": hashlib.sha256(name.encode()).hexdigest(), "form": forms.get(name, "muster")}
-        for name in TOKENS
-    }
-    for name, more in changed.items():
-        every[name] |= more
-    return json.dumps(every)
-
-
-@pytest.fixture
-def client(fleet_db: str, monkeypatch: pytest.MonkeyPatch) -> TestClient:
-    monkeypatch.setattr(reports, "rates", reports.Rates())
-    monkeypatch.setenv(
-        "MUSTER_REPORT_SOURCES",
-        sources(one={"nodes": ["gpu-0002"]}, trusted={"most": "at_once"}, slow={"per_minute": 5}),
-    )
-    enrol = [("", fleet.new_node(name, sku="h100-sxm-8")) for name in (NODE, "gpu-0002")]
-    store.adoption.adopt([], "Ada", "serves", enrol=enrol)
-    return TestClient(create_app())
-
-
-def post(client: TestClient, body: Any, token: str = "epilog", **options: Any) -> Any:
-    return client.post("/v1/reports", json=body, headers={"Authorization": f"Bearer {token}"}, **options)
 
 
 def requested(node: str = NODE) -> str:
@@ -82,6 +51,29 @@ def test_only_a_token_opens_it_and_it_opens_nothing_else(client: TestClient, mon
         answer = post(client, XID)
         assert answer.status_code == 503, broken
         assert "t0p-secret" not in answer.text
+
+
+@pytest.mark.parametrize(
+    ("wrong", "closed"),
+    [
+        ({"alerts": {"sha256": "1" * 64, "most": "test-sooner"}}, ()),
+        ({"alerts": {"token": "t0p-secret"}}, ()),
+        ({"slow": {"sha256": hashlib.sha256(b"alerts").hexdigest()}}, ("alerts",)),
+        ({"sweep": {"sha256": hashlib.sha256(b"sweep").hexdigest()}}, ("sweep",)),
+        ({"bmc": {"sha256": hashlib.sha256(b"bmc").hexdigest()}}, ("bmc",)),
+    ],
+)
+def test_an_entry_that_cannot_be_used_closes_no_other(
+    client: TestClient, monkeypatch: pytest.MonkeyPatch, wrong: dict[str, Any], closed: tuple[str, ...]
+) -> None:
+    """Two with one token are both closed. A name of the controller's own would write into what it read itself."""
+    monkeypatch.setenv("MUSTER_REPORT_SOURCES", json.dumps({**json.loads(sources()), **wrong}))
+    assert post(client, XID).status_code == 200
+    assert [post(client, XID, token).status_code for token in closed] == [503] * len(closed)
+    answer = post(client, XID, "unknown")
+    assert (answer.status_code, "t0p-secret" in answer.text) == (503, False)
+    found, problems = report_sources.sources()
+    assert (len(problems), found.keys() & {*wrong, *closed}) == (1, set())
 
 
 def test_a_grave_xid_is_tested_next_and_changes_no_state(client: TestClient) -> None:
@@ -198,70 +190,12 @@ def test_names_of_a_cluster_are_its_schedulers(client: TestClient, monkeypatch: 
     assert store.health.of_node(NODE)[0].count == 1
 
 
-def test_alerts_are_states_that_end(client: TestClient) -> None:
-    """Shaped as Alertmanager's documentation of its webhook, version 4, shows it."""
-    alert = {
-        "status": "firing", "labels": {"alertname": "GpuHot", "instance": f"{NODE}:9400", "severity": "critical"},
-        "annotations": {"summary": "gpu3 is hot"}, "startsAt": "2026-11-25T10:00:00Z", "fingerprint": "a1",
-    }  # fmt: skip
-    body = {"version": "4", "status": "firing", "receiver": "muster", "alerts": [alert, {**alert, "labels": {}}]}
-    answer = post(client, body, "alerts").json()
-    assert (answer["accepted"], len(answer["refused"])) == (1, 1)
-    (seen,) = store.health.of_node(NODE)
-    assert (seen.check, seen.action, seen.track.bad if seen.track else None) == (
-        "alert/GpuHot", HealthAction.TEST_SOONER, True,
-    )  # fmt: skip
-    post(client, {"alerts": [{**alert, "status": "resolved"}]}, "alerts")
-    track = store.health.of_node(NODE)[0].track
-    assert track is not None
-    assert not track.bad
-
-
-def test_an_alert_that_ends_ends_no_other_of_its_name(client: TestClient) -> None:
-    def alert(gpu: str, status: str) -> dict[str, Any]:
-        return {"status": status, "labels": {"alertname": "GpuEccDbe", "instance": f"{NODE}:9400", "gpu": gpu}}
-
-    post(client, {"alerts": [alert("0", "firing"), alert("1", "firing")]}, "alerts")
-    post(client, {"alerts": [alert("1", "resolved")]}, "alerts")
-    bad = {each.part: each.track.bad for each in store.health.of_node(NODE) if each.track}
-    assert bad == {"gpu 0": True, "gpu 1": False}
-    many = {**alert("0", "firing"), "fingerprint": "a1"}
-    many["labels"] |= {f"label{number}": "x" * 20 for number in range(20)}
-    post(client, {"alerts": [many]}, "alerts")
-    assert "a1" in {each.part for each in store.health.of_node(NODE)}
-
-
-def test_states_of_one_body_keep_their_order(client: TestClient) -> None:
-    link = {"node": NODE, "check": "link", "device": "nic0", "severity": "ISOLATE"}
-    body = {"reports": [{**link, "bad": bad} for bad in (True, True, False, True)]}
-    assert post(client, body).json()["accepted"] == 4
-    (seen,) = store.health.of_node(NODE)
-    assert seen.track is not None
-    assert seen.track.bad
-
-
 def test_what_a_body_holds_that_is_refused_is_logged(client: TestClient, caplog: pytest.LogCaptureFixture) -> None:
     body = {"reports": [XID, {**XID, "node": "gpu-9999"}]}
     assert post(client, body).json()["accepted"] == 1
     (record,) = (each for each in caplog.records if each.name == reports.__name__)
     assert isinstance(record.args, tuple)
     assert record.args[:2] == (1, "epilog")
-
-
-def test_events_of_nvsentinel_and_gpud(client: TestClient) -> None:
-    """Written by the schemas that ``report_forms`` names; neither program ran here."""
-    event = {
-        "version": 1, "agent": "syslog-health-monitor", "componentClass": "GPU", "checkName": "SysLogsXIDError",
-        "isFatal": True, "isHealthy": False, "message": "XID 79", "errorCode": ["79"], "nodeName": NODE,
-        "entitiesImpacted": [{"entityType": "PCI", "entityValue": "0000:3b:00"}],
-    }  # fmt: skip
-    assert post(client, {"version": 1, "events": [event]}, "sentinel").json()["accepted"] == 1
-    found = [{"component": "accelerator-nvidia-ecc", "events": [{"name": "ecc", "type": "Fatal", "message": "DBE"}]}]
-    assert post(client, found, "gpud").status_code == 422, "it names no node"
-    assert post(client, found, "gpud", params={"node": NODE}).json()["accepted"] == 1
-    assert {each.check for each in store.health.of_node(NODE)} == {"xid/79", "event/accelerator-nvidia-ecc/ecc"}
-    assert post(client, {"events": [{**event, "errorCode": ["31", "94"]}]}, "sentinel").json()["accepted"] == 2
-    assert {"xid/31", "xid/94"} <= {each.check for each in store.health.of_node(NODE)}
 
 
 @pytest.fixture

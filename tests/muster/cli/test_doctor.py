@@ -159,6 +159,9 @@ def test_sources_of_reports_and_a_health_policy_that_cannot_be_used_are_missing(
     monkeypatch.setenv("MUSTER_SKU_PATH", str(tmp_path))
     assert found() == {"health policy": Mark.MISSING, "reports": Mark.MISSING}
     assert "t0p" not in str(list(doctor.between_tests(settings())))
+    monkeypatch.setenv("MUSTER_REPORT_SOURCES", json.dumps({"bmc": {"sha256": "ab" * 32}, "a": {}, "b": {}}))
+    (check,) = (each for each in doctor.between_tests(settings()) if each.item == "reports")
+    assert all(f"MUSTER_REPORT_SOURCES: {name}: " in check.message for name in ("bmc", "a", "b"))
 
 
 GROUP = "{label: repair, value: auto, %s}"

@@ -143,10 +143,11 @@ def between_tests(current: Settings) -> Iterator[Check]:
 
     yield from repairs.examine()
     if current.report_sources:
-        try:
-            yield Check(Mark.OK, "reports", ", ".join(sorted(report_sources.sources())))
-        except MusterError as error:
-            yield Check(Mark.MISSING, "reports", str(error), "see docs/starting-tests.md")
+        usable, wrong = report_sources.sources()
+        if wrong:
+            yield Check(Mark.MISSING, "reports", "; ".join(wrong), "see docs/starting-tests.md")
+        else:
+            yield Check(Mark.OK, "reports", ", ".join(sorted(usable)))
 
 
 def agent(folder: Path) -> Check:

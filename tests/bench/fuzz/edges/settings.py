@@ -11,7 +11,7 @@ from unittest import mock
 
 from muster import blackout
 from muster.admission import clusters
-from muster.errors import MusterError
+from muster.errors import BadSettings, MusterError
 from muster.integration import report_sources
 from muster.reporting import mail_rules
 from muster.settings import settings
@@ -70,7 +70,8 @@ def _used() -> Iterator[str]:
     current = settings()
     yield from (str(current.mail_recipients), repr(current.airflow_token))
     yield from mail_rules.read(current.mail_rules)[1]
-    report_sources.sources()
+    if wrong := report_sources.sources()[1]:
+        raise BadSettings("; ".join(wrong))
     blackout.closed(current.revalidation_blackouts, blackout.datetime.datetime.now(blackout.datetime.UTC))
     for name in current.schedulers:
         clusters.backend_of(name)

@@ -1,0 +1,70 @@
+"""States that other programs report: Alertmanager's alerts, and events of NVSentinel and gpud. Which ends which."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from fastapi.testclient import TestClient
+
+from muster import store
+from muster_criteria.health.policy import HealthAction
+from tests.muster.api.conftest import NODE, post
+
+
+def test_alerts_are_states_that_end(client: TestClient) -> None:
+    """Shaped as Alertmanager's documentation of its webhook, version 4, shows it."""
+    alert = {
+        "status": "firing", "labels": {"alertname": "GpuHot", "instance": f"{NODE}:9400", "severity": "critical"},
+        "annotations": {"summary": "gpu3 is hot"}, "startsAt": "2026-11-25T10:00:00Z", "fingerprint": "a1",
+    }  # fmt: skip
+    body = {"version": "4", "status": "firing", "receiver": "muster", "alerts": [alert, {**alert, "labels": {}}]}
+    answer = post(client, body, "alerts").json()
+    assert (answer["accepted"], len(answer["refused"])) == (1, 1)
+    (seen,) = store.health.of_node(NODE)
+    assert (seen.check, seen.action, seen.track.bad if seen.track else None) == (
+        "alert/GpuHot", HealthAction.TEST_SOONER, True,
+    )  # fmt: skip
+    post(client, {"alerts": [{**alert, "status": "resolved"}]}, "alerts")
+    track = store.health.of_node(NODE)[0].track
+    assert track is not None
+    assert not track.bad
+
+
+def test_an_alert_that_ends_ends_no_other_of_its_name(client: TestClient) -> None:
+    def alert(gpu: str, status: str) -> dict[str, Any]:
+        return {"status": status, "labels": {"alertname": "GpuEccDbe", "instance": f"{NODE}:9400", "gpu": gpu}}
+
+    post(client, {"alerts": [alert("0", "firing"), alert("1", "firing")]}, "alerts")
+    post(client, {"alerts": [alert("1", "resolved")]}, "alerts")
+    bad = {each.part: each.track.bad for each in store.health.of_node(NODE) if each.track}
+    assert bad == {"gpu 0": True, "gpu 1": False}
+    many = {**alert("0", "firing"), "fingerprint": "a1"}
+    many["labels"] |= {f"label{number}": "x" * 20 for number in range(20)}
+    post(client, {"alerts": [many]}, "alerts")
+    assert "a1" in {each.part for each in store.health.of_node(NODE)}
+
+
+def test_states_of_one_body_keep_their_order(client: TestClient) -> None:
+    link = {"node": NODE, "check": "link", "device": "nic0", "severity": "ISOLATE"}
+    body = {"reports": [{**link, "bad": bad} for bad in (True, True, False, True)]}
+    assert post(client, body).json()["accepted"] == 4
+    (seen,) = store.health.of_node(NODE)
+    assert seen.track is not None
+    assert seen.track.bad
+
+
+def test_events_of_nvsentinel_and_gpud(client: TestClient) -> None:
+    """Written by the schemas that ``report_forms`` names; neither program ran here."""
+    event = {
+        "version": 1, "agent": "syslog-health-monitor", "componentClass": "GPU", "checkName": "SysLogsXIDError",
+        "isFatal": True, "isHealthy": False, "message": "XID 79", "errorCode": ["79"], "nodeName": NODE,
+        "entitiesImpacted": [{"entityType": "PCI", "entityValue": "0000:3b:00"}],
+    }  # fmt: skip
+    assert post(client, {"version": 1, "events": [event]}, "sentinel").json()["accepted"] == 1
+    found = [{"component": "accelerator-nvidia-ecc", "events": [{"name": "ecc", "type": "Fatal", "message": "DBE"}]}]
+    assert post(client, found, "gpud").status_code == 422, "it names no node"
+    assert post(client, found, "gpud", params={"node": NODE}).json()["accepted"] == 1
+    assert {each.check for each in store.health.of_node(NODE)} == {"xid/79", "event/accelerator-nvidia-ecc/ecc"}
+    assert post(client, {"events": [{**event, "errorCode": ["31", "94"]}]}, "sentinel").json()["accepted"] == 2
+    assert {"xid/31", "xid/94"} <= {each.check for each in store.health.of_node(NODE)}
