@@ -12,6 +12,7 @@ import json
 import logging
 import threading
 import time
+from collections.abc import Iterator
 from typing import Annotated, Any
 
 import pydantic
@@ -20,6 +21,7 @@ from fastapi.concurrency import run_in_threadpool
 
 from muster import store
 from muster.api import report_forms
+from muster.api.report_forms import Reported
 from muster.errors import MusterError, apart
 from muster.integration import report_sources
 from muster.integration.report_sources import Source
@@ -32,6 +34,8 @@ log = logging.getLogger(__name__)
 BODY_MAX = 1024 * 1024
 REPORTS_MAX = 5000
 """Reports of one node each that one body may hold."""
+ALERTS_BODY_MAX = 16 * BODY_MAX
+"""Bytes of Alertmanager, which sends a whole group at once: ``REPORTS_MAX`` alerts of 3 kB."""
 PROBLEMS_SHOWN = 20
 
 
@@ -79,7 +83,8 @@ async def receive(
     if wait := rates.take(name, source.per_minute, 1):
         raise later(wait)
     try:
-        body = json.loads(await body_of(request))
+        given = await body_of(request, ALERTS_BODY_MAX if source.form == "alertmanager" else BODY_MAX)
+        body = await run_in_threadpool(json.loads, given)
     except (ValueError, RecursionError):
         raise HTTPException(400, "The body is not JSON.") from None
     return await run_in_threadpool(_receive, name, source, body, node)
@@ -104,13 +109,13 @@ def source_of(authorization: str) -> tuple[str, Source]:
     raise HTTPException(401, "Reports need a source's token: Authorization: Bearer …", {"WWW-Authenticate": "Bearer"})
 
 
-async def body_of(request: Request) -> bytes:
-    """Returns the body. Raises HTTPException, 413, for one of more than ``BODY_MAX`` bytes."""
+async def body_of(request: Request, most: int = BODY_MAX) -> bytes:
+    """Returns the body. Raises HTTPException, 413, for one of more than ``most`` bytes."""
     found = bytearray()
     async for chunk in request.stream():
         found += chunk
-        if len(found) > BODY_MAX:
-            raise HTTPException(413, f"A body has at most {BODY_MAX} bytes: send several.")
+        if len(found) > most:
+            raise HTTPException(413, f"A body has at most {most} bytes: send several.")
     return bytes(found)
 
 
@@ -118,23 +123,16 @@ def _receive(name: str, source: Source, body: Any, node: str) -> Accepted:
     problems: list[str] = []
     by_node: dict[tuple[str, str], list[Reading]] = collections.defaultdict(list)
     places = {(place.cluster, place.name): place.node for place in store.schedulers.places()} if source.cluster else {}
-    count = 0
-    for report in report_forms.read(source.form, body, node):
-        if isinstance(report, str):
-            problems.append(report)
-            continue
-        for given in report.names:
-            count += 1
-            if count > REPORTS_MAX:
-                raise HTTPException(413, f"A body has at most {REPORTS_MAX} reports: send several.")
-            known = places.get((source.cluster, given)) if source.cluster else given
-            if known is None:
-                problems.append(f"no node has the name {given[:80]!r} in {source.cluster}")
-            elif not source.may_report(known):
-                problems.append(f"this source may not report {known[:80]!r}")
-            else:
-                by_node[known, report.boot_id].append(report.seen_of(given))
-    if count > 1 and (wait := rates.take(name, source.per_minute, count - 1, taken=1)):
+    reported = list(_reported(source, body, node, problems))
+    for report, given in reported:
+        known = places.get((source.cluster, given)) if source.cluster else given
+        if known is None:
+            problems.append(f"no node has the name {given[:80]!r} in {source.cluster}")
+        elif not source.may_report(known):
+            problems.append(f"this source may not report {known[:80]!r}")
+        else:
+            by_node[known, report.boot_id].append(report.seen_of(given))
+    if len(reported) > 1 and (wait := rates.take(name, source.per_minute, len(reported) - 1, taken=1)):
         raise later(wait)
     accepted, nodes = 0, set()
     for (known, boot_id), seen in by_node.items():
@@ -148,6 +146,25 @@ def _receive(name: str, source: Source, body: Any, node: str) -> Accepted:
     if problems and not accepted:
         raise HTTPException(422, problems[:PROBLEMS_SHOWN])
     return Accepted(accepted=accepted, nodes=len(nodes), refused=problems[:PROBLEMS_SHOWN])
+
+
+def _reported(source: Source, body: Any, node: str, problems: list[str]) -> Iterator[tuple[Reported, str]]:
+    """Yields each report with each node that it names. Of more than ``REPORTS_MAX`` the first ones, if Alertmanager
+    sent them, which cannot divide a body. Raises HTTPException, 413, for those of any other.
+    """
+    count = 0
+    for report in report_forms.read(source.form, body, node):
+        if isinstance(report, str):
+            problems.append(report)
+            continue
+        for given in report.names:
+            count += 1
+            if count > REPORTS_MAX and source.form == "alertmanager":
+                problems.append(f"a body has at most {REPORTS_MAX} alerts, the others are left out: group by instance")
+                return
+            if count > REPORTS_MAX:
+                raise HTTPException(413, f"A body has at most {REPORTS_MAX} reports: send several.")
+            yield report, given
 
 
 def _folded(seen: list[Reading]) -> list[Reading]:

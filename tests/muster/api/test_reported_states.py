@@ -8,8 +8,9 @@ import pytest
 from fastapi.testclient import TestClient
 
 from muster import store
+from muster.api import reports
 from muster_criteria.health.policy import HealthAction
-from tests.muster.api.conftest import NODE, post
+from tests.muster.api.conftest import NODE, XID, post
 
 
 def test_alerts_are_states_that_end(client: TestClient) -> None:
@@ -29,6 +30,18 @@ def test_alerts_are_states_that_end(client: TestClient) -> None:
     track = store.health.of_node(NODE)[0].track
     assert track is not None
     assert not track.bad
+
+
+def test_of_more_alerts_than_a_body_may_hold_the_first_are_recorded(
+    client: TestClient, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Alertmanager sends a whole group at once; refused, it sends the same again."""
+    monkeypatch.setattr(reports, "REPORTS_MAX", 2)
+    many = [{"status": "firing", "labels": {"alertname": f"A{number}", "instance": NODE}} for number in range(4)]
+    answer = post(client, {"alerts": many}, "alerts")
+    assert (answer.status_code, answer.json()["accepted"], len(answer.json()["refused"])) == (200, 2, 1)
+    assert {each.check for each in store.health.of_node(NODE)} == {"alert/A0", "alert/A1"}
+    assert post(client, {"reports": [XID] * 3}).status_code == 413, "who can send several does"
 
 
 def test_an_alert_that_ends_ends_no_other_of_its_name(client: TestClient) -> None:

@@ -140,6 +140,10 @@ def test_bodies_and_rates_are_bounded(client: TestClient) -> None:
     assert client.post("/v1/reports", content=b"[" * 200_000, headers=head).status_code == 400
     huge = b'"' + b"x" * reports.BODY_MAX + b'"'
     assert client.post("/v1/reports", content=huge, headers=head).status_code == 413
+    alerts = {"Authorization": "Bearer alerts"}
+    assert client.post("/v1/reports", content=huge, headers=alerts).status_code == 422, "as much as a group of alerts"
+    huge = b'"' + b"x" * reports.ALERTS_BODY_MAX + b'"'
+    assert client.post("/v1/reports", content=huge, headers=alerts).status_code == 413
     answers = [post(client, XID, "slow").status_code for _ in range(7)]
     assert answers[:5] == [200] * 5
     assert answers[5:] == [429] * 2
