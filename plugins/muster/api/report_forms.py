@@ -29,6 +29,8 @@ PROBLEM_MAX = 300
 PART_MAX = 200
 _NODE_LABELS = ("node", "nodename", "hostname", "Hostname", "instance")
 _NO_PART = ("alertname", "severity")
+_DRIVER_ERROR = re.compile(r"S?X[Ii][Dd]|(?<![a-z])s?xid")
+"""In the name of a check: SysLogsXIDError is of XIDs, SysLogsSXIDError of SXIDs."""
 _OTHER = re.compile(r"[^A-Za-z0-9_.:/-]+")
 
 Check = Annotated[str, pydantic.Field(pattern=r"^[a-z0-9][A-Za-z0-9_.:/-]{0,79}$")]
@@ -113,7 +115,8 @@ def _of(value: Any, *names: str) -> Any:
 
 
 def _named(kind: str, name: Any) -> str:
-    return f"{kind}/{_OTHER.sub('-', str(name))[:70]}"
+    # With "/" at its end, a name would stand for all that begin so.
+    return f"{kind}/{_OTHER.sub('-', str(name))[:70]}".rstrip("/")
 
 
 def _alert(alert: Any) -> dict[str, Any]:
@@ -133,24 +136,29 @@ def _alert(alert: Any) -> dict[str, Any]:
 
 
 def _sentinel(event: Any) -> Iterator[dict[str, Any]]:
-    """A report for each of its codes."""
+    """A report for each of its codes: an XID or SXID is an event, any other code a state of its own, which goes on when
+    another one of the same check and part ends. One that is healthy without a code ends them all.
+    """
     name = str(_of(event, "checkName", "check_name"))
     codes = _of(event, "errorCode", "error_code")
     healthy, fatal = _of(event, "isHealthy", "is_healthy") is True, bool(_of(event, "isFatal", "is_fatal"))
     entities = _of(event, "entitiesImpacted", "entities_impacted")
     parts = " ".join(f"{_of(each, 'entityType', 'entity_type')} {_of(each, 'entityValue', 'entity_value')}"
                      for each in (entities if isinstance(entities, list) else []))  # fmt: skip
-    given = {str(code) for code in codes} if isinstance(codes, list) else {str(codes or "")}
-    xids = sorted(code for code in given if "xid" in name.lower() and code.isdecimal() and not healthy)
-    for check in [f"xid/{code}" for code in xids] or [_named("event", name)]:
+    given = sorted({str(code) for code in codes}) if isinstance(codes, list) else [str(codes or "")]
+    driver = _DRIVER_ERROR.search(name)
+    kind = driver[0].lower() if driver and not healthy else ""
+    for code in given or [""]:
+        is_event = bool(kind) and code.isdecimal()
+        check = f"{kind}/{code}" if is_event else _named("event", f"{name}/{code}")
         yield {
-            "check": check,
+            "check": f"{check}/" if healthy and name and not code else check,
             "node": str(_of(event, "nodeName", "node_name")),
             "part": parts[:PART_MAX],
             "value": str(_of(event, "message"))[:1000],
             # STORE_ONLY: NVSentinel itself would not act on it.
             "severity": "ISOLATE" if fatal and _of(event, "processingStrategy") != "STORE_ONLY" else "MONITOR",
-            "bad": None if xids else not healthy,
+            "bad": None if is_event else not healthy,
         }
 
 

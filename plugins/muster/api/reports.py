@@ -172,6 +172,8 @@ def _folded(seen: list[Reading]) -> list[Reading]:
     folded: list[Reading] = []
     last: dict[Any, int] = {}
     for each in seen:
+        if each.check.endswith("/"):
+            last.clear()  # it ends states of other checks
         key = each.check, each.device, each.part
         at = last.get(key)
         if at is not None and folded[at].bad == each.bad:

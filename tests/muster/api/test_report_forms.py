@@ -25,6 +25,31 @@ def test_only_a_plain_yes_is_healthy(said: Any, bad: bool) -> None:
     assert found.bad is bad
 
 
+@pytest.mark.parametrize(
+    ("name", "code", "check"),
+    [
+        ("SysLogsXIDError", "79", "xid/79"),
+        ("SysLogsSXIDError", "20034", "sxid/20034"),
+        ("gpu_sxid_error", "20034", "sxid/20034"),
+        ("GpuXidWatch", "79", "xid/79"),
+        ("GpuMemWatch", "79", "event/GpuMemWatch/79"),
+    ],
+)
+def test_a_drivers_code_has_the_kind_that_its_check_names(name: str, code: str, check: str) -> None:
+    """What follows is said by the policy of the kind: as an XID, an NVSwitch's code is unknown, and only noted."""
+    (found,) = report_forms.read("nvsentinel", {"events": [{**SICK, "checkName": name, "errorCode": [code]}]})
+    assert isinstance(found, Reported)
+    assert found.check == check
+
+
+@pytest.mark.parametrize("name", ["", "Disk/", "a" * 69 + "/b"])
+def test_no_name_of_an_alert_stands_for_others(name: str) -> None:
+    alert = {"status": "resolved", "labels": {"alertname": name, "instance": "n1"}}
+    (found,) = report_forms.read("alertmanager", {"alerts": [alert]})
+    assert isinstance(found, Reported)
+    assert not found.check.endswith("/")
+
+
 def test_a_refusal_is_one_line() -> None:
     (found,) = report_forms.read("muster", {"reports": [{"node": "n1", "check": "x", "odd\nPASS": 1}]})
     assert isinstance(found, str)

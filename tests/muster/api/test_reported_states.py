@@ -58,6 +58,49 @@ def test_an_alert_that_ends_ends_no_other_of_its_name(client: TestClient) -> Non
     assert "a1" in {each.part for each in store.health.of_node(NODE)}
 
 
+def gpu_event(gpu: str, code: str, healthy: bool) -> dict[str, Any]:
+    """As gpu-health-monitor sends it: with a code for one error that began or ended, without one for the end of all."""
+    return {
+        "version": 1, "agent": "gpu-health-monitor", "componentClass": "GPU", "checkName": "GpuMemWatch",
+        "isFatal": not healthy, "isHealthy": healthy, "errorCode": [code] if code else [], "nodeName": NODE,
+        "entitiesImpacted": [{"entityType": "GPU", "entityValue": gpu}],
+    }  # fmt: skip
+
+
+BOTH = [("3", "PENDING", False), ("3", "REMAP", False), ("4", "REMAP", False)]
+
+
+@pytest.mark.parametrize("together", [True, False])
+@pytest.mark.parametrize(
+    ("then", "bad"),
+    [
+        ([("3", "PENDING", True)], {"GPU 3 REMAP", "GPU 4 REMAP"}),
+        ([("3", "", True)], {"GPU 4 REMAP"}),
+        ([("3", "", True), ("3", "REMAP", False)], {"GPU 3 REMAP", "GPU 4 REMAP"}),
+        ([("3", "", False), ("3", "", True)], {"GPU 4 REMAP"}),
+    ],
+)
+def test_an_error_that_ends_ends_no_other_of_its_check_and_gpu(
+    client: TestClient, then: list[tuple[str, str, bool]], bad: set[str], together: bool
+) -> None:
+    events = [gpu_event(*each) for each in (*BOTH, *then)]
+    for body in [events] if together else [[each] for each in events]:
+        assert post(client, {"version": 1, "events": body}, "sentinel").status_code == 200
+    found = store.health.of_node(NODE)
+    assert {f"{each.part} {each.check.split('/')[-1]}" for each in found if each.track and each.track.bad} == bad
+
+
+def test_a_healthy_node_ends_the_states_of_all_its_parts_and_no_event(client: TestClient) -> None:
+    link = {"node": NODE, "check": "event/link/down", "part": "nic0"}
+    events = [{**link, "check": check} for check in ("event/link/flap", "event/l")]
+    post(client, {"reports": [{**link, "bad": True}, *events]})
+    post(client, {**link, "part": "", "check": "event/link/", "bad": False}, "trusted")
+    assert all(each.track is None or each.track.bad for each in store.health.of_node(NODE)), "another source's"
+    post(client, {**link, "part": "", "check": "event/link/", "bad": False})
+    found = {each.check: (each.track and each.track.bad, each.count) for each in store.health.of_node(NODE)}
+    assert found == {"event/link/down": (False, 1), "event/link/flap": (None, 1), "event/l": (None, 1)}
+
+
 def test_states_of_one_body_keep_their_order(client: TestClient) -> None:
     link = {"node": NODE, "check": "link", "device": "nic0", "severity": "ISOLATE"}
     body = {"reports": [{**link, "bad": bad} for bad in (True, True, False, True)]}

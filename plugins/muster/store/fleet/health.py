@@ -17,7 +17,7 @@ from sqlalchemy.orm import Session
 
 from muster.errors import IllegalMove, Refusal, UnknownNode
 from muster.model.events import Evidence
-from muster.model.health import ACTOR, BMC, SWEEP, Cursor, Observation, Report, Track
+from muster.model.health import ACTOR, Cursor, Observation, Report, Track
 from muster.model.nodes import Node
 from muster.model.states import SERVING, State
 from muster.model.statistics import Urgent
@@ -25,19 +25,17 @@ from muster.rules import health as rules
 from muster.store.database import access
 from muster.store.database.batches import batches
 from muster.store.database.engine import reading, writing
-from muster.store.database.health import ENDED, HealthRow, SweepRow
+from muster.store.database.health import HealthRow, SweepRow
 from muster.store.database.models import EventRow, MeasurementRow, NodeRow, PartRow, PlacementRow, StageRow
 from muster.store.decisions.withdrawals import breaker_now
-from muster.store.fleet import bmcs
+from muster.store.fleet import bmcs, states
 from muster.store.fleet.shares import FULL, OTHERS, Share
+from muster.store.fleet.states import READ_AGAIN, Rows
 from muster_criteria.device_events.judge import OLDEST
 from muster_criteria.health.policy import HealthAction, HealthPolicy
 from muster_criteria.health.readings import Reading
 
 TEXT_MAX = 500
-READ_AGAIN = (SWEEP, BMC)
-"""The sources that read each state again and again. Of others, a state ends that was not reported for ``SILENT``."""
-SILENT = datetime.timedelta(days=1)
 PRESENT = HealthRow.machine == NodeRow.machine
 THIS_SPELL = PRESENT & (HealthRow.spell == NodeRow.spell)
 """Of a query that joins both: rows of the node's present machine, and of its spell in service, or since."""
@@ -61,19 +59,16 @@ def record(reports: Sequence[Report], policy: HealthPolicy, now: datetime.dateti
             report = dataclasses.replace(report, boot_id=boots[report.node, report.boot_id])
             share = Share(session, row, report.source, at)
             for seen in report.seen:
-                part = seen.part or parts.get((report.node, seen.device), seen.device)
-                if found := _observe(session, row, report, seen, part, known[report.node], policy, at, share):
-                    changed.append(found)
+                part, rows = seen.part or parts.get((report.node, seen.device), seen.device), known[report.node]
+                for each, of in states.meant(seen, part, report.source, rows):
+                    if found := _observe(session, row, report, each, of, rows, policy, at, share):
+                        changed.append(found)
             if report.cursor is not None:
                 _store_cursor(session, report.cursor, row)
                 row.contact_at = max(filter(None, (row.contact_at, report.cursor.swept_at)), default=None)
             if report.bmc is not None:
                 bmcs.keep(session, report.bmc, row)
         return changed
-
-
-Rows = dict[tuple[str, str], list[HealthRow]]
-"""(part, check) → rows of the present machine and spell, oldest first."""
 
 
 def _boots(session: Session, reports: Sequence[Report]) -> dict[tuple[str, str], str]:
@@ -114,8 +109,8 @@ def _observe(
 ) -> Observation | None:  # fmt: skip
     check = seen.check
     rows = [each for each in known.get((part, check), []) if each.source == report.source]
-    _end_silent(rows, at)
-    row = _row_for(rows, report.boot_id, seen)
+    states.end_silent(rows, at)
+    row = states.row_for(rows, report.boot_id, seen)
     track = None
     if seen.bad is not None:
         track = rules.step(_track(row) if row else None, seen.bad, at, policy, report.uptime_s)
@@ -138,22 +133,6 @@ def _observe(
     again = seen.bad is None or (track is not None and not fresh and track.flaps > row.flaps)
     _add(row, report, seen, track, at)
     return _decide(session, node, row, policy, at, fresh=fresh, again=again, share=share)
-
-
-def _end_silent(rows: Sequence[HealthRow], at: datetime.datetime) -> None:
-    """End states of which their source has said nothing for long: its word that they are good again was lost."""
-    for row in rows:
-        silent = row.source not in READ_AGAIN and row.state_at is not None and row.state_at < at - SILENT
-        if silent and not row.over:
-            for column, value in ENDED.items():
-                setattr(row, column, value)
-
-
-def _row_for(rows: Sequence[HealthRow], boot_id: str, seen: Reading) -> HealthRow | None:
-    """The row that a reading of its source goes on: a state's that is not over, whatever the boot; else the boot's."""
-    if seen.bad is not None and (open_ := [each for each in rows if each.bad is not None and not each.over]):
-        return open_[-1]
-    return next((each for each in rows if each.boot_id == boot_id), None)
 
 
 def _others(session: Session, node: NodeRow, known: Rows, check: str) -> list[HealthRow]:

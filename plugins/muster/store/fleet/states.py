@@ -1,0 +1,51 @@
+"""States that go on: which row a reading of a source belongs to, which states it ends, and which end by themselves.
+
+Internal to ``muster.store``.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import datetime
+from collections.abc import Sequence
+
+from muster.model.health import BMC, SWEEP
+from muster.store.database.health import ENDED, HealthRow
+from muster_criteria.health.readings import Reading
+
+READ_AGAIN = (SWEEP, BMC)
+"""The sources that read each state again and again. Of others, a state ends that was not reported for ``SILENT``."""
+SILENT = datetime.timedelta(days=1)
+
+Rows = dict[tuple[str, str], list[HealthRow]]
+"""(part, check) → rows of the present machine and spell, oldest first."""
+
+
+def meant(seen: Reading, part: str, source: str, known: Rows) -> list[tuple[Reading, str]]:
+    """Each reading, with its part, that a reading stands for. A good state whose check ends with "/" ends the check and
+    all below it, of its part; those of all parts if it is the node's.
+    """
+    if seen.bad is not False or not seen.check.endswith("/"):
+        return [(seen, part)]
+    return [
+        (dataclasses.replace(seen, check=check), of)
+        for (of, check), rows in known.items()
+        if f"{check}/".startswith(seen.check) and part in (of, "node")
+        if any(each.source == source and each.bad is not None and not each.over for each in rows)
+    ]
+
+
+def end_silent(rows: Sequence[HealthRow], at: datetime.datetime) -> None:
+    """End states of which their source has said nothing for long: its word that they are good again was lost."""
+    for row in rows:
+        silent = row.source not in READ_AGAIN and row.state_at is not None and row.state_at < at - SILENT
+        if silent and not row.over:
+            for column, value in ENDED.items():
+                setattr(row, column, value)
+
+
+def row_for(rows: Sequence[HealthRow], boot_id: str, seen: Reading) -> HealthRow | None:
+    """The row that a reading of its source goes on: a state's that is not over, whatever the boot; else the boot's."""
+    if seen.bad is not None and (open_ := [each for each in rows if each.bad is not None and not each.over]):
+        return open_[-1]
+    return next((each for each in rows if each.boot_id == boot_id), None)
