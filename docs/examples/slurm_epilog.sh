@@ -34,10 +34,13 @@ report_crash() {
 }
 
 report_xids() {
-    eval "$XIDS" | sed -n 's/.*NVRM: Xid ([^)]*): *\([0-9][0-9]*\).*/\1/p' | sort -un | while read -r code; do
-        send "{\"check\": \"xid/$code\", \"node\": \"$SLURMD_NODENAME\",
-            \"value\": \"after job $SLURM_JOB_ID of $SLURM_JOB_USER\"}"
-    done
+    # The first message of each code, since what some codes need is said by their text; without what JSON would escape.
+    eval "$XIDS" | LC_ALL=C sed -n -e 's/["\\]//g' -e 's/[^ -~]/ /g' \
+        -e 's/.*NVRM: Xid ([^)]*): *\([0-9][0-9]*\),* *\(.\{0,300\}\).*/\1 \2/p' | LC_ALL=C sort -un |
+        while read -r code text; do
+            send "{\"check\": \"xid/$code\", \"node\": \"$SLURMD_NODENAME\",
+                \"value\": \"${text:+$text }(after job $SLURM_JOB_ID of $SLURM_JOB_USER)\"}"
+        done
 }
 
 if [ -n "${SLURMD_NODENAME:-}" ]; then work=report_xids; else work=report_crash; fi

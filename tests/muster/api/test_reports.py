@@ -224,13 +224,22 @@ def epilog_settings(tmp_path: Path, url: str, *lines: str) -> Path:
 
 def test_the_epilog_of_a_node_reports_its_xids_with_a_token_that_can_only_report(tmp_path: Path, served: str) -> None:
     log = tmp_path / "dmesg"
-    lines = ["NVRM: Xid (PCI:0000:3b:00): 79, pid=1, lost", "NVRM: Xid (PCI:0000:3c:00): 48, DBE"]
+    needed = "GPU recovery action changed from 0x0 (None) to 0x1 (GPU Reset Required)"
+    link = "NETIR_LINK_EVT Fatal XC0 i0 Link 08 (0x004505c6 0x00000000)"
+    lines = [
+        "NVRM: Xid (PCI:0000:3b:00): 79, pid=1, lost", 'NVRM: Xid (PCI:0000:3c:00): 48, DBE "said"\t\\twice',
+        "NVRM: Xid (PCI:0000:3c:00): 48, again", f"NVRM: Xid (PCI:0000:3c:00): 154, {needed}",
+        f"NVRM: Xid (PCI:0018:01:00): 149, {link}{'.' * 500}", "NVRM: Xid (PCI:0018:01:00): 8",
+    ]  # fmt: skip
     log.write_text("\n".join([*lines, lines[0], "usb 1-1: new device"]))
     conf = epilog_settings(tmp_path, served, f"XIDS='cat {log}'")
     job = {"SLURMD_NODENAME": NODE, "SLURM_JOB_ID": "7", "SLURM_JOB_USER": "alice", "MUSTER_EPILOG_CONF": str(conf)}
     subprocess.run([EXAMPLES / "slurm_epilog.sh", "wait"], env={**os.environ, **job}, check=True, timeout=60)
-    assert {(each.check, each.value) for each in store.health.of_node(NODE)} == {
-        ("xid/48", "after job 7 of alice"), ("xid/79", "after job 7 of alice"),
+    after = "(after job 7 of alice)"
+    assert {(each.check, each.value, each.severity) for each in store.health.of_node(NODE)} == {
+        ("xid/48", f"DBE said twice {after}", "RESET"), ("xid/79", f"pid=1, lost {after}", "REBOOT"),
+        ("xid/154", f"{needed} {after}", "RESET"), ("xid/149", f"{(link + '.' * 500)[:300]} {after}", "RESET"),
+        ("xid/8", after, "MONITOR"),
     }  # fmt: skip
 
 
