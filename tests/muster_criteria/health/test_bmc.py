@@ -80,10 +80,21 @@ def test_a_reading_that_broke_off_forgets_no_entry_and_is_no_beginning() -> None
     assert read(Shown(entries=(ECC,), trouble="cut off"), Known(), POLICY)[1].keys is None
 
 
+@pytest.mark.parametrize("number", [2_000, KEYS_MAX + 1])
+def test_nothing_of_a_long_log_is_new_twice(number: int) -> None:
+    shown = Shown(
+        entries=tuple(Entry(str(each), f"{each:08}", "warning", "input lost", "PSU1") for each in range(number))
+    )
+    _, known = read(shown, Known(()), POLICY)
+    assert events(shown, known) == []
+    newer = dataclasses.replace(ECC, created="99999999")
+    assert [each.check for each in events(Shown(entries=(newer, *shown.entries)), known)] == ["bmc_log/critical"]
+
+
 @given(st.lists(st.builds(Entry, st.text(max_size=4), st.text(max_size=4), st.sampled_from(["warning", "critical"]),
                           st.text(max_size=9), st.text(max_size=3)), max_size=700))  # fmt: skip
 def test_nothing_that_a_log_holds_is_new_twice_and_memory_is_bounded(entries: list[Entry]) -> None:
-    shown = Shown(entries=tuple(entries[:KEYS_MAX]))
+    shown = Shown(entries=tuple(entries))
     _, known = read(shown, Known(()), POLICY)
     assert known.keys is not None
     assert len(known.keys) <= KEYS_MAX

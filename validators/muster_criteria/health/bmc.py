@@ -20,8 +20,10 @@ SILENT = "bmc_silent"
 """The state of a BMC that does not answer, or whose answer cannot be used."""
 LOG_LONG = "bmc_log_long"
 BAD = ("warning", "critical")
-KEYS_MAX = 512
-"""Entries of a BMC's logs that are remembered; the log of a machine in order has fewer that are not OK."""
+KEYS_MAX = 16_384
+"""Entries of a BMC's logs that are remembered, and compared: the newest, of some logs of 2,000 entries each."""
+PRESENT_MAX = 512
+"""Power supplies that are remembered."""
 DEVICES_MAX = 64
 """Sources of entries that are told apart in one reading; a BMC names as many as it likes."""
 
@@ -88,10 +90,11 @@ def read(shown: Shown, known: Known, policy: Bmcs) -> tuple[list[Reading], Known
     if not shown.trouble or shown.long:
         found.append(Reading(LOG_LONG, "bmc", ", ".join(shown.long), bad=bool(shown.long)))
     there = {each.device for each in shown.sensors if each.kind == "psu" and each.state != "absent"}
-    present = tuple(sorted({*known.present, *there})[:KEYS_MAX])
-    keys = [each.key for each in sorted(shown.entries, key=lambda each: each.created)]
+    present = tuple(sorted({*known.present, *there})[:PRESENT_MAX])
+    entries = sorted(shown.entries, key=lambda each: each.created)[-KEYS_MAX:]
+    keys = [each.key for each in entries]
     if known.keys is not None:
-        found += _of_log(shown.entries, frozenset(known.keys))
+        found += _of_log(entries, frozenset(known.keys))
     if shown.trouble:  # the logs may not have been read to their ends
         return found, Known(None if known.keys is None else _newest([*known.keys, *keys]), present)
     return found, Known(_newest(keys), present)
@@ -117,9 +120,9 @@ def _of_sensor(sensor: Sensor, known: Known, policy: Bmcs) -> Reading | None:
 
 
 def _of_log(entries: Sequence[Entry], before: frozenset[str]) -> list[Reading]:
-    """The entries that are new, once for each severity and origin, with the newest one's text."""
+    """Those that are new of entries in order, once for each severity and origin, with the newest one's text."""
     new: dict[tuple[str, str], list[Entry]] = collections.defaultdict(list)
-    for each in sorted(entries, key=lambda each: each.created):
+    for each in entries:
         if each.key not in before:
             origin = each.origin if len(new) < DEVICES_MAX or (each.severity, each.origin) in new else "bmc"
             new[each.severity, origin].append(each)
