@@ -182,17 +182,18 @@ def _power_cycle(node: Node, connect: Connect, who: Callable[..., Login], last_b
             return Done(Outcome.TRANSIENT, "no BMC is enrolled for the node")
         with Client(bmc, who(bmc), timeout_s=10.0, limit_s=120.0) as client:
             client.log_in()
-            systems = paths_of(linked(client.get(ROOT) or {}, "Systems", client.get))
-            if len(systems) != 1:
-                return Done(Outcome.TRANSIENT, f"the BMC has {len(systems)} systems: which is meant is not known")
-            system = client.get(systems[0]) or {}
-            if other := _other_machine(system, serial):
-                return Done(Outcome.TRANSIENT, f"nothing was sent: {other}")
-            actions = system.get("Actions")
-            reset = actions.get("#ComputerSystem.Reset") if isinstance(actions, dict) else None
-            target = reset.get("target") if isinstance(reset, dict) else None
-            if not isinstance(reset, dict) or not isinstance(target, str):
-                return Done(Outcome.TRANSIENT, "the BMC offers no reset of the system")
+            paths = paths_of(linked(client.get(ROOT) or {}, "Systems", client.get))
+            systems = [client.get(path) or {} for path in paths]
+            others = [_other_machine(system, serial) for system in systems]
+            if len(systems) == 1 and others[0]:
+                return Done(Outcome.TRANSIENT, f"nothing was sent: {others[0]}")
+            # A baseboard of GPUs is often a second system, without the machine's serial or without a reset.
+            resets = [_reset_of(each) for each, other in zip(systems, others, strict=True) if not other]
+            offers = [each for each in resets if each]
+            if len(offers) != 1:
+                return Done(Outcome.TRANSIENT, f"of the BMC's {len(systems)} systems, {len(offers)} have the serial "
+                            f"{serial!r} and offer a reset: which is meant is not known")  # fmt: skip
+            reset, target = offers[0], offers[0]["target"]
             listed = reset.get("ResetType@Redfish.AllowableValues")
             offered = listed if isinstance(listed, list) and listed else ["ForceRestart"]
             kind = next((each for each in ("PowerCycle", "ForceRestart") if each in offered), "")
@@ -211,6 +212,13 @@ def _power_cycle(node: Node, connect: Connect, who: Callable[..., Login], last_b
     if 400 <= status < 500:
         return Done(Outcome.TRANSIENT, f"the BMC refused the {kind} with {status}")
     return Sent(before, f"the {kind}")
+
+
+def _reset_of(system: Document) -> Document:
+    """A system's action that resets it, with its ``target``; empty if it offers none."""
+    actions = system.get("Actions")
+    reset = actions.get("#ComputerSystem.Reset") if isinstance(actions, dict) else None
+    return reset if isinstance(reset, dict) and isinstance(reset.get("target"), str) else {}
 
 
 def _other_machine(system: Document, serial: str) -> str:

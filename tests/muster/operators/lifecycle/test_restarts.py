@@ -161,6 +161,29 @@ def test_only_the_bmc_of_the_nodes_own_machine_gets_an_order(
     assert found.outcome is (Outcome.PERMANENT if sent else Outcome.TRANSIENT)
 
 
+@pytest.mark.parametrize(("baseboard", "sent"), [
+    ({"SerialNumber": "165"}, 1),
+    ({"SerialNumber": bmcs.SERIAL}, 1),  # it offers no reset
+    ({"SerialNumber": "165", "Actions": {"#ComputerSystem.Reset": {"target": "/gpus"}}}, 1),
+    ({"SerialNumber": bmcs.SERIAL, "Actions": {"#ComputerSystem.Reset": {"target": "/gpus"}}}, 0),
+])  # fmt: skip
+def test_a_baseboard_of_gpus_that_is_a_system_of_its_own_is_no_other_machine(
+    bench: Bench, baseboard: dict[str, object], sent: int
+) -> None:
+    """As of a DGX H100, whose BMC lists the host and the HGX baseboard."""
+    documents: dict[str, object] = {
+        "/redfish/v1/": {"Systems": {"@odata.id": "/systems"}},
+        "/systems": {"Members": [{"@odata.id": "/systems/HGX_Baseboard_0"}, {"@odata.id": "/systems/DGX"}]},
+        "/systems/HGX_Baseboard_0": baseboard,
+        "/systems/DGX": {"SerialNumber": bmcs.SERIAL, "Actions": {"#ComputerSystem.Reset": {"target": "/reset"}}},
+    }  # fmt: skip
+    with bmcs.answering(lambda path: (200, {}, json.dumps(documents.get(path, {})).encode())) as bmc:
+        with_bmc(bench, bmc.url)
+        found = bench.carry_out(Rung.POWER_CYCLE, limit_s=0.0)
+    assert [each for each in bmc.requests if each.startswith("POST /")] == ["POST /reset"] * sent
+    assert found.outcome is (Outcome.PERMANENT if sent else Outcome.TRANSIENT)
+
+
 def test_a_boot_that_was_seen_before_a_repair_is_not_the_last_one(bench: Bench) -> None:
     incident = begun()
     with engine.writing() as session:
