@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterator, Sequence
 
 from muster.errors import MusterError
 from muster.model.nodes import Node
-from muster.remote import ssh
+from muster.remote import redfish_logs, ssh
 from muster.remote.bmc import BadBmc, Login, login, parse_bmc
 from muster.remote.node_side import Connect, NodeSide
 from muster.remote.redfish_client import BmcSilent, Client
@@ -29,7 +29,7 @@ GRACE_S = 20.0
 TOTAL_BYTES_MAX = 256 * 1024 * 1024
 NODE_LIMIT_S, BMC_LIMIT_S = 1200.0, 120.0
 DOCUMENTS_MAX = 400
-"""Documents of a BMC in one bundle."""
+"""Documents of a BMC in one bundle; a page of a log's entries is one."""
 LOST_MAX = 2
 """After so many lost connections in a row the node is left alone."""
 
@@ -56,6 +56,7 @@ def of_node(
     try:
         for profile in profiles:
             missing: set[str] = set()
+            whole: set[str] = set()
             for step in profile.steps:
                 if step.if_missing and step.if_missing not in missing:
                     continue
@@ -64,13 +65,15 @@ def of_node(
                 if gone or seconds <= 0 or left <= 0:
                     why = gone or ("no time was left" if seconds <= 0 else "the bundle has no room left")
                     piece = Piece(name, how, why=why)
+                elif step.needs and whole.isdisjoint(step.needs):
+                    why = f"it may be an earlier report: {', '.join(step.needs)} did not end well"
+                    piece = Piece(name, how, why=why)
                 else:
                     piece, broke = _take(session, step, name, seconds, min(step.bytes_max, left))
                     lost = lost + 1 if broke else 0
                     gone = f"the node was left alone after {lost} lost connections" if lost >= LOST_MAX else ""
                 left -= len(piece.content)
-                if piece.why:
-                    missing.add(step.name)
+                (missing if piece.why else whole).add(step.name)
                 yield piece
     finally:
         session.close()
@@ -98,7 +101,7 @@ def of_bmc(
 ) -> Iterator[Piece]:
     """Yields the documents at ``paths`` of the node's BMC, with their members and their logs' entries, as one piece."""
     name, why = "bmc/redfish.json", ""
-    documents: dict[str, object] = {}
+    taken = _Taken()
     try:
         bmc = parse_bmc(node.bmc)
         if bmc is None:
@@ -107,33 +110,69 @@ def of_bmc(
         with Client(bmc, who(bmc), timeout_s=10.0, limit_s=limit_s) as client:
             client.log_in()
             for path in paths:
-                _walk(client, path, documents)
+                _walk(client, path, taken)
+            for service in taken.logs:  # last: a log may take all the time that is left
+                _take_log(client, service, taken)
     except (BadBmc, BmcSilent) as error:
         why = str(error)
     except Exception as error:  # whatever a BMC sends costs this piece alone
         log.exception("%s: its BMC cannot be read", node.name)
         why = f"the BMC cannot be read: {type(error).__name__}"
-    content = json.dumps(documents, indent=1).encode() if documents else b""
-    yield Piece(name, "Redfish", content, why or ("" if documents else "the BMC has none of the documents"))
+    content = json.dumps(taken.documents, indent=1).encode() if taken.documents else b""
+    lacks = ssh.clean("; ".join(filter(None, (why, taken.beyond, *taken.left_out))))[:1000]
+    yield Piece(name, "Redfish", content, lacks or ("" if content else "the BMC has none of the documents"))
 
 
-def _walk(client: Client, path: str, documents: dict[str, object]) -> None:
-    """Add the document, its members, and each member's log services with their entries."""
-    found = _keep(client, path, documents)
-    for member_path in paths_of(found):
-        member = _keep(client, member_path, documents)
-        services = linked(member, "LogServices", client.get)
-        for service_path in paths_of(services):
-            service = _keep(client, service_path, documents)
-            entries = linked(service, "Entries", client.get)
-            if entries and len(documents) < DOCUMENTS_MAX:
-                documents[f"{service_path}/Entries"] = dict(entries)
+@dataclasses.dataclass
+class _Taken:
+    """What was taken of a BMC: ``documents`` by path, and the services of ``logs`` that are to be read.
+
+    ``beyond``, ``left_out``: what was left out, since there are too many documents, or too many entries in a log.
+    """
+
+    documents: dict[str, object] = dataclasses.field(default_factory=dict)
+    logs: list[dict[str, object]] = dataclasses.field(default_factory=list)
+    beyond: str = ""
+    left_out: list[str] = dataclasses.field(default_factory=list)
+
+    def full(self, path: str) -> bool:
+        """Whether there is no room for the document at ``path``, which is left out then."""
+        if len(self.documents) < DOCUMENTS_MAX:
+            return False
+        self.beyond = self.beyond or f"{path} and what follows was left out: {DOCUMENTS_MAX} documents are taken"
+        return True
 
 
-def _keep(client: Client, path: str, documents: dict[str, object]) -> dict[str, object]:
-    if path in documents or len(documents) >= DOCUMENTS_MAX:
+def _walk(client: Client, path: str, taken: _Taken) -> None:
+    """Add the document, its members, and each member's log services; note their logs."""
+    for member_path in paths_of(_keep(client, path, taken)):
+        member = _keep(client, member_path, taken)
+        for service_path in paths_of(linked(member, "LogServices", client.get)):
+            service = _keep(client, service_path, taken)
+            if service:
+                taken.logs.append(service)
+
+
+def _take_log(client: Client, service: dict[str, object], taken: _Taken) -> None:
+    """Add the pages of a log, with whole entries in the place of links; of too many on one page the newest."""
+    first = linked(service, "Entries", client.get)
+    path = str(first.get("@odata.id"))
+    for page in redfish_logs.pages(first, client.get):
+        if taken.full(path):
+            return
+        taken.documents[path] = dict(page)
+        if isinstance(listed := page.get("Members"), list):
+            members, _ = redfish_logs.whole(page, client.get)
+            taken.documents[path] = {**page, "Members": members}
+            if left := len(listed) - len(members):
+                taken.left_out.append(f"{left} of the {len(listed)} entries of {path} were left out")
+        path = str(page.get("Members@odata.nextLink"))
+
+
+def _keep(client: Client, path: str, taken: _Taken) -> dict[str, object]:
+    if path in taken.documents or taken.full(path):
         return {}
     found = dict(client.get(path) or {})
     if found:
-        documents[path] = found
+        taken.documents[path] = found
     return found

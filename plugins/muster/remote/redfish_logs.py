@@ -49,8 +49,8 @@ def read(root: Document, get: Get, logs: Logs) -> None:
 def _read_one(first: Document, logs: Logs, get: Get) -> None:
     times: list[str] = []
     count, missed = 0, False
-    for number, page in enumerate(_pages(first, get)):
-        members, newest = _whole(page, get)
+    for number, page in enumerate(pages(first, get)):
+        members, newest = whole(page, get)
         missed = missed or not newest
         for member in members:
             count += 1
@@ -67,7 +67,8 @@ def _read_one(first: Document, logs: Logs, get: Get) -> None:
         logs.long.append(str(first.get("@odata.id")))
 
 
-def _pages(page: Document, get: Get) -> Iterator[Document]:
+def pages(page: Document, get: Get) -> Iterator[Document]:
+    """Yields a collection's pages, from the first on."""
     seen: set[str] = set()
     while page:
         yield page
@@ -78,7 +79,7 @@ def _pages(page: Document, get: Get) -> Iterator[Document]:
         page = get(following) or {}
 
 
-def _whole(page: Document, get: Get) -> tuple[list[Document], bool]:
+def whole(page: Document, get: Get) -> tuple[list[Document], bool]:
     """The entries of a page, of too many those at its newer end; and whether the newest are certainly among them.
 
     The older end is not read: as a full log drops its oldest, entries that were not read before would come into it.
@@ -98,7 +99,7 @@ def _is_link(member: Document) -> bool:
 
 
 def _fetched(member: Document, get: Get) -> Document:
-    return (get(member["@odata.id"]) or {}) if _is_link(member) else member
+    return (get(member["@odata.id"]) or member) if _is_link(member) else member
 
 
 def _entry(member: Document, severity: str) -> Entry:

@@ -35,6 +35,14 @@ def test_root_is_asked_for_what_the_sudoers_files_allow_and_these_allow_no_more(
     assert "*" not in (EXAMPLES / "muster-repair.sudoers").read_text()
 
 
+def test_a_report_that_a_step_writes_is_taken_only_if_that_step_ended_well() -> None:
+    steps = [step for profile in load([SHIPPED]) for step in profile.steps]
+    written = {step.file: step.needs for step in steps if step.file.startswith("/root/")}
+    assert written == {
+        "/root/muster-nvidia-bug-report.log.gz": ("nvidia-bug-report.txt", "nvidia-bug-report-safe.txt"),
+    }  # fmt: skip
+
+
 def test_a_profile_applies_by_sku_and_label() -> None:
     def names(sku: str, **labels: str) -> list[str]:
         return [each.profile for each in load([SHIPPED]) if each.applies(sku, labels)]
@@ -59,6 +67,7 @@ def test_a_fleets_own_profile_takes_the_place_of_the_shipped_one(tmp_path: Path)
         ("steps: [{name: a, file: /x, command: [y]}]", "steps.0"),
         ("steps: [{name: a, file: /x}, {name: a, file: /y}]", "the file"),
         ("steps: [{name: a, file: /x, if_missing: b}]", "the file"),
+        ("steps: [{name: a, file: /x, needs: [a]}]", "the file"),
         ("steps: [{name: a, file: /x, limit_s: 100000}]", "steps.0.limit_s"),
         ("steps: [{name: ../a, file: /x}]", "steps.0.name"),
         ("redfish: [http://elsewhere/]", "the file"),

@@ -28,7 +28,8 @@ class Step(Written):
     """One piece: the output of ``command`` on the node, or its ``file``. ``name``: the file's name in the bundle.
 
     ``root``: through sudo where the node's sudoers allows this very command, without where it does not.
-    ``if_missing``: only where the step of that name gave nothing, or hung.
+    ``if_missing``: only where the step of that name gave nothing, or hung. ``needs``: only where one of the steps of
+    these names, which write the file, ended well: what lies there otherwise may be an earlier report.
     """
 
     name: Name
@@ -38,6 +39,7 @@ class Step(Written):
     limit_s: Annotated[float, Field(gt=0, le=STEP_LIMIT_S_MAX)] = 30.0
     bytes_max: Annotated[int, Field(gt=0, le=STEP_BYTES_MAX)] = 4 * 1024 * 1024
     if_missing: str = ""
+    needs: Annotated[tuple[str, ...], BeforeValidator(as_tuple)] = ()
 
     @model_validator(mode="after")
     def _one_of_both(self) -> Step:
@@ -74,6 +76,8 @@ class Profile(Written):
                 raise ValueError(f"two steps are named {step.name}")
             if step.if_missing and step.if_missing not in before:
                 raise ValueError(f"{step.name} stands in for {step.if_missing}, which is no step before it")
+            if unknown := next((name for name in step.needs if name not in before), None):
+                raise ValueError(f"{step.name} needs {unknown}, which is no step before it")
             before.add(step.name)
         if bad := next((path for path in self.redfish if not path.startswith("/redfish/v1/")), None):
             raise ValueError(f"{bad} is no path below /redfish/v1/")

@@ -44,6 +44,8 @@ steps:
   - {{name: not-needed.txt, command: [echo, unneeded], if_missing: boot-id.txt}}
   - {{name: absent.txt, command: [no-such-vendor-tool]}}
   - {{name: long.txt, command: ["yes"], bytes_max: 1000}}
+  - {{name: earlier.log, file: /proc/version, needs: [smi.txt, absent.txt]}}
+  - {{name: fresh.log, file: /proc/version, needs: [smi.txt, smi-safe.txt]}}
 redfish: [/redfish/v1/Systems, /redfish/v1/Chassis]
 """
 
@@ -110,8 +112,11 @@ def test_a_bundle_of_this_machine_names_what_is_missing_and_hashes_what_is_there
     assert content["generic/smi-safe.txt"] == b"safe\n"
     assert len(content["generic/long.txt"]) == 1000
     assert "generic/not-needed.txt" not in content
+    assert "generic/earlier.log" not in content, "what should have written it did not end well"
+    assert content["generic/fresh.log"] == Path("/proc/version").read_bytes()
     missing = {each.split(":")[0] for each in manifest["missing"]}
     assert {"generic/smi.txt", "generic/absent.txt", "generic/long.txt", "bmc/redfish.json"} <= missing
+    assert any(each.startswith("generic/earlier.log: it may be an earlier report: ") for each in manifest["missing"])
     assert "generic/boot-id.txt" not in missing
     assert manifest["part"] == "gpu GPU-3"
     assert manifest["profiles"] == ["generic 1"]
