@@ -19,7 +19,7 @@ from muster.rules import repair as rules
 from muster.rules.transitions import steps
 from muster.store.database import access
 from muster.store.database.engine import reading, writing
-from muster.store.database.models import NodeRow, StageRow
+from muster.store.database.models import LeaseRow, NodeRow, StageRow
 from muster.store.database.repairs import AttemptRow, IncidentRow
 from muster.store.decisions import incidents
 from muster.store.decisions.incidents import to_incident
@@ -31,7 +31,9 @@ from muster_criteria.repair.ladder import WINDOW_DAYS_MAX, Together
 
 TEXT_MAX = 500
 ACTOR = "muster-repair"
-PROVING = [str(state) for state in (State.REPAIR, State.REGISTERED, *IN_FLIGHT)]
+TESTED_IN = [str(state) for state in IN_FLIGHT]
+PROOF_BEGINS = datetime.timedelta(hours=6)
+"""How long a repaired node waits for its test before it keeps no other from its repair: that one may never begin."""
 
 
 def open_incident(node: str, fault: Fault, why: str, prove: Sequence[str] = (), level: str = "") -> Incident:
@@ -151,20 +153,21 @@ def under_way(node: str) -> dict[str, dict[str, str]]:
 
 
 def _under_way(session: Session, node: NodeRow) -> dict[str, dict[str, str]]:
-    """Those whose attempt is not over, and those that are on the way to the test that proves it.
+    """Those whose attempt is not over, and those whose test that proves it is under way, or may begin soon.
 
-    One whose test gave no verdict waits for a person, and keeps no other from its repair.
+    One whose test gave no verdict, or did not begin in time, waits for a person, and keeps no other from its repair.
     """
     here = (NodeRow.name == AttemptRow.node) & (NodeRow.machine == AttemptRow.machine)
     proving = (AttemptRow.outcome == str(Outcome.SUCCEEDED)) & AttemptRow.proved.is_(None) & (NodeRow.inconclusive == 0)
+    held = NodeRow.name.in_(select(LeaseRow.node).where(LeaseRow.released_at.is_(None)))
+    begins = (NodeRow.state == str(State.REGISTERED)) & or_(held, AttemptRow.ended_at > access.now() - PROOF_BEGINS)
+    tested = or_(NodeRow.state.in_(TESTED_IN), begins)
     query = (
         select(NodeRow)
         .join(AttemptRow, here)
         .join(IncidentRow, IncidentRow.id == AttemptRow.incident)
         .where(NodeRow.name != node.name, NodeRow.simulated == node.simulated)
-        .where(
-            or_(AttemptRow.ended_at.is_(None), proving & NodeRow.state.in_(PROVING) & IncidentRow.closed_at.is_(None))
-        )
+        .where(or_(AttemptRow.ended_at.is_(None), proving & tested & IncidentRow.closed_at.is_(None)))
     )
     return {each.name: {**each.labels, "rack": each.rack} for each in session.scalars(query)}
 

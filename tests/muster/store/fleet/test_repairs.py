@@ -157,6 +157,36 @@ def test_a_node_is_under_repair_until_tests_prove_it_or_a_person_has_to_look(fle
     assert store.repairs.under_way("other") == {}
 
 
+def test_a_node_whose_test_never_begins_or_gave_no_verdict_keeps_no_other_from_its_repair(
+    fleet_db: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store.nodes.add(fleet.new_node("other"))
+    attempt = store.repairs.reserve(broken().id, "reset_gpu", KEY, TOGETHER)
+    store.repairs.settle(attempt.id, Outcome.SUCCEEDED, "done")
+    store.leases.release(KEY, "over")
+    lease = fleet.begin(NODE, "proof", level=LEVEL)
+    later = access.now() + store.repairs.PROOF_BEGINS
+    with monkeypatch.context() as clock:
+        clock.setattr(access, "now", lambda: later)
+        assert set(store.repairs.under_way("other")) == {NODE}, "its test holds it"
+    store.runs.finish(lease.key, Verdict.SKIPPED, "a fault of the controller")
+    store.leases.release(lease.key, "over")
+    assert (store.nodes.get(NODE).state, store.nodes.get(NODE).inconclusive) == (State.REGISTERED, 0)
+    assert set(store.repairs.under_way("other")) == {NODE}, "another test may begin"
+    monkeypatch.setattr(access, "now", lambda: later)
+    assert store.repairs.under_way("other") == {}
+
+
+def test_a_repaired_node_that_a_technician_has_keeps_no_other_from_its_repair(fleet_db: str) -> None:
+    store.nodes.add(fleet.new_node("other"))
+    attempt = store.repairs.reserve(broken().id, "reset_gpu", KEY, TOGETHER)
+    store.repairs.settle(attempt.id, Outcome.SUCCEEDED, "done")
+    store.leases.release(KEY, "over")
+    store.nodes.move(NODE, State.QUARANTINE, "Ada", "its NIC is swapped")
+    store.nodes.move(NODE, State.REPAIR, "Ada", "its NIC is swapped")
+    assert store.repairs.under_way("other") == {}
+
+
 def test_what_may_not_be_repaired_is_not_reserved(fleet_db: str) -> None:
     incident = broken()
     by_hand = store.repairs.open_incident(NODE, Fault("by_hand"), "a ticket")
