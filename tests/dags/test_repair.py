@@ -30,6 +30,7 @@ from muster_criteria.model import Verdict
 from muster_criteria.sku_files.skus import SHIPPED
 from tests.dags.conftest import NODE, dag_of
 from tests.dags.test_qualification_runs import Decree, decree, node  # noqa: F401 - fixtures
+from tests.muster import fleet
 from tests.support import lives, standin
 from tests.support.servers import sshd
 
@@ -191,7 +192,7 @@ def test_a_fault_that_comes_back_goes_up_the_ladder_and_then_to_a_person(bench: 
     (conf,) = swept()
     run("repair", **conf)
     (proof,) = queued("node_qualification")
-    decree.verdicts["burn_in"] = Verdict.FAIL
+    decree.verdicts["burn_in"], decree.findings["burn_in"] = Verdict.FAIL, (fleet.finding(device="gpu3"),)
     assert run("node_qualification", **proof)["run"] == "failed"
     assert bench.state is State.QUARANTINE
     (conf,) = swept()

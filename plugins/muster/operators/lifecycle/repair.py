@@ -74,9 +74,7 @@ def take_evidence(incident: int, connect: Connect = logins.connect) -> str:
         taken = evidence.take(found, connect)
     except (MusterError, SkuError) as error:
         log.error("%s", error)
-        why = f"nothing is repaired without evidence: {error}"
-        store.repairs.ask(incident, why)
-        _tell(found, f"a person decides: {why}")
+        _ask(found, f"nothing is repaired without evidence: {error}")
         raise AirflowFailException(str(error)) from None
     assert taken.bundle is not None
     return taken.bundle.path
@@ -101,8 +99,7 @@ def act(key: RunKey, incident: int, connect: Connect = logins.connect) -> dict[s
         store.repairs.wait(incident, step.why)
         raise AirflowSkipException(step.why)
     if isinstance(step, Person):
-        store.repairs.ask(incident, step.why)
-        _tell(found, f"a person decides: {step.why}")
+        _ask(found, step.why)
         raise AirflowSkipException(step.why)
     with claims.failing_at_once():
         try:
@@ -223,7 +220,7 @@ def release(key: RunKey) -> list[str]:
 def wanted() -> list[dict[str, Any]]:
     """Returns the arguments of TriggerDagRunOperator for one run of the DAG repair per node that the policies name.
 
-    These are nodes in quarantine, in a group whose mode is repair, for an observation that a ladder knows or with an
+    These are nodes in quarantine, in a group whose mode is repair, for an observation that a ladder knows or for an
     incident that is open. A node that is in use, or about whose repair or rack a person decides, is not among them.
     """
     policy, held = policies.health(), {lease.node for lease in store.leases.live()}
@@ -242,11 +239,15 @@ def wanted() -> list[dict[str, Any]]:
 
 
 def _next_fault(node: Node) -> dict[str, str] | None:
-    """The conf of a run of the DAG repair for the node; None if none is to begin now."""
+    """The conf of a run of the DAG repair for the node; None if none is to begin now.
+
+    A person is asked about an incident that is open where the node is out of service for something else.
+    """
     known = [each for each in store.repairs.find(node.name, still_open=True) if each.prove]
     if any(each.asks for each in known):
         return None
-    for found in known:
+    ours = [each for each in known if store.repairs.out_for(each)]
+    for found in ours:
         if found.bundle is not None and isinstance(step := decide(found, None, None), Wait):
             store.repairs.wait(found.id, step.why)
             continue
@@ -254,11 +255,20 @@ def _next_fault(node: Node) -> dict[str, str] | None:
             "fault": found.fault.fault_class, "device": found.fault.device, "part": found.fault.part,
             "reason": found.why,
         }  # fmt: skip
-    seen = _why_withdrawn(node)
-    if known or seen is None or seen.last_seen < store.clock.now() - LATELY:
-        return None
-    ladder, part = policies.repair().ladder_for(seen.check), seen.part if " " in seen.part else ""
-    return {"fault": ladder.fault, "device": seen.device, "part": part, "reason": seen.sentence} if ladder else None
+    seen = None if ours else _why_withdrawn(node)
+    ladder = policies.repair().ladder_for(seen.check) if seen else None
+    if seen and ladder and seen.last_seen >= store.clock.now() - LATELY:
+        part = seen.part if " " in seen.part else ""
+        return {"fault": ladder.fault, "device": seen.device, "part": part, "reason": seen.sentence}
+    if known and not ours:
+        _ask(known[0], "the node is out of service for something else (see `muster node history`), or the part of this "
+             "incident was replaced")  # fmt: skip
+    return None
+
+
+def _ask(found: Incident, why: str) -> None:
+    store.repairs.ask(found.id, why)
+    _tell(found, f"a person decides: {why}")
 
 
 def _why_withdrawn(node: Node) -> Observation | None:

@@ -1,4 +1,4 @@
-"""Which incidents of a machine are open, and whether its tests prove that they were repaired."""
+"""Which incidents of a machine are open, what shows their fault again, and whether its tests prove their repair."""
 
 from __future__ import annotations
 
@@ -10,8 +10,12 @@ from sqlalchemy.orm import Session
 from muster.model.repairs import Bundle, Fault, Incident
 from muster.model.runs import StageVerdict
 from muster.rules import repair as rules
-from muster.store.database.models import NodeRow, StageRow
+from muster.store.database.models import EventRow, FindingRow, NodeRow, StageRow
 from muster.store.database.repairs import AttemptRow, IncidentRow
+from muster.store.decisions.verdicts import current_verdicts
+from muster.store.machines.parts import current_serials
+from muster_criteria.context.waivers import subject_of
+from muster_criteria.model import Severity, Verdict
 
 
 def unproved(session: Session, node: NodeRow, verdicts: Sequence[tuple[int, StageVerdict]]) -> list[str]:
@@ -34,6 +38,57 @@ def after(session: Session, incident: IncidentRow) -> int:
     """The last stage that was recorded before the last repair of it ended, or before it was opened."""
     last = session.scalar(select(func.max(AttemptRow.after)).where(AttemptRow.incident == incident.id))
     return max(last or 0, incident.after)
+
+
+def out_for(session: Session, node: NodeRow, incident: IncidentRow) -> bool:
+    """Whether the node is where it is for this incident: by an attempt at it, by a test that found its part at fault,
+    or since the incident was taken up there. Never once another part sits in its place.
+    """
+    query = select(EventRow).where(EventRow.node == node.name, EventRow.from_state != EventRow.to_state)
+    moved = session.scalar(query.order_by(EventRow.id.desc()).limit(1))
+    if replaced_by(session, incident):
+        return False
+    since = select(EventRow.id).where(EventRow.node == node.name, EventRow.id > (moved.id if moved else 0))
+    if session.scalar(since.where(EventRow.evidence["repair"].as_string() == taken_up(incident)).limit(1)):
+        return True
+    if moved is None:
+        return False
+    kind, _, number = str(moved.evidence.get("repair", "")).partition("/")
+    if kind == "attempt":
+        attempt = session.get(AttemptRow, int(number))
+        return attempt is not None and attempt.incident == incident.id
+    failed = failed_again(session, node, incident, current_verdicts(session, node))
+    return any(str(each.key) == moved.evidence.get("run") for each in failed)
+
+
+def taken_up(incident: IncidentRow) -> str:
+    """What the evidence of an event has under ``repair`` where a repair of the incident begins or is asked for."""
+    return f"incident/{incident.id}"
+
+
+def failed_again(
+    session: Session, node: NodeRow, incident: IncidentRow, verdicts: Sequence[tuple[int, StageVerdict]]
+) -> list[StageVerdict]:
+    """Those of ``verdicts`` that failed since the incident's last repair, with a critical finding of its part."""
+    before, serials = after(session, incident), current_serials(session, node.name)
+    failed = {number: each for number, each in verdicts if each.verdict is Verdict.FAIL and number > before}
+    query = select(FindingRow.stage, FindingRow.device).where(
+        FindingRow.stage.in_(list(failed)), FindingRow.severity == str(Severity.CRITICAL), FindingRow.waived == ""
+    )
+    place = "" if replaced_by(session, incident) else incident.device or "node"
+    return [
+        failed[stage]
+        for stage, device in session.execute(query)
+        if device == place or (incident.part and subject_of(device, serials) == incident.part)
+    ]
+
+
+def replaced_by(session: Session, incident: IncidentRow) -> str:
+    """The part that sits now where the incident's part was; "" where that is the same one, or either is not known."""
+    serials, device = current_serials(session, incident.node), incident.device
+    there = subject_of(device, serials)
+    without_serial = subject_of(device, {slot: serial for slot, serial in serials.items() if slot != device})
+    return there if device in serials and incident.part not in ("", there, without_serial) else ""
 
 
 def last_stage(session: Session) -> int:

@@ -26,7 +26,6 @@ from muster.store.decisions.incidents import to_incident
 from muster.store.decisions.verdicts import current_verdicts
 from muster.store.machines.parts import current_serials
 from muster_criteria.context.waivers import subject_of
-from muster_criteria.model import Verdict
 from muster_criteria.repair.ladder import WINDOW_DAYS_MAX, Together
 
 TEXT_MAX = 500
@@ -39,16 +38,17 @@ PROOF_BEGINS = datetime.timedelta(hours=6)
 def open_incident(node: str, fault: Fault, why: str, prove: Sequence[str] = (), level: str = "") -> Incident:
     """Return the node's open incident of that fault, or open one. Raises UnknownNode.
 
-    ``prove``: the stages that have to pass, at ``level`` at least, before a repair counts.
+    One of a part that was replaced is closed: the fault of the new part is another. ``prove``: the stages that have to
+    pass, at ``level`` at least, before a repair counts.
     """
     with writing() as session:
         row = access.node_row(session, node, lock=True)
-        found = session.scalar(
-            _of_machine(row).where(
-                IncidentRow.fault_class == fault.fault_class, IncidentRow.device == fault.device,
-                IncidentRow.closed_at.is_(None),
-            )
-        )  # fmt: skip
+        found = _open(session, row, fault)
+        if found is not None and (part := incidents.replaced_by(session, found)):
+            _close(session, row, found, f"its part was replaced by {part}", ACTOR)
+            session.flush()
+            found = None
+        text = "is taken up again"
         if found is None:
             found = IncidentRow(
                 node=node, machine=row.machine, fault_class=fault.fault_class, device=fault.device,
@@ -57,8 +57,10 @@ def open_incident(node: str, fault: Fault, why: str, prove: Sequence[str] = (), 
             )  # fmt: skip
             session.add(found)
             session.flush()
-            text = f"incident {found.id} ({fault.fault_class}): {why}"
-            access.remark(session, row, ACTOR, text, {"incident": found.id})
+            text = f"({fault.fault_class})"
+        if not incidents.out_for(session, row, found):
+            evidence = {"incident": found.id, "repair": incidents.taken_up(found)}
+            access.remark(session, row, ACTOR, f"incident {found.id} {text}: {why}", evidence)
         found.asks = ""
         return to_incident(found)
 
@@ -102,8 +104,7 @@ def close(incident: int, why: str, actor: str = ACTOR) -> None:
         row = _row(session, incident)
         node = access.node_row(session, row.node, lock=True)
         if row.closed_at is None:
-            row.closed_at = access.now()
-            access.remark(session, node, actor, f"incident {row.id} is closed: {why}", {"incident": row.id})
+            _close(session, node, row, why, actor)
 
 
 def get_incident(incident: int) -> Incident:
@@ -144,6 +145,12 @@ def history(incident: Incident) -> list[Attempt]:
         query = select(AttemptRow).where(or_(ours, AttemptRow.part == row.part) if row.part else ours)
         rows = session.scalars(query.order_by(AttemptRow.id)).all()
         return [dataclasses.replace(_to_attempt(each), days=_days_since(session, each)) for each in rows]
+
+
+def out_for(incident: Incident) -> bool:
+    """Whether the node is out of service for this incident (``incidents.out_for``). Raises UnknownIncident."""
+    with reading() as session:
+        return incidents.out_for(session, access.node_row(session, incident.node), _row(session, incident.id))
 
 
 def under_way(node: str) -> dict[str, dict[str, str]]:
@@ -247,22 +254,22 @@ def settle_lost(node: str) -> list[Attempt]:
 
 
 def prove(node: str) -> list[int]:
-    """Close the node's incidents that its tests prove to be repaired; returns their numbers. Raises UnknownNode."""
+    """Close the node's incidents that its tests prove to be repaired; returns their numbers. Raises UnknownNode.
+
+    A repair is disproved by a stage that can see the fault and found its part at fault again, and by nothing else.
+    """
     with writing() as session:
         row = access.node_row(session, node, lock=True)
         verdicts = current_verdicts(session, row)
         closed = []
         for found in incidents.open_now(session, row):
-            before = incidents.after(session, found)
             last = session.scalar(
                 select(AttemptRow).where(AttemptRow.incident == found.id).order_by(AttemptRow.id.desc()).limit(1)
             )
-            if rules.proved(to_incident(found), verdicts, before):
-                found.closed_at = access.now()
+            if rules.proved(to_incident(found), verdicts, incidents.after(session, found)):
+                _close(session, row, found, "its repair is proved", ACTOR)
                 closed.append(found.id)
-                text = f"incident {found.id} is closed: its repair is proved"
-                access.remark(session, row, ACTOR, text, {"incident": found.id})
-            elif not any(each.verdict is Verdict.FAIL and number > before for number, each in verdicts):
+            elif not any(each.stage in found.prove for each in incidents.failed_again(session, row, found, verdicts)):
                 continue
             if last is not None:
                 last.proved = found.closed_at is not None
@@ -297,6 +304,17 @@ def _to_attempt(row: AttemptRow) -> Attempt:
         RunKey(row.dag_id, row.run_id), Outcome(row.outcome) if row.outcome else None, row.detail, row.ended_at,
         row.proved, before=row.before, ordered=row.ordered, ordered_at=row.ordered_at,
     )  # fmt: skip
+
+
+def _open(session: Session, node: NodeRow, fault: Fault) -> IncidentRow | None:
+    """The open incident of that class and device of the node's machine."""
+    same = (IncidentRow.fault_class == fault.fault_class) & (IncidentRow.device == fault.device)
+    return session.scalar(_of_machine(node).where(same, IncidentRow.closed_at.is_(None)))
+
+
+def _close(session: Session, node: NodeRow, row: IncidentRow, why: str, actor: str) -> None:
+    row.closed_at = access.now()
+    access.remark(session, node, actor, f"incident {row.id} is closed: {why}", {"incident": row.id})
 
 
 def _of_machine(node: NodeRow) -> Select[IncidentRow]:

@@ -12,7 +12,9 @@ from airflow.sdk.exceptions import AirflowFailException, AirflowSkipException
 from muster import store
 from muster.errors import LeaseLost, NodeLeased, SchedulerDown
 from muster.integration import closing
+from muster.judging import health, policies
 from muster.model.attention import Cause, Turn
+from muster.model.health import Report
 from muster.model.repairs import Bundle, Outcome
 from muster.model.runs import RunKey
 from muster.model.states import State
@@ -20,9 +22,13 @@ from muster.operators.lifecycle import repair
 from muster.remote import repairing
 from muster.reporting import bundles
 from muster.store.database import access
+from muster_criteria.health.readings import Reading
+from muster_criteria.model import Verdict
 from muster_criteria.repair.ladder import Rung
+from muster_criteria.sku_files.skus import SHIPPED
 from tests.muster import fleet
 from tests.muster.operators.lifecycle.repairs import FAULT, KEY, Bench, act, begun
+from tests.support import lives
 
 pytestmark = pytest.mark.needs_sshd
 
@@ -154,6 +160,97 @@ def test_a_node_that_its_scheduler_does_not_call_free_is_left_alone(
         act(bench, incident)
     assert bench.calls == []
     assert store.repairs.history(store.repairs.get_incident(incident)) == []
+
+
+def by_themselves(bench: Bench) -> None:
+    """Let the sweep start repairs."""
+    policy, mode = (SHIPPED / "policies" / "health.yaml").read_text(), "\nmode: quarantine"
+    assert policy.count(mode) == 1
+    groups = f"{mode}\ngroups: [{{label: repair, value: auto, mode: repair}}]"
+    (bench.folder / "skus" / "policies" / "health.yaml").write_text(policy.replace(mode, groups))
+
+
+def test_an_open_incident_is_not_gone_on_with_where_a_person_took_the_node_out(bench: Bench) -> None:
+    by_themselves(bench)
+    incident = begun()
+    act(bench, incident)
+    repair.release(KEY)
+    store.nodes.move("this-node", State.QUARANTINE, "Ada", "chassis is open, riser 2 is reseated")
+    for _ in range(2):
+        assert repair.wanted() == [], "the node would be rebooted while a technician works on it"
+    assert "something else" in store.repairs.get_incident(incident).asks
+    history = [each.reason for each in store.nodes.events("this-node")]
+    assert len([each for each in history if f"incident {incident} waits for a person" in each]) == 1
+    assert repair.claim(KEY, FAULT) == incident
+    repair.release(KEY)
+    (run,) = repair.wanted()
+    assert (run["conf"]["fault"], run["conf"]["device"]) == ("gpu_memory", "gpu3"), "a person took it up again"
+
+
+@pytest.mark.parametrize(("check", "device"), [("xid/95", "gpu5"), ("xid/95", "gpu3"), ("clock_offset", "node")])
+def test_what_a_node_left_service_for_is_repaired_and_not_what_is_open_besides(
+    bench: Bench, check: str, device: str
+) -> None:
+    by_themselves(bench)
+    incident = begun()
+    act(bench, incident)
+    repair.release(KEY)
+    lives.in_production("this-node", "short")
+    seen = Reading(check, device, value="uncontained", severity="ISOLATE")
+    health.record([Report("this-node", "sweep", (seen,), "b1")], {"this-node": "cpu-generic"})
+    (observed,) = store.health.of_node("this-node")
+    store.health.withdraw(observed, "seen by the sweep")
+    known = policies.repair().ladder_for(check)
+    assert [each["conf"]["device"] for each in repair.wanted()] == ([device] if known else [])
+    assert bool(store.repairs.get_incident(incident).asks) is (known is None)
+
+
+def test_a_replaced_part_is_not_repaired_any_more(bench: Bench) -> None:
+    by_themselves(bench)
+    incident = begun()
+    attempt = store.repairs.reserve(incident, "reset_gpu", KEY)
+    store.repairs.settle(attempt.id, Outcome.PERMANENT, "it hangs")
+    repair.release(KEY)
+    store.nodes.move("this-node", State.REGISTERED, "Ada", "RMA 17: gpu3 replaced")
+    lease = fleet.begin("this-node", "its test")
+    fleet.do_stage(lease, "intake", Verdict.FAIL, findings=(fleet.FINDING,), serials={"gpu3": "1650423000077"})
+    store.runs.finish(lease.key, Verdict.FAIL, "gpu3 is slow")
+    store.leases.release(lease.key, "over")
+    store.repairs.prove("this-node")
+    (attempt,) = store.repairs.history(store.repairs.get_incident(incident))
+    assert attempt.proved is None, "the fault of another part"
+    assert repair.wanted() == []
+    assert "replaced" in store.repairs.get_incident(incident).asks
+    assert repair.claim(KEY, FAULT) != incident, "a person has the new part repaired"
+
+
+@pytest.mark.parametrize(
+    ("device", "proved", "goes_on"), [("gpu3", False, True), ("nic0", None, False), ("gpu5", None, False)]
+)
+def test_a_failed_test_is_about_an_incident_only_if_it_found_its_part_at_fault(
+    bench: Bench, device: str, proved: bool | None, goes_on: bool
+) -> None:
+    by_themselves(bench)
+    incident = begun()
+    act(bench, incident)
+    repair.release(KEY)
+    fleet.fail("this-node", "its test", fleet.finding(device=device))
+    assert bench.node().state is State.QUARANTINE
+    assert store.repairs.prove("this-node") == []
+    (attempt,) = store.repairs.history(store.repairs.get_incident(incident))
+    assert attempt.proved is proved
+    assert [each["conf"]["fault"] for each in repair.wanted()] == ["gpu_memory"] * goes_on
+    assert bool(store.repairs.get_incident(incident).asks) is not goes_on
+
+
+def test_an_attempt_that_did_not_succeed_is_followed_by_the_next_one(bench: Bench) -> None:
+    by_themselves(bench)
+    incident = begun()
+    attempt = store.repairs.reserve(incident, "reset_gpu", KEY)
+    store.repairs.settle(attempt.id, Outcome.PERMANENT, "it hangs")
+    repair.release(KEY)
+    assert [each["conf"]["fault"] for each in repair.wanted()] == ["gpu_memory"]
+    assert store.repairs.get_incident(incident).asks == ""
 
 
 def test_a_job_that_begins_after_the_reservation_stops_the_act(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -187,6 +187,34 @@ def test_a_repaired_node_that_a_technician_has_keeps_no_other_from_its_repair(fl
     assert store.repairs.under_way("other") == {}
 
 
+def test_the_fault_of_a_new_part_is_another_incident(fleet_db: str) -> None:
+    store.nodes.add(fleet.new_node(NODE, serials={"gpu3": "OLD1650423"}))
+    old = evident()
+    assert old.fault.part == "gpu OLD1650423"
+    assert evident().id == old.id
+    fleet.qualify(NODE, stages=("intake",), serials={"gpu3": "NEW1650423"})
+    store.nodes.move(NODE, State.QUARANTINE, "Ada", "XID 95")
+    assert not store.repairs.out_for(old)
+    found = store.repairs.open_incident(NODE, FAULT, "XID 95 on the new gpu3", PROVE, LEVEL)
+    assert found.id != old.id
+    assert (found.fault.part, found.why, found.bundle) == ("gpu NEW1650423", "XID 95 on the new gpu3", None)
+    assert store.repairs.out_for(found)
+    assert store.repairs.get_incident(old.id).closed_at
+    assert any("its part was replaced by gpu NEW1650423" in each.reason for each in store.nodes.events(NODE))
+
+
+@pytest.mark.parametrize(
+    ("before", "after"), [({}, {"gpu3": "NEW1650423"}), ({"system": "S1-1650"}, {"gpu3": "NEW16504"})]
+)
+def test_a_serial_that_becomes_known_is_no_replacement(
+    fleet_db: str, before: dict[str, str], after: dict[str, str]
+) -> None:
+    store.nodes.add(fleet.new_node(NODE, serials=before))
+    known = evident()
+    fleet.qualify(NODE, stages=("intake",), serials=before | after)
+    assert evident().id == known.id
+
+
 def test_what_may_not_be_repaired_is_not_reserved(fleet_db: str) -> None:
     incident = broken()
     by_hand = store.repairs.open_incident(NODE, Fault("by_hand"), "a ticket")
