@@ -39,6 +39,7 @@ def _next(node: Node, fault: str, device: str) -> dry.Would:
     from muster import store
     from muster.judging import policies
     from muster.model.repairs import Fault
+    from muster.operators.lifecycle.repair import situation
     from muster.rules import repair as rules
 
     policy = policies.repair()
@@ -48,14 +49,10 @@ def _next(node: Node, fault: str, device: str) -> dry.Would:
         raise MusterError(f"there is no ladder for {fault!r}: give one of {known}")
     if node.state not in rules.REPAIRABLE:
         raise MusterError(f"it is in {node.state}: only a node in {', '.join(rules.REPAIRABLE)} is repaired")
-    wanted = Fault(fault, device)
-    same = [each for each in store.repairs.find(node.name) if each.fault.fault_class == fault]
-    history = store.repairs.history(same[0]) if same else ()
+    if node.pause:
+        raise MusterError(f"its tests are {node.pause}; see `muster node resume --help`")
     # The login and the scheduler are asked when it is carried out; here they are taken to allow it.
-    now = rules.Situation(
-        wanted, {**node.labels, "rack": node.rack, "pool": node.pool}, history, idle=True, leased=True,
-        simulated=node.simulated, bmc=bool(node.bmc), others=store.repairs.under_way(node.name),
-    )  # fmt: skip
+    now = situation(node, *store.repairs.foreseen(node.name, Fault(fault, device)), idle=True, leased=True)
     step = rules.next_step(now, policy, store.clock.now())
     effects = [f"the ladder of {fault}: {', '.join(ladder.rungs)} (policy {policy.cited})"]
     if isinstance(step, rules.Act):

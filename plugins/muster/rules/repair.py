@@ -38,8 +38,9 @@ class Situation:
     """What is known when a repair is to be chosen.
 
     ``history``: the attempts on the node's machine and on the part, wherever it sat, oldest first; None if they cannot
-    be read. ``idle``: its scheduler's own word, None if it is unknown. ``used``: what on the node itself uses it, or
-    why that cannot be read. ``paused``: by whom its tests are paused. ``leased``: whether this repair holds the node.
+    be read. ``idle``: whether its scheduler says that it is closed and free, None for a node that has none and takes no
+    login. ``allocated``: why its scheduler does not say so. ``used``: what on the node itself uses it, or why that
+    cannot be read. ``paused``: by whom its tests are paused. ``leased``: whether this repair holds the node.
     ``shadow``: whether a person alone moves it. ``reachable``: whether the node takes a login. ``bmc``: whether one is
     enrolled. ``others``: the labels of the other nodes that are under repair, by name.
     """
@@ -53,6 +54,7 @@ class Situation:
     shadow: bool = False
     reachable: bool = True
     bmc: bool = False
+    allocated: str = ""
     used: str = ""
     paused: str = ""
     others: Mapping[str, Mapping[str, str]] = dataclasses.field(default_factory=dict)
@@ -121,7 +123,7 @@ def next_step(now: Situation, policy: RepairPolicy, at: datetime.datetime) -> Ac
     if now.idle is None and not now.reachable:
         return Person("it takes no login, and no scheduler says that it is free", rung)
     if now.idle is not True:
-        return Wait("the node is in use" if now.idle is False else "whether the node is in use is not known")
+        return Wait(now.allocated or "whether the node is in use is not known")
     if now.used:
         return Person(f"its scheduler calls the node free, but {now.used}", rung)
     if full := no_room(now.labels, now.others, policy.together):

@@ -70,3 +70,28 @@ def test_a_rehearsal_names_the_next_step_and_changes_nothing(muster: Muster, inc
     assert [line.removeprefix(f"{NODE}: ") for line in out.splitlines()[1:-1]] == shown
     status, out, _ = muster("repair", NODE, "--fault", "no_such", *WHY[:2], "--dry-run")
     assert (status, "no_such" in out) == (1, True)
+
+
+def rehearsed(muster: Muster, fault: str) -> str:
+    return muster("repair", NODE, "--fault", fault, "--device", "gpu3", *WHY[:2], "--dry-run")[1]
+
+
+def test_a_rehearsal_knows_the_part_of_a_device_and_the_repairs_of_other_faults(muster: Muster, fleet_db: str) -> None:
+    store.nodes.add(fleet.new_node(NODE, serials={"gpu3": "1650423000003"}))
+    store.nodes.move(NODE, State.QUARANTINE, "Ada", "XID 95")
+    assert "reset_gpu is not switched on" in rehearsed(muster, "gpu_memory"), "its serial number is known"
+    assert "reboot is not switched on" in rehearsed(muster, "gpu_lost")
+    for number, fault in enumerate(("host_memory", "host_other")):
+        key = RunKey("repair", str(number))
+        store.leases.acquire(NODE, key)
+        found = store.repairs.open_incident(NODE, Fault(fault), "seen", ("intake",), "standard")
+        store.repairs.keep_bundle(found.id, Bundle("/archive/bundle", "ab" * 32, 100))
+        attempt = store.repairs.reserve(found.id, "reboot", key)
+        store.repairs.settle(attempt.id, Outcome.PERMANENT, "it hangs")
+        store.leases.release(key, "over")
+    assert "2 repairs were carried out" in rehearsed(muster, "gpu_lost"), "the node's budget is used up"
+
+
+def test_a_rehearsal_of_a_paused_node_is_refused_as_the_repair_is(muster: Muster, incident: Incident) -> None:
+    store.pauses.pause(NODE, store.waivers.end_of("2099-12-31"), "Ada", "its chassis is open")
+    assert "its chassis is open" in rehearsed(muster, "gpu_memory")

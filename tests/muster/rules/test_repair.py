@@ -149,6 +149,11 @@ def test_what_stops_a_repair(changes: dict[str, object], kind: type) -> None:
     assert isinstance(next_step(dataclasses.replace(READY, **changes), ON, NOW), kind)  # type: ignore[arg-type]
 
 
+def test_a_wait_for_the_scheduler_says_what_the_scheduler_said() -> None:
+    why = "whether it is in use is not known: slurmctld does not answer"
+    assert next_step(dataclasses.replace(READY, idle=False, allocated=why), ON, NOW) == Wait(why)
+
+
 FAULTS = st.builds(
     Fault, st.sampled_from([each.fault for each in ON.ladders]), st.sampled_from(["gpu0", "gpu1", ""]),
     st.sampled_from(["gpu A", "gpu B", ""]),

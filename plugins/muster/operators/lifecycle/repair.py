@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import datetime
 import logging
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any, NoReturn
 
 from airflow.sdk.exceptions import AirflowFailException, AirflowSkipException
@@ -165,17 +165,25 @@ def decide(found: Incident, key: RunKey | None, connect: Connect | None = logins
         history = None
     lease = store.leases.get(found.node)
     reachable = connect is None or repairing.reachable(node, connect)
-    idle: bool | None = not allocated(node)
+    why = allocated(node)
+    idle: bool | None = not why
     if idle and not reachable and store.schedulers.place(node.name) is None:
         idle = None  # neither a scheduler nor the node itself says so
-    now = Situation(
-        found.fault, {**node.labels, "rack": node.rack, "pool": node.pool}, history,
-        idle=idle, used=used(node, connect) if connect and idle and reachable else "",
-        leased=key is None or (lease is not None and lease.key == key), paused=str(node.pause or ""),
-        simulated=node.simulated, shadow=node.shadow,
-        reachable=reachable, bmc=bool(node.bmc), others=store.repairs.under_way(node.name),
+    now = situation(
+        node, found.fault, history, idle=idle, allocated=why, reachable=reachable,
+        used=used(node, connect) if connect and idle and reachable else "",
+        leased=key is None or (lease is not None and lease.key == key),
     )  # fmt: skip
     return rules.next_step(now, policies.repair(), store.clock.now())
+
+
+def situation(node: Node, fault: Fault, history: Sequence[Attempt] | None, **seen: Any) -> Situation:
+    """What is known when a repair of the node is chosen. ``seen``: what its scheduler and the node itself say."""
+    return Situation(
+        fault, {**node.labels, "rack": node.rack, "pool": node.pool}, history, paused=str(node.pause or ""),
+        simulated=node.simulated, shadow=node.shadow, bmc=bool(node.bmc), others=store.repairs.under_way(node.name),
+        **seen,
+    )  # fmt: skip
 
 
 def allocated(node: Node) -> str:

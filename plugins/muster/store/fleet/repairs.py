@@ -141,10 +141,17 @@ def history(incident: Incident) -> list[Attempt]:
     """The attempts on the machine of an incident, and on its part wherever it sat, oldest first."""
     with reading() as session:
         row = _row(session, incident.id)
-        ours = (AttemptRow.node == row.node) & (AttemptRow.machine == row.machine)
-        query = select(AttemptRow).where(or_(ours, AttemptRow.part == row.part) if row.part else ours)
-        rows = session.scalars(query.order_by(AttemptRow.id)).all()
-        return [dataclasses.replace(_to_attempt(each), days=_days_since(session, each)) for each in rows]
+        return _attempts(session, row.node, row.machine, row.part)
+
+
+def foreseen(node: str, fault: Fault) -> tuple[Fault, list[Attempt]]:
+    """(the fault with its part, the attempts that count) as an incident of it would have them. Raises UnknownNode."""
+    with reading() as session:
+        row = access.node_row(session, node)
+        found = _open(session, row, fault)
+        known = found.part if found is not None and not incidents.replaced_by(session, found) else None
+        part = _part(session, node, fault) if known is None else known
+        return dataclasses.replace(fault, part=part), _attempts(session, row.name, row.machine, part)
 
 
 def out_for(incident: Incident) -> bool:
@@ -304,6 +311,13 @@ def _to_attempt(row: AttemptRow) -> Attempt:
         RunKey(row.dag_id, row.run_id), Outcome(row.outcome) if row.outcome else None, row.detail, row.ended_at,
         row.proved, before=row.before, ordered=row.ordered, ordered_at=row.ordered_at,
     )  # fmt: skip
+
+
+def _attempts(session: Session, node: str, machine: int, part: str) -> list[Attempt]:
+    ours = (AttemptRow.node == node) & (AttemptRow.machine == machine)
+    query = select(AttemptRow).where(or_(ours, AttemptRow.part == part) if part else ours)
+    rows = session.scalars(query.order_by(AttemptRow.id)).all()
+    return [dataclasses.replace(_to_attempt(each), days=_days_since(session, each)) for each in rows]
 
 
 def _open(session: Session, node: NodeRow, fault: Fault) -> IncidentRow | None:

@@ -160,6 +160,7 @@ def test_a_node_that_its_scheduler_does_not_call_free_is_left_alone(
         act(bench, incident)
     assert bench.calls == []
     assert store.repairs.history(store.repairs.get_incident(incident)) == []
+    assert "slurmctld does not answer" in store.repairs.get_incident(incident).waits, "it is not known to be in use"
 
 
 def by_themselves(bench: Bench) -> None:
