@@ -21,6 +21,8 @@ WAITS = ("awaiting_input", "deferred")
 """The states of a task whose question is open. After a timeout it has failed, and still has no response."""
 RETRIES, RETRY_S = 2, 1.0
 """How often a request that meets a fault of Airflow's server is repeated, and after how many seconds."""
+AWAY = frozenset({502, 503, 504})
+"""How a proxy answers for an API server that it does not reach."""
 AHEAD = datetime.timedelta(minutes=5)
 """A time in Airflow that is later than the present by more is a wrong clock's: those that NTP keeps differ by less."""
 RUN_OVER = frozenset({"success", "failed"})
@@ -225,12 +227,6 @@ class AirflowClient:
             self._token = self._log_in()
         headers = {"Authorization": f"Bearer {self._token}"}
         response = self._send(method, f"/api/v2{path}", headers=headers, **kwargs)
-        for _ in range(RETRIES):
-            if not response.is_server_error:
-                break
-            # Airflow on SQLite answers 500 to a request that meets another's write.
-            time.sleep(RETRY_S)
-            response = self._send(method, f"/api/v2{path}", headers=headers, **kwargs)
         if response.status_code == 401 and not fresh and self._login[0]:
             # The token has expired: retry once with a new one.
             self._token = ""
@@ -255,17 +251,28 @@ class AirflowClient:
         return str(response.json()["access_token"])
 
     def _send(self, method: str, path: str, **kwargs: Any) -> httpx.Response:
-        try:
-            response = self._client.request(method, path, **kwargs)
-        except (httpx.HTTPError, httpx.InvalidURL) as error:
-            detail = str(error) or type(error).__name__
-            raise AirflowUnreachable(
-                f"Airflow at {self._url} does not answer ({detail}): check MUSTER_AIRFLOW_URL and that it is running"
-            ) from error
+        response = self._send_once(method, path, **kwargs)
+        for _ in range(RETRIES):
+            if not response.is_server_error:
+                break
+            # Airflow on SQLite answers 500 to a request that meets another's write.
+            time.sleep(RETRY_S)
+            response = self._send_once(method, path, **kwargs)
+        if response.status_code in AWAY:
+            raise AirflowUnreachable(self._silent(f"status {response.status_code}"))
         if response.is_redirect or (response.is_success and response.content and not _is_object(response)):
             # A portal in front of Airflow, for one, answers each request with its own page.
             raise AirflowUnreachable(f"{self._url} does not answer as Airflow does: check MUSTER_AIRFLOW_URL")
         return response
+
+    def _send_once(self, method: str, path: str, **kwargs: Any) -> httpx.Response:
+        try:
+            return self._client.request(method, path, **kwargs)
+        except (httpx.HTTPError, httpx.InvalidURL) as error:
+            raise AirflowUnreachable(self._silent(str(error) or type(error).__name__)) from error
+
+    def _silent(self, detail: str) -> str:
+        return f"Airflow at {self._url} does not answer ({detail}): check MUSTER_AIRFLOW_URL and that it is running"
 
     def _message(self, response: httpx.Response, what: str) -> str:
         if response.status_code == 401:

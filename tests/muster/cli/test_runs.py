@@ -184,6 +184,48 @@ def test_watching_survives_an_api_server_that_is_too_busy_to_answer(
     assert (status, "asking again" in err, "gpu-0001\tPASS" in out) == (0, True, True)
 
 
+def test_watching_goes_on_without_a_run_that_was_deleted(
+    muster: Muster, airflow: Airflow, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Airflow answers 404 for the tasks of a run that is gone."""
+    monkeypatch.setenv("MUSTER_POLL_SECONDS", "0.01")
+
+    def gone(request: httpx.Request) -> httpx.Response | None:
+        run = request.url.path.split("/")[-2]
+        lost = request.url.path.endswith("/taskInstances") and run not in airflow.runs
+        return httpx.Response(404, json={"detail": "none"}) if lost else None
+
+    def step(run: str) -> None:
+        airflow.runs.pop("gpu-0002__by-hand", None)
+        if run == "gpu-0001__by-hand" and airflow.runs[run] != "success":
+            lease = fleet.begin(run_id=run)
+            fleet.do_stage(lease, "intake", Verdict.PASS)
+            store.runs.finish(lease.key, Verdict.PASS, "So it is.")
+            airflow.runs[run] = "success"
+
+    airflow.override, airflow.on_tasks = gone, step
+    status, out, _ = muster("qualify", "gpu-0001", "gpu-0002", "--reason", "by hand", "--watch", "--json")
+    shown = json.loads(out)
+    assert (status, [run["node"] for run in shown["ended"]]) == (1, ["gpu-0001"])
+    assert list(shown["not_begun"]) == ["gpu-0002"]
+
+
+def test_what_was_started_is_shown_when_watching_fails(
+    muster: Muster, airflow: Airflow, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The runs go on, and their ids are in no other output."""
+    monkeypatch.setenv("MUSTER_POLL_SECONDS", "0.01")
+
+    def refuse(run: str) -> None:
+        airflow.override = lambda request: httpx.Response(403, json={"detail": "no"})
+
+    airflow.on_tasks = refuse
+    status, out, err = muster("qualify", "gpu-0001", "--watch", "--json")
+    shown = json.loads(out)
+    assert (status, list(shown["started"]), shown["ended"], shown["not_begun"]) == (1, ["gpu-0001"], [], {})
+    assert "does not allow" in err
+
+
 def test_without_airflow_nothing_is_started(muster: Muster, sqlite_db: str, monkeypatch: pytest.MonkeyPatch) -> None:
     store.nodes.add(fleet.new_node())
     monkeypatch.setenv("MUSTER_AIRFLOW_URL", "http://127.0.0.1:1")

@@ -111,6 +111,22 @@ def test_a_request_that_meets_a_fault_of_the_server_is_repeated(airflow: Airflow
     assert ("gpu-1__new" in airflow.runs) is taken
 
 
+@pytest.mark.parametrize("status", [502, 503, 504])
+@pytest.mark.parametrize("at", ["/auth/token", DAG_RUNS])
+def test_a_proxy_without_an_api_server_behind_it_is_no_refusal(airflow: Airflow, status: int, at: str) -> None:
+    """An API server that is restarted answers so for a while."""
+    asked: list[str] = []
+
+    def answer(request: httpx.Request) -> httpx.Response:
+        asked.append(request.url.path)
+        return httpx.Response(status, text="<html>") if request.url.path.startswith(at) else airflow(request)
+
+    session = AirflowClient("http://airflow", "ada", "right", transport=httpx.MockTransport(answer))
+    with pytest.raises(AirflowUnreachable):
+        session.run_state("node_qualification", "gpu-1__new")
+    assert len([path for path in asked if path.startswith(at)]) == 1 + airflow_api.RETRIES
+
+
 def test_an_expired_token_is_renewed(airflow: Airflow) -> None:
     with client(airflow) as session:
         session.run_state("node_qualification", "x")

@@ -45,7 +45,8 @@ def follow(airflow: AirflowClient, dag: str, runs: Mapping[str, str], *, quiet: 
         try:
             for of, run_id in list(pending.items()):
                 state = airflow.run_state(dag, run_id)
-                states = airflow.task_states(dag, run_id)
+                # A run that was deleted in Airflow has no tasks to ask for.
+                states = {} if state is None else airflow.task_states(dag, run_id)
                 for run in store.runs.find(run=RunKey(dag, run_id)):
                     for stage in store.runs.stages(run.key, node=run.node):
                         verdict = "" if stage.reason == UNJUDGED else f"{stage.verdict}: "

@@ -5,19 +5,22 @@ from __future__ import annotations
 import dataclasses
 import datetime
 from collections.abc import Callable, Mapping, Sequence
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from muster import acting
 from muster.cli.airflow.follow import follow
 from muster.cli.terminal import dry, show
-from muster.errors import MusterError
+from muster.errors import AirflowRefused, AirflowUnreachable, MusterError
 from muster.integration.runid import run_id
 from muster.model.nodes import Node
-from muster.model.runs import Run
+from muster.model.runs import Run, RunKey
 from muster.settings import settings
 from muster_criteria.stages import LEVELS
+
+if TYPE_CHECKING:
+    from muster.integration.airflow_api import AirflowClient
 
 WELL = ("PASS", "WARN", "PROVISIONAL")
 
@@ -130,21 +133,37 @@ def start(runs: Sequence[Wanted], watch: bool, json: bool, dry_run: bool = False
         dag = runs[0].dag
         if started and airflow.is_paused(dag):
             typer.echo(f"muster: the DAG {dag} is paused: the runs wait until you unpause it in Airflow", err=True)
-        ended = follow(airflow, dag, started, quiet=json) if watch else []
+        trouble, ended = _followed(airflow, dag, started, quiet=json) if watch else (None, [])
+    lost = _not_begun(started, ended, began) if watch and trouble is None else {}
     if json:
-        lost = _not_begun(started, ended, began) if watch else {}
         show.as_json({"dag": dag, "started": started, "refused": refused, "ended": ended, "not_begun": lost})
-    elif started and watch:
+    elif started and watch and (ended or trouble is None):
         show.table(
             ["node", "verdict", "state", "headline"],
             [[run.node, run.verdict or "", run.state_after or "", run.headline] for run in ended],
             empty="no run was recorded",
         )
-        for of, why in _not_begun(started, ended, began).items():
+        for of, why in lost.items():
             typer.echo(f"muster: {of}: {why}", err=True)
+    if trouble is not None:
+        typer.echo(f"muster: {trouble}; the runs go on: see `muster runs list`", err=True)
+        raise typer.Exit(1)
     recorded = {run.run_id for run in ended if run.verdict in WELL}
     if refused or (watch and (recorded != set(started.values()) or any(run.verdict not in WELL for run in ended))):
         raise typer.Exit(1)
+
+
+def _followed(
+    airflow: AirflowClient, dag: str, started: Mapping[str, str], *, quiet: bool
+) -> tuple[MusterError | None, list[Run]]:
+    """Follow the runs; returns (why it was given up, what was recorded of the runs that have ended)."""
+    from muster import store
+
+    try:
+        return None, follow(airflow, dag, started, quiet=quiet)
+    except (AirflowUnreachable, AirflowRefused) as error:
+        found = [run for run_id in started.values() for run in store.runs.find(run=RunKey(dag, run_id))]
+        return error, [run for run in found if run.ended_at is not None]
 
 
 def _not_begun(started: Mapping[str, str], ended: Sequence[Run], since: datetime.datetime) -> dict[str, str]:
