@@ -95,9 +95,9 @@ def test_airflow_sees_one_plugin_file_and_not_the_package() -> None:
     assert {name for name in found if name.endswith(".py")} == {"muster_plugin.py"}
 
 
-def enrol(name: str) -> None:
+def enrol(name: str, pool: str = "") -> None:
     key = "ssh-ed25519 AAAAC3NzaC1lZDI1NTE5AAAAI" + name.ljust(43, "0")
-    store.nodes.add(NewNode(name=name, host="127.0.0.1", host_key=key, sku="cpu-generic"))
+    store.nodes.add(NewNode(name=name, host="127.0.0.1", host_key=key, sku="cpu-generic", pool=pool))
 
 
 @pytest.mark.parametrize("end", [listeners.on_dag_run_success, listeners.on_dag_run_failed])
@@ -124,6 +124,49 @@ def test_a_task_process_is_not_taken_for_the_scheduler(
     monkeypatch.setattr(policy, "preload", lambda _: pytest.fail("imported again in every task"))
     listeners.on_starting(SimpleNamespace())
     assert caplog.records == []
+
+
+@pytest.mark.parametrize(
+    ("conf", "pool"),
+    [
+        ({"node": "n1"}, "rack-7"),
+        ({"node": "n1", "pool": None}, "rack-7"),  # a form that is left as it is
+        ({"node": "n1", "pool": ""}, "rack-7"),
+        ({"node": "n1", "pool": "rack-8"}, "rack-8"),
+        ({"node": "n2"}, None),
+        ({"node": "unknown"}, None),
+        ({"node": ["n1"]}, None),
+        ({}, None),
+    ],
+)
+def test_a_run_that_names_no_pool_loads_its_node_in_the_nodes_own(
+    fleet: Path, airflow_db: None, monkeypatch: pytest.MonkeyPatch, conf: dict[str, Any], pool: str | None
+) -> None:
+    """Over REST or in Airflow's form; another pool would be refused, since a rack's own bounds its watts."""
+    from airflow.models.dagrun import DagRun
+    from airflow.models.pool import Pool
+    from airflow.utils.session import create_session
+    from airflow.utils.sqlalchemy import prohibit_commit
+    from sqlalchemy import select
+
+    enrol("n1", "rack-7")
+    enrol("n2")
+    tasks = [instance("intake"), instance("burn_in")]
+    monkeypatch.setattr(DagRun, "get_task_instances", lambda _, session: tasks)
+    with create_session() as session:
+        dag_run = DagRun(dag_id="node_qualification", run_id="n1__new", run_type="manual")
+        dag_run.conf = conf
+        session.add(dag_run)
+        session.flush()
+        with prohibit_commit(session):
+            listeners.on_dag_run_running(dag_run, "")
+            session.flush()
+            session.refresh(dag_run)
+            assert dag_run.conf == ({**conf, "pool": pool} if pool else conf)
+            named = conf.get("pool")  # these tasks were made in it
+            assert [task.pool for task in tasks] == ["muster_burn", "muster_burn" if named else pool or "muster_burn"]
+            assert pool is None or session.scalar(select(Pool.slots).where(Pool.pool == pool)) == 1
+        session.rollback()
 
 
 def test_a_pool_that_a_run_names_is_there_before_its_tasks_wait_in_it(airflow_db: None) -> None:

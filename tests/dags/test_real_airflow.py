@@ -88,7 +88,7 @@ def test_components_die_in_mid_run_and_nothing_is_lost_or_run_twice(
     airflow: Stack, server: sshd.Sshd, counted: Path, mailbox: Mailbox
 ) -> None:
     run = Run(airflow)
-    conf = {"node": NODE, "level": "demo", "reason": "kill and restart", "force_reason": "a test", "pool": "rack-a"}
+    conf = {"node": NODE, "level": "demo", "reason": "kill and restart", "force_reason": "a test"}
     triggered = httpx.post(
         f"{airflow.login.url}/api/v2/dags/{DAG_ID}/dagRuns",
         headers={"Authorization": f"Bearer {airflow.token()}"},

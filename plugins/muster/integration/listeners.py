@@ -1,4 +1,4 @@
-"""Listeners in the scheduler: release a node when its run ends, and create missing pools.
+"""Listeners in the scheduler: release a node when its run ends, give a run its node's pool, and create missing pools.
 
 They run inside the scheduler's loop, so they are quick and never raise.
 """
@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 from airflow.configuration import conf
 from airflow.listeners import hookimpl
 
+from muster.errors import UnknownNode
 from muster.integration import policy
 from muster.model.dags import BURN_POOL, HOLDERS, POOLED
 from muster.model.runs import RunKey
@@ -44,19 +45,39 @@ def on_starting(component: Any) -> None:
 
 @hookimpl
 def on_dag_run_running(dag_run: DagRun, msg: str) -> None:
-    """Create the pool that a run names, with one slot: a task in a missing pool would wait forever."""
-    name = (dag_run.conf or {}).get("pool") if dag_run.dag_id in POOLED else None
-    if not isinstance(name, str) or not name:
+    """Give a run that names no pool its node's, and create that pool: a task in a missing one would wait forever."""
+    if dag_run.dag_id not in POOLED:
         return
     try:
         from sqlalchemy.orm import object_session
 
         # The scheduler's own session, which only the scheduler may commit: another one would wait for its lock.
         session = object_session(dag_run)
-        if session is not None:
-            _make_pool(session, name, 1, f"made for run {dag_run.run_id}, which names it: give it its real slots")
+        if session is None:
+            return
+        _take_own_pool(session, dag_run)
+        name = (dag_run.conf or {}).get("pool")
+        if isinstance(name, str) and name:
+            _make_pool(session, name, 1, f"made for run {dag_run.run_id}, which needs it: give it its real slots")
     except Exception:
-        log.exception("pool %s of run %s could not be looked at", name, dag_run.run_id)
+        log.exception("the pool of run %s could not be looked at", dag_run.run_id)
+
+
+def _take_own_pool(session: Session, dag_run: DagRun) -> None:
+    """Write the node's own pool, if it has one, into the conf and the tasks of a run that names none."""
+    from muster import store
+
+    conf = dict(dag_run.conf or {})
+    if conf.get("pool") or not isinstance(conf.get("node"), str):
+        return
+    try:
+        own = store.nodes.get(conf["node"]).pool
+    except UnknownNode:  # the claim refuses the run
+        return
+    if own:
+        dag_run.conf = {**conf, "pool": own}
+        for task in dag_run.get_task_instances(session=session):
+            policy.task_instance_mutation_hook(task, dag_run)
 
 
 def _make_pool(session: Session, name: str, slots: int, description: str) -> None:

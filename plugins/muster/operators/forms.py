@@ -116,5 +116,5 @@ def pool() -> Param:
         type=["null", "string"],
         title="Pool",
         description_md="The Airflow pool that limits how many nodes are under load at once (of a rack, of a PDU). "
-        "Empty: `muster_burn`.",
+        "Empty: the node's own, or `muster_burn` if it has none.",
     )
