@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import datetime
+import difflib
 import functools
 import json
 import os
@@ -26,6 +27,15 @@ EVENT_DAYS_MIN = 365
 
 QUOTED_MAX = 80
 """A longer value of a setting is not quoted in a message."""
+
+
+_OTHERS = re.compile(
+    "BMC_.+"  # passwords of BMCs, which the records name
+    "|PRELOAD|DEMO_DIRECTORY"
+    "|BOOT_ID_FILE|DCGM_CONF|EPILOG_CONF|FENCE|HARDWARE|RUN|SIMULATED_MACHINE|WORK"  # of nodes
+    r"|.+_SERVICE_(HOST|PORT\w*)|.+_PORT(_\d+_\w+)?"  # Kubernetes sets them for a service named muster-…
+)
+"""Variables named MUSTER_… that are no settings."""
 
 
 class _Files(pydantic.BaseModel):
@@ -353,6 +363,18 @@ def shown(current: Settings) -> list[tuple[str, str, str]]:
     for name, field in Settings.model_fields.items():
         rows.append((f"MUSTER_{name.upper()}", _masked(getattr(current, name)), field.description or ""))
     return rows
+
+
+def unknown() -> dict[str, str]:
+    """{variable: the setting with the closest name, "" if none is close} of each MUSTER_* that nothing reads."""
+    known = [name.upper() for name in Settings.model_fields]
+    found = {}
+    for name in sorted(os.environ):
+        prefix, _, rest = name.upper().partition("_")
+        if prefix == "MUSTER" and rest not in known and not _OTHERS.fullmatch(rest):
+            near = difflib.get_close_matches(rest, known, n=1)
+            found[name] = f"MUSTER_{near[0]}" if near else ""
+    return found
 
 
 def _masked(value: Any) -> str:

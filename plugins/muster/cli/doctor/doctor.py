@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from muster.cli.doctor import connections, records, repairs
+from muster.cli.doctor import connections, environment, records, repairs
 from muster.cli.doctor.checks import Check, Mark
 from muster.cli.terminal import show
 from muster.errors import BadSettings, ControllerFault, MusterError
@@ -58,12 +58,14 @@ def examine(timeout_s: float = 30.0) -> Iterator[Check]:
     except BadSettings as error:
         yield Check(Mark.MISSING, "settings", str(error), "see `muster settings`")
         return
+    yield from environment.variables()
     yield home(current.home)
     yield database()
     yield from records.fences()
     yield skus(current)
     yield agent(current.home)
     yield ssh_connection(current)
+    yield from environment.token(current)
     yield from airflow(current, timeout_s)
     yield mail(current)
     yield from schedulers(current)
