@@ -262,6 +262,17 @@ def test_one_node_is_shown_with_its_parts_and_runs(muster: Muster) -> None:
     assert muster("node", "show", "gpu-0009")[2].startswith("muster: no node 'gpu-0009' is enrolled")
 
 
+def test_a_known_node_that_is_down_keeps_no_inventory_from_being_imported(muster: Muster, tmp_path: Path) -> None:
+    add(muster, host="127.0.0.1")
+    file = tmp_path / "fleet.yaml"
+    line = "{name: gpu-0001, host: 127.0.0.1, port: %d, sku: cpu-generic, rack: r7}"
+    for port, status in ((1, 1), (22, 0)):
+        known = f"{{name: gpu-0002, host: 127.0.0.2, sku: cpu-generic, host_key: {fleet.host_key('b')}}}"
+        file.write_text(f"nodes:\n- {line % port}\n- {known}\n")
+        assert muster("node", "import", str(file))[0] == status
+    assert store.nodes.get("gpu-0001").rack == "r7"
+
+
 @pytest.mark.needs_sshd
 def test_a_node_that_leaves_is_retired_and_left_clean(
     muster: Muster, tmp_path: Path, monkeypatch: pytest.MonkeyPatch

@@ -62,8 +62,6 @@ def add(
         raise MusterError(f"no node {called!r} is enrolled: to enrol it, give --sku, one of `muster sku list`")
     if known is not None:
         host, port, sku = host if name else known.host, port or known.port, sku or known.sku
-        if (host, port) == (known.host, known.port):
-            host_key = host_key or known.host_key  # a node that is down can be described too
     row: dict[str, object] = {
         "name": called, "host": host, "port": port, "user": user, "sku": sku, "host_key": host_key,
         "rack": rack, "pool": pool, "work_dir": work_dir, "launch": launch, "labels": ";".join(label or ()),
@@ -81,7 +79,7 @@ def import_(
     file: Annotated[Path, typer.Argument(help="YAML with a list `nodes`, or CSV with a header line.")],
     dry_run: DryRun = False,
 ) -> None:
-    """Enrol all nodes of an inventory, or none if any line is wrong."""
+    """Enrol all nodes of an inventory, or none if any line is wrong. Known nodes need not answer."""
     from muster import store
     from muster.enrolment import inventory
     from muster.enrolment.known import pinned, skus
