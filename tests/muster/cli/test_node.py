@@ -11,19 +11,20 @@ from pathlib import Path
 import pytest
 
 from muster import store
-from muster.admission import differences
+from muster.admission import differences, service
 from muster.admission.backend import Seen
 from muster.cli.node import check as checking
 from muster.errors import DifferentMachine
 from muster.judging import health
 from muster.model.health import Report
 from muster.model.runs import RunKey
+from muster.model.schedulers import OPEN
 from muster.model.states import State
 from muster_criteria.health.readings import Reading
 from muster_criteria.model import Verdict
 from tests.docs.test_pages import commands
 from tests.muster import fleet
-from tests.support import lives
+from tests.support import lives, node_list
 from tests.support.servers import sshd
 
 Muster = Callable[..., "tuple[int, str, str]"]
@@ -271,6 +272,34 @@ def test_a_known_node_that_is_down_keeps_no_inventory_from_being_imported(muster
         file.write_text(f"nodes:\n- {line % port}\n- {known}\n")
         assert muster("node", "import", str(file))[0] == status
     assert store.nodes.get("gpu-0001").rack == "r7"
+
+
+def test_a_node_with_a_place_is_removed_as_the_dry_run_says(
+    muster: Muster, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "list").write_text("n1\n")
+    monkeypatch.setenv("MUSTER_SCHEDULERS", json.dumps({"alpha": node_list.chosen(tmp_path / "list")}))
+    store.nodes.add(fleet.new_node("n1"))
+    lives.in_production("n1")
+    store.schedulers.assign("n1", "alpha", "n1", "Ada", "it is there")
+    service.carry_out("n1")
+    leave = ("node", "remove", "n1", "--reason", "sold", "--as", "Ada")
+    status, out, err = muster(*leave, "--dry-run")
+    assert (status, err) == (0, "")
+    assert "alpha" in out
+    assert "leaves production" in out
+    assert (store.nodes.get("n1").state, store.schedulers.place("n1") is not None) == (State.PRODUCTION, True)
+    assert muster(*leave)[0] == 0
+    assert (store.nodes.get("n1").state, store.schedulers.place("n1")) == (State.RETIRED, None)
+
+
+def test_a_place_that_is_not_closed_yet_is_given_up_by_a_command_that_the_refusal_names(muster: Muster) -> None:
+    store.nodes.add(fleet.new_node("n1"))
+    store.schedulers.assign("n1", "alpha", "n1", "Ada", "it is there")
+    store.schedulers.note_seen("n1", OPEN)
+    (line,) = commands(muster("node", "scheduler", "n1", "--reason", "sold", "--as", "Ada")[2])
+    assert muster(*shlex.split(line.replace("…", "gone"))[1:], "--as", "Ada")[0] == 0
+    assert store.schedulers.place("n1") is None
 
 
 @pytest.mark.needs_sshd

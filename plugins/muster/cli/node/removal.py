@@ -26,26 +26,32 @@ def remove(
     """Retire a node that leaves the fleet, and end its place in a scheduler, closed there. Its history stays."""
     from muster import store
     from muster.admission import entry
+    from muster.rules.preview import risks_of_move
 
     node = store.nodes.get(name)
+    retired = node.state is State.RETIRED
     if lease := store.leases.get(name):
         raise MusterError(f"{name} is leased by run {lease.run_id}: end that run first")
     with rehearsed(dry_run):
-        if node.state is not State.RETIRED:
+        if not retired:
             entry.move(name, State.RETIRED, show.person(who), given(reason), dry_run=dry_run)
         place = store.schedulers.place(name)
-        if place is not None and place.waits and not dry_run:
+        # In a dry run the move above is rolled back already, and the scheduler was not asked to close the node.
+        rehearsing = dry_run and not retired
+        if place is not None and place.waits and not rehearsing:
             raise MusterError(
                 f"{name} is retired, and {place.cluster} has not closed it yet: {place.last_error}; repeat this later, "
                 f"or give that place up: `muster node scheduler {name} --abandon --reason …`"
             )
-        if place is not None:
+        if place is not None and not rehearsing:
             store.schedulers.assign(name, "", "", show.person(who), given(reason))
-        typer.echo(f"{name}: retired{f', and closed in {place.cluster} for good' if place else ''}")
+        what = "would be retired" if rehearsing else "retired"
+        typer.echo(f"{name}: {what}{f', and closed in {place.cluster} for good' if place else ''}")
         if dry_run and clean:
             typer.echo(f"{name}: Muster's files on it would be deleted")
         if dry_run:
-            risks(name, ["it is not tested any more, and its records and mails stay as long as all others"])
+            moved = () if retired else risks_of_move(node.state, State.RETIRED)
+            risks(name, [*moved, "its records and mails stay as long as all others"])
     if clean and not dry_run:
         _clean(node)
 
