@@ -136,7 +136,7 @@ def risks_of_move(before: State, after: State, *, shadow: bool = False) -> tuple
     if before in SERVING and after not in SERVING:
         risks.append("it leaves production")
     if after is State.RETIRED:
-        risks.append("it is never used again under this name")
+        risks.append("it is neither used nor tested until a person brings it back")
     elif after in OUT_OF_SERVICE and before not in OUT_OF_SERVICE:
         risks.append(f"it is not tested while it is in {after}")
     if before in IN_FLIGHT | {State.REVALIDATION} and after is not State.PRODUCTION:

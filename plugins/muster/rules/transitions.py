@@ -99,6 +99,7 @@ def _transitions() -> dict[tuple[State, State], tuple[Need, ...]]:
         (s.REPAIR, s.REGISTERED): (n.REPAIR, n.PERSON),
         (s.REPAIR, s.QUARANTINE): (n.REPAIR, n.PERSON),
         (s.RMA, s.REGISTERED): (n.PERSON,),
+        (s.RETIRED, s.REGISTERED): (n.PERSON,),
     }
     for state in (s.INTAKE, s.BURN_IN, s.VALIDATION):
         table[state, s.REGISTERED] = (n.RUN_OVER, n.QUALIFYING, n.HELD, n.PERSON)
@@ -108,7 +109,7 @@ def _transitions() -> dict[tuple[State, State], tuple[Need, ...]]:
             table[state, s.QUARANTINE] = (n.FAIL, n.BUDGET, *observed, n.PERSON)
         if state is not s.RETIRED:
             table[state, s.RETIRED] = (n.PERSON,)
-        if state not in (s.REGISTERED, s.RETIRED):
+        if state is not s.REGISTERED:
             table[state, s.REGISTERED] = (*table.get((state, s.REGISTERED), ()), n.REPLACEMENT)
     return table
 

@@ -263,6 +263,17 @@ def test_one_node_is_shown_with_its_parts_and_runs(muster: Muster) -> None:
     assert muster("node", "show", "gpu-0009")[2].startswith("muster: no node 'gpu-0009' is enrolled")
 
 
+@pytest.mark.parametrize("key", ["gpu-0001", "another"])
+def test_a_retired_node_comes_back_by_a_command_that_the_refusal_names(muster: Muster, key: str) -> None:
+    add(muster)
+    store.nodes.move("gpu-0001", State.RETIRED, "Ada", "removed by mistake")
+    again = ("node", "add", "10.0.0.1", "--name", "gpu-0001", "--host-key", fleet.host_key(key))
+    (line,) = commands(muster(*again)[2])
+    given = ["--host-key", fleet.host_key(key)] if key == "another" else []
+    assert muster(*shlex.split(line.replace("…", "needed"))[1:], *given, "--as", "Ada")[0] == 0
+    assert muster(*again) == (0, "gpu-0001: unchanged\n", "")
+
+
 def test_a_known_node_that_is_down_keeps_no_inventory_from_being_imported(muster: Muster, tmp_path: Path) -> None:
     add(muster, host="127.0.0.1")
     file = tmp_path / "fleet.yaml"

@@ -141,12 +141,12 @@ def test_only_a_registered_node_is_adopted_and_only_by_a_person() -> None:
             check_move(state, State.PRODUCTION, adopted)
 
 
-def test_another_machine_begins_anew_from_everywhere_but_the_end() -> None:
+def test_another_machine_begins_anew_from_everywhere() -> None:
     replaced = Evidence(person="Ada", reason="new board", replaced=True)
-    for state in set(State) - {State.REGISTERED, State.RETIRED}:
+    for state in set(State) - {State.REGISTERED}:
         check_move(state, State.REGISTERED, replaced)
-    for state in (State.QUARANTINE, State.TRIAGE, State.RETIRED):
-        with illegal(Refusal.NO_SUCH_MOVE if state is State.RETIRED else Refusal.EVIDENCE):
+    for state in (State.QUARANTINE, State.TRIAGE):
+        with illegal(Refusal.EVIDENCE):
             check_move(state, State.REGISTERED, Evidence(person="Ada", reason="new board"))
 
 
@@ -247,6 +247,10 @@ def test_the_stages_bear_the_names_that_the_programme_and_the_judge_give_them() 
     assert CLUSTER_STAGES == (cluster_model.STAGE,)
 
 
-def test_retired_is_the_end_and_every_other_state_has_a_way_on() -> None:
-    assert {origin for origin, _ in TRANSITIONS} == set(State) - {State.RETIRED}
+def test_every_state_has_a_way_on_and_only_a_person_brings_a_retired_node_back() -> None:
+    assert {origin for origin, _ in TRANSITIONS} == set(State)
+    assert {to for origin, to in TRANSITIONS if origin is State.RETIRED} == {State.REGISTERED}
+    assert person_moves(State.RETIRED) == [State.REGISTERED]
+    with illegal(Refusal.EVIDENCE):
+        check_move(State.RETIRED, State.REGISTERED, Evidence(run=RunKey("dag", "run"), run_over=True))
     assert {to for _, to in TRANSITIONS} == set(State)

@@ -43,12 +43,16 @@ class NodeRow(Base):
     """
 
     __tablename__ = "nodes"
+    __table_args__ = (
+        Index("uq_nodes_host_key", "host_key", unique=True,
+              sqlite_where=text("state != 'retired'"), postgresql_where=text("state != 'retired'")),
+    )  # fmt: skip
 
     name: Mapped[str] = mapped_column(primary_key=True)
     host: Mapped[str]
     port: Mapped[int]
     user: Mapped[str]
-    host_key: Mapped[str] = mapped_column(unique=True)
+    host_key: Mapped[str]
     sku: Mapped[str]
     state: Mapped[str] = mapped_column(index=True)
     launch: Mapped[dict[str, Any]]

@@ -18,7 +18,7 @@ from muster.store.database import access
 from muster.store.database.engine import writing
 from muster.store.database.models import NodeRow, PartRow, PlacementRow, RunRow
 from muster.store.decisions import admission
-from muster.store.machines.nodes import check_description, enrol_all
+from muster.store.machines.nodes import bearer, check_description, enrol_all
 from muster.store.machines.parts import CHASSIS, clear_places, current_serials, place
 from muster.store.testing.runs import leave_shadow
 from muster_criteria.model import Verdict
@@ -80,7 +80,7 @@ def replace(
 
     Earlier runs, verdicts, waivers and inconclusive runs stay with the serials and no longer count for this node.
     ``serials`` {slot: serial}: those of the new machine, where known. Raises NodeLeased, BadNode (malformed, or nothing
-    differs), SameMachine (enrolled under another name), IllegalMove (no person, no reason, retired), UnknownNode.
+    differs), SameMachine (enrolled under another name), IllegalMove (no person, no reason), UnknownNode.
     """
     with writing() as session:
         access.take_turns(session, "enrol")
@@ -111,7 +111,11 @@ def rekey(name: str, actor: str, reason: str, *, host_key: str) -> Node:
         check_description(NewNode(name, row.host, host_key, row.sku, row.port))
         _check_other_machine(session, row, host_key, {})
         if State(row.state) is State.RETIRED:
-            raise IllegalMove(f"{name} is retired, and keeps its host key", Refusal.STATE)
+            raise IllegalMove(
+                f"{name} is retired, and keeps its host key: if it comes back, first `muster node move {name} "
+                "registered --reason …`",
+                Refusal.STATE,
+            )
         if not Need.REPLACEMENT.met(Evidence(person=actor, reason=reason, replaced=True)):
             raise NoPerson(f"{name} keeps its host key: a new one needs a named person and a reason")
         row.host_key = host_key
@@ -155,14 +159,15 @@ def _check_other_machine(session: Session, row: NodeRow, host_key: str, serials:
             "another machine has its disks, give the serial that differs: "
             f"`muster node replace {row.name} --serial SLOT=SERIAL --reason …`"
         )
-    bearer = session.scalar(select(NodeRow.name).where(NodeRow.host_key == host_key, NodeRow.name != row.name))
-    if bearer is not None:
-        raise SameMachine(f"the machine at {row.name} has the host key of {bearer}: retire or replace {bearer} first")
+    if other := bearer(session, host_key, row.name):
+        raise SameMachine(f"the machine at {row.name} has the host key of {other}: retire or replace {other} first")
     chassis = [serials[slot] for slot in CHASSIS if slot in serials]
     sits = session.execute(
         select(PlacementRow.node, PartRow.serial)
         .join(PartRow)
+        .join(NodeRow, NodeRow.name == PlacementRow.node)
         .where(
+            NodeRow.state != str(State.RETIRED),
             PartRow.serial.in_(chassis),
             PartRow.kind.in_(CHASSIS),
             PlacementRow.until.is_(None),

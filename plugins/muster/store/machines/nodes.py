@@ -32,8 +32,8 @@ def add(node: NewNode) -> str:
     """Enrol a machine, or update a known one's description: "added", "unchanged" or "updated: host a → b".
 
     Raises DifferentMachine if the name is known with another host key or other serials, SameMachine if the host key is
-    known under another name, BadNode if the description is malformed, IllegalMove if the SKU of a tested node would
-    change; then nothing is changed.
+    known under another name, BadNode if the description is malformed, IllegalMove if the node is retired or the SKU of
+    a tested node would change; then nothing is changed.
     """
     with writing() as session:
         access.take_turns(session, "enrol")
@@ -78,10 +78,12 @@ def move(name: str, to: State, actor: str, reason: str, evidence: Evidence | Non
     recorded. A move into production needs the gate: a node that it refuses does not enter, and one that it does not
     admit enters by a person's decision only, and not while a run holds it that is not the evidence's: it would serve
     under the test's load.
-    Raises IllegalMove, NodeLeased, UnknownNode.
+    Raises IllegalMove, NodeLeased, SameMachine (it comes back, and its machine has another name now), UnknownNode.
     """
     with writing() as session:
         row = access.node_row(session, name, lock=True)
+        if State(row.state) is State.RETIRED and (other := bearer(session, row.host_key, name)):
+            raise SameMachine(f"{name} stays retired: its machine is {other} now, which has its host key")
         resting = evidence or Evidence(person=actor, reason=reason)
         decision = admission.decide(session, row) if to is State.PRODUCTION else None
         if decision is not None and resting.person:
@@ -137,7 +139,9 @@ def enrol(session: Session, new: NewNode, actor: str, *, change: bool = True) ->
         labels = {**(row.labels if row is not None else {}), **new.labels}
         new = dataclasses.replace(new, labels={name: text for name, text in labels.items() if text})
     check_description(new)
-    other = session.scalar(select(NodeRow.name).where(NodeRow.host_key == new.host_key, NodeRow.name != new.name))
+    other = bearer(session, new.host_key, new.name)
+    if row is not None and State(row.state) is State.RETIRED:
+        raise IllegalMove(_retired(row, new), Refusal.STATE)
     if row is not None and row.host_key != new.host_key:
         moved = (new.host, new.port) != (row.host, row.port)
         to, key = (f" --host {new.host} --port {new.port}", f" --host-key '{new.host_key}'") if moved else ("", "")
@@ -164,6 +168,27 @@ def enrol(session: Session, new: NewNode, actor: str, *, change: bool = True) ->
         place(session, new.name, new.serials)
         return "added"
     return _describe(session, row, new, actor, change=change)
+
+
+def bearer(session: Session, host_key: str, but: str) -> str | None:
+    """The node other than ``but`` that has this host key. A retired one has it no more: its machine may be another."""
+    query = select(NodeRow.name).where(NodeRow.host_key == host_key, NodeRow.name != but)
+    return session.scalar(query.where(NodeRow.state != str(State.RETIRED)))
+
+
+def _retired(row: NodeRow, new: NewNode) -> str:
+    """Why a retired node is not enrolled again, and which decision brings this machine back."""
+    if row.host_key == new.host_key:
+        return (
+            f"{new.name} is retired: if it comes back, `muster node move {new.name} registered --reason …`; if not, "
+            "leave it out"
+        )
+    moved = (new.host, new.port) != (row.host, row.port)
+    to = f" --host {new.host} --port {new.port}" if moved else ""
+    return (
+        f"{new.name} is retired, and had another host key than the one at {new.host}:{new.port}: if this machine takes "
+        f"the name, `muster node replace {new.name}{to} --reason …`; if not, give it a name of its own"
+    )
 
 
 def _describe(session: Session, row: NodeRow, new: NewNode, actor: str, *, change: bool) -> str:

@@ -244,6 +244,36 @@ class TestReplacement:
             store.adoption.replace(NODE, "Ada", "why", host_key=new)
         assert (store.nodes.get(NODE), store.nodes.events(NODE)) == before
         store.leases.release(RunKey("dag", "run"), "over")
-        store.nodes.move(NODE, State.RETIRED, "Ada", "old")
-        with illegal(Refusal.NO_SUCH_MOVE):
-            store.adoption.replace(NODE, "Ada", "why", host_key=new)
+
+
+class TestRetirement:
+    @pytest.fixture(autouse=True)
+    def retired(self, fleet_db: str) -> None:
+        store.nodes.add(fleet.new_node(serials={"system": "S1"}))
+        store.nodes.move(NODE, State.RETIRED, "Ada", "sold")
+
+    def test_another_machine_takes_the_name(self) -> None:
+        store.adoption.replace(NODE, "Ada", "its slot is filled", host_key=fleet.host_key("new"))
+        assert store.nodes.get(NODE).state is State.REGISTERED
+        assert store.parts.of_node(NODE, 9)[0].until is not None
+
+    def test_the_machine_comes_back_by_a_persons_decision(self) -> None:
+        with illegal(Refusal.STATE):
+            store.nodes.add(fleet.new_node())
+        with pytest.raises(BadInventory):
+            store.adoption.adopt([], "Ada", "serves", enrol=[("", fleet.new_node())])
+        store.nodes.move(NODE, State.REGISTERED, "Ada", "removed by mistake")
+        assert store.nodes.add(fleet.new_node()) == "unchanged"
+
+    @pytest.mark.both_dialects
+    def test_its_machine_gets_another_name_and_does_not_come_back_under_the_old_one(self) -> None:
+        assert store.nodes.add(fleet.new_node("other", host_key=fleet.host_key(NODE))) == "added"
+        with pytest.raises(SameMachine):
+            store.nodes.move(NODE, State.REGISTERED, "Ada", "removed by mistake")
+        with pytest.raises(SameMachine):
+            store.nodes.add(fleet.new_node("third", host_key=fleet.host_key(NODE)))
+
+    def test_its_machine_takes_the_place_of_another(self) -> None:
+        store.nodes.add(fleet.new_node("other"))
+        taken = {"host_key": fleet.host_key(NODE), "serials": {"system": "S1"}}
+        assert store.adoption.replace("other", "Ada", "swapped", **taken).host_key == fleet.host_key(NODE)

@@ -70,10 +70,10 @@ CREATE TABLE nodes (
 	spell INTEGER NOT NULL,
 	placed INTEGER NOT NULL,
 	remarked INTEGER NOT NULL,
-	CONSTRAINT pk_nodes PRIMARY KEY (name),
-	CONSTRAINT uq_nodes_host_key UNIQUE (host_key)
+	CONSTRAINT pk_nodes PRIMARY KEY (name)
 );
 CREATE INDEX ix_nodes_state ON nodes (state);
+CREATE UNIQUE INDEX uq_nodes_host_key ON nodes (host_key) WHERE state != 'retired';
 CREATE TABLE outbox (
 	id INTEGER NOT NULL PRIMARY KEY AUTOINCREMENT,
 	"key" TEXT NOT NULL,
