@@ -69,6 +69,8 @@ def _send_mails(pending: Sequence[OutboxMessage]) -> int:
             # One connection per mail: a refused mail must not break the next ones.
             with SmtpHook(smtp_conn_id=settings().smtp_conn_id) as hook:
                 connected = True
+                if not store.outbox.take(each):
+                    continue
                 refusal = _send(hook, store.outbox.message(each.id), each.recipients)
         except (AirflowException, OSError) as error:
             failed = store.outbox.failed if connected else store.outbox.unreachable
@@ -92,7 +94,7 @@ def _notify(key: str | None, now: datetime.datetime) -> int:
         known, given_up = len(down), False
         for each in _due(key, now, notifications=True, but_of=down):
             rule = notifying.rule_of(each.key)
-            if rule in down:
+            if rule in down or not store.outbox.take(each):
                 continue
             failure = notifying.send(each.key, store.outbox.message(each.id), now, each.last_error)
             if failure is not None and failure.last:

@@ -59,6 +59,26 @@ def test_housekeeping_sends_what_failed_and_what_was_abandoned_but_nothing_fresh
     assert sorted(taken) == [b"abandoned", b"failed"]
 
 
+def test_a_sender_that_was_held_up_sends_nothing_that_another_has_sent_meanwhile(taken, monkeypatch) -> None:
+    """Of a list that it has read before; the mail at which it was held up is its own."""
+    for key in ("one", "two", "three"):
+        store.outbox.add(key, key.encode())
+    long_ago = datetime.datetime.now(datetime.UTC) - 2 * sending.FRESH
+    with writing() as session:
+        session.execute(update(OutboxRow).values(created_at=long_ago))
+    others = iter([sending.deliver_mail])
+
+    def held_up(_hook: object, raw: bytes, _recipients: object) -> None:
+        for other in others:
+            other()
+        taken.append(raw)
+
+    monkeypatch.setattr(sending, "_send", held_up)
+    assert sending.deliver_mail().sent == 1
+    assert sorted(taken) == [b"one", b"three", b"two"]
+    assert store.outbox.pending() == []
+
+
 def test_a_mail_is_sent_once_though_the_records_are_away_when_it_was_accepted(taken, monkeypatch) -> None:
     monkeypatch.setattr(store.patience, "AGAIN_S", 0.0)
     record, away = store.outbox.sent, iter([True, True])

@@ -21,6 +21,9 @@ RETRY_FIRST = datetime.timedelta(minutes=4)
 
 RETRY_MAX = datetime.timedelta(hours=6)
 
+CLAIMED = datetime.timedelta(minutes=4)
+"""For how long no other process sends what one has begun to send, which may have died."""
+
 NOTIFICATION = "notify/"
 """Begins the key of each notification in the outbox; the rest are mails."""
 NOTIFICATION_AGE = datetime.timedelta(hours=24)
@@ -207,6 +210,24 @@ def newest(prefix: str) -> str:
     query = select(OutboxRow.key).where(OutboxRow.key.startswith(prefix, autoescape=True))
     with reading() as session:
         return session.scalar(query.order_by(OutboxRow.id.desc()).limit(1)) or ""
+
+
+def take(seen: OutboxMessage) -> bool:
+    """Claim a message for sending, for ``CLAIMED`` at most; False if it changed since it was ``seen``.
+
+    A sender that was held up finds by it what another has sent meanwhile, or sends at this moment.
+    """
+    with writing() as session:
+        row = session.scalar(select(OutboxRow).where(OutboxRow.id == seen.id).with_for_update())
+        if (
+            row is None
+            or row.sent_at
+            or row.parked_at
+            or (row.attempts, row.retry_at) != (seen.attempts, seen.retry_at)
+        ):
+            return False
+        row.retry_at = access.now() + CLAIMED
+        return True
 
 
 def sent(message_id: int) -> None:
