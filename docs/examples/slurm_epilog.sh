@@ -34,9 +34,9 @@ report_crash() {
 }
 
 report_xids() {
-    # The first message of each code, since what some codes need is said by their text; without what JSON would escape.
+    # Each message once, in their order, since what some codes need is said by their text; without what JSON would escape.
     eval "$XIDS" | LC_ALL=C sed -n -e 's/["\\]//g' -e 's/[^ -~]/ /g' \
-        -e 's/.*NVRM: Xid ([^)]*): *\([0-9][0-9]*\),* *\(.\{0,300\}\).*/\1 \2/p' | LC_ALL=C sort -un |
+        -e 's/.*NVRM: Xid ([^)]*): *\([0-9][0-9]*\),* *\(.\{0,300\}\).*/\1 \2/p' | LC_ALL=C awk '!seen[$0]++ && ++sent <= 50' |
         while read -r code text; do
             send "{\"check\": \"xid/$code\", \"node\": \"$SLURMD_NODENAME\",
                 \"value\": \"${text:+$text }(after job $SLURM_JOB_ID of $SLURM_JOB_USER)\"}"

@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 from airflow.sdk.exceptions import AirflowException, AirflowFailException, AirflowSkipException
+from sqlalchemy import update
 
 from muster import store
 from muster.admission import answers
@@ -19,6 +20,8 @@ from muster.model.stages import STAGES
 from muster.model.states import State
 from muster.operators.lifecycle import admission
 from muster.reporting import sending
+from muster.store.database.engine import writing
+from muster.store.database.models import NodeRow
 from muster_criteria.model import Severity, Verdict
 from tests.dags.conftest import dag_of
 from tests.muster import fleet as values
@@ -215,6 +218,9 @@ class TestAnAnswerCountsOnce:
         with caused(AirflowFailException, IllegalMove):
             admission.carry_out(RunKey(DAG_ID, "r"))
         assert len(admission.asked_again(RunKey(DAG_ID, "r"), {"node": "n1"})) == again
+        with writing() as session:  # adopted: in production, and admitted by no answer
+            session.execute(update(NodeRow).values(shadow=True))
+        assert len(admission.asked_again(RunKey(DAG_ID, "r"), {"node": "n1"})) == 1
 
     def test_a_worker_that_dies_leaves_the_whole_decision_or_none(
         self, waiting: None, monkeypatch: pytest.MonkeyPatch

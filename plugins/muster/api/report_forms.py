@@ -31,6 +31,7 @@ _NODE_LABELS = ("node", "nodename", "hostname", "Hostname", "instance")
 _NO_PART = ("alertname", "severity")
 _DRIVER_ERROR = re.compile(r"S?X[Ii][Dd]|(?<![a-z])s?xid")
 """In the name of a check: SysLogsXIDError is of XIDs, SysLogsSXIDError of SXIDs."""
+_NAME_MAX = 70
 _OTHER = re.compile(r"[^A-Za-z0-9_.:/-]+")
 
 Check = Annotated[str, pydantic.Field(pattern=r"^[a-z0-9][A-Za-z0-9_.:/-]{0,79}$")]
@@ -116,7 +117,7 @@ def _of(value: Any, *names: str) -> Any:
 
 def _named(kind: str, name: Any) -> str:
     # With "/" at its end, a name would stand for all that begin so.
-    return f"{kind}/{_OTHER.sub('-', str(name))[:70]}".rstrip("/")
+    return f"{kind}/{_OTHER.sub('-', str(name))[:_NAME_MAX]}".rstrip("/")
 
 
 def _alert(alert: Any) -> dict[str, Any]:
@@ -150,7 +151,7 @@ def _sentinel(event: Any) -> Iterator[dict[str, Any]]:
     kind = driver[0].lower() if driver and not healthy else ""
     for code in given or [""]:
         is_event = bool(kind) and code.isdecimal()
-        check = f"{kind}/{code}" if is_event else _named("event", f"{name}/{code}")
+        check = f"{kind}/{code}" if is_event else _named("event", f"{name[: _NAME_MAX - 1 - len(code)]}/{code}")
         yield {
             "check": f"{check}/" if healthy and name and not code else check,
             "node": str(_of(event, "nodeName", "node_name")),

@@ -228,7 +228,8 @@ def test_the_epilog_of_a_node_reports_its_xids_with_a_token_that_can_only_report
     link = "NETIR_LINK_EVT Fatal XC0 i0 Link 08 (0x004505c6 0x00000000)"
     lines = [
         "NVRM: Xid (PCI:0000:3b:00): 79, pid=1, lost", 'NVRM: Xid (PCI:0000:3c:00): 48, DBE "said"\t\\twice',
-        "NVRM: Xid (PCI:0000:3c:00): 48, again", f"NVRM: Xid (PCI:0000:3c:00): 154, {needed}",
+        "NVRM: Xid (PCI:0000:3a:00): 154, GPU recovery action changed from 0x1 (GPU Reset Required) to 0x0 (None)",
+        f"NVRM: Xid (PCI:0000:3c:00): 154, {needed}",
         f"NVRM: Xid (PCI:0018:01:00): 149, {link}{'.' * 500}", "NVRM: Xid (PCI:0018:01:00): 8",
     ]  # fmt: skip
     log.write_text("\n".join([*lines, lines[0], "usb 1-1: new device"]))

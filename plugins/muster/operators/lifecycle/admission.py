@@ -24,7 +24,7 @@ from muster.integration import runid
 from muster.integration.airflow_api import REASON
 from muster.model.questions import Question
 from muster.model.runs import RunKey
-from muster.model.states import SERVING, State
+from muster.model.states import State
 from muster.operators.testing import claims
 from muster.reporting import notices
 from muster.rules.gate import Admit, Refuse
@@ -173,7 +173,9 @@ def asked_again(key: RunKey, params: Mapping[str, Any]) -> list[dict[str, Any]]:
     asked = store.questions.find(key)
     if asked is None or asked.answered_at is None or asked.settled_at is not None:
         return []
-    if asked.option == ADMIT and store.nodes.get(asked.node).state in SERVING:
+    node = store.nodes.get(asked.node)
+    admitted = node.state is State.PRODUCTION and not node.shadow and not node.held_run
+    if asked.option == ADMIT and admitted:
         return []
     reason = f"answer of {asked.answered_at} lost in {key.run_id}"
     return [{"trigger_run_id": runid.run_id(asked.node, reason), "conf": dict(params)}]

@@ -152,17 +152,21 @@ def judge(key: RunKey) -> None:
     _hold_racks(key, block.racks, simulated=first.simulated)
     for part in block.fabric.parts:
         log.warning("%s (%s): %s", part.title, "confirmed" if part.confirmed else "suspected", part.observed)
+    failed = bool(block.failed.keys() - left_out.keys())
     for name in names:
         if name in block.members:
-            _record(key, name, collected[name], block)
+            _record(key, name, collected[name], block, failed=failed)
         else:
             store.runs.finish(key, Verdict.SKIPPED, f"cluster validation: {left_out[name]}", node=name)
     training = store.trainings.comparisons(key, rounds.gpus_of(sku) or GPUS_A_NODE)
     store.attempts.keep_block(key, {**store.attempts.block_of(key), "training": training})
 
 
-def _record(key: RunKey, name: str, member: Collected, block: ClusterJudgement) -> None:
-    """Record the verdict of a member that was judged, and finish its run."""
+def _record(key: RunKey, name: str, member: Collected, block: ClusterJudgement, *, failed: bool) -> None:
+    """Record the verdict of a member that was judged, and finish its run.
+
+    ``failed``: whether a member fails that worked with the others until the end.
+    """
     judged, run = block.members[name], store.runs.get(key, node=name)
     judgement = dataclasses.replace(judged, simulated=judged.simulated or run.simulated)
     sent = store.stages.Sent(member.result, member.raw, member.telemetry, member.attempts)
@@ -170,7 +174,7 @@ def _record(key: RunKey, name: str, member: Collected, block: ClusterJudgement) 
     # A member that is INCONCLUSIVE only because another one was lost, for its rack, or for a fault of the
     # controller, was not tested: its own budget stays.
     of_rack = any(rack.troubles and name in rack.nodes for rack in block.racks)
-    others_fault = name not in block.missing and bool(block.missing or block.failed or of_rack)
+    others_fault = name not in block.missing and bool(block.missing or failed or of_rack)
     untested = (others_fault or member.fault) and stored.verdict is Verdict.INCONCLUSIVE
     ended = Verdict.SKIPPED if untested else stored.verdict
     closed = store.runs.finish(key, ended, f"cluster validation: {stored.reason}", node=name)
