@@ -36,6 +36,9 @@ EXAMPLES = Path(__file__).resolve().parents[3] / "docs" / "examples"
 ADMIN, MUSTER = "token-of-admin", "token-of-muster"
 USERS = f'{ADMIN},admin,1,system:masters\n{MUSTER},system:serviceaccount:muster:muster,2,"system:serviceaccounts"\n'
 GPU = "nvidia.com/gpu"
+API_SERVER = "kube-apiserver"
+"""Its name as a service."""
+STARTS_WITHIN_S = 60.0
 
 
 def missing() -> bool:
@@ -160,11 +163,12 @@ class Kubelet(threading.Thread):
             process.wait()
 
 
-@contextlib.contextmanager
-def running(nodes: tuple[str, ...] = ("n0", "n1")) -> Iterator[Cluster]:
-    """A started cluster with what docs/examples gives Muster in it."""
-    folder = Path(tempfile.mkdtemp(prefix="muster-kubernetes-"))
-    supervisor = Supervisor(folder / "logs")
+def start(supervisor: Supervisor, folder: Path, nodes: tuple[str, ...]) -> Cluster:
+    """Start etcd and the API server, with what docs/examples gives Muster in it. Raises ServiceFailed.
+
+    Nothing binds or runs pods. ``apiserver.crt`` and ``apiserver.key`` in ``folder`` are the server's.
+    """
+    folder.mkdir(exist_ok=True)
     etcd, peer, api = free_ports(3)
     key = rsa.generate_private_key(public_exponent=65537, key_size=2048)
     pem = (serialization.Encoding.PEM, serialization.PrivateFormat.TraditionalOpenSSL, serialization.NoEncryption())
@@ -189,29 +193,38 @@ def running(nodes: tuple[str, ...] = ("n0", "n1")) -> Iterator[Cluster]:
         except Exception:  # whatever a server answers that starts
             return False
 
+    supervisor.start("etcd", [
+        "etcd", f"--data-dir={folder}/etcd", f"--listen-client-urls=http://127.0.0.1:{etcd}",
+        f"--advertise-client-urls=http://127.0.0.1:{etcd}", f"--listen-peer-urls=http://127.0.0.1:{peer}",
+        f"--initial-advertise-peer-urls=http://127.0.0.1:{peer}", f"--initial-cluster=default=http://127.0.0.1:{peer}",
+    ], dict(os.environ))  # fmt: skip
+    supervisor.start(API_SERVER, [
+        str(FOLDER / "kube-apiserver"), f"--etcd-servers=http://127.0.0.1:{etcd}", f"--secure-port={api}",
+        "--bind-address=127.0.0.1", "--advertise-address=127.0.0.1", f"--cert-dir={folder}",
+        f"--token-auth-file={folder}/tokens.csv", "--authorization-mode=RBAC",
+        "--service-cluster-ip-range=10.0.0.0/24", "--service-account-issuer=https://muster.test",
+        f"--service-account-key-file={folder}/accounts.pem",
+        f"--service-account-signing-key-file={folder}/accounts.pem", "--disable-admission-plugins=ServiceAccount",
+    ], dict(os.environ))  # fmt: skip
+    supervisor.wait_until("the API server", answers, STARTS_WITHIN_S)
+    cluster = Cluster(kube_config, nodes)
+    for manifest in ("kubernetes_rbac.yaml", "kubernetes_idle_tests.yaml", "kubernetes_end_corrupted_jobs.yaml"):
+        cluster.apply(manifest)
+    return cluster
+
+
+@contextlib.contextmanager
+def running(nodes: tuple[str, ...] = ("n0", "n1")) -> Iterator[Cluster]:
+    """A started cluster, in which pods are bound and run."""
+    folder = Path(tempfile.mkdtemp(prefix="muster-kubernetes-"))
+    supervisor = Supervisor(folder / "logs")
     try:
-        supervisor.start("etcd", [
-            "etcd", f"--data-dir={folder}/etcd", f"--listen-client-urls=http://127.0.0.1:{etcd}",
-            f"--advertise-client-urls=http://127.0.0.1:{etcd}", f"--listen-peer-urls=http://127.0.0.1:{peer}",
-            f"--initial-advertise-peer-urls=http://127.0.0.1:{peer}", f"--initial-cluster=default=http://127.0.0.1:{peer}",
-        ], dict(os.environ))  # fmt: skip
-        supervisor.start("apiserver", [
-            str(FOLDER / "kube-apiserver"), f"--etcd-servers=http://127.0.0.1:{etcd}", f"--secure-port={api}",
-            "--bind-address=127.0.0.1", "--advertise-address=127.0.0.1", f"--cert-dir={folder}",
-            f"--token-auth-file={folder}/tokens.csv", "--authorization-mode=RBAC",
-            "--service-cluster-ip-range=10.0.0.0/24", "--service-account-issuer=https://muster.test",
-            f"--service-account-key-file={folder}/accounts.pem",
-            f"--service-account-signing-key-file={folder}/accounts.pem", "--disable-admission-plugins=ServiceAccount",
-        ], dict(os.environ))  # fmt: skip
-        until(answers)
-        (folder / "admin.yaml").write_text(yaml.safe_dump(kube_config(ADMIN)))
-        supervisor.start("scheduler", [
+        cluster = start(supervisor, folder, nodes)
+        (folder / "admin.yaml").write_text(yaml.safe_dump(cluster.kube_config(ADMIN)))
+        supervisor.start("kube-scheduler", [
             str(FOLDER / "kube-scheduler"), f"--kubeconfig={folder}/admin.yaml", "--leader-elect=false",
             "--port=0", "--secure-port=0",
         ], dict(os.environ))  # fmt: skip
-        cluster = Cluster(kube_config, nodes)
-        for manifest in ("kubernetes_rbac.yaml", "kubernetes_idle_tests.yaml", "kubernetes_end_corrupted_jobs.yaml"):
-            cluster.apply(manifest)
         kubelet = Kubelet(cluster)
         kubelet.start()
         try:
