@@ -20,6 +20,7 @@ from muster_demo.services import ServiceFailed  # noqa: E402
 from tests.chaos import campaign  # noqa: E402
 from tests.chaos.nodes import own_mounts  # noqa: E402
 from tests.chaos.observers import OBSERVERS  # noqa: E402
+from tests.support.servers import kubernetes_server  # noqa: E402
 
 LEG_MINUTES = 30.0
 FAULTS_A_MINUTE = 9.0
@@ -50,6 +51,8 @@ def run(folder: Path, nodes: int, faults: int, seed: int, minutes: float) -> int
     disks = own_mounts()
     if not disks:
         print("full and read-only disks are left out: this user may mount nothing")
+    if kubernetes_server.missing():
+        print("Kubernetes is left out: its API server is not built; see tests/support/servers/kubernetes_server.sh")
     folder.mkdir(parents=True, exist_ok=True)
     broken = False
     left, pace = minutes, FAULTS_A_MINUTE if minutes == float("inf") else faults / minutes

@@ -13,10 +13,10 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 from muster.model.dags import HEALTH_SWEEP
-from muster_demo.slurm import SlurmFailed
 from tests.chaos import evidence, faults, observers, world
 from tests.chaos.faults import Kind, NotNow
 from tests.chaos.lives import EVERY_S, RETRIES_S, TROUBLE, Blocks, Life, Schedule, Watch, begin_postponed, resume_again
+from tests.chaos.schedulers import Scheduler
 from tests.chaos.world import World
 
 AT_ONCE = 8
@@ -61,7 +61,8 @@ class Leg:
 
     def run(self) -> dict[str, list[str] | None]:
         """Strike, settle and judge."""
-        steps = [(self._sample, SAMPLE_S), *((functools.partial(self._start, each), STEP_S) for each in self.schedules)]
+        steps = [(functools.partial(self._sample, each), SAMPLE_S) for each in self.world.schedulers]
+        steps += [(functools.partial(self._start, each), STEP_S) for each in self.schedules]
         steps += [(functools.partial(look, self.world), RETRIES_S) for look in (begin_postponed, resume_again)]
         steps += [(functools.partial(self._live, life), STEP_S) for life in self.lives]
         # Daemons: an interrupted campaign does not wait for what its faults hold up.
@@ -102,8 +103,8 @@ class Leg:
         if schedule.dag != HEALTH_SWEEP or not all(life.resting for life in self.lives):
             schedule.step()
 
-    def _sample(self) -> None:
-        self.samples += evidence.sample(self.world)
+    def _sample(self, scheduler: Scheduler) -> None:
+        self.samples += evidence.sample(self.world, scheduler)
 
     def _strikes(self) -> None:
         while self._striking() or self.lasting or self.world.todo:
@@ -169,7 +170,7 @@ class Leg:
         try:
             gathered = evidence.gather(self.world, self.samples)
             found = observers.judge(gathered)
-        except (SlurmFailed, evidence.psycopg.Error):
+        except TROUBLE:
             return False
         pending = (
             "leases_leaked",
@@ -183,7 +184,7 @@ class Leg:
 
 
 def leg(folder: Path, nodes: int, seed: int, count: int, seconds: float, *, disks: bool) -> dict[str, object]:
-    """One leg in a new folder: its figures, ``found`` with what each counter counted, and ``kinds`` of faults."""
+    """One leg in a new folder: its figures, and ``found`` with what each counter counted."""
     names = tuple(f"n{number}" for number in range(nodes))
     with world.running(folder, names, seed, disks=disks) as here:
         found = Leg(here, random.Random(seed), count, seconds).run()

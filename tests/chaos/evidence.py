@@ -1,11 +1,10 @@
-"""What happened, read with none of Muster's code: diaries, mails, the receiver's lines, SQL, ``scontrol``, psutil."""
+"""What happened, read with none of Muster's code: diaries, mails, the receiver's lines, SQL, schedulers, psutil."""
 
 from __future__ import annotations
 
 import dataclasses
 import email
 import os
-import re
 import time
 from collections.abc import Mapping
 from pathlib import Path
@@ -15,19 +14,12 @@ import psutil
 import psycopg
 
 from muster_demo.between import KIND
-from muster_demo.slurm import Slurm
 from tests.chaos.ledger import Drain
 from tests.chaos.nodes import processes_of
+from tests.chaos.schedulers import Scheduler, Shown
 from tests.chaos.world import World
 
 Rows = list[tuple[Any, ...]]
-
-
-class Shown(NamedTuple):
-    """A node as ``scontrol`` shows it."""
-
-    drained: bool
-    reason: str
 
 
 class Sample(NamedTuple):
@@ -128,21 +120,14 @@ class Evidence:
     accepted: frozenset[int] | None = frozenset()
 
 
-def slurm_shows(slurm: Slurm) -> dict[str, Shown]:
-    """Every node as ``scontrol`` shows it. Raises SlurmFailed."""
-    found = {}
-    for line in slurm.call("scontrol", "-o", "show", "nodes").splitlines():
-        name = re.search(r"NodeName=(\S+)", line)
-        state = re.search(r"State=(\S+)", line)
-        reason = re.search(r"Reason=(.*?) \[", line)
-        if name and state:
-            found[name[1]] = Shown("DRAIN" in state[1], reason[1] if reason else "")
-    return found
+def schedulers_show(world: World) -> dict[str, Shown]:
+    """Every node as its scheduler shows it. Raises as ``Scheduler``."""
+    return {node: shown for scheduler in world.schedulers for node, shown in scheduler.shows().items()}
 
 
-def sample(world: World) -> list[Sample]:
-    """All nodes at this moment. Raises SlurmFailed."""
-    shown = slurm_shows(world.slurm)
+def sample(world: World, scheduler: Scheduler) -> list[Sample]:
+    """All nodes of one scheduler at this moment. Raises as ``Scheduler``."""
+    shown = scheduler.shows()
     at = time.time()
     return [Sample(at, node, *each, world.ledger.is_faulty(node)) for node, each in shown.items()]
 
@@ -189,7 +174,7 @@ HOLDING = ("node_qualification", "node_revalidation", "admission", "cluster_qual
 
 
 def gather(world: World, samples: list[Sample]) -> Evidence:
-    """Read every source once, at the end of a leg. Raises psycopg.Error, SlurmFailed."""
+    """Read every source once, at the end of a leg. Raises psycopg.Error, or as ``Scheduler``."""
     records, airflow = world.database.url("muster"), world.database.url("airflow")
     fleet, ledger = world.fleet, world.ledger
     queue = world.slurm.call("squeue", "--noheader", "--format=%N %j")
@@ -207,7 +192,7 @@ def gather(world: World, samples: list[Sample]) -> Evidence:
         stuck=tuple(ledger.stuck),
         diary=tuple(line for name in fleet.names for line in diary(fleet.home(name), name)),
         samples=tuple(samples),
-        shown=slurm_shows(world.slurm),
+        shown=schedulers_show(world),
         nodes={str(node): str(state) for node, state in _query(records, "SELECT name, state FROM nodes")},
         jobs={os.path.basename(row[0]): Job(*row[1:]) for row in _query(records, JOBS)},
         sides=frozenset(Job(*row) for row in _query(records, SIDES)),

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import random
+import ssl
 import threading
 from collections.abc import Callable, Coroutine
 from typing import Any
@@ -37,10 +38,13 @@ class Links:
 
 
 class Link:
-    """One port of the loopback interface that leads to the port that ``target`` gives."""
+    """One port of the loopback interface that leads to the port that ``target`` gives.
 
-    def __init__(self, links: Links, target: Callable[[], int]) -> None:
-        self.links, self.target, self.port = links, target, free_port()
+    ``tls``: the certificate of what is there, for answers in its place.
+    """
+
+    def __init__(self, links: Links, target: Callable[[], int], tls: ssl.SSLContext | None = None) -> None:
+        self.links, self.target, self.tls, self.port = links, target, tls, free_port()
         self.mode: str | bytes = OPEN
         self._server: asyncio.Server | None = None
         self._writers: set[asyncio.StreamWriter] = set()
@@ -55,14 +59,15 @@ class Link:
         if mode not in (SLOW, HANGING):
             for writer in self._writers:
                 writer.transport.abort()
-        if mode == REFUSED and self._server:
+        if self._server:
             self._server.close()
             self._server = None
-        elif mode != REFUSED and not self._server:
+        if mode != REFUSED:
             await self._listen()
 
     async def _listen(self) -> None:
-        self._server = await asyncio.start_server(self._serve, "127.0.0.1", self.port)
+        tls = self.tls if isinstance(self.mode, bytes) else None
+        self._server = await asyncio.start_server(self._serve, "127.0.0.1", self.port, ssl=tls)
 
     async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         mine = [writer]

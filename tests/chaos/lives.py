@@ -11,6 +11,7 @@ import time
 from collections.abc import Callable
 from typing import Any
 
+import httpx
 import psutil
 import psycopg
 import sqlalchemy.exc
@@ -33,7 +34,7 @@ from muster.model.states import SERVING, State
 from muster_demo.draw import GPUS_PER_NODE
 from muster_demo.services import ServiceFailed
 from muster_demo.slurm import SlurmFailed
-from tests.chaos.evidence import slurm_shows
+from tests.chaos.evidence import schedulers_show
 from tests.chaos.world import PERSON, World
 
 FAULTY = 0.2
@@ -67,6 +68,7 @@ TROUBLE = (
     ServiceFailed,
     sqlalchemy.exc.SQLAlchemyError,
     psycopg.Error,
+    httpx.HTTPError,
     psutil.NoSuchProcess,
     subprocess.SubprocessError,
     OSError,
@@ -185,7 +187,7 @@ class Life:
         if self._state() is not State.REGISTERED:
             store.nodes.move(self.node, State.REGISTERED, PERSON, f"life {self.number} begins")
             service.carry_out(self.node)
-        if not slurm_shows(self.world.slurm)[self.node].drained:
+        if not self.world.scheduler_of(self.node).shows()[self.node].drained:
             service.carry_out(self.node)
             return
         faulty = self.dice.random() < FAULTY
@@ -327,10 +329,10 @@ def begin_postponed(world: World) -> None:
 def resume_again(world: World) -> None:
     """Return, as an administrator who looks again, nodes whose return a slurmctld that was killed had not saved."""
     returned = {(drain.node, drain.reason) for drain in world.ledger.drains if drain.until is not None}
-    for node, shown in slurm_shows(world.slurm).items():
+    for node, shown in schedulers_show(world).items():
         if shown.drained and (node, shown.reason) in returned and not world.ledger.is_drained(node):
             world.ledger.write("resumed again", node=node)
-            world.slurm.update(node, "State=RESUME")
+            world.scheduler_of(node).resume(node)
 
 
 class Schedule:

@@ -12,13 +12,13 @@ Observer = Callable[[Evidence], list[str] | None]
 
 INCONCLUSIVE, PASS = "INCONCLUSIVE", "PASS"
 PREEMPTED = "Preempted: "
-MUSTER = "muster: "
-"""How the reason begins by which Muster closes a node in its scheduler."""
+MUSTER = ("muster: ", "withdrawn: ")
+"""How the reason begins by which Muster closes a node, in Slurm and in Kubernetes."""
 BUDGET = "were inconclusive"
 """In the reason of a quarantine after several runs without a verdict, which is no judgement on the hardware."""
 REBOOTED = "rebooted by itself"
 CLOCK_S = 2.0
-"""How long after a person's command ``scontrol`` may show what was before."""
+"""How long after a person's command a scheduler may show what was before."""
 SERVING = ("production", "revalidation")
 
 

@@ -7,9 +7,10 @@ from typing import Any
 
 import pytest
 
-from tests.chaos import observers
-from tests.chaos.evidence import Evidence, Job, Line, Quarantined, Run, Sample, Shown, Stage
+from tests.chaos import observers, schedulers
+from tests.chaos.evidence import Evidence, Job, Line, Quarantined, Run, Sample, Stage
 from tests.chaos.ledger import Drain
+from tests.chaos.schedulers import Shown
 from tests.chaos.world import PERSON
 
 RUN = "n0__life-1"
@@ -80,6 +81,61 @@ def test_a_planted_defect_raises_its_counter(name: str) -> None:
 )  # fmt: skip
 def test_a_counter_without_its_source_is_unknown_and_not_0(name: str, source: str) -> None:
     assert observers.OBSERVERS[name](dataclasses.replace(CALM, **{source: None})) is None
+
+
+NODE: dict[str, Any] = {"metadata": {}, "spec": {"taints": [{"key": "nvidia.com/gpu", "effect": "NoSchedule"}]}}
+WITHDRAWN: dict[str, Any] = {
+    "metadata": {"annotations": {schedulers.WRITTEN: "withdrawn: FAIL", schedulers.WHY: "bad fan 7"}},
+    "spec": {"unschedulable": True},
+}
+TAINTED = WITHDRAWN | {"spec": {"taints": [{"key": schedulers.TAINT, "effect": "NoSchedule"}]}}
+CORDONED = {"manager": "muster", "fieldsV1": {"f:spec": {"f:unschedulable": {}}}}
+RECORDED = WITHDRAWN | {"metadata": WITHDRAWN["metadata"] | {"managedFields": [CORDONED]}}
+
+
+def _sampled(at: float, node: dict[str, Any], *, faulty: bool = False) -> Sample:
+    return Sample(at, "n0", *schedulers.shown_by_kubernetes(node), faulty)
+
+
+@pytest.mark.parametrize(
+    ("name", "changed"),
+    [
+        ("false_admissions", {"samples": (_sampled(120.0, NODE, faulty=True),)}),
+        ("false_admissions", {"shown": {"n0": schedulers.shown_by_kubernetes(NODE)}}),
+        (
+            "false_admissions",
+            {
+                "samples": (_sampled(25.0, TAINTED), _sampled(30.0, NODE)),
+                "worn": (("n0", 20.0),),
+                "known": (("n0", 24.0),),
+            },
+        ),
+        (
+            "nodes_left_drained",
+            {"nodes": {"n0": "production"}, "shown": {"n0": schedulers.shown_by_kubernetes(TAINTED)}},
+        ),
+        ("foreign_drains_undone", {"samples": (_sampled(45.0, NODE),)}),
+        ("foreign_drains_undone", {"samples": (_sampled(45.0, TAINTED),)}),
+        ("foreign_drains_undone", {"samples": (_sampled(45.0, RECORDED),)}),
+    ],
+    ids=[
+        "faulty",
+        "open at the end",
+        "returned",
+        "tainted",
+        "uncordoned",
+        "tainted in its place",
+        "cordoned in its place",
+    ],
+)
+def test_a_defect_that_kubernetes_shows_raises_its_counter(name: str, changed: dict[str, Any]) -> None:
+    found = observers.OBSERVERS[name](dataclasses.replace(CALM, **changed))
+    assert found is not None
+    assert len(found) == 1
+
+
+def test_a_persons_cordon_in_kubernetes_is_no_defect() -> None:
+    assert observers.foreign_drains_undone(dataclasses.replace(CALM, samples=(_sampled(45.0, WITHDRAWN),))) == []
 
 
 RETURNED = (

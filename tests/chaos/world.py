@@ -26,13 +26,14 @@ from muster_demo import between
 from muster_demo.between import KIND
 from muster_demo.fleet import REPAIRED
 from muster_demo.services import Supervisor, base_environment
-from muster_demo.slurm import TESTS, Slurm
+from muster_demo.slurm import Slurm
 from muster_demo.watchdog import end_all
 from tests.chaos.ledger import Ledger
 from tests.chaos.link import Link, Links
 from tests.chaos.nodes import ChaosFleet, mount
 from tests.chaos.receiver import Receiver
-from tests.support.servers import bmc, celery_airflow, postgresql, sshd
+from tests.chaos.schedulers import OnKubernetes, OnSlurm, Scheduler
+from tests.support.servers import bmc, celery_airflow, kubernetes_server, postgresql, sshd
 from tests.support.servers.celery_airflow import COMPONENTS, CeleryStack
 from tests.support.servers.slurm import end_jobs
 from tests.support.simulated_fleet import write_block, write_sku
@@ -50,10 +51,9 @@ WORN = f"""
     date: 2026-11-21
 """
 """What the SKU asks of GPUs besides their model."""
-CLUSTER = "slurm"
 PERSON = "chaos-operator"
 DAG_ID = "node_qualification"
-KEPT = (*COMPONENTS, "redis", "slurm-slurmctld")
+KEPT = (*COMPONENTS, "redis", "slurm-slurmctld", kubernetes_server.API_SERVER)
 """Services that are started again when they have ended, as systemd or Kubernetes does."""
 RESTART_S = 3.0
 CONTROLLER_DISK = "512m"
@@ -73,6 +73,7 @@ class World:
     supervisor: Supervisor
     fleet: ChaosFleet
     slurm: Slurm
+    schedulers: list[Scheduler]
     stack: CeleryStack
     database: postgresql.PostgreSQL
     smtp: Link
@@ -103,7 +104,8 @@ class World:
     def keep(self) -> None:
         """Start again what ended without being held down, after a while."""
         for name in KEPT:
-            if name in self.down or not self.supervisor.services[name].ended():
+            kept = self.supervisor.services.get(name)
+            if kept is None or name in self.down or not kept.ended():
                 continue
             since = self.ended.setdefault(name, time.monotonic())
             if time.monotonic() - since > RESTART_S:
@@ -120,6 +122,10 @@ class World:
         finally:
             self.todo.append(list(steps))
 
+    def scheduler_of(self, node: str) -> Scheduler:
+        """The one to which it belongs."""
+        return next(each for each in self.schedulers if node in each.names)
+
     def sql(self, database: str, statement: str) -> None:
         """Do something to the database server as its administrator."""
         options = "-c default_transaction_read_only=off"
@@ -129,7 +135,10 @@ class World:
 
 @contextlib.contextmanager
 def running(folder: Path, names: tuple[str, ...], seed: int, *, disks: bool) -> Iterator[World]:
-    """All of it, ready. Everything ends with the block. Raises ServiceFailed."""
+    """All of it, ready; every third node belongs to Kubernetes if it can. Everything ends with the block.
+
+    Raises ServiceFailed.
+    """
     links, receiver = Links(), Receiver(folder / "events")
     documents = bmc.write(folder / "bmc", [bmc.fan(), bmc.fan("Fan 2")], [bmc.air()], [bmc.supply()])
     with (
@@ -139,25 +148,37 @@ def running(folder: Path, names: tuple[str, ...], seed: int, *, disks: bool) -> 
         bmc.static(documents) as url,
     ):
         supervisor = Supervisor(folder / "logs")
-        cluster = Slurm(supervisor, folder / "s", names, base_environment({}))
+        apart = () if kubernetes_server.missing() else names[2::3]
+        cluster = Slurm(
+            supervisor, folder / "s", tuple(each for each in names if each not in apart), base_environment({})
+        )
         fleet = ChaosFleet(folder / "fleet", names, seed, links, httpx.URL(url).port or 80, disks=disks)
         (folder / "airflow").mkdir()
         if disks:
             mount(folder / "airflow", CONTROLLER_DISK)
         try:
             cluster.start()
+            schedulers: list[Scheduler] = [OnSlurm(cluster)]
+            if apart:
+                schedulers.append(OnKubernetes(supervisor, folder / "kubernetes", apart, links))
             smtp = Link(links, lambda: int((folder / "mail.port").read_text()))
             audit = Link(links, lambda: receiver.port)
             settings = _settings(supervisor, folder, fleet, cluster, smtp, audit)
             settings["MUSTER_DATABASE_URL"] = database.create("muster")
+            settings["MUSTER_SCHEDULERS"] = json.dumps({each.kind: each.settings for each in schedulers})
+            for each in schedulers:
+                settings |= each.connection
             os.environ.update(settings)
             ledger = Ledger(folder / "ledger.jsonl")
-            _enrol(fleet, ledger)
+            _enrol(fleet, schedulers, ledger)
             environment = {**base_environment({}), **settings}
             with celery_airflow.running(supervisor, folder, database, environment, CONCURRENCY) as stack:
                 stack.wait_ready(DAG_ID)
                 client = AirflowClient(stack.login.url, stack.login.username, stack.login.password, timeout_s=5)
-                yield World(folder, supervisor, fleet, cluster, stack, database, smtp, audit, receiver, ledger, client)
+                yield World(
+                    folder, supervisor, fleet, cluster, schedulers, stack, database, smtp, audit, receiver,
+                    ledger, client,
+                )  # fmt: skip
         finally:
             supervisor.stop()
             end_jobs(cluster.conf)
@@ -171,7 +192,7 @@ def running(folder: Path, names: tuple[str, ...], seed: int, *, disks: bool) -> 
 def _settings(
     supervisor: Supervisor, folder: Path, fleet: ChaosFleet, cluster: Slurm, smtp: Link, audit: Link
 ) -> dict[str, str]:
-    """Start the nodes and the mail sink; gives Muster's settings but for the records."""
+    """Start the nodes and the mail sink; gives Muster's settings but for records and schedulers."""
     environment = base_environment({})
     fleet.start(supervisor, {**environment, "SLURM_CONF": str(cluster.conf)})
     port = folder / "mail.port"
@@ -180,7 +201,6 @@ def _settings(
     supervisor.wait_until("the mail sink", port.exists, 30)
     extra = {"disable_ssl": True, "disable_tls": True, "retry_limit": 0, "timeout": 5}
     mail = {"conn_type": "smtp", "host": "127.0.0.1", "port": smtp.port, "extra": extra}
-    slurm = {"kind": "slurm", "slurm_conf": str(cluster.conf), "test_partition": TESTS}
     return {
         "MUSTER_HOME": str(folder / "airflow" / "muster"),
         "MUSTER_SKU_PATH": str(_write_sku(folder / "skus")),
@@ -197,7 +217,6 @@ def _settings(
         "MUSTER_BREAKER_FLEET": "1000",
         # Each machine is judged by itself: faults are drawn without regard to racks and images.
         "MUSTER_COMMON_CAUSE_HOURS": "0.0001",
-        "MUSTER_SCHEDULERS": json.dumps({CLUSTER: slurm}),
         "MUSTER_AUDIT_SINKS": json.dumps({"siem": {"kind": "http", "url": f"http://127.0.0.1:{audit.port}/"}}),
         "AIRFLOW_CONN_SMTP_DEFAULT": json.dumps(mail),
     }
@@ -218,11 +237,12 @@ def _write_sku(folder: Path) -> Path:
     return folder
 
 
-def _enrol(fleet: ChaosFleet, ledger: Ledger) -> None:
-    """Write the nodes into the records and close them in Slurm."""
+def _enrol(fleet: ChaosFleet, schedulers: list[Scheduler], ledger: Ledger) -> None:
+    """Write the nodes into the records and close them in their schedulers."""
     store.engine.upgrade()
     fleet.enrol("fleet-node", REPAIRED)
-    for name in fleet.names:
-        ledger.machine(name, faulty=False)
-        store.schedulers.assign(name, CLUSTER, name, PERSON, "the campaign begins")
-        service.carry_out(name)
+    for scheduler in schedulers:
+        for name in scheduler.names:
+            ledger.machine(name, faulty=False)
+            store.schedulers.assign(name, scheduler.kind, name, PERSON, "the campaign begins")
+            service.carry_out(name)

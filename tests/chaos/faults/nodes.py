@@ -7,7 +7,6 @@ import random
 import subprocess
 from collections.abc import Iterator
 
-from muster_demo.slurm import USERS
 from tests.chaos import clocks
 from tests.chaos.faults import NotNow, fault, misbehaving
 from tests.chaos.link import FLAPPING, HANGING, OPEN, REFUSED, SLOW
@@ -151,12 +150,11 @@ def result_tampered(world: World, dice: random.Random) -> Iterator[str]:
     order.unlink(missing_ok=True)
 
 
-@fault(0, 1)
+@fault(1, 8)
 def users_job(world: World, dice: random.Random) -> Iterator[str]:
     """A user wants the node, whatever runs on it."""
-    name = dice.choice(world.fleet.names)
-    world.slurm.call(
-        "sbatch", "--parsable", "--exclusive", f"--partition={USERS}", f"--nodelist={name}", "--job-name=users",
-        "--output=/dev/null", f"--chdir={world.slurm.folder}", f"--wrap=sleep {dice.randint(1, 8)}",
-    )  # fmt: skip
-    yield name
+    name, job = dice.choice(world.fleet.names), f"users-{dice.randrange(10**6)}"
+    scheduler = world.scheduler_of(name)
+    with world.lifted_by(lambda: scheduler.end(job)):
+        scheduler.submit(name, job, dice.randint(1, 8))
+        yield name

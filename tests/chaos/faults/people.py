@@ -1,4 +1,4 @@
-"""What persons do at the wrong moment, in Airflow over REST and in Slurm."""
+"""What persons do at the wrong moment, in Airflow over REST and in the schedulers."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from muster.model.dags import (
     REPAIR,
 )
 from muster.model.states import State
-from tests.chaos.evidence import slurm_shows
+from tests.chaos.evidence import schedulers_show
 from tests.chaos.faults import NotNow, fault
 from tests.chaos.world import PERSON, World
 
@@ -162,18 +162,19 @@ def node_quarantined(world: World, dice: random.Random) -> Iterator[str]:
 @fault(10, 60)
 def foreign_drain(world: World, dice: random.Random) -> Iterator[str]:
     """An administrator takes a node from the users, and returns it later, whatever Muster made of it meanwhile."""
-    shown = slurm_shows(world.slurm)
+    shown = schedulers_show(world)
     names = [name for name in world.fleet.names if not shown[name].drained and not world.ledger.is_drained(name)]
     if not names:
         raise NotNow
     name, reason = dice.choice(names), f"bad fan {dice.randrange(1000)}"
+    scheduler = world.scheduler_of(name)
 
     def resume() -> None:
         world.ledger.resuming(name)
-        if slurm_shows(world.slurm)[name] == (True, reason):  # and not after an answer that was lost
-            world.slurm.update(name, "State=RESUME")
+        if scheduler.shows()[name] == (True, reason):  # and not after an answer that was lost
+            scheduler.resume(name)
 
     with world.lifted_by(resume):
-        world.slurm.update(name, "State=DRAIN", f"Reason={reason}")
+        scheduler.drain(name, reason)
         world.ledger.drained(name, reason)
         yield name

@@ -1,4 +1,4 @@
-"""Faults of the services that the controller needs: databases, broker, scheduler of the cluster, mail, audit."""
+"""Faults of the services that the controller needs: databases, broker, schedulers of the clusters, mail, audit."""
 
 from __future__ import annotations
 
@@ -9,12 +9,17 @@ from collections.abc import Iterator, Sequence
 
 import psutil
 
+from muster_demo.services import Service
 from tests.chaos.faults import NotNow, fault, misbehaving
 from tests.chaos.link import HANGING, REFUSED, SLOW
+from tests.chaos.schedulers import OnKubernetes
 from tests.chaos.world import World
+from tests.support.servers.kubernetes_server import API_SERVER
 
 DATABASES = ("muster", "airflow")
 BUSY = b"421 4.3.2 Service not available, closing transmission channel\r\n"
+TOO_MANY = b"HTTP/1.1 429 Too Many Requests\r\nRetry-After: 1\r\nContent-Length: 0\r\nConnection: close\r\n\r\n"
+FAILED = b"HTTP/1.1 500 Internal Server Error\r\nContent-Length: 0\r\nConnection: close\r\n\r\n"
 UNAVAILABLE = b"HTTP/1.1 503 Service Unavailable\r\nContent-Length: 0\r\nConnection: close\r\n\r\n"
 
 
@@ -65,45 +70,68 @@ def _resume(processes: Sequence[psutil.Process]) -> None:
             process.resume()
 
 
+def _service(world: World, name: str) -> Service:
+    """A service that no fault holds down. Raises NotNow."""
+    if name in world.down or name not in world.supervisor.services:
+        raise NotNow
+    return world.supervisor.services[name]
+
+
+def _killed(world: World, name: str) -> Iterator[str]:
+    _service(world, name)
+    world.kill(name)
+    yield name
+    world.revive(name)
+
+
+def _frozen(world: World, name: str) -> Iterator[str]:
+    daemon = psutil.Process(_service(world, name).pid)
+    daemon.suspend()
+    yield name
+    _resume([daemon])
+
+
 @fault(1, 10)
 def redis_restarted(world: World, dice: random.Random) -> Iterator[str]:
     """It keeps nothing on its disk: what was queued is lost."""
-    if "redis" in world.down:
-        raise NotNow
-    world.kill("redis")
-    yield "redis"
-    world.revive("redis")
+    yield from _killed(world, "redis")
 
 
 @fault(5, 40)
 def slurmctld_down(world: World, dice: random.Random) -> Iterator[str]:
-    if "slurm-slurmctld" in world.down:
-        raise NotNow
-    world.kill("slurm-slurmctld")
-    yield "slurmctld"
-    world.revive("slurm-slurmctld")
+    yield from _killed(world, "slurm-slurmctld")
 
 
 @fault(5, 20)
 def slurmctld_frozen(world: World, dice: random.Random) -> Iterator[str]:
     """Its port takes connections, and no command has an answer."""
-    if "slurm-slurmctld" in world.down:
+    yield from _frozen(world, "slurm-slurmctld")
+
+
+@fault(5, 40)
+def kubernetes_killed(world: World, dice: random.Random) -> Iterator[str]:
+    """Its API server, whose store is another process's."""
+    yield from _killed(world, API_SERVER)
+
+
+@fault(5, 20)
+def kubernetes_frozen(world: World, dice: random.Random) -> Iterator[str]:
+    yield from _frozen(world, API_SERVER)
+
+
+@fault(5, 40)
+def kubernetes_refusing(world: World, dice: random.Random) -> Iterator[str]:
+    """As an API server with too much to do, or without its store."""
+    links = [each.link for each in world.schedulers if isinstance(each, OnKubernetes)]
+    if not links:
         raise NotNow
-    daemon = psutil.Process(world.supervisor.services["slurm-slurmctld"].pid)
-    daemon.suspend()
-    yield "slurmctld"
-    _resume([daemon])
+    yield from misbehaving(links[0], dice.choice((TOO_MANY, FAILED)), "kubernetes")
 
 
 @fault(5, 25)
 def slurmd_killed(world: World, dice: random.Random) -> Iterator[str]:
     """The daemon of one node, for less than SlurmdTimeout: after that Slurm keeps a drained node down for a person."""
-    name = f"slurm-{dice.choice(world.fleet.names)}"
-    if name in world.down:
-        raise NotNow
-    world.kill(name)
-    yield name
-    world.revive(name)
+    yield from _killed(world, f"slurm-{dice.choice(world.slurm.names)}")
 
 
 @fault(10, 60)
