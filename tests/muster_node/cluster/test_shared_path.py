@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 import shutil
@@ -109,6 +110,51 @@ def test_what_a_block_left_that_lost_its_first_node_is_removed_before_room_is_me
     assert not any(each.exists() for each in old)
     assert used.exists()
     assert theirs.exists()
+
+
+def test_a_path_that_is_full_of_what_blocks_left_is_usable(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    old = saved(tmp_path / f"muster-{'0f' * 8}", LEFT_S + 60.0)
+    monkeypatch.setattr(checkpoint, "trouble_at", lambda folder, need: "it is full" if old.exists() else "")
+    assert checkpoints(0, tmp_path).check(0) == {}
+
+
+def test_a_path_that_cannot_be_listed_costs_no_device_its_test(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def stale(path: Path, pattern: str) -> Any:
+        raise OSError(errno.ESTALE, "Stale file handle")
+
+    monkeypatch.setattr(Path, "glob", stale)
+    assert checkpoints(0, tmp_path).check(0) == {}
+    assert "not there" in checkpoints(0, tmp_path / "missing").check(0)["n0"]
+
+
+class Hangs(Exception):
+    """In place of a call that does not return."""
+
+
+@pytest.mark.parametrize("rank", [0, 1])
+def test_a_path_that_hangs_does_so_on_every_rank_before_any_waits(
+    rank: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Who waits for another is not named."""
+
+    def hang(*given: Any) -> Any:
+        raise Hangs
+
+    for owner, name in ((checkpoint, "trouble_at"), (checkpoint, "_remove_left")):
+        monkeypatch.setattr(owner, name, hang)
+    monkeypatch.setattr(Group, "gather", lambda *given: pytest.fail("it waits for the others"))
+    with pytest.raises(Hangs):
+        checkpoints(rank, tmp_path).check(0)
+
+
+def test_the_removal_of_what_was_left_is_given_up(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    hangs = threading.Event()
+    monkeypatch.setattr(checkpoint, "TIDY_S", 0.1)
+    monkeypatch.setattr(checkpoint, "_remove_left", lambda path: hangs.wait(5.0))
+    begun = time.monotonic()
+    assert checkpoints(0, tmp_path).check(0) == {}
+    assert time.monotonic() - begun < 4.0
+    hangs.set()
 
 
 @pytest.mark.parametrize("rank", [0, 1])

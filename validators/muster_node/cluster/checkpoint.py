@@ -14,7 +14,7 @@ import pathlib
 import re
 import shutil
 import threading
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
 from muster_node.cluster.digest import digest
@@ -29,7 +29,7 @@ ANSWER_S = 10.0
 """Seconds within which a small file is there where a path works at all: chosen here, ten times what NFS over a busy
 network takes."""
 TIDY_S = 60.0
-"""Seconds that a block's end waits for the removal of its checkpoints: chosen here."""
+"""Seconds that a block waits for the removal of checkpoints: chosen here."""
 LEFT_S = 2 * 86_400.0
 """Age of what no block uses any more: chosen here, far above the longest one and the difference of two clocks."""
 _FOLDER = re.compile(r"muster-(faults-)?[0-9a-f]{16}")
@@ -111,23 +111,29 @@ def folders_of(path: str, session: str) -> tuple[pathlib.Path, pathlib.Path]:
 
 
 def tidy_up(path: str, session: str, within_s: float = TIDY_S) -> None:
-    """Removes what a block left in the shared path. A path that hangs is given up after so many seconds."""
+    """Removes what a block left in the shared path."""
 
     def remove() -> None:
         for folder in folders_of(path, session):
             shutil.rmtree(folder, ignore_errors=True)
 
-    thread = threading.Thread(target=remove, daemon=True)
+    _within(within_s, remove)
+
+
+def _within(limit_s: float, act: Callable[[], None]) -> None:
+    """Does it in a thread, which is left behind after so many seconds: the path may hang."""
+    thread = threading.Thread(target=act, daemon=True)
     thread.start()
-    thread.join(within_s)
+    thread.join(limit_s)
 
 
 def _remove_left(path: pathlib.Path) -> None:
     """Removes what blocks left there whose first node was lost with them. Folders in use have newer files."""
-    for folder in path.glob("muster-*"):
-        with contextlib.suppress(OSError):
-            if _FOLDER.fullmatch(folder.name) and _CLOCK.wall() - _newest(folder) > LEFT_S:
-                shutil.rmtree(folder, ignore_errors=True)
+    with contextlib.suppress(OSError):
+        for folder in path.glob("muster-*"):
+            with contextlib.suppress(OSError):
+                if _FOLDER.fullmatch(folder.name) and _CLOCK.wall() - _newest(folder) > LEFT_S:
+                    shutil.rmtree(folder, ignore_errors=True)
 
 
 def _newest(folder: pathlib.Path) -> float:
@@ -146,23 +152,25 @@ class Checkpoints:
     def check(self, need_bytes: int) -> dict[str, str]:
         """{node: sentence} of the nodes that cannot use the path; the same on every rank."""
         group = self._group
-        if group.rank == 0:
-            _remove_left(self._path)
-        group.gather()
-        why = trouble_at(self._path, int(_ROOM * 2 * need_bytes))
-        if group.rank == 0 and not why:
-            try:
-                self.folder.mkdir(parents=False, exist_ok=True)
-            except OSError as error:
-                why = sentence_of(self._path, error)
-        first = group.gather(why)
-        if not any(first) and not self._sees():
+        trouble_at(self._path, 0)  # a path that hangs does so here, before any rank waits: all its nodes are named
+        begun = group.gather(self._begin() if group.rank == 0 else "")
+        why = trouble_at(self._path, int(_ROOM * 2 * need_bytes)) or begun[group.rank]
+        if not why and not any(begun) and not self._sees():
             why = f"the path {self._path} is not shared: this node does not see what {group.names[0]} wrote there"
         found: dict[str, str] = {}
         for rank, sentence in enumerate(group.gather(why)):
             if sentence:
                 found.setdefault(group.node_of(rank), sentence)
         return found
+
+    def _begin(self) -> str:
+        """Makes room and the folder; returns why the folder cannot be made, "" if it can."""
+        _within(TIDY_S, lambda: _remove_left(self._path))
+        try:
+            self.folder.mkdir(parents=False, exist_ok=True)
+        except OSError as error:
+            return sentence_of(self._path, error)
+        return ""
 
     def _sees(self) -> bool:
         until = _CLOCK.now() + 5.0  # what NFS has looked up stays in its cache for seconds
