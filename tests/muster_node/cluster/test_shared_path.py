@@ -118,6 +118,15 @@ def test_a_path_that_is_full_of_what_blocks_left_is_usable(tmp_path: Path, monke
     assert checkpoints(0, tmp_path).check(0) == {}
 
 
+def test_a_clock_that_is_wrong_removes_no_checkpoint_of_another_block(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    used = saved(tmp_path / f"muster-{'1e' * 8}", 60.0)
+    monkeypatch.setattr(checkpoint._CLOCK, "wall", lambda: time.time() + 10 * LEFT_S)
+    assert checkpoints(0, tmp_path).check(0) == {}
+    assert used.exists()
+
+
 def test_a_path_that_cannot_be_listed_costs_no_device_its_test(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def stale(path: Path, pattern: str) -> Any:
         raise OSError(errno.ESTALE, "Stale file handle")

@@ -13,6 +13,7 @@ import os
 import pathlib
 import re
 import shutil
+import tempfile
 import threading
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
@@ -31,7 +32,7 @@ network takes."""
 TIDY_S = 60.0
 """Seconds that a block waits for the removal of checkpoints: chosen here."""
 LEFT_S = 2 * 86_400.0
-"""Age of what no block uses any more: chosen here, far above the longest one and the difference of two clocks."""
+"""Age of what no block uses any more: chosen here, far above the longest one."""
 _FOLDER = re.compile(r"muster-(faults-)?[0-9a-f]{16}")
 _ROOM = 1.5
 """Two checkpoints lie there for a moment: the last one goes once the next is whole."""
@@ -130,9 +131,11 @@ def _within(limit_s: float, act: Callable[[], None]) -> None:
 def _remove_left(path: pathlib.Path) -> None:
     """Removes what blocks left there whose first node was lost with them. Folders in use have newer files."""
     with contextlib.suppress(OSError):
+        with tempfile.TemporaryFile(dir=path) as new:  # by the server's clock, as the folders: the node's may be wrong
+            now = os.fstat(new.fileno()).st_mtime
         for folder in path.glob("muster-*"):
             with contextlib.suppress(OSError):
-                if _FOLDER.fullmatch(folder.name) and _CLOCK.wall() - _newest(folder) > LEFT_S:
+                if _FOLDER.fullmatch(folder.name) and now - _newest(folder) > LEFT_S:
                     shutil.rmtree(folder, ignore_errors=True)
 
 
