@@ -166,6 +166,26 @@ def test_the_removal_of_what_was_left_is_given_up(tmp_path: Path, monkeypatch: p
     hangs.set()
 
 
+def test_what_a_rank_of_another_node_still_writes_is_removed_too(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder, remove, late = tmp_path / f"muster-{'0f' * 8}", shutil.rmtree, [1.0, 2.0]
+
+    def written_meanwhile(path: Path, ignore_errors: bool) -> None:
+        remove(path, ignore_errors=ignore_errors)
+        if late and path == folder:
+            saved(folder, late.pop())
+
+    saved(folder, 1.0)
+    monkeypatch.setattr(shutil, "rmtree", written_meanwhile)
+    checkpoint.tidy_up(str(tmp_path), "0f" * 16)
+    assert not folder.exists()
+    saved(folder, 1.0)
+    monkeypatch.setattr(shutil, "rmtree", lambda path, ignore_errors: None)
+    checkpoint.tidy_up(str(tmp_path), "0f" * 16, 0.3)
+    assert folder.exists(), "a path that refuses is given up"
+
+
 @pytest.mark.parametrize("rank", [0, 1])
 def test_a_block_that_loses_a_member_leaves_no_checkpoint(
     rank: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch

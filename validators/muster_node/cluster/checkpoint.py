@@ -112,11 +112,14 @@ def folders_of(path: str, session: str) -> tuple[pathlib.Path, pathlib.Path]:
 
 
 def tidy_up(path: str, session: str, within_s: float = TIDY_S) -> None:
-    """Removes what a block left in the shared path."""
+    """Removes what a block left in the shared path, until ranks that still write there have ended."""
+    folders, until = folders_of(path, session), _CLOCK.now() + within_s
 
     def remove() -> None:
-        for folder in folders_of(path, session):
-            shutil.rmtree(folder, ignore_errors=True)
+        while any(map(os.path.exists, folders)) and _CLOCK.now() < until:
+            for folder in folders:
+                shutil.rmtree(folder, ignore_errors=True)
+            _CLOCK.sleep(0.1)
 
     _within(within_s, remove)
 
