@@ -162,12 +162,32 @@ def test_a_healthy_boot_gives_no_finding(case: MakeCase, name: str) -> None:
     "line",
     [
         "<3>[ 300.1] blk_update_request: I/O error, dev sr0, sector 0 op 0x0:(READ)",
+        "<3>[ 300.1] Buffer I/O error on dev loop7, logical block 0, async page read",
+        "<3>[ 300.1] critical medium error, dev sr0, sector 1032 op 0x0:(READ)",
         "<3>[ 300.1] sr 11:0:0:0: rejecting I/O to offline device",
         "<6>[ 300.1] pcieport 0000:64:02.0: pciehp: Slot(5): Link Down/Up ignored",
     ],
 )
 def test_a_virtual_drive_and_a_link_that_was_kept_fail_no_node(case: MakeCase, line: str) -> None:
     assert logged(case("thermal"), [line]).judge().findings == ()
+
+
+@pytest.mark.parametrize(
+    ("line", "code"),
+    [
+        ("<2>[ 300.1] EXT4-fs error (device loop0): ext4_find_entry:1455: inode #2: reading directory", "filesystem"),
+        ("<3>[ 300.1] Aborting journal on device loop0-8.", "filesystem"),
+        (
+            "<2>[ 300.1] EXT4-fs error (device nbd0): ext4_journal_check_start:83: Detected aborted journal",
+            "filesystem",
+        ),
+        ("<3>[ 300.1] blk_update_request: I/O error, dev nbd0, sector 2048 op 0x1:(WRITE)", "disk-error"),
+    ],
+)
+def test_a_root_file_system_on_an_image_or_the_network_is_the_nodes(case: MakeCase, line: str, code: str) -> None:
+    judgement = logged(case("thermal"), [line]).judge()
+    assert judgement.verdict is Verdict.FAIL, judgement.reason
+    assert [dict(each.labels)["code"] for each in judgement.findings] == [code]
 
 
 def test_the_same_message_before_and_during_the_stage_is_the_stages_own(case: MakeCase) -> None:
