@@ -100,6 +100,16 @@ def test_a_full_or_reset_counter_of_a_port_is_no_zero(
     assert bool(added["ib_counters_unknown", "nic:mlx5_0"]["note"]) is bool(unknown)
 
 
+def test_messages_that_the_kernels_ring_forgot_are_no_new_ones() -> None:
+    """Those that are left are counted only for a port's counter, which falls where it is reset."""
+    left = _added(
+        [Fact("xid_count", "node", "count", 5.0), port("symbol_error", 5.0)],
+        [Fact("xid_count", "node", "count", 4.0), port("symbol_error", 4.0)],
+    )
+    assert left["xid_delta", "node"]["value"] is None
+    assert left["ib_errors_delta", "nic:mlx5_0"]["value"] == 4
+
+
 def test_missing_values_are_noted() -> None:
     assert _added([], [])["xid_delta", "node"]["value"] is None
 

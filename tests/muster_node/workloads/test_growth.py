@@ -62,10 +62,16 @@ def test_a_counter_that_was_reset_hides_errors_and_never_gives_a_negative_number
 
 @pytest.mark.parametrize(("values", "least"), [((3, 1), 1), ((900, 640), 640), ((0, 2, 1, 4), 6)])
 def test_what_was_counted_since_a_reset_is_a_lower_bound(values: tuple[float, ...], least: float) -> None:
-    found = _grown(*values)
+    found = growth([_reading(value) for value in values], falls_to_zero=True)
     assert found.value == least
     assert "at least" in found.note
     assert found.reset
+
+
+def test_what_a_counter_still_shows_that_forgets_was_not_added() -> None:
+    """The kernel's ring loses its oldest messages, and with them those that are counted in it."""
+    assert _grown(9, 8).value is None
+    assert _grown(9, 8, 10).value == 2
 
 
 def test_a_counter_that_wrapped_at_32_bits_is_unknown_and_was_not_reset() -> None:

@@ -81,7 +81,7 @@ class Counters:
         return sorted(key for key in {*self._before, *after} if key[0] == counter)
 
     def _added(self, after: dict[Key, Fact], key: Key) -> Growth:
-        return growth([self._before.get(key), after.get(key)], PORT_CEILINGS.get(key[2]))
+        return growth([self._before.get(key), after.get(key)], PORT_CEILINGS.get(key[2]), key[0] == "ib_errors")
 
     def _emit_unknown(self, context: Context, after: dict[Key, Fact], device: str, parts: dict[str, Key]) -> None:
         """Of how many counters that the port has it is not known what was added, or that it was so much at least."""

@@ -40,15 +40,17 @@ PORT_CEILINGS = {
 PORT_PMA_ATTR in drivers/infiniband/core/sysfs.c). Drivers with wider ones go past these."""
 
 
-def growth(readings: Sequence[Fact | None], ceiling: float | None = None) -> Growth:
+def growth(readings: Sequence[Fact | None], ceiling: float | None = None, falls_to_zero: bool = False) -> Growth:
     """From the readings of one counter, the first before the load and the last after it; None: not reported then.
 
-    ``ceiling``: the value at which it stops counting.
+    ``ceiling``: the value at which it stops counting. ``falls_to_zero``: it falls only where it is reset, so what it
+    shows then was counted since; others forget a part, as a ring of messages does.
     """
     known = _without_spikes([fact.value for fact in readings if fact is not None and fact.value is not None])
     steps = list(zip(known, known[1:]))
     grown = sum(later - earlier for earlier, later in steps if 0.0 < later - earlier < WRAPS_FROM)
-    grown += sum(later for earlier, later in steps if later < earlier < WRAPS_FROM)  # counted since the reset
+    if falls_to_zero:
+        grown += sum(later for earlier, later in steps if later < earlier < WRAPS_FROM)
     leap = next(((earlier, later) for earlier, later in steps if later - earlier >= WRAPS_FROM), None)
     fall = next(((earlier, later) for earlier, later in steps if later < earlier), None)
     reset = ""

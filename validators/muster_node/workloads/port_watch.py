@@ -73,7 +73,8 @@ class PortWatch:
         for port in sorted({port for port, _ in counters}):
             unknown = []
             for counter in (name for at, name in counters if at == port):
-                added = growth([reading.get((port, counter)) for reading in self._readings], PORT_CEILINGS.get(counter))
+                facts = [reading.get((port, counter)) for reading in self._readings]
+                added = growth(facts, PORT_CEILINGS.get(counter), falls_to_zero=True)
                 labels = {"counter": counter, **({"reset": "yes"} if added.reset else {})}
                 if added.value is None and added.note == NOT_SUPPORTED:
                     unknown.append(counter)
