@@ -139,6 +139,18 @@ def test_a_slot_that_is_a_guess_is_not_named(case: MakeCase, modules: list[float
     assert (found.device, found.action) == ("node", Action.INSPECT)
 
 
+@pytest.mark.parametrize(("module", "named"), [(5.0, True), (1.0, False)])
+def test_of_a_board_with_one_gpu_left_the_others_are_named_unless_its_id_may_be_any_cards(
+    case: MakeCase, module: float, named: bool
+) -> None:
+    node = case("intake")
+    lost = [f"gpu{slot}" for slot in range(8) if slot != module - 1]
+    node.raw["measurements"] = [row for row in node.raw["measurements"] if row["device"] not in lost]
+    node.add("inventory", "module_id", f"gpu{module - 1:.0f}", module, "count")
+    found = [each.device for each in node.judge().findings if each.rule == "expected_devices"]
+    assert found == (lost if named else ["node"])
+
+
 def test_one_cause_is_one_line_of_the_reason(case: MakeCase) -> None:
     node, why = case("intake"), "NVML: not queried, since nvmlDeviceGetTemperature did not answer within 20 s"
     for row in node.raw["measurements"]:

@@ -66,6 +66,8 @@ def test_two_gpus_without_module_ids_are_not_sure_of_their_places() -> None:
         ([4, None, None, 1], [(3, True), (1, False), (2, False), (0, True)]),
         ([1, None, 3, None], [(0, True), (1, True), (2, True), (3, True)]),  # the others are in NVML's order
         ([None, None], [(0, True), (1, True)]),
+        ([None, 1], [(1, False), (0, False)]),  # a card's, or a board's
+        ([2, 2, 1], [(1, False), (2, False), (0, True)]),
         (
             [4, 2, 2, 1],
             [(3, True), (1, False), (2, False), (0, True)],
@@ -106,6 +108,16 @@ def test_cards_in_pcie_slots_all_report_module_id_1_and_go_by_nvmls_order() -> N
     modules = _facts(nvml, "module_id")
     assert {fact.value for fact in modules.values()} == {None}
     assert all(fact.note for fact in modules.values())
+
+
+@pytest.mark.parametrize(("module", "slot", "known"), [(1, "gpu0", 0.0), (3, "gpu2", 1.0), (5, "gpu4", 1.0)])
+def test_the_place_of_the_only_gpu_that_answers_is_known_unless_its_id_may_be_any_cards(
+    module: int, slot: str, known: float
+) -> None:
+    lost = FakeNvml(count=4)
+    lost.refuse_gpu = dict.fromkeys((0, 1, 3), pynvml.NVML_ERROR_GPU_IS_LOST)
+    lost.module_ids = [module] * 4
+    assert _values(lost, "slot_known") == {slot: known}
 
 
 def test_a_gpu_without_a_module_id_beside_one_that_is_gone_is_not_sure_of_its_place() -> None:

@@ -209,12 +209,12 @@ def _detail(note: str) -> str:
 
 def _presence_finding(row: Mapping[str, Any], sku: Sku, frame: Frame) -> Finding:
     """A slot is named only where every GPU has a module id of its own, and with it a slot that is known: else GPUs are
-    numbered in the driver's order, in which those behind a missing one move up. One id alone may be any card's.
+    numbered in the driver's order, in which those behind a missing one move up. An id of 1 alone may be any card's.
     """
     counted, device = int(sku.devices.get("gpu") or 1), row["device"]
     modules = frame["value"][frame["metric"] == MODULE_ID]
     guessed = ((frame["metric"] == SLOT_KNOWN) & (frame["value"] == 0)).any()
-    known = len(np.unique(modules)) != 1 and not np.isnan(modules).any() and not guessed
+    known = set(modules.tolist()) != {1.0} and not np.isnan(modules).any() and not guessed
     missing = row["value"] == 0
     rows, variant, action = [row], Variant.EXTRA, Action.INSPECT
     summary = f"{device} is extra: SKU {sku.name} counts {counted} GPUs; check the SKU and the slot numbers."

@@ -87,7 +87,7 @@ def slots_of(modules: Sequence[tuple[int, int | None]], unanswered: int = 0) -> 
     and 0 none where another is the last of a full board that counts from 1. One GPU without an id takes the slot that
     the others leave, if they leave one. Two without one, or one and a GPU that gave no handle (``unanswered``) or is
     gone, could be either way round: they get the slots that are left, in NVML's order, which is known to be right only
-    where it is so for all the others.
+    where it is so for all the others. An id of 1 alone may be any card's (see ``numbering``).
     """
     claimed = collections.Counter(module for _, module in modules if module is not None)
     known = [module for module, times in claimed.items() if times == 1]
@@ -101,7 +101,8 @@ def slots_of(modules: Sequence[tuple[int, int | None]], unanswered: int = 0) -> 
     in_order = all(module == index + 1 for index, module in modules if module is not None)
     if in_order:
         return [(index, True) for index, _ in modules]
-    return [(next(free), certain) if module is None else (module - 1, True) for _, module in modules]
+    told = set(claimed) != {1}
+    return [(next(free), certain and told) if module is None else (module - 1, told) for _, module in modules]
 
 
 def serial_of(answer: Answer) -> Answer:
