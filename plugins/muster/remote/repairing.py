@@ -183,15 +183,17 @@ def _power_cycle(node: Node, connect: Connect, who: Callable[..., Login], last_b
         with Client(bmc, who(bmc), timeout_s=10.0, limit_s=120.0) as client:
             client.log_in()
             paths = paths_of(linked(client.get(ROOT) or {}, "Systems", client.get))
-            systems = [client.get(path) or {} for path in paths]
+            systems, silent = _readable(client, paths)
             others = [_other_machine(system, serial) for system in systems]
-            if len(systems) == 1 and others[0]:
-                return Done(Outcome.TRANSIENT, f"nothing was sent: {others[0]}")
             # A baseboard of GPUs is often a second system, without the machine's serial or without a reset.
             resets = [_reset_of(each) for each, other in zip(systems, others, strict=True) if not other]
             offers = [each for each in resets if each]
+            if silent is not None and not offers:
+                raise silent
+            if len(paths) == 1 and others[0]:
+                return Done(Outcome.TRANSIENT, f"nothing was sent: {others[0]}")
             if len(offers) != 1:
-                return Done(Outcome.TRANSIENT, f"of the BMC's {len(systems)} systems, {len(offers)} have the serial "
+                return Done(Outcome.TRANSIENT, f"of the BMC's {len(paths)} systems, {len(offers)} have the serial "
                             f"{serial!r} and offer a reset: which is meant is not known")  # fmt: skip
             reset, target = offers[0], offers[0]["target"]
             listed = reset.get("ResetType@Redfish.AllowableValues")
@@ -212,6 +214,18 @@ def _power_cycle(node: Node, connect: Connect, who: Callable[..., Login], last_b
     if 400 <= status < 500:
         return Done(Outcome.TRANSIENT, f"the BMC refused the {kind} with {status}")
     return Sent(before, f"the {kind}")
+
+
+def _readable(client: Client, paths: Sequence[str]) -> tuple[list[Document], BmcSilent | None]:
+    """Returns the systems at these paths that can be read, and why another cannot, as of a baseboard without power."""
+    systems: list[Document] = []
+    silent = None
+    for path in paths:
+        try:
+            systems.append(client.get(path) or {})
+        except BmcSilent as error:
+            silent = error
+    return systems, silent
 
 
 def _reset_of(system: Document) -> Document:

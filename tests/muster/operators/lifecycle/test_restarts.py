@@ -184,6 +184,27 @@ def test_a_baseboard_of_gpus_that_is_a_system_of_its_own_is_no_other_machine(
     assert found.outcome is (Outcome.PERMANENT if sent else Outcome.TRANSIENT)
 
 
+@pytest.mark.parametrize(("serial", "sent"), [(bmcs.SERIAL, 1), ("165", 0)])
+def test_a_baseboard_that_answers_with_an_error_keeps_no_machine_from_its_restart(
+    bench: Bench, serial: str, sent: int
+) -> None:
+    documents: dict[str, object] = {
+        "/redfish/v1/": {"Systems": {"@odata.id": "/systems"}},
+        "/systems": {"Members": [{"@odata.id": "/systems/HGX_Baseboard_0"}, {"@odata.id": "/systems/DGX"}]},
+        "/systems/DGX": {"SerialNumber": serial, "Actions": {"#ComputerSystem.Reset": {"target": "/reset"}}},
+    }  # fmt: skip
+
+    def reply(path: str) -> tuple[int, dict[str, str], bytes]:
+        return 500 if "HGX" in path else 200, {}, json.dumps(documents.get(path, {})).encode()
+
+    with bmcs.answering(reply) as bmc:
+        with_bmc(bench, bmc.url)
+        found = bench.carry_out(Rung.POWER_CYCLE, limit_s=0.0)
+    assert bmc.requests.count("POST /reset") == sent
+    assert found.outcome is (Outcome.PERMANENT if sent else Outcome.TRANSIENT)
+    assert sent or "500 Internal Server Error to /systems/HGX_Baseboard_0" in found.detail
+
+
 def test_a_boot_that_was_seen_before_a_repair_is_not_the_last_one(bench: Bench) -> None:
     incident = begun()
     with engine.writing() as session:
