@@ -42,20 +42,20 @@ def planned(key: RunKey) -> list[PlannedRound]:
 
 
 def record(key: RunKey, number: int, side: Side) -> None:
-    """Keep what one node returned. What it measured is never superseded by nothing, and evidence by no fault of the
-    controller. Raises UnknownRun.
+    """Keep what one node returned. What it measured is never superseded by nothing, nor a side with evidence by a
+    fault of the controller. Evidence stays when the pair is measured again. Raises UnknownRun.
     """
     with writing() as session:
         run = access.run_row(session, key, side.node)
         row = session.scalar(select(RoundSideRow).where(RoundSideRow.run == run.id, RoundSideRow.number == number))
         if row is None:
-            row = RoundSideRow(run=run.id, number=number)
+            row = RoundSideRow(run=run.id, number=number, evidence=[])
             session.add(row)
         elif row.outcome == Outcome.MEASURED or (row.evidence and side.outcome is Outcome.UNMEASURED):
             return
         row.outcome, row.why, row.recorded_at = side.outcome, side.why, access.now()
         row.figures = [each.model_dump(mode="json") for each in side.figures]
-        row.evidence = [list(each) for each in side.evidence]
+        row.evidence = [*row.evidence, *(new for each in side.evidence if (new := list(each)) not in row.evidence)]
 
 
 def sides(key: RunKey, number: int | None = None) -> dict[int, dict[str, Side]]:

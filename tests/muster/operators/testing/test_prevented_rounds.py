@@ -157,6 +157,19 @@ def test_what_prevents_a_later_try_of_a_round_takes_no_evidence_away() -> None:
     assert names[1] not in store.rounds.sides(RUN)[1]
 
 
+def test_a_reboot_stays_when_its_pair_is_measured_again_until_the_rounds_are_forgotten() -> None:
+    names = enrol(2)
+    claim(names)
+    rounds.next_round(RUN)
+    rebooted(names[0])
+    rebooted(names[0])
+    store.rounds.record(RUN, 1, Side(names[0], Outcome.MEASURED, "", figures(names[1], {"r0": 100.0})))
+    assert store.rounds.sides(RUN)[1][names[0]].outcome is Outcome.MEASURED
+    assert len(rounds.evidence_of(RUN)[names[0]]) == 1
+    store.rounds.forget(RUN)
+    assert not rounds.evidence_of(RUN)
+
+
 def test_why_a_rail_was_not_tried_is_in_the_gap() -> None:
     names = enrol(2, rails="r0@10.1.0.{at} r1@10.2.0.{at}")
     claim(names)
