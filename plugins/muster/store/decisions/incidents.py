@@ -13,7 +13,7 @@ from muster.rules import repair as rules
 from muster.store.database.models import EventRow, FindingRow, NodeRow, StageRow
 from muster.store.database.repairs import AttemptRow, IncidentRow
 from muster.store.decisions.verdicts import current_verdicts
-from muster.store.machines.parts import current_serials
+from muster.store.machines.parts import current_serials, serials_at
 from muster_criteria.context.waivers import subject_of
 from muster_criteria.model import Severity, Verdict
 
@@ -75,7 +75,7 @@ def failed_again(
     query = select(FindingRow.stage, FindingRow.device).where(
         FindingRow.stage.in_(list(failed)), FindingRow.severity == str(Severity.CRITICAL), FindingRow.waived == ""
     )
-    place = "" if replaced_by(session, incident) else incident.device or "node"
+    place = "" if _other_part(session, incident) else incident.device or "node"
     return [
         failed[stage]
         for stage, device in session.execute(query)
@@ -84,6 +84,15 @@ def failed_again(
 
 
 def replaced_by(session: Session, incident: IncidentRow) -> str:
+    """The part, new to the node, that sits now where the incident's part was; "" without one, or if it is not known.
+
+    A part that sat in another slot is none: without module ids, the GPUs behind one that left the bus move up.
+    """
+    there, before = _other_part(session, incident), serials_at(session, incident.node, incident.opened_at)
+    return "" if there in {subject_of(slot, before) for slot in before} else there
+
+
+def _other_part(session: Session, incident: IncidentRow) -> str:
     """The part that sits now where the incident's part was; "" where that is the same one, or either is not known."""
     serials, device = current_serials(session, incident.node), incident.device
     there = subject_of(device, serials)

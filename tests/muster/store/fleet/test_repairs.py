@@ -203,6 +203,23 @@ def test_the_fault_of_a_new_part_is_another_incident(fleet_db: str) -> None:
     assert any("its part was replaced by gpu NEW1650423" in each.reason for each in store.nodes.events(NODE))
 
 
+@pytest.mark.both_dialects
+def test_gpus_that_move_up_behind_a_lost_one_replace_nothing(fleet_db: str) -> None:
+    store.nodes.add(fleet.new_node(NODE, serials={"gpu3": "1650423000003", "gpu4": "1650423000004"}))
+    store.nodes.move(NODE, State.QUARANTINE, "Ada", "XID 79")
+    store.leases.acquire(NODE, KEY)
+    lost = evident()
+    store.repairs.settle(store.repairs.reserve(lost.id, "reboot", KEY).id, Outcome.SUCCEEDED, "another boot")
+    store.leases.release(KEY, "over")
+    lease = fleet.begin(NODE, "proof", level=LEVEL)
+    fleet.do_stage(lease, "intake", Verdict.FAIL, findings=(fleet.FINDING,), serials={"gpu3": "1650423000004"})
+    store.leases.release(lease.key, "over")
+    store.repairs.prove(NODE)
+    assert [each.proved for each in store.repairs.history(lost)] == [None], "gpu3 is another one now"
+    assert store.repairs.foreseen(NODE, FAULT)[0].part == "gpu 1650423000003"
+    assert evident().id == lost.id
+
+
 @pytest.mark.parametrize(
     ("before", "after"), [({}, {"gpu3": "NEW1650423"}), ({"system": "S1-1650"}, {"gpu3": "NEW16504"})]
 )
