@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from sqlalchemy import func, select
 from sqlalchemy.orm import Session
@@ -15,7 +15,15 @@ from muster.store.database.repairs import AttemptRow, IncidentRow
 from muster.store.decisions.verdicts import current_verdicts
 from muster.store.machines.parts import current_serials, serials_at
 from muster_criteria.context.waivers import subject_of
-from muster_criteria.model import Severity, Verdict
+from muster_criteria.devices import kind_of
+from muster_criteria.model import FaultClass, Severity, Verdict
+
+FAULTS_OF: Mapping[str, tuple[FaultClass, ...]] = {
+    "gpu": (FaultClass.GPU, FaultClass.HBM, FaultClass.NVLINK, FaultClass.PCIE), "cpu": (FaultClass.CPU,),
+    "memory": (FaultClass.DIMM,), "disk": (FaultClass.DISK,), "nic": (FaultClass.NIC, FaultClass.CABLE),
+    "fan": (FaultClass.COOLING,), "psu": (FaultClass.PSU,),
+}  # fmt: skip
+"""The faults of each kind of devices: such a finding on the whole node may be of any of them."""
 
 
 def unproved(session: Session, node: NodeRow, verdicts: Sequence[tuple[int, StageVerdict]]) -> list[str]:
@@ -69,17 +77,24 @@ def taken_up(incident: IncidentRow) -> str:
 def failed_again(
     session: Session, node: NodeRow, incident: IncidentRow, verdicts: Sequence[tuple[int, StageVerdict]]
 ) -> list[StageVerdict]:
-    """Those of ``verdicts`` that failed since the incident's last repair, with a critical finding of its part."""
+    """Those of ``verdicts`` that failed since the incident's last repair, with a critical finding of its part.
+
+    Of the stages that prove its repair, also those with one of the whole node that may be of its part, as where GPUs do
+    not answer and their slots are not known.
+    """
     before, serials = after(session, incident), current_serials(session, node.name)
     failed = {number: each for number, each in verdicts if each.verdict is Verdict.FAIL and number > before}
-    query = select(FindingRow.stage, FindingRow.device).where(
+    query = select(FindingRow.stage, FindingRow.device, FindingRow.fault_class).where(
         FindingRow.stage.in_(list(failed)), FindingRow.severity == str(Severity.CRITICAL), FindingRow.waived == ""
     )
     place = "" if _other_part(session, incident) else incident.device or "node"
+    faults = () if replaced_by(session, incident) else FAULTS_OF.get(kind_of(incident.device), ())
     return [
         failed[stage]
-        for stage, device in session.execute(query)
-        if device == place or (incident.part and subject_of(device, serials) == incident.part)
+        for stage, device, fault in session.execute(query)
+        if device == place
+        or (incident.part and subject_of(device, serials) == incident.part)
+        or (device == "node" and fault in faults and failed[stage].stage in incident.prove)
     ]
 
 

@@ -17,13 +17,14 @@ from muster.model.attention import Cause, Turn
 from muster.model.health import Report
 from muster.model.repairs import Bundle, Outcome
 from muster.model.runs import RunKey
+from muster.model.stages import STAGES
 from muster.model.states import State
 from muster.operators.lifecycle import repair
 from muster.remote import repairing
 from muster.reporting import bundles
 from muster.store.database import access
 from muster_criteria.health.readings import Reading
-from muster_criteria.model import Verdict
+from muster_criteria.model import FaultClass, Verdict
 from muster_criteria.repair.ladder import Rung
 from muster_criteria.sku_files.skus import SHIPPED
 from tests.muster import fleet
@@ -214,7 +215,8 @@ def test_a_replaced_part_is_not_repaired_any_more(bench: Bench) -> None:
     repair.release(KEY)
     store.nodes.move("this-node", State.REGISTERED, "Ada", "RMA 17: gpu3 replaced")
     lease = fleet.begin("this-node", "its test")
-    fleet.do_stage(lease, "intake", Verdict.FAIL, findings=(fleet.FINDING,), serials={"gpu3": "1650423000077"})
+    found = (fleet.FINDING, fleet.finding(device="node"))
+    fleet.do_stage(lease, "intake", Verdict.FAIL, findings=found, serials={"gpu3": "1650423000077"})
     store.runs.finish(lease.key, Verdict.FAIL, "gpu3 is slow")
     store.leases.release(lease.key, "over")
     store.repairs.prove("this-node")
@@ -225,17 +227,24 @@ def test_a_replaced_part_is_not_repaired_any_more(bench: Bench) -> None:
     assert repair.claim(KEY, FAULT) != incident, "a person has the new part repaired"
 
 
-@pytest.mark.parametrize(
-    ("device", "proved", "goes_on"), [("gpu3", False, True), ("nic0", None, False), ("gpu5", None, False)]
-)
+@pytest.mark.parametrize(("device", "fault", "stage", "proved", "goes_on"), [
+    ("gpu3", "gpu", "intake", False, True), ("nic0", "nic", "intake", None, False),
+    ("gpu5", "gpu", "intake", None, False), ("node", "gpu", "intake", False, True),
+    ("node", "nic", "intake", None, False), ("node", "gpu", "performance", None, False),
+])  # fmt: skip
 def test_a_failed_test_is_about_an_incident_only_if_it_found_its_part_at_fault(
-    bench: Bench, device: str, proved: bool | None, goes_on: bool
+    bench: Bench, device: str, fault: str, stage: str, proved: bool | None, goes_on: bool
 ) -> None:
     by_themselves(bench)
     incident = begun()
     act(bench, incident)
     repair.release(KEY)
-    fleet.fail("this-node", "its test", fleet.finding(device=device))
+    lease, found = fleet.begin("this-node", "its test"), fleet.finding(device=device, fault_class=FaultClass(fault))
+    for passed in STAGES[: STAGES.index(stage)]:
+        fleet.do_stage(lease, passed)
+    fleet.do_stage(lease, stage, Verdict.FAIL, findings=(found,))
+    store.runs.finish(lease.key, Verdict.FAIL, found.summary)
+    store.leases.release(lease.key, "over")
     assert bench.node().state is State.QUARANTINE
     assert store.repairs.prove("this-node") == []
     (attempt,) = store.repairs.history(store.repairs.get_incident(incident))
