@@ -203,7 +203,10 @@ def test_a_lying_node_and_a_storm(bench: Bench) -> None:
         sweep.record([Answer(node, raw)], cursor, tally)
         assert bench.seen()["unreadable_answer"].value
     bench.log.write_text(
-        LOG + "".join(f"<3>[ {uptime() + each / 1000:.6f}] I/O error, dev nvme0n1, sector {each}\n" for each in range(50_000))
+        LOG
+        + "".join(
+            f"<3>[ {uptime() + each / 1000:.6f}] I/O error, dev nvme0n1, sector {each}\n" for each in range(50_000)
+        )
     )
     sweep.sweep_nodes()
     kernel = [each for check, each in bench.seen().items() if check.startswith("kernel/")]
