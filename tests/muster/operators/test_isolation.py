@@ -137,6 +137,7 @@ def test_a_mail_that_cannot_be_read_keeps_no_other(monkeypatch: pytest.MonkeyPat
     done: list[str] = []
     failed: list[str] = []
     monkeypatch.setattr(sending, "SmtpHook", lambda **_: contextlib.nullcontext())
+    monkeypatch.setattr(store.outbox, "take", lambda _seen: True)
     monkeypatch.setattr(store.outbox, "message", failing(at, error, []))
     monkeypatch.setattr(sending, "_send", lambda *_: None)
     monkeypatch.setattr(store.outbox, "sent", done.append)

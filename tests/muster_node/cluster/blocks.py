@@ -6,25 +6,19 @@ import contextlib
 import dataclasses
 import os
 import signal
-import socket
 import sys
 import threading
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from muster_demo.services import free_port
 from muster_node.contract import Plan, ProbeCall
 from muster_simulator import create_machine, environment
 from tests.muster_node.agent.harness import Ended, Node, Running, wait_for
 
 AGENT = [sys.executable, "-m", "muster_node"]
 SEED = 11
-
-
-def free_port() -> int:
-    with socket.socket() as taken:
-        taken.bind(("127.0.0.1", 0))
-        return int(taken.getsockname()[1])
 
 
 def rendezvous(names: Sequence[str], **limits: Any) -> dict[str, Any]:

@@ -2,23 +2,17 @@
 
 from __future__ import annotations
 
-import socket
 import threading
 from pathlib import Path
 from typing import Any
 
+from muster_demo.services import free_port
 from muster_node.hardware.host.machine import HostHardware
 from muster_node.probe import Context, resolve_params
 from muster_node.probes.pair_rails import PairRails
 
 Row = dict[str, Any]
 QUICK = {"seconds": 0.2, "warmup_s": 0.05, "streams": 2, "connect_s": 1.0, "join_timeout_s": 10.0}
-
-
-def free_port() -> int:
-    with socket.socket() as taken:
-        taken.bind(("127.0.0.1", 0))
-        return int(taken.getsockname()[1])
 
 
 def rails(count: int, side: int) -> list[dict[str, str]]:

@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 
+from muster_demo.services import free_port
 from muster_node.cluster.pair import collective, measure, tcp
 from muster_node.cluster.pair.backend import NoBackend, NotSent, Rail, Step
 from muster_node.cluster.pair.collective import environment
@@ -19,7 +20,7 @@ from muster_node.cluster.pair.rdma import IbWrite
 from muster_node.hardware.host.machine import HostHardware
 from muster_node.hardware.seam import RealClock
 from muster_node.probe import Context
-from tests.muster_node.cluster.pair.pairs import both, figures, free_port, rails, run, sides
+from tests.muster_node.cluster.pair.pairs import both, figures, rails, run, sides
 
 
 def test_each_node_reports_what_arrived_at_it_alone_and_together(tmp_path: Path) -> None:
