@@ -243,7 +243,7 @@ def test_a_new_question_is_mailed_at_once(monkeypatch: pytest.MonkeyPatch) -> No
     monkeypatch.setenv("MUSTER_MAIL_TO", "oncall@example.org")
     waited: list[int] = []
     monkeypatch.setattr(sending, "deliver_mail", lambda: waited.append(len(store.outbox.pending())))
-    told = dag_of("housekeeping").get_task("tell_of_questions").python_callable
+    mail = dag_of("housekeeping").get_task("tell_of_questions").python_callable
     put()
-    assert (told(), waited) == (["n1"], [1])
-    assert (told(), waited) == ([], [1])
+    assert (mail(), waited) == (["n1"], [1])
+    assert (mail(), waited) == ([], [1])

@@ -24,7 +24,7 @@ from muster.remote import repairing
 from muster.reporting import bundles
 from muster.store.database import access
 from muster_criteria.health.readings import Reading
-from muster_criteria.model import FaultClass, Verdict
+from muster_criteria.model import FaultClass, Finding, Verdict
 from muster_criteria.repair.ladder import Rung
 from muster_criteria.sku_files.skus import SHIPPED
 from tests.muster import fleet
@@ -207,6 +207,16 @@ def test_what_a_node_left_service_for_is_repaired_and_not_what_is_open_besides(
     assert bool(store.repairs.get_incident(incident).asks) is (known is None)
 
 
+def fail(stage: str, *found: Finding, serials: dict[str, str] | None = None) -> None:
+    """The node's test fails at this stage."""
+    lease = fleet.begin("this-node", "its test")
+    for passed in STAGES[: STAGES.index(stage)]:
+        fleet.do_stage(lease, passed)
+    fleet.do_stage(lease, stage, Verdict.FAIL, findings=found, serials=serials)
+    store.runs.finish(lease.key, Verdict.FAIL, found[0].summary)
+    store.leases.release(lease.key, "over")
+
+
 def test_a_replaced_part_is_not_repaired_any_more(bench: Bench) -> None:
     by_themselves(bench)
     incident = begun()
@@ -214,11 +224,7 @@ def test_a_replaced_part_is_not_repaired_any_more(bench: Bench) -> None:
     store.repairs.settle(attempt.id, Outcome.PERMANENT, "it hangs")
     repair.release(KEY)
     store.nodes.move("this-node", State.REGISTERED, "Ada", "RMA 17: gpu3 replaced")
-    lease = fleet.begin("this-node", "its test")
-    found = (fleet.FINDING, fleet.finding(device="node"))
-    fleet.do_stage(lease, "intake", Verdict.FAIL, findings=found, serials={"gpu3": "1650423000077"})
-    store.runs.finish(lease.key, Verdict.FAIL, "gpu3 is slow")
-    store.leases.release(lease.key, "over")
+    fail("intake", fleet.FINDING, fleet.finding(device="node"), serials={"gpu3": "1650423000077"})
     store.repairs.prove("this-node")
     (attempt,) = store.repairs.history(store.repairs.get_incident(incident))
     assert attempt.proved is None, "the fault of another part"
@@ -239,12 +245,7 @@ def test_a_failed_test_is_about_an_incident_only_if_it_found_its_part_at_fault(
     incident = begun()
     act(bench, incident)
     repair.release(KEY)
-    lease, found = fleet.begin("this-node", "its test"), fleet.finding(device=device, fault_class=FaultClass(fault))
-    for passed in STAGES[: STAGES.index(stage)]:
-        fleet.do_stage(lease, passed)
-    fleet.do_stage(lease, stage, Verdict.FAIL, findings=(found,))
-    store.runs.finish(lease.key, Verdict.FAIL, found.summary)
-    store.leases.release(lease.key, "over")
+    fail(stage, fleet.finding(device=device, fault_class=FaultClass(fault)))
     assert bench.node().state is State.QUARANTINE
     assert store.repairs.prove("this-node") == []
     (attempt,) = store.repairs.history(store.repairs.get_incident(incident))

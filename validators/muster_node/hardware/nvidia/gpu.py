@@ -101,8 +101,8 @@ def slots_of(modules: Sequence[tuple[int, int | None]], unanswered: int = 0) -> 
     in_order = all(module == index + 1 for index, module in modules if module is not None)
     if in_order:
         return [(index, True) for index, _ in modules]
-    told = set(claimed) != {1}
-    return [(next(free), certain and told) if module is None else (module - 1, told) for _, module in modules]
+    numbered = set(claimed) != {1}
+    return [(next(free), certain and numbered) if module is None else (module - 1, numbered) for _, module in modules]
 
 
 def serial_of(answer: Answer) -> Answer:
