@@ -12,6 +12,9 @@ import pytest
 
 from tests.support import airflow_home  # noqa: F401  # sets the environment before a test file imports Airflow
 
+HANGS_S = 3000
+"""After this, a slow test has hung, also on a slow machine; the limit of the others stands in pyproject.toml."""
+
 pytest_plugins = ["tests.support.plugins.services_needed", "tests.support.plugins.run_end"]
 
 
@@ -41,9 +44,14 @@ def pytest_collection() -> Generator[None, object, object]:
 
 @pytest.hookimpl(trylast=True)
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Order files by the number in their marker ``early``, so that no process starts a long file last."""
+    """Order files by the number in their marker ``early``, so that no process starts a long file last.
+
+    A slow test may take ``HANGS_S``, unless it names a limit of its own.
+    """
     place = {item.path: math.inf for item in items}
     for item in items:
+        if item.get_closest_marker("slow") and not item.get_closest_marker("timeout"):
+            item.add_marker(pytest.mark.timeout(HANGS_S))
         if marker := item.get_closest_marker("early"):
             place[item.path] = min(place[item.path], marker.args[0])
     items.sort(key=lambda item: place[item.path])

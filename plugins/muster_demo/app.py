@@ -48,7 +48,7 @@ from muster_demo.workdir import Busy, Workdir
 
 LEVEL = "demo"
 REASON = "demo"
-TIME_LIMIT_S = 1800.0
+TIME_LIMIT_S = 2400.0
 """Five times what a machine with two idle cores needs."""
 
 MAIL_S = 60.0

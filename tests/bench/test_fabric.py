@@ -64,7 +64,6 @@ def test_addresses_are_those_of_the_topology() -> None:
 
 @pytest.mark.slow
 @pytest.mark.early(6)
-@pytest.mark.timeout(900)
 @pytest.mark.needs_iproute2
 @pytest.mark.needs_torch
 @needs_namespaces

@@ -101,7 +101,6 @@ def one_gpu(device: str) -> dict[str, object]:
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(1200)
 @pytest.mark.needs_torch
 def test_the_rehearsal_runs_every_part(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sys, "argv", ["gpu_day", "--rehearse"])

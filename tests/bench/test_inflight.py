@@ -18,7 +18,6 @@ KEYS = {
 @pytest.mark.early(6)
 @pytest.mark.needs_postgresql
 @pytest.mark.needs_redis
-@pytest.mark.timeout(1800)
 def test_all_nodes_wait_at_once_and_each_that_ends_gets_its_verdict(tmp_path: Path) -> None:
     found, (half, full) = inflight.measure(tmp_path, 20, seed=1, ending=6)
     assert set(found) >= KEYS

@@ -27,7 +27,6 @@ SAFE = ("false_admissions", "false_quarantines", "double_tests", "foreign_drains
 """What no load of the machine excuses. The other counters also rise where it is too slow to settle in time."""
 
 
-@pytest.mark.timeout(600)
 def test_an_interrupted_campaign_leaves_no_process_and_no_finished_leg(tmp_path: Path) -> None:
     command = [*CAMPAIGN, "--faults", "5", "--minutes", "5", "--nodes", "2", "--resume", str(tmp_path)]
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as campaign:
@@ -42,7 +41,6 @@ def test_an_interrupted_campaign_leaves_no_process_and_no_finished_leg(tmp_path:
     assert not list(tmp_path.glob("leg-*.json"))
 
 
-@pytest.mark.timeout(1800)
 def test_a_short_campaign_finds_nothing_that_is_unsafe(tmp_path: Path) -> None:
     options = ["--faults", "25", "--minutes", "4", "--nodes", "4", "--seed", "7", "--resume", str(tmp_path)]
     ran = subprocess.run([*CAMPAIGN, *options], stdout=subprocess.PIPE, text=True, timeout=1700, check=False)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from types import SimpleNamespace
@@ -27,8 +26,10 @@ from muster_criteria.model import Severity, Verdict
 from muster_reports import mail
 from tests.dags import lanes
 from tests.dags.blocks import Nodes
+from tests.support.servers.live_airflow import HANGS_S
+from tests.support.waiting import until
 
-pytestmark = [pytest.mark.slow, pytest.mark.needs_sshd, pytest.mark.early(3), pytest.mark.timeout(900)]
+pytestmark = [pytest.mark.slow, pytest.mark.needs_sshd, pytest.mark.early(3)]
 
 RUN = RunKey("cluster_qualification", "rounds")
 NAMES = tuple(f"n{at}" for at in range(8))
@@ -66,15 +67,12 @@ class Sides:
         return operator, attempt
 
     def _settle(self, operator: MusterPairOperator, attempt: Attempt) -> None:
-        until = time.monotonic() + 300
-        while time.monotonic() < until:
+        def ended() -> bool:
             with contextlib.suppress(TaskDeferred, NotMeasured):
                 operator._settle(self.context, attempt, Kind.DONE)
-            known = store.rounds.sides(RUN, operator._number).get(operator._number, {})
-            if operator.member in known:
-                return
-            time.sleep(0.5)
-        raise AssertionError(f"{operator.member} did not end")
+            return operator.member in store.rounds.sides(RUN, operator._number).get(operator._number, {})
+
+        until(ended, lambda: f"{operator.member} did not end", HANGS_S, 0.5)
 
 
 def test_a_dead_port_is_named_and_fails_its_node(nodes: Nodes) -> None:

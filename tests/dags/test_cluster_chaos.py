@@ -27,7 +27,6 @@ pytestmark = [
     pytest.mark.needs_sshd,
     pytest.mark.needs_torch,
     pytest.mark.early(6),
-    pytest.mark.timeout(600),
 ]
 
 STALL_S = 5.0

@@ -28,7 +28,6 @@ pytestmark = [
     pytest.mark.needs_sshd,
     pytest.mark.needs_torch,
     pytest.mark.early(3),
-    pytest.mark.timeout(600),
 ]
 
 

@@ -205,7 +205,7 @@ def test_each_delivery_of_a_node_is_tested_once_however_often_it_is_announced(li
     assert live.tested("nobody") == []
 
     live.desk.fail(QUALIFICATION, first)
-    live.desk.wait("the release", lambda: store.leases.live() == [], 60)
+    live.desk.wait("the release", lambda: store.leases.live() == [])
     assert store.nodes.get("newcomer").state is State.REGISTERED
 
 
@@ -217,8 +217,8 @@ def test_a_block_whose_run_is_marked_failed_is_let_go_and_meets_again(live: Live
     desk.wait("the meeting", lambda: all("phase same_batch" in live.block.progress(name) for name in NAMES))
     assert [lease.node for lease in store.leases.live()] == list(NAMES)
     desk.fail(blocks.DAG_ID, "block-6")
-    desk.wait("the end of the work on the nodes", lambda: not any(live.block.jobs(name) for name in NAMES), 60)
-    desk.wait("the release", lambda: store.leases.live() == [], 60)
+    desk.wait("the end of the work on the nodes", lambda: not any(live.block.jobs(name) for name in NAMES))
+    desk.wait("the release", lambda: store.leases.live() == [])
     assert {store.nodes.get(name).state for name in NAMES} == {State.QUALIFIED}
 
     desk.client.trigger(blocks.DAG_ID, "block-7", conf)

@@ -64,7 +64,7 @@ def test_a_node_is_tested_admitted_by_a_person_and_in_service(
         "pool": "rack-a",
     }
     desk.client.trigger(QUALIFICATION, tested, conf)
-    desk.wait_over(QUALIFICATION, tested, 420)
+    desk.wait_over(QUALIFICATION, tested)
     assert [(each.stage, each.attempts) for each in store.runs.stages(RunKey(QUALIFICATION, tested))] == [
         (stage, 1) for stage in STAGES
     ]

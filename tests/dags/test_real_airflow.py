@@ -8,10 +8,8 @@ import os
 import signal
 import stat
 import sys
-import time
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import httpx
 import psutil
@@ -19,7 +17,6 @@ import pytest
 
 from muster import store
 from muster.errors import AlreadyTriggered
-from muster.integration.airflow_api import AirflowClient
 from muster.model.nodes import NewNode
 from muster.model.runs import RunKey
 from muster.model.states import State
@@ -60,21 +57,11 @@ def airflow(server: sshd.Sshd, mailbox: Mailbox, tmp_path: Path) -> Iterator[Sta
         yield stack
 
 
-class Run:
+class Run(live_airflow.Desk):
     """One run, watched over REST."""
-
-    def __init__(self, stack: Stack) -> None:
-        self.stack = stack
-        self.client = AirflowClient(stack.login.url, stack.login.username, stack.login.password)
 
     def states(self) -> dict[str, str]:
         return self.client.task_states(DAG_ID, RUN_ID)
-
-    def wait(self, what: str, done: Any, seconds: float = 240) -> None:
-        end = time.monotonic() + seconds
-        while not done():
-            assert time.monotonic() < end, f"{what} did not come; {self.states()}; logs in {self.stack.supervisor.logs}"
-            time.sleep(0.5)
 
     def kill(self, component: str) -> None:
         """As hard as it gets, without a chance to tidy up; then start it again, as systemd would."""
@@ -107,7 +94,7 @@ def test_components_die_in_mid_run_and_nothing_is_lost_or_run_twice(
     run.wait("integrity", lambda: run.states()["integrity"] == "deferred")
     run.kill("triggerer")
     run.kill("scheduler")
-    run.wait("the end", lambda: run.client.run_state(DAG_ID, RUN_ID) in ("success", "failed"), 420)
+    run.wait("the end", lambda: run.client.run_state(DAG_ID, RUN_ID) in ("success", "failed"))
 
     started = [Path(line).parent.name for line in counted.read_text().splitlines()]
     assert len(started) == len(set(started)) == len(STAGES), f"a job was started twice: {started}; {run.states()}"
@@ -170,14 +157,14 @@ def test_what_a_user_does_to_a_waiting_task_reaches_the_node(
     # To a clock that is behind by an hour, its triggerer's heartbeat is one that another clock wrote an hour ahead.
     # A task is deferred before a triggerer takes it.
     now, hour = datetime.datetime.now(datetime.UTC), datetime.timedelta(hours=1)
-    run.wait("a triggerer", lambda: run.client.postponed(now - hour) != [], 60)
+    run.wait("a triggerer", lambda: run.client.postponed(now - hour) != [])
     assert [(late.run_id, late.task_id) for late in run.client.postponed(now - hour)] == [(RUN_ID, "burn_in")]
     assert run.client.postponed(now) == []
     first = burning()
     assert len(first) == 1
     path = f"/dags/{DAG_ID}/dagRuns/{RUN_ID}/taskInstances/burn_in"
     run.client._request("PATCH", path, json={"new_state": "failed"})
-    run.wait("the end of the work on the node", lambda: burning() == [], 30)
+    run.wait("the end of the work on the node", lambda: burning() == [])
     run.wait("the end", lambda: run.client.run_state(DAG_ID, RUN_ID) == "failed")
     assert run.states()["integrity"] == "skipped"
     assert store.runs.get(RunKey(DAG_ID, RUN_ID)).verdict is Verdict.INCONCLUSIVE
@@ -190,5 +177,5 @@ def test_what_a_user_does_to_a_waiting_task_reaches_the_node(
     assert burning() != first, "a Clear starts a new job"
     assert [lease.run_id for lease in store.leases.live()] == [RUN_ID], "the node is taken again"
     run.client._request("PATCH", f"/dags/{DAG_ID}/dagRuns/{RUN_ID}", json={"state": "failed"})
-    run.wait("the end of the work on the node", lambda: burning() == [], 30)
-    run.wait("the release", lambda: store.leases.live() == [], 30)
+    run.wait("the end of the work on the node", lambda: burning() == [])
+    run.wait("the release", lambda: store.leases.live() == [])

@@ -26,7 +26,6 @@ demo starts two, and on a slow machine the DAG's schedule another."""
 pytestmark = [pytest.mark.slow, pytest.mark.needs_torch, pytest.mark.needs_slurm, pytest.mark.early(1)]
 
 
-@pytest.mark.timeout(1900)
 def test_unattended_it_finds_every_fault_and_takes_everybody_else_into_service(
     start: Callable[..., Demo], monkeypatch: pytest.MonkeyPatch
 ) -> None:

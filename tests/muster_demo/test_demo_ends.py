@@ -16,7 +16,6 @@ from tests.muster_demo.started import Demo, alive
 pytestmark = [pytest.mark.slow, pytest.mark.needs_torch, pytest.mark.early(4)]
 
 
-@pytest.mark.timeout(400)
 def test_ctrl_c_in_the_middle_leaves_no_process_behind(start: Callable[..., Demo]) -> None:
     demo = start("--seed", "1")
     demo.wait_for("intake: ")
@@ -28,7 +27,6 @@ def test_ctrl_c_in_the_middle_leaves_no_process_behind(start: Callable[..., Demo
     assert watchdog.marked(str(demo.directory)) == []
 
 
-@pytest.mark.timeout(400)
 def test_the_next_demo_ends_what_a_killed_one_left(start: Callable[..., Demo]) -> None:
     demo = start("--seed", "1")
     demo.wait_for("intake: ")

@@ -39,7 +39,6 @@ def _processes(block: blocks.Block, name: str) -> list[psutil.Process]:
 @pytest.mark.slow
 @pytest.mark.needs_slurm
 @pytest.mark.needs_torch
-@pytest.mark.timeout(900)
 class TestBlock:
     def test_ranks_of_two_nodes_are_steps_of_their_jobs_and_train(
         self, alpha: Slurm, block: blocks.Block, monkeypatch: pytest.MonkeyPatch

@@ -277,7 +277,7 @@ def test_the_node_side_ends_with_its_pod(on_kubernetes: OnKubernetes, tmp_path: 
         until(begun.exists)
         job = on_kubernetes.submit()
         assert node_side.wait(10) == (7 if ends == "at SIGTERM" else -9)
-        until(lambda: on_kubernetes.runs(job), 10.0)
+        until(lambda: on_kubernetes.runs(job))
         with pytest.raises(Preempted):
             service.step_of_test(NODE)
     finally:

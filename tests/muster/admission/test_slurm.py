@@ -119,11 +119,11 @@ class TestSlurm:
         self.cluster.stop("n3")
         try:
             until(lambda: self.cluster.call("scontrol", "update", "NodeName=n3", "State=RESUME", check=False) == ""
-                  and bool(self.seen("n3").apart), 60)  # fmt: skip
+                  and bool(self.seen("n3").apart))  # fmt: skip
             self.backend.withdraw("n3", "failed burn_in")
         finally:
             self.cluster.start_node("n3")
-        until(lambda: not self.seen("n3").apart, 60)
+        until(lambda: not self.seen("n3").apart)
         assert self.seen("n3").ours
         self.backend.admit("n3", MARK)
         self.cluster.await_nodes(["n3"])

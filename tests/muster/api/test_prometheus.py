@@ -9,7 +9,6 @@ import socket
 import subprocess
 import sys
 import threading
-import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -31,10 +30,10 @@ from muster.store.database.outgoing import PlaceRow
 from muster_demo import watchdog
 from tests.muster import fleet, numbers
 from tests.support import airflow_home
+from tests.support.waiting import until
 
 DEPLOY = airflow_home.ROOT / "plugins" / "muster" / "deploy"
 BOARDS = sorted((DEPLOY / "dashboards").glob("*.json"))
-WAIT_S = 60.0
 
 
 def queries() -> list[str]:
@@ -69,9 +68,9 @@ def test_prometheus_scrapes_and_has_data_for_each_query(tmp_path: Path, monkeypa
     monkeypatch.setenv("MUSTER_METRICS_TOKEN_FILE", str(tmp_path / "token"))
     populate(monkeypatch)
     with served() as port, prometheus(tmp_path, port) as api:
-        until(lambda: api("query", query='up{job="muster"}') == ["1"], "a scrape with the token")
-        until(lambda: api("query", query='up{job="wrong"}') == ["0"], "a refused scrape without the token")
-        until(lambda: api("query", query="scrape_samples_scraped{job='muster'} > 50") != [], "samples")
+        until(lambda: api("query", query='up{job="muster"}') == ["1"])
+        until(lambda: api("query", query='up{job="wrong"}') == ["0"])
+        until(lambda: api("query", query="scrape_samples_scraped{job='muster'} > 50") != [])
         without = [query for query in queries() if not api("query", query=query)]
         assert without == []
 
@@ -138,7 +137,7 @@ def served() -> Iterator[int]:
     thread = threading.Thread(target=server.run)
     thread.start()
     try:
-        until(lambda: server.started, "the app")
+        until(lambda: server.started)
         yield server.servers[0].sockets[0].getsockname()[1]
     finally:
         server.should_exit = True
@@ -179,16 +178,8 @@ def prometheus(folder: Path, port: int) -> Iterator[object]:
         return False
 
     try:
-        until(ready, "Prometheus")
+        until(ready)
         yield api
     finally:
         process.terminate()
         process.wait()
-
-
-def until(reached: object, what: str) -> None:
-    """Wait until ``reached()``. Raises AssertionError after WAIT_S."""
-    end = time.monotonic() + WAIT_S
-    while not reached():
-        assert time.monotonic() < end, f"{what} did not come"
-        time.sleep(0.2)

@@ -15,11 +15,13 @@ from muster.integration.airflow_api import RUN_OVER, AirflowClient
 from muster_demo.services import Supervisor
 from muster_demo.stack import Stack, airflow_settings, migrate, new_login, write_password
 from tests.support import airflow_home, orphans
+from tests.support.waiting import T, until
 
-MARKS = (pytest.mark.needs_sshd, pytest.mark.needs_torch, pytest.mark.timeout(900))
+MARKS = (pytest.mark.needs_sshd, pytest.mark.needs_torch)
 """Of files whose nodes are tested by an Airflow that runs."""
 
 SETTLE_S = 10.0
+HANGS_S = 900.0
 
 
 @contextlib.contextmanager
@@ -54,17 +56,13 @@ class Desk:
         self.stack = stack
         self.client = AirflowClient(stack.login.url, stack.login.username, stack.login.password)
 
-    def wait(self, what: str, done: Callable[[], Any], seconds: float = 240) -> Any:
+    def wait(self, what: str, done: Callable[[], T]) -> T:
         """Returns the first true value of ``done()``."""
-        end = time.monotonic() + seconds
-        while not (answer := done()):
-            assert time.monotonic() < end, f"{what} did not come; logs in {self.stack.supervisor.logs}"
-            time.sleep(0.5)
-        return answer
+        return until(done, lambda: f"{what} did not come; logs in {self.stack.supervisor.logs}", HANGS_S, 0.5)
 
-    def wait_over(self, dag_id: str, run_id: str, seconds: float = 240) -> str:
+    def wait_over(self, dag_id: str, run_id: str) -> str:
         """The state in which the run ends."""
-        return str(self.wait(f"the end of {run_id}", lambda: self._over(dag_id, run_id), seconds))
+        return self.wait(f"the end of {run_id}", lambda: self._over(dag_id, run_id))
 
     def _over(self, dag_id: str, run_id: str) -> str:
         state = self.client.run_state(dag_id, run_id)
