@@ -13,7 +13,7 @@ from typing import Any
 
 from muster.remote import redfish_logs
 from muster.remote.bmc import BadBmc, Bmc, Login, login, parse_bmc
-from muster.remote.redfish_client import ROOT, BmcSilent, Client
+from muster.remote.redfish_client import ROOT, BmcSilent, Client, Refused
 from muster.remote.redfish_documents import Document, Found, Get, leaks_of, linked, of_chassis, paths_of
 from muster_criteria.chassis import STAGES, UNITS, Chassis, reading
 from muster_criteria.health.bmc import Sensor, Shown
@@ -62,30 +62,36 @@ def read_chassis(bmc: Bmc, who: Login, *, timeout_s: float, limit_s: float = LIM
 
 
 def read_health(bmc: Bmc, who: Login, *, timeout_s: float = ANSWER_S, limit_s: float = LIMIT_S) -> Shown:
-    """Returns sensors and log entries. What was read stays, where a later answer is missing: ``trouble`` says why.
+    """Returns sensors and log entries. What was read stays, where another answer is missing: ``trouble`` says why.
 
     Raises nothing that a BMC causes.
     """
     found: list[Found] = []
     logs = redfish_logs.Logs()
-    trouble = ""
+    refused: list[str] = []
+    trouble, chassis = "", []
     try:
         with Client(bmc, who, timeout_s=timeout_s, limit_s=limit_s) as client:
             get = _once(client.get)
             client.log_in()
             root = get(ROOT) or {}
-            chassis = paths_of(linked(root, "Chassis", get))[:CHASSIS_MAX]
-            for path in chassis:
-                member = get(path) or {}
-                found += [*of_chassis(member, get), *leaks_of(member, get)]
-            redfish_logs.read(root, get, logs)
-        if not chassis and not logs.services:
+            try:
+                chassis = paths_of(linked(root, "Chassis", get))[:CHASSIS_MAX]
+                for path in chassis:
+                    member = get(path) or {}
+                    found += [*of_chassis(member, get), *leaks_of(member, get)]
+            except Refused as error:
+                # Parts of one name are numbered in their order: those behind what is missing would have wrong numbers.
+                refused.append(str(error))
+            redfish_logs.read(root, _but(get, refused), logs)
+        if not (chassis or logs.services or refused):
             trouble = f"the BMC at {bmc.url} lists neither a chassis nor a log"
     except BmcSilent as error:
         trouble = str(error)
     except Exception as error:  # whatever a BMC sends costs its own reading alone
         log.exception("the BMC at %s cannot be read", bmc.url)
         trouble = f"the BMC at {bmc.url} could not be read: {type(error).__name__}"
+    trouble = trouble or next(iter(refused), "")
     return Shown(tuple(_sensors(found)), tuple(logs.entries.values()), tuple(logs.long), trouble)
 
 
@@ -97,6 +103,19 @@ def _once(get: Get) -> Get:
         if path not in known:
             known[path] = get(path)
         return known[path]
+
+    return found
+
+
+def _but(get: Get, refused: list[str]) -> Get:
+    """A document in error is noted in ``refused``, and missing."""
+
+    def found(path: str) -> Document | None:
+        try:
+            return get(path)
+        except Refused as error:
+            refused.append(str(error))
+            return None
 
     return found
 

@@ -32,6 +32,10 @@ class BmcSilent(MusterError):
     """The BMC could not be read; the message is one sentence with the reason."""
 
 
+class Refused(BmcSilent):
+    """The BMC answers, and has an error for one document: it may have the others."""
+
+
 class Client:
     """Reads documents of a BMC: ``timeout_s`` seconds at most for each step of an answer, ``limit_s`` for all answers.
 
@@ -88,17 +92,17 @@ class Client:
     def get(self, path: str) -> Document | None:
         """Returns the document at ``path``; None if there is none, as of bays and boards that a BMC lists and lacks.
 
-        Raises BmcSilent.
+        Raises Refused for a document in error, else BmcSilent.
         """
         answer = self._answer("GET", self.within(path))
         if answer.status_code == httpx.codes.NOT_FOUND:
             return None
         if not answer.is_success:
-            raise self._silent(f"it answers {answer.status_code} {answer.reason_phrase} to {path}")
+            raise Refused(self._why(f"it answers {answer.status_code} {answer.reason_phrase} to {path}"))
         try:
             document = json.loads(answer.content)
         except (ValueError, RecursionError):
-            raise self._silent(f"the document {path} is not JSON") from None
+            raise Refused(self._why(f"the document {path} is not JSON")) from None
         return document if isinstance(document, dict) else None
 
     def post(self, path: str, body: dict[str, str]) -> int:
@@ -141,4 +145,7 @@ class Client:
         return httpx.Response(answer.status_code, headers=answer.headers, content=content)
 
     def _silent(self, why: str) -> BmcSilent:
-        return BmcSilent(f"the BMC at {self._url} could not be read: {one_line(why)[:200].rstrip('.')}")
+        return BmcSilent(self._why(why))
+
+    def _why(self, why: str) -> str:
+        return f"the BMC at {self._url} could not be read: {one_line(why)[:200].rstrip('.')}"

@@ -158,6 +158,23 @@ def test_a_log_that_is_not_read_in_time_costs_no_sensor(tmp_path: Path) -> None:
     assert "longer than 1 s" in found.trouble
 
 
+def test_a_chassis_in_error_costs_no_log(tmp_path: Path) -> None:
+    """As of a BMC whose switch board has lost its firmware: a 500 for that chassis alone."""
+    chassis = bmcs.write(tmp_path, fans=[bmcs.fan()])
+    bmcs.write_log(tmp_path, "Systems/1", "SEL", [bmcs.entry("2", "Critical", "Uncorrectable ECC", sensor="Memory")])
+
+    def reply(path: str) -> tuple[int, dict[str, str], bytes]:
+        if path.startswith(bmcs.CHASSIS):
+            return 500, {}, b""
+        document = chassis / path.removeprefix("/redfish/v1").strip("/") / "index.json"
+        return (200, {}, document.read_bytes()) if document.is_file() else (404, {}, b"")
+
+    with bmcs.answering(reply) as server:
+        found = shown(server.url)
+    assert [each.text for each in found.entries] == ["Uncorrectable ECC"]
+    assert f"it answers 500 Internal Server Error to {bmcs.CHASSIS}" in found.trouble
+
+
 def test_a_port_that_accepts_and_never_answers_is_one_sentence() -> None:
     with socket.create_server(("127.0.0.1", 0)) as server:
         found = shown(f"http://127.0.0.1:{server.getsockname()[1]}", limit_s=1.0)

@@ -66,8 +66,10 @@ def trouble_at(folder: pathlib.Path, need_bytes: int) -> str:
         if not folder.is_dir():
             return f"the shared path {folder} is not there on this node: mount it, or name another"
         probe = folder / f".probe-{os.uname().nodename}-{os.getpid()}"
-        probe.write_bytes(b"muster")
-        probe.unlink()
+        try:
+            probe.write_bytes(b"muster")
+        finally:
+            probe.unlink(missing_ok=True)
         stat = os.statvfs(folder)
         free = stat.f_bavail * stat.f_frsize
     except OSError as error:

@@ -113,26 +113,32 @@ def _failures(session: Session, spells: Sequence[_Spell]) -> list[Failure]:
         by_node[spell.left.node].append(spell)
     made: list[Failure] = []
     for some in batches(by_node):
-        entries, findings, ended = _entries(session, some), _findings(session, some), _ended(session, some)
+        entries, findings, placed = _entries(session, some), _findings(session, some), _placed(session, some)
         for name in some:
-            made += [_failure(each, entries[name], findings[name], ended[name]) for each in by_node[name]]
+            made += [_failure(each, entries[name], findings[name], placed[name]) for each in by_node[name]]
     return made
 
 
-def _failure(spell: _Spell, entries: list[Any], findings: list[Any], ended: list[Any]) -> Failure:
+def _failure(spell: _Spell, entries: list[Any], findings: list[Any], placed: list[Any]) -> Failure:
     left, back = spell.left, spell.back
     entered = max((each.after for each in entries if each.id < left.id), default=0)
     own = [each for each in findings if each.id > entered and (back is None or each.id <= back.after)]
     devices = {each.device for each in own}
-    replaced = back is not None and any(
-        each.slot in devices and each.kind == kind_of(each.slot)
-        for each in ended
-        if left.after <= each.until_after <= back.after
-    )
+    replaced = back is not None and bool(_removed(placed, devices, left.after, back.after))
     groups = (_group(each.fault_class, each.stage) for each in own)
     group = next((group for group in groups if group != "unknown"), "unknown")
     gone = spell.over.at if spell.over is not None and back is None else None
     return Failure(left.node, group, left.at, back.at if back else None, replaced, gone)
+
+
+def _removed(placed: list[Any], slots: Collection[str], first: int, last: int) -> set[int]:
+    """The parts that left one of ``slots`` between these stages, and are not on the node after the last one.
+
+    GPUs that move up behind one that does not answer leave their slots, too, and so does that one until it is back.
+    """
+    there = {each.part_id for each in placed if each.until_after is None or each.after <= last < each.until_after}
+    ended = (each for each in placed if each.until_after is not None and first <= each.until_after <= last)
+    return {each.part_id for each in ended if each.slot in slots and each.kind == kind_of(each.slot)} - there
 
 
 def _by_node(session: Session, query: Select[*tuple[Any, ...]]) -> dict[str, list[Any]]:
@@ -157,11 +163,10 @@ def _findings(session: Session, nodes: Sequence[str]) -> dict[str, list[Any]]:
     return _by_node(session, query)
 
 
-def _ended(session: Session, nodes: Sequence[str]) -> dict[str, list[Any]]:
-    """The placements that ended: another part sits in the place since then."""
-    query = select(PlacementRow.node, PartRow.kind, PlacementRow.slot, PlacementRow.until_after)
-    query = query.join(PartRow, PlacementRow.part_id == PartRow.id)
-    return _by_node(session, query.where(PlacementRow.node.in_(nodes), PlacementRow.until_after.is_not(None)))
+def _placed(session: Session, nodes: Sequence[str]) -> dict[str, list[Any]]:
+    columns = (PlacementRow.part_id, PlacementRow.slot, PlacementRow.after, PlacementRow.until_after)
+    query = select(PlacementRow.node, PartRow.kind, *columns).join(PartRow, PlacementRow.part_id == PartRow.id)
+    return _by_node(session, query.where(PlacementRow.node.in_(nodes)))
 
 
 def _group(fault_class: str, stage: str) -> str:

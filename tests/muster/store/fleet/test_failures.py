@@ -13,6 +13,8 @@ from muster.admission.entry import move
 from muster.model.failures import Failure
 from muster.model.states import State
 from muster.store.database import access
+from muster.store.database.engine import writing
+from muster.store.machines import parts
 from muster_criteria.model import FaultClass, Verdict
 from tests.muster import fleet
 
@@ -81,6 +83,26 @@ def repaired(run_id: str) -> None:
         move(NODE, state, "Ada", "repaired")
     fleet.qualify(run_id=run_id)
     move(NODE, State.PRODUCTION, "Ada", "needed now")
+
+
+def sits(serials: dict[str, str]) -> None:
+    with writing() as session:
+        parts.clear_places(session, NODE)
+        for slot, serial in serials.items():
+            parts.move_part(session, NODE, slot, serial)
+
+
+@pytest.mark.parametrize(
+    ("back", "replaced"), [({"gpu0": "A", "gpu1": "B"}, False), ({"gpu0": "X", "gpu1": "B"}, True)]
+)
+def test_a_gpu_that_left_the_bus_for_a_while_was_not_replaced(back: dict[str, str], replaced: bool) -> None:
+    """Behind a GPU that does not answer the others move up: both leave their slots, and both are back."""
+    sits({"gpu0": "A", "gpu1": "B"})
+    fleet.fail(NODE, "lost", fleet.finding(fault_class=FaultClass.GPU, device="gpu0"))
+    sits({"gpu0": "B"})
+    sits(back)
+    repaired("reset")
+    assert [each.replaced for each in failures()] == [replaced]
 
 
 def test_a_failure_is_not_charged_with_what_an_earlier_one_of_the_same_day_had() -> None:
