@@ -304,11 +304,21 @@ def test_a_node_with_a_place_is_removed_as_the_dry_run_says(
     assert (store.nodes.get("n1").state, store.schedulers.place("n1")) == (State.RETIRED, None)
 
 
+@pytest.mark.parametrize("given", ["", "--called n2", "--none --cluster alpha", "--none --called n2"])
+def test_a_place_ends_only_by_a_word_of_its_own(muster: Muster, given: str) -> None:
+    store.nodes.add(fleet.new_node("n1"))
+    before = store.schedulers.assign("n1", "alpha", "n1", "Ada", "it is there")
+    assert muster("node", "scheduler", "n1", *given.split(), "--reason", "moved", "--as", "Ada")[0] == 1
+    assert store.schedulers.place("n1") == before
+    assert muster("node", "scheduler", "n1", "--none", "--reason", "sold", "--as", "Ada")[0] == 0
+    assert store.schedulers.place("n1") is None
+
+
 def test_a_place_that_is_not_closed_yet_is_given_up_by_a_command_that_the_refusal_names(muster: Muster) -> None:
     store.nodes.add(fleet.new_node("n1"))
     store.schedulers.assign("n1", "alpha", "n1", "Ada", "it is there")
     store.schedulers.note_seen("n1", OPEN)
-    (line,) = commands(muster("node", "scheduler", "n1", "--reason", "sold", "--as", "Ada")[2])
+    (line,) = commands(muster("node", "scheduler", "n1", "--none", "--reason", "sold", "--as", "Ada")[2])
     assert muster(*shlex.split(line.replace("…", "gone"))[1:], "--as", "Ada")[0] == 0
     assert store.schedulers.place("n1") is None
 

@@ -41,7 +41,7 @@ def remove(
         if place is not None and place.waits and not rehearsing:
             raise MusterError(
                 f"{name} is retired, and {place.cluster} has not closed it yet: {place.last_error}; repeat this later, "
-                f"or give that place up: `muster node scheduler {name} --abandon --reason …`"
+                f"or give that place up: `muster node scheduler {name} --none --abandon --reason …`"
             )
         if place is not None and not rehearsing:
             store.schedulers.assign(name, "", "", show.person(who), given(reason))

@@ -10,6 +10,7 @@ from muster.cli.terminal import show
 from muster.cli.terminal.dry import DryRun, rehearsed, risks
 from muster.cli.terminal.messages import messages
 from muster.cli.terminal.options import AsJson, AsWho, Name, Reason, given
+from muster.errors import BadScheduler
 from muster.model.schedulers import WITHDRAWN, Place
 
 
@@ -17,18 +18,21 @@ from muster.model.schedulers import WITHDRAWN, Place
 def scheduler(
     name: Name,
     reason: Reason,
-    cluster: Annotated[str, typer.Option(help="A cluster of MUSTER_SCHEDULERS; empty: no scheduler.")] = "",
+    cluster: Annotated[str, typer.Option(help="A cluster of MUSTER_SCHEDULERS.")] = "",
     called: Annotated[str, typer.Option(help="Its name there (Slurm: NodeName); default: its name here.")] = "",
+    none: Annotated[bool, typer.Option("--none", help="No scheduler: its place ends.")] = False,
     abandon: Annotated[
         bool, typer.Option("--abandon", help="Also if its present scheduler has not confirmed that it closed it.")
     ] = False,
     who: AsWho = "",
     dry_run: DryRun = False,
 ) -> None:
-    """Give a node its place in a scheduler, or move it to another. A node that is not admitted is closed there."""
+    """Give a node its place in a scheduler, move it to another, or end its place. It is closed there until admitted."""
     from muster import store
     from muster.admission import clusters, service
 
+    if bool(cluster) is none or (called and none):
+        raise BadScheduler(f"where {name} belongs is not clear: give either --cluster (and --called), or --none")
     there = called or name
     if cluster:
         clusters.check(cluster, [there])

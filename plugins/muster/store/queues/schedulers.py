@@ -62,7 +62,7 @@ def assign(node: str, cluster: str, name: str, person: str, reason: str, *, aban
             why = f": {place.last_error}" if place.last_error else ""
             raise IllegalMove(
                 f"{place.cluster} has not confirmed yet that it closed {node}, which may take jobs there{why}; repeat "
-                f"this once it has, or give that place up: `muster node scheduler {node} --abandon --reason …`",
+                f"this once it has, or give it up: `muster node scheduler {node} --none --abandon --reason …`",
                 Refusal.STATE,
             )
         taken = select(PlaceRow.node).where(PlaceRow.cluster == cluster, PlaceRow.name == name)
