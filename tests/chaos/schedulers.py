@@ -17,8 +17,8 @@ from tests.chaos.link import Link, Links
 from tests.support.servers import kubernetes_server
 
 PATIENCE_S = 5.0
-TAINT, MANAGER, WRITTEN = "muster.dev/withdrawn", "muster", "muster.dev/certificate"
-"""How Muster closes a node in Kubernetes: its taint, the field manager of its cordon, the annotation that says why."""
+TAINT, WRITTEN = "muster.dev/withdrawn", "muster.dev/certificate"
+"""How Muster closes a node in Kubernetes: its taint, and the annotation that says why."""
 WHY = "example.org/cordoned-for"
 """The annotation in which persons say why they cordoned a node."""
 
@@ -45,7 +45,7 @@ class Scheduler(Protocol):
         """Every node."""
 
     def drain(self, node: str, reason: str) -> None:
-        """Close an open node, as a person."""
+        """Close a node that no other person closed, as a person."""
 
     def resume(self, node: str) -> None:
         """Open a node that a person closed."""
@@ -94,16 +94,11 @@ class OnSlurm:
 
 
 def shown_by_kubernetes(node: dict[str, Any]) -> Shown:
-    """A node of the API server: closed by Muster, which says why, or by a person, who does."""
+    """A node of the API server: cordoned by a person, who says why, or else closed by Muster, which does."""
     metadata, spec = node["metadata"], node["spec"]
     tainted = any(taint["key"] == TAINT for taint in spec.get("taints") or [])
     cordoned = bool(spec.get("unschedulable"))
-    managers = {
-        entry["manager"] for entry in metadata.get("managedFields") or []
-        if "f:unschedulable" in entry.get("fieldsV1", {}).get("f:spec", {})
-    }  # fmt: skip
-    ours = tainted or (cordoned and MANAGER in managers)
-    reason = (metadata.get("annotations") or {}).get(WRITTEN if ours else WHY, "")
+    reason = (metadata.get("annotations") or {}).get(WHY if cordoned else WRITTEN, "")
     return Shown(tainted or cordoned, reason if tainted or cordoned else "")
 
 
@@ -153,8 +148,8 @@ class OnKubernetes:
 
     def drain(self, node: str, reason: str) -> None:
         found = self._ask("GET", f"nodes/{node}")
-        if shown_by_kubernetes(found).drained:  # a cordon of what is cordoned changes nothing
-            raise ServiceFailed(f"{node} is closed already")
+        if found["spec"].get("unschedulable"):  # a cordon of what is cordoned changes nothing
+            raise ServiceFailed(f"{node} is cordoned already")
         self._patch(node, reason, found["metadata"]["resourceVersion"])
 
     def resume(self, node: str) -> None:

@@ -55,22 +55,27 @@ def test_a_persons_cordon_is_foreign_to_muster_and_stays(nodes: OnKubernetes) ->
     backend = backend_of(nodes.kind)
     nodes.drain(NODE, "bad fan 7")
     assert nodes.shows()[NODE] == (True, "bad fan 7")
-    assert backend.look([NODE])[NODE].foreign == "cordoned by kubectl-cordon"
+    assert backend.look([NODE])[NODE].foreign == "cordoned"
     backend.withdraw(NODE, "FAIL")
     with pytest.raises(LeftAlone):
         backend.admit(NODE, MARK)
     assert nodes.shows()[NODE] == (True, "bad fan 7")
     nodes.resume(NODE)
-    assert nodes.shows() == {NODE: (False, ""), "n5": (False, "")}
+    assert nodes.shows() == {NODE: (True, "withdrawn: FAIL"), "n5": (False, "")}
 
 
-def test_musters_withdrawal_is_shown_and_no_person_takes_it_over(nodes: OnKubernetes) -> None:
+def test_musters_withdrawal_is_shown_and_a_persons_cordon_is_kept_with_it(nodes: OnKubernetes) -> None:
     backend = backend_of(nodes.kind)
     backend.withdraw(NODE, "FAIL")
     with pytest.raises(ServiceFailed):
-        nodes.drain(NODE, "bad fan 7")
-    with pytest.raises(ServiceFailed):
         nodes.submit(NODE, "users-1", 1)
+    nodes.drain(NODE, "bad fan 7")
+    with pytest.raises(ServiceFailed):
+        nodes.drain(NODE, "bad fan 8")
+    with pytest.raises(LeftAlone):
+        backend.admit(NODE, MARK)
+    assert nodes.shows()[NODE] == (True, "bad fan 7")
+    nodes.resume(NODE)
     assert nodes.shows()[NODE] == (True, "withdrawn: FAIL")
     backend.admit(NODE, MARK)
     assert nodes.shows()[NODE] == (False, "")

@@ -54,12 +54,13 @@ class Mark:
 class Seen:
     """A node as its scheduler shows it.
 
-    ``open``: users' jobs may begin on it. ``ours``: Muster alone closed it. ``foreign``: who else closed it
-    and why. ``foreign_since``: since when, where known. ``apart``: why it is neither opened nor tested now (rebooting,
-    powered down, not responding, down). ``used_by``: the users' jobs on it, or what it is promised to. ``unsure``: why
-    it may be in use all the same. ``marked``: an open node shows what ``admit`` set with it. ``created``: since when
-    the scheduler has the node, where another machine that joins under its name is a new node to it. ``drain``: our own
-    drain, by its time and reason, where the scheduler may forget that it was lifted.
+    ``open``: users' jobs may begin on it. ``ours``: Muster closed it; without ``both``, alone. ``both``: the scheduler
+    keeps our closing together with somebody else's. ``foreign``: who else closed it, and why. ``foreign_since``: since
+    when, where known. ``apart``: why it is neither opened nor tested now (rebooting, powered down, not responding,
+    down). ``used_by``: the users' jobs on it, or what it is promised to. ``unsure``: why it may be in use all the same.
+    ``marked``: an open node shows what ``admit`` set with it. ``created``: since when the scheduler has the node, where
+    another machine that joins under its name is a new node to it. ``drain``: our own drain, by its time and reason,
+    where the scheduler may forget that it was lifted.
     """
 
     open: bool
@@ -72,6 +73,7 @@ class Seen:
     marked: bool = True
     created: datetime.datetime | None = None
     drain: str = ""
+    both: bool = False
 
     @property
     def verify(self) -> bool:
@@ -79,8 +81,8 @@ class Seen:
         return VERIFY in self.foreign
 
     def stays_closed(self, mark: Mark) -> str:
-        """Returns why an admission leaves the node as it is, "" if it may open it: it is not apart, and either ours, or
-        a test passed that the person who closed it wanted, and that began afterwards.
+        """Returns why an admission leaves the node as it is, "" if it may open it: it is not apart, and no
+        other closed it, or a test passed that the person who closed it wanted, and that began afterwards.
         """
         if self.apart:
             return f"it is {self.apart}"
@@ -178,7 +180,7 @@ class AdmissionBackend(Protocol):
         """
 
     def withdraw(self, name: str, reason: str, wanted_at: datetime.datetime | None = None) -> None:
-        """Close the node to new jobs; running jobs end by themselves. A node that somebody else closed stays as it is.
+        """Close the node to new jobs; running jobs end by themselves. What somebody else closed stays theirs.
 
         One that we closed shows the new reason, in schedulers that show reasons. One that is apart is closed for when
         it comes back; raises LeftAlone where that cannot be.

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from kubernetes.client import ApiClient
 
 MANAGER = "muster"
-"""The field manager of all our changes, by which the API server records what is ours."""
+"""The field manager of all our changes, as which the API server records them."""
 
 CONFLICTS_MAX = 5
 KUBE_CONFIG_BYTES_MAX = 1_000_000

@@ -343,7 +343,8 @@ def _compare(place: Place, seen: Mapping[str, Seen]) -> Iterable[str]:
         return
     # A drain that a person lifted, or that was lost (a reboot with nextstate=RESUME, a new Node object): only Muster
     # admits a node. One that is away is drained for when it comes back.
-    if place.wanted == WITHDRAWN and place.state not in SERVING and not shown.ours and not shown.foreign:
+    unclosed = not shown.ours and (shown.both or not shown.foreign)
+    if place.wanted == WITHDRAWN and place.state not in SERVING and unclosed:
         question = store.schedulers.drain_again(place.node)
         if question is None:
             return

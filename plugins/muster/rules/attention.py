@@ -17,7 +17,7 @@ from muster.model.questions import Question
 from muster.model.racks import HeldRack
 from muster.model.repairs import Incident
 from muster.model.replacing import Replacement
-from muster.model.schedulers import ADMITTED, WITHDRAWN, Place
+from muster.model.schedulers import ADMITTED, CLOSED, WITHDRAWN, Place
 from muster.model.schedulers import OPEN as OPENED
 from muster.model.states import IN_FLIGHT, SERVING, State
 from muster.rules.repair import REPAIRABLE
@@ -27,8 +27,11 @@ from muster_criteria.model import Verdict
 BLOCK_MAX = 16
 """A command for a block names at most so many nodes."""
 OPEN = {"slurm": "scontrol update nodename={} state=resume", "kubernetes": "kubectl uncordon {}"}
+UNDO = {**OPEN, "kubernetes": "kubectl taint node {} muster.dev/withdrawn-"}
 LOOK = {"slurm": "scontrol show node {}", "kubernetes": "kubectl describe node {}"}
-"""By kind of cluster, the command that opens a node there, and the one that shows it."""
+"""By kind of cluster, the command that opens a node there, the one for a node that Muster closed, and the one that
+shows it.
+"""
 WAITING_FOR = datetime.timedelta(hours=1)
 """How long a repair counts as one that begins by itself, after the sweep last saw that it waits."""
 _TESTED_FROM = (State.REGISTERED, State.QUALIFIED, State.REVALIDATION)
@@ -248,7 +251,8 @@ def _at_scheduler(row: FleetRow, place: Place, kind: str) -> Attention | None:
         return item(Cause.TEST_DUE, Turn.MUSTER, f"muster revalidate {name} --reason …", why, place.verify_since)
     if row.state is State.PRODUCTION and place.wanted == ADMITTED and place.shown not in ("", OPENED):
         closed = place.shown.startswith("closed")
-        command = OPEN.get(kind, "muster node schedulers").format(there) if closed else look
+        opens = (UNDO if place.shown == CLOSED else OPEN).get(kind, "muster node schedulers").format(there)
+        command = opens if closed else look
         return item(Cause.CLOSED, Turn.SCHEDULER, command, f"{place.cluster}: {place.shown}", place.shown_since)
     if place.difference:
         turn = Turn.PERSON if place.wanted == WITHDRAWN else Turn.SCHEDULER

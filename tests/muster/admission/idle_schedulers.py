@@ -11,6 +11,7 @@ import pytest
 from muster import store
 from muster.admission import service
 from muster.admission.backend import TEST_PREFIX
+from muster.admission.backends.kubernetes import TAINT
 from muster.model.runs import RunKey
 from muster.model.states import State
 from tests.muster import fleet
@@ -103,7 +104,7 @@ class OnKubernetes:
         return [pod.metadata.name for pod in self.cluster.core.list_namespaced_pod("muster").items]
 
     def closed(self) -> bool:
-        return bool(self.cluster.node(NAME).spec.unschedulable)
+        return TAINT in {each.key for each in self.cluster.node(NAME).spec.taints or ()}
 
     def lose(self, how: str) -> None:
         """The node: kubelet marks pods that it evicts as failed."""

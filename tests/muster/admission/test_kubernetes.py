@@ -7,7 +7,6 @@ import datetime
 import json
 import time
 from pathlib import Path
-from typing import Any
 
 import pytest
 import yaml
@@ -18,7 +17,6 @@ from muster.admission.backend import AdmissionBackend, Mark, Seen
 from muster.admission.backends.kubernetes import ANNOTATION, CONDITION, LABEL, REQUEST, TAINT, Kubernetes
 from muster.admission.clusters import backend_of
 from muster.admission.entry import move
-from muster.admission.kubernetes_test_pod import resources_left
 from muster.errors import BadScheduler, LeftAlone, SchedulerDown
 from muster.model.states import State
 from tests.muster import fleet
@@ -49,9 +47,12 @@ def test_what_a_withdrawal_and_an_admission_leave(backend: AdmissionBackend, kub
     before = copy.deepcopy(kubernetes.nodes["n0"])
     backend.withdraw("n0", "failed burn_in")
     node = kubernetes.nodes["n0"]
-    assert keys(kubernetes) == {"nvidia.com/gpu", TAINT, "node.kubernetes.io/unschedulable"}
-    assert node["spec"]["unschedulable"]
-    assert (condition(kubernetes)["status"], condition(kubernetes)["message"]) == ("False", "failed burn_in")
+    assert keys(kubernetes) == {"nvidia.com/gpu", TAINT}
+    assert not node["spec"].get("unschedulable"), "each cordon is somebody else's"
+    for reason in ("failed burn_in", "in repair"):
+        backend.withdraw("n0", reason)
+        assert (condition(kubernetes)["status"], condition(kubernetes)["message"]) == ("False", reason)
+        assert kubernetes.nodes["n0"]["metadata"]["annotations"][ANNOTATION] == f"withdrawn: {reason}"
     backend.admit("n0", MARK)
     node = kubernetes.nodes["n0"]
     assert node["spec"] == before["spec"]
@@ -71,29 +72,49 @@ def test_what_another_closed_stays_closed_and_is_no_longer_qualified(
     backend: AdmissionBackend, kubernetes: Cluster, taint: str
 ) -> None:
     backend.admit("n0", MARK)
-    taints = [*kubernetes.nodes["n0"]["spec"]["taints"], {"key": taint, "effect": "NoExecute"}]
-    kubernetes.write("n0", "kubectl-cordon", {"spec": {"taints": taints} if taint else {"unschedulable": True}})
-    spec = copy.deepcopy(kubernetes.nodes["n0"]["spec"])
+    before = copy.deepcopy(kubernetes.nodes["n0"]["spec"])
+    taints = [*before["taints"], {"key": taint, "effect": "NoExecute"}]
+    kubernetes.write("n0", "kubectl", {"spec": {"taints": taints} if taint else {"unschedulable": True}})
+    closed = keys(kubernetes)
     assert (seen(backend).open, seen(backend).ours) == (False, False)
     backend.withdraw("n0", "failed burn_in")
     assert condition(kubernetes)["status"] == "False"
     assert LABEL not in kubernetes.nodes["n0"]["metadata"]["labels"]
     with pytest.raises(LeftAlone):
         backend.admit("n0", MARK)
-    assert kubernetes.nodes["n0"]["spec"] == spec
+    assert keys(kubernetes) == closed | {TAINT}
     assert condition(kubernetes)["status"] == "False"
+    kept = [each for each in kubernetes.nodes["n0"]["spec"]["taints"] if each["key"] != taint]
+    kubernetes.write("n0", "kubectl", {"spec": {"taints": kept, "unschedulable": None}})
+    assert not seen(backend).open, "ours closes it as well, from the moment that they open it"
+    backend.admit("n0", MARK)
+    assert kubernetes.nodes["n0"]["spec"] == before
 
 
-def test_a_cordon_that_a_person_sets_after_ours_was_lifted_is_theirs(
+def test_a_cordon_of_what_is_closed_already_is_a_persons_and_stays(
     backend: AdmissionBackend, kubernetes: Cluster
 ) -> None:
+    """kubectl sends nothing for a node that is cordoned already, whoever cordoned it."""
     backend.withdraw("n0", "failed burn_in")
-    kubernetes.write("n0", "kubectl-cordon", {"spec": {"unschedulable": None}})
-    assert not seen(backend).open, "our taint stands"
-    kubernetes.write("n0", "kubectl-cordon", {"spec": {"unschedulable": True}})
+    kubernetes.cordon("n0")
     with pytest.raises(LeftAlone):
         backend.admit("n0", MARK)
+    assert (seen(backend).ours, bool(seen(backend).foreign)) == (True, True)
     assert kubernetes.nodes["n0"]["spec"]["unschedulable"]
+
+
+def test_a_taint_of_ours_that_is_lost_while_a_person_keeps_the_node_closed_is_set_again(
+    kubernetes: Cluster, fleet_db: str
+) -> None:
+    node = fleet.new_node().name
+    store.nodes.add(fleet.new_node())
+    store.schedulers.assign(node, "kube", "n0", "Ada", "rack 1")
+    assert service.carry_out(node) == ""
+    kubernetes.create("n0")
+    kubernetes.cordon("n0")
+    service.reconcile()
+    kubernetes.write("n0", "kubectl-cordon", {"spec": {"unschedulable": None}})
+    assert not service.look([node])[node].open
 
 
 def test_a_cordon_between_our_look_and_our_change_stays(backend: AdmissionBackend, kubernetes: Cluster) -> None:
@@ -348,43 +369,6 @@ def test_a_connection_that_names_no_cluster_is_one_sentence(
         monkeypatch.setenv("AIRFLOW_CONN_KUBE", json.dumps({"conn_type": "kubernetes", "extra": extra}))
     with pytest.raises(BadScheduler):
         backend_of("kube")
-
-
-def test_what_the_pods_on_a_node_leave_of_it() -> None:
-    def container(cpu: str, **more: Any) -> dict[str, Any]:
-        return {"resources": {"requests": {"cpu": cpu}}, **more}
-
-    allocatable = {"cpu": "8", "memory": "1Gi", "nvidia.com/gpu": "8", "hugepages-2Mi": "0", "pods": "110"}
-    daemon = {
-        "initContainers": [container("1500m"), container("500m", restartPolicy="Always")],
-        "containers": [container("250m"), {"resources": {"requests": {"memory": "24M"}}}],
-        "overhead": {"cpu": "50m"},
-    }
-    left = resources_left({"status": {"allocatable": allocatable}}, [{"spec": daemon}, {"spec": {"containers": [{}]}}])
-    assert left == {"cpu": "6.450", "memory": str(2**30 - 24_000_000), "nvidia.com/gpu": "8"}
-
-
-@pytest.mark.parametrize(
-    ("first", "whole", "needed"),
-    [
-        ([("2", "Always"), ("8", "")], "", 10),
-        ([("8", ""), ("2", "Always")], "", 8),
-        ([("2", "Always"), ("3", "Always")], "", 6),
-        ([("2", "Always"), ("8", "")], "4", 4),
-    ],
-    ids=["needs the sidecar before it", "ends before the sidecar", "sidecars", "for the whole pod"],
-)
-def test_sidecars_and_requests_of_whole_pods_count_as_the_scheduler_counts_them(
-    first: list[tuple[str, str]], whole: str, needed: int
-) -> None:
-    pod = {
-        "initContainers": [{"resources": {"requests": {"cpu": cpu}}, "restartPolicy": policy} for cpu, policy in first],
-        "containers": [{"resources": {"requests": {"cpu": "1"}}}],
-        "resources": {"requests": {"cpu": whole}} if whole else {},
-        "overhead": {"cpu": "1"},
-    }
-    left = resources_left({"status": {"allocatable": {"cpu": "64"}}}, [{"spec": pod}])
-    assert left == {"cpu": f"{63 - needed}.000"}
 
 
 def test_a_conflict_where_there_can_be_none_is_one_error(backend: AdmissionBackend, kubernetes: Cluster) -> None:

@@ -202,6 +202,16 @@ def test_a_node_in_production_that_its_scheduler_keeps_from_users_is_missing_cap
     assert (found.cause, found.command) == (cause, command)
 
 
+@pytest.mark.parametrize(
+    ("shown", "command"),
+    [("closed: cordoned", "kubectl uncordon n1-there"),
+     (CLOSED, "kubectl taint node n1-there muster.dev/withdrawn-")],
+)  # fmt: skip
+def test_the_command_that_opens_a_node_of_kubernetes_undoes_what_closed_it(shown: str, command: str) -> None:
+    closed = [row(state=State.PRODUCTION)], [place(shown=shown)]
+    assert only(attention(*closed, kinds={"alpha": "kubernetes"}, now=NOW)).command == command
+
+
 def test_what_the_scheduler_shows_as_wanted_is_nothing_to_do() -> None:
     assert attention([row(state=State.PRODUCTION)], [place(shown=OPEN)], now=NOW) == []
     quarantined = place(state=State.QUARANTINE, wanted=WITHDRAWN, shown=CLOSED)

@@ -100,6 +100,11 @@ class Cluster:
                 self._lifecycle(name)
             return self.nodes[name]
 
+    def cordon(self, name: str) -> None:
+        """As kubectl does, which sends no request about a node that is cordoned already."""
+        if not self.nodes[name]["spec"].get("unschedulable"):
+            self.write(name, "kubectl-cordon", {"spec": {"unschedulable": True}})
+
     def _lifecycle(self, name: str) -> None:
         """The node lifecycle controller taints cordoned nodes, in a write of its own."""
         node = copy.deepcopy(self.nodes[name])
@@ -264,8 +269,7 @@ def running() -> Iterator[Cluster]:
                 if mood == "another writes first" and self.command == "PATCH":
                     cluster.write(name, "kubelet", {"metadata": {"annotations": {"beat": str(cluster.version)}}})
                 if mood == "cordoned meanwhile":
-                    cluster.write(name, "kubectl-cordon", {"spec": {"unschedulable": None}})
-                    cluster.write(name, "kubectl-cordon", {"spec": {"unschedulable": True}})
+                    cluster.cordon(name)
                 token, kind = self.headers.get("Authorization", ""), self.headers.get("Content-Type", "")
                 found = cluster.answer(self.command, self.path, token, kind, body)
                 text = b"<html>" if mood == "babble" else json.dumps(found).encode()

@@ -1,7 +1,7 @@
-"""Kubernetes: a taint, a cordon, a label, an annotation and the node condition ``muster.dev/Qualified``, all ours.
+"""Kubernetes: a taint, a label, an annotation and the node condition ``muster.dev/Qualified``, all ours.
 
-Who cordoned a node, the API server itself records: the field manager of ``spec.unschedulable``, which is ``muster`` for
-our cordons alone. Taints of others are never changed. Pods that tolerate every taint start on a closed node as well.
+Muster never cordons: every cordon is somebody else's, and stands together with our taint, each of which closes the node
+by itself. Taints of others are never changed. Pods that tolerate every taint start on a closed node as well.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from typing import Any, Literal
 import pydantic
 
 from muster.admission.backend import TEST_PREFIX, VERIFY, Mark, Seen, each_alone
-from muster.admission.kubernetes_api import MANAGER, Api, KubernetesLogin, Right, client_of
+from muster.admission.kubernetes_api import Api, KubernetesLogin, Right, client_of
 from muster.admission.kubernetes_test_pod import PodTests
 from muster.errors import LeftAlone, SchedulerDown
 from muster.model.schedulers import UsersJob
@@ -147,7 +147,7 @@ class Kubernetes:
                 log.warning("a pod cannot be read as Kubernetes shows it: %r", error)
 
     def admit(self, name: str, mark: Mark, wanted_at: datetime.datetime | None = None) -> str:
-        """Remove our taint and cordon, or a person's cordon that requested a test and is older; set the condition.
+        """Remove our taint, and a person's cordon that requested a test and is older; set the condition.
 
         Raises LeftAlone, SchedulerDown.
         """
@@ -171,7 +171,7 @@ class Kubernetes:
         return ""
 
     def withdraw(self, name: str, reason: str, wanted_at: datetime.datetime | None = None) -> None:
-        """Taint and cordon, unless it is closed already, or being deleted; in each case the condition becomes False.
+        """Taint it, whoever else closed it, unless it is being deleted; in each case the condition becomes False.
 
         Also a node that is not ready, or shut down: it would be open when it comes back.
 
@@ -183,16 +183,12 @@ class Kubernetes:
         self._qualify(self._node(name), False, "Withdrawn", text)
 
         def decide(now: dict[str, Any]) -> Mapping[str, Any]:
-            seen = self._seen(now)
             if now["metadata"].get("deletionTimestamp"):
-                raise LeftAlone(f"{name} is not closed in Kubernetes: it is {seen.apart}")
-            if not seen.ours and not seen.foreign:
-                return _closed(now, text)
-            return {"metadata": {"labels": {LABEL: None}}} if LABEL in (now["metadata"].get("labels") or {}) else {}
+                raise LeftAlone(f"{name} is not closed in Kubernetes: it is being deleted")
+            return _closed(now, text)
 
         self._api.change(name, decide)
-        after = self._seen(self._node(name))
-        if not after.ours and not after.foreign:
+        if not self._seen(self._node(name)).ours:
             raise SchedulerDown(
                 f"Kubernetes confirmed the withdrawal of {name}, and shows it without a taint of Muster's"
             )
@@ -231,27 +227,25 @@ class Kubernetes:
     def _seen(self, node: dict[str, Any], used: Mapping[str, str] | None = None) -> Seen:
         metadata, spec = node["metadata"], node.get("spec", {})
         taints = [taint for taint in spec.get("taints") or [] if taint.get("effect") in _CLOSING]
-        tainted = any(taint["key"] == TAINT for taint in taints)
-        cordoned = bool(spec.get("unschedulable"))
-        manager, since = _manager_of_cordon(metadata)
-        ours = tainted or (cordoned and manager == MANAGER)
-        foreign = []
-        if cordoned and manager != MANAGER:
+        ours = any(taint["key"] == TAINT for taint in taints)
+        foreign, since = "", None
+        if spec.get("unschedulable"):
             request = (metadata.get("annotations") or {}).get(REQUEST)
             wanted = "" if request is None else f": {VERIFY} {request}".rstrip()
-            foreign.append(f"cordoned by {manager or 'somebody'}{wanted}")
+            foreign, since = f"cordoned{wanted}", _cordoned_since(metadata)
         closing = [taint["key"] for taint in taints if taint["key"] in self._chosen.closing_taints]
         if closing:
             # No test that somebody requested opens what a taint of theirs closes.
-            foreign, since = [f"tainted: {', '.join(closing)}"], None
+            foreign, since = f"tainted: {', '.join(closing)}", None
         apart = _apart(node, taints)
         is_open = not (ours or foreign or apart)
         admitted = (metadata.get("labels") or {}).get(LABEL) == "true"
         return Seen(
             open=is_open,
-            ours=ours and not foreign,
-            foreign=one_line("; ".join(foreign)),
-            foreign_since=since if foreign else None,
+            ours=ours,
+            both=True,
+            foreign=one_line(foreign),
+            foreign_since=since,
             apart=apart,
             used_by=(used or {}).get(metadata["name"]) or (used or {}).get(_ANY, ""),
             unsure="Kubernetes may start a pod on it at any moment" if is_open else "",
@@ -331,26 +325,29 @@ def _apart(node: dict[str, Any], taints: list[dict[str, Any]]) -> str:
     return ""
 
 
-def _manager_of_cordon(metadata: dict[str, Any]) -> tuple[str, datetime.datetime | None]:
-    """Returns who set ``spec.unschedulable`` and when, as the API server recorded it; ("", None) if it did not."""
+def _cordoned_since(metadata: dict[str, Any]) -> datetime.datetime | None:
+    """Returns when ``spec.unschedulable`` was set, or a later moment, as the API server recorded it; None without."""
     for entry in metadata.get("managedFields") or []:
         if "f:unschedulable" in ((entry.get("fieldsV1") or {}).get("f:spec") or {}):
-            since = pydantic.TypeAdapter(datetime.datetime | None).validate_python(entry.get("time"))
-            return entry.get("manager", ""), since
-    return "", None
+            return pydantic.TypeAdapter(datetime.datetime | None).validate_python(entry.get("time"))
+    return None
 
 
 def _closed(node: dict[str, Any], reason: str) -> Mapping[str, Any]:
-    """Returns the patch that closes an open node."""
-    taints = [*(node["spec"].get("taints") or []), {"key": TAINT, "value": "true", "effect": "NoSchedule"}]
-    return {
-        "metadata": {"labels": {LABEL: None}, "annotations": {ANNOTATION: f"withdrawn: {reason}"}},
-        "spec": {"taints": taints, "unschedulable": True},
-    }
+    """Returns the patch that closes a node, {} if it has our taint already and shows the reason."""
+    metadata, text = node["metadata"], f"withdrawn: {reason}"
+    taints = node.get("spec", {}).get("taints") or []
+    closed = any(each["key"] == TAINT and each.get("effect") in _CLOSING for each in taints)
+    shown = (metadata.get("annotations") or {}).get(ANNOTATION) == text and LABEL not in (metadata.get("labels") or {})
+    if closed and shown:
+        return {}
+    ours = {"key": TAINT, "value": "true", "effect": "NoSchedule"}
+    spec = {} if closed else {"spec": {"taints": [*taints, ours]}}
+    return {"metadata": {"labels": {LABEL: None}, "annotations": {ANNOTATION: text}}, **spec}
 
 
 def _opened(node: dict[str, Any], text: str) -> Mapping[str, Any]:
-    """Returns the patch that opens a node which may be opened, {} if it is open and shows ``text``."""
+    """Returns the patch that opens a node which may be opened, cordon included; {} if it is open and shows ``text``."""
     spec, metadata = node.get("spec", {}), node["metadata"]
     taints = spec.get("taints") or []
     kept = [taint for taint in taints if taint.get("key") != TAINT]

@@ -34,7 +34,7 @@ def _pod(name: str, node: str, **metadata: Any) -> dict[str, Any]:
 
 CORDON = {"manager": "kubectl-cordon", "time": "2026-06-01T00:00:00Z", "fieldsV1": {"f:spec": {"f:unschedulable": {}}}}
 NODES = [
-    _node("n3", unschedulable=True, taints=[{"key": TAINT, "effect": "NoSchedule"}]),
+    _node("n3", taints=[{"key": TAINT, "effect": "NoSchedule"}]),
     {**_node("n4", unschedulable=True), "metadata": {**_node("n4")["metadata"], "managedFields": [CORDON]}},
 ]
 PODS = [_pod("train-0", "n3", ownerReferences=[{"kind": "Job", "name": "train"}]),
