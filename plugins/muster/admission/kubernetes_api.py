@@ -25,6 +25,9 @@ if TYPE_CHECKING:
 MANAGER = "muster"
 """The field manager of all our changes, as which the API server records them."""
 
+DEFAULT = "default-scheduler"
+"""The scheduler of pods that name no other."""
+
 CONFLICTS_MAX = 5
 KUBE_CONFIG_BYTES_MAX = 1_000_000
 PAGE = 500
@@ -92,6 +95,10 @@ class Api:
         """Yields the pods that have not ended, of one node or of all. Raises SchedulerDown."""
         fields = ["status.phase!=Succeeded", "status.phase!=Failed", *([f"spec.nodeName={node}"] if node else [])]
         yield from self._pages(self._core.list_pod_for_all_namespaces, field_selector=",".join(fields))
+
+    def pods_of_other_schedulers(self) -> Iterator[dict[str, Any]]:
+        """Yields the pods, also ended ones, that name another scheduler than the default one. Raises SchedulerDown."""
+        yield from self._pages(self._core.list_pod_for_all_namespaces, field_selector=f"spec.schedulerName!={DEFAULT}")
 
     def pod(self, namespace: str, name: str) -> dict[str, Any] | None:
         """Returns the pod, None if there is none of that name. Raises SchedulerDown."""

@@ -32,6 +32,7 @@ EVENT_S = 3.0
 """The scheduler deletes a pod that it preempts, and tells why in an event that is stored a moment later."""
 
 EXAMPLE = "docs/examples/kubernetes_idle_tests.yaml"
+_WITHOUT = "remove test_image from the cluster's settings, so that a test closes its node"
 
 # The pattern does not match the text of itself, so the shell that runs the script is not signalled.
 _HOLD = """
@@ -52,16 +53,32 @@ _NOT_REQUESTED = ("pods", "ephemeral-storage", "attachable-volumes-")
 
 @dataclasses.dataclass(frozen=True)
 class PodTests:
-    """Test pods in ``namespace``, of ``image``, which has sh, sleep, pgrep and pkill (busybox has)."""
+    """Test pods in ``namespace``, of ``image``, which has sh, sleep, pgrep and pkill (busybox has).
+
+    ``is_of_a_user``: whether the pod with this metadata is a user's.
+    """
 
     api: Api
+    is_of_a_user: Callable[[Mapping[str, Any]], bool]
     image: str
     namespace: str
     priority_class: str
 
     def check(self, nodes: Collection[str]) -> None:
-        """Raise BadScheduler unless every pod of another priority class takes a node back from ours; SchedulerDown."""
+        """Raise BadScheduler unless, as far as is known, every pod of a user takes a node from ours; SchedulerDown."""
         self.api.begin()
+        self._check_classes()
+        # The default scheduler alone preempts across schedulers' queues: volcano-sh/volcano#4039.
+        for pod in self.api.pods_of_other_schedulers():
+            if self.is_of_a_user(pod["metadata"]):
+                name = f"{pod['metadata']['namespace']}/{pod['metadata']['name']}"
+                raise BadScheduler(
+                    f"pod {name} would wait for idle tests: its scheduler {pod['spec']['schedulerName']} does not "
+                    f"preempt them; {_WITHOUT}"
+                )
+
+    def _check_classes(self) -> None:
+        """Raise BadScheduler unless every pod of another priority class may preempt ours; SchedulerDown."""
         classes = {each["metadata"]["name"]: each for each in self.api.priority_classes()}
         values = {name: int(each["value"]) for name, each in classes.items()}
         if self.priority_class not in values:
@@ -77,8 +94,8 @@ class PodTests:
         patient = [name for name in values if classes[name].get("preemptionPolicy") == "Never"]
         if patient:
             raise BadScheduler(
-                f"pods of PriorityClass {patient[0]} would wait for idle tests: its preemptionPolicy is Never; remove "
-                "test_image from the cluster's settings, so that a test closes its node, or change the class"
+                f"pods of PriorityClass {patient[0]} would wait for idle tests: its preemptionPolicy is Never; "
+                f"{_WITHOUT}, or change the class"
             )
 
     def begin(self, node: str, job: str) -> None:

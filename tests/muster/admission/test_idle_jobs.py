@@ -254,6 +254,16 @@ def test_a_class_of_users_that_does_not_preempt_is_refused(on_kubernetes: OnKube
 
 @pytest.mark.slow
 @pytest.mark.needs_kubernetes
+def test_a_pod_of_another_scheduler_is_refused(on_kubernetes: OnKubernetes) -> None:
+    clusters.check("delta", [NAME])
+    spec = {"schedulerName": "volcano", "containers": [{"name": "c", "image": "i"}]}
+    on_kubernetes.cluster.core.create_namespaced_pod("default", {"metadata": {"name": "train"}, "spec": spec})
+    with pytest.raises(BadScheduler):
+        clusters.check("delta", [NAME])
+
+
+@pytest.mark.slow
+@pytest.mark.needs_kubernetes
 @pytest.mark.parametrize("ends", ["at SIGTERM", "never"])
 def test_the_node_side_ends_with_its_pod(on_kubernetes: OnKubernetes, tmp_path: Path, ends: str) -> None:
     """The node's processes have a process namespace here; kubelet kills the pod after five seconds."""

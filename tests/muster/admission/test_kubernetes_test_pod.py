@@ -1,12 +1,18 @@
-"""Test pods in Kubernetes: what they request."""
+"""Test pods in Kubernetes: what they request, and where they are refused."""
 
 from __future__ import annotations
 
+import contextlib
+import json
 from typing import Any
 
 import pytest
 
+from muster.admission.backends.kubernetes import Kubernetes
+from muster.admission.clusters import backend_of
 from muster.admission.kubernetes_test_pod import resources_left
+from muster.errors import BadScheduler
+from tests.support.servers.kubernetes import Cluster
 
 
 def test_what_the_pods_on_a_node_leave_of_it() -> None:
@@ -44,3 +50,29 @@ def test_sidecars_and_requests_of_whole_pods_count_as_the_scheduler_counts_them(
     }
     left = resources_left({"status": {"allocatable": {"cpu": "64"}}}, [{"spec": pod}])
     assert left == {"cpu": f"{63 - needed}.000"}
+
+
+@pytest.mark.parametrize(
+    ("pod", "refused"),
+    [
+        ({}, False),
+        ({"scheduler": "volcano"}, True),
+        ({"scheduler": "volcano", "phase": "Succeeded"}, True),
+        ({"scheduler": "volcano", "namespace": "kube-system"}, False),
+        ({"scheduler": "volcano", "ownerReferences": [{"kind": "DaemonSet", "name": "exporter"}]}, False),
+    ],
+    ids=["of the default scheduler", "of another", "ended", "of the system", "of a daemon set"],
+)
+def test_users_of_a_scheduler_that_does_not_preempt_do_not_wait_for_tests(
+    kubernetes: Cluster, monkeypatch: pytest.MonkeyPatch, pod: dict[str, Any], refused: bool
+) -> None:
+    chosen = {"kind": "kubernetes", "connection": "kube", "context": "muster", "test_image": "busybox"}
+    monkeypatch.setenv("MUSTER_SCHEDULERS", json.dumps({"kube": chosen}))
+    backend = backend_of("kube")
+    assert isinstance(backend, Kubernetes)
+    assert backend.tests
+    lowest = {"metadata": {"name": "muster-idle-tests"}, "value": -1_000_000_000}
+    monkeypatch.setattr(backend._api, "priority_classes", lambda: [lowest])
+    kubernetes.pod("train-0", "n1", **pod)
+    with pytest.raises(BadScheduler) if refused else contextlib.nullcontext():
+        backend.tests.check(["n0"])

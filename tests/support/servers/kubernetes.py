@@ -114,9 +114,12 @@ class Cluster:
             node["spec"]["taints"] = taints
             self.store(node)
 
-    def pod(self, name: str, node: str, **metadata: Any) -> None:
+    def pod(
+        self, name: str, node: str, scheduler: str = "default-scheduler", phase: str = "Running", **metadata: Any
+    ) -> None:
         about = {"name": name, "namespace": "team", **metadata}
-        self.pods.append({"metadata": about, "spec": {"nodeName": node}, "status": {"phase": "Running"}})
+        spec = {"nodeName": node, "schedulerName": scheduler}
+        self.pods.append({"metadata": about, "spec": spec, "status": {"phase": phase}})
 
     def allow(self, verb: str, what: str, token: str) -> None:
         if token != f"Bearer {TOKEN}":

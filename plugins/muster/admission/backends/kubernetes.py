@@ -94,8 +94,10 @@ class Kubernetes:
         extra = logins.extra(chosen.connection, "the cluster's kubeconfig", KubernetesLogin)
         self._chosen = chosen
         self._api = Api(client_of(extra, chosen.context, chosen.connection), settings().scheduler_timeout_s)
-        pods = PodTests(self._api, chosen.test_image, chosen.test_namespace, chosen.test_priority_class)
-        self.tests = pods if chosen.test_image else None
+        test_pods = PodTests(
+            self._api, self._is_of_a_user, chosen.test_image, chosen.test_namespace, chosen.test_priority_class
+        )
+        self.tests = test_pods if chosen.test_image else None
         self.end_jobs = self._end_jobs if chosen.end_corrupted_jobs else None
 
     def check_rights(self) -> None:
