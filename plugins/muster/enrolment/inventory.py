@@ -132,7 +132,7 @@ _NUMBERS, _TEXT = ("tag:yaml.org,2002:int", "tag:yaml.org,2002:float"), "tag:yam
 
 _WHAT_TO_DO = {
     "name": "use up to 63 letters, digits, '.', '-' and single '_', beginning with a letter or digit",
-    "host": "give a host name or an address, without user, port or blanks",
+    "host": "give a host name, or an address in full (10.0.0.8), without user, port or blanks",
     "port": "give a number from 1 to 65535",
     "sku": "give one of those in `muster sku list`",
     "user": "give a login name, or leave it out for the SSH connection's",

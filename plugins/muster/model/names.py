@@ -22,6 +22,7 @@ OWNER_LABEL = "repair_owner"
 
 _LABEL = r"[A-Za-z0-9_](?:[A-Za-z0-9_-]{0,61}[A-Za-z0-9_])?"
 _HOST = re.compile(rf"{_LABEL}(?:\.{_LABEL})*\.?")
+_NUMBER = re.compile(r"[0-9]+|0[xX][0-9A-Fa-f]*")
 HOST_CHARACTERS = 253
 
 NOT_PERSONS = frozenset(
@@ -32,11 +33,15 @@ NOT_PERSONS = frozenset(
 
 
 def is_host(text: str) -> bool:
-    """Whether ``text`` is a host name or an IP address, and so nothing that a shell or an option parser acts on."""
+    """Whether ``text`` is a host name or an IP address, and so nothing that a shell or an option parser acts on.
+
+    A name that ends in a number is none: the resolver takes it for an address, 10.0.0.010 for 10.0.0.8.
+    """
     try:
         return bool(ipaddress.ip_address(text)) and "%" not in text
     except ValueError:
-        return len(text) <= HOST_CHARACTERS and _HOST.fullmatch(text) is not None
+        last = text.removesuffix(".").rpartition(".")[2]
+        return len(text) <= HOST_CHARACTERS and _HOST.fullmatch(text) is not None and not _NUMBER.fullmatch(last)
 
 
 def is_person(name: str | None) -> bool:

@@ -12,6 +12,7 @@ from urllib.parse import urlsplit
 import pydantic
 
 from muster.errors import MusterError, first_refused
+from muster.model.names import is_host
 
 
 class BadBmc(MusterError):
@@ -38,7 +39,7 @@ class Bmc(pydantic.BaseModel):
     @classmethod
     def _bare(cls, url: str) -> str:
         parts = urlsplit(url)
-        if parts.scheme not in ("http", "https") or not parts.hostname:
+        if parts.scheme not in ("http", "https") or not is_host(parts.hostname or ""):
             raise ValueError("url is not like https://10.0.0.7")
         if parts.username or parts.password or parts.query:
             raise ValueError("url has a login in it, and secrets are not kept here: name a connection or password_env")

@@ -189,3 +189,18 @@ def test_a_number_is_the_text_that_the_file_has(tmp_path: Path, text: str) -> No
     path.write_text(f"nodes: [{{name: a, host: h, sku: cpu-generic, port: 0022, rack: {text}, labels: {{u: {text}}}}}]")
     ((_, node),) = inventory.load(path, SKUS)
     assert (node.rack, node.labels, node.port) == (text, {"u": text}, 22)
+
+
+@pytest.mark.parametrize("short", ["10.0.0.010", "10.1", "1234", "0x0a.1.2.3", "10.0.0.0x8", "10.0.0.8.", "node.10"])
+def test_a_number_that_the_resolver_takes_for_another_address_is_no_host(short: str) -> None:
+    """It reads 10.0.0.010 as 10.0.0.8: another machine would be tested under this name."""
+    cells = {"name": "a", "sku": "cpu-generic"}
+    for more in ({"host": short}, {"host": "h", "bmc": f'{{"url": "https://{short}/"}}'}):
+        with pytest.raises(BadInventory):
+            inventory.one({**cells, **more})
+
+
+@pytest.mark.parametrize("host", ["10.0.0.8", "fd00::8", "gpu-0001", "gpu-10.r1", "10.0.0.8.example.org.", "1a"])
+def test_names_and_addresses_in_full_are_hosts(host: str) -> None:
+    ((_, node),) = inventory.one({"name": "a", "sku": "cpu-generic", "host": host})
+    assert node.host == host

@@ -244,10 +244,12 @@ def check_description(new: NewNode) -> None:
             "beginning with a letter or digit"
         )
     if not is_host(new.host):
-        raise BadNode(f"{new.name}: {new.host!r} is no host; give a name or an address")
+        raise BadNode(f"{new.name}: {new.host!r} is no host; give a name, or an address in full")
     address = str(new.labels.get(ADDRESS_LABEL, new.host))
     if not is_host(address):
-        raise BadNode(f"{new.name}: its label {ADDRESS_LABEL} {address!r} is no host; give a name or an address")
+        raise BadNode(
+            f"{new.name}: its label {ADDRESS_LABEL} {address!r} is no host; give a name, or an address in full"
+        )
     if not 0 < new.port < 65536:
         raise BadNode(f"{new.name}: {new.port} is no port; give 1 to 65535")
     if not HOST_KEY.fullmatch(new.host_key):
