@@ -158,6 +158,21 @@ def test_a_delivery_that_is_not_received_is_mailed_and_noted_of_an_enrolled_node
     assert list(noted) == (["gpu-0001"] if key == KEY else [])
 
 
+@pytest.mark.usefixtures("fleet")
+def test_another_reason_why_a_delivery_is_not_received_is_mailed_on_the_same_day(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Who corrected what the first mail names, and announced it again, waits for the next answer."""
+    monkeypatch.setenv("MUSTER_MAIL_TO", "oncall@example.org")
+    for why in ("sku None cannot be used", "sku None cannot be used", "host None cannot be used"):
+        for waiting in store.outbox.pending():
+            store.outbox.sent(waiting.id)
+        context: Any = {"dag_run": SimpleNamespace(partition_key=KEY), "exception": AirflowFailException(why)}
+        arrival.lost(context)
+    (waiting,) = store.outbox.pending()
+    assert "host None" in store.outbox.message(waiting.id).decode()
+
+
 def test_a_node_is_awaited_for_hours_without_many_tries() -> None:
     task = dag_of("new_hardware").get_task("receive")
     longest = task.max_retry_delay or task.retry_delay

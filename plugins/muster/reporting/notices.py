@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import logging
 import shlex
 from collections.abc import Sequence
@@ -17,13 +18,15 @@ LISTED = 20
 """Lines of a list in a notification: chats and pagers cut long texts."""
 
 
-def notify(about: str, sentence: str) -> None:
+def notify(about: str, sentence: str, *, each: bool = False) -> None:
     """Queue ``sentence``, at most once a day for what it is ``about`` ("drained again/gpu-0001").
 
-    MUSTER_MAIL_TO gets it, and the rules with ``notices``. Raises nothing: what it reports comes first.
+    ``each``: another sentence about it is queued too, on the same day. MUSTER_MAIL_TO gets it, and the rules with
+    ``notices``. Raises nothing: what it reports comes first.
     """
+    which = f"/{hashlib.sha256(sentence.encode(errors='surrogatepass')).hexdigest()[:16]}" if each else ""
     try:
-        _queue(f"notice/{about}/{store.clock.now():%Y-%m-%d}", sentence)
+        _queue(f"notice/{about}{which}/{store.clock.now():%Y-%m-%d}", sentence)
     except Exception:
         log.exception("nothing can be queued about: %s", sentence)
 

@@ -192,7 +192,7 @@ def _withdraw(seen: Observation, node: Node) -> Iterator[str]:
     )
     if proposed := store.replacing.proposal_for(node.name):
         sentence += f". {proposed.spare} {proposed.sentence}; `muster status` has the command"
-    notices.notify(f"observed/{node.name}", sentence)
+    notices.notify(f"observed/{node.name}", sentence, each=True)
     yield sentence
 
 

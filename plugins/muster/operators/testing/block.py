@@ -196,7 +196,7 @@ def _hold_racks(key: RunKey, racks: Sequence[RackState], *, simulated: bool) -> 
             why = "; ".join(words for _, words in each.troubles)
             if store.racks.hold(key, each.rack, codes, why, each.nodes, simulated=simulated):
                 mark = "[simulated] " if simulated else ""
-                notices.notify(f"{mark}rack/{each.rack}", f"{mark}Rack {each.rack} needs a person: {why}")
+                notices.notify(f"{mark}rack/{each.rack}", f"{mark}Rack {each.rack} needs a person: {why}", each=True)
 
 
 def admit(key: RunKey) -> dict[str, Decision]:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import datetime
-import hashlib
 import logging
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from typing import Any
@@ -88,8 +87,7 @@ def controller_ready() -> None:
         logins.credentials(settings().ssh_conn_id).key()
         build_agent(settings().home / "agents")
     except ControllerFault as fault:
-        which = hashlib.sha256(str(fault).encode()).hexdigest()[:16]
-        notices.notify(f"controller fault/{which}", f"No node can be tested: {fault}")
+        notices.notify("controller fault", f"No node can be tested: {fault}", each=True)
         raise
 
 
