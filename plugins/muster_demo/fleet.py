@@ -10,6 +10,7 @@ import socket
 
 import muster_simulator
 from muster.model.nodes import NewNode
+from muster.remote.login import Credentials
 from muster.remote.ssh import scan_host_key
 from muster_demo.draw import Planted, node_names
 from muster_demo.hosts import Hosts
@@ -86,7 +87,7 @@ def describe(member: Member, python: str) -> NewNode:
         host="127.0.0.1",
         port=member.port,
         user=getpass.getuser(),
-        host_key=scan_host_key("127.0.0.1", member.port),
+        host_key=scan_host_key("127.0.0.1", member.port, Credentials()),
         sku=member.sku,
         launch={"kind": "python", "python": python},
         work_dir=str(member.work_dir),

@@ -24,6 +24,7 @@ from muster_demo.services import free_port
 from tests.dags.conftest import dag_of
 from tests.muster.fleet import host_key
 from tests.support.refusals import caused
+from tests.support.servers import sshd
 
 EXAMPLES = Path(__file__).resolve().parents[2] / "docs" / "examples"
 NODE = "gpu-0001"
@@ -138,6 +139,31 @@ def test_a_node_that_does_not_answer_yet_is_tried_again(fleet: Path) -> None:
         arrival.receive(KEY, [{"inventory": line}], never)
     assert not isinstance(refused.value, AirflowFailException)
     assert store.nodes.find() == []
+
+
+@pytest.mark.needs_sshd
+def test_a_node_is_enrolled_under_the_host_key_of_what_accepts_the_login(
+    fleet: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The installer answers first, under a host key that ends with it."""
+    with sshd.running(tmp_path / "installer") as installer:
+        at = installer.node()
+        line = {"host": at.host, "port": at.port, "user": at.user, "sku": "h100-sxm-8"}
+        foreign = installer.folder / "foreign"
+        monkeypatch.setenv(sshd.CONNECTION, sshd.connection(foreign))
+        with caused(AirflowException, BadInventory) as refused:
+            arrival.receive(KEY, [{"inventory": line}], never)
+        assert not isinstance(refused.value, AirflowFailException)
+        assert store.nodes.find() == []
+    system = sshd.Sshd(tmp_path / "system")
+    system.port = installer.port
+    monkeypatch.setenv(sshd.CONNECTION, sshd.connection(system.key_file))
+    system.start()
+    try:
+        arrival.receive(KEY, [{"inventory": line}], never)
+    finally:
+        system.stop()
+    assert store.nodes.get(NODE).host_key == system.key_text()
 
 
 @pytest.mark.parametrize("key", [KEY, "GPU 0002__netbox-13", None, "a__\n"])

@@ -13,6 +13,7 @@ import paramiko
 import psutil
 import pytest
 
+from muster.remote.login import Credentials
 from muster.remote.ssh import scan_host_key
 from muster_demo import watchdog
 from muster_demo.hosts import Hosts, Keys, Server, make_client_keys, make_key
@@ -114,7 +115,7 @@ def test_a_detached_job_outlives_the_connection_and_does_not_hold_it(nodes, keys
 
 
 def test_each_node_has_a_host_key_of_its_own(nodes) -> None:
-    assert len({scan_host_key("127.0.0.1", port) for port in nodes.values()}) == len(nodes)
+    assert len({scan_host_key("127.0.0.1", port, Credentials()) for port in nodes.values()}) == len(nodes)
 
 
 def test_other_keys_and_passwords_are_refused(nodes, folder) -> None:

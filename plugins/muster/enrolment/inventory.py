@@ -15,7 +15,7 @@ import pydantic
 import yaml
 from pydantic_core import PydanticCustomError
 
-from muster.errors import BadInventory, MusterError, at
+from muster.errors import BadInventory, ControllerFault, MusterError, at
 from muster.model.names import HOST_KEY, NODE_NAME, is_host
 from muster.model.nodes import NewNode
 from muster.remote.bmc import BadBmc, parse_bmc
@@ -198,16 +198,18 @@ def _checked(lines: Iterable[tuple[str, Any]], known_skus: Collection[str] | Non
     return nodes
 
 
-def pin(nodes: Iterable[tuple[str, InventoryNode]], scan: Callable[[str, int], str]) -> list[tuple[str, NewNode]]:
-    """Returns the nodes with host keys: their own, or the result of ``scan(host, port)``.
+def pin(nodes: Iterable[tuple[str, InventoryNode]], scan: Callable[[InventoryNode], str]) -> list[tuple[str, NewNode]]:
+    """Returns the nodes with host keys: their own, or the result of ``scan``.
 
-    Raises BadInventory with one message per host that cannot be scanned.
+    Raises BadInventory with one message per host that cannot be scanned, and ControllerFault.
     """
     listed = list(nodes)
 
     def scanned(node: InventoryNode) -> str | MusterError:
         try:
-            return node.host_key or scan(node.host, node.port)
+            return node.host_key or scan(node)
+        except ControllerFault:
+            raise
         except MusterError as error:
             return error
 

@@ -2,21 +2,31 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
 from muster.enrolment import inventory
 from muster.enrolment.inventory import InventoryNode
 from muster.model.nodes import NewNode
 from muster.model.states import State
 from muster.settings import settings
 
+if TYPE_CHECKING:
+    from muster.remote.login import Credentials
 
-def pinned(nodes: list[tuple[str, InventoryNode]]) -> list[tuple[str, NewNode]]:
+
+def pinned(
+    nodes: list[tuple[str, InventoryNode]], login: Callable[[], Credentials], *, accepted: bool = False
+) -> list[tuple[str, NewNode]]:
     """Returns the nodes to enrol, each with its host key.
 
     That is the given one, the recorded one of a node at this address (it may be down), or the one that answers now; a
-    retired node has none on record. Raises BadInventory.
+    retired node has none on record. ``login``: called if a host has to answer. ``accepted``: it has to accept that
+    login too, which an installer, whose host key is not the node's, does not. Raises BadInventory, and ControllerFault.
     """
     from muster import store
-    from muster.remote.ssh import scan_host_key
+    from muster.remote.login import Credentials
+    from muster.remote.ssh import connect, scan_host_key
 
     timeout = settings().ssh_timeout_s
     known = {
@@ -28,7 +38,15 @@ def pinned(nodes: list[tuple[str, InventoryNode]]) -> list[tuple[str, NewNode]]:
         (at, node.model_copy(update={"host_key": node.host_key or known.get((node.name, node.host, node.port), "")}))
         for at, node in nodes
     ]
-    return inventory.pin(nodes, lambda host, port: scan_host_key(host, port, timeout))
+    who = Credentials() if all(node.host_key for _, node in nodes) else login()
+
+    def scan(node: InventoryNode) -> str:
+        key = scan_host_key(node.host, node.port, who, timeout=timeout)
+        if accepted:
+            connect(node.pinned(key), who, timeout=timeout).close()
+        return key
+
+    return inventory.pin(nodes, scan)
 
 
 def skus() -> list[str]:

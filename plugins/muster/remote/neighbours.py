@@ -8,9 +8,11 @@ from collections.abc import Callable, Collection
 import paramiko
 
 from muster import store
+from muster.errors import ControllerFault
 from muster.model.nodes import Node
 from muster.model.runs import RunKey
 from muster.remote import outcome, ssh
+from muster.remote.login import Credentials
 
 RECENT = datetime.timedelta(minutes=5)
 """Triggers record a contact once a minute; a neighbour with a contact within this time was reachable."""
@@ -21,14 +23,14 @@ TRIED = 4
 TRY_TIMEOUT_S = 3.0
 
 
-def reachable_neighbours(node: Node) -> str:
+def reachable_neighbours(node: Node, who: Credentials) -> str:
     """Returns the names of other nodes that respond or did recently, "" if none; of the same rack, if it has others."""
     others = [each for each in store.nodes.find() if each.name != node.name]
     near = [each for each in others if node.rack and each.rack == node.rack] or others
     since = store.clock.now() - RECENT
     reachable = [each.name for each in near if each.contact_at and each.contact_at >= since]
     if not reachable:
-        reachable = [each.name for each in near[:TRIED] if _responds(each)]
+        reachable = [each.name for each in near[:TRIED] if _responds(each, who)]
     return ", ".join(reachable[:TRIED])
 
 
@@ -50,10 +52,10 @@ def that_refuse_too(node: Node, connect: Callable[[Node], paramiko.SSHClient]) -
     return ", ".join(refusing)
 
 
-def _responds(node: Node) -> bool:
+def _responds(node: Node, who: Credentials) -> bool:
     try:
-        ssh.scan_host_key(node.host, node.port, timeout=TRY_TIMEOUT_S)
-    except ssh.Unreachable:
+        ssh.scan_host_key(node.host, node.port, who, timeout=TRY_TIMEOUT_S)
+    except (ssh.Unreachable, ControllerFault):
         return False
     return True
 

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import base64
 import binascii
+import contextlib
 import dataclasses
 import logging
 import shlex
@@ -135,11 +136,17 @@ def _key_text(key: paramiko.PKey) -> str:
     return f"{key.get_name()} {key.get_base64()}"
 
 
-def scan_host_key(host: str, port: int = SSH_PORT, timeout: float = 10.0) -> str:
-    """Returns the host's current key as "ssh-ed25519 AAAA…", without logging in. Raises Unreachable."""
+def scan_host_key(host: str, port: int, who: Credentials, *, timeout: float = 10.0) -> str:
+    """Returns the host's current key as "ssh-ed25519 AAAA…", without logging in.
+
+    ``who`` has the proxy command by which it is reached, if any; ``timeout`` (s) limits each step. Raises Unreachable,
+    and ControllerFault for a proxy command that cannot be run.
+    """
+    proxy = who.proxy_to(host, port)
     try:
-        with socket.create_connection((host, port), timeout=timeout) as sock:
-            transport = paramiko.Transport(sock)
+        way = paramiko.ProxyCommand(proxy) if proxy else socket.create_connection((host, port), timeout=timeout)
+        with contextlib.closing(way):
+            transport = paramiko.Transport(way)
             try:
                 transport.banner_timeout = timeout
                 options = transport.get_security_options()

@@ -148,10 +148,10 @@ def test_all_bad_lines_are_reported_at_once_in_their_order(tmp_path: Path) -> No
 
 
 def test_host_keys_are_scanned_where_none_is_given(tmp_path: Path) -> None:
-    def scan(host: str, port: int) -> str:
-        if host == "down":
-            raise MusterError(f"{host}:{port} cannot be reached")
-        return fleet.host_key(host)
+    def scan(node: inventory.InventoryNode) -> str:
+        if node.host == "down":
+            raise MusterError(f"{node.host}:{node.port} cannot be reached")
+        return fleet.host_key(node.host)
 
     text = f"name,host,sku,host_key\na,up,cpu-generic,\nb,down,cpu-generic,{fleet.host_key('b')}\n"
     pinned = inventory.pin(inventory.load(written(tmp_path, "f.csv", text), SKUS), scan)

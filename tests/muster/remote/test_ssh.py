@@ -17,16 +17,35 @@ from muster.errors import ControllerFault
 from muster.remote import ssh, waiting
 from muster.remote.login import Credentials
 from muster.remote.ssh import NodeAddress
+from muster_demo.services import free_port
 from tests.support.servers.sshd import Sshd
 
 pytestmark = pytest.mark.needs_sshd
 
 
+def hops(server: Sshd, folder: Path) -> str:
+    """OpenSSH's client with the login of ``server``."""
+    options = f"-F none -o BatchMode=yes -o StrictHostKeyChecking=no -o UserKnownHostsFile={folder}/known"
+    return f"ssh {options} -i {server.key_file}"
+
+
 def test_scan_gives_the_key_that_connect_then_trusts(server: Sshd, who: Credentials) -> None:
-    scanned = ssh.scan_host_key("127.0.0.1", server.port, timeout=5)
+    scanned = ssh.scan_host_key("127.0.0.1", server.port, who, timeout=5)
     assert scanned.split() == server.key_text().split()
     with ssh.connect(server.node(host_key=scanned), who) as client:
         assert ssh.run(client, "echo hello").out == b"hello\n"
+
+
+def test_a_node_behind_a_bastion_is_scanned_by_the_way_of_its_logins(
+    server: Sshd, who: Credentials, tmp_path: Path
+) -> None:
+    """By the way that everything after its enrolment takes; no other way leads to it."""
+    away = free_port()
+    with pytest.raises(ssh.Unreachable):
+        ssh.scan_host_key("127.0.0.1", away, who, timeout=2)
+    proxy = f"{hops(server, tmp_path)} -W 127.0.0.1:{server.port} -p {server.port} 127.0.0.1"
+    scanned = ssh.scan_host_key("127.0.0.1", away, dataclasses.replace(who, proxy_command=proxy), timeout=10)
+    assert scanned.split() == server.key_text().split()
 
 
 def test_another_host_key_is_refused_even_if_known_hosts_has_it(
@@ -72,8 +91,7 @@ def test_a_login_that_cannot_be_used_is_the_controllers_fault(server: Sshd, tmp_
 def test_a_nodes_host_is_no_command_on_the_bastion(server: Sshd, tmp_path: Path, host: str) -> None:
     """A real bastion, whose shell reads the command again; what an event announced was free text."""
     marker = tmp_path / "marker"
-    hops = f"ssh -F none -o BatchMode=yes -o StrictHostKeyChecking=no -o UserKnownHostsFile={tmp_path}/known"
-    proxy = f"{hops} -i {server.key_file} -p {server.node().port} 127.0.0.1 : %h %p"
+    proxy = f"{hops(server, tmp_path)} -p {server.node().port} 127.0.0.1 : %h %p"
     hostile = dataclasses.replace(NodeAddress.of(server.node()), host=host.replace("%s", str(marker)))
     if not host.startswith("-"):
         words = shlex.split(proxy.replace("%h", hostile.host))
@@ -106,12 +124,12 @@ def test_no_server_there(server: Sshd, who: Credentials) -> None:
     with pytest.raises(ssh.Unreachable):
         ssh.connect(server.node(), who)
     with pytest.raises(ssh.Unreachable):
-        ssh.scan_host_key("127.0.0.1", server.port, timeout=2)
+        ssh.scan_host_key("127.0.0.1", server.port, who, timeout=2)
 
 
 def test_a_silent_port_does_not_hang(who: Credentials) -> None:
     with socket.create_server(("127.0.0.1", 0)) as deaf, pytest.raises(ssh.Unreachable):
-        ssh.scan_host_key("127.0.0.1", deaf.getsockname()[1], timeout=1)
+        ssh.scan_host_key("127.0.0.1", deaf.getsockname()[1], who, timeout=1)
 
 
 def test_run_feeds_stdin_and_tells_the_exit_status(client: paramiko.SSHClient) -> None:

@@ -84,7 +84,7 @@ def test_wording_of_a_node_that_refuses(
         refused(ssh.connect, server.node(host_key=server.key_text("foreign")), own),
         refused(ssh.connect, node, foreign),
         refused(ssh.connect, away, foreign),
-        refused(ssh.scan_host_key, "127.0.0.1", away.port, timeout=2),
+        refused(ssh.scan_host_key, "127.0.0.1", away.port, Credentials(), timeout=2),
         *(refused(ssh.fetch, client, str(tmp_path / name), max_bytes=1000) for name in ("large", "link", "")),
         refused(ssh.store, client, str(tmp_path / "large" / "file"), b""),
         refused(ssh.run, client, "sleep 600", timeout=0.5),

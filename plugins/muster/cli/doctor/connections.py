@@ -15,6 +15,7 @@ from muster.settings import settings
 if TYPE_CHECKING:
     import paramiko
 
+    from muster.remote.login import Credentials
     from muster.remote.ssh import Address
 
 
@@ -56,6 +57,21 @@ def find(conn_id: str) -> Connection | None:
         return Connection(
             found.host or "", found.port or 0, found.login or "", found.password or "", dict(found.extra_dejson)
         )
+
+
+def credentials() -> Credentials:
+    """The login of Airflow's tasks, an empty one without an SSH connection. Raises ControllerFault for a bad one."""
+    from muster.remote.login import Credentials
+
+    found = find(settings().ssh_conn_id)
+    return Credentials.of_connection(found.login, found.password, found.extra) if found else Credentials()
+
+
+def host_key(host: str, port: int) -> str:
+    """Returns the host key that answers now, by the way that tasks take. Raises Unreachable and ControllerFault."""
+    from muster.remote.ssh import scan_host_key
+
+    return scan_host_key(host, port, credentials(), timeout=settings().ssh_timeout_s)
 
 
 @contextlib.contextmanager

@@ -7,13 +7,13 @@ from typing import Annotated
 
 import typer
 
+from muster.cli.doctor import connections
 from muster.cli.terminal import show
 from muster.cli.terminal.dry import DryRun, rehearsed, risks
 from muster.cli.terminal.messages import messages
 from muster.cli.terminal.options import AsJson, AsWho, Name, Reason, given
 from muster.errors import MusterError
 from muster.model.states import State
-from muster.settings import settings
 
 
 @messages
@@ -36,7 +36,7 @@ def adopt(
 
     if not names and file is None:
         raise MusterError("name the nodes to adopt, or give an inventory: --file fleet.yaml")
-    enrol = pinned(inventory.load(file, skus())) if file else []
+    enrol = pinned(inventory.load(file, skus()), connections.credentials) if file else []
     with rehearsed(dry_run):
         outcome = store.adoption.adopt(names or (), show.person(who), given(reason), enrol=enrol)
         for name, word in outcome.items():
@@ -61,11 +61,10 @@ def replace(
     The history stays with the old machine's serials: see `muster node part SERIAL`.
     """
     from muster import store
-    from muster.remote.ssh import scan_host_key
     from muster.rules.preview import risks_of_move
 
     before = store.nodes.get(name)
-    key = host_key or scan_host_key(host or before.host, port or before.port, settings().ssh_timeout_s)
+    key = host_key or connections.host_key(host or before.host, port or before.port)
     with rehearsed(dry_run):
         node = store.adoption.replace(
             name, show.person(who), given(reason), host_key=key, host=host, port=port, serials=_serials(serial or [])
@@ -85,10 +84,9 @@ def reinstalled(
 ) -> None:
     """Pin the new host key of the same machine after its system was installed again; its history and state stay."""
     from muster import store
-    from muster.remote.ssh import scan_host_key
 
     before = store.nodes.get(name)
-    key = host_key or scan_host_key(before.host, before.port, settings().ssh_timeout_s)
+    key = host_key or connections.host_key(before.host, before.port)
     with rehearsed(dry_run):
         node = store.adoption.rekey(name, show.person(who), given(reason), host_key=key)
         typer.echo(f"{name}: {'would have' if dry_run else 'has'} the host key {node.host_key}, and stays {node.state}")

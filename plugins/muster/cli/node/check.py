@@ -39,7 +39,7 @@ class Item:
 def target(node: str, port: int, user: str, launch: str) -> Node | NewNode:
     """The enrolled node of that name, or the host of that name, without a SKU, under the key that answers now."""
     from muster import store
-    from muster.remote.ssh import scan_host_key
+    from muster.cli.doctor import connections
 
     try:
         return store.nodes.get(node)
@@ -51,8 +51,7 @@ def target(node: str, port: int, user: str, launch: str) -> Node | NewNode:
         raise MusterError(
             f'--launch {launch!r} is not JSON; write \'{{"kind": "venv", "path": "/opt/venv"}}\''
         ) from None
-    key = scan_host_key(node, port, settings().ssh_timeout_s)
-    return NewNode(node, node, key, "", port, user, parsed)
+    return NewNode(node, node, connections.host_key(node, port), "", port, user, parsed)
 
 
 def check(node: Node | NewNode, level: str) -> list[Item]:

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from muster.cli.doctor import connections
 from muster.cli.terminal import show
 from muster.cli.terminal.dry import DryRun, rehearsed
 from muster.cli.terminal.messages import messages
@@ -67,7 +68,8 @@ def add(
         "rack": rack, "pool": pool, "work_dir": work_dir, "launch": launch, "labels": ";".join(label or ()),
         "bmc": bmc,
     }  # fmt: skip
-    found = [(at, dataclasses.replace(new, adds_labels=True)) for at, new in pinned(inventory.one(row, skus()))]
+    lines = pinned(inventory.one(row, skus()), connections.credentials)
+    found = [(at, dataclasses.replace(new, adds_labels=True)) for at, new in lines]
     with rehearsed(dry_run):
         for enrolled, outcome in store.nodes.add_all(found, actor=settings().who).items():
             typer.echo(f"{enrolled}: {outcome}")
@@ -84,7 +86,7 @@ def import_(
     from muster.enrolment import inventory
     from muster.enrolment.known import pinned, skus
 
-    found = pinned(inventory.load(file, skus()))
+    found = pinned(inventory.load(file, skus()), connections.credentials)
     with rehearsed(dry_run):
         outcomes = store.nodes.add_all(found, actor=settings().who)
         for known, outcome in outcomes.items():

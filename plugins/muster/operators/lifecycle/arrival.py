@@ -20,13 +20,14 @@ from airflow.sdk.exceptions import AirflowException, AirflowSkipException
 
 from muster import store
 from muster.errors import BadInventory, MusterError, UnknownNode, first_refused
-from muster.integration import runid
+from muster.integration import logins, runid
 from muster.model import dags
 from muster.model.names import NODE_NAME
 from muster.model.runs import RunKey
 from muster.model.stages import Level
 from muster.operators.testing import claims
 from muster.reporting import notices
+from muster.settings import settings
 from muster_criteria.text import one_line
 
 if TYPE_CHECKING:
@@ -110,7 +111,7 @@ def receive(
 
     ``exists(run_id)``: whether Airflow has that run of node_qualification. Raises AirflowSkipException if it has, the
     records have, or the node's tests are paused, which is mailed; AirflowFailException if a person has to resolve
-    something first; AirflowException while the node does not respond.
+    something first; AirflowException while the node does not respond, or refuses the login.
     """
     with claims.failing_at_once():
         arrival = read(partition_key, extras)
@@ -158,8 +159,8 @@ def _enrol(arrival: Arrival, line: Mapping[str, Any]) -> None:
     except BadInventory as error:
         raise MusterError(f"{arrival.node} cannot be enrolled: {'; '.join(error.problems)}") from error
     try:
-        found = enrolment.pinned(described)
-    except BadInventory as error:  # tried again: it may not have booted yet
+        found = enrolment.pinned(described, lambda: logins.credentials(settings().ssh_conn_id), accepted=True)
+    except BadInventory as error:  # tried again: it may not have booted yet, or runs its installer
         raise AirflowException(f"{arrival.node} cannot be enrolled yet: {'; '.join(error.problems)}") from error
     for name, outcome in store.nodes.add_all(found, actor=arrival.reason, change=False).items():
         log.info("%s: %s", name, outcome)

@@ -16,6 +16,7 @@ from airflow.sdk.exceptions import AirflowFailException, AirflowSkipException
 from muster import store
 from muster.admission import service
 from muster.errors import MusterError
+from muster.integration import logins
 from muster.judging.case import Collected, fresh_case
 from muster.model.dags import BURN_POOL
 from muster.model.runs import Run, RunKey
@@ -95,7 +96,7 @@ class MusterStageOperator(RemoteJobOperator):
         losses, neighbours = 0, ""
         if end.kind is Kind.LOST:
             losses = lost_jobs(attempt.task.key, LOAD_STAGES) + 1
-            neighbours = reachable_neighbours(attempt.node)
+            neighbours = reachable_neighbours(attempt.node, logins.credentials(settings().ssh_conn_id))
         loads = self.stage in LOAD_STAGES
         return outcome.evidence(end.kind, stage=self.stage, loads=loads, losses=losses, neighbours=neighbours)
 

@@ -62,7 +62,7 @@ def _read(sample: Sample) -> Taken:
     path.write_bytes(sent)
     try:
         nodes = inventory.load(path, SKUS)
-        pinned = inventory.pin(nodes, lambda host, port: fleet.host_key(f"{host}:{port}"))
+        pinned = inventory.pin(nodes, lambda node: fleet.host_key(f"{node.host}:{node.port}"))
     except inventory.BadInventory as refused:
         return Taken(refused.problems)
     found = [node for _, node in pinned]
