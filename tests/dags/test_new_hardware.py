@@ -72,6 +72,15 @@ def test_a_delivery_that_was_tested_is_not_tested_again(fleet: Path) -> None:
     assert store.nodes.find() == [], "nothing is even enrolled"
 
 
+def test_deliveries_whose_keys_differ_are_tested_each(fleet: Path) -> None:
+    seen: list[str] = []
+    for delivery in ("PO-4711-1", "PO-4711/1", "PO 4711_1", "PO-4711 1", "PO-4711-1!"):
+        run = arrival.receive(f"{NODE}__{delivery}", [{"inventory": LINE}], seen.__contains__)
+        seen.append(run["trigger_run_id"])
+    with pytest.raises(AirflowSkipException):
+        arrival.receive(f"{NODE}__po-4711-1", [{"inventory": LINE}], seen.__contains__)
+
+
 def test_a_delivery_of_a_paused_node_is_mailed_since_no_run_follows(
     fleet: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -89,6 +98,8 @@ WRONG: list[tuple[str | None, list[dict[str, Any]]]] = [
     (None, []),
     ("gpu-0001", []),
     ("__PO-4711", []),
+    ("rack1__gpu01__PO-4711", []),
+    ("gpu-0001___PO-4711", [{"inventory": {"host": "10.0.0.1", "sku": "h100-sxm-8"}}]),
     ("gpu-0001__ ", []),
     ("rm -rf__PO-4711", []),
     (KEY, []),

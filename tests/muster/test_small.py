@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+from collections.abc import Callable
 
 import pytest
 from hypothesis import given
@@ -13,7 +14,7 @@ from muster import store
 from muster.admission import service
 from muster.admission.backend import Allocation
 from muster.errors import BadSettings
-from muster.integration.runid import run_id, slug
+from muster.integration.runid import of_delivery, run_id, slug
 from muster.model.states import State
 from muster.settings import settings, shown
 from tests.muster import fleet
@@ -22,12 +23,13 @@ AIRFLOW_RUN_ID = re.compile(r"^[A-Za-z0-9_.~:+-]+$")
 
 
 class TestRunId:
-    @given(st.text())
-    def test_whatever_the_reason_airflow_takes_the_id(self, reason: str) -> None:
-        name = run_id("gpu-0001", reason)
+    @pytest.mark.parametrize("made", [run_id, of_delivery])
+    @given(reason=st.text())
+    def test_whatever_the_reason_airflow_takes_the_id(self, made: Callable[[str, str], str], reason: str) -> None:
+        name = made("gpu-0001", reason)
         assert AIRFLOW_RUN_ID.fullmatch(name)
         assert len(name) <= 250
-        assert name == run_id("gpu-0001", reason)
+        assert name == made("gpu-0001", reason)
         assert name.startswith("gpu-0001__")
         assert name != "gpu-0001__"
 

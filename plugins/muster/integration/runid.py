@@ -13,18 +13,20 @@ SLUG_CHARS = 60
 """Longer reasons are cut and get a hash, to stay readable and within Airflow's limit of 250 characters."""
 
 
-def slug(reason: str) -> str:
+def slug(reason: str, *, exact: bool = False) -> str:
     """Returns ``reason`` in lower-case words joined by "-", with the characters that Airflow allows in a run id.
 
-    Different reasons may share a slug only if they differ in case, punctuation or white space; a reason that has no
-    usable character, or is too long, gets a hash of itself.
+    Different reasons may share a slug only if they differ in case, punctuation or white space, and with ``exact`` in
+    case alone; a reason of which the words lack more, has no usable character, or is too long, gets a hash of itself.
     """
     plain = unicodedata.normalize("NFKD", reason).encode("ascii", "ignore").decode()
     words = re.sub(r"[^a-z0-9.]+", "-", plain.lower()).strip("-.")
     foreign = any(character.isalnum() and not character.isascii() for character in reason)
-    if words and len(words) <= SLUG_CHARS and not foreign:
+    whole = not foreign and (not exact or words == reason.lower())
+    if words and len(words) <= SLUG_CHARS and whole:
         return words
-    digest = hashlib.sha256(" ".join(reason.split()).encode(errors="surrogatepass")).hexdigest()[:8]
+    distinct = reason if exact else " ".join(reason.split())
+    digest = hashlib.sha256(distinct.encode(errors="surrogatepass")).hexdigest()[:8]
     return f"{words[:SLUG_CHARS].rstrip('-.')}-{digest}".lstrip("-")
 
 
@@ -34,6 +36,11 @@ def asked_by(node: str, question: str) -> str:
     The DAGs that ask compose the same by a template.
     """
     return f"{node}{ASKED_BY}{question.replace('+', '-').replace(':', '-')}"
+
+
+def of_delivery(node: str, delivery: str) -> str:
+    """Returns the DAG run id of ``node``'s test for ``delivery``, another one for each: "gpu-0001__delivery-po-4711"."""
+    return f"{node}__delivery-{slug(delivery, exact=True)}"
 
 
 def run_id(node: str, reason: str) -> str:

@@ -46,7 +46,7 @@ RETRIES: dict[str, Any] = {
 """For six hours at least: a node is announced when it is racked, and its system is installed afterwards. 500 nodes that
 are not up make a try every two seconds."""
 
-_KEY = "give NODE__DELIVERY, as in gpu-0001__PO-4711"
+_KEY = "give NODE__DELIVERY with one '__', as in gpu-0001__PO-4711"
 
 
 class Extra(pydantic.BaseModel):
@@ -81,8 +81,9 @@ def read(partition_key: str | None, extras: Sequence[Mapping[str, Any]]) -> Arri
     """
     if not partition_key:
         raise MusterError(f"the event has no partition key, which names the node; {_KEY}")
-    node, _, delivery = partition_key.partition("__")
-    if not NODE_NAME.fullmatch(node) or not delivery.strip() or one_line(partition_key) != partition_key:
+    node, _, delivery = parts = partition_key.rpartition("__")
+    clear = parts == partition_key.partition("__") and one_line(partition_key) == partition_key
+    if not clear or not NODE_NAME.fullmatch(node) or not delivery.strip():
         raise MusterError(f"the partition key {partition_key!r} does not name a node and its delivery; {_KEY}")
     try:
         parsed = [Extra.model_validate(extra) for extra in extras] or [Extra()]
@@ -115,7 +116,7 @@ def receive(
     """
     with claims.failing_at_once():
         arrival = read(partition_key, extras)
-        run_id = runid.run_id(arrival.node, arrival.reason)
+        run_id = runid.of_delivery(arrival.node, arrival.delivery)
         known = exists(run_id)
         if known or store.runs.find(run=RunKey(dags.NODE_QUALIFICATION, run_id)):
             clear = "clear that run to test the same machine again, or " if known else ""
@@ -147,7 +148,7 @@ def lost(context: Context) -> None:
     then = f"correct it, then announce it again, or clear its run of {dags.NEW_HARDWARE}"
     notices.notify(f"delivery/{key}", f"{sentence}; {then}", each=True)
     with contextlib.suppress(MusterError):
-        store.signs.note_refusal(key.partition("__")[0], sentence)
+        store.signs.note_refusal(key.rpartition("__")[0], sentence)
 
 
 def _enrol(arrival: Arrival, line: Mapping[str, Any]) -> None:

@@ -72,7 +72,7 @@ def _form(sent: Any) -> Taken:
         checked = params.validate()
     except ParamValidationError:
         return Taken()  # shown in the form, under Airflow's own heading
-    return Taken(injections=_run_ids(str(checked["reason"])), well=True)
+    return Taken(injections=_run_ids(runid.run_id("gpu-0001", str(checked["reason"]))), well=True)
 
 
 def _event(key: str, extras: list[Any]) -> Taken:
@@ -89,11 +89,10 @@ def _event(key: str, extras: list[Any]) -> Taken:
             ]
         except BadInventory as refused:
             return Taken(refused.problems)
-    return Taken(texts, _run_ids(read.reason), well=True)
+    return Taken(texts, _run_ids(runid.of_delivery("gpu-0001", read.delivery)), well=True)
 
 
-def _run_ids(reason: str) -> Iterator[str]:
-    made = runid.run_id("gpu-0001", reason)
+def _run_ids(made: str) -> Iterator[str]:
     if not RUN_ID.fullmatch(made):
         yield f"run id {made!r}"
 
