@@ -16,6 +16,7 @@ from muster.integration import listeners, policy
 from muster.model.nodes import NewNode
 from muster.model.runs import RunKey
 from tests.support import airflow_home
+from tests.support.servers import postgresql
 
 
 def instance(task_id: str, dag_id: str = "node_qualification") -> Any:
@@ -34,6 +35,8 @@ def run(conf: object, dag_id: str = "node_qualification") -> Any:
         (instance("burn_in"), run({}), "muster_burn"),
         (instance("burn_in"), run({"pool": None}), "muster_burn"),
         (instance("burn_in"), run({"pool": ["x"]}), "muster_burn"),
+        (instance("burn_in"), run({"pool": "x" * 257}), "muster_burn"),
+        (instance("burn_in"), run({"pool": "x\0"}), "muster_burn"),
         (instance("burn_in"), run(None), "muster_burn"),
         (instance("burn_in"), None, "muster_burn"),
         (instance("intake"), run({"pool": "rack-7"}), "muster_burn"),
@@ -191,3 +194,30 @@ def test_a_pool_that_a_run_names_is_there_before_its_tasks_wait_in_it(airflow_db
             listeners.on_dag_run_running(dag_run, "")
         assert pools(session)["rack-8"] == (5, True), "the slots that an operator gave it stay"
         session.rollback()
+
+
+@pytest.mark.needs_postgresql
+def test_a_statement_that_the_database_refuses_leaves_the_scheduler_its_session(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """In a transaction that PostgreSQL has aborted, each further statement of the scheduler would fail."""
+    from airflow.models.base import Base
+    from airflow.models.dagrun import DagRun
+    from airflow.models.pool import Pool
+    from airflow.utils.sqlalchemy import prohibit_commit
+    from sqlalchemy import create_engine, select
+    from sqlalchemy.orm import Session
+
+    monkeypatch.setattr(policy, "POOL_CHARACTERS", 1000)
+    with postgresql.running() as server:
+        engine = create_engine(server.create("airflow").replace("://", "+psycopg://"))
+        tables = [Base.metadata.tables[name] for name in ("log_template", "dag_run", "slot_pool")]
+        Base.metadata.create_all(engine, tables)
+        with Session(engine) as session, prohibit_commit(session):
+            dag_run = DagRun(dag_id="node_qualification", run_id="n1__new", run_type="manual")
+            dag_run.conf = {"pool": "x" * 300}
+            session.add(dag_run)
+            listeners.on_dag_run_running(dag_run, "")
+            assert session.scalar(select(DagRun.run_id)) == "n1__new", "what waited in the session is there"
+            assert session.scalars(select(Pool.pool)).all() == []
+        engine.dispose()

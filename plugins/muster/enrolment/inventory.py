@@ -16,6 +16,7 @@ import yaml
 from pydantic_core import PydanticCustomError
 
 from muster.errors import BadInventory, ControllerFault, MusterError, at
+from muster.model.dags import POOL_CHARACTERS
 from muster.model.names import HOST_KEY, NODE_NAME, is_host
 from muster.model.nodes import NewNode
 from muster.remote.bmc import BadBmc, parse_bmc
@@ -67,7 +68,7 @@ class InventoryNode(pydantic.BaseModel):
     user: Annotated[str, pydantic.Field(pattern=r"^([^\s-]\S*)?$")] = ""
     host_key: Annotated[str, _matching(HOST_KEY)] = ""
     rack: str = ""
-    pool: str = ""
+    pool: Annotated[str, pydantic.Field(max_length=POOL_CHARACTERS)] = ""
     work_dir: Annotated[str, pydantic.Field(min_length=1)] = "~/.muster"
     launch: dict[str, Any] = pydantic.Field(default_factory=dict)
     labels: dict[str, str] = pydantic.Field(default_factory=dict)
@@ -137,6 +138,7 @@ _WHAT_TO_DO = {
     "sku": "give one of those in `muster sku list`",
     "user": "give a login name, or leave it out for the SSH connection's",
     "host_key": "give 'TYPE BASE64' as in known_hosts, or leave it out to pin the one that answers",
+    "pool": f"give the name of an Airflow pool, of {POOL_CHARACTERS} characters at most",
     "launch": "see docs/deploying.md on how the node side is started",
     "labels": "give names with texts: {team: training}",
     "bmc": "give its url, and its connection or a user with password_env: {url: https://10.0.0.7, connection: bmc}",

@@ -56,8 +56,7 @@ def on_dag_run_running(dag_run: DagRun, msg: str) -> None:
         if session is None:
             return
         _take_own_pool(session, dag_run)
-        name = (dag_run.conf or {}).get("pool")
-        if isinstance(name, str) and name:
+        if name := policy.pool_of(dag_run):
             _make_pool(session, name, 1, f"made for run {dag_run.run_id}, which needs it: give it its real slots")
     except Exception:
         log.exception("the pool of run %s could not be looked at", dag_run.run_id)
@@ -81,16 +80,19 @@ def _take_own_pool(session: Session, dag_run: DagRun) -> None:
 
 
 def _make_pool(session: Session, name: str, slots: int, description: str) -> None:
-    """Create a pool unless it exists. Without relying on an error, which would abort the session's transaction."""
+    """Create a pool unless it exists; a statement that the database refuses leaves the session's transaction usable."""
     from airflow.models.pool import Pool
     from sqlalchemy import select
     from sqlalchemy.dialects import postgresql, sqlite
 
-    if session.scalar(select(Pool.id).where(Pool.pool == name)) is not None:
-        return
     insert = postgresql.insert if session.get_bind().dialect.name == "postgresql" else sqlite.insert
     values = {"pool": name, "slots": slots, "description": description, "include_deferred": True}
-    session.execute(insert(Pool).values(values).on_conflict_do_nothing(index_elements=[Pool.pool]))
+    session.flush()  # what waits in the session is not undone with the savepoint
+    # The end of a savepoint of the session would count as a commit, which the scheduler forbids.
+    with session.connection().begin_nested():
+        if session.scalar(select(Pool.id).where(Pool.pool == name)) is not None:
+            return
+        session.execute(insert(Pool).values(values).on_conflict_do_nothing(index_elements=[Pool.pool]))
     log.warning("made pool %s with %d slots", name, slots)
 
 

@@ -19,7 +19,7 @@ from airflow import settings as airflow_settings
 from airflow.configuration import conf
 from airflow.policies import hookimpl
 
-from muster.model.dags import POOLED
+from muster.model.dags import POOL_CHARACTERS, POOLED
 from muster.model.stages import LOAD_STAGES
 
 if TYPE_CHECKING:
@@ -91,9 +91,15 @@ def task_instance_mutation_hook(task_instance: TaskInstance, dag_run: DagRun | N
     """Put a node's load stages into the pool that the run's conf names (its rack's, its PDU's); opens no session."""
     if task_instance.dag_id not in POOLED or dag_run is None or task_instance.task_id not in LOAD_STAGES:
         return
-    pool = (dag_run.conf or {}).get("pool")
-    if isinstance(pool, str) and pool:
+    if pool := pool_of(dag_run):
         task_instance.pool = pool
+
+
+def pool_of(dag_run: DagRun) -> str:
+    """Returns the pool that the run's conf names, "" for none and for one that Airflow's database cannot hold."""
+    pool = (dag_run.conf or {}).get("pool")
+    usable = isinstance(pool, str) and pool.isprintable() and len(pool) <= POOL_CHARACTERS
+    return pool if usable else ""
 
 
 if os.environ.get("MUSTER_PRELOAD", "auto") == "1" or (

@@ -35,6 +35,9 @@ HOLDERS = POOLED | {CLUSTER_QUALIFICATION, REPAIR, *ASKING}
 BURN_POOL = "muster_burn"
 """The pool of every stage that loads a node, unless the node has one of its own."""
 
+POOL_CHARACTERS = 256
+"""Airflow's database holds no longer name of a pool."""
+
 MAPPED_MAX = 1000
 """Runs that one task starts at most: it fails as a whole, and starts none, beyond Airflow's ``[core] max_map_length``,
 which is 1,024 as shipped."""

@@ -114,6 +114,7 @@ def pool() -> Param:
     return Param(
         None,
         type=["null", "string"],
+        maxLength=POOL_CHARACTERS,
         title="Pool",
         description_md="The Airflow pool that limits how many nodes are under load at once (of a rack, of a PDU). "
         "Empty: the node's own, or `muster_burn` if it has none.",

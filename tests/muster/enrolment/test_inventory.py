@@ -58,6 +58,7 @@ BAD_LINES = (
     "{name: a, host: h, sku: cpu-generic, port: 0}",
     "{name: a, host: h, sku: cpu-generic, port: ssh}",
     "{name: a, host: h, sku: cpu-generic, rak: 1}",
+    f"{{name: a, host: h, sku: cpu-generic, pool: {'p' * 257}}}",
     "{name: a, host: h, sku: cpu-generic, host_key: x}",
     "{name: a, host: h, sku: cpu-generic, launch: {kind: vm}}",
     "{name: a, host: h, sku: cpu-generic, labels: [x]}",

@@ -13,6 +13,7 @@ from sqlalchemy.orm import Session
 from muster import redaction
 from muster.errors import BadInventory, BadNode, DifferentMachine, IllegalMove, MusterError, Refusal, SameMachine, at
 from muster.model.events import Event, Evidence
+from muster.model.dags import POOL_CHARACTERS
 from muster.model.names import ADDRESS_LABEL, HOST_KEY, NODE_NAME, is_host
 from muster.model.nodes import NewNode, Node
 from muster.model.states import State
@@ -256,5 +257,7 @@ def check_description(new: NewNode) -> None:
         raise BadNode(
             f"{new.name}: its host key is not 'TYPE BASE64' as in known_hosts; copy it from `ssh-keyscan {new.host}`"
         )
+    if len(new.pool) > POOL_CHARACTERS:
+        raise BadNode(f"{new.name}: its pool has {len(new.pool)} characters; Airflow takes {POOL_CHARACTERS} at most")
     if not new.sku.strip():
         raise BadNode(f"{new.name}: no SKU given; see `muster sku list`")
