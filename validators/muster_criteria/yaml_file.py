@@ -24,10 +24,17 @@ class BadYaml(ValueError):
 def load(text: bytes | str, bytes_max: int) -> Any:
     """Returns the values of a YAML document. Raises BadYaml."""
     root = compose(text, bytes_max)
+    return None if root is None else construct(root)
+
+
+def construct(node: yaml.Node) -> Any:
+    """Returns the value of a node. Raises BadYaml."""
     try:
-        return None if root is None else yaml.SafeLoader("").construct_document(root)
+        return yaml.SafeLoader("").construct_document(node)
     except yaml.YAMLError as error:
         raise _bad(error) from None
+    except (ValueError, LookupError, AttributeError, TypeError):  # of PyYAML's constructors: 0b_, !!bool x, !!int ''
+        raise BadYaml("a value is not what its form or its tag says", node.start_mark.line + 1) from None
 
 
 def compose(text: bytes | str, bytes_max: int) -> yaml.Node | None:

@@ -129,7 +129,8 @@ def _texts(value: object) -> Iterator[str]:
 _JSON = {"launch": '{"kind": "venv", "path": "/opt/venv"}', "bmc": '{"url": "https://10.0.0.7", "connection": "bmc"}'}
 """Cells of CSV that hold JSON, each with an example."""
 
-_NUMBERS, _TEXT = ("tag:yaml.org,2002:int", "tag:yaml.org,2002:float"), "tag:yaml.org,2002:str"
+_TEXT, _BOOLEAN = "tag:yaml.org,2002:str", "tag:yaml.org,2002:bool"
+_NUMBERS, _TIME = ("tag:yaml.org,2002:int", "tag:yaml.org,2002:float"), "tag:yaml.org,2002:timestamp"
 
 _WHAT_TO_DO = {
     "name": "use up to 63 letters, digits, '.', '-' and single '_', beginning with a letter or digit",
@@ -140,7 +141,7 @@ _WHAT_TO_DO = {
     "host_key": "give 'TYPE BASE64' as in known_hosts, or leave it out to pin the one that answers",
     "pool": f"give the name of an Airflow pool, of {POOL_CHARACTERS} characters at most",
     "launch": "see docs/deploying.md on how the node side is started",
-    "labels": "give names with texts: {team: training}",
+    "labels": "give names with texts, in quotes where YAML reads another value: {team: training, spare: \"true\"}",
     "bmc": "give its url, and its connection or a user with password_env: {url: https://10.0.0.7, connection: bmc}",
     "simulated": "give true or false",
 }
@@ -238,6 +239,9 @@ def _from_yaml(path: Path, text: str) -> Iterator[tuple[str, Any]]:
         if not isinstance(node, yaml.MappingNode):
             yield where, _Bad("this is no node; write `- name: …` with host and sku")
             continue
+        if not all(isinstance(key, yaml.ScalarNode) for key, _ in node.value):
+            yield where, _Bad("the name of a setting is a list or a map; write plain names, and templates in quotes")
+            continue
         keys = [key.value for key, _ in node.value]
         twice = sorted({str(key) for key in keys if keys.count(key) > 1})
         if twice:
@@ -247,22 +251,33 @@ def _from_yaml(path: Path, text: str) -> Iterator[tuple[str, Any]]:
             for key, value in node.value:
                 if key.value not in _JSON:  # their values have types of their own
                     _keep_as_written(value)
-            yield where, yaml.SafeLoader("").construct_document(node)
-        except yaml.YAMLError as error:
-            yield where, _Bad(f"this cannot be used ({getattr(error, 'problem', error)}); write plain values")
+            yield where, yaml_file.construct(node)
+        except BadYaml as error:
+            yield where, _Bad(f"this cannot be used ({error.problem}); write plain values")
 
 
 def _keep_as_written(node: yaml.Node) -> None:
-    """Have numbers that are written otherwise than Python writes them read as text, in maps too.
+    """Have what YAML 1.1 reads as another value than it shows read as text, in maps too.
 
-    A rack or a name is a text, and YAML 1.1 reads 0010 as 8, 12:30 as 750 and 1.10 as 1.1.
+    A rack or a name is a text, and YAML 1.1 reads 0010 as 8, 12:30 as 750, 1.10 as 1.1 and no as false.
     """
     if isinstance(node, yaml.MappingNode):
         for pair in node.value:
             for each in pair:
                 _keep_as_written(each)
-    elif node.tag in _NUMBERS and str(yaml.SafeLoader("").construct_document(node)) != node.value:
+    elif not _reads_as_written(node):
         node.tag = _TEXT
+
+
+def _reads_as_written(node: yaml.Node) -> bool:
+    if node.tag == _BOOLEAN:
+        return node.value.lower() in ("true", "false")
+    if node.tag not in _NUMBERS:
+        return node.tag != _TIME
+    try:
+        return str(yaml_file.construct(node)) == str(node.value)
+    except BadYaml:
+        return False
 
 
 def _entry(root: yaml.Node | None, name: str) -> yaml.Node | None:
@@ -319,7 +334,8 @@ def _sentences(error: pydantic.ValidationError) -> Iterator[str]:
             yield problem["msg"].removeprefix("Value error, ")
         else:
             advice = _WHAT_TO_DO.get(field, problem["msg"])
-            yield f"{field} {_quoted(problem['input'])} cannot be used; {advice}"
+            where = one_line(" ".join(str(part) for part in problem["loc"]))[:QUOTED_MAX]
+            yield f"{where} {_quoted(problem['input'])} cannot be used; {advice}"
 
 
 def _quoted(value: object) -> str:

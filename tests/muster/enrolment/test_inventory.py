@@ -65,6 +65,15 @@ BAD_LINES = (
     "{name: a, name: b, host: h, sku: cpu-generic}",
     "just a host",
     "{name: !!python/object:os.system x, host: h}",
+    "{name: a, host: h, sku: cpu-generic, labels: {spare: true}}",
+    "{{ x }}: 1",
+    "[a, b]: 1",
+    "{name: a, host: h, sku: cpu-generic, labels: {[a, b]: c}}",
+    "{name: a, host: h, sku: cpu-generic, launch: {kind: 0b_}}",
+    "{name: a, host: h, sku: cpu-generic, bmc: {verify: !!bool x}}",
+    "{name: a, host: h, sku: cpu-generic, simulated: !!int ''}",
+    "{name: a, host: h, sku: cpu-generic, bmc: {url: !!timestamp x}}",
+    "{name: a, host: h, sku: cpu-generic, bmc: {url: 2026-13-45}}",
 )
 BAD_FILES = (
     ("f.yaml", "nodes: [", 1),
@@ -183,13 +192,22 @@ def test_a_device_without_a_name_is_no_node(field: str, nothing: str) -> None:
     assert f"{field} {nothing!r}" in str(refused.value)
 
 
-@pytest.mark.parametrize("text", ["0010", "12:30", "1.10", "1_000", "0x1F", "12"])
-def test_a_number_is_the_text_that_the_file_has(tmp_path: Path, text: str) -> None:
+@pytest.mark.parametrize(
+    "text", ["0010", "12:30", "1.10", "1_000", "0x1F", "12", "0b_", "no", "yes", "On", "2026-01-02", "2026-13-45"]
+)
+def test_a_value_is_the_text_that_the_file_has(tmp_path: Path, text: str) -> None:
     """YAML 1.1 reads another number into most of them (yaml/pyyaml#107, wireviz/WireViz#213)."""
     path = tmp_path / "fleet.yaml"
     path.write_text(f"nodes: [{{name: a, host: h, sku: cpu-generic, port: 0022, rack: {text}, labels: {{u: {text}}}}}]")
     ((_, node),) = inventory.load(path, SKUS)
     assert (node.rack, node.labels, node.port) == (text, {"u": text}, 22)
+
+
+@pytest.mark.parametrize(("text", "means"), [("true", True), ("yes", True), ("off", False), ("False", False)])
+def test_a_setting_that_is_true_or_false_takes_each_form_of_yaml(tmp_path: Path, text: str, means: bool) -> None:
+    path = written(tmp_path, "f.yaml", f"nodes: [{{name: no, host: h, sku: cpu-generic, simulated: {text}}}]")
+    ((_, node),) = inventory.load(path, SKUS)
+    assert (node.name, node.simulated) == ("no", means)
 
 
 @pytest.mark.parametrize("short", ["10.0.0.010", "10.1", "1234", "0x0a.1.2.3", "10.0.0.0x8", "10.0.0.8.", "node.10"])
