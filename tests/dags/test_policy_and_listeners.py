@@ -201,6 +201,7 @@ def test_a_statement_that_the_database_refuses_leaves_the_scheduler_its_session(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """In a transaction that PostgreSQL has aborted, each further statement of the scheduler would fail."""
+    from airflow.models import import_all_models
     from airflow.models.base import Base
     from airflow.models.dagrun import DagRun
     from airflow.models.pool import Pool
@@ -211,8 +212,8 @@ def test_a_statement_that_the_database_refuses_leaves_the_scheduler_its_session(
     monkeypatch.setattr(policy, "POOL_CHARACTERS", 1000)
     with postgresql.running() as server:
         engine = create_engine(server.create("airflow").replace("://", "+psycopg://"))
-        tables = [Base.metadata.tables[name] for name in ("log_template", "dag_run", "slot_pool")]
-        Base.metadata.create_all(engine, tables)
+        import_all_models()
+        Base.metadata.create_all(engine)
         with Session(engine) as session, prohibit_commit(session):
             dag_run = DagRun(dag_id="node_qualification", run_id="n1__new", run_type="manual")
             dag_run.conf = {"pool": "x" * 300}

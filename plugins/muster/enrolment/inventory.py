@@ -141,7 +141,7 @@ _WHAT_TO_DO = {
     "host_key": "give 'TYPE BASE64' as in known_hosts, or leave it out to pin the one that answers",
     "pool": f"give the name of an Airflow pool, of {POOL_CHARACTERS} characters at most",
     "launch": "see docs/deploying.md on how the node side is started",
-    "labels": "give names with texts, in quotes where YAML reads another value: {team: training, spare: \"true\"}",
+    "labels": 'give names with texts, in quotes where YAML reads another value: {team: training, spare: "true"}',
     "bmc": "give its url, and its connection or a user with password_env: {url: https://10.0.0.7, connection: bmc}",
     "simulated": "give true or false",
 }

@@ -39,7 +39,7 @@ def asked_by(node: str, question: str) -> str:
 
 
 def of_delivery(node: str, delivery: str) -> str:
-    """Returns the DAG run id of ``node``'s test for ``delivery``, another one for each: "gpu-0001__delivery-po-4711"."""
+    """Returns the DAG run id of ``node``'s test for ``delivery``, of which each has its own: "n1__delivery-po-4711"."""
     return f"{node}__delivery-{slug(delivery, exact=True)}"
 
 

@@ -7,6 +7,7 @@ from typing import Any
 
 from airflow.sdk import Param
 
+from muster.model.dags import POOL_CHARACTERS
 from muster_criteria.cluster.plan import SOAK_MINUTES_MAX
 from muster_criteria.stages import LEVELS, STAGES
 

@@ -12,8 +12,8 @@ from sqlalchemy.orm import Session
 
 from muster import redaction
 from muster.errors import BadInventory, BadNode, DifferentMachine, IllegalMove, MusterError, Refusal, SameMachine, at
-from muster.model.events import Event, Evidence
 from muster.model.dags import POOL_CHARACTERS
+from muster.model.events import Event, Evidence
 from muster.model.names import ADDRESS_LABEL, HOST_KEY, NODE_NAME, is_host
 from muster.model.nodes import NewNode, Node
 from muster.model.states import State
