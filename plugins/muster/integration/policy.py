@@ -98,8 +98,9 @@ def task_instance_mutation_hook(task_instance: TaskInstance, dag_run: DagRun | N
 def pool_of(dag_run: DagRun) -> str:
     """Returns the pool that the run's conf names, "" for none and for one that Airflow's database cannot hold."""
     pool = (dag_run.conf or {}).get("pool")
-    usable = isinstance(pool, str) and pool.isprintable() and len(pool) <= POOL_CHARACTERS
-    return pool if usable else ""
+    if isinstance(pool, str) and pool.isprintable() and len(pool) <= POOL_CHARACTERS:
+        return pool
+    return ""
 
 
 if os.environ.get("MUSTER_PRELOAD", "auto") == "1" or (
