@@ -34,8 +34,8 @@ CASES: dict[str, tuple[dict[str, float], dict[str, float]]] = {
         },
     ),
     "MusterCorruptData": (
+        {'muster_corrupting_findings{metric="pulse_mismatches"}': 1},
         {'muster_findings{stage="integrity",class="gpu",severity="critical"}': 1},
-        {'muster_findings{stage="integrity",class="gpu",severity="warning"}': 1},
     ),
     "MusterManyFail": (
         {f'{RUNS}{{verdict="FAIL"}}': 3, f'{RUNS}{{verdict="PASS"}}': 8, f'{RUNS}{{verdict="SKIPPED"}}': 90},

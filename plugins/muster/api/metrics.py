@@ -103,6 +103,8 @@ class Fleet:
                      "controller", (), {(): seen.controller_faults})  # fmt: skip
         yield _gauge("muster_findings", f"findings {WINDOW_TEXT} that are not waived, by suspected part",
                      ("stage", "class", "severity"), seen.findings)  # fmt: skip
+        yield _gauge("muster_corrupting_findings", f"critical findings {WINDOW_TEXT} that are not waived, and reports, "
+                     "of corrupted data", ("metric",), seen.corrupting)  # fmt: skip
         yield _histogram("muster_stage_duration_seconds", f"duration of stages {WINDOW_TEXT}", ("stage", "level"),
                          DURATIONS_S, seen.stage_durations)  # fmt: skip
         yield _histogram("muster_run_duration_seconds", f"duration of runs that ended {WINDOW_TEXT}, waits included",

@@ -72,7 +72,8 @@ class RankTime:
 
 @dataclasses.dataclass(frozen=True)
 class FleetFigures:
-    """The fleet at one moment. ``findings``: by stage, part and severity. Durations: of stages by stage and level, of
+    """The fleet at one moment. ``findings``: by stage, part and severity. ``corrupting``: findings and reports of
+    corrupted data, by metric or check. Durations: of stages by stage and level, of
     runs by DAG, level and verdict. ``controller_faults``: runs that ended SKIPPED for one. ``ranks``: of the blocks
     that were judged in the last 24 hours, of each node its latest.
     """
@@ -81,6 +82,7 @@ class FleetFigures:
     nodes: tuple[NodeFigures, ...]
     breakers: dict[bool, Breaker]
     findings: dict[tuple[str, ...], int]
+    corrupting: dict[tuple[str, ...], int]
     stage_durations: tuple[Spread, ...]
     run_durations: tuple[Spread, ...]
     controller_faults: int

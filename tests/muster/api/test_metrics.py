@@ -14,11 +14,14 @@ from sqlalchemy import insert, text
 from muster import store
 from muster.api import metrics
 from muster.api.app import create_app
+from muster.judging import policies
+from muster.model.health import Report
 from muster.model.runs import PREEMPTED, RunKey
 from muster.model.states import State
 from muster.store.database.engine import writing
 from muster.store.database.models import Base, FindingRow, NodeRow, RunRow, StageRow
-from muster_criteria.model import Verdict
+from muster_criteria.health.readings import Reading
+from muster_criteria.model import Severity, Verdict
 from tests.docs.reference.metrics import families
 from tests.muster import fleet
 
@@ -99,6 +102,18 @@ def test_they_show_the_records(client: TestClient) -> None:
     passed = seen["muster_node_last_pass_timestamp_seconds"]
     assert passed["gpu-0001", "r1", "qualified"] == pytest.approx(time.time(), abs=60)
     assert passed["gpu-0002", "r1", "quarantine"] == 0
+
+
+@pytest.mark.both_dialects
+def test_corrupted_data_is_counted_wherever_it_is_found_and_nothing_else_is(client: TestClient) -> None:
+    for place, metric in enumerate(("memory_burn_mismatches", "step_digest", "xid")):
+        store.nodes.add(fleet.new_node(f"n{place}"))
+        mild = fleet.finding(metric="gemm_mismatches", severity=Severity.WARNING)
+        fleet.fail(f"n{place}", "", fleet.finding(metric=metric), mild)
+    report = Report("n1", "checker", [Reading("corrupted_results"), Reading("xid/95", "gpu3", severity="RESET")])
+    store.health.record([report], policies.health())
+    counted = {("memory_burn_mismatches",): 1, ("step_digest",): 1, ("corrupted_results",): 1}
+    assert read(client)["muster_corrupting_findings"] == counted
 
 
 @pytest.mark.both_dialects

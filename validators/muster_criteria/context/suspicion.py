@@ -26,6 +26,9 @@ METRICS = frozenset(
 )
 """A critical finding of one of these is silent data corruption."""
 
+CORRUPTING = METRICS | {"self_mismatches", "step_digest", "collective_mismatches", "pair_wrong_bytes"}
+"""A critical finding of one of these is corrupted data; those that ``METRICS`` lacks compare devices or nodes of a block."""
+
 PEERS_MIN = 2
 SIBLINGS = ("gpu", "cpu")
 """Kinds of device with siblings that can repeat a computation; the host's memory has none."""

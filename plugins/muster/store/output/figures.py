@@ -14,6 +14,7 @@ from muster.model.schedulers import ADMITTED
 from muster.store.database import access
 from muster.store.database.decisions import CertificateRow, unrevoked
 from muster.store.database.engine import reading
+from muster.store.database.health import HealthRow
 from muster.store.database.models import FindingRow, LeaseRow, NodeRow, RunRow
 from muster.store.database.models import StageRow as Stage
 from muster.store.database.outgoing import OutboxRow, PlaceRow
@@ -23,7 +24,9 @@ from muster.store.output import numbers, rank_times
 from muster.store.queues import audit
 from muster.store.queues.outbox import tried
 from muster.store.testing.runs import last_run_id
-from muster_criteria.model import Verdict
+from muster_criteria.context.suspicion import CORRUPTING
+from muster_criteria.health.policy import HealthAction
+from muster_criteria.model import Severity, Verdict
 
 WINDOW = datetime.timedelta(hours=24)
 """Runs, findings and durations are those of the last WINDOW: retention deletes rows, so totals could fall."""
@@ -56,6 +59,7 @@ def fleet() -> FleetFigures:
                 .join(Stage, FindingRow.stage == Stage.id)
                 .where(recorded, FindingRow.waived == ""),
             ),
+            _corrupting(session, recorded, recent),
             _spread(session, DURATIONS_S, Stage.started_at, Stage.ended_at, recorded, Stage.stage, Stage.level),
             _spread(
                 session, DURATIONS_S, RunRow.started_at, RunRow.ended_at,
@@ -83,6 +87,21 @@ def fleet() -> FleetFigures:
             tuple(numbers.of_session(session)),
             rank_times.of_session(session, recent),
         )  # fmt: skip
+
+
+def _corrupting(
+    session: Session, recorded: ColumnElement[bool], recent: datetime.datetime
+) -> dict[tuple[str, ...], int]:
+    """{(metric or check,): number} of critical findings and of observations that say that data was corrupted."""
+    found = select(FindingRow.metric, func.count()).join(Stage, FindingRow.stage == Stage.id).where(
+        recorded, FindingRow.waived == "", FindingRow.severity == str(Severity.CRITICAL),
+        FindingRow.metric.in_(sorted(CORRUPTING)),
+    )  # fmt: skip
+    # at_once is for what corrupts data alone: HealthPolicy refuses it elsewhere.
+    reported = select(HealthRow.check, func.count()).where(
+        HealthRow.last_seen >= recent, HealthRow.action == str(HealthAction.AT_ONCE)
+    )
+    return _counts(session, found) | _counts(session, reported)
 
 
 def _nodes(session: Session, now: datetime.datetime) -> tuple[NodeFigures, ...]:
