@@ -6,6 +6,7 @@ With ``--json``, it is {"error": sentence, "kind": its class} on stdout too; so 
 from __future__ import annotations
 
 import json
+import logging
 import sys
 
 
@@ -16,6 +17,10 @@ def main() -> None:
     from muster.cli.app import root
     from muster.errors import MusterError
 
+    # What it logs of a connection that broke is a traceback, and the error's sentence says it.
+    paramiko = logging.getLogger("paramiko")
+    paramiko.addHandler(logging.NullHandler())
+    paramiko.propagate = False
     as_json = "--json" in sys.argv
     try:
         # Not standalone: errors of usage come here, to be written as our sentences.

@@ -5,6 +5,10 @@ from __future__ import annotations
 import dataclasses
 import json
 import shlex
+import socket
+import subprocess
+import sys
+import threading
 from collections.abc import Callable
 from pathlib import Path
 
@@ -131,6 +135,18 @@ def test_the_key_that_answers_is_pinned(muster: Muster, tmp_path: Path) -> None:
 
 
 @pytest.mark.needs_sshd
+def test_a_host_that_closes_the_connection_is_one_line(sqlite_db: str) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        threading.Thread(target=lambda: server.accept()[0].close(), daemon=True).start()
+        port = str(server.getsockname()[1])
+        # In a process of its own: pytest's handlers would take what paramiko logs.
+        words = ["node", "add", "127.0.0.1", "--port", port, "--sku", "cpu-generic"]
+        code = f"import sys; sys.argv[1:] = {words}; from muster.cli import main; main()"
+        done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    assert done.returncode == 1
+    assert len(done.stderr.splitlines()) == 1, done.stderr
+
+
 def test_a_check_uses_the_connection_of_the_tasks_and_prints_json_only(
     muster: Muster, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
