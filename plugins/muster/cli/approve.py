@@ -76,7 +76,10 @@ def _not_waiting(run: str) -> str:
 
 
 def _check_login() -> None:
-    """Raise MusterError if the answer would come from no person: its run would refuse it later, unseen."""
+    """Raise MusterError if the answer would come from no person, or from another one than who asks for it.
+
+    The run of a program's answer would refuse it later, unseen.
+    """
     from muster.model.names import is_person
 
     current = settings()
@@ -84,4 +87,10 @@ def _check_login() -> None:
     if login and not is_person(login):
         raise MusterError(
             f"the Airflow login {login!r} names no person: answer under your own, with MUSTER_AIRFLOW_USERNAME"
+        )
+    person = current.person.strip()
+    if login and person and person.lower() != login.strip().lower():
+        raise MusterError(
+            f"the answer would be that of the Airflow login {login!r}, and MUSTER_PERSON is {person!r}: set "
+            "MUSTER_AIRFLOW_USERNAME to your own login, or unset MUSTER_PERSON"
         )

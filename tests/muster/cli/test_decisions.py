@@ -81,6 +81,19 @@ def test_an_answer_under_a_shared_login_is_refused_before_it_is_given(
 
 
 @pytest.mark.usefixtures("fleet_db")
+@pytest.mark.parametrize(("person", "posted"), [("grace", 0), ("Ada", 1)])
+def test_an_answer_under_the_login_of_another_person_is_refused(
+    muster: Muster, airflow: Airflow, monkeypatch: pytest.MonkeyPatch, person: str, posted: int
+) -> None:
+    airflow.override = asks
+    store.nodes.add(fleet.new_node("gpu-0005"))
+    monkeypatch.setenv("MUSTER_AIRFLOW_USERNAME", "ada")
+    monkeypatch.setenv("MUSTER_PERSON", person)
+    muster("approve", "asks", "--option", "Approve", "--reason", "because")
+    assert sum(each.startswith("PATCH") for each in airflow.log) == posted
+
+
+@pytest.mark.usefixtures("fleet_db")
 def test_a_second_answer_is_told_whose_the_first_was(muster: Muster, airflow: Airflow) -> None:
     airflow.override = asks
     store.nodes.add(fleet.new_node())
