@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import os
 import re
 import shlex
+import subprocess
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -12,6 +14,7 @@ import typer
 from airflow.cli.cli_parser import get_parser
 
 from muster.cli.app import root
+from muster.settings import settings
 
 ROOT = Path(__file__).parents[2]
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
@@ -20,6 +23,7 @@ PATH = re.compile(rf"(?<![\w/.:-])((?:{FOLDERS})/[\w./*-]*[\w*/])")
 LINK = re.compile(r"\]\((?!https?:)([^)#]+)(?:#[^)]*)?\)")
 FENCE = re.compile(r"^ *```[^\n]*\n(.*?)^ *```", re.M | re.S)
 INLINE = re.compile(r"`(muster [^`\n]+)`")
+SETTING = re.compile(r"^(?:export )?MUSTER_\w+=[^\n]*(?:\n [^\n]*)*", re.M)
 COMMANDS = root()
 
 page = pytest.mark.parametrize("page", PAGES, ids=lambda path: str(path.relative_to(ROOT)))
@@ -66,6 +70,24 @@ def test_airflow_knows_each_of_its_commands_shown(page: Path, capsys: pytest.Cap
             get_parser().parse_args(shlex.split(line)[1:])
         except SystemExit:
             pytest.fail(f"{line}: {capsys.readouterr().err}")
+
+
+@page
+def test_bash_takes_the_settings_as_shown(page: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    shown = "\n".join(line for block in FENCE.findall(page.read_text()) for line in SETTING.findall(block))
+    script = ["bash", "-ec", f"set -a\n{shown}\nenv -0"]
+    done = subprocess.run(script, env={"PATH": os.defpath}, capture_output=True, text=True, check=True)
+    taken = dict(each.split("=", 1) for each in done.stdout.split("\0") if each.startswith("MUSTER_"))
+    assert bool(shown) == bool(taken)
+    for name, value in taken.items():
+        monkeypatch.setenv(name, value)
+    settings()
+
+
+def test_the_example_for_slurm_changes_no_partition_of_users() -> None:
+    lines = (ROOT / "docs" / "examples" / "slurm_idle_tests.conf").read_text().splitlines()
+    named = [line.partition(" ")[0] for line in lines if line and not line.startswith("#")]
+    assert named == ["PreemptType=preempt/partition_prio", "PreemptMode=CANCEL", "PartitionName=muster"]
 
 
 def test_the_readme_is_short() -> None:
