@@ -100,4 +100,4 @@ def controller(home: Path, page: Quickstart, environment: Mapping[str, str] = os
         yield bash
     finally:
         supervisor.stop()
-        orphans.end(home / "muster" / "airflow")
+        orphans.end(home / ".local" / "share" / "muster" / "airflow")
