@@ -2,8 +2,8 @@
 
 The chart's schema has 650 kB and is not shipped: ``CHART`` declares, for the parts that the values use, what
 ``chart/values.schema.json`` of github.com/apache/airflow declares (read at commit 002e553, with ``values.yaml`` at
-commit d6ba481). With the chart, ``helm template`` checks the values against the whole schema, and so does this
-test if AIRFLOW_CHART_SCHEMA names that file.
+commit d6ba481; ``createUserJob.defaultUser`` is that of chart 1.19 and later). With the chart, ``helm template`` checks
+the values against the whole schema, and so does this test if AIRFLOW_CHART_SCHEMA names that file.
 """
 
 from __future__ import annotations
@@ -39,6 +39,12 @@ CHART = closed(
     executor=TEXT,
     workers=closed(replicas=COUNT, terminationGracePeriodSeconds=COUNT),
     triggerer=closed(replicas=COUNT),
+    createUserJob=closed(defaultUser=closed(enabled=FLAG)),
+    apiServer=closed(
+        args={"type": "array", "items": TEXT},
+        extraVolumes={"type": "array", "items": closed(name=TEXT, secret=closed(secretName=TEXT, defaultMode=COUNT))},
+        extraVolumeMounts={"type": "array", "items": closed(name=TEXT, mountPath=TEXT, readOnly=FLAG)},
+    ),
     logs=closed(persistence=closed(enabled=FLAG)),
     postgresql=closed(enabled=FLAG),
     redis=closed(enabled=FLAG),
@@ -95,7 +101,8 @@ def test_airflow_knows_every_option(values: dict[str, Any]) -> None:
     }
     for section, options in sections.items():
         for option in options:
-            assert conf.get_default_value(section, option) is not None, f"[{section}] {option}"
+            known = conf.configuration_description[section]["options"]
+            assert option in known or conf.get_default_value(section, option) is not None, f"[{section}] {option}"
 
 
 def test_muster_knows_every_variable(values: dict[str, Any]) -> None:
@@ -119,10 +126,27 @@ def test_keys_and_reports_are_where_muster_looks_for_them(values: dict[str, Any]
     assert "persistentVolumeClaim" in volumes[names[Path(settings["MUSTER_ARCHIVE"])]]
 
 
+def test_the_users_are_those_of_the_values(values: dict[str, Any]) -> None:
+    """The chart's own values name FAB's auth manager, and make an account admin with the password admin."""
+    from airflow.api_fastapi.auth.managers.simple.simple_auth_manager import SimpleAuthManager
+
+    core, server = values["config"]["core"], values["apiServer"]
+    assert core["auth_manager"] == f"{SimpleAuthManager.__module__}.{SimpleAuthManager.__name__}"
+    assert values["createUserJob"]["defaultUser"]["enabled"] is False
+    logins = [user.partition(":")[0] for user in core["simple_auth_manager_users"].split(",")]
+    assert {each["value"] for each in values["env"] if each["name"] == "MUSTER_AIRFLOW_USERNAME"} <= set(logins)
+    (mount,) = server["extraVolumeMounts"]
+    copied = f"{mount['mountPath']}/passwords.json {core['simple_auth_manager_passwords_file']} "
+    assert copied in server["args"][-1]
+    assert server["args"][-1].endswith("exec airflow api-server")
+
+
 def test_how_to_make_every_secret_is_stated(values: dict[str, Any]) -> None:
     text = FILE.read_text()
     wanted = {each["secretName"] for each in values["secret"]} | {
-        each["secret"]["secretName"] for each in values["volumes"] if "secret" in each
+        each["secret"]["secretName"]
+        for each in (*values["volumes"], *values["apiServer"]["extraVolumes"])
+        if "secret" in each
     }
     wanted |= set(values["data"].values())
     wanted |= {values[name] for name in ("fernetKeySecretName", "apiSecretKeySecretName", "jwtSecretName")}
