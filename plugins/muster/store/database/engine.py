@@ -34,6 +34,9 @@ SCHEMA = "0001"
 READ_ONLY = "25006"
 """read_only_sql_transaction: PostgreSQL's answer of a standby, and of a server that was set to read only."""
 
+NO_RIGHT = "42501"
+"""insufficient_privilege: since PostgreSQL 15 only a database's owner may make tables in its schema public."""
+
 BUSY_TIMEOUT_MS = 30_000
 """How long a writer waits for another on SQLite: longer than any transaction of ours takes under full load."""
 
@@ -288,11 +291,11 @@ def _ready() -> Engine:
 
 @contextlib.contextmanager
 def translated() -> Iterator[None]:
-    """Raise DatabaseNotReady for a database that is lost or takes no writes; other errors pass."""
+    """Raise DatabaseNotReady for a database that is lost, takes no writes or refuses our user; other errors pass."""
     try:
         yield
     except DBAPIError as error:
-        if not isinstance(error, OperationalError) and getattr(error.orig, "sqlstate", None) != READ_ONLY:
+        if not isinstance(error, OperationalError) and _sqlstate(error) not in (READ_ONLY, NO_RIGHT):
             raise
         raise DatabaseNotReady(_unreachable(error)) from error
 
@@ -307,10 +310,19 @@ def _newer(found: str) -> str:
 
 def _unreachable(error: DBAPIError) -> str:
     detail = " ".join(str(error.orig).split())
+    if _sqlstate(error) == NO_RIGHT:
+        return (
+            f"the user of MUSTER_DATABASE_URL may not do this in the fleet records ({detail}); make it the owner of "
+            "the database and its tables, as by createdb -O USER DATABASE"
+        )
     return f"the fleet records cannot be used ({detail}); check MUSTER_DATABASE_URL and that the database is running"
 
 
 def _is_missing_table(error: DBAPIError) -> bool:
     if isinstance(error.orig, sqlite3.Error):
         return "no such table" in str(error.orig)
-    return getattr(error.orig, "sqlstate", None) == "42P01"  # undefined_table
+    return _sqlstate(error) == "42P01"  # undefined_table
+
+
+def _sqlstate(error: DBAPIError) -> str:
+    return getattr(error.orig, "sqlstate", None) or ""

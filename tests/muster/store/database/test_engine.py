@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+import uuid
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
@@ -59,6 +60,23 @@ def test_records_that_take_no_writes_are_not_ready(empty_db: str) -> None:
     assert store.nodes.find() == []
     with pytest.raises(DatabaseNotReady):
         store.outbox.add("run-1", b"one")
+
+
+@pytest.mark.parametrize("empty_db", [POSTGRESQL], indirect=True)
+def test_a_user_without_the_right_to_make_tables_is_not_ready(empty_db: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    clerk = f"clerk_{uuid.uuid4().hex}"
+    with engine.engine().begin() as connection:
+        connection.execute(text(f"CREATE ROLE {clerk} LOGIN"))
+        connection.execute(text("REVOKE CREATE ON SCHEMA public FROM PUBLIC"))  # as from PostgreSQL 15 on
+    try:
+        monkeypatch.setenv("MUSTER_DATABASE_URL", empty_db.replace("muster@", f"{clerk}@", 1))
+        with pytest.raises(DatabaseNotReady, match="owner"):
+            store.engine.upgrade()
+    finally:
+        store.engine.dispose()
+        monkeypatch.setenv("MUSTER_DATABASE_URL", empty_db)
+        with engine.engine().begin() as connection:
+            connection.execute(text(f"DROP ROLE {clerk}"))
 
 
 def test_the_code_needs_the_newest_migration() -> None:
