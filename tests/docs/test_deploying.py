@@ -21,6 +21,9 @@ pytestmark = [pytest.mark.slow, pytest.mark.needs_postgresql, pytest.mark.early(
 PAGE = (ROOT / "docs" / "deploying.md").read_text()
 WITHOUT_HELM = PAGE.partition("\n## Without Helm\n")[2].partition("\n## ")[0]
 INSTALLATION, ENVIRONMENT, FIRST_STEPS = re.findall(r"^```\n(.*?)^```", WITHOUT_HELM, re.M | re.S)
+UNASKED = INSTALLATION.replace("createuser -P", "createuser")
+"""The server of these tests asks for no password."""
+
 BACKUP = PAGE.partition("\n## Back-up and restore\n")[2].partition("\n## ")[0]
 IMAGE = re.search(r"^RUN (.*?[^\\])$", PAGE, re.M | re.S)
 SECRETS = {
@@ -51,7 +54,7 @@ def place(tmp_path: Path) -> Path:
 
 @pytest.fixture
 def server() -> Iterator[postgresql.PostgreSQL]:
-    with postgresql.running() as started:
+    with postgresql.running(superuser="postgres") as started:
         yield started
 
 
@@ -76,8 +79,8 @@ def settings(place: Path, server: postgresql.PostgreSQL) -> dict[str, str]:
     shown = dict(line.split("=", 1) for line in ENVIRONMENT.strip().splitlines())
     assert {name for name, value in shown.items() if value == "…"} == set(SECRETS)
     databases = {
-        "AIRFLOW__DATABASE__SQL_ALCHEMY_CONN": f"postgresql+psycopg2://muster@/airflow?host={server.folder}",
-        "MUSTER_DATABASE_URL": server.url("muster"),
+        "AIRFLOW__DATABASE__SQL_ALCHEMY_CONN": server.url("airflow", "airflow").replace("://", "+psycopg2://"),
+        "MUSTER_DATABASE_URL": server.url("muster", "muster"),
     }
     assert set(databases) < set(shown)
     folders = {name: value.replace("/opt/", f"{place}/") for name, value in shown.items()}
@@ -85,9 +88,9 @@ def settings(place: Path, server: postgresql.PostgreSQL) -> dict[str, str]:
 
 
 def test_the_lines_as_printed_install_a_controller(place: Path, server: postgresql.PostgreSQL) -> None:
-    environment = {"PGHOST": str(server.folder), "PGUSER": "muster"}
+    environment = {"PGHOST": str(server.folder), "PGUSER": server.superuser}
     lines = replaced(
-        INSTALLATION.replace("/opt/", f"{place}/"),
+        UNASKED.replace("/opt/", f"{place}/"),
         ("git clone … ", ": "),
         ("python3 -m venv", f"{debians_python()} -m venv"),
     )
@@ -103,8 +106,8 @@ def test_the_lines_as_printed_install_a_controller(place: Path, server: postgres
     assert shown is not None
     assert "muster restore /backup/" in BACKUP
     saved, kept = f"{place}/{shown[1]}", settings(place, server)
-    bash(f"PATH={venv}:$PATH\nmuster backup {saved}\ncreatedb muster2", environment | kept)
-    moved = {"MUSTER_DATABASE_URL": server.url("muster2"), "MUSTER_HOME": str(place / "another-home")}
+    bash(f"PATH={venv}:$PATH\nmuster backup {saved}\ncreatedb -O muster muster2", environment | kept)
+    moved = {"MUSTER_DATABASE_URL": server.url("muster2", "muster"), "MUSTER_HOME": str(place / "another-home")}
     bash(f"PATH={venv}:$PATH\nmuster restore {saved}\nmuster node list", kept | moved)
 
     assert IMAGE is not None
@@ -116,9 +119,9 @@ def test_the_lines_as_printed_install_a_controller(place: Path, server: postgres
 def test_uv_installs_the_same(place: Path, server: postgresql.PostgreSQL) -> None:
     pip, uv = "/opt/muster/venv/bin/pip install", "uv pip install --python /opt/muster/venv/bin/python"
     assert uv in WITHOUT_HELM.replace("\n", " ")
-    lines = INSTALLATION.replace(pip, f"{sys.prefix}/bin/{uv} --quiet --system-certs")
+    lines = UNASKED.replace(pip, f"{sys.prefix}/bin/{uv} --quiet --system-certs")
     lines = replaced(lines.replace("/opt/", f"{place}/"), ("git clone … ", ": "))
-    bash(lines, {"PGHOST": str(server.folder), "PGUSER": "muster"})
+    bash(lines, {"PGHOST": str(server.folder), "PGUSER": server.superuser})
     assert "Usage" in bash(f"{place}/muster/venv/bin/muster --help", {})
 
 

@@ -23,8 +23,9 @@ class PostgreSQL:
     Raises FileNotFoundError where PostgreSQL is not installed; a test that needs it is refused before that.
     """
 
-    def __init__(self, folder: Path, connections: int = 50) -> None:
+    def __init__(self, folder: Path, connections: int = 50, superuser: str = "muster") -> None:
         self.folder = folder
+        self.superuser = superuser
         found = sorted(Path("/usr/lib/postgresql").glob("*/bin/initdb"), key=lambda path: int(path.parts[-3]))
         initdb = str(found[-1]) if found else shutil.which("initdb")
         if not initdb:
@@ -37,7 +38,7 @@ class PostgreSQL:
             os.chown(folder, user.pw_uid, user.pw_gid)
             self._as_user = ["runuser", "-u", "postgres", "--"]
         data = folder / "data"
-        self.call("initdb", "-D", str(data), "-U", "muster", "-A", "trust", "-E", "UTF8", "--no-sync", "--locale=C")
+        self.call("initdb", "-D", str(data), "-U", superuser, "-A", "trust", "-E", "UTF8", "--no-sync", "--locale=C")
         settings = {
             "listen_addresses": "''",
             "unix_socket_directories": folder,
@@ -49,7 +50,7 @@ class PostgreSQL:
 
     def create(self, name: str) -> str:
         """Make an empty database; gives its URL."""
-        self.call("createdb", "-h", str(self.folder), "-U", "muster", name)
+        self.call("createdb", "-h", str(self.folder), "-U", self.superuser, name)
         return self.url(name)
 
     def call(self, program: str, *args: str) -> None:
@@ -62,14 +63,15 @@ class PostgreSQL:
     def database(self, template: str) -> Iterator[str]:
         """A new database for as long as the block lasts; yields its URL."""
         name = f"test_{uuid.uuid4().hex}"
-        with psycopg.connect(host=str(self.folder), user="muster", dbname="postgres", autocommit=True) as connection:
+        with psycopg.connect(self.url("postgres"), autocommit=True) as connection:
             connection.execute(f"CREATE DATABASE {name} TEMPLATE {template}")
             yield self.url(name)
             store.engine.dispose()
             connection.execute(f"DROP DATABASE {name} WITH (FORCE)")
 
-    def url(self, database: str) -> str:
-        return f"postgresql://muster@/{database}?host={self.folder}"
+    def url(self, database: str, user: str = "") -> str:
+        """The URL for the superuser, unless ``user`` is given."""
+        return f"postgresql://{user or self.superuser}@/{database}?host={self.folder}"
 
     @property
     def pid(self) -> int:
@@ -81,10 +83,10 @@ class PostgreSQL:
 
 
 @contextlib.contextmanager
-def running(connections: int = 50) -> Iterator[PostgreSQL]:
+def running(connections: int = 50, superuser: str = "muster") -> Iterator[PostgreSQL]:
     """A started server in a folder that its user may enter, ended and removed with the block."""
     folder = Path(tempfile.mkdtemp(prefix="muster-pg-"))
-    server = PostgreSQL(folder, connections)
+    server = PostgreSQL(folder, connections, superuser)
     try:
         yield server
     finally:
