@@ -17,7 +17,7 @@ STEP_H = 4  # the rules are evaluated that often, which costs promtool its time
 
 RUNS = "muster_run_duration_seconds_gcount"
 OUT = "muster_nodes_not_serving_oldest_timestamp_seconds"
-STALE = "muster_node_last_pass_timestamp_seconds"
+AGE = "muster_last_pass_age_seconds"
 CASES: dict[str, tuple[dict[str, float], dict[str, float]]] = {
     "MusterMetricsAbsent": ({}, {"muster_read_timestamp_seconds": 5}),
     "MusterBreakerOpen": ({'muster_breaker_open{simulated="false"}': 1}, {'muster_breaker_open{simulated="true"}': 1}),
@@ -49,8 +49,8 @@ CASES: dict[str, tuple[dict[str, float], dict[str, float]]] = {
         {'muster_nodes{state="production"}': 5, f'{RUNS}{{dag="node_revalidation",verdict="PASS"}}': 5},
     ),
     "MusterNodesStale": (
-        {f'{STALE}{{node="a",state="production"}}': OLD},
-        {f'{STALE}{{node="a",state="repair"}}': OLD, f'{STALE}{{node="b",state="production"}}': NOW - 86400},
+        {f"{AGE}_gcount": 5, f'{AGE}_bucket{{le="1209600.0"}}': 4, "muster_nodes_never_passed": 0},
+        {f"{AGE}_gcount": 5, f'{AGE}_bucket{{le="1209600.0"}}': 5, "muster_nodes_never_passed": 0},
     ),
     "MusterUncertified": ({"muster_nodes_uncertified": 1}, {"muster_nodes_uncertified": 0}),
     "MusterTestStuck": (
@@ -71,6 +71,9 @@ CASES: dict[str, tuple[dict[str, float], dict[str, float]]] = {
     ),
     "MusterSchedulerDiffers": ({"muster_scheduler_differences": 1}, {"muster_scheduler_differences": 0}),
 }  # fmt: skip
+
+NONE_PASSED = {"muster_nodes_never_passed": 2}
+"""A fleet without any PASS: the histogram of ages has no series."""
 
 
 def test_each_alert_has_a_paragraph() -> None:
@@ -95,8 +98,11 @@ def test_each_alert_fires_when_it_should(tmp_path: Path) -> None:
                  "exp_samples": [{"value": 1}] if fires else []}
             ],
         }
-        for name, cases in CASES.items()
-        for fires, seen in zip((True, False), cases, strict=True)
+        for name, fires, seen in (
+            *((name, True, fires_on) for name, (fires_on, _) in CASES.items()),
+            *((name, False, quiet_on) for name, (_, quiet_on) in CASES.items()),
+            ("MusterNodesStale", True, NONE_PASSED),
+        )
     ]  # fmt: skip
     parked = {
         "name": "the runbook is an absolute address",

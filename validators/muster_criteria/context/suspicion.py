@@ -27,7 +27,7 @@ METRICS = frozenset(
 """A critical finding of one of these is silent data corruption."""
 
 CORRUPTING = METRICS | {"self_mismatches", "step_digest", "collective_mismatches", "pair_wrong_bytes"}
-"""A critical finding of one of these is corrupted data; those that ``METRICS`` lacks compare devices or nodes of a block."""
+"""A critical finding of one of these is corrupted data; those that ``METRICS`` lacks may not name the part."""
 
 PEERS_MIN = 2
 SIBLINGS = ("gpu", "cpu")
