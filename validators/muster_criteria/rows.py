@@ -59,7 +59,7 @@ def rows_of(result: StageResult, sku: Sku) -> list[Row]:
     by_key: dict[tuple[str, str, str, Labels], list[Row]] = {}
     for row in map(_row, result.measurements):
         by_key.setdefault(row.key, []).append(row)
-    counted = _counted(sku)
+    counted = counted_gpus(result, sku)
     rows = [_known(_only(group), counted) for group in by_key.values()] + _presence(result, counted)
     return sorted(rows, key=lambda row: (row.probe, row.metric, row.labels, natural(row.device)))
 
@@ -91,10 +91,27 @@ def _only(group: list[Row]) -> Row:
     return dataclasses.replace(bare, unit=unit, note=note, refused=True)
 
 
-def _counted(sku: Sku) -> frozenset[str] | None:
-    """Names of the GPUs that the SKU counts; None where it leaves their number to the machine."""
+def counted_gpus(result: StageResult, sku: Sku) -> frozenset[str] | None:
+    """Names of the GPUs that the SKU counts; None where it leaves their number to the machine.
+
+    They are gpu0 and those that follow, unless others answer: a machine that has a part of a board names its GPUs by
+    their places on the whole board. Then those that answer are counted, and others only as far as these are too few.
+    """
     number = sku.devices.get("gpu")
-    return frozenset(f"gpu{slot}" for slot in range(number)) if isinstance(number, int) else None
+    if not isinstance(number, int):
+        return None
+    first = first_gpus(number)
+    answering = _answering(result) if _inventory_completed(result) else _gpus(result.measurements)
+    if answering <= first:
+        return first
+    named = {found.device for found in result.measurements if kind_of(found.device) == "gpu"}
+    order = sorted(first | named, key=lambda gpu: (gpu not in answering, gpu not in named, gpu not in first, natural(gpu)))
+    return frozenset(order[:number])
+
+
+def first_gpus(number: int) -> frozenset[str]:
+    """Names of so many GPUs in the first slots."""
+    return frozenset(f"gpu{slot}" for slot in range(number))
 
 
 def _known(row: Row, counted: frozenset[str] | None) -> Row:
@@ -105,10 +122,9 @@ def _known(row: Row, counted: frozenset[str] | None) -> Row:
 
 
 def _presence(result: StageResult, expected: frozenset[str] | None) -> list[Row]:
-    completed = any(end.probe == PRESENCE_PROBE and end.status == "completed" for end in result.probes)
-    if expected is None or not completed:
+    if expected is None or not _inventory_completed(result):
         return []
-    answering = _answering(result.measurements) & expected
+    answering = _answering(result) & expected
     extra = _gpus(result.measurements) - expected
     shown = sorted(extra, key=natural)[:EXTRA_MAX]
     return [
@@ -128,9 +144,13 @@ def _presence(result: StageResult, expected: frozenset[str] | None) -> list[Row]
     ]
 
 
-def _answering(measurements: Iterable[Measured]) -> set[str]:
+def _inventory_completed(result: StageResult) -> bool:
+    return any(end.probe == PRESENCE_PROBE and end.status == "completed" for end in result.probes)
+
+
+def _answering(result: StageResult) -> set[str]:
     """GPUs of which the inventory reports something."""
-    return _gpus(found for found in measurements if found.probe == PRESENCE_PROBE)
+    return _gpus(found for found in result.measurements if found.probe == PRESENCE_PROBE)
 
 
 def _gpus(measurements: Iterable[Measured]) -> set[str]:

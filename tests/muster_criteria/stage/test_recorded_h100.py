@@ -57,6 +57,20 @@ def test_nothing_is_found_but_what_the_machine_lacks(stage: str) -> None:
     assert missing == NOT_THERE[stage], "what a GPU of such a machine can show was measured"
 
 
+def test_the_only_gpu_of_a_machine_is_not_missing_whatever_its_place_on_the_board() -> None:
+    """Slot 3 of a board, or a card of its own (H100 NVL): both report the module id 4."""
+    raw = recorded("intake")
+    for row in raw["measurements"]:
+        row["device"] = {"gpu0": "gpu3"}.get(row["device"], row["device"])
+        if row["metric"] == "module_id":
+            row["value"] = 4.0
+    sku = load_sku("h100-sxm-8")
+    sku = sku.model_copy(update={"devices": {**sku.devices, "gpu": 1}})
+    judgement = judge(Case.of(parse_result(json.dumps(raw).encode()), sku))
+    assert "expected_devices" not in {finding.rule for finding in judgement.findings}
+    assert {gap.what.partition("[")[0] for gap in judgement.coverage.missing} == NOT_THERE["intake"]
+
+
 def test_the_rate_of_a_single_copy_would_have_failed_it() -> None:
     """Which is why the probe takes three."""
     assert [finding.metric for finding in judged(recorded("integrity")).findings] == ["pcie_bandwidth"]

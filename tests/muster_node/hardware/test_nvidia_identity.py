@@ -67,6 +67,10 @@ def test_two_gpus_without_module_ids_are_not_sure_of_their_places() -> None:
         ([1, None, 3, None], [(0, True), (1, True), (2, True), (3, True)]),  # the others are in NVML's order
         ([None, None], [(0, True), (1, True)]),
         ([None, 1], [(1, False), (0, False)]),  # a card's, or a board's
+        ([None, 2], [(0, False), (1, False)]),
+        ([None, 4], [(0, False), (1, False)]),  # one of two has no fourth place
+        ([4], [(0, True)]),
+        ([2, 4], [(1, True), (3, True)]),
         ([2, 2, 1], [(1, False), (2, False), (0, True)]),
         (
             [4, 2, 2, 1],
@@ -110,14 +114,21 @@ def test_cards_in_pcie_slots_all_report_module_id_1_and_go_by_nvmls_order() -> N
     assert all(fact.note for fact in modules.values())
 
 
-@pytest.mark.parametrize(("module", "slot", "known"), [(1, "gpu0", 0.0), (3, "gpu2", 1.0), (5, "gpu4", 1.0)])
-def test_the_place_of_the_only_gpu_that_answers_is_known_unless_its_id_may_be_any_cards(
-    module: int, slot: str, known: float
-) -> None:
+@pytest.mark.parametrize(("module", "slot"), [(1, "gpu0"), (3, "gpu2"), (4, "gpu3"), (5, "gpu2")])
+def test_the_place_of_the_only_gpu_that_answers_is_a_guess_as_its_id_may_be_any_cards(module: int, slot: str) -> None:
     lost = FakeNvml(count=4)
     lost.refuse_gpu = dict.fromkeys((0, 1, 3), pynvml.NVML_ERROR_GPU_IS_LOST)
     lost.module_ids = [module] * 4
-    assert _values(lost, "slot_known") == {slot: known}
+    assert _values(lost, "slot_known") == {slot: 0.0}
+    assert _values(lost, "module_id") == {slot: None}
+
+
+@pytest.mark.parametrize("module", [0, 1, 2, 4, 8])
+def test_the_only_gpu_of_a_machine_is_in_its_first_slot_whatever_its_module_id(module: int) -> None:
+    """A card of its own reports 4 (H100 NVL), one of a board that is lent alone its place there."""
+    only = FakeNvml(count=1)
+    only.module_ids = [module]
+    assert _values(only, "slot_known") == {"gpu0": 1.0}
 
 
 def test_a_gpu_without_a_module_id_beside_one_that_is_gone_is_not_sure_of_its_place() -> None:

@@ -33,6 +33,7 @@ from muster_criteria.cluster.rack import RackState
 from muster_criteria.cluster.stragglers import judge_pace
 from muster_criteria.cluster.training import judge_training, mfu_of
 from muster_criteria.cluster.watched import judge_watched
+from muster_criteria.devices import kind_of
 from muster_criteria.labels import labelled
 from muster_criteria.measured import Measured, StageResult
 from muster_criteria.model import Gap, Judgement, Lack, Observation, Verdict
@@ -230,7 +231,7 @@ def _count(measured: Measurements, needs: Iterable[Need], devices: int, counted:
                 counted.miss(Gap(Lack.NOT_REPORTED, "", f"{labelled(metric, labels)} of {probe}"))
             continue
         named = {row.device for row in rows}
-        found = len(named & {f"gpu{slot}" for slot in range(devices)} if gpus else named)
+        found = sum(kind_of(device) == "gpu" for device in named) if gpus else len(named)
         counted.required += min(found, devices)
         for _ in range(found, devices):
             counted.miss(Gap(Lack.NOT_REPORTED, f"{found} reported it", f"{metric} on each of {devices} devices"))

@@ -9,6 +9,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from muster_criteria.devices import natural
 from muster_criteria.measured import Measured, StageResult
 from muster_criteria.model import Action, FaultClass, Finding, Gap, Lack, Severity, measurement_reference
+from muster_criteria.rows import counted_gpus
 from muster_criteria.sku_files.model import Sku
 from muster_criteria.sku_files.versions import KIND, Allowed
 from muster_criteria.words import listed
@@ -51,7 +52,7 @@ def judge_versions(result: StageResult, sku: Sku, running: Running) -> Versions:
             for each in result.measurements
             if each.metric == allowed.part and allowed.labels.items() <= each.labels.items()
         ]
-        missing += _unknown(allowed, rows, sku)
+        missing += _unknown(allowed, rows, result, sku)
         if allowed.as_the_fleet and not fleet and not allowed.expected:
             continue
         wrong: dict[str, list[Measured]] = collections.defaultdict(list)
@@ -70,11 +71,10 @@ def _agreed(counts: Mapping[str, int]) -> dict[str, int]:
     return {version: nodes for version, nodes in sorted(counts.items()) if nodes >= AGREE_MIN}
 
 
-def _unknown(allowed: Allowed, rows: Sequence[Measured], sku: Sku) -> list[Gap]:
+def _unknown(allowed: Allowed, rows: Sequence[Measured], result: StageResult, sku: Sku) -> list[Gap]:
     """A version that the file names and no device reports was not checked, so it counts as missing."""
     kind = KIND.get(allowed.part, "node")
-    counted = sku.devices.get("gpu") if kind == "gpu" and not allowed.labels else None
-    expected = {f"gpu{slot}" for slot in range(counted)} if isinstance(counted, int) else set()
+    expected = (counted_gpus(result, sku) if kind == "gpu" and not allowed.labels else None) or frozenset()
     unread = {row.device: row.note or "it is empty" for row in rows if not row.text}
     devices = expected | {row.device for row in rows}
     if not devices:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 
 import numpy as np
 
@@ -11,7 +11,7 @@ from muster_criteria.devices import kind_of, natural
 from muster_criteria.labels import Labels, labelled
 from muster_criteria.measured import ProbeEnd, StageResult
 from muster_criteria.model import UNJUDGED, Coverage, Gap, Lack
-from muster_criteria.rows import PRESENCE, PRESENCE_PROBE
+from muster_criteria.rows import PRESENCE, PRESENCE_PROBE, counted_gpus, first_gpus
 from muster_criteria.sku_files.model import Sku
 from muster_criteria.sku_files.programme import Need, promised, stage_probes, watching
 from muster_criteria.stage.frame import Frame
@@ -89,7 +89,7 @@ def tally(result: StageResult, frame: Frame, invalid: Mapping[int, Invalid], sku
     for position, reason in sorted(invalid.items()):
         if reason.itself and (frame["probe"][position], frame["metric"][position]) not in needed:
             counted.miss(Gap(Lack.INVALID, reason.why))
-    requirements = _Requirements(frame, invalid, ends, sku, counted)
+    requirements = _Requirements(frame, invalid, ends, sku, counted, counted_gpus(result, sku))
     for need in wanted:
         requirements.count(need)
     requirements.finish()
@@ -161,9 +161,11 @@ class _Requirements:
         ends: Mapping[str, ProbeEnd],
         sku: Sku,
         counted: Tally,
+        gpus: Collection[str] | None,
     ) -> None:
         self.missed_by: set[str] = set()
         self._frame, self._invalid, self._ends, self._sku, self._counted = frame, invalid, ends, sku, counted
+        self._gpus = gpus
         self._rows: dict[tuple[str, str], dict[str, list[tuple[frozenset[tuple[str, str]], int]]]] = {}
         columns = zip(*(frame[name].tolist() for name in ("probe", "metric", "device", "labels")), strict=True)
         sets: dict[Labels, frozenset[tuple[str, str]]] = {}
@@ -272,7 +274,7 @@ class _Requirements:
         if isinstance(number, str):
             return number
         if kind == "gpu":
-            return [f"gpu{slot}" for slot in range(number)]
+            return sorted(self._gpus or first_gpus(number), key=natural)
         seen = self._cpus
         if kind == "core":
             reported = self._rows.get((need.probe, need.requirement.metric), {})

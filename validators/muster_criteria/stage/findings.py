@@ -26,7 +26,7 @@ from muster_criteria.model import (
     Variant,
     measurement_reference,
 )
-from muster_criteria.rows import PRESENCE, SLOT_KNOWN
+from muster_criteria.rows import NOT_COUNTED, PRESENCE, SLOT_KNOWN, first_gpus
 from muster_criteria.sku_files.limits import Limit
 from muster_criteria.sku_files.model import Sku
 from muster_criteria.stage.fleet_findings import fleet_finding
@@ -209,12 +209,15 @@ def _detail(note: str) -> str:
 
 def _presence_finding(row: Mapping[str, Any], sku: Sku, frame: Frame) -> Finding:
     """A slot is named only where every GPU has a module id of its own, and with it a slot that is known: else GPUs are
-    numbered in the driver's order, in which those behind a missing one move up. An id of 1 alone may be any card's.
+    numbered in the driver's order, in which those behind a missing one move up. Nor is one named where the GPUs that
+    answer are not those of the first slots: which of the board's others belonged to the node is not known.
     """
     counted, device = int(sku.devices.get("gpu") or 1), row["device"]
     modules = frame["value"][frame["metric"] == MODULE_ID]
     guessed = ((frame["metric"] == SLOT_KNOWN) & (frame["value"] == 0)).any()
-    known = set(modules.tolist()) != {1.0} and not np.isnan(modules).any() and not guessed
+    of_counted = (frame["metric"] == PRESENCE) & (frame["note"] != NOT_COUNTED)
+    in_first = set(frame["device"][of_counted].tolist()) == first_gpus(counted)
+    known = in_first and not np.isnan(modules).any() and not guessed
     missing = row["value"] == 0
     rows, variant, action = [row], Variant.EXTRA, Action.INSPECT
     summary = f"{device} is extra: SKU {sku.name} counts {counted} GPUs; check the SKU and the slot numbers."
@@ -239,7 +242,7 @@ def _presence_finding(row: Mapping[str, Any], sku: Sku, frame: Frame) -> Finding
         fault_class=FaultClass.GPU,
         action=action,
         observed="does not answer" if missing else "answers",
-        expected=f"gpu0 to gpu{counted - 1}, and no other",
+        expected=f"{counted} GPUs, and no other",
         source=f"SKU {sku.name}, devices",
         summary=summary,
         measurements=tuple(_reference(each) for each in rows),

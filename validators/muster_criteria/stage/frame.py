@@ -25,7 +25,7 @@ from muster_criteria.fleet.series.keyed import medians
 from muster_criteria.fleet.single import REFERENCE_COLUMNS
 from muster_criteria.kinds.kind import Seen, Times
 from muster_criteria.labels import Labels
-from muster_criteria.rows import PRESENCE, Row
+from muster_criteria.rows import NOT_COUNTED, PRESENCE, Row
 from muster_criteria.sku_files.limits import Limit
 from muster_criteria.sku_files.model import Sku
 from muster_criteria.sku_files.programme import source_units
@@ -112,7 +112,7 @@ def build_frame(
     limits = sku.all_limits
     for index, positions in applications:
         margins.apply(limits[index], index, positions)
-    margins.expected_devices(sku)
+    margins.expected_devices()
     margins.plausible(sku.programme.compare, columns["peers_median"])
     return Frame(columns | margins.columns())
 
@@ -208,7 +208,7 @@ class _Margins:
         self._at[column][chosen] = at[tighter]
         self._by[column][chosen] = index
 
-    def expected_devices(self, sku: Sku) -> None:
+    def expected_devices(self) -> None:
         """Presence rows: a counted device must answer, and no other may."""
         rows = np.flatnonzero(self._columns["metric"] == PRESENCE)
         of = self._columns["case"][rows]
@@ -216,8 +216,7 @@ class _Margins:
         rows = rows[np.isin(of, of[self._values[rows] != 0.0])]
         if not rows.size:
             return
-        counted = {f"gpu{slot}" for slot in range(int(sku.devices.get("gpu") or 0))}
-        expected = np.array([float(device in counted) for device in self._columns["device"][rows]])
+        expected = (self._columns["note"][rows] != NOT_COUNTED).astype(np.float64)
         column = self._column(Rule("expected_devices", "fail"))
         self._at[column][rows] = expected
         self._margin[column][rows] = -np.abs(self._values[rows] - expected)

@@ -217,7 +217,7 @@ def _by_limits(block: pd.DataFrame, sku: Sku, stage: str) -> Codes:
     found = [np.empty(0, dtype=np.int64)]
     for (kind, metric, labels, unit), rows in of_series.items():
         if metric == PRESENCE:
-            found.append(columns.node[rows[~_counted(columns, rows, sku) | (columns.value[rows] != 1.0)]])
+            found.append(columns.node[rows[_of_too_many(columns, rows, sku) | (columns.value[rows] != 1.0)]])
         found += [
             columns.node[_small(limit, rows, columns, of_series)]
             for limit in limits.get(metric, ())
@@ -226,10 +226,10 @@ def _by_limits(block: pd.DataFrame, sku: Sku, stage: str) -> Codes:
     return np.concatenate(found)
 
 
-def _counted(columns: _Columns, rows: Codes, sku: Sku) -> Flags:
-    """Which of these presence rows are of a GPU that the SKU counts."""
-    names = [f"gpu{slot}" for slot in range(int(sku.devices.get("gpu") or 0))]
-    return np.asarray(columns.devices.isin(names))[columns.device[rows]]
+def _of_too_many(columns: _Columns, rows: Codes, sku: Sku) -> Flags:
+    """Which of these presence rows are of a node with more of them than the SKU counts GPUs."""
+    node = columns.node[rows]
+    return np.asarray(np.bincount(node)[node] > int(sku.devices.get("gpu") or 0))
 
 
 def _small(limit: Limit, rows: Codes, columns: _Columns, of_series: Mapping[_Series, Codes]) -> Codes:

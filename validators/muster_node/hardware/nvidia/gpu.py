@@ -24,7 +24,7 @@ MODULES_MAX = 32
 @dataclasses.dataclass(frozen=True)
 class Gpu:
     """One GPU that gave a handle (a ``torch_gpu.Card``). ``order``: its NVML index; ``slot_known``: its place is its
-    board's, not a guess; ``module``: its module id, None where that is none of a board's.
+    board's, not a guess; ``module``: its module id, None where that may be none of a board's.
     """
 
     device: Device
@@ -49,6 +49,8 @@ def find(nvml: Nvml, count: int) -> tuple[list[Gpu], list[str]]:
         found.append((index, handle.value))
     modules = numbering([nvml.query("nvmlDeviceGetModuleId", handle).value for _, handle in found])
     slots = slots_of([(index, module) for (index, _), module in zip(found, modules)], len(unanswered))
+    if sum(module is not None for module in modules) == 1:
+        modules = [None] * len(modules)
     gpus = []
     for (index, handle), module, (slot, known) in zip(found, modules, slots):
         uuid = str(nvml.query("nvmlDeviceGetUUID", handle).value or "").strip()
@@ -65,7 +67,7 @@ def _with_twins(gpus: Sequence[Gpu]) -> Iterator[Gpu]:
 
 def numbering(modules: Sequence[int | None]) -> list[int | None]:
     """Module ids as far as they number GPUs: not one that no board has, nor one that several GPUs report and none
-    another: cards in PCIe slots all say 1 (``nvidia-smi -q`` of RTX 6000 Ada, RTX A6000).
+    another: cards in PCIe slots all report the same (``nvidia-smi -q`` of RTX 6000 Ada: 1, of H100 NVL: 4).
     """
     usable = [None if module is None or module > MODULES_MAX else module for module in modules]
     reported = [module for module in usable if module is not None]
@@ -77,7 +79,7 @@ def module_id(nvml: Nvml, gpu: Gpu) -> Answer:
     answer = nvml.query("nvmlDeviceGetModuleId", gpu.handle)
     if answer.value is None or gpu.module is not None:
         return answer
-    return Answer(note=f"its module id, {answer.value}, numbers no place of a board")
+    return Answer(note=f"its module id, {answer.value}, may be none of a board's: no other GPU reports a different one")
 
 
 def slots_of(modules: Sequence[tuple[int, int | None]], unanswered: int = 0) -> list[tuple[int, bool]]:
@@ -87,22 +89,25 @@ def slots_of(modules: Sequence[tuple[int, int | None]], unanswered: int = 0) -> 
     and 0 none where another is the last of a full board that counts from 1. One GPU without an id takes the slot that
     the others leave, if they leave one. Two without one, or one and a GPU that gave no handle (``unanswered``) or is
     gone, could be either way round: they get the slots that are left, in NVML's order, which is known to be right only
-    where it is so for all the others. An id of 1 alone may be any card's (see ``numbering``).
+    where it is so for all the others. An id that one GPU alone reports may be any card's: it names a slot among as many
+    as there are GPUs, as a guess, and an only GPU is in the first slot whatever its id.
     """
+    count = len(modules) + unanswered
     claimed = collections.Counter(module for _, module in modules if module is not None)
     known = [module for module, times in claimed.items() if times == 1]
-    if 0 in known and max(known) in BOARDS and max(known) >= len(modules) + unanswered:
+    alone = sum(claimed.values()) == 1
+    sure = not alone or count == 1
+    if 0 in known and max(known) in BOARDS and max(known) >= count:
         known.remove(0)
-    if not known or min(known) < 1:
-        return [(index, not claimed) for index, _ in modules]
+    if not known or min(known) < 1 or (alone and known[0] > count):
+        return [(index, not claimed or count == 1) for index, _ in modules]
     modules = [(index, module if module in known else None) for index, module in modules]
     free = (slot for slot in itertools.count() if slot + 1 not in known)
-    certain = max(len(modules) + unanswered, *known) - len(known) == 1
+    certain = max(count, *known) - len(known) == 1
     in_order = all(module == index + 1 for index, module in modules if module is not None)
     if in_order:
-        return [(index, True) for index, _ in modules]
-    numbered = set(claimed) != {1}
-    return [(next(free), certain and numbered) if module is None else (module - 1, numbered) for _, module in modules]
+        return [(index, sure) for index, _ in modules]
+    return [(next(free), certain and sure) if module is None else (module - 1, sure) for _, module in modules]
 
 
 def serial_of(answer: Answer) -> Answer:
