@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
+import datetime
+from typing import Any
+
 import pytest
 
 from muster_criteria.model import Gap, Judgement, Lack, Verdict
+from muster_criteria.sku_files.figures import Absent
 from muster_criteria.sku_files.model import Requirement
+from muster_criteria.stages import LEVELS
 from muster_node.workloads.under_load import AT_REST
 from tests.muster_criteria.nodes import CPUS, Case, MakeCase
 
@@ -153,6 +158,42 @@ def with_core(spoilt: Case, use: object) -> None:
     plan = stages["burn_in"].model_copy(update={"probes": stages["burn_in"].probes | {"cpu_burn": use}})
     programme = spoilt.sku.programme.model_copy(update={"stages": stages | {"burn_in": plan}})
     spoilt.sku = spoilt.sku.model_copy(update={"programme": programme})
+
+
+ALONE: dict[str, dict[str, str]] = {
+    "collective_busbw": {}, "collective_mismatches": {}, "peer_bandwidth": {}, "transfer_mismatches": {"direction": "peer"},
+}  # fmt: skip
+"""What a node with one GPU cannot show, with the labels."""
+
+
+@pytest.mark.parametrize("level", LEVELS)
+def test_a_probe_of_which_the_model_can_give_nothing_may_be_skipped(case: MakeCase, level: str) -> None:
+    assert not _of_one_gpu(case, level, **ALONE).judge().coverage.missing
+    if level != "demo":
+        gaps = missing(_of_one_gpu(case, level, **ALONE | {"collective_busbw": {"op": "all_reduce"}}).judge())
+        assert {code for code, _, _ in gaps} == {Lack.PROBE_ENDED}
+
+
+def _of_one_gpu(case: MakeCase, level: str, **absent: dict[str, str]) -> Case:
+    """A node with one GPU, which has no second one for ``collectives``, and these absent measurements."""
+    node = case("performance", "h100-sxm-8", level)
+    source: dict[str, Any] = {"source": "the node has one GPU", "date": datetime.date(2027, 1, 1)}
+    lacks = tuple(Absent(metric=metric, labels=labels, **source) for metric, labels in absent.items())
+    node.sku = node.sku.model_copy(update={"devices": {"gpu": 1}, "absent": lacks})
+    others = {f"gpu{slot}" for slot in range(1, 8)}
+    node.end("collectives", "skipped", "there is only one GPU")
+    node.raw["measurements"] = [row for row in node.raw["measurements"] if row["device"] not in others]
+    return node
+
+
+def test_a_clock_that_no_cpu_shows_is_no_miss_and_one_that_others_show_is(case: MakeCase) -> None:
+    """Kernels of some arm64 machines have no cpufreq."""
+    every = tuple(f"cpu{n}" for n in range(CPUS))
+    none = _unread(case("performance", "cpu-generic"), "gemm_peak_share", "no clock", *every).judge()
+    assert not none.coverage.missing
+    assert any("gemm_peak_share" in note for note in none.notes)
+    gaps = missing(_unread(case("performance", "cpu-generic"), "gemm_peak_share", "no clock", "cpu2").judge())
+    assert {(code, device) for code, _, device in gaps} == {(Lack.UNREADABLE, "cpu2")}
 
 
 @pytest.mark.parametrize("end", ["busy", "fenced", "terminated", "deadline", "error"])

@@ -19,6 +19,7 @@ __all__ = [
     "Need",
     "blocking",
     "needs",
+    "requires",
     "stage_calls",
     "stage_deadline_s",
     "stage_probes",
@@ -85,12 +86,16 @@ def needs(sku: Sku, stage: str, level: str) -> tuple[Need, ...]:
     """
     wanted = [need for probe, use in stage_probes(sku, stage, level).items() for need in needs_of(probe, use.require)]
     wanted += [need for each in sku.sensors if each.stage == stage for need in needs_of(each.probe, [each])]
-    return tuple(
-        need
-        for need in wanted
-        if level in need.requirement.levels
-        and not any(absent.covers(need.requirement.metric, dict(need.labels)) for absent in sku.absent)
-    )
+    return tuple(need for need in wanted if level in need.requirement.levels and not _absent(need, sku))
+
+
+def requires(sku: Sku, probe: str, use: ProbeUse) -> bool:
+    """Whether the programme requires of a probe, at any level, what the model can give: then it may not be skipped."""
+    return not all(_absent(need, sku) for need in needs_of(probe, use.require))
+
+
+def _absent(need: Need, sku: Sku) -> bool:
+    return any(absent.covers(need.requirement.metric, dict(need.labels)) for absent in sku.absent)
 
 
 def needs_of(probe: str, require: Iterable[Requirement]) -> Iterator[Need]:

@@ -13,7 +13,7 @@ from muster_criteria.measured import ProbeEnd, StageResult
 from muster_criteria.model import UNJUDGED, Coverage, Gap, Lack
 from muster_criteria.rows import PRESENCE, PRESENCE_PROBE, counted_gpus, first_gpus
 from muster_criteria.sku_files.model import Sku
-from muster_criteria.sku_files.programme import Need, promised, stage_probes, watching
+from muster_criteria.sku_files.programme import Need, promised, requires, stage_probes, watching
 from muster_criteria.stage.frame import Frame
 from muster_criteria.stage.rules import RULES
 from muster_criteria.words import listed
@@ -98,7 +98,7 @@ def tally(result: StageResult, frame: Frame, invalid: Mapping[int, Invalid], sku
         counted.miss(Gap(Lack.NOTHING_REQUIRED, why, "everything"))
     for probe in probes.keys() - requirements.missed_by:
         if not _completed(ends.get(probe)):
-            _unfinished_probe(probe, ends.get(probe), bool(probes[probe].require), counted)
+            _unfinished_probe(probe, ends.get(probe), requires(sku, probe, probes[probe]), counted)
     return counted
 
 

@@ -142,7 +142,7 @@ def for_sku(items: list[Item], sku_name: str, level: str) -> list[Item]:
     except SkuError as error:
         raise MusterError(str(error)) from None
     planned = {probe for stage in uses for probe in stage}
-    required = {probe for stage in uses for probe, use in stage.items() if use.require}
+    required = {probe for stage in uses for probe, use in stage.items() if programme.requires(sku, probe, use)}
     marked = []
     for item in items:
         needed = tuple(probe for probe in item.needed_by if probe in planned)
