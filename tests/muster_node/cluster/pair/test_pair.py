@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import importlib.util
 import socket
 import threading
@@ -18,9 +19,11 @@ from muster_node.cluster.pair.collective import environment
 from muster_node.cluster.pair.meeting import Meeting, join, serve
 from muster_node.cluster.pair.rdma import IbWrite
 from muster_node.hardware.host.machine import HostHardware
+from muster_node.hardware.nvidia.gpus import NvidiaGpus
 from muster_node.hardware.seam import RealClock
 from muster_node.probe import Context
 from tests.muster_node.cluster.pair.pairs import both, figures, rails, run, sides
+from tests.muster_node.hardware.nvml_standin import FakeNvml
 
 
 def test_each_node_reports_what_arrived_at_it_alone_and_together(tmp_path: Path) -> None:
@@ -297,10 +300,35 @@ def test_the_command_of_ib_write_bw(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     assert IbWrite(context).name == "ib_write_bw"
 
 
+RAIL = Rail("r1", "10.0.0.1", "10.0.0.2", interface="ib1", device="mlx5_1", gpu=1)
+
+
 def test_nccl_is_pinned_to_exactly_one_device() -> None:
-    rail = Rail("r1", "10.0.0.1", "10.0.0.2", interface="ib1", device="mlx5_1", gpu=1)
-    assert environment("nccl", rail)["NCCL_IB_HCA"] == "=mlx5_1"
-    assert environment("gloo", rail) == {"GLOO_SOCKET_IFNAME": "ib1"}
+    assert environment("nccl", RAIL, {"gpu1": "GPU-a"})["NCCL_IB_HCA"] == "=mlx5_1"
+    assert environment("gloo", RAIL, {}) == {"GLOO_SOCKET_IFNAME": "ib1"}
+
+
+@pytest.mark.parametrize(("gpu", "index"), [(0, 2), (1, 1), (3, 0), (None, 2)])
+def test_the_gpu_of_a_rail_is_that_of_the_slot_whatever_its_place_on_the_bus(gpu: int | None, index: int) -> None:
+    """NVML's first GPU of an HGX A100 has the module id 4."""
+    nvml = FakeNvml(count=4)
+    nvml.module_ids = [4, 2, 1, 3]
+    uuids = collective.uuids_of(HostHardware(accelerators=NvidiaGpus(nvml)))
+    rail = dataclasses.replace(RAIL, gpu=gpu)
+    assert environment("nccl", rail, uuids)["CUDA_VISIBLE_DEVICES"] == f"GPU-{index:04}"
+
+
+@pytest.mark.parametrize("uuids", [{"gpu0": "GPU-a"}, {"gpu0": "GPU-a", "gpu1": "GPU-a"}, {}])
+def test_a_rail_whose_gpu_cannot_be_chosen_is_not_called_dead(
+    uuids: dict[str, str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(collective, "_lacks", lambda context, library: "")
+    monkeypatch.setattr(collective, "uuids_of", lambda hardware: uuids)
+    given = sides(1, backend="nccl", mib=1)
+    for side in given:
+        side["rails"][0]["gpu"] = 1
+    for rows in both(given, tmp_path):
+        assert figures(rows, "pair_bandwidth")["r0", 0] is None
 
 
 @pytest.mark.needs_torch

@@ -18,12 +18,12 @@ ALONE, TOGETHER, CROSSED, HOST_TCP = "alone", "together", "crossed", "host_tcp"
 
 @dataclasses.dataclass(frozen=True)
 class Port:
-    """One rail's port on a node: its address, and where known its interface, RDMA device and nearest GPU."""
+    """One rail's port on a node: its address, and where known its interface, RDMA device and nearest GPU, by its slot."""
 
     address: str
     interface: str = ""
     device: str = ""
-    gpu: int = 0
+    gpu: int | None = None
 
 
 @dataclasses.dataclass(frozen=True)

@@ -24,14 +24,17 @@ class NoBackend(Exception):
 
 @dataclasses.dataclass(frozen=True)
 class Rail:
-    """One rail of this node: addresses of both ends, the interface that has ``own``, the RDMA device and the GPU."""
+    """One rail of this node: addresses of both ends, the interface that has ``own``, the RDMA device and the GPU.
+
+    ``gpu``: the number of the GPU's slot, 3 for "gpu3"; None for a rail that is no GPU's own.
+    """
 
     name: str
     own: str
     other: str
     interface: str = ""
     device: str = ""
-    gpu: int = 0
+    gpu: int | None = None
 
 
 @dataclasses.dataclass(frozen=True)

@@ -11,9 +11,21 @@ import json
 import pkgutil
 import socket
 import sys
+from collections.abc import Mapping
 from typing import Any
 
-from muster_node.cluster.pair.backend import Backend, Endpoint, NoBackend, NotSent, Rail, Receiver, Step, Transfer
+from muster_node.cluster.pair.backend import (
+    Backend,
+    Endpoint,
+    NoBackend,
+    NotSent,
+    NotTried,
+    Rail,
+    Receiver,
+    Step,
+    Transfer,
+)
+from muster_node.hardware.seam import Hardware
 from muster_node.probe import Context, Skip
 from muster_node.tools.run import run_tool, started
 
@@ -40,6 +52,7 @@ class Collective(Backend):
             raise NoBackend(why)
         self.name = library
         self._context, self._address, self._mib = context, address, mib
+        self._uuids = uuids_of(context.hardware) if library == "nccl" else {}
 
     def receive(self, rail: Rail, step: Step) -> Receiver:
         """Starts this side's process, which waits for the other's."""
@@ -47,15 +60,17 @@ class Collective(Backend):
             free.bind((self._address, 0))
             port = int(free.getsockname()[1])
         endpoint: Endpoint = {"address": self._address, "port": port}
-        return _Side(self._context, self.name, rail, endpoint, step, self._mib, receives=True)
+        return self._side(rail, endpoint, step, receives=True)
 
     def send(self, rail: Rail, endpoint: Endpoint, step: Step) -> float | None:
         """Runs this side's process to its end."""
-        with contextlib.closing(
-            _Side(self._context, self.name, rail, endpoint, step, self._mib, receives=False)
-        ) as side:
+        with contextlib.closing(self._side(rail, endpoint, step, receives=False)) as side:
             side.result()
         return None
+
+    def _side(self, rail: Rail, endpoint: Endpoint, step: Step, receives: bool) -> _Side:
+        pinned = environment(self.name, rail, self._uuids)
+        return _Side(self._context, self.name, pinned, endpoint, step, self._mib, receives)
 
 
 def _lacks(context: Context, library: str) -> str:
@@ -73,27 +88,54 @@ def _lacks(context: Context, library: str) -> str:
     return f"PyTorch cannot be imported: {done.last_line() if done.status is not None else 'it did not end in time'}"
 
 
-def environment(library: str, rail: Rail) -> dict[str, str]:
-    """What pins a library to a rail. The "=" keeps mlx5_1 from meaning mlx5_10 too."""
+def uuids_of(hardware: Hardware) -> dict[str, str]:
+    """UUID by GPU, in slot order, of the GPUs that answer."""
+    found = {fact.device: fact.text for fact in hardware.inventory() if fact.name == "gpu_uuid" and fact.text}
+    return {device.id: found[device.id] for device in hardware.devices("gpu") if device.id in found}
+
+
+def environment(library: str, rail: Rail, uuids: Mapping[str, str]) -> dict[str, str]:
+    """What pins a library to a rail and its GPU. The "=" keeps mlx5_1 from meaning mlx5_10 too.
+
+    ``uuids``: UUID by GPU: CUDA numbers GPUs in another order than Muster. Raises NotTried where the rail's GPU cannot
+    be chosen.
+    """
     if library == "gloo":
         return {"GLOO_SOCKET_IFNAME": rail.interface} if rail.interface else {}
+    gpu = {"CUDA_VISIBLE_DEVICES": _uuid(rail, uuids)}
     pinned = {"NCCL_IB_HCA": f"={rail.device}", "NCCL_NVLS_ENABLE": "0", "NCCL_MNNVL_ENABLE": "0"}
-    return pinned if rail.device else {"NCCL_SOCKET_IFNAME": f"={rail.interface}", "NCCL_IB_DISABLE": "1"}
+    return gpu | (pinned if rail.device else {"NCCL_SOCKET_IFNAME": f"={rail.interface}", "NCCL_IB_DISABLE": "1"})
+
+
+def _uuid(rail: Rail, uuids: Mapping[str, str]) -> str:
+    device = next(iter(uuids), "any GPU") if rail.gpu is None else f"gpu{rail.gpu}"
+    if device not in uuids:
+        raise NotTried(f"{device} of rail {rail.name} does not answer: repair it, or correct the GPU in label rails")
+    if list(uuids.values()).count(uuids[device]) > 1:
+        raise NotTried(f"{device} of rail {rail.name} reports the UUID of another GPU")
+    return uuids[device]
 
 
 class _Side(Receiver):
     def __init__(
-        self, context: Context, library: str, rail: Rail, endpoint: Endpoint, step: Step, mib: int, receives: bool
+        self,
+        context: Context,
+        library: str,
+        pinned: dict[str, str],
+        endpoint: Endpoint,
+        step: Step,
+        mib: int,
+        receives: bool,
     ) -> None:
         self.endpoint = endpoint
         self._limit_s = _START_S + step.limit_s
         job: dict[str, Any] = {
-            **endpoint, "library": library, "rank": 0 if receives else 1, "gpu": rail.gpu, "seconds": step.seconds,
+            **endpoint, "library": library, "rank": 0 if receives else 1, "seconds": step.seconds,
             "warmup_s": step.warmup_s, "seed": step.seed, "mib": mib, "limit_s": _START_S,
         }  # fmt: skip
         source = pkgutil.get_data("muster_node.cluster.pair", _CHILD)
         command = [sys.executable, "-c", (source or b"").decode(), json.dumps(job)]
-        self._running = started(context, command, environment(library, rail))
+        self._running = started(context, command, pinned)
         try:
             self._tool = self._running.__enter__()
         except Skip as error:

@@ -1,5 +1,7 @@
 """One side of a transfer by torch.distributed, as a process of its own: NCCL and gloo choose their NIC only once.
 
+It sees no GPU but that of the rail.
+
 Run as ``python -c SOURCE JOB``. Rank 0 receives, compares every element and prints {"gbits", "wrong"} as last line.
 """
 
@@ -18,7 +20,7 @@ def main(job: dict[str, Any]) -> None:
     import torch.distributed as dist
 
     on_gpu = job["library"] == "nccl"
-    device = torch.device("cuda", job["gpu"]) if on_gpu else torch.device("cpu")
+    device = torch.device("cuda", 0) if on_gpu else torch.device("cpu")
     if on_gpu:
         torch.cuda.set_device(device)
     host = "[{}]".format(job["address"]) if ":" in job["address"] else job["address"]
