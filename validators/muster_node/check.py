@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import contextlib
 import dataclasses
-import pathlib
 import shutil
 import subprocess
 import sys
@@ -16,7 +14,7 @@ from muster_node.bounded import bounded
 from muster_node.hardware.host import disks
 from muster_node.hardware.host.sysfs import Files
 from muster_node.hardware.seam import Hardware
-from muster_node.hardware.vendors import vendors
+from muster_node.hardware.vendors import of_no_vendor, on_pci, vendors
 from muster_node.probe import Probe
 
 PYTHON_MIN = (3, 9)
@@ -62,7 +60,7 @@ def check(probes: dict[str, type[Probe]], open_hardware: Callable[[], Hardware])
     ]
     gpus = bool(hardware and hardware.devices("gpu"))
     items.extend(_torch(_needing(probes, "torch"), gpus and not (hardware is not None and hardware.simulated)))
-    items.append(_gpus(gpus, _needing(probes, "gpu")))
+    items.append(_gpus(gpus, _needing(probes, "gpu"), Files()))
     items.extend(_privileges())
     items.extend(_tools(probes))
     return items
@@ -137,23 +135,17 @@ def _torch(needed_by: tuple[str, ...], with_gpus: bool) -> list[Item]:
     return items
 
 
-def _gpus(there: bool, needed_by: tuple[str, ...]) -> Item:
+def _gpus(there: bool, needed_by: tuple[str, ...], files: Files) -> Item:
     if there:
         return Item("gpu", True, needed_by, "GPUs answer")
-    silent = [vendor.name for vendor in vendors() if _on_pci(vendor.pci_id)]
+    silent = [vendor.name for vendor in vendors() if on_pci(files, vendor)]
     if silent:
         what = f"{' and '.join(silent)} devices are on the PCI bus but none answers: load or repair the driver"
         return Item("gpu", False, needed_by, what)
+    if others := of_no_vendor(files):
+        return Item("gpu", False, needed_by, others)
     # Nothing to repair: the SKU file defines whether this node has GPUs.
     return Item("gpu", False, (), "there is no GPU: right for a CPU node")
-
-
-def _on_pci(vendor_id: str) -> bool:
-    for path in pathlib.Path("/sys/bus/pci/devices").glob("*/vendor"):
-        with contextlib.suppress(OSError):
-            if path.read_text().strip() == vendor_id:
-                return True
-    return False
 
 
 def _privileges() -> list[Item]:

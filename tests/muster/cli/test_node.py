@@ -203,6 +203,9 @@ def test_a_check_goes_by_what_the_sku_runs_and_requires() -> None:
     assert cpu == {"torch": checking.MISSING}
     gpu = {item.item: item.mark for item in checking.for_sku(items, "h100-sxm-8", "standard")}
     assert gpu == {"torch": checking.MISSING, "gpu": checking.MISSING, "dcgmi": checking.OPTIONAL}
+    silent = checking.Item(checking.MISSING, "gpu", ("gpu_burn",), "GPUs of PCI vendor 0x1002 are on the bus")
+    (marked,) = checking.for_sku([silent], "h100-sxm-8", "standard")
+    assert (marked.mark, marked.message) == (checking.MISSING, silent.message)
 
 
 def test_the_answer_to_a_check_is_cleaned() -> None:

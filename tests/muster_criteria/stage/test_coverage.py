@@ -161,8 +161,11 @@ def with_core(spoilt: Case, use: object) -> None:
 
 
 ALONE: dict[str, dict[str, str]] = {
-    "collective_busbw": {}, "collective_mismatches": {}, "peer_bandwidth": {}, "transfer_mismatches": {"direction": "peer"},
-}  # fmt: skip
+    "collective_busbw": {},
+    "collective_mismatches": {},
+    "peer_bandwidth": {},
+    "transfer_mismatches": {"direction": "peer"},
+}
 """What a node with one GPU cannot show, with the labels."""
 
 
@@ -194,6 +197,15 @@ def test_a_clock_that_no_cpu_shows_is_no_miss_and_one_that_others_show_is(case: 
     assert any("gemm_peak_share" in note for note in none.notes)
     gaps = missing(_unread(case("performance", "cpu-generic"), "gemm_peak_share", "no clock", "cpu2").judge())
     assert {(code, device) for code, _, device in gaps} == {(Lack.UNREADABLE, "cpu2")}
+
+
+def test_where_the_node_says_why_no_gpu_answers_no_part_is_suspected(case: MakeCase) -> None:
+    node = case("intake")
+    node.raw["measurements"] = [row for row in node.raw["measurements"] if not row["device"].startswith("gpu")]
+    node.add("inventory", "gpu_count", "node", None, "count", note="GPUs of PCI vendor 0x1002 are on the bus")
+    (why,) = {gap.why for gap in node.judge().coverage.missing if gap.what == "all GPUs"}
+    assert "0x1002" in why
+    assert "baseboard" not in why
 
 
 @pytest.mark.parametrize("end", ["busy", "fenced", "terminated", "deadline", "error"])

@@ -5,6 +5,7 @@ import os
 import pytest
 
 import muster_node.hardware
+from muster_node import check
 from muster_node.hardware import open_hardware
 from muster_node.hardware.events import last_time
 from muster_node.hardware.host import inventory, kernel_log
@@ -248,3 +249,37 @@ def test_an_empty_device_in_place_of_the_kernel_log_is_none(monkeypatch: pytest.
     monkeypatch.setattr(kernel_log, "_read_kmsg", lambda: "")
     monkeypatch.setattr(kernel_log, "output_of", lambda command: None)
     assert kernel_log.read() is None
+
+
+def pci(*functions):
+    """A tree with so many functions on the bus, each a vendor and a class."""
+    return {
+        f"/sys/bus/pci/devices/0000:{at:02x}:00.0/{name}": text
+        for at, pair in enumerate(functions)
+        for name, text in zip(("vendor", "class"), pair, strict=True)
+    }
+
+
+BMC = ("0x1a03", "0x030000")
+"""The graphics of an ASPEED."""
+
+
+@pytest.mark.parametrize("kind", ["0x120000", "0x030200"])
+def test_gpus_of_a_vendor_without_queries_are_said_to_be_there(tree, kind):
+    files = tree(pci(("0x8086", "0x060400"), BMC, ("0x1002", kind), ("0x1002", kind)))
+    count = by_name(HostHardware(files).inventory())["gpu_count", "node"]
+    assert count.value is None
+    assert "0x1002" in count.note
+    item = check._gpus(False, ("gpu_burn",), files)
+    assert (item.ok, item.needed_by, item.message) == (False, ("gpu_burn",), count.note)
+
+
+def test_a_machine_without_gpus_is_a_cpu_node(tree):
+    files = tree(pci(BMC))
+    assert ("gpu_count", "node") not in by_name(HostHardware(files).inventory())
+    assert check._gpus(False, ("gpu_burn",), files).needed_by == ()
+
+
+def test_a_gpu_that_is_silent_under_its_own_driver_is_that_drivers(tree):
+    item = check._gpus(False, ("gpu_burn",), tree(pci(("0x10de", "0x030200"))))
+    assert "NVIDIA" in item.message

@@ -138,8 +138,8 @@ def _presence(frame: Frame, ends: Mapping[str, ProbeEnd], sku: Sku, counted: Tal
         counted.miss(Gap(*_ended(ends.get(PRESENCE_PROBE)), f"whether all {number} GPUs answer"))
     elif not answers.any():
         notes = frame["note"][(frame["metric"] == COUNTED_BY["gpu"]) & (frame["note"] != "")]
-        said = f" ({notes[0]})" if notes.size else ""
-        why = f"none of the {number} answers{said}, so first suspect the driver, then the baseboard"
+        said = f": {notes[0]}" if notes.size else ", so first suspect the driver, then the baseboard"
+        why = f"none of the {number} answers{said}"
         counted.miss(Gap(Lack.NO_ANSWER, why, "all GPUs"))
     else:
         counted.required += number

@@ -120,5 +120,29 @@ def open_gpus() -> Gpus | None:
     return next((gpus for _, gpus in answering or opened), None)
 
 
+PCI = "/sys/bus/pci/devices"
+ACCELERATORS = ("0x0302", "0x1200")
+"""Classes on the PCI bus: 3D controllers and processing accelerators. The graphics of a BMC are VGA, 0x0300."""
+
+
+def on_pci(files: Files, vendor: Vendor) -> bool:
+    """Whether any device of the vendor is on the PCI bus."""
+    return any(files.text(f"{PCI}/{name}/vendor") == vendor.pci_id for name in files.names(PCI))
+
+
+def of_no_vendor(files: Files) -> str:
+    """A clause on the accelerators on the PCI bus that are of no known vendor; "" where there are none."""
+    found = {
+        files.text(f"{PCI}/{name}/vendor")
+        for name in files.names(PCI)
+        if files.text(f"{PCI}/{name}/class").startswith(ACCELERATORS)
+    }
+    others = sorted(found - {"", *(vendor.pci_id for vendor in vendors())})
+    if not others:
+        return ""
+    names = " and ".join(others)
+    return f"GPUs or other accelerators of PCI vendor {names} are on the bus, and this version has no queries for them"
+
+
 def _path(package: str) -> list[str]:
     return list(importlib.import_module(package).__path__)

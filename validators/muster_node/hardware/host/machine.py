@@ -31,7 +31,7 @@ from muster_node.hardware.seam import (
     Usage,
     Worker,
 )
-from muster_node.hardware.vendors import Gpus, open_gpus
+from muster_node.hardware.vendors import Gpus, of_no_vendor, open_gpus
 from muster_node.probe import Skip
 
 _EDAC = "/sys/devices/system/edac/mc"
@@ -89,6 +89,8 @@ class HostHardware(Hardware):
             yield from fabric.topology(self._files, addresses)
             yield from self._accelerators.machine(self._files)
             yield self._xids()
+        elif others := of_no_vendor(self._files):
+            yield fact("gpu_count", "node", "count", None, others)
 
     def counters(self) -> Iterator[Fact]:
         """Machine checks, EDAC and throttle events of the host, then the GPUs' own counters."""
