@@ -105,7 +105,9 @@ def counted_gpus(result: StageResult, sku: Sku) -> frozenset[str] | None:
     if answering <= first:
         return first
     named = {found.device for found in result.measurements if kind_of(found.device) == "gpu"}
-    order = sorted(first | named, key=lambda gpu: (gpu not in answering, gpu not in named, gpu not in first, natural(gpu)))
+    order = sorted(
+        first | named, key=lambda gpu: (gpu not in answering, gpu not in named, gpu not in first, natural(gpu))
+    )
     return frozenset(order[:number])
 
 

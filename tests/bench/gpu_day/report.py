@@ -7,7 +7,7 @@ import tarfile
 from pathlib import Path
 from typing import Any
 
-from muster_criteria.devices import kind_of, natural
+from muster_criteria.devices import kind_of
 from muster_criteria.measured import StageResult, parse_result
 from muster_criteria.sku_files.model import Sku
 from muster_criteria.sku_files.skus import load_sku
@@ -72,17 +72,15 @@ def _verdicts(came_back: Path, sku: Sku) -> dict[str, str]:
             file = packed.extractfile(member) if member.name.endswith("/result.json") else None
             if file is None:
                 continue
-            judgement = judge(Case.of(*of_this_machine(parse_result(file.read()), sku)))
+            result = parse_result(file.read())
+            judgement = judge(Case.of(result, of_this_machine(result, sku)))
             found[judgement.stage] = f"{judgement.verdict}: {judgement.reason}"
     return {stage: found[stage] for stage in STAGES if stage in found}
 
 
-def of_this_machine(result: StageResult, sku: Sku) -> tuple[StageResult, Sku]:
-    """Both as of a machine with so many GPUs, in the first slots: one is lent of a board of eight, out of any slot."""
-    given = sorted({each.device for each in result.measurements if kind_of(each.device) == "gpu"}, key=natural)
+def of_this_machine(result: StageResult, sku: Sku) -> Sku:
+    """The SKU as of a machine with as many GPUs as the result has: one is lent of a board of eight."""
+    given = {each.device for each in result.measurements if kind_of(each.device) == "gpu"}
     if not given or not isinstance(sku.devices.get("gpu"), int):
-        return result, sku
-    slots = {device: f"gpu{slot}" for slot, device in enumerate(given)}
-    rows = [each.model_copy(update={"device": slots.get(each.device, each.device)}) for each in result.measurements]
-    devices = {**sku.devices, "gpu": len(given)}
-    return result.model_copy(update={"measurements": rows}), sku.model_copy(update={"devices": devices})
+        return sku
+    return sku.model_copy(update={"devices": {**sku.devices, "gpu": len(given)}})

@@ -26,7 +26,7 @@ from muster_criteria.stage.case import Case as JudgeCase
 from muster_criteria.stage.judge import judge
 from muster_criteria.stage.verdict import overall
 from muster_criteria.stages import LEVELS, STAGES
-from tests.muster_criteria.nodes import Case, MakeCase
+from tests.muster_criteria.nodes import MakeCase
 
 SKUS = ("cpu-generic", "h100-sxm-8")
 NEED_OTHERS = [("h100-sxm-8", "burn_in"), ("h100-sxm-8", "performance")]
@@ -130,42 +130,6 @@ def test_a_slot_that_is_a_guess_is_not_named(case: MakeCase) -> None:
     node.add("inventory", "slot_known", "gpu6", 0.0, "bool", note="a guess")
     (found,) = [each for each in node.judge().findings if each.rule == "expected_devices"]
     assert (found.device, found.action) == ("node", Action.INSPECT)
-
-
-def _on_part_of_a_board(case: MakeCase, stage: str, *slots: int) -> Case:
-    """A machine of four GPUs, as its SKU counts them, of which these on a board of eight answer."""
-    node = case(stage)
-    node.sku = node.sku.model_copy(update={"devices": {**node.sku.devices, "gpu": 4}})
-    names = {f"gpu{at}": f"gpu{slot}" for at, slot in enumerate(slots)}
-    rows = node.raw["measurements"]
-    for row in rows:
-        row["device"] = names.get(row["device"], row["device"])
-    gone = {f"gpu{slot}" for slot in range(8)} - set(names.values())
-    node.raw["measurements"] = [row for row in rows if row["device"] not in gone]
-    if stage == "intake":
-        for slot in slots:
-            node.add("inventory", "module_id", f"gpu{slot}", slot + 1.0, "count")
-    return node
-
-
-@pytest.mark.parametrize("stage", STAGES)
-def test_gpus_of_a_part_of_a_board_are_those_that_the_sku_counts(case: MakeCase, stage: str) -> None:
-    judgement = _on_part_of_a_board(case, stage, 1, 4, 5, 7).judge()
-    assert (judgement.findings, judgement.coverage.missing) == ((), ())
-    assert {each.device for each in judgement.observations if each.device.startswith("gpu")} == {
-        "gpu1", "gpu4", "gpu5", "gpu7"
-    }  # fmt: skip
-
-
-def test_of_a_part_of_a_board_no_slot_is_named_for_the_gpu_that_is_gone(case: MakeCase) -> None:
-    (found,) = _on_part_of_a_board(case, "intake", 4, 6, 7).judge().findings
-    assert (found.code, found.device) == ("expected_devices.missing", "node")
-    assert len(found.measurements) == 1
-
-
-def test_one_gpu_too_many_of_a_part_of_a_board_is_the_only_extra_one(case: MakeCase) -> None:
-    found = _on_part_of_a_board(case, "intake", 3, 4, 5, 6, 7).judge().findings
-    assert [(each.code, each.device) for each in found] == [("expected_devices.extra", "gpu7")]
 
 
 def test_one_cause_is_one_line_of_the_reason(case: MakeCase) -> None:

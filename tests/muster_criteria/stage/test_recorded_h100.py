@@ -40,7 +40,8 @@ def recorded(stage: str) -> dict[str, Any]:
 
 
 def judged(raw: dict[str, Any]) -> Judgement:
-    return judge(Case.of(*of_this_machine(parse_result(json.dumps(raw).encode()), load_sku("h100-sxm-8"))))
+    result = parse_result(json.dumps(raw).encode())
+    return judge(Case.of(result, of_this_machine(result, load_sku("h100-sxm-8"))))
 
 
 def is_single_copy(row: dict[str, Any]) -> bool:
@@ -64,9 +65,7 @@ def test_the_only_gpu_of_a_machine_is_not_missing_whatever_its_place_on_the_boar
         row["device"] = {"gpu0": "gpu3"}.get(row["device"], row["device"])
         if row["metric"] == "module_id":
             row["value"] = 4.0
-    sku = load_sku("h100-sxm-8")
-    sku = sku.model_copy(update={"devices": {**sku.devices, "gpu": 1}})
-    judgement = judge(Case.of(parse_result(json.dumps(raw).encode()), sku))
+    judgement = judged(raw)
     assert "expected_devices" not in {finding.rule for finding in judgement.findings}
     assert {gap.what.partition("[")[0] for gap in judgement.coverage.missing} == NOT_THERE["intake"]
 

@@ -18,7 +18,7 @@ ALONE, TOGETHER, CROSSED, HOST_TCP = "alone", "together", "crossed", "host_tcp"
 
 @dataclasses.dataclass(frozen=True)
 class Port:
-    """One rail's port on a node: its address, and where known its interface, RDMA device and nearest GPU, by its slot."""
+    """One rail's port on a node: its address, and where known its interface, RDMA device and nearest GPU by slot."""
 
     address: str
     interface: str = ""
