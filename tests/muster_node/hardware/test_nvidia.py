@@ -203,7 +203,7 @@ def test_gpu_processes_that_may_not_be_listed_count_as_use() -> None:
     nvml = FakeNvml(count=1)
     nvml.refuse["nvmlDeviceGetComputeRunningProcesses"] = pynvml.NVML_ERROR_NO_PERMISSION
     (evidence,) = NvidiaGpus(nvml).processes().unknown
-    assert "gpu7" in evidence
+    assert "gpu0" in evidence
     nvml.refuse["nvmlDeviceGetComputeRunningProcesses"] = pynvml.NVML_ERROR_GPU_IS_LOST
     assert NvidiaGpus(nvml).processes() == GpuUse()
 
@@ -308,7 +308,7 @@ def test_processes_are_sentences_and_leave_this_one_out(monkeypatch: pytest.Monk
     gpus = NvidiaGpus(FakeNvml(count=1, nvmlDeviceGetComputeRunningProcesses=running))
     (process,) = gpus.processes().processes
     assert "77" in process
-    assert "gpu7" in process
+    assert "gpu0" in process
 
 
 def test_a_binding_without_a_function_is_reported() -> None:
@@ -360,8 +360,8 @@ def test_the_host_counts_xids_beside_its_gpus(
     for facts in (list(host.inventory()), list(host.counters())):
         xids = next(fact for fact in facts if fact.name == "xid_count")
         assert (xids.device, xids.value, xids.note) == ("node", count, note)
-    assert [device.id for device in host.devices("gpu")] == ["gpu7"]
-    assert [fact for fact in host.inventory() if fact.name == "gpu_model" and fact.device == "gpu7"]
+    assert [device.id for device in host.devices("gpu")] == ["gpu0"]
+    assert [fact for fact in host.inventory() if fact.name == "gpu_model" and fact.device == "gpu0"]
 
 
 def test_a_gpus_cpus_are_those_of_its_mask(monkeypatch: pytest.MonkeyPatch) -> None:
