@@ -11,6 +11,8 @@ from muster_criteria.health.readings import Reading
 
 SWEEP = "sweep"
 """The source of what the controller's own sweep read."""
+SWEPT_EVERY = datetime.timedelta(minutes=10)
+"""How often the sweep reads a node in service that no run holds and whose tests are not paused."""
 BMC = "bmc"
 """The source of what the controller read of the nodes' BMCs."""
 
@@ -22,7 +24,7 @@ ACTOR = "health"
 class Track:
     """How a state that was bad went on. ``since``: since when it is as ``bad`` says; ``at``: when it was last read.
 
-    ``down_s``: seconds for which it was bad, all times added; ``flaps``: how often it went bad again before it had been
+    ``down_s``: seconds for which it was read as bad, all times added; ``flaps``: how often it went bad again before it had been
     good for the stable time. ``over``: it has been good for that time since its recovery.
     """
 

@@ -9,9 +9,10 @@ from __future__ import annotations
 import collections
 import dataclasses
 import datetime
+import math
 from collections.abc import Collection, Iterable, Mapping, Sequence
 
-from muster.model.health import BMC, Observation, Track
+from muster.model.health import BMC, SWEEP, SWEPT_EVERY, Observation, Track
 from muster.model.nodes import Node
 from muster_criteria.health.policy import WITHIN_S_MAX, Facts, HealthAction, HealthPolicy, action_on
 
@@ -19,14 +20,22 @@ EVENTS_FOR = datetime.timedelta(days=1)
 """How long an event may wait for its node to be idle, before it has to be seen again."""
 
 
+def read_every_s(source: str, policy: HealthPolicy) -> float:
+    """Returns the seconds between two readings of a source; of one that says itself when a state ends, inf."""
+    return {SWEEP: SWEPT_EVERY.total_seconds(), BMC: policy.bmc.every_s}.get(source, math.inf)
+
+
 def step(
-    track: Track | None, bad: bool, at: datetime.datetime, policy: HealthPolicy, uptime_s: float | None = None
-) -> Track | None:
+    track: Track | None, bad: bool, at: datetime.datetime, policy: HealthPolicy, uptime_s: float | None = None,
+    every_s: float = math.inf,
+) -> Track | None:  # fmt: skip
     """Returns how a state goes on with one more reading; None for one that is good, or whose node still comes up.
 
     A state is over after it was good for ``stable_s`` since its recovery, not since it went bad; until then a return is
     a flap, and the time that it was bad adds up. ``uptime_s``: a state that goes bad within ``bring_up_s`` of a boot
-    does not count. A clock that went back adds no time, and what it had written of the future begins now.
+    does not count. ``every_s``: as ``read_every_s``; where a bad state was not read for more than two of these (the node
+    was tested or paused, or the controller was off), one counts. A clock that went back adds no time, and what it had
+    written of the future begins now.
     """
     coming_up = uptime_s is not None and uptime_s < policy.bring_up_s
     if track is None or track.over:
@@ -34,7 +43,7 @@ def step(
     track = dataclasses.replace(track, since=min(track.since, at))
     passed = max((at - track.at).total_seconds(), 0.0)
     if track.bad:
-        down = track.down_s + passed
+        down = track.down_s + (passed if passed <= 2 * every_s else every_s)
         return dataclasses.replace(track, bad=bad, since=track.since if bad else at, at=at, down_s=down)
     if not bad:
         stable = (at - track.since).total_seconds() >= policy.stable_s
@@ -67,10 +76,7 @@ def remember(recent: Sequence[tuple[float, int]], at: float, times: int) -> list
 
 
 def decide(seen: Observation, node: Node, policy: HealthPolicy, most: HealthAction) -> HealthAction:
-    """Returns what follows from an observation of a node. ``most``: the gravest that its source may cause.
-
-    A state that is good again causes nothing new by the time that it was bad; a node keeps what it had coming.
-    """
+    """Returns what follows from an observation of a node. ``most``: the gravest that its source may cause."""
     track = seen.track
     now = seen.last_seen.timestamp()
     facts = Facts(

@@ -113,7 +113,8 @@ def _observe(
     row = states.row_for(rows, report.boot_id, seen)
     track = None
     if seen.bad is not None:
-        track = rules.step(_track(row) if row else None, seen.bad, at, policy, report.uptime_s)
+        every_s = rules.read_every_s(report.source, policy)
+        track = rules.step(_track(row) if row else None, seen.bad, at, policy, report.uptime_s, every_s)
     if row is None:
         if seen.bad is not None and track is None:
             return None  # a state that is good, or of a node that still comes up
@@ -162,15 +163,18 @@ def _decide(
     session: Session, node: NodeRow, row: HealthRow, policy: HealthPolicy, at: datetime.datetime, *, fresh: bool,
     again: bool, share: Share,
 ) -> Observation | None:  # fmt: skip
-    """``again``: whether it is an event, or a state that went bad again."""
+    """``again``: whether it is an event, or a state that went bad again. What is good again causes nothing new, and what
+    is due stays due until it is over.
+    """
     before = HealthAction(row.action)
     if row.over:
         row.action, row.acted = str(HealthAction.NOTE), ""
+    if row.over or row.bad is False:
         return None
     session.flush()
     action = rules.decide(_to_observation(row), access.to_node(node), policy, HealthAction(row.most))
     if not fresh and action.rank < before.rank:
-        action = before  # what is due stays due until the state is over
+        action = before
     row.action = str(action)
     rises = action.rank > before.rank
     if rises or again:

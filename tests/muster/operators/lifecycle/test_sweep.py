@@ -66,7 +66,7 @@ def test_an_admission_that_waited_opens_a_node_that_stays_for_what_its_rack_show
         fleet.qualify(name)
         move(name, State.PRODUCTION, "Ada", "needed now")
     now = store.clock.now()
-    for minutes in (30, 0):
+    for minutes in (20, 0):
         at = now - datetime.timedelta(minutes=minutes)
         store.health.record([Report(name, "sweep", (down,)) for name in ("a", "b", "c", "d")], policies.health(), at)
     (tmp_path / "away").mkdir()

@@ -88,16 +88,16 @@ def test_what_comes_back_in_the_same_boot_withdraws_the_node_again() -> None:
 
 def test_what_was_seen_before_a_repair_withdraws_no_repaired_node() -> None:
     observe(XID, LOST, DOWN)
-    observe(DOWN, minutes=30)
-    assert due(30) is not None
+    observe(DOWN, minutes=20)
+    assert due(20) is not None
     return_to_service("gpu3 replaced", serials={"gpu3": "S9"})
     observe(Reading("gpu_lost", "gpu3", bad=False), UP, minutes=60, boot="b2")
     assert due(60) is None
     assert all(each.over for each in kept() if each.track)
     observe(DOWN, minutes=61, boot="b2")
     assert due(61) is None, "how long it was bad before the repair counts no more"
-    observe(DOWN, minutes=100, boot="b2")
-    assert due(100) is not None
+    observe(DOWN, minutes=81, boot="b2")
+    assert due(81) is not None
 
 
 @pytest.mark.parametrize("tested", [False, True])
@@ -120,6 +120,21 @@ def test_a_state_that_was_reported_once_withdraws_a_node_that_is_busy_for_days()
     store.health.withdraw(found, "it leaks")
 
 
+def test_a_state_was_bad_for_no_time_in_which_it_was_not_read() -> None:
+    week = 7 * 24 * 60.0
+    for minutes, seen in ((0, DOWN), (week, UP), (week + 20, DOWN)):
+        observe(seen, minutes=minutes)
+        assert [each.action for each in kept()] == [HealthAction.NOTE]
+    observe(DOWN, minutes=week + 30)
+    assert due(week + 30) is not None
+
+
+def test_a_state_that_is_good_now_causes_nothing_new() -> None:
+    observe(DOWN)
+    observe(UP, minutes=20)
+    assert [each.action for each in kept()] == [HealthAction.NOTE]
+
+
 def test_the_states_of_a_part_end_when_it_is_taken_out() -> None:
     observe(LOST, XID, DOWN)
     fleet.qualify(run_id="idle", serials={"gpu3": "S9"})
@@ -128,7 +143,7 @@ def test_the_states_of_a_part_end_when_it_is_taken_out() -> None:
 
 def test_a_state_that_returns_after_a_test_is_due_again() -> None:
     observe(DOWN)
-    observe(DOWN, minutes=30)
+    observe(DOWN, minutes=20)
     fleet.qualify(run_id="idle")
     observe(UP, minutes=60)
     observe(DOWN, minutes=70)
