@@ -32,10 +32,11 @@ from muster.store.fleet import bmcs, states
 from muster.store.fleet.shares import FULL, OTHERS, Share
 from muster.store.fleet.states import READ_AGAIN, Rows
 from muster_criteria.device_events.judge import OLDEST
-from muster_criteria.health.policy import HealthAction, HealthPolicy
+from muster_criteria.health.policy import WITHIN_S_MAX, HealthAction, HealthPolicy
 from muster_criteria.health.readings import Reading
 
 TEXT_MAX = 500
+RECENT = datetime.timedelta(seconds=WITHIN_S_MAX)
 PRESENT = HealthRow.machine == NodeRow.machine
 THIS_SPELL = PRESENT & (HealthRow.spell == NodeRow.spell)
 """Of a query that joins both: rows of the node's present machine, and of its spell in service, or since."""
@@ -51,7 +52,7 @@ def record(reports: Sequence[Report], policy: HealthPolicy, now: datetime.dateti
         at = now or access.now()
         nodes = {name: access.node_row(session, name, lock=True) for name in names}
         boots = _boots(session, reports)
-        known = _known(session, names, boots.values())
+        known = _known(session, names, boots.values(), at - RECENT)
         parts = _parts(session, names)
         changed: list[Observation] = []
         for report in reports:
@@ -78,14 +79,19 @@ def _boots(session: Session, reports: Sequence[Report]) -> dict[tuple[str, str],
     return {(each.node, each.boot_id): each.boot_id or swept.get(each.node, "") for each in reports}
 
 
-def _known(session: Session, names: Collection[str], boots: Collection[str]) -> dict[str, Rows]:
-    """The rows of these boots, and the states that are not over; so the cost does not grow with the node's age."""
+def _known(
+    session: Session, names: Collection[str], boots: Collection[str], since: datetime.datetime
+) -> dict[str, Rows]:
+    """The rows of these boots, the states that are not over, and the events seen since; so the cost does not grow with
+    the node's age.
+    """
     states = HealthRow.bad.is_not(None) & ~HealthRow.over
+    events = HealthRow.bad.is_(None) & (HealthRow.last_seen >= since)
     query = (
         select(HealthRow)
         .join(NodeRow, NodeRow.name == HealthRow.node)
         .where(HealthRow.node.in_(names), THIS_SPELL)
-        .where(or_(HealthRow.boot_id.in_(sorted(set(boots))), states))
+        .where(or_(HealthRow.boot_id.in_(sorted(set(boots))), states, events))
         .order_by(HealthRow.id)
     )
     found: dict[str, Rows] = {name: collections.defaultdict(list) for name in names}
@@ -111,7 +117,7 @@ def _observe(
     rows = [each for each in known.get((part, check), []) if each.source == report.source]
     states.end_silent(rows, at)
     row = states.row_for(rows, report.boot_id, seen)
-    track = None
+    track, recent = None, states.recent_of(rows, seen)
     if seen.bad is not None:
         every_s = rules.read_every_s(report.source, policy)
         track = rules.step(_track(row) if row else None, seen.bad, at, policy, report.uptime_s, every_s)
@@ -121,13 +127,13 @@ def _observe(
         if not share.take(known):
             part, check = "node", f"{OTHERS}/{report.source}"
             row = next(iter(_others(session, node, known, check)), None)
-            seen, track = Reading(check, value=FULL, count=seen.count), None
+            seen, track, recent = Reading(check, value=FULL, count=seen.count), None, []
     fresh = row is None
     if row is None:
         row = HealthRow(
             node=node.name, machine=node.machine, spell=node.spell, part=part, device=seen.device, check=check,
             boot_id=report.boot_id, source=report.source, value="", severity="", rate=None, first_seen=at,
-            last_seen=at, count=0, most=str(report.most), action=str(HealthAction.NOTE), due_at=at,
+            last_seen=at, count=0, recent=recent, most=str(report.most), action=str(HealthAction.NOTE), due_at=at,
         )  # fmt: skip
         session.add(row)
         known[part, check].append(row)

@@ -1,4 +1,4 @@
-"""States that go on: which row a reading of a source belongs to, which states it ends, and which end by themselves.
+"""Which row a reading of a source belongs to and goes on from, which states it ends, and which end by themselves.
 
 Internal to ``muster.store``.
 """
@@ -8,6 +8,7 @@ from __future__ import annotations
 import dataclasses
 import datetime
 from collections.abc import Sequence
+from typing import Any
 
 from muster.model.health import BMC, SWEEP
 from muster.store.database.health import ENDED, HealthRow
@@ -49,3 +50,11 @@ def row_for(rows: Sequence[HealthRow], boot_id: str, seen: Reading) -> HealthRow
     if seen.bad is not None and (open_ := [each for each in rows if each.bad is not None and not each.over]):
         return open_[-1]
     return next((each for each in rows if each.boot_id == boot_id), None)
+
+
+def recent_of(rows: Sequence[HealthRow], seen: Reading) -> list[Any]:
+    """When an event was seen in former boots, for a row that its first reading in this boot begins: a node that boots
+    again and again is counted too.
+    """
+    former = [each for each in rows if each.bad is None] if seen.bad is None else []
+    return list(former[-1].recent or ()) if former else []

@@ -222,6 +222,16 @@ def test_one_form_once_for_each_check_part_and_boot() -> None:
     assert sum(event.actor == "health" for event in store.nodes.events(NODE)) == 3
 
 
+def test_a_node_that_boots_again_and_again_is_due_for_a_test() -> None:
+    reboot, hang = Reading("rebooted"), Reading("hung/counters")
+    for number, boot in enumerate(("b2", "b3", "b4")):
+        assert observe(reboot, hang, minutes=50 * number, boot=boot) != []
+    assert [each.action for each in kept() if each.boot_id == "b4"] == [HealthAction.TEST_SOONER] * 2
+    assert {each.action for each in kept() if each.boot_id != "b4"} == {HealthAction.NOTE}
+    (late,) = observe(reboot, minutes=50 * 2 + 24 * 60 - 1, boot="b5")
+    assert late.action is HealthAction.NOTE
+
+
 def test_a_state_goes_on_through_a_reboot_and_ends() -> None:
     observe(LOST)
     observe(LOST, minutes=10, boot="b2")
