@@ -24,7 +24,7 @@ ACTOR = "health"
 class Track:
     """How a state that was bad went on. ``since``: since when it is as ``bad`` says; ``at``: when it was last read.
 
-    ``down_s``: seconds for which it was read as bad, all times added; ``flaps``: how often it went bad again before it had been
+    ``down_s``: seconds for which it was bad, all times added; ``flaps``: how often it went bad again before it had been
     good for the stable time. ``over``: it has been good for that time since its recovery.
     """
 

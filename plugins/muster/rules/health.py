@@ -33,9 +33,9 @@ def step(
 
     A state is over after it was good for ``stable_s`` since its recovery, not since it went bad; until then a return is
     a flap, and the time that it was bad adds up. ``uptime_s``: a state that goes bad within ``bring_up_s`` of a boot
-    does not count. ``every_s``: as ``read_every_s``; where a bad state was not read for more than two of these (the node
-    was tested or paused, or the controller was off), one counts. A clock that went back adds no time, and what it had
-    written of the future begins now.
+    does not count. ``every_s``: as ``read_every_s``; where a bad state was not read for more than two of these (the
+    node was tested or paused, or the controller was off), one counts. A clock that went back adds no time, and what it
+    had written of the future begins now.
     """
     coming_up = uptime_s is not None and uptime_s < policy.bring_up_s
     if track is None or track.over:

@@ -20,7 +20,7 @@ class HealthRow(Base):
     before the next, so that what was seen or done before a repair counts no more after it. ``bad``: of a state, whether
     it is bad now, as ``muster.model.health.Track`` has it; None for an event. ``due_at``: since when ``action`` is due,
     an event's with each new one, a state's with each return; ``due_after``: the node's last stage then; ``acted``: what
-    was done for it, "" for nothing yet. ``recent``: as ``muster.model.health.Observation`` has it, also of former boots.
+    was done for it, "" for nothing yet. ``recent``: as ``muster.model.health.Observation`` has it, former boots too.
     """
 
     __tablename__ = "health"

@@ -169,8 +169,8 @@ def _decide(
     session: Session, node: NodeRow, row: HealthRow, policy: HealthPolicy, at: datetime.datetime, *, fresh: bool,
     again: bool, share: Share,
 ) -> Observation | None:  # fmt: skip
-    """``again``: whether it is an event, or a state that went bad again. What is good again causes nothing new, and what
-    is due stays due until it is over.
+    """``again``: whether it is an event, or a state that went bad again. What is good again causes nothing new, and
+    what is due stays due until it is over.
     """
     before = HealthAction(row.action)
     if row.over:
