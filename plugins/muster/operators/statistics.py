@@ -54,10 +54,13 @@ def count() -> list[str]:
 
 
 def _recompute(sku: Sku, level: str, simulated: bool, now: datetime.datetime) -> KeptSnapshot | None:
-    """Returns the new snapshot; None if there are no changes since the last one, or no measurements."""
+    """Returns the new snapshot; None if there are no changes since the last one, or no measurements.
+
+    One that is dated ahead, by a clock that was wrong, is not known to have seen all changes.
+    """
     changed = store.peers.last_change(sku.name, level, simulated=simulated)
     last = store.peers.latest(sku.name, level, simulated=simulated)
-    if changed is None or (last is not None and changed <= last.made_at and _readable(last)):
+    if changed is None or (last is not None and changed <= last.made_at <= now and _readable(last)):
         return None
     from muster_criteria.fleet.peers.snapshot import build_snapshot
 

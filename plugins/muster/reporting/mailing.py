@@ -202,8 +202,8 @@ def _send_digest(
         return []
     # From the end of the last one, also after an outage: no day is left out, and none counts twice.
     last = store.outbox.newest(mine).removeprefix(mine)
-    since = datetime.datetime.fromisoformat(last) if last else until - PERIODS[every]
-    since = max(since, until - LATE_MAX)
+    since = datetime.datetime.fromisoformat(last) if last else until
+    since = max(since, until - LATE_MAX) if since < until else until - PERIODS[every]  # a clock may have been ahead
     facts = store.ledger.fleet(since, until, simulated=simulated, labels=labels)
     if not facts.nodes:
         return []

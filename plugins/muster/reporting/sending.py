@@ -57,7 +57,7 @@ def _due(
 ) -> list[OutboxMessage]:
     """What is to be sent now. ``but_of``: rules whose notifications are left out."""
     due = store.outbox.pending(MAILS_AT_ONCE, due=key is None, key=key, notifications=notifications, but_of=but_of)
-    return [each for each in due if key is not None or each.attempts or each.created_at < now - FRESH]
+    return [each for each in due if key is not None or each.attempts or not now - FRESH <= each.created_at <= now]
 
 
 def _send_mails(pending: Sequence[OutboxMessage]) -> int:

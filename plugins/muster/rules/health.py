@@ -126,7 +126,7 @@ def common(
         if not seen.most.leaves:
             continue  # else a source that may drain no node could keep a rack's from being drained
         within_s = place.within_s + (policy.bmc.every_s if seen.source == BMC else 0.0)
-        if (now - seen.last_seen).total_seconds() > within_s:
+        if abs((now - seen.last_seen).total_seconds()) > within_s:  # also what a clock that was ahead has written
             continue
         for name in places_of(known[seen.node], place.labels):
             showing[name, seen.check].add(seen.node)

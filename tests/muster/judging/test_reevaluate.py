@@ -267,6 +267,12 @@ def test_a_snapshot_that_cannot_be_read_stops_no_test_and_is_made_anew(
     assert len(statistics.recompute()) == 1
 
 
+def test_a_snapshot_of_a_clock_that_was_ahead_is_replaced_once(judged: str) -> None:
+    statistics.recompute(store.clock.now() + datetime.timedelta(days=2))
+    assert statistics.recompute() == [snapshot()]
+    assert statistics.recompute() == []
+
+
 def test_where_nothing_is_compared_the_records_are_asked_nothing(
     judged: str, sku: Sku, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -212,6 +212,20 @@ def test_a_weekly_digest_comes_once_a_week_even_if_a_monday_was_missed(monkeypat
     assert got == [both, one, one, both, one]
 
 
+def test_a_digest_of_a_clock_that_was_ahead_takes_the_place_of_none(monkeypatch: pytest.MonkeyPatch) -> None:
+    use(monkeypatch, {"name": "d", "to": ["day@x.org"], "digest": "daily"})
+    clock = Clock(monkeypatch)
+    store.nodes.add(fleet.new_node("n1"))
+    periods: list[tuple[datetime.datetime, ...]] = []
+    made = store.ledger.fleet
+    monkeypatch.setattr(store.ledger, "fleet", lambda *of, **options: (periods.append(of), made(*of, **options))[1])
+    for days in (700, 0):
+        clock.now = MONDAY + datetime.timedelta(days=days)
+        mailing.send_digests()
+    assert len(queued()) == 2
+    assert all(since < until for since, until in periods)
+
+
 def test_the_digest_after_an_outage_begins_where_the_last_one_ended(monkeypatch: pytest.MonkeyPatch) -> None:
     use(
         monkeypatch,

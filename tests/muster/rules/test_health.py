@@ -119,7 +119,8 @@ def test_a_gpus_error_is_never_a_places_and_old_drops_are_not_at_once() -> None:
     fleet = [node(f"n{each}", rack="r1") for each in range(4)]
     assert health.common([seen(each.name, "gpu_lost", track=None) for each in fleet], fleet, POLICY, T0) == []
     old = POLICY.place.within_s + 1
-    assert health.common([seen(each.name, age_s=old) for each in fleet], fleet, POLICY, T0) == []
+    for age_s in (old, -old):
+        assert health.common([seen(each.name, age_s=age_s) for each in fleet], fleet, POLICY, T0) == []
 
 
 def test_the_whole_fleet_is_a_place_too() -> None:

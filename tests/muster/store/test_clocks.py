@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import datetime
 import itertools
 from collections.abc import Callable, Iterator
@@ -261,3 +262,45 @@ def test_another_verdict_on_a_result_is_no_newer_test(ahead: Ahead) -> None:
     assert {run.run_id for run in store.parts.runs_of("B")} == {"second"}
     (latest,) = store.latest.stages("cpu-generic", "intake", "short", simulated=False)
     assert latest.run_id == "second"
+
+
+def test_a_test_that_ended_ahead_keeps_no_node_from_its_turn(ahead: Ahead) -> None:
+    store.nodes.add(fleet.new_node("n1"))
+    with ahead():
+        fleet.qualify("n1")
+        assert "n1" in store.verdicts.stage_tests()
+        assert "n1" in store.signs.last_tests()
+    assert (store.verdicts.stage_tests(), store.signs.last_tests()) == ({}, {})
+    lease = fleet.begin("n1", "again")
+    fleet.do_stage(lease, "intake")
+    store.runs.finish(lease.key, Verdict.PASS, "so it ended")
+    assert list(store.verdicts.stage_tests()["n1"]) == ["intake"]
+    assert "n1" in store.signs.last_tests()
+
+
+def test_a_refusal_that_was_noted_ahead_holds_no_node_back(ahead: Ahead) -> None:
+    store.nodes.add(fleet.new_node("n1"))
+    with ahead():
+        store.signs.note_refusal("n1", "its owner has it")
+    assert store.signs.refusals(now() - AHEAD) == {}
+    store.signs.note_refusal("n1", "its disk is full")
+    assert list(store.signs.refusals(now() - AHEAD)) == ["n1"]
+
+
+def test_the_last_snapshot_that_was_made_is_the_one_to_judge_by(ahead: Ahead) -> None:
+    for moment in (now() + AHEAD, now()):
+        made = dataclasses.replace(fleet.peers(range(600, 610)), made_at=moment, version=f"{moment}")
+        store.peers.keep(made, "cpu-generic", "short", simulated=False)
+    latest = store.peers.latest("cpu-generic", "short", simulated=False)
+    assert latest is not None
+    assert latest.version == made.version
+
+
+def test_a_mail_that_was_added_ahead_fills_no_hour_and_waits_no_longer_than_others(ahead: Ahead) -> None:
+    with ahead():
+        store.outbox.add("digest/weekly/1", b"")
+        (mail,) = store.outbox.pending(due=True)
+        assert store.outbox.take(mail)
+        store.outbox.failed(mail.id, "try again later")
+    assert store.outbox.added("digest/weekly/", now() - AHEAD) == 0
+    assert [each.key for each in store.outbox.pending(due=True)] == ["digest/weekly/1"]

@@ -193,7 +193,7 @@ def ranked(ready: Sequence[Node], known: Known, *, by_slots: bool = True) -> tup
 
     def planned(at: int) -> Planned:
         chosen = 0 if late[at] else best[at]
-        last = "never took a whole test" if never[at] else f"whole test {days[at]:.1f} days ago"
+        last = "no whole test of it counts" if never[at] else f"whole test {days[at]:.1f} days ago"
         last = f"{last}, which is overdue" if overdue[at] and late[at] else last
         contact = ready[at].contact_at
         if contact is not None and now - contact >= limits.whole_after:

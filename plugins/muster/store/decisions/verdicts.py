@@ -59,8 +59,11 @@ def findings_now(
 
 
 def stage_tests() -> dict[str, dict[str, datetime.datetime]]:
-    """{node: {stage: when it was last tested on the present machine}}, without those that never were."""
-    return _last_tests(StageRow.recorded_at)
+    """{node: {stage: when it was last tested on the present machine}}, without those that never were.
+
+    What is dated ahead, by a clock that was wrong, counts as no test until then: it would look fresh for as long.
+    """
+    return _last_tests(StageRow.recorded_at, StageRow.recorded_at <= access.now())
 
 
 def stage_numbers() -> dict[str, dict[str, int]]:
@@ -68,8 +71,8 @@ def stage_numbers() -> dict[str, dict[str, int]]:
     return _last_tests(StageRow.origin)
 
 
-def _last_tests(column: InstrumentedAttribute[Any]) -> dict[str, dict[str, Any]]:
-    """The greatest of a column for each stage that was tested.
+def _last_tests(column: InstrumentedAttribute[Any], *which: ColumnElement[bool]) -> dict[str, dict[str, Any]]:
+    """The greatest of a column for each stage that was tested, of ``which`` alone.
 
     It was tested if nothing failed and nothing was missing: PASS, WARN or PROVISIONAL, in a run that did not end
     SKIPPED: a test that was preempted leaves its node as due as it was.
@@ -79,7 +82,7 @@ def _last_tests(column: InstrumentedAttribute[Any]) -> dict[str, dict[str, Any]]
         .join(RunRow, StageRow.run == RunRow.id)
         .join(NodeRow, NodeRow.name == RunRow.node)
         .where(StageRow.verdict.in_(access.SOUND), StageRow.current, RunRow.machine == NodeRow.machine)
-        .where(or_(RunRow.verdict.is_(None), RunRow.verdict != str(Verdict.SKIPPED)))
+        .where(or_(RunRow.verdict.is_(None), RunRow.verdict != str(Verdict.SKIPPED)), *which)
         .group_by(RunRow.node, StageRow.stage)
     )
     found: dict[str, dict[str, Any]] = {}

@@ -31,8 +31,8 @@ def keep(snapshot: Snapshot, sku: str, level: str, *, simulated: bool) -> KeptSn
 
 
 def latest(sku: str, level: str, *, simulated: bool) -> KeptSnapshot | None:
-    """The newest snapshot by which such a node is judged now, if there is one."""
-    newest = _snapshots(sku, level, simulated).order_by(SnapshotRow.made_at.desc(), SnapshotRow.id.desc())
+    """The last snapshot that was made, by which such a node is judged now, if there is one."""
+    newest = _snapshots(sku, level, simulated).order_by(SnapshotRow.id.desc())
     with reading() as session:
         row = session.scalar(newest.limit(1))
         return _to_value(row) if row is not None else None
@@ -68,7 +68,7 @@ def bands(version: str, sku: str, level: str, *, simulated: bool) -> dict[Key, B
 
 def find(*, sku: str = "") -> list[KeptSnapshot]:
     """All that are kept, latest first."""
-    query = select(SnapshotRow).order_by(SnapshotRow.made_at.desc(), SnapshotRow.id.desc())
+    query = select(SnapshotRow).order_by(SnapshotRow.id.desc())
     if sku:
         query = query.where(SnapshotRow.sku == sku)
     with reading() as session:

@@ -174,7 +174,8 @@ def _under_way(session: Session, node: NodeRow) -> dict[str, dict[str, str]]:
     here = (NodeRow.name == AttemptRow.node) & (NodeRow.machine == AttemptRow.machine)
     proving = (AttemptRow.outcome == str(Outcome.SUCCEEDED)) & AttemptRow.proved.is_(None) & (NodeRow.inconclusive == 0)
     held = NodeRow.name.in_(select(LeaseRow.node).where(LeaseRow.released_at.is_(None)))
-    begins = (NodeRow.state == str(State.REGISTERED)) & or_(held, AttemptRow.ended_at > access.now() - PROOF_BEGINS)
+    now = access.now()
+    begins = (NodeRow.state == str(State.REGISTERED)) & or_(held, AttemptRow.ended_at.between(now - PROOF_BEGINS, now))
     tested = or_(NodeRow.state.in_(TESTED_IN), begins)
     query = (
         select(NodeRow)

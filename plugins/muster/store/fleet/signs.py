@@ -30,12 +30,15 @@ class Tried:
 
 
 def last_tests() -> dict[str, Tried]:
-    """{node: its last tests on the present machine}; those that ended SKIPPED count if they began in service."""
+    """{node: its last tests on the present machine}; those that ended SKIPPED count if they began in service.
+
+    One whose end is dated ahead, by a clock that was wrong, counts from then on.
+    """
     ended = (
         select(RunRow.node, func.max(RunRow.started_at).label("began"), func.max(RunRow.ended_at).label("ended"))
         .join(NodeRow, NodeRow.name == RunRow.node)
         .where(
-            RunRow.ended_at.is_not(None),
+            RunRow.ended_at <= access.now(),
             RunRow.verdict != str(Verdict.SKIPPED),
             RunRow.machine == NodeRow.machine,
         )
@@ -97,7 +100,7 @@ def refusals(since: datetime.datetime) -> dict[str, str]:
     """{node: why its last test was refused} of the nodes of which one was since then."""
     query = (
         select(EventRow.node, EventRow.reason)
-        .where(EventRow.actor == REFUSED, EventRow.at >= since)
+        .where(EventRow.actor == REFUSED, EventRow.at.between(since, access.now()))
         .order_by(EventRow.id)
     )
     with reading() as session:

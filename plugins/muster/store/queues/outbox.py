@@ -149,7 +149,7 @@ def pending(
     for rule in but_of:
         query = query.where(~OutboxRow.key.startswith(f"{NOTIFICATION}{rule}/", autoescape=True))
     if due:
-        query = query.where(or_(OutboxRow.retry_at.is_(None), OutboxRow.retry_at <= access.now()))
+        query = query.where(_may_be_tried())
     with reading() as session:
         rows = session.execute(query.order_by(OutboxRow.key.startswith(NOTIFICATION), OutboxRow.id).limit(limit))
         return [OutboxMessage(*row[:-1], _addresses(row[-1])) for row in rows]
@@ -178,7 +178,14 @@ def parked_count() -> int:
 
 def tried() -> ColumnElement[bool]:
     """Whether a mail was due already: it was tried, or is not delayed until a later time."""
-    return or_(OutboxRow.attempts > 0, OutboxRow.retry_at.is_(None), OutboxRow.retry_at <= access.now())
+    return or_(OutboxRow.attempts > 0, _may_be_tried())
+
+
+def _may_be_tried() -> ColumnElement[bool]:
+    """Whether a mail need not wait: for its time, or for one that a clock which was ahead has set."""
+    now = access.now()
+    ahead = or_(OutboxRow.attempts > 0, OutboxRow.created_at > now) & (OutboxRow.retry_at > now + RETRY_MAX)
+    return or_(OutboxRow.retry_at.is_(None), OutboxRow.retry_at <= now, ahead)
 
 
 def _addresses(text: str) -> tuple[str, ...]:
@@ -198,7 +205,7 @@ def added(prefix: str, since: datetime.datetime, other_than: str = "") -> int:
     """How many mails whose keys begin with ``prefix`` were added since then, without the one of key ``other_than``."""
     mine = (
         OutboxRow.key.startswith(prefix, autoescape=True),
-        OutboxRow.created_at >= since,
+        OutboxRow.created_at.between(since, access.now()),
         OutboxRow.key != other_than,
     )
     with reading() as session:
