@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import dataclasses
 import logging
+import time
 from collections.abc import AsyncIterator, Sequence
 from pathlib import Path
 
@@ -48,12 +49,16 @@ umask 077; mkdir -p -- "$w/agents" && t="$a.$$.part" && cat >"$t" && chmod 500 "
 
 @dataclasses.dataclass(frozen=True)
 class Answer:
-    """What a node answered, or why there is no answer. ``ours``: the controller's fault, so nothing is known of it."""
+    """What a node answered, or why there is no answer. ``ours``: the controller's fault, so nothing is known of it.
+
+    ``arrived``: when it came, by ``time.monotonic`` (s): answers wait until they are recorded together.
+    """
 
     node: Node
     raw: bytes = b""
     trouble: str = ""
     ours: bool = False
+    arrived: float = dataclasses.field(default_factory=time.monotonic)
 
 
 async def read_all(

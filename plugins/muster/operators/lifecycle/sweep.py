@@ -9,6 +9,7 @@ import asyncio
 import dataclasses
 import datetime
 import logging
+import time
 from collections.abc import Iterator, Mapping, Sequence
 
 from muster import store
@@ -86,12 +87,13 @@ def sweep_nodes() -> str:
 
 def record(answers: Sequence[Answer], cursors: Mapping[str, Cursor], tally: Tally) -> None:
     """Record answers, in one transaction; where that fails, each in its own: one odd node stops no other."""
-    now = store.clock.now()
+    now, counted = store.clock.now(), time.monotonic()
     reports, skus = [], {}
     last = {each.node.name: cursors[each.node.name].swept_at for each in answers}
     jobs = store.users_jobs.since({name: at for name, at in last.items() if at is not None})
     for answer in answers:
         node, cursor = answer.node, cursors[answer.node.name]
+        at = now - datetime.timedelta(seconds=counted - answer.arrived)
         if answer.ours:
             tally.fault = answer.trouble
             continue
@@ -99,9 +101,9 @@ def record(answers: Sequence[Answer], cursors: Mapping[str, Cursor], tally: Tall
         if answer.trouble:
             tally.unreachable += 1
             log.warning("%s: %s", node.name, answer.trouble)
-            reports.append(sweep.unreachable(node, cursor, answer.trouble, now))
+            reports.append(sweep.unreachable(node, cursor, answer.trouble, at))
         else:
-            reports.append(_report(answer, cursor, now, tally.judged.get(node.name), jobs.get(node.name, [])))
+            reports.append(_report(answer, cursor, at, tally.judged.get(node.name), jobs.get(node.name, [])))
         skus[node.name] = node.sku
     tally.new += len(recorded(reports, skus))
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import datetime
 import json
+import time
 from pathlib import Path
 
 import pytest
@@ -38,6 +39,18 @@ def test_a_node_that_cannot_be_recorded_costs_no_other_of_its_batch() -> None:
     sweep.record(answers, {node.name: Cursor(node.name) for node in nodes}, tally)
     assert [each.check for name in ("a", "z") for each in store.health.of_node(name)] == ["unreachable"] * 2
     assert tally.new == 2
+
+
+def test_answers_that_wait_for_a_slow_node_make_no_clock_wrong() -> None:
+    names, waited_s = ["a", "b", "c", "d", "slow"], 90.0
+    for name in names:
+        store.nodes.add(fleet.new_node(name))
+    wall, arrived = store.clock.now().timestamp() - waited_s, time.monotonic() - waited_s
+    raw = json.dumps({"schema": 1, "boot_id": "b1", "uptime_s": 9000, "wall": wall, "kernel": {}}).encode()
+    answers = [Answer(store.nodes.get(name), raw, arrived=arrived) for name in names[:-1]]
+    answers.append(Answer(store.nodes.get("slow"), trouble="it did not answer within 90 s"))
+    sweep.record(answers, {name: Cursor(name) for name in names}, Tally())
+    assert [each.check for name in names for each in store.health.of_node(name)] == ["unreachable"]
 
 
 def test_a_node_that_its_scheduler_has_not_opened_yet_leaves_before_it_does(
