@@ -94,6 +94,25 @@ def test_facts_are_those_that_mean_something_at_rest() -> None:
     assert not {"application_clock", "nvlink_domain"} & names
 
 
+def test_the_wall_clock_is_read_after_the_gpus_have_woken(monkeypatch: pytest.MonkeyPatch) -> None:
+    now = [1000.0]
+    monkeypatch.setattr(sweep.time, "time", lambda: now[0])
+
+    def wakes() -> HostHardware:
+        now[0] += 55.0
+        return Machine()
+
+    assert sweep.sweep(wakes, "", 0.0)["wall"] == 1055.0
+
+
+@pytest.mark.parametrize(("source", "own"), [("tsc", True), ("", True), ("hpet", False)])
+def test_the_clock_of_the_kernel_log_is_the_processors_own(tmp_path: Path, source: str, own: bool) -> None:
+    path = tmp_path / sweep.CLOCK_SOURCE.lstrip("/")
+    path.parent.mkdir(parents=True)
+    path.write_text(source + "\n")
+    assert (sweep.log_clock(Files(tmp_path)) is not None) is own
+
+
 def test_a_sensor_that_hangs_is_named_and_costs_no_other(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sweep, "READING_S", 0.3)
 

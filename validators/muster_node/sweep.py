@@ -1,7 +1,7 @@
 """The sweep: what a node shows without load, in one answer of a few seconds. It reads, and never judges.
 
-One JSON object on standard output: ``boot_id``, ``uptime_s``, ``wall``, ``simulated``; ``facts``, a list of {name,
-device, value or text, labels, note}; ``kernel``, the messages of the kernel log since the cursor; ``hung``, the
+One JSON object on standard output: ``boot_id``, ``uptime_s``, ``log_s``, ``wall``, ``simulated``; ``facts``, a list of
+{name, device, value or text, labels, note}; ``kernel``, the messages of the kernel log since the cursor; ``hung``, the
 readings that did not end in time, and ``failed``, {reading: why}. Each reading runs in a thread of its own, all at
 once, so that a sensor or a driver that hangs costs its own reading alone. Standard library only.
 """
@@ -51,6 +51,9 @@ COUNTERS = frozenset({
     "nvlink_errors", "edac_corrected", "edac_uncorrected", "machine_checks",
     "machine_checks_corrected", "ib_errors",
 })  # fmt: skip
+CLOCK_SOURCE = "/sys/devices/system/clocksource/clocksource0/current_clocksource"
+STEERED = ("hpet", "acpi_pm", "refined-jiffies", "jiffies")
+"""Sources to which the kernel falls back from a processor's counter that is unfit."""
 SERVICES = ("slurmd", "kubelet")
 """Services that a node may need, apart from its GPU vendor's. The controller knows which of them ran before."""
 
@@ -66,7 +69,6 @@ def sweep(
         "failed": {},
         "facts": [],
         "kernel": None,
-        "wall": time.time(),
     }
     files = files or Files()
     try:
@@ -78,6 +80,7 @@ def sweep(
     if hardware is None or not hardware.simulated:  # what is not behind the hardware seam is the host's, and real
         readings = {
             "uptime": lambda: uptime(files),
+            "log_clock": lambda: log_clock(files),
             "clock": lambda: _clock(),
             "space": lambda: list(_space()),
             "services": lambda: list(_services()),
@@ -97,6 +100,7 @@ def sweep(
     answers = _all_at_once(readings, found)
     _one_reason(found["failed"])
     found["boot_id"], found["uptime_s"] = answers.pop("boot", ""), answers.pop("uptime", None)
+    found["log_s"] = answers.pop("log_clock", None)
     if "kernel" in answers:
         same = boot_id == found["boot_id"]
         found["kernel"] = kernel(answers.pop("kernel"), since_s if same else 0.0)
@@ -104,6 +108,7 @@ def sweep(
             _name_devices(found, hardware)
     facts = [fact for _, facts in sorted(answers.items()) for fact in facts][:FACTS_MAX]
     found["facts"] = [_plain(fact) for fact in facts]
+    found["wall"] = time.time()  # as late as possible: waking GPUs takes as long as a clock may be wrong
     found["took_s"] = round(time.monotonic() - began, 3)
     return found
 
@@ -210,6 +215,15 @@ def uptime(files: Files) -> float | None:
     """Seconds since boot."""
     words = files.text("/proc/uptime").split()
     return float(words[0]) if words else None
+
+
+def log_clock(files: Files) -> float | None:
+    """Seconds since boot by a clock that runs as the stamps of the kernel log do: NTP steers neither, and at 30 ppm
+    they are minutes from the uptime after half a year. None where the processor's counter is unfit: then NTP steers the
+    stamps too.
+    """
+    steered = files.text(CLOCK_SOURCE).strip() in STEERED
+    return None if steered else time.clock_gettime(time.CLOCK_MONOTONIC_RAW)
 
 
 def _clock() -> list[Fact]:

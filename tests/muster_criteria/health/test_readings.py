@@ -258,6 +258,16 @@ def test_what_was_before_the_node_served_is_a_tests_to_judge_and_boots_are_noisy
     assert {check: each.count for check, each in late.items()} == {"kernel/unknown node": 1}
 
 
+def test_a_kernel_log_whose_clock_is_minutes_behind_the_uptime_loses_no_message_after_the_test() -> None:
+    half_a_year, behind = 180 * 86400.0, 467.0
+    log_s = half_a_year - behind
+    before = Before("b1", 5.0, {}, SECONDS, untested_for=600.0)
+    for ago, seen in ((300.0, True), (900.0, False)):
+        events = {"events": [{"kind": "xid", "code": 79, "last": log_s - ago}]}
+        answer = swept(kernel=events, uptime_s=half_a_year, log_s=log_s)
+        assert ("xid/79 node" in shown(answer, before)[0]) is seen
+
+
 @pytest.mark.parametrize("bad", [b"", b"[]", b"{}", b"nul", b'{"schema": "x"}', b"[" * 100_000, b"\xff\xfe"])
 def test_an_answer_that_is_none_is_one_clause(bad: bytes) -> None:
     with pytest.raises(BadAnswer) as refused:

@@ -93,17 +93,26 @@ class Kernel(_Read):
 
 
 class Swept(_Read):
-    """The answer. ``kernel``: None where the log cannot be read; ``hung``: readings that did not end in time."""
+    """The answer. ``kernel``: None where the log cannot be read; ``hung``: readings that did not end in time.
+
+    ``log_s``: the uptime by the clock of the kernel log, None where it is that of ``uptime_s``.
+    """
 
     schema_: Annotated[int, pydantic.Field(alias="schema")]
     boot_id: Annotated[str, pydantic.StringConstraints(max_length=64)] = ""
     uptime_s: Annotated[Number, pydantic.Field(ge=0)] | None = None
+    log_s: Annotated[Number, pydantic.Field(ge=0)] | None = None
     wall: Number | None = None
     simulated: bool = False
     facts: Annotated[tuple[Fact, ...], pydantic.Field(max_length=5000)] = ()
     kernel: Kernel | None = None
     hung: Annotated[tuple[Name, ...], pydantic.Field(max_length=50)] = ()
     failed: Annotated[dict[Name, Text], pydantic.Field(max_length=50)] = {}
+
+    @property
+    def logs_at(self) -> float | None:
+        """How the kernel log would stamp a line now, seconds since boot; None where unknown."""
+        return self.uptime_s if self.log_s is None else self.log_s
 
 
 class BadAnswer(Exception):
@@ -219,7 +228,7 @@ def _facts(swept: Swept, before: Before, counters: dict[str, float]) -> Iterator
 def _rises(swept: Swept, before: Before, seconds: float, counts: Sequence[Count]) -> Iterator[Reading]:
     same = swept.boot_id == before.boot_id
     loaded_at, up = swept.kernel.loaded if swept.kernel else None, swept.uptime_s
-    loaded = loaded_at is not None and up is not None and loaded_at > up - seconds
+    loaded = loaded_at is not None and swept.logs_at is not None and loaded_at > swept.logs_at - seconds
     if not same and up is not None:
         seconds = max(min(seconds, up), 1.0)
     for each, risen in rises(counts, before.counters if before.boot_id else {}, same_boot=same, loaded=loaded):
@@ -338,8 +347,8 @@ def driver_error(check: str) -> tuple[str, int] | None:
 def _kernel(swept: Swept, log: Kernel, before: Before, policies: Sequence[EventPolicy]) -> Iterator[Reading]:
     same = swept.boot_id == before.boot_id
     judged = 0.0 if same else float("inf")  # where nothing says when the node booted
-    if swept.uptime_s is not None:
-        judged = swept.uptime_s - before.untested_for if before.untested_for is not None else 0.0
+    if swept.logs_at is not None:
+        judged = swept.logs_at - before.untested_for if before.untested_for is not None else 0.0
     since = max(before.kernel_s, judged)
     if same and log.first is not None and log.first > since > 0:
         yield Reading("kernel_log_gap", value=f"{log.first - since:.0f} s of the log were overwritten")
