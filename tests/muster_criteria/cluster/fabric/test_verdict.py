@@ -164,9 +164,42 @@ def test_nodes_behind_one_unknown_switch_for_all_rails_neither_fail_nor_pass() -
 
 
 def test_a_rail_that_is_slow_for_all_costs_no_node_anything() -> None:
-    found, block, _ = judged(Small(flat(16), {Part(PartKind.NIC, node, rail=1): 0.0 for node in range(16)}))
+    found, block, _ = judged(Small(flat(16), {Part(PartKind.NIC, node, rail=1): 0.5 for node in range(16)}))
     assert [(each.kind, each.rail, len(each.touches)) for each in found.parts] == [(PartKind.RAIL, "r1", 16)]
     assert (block.findings, block.suspected) == ({}, {})
+
+
+@pytest.mark.parametrize("corrupt", [False, True])
+@pytest.mark.parametrize(
+    ("topology", "bad"),
+    [
+        (fabric(2, 8), 16), (flat(16), 16), (fabric(4, 4), 4), (fabric(4, 2), 2), (fabric(4, 2, rails=1), 2),
+        (fabric(3, 3), 3), (fabric(3, 3, rails=1), 9),
+    ],
+)  # fmt: skip
+def test_nodes_over_whose_rail_nothing_ever_arrived_neither_fail_nor_pass(
+    topology: Topology, bad: int, corrupt: bool
+) -> None:
+    """Whether the fabric's part or theirs, nothing is known of their own ports then."""
+    ports = [Part(PartKind.NIC, node, rail=len(topology.rails) // 4) for node in range(bad)]
+    world = Small(topology, dict.fromkeys(ports, 1.0 if corrupt else 0.0), frozenset(ports if corrupt else ()))
+    found, block, _ = judged(world)
+    assert not block.has_critical(topology.nodes)
+    assert {name: {gap.code for gap in gaps} for name, gaps in block.suspected.items()} == {
+        name: {Lack.UNDECIDED} for name in topology.nodes[:bad]
+    }
+    assert all(not (part.node and part.confirmed) for part in found.parts)
+
+
+@pytest.mark.parametrize("each", [2, 3])
+@pytest.mark.parametrize("kind", [PartKind.NIC, PartKind.NODE])
+def test_all_nodes_of_a_small_leaf_neither_fail_nor_pass(each: int, kind: PartKind) -> None:
+    """Their leaf switch and a port of each look alike."""
+    faults = {Part(kind, node, rail=1 if kind is PartKind.NIC else -1): 0.6 for node in range(each)}
+    found, block, rounds = judged(Small(fabric(5, each), faults))
+    assert {part.kind for part in found.parts} == {PartKind.LEAF}
+    assert block.findings == {}
+    assert set(block.suspected) == set(rounds.topology.nodes[:each])
 
 
 def test_a_node_that_lacks_the_backend_is_no_hardware_fault_and_does_not_pass() -> None:

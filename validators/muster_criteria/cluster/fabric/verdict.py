@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 
 import numpy as np
 
@@ -11,6 +11,7 @@ from muster_criteria.cluster.fabric.decode import decode
 from muster_criteria.cluster.fabric.floors import judge_floors
 from muster_criteria.cluster.fabric.found import FabricJudgement, FaultyPart
 from muster_criteria.cluster.fabric.levels import EFFECT_MIN, NOISE_MAX, OTHERS_MIN
+from muster_criteria.cluster.fabric.nodes import NODES_MIN as LEAF_NODES_MIN
 from muster_criteria.cluster.fabric.observed import PROBE, Place
 from muster_criteria.cluster.fabric.parts import OF_THE_NODE, Diagnosis, Evidence, PartKind, Symptom
 from muster_criteria.cluster.fabric.rounds import Kind, RoundResult
@@ -25,6 +26,14 @@ SOURCE = "docs/science.md#isolation-in-the-fabric"
 
 NODES_MIN = 2 * (OTHERS_MIN + 1)
 """Fewest nodes of a block whose pairs have as many others in their round as a comparison takes."""
+
+_DOUBT = {
+    PartKind.SHARED: "leaves are not known, so that a common switch and several ports look alike: give the nodes the "
+    f"label {LEAF_LABEL}, and test again",
+    PartKind.LEAF: "all nodes of a small leaf are at fault, so that their switch and a port of each look alike: "
+    "connect one of them to another switch, and test again",
+}
+"""Why a part is undecided, and what to do."""
 
 _FAULT = {PartKind.NODE: FaultClass.NODE, PartKind.GPU: FaultClass.GPU, PartKind.NIC: FaultClass.NIC}
 
@@ -50,8 +59,8 @@ def judge_fabric(
     """Adds the findings on members to ``block``, and returns all parts. ``floors``: of each member's rails.
 
     A part of a node that is confirmed fails the node, one that is only suspected keeps it from passing, and so does one
-    that is either a switch or several nodes'. Faults of the fabric are no node's. A cell that carried nothing, or wrong
-    bytes, without enough others to tell whose fault it is, keeps both nodes from passing.
+    that is either a switch or several nodes'. Faults of the fabric are no node's, but a rail over which nothing ever
+    arrived but wrong bytes keeps its node from passing, and a cell that no part explains keeps both nodes from it.
     """
     diagnosis = decode(rounds.topology, rounds.results)
     parts = [
@@ -62,18 +71,21 @@ def judge_fabric(
     for part in parts:
         if part.node:
             _against(part, rounds, block)
-        elif part.kind is PartKind.SHARED:
-            why = (
-                f"{part.title}: {part.observed}; leaves are not known, so that a common switch and several ports look "
-                f"alike: give the nodes the label {LEAF_LABEL}, and test again"
-            )
-            block.suspect(part.touches, Lack.UNDECIDED, why)
-    _unexplained(rounds, parts, block)
+        elif _is_undecided(part):
+            block.suspect(part.touches, Lack.UNDECIDED, f"{part.title}: {part.observed}; {_DOUBT[part.kind]}")
+    carried = _carried(rounds)
+    _never_carried(rounds, parts, carried, block)
+    _unexplained(rounds, parts, carried, block)
     explained = {(name, rail) for part in parts for name in _names(part) for rail in _rails_of(part, rounds.topology)}
     by_floor = judge_floors(rounds.topology, rounds.results, floors or {}, explained, block)
     names, rails = rounds.topology.nodes, rounds.topology.rails
     compared = {(names[node], rails[rail]) for node, rail in diagnosis.compared}
     return FabricJudgement(tuple(parts), tuple(_notes(rounds, diagnosis)), frozenset(compared | by_floor))
+
+
+def _is_undecided(part: FaultyPart) -> bool:
+    """Whether it is either a switch or a part of each of the few nodes behind it, which look alike."""
+    return part.kind is PartKind.SHARED or (part.kind is PartKind.LEAF and len(part.touches) <= LEAF_NODES_MIN)
 
 
 def _names(part: FaultyPart) -> tuple[str, ...]:
@@ -218,29 +230,56 @@ def _device(part: FaultyPart, rounds: Rounds) -> str:
     return f"gpu{port.gpu}" if part.kind is PartKind.GPU else f"nic:{port.device or port.interface or part.rail}"
 
 
-def _unexplained(rounds: Rounds, parts: Sequence[FaultyPart], block: BlockFindings) -> None:
-    """Cells that carried nothing or wrong bytes and that no part explains: whose rail was never good is suspected too,
-    or else both ends. Of two nodes that have met no other, either may be at fault."""
-    explains = [part for part in parts if _explains_dead(part) and (part.confirmed or not part.node)]
-    blamed = {(name, part.rail) for part in explains for name in (part.node, *part.touches) if name}
-    bad, good = [], set()
+def _carried(rounds: Rounds) -> set[tuple[int, int]]:
+    """(Node, rail) over which a pair of the node sent something once, and nothing wrong arrived."""
+    found = set()
     for result in rounds.results:
-        best = np.fmax.reduce(result.alone, axis=2)
-        dead = (best == 0.0) | result.wrong
-        bad += [(result, int(row), int(at)) for row, at in np.argwhere(dead)]
-        good |= {(node, int(at)) for row, at in np.argwhere(~dead & (best > 0.0)) for node in result.round.pairs[row]}
-    for result, row, at in bad:
+        good = ~result.wrong & (np.fmax.reduce(result.alone, axis=2) > 0.0)
+        found |= {(node, int(at)) for row, at in np.argwhere(good) for node in result.round.pairs[row]}
+    return found
+
+
+def _bad_cells(rounds: Rounds) -> Iterator[tuple[RoundResult, int, int]]:
+    """(Result, row, rail) of the cells that carried nothing, or wrong bytes."""
+    for result in rounds.results:
+        dead = (np.fmax.reduce(result.alone, axis=2) == 0.0) | result.wrong
+        yield from ((result, int(row), int(at)) for row, at in np.argwhere(dead))
+
+
+def _never_carried(
+    rounds: Rounds, parts: Sequence[FaultyPart], carried: Collection[tuple[int, int]], block: BlockFindings
+) -> None:
+    """Suspects a node for each rail that carried nothing but wrong bytes, if anything, with every partner.
+
+    Whatever part of the fabric explains it: nothing is known of the node's own part then.
+    """
+    topology = rounds.topology
+    never = {(node, at) for result, row, at in _bad_cells(rounds) for node in result.round.pairs[row]}
+    for node, at in sorted(never - set(carried)):
+        name, rail = topology.nodes[node], topology.rails[at]
+        over = [part for part in parts if name in _names(part) and part.rail in (rail, "")]
+        if any(part.node == name or _is_undecided(part) for part in over):
+            continue
+        why = listed([part.title for part in over if _explains_dead(part)]) or "test again, with other partners"
+        block.suspect([name], Lack.UNDECIDED, f"no byte, or only wrong bytes, ever arrived over rail {rail}: {why}")
+
+
+def _unexplained(
+    rounds: Rounds, parts: Sequence[FaultyPart], carried: Collection[tuple[int, int]], block: BlockFindings
+) -> None:
+    """Suspects both nodes of a cell that carried nothing or wrong bytes, of which either may be at fault: both carried
+    something elsewhere, and no part explains it."""
+    explains = [part for part in parts if _explains_dead(part) and (part.confirmed or not part.node)]
+    blamed = {(name, part.rail) for part in explains for name in _names(part)}
+    for result, row, at in _bad_cells(rounds):
         nodes, rail = result.round.pairs[row], rounds.topology.rails[at]
         names = [rounds.topology.nodes[node] for node in nodes]
         if any((name, on) in blamed for name in names for on in (rail, "")):
             continue
-        never_good = [name for node, name in zip(nodes, names, strict=True) if (node, at) not in good]
-        block.suspect(
-            never_good or names,
-            Lack.UNDECIDED,
-            f"{'wrong bytes arrived' if result.wrong[row, at] else 'nothing could be sent'} between {names[0]} and "
-            f"{names[1]} over rail {rail} in round {result.round.number}, and no other pair tells whose fault it is",
-        )
+        if all((node, at) in carried for node in nodes):
+            what = "wrong bytes arrived" if result.wrong[row, at] else "nothing could be sent"
+            where = f"between {' and '.join(names)} over rail {rail} in round {result.round.number}"
+            block.suspect(names, Lack.UNDECIDED, f"{what} {where}, and no other pair tells whose fault it is")
 
 
 def _explains_dead(part: FaultyPart) -> bool:
