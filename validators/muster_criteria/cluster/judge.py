@@ -106,7 +106,7 @@ def judge_block(
     devices = _devices_expected(everyone, measured)
     needs = tuple(block_needs(programme))
     limits = {} if simulated else {metric: programme.limit(metric, "warn") for metric in TIMED}
-    pairs = functools.partial(count_rails, rounds, judged=fabric.judged, simulated=simulated) if rounds else None
+    pairs = functools.partial(count_rails, rounds, found=fabric, simulated=simulated) if rounds else None
     judged = {
         member.name: _judgement(
             member, measured[member.name], needs, devices[member.name], block, pairs, limits

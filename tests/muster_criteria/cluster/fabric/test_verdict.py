@@ -122,7 +122,7 @@ def test_each_rail_of_a_member_has_to_be_measured_once() -> None:
     rounds = Rounds(topology, places(topology), (result,), {"n3": "its partner did not come"})
     counted = {name: Tally() for name in ("n0", "n3", "nobody")}
     for name, tally in counted.items():
-        count_rails(rounds, name, tally, {(name, "r0"), (name, "r1")})
+        count_rails(rounds, name, tally, FabricJudgement(judged=frozenset({(name, "r0"), (name, "r1")})))
     assert [(t.required, len(t.missing)) for t in counted.values()] == [(2, 0), (2, 1), (2, 2)]
     assert not any(tally.unjudged for tally in counted.values())
     assert counted["n3"].missing[0].why == "its partner did not come"
@@ -212,7 +212,7 @@ def test_a_node_that_lacks_the_backend_is_no_hardware_fault_and_does_not_pass() 
     missing = {}
     for name in topology.nodes:
         tally = Tally()
-        count_rails(rounds, name, tally, ())
+        count_rails(rounds, name, tally, FabricJudgement())
         missing[name] = [gap.why for gap in tally.missing if "tcp" in gap.why]
     assert {name: len(gaps) for name, gaps in missing.items() if gaps} == {"n5": 2}
 
@@ -266,6 +266,18 @@ def test_rates_that_differ_too_much_to_judge_are_said(slow: int, notes: int) -> 
     assert len(found.notes) - 1 == notes, "one says that leaves are not known"
 
 
+def test_what_cannot_be_distinguished_passes_no_node() -> None:
+    """Two slow nodes and a hot spot of four pairs set the median: the slowest is as good as usual."""
+    topology = flat(8, 1)
+    result = RoundResult(
+        Round(1, Kind.SAME_LEAF, ((0, 1), (2, 3), (4, 5), (6, 7))),
+        np.array([[[33.6]], [[33.6]], [[38.4]], [[48.0]]]), np.zeros((4, 1), dtype=bool),
+    )  # fmt: skip
+    rounds = Rounds(topology, places(topology), (result,))
+    found = judge_fabric(rounds, BlockFindings())
+    assert unjudged(rounds, found) == {name: [Lack.NOT_COMPARED] for name in topology.nodes}
+
+
 FLOOR = Limit.model_validate({
     "metric": "pair_bandwidth", "device": "node", "labels": {"backend": "ib_write_bw"}, "unit": "Gb/s", "floor": 90.0,
     "breach": "warn", "fault": FaultClass.NIC, "source": "a test's", "date": datetime.date(2026, 11, 26),
@@ -280,7 +292,7 @@ def by_rdma(world: Small) -> Rounds:
 def unjudged(rounds: Rounds, found: FabricJudgement, *, simulated: bool = False) -> dict[str, list[Lack]]:
     counted = {name: Tally() for name in rounds.topology.nodes}
     for name, tally in counted.items():
-        count_rails(rounds, name, tally, found.judged, simulated=simulated)
+        count_rails(rounds, name, tally, found, simulated=simulated)
     return {name: [gap.code for gap in tally.unjudged] for name, tally in counted.items() if tally.unjudged}
 
 

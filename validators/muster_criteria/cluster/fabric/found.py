@@ -56,12 +56,14 @@ class FaultyPart:
 class FabricJudgement:
     """``parts``: at fault or suspected, named ones first. ``notes``: what was not covered, or could not be judged.
 
-    ``judged``: (node, rail) of which one cell at least was compared with others, or with a floor.
+    ``judged``: (node, rail) of which one cell at least was compared with others, or with a floor. ``noisy``: why no
+    comparison counts, "" if they do.
     """
 
     parts: tuple[FaultyPart, ...] = ()
     notes: tuple[str, ...] = ()
     judged: frozenset[tuple[str, str]] = frozenset()
+    noisy: str = ""
 
 
 @dataclasses.dataclass(frozen=True)

@@ -79,8 +79,9 @@ def judge_fabric(
     explained = {(name, rail) for part in parts for name in _names(part) for rail in _rails_of(part, rounds.topology)}
     by_floor = judge_floors(rounds.topology, rounds.results, floors or {}, explained, block)
     names, rails = rounds.topology.nodes, rounds.topology.rails
-    compared = {(names[node], rails[rail]) for node, rail in diagnosis.compared}
-    return FabricJudgement(tuple(parts), tuple(_notes(rounds, diagnosis)), frozenset(compared | by_floor))
+    noisy = _too_noisy(diagnosis)
+    compared = set() if noisy else {(names[node], rails[rail]) for node, rail in diagnosis.compared}
+    return FabricJudgement(tuple(parts), tuple(_notes(rounds, diagnosis)), frozenset(compared | by_floor), noisy)
 
 
 def _is_undecided(part: FaultyPart) -> bool:
@@ -97,11 +98,11 @@ def _rails_of(part: FaultyPart, topology: Topology) -> tuple[str, ...]:
 
 
 def count_rails(
-    rounds: Rounds, member: str, counted: Tally, judged: Collection[tuple[str, str]], *, simulated: bool = False
+    rounds: Rounds, member: str, counted: Tally, found: FabricJudgement, *, simulated: bool = False
 ) -> None:
     """Counts one required measurement for each rail of a member: measured with one partner at least, and judged.
 
-    ``judged``: of ``FabricJudgement``. Rates of ``simulated`` members are a host's and need no judgement.
+    Rates of ``simulated`` members are a host's and need no judgement.
     """
     node = rounds.topology.index.get(member)
     for number, why in unmade(rounds, member):
@@ -114,9 +115,9 @@ def count_rails(
         )
         if seen:
             counted.required += 1
-            if not simulated and (member, rail) not in judged:
+            if not simulated and (member, rail) not in found.judged:
                 what = f"pair_bandwidth[rail={rail}] of {PROBE}"
-                counted.unjudged.append(Gap(Lack.NOT_COMPARED, _not_compared(rounds), what))
+                counted.unjudged.append(Gap(Lack.NOT_COMPARED, _not_compared(rounds, found.noisy), what))
         else:
             why = _replaced(rounds, node) or rounds.why_unmet.get(member, "no pair of it was measured")
             counted.miss(Gap(Lack.NOT_REPORTED, why, f"pair_bandwidth[rail={rail}] of {PROBE}"))
@@ -131,11 +132,22 @@ def unmade(rounds: Rounds, member: str) -> Sequence[tuple[int, str]]:
     return prevented[made_up:]
 
 
-def _not_compared(rounds: Rounds) -> str:
+def _not_compared(rounds: Rounds, noisy: str) -> str:
     """Why a rate was compared with nothing."""
     nodes = len(rounds.topology.nodes)
     few = f"{nodes} nodes, needs {NODES_MIN}" if nodes < NODES_MIN else f"fewer than {OTHERS_MIN} other pairs a round"
-    return f"not compared: {few}, and the SKU file has no floor (block_limits) for what the pairs were measured with"
+    why = noisy or few
+    return f"not compared: {why}, and the SKU file has no floor (block_limits) for what the pairs were measured with"
+
+
+def _too_noisy(diagnosis: Diagnosis) -> str:
+    """Why the rounds show of no rail that it is good, "" if they do: a median of slow cells clears slow ones too."""
+    if diagnosis.noise <= NOISE_MAX:
+        return ""
+    return (
+        f"rates differed by {diagnosis.noise:.0%} among healthy pairs of a round (standard deviation), or most nodes "
+        f"are slow: above {NOISE_MAX:.0%} what is slow cannot be distinguished"
+    )
 
 
 def _replaced(rounds: Rounds, node: int | None) -> str:
@@ -295,11 +307,8 @@ def _notes(rounds: Rounds, diagnosis: Diagnosis) -> list[str]:
             f"Cells that are not judged: {diagnosis.unjudged}. A cell is compared with {OTHERS_MIN} others of its "
             f"round and rail or more, which takes a block of {NODES_MIN} nodes."
         )
-    if diagnosis.noise > NOISE_MAX:
-        found.append(
-            f"Rates differed by {diagnosis.noise:.0%} among healthy pairs of a round (standard deviation), or most "
-            f"nodes are slow: above {NOISE_MAX:.0%} what is slow cannot be distinguished. Test again on idle nodes."
-        )
+    if noisy := _too_noisy(diagnosis):
+        found.append(f"{noisy[0].upper()}{noisy[1:]}. Test again on idle nodes.")
     if diagnosis.uncovered:
         some = [
             f"{topology.leaves[a]} – {topology.leaves[b]} on {topology.rails[r]}" for a, b, r in diagnosis.uncovered
