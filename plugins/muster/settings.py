@@ -58,7 +58,7 @@ class _Files(pydantic.BaseModel):
     topology: Path | None = pydantic.Field(
         default=None,
         description="where blocks' nodes sit: Slurm's topology.conf, the output of ibnetdiscover, or a folder with "
-        "NODE.lldp of each node; unset: their labels leaf, pod and rack",
+        "NODE.lldp of each node; unset: their labels leaf and pod",
     )
 
 

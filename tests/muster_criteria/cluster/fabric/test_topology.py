@@ -24,9 +24,9 @@ def test_labels_give_leaf_and_pod() -> None:
     assert places(from_labels(labels, RAILS)) == {"a": ("l1", "p1"), "b": ("l2", "p2"), "c": ("l1", "p1")}
 
 
-def test_racks_stand_in_for_leaves_and_no_labels_are_fine() -> None:
-    assert places(from_labels({"a": {"rack": "r1"}, "b": {"rack": "r2"}}, RAILS))["b"] == ("r2", "all leaves")
-    nothing = from_labels({"a": {}, "b": {}}, RAILS)
+@pytest.mark.parametrize("labels", [{"a": {}, "b": {}}, {"a": {"rack": "r1"}, "b": {"rack": "r2"}}])
+def test_without_leaves_nothing_is_known_and_a_rack_is_no_leaf(labels: dict[str, dict[str, str]]) -> None:
+    nothing = from_labels(labels, RAILS)
     assert (nothing.known, nothing.paths, nothing.leaf_of) == (False, False, (0, 0))
 
 

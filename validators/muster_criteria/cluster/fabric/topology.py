@@ -17,9 +17,8 @@ from numpy.typing import NDArray
 
 Indices = NDArray[np.intp]
 
-LEAF_LABEL, POD_LABEL, RACK_LABEL = "leaf", "pod", "rack"
-"""Node labels. Where no node has a leaf, the rack stands in: its nodes usually share their leaf switches."""
-
+LEAF_LABEL, POD_LABEL = "leaf", "pod"
+"""Node labels. A rack is no leaf: one leaf may serve several racks, and a rack may have several."""
 
 UNKNOWN_LINKS = f"what lies between nodes whose leaf is not known (label {LEAF_LABEL}, or MUSTER_TOPOLOGY)"
 """The place in the fabric that blocks load of whose nodes no leaf is known."""
@@ -129,19 +128,17 @@ def from_groups(
 
 
 def from_labels(labels: Mapping[str, Mapping[str, str]], rails: Sequence[str]) -> Topology:
-    """The topology by the nodes' labels ``leaf`` and ``pod``; ``rack`` where no node has a leaf; else unknown.
+    """The topology by the nodes' labels ``leaf`` and ``pod``; unknown where no node has a leaf.
 
     Raises BadTopology where some nodes have the label and others lack it, or one leaf is in two pods.
     """
-    for key in (LEAF_LABEL, RACK_LABEL):
-        leaf = {name: str(given[key]) for name, given in labels.items() if given.get(key)}
-        if not leaf:
-            continue
-        if len(leaf) < len(labels):
-            lacks = next(name for name in labels if name not in leaf)
-            raise BadTopology(f"{lacks} has no label {key}, others have: label it, or leave it out of the block")
-        return from_groups(leaf, rails, _pods(labels, leaf))
-    return unknown(list(labels), rails)
+    leaf = {name: str(given[LEAF_LABEL]) for name, given in labels.items() if given.get(LEAF_LABEL)}
+    if not leaf:
+        return unknown(list(labels), rails)
+    if len(leaf) < len(labels):
+        lacks = next(name for name in labels if name not in leaf)
+        raise BadTopology(f"{lacks} has no label {LEAF_LABEL}, others have: label it, or leave it out of the block")
+    return from_groups(leaf, rails, _pods(labels, leaf))
 
 
 def _pods(labels: Mapping[str, Mapping[str, str]], leaf: Mapping[str, str]) -> dict[Hashable, str]:
