@@ -202,6 +202,32 @@ def test_all_nodes_of_a_small_leaf_neither_fail_nor_pass(each: int, kind: PartKi
     assert set(block.suspected) == set(rounds.topology.nodes[:each])
 
 
+@pytest.mark.parametrize(
+    ("kind", "rail"), [(PartKind.UPLINK, 1), (PartKind.LEAF, 1), (PartKind.NIC, 1), (PartKind.NODE, -1)]
+)
+def test_the_only_node_of_a_leaf_neither_fails_nor_passes_for_what_may_be_its_uplinks(
+    kind: PartKind, rail: int
+) -> None:
+    found, block, rounds = judged(Small(fabric(12, 1), {Part(kind, 3, rail=rail): 0.6}))
+    assert [(part.kind, part.where) for part in found.parts] == [(PartKind.SHARED, "leaf03")]
+    assert block.findings == {}
+    assert {name: {gap.code for gap in gaps} for name, gaps in block.suspected.items()} == {
+        rounds.topology.nodes[3]: {Lack.UNDECIDED}
+    }
+
+
+def test_a_gpu_of_the_only_node_of_a_leaf_is_the_nodes() -> None:
+    _, block, rounds = judged(Small(fabric(12, 1), {Part(PartKind.GPU, 3, rail=1): 0.6}))
+    assert [each.severity for each in block.findings[rounds.topology.nodes[3]]] == [Severity.CRITICAL]
+
+
+def test_a_port_whose_only_neighbour_is_bad_itself_may_be_behind_slow_uplinks() -> None:
+    faults = {Part(PartKind.NODE, 0): 0.5, Part(PartKind.NIC, 1, rail=1): 0.7}
+    _, block, rounds = judged(Small(fabric(8, 2), faults))
+    assert [name for name in rounds.topology.nodes if block.has_critical([name])] == [rounds.topology.nodes[0]]
+    assert set(block.suspected) == {rounds.topology.nodes[1]}
+
+
 def test_a_node_that_lacks_the_backend_is_no_hardware_fault_and_does_not_pass() -> None:
     topology = flat(16, 2)
     results: list[RoundResult] = []

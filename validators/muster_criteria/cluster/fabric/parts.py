@@ -22,7 +22,8 @@ class PartKind(enum.StrEnum):
     RAIL = "rail"
     """One rail as a whole, slower than the others alike: its switches, or another design."""
     SHARED = "shared"
-    """One rail of several nodes whose leaves are not known: a switch that they share, or a fault of each."""
+    """One rail, or all, of nodes whose leaves are not known: a switch that they share, or a fault of each. Of a node
+    whose leaf has no other that is good: its leaf's switch or uplinks, or the node's own fault."""
     CONGESTION = "congestion"
     """Good alone, slow together: congestion or routing, nobody's fault."""
 
@@ -32,10 +33,11 @@ OF_THE_NODE = frozenset({PartKind.NODE, PartKind.GPU, PartKind.NIC})
 
 @dataclasses.dataclass(frozen=True, order=True)
 class Part:
-    """One part. ``a``: index of the node (NODE, GPU, NIC) or of the leaf, 0 for RAIL and SHARED; ``b``: the path's
-    other end, else -1.
+    """One part. ``a``: index of the node (NODE, GPU, NIC) or of the leaf, 0 for RAIL, and for SHARED where leaves are
+    not known; ``b``: the path's other end, else -1.
 
-    ``rail``: index of the rail, -1 for a node. ``between_nodes``: a path whose ends are nodes.
+    ``rail``: index of the rail, -1 for a node and for what nodes share on all rails. ``between_nodes``: a path whose
+    ends are nodes.
     """
 
     kind: PartKind

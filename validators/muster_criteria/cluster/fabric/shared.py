@@ -58,9 +58,9 @@ def grouped(
 ) -> list[Evidence]:
     """The parts of nodes, with those put together that the nodes may share.
 
-    A leaf all of whose measured nodes are low on one rail is one part, once the first of them is confirmed. Where
-    leaves are not known, ``_anywhere`` says which may share a switch. ``everywhere``: (nodes, rails) that were low in
-    every round.
+    A leaf all of whose measured nodes are low on one rail is one part, once the first of them is confirmed; a node that
+    is the only one of its leaf may share its leaf's uplinks. Where leaves are not known, ``_anywhere`` says which may
+    share a switch. ``everywhere``: (nodes, rails) that were low in every round.
     """
     by_rail: dict[int, list[Evidence]] = defaultdict(list)
     for each in of_nodes:
@@ -68,10 +68,22 @@ def grouped(
         by_rail[rail].append(each)
     if not cells.topology.known:
         return [each for rail, parts in sorted(by_rail.items()) for each in _anywhere(cells, rail, parts, is_named)]
-    found = by_rail.pop(-1, [])
+    whole = by_rail.pop(-1, [])
+    found = [_unwitnessed(cells, -1, each) if is_named(each) else each for each in whole]
     for rail, parts in sorted(by_rail.items()):
         found += _on_leaves(cells, rail, parts, everywhere, is_named)
     return found
+
+
+def _unwitnessed(cells: Cells, rail: int, each: Evidence) -> Evidence:
+    """The node's part; or one that it shares with its leaf's uplinks, where no other node of the leaf is good on the
+    rail, or at all. A GPU that is low over two NICs is the node's all the same."""
+    leaf = cells.topology.leaf_of[each.part.a]
+    others = [node for node in cells.topology.members[leaf] if node != each.part.a]
+    columns = slice(None) if rail < 0 else slice(rail, rail + 1)
+    if each.part.kind is PartKind.GPU or cells.good[:, others, columns].any():
+        return each
+    return _together(Part(PartKind.SHARED, leaf, rail=rail), [each])
 
 
 def _anywhere(cells: Cells, rail: int, parts: list[Evidence], is_named: Callable[[Evidence], bool]) -> list[Evidence]:
@@ -128,7 +140,7 @@ def _on_leaves(
         if len(nodes) > 1 and low.issuperset(nodes) and any(map(is_named, here)):
             found.append(_together(Part(PartKind.LEAF, leaf, rail=rail), here, nodes))
         else:
-            found += here
+            found += [_unwitnessed(cells, rail, each) if is_named(each) else each for each in here]
     return found
 
 

@@ -27,12 +27,18 @@ SOURCE = "docs/science.md#isolation-in-the-fabric"
 NODES_MIN = 2 * (OTHERS_MIN + 1)
 """Fewest nodes of a block whose pairs have as many others in their round as a comparison takes."""
 
-_DOUBT = {
-    PartKind.SHARED: "leaves are not known, so that a common switch and several ports look alike: give the nodes the "
-    f"label {LEAF_LABEL}, and test again",
-    PartKind.LEAF: "all nodes of a small leaf are at fault, so that their switch and a port of each look alike: "
-    "connect one of them to another switch, and test again",
-}
+_NO_LEAVES = (
+    "leaves are not known, so that a common switch and several ports look alike: give the nodes the label "
+    f"{LEAF_LABEL}, and test again"
+)
+_SMALL_LEAF = (
+    "all nodes of a small leaf are at fault, so that their switch and a port of each look alike: connect one of them "
+    "to another switch, and test again"
+)
+_ONLY_ONE = (
+    "no other node of the leaf is good, so that its uplinks and the node's own port look alike: test the node again in "
+    "a block with another one of its leaf"
+)
 """Why a part is undecided, and what to do."""
 
 _FAULT = {PartKind.NODE: FaultClass.NODE, PartKind.GPU: FaultClass.GPU, PartKind.NIC: FaultClass.NIC}
@@ -72,7 +78,8 @@ def judge_fabric(
         if part.node:
             _against(part, rounds, block)
         elif _is_undecided(part):
-            block.suspect(part.touches, Lack.UNDECIDED, f"{part.title}: {part.observed}; {_DOUBT[part.kind]}")
+            doubt = _SMALL_LEAF if part.kind is PartKind.LEAF else _ONLY_ONE if rounds.topology.known else _NO_LEAVES
+            block.suspect(part.touches, Lack.UNDECIDED, f"{part.title}: {part.observed}; {doubt}")
     carried = _carried(rounds)
     _never_carried(rounds, parts, carried, block)
     _unexplained(rounds, parts, carried, block)
@@ -179,7 +186,7 @@ def _in_names(topology: Topology, evidence: Evidence, confirmed: bool) -> Faulty
 
 def _where(topology: Topology, evidence: Evidence) -> str:
     part = evidence.part
-    if part.kind in (PartKind.RAIL, PartKind.SHARED):
+    if part.kind is PartKind.RAIL or (part.kind is PartKind.SHARED and not topology.known):
         return f"{len(evidence.touches)} of {len(topology.nodes)} nodes"
     of_node = part.kind in OF_THE_NODE or part.kind is PartKind.CONGESTION or part.between_nodes
     names = topology.nodes if of_node else topology.leaves
