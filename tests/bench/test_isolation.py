@@ -8,7 +8,8 @@ import sys
 import numpy as np
 import pytest
 
-from muster_criteria.cluster.fabric.parts import Part, PartKind
+from muster_criteria.cluster.fabric.parts import OF_THE_NODE, Part, PartKind
+from muster_criteria.cluster.fabric.topology import from_groups
 from tests.bench.isolation import others
 from tests.bench.isolation.__main__ import isolate, main, score
 from tests.bench.isolation.world import Counts, World, fabric
@@ -35,6 +36,19 @@ def test_all_are_named_at_a_small_size(seed: int) -> None:
     outcome = isolate(world, seed)
     assert score(world, outcome.named, outcome.covered) == {"planted": 6, "named": 6, "missed": 0, "wrongly_named": 0}
     assert outcome.rounds <= 7
+
+
+@pytest.mark.parametrize("sizes", [(8, 1), (16, 1), (6, 2), (12, 4)])
+@pytest.mark.parametrize("bad", [0, 1])
+def test_uplinks_that_are_slower_by_design_fail_no_healthy_node(sizes: tuple[int, ...], bad: int) -> None:
+    topology = from_groups(
+        {f"n{leaf}-{at}": f"leaf{leaf}" for leaf, size in enumerate(sizes) for at in range(size)},
+        [f"r{rail}" for rail in range(4)],
+    )
+    for seed in range(12):
+        world = World(topology, Counts(nodes=bad), seed, between=0.5)
+        diagnosis = isolate(world, seed).diagnosis
+        assert {each.part for each in diagnosis.named if each.part.kind in OF_THE_NODE} <= set(world.planted)
 
 
 @pytest.mark.slow

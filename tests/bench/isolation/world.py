@@ -43,10 +43,13 @@ def fabric(nodes: int, rails: int, a_leaf: int = NODES_A_LEAF, a_pod: int = LEAV
 
 
 class World:
-    """One fabric with its faults: ``planted`` is part → share of the usual rate."""
+    """One fabric with its faults: ``planted`` is part → share of the usual rate. ``between``: what pairs between leaves
+    reach by design, as a share of those within."""
 
-    def __init__(self, topology: Topology, counts: Counts, seed: int, noise: float = NOISE, hot: float = HOT) -> None:
-        self.topology, self.noise, self.hot = topology, noise, hot
+    def __init__(
+        self, topology: Topology, counts: Counts, seed: int, *, hot: float = HOT, between: float = 1.0
+    ) -> None:
+        self.topology, self.hot, self.between = topology, hot, between
         self._random = np.random.default_rng(seed)
         self.planted = planted(topology, counts, random.Random(seed))
         nodes, leaves, rails = len(topology.nodes), len(topology.leaves), len(topology.rails)
@@ -67,16 +70,16 @@ class World:
         one, other = np.minimum(leaf[a], leaf[b]), np.maximum(leaf[a], leaf[b])
         level = np.minimum(self._own[a], self._own[b])
         up = np.minimum(self._uplink[one], self._uplink[other])
-        level = np.where((one != other)[:, None], np.minimum(level, up), level)
+        level = np.where((one != other)[:, None], np.minimum(level, up) * self.between, level)
         for (first, second, rail), share in self._path.items():
             over = (one == first) & (other == second)
-            level[over, rail] = np.minimum(level[over, rail], share)
+            level[over, rail] = np.minimum(level[over, rail], share * self.between)
         return level
 
     def rates(self, a: Indices, b: Indices, variants: int = 1) -> Figures:
         """Measured rates in GB/s, shape (pairs, rails, variants)."""
         level = np.repeat(self.levels(a, b)[:, :, None], variants, axis=2)
-        level *= 1.0 + self.noise * self._random.standard_normal(level.shape)
+        level *= 1.0 + NOISE * self._random.standard_normal(level.shape)
         hot = self._random.random(level.shape) < self.hot
         loss = self._random.uniform(*HOT_LOSS, level.shape)
         return USUAL * np.where(hot, level * (1.0 - loss), level)

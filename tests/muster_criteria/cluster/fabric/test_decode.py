@@ -13,6 +13,7 @@ from muster_criteria.cluster.fabric.decode import decode
 from muster_criteria.cluster.fabric.parts import OF_THE_NODE, Evidence, Part, PartKind, Symptom
 from muster_criteria.cluster.fabric.planner import next_round
 from muster_criteria.cluster.fabric.rounds import RoundResult
+from muster_criteria.cluster.fabric.topology import from_groups
 from tests.muster_criteria.cluster.fabric.worlds import Small, fabric, flat, named
 from tests.support.examples import examples
 
@@ -187,6 +188,23 @@ def test_a_node_that_is_late_is_cleared_and_one_that_stays_silent_is_named() -> 
     results, diagnosis = gone.isolate()
     assert named(diagnosis) == {Part(PartKind.NODE, 7): Symptom.SILENT}
     assert len(results) <= 4
+
+
+@pytest.mark.parametrize("sizes", [(16, 1), (12, 4), (8, 1), (1, 5, 9)])
+@pytest.mark.parametrize("seed", range(4))
+def test_leaves_of_different_sizes_leave_no_rail_without_a_comparison(sizes: tuple[int, ...], seed: int) -> None:
+    leaf = {f"n{at}-{node}": f"l{at}" for at, size in enumerate(sizes) for node in range(size)}
+    _, diagnosis = Small(from_groups(leaf, ["r0", "r1"]), {}).isolate(seed)
+    assert len(diagnosis.compared) == 2 * sum(sizes)
+
+
+def test_a_rail_that_met_only_the_bad_one_is_not_judged() -> None:
+    """The other node of a leaf of two may be the one at fault."""
+    leaf = {f"n{node}": "large" if node < 6 else "small" for node in range(8)}
+    world = Small(from_groups(leaf, ["r0", "r1"]), {Part(PartKind.NIC, 7, rail=1): 0.6})
+    _, diagnosis = world.isolate()
+    suspected = {(each.part.a, each.part.rail) for each in (*diagnosis.named, *diagnosis.suspects)}
+    assert {(6, 1), (7, 1)} <= suspected | {(node, 1) for node in range(8) if (node, 1) not in diagnosis.compared}
 
 
 def test_no_results_show_nothing() -> None:

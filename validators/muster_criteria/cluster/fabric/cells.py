@@ -16,13 +16,15 @@ from muster_criteria.cluster.fabric.topology import Indices, Topology
 class Cells:
     """Every cell (round, node, rail), seen from its node. Each pair's cell is there twice.
 
-    ``partner``: shape (rounds, nodes), -1 for a node without a partner. ``share``, ``low``, ``good``, ``wrong``: shape
+    ``partner``: shape (rounds, nodes), -1 for a node without a partner; ``chosen``: it was chosen to confirm something,
+    and is no reference. ``share``, ``low``, ``good``, ``wrong``: shape
     (rounds, nodes, rails). ``explained``: low because of a part that was found already; changed by the decoder.
     """
 
     topology: Topology
     levels: tuple[Level, ...]
     partner: Indices
+    chosen: Flags
     share: Figures
     low: Flags
     good: Flags
@@ -65,11 +67,11 @@ def laid_out(topology: Topology, levels: Sequence[Level]) -> Cells:
     """The cells of these rounds."""
     shape = (len(levels), len(topology.nodes), len(topology.rails))
     partner = np.full(shape[:2], -1, dtype=np.intp)
-    share = np.full(shape, np.nan)
+    share, chosen = np.full(shape, np.nan), np.zeros(shape[:2], dtype=bool)
     wrong, low, good = (np.zeros(shape, dtype=bool) for _ in range(3))
     for at, level in enumerate(levels):
         for own, other in ((level.a, level.b), (level.b, level.a)):
-            partner[at, own] = other
+            partner[at, own], chosen[at, own] = other, level.confirms & level.chosen
             share[at, own], wrong[at, own] = level.share, level.wrong
             low[at, own], good[at, own] = level.low, level.good
-    return Cells(topology, tuple(levels), partner, share, low, good, wrong, np.zeros(shape, dtype=bool))
+    return Cells(topology, tuple(levels), partner, chosen, share, low, good, wrong, np.zeros(shape, dtype=bool))

@@ -18,7 +18,7 @@ from muster_criteria.cluster.fabric import nodes, paths, shared, switches
 from muster_criteria.cluster.fabric.cells import Cells, laid_out
 from muster_criteria.cluster.fabric.levels import EFFECT_MIN, level
 from muster_criteria.cluster.fabric.parts import Diagnosis, Evidence, Part, PartKind, Symptom
-from muster_criteria.cluster.fabric.rounds import RoundResult
+from muster_criteria.cluster.fabric.rounds import Flags, RoundResult
 from muster_criteria.cluster.fabric.topology import Topology
 
 CONFIRMATIONS = 2
@@ -31,9 +31,9 @@ def decode(topology: Topology, results: Sequence[RoundResult], effect: float = E
     """What the rounds show. ``effect``: the least loss to look for, as a share of the usual rate."""
     if not results:
         return Diagnosis((), (), (), 0, 0, 0.0)
-    rails = shared.whole_rails(topology, [level(result, effect) for result in results])
+    rails = shared.whole_rails(topology, [level(topology, result, effect) for result in results])
     slower = [each.part.rail for each in rails]
-    cells = laid_out(topology, [level(result, effect, slower) for result in results])
+    cells = laid_out(topology, [level(topology, result, effect, slower) for result in results])
     shared.explain_dead(cells, [each.part.rail for each in rails if each.symptom is Symptom.DEAD])
     of_nodes = nodes.low_nodes(cells)
     wide = switches.low_switches(cells)
@@ -49,12 +49,20 @@ def decode(topology: Topology, results: Sequence[RoundResult], effect: float = E
     suspects = tuple(sorted((each for each in found if not is_named(each)), key=lambda each: each.part))
     return Diagnosis(
         named, suspects, uncovered, int(once.sum()), sum(each.unjudged for each in cells.levels),
-        max(each.noise for each in cells.levels), _compared(cells),
+        max(each.noise for each in cells.levels), _compared(cells, found),
     )  # fmt: skip
 
 
-def _compared(cells: Cells) -> frozenset[tuple[int, int]]:
-    return frozenset((int(node), int(rail)) for node, rail in np.argwhere((cells.low | cells.good).any(axis=0)))
+def _compared(cells: Cells, found: Sequence[Evidence]) -> frozenset[tuple[int, int]]:
+    """(Node, rail) that was good once, or low because of a part that it goes over. One that was only low with nodes
+    that are charged with it may be as bad as they are."""
+    low: Flags = np.any(cells.low, axis=0)
+    compared: Flags = np.any(cells.good, axis=0)
+    for each in found:
+        rail = slice(None) if each.part.rail < 0 else each.part.rail
+        nodes = list(each.touches)
+        compared[nodes, rail] |= low[nodes, rail]
+    return frozenset((int(node), int(rail)) for node, rail in np.argwhere(compared))
 
 
 def is_named(evidence: Evidence) -> bool:

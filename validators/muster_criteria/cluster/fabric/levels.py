@@ -1,8 +1,11 @@
 """From rates to shares: each cell over the median of its (round, rail), and what counts as low.
 
 Nothing absolute is known of a cell, so it is compared with the others of its round and rail, of which there must be at
-least three. Where a rail is lower than the other rails in a round, they are what it is compared with: otherwise a fault
-that most of its cells share would hide itself. ``Level.lower`` says which rails are so in all of their cells.
+least three. Pairs within leaves and pairs between them are compared with their own kind, since uplinks may be slower
+than leaves by design. With fewer than three of it, a pair between leaves is good if it is as fast as those within, one
+within is low if it is slower than those between, and nothing else is said. Where a rail is lower than the other rails
+in a round, they are what it is compared with: otherwise a fault that most of its cells share would hide itself.
+``Level.lower`` says which rails are so in all of their cells.
 """
 
 from __future__ import annotations
@@ -14,7 +17,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from muster_criteria.cluster.fabric.rounds import Figures, Flags, RoundResult
-from muster_criteria.cluster.fabric.topology import Indices
+from muster_criteria.cluster.fabric.topology import Indices, Topology
 
 OTHERS_MIN = 3
 """Fewest other cells of the same round and rail to compare with, as for a block's members."""
@@ -42,13 +45,15 @@ above the threshold more often than not."""
 @dataclasses.dataclass(frozen=True, eq=False)
 class Level:
     """One round in shares of the usual. ``share``, ``low``, ``good``: shape (pairs, rails), NaN or both false where
-    nothing can be said; ``a``, ``b``: nodes of each pair. ``lower``: whether almost all cells of a rail are slower than
-    the other rails alike; ``of_others``: its usual rate as a share of theirs; shape (rails,)."""
+    nothing can be said; ``a``, ``b``: nodes of each pair, ``chosen``: whether it is no reference. ``lower``: whether
+    almost all cells of a rail are slower than the other rails alike; ``of_others``: its usual rate as a share of
+    theirs; shape (rails,)."""
 
     number: int
     confirms: bool
     a: Indices
     b: Indices
+    chosen: Flags
     share: Figures
     low: Flags
     good: Flags
@@ -63,40 +68,42 @@ class Level:
     of_others: Figures
 
 
-def level(result: RoundResult, effect: float = EFFECT_MIN, by_itself: Sequence[int] = ()) -> Level:
+def level(topology: Topology, result: RoundResult, effect: float = EFFECT_MIN, by_itself: Sequence[int] = ()) -> Level:
     """The shares of one round. ``effect``: the least loss that must not be overlooked, as a share.
 
     ``by_itself``: rails that are slower than the others as a whole, whose cells are compared with each other only.
     """
+    pairs = np.array(result.round.pairs, dtype=np.intp).reshape(-1, 2)
+    a, b = pairs[:, 0], pairs[:, 1]
+    chosen = np.arange(len(pairs)) < len(pairs) - result.round.references
+    kinds = _Kinds(topology.leaf_array[a] != topology.leaf_array[b], chosen, effect, by_itself)
     best = np.fmax.reduce(result.alone, axis=2)
-    clean = np.where(result.wrong, np.nan, best)
-    usual = _usual(clean, result.round.references, effect, by_itself)
-    share, unjudged = usual.shares(best)
+    usual = kinds.usual(np.where(result.wrong, np.nan, best))
+    share, borrowed = kinds.shares(best, usual)
     # A wrong payload is no transfer at all, however fast.
     share = np.where(result.wrong, 0.0, share)
-    noise = _noise(share)
+    noise = _noise(share[~borrowed])
     threshold = min(1.0 - effect + _CERTAIN * noise * (1.0 - effect), 1.0 - _APART * noise)
     # However noisy a round is, a cell over which nothing could be sent, or wrong bytes, is low.
     threshold = max(threshold, sys.float_info.min)
-    pairs = np.array(result.round.pairs, dtype=np.intp).reshape(-1, 2)
+    between = kinds.between[:, None]
     with np.errstate(invalid="ignore"):
         low, good = share < threshold, share >= threshold
+    low &= ~(borrowed & between) | (share == 0.0)
+    good &= ~borrowed | between
+    unjudged = int(((np.isnan(share) | (borrowed & ~low & ~good)) & ~np.isnan(best)).sum())
     return Level(
-        result.round.number, result.round.kind == "confirm", pairs[:, 0], pairs[:, 1], share, low, good, result.wrong,
-        _share(result.crossed, result, effect, by_itself), _share(result.together, result, effect, by_itself),
-        threshold, noise, unjudged, result.silent, usual.lower(noise, effect), usual.of_others,
+        result.round.number, result.round.kind == "confirm", a, b, chosen, share, low, good, result.wrong,
+        kinds.own_shares(result.crossed), kinds.own_shares(result.together),
+        threshold, noise, unjudged, result.silent, *_rails(usual, noise, effect),
     )  # fmt: skip
-
-
-def _share(figures: Figures | None, result: RoundResult, effect: float, by_itself: Sequence[int]) -> Figures | None:
-    return None if figures is None else _usual(figures, result.round.references, effect, by_itself).shares(figures)[0]
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class _Usual:
-    """The usual rate of each rail in a round. ``pool``: the cells that set it, the last of the round, of which
-    ``counted`` were measured, with the median ``own``; ``rate``: what cells are compared with, the other rails' where
-    the rail is ``below`` them; ``of_others``: as of ``Level``."""
+    """The usual rate of each rail among pairs of one kind. ``pool``: the cells that set it, of which ``counted`` were
+    measured, with the median ``own``; ``rate``: what cells are compared with, the other rails' where the rail is
+    ``below`` them; ``of_others``: as of ``Level``."""
 
     pool: Figures
     counted: Indices
@@ -113,19 +120,58 @@ class _Usual:
             found: Flags = self.below & (fast <= (1.0 + spread) * self.own) & (self.counted > OTHERS_MIN)
         return found
 
-    def shares(self, best: Figures) -> tuple[Figures, int]:
-        """Shares, and how many cells have too few others."""
-        share = best / np.where(self.rate > 0.0, self.rate, np.nan)
-        in_pool = np.zeros(best.shape, dtype=bool)
-        in_pool[len(best) - len(self.pool) :] = ~np.isnan(self.pool)
-        few = (self.counted[None, :] - in_pool) < OTHERS_MIN
-        unjudged = int((few & ~np.isnan(best)).sum())
-        return np.where(few, np.nan, share), unjudged
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class _Kinds:
+    """Pairs ``between`` leaves and within them, of which the ``chosen`` ones are no references."""
+
+    between: Flags
+    chosen: Flags
+    effect: float
+    by_itself: Sequence[int]
+
+    @property
+    def setting(self) -> Flags:
+        """The pairs that set what is usual: the references, where there are enough of them."""
+        few = (~self.chosen).sum() < OTHERS_MIN
+        return np.ones_like(self.chosen) if few else ~self.chosen
+
+    def usual(self, clean: Figures) -> tuple[_Usual, _Usual]:
+        """What is usual within leaves, and between them. ``clean``: cells without what must not set the median."""
+        kinds = (~self.between, self.between)
+        within, between = (_usual(clean[self.setting & rows], self.effect, self.by_itself) for rows in kinds)
+        return within, between
+
+    def shares(self, figures: Figures, usual: tuple[_Usual, _Usual]) -> tuple[Figures, Flags]:
+        """Shares, NaN with too few others, and which are of the other kind's usual rate."""
+        share, borrowed = np.full(figures.shape, np.nan), np.zeros(figures.shape, dtype=bool)
+        within, between = usual
+        for rows, own, other in ((~self.between, within, between), (self.between, between, within)):
+            in_pool = self.setting[rows, None] & ~np.isnan(figures[rows])
+            few = own.counted[None, :] - in_pool < OTHERS_MIN
+            borrowed[rows] = few & (other.counted >= OTHERS_MIN)[None, :]
+            rate = np.where(borrowed[rows], other.rate, np.where(few, np.nan, own.rate))
+            share[rows] = figures[rows] / np.where(rate > 0.0, rate, np.nan)
+        return share, borrowed
+
+    def own_shares(self, figures: Figures | None) -> Figures | None:
+        """Shares of the own kind's usual rate only."""
+        if figures is None:
+            return None
+        share, borrowed = self.shares(figures, self.usual(figures))
+        return np.where(borrowed, np.nan, share)
 
 
-def _usual(clean: Figures, references: int, effect: float, by_itself: Sequence[int]) -> _Usual:
-    """``clean``: the cells of the round without what must not set the median."""
-    pool = clean[len(clean) - references :] if references >= OTHERS_MIN else clean
+def _rails(usual: tuple[_Usual, _Usual], noise: float, effect: float) -> tuple[Flags, Figures]:
+    """``lower`` and ``of_others`` of ``Level``: lower within leaves as between them."""
+    within, between = usual
+    lower = [each.lower(noise, effect) | (each.counted <= OTHERS_MIN) for each in usual]
+    judged = np.maximum(within.counted, between.counted) > OTHERS_MIN
+    most = within.counted >= between.counted
+    return lower[0] & lower[1] & judged, np.where(most, within.of_others, between.of_others)
+
+
+def _usual(pool: Figures, effect: float, by_itself: Sequence[int]) -> _Usual:
     counted = (~np.isnan(pool)).sum(axis=0)
     own = _sorted_at(pool, counted, counted // 2)
     over_rails = _sorted_at(own[:, None], (~np.isnan(own)).sum(keepdims=True), (~np.isnan(own)).sum(keepdims=True) // 2)

@@ -86,7 +86,12 @@ def _evidence(cells: Cells, part: Part, rounds: Indices, node: int, rail: int | 
     share = float(np.nanmedian(cells.share[rounds, node, rail]))
     wrong = bool(cells.wrong[rounds, node, rail].any())
     partners = cells.partner[rounds, node]
-    chosen = {int(partner) for at, partner in zip(rounds, partners, strict=True) if cells.confirms[at]}
+    # A partner that was good with no one confirms nothing: it may be the one at fault.
+    chosen = {
+        int(partner)
+        for at, partner in zip(rounds, partners, strict=True)
+        if cells.chosen[at, node] and cells.good[:, partner, rail].any()
+    }
     return Evidence(
         part,
         symptom_of(share, wrong),

@@ -11,7 +11,8 @@ from __future__ import annotations
 
 import heapq
 import random
-from collections.abc import Callable, Iterable, Iterator, Sequence
+import sys
+from collections.abc import Callable, Collection, Iterator, Sequence
 
 from muster_criteria.cluster.fabric.rounds import Kind, Round
 from muster_criteria.cluster.fabric.topology import Topology
@@ -76,16 +77,20 @@ def _by_leaves(topology: Topology, ranked: list[list[int]], rotation: int) -> li
     # With one kind only, the second round goes on where the first one stopped.
     second = (between, 0) if within and between else (first, slots)
     plans = [
-        (Kind.SAME_LEAF, _same_leaf(topology, ranked)),
-        (Kind.OTHER_LEAF if within else Kind.OTHER_POD, _transposed(topology, ranked, first, 0, 0)),
-        (Kind.OTHER_POD if between else Kind.OTHER_LEAF, _transposed(topology, ranked, *second, rotation)),
+        (Kind.SAME_LEAF, _same_leaf(ranked)),
+        (Kind.OTHER_LEAF if within else Kind.OTHER_POD, _transposed(ranked, first, 0, 0)),
+        (Kind.OTHER_POD if between else Kind.OTHER_LEAF, _transposed(ranked, *second, rotation)),
     ]
+    met: set[Pair] = set()
+    for _, pairs in plans:
+        if pairs:
+            pairs += _leftover(ranked, pairs, met)
+            met |= set(pairs)
     return [(kind, pairs) for kind, pairs in plans if pairs]
 
 
-def _same_leaf(topology: Topology, ranked: list[list[int]]) -> Matching:
-    pairs = [_ordered(a, b) for nodes in ranked for a, b in zip(nodes[::2], nodes[1::2], strict=False)]
-    return pairs if not pairs else pairs + _leftover(topology, pairs)
+def _same_leaf(ranked: list[list[int]]) -> Matching:
+    return [_ordered(a, b) for nodes in ranked for a, b in zip(nodes[::2], nodes[1::2], strict=False)]
 
 
 Matchings = list[Callable[[], Matching]]
@@ -130,9 +135,7 @@ def _leaves_of_pods(topology: Topology) -> list[list[int]]:
     return [pod for pod in pods if pod]
 
 
-def _transposed(
-    topology: Topology, ranked: list[list[int]], matchings: Matchings, shift: int, rotation: int
-) -> Matching:
+def _transposed(ranked: list[list[int]], matchings: Matchings, shift: int, rotation: int) -> Matching:
     """Slot s of every leaf follows matching s + shift. ``rotation`` moves the nodes of each leaf to other slots."""
     pairs = []
     for slot in range(max(map(len, ranked))):
@@ -140,20 +143,34 @@ def _transposed(
             if slot < min(len(ranked[one]), len(ranked[other])):
                 a, b = (ranked[leaf][(slot + rotation * leaf) % len(ranked[leaf])] for leaf in (one, other))
                 pairs.append(_ordered(a, b))
-    return pairs + _leftover(topology, pairs)
+    return pairs
 
 
-def _leftover(topology: Topology, pairs: Iterable[Pair]) -> Matching:
-    """Pairs of the nodes that have none, between leaves: always of the two leaves with most of them left."""
+def _leftover(ranked: list[list[int]], pairs: Collection[Pair], met: Collection[Pair]) -> Matching:
+    """Pairs of the nodes that have none: between leaves, then what is left of the largest within it. ``met``: pairs of
+    earlier rounds."""
     taken = {node for pair in pairs for node in pair}
-    rest = [[node for node in nodes if node not in taken] for nodes in topology.members]
-    heap = [(-len(nodes), leaf) for leaf, nodes in enumerate(rest) if nodes]
+    rest = [[node for node in nodes if node not in taken] for nodes in ranked]
+    found = across(rest)
+    for nodes in rest:
+        cycle = len(nodes) - 1 + len(nodes) % 2
+        turns = (
+            [_ordered(nodes[a], nodes[b]) for a, b in circle_round(len(nodes), number)]
+            for number in range(min(cycle, ROUNDS) if len(nodes) > 1 else 0)
+        )
+        found += min(turns, key=lambda turn: len(set(turn).intersection(met)), default=[])
+    return found
+
+
+def across(groups: Sequence[list[int]], most: int = sys.maxsize) -> Matching:
+    """Takes as many pairs as possible out of these groups, at most so many, always of the two largest."""
+    heap = [(-len(nodes), at) for at, nodes in enumerate(groups) if nodes]
     heapq.heapify(heap)
-    found = []
-    while len(heap) > 1:
-        one, other = heapq.heappop(heap)[1], heapq.heappop(heap)[1]
-        found.append(_ordered(rest[one].pop(), rest[other].pop()))
-        for leaf in (one, other):
-            if rest[leaf]:
-                heapq.heappush(heap, (-len(rest[leaf]), leaf))
+    found: Matching = []
+    while len(heap) > 1 and len(found) < most:
+        pair = heapq.heappop(heap)[1], heapq.heappop(heap)[1]
+        found.append(_ordered(*(groups[at].pop() for at in pair)))
+        for at in pair:
+            if groups[at]:
+                heapq.heappush(heap, (-len(groups[at]), at))
     return found

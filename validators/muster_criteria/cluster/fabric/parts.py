@@ -82,7 +82,8 @@ class Diagnosis:
     ``named``: parts at fault, confirmed. ``suspects``: parts that have to be confirmed or cleared by another round.
     ``uncovered``: (leaf, leaf, rail) between which only cells were measured that another fault explains.
     ``once``: how many cells were low and are explained by no part: hot spots. ``unjudged``: cells with fewer than
-    three others to compare with. ``compared``: (node, rail) with a cell that had as many. ``noise``: the relative
+    three others to compare with. ``compared``: (node, rail) that had as many, and was good or is touched by a part.
+    ``noise``: the relative
     standard deviation of a cell in the noisiest round.
     """
 

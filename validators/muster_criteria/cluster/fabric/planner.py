@@ -2,7 +2,8 @@
 
 In a round of confirmation each suspect meets a partner that is known to be good, another one in each round and on
 another leaf where one can be had; a suspected path is measured between two other nodes of its leaves. Pairs of good
-nodes run with them, to compare the others with.
+nodes run with them, to compare the others with: as many between leaves as within. A small fleet has too few for both,
+so that all pairs of a round are of one kind there.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ from collections.abc import Collection, Iterable, Iterator, Sequence
 
 from muster_criteria.cluster.fabric.decode import decode
 from muster_criteria.cluster.fabric.levels import OTHERS_MIN
-from muster_criteria.cluster.fabric.pairing import screening
+from muster_criteria.cluster.fabric.pairing import across, screening
 from muster_criteria.cluster.fabric.parts import OF_THE_NODE, Diagnosis, Evidence, PartKind
 from muster_criteria.cluster.fabric.rounds import Kind, Round, RoundResult
 from muster_criteria.cluster.fabric.topology import Topology
@@ -23,7 +24,7 @@ ROUNDS_MAX = 7
 VARIANTS = 8
 """Flows over which a rail is measured in a round of confirmation. With a tenth of the flows in a hot spot, seven or
 more of eight are in one at once in one cell of a million."""
-REFERENCES = 8
+REFERENCES = 2 * (OTHERS_MIN + 1)
 """Pairs of good nodes in a round of confirmation; half of its pairs at most. Of a small fleet, what suspects leave."""
 
 
@@ -100,6 +101,9 @@ class _Confirmation:
         kept = min(REFERENCES, places // 4)
         # Fewer than a comparison takes are compared with together with the others: suspects first.
         self.room = places // 2 - (kept if kept >= OTHERS_MIN else 0)
+        self.comparable = self.kinds = _kinds(topology, frozenset(self.met) - gone)
+        """Which pairs can be compared with enough others of this round: within leaves (False), between them (True)."""
+        self.one_kind = kept < REFERENCES
 
     def round(self, variants: int, short: Iterable[int] = ()) -> Round | None:
         """The round; None where no pair could be made for any suspect, nor for those that were measured too seldom."""
@@ -133,9 +137,14 @@ class _Confirmation:
     def _leaf_pairs(pairs: Iterable[tuple[int, int]]) -> list[tuple[int, int]]:
         return list(dict.fromkeys(pairs))
 
-    def _pair(self, a: int, b: int) -> bool:
+    def _pair(self, a: int, b: int, any_kind: bool = False) -> bool:
+        between = self.topology.leaf_of[a] != self.topology.leaf_of[b]
         if self.room <= 0 or a == b or {a, b} & (self.used | self.gone):
             return False
+        if not any_kind and between not in self.kinds:
+            return False
+        if self.one_kind and between in self.kinds:
+            self.kinds = frozenset({between})
         self.pairs.append((min(a, b), max(a, b)))
         self.used |= {a, b}
         self.room -= 1
@@ -147,10 +156,12 @@ class _Confirmation:
         seen = {self.topology.leaf_of[other] for other in self.chosen[node]}
         # Behind a slow uplink only partners of the own leaf show anything of the node.
         own_first = own not in seen or own in self.slow_leaves
+        # The only node of a leaf meets others in any case: what is as fast as pairs within leaves clears it.
+        any_kind = True not in self.comparable and not set(self.good[own]) - {node}
         for known in (self.met[node], self.chosen[node]):
             for leaf in self._leaves(own, own_first, seen):
                 for other in self.good[leaf]:
-                    if other not in known and self._pair(node, other):
+                    if other not in known and self._pair(node, other, any_kind):
                         return
 
     def _leaves(self, own: int, own_first: bool, seen: set[int]) -> Iterator[int]:
@@ -193,16 +204,28 @@ class _Confirmation:
                     break
 
     def _references(self) -> list[tuple[int, int]]:
-        """Pairs of good nodes within leaves, then of what is left."""
-        found: list[tuple[int, int]] = []
-        rest: list[int] = []
-        for nodes in self.good:
-            free = [node for node in nodes if node not in self.used]
-            found += _twos(free)
-            rest += free[len(free) // 2 * 2 :]
-        found += _twos(rest)
-        self.draw.shuffle(found)
-        return [(min(pair), max(pair)) for pair in found[:REFERENCES]]
+        """Pairs of good nodes: half of them between leaves, or all where the others are, and where none are left."""
+        leaf = self.topology.leaf_of
+        kinds = {leaf[a] != leaf[b] for a, b in self.pairs}
+        free = [[node for node in nodes if node not in self.used] for nodes in self.good]
+        order = self.draw.sample(range(len(free)), len(free))
+        most = REFERENCES // len(kinds) if True in kinds else 0
+        found = across([free[at] for at in order if at not in self.slow_leaves], most)
+        found += across([free[at] for at in order], most - len(found))
+        if False in kinds:
+            within = [pair for nodes in free for pair in _twos(nodes)]
+            self.draw.shuffle(within)
+            found += within[: REFERENCES - len(found)]
+        return [(min(pair), max(pair)) for pair in found]
+
+
+def _kinds(topology: Topology, nodes: Collection[int]) -> frozenset[bool]:
+    """Whether as many pairs as a comparison takes can be made within leaves (False), and between them (True); both
+    where neither can."""
+    sizes = [sum(node in nodes for node in members) for members in topology.members]
+    within, between = sum(size // 2 for size in sizes), min(sum(sizes) // 2, sum(sizes) - max(sizes))
+    enough = frozenset(kind for kind, most in ((False, within), (True, between)) if most > OTHERS_MIN)
+    return enough or frozenset({False, True})
 
 
 def _twos(nodes: Sequence[int]) -> Iterator[tuple[int, int]]:

@@ -142,8 +142,8 @@ def unmade(rounds: Rounds, member: str) -> Sequence[tuple[int, str]]:
 def _not_compared(rounds: Rounds, noisy: str) -> str:
     """Why a rate was compared with nothing."""
     nodes = len(rounds.topology.nodes)
-    few = f"{nodes} nodes, needs {NODES_MIN}" if nodes < NODES_MIN else f"fewer than {OTHERS_MIN} other pairs a round"
-    why = noisy or few
+    too_small = f"{nodes} nodes, needs {NODES_MIN}" if nodes < NODES_MIN else ""
+    why = noisy or too_small or f"fewer than {OTHERS_MIN} other pairs of its kind a round, or none was good"
     return f"not compared: {why}, and the SKU file has no floor (block_limits) for what the pairs were measured with"
 
 
