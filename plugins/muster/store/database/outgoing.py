@@ -82,7 +82,8 @@ class PlaceRow(Base):
 class UsersJobRow(Base):
     """A user's job on a node, as its scheduler listed it; ``until`` is None while it runs.
 
-    A job that is not listed any more, and whose end was not given, ended when housekeeping looked.
+    ``listed_at``: when it was listed last as one that runs. A job that is not listed any more, and whose end was not
+    given, ended then: weeks may lie between two looks.
     """
 
     __tablename__ = "users_jobs"
@@ -97,6 +98,7 @@ class UsersJobRow(Base):
     what: Mapped[str]
     since: Mapped[datetime.datetime]
     until: Mapped[datetime.datetime | None]
+    listed_at: Mapped[datetime.datetime]
 
 
 class AuditCursorRow(Base):

@@ -6,7 +6,7 @@ import collections
 import datetime
 from collections.abc import Collection, Iterable, Mapping
 
-from sqlalchemy import delete, or_, select
+from sqlalchemy import delete, or_, select, update
 from sqlalchemy.orm import Session
 
 from muster.model.schedulers import UsersJob
@@ -43,7 +43,7 @@ def since(moments: Mapping[str, datetime.datetime]) -> dict[str, list[UsersJob]]
 def note(cluster: str, listed: Iterable[UsersJob]) -> None:
     """Store the users' jobs that a scheduler lists on all of its nodes, by their names there.
 
-    One that is not listed any more has ended by now. Of nodes without a place in it nothing is stored.
+    One that is not listed any more ended when it was listed last. Of nodes without a place in it nothing is stored.
     """
     with writing() as session:
         here = select(PlaceRow.name, PlaceRow.node).where(PlaceRow.cluster == cluster)
@@ -53,12 +53,15 @@ def note(cluster: str, listed: Iterable[UsersJob]) -> None:
         known = {_key(row): row for row in session.scalars(running)}
         moment = access.now()
         for key, row in known.items():
-            row.until = jobs.get(key, moment)
+            row.until = jobs.get(key, row.listed_at)
+        session.flush()
+        running_on = update(UsersJobRow).where(UsersJobRow.cluster == cluster, UsersJobRow.until.is_(None))
+        session.execute(running_on.values(listed_at=moment), execution_options={"synchronize_session": False})
         fresh = collections.defaultdict(list)
         for key in jobs.keys() - known.keys():
             fresh[key[0]].append(key)
         for some in batches(sorted(fresh)):
-            _add(session, cluster, {key: jobs[key] for node in some for key in fresh[node]}, some)
+            _add(session, cluster, {key: jobs[key] for node in some for key in fresh[node]}, some, moment)
 
 
 _Key = tuple[str, str, datetime.datetime]
@@ -68,15 +71,22 @@ def _key(row: UsersJobRow) -> _Key:
     return row.node, row.what, row.since
 
 
-def _add(session: Session, cluster: str, jobs: Mapping[_Key, datetime.datetime | None], nodes: Collection[str]) -> None:
+def _add(
+    session: Session,
+    cluster: str,
+    jobs: Mapping[_Key, datetime.datetime | None],
+    nodes: Collection[str],
+    moment: datetime.datetime,
+) -> None:
     """Store jobs of these nodes, but for those that are kept; one that ended, and runs all the same, is open again."""
     kept = {_key(row): row for row in session.scalars(select(UsersJobRow).where(UsersJobRow.node.in_(nodes)))}
     for (node, what, since), until in jobs.items():
         row = kept.get((node, what, since))
         if row is None:
-            session.add(UsersJobRow(node=node, cluster=cluster, what=what, since=since, until=until))
+            new = UsersJobRow(node=node, cluster=cluster, what=what, since=since, until=until, listed_at=moment)
+            session.add(new)
         elif until is None:
-            row.until = None
+            row.until, row.listed_at = None, moment
     session.flush()
     for node in nodes:
         mine = select(UsersJobRow.id).where(UsersJobRow.node == node)
@@ -87,4 +97,4 @@ def _add(session: Session, cluster: str, jobs: Mapping[_Key, datetime.datetime |
 def close(session: Session, node: str) -> None:
     """In the caller's transaction: end the jobs on a node that leaves its scheduler, which lists them no longer."""
     for row in session.scalars(select(UsersJobRow).where(UsersJobRow.node == node, UsersJobRow.until.is_(None))):
-        row.until = access.now()
+        row.until = row.listed_at

@@ -415,6 +415,7 @@ CREATE TABLE users_jobs (
 	what TEXT NOT NULL,
 	since TIMESTAMP WITH TIME ZONE NOT NULL,
 	until TIMESTAMP WITH TIME ZONE,
+	listed_at TIMESTAMP WITH TIME ZONE NOT NULL,
 	CONSTRAINT pk_users_jobs PRIMARY KEY (id),
 	CONSTRAINT uq_users_jobs_node_what_since UNIQUE (node, what, since),
 	CONSTRAINT fk_users_jobs_node_nodes FOREIGN KEY(node) REFERENCES nodes (name)

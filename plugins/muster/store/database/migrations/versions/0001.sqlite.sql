@@ -401,6 +401,7 @@ CREATE TABLE users_jobs (
 	what TEXT NOT NULL,
 	since DATETIME NOT NULL,
 	until DATETIME,
+	listed_at DATETIME NOT NULL,
 	CONSTRAINT uq_users_jobs_node_what_since UNIQUE (node, what, since),
 	CONSTRAINT fk_users_jobs_node_nodes FOREIGN KEY(node) REFERENCES nodes (name)
 );
