@@ -5,7 +5,6 @@ Each is a plain function of run ids and parameters; the DAG file makes tasks of 
 
 from __future__ import annotations
 
-import datetime
 import logging
 from collections.abc import Mapping, Sequence
 from typing import Any, NoReturn
@@ -40,8 +39,6 @@ log = logging.getLogger(__name__)
 
 EVENTS_MAX = 1000
 """Events that are looked at for the last move of a node; one that had more remarks since is a person's."""
-LATELY = datetime.timedelta(days=1)
-"""How long a repair by policy may wait after the observation: a later one rests on what is seen then."""
 
 
 def claim(key: RunKey, params: Mapping[str, Any]) -> int:
@@ -265,7 +262,7 @@ def _next_fault(node: Node) -> dict[str, str] | None:
         }  # fmt: skip
     seen = None if ours else _why_withdrawn(node)
     ladder = policies.repair().ladder_for(seen.check) if seen else None
-    if seen and ladder and seen.last_seen >= store.clock.now() - LATELY:
+    if seen and ladder:  # however long ago: no sweep reads a node that is out of service
         part = seen.part if " " in seen.part else ""
         return {"fault": ladder.fault, "device": seen.device, "part": part, "reason": seen.sentence}
     if known and not ours:
