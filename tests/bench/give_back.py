@@ -19,7 +19,7 @@ from pathlib import Path
 
 import psutil
 
-from muster.admission.backend import TEST_PREFIX
+from muster.admission.backend import LIMIT_MINUTES, TEST_PREFIX
 from muster.admission.runner import Runner
 from muster.admission.slurm_test_job import SlurmTests
 from muster.remote import jobs, ssh
@@ -67,7 +67,7 @@ def trial(
     """Returns (seconds, what the test left behind, whether the node side ran at the submission)."""
     tests = SlurmTests(Runner(20.0, (("SLURM_CONF", str(cluster.conf)),)), "muster")
     node, key = server.node(NODE), f"{number + 1:016x}"
-    tests.begin(NODE, TEST_PREFIX + key)
+    tests.begin(NODE, TEST_PREFIX + key, LIMIT_MINUTES)
     agent = build_agent(folder / "agents")
     with ssh.connect(node, Credentials(key_file=str(server.key_file)), timeout=10) as client:
         seen = jobs.look(client, node.work_dir, key, agent.sha256)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import datetime
+import math
 import re
 from pathlib import Path
 
@@ -15,10 +16,14 @@ from muster.store.machines import parts
 from muster.store.queues import outbox
 from muster_criteria.context import goldens
 from muster_criteria.fleet.budget import STANDARD
+from muster_criteria.sku_files import programme
+from muster_criteria.sku_files.skus import SHIPPED, load_sku
 from muster_criteria.stage.findings import FINDINGS_MAX
+from muster_criteria.stages import STAGES
 
 DOCS = Path(__file__).parents[2] / "docs"
 DAY, HOUR = datetime.timedelta(days=1), datetime.timedelta(hours=1)
+LONG_S = programme.test_limit_s(load_sku("h100-sxm-8", (SHIPPED,)), STAGES, "long")
 ORDINALS = {3: "third"}
 
 
@@ -34,6 +39,7 @@ ORDINALS = {3: "third"}
         ("verdicts", f"the {ORDINALS[INCONCLUSIVE_BUDGET]} in a row sends the node to `triage`"),
         ("numbers", f"within {escapes.WITHIN / DAY:.0f} days after a stage"),
         ("mail", f"tried again for {outbox.NOTIFICATION_AGE / HOUR:.0f} hours"),
+        ("deploying", f"{math.ceil(LONG_S / 3600)} hours for a whole test at level `long`"),
         ("audit", f"a batch of up to {stream.BATCH}"),
         ("audit", f"`port` ({sinks.SYSLOG_TLS_PORT})"),
     ],

@@ -14,7 +14,6 @@ from collections.abc import Callable, Collection, Iterable, Mapping
 from decimal import ROUND_DOWN, Decimal
 from typing import Any
 
-from muster.admission.backend import LIMIT_MINUTES
 from muster.admission.kubernetes_api import Api
 from muster.errors import BadScheduler, JobEnded, LeftAlone, SchedulerDown
 from muster_criteria.text import one_line
@@ -64,8 +63,11 @@ class PodTests:
     namespace: str
     priority_class: str
 
-    def check(self, nodes: Collection[str]) -> None:
-        """Raise BadScheduler unless, as far as is known, every pod of a user takes a node from ours; SchedulerDown."""
+    def check(self, nodes: Collection[str], minutes: int) -> None:
+        """Raise BadScheduler unless, as far as is known, every pod of a user takes a node from ours; SchedulerDown.
+
+        Kubernetes lets a pod run for any number of minutes.
+        """
         self.api.begin()
         self._check_classes()
         # The default scheduler alone preempts across schedulers' queues: volcano-sh/volcano#4039.
@@ -98,14 +100,14 @@ class PodTests:
                 f"{_WITHOUT}, or change the class"
             )
 
-    def begin(self, node: str, job: str) -> None:
+    def begin(self, node: str, job: str, minutes: int) -> None:
         """Create the pod, unless it is there, and wait until it runs. Raises LeftAlone, BadScheduler, SchedulerDown."""
-        self.check([node])
+        self.check([node], minutes)
         if self._find(job) is None:
             found = self.api.node(node)
             if found is None:
                 raise SchedulerDown(f"Kubernetes does not know the node {node}; see `kubectl get nodes`")
-            self.api.create_pod(self.namespace, self._pod(job, found, self.api.pods(node)))
+            self.api.create_pod(self.namespace, self._pod(job, found, self.api.pods(node), minutes))
         submitted = time.monotonic()
         while not _runs(pod := self._find(job)):
             waits = pod is not None and pod.get("status", {}).get("phase") == "Pending" and not _ends(pod)
@@ -144,7 +146,9 @@ class PodTests:
         self.api.begin()
         return self.api.pod(self.namespace, job)
 
-    def _pod(self, job: str, node: Mapping[str, Any], present: Iterable[Mapping[str, Any]]) -> dict[str, Any]:
+    def _pod(
+        self, job: str, node: Mapping[str, Any], present: Iterable[Mapping[str, Any]], minutes: int
+    ) -> dict[str, Any]:
         """Returns the pod for a node. ``present``: the pods that are on it."""
         name = node["metadata"]["name"]
         this_node = {"matchFields": [{"key": "metadata.name", "operator": "In", "values": [name]}]}
@@ -177,7 +181,7 @@ class PodTests:
                 "tolerations": tolerations,
                 "restartPolicy": "Never",
                 "terminationGracePeriodSeconds": GRACE_S,
-                "activeDeadlineSeconds": LIMIT_MINUTES * 60,
+                "activeDeadlineSeconds": minutes * 60,
                 "hostPID": True,
                 "automountServiceAccountToken": False,
                 "enableServiceLinks": False,

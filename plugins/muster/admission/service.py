@@ -10,11 +10,12 @@ import collections
 import contextlib
 import hashlib
 import logging
+import math
 from collections.abc import Collection, Iterable, Mapping
 
 from muster import store
 from muster.admission import carrying
-from muster.admission.backend import TEST_PREFIX, VERIFY, Allocation, PreemptibleTests, Seen
+from muster.admission.backend import LIMIT_MINUTES, TEST_PREFIX, VERIFY, Allocation, PreemptibleTests, Seen
 from muster.admission.clusters import ask, backend_of
 from muster.admission.differences import difference_of, shown_as, why_lost
 from muster.errors import LeftAlone, MusterError, Preempted, SchedulerDown, apart
@@ -107,11 +108,27 @@ def look(nodes: Collection[str], unanswered: dict[str, Idle] | None = None) -> d
     return found
 
 
-def take_for_test(node: str, run: str, why: str) -> None:
+def check_length(node: str, limit_s: float) -> None:
+    """Raise BadScheduler if a test of at most ``limit_s`` would be a job, and its scheduler lets none run for so long;
+    SchedulerDown. About a limit that every test asks for nothing is asked here.
+    """
+    place, tests = _tests_of(node)
+    if place is None or tests is None or _job_minutes(limit_s) <= LIMIT_MINUTES:
+        return
+    seen = look([node]).get(node)
+    if seen is not None and seen.open:
+        tests.check([place.name], _job_minutes(limit_s))
+
+
+def _job_minutes(limit_s: float) -> int:
+    return max(LIMIT_MINUTES, math.ceil(limit_s / 60))
+
+
+def take_for_test(node: str, run: str, why: str, limit_s: float) -> None:
     """Take a node in service for the test ``run``: by a job that every user's job preempts, or else by closing it.
 
-    A closed node is tested closed. Raises MusterError as ``withdraw_for_test`` does, BadScheduler; SchedulerDown if the
-    job does not start and the node is idle all the same.
+    A closed node is tested closed. ``limit_s``: how long the test's stages may take together. Raises MusterError as
+    ``withdraw_for_test`` does, BadScheduler; SchedulerDown if the job does not start and the node is idle all the same.
     """
     job = TEST_PREFIX + hashlib.sha256(f"{run} {node}".encode()).hexdigest()[:16]
     place, tests = _tests_of(node)
@@ -126,7 +143,7 @@ def take_for_test(node: str, run: str, why: str) -> None:
     # Stored first: a job that is submitted by a process that dies is then found, and ended.
     store.schedulers.note_test_job(node, job)
     try:
-        tests.begin(place.name, job)
+        tests.begin(place.name, job, _job_minutes(limit_s))
     except LeftAlone as error:
         seen = look([node]).get(node)
         if seen is None or not seen.idle.idle:

@@ -12,7 +12,6 @@ import re
 import time
 from collections.abc import Collection
 
-from muster.admission.backend import LIMIT_MINUTES
 from muster.admission.runner import Runner
 from muster.errors import BadScheduler, JobEnded, LeftAlone, SchedulerDown
 
@@ -50,8 +49,10 @@ class SlurmTests:
     partition: str
     gres: str = ""
 
-    def check(self, nodes: Collection[str]) -> None:
-        """Raise BadScheduler unless each job of another partition takes the nodes back from ours; SchedulerDown."""
+    def check(self, nodes: Collection[str], minutes: int) -> None:
+        """Raise BadScheduler unless each job of another partition takes the nodes back from ours, and the partition
+        lets a job run for so many minutes; SchedulerDown.
+        """
         name = self.partition
         config = _fields(self.runner.run("scontrol", "show", "config"))
         if config.get("PreemptType") != "preempt/partition_prio":
@@ -81,10 +82,12 @@ class SlurmTests:
                 )
         if ours["State"] != "UP":
             raise BadScheduler(f"partition {name} starts no job: its State is {ours['State']}; set it to UP")
-        if _minutes(ours["MaxTime"]) < LIMIT_MINUTES:
+        if _minutes(ours["MaxTime"]) < minutes:
+            hours = math.ceil(minutes / 60)
             raise BadScheduler(
-                f"partition {name} starts no test: its MaxTime is {ours['MaxTime']}, and a test asks for "
-                f"{LIMIT_MINUTES // 60} hours; set it to 1-00:00:00 or more ({_EXAMPLE})"
+                f"partition {name} does not start the test: its MaxTime is {ours['MaxTime']}, and the test asks for "
+                f"{hours} hours; set it to {hours // 24}-{hours % 24:02}:00:00 or more ({_EXAMPLE}), or choose a "
+                "lower level"
             )
         backfill = _BACKFILL.search(config.get("SchedulerParameters", ""))
         if backfill is not None and int(backfill[1]) >= START_S:
@@ -96,15 +99,14 @@ class SlurmTests:
         if outside := set(nodes) - set(listed.decode("utf-8", "replace").split()):
             raise BadScheduler(f"partition {name} does not hold {min(outside)}: add the node to its Nodes ({_EXAMPLE})")
 
-    def begin(self, node: str, job: str) -> None:
+    def begin(self, node: str, job: str, minutes: int) -> None:
         """Submit the job, unless it is there, and wait until it runs. Raises LeftAlone, BadScheduler, SchedulerDown."""
-        self.check([node])
+        self.check([node], minutes)
         if not self._find(job)[0]:
-            limit = str(LIMIT_MINUTES)
             self.runner.run(
                 "sbatch", "--parsable", "--no-requeue", "--exclusive", "--nodes=1", "--mem=0", *self._gres(),
-                f"--nodelist={node}", f"--partition={self.partition}", f"--job-name={job}", f"--time={limit}",
-                "--output=/dev/null", "--chdir=/", f"--wrap=exec srun --overlap --ntasks=1 sleep {LIMIT_MINUTES * 60}",
+                f"--nodelist={node}", f"--partition={self.partition}", f"--job-name={job}", f"--time={minutes}",
+                "--output=/dev/null", "--chdir=/", f"--wrap=exec srun --overlap --ntasks=1 sleep {minutes * 60}",
             )  # fmt: skip
         submitted = time.monotonic()
         while (found := self._find(job))[1] != "RUNNING":

@@ -14,18 +14,22 @@ from muster.model.runs import RunKey
 from muster.model.states import SERVING, State
 from muster.remote.launch import parse_launch
 from muster.settings import settings
+from muster_criteria.sku_files import programme
 from muster_criteria.sku_files.model import SkuError
 from muster_criteria.sku_files.skus import load_sku
+from muster_criteria.stages import STAGES
 
 
 def startable(node: Node, dag: str, run_id: str, level: str, reason: str, force_reason: str) -> Allocation:
     """Returns whether the node is in use, if the run's ``claim`` would get it now; rolls back what it tried.
 
     Raises MusterError with the reason if not: the run exists, another run holds the node, it is in use and not forced
-    (or not idle: a revalidation cannot be forced), its state or its record does not allow a test.
+    (or not idle: a revalidation cannot be forced), its state or its record does not allow a test, its scheduler lets
+    no test run for so long.
     """
     try:
-        load_sku(node.sku, settings().sku_folders)
+        sku = load_sku(node.sku, settings().sku_folders)
+        limit_s = programme.test_limit_s(sku, STAGES, level)
     except SkuError as error:
         raise MusterError(str(error)) from None
     parse_launch(node.launch)
@@ -35,6 +39,7 @@ def startable(node: Node, dag: str, run_id: str, level: str, reason: str, force_
     if dag == NODE_REVALIDATION:
         if why := service.in_use(node):
             raise MusterError(f"it is left alone: {why}")
+        service.check_length(node.name, limit_s)
         allocation = Allocation(False)  # idle, and tested closed or by a job that gives way: no job shares it
     elif allocation.allocated and not force_reason:
         raise MusterError(f"it is in use: {allocation.by}; only --force with --force-reason tests it anyway")

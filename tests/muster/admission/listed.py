@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from pathlib import Path
 
 from muster import store
 from muster.admission import service
+from muster.admission.backend import LIMIT_MINUTES
 from muster.admission.entry import move
-from muster.errors import SchedulerDown
+from muster.errors import BadScheduler, SchedulerDown
 from muster.model.nodes import Lease
 from muster.model.runs import RunKey
 from muster.model.states import State
@@ -40,10 +42,14 @@ class Jobs:
         self.ended: list[str] = []
         self.down = False
         self.asked = 0
+        self.longest = 2 * LIMIT_MINUTES
 
-    def check(self) -> None: ...
+    def check(self, nodes: Collection[str], minutes: int) -> None:
+        if minutes > self.longest:
+            raise BadScheduler(f"no test may run for {minutes} minutes")
 
-    def begin(self, node: str, job: str) -> None:
+    def begin(self, node: str, job: str, minutes: int) -> None:
+        self.check([node], minutes)
         self.running[job] = node
         assert list(self.running.values()).count(node) == 1
 
@@ -59,6 +65,6 @@ class Jobs:
 
 def revalidate(run: str = "r1") -> Lease:
     lease = store.leases.acquire(NODE, RunKey(DAG, run))
-    service.take_for_test(NODE, f"node_revalidation {run}", "revalidation")
+    service.take_for_test(NODE, f"node_revalidation {run}", "revalidation", 3600.0)
     store.runs.begin(RunKey(DAG, run), NODE, "short", "idle")
     return lease

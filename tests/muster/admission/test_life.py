@@ -106,7 +106,7 @@ class Life(RuleBasedStateMachine):
         self.run, self.tested, self.served = self.again(), False, self.state is State.PRODUCTION
         store.leases.acquire(self.node, RunKey(DAG, self.run))
         try:
-            service.take_for_test(self.node, f"{DAG} {self.run}", "revalidation")
+            service.take_for_test(self.node, f"{DAG} {self.run}", "revalidation", 3600.0)
             store.runs.begin(RunKey(DAG, self.run), self.node, "short", "idle")
         except MusterError:
             self.test_ends(killed=False)

@@ -257,7 +257,7 @@ def test_a_node_in_revalidation_that_somebody_opened_is_closed_and_tested(nodes:
     assert store.nodes.get(NODE).state is State.REVALIDATION
     nodes.write_text(f"{THERE}\n")
     assert service.in_use(store.nodes.get(NODE)) == ""
-    service.take_for_test(NODE, "node_revalidation r3", "revalidation")
+    service.take_for_test(NODE, "node_revalidation r3", "revalidation", 3600.0)
     assert "muster: " in line(nodes)
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import datetime
 import getpass
 import json
@@ -13,7 +14,7 @@ from typing import Any
 import pytest
 
 from muster.admission import slurm_test_job
-from muster.admission.backend import Mark
+from muster.admission.backend import LIMIT_MINUTES, Mark
 from muster.admission.backends.slurm import Slurm
 from muster.admission.clusters import backend_of
 from muster.errors import BadScheduler, LeftAlone, SchedulerDown
@@ -160,11 +161,25 @@ def test_settings_of_slurm_that_would_make_a_user_or_a_test_wait(
     assert tests is not None
     if refused:
         with pytest.raises(BadScheduler):
-            tests.check(["n0"])
+            tests.check(["n0"], LIMIT_MINUTES)
     else:
-        tests.check(["n0", "n1"])
+        tests.check(["n0", "n1"], LIMIT_MINUTES)
     with pytest.raises(BadScheduler):
-        tests.check(["n0", "n9"])
+        tests.check(["n0", "n9"], LIMIT_MINUTES)
+
+
+@pytest.mark.parametrize(("longest", "refused"), [("2-12:00:00", True), ("5-00:00:00", False), ("UNLIMITED", False)])
+def test_a_test_asks_slurm_for_the_time_of_its_stages(
+    commands: Commands, tmp_path: Path, longest: str, refused: bool
+) -> None:
+    ours, queue = f"MaxTime={longest}", f"[ -e {tmp_path}/sent ] && echo '7 RUNNING None' || true"
+    tests = commands(
+        scontrol=scontrol("", "", ours), sinfo=write("n0"), squeue=queue, sbatch=f"touch {tmp_path}/sent"
+    ).tests
+    assert tests is not None
+    with pytest.raises(BadScheduler) if refused else contextlib.nullcontext():
+        tests.begin("n0", "muster-test-1", 119 * 60)
+    assert ("--time=7140 " in (tmp_path / "calls").read_text()) is not refused
 
 
 RESERVED = "Nodes required for job are DOWN, DRAINED or reserved for jobs in higher priority partitions"
@@ -196,10 +211,10 @@ def test_a_test_that_slurm_does_not_start_waits_for_users_by_slurms_own_reason_a
     tests = commands(scontrol=scontrol(), sinfo=write("n0"), squeue=queue, sbatch="echo 7", scancel="true").tests
     assert tests is not None
     if raised is None:
-        tests.begin("n0", "muster-test-1")
+        tests.begin("n0", "muster-test-1", LIMIT_MINUTES)
         return
     with pytest.raises(raised, match=shown.split(" ")[1].rstrip(",").replace("None", r"\(")):
-        tests.begin("n0", "muster-test-1")
+        tests.begin("n0", "muster-test-1", LIMIT_MINUTES)
     assert "scancel --me 7" in (tmp_path / "calls").read_text()
 
 

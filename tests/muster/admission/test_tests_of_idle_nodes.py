@@ -13,7 +13,8 @@ from muster import store
 from muster.admission import service
 from muster.admission.backend import TEST_PREFIX, Seen
 from muster.admission.idle_fleet import known
-from muster.errors import LeftAlone, Preempted, SchedulerDown
+from muster.admission.startable import startable
+from muster.errors import BadScheduler, LeftAlone, Preempted, SchedulerDown
 from muster.integration import closing
 from muster.model.nodes import Lease
 from muster.model.runs import RunKey
@@ -248,6 +249,34 @@ def test_a_node_that_waits_in_revalidation_and_is_in_use_leaves_the_others_their
     with pytest.raises(AirflowSkipException):
         revalidation.claim(RunKey(DAG, "r2"), {"node": NODE, "level": "demo"})
     assert chosen() == []
+
+
+@pytest.mark.parametrize(
+    ("level", "stages", "begins"),
+    [("long", [], False), ("long", ["intake"], True), ("long", ["thermal"], True), ("standard", [], True)],
+)
+def test_a_test_that_its_scheduler_would_end_before_it_is_over_does_not_begin(
+    nodes: Path, jobs: Jobs, monkeypatch: pytest.MonkeyPatch, level: str, stages: list[str], begins: bool
+) -> None:
+    """Each ``long`` test of a whole node was ended after a day, as inconclusive."""
+    monkeypatch.setattr(claims, "controller_ready", lambda: None)
+    in_production()
+    params = {"node": NODE, "level": level, "stages": stages}
+    with contextlib.nullcontext() if begins else pytest.raises(AirflowFailException):
+        revalidation.claim(RunKey(DAG, "r1"), params)
+    assert bool(jobs.running) is begins
+    assert bool(store.leases.get(NODE)) is begins
+
+
+@pytest.mark.parametrize("level", ["standard", "long"])
+def test_a_test_that_its_scheduler_would_end_is_refused_before_it_is_started(
+    nodes: Path, jobs: Jobs, level: str
+) -> None:
+    in_production()
+    with contextlib.nullcontext() if level == "standard" else pytest.raises(BadScheduler):
+        startable(store.nodes.get(NODE), DAG, "r1", level, "by hand", "")
+    jobs.longest *= 3
+    startable(store.nodes.get(NODE), DAG, "r1", level, "by hand", "")
 
 
 def test_a_test_that_a_person_forces_on_an_open_node_is_not_preempted(nodes: Path) -> None:

@@ -75,6 +75,11 @@ def stage_deadline_s(sku: Sku, stage: str, level: str) -> float:
     return START_AND_COLLECT_S + sum(use.timeout_at(level) for use in stage_probes(sku, stage, level).values())
 
 
+def test_limit_s(sku: Sku, stages: Iterable[str], level: str) -> float:
+    """Seconds that a test of these stages may take, each at its first attempt. Raises SkuError as ``stage_calls``."""
+    return sum(stage_deadline_s(sku, stage, level) for stage in stages)
+
+
 def blocking(sku: Sku, stage: str) -> bool:
     """Returns whether a FAIL of this stage ends the run: nothing more is burnt on a node that is broken already."""
     return sku.stage(stage).blocking

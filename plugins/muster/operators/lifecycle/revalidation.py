@@ -24,6 +24,9 @@ from muster.operators.testing import claims, qualification
 from muster.reporting import notices
 from muster.rules.idle import selection as planning
 from muster.rules.transitions import INCONCLUSIVE_BUDGET
+from muster.settings import settings
+from muster_criteria.sku_files import programme
+from muster_criteria.sku_files.skus import load_sku
 from muster_criteria.stages import STAGES
 
 log = logging.getLogger(__name__)
@@ -84,6 +87,8 @@ def _claim(key: RunKey, params: Mapping[str, Any], login: str, run_after: dateti
     node = claims.testable(str(params["node"]), level, key, run_after)
     claims.controller_ready()
     claims.refuse_other_pool(node, params)
+    stages = _stages(params)
+    limit_s = programme.test_limit_s(load_sku(node.sku, settings().sku_folders), stages, level)
     name, asked = node.name, runid.ASKED_BY in key.run_id  # of what a person requested, each refusal is noted
     lease = store.leases.get(name)
     if lease is None or lease.key != key:
@@ -98,10 +103,8 @@ def _claim(key: RunKey, params: Mapping[str, Any], login: str, run_after: dateti
     try:
         with claims.leased([name], key) as (lease,):
             # Without force: revalidation never disturbs a node in use.
-            service.take_for_test(name, f"{key.dag_id} {key.run_id}", f"revalidation {key.run_id}")
-            store.runs.begin(
-                key, name, level, reason, started_by=login, required_stages=_stages(params), run_after=run_after
-            )
+            service.take_for_test(name, f"{key.dag_id} {key.run_id}", f"revalidation {key.run_id}", limit_s)
+            store.runs.begin(key, name, level, reason, started_by=login, required_stages=stages, run_after=run_after)
     except NodePaused as error:
         if asked:
             store.signs.note_refusal(name, str(error))
