@@ -42,7 +42,8 @@ with DAG(
         """Combine the stages' verdicts and move the node: qualified, quarantine, or back to its state before."""
         return qualification.conclude(RunKey.of(dag_run))
 
-    intake, burn_in, integrity, performance, thermal = stage.tasks(*STAGES)
+    # Intake too: with a slot, a node goes through all of its stages, and none of its verdicts is old at the end.
+    intake, burn_in, integrity, performance, thermal = stage.tasks(*STAGES, pool=dags.BURN_POOL)
     taken: Any = claim().as_setup()
     concluded = conclude()
     # Teardowns: they run however the run ends, and what becomes of the mail does not change the run's own outcome.

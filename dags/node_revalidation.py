@@ -21,7 +21,6 @@ PARAMS = {
     "node": forms.node("The name of a node in production"),
     "level": forms.level("short"),
     "reason": forms.reason(),
-    "pool": forms.pool(),
     "stages": forms.stages(),
 }
 
@@ -47,6 +46,7 @@ with DAG(
         """Combine the stages' verdicts and return the node to production, or keep it out."""
         return revalidation.conclude(RunKey.of(dag_run))
 
+    # In no pool of new nodes: how many are tested is limited before they are taken, and none waits out of production.
     intake, burn_in, integrity, performance, thermal = stage.tasks(*STAGES)
     taken: Any = claim().as_setup()
     concluded = conclude()

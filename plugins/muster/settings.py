@@ -75,7 +75,7 @@ class _Nodes(pydantic.BaseModel):
         default=300.0, gt=0, description="seconds before an inconclusive stage is measured again"
     )
     burn_slots: int = pydantic.Field(
-        default=16, ge=1, description="nodes under load at once: slots of the pool muster_burn when it is created"
+        default=16, ge=1, description="new nodes tested at once: slots of the pool muster_burn when it is created"
     )
 
 

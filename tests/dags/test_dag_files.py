@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import collections
 import datetime
+import heapq
 import itertools
 import json
 import os
@@ -13,9 +15,13 @@ import sys
 import pytest
 
 from muster.model import dags
+from muster.model.stages import STAGES
 from muster.operators import forms
 from muster.operators.testing import remote_job
+from muster.rules.preview import stage_plans
+from muster.settings import Settings
 from muster_criteria.cluster import plan as cluster_plan
+from muster_criteria.sku_files.skus import SHIPPED, load_sku
 from tests.dags.conftest import dag_of
 from tests.support import airflow_home
 
@@ -31,14 +37,17 @@ HEAVY = [
 ]
 
 PARSE = """
-import json, sys
+import json, sys, types
 from airflow.dag_processing.dagbag import DagBag
+from airflow.task.priority_strategy import validate_and_load_priority_weight_strategy as rule
 bag = DagBag(sys.argv[1])
+weight = lambda t: rule(t.weight_rule).get_weight(types.SimpleNamespace(task=t))
 import muster_plugin
 loaded = [name for name in json.loads(sys.argv[2]) if name in sys.modules]
 tasks = {d.dag_id: {t.task_id: {"rule": t.trigger_rule.value, "pool": t.pool, "retries": t.retries, "setup": t.is_setup,
          "delay": t.retry_delay.total_seconds(), "limit": t.execution_timeout and t.execution_timeout.total_seconds(),
-         "teardown": t.is_teardown, "then": sorted(t.downstream_task_ids)} for t in d.tasks} for d in bag.dags.values()}
+         "teardown": t.is_teardown, "weight": weight(t),
+         "then": sorted(t.downstream_task_ids)} for t in d.tasks} for d in bag.dags.values()}
 tags = {d.dag_id: sorted(d.tags) for d in bag.dags.values()}
 runs = {d.dag_id: d.max_active_runs for d in bag.dags.values()}
 together = {d.dag_id: d.max_active_tasks for d in bag.dags.values()}
@@ -125,12 +134,54 @@ def test_the_story_in_order(parsed: dict) -> None:
         assert then in tasks[task]["then"]
 
 
-def test_load_stages_wait_in_the_burn_pool_and_no_stage_is_lost_with_a_few_workers(parsed: dict) -> None:
-    tasks = parsed["tasks"]["node_qualification"]
-    assert {name for name, task in tasks.items() if task["pool"] == "muster_burn"} == {
-        "burn_in", "integrity", "performance", "thermal",
+def test_new_nodes_wait_in_the_burn_pool_and_nodes_that_serve_do_not(parsed: dict) -> None:
+    pooled = {
+        (dag_id, name) for dag_id, tasks in parsed["tasks"].items()
+        for name, task in tasks.items() if task["pool"] == "muster_burn"
     }  # fmt: skip
-    retries = {tasks[name]["retries"] for name in ("intake", "burn_in", "integrity", "performance", "thermal")}
+    assert pooled == {("node_qualification", stage) for stage in STAGES}
+
+
+@pytest.mark.parametrize("dag_id", ["node_qualification", "node_revalidation"])
+def test_a_run_that_has_begun_goes_before_one_that_begins(parsed: dict, dag_id: str) -> None:
+    tasks = parsed["tasks"][dag_id]
+    weights = [tasks[name]["weight"] for name in ("claim", *STAGES, "conclude", "report", "release")]
+    assert all(before < then for before, then in itertools.pairwise(weights))
+    block = parsed["tasks"]["cluster_qualification"]
+    assert block["plan_1"]["weight"] < block["train"]["weight"]
+
+
+@pytest.mark.parametrize("late", [False, True])
+def test_no_verdict_of_a_large_delivery_is_too_old_at_the_end_of_its_run(parsed: dict, late: bool) -> None:
+    """64 new nodes at level long, 16 slots: a free slot goes to the waiting stage of the greatest weight.
+
+    ``late``: before Airflow has looked at the run whose stage ended, the slot is another's.
+    """
+    weights = [parsed["tasks"]["node_qualification"][stage]["weight"] for stage in STAGES]
+    plans = stage_plans(load_sku("h100-sxm-8", (SHIPPED,)), "long")
+    hours = [sum(probe.timed_s for probe in plan.probes) / 3600 for plan in plans]
+    waits, under_way = [(0, node) for node in range(64)], list[tuple[float, int, int]]()
+    now, free, passed = 0.0, 16, collections.defaultdict[int, list[float]](list)
+    while waits or under_way:
+        waits.sort(key=lambda each: (-weights[each[0]], each[1]))
+        for stage, node in waits[:free]:
+            heapq.heappush(under_way, (now + hours[stage], stage, node))
+        free, waits = free - len(waits[:free]), waits[free:]
+        now, stage, node = heapq.heappop(under_way)
+        passed[node].append(now)
+        if late and waits:
+            other, waiting = waits.pop(0)
+            heapq.heappush(under_way, (now + hours[other], other, waiting))
+        else:
+            free += 1
+        waits += [(stage + 1, node)] * (stage + 1 < len(STAGES))
+    assert max(times[-1] - times[0] for times in passed.values()) < Settings().admission_max_age_hours
+    assert min(times[-1] for times in passed.values()) < 2 * sum(hours), "the first is ready early"
+
+
+def test_no_stage_is_lost_with_a_few_workers(parsed: dict) -> None:
+    tasks = parsed["tasks"]["node_qualification"]
+    retries = {tasks[name]["retries"] for name in STAGES}
     assert retries == {remote_job.RETRIES}
     assert remote_job.RETRIES > remote_job.ATTEMPTS
 

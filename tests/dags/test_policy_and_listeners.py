@@ -39,11 +39,13 @@ def run(conf: object, dag_id: str = "node_qualification") -> Any:
         (instance("burn_in"), run({"pool": "x\0"}), "muster_burn"),
         (instance("burn_in"), run(None), "muster_burn"),
         (instance("burn_in"), None, "muster_burn"),
-        (instance("intake"), run({"pool": "rack-7"}), "muster_burn"),
+        (instance("intake"), run({"pool": "rack-7"}), "rack-7"),
+        (instance("conclude"), run({"pool": "rack-7"}), "muster_burn"),
+        (instance("burn_in", "node_revalidation"), run({"pool": "rack-7"}), "muster_burn"),
         (instance("burn_in", "another_dag"), run({"pool": "rack-7"}), "muster_burn"),
     ],
 )
-def test_load_stages_go_to_the_pool_of_the_run(task: Any, dag_run: Any, pool: str) -> None:
+def test_the_stages_of_a_new_node_go_to_the_pool_of_the_run(task: Any, dag_run: Any, pool: str) -> None:
     policy.task_instance_mutation_hook(task, dag_run)
     assert task.pool == pool
 
@@ -154,7 +156,7 @@ def test_a_run_that_names_no_pool_loads_its_node_in_the_nodes_own(
 
     enrol("n1", "rack-7")
     enrol("n2")
-    tasks = [instance("intake"), instance("burn_in")]
+    tasks = [instance("claim"), instance("burn_in")]
     monkeypatch.setattr(DagRun, "get_task_instances", lambda _, session: tasks)
     with create_session() as session:
         dag_run = DagRun(dag_id="node_qualification", run_id="n1__new", run_type="manual")

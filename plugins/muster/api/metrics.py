@@ -113,7 +113,7 @@ class Fleet:
                          f"it, last change of each node {WINDOW_TEXT}", ("cluster",), GIVE_BACK_S,
                          seen.give_back)  # fmt: skip
         yield _gauge("muster_tests_running", "nodes that a run holds now", ("dag",), seen.tests.counts)
-        yield _gauge("muster_tests_oldest_timestamp_seconds", "since when the oldest of them is leased; 0: none", (),
+        yield _gauge("muster_tests_oldest_timestamp_seconds", "when the oldest last job of them began; 0: none", (),
                      {(): _timestamp(seen.tests.since)})  # fmt: skip
 
     def _ranks(self) -> Iterator[Metric]:

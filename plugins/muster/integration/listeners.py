@@ -14,7 +14,7 @@ from airflow.listeners import hookimpl
 
 from muster.errors import UnknownNode
 from muster.integration import policy
-from muster.model.dags import BURN_POOL, HOLDERS, POOLED
+from muster.model.dags import BURN_POOL, HOLDERS, NODE_QUALIFICATION
 from muster.model.runs import RunKey
 
 if TYPE_CHECKING:
@@ -26,7 +26,7 @@ log = logging.getLogger(__name__)
 
 @hookimpl
 def on_starting(component: Any) -> None:
-    """In the scheduler: import the tasks' modules where it forks their processes, create the load stages' pool."""
+    """In the scheduler: import the tasks' modules where it forks their processes, create the stages' pool."""
     # Also called in task processes, which are forks of a process with these arguments.
     if type(component).__name__ != "Job" or not policy.is_scheduler(sys.argv):
         return
@@ -38,15 +38,15 @@ def on_starting(component: Any) -> None:
         from muster.settings import settings
 
         with create_session() as session:
-            _make_pool(session, BURN_POOL, settings().burn_slots, "how many nodes Muster loads at once")
+            _make_pool(session, BURN_POOL, settings().burn_slots, "how many new nodes Muster tests at once")
     except Exception:
         log.exception("Muster's pool %s could not be made; make it by hand, with deferred tasks included", BURN_POOL)
 
 
 @hookimpl
 def on_dag_run_running(dag_run: DagRun, msg: str) -> None:
-    """Give a run that names no pool its node's, and create that pool: a task in a missing one would wait forever."""
-    if dag_run.dag_id not in POOLED:
+    """Give a qualification that names no pool its node's, and create that pool: in a missing one tasks wait forever."""
+    if dag_run.dag_id != NODE_QUALIFICATION:
         return
     try:
         from sqlalchemy.orm import object_session

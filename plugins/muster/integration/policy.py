@@ -1,4 +1,4 @@
-"""Our ``airflow.policy`` entry point: warm imports for task processes, and the pool in which a node is loaded.
+"""Our ``airflow.policy`` entry point: warm imports for task processes, and the pool in which a new node is tested.
 
 Airflow imports this module in every process, so it preloads only where task processes are forks, which inherit the
 imports: in Celery workers, and in the scheduler of a LocalExecutor. A fleet's own ``airflow_local_settings.py`` takes
@@ -19,8 +19,8 @@ from airflow import settings as airflow_settings
 from airflow.configuration import conf
 from airflow.policies import hookimpl
 
-from muster.model.dags import POOL_CHARACTERS, POOLED
-from muster.model.stages import LOAD_STAGES
+from muster.model.dags import NODE_QUALIFICATION, POOL_CHARACTERS
+from muster.model.stages import STAGES
 
 if TYPE_CHECKING:
     from airflow.models.dagrun import DagRun
@@ -88,8 +88,8 @@ def preload(modules: Sequence[str] = PRELOAD) -> dict[str, float]:
 
 @hookimpl
 def task_instance_mutation_hook(task_instance: TaskInstance, dag_run: DagRun | None) -> None:
-    """Put a node's load stages into the pool that the run's conf names (its rack's, its PDU's); opens no session."""
-    if task_instance.dag_id not in POOLED or dag_run is None or task_instance.task_id not in LOAD_STAGES:
+    """Put a new node's stages into the pool that the run's conf names (its rack's, its PDU's); opens no session."""
+    if task_instance.dag_id != NODE_QUALIFICATION or dag_run is None or task_instance.task_id not in STAGES:
         return
     if pool := pool_of(dag_run):
         task_instance.pool = pool

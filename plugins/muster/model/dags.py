@@ -26,14 +26,11 @@ ALL = (
 ASKING = (ADMISSION, HELD_VERDICT)
 """DAGs whose runs ask a person."""
 
-POOLED = frozenset({NODE_QUALIFICATION, NODE_REVALIDATION})
-"""DAGs whose runs load one node and may name a pool for it."""
-
-HOLDERS = POOLED | {CLUSTER_QUALIFICATION, REPAIR, *ASKING}
+HOLDERS = frozenset({NODE_QUALIFICATION, NODE_REVALIDATION, CLUSTER_QUALIFICATION, REPAIR, *ASKING})
 """DAGs whose runs hold nodes, to be released when the run is over."""
 
 BURN_POOL = "muster_burn"
-"""The pool of every stage that loads a node, unless the node has one of its own."""
+"""The pool of every stage of a qualification, unless the node has one of its own."""
 
 POOL_CHARACTERS = 256
 """Airflow's database holds no longer name of a pool."""

@@ -15,8 +15,10 @@ TASK_DEFAULTS = {
     "execution_timeout": datetime.timedelta(minutes=30),
     "retries": 5,
     "retry_delay": datetime.timedelta(seconds=30),
+    "weight_rule": "upstream",
 }
-"""Limits each task's time in a worker, where deferred time does not count, and repeats one whose worker was killed, or
+"""Gives a run that has begun the next free slot before one that begins: a task weighs as much as there are tasks before
+it. Limits each task's time in a worker, where deferred time does not count, and repeats one whose worker was killed, or
 that found the records away: both may happen more than once to one task, and a report that is given up is a mail lost.
 
 Airflow can take a task that resumes at once for a killed one; the retry of a question then asks again.
@@ -111,12 +113,12 @@ def stages() -> Param:
 
 
 def pool() -> Param:
-    """The pool that limits how many nodes are under load at once."""
+    """The pool that limits how many new nodes are tested at once."""
     return Param(
         None,
         type=["null", "string"],
         maxLength=POOL_CHARACTERS,
         title="Pool",
-        description_md="The Airflow pool that limits how many nodes are under load at once (of a rack, of a PDU). "
+        description_md="The Airflow pool that limits how many new nodes are tested at once (of a rack, of a PDU). "
         "Empty: the node's own, or `muster_burn` if it has none.",
     )

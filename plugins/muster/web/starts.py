@@ -74,7 +74,7 @@ class Start:
         if not allowed(self._user, "POST", DagAccessEntity.RUN, dag_id):
             raise HTTPException(403, f"your login may not start runs of {dag_id}")
         conf = {"node": node.name, "level": self.level, "reason": self.reason}
-        conf |= {"pool": node.pool} if node.pool else {}
+        conf |= {"pool": node.pool} if node.pool and dag_id == NODE_QUALIFICATION else {}
         body = TriggerDAGRunPostBody(dag_run_id=run, logical_date=None, conf=conf, note=f"{node.name}: {self.reason}")
         trigger_dag_run(dag_id, body, DBDagBag(), self._user, self._session, self._request)
 

@@ -16,7 +16,7 @@ from muster.api import metrics
 from muster.api.app import create_app
 from muster.judging import policies
 from muster.model.health import Report
-from muster.model.runs import PREEMPTED, RunKey
+from muster.model.runs import PREEMPTED, Job, RunKey
 from muster.model.states import State
 from muster.store.database.engine import writing
 from muster.store.database.models import Base, FindingRow, NodeRow, RunRow, StageRow
@@ -82,7 +82,7 @@ def test_they_show_the_records(client: TestClient) -> None:
         store.nodes.add(fleet.new_node(name, rack="r1"))
     fleet.qualify("gpu-0001")
     fleet.fail("gpu-0002")
-    fleet.begin("gpu-0003")
+    held = fleet.begin("gpu-0003").key
     store.outbox.add("a/b", b"mail")
     store.outbox.add("a/c", b"mail")
     first = store.outbox.pending()[0]
@@ -97,7 +97,11 @@ def test_they_show_the_records(client: TestClient) -> None:
     assert seen["muster_run_duration_seconds_gcount"] == runs
     assert seen["muster_findings"] == {("gpu", "critical", "intake"): 1}
     assert seen["muster_tests_running"] == {(fleet.DAG,): 1}
-    assert seen["muster_tests_oldest_timestamp_seconds"][()] == pytest.approx(time.time(), abs=60)
+    assert seen["muster_tests_oldest_timestamp_seconds"] == {(): 0}, "it waits for its turn, for as long as that takes"
+    for hours, stage in ((100, "intake"), (3, "burn_in")):
+        begun = store.clock.now() - datetime.timedelta(hours=hours)
+        store.runs.record_job(Job(held.dag_id, held.run_id, stage, "1", "running", "/j", started_at=begun))
+    assert read(client)["muster_tests_oldest_timestamp_seconds"][()] == pytest.approx(begun.timestamp())
     assert (seen["muster_mails_waiting"], seen["muster_mails_parked"]) == ({(): 1}, {(): 1})
     passed = seen["muster_node_last_pass_timestamp_seconds"]
     assert passed["gpu-0001", "r1", "qualified"] == pytest.approx(time.time(), abs=60)

@@ -14,6 +14,7 @@ from muster.cli.airflow.follow import follow
 from muster.cli.terminal import dry, show
 from muster.errors import AirflowRefused, AirflowUnreachable, MusterError
 from muster.integration.runid import run_id
+from muster.model.dags import NODE_QUALIFICATION
 from muster.model.nodes import Node
 from muster.model.runs import Run, RunKey
 from muster.settings import settings
@@ -75,7 +76,7 @@ def run_of(dag: str, nodes: Sequence[Node], level: str, reason: str, force_reaso
     conf |= {"nodes": [node.name for node in nodes]} if several else {"node": nodes[0].name}
     if force_reason:
         conf["force_reason"] = force_reason
-    if nodes[0].pool and not several:
+    if nodes[0].pool and dag == NODE_QUALIFICATION:
         conf["pool"] = nodes[0].pool
 
     def check() -> dry.Would:

@@ -44,7 +44,7 @@ def add(
     host_key: Annotated[str, typer.Option(help="'TYPE BASE64' to pin; default: the key that answers now.")] = "",
     rack: Annotated[str, typer.Option(help="Its rack.")] = "",
     pool: Annotated[
-        str, typer.Option(help="The Airflow pool that bounds how many such nodes are under load at once.")
+        str, typer.Option(help="The Airflow pool that bounds how many such nodes are qualified at once.")
     ] = "",
     work_dir: Annotated[str, typer.Option(help="Muster's folder on the node; default: ~/.muster.")] = "",
     launch: Annotated[str, typer.Option(help="How the node side is started, as JSON; default: its python3.")] = "",

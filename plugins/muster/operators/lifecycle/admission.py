@@ -22,6 +22,7 @@ from muster.admission.answers import ADMIT, RETEST, RMA
 from muster.errors import MusterError
 from muster.integration import runid
 from muster.integration.airflow_api import REASON
+from muster.model.dags import ADMISSION
 from muster.model.questions import Question
 from muster.model.runs import RunKey
 from muster.model.states import State
@@ -150,9 +151,10 @@ def tests(key: RunKey, level: str) -> list[dict[str, Any]]:
     asked = store.questions.find(key)
     if asked is None or asked.option != RETEST or asked.settled_at is None:
         return []
-    pool = store.nodes.get(asked.node).pool or None
     reason = f"a person requested it in {key.run_id}"
-    conf = {"node": asked.node, "level": level, "pool": pool, "reason": reason}
+    conf: dict[str, Any] = {"node": asked.node, "level": level, "reason": reason}
+    if key.dag_id == ADMISSION:  # of a node that serves the test takes no pool
+        conf["pool"] = store.nodes.get(asked.node).pool or None
     return [{"trigger_run_id": runid.asked_by(asked.node, key.run_id), "conf": conf}]
 
 

@@ -57,13 +57,7 @@ def pick(run_id: str, level: str) -> list[dict[str, Any]]:
     return [
         {
             "trigger_run_id": runid.run_id(name, f"{reason} in {run_id}"),
-            "conf": {
-                "node": name,
-                "level": level,
-                "reason": why,
-                "pool": nodes[name].pool or None,
-                "stages": list(stages),
-            },
+            "conf": {"node": name, "level": level, "reason": why, "stages": list(stages)},
         }
         for name, reason, why, stages in tests
     ]
@@ -86,7 +80,6 @@ def _claim(key: RunKey, params: Mapping[str, Any], login: str, run_after: dateti
     level, reason = str(params["level"]), str(params.get("reason") or "")
     node = claims.testable(str(params["node"]), level, key, run_after)
     claims.controller_ready()
-    claims.refuse_other_pool(node, params)
     stages = _stages(params)
     limit_s = programme.test_limit_s(load_sku(node.sku, settings().sku_folders), stages, level)
     name, asked = node.name, runid.ASKED_BY in key.run_id  # of what a person requested, each refusal is noted

@@ -92,11 +92,11 @@ def controller_ready() -> None:
 
 
 def refuse_other_pool(node: Node, params: Mapping[str, Any]) -> None:
-    """Raise MusterError if the run would load the node outside its own pool, which bounds a rack's power."""
+    """Raise MusterError if the run would test a new node outside its own pool, which bounds a rack's power."""
     pool = str(params.get("pool") or "")
     if node.pool and pool != node.pool:
         raise MusterError(
-            f"{node.name} is loaded in pool {node.pool} only, and this run is in {pool or BURN_POOL}; "
+            f"{node.name} is tested in pool {node.pool} only, and this run is in {pool or BURN_POOL}; "
             f"start it with pool {node.pool}"
         )
 

@@ -18,7 +18,6 @@ from muster.admission import service
 from muster.errors import MusterError
 from muster.integration import logins
 from muster.judging.case import Collected, fresh_case
-from muster.model.dags import BURN_POOL
 from muster.model.runs import Run, RunKey
 from muster.model.stages import LOAD_STAGES
 from muster.operators.testing import qualification
@@ -52,8 +51,6 @@ class MusterStageOperator(RemoteJobOperator):
     ui_color = "#d7ecd9"
 
     def __init__(self, *, stage: str, **kwargs: Any) -> None:
-        if stage in LOAD_STAGES:
-            kwargs.setdefault("pool", BURN_POOL)
         kwargs.setdefault("map_index_template", VERDICT_SHOWN)
         kwargs.setdefault("retry_delay", datetime.timedelta(seconds=settings().retry_seconds))
         super().__init__(stage=stage, grace_s=GRACE_S, **kwargs)
@@ -147,14 +144,16 @@ def _summary(judgement: Judgement) -> dict[str, Any]:
     }
 
 
-def tasks(first: str, *others: str) -> list[MusterStageOperator]:
-    """Returns the tasks of these stages, to be wired in this order.
+def tasks(first: str, *others: str, pool: str = "default_pool") -> list[MusterStageOperator]:
+    """Returns the tasks of these stages, to be wired in this order. ``pool``: whose slots they take.
 
     A stage runs once the one before it has succeeded or failed, and is skipped if that was skipped. The stage itself
     decides whether a failure ends the run: a blocking stage's FAIL and a lasting INCONCLUSIVE do.
     """
-    made = [MusterStageOperator(task_id=first, stage=first)]
-    return made + [MusterStageOperator(task_id=each, stage=each, trigger_rule=TriggerRule.ONE_DONE) for each in others]
+    made = [MusterStageOperator(task_id=first, stage=first, pool=pool)]
+    return made + [
+        MusterStageOperator(task_id=each, stage=each, pool=pool, trigger_rule=TriggerRule.ONE_DONE) for each in others
+    ]
 
 
 @task

@@ -9,13 +9,14 @@ from typing import Any
 from sqlalchemy import ColumnElement, Select, Text, and_, case, cast, exists, extract, func, or_, select
 from sqlalchemy.orm import Session
 
+from muster.model.dags import NODE_QUALIFICATION
 from muster.model.figures import DURATIONS_S, GIVE_BACK_S, FleetFigures, NodeFigures, Spread, Waiting
 from muster.model.schedulers import ADMITTED
 from muster.store.database import access
 from muster.store.database.decisions import CertificateRow, unrevoked
 from muster.store.database.engine import reading
 from muster.store.database.health import HealthRow
-from muster.store.database.models import FindingRow, LeaseRow, NodeRow, RunRow
+from muster.store.database.models import FindingRow, JobRow, LeaseRow, NodeRow, RunRow
 from muster.store.database.models import StageRow as Stage
 from muster.store.database.outgoing import OutboxRow, PlaceRow
 from muster.store.decisions.withdrawals import breaker_now
@@ -75,7 +76,7 @@ def fleet() -> FleetFigures:
                 and_(PlaceRow.done_at >= recent, PlaceRow.done == ADMITTED, ~unconfirmed),
                 PlaceRow.cluster,
             ),
-            _waiting(session, LeaseRow.acquired_at, LeaseRow.released_at.is_(None), LeaseRow.dag_id),
+            _waiting(session, _under_way_since(), LeaseRow.released_at.is_(None), LeaseRow.dag_id),
             Waiting({(): mails[0] - mails[1]}, mails[2]),
             mails[1],
             _waiting(session, PlaceRow.wanted_at, unconfirmed, PlaceRow.cluster, PlaceRow.wanted),
@@ -126,11 +127,22 @@ def _counts(session: Session, query: Select[*tuple[Any, ...]]) -> dict[tuple[str
     return {tuple(row[:-1]): row[-1] for row in session.execute(query.group_by(*labels))}
 
 
+def _under_way_since() -> ColumnElement[Any]:
+    """When a lease's run began its last job, or else when it leased the node; NULL for a new node that waits for its
+    turn, which may take weeks in a large delivery.
+    """
+    of_lease = (RunRow.dag_id == LeaseRow.dag_id, RunRow.run_id == LeaseRow.run_id, RunRow.node == LeaseRow.node)
+    begun = select(func.max(JobRow.started_at)).join(RunRow, RunRow.id == JobRow.run).where(*of_lease)
+    last = begun.correlate(LeaseRow).scalar_subquery()
+    return case((LeaseRow.dag_id == NODE_QUALIFICATION, last), else_=func.coalesce(last, LeaseRow.acquired_at))
+
+
 def _waiting(
     session: Session, since: ColumnElement[Any] | Any, where: ColumnElement[bool], *labels: ColumnElement[Any] | Any
 ) -> Waiting:
     rows = session.execute(select(*labels, func.count(), func.min(since)).where(where).group_by(*labels)).all()
-    return Waiting({tuple(row[:-2]): row[-2] for row in rows}, min((row[-1] for row in rows), default=None))
+    oldest = [row[-1] for row in rows if row[-1] is not None]
+    return Waiting({tuple(row[:-2]): row[-2] for row in rows}, min(oldest, default=None))
 
 
 def _spread(

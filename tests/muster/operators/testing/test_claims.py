@@ -31,23 +31,24 @@ def serving() -> None:
     store.nodes.move(NODE, State.PRODUCTION, "Ada", "needed now")
 
 
-@pytest.mark.parametrize(
-    ("claim", "prepare"), [(qualification.claim, lambda: None), (revalidation.claim, serving)], ids=["new", "serving"]
-)
 @pytest.mark.parametrize(("pool", "taken"), [(None, False), ("", False), ("rack-8", False), ("rack-7", True)])
-def test_a_run_outside_its_nodes_pool_is_refused(
-    claim: Callable[..., Any], prepare: Callable[[], None], pool: str | None, taken: bool
-) -> None:
+def test_a_run_outside_its_nodes_pool_is_refused(pool: str | None, taken: bool) -> None:
     """The pool bounds a rack's watts, and the policy sees the run's conf only."""
     store.nodes.add(fleet.new_node(NODE, pool="rack-7"))
-    prepare()
     params = {"node": NODE, "level": "demo", "reason": "x", "pool": pool}
     if taken:
-        assert claim(RunKey("node_qualification", "run"), params)["node"] == NODE
+        assert qualification.claim(RunKey("node_qualification", "run"), params)["node"] == NODE
     else:
         with pytest.raises(AirflowFailException):
-            claim(RunKey("node_qualification", "run"), params)
+            qualification.claim(RunKey("node_qualification", "run"), params)
     assert [lease.node for lease in store.leases.live()] == ([NODE] if taken else [])
+
+
+def test_a_test_of_a_node_that_serves_needs_no_pool() -> None:
+    store.nodes.add(fleet.new_node(NODE, pool="rack-7"))
+    serving()
+    params = {"node": NODE, "level": "demo", "reason": "x"}
+    assert revalidation.claim(RunKey("node_revalidation", "run"), params)["node"] == NODE
 
 
 @pytest.mark.parametrize(
