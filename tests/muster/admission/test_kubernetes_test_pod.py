@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from muster.admission.backend import LIMIT_MINUTES
 from muster.admission.backends.kubernetes import Kubernetes
 from muster.admission.clusters import backend_of
 from muster.admission.kubernetes_test_pod import resources_left
@@ -75,4 +76,4 @@ def test_users_of_a_scheduler_that_does_not_preempt_do_not_wait_for_tests(
     monkeypatch.setattr(backend._api, "priority_classes", lambda: [lowest])
     kubernetes.pod("train-0", "n1", **pod)
     with pytest.raises(BadScheduler) if refused else contextlib.nullcontext():
-        backend.tests.check(["n0"])
+        backend.tests.check(["n0"], LIMIT_MINUTES)
