@@ -239,7 +239,7 @@ class _Retention(pydantic.BaseModel):
     retention_runs_days: int = pydantic.Field(
         default=0,
         ge=0,
-        description="days runs with verdicts and findings are kept, longer while a FAIL or WARN of theirs stands; "
+        description="days runs with verdicts and findings are kept, longer while a verdict of theirs is current; "
         "0: forever",
     )
     retention_parts_days: int = pydantic.Field(

@@ -31,7 +31,6 @@ from muster.store.database.models import (
 )
 from muster.store.database.outgoing import OutboxRow, UsersJobRow
 from muster.store.testing import stages
-from muster_criteria.model import Verdict
 from muster_criteria.stages import LEVELS
 
 log = logging.getLogger(__name__)
@@ -49,8 +48,12 @@ DIGESTS_DAYS = 730
 FIRST = datetime.datetime(1970, 1, 1, tzinfo=datetime.UTC)
 """Nothing is older."""
 WITNESSES, QUIET = 20, datetime.timedelta(days=30)
-BATCH = 200
-"""Stages, runs or files a transaction: what a run in progress has to wait for stays well under a second."""
+BATCH, FEW = 200, 5
+"""Rows a transaction, and those of ``HEAVY``: what a run in progress has to wait for stays well under a second."""
+HEAVY = ArtifactRow, MeasurementRow, RunRow
+"""Tables of files of megabytes, and of what has hundreds of rows for each id."""
+FOUND = 5000
+"""So many ids at most are looked for at a time."""
 
 
 def apply(now: datetime.datetime | None = None, *, dry_run: bool = False) -> Purged:
@@ -58,10 +61,9 @@ def apply(now: datetime.datetime | None = None, *, dry_run: bool = False) -> Pur
 
     Raw telemetry, raw results, digests, mails that were sent or refused, observations between tests and users' jobs
     go by their own age, measurements by their stage's, runs by their end, but for those whose verdict is held or of
-    which a FAIL or WARN still stands against a machine, parts and suspicions of them by when they were last in a node,
-    events by their own age and leases by their end. Verdicts and findings stay as long as their run; nodes, goldens and
-    SKU revisions for ever; peer snapshots as long as a
-    verdict that is kept cites them, and the newest of each kind.
+    which a verdict is current, parts and suspicions of them by when they were last in a node, events by their own age
+    and leases by their end. Verdicts and findings stay as long as their run; nodes, goldens and SKU revisions for ever;
+    peer snapshots as long as a verdict that is kept cites them, and the newest of each kind.
     """
     moment = now or agreed_now()
     keep = settings()
@@ -71,13 +73,14 @@ def apply(now: datetime.datetime | None = None, *, dry_run: bool = False) -> Pur
 
     purge = _count if dry_run else _purge
     parts, events = before(keep.retention_parts_days), before(keep.retention_events_days)
+    figures = aliased(MeasurementRow)
     old_stages = select(StageRow.id).where(
         StageRow.recorded_at < before(keep.retention_measurements_days),
-        StageRow.id.in_(select(MeasurementRow.stage)),
+        select(figures.id).where(figures.stage == StageRow.id).exists(),
     )
     held = select(NodeRow.held_run).where(NodeRow.held_run != "")
     past = select(RunRow.id).where(RunRow.ended_at < before(keep.retention_runs_days))
-    past = past.where((RunRow.dag_id + "/" + RunRow.run_id).not_in(held), RunRow.id.not_in(_standing()))
+    past = past.where((RunRow.dag_id + "/" + RunRow.run_id).not_in(held), ~_current())
     mails_over = or_(*(at < before(OUTBOX_DAYS) for at in (OutboxRow.sent_at, OutboxRow.parked_at)))
     runs, suspects = purge(RunRow.id, past), purge(SuspectRow.id, _suspects_gone(parts))
     for column, over in (
@@ -101,26 +104,29 @@ def apply(now: datetime.datetime | None = None, *, dry_run: bool = False) -> Pur
     )
 
 
-def _standing() -> Select[int]:
-    """The runs that found something against a present machine which no later test of it replaced
-    (``muster.rules.current``): by its age alone nothing is forgotten that the gate to production refuses a node for.
+def _current() -> ColumnElement[bool]:
+    """Whether a run has a conclusive verdict on a present machine that no later one replaced (``rules.current``).
+
+    By its age alone no FAIL or WARN is forgotten for which the gate to production refuses a node, and no PASS after
+    which one that it replaced would be current again.
     """
     mine, later = aliased(StageRow), aliased(StageRow)
     ranks = {level: rank for rank, level in enumerate(LEVELS)}
+    inconclusive = [str(each) for each in INCONCLUSIVE]
 
     def rank(level: InstrumentedAttribute[str]) -> ColumnElement[int]:
         return case(ranks, value=level, else_=-1)
 
     replaced = select(later.id).where(
         later.node == mine.node, later.machine == mine.machine, later.stage == mine.stage, later.current,
-        later.id > mine.id, later.verdict.not_in([str(each) for each in INCONCLUSIVE]),
-        rank(later.level) >= rank(mine.level),
+        later.id > mine.id, later.verdict.not_in(inconclusive), rank(later.level) >= rank(mine.level),
     )  # fmt: skip
     return (
-        select(mine.run)
+        select(mine.id)
         .join(NodeRow, NodeRow.name == mine.node)
-        .where(mine.current, mine.verdict.in_([str(Verdict.FAIL), str(Verdict.WARN)]), ~replaced.exists())
+        .where(mine.run == RunRow.id, mine.current, mine.verdict.not_in(inconclusive), ~replaced.exists())
         .where(mine.machine == NodeRow.machine, NodeRow.state != str(State.RETIRED))
+        .exists()
     )
 
 
@@ -186,20 +192,30 @@ def _uncited_snapshots(before: datetime.datetime) -> Select[int]:
     )
 
 
-def _count(column: Any, ids: Select[int]) -> int:
+def _count(column: Any, ids: Select[Any]) -> int:
     """How many rows ``_purge`` would delete."""
     with reading() as session:
         return session.scalar(select(func.count()).select_from(column.class_).where(column.in_(ids))) or 0
 
 
-def _purge(column: Any, ids: Select[int]) -> int:
-    """Delete the rows of ``column``'s table whose ``column`` is one of ``ids``, batch by batch."""
-    deleted = 0
-    while True:
-        with writing() as session:
-            batch = list(session.scalars(ids.limit(BATCH)))
-            if not batch:
-                return deleted
-            result = session.execute(delete(column.class_).where(column.in_(batch)))
-            assert isinstance(result, CursorResult)
-            deleted += result.rowcount
+def _purge(column: Any, ids: Select[Any]) -> int:
+    """Delete the rows of ``column``'s table whose ``column`` is one of ``ids``, batch by batch.
+
+    They are looked for without the write lock, which every result waits for, and each batch once more under it.
+    """
+    (which,), size, deleted = ids.selected_columns, FEW if column.class_ in HEAVY else BATCH, 0
+    while found := _found(ids):
+        for start in range(0, len(found), size):
+            still = ids.where(which.in_(found[start : start + size]))
+            with writing() as session:
+                result = session.execute(
+                    delete(column.class_).where(column.in_(still)), execution_options={"synchronize_session": False}
+                )
+                assert isinstance(result, CursorResult)
+                deleted += result.rowcount
+    return deleted
+
+
+def _found(ids: Select[Any]) -> list[Any]:
+    with reading() as session:
+        return list(session.scalars(ids.limit(FOUND)))

@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
+import contextlib
 import datetime
 
 import pytest
 from sqlalchemy import func, select
+from sqlalchemy.orm import Session
 
 from muster import store
 from muster.errors import BadSettings
 from muster.model.figures import Purged
 from muster.model.runs import RunKey
 from muster.model.states import State
-from muster.store.database import access
+from muster.store.database import access, engine
 from muster.store.database.digests import DigestRow, SuspectRow
 from muster.store.database.engine import reading
 from muster.store.database.models import (
@@ -54,6 +56,11 @@ def a_run() -> None:
     store.leases.release(lease.key, "over")
 
 
+def put_back() -> None:
+    for state in (State.TRIAGE, State.REPAIR, State.REGISTERED):
+        store.nodes.move("gpu-0001", state, "Ada", "looked at")
+
+
 @pytest.mark.both_dialects
 def test_each_kind_goes_when_its_time_has_come() -> None:
     a_run()
@@ -78,16 +85,16 @@ def test_runs_go_only_if_a_setting_says_so(monkeypatch: pytest.MonkeyPatch) -> N
 
 
 @pytest.mark.both_dialects
-@pytest.mark.parametrize(("later", "level", "kept"), [
-    (Verdict.PASS, "short", 0), (Verdict.PASS, "demo", 1), (Verdict.INCONCLUSIVE, "short", 1), (None, "", 1),
+@pytest.mark.parametrize(("later", "level", "kept", "stages"), [
+    (Verdict.PASS, "short", 0, 1), (Verdict.PASS, "demo", 1, 2),
+    (Verdict.INCONCLUSIVE, "short", 1, 1), (None, "", 1, 1),
 ])  # fmt: skip
 def test_what_stands_against_a_node_is_not_forgotten_by_its_age(
-    later: Verdict | None, level: str, kept: int, monkeypatch: pytest.MonkeyPatch
+    later: Verdict | None, level: str, kept: int, stages: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Else a node whose thorough test failed would enter production after a short one, once enough time went by."""
     a_run()
-    for state in (State.TRIAGE, State.REPAIR, State.REGISTERED):
-        store.nodes.move("gpu-0001", state, "Ada", "looked at")
+    put_back()
     if later:
         lease = fleet.begin(run_id="again", level=level)
         fleet.do_stage(lease, "intake", later, level=level)
@@ -98,7 +105,50 @@ def test_what_stands_against_a_node_is_not_forgotten_by_its_age(
     assert [each.verdict for each in store.verdicts.latest("gpu-0001") if each.verdict is Verdict.FAIL] == (
         [Verdict.FAIL] * kept
     )
-    assert left()["stages"] == kept
+    assert left()["stages"] == stages
+
+
+@pytest.mark.both_dialects
+def test_the_pass_that_replaced_a_fail_stays_as_long_as_the_fail(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The FAIL's run is kept since another of its stages still stands; without the PASS the FAIL would stand again."""
+    store.nodes.add(fleet.new_node())
+    first = {"intake": Verdict.WARN, "burn_in": Verdict.FAIL}
+    repaired = {"intake": Verdict.INCONCLUSIVE, "burn_in": Verdict.PASS}
+    revalidated = dict.fromkeys(first, Verdict.PASS)
+    for run_id, level, verdicts in (
+        ("first", "standard", first), ("repaired", "standard", repaired), ("revalidated", "short", revalidated),
+    ):  # fmt: skip
+        lease = fleet.begin(run_id=run_id, level=level)
+        for stage, verdict in verdicts.items():
+            fleet.do_stage(lease, stage, verdict, level=level)
+        store.runs.finish(lease.key, Verdict.FAIL if run_id == "first" else Verdict.INCONCLUSIVE, run_id)
+        store.leases.release(lease.key, "over")
+        if run_id == "first":
+            put_back()
+    before = store.verdicts.latest("gpu-0001")
+    monkeypatch.setenv("MUSTER_RETENTION_RUNS_DAYS", "400")
+    store.retention.apply(days(401))
+    assert store.verdicts.latest("gpu-0001") == before
+
+
+@pytest.mark.both_dialects
+def test_retention_waits_for_no_writer_where_nothing_goes_and_deletes_few_files_a_transaction(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    a_run()
+    store.nodes.add(fleet.new_node("gpu-0002"))
+    fleet.qualify("gpu-0002", stages=("intake",))
+    monkeypatch.setattr("muster.store.database.retention.FEW", 1)
+    begun: list[int] = []
+
+    def counted() -> contextlib.AbstractContextManager[Session]:
+        begun.append(1)
+        return engine.writing()
+
+    monkeypatch.setattr("muster.store.database.retention.writing", counted)
+    store.retention.apply(days(89))
+    assert not begun
+    assert store.retention.apply(days(366)).results == len(begun) - 1
 
 
 def stored() -> dict[str, int]:
