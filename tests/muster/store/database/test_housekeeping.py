@@ -249,5 +249,6 @@ def test_a_mail_waits_until_it_is_sent_and_is_sent_once() -> None:
     assert store.retention.apply(days(36500)).mails == 0
     store.outbox.sent(waiting.id)
     assert store.outbox.pending() == []
+    assert store.outbox.message(waiting.id) == b""
     assert store.outbox.add("run", b"third") == "sent already"
     assert store.outbox.pending() == []
