@@ -66,7 +66,9 @@ def observe(
         for each in answers
     ]  # fmt: skip
     ids = {each.golden_id for each in sightings}
-    known = {(each.golden_id, each.subject, each.digest) for each in _sightings(session, ids, None)}
+    # Of these parts alone: the whole fleet's would be read within the one transaction that may write.
+    before = _sightings(session, ids, None, DigestRow.subject.in_({each.subject for each in sightings}))
+    known = {(each.golden_id, each.subject, each.digest) for each in before}
     fresh = [each for each in sightings if (each.golden_id, each.subject, each.digest) not in known]
     if fresh:
         session.execute(insert(DigestRow), [_digest_row(each, run, simulated) for each in fresh])
@@ -153,12 +155,14 @@ def _current(session: Session, ids: Collection[str], before: datetime.datetime |
     return session.scalars(query.where(GoldenRow.promoted_at < before, valid)).all()
 
 
-def _sightings(session: Session, ids: Collection[str], before: datetime.datetime | None) -> list[Sighting]:
-    """What was seen of these keys since each was last withdrawn, oldest first."""
+def _sightings(
+    session: Session, ids: Collection[str], before: datetime.datetime | None, *which: ColumnElement[bool]
+) -> list[Sighting]:
+    """What was seen of these keys since each was last withdrawn, oldest first; of all of it, what is ``which``."""
     ended = select(GoldenRow.golden_id, func.max(GoldenRow.ended_after).label("after")).where(
         GoldenRow.golden_id.in_(ids), GoldenRow.withdrawn_at.is_not(None)
     )
-    query = select(DigestRow).where(DigestRow.golden_id.in_(ids)).order_by(DigestRow.id)
+    query = select(DigestRow).where(DigestRow.golden_id.in_(ids), *which).order_by(DigestRow.id)
     if before is not None:
         ended = ended.where(GoldenRow.withdrawn_at < before)
         query = query.where(DigestRow.seen_at < before)

@@ -9,6 +9,7 @@ import threading
 from typing import Any
 
 import pytest
+from sqlalchemy import event
 
 from muster import acting, store
 from muster.errors import NoPerson, UnknownGolden
@@ -16,6 +17,7 @@ from muster.judging.case import NO_PEERS
 from muster.judging.reevaluate import reevaluate
 from muster.model.states import State
 from muster.model.statistics import KeptGolden
+from muster.store.database.digests import DigestRow
 from muster_criteria.context.goldens import golden_id
 from muster_criteria.measured import parse_result
 from muster_criteria.model import Action, Finding, Judgement, Severity, Verdict
@@ -89,6 +91,21 @@ class TestPromotion:
         for run in "123":
             visited("a", run)
         assert only().nodes == 1
+
+    def test_the_digests_of_other_nodes_are_not_read_for_each_result(self) -> None:
+        for node in ("a", "b", "c"):
+            visited(node)
+        read = []
+
+        def loaded(row: DigestRow, _context: object) -> None:
+            read.append(row.node)
+
+        event.listen(DigestRow, "load", loaded)
+        try:
+            visited("a", "2")
+        finally:
+            event.remove(DigestRow, "load", loaded)
+        assert set(read) == {"a"}
 
     def test_a_device_that_differs_from_then_on_fails_and_the_golden_cited(self) -> None:
         for node in ("a", "b", "c"):
