@@ -9,13 +9,14 @@ import datetime
 @dataclasses.dataclass(frozen=True)
 class Crossing:
     """A node that came into service or left it. ``kind``: its SKU, whether it is simulated, and the scheduler's
-    cluster, "" without one.
+    cluster, "" without one. ``replaces``: the node whose place it took, "" if the records name none.
     """
 
     node: str
     at: datetime.datetime
     entered: bool
     kind: tuple[str, bool, str]
+    replaces: str = ""
 
 
 @dataclasses.dataclass(frozen=True)

@@ -19,6 +19,8 @@ from muster.operators import upkeep
 from muster.operators.lifecycle import sweep
 from muster.operators.testing import block
 from muster.reporting import notices
+from muster.rules import replacing as rules
+from muster.store.database import access
 from muster_criteria.health.readings import Reading
 from muster_criteria.model import Verdict
 from tests.muster import fleet
@@ -184,6 +186,21 @@ def test_a_node_that_enters_another_cluster_fills_no_place() -> None:
     store.schedulers.assign("b", "beta", "b", "Ada", "it is there")
     serving("b")
     assert [each.spare for each in store.replacing.proposals()] == ["s1"]
+
+
+def test_a_node_that_comes_back_after_months_takes_its_own_place(monkeypatch: pytest.MonkeyPatch) -> None:
+    serving("a", "b")
+    passed("s1")
+    with monkeypatch.context() as then:
+        long_ago = access.now() - 2 * rules.PERIOD
+        then.setattr(access, "now", lambda: long_ago)
+        move("a", State.QUARANTINE, "Ada", "it hangs")
+    move("b", State.QUARANTINE, "Ada", "it hangs")
+    for step in (State.TRIAGE, State.REPAIR, State.REGISTERED):
+        move("a", step, "Ada", "repaired")
+    fleet.qualify("a", "a__again")
+    move("a", State.PRODUCTION, "Ada", "needed now")
+    assert [(each.gone.node, each.spare) for each in store.replacing.proposals()] == [("b", "s1")]
 
 
 def test_the_report_of_the_node_that_left_names_its_replacement() -> None:

@@ -25,8 +25,9 @@ def node(name: str, state: State = State.QUALIFIED, sku: str = "h100", **labels:
 
 
 def crossings(*steps: str, kind: tuple[str, bool, str] = H100) -> list[Crossing]:
-    """ "-a": a leaves service; "+a": it enters."""
-    return [Crossing(step[1:], NOW + at * HOUR, step[0] == "+", kind) for at, step in enumerate(steps)]
+    """ "-a": a leaves service; "+a": it enters; "+a:b": it enters in place of b."""
+    split = [(step[0] == "+", *step[1:].partition(":")) for step in steps]
+    return [Crossing(name, NOW + at * HOUR, entered, kind, gone) for at, (entered, name, _, gone) in enumerate(split)]
 
 
 def open_after(*steps: str, broken: str = "abc") -> list[str]:
@@ -41,6 +42,15 @@ def test_a_place_is_open_until_another_node_or_its_own_takes_it() -> None:
     assert open_after("-a", "-b", "+x") == ["b"]
     # a was replaced by x, and comes back while b is away: it fills the place of b.
     assert open_after("-a", "+x", "-b", "+a", broken="b") == []
+
+
+def test_a_place_that_is_not_open_any_more_takes_no_entry_from_one_that_is() -> None:
+    # r left, is not broken, and stays out.
+    assert open_after("-r", "-b", "+spare", broken="b") == []
+    assert open_after("-r", "-b", "+spare:b", broken="b") == []
+    assert open_after("-b", "-c", "+spare:c", broken="bc") == ["b"]
+    assert open_after("-b", "+spare:a", broken="ab") == ["b"]
+    assert open_after("-a", "-b", "+a", broken="b") == ["b"]
 
 
 def test_a_node_on_its_way_back_has_no_place_to_fill() -> None:

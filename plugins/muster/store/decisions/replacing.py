@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 
-from sqlalchemy import func, select
+from sqlalchemy import func, or_, select
 from sqlalchemy.orm import Session
 
 from muster.errors import IllegalMove, Refusal
@@ -77,6 +77,9 @@ def _vacancies(session: Session) -> list[Vacancy]:
         return []
     serving = [str(state) for state in SERVING]
     came, went = EventRow.to_state.in_(serving), EventRow.from_state.in_(serving)
+    lately = EventRow.at >= access.now() - rules.PERIOD
+    # Of a node that entered lately it is asked too what it left before: it takes its own place again.
+    entered = select(EventRow.node).where(lately, came, ~went)
     query = (
         select(
             EventRow.node,
@@ -89,12 +92,12 @@ def _vacancies(session: Session) -> list[Vacancy]:
         )
         .join(NodeRow, NodeRow.name == EventRow.node)
         .outerjoin(PlaceRow, PlaceRow.node == EventRow.node)
-        .where(EventRow.at >= access.now() - rules.PERIOD, EventRow.from_state != EventRow.to_state)
+        .where(or_(lately, EventRow.node.in_(entered)), EventRow.from_state != EventRow.to_state)
         .where(came != went)
         .order_by(EventRow.id)
     )
     crossings = [
-        Crossing(node, at, State(after) in SERVING, tuple(kind))
+        Crossing(node, at, State(after) in SERVING, tuple(kind), evidence.get("replaces", ""))
         for node, at, after, evidence, *kind in session.execute(query)
         if not evidence.get("adopted")  # it served before: the fleet has no node more
     ]
