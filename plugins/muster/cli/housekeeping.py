@@ -1,4 +1,4 @@
-"""``muster housekeeping``: what the housekeeping DAG does, by hand."""
+"""``muster housekeeping``: leases, schedulers and retention as the housekeeping DAG does them, by hand."""
 
 from __future__ import annotations
 
@@ -22,6 +22,7 @@ def housekeeping(
     """Free leases of runs that are over, carry out what waits for a scheduler, delete what is no longer kept."""
     from muster import store
     from muster.admission import service, users_jobs
+    from muster.operators import upkeep
 
     trouble = None
     try:
@@ -30,13 +31,14 @@ def housekeeping(
         trouble = error
     for sentence in () if dry_run else (*service.reconcile(), *users_jobs.note()):
         typer.echo(sentence)
-    gone = store.retention.apply(dry_run=dry_run)
+    gone = upkeep.apply_retention(dry_run=dry_run)
     if not dry_run:
         store.audit.command("housekeeping was done by hand", {"deleted": dataclasses.asdict(gone)})
     typer.echo(
         f"{'would delete' if dry_run else 'deleted'} {gone.telemetry} telemetry files, {gone.results} raw results, "
         f"{gone.measurements} measurements, {gone.runs} runs, {gone.mails} mails, {gone.snapshots} peer snapshots, "
-        f"{gone.digests} digests, {gone.suspects} suspicions, {gone.parts} parts, {gone.events} events"
+        f"{gone.digests} digests, {gone.suspects} suspicions, {gone.parts} parts, "
+        f"{gone.events} events, {gone.reports} archived reports"
     )
     if trouble:
         raise MusterError(f"the leases stay as they are: {trouble}")

@@ -176,7 +176,7 @@ class BmcReading(OfRun):
 
 @dataclasses.dataclass(frozen=True)
 class Purged:
-    """How many rows of each kind retention deleted."""
+    """How many rows of each kind retention deleted; ``reports``: files of the archive."""
 
     telemetry: int
     results: int
@@ -188,3 +188,4 @@ class Purged:
     suspects: int = 0
     parts: int = 0
     events: int = 0
+    reports: int = 0

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import logging
 from collections.abc import Callable, Iterator, Sequence
 
@@ -108,8 +109,9 @@ def stream_audit() -> dict[str, int]:
     return sent
 
 
-def apply_retention() -> Purged:
-    """Remove data older than the retention times in the settings."""
-    purged = store.retention.apply()
-    log.info("removed %s and %d archived reports", purged, archive.expire(store.retention.agreed_now()))
+def apply_retention(*, dry_run: bool = False) -> Purged:
+    """Remove records and archived reports older than the retention times in the settings, or only count them."""
+    purged = store.retention.apply(dry_run=dry_run)
+    purged = dataclasses.replace(purged, reports=archive.expire(store.retention.agreed_now(), dry_run=dry_run))
+    log.info("%s %s", "would remove" if dry_run else "removed", purged)
     return purged

@@ -38,8 +38,10 @@ def keep(report: RunReport, drawn: Sequence[Chart] | None = None) -> str:
     return str(path)
 
 
-def expire(now: datetime.datetime) -> int:
-    """Delete reports and bundles of evidence older than MUSTER_RETENTION_ARCHIVE_DAYS at ``now``; returns how many."""
+def expire(now: datetime.datetime, *, dry_run: bool = False) -> int:
+    """Delete reports and bundles of evidence older than MUSTER_RETENTION_ARCHIVE_DAYS at ``now``, or only count them;
+    returns how many.
+    """
     days, folder = settings().retention_archive_days, settings().archive_folder
     if not days:
         return 0
@@ -49,7 +51,8 @@ def expire(now: datetime.datetime) -> int:
     for path in (*folder.glob(f"*/*{SUFFIX}*"), *folder.glob(f"*/*{bundles.SUFFIX}*")):
         try:
             if path.lstat().st_mtime < last:
-                path.unlink()
+                if not dry_run:
+                    path.unlink()
                 deleted += 1
         except OSError as error:
             log.warning("the archived report %s cannot be deleted: %s", path, error)

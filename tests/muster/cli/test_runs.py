@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import subprocess
 import sys
 from collections.abc import Callable
@@ -17,6 +18,7 @@ from muster.integration.airflow_api import AirflowClient
 from muster.model.dags import NODE_QUALIFICATION
 from muster.model.runs import RunKey
 from muster.model.states import State
+from muster.reporting import archive
 from muster.store.database.engine import SCHEMA
 from muster_criteria.model import Verdict
 from tests.muster import fleet
@@ -271,6 +273,20 @@ def test_a_sweep_frees_what_is_over_and_nothing_else(muster: Muster, airflow: Ai
     assert store.nodes.get("gpu-0001").state is State.REGISTERED
     last = store.audit.batch("siem", 99)[-1]
     assert (last.node, last.login[:3], last.evidence["deleted"]["runs"]) == ("", "os:", 0)
+
+
+def test_housekeeping_by_hand_removes_old_reports_as_the_dag_does(
+    muster: Muster, sqlite_db: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("MUSTER_ARCHIVE", str(tmp_path))
+    report = tmp_path / "1970-01" / f"x{archive.SUFFIX}"
+    report.parent.mkdir()
+    report.touch()
+    os.utime(report, times=(0, 0))
+    assert muster("housekeeping", "--dry-run")[0] == 0
+    assert report.exists()
+    assert muster("housekeeping")[0] == 0
+    assert not report.exists()
 
 
 def test_an_airflow_that_knows_no_run_frees_their_nodes_only_where_a_person_says_so(
