@@ -37,7 +37,7 @@ def housekeeping(
     typer.echo(
         f"{'would delete' if dry_run else 'deleted'} {gone.telemetry} telemetry files, {gone.results} raw results, "
         f"{gone.measurements} measurements, {gone.runs} runs, {gone.mails} mails, {gone.snapshots} peer snapshots, "
-        f"{gone.digests} digests, {gone.suspects} suspicions, {gone.parts} parts, "
+        f"{gone.digests} digests, {gone.suspects} suspicions, {gone.certificates} certificates, {gone.parts} parts, "
         f"{gone.events} events, {gone.reports} archived reports"
     )
     if trouble:

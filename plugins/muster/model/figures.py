@@ -186,6 +186,7 @@ class Purged:
     snapshots: int = 0
     digests: int = 0
     suspects: int = 0
+    certificates: int = 0
     parts: int = 0
     events: int = 0
     reports: int = 0

@@ -14,6 +14,7 @@ from muster.model.states import State
 from muster.rules.current import INCONCLUSIVE
 from muster.settings import settings
 from muster.store.database import access
+from muster.store.database.decisions import CertificateRow
 from muster.store.database.digests import DigestRow, SuspectRow
 from muster.store.database.engine import reading, writing
 from muster.store.database.health import HealthRow
@@ -43,6 +44,8 @@ JOBS_DAYS = 365
 """Users' jobs in a node's history are kept so long after they ended."""
 SNAPSHOTS_DAYS = 90
 """Peer snapshots that no kept verdict cites, and that are not the newest, are kept so long."""
+CERTIFICATES_DAYS = 365
+"""Certificates that are not their machine's newest are kept so long after they expired."""
 DIGESTS_DAYS = 730
 """The bits that a part returned count for goldens so long."""
 FIRST = datetime.datetime(1970, 1, 1, tzinfo=datetime.UTC)
@@ -63,7 +66,8 @@ def apply(now: datetime.datetime | None = None, *, dry_run: bool = False) -> Pur
     go by their own age, measurements by their stage's, runs by their end, but for those whose verdict is held or of
     which a verdict is current, parts and suspicions of them by when they were last in a node, events by their own age
     and leases by their end. Verdicts and findings stay as long as their run; nodes, goldens and SKU revisions for ever;
-    peer snapshots as long as a verdict that is kept cites them, and the newest of each kind.
+    peer snapshots as long as a verdict that is kept cites them, and the newest of each kind; certificates until a year
+    after they expired, and the newest of each machine.
     """
     moment = now or agreed_now()
     keep = settings()
@@ -99,6 +103,7 @@ def apply(now: datetime.datetime | None = None, *, dry_run: bool = False) -> Pur
         snapshots=purge(SnapshotRow.id, _uncited_snapshots(before(SNAPSHOTS_DAYS))),
         digests=purge(DigestRow.id, select(DigestRow.id).where(DigestRow.seen_at < before(DIGESTS_DAYS))),
         suspects=suspects,
+        certificates=purge(CertificateRow.id, _over_certificates(before(CERTIFICATES_DAYS))),
         parts=purge(PartRow.id, _gone(parts)),
         events=purge(EventRow.id, select(EventRow.id).where(EventRow.at < events)),
     )
@@ -190,6 +195,15 @@ def _uncited_snapshots(before: datetime.datetime) -> Select[int]:
     return select(SnapshotRow.id).where(
         SnapshotRow.made_at < before, SnapshotRow.id.not_in(newest), SnapshotRow.version.not_in(cited)
     )
+
+
+def _over_certificates(before: datetime.datetime) -> Select[str]:
+    later = aliased(CertificateRow)
+    newer = select(later.id).where(
+        later.node == CertificateRow.node, later.machine == CertificateRow.machine,
+        later.number > CertificateRow.number,
+    )  # fmt: skip
+    return select(CertificateRow.id).where(CertificateRow.expires_at < before, newer.exists())
 
 
 def _count(column: Any, ids: Select[Any]) -> int:

@@ -29,6 +29,8 @@ from muster.store.decisions.verdicts import current_verdicts, of_machine
 from muster.store.machines.parts import current_serials, serials_of_stage
 from muster_criteria.model import Verdict
 
+OVER = datetime.timedelta(days=30)
+"""What expired longer ago is over, also by a clock that is ahead by less."""
 _PASSED = (Verdict.PASS, Verdict.WARN)
 """Verdicts of a stage that passed: a warning is in production only where a person accepted it."""
 
@@ -164,7 +166,8 @@ def issue(session: Session, node: NodeRow, actor: str, evidence: Evidence, *, wh
 
 
 def compare(session: Session, node: NodeRow, environment: Mapping[str, Any]) -> None:
-    """Revoke those of the node's certificates whose parts, driver or firmware are not those that it has now.
+    """Revoke the node's newest certificate, and those that have not expired, whose parts, driver or firmware are not
+    those that it has now.
 
     ``environment``: its driver and firmware, as it reports them.
     """
@@ -180,7 +183,7 @@ def compare(session: Session, node: NodeRow, environment: Mapping[str, Any]) -> 
 
 
 def revoke(session: Session, node: NodeRow, why: str) -> None:
-    """Revoke all of the node's certificates: an earlier one would be valid until it expires."""
+    """Revoke the node's newest certificate, and the earlier ones, which would be valid until they expire."""
     if rows := _unrevoked(session, node):
         _revoke(session, node, rows, why)
 
@@ -194,8 +197,11 @@ def _revoke(session: Session, node: NodeRow, rows: Sequence[CertificateRow], why
 
 
 def _unrevoked(session: Session, node: NodeRow) -> Sequence[CertificateRow]:
+    """Those of the present machine, the newest first; an earlier one that expired is over for good."""
     query = select(CertificateRow).where(CertificateRow.node == node.name, CertificateRow.machine == node.machine)
-    return session.scalars(query.where(unrevoked()).order_by(CertificateRow.number.desc())).all()
+    query = query.where(unrevoked(), CertificateRow.expires_at > access.now() - OVER)
+    rows, last = list(session.scalars(query.order_by(CertificateRow.number.desc()))), _newest(session, node)
+    return rows if last is None or last.revoked or last in rows else [last, *rows]
 
 
 def _key(session: Session) -> Any:

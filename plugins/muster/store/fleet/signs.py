@@ -7,7 +7,7 @@ import datetime
 from typing import Any
 
 from sqlalchemy import Select, func, or_, select
-from sqlalchemy.orm import Session, load_only
+from sqlalchemy.orm import Session, aliased
 
 from muster.model.states import SERVING
 from muster.store.database import access
@@ -77,13 +77,13 @@ def certificate_ends() -> dict[str, tuple[datetime.datetime, int | None]]:
 
     Without nodes that have none. One that expires does so by the clock alone, after no stage (None).
     """
-    query = select(CertificateRow).join(NodeRow, NodeRow.name == CertificateRow.node)
-    query = query.where(CertificateRow.machine == NodeRow.machine).order_by(CertificateRow.number)
-    row = CertificateRow
-    columns = load_only(row.node, row.revoked_at, row.expires_at, row.revoked_after)
+    row, own = CertificateRow, aliased(CertificateRow)
+    newest = select(own.number).where(own.node == NodeRow.name, own.machine == NodeRow.machine)
+    newest = newest.order_by(own.number.desc()).limit(1).correlate(NodeRow)
+    query = select(row.node, row.revoked_at, row.expires_at, row.revoked_after)
+    query = query.join(NodeRow, NodeRow.name == row.node).where(row.number == newest.scalar_subquery())
     with reading() as session:
-        rows = session.scalars(query.options(columns)).all()
-        return {each.node: (each.revoked_at or each.expires_at, each.revoked_after) for each in rows}
+        return {node: (revoked or expires, after) for node, revoked, expires, after in session.execute(query)}
 
 
 def note_refusal(node: str, why: str, *, busy: bool = False) -> None:

@@ -7,6 +7,8 @@ import json
 from pathlib import Path
 
 import pytest
+from sqlalchemy import inspect
+from sqlalchemy.orm import undefer
 
 from muster import store
 from muster.admission.entry import move
@@ -16,6 +18,8 @@ from muster.model.certificates import Certificate, VersionChange
 from muster.model.stages import CLUSTER_STAGES, STAGES
 from muster.model.states import State
 from muster.rules.gate import NeedsPerson
+from muster.store.database.decisions import CertificateRow
+from muster.store.database.engine import writing
 from muster.store.decisions import certificates
 from muster_criteria.model import Coverage, Finding, Severity, Verdict
 from tests.muster import fleet
@@ -164,6 +168,27 @@ def test_the_group_may_read_a_key_that_is_not_ours(
         return
     with pytest.raises(ControllerFault):
         store.signing.signing_key(create=False)
+
+
+@pytest.mark.both_dialects
+def test_what_expired_long_ago_is_neither_revoked_nor_kept() -> None:
+    first = in_production()
+    with writing() as session:
+        row = session.get_one(CertificateRow, first.id, options=[undefer(CertificateRow.document)])
+        same = {each.key: getattr(row, each.key) for each in inspect(CertificateRow).column_attrs}
+        same["certified"] = {"serials": {"gpu0": "S1"}, "environment": {"driver": "580.1"}}
+        for number in range(1000):
+            past = row.expires_at - datetime.timedelta(days=1000)
+            session.add(CertificateRow(**{**same, "id": f"old {number}", "number": number + 2, "expires_at": past}))
+        session.add(CertificateRow(**{**same, "id": "newest", "number": 1002}))
+        session.delete(row)
+    contact({}, "590.1")
+    (remark,) = (event for event in store.nodes.events(NODE) if "certificate is revoked" in event.reason)
+    assert remark.evidence == {"certificates": ["newest"]}
+    newest = store.certificates.newest(NODE)
+    assert newest
+    assert store.signs.certificate_ends()[NODE][0] == newest.revoked_at
+    assert store.retention.apply().certificates == 1000
 
 
 def test_a_rehearsed_admission_makes_no_key() -> None:
