@@ -53,14 +53,19 @@ def _once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
 
 
 def verify(document: str | bytes, key: Ed25519PublicKey, now: datetime.datetime) -> dict[str, Any]:
-    """Returns the content of a document. Raises BadCertificate if it is malformed, altered, or expired."""
+    """Returns a document's content. Raises BadCertificate if it is malformed, another key's, altered, or expired."""
     try:
         parsed = json.loads(document, object_pairs_hook=_once)
         content, signature = parsed["certificate"], base64.b64decode(parsed["signature"], validate=True)
+        if (named := str(parsed["key"])) != key_id(key):
+            raise BadCertificate(
+                f"it was signed by key {named[:16]!r}, and this is key {key_id(key)}: give the public key of that id, "
+                "or test the node again"
+            )
         key.verify(signature, canonical(content))
         expires = datetime.datetime.fromisoformat(content["expires_at"])
     except InvalidSignature:
-        raise BadCertificate("it was altered, or signed by another key: its signature is not of this key") from None
+        raise BadCertificate("it was altered: its signature is of other content") from None
     except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
         raise BadCertificate("it is no certificate of Muster: `muster certificate show NODE` writes one") from None
     if now >= expires:

@@ -30,6 +30,13 @@ def test_a_certificate_is_valid_until_it_expires_and_under_its_own_key_alone() -
             certificate.verify(DOCUMENT, key.public_key(), now)
 
 
+def test_another_key_is_named_and_is_no_alteration() -> None:
+    other = Ed25519PrivateKey.generate().public_key()
+    with pytest.raises(BadCertificate) as refused:
+        certificate.verify(DOCUMENT, other, NOW)
+    assert all(certificate.key_id(key) in str(refused.value) for key in (KEY.public_key(), other))
+
+
 @given(st.sampled_from(sorted(CONTENT)), st.text(max_size=5))
 def test_an_altered_certificate_is_refused(name: str, value: str) -> None:
     parsed = json.loads(DOCUMENT)

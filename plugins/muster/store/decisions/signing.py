@@ -1,4 +1,4 @@
-"""The key that signs certificates: one file, readable by its owner alone, with the public key next to it."""
+"""The key that signs certificates: one file, readable by its owner alone; next to it each public key that it had."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from cryptography.hazmat.primitives import serialization
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey, Ed25519PublicKey
 
 from muster.errors import BadCertificate, ControllerFault
+from muster.rules import certificate
 from muster.rules.decisions import check_decision
 from muster.settings import settings
 from muster.store.database import access
@@ -84,7 +85,9 @@ def _secret(key: Ed25519PrivateKey) -> bytes:
 
 
 def _write(key: Ed25519PrivateKey) -> Path:
-    path, public = key_path(), key_path().with_suffix(".pub")
+    path = key_path()
+    # Under a name of its own: what an earlier key signed can be checked only with that key's.
+    public = path.with_name(f"{path.stem}-{certificate.key_id(key.public_key())}.pub")
     path.parent.mkdir(parents=True, exist_ok=True)
     part = path.with_name(f".{path.name}.{os.getpid()}")
     try:
