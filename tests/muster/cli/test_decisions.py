@@ -246,6 +246,15 @@ class TestFleetsThatAlreadyRun:
         bad = muster("node", "replace", NODE, "--serial", "x", "--host-key", key, *WHY, "--json")
         assert refusal(bad) == "MusterError"
 
+    def test_the_bmc_of_another_machine_is_named_or_replaced(self, muster: Muster) -> None:
+        old, new = ({"url": f"https://10.0.0.{number}"} for number in (7, 8))
+        store.nodes.add(fleet.new_node(NODE, bmc=old))
+        out = muster("node", "replace", NODE, "--host-key", fleet.host_key("second"), *WHY)[1]
+        assert (store.nodes.get(NODE).bmc, old["url"] in out) == (old, True)
+        given = ("--host-key", fleet.host_key("third"), "--bmc", json.dumps(new))
+        out = muster("node", "replace", NODE, *given, *WHY)[1]
+        assert (store.nodes.get(NODE).bmc, old["url"] in out) == (new, False)
+
 
 READS_ONLY = {
     "status", "plan", "digest", "export", "judge", "settings", "doctor", "node list", "node show", "node history",

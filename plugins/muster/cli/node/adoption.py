@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
@@ -53,6 +54,7 @@ def replace(
     port: Annotated[int, typer.Option(help="Its new SSH port, if that changed.")] = 0,
     host_key: Annotated[str, typer.Option(help="'TYPE BASE64' to pin; default: the key that answers now.")] = "",
     serial: Annotated[list[str] | None, typer.Option(help="SLOT=SERIAL (system=…); may be repeated.")] = None,
+    bmc: Annotated[str, typer.Option(help="Its BMC, as JSON, {} for none; default: the old machine's.")] = "",
     who: AsWho = "",
     dry_run: DryRun = False,
 ) -> None:
@@ -63,15 +65,21 @@ def replace(
     from muster import store
     from muster.rules.preview import risks_of_move
 
-    before = store.nodes.get(name)
+    before, described = store.nodes.get(name), _bmc(bmc)
     key = host_key or connections.host_key(host or before.host, port or before.port)
     with rehearsed(dry_run):
         node = store.adoption.replace(
-            name, show.person(who), given(reason), host_key=key, host=host, port=port, serials=_serials(serial or [])
-        )
+            name, show.person(who), given(reason), host_key=key, host=host, port=port, serials=_serials(serial or []),
+            bmc=described,
+        )  # fmt: skip
         typer.echo(f"{name}: {'would be another machine' if dry_run else 'is another machine now'}, and {node.state}")
         if dry_run:
             risks(name, [*risks_of_move(before.state, node.state), "its earlier verdicts no longer count"])
+    if node.bmc and described is None:
+        typer.echo(
+            f"{name}: its BMC is still {node.bmc['url']}; if that is the old machine's, give the new one's: "
+            f"`muster node add {name} --bmc '{{\"url\": …}}'`"
+        )
 
 
 @messages
@@ -150,6 +158,20 @@ def part(
     typer.echo()
     rows = [[run.run_id, run.node, run.verdict or "", show.when(run.started_at), run.headline] for run in runs]
     show.table(["run", "node", "verdict", "began", "headline"], rows, empty="no runs yet")
+
+
+def _bmc(text: str) -> dict[str, Any] | None:
+    """The described BMC, {} for none; None if the option is not given."""
+    from muster.remote.bmc import parse_bmc
+
+    if not text:
+        return None
+    try:
+        described = dict(json.loads(text))
+        parse_bmc(described)
+    except (ValueError, TypeError, RecursionError):
+        raise MusterError('--bmc takes JSON, as {"url": "https://10.0.0.7", "connection": "bmc"}') from None
+    return described
 
 
 def _serials(pairs: list[str]) -> dict[str, str]:

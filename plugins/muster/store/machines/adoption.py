@@ -75,9 +75,11 @@ def replace(
     host: str = "",
     port: int = 0,
     serials: Mapping[str, str] | None = None,
+    bmc: Mapping[str, Any] | None = None,
 ) -> Node:
     """Give the name to another machine, which starts as registered.
 
+    It has the BMC ``bmc``, {} for none; by default the old machine's, whose address often belongs to the place.
     Earlier runs, verdicts, waivers and inconclusive runs stay with the serials and no longer count for this node.
     ``serials`` {slot: serial}: those of the new machine, where known. Raises NodeLeased, BadNode (malformed, or nothing
     differs), SameMachine (enrolled under another name), IllegalMove (no person, no reason), UnknownNode.
@@ -89,6 +91,7 @@ def replace(
         check_description(NewNode(name, host or row.host, host_key, row.sku, port or row.port))
         _check_other_machine(session, row, host_key, known)
         row.host_key, row.host, row.port = host_key, host or row.host, port or row.port
+        row.bmc = row.bmc if bmc is None else dict(bmc)
         _begin_again(session, row, actor, reason)
         clear_places(session, name)
         place(session, name, known)
@@ -147,7 +150,8 @@ def _adopt(session: Session, row: NodeRow, actor: str, reason: str) -> str:
 
 def _of_machine(session: Session, row: NodeRow) -> dict[str, Any]:
     serials = current_serials(session, row.name)
-    return {"host_key": row.host_key, "address": f"{row.host}:{row.port}", "serials": serials}
+    known = {"host_key": row.host_key, "address": f"{row.host}:{row.port}", "serials": serials}
+    return {**known, "bmc": row.bmc["url"]} if row.bmc else known
 
 
 def _check_other_machine(session: Session, row: NodeRow, host_key: str, serials: Mapping[str, str]) -> None:
