@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import datetime
 import logging
+from typing import TYPE_CHECKING
 
 from muster import store
 from muster.errors import MusterError, UnknownSnapshot
@@ -13,6 +14,9 @@ from muster.settings import settings
 from muster_criteria.sku_files.model import Sku
 from muster_criteria.sku_files.skus import load_sku
 from muster_criteria.stages import LEVELS
+
+if TYPE_CHECKING:
+    from muster_criteria.fleet.peers.snapshot import Snapshot
 
 log = logging.getLogger(__name__)
 
@@ -54,20 +58,22 @@ def count() -> list[str]:
 
 
 def _recompute(sku: Sku, level: str, simulated: bool, now: datetime.datetime) -> KeptSnapshot | None:
-    """Returns the new snapshot; None if there are no changes since the last one, or no measurements.
+    """Returns the new snapshot; None if nothing happened since the last one, or what did changed no figure of it, or
+    there are no measurements.
 
     One that is dated ahead, by a clock that was wrong, is not known to have seen all changes.
     """
     changed = store.peers.last_change(sku.name, level, simulated=simulated)
     last = store.peers.latest(sku.name, level, simulated=simulated)
-    if changed is None or (last is not None and changed <= last.made_at <= now and _readable(last)):
+    former = last and _loaded(last)
+    if changed is None or (last and former and changed <= last.made_at <= now):
         return None
     from muster_criteria.fleet.peers.snapshot import build_snapshot
 
     readings = store.measured.fleet_readings(sku.name, level, metrics(sku), simulated=simulated)
     suspected = store.measured.excluded_from_peers(sku.name, simulated=simulated)
     snapshot = build_snapshot(readings, now, sku.programme.compare, exclude=suspected)
-    if not snapshot.nodes:
+    if not snapshot.nodes or (former and snapshot.equals(former)):
         return None
     kept = store.peers.keep(snapshot, sku.name, level, simulated=simulated)
     kind = "simulated " if simulated else ""
@@ -75,11 +81,10 @@ def _recompute(sku: Sku, level: str, simulated: bool, now: datetime.datetime) ->
     return kept
 
 
-def _readable(kept: KeptSnapshot) -> bool:
-    """Whether this version of Muster can read the snapshot; one that another version made may be unreadable."""
+def _loaded(kept: KeptSnapshot) -> Snapshot | None:
+    """Returns the snapshot, None if this version of Muster cannot read it: another version may have made it."""
     try:
-        store.peers.load(kept.version, kept.sku, kept.level, simulated=kept.simulated)
+        return store.peers.load(kept.version, kept.sku, kept.level, simulated=kept.simulated)
     except UnknownSnapshot as error:
         log.warning("recomputing a snapshot: %s", error)
-        return False
-    return True
+        return None

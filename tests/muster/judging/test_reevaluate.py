@@ -241,6 +241,14 @@ def test_statistics_are_made_anew_only_after_something_happened(judged: str, sku
     assert len(statistics.recompute()) == 1
 
 
+def test_what_changes_no_figure_makes_no_snapshot(judged: str) -> None:
+    statistics.recompute()
+    before = store.peers.find()
+    store.signs.note_refusal("n0", "somebody works on it")
+    assert statistics.recompute() == []
+    assert store.peers.find() == before
+
+
 def test_a_model_whose_statistics_cannot_be_made_leaves_those_of_the_others(judged: str, sku: Sku) -> None:
     """A device number beyond what statistics can hold, in the records of the model that comes first."""
     other = load_sku("a100-sxm-80gb-8")

@@ -47,6 +47,10 @@ class Snapshot(Estimated):
         """The slopes as a mapping."""
         return explained.slopes_of(self.slopes)
 
+    def equals(self, other: Snapshot) -> bool:
+        """Whether both say the same, whenever they were made."""
+        return _digest(self) == _digest(dataclasses.replace(other, made_at=self.made_at))
+
     def to_bytes(self) -> bytes:
         """Compressed JSON, the same bytes for the same snapshot."""
         return gzip.compress(json.dumps(_content(self) | {"version": self.version}).encode(), mtime=0)
