@@ -19,6 +19,7 @@ from tests.muster_criteria.cluster_results import COLLECTIVES, Sent
 NODES, GPUS = 18, 4
 HERE, ELSEWHERE = "5b0e2b7e-0f0b-4f4e-9a51-0c5b5f3c7a11.32766", "7d1f8f6a-55c1-4b0e-8a32-9a0e5a1f0c22.32766"
 ZERO = "00000000-0000-0000-0000-000000000000.0"
+PARTITION = "5b0e2b7e-0f0b-4f4e-9a51-0c5b5f3c7a11.2"
 UNREGISTERED_CLIQUE = "5b0e2b7e-0f0b-4f4e-9a51-0c5b5f3c7a11.0"
 GOOD = {"domain": HERE, "state": "completed", "healthy": 1.0, "imex": "READY"}
 
@@ -93,6 +94,46 @@ def test_what_most_trays_show_is_the_racks_and_fails_none(odd: Mapping[str, Any]
     for member in judged.members.values():
         assert member.verdict is Verdict.INCONCLUSIVE
         assert Lack.RACK in {gap.code for gap in member.coverage.missing}
+
+
+@pytest.mark.parametrize("at", [2, 8, 9])
+def test_a_rack_that_is_partitioned_on_purpose_fails_no_tray(at: int) -> None:
+    judged = _judged({"domain": PARTITION}, at=at)
+    assert {each.verdict for each in judged.members.values()} == {Verdict.PASS}
+    assert [(rack.troubles, rack.whole) for rack in judged.racks] == [((), True)]
+    assert any(PARTITION in note for note in judged.notes)
+
+
+def test_a_clique_of_one_tray_is_no_partition() -> None:
+    judged = _judged({"domain": PARTITION}, at=1)
+    assert set(judged.failed) == {"n00"}
+    assert judged.members["n01"].verdict is Verdict.PASS
+
+
+@pytest.mark.parametrize("at", [2, 8])
+def test_another_cluster_that_trays_share_is_the_racks(at: int) -> None:
+    judged = _judged({"domain": ELSEWHERE}, at=at)
+    assert judged.failed == {}
+    assert [code for code, _ in judged.racks[0].troubles] == [Trouble.SPLIT]
+
+
+@pytest.mark.parametrize(
+    ("odd", "trouble"),
+    [({"imex": "service inactive"}, Trouble.IMEX), ({"rates": {"on": 350.0, "off": 351.0}}, Trouble.NO_GAIN)],
+)
+def test_what_a_whole_partition_shows_is_the_racks(odd: Mapping[str, Any], trouble: Trouble) -> None:
+    judged = _judged({"domain": PARTITION, **odd}, at=4)
+    assert judged.failed == {}
+    assert [code for code, _ in judged.racks[0].troubles] == [trouble]
+
+
+def test_one_tray_of_a_partition_fails_alone() -> None:
+    names = [f"n{number:02}" for number in range(NODES)]
+    said = {"n00": {"domain": PARTITION, "imex": "service inactive"}, "n01": {"domain": PARTITION}}
+    members = [_member(name, names, {**GOOD, **said.get(name, {})}, "r1", NODES) for name in names]
+    judged = judge.judge_block(members, load_sku("gb200-nvl72").block)
+    assert set(judged.failed) == {"n00"}
+    assert judged.members["n01"].verdict is Verdict.PASS
 
 
 @pytest.mark.parametrize(("odd", "trouble"), [*ODD, ({"rates": {"on": 350.0, "off": 351.0}}, Trouble.NO_GAIN)])

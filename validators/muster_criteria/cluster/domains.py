@@ -2,16 +2,17 @@
 
 ClusterUUID and clique must not be zero and must be equal within the rack, each GPU must have joined, and IMEX must be
 up (azhpc-images issue #506: a domain that ended in "Insufficient Resources" passed tests of single nodes). Where NVLink
-ends at the machine (HGX) a zero identity is right, so only SKUs that name ``domain_nodes`` are judged. What most nodes
-of a rack show is the rack's: no node is charged with it, none passes, and one person decides. One or two nodes of a
-rack decide neither.
+ends at the machine (HGX) a zero identity is right, so only SKUs that name ``domain_nodes`` are judged. A rack may be
+partitioned on purpose: a clique that two or more nodes share is a domain of its own. What half of the nodes of a rack,
+or of such a domain, show is the rack's: no node is charged with it, none passes, and one person decides. One or two
+nodes of a rack decide neither.
 """
 
 from __future__ import annotations
 
 import collections
 import dataclasses
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 
 from muster_criteria.cluster.model import COLLECTIVES, BlockFindings, Measurements, MemberResult
 from muster_criteria.cluster.rack import RackState, Trouble
@@ -30,7 +31,7 @@ _WORDS = {
     Trouble.NOT_JOINED: "not all GPUs have joined the NVSwitch fabric",
     Trouble.UNHEALTHY: "the fabric manager reports NVLinks that are not healthy",
     Trouble.IDENTITY: "the ClusterUUID or the clique is zero",
-    Trouble.SPLIT: "the NVLink domain is another one than that of most nodes of the rack",
+    Trouble.SPLIT: "the NVLink domain is neither that of most nodes of the rack nor a partition of it",
     Trouble.IMEX: "IMEX is not up",
 }
 
@@ -66,20 +67,26 @@ def _rack(
             block.suspect([member.name], Lack.NOT_REPORTED, why)
     troubles: list[tuple[Trouble, str]] = []
     few = len(readings) < OTHERS_MIN
-    for trouble, ill in _by_trouble(readings).items():
+    domains = _domains(readings)
+    for trouble, ill in _by_trouble(readings, domains).items():
         if few:
             _undecided(ill, f"{_WORDS[trouble]} on {len(ill)} of {len(readings)} nodes", rack, block)
-        elif 2 * len(ill) < len(readings):
-            for name, observed in ill.items():
-                block.add(name, _finding(trouble, observed, rack))
-        else:
-            found = f"{_WORDS[trouble]} on {len(ill)} of {len(readings)} nodes ({listed(sorted(ill))})"
+            continue
+        of_rack = _of_the_rack(ill, readings, domains)
+        for name in (each for each in ill if each not in of_rack):
+            block.add(name, _finding(trouble, ill[name], rack))
+        if of_rack:
+            found = f"{_WORDS[trouble]} on {len(of_rack)} of {len(readings)} nodes ({listed(sorted(of_rack))})"
             troubles.append((trouble, found))
-    if gain := _no_gain(measured[name] for name in readings):
+    if gains := _no_gains(readings, measured):
         if few:
-            _undecided(readings, gain, rack, block)
+            _undecided(readings, gains, rack, block)
         else:
-            troubles.append((Trouble.NO_GAIN, gain))
+            troubles.append((Trouble.NO_GAIN, gains))
+    partitions = {identity: names for identity, names in sorted(domains.items()) if len(names) > 1}
+    if len(partitions) > 1:
+        each = listed([f"{identity} with {len(names)} nodes" for identity, names in partitions.items()])
+        block.note(f"Rack {rack or 'without a name'} has {len(partitions)} NVLink domains, each judged alone: {each}.")
     whole = len(readings) >= (members[0].domain_nodes or 0)
     state = RackState(rack, tuple(sorted(member.name for member in members)), tuple(troubles), whole)
     if troubles:
@@ -126,27 +133,70 @@ def _reading(rows: Measurements) -> _Reading | None:
 
 
 def _is_nowhere(identity: str) -> bool:
-    cluster, _, clique = identity.rpartition(".")
-    return cluster == ZERO_UUID or clique == "0"
+    _, _, clique = identity.rpartition(".")
+    return _cluster(identity) == ZERO_UUID or clique == "0"
+
+
+def _cluster(identity: str) -> str:
+    cluster, _, _ = identity.rpartition(".")
+    return cluster
 
 
 def _named(by_device: Mapping[str, str]) -> str:
     return ", ".join(f"{device}: {text}" for device, text in sorted(by_device.items()))
 
 
-def _by_trouble(readings: Mapping[str, _Reading]) -> dict[Trouble, dict[str, str]]:
-    """{trouble: {node: what it shows}}."""
+def _domains(readings: Mapping[str, _Reading]) -> dict[str, set[str]]:
+    """{identity: the nodes all of whose GPUs have it}."""
+    found: dict[str, set[str]] = collections.defaultdict(set)
+    for name, reading in readings.items():
+        if len(reading.identities) == 1:
+            found[min(reading.identities)].add(name)
+    return found
+
+
+def _by_trouble(
+    readings: Mapping[str, _Reading], domains: Mapping[str, Collection[str]]
+) -> dict[Trouble, dict[str, str]]:
+    """{trouble: {node: what it shows}}. A node is in its place with most of the rack's, or in a clique of their
+    cluster that it shares with another node: partitions of a rack have one ClusterUUID."""
     found: dict[Trouble, dict[str, str]] = collections.defaultdict(dict)
-    counts = collections.Counter(identity for each in readings.values() for identity in each.identities)
-    # Without a majority all are elsewhere than most, which makes it the rack's.
-    usual, count = counts.most_common(1)[0] if counts else ("", 0)
-    majority = 2 * count > sum(bool(each.identities) for each in readings.values())
+    clusters: collections.Counter[str] = collections.Counter()
+    for identity, names in domains.items():
+        clusters[_cluster(identity)] += len(names)
+    usual = max(clusters, key=lambda cluster: clusters[cluster], default="")
+    differ = len(frozenset().union(*(reading.identities for reading in readings.values()))) > 1
     for name, reading in readings.items():
         for trouble, observed in reading.troubles.items():
             found[trouble][name] = observed
-        if reading.identities and (reading.identities != {usual} or not majority):
+        shares = any(name in names and len(names) > 1 for names in domains.values())
+        in_place = shares and {_cluster(each) for each in reading.identities} == {usual}
+        if differ and reading.identities and not in_place:
             found[Trouble.SPLIT][name] = " and ".join(sorted(reading.identities))
     return found
+
+
+def _of_the_rack(
+    ill: Collection[str], nodes: Collection[str], domains: Mapping[str, Collection[str]]
+) -> frozenset[str]:
+    """The ill nodes whose trouble is their rack's: half of all nodes have it, or half of a domain, at least two."""
+    if 2 * len(ill) >= len(nodes):
+        return frozenset(ill)
+    found: set[str] = set()
+    for names in domains.values():
+        of_domain = [name for name in names if name in ill]
+        if len(of_domain) > 1 and 2 * len(of_domain) >= len(names):
+            found.update(of_domain)
+    return frozenset(found)
+
+
+def _no_gains(readings: Mapping[str, _Reading], measured: Mapping[str, Measurements]) -> str:
+    """Where MNNVL gives nothing, "" if nowhere. Each domain grew groups of its own."""
+    grown: dict[frozenset[str], list[str]] = collections.defaultdict(list)
+    for name, reading in readings.items():
+        grown[reading.identities].append(name)
+    gains = (_no_gain(measured[name] for name in names) for _, names in sorted(grown.items(), key=lambda each: each[1]))
+    return "; ".join(filter(None, gains))
 
 
 def _no_gain(measured: Iterable[Measurements]) -> str:
